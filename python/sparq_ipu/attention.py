@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Decode attention over a `KVCache`: dense and SparQ."""
+
+from __future__ import annotations
+
+import numpy as np
+from sparq_reference import checks
+
+from sparq_ipu.cache import KVCache
+
+
+def dense_attention(query: np.ndarray, cache: KVCache) -> np.ndarray:
+    """Dense attention of one query token per batch element over all cached positions.
+
+    y = softmax(q K^T / sqrt(head_dim)) V
+
+    Args:
+        query: (batch, n_heads, head_dim) float16; n_heads a multiple of the cache's n_kv_heads.
+        cache: keys and values; at least one position in every batch element.
+
+    Returns:
+        (batch, n_heads, head_dim) float16, bit for bit `sparq_reference.exact.dense_attention`.
+
+    Raises:
+        ValueError: wrong shape or dtype, NaN or infinity, an empty batch element.
+    """
+    _check_query("dense_attention", query, cache)
+    return cache._backend.dense_attention(query)
+
+
+def sparq_attention(
+    query: np.ndarray,
+    cache: KVCache,
+    *,
+    rank: int,
+    top_k: int,
+    n_local: int = 0,
+    mean_value: bool = True,
+) -> np.ndarray:
+    """SparQ attention (arXiv:2312.04985, Algorithm 1) of one query token per batch element.
+
+    Reads `rank` components of every key, then the keys and values of `top_k` positions only.
+
+    Args:
+        query: (batch, n_heads, head_dim) float16; n_heads a multiple of the cache's n_kv_heads.
+        cache: keys and values; at least one position in every batch element.
+        rank: components of the query used to score positions, 1 <= rank <= head_dim (paper: r).
+        top_k: positions attended to, at least 1; all of them where an element has no more (paper: k).
+        n_local: of these, the most recent positions that are always taken, 0 <= n_local <= top_k (paper: l).
+        mean_value: give the weight of the other positions to the mean of all values (paper: v-bar and alpha).
+
+    Returns:
+        (batch, n_heads, head_dim) float16, bit for bit `sparq_reference.exact.sparq_attention`.
+
+    Raises:
+        ValueError: wrong shape or dtype, NaN or infinity, a setting out of range, an empty batch element.
+    """
+    _check_query("sparq_attention", query, cache)
+    checks.check_sparq_settings(
+        "sparq_attention", rank=rank, top_k=top_k, n_local=n_local, head_dim=cache.head_dim
+    )
+    return cache._backend.sparq_attention(query, int(rank), int(top_k), int(n_local), bool(mean_value))
+
+
+def _check_query(op: str, query: np.ndarray, cache: KVCache) -> None:
+    checks.check_query(
+        op,
+        query,
+        batch=cache.batch,
+        n_kv_heads=cache.n_kv_heads,
+        head_dim=cache.head_dim,
+        check_finite=cache.check_finite,
+    )
+    checks.check_not_empty(op, cache.lengths)

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The KV cache: keys and values of every position so far, where attention reads them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from sparq_reference import checks
+
+from sparq_ipu.devices import backend_module, resolve_device
+
+
+class KVCache:
+    """A KV cache for one attention layer, on any device.
+
+    On an IPU or the emulator, keys and values live in streaming memory: rows of K and V, and K once more by component for the score step
+    (docs/design.md). Elements of the batch have lengths of their own.
+
+    Args:
+        batch: batch elements.
+        n_kv_heads: KV heads; query heads h belong to KV head h // (n_heads // n_kv_heads).
+        head_dim: components of a head, a multiple of 8.
+        capacity: most positions of one batch element, at most 2**24.
+        device: "auto" (the best one here), "ipu", "cpu", "emulator" or "reference".
+        check_finite: refuse NaN and infinity in keys, values and queries. Off is faster; the result is then unspecified for such input.
+        options: of the device's backend, e.g. `n_threads` on "cpu", `n_tiles` on "emulator".
+
+    Raises:
+        ValueError: an argument out of range.
+        RuntimeError: the device is not available here; the message says why.
+    """
+
+    def __init__(
+        self,
+        batch: int,
+        n_kv_heads: int,
+        head_dim: int,
+        capacity: int,
+        *,
+        device: str = "auto",
+        check_finite: bool = True,
+        **options: Any,
+    ):
+        checks.check_cache_shape("KVCache", batch, n_kv_heads, head_dim, capacity)
+        self.batch = int(batch)
+        self.n_kv_heads = int(n_kv_heads)
+        self.head_dim = int(head_dim)
+        self.capacity = int(capacity)
+        self.device = resolve_device("KVCache", device)
+        self.check_finite = check_finite
+        self._backend = backend_module(self.device).create(
+            self.device, self.batch, self.n_kv_heads, self.head_dim, self.capacity, **options
+        )
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """Positions held, (batch,) int64."""
+        return np.array(self._backend.lengths, dtype=np.int64)
+
+    def append(self, key: np.ndarray, value: np.ndarray, lengths: np.ndarray | None = None) -> None:
+        """Append tokens: one while decoding, many to fill a prompt. The same tokens in any number of calls give the same cache.
+
+        Args:
+            key, value: (batch, n_kv_heads, n_tokens, head_dim) float16.
+            lengths: (batch,) integers, how many of the n_tokens are real in each element (from the first); None: all.
+
+        Raises:
+            ValueError: wrong shape or dtype, NaN or infinity, or more tokens than the capacity has room for; the cache is then unchanged.
+        """
+        counts = checks.check_append(
+            "append",
+            key,
+            value,
+            lengths,
+            batch=self.batch,
+            n_kv_heads=self.n_kv_heads,
+            head_dim=self.head_dim,
+            capacity=self.capacity,
+            held=self.lengths,
+            check_finite=self.check_finite,
+        )
+        self._backend.append(key, value, counts)
+
+    def reset(self) -> None:
+        """Forget every position."""
+        self._backend.reset()
+
+    def reorder(self, index: np.ndarray) -> None:
+        """Batch element b becomes a copy of what element index[b] was: beam search.
+
+        Args:
+            index: (batch,) integers in [0, batch).
+
+        Raises:
+            ValueError: wrong shape or an index out of range; the cache is then unchanged.
+        """
+        self._backend.reorder(checks.check_reorder("reorder", index, self.batch))
+
+    def __repr__(self) -> str:
+        return (
+            f"KVCache(batch={self.batch}, n_kv_heads={self.n_kv_heads}, head_dim={self.head_dim}, "
+            f"capacity={self.capacity}, device={self.device!r})"
+        )

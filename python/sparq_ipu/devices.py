@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which devices this installation can run on, and which one `device="auto"` means."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+#: Every device name, in the order in which `"auto"` tries them, and the module of its backend.
+BACKENDS = {
+    "ipu": "sparq_ipu.backends.ipu",
+    "cpu": "sparq_ipu.backends.cpu",
+    "emulator": "sparq_ipu.backends.ipu",
+    "reference": "sparq_ipu.backends.reference",
+}
+
+
+def backend_module(device: str) -> Any:
+    """The backend module of `device`; raises ImportError (with the reason) where this installation lacks it."""
+    return importlib.import_module(BACKENDS[device])
+
+
+def _reason_unavailable(device: str) -> str | None:
+    try:
+        return backend_module(device).unavailable(device)
+    except ImportError as error:
+        return str(error)
+
+
+def available_devices() -> list[str]:
+    """Names of the devices that can run here, best first: what `device="auto"` picks is the first."""
+    return [device for device in BACKENDS if _reason_unavailable(device) is None]
+
+
+def resolve_device(op: str, device: str) -> str:
+    """The device that `device` means here.
+
+    Raises:
+        ValueError: an unknown name.
+        RuntimeError: a device that this machine or installation lacks, with the reason.
+    """
+    if device == "auto":
+        return available_devices()[0]
+    if device not in BACKENDS:
+        raise ValueError(f"{op}: device must be one of {['auto', *BACKENDS]}, got {device!r}")
+    reason = _reason_unavailable(device)
+    if reason is not None:
+        raise RuntimeError(f"{op}: device {device!r} is not available here: {reason}")
+    return device

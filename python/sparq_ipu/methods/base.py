@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What every attention method shares: its inputs, its transfer formula, its text form.
+
+A method answers one question, in torch fp32: given the queries of some decode steps and the KV cache that each of them sees,
+what does attention return, and how many elements does one step read and write? Many steps are evaluated at once: query `i` of a
+span sits at position `first + i` and sees positions `0 .. first + i`. One step is a span of one query, so step-by-step decoding
+runs the same code with the state carried from call to call.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, ClassVar
+
+import torch
+
+from .quantise import ChannelRange
+
+# Hides a position from a softmax. Finite, because a row of -inf gives NaN.
+HIDDEN = -1e30
+
+
+class History:
+    """What decode steps before the present one left behind, for one layer.
+
+    weight_sum: (n_kv_heads, n_seen) attention weight that each position received from all queries so far, summed over the
+        query heads of the group; None if nobody recorded it.
+    recent_weights: (n_kv_heads, n_recent, n_seen) the same for each of the last few queries, oldest first; None likewise.
+    state: whatever the method keeps between calls.
+    """
+
+    def __init__(
+        self, weight_sum: torch.Tensor | None = None, recent_weights: torch.Tensor | None = None
+    ) -> None:
+        self.weight_sum = weight_sum
+        self.recent_weights = recent_weights
+        self.state: Any = None
+        self.key_range: ChannelRange | None = None
+        self.value_range: ChannelRange | None = None
+
+
+@dataclasses.dataclass
+class Span:
+    """Inputs of one layer for the last `n_queries` positions of a sequence.
+
+    query: (n_kv_heads, group_size, n_queries, head_dim) float32, after rotary embedding.
+    key, value: (n_kv_heads, seq_len, head_dim) float32, all positions up to that of the last query.
+    layer: index of the layer, from 0.
+    scale: factor of a dot product, 1 / sqrt(head_dim) in Llama.
+    """
+
+    query: torch.Tensor
+    key: torch.Tensor
+    value: torch.Tensor
+    layer: int
+    scale: float
+    history: History = dataclasses.field(default_factory=History)
+
+    @property
+    def n_queries(self) -> int:
+        return self.query.shape[2]
+
+    @property
+    def seq_len(self) -> int:
+        return self.key.shape[1]
+
+    @property
+    def head_dim(self) -> int:
+        return self.key.shape[2]
+
+    @property
+    def first(self) -> int:
+        """Position of the first query."""
+        return self.seq_len - self.n_queries
+
+    def positions(self) -> torch.Tensor:
+        """(n_queries, 1) position of each query."""
+        return torch.arange(self.first, self.seq_len)[:, None]
+
+    def visible(self) -> torch.Tensor:
+        """(n_queries, seq_len) bool: positions not after the query."""
+        return torch.arange(self.seq_len)[None, :] <= self.positions()
+
+    def scores(self) -> torch.Tensor:
+        """(n_kv_heads, group_size, n_queries, seq_len) exact scaled scores, future positions hidden."""
+        scores = torch.einsum("hgnd,hsd->hgns", self.query, self.key) * self.scale
+        return scores.masked_fill_(~self.visible(), HIDDEN)
+
+
+def attend_to(span: Span, selected: torch.Tensor, scores: torch.Tensor | None = None) -> torch.Tensor:
+    """Exact softmax attention over the selected positions.
+
+    selected: bool, broadcast against (n_kv_heads, group_size, n_queries, seq_len); must not reach into the future.
+    Returns: (n_kv_heads, group_size, n_queries, head_dim).
+    """
+    scores = span.scores() if scores is None else scores
+    weights = torch.softmax(scores.masked_fill(~selected, HIDDEN), dim=-1)
+    return torch.einsum("hgns,hsd->hgnd", weights, span.value)
+
+
+def top_positions(key: torch.Tensor, count: int) -> torch.Tensor:
+    """Bool mask of the `count` largest entries of the last axis (all if there are fewer). Order among equal keys is unspecified."""
+    count = min(count, key.shape[-1])
+    mask = torch.zeros_like(key, dtype=torch.bool)
+    if count > 0:
+        mask.scatter_(-1, key.topk(count, dim=-1, sorted=False).indices, True)
+    return mask
+
+
+def check(name: str, argument: str, ok: bool, rule: str, value: object) -> None:
+    """Raise `<name>: <argument> must <rule>, got <value>` unless ok."""
+    if not ok:
+        raise ValueError(f"{name}: {argument} must {rule}, got {value!r}")
+
+
+def check_count(name: str, argument: str, value: object, low: int, high: int | None = None) -> None:
+    """An integer in [low, high]."""
+    ok = isinstance(value, int) and not isinstance(value, bool) and value >= low
+    rule = f"be an integer >= {low}" if high is None else f"be an integer in [{low}, {high}]"
+    check(name, argument, ok and (high is None or value <= high), rule, value)
+
+
+@dataclasses.dataclass(frozen=True)
+class Method:
+    """Base of all methods, and dense attention's common options.
+
+    dense_layers: the first so many layers run dense attention (their cost is in the transfer).
+    kv_bits: 16, or 8 / 4: K and V are stored with so many bits per element, channel-wise (ALISA's compression; see quantise.py).
+    """
+
+    name: ClassVar[str] = ""
+
+    dense_layers: int = dataclasses.field(default=0, metadata={"short": "dense_layers"})
+    kv_bits: int = dataclasses.field(default=16, metadata={"short": "kv_bits"})
+
+    def __post_init__(self) -> None:
+        check_count(self.name, "dense_layers", self.dense_layers, 0)
+        check(self.name, "kv_bits", self.kv_bits in (4, 8, 16), "be 4, 8 or 16", self.kv_bits)
+
+    def attend(self, span: Span) -> torch.Tensor:
+        """Attention output of every query of the span.
+
+        Returns: (n_kv_heads, group_size, n_queries, head_dim) float32. Updates span.history.
+        """
+        if self.kv_bits < 16:
+            history = span.history
+            if history.key_range is None or history.value_range is None:
+                # Ranges are fixed by what was there before the first decode step; later values are clamped into them.
+                history.key_range = ChannelRange.of(span.key[:, : span.first], self.kv_bits)
+                history.value_range = ChannelRange.of(span.value[:, : span.first], self.kv_bits)
+            span = dataclasses.replace(
+                span, key=history.key_range.round(span.key), value=history.value_range.round(span.value)
+            )
+        if span.layer < self.dense_layers:
+            return attend_to(span, span.visible())
+        return self._attend(span)
+
+    def _attend(self, span: Span) -> torch.Tensor:
+        raise NotImplementedError
+
+    def transfer(self, seq_len: int, head_dim: int, group_size: int = 1, n_layers: int = 1) -> float:
+        """fp16 elements read and written per KV head and decode step, averaged over layers; one element of b bits counts b/16.
+
+        The query and the output are left out, as in the paper (they do not depend on the cache). `group_size` matters only
+        where a method moves something per query head.
+        """
+        sparse = self._cache_elements(seq_len, head_dim, group_size)
+        if self.dense_layers:
+            share = min(self.dense_layers, n_layers) / n_layers
+            dense = (2.0 * seq_len * head_dim + 2 * head_dim, 0.0)
+            sparse = tuple(share * a + (1 - share) * b for a, b in zip(dense, sparse))
+        cached, other = sparse
+        return cached * self.kv_bits / 16 + other
+
+    def _cache_elements(self, seq_len: int, head_dim: int, group_size: int) -> tuple[float, float]:
+        """(elements of K and V as cached, other elements) of one step, K and V counted at 16 bits."""
+        raise NotImplementedError
+
+    def compression(self, seq_len: int, head_dim: int, group_size: int = 1, n_layers: int = 1) -> float:
+        """Elements that dense fp16 attention moves, divided by this method's."""
+        return (2 * seq_len * head_dim + 2 * head_dim) / self.transfer(seq_len, head_dim, group_size, n_layers)
+
+    def matched(
+        self, other: Method, seq_len: int, head_dim: int, group_size: int = 1, n_layers: int = 1
+    ) -> Method:
+        """This method with the largest top_k whose transfer does not exceed that of `other`.
+
+        Raises: ValueError if the method has no top_k, or if even its smallest costs more.
+        """
+        check(self.name, "top_k", hasattr(self, "top_k"), "be a parameter of a matched method", None)
+        budget = other.transfer(seq_len, head_dim, group_size, n_layers)
+        low, high, found = 1, seq_len, None
+        while low <= high:
+            middle = (low + high) // 2
+            try:
+                candidate = dataclasses.replace(self, top_k=middle)  # type: ignore[call-arg]
+                fits = candidate.transfer(seq_len, head_dim, group_size, n_layers) <= budget
+            except ValueError:  # too few for the method's own parts (sinks)
+                candidate, fits = None, True
+            if fits:
+                found, low = candidate or found, middle + 1
+            else:
+                high = middle - 1
+        check(self.name, "transfer", found is not None, f"fit the {budget:.0f} elements of {other}", None)
+        return found  # type: ignore[return-value]
+
+    def window(self) -> int | None:
+        """Last positions that the method always reads (where a needle would be found without any selection), None if all."""
+        return 0
+
+    def __str__(self) -> str:
+        parts = []
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if value != field.default:
+                parts.append(f"{field.metadata['short']}={value}")
+        return self.name + (":" + ",".join(parts) if parts else "")
+
+
+@dataclasses.dataclass(frozen=True)
+class Dense(Method):
+    """Softmax attention over every cached position. Transfer: 2 S d + 2 d."""
+
+    name: ClassVar[str] = "dense"
+
+    def _attend(self, span: Span) -> torch.Tensor:
+        return attend_to(span, span.visible())
+
+    def _cache_elements(self, seq_len: int, head_dim: int, group_size: int) -> tuple[float, float]:
+        return 2.0 * seq_len * head_dim + 2 * head_dim, 0.0
+
+    def window(self) -> int | None:
+        return None
