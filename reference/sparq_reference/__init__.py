@@ -1,0 +1,15 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The specification of sparq-ipu in NumPy: SparQ attention (arXiv:2312.04985) and the dense attention it replaces.
+
+exact       bit for bit the contract of docs/exactness.md: float16 in and out, float32 between
+ideal       the same functions in float64, straight from the paper
+numerics    the float32 arithmetic of the contract: sums in a fixed order, exp, sqrt, rounding
+KVCache     keys, values and their running sum, for the exact twin
+transfers   elements moved by each attention algorithm, speedups, arithmetic intensity
+checks      validation of arguments, for every package of the project
+"""
+
+from sparq_reference import checks, exact, ideal, numerics, transfers
+from sparq_reference.cache import KVCache
+
+__all__ = ["KVCache", "checks", "exact", "ideal", "numerics", "transfers"]

@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Validation of arguments, in one place for every package of the project.
+
+Each failure is one ValueError, `<op>: <argument> must <rule>, got <value>`, raised before any state changes. The functions look
+only at shapes, dtypes and (on request) values, so callers that hold other containers can pass NumPy views of them.
+"""
+
+from __future__ import annotations
+
+import operator
+
+import numpy as np
+
+#: most positions of one batch element: a count up to here is exact in fp32 (E7)
+MAX_CAPACITY = 1 << 24
+#: head_dim is a multiple of this: the lanes of a dot product
+HEAD_DIM_MULTIPLE = 8
+
+
+def fail(op: str, argument: str, rule: str, got: object) -> None:
+    """Raise the ValueError `<op>: <argument> must <rule>, got <got>`."""
+    raise ValueError(f"{op}: {argument} must {rule}, got {got}")
+
+
+def check_integer(op: str, argument: str, value: object, low: int, high: int, interval: str | None = None) -> int:
+    """`value` as an int in [low, high]; `interval` is the text of the interval if names make it clearer. bool is refused."""
+    interval = interval or f"[{low}, {high}]"
+    if isinstance(value, (bool, np.bool_)):
+        fail(op, argument, f"be an integer in {interval}", repr(value))
+    try:
+        number = operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        fail(op, argument, f"be an integer in {interval}", repr(value))
+    if not low <= number <= high:
+        fail(op, argument, f"be in {interval}", number)
+    return number
+
+
+def check_integers(op: str, argument: str, values: object, batch: int, low: int, high: np.ndarray, interval: str) -> np.ndarray:
+    """`values` as int64 (batch,), each in [low, high[b]]; `interval` is the text of the interval."""
+    array = np.asarray(values)
+    if array.dtype.kind not in "iu":
+        fail(op, argument, "be integers", array.dtype)
+    if array.shape != (batch,):
+        fail(op, argument, f"have shape (batch={batch},)", array.shape)
+    bad = (array < low) | (array > high)
+    if bad.any():
+        fail(op, argument, f"be in {interval}", int(array[bad][0]))
+    return array.astype(np.int64)
+
+
+def check_finite(op: str, argument: str, array: np.ndarray, lengths: np.ndarray | None = None) -> None:
+    """No NaN, no infinity; of a (batch, heads, seq_len, head_dim) array with `lengths`, only in the positions that exist."""
+    for b in range(array.shape[0]):
+        for h in range(array.shape[1]):
+            part = array[b, h] if lengths is None else array[b, h, : lengths[b]]
+            finite = np.isfinite(part)
+            if not finite.all():
+                where = tuple(int(i) for i in np.argwhere(~finite)[0])
+                fail(op, argument, "be finite", f"{part[where]} at {[b, h, *where]}")
+
+
+def _check_dtype(op: str, argument: str, array: np.ndarray, dtype: np.dtype | None) -> None:
+    if dtype is None:
+        if array.dtype.kind != "f":
+            fail(op, argument, "be floating point", array.dtype)
+    elif array.dtype != dtype:
+        fail(op, argument, f"be {np.dtype(dtype).name}", array.dtype)
+
+
+def check_attention(
+    op: str,
+    query: np.ndarray,
+    key: np.ndarray,
+    value: np.ndarray,
+    *,
+    lengths: object = None,
+    value_sum: np.ndarray | None = None,
+    check_finite: bool = True,
+    exact: bool = True,
+) -> np.ndarray:
+    """Validate the tensors of one attention call; return `lengths` as int64 (batch,).
+
+    Args:
+        query: (batch, n_heads, head_dim); n_heads a multiple of n_kv_heads.
+        key, value: (batch, n_kv_heads, seq_len, head_dim).
+        lengths: integers (batch,) in [1, seq_len], or None for seq_len.
+        value_sum: (batch, n_kv_heads, head_dim), or None.
+        check_finite: refuse NaN and infinity (positions at or beyond a length are not looked at).
+        exact: require float16 (value_sum float32) and head_dim a multiple of 8; otherwise any floating point and head_dim.
+
+    Raises:
+        ValueError: for the first rule that is broken.
+    """
+    half = np.dtype(np.float16) if exact else None
+    for name, array, axes in (
+        ("query", query, "(batch, n_heads, head_dim)"),
+        ("key", key, "(batch, n_kv_heads, seq_len, head_dim)"),
+        ("value", value, "(batch, n_kv_heads, seq_len, head_dim)"),
+    ):
+        _check_dtype(op, name, array, half)
+        if array.ndim != axes.count(",") + 1 or 0 in array.shape:
+            fail(op, name, f"have shape {axes}, none of them 0", array.shape)
+    batch, n_heads, head_dim = query.shape
+    n_kv_heads, seq_len = key.shape[1:3]
+    if key.shape[0] != batch or key.shape[3] != head_dim:
+        fail(op, "key", f"have shape (batch={batch}, n_kv_heads, seq_len, head_dim={head_dim})", key.shape)
+    if value.shape != key.shape:
+        fail(op, "value", f"have the shape of key, {key.shape}", value.shape)
+    if n_heads % n_kv_heads:
+        fail(op, "n_heads", f"be a multiple of n_kv_heads={n_kv_heads}", n_heads)
+    if exact and head_dim % HEAD_DIM_MULTIPLE:
+        fail(op, "head_dim", f"be a multiple of {HEAD_DIM_MULTIPLE}", head_dim)
+    if seq_len > MAX_CAPACITY:
+        fail(op, "seq_len", f"be in [1, {MAX_CAPACITY}]", seq_len)
+    if lengths is None:
+        checked = np.full(batch, seq_len, np.int64)
+    else:
+        high = np.full(batch, seq_len, np.int64)
+        checked = check_integers(op, "lengths", lengths, batch, 1, high, f"[1, seq_len={seq_len}]")
+    if value_sum is not None:
+        _check_dtype(op, "value_sum", value_sum, np.dtype(np.float32) if exact else None)
+        if value_sum.shape != (batch, n_kv_heads, head_dim):
+            rule = f"have shape (batch={batch}, n_kv_heads={n_kv_heads}, head_dim={head_dim})"
+            fail(op, "value_sum", rule, value_sum.shape)
+    if check_finite:
+        _check_finite(op, "query", query)
+        _check_finite(op, "key", key, checked)
+        _check_finite(op, "value", value, checked)
+        if value_sum is not None:
+            _check_finite(op, "value_sum", value_sum)
+    return checked
+
+
+_check_finite = check_finite  # the name without the underscore is also an argument above
+
+
+def check_sparq_settings(
+    op: str, rank: object, top_k: object, n_local: object, head_dim: int, mean_value: object = True
+) -> None:
+    """1 <= rank <= head_dim, 1 <= top_k, 0 <= n_local <= top_k, mean_value a bool; all but the last integers.
+
+    top_k and n_local may exceed seq_len: then every position is selected (E7).
+    """
+    check_integer(op, "rank", rank, 1, head_dim, f"[1, head_dim={head_dim}]")
+    top_k = check_integer(op, "top_k", top_k, 1, MAX_CAPACITY)
+    check_integer(op, "n_local", n_local, 0, top_k, f"[0, top_k={top_k}]")
+    if not isinstance(mean_value, (bool, np.bool_)):
+        fail(op, "mean_value", "be True or False", repr(mean_value))
+
+
+def check_cache(op: str, batch: object, n_kv_heads: object, head_dim: object, capacity: object) -> None:
+    """Sizes of a KV cache: batch, n_kv_heads >= 1, head_dim a positive multiple of 8, capacity in [1, 2**24]."""
+    check_integer(op, "batch", batch, 1, MAX_CAPACITY)
+    check_integer(op, "n_kv_heads", n_kv_heads, 1, MAX_CAPACITY)
+    head_dim = check_integer(op, "head_dim", head_dim, 1, MAX_CAPACITY)
+    if head_dim % HEAD_DIM_MULTIPLE:
+        fail(op, "head_dim", f"be a multiple of {HEAD_DIM_MULTIPLE}", head_dim)
+    check_integer(op, "capacity", capacity, 1, MAX_CAPACITY)
+
+
+def check_append(
+    op: str,
+    key: np.ndarray,
+    value: np.ndarray,
+    *,
+    batch: int,
+    n_kv_heads: int,
+    head_dim: int,
+    cache_lengths: np.ndarray,
+    capacity: int,
+    lengths: object = None,
+    check_finite: bool = True,
+) -> np.ndarray:
+    """Validate tokens to append; return how many are real, int64 (batch,).
+
+    Args:
+        key, value: (batch, n_kv_heads, n_tokens, head_dim) float16, n_tokens >= 1.
+        cache_lengths: (batch,) tokens held already.
+        lengths: integers (batch,) in [0, n_tokens], or None for n_tokens.
+
+    Raises:
+        ValueError: for the first rule that is broken, also when a batch element would pass `capacity`.
+    """
+    for name, array in (("key", key), ("value", value)):
+        _check_dtype(op, name, array, np.dtype(np.float16))
+        shape = array.shape
+        if len(shape) != 4 or shape[:2] != (batch, n_kv_heads) or shape[3] != head_dim or shape[2] == 0:
+            axes = f"(batch={batch}, n_kv_heads={n_kv_heads}, n_tokens >= 1, head_dim={head_dim})"
+            fail(op, name, f"have shape {axes}", shape)
+    if value.shape != key.shape:
+        fail(op, "value", f"have the shape of key, {key.shape}", value.shape)
+    n_tokens = key.shape[2]
+    high = np.full(batch, n_tokens, np.int64)
+    if lengths is None:
+        checked = high
+    else:
+        checked = check_integers(op, "lengths", lengths, batch, 0, high, f"[0, n_tokens={n_tokens}]")
+    after = cache_lengths + checked
+    if (after > capacity).any():
+        b = int(np.argmax(after > capacity))
+        rule = f"be at most capacity={capacity} (batch element {b} holds {cache_lengths[b]}, {checked[b]} more)"
+        fail(op, "length", rule, after[b])
+    if check_finite:
+        _check_finite(op, "key", key, checked)
+        _check_finite(op, "value", value, checked)
+    return checked
+
+
+def check_reorder(op: str, index: object, batch: int) -> np.ndarray:
+    """`index` as int64 (batch,), each in [0, batch)."""
+    high = np.full(batch, batch - 1, np.int64)
+    return check_integers(op, "index", index, batch, 0, high, f"[0, batch={batch})")
