@@ -178,7 +178,9 @@ class Method:
 
     def compression(self, seq_len: int, head_dim: int, group_size: int = 1, n_layers: int = 1) -> float:
         """Elements that dense fp16 attention moves, divided by this method's."""
-        return (2 * seq_len * head_dim + 2 * head_dim) / self.transfer(seq_len, head_dim, group_size, n_layers)
+        return (2 * seq_len * head_dim + 2 * head_dim) / self.transfer(
+            seq_len, head_dim, group_size, n_layers
+        )
 
     def matched(
         self, other: Method, seq_len: int, head_dim: int, group_size: int = 1, n_layers: int = 1
@@ -210,7 +212,9 @@ class Method:
 
     def __str__(self) -> str:
         parts = []
-        for field in dataclasses.fields(self):
+        common = dataclasses.fields(Method)
+        own = dataclasses.fields(self)[len(common) :]
+        for field in (*own, *common):
             value = getattr(self, field.name)
             if value != field.default:
                 parts.append(f"{field.metadata['short']}={value}")

@@ -27,7 +27,7 @@ class SparQ(Method):
         y[h] = alpha[h] * softmax(q[h] . K[i2]^T / sqrt(d)) . V[i2] + (1 - alpha[h]) * mean(V),   alpha[h] = sum s_hat[h, i2]
 
     rank, top_k, n_local: as above; n_local -1 means top_k // 4.
-    mean_value_from: first layer that blends in the mean value; 0 = every layer (the paper), -1 = none (y = alpha-free).
+    mean_value_from: first layer that blends in the mean value; 0 = every layer (the paper), -1 = none (alpha = 1).
     temperature: tau. "sparq": sqrt(d * sum|q[i1]| / sum|q|), eq. (5) of the paper; "sqrt_d", "sqrt_r"; "none" = 1 (figure 7b).
     index_bits: 16, or 8 / 4: bits of the K read for s_hat only, one scale per component and chunk of 64 positions.
 
@@ -94,10 +94,9 @@ class SparQ(Method):
         """Returns: (selected (n_kv_heads, n_queries, seq_len) bool, s_hat (n_kv_heads, group_size, n_queries, seq_len))."""
         visible = span.visible()
         s_hat = torch.softmax(self.approx_scores(span).masked_fill_(~visible, HIDDEN), dim=-1)
-        # Above any group sum, and below it: the last l positions always, the future only when nothing else is left.
-        key = s_hat.sum(1)
-        key.masked_fill_(torch.arange(span.seq_len)[None, :] > span.positions() - self.local, 2.0 * key.shape[0] * 1e3)
-        key.masked_fill_(~visible, -1.0)
+        key = s_hat.sum(1)  # at most group_size; the last l positions go above it, the future below
+        is_local = torch.arange(span.seq_len)[None, :] > span.positions() - self.local
+        key.masked_fill_(is_local, span.query.shape[1] + 1.0).masked_fill_(~visible, -1.0)
         return top_positions(key, self.top_k) & visible, s_hat
 
     def _attend(self, span: Span) -> torch.Tensor:
@@ -116,7 +115,9 @@ class SparQ(Method):
         return seq_len * self.rank * (self.index_bits / 16 + scale)
 
     def _cache_elements(self, seq_len: int, head_dim: int, group_size: int) -> tuple[float, float]:
-        rows = 2 * min(self.top_k, seq_len) * head_dim + 2 * head_dim  # selected rows, and the new one written
+        rows = (
+            2 * min(self.top_k, seq_len) * head_dim + 2 * head_dim
+        )  # selected rows, and the new one written
         mean = 0 if self.mean_value_from < 0 else 2 * head_dim  # read and written
         index = self._index_elements(seq_len)
         # A quantised index is a store of its own, so kv_bits does not shrink it a second time.
