@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The specification of sparq-ipu in NumPy: SparQ attention (arXiv:2312.04985) and the dense attention it replaces.
+"""The specification of sparq-ipu in NumPy: SparQ attention (arXiv:2312.04985v6) and dense attention.
 
 exact       bit for bit the contract of docs/exactness.md: float16 in and out, float32 between
-ideal       the same functions in float64, straight from the paper
+ideal       the same functions in float64, straight from the equations of the paper
 numerics    the float32 arithmetic of the contract: sums in a fixed order, exp, sqrt, rounding
 KVCache     keys, values and their running sum, for the exact twin
 transfers   elements moved by each attention algorithm, speedups, arithmetic intensity

@@ -54,12 +54,12 @@ class KVCache:
 
     @property
     def key(self) -> np.ndarray:
-        """(batch, n_kv_heads, max(lengths), head_dim) float16, a read-only view; NaN at or beyond a length."""
+        """(batch, n_kv_heads, max(lengths), head_dim) float16, a read-only view, NaN beyond a length."""
         return self._held(self._key)
 
     @property
     def value(self) -> np.ndarray:
-        """(batch, n_kv_heads, max(lengths), head_dim) float16, a read-only view; NaN at or beyond a length."""
+        """(batch, n_kv_heads, max(lengths), head_dim) float16, a read-only view, NaN beyond a length."""
         return self._held(self._value)
 
     @property
@@ -80,17 +80,22 @@ class KVCache:
         self._lengths.fill(0)
 
     def append(
-        self, key: np.ndarray, value: np.ndarray, lengths: np.ndarray | None = None, *, check_finite: bool = True
+        self,
+        key: np.ndarray,
+        value: np.ndarray,
+        lengths: np.ndarray | None = None,
+        *,
+        check_finite: bool = True,
     ) -> None:
         """Add tokens; one by one or all at once gives the same bits.
 
         Args:
             key, value: (batch, n_kv_heads, n_tokens, head_dim) float16.
-            lengths: (batch,) integers in [0, n_tokens], how many of the tokens are real, from the first; None means all.
+            lengths: (batch,) integers in [0, n_tokens]: so many of the tokens are real; None means all.
             check_finite: refuse NaN and infinity among the real tokens.
 
         Raises:
-            ValueError: `append: <argument> must <rule>, got <value>`, also past the capacity; the cache is then unchanged.
+            ValueError: `append: <argument> must <rule>, got <value>`, the cache unchanged.
         """
         n_new = checks.check_append(
             "append",
@@ -112,7 +117,7 @@ class KVCache:
         self._lengths = self._lengths + n_new
 
     def reorder(self, index: np.ndarray) -> None:
-        """Batch element i becomes what element index[i] was (beam search); an element may be taken more than once.
+        """Batch element i becomes what element index[i] was, for beam search; elements may repeat.
 
         Raises:
             ValueError: `reorder: index must <rule>, got <value>`; the cache is then unchanged.

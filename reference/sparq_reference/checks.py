@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Validation of arguments, in one place for every package of the project.
 
-Each failure is one ValueError, `<op>: <argument> must <rule>, got <value>`, raised before any state changes. The functions look
-only at shapes, dtypes and (on request) values, so callers that hold other containers can pass NumPy views of them.
+Each failure is one ValueError, `<op>: <argument> must <rule>, got <value>`, raised before any state changes.
+The functions take NumPy arrays; callers that hold other containers pass views of them.
 """
 
 from __future__ import annotations
@@ -22,8 +22,10 @@ def fail(op: str, argument: str, rule: str, got: object) -> None:
     raise ValueError(f"{op}: {argument} must {rule}, got {got}")
 
 
-def check_integer(op: str, argument: str, value: object, low: int, high: int, interval: str | None = None) -> int:
-    """`value` as an int in [low, high]; `interval` is the text of the interval if names make it clearer. bool is refused."""
+def check_integer(
+    op: str, argument: str, value: object, low: int, high: int, interval: str | None = None
+) -> int:
+    """`value` as an int in [low, high]; `interval` is its text if names make it clearer. bool is refused."""
     interval = interval or f"[{low}, {high}]"
     if isinstance(value, (bool, np.bool_)):
         fail(op, argument, f"be an integer in {interval}", repr(value))
@@ -36,7 +38,9 @@ def check_integer(op: str, argument: str, value: object, low: int, high: int, in
     return number
 
 
-def check_integers(op: str, argument: str, values: object, batch: int, low: int, high: np.ndarray, interval: str) -> np.ndarray:
+def check_integers(
+    op: str, argument: str, values: object, batch: int, low: int, high: np.ndarray, interval: str
+) -> np.ndarray:
     """`values` as int64 (batch,), each in [low, high[b]]; `interval` is the text of the interval."""
     array = np.asarray(values)
     if array.dtype.kind not in "iu":
@@ -50,7 +54,7 @@ def check_integers(op: str, argument: str, values: object, batch: int, low: int,
 
 
 def check_finite(op: str, argument: str, array: np.ndarray, lengths: np.ndarray | None = None) -> None:
-    """No NaN, no infinity; of a (batch, heads, seq_len, head_dim) array with `lengths`, only in the positions that exist."""
+    """No NaN, no infinity; of (batch, heads, n, head_dim) with `lengths`, in the positions that exist."""
     for b in range(array.shape[0]):
         for h in range(array.shape[1]):
             part = array[b, h] if lengths is None else array[b, h, : lengths[b]]
@@ -87,7 +91,7 @@ def check_attention(
         lengths: integers (batch,) in [1, seq_len], or None for seq_len.
         value_sum: (batch, n_kv_heads, head_dim), or None.
         check_finite: refuse NaN and infinity (positions at or beyond a length are not looked at).
-        exact: require float16 (value_sum float32) and head_dim a multiple of 8; otherwise any floating point and head_dim.
+        exact: require float16 (value_sum float32) and head_dim a multiple of 8; else any floating dtype.
 
     Raises:
         ValueError: for the first rule that is broken.
@@ -150,7 +154,7 @@ def check_sparq_settings(
 
 
 def check_cache(op: str, batch: object, n_kv_heads: object, head_dim: object, capacity: object) -> None:
-    """Sizes of a KV cache: batch, n_kv_heads >= 1, head_dim a positive multiple of 8, capacity in [1, 2**24]."""
+    """batch and n_kv_heads at least 1, head_dim a positive multiple of 8, capacity in [1, 2**24]."""
     check_integer(op, "batch", batch, 1, MAX_CAPACITY)
     check_integer(op, "n_kv_heads", n_kv_heads, 1, MAX_CAPACITY)
     head_dim = check_integer(op, "head_dim", head_dim, 1, MAX_CAPACITY)
@@ -199,7 +203,7 @@ def check_append(
     after = cache_lengths + checked
     if (after > capacity).any():
         b = int(np.argmax(after > capacity))
-        rule = f"be at most capacity={capacity} (batch element {b} holds {cache_lengths[b]}, {checked[b]} more)"
+        rule = f"be at most capacity={capacity} (element {b} holds {cache_lengths[b]}, {checked[b]} more)"
         fail(op, "length", rule, after[b])
     if check_finite:
         _check_finite(op, "key", key, checked)

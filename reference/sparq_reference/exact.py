@@ -1,56 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The exact twin: attention as the contract of docs/exactness.md rounds it, bit for bit, whatever computes it.
+"""The exact twin: attention as the contract of docs/exactness.md rounds it, bit for bit.
 
-float16 in and out, float32 between; every rounding is in `numerics.py`. `ideal.py` has the same functions in the same order, in
-float64 straight from the paper (arXiv:2312.04985), so that the two diff by eye. Steps are those of the paper's Algorithm 1.
+float16 in and out, float32 between. `ideal.py` has the same functions in the same order, in float64 straight
+from the paper, so that the two diff by eye. Equations, steps and Algorithm 1 are those of arXiv:2312.04985v6.
 
-Padding: a batch element shorter than seq_len has scores -inf and weights 0 beyond its length, and key and value there are never
-read. Selected positions are padded with -1.
+Padding: a batch element shorter than seq_len has scores -inf and weights 0 beyond its length; key and value
+there are never read. Selected positions are padded with -1.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import NamedTuple
-
 import numpy as np
 
 from sparq_reference import checks, numerics
+from sparq_reference.layout import Steps, all_lengths, each_kv_head
 from sparq_reference.numerics import to_half, widen
 
 
-class Steps(NamedTuple):
-    """Every intermediate of one SparQ attention call (`n` stands for min(top_k, seq_len))."""
-
-    components: np.ndarray  #: (batch, n_kv_heads, rank) int64, ascending
-    inv_tau: np.ndarray  #: (batch, n_heads) inverse temperature
-    scores: np.ndarray  #: (batch, n_heads, seq_len) approximate scores, after the temperature, before softmax
-    weights: np.ndarray  #: (batch, n_heads, seq_len) exp(scores - maximum)
-    weight_sum: np.ndarray  #: (batch, n_heads) sum of `weights`
-    weight_max: np.ndarray  #: (batch, n_heads) maximum of `scores`
-    positions: np.ndarray  #: (batch, n_kv_heads, n) int64, ascending, padded with -1
-    counts: np.ndarray  #: (batch,) int64, positions that are not padding
-    attended: np.ndarray  #: (batch, n_heads, head_dim) attention over the selected positions
-    alpha: np.ndarray  #: (batch, n_heads) share of the approximate weights that was selected, in [0, 1]
-    mean: np.ndarray | None  #: (batch, n_kv_heads, head_dim) mean value row; None with mean_value off
-    output: np.ndarray  #: (batch, n_heads, head_dim)
-
-
-def _each_kv_head(query: np.ndarray, key: np.ndarray) -> Iterator[tuple[int, int, slice]]:
-    """(batch element, KV head, slice of the query heads that share it); one at a time, to keep memory small."""
-    group_size = query.shape[1] // key.shape[1]
-    for b in range(key.shape[0]):
-        for kv in range(key.shape[1]):
-            yield b, kv, slice(kv * group_size, (kv + 1) * group_size)
-
-
-def _lengths(key: np.ndarray, lengths: np.ndarray | None) -> np.ndarray:
-    return np.full(key.shape[0], key.shape[2], np.int64) if lengths is None else np.asarray(lengths, np.int64)
-
-
 def query_components(query: np.ndarray, *, rank: int, n_kv_heads: int) -> np.ndarray:
-    """Algorithm 1, step 1: the `rank` components largest in |q| summed over the group; equal sums by lower index.
+    """i1 of Algorithm 1: the `rank` components largest in |q|, equal values by lower index.
 
+    For grouped queries, |q| is summed over the group first (section 4 of the paper).
     query (batch, n_heads, head_dim) -> (batch, n_kv_heads, rank) int64, ascending.
     """
     magnitude = numerics.group_sum(np.abs(widen(query)), n_kv_heads)
@@ -59,7 +29,7 @@ def query_components(query: np.ndarray, *, rank: int, n_kv_heads: int) -> np.nda
 
 
 def inverse_temperature(query: np.ndarray, components: np.ndarray) -> np.ndarray:
-    """Algorithm 1, step 1: 1 / tau = sqrt(sum |q| / (head_dim * sum |q[components]|)), per head -> (batch, n_heads) float32.
+    """1 / tau of equation 9: sqrt(|q|_1 / (head_dim * |q[components]|_1)) -> (batch, n_heads) float32.
 
     Where the selected components are all 0 the approximate scores are too, and 1 / sqrt(head_dim) serves.
     """
@@ -84,10 +54,13 @@ def approx_scores(
     *,
     lengths: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Algorithm 1, step 1: q[components] . K[:, components] / tau -> (batch, n_heads, seq_len) float32, -inf beyond a length."""
-    lengths = _lengths(key, lengths)
+    """The argument of the softmax of equation 7: q[components] . K[:, components] / tau.
+
+    -> (batch, n_heads, seq_len) float32, -inf beyond a length.
+    """
+    lengths = all_lengths(key, lengths)
     scores = np.full(query.shape[:2] + (key.shape[2],), -np.inf, np.float32)
-    for b, kv, heads in _each_kv_head(query, key):
+    for b, kv, heads in each_kv_head(query, key):
         chosen = components[b, kv]
         q = widen(query[b, heads][:, chosen])
         columns = widen(np.ascontiguousarray(key[b, kv, : lengths[b]].T[chosen]))
@@ -99,7 +72,7 @@ def approx_scores(
 
 
 def softmax_weights(scores: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Softmax before its division: weights exp(scores - maximum) (..., n), their sum (...), the maximum (...), all float32."""
+    """A softmax before division: exp(scores - maximum) (..., n), their sum (...), the maximum (...), float32."""
     scores = widen(scores)
     maximum = scores.max(axis=-1)
     weights = numerics.softmax_weight(scores - maximum[..., None])
@@ -115,11 +88,13 @@ def key_topk(
     n_local: int = 0,
     lengths: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Algorithm 1, step 2: the last n_local positions and the best others by softmax summed over the group; equal by lower index.
+    """i2 of Algorithm 1: the last n_local positions and the best of the others, equal values by lower index.
+
+    Best by the softmax of equation 7, summed over the group (section 4 of the paper).
 
     Returns:
-        positions (batch, n_kv_heads, min(top_k, seq_len)) int64, ascending, padded with -1; counts (batch,) int64,
-        how many are not padding: min(top_k, length).
+        positions (batch, n_kv_heads, min(top_k, seq_len)) int64, ascending, padded with -1;
+        counts (batch,) int64, how many are not padding: min(top_k, length).
     """
     batch, _, seq_len = weights.shape
     lengths = np.full(batch, seq_len, np.int64) if lengths is None else np.asarray(lengths, np.int64)
@@ -136,7 +111,7 @@ def key_topk(
 
 
 def _attend(query: np.ndarray, key: np.ndarray, value: np.ndarray) -> np.ndarray:
-    """Softmax attention of (group_size, head_dim) queries over the n rows of (n, head_dim) keys and values -> float32."""
+    """Equation 2: queries (group_size, head_dim) over the rows of key, value (n, head_dim) -> float32."""
     q = widen(query)
     scores = np.empty((q.shape[0], key.shape[0]), np.float32)
     for start in range(0, key.shape[0], numerics.CHUNK):
@@ -150,16 +125,19 @@ def _attend(query: np.ndarray, key: np.ndarray, value: np.ndarray) -> np.ndarray
 def gathered_attention(
     query: np.ndarray, key: np.ndarray, value: np.ndarray, positions: np.ndarray, counts: np.ndarray
 ) -> np.ndarray:
-    """Algorithm 1, step 2: softmax attention over the selected positions -> (batch, n_heads, head_dim) float32."""
+    """y3 of equation 8: attention over the selected positions -> (batch, n_heads, head_dim) float32."""
     attended = np.empty(query.shape, np.float32)
-    for b, kv, heads in _each_kv_head(query, key):
+    for b, kv, heads in each_kv_head(query, key):
         rows = positions[b, kv, : counts[b]]
         attended[b, heads] = _attend(query[b, heads], key[b, kv][rows], value[b, kv][rows])
     return attended
 
 
 def selected_share(weights: np.ndarray, weight_sum: np.ndarray, positions: np.ndarray) -> np.ndarray:
-    """Algorithm 1, step 3: alpha, the approximate softmax summed over the selected positions -> (batch, n_heads) float32 in [0, 1]."""
+    """alpha of equation 10: the softmax of equation 7 summed over the selected positions.
+
+    -> (batch, n_heads) float32 in [0, 1].
+    """
     rows = np.repeat(positions, weights.shape[1] // positions.shape[1], axis=1)
     selected = np.take_along_axis(weights, np.maximum(rows, 0), axis=-1)
     selected = np.where(rows < 0, np.float32(0), selected)
@@ -172,9 +150,10 @@ def sum_values(
 ) -> np.ndarray:
     """Running sum of value rows, one addition per position, ascending, from `initial` (default +0).
 
-    value (batch, n_kv_heads, n, head_dim); lengths (batch,) of them are added -> (batch, n_kv_heads, head_dim) float32.
+    value (batch, n_kv_heads, n, head_dim), of which the first lengths (batch,) are added
+    -> (batch, n_kv_heads, head_dim) float32.
     """
-    lengths = _lengths(value, lengths)
+    lengths = all_lengths(value, lengths)
     shape = value.shape[:2] + value.shape[3:]
     total = np.zeros(shape, np.float32) if initial is None else np.array(initial, np.float32)
     for start in range(0, value.shape[2], numerics.BLOCK):
@@ -189,12 +168,12 @@ def sum_values(
 
 
 def mean_value(value_sum: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Algorithm 1, step 3: the mean value row, value_sum / length -> (batch, n_kv_heads, head_dim) float32."""
+    """The mean value row of equation 6, value_sum / length -> (batch, n_kv_heads, head_dim) float32."""
     return widen(value_sum) / np.asarray(lengths).astype(np.float32)[:, None, None]
 
 
 def combine(attended: np.ndarray, alpha: np.ndarray, mean: np.ndarray) -> np.ndarray:
-    """Algorithm 1, step 3: alpha * attended + (1 - alpha) * mean -> (batch, n_heads, head_dim) float32."""
+    """Equation 10: alpha * attended + (1 - alpha) * mean -> (batch, n_heads, head_dim) float32."""
     mean = np.repeat(mean, attended.shape[1] // mean.shape[1], axis=1)
     alpha = alpha[..., None]
     return alpha * attended + (np.float32(1) - alpha) * mean
@@ -208,7 +187,7 @@ def dense_attention(
     lengths: np.ndarray | None = None,
     check_finite: bool = True,
 ) -> np.ndarray:
-    """Attention of one decode step over all positions: softmax(q . K^T / sqrt(head_dim)) . V.
+    """Attention of one decode step over all positions, equation 2: softmax(q . K^T / sqrt(head_dim)) . V.
 
     Args:
         query: (batch, n_heads, head_dim) float16.
@@ -226,7 +205,7 @@ def dense_attention(
         "dense_attention", query, key, value, lengths=lengths, check_finite=check_finite
     )
     output = np.empty(query.shape, np.float16)
-    for b, kv, heads in _each_kv_head(query, key):
+    for b, kv, heads in each_kv_head(query, key):
         n = lengths[b]
         output[b, heads] = to_half(_attend(query[b, heads], key[b, kv, :n], value[b, kv, :n]))
     return output
@@ -245,17 +224,19 @@ def sparq_attention(
     value_sum: np.ndarray | None = None,
     check_finite: bool = True,
 ) -> np.ndarray:
-    """SparQ attention of one decode step (Algorithm 1 of the paper).
+    """SparQ attention of one decode step, Algorithm 1.
 
     Args:
         query: (batch, n_heads, head_dim) float16.
         key, value: (batch, n_kv_heads, seq_len, head_dim) float16; n_heads is a multiple of n_kv_heads.
         rank: components of the query used for approximate scores, in [1, head_dim] (the paper's r).
-        top_k: positions attended to, at least 1 (the paper's k); if >= a length, the result is dense attention bit for bit.
+        top_k: positions attended to, at least 1 (the paper's k); from the length on, the result is that of
+            dense attention, bit for bit.
         n_local: how many of them are the last positions, in [0, top_k] (the paper's l).
         mean_value: add (1 - alpha) times the mean value row for the positions not selected.
         lengths: (batch,) integers in [1, seq_len]; None means seq_len. Positions beyond are not read.
-        value_sum: (batch, n_kv_heads, head_dim) float32, the running sum of value rows (`sum_values`) if the caller keeps it.
+        value_sum: (batch, n_kv_heads, head_dim) float32, the running sum of value rows (`sum_values`), if the
+            caller keeps it.
         check_finite: refuse NaN and infinity; if False, what they do is unspecified.
 
     Returns:
@@ -294,7 +275,7 @@ def sparq_steps(
     value_sum: np.ndarray | None = None,
 ) -> Steps:
     """`sparq_attention` with every intermediate and without checks (`with_mean` is its `mean_value`)."""
-    lengths = _lengths(key, lengths)
+    lengths = all_lengths(key, lengths)
     n_kv_heads = key.shape[1]
     components = query_components(query, rank=rank, n_kv_heads=n_kv_heads)
     inv_tau = inverse_temperature(query, components)
@@ -311,5 +292,16 @@ def sparq_steps(
         mean = mean_value(sum_values(value, lengths=lengths) if value_sum is None else value_sum, lengths)
         output = combine(attended, alpha, mean)
     return Steps(
-        components, inv_tau, scores, weights, weight_sum, weight_max, positions, counts, attended, alpha, mean, to_half(output)
+        components,
+        inv_tau,
+        scores,
+        weights,
+        weight_sum,
+        weight_max,
+        positions,
+        counts,
+        attended,
+        alpha,
+        mean,
+        to_half(output),
     )

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""fp32 arithmetic of the exactness contract: every rounding step of `exact.py` happens here.
+"""fp32 arithmetic of the exactness contract: sums in a fixed order, exp, sqrt, rounding.
 
-Each function takes and returns float32 (float16 is accepted and widened, which is exact), works on arrays of any shape, and
-uses only `+ - * /`, comparisons and integer operations on bit patterns. NumPy evaluates one operation at a time, so nothing is
-contracted and every line below is one rounding. Rules E1 to E5 are those of docs/exactness.md.
+Each function takes and returns float32 (float16 is accepted and widened, which is exact), works on arrays of
+any shape, and uses only `+ - * /`, comparisons and integer operations on bit patterns. NumPy evaluates one
+operation at a time, so nothing is contracted and every operator below is one rounding. Rules E1 to E5 are those
+of docs/exactness.md.
 
 Constants are `np.float32` objects, never Python floats: NumPy 1.x evaluates `np.float32(x) * 0.5` in float64.
 """
@@ -31,8 +32,8 @@ _ZERO = np.float32(0.0)
 _HALF = np.float32(0.5)
 _ONE = np.float32(1.0)
 
-# exp: adding _EXP_SHIFT (1.5 * 2**23) leaves round(x / ln 2) in the low bits; ln 2 = _LN2_HIGH + _LN2_LOW, the high part short
-# enough for `n * _LN2_HIGH` to be exact
+# exp: adding _EXP_SHIFT (1.5 * 2**23) leaves round(x / ln 2) in the low bits; ln 2 = _LN2_HIGH + _LN2_LOW, the
+# high part short enough for `n * _LN2_HIGH` to be exact
 _EXP_SHIFT = np.float32(float.fromhex("0x1.8p+23"))
 _EXP_SHIFT_BITS = np.int32(0x4B400000)
 _EXP_TINY = np.float32(-(2.0**-25))
@@ -79,7 +80,7 @@ def scale(head_dim: int) -> np.float32:
 
 
 def sqrt(t: np.ndarray) -> np.ndarray:
-    """Square root of t in [2**-60, 2**60]: a guess by bits, then three Heron steps (E4). Error below 0.76 ulp; monotone."""
+    """Square root of t in [2**-60, 2**60]: a guess by bits, three Heron steps (E4); within 0.76 ulp."""
     t = widen(t)
     x = ((t.view(np.uint32) >> np.uint32(1)) + _SQRT_GUESS).view(np.float32)
     for _ in range(3):
@@ -139,12 +140,13 @@ def dot(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def _split_blocks(x: np.ndarray, axis: int) -> np.ndarray:
-    """Split `axis` (n) into (ceil(n / 64), 64), filling the last block with +0, which no sum of E3 notices."""
+    """Split `axis` (n) into (ceil(n / 64), 64), the last block filled with +0, which no sum of E3 notices."""
     axis %= x.ndim
     n = x.shape[axis]
     missing = -n % BLOCK
     if missing:
-        x = np.concatenate([x, np.zeros(x.shape[:axis] + (missing,) + x.shape[axis + 1 :], x.dtype)], axis=axis)
+        filling = np.zeros(x.shape[:axis] + (missing,) + x.shape[axis + 1 :], x.dtype)
+        x = np.concatenate([x, filling], axis=axis)
     return x.reshape(x.shape[:axis] + ((n + missing) // BLOCK, BLOCK) + x.shape[axis + 1 :])
 
 
@@ -180,7 +182,7 @@ def weighted_sum(weights: np.ndarray, values: np.ndarray) -> np.ndarray:
 
 
 def group_sum(x: np.ndarray, n_kv_heads: int) -> np.ndarray:
-    """Sum over the heads that share a KV head, (batch, n_heads, n) -> (batch, n_kv_heads, n): from +0, ascending (E3)."""
+    """Sum over each group of heads, (batch, n_heads, n) -> (batch, n_kv_heads, n): from +0, ascending (E3)."""
     x = widen(x)
     grouped = x.reshape(x.shape[0], n_kv_heads, -1, x.shape[2])
     total = np.zeros((x.shape[0], n_kv_heads, x.shape[2]), np.float32)
