@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The arithmetic of the exactness contract (docs/exactness.md): exp, softmax weight, square root, flush, the tree of a lane sum.
+// The arithmetic of the exactness contract (docs/exactness.md): exp, softmax weight, square root,
+// flush, the tree of a lane sum.
 //
-// One text for every kernel: device vertices, the emulator's build of them, and the CPU kernels. Every function is a template over V, which is float or a
-// GCC/Clang vector of float (`__attribute__((vector_size(...)))`) of any width: each lane computes what the scalar form computes, bit for bit.
-// Compile with -ffp-contract=off; nothing here calls a maths library.
+// One text for every kernel: device vertices, the emulator's build of them, and the CPU kernels.
+// Every function is a template over V, which is float or a GCC/Clang vector of float
+// (`__attribute__((vector_size(...)))`) of any width: each lane computes what the scalar form
+// computes, bit for bit. Compile with -ffp-contract=off; nothing here calls a maths library.
 #pragma once
 
 namespace sparq {
@@ -22,7 +24,8 @@ template <class To, class From> inline To bitcast(const From &from) {
   return to;
 }
 
-// Below this argument a softmax weight is 0 (contract E2: keeps every later product clear of the fp32 denormals).
+// Below this argument a softmax weight is 0 (contract E2: keeps every later product clear of the
+// fp32 denormals).
 constexpr float minSoftmaxArgument = -54.0f;
 // Magnitudes below this become +0 before a division or as alpha (contract E2).
 constexpr float flushThreshold = 0x1p-48f;
@@ -31,14 +34,16 @@ constexpr unsigned blockSize = 64;
 // Lanes of a lane sum (contract E3).
 constexpr unsigned nLanes = 8;
 
-// exp(x) for x in [-87, 0]. Contract E5: error at most 1.04 ulp, monotone, exactly 1 at 0, never denormal.
+// exp(x) for x in [-87, 0]. Contract E5: error at most 1.04 ulp, monotone, exactly 1 at 0, never
+// denormal.
 template <class V> inline V expNonPositive(V x) {
   using Bits = typename BitsOf<V>::type;
   // exp rounds to 1 above -2^-25, and so r * r below can not underflow.
   x = x > -0x1p-25f ? V{} : x;
   const V t = x * 0x1.715476p+0f + 0x1.8p+23f; // round(x / ln 2) in the low bits of t
   const V n = t - 0x1.8p+23f;
-  const V r = (x - n * 0x1.63p-1f) - n * -0x1.bd0106p-13f; // ln 2 in two parts; n * (first part) is exact
+  const V r =
+      (x - n * 0x1.63p-1f) - n * -0x1.bd0106p-13f; // ln 2 in two parts; n * (first part) is exact
   V p = r * 0x1.6d4352p-10f + 0x1.120b96p-7f;
   p = p * r + 0x1.5554e8p-5f;
   p = p * r + 0x1.5554dcp-3f;
@@ -54,7 +59,8 @@ template <class V> inline V softmaxWeight(V x) {
   return x < minSoftmaxArgument ? V{} : weight;
 }
 
-// sqrt(t) for t in [2^-60, 2^60] by a guess and three Heron steps. Contract E4: error below 0.76 ulp.
+// sqrt(t) for t in [2^-60, 2^60] by a guess and three Heron steps. Contract E4: error below 0.76
+// ulp.
 inline float squareRoot(float t) {
   float x = bitcast<float>((bitcast<unsigned>(t) >> 1) + 0x1FBB4F2Eu);
   x = 0.5f * (x + t / x);
@@ -73,7 +79,8 @@ template <class Lanes> inline float treeSum(const Lanes &lane) {
   return (a + c) + (b + d);
 }
 
-// inv_tau = sqrt(all / (head_dim * selected)), or scale where no selected component is nonzero (contract E4).
+// inv_tau = sqrt(all / (head_dim * selected)), or scale where no selected component is nonzero
+// (contract E4).
 inline float inverseTemperature(float all, float selected, float headDim, float scale) {
   return selected == 0.0f ? scale : squareRoot(all / (headDim * selected));
 }

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Step 2 of SparQ: approximate scores from `rank` components of the keys (contract E3, E6.2).
+//   s[h, p] = (sum over j of q[h, i1[j]] * K[p, i1[j]], ascending from +0) * inv_tau[h]
+#include "segments.hpp"
+
+namespace sparq {
+
+// Scores of positions [begin, begin + n) of eight at a time; column(j) points to component j of
+// position 0.
+template <class Column>
+static inline void scorePositions(const Column &column, const float *query, unsigned rank,
+                                  float inverseTemperature, float *scores, unsigned first,
+                                  unsigned n, unsigned step) {
+  for (unsigned p = first; p < n; p += step) {
+    Lanes sum{};
+    for (unsigned j = 0; j != rank; ++j)
+      sum += query[j] * loadLanes(column(j) + p);
+    storeLanes(scores + p, sum * inverseTemperature);
+  }
+}
+
+// Positions of one wave, from key columns brought by this wave.
+class ApproxScores : public poplar::MultiVertex {
+public:
+  poplar::Input<unsigned> wave;
+  HalvesIn columns;            // [rank][length]
+  FloatsIn selectedQuery;      // [groupSize][rank]
+  FloatsIn inverseTemperature; // [groupSize]
+  FloatsInOut scores;          // [groupSize][nLocal]; this wave's segment is written
+  unsigned groupSize, rank, length, nLocal;
+
+  bool compute(unsigned worker) {
+    const half *base = &columns[0];
+    const auto column = [&](unsigned j) { return base + j * length; };
+    for (unsigned h = 0; h != groupSize; ++h)
+      scorePositions(column, &selectedQuery[h * rank], rank, inverseTemperature[h],
+                     &scores[h * nLocal + *wave * length], worker * nLanes, length,
+                     numWorkers() * nLanes);
+    return true;
+  }
+};
+
+// Positions since the last full chunk, from the columns that are still in SRAM.
+class TailScores : public poplar::MultiVertex {
+public:
+  HalvesIn tail;               // [headDim][tailLength]
+  WordsIn components;          // [rank]
+  FloatsIn selectedQuery;      // [groupSize][rank]
+  FloatsIn inverseTemperature; // [groupSize]
+  FloatsInOut scores;          // [groupSize][nLocal]; the tail's segment is written
+  unsigned groupSize, rank, tailLength, nLocal, tailBegin;
+
+  bool compute(unsigned worker) {
+    const half *base = &tail[0];
+    const auto column = [&](unsigned j) { return base + components[j] * tailLength; };
+    for (unsigned h = 0; h != groupSize; ++h)
+      scorePositions(column, &selectedQuery[h * rank], rank, inverseTemperature[h],
+                     &scores[h * nLocal + tailBegin], worker * nLanes, tailLength,
+                     numWorkers() * nLanes);
+    return true;
+  }
+};
+
+// Row numbers of the key columns that a wave reads: for each chunk of this tile, the row of each
+// selected component.
+class ColumnOffsets : public poplar::MultiVertex {
+public:
+  poplar::Input<unsigned> wave;
+  WordsIn components; // [rank]
+  WordsOut offsets;   // [nOwn][rank]
+  unsigned rank, nOwn, firstChunk, chunkStep, chunksPerWave, nChunks, rowBase;
+
+  bool compute(unsigned worker) {
+    for (unsigned i = worker; i < nOwn; i += numWorkers()) {
+      // The last wave may reach past the last chunk: it reads that chunk again, and nobody looks.
+      const unsigned chunk =
+          minimum(*wave * chunksPerWave + firstChunk + i * chunkStep, nChunks - 1);
+      for (unsigned j = 0; j != rank; ++j)
+        offsets[i * rank + j] = rowBase + components[j] * nChunks + chunk;
+    }
+    return true;
+  }
+};
+
+} // namespace sparq

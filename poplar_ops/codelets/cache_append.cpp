@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// One more token in the cache: its row of K and V, its column entries, the running sum of values,
+// the length.
+#include "lanes.hpp"
+
+namespace sparq {
+
+// Where a slot's new rows of K and V go; a slot without a new token writes to a row of its own that
+// nobody reads.
+class AppendOffsets : public poplar::Vertex {
+public:
+  poplar::Input<unsigned> filled;
+  poplar::Input<unsigned> active; // 0 or 1
+  poplar::Output<unsigned> row;
+  unsigned rowBase, scratchRow;
+
+  bool compute() {
+    *row = *active ? rowBase + *filled : scratchRow;
+    return true;
+  }
+};
+
+// The token's key into the tail of the key columns. One worker: neighbouring halves share a word.
+class AppendTail : public poplar::Vertex {
+public:
+  poplar::Input<unsigned> filled;
+  poplar::Input<unsigned> active;
+  HalvesIn key;     // [headDim]
+  HalvesInOut tail; // [headDim][tailLength]
+  unsigned headDim, part, tailLength, chunk;
+
+  bool compute() {
+    const unsigned position = *filled & (chunk - 1), first = part * tailLength;
+    if (*active && position >= first && position < first + tailLength)
+      for (unsigned c = 0; c != headDim; ++c)
+        tail[c * tailLength + (position - first)] = key[c];
+    return true;
+  }
+};
+
+// v_sum += value: one fp32 addition a position (contract E3).
+class AppendSum : public poplar::MultiVertex {
+public:
+  poplar::Input<unsigned> active;
+  HalvesIn value;       // [width]
+  FloatsInOut valueSum; // [width]
+  unsigned width;
+
+  bool compute(unsigned worker) {
+    if (*active)
+      for (unsigned c = worker * nLanes; c < width; c += numWorkers() * nLanes)
+        storeLanes(&valueSum[c], loadLanes(&valueSum[c]) + loadLanes(&value[c]));
+    return true;
+  }
+};
+
+// The new length, and whether this token filled a chunk of key columns.
+class AdvanceLength : public poplar::Vertex {
+public:
+  poplar::InOut<unsigned> filled;
+  poplar::Input<unsigned> active;
+  poplar::Output<unsigned> full;
+  unsigned chunk;
+
+  bool compute() {
+    *filled += *active;
+    *full = *active && (*filled & (chunk - 1)) == 0;
+    return true;
+  }
+};
+
+class AnyFull : public poplar::Vertex {
+public:
+  WordsIn full; // [nSlots]
+  poplar::Output<bool> any;
+  unsigned nSlots;
+
+  bool compute() {
+    unsigned found = 0;
+    for (unsigned slot = 0; slot != nSlots; ++slot)
+      found |= full[slot];
+    *any = found != 0;
+    return true;
+  }
+};
+
+// Where the full chunk's columns go; a slot whose chunk is not full writes to rows of its own that
+// nobody reads.
+class FlushOffsets : public poplar::MultiVertex {
+public:
+  poplar::Input<unsigned> filled;
+  poplar::Input<unsigned> full;
+  WordsOut rows; // [headDim]
+  unsigned headDim, nChunks, chunk, rowBase, scratchRow;
+
+  bool compute(unsigned worker) {
+    for (unsigned c = worker; c < headDim; c += numWorkers())
+      rows[c] = *full ? rowBase + c * nChunks + *filled / chunk - 1 : scratchRow + c;
+    return true;
+  }
+};
+
+} // namespace sparq

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Dense attention, scores of a wave of keys (contract E6.4): score[h, p] = dot(q[h], K[p]) * scale;
+// and the rows that a wave reads.
+#include "segments.hpp"
+
+namespace sparq {
+
+class DenseScores : public poplar::MultiVertex {
+public:
+  poplar::Input<unsigned> filled;
+  poplar::Input<unsigned> wave;
+  HalvesIn keys;      // [length][headDim]
+  HalvesIn query;     // [groupSize][headDim]
+  FloatsInOut scores; // [groupSize][nLocal]; this wave's segment is written
+  unsigned groupSize, headDim, nLocal, part, stride, length, nWaves;
+  float scale;
+
+  bool compute(unsigned worker) {
+    const Segments segments(part, stride, length, nWaves, 0, 1, *filled);
+    const unsigned n = segments.valid(*wave, *filled);
+    for (unsigned p = worker; p < n; p += numWorkers())
+      for (unsigned h = 0; h != groupSize; ++h)
+        scores[h * nLocal + segments.local(*wave) + p] =
+            dot(&query[h * headDim], &keys[p * headDim], headDim) * scale;
+    return true;
+  }
+};
+
+// Rows of the cache for one part of a wave: consecutive positions. Past the capacity the last row
+// is read again, and nobody looks.
+class RowOffsets : public poplar::MultiVertex {
+public:
+  poplar::Input<unsigned> wave;
+  WordsOut rows; // [length / positionsPerRow]
+  unsigned part, stride, length, capacity, positionsPerRow, rowBase;
+
+  bool compute(unsigned worker) {
+    const unsigned first = (*wave * stride + part * length) / positionsPerRow;
+    const unsigned last = (capacity - 1) / positionsPerRow;
+    for (unsigned i = worker; i < length / positionsPerRow; i += numWorkers())
+      rows[i] = rowBase + minimum(first + i, last);
+    return true;
+  }
+};
+
+} // namespace sparq

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Step 3 of SparQ: exact attention over the fetched rows (contract E6.4), and again the approximate
+// weight of each, for alpha (E6.5).
+#include "lanes.hpp"
+
+namespace sparq {
+
+// Exact score of each row, and its weight in the approximate softmax: the fetched row holds the
+// selected components too, so nothing need be remembered.
+class RowScores : public poplar::MultiVertex {
+public:
+  poplar::Input<unsigned> filled;
+  HalvesIn keys;               // [nRows][headDim]
+  HalvesIn query;              // [groupSize][headDim]
+  WordsIn components;          // [rank]
+  FloatsIn selectedQuery;      // [groupSize][rank]
+  FloatsIn inverseTemperature; // [groupSize]
+  FloatsIn approxMaximum;      // [groupSize]
+  FloatsOut scores;            // [groupSize][nRows]
+  FloatsOut approxWeights;     // [groupSize][nRows]
+  FloatsOut maxima;            // [6][groupSize]
+  unsigned groupSize, headDim, rank, nRows, firstRow;
+  float scale;
+
+  bool compute(unsigned worker) {
+    const unsigned n = *filled > firstRow ? minimum(*filled - firstRow, nRows) : 0;
+    for (unsigned h = 0; h != groupSize; ++h) {
+      float largest = -3.402823466e+38f;
+      for (unsigned row = worker; row < nRows; row += numWorkers()) {
+        float score = 0.0f, weight = 0.0f;
+        if (row < n) {
+          const half *key = &keys[row * headDim];
+          score = dot(&query[h * headDim], key, headDim) * scale;
+          largest = score > largest ? score : largest;
+          float approx = 0.0f;
+          for (unsigned j = 0; j != rank; ++j)
+            approx += selectedQuery[h * rank + j] * static_cast<float>(key[components[j]]);
+          weight = softmaxWeight(approx * inverseTemperature[h] - approxMaximum[h]);
+        }
+        scores[h * nRows + row] = score;
+        approxWeights[h * nRows + row] = weight;
+      }
+      maxima[worker * groupSize + h] = largest;
+    }
+    return true;
+  }
+};
+
+// Scores of rows to weights, in place; 0 for rows that stand for no position.
+class RowWeights : public poplar::MultiVertex {
+public:
+  poplar::Input<unsigned> filled;
+  FloatsIn maximum;    // [groupSize]
+  FloatsInOut weights; // [groupSize][nRows]: scores in, weights out
+  unsigned groupSize, nRows, firstRow;
+
+  bool compute(unsigned worker) {
+    const unsigned n = *filled > firstRow ? minimum(*filled - firstRow, nRows) : 0;
+    for (unsigned h = 0; h != groupSize; ++h)
+      for (unsigned row = worker; row < nRows; row += numWorkers()) {
+        float &weight = weights[h * nRows + row];
+        weight = row < n ? softmaxWeight(weight - maximum[h]) : 0.0f;
+      }
+    return true;
+  }
+};
+
+// Sum of weights over the list of selected positions: lane sum of each block of 64 entries, blocks
+// ascending. Heads shared out over the workers.
+class ListSums : public poplar::MultiVertex {
+public:
+  FloatsIn weights;       // [groupSize][topK]
+  FloatsIn approxWeights; // [groupSize][topK]
+  FloatsOut sums;         // [groupSize], E
+  FloatsOut approxSums;   // [groupSize], W
+  unsigned groupSize, topK;
+
+  bool compute(unsigned worker) {
+    for (unsigned h = worker; h < groupSize; h += numWorkers()) {
+      sums[h] = list(&weights[h * topK]);
+      approxSums[h] = list(&approxWeights[h * topK]);
+    }
+    return true;
+  }
+
+private:
+  float list(const float *weight) const {
+    float sum = 0.0f;
+    for (unsigned b = 0; b < topK; b += blockSize) {
+      Lanes lanes{};
+      const unsigned end = minimum(b + blockSize, topK);
+      for (unsigned i = b; i != end; ++i)
+        lanes[i % nLanes] += weight[i];
+      sum += treeSum(lanes);
+    }
+    return sum;
+  }
+};
+
+} // namespace sparq
