@@ -32,14 +32,17 @@ class KVCache:
 
     @property
     def batch(self) -> int:
+        """Batch elements."""
         return self._key.shape[0]
 
     @property
     def n_kv_heads(self) -> int:
+        """Key and value heads of an element."""
         return self._key.shape[1]
 
     @property
     def head_dim(self) -> int:
+        """Components of a key or value row."""
         return self._key.shape[3]
 
     @property

@@ -72,7 +72,7 @@ def approx_scores(
 
 
 def softmax_weights(scores: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """A softmax before division: exp(scores - maximum) (..., n), their sum (...), the maximum (...), float32."""
+    """A softmax before division: exp(scores - maximum) (..., n), their sum and the maximum (...), float32."""
     scores = widen(scores)
     maximum = scores.max(axis=-1)
     weights = numerics.softmax_weight(scores - maximum[..., None])

@@ -74,7 +74,7 @@ def approx_scores(
 
 
 def softmax_weights(scores: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """A softmax before division: exp(scores - maximum) (..., n), their sum (...), the maximum (...), float64."""
+    """A softmax before division: exp(scores - maximum) (..., n), their sum and the maximum (...), float64."""
     scores = _double(scores)
     maximum = scores.max(axis=-1)
     weights = np.exp(scores - maximum[..., None])

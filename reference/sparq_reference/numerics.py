@@ -3,8 +3,8 @@
 
 Each function takes and returns float32 (float16 is accepted and widened, which is exact), works on arrays of
 any shape, and uses only `+ - * /`, comparisons and integer operations on bit patterns. NumPy evaluates one
-operation at a time, so nothing is contracted and every operator below is one rounding. Rules E1 to E5 are those
-of docs/exactness.md.
+operation at a time, so nothing is contracted and every operator is one rounding. Rules E1 to E5 are those of
+docs/exactness.md.
 
 Constants are `np.float32` objects, never Python floats: NumPy 1.x evaluates `np.float32(x) * 0.5` in float64.
 """
@@ -32,8 +32,8 @@ _ZERO = np.float32(0.0)
 _HALF = np.float32(0.5)
 _ONE = np.float32(1.0)
 
-# exp: adding _EXP_SHIFT (1.5 * 2**23) leaves round(x / ln 2) in the low bits; ln 2 = _LN2_HIGH + _LN2_LOW, the
-# high part short enough for `n * _LN2_HIGH` to be exact
+# exp: adding _EXP_SHIFT (1.5 * 2**23) leaves round(x / ln 2) in the low bits; ln 2 = _LN2_HIGH + _LN2_LOW,
+# the high part short enough for `n * _LN2_HIGH` to be exact
 _EXP_SHIFT = np.float32(float.fromhex("0x1.8p+23"))
 _EXP_SHIFT_BITS = np.int32(0x4B400000)
 _EXP_TINY = np.float32(-(2.0**-25))
@@ -53,11 +53,11 @@ def widen(x: np.ndarray) -> np.ndarray:
     """float16 or float32 of any shape -> float32, exactly.
 
     Raises:
-        TypeError: for any other dtype, which would be rounded or changed without a word.
+        ValueError: for any other dtype, which would be rounded or changed without a word.
     """
     x = np.asarray(x)
     if x.dtype not in (np.float16, np.float32):
-        raise TypeError(f"numerics: input must be float16 or float32, got {x.dtype}")
+        raise ValueError(f"numerics: input must be float16 or float32, got {x.dtype}")
     return x.astype(np.float32, copy=False)
 
 
@@ -182,7 +182,7 @@ def weighted_sum(weights: np.ndarray, values: np.ndarray) -> np.ndarray:
 
 
 def group_sum(x: np.ndarray, n_kv_heads: int) -> np.ndarray:
-    """Sum over each group of heads, (batch, n_heads, n) -> (batch, n_kv_heads, n): from +0, ascending (E3)."""
+    """Group sums, from +0, ascending: (batch, n_heads, n) -> (batch, n_kv_heads, n) (E3)."""
     x = widen(x)
     grouped = x.reshape(x.shape[0], n_kv_heads, -1, x.shape[2])
     total = np.zeros((x.shape[0], n_kv_heads, x.shape[2]), np.float32)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Elements moved by one decode step of attention, and what follows from them (arXiv:2312.04985v6).
 
-Numbers of elements, not bytes, for one KV head of one batch element: multiply by batch * n_kv_heads and the bytes
-of an element. `seq_len` is the paper's S, `head_dim` d_h, `rank` r, `top_k` k, `d_model` d_m; local positions are
-among the `top_k` and cost nothing more.
+Numbers of elements, not bytes, for one KV head of one batch element: multiply by batch * n_kv_heads and the
+bytes of an element. `seq_len` is the paper's S, `head_dim` d_h, `rank` r, `top_k` k, `d_model` d_m; local
+positions are among the `top_k` and cost nothing more.
 """
 
 from __future__ import annotations
