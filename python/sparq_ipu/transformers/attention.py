@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The attention function and the mask function that transformers calls, registered through its public interfaces."""
+
+from __future__ import annotations
+
+from typing import Any, Callable
+
+import torch
+from sparq_reference import checks
+from transformers import AttentionInterface, AttentionMaskInterface
+
+#: arguments of attention that change nothing here; any other, unless None or False, is refused rather than ignored
+_HARMLESS = frozenset(
+    {"position_ids", "cache_position", "use_cache", "is_causal", "num_items_in_batch", "past_key_values"}
+)
+
+
+def register(base: str) -> str:
+    """Register SparQ attention whose prefill is the registered implementation `base`; returns the name to give a model.
+
+    A mask function is registered with it: without one, transformers passes no mask at all, neither for padding nor for
+    prefill on top of a filled cache.
+    """
+    name = f"sparq_ipu_{base}"
+    AttentionInterface.register(name, _attention_over(AttentionInterface()[base]))
+    AttentionMaskInterface.register(name, _mask_over(AttentionMaskInterface()[base]))
+    return name
+
+
+def is_registered(base: str) -> bool:
+    """Whether transformers knows both an attention and a mask function of this name."""
+    return base in AttentionInterface() and base in AttentionMaskInterface()
+
+
+def check_scaling(op: str, scaling: float | None, head_dim: int) -> None:
+    """The kernels scale scores by 1/sqrt(head_dim), so nothing else will do."""
+    expected = head_dim**-0.5
+    if scaling is not None and abs(scaling - expected) > 1e-6 * expected:
+        checks.fail(op, "scaling", f"be 1/sqrt(head_dim={head_dim})={expected:.6g}", scaling)
+
+
+def _mask_over(base: Callable) -> Callable:
+    def mask(*args: Any, **kwargs: Any) -> Any:
+        """The mask of `base`; none for one token, whose attention knows from the cache which positions are real."""
+        q_length = kwargs.get("q_length")
+        if q_length is None and kwargs.get("cache_position") is not None:  # transformers 4
+            q_length = kwargs["cache_position"].shape[0]
+        return None if q_length == 1 else base(*args, **kwargs)
+
+    return mask
+
+
+def _attention_over(base: Callable) -> Callable:
+    def attention(
+        module: torch.nn.Module,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        attention_mask: torch.Tensor | None,
+        scaling: float | None = None,
+        dropout: float = 0.0,
+        **kwargs: Any,
+    ) -> tuple[torch.Tensor, None]:
+        """Attention of one layer: `base` for several tokens, the layer's KVCache for one.
+
+        Args:
+            query: (batch, n_heads, n_tokens, head_dim); key, value: what the cache's `update` returned.
+        Returns: output (batch, n_tokens, n_heads, head_dim), and None for the weights.
+        Raises: ValueError for a feature that SparQ attention does not have, and for a foreign cache.
+        """
+        for name, argument in kwargs.items():
+            if name not in _HARMLESS and argument is not None and argument is not False:
+                checks.fail("sparq_attention", name, "not be set: it is not supported", repr(argument))
+        if dropout:
+            checks.fail("sparq_attention", "dropout", "be 0", dropout)
+        check_scaling("sparq_attention", scaling, query.shape[-1])
+        layer = getattr(key, "sparq_layer", None)
+        if layer is not None and query.shape[2] == 1:
+            return layer.attend(query), None
+        if layer is not None:
+            layer.attend_prefill()
+        elif key.shape[2] != query.shape[2]:
+            checks.fail("sparq_attention", "past_key_values", "be a SparqCache", "keys of another cache")
+        return base(module, query, key, value, attention_mask, scaling=scaling, dropout=dropout, **kwargs)
+
+    return attention

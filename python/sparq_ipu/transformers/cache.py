@@ -1,0 +1,369 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The cache that transformers carries from token to token: one `sparq_ipu.KVCache` per layer.
+
+transformers counts *columns*: padding and real tokens alike, the same number in every row of the batch. A KVCache holds the real
+tokens only, each row with a length of its own, so a padded row is what it would be alone. A layer therefore keeps two things:
+
+* the KVCache, which decode steps read;
+* a float16 copy by columns, which prefill reads: the model's own attention wants plain tensors. It is read when several tokens
+  arrive on top of a filled cache (another turn of a chat, prefill in chunks), and written always.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from sparq_reference import checks, transfers
+from transformers import Cache, CacheLayerMixin, PretrainedConfig
+
+from sparq_ipu import KVCache, dense_attention, sparq_attention
+from sparq_ipu.transformers.settings import SparqSettings
+
+#: columns of room that a new layer has beyond its first tokens; from there it grows by doubling
+_FIRST_ROOM = 256
+
+
+class SparqLayer(CacheLayerMixin):
+    """Keys and values of one layer.
+
+    Args:
+        index: of the layer, for messages.
+        capacity: most positions of one row; None grows by doubling (the device's copy is then written anew, at amortised cost).
+        device, check_finite, options: as `sparq_ipu.KVCache`.
+    """
+
+    is_compileable = False
+    is_sliding = False
+    is_croppable = False
+    supports_early_init = False
+
+    def __init__(
+        self,
+        index: int,
+        capacity: int | None = None,
+        device: str = "auto",
+        check_finite: bool = True,
+        **options: Any,
+    ):
+        super().__init__()
+        self.index = index
+        self.capacity = capacity
+        self._options = dict(options, device=device, check_finite=check_finite)
+        self._clear()
+
+    def _clear(self) -> None:
+        # (batch, n_kv_heads, n_columns, head_dim) float16: the names that transformers looks for
+        self.keys = self.values = None
+        self.is_initialized = False
+        self.cache: KVCache | None = None
+        self._key_columns = self._value_columns = torch.empty(0)
+        self._real = torch.empty(0)
+        self._n_columns = 0
+        #: decode steps so far, and the bytes of keys, values and outputs they moved against dense attention
+        self.n_steps = self.bytes_read = self.bytes_dense = 0
+        self.disarm()
+
+    # What the model's forward hook says before each forward pass.
+
+    def arm(self, real: torch.Tensor | None, settings: SparqSettings | None) -> None:
+        """Announce new tokens: which columns are real (batch, n_tokens) bool, None for all; and how to attend to them."""
+        self._armed, self._arriving, self._settings = True, real, settings
+
+    def disarm(self) -> None:
+        """Take the announcement back."""
+        self._armed, self._arriving, self._settings = False, None, None
+
+    @property
+    def is_armed(self) -> bool:
+        """An announced token has not come to attention yet."""
+        return self._armed
+
+    # What transformers asks of a cache layer.
+
+    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor | None = None) -> None:
+        """Allocate for the shape of key_states (batch, n_kv_heads, n_tokens, head_dim)."""
+        batch, n_kv_heads, n_tokens, head_dim = key_states.shape
+        self.batch_size = self.max_batch_size = batch
+        self.cache = self._new_cache(batch, n_kv_heads, head_dim, n_tokens)
+        columns = max(self.cache.capacity, n_tokens)
+        self._key_columns = torch.empty((batch, n_kv_heads, columns, head_dim), dtype=torch.float16)
+        self._value_columns = torch.empty_like(self._key_columns)
+        self._real = torch.empty((batch, columns), dtype=torch.bool)
+        self.is_initialized = True
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Store new tokens (batch, n_kv_heads, n_tokens, head_dim), rounded to float16.
+
+        Returns:
+            Keys and values of all columns for several tokens (prefill). For one token (a decode step), that token only: the
+            attention function finds the rest in `cache`, through the attribute `sparq_layer` of the keys.
+
+        Raises:
+            RuntimeError: the model is not enabled.
+            ValueError: no room in `capacity`, NaN or infinity (float16 ends at 65504).
+        """
+        if not self._armed:
+            raise RuntimeError(
+                "SparqCache: the model must be enabled by sparq_ipu.transformers.enable, got a call from one that is not"
+            )
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        key = key_states.detach().to(torch.float16).contiguous()
+        value = value_states.detach().to(torch.float16).contiguous()
+        self._reserve(self._n_columns + key.shape[2])
+        try:
+            self._append(self.cache, key, value, self._arriving)
+        except ValueError as error:
+            raise ValueError(f"{error} (layer {self.index}; the cache is float16)") from error
+        start, stop = self._n_columns, self._n_columns + key.shape[2]
+        self._key_columns[:, :, start:stop] = key
+        self._value_columns[:, :, start:stop] = value
+        self._real[:, start:stop] = True if self._arriving is None else self._arriving
+        self._set_columns(stop)
+        if key.shape[2] == 1:
+            keys, values = key_states, value_states
+        else:
+            keys, values = self.keys.to(key_states.dtype), self.values.to(value_states.dtype)
+        keys.sparq_layer = self
+        return keys, values
+
+    def get_seq_length(self, *args: Any) -> int:
+        """Columns held, padding included."""
+        return self._n_columns
+
+    def get_mask_sizes(self, query_length: Any) -> tuple[int, int]:
+        """(columns after `query_length` more tokens, 0). Older transformers pass the positions of the tokens instead."""
+        n_tokens = query_length if isinstance(query_length, int) else query_length.shape[0]
+        return self._n_columns + n_tokens, 0
+
+    def get_max_length(self) -> int:
+        """The capacity, -1 without one."""
+        return -1 if self.capacity is None else self.capacity
+
+    def get_max_cache_shape(self) -> int:
+        """As `get_max_length`, by its older name."""
+        return self.get_max_length()
+
+    def reset(self) -> None:
+        """Forget everything."""
+        self._clear()
+
+    def reorder_cache(self, beam_idx: torch.Tensor) -> None:
+        """Row b becomes what row beam_idx[b] was: beam search."""
+        if not self.is_initialized:
+            return
+        self.cache.reorder(beam_idx.numpy())
+        n = self._n_columns
+        self._key_columns[:, :, :n] = self._key_columns[beam_idx, :, :n]
+        self._value_columns[:, :, :n] = self._value_columns[beam_idx, :, :n]
+        self._real[:, :n] = self._real[beam_idx, :n]
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        """Repeat every row `repeats` times."""
+        if self.is_initialized:
+            self.batch_select_indices(torch.arange(self.batch_size).repeat_interleave(repeats))
+
+    def batch_select_indices(self, indices: torch.Tensor) -> None:
+        """Keep the rows `indices` only, in that order."""
+        if not self.is_initialized:
+            return
+        self._key_columns = self._key_columns[indices]
+        self._value_columns = self._value_columns[indices]
+        self._real = self._real[indices]
+        self.batch_size = self.max_batch_size = self._real.shape[0]
+        self._set_columns(self._n_columns)
+        self._rebuild()
+
+    def crop(self, *args: Any) -> None:
+        """Refused: see Raises.
+
+        Raises:
+            NotImplementedError: always. Who crops a cache (assisted generation, prompt lookup) also verifies several tokens per
+                step, which is dense attention: there would be no SparQ in it.
+        """
+        raise NotImplementedError(
+            "SparqCache: crop must not be called, got a request to drop tokens; assisted generation and prompt lookup decode "
+            "several tokens per step, which SparQ attention does not do"
+        )
+
+    def __deepcopy__(self, memo: dict) -> SparqLayer:
+        """A copy that shares nothing: continue one prompt in two ways."""
+        copy = SparqLayer(self.index, self.capacity, **self._options)
+        if self.is_initialized:
+            copy._key_columns, copy._value_columns = self._key_columns.clone(), self._value_columns.clone()
+            copy._real = self._real.clone()
+            copy.batch_size = copy.max_batch_size = self.batch_size
+            copy.is_initialized = True
+            copy._set_columns(self._n_columns)
+            copy._rebuild()
+        return copy
+
+    # What the attention function asks.
+
+    @property
+    def real(self) -> torch.Tensor:
+        """Which columns hold real tokens, (batch, n_columns) bool."""
+        return self._real[:, : self._n_columns]
+
+    def set_real(self, real: torch.Tensor) -> None:
+        """Say anew which of the columns are real, (batch, n_columns) bool; the others are left out of the KVCache."""
+        self._real[:, : self._n_columns] = real
+        self._rebuild()
+
+    def attend_prefill(self) -> None:
+        """Several tokens came to attention, which is the model's own."""
+        self.disarm()
+
+    def attend(self, query: torch.Tensor) -> torch.Tensor:
+        """One decode step: query (batch, n_heads, 1, head_dim) -> (batch, 1, n_heads, head_dim), in the dtype of the query.
+
+        Raises:
+            ValueError: a row without any real token, NaN or infinity in the query.
+        """
+        settings = self._settings
+        lengths = self.cache.lengths
+        if not lengths.all():
+            raise ValueError(
+                "SparqCache: attention_mask must leave a real token in every row before one token is decoded, "
+                f"got lengths {lengths.tolist()}"
+            )
+        half = query.detach()[:, :, 0].to(torch.float16).contiguous().numpy()
+        dense = np.ones(len(lengths), bool) if settings is None else lengths < settings.min_seq_len
+        if dense.all():
+            output = dense_attention(half, self.cache)
+        else:
+            output = sparq_attention(
+                half,
+                self.cache,
+                rank=settings.rank,
+                top_k=settings.top_k,
+                n_local=settings.n_local,
+                mean_value=settings.mean_value,
+            )
+            if dense.any():  # rows below and above min_seq_len: a call serves all rows, so pick
+                output = np.where(dense[:, None, None], dense_attention(half, self.cache), output)
+        self._count(lengths, dense)
+        self.disarm()
+        return torch.from_numpy(output).to(query.dtype).unsqueeze(1)
+
+    # Inside.
+
+    def _count(self, lengths: np.ndarray, dense: np.ndarray) -> None:
+        """Add the traffic of one step by the formulas of `sparq_reference.transfers`, 2 bytes an element."""
+        d, settings = self.cache.head_dim, self._settings
+        for seq_len, is_dense in zip(lengths.tolist(), dense.tolist()):
+            full = transfers.dense_elements(seq_len, d)
+            part = full
+            if not is_dense:
+                part = transfers.sparq_elements(seq_len, d, settings.rank, min(settings.top_k, seq_len))
+            self.bytes_dense += 2 * self.cache.n_kv_heads * full
+            self.bytes_read += 2 * self.cache.n_kv_heads * part
+        self.n_steps += 1
+
+    def _new_cache(self, batch: int, n_kv_heads: int, head_dim: int, n_tokens: int) -> KVCache:
+        capacity = self.capacity
+        if capacity is None:
+            capacity = min(n_tokens + _FIRST_ROOM, checks.MAX_CAPACITY)
+        return KVCache(batch, n_kv_heads, head_dim, capacity, **self._options)
+
+    def _set_columns(self, n_columns: int) -> None:
+        self._n_columns = n_columns
+        self.keys, self.values = self._key_columns[:, :, :n_columns], self._value_columns[:, :, :n_columns]
+
+    def _reserve(self, n_columns: int) -> None:
+        """Room for `n_columns` columns, and for as many positions in the KVCache unless its capacity is fixed."""
+        if n_columns > self._real.shape[1]:
+            room = max(n_columns, 2 * self._real.shape[1])
+            for name in ("_key_columns", "_value_columns", "_real"):
+                old = getattr(self, name)
+                axis = old.ndim - 1 if old.ndim == 2 else 2
+                shape = list(old.shape)
+                shape[axis] = room
+                new = torch.empty(shape, dtype=old.dtype)
+                new.narrow(axis, 0, self._n_columns).copy_(old.narrow(axis, 0, self._n_columns))
+                setattr(self, name, new)
+            self._set_columns(self._n_columns)
+        if self.capacity is None and n_columns > self.cache.capacity:
+            self._rebuild(room=max(n_columns, 2 * self.cache.capacity))
+
+    def _rebuild(self, room: int | None = None) -> None:
+        """A new KVCache with the columns' real tokens."""
+        batch, n_kv_heads, columns, head_dim = self._key_columns.shape
+        capacity = self.capacity or min(room or columns, checks.MAX_CAPACITY)
+        cache = KVCache(batch, n_kv_heads, head_dim, capacity, **self._options)
+        if self._n_columns:
+            self._append(cache, self.keys, self.values, self.real)
+        self.cache = cache
+
+    @staticmethod
+    def _append(cache: KVCache, key: torch.Tensor, value: torch.Tensor, real: torch.Tensor | None) -> None:
+        """Append the real ones among the columns of key, value (batch, n_kv_heads, n_tokens, head_dim) float16."""
+        if real is None or bool(real.all()):
+            cache.append(key.numpy(), value.numpy())
+            return
+        counts = real.sum(dim=1)
+        most = int(counts.max())
+        if most == 0:
+            return
+        # padding stands anywhere (mostly left): move the real tokens of each row to the front, in their order
+        order = torch.argsort((~real).to(torch.uint8), dim=1, stable=True)[:, None, :most, None]
+        order = order.expand(-1, key.shape[1], -1, key.shape[3])
+        cache.append(key.gather(2, order).numpy(), value.gather(2, order).numpy(), counts.numpy())
+
+
+class SparqCache(Cache):
+    """A cache for a model that `sparq_ipu.transformers.enable` has enabled: pass it as `past_key_values`.
+
+    `generate` makes its own, so this is needed only to choose a capacity or device for one run, or to keep a cache over turns.
+
+    Args:
+        config: of the model (or the model itself).
+        capacity: most positions of one row; None grows as needed.
+        device, check_finite, options: as `sparq_ipu.KVCache`.
+    """
+
+    def __init__(
+        self,
+        config: PretrainedConfig,
+        capacity: int | None = None,
+        device: str = "auto",
+        check_finite: bool = True,
+        **options: Any,
+    ):
+        config = getattr(config, "config", config).get_text_config(decoder=True)
+        super().__init__(
+            layers=[
+                SparqLayer(index, capacity, device, check_finite, **options)
+                for index in range(config.num_hidden_layers)
+            ]
+        )
+
+
+def is_sparq_cache(cache: object) -> bool:
+    """Whether every layer of a transformers cache is a `SparqLayer`."""
+    layers = getattr(cache, "layers", [])
+    return len(layers) > 0 and all(isinstance(layer, SparqLayer) for layer in layers)
+
+
+def cache_traffic(cache: Cache) -> dict:
+    """What the decode steps of a run moved.
+
+    Returns:
+        n_steps: decode steps; bytes_read: bytes of the KV cache, queries and outputs that they moved, over all layers, by the
+        formulas of `sparq_reference.transfers` at 2 bytes an element (counted, not measured); bytes_dense: what dense attention
+        would have.
+
+    Raises:
+        ValueError: not a cache of an enabled model.
+    """
+    if not is_sparq_cache(cache):
+        checks.fail("cache_traffic", "cache", "be one of an enabled model", type(cache).__name__)
+    return {
+        "n_steps": cache.layers[0].n_steps,
+        "bytes_read": sum(layer.bytes_read for layer in cache.layers),
+        "bytes_dense": sum(layer.bytes_dense for layer in cache.layers),
+    }

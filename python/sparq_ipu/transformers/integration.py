@@ -1,0 +1,254 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`enable` and `disable`: turn SparQ attention on and off for a model of transformers."""
+
+from __future__ import annotations
+
+import inspect
+import weakref
+from typing import Any, Mapping
+
+import torch
+from sparq_reference import checks
+from transformers import DynamicCache, PreTrainedModel
+
+from sparq_ipu.devices import resolve_device
+from sparq_ipu.transformers.attention import check_scaling, is_registered, register
+from sparq_ipu.transformers.cache import SparqCache, is_sparq_cache
+from sparq_ipu.transformers.settings import LayerSettings, SparqSettings, settings_of_layers
+
+#: what was enabled, so that `disable` can restore it
+_enabled: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+
+
+def enable(
+    model: PreTrainedModel,
+    *,
+    rank: int,
+    top_k: int,
+    n_local: int = 0,
+    mean_value: bool = True,
+    min_seq_len: int = 0,
+    layers: Mapping[int, Mapping[str, Any] | None] | None = None,
+    device: str = "auto",
+    capacity: int | None = None,
+    check_finite: bool = True,
+    **options: Any,
+) -> None:
+    """Decode with SparQ attention: `model.generate` and one-token forward passes, through a float16 KV cache.
+
+    Prefill (several tokens at once) is the model's own attention, dense. Caches that `generate` makes, and empty `DynamicCache`s
+    that you pass, become caches of this kind; they can be kept over turns. Enabling again replaces the settings.
+
+    Args:
+        model: a decoder of the Llama type (Llama, Mistral, Qwen2, Qwen3, SmolLM, ...) on the CPU, in eval mode.
+        rank, top_k, n_local, mean_value, min_seq_len: see `SparqSettings`.
+        layers: what differs in some layers, by index: None is dense, a mapping replaces settings, e.g.
+            `{0: None, 1: {"mean_value": False}}`.
+        device, check_finite, options: as `sparq_ipu.KVCache`.
+        capacity: most positions of one batch row; None grows as needed.
+
+    Raises:
+        ValueError: `enable: <argument> must <rule>, got <value>`; also for a model that is not supported. The model is then
+            unchanged.
+    """
+    _check_model("enable", model)
+    default = SparqSettings(rank, top_k, n_local, mean_value, min_seq_len)
+    config = model.config.get_text_config(decoder=True)
+    settings = settings_of_layers("enable", default, layers, config.num_hidden_layers, _head_dim(model))
+    _install(
+        "enable", model, settings, dict(options, device=device, capacity=capacity, check_finite=check_finite)
+    )
+
+
+def enable_dense(
+    model: PreTrainedModel,
+    *,
+    device: str = "auto",
+    capacity: int | None = None,
+    check_finite: bool = True,
+    **options: Any,
+) -> None:
+    """Decode with dense attention through the same float16 KV cache: the run to compare SparQ with.
+
+    Args and Raises: as `enable`.
+    """
+    _check_model("enable_dense", model)
+    settings: LayerSettings = [None] * model.config.get_text_config(decoder=True).num_hidden_layers
+    _install(
+        "enable_dense",
+        model,
+        settings,
+        dict(options, device=device, capacity=capacity, check_finite=check_finite),
+    )
+
+
+def disable(model: PreTrainedModel) -> None:
+    """Restore the model as it was before `enable`. Its SparQ caches can then not be used until it is enabled again.
+
+    Raises:
+        ValueError: the model is not enabled.
+    """
+    state = _enabled.pop(model, None)
+    if state is None:
+        checks.fail("disable", "model", "be enabled", "one that is not")
+    for handle in state["handles"]:
+        handle.remove()
+    model.set_attn_implementation(state["attn_implementation"])
+
+
+def is_enabled(model: PreTrainedModel) -> bool:
+    """Whether `enable` or `enable_dense` is in force."""
+    return model in _enabled
+
+
+def _install(op: str, model: PreTrainedModel, settings: LayerSettings, options: dict) -> None:
+    resolve_device(op, options["device"])  # shows here, not in the middle of a prompt
+    if options["capacity"] is not None:
+        checks.check_integer(op, "capacity", options["capacity"], 1, checks.MAX_CAPACITY)
+    if is_enabled(model):
+        disable(model)
+    own = model.config._attn_implementation
+    # "eager" is a function private to each model's file, so its prefill runs as "sdpa": the same mathematics
+    name = register(own if own != "eager" and is_registered(own) else "sdpa")
+    model.set_attn_implementation(name)
+    if model.config._attn_implementation != name:
+        checks.fail(op, "model", "accept another attention implementation", type(model).__name__)
+    decoder = model.base_model
+    hooks = _Hooks(settings, options)
+    handles = [
+        decoder.register_forward_pre_hook(hooks.before, with_kwargs=True),
+        decoder.register_forward_hook(hooks.after, with_kwargs=True),
+    ]
+    _enabled[model] = {"attn_implementation": own, "handles": handles}
+
+
+class _Hooks:
+    """Around each forward pass of the decoder: give it a SparQ cache, and tell the cache what arrives.
+
+    A cache layer is handed keys and values but not the attention mask; the padding in it is announced here.
+    """
+
+    def __init__(self, settings: LayerSettings, options: dict):
+        self._settings = settings
+        self._options = options
+
+    def before(self, module: torch.nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+        """Forward pre-hook of the decoder."""
+        if module.training:
+            checks.fail("sparq_attention", "model", "be in eval mode", "training mode")
+        names = list(inspect.signature(module.forward).parameters)
+        kwargs = dict(zip(names, args), **kwargs)
+        if kwargs.get("output_attentions"):
+            checks.fail("sparq_attention", "output_attentions", "be False", True)
+        cache = kwargs["past_key_values"] = self._cache(module, kwargs)
+        if cache is not None:
+            tokens = kwargs.get("input_ids")
+            if tokens is None:
+                tokens = kwargs["inputs_embeds"]
+            self._announce(cache, kwargs.get("attention_mask"), *tokens.shape[:2])
+        return (), kwargs
+
+    def after(self, module: torch.nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
+        """Forward hook of the decoder: every layer must have attended to what it stored."""
+        cache = kwargs.get("past_key_values")
+        missed = [layer.index for layer in cache.layers if layer.is_armed] if cache is not None else []
+        if missed:
+            raise RuntimeError(
+                f"sparq_attention: the model must attend through its cache in every layer, not so in {missed}"
+            )
+
+    def _cache(self, module: torch.nn.Module, kwargs: dict) -> Any:
+        cache = kwargs.get("past_key_values")
+        if cache is None:
+            use_cache = kwargs.get("use_cache")
+            use_cache = getattr(module.config, "use_cache", True) if use_cache is None else use_cache
+            return SparqCache(module.config, **self._options) if use_cache else None
+        if is_sparq_cache(cache):
+            return cache
+        # the cache that `generate` made, or the caller, who keeps it over turns: the object stays, its layers are ours
+        is_ours_to_fill = type(cache) is DynamicCache and not getattr(cache, "offloading", False)
+        if is_ours_to_fill and cache.get_seq_length() == 0:
+            cache.layers[:] = SparqCache(module.config, **self._options).layers
+            cache.layer_class_to_replicate = None
+            return cache
+        return checks.fail(
+            "sparq_attention",
+            "past_key_values",
+            "be a SparqCache, an empty DynamicCache or None",
+            f"{type(cache).__name__} of length {cache.get_seq_length()}",
+        )
+
+    def _announce(self, cache: Any, mask: torch.Tensor | None, batch: int, n_tokens: int) -> None:
+        op, layers = "sparq_attention", cache.layers
+        held = {layer.get_seq_length() for layer in layers}
+        if len(held) != 1 or len(layers) != len(self._settings):
+            checks.fail(
+                op,
+                "past_key_values",
+                f"hold the same tokens in all {len(self._settings)} layers",
+                sorted(held),
+            )
+        (past,) = held
+        if past and layers[0].batch_size != batch:
+            checks.fail(op, "batch", f"be that of past_key_values, {layers[0].batch_size}", batch)
+        real = None
+        if mask is not None:
+            if not isinstance(mask, torch.Tensor) or mask.shape != (batch, past + n_tokens):
+                got = tuple(mask.shape) if isinstance(mask, torch.Tensor) else type(mask).__name__
+                checks.fail(
+                    op,
+                    "attention_mask",
+                    f"have shape (batch={batch}, n_tokens so far={past + n_tokens})",
+                    got,
+                )
+            mask = mask.to(torch.bool)
+            if past and not torch.equal(mask[:, :past], layers[0].real):
+                for layer in layers:  # the caller sees other tokens as padding now: so be it
+                    layer.set_real(mask[:, :past])
+            real = mask[:, past:]
+            if bool(real.all()):
+                real = None
+        elif past and not bool(layers[0].real.all()):
+            checks.fail(op, "attention_mask", "repeat that of the tokens in past_key_values", None)
+        for layer, settings in zip(layers, self._settings):
+            layer.arm(real, settings)
+
+
+def _head_dim(model: PreTrainedModel) -> int:
+    config = model.config.get_text_config(decoder=True)
+    return getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+
+
+def _check_model(op: str, model: PreTrainedModel) -> None:
+    """Refuse, by what they are and not by their name, models whose attention is not what the kernels compute."""
+    if not isinstance(model, PreTrainedModel):
+        checks.fail(op, "model", "be a transformers PreTrainedModel", type(model).__name__)
+    name = type(model).__name__
+    if model.config.is_encoder_decoder:
+        checks.fail(op, "model", "be a decoder", f"the encoder-decoder {name}")
+    config = model.config.get_text_config(decoder=True)
+    n_layers = getattr(config, "num_hidden_layers", None)
+    modules = [m for m in model.base_model.modules() if hasattr(m, "layer_idx") and hasattr(m, "q_proj")]
+    if not getattr(model, "_supports_attention_backend", False) or len(modules) != n_layers:
+        checks.fail(
+            op, "model", "be of the Llama type: one attention per layer, through AttentionInterface", name
+        )
+    if not all(getattr(module, "is_causal", True) for module in modules):
+        checks.fail(op, "model", "attend causally", name)
+    other = set(getattr(config, "layer_types", None) or ["full_attention"]) - {"full_attention"}
+    if other or getattr(config, "sliding_window", None) is not None:
+        got = ", ".join(sorted(other)) or f"sliding_window={config.sliding_window}"
+        checks.fail(op, "model", "have full attention in every layer", f"{name} with {got}")
+    for feature in ("attn_logit_softcapping", "attention_sink", "attention_chunk_size"):
+        if getattr(config, feature, None):
+            checks.fail(op, "model", f"have no {feature}", f"{name} with {getattr(config, feature)}")
+    head_dim = _head_dim(model)
+    if head_dim % checks.HEAD_DIM_MULTIPLE:
+        checks.fail(op, "head_dim", f"be a multiple of {checks.HEAD_DIM_MULTIPLE}", head_dim)
+    for module in modules:
+        check_scaling(op, getattr(module, "scaling", None), head_dim)
+    devices = {parameter.device.type for parameter in model.parameters()}
+    if devices != {"cpu"}:
+        checks.fail(op, "model", "be on the CPU", ", ".join(sorted(devices)))
+    if model.training:
+        checks.fail(op, "model", "be in eval mode", "training mode")
