@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The exact twin equals the contract written once more in plain Python, bit for bit."""
+
+from __future__ import annotations
+
+import contract_oracle as oracle
+import numpy as np
+import pytest
+import strategies
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sparq_reference import exact, numerics
+
+SMALL = dict(head_dims=(8, 16, 24), seq_lens=(1, 2, 7, 8, 9, 63, 64, 65, 127, 129), batches=(1, 2))
+
+
+def assert_same_bits(got: np.ndarray, expected: np.ndarray) -> None:
+    """Equal shapes, dtypes and bits; a failure names the first difference."""
+    assert (got.shape, got.dtype) == (expected.shape, expected.dtype)
+    unsigned = f"u{got.dtype.itemsize}"
+    a, b = np.ascontiguousarray(got).view(unsigned), np.ascontiguousarray(expected).view(unsigned)
+    different = np.argwhere(a != b)
+    where = tuple(different[0]) if len(different) else ()
+    assert not len(different), (
+        f"{len(different)} of {a.size} differ, first at {where}: {got[where]} {expected[where]}"
+    )
+
+
+def oracle_attention(x: strategies.Attention, settings: strategies.Settings | None) -> np.ndarray:
+    """`oracle.dense` (no settings) or `oracle.sparq` over batch and KV heads."""
+    group_size = x.query.shape[1] // x.key.shape[1]
+    output = np.empty_like(x.query)
+    for b, n in enumerate(x.lengths):
+        for kv in range(x.key.shape[1]):
+            heads = slice(kv * group_size, (kv + 1) * group_size)
+            lists = [
+                a.astype(float).tolist() for a in (x.query[b, heads], x.key[b, kv, :n], x.value[b, kv, :n])
+            ]
+            output[b, heads] = oracle.dense(*lists) if settings is None else oracle.sparq(*lists, *settings)
+    return output
+
+
+@given(strategies.attentions(**SMALL))
+def test_dense_attention_is_the_contract(x: strategies.Attention) -> None:
+    assert_same_bits(exact.dense_attention(*x.qkv, lengths=x.lengths), oracle_attention(x, None))
+
+
+@given(st.data())
+def test_sparq_attention_is_the_contract(data: st.DataObject) -> None:
+    x = data.draw(strategies.attentions(**SMALL))
+    settings = data.draw(strategies.sparq_settings(x))
+    got = exact.sparq_attention(*x.qkv, lengths=x.lengths, **settings._asdict())
+    assert_same_bits(got, oracle_attention(x, settings))
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("_fold_lanes", lambda lanes: lanes[..., ::2].sum(-1) + lanes[..., 1::2].sum(-1)),
+        ("lane_sum", lambda x, axis=-1: np.cumsum(x, axis=axis, dtype=np.float32).take(-1, axis=axis)),
+        (
+            "fold_blocks",
+            lambda partial, axis=-1: np.flip(partial, axis).cumsum(axis, np.float32).take(-1, axis),
+        ),
+        ("softmax_weight", lambda x: np.exp(x)),
+        ("sqrt", lambda t: np.sqrt(t)),
+        ("flush", lambda x: np.zeros_like(x)),
+    ],
+)
+def test_a_wrong_arithmetic_is_noticed(monkeypatch: pytest.MonkeyPatch, name: str, wrong: object) -> None:
+    rng = np.random.default_rng(1)
+    x = strategies.make_attention(rng, batch=3, n_kv_heads=4, group_size=3, seq_len=257, head_dim=24)
+    settings = strategies.Settings(8, 128, 16, True)
+
+    def run() -> exact.Steps:
+        return exact.sparq_steps(*x.qkv, rank=8, top_k=128, n_local=16)
+
+    right = run()
+    assert_same_bits(right.output, oracle_attention(x, settings))
+    monkeypatch.setattr(numerics, name, wrong)
+    noticed = any(not np.array_equal(a, b) for a, b in zip(right, run()))
+    assert noticed, f"numerics.{name} may be replaced without a trace"
+
+
+def test_oracle_notices_a_wrong_tie_rule(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = strategies.make_attention(np.random.default_rng(2), seq_len=65, head_dim=16, kinds=("ties",) * 3)
+    settings = strategies.Settings(4, 8, 0, True)
+    right = exact.sparq_attention(*x.qkv, **settings._asdict())
+    assert_same_bits(right, oracle_attention(x, settings))
+    higher_first = lambda numbers, n: sorted(sorted(range(len(numbers)), key=lambda i: (-numbers[i], -i))[:n])  # noqa: E731
+    monkeypatch.setattr(oracle, "best", higher_first)
+    assert not np.array_equal(right, oracle_attention(x, settings))
