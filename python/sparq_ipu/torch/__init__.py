@@ -2,7 +2,7 @@
 """SparQ attention for PyTorch: modules with a streaming KV cache, and the operators under them.
 
     attention = sparq_ipu.torch.SparqAttention(batch, n_kv_heads, head_dim, capacity, rank=32, top_k=128)
-    attention.fill(key, value)                     # the prompt
+    attention.append(key, value)                   # the prompt
     output = attention(query, key, value)          # one token
 
 `sparq_ipu.torch.ops` has the operators `torch.ops.sparq_ipu.*`: functions of tensors with meta implementations, for

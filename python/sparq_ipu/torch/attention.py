@@ -50,7 +50,7 @@ class _StreamingAttention(torch.nn.Module):
         """Positions held by each row, (batch,) int64."""
         return torch.from_numpy(self._cache.lengths) if self.state == "device" else self.lengths.clone()
 
-    def fill(self, key: torch.Tensor, value: torch.Tensor, lengths: torch.Tensor | None = None) -> None:
+    def append(self, key: torch.Tensor, value: torch.Tensor, lengths: torch.Tensor | None = None) -> None:
         """Append many tokens: a prompt.
 
         Args:
@@ -81,9 +81,9 @@ class _StreamingAttention(torch.nn.Module):
             (batch, n_heads, head_dim) in the dtype of the query.
 
         Raises:
-            ValueError: as `fill`; a row that holds nothing.
+            ValueError: as `append`; a row that holds nothing.
         """
-        self.fill(
+        self.append(
             key.unsqueeze(2), value.unsqueeze(2), None if active is None else active.ne(0).to(torch.int64)
         )
         half = query.to(torch.float16)

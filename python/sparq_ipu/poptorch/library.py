@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Find and load the library of PopART operators, which registers them when it is loaded."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from pathlib import Path
+from typing import List, Optional, Union
+
+#: file name of the library that poplar_ops/popart builds
+LIBRARY = "libsparq_popart.so"
+#: environment variable with its path, tried first
+ENVIRONMENT = "SPARQ_IPU_POPART_LIBRARY"
+
+_loaded: Optional[Path] = None
+
+
+def candidates(path: Union[str, os.PathLike[str], None] = None) -> List[Path]:
+    """Paths that `load_library` tries, in order: `path` alone if given, else the environment, the package, the working tree's build."""
+    if path is not None:
+        return [Path(path)]
+    package = Path(__file__).resolve().parents[1]
+    paths = [Path(os.environ[ENVIRONMENT])] if os.environ.get(ENVIRONMENT) else []
+    return [*paths, package / LIBRARY, package / "lib" / LIBRARY, Path.cwd() / "build" / LIBRARY]
+
+
+def load_library(path: Union[str, os.PathLike[str], None] = None) -> Path:
+    """Load the operators once per process.
+
+    Args:
+        path: of the library; None searches (`candidates`).
+
+    Returns: the path loaded.
+
+    Raises:
+        FileNotFoundError: nothing there; lists the paths tried.
+        RuntimeError: a file is there, but the loader refuses it (most often: the SDK is not enabled in this shell).
+    """
+    global _loaded
+    if _loaded is not None and path is None:
+        return _loaded
+    tried = candidates(path)
+    for candidate in tried:
+        if not candidate.is_file():
+            continue
+        try:
+            ctypes.CDLL(str(candidate))
+        except OSError as error:
+            raise RuntimeError(
+                f"load_library: {candidate} must load, got: {error}; source enable.sh of the Poplar SDK it was built with"
+            ) from error
+        _loaded = candidate
+        return candidate
+    listed = ", ".join(str(candidate) for candidate in tried)
+    raise FileNotFoundError(
+        f"load_library: {LIBRARY} must exist, got none; tried {listed}. Build it (docs/poptorch.md), or set {ENVIRONMENT}"
+    )
