@@ -18,7 +18,7 @@ SEQ_LENS = (1, 2, 7, 8, 9, 15, 16, 17, 63, 64, 65, 127, 128, 129, 191, 193, 257)
 HEAD_DIMS = (8, 16, 64, 80, 96, 128, 256)
 GROUP_SIZES = (1, 2, 3, 4, 8)
 #: kinds of contents `tensors` knows
-KINDS = ("normal", "heavy_tailed", "constant", "one_hot", "huge", "tiny", "ties", "sparse")
+KINDS = ("normal", "heavy_tailed", "constant", "one_hot", "huge", "tiny", "wide", "ties", "sparse")
 
 HALF_MAX = 65504.0
 HALF_TINY = 2.0**-24  #: smallest fp16 denormal
@@ -39,6 +39,7 @@ def tensors(kind: str, shape: tuple[int, ...], rng: np.random.Generator) -> np.n
     one_hot       zeros (of both signs) and a single nonzero component in each row
     huge          +-65504 and its neighbourhood: sums, products and outputs at the top of fp16
     tiny          fp16 denormals and zeros: products down to 2**-48
+    wide          magnitudes all over fp16, 2**-24 to 2**15: sums that round at every step
     ties          few distinct values: equal sums, equal scores
     sparse        normal, most components zero
     """
@@ -56,6 +57,8 @@ def tensors(kind: str, shape: tuple[int, ...], rng: np.random.Generator) -> np.n
         x = rng.choice([-1.0, 1.0], shape) * rng.choice([HALF_MAX, HALF_MAX - 32, HALF_MAX / 2], shape)
     elif kind == "tiny":
         x = rng.integers(-1024, 1025, shape) * HALF_TINY
+    elif kind == "wide":
+        x = rng.choice([-1.0, 1.0], shape) * 2.0 ** rng.uniform(-24, 15, shape)
     elif kind == "ties":
         x = rng.integers(-2, 3, shape) / 2.0
     elif kind == "sparse":

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/exactness.md once more, in plain Python without NumPy: an oracle that shares no line with the exact twin.
+"""docs/exactness.md once more, in plain Python without NumPy: an oracle with no line of the exact twin.
 
-Numbers are Python floats (double) that hold fp32 values. `fl` rounds after every operation; for + - * / of fp32 numbers, a double result
-rounded once more to fp32 is the correctly rounded one, because 53 >= 2 * 24 + 2. Tensors are nested lists, without the batch.
+Numbers are Python floats (double) that hold fp32 values. `fl` rounds after every operation; for + - * / of fp32
+numbers, a double result rounded once more to fp32 is the correctly rounded one, because 53 >= 2 * 24 + 2. Tensors
+are nested lists, without the batch.
 """
 
 from __future__ import annotations
@@ -123,8 +124,8 @@ def attend(q: list[float], keys: list[list[float]], rows: list[list[float]]) -> 
 
 
 def dense(group: list[list[float]], keys: list[list[float]], rows: list[list[float]]) -> list[list[float]]:
-    """Dense attention of the heads of one KV head."""
-    return [[narrow(y) for y in attend(q, keys, rows)] for q in group]
+    """Dense attention of the heads of one KV head, before narrowing."""
+    return [attend(q, keys, rows) for q in group]
 
 
 def sparq(
@@ -136,7 +137,7 @@ def sparq(
     n_local: int,
     mean_value: bool,
 ) -> list[list[float]]:
-    """E6 whole: SparQ attention of the heads of one KV head."""
+    """E6 whole: SparQ attention of the heads of one KV head, before narrowing."""
     head_dim, length = len(group[0]), len(keys)
     # 1
     i1 = best([ascending_sum([abs(q[c]) for q in group]) for c in range(head_dim)], rank)
@@ -163,5 +164,5 @@ def sparq(
         y3 = attend(q, [keys[p] for p in i2], [rows[p] for p in i2])
         alpha = min(1.0, flush(fl(sum_weights([w[p] for p in i2]) / z)))
         y = [fl(fl(alpha * a) + fl(fl(1.0 - alpha) * m)) for a, m in zip(y3, v_mean)]
-        output.append([narrow(x) for x in (y if mean_value else y3)])
+        output.append(y if mean_value else y3)
     return output
