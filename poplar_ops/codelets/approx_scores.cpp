@@ -28,14 +28,14 @@ public:
   FloatsIn selectedQuery;      // [groupSize][rank]
   FloatsIn inverseTemperature; // [groupSize]
   FloatsInOut scores;          // [groupSize][nLocal]; this wave's segment is written
-  unsigned groupSize, rank, length, nLocal;
+  unsigned groupSize, rank, length, nPositions, nLocal; // nPositions <= length land on this part
 
   bool compute(unsigned worker) {
     const half *base = &columns[0];
     const auto column = [&](unsigned j) { return base + j * length; };
     for (unsigned h = 0; h != groupSize; ++h)
       scorePositions(column, &selectedQuery[h * rank], rank, inverseTemperature[h],
-                     &scores[h * nLocal + *wave * length], worker * nLanes, length,
+                     &scores[h * nLocal + *wave * length], worker * nLanes, nPositions,
                      numWorkers() * nLanes);
     return true;
   }
@@ -69,13 +69,12 @@ public:
   poplar::Input<unsigned> wave;
   WordsIn components; // [rank]
   WordsOut offsets;   // [nOwn][rank]
-  unsigned rank, nOwn, firstChunk, chunkStep, chunksPerWave, nChunks, rowBase;
+  unsigned rank, nOwn, firstChunk, chunksPerWave, nChunks, rowBase;
 
   bool compute(unsigned worker) {
     for (unsigned i = worker; i < nOwn; i += numWorkers()) {
       // The last wave may reach past the last chunk: it reads that chunk again, and nobody looks.
-      const unsigned chunk =
-          minimum(*wave * chunksPerWave + firstChunk + i * chunkStep, nChunks - 1);
+      const unsigned chunk = minimum(*wave * chunksPerWave + firstChunk + i, nChunks - 1);
       for (unsigned j = 0; j != rank; ++j)
         offsets[i * rank + j] = rowBase + components[j] * nChunks + chunk;
     }

@@ -32,13 +32,13 @@ public:
 class RowOffsets : public poplar::MultiVertex {
 public:
   poplar::Input<unsigned> wave;
-  WordsOut rows; // [length / positionsPerRow]
-  unsigned part, stride, length, capacity, positionsPerRow, rowBase;
+  WordsOut rows; // [nRows]
+  unsigned part, stride, length, nRows, capacity, positionsPerRow, rowBase;
 
   bool compute(unsigned worker) {
     const unsigned first = (*wave * stride + part * length) / positionsPerRow;
     const unsigned last = (capacity - 1) / positionsPerRow;
-    for (unsigned i = worker; i < length / positionsPerRow; i += numWorkers())
+    for (unsigned i = worker; i < nRows; i += numWorkers())
       rows[i] = rowBase + minimum(first + i, last);
     return true;
   }

@@ -13,9 +13,8 @@
 
 namespace sparq {
 
-// Alignment 8 is all that tile memory promises (two fp32).
-typedef float Lanes __attribute__((vector_size(32), aligned(8)));
-typedef unsigned LaneBits __attribute__((vector_size(32), aligned(8)));
+typedef float Lanes __attribute__((vector_size(32)));
+typedef unsigned LaneBits __attribute__((vector_size(32)));
 template <> struct BitsOf<Lanes> {
   using type = LaneBits;
 };

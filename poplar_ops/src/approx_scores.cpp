@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cycles.hpp"
+#include "steps.hpp"
+#include <poplar/Program.hpp>
+
+namespace sparq {
+
+using namespace poplar;
+using namespace poplar::program;
+
+void approxScores(const Context &context, const SparqSettings &settings, const Waves &waves,
+                  const QueryComponents &q, const Tensor &wave, const Scores &scores) {
+  const Placement &p = context.placement();
+  const CacheLayout &layout = context.plan().layout;
+  const unsigned g = context.groupSize(), d = context.headDim(), r = settings.rank,
+                 n = waves.nLocal();
+  const unsigned chunksPerWave = waves.stride / layout.chunk,
+                 nOwn = (chunksPerWave + p.parts - 1) / p.parts;
+  Graph &graph = context.graph;
+
+  // Rows land wherever there is room, all tiles alike: a remote copy is fastest when it is spread
+  // wide. {slots, chunks, rank, chunk}
+  const Tensor landing = context.once("landing", [&] {
+    const Tensor t =
+        graph.addVariable(HALF, {p.slots, chunksPerWave, r, layout.chunk}, {context.dc, "landing"});
+    const std::size_t nRows = std::size_t(p.slots) * chunksPerWave * r,
+                      nTiles = graph.getTarget().getNumTiles();
+    const std::size_t rowsPerTile = (nRows + nTiles - 1) / nTiles;
+    Graph::TileToTensorMapping mapping(nTiles);
+    for (std::size_t row = 0, tile = 0; row < nRows; row += rowsPerTile, ++tile)
+      mapping[tile].emplace_back(row * layout.chunk,
+                                 std::min(row + rowsPerTile, nRows) * layout.chunk);
+    graph.setTileMapping(t, mapping);
+    return t;
+  });
+  // Chunk c of a wave: its row numbers on part c / nOwn. {slots, chunks, rank}
+  const Tensor offsets = context.sliced(UNSIGNED_INT, chunksPerWave, nOwn, r, "column_offsets");
+  // Where each part computes: its own positions of each selected component. {slots, parts, rank,
+  // length}
+  const Tensor columns = context.perPart(HALF, {r, waves.length}, "columns");
+
+  Sequence body({}, {context.dc, "wave"});
+  const Context inner = context.within(body);
+  const ComputeSet addresses = inner.execute("column_offsets");
+  for (unsigned slot = 0; slot != context.nSlots(); ++slot)
+    for (unsigned first = 0, part = 0; first < chunksPerWave; first += nOwn, ++part) {
+      const unsigned own = std::min(nOwn, chunksPerWave - first);
+      addVertex(graph, addresses, "sparq::ColumnOffsets", context.tile(slot, part),
+                {{"wave", wave},
+                 {"components", q.components[slot][part]},
+                 {"offsets", offsets[slot].slice(first, first + own).flatten()}},
+                {{"rank", r},
+                 {"nOwn", own},
+                 {"firstChunk", first},
+                 {"chunksPerWave", chunksPerWave},
+                 {"nChunks", layout.nChunks()},
+                 {"rowBase", context.task(slot) * d * layout.nChunks()}},
+                cycles::shared(own, r * cycles::scalarStep));
+    }
+  body.add(Copy(context.cache.keyColumns,
+                context.active(landing).reshape(
+                    {std::size_t(context.nSlots()) * chunksPerWave * r, layout.chunk}),
+                context.active(offsets).flatten(), {context.dc, "read_key_columns"}));
+  // {slots, chunks, rank, chunk} -> each part's {rank, positions}
+  std::vector<Tensor> from, to;
+  for (unsigned slot = 0; slot != context.nSlots(); ++slot) {
+    const Tensor byComponent = landing[slot].dimShuffle({1, 0, 2}).reshape({r, waves.stride});
+    for (unsigned part = 0; part != p.parts && waves.room(part) != 0; ++part) {
+      const unsigned first = part * waves.length, room = waves.room(part);
+      from.push_back(byComponent.slice(first, first + room, 1).flatten());
+      to.push_back(columns[slot][part].slice(0, room, 1).flatten());
+    }
+  }
+  body.add(Copy(concat(from), concat(to), false, {context.dc, "spread_columns"}));
+  const ComputeSet score = inner.execute("approx_scores");
+  for (unsigned slot = 0; slot != context.nSlots(); ++slot)
+    for (unsigned part = 0; part != p.parts && waves.room(part) != 0; ++part)
+      addVertex(graph, score, "sparq::ApproxScores", context.tile(slot, part),
+                {{"wave", wave},
+                 {"columns", columns[slot][part].flatten()},
+                 {"selectedQuery", q.selectedQuery[slot][part]},
+                 {"inverseTemperature", q.inverseTemperature[slot][part]},
+                 {"scores", scores.weights[slot][part].flatten()}},
+                {{"groupSize", g},
+                 {"rank", r},
+                 {"length", waves.length},
+                 {"nPositions", waves.room(part)},
+                 {"nLocal", n}},
+                cycles::shared(waves.room(part) / 8, g * (r * cycles::accumulateLanes + 8)));
+  addWaveLoop(context, waves, wave, body);
+
+  const ComputeSet tail = context.execute("tail_scores");
+  for (unsigned slot = 0; slot != context.nSlots(); ++slot)
+    for (unsigned part = 0; part != p.parts && part * waves.tailLength < layout.chunk; ++part)
+      addVertex(graph, tail, "sparq::TailScores", context.tile(slot, part),
+                {{"tail", context.cache.tail[context.task(slot)][part].flatten()},
+                 {"components", q.components[slot][part]},
+                 {"selectedQuery", q.selectedQuery[slot][part]},
+                 {"inverseTemperature", q.inverseTemperature[slot][part]},
+                 {"scores", scores.weights[slot][part].flatten()}},
+                {{"groupSize", g},
+                 {"rank", r},
+                 {"tailLength", waves.tailLength},
+                 {"nLocal", n},
+                 {"tailBegin", waves.nWaves * waves.length}},
+                cycles::shared(waves.tailLength / 8, g * (r * cycles::accumulateLanes + 8)));
+}
+
+} // namespace sparq

@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sparq/cache.hpp"
+#include "context.hpp"
+#include "cycles.hpp"
+#include "steps.hpp"
+
+namespace sparq {
+
+using namespace poplar;
+using namespace poplar::program;
+
+Cache createCache(Graph &graph, const Plan &plan, const std::string &name, bool resident) {
+  const Shape &shape = plan.shape;
+  const Placement &p = plan.placement;
+  const CacheLayout &layout = plan.layout;
+  const unsigned nTasks = shape.nTasks(), d = shape.headDim;
+  Cache cache;
+  cache.name = name;
+  cache.plan = plan;
+  cache.resident = resident;
+  cache.filled =
+      addSliced(graph, p, UNSIGNED_INT, nTasks, 1, 1, 1, {name + "/filled"}).reshape({nTasks});
+  if (resident) {
+    const auto positions = [&](const char *what) {
+      return addSliced(graph, p, HALF, nTasks, layout.capacity, plan.resident.length, d,
+                       {name + what});
+    };
+    cache.keys = positions("/keys");
+    cache.values = positions("/values");
+    return cache;
+  }
+  const std::size_t nRows = nTasks * cache.rowsPerTask() + nTasks;
+  const std::size_t rowSize = std::size_t(layout.positionsPerRow) * d;
+  cache.keyRows = graph.addRemoteBuffer(name + "/key_rows", HALF, rowSize, nRows);
+  cache.valueRows = graph.addRemoteBuffer(name + "/value_rows", HALF, rowSize, nRows);
+  if (layout.chunk == 0)
+    return cache;
+  cache.keyColumns = graph.addRemoteBuffer(name + "/key_columns", HALF, layout.chunk,
+                                           cache.scratchColumn() + std::size_t(p.slots) * d);
+  cache.valueSum =
+      addSliced(graph, p, FLOAT, nTasks, d, p.width, 1, {name + "/value_sum"}).squeeze({2});
+  cache.tail = addSliced(graph, p, HALF, nTasks, p.parts, 1, std::size_t(d) * layout.tailLength,
+                         {name + "/tail"})
+                   .reshape({nTasks, p.parts, d, layout.tailLength});
+  return cache;
+}
+
+namespace {
+
+// {nTasks} from {batch}: every KV head of an element is active with it. Copied, so that each slot
+// has its own on its home tile.
+Tensor activePerTask(Graph &graph, const Cache &cache, const Tensor &active, Sequence &program,
+                     const DebugContext &dc) {
+  const Shape &shape = cache.plan.shape;
+  const Tensor perTask =
+      addSliced(graph, cache.plan.placement, UNSIGNED_INT, shape.nTasks(), 1, 1, 1, {dc, "active"})
+          .reshape({shape.nTasks()});
+  program.add(Copy(active.expand({1}).broadcast(shape.nKvHeads, 1).flatten(), perTask, false,
+                   {dc, "active"}));
+  return perTask;
+}
+
+void addRowWrites(Graph &graph, const Cache &cache, const Tensor &key, const Tensor &value,
+                  const Tensor &active, Sequence &program, const DebugContext &dc) {
+  const Shape &shape = cache.plan.shape;
+  const Placement &p = cache.plan.placement;
+  const unsigned nTasks = shape.nTasks(), d = shape.headDim;
+  const Tensor rows =
+      addSliced(graph, p, UNSIGNED_INT, nTasks, 1, 1, 1, {dc, "append_rows"}).reshape({nTasks});
+  const ComputeSet cs = graph.addComputeSet({dc, "append_offsets"});
+  for (unsigned task = 0; task != nTasks; ++task)
+    addVertex(graph, cs, "sparq::AppendOffsets", p.home(task % p.slots),
+              {{"filled", cache.filled[task]}, {"active", active[task]}, {"row", rows[task]}},
+              {{"rowBase", static_cast<unsigned>(task * cache.rowsPerTask())},
+               {"scratchRow", static_cast<unsigned>(nTasks * cache.rowsPerTask() + task)}},
+              cycles::repeated(1, 4));
+  program.add(Execute(cs, {dc, "append_offsets"}));
+  program.add(Copy(key.reshape({nTasks, d}), cache.keyRows, rows, {dc, "write_key_rows"}));
+  program.add(Copy(value.reshape({nTasks, d}), cache.valueRows, rows, {dc, "write_value_rows"}));
+}
+
+// Full chunks of key columns to streaming memory, round by round through one staging buffer.
+Sequence flushProgram(Graph &graph, const Cache &cache, const Tensor &full,
+                      const DebugContext &dc) {
+  const Placement &p = cache.plan.placement;
+  const CacheLayout &layout = cache.plan.layout;
+  const unsigned d = cache.plan.shape.headDim;
+  const Tensor staging = addSliced(graph, p, HALF, p.slots, d, p.width, layout.chunk,
+                                   {dc, "flush_columns"}); // {slots, headDim, chunk}
+  const Tensor rows =
+      addSliced(graph, p, UNSIGNED_INT, p.slots, 1, 1, d, {dc, "flush_rows"}).squeeze({1});
+  Sequence flush({}, {dc, "flush"});
+  for (unsigned round = 0; round != p.nRounds; ++round) {
+    const ComputeSet cs = graph.addComputeSet({dc, "flush_offsets"});
+    const unsigned n = p.nActive(round), first = p.firstTask(round);
+    for (unsigned slot = 0; slot != n; ++slot) {
+      const unsigned task = first + slot;
+      addVertex(
+          graph, cs, "sparq::FlushOffsets", p.home(slot),
+          {{"filled", cache.filled[task]}, {"full", full[task]}, {"rows", rows[slot]}},
+          {{"headDim", d},
+           {"nChunks", layout.nChunks()},
+           {"chunk", layout.chunk},
+           {"rowBase", task * d * layout.nChunks()},
+           {"scratchRow", static_cast<unsigned>(cache.scratchColumn() + std::size_t(slot) * d)}},
+          cycles::shared(d, cycles::scalarStep));
+    }
+    flush.add(Execute(cs, {dc, "flush_offsets"}));
+    // {n, parts, headDim, tailLength} -> {n, headDim, positions of the chunk}
+    const Tensor columns = cache.tail.slice(first, first + n, 0)
+                               .dimShuffle({0, 2, 1, 3})
+                               .reshape({n, d, std::size_t(p.parts) * layout.tailLength})
+                               .slice(0, layout.chunk, 2);
+    flush.add(Copy(columns, staging.slice(0, n, 0), false, {dc, "gather_tail"}));
+    flush.add(Copy(staging.slice(0, n, 0).reshape({std::size_t(n) * d, layout.chunk}),
+                   cache.keyColumns, rows.slice(0, n, 0).flatten(), {dc, "write_key_columns"}));
+  }
+  return flush;
+}
+
+} // namespace
+
+void append(Graph &graph, const Cache &cache, const Tensor &key, const Tensor &value,
+            const Tensor &active, Sequence &program, const DebugContext &dc) {
+  const Shape &shape = cache.plan.shape;
+  const Placement &p = cache.plan.placement;
+  const CacheLayout &layout = cache.plan.layout;
+  const unsigned nTasks = shape.nTasks(), d = shape.headDim;
+  checkTensor("append", "key", key, HALF, {shape.batch, shape.nKvHeads, d});
+  checkTensor("append", "value", value, HALF, {shape.batch, shape.nKvHeads, d});
+  checkTensor("append", "active", active, UNSIGNED_INT, {shape.batch});
+  if (cache.resident || layout.positionsPerRow != 1)
+    throw Error(
+        "append: cache must hold one position a row, got " +
+        (cache.resident ? std::string("a cache in SRAM") : std::to_string(layout.positionsPerRow)));
+  const Tensor perTask = activePerTask(graph, cache, active, program, dc);
+  addRowWrites(graph, cache, key, value, perTask, program, dc);
+  const Tensor keys = key.reshape({nTasks, d}), values = value.reshape({nTasks, d});
+  const Tensor full =
+      addSliced(graph, p, UNSIGNED_INT, nTasks, 1, 1, 1, {dc, "full"}).reshape({nTasks});
+  const ComputeSet store = graph.addComputeSet({dc, "append_tail"}),
+                   advance = graph.addComputeSet({dc, "advance"});
+  for (unsigned task = 0; task != nTasks; ++task) {
+    const unsigned slot = task % p.slots;
+    for (unsigned part = 0; part != p.parts && part * layout.tailLength < layout.chunk; ++part)
+      addVertex(graph, store, "sparq::AppendTail", p.tile(slot, part),
+                {{"filled", cache.filled[task]},
+                 {"active", perTask[task]},
+                 {"key", keys[task]},
+                 {"tail", cache.tail[task][part].flatten()}},
+                {{"headDim", d},
+                 {"part", part},
+                 {"tailLength", layout.tailLength},
+                 {"chunk", layout.chunk}},
+                cycles::repeated(d, 4));
+    for (unsigned slice = 0; slice != p.nSlices && layout.chunk != 0; ++slice) {
+      const unsigned first = slice * p.width, end = std::min(first + p.width, d);
+      addVertex(graph, store, "sparq::AppendSum", p.tile(slot, slice),
+                {{"active", perTask[task]},
+                 {"value", values[task].slice(first, end)},
+                 {"valueSum", cache.valueSum[task].slice(first, end)}},
+                {{"width", end - first}}, cycles::shared((end - first) / 8, 16));
+    }
+    addVertex(graph, advance, "sparq::AdvanceLength", p.home(slot),
+              {{"filled", cache.filled[task]}, {"active", perTask[task]}, {"full", full[task]}},
+              {{"chunk", layout.chunk == 0 ? 1u : layout.chunk}}, cycles::repeated(1, 6));
+  }
+  program.add(Execute(store, {dc, "append_tail"}));
+  program.add(Execute(advance, {dc, "advance"}));
+  if (layout.chunk == 0)
+    return;
+  const Tensor any = graph.addVariable(BOOL, {}, {dc, "any_full"});
+  graph.setTileMapping(any, 0);
+  const ComputeSet test = graph.addComputeSet({dc, "any_full"});
+  addVertex(graph, test, "sparq::AnyFull", 0, {{"full", full}, {"any", any}}, {{"nSlots", nTasks}},
+            cycles::repeated(nTasks, 2));
+  program.add(Execute(test, {dc, "any_full"}));
+  program.add(If(any, flushProgram(graph, cache, full, dc), Sequence(), {dc, "flush"}));
+}
+
+} // namespace sparq

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sparq/cache.hpp"
+#include <cstdlib>
+#include <dlfcn.h>
+#include <fstream>
+#include <vector>
+
+namespace sparq {
+namespace {
+
+const char *const codeletFile = "sparq_codelets.gp";
+
+// The directory of the library or module that this function is part of.
+std::string ownDirectory() {
+  Dl_info info{};
+  if (dladdr(reinterpret_cast<const void *>(&addCodelets), &info) == 0 || info.dli_fname == nullptr)
+    return ".";
+  const std::string path = info.dli_fname;
+  const std::size_t slash = path.rfind('/');
+  return slash == std::string::npos ? "." : path.substr(0, slash);
+}
+
+} // namespace
+
+void addCodelets(poplar::Graph &graph, const std::string &directory) {
+  if (graph.hasCodelet("sparq::Combine"))
+    return;
+  std::vector<std::string> tried;
+  const char *const environment = std::getenv("SPARQ_CODELETS");
+  for (const std::string &candidate : {directory, std::string(environment ? environment : ""),
+                                       ownDirectory(), std::string(SPARQ_CODELETS_DIR)}) {
+    if (candidate.empty())
+      continue;
+    const std::string path = candidate + "/" + codeletFile;
+    if (std::ifstream(path).good()) {
+      graph.addCodelets(path);
+      return;
+    }
+    tried.push_back(path);
+  }
+  std::string message = std::string("codelets: ") + codeletFile + " must exist; tried";
+  for (std::size_t i = 0; i != tried.size(); ++i)
+    message += (i ? ", " : " ") + tried[i];
+  throw Error(message);
+}
+
+} // namespace sparq

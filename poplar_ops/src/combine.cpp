@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cycles.hpp"
+#include "steps.hpp"
+
+namespace sparq {
+
+using namespace poplar;
+using namespace poplar::program;
+
+void combine(const Context &context, bool meanValue, const Gathered &gathered, const Scores &scores,
+             const Tensor &output) {
+  const Placement &p = context.placement();
+  const unsigned g = context.groupSize(), d = context.headDim();
+  const ComputeSet cs = context.execute("combine");
+  for (unsigned slot = 0; slot != context.nSlots(); ++slot)
+    for (unsigned slice = 0; slice != p.nSlices; ++slice) {
+      const unsigned first = slice * p.width, end = std::min(first + p.width, d);
+      addVertex(context.graph, cs, "sparq::Combine", context.tile(slot, slice),
+                {{"filled", context.filled(slot)},
+                 {"accumulator", gathered.accumulator[slot].slice(first, end, 1).flatten()},
+                 {"sums", gathered.sums[slot]},
+                 {"approxSums", gathered.approxSums[slot]},
+                 {"totals", scores.sums[slot][slice]},
+                 {"valueSum", context.cache.valueSum[context.task(slot)].slice(first, end)},
+                 {"output", output[slot].slice(first, end, 1).flatten()}},
+                {{"groupSize", g}, {"width", end - first}, {"meanValue", meanValue}},
+                cycles::shared(g * (end - first) / 8, 2 * cycles::divideLanes + 40));
+    }
+}
+
+void combineDense(const Context &context, const Tensor &accumulator, const Scores &scores,
+                  const Tensor &output) {
+  const Placement &p = context.placement();
+  const unsigned g = context.groupSize(), d = context.headDim();
+  const ComputeSet cs = context.execute("combine");
+  for (unsigned slot = 0; slot != context.nSlots(); ++slot)
+    for (unsigned slice = 0; slice != p.nSlices; ++slice) {
+      const unsigned first = slice * p.width, end = std::min(first + p.width, d);
+      addVertex(context.graph, cs, "sparq::CombineDense", context.tile(slot, slice),
+                {{"accumulator", accumulator[slot].slice(first, end, 1).flatten()},
+                 {"sums", scores.sums[slot][slice]},
+                 {"output", output[slot].slice(first, end, 1).flatten()}},
+                {{"groupSize", g}, {"width", end - first}},
+                cycles::shared(g * (end - first) / 8, cycles::divideLanes + 24));
+    }
+}
+
+} // namespace sparq

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "context.hpp"
+#include "cycles.hpp"
+#include <limits>
+
+namespace sparq {
+
+using namespace poplar;
+using namespace poplar::program;
+
+Tensor addPerPart(Graph &graph, const Placement &placement, const Type &type, unsigned nParts,
+                  const std::vector<std::size_t> &shape, const DebugContext &dc) {
+  std::vector<std::size_t> full{placement.slots, nParts};
+  std::size_t each = 1;
+  for (const std::size_t n : shape) {
+    full.push_back(n);
+    each *= n;
+  }
+  const Tensor tensor = graph.addVariable(type, full, dc);
+  Graph::TileToTensorMapping mapping(graph.getTarget().getNumTiles());
+  for (unsigned slot = 0; slot != placement.slots; ++slot)
+    for (unsigned part = 0; part != nParts; ++part) {
+      const std::size_t begin = (std::size_t(slot) * nParts + part) * each;
+      mapping[placement.tile(slot, part % placement.parts)].emplace_back(begin, begin + each);
+    }
+  graph.setTileMapping(tensor, mapping);
+  return tensor;
+}
+
+Tensor addSliced(Graph &graph, const Placement &placement, const Type &type, unsigned nOuter,
+                 std::size_t extent, std::size_t piece, std::size_t inner, const DebugContext &dc) {
+  const Tensor tensor = graph.addVariable(type, {nOuter, extent, inner}, dc);
+  Graph::TileToTensorMapping mapping(graph.getTarget().getNumTiles());
+  for (unsigned outer = 0; outer != nOuter; ++outer)
+    for (std::size_t begin = 0, part = 0; begin < extent; begin += piece, ++part) {
+      const std::size_t end = std::min(begin + piece, extent), base = outer * extent;
+      const unsigned tile =
+          placement.tile(outer % placement.slots, static_cast<unsigned>(part % placement.parts));
+      mapping[tile].emplace_back((base + begin) * inner, (base + end) * inner);
+    }
+  graph.setTileMapping(tensor, mapping);
+  return tensor;
+}
+
+Tensor Context::perPart(const Type &type, const std::vector<std::size_t> &shape,
+                        const char *name) const {
+  return once(name,
+              [&] { return addPerPart(graph, placement(), type, parts(), shape, {dc, name}); });
+}
+
+Tensor Context::sliced(const Type &type, std::size_t extent, std::size_t piece, std::size_t inner,
+                       const char *name) const {
+  return once(name, [&] {
+    return addSliced(graph, placement(), type, placement().slots, extent, piece, inner, {dc, name});
+  });
+}
+
+Tensor createOutput(Graph &graph, const Cache &cache, const DebugContext &dc) {
+  const Shape &shape = cache.plan.shape;
+  const Placement &p = cache.plan.placement;
+  const std::size_t d = shape.headDim, g = shape.groupSize(), nTasks = shape.nTasks();
+  return addSliced(graph, p, HALF, shape.nTasks(), d / 8, p.width / 8, g * 8, dc)
+      .reshape({nTasks, d / 8, g, 8})
+      .dimShuffle({0, 2, 1, 3})
+      .reshape({nTasks, g, d});
+}
+
+void checkTensor(const std::string &op, const char *argument, const Tensor &tensor,
+                 const Type &type, const std::vector<std::size_t> &shape) {
+  const auto text = [](const std::vector<std::size_t> &dims) {
+    std::string s = "(";
+    for (std::size_t i = 0; i != dims.size(); ++i)
+      s += (i ? ", " : "") + std::to_string(dims[i]);
+    return s + (dims.size() == 1 ? ",)" : ")");
+  };
+  if (tensor.elementType() != type)
+    throw Error(op + ": " + argument + " must have type " + std::string(type.toString()) +
+                ", got " + std::string(tensor.elementType().toString()));
+  if (tensor.shape() != shape)
+    throw Error(op + ": " + argument + ".shape must be " + text(shape) + ", got " +
+                text(tensor.shape()));
+}
+
+void addWaveLoop(const Context &context, const Waves &waves, const Tensor &wave,
+                 const Sequence &body) {
+  Graph &graph = context.graph;
+  const auto constant = [&](unsigned value) {
+    return context.once("wave_constant_" + std::to_string(value), [&] {
+      const Tensor t = graph.addConstant(UNSIGNED_INT, {}, value, {context.dc, "wave_constant"});
+      graph.setTileMapping(t, 0);
+      return t;
+    });
+  };
+  if (waves.nWaves == 1) {
+    context.program.add(Copy(constant(0), wave, false, {context.dc, "first_wave"}));
+    context.program.add(body);
+    return;
+  }
+  const Tensor more = context.once("more_waves", [&] {
+    const Tensor t = graph.addVariable(BOOL, {}, {context.dc, "more_waves"});
+    graph.setTileMapping(t, 0);
+    return t;
+  });
+  const ComputeSet cs = graph.addComputeSet({context.dc, "next_wave"});
+  const unsigned nSlots = context.nSlots(), first = context.placement().firstTask(context.round);
+  addVertex(graph, cs, "sparq::NextWave", 0,
+            {{"filled", context.cache.filled.slice(first, first + nSlots, 0)},
+             {"wave", wave},
+             {"more", more}},
+            {{"nSlots", nSlots}, {"stride", waves.stride}, {"chunk", waves.chunk}},
+            cycles::repeated(nSlots, cycles::scalarStep));
+  context.program.add(Copy(constant(std::numeric_limits<unsigned>::max()), wave, false,
+                           {context.dc, "first_wave"}));
+  context.program.add(
+      RepeatWhileTrue(Execute(cs, {context.dc, "next_wave"}), more, body, {context.dc, "waves"}));
+}
+
+} // namespace sparq

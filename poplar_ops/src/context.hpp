@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What every step of an op needs to know: the graph, the cache, the round, and where things go.
+#pragma once
+
+#include "sparq/cache.hpp"
+#include "vertex.hpp"
+#include <map>
+#include <string>
+#include <vector>
+
+namespace sparq {
+
+// One round of one op.
+struct Context {
+  poplar::Graph &graph;
+  const Cache &cache;
+  unsigned round;
+  poplar::program::Sequence &program;
+  poplar::DebugContext dc;
+  std::map<std::string, poplar::Tensor>
+      &variables; // working tensors by name: rounds follow one another and share them
+
+  const Plan &plan() const { return cache.plan; }
+  const Placement &placement() const { return cache.plan.placement; }
+  unsigned groupSize() const { return plan().shape.groupSize(); }
+  unsigned headDim() const { return plan().shape.headDim; }
+  unsigned nSlots() const { return placement().nActive(round); }
+  unsigned parts() const { return placement().parts; }
+  unsigned task(unsigned slot) const { return placement().firstTask(round) + slot; }
+  unsigned tile(unsigned slot, unsigned part) const { return placement().tile(slot, part); }
+  poplar::Tensor filled(unsigned slot) const { return cache.filled[task(slot)]; }
+  // The active slots of a working tensor whose first dimension is the slot.
+  poplar::Tensor active(const poplar::Tensor &perSlot) const {
+    return perSlot.slice(0, nSlots(), 0);
+  }
+  // Adds a compute set that the program executes, under a name that the profile shows.
+  poplar::ComputeSet execute(const char *name) const {
+    const poplar::ComputeSet cs = graph.addComputeSet({dc, name});
+    program.add(poplar::program::Execute(cs, {dc, name}));
+    return cs;
+  }
+  Context within(poplar::program::Sequence &body) const {
+    return {graph, cache, round, body, dc, variables};
+  }
+
+  // The working tensor `name`: made by `create` in the first round, the same one afterwards.
+  template <class Create> poplar::Tensor once(const std::string &name, const Create &create) const {
+    const auto found = variables.find(name);
+    return found != variables.end() ? found->second
+                                    : variables.emplace(name, create()).first->second;
+  }
+  // {slots, parts, shape...}, see addPerPart.
+  poplar::Tensor perPart(const poplar::Type &type, const std::vector<std::size_t> &shape,
+                         const char *name) const;
+  // {slots, extent, inner}, see addSliced.
+  poplar::Tensor sliced(const poplar::Type &type, std::size_t extent, std::size_t piece,
+                        std::size_t inner, const char *name) const;
+};
+
+// A variable {nSlots, nParts, shape...} with element [slot][part] on that part's tile.
+poplar::Tensor addPerPart(poplar::Graph &graph, const Placement &placement,
+                          const poplar::Type &type, unsigned nParts,
+                          const std::vector<std::size_t> &shape, const poplar::DebugContext &dc);
+
+// A variable {nOuter, extent, inner} whose dimension `extent` is cut into pieces of `piece`, piece
+// i of outer element o on tile(o % slots, i). Pieces beyond the parts wrap.
+poplar::Tensor addSliced(poplar::Graph &graph, const Placement &placement, const poplar::Type &type,
+                         unsigned nOuter, std::size_t extent, std::size_t piece, std::size_t inner,
+                         const poplar::DebugContext &dc);
+
+// {nTasks, groupSize, headDim} HALF, components spread over the parts.
+poplar::Tensor createOutput(poplar::Graph &graph, const Cache &cache,
+                            const poplar::DebugContext &dc);
+
+// Throws Error unless the tensor has this type and shape.
+void checkTensor(const std::string &op, const char *argument, const poplar::Tensor &tensor,
+                 const poplar::Type &type, const std::vector<std::size_t> &shape);
+
+// Adds to `program` a loop over waves around `body`; `wave` (scalar UNSIGNED_INT) counts them. It
+// stops behind the longest batch element of the round.
+void addWaveLoop(const Context &context, const Waves &waves, const poplar::Tensor &wave,
+                 const poplar::program::Sequence &body);
+
+} // namespace sparq

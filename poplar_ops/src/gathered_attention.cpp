@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cycles.hpp"
+#include "scale.hpp"
+#include "steps.hpp"
+#include <poplar/Program.hpp>
+
+namespace sparq {
+
+using namespace poplar;
+using namespace poplar::program;
+
+Gathered gatheredAttention(const Context &context, const SparqSettings &settings,
+                           const QueryComponents &q, const Scores &scores, const Tensor &rows,
+                           const Tensor &noWave) {
+  const Placement &p = context.placement();
+  Graph &graph = context.graph;
+  const unsigned g = context.groupSize(), d = context.headDim(), r = settings.rank;
+  const unsigned topK = static_cast<unsigned>(rows.dim(1)),
+                 rowsPerPart = (topK + p.parts - 1) / p.parts;
+
+  // Row i of a slot lands on part i / rowsPerPart, which scores it.
+  const Tensor keyRows = context.sliced(HALF, topK, rowsPerPart, d, "key_rows");
+  const Tensor valueRows = context.sliced(HALF, topK, rowsPerPart, d, "value_rows");
+  const std::size_t nRows = std::size_t(context.nSlots()) * topK;
+  context.program.add(Copy(context.cache.keyRows, context.active(keyRows).reshape({nRows, d}),
+                           context.active(rows).flatten(), {context.dc, "read_key_rows"}));
+  context.program.add(Copy(context.cache.valueRows, context.active(valueRows).reshape({nRows, d}),
+                           context.active(rows).flatten(), {context.dc, "read_value_rows"}));
+
+  // Weights of a part's rows for every head: {slots, topK, groupSize} in memory, so that a part's
+  // are one piece.
+  const Tensor weights = context.sliced(FLOAT, topK, rowsPerPart, g, "row_weights");
+  const Tensor approxWeights = context.sliced(FLOAT, topK, rowsPerPart, g, "row_approx_weights");
+  const Tensor maxima = context.perPart(FLOAT, {6 * std::size_t(g)}, "row_maxima");
+  const Tensor maximum = context.perPart(FLOAT, {g}, "row_maximum");
+  const unsigned nScoring = (topK + rowsPerPart - 1) / rowsPerPart; // parts that have rows
+  // The part's piece seen as {groupSize, rows}: head by head, as the vertices index it.
+  const auto own = [&](const Tensor &t, unsigned slot, unsigned part) {
+    const unsigned first = part * rowsPerPart, n = std::min(rowsPerPart, topK - first);
+    return t[slot].slice(first, first + n).reshape({g, n});
+  };
+  // All of a slot, {groupSize, topK}.
+  const auto all = [&](const Tensor &t, unsigned slot) {
+    std::vector<Tensor> pieces;
+    for (unsigned part = 0; part != nScoring; ++part)
+      pieces.push_back(own(t, slot, part));
+    return concat(pieces, 1);
+  };
+
+  const ComputeSet score = context.execute("row_scores");
+  for (unsigned slot = 0; slot != context.nSlots(); ++slot)
+    for (unsigned part = 0; part != nScoring; ++part) {
+      const unsigned first = part * rowsPerPart, n = std::min(rowsPerPart, topK - first);
+      addVertex(graph, score, "sparq::RowScores", context.tile(slot, part),
+                {{"filled", context.filled(slot)},
+                 {"keys", keyRows[slot].slice(first, first + n).flatten()},
+                 {"query", q.query[slot][part]},
+                 {"components", q.components[slot][part]},
+                 {"selectedQuery", q.selectedQuery[slot][part]},
+                 {"inverseTemperature", q.inverseTemperature[slot][part]},
+                 {"approxMaximum", scores.maximum[slot][part]},
+                 {"scores", own(weights, slot, part).flatten()},
+                 {"approxWeights", own(approxWeights, slot, part).flatten()},
+                 {"maxima", maxima[slot][part]}},
+                {{"groupSize", g},
+                 {"headDim", d},
+                 {"rank", r},
+                 {"nRows", n},
+                 {"firstRow", first},
+                 {"scale", attentionScale(d)}},
+                cycles::shared(n, g * (d / 8 * cycles::dotLanes + r * 4 + cycles::weightLanes)));
+    }
+  reduceMax(context, maxima.slice(0, nScoring, 1), maximum);
+  const ComputeSet weigh = context.execute("row_weights");
+  for (unsigned slot = 0; slot != context.nSlots(); ++slot)
+    for (unsigned part = 0; part != nScoring; ++part) {
+      const unsigned first = part * rowsPerPart, n = std::min(rowsPerPart, topK - first);
+      addVertex(graph, weigh, "sparq::RowWeights", context.tile(slot, part),
+                {{"filled", context.filled(slot)},
+                 {"maximum", maximum[slot][part]},
+                 {"weights", own(weights, slot, part).flatten()}},
+                {{"groupSize", g}, {"nRows", n}, {"firstRow", first}},
+                cycles::shared(n, g * cycles::weightLanes));
+    }
+
+  // Blocks of the list and slices of the components are shared out over the parts.
+  const unsigned nBlocks = (topK + 63) / 64;
+  const unsigned slices = std::max(1u, std::min(p.parts / nBlocks, d / 8));
+  const unsigned width = (d / 8 + slices - 1) / slices * 8, nSlices = (d + width - 1) / width;
+  const unsigned items = nBlocks * nSlices, itemsPerPart = (items + p.parts - 1) / p.parts;
+  // {slots, blocks, slices, groupSize * width} -> {slots, blocks, groupSize, headDim}
+  const Tensor flatPartials =
+      context.sliced(FLOAT, items, itemsPerPart, std::size_t(g) * width, "row_partials");
+  Gathered gathered;
+  gathered.accumulator = createByComponent(context, FLOAT, "accumulator");
+  gathered.sums = context.sliced(FLOAT, 1, 1, g, "row_sums").squeeze({1});
+  gathered.approxSums = context.sliced(FLOAT, 1, 1, g, "row_approx_sums").squeeze({1});
+  const ComputeSet sum = context.execute("weighted_values");
+  for (unsigned slot = 0; slot != context.nSlots(); ++slot) {
+    const Tensor e = all(weights, slot);
+    for (unsigned item = 0; item != items; ++item) {
+      const unsigned b = item / nSlices, c = item % nSlices * width, cEnd = std::min(c + width, d);
+      const unsigned first = b * 64, end = std::min(first + 64, topK);
+      addWeightedValues(
+          context, sum, slot, item / itemsPerPart, noWave, {first, 0, topK, end - first, 0},
+          valueRows[slot].slice(first, end).slice(c, cEnd, 1), e.slice(first, end, 1),
+          flatPartials[slot][item].slice(0, std::size_t(g) * (cEnd - c)).reshape({1, g, cEnd - c}));
+    }
+    addVertex(graph, sum, "sparq::ListSums", context.tile(slot, 0),
+              {{"weights", e.flatten()},
+               {"approxWeights", all(approxWeights, slot).flatten()},
+               {"sums", gathered.sums[slot]},
+               {"approxSums", gathered.approxSums[slot]}},
+              {{"groupSize", g}, {"topK", topK}}, cycles::shared(g, 2.0 * topK * 2));
+  }
+  std::vector<Tensor> slicesOfAll;
+  for (unsigned slice = 0; slice != nSlices; ++slice) {
+    const unsigned n = std::min(width, d - slice * width);
+    std::vector<Tensor> blocks;
+    for (unsigned b = 0; b != nBlocks; ++b)
+      blocks.push_back(flatPartials.slice(b * nSlices + slice, b * nSlices + slice + 1, 1)
+                           .slice(0, std::size_t(g) * n, 2)
+                           .reshape({p.slots, 1, g, n}));
+    slicesOfAll.push_back(concat(blocks, 1));
+  }
+  foldBlocks(context, noWave, concat(slicesOfAll, 3), gathered.accumulator);
+  return gathered;
+}
+
+} // namespace sparq

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cycles.hpp"
+#include "scale.hpp"
+#include "steps.hpp"
+
+namespace sparq {
+
+using namespace poplar;
+using namespace poplar::program;
+
+Tensor createQuery(const Context &context) {
+  return context.perPart(HALF, {std::size_t(context.groupSize()) * context.headDim()}, "query");
+}
+
+void loadQuery(const Context &context, const Tensor &query, const Tensor &perPart) {
+  const std::size_t first = context.task(0), n = context.nSlots();
+  const Tensor tasks =
+      query.reshape({context.plan().shape.nTasks(), perPart.dim(2)}).slice(first, first + n, 0);
+  context.program.add(Copy(tasks.expand({1}).broadcast(context.parts(), 1), context.active(perPart),
+                           false, {context.dc, "query"}));
+}
+
+QueryComponents createQueryComponents(const Context &context, const SparqSettings &settings) {
+  const std::size_t d = context.headDim(), g = context.groupSize(), r = settings.rank;
+  QueryComponents q;
+  q.query = createQuery(context);
+  q.magnitudes = context.perPart(FLOAT, {d}, "magnitudes");
+  q.selected =
+      context.sliced(UNSIGNED_INT, d, context.placement().width, 1, "selected").squeeze({2});
+  q.components = context.perPart(UNSIGNED_INT, {r}, "components");
+  q.selectedQuery = context.perPart(FLOAT, {g * r}, "selected_query");
+  q.inverseTemperature = context.perPart(FLOAT, {g}, "inverse_temperature");
+  return q;
+}
+
+void selectComponents(const Context &context, const SparqSettings &settings,
+                      const QueryComponents &q) {
+  const Placement &p = context.placement();
+  const unsigned d = context.headDim(), g = context.groupSize(), r = settings.rank;
+  const ComputeSet magnitudes = context.execute("group_magnitude");
+  const ComputeSet ranks = context.execute("component_ranks");
+  const ComputeSet list = context.execute("component_list");
+  for (unsigned slot = 0; slot != context.nSlots(); ++slot)
+    for (unsigned part = 0; part != p.parts; ++part) {
+      const unsigned tile = context.tile(slot, part);
+      if (part < p.nSlices) { // only these rank components
+        addVertex(context.graph, magnitudes, "sparq::GroupMagnitude", tile,
+                  {{"query", q.query[slot][part]}, {"magnitudes", q.magnitudes[slot][part]}},
+                  {{"groupSize", g}, {"headDim", d}},
+                  cycles::shared(d / 8, g * (cycles::widenLanes + 2 * 4)));
+        const unsigned first = part * p.width, n = std::min(p.width, d - first);
+        addVertex(context.graph, ranks, "sparq::ComponentRanks", tile,
+                  {{"magnitudes", q.magnitudes[slot][part]},
+                   {"selected", q.selected[slot].slice(first, first + n)}},
+                  {{"headDim", d}, {"first", first}, {"nComponents", n}, {"rank", r}},
+                  cycles::shared(n, d * cycles::scalarStep));
+      }
+      addVertex(context.graph, list, "sparq::ComponentList", tile,
+                {{"query", q.query[slot][part]},
+                 {"selected", q.selected[slot]},
+                 {"components", q.components[slot][part]},
+                 {"selectedQuery", q.selectedQuery[slot][part]},
+                 {"inverseTemperature", q.inverseTemperature[slot][part]}},
+                {{"groupSize", g}, {"headDim", d}, {"rank", r}, {"scale", attentionScale(d)}},
+                cycles::shared(g + 1, d * 3 * cycles::scalarStep));
+    }
+}
+
+} // namespace sparq

@@ -1,0 +1,280 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sparq/session.hpp"
+#include "half_bits.hpp"
+#include <algorithm>
+#include <cstring>
+
+namespace sparq {
+
+using namespace poplar;
+using namespace poplar::program;
+
+namespace {
+
+constexpr unsigned appendProgram = 0, denseProgram = 1, sparqProgram = 2;
+const char *const cacheName = "cache";
+
+std::string handle(const char *what) { return std::string(cacheName) + "/" + what; }
+
+// dst[c][p] = src[p][c]; src {n, d} at stride d.
+void transposeRow(const std::uint16_t *src, unsigned d, std::uint16_t *dst, std::size_t stride,
+                  std::size_t position) {
+  for (unsigned c = 0; c != d; ++c)
+    dst[c * stride + position] = src[c];
+}
+
+} // namespace
+
+Session::Session(const Shape &shape, const Programs &programs, const DeviceOptions &options,
+                 unsigned repeats)
+    : shape_(shape), device_(openDevice(options)), lengths_(shape.batch, 0),
+      hasDense_(programs.denseSram || programs.denseStreaming), nSparq_(programs.sparq.size()),
+      repeats_(repeats) {
+  Graph graph(device_.getTarget());
+  addCodelets(graph);
+  const Plan plan = makePlan(graph.getTarget(), shape, programs);
+  cache_ = createCache(graph, plan, cacheName, programs.denseSram);
+  const Placement &p = plan.placement;
+  const std::vector<std::size_t> queryShape{shape.batch, shape.nHeads, shape.headDim};
+  const auto onHomes = [&](const Type &type, std::size_t each, const char *name) {
+    const Tensor t = graph.addVariable(type, {shape.nTasks(), each}, name);
+    for (unsigned task = 0; task != shape.nTasks(); ++task)
+      graph.setTileMapping(t[task], p.home(task % p.slots));
+    return t;
+  };
+  const Tensor query =
+      onHomes(HALF, std::size_t(shape.groupSize()) * shape.headDim, "query").reshape(queryShape);
+  graph.createHostWrite("query", query);
+  graph.createHostWrite(handle("filled"), cache_.filled);
+  if (cache_.resident) {
+    graph.createHostWrite(handle("keys"), cache_.keys);
+    graph.createHostWrite(handle("values"), cache_.values);
+  }
+  if (plan.layout.chunk != 0) {
+    graph.createHostWrite(handle("value_sum"), cache_.valueSum);
+    graph.createHostRead(handle("value_sum"), cache_.valueSum);
+    graph.createHostWrite(handle("tail"), cache_.tail);
+  }
+
+  std::vector<Program> all(2);
+  Sequence appendBody({}, {"append"}), denseBody({}, {"dense"});
+  if (programs.append && !cache_.resident) {
+    const std::vector<std::size_t> tokenShape{shape.batch, shape.nKvHeads, shape.headDim};
+    const Tensor key = onHomes(HALF, shape.headDim, "append/key").reshape(tokenShape);
+    const Tensor value = onHomes(HALF, shape.headDim, "append/value").reshape(tokenShape);
+    const Tensor active = graph.addVariable(UNSIGNED_INT, {shape.batch}, "append/active");
+    graph.setTileMapping(active, 0);
+    graph.createHostWrite("append/key", key);
+    graph.createHostWrite("append/value", value);
+    graph.createHostWrite("append/active", active);
+    sparq::append(graph, cache_, key, value, active, appendBody, {"append"});
+  }
+  if (hasDense_)
+    graph.createHostRead("dense/output",
+                         denseAttention(graph, cache_, query, denseBody, {"dense"}));
+  all[appendProgram] = appendBody;
+  all[denseProgram] = denseBody;
+  for (std::size_t i = 0; i != nSparq_; ++i) {
+    const std::string name = "sparq" + std::to_string(i);
+    Sequence body({}, {name});
+    graph.createHostRead(name + "/output",
+                         sparqAttention(graph, cache_, query, programs.sparq[i], i, body, {name}));
+    all.push_back(body);
+  }
+  if (repeats_ != 0) {
+    const std::size_t n = all.size();
+    for (std::size_t i = denseProgram; i != n; ++i)
+      all.push_back(Repeat(repeats_, all[i], {"repeated"}));
+  }
+  engine_ = std::make_unique<Engine>(graph, all, OptionFlags{{"target.hostSyncTimeout", "1800"}});
+  engine_->load(device_);
+  reset();
+}
+
+std::size_t Session::rowElements() const {
+  return std::size_t(cache_.plan.layout.positionsPerRow) * shape_.headDim;
+}
+
+void Session::reset() {
+  std::fill(lengths_.begin(), lengths_.end(), 0);
+  if (cache_.plan.layout.chunk != 0) {
+    const std::vector<float> sum(cache_.valueSum.numElements(), 0.0f);
+    const std::vector<std::uint16_t> tail(cache_.tail.numElements(), 0);
+    engine_->writeTensor(handle("value_sum"), sum.data(), sum.data() + sum.size());
+    engine_->writeTensor(handle("tail"), tail.data(), tail.data() + tail.size());
+  }
+  storeState();
+}
+
+// The lengths to the device.
+void Session::storeState() {
+  std::vector<std::uint32_t> filled(shape_.nTasks());
+  for (unsigned task = 0; task != shape_.nTasks(); ++task)
+    filled[task] = lengths_[task / shape_.nKvHeads];
+  engine_->writeTensor(handle("filled"), filled.data(), filled.data() + filled.size());
+}
+
+void Session::write(const std::uint16_t *key, const std::uint16_t *value, unsigned nTokens,
+                    const std::vector<std::uint32_t> &counts) {
+  const unsigned d = shape_.headDim;
+  const CacheLayout &layout = cache_.plan.layout;
+  const Placement &p = cache_.plan.placement;
+  if (counts.size() != shape_.batch)
+    throw Error("append: lengths.shape must be (" + std::to_string(shape_.batch) + ",), got (" +
+                std::to_string(counts.size()) + ",)");
+  for (unsigned b = 0; b != shape_.batch; ++b) {
+    if (counts[b] > nTokens)
+      throw Error("append: lengths must be in [0, n_tokens=" + std::to_string(nTokens) + "], got " +
+                  std::to_string(counts[b]));
+    if (counts[b] > shape_.capacity - lengths_[b])
+      throw Error(
+          "append: the length must stay within capacity=" + std::to_string(shape_.capacity) +
+          ", got " + std::to_string(lengths_[b]) + " + " + std::to_string(counts[b]));
+  }
+  if (cache_.resident) {
+    // The host writes whole tensors, so the cache in SRAM is filled at once.
+    for (const std::uint32_t length : lengths_)
+      if (length != 0)
+        throw Error("append: a cache in SRAM must be empty, got length " + std::to_string(length));
+    std::vector<std::uint16_t> rows(cache_.keys.numElements());
+    for (const auto &part : {std::make_pair("keys", key), std::make_pair("values", value)}) {
+      for (unsigned task = 0; task != shape_.nTasks(); ++task)
+        std::copy_n(part.second + std::size_t(task) * nTokens * d,
+                    std::size_t(counts[task / shape_.nKvHeads]) * d,
+                    rows.begin() + std::size_t(task) * layout.capacity * d);
+      engine_->writeTensor(handle(part.first), rows.data(), rows.data() + rows.size());
+    }
+  } else {
+    std::vector<float> sum(layout.chunk ? cache_.valueSum.numElements() : 0);
+    std::vector<std::uint16_t> tail(layout.chunk ? cache_.tail.numElements() : 0);
+    if (layout.chunk != 0)
+      engine_->readTensor(handle("value_sum"), sum.data(), sum.data() + sum.size());
+    std::vector<std::uint16_t> row(rowElements()), chunk(std::size_t(layout.chunk) * d), old(d);
+    for (unsigned task = 0; task != shape_.nTasks(); ++task) {
+      const unsigned b = task / shape_.nKvHeads, held = lengths_[b], end = held + counts[b];
+      const std::uint16_t *keys = key + std::size_t(task) * nTokens * d,
+                          *values = value + std::size_t(task) * nTokens * d;
+      const std::size_t firstRow = task * cache_.rowsPerTask();
+      for (unsigned position = held; position < end;) {
+        const unsigned inRow = position % layout.positionsPerRow;
+        const unsigned n = std::min(layout.positionsPerRow - inRow, end - position);
+        const std::size_t index = firstRow + position / layout.positionsPerRow;
+        for (const auto &buffer : {std::make_pair(cache_.keyRows.handle(), keys),
+                                   std::make_pair(cache_.valueRows.handle(), values)}) {
+          std::fill(row.begin(), row.end(), 0);
+          if (inRow != 0)
+            engine_->copyFromRemoteBuffer(buffer.first, row.data(), index);
+          std::copy_n(buffer.second + std::size_t(position - held) * d, std::size_t(n) * d,
+                      row.begin() + inRow * d);
+          engine_->copyToRemoteBuffer(row.data(), buffer.first, index);
+        }
+        position += n;
+      }
+      if (layout.chunk == 0)
+        continue;
+      for (unsigned position = held; position != end;
+           ++position) // v_sum: ascending, one addition a position
+        for (unsigned c = 0; c != d; ++c)
+          sum[std::size_t(task) * d + c] += widen(values[std::size_t(position - held) * d + c]);
+      // A key by position: new ones from the caller, older ones from the rows.
+      const auto keyAt = [&](unsigned position) {
+        if (position >= held)
+          return keys + std::size_t(position - held) * d;
+        engine_->copyFromRemoteBuffer(cache_.keyRows.handle(), old.data(), firstRow + position);
+        return static_cast<const std::uint16_t *>(old.data());
+      };
+      for (unsigned c = held / layout.chunk; c != end / layout.chunk; ++c) {
+        for (unsigned i = 0; i != layout.chunk; ++i)
+          transposeRow(keyAt(c * layout.chunk + i), d, chunk.data(), layout.chunk, i);
+        for (unsigned component = 0; component != d; ++component)
+          engine_->copyToRemoteBuffer(chunk.data() + std::size_t(component) * layout.chunk,
+                                      cache_.keyColumns.handle(),
+                                      (std::size_t(task) * d + component) * layout.nChunks() + c);
+      }
+      for (unsigned position = end / layout.chunk * layout.chunk; position != end; ++position) {
+        const unsigned i = position % layout.chunk, part = i / layout.tailLength;
+        std::uint16_t *own =
+            tail.data() + (std::size_t(task) * p.parts + part) * d * layout.tailLength;
+        transposeRow(keyAt(position), d, own, layout.tailLength, i % layout.tailLength);
+      }
+    }
+    if (layout.chunk != 0) {
+      engine_->writeTensor(handle("value_sum"), sum.data(), sum.data() + sum.size());
+      engine_->writeTensor(handle("tail"), tail.data(), tail.data() + tail.size());
+    }
+  }
+  for (unsigned b = 0; b != shape_.batch; ++b)
+    lengths_[b] += counts[b];
+  storeState();
+}
+
+void Session::append(const std::uint16_t *key, const std::uint16_t *value,
+                     const std::vector<std::uint32_t> &active) {
+  if (active.size() != shape_.batch)
+    throw Error("append: lengths.shape must be (" + std::to_string(shape_.batch) + ",), got (" +
+                std::to_string(active.size()) + ",)");
+  for (unsigned b = 0; b != shape_.batch; ++b) {
+    if (active[b] > 1)
+      throw Error("append: lengths must be in [0, n_tokens=1], got " + std::to_string(active[b]));
+    if (active[b] > shape_.capacity - lengths_[b])
+      throw Error(
+          "append: the length must stay within capacity=" + std::to_string(shape_.capacity) +
+          ", got " + std::to_string(lengths_[b]) + " + " + std::to_string(active[b]));
+  }
+  const std::size_t n = std::size_t(shape_.nTasks()) * shape_.headDim;
+  engine_->writeTensor("append/key", key, key + n);
+  engine_->writeTensor("append/value", value, value + n);
+  engine_->writeTensor("append/active", active.data(), active.data() + active.size());
+  engine_->run(appendProgram);
+  for (unsigned b = 0; b != shape_.batch; ++b)
+    lengths_[b] += active[b];
+}
+
+void Session::read(std::uint16_t *key, std::uint16_t *value, unsigned nTokens) {
+  const CacheLayout &layout = cache_.plan.layout;
+  const unsigned d = shape_.headDim;
+  std::vector<std::uint16_t> row(rowElements());
+  for (const auto &buffer : {std::make_pair(cache_.keyRows.handle(), key),
+                             std::make_pair(cache_.valueRows.handle(), value)})
+    for (unsigned task = 0; task != shape_.nTasks(); ++task) {
+      const unsigned length = std::min(lengths_[task / shape_.nKvHeads], nTokens);
+      std::uint16_t *to = buffer.second + std::size_t(task) * nTokens * d;
+      for (unsigned position = 0; position < length; position += layout.positionsPerRow) {
+        engine_->copyFromRemoteBuffer(buffer.first, row.data(),
+                                      task * cache_.rowsPerTask() +
+                                          position / layout.positionsPerRow);
+        std::copy_n(row.begin(),
+                    std::size_t(std::min(layout.positionsPerRow, length - position)) * d,
+                    to + std::size_t(position) * d);
+      }
+      std::fill(to + std::size_t(length) * d, to + std::size_t(nTokens) * d, 0);
+    }
+}
+
+void Session::run(unsigned program, const std::string &name, const std::uint16_t *query,
+                  std::uint16_t *output) {
+  const std::size_t n = std::size_t(shape_.batch) * shape_.nHeads * shape_.headDim;
+  engine_->writeTensor("query", query, query + n);
+  engine_->run(program);
+  engine_->readTensor(name + "/output", output, output + n);
+}
+
+void Session::dense(const std::uint16_t *query, std::uint16_t *output, bool repeated) {
+  if (!hasDense_)
+    throw Error(
+        "dense_attention: the session must have been made with a dense program, got one without");
+  run(denseProgram + (repeated && repeats_ ? 1 + static_cast<unsigned>(nSparq_) : 0), "dense",
+      query, output);
+}
+
+void Session::sparq(std::size_t index, const std::uint16_t *query, std::uint16_t *output,
+                    bool repeated) {
+  if (index >= nSparq_)
+    throw Error("sparq_attention: index must be in [0, " + std::to_string(nSparq_) + "), got " +
+                std::to_string(index));
+  const unsigned program = sparqProgram + static_cast<unsigned>(index);
+  run(program + (repeated && repeats_ ? 1 + static_cast<unsigned>(nSparq_) : 0),
+      "sparq" + std::to_string(index), query, output);
+}
+
+} // namespace sparq

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The steps that the ops are made of, one source file each. Every function adds its compute sets
+// and copies to context.program.
+#pragma once
+
+#include "context.hpp"
+
+namespace sparq {
+
+// ---- waves.cpp: rows of K or V into SRAM, in sequence
+struct RowWave {
+  poplar::Tensor offsets; // {slots, stride / positionsPerRow} UNSIGNED_INT
+  poplar::Tensor rows;    // {slots, stride, headDim} HALF, position p on part p / length
+};
+RowWave createRowWave(const Context &context, const Waves &waves);
+// Reads the rows of the current wave.
+void readRows(const Context &context, const Waves &waves, const RowWave &landing,
+              const poplar::RemoteBuffer &buffer, const poplar::Tensor &wave, const char *name);
+
+// ---- query_components.cpp
+// {slots, parts, groupSize * headDim} HALF: the query on every part.
+poplar::Tensor createQuery(const Context &context);
+void loadQuery(const Context &context, const poplar::Tensor &query, const poplar::Tensor &perPart);
+struct QueryComponents {
+  poplar::Tensor query;              // {slots, parts, groupSize * headDim} HALF
+  poplar::Tensor magnitudes;         // {slots, parts, headDim} FLOAT
+  poplar::Tensor selected;           // {slots, headDim} UNSIGNED_INT, spread over the parts
+  poplar::Tensor components;         // {slots, parts, rank} UNSIGNED_INT
+  poplar::Tensor selectedQuery;      // {slots, parts, groupSize * rank} FLOAT
+  poplar::Tensor inverseTemperature; // {slots, parts, groupSize} FLOAT
+};
+QueryComponents createQueryComponents(const Context &context, const SparqSettings &settings);
+void selectComponents(const Context &context, const SparqSettings &settings,
+                      const QueryComponents &q);
+
+// ---- softmax.cpp: softmax over positions spread over the parts
+struct Scores {
+  poplar::Tensor weights;   // {slots, parts, groupSize, nLocal} FLOAT: scores, then weights
+  poplar::Tensor maxima;    // {slots, parts, 6 * groupSize} FLOAT
+  poplar::Tensor maximum;   // {slots, parts, groupSize} FLOAT
+  poplar::Tensor blockSums; // {slots, parts, groupSize, nLocal / 64} FLOAT
+  poplar::Tensor sums;      // {slots, parts, groupSize} FLOAT, Z
+};
+Scores createScores(const Context &context, const Waves &waves);
+void softmax(const Context &context, const Waves &waves, const Scores &scores);
+// Adds the vertices that reduce {slots, n partial results, groupSize} to `maximum`.
+void reduceMax(const Context &context, const poplar::Tensor &maxima, const poplar::Tensor &maximum);
+
+// ---- approx_scores.cpp
+void approxScores(const Context &context, const SparqSettings &settings, const Waves &waves,
+                  const QueryComponents &q, const poplar::Tensor &wave, const Scores &scores);
+
+// ---- key_topk.cpp: {slots, topK} UNSIGNED_INT rows of the cache, ascending
+poplar::Tensor selectPositions(const Context &context, const SparqSettings &settings,
+                               const Waves &waves, const Scores &scores);
+
+// ---- weighted_values.cpp
+// Adds the vertices of one compute set: values {nRows, headDim or a slice}, weights flat, partials
+// {blocks, groupSize, width}.
+struct WeightedSum {
+  unsigned begin, stride, limit;     // which entries the rows are: see the codelet
+  unsigned headStride, weightStride; // where their weights are
+};
+void addWeightedValues(const Context &context, const poplar::ComputeSet &cs, unsigned slot,
+                       unsigned part, const poplar::Tensor &wave, const WeightedSum &sum,
+                       const poplar::Tensor &values, const poplar::Tensor &weights,
+                       const poplar::Tensor &partials);
+// Folds partials {slots, blocks, groupSize, headDim} into accumulator {slots, groupSize, headDim}.
+void foldBlocks(const Context &context, const poplar::Tensor &wave, const poplar::Tensor &partials,
+                const poplar::Tensor &accumulator);
+// {slots, groupSize, headDim}, components spread over the parts as in Placement.
+poplar::Tensor createByComponent(const Context &context, const poplar::Type &type,
+                                 const char *name);
+
+// ---- gathered_attention.cpp
+struct Gathered {
+  poplar::Tensor accumulator; // {slots, groupSize, headDim} FLOAT
+  poplar::Tensor sums;        // {slots, groupSize} FLOAT, E
+  poplar::Tensor approxSums;  // {slots, groupSize} FLOAT, W
+};
+Gathered gatheredAttention(const Context &context, const SparqSettings &settings,
+                           const QueryComponents &q, const Scores &scores,
+                           const poplar::Tensor &rows, const poplar::Tensor &noWave);
+
+// ---- combine.cpp: {slots, groupSize, headDim} HALF
+void combine(const Context &context, bool meanValue, const Gathered &gathered, const Scores &scores,
+             const poplar::Tensor &output);
+void combineDense(const Context &context, const poplar::Tensor &accumulator, const Scores &scores,
+                  const poplar::Tensor &output);
+
+} // namespace sparq

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cycles.hpp"
+#include "steps.hpp"
+#include <poplar/Program.hpp>
+
+namespace sparq {
+
+using namespace poplar;
+using namespace poplar::program;
+
+RowWave createRowWave(const Context &context, const Waves &waves) {
+  const unsigned perRow = context.plan().layout.positionsPerRow;
+  RowWave landing;
+  landing.offsets =
+      context.sliced(UNSIGNED_INT, waves.stride / perRow, waves.length / perRow, 1, "row_offsets")
+          .squeeze({2});
+  landing.rows = context.sliced(HALF, waves.stride, waves.length, context.headDim(), "rows");
+  return landing;
+}
+
+void readRows(const Context &context, const Waves &waves, const RowWave &landing,
+              const RemoteBuffer &buffer, const Tensor &wave, const char *name) {
+  const CacheLayout &layout = context.plan().layout;
+  const unsigned perRow = layout.positionsPerRow;
+  const ComputeSet cs = context.execute("row_offsets");
+  for (unsigned slot = 0; slot != context.nSlots(); ++slot)
+    for (unsigned part = 0; part != context.parts(); ++part) {
+      const unsigned room = waves.room(part), first = part * waves.length / perRow;
+      if (room == 0)
+        break;
+      addVertex(
+          context.graph, cs, "sparq::RowOffsets", context.tile(slot, part),
+          {{"wave", wave}, {"rows", landing.offsets[slot].slice(first, first + room / perRow)}},
+          {{"part", part},
+           {"stride", waves.stride},
+           {"length", waves.length},
+           {"nRows", room / perRow},
+           {"capacity", layout.capacity},
+           {"positionsPerRow", perRow},
+           {"rowBase", static_cast<unsigned>(context.task(slot) * context.cache.rowsPerTask())}},
+          cycles::shared(room / perRow, cycles::scalarStep));
+    }
+  const std::size_t nRows = std::size_t(context.nSlots()) * waves.stride / perRow;
+  context.program.add(
+      Copy(buffer,
+           context.active(landing.rows).reshape({nRows, std::size_t(perRow) * context.headDim()}),
+           context.active(landing.offsets).flatten(), {context.dc, name}));
+}
+
+} // namespace sparq
