@@ -19,7 +19,7 @@ from ..methods import History, Method, Span
 from ..methods.base import HIDDEN
 
 ATTENTION = "sparq_ipu_accuracy"
-N_RECENT = 64  # rows of attention weights kept of the prefill; bounds Alisa.n_recent
+N_RECENT = 32  # rows of attention weights kept of the prefill: the largest n_recent of `alisa`
 _CHUNK = 256  # queries per step of the dense prefill
 
 
@@ -53,7 +53,7 @@ class _Record:
         new_key, new_value = key, value
         if old:
             key, value = torch.cat([*old.keys, key], 1), torch.cat([*old.values, value], 1)
-        n_heads, group, n_queries, _ = query.shape
+        n_heads, _, n_queries, _ = query.shape
         seq_len = key.shape[1]
         first = seq_len - n_queries
         weight_sum = torch.zeros(n_heads, seq_len)
@@ -174,6 +174,7 @@ class Evaluator:
     @torch.inference_mode()
     def span(self, prefix: Prefix, tokens: Sequence[int], method: Method) -> torch.Tensor:
         """Logits (len(tokens), vocab) float32 after each of `tokens`, which follow the prefix; attention by `method`."""
+        self._check(method)
         return self._forward(tokens, prefix.length, _Sparse(method, self._histories(prefix.layers), prefix))
 
     @torch.inference_mode()
@@ -181,6 +182,7 @@ class Evaluator:
         """As `prefill(context)` then `span(tokens)`, but one token at a time through transformers' DynamicCache."""
         from transformers import DynamicCache
 
+        self._check(method)
         cache = DynamicCache(config=self.model.config)
         record = _Record(None)
         self._forward(context, 0, record, logits_to_keep=1, past_key_values=cache, use_cache=True)
@@ -189,6 +191,12 @@ class Evaluator:
         for i, token in enumerate(tokens):
             rows.append(self._forward([token], len(context) + i, run, past_key_values=cache, use_cache=True))
         return torch.cat(rows)
+
+    @staticmethod
+    def _check(method: Method) -> None:
+        n_recent = getattr(method, "n_recent", 0)
+        if n_recent > N_RECENT:
+            raise ValueError(f"accuracy: n_recent must be at most {N_RECENT}, got {n_recent}")
 
     @staticmethod
     def _histories(layers: dict[int, LayerCache]) -> dict[int, History]:

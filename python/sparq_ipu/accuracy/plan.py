@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What to measure: tasks with sizes, and contenders, some of them at the transfer of another."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from ..methods import Method, parse_method
+from .tasks import TASKS
+
+
+@dataclasses.dataclass(frozen=True)
+class Contender:
+    """A method by text, or `method@reference`: that method with the top_k that moves as many elements as `reference` does."""
+
+    label: str
+
+    def __post_init__(self) -> None:
+        for part in self.label.split("@"):
+            parse_method(part)
+        if self.label.count("@") > 1:
+            raise ValueError(f"accuracy: method must be METHOD or METHOD@REFERENCE, got {self.label!r}")
+
+    def resolve(self, seq_len: int, head_dim: int, group_size: int, n_layers: int) -> Method:
+        """The method to run at that length."""
+        name, _, reference = self.label.partition("@")
+        method = parse_method(name)
+        if not reference:
+            return method
+        return method.matched(parse_method(reference), seq_len, head_dim, group_size, n_layers)
+
+
+# Three levels of transfer that the evicting and windowed methods are matched to: about 1/12, 1/6 and 1/3 of dense at 3.6 K tokens.
+LEVELS = ("sparq:r=8,k=64", "sparq:r=16,k=128", "sparq:k=256")
+RECOMMENDED = "sparq:mean_from=1"
+
+DEFAULT_METHODS = (
+    "dense",
+    # SparQ as published: curve over transfer (defaults are r=32, k=128)
+    "sparq:r=8,k=64",
+    "sparq:r=8",
+    "sparq:r=16",
+    "sparq",
+    "sparq:k=256",
+    # the mean value: never, and not in the first layer
+    "sparq:r=16,mean_from=-1",
+    "sparq:r=16,mean_from=1",
+    "sparq:mean_from=1",
+    # temperatures, figure 7b of the paper
+    "sparq:r=16,tau=sqrt_d",
+    "sparq:r=16,tau=sqrt_r",
+    "sparq:r=16,tau=none",
+    # key selection, figure 7a, and exact top-k
+    "oracle",
+    "low_rank:r=16",
+    "flexgen",
+    # fewer bits: of the key index, of the whole cache
+    "sparq:mean_from=1,index_bits=8",
+    "sparq:mean_from=1,index_bits=4",
+    "dense:kv_bits=8",
+    "sparq:mean_from=1,kv_bits=8",
+    # caches that evict, windows
+    *(f"{name}@{level}" for level in LEVELS for name in ("h2o", "lm_infinite", "alisa")),
+    f"alisa:kv_bits=8@{LEVELS[1]}",
+    f"local@{LEVELS[1]}",
+    f"strided@{LEVELS[1]}",
+)
+QUICK_METHODS = (
+    "dense",
+    "sparq:r=16",
+    "sparq",
+    "sparq:mean_from=1",
+    "sparq:mean_from=1,index_bits=8",
+    "flexgen",
+    "h2o@sparq",
+    "lm_infinite@sparq",
+    "alisa@sparq",
+)
+
+
+@dataclasses.dataclass
+class Plan:
+    """tasks: name -> {"items": count, and any size of the task's build}; methods: labels of contenders, "dense" added if absent."""
+
+    tasks: dict[str, dict[str, Any]]
+    methods: list[str]
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in self.tasks:
+            if name not in TASKS:
+                raise ValueError(f"accuracy: task must be one of {', '.join(TASKS)}, got {name!r}")
+        self.methods = list(dict.fromkeys(["dense", *self.methods]))
+        for label in self.methods:
+            Contender(label)
+
+    def items(self, name: str) -> int:
+        return self.tasks[name].get("items", 1)
+
+    def sizes(self, name: str) -> dict[str, Any]:
+        return {key: value for key, value in self.tasks[name].items() if key != "items"}
+
+
+def default_plan() -> Plan:
+    """The full table: under an hour on two cores with SmolLM2-135M."""
+    items = {
+        "lm": 8,
+        "repetition": 6,
+        "needle": 12,
+        "multikey": 5,
+        "multivalue": 5,
+        "tracking": 5,
+        "common": 6,
+        "frequent": 6,
+    }
+    return Plan({name: {"items": n} for name, n in items.items()}, list(DEFAULT_METHODS))
+
+
+def quick_plan() -> Plan:
+    """A look in under five minutes: fewer methods, shorter contexts, one or two items; its intervals mean little."""
+    tasks: dict[str, dict[str, Any]] = {
+        "lm": {"items": 2, "length": 1536, "span": 64},
+        "repetition": {"items": 2, "length": 2048},
+        "needle": {"items": 2, "lengths": [1024]},
+        "multikey": {"items": 1, "length": 2048},
+        "multivalue": {"items": 1, "length": 2048},
+        "tracking": {"items": 1, "length": 2048},
+        "common": {"items": 1, "rare": 40},
+        "frequent": {"items": 1, "length": 160},
+    }
+    return Plan(tasks, list(QUICK_METHODS))

@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs a plan item by item into a file of JSON lines, from which a broken-off run goes on.
+
+Lines: one `header`; one `result` per (task, item, question, method) with sums that metrics divide; one `decode_check` per method.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..methods import Dense, Method
+from .engine import Evaluator, Prefix
+from .plan import Contender, Plan
+from .tasks import TASKS, Item, Probe, Task, Words
+
+SCHEMA = 1
+Progress = Callable[[str], None]
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """All complete lines of a result file; a last line cut short by a broken-off run is left out."""
+    lines = []
+    for text in path.read_text(encoding="utf-8").splitlines():
+        try:
+            lines.append(json.loads(text))
+        except json.JSONDecodeError:
+            break
+    return lines
+
+
+class Results:
+    """An open result file. Lines are appended whole, so that several processes may write to one file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.lines = read_lines(path)
+
+    @classmethod
+    def create(cls, path: Path, header: dict[str, Any], force: bool = False) -> Results:
+        """A new file with a header, or an existing one to be continued if its header says the same model and plan."""
+        header = json.loads(json.dumps(dict(header, kind="header")))
+        lines = read_lines(path) if path.exists() and not force else []
+        for key in ("schema", "model", "plan") if lines else ():
+            if lines[0].get(key) != header[key]:
+                raise ValueError(
+                    f"accuracy: {key} of {path} must equal this run's to continue it, got {lines[0].get(key)!r}; "
+                    "choose another --out, or --force to start over"
+                )
+        if not lines:
+            lines = [header]
+        elif header["versions"] not in [line.get("versions") for line in lines]:
+            lines.append({"kind": "continued", "versions": header["versions"]})
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_suffix(path.suffix + ".part")
+        temporary.write_text("".join(cls._text(line) for line in lines), encoding="utf-8")
+        os.replace(temporary, path)
+        return cls(path)
+
+    @staticmethod
+    def _text(line: dict[str, Any]) -> str:
+        return json.dumps(line, separators=(",", ":")) + "\n"
+
+    def add(self, line: dict[str, Any]) -> None:
+        self.lines.append(line)
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(self._text(line))
+
+    def of_kind(self, kind: str) -> list[dict[str, Any]]:
+        return [line for line in self.lines if line["kind"] == kind]
+
+
+def _rounded(sums: dict[str, float]) -> dict[str, float]:
+    return {key: value if value == int(value) else round(value, 6) for key, value in sums.items()}
+
+
+class Runner:
+    """evaluator and tokenizer of one model; results to continue; progress(text) is told what happens."""
+
+    def __init__(
+        self,
+        evaluator: Evaluator,
+        tokenizer: Any,
+        plan: Plan,
+        results: Results,
+        progress: Progress = lambda text: None,
+    ) -> None:
+        self.evaluator, self.tokenizer, self.plan = evaluator, tokenizer, plan
+        self.results, self.progress = results, progress
+
+    def run(self, part: int = 0, n_parts: int = 1) -> None:
+        """Everything of the plan that the result file lacks; of n_parts processes, this one takes each n_parts-th item."""
+        done = {
+            (line["task"], line["item"], line["question"], line["method"])
+            for line in self.results.of_kind("result")
+        }
+        jobs = [(TASKS[name], i) for name in self.plan.tasks for i in range(self.plan.items(name))]
+        # Item by item across tasks, so that a run broken off has something of each.
+        jobs.sort(key=lambda job: job[1])
+        jobs = jobs[part::n_parts]
+        start, n_run = time.monotonic(), 0
+        for n, (task, i) in enumerate(jobs):
+            wanted = [
+                (question, label)
+                for question in task.questions
+                for label in self.plan.methods
+                if (task.name, i, question, label) not in done
+            ]
+            if not wanted:
+                continue
+            began = time.monotonic()
+            for line in self._run_item(task, i, wanted):
+                self.results.add(line)
+            n_run += 1
+            spent = time.monotonic() - start
+            self.progress(
+                f"[{n + 1}/{len(jobs)}] {task.name} {i}: {len(wanted)} rows in {time.monotonic() - began:.0f} s; "
+                f"{spent / 60:.1f} min so far, about {spent / n_run * (len(jobs) - n - 1) / 60:.0f} min to go"
+            )
+
+    def _run_item(self, task: Task, index: int, wanted: list[tuple[str, str]]) -> list[dict[str, Any]]:
+        item = task.build(self.tokenizer, index, self.plan.seed, **self.plan.sizes(task.name))
+        words = Words(self.tokenizer, "")
+        evaluator = self.evaluator
+        shape = (item.seq_len, evaluator.head_dim, evaluator.group_size, evaluator.n_layers)
+        methods = {label: Contender(label).resolve(*shape) for _, label in wanted}
+        prefix = evaluator.prefill(item.context)
+        sums: dict[tuple[str, str], dict[str, float]] = {pair: {} for pair in wanted}
+        seconds = dict.fromkeys(wanted, 0.0)
+        for probe in item.probes:
+            for question in dict.fromkeys(question for question, _ in wanted):
+                base, tokens = self._start(prefix, probe, question)
+                dense = self._log_probs(base, tokens, probe, Dense()) if task.needs_dense else None
+                for label in (label for asked, label in wanted if asked == question):
+                    began = time.monotonic()
+                    if label == "dense" and dense is not None:
+                        log_probs = dense
+                    else:
+                        log_probs = self._log_probs(base, tokens, probe, methods[label])
+                    total = sums[question, label]
+                    for key, value in task.score(probe, log_probs, dense, words).items():
+                        total[key] = total.get(key, 0) + value
+                    seconds[question, label] += time.monotonic() - began
+        labels = {
+            key: item.probes[0].labels[key] for key in ("depth", "length") if key in item.probes[0].labels
+        }
+        return [
+            {
+                "kind": "result",
+                "task": task.name,
+                "item": index,
+                "question": question,
+                "method": label,
+                "resolved": str(methods[label]),
+                "seq_len": item.seq_len,
+                "compression": round(methods[label].compression(*shape), 4),
+                "sums": _rounded(sums[question, label]),
+                "seconds": round(seconds[question, label], 2),
+                **(labels if len(item.probes) == 1 else {}),
+            }
+            for question, label in wanted
+        ]
+
+    def _start(self, prefix: Prefix, probe: Probe, question: str) -> tuple[Prefix, list[int]]:
+        """The dense prefix and the tokens to decode: all of the prompt, or its last token only."""
+        if question == "sparse":
+            return prefix, probe.prompt + probe.target[:-1]
+        return self.evaluator.prefill(probe.prompt[:-1], prefix), probe.prompt[-1:] + probe.target[:-1]
+
+    def _log_probs(self, base: Prefix, tokens: list[int], probe: Probe, method: Method) -> torch.Tensor:
+        logits = self.evaluator.span(base, tokens, method)[-len(probe.target) :]
+        return torch.log_softmax(logits, dim=-1)
+
+    def check_decode(self, item: Item, n_tokens: int) -> None:
+        """For every method: log-probabilities of the span at once against true step-by-step decoding, on one item's context."""
+        done = {line["method"] for line in self.results.of_kind("decode_check")}
+        context, tokens = item.context[:-n_tokens], item.context[-n_tokens:]
+        prefix = self.evaluator.prefill(context)
+        shape = (len(context), self.evaluator.head_dim, self.evaluator.group_size, self.evaluator.n_layers)
+        for label in self.plan.methods:
+            if label in done:
+                continue
+            method = Contender(label).resolve(*shape)
+            together = torch.log_softmax(self.evaluator.span(prefix, tokens, method), dim=-1)
+            stepped = torch.log_softmax(self.evaluator.decode(context, tokens, method), dim=-1)
+            line = {
+                "kind": "decode_check",
+                "method": label,
+                "resolved": str(method),
+                "seq_len": len(context),
+                "n": n_tokens,
+                "max_abs_log_prob_error": round((together - stepped).abs().max().item(), 6),
+                "same_argmax": int((together.argmax(1) == stepped.argmax(1)).sum().item()),
+            }
+            self.results.add(line)
+            self.progress(
+                f"decode check {label}: max |delta log-prob| {line['max_abs_log_prob_error']:.1e}, "
+                f"argmax {line['same_argmax']}/{n_tokens}"
+            )
+
+
+def header(plan: Plan, model: str, versions: dict[str, str]) -> dict[str, Any]:
+    """First line of a result file."""
+    return {"schema": SCHEMA, "model": model, "plan": dataclasses.asdict(plan), "versions": versions}

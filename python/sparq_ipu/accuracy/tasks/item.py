@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a task hands out: items (one context each) with probes (what is asked of it), and how a probe is scored."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ..text import excerpts
+
+QUESTIONS = ("dense", "sparse")
+
+
+@dataclasses.dataclass(frozen=True)
+class Probe:
+    """prompt: tokens after the context; target: the tokens that should follow, fed back whatever the model says (teacher forcing).
+
+    scored: which target tokens count. labels: copied into the result.
+    """
+
+    prompt: list[int]
+    target: list[int]
+    scored: list[bool]
+    labels: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class Item:
+    """One context with its probes. `seq_len`: length at the first scored token, at which transfers are compared."""
+
+    task: str
+    index: int
+    context: list[int]
+    probes: list[Probe]
+
+    @property
+    def seq_len(self) -> int:
+        return len(self.context) + max(len(probe.prompt) for probe in self.probes)
+
+
+class Words:
+    """The tokenizer and the seeded randomness of one item.
+
+    Pieces are tokenised one by one and concatenated, so that token counts are exact; no special tokens are added.
+    """
+
+    def __init__(self, tokenizer: Any, seed: str) -> None:
+        self.tokenizer = tokenizer
+        self.random = random.Random(seed)  # seeded by text: the same on every platform and Python version
+
+    def encode(self, text: str) -> list[int]:
+        return self.tokenizer(text, add_special_tokens=False)["input_ids"]
+
+    def chars(self, token: int) -> int:
+        return len(self.tokenizer.decode([token]))
+
+    def digits(self, n: int = 5) -> str:
+        return "".join(self.random.choice("0123456789") for _ in range(n))
+
+    def is_number(self, token: int) -> bool:
+        text = self.tokenizer.decode([token]).strip()
+        return text.isdigit()
+
+    def filler(self, index: int, n_tokens: int) -> list[int]:
+        """n_tokens of the index-th excerpt, from a seeded start."""
+        texts = excerpts()
+        tokens = self.encode(texts[index % len(texts)][1])
+        if n_tokens > len(tokens):
+            raise ValueError(f"accuracy: length must be at most {len(tokens)} tokens of text, got {n_tokens}")
+        start = self.random.randrange(len(tokens) - n_tokens + 1)
+        return tokens[start : start + n_tokens]
+
+
+def insert(filler: list[int], pieces: list[tuple[float, list[int]]]) -> list[int]:
+    """`filler` with each (depth, tokens) put in at that fraction of it; depths ascending or not."""
+    out, at = [], 0
+    for depth, tokens in sorted(pieces, key=lambda piece: piece[0]):
+        stop = int(depth * len(filler))
+        out += filler[at:stop] + tokens
+        at = stop
+    return out + filler[at:]
+
+
+# A scorer sees (probe, log_probs (n_target, vocab), log_probs of dense or None, words) and returns sums to be added over probes.
+Scorer = Callable[[Probe, torch.Tensor, "torch.Tensor | None", Words], "dict[str, float]"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Metric:
+    """A ratio of two sums of a scorer, e.g. hits / n; `better`: "high" or "low"; `digits` printed."""
+
+    name: str
+    over: str
+    under: str
+    better: str
+    digits: int = 3
+    text: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """name; build(tokenizer, index, seed, **sizes) -> Item; score; metrics, the first the main one.
+
+    questions: ways to process the prompt: "dense" (prefilled, only the answer is sparse) and/or "sparse" (decoded by the method).
+    needs_dense: the scorer wants dense log-probabilities too.
+    """
+
+    name: str
+    summary: str
+    build: Callable[..., Item]
+    score: Scorer
+    metrics: tuple[Metric, ...]
+    questions: tuple[str, ...]
+    needs_dense: bool = False

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Language modelling and repetition of a passage."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from .item import Item, Metric, Probe, Task, Words
+
+LN2 = math.log(2)
+
+
+def build_lm(tokenizer: Any, index: int, seed: int, *, length: int = 3584, span: int = 96) -> Item:
+    """`length` tokens of text, then `span` more to predict. The last context token is the prompt, so every prediction is sparse."""
+    words = Words(tokenizer, f"lm {seed} {index}")
+    tokens = words.filler(index, length + span)
+    return Item(
+        "lm", index, tokens[: length - 1], [Probe([tokens[length - 1]], tokens[length:], [True] * span)]
+    )
+
+
+def score_lm(
+    probe: Probe, log_probs: torch.Tensor, dense: torch.Tensor | None, words: Words
+) -> dict[str, float]:
+    """Bits and characters of the text; KL(dense || method) in nats, and agreement of the most likely token, summed over tokens."""
+    assert dense is not None
+    target = torch.tensor(probe.target)[:, None]
+    return {
+        "n": len(probe.target),
+        "bits": -log_probs.gather(1, target).sum().item() / LN2,
+        "chars": sum(words.chars(token) for token in probe.target),
+        "kl": (dense.exp() * (dense - log_probs)).sum().item(),
+        "same": (dense.argmax(1) == log_probs.argmax(1)).sum().item(),
+    }
+
+
+def build_repetition(
+    tokenizer: Any,
+    index: int,
+    seed: int,
+    *,
+    length: int = 2800,
+    passages: int = 2,
+    cue: int = 64,
+    span: int = 64,
+) -> Item:
+    """A text, and the beginning (`cue` tokens) of passages that stand at 10 to 50 % of it: to be continued for `span` tokens."""
+    words = Words(tokenizer, f"repetition {seed} {index}")
+    context = words.filler(index, length)
+    probes = []
+    for i in range(passages):
+        # One in each equal part of the range, so that passages do not overlap by chance.
+        depth = 0.1 + 0.4 * (i + words.random.random()) / passages
+        start = int(depth * length)
+        prompt = words.encode("\n\n") + context[start : start + cue]
+        target = context[start + cue : start + cue + span]
+        probes.append(Probe(prompt, target, [True] * span, {"depth": round(depth, 3)}))
+    return Item("repetition", index, context, probes)
+
+
+def score_repetition(
+    probe: Probe, log_probs: torch.Tensor, dense: torch.Tensor | None, words: Words
+) -> dict[str, float]:
+    """Correct next tokens; bits; characters matched before the first miss, averaged over starts in the first half of the span."""
+    target = torch.tensor(probe.target)
+    hits = (log_probs.argmax(1) == target).tolist()
+    lengths = [words.chars(token) for token in probe.target]
+    starts = range(len(hits) // 2)
+    run = 0.0
+    for start in starts:
+        for hit, length in zip(hits[start:], lengths[start:]):
+            if not hit:
+                break
+            run += length
+    return {
+        "n": len(hits),
+        "hits": sum(hits),
+        "bits": -log_probs.gather(1, target[:, None]).sum().item() / LN2,
+        "chars": sum(lengths),
+        "run_chars": run / len(starts),
+        "probes": 1,
+    }
+
+
+LM = Task(
+    "lm",
+    "language modelling: bits per character, KL from dense, agreement of the most likely token",
+    build_lm,
+    score_lm,
+    (
+        Metric("KL", "kl", "n", "low", 4, "mean KL(dense || method) of the next token, nats"),
+        Metric("BPC", "bits", "chars", "low", 4, "bits per character of the text"),
+        Metric(
+            "top-1", "same", "n", "high", 3, "share of positions whose most likely token is dense attention's"
+        ),
+    ),
+    ("sparse",),
+    needs_dense=True,
+)
+REPETITION = Task(
+    "repetition",
+    "continue a passage that stands earlier in the context (its beginning is given, processed densely)",
+    build_repetition,
+    score_repetition,
+    (
+        Metric("accuracy", "hits", "n", "high", 3, "next-token accuracy, teacher-forced"),
+        Metric("run", "run_chars", "probes", "high", 1, "characters before divergence"),
+        Metric("BPC", "bits", "chars", "low", 3, "bits per character of the repeated text"),
+    ),
+    ("dense",),
+)

@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Needles in a haystack (one, many keys, many values) and variable tracking, with five-digit answers.
+
+Everything to be found stands in the first 55 % of the context: outside the window of every method that reads at most 45 % of it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from .item import QUESTIONS, Item, Metric, Probe, Task, Words, insert
+
+DEEPEST = 0.55
+CITIES = (
+    "Paris Rome Madrid Lisbon Vienna Berlin Oslo Dublin Athens Cairo Lima Havana Tokyo Seoul Delhi Moscow "
+    "London Geneva Boston Chicago Dallas Denver Miami Toronto Sydney Naples Venice Prague Warsaw Munich"
+).split()
+
+
+def _answer(words: Words, prompt: str, answer: str, **labels: Any) -> Probe:
+    target = words.encode(answer)
+    return Probe(words.encode(prompt), target, [words.is_number(token) for token in target], labels)
+
+
+def _needle(words: Words, city: str, number: str) -> list[int]:
+    return words.encode(
+        f"\nThe secret number of {city} is {number}. Remember it: the secret number of {city} is {number}.\n"
+    )
+
+
+def build_needle(
+    tokenizer: Any,
+    index: int,
+    seed: int,
+    *,
+    lengths: tuple[int, ...] = (1024, 2048, 3072),
+    depths: tuple[float, ...] = (0.05, 0.2, 0.35, 0.5),
+) -> Item:
+    """One needle; item `index` takes length index % len(lengths) and then the depths in turn."""
+    words = Words(tokenizer, f"needle {seed} {index}")
+    length = lengths[index % len(lengths)]
+    depth = depths[index // len(lengths) % len(depths)]
+    city, number = words.random.choice(CITIES), words.digits()
+    needle = _needle(words, city, number)
+    context = insert(words.filler(index, length - len(needle)), [(depth, needle)])
+    probe = _answer(words, f"\n\nThe secret number of {city} is", f" {number}", depth=depth, length=length)
+    return Item("needle", index, context, [probe])
+
+
+def build_multikey(tokenizer: Any, index: int, seed: int, *, length: int = 2560, keys: int = 6) -> Item:
+    """`keys` needles of different cities, each asked for."""
+    words = Words(tokenizer, f"multikey {seed} {index}")
+    cities = words.random.sample(CITIES, keys)
+    numbers = [words.digits() for _ in cities]
+    depths = [0.03 + (DEEPEST - 0.03) * i / keys for i in range(keys)]
+    needles = [_needle(words, city, number) for city, number in zip(cities, numbers)]
+    context = insert(words.filler(index, length - sum(map(len, needles))), list(zip(depths, needles)))
+    probes = [
+        _answer(
+            words, f"\n\nThe secret number of {city} is", f" {number}", depth=round(depth, 3), length=length
+        )
+        for city, number, depth in zip(cities, numbers, depths)
+    ]
+    return Item("multikey", index, context, probes)
+
+
+def build_multivalue(
+    tokenizer: Any, index: int, seed: int, *, length: int = 2560, keys: int = 2, values: int = 3
+) -> Item:
+    """`values` needles for each of `keys` cities, far apart; all values of a city asked for, in order of appearance."""
+    words = Words(tokenizer, f"multivalue {seed} {index}")
+    cities = words.random.sample(CITIES, keys)
+    numbers = {city: [words.digits() for _ in range(values)] for city in cities}
+    pieces = []
+    for i in range(values):
+        for j, city in enumerate(cities):
+            place = i * keys + j
+            depth = 0.03 + (DEEPEST - 0.03) * place / (keys * values)
+            pieces.append((depth, words.encode(f"\nA secret number of {city} is {numbers[city][i]}.\n")))
+    context = insert(words.filler(index, length - sum(len(tokens) for _, tokens in pieces)), pieces)
+    probes = []
+    for city in cities:
+        sentence = f"A secret number of {city} is"
+        answer = f". {sentence} ".join(numbers[city])
+        probes.append(_answer(words, f"\n\n{sentence}", f" {answer}", length=length))
+    return Item("multivalue", index, context, probes)
+
+
+def build_tracking(
+    tokenizer: Any, index: int, seed: int, *, length: int = 2560, chains: int = 3, hops: int = 1
+) -> Item:
+    """Variables set to a number, then copied `hops` times to other variables; the way back from the last one is asked for.
+
+    The answer is the chain itself, "D is the value of variable B. The value of variable B is 51342": the names looked up and the
+    digits are scored.
+    """
+    words = Words(tokenizer, f"tracking {seed} {index}")
+    letters = words.random.sample(
+        "BCDEFGHJKLMNPQRSTUVWXYZ", chains * (hops + 1)
+    )  # no A, I, O: words of the text
+    pieces, probes = [], []
+    for chain in range(chains):
+        names = letters[chain * (hops + 1) : (chain + 1) * (hops + 1)]
+        number = words.digits()
+        for hop, name in enumerate(names):
+            depth = 0.03 + (DEEPEST - 0.03) * (hop * chains + chain) / (chains * (hops + 1))
+            held = f"the value of variable {names[hop - 1]}" if hop else number
+            pieces.append((depth, words.encode(f"\nThe value of variable {name} is {held}.\n")))
+        prompt = words.encode(f"\n\nThe value of variable {names[-1]} is")
+        target, scored = [], []
+        for before in reversed(names[:-1]):
+            for text, counts in (
+                (" the value of variable", False),
+                (f" {before}", True),
+                (f". The value of variable {before} is", False),
+            ):
+                tokens = words.encode(text)
+                target += tokens
+                scored += [counts] * len(tokens)
+        digits = words.encode(f" {number}")
+        target += digits
+        scored += [words.is_number(token) for token in digits]
+        probes.append(Probe(prompt, target, scored, {"length": length}))
+    filler = words.filler(index, length - sum(len(tokens) for _, tokens in pieces))
+    return Item("tracking", index, insert(filler, pieces), probes)
+
+
+def score_digits(
+    probe: Probe, log_probs: torch.Tensor, dense: torch.Tensor | None, words: Words
+) -> dict[str, float]:
+    """Digits predicted, and whether all were."""
+    scored = torch.tensor(probe.scored)
+    hits = (log_probs.argmax(1) == torch.tensor(probe.target))[scored]
+    return {"n": len(hits), "hits": hits.sum().item(), "exact": float(hits.all().item()), "probes": 1}
+
+
+_METRICS = (
+    Metric(
+        "digits",
+        "hits",
+        "n",
+        "high",
+        3,
+        "digits (and names) of the answer predicted, teacher-forced; chance 0.1",
+    ),
+    Metric("exact", "exact", "probes", "high", 3, "answers with every digit right"),
+)
+NEEDLE = Task("needle", "one needle in a haystack", build_needle, score_digits, _METRICS, QUESTIONS)
+MULTIKEY = Task(
+    "multikey",
+    "needles with different keys, one asked for",
+    build_multikey,
+    score_digits,
+    _METRICS,
+    QUESTIONS,
+)
+MULTIVALUE = Task(
+    "multivalue",
+    "needles with the same key, all asked for",
+    build_multivalue,
+    score_digits,
+    _METRICS,
+    QUESTIONS,
+)
+TRACKING = Task(
+    "tracking",
+    "variables set from variables: the number at the end of the chain",
+    build_tracking,
+    score_digits,
+    _METRICS,
+    QUESTIONS,
+)
