@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Python module sparq_ipu._core: conversion only. Arguments arrive checked by the Python package; the C++ below checks them again.
+#include "core.hpp"
+#include <pybind11/stl.h>
+
+namespace py = pybind11;
+using namespace py::literals;
+
+namespace sparq {
+namespace {
+
+// fp16 arrays cross as their bit patterns: pybind11 has no fp16 of its own.
+std::uint16_t *halves(const py::array &array, const std::string &op, const char *argument, bool writeable = false) {
+  if (array.dtype().kind() != 'f' || array.dtype().itemsize() != 2)
+    throw Error(op + ": " + argument + " must be float16, got " + std::string(py::str(array.dtype())));
+  if ((array.flags() & py::array::c_style) == 0)
+    throw Error(op + ": " + argument + " must be C-contiguous, got strides " +
+                std::string(py::str(py::object(array.attr("strides")))));
+  return static_cast<std::uint16_t *>(writeable ? const_cast<py::array &>(array).mutable_data()
+                                                : const_cast<void *>(array.data()));
+}
+
+void expectShape(const py::array &array, const std::vector<py::ssize_t> &shape, const std::string &op,
+                 const char *argument) {
+  bool same = array.ndim() == static_cast<py::ssize_t>(shape.size());
+  for (std::size_t i = 0; same && i != shape.size(); ++i)
+    same = array.shape(static_cast<py::ssize_t>(i)) == shape[i];
+  if (!same)
+    throw Error(op + ": " + argument + ".shape must be " + std::string(py::str(py::cast(shape))) + ", got " +
+                std::string(py::str(py::object(array.attr("shape")))));
+}
+
+py::array newHalves(const std::vector<py::ssize_t> &shape) { return py::array(py::dtype("float16"), shape); }
+
+} // namespace
+
+SparqSettings settingsFrom(const py::tuple &t) {
+  return {t[0].cast<unsigned>(), t[1].cast<unsigned>(), t[2].cast<unsigned>(), t[3].cast<bool>()};
+}
+
+PySession::PySession(const Shape &shape, bool denseSram, bool denseStreaming, const std::vector<py::tuple> &sparq,
+                     bool append, const std::string &device, unsigned nTiles, unsigned repeats)
+    : shape_(shape) {
+  Programs programs;
+  programs.denseSram = denseSram;
+  programs.denseStreaming = denseStreaming;
+  programs.append = append;
+  for (const py::tuple &t : sparq)
+    programs.sparq.push_back(settingsFrom(t));
+  const py::gil_scoped_release release;
+  session_ = std::make_unique<Session>(shape, programs, DeviceOptions{device, nTiles}, repeats);
+}
+
+void PySession::write(const py::array &key, const py::array &value, const std::vector<std::uint32_t> &counts) {
+  const py::ssize_t n = key.ndim() == 4 ? key.shape(2) : 0;
+  const std::vector<py::ssize_t> expected{shape_.batch, shape_.nKvHeads, n, shape_.headDim};
+  expectShape(key, expected, "append", "key");
+  expectShape(value, expected, "append", "value");
+  const std::uint16_t *k = halves(key, "append", "key"), *v = halves(value, "append", "value");
+  const py::gil_scoped_release release;
+  session_->write(k, v, static_cast<unsigned>(n), counts);
+}
+
+void PySession::append(const py::array &key, const py::array &value, const std::vector<std::uint32_t> &active) {
+  const std::vector<py::ssize_t> expected{shape_.batch, shape_.nKvHeads, 1, shape_.headDim};
+  expectShape(key, expected, "append", "key");
+  expectShape(value, expected, "append", "value");
+  const std::uint16_t *k = halves(key, "append", "key"), *v = halves(value, "append", "value");
+  const py::gil_scoped_release release;
+  session_->append(k, v, active);
+}
+
+py::tuple PySession::read(unsigned nTokens) {
+  const std::vector<py::ssize_t> shape{shape_.batch, shape_.nKvHeads, nTokens, shape_.headDim};
+  py::array key = newHalves(shape), value = newHalves(shape);
+  std::uint16_t *k = halves(key, "read", "key", true), *v = halves(value, "read", "value", true);
+  {
+    const py::gil_scoped_release release;
+    session_->read(k, v, nTokens);
+  }
+  return py::make_tuple(key, value);
+}
+
+py::array PySession::attention(const py::array &query, const char *op, long index, bool repeated) {
+  const std::vector<py::ssize_t> shape{shape_.batch, shape_.nHeads, shape_.headDim};
+  expectShape(query, shape, op, "query");
+  py::array output = newHalves(shape);
+  const std::uint16_t *q = halves(query, op, "query");
+  std::uint16_t *out = halves(output, op, "output", true);
+  {
+    const py::gil_scoped_release release;
+    if (index < 0)
+      session_->dense(q, out, repeated);
+    else
+      session_->sparq(static_cast<std::size_t>(index), q, out, repeated);
+  }
+  return output;
+}
+
+} // namespace sparq
+
+PYBIND11_MODULE(_core, m) {
+  using namespace sparq;
+  m.doc() = "Attention programs on an IPU or its emulator.";
+  py::register_exception<Error>(m, "Error", PyExc_ValueError);
+  py::class_<Shape>(m, "Shape")
+      .def(py::init([](unsigned batch, unsigned nHeads, unsigned nKvHeads, unsigned headDim, unsigned capacity) {
+             return Shape{batch, nHeads, nKvHeads, headDim, capacity};
+           }),
+           "batch"_a, "n_heads"_a, "n_kv_heads"_a, "head_dim"_a, "capacity"_a);
+  py::class_<PySession>(m, "Session")
+      .def(py::init<const Shape &, bool, bool, const std::vector<py::tuple> &, bool, const std::string &, unsigned,
+                    unsigned>(),
+           "shape"_a, "dense_sram"_a = false, "dense_streaming"_a = false, "sparq"_a = std::vector<py::tuple>(),
+           "append"_a = true, "device"_a = "emulator", "n_tiles"_a = 0u, "repeats"_a = 0u)
+      .def("write", &PySession::write, "key"_a, "value"_a, "counts"_a)
+      .def("append", &PySession::append, "key"_a, "value"_a, "active"_a)
+      .def("read", &PySession::read, "n_tokens"_a)
+      .def("reset", [](PySession &s) { s.session().reset(); })
+      .def_property_readonly("lengths", [](PySession &s) { return s.session().lengths(); })
+      .def(
+          "dense",
+          [](PySession &s, const py::array &query, bool repeated) {
+            return s.attention(query, "dense_attention", -1, repeated);
+          },
+          "query"_a, "repeated"_a = false)
+      .def(
+          "sparq",
+          [](PySession &s, long index, const py::array &query, bool repeated) {
+            return s.attention(query, "sparq_attention", index < 0 ? (1L << 30) : index, repeated);
+          },
+          "index"_a, "query"_a, "repeated"_a = false);
+  m.def("device_unavailable", &deviceUnavailable, "device"_a, "Why a device can not be opened; empty if it can.");
+  bindEmulator(m);
+}

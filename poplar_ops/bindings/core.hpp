@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "sparq/session.hpp"
+#include <memory>
+#include <pybind11/numpy.h>
+#include <pybind11/pybind11.h>
+#include <string>
+#include <vector>
+
+namespace sparq {
+
+// Session with NumPy arrays; the GIL is released while the device works.
+class PySession {
+public:
+  // sparq: tuples (rank, top_k, n_local, mean_value).
+  PySession(const Shape &shape, bool denseSram, bool denseStreaming, const std::vector<pybind11::tuple> &sparq,
+            bool append, const std::string &device, unsigned nTiles, unsigned repeats);
+  void write(const pybind11::array &key, const pybind11::array &value, const std::vector<std::uint32_t> &counts);
+  void append(const pybind11::array &key, const pybind11::array &value, const std::vector<std::uint32_t> &active);
+  pybind11::tuple read(unsigned nTokens);
+  // index < 0: dense.
+  pybind11::array attention(const pybind11::array &query, const char *op, long index, bool repeated);
+  Session &session() { return *session_; }
+
+private:
+  Shape shape_;
+  std::unique_ptr<Session> session_;
+};
+
+// Adds what only the emulator can tell: counters, modelled times. Does nothing in a build against the SDK.
+void bindEmulator(pybind11::module_ &module);
+
+} // namespace sparq
