@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Save real queries, keys and values of a model's attention layers, for benchmarks and tests.
+
+    python bench/capture.py --text-file play.txt --tokens 4096 --layers 2,9,16 --output inputs.npz
+    python bench/ipu_sparq.py --input inputs.npz
+
+For each layer L the file has, float16, after rotary embedding:
+
+    query_L   (1, n_heads, n_queries, head_dim)       the last tokens' queries
+    key_L     (1, n_kv_heads, n_tokens, head_dim)
+    value_L   (1, n_kv_heads, n_tokens, head_dim)
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+
+def capture(model: Any, tokens: Any, layers: list[int], n_queries: int) -> dict[str, np.ndarray]:
+    """Queries, keys and values of one text, by the names above.
+
+    Args:
+        model: a model of transformers that dispatches attention through AttentionInterface.
+        tokens: (1, n_tokens) int64 tensor.
+        layers: indices of layers.
+        n_queries: how many of the last tokens' queries to keep, at most n_tokens.
+
+    Raises:
+        ValueError: `capture: <argument> must <rule>, got <value>`; also for numbers that float16 cannot hold.
+    """
+    import torch
+    from transformers import AttentionInterface, AttentionMaskInterface
+
+    n_layers = model.config.get_text_config(decoder=True).num_hidden_layers
+    for layer in layers:
+        if not 0 <= layer < n_layers:
+            raise ValueError(f"capture: layers must be in [0, n_layers={n_layers}), got {layer}")
+    if not 1 <= n_queries <= tokens.shape[1]:
+        raise ValueError(f"capture: n_queries must be in [1, n_tokens={tokens.shape[1]}], got {n_queries}")
+
+    arrays: dict[str, np.ndarray] = {}
+    sdpa = AttentionInterface()["sdpa"]
+
+    def half(name: str, tensor: Any) -> None:
+        array = tensor.to(torch.float16).numpy().copy()
+        if not np.isfinite(array).all():
+            raise ValueError(f"capture: {name} must fit float16, got numbers beyond 65504")
+        arrays[name] = array
+
+    def attention(module: Any, query: Any, key: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
+        index = module.layer_idx
+        if index in layers:
+            half(f"query_{index}", query[:, :, -n_queries:])
+            half(f"key_{index}", key)
+            half(f"value_{index}", value)
+        return sdpa(module, query, key, value, *args, **kwargs)
+
+    AttentionInterface.register("sparq_ipu_capture", attention)
+    AttentionMaskInterface.register("sparq_ipu_capture", AttentionMaskInterface()["sdpa"])
+    before = model.config._attn_implementation
+    model.set_attn_implementation("sparq_ipu_capture")
+    try:
+        with torch.no_grad():
+            model.base_model(tokens, use_cache=False)
+    finally:
+        model.set_attn_implementation(before)
+    return arrays
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--text-file", type=Path, required=True, help="text to run the model on (UTF-8)")
+    parser.add_argument("--output", type=Path, required=True, help="the .npz file to write")
+    parser.add_argument("--tokens", type=int, default=4096, help="tokens of the text to use (default 4096)")
+    parser.add_argument("--queries", type=int, default=64, help="keep the queries of the last N tokens (default 64)")
+    parser.add_argument("--layers", default="2,9,16,23,29", help="comma separated (default 2,9,16,23,29)")
+    parser.add_argument("--model", type=Path, help="checkpoint directory or .gguf (default SmolLM2-135M-Instruct)")
+    parser.add_argument("--force", action="store_true", help="overwrite the output")
+    arguments = parser.parse_args(argv)
+    if arguments.output.exists() and not arguments.force:
+        parser.error(f"{arguments.output} exists; --force overwrites it")
+
+    from sparq_ipu.models import load_model, load_smollm2
+
+    print("loading the model ...", file=sys.stderr)
+    model, tokenizer = load_smollm2() if arguments.model is None else load_model(arguments.model)
+    tokens = tokenizer(arguments.text_file.read_text(encoding="utf-8"), return_tensors="pt").input_ids
+    if tokens.shape[1] < arguments.tokens:
+        parser.error(f"--tokens: the text must have {arguments.tokens} tokens, got {tokens.shape[1]}")
+    tokens = tokens[:, : arguments.tokens]
+    print(f"running {tokens.shape[1]} tokens ...", file=sys.stderr)
+    start = time.perf_counter()
+    try:
+        layers = [int(layer) for layer in arguments.layers.split(",")]
+        arrays = capture(model, tokens, layers, arguments.queries)
+    except ValueError as error:
+        parser.error(str(error))
+    print(f"{time.perf_counter() - start:.1f} s", file=sys.stderr)
+    # through an open file: given a name, NumPy would add .npz to it
+    with arguments.output.open("wb") as file:
+        np.savez(file, **arrays)
+    for name, array in arrays.items():
+        print(f"{name:10} {array.dtype} {array.shape}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

