@@ -114,6 +114,13 @@ void Session::storeState() {
   engine_->writeTensor(handle("filled"), filled.data(), filled.data() + filled.size());
 }
 
+// Element b has no room for n more.
+void Session::throwFull(unsigned b, unsigned n) const {
+  throw Error("append: length must be at most capacity=" + std::to_string(shape_.capacity) + " (element " +
+              std::to_string(b) + " holds " + std::to_string(lengths_[b]) + ", " + std::to_string(n) + " more), got " +
+              std::to_string(lengths_[b] + n));
+}
+
 void Session::write(const std::uint16_t *key, const std::uint16_t *value, unsigned nTokens,
                     const std::vector<std::uint32_t> &counts) {
   const unsigned d = shape_.headDim;

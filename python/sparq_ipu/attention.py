@@ -57,7 +57,7 @@ def sparq_attention(
     """
     _check_query("sparq_attention", query, cache)
     checks.check_sparq_settings(
-        "sparq_attention", rank=rank, top_k=top_k, n_local=n_local, head_dim=cache.head_dim
+        "sparq_attention", rank, top_k, n_local, cache.head_dim, mean_value
     )
     return cache._backend.sparq_attention(query, int(rank), int(top_k), int(n_local), bool(mean_value))
 

@@ -42,7 +42,7 @@ class KVCache:
         check_finite: bool = True,
         **options: Any,
     ):
-        checks.check_cache_shape("KVCache", batch, n_kv_heads, head_dim, capacity)
+        checks.check_cache("KVCache", batch, n_kv_heads, head_dim, capacity)
         self.batch = int(batch)
         self.n_kv_heads = int(n_kv_heads)
         self.head_dim = int(head_dim)
@@ -72,12 +72,12 @@ class KVCache:
             "append",
             key,
             value,
-            lengths,
             batch=self.batch,
             n_kv_heads=self.n_kv_heads,
             head_dim=self.head_dim,
+            cache_lengths=self.lengths,
             capacity=self.capacity,
-            held=self.lengths,
+            lengths=lengths,
             check_finite=self.check_finite,
         )
         self._backend.append(key, value, counts)

@@ -153,6 +153,27 @@ def check_sparq_settings(
         fail(op, "mean_value", "be True or False", repr(mean_value))
 
 
+def check_query(
+    op: str, query: np.ndarray, *, batch: int, n_kv_heads: int, head_dim: int, check_finite: bool = True
+) -> None:
+    """A query for a cache: (batch, n_heads, head_dim) float16, n_heads a multiple of n_kv_heads."""
+    _check_dtype(op, "query", query, np.dtype(np.float16))
+    shape = query.shape
+    if len(shape) != 3 or shape[0] != batch or shape[1] == 0 or shape[2] != head_dim:
+        fail(op, "query", f"have shape (batch={batch}, n_heads, head_dim={head_dim})", shape)
+    if shape[1] % n_kv_heads:
+        fail(op, "n_heads", f"be a multiple of n_kv_heads={n_kv_heads}", shape[1])
+    if check_finite:
+        _check_finite(op, "query", query)
+
+
+def check_not_empty(op: str, lengths: np.ndarray) -> None:
+    """Attention needs a position in every batch element."""
+    if (lengths < 1).any():
+        b = int(np.argmax(lengths < 1))
+        fail(op, "cache", "hold at least one position of every batch element", f"none of element {b}")
+
+
 def check_cache(op: str, batch: object, n_kv_heads: object, head_dim: object, capacity: object) -> None:
     """batch and n_kv_heads at least 1, head_dim a positive multiple of 8, capacity in [1, 2**24]."""
     check_integer(op, "batch", batch, 1, MAX_CAPACITY)

@@ -61,6 +61,7 @@ private:
   void run(unsigned program, const std::string &name, const std::uint16_t *query,
            std::uint16_t *output);
   void storeState();
+  [[noreturn]] void throwFull(unsigned b, unsigned n) const;
   std::size_t rowElements() const;
 
   Shape shape_;
