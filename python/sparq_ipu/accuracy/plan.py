@@ -122,7 +122,7 @@ def quick_plan() -> Plan:
     tasks: dict[str, dict[str, Any]] = {
         "lm": {"items": 2, "length": 1536, "span": 64},
         "repetition": {"items": 2, "length": 2048},
-        "needle": {"items": 2, "lengths": [1024]},
+        "needle": {"items": 2, "lengths": [1536]},
         "multikey": {"items": 1, "length": 2048},
         "multivalue": {"items": 1, "length": 2048},
         "tracking": {"items": 1, "length": 2048},

@@ -163,6 +163,9 @@ class Runner:
                 "compression": round(methods[label].compression(*shape), 4),
                 "sums": _rounded(sums[question, label]),
                 "seconds": round(seconds[question, label], 2),
+                "in_window": bool(
+                    item.distance is not None and (methods[label].window() or 0) > item.distance
+                ),
                 **(labels if len(item.probes) == 1 else {}),
             }
             for question, label in wanted

@@ -30,12 +30,16 @@ class Probe:
 
 @dataclasses.dataclass(frozen=True)
 class Item:
-    """One context with its probes. `seq_len`: length at the first scored token, at which transfers are compared."""
+    """One context with its probes. `seq_len`: length at the first scored token, at which transfers are compared.
+
+    distance: tokens between the end of the context and the nearest thing to be found, at least; None if nothing is to be found.
+    """
 
     task: str
     index: int
     context: list[int]
     probes: list[Probe]
+    distance: int | None = None
 
     @property
     def seq_len(self) -> int:
@@ -75,14 +79,14 @@ class Words:
         return tokens[start : start + n_tokens]
 
 
-def insert(filler: list[int], pieces: list[tuple[float, list[int]]]) -> list[int]:
-    """`filler` with each (depth, tokens) put in at that fraction of it; depths ascending or not."""
+def insert(filler: list[int], pieces: list[tuple[float, list[int]]]) -> tuple[list[int], int]:
+    """`filler` with each (depth, tokens) put in at that fraction of it, and how many tokens follow the last piece."""
     out, at = [], 0
     for depth, tokens in sorted(pieces, key=lambda piece: piece[0]):
         stop = int(depth * len(filler))
         out += filler[at:stop] + tokens
         at = stop
-    return out + filler[at:]
+    return out + filler[at:], len(filler) - at
 
 
 # A scorer sees (probe, log_probs (n_target, vocab), log_probs of dense or None, words) and returns sums to be added over probes.

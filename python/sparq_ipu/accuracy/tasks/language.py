@@ -58,7 +58,7 @@ def build_repetition(
         prompt = words.encode("\n\n") + context[start : start + cue]
         target = context[start + cue : start + cue + span]
         probes.append(Probe(prompt, target, [True] * span, {"depth": round(depth, 3)}))
-    return Item("repetition", index, context, probes)
+    return Item("repetition", index, context, probes, length - (start + cue + span))
 
 
 def score_repetition(

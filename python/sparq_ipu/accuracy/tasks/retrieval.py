@@ -35,7 +35,7 @@ def build_needle(
     index: int,
     seed: int,
     *,
-    lengths: tuple[int, ...] = (1024, 2048, 3072),
+    lengths: tuple[int, ...] = (1536, 2304, 3072),
     depths: tuple[float, ...] = (0.05, 0.2, 0.35, 0.5),
 ) -> Item:
     """One needle; item `index` takes length index % len(lengths) and then the depths in turn."""
@@ -44,9 +44,9 @@ def build_needle(
     depth = depths[index // len(lengths) % len(depths)]
     city, number = words.random.choice(CITIES), words.digits()
     needle = _needle(words, city, number)
-    context = insert(words.filler(index, length - len(needle)), [(depth, needle)])
+    context, distance = insert(words.filler(index, length - len(needle)), [(depth, needle)])
     probe = _answer(words, f"\n\nThe secret number of {city} is", f" {number}", depth=depth, length=length)
-    return Item("needle", index, context, [probe])
+    return Item("needle", index, context, [probe], distance)
 
 
 def build_multikey(tokenizer: Any, index: int, seed: int, *, length: int = 2560, keys: int = 6) -> Item:
@@ -56,14 +56,16 @@ def build_multikey(tokenizer: Any, index: int, seed: int, *, length: int = 2560,
     numbers = [words.digits() for _ in cities]
     depths = [0.03 + (DEEPEST - 0.03) * i / keys for i in range(keys)]
     needles = [_needle(words, city, number) for city, number in zip(cities, numbers)]
-    context = insert(words.filler(index, length - sum(map(len, needles))), list(zip(depths, needles)))
+    context, distance = insert(
+        words.filler(index, length - sum(map(len, needles))), list(zip(depths, needles))
+    )
     probes = [
         _answer(
             words, f"\n\nThe secret number of {city} is", f" {number}", depth=round(depth, 3), length=length
         )
         for city, number, depth in zip(cities, numbers, depths)
     ]
-    return Item("multikey", index, context, probes)
+    return Item("multikey", index, context, probes, distance)
 
 
 def build_multivalue(
@@ -79,13 +81,13 @@ def build_multivalue(
             place = i * keys + j
             depth = 0.03 + (DEEPEST - 0.03) * place / (keys * values)
             pieces.append((depth, words.encode(f"\nA secret number of {city} is {numbers[city][i]}.\n")))
-    context = insert(words.filler(index, length - sum(len(tokens) for _, tokens in pieces)), pieces)
+    context, distance = insert(words.filler(index, length - sum(len(tokens) for _, tokens in pieces)), pieces)
     probes = []
     for city in cities:
         sentence = f"A secret number of {city} is"
         answer = f". {sentence} ".join(numbers[city])
         probes.append(_answer(words, f"\n\n{sentence}", f" {answer}", length=length))
-    return Item("multivalue", index, context, probes)
+    return Item("multivalue", index, context, probes, distance)
 
 
 def build_tracking(
@@ -124,7 +126,8 @@ def build_tracking(
         scored += [words.is_number(token) for token in digits]
         probes.append(Probe(prompt, target, scored, {"length": length}))
     filler = words.filler(index, length - sum(len(tokens) for _, tokens in pieces))
-    return Item("tracking", index, insert(filler, pieces), probes)
+    context, distance = insert(filler, pieces)
+    return Item("tracking", index, context, probes, distance)
 
 
 def score_digits(

@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every method once more, as plain loops over one query at a time in float64: what `sparq_ipu.methods` must agree with.
+
+Written from the papers and shares no code with it. A step is (query (g, d), key (s, d), value (s, d)) of one KV head, s positions seen.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+
+def softmax(scores):
+    weights = [math.exp(score - max(scores)) for score in scores]
+    return [weight / sum(weights) for weight in weights]
+
+
+def attention(query, key, value, chosen):
+    """(output (g, d), weights by head) of exact attention over the chosen positions."""
+    chosen = sorted(chosen)
+    outputs, weights = [], []
+    for q in query:
+        row = softmax([float(q @ key[p]) / math.sqrt(len(q)) for p in chosen])
+        outputs.append(sum(w * value[p] for w, p in zip(row, chosen)))
+        weights.append(dict(zip(chosen, row)))
+    return np.array(outputs), weights
+
+
+def largest(scores, count, among):
+    return sorted(among, key=lambda p: (-scores[p], p))[:count]
+
+
+def dense(query, key, value, **options):
+    return attention(query, key, value, range(len(key)))[0]
+
+
+def sparq(
+    query,
+    key,
+    value,
+    *,
+    rank,
+    top_k,
+    n_local,
+    mean_value=True,
+    temperature="sparq",
+    approx_key=None,
+    scores=None,
+):
+    """Algorithm 1. approx_key: what step 1 reads instead of key; scores: (g, s) to use instead of step 1's."""
+    d, s = len(query[0]), len(key)
+    approx_key = key if approx_key is None else approx_key
+    size = [sum(abs(float(q[c])) for q in query) for c in range(d)]
+    i1 = largest(size, rank, range(d))
+    s_hat = []
+    for h, q in enumerate(query):
+        kept, total = sum(abs(float(q[c])) for c in i1), sum(abs(float(x)) for x in q)
+        tau = {
+            "sparq": math.sqrt(d * kept / total),
+            "sqrt_d": math.sqrt(d),
+            "sqrt_r": math.sqrt(rank),
+            "none": 1.0,
+        }[temperature]
+        row = [sum(float(q[c] * approx_key[p][c]) for c in i1) / tau for p in range(s)]
+        s_hat.append(softmax(row if scores is None else list(scores[h])))
+    local = list(range(max(0, s - n_local), s))
+    total_key = [sum(row[p] for row in s_hat) for p in range(s)]
+    others = [p for p in range(s) if p not in local]
+    i2 = local + largest(total_key, top_k - len(local), others)
+    out, _ = attention(query, key, value, i2)
+    if not mean_value:
+        return out
+    mean = sum(value) / s
+    alphas = [sum(row[p] for p in i2) for row in s_hat]
+    return np.array([alpha * y + (1 - alpha) * mean for alpha, y in zip(alphas, out)])
+
+
+def exact_scores(query, key):
+    return [[float(q @ k) / math.sqrt(len(q)) for k in key] for q in query]
+
+
+def flexgen(query, key, value, *, top_k):
+    rows = [softmax(row) for row in exact_scores(query, key)]
+    total = [sum(row[p] for row in rows) for p in range(len(key))]
+    return attention(query, key, value, largest(total, top_k, range(len(key))))[0]
+
+
+def lm_infinite(query, key, value, *, top_k, sinks):
+    s = len(key)
+    return attention(
+        query, key, value, set(range(min(sinks, s))) | set(range(max(0, s - (top_k - sinks)), s))
+    )[0]
+
+
+def local(query, key, value, *, top_k):
+    return lm_infinite(query, key, value, top_k=top_k, sinks=0)
+
+
+def strided(query, key, value, *, top_k):
+    s = len(key)
+    stride = -(-s // top_k)
+    return attention(query, key, value, range(s - 1, -1, -stride))[0]
+
+
+def prefill_weights(query, key):
+    """Group-summed causal attention rows of a dense prefill: rows[i][p]. query (g, n, d), key (n, d)."""
+    rows = []
+    for i in range(len(key)):
+        heads = [softmax(row) for row in exact_scores(query[:, i], key[: i + 1])]
+        rows.append([sum(row[p] for row in heads) for p in range(i + 1)])
+    return rows
+
+
+def h2o(queries, key, value, first, rows, *, top_k, n_local):
+    """All steps of one KV head; rows: prefill_weights of the first `first` positions."""
+    total = {p: sum(row[p] for row in rows if p < len(row)) for p in range(first)}
+    recent = set(range(max(0, first - (n_local - 1)), first))
+    others = [p for p in range(first) if p not in recent]
+    kept = recent | set(largest(total, top_k - len(recent), others))
+    outputs = []
+    for i in range(queries.shape[1]):
+        now = first + i
+        kept.add(now)
+        total[now] = 0.0
+        if len(kept) > top_k:
+            old = [p for p in kept if p <= now - n_local]
+            kept.remove(min(old, key=lambda p: total[p]))
+        out, weights = attention(queries[:, i], key[: now + 1], value[: now + 1], kept)
+        for p in kept:
+            total[p] += sum(w[p] for w in weights)
+        outputs.append(out)
+    return np.stack(outputs, 1)
+
+
+def alisa(queries, key, value, first, rows, *, top_k, n_recent):
+    rows = [dict(enumerate(row)) for row in rows]
+    outputs = []
+    for i in range(queries.shape[1]):
+        now = first + i
+        recent = set(range(max(0, now + 1 - (top_k - top_k // 2)), now + 1))
+        total = [sum(row.get(p, 0.0) for row in rows[-n_recent:]) for p in range(now + 1)]
+        chosen = recent | set(largest(total, top_k // 2, [p for p in range(now + 1) if p not in recent]))
+        out, weights = attention(queries[:, i], key[: now + 1], value[: now + 1], chosen)
+        rows.append({p: sum(w[p] for w in weights) for p in chosen})
+        outputs.append(out)
+    return np.stack(outputs, 1)
+
+
+def chunked(key, bits, chunk):
+    """Symmetric rounding per component and full chunk of positions."""
+    out = np.array(key, dtype=float)
+    top = 2 ** (bits - 1) - 1
+    for start in range(0, len(key) - chunk + 1, chunk):
+        for c in range(len(key[0])):
+            column = [float(key[p][c]) for p in range(start, start + chunk)]
+            step = max(abs(x) for x in column) / top or 1.0
+            for j, x in enumerate(column):
+                out[start + j][c] = round(x / step) * step
+    return out
+
+
+def channel_int(tensor, first, bits):
+    """ALISA's x_q = round(x / step + zero), ranges from the first positions; each value clamped to the codes."""
+    out = np.array(tensor, dtype=float)
+    for c in range(len(tensor[0])):
+        column = [float(row[c]) for row in tensor[:first]]
+        step = (max(column) - min(column)) / (2**bits - 1) or 1.0
+        zero = round(-min(column) / step)
+        for p in range(len(tensor)):
+            code = min(2**bits - 1, max(0, round(float(tensor[p][c]) / step + zero)))
+            out[p][c] = (code - zero) * step
+    return out

@@ -1,0 +1,330 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Each method against its loop oracle, its transfer formula, its text form and its errors."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+import oracles
+import pytest
+import torch
+
+from sparq_ipu import methods
+from sparq_ipu.methods import History, Span, parse_method
+from sparq_ipu.methods.quantise import round_chunks
+
+HEADS, GROUP, DIM, SEQ, STEPS = 2, 3, 8, 150, 12
+FIRST = SEQ - STEPS
+
+
+def make_span(seed: int = 0, layer: int = 0) -> Span:
+    generator = torch.Generator().manual_seed(seed)
+
+    def draw(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=generator)
+
+    query, key, value = draw(HEADS, GROUP, SEQ, DIM) * 2, draw(HEADS, SEQ, DIM), draw(HEADS, SEQ, DIM) + 0.5
+    full = Span(query[:, :, :FIRST], key[:, :FIRST], value[:, :FIRST], layer, DIM**-0.5)
+    weights = torch.softmax(full.scores(), -1).sum(1)
+    history = History(weights.sum(1), weights[:, -32:])
+    return Span(query[:, :, FIRST:], key, value, layer, DIM**-0.5, history), query
+
+
+def by_steps(span: Span, step) -> np.ndarray:
+    """Run a stateless oracle on every KV head and query."""
+    out = np.zeros((HEADS, GROUP, STEPS, DIM))
+    for head in range(HEADS):
+        for i in range(STEPS):
+            seen = FIRST + i + 1
+            arrays = (span.query[head, :, i], span.key[head, :seen], span.value[head, :seen])
+            out[head, :, i] = step(*[array.double().numpy() for array in arrays], head=head)
+    return out
+
+
+def without_head(oracle, **options):
+    return lambda query, key, value, head: oracle(query, key, value, **options)
+
+
+def low_rank(method):
+    def step(query, key, value, head):
+        projection = method.projection(0, HEADS, DIM)[head].double().numpy()
+        scores = (query @ projection) @ (key @ projection).T * DIM / method.rank / math.sqrt(DIM)
+        return oracles.sparq(query, key, value, rank=DIM, top_k=20, n_local=5, scores=scores)
+
+    return step
+
+
+SPARQ = {"rank": 4, "top_k": 20, "n_local": 5}
+STATELESS = {
+    "dense": without_head(oracles.dense),
+    "sparq:r=4,k=20": without_head(oracles.sparq, **SPARQ),
+    "sparq:r=4,k=20,l=0": without_head(oracles.sparq, rank=4, top_k=20, n_local=0),
+    "sparq:r=4,k=20,l=20": without_head(oracles.sparq, rank=4, top_k=20, n_local=20),
+    "sparq:r=8,k=1": without_head(oracles.sparq, rank=8, top_k=1, n_local=0),
+    "sparq:r=4,k=20,mean_from=-1": without_head(oracles.sparq, mean_value=False, **SPARQ),
+    "sparq:r=4,k=20,mean_from=1": without_head(oracles.sparq, mean_value=False, **SPARQ),
+    "sparq:r=4,k=20,tau=sqrt_d": without_head(oracles.sparq, temperature="sqrt_d", **SPARQ),
+    "sparq:r=4,k=20,tau=sqrt_r": without_head(oracles.sparq, temperature="sqrt_r", **SPARQ),
+    "sparq:r=4,k=20,tau=none": without_head(oracles.sparq, temperature="none", **SPARQ),
+    "sparq:r=4,k=20,index_bits=4": lambda q, k, v, head: oracles.sparq(
+        q, k, v, approx_key=oracles.chunked(k, 4, 64), **SPARQ
+    ),
+    "sparq:r=4,k=20,index_bits=8": lambda q, k, v, head: oracles.sparq(
+        q, k, v, approx_key=oracles.chunked(k, 8, 64), **SPARQ
+    ),
+    "oracle:k=20": lambda q, k, v, head: oracles.sparq(q, k, v, scores=oracles.exact_scores(q, k), **SPARQ),
+    "low_rank:r=4,k=20": low_rank(parse_method("low_rank:r=4,k=20")),
+    "flexgen:k=20": without_head(oracles.flexgen, top_k=20),
+    "lm_infinite:k=40": without_head(oracles.lm_infinite, top_k=40, sinks=16),
+    "local:k=20": without_head(oracles.local, top_k=20),
+    "strided:k=20": without_head(oracles.strided, top_k=20),
+}
+STATEFUL = {
+    "h2o:k=20": (oracles.h2o, {"top_k": 20, "n_local": 5}),
+    "h2o:k=20,l=1": (oracles.h2o, {"top_k": 20, "n_local": 1}),
+    "alisa:k=20": (oracles.alisa, {"top_k": 20, "n_recent": 32}),
+    "alisa:k=21,n_recent=4": (oracles.alisa, {"top_k": 21, "n_recent": 4}),
+}
+
+
+def stateful(oracle, span, query, **options) -> np.ndarray:
+    out = []
+    for head in range(HEADS):
+        q, k, v = (array[head].double().numpy() for array in (query, span.key, span.value))
+        rows = oracles.prefill_weights(q[:, :FIRST], k[:FIRST])
+        out.append(oracle(q[:, FIRST:], k, v, FIRST, rows, **options))
+    return np.stack(out)
+
+
+@pytest.mark.parametrize("text", STATELESS)
+def test_stateless_method_agrees_with_its_oracle(text):
+    span, _ = make_span()
+    expected = by_steps(span, STATELESS[text])
+    np.testing.assert_allclose(parse_method(text).attend(span).numpy(), expected, atol=2e-5)
+
+
+@pytest.mark.parametrize("text", STATEFUL)
+def test_stateful_method_agrees_with_its_oracle(text):
+    span, query = make_span()
+    oracle, options = STATEFUL[text]
+    expected = stateful(oracle, span, query, **options)
+    np.testing.assert_allclose(parse_method(text).attend(span).numpy(), expected, atol=2e-5)
+
+
+def test_oracles_of_different_methods_disagree():
+    """Negative control: the tolerance above tells every pair of methods apart (but those that are the same thing in layer 0)."""
+    span, query = make_span()
+    outputs = {text: by_steps(span, step) for text, step in STATELESS.items()}
+    outputs.update({text: stateful(oracle, span, query, **o) for text, (oracle, o) in STATEFUL.items()})
+    same = {frozenset(("sparq:r=4,k=20,mean_from=-1", "sparq:r=4,k=20,mean_from=1"))}
+    for a in outputs:
+        for b in outputs:
+            if a < b and frozenset((a, b)) not in same:
+                assert np.abs(outputs[a] - outputs[b]).max() > 1e-3, (a, b)
+
+
+def test_mean_value_from_acts_by_layer():
+    on, off = parse_method("sparq:r=4,k=20"), parse_method("sparq:r=4,k=20,mean_from=-1")
+    late = parse_method("sparq:r=4,k=20,mean_from=2")
+    for layer, equal in ((0, off), (1, off), (2, on), (3, on)):
+        span, _ = make_span(layer=layer)
+        torch.testing.assert_close(late.attend(span), equal.attend(span), rtol=0, atol=0)
+    assert not torch.allclose(on.attend(span), off.attend(span), atol=1e-3)
+
+
+def test_dense_layers_run_dense():
+    method = parse_method("sparq:r=4,k=20,dense_layers=2")
+    for layer, equal in ((1, "dense"), (2, "sparq:r=4,k=20")):
+        span, _ = make_span(layer=layer)
+        torch.testing.assert_close(method.attend(span), parse_method(equal).attend(span), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("text", ["dense", "sparq:r=4,k=20", "alisa:k=20"])
+@pytest.mark.parametrize("bits", [4, 8])
+def test_kv_bits_round_the_cache_by_channel(text, bits):
+    span, _ = make_span()
+    rounded = {
+        name: torch.tensor(
+            np.stack([oracles.channel_int(t[h].numpy(), FIRST, bits) for h in range(HEADS)])
+        ).float()
+        for name, t in (("key", span.key), ("value", span.value))
+    }
+    expected = parse_method(text).attend(dataclasses.replace(span, history=_copy(span.history), **rounded))
+    actual = dataclasses.replace(parse_method(text), kv_bits=bits).attend(
+        dataclasses.replace(span, history=_copy(span.history))
+    )
+    torch.testing.assert_close(actual, expected, rtol=0, atol=2e-5)
+    assert not torch.allclose(actual, parse_method(text).attend(span), atol=1e-3)
+
+
+def _copy(history: History) -> History:
+    return History(history.weight_sum, history.recent_weights)
+
+
+@pytest.mark.parametrize("text", [*STATELESS, *STATEFUL, "sparq:r=4,k=20,kv_bits=8"])
+def test_one_query_at_a_time_equals_all_at_once(text):
+    """The state carried from call to call is complete, and no query sees the future."""
+    span, _ = make_span()
+    together = parse_method(text).attend(dataclasses.replace(span, history=_copy(span.history)))
+    history = _copy(span.history)
+    for i in range(STEPS):
+        seen = FIRST + i + 1
+        one = Span(
+            span.query[:, :, i : i + 1], span.key[:, :seen], span.value[:, :seen], 0, span.scale, history
+        )
+        torch.testing.assert_close(
+            parse_method(text).attend(one)[:, :, 0], together[:, :, i], rtol=0, atol=2e-5
+        )
+
+
+@pytest.mark.parametrize(
+    "text", ["sparq:r=4", "sparq:r=8,k=20,tau=sqrt_r", "flexgen", "oracle", "h2o", "alisa", "local"]
+)
+def test_top_k_beyond_the_length_is_dense_attention(text):
+    span, _ = make_span()
+    method = dataclasses.replace(parse_method(text), top_k=4 * SEQ)
+    torch.testing.assert_close(method.attend(span), parse_method("dense").attend(span), rtol=0, atol=1e-5)
+
+
+def test_zero_query_is_defined():
+    span, _ = make_span()
+    span = dataclasses.replace(span, query=torch.zeros_like(span.query))
+    for text in STATELESS:
+        assert torch.isfinite(parse_method(text).attend(span)).all(), text
+
+
+def test_group_of_heads_shares_one_selection():
+    span, _ = make_span()
+    selected, _ = parse_method("sparq:r=4,k=20").select(span)
+    assert selected.shape == (HEADS, STEPS, SEQ)
+    assert (selected.sum(-1) == 20).all()
+
+
+def test_round_chunks_leaves_the_unfilled_chunk():
+    key = torch.randn(2, 100, 4, generator=torch.Generator().manual_seed(1))
+    rounded = round_chunks(key, 4, 64)
+    assert torch.equal(rounded[:, 64:], key[:, 64:])
+    np.testing.assert_allclose(rounded[0].numpy(), oracles.chunked(key[0].numpy(), 4, 64), atol=1e-6)
+    assert not torch.allclose(rounded[:, :64], key[:, :64], atol=1e-2)
+
+
+S, D = 4096, 64
+
+
+@pytest.mark.parametrize(
+    ("text", "elements"),
+    [
+        ("dense", 2 * S * D + 2 * D),
+        ("sparq:r=32,k=128", S * 32 + 2 * 128 * D + 4 * D),
+        ("sparq:r=32,k=128,mean_from=-1", S * 32 + 2 * 128 * D + 2 * D),
+        ("sparq:r=16,k=64,l=3", S * 16 + 2 * 64 * D + 4 * D),
+        ("sparq:r=32,k=128,index_bits=8", S * 16 + S // 64 * 32 + 2 * 128 * D + 4 * D),
+        ("sparq:r=32,k=128,index_bits=4", S * 8 + S // 64 * 32 + 2 * 128 * D + 4 * D),
+        ("sparq:r=32,k=128,kv_bits=8", S * 16 + 128 * D + D + 2 * D),
+        ("sparq:r=32,k=128,index_bits=4,kv_bits=8", S * 8 + S // 64 * 32 + 128 * D + D + 2 * D),
+        ("oracle:k=128", 2 * 128 * D + 4 * D),
+        ("low_rank:r=16,k=128", S * 16 + 2 * 128 * D + 4 * D),
+        ("flexgen:k=128", S * D + 128 * D + 2 * D),
+        ("h2o:k=128", 2 * 128 * D + 2 * D + 2 * S),
+        ("alisa:k=128", 2 * 128 * D + 2 * D + 2 * S),
+        ("alisa:k=128,kv_bits=8", 128 * D + D + 2 * S),
+        ("lm_infinite:k=128", 2 * 128 * D + 2 * D),
+        ("local:k=128", 2 * 128 * D + 2 * D),
+        ("strided:k=128", 2 * 128 * D + 2 * D),
+        ("dense:kv_bits=8", S * D + D),
+    ],
+)
+def test_transfer_formula(text, elements):
+    assert parse_method(text).transfer(S, D) == elements
+    assert parse_method(text).compression(S, D) == (2 * S * D + 2 * D) / elements
+
+
+def test_transfer_of_the_usual_example():
+    """S=16384, d=128, r=32, k=128, about 7.5 times less than dense."""
+    assert parse_method("sparq:r=32,k=128").compression(16384, 128) == 4194560 / 557568
+
+
+def test_transfer_averages_dense_layers():
+    expected = 0.2 * (2 * S * D + 2 * D) + 0.8 * parse_method("sparq").transfer(S, D)
+    assert parse_method("sparq:dense_layers=2").transfer(S, D, n_layers=10) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("text", ["h2o", "lm_infinite", "alisa", "local", "strided", "alisa:kv_bits=8"])
+def test_matched_is_the_largest_that_fits(text):
+    reference = parse_method("sparq:r=16,k=128")
+    method = parse_method(text).matched(reference, S, D)
+    larger = dataclasses.replace(method, top_k=method.top_k + 1)
+    assert method.transfer(S, D) <= reference.transfer(S, D) < larger.transfer(S, D)
+    assert dataclasses.replace(method, top_k=parse_method(text).top_k) == parse_method(text)
+
+
+@pytest.mark.parametrize(
+    "text", [*STATELESS, *STATEFUL, "sparq:r=16,k=64,tau=none,dense_layers=2,kv_bits=8", "h2o"]
+)
+def test_text_form_round_trips(text):
+    method = parse_method(text)
+    assert parse_method(str(method)) == method
+
+
+def test_describe_methods_names_every_parameter():
+    text = methods.describe_methods()
+    for name, cls in methods.METHODS.items():
+        line = next(line for line in text.splitlines() if line.startswith(name + ":"))
+        assert all(f"{field.metadata['short']}=" in line for field in dataclasses.fields(cls))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("sparq:r=0", "sparq: rank must be an integer >= 1, got 0"),
+        ("sparq:k=0", "sparq: top_k must be an integer >= 1, got 0"),
+        ("sparq:k=8,l=9", r"sparq: n_local must be an integer in \[-1, 8\], got 9"),
+        ("sparq:mean_from=-2", "sparq: mean_value_from must be an integer >= -1, got -2"),
+        ("sparq:tau=hot", "sparq: temperature must be one of sparq, sqrt_d, sqrt_r, none, got 'hot'"),
+        ("sparq:index_bits=5", "sparq: index_bits must be 4, 8 or 16, got 5"),
+        ("dense:kv_bits=5", "dense: kv_bits must be 4, 8 or 16, got 5"),
+        ("dense:dense_layers=-1", "dense: dense_layers must be an integer >= 0, got -1"),
+        ("flexgen:k=0", "flexgen: top_k must be an integer >= 1, got 0"),
+        ("local:k=0", "local: top_k must be an integer >= 1, got 0"),
+        ("lm_infinite:sinks=-1", "lm_infinite: sinks must be an integer >= 0, got -1"),
+        ("lm_infinite:k=16", "lm_infinite: top_k must be an integer >= 17, got 16"),
+        ("h2o:k=1", "h2o: top_k must be an integer >= 2, got 1"),
+        ("h2o:k=8,l=8", r"h2o: n_local must be an integer in \[-1, 7\], got 8"),
+        ("alisa:n_recent=0", "alisa: n_recent must be an integer >= 1, got 0"),
+        ("quest", "parse_method: name must be one of dense, .*, got 'quest'"),
+        ("sparq:q=1", "parse_method: parameter of sparq must be one of .*, got 'q=1'"),
+        ("sparq:r", "parse_method: parameter of sparq must be one of .*, got 'r'"),
+        ("sparq:r=x", "parse_method: r must be of type int, got 'x'"),
+    ],
+)
+def test_errors_of_parameters(text, message):
+    with pytest.raises(ValueError, match="^" + message + "$"):
+        parse_method(text)
+
+
+def test_errors_of_inputs():
+    span, _ = make_span()
+    with pytest.raises(ValueError, match=r"^sparq: rank must be an integer in \[1, 8\], got 9$"):
+        parse_method("sparq:r=9").attend(span)
+    with pytest.raises(ValueError, match=r"^low_rank: rank must be an integer in \[1, 8\], got 9$"):
+        parse_method("low_rank:r=9").attend(span)
+    bare = dataclasses.replace(span, history=History())
+    with pytest.raises(
+        ValueError, match="^h2o: history.weight_sum must be recorded by the prefill, got None$"
+    ):
+        parse_method("h2o").attend(bare)
+    with pytest.raises(
+        ValueError, match="^alisa: history.recent_weights must be recorded by the prefill, got None$"
+    ):
+        parse_method("alisa").attend(bare)
+    with pytest.raises(ValueError, match="^dense: top_k must be a parameter of a matched method, got None$"):
+        parse_method("dense").matched(parse_method("sparq"), S, D)
+    with pytest.raises(ValueError, match="^h2o: transfer must fit the .* elements of local:k=1, got None$"):
+        parse_method("h2o").matched(parse_method("local:k=1"), S, D)
+    empty = Span(span.query, span.key[:, FIRST:], span.value[:, FIRST:], 0, span.scale)
+    with pytest.raises(
+        ValueError, match="^quantise: n_positions must be at least 1 before the first decode step, got 0$"
+    ):
+        parse_method("dense:kv_bits=8").attend(empty)
