@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "Graph.hpp"
+
+namespace poplar {
+
+/// Which floating-point events stop the program, and how halves round and overflow.
+struct FloatingPointBehaviour {
+  bool inv = true;
+  bool div0 = true;
+  bool oflo = true;
+  bool esr = false;
+  bool nanoo = true;
+  FloatingPointBehaviour() = default;
+  FloatingPointBehaviour(bool inv, bool div0, bool oflo, bool esr, bool nanoo)
+      : inv(inv), div0(div0), oflo(oflo), esr(esr), nanoo(nanoo) {}
+};
+
+/// Here only the IPU's default is available: no exceptions, round to nearest even, saturate. Any other
+/// behaviour throws poplar_error.
+void setFloatingPointBehaviour(poplar::Graph &graph, poplar::program::Sequence &prog,
+                               const FloatingPointBehaviour &behaviour,
+                               const DebugContext &debugContext = {});
+void setStochasticRounding(poplar::Graph &graph, poplar::program::Sequence &prog, bool enable,
+                           const DebugContext &debugContext = {});
+
+} // namespace poplar

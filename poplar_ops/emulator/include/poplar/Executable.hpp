@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <iosfwd>
+#include <memory>
+#include <string>
+
+#include "OptionFlags.hpp"
+#include "StringRef.hpp"
+
+namespace poplar {
+
+namespace core {
+struct ExecutableImpl;
+struct Access;
+} // namespace core
+
+/// A compiled graph with its programs. Move-only.
+class Executable {
+public:
+  Executable(Executable &&) noexcept;
+  Executable &operator=(Executable &&) noexcept;
+  Executable(const Executable &) = delete;
+  Executable &operator=(const Executable &) = delete;
+  ~Executable();
+  /// Throws runtime_error: executables of models cannot be serialised.
+  void serialize(std::ostream &out) const;
+  static Executable deserialize(std::istream &in, bool checkPackageHash = true);
+
+private:
+  friend struct core::Access;
+  Executable();
+  std::shared_ptr<core::ExecutableImpl> impl;
+};
+
+} // namespace poplar

@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <sstream>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "ArrayRef.hpp"
+#include "CodeletFileType.hpp"
+#include "DataStream.hpp"
+#include "DebugContext.hpp"
+#include "Device.hpp"
+#include "GraphElements.hpp"
+#include "Interval.hpp"
+#include "OptionFlags.hpp"
+#include "PerfEstimateFunc.hpp"
+#include "Program.hpp"
+#include "ReplicatedStreamMode.hpp"
+#include "Target.hpp"
+#include "Tensor.hpp"
+#include "TensorCloneMethod.hpp"
+#include "Type.hpp"
+#include "TypeTraits.hpp"
+#include "VariableMappingMethod.hpp"
+#include "VertexIntrospector.hpp"
+#include "exceptions.hpp"
+#include "replication_factor.hpp"
+
+namespace poplar {
+
+namespace core {
+struct GraphImpl;
+struct Access;
+} // namespace core
+
+std::string versionString();
+std::string packageHash();
+
+/// Variables, vertices and their wiring. Move-only.
+class Graph {
+public:
+  using TileToTensorMapping = std::vector<std::vector<Interval>>;
+
+  /// A field's name and what to connect to it.
+  class ConnectionDesc {
+  public:
+    ConnectionDesc(StringRef field, Tensor t) : field(field), tensors({t}), isArray(false) {}
+    ConnectionDesc(StringRef field, ArrayRef<Tensor> ts)
+        : field(field), tensors(ts.begin(), ts.end()), isArray(true) {}
+
+  private:
+    friend class Graph;
+    std::string field;
+    std::vector<Tensor> tensors;
+    bool isArray;
+  };
+
+  Graph();
+  Graph(const Target &target, replication_factor r = replication_factor(1));
+  Graph(const Device &device, replication_factor r = replication_factor(1));
+  Graph(Graph &&) noexcept;
+  Graph &operator=(Graph &&) noexcept;
+  Graph(const Graph &) = delete;
+  Graph &operator=(const Graph &) = delete;
+  ~Graph();
+
+  const Target &getTarget() const;
+
+  /// Loads codelets from a source file or a .gp object. Returns false if the file was added before.
+  bool addCodelets(StringRef src, CodeletFileType type = CodeletFileType::Auto, StringRef compileFlags = "",
+                   StringRef targetName = "");
+  bool addCodelets(StringRef src, CodeletFileType type, StringRef compileFlags, std::ostream &compileOutput,
+                   StringRef targetName = "");
+  bool addCodelets(ArrayRef<std::string> xs, StringRef compileFlags = "", StringRef targetName = "");
+  void addCodelets(std::stringstream &stream, StringRef compileFlags = "",
+                   CodeletFileType type = CodeletFileType::CppSource, StringRef targetName = "");
+  bool hasCodelet(StringRef codeletName);
+
+  VertexRef addVertex(ComputeSet cs, StringRef vertexType);
+  VertexRef addVertex(ComputeSet cs, StringRef vertexType, ArrayRef<ConnectionDesc> connections);
+  ComputeSet addComputeSet(const DebugContext &debugContext = {});
+
+  Tensor addVariable(const Type &type, ArrayRef<std::size_t> shape, const DebugContext &debugContext = {});
+  Tensor addVariable(const Type &type, ArrayRef<std::size_t> shape, VariableMappingMethod mappingMethod,
+                     const DebugContext &debugContext = {});
+
+  template <typename T>
+  Tensor addConstant(const Type &type, ArrayRef<std::size_t> shape, ArrayRef<T> values,
+                     const DebugContext &debugContext = {"<const>"}) {
+    checkConstantSize(shape, values.size());
+    return addConstant(type, shape, static_cast<const void *>(values.data()), TypeTraits::make<T>(), false,
+                       debugContext);
+  }
+  template <typename T>
+  Tensor addConstant(const Type &type, ArrayRef<std::size_t> shape, const T *values,
+                     const DebugContext &debugContext = {"<const>"}) {
+    return addConstant(type, shape, static_cast<const void *>(values), TypeTraits::make<T>(), false,
+                       debugContext);
+  }
+  /// Every element is `val`.
+  template <typename T>
+  Tensor addConstant(const Type &type, ArrayRef<std::size_t> shape, T val,
+                     const DebugContext &debugContext = {"<const>"},
+                     typename std::enable_if<TypeTraits::isSimpleType<T>()>::type * = nullptr) {
+    return addConstant(type, shape, static_cast<const void *>(&val), TypeTraits::make<T>(), true,
+                       debugContext);
+  }
+  Tensor addConstant(const Type &type, ArrayRef<std::size_t> shape, const void *values,
+                     const TypeTraits &traits, bool broadcast,
+                     const DebugContext &debugContext = {"<const>"});
+  Tensor addConstantHalf(const Type &type, ArrayRef<std::size_t> shape, uint16_t val,
+                         const DebugContext &debugContext = {"<const>"});
+  Tensor addConstantHalf(const Type &type, ArrayRef<std::size_t> shape, const uint16_t *val,
+                         const DebugContext &debugContext = {"<const>"});
+
+  Tensor clone(const Type &type, const Tensor &t, const DebugContext &debugContext = {},
+               TensorCloneMethod method = TensorCloneMethod::PRESERVE_ORDER_UNLESS_ALIASES);
+  Tensor clone(const Tensor &t, const DebugContext &debugContext = {},
+               TensorCloneMethod method = TensorCloneMethod::PRESERVE_ORDER_UNLESS_ALIASES);
+  Tensor cloneN(const Type &type, const Tensor &t, std::size_t N, const DebugContext &debugContext = {},
+                TensorCloneMethod method = TensorCloneMethod::PRESERVE_ORDER_UNLESS_ALIASES,
+                TensorCloneDuplicationMethod duplicationMethod =
+                    TensorCloneDuplicationMethod::DUPLICATE_BY_OUTER_DIMENSION);
+  Tensor cloneN(const Tensor &t, std::size_t N, const DebugContext &debugContext = {},
+                TensorCloneMethod method = TensorCloneMethod::PRESERVE_ORDER_UNLESS_ALIASES,
+                TensorCloneDuplicationMethod duplicationMethod =
+                    TensorCloneDuplicationMethod::DUPLICATE_BY_OUTER_DIMENSION);
+
+  void connect(FieldRef field, const Tensor &tensor);
+  /// Connects a constant that lives on the vertex's tile.
+  template <typename T>
+  void connect(FieldRef field, T v,
+               typename std::enable_if<TypeTraits::isSimpleType<T>()>::type * = nullptr) {
+    connectConstant(field, static_cast<const void *>(&v), TypeTraits::make<T>());
+  }
+  void connect(FieldRef field, ArrayRef<Tensor> tensors);
+
+  void setPerfEstimate(const VertexRef &v, std::uint64_t cycles, std::uint64_t flops = 0);
+  void setPerfEstimate(const VertexRef &v, const VertexPerfEstimate &estimate);
+  VertexPerfEstimate getPerfEstimate(const VertexRef &v) const;
+  void registerPerfEstimator(StringRef vertexTypeName, PerfEstimateFunc f);
+  unsigned getNumVertices() const;
+
+  void setFieldSize(FieldRef field, std::size_t size);
+  std::size_t getFieldSize(FieldRef field) const;
+  std::size_t getMaxFieldDim(StringRef vertexName, StringRef fieldName, unsigned dimIndex) const;
+  double getMaxVertexFieldValue(StringRef vertexName, StringRef fieldName) const;
+
+  template <typename T>
+  void setInitialValue(FieldRef field, T val,
+                       typename std::enable_if<TypeTraits::isSimpleType<T>()>::type * = nullptr) {
+    setFieldInitialValue(field, static_cast<const void *>(&val), 1, TypeTraits::make<T>(), false);
+  }
+  template <typename T> void setInitialValue(FieldRef field, ArrayRef<T> vals) {
+    setFieldInitialValue(field, static_cast<const void *>(vals.data()), vals.size(), TypeTraits::make<T>(),
+                         true);
+  }
+  void setInitialValueHalf(FieldRef field, uint16_t val);
+  void setInitialValueHalf(FieldRef field, ArrayRef<uint16_t> vals);
+  template <typename T>
+  void setInitialValue(const Tensor &t, T val,
+                       typename std::enable_if<TypeTraits::isSimpleType<T>()>::type * = nullptr) {
+    setTensorInitialValue(t, static_cast<const void *>(&val), 1, TypeTraits::make<T>(), true);
+  }
+  template <typename T> void setInitialValue(const Tensor &t, ArrayRef<T> values) {
+    setTensorInitialValue(t, static_cast<const void *>(values.data()), values.size(), TypeTraits::make<T>(),
+                          false);
+  }
+  void setInitialValueHalf(const Tensor &t, uint16_t val);
+  void setInitialValueHalf(const Tensor &t, ArrayRef<uint16_t> values);
+
+  void createHostWrite(StringRef handle, const Tensor &t, bool rearrangeOnHost = false);
+  void createHostRead(StringRef handle, const Tensor &t, bool rearrangeOnHost = false);
+  DataStream addHostToDeviceFIFO(StringRef handle, const Type &elementType, std::size_t numElements,
+                                 ReplicatedStreamMode replicatedMode = ReplicatedStreamMode::REPLICATE,
+                                 const OptionFlags &options = {});
+  DataStream addDeviceToHostFIFO(StringRef handle, const Type &elementType, std::size_t numElements,
+                                 const OptionFlags &options = {});
+  /// `repeats` rows of `numElements` elements each.
+  RemoteBuffer addRemoteBuffer(StringRef handle, const Type &elementType, std::size_t numElements,
+                               std::size_t repeats = 1, bool rearrangeOnHost = false,
+                               bool optimiseMemory = false);
+
+  void setTileMapping(VertexRef v, unsigned tileNum);
+  void setTileMapping(const Tensor &t, unsigned tileNum);
+  void setTileMapping(const Tensor &t, const TileToTensorMapping &mapping);
+  /// Intervals of the flattened view per tile. Throws invalid_tile_mapping for unmapped elements if
+  /// `requireComplete`.
+  TileToTensorMapping getTileMapping(const Tensor &t, bool requireComplete = true,
+                                     bool allowExternal = false) const;
+  TileToTensorMapping getTileMapping(const Tensor &t, bool *isComplete, bool allowExternal = false) const;
+  TileToTensorMapping getVariableTileMapping(const Tensor &t) const;
+  Tensor getVariable(VariableRef v) const;
+  bool isConstant(VariableRef v) const;
+  /// The given parts of the flattened view, sorted by address and merged, as lists of intervals that are
+  /// contiguous in memory.
+  std::vector<std::vector<Interval>>
+  getSortedContiguousRegions(const Tensor &t, ArrayRef<Interval> regions, bool removeAliasedIntervals = false,
+                             std::vector<std::size_t> *aliases = nullptr) const;
+  void reorderToSimplify(Tensor *t, ArrayRef<Tensor *> ts, bool requireSimilarMapping = true) const;
+
+  Graph createVirtualGraph(unsigned numTilesPerIPU);
+  Graph createVirtualGraph(unsigned lowerTile, unsigned upperTile);
+  Graph createVirtualGraph(const std::vector<unsigned> &perIpuTiles);
+  Graph getTopLevelGraph();
+  unsigned getReplicationFactor() const;
+  Tensor addReplicationIndexConstant(const DebugContext &debugContext = {});
+  unsigned convertTileToTopLevelGraphTile(unsigned tile) const;
+  unsigned convertVirtualTileToPhysicalTile(unsigned virtualTileId) const;
+
+  Function addFunction(const program::Program &program);
+
+private:
+  friend struct core::Access;
+  void checkConstantSize(ArrayRef<std::size_t> shape, std::size_t numValues) const;
+  void connectConstant(FieldRef field, const void *value, const TypeTraits &traits);
+  void setFieldInitialValue(FieldRef field, const void *values, std::size_t n, const TypeTraits &traits,
+                            bool isArray);
+  void setTensorInitialValue(const Tensor &t, const void *values, std::size_t n, const TypeTraits &traits,
+                             bool broadcast);
+  unsigned toPhysicalTile(unsigned tile, const char *what) const;
+
+  std::shared_ptr<core::GraphImpl> impl;
+  std::vector<unsigned> tiles; // of a virtual graph: physical tile of each of its tiles
+  Target target;
+};
+
+} // namespace poplar

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+// `half`: IEEE binary16, as an IPU converts it by default (round to nearest even, overflow saturates).
+
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <type_traits>
+
+namespace poplar {
+namespace half_bits {
+
+inline std::uint32_t asBits(float f) {
+  std::uint32_t u;
+  std::memcpy(&u, &f, 4);
+  return u;
+}
+inline float asFloat(std::uint32_t u) {
+  float f;
+  std::memcpy(&f, &u, 4);
+  return f;
+}
+
+/// Exact, denormals included; NaNs keep their payload. No branches, so that loops over it vectorise.
+inline float toFloat(std::uint16_t h) {
+  const std::uint32_t sign = (h & 0x8000u) << 16;
+  const std::uint32_t shifted = (h & 0x7fffu) << 13;
+  const std::uint32_t exponent = shifted & 0x0f800000u;
+  // Exponent 31 (inf, NaN) becomes 255, every other moves up by 127 - 15.
+  const std::uint32_t normal = shifted + (exponent == 0x0f800000u ? 224u << 23 : 112u << 23);
+  // A half denormal is m * 2^-24: place m below the mantissa of 2^-14 and subtract that 2^-14.
+  const std::uint32_t denormal = asBits(asFloat(shifted + (113u << 23)) - asFloat(113u << 23));
+  return asFloat(sign | (exponent == 0 ? denormal : normal));
+}
+
+/// Round to nearest even; beyond 65504 (infinity too) saturates to 65504; NaN gives the quiet NaN 0x7e00.
+inline std::uint16_t fromFloat(float f) {
+  const std::uint32_t bits = asBits(f);
+  const std::uint32_t sign = (bits >> 16) & 0x8000u;
+  const std::uint32_t magnitude = bits & 0x7fffffffu;
+  const std::uint32_t clamped = magnitude < 0x477fe000u ? magnitude : 0x477fe000u;
+  const std::uint32_t normal = (clamped - (112u << 23) + 0xfffu + ((clamped >> 13) & 1u)) >> 13;
+  // Adding 0.5 puts the unit of a half denormal (2^-24) at the last bit of the sum: the hardware rounds.
+  const std::uint32_t denormal = asBits(asFloat(clamped) + 0.5f) - 0x3f000000u;
+  const std::uint32_t finite = clamped < (113u << 23) ? denormal : normal;
+  return static_cast<std::uint16_t>(sign | (magnitude > 0x7f800000u ? 0x7e00u : finite));
+}
+
+} // namespace half_bits
+} // namespace poplar
+
+/// Storage type: arithmetic converts to float, as `__fp16` does on the IPU.
+class half {
+public:
+  half() = default;
+  half(float f) : bits_(poplar::half_bits::fromFloat(f)) {}
+  template <class T, typename = typename std::enable_if<std::is_arithmetic<T>::value>::type>
+  half(T v) : half(static_cast<float>(v)) {}
+  operator float() const { return poplar::half_bits::toFloat(bits_); }
+
+  half &operator+=(float f) { return *this = half(static_cast<float>(*this) + f); }
+  half &operator-=(float f) { return *this = half(static_cast<float>(*this) - f); }
+  half &operator*=(float f) { return *this = half(static_cast<float>(*this) * f); }
+  half &operator/=(float f) { return *this = half(static_cast<float>(*this) / f); }
+
+  std::uint16_t bits() const { return bits_; }
+  static half fromBits(std::uint16_t b) {
+    half h;
+    h.bits_ = b;
+    return h;
+  }
+
+private:
+  std::uint16_t bits_;
+};
+
+static_assert(sizeof(half) == 2 && std::is_trivially_copyable<half>::value, "half must be 16 plain bits");
+
+namespace std {
+template <> struct numeric_limits<half> {
+  static constexpr bool is_specialized = true;
+  static constexpr bool is_signed = true;
+  static constexpr bool is_integer = false;
+  static constexpr bool is_exact = false;
+  static constexpr bool has_infinity = true;
+  static constexpr bool has_quiet_NaN = true;
+  static constexpr int digits = 11;
+  static half min() { return half::fromBits(0x0400); }
+  static half max() { return half::fromBits(0x7bff); }
+  static half lowest() { return half::fromBits(0xfbff); }
+  static half epsilon() { return half::fromBits(0x1400); }
+  static half denorm_min() { return half::fromBits(0x0001); }
+  static half infinity() { return half::fromBits(0x7c00); }
+  static half quiet_NaN() { return half::fromBits(0x7e00); }
+};
+} // namespace std

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+namespace poplar {
+
+/// How PrintTensor writes a tensor.
+class PrintTensorFmt {
+public:
+  enum class FloatFormat { Auto, Fixed, Scientific, None };
+  PrintTensorFmt(unsigned summariseThreshold = 1000, unsigned edgeItems = 3, unsigned maxLineWidth = 75,
+                 unsigned digits = 4, FloatFormat floatFormat = FloatFormat::Auto, char separator = ',',
+                 char openBracket = '[', char closeBracket = ']')
+      : summariseThreshold(summariseThreshold), edgeItems(edgeItems), maxLineWidth(maxLineWidth),
+        digits(digits), floatFormat(floatFormat), separator(separator), openBracket(openBracket),
+        closeBracket(closeBracket) {}
+  PrintTensorFmt(const PrintTensorFmt &) = default;
+  PrintTensorFmt &operator=(const PrintTensorFmt &) = default;
+  /// Everything, with as many digits as are needed.
+  static PrintTensorFmt disableFormatting() { return {~0u, 3, ~0u, 9, FloatFormat::None}; }
+
+  unsigned summariseThreshold;
+  unsigned edgeItems;
+  unsigned maxLineWidth;
+  unsigned digits;
+  FloatFormat floatFormat;
+  char separator;
+  char openBracket;
+  char closeBracket;
+};
+
+} // namespace poplar

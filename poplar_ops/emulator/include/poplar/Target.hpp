@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "OptionFlags.hpp"
+#include "StringRef.hpp"
+#include "TargetType.hpp"
+#include "Type.hpp"
+
+namespace poplar {
+
+namespace core {
+struct TargetInfo;
+struct Access;
+} // namespace core
+
+/// The machine a graph is built for.
+class Target {
+public:
+  Target();
+  Target(const Target &) = default;
+  Target &operator=(const Target &) = default;
+
+  std::size_t hash() const;
+  TargetType getTargetType() const;
+  StringRef getTargetSystemString() const;
+  StringRef getTargetArchString() const;
+  unsigned getNumIPUs() const;
+  unsigned getTilesPerIPU() const;
+  unsigned getNumTiles() const;
+  unsigned getNumWorkerContexts() const;
+  unsigned getBytesPerTile() const;
+  std::uint64_t getMemoryBytes() const;
+  unsigned getExchangeBytesPerCycle() const;
+  unsigned getMemcpyBytesPerCycle() const;
+  unsigned getMinIPUSyncDelay() const;
+  unsigned getMaxIPUSyncDelay() const;
+  unsigned getGlobalSyncCycles() const;
+  unsigned getDataPathWidth() const;
+  unsigned getFloatVectorWidth() const;
+  unsigned getHalfVectorWidth() const;
+  unsigned getQuarterVectorWidth() const;
+  unsigned getVectorWidth(const poplar::Type &type) const;
+  std::size_t getTypeSize(const Type &type) const;
+  unsigned getAtomicStoreGranularity() const;
+  unsigned getRptCountMax() const;
+  unsigned getNumStrideBits() const;
+  bool supportsExchangeBusSharing() const;
+  unsigned getTilesPerSharedExchangeBus() const;
+  double getTileClockFrequency() const;
+  Target createVirtualTarget(unsigned numIPUs, unsigned tilesPerIPU) const;
+
+  static Target createCPUTarget(bool accurateHalf = false, unsigned numIPUs = 1);
+  static Target createIPUTarget(StringRef systemType, const OptionFlags &opts = {});
+  static Target createIPUTarget(unsigned numIPUs, StringRef systemType, const OptionFlags &opts = {});
+  static Target createIPUTarget(unsigned numIPUs, unsigned tilesPerIPU, StringRef systemType,
+                                const OptionFlags &opts = {});
+
+  friend bool operator==(const Target &a, const Target &b) { return a.hash() == b.hash(); }
+  friend bool operator!=(const Target &a, const Target &b) { return !(a == b); }
+
+private:
+  friend struct core::Access;
+  std::shared_ptr<const core::TargetInfo> info;
+};
+
+/// Conversions between host numbers and the 16-bit words of device halves.
+void copyDeviceHalfToFloat(const Target &target, const void *src, float *dst, std::size_t numElements);
+void copyFloatToDeviceHalf(const Target &target, const float *src, void *dst, std::size_t numElements);
+void copyDeviceHalfToDouble(const Target &target, const void *src, double *dst, std::size_t numElements);
+void copyDoubleToDeviceHalf(const Target &target, const double *src, void *dst, std::size_t numElements);
+
+} // namespace poplar

@@ -1,0 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+// float2, half4 and their like are types of the IPU's compiler; in code for the host a codelet brings its own.
+#include "HalfFloat.hpp"

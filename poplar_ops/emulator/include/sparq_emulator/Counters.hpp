@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a run did, in counts: bytes, packets, cycles, syncs and tile memory. Only the emulator has this header.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace poplar {
+class Engine;
+}
+
+namespace sparq {
+namespace emulator {
+
+enum class StepKind { Compute, Copy, RemoteRead, RemoteWrite, StreamIn, StreamOut, Sync };
+const char *toString(StepKind kind);
+
+/// Bytes moved between tiles in one execution of a step. Elements whose source and destination tile are one are
+/// free; a broadcast counts once at its sender and once at every receiving tile.
+struct ExchangeCount {
+  std::uint64_t bytesIn = 0;     // over all tiles
+  std::uint64_t bytesOut = 0;    // over all tiles
+  std::uint64_t maxBytesIn = 0;  // of the busiest receiver
+  std::uint64_t maxBytesOut = 0; // of the busiest sender
+  std::uint64_t maxBytes = 0;    // largest max(in, out) of a tile
+};
+
+/// One step of a program (one Execute or Copy in the source), its cost each time it runs, and how often it ran.
+struct StepCount {
+  std::string name; // debug path of the step, or of its compute set, or of the enclosing sequence
+  StepKind kind = StepKind::Compute;
+  std::uint64_t executions = 0;
+
+  // Compute: the busiest tile. A Vertex takes a worker: its estimate is in issue slots of one worker, which has
+  // every sixth tile cycle; vertices go in order to the least loaded of the tile's workers. The estimate of a
+  // MultiVertex or SupervisorVertex is in tile cycles, and they run one after another.
+  std::uint64_t tileCycles = 0;
+  std::uint64_t flops = 0; // over all tiles
+  unsigned vertices = 0;
+  unsigned verticesWithoutEstimate = 0;
+  unsigned exchanges = 0; // exchange phases: inputs before, outputs after, or the copy itself
+  ExchangeCount before;   // Compute: off-tile inputs. Copy: the copy
+  ExchangeCount after;    // Compute: off-tile outputs
+  unsigned syncs = 0;
+
+  // Remote and stream steps.
+  std::string buffer; // handle
+  std::uint64_t rows = 0;
+  std::uint64_t bytes = 0;
+  std::uint64_t packets = 0; // of at most 1 KiB; none spans two rows or two tiles
+};
+
+struct MemoryUse {
+  std::string name; // debug name of a variable, or what else takes the memory
+  std::uint64_t bytes = 0;
+};
+
+/// SRAM of the fullest tile. Variables are all taken to be live together (Poplar may overlay some); temporaries
+/// are those of the compute set that needs most: landing and rearrangement buffers of edges that are off-tile,
+/// fragmented or misaligned.
+struct MemoryCount {
+  unsigned tile = 0;
+  std::uint64_t bytes = 0; // total on that tile
+  std::uint64_t limit = 0; // of the target
+  std::uint64_t variables = 0;
+  std::uint64_t vertexState = 0;
+  std::uint64_t temporaries = 0;
+  std::uint64_t codeAndStacks = 0; // a fixed allowance, see DeviceModel.hpp
+  std::vector<MemoryUse> largest;  // of that tile, largest first
+  std::vector<std::uint64_t> bytesPerTile;
+};
+
+/// Steps that ran at least once in the last Engine::run(), in program order.
+std::vector<StepCount> lastRun(const poplar::Engine &engine);
+/// Tile memory of the loaded graph.
+MemoryCount memory(const poplar::Engine &engine);
+
+} // namespace emulator
+} // namespace sparq

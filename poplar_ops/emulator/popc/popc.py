@@ -1,0 +1,119 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Compiles codelets for the host: finds the vertices of C++ sources and builds an object a graph can load."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+from typing import List, Sequence
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, HERE)
+
+from vertices import PopcError, find_vertices  # noqa: E402
+from registration import registration_source, tables_source  # noqa: E402
+
+VERSION = "popc 3.3 (host codelets)"
+
+
+def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
+    p = argparse.ArgumentParser(
+        prog="popc",
+        description=__doc__,
+        epilog="Example: popc -O3 -I include codelets.cpp -o codelets.gp. The host compiler is $CXX, else c++. "
+        "Flags not listed here go to it.",
+    )
+    p.add_argument("sources", nargs="*", help="C++ files with vertex classes")
+    p.add_argument("-o", dest="output", help="the object to write (.gp)")
+    p.add_argument("-O", dest="optimise", default="3", help="optimisation level (default 3)")
+    p.add_argument("-I", dest="includes", action="append", default=[], metavar="DIR", help="include directory")
+    p.add_argument("-D", dest="defines", action="append", default=[], metavar="NAME[=VALUE]", help="define a macro")
+    p.add_argument("-target", "--target", default="cpu", help="accepted; objects are for the host whatever it says")
+    p.add_argument("-MF", dest="depfile", help="write a make rule with the headers the object depends on")
+    p.add_argument("--verbose", action="store_true", help="print the commands")
+    p.add_argument("--list-vertices", action="store_true", help="print vertices and fields; compile nothing")
+    p.add_argument("--list-targets", action="version", version="cpu", help="print the targets")
+    p.add_argument("--version", action="version", version=VERSION)
+    args, extra = p.parse_known_args(argv)
+    args.extra = [e for e in extra if e.startswith("-")]
+    args.sources += [e for e in extra if not e.startswith("-")]
+    if not args.sources:
+        p.error("no source file")
+    if not args.output and not args.list_vertices:
+        p.error("-o is needed")
+    return args
+
+
+def run(command: List[str], verbose: bool) -> None:
+    if verbose:
+        print(" ".join(shlex.quote(c) for c in command), file=sys.stderr)
+    try:
+        result = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, universal_newlines=True)
+    except FileNotFoundError:
+        raise PopcError(f"the host compiler must be installed, got '{command[0]}' (set CXX to choose another)")
+    if result.stdout:
+        sys.stderr.write(result.stdout)
+    if result.returncode:
+        raise PopcError(f"{command[0]} failed with status {result.returncode}")
+
+
+def main(argv: Sequence[str]) -> int:
+    args = parse_arguments(argv)
+    compiler = shlex.split(os.environ.get("CXX", "")) or ["c++"]
+    language = ["-std=c++17", "-D__POPC__"]
+    language += [f"-I{d}" for d in [os.path.join(HERE, "..", "include"), HERE] + args.includes]
+    language += [f"-D{d}" for d in args.defines]
+    flags = language + [f"-O{args.optimise}", "-ffp-contract=off", "-fPIC", "-fvisibility=hidden"]
+    try:
+        with tempfile.TemporaryDirectory(prefix="popc-") as tmp:
+            objects, depfiles = [], []
+            for i, source in enumerate(args.sources):
+                if not os.path.isfile(source):
+                    raise PopcError(f"source file must exist, got '{source}'")
+                source = os.path.abspath(source)
+                vertices = find_vertices(source, compiler, language + [e for e in args.extra if e.startswith("-std")])
+                if args.list_vertices:
+                    for v in vertices:
+                        print(v.name, ", ".join(f.name for f in v.fields))
+                    continue
+                unit = os.path.join(tmp, f"registration{i}.cpp")
+                with open(unit, "w") as f:
+                    f.write(registration_source(source, vertices, i))
+                objects.append(os.path.join(tmp, f"unit{i}.o"))
+                depfiles.append(os.path.join(tmp, f"unit{i}.d"))
+                where = ["-I", os.path.dirname(source), "-MMD", "-MF", depfiles[-1]]
+                run(compiler + flags + args.extra + where + ["-c", unit, "-o", objects[-1]], args.verbose)
+            if args.list_vertices:
+                return 0
+            tables = os.path.join(tmp, "tables.cpp")
+            with open(tables, "w") as f:
+                f.write(tables_source(len(objects)))
+            partial = args.output + ".tmp"
+            run(compiler + flags + args.extra + ["-shared", tables] + objects + ["-o", partial], args.verbose)
+            os.replace(partial, args.output)
+            if args.depfile:
+                write_depfile(args.depfile, args.output, depfiles, tmp)
+    except PopcError as e:
+        print(f"popc: {e}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def write_depfile(path: str, target: str, parts: Sequence[str], tmp: str) -> None:
+    """One make rule: the object depends on every source and header, the generated ones left out."""
+    files: List[str] = []
+    for part in parts:
+        with open(part) as f:
+            words = f.read().replace("\\\n", " ").split(":", 1)[1].split()
+        files += [w for w in words if not w.startswith(tmp) and w not in files]
+    with open(path, "w") as f:
+        f.write(f"{target}: " + " \\\n  ".join(files) + "\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

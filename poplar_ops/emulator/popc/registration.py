@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writes the C++ that tells the library about vertices: names here, types from the compiler."""
+
+from __future__ import annotations
+
+from typing import List, Sequence
+
+from vertices import Vertex
+
+
+def quote(s: str) -> str:
+    return '"' + s.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def registration_source(source: str, vertices: Sequence[Vertex], unit: int) -> str:
+    """A translation unit that includes `source` and defines its table of vertices."""
+    out: List[str] = [
+        f"#include {quote(source)}",
+        '#include "registration.hpp"',
+        "namespace codelet_registration {",
+    ]
+    tables: List[str] = []
+    for i, v in enumerate(vertices):
+        x = f"{unit}_{i}"
+        members = [("compute", v.compute_owner)] + [(f.name, f.owner) for f in v.fields]
+        for k, (name, owner) in enumerate(members):
+            # The tag makes the friend that Reveal defines visible to argument-dependent lookup.
+            out.append(f"struct Tag{x}_{k} {{ friend constexpr auto revealed(Tag{x}_{k}); }};")
+            out.append(f"template struct Reveal<Tag{x}_{k}, &{owner}::{name}>;")
+        out.append(f"using V{x} = {v.cpp_type};")
+        out.append(f"static bool run{x}(void *p, unsigned worker) {{")
+        out.append(f"  return call(*static_cast<V{x} *>(p), revealed(Tag{x}_0()), worker);")
+        out.append("}")
+        out.append(f"static codelet_abi::Field fields{x}[] = {{")
+        for k, f in enumerate(v.fields, 1):
+            out.append(f"  describe({quote(f.name)}, revealed(Tag{x}_{k}())),")
+        out.append("  {}};")
+        out.append(f"static bool place{x}() {{")
+        for k in range(1, len(v.fields) + 1):
+            out.append(f"  fields{x}[{k - 1}].offset = offsetIn<V{x}>(revealed(Tag{x}_{k}()));")
+        out.append("  return true;")
+        out.append("}")
+        out.append(f"[[gnu::unused]] static const bool placed{x} = place{x}();")
+        size = f"kindOf<V{x}>(), sizeof(V{x}), alignof(V{x})"
+        tables.append(f"  {{{quote(v.name)}, {size}, fields{x}, {len(v.fields)}u, run{x}}},")
+    out.append(f"static const codelet_abi::Vertex vertices{unit}[] = {{")
+    out += tables
+    out.append("  {}};")
+    out.append(f"extern const codelet_abi::Table table{unit};")
+    out.append(f"const codelet_abi::Table table{unit} = {{codelet_abi::version, {len(vertices)}u, vertices{unit}}};")
+    out.append("}")
+    return "\n".join(out) + "\n"
+
+
+def tables_source(units: int) -> str:
+    """The exported function that lists the tables of all units."""
+    out = ['#include "codelet_abi.hpp"', "namespace codelet_registration {"]
+    for i in range(units):
+        out.append(f"extern const codelet_abi::Table table{i};")
+    out.append("}")
+    out.append("extern \"C\" __attribute__((visibility(\"default\")))")
+    out.append("const codelet_abi::Table *const *poplar_codelet_tables(unsigned *n) {")
+    listed = ", ".join(f"&codelet_registration::table{i}" for i in range(units))
+    out.append(f"  static const codelet_abi::Table *const tables[] = {{{listed}}};")
+    out.append(f"  *n = {units};")
+    out.append("  return tables;")
+    out.append("}")
+    return "\n".join(out) + "\n"

@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+// Static costs: exchange bytes, worker cycles, tile memory.
+#include <sparq_emulator/DeviceModel.hpp>
+
+#include <algorithm>
+
+#include "compiler.hpp"
+
+namespace poplar {
+namespace core {
+
+using codelet_abi::Direction;
+using codelet_abi::Layout;
+using codelet_abi::Nesting;
+
+// Adds, per tile, the bytes of the union of its moves' elements. `tile` selects sender or receiver.
+template <class Tile>
+static void addUnion(const GraphImpl &g, std::vector<Move> &moves, Tile tile, std::vector<std::uint64_t> &bytes) {
+  std::sort(moves.begin(), moves.end(), [&](const Move &a, const Move &b) {
+    if (tile(a) != tile(b))
+      return tile(a) < tile(b);
+    return a.var != b.var ? a.var < b.var : a.begin < b.begin;
+  });
+  std::size_t end = 0;
+  for (std::size_t i = 0; i < moves.size(); ++i) {
+    const Move &m = moves[i];
+    const bool same = i && tile(moves[i - 1]) == tile(m) && moves[i - 1].var == m.var;
+    const std::size_t from = same ? std::max(end, m.begin) : m.begin;
+    end = same ? std::max(end, m.end) : m.end;
+    if (m.end > from)
+      bytes[tile(m)] += (m.end - from) * typeSize(g.variables[m.var].type);
+  }
+}
+
+sparq::emulator::ExchangeCount Compiler::exchangeCost(std::vector<Move> &moves,
+                                                      std::vector<std::uint64_t> *landing) const {
+  const unsigned tiles = g_.target.getNumTiles();
+  std::vector<std::uint64_t> in(tiles, 0), out(tiles, 0);
+  addUnion(g_, moves, [](const Move &m) { return m.dstTile; }, in);
+  addUnion(g_, moves, [](const Move &m) { return m.srcTile; }, out);
+  ExchangeCount c;
+  for (unsigned t = 0; t < tiles; ++t) {
+    c.bytesIn += in[t];
+    c.bytesOut += out[t];
+    c.maxBytesIn = std::max(c.maxBytesIn, in[t]);
+    c.maxBytesOut = std::max(c.maxBytesOut, out[t]);
+    c.maxBytes = std::max({c.maxBytes, in[t], out[t]});
+    if (landing)
+      (*landing)[t] += in[t];
+  }
+  return c;
+}
+
+// Bytes of a vertex on the device: pointers and state as laid out there, not as here.
+static std::uint64_t deviceStateBytes(const VertexRecord &v) {
+  auto pointerBytes = [](Layout l) -> std::uint64_t {
+    switch (l) {
+    case Layout::Span: return 8;
+    case Layout::ScaledPtr32:
+    case Layout::ScaledPtr64:
+    case Layout::ScaledPtr128: return 2;
+    default: return 4;
+    }
+  };
+  std::uint64_t bytes = 0;
+  for (const FieldRecord &f : v.fields) {
+    const std::size_t size = typeSize(typeOf(f.info->element));
+    if (f.info->direction == Direction::State)
+      bytes += f.info->nesting == Nesting::Scalar ? size : pointerBytes(f.info->layout) + f.initial.size();
+    else if (f.info->nesting == Nesting::Scalar)
+      bytes += 4;
+    else if (f.info->nesting == Nesting::Vector)
+      bytes += pointerBytes(f.info->layout);
+    else
+      bytes += pointerBytes(f.info->outerLayout) +
+               f.edges.size() * (f.info->nesting == Nesting::VectorOfScalars ? 4 : pointerBytes(f.info->layout));
+  }
+  return (bytes + 3) / 4 * 4;
+}
+
+void Compiler::addComputeCost(const ComputeSetRecord &cs, StepCount &cost) {
+  const unsigned tiles = g_.target.getNumTiles(), workers = g_.target.getNumWorkerContexts();
+  std::vector<std::vector<std::uint64_t>> slots(tiles); // issue slots of each worker, where vertices run
+  std::vector<std::uint64_t> serial(tiles, 0);
+  std::vector<Move> in, out, waiting;
+  for (vertex_id id : cs.vertices) {
+    const VertexRecord &v = g_.vertices[id];
+    vertexStateBytes_[v.tile] += deviceStateBytes(v);
+    ++cost.vertices;
+    VertexPerfEstimate estimate = v.estimate;
+    bool has = v.hasEstimate;
+    if (!has) {
+      const auto it = g_.estimators.find(v.type->name);
+      if ((has = it != g_.estimators.end()))
+        estimate = it->second(Access::introspect(v), g_.target);
+    }
+    if (!has)
+      ++cost.verticesWithoutEstimate;
+    cost.flops += estimate.flops;
+    if (v.type->kind == codelet_abi::VertexKind::Vertex) {
+      std::vector<std::uint64_t> &s = slots[v.tile];
+      if (s.size() < workers)
+        s.push_back(estimate.cycles);
+      else
+        *std::min_element(s.begin(), s.end()) += estimate.cycles;
+    } else {
+      serial[v.tile] += estimate.cycles;
+    }
+    for (const FieldRecord &f : v.fields) {
+      if (f.info->direction == Direction::State)
+        continue;
+      for (const Tensor &t : f.edges) {
+        forEachRegion(Access::impl(t), [&](VarId var, std::size_t b, std::size_t n) {
+          g_.variables[var].tiles.forEach(b, b + n, [&](std::size_t begin, std::size_t end, unsigned tile) {
+            if (tile == v.tile)
+              return;
+            if (f.info->direction != Direction::Output)
+              in.push_back({tile, v.tile, var, begin, end});
+            if (f.info->direction != Direction::Input)
+              out.push_back({v.tile, tile, var, begin, end});
+            if (f.info->direction == Direction::Output) // waits on the writing tile; an InOut's landing copy does too
+              waiting.push_back({tile, v.tile, var, begin, end});
+          });
+        });
+      }
+    }
+  }
+  for (unsigned t = 0; t < tiles; ++t) {
+    std::uint64_t cycles = serial[t];
+    if (!slots[t].empty())
+      cycles += workers * *std::max_element(slots[t].begin(), slots[t].end());
+    cost.tileCycles = std::max(cost.tileCycles, cycles);
+  }
+  cost.syncs = 1;
+  if (!in.empty()) {
+    ++cost.exchanges;
+    cost.before = exchangeCost(in, &temporaries_);
+  }
+  if (!out.empty()) {
+    ++cost.exchanges;
+    ++cost.syncs;
+    exchangeCost(waiting, &temporaries_);
+    cost.after = exchangeCost(out, nullptr);
+  }
+  for (unsigned t = 0; t < tiles; ++t)
+    maxTemporaries_[t] = std::max(maxTemporaries_[t], temporaries_[t]);
+}
+
+void Compiler::accountMemory() {
+  const unsigned tiles = g_.target.getNumTiles();
+  sparq::emulator::MemoryCount &m = exe_->memory;
+  m.limit = g_.target.getBytesPerTile();
+  m.codeAndStacks = sparq::emulator::codeAndStackBytes;
+  std::vector<std::uint64_t> variables(tiles, 0);
+  // A variable's elements on a tile take whole 8-byte words.
+  auto forEachShare = [&](const Variable &v, auto f) {
+    std::map<unsigned, std::uint64_t> share;
+    const std::size_t size = typeSize(v.type);
+    for (const auto &p : v.tiles.parts())
+      share[p.second.tile] += (p.second.end - p.first) * size;
+    for (const auto &s : share)
+      f(s.first, (s.second + 7) / 8 * 8);
+  };
+  for (const Variable &v : g_.variables)
+    forEachShare(v, [&](unsigned tile, std::uint64_t bytes) { variables[tile] += bytes; });
+  m.bytesPerTile.assign(tiles, 0);
+  for (unsigned t = 0; t < tiles; ++t) {
+    m.bytesPerTile[t] = variables[t] + vertexStateBytes_[t] + maxTemporaries_[t] + m.codeAndStacks;
+    if (m.bytesPerTile[t] > m.bytesPerTile[m.tile])
+      m.tile = t;
+  }
+  m.bytes = m.bytesPerTile[m.tile];
+  m.variables = variables[m.tile];
+  m.vertexState = vertexStateBytes_[m.tile];
+  m.temporaries = maxTemporaries_[m.tile];
+  std::map<std::string, std::uint64_t> byName;
+  for (const Variable &v : g_.variables)
+    forEachShare(v, [&](unsigned tile, std::uint64_t bytes) {
+      if (tile == m.tile)
+        byName[v.name] += bytes;
+    });
+  for (const auto &n : byName)
+    m.largest.push_back({n.first, n.second});
+  m.largest.push_back({"(vertex state)", m.vertexState});
+  m.largest.push_back({"(temporaries of one compute set)", m.temporaries});
+  m.largest.push_back({"(code and stacks)", m.codeAndStacks});
+  std::stable_sort(m.largest.begin(), m.largest.end(),
+                   [](const auto &a, const auto &b) { return a.bytes > b.bytes; });
+  if (g_.target.getTargetType() == TargetType::CPU || m.bytes <= m.limit)
+    return;
+  const auto allow = exe_->options.find("debug.allowOutOfMemory");
+  if (allow != exe_->options.end() && allow->second == "true")
+    return;
+  std::string list;
+  for (std::size_t i = 0; i < m.largest.size() && i < 5; ++i)
+    list += (i ? ", " : "") + m.largest[i].name + " " + std::to_string(m.largest[i].bytes);
+  throw graph_memory_allocation_error("tile memory: tile " + std::to_string(m.tile) + " must need at most " +
+                                      std::to_string(m.limit) + " bytes, got " + std::to_string(m.bytes) +
+                                      " (largest: " + list + ")");
+}
+
+} // namespace core
+} // namespace poplar

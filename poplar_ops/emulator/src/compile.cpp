@@ -1,0 +1,302 @@
+// SPDX-License-Identifier: Apache-2.0
+// Programs to steps; where everything lies in the block of device memory.
+#include <cstring>
+
+#include "compiler.hpp"
+
+namespace poplar {
+namespace core {
+
+namespace {
+constexpr std::uint64_t variableAlign = 64;
+constexpr std::uint64_t redZone = 64; // between variables, so that overruns are seen by AddressSanitizer
+} // namespace
+
+void poison(void *p, const Type &type, std::uint64_t bytes) {
+  auto *b = static_cast<unsigned char *>(p);
+  auto fill = [&](const void *pattern, std::size_t n) {
+    std::uint64_t i = 0;
+    for (; i < bytes && i < n; ++i)
+      b[i] = static_cast<const unsigned char *>(pattern)[i];
+    while (i < bytes) { // doubling
+      const std::uint64_t m = std::min(i - i % n, bytes - i);
+      std::memcpy(b + i, b, m);
+      i += m;
+    }
+  };
+  const std::uint16_t halfNaN = 0x7ebd, shortWord = 0xbaad;
+  const std::uint32_t floatNaN = 0x7fedbead, word = 0xbaadf00d;
+  if (type == FLOAT)
+    fill(&floatNaN, 4);
+  else if (type == HALF)
+    fill(&halfNaN, 2);
+  else if (typeSize(type) == 1)
+    std::memset(p, 0xa5, bytes);
+  else if (typeSize(type) == 2)
+    fill(&shortWord, 2);
+  else
+    fill(&word, 4);
+}
+
+Compiler::Compiler(const GraphImpl &graph, const OptionFlags &options)
+    : g_(graph), exe_(std::make_shared<ExecutableImpl>()) {
+  exe_->target = graph.target;
+  exe_->options = options;
+  exe_->libraries = graph.libraries;
+  exe_->streams = graph.streamList;
+  exe_->remotes = graph.remoteList;
+  const unsigned tiles = graph.target.getNumTiles();
+  temporaries_.assign(tiles, 0);
+  maxTemporaries_.assign(tiles, 0);
+  vertexStateBytes_.assign(tiles, 0);
+}
+
+Address Compiler::allocate(std::uint64_t bytes, std::uint64_t align) {
+  const Address at = (exe_->arenaBytes + align - 1) / align * align;
+  exe_->arenaBytes = at + bytes;
+  return at;
+}
+
+Address Compiler::addressOf(VarId var, std::size_t element) const {
+  const VariablePlan &v = exe_->variables[var];
+  return v.at + element * typeSize(v.type);
+}
+
+void Compiler::layOutVariables() {
+  for (const Variable &v : g_.variables) {
+    VariablePlan p;
+    p.name = v.name;
+    p.type = v.type;
+    p.bytes = v.numElements * typeSize(v.type);
+    p.at = allocate(p.bytes + redZone, variableAlign);
+    p.data = v.data;
+    p.initial = v.initial;
+    exe_->variables.push_back(std::move(p));
+  }
+}
+
+void Compiler::checkMapped(const Tensor &t, const std::string &what) const {
+  VarId var = 0;
+  std::size_t element = 0;
+  if (findUnmapped(t, var, element)) {
+    const Variable &v = g_.variables[var];
+    throw invalid_tile_mapping(what + ": every element must be mapped to a tile, got none for element " +
+                               std::to_string(element) + " of " + std::to_string(v.numElements) + " of " +
+                               (v.constant ? "constant '" : "variable '") + v.name + "'");
+  }
+}
+
+unsigned Compiler::addCost(StepCount c) {
+  exe_->costs.push_back(std::move(c));
+  return static_cast<unsigned>(exe_->costs.size() - 1);
+}
+
+void Compiler::setPredicate(Step &s, const Tensor &t, const char *op) {
+  checkMapped(t, op);
+  const std::vector<Piece> p = regionsOf(t);
+  s.hasPredicate = true;
+  s.predicate = addressOf(p[0].var, p[0].begin);
+  s.predicateBytes = static_cast<unsigned>(typeSize(t.elementType()));
+}
+
+Step Compiler::compilePrint(const ProgramImpl &p) {
+  Step s;
+  s.op = p.kind == ProgramKind::Print ? StepOp::Print : StepOp::Error;
+  s.index = static_cast<unsigned>(exe_->prints.size());
+  PrintPlan plan;
+  plan.title = p.title;
+  plan.format = p.format;
+  plan.isError = p.kind == ProgramKind::Error;
+  plan.hasTensor = p.src.valid();
+  if (plan.hasTensor) {
+    checkMapped(p.src, "PrintTensor");
+    plan.type = p.src.elementType();
+    plan.shape = p.src.shape();
+    plan.runs = packRuns(p.src);
+  }
+  exe_->prints.push_back(std::move(plan));
+  if (p.flag)
+    setPredicate(s, p.predicate, "AbortOnCondition");
+  return s;
+}
+
+Step Compiler::compileProgram(const program::Program &program, const std::string &parent) {
+  Step s;
+  const std::shared_ptr<ProgramImpl> &impl = Access::impl(program);
+  if (!impl)
+    return s;
+  const ProgramImpl &p = *impl;
+  const std::string &name = p.name.empty() ? parent : p.name;
+  auto children = [&](std::size_t from, std::size_t to) {
+    for (std::size_t i = from; i < to; ++i)
+      s.children.push_back(compileProgram(p.children[i], name));
+  };
+  switch (p.kind) {
+  case ProgramKind::Nothing:
+    return s;
+  case ProgramKind::Sequence:
+    children(0, p.children.size());
+    return s;
+  case ProgramKind::Execute: {
+    const unsigned id = p.computeSet.getId();
+    if (id >= g_.computeSets.size())
+      throw control_program_error("Execute: compute set must be one of this graph's " +
+                                  std::to_string(g_.computeSets.size()) + ", got id " + std::to_string(id));
+    s.op = StepOp::Compute;
+    s.index = computeSetPlans_.at(id);
+    StepCount cost = computeSetCosts_.at(id);
+    if (!p.name.empty())
+      cost.name = p.name;
+    else if (cost.name.empty())
+      cost.name = parent;
+    s.cost = addCost(std::move(cost));
+    if (p.predicate.valid())
+      setPredicate(s, p.predicate, "Execute");
+    return s;
+  }
+  case ProgramKind::Repeat:
+    s.op = StepOp::Repeat;
+    s.count = p.count;
+    children(0, 1);
+    return s;
+  case ProgramKind::While:
+    s.op = StepOp::While;
+    s.flag = p.flag;
+    setPredicate(s, p.predicate, p.flag ? "RepeatWhileTrue" : "RepeatWhileFalse");
+    children(0, 2);
+    return s;
+  case ProgramKind::If:
+    s.op = StepOp::If;
+    setPredicate(s, p.predicate, "If");
+    children(0, 2);
+    return s;
+  case ProgramKind::Switch:
+    s.op = StepOp::Switch;
+    s.cases = p.cases;
+    s.checked = p.checked;
+    setPredicate(s, p.predicate, "Switch");
+    children(0, p.children.size());
+    return s;
+  case ProgramKind::CopyTensor:
+    return compileCopy(p, name);
+  case ProgramKind::CopyFromStream:
+  case ProgramKind::CopyToStream:
+    return compileStream(p, name);
+  case ProgramKind::CopyFromRemote:
+  case ProgramKind::CopyToRemote:
+    return compileRemote(p, name);
+  case ProgramKind::WriteUndef: {
+    if (p.dst.containsConstant())
+      throw control_program_error("WriteUndef: tensor must not be constant, got " + tensorName(p.dst));
+    s.op = StepOp::Poison;
+    s.index = static_cast<unsigned>(exe_->poisons.size());
+    std::vector<Span> spans;
+    const std::size_t size = typeSize(p.dst.elementType());
+    forEachRegion(Access::impl(p.dst), [&](VarId v, std::size_t b, std::size_t n) {
+      spans.push_back({addressOf(v, b), n * size, p.dst.elementType()});
+    });
+    exe_->poisons.push_back(std::move(spans));
+    return s;
+  }
+  case ProgramKind::Sync: {
+    s.op = StepOp::Sync;
+    StepCount cost;
+    cost.name = name;
+    cost.kind = sparq::emulator::StepKind::Sync;
+    cost.syncs = 1;
+    s.cost = addCost(cost);
+    return s;
+  }
+  case ProgramKind::Call: {
+    const unsigned id = p.function.getId();
+    if (id >= g_.functions.size())
+      throw control_program_error("Call: function must be one of this graph's " + std::to_string(g_.functions.size()) +
+                                  ", got id " + std::to_string(id));
+    for (unsigned f : functionStack_)
+      if (f == id)
+        throw graph_recursion_error("Call: a function must not call itself, got function " + std::to_string(id));
+    s.op = StepOp::Call;
+    auto it = functionPlans_.find(id);
+    if (it == functionPlans_.end()) {
+      functionStack_.push_back(id);
+      Step body = compileProgram(g_.functions[id], name);
+      functionStack_.pop_back();
+      it = functionPlans_.emplace(id, static_cast<unsigned>(exe_->functions.size())).first;
+      exe_->functions.push_back(std::move(body));
+    }
+    s.index = it->second;
+    return s;
+  }
+  case ProgramKind::Print:
+  case ProgramKind::Error:
+    return compilePrint(p);
+  case ProgramKind::CycleStamp: {
+    s.op = StepOp::CycleStamp;
+    const std::vector<Piece> at = regionsOf(p.dst);
+    s.value = addressOf(at[0].var, at[0].begin);
+    if (p.src.valid()) {
+      const std::vector<Piece> since = regionsOf(p.src);
+      s.hasPredicate = true;
+      s.predicate = addressOf(since[0].var, since[0].begin);
+    }
+    return s;
+  }
+  }
+  return s;
+}
+
+void Compiler::compileHostTensors() {
+  auto compile = [&](const std::map<std::string, Tensor> &from, std::map<std::string, HostTensorPlan> &to,
+                     const char *op) {
+    for (const auto &h : from) {
+      checkMapped(h.second, std::string(op) + " '" + h.first + "'");
+      HostTensorPlan p;
+      p.type = h.second.elementType();
+      p.bytes = h.second.numElements() * typeSize(p.type);
+      p.runs = packRuns(h.second);
+      to.emplace(h.first, std::move(p));
+    }
+  };
+  compile(g_.hostWrites, exe_->hostWrites, "createHostWrite");
+  compile(g_.hostReads, exe_->hostReads, "createHostRead");
+}
+
+std::shared_ptr<ExecutableImpl> Compiler::compile(ArrayRef<program::Program> programs, const ProgressFunc &progress) {
+  auto report = [&](int step) {
+    if (progress)
+      progress(step, 4);
+  };
+  checkEngineOptions(exe_->options);
+  report(0);
+  layOutVariables();
+  exe_->stateAt = allocate(0, variableAlign);
+  for (unsigned id = 0; id < g_.computeSets.size(); ++id)
+    compileComputeSet(id);
+  // Vertex state goes after everything else: its size is known only now.
+  exe_->stateAt = allocate(exe_->stateImage.size() + redZone, variableAlign);
+  for (ComputeSetPlan &cs : exe_->computeSets)
+    for (VertexPlan &v : cs.vertices)
+      v.state += exe_->stateAt;
+  for (Relocation &r : exe_->relocations)
+    if (r.target & relocationInState)
+      r.target = (r.target & ~relocationInState) + exe_->stateAt;
+  report(1);
+  for (const program::Program &p : programs)
+    exe_->programs.push_back(compileProgram(p, ""));
+  report(2);
+  compileHostTensors();
+  report(3);
+  accountMemory();
+  report(4);
+  return exe_;
+}
+
+} // namespace core
+
+Executable compileGraph(const Graph &graph, ArrayRef<program::Program> progs, const OptionFlags &opt,
+                        ProgressFunc progressCallBack, const DebugContext &) {
+  core::Compiler compiler(core::Access::impl(graph), opt);
+  return core::Access::makeExecutable(compiler.compile(progs, progressCallBack));
+}
+
+} // namespace poplar

@@ -1,0 +1,291 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copies between tensors, streams and remote buffers.
+#include "compiler.hpp"
+
+namespace poplar {
+namespace core {
+
+using sparq::emulator::StepKind;
+
+void RunBuilder::add(Address dst, Address src, std::uint64_t bytes) {
+  if (out_.size() > first_) {
+    Run &last = out_.back();
+    if (last.count == 1 && last.dst + last.bytes == dst && last.src + last.bytes == src) {
+      last.bytes += bytes;
+      return;
+    }
+    if (last.bytes == bytes) {
+      const std::int64_t d = static_cast<std::int64_t>(dst - last.dst), s = static_cast<std::int64_t>(src - last.src);
+      if (last.count == 1) {
+        last.dstStep = d;
+        last.srcStep = s;
+        last.count = 2;
+        return;
+      }
+      const auto n = static_cast<std::int64_t>(last.count);
+      if (d == n * last.dstStep && s == n * last.srcStep) {
+        ++last.count;
+        return;
+      }
+    }
+    // A pair taken for the start of a pattern that did not go on, followed by a contiguous continuation: undo.
+    if (last.count == 2) {
+      const Address d = last.dst + static_cast<Address>(last.dstStep), s = last.src + static_cast<Address>(last.srcStep);
+      if (d + last.bytes == dst && s + last.bytes == src) {
+        const std::uint64_t merged = last.bytes + bytes;
+        last.count = 1;
+        out_.push_back({d, s, merged, 1, 0, 0});
+        return;
+      }
+    }
+  }
+  out_.push_back({dst, src, bytes, 1, 0, 0});
+}
+
+// The tensor's elements against a packed array: dst is the device side, src the offset in the array.
+std::vector<Run> Compiler::packRuns(const Tensor &t) const {
+  std::vector<Run> runs;
+  RunBuilder b(runs);
+  const std::size_t size = typeSize(t.elementType());
+  std::uint64_t at = 0;
+  forEachPiece(Access::impl(t), [&](VarId v, std::size_t begin, std::size_t n) {
+    b.add(addressOf(v, begin), at, n * size);
+    at += n * size;
+  });
+  return runs;
+}
+
+static std::vector<std::size_t> withoutOnes(const std::vector<std::size_t> &shape) {
+  std::vector<std::size_t> r;
+  for (std::size_t n : shape)
+    if (n != 1)
+      r.push_back(n);
+  return r;
+}
+
+static void checkDestination(const std::string &what, const Tensor &t) {
+  if (t.containsConstant())
+    throw control_program_error(what + ": destination must not be constant, got " + tensorName(t));
+  if (t.containsAliases())
+    throw control_program_error(what + ": destination must not repeat elements, got " + t.getDebugStr());
+}
+
+Step Compiler::compileCopy(const ProgramImpl &p, const std::string &name) {
+  const std::string what = name.empty() ? "Copy" : "Copy '" + name + "'";
+  const Tensor &src = p.src, &dst = p.dst;
+  if (src.elementType() != dst.elementType())
+    throw type_error(what + ": source and destination must have one element type, got " + src.getDebugStr() + " and " +
+                     dst.getDebugStr());
+  if (withoutOnes(src.shape()) != withoutOnes(dst.shape()))
+    throw control_program_error(what + ": source and destination must have one shape (up to dimensions of 1), got " +
+                                src.getDebugStr() + " and " + dst.getDebugStr());
+  checkDestination(what, dst);
+  checkMapped(src, what);
+  checkMapped(dst, what);
+  const std::size_t size = typeSize(src.elementType());
+  const std::vector<Piece> from = regionsOf(src), to = regionsOf(dst);
+  CopyPlan plan;
+  RunBuilder runs(plan.runs);
+  std::vector<Move> moves;
+  std::size_t i = 0, j = 0, used = 0, filled = 0; // of from[i] and to[j]
+  while (i < from.size() && j < to.size()) {
+    const std::size_t n = std::min(from[i].length - used, to[j].length - filled);
+    const std::size_t a = from[i].begin + used, b = to[j].begin + filled;
+    runs.add(addressOf(to[j].var, b), addressOf(from[i].var, a), n * size);
+    g_.variables[from[i].var].tiles.forEach(a, a + n, [&](std::size_t sb, std::size_t se, unsigned srcTile) {
+      g_.variables[to[j].var].tiles.forEach(
+          b + sb - a, b + se - a, [&](std::size_t db, std::size_t de, unsigned dstTile) {
+            if (srcTile != dstTile)
+              moves.push_back({srcTile, dstTile, from[i].var, a + db - b, a + de - b});
+          });
+    });
+    if ((used += n) == from[i].length) {
+      ++i;
+      used = 0;
+    }
+    if ((filled += n) == to[j].length) {
+      ++j;
+      filled = 0;
+    }
+  }
+  if (src.intersectsWith(dst)) {
+    plan.stagingBytes = src.numElements() * size;
+    plan.staging = allocate(plan.stagingBytes, 64);
+    // First out to the staging area, then in: two packed transfers.
+    std::vector<Run> out = packRuns(src), in = packRuns(dst);
+    plan.runs.clear();
+    for (const Run &r : out)
+      plan.runs.push_back({plan.staging + r.src, r.dst, r.bytes, r.count, r.srcStep, r.dstStep});
+    for (const Run &r : in)
+      plan.runs.push_back({r.dst, plan.staging + r.src, r.bytes, r.count, r.dstStep, r.srcStep});
+  }
+  Step s;
+  s.op = StepOp::Copy;
+  s.index = static_cast<unsigned>(exe_->copies.size());
+  StepCount cost;
+  cost.name = name;
+  cost.kind = StepKind::Copy;
+  cost.bytes = src.numElements() * size;
+  if (!moves.empty()) {
+    cost.exchanges = 1;
+    cost.syncs = 1;
+    cost.before = exchangeCost(moves, nullptr);
+  }
+  s.cost = addCost(std::move(cost));
+  exe_->copies.push_back(std::move(plan));
+  return s;
+}
+
+// Packets of at most 1 KiB; one does not span two rows or two tiles.
+static std::uint64_t countPackets(const GraphImpl &g, const Tensor &t, std::size_t rowElements, std::size_t size) {
+  constexpr std::uint64_t packetBytes = 1024;
+  std::uint64_t packets = 0, bytes = 0;
+  std::size_t leftInRow = rowElements;
+  unsigned current = noTile;
+  auto close = [&] {
+    packets += (bytes + packetBytes - 1) / packetBytes;
+    bytes = 0;
+  };
+  forEachPiece(Access::impl(t), [&](VarId v, std::size_t begin, std::size_t n) {
+    g.variables[v].tiles.forEach(begin, begin + n, [&](std::size_t b, std::size_t e, unsigned tile) {
+      if (tile != current)
+        close();
+      current = tile;
+      while (b < e) {
+        const std::size_t m = std::min(e - b, leftInRow);
+        bytes += m * size;
+        b += m;
+        leftInRow -= m;
+        if (leftInRow == 0) {
+          close();
+          leftInRow = rowElements;
+        }
+      }
+    });
+  });
+  close();
+  return packets;
+}
+
+Step Compiler::compileStream(const ProgramImpl &p, const std::string &name) {
+  const StreamInfo &stream = Access::info(p.stream);
+  const bool in = p.kind == ProgramKind::CopyFromStream;
+  const Tensor &t = in ? p.dst : p.src;
+  const std::string what = "Copy: stream '" + stream.handle + "'";
+  if (g_.streams.count(stream.handle) == 0 || g_.streams.at(stream.handle).get() != &stream)
+    throw stream_connection_error(what + " must belong to this graph");
+  if (isHostToDevice(stream.direction) != in)
+    throw control_program_error(what + " must run " + (in ? "from host to device" : "from device to host") +
+                                ", got the other direction");
+  if (t.elementType() != stream.type)
+    throw type_error(what + ": the tensor's type must be " + stream.type.toString().str() + ", got " + t.getDebugStr());
+  if (t.numElements() != stream.numElements)
+    throw control_program_error(what + ": the tensor must have " + std::to_string(stream.numElements) +
+                                " elements, got " + std::to_string(t.numElements()) + " of " + t.getDebugStr());
+  if (in)
+    checkDestination(what, t);
+  checkMapped(t, what);
+  TransferPlan plan;
+  plan.index = stream.index;
+  plan.toDevice = in;
+  plan.rows = 1;
+  const std::size_t size = typeSize(stream.type);
+  plan.bytes = plan.rowBytes = stream.numElements * size;
+  plan.runs = packRuns(t);
+  plan.name = name;
+  Step s;
+  s.op = in ? StepOp::StreamIn : StepOp::StreamOut;
+  s.index = static_cast<unsigned>(exe_->transfers.size());
+  StepCount cost;
+  cost.name = name;
+  cost.kind = in ? StepKind::StreamIn : StepKind::StreamOut;
+  cost.buffer = stream.handle;
+  cost.rows = 1;
+  cost.bytes = plan.bytes;
+  cost.packets = countPackets(g_, t, stream.numElements, size);
+  cost.syncs = 1;
+  s.cost = addCost(std::move(cost));
+  exe_->transfers.push_back(std::move(plan));
+  return s;
+}
+
+Step Compiler::compileRemote(const ProgramImpl &p, const std::string &name) {
+  const RemoteBufferInfo &buffer = Access::info(p.remote);
+  const bool in = p.kind == ProgramKind::CopyFromRemote;
+  const Tensor &t = in ? p.dst : p.src;
+  const std::string what = "Copy: remote buffer '" + buffer.handle + "'";
+  if (g_.remotes.count(buffer.handle) == 0 || g_.remotes.at(buffer.handle).get() != &buffer)
+    throw stream_connection_error(what + " must belong to this graph");
+  if (t.elementType() != buffer.type)
+    throw type_error(what + ": the tensor's type must be " + buffer.type.toString().str() + ", got " + t.getDebugStr());
+  TransferPlan plan;
+  plan.hasOffsets = p.offset.valid();
+  plan.rows = 1;
+  if (plan.hasOffsets) {
+    const Tensor &o = p.offset;
+    if (o.elementType() != UNSIGNED_INT && o.elementType() != INT)
+      throw type_error(what + ": offsets must be unsigned int or int, got " + o.getDebugStr());
+    if (o.rank() > 1)
+      throw control_program_error(what + ": offsets must have rank 0 or 1, got " + o.getDebugStr());
+    plan.rows = o.numElements();
+    if (plan.rows != 1 || t.numElements() != buffer.numElements) {
+      if (t.rank() != 2 || t.dim(0) != plan.rows || t.dim(1) != buffer.numElements)
+        throw control_program_error(what + ": the tensor must have shape {" + std::to_string(plan.rows) + "," +
+                                    std::to_string(buffer.numElements) + "} (offsets, elements of a row), got " +
+                                    t.getDebugStr());
+    }
+    checkMapped(o, what);
+    plan.offsetRuns = packRuns(o);
+    plan.offsetsSigned = o.elementType() == INT;
+  } else {
+    if (buffer.repeats != 1)
+      throw control_program_error(what + ": a copy without offset needs a buffer of 1 row, got " +
+                                  std::to_string(buffer.repeats) + " rows");
+    if (t.numElements() != buffer.numElements)
+      throw control_program_error(what + ": the tensor must have the row's " + std::to_string(buffer.numElements) +
+                                  " elements, got " + std::to_string(t.numElements()) + " of " + t.getDebugStr());
+  }
+  if (in)
+    checkDestination(what, t);
+  checkMapped(t, what);
+  const std::size_t size = typeSize(buffer.type);
+  plan.index = buffer.index;
+  plan.toDevice = in;
+  plan.rowBytes = buffer.numElements * size;
+  plan.bytes = plan.rows * plan.rowBytes;
+  plan.name = name;
+  // Runs that never cross a row: whole rows in one run when rows are contiguous, else the pieces of each row.
+  const Tensor rows = t.reshape({plan.rows, buffer.numElements});
+  bool whole = true;
+  std::vector<Run> pieces;
+  for (std::uint64_t r = 0; r < plan.rows; ++r) {
+    RunBuilder b(pieces);
+    std::uint64_t at = 0;
+    forEachRegion(Access::impl(rows[r]), [&](VarId v, std::size_t begin, std::size_t n) {
+      b.add(addressOf(v, begin), at, n * size);
+      at += n * size;
+    });
+    plan.rowEnd.push_back(pieces.size());
+    whole = whole && pieces.size() == r + 1 && pieces.back().count == 1;
+  }
+  plan.runs = std::move(pieces);
+  if (whole)
+    plan.rowEnd.clear();
+  Step s;
+  s.op = in ? StepOp::RemoteRead : StepOp::RemoteWrite;
+  s.index = static_cast<unsigned>(exe_->transfers.size());
+  StepCount cost;
+  cost.name = name;
+  cost.kind = in ? StepKind::RemoteRead : StepKind::RemoteWrite;
+  cost.buffer = buffer.handle;
+  cost.rows = plan.rows;
+  cost.bytes = plan.bytes;
+  cost.packets = countPackets(g_, t, buffer.numElements, size);
+  cost.syncs = 1;
+  s.cost = addCost(std::move(cost));
+  exe_->transfers.push_back(std::move(plan));
+  return s;
+}
+
+} // namespace core
+} // namespace poplar

@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+// Compute sets: checks, where each edge points, and the state of each vertex.
+#include <algorithm>
+#include <cstring>
+
+#include "compiler.hpp"
+
+namespace poplar {
+namespace core {
+
+using codelet_abi::Direction;
+using codelet_abi::Nesting;
+
+namespace {
+
+std::string vertexName(const VertexRecord &v, const ComputeSetRecord &cs) {
+  std::string s = std::string("vertex ") + v.type->name;
+  if (v.tile != noTile)
+    s += " on tile " + std::to_string(v.tile);
+  return s + (cs.name.empty() ? "" : " of compute set '" + cs.name + "'");
+}
+
+bool isVectorOfElements(const FieldRecord &f) {
+  return f.info->nesting == Nesting::Vector || f.info->nesting == Nesting::VectorOfVectors ||
+         f.info->nesting == Nesting::VectorList;
+}
+
+} // namespace
+
+void Compiler::checkVertex(const VertexRecord &v, const ComputeSetRecord &cs) const {
+  if (v.tile == noTile)
+    throw invalid_tile_mapping(vertexName(v, cs) + " must be mapped to a tile, got none");
+  for (const FieldRecord &f : v.fields) {
+    const std::string what = vertexName(v, cs) + ": field '" + f.info->name + "'";
+    if (f.info->direction == Direction::State) {
+      if (!f.initialised)
+        throw graph_connection_error(what + " must have an initial value, got none");
+      continue;
+    }
+    if (f.edges.empty() && !f.sized)
+      throw graph_connection_error(what + " must be connected or have its size set, got neither");
+    for (std::size_t i = 0; i < f.edges.size(); ++i) {
+      const std::string element = f.edges.size() > 1 ? what + "[" + std::to_string(i) + "]" : what;
+      if (!f.edges[i].valid())
+        throw graph_connection_error(element + " must be connected, got nothing");
+      if (f.info->nesting == Nesting::Vector && f.sized && f.edges[i].numElements() != f.size)
+        throw graph_connection_error(element + " must have its field size " + std::to_string(f.size) +
+                                     ", got a tensor of " + std::to_string(f.edges[i].numElements()));
+      if (isVectorOfElements(f) && f.info->layout == codelet_abi::Layout::ShortSpan &&
+          f.edges[i].numElements() >= 2048)
+        throw graph_connection_error(element + " must have at most 2047 elements (SHORT_SPAN), got " +
+                                     std::to_string(f.edges[i].numElements()));
+      checkMapped(f.edges[i], element);
+    }
+  }
+}
+
+// No element may be written twice in a compute set, nor written by one vertex and read by another.
+void Compiler::checkConflicts(const ComputeSetRecord &cs) const {
+  struct Use {
+    VarId var;
+    std::size_t begin;
+    std::size_t end;
+    vertex_id vertex;
+    const FieldRecord *field;
+  };
+  std::vector<Use> writes, reads;
+  for (vertex_id id : cs.vertices) {
+    for (const FieldRecord &f : g_.vertices[id].fields) {
+      if (f.info->direction == Direction::State)
+        continue;
+      std::vector<Use> &to = f.info->direction == Direction::Input ? reads : writes;
+      for (const Tensor &t : f.edges)
+        forEachRegion(Access::impl(t), [&](VarId v, std::size_t b, std::size_t n) { to.push_back({v, b, b + n, id, &f}); });
+    }
+  }
+  auto place = [&](const Use &a, std::size_t element) {
+    const VertexRecord &v = g_.vertices[a.vertex];
+    return std::string("field '") + a.field->info->name + "' of vertex " + v.type->name + " on tile " +
+           std::to_string(v.tile) + " (element " + std::to_string(element) + " of '" + g_.variables[a.var].name + "')";
+  };
+  auto before = [](const Use &a, const Use &b) { return a.var != b.var ? a.var < b.var : a.begin < b.begin; };
+  std::sort(writes.begin(), writes.end(), before);
+  const std::string set = "compute set '" + cs.name + "': ";
+  for (std::size_t i = 1; i < writes.size(); ++i) {
+    const Use &a = writes[i - 1], &b = writes[i];
+    if (a.var == b.var && b.begin < a.end)
+      throw graph_connection_error(set + "an element must be written once, got " + place(a, b.begin) + " and " +
+                                   place(b, b.begin));
+  }
+  for (const Use &r : reads) {
+    auto w = std::upper_bound(writes.begin(), writes.end(), r, before);
+    if (w != writes.begin() && std::prev(w)->var == r.var && std::prev(w)->end > r.begin)
+      --w;
+    for (; w != writes.end() && w->var == r.var && w->begin < r.end; ++w)
+      if (w->end > r.begin && w->vertex != r.vertex)
+        throw graph_connection_error(set + "an element that one vertex writes must not be read by another, got " +
+                                     place(*w, std::max(w->begin, r.begin)) + " and " +
+                                     place(r, std::max(w->begin, r.begin)));
+  }
+}
+
+void Compiler::writePointer(std::uint64_t at, Address target) { exe_->relocations.push_back({at, target}); }
+
+void Compiler::writeCount(std::uint64_t at, std::size_t count) {
+  const auto n = static_cast<std::uint32_t>(count);
+  std::memcpy(exe_->stateImage.data() + at, &n, 4);
+}
+
+// An edge points straight into its variable when its elements are contiguous there and aligned as the field
+// asks. Poplar would lay such a variable out on the tile so that this holds, or copy: either way the vertex sees
+// aligned contiguous elements, and so it does here, through a buffer filled before and emptied after.
+Compiler::EdgePlace Compiler::placeEdge(const VertexRecord &v, const FieldRecord &f, const Tensor &t,
+                                        ComputeSetPlan &plan) {
+  const TensorImpl &impl = Access::impl(t);
+  const std::size_t size = typeSize(impl.type);
+  const std::size_t count = t.numElements();
+  const std::uint64_t align = std::max<std::uint64_t>(isVectorOfElements(f) ? f.info->minAlign : 1, size);
+  unsigned pieces = 0;
+  VarId var = 0;
+  std::size_t begin = 0;
+  bool local = true;
+  forEachRegion(impl, [&](VarId x, std::size_t b, std::size_t n) {
+    if (pieces++ == 0) {
+      var = x;
+      begin = b;
+    }
+    g_.variables[x].tiles.forEach(b, b + n, [&](std::size_t, std::size_t, unsigned tile) { local &= tile == v.tile; });
+  });
+  if (pieces == 0)
+    return {0, 0, false};
+  const bool straight = pieces == 1 && addressOf(var, begin) % align == 0;
+  // Off-tile elements land on the tile whatever happens here; on-tile ones only need a copy when rearranged.
+  // A single piece is never rearranged on a device: its alignment is the allocator's business.
+  if (pieces > 1 && local)
+    temporaries_[v.tile] += count * size;
+  if (straight)
+    return {addressOf(var, begin), count, false};
+  const std::uint64_t bytes = count * size;
+  const Address at = allocate(bytes, std::max<std::uint64_t>(align, 8));
+  const std::vector<Run> runs = packRuns(t);
+  if (f.info->direction != Direction::Output)
+    for (const Run &r : runs)
+      plan.gathers.push_back({at + r.src, r.dst, r.bytes, r.count, r.srcStep, r.dstStep});
+  else
+    plan.poisons.push_back({at, bytes, impl.type});
+  if (f.info->direction != Direction::Input)
+    for (const Run &r : runs)
+      plan.scatters.push_back({r.dst, at + r.src, r.bytes, r.count, r.dstStep, r.srcStep});
+  return {at, count, true};
+}
+
+void Compiler::compileComputeSet(unsigned id) {
+  const ComputeSetRecord &cs = g_.computeSets[id];
+  for (vertex_id v : cs.vertices)
+    checkVertex(g_.vertices[v], cs);
+  checkConflicts(cs);
+  std::fill(temporaries_.begin(), temporaries_.end(), 0);
+  ComputeSetPlan plan;
+  std::vector<vertex_id> order = cs.vertices;
+  std::stable_sort(order.begin(), order.end(),
+                   [&](vertex_id a, vertex_id b) { return g_.vertices[a].tile < g_.vertices[b].tile; });
+  std::vector<std::uint8_t> &image = exe_->stateImage;
+  auto reserve = [&](std::size_t bytes, std::size_t align) {
+    const std::size_t at = (image.size() + align - 1) / align * align;
+    image.resize(at + bytes, 0);
+    return at;
+  };
+  for (vertex_id vid : order) {
+    const VertexRecord &v = g_.vertices[vid];
+    VertexPlan p{};
+    const std::size_t state = reserve(v.type->size, std::max<std::size_t>(16, v.type->align));
+    p.run = v.type->run;
+    p.state = state;
+    p.calls = v.type->kind == codelet_abi::VertexKind::MultiVertex ? 6 : 1;
+    for (const FieldRecord &f : v.fields) {
+      const std::size_t at = state + f.info->offset;
+      const std::size_t size = typeSize(typeOf(f.info->element));
+      if (f.info->direction == Direction::State) {
+        if (f.info->nesting == Nesting::Scalar) {
+          std::memcpy(image.data() + at, f.initial.data(), size);
+        } else {
+          const std::size_t data = reserve(f.initial.size(), 16);
+          if (!f.initial.empty())
+            std::memcpy(image.data() + data, f.initial.data(), f.initial.size());
+          writePointer(at, data | relocationInState);
+          writeCount(at + 8, f.size);
+        }
+        continue;
+      }
+      if (f.info->nesting == Nesting::Scalar || f.info->nesting == Nesting::Vector) {
+        const EdgePlace e = placeEdge(v, f, f.edges[0], plan);
+        writePointer(at, e.at);
+        if (f.info->nesting == Nesting::Vector)
+          writeCount(at + 8, e.count);
+        continue;
+      }
+      const bool scalars = f.info->nesting == Nesting::VectorOfScalars;
+      const std::size_t stride = scalars ? 8 : 16;
+      const std::size_t data = reserve(f.edges.size() * stride, 16);
+      writePointer(at, data | relocationInState);
+      writeCount(at + 8, f.edges.size());
+      for (std::size_t i = 0; i < f.edges.size(); ++i) {
+        const EdgePlace e = placeEdge(v, f, f.edges[i], plan);
+        writePointer(data + i * stride, e.at);
+        if (!scalars)
+          writeCount(data + i * stride + 8, e.count);
+      }
+    }
+    p.gathersEnd = static_cast<unsigned>(plan.gathers.size());
+    p.scattersEnd = static_cast<unsigned>(plan.scatters.size());
+    p.poisonsEnd = static_cast<unsigned>(plan.poisons.size());
+    plan.vertices.push_back(p);
+  }
+  StepCount cost;
+  cost.kind = sparq::emulator::StepKind::Compute;
+  cost.name = cs.name;
+  addComputeCost(cs, cost);
+  computeSetCosts_[id] = std::move(cost);
+  computeSetPlans_[id] = static_cast<unsigned>(exe_->computeSets.size());
+  exe_->computeSets.push_back(std::move(plan));
+}
+
+} // namespace core
+} // namespace poplar

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+// From a graph and its programs to a plan, with every check on the way.
+#pragma once
+
+#include "plan.hpp"
+#include "regions.hpp"
+
+namespace poplar {
+namespace core {
+
+// A piece of a variable that goes from one tile to another.
+struct Move {
+  unsigned srcTile;
+  unsigned dstTile;
+  VarId var;
+  std::size_t begin;
+  std::size_t end;
+};
+
+// In a relocation's target: the rest is an offset in the state image, whose address is not known yet.
+constexpr Address relocationInState = Address(1) << 63;
+
+// Builds runs from pairs of pieces in order, merging what is contiguous or regular.
+class RunBuilder {
+public:
+  explicit RunBuilder(std::vector<Run> &out) : out_(out), first_(out.size()) {}
+  void add(Address dst, Address src, std::uint64_t bytes);
+
+private:
+  std::vector<Run> &out_;
+  std::size_t first_; // runs before it belong to someone else
+};
+
+class Compiler {
+public:
+  Compiler(const GraphImpl &graph, const OptionFlags &options);
+  std::shared_ptr<ExecutableImpl> compile(ArrayRef<program::Program> programs, const ProgressFunc &progress);
+
+private:
+  using StepCount = sparq::emulator::StepCount;
+  using ExchangeCount = sparq::emulator::ExchangeCount;
+
+  // compile.cpp
+  void layOutVariables();
+  Step compileProgram(const program::Program &p, const std::string &parent);
+  Step compilePrint(const ProgramImpl &p);
+  void setPredicate(Step &s, const Tensor &t, const char *op);
+  unsigned addCost(StepCount c);
+  void checkMapped(const Tensor &t, const std::string &what) const;
+  Address allocate(std::uint64_t bytes, std::uint64_t align);
+  Address addressOf(VarId var, std::size_t element) const;
+  void compileHostTensors();
+
+  // compile_copies.cpp
+  Step compileCopy(const ProgramImpl &p, const std::string &name);
+  Step compileStream(const ProgramImpl &p, const std::string &name);
+  Step compileRemote(const ProgramImpl &p, const std::string &name);
+  std::vector<Run> packRuns(const Tensor &t) const;
+
+  // compile_vertices.cpp
+  void compileComputeSet(unsigned id);
+  void checkVertex(const VertexRecord &v, const ComputeSetRecord &cs) const;
+  void checkConflicts(const ComputeSetRecord &cs) const;
+  struct EdgePlace {
+    Address at;
+    std::size_t count;
+    bool buffered; // in a buffer of the vertex, not in the variable
+  };
+  EdgePlace placeEdge(const VertexRecord &v, const FieldRecord &f, const Tensor &t, ComputeSetPlan &plan);
+  void writePointer(std::uint64_t at, Address target);
+  void writeCount(std::uint64_t at, std::size_t count);
+
+  // accounting.cpp
+  ExchangeCount exchangeCost(std::vector<Move> &moves, std::vector<std::uint64_t> *landing) const;
+  void addComputeCost(const ComputeSetRecord &cs, StepCount &cost);
+  void accountMemory();
+
+  const GraphImpl &g_;
+  std::shared_ptr<ExecutableImpl> exe_;
+  std::map<unsigned, unsigned> computeSetPlans_;      // id -> index of plan
+  std::map<unsigned, StepCount> computeSetCosts_;     // by id
+  std::map<unsigned, unsigned> functionPlans_;
+  std::vector<unsigned> functionStack_;
+  // Temporaries of the compute set being compiled, and the most any one needed, per tile.
+  std::vector<std::uint64_t> temporaries_, maxTemporaries_;
+  std::vector<std::uint64_t> vertexStateBytes_;
+};
+
+void checkEngineOptions(const OptionFlags &options);
+
+} // namespace core
+} // namespace poplar

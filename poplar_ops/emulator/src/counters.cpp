@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <sparq_emulator/Counters.hpp>
+#include <sparq_emulator/DeviceModel.hpp>
+
+#include <iomanip>
+
+#include "engine_impl.hpp"
+
+namespace sparq {
+namespace emulator {
+
+using poplar::core::Access;
+
+const char *toString(StepKind kind) {
+  static const char *const names[] = {"compute", "copy", "remote-read", "remote-write", "stream-in", "stream-out", "sync"};
+  return names[static_cast<int>(kind)];
+}
+
+std::vector<StepCount> lastRun(const poplar::Engine &engine) {
+  const poplar::core::EngineImpl &e = Access::impl(engine);
+  std::vector<StepCount> r;
+  for (std::size_t i = 0; i < e.executions.size(); ++i) {
+    if (!e.executions[i])
+      continue;
+    r.push_back(e.exe->costs[i]);
+    r.back().executions = e.executions[i];
+  }
+  return r;
+}
+
+MemoryCount memory(const poplar::Engine &engine) { return Access::impl(engine).exe->memory; }
+
+} // namespace emulator
+} // namespace sparq
+
+namespace poplar {
+
+void Engine::printProfileSummary(std::ostream &os, const OptionFlags &) {
+  const sparq::emulator::DeviceModel model;
+  const auto steps = sparq::emulator::lastRun(*this);
+  const auto m = sparq::emulator::memory(*this);
+  os << "Modelled, not measured.\nTile memory: at most " << m.bytes << " of " << m.limit << " bytes (tile " << m.tile
+     << ")\n";
+  os << "executions  modelled us  kind          name\n";
+  for (const auto &s : steps)
+    os << std::setw(10) << s.executions << "  " << std::setw(11) << std::fixed << std::setprecision(3)
+       << modelledTime(model, s).total() * 1e6 << "  " << std::setw(12) << std::left
+       << sparq::emulator::toString(s.kind) << std::right << "  " << s.name << "\n";
+}
+
+} // namespace poplar

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <sparq_emulator/DeviceModel.hpp>
+
+#include <cmath>
+
+namespace sparq {
+namespace emulator {
+
+namespace {
+
+std::uint64_t transferCycles(const DeviceModel &m, const ExchangeCount &e) {
+  return static_cast<std::uint64_t>(std::ceil(static_cast<double>(e.maxBytes) / m.exchangeBytesPerCycle));
+}
+
+std::uint64_t exchangeCycles(const DeviceModel &m, const StepCount &s) {
+  return s.exchanges * m.exchangeFixedCycles + transferCycles(m, s.before) + transferCycles(m, s.after);
+}
+
+std::uint64_t computeCycles(const DeviceModel &m, const StepCount &s) {
+  return s.kind == StepKind::Compute ? s.tileCycles + m.computeSetFixedCycles : 0;
+}
+
+} // namespace
+
+std::uint64_t DeviceModel::cycles(const StepCount &s) const {
+  return computeCycles(*this, s) + exchangeCycles(*this, s) + s.syncs * syncCycles;
+}
+
+double DeviceModel::streamingSeconds(std::uint64_t bytes, std::uint64_t packets) const {
+  return (static_cast<double>(bytes) + packetOverheadBytes * static_cast<double>(packets)) / streamingBytesPerSecond;
+}
+
+ModelledTime modelledTime(const DeviceModel &m, const StepCount &s) {
+  const double n = static_cast<double>(s.executions);
+  ModelledTime t;
+  t.compute = n * static_cast<double>(computeCycles(m, s)) / m.clock;
+  t.exchange = n * static_cast<double>(exchangeCycles(m, s)) / m.clock;
+  t.sync = n * static_cast<double>(s.syncs * m.syncCycles) / m.clock;
+  if (s.kind == StepKind::RemoteRead || s.kind == StepKind::RemoteWrite)
+    t.streaming = n * m.streamingSeconds(s.bytes, s.packets);
+  if (s.kind == StepKind::StreamIn || s.kind == StepKind::StreamOut)
+    t.hostStreams = n * static_cast<double>(s.bytes) / m.hostStreamBytesPerSecond;
+  return t;
+}
+
+static void accumulate(ModelledTime &a, const ModelledTime &b) {
+  a.compute += b.compute;
+  a.exchange += b.exchange;
+  a.sync += b.sync;
+  a.streaming += b.streaming;
+  a.hostStreams += b.hostStreams;
+}
+
+ModelledTime modelledTime(const DeviceModel &m, const std::vector<StepCount> &steps) {
+  ModelledTime t;
+  for (const StepCount &s : steps)
+    accumulate(t, modelledTime(m, s));
+  return t;
+}
+
+std::map<std::string, ModelledTime> modelledTimeByStage(const DeviceModel &m, const std::vector<StepCount> &steps,
+                                                        unsigned depth) {
+  std::map<std::string, ModelledTime> r;
+  for (const StepCount &s : steps) {
+    std::size_t end = 0;
+    for (unsigned d = 0; d < depth && end != std::string::npos; ++d)
+      end = s.name.find('/', end + (d ? 1 : 0));
+    accumulate(r[s.name.substr(0, end)], modelledTime(m, s));
+  }
+  return r;
+}
+
+} // namespace emulator
+} // namespace sparq

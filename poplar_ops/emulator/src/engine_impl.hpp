@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// A plan being run: device memory, streaming memory, streams, and the interpreter of steps.
+#pragma once
+
+#include <poplar/Engine.hpp>
+
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "plan.hpp"
+#include "thread_pool.hpp"
+
+namespace poplar {
+namespace core {
+
+struct FreeDeleter {
+  void operator()(void *p) const;
+};
+using Block = std::unique_ptr<std::uint8_t, FreeDeleter>;
+Block allocateBlock(std::uint64_t bytes);
+
+struct StreamState {
+  std::uint8_t *begin = nullptr, *end = nullptr, *at = nullptr;
+  std::unique_ptr<StreamCallbackHandle> callback;
+};
+
+struct EngineImpl {
+  explicit EngineImpl(std::shared_ptr<const ExecutableImpl> e);
+
+  void load(const Device &device);
+  void run(unsigned program);
+  std::uint8_t *remoteRow(const std::string &handle, std::uint64_t row, const char *op);
+  const RemoteBufferInfo &remoteInfo(const std::string &handle, const char *op) const;
+  void checkLoaded(const char *op) const;
+
+  std::shared_ptr<const ExecutableImpl> exe;
+  std::unique_ptr<ThreadPool> pool;
+  bool loaded = false;
+  Block arena;
+  std::vector<Block> remote;                       // by buffer
+  std::vector<std::vector<std::uint32_t>> written; // by buffer and row: the last store that wrote it
+  std::uint32_t storeId = 0;
+  std::map<std::string, StreamState> streams;
+  std::vector<std::uint64_t> executions; // by cost
+  std::vector<std::uint8_t> transferBuffer;
+  std::vector<std::uint32_t> offsets;
+
+  std::uint8_t *at(Address a) { return arena.get() + a; }
+
+private:
+  void execute(const Step &s);
+  bool runComputeSet(const ComputeSetPlan &plan);
+  void runCopy(const CopyPlan &plan);
+  void runStream(const TransferPlan &plan);
+  void runRemote(const TransferPlan &plan);
+  void readOffsets(const TransferPlan &plan);
+  void print(const PrintPlan &plan);
+  std::int64_t readPredicate(const Step &s);
+  std::uint64_t cyclesSoFar() const;
+};
+
+/// Copies runs between two blocks, each address relative to its base.
+void copyRuns(std::uint8_t *dst, const std::uint8_t *src, const Run *begin, const Run *end);
+
+/// The text PrintTensor writes for packed elements.
+std::string formatTensor(const std::uint8_t *data, const Type &type, const std::vector<std::size_t> &shape,
+                         const PrintTensorFmt &format);
+
+} // namespace core
+} // namespace poplar

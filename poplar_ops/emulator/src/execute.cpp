@@ -1,0 +1,289 @@
+// SPDX-License-Identifier: Apache-2.0
+// Running steps.
+#include <sparq_emulator/DeviceModel.hpp>
+
+#include <cstring>
+#include <iostream>
+
+#include "engine_impl.hpp"
+
+namespace poplar {
+namespace core {
+
+void copyRuns(std::uint8_t *dst, const std::uint8_t *src, const Run *begin, const Run *end) {
+  for (const Run *r = begin; r != end; ++r) {
+    std::uint8_t *d = dst + r->dst;
+    const std::uint8_t *s = src + r->src;
+    // Fixed sizes let the compiler use single moves for the element-wise patterns of transposes and broadcasts.
+    switch (r->count == 1 ? 0 : r->bytes) {
+    case 2:
+      for (std::uint64_t i = 0; i < r->count; ++i, d += r->dstStep, s += r->srcStep)
+        std::memcpy(d, s, 2);
+      break;
+    case 4:
+      for (std::uint64_t i = 0; i < r->count; ++i, d += r->dstStep, s += r->srcStep)
+        std::memcpy(d, s, 4);
+      break;
+    default:
+      for (std::uint64_t i = 0; i < r->count; ++i) {
+        std::memcpy(d, s, r->bytes);
+        if (i + 1 < r->count) {
+          d += r->dstStep;
+          s += r->srcStep;
+        }
+      }
+    }
+  }
+}
+
+// The same with the roles of `dst` and `src` exchanged.
+static void copyRunsBack(std::uint8_t *src, const std::uint8_t *dst, const Run *begin, const Run *end) {
+  for (const Run *r = begin; r != end; ++r) {
+    for (std::uint64_t i = 0; i < r->count; ++i) {
+      const std::int64_t k = static_cast<std::int64_t>(i);
+      std::memcpy(src + r->src + k * r->srcStep, dst + r->dst + k * r->dstStep, r->bytes);
+    }
+  }
+}
+
+bool EngineImpl::runComputeSet(const ComputeSetPlan &plan) {
+  std::uint8_t *base = arena.get();
+  std::atomic<bool> all{true};
+  // A few vertices a piece: they are short, and many.
+  const std::size_t grain = std::max<std::size_t>(1, plan.vertices.size() / (pool->threads() * 8));
+  pool->run(plan.vertices.size(), grain, [&](std::size_t begin, std::size_t end) {
+    bool ok = true;
+    for (std::size_t i = begin; i < end; ++i) {
+      const VertexPlan &v = plan.vertices[i];
+      const VertexPlan *previous = i ? &plan.vertices[i - 1] : nullptr;
+      const unsigned gathers = previous ? previous->gathersEnd : 0, scatters = previous ? previous->scattersEnd : 0,
+                     poisons = previous ? previous->poisonsEnd : 0;
+      for (unsigned k = poisons; k < v.poisonsEnd; ++k)
+        poison(base + plan.poisons[k].at, plan.poisons[k].type, plan.poisons[k].bytes);
+      copyRuns(base, base, plan.gathers.data() + gathers, plan.gathers.data() + v.gathersEnd);
+      for (unsigned w = 0; w < v.calls; ++w)
+        ok &= v.run(base + v.state, w);
+      copyRuns(base, base, plan.scatters.data() + scatters, plan.scatters.data() + v.scattersEnd);
+    }
+    if (!ok)
+      all = false;
+  });
+  return all;
+}
+
+void EngineImpl::runCopy(const CopyPlan &plan) {
+  copyRuns(arena.get(), arena.get(), plan.runs.data(), plan.runs.data() + plan.runs.size());
+}
+
+void EngineImpl::runStream(const TransferPlan &plan) {
+  const StreamInfo &info = *exe->streams[plan.index];
+  const auto it = streams.find(info.handle);
+  if (it == streams.end())
+    throw stream_connection_error("stream '" + info.handle + "' must be connected before a program uses it");
+  StreamState &s = it->second;
+  std::uint8_t *host = s.at;
+  if (s.callback) {
+    transferBuffer.resize(plan.bytes);
+    host = transferBuffer.data();
+    if (plan.toDevice)
+      (*s.callback)->fetch(host);
+  }
+  const Run *begin = plan.runs.data(), *end = begin + plan.runs.size();
+  if (plan.toDevice)
+    copyRuns(arena.get(), host, begin, end);
+  else
+    copyRunsBack(host, arena.get(), begin, end);
+  if (s.callback) {
+    if (!plan.toDevice)
+      (*s.callback)->fetch(host);
+    (*s.callback)->complete();
+  } else {
+    s.at += plan.bytes;
+    if (s.end && s.at == s.end)
+      s.at = s.begin;
+    else if (!s.end)
+      s.at = s.begin;
+  }
+}
+
+void EngineImpl::readOffsets(const TransferPlan &plan) {
+  const RemoteBufferInfo &info = *exe->remotes[plan.index];
+  offsets.assign(plan.rows, 0);
+  if (!plan.hasOffsets)
+    return;
+  copyRunsBack(reinterpret_cast<std::uint8_t *>(offsets.data()), arena.get(), plan.offsetRuns.data(),
+               plan.offsetRuns.data() + plan.offsetRuns.size());
+  auto what = [&](std::uint64_t i) {
+    return "remote buffer '" + info.handle + "'" + (plan.name.empty() ? "" : " in copy '" + plan.name + "'") +
+           ": offset [" + std::to_string(i) + "] must ";
+  };
+  for (std::uint64_t i = 0; i < plan.rows; ++i) {
+    if (offsets[i] < info.repeats)
+      continue;
+    const std::string got = plan.offsetsSigned ? std::to_string(static_cast<std::int32_t>(offsets[i]))
+                                               : std::to_string(offsets[i]);
+    throw application_runtime_error(what(i) + "be below the buffer's " + std::to_string(info.repeats) +
+                                    " rows, got " + got);
+  }
+  if (plan.toDevice || plan.rows < 2)
+    return;
+  // Which of two stores to one row wins is not defined on a device.
+  std::vector<std::uint32_t> &seen = written[plan.index];
+  seen.resize(info.repeats, 0);
+  if (++storeId == 0) {
+    for (auto &w : written)
+      std::fill(w.begin(), w.end(), 0);
+    storeId = 1;
+  }
+  for (std::uint64_t i = 0; i < plan.rows; ++i) {
+    if (seen[offsets[i]] == storeId)
+      throw application_runtime_error(what(i) + "be another row than the rest of the store, got " +
+                                      std::to_string(offsets[i]) + " again");
+    seen[offsets[i]] = storeId;
+  }
+}
+
+void EngineImpl::runRemote(const TransferPlan &plan) {
+  readOffsets(plan);
+  std::uint8_t *rows = remote[plan.index].get(), *base = arena.get();
+  const Run *runs = plan.runs.data();
+  // Large transfers are split over the threads; rows are independent (a store's rows are distinct).
+  const std::size_t grain = std::max<std::uint64_t>(1, (1u << 18) / std::max<std::uint64_t>(1, plan.rowBytes));
+  pool->run(plan.rows, grain, [&](std::size_t begin, std::size_t end) {
+    for (std::size_t r = begin; r < end; ++r) {
+      std::uint8_t *row = rows + static_cast<std::uint64_t>(offsets[r]) * plan.rowBytes;
+      if (plan.rowEnd.empty()) {
+        if (plan.toDevice)
+          std::memcpy(base + runs[r].dst, row, plan.rowBytes);
+        else
+          std::memcpy(row, base + runs[r].dst, plan.rowBytes);
+        continue;
+      }
+      const Run *from = runs + (r ? plan.rowEnd[r - 1] : 0), *to = runs + plan.rowEnd[r];
+      if (plan.toDevice)
+        copyRuns(base, row, from, to);
+      else
+        copyRunsBack(row, base, from, to);
+    }
+  });
+}
+
+void EngineImpl::print(const PrintPlan &plan) {
+  std::string text = plan.title;
+  if (plan.hasTensor) {
+    std::vector<std::uint8_t> packed(numElements(plan.shape) * typeSize(plan.type) + 1);
+    copyRunsBack(packed.data(), arena.get(), plan.runs.data(), plan.runs.data() + plan.runs.size());
+    text += (text.empty() ? "" : ": ") + formatTensor(packed.data(), plan.type, plan.shape, plan.format);
+  }
+  if (plan.isError)
+    throw application_runtime_error(text);
+  std::cerr << text << "\n";
+}
+
+std::int64_t EngineImpl::readPredicate(const Step &s) {
+  const std::uint8_t *p = at(s.predicate);
+  std::int32_t v = 0;
+  if (s.predicateBytes == 1)
+    v = *p;
+  else if (s.predicateBytes == 2)
+    v = static_cast<std::int32_t>(p[0] | p[1] << 8);
+  else
+    std::memcpy(&v, p, 4);
+  return v;
+}
+
+std::uint64_t EngineImpl::cyclesSoFar() const {
+  const sparq::emulator::DeviceModel model;
+  double seconds = 0;
+  for (std::size_t i = 0; i < executions.size(); ++i) {
+    if (!executions[i])
+      continue;
+    sparq::emulator::StepCount c = exe->costs[i];
+    c.executions = executions[i];
+    seconds += modelledTime(model, c).total();
+  }
+  return static_cast<std::uint64_t>(seconds * model.clock);
+}
+
+void EngineImpl::execute(const Step &s) {
+  if (s.cost != ~0u)
+    ++executions[s.cost];
+  switch (s.op) {
+  case StepOp::Sequence:
+    for (const Step &c : s.children)
+      execute(c);
+    return;
+  case StepOp::Compute: {
+    const bool all = runComputeSet(exe->computeSets[s.index]);
+    if (s.hasPredicate)
+      *at(s.predicate) = all;
+    return;
+  }
+  case StepOp::Copy:
+    return runCopy(exe->copies[s.index]);
+  case StepOp::StreamIn:
+  case StepOp::StreamOut:
+    return runStream(exe->transfers[s.index]);
+  case StepOp::RemoteRead:
+  case StepOp::RemoteWrite:
+    return runRemote(exe->transfers[s.index]);
+  case StepOp::Repeat:
+    for (unsigned i = 0; i < s.count; ++i)
+      execute(s.children[0]);
+    return;
+  case StepOp::While:
+    for (;;) {
+      execute(s.children[0]);
+      if ((readPredicate(s) != 0) != s.flag)
+        return;
+      execute(s.children[1]);
+    }
+  case StepOp::If:
+    return execute(s.children[readPredicate(s) ? 0 : 1]);
+  case StepOp::Switch: {
+    const std::int64_t control = readPredicate(s);
+    for (std::size_t i = 0; i < s.cases.size(); ++i)
+      if (s.cases[i] == control)
+        return execute(s.children[i + 1]);
+    if (s.checked)
+      throw application_runtime_error("Switch: control must be one of its " + std::to_string(s.cases.size()) +
+                                      " cases, got " + std::to_string(control));
+    return execute(s.children[0]);
+  }
+  case StepOp::Call:
+    return execute(exe->functions[s.index]);
+  case StepOp::Sync:
+    return;
+  case StepOp::Poison: {
+    for (const Span &p : exe->poisons[s.index])
+      poison(at(p.at), p.type, p.bytes);
+    return;
+  }
+  case StepOp::Print:
+    return print(exe->prints[s.index]);
+  case StepOp::Error:
+    if (!s.hasPredicate || readPredicate(s))
+      print(exe->prints[s.index]);
+    return;
+  case StepOp::CycleStamp: {
+    std::uint64_t cycles = cyclesSoFar(), since = 0;
+    if (s.hasPredicate)
+      std::memcpy(&since, at(s.predicate), 8);
+    cycles -= since;
+    std::memcpy(at(s.value), &cycles, 8); // low word first
+    return;
+  }
+  }
+}
+
+void EngineImpl::run(unsigned program) {
+  checkLoaded("run");
+  if (program >= exe->programs.size())
+    throw index_error("run: program must be below the engine's " + std::to_string(exe->programs.size()) +
+                      " programs, got " + std::to_string(program));
+  std::fill(executions.begin(), executions.end(), 0);
+  execute(exe->programs[program]);
+}
+
+} // namespace core
+} // namespace poplar

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+// Options: JSON reading, and which an engine knows.
+#include <poplar/OptionFlags.hpp>
+#include <poplar/exceptions.hpp>
+
+#include <cctype>
+#include <cstdlib>
+#include <iterator>
+#include <set>
+
+#include "compiler.hpp"
+
+namespace poplar {
+
+std::ostream &operator<<(std::ostream &os, const OptionFlags &flags) {
+  os << "{";
+  const char *separator = "";
+  for (const auto &f : flags) {
+    os << separator << "\"" << f.first << "\":\"" << f.second << "\"";
+    separator = ",";
+  }
+  return os << "}";
+}
+
+namespace {
+
+// A flat JSON object: strings, numbers, booleans.
+class FlatJSON {
+public:
+  explicit FlatJSON(const std::string &s) : s_(s) {}
+  void read(OptionFlags &flags) {
+    expect('{');
+    if (peek() == '}') {
+      ++at_;
+    } else {
+      for (;;) {
+        const std::string key = string();
+        expect(':');
+        flags.set(key, peek() == '"' ? string() : word());
+        if (peek() == ',') {
+          ++at_;
+          continue;
+        }
+        expect('}');
+        break;
+      }
+    }
+    if (peek() != '\0')
+      fail("the end");
+  }
+
+private:
+  char peek() {
+    while (at_ < s_.size() && std::isspace(static_cast<unsigned char>(s_[at_])))
+      ++at_;
+    return at_ < s_.size() ? s_[at_] : '\0';
+  }
+  [[noreturn]] void fail(const std::string &wanted) {
+    throw parse_error("readJSON: expected " + wanted + " at character " + std::to_string(at_) + ", got '" +
+                      s_.substr(at_, 16) + "'");
+  }
+  void expect(char c) {
+    if (peek() != c)
+      fail(std::string("'") + c + "'");
+    ++at_;
+  }
+  std::string string() {
+    expect('"');
+    std::string r;
+    while (at_ < s_.size() && s_[at_] != '"') {
+      if (s_[at_] == '\\' && at_ + 1 < s_.size()) {
+        ++at_;
+        const char c = s_[at_];
+        r += c == 'n' ? '\n' : c == 't' ? '\t' : c;
+        if (c == 'u')
+          fail("a plain character");
+      } else {
+        r += s_[at_];
+      }
+      ++at_;
+    }
+    expect('"');
+    return r;
+  }
+  std::string word() {
+    peek();
+    std::string r;
+    while (at_ < s_.size() && (std::isalnum(static_cast<unsigned char>(s_[at_])) || s_[at_] == '-' || s_[at_] == '+' ||
+                               s_[at_] == '.'))
+      r += s_[at_++];
+    if (r.empty())
+      fail("a string, number or boolean");
+    return r;
+  }
+  std::string s_;
+  std::size_t at_ = 0;
+};
+
+} // namespace
+
+void readJSON(StringRef string, OptionFlags &flags) {
+  OptionFlags read;
+  FlatJSON(string.str()).read(read);
+  for (const auto &f : read)
+    flags.set(f.first, f.second);
+}
+
+void readJSON(std::istream &stream, OptionFlags &flags) {
+  readJSON(std::string(std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()), flags);
+}
+
+void readJSONFromEnv(StringRef name, OptionFlags &flags) {
+  const char *env = std::getenv(name.str().c_str());
+  if (env)
+    readJSON(env, flags);
+}
+
+namespace core {
+
+void checkEngineOptions(const OptionFlags &options) {
+  static const std::set<std::string> known = {
+      "target.extendedMemory", "target.hostSyncTimeout", "target.syncMethod", "target.syncReplicasIndependently",
+      "target.deterministicWorkers", "target.saveArchive", "target.workerStackSizeInBytes",
+      "target.supervisorStackSizeInBytes", "exchange.streamBufferOverlap", "exchange.enablePrefetch",
+      "debug.instrument", "debug.instrumentCompute", "debug.instrumentExternalExchange",
+      "debug.instrumentControlFlow", "debug.computeInstrumentationLevel", "debug.retainDebugInformation",
+      "debug.allowOutOfMemory", "debug.runtimeVerify", "debug.floatPointOpException", "debug.nanOverflowMode",
+      "debug.loweredVarDumpFile", "debug.trace", "debug.outputAllSymbols", "debug.branchRecordTile",
+      "opt.internalExchangeOptimisationTarget", "opt.maxComputeSetsPerLoweredCopy", "opt.enableInlining",
+      "opt.useAutoloader", "prng.seed", "prng.enableStochasticRounding", "autoReport.all", "autoReport.directory",
+      "autoReport.outputExecutionProfile", "autoReport.outputGraphProfile", "autoReport.outputDebugInfo",
+      "autoReport.executionProfileProgramRunCount", "autoReport.streamAtEachRun",
+      "streamCallbacks.multiThreadMode", "streamCallbacks.numWorkerThreads", "streamCallbacks.numaAware"};
+  for (const auto &o : options)
+    if (known.count(o.first) == 0)
+      throw invalid_option("engine option must be a known one, got '" + o.first + "' = '" + o.second + "'");
+  const auto rounding = options.find("prng.enableStochasticRounding");
+  if (rounding != options.end() && rounding->second != "false")
+    throw invalid_option("engine option prng.enableStochasticRounding must be false here, got '" + rounding->second +
+                         "'");
+}
+
+} // namespace core
+} // namespace poplar

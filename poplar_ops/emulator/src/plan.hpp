@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+// A compiled graph: flat lists that an engine runs without looking anything up.
+#pragma once
+
+#include <sparq_emulator/Counters.hpp>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core.hpp"
+#include "program_impl.hpp"
+
+namespace poplar {
+namespace core {
+
+// Device memory is one block of host memory; places in it are offsets from its start.
+using Address = std::uint64_t;
+
+// `count` pieces of `bytes` each, at regular steps.
+struct Run {
+  Address dst;
+  Address src;
+  std::uint64_t bytes;
+  std::uint64_t count;
+  std::int64_t dstStep;
+  std::int64_t srcStep;
+};
+
+struct Span {
+  Address at;
+  std::uint64_t bytes;
+  Type type;
+};
+
+struct VariablePlan {
+  std::string name;
+  Type type;
+  Address at;
+  std::uint64_t bytes;
+  std::vector<std::uint8_t> data; // of a constant
+  std::vector<InitialValues> initial;
+};
+
+struct VertexPlan {
+  bool (*run)(void *, unsigned);
+  Address state;
+  unsigned calls; // compute(0) .. compute(calls - 1)
+  unsigned gathersEnd, scattersEnd, poisonsEnd; // ends in the compute set's lists; begins are the previous ends
+};
+
+struct ComputeSetPlan {
+  std::vector<VertexPlan> vertices; // by tile
+  std::vector<Run> gathers;         // inputs that are not contiguous or not aligned
+  std::vector<Run> scatters;        // such outputs
+  std::vector<Span> poisons;        // buffers of such outputs, before the vertex runs
+};
+
+struct CopyPlan {
+  std::vector<Run> runs;
+  Address staging = 0; // when source and destination overlap: everything goes through here first
+  std::uint64_t stagingBytes = 0;
+};
+
+// Device side of a transfer with the outside; `src` of its runs is an offset in the transfer, `dst` an address.
+struct TransferPlan {
+  unsigned index = 0; // of the stream or remote buffer
+  bool toDevice = false;
+  std::uint64_t bytes = 0;
+  std::uint64_t rows = 0;
+  std::uint64_t rowBytes = 0;
+  std::vector<Run> runs;             // streams, and rows that are whole pieces in a row
+  std::vector<std::uint64_t> rowEnd; // remote rows in pieces: end in `runs` of each row; empty otherwise
+  bool hasOffsets = false;
+  std::vector<Run> offsetRuns; // gathers the offsets to a 32-bit array
+  bool offsetsSigned = false;
+  std::string name;
+};
+
+enum class StepOp {
+  Sequence,
+  Compute,
+  Copy,
+  StreamIn,
+  StreamOut,
+  RemoteRead,
+  RemoteWrite,
+  Repeat,
+  While,
+  If,
+  Switch,
+  Call,
+  Sync,
+  Poison,
+  Print,
+  Error,
+  CycleStamp
+};
+
+struct Step {
+  StepOp op = StepOp::Sequence;
+  unsigned index = 0; // in the list of its kind
+  unsigned cost = ~0u;
+  unsigned count = 0;
+  bool flag = false;
+  bool checked = false;
+  bool hasPredicate = false;
+  Address predicate = 0;
+  unsigned predicateBytes = 0;
+  Address value = 0; // CycleStamp: where; `since` in predicate
+  std::vector<std::int32_t> cases;
+  std::vector<Step> children;
+};
+
+struct PrintPlan {
+  std::string title;
+  Type type;
+  std::vector<std::size_t> shape;
+  PrintTensorFmt format;
+  std::vector<Run> runs; // to a packed array
+  bool isError = false;
+  bool hasTensor = false;
+};
+
+struct HostTensorPlan {
+  Type type;
+  std::uint64_t bytes = 0;
+  std::vector<Run> runs; // `src` is an offset in the host array, `dst` an address
+};
+
+struct Relocation {
+  std::uint64_t at;  // in the state image: an 8-byte pointer
+  Address target;
+};
+
+struct ExecutableImpl {
+  Target target;
+  OptionFlags options;
+  std::vector<std::shared_ptr<CodeletLibrary>> libraries;
+  std::vector<VariablePlan> variables;
+  Address stateAt = 0;
+  std::vector<std::uint8_t> stateImage;
+  std::vector<Relocation> relocations;
+  Address arenaBytes = 0;
+  std::vector<ComputeSetPlan> computeSets;
+  std::vector<CopyPlan> copies;
+  std::vector<TransferPlan> transfers;
+  std::vector<std::vector<Span>> poisons;
+  std::vector<PrintPlan> prints;
+  std::vector<Step> functions;
+  std::vector<Step> programs;
+  std::vector<std::shared_ptr<const StreamInfo>> streams;
+  std::vector<std::shared_ptr<const RemoteBufferInfo>> remotes;
+  std::map<std::string, HostTensorPlan> hostWrites;
+  std::map<std::string, HostTensorPlan> hostReads;
+  std::vector<sparq::emulator::StepCount> costs; // executions left 0
+  sparq::emulator::MemoryCount memory;
+};
+
+/// The bit pattern of undefined elements: a NaN, a large integer, a bool that is neither.
+void poison(void *p, const Type &type, std::uint64_t bytes);
+
+} // namespace core
+} // namespace poplar

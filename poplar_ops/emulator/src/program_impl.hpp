@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// Program trees as the user built them.
+#pragma once
+
+#include <poplar/Program.hpp>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace poplar {
+namespace core {
+
+enum class ProgramKind {
+  Sequence,
+  Execute,
+  Repeat,
+  While,
+  If,
+  Switch,
+  CopyTensor,
+  CopyFromStream,
+  CopyToStream,
+  CopyFromRemote,
+  CopyToRemote,
+  WriteUndef,
+  Sync,
+  Call,
+  Print,
+  Error, // unconditional, or when the scalar `tensor` is true
+  CycleStamp,
+  Nothing
+};
+
+struct ProgramImpl {
+  ProgramKind kind = ProgramKind::Nothing;
+  std::string name;                       // debug path
+  std::vector<program::Program> children; // in order; Repeat/While: cond?, body; If: true, false; Switch: cases, default
+  std::vector<std::int32_t> cases;
+  ComputeSet computeSet;
+  Function function;
+  unsigned count = 0;
+  bool flag = false; // While: loops while the predicate is this; Switch: has a default; Error: conditional
+  bool checked = false; // Switch: a control value without a case is an error
+  Tensor src, dst, offset, predicate;
+  DataStream stream;
+  RemoteBuffer remote;
+  std::string title;
+  PrintTensorFmt format;
+};
+
+} // namespace core
+} // namespace poplar
