@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Settings of all tests: where the Python rooms are, and the Hypothesis profiles.
 
-HYPOTHESIS_PROFILE chooses how much is tried: dev (default: small, fast), ci (derandomised, moderate) or nightly
-(random, large; a failure prints the blob that reproduces it).
+HYPOTHESIS_PROFILE chooses how much is tried: dev (default: small, fast), ci (derandomised, moderate) or
+nightly (random, large; a failure prints the blob that reproduces it).
 """
 
 from __future__ import annotations

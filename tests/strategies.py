@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Hypothesis strategies shared by all tests, named after what they draw.
 
-Shapes are drawn, contents are made from a drawn seed and a named kind, so that examples stay small to draw and to shrink.
-Sizes sit around the widths of the contract: lanes of 8, blocks of 64.
+Shapes are drawn, contents are made from a drawn seed and a named kind, so that examples stay small to draw
+and to shrink. Sizes sit around the widths of the contract: lanes of 8, blocks of 64.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def tensors(kind: str, shape: tuple[int, ...], rng: np.random.Generator) -> np.n
         x = np.full(shape, rng.standard_normal())
     elif kind == "one_hot":
         x = np.where(rng.random(shape) < 0.5, 0.0, -0.0)
-        hot = rng.integers(shape[-1], size=shape[:-1] + (1,))
+        hot = rng.integers(shape[-1], size=(*shape[:-1], 1))
         np.put_along_axis(x, hot, rng.choice([-4.0, 4.0]), axis=-1)
     elif kind == "huge":
         x = rng.choice([-1.0, 1.0], shape) * rng.choice([HALF_MAX, HALF_MAX - 32, HALF_MAX / 2], shape)

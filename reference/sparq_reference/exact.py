@@ -59,7 +59,7 @@ def approx_scores(
     -> (batch, n_heads, seq_len) float32, -inf beyond a length.
     """
     lengths = all_lengths(key, lengths)
-    scores = np.full(query.shape[:2] + (key.shape[2],), -np.inf, np.float32)
+    scores = np.full((*query.shape[:2], key.shape[2]), -np.inf, np.float32)
     for b, kv, heads in each_kv_head(query, key):
         chosen = components[b, kv]
         q = widen(query[b, heads][:, chosen])

@@ -64,7 +64,7 @@ def approx_scores(
     -> (batch, n_heads, seq_len) float64, -inf beyond a length.
     """
     lengths = all_lengths(key, lengths)
-    scores = np.full(query.shape[:2] + (key.shape[2],), -np.inf)
+    scores = np.full((*query.shape[:2], key.shape[2]), -np.inf)
     for b, kv, heads in each_kv_head(query, key):
         chosen = components[b, kv]
         q = _double(query[b, heads][:, chosen])

@@ -121,7 +121,7 @@ def _fold_lanes(lanes: np.ndarray) -> np.ndarray:
 def lane_sum(x: np.ndarray, axis: int = -1) -> np.ndarray:
     """Sum along `axis` in eight lanes, each from +0 and ascending, folded at the end (E3)."""
     x = np.moveaxis(widen(x), axis, -1)
-    lanes = np.zeros(x.shape[:-1] + (LANES,), np.float32)
+    lanes = np.zeros((*x.shape[:-1], LANES), np.float32)
     for start in range(0, x.shape[-1], LANES):
         part = x[..., start : start + LANES]
         lanes[..., : part.shape[-1]] += part
@@ -132,7 +132,7 @@ def dot(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Lane sum of x * y along the last axis; the other axes broadcast (E3)."""
     x, y = widen(x), widen(y)
     shape = np.broadcast(x[..., 0], y[..., 0]).shape
-    lanes = np.zeros(shape + (LANES,), np.float32)
+    lanes = np.zeros((*shape, LANES), np.float32)
     for start in range(0, x.shape[-1], LANES):
         part = x[..., start : start + LANES] * y[..., start : start + LANES]
         lanes[..., : part.shape[-1]] += part
@@ -145,9 +145,9 @@ def _split_blocks(x: np.ndarray, axis: int) -> np.ndarray:
     n = x.shape[axis]
     missing = -n % BLOCK
     if missing:
-        filling = np.zeros(x.shape[:axis] + (missing,) + x.shape[axis + 1 :], x.dtype)
+        filling = np.zeros((*x.shape[:axis], missing, *x.shape[axis + 1 :]), x.dtype)
         x = np.concatenate([x, filling], axis=axis)
-    return x.reshape(x.shape[:axis] + ((n + missing) // BLOCK, BLOCK) + x.shape[axis + 1 :])
+    return x.reshape((*x.shape[:axis], (n + missing) // BLOCK, BLOCK, *x.shape[axis + 1 :]))
 
 
 def block_sums(weights: np.ndarray) -> np.ndarray:

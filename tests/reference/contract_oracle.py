@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """docs/exactness.md once more, in plain Python without NumPy: an oracle with no line of the exact twin.
 
-Numbers are Python floats (double) that hold fp32 values. `fl` rounds after every operation; for + - * / of fp32
-numbers, a double result rounded once more to fp32 is the correctly rounded one, because 53 >= 2 * 24 + 2. Tensors
-are nested lists, without the batch.
+Numbers are Python floats (double) that hold fp32 values. `fl` rounds after every operation; for + - * /
+of fp32 numbers, a double result rounded once more to fp32 is the correctly rounded one, because 53 >= 2 *
+24 + 2. Tensors are nested lists, without the batch.
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/error_bound.md in code: how far the exact twin may be from the ideal one. Sections are those of the page."""
+"""docs/error_bound.md in code: how far the exact twin may be from the ideal one, section by section."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 import numpy as np
-
 from sparq_reference import ideal, numerics
 
 U = 2.0**-24
@@ -145,7 +144,7 @@ def narrowing_error(y: np.ndarray, error: np.ndarray) -> np.ndarray:
 
 
 class Bounds(NamedTuple):
-    """The ideal numbers, given the components and positions of the exact twin, and bounds of the difference."""
+    """The ideal numbers, given the selections of the exact twin, and bounds of the difference."""
 
     ideal: dict[str, np.ndarray]
     error: dict[str, np.ndarray]
@@ -162,8 +161,9 @@ def sparq(
 ) -> Bounds:
     """All sections, for a whole call and the selections of the exact twin.
 
-    The keys of both dictionaries: inv_tau (relative error), scores, attended, alpha, mean, output, merit (the softmax summed over
-    the group, with T of section 8); shapes as in `layout.Steps`, merit (batch, n_kv_heads, seq_len), nan beyond a length.
+    The keys of both dictionaries: inv_tau (relative error), scores, attended, alpha, mean, output, with
+    shapes as in `layout.Steps`; and merit, the softmax summed over the group with T of section 8, (batch,
+    n_kv_heads, seq_len). Beyond a length: nan.
     """
     batch, n_heads, head_dim = query.shape
     n_kv_heads, seq_len = key.shape[1:3]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The exact twin stays within the derived bound (docs/error_bound.md) of the ideal one, in every intermediate."""
+"""The exact twin stays within the bound of docs/error_bound.md from the ideal one, in every intermediate."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import pytest
 import strategies
 from hypothesis import given
 from hypothesis import strategies as st
-
 from sparq_reference import exact, ideal, numerics
 
 REAL = Path(__file__).resolve().parent.parent / "data" / "smollm2_hamlet.npz"
@@ -30,7 +29,7 @@ def real_attention(layer: int) -> strategies.Attention:
 
 
 def check_sparq(x: strategies.Attention, settings: strategies.Settings) -> dict[str, float]:
-    """Compare every intermediate against the bound; return the largest share of the bound that each one takes."""
+    """Compare every intermediate against its bound; return the largest share of the bound that each takes."""
     sparq = settings._asdict()
     with_mean = sparq.pop("mean_value")
     steps = exact.sparq_steps(*x.qkv, lengths=x.lengths, with_mean=with_mean, **sparq)

@@ -10,7 +10,6 @@ import strategies
 from fp32_results import before_narrowing
 from hypothesis import given
 from hypothesis import strategies as st
-
 from sparq_reference import exact, numerics
 
 SMALL = dict(head_dims=(8, 16, 24), seq_lens=(1, 2, 7, 8, 9, 63, 64, 65, 127, 129), batches=(1, 2))
@@ -29,7 +28,7 @@ def assert_same_bits(got: np.ndarray, expected: np.ndarray) -> None:
 
 
 def check_contract(x: strategies.Attention, settings: strategies.Settings) -> None:
-    """Dense and SparQ attention equal the oracle, in float32 before the last rounding and in float16 after it."""
+    """Dense and SparQ attention equal the oracle, in float32 before the last rounding and after it."""
     group_size = x.query.shape[1] // x.key.shape[1]
     wide = [np.empty(x.query.shape, np.float32) for _ in range(2)]
     narrow = [np.empty(x.query.shape, np.float16) for _ in range(2)]
@@ -82,7 +81,10 @@ def test_oracle_notices_a_wrong_tie_rule(monkeypatch: pytest.MonkeyPatch) -> Non
     x = strategies.make_attention(np.random.default_rng(2), seq_len=65, head_dim=16, kinds=("ties",) * 3)
     settings = strategies.Settings(4, 8, 0, True)
     check_contract(x, settings)
-    higher_first = lambda numbers, n: sorted(sorted(range(len(numbers)), key=lambda i: (-numbers[i], -i))[:n])  # noqa: E731
+
+    def higher_first(numbers: list[float], count: int) -> list[int]:
+        return sorted(sorted(range(len(numbers)), key=lambda i: (-numbers[i], -i))[:count])
+
     monkeypatch.setattr(oracle, "best", higher_first)
     with pytest.raises(AssertionError, match="differ"):
         check_contract(x, settings)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Laws of the exact twin, bit for bit. Each law is a function, so that a broken twin can be shown to break it."""
+"""Laws of the exact twin, bit for bit; each is a function, so that a broken twin can be shown to break it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import strategies
 from fp32_results import before_narrowing
 from hypothesis import example, given
 from hypothesis import strategies as st
-
 from sparq_reference import KVCache, exact, numerics
 
 
@@ -297,7 +296,7 @@ def test_a_share_that_never_reaches_one_is_noticed(monkeypatch: pytest.MonkeyPat
 
 
 def test_sums_in_another_order_for_lists_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    def list_backwards(query, key, value, positions, counts):  # noqa: ANN001, ANN202
+    def list_backwards(query, key, value, positions, counts):
         return right(query, key, value, -np.sort(-positions, axis=-1), counts)  # the padding stays last
 
     right = exact.gathered_attention
@@ -319,7 +318,7 @@ def test_elements_that_meet_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None
 def test_a_head_that_reads_the_wrong_kv_head_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     right = exact.each_kv_head
 
-    def first_kv_head_twice(query: np.ndarray, key: np.ndarray):  # noqa: ANN202
+    def first_kv_head_twice(query: np.ndarray, key: np.ndarray):
         for b, kv, heads in right(query, key):
             yield b, min(kv, 1), heads
 
@@ -368,7 +367,7 @@ def test_ties_to_the_higher_index_are_noticed(monkeypatch: pytest.MonkeyPatch, s
 def test_a_sum_of_values_by_blocks_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     right = exact.sum_values
 
-    def each_append_sums_alone(value, *, lengths, initial=None):  # noqa: ANN001, ANN202
+    def each_append_sums_alone(value, *, lengths, initial=None):
         total = right(value, lengths=lengths)
         return total if initial is None else initial + total
 

@@ -11,7 +11,6 @@ import pytest
 import strategies
 from hypothesis import given
 from hypothesis import strategies as st
-
 from sparq_reference import numerics
 
 F = np.float32
@@ -140,7 +139,7 @@ def test_widen_is_exact_and_to_half_gives_it_back() -> None:
 
 
 def check_to_half(to_half) -> None:
-    """Between every two neighbouring fp16 numbers: near the lower, the tie, near the upper; then beyond the largest."""
+    """Between every two neighbouring fp16 numbers: near either, around the tie; then beyond the largest."""
     low = np.arange(0x7BFF, dtype=np.uint16)
     a, b = (numerics.widen(c.view(np.float16)) for c in (low, low + np.uint16(1)))
     middle = (a + b) * F(0.5)  # exact in fp32
@@ -192,7 +191,7 @@ def test_scale(head_dim: int) -> None:
 
 
 def test_only_float16_and_float32_are_taken() -> None:
-    with pytest.raises(ValueError, match="^numerics: input must be float16 or float32, got float64$"):
+    with pytest.raises(ValueError, match=r"^numerics: input must be float16 or float32, got float64$"):
         numerics.lane_sum(np.zeros(8))
 
 
@@ -201,7 +200,7 @@ def sums_data(n: int, seed: int) -> np.ndarray:
     return (rng.standard_normal(n) * 10.0 ** rng.integers(-4, 5, n)).astype(F)
 
 
-@given(st.sampled_from(strategies.SEQ_LENS + (1000,)), st.integers(0, 2**32 - 1))
+@given(st.sampled_from((*strategies.SEQ_LENS, 1000)), st.integers(0, 2**32 - 1))
 def test_sums_are_those_of_the_plain_loops(n: int, seed: int) -> None:
     x = sums_data(n, seed)
     rows = strategies.tensors("normal", (n, 16), np.random.default_rng(seed))

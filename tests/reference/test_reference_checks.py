@@ -1,0 +1,264 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every message of checks.py, word for word, through the public functions."""
+
+from __future__ import annotations
+
+from typing import Callable
+
+import numpy as np
+import pytest
+import strategies
+from sparq_reference import KVCache, checks, exact, ideal
+
+H = np.float16
+
+
+def tensors(**changes: object) -> dict[str, object]:
+    """Arguments of a valid call: batch 2, group_size 2, seq_len 5, head_dim 16; `changes` replaces some."""
+    x = strategies.make_attention(
+        np.random.default_rng(0), batch=2, n_kv_heads=2, group_size=2, seq_len=5, head_dim=16
+    )
+    return {**dict(zip(("query", "key", "value"), x.qkv)), **changes}
+
+
+def zeros(*shape: int, dtype: object = H) -> np.ndarray:
+    return np.zeros(shape, dtype)
+
+
+def with_value(array: np.ndarray, where: tuple[int, ...], value: float) -> np.ndarray:
+    array = array.copy()
+    array[where] = value
+    return array
+
+
+NAN_KEY = with_value(tensors()["key"], (1, 0, 3, 7), np.nan)
+INF_VALUE = with_value(tensors()["value"], (0, 1, 4, 0), -np.inf)
+
+#: (changed arguments, message after the name of the operation), for both operations
+ATTENTION = [
+    (dict(query=zeros(2, 4, 16, dtype="f4")), "query must be float16, got float32"),
+    (dict(key=zeros(2, 2, 5, 16, dtype="i2")), "key must be float16, got int16"),
+    (dict(value=zeros(2, 2, 5, 16, dtype="f8")), "value must be float16, got float64"),
+    (
+        dict(query=zeros(2, 16)),
+        "query must have shape (batch, n_heads, head_dim), none of them 0, got (2, 16)",
+    ),
+    (
+        dict(key=zeros(2, 2, 0, 16)),
+        "key must have shape (batch, n_kv_heads, seq_len, head_dim), none of them 0, got (2, 2, 0, 16)",
+    ),
+    (
+        dict(value=zeros(2, 5, 16)),
+        "value must have shape (batch, n_kv_heads, seq_len, head_dim), none of them 0, got (2, 5, 16)",
+    ),
+    (
+        dict(key=zeros(3, 2, 5, 16)),
+        "key must have shape (batch=2, n_kv_heads, seq_len, head_dim=16), got (3, 2, 5, 16)",
+    ),
+    (
+        dict(key=zeros(2, 2, 5, 8)),
+        "key must have shape (batch=2, n_kv_heads, seq_len, head_dim=16), got (2, 2, 5, 8)",
+    ),
+    (dict(value=zeros(2, 2, 4, 16)), "value must have the shape of key, (2, 2, 5, 16), got (2, 2, 4, 16)"),
+    (dict(query=zeros(2, 3, 16)), "n_heads must be a multiple of n_kv_heads=2, got 3"),
+    (
+        dict(query=zeros(2, 4, 12), key=zeros(2, 2, 5, 12), value=zeros(2, 2, 5, 12)),
+        "head_dim must be a multiple of 8, got 12",
+    ),
+    (dict(lengths=np.array([5.0, 5.0])), "lengths must be integers, got float64"),
+    (dict(lengths=[True, True]), "lengths must be integers, got bool"),
+    (dict(lengths=[5]), "lengths must have shape (batch=2,), got (1,)"),
+    (dict(lengths=[5, 0]), "lengths must be in [1, seq_len=5], got 0"),
+    (dict(lengths=[6, 5]), "lengths must be in [1, seq_len=5], got 6"),
+    (dict(lengths=[-1, 5]), "lengths must be in [1, seq_len=5], got -1"),
+    (
+        dict(query=with_value(zeros(2, 4, 16), (1, 2, 3), np.inf)),
+        "query must be finite, got inf at [1, 2, 3]",
+    ),
+    (dict(key=NAN_KEY), "key must be finite, got nan at [1, 0, 3, 7]"),
+    (dict(value=INF_VALUE), "value must be finite, got -inf at [0, 1, 4, 0]"),
+]
+
+#: (settings, message), for SparQ
+SETTINGS = [
+    (dict(rank=0), "rank must be in [1, head_dim=16], got 0"),
+    (dict(rank=17), "rank must be in [1, head_dim=16], got 17"),
+    (dict(rank=2.0), "rank must be an integer in [1, head_dim=16], got 2.0"),
+    (dict(rank=True), "rank must be an integer in [1, head_dim=16], got True"),
+    (dict(top_k=0), "top_k must be in [1, 16777216], got 0"),
+    (dict(top_k=1 << 25), "top_k must be in [1, 16777216], got 33554432"),
+    (dict(top_k="4"), "top_k must be an integer in [1, 16777216], got '4'"),
+    (dict(n_local=-1), "n_local must be in [0, top_k=4], got -1"),
+    (dict(n_local=5), "n_local must be in [0, top_k=4], got 5"),
+    (dict(n_local=None), "n_local must be an integer in [0, top_k=4], got None"),
+    (dict(mean_value=1), "mean_value must be True or False, got 1"),
+    (
+        dict(value_sum=zeros(2, 2, 16)),
+        "value_sum must be float32, got float16",
+    ),
+    (
+        dict(value_sum=zeros(2, 16, dtype="f4")),
+        "value_sum must have shape (batch=2, n_kv_heads=2, head_dim=16), got (2, 16)",
+    ),
+    (
+        dict(value_sum=with_value(zeros(2, 2, 16, dtype="f4"), (0, 1, 2), np.nan)),
+        "value_sum must be finite, got nan at [0, 1, 2]",
+    ),
+]
+
+
+def message(call: Callable[..., object], *arguments: object, **named: object) -> str:
+    with pytest.raises(ValueError) as error:
+        call(*arguments, **named)
+    return str(error.value)
+
+
+@pytest.mark.parametrize(("changes", "expected"), ATTENTION)
+def test_attention(changes: dict[str, object], expected: str) -> None:
+    arguments = tensors(**changes)
+    assert message(exact.dense_attention, **arguments) == f"dense_attention: {expected}"
+    assert message(exact.sparq_attention, **arguments, rank=4, top_k=4) == f"sparq_attention: {expected}"
+    if "float16" not in expected and "multiple of 8" not in expected:
+        assert message(ideal.dense_attention, **arguments) == f"dense_attention: {expected}"
+        assert message(ideal.sparq_attention, **arguments, rank=4, top_k=4) == f"sparq_attention: {expected}"
+
+
+@pytest.mark.parametrize(("changes", "expected"), SETTINGS)
+def test_settings(changes: dict[str, object], expected: str) -> None:
+    arguments = tensors(**{"rank": 4, "top_k": 4, **changes})
+    assert message(exact.sparq_attention, **arguments) == f"sparq_attention: {expected}"
+    if "float32" not in expected:
+        assert message(ideal.sparq_attention, **arguments) == f"sparq_attention: {expected}"
+
+
+def test_valid_calls_pass() -> None:
+    x = tensors()
+    exact.dense_attention(**x)
+    for integer in (int, np.int32, np.uint8):
+        exact.sparq_attention(
+            **x, rank=integer(16), top_k=integer(4), n_local=integer(4), mean_value=np.bool_(True)
+        )
+    for lengths in ([1, 5], np.array([5, 5], np.uint8), (2, 3)):
+        exact.dense_attention(**x, lengths=lengths)
+
+
+def test_the_longest_sequence() -> None:
+    """One position too many, without the memory: strides of 0."""
+    key = np.broadcast_to(zeros(1, 1, 1, 8), (1, 1, checks.MAX_CAPACITY + 1, 8))
+    expected = "dense_attention: seq_len must be in [1, 16777216], got 16777217"
+    assert message(exact.dense_attention, zeros(1, 1, 8), key, key) == expected
+
+
+def test_ideal_takes_any_float_and_head_dim() -> None:
+    x = tensors()
+    for dtype in (np.float16, np.float32, np.float64):
+        wide = {name: a.astype(dtype)[..., :12] for name, a in x.items()}
+        assert ideal.dense_attention(**wide).dtype == np.float64
+    assert message(ideal.dense_attention, **tensors(query=zeros(2, 4, 16, dtype="i4"))) == (
+        "dense_attention: query must be floating point, got int32"
+    )
+
+
+def test_unchecked_nan_passes_and_nan_beyond_a_length_is_not_seen() -> None:
+    arguments = tensors(key=NAN_KEY)
+    exact.dense_attention(**arguments, check_finite=False)
+    exact.dense_attention(**arguments, lengths=[5, 3])
+    assert "nan at [1, 0, 3, 7]" in message(exact.dense_attention, **arguments, lengths=[5, 4])
+
+
+# the cache
+
+CACHE = [
+    (dict(batch=0), "batch must be in [1, 16777216], got 0"),
+    (dict(n_kv_heads=-1), "n_kv_heads must be in [1, 16777216], got -1"),
+    (dict(head_dim=0), "head_dim must be in [1, 16777216], got 0"),
+    (dict(head_dim=12), "head_dim must be a multiple of 8, got 12"),
+    (dict(capacity=0), "capacity must be in [1, 16777216], got 0"),
+    (dict(capacity=(1 << 24) + 1), "capacity must be in [1, 16777216], got 16777217"),
+    (dict(capacity=1.5), "capacity must be an integer in [1, 16777216], got 1.5"),
+]
+
+
+@pytest.mark.parametrize(("changes", "expected"), CACHE)
+def test_cache_sizes(changes: dict[str, object], expected: str) -> None:
+    sizes = {**dict(batch=2, n_kv_heads=2, head_dim=16, capacity=8), **changes}
+    assert message(KVCache, **sizes) == f"KVCache: {expected}"
+
+
+ROWS = zeros(2, 2, 3, 16)
+APPEND = [
+    ((ROWS.astype("f4"), ROWS), {}, "key must be float16, got float32"),
+    ((ROWS, ROWS.astype("f8")), {}, "value must be float16, got float64"),
+    (
+        (ROWS[0], ROWS),
+        {},
+        "key must have shape (batch=2, n_kv_heads=2, n_tokens >= 1, head_dim=16), got (2, 3, 16)",
+    ),
+    (
+        (ROWS[:, :, :0], ROWS),
+        {},
+        "key must have shape (batch=2, n_kv_heads=2, n_tokens >= 1, head_dim=16), got (2, 2, 0, 16)",
+    ),
+    (
+        (ROWS, ROWS[..., :8]),
+        {},
+        "value must have shape (batch=2, n_kv_heads=2, n_tokens >= 1, head_dim=16), got (2, 2, 3, 8)",
+    ),
+    ((ROWS, ROWS[:, :, :2]), {}, "value must have the shape of key, (2, 2, 3, 16), got (2, 2, 2, 16)"),
+    ((ROWS, ROWS), dict(lengths=[1, 4]), "lengths must be in [0, n_tokens=3], got 4"),
+    ((ROWS, ROWS), dict(lengths=[-1, 3]), "lengths must be in [0, n_tokens=3], got -1"),
+    ((ROWS, ROWS), dict(lengths=[3]), "lengths must have shape (batch=2,), got (1,)"),
+    ((ROWS, ROWS), dict(lengths=[1.0, 3.0]), "lengths must be integers, got float64"),
+    ((with_value(ROWS, (1, 1, 2, 3), np.nan), ROWS), {}, "key must be finite, got nan at [1, 1, 2, 3]"),
+    ((ROWS, with_value(ROWS, (0, 0, 0, 0), np.inf)), {}, "value must be finite, got inf at [0, 0, 0, 0]"),
+    (
+        (zeros(2, 2, 4, 16), zeros(2, 2, 4, 16)),
+        dict(lengths=[0, 4]),
+        "length must be at most capacity=8 (element 1 holds 5, 4 more), got 9",
+    ),
+]
+
+
+@pytest.mark.parametrize(("arguments", "named", "expected"), APPEND)
+def test_append_and_the_cache_is_unchanged(
+    arguments: tuple[np.ndarray, np.ndarray], named: dict[str, object], expected: str
+) -> None:
+    cache = KVCache(2, 2, 16, 8)
+    rng = np.random.default_rng(0)
+    cache.append(*(strategies.tensors("normal", (2, 2, 5, 16), rng) for _ in range(2)))
+    before = cache.key.copy(), cache.value.copy(), cache.lengths, cache.value_sum
+    assert message(cache.append, *arguments, **named) == f"append: {expected}"
+    for got, old in zip((cache.key, cache.value, cache.lengths, cache.value_sum), before):
+        np.testing.assert_array_equal(got, old)
+
+
+def test_reorder() -> None:
+    cache = KVCache(2, 2, 16, 8)
+    for index, expected in (
+        ([0, 2], "index must be in [0, batch=2), got 2"),
+        ([-1, 0], "index must be in [0, batch=2), got -1"),
+        ([0], "index must have shape (batch=2,), got (1,)"),
+        ([0.0, 1.0], "index must be integers, got float64"),
+    ):
+        assert message(cache.reorder, index) == f"reorder: {expected}"
+
+
+def test_attention_of_a_cache() -> None:
+    cache = KVCache(2, 2, 16, 8)
+    query = zeros(2, 4, 16)
+    sparq = dict(rank=4, top_k=4)
+    empty = "length must be in [1, capacity=8], got 0"
+    assert message(cache.dense_attention, query) == f"dense_attention: {empty}"
+    cache.append(ROWS, ROWS, [3, 0])
+    assert message(cache.sparq_attention, query, **sparq) == f"sparq_attention: {empty}"
+    cache.append(ROWS, ROWS)
+    expected = "sparq_attention: query must be finite, got nan at [0, 0, 0]"
+    assert message(cache.sparq_attention, with_value(query, (0, 0, 0), np.nan), **sparq) == expected
+    expected = "dense_attention: n_heads must be a multiple of n_kv_heads=2, got 3"
+    assert message(cache.dense_attention, zeros(2, 3, 16)) == expected
+    expected = (
+        "dense_attention: query must have shape (batch, n_heads, head_dim), none of them 0, got (4, 16)"
+    )
+    assert message(cache.dense_attention, query[0]) == expected
+    expected = "sparq_attention: rank must be in [1, head_dim=16], got 20"
+    assert message(cache.sparq_attention, query, rank=20, top_k=4) == expected

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Transfer formulas against numbers of the paper and against counting."""
+
+from __future__ import annotations
+
+import pytest
+from sparq_reference import transfers
+
+
+@pytest.mark.parametrize(("seq_len", "paper", "digits"), [(16384, "7.53", 2), (4096, "6.4", 1)])
+def test_theoretical_speedups_of_the_paper(seq_len: int, paper: str, digits: int) -> None:
+    """Section 6.1 and table 4, to the digits printed there; head_dim 128, r = 32, k = 128."""
+    assert f"{transfers.theoretical_speedup(seq_len, 128, 32, 128):.{digits}f}" == paper
+
+
+def test_equations_3_and_11() -> None:
+    """With the rows that do not grow, the long sequence gives 7.52, so two digits tell the two apart."""
+    elements = transfers.sparq_elements(16384, 128, 32, 128)
+    assert f"{1 / transfers.compression_ratio(elements, 16384, 128):.2f}" == "7.52"
+
+
+def test_counting_rows() -> None:
+    """The same numbers from lists of what is read and written."""
+    seq_len, head_dim, rank, top_k = 1000, 64, 16, 100
+    row = head_dim
+    assert transfers.dense_elements(seq_len, head_dim) == sum([row] * seq_len * 2) + row + row
+    columns = [seq_len] * rank
+    assert transfers.sparq_elements(seq_len, head_dim, rank, top_k) == sum(
+        columns + [row] * 2 * top_k + [row] * 4
+    )
+    assert transfers.h2o_elements(seq_len, head_dim, top_k) == sum(
+        [row] * 2 * top_k + [row] * 2 + [2] * seq_len
+    )
+    assert transfers.lm_infinite_elements(head_dim, top_k) == sum([row] * 2 * top_k + [row] * 2)
+    assert transfers.flexgen_elements(seq_len, head_dim, top_k) == sum([row] * (seq_len + top_k) + [row] * 2)
+
+
+def test_flexgen_cannot_save_more_than_half() -> None:
+    """Section 5.1 of the paper: its ratio is bounded by 1/2, because it reads every key."""
+    for seq_len in (1024, 16384, 1 << 20):
+        ratio = transfers.compression_ratio(transfers.flexgen_elements(seq_len, 128, 1), seq_len, 128)
+        assert 0.5 < ratio < 0.51
+
+
+def test_speedup_and_ratio_agree_but_for_a_few_rows() -> None:
+    for seq_len in (1024, 65536):
+        ratio = transfers.compression_ratio(transfers.sparq_elements(seq_len, 64, 16, 128), seq_len, 64)
+        product = ratio * transfers.theoretical_speedup(seq_len, 64, 16, 128)
+        assert 1 < product < 1 + 4 * 64 / (seq_len * 16)
+
+
+@pytest.mark.parametrize(
+    ("group_size", "d_model", "seq_len", "largest"),
+    # appendix C of the paper, largest arithmetic intensity: Llama 2 7B at 4096, 70B at 4096 and at 16384
+    [(1, 4096, 4096, 7), (8, 8192, 4096, 104), (8, 8192, 16384, 32)],
+)
+def test_arithmetic_intensity_of_the_paper(group_size: int, d_model: int, seq_len: int, largest: int) -> None:
+    sizes = dict(seq_len=seq_len, group_size=group_size, d_model=d_model)
+    assert transfers.arithmetic_intensity(batch=10**9, **sizes) == pytest.approx(largest, rel=1e-6)
+    assert transfers.arithmetic_intensity(batch=1, **sizes) < largest / 2
+
+
+def test_attention_share() -> None:
+    """From counts: 12 d_m**2 parameters a layer, 2 S d_m / g elements of cache an element of the batch."""
+    batch, seq_len, group_size, d_model = 16, 4096, 4, 2048
+    parameters, cache = 12 * d_model**2, batch * 2 * seq_len * d_model // group_size
+    share = transfers.attention_share(batch, seq_len, group_size, d_model)
+    assert share == pytest.approx(cache / (cache + parameters), rel=1e-12)
+    multiply_adds = batch * parameters + cache * group_size
+    intensity = transfers.arithmetic_intensity(batch, seq_len, group_size, d_model)
+    assert intensity == pytest.approx(multiply_adds / (cache + parameters), rel=1e-12)
