@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The Python module sparq_ipu._cpu: conversion only. What the arguments mean is said in
+// python/sparq_ipu/backends/cpu.py.
+#include "dispatch.hpp"
+#include "kv_cache.hpp"
+#include "stream_sum.hpp"
+#include "thread_pool.hpp"
+
+#include <pybind11/numpy.h>
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+namespace py = pybind11;
+using namespace sparq::cpu;
+
+namespace {
+
+// An fp16 array of that many dimensions; its shape is checked by the caller.
+void checkHalf(const char *op, const char *argument, const py::array &array, py::ssize_t nDims) {
+  if (!array.dtype().equal(py::dtype("float16")) || array.ndim() != nDims)
+    throw std::invalid_argument(std::string(op) + ": " + argument + " must be float16 with " +
+                                std::to_string(nDims) + " dimensions, got " +
+                                py::str(array.dtype()).cast<std::string>() + " with " +
+                                std::to_string(array.ndim()));
+}
+
+void checkShape(const char *op, const char *argument, const py::array &array, const char *axes,
+                const std::vector<std::int64_t> &shape) { // -1: any
+  bool right = true;
+  for (std::size_t i = 0; i < shape.size(); ++i)
+    right = right && (shape[i] < 0 || array.shape(static_cast<py::ssize_t>(i)) == shape[i]);
+  if (!right)
+    throw std::invalid_argument(std::string(op) + ": " + argument + " must have shape " + axes +
+                                ", got " + py::str(array.attr("shape")).cast<std::string>());
+}
+
+using Integers = py::array_t<std::int64_t, py::array::c_style | py::array::forcecast>;
+
+const std::int64_t *perElement(const char *op, const char *argument, const KVCache &cache,
+                               const Integers &array) {
+  if (array.ndim() != 1 || array.shape(0) != static_cast<py::ssize_t>(cache.batch))
+    throw std::invalid_argument(std::string(op) + ": " + argument +
+                                " must have shape (batch=" + std::to_string(cache.batch) +
+                                ",), got " + py::str(array.attr("shape")).cast<std::string>());
+  return array.data();
+}
+
+void append(KVCache &cache, const py::array &key, const py::array &value, const Integers &lengths) {
+  const std::vector<std::int64_t> shape{static_cast<std::int64_t>(cache.batch),
+                                        static_cast<std::int64_t>(cache.nKvHeads), -1,
+                                        static_cast<std::int64_t>(cache.headDim)};
+  checkHalf("append", "key", key, 4);
+  checkHalf("append", "value", value, 4);
+  checkShape("append", "key", key, "(batch, n_kv_heads, n_tokens, head_dim)", shape);
+  checkShape("append", "value", value, "(batch, n_kv_heads, n_tokens, head_dim)",
+             {shape[0], shape[1], key.shape(2), shape[3]});
+  const std::int64_t *counts = perElement("append", "lengths", cache, lengths);
+  const auto tokens = [](const py::array &a) {
+    return Tokens{static_cast<const char *>(a.data()),
+                  {a.strides(0), a.strides(1), a.strides(2), a.strides(3)}};
+  };
+  const Tokens keyTokens = tokens(key), valueTokens = tokens(value);
+  const std::int64_t nTokens = key.shape(2);
+  py::gil_scoped_release release;
+  cache.append(keyTokens, valueTokens, nTokens, counts);
+}
+
+template <class Attend>
+py::array attention(const char *op, const KVCache &cache, const py::array &query,
+                    const Attend &attend) {
+  checkHalf(op, "query", query, 3);
+  checkShape(
+      op, "query", query, "(batch, n_heads, head_dim)",
+      {static_cast<std::int64_t>(cache.batch), -1, static_cast<std::int64_t>(cache.headDim)});
+  py::array output(py::dtype("float16"), {query.shape(0), query.shape(1), query.shape(2)});
+  const Query view{static_cast<const char *>(query.data()),
+                   {query.strides(0), query.strides(1), query.strides(2)}};
+  const std::int64_t nHeads = query.shape(1);
+  Half *const to = static_cast<Half *>(output.mutable_data());
+  {
+    py::gil_scoped_release release;
+    attend(view, nHeads, to);
+  }
+  return output;
+}
+
+} // namespace
+
+PYBIND11_MODULE(_cpu, m) {
+  m.doc() = "CPU kernels of sparq-ipu.";
+
+  m.def("available_isas", [] {
+    std::vector<std::string> names;
+    for (const Kernels *kernels : availableKernels())
+      names.push_back(kernels->name);
+    return names;
+  });
+  m.def("default_threads", &defaultThreads);
+
+  py::class_<KVCache>(m, "KVCache")
+      .def(py::init<std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t,
+                    const std::string &>(),
+           py::arg("batch"), py::arg("n_kv_heads"), py::arg("head_dim"), py::arg("capacity"),
+           py::kw_only(), py::arg("n_threads") = 0, py::arg("isa") = "auto")
+      .def_property_readonly("lengths", &KVCache::lengths)
+      .def_property_readonly("n_threads", [](const KVCache &cache) { return cache.nThreads; })
+      .def_property_readonly("isa", [](const KVCache &cache) { return cache.kernels.name; })
+      .def("append", &append, py::arg("key"), py::arg("value"), py::arg("lengths"))
+      .def("reset", &KVCache::reset, py::call_guard<py::gil_scoped_release>())
+      .def(
+          "reorder",
+          [](KVCache &cache, const Integers &index) {
+            const std::int64_t *data = perElement("reorder", "index", cache, index);
+            py::gil_scoped_release release;
+            cache.reorder(data);
+          },
+          py::arg("index"))
+      .def(
+          "dense_attention",
+          [](const KVCache &cache, const py::array &query) {
+            return attention("dense_attention", cache, query,
+                             [&](const Query &view, std::int64_t nHeads, Half *output) {
+                               cache.denseAttention(view, nHeads, output);
+                             });
+          },
+          py::arg("query"))
+      .def(
+          "sparq_attention",
+          [](const KVCache &cache, const py::array &query, std::int64_t rank, std::int64_t topK,
+             std::int64_t nLocal, bool meanValue) {
+            return attention("sparq_attention", cache, query,
+                             [&](const Query &view, std::int64_t nHeads, Half *output) {
+                               cache.sparqAttention(view, nHeads, {rank, topK, nLocal, meanValue},
+                                                    output);
+                             });
+          },
+          py::arg("query"), py::arg("rank"), py::arg("top_k"), py::arg("n_local"),
+          py::arg("mean_value"));
+
+  py::class_<StreamSum>(m, "StreamSum")
+      .def(py::init<std::int64_t, std::int64_t, const std::string &>(), py::arg("n_bytes"),
+           py::kw_only(), py::arg("n_threads") = 0, py::arg("isa") = "auto")
+      .def("run", &StreamSum::run, py::arg("offset"), py::arg("n_bytes"),
+           py::call_guard<py::gil_scoped_release>());
+}

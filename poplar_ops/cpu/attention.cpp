@@ -1,0 +1,432 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "attention.hpp"
+
+#include "../codelets/arith.hpp"
+#include "schedule.hpp"
+#include "thread_pool.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstring>
+
+namespace sparq {
+namespace cpu {
+namespace {
+
+// The threads that work on one pair: one of them, or all of the pool.
+class Team {
+public:
+  Team() = default;
+  Team(ThreadPool &p, unsigned thread) : size(p.nThreads()), member(thread), pool(&p) {}
+  void barrier() const {
+    if (size > 1)
+      pool->barrier();
+  }
+  // This member's part of n things.
+  std::size_t begin(std::size_t n) const { return n * member / size; }
+  std::size_t end(std::size_t n) const { return n * (member + 1) / size; }
+
+  unsigned size = 1, member = 0;
+
+private:
+  ThreadPool *pool = nullptr;
+};
+
+// Hands out memory, 64-byte aligned; from a null base it only measures.
+class Carver {
+public:
+  explicit Carver(char *start) : base(start) {}
+  template <class T> T *take(std::size_t n) {
+    T *const at = base ? reinterpret_cast<T *>(base + used) : nullptr;
+    used += roundUp(n * sizeof(T), 64);
+    return at;
+  }
+  std::size_t used = 0;
+
+private:
+  char *base;
+};
+
+// What a call needs to know.
+struct Call {
+  const KVCache &cache;
+  const Kernels &kernels;
+  Query query;
+  std::size_t nHeads, groupSize;
+  const SparqSettings *settings; // null: dense attention
+  Half *output;
+  std::size_t maxLength;
+
+  bool isDense(std::size_t length) const {
+    // With all positions selected alpha is 1 and what remains is dense attention (contract E7).
+    return !settings || static_cast<std::size_t>(settings->topK) >= length;
+  }
+};
+
+// Memory for one pair at a time, shared by its team. `n` is the padded length, `g` the group size.
+struct Scratch {
+  Scratch(Carver &carve, const Call &call, unsigned teamSize)
+      : stride(roundUp(call.maxLength, 64) + 16) { // heads apart by an odd number of cache lines
+    const std::size_t g = call.groupSize, d = call.cache.headDim, blocks = stride / 64 + 1;
+    query = carve.take<float>(g * d);
+    queryHalf = carve.take<Half>(g * d);
+    sum = carve.take<float>(g * d);
+    scores = carve.take<float>(g * stride);
+    blockSums = carve.take<float>(g * blocks);
+    maxima = carve.take<float>(g * teamSize);
+    sums = carve.take<float>(g * teamSize);
+    nBlocks = blocks;
+    if (teamSize > 1)
+      partialSums = carve.take<float>(blocks * g * d);
+    if (!call.settings)
+      return;
+    const std::size_t rank = static_cast<std::size_t>(call.settings->rank);
+    const std::size_t k = std::min(static_cast<std::size_t>(call.settings->topK), call.maxLength);
+    listStride = roundUp(k, 64) + 16;
+    magnitude = carve.take<float>(d);
+    components = carve.take<std::uint32_t>(rank);
+    selectedQuery = carve.take<float>(g * rank);
+    invTau = carve.take<float>(g);
+    keys = carve.take<std::int32_t>(std::max(stride, d));
+    keyMaxima = carve.take<std::int32_t>(blocks * 16);
+    work = carve.take<std::int32_t>(std::max({stride, d, k * teamSize}));
+    positions = carve.take<std::uint32_t>(listStride);
+    candidates = carve.take<std::uint32_t>(k * teamSize);
+    candidateCount = carve.take<std::size_t>(teamSize);
+    candidateKeys = carve.take<std::int32_t>(k * teamSize);
+    listScores = carve.take<float>(g * listStride);
+    listBlockSums = carve.take<float>(listStride / 64 + 1);
+    alpha = carve.take<float>(g);
+  }
+
+  std::size_t stride, nBlocks, listStride = 0;
+  float *query;                        // (g, headDim)
+  Half *queryHalf;                     // (g, headDim)
+  float *sum;                          // (g, headDim) weighted sum of values
+  float *scores;                       // (g, stride) scores, then weights
+  float *blockSums;                    // (g, nBlocks) of weights
+  float *maxima;                       // (team, g)
+  float *sums;                         // (team, g) sums of weights: each member has its own copy
+  float *partialSums = nullptr;        // (blocks, g, headDim), of a team
+  float *magnitude = nullptr;          // (headDim,)
+  std::uint32_t *components = nullptr; // (rank,)
+  float *selectedQuery = nullptr;      // (g, rank)
+  float *invTau = nullptr;             // (g,)
+  std::int32_t *keys = nullptr;        // (stride,)
+  std::int32_t *keyMaxima = nullptr;   // (blocks, 16)
+  std::int32_t *work = nullptr;
+  std::uint32_t *positions = nullptr;    // (topK,)
+  std::uint32_t *candidates = nullptr;   // (team, topK)
+  std::size_t *candidateCount = nullptr; // (team,)
+  std::int32_t *candidateKeys = nullptr; // (team * topK,)
+  float *listScores = nullptr;           // (g, listStride) of the selected positions
+  float *listBlockSums = nullptr;
+  float *alpha = nullptr; // (g,)
+};
+
+// The left fold of partial sums (contract E3).
+float foldBlocks(const float *partial, std::size_t n) {
+  float total = 0.0f;
+  for (std::size_t i = 0; i < n; ++i)
+    total = total + partial[i];
+  return total;
+}
+
+// Lane sum of |x[c]| (contract E3).
+template <class Magnitude> float laneSum(std::size_t n, const Magnitude &magnitude) {
+  float lanes[nLanes] = {};
+  for (std::size_t c = 0; c < n; ++c)
+    lanes[c % nLanes] = lanes[c % nLanes] + magnitude(c);
+  return treeSum(lanes);
+}
+
+class PairAttention {
+public:
+  PairAttention(const Call &callIn, std::size_t pairIndex, const Scratch &scratch,
+                const Team &teamIn)
+      : call(callIn), cache(callIn.cache), kernels(callIn.kernels), s(scratch), team(teamIn),
+        index(pairIndex), pair(callIn.cache.pair(pairIndex)),
+        g(static_cast<unsigned>(call.groupSize)), d(static_cast<unsigned>(cache.headDim)),
+        length(pair.length), blocks((length + blockSize - 1) / blockSize),
+        // exact in double, rounded once (contract E4)
+        scale(static_cast<float>(1.0 / std::sqrt(static_cast<double>(d)))) {}
+
+  void run() {
+    if (call.isDense(length))
+      dense();
+    else
+      sparq();
+    team.barrier(); // the scratch is free for the next pair
+  }
+
+private:
+  void dense() {
+    if (team.member == 0)
+      loadQuery();
+    team.barrier();
+    const std::size_t first = team.begin(blocks), last = team.end(blocks);
+    const std::size_t begin = first * blockSize, end = std::min(last * blockSize, length);
+    kernels.rowScores({{pair.keyRows, d, nullptr, begin, end - begin},
+                       s.query,
+                       g,
+                       scale,
+                       s.scores + begin,
+                       s.stride,
+                       s.maxima + team.member * g});
+    team.barrier();
+    for (unsigned h = 0; h < g; ++h)
+      kernels.softmaxWeights(s.scores + h * s.stride + begin, (last - first) * blockSize,
+                             maximum(h), s.blockSums + h * s.nBlocks + first);
+    const bool alone = team.size == 1;
+    float *const partial = alone ? s.sum : s.partialSums + first * g * d;
+    if (alone)
+      std::memset(s.sum, 0, g * d * sizeof(float));
+    kernels.weightedValues({{pair.valueRows, d, nullptr, begin, end - begin},
+                            s.scores + begin,
+                            s.stride,
+                            g,
+                            partial,
+                            alone});
+    team.barrier();
+    if (!alone) {
+      const std::size_t from = team.begin(g * d), to = team.end(g * d);
+      for (std::size_t c = from; c < to; ++c)
+        s.sum[c] = 0.0f;
+      for (std::size_t block = 0; block < blocks; ++block)
+        for (std::size_t c = from; c < to; ++c)
+          s.sum[c] = s.sum[c] + s.partialSums[block * g * d + c];
+      team.barrier();
+    }
+    if (team.member == 0)
+      for (unsigned h = 0; h < g; ++h)
+        finish(h, foldBlocks(s.blockSums + h * s.nBlocks, blocks), nullptr);
+  }
+
+  void sparq() {
+    if (team.member == 0) {
+      loadQuery();
+      chooseComponents();
+    }
+    team.barrier();
+
+    // Step 1: approximate scores, their softmax.
+    const std::size_t first = team.begin(blocks), last = team.end(blocks);
+    const std::size_t begin = first * blockSize, end = last * blockSize;
+    const auto rank = static_cast<unsigned>(call.settings->rank);
+    kernels.approxScores({pair.keyColumns, cache.columnStride, s.components, rank, s.selectedQuery,
+                          g, s.invTau, begin, end, length, s.scores, s.stride,
+                          s.maxima + team.member * g});
+    team.barrier();
+    for (unsigned h = 0; h < g; ++h)
+      kernels.softmaxWeights(s.scores + h * s.stride + begin, end - begin, maximum(h),
+                             s.blockSums + h * s.nBlocks + first);
+    team.barrier();
+    float *const weightSum = s.sums + team.member * g;
+    for (unsigned h = 0; h < g; ++h)
+      weightSum[h] = foldBlocks(s.blockSums + h * s.nBlocks, blocks);
+
+    // Step 2: the positions.
+    kernels.groupKeys({s.scores, s.stride, weightSum, g, begin, end, s.keys, s.keyMaxima});
+    const std::size_t count = std::min(static_cast<std::size_t>(call.settings->topK), length);
+    const std::size_t local = std::min(static_cast<std::size_t>(call.settings->nLocal), count);
+    const std::size_t firstLocal = length - local, nBest = count - local;
+    selectBest(begin, end, firstLocal, nBest);
+    team.barrier();
+    if (team.member != 0)
+      return;
+    mergeBest(nBest);
+    for (std::size_t i = 0; i < local; ++i)
+      s.positions[nBest + i] = static_cast<std::uint32_t>(firstLocal + i);
+
+    gather(count, weightSum);
+  }
+
+  // Query heads of this pair, widened.
+  void loadQuery() {
+    const char *from =
+        call.query.data +
+        static_cast<std::ptrdiff_t>(index / cache.nKvHeads) * call.query.stride[0] +
+        static_cast<std::ptrdiff_t>(index % cache.nKvHeads * g) * call.query.stride[1];
+    for (unsigned h = 0; h < g; ++h)
+      for (unsigned c = 0; c < d; ++c)
+        std::memcpy(s.queryHalf + h * d + c,
+                    from + static_cast<std::ptrdiff_t>(h) * call.query.stride[1] +
+                        static_cast<std::ptrdiff_t>(c) * call.query.stride[2],
+                    sizeof(Half));
+    kernels.widen(s.queryHalf, s.query, g * d);
+  }
+
+  // Contract E6.1 and E4: the components largest in |q| over the group, and the temperature of each
+  // head.
+  void chooseComponents() {
+    const auto rank = static_cast<std::size_t>(call.settings->rank);
+    for (unsigned c = 0; c < d; ++c) {
+      float total = 0.0f;
+      for (unsigned h = 0; h < g; ++h)
+        total = total + std::fabs(s.query[h * d + c]);
+      s.magnitude[c] = total;
+    }
+    std::memcpy(s.keys, s.magnitude, d * sizeof(float)); // bits of numbers >= +0 order as they do
+    kernels.keyTopK({s.keys, nullptr, 0, d, rank, s.work, s.components});
+    for (unsigned h = 0; h < g; ++h) {
+      const float *q = s.query + h * d;
+      std::memset(s.magnitude, 0, d * sizeof(float));
+      for (std::size_t j = 0; j < rank; ++j) {
+        s.selectedQuery[h * rank + j] = q[s.components[j]];
+        s.magnitude[s.components[j]] = std::fabs(q[s.components[j]]);
+      }
+      const float all = laneSum(d, [&](std::size_t c) { return std::fabs(q[c]); });
+      const float selected = laneSum(d, [&](std::size_t c) { return s.magnitude[c]; });
+      s.invTau[h] = inverseTemperature(all, selected, static_cast<float>(d), scale);
+    }
+  }
+
+  // Of this member's positions before the local ones, those that may be among the best of all.
+  void selectBest(std::size_t begin, std::size_t end, std::size_t firstLocal, std::size_t nBest) {
+    end = std::min(end, firstLocal);
+    const std::size_t n = begin < end ? std::min(nBest, end - begin) : 0;
+    s.candidateCount[team.member] = n;
+    std::uint32_t *to = team.size == 1 ? s.positions : s.candidates + team.member * nBest;
+    if (n)
+      kernels.keyTopK({s.keys, s.keyMaxima, begin, end, n, s.work + begin, to});
+  }
+
+  // The best of all members' candidates. They are in ascending order, so ties among them go to the
+  // lower position too.
+  void mergeBest(std::size_t nBest) {
+    if (team.size == 1 || nBest == 0)
+      return;
+    std::size_t n = 0;
+    for (unsigned member = 0; member < team.size; ++member)
+      for (std::size_t i = 0; i < s.candidateCount[member]; ++i, ++n) {
+        s.candidates[n] = s.candidates[member * nBest + i]; // n is not past what it overwrites
+        s.candidateKeys[n] = s.keys[s.candidates[n]];
+      }
+    kernels.keyTopK({s.candidateKeys, nullptr, 0, n, nBest, s.work, s.positions});
+    for (std::size_t i = 0; i < nBest; ++i)
+      s.positions[i] = s.candidates[s.positions[i]];
+  }
+
+  // Attention over the selected positions, and the share of the approximate weights that they have.
+  void gather(std::size_t count, const float *weightSum) {
+    const std::size_t padded = roundUp(count, blockSize);
+    for (unsigned h = 0; h < g; ++h) {
+      float *const weights = s.listScores + h * s.listStride;
+      for (std::size_t i = 0; i < count; ++i)
+        weights[i] = s.scores[h * s.stride + s.positions[i]];
+      std::fill(weights + count, weights + padded, 0.0f);
+      s.alpha[h] = std::min(1.0f, flush(laneFold(weights, padded) / weightSum[h]));
+    }
+    kernels.rowScores({{pair.keyRows, d, s.positions, 0, count},
+                       s.query,
+                       g,
+                       scale,
+                       s.listScores,
+                       s.listStride,
+                       s.maxima});
+    std::memset(s.sum, 0, g * d * sizeof(float));
+    for (unsigned h = 0; h < g; ++h) {
+      kernels.softmaxWeights(s.listScores + h * s.listStride, padded, s.maxima[h], s.listBlockSums);
+      s.sums[h] = foldBlocks(s.listBlockSums, padded / blockSize);
+    }
+    kernels.weightedValues(
+        {{pair.valueRows, d, s.positions, 0, count}, s.listScores, s.listStride, g, s.sum, true});
+    for (unsigned h = 0; h < g; ++h)
+      finish(h, s.sums[h], call.settings->meanValue ? &s.alpha[h] : nullptr);
+  }
+
+  // Sum of weights: the lane sum of each block, then the left fold.
+  static float laneFold(const float *weights, std::size_t n) {
+    float total = 0.0f;
+    for (std::size_t at = 0; at < n; at += blockSize)
+      total = total + laneSum(blockSize, [&](std::size_t j) { return weights[at + j]; });
+    return total;
+  }
+
+  // The maximum over the team's parts.
+  float maximum(unsigned h) const {
+    float most = s.maxima[h];
+    for (unsigned member = 1; member < team.size; ++member)
+      most = std::max(most, s.maxima[member * g + h]);
+    return most;
+  }
+
+  // Contract E6.4 and E6.5: divide, mix with the mean value (where there is an alpha), narrow.
+  void finish(unsigned h, float weightSum, const float *alpha) {
+    float *const y = s.sum + h * d;
+    for (unsigned c = 0; c < d; ++c)
+      y[c] = flush(y[c]) / weightSum;
+    if (alpha) {
+      const float rest = 1.0f - *alpha, n = static_cast<float>(length);
+      for (unsigned c = 0; c < d; ++c)
+        y[c] = *alpha * y[c] + rest * (pair.valueSum[c] / n);
+    }
+    kernels.narrow(y, call.output + (index * g + h) * d, d);
+  }
+
+  const Call &call;
+  const KVCache &cache;
+  const Kernels &kernels;
+  const Scratch &s;
+  const Team &team;
+  const std::size_t index;
+  const KVCache::Pair pair;
+  const unsigned g, d;
+  const std::size_t length, blocks;
+  const float scale;
+};
+
+} // namespace
+
+void attend(const KVCache &cache, const Query &query, std::size_t nHeads,
+            const SparqSettings *settings, Half *output) {
+  PoolLease pool(cache.nThreads);
+  const unsigned nThreads = pool->nThreads();
+  const std::size_t nPairs = cache.nPairs();
+  Call call{cache, cache.kernels, query, nHeads, nHeads / cache.nKvHeads, settings, output, 0};
+  for (std::size_t i = 0; i < nPairs; ++i)
+    call.maxLength = std::max(call.maxLength, cache.pair(i).length);
+
+  // Scratch: the order of the pairs, memory for the team of all threads, memory for each thread.
+  const auto forPairs = [&](Carver &carve, std::uint32_t *&pairs, std::size_t *&lengths) {
+    pairs = carve.take<std::uint32_t>(nPairs);
+    lengths = carve.take<std::size_t>(nPairs);
+  };
+  std::uint32_t *pairs;
+  std::size_t *lengths;
+  Carver measureShared(nullptr), measureOwn(nullptr);
+  forPairs(measureShared, pairs, lengths);
+  if (nThreads > 1)
+    Scratch(measureShared, call, nThreads);
+  Scratch(measureOwn, call, 1);
+  const std::size_t ownBytes = measureOwn.used;
+  char *const memory = pool->scratch(measureShared.used + nThreads * ownBytes);
+  Carver shared(memory);
+  forPairs(shared, pairs, lengths);
+  char *const own = memory + measureShared.used;
+
+  for (std::size_t i = 0; i < nPairs; ++i) {
+    pairs[i] = static_cast<std::uint32_t>(i);
+    lengths[i] = cache.pair(i).length;
+  }
+  const std::size_t nSplit = schedulePairs(pairs, nPairs, lengths, nThreads);
+  std::atomic<std::size_t> next{nSplit};
+  pool->run([&](unsigned thread) {
+    if (nSplit) {
+      Carver carve(shared);
+      const Scratch scratch(carve, call, nThreads);
+      const Team team(*pool, thread);
+      for (std::size_t i = 0; i < nSplit; ++i)
+        PairAttention(call, pairs[i], scratch, team).run();
+    }
+    Carver carve(own + thread * ownBytes);
+    const Scratch scratch(carve, call, 1);
+    const Team alone;
+    for (std::size_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < nPairs;)
+      PairAttention(call, pairs[i], scratch, alone).run();
+  });
+}
+
+} // namespace cpu
+} // namespace sparq

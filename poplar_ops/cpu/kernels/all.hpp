@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Every kernel, in the vectors of the instruction set that the including file chose; ends in its
+// table. Included once by avx512.cpp, avx2.cpp, portable.cpp, inside namespace
+// sparq::cpu::<instruction set>.
+//
+// arith.hpp is included inside an unnamed namespace too: its functions are then private to each
+// file, and the linker can not put the AVX-512 copy of one into the portable kernels. For the same
+// reason nothing here calls an inline function of the standard library.
+
+namespace sparq {
+template <> struct BitsOf<Vec> {
+  using type = BitsVec;
+};
+} // namespace sparq
+
+#include "approx_scores.hpp"
+#include "key_topk.hpp"
+#include "softmax_weights.hpp"
+
+#include "rows.hpp"
+
+inline void widen(const Half *from, float *to, std::size_t n) {
+  std::size_t j = 0;
+  for (; j + width <= n; j += width)
+    store(to + j, loadHalf(from + j));
+  if (j < n) {
+    Half rest[width] = {};
+    float wide[width];
+    __builtin_memcpy(rest, from + j, (n - j) * sizeof(Half));
+    store(wide, loadHalf(rest));
+    __builtin_memcpy(to + j, wide, (n - j) * sizeof(float));
+  }
+}
+
+inline Vec saturate(Vec x) {
+  const Vec most = broadcast(65504.0f);
+  x = x > most ? most : x;
+  return x < -most ? -most : x;
+}
+
+inline void narrow(const float *from, Half *to, std::size_t n) {
+  std::size_t j = 0;
+  for (; j + width <= n; j += width)
+    storeHalf(to + j, saturate(load(from + j)));
+  if (j < n) {
+    float rest[width] = {};
+    Half half[width];
+    __builtin_memcpy(rest, from + j, (n - j) * sizeof(float));
+    storeHalf(half, saturate(load(rest)));
+    __builtin_memcpy(to + j, half, (n - j) * sizeof(Half));
+  }
+}
+
+inline float streamSum(const float *numbers, std::size_t n) {
+  constexpr unsigned chains = 8; // enough to hide the latency of an addition
+  Vec sum[chains] = {};
+  std::size_t j = 0;
+  for (; j + chains * width <= n; j += chains * width)
+    for (unsigned i = 0; i < chains; ++i)
+      sum[i] = sum[i] + load(numbers + j + i * width);
+  for (unsigned i = 1; i < chains; ++i)
+    sum[0] = sum[0] + sum[i];
+  float total = 0;
+  for (unsigned i = 0; i < width; ++i)
+    total += sum[0][i];
+  for (; j < n; ++j)
+    total += numbers[j];
+  return total;
+}

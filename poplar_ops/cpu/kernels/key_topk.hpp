@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The positions with the largest keys, equal keys by lower index (contract E6.3, E7), without
+// sorting.
+//
+// Keys are bit patterns of numbers >= +0, ordered as integers. The threshold (the nBest-th largest
+// key) is found bit by bit, counting at each bit how many keys reach it: 31 vectorised counts. To
+// count over few keys, a lower bound comes first: of the maxima of disjoint units of positions, the
+// nBest-th largest is reached by at least nBest keys; only the keys above it are counted over
+// (about 1.4 nBest of them where positions are alike). Every case is linear in the number of keys.
+
+inline std::size_t countAtLeast(const std::int32_t *keys, std::size_t n, std::int32_t threshold) {
+  std::int32_t count = 0; // n is at most 2^24
+  for (std::size_t j = 0; j < n; ++j)
+    count += keys[j] >= threshold;
+  return static_cast<std::size_t>(count);
+}
+
+inline std::size_t countAbove(const std::int32_t *keys, std::size_t n, std::int32_t threshold) {
+  std::int32_t count = 0;
+  for (std::size_t j = 0; j < n; ++j)
+    count += keys[j] > threshold;
+  return static_cast<std::size_t>(count);
+}
+
+// A threshold that at least `wanted` keys reach, and fewer than `wanted` exceed - or exactly
+// `wanted` reach, if the bits allow stopping there.
+inline std::int32_t nthLargest(const std::int32_t *keys, std::size_t n, std::size_t wanted) {
+  std::int32_t threshold = 0;
+  for (int bit = 30; bit >= 0; --bit) {
+    const std::int32_t higher = threshold | std::int32_t(1) << bit;
+    const std::size_t count = countAtLeast(keys, n, higher);
+    if (count >= wanted)
+      threshold = higher;
+    if (count == wanted)
+      break;
+  }
+  return threshold;
+}
+
+// Keys above `bound` to `found`; returns how many.
+inline std::size_t gatherAbove(const std::int32_t *keys, std::size_t n, std::int32_t bound,
+                               std::int32_t *found) {
+  std::size_t count = 0, j = 0;
+  if (bound == 0x7FFFFFFF)
+    return 0;
+  for (; j + 16 <= n; j += 16)
+    for (unsigned mask = atLeast(keys + j, bound + 1); mask; mask &= mask - 1)
+      found[count++] = keys[j + static_cast<unsigned>(__builtin_ctz(mask))];
+  for (; j < n; ++j)
+    if (keys[j] > bound)
+      found[count++] = keys[j];
+  return count;
+}
+
+// A key that at least `wanted` of the keys reach, from the maxima of units: lane j of a block, or
+// the whole block where there are enough of them.
+inline std::int32_t lowerBound(const std::int32_t *maxima, std::size_t blocks, std::size_t wanted,
+                               std::int32_t *work) {
+  if (blocks <
+      2 * wanted) // the more units, the tighter the bound: twice as many as wanted is tight enough
+    return blocks * 16 < wanted ? 0 : nthLargest(maxima, blocks * 16, wanted);
+  for (std::size_t block = 0; block < blocks; ++block) {
+    std::int32_t most = 0;
+    for (unsigned j = 0; j < 16; ++j)
+      most = maxima[block * 16 + j] > most ? maxima[block * 16 + j] : most;
+    work[block] = most;
+  }
+  return nthLargest(work, blocks, wanted);
+}
+
+inline void keyTopK(const KeyTopK &a) {
+  const std::int32_t *keys = a.keys + a.begin;
+  const std::size_t n = a.end - a.begin;
+  if (a.nBest == 0)
+    return;
+  const std::int32_t bound =
+      a.maxima ? lowerBound(a.maxima + a.begin / blockSize * 16, n / blockSize, a.nBest, a.work)
+               : 0;
+  const std::size_t above = gatherAbove(keys, n, bound, a.work);
+  std::int32_t threshold = bound;
+  std::size_t ties = a.nBest - above; // to take of those at the threshold
+  if (above >= a.nBest) {
+    threshold = nthLargest(a.work, above, a.nBest);
+    threshold = threshold > bound
+                    ? threshold
+                    : bound + 1; // no key in work is at most the bound, but others are
+    ties = countAtLeast(a.work, above, threshold) == a.nBest
+               ? n // nobody who reaches the threshold is left out
+               : a.nBest - countAbove(a.work, above, threshold);
+  }
+  std::uint32_t *to = a.positions;
+  const std::uint32_t *const stop = to + a.nBest;
+  for (std::size_t j = 0; to != stop && j < n; j += 16) {
+    const std::int32_t reach = ties ? threshold : threshold + 1;
+    unsigned mask = 0;
+    if (j + 16 <= n)
+      mask = atLeast(keys + j, reach);
+    else
+      for (std::size_t i = j; i < n; ++i)
+        mask |= static_cast<unsigned>(keys[i] >= reach) << (i - j);
+    for (; mask && to != stop; mask &= mask - 1) {
+      const std::size_t i = j + static_cast<unsigned>(__builtin_ctz(mask));
+      if (keys[i] == threshold) {
+        if (ties == 0)
+          continue;
+        --ties;
+      }
+      *to++ = static_cast<std::uint32_t>(a.begin + i);
+    }
+  }
+}

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The vectors of AVX-512 (F, BW, DQ, VL) with F16C and FMA: 16 lanes, and 8 for lane sums. Included
+// by avx512.cpp inside its namespace.
+
+using Vec = float __attribute__((vector_size(64)));
+using BitsVec = unsigned __attribute__((vector_size(64)));
+using IntVec = int __attribute__((vector_size(64)));
+using Lanes = float __attribute__((vector_size(32)));
+constexpr unsigned width = 16;
+#define SPARQ_WIDE_VECTORS
+
+inline Vec load(const float *from) { return _mm512_loadu_ps(from); }
+inline void store(float *to, Vec x) { _mm512_storeu_ps(to, x); }
+inline Vec loadHalf(const Half *from) {
+  // The form with a mask of ones: GCC 12 warns of an uninitialised operand inside the plain one.
+  return _mm512_maskz_cvtph_ps(0xFFFF, _mm256_loadu_si256(reinterpret_cast<const __m256i *>(from)));
+}
+inline void storeHalf(Half *to, Vec x) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i *>(to),
+                      _mm512_maskz_cvtps_ph(0xFFFF, x, _MM_FROUND_TO_NEAREST_INT));
+}
+inline Vec broadcast(float x) { return _mm512_set1_ps(x); }
+inline Vec maximum(Vec a, Vec b) { return a > b ? a : b; }
+// a * b + c where a and b are fp16 values: the product is exact, so fused and separate are one
+// result (contract E1).
+inline Vec addExactProduct(Vec a, Vec b, Vec c) { return _mm512_fmadd_ps(a, b, c); }
+
+inline Lanes loadLanes(const float *from) { return _mm256_loadu_ps(from); }
+inline void storeLanes(float *to, Lanes x) { _mm256_storeu_ps(to, x); }
+inline Lanes loadHalfLanes(const Half *from) {
+  return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i *>(from)));
+}
+inline Lanes addExactProduct(Lanes a, Lanes b, Lanes c) { return _mm256_fmadd_ps(a, b, c); }
+
+#include "simd_x86.hpp"
+
+// Bit j: x[j] >= threshold, of 16 numbers.
+inline unsigned atLeast(const std::int32_t *x, std::int32_t threshold) {
+  return _mm512_cmpge_epi32_mask(_mm512_loadu_si512(x), _mm512_set1_epi32(threshold));
+}

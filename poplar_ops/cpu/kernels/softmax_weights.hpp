@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Softmax before its division: weights exp(score - maximum) and the lane sum of each block of 64
+// (contract E3, E5); and the merit of a position, softmax summed over the heads of a group
+// (contract E6.3).
+
+inline void softmaxWeights(float *scores, std::size_t n, float maximum, float *blockSums) {
+  const Vec most = broadcast(maximum);
+  Lanes lanes[4];
+  for (std::size_t block = 0; block * blockSize < n; ++block) {
+    float *at = scores + block * blockSize;
+#pragma GCC unroll 16
+    for (unsigned j = 0; j < blockSize; j += width)
+      store(at + j, softmaxWeight<Vec>(load(at + j) - most));
+    Lanes sum = loadLanes(at); // from +0, and every weight is +0 or more
+    for (unsigned j = nLanes; j < blockSize; j += nLanes)
+      sum = sum + loadLanes(at + j);
+    lanes[block % 4] = sum;
+    if (block % 4 == 3)
+      treeSums(lanes, blockSums + block - 3);
+  }
+  const std::size_t blocks = n / blockSize, rest = blocks % 4;
+  if (rest) {
+    for (std::size_t j = rest; j < 4; ++j)
+      lanes[j] = Lanes{};
+    float sums[4];
+    treeSums(lanes, sums);
+    for (std::size_t j = 0; j < rest; ++j)
+      blockSums[blocks - rest + j] = sums[j];
+  }
+}
+
+inline IntVec larger(IntVec a, IntVec b) { return a > b ? a : b; }
+
+inline void groupKeys(const GroupKeys &a) {
+  constexpr unsigned vectors = 16 / width; // of 16 positions
+  for (std::size_t at = a.begin; at < a.end; at += blockSize) {
+    IntVec most[vectors] = {};
+    for (unsigned part = 0; part < blockSize; part += 16) {
+      for (unsigned v = 0; v < vectors; ++v) {
+        const std::size_t p = at + part + v * width;
+        Vec key{};
+        for (unsigned h = 0; h < a.groupSize; ++h)
+          key = key + load(a.weights + h * a.weightStride + p) / broadcast(a.weightSum[h]);
+        // A merit is +0 or more; the mask matters for NaN only, whose sign would spoil the order of
+        // bit patterns.
+        const IntVec bits = bitcast<IntVec>(bitcast<BitsVec>(key) & 0x7FFFFFFFu);
+        __builtin_memcpy(a.keys + p, &bits, sizeof(bits));
+        most[v] = larger(bits, most[v]);
+      }
+    }
+    __builtin_memcpy(a.maxima + at / blockSize * 16, most, sizeof(most));
+  }
+}

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The kernels of one instruction set, as a table of functions. Plain data in, plain data out: what
+// runs them (threads, layout, validation) is attention.cpp.
+//
+// This header is included by translation units built for different instruction sets, so it defines
+// no function: the linker would keep one copy of it, perhaps the one that the machine cannot run.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace sparq {
+namespace cpu {
+
+// Bits of an IEEE fp16 number.
+using Half = std::uint16_t;
+
+// Step 1 (contract E6.2): approximate scores of positions [begin, end), from `rank` columns of K.
+struct ApproxScores {
+  const Half *columns;             // (head_dim, columnStride), one KV head
+  std::size_t columnStride;        // positions
+  const std::uint32_t *components; // (rank,) ascending
+  unsigned rank;
+  const float *query; // (groupSize, rank), the selected components
+  unsigned groupSize;
+  const float *invTau;    // (groupSize,)
+  std::size_t begin, end; // multiples of 64
+  std::size_t length;     // positions at or beyond get a score of -infinity
+  float *scores;          // (groupSize, scoreStride)
+  std::size_t scoreStride;
+  float *maximum; // (groupSize,) out: of positions [begin, min(end, length)), -infinity if there
+                  // are none
+};
+
+// The merit by which positions are selected (contract E6.3): softmax summed over the group, as bit
+// patterns, and maxima that bound the selection.
+struct GroupKeys {
+  const float *weights; // (groupSize, weightStride)
+  std::size_t weightStride;
+  const float *weightSum; // (groupSize,)
+  unsigned groupSize;
+  std::size_t begin, end; // multiples of 64
+  std::int32_t *keys; // out, by position: the bits of a number >= +0, which order as the numbers do
+  std::int32_t *maxima; // out, 16 for each block of 64: entry j over positions j, j + 16, j + 32, j
+                        // + 48 of the block
+};
+
+// The nBest largest of keys[begin, end), equal keys by lower index.
+struct KeyTopK {
+  const std::int32_t *keys;
+  const std::int32_t *maxima; // as GroupKeys gives them, or null
+  std::size_t begin, end;     // begin a multiple of 64 if there are maxima
+  std::size_t nBest;          // at most end - begin
+  std::int32_t *work;         // end - begin numbers
+  std::uint32_t *positions;   // (nBest,) out, ascending
+};
+
+// Rows of K or V: number e is row index[e], or row first + e without an index.
+struct Rows {
+  const Half *rows; // (capacity, headDim)
+  unsigned headDim; // a multiple of 8
+  const std::uint32_t *index;
+  std::size_t first;
+  std::size_t count;
+};
+
+// score = dot(q, row) * scale, in eight lanes (contract E3, E6.4).
+struct RowScores {
+  Rows key;
+  const float *query; // (groupSize, headDim)
+  unsigned groupSize;
+  float scale;
+  float *scores; // (groupSize, scoreStride), padded with -infinity to a multiple of 64
+  std::size_t scoreStride;
+  float *maximum; // (groupSize,) out, -infinity without rows
+};
+
+// Sum of weight * row by blocks of 64 (contract E3).
+struct WeightedValues {
+  Rows value;
+  const float *weights; // (groupSize, weightStride)
+  std::size_t weightStride;
+  unsigned groupSize;
+  float *sum; // (groupSize, headDim): with `fold`, the blocks are added to it; else one such array
+              // for each block is written
+  bool fold;
+};
+
+struct Kernels {
+  const char *name;
+  void (*widen)(const Half *from, float *to, std::size_t n);
+  // Clamps to [-65504, 65504], rounds to nearest even (contract E1).
+  void (*narrow)(const float *from, Half *to, std::size_t n);
+  // Adds rows (n, headDim) to `sum`, ascending (contract E3).
+  void (*addRows)(const Half *rows, std::size_t n, unsigned headDim, float *sum);
+  void (*approxScores)(const ApproxScores &);
+  // scores (n,) -> weights in place, and the lane sum of each block; n a multiple of 64.
+  void (*softmaxWeights)(float *scores, std::size_t n, float maximum, float *blockSums);
+  void (*groupKeys)(const GroupKeys &);
+  void (*keyTopK)(const KeyTopK &);
+  void (*rowScores)(const RowScores &);
+  void (*weightedValues)(const WeightedValues &);
+  // A plain vectorised sum, to measure the bandwidth of reading; n a multiple of 64.
+  float (*streamSum)(const float *numbers, std::size_t n);
+};
+
+extern const Kernels avx512Kernels, avx2Kernels, portableKernels;
+
+} // namespace cpu
+} // namespace sparq

@@ -1,0 +1,300 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kv_cache.hpp"
+
+#include "attention.hpp"
+#include "dispatch.hpp"
+#include "thread_pool.hpp"
+
+#include <atomic>
+#include <cstring>
+#include <mutex>
+#include <stdexcept>
+
+#ifdef SPARQ_X86
+#include <emmintrin.h>
+#endif
+
+namespace sparq {
+namespace cpu {
+namespace {
+
+constexpr std::int64_t maxCapacity = std::int64_t(1)
+                                     << 24; // a count up to here is exact in fp32 (contract E7)
+
+// Positions that are written to the columns together: one cache line.
+constexpr std::size_t linePositions = 32;
+
+// Changes smaller than this (numbers copied) are done by the calling thread: waking others takes
+// longer.
+constexpr std::size_t parallelWork = std::size_t(1) << 19;
+
+[[noreturn]] void fail(const std::string &message) { throw std::invalid_argument(message); }
+
+std::size_t checkedSize(const char *argument, std::int64_t value, std::int64_t high) {
+  if (value < 1 || value > high)
+    fail(std::string("KVCache: ") + argument + " must be in [1, " + std::to_string(high) +
+         "], got " + std::to_string(value));
+  return static_cast<std::size_t>(value);
+}
+
+std::size_t checkedHeadDim(std::int64_t value) {
+  const std::size_t headDim = checkedSize("head_dim", value, maxCapacity);
+  if (headDim % 8)
+    fail("KVCache: head_dim must be a multiple of 8, got " + std::to_string(value));
+  return headDim;
+}
+
+// Columns are apart by a multiple of 128 bytes that is no multiple of 4096, or the columns read
+// together would compete for the same lines of the cache.
+std::size_t strideOfColumns(std::size_t capacity) {
+  const std::size_t padded = roundUp(capacity, 64);
+  return padded % 2048 == 0 ? padded + 64 : padded;
+}
+
+void copyRow(Half *to, const char *from, std::ptrdiff_t stride, std::size_t n) {
+  if (stride == sizeof(Half)) {
+    std::memcpy(to, from, n * sizeof(Half));
+    return;
+  }
+  for (std::size_t c = 0; c < n; ++c)
+    std::memcpy(to + c, from + static_cast<std::ptrdiff_t>(c) * stride, sizeof(Half));
+}
+
+// 8 rows of 8 components -> 8 columns of 8 positions.
+void transpose8(const Half *rows, std::size_t rowStride, Half *columns, std::size_t columnStride) {
+#ifdef SPARQ_X86
+  __m128i r[8], s[8];
+  for (unsigned i = 0; i < 8; ++i)
+    r[i] = _mm_loadu_si128(reinterpret_cast<const __m128i *>(rows + i * rowStride));
+  // Interleaving row i with row i + 4, three times, is a transposition.
+  for (unsigned step = 0; step < 3; ++step) {
+    for (unsigned i = 0; i < 4; ++i) {
+      s[2 * i] = _mm_unpacklo_epi16(r[i], r[i + 4]);
+      s[2 * i + 1] = _mm_unpackhi_epi16(r[i], r[i + 4]);
+    }
+    for (unsigned i = 0; i < 8; ++i)
+      r[i] = s[i];
+  }
+  for (unsigned i = 0; i < 8; ++i)
+    _mm_storeu_si128(reinterpret_cast<__m128i *>(columns + i * columnStride), r[i]);
+#else
+  for (unsigned i = 0; i < 8; ++i)
+    for (unsigned j = 0; j < 8; ++j)
+      columns[i * columnStride + j] = rows[j * rowStride + i];
+#endif
+}
+
+// Rows [begin, end) of K to columns.
+void writeColumns(const KVCache::Pair &pair, std::size_t headDim, std::size_t columnStride,
+                  std::size_t begin, std::size_t end) {
+  for (std::size_t p = begin; p < end;) {
+    const bool whole = p % 8 == 0 && p + 8 <= end;
+    if (!whole) {
+      const Half *row = pair.keyRows + p * headDim;
+      for (std::size_t c = 0; c < headDim; ++c)
+        pair.keyColumns[c * columnStride + p] = row[c];
+      ++p;
+      continue;
+    }
+    const std::size_t line = p / linePositions * linePositions + linePositions;
+    const std::size_t stop = line < end ? line : end / 8 * 8;
+    for (std::size_t c = 0; c < headDim; c += 8)
+      for (std::size_t at = p; at < stop; at += 8)
+        transpose8(pair.keyRows + at * headDim + c, headDim,
+                   pair.keyColumns + c * columnStride + at, columnStride);
+    p = stop;
+  }
+}
+
+} // namespace
+
+KVCache::KVCache(std::int64_t nBatch, std::int64_t nHeads, std::int64_t dim, std::int64_t most,
+                 std::int64_t threads, const std::string &isa)
+    : batch(checkedSize("batch", nBatch, maxCapacity)),
+      nKvHeads(checkedSize("n_kv_heads", nHeads, maxCapacity)), headDim(checkedHeadDim(dim)),
+      capacity(checkedSize("capacity", most, maxCapacity)),
+      nThreads(checkedThreads("KVCache", threads)), kernels(kernelsNamed("KVCache", isa)),
+      columnStride(strideOfColumns(capacity)),
+      keyRows(product({batch, nKvHeads, capacity, headDim, sizeof(Half)})),
+      valueRows(product({batch, nKvHeads, capacity, headDim, sizeof(Half)})),
+      keyColumns(product({batch, nKvHeads, headDim, columnStride, sizeof(Half)})),
+      valueSums(product({batch, nKvHeads, headDim, sizeof(float)})), slot(batch), nHeld(batch, 0) {
+  for (std::size_t b = 0; b < batch; ++b)
+    slot[b] = b;
+}
+
+KVCache::Pair KVCache::pair(std::size_t index) const {
+  const std::size_t b = index / nKvHeads, at = slot[b] * nKvHeads + index % nKvHeads;
+  return {keyRows.as<Half>() + at * capacity * headDim,
+          valueRows.as<Half>() + at * capacity * headDim,
+          keyColumns.as<Half>() + at * headDim * columnStride, valueSums.as<float>() + at * headDim,
+          nHeld[slot[b]]};
+}
+
+std::vector<std::int64_t> KVCache::lengths() const {
+  std::shared_lock<std::shared_mutex> lock(access);
+  std::vector<std::int64_t> result;
+  for (std::size_t s : slot)
+    result.push_back(static_cast<std::int64_t>(nHeld[s]));
+  return result;
+}
+
+void KVCache::appendTo(const Pair &pair, const char *key, const char *value,
+                       const Tokens &keyTokens, const Tokens &valueTokens,
+                       std::size_t count) const {
+  const std::size_t begin = pair.length, end = begin + count;
+  for (std::size_t done = begin; done < end;) {
+    // By lines, so that what one step writes the next finds in the cache.
+    const std::size_t stop =
+        end - done < linePositions ? end : (done / linePositions + 1) * linePositions;
+    for (std::size_t p = done; p < stop; ++p) {
+      const auto token = static_cast<std::ptrdiff_t>(p - begin);
+      copyRow(pair.keyRows + p * headDim, key + token * keyTokens.stride[2], keyTokens.stride[3],
+              headDim);
+      copyRow(pair.valueRows + p * headDim, value + token * valueTokens.stride[2],
+              valueTokens.stride[3], headDim);
+    }
+    writeColumns(pair, headDim, columnStride, done, stop);
+    kernels.addRows(pair.valueRows + done * headDim, stop - done, static_cast<unsigned>(headDim),
+                    pair.valueSum);
+    done = stop;
+  }
+}
+
+void KVCache::append(const Tokens &key, const Tokens &value, std::int64_t nTokens,
+                     const std::int64_t *counts) {
+  std::unique_lock<std::shared_mutex> lock(access);
+  std::size_t total = 0;
+  for (std::size_t b = 0; b < batch; ++b) {
+    const std::size_t held = nHeld[slot[b]];
+    if (counts[b] < 0 || counts[b] > nTokens)
+      fail("append: lengths must be in [0, n_tokens=" + std::to_string(nTokens) + "], got " +
+           std::to_string(counts[b]));
+    const std::size_t count = static_cast<std::size_t>(counts[b]);
+    if (count > capacity - held)
+      fail("append: length must be at most capacity=" + std::to_string(capacity) +
+           " (batch element " + std::to_string(b) + " holds " + std::to_string(held) + ", " +
+           std::to_string(count) + " more), got " + std::to_string(held + count));
+    total += count;
+  }
+  std::atomic<std::size_t> next{0};
+  const auto work = [&](unsigned) {
+    for (std::size_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < nPairs();) {
+      const auto b = static_cast<std::ptrdiff_t>(i / nKvHeads);
+      const auto kv = static_cast<std::ptrdiff_t>(i % nKvHeads);
+      appendTo(pair(i), key.data + b * key.stride[0] + kv * key.stride[1],
+               value.data + b * value.stride[0] + kv * value.stride[1], key, value,
+               static_cast<std::size_t>(counts[b]));
+    }
+  };
+  const bool alone = total * nKvHeads * headDim < parallelWork;
+  PoolLease pool(alone ? 1 : nThreads);
+  pool->run(work);
+  for (std::size_t b = 0; b < batch; ++b)
+    nHeld[slot[b]] += static_cast<std::size_t>(counts[b]);
+}
+
+void KVCache::reset() {
+  std::unique_lock<std::shared_mutex> lock(access);
+  std::memset(valueSums.as<float>(), 0, batch * nKvHeads * headDim * sizeof(float));
+  for (std::size_t &n : nHeld)
+    n = 0;
+}
+
+void KVCache::reorder(const std::int64_t *index) {
+  std::unique_lock<std::shared_mutex> lock(access);
+  for (std::size_t b = 0; b < batch; ++b)
+    if (index[b] < 0 || index[b] >= static_cast<std::int64_t>(batch))
+      fail("reorder: index must be in [0, batch=" + std::to_string(batch) + "), got " +
+           std::to_string(index[b]));
+
+  // The first to take a source gets its slot; others get a slot that nobody took, and a copy.
+  constexpr std::size_t none = ~std::size_t(0);
+  struct Copy {
+    std::size_t from, to;
+  };
+  std::vector<std::size_t> newSlot(batch, none);
+  std::vector<bool> taken(batch, false);
+  std::vector<Copy> copies;
+  for (std::size_t b = 0; b < batch; ++b) {
+    const std::size_t from = slot[static_cast<std::size_t>(index[b])];
+    if (!taken[from]) {
+      taken[from] = true;
+      newSlot[b] = from;
+    }
+  }
+  std::size_t free = 0;
+  for (std::size_t b = 0; b < batch; ++b) {
+    if (newSlot[b] != none)
+      continue;
+    while (taken[free])
+      ++free;
+    newSlot[b] = free;
+    copies.push_back({slot[static_cast<std::size_t>(index[b])], free++});
+  }
+
+  std::size_t total = 0;
+  for (const Copy &copy : copies)
+    total += nHeld[copy.from];
+  std::atomic<std::size_t> next{0};
+  const auto work = [&](unsigned) {
+    for (std::size_t i;
+         (i = next.fetch_add(1, std::memory_order_relaxed)) < copies.size() * nKvHeads;) {
+      const Copy &copy = copies[i / nKvHeads];
+      const std::size_t from = copy.from * nKvHeads + i % nKvHeads;
+      const std::size_t to = copy.to * nKvHeads + i % nKvHeads, n = nHeld[copy.from];
+      const std::size_t rows = capacity * headDim, columns = headDim * columnStride;
+      std::memcpy(keyRows.as<Half>() + to * rows, keyRows.as<Half>() + from * rows,
+                  n * headDim * sizeof(Half));
+      std::memcpy(valueRows.as<Half>() + to * rows, valueRows.as<Half>() + from * rows,
+                  n * headDim * sizeof(Half));
+      for (std::size_t c = 0; c < headDim; ++c)
+        std::memcpy(keyColumns.as<Half>() + to * columns + c * columnStride,
+                    keyColumns.as<Half>() + from * columns + c * columnStride, n * sizeof(Half));
+      std::memcpy(valueSums.as<float>() + to * headDim, valueSums.as<float>() + from * headDim,
+                  headDim * sizeof(float));
+    }
+  };
+  PoolLease pool(total * nKvHeads * headDim < parallelWork ? 1 : nThreads);
+  pool->run(work);
+  for (const Copy &copy : copies)
+    nHeld[copy.to] = nHeld[copy.from];
+  slot = newSlot;
+}
+
+void KVCache::checkCall(const char *op, std::int64_t nHeads) const {
+  if (nHeads < 1 || nHeads % static_cast<std::int64_t>(nKvHeads) != 0)
+    fail(std::string(op) + ": n_heads must be a multiple of n_kv_heads=" +
+         std::to_string(nKvHeads) + ", got " + std::to_string(nHeads));
+  for (std::size_t held : nHeld)
+    if (held == 0)
+      fail(std::string(op) + ": length must be in [1, capacity=" + std::to_string(capacity) +
+           "], got 0");
+}
+
+void KVCache::denseAttention(const Query &query, std::int64_t nHeads, Half *output) const {
+  std::shared_lock<std::shared_mutex> lock(access);
+  checkCall("dense_attention", nHeads);
+  attend(*this, query, static_cast<std::size_t>(nHeads), nullptr, output);
+}
+
+void KVCache::sparqAttention(const Query &query, std::int64_t nHeads, const SparqSettings &settings,
+                             Half *output) const {
+  const auto within = [](const char *argument, std::int64_t value, std::int64_t low,
+                         std::int64_t high, const std::string &interval) {
+    if (value < low || value > high)
+      fail(std::string("sparq_attention: ") + argument + " must be in " + interval + ", got " +
+           std::to_string(value));
+  };
+  const auto dim = static_cast<std::int64_t>(headDim);
+  within("rank", settings.rank, 1, dim, "[1, head_dim=" + std::to_string(dim) + "]");
+  within("top_k", settings.topK, 1, maxCapacity, "[1, " + std::to_string(maxCapacity) + "]");
+  within("n_local", settings.nLocal, 0, settings.topK,
+         "[0, top_k=" + std::to_string(settings.topK) + "]");
+  std::shared_lock<std::shared_mutex> lock(access);
+  checkCall("sparq_attention", nHeads);
+  attend(*this, query, static_cast<std::size_t>(nHeads), &settings, output);
+}
+
+} // namespace cpu
+} // namespace sparq

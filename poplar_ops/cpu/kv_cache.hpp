@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The KV cache in host memory, and decode attention over it. Threads may share a cache: attention
+// calls run at the same time, a change waits until it is alone.
+//
+// For each batch element and KV head: rows of K, rows of V, K once more by component ("key
+// columns", for the score step), and the running sum of V in fp32. Batch elements live in slots, so
+// that a reordering copies only what is taken more than once.
+#pragma once
+
+#include "buffer.hpp"
+#include "kernels/table.hpp"
+
+#include <cstdint>
+#include <shared_mutex>
+#include <string>
+#include <vector>
+
+namespace sparq {
+namespace cpu {
+
+// fp16 tensors of the caller, with strides in bytes (any sign, any alignment).
+struct Tokens { // (batch, n_kv_heads, n_tokens, head_dim)
+  const char *data;
+  std::ptrdiff_t stride[4];
+};
+struct Query { // (batch, n_heads, head_dim)
+  const char *data;
+  std::ptrdiff_t stride[3];
+};
+
+struct SparqSettings {
+  std::int64_t rank, topK, nLocal;
+  bool meanValue;
+};
+
+class KVCache {
+public:
+  // Throws std::invalid_argument: a size out of range, headDim not a multiple of 8, capacity above
+  // 2^24, nThreads not in [0, 1024] (0: `defaultThreads`), an instruction set that this machine
+  // lacks. Throws std::bad_alloc.
+  KVCache(std::int64_t batch, std::int64_t nKvHeads, std::int64_t headDim, std::int64_t capacity,
+          std::int64_t nThreads, const std::string &isa);
+
+  // Appends the first counts[b] of nTokens tokens to batch element b. Throws std::invalid_argument
+  // past the capacity; the cache is then unchanged.
+  void append(const Tokens &key, const Tokens &value, std::int64_t nTokens,
+              const std::int64_t *counts);
+  void reset();
+  // Batch element b becomes a copy of what element index[b] was. Throws std::invalid_argument for
+  // an index out of range; the cache is then unchanged.
+  void reorder(const std::int64_t *index);
+
+  // Both: nHeads a multiple of nKvHeads; output (batch, nHeads, headDim), contiguous. Throw
+  // std::invalid_argument, also for an empty batch element.
+  void denseAttention(const Query &query, std::int64_t nHeads, Half *output) const;
+  void sparqAttention(const Query &query, std::int64_t nHeads, const SparqSettings &settings,
+                      Half *output) const;
+
+  // (batch,) positions held.
+  std::vector<std::int64_t> lengths() const;
+
+  const std::size_t batch, nKvHeads, headDim, capacity;
+  const unsigned nThreads;
+  const Kernels &kernels;
+
+  // One batch element and KV head; pairs count b * nKvHeads + kv.
+  struct Pair {
+    Half *keyRows, *valueRows; // (capacity, headDim)
+    Half *keyColumns;          // (headDim, columnStride)
+    float *valueSum;           // (headDim,)
+    std::size_t length;
+  };
+  Pair pair(std::size_t index) const;
+  std::size_t nPairs() const { return batch * nKvHeads; }
+
+  const std::size_t columnStride; // positions
+
+private:
+  void appendTo(const Pair &pair, const char *key, const char *value, const Tokens &keyTokens,
+                const Tokens &valueTokens, std::size_t count) const;
+  void checkCall(const char *op, std::int64_t nHeads) const;
+
+  Buffer keyRows, valueRows, keyColumns, valueSums;
+  std::vector<std::size_t> slot;    // of each batch element
+  std::vector<std::size_t> nHeld;   // by slot
+  mutable std::shared_mutex access; // shared: attention; exclusive: changes
+};
+
+} // namespace cpu
+} // namespace sparq

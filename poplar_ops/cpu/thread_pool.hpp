@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Threads that work on one call together, and the scratch memory they need.
+//
+// A call leases a pool for its duration: an idle one, or a new one if callers are more than ever
+// before. So calls from several threads never wait for each other, and in the steady state nothing
+// is created or allocated. Idle workers sleep after a short spin. After fork() the child starts
+// with no pools.
+#pragma once
+
+#include "buffer.hpp"
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+
+namespace sparq {
+namespace cpu {
+
+class ThreadPool {
+public:
+  // Threads count from 0; thread 0 is the caller. Where the system refuses a thread, the pool has
+  // fewer: results do not depend on their number.
+  explicit ThreadPool(unsigned nThreads);
+
+  unsigned nRequested() const { return requested; }
+  unsigned nThreads() const { return threads; }
+
+  // Calls work(thread) on every thread; returns when all have. `work` must not throw.
+  template <class Work> void run(const Work &work) {
+    runErased([](const void *w, unsigned thread) { (*static_cast<const Work *>(w))(thread); },
+              &work);
+  }
+
+  // Inside `run`, on all threads: none goes on before all have arrived.
+  void barrier();
+
+  // At least `bytes` of scratch, with any content; kept from call to call. Throws std::bad_alloc.
+  char *scratch(std::size_t bytes);
+
+private:
+  using Erased = void (*)(const void *, unsigned);
+  void runErased(Erased call, const void *work);
+  void workerLoop(unsigned thread);
+
+  const unsigned requested;
+  unsigned threads;
+  const unsigned spins; // polls before a waiting thread sleeps or yields
+  Buffer memory;
+
+  Erased call = nullptr;
+  const void *work = nullptr;
+  alignas(64) std::atomic<std::uint64_t> round{0}; // calls so far
+  alignas(64) std::atomic<unsigned> working{0};
+  alignas(64) std::atomic<unsigned> arrived{0};
+  alignas(64) std::atomic<unsigned> phase{0};
+  std::mutex mutex;
+  std::condition_variable wake;
+};
+
+class PoolLease {
+public:
+  explicit PoolLease(unsigned nThreads);
+  ~PoolLease();
+  PoolLease(const PoolLease &) = delete;
+  PoolLease &operator=(const PoolLease &) = delete;
+  ThreadPool *operator->() const { return pool; }
+  ThreadPool &operator*() const { return *pool; }
+
+private:
+  ThreadPool *pool;
+};
+
+// Most threads of a call.
+constexpr unsigned maxThreads = 1024;
+
+// The number of threads of a call that names none: OMP_NUM_THREADS where it is a positive number,
+// else the processors this process may run on.
+unsigned defaultThreads();
+
+// A thread count as callers give it: in [1, maxThreads], or 0 for `defaultThreads`. Throws
+// std::invalid_argument.
+unsigned checkedThreads(const char *op, std::int64_t nThreads);
+
+} // namespace cpu
+} // namespace sparq

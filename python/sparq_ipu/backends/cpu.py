@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The CPU kernels (poplar_ops/cpu) as a backend: AVX-512, AVX2 or portable code, on any number of threads, all with the same bits."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+from sparq_reference import checks
+
+#: overrides the choice of the instruction set where the option `isa` is not given
+ISA_VARIABLE = "SPARQ_CPU_ISA"
+#: most threads of one call
+MAX_THREADS = 1024
+
+
+def unavailable(device: str) -> str | None:
+    """Why the CPU kernels can not run here: they are not built. None if they can."""
+    try:
+        import sparq_ipu._cpu  # noqa: F401
+    except ImportError as error:
+        return f"the extension module sparq_ipu._cpu can not be loaded ({error})"
+    return None
+
+
+def create(
+    device: str,
+    batch: int,
+    n_kv_heads: int,
+    head_dim: int,
+    capacity: int,
+    *,
+    n_threads: int | None = None,
+    isa: str | None = None,
+) -> CPUBackend:
+    """A cache in host memory; see `sparq_ipu.backends.Backend`.
+
+    Args:
+        n_threads: threads of one call, in [1, 1024]; None: OMP_NUM_THREADS, else the processors this process may use. Calls from several
+            Python threads run at the same time, each with so many.
+        isa: "auto" (the fastest here), "avx512", "avx2" or "portable"; None: the environment variable SPARQ_CPU_ISA, else "auto".
+
+    Raises:
+        ValueError: `KVCache: <argument> must <rule>, got <value>`.
+        MemoryError: no room for the cache.
+    """
+    from sparq_ipu import _cpu
+
+    if n_threads is None:
+        n_threads = 0
+    else:
+        n_threads = checks.check_integer("KVCache", "n_threads", n_threads, 1, MAX_THREADS)
+    if isa is None:
+        isa = os.environ.get(ISA_VARIABLE) or "auto"
+    if not isinstance(isa, str):
+        checks.fail("KVCache", "isa", f"be one of {['auto', *_cpu.available_isas()]}", repr(isa))
+    return CPUBackend(_cpu.KVCache(batch, n_kv_heads, head_dim, capacity, n_threads=n_threads, isa=isa))
+
+
+class CPUBackend:
+    """`sparq_ipu._cpu.KVCache` behind the backend protocol. Safe to use from several Python threads."""
+
+    def __init__(self, cache: object):
+        self._cache = cache
+
+    @property
+    def lengths(self) -> np.ndarray:
+        return np.array(self._cache.lengths, np.int64)
+
+    @property
+    def n_threads(self) -> int:
+        """Threads of one call."""
+        return self._cache.n_threads
+
+    @property
+    def isa(self) -> str:
+        """The instruction set in use: "avx512", "avx2" or "portable"."""
+        return self._cache.isa
+
+    def append(self, key: np.ndarray, value: np.ndarray, lengths: np.ndarray) -> None:
+        self._cache.append(key, value, lengths)
+
+    def dense_attention(self, query: np.ndarray) -> np.ndarray:
+        return self._cache.dense_attention(query)
+
+    def sparq_attention(
+        self, query: np.ndarray, rank: int, top_k: int, n_local: int, mean_value: bool
+    ) -> np.ndarray:
+        return self._cache.sparq_attention(query, rank, top_k, n_local, mean_value)
+
+    def reset(self) -> None:
+        self._cache.reset()
+
+    def reorder(self, index: np.ndarray) -> None:
+        self._cache.reorder(index)
