@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a codelet object (.gp) tells the library about its vertices. Included by the registration code that
-// popc generates and by the library that loads it; both sides must come from the same version.
+// What a codelet object (.gp) tells the library about its vertices. Included by the registration
+// code that popc generates and by the library that loads it; both sides must come from the same
+// version.
 #pragma once
 
 #include <cstddef>
@@ -12,14 +13,14 @@ constexpr unsigned version = 1;
 
 enum class Direction : std::uint8_t { Input, Output, InOut, State };
 
-// Shape of a field. Edges of vectors are stored as {pointer, 32-bit count}, scalar edges as a pointer, lists
-// as a vector of those.
+// Shape of a field. Edges of vectors are stored as {pointer, 32-bit count}, scalar edges as a
+// pointer, lists as a vector of those.
 enum class Nesting : std::uint8_t {
-  Scalar,            // Input<T>, or plain state T
-  Vector,            // Input<Vector<T>>, or state Vector<T>
-  VectorOfScalars,   // Vector<Input<T>>
-  VectorOfVectors,   // Vector<Input<Vector<T>>>
-  VectorList,        // Input<VectorList<T>>
+  Scalar,          // Input<T>, or plain state T
+  Vector,          // Input<Vector<T>>, or state Vector<T>
+  VectorOfScalars, // Vector<Input<T>>
+  VectorOfVectors, // Vector<Input<Vector<T>>>
+  VectorList,      // Input<VectorList<T>>
 };
 
 // Same order as poplar::Type's objects.
@@ -44,7 +45,15 @@ enum class Element : std::uint8_t {
 };
 
 // Same order as poplar::VectorLayout.
-enum class Layout : std::uint8_t { Span, ShortSpan, OnePtr, ScaledPtr32, ScaledPtr64, ScaledPtr128, CompactPtr };
+enum class Layout : std::uint8_t {
+  Span,
+  ShortSpan,
+  OnePtr,
+  ScaledPtr32,
+  ScaledPtr64,
+  ScaledPtr128,
+  CompactPtr
+};
 
 struct Field {
   const char *name;

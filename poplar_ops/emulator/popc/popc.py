@@ -10,13 +10,13 @@ import shlex
 import subprocess
 import sys
 import tempfile
-from typing import List, Sequence
+from typing import Sequence
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)
 
-from vertices import PopcError, find_vertices  # noqa: E402
 from registration import registration_source, tables_source  # noqa: E402
+from vertices import PopcError, find_vertices  # noqa: E402
 
 VERSION = "popc 3.3 (host codelets)"
 
@@ -25,15 +25,21 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     p = argparse.ArgumentParser(
         prog="popc",
         description=__doc__,
-        epilog="Example: popc -O3 -I include codelets.cpp -o codelets.gp. The host compiler is $CXX, else c++. "
-        "Flags not listed here go to it.",
+        epilog="Example: popc -O3 -I include codelets.cpp -o codelets.gp. The host compiler is $CXX, "
+        "else c++. Flags not listed here go to it.",
     )
     p.add_argument("sources", nargs="*", help="C++ files with vertex classes")
     p.add_argument("-o", dest="output", help="the object to write (.gp)")
     p.add_argument("-O", dest="optimise", default="3", help="optimisation level (default 3)")
-    p.add_argument("-I", dest="includes", action="append", default=[], metavar="DIR", help="include directory")
-    p.add_argument("-D", dest="defines", action="append", default=[], metavar="NAME[=VALUE]", help="define a macro")
-    p.add_argument("-target", "--target", default="cpu", help="accepted; objects are for the host whatever it says")
+    p.add_argument(
+        "-I", dest="includes", action="append", default=[], metavar="DIR", help="include directory"
+    )
+    p.add_argument(
+        "-D", dest="defines", action="append", default=[], metavar="NAME[=VALUE]", help="define a macro"
+    )
+    p.add_argument(
+        "-target", "--target", default="cpu", help="accepted; objects are for the host whatever it says"
+    )
     p.add_argument("-MF", dest="depfile", help="write a make rule with the headers the object depends on")
     p.add_argument("--verbose", action="store_true", help="print the commands")
     p.add_argument("--list-vertices", action="store_true", help="print vertices and fields; compile nothing")
@@ -49,13 +55,13 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     return args
 
 
-def run(command: List[str], verbose: bool) -> None:
+def run(command: list[str], verbose: bool) -> None:
     if verbose:
         print(" ".join(shlex.quote(c) for c in command), file=sys.stderr)
     try:
-        result = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, universal_newlines=True)
-    except FileNotFoundError:
-        raise PopcError(f"the host compiler must be installed, got '{command[0]}' (set CXX to choose another)")
+        result = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    except FileNotFoundError as e:
+        raise PopcError(f"the host compiler must be installed, got '{command[0]}' (set CXX)") from e
     if result.stdout:
         sys.stderr.write(result.stdout)
     if result.returncode:
@@ -66,9 +72,9 @@ def main(argv: Sequence[str]) -> int:
     args = parse_arguments(argv)
     compiler = shlex.split(os.environ.get("CXX", "")) or ["c++"]
     language = ["-std=c++17", "-D__POPC__"]
-    language += [f"-I{d}" for d in [os.path.join(HERE, "..", "include"), HERE] + args.includes]
+    language += [f"-I{d}" for d in [os.path.join(HERE, "..", "include"), HERE, *args.includes]]
     language += [f"-D{d}" for d in args.defines]
-    flags = language + [f"-O{args.optimise}", "-ffp-contract=off", "-fPIC", "-fvisibility=hidden"]
+    flags = [*language, f"-O{args.optimise}", "-ffp-contract=off", "-fPIC", "-fvisibility=hidden", "-Wno-psabi"]
     try:
         with tempfile.TemporaryDirectory(prefix="popc-") as tmp:
             objects, depfiles = [], []
@@ -76,7 +82,9 @@ def main(argv: Sequence[str]) -> int:
                 if not os.path.isfile(source):
                     raise PopcError(f"source file must exist, got '{source}'")
                 source = os.path.abspath(source)
-                vertices = find_vertices(source, compiler, language + [e for e in args.extra if e.startswith("-std")])
+                vertices = find_vertices(
+                    source, compiler, language + [e for e in args.extra if e.startswith("-std")]
+                )
                 if args.list_vertices:
                     for v in vertices:
                         print(v.name, ", ".join(f.name for f in v.fields))
@@ -106,7 +114,7 @@ def main(argv: Sequence[str]) -> int:
 
 def write_depfile(path: str, target: str, parts: Sequence[str], tmp: str) -> None:
     """One make rule: the object depends on every source and header, the generated ones left out."""
-    files: List[str] = []
+    files: list[str] = []
     for part in parts:
         with open(part) as f:
             words = f.read().replace("\\\n", " ").split(":", 1)[1].split()

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Included by the code popc generates: turns member pointers of vertex classes into field descriptions.
+// Included by the code popc generates: turns member pointers of vertex classes into field
+// descriptions.
 #pragma once
 
 #include <cstddef>
@@ -18,26 +19,38 @@ using codelet_abi::Element;
 using codelet_abi::Layout;
 using codelet_abi::Nesting;
 
-// Access checks do not apply to the arguments of an explicit instantiation: naming a private member there and
-// handing it out through a friend is how private fields are reached.
+// Access checks do not apply to the arguments of an explicit instantiation: naming a private member
+// there and handing it out through a friend is how private fields are reached.
 template <class Tag, auto Member> struct Reveal {
   friend constexpr auto revealed(Tag) { return Member; }
 };
 
 template <class T> constexpr Element elementOf() {
   using U = std::remove_cv_t<T>;
-  if (std::is_same<U, bool>::value) return Element::Bool;
-  if (std::is_same<U, char>::value) return Element::Char;
-  if (std::is_same<U, unsigned char>::value) return Element::UnsignedChar;
-  if (std::is_same<U, signed char>::value) return Element::SignedChar;
-  if (std::is_same<U, short>::value) return Element::Short;
-  if (std::is_same<U, unsigned short>::value) return Element::UnsignedShort;
-  if (std::is_same<U, int>::value) return Element::Int;
-  if (std::is_same<U, unsigned>::value) return Element::UnsignedInt;
-  if (std::is_same<U, long long>::value) return Element::LongLong;
-  if (std::is_same<U, unsigned long long>::value) return Element::UnsignedLongLong;
-  if (std::is_same<U, half>::value) return Element::Half;
-  if (std::is_same<U, float>::value) return Element::Float;
+  if (std::is_same<U, bool>::value)
+    return Element::Bool;
+  if (std::is_same<U, char>::value)
+    return Element::Char;
+  if (std::is_same<U, unsigned char>::value)
+    return Element::UnsignedChar;
+  if (std::is_same<U, signed char>::value)
+    return Element::SignedChar;
+  if (std::is_same<U, short>::value)
+    return Element::Short;
+  if (std::is_same<U, unsigned short>::value)
+    return Element::UnsignedShort;
+  if (std::is_same<U, int>::value)
+    return Element::Int;
+  if (std::is_same<U, unsigned>::value)
+    return Element::UnsignedInt;
+  if (std::is_same<U, long long>::value)
+    return Element::LongLong;
+  if (std::is_same<U, unsigned long long>::value)
+    return Element::UnsignedLongLong;
+  if (std::is_same<U, half>::value)
+    return Element::Half;
+  if (std::is_same<U, float>::value)
+    return Element::Float;
   return Element::Invalid;
 }
 
@@ -61,17 +74,20 @@ template <class T> struct FieldShape {
 };
 
 // State vectors, and lists of edges.
-template <class T, poplar::VectorLayout L, unsigned A, bool I> struct FieldShape<poplar::Vector<T, L, A, I>> {
+template <class T, poplar::VectorLayout L, unsigned A, bool I>
+struct FieldShape<poplar::Vector<T, L, A, I>> {
   static constexpr Shape get() {
     Shape s = FieldShape<std::remove_cv_t<T>>::get();
     if (s.direction == Direction::State) {
-      static_assert(elementOf<T>() != Element::Invalid || FieldShape<std::remove_cv_t<T>>::get().direction != Direction::State,
+      static_assert(elementOf<T>() != Element::Invalid ||
+                        FieldShape<std::remove_cv_t<T>>::get().direction != Direction::State,
                     "a vector field holds scalars or edges");
       s.nesting = Nesting::Vector;
       s.layout = layoutOf(L);
       s.minAlign = A;
     } else {
-      s.nesting = s.nesting == Nesting::Scalar ? Nesting::VectorOfScalars : Nesting::VectorOfVectors;
+      s.nesting =
+          s.nesting == Nesting::Scalar ? Nesting::VectorOfScalars : Nesting::VectorOfVectors;
       s.outerLayout = layoutOf(L);
       s.outerMinAlign = A;
     }
@@ -80,7 +96,9 @@ template <class T, poplar::VectorLayout L, unsigned A, bool I> struct FieldShape
 };
 
 template <class T, Direction D> struct EdgeShape {
-  static constexpr Shape get() { return {D, Nesting::Scalar, elementOf<T>(), Layout::Span, Layout::Span, 0, 0}; }
+  static constexpr Shape get() {
+    return {D, Nesting::Scalar, elementOf<T>(), Layout::Span, Layout::Span, 0, 0};
+  }
 };
 template <class T, poplar::VectorLayout L, unsigned A, bool I, Direction D>
 struct EdgeShape<poplar::Vector<T, L, A, I>, D> {
@@ -100,9 +118,10 @@ template <class T> struct FieldShape<poplar::InOut<T>> : EdgeShape<T, Direction:
 
 template <class C, class T> constexpr codelet_abi::Field describe(const char *name, T C::*) {
   constexpr Shape s = FieldShape<std::remove_cv_t<T>>::get();
-  static_assert(s.element != Element::Invalid,
-                "vertex fields hold bool, integers of up to 64 bits, half or float, and edges or vectors of them");
-  return {name, 0, s.direction, s.nesting, s.element, s.layout, s.outerLayout, s.minAlign, s.outerMinAlign};
+  static_assert(s.element != Element::Invalid, "vertex fields hold bool, integers of up to 64 "
+                                               "bits, half or float, and edges or vectors of them");
+  return {name,          0,          s.direction,    s.nesting, s.element, s.layout,
+          s.outerLayout, s.minAlign, s.outerMinAlign};
 }
 
 // Where the member lies in a V: the base class that declares it may not come first.
@@ -113,18 +132,29 @@ template <class V, class C, class T> std::size_t offsetIn(T C::*member) {
 }
 
 template <class V> constexpr codelet_abi::VertexKind kindOf() {
-  return std::is_base_of<poplar::MultiVertex, V>::value        ? codelet_abi::VertexKind::MultiVertex
-         : std::is_base_of<poplar::SupervisorVertex, V>::value ? codelet_abi::VertexKind::SupervisorVertex
-                                                               : codelet_abi::VertexKind::Vertex;
+  return std::is_base_of<poplar::MultiVertex, V>::value ? codelet_abi::VertexKind::MultiVertex
+         : std::is_base_of<poplar::SupervisorVertex, V>::value
+             ? codelet_abi::VertexKind::SupervisorVertex
+             : codelet_abi::VertexKind::Vertex;
 }
 
 template <class V, class C> bool call(V &v, bool (C::*f)(), unsigned) { return (v.*f)(); }
 template <class V, class C> bool call(V &v, void (C::*f)(), unsigned) { return (v.*f)(), true; }
 template <class V, class C> bool call(V &v, bool (C::*f)() const, unsigned) { return (v.*f)(); }
-template <class V, class C> bool call(V &v, void (C::*f)() const, unsigned) { return (v.*f)(), true; }
-template <class V, class C> bool call(V &v, bool (C::*f)(unsigned), unsigned w) { return (v.*f)(w); }
-template <class V, class C> bool call(V &v, void (C::*f)(unsigned), unsigned w) { return (v.*f)(w), true; }
-template <class V, class C> bool call(V &v, bool (C::*f)(unsigned) const, unsigned w) { return (v.*f)(w); }
-template <class V, class C> bool call(V &v, void (C::*f)(unsigned) const, unsigned w) { return (v.*f)(w), true; }
+template <class V, class C> bool call(V &v, void (C::*f)() const, unsigned) {
+  return (v.*f)(), true;
+}
+template <class V, class C> bool call(V &v, bool (C::*f)(unsigned), unsigned w) {
+  return (v.*f)(w);
+}
+template <class V, class C> bool call(V &v, void (C::*f)(unsigned), unsigned w) {
+  return (v.*f)(w), true;
+}
+template <class V, class C> bool call(V &v, bool (C::*f)(unsigned) const, unsigned w) {
+  return (v.*f)(w);
+}
+template <class V, class C> bool call(V &v, void (C::*f)(unsigned) const, unsigned w) {
+  return (v.*f)(w), true;
+}
 
 } // namespace codelet_registration

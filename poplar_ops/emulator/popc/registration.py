@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import List, Sequence
+from typing import Sequence
 
 from vertices import Vertex
 
@@ -14,12 +14,12 @@ def quote(s: str) -> str:
 
 def registration_source(source: str, vertices: Sequence[Vertex], unit: int) -> str:
     """A translation unit that includes `source` and defines its table of vertices."""
-    out: List[str] = [
+    out: list[str] = [
         f"#include {quote(source)}",
         '#include "registration.hpp"',
         "namespace codelet_registration {",
     ]
-    tables: List[str] = []
+    tables: list[str] = []
     for i, v in enumerate(vertices):
         x = f"{unit}_{i}"
         members = [("compute", v.compute_owner)] + [(f.name, f.owner) for f in v.fields]
@@ -47,7 +47,9 @@ def registration_source(source: str, vertices: Sequence[Vertex], unit: int) -> s
     out += tables
     out.append("  {}};")
     out.append(f"extern const codelet_abi::Table table{unit};")
-    out.append(f"const codelet_abi::Table table{unit} = {{codelet_abi::version, {len(vertices)}u, vertices{unit}}};")
+    out.append(
+        f"const codelet_abi::Table table{unit} = {{codelet_abi::version, {len(vertices)}u, vertices{unit}}};"
+    )
     out.append("}")
     return "\n".join(out) + "\n"
 
@@ -58,7 +60,7 @@ def tables_source(units: int) -> str:
     for i in range(units):
         out.append(f"extern const codelet_abi::Table table{i};")
     out.append("}")
-    out.append("extern \"C\" __attribute__((visibility(\"default\")))")
+    out.append('extern "C" __attribute__((visibility("default")))')
     out.append("const codelet_abi::Table *const *poplar_codelet_tables(unsigned *n) {")
     listed = ", ".join(f"&codelet_registration::table{i}" for i in range(units))
     out.append(f"  static const codelet_abi::Table *const tables[] = {{{listed}}};")

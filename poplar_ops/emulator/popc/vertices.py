@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import functools
 import subprocess
-from typing import Dict, List, NamedTuple, Optional, Sequence
+from typing import NamedTuple, Optional, Sequence
 
 VERTEX_BASES = {"poplar::Vertex", "poplar::MultiVertex", "poplar::SupervisorVertex"}
 
@@ -23,33 +23,33 @@ class Vertex(NamedTuple):
     name: str  # as graphs name it: "ns::X<half,2>"
     cpp_type: str  # as C++ names it: "::ns::X<half, 2>"
     compute_owner: str  # C++ type of the class that declares compute()
-    fields: List[Field]
+    fields: list[Field]
 
 
 def load_libclang():
     try:
         from clang import cindex
     except ImportError as e:
-        raise PopcError(f"libclang must be installed (pip install libclang), got: {e}")
+        raise PopcError(f"libclang must be installed (pip install libclang), got: {e}") from e
     try:
         cindex.Index.create()
     except Exception as e:  # the shared library is missing or does not match
-        raise PopcError(f"libclang must be loadable (pip install libclang), got: {e}")
+        raise PopcError(f"libclang must be loadable (pip install libclang), got: {e}") from e
     return cindex
 
 
 @functools.lru_cache(maxsize=None)
-def system_includes(compiler: tuple) -> List[str]:
+def system_includes(compiler: tuple) -> list[str]:
     """Include directories of the host compiler: libclang's wheel brings none of its own."""
     try:
         r = subprocess.run(
             [*compiler, "-E", "-x", "c++", "-v", "/dev/null"],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
-            universal_newlines=True,
+            text=True,
         )
-    except FileNotFoundError:
-        raise PopcError(f"the host compiler must be installed, got '{compiler[0]}' (set CXX to choose another)")
+    except FileNotFoundError as e:
+        raise PopcError(f"the host compiler must be installed, got '{compiler[0]}' (set CXX)") from e
     dirs, listing = [], False
     for line in r.stderr.splitlines():
         if line.startswith("#include <...>"):
@@ -61,12 +61,12 @@ def system_includes(compiler: tuple) -> List[str]:
     return dirs
 
 
-def find_vertices(source: str, compiler: Sequence[str], flags: Sequence[str]) -> List[Vertex]:
+def find_vertices(source: str, compiler: Sequence[str], flags: Sequence[str]) -> list[Vertex]:
     """Concrete vertex classes and explicit instantiations that `source` and its own headers define.
 
     Raises PopcError with the compiler's diagnostics when the source does not parse."""
     cindex = load_libclang()
-    arguments = list(flags) + ["-x", "c++", "-Wno-everything"]
+    arguments = [*list(flags), "-x", "c++", "-Wno-everything"]
     for d in system_includes(tuple(compiler)):
         arguments += ["-isystem", d]
     unit = cindex.Index.create().parse(source, args=arguments)
@@ -82,9 +82,9 @@ class Finder:
     def __init__(self, cindex) -> None:
         self.cindex = cindex
         self.kind = cindex.CursorKind
-        self.found: Dict[str, Vertex] = {}
+        self.found: dict[str, Vertex] = {}
 
-    def vertices(self) -> List[Vertex]:
+    def vertices(self) -> list[Vertex]:
         return list(self.found.values())
 
     def visit(self, cursor) -> None:
@@ -136,7 +136,7 @@ class Finder:
             return template.get_definition() or template
         return cursor.get_definition()
 
-    def bases(self, cursor) -> List:
+    def bases(self, cursor) -> list:
         """Cursors of the direct base classes (of dependent bases: their templates)."""
         owner = self.definition_with_body(cursor)
         result = []
@@ -172,7 +172,9 @@ class Finder:
     def mentions_vertex(self, base_specifier) -> bool:
         """A dependent base such as std::conditional_t<flag, SupervisorVertex, Vertex>."""
         return any(
-            r.kind == self.kind.TYPE_REF and r.referenced is not None and self.qualified_name(r.referenced) in VERTEX_BASES
+            r.kind == self.kind.TYPE_REF
+            and r.referenced is not None
+            and self.qualified_name(r.referenced) in VERTEX_BASES
             for r in base_specifier.walk_preorder()
         )
 
@@ -184,8 +186,8 @@ class Finder:
 
     # ---- fields
 
-    def fields(self, cursor) -> List[Field]:
-        result: List[Field] = []
+    def fields(self, cursor) -> list[Field]:
+        result: list[Field] = []
         for base in self.bases(cursor):
             if not self.qualified_name(base).startswith("poplar::") and base.kind in (
                 self.kind.CLASS_DECL,
@@ -218,7 +220,7 @@ class Finder:
             p = p.semantic_parent
         return "::".join(reversed(parts))
 
-    def arguments(self, cursor) -> List[tuple]:
+    def arguments(self, cursor) -> list[tuple]:
         """(graph's text, C++ text) of each template argument."""
         template = self.template_of(cursor)
         if template is None:
@@ -242,10 +244,12 @@ class Finder:
             elif kind == self.cindex.TemplateArgumentKind.INTEGRAL:
                 result.append(self.integral_argument(cursor, parameter, i, result))
             else:
-                raise PopcError(f"template argument {i} of {cursor.displayname} must be a type or an integral value")
+                raise PopcError(
+                    f"template argument {i} of {cursor.displayname} must be a type or an integral value"
+                )
         return result
 
-    def integral_argument(self, cursor, parameter, i: int, previous: List[tuple]) -> tuple:
+    def integral_argument(self, cursor, parameter, i: int, previous: list[tuple]) -> tuple:
         declared = parameter.type.get_canonical()
         declaration = declared.get_declaration()
         if declaration.kind == self.kind.ENUM_DECL:
@@ -257,7 +261,9 @@ class Finder:
                         return (f"{scope}::{e.spelling}", f"::{scope}::{e.spelling}")
                     outer = scope.rsplit("::", 1)[0] + "::" if "::" in scope else ""
                     return (f"{outer}{e.spelling}", f"::{outer}{e.spelling}")
-            raise PopcError(f"template argument {i} of {cursor.displayname} must be an enumerator, got {value}")
+            raise PopcError(
+                f"template argument {i} of {cursor.displayname} must be an enumerator, got {value}"
+            )
         if declared.spelling == "bool":
             text = "true" if cursor.get_template_argument_value(i) else "false"
             return (text, text)

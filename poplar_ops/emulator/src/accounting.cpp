@@ -15,7 +15,8 @@ using codelet_abi::Nesting;
 
 // Adds, per tile, the bytes of the union of its moves' elements. `tile` selects sender or receiver.
 template <class Tile>
-static void addUnion(const GraphImpl &g, std::vector<Move> &moves, Tile tile, std::vector<std::uint64_t> &bytes) {
+static void addUnion(const GraphImpl &g, std::vector<Move> &moves, Tile tile,
+                     std::vector<std::uint64_t> &bytes) {
   std::sort(moves.begin(), moves.end(), [&](const Move &a, const Move &b) {
     if (tile(a) != tile(b))
       return tile(a) < tile(b);
@@ -55,32 +56,38 @@ sparq::emulator::ExchangeCount Compiler::exchangeCost(std::vector<Move> &moves,
 static std::uint64_t deviceStateBytes(const VertexRecord &v) {
   auto pointerBytes = [](Layout l) -> std::uint64_t {
     switch (l) {
-    case Layout::Span: return 8;
+    case Layout::Span:
+      return 8;
     case Layout::ScaledPtr32:
     case Layout::ScaledPtr64:
-    case Layout::ScaledPtr128: return 2;
-    default: return 4;
+    case Layout::ScaledPtr128:
+      return 2;
+    default:
+      return 4;
     }
   };
   std::uint64_t bytes = 0;
   for (const FieldRecord &f : v.fields) {
     const std::size_t size = typeSize(typeOf(f.info->element));
     if (f.info->direction == Direction::State)
-      bytes += f.info->nesting == Nesting::Scalar ? size : pointerBytes(f.info->layout) + f.initial.size();
+      bytes += f.info->nesting == Nesting::Scalar ? size
+                                                  : pointerBytes(f.info->layout) + f.initial.size();
     else if (f.info->nesting == Nesting::Scalar)
       bytes += 4;
     else if (f.info->nesting == Nesting::Vector)
       bytes += pointerBytes(f.info->layout);
     else
       bytes += pointerBytes(f.info->outerLayout) +
-               f.edges.size() * (f.info->nesting == Nesting::VectorOfScalars ? 4 : pointerBytes(f.info->layout));
+               f.edges.size() *
+                   (f.info->nesting == Nesting::VectorOfScalars ? 4 : pointerBytes(f.info->layout));
   }
   return (bytes + 3) / 4 * 4;
 }
 
 void Compiler::addComputeCost(const ComputeSetRecord &cs, StepCount &cost) {
   const unsigned tiles = g_.target.getNumTiles(), workers = g_.target.getNumWorkerContexts();
-  std::vector<std::vector<std::uint64_t>> slots(tiles); // issue slots of each worker, where vertices run
+  std::vector<std::vector<std::uint64_t>> slots(
+      tiles); // issue slots of each worker, where vertices run
   std::vector<std::uint64_t> serial(tiles, 0);
   std::vector<Move> in, out, waiting;
   for (vertex_id id : cs.vertices) {
@@ -111,16 +118,18 @@ void Compiler::addComputeCost(const ComputeSetRecord &cs, StepCount &cost) {
         continue;
       for (const Tensor &t : f.edges) {
         forEachRegion(Access::impl(t), [&](VarId var, std::size_t b, std::size_t n) {
-          g_.variables[var].tiles.forEach(b, b + n, [&](std::size_t begin, std::size_t end, unsigned tile) {
-            if (tile == v.tile)
-              return;
-            if (f.info->direction != Direction::Output)
-              in.push_back({tile, v.tile, var, begin, end});
-            if (f.info->direction != Direction::Input)
-              out.push_back({v.tile, tile, var, begin, end});
-            if (f.info->direction == Direction::Output) // waits on the writing tile; an InOut's landing copy does too
-              waiting.push_back({tile, v.tile, var, begin, end});
-          });
+          g_.variables[var].tiles.forEach(
+              b, b + n, [&](std::size_t begin, std::size_t end, unsigned tile) {
+                if (tile == v.tile)
+                  return;
+                if (f.info->direction != Direction::Output)
+                  in.push_back({tile, v.tile, var, begin, end});
+                if (f.info->direction != Direction::Input)
+                  out.push_back({v.tile, tile, var, begin, end});
+                if (f.info->direction == Direction::Output) // waits on the writing tile; an InOut's
+                                                            // landing copy does too
+                  waiting.push_back({tile, v.tile, var, begin, end});
+              });
         });
       }
     }
@@ -194,8 +203,9 @@ void Compiler::accountMemory() {
   std::string list;
   for (std::size_t i = 0; i < m.largest.size() && i < 5; ++i)
     list += (i ? ", " : "") + m.largest[i].name + " " + std::to_string(m.largest[i].bytes);
-  throw graph_memory_allocation_error("tile memory: tile " + std::to_string(m.tile) + " must need at most " +
-                                      std::to_string(m.limit) + " bytes, got " + std::to_string(m.bytes) +
+  throw graph_memory_allocation_error("tile memory: tile " + std::to_string(m.tile) +
+                                      " must need at most " + std::to_string(m.limit) +
+                                      " bytes, got " + std::to_string(m.bytes) +
                                       " (largest: " + list + ")");
 }
 

@@ -57,8 +57,8 @@ public:
     const char *base = std::getenv("TMPDIR");
     path_ = std::string(base && *base ? base : "/tmp") + "/popc-XXXXXX";
     if (!mkdtemp(&path_[0]))
-      throw graph_object_creation_error("addCodelets: cannot make a temporary directory " + path_ + ": " +
-                                        std::strerror(errno));
+      throw graph_object_creation_error("addCodelets: cannot make a temporary directory " + path_ +
+                                        ": " + std::strerror(errno));
   }
   ~TempDir() {
     for (const std::string &f : files_)
@@ -140,19 +140,22 @@ void loadObject(GraphImpl &g, const std::string &path, const std::string &shownP
   if (!handle)
     throw graph_object_load_error(shownPath, dlerror());
   auto library = std::make_shared<CodeletLibrary>(handle, shownPath);
-  const auto tables = reinterpret_cast<codelet_abi::TablesFunction>(dlsym(handle, codelet_abi::tablesSymbol));
+  const auto tables =
+      reinterpret_cast<codelet_abi::TablesFunction>(dlsym(handle, codelet_abi::tablesSymbol));
   if (!tables)
     throw graph_object_load_error(shownPath, "it is not a codelet object made by popc");
   unsigned n = 0;
   const codelet_abi::Table *const *t = tables(&n);
   for (unsigned i = 0; i < n; ++i) {
     if (t[i]->version != codelet_abi::version)
-      throw graph_object_load_error(shownPath, "its format must be " + std::to_string(codelet_abi::version) +
-                                                   ", got " + std::to_string(t[i]->version) + "; run popc again");
+      throw graph_object_load_error(
+          shownPath, "its format must be " + std::to_string(codelet_abi::version) + ", got " +
+                         std::to_string(t[i]->version) + "; run popc again");
     for (unsigned k = 0; k < t[i]->numVertices; ++k) {
       const codelet_abi::Vertex &v = t[i]->vertices[k];
       if (g.codelets.count(v.name))
-        throw graph_object_load_error(shownPath, std::string("vertex type ") + v.name + " is defined already");
+        throw graph_object_load_error(shownPath,
+                                      std::string("vertex type ") + v.name + " is defined already");
     }
   }
   for (unsigned i = 0; i < n; ++i)
@@ -174,17 +177,20 @@ void compileAndLoad(GraphImpl &g, const std::vector<std::string> &sources, const
   if (output)
     *output << text;
   if (status == -1 || status == 127)
-    throw link_error("addCodelets: popc must be found through $SPARQ_POPC or PATH, got '" + findPopc() + "'", text);
+    throw link_error("addCodelets: popc must be found through $SPARQ_POPC or PATH, got '" +
+                         findPopc() + "'",
+                     text);
   if (status != 0)
-    throw link_error("addCodelets: popc failed (exit " + std::to_string(status) + ") on " + sources[0] + ":\n" + text,
+    throw link_error("addCodelets: popc failed (exit " + std::to_string(status) + ") on " +
+                         sources[0] + ":\n" + text,
                      text);
   loadObject(g, gp, sources[0]); // stays mapped after the file is gone
 }
 
 } // namespace
 
-bool Graph::addCodelets(StringRef src, CodeletFileType type, StringRef compileFlags, std::ostream &compileOutput,
-                        StringRef) {
+bool Graph::addCodelets(StringRef src, CodeletFileType type, StringRef compileFlags,
+                        std::ostream &compileOutput, StringRef) {
   const std::string path = src.str();
   if (!exists(path))
     throw file_load_error("addCodelets: file must exist, got '" + path + "'");
@@ -195,7 +201,8 @@ bool Graph::addCodelets(StringRef src, CodeletFileType type, StringRef compileFl
       loadObject(*impl, absolutePath(path), path);
     else if (type == CodeletFileType::AsmSource || type == CodeletFileType::PreprocessedAsmSource ||
              type == CodeletFileType::IrSource || endsWith(path, ".S") || endsWith(path, ".s"))
-      throw file_load_error("addCodelets: file must be C++ or a .gp object here, got assembly '" + path + "'");
+      throw file_load_error("addCodelets: file must be C++ or a .gp object here, got assembly '" +
+                            path + "'");
     else
       compileAndLoad(*impl, {path}, compileFlags.str(), &compileOutput);
   } catch (...) {
@@ -205,7 +212,8 @@ bool Graph::addCodelets(StringRef src, CodeletFileType type, StringRef compileFl
   return true;
 }
 
-bool Graph::addCodelets(StringRef src, CodeletFileType type, StringRef compileFlags, StringRef targetName) {
+bool Graph::addCodelets(StringRef src, CodeletFileType type, StringRef compileFlags,
+                        StringRef targetName) {
   std::ostringstream output;
   const bool added = addCodelets(src, type, compileFlags, output, targetName);
   if (!output.str().empty())
@@ -220,7 +228,8 @@ bool Graph::addCodelets(ArrayRef<std::string> xs, StringRef compileFlags, String
   return added;
 }
 
-void Graph::addCodelets(std::stringstream &stream, StringRef compileFlags, CodeletFileType, StringRef) {
+void Graph::addCodelets(std::stringstream &stream, StringRef compileFlags, CodeletFileType,
+                        StringRef) {
   TempDir dir;
   const std::string path = dir.file("codelets.cpp");
   {
@@ -230,6 +239,8 @@ void Graph::addCodelets(std::stringstream &stream, StringRef compileFlags, Codel
   compileAndLoad(*impl, {path}, compileFlags.str(), nullptr);
 }
 
-bool Graph::hasCodelet(StringRef codeletName) { return impl->codelets.count(codeletName.str()) != 0; }
+bool Graph::hasCodelet(StringRef codeletName) {
+  return impl->codelets.count(codeletName.str()) != 0;
+}
 
 } // namespace poplar

@@ -9,7 +9,8 @@ namespace core {
 
 namespace {
 constexpr std::uint64_t variableAlign = 64;
-constexpr std::uint64_t redZone = 64; // between variables, so that overruns are seen by AddressSanitizer
+constexpr std::uint64_t redZone =
+    64; // between variables, so that overruns are seen by AddressSanitizer
 } // namespace
 
 void poison(void *p, const Type &type, std::uint64_t bytes) {
@@ -80,9 +81,10 @@ void Compiler::checkMapped(const Tensor &t, const std::string &what) const {
   std::size_t element = 0;
   if (findUnmapped(t, var, element)) {
     const Variable &v = g_.variables[var];
-    throw invalid_tile_mapping(what + ": every element must be mapped to a tile, got none for element " +
-                               std::to_string(element) + " of " + std::to_string(v.numElements) + " of " +
-                               (v.constant ? "constant '" : "variable '") + v.name + "'");
+    throw invalid_tile_mapping(what +
+                               ": every element must be mapped to a tile, got none for element " +
+                               std::to_string(element) + " of " + std::to_string(v.numElements) +
+                               " of " + (v.constant ? "constant '" : "variable '") + v.name + "'");
   }
 }
 
@@ -141,7 +143,8 @@ Step Compiler::compileProgram(const program::Program &program, const std::string
     const unsigned id = p.computeSet.getId();
     if (id >= g_.computeSets.size())
       throw control_program_error("Execute: compute set must be one of this graph's " +
-                                  std::to_string(g_.computeSets.size()) + ", got id " + std::to_string(id));
+                                  std::to_string(g_.computeSets.size()) + ", got id " +
+                                  std::to_string(id));
     s.op = StepOp::Compute;
     s.index = computeSetPlans_.at(id);
     StepCount cost = computeSetCosts_.at(id);
@@ -187,7 +190,8 @@ Step Compiler::compileProgram(const program::Program &program, const std::string
     return compileRemote(p, name);
   case ProgramKind::WriteUndef: {
     if (p.dst.containsConstant())
-      throw control_program_error("WriteUndef: tensor must not be constant, got " + tensorName(p.dst));
+      throw control_program_error("WriteUndef: tensor must not be constant, got " +
+                                  tensorName(p.dst));
     s.op = StepOp::Poison;
     s.index = static_cast<unsigned>(exe_->poisons.size());
     std::vector<Span> spans;
@@ -210,11 +214,13 @@ Step Compiler::compileProgram(const program::Program &program, const std::string
   case ProgramKind::Call: {
     const unsigned id = p.function.getId();
     if (id >= g_.functions.size())
-      throw control_program_error("Call: function must be one of this graph's " + std::to_string(g_.functions.size()) +
-                                  ", got id " + std::to_string(id));
+      throw control_program_error("Call: function must be one of this graph's " +
+                                  std::to_string(g_.functions.size()) + ", got id " +
+                                  std::to_string(id));
     for (unsigned f : functionStack_)
       if (f == id)
-        throw graph_recursion_error("Call: a function must not call itself, got function " + std::to_string(id));
+        throw graph_recursion_error("Call: a function must not call itself, got function " +
+                                    std::to_string(id));
     s.op = StepOp::Call;
     auto it = functionPlans_.find(id);
     if (it == functionPlans_.end()) {
@@ -246,8 +252,8 @@ Step Compiler::compileProgram(const program::Program &program, const std::string
 }
 
 void Compiler::compileHostTensors() {
-  auto compile = [&](const std::map<std::string, Tensor> &from, std::map<std::string, HostTensorPlan> &to,
-                     const char *op) {
+  auto compile = [&](const std::map<std::string, Tensor> &from,
+                     std::map<std::string, HostTensorPlan> &to, const char *op) {
     for (const auto &h : from) {
       checkMapped(h.second, std::string(op) + " '" + h.first + "'");
       HostTensorPlan p;
@@ -261,7 +267,8 @@ void Compiler::compileHostTensors() {
   compile(g_.hostReads, exe_->hostReads, "createHostRead");
 }
 
-std::shared_ptr<ExecutableImpl> Compiler::compile(ArrayRef<program::Program> programs, const ProgressFunc &progress) {
+std::shared_ptr<ExecutableImpl> Compiler::compile(ArrayRef<program::Program> programs,
+                                                  const ProgressFunc &progress) {
   auto report = [&](int step) {
     if (progress)
       progress(step, 4);
@@ -293,8 +300,9 @@ std::shared_ptr<ExecutableImpl> Compiler::compile(ArrayRef<program::Program> pro
 
 } // namespace core
 
-Executable compileGraph(const Graph &graph, ArrayRef<program::Program> progs, const OptionFlags &opt,
-                        ProgressFunc progressCallBack, const DebugContext &) {
+Executable compileGraph(const Graph &graph, ArrayRef<program::Program> progs,
+                        const OptionFlags &opt, ProgressFunc progressCallBack,
+                        const DebugContext &) {
   core::Compiler compiler(core::Access::impl(graph), opt);
   return core::Access::makeExecutable(compiler.compile(progs, progressCallBack));
 }

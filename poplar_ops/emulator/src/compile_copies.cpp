@@ -15,7 +15,8 @@ void RunBuilder::add(Address dst, Address src, std::uint64_t bytes) {
       return;
     }
     if (last.bytes == bytes) {
-      const std::int64_t d = static_cast<std::int64_t>(dst - last.dst), s = static_cast<std::int64_t>(src - last.src);
+      const std::int64_t d = static_cast<std::int64_t>(dst - last.dst),
+                         s = static_cast<std::int64_t>(src - last.src);
       if (last.count == 1) {
         last.dstStep = d;
         last.srcStep = s;
@@ -28,9 +29,11 @@ void RunBuilder::add(Address dst, Address src, std::uint64_t bytes) {
         return;
       }
     }
-    // A pair taken for the start of a pattern that did not go on, followed by a contiguous continuation: undo.
+    // A pair taken for the start of a pattern that did not go on, followed by a contiguous
+    // continuation: undo.
     if (last.count == 2) {
-      const Address d = last.dst + static_cast<Address>(last.dstStep), s = last.src + static_cast<Address>(last.srcStep);
+      const Address d = last.dst + static_cast<Address>(last.dstStep),
+                    s = last.src + static_cast<Address>(last.srcStep);
       if (d + last.bytes == dst && s + last.bytes == src) {
         const std::uint64_t merged = last.bytes + bytes;
         last.count = 1;
@@ -42,7 +45,8 @@ void RunBuilder::add(Address dst, Address src, std::uint64_t bytes) {
   out_.push_back({dst, src, bytes, 1, 0, 0});
 }
 
-// The tensor's elements against a packed array: dst is the device side, src the offset in the array.
+// The tensor's elements against a packed array: dst is the device side, src the offset in the
+// array.
 std::vector<Run> Compiler::packRuns(const Tensor &t) const {
   std::vector<Run> runs;
   RunBuilder b(runs);
@@ -67,18 +71,20 @@ static void checkDestination(const std::string &what, const Tensor &t) {
   if (t.containsConstant())
     throw control_program_error(what + ": destination must not be constant, got " + tensorName(t));
   if (t.containsAliases())
-    throw control_program_error(what + ": destination must not repeat elements, got " + t.getDebugStr());
+    throw control_program_error(what + ": destination must not repeat elements, got " +
+                                t.getDebugStr());
 }
 
 Step Compiler::compileCopy(const ProgramImpl &p, const std::string &name) {
   const std::string what = name.empty() ? "Copy" : "Copy '" + name + "'";
   const Tensor &src = p.src, &dst = p.dst;
   if (src.elementType() != dst.elementType())
-    throw type_error(what + ": source and destination must have one element type, got " + src.getDebugStr() + " and " +
-                     dst.getDebugStr());
+    throw type_error(what + ": source and destination must have one element type, got " +
+                     src.getDebugStr() + " and " + dst.getDebugStr());
   if (withoutOnes(src.shape()) != withoutOnes(dst.shape()))
-    throw control_program_error(what + ": source and destination must have one shape (up to dimensions of 1), got " +
-                                src.getDebugStr() + " and " + dst.getDebugStr());
+    throw control_program_error(
+        what + ": source and destination must have one shape (up to dimensions of 1), got " +
+        src.getDebugStr() + " and " + dst.getDebugStr());
   checkDestination(what, dst);
   checkMapped(src, what);
   checkMapped(dst, what);
@@ -92,13 +98,14 @@ Step Compiler::compileCopy(const ProgramImpl &p, const std::string &name) {
     const std::size_t n = std::min(from[i].length - used, to[j].length - filled);
     const std::size_t a = from[i].begin + used, b = to[j].begin + filled;
     runs.add(addressOf(to[j].var, b), addressOf(from[i].var, a), n * size);
-    g_.variables[from[i].var].tiles.forEach(a, a + n, [&](std::size_t sb, std::size_t se, unsigned srcTile) {
-      g_.variables[to[j].var].tiles.forEach(
-          b + sb - a, b + se - a, [&](std::size_t db, std::size_t de, unsigned dstTile) {
-            if (srcTile != dstTile)
-              moves.push_back({srcTile, dstTile, from[i].var, a + db - b, a + de - b});
-          });
-    });
+    g_.variables[from[i].var].tiles.forEach(
+        a, a + n, [&](std::size_t sb, std::size_t se, unsigned srcTile) {
+          g_.variables[to[j].var].tiles.forEach(
+              b + sb - a, b + se - a, [&](std::size_t db, std::size_t de, unsigned dstTile) {
+                if (srcTile != dstTile)
+                  moves.push_back({srcTile, dstTile, from[i].var, a + db - b, a + de - b});
+              });
+        });
     if ((used += n) == from[i].length) {
       ++i;
       used = 0;
@@ -137,7 +144,8 @@ Step Compiler::compileCopy(const ProgramImpl &p, const std::string &name) {
 }
 
 // Packets of at most 1 KiB; one does not span two rows or two tiles.
-static std::uint64_t countPackets(const GraphImpl &g, const Tensor &t, std::size_t rowElements, std::size_t size) {
+static std::uint64_t countPackets(const GraphImpl &g, const Tensor &t, std::size_t rowElements,
+                                  std::size_t size) {
   constexpr std::uint64_t packetBytes = 1024;
   std::uint64_t packets = 0, bytes = 0;
   std::size_t leftInRow = rowElements;
@@ -147,21 +155,22 @@ static std::uint64_t countPackets(const GraphImpl &g, const Tensor &t, std::size
     bytes = 0;
   };
   forEachPiece(Access::impl(t), [&](VarId v, std::size_t begin, std::size_t n) {
-    g.variables[v].tiles.forEach(begin, begin + n, [&](std::size_t b, std::size_t e, unsigned tile) {
-      if (tile != current)
-        close();
-      current = tile;
-      while (b < e) {
-        const std::size_t m = std::min(e - b, leftInRow);
-        bytes += m * size;
-        b += m;
-        leftInRow -= m;
-        if (leftInRow == 0) {
-          close();
-          leftInRow = rowElements;
-        }
-      }
-    });
+    g.variables[v].tiles.forEach(begin, begin + n,
+                                 [&](std::size_t b, std::size_t e, unsigned tile) {
+                                   if (tile != current)
+                                     close();
+                                   current = tile;
+                                   while (b < e) {
+                                     const std::size_t m = std::min(e - b, leftInRow);
+                                     bytes += m * size;
+                                     b += m;
+                                     leftInRow -= m;
+                                     if (leftInRow == 0) {
+                                       close();
+                                       leftInRow = rowElements;
+                                     }
+                                   }
+                                 });
   });
   close();
   return packets;
@@ -175,13 +184,16 @@ Step Compiler::compileStream(const ProgramImpl &p, const std::string &name) {
   if (g_.streams.count(stream.handle) == 0 || g_.streams.at(stream.handle).get() != &stream)
     throw stream_connection_error(what + " must belong to this graph");
   if (isHostToDevice(stream.direction) != in)
-    throw control_program_error(what + " must run " + (in ? "from host to device" : "from device to host") +
+    throw control_program_error(what + " must run " +
+                                (in ? "from host to device" : "from device to host") +
                                 ", got the other direction");
   if (t.elementType() != stream.type)
-    throw type_error(what + ": the tensor's type must be " + stream.type.toString().str() + ", got " + t.getDebugStr());
+    throw type_error(what + ": the tensor's type must be " + stream.type.toString().str() +
+                     ", got " + t.getDebugStr());
   if (t.numElements() != stream.numElements)
-    throw control_program_error(what + ": the tensor must have " + std::to_string(stream.numElements) +
-                                " elements, got " + std::to_string(t.numElements()) + " of " + t.getDebugStr());
+    throw control_program_error(what + ": the tensor must have " +
+                                std::to_string(stream.numElements) + " elements, got " +
+                                std::to_string(t.numElements()) + " of " + t.getDebugStr());
   if (in)
     checkDestination(what, t);
   checkMapped(t, what);
@@ -217,7 +229,8 @@ Step Compiler::compileRemote(const ProgramImpl &p, const std::string &name) {
   if (g_.remotes.count(buffer.handle) == 0 || g_.remotes.at(buffer.handle).get() != &buffer)
     throw stream_connection_error(what + " must belong to this graph");
   if (t.elementType() != buffer.type)
-    throw type_error(what + ": the tensor's type must be " + buffer.type.toString().str() + ", got " + t.getDebugStr());
+    throw type_error(what + ": the tensor's type must be " + buffer.type.toString().str() +
+                     ", got " + t.getDebugStr());
   TransferPlan plan;
   plan.hasOffsets = p.offset.valid();
   plan.rows = 1;
@@ -230,9 +243,10 @@ Step Compiler::compileRemote(const ProgramImpl &p, const std::string &name) {
     plan.rows = o.numElements();
     if (plan.rows != 1 || t.numElements() != buffer.numElements) {
       if (t.rank() != 2 || t.dim(0) != plan.rows || t.dim(1) != buffer.numElements)
-        throw control_program_error(what + ": the tensor must have shape {" + std::to_string(plan.rows) + "," +
-                                    std::to_string(buffer.numElements) + "} (offsets, elements of a row), got " +
-                                    t.getDebugStr());
+        throw control_program_error(what + ": the tensor must have shape {" +
+                                    std::to_string(plan.rows) + "," +
+                                    std::to_string(buffer.numElements) +
+                                    "} (offsets, elements of a row), got " + t.getDebugStr());
     }
     checkMapped(o, what);
     plan.offsetRuns = packRuns(o);
@@ -242,8 +256,9 @@ Step Compiler::compileRemote(const ProgramImpl &p, const std::string &name) {
       throw control_program_error(what + ": a copy without offset needs a buffer of 1 row, got " +
                                   std::to_string(buffer.repeats) + " rows");
     if (t.numElements() != buffer.numElements)
-      throw control_program_error(what + ": the tensor must have the row's " + std::to_string(buffer.numElements) +
-                                  " elements, got " + std::to_string(t.numElements()) + " of " + t.getDebugStr());
+      throw control_program_error(what + ": the tensor must have the row's " +
+                                  std::to_string(buffer.numElements) + " elements, got " +
+                                  std::to_string(t.numElements()) + " of " + t.getDebugStr());
   }
   if (in)
     checkDestination(what, t);
@@ -254,7 +269,8 @@ Step Compiler::compileRemote(const ProgramImpl &p, const std::string &name) {
   plan.rowBytes = buffer.numElements * size;
   plan.bytes = plan.rows * plan.rowBytes;
   plan.name = name;
-  // Runs that never cross a row: whole rows in one run when rows are contiguous, else the pieces of each row.
+  // Runs that never cross a row: whole rows in one run when rows are contiguous, else the pieces of
+  // each row.
   const Tensor rows = t.reshape({plan.rows, buffer.numElements});
   bool whole = true;
   std::vector<Run> pieces;

@@ -44,11 +44,13 @@ void Compiler::checkVertex(const VertexRecord &v, const ComputeSetRecord &cs) co
       if (!f.edges[i].valid())
         throw graph_connection_error(element + " must be connected, got nothing");
       if (f.info->nesting == Nesting::Vector && f.sized && f.edges[i].numElements() != f.size)
-        throw graph_connection_error(element + " must have its field size " + std::to_string(f.size) +
-                                     ", got a tensor of " + std::to_string(f.edges[i].numElements()));
+        throw graph_connection_error(element + " must have its field size " +
+                                     std::to_string(f.size) + ", got a tensor of " +
+                                     std::to_string(f.edges[i].numElements()));
       if (isVectorOfElements(f) && f.info->layout == codelet_abi::Layout::ShortSpan &&
           f.edges[i].numElements() >= 2048)
-        throw graph_connection_error(element + " must have at most 2047 elements (SHORT_SPAN), got " +
+        throw graph_connection_error(element +
+                                     " must have at most 2047 elements (SHORT_SPAN), got " +
                                      std::to_string(f.edges[i].numElements()));
       checkMapped(f.edges[i], element);
     }
@@ -71,22 +73,27 @@ void Compiler::checkConflicts(const ComputeSetRecord &cs) const {
         continue;
       std::vector<Use> &to = f.info->direction == Direction::Input ? reads : writes;
       for (const Tensor &t : f.edges)
-        forEachRegion(Access::impl(t), [&](VarId v, std::size_t b, std::size_t n) { to.push_back({v, b, b + n, id, &f}); });
+        forEachRegion(Access::impl(t), [&](VarId v, std::size_t b, std::size_t n) {
+          to.push_back({v, b, b + n, id, &f});
+        });
     }
   }
   auto place = [&](const Use &a, std::size_t element) {
     const VertexRecord &v = g_.vertices[a.vertex];
-    return std::string("field '") + a.field->info->name + "' of vertex " + v.type->name + " on tile " +
-           std::to_string(v.tile) + " (element " + std::to_string(element) + " of '" + g_.variables[a.var].name + "')";
+    return std::string("field '") + a.field->info->name + "' of vertex " + v.type->name +
+           " on tile " + std::to_string(v.tile) + " (element " + std::to_string(element) + " of '" +
+           g_.variables[a.var].name + "')";
   };
-  auto before = [](const Use &a, const Use &b) { return a.var != b.var ? a.var < b.var : a.begin < b.begin; };
+  auto before = [](const Use &a, const Use &b) {
+    return a.var != b.var ? a.var < b.var : a.begin < b.begin;
+  };
   std::sort(writes.begin(), writes.end(), before);
   const std::string set = "compute set '" + cs.name + "': ";
   for (std::size_t i = 1; i < writes.size(); ++i) {
     const Use &a = writes[i - 1], &b = writes[i];
     if (a.var == b.var && b.begin < a.end)
-      throw graph_connection_error(set + "an element must be written once, got " + place(a, b.begin) + " and " +
-                                   place(b, b.begin));
+      throw graph_connection_error(set + "an element must be written once, got " +
+                                   place(a, b.begin) + " and " + place(b, b.begin));
   }
   for (const Use &r : reads) {
     auto w = std::upper_bound(writes.begin(), writes.end(), r, before);
@@ -94,28 +101,33 @@ void Compiler::checkConflicts(const ComputeSetRecord &cs) const {
       --w;
     for (; w != writes.end() && w->var == r.var && w->begin < r.end; ++w)
       if (w->end > r.begin && w->vertex != r.vertex)
-        throw graph_connection_error(set + "an element that one vertex writes must not be read by another, got " +
-                                     place(*w, std::max(w->begin, r.begin)) + " and " +
-                                     place(r, std::max(w->begin, r.begin)));
+        throw graph_connection_error(
+            set + "an element that one vertex writes must not be read by another, got " +
+            place(*w, std::max(w->begin, r.begin)) + " and " +
+            place(r, std::max(w->begin, r.begin)));
   }
 }
 
-void Compiler::writePointer(std::uint64_t at, Address target) { exe_->relocations.push_back({at, target}); }
+void Compiler::writePointer(std::uint64_t at, Address target) {
+  exe_->relocations.push_back({at, target});
+}
 
 void Compiler::writeCount(std::uint64_t at, std::size_t count) {
   const auto n = static_cast<std::uint32_t>(count);
   std::memcpy(exe_->stateImage.data() + at, &n, 4);
 }
 
-// An edge points straight into its variable when its elements are contiguous there and aligned as the field
-// asks. Poplar would lay such a variable out on the tile so that this holds, or copy: either way the vertex sees
-// aligned contiguous elements, and so it does here, through a buffer filled before and emptied after.
-Compiler::EdgePlace Compiler::placeEdge(const VertexRecord &v, const FieldRecord &f, const Tensor &t,
-                                        ComputeSetPlan &plan) {
+// An edge points straight into its variable when its elements are contiguous there and aligned as
+// the field asks. Poplar would lay such a variable out on the tile so that this holds, or copy:
+// either way the vertex sees aligned contiguous elements, and so it does here, through a buffer
+// filled before and emptied after.
+Compiler::EdgePlace Compiler::placeEdge(const VertexRecord &v, const FieldRecord &f,
+                                        const Tensor &t, ComputeSetPlan &plan) {
   const TensorImpl &impl = Access::impl(t);
   const std::size_t size = typeSize(impl.type);
   const std::size_t count = t.numElements();
-  const std::uint64_t align = std::max<std::uint64_t>(isVectorOfElements(f) ? f.info->minAlign : 1, size);
+  const std::uint64_t align =
+      std::max<std::uint64_t>(isVectorOfElements(f) ? f.info->minAlign : 1, size);
   unsigned pieces = 0;
   VarId var = 0;
   std::size_t begin = 0;
@@ -125,13 +137,15 @@ Compiler::EdgePlace Compiler::placeEdge(const VertexRecord &v, const FieldRecord
       var = x;
       begin = b;
     }
-    g_.variables[x].tiles.forEach(b, b + n, [&](std::size_t, std::size_t, unsigned tile) { local &= tile == v.tile; });
+    g_.variables[x].tiles.forEach(
+        b, b + n, [&](std::size_t, std::size_t, unsigned tile) { local &= tile == v.tile; });
   });
   if (pieces == 0)
     return {0, 0, false};
   const bool straight = pieces == 1 && addressOf(var, begin) % align == 0;
-  // Off-tile elements land on the tile whatever happens here; on-tile ones only need a copy when rearranged.
-  // A single piece is never rearranged on a device: its alignment is the allocator's business.
+  // Off-tile elements land on the tile whatever happens here; on-tile ones only need a copy when
+  // rearranged. A single piece is never rearranged on a device: its alignment is the allocator's
+  // business.
   if (pieces > 1 && local)
     temporaries_[v.tile] += count * size;
   if (straight)
@@ -158,8 +172,9 @@ void Compiler::compileComputeSet(unsigned id) {
   std::fill(temporaries_.begin(), temporaries_.end(), 0);
   ComputeSetPlan plan;
   std::vector<vertex_id> order = cs.vertices;
-  std::stable_sort(order.begin(), order.end(),
-                   [&](vertex_id a, vertex_id b) { return g_.vertices[a].tile < g_.vertices[b].tile; });
+  std::stable_sort(order.begin(), order.end(), [&](vertex_id a, vertex_id b) {
+    return g_.vertices[a].tile < g_.vertices[b].tile;
+  });
   std::vector<std::uint8_t> &image = exe_->stateImage;
   auto reserve = [&](std::size_t bytes, std::size_t align) {
     const std::size_t at = (image.size() + align - 1) / align * align;

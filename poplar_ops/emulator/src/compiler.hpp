@@ -17,7 +17,8 @@ struct Move {
   std::size_t end;
 };
 
-// In a relocation's target: the rest is an offset in the state image, whose address is not known yet.
+// In a relocation's target: the rest is an offset in the state image, whose address is not known
+// yet.
 constexpr Address relocationInState = Address(1) << 63;
 
 // Builds runs from pairs of pieces in order, merging what is contiguous or regular.
@@ -34,7 +35,8 @@ private:
 class Compiler {
 public:
   Compiler(const GraphImpl &graph, const OptionFlags &options);
-  std::shared_ptr<ExecutableImpl> compile(ArrayRef<program::Program> programs, const ProgressFunc &progress);
+  std::shared_ptr<ExecutableImpl> compile(ArrayRef<program::Program> programs,
+                                          const ProgressFunc &progress);
 
 private:
   using StepCount = sparq::emulator::StepCount;
@@ -66,7 +68,8 @@ private:
     std::size_t count;
     bool buffered; // in a buffer of the vertex, not in the variable
   };
-  EdgePlace placeEdge(const VertexRecord &v, const FieldRecord &f, const Tensor &t, ComputeSetPlan &plan);
+  EdgePlace placeEdge(const VertexRecord &v, const FieldRecord &f, const Tensor &t,
+                      ComputeSetPlan &plan);
   void writePointer(std::uint64_t at, Address target);
   void writeCount(std::uint64_t at, std::size_t count);
 
@@ -77,8 +80,8 @@ private:
 
   const GraphImpl &g_;
   std::shared_ptr<ExecutableImpl> exe_;
-  std::map<unsigned, unsigned> computeSetPlans_;      // id -> index of plan
-  std::map<unsigned, StepCount> computeSetCosts_;     // by id
+  std::map<unsigned, unsigned> computeSetPlans_;  // id -> index of plan
+  std::map<unsigned, StepCount> computeSetCosts_; // by id
   std::map<unsigned, unsigned> functionPlans_;
   std::vector<unsigned> functionStack_;
   // Temporaries of the compute set being compiled, and the most any one needed, per tile.

@@ -43,10 +43,13 @@ struct DeviceInfo {
 };
 
 std::size_t typeSize(const Type &t);
-inline codelet_abi::Element elementOf(const Type &t) { return static_cast<codelet_abi::Element>(t.hash()); }
+inline codelet_abi::Element elementOf(const Type &t) {
+  return static_cast<codelet_abi::Element>(t.hash());
+}
 inline Type typeOf(codelet_abi::Element e) { return Type(static_cast<unsigned char>(e), nullptr); }
 /// Converts one host value to the device representation; throws type_error when it does not fit.
-void convertValue(const void *src, const TypeTraits &traits, const Type &type, void *dst, const std::string &what);
+void convertValue(const void *src, const TypeTraits &traits, const Type &type, void *dst,
+                  const std::string &what);
 /// The device value as a double.
 double valueAsDouble(const void *src, const Type &type);
 
@@ -208,7 +211,9 @@ struct Access {
   static GraphImpl &impl(const Graph &g) { return *g.impl; }
   static const std::shared_ptr<GraphImpl> &shared(const Graph &g) { return g.impl; }
   static const std::shared_ptr<ProgramImpl> &impl(const program::Program &p) { return p.impl; }
-  static void setImpl(program::Program &p, std::shared_ptr<ProgramImpl> i) { p.impl = std::move(i); }
+  static void setImpl(program::Program &p, std::shared_ptr<ProgramImpl> i) {
+    p.impl = std::move(i);
+  }
   static std::shared_ptr<ProgramImpl> &mutableImpl(program::Program &p) { return p.impl; }
   static const StreamInfo &info(const DataStream &s);
   static const RemoteBufferInfo &info(const RemoteBuffer &b);

@@ -12,7 +12,8 @@ namespace emulator {
 using poplar::core::Access;
 
 const char *toString(StepKind kind) {
-  static const char *const names[] = {"compute", "copy", "remote-read", "remote-write", "stream-in", "stream-out", "sync"};
+  static const char *const names[] = {"compute",   "copy",       "remote-read", "remote-write",
+                                      "stream-in", "stream-out", "sync"};
   return names[static_cast<int>(kind)];
 }
 
@@ -39,13 +40,13 @@ void Engine::printProfileSummary(std::ostream &os, const OptionFlags &) {
   const sparq::emulator::DeviceModel model;
   const auto steps = sparq::emulator::lastRun(*this);
   const auto m = sparq::emulator::memory(*this);
-  os << "Modelled, not measured.\nTile memory: at most " << m.bytes << " of " << m.limit << " bytes (tile " << m.tile
-     << ")\n";
+  os << "Modelled, not measured.\nTile memory: at most " << m.bytes << " of " << m.limit
+     << " bytes (tile " << m.tile << ")\n";
   os << "executions  modelled us  kind          name\n";
   for (const auto &s : steps)
-    os << std::setw(10) << s.executions << "  " << std::setw(11) << std::fixed << std::setprecision(3)
-       << modelledTime(model, s).total() * 1e6 << "  " << std::setw(12) << std::left
-       << sparq::emulator::toString(s.kind) << std::right << "  " << s.name << "\n";
+    os << std::setw(10) << s.executions << "  " << std::setw(11) << std::fixed
+       << std::setprecision(3) << modelledTime(model, s).total() * 1e6 << "  " << std::setw(12)
+       << std::left << sparq::emulator::toString(s.kind) << std::right << "  " << s.name << "\n";
 }
 
 } // namespace poplar

@@ -29,10 +29,10 @@ Target::Target() : info(std::make_shared<const TargetInfo>()) {}
 
 std::size_t Target::hash() const {
   std::hash<std::string> h;
-  return h(info->system + "/" + info->arch + "/" + std::to_string(static_cast<int>(info->type)) + "/" +
-           std::to_string(info->numIPUs) + "/" + std::to_string(info->tilesPerIPU) + "/" +
-           std::to_string(info->numWorkerContexts) + "/" + std::to_string(info->bytesPerTile) + "/" +
-           std::to_string(info->clock));
+  return h(info->system + "/" + info->arch + "/" + std::to_string(static_cast<int>(info->type)) +
+           "/" + std::to_string(info->numIPUs) + "/" + std::to_string(info->tilesPerIPU) + "/" +
+           std::to_string(info->numWorkerContexts) + "/" + std::to_string(info->bytesPerTile) +
+           "/" + std::to_string(info->clock));
 }
 TargetType Target::getTargetType() const { return info->type; }
 StringRef Target::getTargetSystemString() const { return info->system; }
@@ -42,7 +42,9 @@ unsigned Target::getTilesPerIPU() const { return info->tilesPerIPU; }
 unsigned Target::getNumTiles() const { return info->numIPUs * info->tilesPerIPU; }
 unsigned Target::getNumWorkerContexts() const { return info->numWorkerContexts; }
 unsigned Target::getBytesPerTile() const { return info->bytesPerTile; }
-std::uint64_t Target::getMemoryBytes() const { return std::uint64_t(getNumTiles()) * info->bytesPerTile; }
+std::uint64_t Target::getMemoryBytes() const {
+  return std::uint64_t(getNumTiles()) * info->bytesPerTile;
+}
 unsigned Target::getExchangeBytesPerCycle() const { return info->exchangeBytesPerCycle; }
 unsigned Target::getMemcpyBytesPerCycle() const { return info->memcpyBytesPerCycle; }
 unsigned Target::getMinIPUSyncDelay() const { return info->minIPUSyncDelay; }
@@ -88,7 +90,8 @@ Target Target::createIPUTarget(StringRef systemType, const OptionFlags &opts) {
 Target Target::createIPUTarget(unsigned numIPUs, StringRef systemType, const OptionFlags &opts) {
   return createIPUTarget(numIPUs, TargetInfo().tilesPerIPU, systemType, opts);
 }
-Target Target::createIPUTarget(unsigned numIPUs, unsigned tilesPerIPU, StringRef systemType, const OptionFlags &) {
+Target Target::createIPUTarget(unsigned numIPUs, unsigned tilesPerIPU, StringRef systemType,
+                               const OptionFlags &) {
   const std::string system = systemType.str();
   TargetInfo i;
   i.type = TargetType::IPU;
@@ -122,8 +125,12 @@ void Device::detach() const {
   checked(info);
   info->attached = false;
 }
-void Device::getDriverVersion(unsigned &major, unsigned &minor, unsigned &point) const { major = minor = point = 0; }
-bool Device::supportsRemoteBuffers() const { return checked(info).target.getTargetType() != TargetType::CPU; }
+void Device::getDriverVersion(unsigned &major, unsigned &minor, unsigned &point) const {
+  major = minor = point = 0;
+}
+bool Device::supportsRemoteBuffers() const {
+  return checked(info).target.getTargetType() != TargetType::CPU;
+}
 bool Device::hasGateway() const { return false; }
 std::vector<int> Device::getDriverIDs() const { return {0}; }
 
@@ -131,7 +138,8 @@ Device Device::createVirtualDevice(unsigned tilesPerIPU) {
   core::DeviceInfo i = checked(info);
   if (tilesPerIPU == 0 || tilesPerIPU > i.target.getTilesPerIPU())
     throw invalid_machine_model("createVirtualDevice: tilesPerIPU must be in [1, " +
-                                std::to_string(i.target.getTilesPerIPU()) + "], got " + std::to_string(tilesPerIPU));
+                                std::to_string(i.target.getTilesPerIPU()) + "], got " +
+                                std::to_string(tilesPerIPU));
   i.target = i.target.createVirtualTarget(i.target.getNumIPUs(), tilesPerIPU);
   return Access::makeDevice(i);
 }
@@ -149,7 +157,8 @@ Device Device::createSimulatorDevice(const Target &, const OptionFlags &) {
 DeviceManager DeviceManager::createDeviceManager() { return {}; }
 std::size_t DeviceManager::getNumDevices() const { return 0; }
 std::vector<Device> DeviceManager::getDevices(const OptionFlags &) const { return {}; }
-std::vector<Device> DeviceManager::getDevices(TargetType type, unsigned requiredNumIPUs, const OptionFlags &) const {
+std::vector<Device> DeviceManager::getDevices(TargetType type, unsigned requiredNumIPUs,
+                                              const OptionFlags &) const {
   std::vector<Device> r;
   if (type == TargetType::CPU) {
     r.push_back(Device::createCPUDevice(requiredNumIPUs));
@@ -161,7 +170,8 @@ std::vector<Device> DeviceManager::getDevices(TargetType type, unsigned required
   return r;
 }
 Device DeviceManager::getDevice(unsigned deviceManagerId, const OptionFlags &) const {
-  throw poplar_error("getDevice: there is no IPU on this machine, got id " + std::to_string(deviceManagerId));
+  throw poplar_error("getDevice: there is no IPU on this machine, got id " +
+                     std::to_string(deviceManagerId));
 }
 std::vector<unsigned> DeviceManager::getChildDeviceIds(unsigned, unsigned) const { return {}; }
 
@@ -177,10 +187,11 @@ IPUModel::IPUModel(char const *ipuVersion) : IPUVersion(ipuVersion) {
 
 Device IPUModel::createDevice(OptionFlags, bool, unsigned) const {
   if (numIPUs == 0 || tilesPerIPU == 0 || numWorkerContexts == 0 || memoryBytesPerTile == 0)
-    throw invalid_machine_model("IPUModel: numIPUs, tilesPerIPU, numWorkerContexts and memoryBytesPerTile must be "
-                                "at least 1, got " +
-                                std::to_string(numIPUs) + ", " + std::to_string(tilesPerIPU) + ", " +
-                                std::to_string(numWorkerContexts) + ", " + std::to_string(memoryBytesPerTile));
+    throw invalid_machine_model(
+        "IPUModel: numIPUs, tilesPerIPU, numWorkerContexts and memoryBytesPerTile must be "
+        "at least 1, got " +
+        std::to_string(numIPUs) + ", " + std::to_string(tilesPerIPU) + ", " +
+        std::to_string(numWorkerContexts) + ", " + std::to_string(memoryBytesPerTile));
   core::DeviceInfo d;
   TargetInfo i;
   i.system = i.arch = IPUVersion;

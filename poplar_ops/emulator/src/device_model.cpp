@@ -9,11 +9,13 @@ namespace emulator {
 namespace {
 
 std::uint64_t transferCycles(const DeviceModel &m, const ExchangeCount &e) {
-  return static_cast<std::uint64_t>(std::ceil(static_cast<double>(e.maxBytes) / m.exchangeBytesPerCycle));
+  return static_cast<std::uint64_t>(
+      std::ceil(static_cast<double>(e.maxBytes) / m.exchangeBytesPerCycle));
 }
 
 std::uint64_t exchangeCycles(const DeviceModel &m, const StepCount &s) {
-  return s.exchanges * m.exchangeFixedCycles + transferCycles(m, s.before) + transferCycles(m, s.after);
+  return s.exchanges * m.exchangeFixedCycles + transferCycles(m, s.before) +
+         transferCycles(m, s.after);
 }
 
 std::uint64_t computeCycles(const DeviceModel &m, const StepCount &s) {
@@ -27,7 +29,8 @@ std::uint64_t DeviceModel::cycles(const StepCount &s) const {
 }
 
 double DeviceModel::streamingSeconds(std::uint64_t bytes, std::uint64_t packets) const {
-  return (static_cast<double>(bytes) + packetOverheadBytes * static_cast<double>(packets)) / streamingBytesPerSecond;
+  return (static_cast<double>(bytes) + packetOverheadBytes * static_cast<double>(packets)) /
+         streamingBytesPerSecond;
 }
 
 ModelledTime modelledTime(const DeviceModel &m, const StepCount &s) {
@@ -58,8 +61,8 @@ ModelledTime modelledTime(const DeviceModel &m, const std::vector<StepCount> &st
   return t;
 }
 
-std::map<std::string, ModelledTime> modelledTimeByStage(const DeviceModel &m, const std::vector<StepCount> &steps,
-                                                        unsigned depth) {
+std::map<std::string, ModelledTime>
+modelledTimeByStage(const DeviceModel &m, const std::vector<StepCount> &steps, unsigned depth) {
   std::map<std::string, ModelledTime> r;
   for (const StepCount &s : steps) {
     std::size_t end = 0;

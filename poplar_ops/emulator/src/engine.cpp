@@ -44,7 +44,8 @@ static unsigned threadCount() {
     char *end = nullptr;
     const unsigned long n = std::strtoul(env, &end, 10);
     if (*end || n == 0 || n > 1024)
-      throw invalid_option(std::string("SPARQ_EMULATOR_THREADS must be in [1, 1024], got '") + env + "'");
+      throw invalid_option(std::string("SPARQ_EMULATOR_THREADS must be in [1, 1024], got '") + env +
+                           "'");
     return static_cast<unsigned>(n);
   }
   return std::max(1u, std::thread::hardware_concurrency());
@@ -56,16 +57,18 @@ EngineImpl::EngineImpl(std::shared_ptr<const ExecutableImpl> e)
 
 void EngineImpl::checkLoaded(const char *op) const {
   if (!loaded)
-    throw application_runtime_error(std::string(op) + ": the engine must be loaded on a device first");
+    throw application_runtime_error(std::string(op) +
+                                    ": the engine must be loaded on a device first");
 }
 
 void EngineImpl::load(const Device &device) {
   const Target &t = device.getTarget();
   if (t != exe->target)
-    throw application_runtime_error(
-        "load: the device must be the target of the graph (" + std::to_string(exe->target.getNumTiles()) +
-        " tiles, " + toString(exe->target.getTargetType()) + "), got " + std::to_string(t.getNumTiles()) + " tiles, " +
-        toString(t.getTargetType()));
+    throw application_runtime_error("load: the device must be the target of the graph (" +
+                                    std::to_string(exe->target.getNumTiles()) + " tiles, " +
+                                    toString(exe->target.getTargetType()) + "), got " +
+                                    std::to_string(t.getNumTiles()) + " tiles, " +
+                                    toString(t.getTargetType()));
   arena = allocateBlock(exe->arenaBytes);
   std::memset(arena.get(), 0, exe->arenaBytes);
   for (const VariablePlan &v : exe->variables) {
@@ -95,7 +98,8 @@ const RemoteBufferInfo &EngineImpl::remoteInfo(const std::string &handle, const 
   for (const auto &b : exe->remotes)
     if (b->handle == handle)
       return *b;
-  throw stream_connection_error(std::string(op) + ": remote buffer must be one of the graph's, got '" + handle + "'");
+  throw stream_connection_error(std::string(op) +
+                                ": remote buffer must be one of the graph's, got '" + handle + "'");
 }
 
 std::uint8_t *EngineImpl::remoteRow(const std::string &handle, std::uint64_t row, const char *op) {
@@ -127,13 +131,14 @@ Executable Executable::deserialize(std::istream &, bool) {
   throw graph_object_load_error("executable", "there are no serialised executables for models");
 }
 
-Engine::Engine(const Graph &graph, ArrayRef<program::Program> progs, const OptionFlags &opt, ProgressFunc progress,
-               const DebugContext &dc)
+Engine::Engine(const Graph &graph, ArrayRef<program::Program> progs, const OptionFlags &opt,
+               ProgressFunc progress, const DebugContext &dc)
     : Engine(compileGraph(graph, progs, opt, std::move(progress), dc)) {}
-Engine::Engine(const Graph &graph, program::Program prog, const OptionFlags &opt, ProgressFunc progress,
-               const DebugContext &dc)
+Engine::Engine(const Graph &graph, program::Program prog, const OptionFlags &opt,
+               ProgressFunc progress, const DebugContext &dc)
     : Engine(graph, ArrayRef<program::Program>(&prog, 1), opt, std::move(progress), dc) {}
-Engine::Engine(Executable &&exe, const OptionFlags &opt) : Engine(static_cast<const Executable &>(exe), opt) {}
+Engine::Engine(Executable &&exe, const OptionFlags &opt)
+    : Engine(static_cast<const Executable &>(exe), opt) {}
 Engine::Engine(const Executable &exe, const OptionFlags &opt) {
   core::checkEngineOptions(opt);
   impl.reset(new EngineImpl(Access::impl(exe)));
@@ -160,55 +165,69 @@ std::string Engine::reportTiming(const TimerTimePoint &start, const TimerTimePoi
   s << std::chrono::duration<double>(end - start).count() << " s";
   return s.str();
 }
-void Engine::resetExecutionProfile() { std::fill(impl->executions.begin(), impl->executions.end(), 0); }
+void Engine::resetExecutionProfile() {
+  std::fill(impl->executions.begin(), impl->executions.end(), 0);
+}
 void Engine::disableExecutionProfiling() {}
 void Engine::enableExecutionProfiling() {}
 
-static const core::HostTensorPlan &hostTensor(const std::map<std::string, core::HostTensorPlan> &map,
-                                              const std::string &handle, std::uint64_t bytes, const char *op) {
+static const core::HostTensorPlan &
+hostTensor(const std::map<std::string, core::HostTensorPlan> &map, const std::string &handle,
+           std::uint64_t bytes, const char *op) {
   const auto it = map.find(handle);
   if (it == map.end())
-    throw stream_connection_error(std::string(op) + ": handle must be one of the graph's, got '" + handle + "'");
+    throw stream_connection_error(std::string(op) + ": handle must be one of the graph's, got '" +
+                                  handle + "'");
   if (bytes != it->second.bytes)
-    throw stream_connection_error(std::string(op) + ": the host array of '" + handle + "' must have " +
-                                  std::to_string(it->second.bytes) + " bytes, got " + std::to_string(bytes));
+    throw stream_connection_error(std::string(op) + ": the host array of '" + handle +
+                                  "' must have " + std::to_string(it->second.bytes) +
+                                  " bytes, got " + std::to_string(bytes));
   return it->second;
 }
 
 void Engine::readTensor(StringRef handle, void *buf, void *bufEnd) {
-  const auto bytes = static_cast<std::uint64_t>(static_cast<char *>(bufEnd) - static_cast<char *>(buf));
-  const core::HostTensorPlan &t = hostTensor(impl->exe->hostReads, handle.str(), bytes, "readTensor");
+  const auto bytes =
+      static_cast<std::uint64_t>(static_cast<char *>(bufEnd) - static_cast<char *>(buf));
+  const core::HostTensorPlan &t =
+      hostTensor(impl->exe->hostReads, handle.str(), bytes, "readTensor");
   impl->checkLoaded("readTensor");
   std::vector<core::Run> back = t.runs;
   for (core::Run &r : back) {
     std::swap(r.dst, r.src);
     std::swap(r.dstStep, r.srcStep);
   }
-  core::copyRuns(static_cast<std::uint8_t *>(buf), impl->arena.get(), back.data(), back.data() + back.size());
+  core::copyRuns(static_cast<std::uint8_t *>(buf), impl->arena.get(), back.data(),
+                 back.data() + back.size());
 }
 
 void Engine::writeTensor(StringRef handle, const void *buf, const void *bufEnd) {
-  const auto bytes = static_cast<std::uint64_t>(static_cast<const char *>(bufEnd) - static_cast<const char *>(buf));
-  const core::HostTensorPlan &t = hostTensor(impl->exe->hostWrites, handle.str(), bytes, "writeTensor");
+  const auto bytes = static_cast<std::uint64_t>(static_cast<const char *>(bufEnd) -
+                                                static_cast<const char *>(buf));
+  const core::HostTensorPlan &t =
+      hostTensor(impl->exe->hostWrites, handle.str(), bytes, "writeTensor");
   impl->checkLoaded("writeTensor");
   core::copyRuns(impl->arena.get(), static_cast<const std::uint8_t *>(buf), t.runs.data(),
                  t.runs.data() + t.runs.size());
 }
 
-static const core::StreamInfo &findStream(const EngineImpl &e, const std::string &handle, const char *op) {
+static const core::StreamInfo &findStream(const EngineImpl &e, const std::string &handle,
+                                          const char *op) {
   for (const auto &s : e.exe->streams)
     if (s->handle == handle)
       return *s;
-  throw stream_connection_error(std::string(op) + ": stream must be one of the graph's, got '" + handle + "'");
+  throw stream_connection_error(std::string(op) + ": stream must be one of the graph's, got '" +
+                                handle + "'");
 }
 
 void Engine::connectStream(StringRef handle, void *begin, void *end) {
   const core::StreamInfo &s = findStream(*impl, handle.str(), "connectStream");
-  const auto bytes = static_cast<std::uint64_t>(static_cast<char *>(end) - static_cast<char *>(begin));
+  const auto bytes =
+      static_cast<std::uint64_t>(static_cast<char *>(end) - static_cast<char *>(begin));
   const std::uint64_t transfer = s.numElements * core::typeSize(s.type);
   if (bytes == 0 || bytes % transfer)
-    throw stream_connection_error("connectStream: the buffer of '" + s.handle + "' must be a multiple of its " +
-                                  std::to_string(transfer) + " bytes a transfer, got " + std::to_string(bytes));
+    throw stream_connection_error("connectStream: the buffer of '" + s.handle +
+                                  "' must be a multiple of its " + std::to_string(transfer) +
+                                  " bytes a transfer, got " + std::to_string(bytes));
   core::StreamState state;
   state.begin = state.at = static_cast<std::uint8_t *>(begin);
   state.end = static_cast<std::uint8_t *>(end);
@@ -231,8 +250,8 @@ void Engine::connectStreamToCallback(StringRef handle, StreamCallbackHandle f) {
 
 void Engine::connectStreamToCallback(StringRef handle, unsigned index, StreamCallbackHandle f) {
   if (index != 0)
-    throw stream_connection_error("connectStreamToCallback: replica of '" + handle.str() + "' must be 0, got " +
-                                  std::to_string(index));
+    throw stream_connection_error("connectStreamToCallback: replica of '" + handle.str() +
+                                  "' must be 0, got " + std::to_string(index));
   connectStreamToCallback(handle, std::move(f));
 }
 
@@ -241,14 +260,16 @@ static void checkReplica(const char *op, unsigned replica) {
     throw index_error(std::string(op) + ": replica must be 0, got " + std::to_string(replica));
 }
 
-void Engine::copyFromRemoteBuffer(StringRef handle, void *w, uint64_t repeatIndex, unsigned replicationIndex) {
+void Engine::copyFromRemoteBuffer(StringRef handle, void *w, uint64_t repeatIndex,
+                                  unsigned replicationIndex) {
   checkReplica("copyFromRemoteBuffer", replicationIndex);
   const std::uint8_t *row = impl->remoteRow(handle.str(), repeatIndex, "copyFromRemoteBuffer");
   const core::RemoteBufferInfo &b = impl->remoteInfo(handle.str(), "copyFromRemoteBuffer");
   std::memcpy(w, row, b.numElements * core::typeSize(b.type));
 }
 
-void Engine::copyToRemoteBuffer(void *w, StringRef handle, uint64_t repeatIndex, unsigned replicationIndex) {
+void Engine::copyToRemoteBuffer(void *w, StringRef handle, uint64_t repeatIndex,
+                                unsigned replicationIndex) {
   checkReplica("copyToRemoteBuffer", replicationIndex);
   std::uint8_t *row = impl->remoteRow(handle.str(), repeatIndex, "copyToRemoteBuffer");
   const core::RemoteBufferInfo &b = impl->remoteInfo(handle.str(), "copyToRemoteBuffer");
@@ -259,8 +280,9 @@ void Engine::checkRemoteRow(StringRef handle, std::size_t bytes) const {
   const core::RemoteBufferInfo &b = impl->remoteInfo(handle.str(), "copy of a remote row");
   const std::size_t row = b.numElements * core::typeSize(b.type);
   if (bytes != row)
-    throw stream_connection_error("copy of a remote row: the host array for '" + b.handle + "' must have " +
-                                  std::to_string(row) + " bytes, got " + std::to_string(bytes));
+    throw stream_connection_error("copy of a remote row: the host array for '" + b.handle +
+                                  "' must have " + std::to_string(row) + " bytes, got " +
+                                  std::to_string(bytes));
 }
 
 std::vector<std::string> Engine::listStreams() const {

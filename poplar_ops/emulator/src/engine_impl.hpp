@@ -38,8 +38,9 @@ struct EngineImpl {
   std::unique_ptr<ThreadPool> pool;
   bool loaded = false;
   Block arena;
-  std::vector<Block> remote;                       // by buffer
-  std::vector<std::vector<std::uint32_t>> written; // by buffer and row: the last store that wrote it
+  std::vector<Block> remote; // by buffer
+  std::vector<std::vector<std::uint32_t>>
+      written; // by buffer and row: the last store that wrote it
   std::uint32_t storeId = 0;
   std::map<std::string, StreamState> streams;
   std::vector<std::uint64_t> executions; // by cost
@@ -64,8 +65,8 @@ private:
 void copyRuns(std::uint8_t *dst, const std::uint8_t *src, const Run *begin, const Run *end);
 
 /// The text PrintTensor writes for packed elements.
-std::string formatTensor(const std::uint8_t *data, const Type &type, const std::vector<std::size_t> &shape,
-                         const PrintTensorFmt &format);
+std::string formatTensor(const std::uint8_t *data, const Type &type,
+                         const std::vector<std::size_t> &shape, const PrintTensorFmt &format);
 
 } // namespace core
 } // namespace poplar

@@ -14,7 +14,8 @@ void copyRuns(std::uint8_t *dst, const std::uint8_t *src, const Run *begin, cons
   for (const Run *r = begin; r != end; ++r) {
     std::uint8_t *d = dst + r->dst;
     const std::uint8_t *s = src + r->src;
-    // Fixed sizes let the compiler use single moves for the element-wise patterns of transposes and broadcasts.
+    // Fixed sizes let the compiler use single moves for the element-wise patterns of transposes and
+    // broadcasts.
     switch (r->count == 1 ? 0 : r->bytes) {
     case 2:
       for (std::uint64_t i = 0; i < r->count; ++i, d += r->dstStep, s += r->srcStep)
@@ -37,7 +38,8 @@ void copyRuns(std::uint8_t *dst, const std::uint8_t *src, const Run *begin, cons
 }
 
 // The same with the roles of `dst` and `src` exchanged.
-static void copyRunsBack(std::uint8_t *src, const std::uint8_t *dst, const Run *begin, const Run *end) {
+static void copyRunsBack(std::uint8_t *src, const std::uint8_t *dst, const Run *begin,
+                         const Run *end) {
   for (const Run *r = begin; r != end; ++r) {
     for (std::uint64_t i = 0; i < r->count; ++i) {
       const std::int64_t k = static_cast<std::int64_t>(i);
@@ -56,7 +58,8 @@ bool EngineImpl::runComputeSet(const ComputeSetPlan &plan) {
     for (std::size_t i = begin; i < end; ++i) {
       const VertexPlan &v = plan.vertices[i];
       const VertexPlan *previous = i ? &plan.vertices[i - 1] : nullptr;
-      const unsigned gathers = previous ? previous->gathersEnd : 0, scatters = previous ? previous->scattersEnd : 0,
+      const unsigned gathers = previous ? previous->gathersEnd : 0,
+                     scatters = previous ? previous->scattersEnd : 0,
                      poisons = previous ? previous->poisonsEnd : 0;
       for (unsigned k = poisons; k < v.poisonsEnd; ++k)
         poison(base + plan.poisons[k].at, plan.poisons[k].type, plan.poisons[k].bytes);
@@ -79,7 +82,8 @@ void EngineImpl::runStream(const TransferPlan &plan) {
   const StreamInfo &info = *exe->streams[plan.index];
   const auto it = streams.find(info.handle);
   if (it == streams.end())
-    throw stream_connection_error("stream '" + info.handle + "' must be connected before a program uses it");
+    throw stream_connection_error("stream '" + info.handle +
+                                  "' must be connected before a program uses it");
   StreamState &s = it->second;
   std::uint8_t *host = s.at;
   if (s.callback) {
@@ -111,19 +115,21 @@ void EngineImpl::readOffsets(const TransferPlan &plan) {
   offsets.assign(plan.rows, 0);
   if (!plan.hasOffsets)
     return;
-  copyRunsBack(reinterpret_cast<std::uint8_t *>(offsets.data()), arena.get(), plan.offsetRuns.data(),
-               plan.offsetRuns.data() + plan.offsetRuns.size());
+  copyRunsBack(reinterpret_cast<std::uint8_t *>(offsets.data()), arena.get(),
+               plan.offsetRuns.data(), plan.offsetRuns.data() + plan.offsetRuns.size());
   auto what = [&](std::uint64_t i) {
-    return "remote buffer '" + info.handle + "'" + (plan.name.empty() ? "" : " in copy '" + plan.name + "'") +
-           ": offset [" + std::to_string(i) + "] must ";
+    return "remote buffer '" + info.handle + "'" +
+           (plan.name.empty() ? "" : " in copy '" + plan.name + "'") + ": offset [" +
+           std::to_string(i) + "] must ";
   };
   for (std::uint64_t i = 0; i < plan.rows; ++i) {
     if (offsets[i] < info.repeats)
       continue;
-    const std::string got = plan.offsetsSigned ? std::to_string(static_cast<std::int32_t>(offsets[i]))
-                                               : std::to_string(offsets[i]);
-    throw application_runtime_error(what(i) + "be below the buffer's " + std::to_string(info.repeats) +
-                                    " rows, got " + got);
+    const std::string got = plan.offsetsSigned
+                                ? std::to_string(static_cast<std::int32_t>(offsets[i]))
+                                : std::to_string(offsets[i]);
+    throw application_runtime_error(what(i) + "be below the buffer's " +
+                                    std::to_string(info.repeats) + " rows, got " + got);
   }
   if (plan.toDevice || plan.rows < 2)
     return;
@@ -148,7 +154,8 @@ void EngineImpl::runRemote(const TransferPlan &plan) {
   std::uint8_t *rows = remote[plan.index].get(), *base = arena.get();
   const Run *runs = plan.runs.data();
   // Large transfers are split over the threads; rows are independent (a store's rows are distinct).
-  const std::size_t grain = std::max<std::uint64_t>(1, (1u << 18) / std::max<std::uint64_t>(1, plan.rowBytes));
+  const std::size_t grain =
+      std::max<std::uint64_t>(1, (1u << 18) / std::max<std::uint64_t>(1, plan.rowBytes));
   pool->run(plan.rows, grain, [&](std::size_t begin, std::size_t end) {
     for (std::size_t r = begin; r < end; ++r) {
       std::uint8_t *row = rows + static_cast<std::uint64_t>(offsets[r]) * plan.rowBytes;
@@ -173,7 +180,8 @@ void EngineImpl::print(const PrintPlan &plan) {
   if (plan.hasTensor) {
     std::vector<std::uint8_t> packed(numElements(plan.shape) * typeSize(plan.type) + 1);
     copyRunsBack(packed.data(), arena.get(), plan.runs.data(), plan.runs.data() + plan.runs.size());
-    text += (text.empty() ? "" : ": ") + formatTensor(packed.data(), plan.type, plan.shape, plan.format);
+    text += (text.empty() ? "" : ": ") +
+            formatTensor(packed.data(), plan.type, plan.shape, plan.format);
   }
   if (plan.isError)
     throw application_runtime_error(text);
@@ -246,8 +254,9 @@ void EngineImpl::execute(const Step &s) {
       if (s.cases[i] == control)
         return execute(s.children[i + 1]);
     if (s.checked)
-      throw application_runtime_error("Switch: control must be one of its " + std::to_string(s.cases.size()) +
-                                      " cases, got " + std::to_string(control));
+      throw application_runtime_error("Switch: control must be one of its " +
+                                      std::to_string(s.cases.size()) + " cases, got " +
+                                      std::to_string(control));
     return execute(s.children[0]);
   }
   case StepOp::Call:
@@ -279,8 +288,9 @@ void EngineImpl::execute(const Step &s) {
 void EngineImpl::run(unsigned program) {
   checkLoaded("run");
   if (program >= exe->programs.size())
-    throw index_error("run: program must be below the engine's " + std::to_string(exe->programs.size()) +
-                      " programs, got " + std::to_string(program));
+    throw index_error("run: program must be below the engine's " +
+                      std::to_string(exe->programs.size()) + " programs, got " +
+                      std::to_string(program));
   std::fill(executions.begin(), executions.end(), 0);
   execute(exe->programs[program]);
 }

@@ -49,7 +49,8 @@ const StreamInfo &Access::info(const DataStream &s) {
 }
 const RemoteBufferInfo &Access::info(const RemoteBuffer &b) {
   if (!b.info)
-    throw stream_connection_error("remote buffer must be valid, got a default-constructed RemoteBuffer");
+    throw stream_connection_error(
+        "remote buffer must be valid, got a default-constructed RemoteBuffer");
   return *b.info;
 }
 DataStream Access::makeStream(std::shared_ptr<const StreamInfo> i) {
@@ -69,9 +70,11 @@ std::string versionString() { return "3.3.0"; }
 std::string packageHash() { return "0000000000"; }
 
 Graph::Graph() : Graph(Target()) {}
-Graph::Graph(const Target &t, replication_factor r) : impl(std::make_shared<GraphImpl>()), target(t) {
+Graph::Graph(const Target &t, replication_factor r)
+    : impl(std::make_shared<GraphImpl>()), target(t) {
   if (r != 1)
-    throw graph_replication_error("Graph: replication factor must be 1 here, got " + std::to_string(unsigned(r)));
+    throw graph_replication_error("Graph: replication factor must be 1 here, got " +
+                                  std::to_string(unsigned(r)));
   impl->target = t;
   impl->replication = r;
 }
@@ -90,8 +93,8 @@ Tensor Graph::addVariable(const Type &type, ArrayRef<std::size_t> shape, const D
   return impl->wholeTensor(v, std::move(s));
 }
 
-Tensor Graph::addVariable(const Type &type, ArrayRef<std::size_t> shape, VariableMappingMethod method,
-                          const DebugContext &dc) {
+Tensor Graph::addVariable(const Type &type, ArrayRef<std::size_t> shape,
+                          VariableMappingMethod method, const DebugContext &dc) {
   Tensor t = addVariable(type, shape, dc);
   if (method == VariableMappingMethod::LINEAR) {
     const std::size_t n = t.numElements(), tiles = target.getNumTiles();
@@ -106,8 +109,9 @@ Tensor Graph::addVariable(const Type &type, ArrayRef<std::size_t> shape, Variabl
 void Graph::checkConstantSize(ArrayRef<std::size_t> shape, std::size_t numValues) const {
   const std::vector<std::size_t> s(shape.begin(), shape.end());
   if (core::numElements(s) != numValues)
-    throw tensor_creation_error("addConstant: values must have the " + std::to_string(core::numElements(s)) +
-                                " elements of shape " + core::shapeString(s) + ", got " + std::to_string(numValues));
+    throw tensor_creation_error("addConstant: values must have the " +
+                                std::to_string(core::numElements(s)) + " elements of shape " +
+                                core::shapeString(s) + ", got " + std::to_string(numValues));
 }
 
 Tensor Graph::addConstant(const Type &type, ArrayRef<std::size_t> shape, const void *values,
@@ -118,12 +122,13 @@ Tensor Graph::addConstant(const Type &type, ArrayRef<std::size_t> shape, const v
   const std::size_t size = core::typeSize(type);
   v.data.resize(v.numElements * size);
   for (std::size_t i = 0; i < v.numElements; ++i)
-    core::convertValue(static_cast<const char *>(values) + (broadcast ? 0 : i * traits.size), traits, type,
-                       v.data.data() + i * size, "addConstant");
+    core::convertValue(static_cast<const char *>(values) + (broadcast ? 0 : i * traits.size),
+                       traits, type, v.data.data() + i * size, "addConstant");
   return t;
 }
 
-Tensor Graph::addConstantHalf(const Type &type, ArrayRef<std::size_t> shape, uint16_t val, const DebugContext &dc) {
+Tensor Graph::addConstantHalf(const Type &type, ArrayRef<std::size_t> shape, uint16_t val,
+                              const DebugContext &dc) {
   const std::size_t n = core::numElements(std::vector<std::size_t>(shape.begin(), shape.end()));
   const std::vector<uint16_t> values(n, val);
   return addConstantHalf(type, shape, values.data(), dc);
@@ -142,21 +147,24 @@ Tensor Graph::addConstantHalf(const Type &type, ArrayRef<std::size_t> shape, con
   return t;
 }
 
-void Graph::setTensorInitialValue(const Tensor &t, const void *values, std::size_t n, const TypeTraits &traits,
-                                  bool broadcast) {
+void Graph::setTensorInitialValue(const Tensor &t, const void *values, std::size_t n,
+                                  const TypeTraits &traits, bool broadcast) {
   const TensorImpl &i = Access::impl(t);
   if (!broadcast && n != t.numElements())
-    throw tensor_creation_error("setInitialValue: values must have the tensor's " + std::to_string(t.numElements()) +
-                                " elements, got " + std::to_string(n));
+    throw tensor_creation_error("setInitialValue: values must have the tensor's " +
+                                std::to_string(t.numElements()) + " elements, got " +
+                                std::to_string(n));
   if (t.containsConstant())
-    throw tensor_io_state_error("setInitialValue: tensor " + core::tensorName(t) + " must not be constant");
+    throw tensor_io_state_error("setInitialValue: tensor " + core::tensorName(t) +
+                                " must not be constant");
   const std::size_t size = core::typeSize(i.type);
   std::size_t at = 0;
   core::forEachRegion(i, [&](VarId var, std::size_t begin, std::size_t length) {
     core::InitialValues init{begin, std::vector<std::uint8_t>(length * size)};
     for (std::size_t k = 0; k < length; ++k)
-      core::convertValue(static_cast<const char *>(values) + (broadcast ? 0 : (at + k) * traits.size), traits, i.type,
-                         init.bytes.data() + k * size, "setInitialValue");
+      core::convertValue(static_cast<const char *>(values) +
+                             (broadcast ? 0 : (at + k) * traits.size),
+                         traits, i.type, init.bytes.data() + k * size, "setInitialValue");
     at += length;
     impl->variables[var].initial.push_back(std::move(init));
   });
@@ -168,7 +176,8 @@ void Graph::setInitialValueHalf(const Tensor &t, uint16_t val) {
 
 void Graph::setInitialValueHalf(const Tensor &t, ArrayRef<uint16_t> values) {
   if (t.elementType() != HALF)
-    throw type_error("setInitialValueHalf: the tensor's type must be half, got " + t.elementType().toString().str());
+    throw type_error("setInitialValueHalf: the tensor's type must be half, got " +
+                     t.elementType().toString().str());
   std::vector<float> f(values.size()); // exact, and so is the way back (NaNs become the quiet NaN)
   copyDeviceHalfToFloat(target, values.data(), f.data(), f.size());
   setInitialValue(t, ArrayRef<float>(f));
@@ -178,30 +187,35 @@ Tensor Graph::clone(const Tensor &t, const DebugContext &dc, TensorCloneMethod m
   return clone(t.elementType(), t, dc, method);
 }
 
-Tensor Graph::clone(const Type &type, const Tensor &t, const DebugContext &dc, TensorCloneMethod method) {
+Tensor Graph::clone(const Type &type, const Tensor &t, const DebugContext &dc,
+                    TensorCloneMethod method) {
   const TensorImpl &i = Access::impl(t);
   if (method == TensorCloneMethod::PRESERVE_ORDER_AND_ALIASES && t.containsAliases())
-    throw tensor_creation_error("clone: PRESERVE_ORDER_AND_ALIASES of a tensor with aliases is not supported, got " +
-                                t.getDebugStr());
+    throw tensor_creation_error(
+        "clone: PRESERVE_ORDER_AND_ALIASES of a tensor with aliases is not supported, got " +
+        t.getDebugStr());
   std::string name = dc.getPathName();
   if (name.empty())
-    name = impl->variables[core::regionsOf(t).empty() ? 0 : core::regionsOf(t)[0].var].name + "_clone";
+    name =
+        impl->variables[core::regionsOf(t).empty() ? 0 : core::regionsOf(t)[0].var].name + "_clone";
   Tensor r = addVariable(type, i.shape, {name});
-  // The clone's elements are in the order of the view; each goes to the tile of the element it copies.
+  // The clone's elements are in the order of the view; each goes to the tile of the element it
+  // copies.
   core::Variable &v = impl->variables[Access::impl(r).var];
   std::size_t at = 0;
   core::forEachRegion(i, [&](VarId var, std::size_t begin, std::size_t length) {
-    impl->variables[var].tiles.forEach(begin, begin + length, [&](std::size_t b, std::size_t e, unsigned tile) {
-      if (tile != core::noTile)
-        v.tiles.set(at + b - begin, at + e - begin, tile);
-    });
+    impl->variables[var].tiles.forEach(begin, begin + length,
+                                       [&](std::size_t b, std::size_t e, unsigned tile) {
+                                         if (tile != core::noTile)
+                                           v.tiles.set(at + b - begin, at + e - begin, tile);
+                                       });
     at += length;
   });
   return r;
 }
 
-Tensor Graph::cloneN(const Tensor &t, std::size_t N, const DebugContext &dc, TensorCloneMethod method,
-                     TensorCloneDuplicationMethod duplicationMethod) {
+Tensor Graph::cloneN(const Tensor &t, std::size_t N, const DebugContext &dc,
+                     TensorCloneMethod method, TensorCloneDuplicationMethod duplicationMethod) {
   return cloneN(t.elementType(), t, N, dc, method, duplicationMethod);
 }
 
@@ -215,19 +229,21 @@ Tensor Graph::cloneN(const Type &type, const Tensor &t, std::size_t N, const Deb
 
 // ---- host handles
 
-template <class Map> static void checkHandle(const Map &map, const std::string &handle, const char *op) {
+template <class Map>
+static void checkHandle(const Map &map, const std::string &handle, const char *op) {
   if (map.count(handle))
-    throw stream_connection_error(std::string(op) + ": handle must be new, got '" + handle + "' again");
+    throw stream_connection_error(std::string(op) + ": handle must be new, got '" + handle +
+                                  "' again");
 }
 
 void Graph::createHostWrite(StringRef handle, const Tensor &t, bool) {
   checkHandle(impl->hostWrites, handle, "createHostWrite");
   if (t.containsConstant())
-    throw tensor_io_state_error("createHostWrite: tensor " + core::tensorName(t) + " of handle '" + handle.str() +
-                                "' must not be constant");
+    throw tensor_io_state_error("createHostWrite: tensor " + core::tensorName(t) + " of handle '" +
+                                handle.str() + "' must not be constant");
   if (t.containsAliases())
-    throw tensor_io_state_error("createHostWrite: tensor " + core::tensorName(t) + " of handle '" + handle.str() +
-                                "' must not repeat elements");
+    throw tensor_io_state_error("createHostWrite: tensor " + core::tensorName(t) + " of handle '" +
+                                handle.str() + "' must not repeat elements");
   impl->hostWrites.emplace(handle.str(), t);
 }
 
@@ -237,14 +253,15 @@ void Graph::createHostRead(StringRef handle, const Tensor &t, bool) {
   impl->hostReads.emplace(handle.str(), t);
 }
 
-static DataStream addStream(GraphImpl &g, const std::string &handle, const Type &type, std::size_t n,
-                            DataStreamType direction, ReplicatedStreamMode mode, const char *op) {
+static DataStream addStream(GraphImpl &g, const std::string &handle, const Type &type,
+                            std::size_t n, DataStreamType direction, ReplicatedStreamMode mode,
+                            const char *op) {
   checkHandle(g.streams, handle, op);
   checkHandle(g.remotes, handle, op);
   if (core::typeSize(type) == 0 || n == 0)
     throw stream_memory_allocation_error(std::string(op) + ": stream '" + handle +
-                                         "' must have elements of a valid type, got " + std::to_string(n) + " of " +
-                                         type.toString().str());
+                                         "' must have elements of a valid type, got " +
+                                         std::to_string(n) + " of " + type.toString().str());
   auto s = std::make_shared<core::StreamInfo>();
   s->handle = handle;
   s->type = type;
@@ -257,27 +274,29 @@ static DataStream addStream(GraphImpl &g, const std::string &handle, const Type 
   return Access::makeStream(s);
 }
 
-DataStream Graph::addHostToDeviceFIFO(StringRef handle, const Type &elementType, std::size_t numElements,
-                                      ReplicatedStreamMode replicatedMode, const OptionFlags &) {
-  return addStream(*impl, handle, elementType, numElements, DataStreamType::HostToDeviceFIFO, replicatedMode,
-                   "addHostToDeviceFIFO");
+DataStream Graph::addHostToDeviceFIFO(StringRef handle, const Type &elementType,
+                                      std::size_t numElements, ReplicatedStreamMode replicatedMode,
+                                      const OptionFlags &) {
+  return addStream(*impl, handle, elementType, numElements, DataStreamType::HostToDeviceFIFO,
+                   replicatedMode, "addHostToDeviceFIFO");
 }
 
-DataStream Graph::addDeviceToHostFIFO(StringRef handle, const Type &elementType, std::size_t numElements,
-                                      const OptionFlags &) {
+DataStream Graph::addDeviceToHostFIFO(StringRef handle, const Type &elementType,
+                                      std::size_t numElements, const OptionFlags &) {
   return addStream(*impl, handle, elementType, numElements, DataStreamType::DeviceToHostFIFO,
                    ReplicatedStreamMode::REPLICATE, "addDeviceToHostFIFO");
 }
 
-RemoteBuffer Graph::addRemoteBuffer(StringRef handle, const Type &elementType, std::size_t numElements,
-                                    std::size_t repeats, bool rearrangeOnHost, bool optimiseMemory) {
+RemoteBuffer Graph::addRemoteBuffer(StringRef handle, const Type &elementType,
+                                    std::size_t numElements, std::size_t repeats,
+                                    bool rearrangeOnHost, bool optimiseMemory) {
   checkHandle(impl->streams, handle, "addRemoteBuffer");
   checkHandle(impl->remotes, handle, "addRemoteBuffer");
   if (core::typeSize(elementType) == 0 || numElements == 0 || repeats == 0)
-    throw stream_memory_allocation_error("addRemoteBuffer: buffer '" + handle.str() +
-                                         "' must have rows of elements of a valid type, got " +
-                                         std::to_string(repeats) + " rows of " + std::to_string(numElements) + " " +
-                                         elementType.toString().str());
+    throw stream_memory_allocation_error(
+        "addRemoteBuffer: buffer '" + handle.str() +
+        "' must have rows of elements of a valid type, got " + std::to_string(repeats) +
+        " rows of " + std::to_string(numElements) + " " + elementType.toString().str());
   auto b = std::make_shared<core::RemoteBufferInfo>();
   b->handle = handle.str();
   b->type = elementType;
@@ -348,7 +367,9 @@ Graph Graph::createVirtualGraph(unsigned lowerTile, unsigned upperTile) {
   return createVirtualGraph(t);
 }
 
-Graph Graph::createVirtualGraph(unsigned numTilesPerIPU) { return createVirtualGraph(0, numTilesPerIPU); }
+Graph Graph::createVirtualGraph(unsigned numTilesPerIPU) {
+  return createVirtualGraph(0, numTilesPerIPU);
+}
 
 Graph Graph::getTopLevelGraph() {
   Graph g(impl->target);
@@ -356,7 +377,9 @@ Graph Graph::getTopLevelGraph() {
   return g;
 }
 
-Tensor Graph::addReplicationIndexConstant(const DebugContext &dc) { return addConstant(UNSIGNED_INT, {}, 0u, dc); }
+Tensor Graph::addReplicationIndexConstant(const DebugContext &dc) {
+  return addConstant(UNSIGNED_INT, {}, 0u, dc);
+}
 
 Function Graph::addFunction(const program::Program &program) {
   impl->functions.push_back(program);

@@ -18,7 +18,8 @@ void TileMap::set(std::size_t begin, std::size_t end, unsigned tile) {
   if (begin >= end)
     return;
   // Appending in order is the common case: no search.
-  auto it = parts_.empty() || parts_.rbegin()->second.end <= begin ? parts_.end() : parts_.upper_bound(begin);
+  auto it = parts_.empty() || parts_.rbegin()->second.end <= begin ? parts_.end()
+                                                                   : parts_.upper_bound(begin);
   if (it != parts_.begin()) {
     auto prev = std::prev(it);
     if (prev->second.end > begin) {
@@ -60,13 +61,14 @@ bool findUnmapped(const Tensor &t, VarId &var, std::size_t &element) {
   forEachRegion(i, [&](VarId v, std::size_t begin, std::size_t length) {
     if (found)
       return;
-    i.graph->variables[v].tiles.forEach(begin, begin + length, [&](std::size_t b, std::size_t, unsigned tile) {
-      if (tile == noTile && !found) {
-        found = true;
-        var = v;
-        element = b;
-      }
-    });
+    i.graph->variables[v].tiles.forEach(begin, begin + length,
+                                        [&](std::size_t b, std::size_t, unsigned tile) {
+                                          if (tile == noTile && !found) {
+                                            found = true;
+                                            var = v;
+                                            element = b;
+                                          }
+                                        });
   });
   return found;
 }
@@ -76,8 +78,8 @@ bool findUnmapped(const Tensor &t, VarId &var, std::size_t &element) {
 unsigned Graph::toPhysicalTile(unsigned tile, const char *what) const {
   const unsigned n = tiles.empty() ? target.getNumTiles() : static_cast<unsigned>(tiles.size());
   if (tile >= n)
-    throw invalid_tile_mapping(std::string(what) + ": tile must be below " + std::to_string(n) + ", got " +
-                               std::to_string(tile));
+    throw invalid_tile_mapping(std::string(what) + ": tile must be below " + std::to_string(n) +
+                               ", got " + std::to_string(tile));
   return tiles.empty() ? tile : tiles[tile];
 }
 
@@ -102,7 +104,8 @@ void Graph::setTileMapping(const Tensor &t, const TileToTensorMapping &mapping) 
       if (i.end() > flat.numElements())
         throw invalid_tile_mapping("setTileMapping: intervals must end by the tensor's " +
                                    std::to_string(flat.numElements()) + " elements, got [" +
-                                   std::to_string(i.begin()) + ", " + std::to_string(i.end()) + ")");
+                                   std::to_string(i.begin()) + ", " + std::to_string(i.end()) +
+                                   ")");
       setTileMapping(flat.slice(i), static_cast<unsigned>(tile));
     }
   }
@@ -120,25 +123,27 @@ Graph::TileToTensorMapping Graph::getTileMapping(const Tensor &t, bool *isComple
     *isComplete = true;
   std::size_t at = 0;
   core::forEachRegion(Access::impl(t), [&](VarId var, std::size_t begin, std::size_t length) {
-    impl->variables[var].tiles.forEach(begin, begin + length, [&](std::size_t b, std::size_t e, unsigned tile) {
-      const unsigned id = tile == core::noTile || tiles.empty() ? tile : local[tile];
-      if (id == core::noTile) {
-        if (isComplete)
-          *isComplete = false;
-        return;
-      }
-      const std::size_t from = at + b - begin, to = at + e - begin;
-      if (!r[id].empty() && r[id].back().end() == from)
-        r[id].back() = Interval(r[id].back().begin(), to);
-      else
-        r[id].emplace_back(from, to);
-    });
+    impl->variables[var].tiles.forEach(
+        begin, begin + length, [&](std::size_t b, std::size_t e, unsigned tile) {
+          const unsigned id = tile == core::noTile || tiles.empty() ? tile : local[tile];
+          if (id == core::noTile) {
+            if (isComplete)
+              *isComplete = false;
+            return;
+          }
+          const std::size_t from = at + b - begin, to = at + e - begin;
+          if (!r[id].empty() && r[id].back().end() == from)
+            r[id].back() = Interval(r[id].back().begin(), to);
+          else
+            r[id].emplace_back(from, to);
+        });
     at += length;
   });
   return r;
 }
 
-Graph::TileToTensorMapping Graph::getTileMapping(const Tensor &t, bool requireComplete, bool allowExternal) const {
+Graph::TileToTensorMapping Graph::getTileMapping(const Tensor &t, bool requireComplete,
+                                                 bool allowExternal) const {
   bool complete = true;
   TileToTensorMapping r = getTileMapping(t, &complete, allowExternal);
   if (requireComplete && !complete)
@@ -152,7 +157,8 @@ Graph::TileToTensorMapping Graph::getVariableTileMapping(const Tensor &t) const 
   const std::vector<core::Piece> p = core::regionsOf(t);
   if (p.empty())
     return TileToTensorMapping(target.getNumTiles());
-  return getTileMapping(i.graph->wholeTensor(p[0].var, {impl->variables[p[0].var].numElements}), false);
+  return getTileMapping(i.graph->wholeTensor(p[0].var, {impl->variables[p[0].var].numElements}),
+                        false);
 }
 
 Tensor Graph::getVariable(VariableRef v) const {
@@ -160,9 +166,10 @@ Tensor Graph::getVariable(VariableRef v) const {
 }
 bool Graph::isConstant(VariableRef v) const { return impl->variables.at(v.id()).constant; }
 
-std::vector<std::vector<Interval>> Graph::getSortedContiguousRegions(const Tensor &t, ArrayRef<Interval> regions,
-                                                                     bool removeAliasedIntervals,
-                                                                     std::vector<std::size_t> *aliases) const {
+std::vector<std::vector<Interval>>
+Graph::getSortedContiguousRegions(const Tensor &t, ArrayRef<Interval> regions,
+                                  bool removeAliasedIntervals,
+                                  std::vector<std::size_t> *aliases) const {
   struct Part {
     VarId var;
     std::size_t begin; // in the variable
@@ -184,7 +191,8 @@ std::vector<std::vector<Interval>> Graph::getSortedContiguousRegions(const Tenso
   if (removeAliasedIntervals) {
     std::vector<Part> kept;
     for (const Part &p : parts) {
-      if (!kept.empty() && kept.back().var == p.var && p.begin < kept.back().begin + kept.back().length) {
+      if (!kept.empty() && kept.back().var == p.var &&
+          p.begin < kept.back().begin + kept.back().length) {
         const std::size_t covered = kept.back().begin + kept.back().length - p.begin;
         if (aliases)
           aliases->push_back(p.at);
@@ -199,7 +207,8 @@ std::vector<std::vector<Interval>> Graph::getSortedContiguousRegions(const Tenso
   std::vector<std::vector<Interval>> r;
   for (std::size_t i = 0; i < parts.size(); ++i) {
     const Part &p = parts[i];
-    const bool follows = i && parts[i - 1].var == p.var && parts[i - 1].begin + parts[i - 1].length == p.begin;
+    const bool follows =
+        i && parts[i - 1].var == p.var && parts[i - 1].begin + parts[i - 1].length == p.begin;
     if (!follows)
       r.emplace_back();
     if (follows && r.back().back().end() == p.at)

@@ -56,8 +56,8 @@ private:
     return at_ < s_.size() ? s_[at_] : '\0';
   }
   [[noreturn]] void fail(const std::string &wanted) {
-    throw parse_error("readJSON: expected " + wanted + " at character " + std::to_string(at_) + ", got '" +
-                      s_.substr(at_, 16) + "'");
+    throw parse_error("readJSON: expected " + wanted + " at character " + std::to_string(at_) +
+                      ", got '" + s_.substr(at_, 16) + "'");
   }
   void expect(char c) {
     if (peek() != c)
@@ -85,8 +85,8 @@ private:
   std::string word() {
     peek();
     std::string r;
-    while (at_ < s_.size() && (std::isalnum(static_cast<unsigned char>(s_[at_])) || s_[at_] == '-' || s_[at_] == '+' ||
-                               s_[at_] == '.'))
+    while (at_ < s_.size() && (std::isalnum(static_cast<unsigned char>(s_[at_])) ||
+                               s_[at_] == '-' || s_[at_] == '+' || s_[at_] == '.'))
       r += s_[at_++];
     if (r.empty())
       fail("a string, number or boolean");
@@ -106,7 +106,8 @@ void readJSON(StringRef string, OptionFlags &flags) {
 }
 
 void readJSON(std::istream &stream, OptionFlags &flags) {
-  readJSON(std::string(std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()), flags);
+  readJSON(std::string(std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()),
+           flags);
 }
 
 void readJSONFromEnv(StringRef name, OptionFlags &flags) {
@@ -118,26 +119,54 @@ void readJSONFromEnv(StringRef name, OptionFlags &flags) {
 namespace core {
 
 void checkEngineOptions(const OptionFlags &options) {
-  static const std::set<std::string> known = {
-      "target.extendedMemory", "target.hostSyncTimeout", "target.syncMethod", "target.syncReplicasIndependently",
-      "target.deterministicWorkers", "target.saveArchive", "target.workerStackSizeInBytes",
-      "target.supervisorStackSizeInBytes", "exchange.streamBufferOverlap", "exchange.enablePrefetch",
-      "debug.instrument", "debug.instrumentCompute", "debug.instrumentExternalExchange",
-      "debug.instrumentControlFlow", "debug.computeInstrumentationLevel", "debug.retainDebugInformation",
-      "debug.allowOutOfMemory", "debug.runtimeVerify", "debug.floatPointOpException", "debug.nanOverflowMode",
-      "debug.loweredVarDumpFile", "debug.trace", "debug.outputAllSymbols", "debug.branchRecordTile",
-      "opt.internalExchangeOptimisationTarget", "opt.maxComputeSetsPerLoweredCopy", "opt.enableInlining",
-      "opt.useAutoloader", "prng.seed", "prng.enableStochasticRounding", "autoReport.all", "autoReport.directory",
-      "autoReport.outputExecutionProfile", "autoReport.outputGraphProfile", "autoReport.outputDebugInfo",
-      "autoReport.executionProfileProgramRunCount", "autoReport.streamAtEachRun",
-      "streamCallbacks.multiThreadMode", "streamCallbacks.numWorkerThreads", "streamCallbacks.numaAware"};
+  static const std::set<std::string> known = {"target.extendedMemory",
+                                              "target.hostSyncTimeout",
+                                              "target.syncMethod",
+                                              "target.syncReplicasIndependently",
+                                              "target.deterministicWorkers",
+                                              "target.saveArchive",
+                                              "target.workerStackSizeInBytes",
+                                              "target.supervisorStackSizeInBytes",
+                                              "exchange.streamBufferOverlap",
+                                              "exchange.enablePrefetch",
+                                              "debug.instrument",
+                                              "debug.instrumentCompute",
+                                              "debug.instrumentExternalExchange",
+                                              "debug.instrumentControlFlow",
+                                              "debug.computeInstrumentationLevel",
+                                              "debug.retainDebugInformation",
+                                              "debug.allowOutOfMemory",
+                                              "debug.runtimeVerify",
+                                              "debug.floatPointOpException",
+                                              "debug.nanOverflowMode",
+                                              "debug.loweredVarDumpFile",
+                                              "debug.trace",
+                                              "debug.outputAllSymbols",
+                                              "debug.branchRecordTile",
+                                              "opt.internalExchangeOptimisationTarget",
+                                              "opt.maxComputeSetsPerLoweredCopy",
+                                              "opt.enableInlining",
+                                              "opt.useAutoloader",
+                                              "prng.seed",
+                                              "prng.enableStochasticRounding",
+                                              "autoReport.all",
+                                              "autoReport.directory",
+                                              "autoReport.outputExecutionProfile",
+                                              "autoReport.outputGraphProfile",
+                                              "autoReport.outputDebugInfo",
+                                              "autoReport.executionProfileProgramRunCount",
+                                              "autoReport.streamAtEachRun",
+                                              "streamCallbacks.multiThreadMode",
+                                              "streamCallbacks.numWorkerThreads",
+                                              "streamCallbacks.numaAware"};
   for (const auto &o : options)
     if (known.count(o.first) == 0)
-      throw invalid_option("engine option must be a known one, got '" + o.first + "' = '" + o.second + "'");
+      throw invalid_option("engine option must be a known one, got '" + o.first + "' = '" +
+                           o.second + "'");
   const auto rounding = options.find("prng.enableStochasticRounding");
   if (rounding != options.end() && rounding->second != "false")
-    throw invalid_option("engine option prng.enableStochasticRounding must be false here, got '" + rounding->second +
-                         "'");
+    throw invalid_option("engine option prng.enableStochasticRounding must be false here, got '" +
+                         rounding->second + "'");
 }
 
 } // namespace core

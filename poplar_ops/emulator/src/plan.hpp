@@ -48,7 +48,8 @@ struct VertexPlan {
   bool (*run)(void *, unsigned);
   Address state;
   unsigned calls; // compute(0) .. compute(calls - 1)
-  unsigned gathersEnd, scattersEnd, poisonsEnd; // ends in the compute set's lists; begins are the previous ends
+  unsigned gathersEnd, scattersEnd,
+      poisonsEnd; // ends in the compute set's lists; begins are the previous ends
 };
 
 struct ComputeSetPlan {
@@ -64,15 +65,17 @@ struct CopyPlan {
   std::uint64_t stagingBytes = 0;
 };
 
-// Device side of a transfer with the outside; `src` of its runs is an offset in the transfer, `dst` an address.
+// Device side of a transfer with the outside; `src` of its runs is an offset in the transfer, `dst`
+// an address.
 struct TransferPlan {
   unsigned index = 0; // of the stream or remote buffer
   bool toDevice = false;
   std::uint64_t bytes = 0;
   std::uint64_t rows = 0;
   std::uint64_t rowBytes = 0;
-  std::vector<Run> runs;             // streams, and rows that are whole pieces in a row
-  std::vector<std::uint64_t> rowEnd; // remote rows in pieces: end in `runs` of each row; empty otherwise
+  std::vector<Run> runs; // streams, and rows that are whole pieces in a row
+  std::vector<std::uint64_t>
+      rowEnd; // remote rows in pieces: end in `runs` of each row; empty otherwise
   bool hasOffsets = false;
   std::vector<Run> offsetRuns; // gathers the offsets to a 32-bit array
   bool offsetsSigned = false;
@@ -131,7 +134,7 @@ struct HostTensorPlan {
 };
 
 struct Relocation {
-  std::uint64_t at;  // in the state image: an 8-byte pointer
+  std::uint64_t at; // in the state image: an 8-byte pointer
   Address target;
 };
 

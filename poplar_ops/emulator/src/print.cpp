@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How tensors are printed: nested brackets, rows on lines of their own, long dimensions cut in the middle.
+// How tensors are printed: nested brackets, rows on lines of their own, long dimensions cut in the
+// middle.
 #include <cmath>
 #include <cstdio>
 
@@ -12,8 +13,10 @@ namespace {
 
 class Printer {
 public:
-  Printer(const std::uint8_t *data, const Type &type, const std::vector<std::size_t> &shape, const PrintTensorFmt &f)
-      : data_(data), type_(type), shape_(shape), f_(f), cut_(numElements(shape) > f.summariseThreshold) {}
+  Printer(const std::uint8_t *data, const Type &type, const std::vector<std::size_t> &shape,
+          const PrintTensorFmt &f)
+      : data_(data), type_(type), shape_(shape), f_(f),
+        cut_(numElements(shape) > f.summariseThreshold) {}
 
   std::string text() {
     if (shape_.empty())
@@ -32,9 +35,15 @@ private:
     const int digits = static_cast<int>(f_.digits);
     char b[64];
     switch (f_.floatFormat) {
-    case PrintTensorFmt::FloatFormat::Fixed: std::snprintf(b, sizeof b, "%.*f", digits, v); break;
-    case PrintTensorFmt::FloatFormat::Scientific: std::snprintf(b, sizeof b, "%.*e", digits, v); break;
-    case PrintTensorFmt::FloatFormat::None: std::snprintf(b, sizeof b, "%.9g", v); break;
+    case PrintTensorFmt::FloatFormat::Fixed:
+      std::snprintf(b, sizeof b, "%.*f", digits, v);
+      break;
+    case PrintTensorFmt::FloatFormat::Scientific:
+      std::snprintf(b, sizeof b, "%.*e", digits, v);
+      break;
+    case PrintTensorFmt::FloatFormat::None:
+      std::snprintf(b, sizeof b, "%.9g", v);
+      break;
     default:
       if (v != 0 && (std::fabs(v) >= 1e8 || std::fabs(v) < 1e-4))
         std::snprintf(b, sizeof b, "%.*e", digits, v);
@@ -79,8 +88,8 @@ private:
 
 } // namespace
 
-std::string formatTensor(const std::uint8_t *data, const Type &type, const std::vector<std::size_t> &shape,
-                         const PrintTensorFmt &format) {
+std::string formatTensor(const std::uint8_t *data, const Type &type,
+                         const std::vector<std::size_t> &shape, const PrintTensorFmt &format) {
   return Printer(data, type, shape, format).text();
 }
 

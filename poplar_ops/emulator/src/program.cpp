@@ -47,15 +47,16 @@ ProgramImpl &unshare(std::shared_ptr<ProgramImpl> &p) {
 
 void checkScalar(const char *op, const char *what, const Tensor &t) {
   if (t.rank() != 0)
-    throw control_program_error(std::string(op) + ": " + what + " must be a scalar (shape {}), got shape " +
-                                t.shapeToString() + " of tensor " + core::tensorName(t));
+    throw control_program_error(std::string(op) + ": " + what +
+                                " must be a scalar (shape {}), got shape " + t.shapeToString() +
+                                " of tensor " + core::tensorName(t));
 }
 
 void checkPredicate(const char *op, const Tensor &t) {
   checkScalar(op, "predicate", t);
   const Type type = t.elementType();
-  if (type != BOOL && type != INT && type != UNSIGNED_INT && type != SHORT && type != UNSIGNED_SHORT && type != CHAR &&
-      type != UNSIGNED_CHAR && type != SIGNED_CHAR)
+  if (type != BOOL && type != INT && type != UNSIGNED_INT && type != SHORT &&
+      type != UNSIGNED_SHORT && type != CHAR && type != UNSIGNED_CHAR && type != SIGNED_CHAR)
     throw control_program_error(std::string(op) + ": predicate must be bool or an integer, got " +
                                 type.toString().str());
 }
@@ -109,7 +110,8 @@ RepeatWhileFalse::RepeatWhileFalse(const Program &cond, Tensor predicate, const 
   impl->flag = false;
 }
 
-RepeatWhileTrue::RepeatWhileTrue(const Program &cond, Tensor predicate, const Program &body, const DebugContext &dc) {
+RepeatWhileTrue::RepeatWhileTrue(const Program &cond, Tensor predicate, const Program &body,
+                                 const DebugContext &dc) {
   checkPredicate("RepeatWhileTrue", predicate);
   impl = make(ProgramKind::While, dc);
   impl->predicate = std::move(predicate);
@@ -117,14 +119,16 @@ RepeatWhileTrue::RepeatWhileTrue(const Program &cond, Tensor predicate, const Pr
   impl->flag = true;
 }
 
-If::If(Tensor predicate, const Program &trueBody, const Program &falseBody, const DebugContext &dc) {
+If::If(Tensor predicate, const Program &trueBody, const Program &falseBody,
+       const DebugContext &dc) {
   checkPredicate("If", predicate);
   impl = make(ProgramKind::If, dc);
   impl->predicate = std::move(predicate);
   impl->children = {trueBody, falseBody};
 }
 
-Switch::Switch(Tensor control, const std::vector<std::pair<std::int32_t, Program>> &cases, const DebugContext &dc)
+Switch::Switch(Tensor control, const std::vector<std::pair<std::int32_t, Program>> &cases,
+               const DebugContext &dc)
     : Switch(std::move(control), cases, Sequence(), dc) {}
 
 Switch::Switch(Tensor control, const std::vector<std::pair<std::int32_t, Program>> &cases,
@@ -140,19 +144,22 @@ Switch::Switch(Tensor control, const std::vector<std::pair<std::int32_t, Program
 Switch::Switch(Tensor control, const DebugContext &dc)
     : Switch(std::move(control), std::vector<std::pair<std::int32_t, Program>>(), dc) {}
 Switch::Switch(Tensor control, const Program &defaultCaseBody, const DebugContext &dc)
-    : Switch(std::move(control), std::vector<std::pair<std::int32_t, Program>>(), defaultCaseBody, dc) {}
+    : Switch(std::move(control), std::vector<std::pair<std::int32_t, Program>>(), defaultCaseBody,
+             dc) {}
 
 Switch &Switch::add(std::int32_t caseNumber, const Program &body) {
   ProgramImpl &p = unshare(impl);
   for (std::int32_t c : p.cases)
     if (c == caseNumber)
-      throw control_program_error("Switch: case values must be unique, got " + std::to_string(caseNumber) + " again");
+      throw control_program_error("Switch: case values must be unique, got " +
+                                  std::to_string(caseNumber) + " again");
   p.cases.push_back(caseNumber);
   p.children.push_back(body); // children[0] is the default
   return *this;
 }
 
-Switch Switch::switchWithBoundsChecking(Tensor control, const std::vector<std::pair<std::int32_t, Program>> &cases,
+Switch Switch::switchWithBoundsChecking(Tensor control,
+                                        const std::vector<std::pair<std::int32_t, Program>> &cases,
                                         const DebugContext &dc) {
   Switch s(std::move(control), cases, dc);
   s.impl->checked = true;
@@ -183,7 +190,8 @@ Copy::Copy(Tensor src, const DataStream &stream, bool, const DebugContext &dc) {
   impl->src = std::move(src);
 }
 
-Copy::Copy(const RemoteBuffer &buffer, Tensor dst, const DebugContext &dc) : Copy(buffer, std::move(dst), Tensor(), dc) {}
+Copy::Copy(const RemoteBuffer &buffer, Tensor dst, const DebugContext &dc)
+    : Copy(buffer, std::move(dst), Tensor(), dc) {}
 Copy::Copy(const RemoteBuffer &buffer, Tensor dst, Tensor offset, const DebugContext &dc) {
   impl = make(ProgramKind::CopyFromRemote, dc);
   impl->remote = buffer;
@@ -191,7 +199,8 @@ Copy::Copy(const RemoteBuffer &buffer, Tensor dst, Tensor offset, const DebugCon
   impl->offset = std::move(offset);
 }
 
-Copy::Copy(Tensor src, const RemoteBuffer &buffer, const DebugContext &dc) : Copy(std::move(src), buffer, Tensor(), dc) {}
+Copy::Copy(Tensor src, const RemoteBuffer &buffer, const DebugContext &dc)
+    : Copy(std::move(src), buffer, Tensor(), dc) {}
 Copy::Copy(Tensor src, const RemoteBuffer &buffer, Tensor offset, const DebugContext &dc) {
   impl = make(ProgramKind::CopyToRemote, dc);
   impl->remote = buffer;
@@ -199,7 +208,8 @@ Copy::Copy(Tensor src, const RemoteBuffer &buffer, Tensor offset, const DebugCon
   impl->offset = std::move(offset);
 }
 
-CrossReplicaCopy::CrossReplicaCopy(Tensor src, Tensor dst, std::map<unsigned, unsigned>, const DebugContext &dc) {
+CrossReplicaCopy::CrossReplicaCopy(Tensor src, Tensor dst, std::map<unsigned, unsigned>,
+                                   const DebugContext &dc) {
   impl = make(ProgramKind::CopyTensor, dc); // one replica: a copy
   impl->src = std::move(src);
   impl->dst = std::move(dst);
@@ -228,13 +238,15 @@ Call::Call(Function f, const DebugContext &dc) {
 
 PrintTensor::PrintTensor(Tensor t, const PrintTensorFmt &fmt, const DebugContext &dc)
     : PrintTensor(StringRef(dc.getPathName()), t, fmt, dc) {}
-PrintTensor::PrintTensor(StringRef title, Tensor t, const PrintTensorFmt &fmt, const DebugContext &dc) {
+PrintTensor::PrintTensor(StringRef title, Tensor t, const PrintTensorFmt &fmt,
+                         const DebugContext &dc) {
   impl = make(ProgramKind::Print, dc);
   impl->title = title.str();
   impl->src = std::move(t);
   impl->format = fmt;
 }
-PrintTensor::PrintTensor(Tensor t, const DebugContext &dc) : PrintTensor(std::move(t), PrintTensorFmt(1000), dc) {}
+PrintTensor::PrintTensor(Tensor t, const DebugContext &dc)
+    : PrintTensor(std::move(t), PrintTensorFmt(1000), dc) {}
 PrintTensor::PrintTensor(StringRef title, Tensor t, const DebugContext &dc)
     : PrintTensor(title, std::move(t), PrintTensorFmt(1000), dc) {}
 
@@ -252,7 +264,8 @@ Abort::Abort(const std::string &message, const DebugContext &dc) {
 
 AbortOnCondition::AbortOnCondition(Tensor predicate, const DebugContext &dc)
     : AbortOnCondition(std::move(predicate), "AbortOnCondition program executed", dc) {}
-AbortOnCondition::AbortOnCondition(Tensor predicate, const std::string &message, const DebugContext &dc) {
+AbortOnCondition::AbortOnCondition(Tensor predicate, const std::string &message,
+                                   const DebugContext &dc) {
   checkPredicate("AbortOnCondition", predicate);
   impl = make(ProgramKind::Error, dc);
   impl->title = message;
@@ -278,22 +291,25 @@ program::Program stamp(const Tensor &dst, const Tensor &since, const DebugContex
 
 } // namespace
 
-Tensor cycleStamp(Graph &graph, program::Sequence &prog, unsigned tile, SyncType, const DebugContext &dc) {
+Tensor cycleStamp(Graph &graph, program::Sequence &prog, unsigned tile, SyncType,
+                  const DebugContext &dc) {
   Tensor t = graph.addVariable(UNSIGNED_INT, {2}, {dc, "cycleStamp"});
   graph.setTileMapping(t, tile);
   prog.add(stamp(t, Tensor(), dc));
   return t;
 }
 
-std::vector<Tensor> cycleStamp(Graph &graph, program::Sequence &prog, const std::vector<unsigned> &tiles,
-                               SyncType syncType, const DebugContext &dc) {
+std::vector<Tensor> cycleStamp(Graph &graph, program::Sequence &prog,
+                               const std::vector<unsigned> &tiles, SyncType syncType,
+                               const DebugContext &dc) {
   std::vector<Tensor> r;
   for (unsigned tile : tiles)
     r.push_back(cycleStamp(graph, prog, tile, syncType, dc));
   return r;
 }
 
-Tensor cycleCount(Graph &graph, program::Sequence &prog, unsigned tile, SyncType, const DebugContext &dc) {
+Tensor cycleCount(Graph &graph, program::Sequence &prog, unsigned tile, SyncType,
+                  const DebugContext &dc) {
   Tensor start = graph.addVariable(UNSIGNED_INT, {2}, {dc, "cycleCountStart"});
   Tensor count = graph.addVariable(UNSIGNED_INT, {2}, {dc, "cycleCount"});
   graph.setTileMapping(start, tile);
@@ -306,15 +322,17 @@ Tensor cycleCount(Graph &graph, program::Sequence &prog, unsigned tile, SyncType
   return count;
 }
 
-void setFloatingPointBehaviour(poplar::Graph &, poplar::program::Sequence &, const FloatingPointBehaviour &b,
-                               const DebugContext &) {
+void setFloatingPointBehaviour(poplar::Graph &, poplar::program::Sequence &,
+                               const FloatingPointBehaviour &b, const DebugContext &) {
   if (b.inv || b.div0 || b.oflo || b.esr || b.nanoo)
-    throw poplar_error("setFloatingPointBehaviour: inv, div0, oflo, esr and nanoo must be false here, got " +
-                       std::to_string(b.inv) + ", " + std::to_string(b.div0) + ", " + std::to_string(b.oflo) + ", " +
-                       std::to_string(b.esr) + " and " + std::to_string(b.nanoo));
+    throw poplar_error(
+        "setFloatingPointBehaviour: inv, div0, oflo, esr and nanoo must be false here, got " +
+        std::to_string(b.inv) + ", " + std::to_string(b.div0) + ", " + std::to_string(b.oflo) +
+        ", " + std::to_string(b.esr) + " and " + std::to_string(b.nanoo));
 }
 
-void setStochasticRounding(poplar::Graph &, poplar::program::Sequence &, bool enable, const DebugContext &) {
+void setStochasticRounding(poplar::Graph &, poplar::program::Sequence &, bool enable,
+                           const DebugContext &) {
   if (enable)
     throw poplar_error("setStochasticRounding: enable must be false here, got true");
 }

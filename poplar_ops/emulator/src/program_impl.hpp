@@ -35,13 +35,15 @@ enum class ProgramKind {
 
 struct ProgramImpl {
   ProgramKind kind = ProgramKind::Nothing;
-  std::string name;                       // debug path
-  std::vector<program::Program> children; // in order; Repeat/While: cond?, body; If: true, false; Switch: cases, default
+  std::string name; // debug path
+  std::vector<program::Program>
+      children; // in order; Repeat/While: cond?, body; If: true, false; Switch: cases, default
   std::vector<std::int32_t> cases;
   ComputeSet computeSet;
   Function function;
   unsigned count = 0;
-  bool flag = false; // While: loops while the predicate is this; Switch: has a default; Error: conditional
+  bool flag =
+      false; // While: loops while the predicate is this; Switch: has a default; Error: conditional
   bool checked = false; // Switch: a control value without a case is an error
   Tensor src, dst, offset, predicate;
   DataStream stream;

@@ -10,8 +10,10 @@ namespace poplar {
 namespace core {
 
 // Maps [begin, begin + length) of a region list to pieces of variables.
-template <class F> void forEachInList(const RegionList &list, std::size_t begin, std::size_t length, F &&f) {
-  std::size_t i = std::upper_bound(list.starts.begin(), list.starts.end(), begin) - list.starts.begin() - 1;
+template <class F>
+void forEachInList(const RegionList &list, std::size_t begin, std::size_t length, F &&f) {
+  std::size_t i =
+      std::upper_bound(list.starts.begin(), list.starts.end(), begin) - list.starts.begin() - 1;
   while (length) {
     const Region &r = list.regions[i];
     const std::size_t skip = begin - list.starts[i];
@@ -20,7 +22,8 @@ template <class F> void forEachInList(const RegionList &list, std::size_t begin,
       f(r.var, static_cast<std::size_t>(r.begin) + skip, n);
     } else {
       for (std::size_t k = 0; k < n; ++k)
-        f(r.var, static_cast<std::size_t>(r.begin + static_cast<std::int64_t>(skip + k) * r.step), std::size_t(1));
+        f(r.var, static_cast<std::size_t>(r.begin + static_cast<std::int64_t>(skip + k) * r.step),
+          std::size_t(1));
     }
     begin += n;
     length -= n;
@@ -35,7 +38,8 @@ struct Dims {
 };
 Dims coalesce(const std::vector<std::size_t> &shape, const std::vector<std::int64_t> &strides);
 
-/// Calls f(base, length, step) for the innermost runs of the view, in order. Indices are of the view's base.
+/// Calls f(base, length, step) for the innermost runs of the view, in order. Indices are of the
+/// view's base.
 template <class F> void forEachBaseRun(const TensorImpl &t, F &&f) {
   const Dims d = coalesce(t.shape, t.strides);
   for (std::size_t n : d.shape)
@@ -67,8 +71,8 @@ template <class F> void forEachBaseRun(const TensorImpl &t, F &&f) {
   }
 }
 
-/// Calls f(var, begin, length) for contiguous pieces, in the order of the flattened view. Neighbouring pieces
-/// are not merged.
+/// Calls f(var, begin, length) for contiguous pieces, in the order of the flattened view.
+/// Neighbouring pieces are not merged.
 template <class F> void forEachPiece(const TensorImpl &t, F &&f) {
   forEachBaseRun(t, [&](std::int64_t base, std::size_t length, std::int64_t step) {
     if (step == 1) {

@@ -56,7 +56,8 @@ Dims coalesce(const std::vector<std::size_t> &shape, const std::vector<std::int6
 
 std::vector<Piece> regionsOf(const Tensor &t) {
   std::vector<Piece> r;
-  forEachRegion(Access::impl(t), [&](VarId v, std::size_t b, std::size_t n) { r.push_back({v, b, n}); });
+  forEachRegion(Access::impl(t),
+                [&](VarId v, std::size_t b, std::size_t n) { r.push_back({v, b, n}); });
   return r;
 }
 
@@ -81,7 +82,8 @@ static void appendTo(RegionList &list, std::size_t &total, const TensorImpl &t) 
         total += n;
         return;
       }
-      if (last.var == var && last.length == 1 && n == 1) { // two single elements start a stepped region
+      if (last.var == var && last.length == 1 &&
+          n == 1) { // two single elements start a stepped region
         last.step = begin - last.begin;
         last.length = 2;
         total += 1;
@@ -97,11 +99,15 @@ static void appendTo(RegionList &list, std::size_t &total, const TensorImpl &t) 
       push(t.var, base, length, length == 1 ? 1 : step);
     } else if (step == 1) {
       forEachInList(*t.list, static_cast<std::size_t>(base), length,
-                    [&](VarId v, std::size_t b, std::size_t n) { push(v, static_cast<std::int64_t>(b), n, 1); });
+                    [&](VarId v, std::size_t b, std::size_t n) {
+                      push(v, static_cast<std::int64_t>(b), n, 1);
+                    });
     } else {
       for (std::size_t k = 0; k < length; ++k)
-        forEachInList(*t.list, static_cast<std::size_t>(base + static_cast<std::int64_t>(k) * step), 1,
-                      [&](VarId v, std::size_t b, std::size_t n) { push(v, static_cast<std::int64_t>(b), n, 1); });
+        forEachInList(*t.list, static_cast<std::size_t>(base + static_cast<std::int64_t>(k) * step),
+                      1, [&](VarId v, std::size_t b, std::size_t n) {
+                        push(v, static_cast<std::int64_t>(b), n, 1);
+                      });
     }
   });
 }
@@ -150,8 +156,9 @@ static bool reshapeStrides(const TensorImpl &t, const std::vector<std::size_t> &
 
 static void checkDim(const char *op, const TensorImpl &t, unsigned dim) {
   if (dim >= t.shape.size())
-    throw index_error(std::string(op) + ": dimension must be below the rank " + std::to_string(t.shape.size()) +
-                      " of shape " + shapeString(t.shape) + ", got " + std::to_string(dim));
+    throw index_error(std::string(op) + ": dimension must be below the rank " +
+                      std::to_string(t.shape.size()) + " of shape " + shapeString(t.shape) +
+                      ", got " + std::to_string(dim));
 }
 
 Tensor flattenTensor(const Tensor &t) { return t.flatten(); }
@@ -204,8 +211,9 @@ Tensor Tensor::slice(std::size_t begin, std::size_t end, unsigned dimension) con
   const TensorImpl &t = Access::impl(*this);
   core::checkDim("slice", t, dimension);
   if (begin > end || end > t.shape[dimension])
-    throw index_error("slice: [begin, end) must be within [0, " + std::to_string(t.shape[dimension]) +
-                      ") of dimension " + std::to_string(dimension) + " of shape " + core::shapeString(t.shape) +
+    throw index_error("slice: [begin, end) must be within [0, " +
+                      std::to_string(t.shape[dimension]) + ") of dimension " +
+                      std::to_string(dimension) + " of shape " + core::shapeString(t.shape) +
                       ", got [" + std::to_string(begin) + ", " + std::to_string(end) + ")");
   TensorImpl r = t;
   r.offset += static_cast<std::int64_t>(begin) * t.strides[dimension];
@@ -217,8 +225,8 @@ Tensor Tensor::slice(ArrayRef<std::size_t> begin, ArrayRef<std::size_t> end) con
   const TensorImpl &t = Access::impl(*this);
   if (begin.size() != end.size() || begin.size() > t.shape.size())
     throw index_error("slice: begin and end must have one length of at most the rank " +
-                      std::to_string(t.shape.size()) + ", got " + std::to_string(begin.size()) + " and " +
-                      std::to_string(end.size()));
+                      std::to_string(t.shape.size()) + ", got " + std::to_string(begin.size()) +
+                      " and " + std::to_string(end.size()));
   Tensor r = *this;
   for (std::size_t i = 0; i < begin.size(); ++i)
     r = r.slice(begin[i], end[i], static_cast<unsigned>(i));
@@ -233,7 +241,8 @@ std::vector<Tensor> Tensor::slices(ArrayRef<Interval> intervals, unsigned dimens
   return r;
 }
 
-std::vector<Tensor> Tensor::slices(const std::vector<std::vector<Interval>> &intervals, unsigned dimension) const {
+std::vector<Tensor> Tensor::slices(const std::vector<std::vector<Interval>> &intervals,
+                                   unsigned dimension) const {
   std::vector<Tensor> r;
   r.reserve(intervals.size());
   for (const auto &list : intervals)
@@ -241,7 +250,8 @@ std::vector<Tensor> Tensor::slices(const std::vector<std::vector<Interval>> &int
   return r;
 }
 
-std::vector<Tensor> Tensor::slices(const poplar::ArrayRef<unsigned> &indices, unsigned dimension) const {
+std::vector<Tensor> Tensor::slices(const poplar::ArrayRef<unsigned> &indices,
+                                   unsigned dimension) const {
   std::vector<Tensor> r;
   r.reserve(indices.size());
   for (unsigned i : indices)
@@ -260,9 +270,9 @@ Tensor Tensor::reshape(ArrayRef<std::size_t> shape) const {
   const TensorImpl &t = Access::impl(*this);
   std::vector<std::size_t> to(shape.begin(), shape.end());
   if (core::numElements(to) != core::numElements(t.shape))
-    throw tensor_creation_error("reshape: the new shape must have " + std::to_string(core::numElements(t.shape)) +
-                                " elements as shape " + core::shapeString(t.shape) + ", got " +
-                                core::shapeString(to));
+    throw tensor_creation_error("reshape: the new shape must have " +
+                                std::to_string(core::numElements(t.shape)) + " elements as shape " +
+                                core::shapeString(t.shape) + ", got " + core::shapeString(to));
   TensorImpl r = t;
   if (core::numElements(to) == 0) {
     r.strides.assign(to.size(), 1);
@@ -284,19 +294,21 @@ Tensor Tensor::flatten() const { return reshape({numElements()}); }
 Tensor Tensor::flatten(unsigned dimBegin, unsigned dimEnd) const {
   const TensorImpl &t = Access::impl(*this);
   if (dimBegin > dimEnd || dimEnd > t.shape.size())
-    throw index_error("flatten: dimensions must be within [0, " + std::to_string(t.shape.size()) + "), got [" +
-                      std::to_string(dimBegin) + ", " + std::to_string(dimEnd) + ")");
+    throw index_error("flatten: dimensions must be within [0, " + std::to_string(t.shape.size()) +
+                      "), got [" + std::to_string(dimBegin) + ", " + std::to_string(dimEnd) + ")");
   std::size_t n = 1;
   for (unsigned i = dimBegin; i < dimEnd; ++i)
     n *= t.shape[i];
   return reshapePartial(dimBegin, dimEnd, {n});
 }
 
-Tensor Tensor::reshapePartial(unsigned beginIndex, unsigned endIndex, ArrayRef<std::size_t> newDims) const {
+Tensor Tensor::reshapePartial(unsigned beginIndex, unsigned endIndex,
+                              ArrayRef<std::size_t> newDims) const {
   const TensorImpl &t = Access::impl(*this);
   if (beginIndex > endIndex || endIndex > t.shape.size())
-    throw index_error("reshapePartial: dimensions must be within [0, " + std::to_string(t.shape.size()) +
-                      "), got [" + std::to_string(beginIndex) + ", " + std::to_string(endIndex) + ")");
+    throw index_error("reshapePartial: dimensions must be within [0, " +
+                      std::to_string(t.shape.size()) + "), got [" + std::to_string(beginIndex) +
+                      ", " + std::to_string(endIndex) + ")");
   std::vector<std::size_t> to(t.shape.begin(), t.shape.begin() + beginIndex);
   to.insert(to.end(), newDims.begin(), newDims.end());
   to.insert(to.end(), t.shape.begin() + endIndex, t.shape.end());
@@ -315,7 +327,8 @@ Tensor Tensor::dimShuffle(ArrayRef<unsigned> permutation) const {
   if (!ok) {
     std::vector<std::size_t> p(permutation.begin(), permutation.end());
     throw tensor_creation_error("dimShuffle: the permutation must hold each of the " +
-                                std::to_string(t.shape.size()) + " dimensions once, got " + core::shapeString(p));
+                                std::to_string(t.shape.size()) + " dimensions once, got " +
+                                core::shapeString(p));
   }
   TensorImpl r = t;
   for (std::size_t i = 0; i < permutation.size(); ++i) {
@@ -328,8 +341,9 @@ Tensor Tensor::dimShuffle(ArrayRef<unsigned> permutation) const {
 Tensor Tensor::dimShufflePartial(ArrayRef<unsigned> source, ArrayRef<unsigned> destination) const {
   const TensorImpl &t = Access::impl(*this);
   if (source.size() != destination.size())
-    throw tensor_creation_error("dimShufflePartial: source and destination must have one length, got " +
-                                std::to_string(source.size()) + " and " + std::to_string(destination.size()));
+    throw tensor_creation_error(
+        "dimShufflePartial: source and destination must have one length, got " +
+        std::to_string(source.size()) + " and " + std::to_string(destination.size()));
   const unsigned rank = static_cast<unsigned>(t.shape.size());
   std::vector<unsigned> permutation(rank, rank);
   std::vector<bool> used(rank, false);
@@ -338,7 +352,8 @@ Tensor Tensor::dimShufflePartial(ArrayRef<unsigned> source, ArrayRef<unsigned> d
     core::checkDim("dimShufflePartial", t, destination[i]);
     if (used[source[i]] || permutation[destination[i]] != rank)
       throw tensor_creation_error("dimShufflePartial: dimensions must not repeat, got " +
-                                  std::to_string(source[i]) + " to " + std::to_string(destination[i]) + " again");
+                                  std::to_string(source[i]) + " to " +
+                                  std::to_string(destination[i]) + " again");
     used[source[i]] = true;
     permutation[destination[i]] = source[i];
   }
@@ -353,15 +368,17 @@ Tensor Tensor::dimShufflePartial(ArrayRef<unsigned> source, ArrayRef<unsigned> d
   return dimShuffle(permutation);
 }
 
-Tensor Tensor::dimRoll(unsigned dimIdx, unsigned newIdx) const { return dimShufflePartial({dimIdx}, {newIdx}); }
+Tensor Tensor::dimRoll(unsigned dimIdx, unsigned newIdx) const {
+  return dimShufflePartial({dimIdx}, {newIdx});
+}
 
 Tensor Tensor::expand(ArrayRef<std::size_t> indices) const {
   const TensorImpl &t = Access::impl(*this);
   std::vector<std::size_t> inserts(t.shape.size() + 1, 0);
   for (std::size_t i : indices) {
     if (i > t.shape.size())
-      throw index_error("expand: index must be at most the rank " + std::to_string(t.shape.size()) + ", got " +
-                        std::to_string(i));
+      throw index_error("expand: index must be at most the rank " + std::to_string(t.shape.size()) +
+                        ", got " + std::to_string(i));
     ++inserts[i];
   }
   TensorImpl r = t;
@@ -384,8 +401,8 @@ Tensor Tensor::squeeze(ArrayRef<std::size_t> indices) const {
   for (std::size_t i : indices) {
     core::checkDim("squeeze", t, static_cast<unsigned>(i));
     if (t.shape[i] != 1)
-      throw tensor_creation_error("squeeze: dimension " + std::to_string(i) + " must have size 1, got " +
-                                  std::to_string(t.shape[i]));
+      throw tensor_creation_error("squeeze: dimension " + std::to_string(i) +
+                                  " must have size 1, got " + std::to_string(t.shape[i]));
     drop[i] = true;
   }
   TensorImpl r = t;
@@ -403,7 +420,8 @@ Tensor Tensor::squeeze(ArrayRef<std::size_t> indices) const {
 Tensor Tensor::transpose() const {
   const TensorImpl &t = Access::impl(*this);
   if (t.shape.size() != 2)
-    throw tensor_creation_error("transpose: rank must be 2, got shape " + core::shapeString(t.shape));
+    throw tensor_creation_error("transpose: rank must be 2, got shape " +
+                                core::shapeString(t.shape));
   return dimShuffle({1, 0});
 }
 
@@ -422,13 +440,16 @@ Tensor Tensor::upsample(unsigned scale, unsigned dimension, UpsampleMethod) cons
   const TensorImpl &t = Access::impl(*this);
   core::checkDim("upsample", t, dimension);
   const std::size_t n = t.shape[dimension];
-  return expand({dimension + 1u}).broadcast(scale, dimension + 1).reshapePartial(dimension, dimension + 2, {n * scale});
+  return expand({dimension + 1u})
+      .broadcast(scale, dimension + 1)
+      .reshapePartial(dimension, dimension + 2, {n * scale});
 }
 
 Tensor Tensor::broadcast(unsigned N, unsigned dimension) const {
   const TensorImpl &t = Access::impl(*this);
   core::checkDim("broadcast", t, dimension);
-  // Repeats sit in a dimension of stride 0 before the repeated one; reshape merges the two if it can.
+  // Repeats sit in a dimension of stride 0 before the repeated one; reshape merges the two if it
+  // can.
   TensorImpl r = t;
   r.shape.insert(r.shape.begin() + dimension, N);
   r.strides.insert(r.strides.begin() + dimension, 0);
@@ -439,8 +460,8 @@ Tensor Tensor::broadcast(unsigned N, unsigned dimension) const {
 Tensor Tensor::reinterpret(const Type &type) const {
   const TensorImpl &t = Access::impl(*this);
   if (core::typeSize(type) != core::typeSize(t.type))
-    throw type_error("reinterpret: the type must have the size of " + t.type.toString().str() + ", got " +
-                     type.toString().str());
+    throw type_error("reinterpret: the type must have the size of " + t.type.toString().str() +
+                     ", got " + type.toString().str());
   TensorImpl r = t;
   r.type = type;
   return Access::makeTensor(std::move(r));
@@ -484,7 +505,8 @@ bool Tensor::containsConstant() const {
   if (!t.list)
     return core::numElements(t.shape) && t.graph->variables[t.var].constant;
   bool found = false;
-  core::forEachPiece(t, [&](core::VarId v, std::size_t, std::size_t) { found |= t.graph->variables[v].constant; });
+  core::forEachPiece(
+      t, [&](core::VarId v, std::size_t, std::size_t) { found |= t.graph->variables[v].constant; });
   return found;
 }
 
@@ -530,7 +552,8 @@ bool Tensor::operator==(const Tensor &other) const {
     return impl == other.impl;
   if (impl == other.impl)
     return true;
-  if (impl->graph != other.impl->graph || impl->type != other.impl->type || impl->shape != other.impl->shape)
+  if (impl->graph != other.impl->graph || impl->type != other.impl->type ||
+      impl->shape != other.impl->shape)
     return false;
   const auto a = core::regionsOf(*this), b = core::regionsOf(other);
   return a.size() == b.size() &&
@@ -554,7 +577,9 @@ void Tensor::dumpRegions() const {
     std::cerr << Access::impl(*this).graph->variables[r.var.id()].name << r.interval << "\n";
 }
 
-std::ostream &operator<<(std::ostream &os, const Tensor &tensor) { return os << tensor.getDebugStr(); }
+std::ostream &operator<<(std::ostream &os, const Tensor &tensor) {
+  return os << tensor.getDebugStr();
+}
 
 Tensor concat(ArrayRef<Tensor> ts, unsigned dimension) {
   if (ts.empty())
@@ -569,18 +594,20 @@ Tensor concat(ArrayRef<Tensor> ts, unsigned dimension) {
     for (std::size_t i = 0; ok && i < shape.size(); ++i)
       ok = i == dimension || t.shape[i] == shape[i];
     if (!ok)
-      throw tensor_creation_error("concat: shapes must agree except in dimension " + std::to_string(dimension) +
-                                  ", got " + core::shapeString(first.shape) + " and " + core::shapeString(t.shape));
+      throw tensor_creation_error(
+          "concat: shapes must agree except in dimension " + std::to_string(dimension) + ", got " +
+          core::shapeString(first.shape) + " and " + core::shapeString(t.shape));
     if (t.type != first.type)
-      throw type_error("concat: element types must agree, got " + first.type.toString().str() + " and " +
-                       t.type.toString().str());
+      throw type_error("concat: element types must agree, got " + first.type.toString().str() +
+                       " and " + t.type.toString().str());
     if (t.graph != first.graph)
       throw tensor_creation_error("concat: tensors must belong to one graph");
     shape[dimension] += t.shape[dimension];
   }
   if (ts.size() == 1)
     return ts[0];
-  // With the concatenated dimension rolled to the front, the elements are those of one tensor after another.
+  // With the concatenated dimension rolled to the front, the elements are those of one tensor after
+  // another.
   core::RegionList list;
   std::size_t total = 0;
   for (const Tensor &x : ts)

@@ -54,7 +54,8 @@ void ThreadPool::work() {
   }
 }
 
-void ThreadPool::run(std::size_t n, std::size_t grain, const std::function<void(std::size_t, std::size_t)> &f) {
+void ThreadPool::run(std::size_t n, std::size_t grain,
+                     const std::function<void(std::size_t, std::size_t)> &f) {
   if (n == 0)
     return;
   if (workers_.empty() || n <= grain) {

@@ -23,9 +23,10 @@ public:
   ThreadPool(const ThreadPool &) = delete;
   unsigned threads() const { return static_cast<unsigned>(workers_.size()) + 1; }
 
-  /// Calls f(begin, end) over pieces of [0, n) of about `grain` items; returns when all are done and rethrows the
-  /// first exception. Which thread runs a piece is not determined.
-  void run(std::size_t n, std::size_t grain, const std::function<void(std::size_t, std::size_t)> &f);
+  /// Calls f(begin, end) over pieces of [0, n) of about `grain` items; returns when all are done
+  /// and rethrows the first exception. Which thread runs a piece is not determined.
+  void run(std::size_t n, std::size_t grain,
+           const std::function<void(std::size_t, std::size_t)> &f);
 
 private:
   void work();

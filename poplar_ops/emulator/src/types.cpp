@@ -37,12 +37,23 @@ struct TypeRow {
   std::size_t size;
 };
 // LONG is 32-bit on the device. Index: Type::hash().
-const TypeRow rows[] = {{"invalid", 0},        {"bool", 1},           {"char", 1},
-                        {"unsigned char", 1},  {"signed char", 1},    {"short", 2},
-                        {"unsigned short", 2}, {"int", 4},            {"unsigned int", 4},
-                        {"long", 4},           {"unsigned long", 4},  {"long long", 8},
-                        {"unsigned long long", 8}, {"quarter", 1},    {"quarter_metadata", 1},
-                        {"half", 2},           {"float", 4}};
+const TypeRow rows[] = {{"invalid", 0},
+                        {"bool", 1},
+                        {"char", 1},
+                        {"unsigned char", 1},
+                        {"signed char", 1},
+                        {"short", 2},
+                        {"unsigned short", 2},
+                        {"int", 4},
+                        {"unsigned int", 4},
+                        {"long", 4},
+                        {"unsigned long", 4},
+                        {"long long", 8},
+                        {"unsigned long long", 8},
+                        {"quarter", 1},
+                        {"quarter_metadata", 1},
+                        {"half", 2},
+                        {"float", 4}};
 
 } // namespace
 
@@ -57,13 +68,13 @@ std::string toString(TargetType t) {
 
 namespace layout {
 std::string to_string(const Vector v) {
-  static const char *const names[] = {"NotAVector", "Span", "ShortSpan", "OnePtr", "ScaledPtr32", "ScaledPtr64",
-                                      "ScaledPtr128"};
+  static const char *const names[] = {"NotAVector",  "Span",        "ShortSpan",   "OnePtr",
+                                      "ScaledPtr32", "ScaledPtr64", "ScaledPtr128"};
   return names[static_cast<int>(v)];
 }
 std::string to_string(const VectorList v) {
-  static const char *const names[] = {"NotAVector", "OnePtr", "ScaledPtr32", "ScaledPtr64", "ScaledPtr128",
-                                      "DeltaN", "DeltaNElements"};
+  static const char *const names[] = {"NotAVector",   "OnePtr", "ScaledPtr32",   "ScaledPtr64",
+                                      "ScaledPtr128", "DeltaN", "DeltaNElements"};
   return names[static_cast<int>(v)];
 }
 } // namespace layout
@@ -87,7 +98,8 @@ void copyDeviceHalfToDouble(const Target &, const void *src, double *dst, std::s
 }
 
 namespace {
-// Rounding a double to float to odd keeps enough for the second rounding to be the only one that counts.
+// Rounding a double to float to odd keeps enough for the second rounding to be the only one that
+// counts.
 float roundToOdd(double d) {
   float f = static_cast<float>(d);
   if (static_cast<double>(f) == d || std::isnan(d) || std::isinf(f))
@@ -112,7 +124,8 @@ void convertToDeviceType(const Type &type, ArrayRef<float> src, void *dst) {
   else if (type == FLOAT)
     std::memcpy(dst, src.data(), src.size() * sizeof(float));
   else
-    throw type_error("convertToDeviceType: type must be half or float, got " + type.toString().str());
+    throw type_error("convertToDeviceType: type must be half or float, got " +
+                     type.toString().str());
 }
 
 void convertToDeviceType(const Type &type, ArrayRef<double> src, void *dst) {
@@ -122,7 +135,8 @@ void convertToDeviceType(const Type &type, ArrayRef<double> src, void *dst) {
     for (std::size_t i = 0; i < src.size(); ++i)
       static_cast<float *>(dst)[i] = static_cast<float>(src[i]);
   } else {
-    throw type_error("convertToDeviceType: type must be half or float, got " + type.toString().str());
+    throw type_error("convertToDeviceType: type must be half or float, got " +
+                     type.toString().str());
   }
 }
 
@@ -132,7 +146,8 @@ void convertFromDeviceType(const Type &type, const void *src, float *dst, std::s
   else if (type == FLOAT)
     std::memcpy(dst, src, n * sizeof(float));
   else
-    throw type_error("convertFromDeviceType: type must be half or float, got " + type.toString().str());
+    throw type_error("convertFromDeviceType: type must be half or float, got " +
+                     type.toString().str());
 }
 
 namespace core {
@@ -157,17 +172,25 @@ struct Integer {
 Integer loadInteger(const void *src, const TypeTraits &t) {
   std::int64_t s = 0;
   switch (t.size) {
-  case 1: s = t.isSigned ? load<std::int8_t>(src) : load<std::uint8_t>(src); break;
-  case 2: s = t.isSigned ? load<std::int16_t>(src) : load<std::uint16_t>(src); break;
-  case 4: s = t.isSigned ? load<std::int32_t>(src) : static_cast<std::int64_t>(load<std::uint32_t>(src)); break;
-  default: return {t.isSigned && load<std::int64_t>(src) < 0, load<std::uint64_t>(src)};
+  case 1:
+    s = t.isSigned ? load<std::int8_t>(src) : load<std::uint8_t>(src);
+    break;
+  case 2:
+    s = t.isSigned ? load<std::int16_t>(src) : load<std::uint16_t>(src);
+    break;
+  case 4:
+    s = t.isSigned ? load<std::int32_t>(src) : static_cast<std::int64_t>(load<std::uint32_t>(src));
+    break;
+  default:
+    return {t.isSigned && load<std::int64_t>(src) < 0, load<std::uint64_t>(src)};
   }
   return {s < 0, static_cast<std::uint64_t>(s)};
 }
 
 } // namespace
 
-void convertValue(const void *src, const TypeTraits &traits, const Type &type, void *dst, const std::string &what) {
+void convertValue(const void *src, const TypeTraits &traits, const Type &type, void *dst,
+                  const std::string &what) {
   auto refuse = [&](const std::string &value) {
     throw type_error(what + ": the value must fit " + type.toString().str() + ", got " + value);
   };
@@ -177,7 +200,8 @@ void convertValue(const void *src, const TypeTraits &traits, const Type &type, v
       d = traits.size == sizeof(float) ? load<float>(src) : load<double>(src);
     } else {
       const Integer i = loadInteger(src, traits);
-      d = i.negative ? static_cast<double>(static_cast<std::int64_t>(i.magnitude)) : static_cast<double>(i.magnitude);
+      d = i.negative ? static_cast<double>(static_cast<std::int64_t>(i.magnitude))
+                     : static_cast<double>(i.magnitude);
     }
     if (type == FLOAT)
       store(dst, static_cast<float>(d));
@@ -197,12 +221,14 @@ void convertValue(const void *src, const TypeTraits &traits, const Type &type, v
   } else {
     i = loadInteger(src, traits);
   }
-  const bool isSigned = type == CHAR || type == SIGNED_CHAR || type == SHORT || type == INT || type == LONG ||
-                        type == LONGLONG;
+  const bool isSigned = type == CHAR || type == SIGNED_CHAR || type == SHORT || type == INT ||
+                        type == LONG || type == LONGLONG;
   const unsigned bits = type == BOOL ? 1 : static_cast<unsigned>(size * 8);
-  const std::string text = i.negative ? std::to_string(static_cast<std::int64_t>(i.magnitude)) : std::to_string(i.magnitude);
+  const std::string text = i.negative ? std::to_string(static_cast<std::int64_t>(i.magnitude))
+                                      : std::to_string(i.magnitude);
   if (isSigned) {
-    const std::int64_t hi = static_cast<std::int64_t>((std::uint64_t(1) << (bits - 1)) - 1), lo = -hi - 1;
+    const std::int64_t hi = static_cast<std::int64_t>((std::uint64_t(1) << (bits - 1)) - 1),
+                       lo = -hi - 1;
     const bool fits = i.negative ? static_cast<std::int64_t>(i.magnitude) >= lo
                                  : i.magnitude <= static_cast<std::uint64_t>(hi);
     if (!fits)
@@ -228,7 +254,8 @@ double valueAsDouble(const void *src, const Type &type) {
   case 4:
     return type == INT || type == LONG ? load<std::int32_t>(src) : load<std::uint32_t>(src);
   default:
-    return type == LONGLONG ? static_cast<double>(load<std::int64_t>(src)) : static_cast<double>(load<std::uint64_t>(src));
+    return type == LONGLONG ? static_cast<double>(load<std::int64_t>(src))
+                            : static_cast<double>(load<std::uint64_t>(src));
   }
 }
 

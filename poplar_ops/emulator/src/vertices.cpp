@@ -20,8 +20,9 @@ namespace core {
 
 VertexRecord &GraphImpl::vertex(const VertexRef &v) {
   if (v.getId() >= vertices.size())
-    throw graph_connection_error("vertex must be one of this graph's " + std::to_string(vertices.size()) +
-                                 " vertices, got id " + std::to_string(v.getId()));
+    throw graph_connection_error("vertex must be one of this graph's " +
+                                 std::to_string(vertices.size()) + " vertices, got id " +
+                                 std::to_string(v.getId()));
   return vertices[v.getId()];
 }
 
@@ -61,7 +62,8 @@ std::size_t fieldInitialCount(const FieldRecord &f) {
 double fieldInitialValue(const FieldRecord &f, std::size_t i) {
   if (i >= fieldInitialCount(f))
     throw index_error(std::string("getInitialValue: field '") + f.info->name + "' has " +
-                      std::to_string(fieldInitialCount(f)) + " initial values, got index " + std::to_string(i));
+                      std::to_string(fieldInitialCount(f)) + " initial values, got index " +
+                      std::to_string(i));
   const Type type = typeOf(f.info->element);
   return valueAsDouble(f.initial.data() + i * typeSize(type), type);
 }
@@ -69,11 +71,12 @@ double fieldInitialValue(const FieldRecord &f, std::size_t i) {
 namespace {
 
 bool isList(const FieldRecord &f) {
-  return f.info->nesting == Nesting::VectorOfScalars || f.info->nesting == Nesting::VectorOfVectors ||
-         f.info->nesting == Nesting::VectorList;
+  return f.info->nesting == Nesting::VectorOfScalars ||
+         f.info->nesting == Nesting::VectorOfVectors || f.info->nesting == Nesting::VectorList;
 }
 
-void setSize(const GraphImpl &g, const FieldRef &ref, FieldRecord &f, std::size_t n, const char *op) {
+void setSize(const GraphImpl &g, const FieldRef &ref, FieldRecord &f, std::size_t n,
+             const char *op) {
   if (f.sized && f.size != n)
     throw graph_connection_error(std::string(op) + ": " + g.describe(ref) + " must keep its size " +
                                  std::to_string(f.size) + ", got " + std::to_string(n));
@@ -83,27 +86,31 @@ void setSize(const GraphImpl &g, const FieldRef &ref, FieldRecord &f, std::size_
 }
 
 // Checks an edge's tensor and stores it.
-void setEdge(const GraphImpl &g, const FieldRef &ref, FieldRecord &f, Tensor &slot, const Tensor &t, unsigned rank) {
+void setEdge(const GraphImpl &g, const FieldRef &ref, FieldRecord &f, Tensor &slot, const Tensor &t,
+             unsigned rank) {
   const std::string what = "connect: " + g.describe(ref);
   const TensorImpl &i = Access::impl(t);
   if (i.graph != &g)
     throw graph_connection_error(what + " must be connected to a tensor of its graph");
   const Type want = typeOf(f.info->element);
   if (i.type != want)
-    throw type_error(what + " must be connected to " + want.toString().str() + ", got " + i.type.toString().str() +
-                     " tensor " + tensorName(t));
+    throw type_error(what + " must be connected to " + want.toString().str() + ", got " +
+                     i.type.toString().str() + " tensor " + tensorName(t));
   if (i.shape.size() != rank)
-    throw graph_connection_error(what + " must be connected to a tensor of rank " + std::to_string(rank) +
-                                 ", got shape " + shapeString(i.shape) + " of tensor " + tensorName(t));
+    throw graph_connection_error(what + " must be connected to a tensor of rank " +
+                                 std::to_string(rank) + ", got shape " + shapeString(i.shape) +
+                                 " of tensor " + tensorName(t));
   if (f.info->direction != Direction::Input) {
     if (t.containsConstant())
-      throw graph_connection_error(what + " writes: the tensor must not be constant, got " + tensorName(t));
+      throw graph_connection_error(what + " writes: the tensor must not be constant, got " +
+                                   tensorName(t));
     if (t.containsAliases())
-      throw graph_connection_error(what + " writes: the tensor must not repeat elements, got " + t.getDebugStr());
+      throw graph_connection_error(what + " writes: the tensor must not repeat elements, got " +
+                                   t.getDebugStr());
   }
   if (slot.valid())
-    throw graph_connection_error(what + " must be connected once, got tensor " + tensorName(t) + " after " +
-                                 tensorName(slot));
+    throw graph_connection_error(what + " must be connected once, got tensor " + tensorName(t) +
+                                 " after " + tensorName(slot));
   slot = t;
 }
 
@@ -120,8 +127,8 @@ FieldRef VertexRef::operator[](StringRef fieldName) const {
 FieldRef FieldRef::operator[](std::size_t index) const {
   FieldRef f = *this;
   if (indexed_)
-    throw graph_connection_error("field '" + name_ + "' must be indexed once, got [" + std::to_string(index_) + "][" +
-                                 std::to_string(index) + "]");
+    throw graph_connection_error("field '" + name_ + "' must be indexed once, got [" +
+                                 std::to_string(index_) + "][" + std::to_string(index) + "]");
   f.index_ = index;
   f.indexed_ = true;
   return f;
@@ -135,11 +142,13 @@ ComputeSet Graph::addComputeSet(const DebugContext &dc) {
 VertexRef Graph::addVertex(ComputeSet cs, StringRef vertexType) {
   if (cs.getId() >= impl->computeSets.size())
     throw graph_connection_error("addVertex: compute set must be one of this graph's " +
-                                 std::to_string(impl->computeSets.size()) + ", got id " + std::to_string(cs.getId()));
+                                 std::to_string(impl->computeSets.size()) + ", got id " +
+                                 std::to_string(cs.getId()));
   const auto it = impl->codelets.find(vertexType.str());
   if (it == impl->codelets.end())
-    throw unknown_vertex_type("addVertex: vertex type must be in an added codelet file, got '" + vertexType.str() +
-                              "' (" + std::to_string(impl->codelets.size()) + " types are known)");
+    throw unknown_vertex_type("addVertex: vertex type must be in an added codelet file, got '" +
+                              vertexType.str() + "' (" + std::to_string(impl->codelets.size()) +
+                              " types are known)");
   const auto id = static_cast<vertex_id>(impl->vertices.size());
   impl->vertices.emplace_back();
   VertexRecord &v = impl->vertices.back();
@@ -156,7 +165,8 @@ VertexRef Graph::addVertex(ComputeSet cs, StringRef vertexType) {
   return Access::makeVertex(id);
 }
 
-VertexRef Graph::addVertex(ComputeSet cs, StringRef vertexType, ArrayRef<ConnectionDesc> connections) {
+VertexRef Graph::addVertex(ComputeSet cs, StringRef vertexType,
+                           ArrayRef<ConnectionDesc> connections) {
   VertexRef v = addVertex(cs, vertexType);
   for (const ConnectionDesc &c : connections) {
     if (c.isArray)
@@ -170,17 +180,21 @@ VertexRef Graph::addVertex(ComputeSet cs, StringRef vertexType, ArrayRef<Connect
 void Graph::connect(FieldRef ref, const Tensor &tensor) {
   FieldRecord &f = impl->field(ref);
   if (f.info->direction == Direction::State)
-    throw graph_connection_error("connect: " + impl->describe(ref) + " must be an Input, Output or InOut, got state");
+    throw graph_connection_error("connect: " + impl->describe(ref) +
+                                 " must be an Input, Output or InOut, got state");
   const bool list = core::isList(f);
   if (ref.isIndexed()) {
     if (!list)
-      throw graph_connection_error("connect: " + impl->describe(ref) + " must not be indexed: it is not a list");
+      throw graph_connection_error("connect: " + impl->describe(ref) +
+                                   " must not be indexed: it is not a list");
     if (!f.sized)
-      throw no_size_specified("connect: " + impl->describe(ref) + " must have its size set before an element is connected");
+      throw no_size_specified("connect: " + impl->describe(ref) +
+                              " must have its size set before an element is connected");
     if (ref.getIndex() >= f.size)
       throw index_error("connect: " + impl->describe(ref) + ": index must be below its size " +
                         std::to_string(f.size) + ", got " + std::to_string(ref.getIndex()));
-    core::setEdge(*impl, ref, f, f.edges[ref.getIndex()], tensor, f.info->nesting == Nesting::VectorOfScalars ? 0 : 1);
+    core::setEdge(*impl, ref, f, f.edges[ref.getIndex()], tensor,
+                  f.info->nesting == Nesting::VectorOfScalars ? 0 : 1);
     return;
   }
   if (!list) {
@@ -189,8 +203,9 @@ void Graph::connect(FieldRef ref, const Tensor &tensor) {
   }
   const unsigned rank = f.info->nesting == Nesting::VectorOfScalars ? 1 : 2;
   if (tensor.rank() != rank)
-    throw graph_connection_error("connect: " + impl->describe(ref) + " must be connected to a tensor of rank " +
-                                 std::to_string(rank) + ", got shape " + tensor.shapeToString());
+    throw graph_connection_error("connect: " + impl->describe(ref) +
+                                 " must be connected to a tensor of rank " + std::to_string(rank) +
+                                 ", got shape " + tensor.shapeToString());
   core::setSize(*impl, ref, f, tensor.dim(0), "connect");
   for (std::size_t i = 0; i < f.size; ++i)
     core::setEdge(*impl, ref, f, f.edges[i], tensor[i], rank - 1);
@@ -199,20 +214,24 @@ void Graph::connect(FieldRef ref, const Tensor &tensor) {
 void Graph::connect(FieldRef ref, ArrayRef<Tensor> tensors) {
   FieldRecord &f = impl->field(ref);
   if (f.info->direction == Direction::State || !core::isList(f) || ref.isIndexed())
-    throw graph_connection_error("connect: " + impl->describe(ref) + " must be a list of edges to take " +
+    throw graph_connection_error("connect: " + impl->describe(ref) +
+                                 " must be a list of edges to take " +
                                  std::to_string(tensors.size()) + " tensors");
   core::setSize(*impl, ref, f, tensors.size(), "connect");
   for (std::size_t i = 0; i < f.size; ++i)
-    core::setEdge(*impl, ref, f, f.edges[i], tensors[i], f.info->nesting == Nesting::VectorOfScalars ? 0 : 1);
+    core::setEdge(*impl, ref, f, f.edges[i], tensors[i],
+                  f.info->nesting == Nesting::VectorOfScalars ? 0 : 1);
 }
 
 void Graph::connectConstant(FieldRef ref, const void *value, const TypeTraits &traits) {
   FieldRecord &f = impl->field(ref);
   if (f.info->direction != Direction::Input || f.info->nesting != Nesting::Scalar)
-    throw graph_connection_error("connect: " + impl->describe(ref) + " must be a scalar Input to take a value");
-  const Tensor t = addConstant(core::typeOf(f.info->element), {}, value, traits, true,
-                               {impl->computeSets[impl->vertex(Access::vertexOf(ref)).computeSet].name + "/" +
-                                f.info->name});
+    throw graph_connection_error("connect: " + impl->describe(ref) +
+                                 " must be a scalar Input to take a value");
+  const Tensor t =
+      addConstant(core::typeOf(f.info->element), {}, value, traits, true,
+                  {impl->computeSets[impl->vertex(Access::vertexOf(ref)).computeSet].name + "/" +
+                   f.info->name});
   core::setEdge(*impl, ref, f, f.edges[0], t, 0);
   f.constantEdge = true;
   const unsigned tile = impl->vertex(Access::vertexOf(ref)).tile;
@@ -220,8 +239,8 @@ void Graph::connectConstant(FieldRef ref, const void *value, const TypeTraits &t
     impl->variables[Access::impl(t).var].tiles.set(0, 1, tile);
 }
 
-void Graph::setFieldInitialValue(FieldRef ref, const void *values, std::size_t n, const TypeTraits &traits,
-                                 bool isArray) {
+void Graph::setFieldInitialValue(FieldRef ref, const void *values, std::size_t n,
+                                 const TypeTraits &traits, bool isArray) {
   FieldRecord &f = impl->field(ref);
   const std::string what = "setInitialValue: " + impl->describe(ref);
   if (f.info->direction != Direction::State)
@@ -231,27 +250,28 @@ void Graph::setFieldInitialValue(FieldRef ref, const void *values, std::size_t n
   const std::size_t size = core::typeSize(type);
   if (ref.isIndexed()) {
     if (!vector || !f.sized || ref.getIndex() >= f.size || isArray)
-      throw index_error(what + ": must be an element of a state vector of known size " + std::to_string(f.size) +
-                        ", got index " + std::to_string(ref.getIndex()));
+      throw index_error(what + ": must be an element of a state vector of known size " +
+                        std::to_string(f.size) + ", got index " + std::to_string(ref.getIndex()));
     f.initial.resize(f.size * size);
     core::convertValue(values, traits, type, f.initial.data() + ref.getIndex() * size, what);
     f.initialised = true;
     return;
   }
   if (isArray != vector)
-    throw graph_connection_error(what + (vector ? " must take an array of values, got one value"
-                                                : " must take one value, got an array of " + std::to_string(n)));
+    throw graph_connection_error(
+        what + (vector ? " must take an array of values, got one value"
+                       : " must take one value, got an array of " + std::to_string(n)));
   if (vector) {
     if (f.sized && f.size != n)
-      throw graph_connection_error(what + " must keep its size " + std::to_string(f.size) + ", got " +
-                                   std::to_string(n));
+      throw graph_connection_error(what + " must keep its size " + std::to_string(f.size) +
+                                   ", got " + std::to_string(n));
     f.sized = true;
     f.size = n;
   }
   f.initial.resize(n * size);
   for (std::size_t i = 0; i < n; ++i)
-    core::convertValue(static_cast<const char *>(values) + i * traits.size, traits, type, f.initial.data() + i * size,
-                       what);
+    core::convertValue(static_cast<const char *>(values) + i * traits.size, traits, type,
+                       f.initial.data() + i * size, what);
   f.initialised = true;
 }
 
@@ -270,7 +290,8 @@ void Graph::setFieldSize(FieldRef ref, std::size_t size) {
   FieldRecord &f = impl->field(ref);
   if (f.info->direction == Direction::State) {
     if (f.info->nesting != Nesting::Vector)
-      throw graph_connection_error("setFieldSize: " + impl->describe(ref) + " must be a vector, got a scalar");
+      throw graph_connection_error("setFieldSize: " + impl->describe(ref) +
+                                   " must be a vector, got a scalar");
     if (f.sized && f.size != size)
       throw graph_connection_error("setFieldSize: " + impl->describe(ref) + " must keep its size " +
                                    std::to_string(f.size) + ", got " + std::to_string(size));
@@ -283,10 +304,12 @@ void Graph::setFieldSize(FieldRef ref, std::size_t size) {
     return;
   }
   if (f.info->nesting == Nesting::Scalar)
-    throw graph_connection_error("setFieldSize: " + impl->describe(ref) + " must be a vector, got a scalar");
+    throw graph_connection_error("setFieldSize: " + impl->describe(ref) +
+                                 " must be a vector, got a scalar");
   if (f.edges[0].valid() && f.edges[0].numElements() != size)
-    throw graph_connection_error("setFieldSize: " + impl->describe(ref) + " must have the size of its tensor " +
-                                 std::to_string(f.edges[0].numElements()) + ", got " + std::to_string(size));
+    throw graph_connection_error(
+        "setFieldSize: " + impl->describe(ref) + " must have the size of its tensor " +
+        std::to_string(f.edges[0].numElements()) + ", got " + std::to_string(size));
   f.sized = true;
   f.size = size;
 }
@@ -301,14 +324,17 @@ std::size_t Graph::getFieldSize(FieldRef ref) const {
   if (f.info->direction != Direction::State && !core::isList(f) && f.edges[0].valid())
     return f.edges[0].numElements();
   if (!f.sized)
-    throw no_size_specified("getFieldSize: " + impl->describe(ref) + " must have its size set or be connected");
+    throw no_size_specified("getFieldSize: " + impl->describe(ref) +
+                            " must have its size set or be connected");
   return f.size;
 }
 
-static const codelet_abi::Field &findField(const core::GraphImpl &g, StringRef vertexName, StringRef fieldName) {
+static const codelet_abi::Field &findField(const core::GraphImpl &g, StringRef vertexName,
+                                           StringRef fieldName) {
   const auto it = g.codelets.find(vertexName.str());
   if (it == g.codelets.end())
-    throw unknown_vertex_type("vertex type must be in an added codelet file, got '" + vertexName.str() + "'");
+    throw unknown_vertex_type("vertex type must be in an added codelet file, got '" +
+                              vertexName.str() + "'");
   for (unsigned i = 0; i < it->second->numFields; ++i)
     if (fieldName == it->second->fields[i].name)
       return it->second->fields[i];
@@ -323,9 +349,12 @@ std::size_t Graph::getMaxFieldDim(StringRef vertexName, StringRef fieldName, uns
 double Graph::getMaxVertexFieldValue(StringRef vertexName, StringRef fieldName) const {
   const codelet_abi::Field &f = findField(*impl, vertexName, fieldName);
   switch (core::typeSize(core::typeOf(f.element))) {
-  case 1: return 255;
-  case 2: return f.element == codelet_abi::Element::Half ? 65504 : 65535;
-  default: return 4294967295.0;
+  case 1:
+    return 255;
+  case 2:
+    return f.element == codelet_abi::Element::Half ? 65504 : 65535;
+  default:
+    return 4294967295.0;
   }
 }
 
@@ -353,7 +382,8 @@ VertexPerfEstimate Graph::getPerfEstimate(const VertexRef &v) const {
     return r.estimate;
   const auto it = impl->estimators.find(r.type->name);
   if (it == impl->estimators.end())
-    throw missing_perf_estimate(std::string("getPerfEstimate: vertex ") + r.type->name + " has no estimate");
+    throw missing_perf_estimate(std::string("getPerfEstimate: vertex ") + r.type->name +
+                                " has no estimate");
   return it->second(Access::introspect(r), impl->target);
 }
 
@@ -365,10 +395,13 @@ void Graph::registerPerfEstimator(StringRef vertexTypeName, PerfEstimateFunc f) 
 
 unsigned FieldData::rank() const {
   switch (field_->info->nesting) {
-  case Nesting::Scalar: return 0;
+  case Nesting::Scalar:
+    return 0;
   case Nesting::Vector:
-  case Nesting::VectorOfScalars: return 1;
-  default: return 2;
+  case Nesting::VectorOfScalars:
+    return 1;
+  default:
+    return 2;
   }
 }
 
@@ -380,20 +413,27 @@ std::size_t FieldData::size() const {
 
 std::size_t FieldData::getSizeAtIndex(std::size_t i) const {
   if (!core::isList(*field_) || i >= field_->edges.size() || !field_->edges[i].valid())
-    throw index_error(std::string("getSizeAtIndex: field '") + field_->info->name + "' must be a list of more than " +
-                      std::to_string(i) + " connected edges");
+    throw index_error(std::string("getSizeAtIndex: field '") + field_->info->name +
+                      "' must be a list of more than " + std::to_string(i) + " connected edges");
   return field_->edges[i].numElements();
 }
 
 layout::Vector FieldData::getProfilerVectorLayout(std::size_t nestingLevel) const {
-  const codelet_abi::Layout l = core::isList(*field_) && nestingLevel == 0 ? field_->info->outerLayout : field_->info->layout;
+  const codelet_abi::Layout l =
+      core::isList(*field_) && nestingLevel == 0 ? field_->info->outerLayout : field_->info->layout;
   switch (l) {
-  case codelet_abi::Layout::Span: return layout::Vector::Span;
-  case codelet_abi::Layout::ShortSpan: return layout::Vector::ShortSpan;
-  case codelet_abi::Layout::ScaledPtr32: return layout::Vector::ScaledPtr32;
-  case codelet_abi::Layout::ScaledPtr64: return layout::Vector::ScaledPtr64;
-  case codelet_abi::Layout::ScaledPtr128: return layout::Vector::ScaledPtr128;
-  default: return layout::Vector::OnePtr;
+  case codelet_abi::Layout::Span:
+    return layout::Vector::Span;
+  case codelet_abi::Layout::ShortSpan:
+    return layout::Vector::ShortSpan;
+  case codelet_abi::Layout::ScaledPtr32:
+    return layout::Vector::ScaledPtr32;
+  case codelet_abi::Layout::ScaledPtr64:
+    return layout::Vector::ScaledPtr64;
+  case codelet_abi::Layout::ScaledPtr128:
+    return layout::Vector::ScaledPtr128;
+  default:
+    return layout::Vector::OnePtr;
   }
 }
 

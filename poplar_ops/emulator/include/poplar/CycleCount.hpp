@@ -14,7 +14,8 @@ Tensor cycleCount(Graph &graph, program::Sequence &prog, unsigned tile, SyncType
 /// The cycle counter of a tile at this point of `prog`: UNSIGNED_INT[2].
 Tensor cycleStamp(Graph &graph, program::Sequence &prog, unsigned tile, SyncType syncType,
                   const DebugContext &debugContext = {});
-std::vector<Tensor> cycleStamp(Graph &graph, program::Sequence &prog, const std::vector<unsigned> &tiles,
-                               SyncType syncType, const DebugContext &debugContext = {});
+std::vector<Tensor> cycleStamp(Graph &graph, program::Sequence &prog,
+                               const std::vector<unsigned> &tiles, SyncType syncType,
+                               const DebugContext &debugContext = {});
 
 } // namespace poplar

@@ -37,8 +37,8 @@ public:
 };
 
 /// Compiles and checks a graph with its programs; every defect of the graph is refused here.
-Executable compileGraph(const Graph &graph, ArrayRef<program::Program> progs, const OptionFlags &opt = {},
-                        ProgressFunc progressCallBack = ProgressFunc(),
+Executable compileGraph(const Graph &graph, ArrayRef<program::Program> progs,
+                        const OptionFlags &opt = {}, ProgressFunc progressCallBack = ProgressFunc(),
                         const DebugContext &debugContext = {});
 
 /// Loads a compiled graph on a device and runs its programs. Move-only.
@@ -78,7 +78,8 @@ public:
   }
   void writeTensor(StringRef handle, const void *buf, const void *bufEnd);
   template <typename T> void writeTensor(StringRef handle, ArrayRef<T> buf) {
-    writeTensor(handle, static_cast<const void *>(buf.begin()), static_cast<const void *>(buf.end()));
+    writeTensor(handle, static_cast<const void *>(buf.begin()),
+                static_cast<const void *>(buf.end()));
   }
 
   /// A circular buffer of whole transfers.
@@ -92,14 +93,16 @@ public:
   void connectStreamToCallback(StringRef handle, unsigned index, StreamCallbackHandle f);
 
   /// One row; `repeatIndex` is the row.
-  void copyFromRemoteBuffer(StringRef handle, void *w, uint64_t repeatIndex, unsigned replicationIndex = 0);
+  void copyFromRemoteBuffer(StringRef handle, void *w, uint64_t repeatIndex,
+                            unsigned replicationIndex = 0);
   template <typename T>
   void copyFromRemoteBuffer(StringRef handle, gccs::ArrayRef<T> w, uint64_t repeatIndex,
                             unsigned replicationIndex = 0) {
     checkRemoteRow(handle, w.size() * sizeof(T));
     copyFromRemoteBuffer(handle, const_cast<T *>(w.data()), repeatIndex, replicationIndex);
   }
-  void copyToRemoteBuffer(void *w, StringRef handle, uint64_t repeatIndex, unsigned replicationIndex = 0);
+  void copyToRemoteBuffer(void *w, StringRef handle, uint64_t repeatIndex,
+                          unsigned replicationIndex = 0);
   template <typename T>
   void copyToRemoteBuffer(ArrayRef<T> w, StringRef handle, uint64_t repeatIndex,
                           unsigned replicationIndex = 0) {

@@ -3,8 +3,8 @@
 
 namespace poplar {
 
-/// How a vector field is stored in the vertex. On the host every layout is a pointer and a count; ONE_PTR
-/// and the other layouts without a count have no size().
+/// How a vector field is stored in the vertex. On the host every layout is a pointer and a count;
+/// ONE_PTR and the other layouts without a count have no size().
 enum class VectorLayout {
   SPAN,
   SHORT_SPAN,
@@ -52,7 +52,8 @@ template <class T> struct VectorView<T, true> : VectorView<T, false> {
 
 /// A vector of values (state, or the target of an edge) or of edges (`Vector<Input<...>>`).
 /// `MinAlign`: the first element's address is a multiple of so many bytes.
-template <class T, VectorLayout L = VectorLayout::SPAN, unsigned MinAlign = 0, bool Interleaved = false>
+template <class T, VectorLayout L = VectorLayout::SPAN, unsigned MinAlign = 0,
+          bool Interleaved = false>
 struct Vector : field::VectorView<T, vectorHasSize(L)> {};
 
 /// Rows of different lengths; v[i][j].

@@ -72,11 +72,12 @@ public:
   const Target &getTarget() const;
 
   /// Loads codelets from a source file or a .gp object. Returns false if the file was added before.
-  bool addCodelets(StringRef src, CodeletFileType type = CodeletFileType::Auto, StringRef compileFlags = "",
+  bool addCodelets(StringRef src, CodeletFileType type = CodeletFileType::Auto,
+                   StringRef compileFlags = "", StringRef targetName = "");
+  bool addCodelets(StringRef src, CodeletFileType type, StringRef compileFlags,
+                   std::ostream &compileOutput, StringRef targetName = "");
+  bool addCodelets(ArrayRef<std::string> xs, StringRef compileFlags = "",
                    StringRef targetName = "");
-  bool addCodelets(StringRef src, CodeletFileType type, StringRef compileFlags, std::ostream &compileOutput,
-                   StringRef targetName = "");
-  bool addCodelets(ArrayRef<std::string> xs, StringRef compileFlags = "", StringRef targetName = "");
   void addCodelets(std::stringstream &stream, StringRef compileFlags = "",
                    CodeletFileType type = CodeletFileType::CppSource, StringRef targetName = "");
   bool hasCodelet(StringRef codeletName);
@@ -85,16 +86,17 @@ public:
   VertexRef addVertex(ComputeSet cs, StringRef vertexType, ArrayRef<ConnectionDesc> connections);
   ComputeSet addComputeSet(const DebugContext &debugContext = {});
 
-  Tensor addVariable(const Type &type, ArrayRef<std::size_t> shape, const DebugContext &debugContext = {});
-  Tensor addVariable(const Type &type, ArrayRef<std::size_t> shape, VariableMappingMethod mappingMethod,
+  Tensor addVariable(const Type &type, ArrayRef<std::size_t> shape,
                      const DebugContext &debugContext = {});
+  Tensor addVariable(const Type &type, ArrayRef<std::size_t> shape,
+                     VariableMappingMethod mappingMethod, const DebugContext &debugContext = {});
 
   template <typename T>
   Tensor addConstant(const Type &type, ArrayRef<std::size_t> shape, ArrayRef<T> values,
                      const DebugContext &debugContext = {"<const>"}) {
     checkConstantSize(shape, values.size());
-    return addConstant(type, shape, static_cast<const void *>(values.data()), TypeTraits::make<T>(), false,
-                       debugContext);
+    return addConstant(type, shape, static_cast<const void *>(values.data()), TypeTraits::make<T>(),
+                       false, debugContext);
   }
   template <typename T>
   Tensor addConstant(const Type &type, ArrayRef<std::size_t> shape, const T *values,
@@ -122,7 +124,8 @@ public:
                TensorCloneMethod method = TensorCloneMethod::PRESERVE_ORDER_UNLESS_ALIASES);
   Tensor clone(const Tensor &t, const DebugContext &debugContext = {},
                TensorCloneMethod method = TensorCloneMethod::PRESERVE_ORDER_UNLESS_ALIASES);
-  Tensor cloneN(const Type &type, const Tensor &t, std::size_t N, const DebugContext &debugContext = {},
+  Tensor cloneN(const Type &type, const Tensor &t, std::size_t N,
+                const DebugContext &debugContext = {},
                 TensorCloneMethod method = TensorCloneMethod::PRESERVE_ORDER_UNLESS_ALIASES,
                 TensorCloneDuplicationMethod duplicationMethod =
                     TensorCloneDuplicationMethod::DUPLICATE_BY_OUTER_DIMENSION);
@@ -157,8 +160,8 @@ public:
     setFieldInitialValue(field, static_cast<const void *>(&val), 1, TypeTraits::make<T>(), false);
   }
   template <typename T> void setInitialValue(FieldRef field, ArrayRef<T> vals) {
-    setFieldInitialValue(field, static_cast<const void *>(vals.data()), vals.size(), TypeTraits::make<T>(),
-                         true);
+    setFieldInitialValue(field, static_cast<const void *>(vals.data()), vals.size(),
+                         TypeTraits::make<T>(), true);
   }
   void setInitialValueHalf(FieldRef field, uint16_t val);
   void setInitialValueHalf(FieldRef field, ArrayRef<uint16_t> vals);
@@ -168,17 +171,18 @@ public:
     setTensorInitialValue(t, static_cast<const void *>(&val), 1, TypeTraits::make<T>(), true);
   }
   template <typename T> void setInitialValue(const Tensor &t, ArrayRef<T> values) {
-    setTensorInitialValue(t, static_cast<const void *>(values.data()), values.size(), TypeTraits::make<T>(),
-                          false);
+    setTensorInitialValue(t, static_cast<const void *>(values.data()), values.size(),
+                          TypeTraits::make<T>(), false);
   }
   void setInitialValueHalf(const Tensor &t, uint16_t val);
   void setInitialValueHalf(const Tensor &t, ArrayRef<uint16_t> values);
 
   void createHostWrite(StringRef handle, const Tensor &t, bool rearrangeOnHost = false);
   void createHostRead(StringRef handle, const Tensor &t, bool rearrangeOnHost = false);
-  DataStream addHostToDeviceFIFO(StringRef handle, const Type &elementType, std::size_t numElements,
-                                 ReplicatedStreamMode replicatedMode = ReplicatedStreamMode::REPLICATE,
-                                 const OptionFlags &options = {});
+  DataStream
+  addHostToDeviceFIFO(StringRef handle, const Type &elementType, std::size_t numElements,
+                      ReplicatedStreamMode replicatedMode = ReplicatedStreamMode::REPLICATE,
+                      const OptionFlags &options = {});
   DataStream addDeviceToHostFIFO(StringRef handle, const Type &elementType, std::size_t numElements,
                                  const OptionFlags &options = {});
   /// `repeats` rows of `numElements` elements each.
@@ -193,14 +197,16 @@ public:
   /// `requireComplete`.
   TileToTensorMapping getTileMapping(const Tensor &t, bool requireComplete = true,
                                      bool allowExternal = false) const;
-  TileToTensorMapping getTileMapping(const Tensor &t, bool *isComplete, bool allowExternal = false) const;
+  TileToTensorMapping getTileMapping(const Tensor &t, bool *isComplete,
+                                     bool allowExternal = false) const;
   TileToTensorMapping getVariableTileMapping(const Tensor &t) const;
   Tensor getVariable(VariableRef v) const;
   bool isConstant(VariableRef v) const;
-  /// The given parts of the flattened view, sorted by address and merged, as lists of intervals that are
-  /// contiguous in memory.
+  /// The given parts of the flattened view, sorted by address and merged, as lists of intervals
+  /// that are contiguous in memory.
   std::vector<std::vector<Interval>>
-  getSortedContiguousRegions(const Tensor &t, ArrayRef<Interval> regions, bool removeAliasedIntervals = false,
+  getSortedContiguousRegions(const Tensor &t, ArrayRef<Interval> regions,
+                             bool removeAliasedIntervals = false,
                              std::vector<std::size_t> *aliases = nullptr) const;
   void reorderToSimplify(Tensor *t, ArrayRef<Tensor *> ts, bool requireSimilarMapping = true) const;
 
@@ -219,10 +225,10 @@ private:
   friend struct core::Access;
   void checkConstantSize(ArrayRef<std::size_t> shape, std::size_t numValues) const;
   void connectConstant(FieldRef field, const void *value, const TypeTraits &traits);
-  void setFieldInitialValue(FieldRef field, const void *values, std::size_t n, const TypeTraits &traits,
-                            bool isArray);
-  void setTensorInitialValue(const Tensor &t, const void *values, std::size_t n, const TypeTraits &traits,
-                             bool broadcast);
+  void setFieldInitialValue(FieldRef field, const void *values, std::size_t n,
+                            const TypeTraits &traits, bool isArray);
+  void setTensorInitialValue(const Tensor &t, const void *values, std::size_t n,
+                             const TypeTraits &traits, bool broadcast);
   unsigned toPhysicalTile(unsigned tile, const char *what) const;
 
   std::shared_ptr<core::GraphImpl> impl;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// `half`: IEEE binary16, as an IPU converts it by default (round to nearest even, overflow saturates).
+// `half`: IEEE binary16, as an IPU converts it by default (round to nearest even, overflow
+// saturates).
 
 #include <cstdint>
 #include <cstring>
@@ -22,7 +23,8 @@ inline float asFloat(std::uint32_t u) {
   return f;
 }
 
-/// Exact, denormals included; NaNs keep their payload. No branches, so that loops over it vectorise.
+/// Exact, denormals included; NaNs keep their payload. No branches, so that loops over it
+/// vectorise.
 inline float toFloat(std::uint16_t h) {
   const std::uint32_t sign = (h & 0x8000u) << 16;
   const std::uint32_t shifted = (h & 0x7fffu) << 13;
@@ -34,14 +36,16 @@ inline float toFloat(std::uint16_t h) {
   return asFloat(sign | (exponent == 0 ? denormal : normal));
 }
 
-/// Round to nearest even; beyond 65504 (infinity too) saturates to 65504; NaN gives the quiet NaN 0x7e00.
+/// Round to nearest even; beyond 65504 (infinity too) saturates to 65504; NaN gives the quiet NaN
+/// 0x7e00.
 inline std::uint16_t fromFloat(float f) {
   const std::uint32_t bits = asBits(f);
   const std::uint32_t sign = (bits >> 16) & 0x8000u;
   const std::uint32_t magnitude = bits & 0x7fffffffu;
   const std::uint32_t clamped = magnitude < 0x477fe000u ? magnitude : 0x477fe000u;
   const std::uint32_t normal = (clamped - (112u << 23) + 0xfffu + ((clamped >> 13) & 1u)) >> 13;
-  // Adding 0.5 puts the unit of a half denormal (2^-24) at the last bit of the sum: the hardware rounds.
+  // Adding 0.5 puts the unit of a half denormal (2^-24) at the last bit of the sum: the hardware
+  // rounds.
   const std::uint32_t denormal = asBits(asFloat(clamped) + 0.5f) - 0x3f000000u;
   const std::uint32_t finite = clamped < (113u << 23) ? denormal : normal;
   return static_cast<std::uint16_t>(sign | (magnitude > 0x7f800000u ? 0x7e00u : finite));
@@ -75,7 +79,8 @@ private:
   std::uint16_t bits_;
 };
 
-static_assert(sizeof(half) == 2 && std::is_trivially_copyable<half>::value, "half must be 16 plain bits");
+static_assert(sizeof(half) == 2 && std::is_trivially_copyable<half>::value,
+              "half must be 16 plain bits");
 
 namespace std {
 template <> struct numeric_limits<half> {

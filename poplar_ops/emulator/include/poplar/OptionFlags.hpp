@@ -37,7 +37,9 @@ public:
   void clear() { flags_.clear(); }
   iterator begin() const { return flags_.begin(); }
   iterator end() const { return flags_.end(); }
-  friend bool operator==(const OptionFlags &a, const OptionFlags &b) { return a.flags_ == b.flags_; }
+  friend bool operator==(const OptionFlags &a, const OptionFlags &b) {
+    return a.flags_ == b.flags_;
+  }
   friend bool operator!=(const OptionFlags &a, const OptionFlags &b) { return !(a == b); }
 
 private:

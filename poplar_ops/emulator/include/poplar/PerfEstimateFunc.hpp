@@ -13,9 +13,11 @@ struct VertexPerfEstimate {
   std::uint64_t cycles = 0;
   std::uint64_t flops = 0;
   VertexPerfEstimate() = default;
-  VertexPerfEstimate(std::uint64_t cycles, std::uint64_t flops = 0) : cycles(cycles), flops(flops) {}
+  VertexPerfEstimate(std::uint64_t cycles, std::uint64_t flops = 0)
+      : cycles(cycles), flops(flops) {}
 };
 
-using PerfEstimateFunc = std::function<VertexPerfEstimate(const VertexIntrospector &v, const Target &target)>;
+using PerfEstimateFunc =
+    std::function<VertexPerfEstimate(const VertexIntrospector &v, const Target &target)>;
 
 } // namespace poplar

@@ -7,8 +7,9 @@ namespace poplar {
 class PrintTensorFmt {
 public:
   enum class FloatFormat { Auto, Fixed, Scientific, None };
-  PrintTensorFmt(unsigned summariseThreshold = 1000, unsigned edgeItems = 3, unsigned maxLineWidth = 75,
-                 unsigned digits = 4, FloatFormat floatFormat = FloatFormat::Auto, char separator = ',',
+  PrintTensorFmt(unsigned summariseThreshold = 1000, unsigned edgeItems = 3,
+                 unsigned maxLineWidth = 75, unsigned digits = 4,
+                 FloatFormat floatFormat = FloatFormat::Auto, char separator = ',',
                  char openBracket = '[', char closeBracket = ']')
       : summariseThreshold(summariseThreshold), edgeItems(edgeItems), maxLineWidth(maxLineWidth),
         digits(digits), floatFormat(floatFormat), separator(separator), openBracket(openBracket),

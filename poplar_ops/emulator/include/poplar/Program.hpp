@@ -64,17 +64,20 @@ public:
 
 class RepeatWhileFalse : public Program {
 public:
-  RepeatWhileFalse(const Program &cond, Tensor predicate, const Program &body, const DebugContext &dc = {});
+  RepeatWhileFalse(const Program &cond, Tensor predicate, const Program &body,
+                   const DebugContext &dc = {});
 };
 
 class RepeatWhileTrue : public Program {
 public:
-  RepeatWhileTrue(const Program &cond, Tensor predicate, const Program &body, const DebugContext &dc = {});
+  RepeatWhileTrue(const Program &cond, Tensor predicate, const Program &body,
+                  const DebugContext &dc = {});
 };
 
 class If : public Program {
 public:
-  If(Tensor predicate, const Program &trueBody, const Program &falseBody, const DebugContext &dc = {});
+  If(Tensor predicate, const Program &trueBody, const Program &falseBody,
+     const DebugContext &dc = {});
 };
 
 class Switch : public Program {
@@ -92,13 +95,15 @@ public:
   static Switch switchWithUnreachableDefault(Tensor control, const DebugContext &dc = {});
 };
 
-/// Moves data. A string after two tensors, or after a tensor and a stream, would be taken for the bool:
-/// write `Copy(src, dst, false, "name")`.
+/// Moves data. A string after two tensors, or after a tensor and a stream, would be taken for the
+/// bool: write `Copy(src, dst, false, "name")`.
 class Copy : public Program {
 public:
   Copy(Tensor src, Tensor dst, bool dontOutline = false, const DebugContext &dc = {});
-  Copy(const DataStream &stream, Tensor dst, bool optimiseMemory = false, const DebugContext &dc = {});
-  Copy(Tensor src, const DataStream &stream, bool optimiseMemory = false, const DebugContext &dc = {});
+  Copy(const DataStream &stream, Tensor dst, bool optimiseMemory = false,
+       const DebugContext &dc = {});
+  Copy(Tensor src, const DataStream &stream, bool optimiseMemory = false,
+       const DebugContext &dc = {});
   Copy(const RemoteBuffer &buffer, Tensor dst, const DebugContext &dc = {});
   Copy(const RemoteBuffer &buffer, Tensor dst, Tensor offset, const DebugContext &dc = {});
   Copy(Tensor src, const RemoteBuffer &buffer, const DebugContext &dc = {});

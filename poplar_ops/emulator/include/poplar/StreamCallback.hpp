@@ -39,11 +39,13 @@ private:
 /// Holds a callback; built from a function of a pointer or from an owned StreamCallback.
 class StreamCallbackHandle {
 public:
-  template <class F,
-            typename = typename std::enable_if<std::is_convertible<F, std::function<void(void *)>>::value>::type>
+  template <class F, typename = typename std::enable_if<
+                         std::is_convertible<F, std::function<void(void *)>>::value>::type>
   StreamCallbackHandle(F &&f)
-      : callback_(std::make_shared<LegacyStreamCallback>(std::function<void(void *)>(std::forward<F>(f)))) {}
-  template <class C, typename = typename std::enable_if<std::is_base_of<StreamCallback, C>::value>::type>
+      : callback_(std::make_shared<LegacyStreamCallback>(
+            std::function<void(void *)>(std::forward<F>(f)))) {}
+  template <class C,
+            typename = typename std::enable_if<std::is_base_of<StreamCallback, C>::value>::type>
   StreamCallbackHandle(std::unique_ptr<C> p) : callback_(std::move(p)) {}
   StreamCallback *get() const { return callback_.get(); }
   StreamCallback *operator->() const { return callback_.get(); }

@@ -57,7 +57,8 @@ public:
 
   static Target createCPUTarget(bool accurateHalf = false, unsigned numIPUs = 1);
   static Target createIPUTarget(StringRef systemType, const OptionFlags &opts = {});
-  static Target createIPUTarget(unsigned numIPUs, StringRef systemType, const OptionFlags &opts = {});
+  static Target createIPUTarget(unsigned numIPUs, StringRef systemType,
+                                const OptionFlags &opts = {});
   static Target createIPUTarget(unsigned numIPUs, unsigned tilesPerIPU, StringRef systemType,
                                 const OptionFlags &opts = {});
 
@@ -70,9 +71,13 @@ private:
 };
 
 /// Conversions between host numbers and the 16-bit words of device halves.
-void copyDeviceHalfToFloat(const Target &target, const void *src, float *dst, std::size_t numElements);
-void copyFloatToDeviceHalf(const Target &target, const float *src, void *dst, std::size_t numElements);
-void copyDeviceHalfToDouble(const Target &target, const void *src, double *dst, std::size_t numElements);
-void copyDoubleToDeviceHalf(const Target &target, const double *src, void *dst, std::size_t numElements);
+void copyDeviceHalfToFloat(const Target &target, const void *src, float *dst,
+                           std::size_t numElements);
+void copyFloatToDeviceHalf(const Target &target, const float *src, void *dst,
+                           std::size_t numElements);
+void copyDeviceHalfToDouble(const Target &target, const void *src, double *dst,
+                            std::size_t numElements);
+void copyDoubleToDeviceHalf(const Target &target, const double *src, void *dst,
+                            std::size_t numElements);
 
 } // namespace poplar

@@ -46,7 +46,8 @@ public:
   /// One tensor per list of intervals: the concatenation of its slices.
   std::vector<Tensor> slices(const std::vector<std::vector<Interval>> &intervals,
                              unsigned dimension = 0) const;
-  std::vector<Tensor> slices(const poplar::ArrayRef<unsigned> &indices, unsigned dimension = 0) const;
+  std::vector<Tensor> slices(const poplar::ArrayRef<unsigned> &indices,
+                             unsigned dimension = 0) const;
   Tensor index(ArrayRef<std::size_t> indices) const;
   Tensor flatten() const;
   /// Merges the dimensions [dimBegin, dimEnd).
@@ -55,7 +56,8 @@ public:
   Tensor dimShuffle(ArrayRef<unsigned> permutation) const;
   Tensor dimShufflePartial(ArrayRef<unsigned> source, ArrayRef<unsigned> destination) const;
   Tensor dimRoll(unsigned dimIdx, unsigned newIdx = 0) const;
-  Tensor reshapePartial(unsigned beginIndex, unsigned endIndex, ArrayRef<std::size_t> newDims) const;
+  Tensor reshapePartial(unsigned beginIndex, unsigned endIndex,
+                        ArrayRef<std::size_t> newDims) const;
   /// Inserts dimensions of size 1 before each of the given dimensions.
   Tensor expand(ArrayRef<std::size_t> indices) const;
   Tensor squeeze(ArrayRef<std::size_t> indices) const;

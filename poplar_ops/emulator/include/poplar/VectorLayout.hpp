@@ -5,15 +5,7 @@
 
 namespace poplar {
 namespace layout {
-enum class Vector {
-  NotAVector,
-  Span,
-  ShortSpan,
-  OnePtr,
-  ScaledPtr32,
-  ScaledPtr64,
-  ScaledPtr128
-};
+enum class Vector { NotAVector, Span, ShortSpan, OnePtr, ScaledPtr32, ScaledPtr64, ScaledPtr128 };
 std::string to_string(const Vector v);
 enum class VectorList {
   NotAVector,

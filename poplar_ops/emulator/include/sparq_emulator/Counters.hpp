@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a run did, in counts: bytes, packets, cycles, syncs and tile memory. Only the emulator has this header.
+// What a run did, in counts: bytes, packets, cycles, syncs and tile memory. Only the emulator has
+// this header.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +17,8 @@ namespace emulator {
 enum class StepKind { Compute, Copy, RemoteRead, RemoteWrite, StreamIn, StreamOut, Sync };
 const char *toString(StepKind kind);
 
-/// Bytes moved between tiles in one execution of a step. Elements whose source and destination tile are one are
-/// free; a broadcast counts once at its sender and once at every receiving tile.
+/// Bytes moved between tiles in one execution of a step. Elements whose source and destination tile
+/// are one are free; a broadcast counts once at its sender and once at every receiving tile.
 struct ExchangeCount {
   std::uint64_t bytesIn = 0;     // over all tiles
   std::uint64_t bytesOut = 0;    // over all tiles
@@ -26,15 +27,17 @@ struct ExchangeCount {
   std::uint64_t maxBytes = 0;    // largest max(in, out) of a tile
 };
 
-/// One step of a program (one Execute or Copy in the source), its cost each time it runs, and how often it ran.
+/// One step of a program (one Execute or Copy in the source), its cost each time it runs, and how
+/// often it ran.
 struct StepCount {
   std::string name; // debug path of the step, or of its compute set, or of the enclosing sequence
   StepKind kind = StepKind::Compute;
   std::uint64_t executions = 0;
 
-  // Compute: the busiest tile. A Vertex takes a worker: its estimate is in issue slots of one worker, which has
-  // every sixth tile cycle; vertices go in order to the least loaded of the tile's workers. The estimate of a
-  // MultiVertex or SupervisorVertex is in tile cycles, and they run one after another.
+  // Compute: the busiest tile. A Vertex takes a worker: its estimate is in issue slots of one
+  // worker, which has every sixth tile cycle; vertices go in order to the least loaded of the
+  // tile's workers. The estimate of a MultiVertex or SupervisorVertex is in tile cycles, and they
+  // run one after another.
   std::uint64_t tileCycles = 0;
   std::uint64_t flops = 0; // over all tiles
   unsigned vertices = 0;
@@ -56,9 +59,9 @@ struct MemoryUse {
   std::uint64_t bytes = 0;
 };
 
-/// SRAM of the fullest tile. Variables are all taken to be live together (Poplar may overlay some); temporaries
-/// are those of the compute set that needs most: landing and rearrangement buffers of edges that are off-tile,
-/// fragmented or misaligned.
+/// SRAM of the fullest tile. Variables are all taken to be live together (Poplar may overlay some);
+/// temporaries are those of the compute set that needs most: landing and rearrangement buffers of
+/// edges that are off-tile, fragmented or misaligned.
 struct MemoryCount {
   unsigned tile = 0;
   std::uint64_t bytes = 0; // total on that tile

@@ -12,31 +12,32 @@
 namespace sparq {
 namespace emulator {
 
-/// One IPU. Origins: clock, tiles and SRAM of a Bow IPU; sync and exchange costs are the constants of PopLibs'
-/// planners; the compute-set cost is a measurement of an empty-handed compute set on a Bow IPU.
+/// One IPU. Origins: clock, tiles and SRAM of a Bow IPU; sync and exchange costs are the constants
+/// of PopLibs' planners; the compute-set cost is a measurement of an empty-handed compute set on a
+/// Bow IPU.
 struct DeviceModel {
-  double clock = 1.85e9;                 // tile cycles per second
+  double clock = 1.85e9; // tile cycles per second
   unsigned tiles = 1472;
-  double exchangeBytesPerCycle = 4;      // in or out of one tile
-  std::uint64_t syncCycles = 90;         // internal sync
+  double exchangeBytesPerCycle = 4; // in or out of one tile
+  std::uint64_t syncCycles = 90;    // internal sync
   std::uint64_t exchangeFixedCycles = 100;
   std::uint64_t computeSetFixedCycles = 285;
   double streamingBytesPerSecond = 7.4e9;
-  double packetOverheadBytes = 0;        // a packet costs as much as so many bytes
+  double packetOverheadBytes = 0; // a packet costs as much as so many bytes
   double hostStreamBytesPerSecond = 5.5e9;
 
   std::uint64_t cycles(const StepCount &step) const; // on-chip cycles of one execution
   double streamingSeconds(std::uint64_t bytes, std::uint64_t packets) const;
 };
 
-/// SRAM taken on every tile by code, control program and the stacks of six workers and the supervisor: an
-/// allowance, not a count.
+/// SRAM taken on every tile by code, control program and the stacks of six workers and the
+/// supervisor: an allowance, not a count.
 constexpr std::uint64_t codeAndStackBytes = 16 * 1024;
 
 /// Modelled seconds by category; host launch overhead is not included.
 struct ModelledTime {
-  double compute = 0;   // worker cycles and the fixed cost of compute sets
-  double exchange = 0;  // between tiles
+  double compute = 0;  // worker cycles and the fixed cost of compute sets
+  double exchange = 0; // between tiles
   double sync = 0;
   double streaming = 0; // remote buffers
   double hostStreams = 0;
@@ -48,7 +49,8 @@ ModelledTime modelledTime(const DeviceModel &model, const StepCount &step); // a
 ModelledTime modelledTime(const DeviceModel &model, const std::vector<StepCount> &steps);
 /// By the first `depth` components of the steps' debug paths.
 std::map<std::string, ModelledTime> modelledTimeByStage(const DeviceModel &model,
-                                                        const std::vector<StepCount> &steps, unsigned depth = 1);
+                                                        const std::vector<StepCount> &steps,
+                                                        unsigned depth = 1);
 
 } // namespace emulator
 } // namespace sparq
