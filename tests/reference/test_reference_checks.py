@@ -166,6 +166,12 @@ def test_unchecked_nan_passes_and_nan_beyond_a_length_is_not_seen() -> None:
     assert "nan at [1, 0, 3, 7]" in message(exact.dense_attention, **arguments, lengths=[5, 4])
 
 
+def test_finite_by_bits() -> None:
+    """All 65536 float16, one at a time, against isfinite."""
+    codes = np.arange(1 << 16, dtype=np.uint32).astype(np.uint16).view(np.float16)
+    assert [checks._all_finite(x) for x in codes.reshape(-1, 1)] == np.isfinite(codes).tolist()
+
+
 # the cache
 
 CACHE = [
