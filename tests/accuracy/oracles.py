@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every method once more, as plain loops over one query at a time in float64: what `sparq_ipu.methods` must agree with.
+"""Every method once more, as plain loops over one query at a time in float64: what `sparq_ipu.methods` must
+agree with.
 
-Written from the papers and shares no code with it. A step is (query (g, d), key (s, d), value (s, d)) of one KV head, s positions seen.
+Written from the papers and shares no code with it. A step is (query (g, d), key (s, d), value (s, d)) of one
+KV head, s positions seen.
 """
 
 from __future__ import annotations
@@ -48,7 +50,8 @@ def sparq(
     approx_key=None,
     scores=None,
 ):
-    """Algorithm 1. approx_key: what step 1 reads instead of key; scores: (g, s) to use instead of step 1's."""
+    """Algorithm 1. approx_key: what step 1 reads instead of key; scores: (g, s) to use instead of step
+    1's."""
     d, s = len(query[0]), len(key)
     approx_key = key if approx_key is None else approx_key
     size = [sum(abs(float(q[c])) for q in query) for c in range(d)]
@@ -161,7 +164,8 @@ def chunked(key, bits, chunk):
 
 
 def channel_int(tensor, first, bits):
-    """ALISA's x_q = round(x / step + zero), ranges from the first positions; each value clamped to the codes."""
+    """ALISA's x_q = round(x / step + zero), ranges from the first positions; each value clamped to the
+    codes."""
     out = np.array(tensor, dtype=float)
     for c in range(len(tensor[0])):
         column = [float(row[c]) for row in tensor[:first]]

@@ -10,7 +10,6 @@ import numpy as np
 import oracles
 import pytest
 import torch
-
 from sparq_ipu import methods
 from sparq_ipu.methods import History, Span, parse_method
 from sparq_ipu.methods.quantise import round_chunks
@@ -114,7 +113,8 @@ def test_stateful_method_agrees_with_its_oracle(text):
 
 
 def test_oracles_of_different_methods_disagree():
-    """Negative control: the tolerance above tells every pair of methods apart (but those that are the same thing in layer 0)."""
+    """Negative control: the tolerance above tells every pair of methods apart (but those that are the same
+    thing in layer 0)."""
     span, query = make_span()
     outputs = {text: by_steps(span, step) for text, step in STATELESS.items()}
     outputs.update({text: stateful(oracle, span, query, **o) for text, (oracle, o) in STATEFUL.items()})
@@ -300,7 +300,7 @@ def test_describe_methods_names_every_parameter():
     ],
 )
 def test_errors_of_parameters(text, message):
-    with pytest.raises(ValueError, match="^" + message + "$"):
+    with pytest.raises(ValueError, match=r"^" + message + "$"):
         parse_method(text)
 
 
@@ -312,19 +312,19 @@ def test_errors_of_inputs():
         parse_method("low_rank:r=9").attend(span)
     bare = dataclasses.replace(span, history=History())
     with pytest.raises(
-        ValueError, match="^h2o: history.weight_sum must be recorded by the prefill, got None$"
+        ValueError, match=r"^h2o: history.weight_sum must be recorded by the prefill, got None$"
     ):
         parse_method("h2o").attend(bare)
     with pytest.raises(
-        ValueError, match="^alisa: history.recent_weights must be recorded by the prefill, got None$"
+        ValueError, match=r"^alisa: history.recent_weights must be recorded by the prefill, got None$"
     ):
         parse_method("alisa").attend(bare)
-    with pytest.raises(ValueError, match="^dense: top_k must be a parameter of a matched method, got None$"):
+    with pytest.raises(ValueError, match=r"^dense: top_k must be a parameter of a matched method, got None$"):
         parse_method("dense").matched(parse_method("sparq"), S, D)
-    with pytest.raises(ValueError, match="^h2o: transfer must fit the .* elements of local:k=1, got None$"):
+    with pytest.raises(ValueError, match=r"^h2o: transfer must fit the .* elements of local:k=1, got None$"):
         parse_method("h2o").matched(parse_method("local:k=1"), S, D)
     empty = Span(span.query, span.key[:, FIRST:], span.value[:, FIRST:], 0, span.scale)
     with pytest.raises(
-        ValueError, match="^quantise: n_positions must be at least 1 before the first decode step, got 0$"
+        ValueError, match=r"^quantise: n_positions must be at least 1 before the first decode step, got 0$"
     ):
         parse_method("dense:kv_bits=8").attend(empty)

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs a transformers model with any method of `sparq_ipu.methods` in place of its decode attention.
 
-The prefill is dense and exact. A *span* then follows: its queries are evaluated all at once, each with its own mask, and K and V of the
-span's tokens come from the sparse run itself, so the result is that of token-by-token decoding. `Evaluator.decode` is that decoding,
-through transformers' own KV cache, and exists to check it.
+The prefill is dense and exact. A *span* then follows: its queries are evaluated all at once, each with its
+own mask, and K and V of the span's tokens come from the sparse run itself, so the result is that of
+token-by-token decoding. `Evaluator.decode` is that decoding, through transformers' own KV cache, and exists
+to check it.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ _CHUNK = 256  # queries per step of the dense prefill
 
 @dataclasses.dataclass
 class LayerCache:
-    """One layer's K and V as lists of pieces, with the statistics that stateful methods start from (see History)."""
+    """One layer's K and V as lists of pieces, with the statistics that stateful methods start from (see
+    History)."""
 
     keys: list[torch.Tensor]
     values: list[torch.Tensor]
@@ -88,7 +90,8 @@ class _Record:
 
 
 class _Sparse:
-    """A method over a span after a prefix (prefix given), or over a real cache that holds everything (None)."""
+    """A method over a span after a prefix (prefix given), or over a real cache that holds everything
+    (None)."""
 
     def __init__(self, method: Method, histories: dict[int, History], prefix: Prefix | None) -> None:
         self.method, self.histories, self.prefix = method, histories, prefix
@@ -110,7 +113,10 @@ def _attention(
     sparq_run: Any = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
-    """transformers' attention interface: query (1, n_heads, n, d), key and value (1, n_kv_heads, s, d) -> (1, n, n_heads, d)."""
+    """transformers' attention interface.
+
+    query (1, n_heads, n, d), key and value (1, n_kv_heads, s, d) -> (1, n, n_heads, d).
+    """
     for name in ("sliding_window", "softcap", "position_bias", "s_aux"):
         if kwargs.get(name) is not None:
             raise ValueError(
@@ -132,15 +138,16 @@ def _register() -> None:
     from transformers import AttentionInterface, AttentionMaskInterface
 
     AttentionInterface.register(ATTENTION, _attention)
-    # The runs mask by position themselves; without this entry transformers would drop the mask silently anyway.
+    # The runs mask by position themselves; without this entry transformers would drop the mask silently
+    # anyway.
     AttentionMaskInterface.register(ATTENTION, lambda *args, **kwargs: None)
 
 
 class Evaluator:
     """A causal language model whose attention can be replaced from call to call.
 
-    model: transformers model in float32 with plain (grouped-query) attention in every layer; its attention implementation is changed
-    for good. One sequence at a time.
+    model: transformers model in float32 with plain (grouped-query) attention in every layer; its attention
+        implementation is changed for good. One sequence at a time.
     """
 
     def __init__(self, model: Any) -> None:
@@ -161,7 +168,8 @@ class Evaluator:
 
     @torch.inference_mode()
     def prefill(self, tokens: Sequence[int], prefix: Prefix | None = None) -> Prefix:
-        """Dense processing of `tokens`, after `prefix` if given (which is not changed; its tensors are shared)."""
+        """Dense processing of `tokens`, after `prefix` if given (which is not changed; its tensors are
+        shared)."""
         if len(tokens) == 0:
             if prefix is None:
                 raise ValueError("accuracy: tokens must not be empty without a prefix, got 0")
@@ -173,13 +181,15 @@ class Evaluator:
 
     @torch.inference_mode()
     def span(self, prefix: Prefix, tokens: Sequence[int], method: Method) -> torch.Tensor:
-        """Logits (len(tokens), vocab) float32 after each of `tokens`, which follow the prefix; attention by `method`."""
+        """Logits (len(tokens), vocab) float32 after each of `tokens`, which follow the prefix; attention by
+        `method`."""
         self._check(method)
         return self._forward(tokens, prefix.length, _Sparse(method, self._histories(prefix.layers), prefix))
 
     @torch.inference_mode()
     def decode(self, context: Sequence[int], tokens: Sequence[int], method: Method) -> torch.Tensor:
-        """As `prefill(context)` then `span(tokens)`, but one token at a time through transformers' DynamicCache."""
+        """As `prefill(context)` then `span(tokens)`, but one token at a time through transformers'
+        DynamicCache."""
         from transformers import DynamicCache
 
         self._check(method)

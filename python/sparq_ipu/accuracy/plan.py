@@ -12,7 +12,8 @@ from .tasks import TASKS
 
 @dataclasses.dataclass(frozen=True)
 class Contender:
-    """A method by text, or `method@reference`: that method with the top_k that moves as many elements as `reference` does."""
+    """A method by text, or `method@reference`: that method with the top_k that moves as many elements as
+    `reference` does."""
 
     label: str
 
@@ -31,7 +32,8 @@ class Contender:
         return method.matched(parse_method(reference), seq_len, head_dim, group_size, n_layers)
 
 
-# Three levels of transfer that the evicting and windowed methods are matched to: about 1/12, 1/6 and 1/3 of dense at 3.6 K tokens.
+# Three levels of transfer that the evicting and windowed methods are matched to: about 1/12, 1/6 and 1/3 of
+# dense at 3.6 K tokens.
 LEVELS = ("sparq:r=8,k=64", "sparq:r=16,k=128", "sparq:k=256")
 RECOMMENDED = "sparq:mean_from=1"
 
@@ -81,7 +83,8 @@ QUICK_METHODS = (
 
 @dataclasses.dataclass
 class Plan:
-    """tasks: name -> {"items": count, and any size of the task's build}; methods: labels of contenders, "dense" added if absent."""
+    """tasks: name -> {"items": count, and any size of the task's build}; methods: labels of contenders,
+    "dense" added if absent."""
 
     tasks: dict[str, dict[str, Any]]
     methods: list[str]
@@ -118,7 +121,8 @@ def default_plan() -> Plan:
 
 
 def quick_plan() -> Plan:
-    """A look in under five minutes: fewer methods, shorter contexts, one or two items; its intervals mean little."""
+    """A look in under five minutes: fewer methods, shorter contexts, one or two items; its intervals mean
+    little."""
     tasks: dict[str, dict[str, Any]] = {
         "lm": {"items": 2, "length": 1536, "span": 64},
         "repetition": {"items": 2, "length": 2048},

@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Markdown tables from the lines of a result file."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .measure import Estimate, paired_difference, ratio
+from .tasks import TASKS, Metric
+
+QUESTION_TEXT = {"dense": "prompt processed densely", "sparse": "prompt decoded by the method"}
+
+
+def select(lines: list[dict[str, Any]], task: str, question: str) -> dict[str, dict[int, dict[str, Any]]]:
+    """method -> item -> result line, methods in order of the plan."""
+    found: dict[str, dict[int, dict[str, Any]]] = {}
+    for line in lines:
+        if line["kind"] == "result" and line["task"] == task and line["question"] == question:
+            found.setdefault(line["method"], {})[line["item"]] = line
+    order = lines[0]["plan"]["methods"] if lines else []
+    return {method: found[method] for method in order if method in found}
+
+
+def _sums(items: dict[int, dict[str, Any]], wanted: list[int], key: str) -> np.ndarray:
+    return np.array([items[i]["sums"][key] for i in wanted], dtype=float)
+
+
+def estimate(items: dict[int, dict[str, Any]], metric: Metric) -> Estimate:
+    """A metric of one method over all its items."""
+    wanted = sorted(items)
+    return ratio(_sums(items, wanted, metric.over), _sums(items, wanted, metric.under))
+
+
+def difference(
+    items: dict[int, dict[str, Any]], base: dict[int, dict[str, Any]], metric: Metric
+) -> Estimate | None:
+    """A metric of one method minus another's, on the items that both have; None without any."""
+    wanted = sorted(set(items) & set(base))
+    if not wanted:
+        return None
+    arrays = [_sums(source, wanted, key) for source in (items, base) for key in (metric.over, metric.under)]
+    return paired_difference(*arrays)
+
+
+def compression(items: dict[int, dict[str, Any]]) -> float:
+    """Mean over items, of elements moved (so that equal transfers give equal numbers)."""
+    return 1 / float(np.mean([1 / line["compression"] for line in items.values()]))
+
+
+def table(header: list[str], rows: list[list[str]]) -> str:
+    """A Markdown table."""
+    lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
+    return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows])
+
+
+def _interval(value: Estimate, digits: int, sign: str = "") -> str:
+    if value.n < 2:  # no interval from one item
+        return f"{value.value:{sign}.{digits}f}"
+    return f"{value.value:{sign}.{digits}f} [{value.low:{sign}.{digits}f}, {value.high:{sign}.{digits}f}]"
+
+
+def task_table(lines: list[dict[str, Any]], task: str, question: str) -> str:
+    """Every method on one task: compression, the metrics, and the main one's paired difference from dense."""
+    by_method = select(lines, task, question)
+    metrics = TASKS[task].metrics
+    main = metrics[0]
+    header = ["method", "compression", *(f"{m.name} [95 %]" if m is main else m.name for m in metrics)]
+    header.append(f"{main.name} - dense [95 %]")
+    rows = []
+    for method, items in by_method.items():
+        row = [f"`{method}`", f"{compression(items):.2f}"]
+        for metric in metrics:
+            value = estimate(items, metric)
+            digits = metric.digits
+            row.append(_interval(value, digits) if metric is main else f"{value.value:.{digits}f}")
+        gap = difference(items, by_method["dense"], main) if "dense" in by_method else None
+        if method == "dense" or gap is None:
+            row.append("")
+        else:
+            worse = gap.n > 1 and (gap.low > 0 if main.better == "low" else gap.high < 0)
+            row.append(_interval(gap, main.digits, "+") + (" worse" if worse else ""))
+        if any(line["in_window"] for line in items.values()):
+            row[0] += " (window reaches the answer)"
+        rows.append(row)
+    return table(header, rows)
+
+
+def overview(lines: list[dict[str, Any]]) -> str:
+    """Main metric of every task in one table; compression at the language modelling length (or the first
+    task's)."""
+    pairs = [(t, q) for t in lines[0]["plan"]["tasks"] for q in TASKS[t].questions]
+    data = {pair: select(lines, *pair) for pair in pairs}
+    first = next((data[pair] for pair in pairs if data[pair]), {})
+    header = ["method", "compression"]
+    for task, question in pairs:
+        name = f"{task} {TASKS[task].metrics[0].name}"
+        header.append(name if len(TASKS[task].questions) == 1 else f"{name} ({question})")
+    rows = []
+    for method, items in first.items():
+        row = [f"`{method}`", f"{compression(items):.1f}"]
+        for pair in pairs:
+            metric = TASKS[pair[0]].metrics[0]
+            found = data[pair].get(method)
+            row.append(f"{estimate(found, metric).value:.{metric.digits}f}" if found else "")
+        rows.append(row)
+    return table(header, rows)
+
+
+def decode_table(lines: list[dict[str, Any]]) -> str:
+    """Emulation of all queries at once against true decoding."""
+    rows = [
+        [f"`{line['method']}`", f"{line['max_abs_log_prob_error']:.1e}", f"{line['same_argmax']}/{line['n']}"]
+        for line in lines
+        if line["kind"] == "decode_check"
+    ]
+    return (
+        table(["method", "max abs difference of log-probabilities", "same most likely token"], rows)
+        if rows
+        else ""
+    )
+
+
+def page(lines: list[dict[str, Any]]) -> str:
+    """The whole report of a result file."""
+    head = lines[0]
+    versions = [line["versions"] for line in lines if line["kind"] in ("header", "continued")]
+    parts = [
+        f"Model {head['model']}, seed {head['plan']['seed']}; code and libraries: "
+        + "; then ".join(", ".join(f"{key} {value}" for key, value in v.items()) for v in versions)
+        + ". Intervals: 95 % percentile bootstrap over items; differences are paired by item.",
+        "## Overview",
+        overview(lines),
+    ]
+    for task in head["plan"]["tasks"]:
+        entry = TASKS[task]
+        sizes = ", ".join(f"{key} {value}" for key, value in head["plan"]["tasks"][task].items())
+        parts.append(f"## {task}: {entry.summary}")
+        metrics = "; ".join(f"{m.name}: {m.text} ({m.better} is good)" for m in entry.metrics)
+        parts.append(f"{sizes}. {metrics}.")
+        for question in entry.questions:
+            if len(entry.questions) > 1:
+                parts.append(f"**{QUESTION_TEXT[question]}**")
+            parts.append(task_table(lines, task, question))
+    checked = decode_table(lines)
+    if checked:
+        parts += ["## Check against true decoding", checked]
+    return "\n\n".join(parts) + "\n"
+
+
+def layer_groups(n_layers: int) -> list[tuple[str, range]]:
+    """The first three layers one by one, then thirds of the rest: the first ones behave differently."""
+    groups = [(str(i), range(i, i + 1)) for i in range(min(3, n_layers))]
+    rest = list(range(3, n_layers))
+    size = -(-len(rest) // 3) if rest else 1
+    for start in range(0, len(rest), size):
+        part = rest[start : start + size]
+        groups.append((f"{part[0]}-{part[-1]}", range(part[0], part[-1] + 1)))
+    return groups
+
+
+def statistics_page(lines: list[dict[str, Any]]) -> str:
+    """Tables of a file of attention statistics."""
+    rows = [line for line in lines if line["kind"] == "statistics"]
+    plan = lines[0]["plan"]["statistics"]
+    n_layers = 1 + max(line["layer"] for line in rows)
+    groups = [*layer_groups(n_layers), ("all", range(n_layers))]
+
+    def mean(key: str, layers: range) -> float:
+        return float(np.mean([line[key] for line in rows if line["layer"] in layers]))
+
+    keys = ("top_mass", "first_position_mass", "kurtosis", "beyond_3_sigma")
+    by_layer = [
+        [name, *(f"{mean(key, layers):.3f}" for key in keys), _coverage(rows, layers, "sparq")[1]]
+        for name, layers in groups
+    ]
+    ranks = list(dict.fromkeys(key.split(",")[0] for key in rows[0]["agreement"]))
+    top_ks = list(dict.fromkeys(key.split(",")[1] for key in rows[0]["agreement"]))
+    agreements = [
+        [rank, *(f"{np.mean([line['agreement'][f'{rank},{k}'] for line in rows]):.3f}" for k in top_ks)]
+        for rank in ranks
+    ]
+    coverage = [[f"`{tau}`", *_coverage(rows, range(n_layers), tau)] for tau in rows[0]["coverage"]]
+    ratio_line = next((line["ratio"] for line in lines if line["kind"] == "correlation_ratio"), {})
+    parts = [
+        f"Model {lines[0]['model']}; {plan['items']} texts of {plan['length']} tokens, the last "
+        f"{plan['queries']} queries of each; dense attention.",
+        "**Weights and queries.** Mass of the 32 largest weights and of position 0; excess kurtosis of the "
+        "query components and share of them beyond 3 standard deviations (Gaussian: 0 and 0.0027), per query "
+        "head; true mass on the positions that SparQ (r=16, k=128) selects.",
+        table(
+            ["layer", "top-32 mass", "position 0", "kurtosis", "beyond 3 sigma", "mass selected"], by_layer
+        ),
+        "**Agreement** of the k positions with the largest approximate scores (no local ones forced) with the "
+        "exact top k, per KV head:",
+        table(["", *top_ks], agreements),
+        "**Coverage** (r=16, k=128): alpha by each temperature against the true mass on the same positions.",
+        table(["temperature", "alpha", "true mass", "mean abs error"], coverage),
+        "**Correlation ratio of V**: share of its variance that survives averaging along an axis.",
+        table(list(ratio_line), [[f"{value:.3f}" for value in ratio_line.values()]]),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _coverage(rows: list[dict[str, Any]], layers: range, temperature: str) -> list[str]:
+    found = [line["coverage"][temperature] for line in rows if line["layer"] in layers]
+    return [f"{np.mean([line[key] for line in found]):.3f}" for key in ("alpha", "mass", "abs_error")]

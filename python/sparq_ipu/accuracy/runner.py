@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs a plan item by item into a file of JSON lines, from which a broken-off run goes on.
 
-Lines: one `header`; one `result` per (task, item, question, method) with sums that metrics divide; one `decode_check` per method.
+Lines: one `header`; one `result` per (task, item, question, method) with sums that metrics divide; one
+    `decode_check` per method.
 """
 
 from __future__ import annotations
@@ -10,9 +11,8 @@ import dataclasses
 import json
 import os
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Callable
 
 import torch
 
@@ -45,14 +45,15 @@ class Results:
 
     @classmethod
     def create(cls, path: Path, header: dict[str, Any], force: bool = False) -> Results:
-        """A new file with a header, or an existing one to be continued if its header says the same model and plan."""
+        """A new file with a header, or an existing one to be continued if its header says the same model and
+        plan."""
         header = json.loads(json.dumps(dict(header, kind="header")))
         lines = read_lines(path) if path.exists() and not force else []
         for key in ("schema", "model", "plan") if lines else ():
             if lines[0].get(key) != header[key]:
                 raise ValueError(
-                    f"accuracy: {key} of {path} must equal this run's to continue it, got {lines[0].get(key)!r}; "
-                    "choose another --out, or --force to start over"
+                    f"accuracy: {key} of {path} must equal this run's to continue it (or use --force), "
+                    f"got {lines[0].get(key)!r}"
                 )
         if not lines:
             lines = [header]
@@ -96,7 +97,8 @@ class Runner:
         self.results, self.progress = results, progress
 
     def run(self, part: int = 0, n_parts: int = 1) -> None:
-        """Everything of the plan that the result file lacks; of n_parts processes, this one takes each n_parts-th item."""
+        """Everything of the plan that the result file lacks; of n_parts processes, this one takes each
+        n_parts-th item."""
         done = {
             (line["task"], line["item"], line["question"], line["method"])
             for line in self.results.of_kind("result")
@@ -119,9 +121,9 @@ class Runner:
             for line in self._run_item(task, i, wanted):
                 self.results.add(line)
             n_run += 1
-            spent = time.monotonic() - start
+            spent, took = time.monotonic() - start, time.monotonic() - began
             self.progress(
-                f"[{n + 1}/{len(jobs)}] {task.name} {i}: {len(wanted)} rows in {time.monotonic() - began:.0f} s; "
+                f"[{n + 1}/{len(jobs)}] {task.name} {i}: {len(wanted)} rows, {took:.0f} s; "
                 f"{spent / 60:.1f} min so far, about {spent / n_run * (len(jobs) - n - 1) / 60:.0f} min to go"
             )
 
@@ -182,7 +184,8 @@ class Runner:
         return torch.log_softmax(logits, dim=-1)
 
     def check_decode(self, item: Item, n_tokens: int) -> None:
-        """For every method: log-probabilities of the span at once against true step-by-step decoding, on one item's context."""
+        """For every method: log-probabilities of the span at once against true step-by-step decoding, on one
+        item's context."""
         done = {line["method"] for line in self.results.of_kind("decode_check")}
         context, tokens = item.context[:-n_tokens], item.context[-n_tokens:]
         prefix = self.evaluator.prefill(context)

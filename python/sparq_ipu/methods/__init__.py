@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attention methods behind one interface: dense, SparQ in its settings, and what the SparQ and ALISA papers compare with.
+"""Attention methods behind one interface: dense, SparQ in its settings, and what the SparQ and ALISA papers
+compare with.
 
     from sparq_ipu.methods import parse_method
     method = parse_method("sparq:r=32,k=128,mean_from=1")
@@ -24,7 +25,8 @@ METHODS = {
 
 
 def parse_method(text: str) -> Method:
-    """A method from text: `name` or `name:parameter=value,...`; `str(method)` gives the shortest such text back.
+    """A method from text: `name` or `name:parameter=value,...`; `str(method)` gives the shortest such text
+    back.
 
     Parameters are named by their short forms: see `describe_methods()`.
     Raises: ValueError naming the part that is wrong.

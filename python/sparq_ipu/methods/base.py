@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """What every attention method shares: its inputs, its transfer formula, its text form.
 
-A method answers one question, in torch fp32: given the queries of some decode steps and the KV cache that each of them sees,
-what does attention return, and how many elements does one step read and write? Many steps are evaluated at once: query `i` of a
-span sits at position `first + i` and sees positions `0 .. first + i`. One step is a span of one query, so step-by-step decoding
-runs the same code with the state carried from call to call.
+A method answers one question, in torch fp32: given the queries of some decode steps and the KV cache each
+of them sees, what does attention return, and how many elements does one step read and write?
+
+Many steps are evaluated at once: query `i` of a span sits at position `first + i` and sees positions
+`0 .. first + i`. One step is a span of one query, so step-by-step decoding runs the same code with the state
+carried from call to call.
 """
 
 from __future__ import annotations
@@ -23,9 +25,10 @@ HIDDEN = -1e30
 class History:
     """What decode steps before the present one left behind, for one layer.
 
-    weight_sum: (n_kv_heads, n_seen) attention weight that each position received from all queries so far, summed over the
-        query heads of the group; None if nobody recorded it.
-    recent_weights: (n_kv_heads, n_recent, n_seen) the same for each of the last few queries, oldest first; None likewise.
+    weight_sum: (n_kv_heads, n_seen) attention weight that each position received from all queries so far,
+        summed over the query heads of the group; None if nobody recorded it.
+    recent_weights: (n_kv_heads, n_recent, n_seen) the same for each of the last few queries, oldest first;
+        None likewise.
     state: whatever the method keeps between calls.
     """
 
@@ -90,7 +93,8 @@ class Span:
 def attend_to(span: Span, selected: torch.Tensor, scores: torch.Tensor | None = None) -> torch.Tensor:
     """Exact softmax attention over the selected positions.
 
-    selected: bool, broadcast against (n_kv_heads, group_size, n_queries, seq_len); must not reach into the future.
+    selected: bool, broadcast against (n_kv_heads, group_size, n_queries, seq_len); must not reach into the
+        future.
     Returns: (n_kv_heads, group_size, n_queries, head_dim).
     """
     scores = span.scores() if scores is None else scores
@@ -99,7 +103,8 @@ def attend_to(span: Span, selected: torch.Tensor, scores: torch.Tensor | None = 
 
 
 def top_positions(key: torch.Tensor, count: int) -> torch.Tensor:
-    """Bool mask of the `count` largest entries of the last axis (all if there are fewer). Order among equal keys is unspecified."""
+    """Bool mask of the `count` largest entries of the last axis (all if there are fewer). Order among equal
+    keys is unspecified."""
     count = min(count, key.shape[-1])
     mask = torch.zeros_like(key, dtype=torch.bool)
     if count > 0:
@@ -125,7 +130,8 @@ class Method:
     """Base of all methods, and dense attention's common options.
 
     dense_layers: the first so many layers run dense attention (their cost is in the transfer).
-    kv_bits: 16, or 8 / 4: K and V are stored with so many bits per element, channel-wise (ALISA's compression; see quantise.py).
+    kv_bits: 16, or 8 / 4: K and V are stored with so many bits per element, channel-wise (ALISA's
+        compression; see quantise.py).
     """
 
     name: ClassVar[str] = ""
@@ -145,7 +151,8 @@ class Method:
         if self.kv_bits < 16:
             history = span.history
             if history.key_range is None or history.value_range is None:
-                # Ranges are fixed by what was there before the first decode step; later values are clamped into them.
+                # Ranges are fixed by what was there before the first decode step; later values are clamped
+                # into them.
                 history.key_range = ChannelRange.of(span.key[:, : span.first], self.kv_bits)
                 history.value_range = ChannelRange.of(span.value[:, : span.first], self.kv_bits)
             span = dataclasses.replace(
@@ -159,10 +166,11 @@ class Method:
         raise NotImplementedError
 
     def transfer(self, seq_len: int, head_dim: int, group_size: int = 1, n_layers: int = 1) -> float:
-        """fp16 elements read and written per KV head and decode step, averaged over layers; one element of b bits counts b/16.
+        """fp16 elements read and written per KV head and decode step, averaged over layers; one element of b
+        bits counts b/16.
 
-        The query and the output are left out, as in the paper (they do not depend on the cache). `group_size` matters only
-        where a method moves something per query head.
+        The query and the output are left out, as in the paper (they do not depend on the cache). `group_size`
+        matters only where a method moves something per query head.
         """
         sparse = self._cache_elements(seq_len, head_dim, group_size)
         if self.dense_layers:
@@ -207,7 +215,8 @@ class Method:
         return found  # type: ignore[return-value]
 
     def window(self) -> int | None:
-        """Last positions that the method always reads (where a needle would be found without any selection), None if all."""
+        """Last positions that the method always reads (where a needle would be found without any selection),
+        None if all."""
         return 0
 
     def __str__(self) -> str:

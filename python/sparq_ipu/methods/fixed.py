@@ -38,10 +38,11 @@ class Local(Method):
 
 @dataclasses.dataclass(frozen=True)
 class LMInfinite(Local):
-    """The first `sinks` positions and the last `top_k - sinks` (arXiv:2308.16137), with unchanged rotary positions.
+    """The first `sinks` positions and the last `top_k - sinks` (arXiv:2308.16137), with unchanged rotary
+    positions.
 
-    The original also caps the distance seen by the rotary embedding; sequences here stay inside the trained context, where
-    that cap does nothing. Transfer: 2 k d + 2 d.
+    The original also caps the distance seen by the rotary embedding; sequences here stay inside the trained
+    context, where that cap does nothing. Transfer: 2 k d + 2 d.
     """
 
     name: ClassVar[str] = "lm_infinite"
@@ -62,7 +63,8 @@ class LMInfinite(Local):
 
 @dataclasses.dataclass(frozen=True)
 class Strided(Local):
-    """Every n-th position back from the query, n = ceil(S / top_k): a baseline of ALISA. Transfer: 2 k d + 2 d at most."""
+    """Every n-th position back from the query, n = ceil(S / top_k): a baseline of ALISA. Transfer: 2 k d + 2
+    d at most."""
 
     name: ClassVar[str] = "strided"
 

@@ -13,7 +13,8 @@ import torch
 
 @dataclasses.dataclass
 class ChannelRange:
-    """Asymmetric channel-wise quantiser, x_q = round(x / step + zero), step = (max - min) / (2^bits - 1)   (ALISA, arXiv:2403.17312).
+    """Asymmetric channel-wise quantiser, x_q = round(x / step + zero), step = (max - min) / (2^bits - 1)
+    (ALISA, arXiv:2403.17312).
 
     step, zero: (n_kv_heads, 1, head_dim); one pair per channel, over all positions of `of`.
     """
@@ -33,15 +34,18 @@ class ChannelRange:
         return cls(step, torch.round(-low / step), bits)
 
     def round(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The tensor as it reads back from the compressed cache; values outside the range are clamped to it."""
+        """The tensor as it reads back from the compressed cache; values outside the range are clamped to
+        it."""
         code = torch.round(tensor / self.step + self.zero).clamp_(0, 2**self.bits - 1)
         return (code - self.zero) * self.step
 
 
 def round_chunks(key: torch.Tensor, bits: int, chunk: int) -> torch.Tensor:
-    """Symmetric rounding per component and chunk of positions: x_q = round(x / step), step = max|x| / (2^(bits-1) - 1).
+    """Symmetric rounding per component and chunk of positions: x_q = round(x / step), step = max|x| /
+    (2^(bits-1) - 1).
 
-    key: (n_kv_heads, seq_len, head_dim); chunks are counted from position 0. The last, incomplete chunk is returned as it is:
+    key: (n_kv_heads, seq_len, head_dim); chunks are counted from position 0. The last, incomplete chunk is
+        returned as it is:
     a cache keeps it unquantised until it fills.
     """
     full = key.shape[1] // chunk * chunk

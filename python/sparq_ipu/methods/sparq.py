@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SparQ attention (arXiv:2312.04985, algorithm 1) and the two key selections its figure 7a compares it with."""
+"""SparQ attention (arXiv:2312.04985, algorithm 1), the key selections of its figure 7a, and exact top-k."""
 
 from __future__ import annotations
 
@@ -19,19 +19,24 @@ TEMPERATURES = ("sparq", "sqrt_d", "sqrt_r", "none")
 class SparQ(Method):
     """Read K along the `rank` largest query components, then K and V of the `top_k` best positions.
 
-    For the query heads h that share a KV head, with S visible positions (paper: r = rank, k = top_k, l = n_local):
+    For the query heads h that share a KV head, with S visible positions (r = rank, k = top_k, l = n_local):
 
         i1 = the r components with the largest sum over h of |q[h, c]|
         s_hat[h] = softmax(q[h, i1] . K[:, i1]^T / tau[h])
         i2 = the last l positions and the k - l others with the largest sum over h of s_hat[h]
-        y[h] = alpha[h] * softmax(q[h] . K[i2]^T / sqrt(d)) . V[i2] + (1 - alpha[h]) * mean(V),   alpha[h] = sum s_hat[h, i2]
+        alpha[h] = sum s_hat[h, i2]
+        y[h] = alpha[h] * softmax(q[h] . K[i2]^T / sqrt(d)) . V[i2] + (1 - alpha[h]) * mean(V)
 
     rank, top_k, n_local: as above; n_local -1 means top_k // 4.
-    mean_value_from: first layer that blends in the mean value; 0 = every layer (the paper), -1 = none (alpha = 1).
-    temperature: tau. "sparq": sqrt(d * sum|q[i1]| / sum|q|), eq. (5) of the paper; "sqrt_d", "sqrt_r"; "none" = 1 (figure 7b).
-    index_bits: 16, or 8 / 4: bits of the K read for s_hat only, one scale per component and chunk of 64 positions.
+    mean_value_from: first layer that blends in the mean value; 0 = every layer (the paper), -1 = none (alpha
+        = 1).
+    temperature: tau. "sparq": sqrt(d * sum|q[i1]| / sum|q|), eq. (5) of the paper; "sqrt_d", "sqrt_r"; "none"
+        = 1 (figure 7b).
+    index_bits: 16, or 8 / 4: bits of the K read for s_hat only, one scale per component and chunk of 64
+        positions.
 
-    Transfer: S r + 2 k d + 4 d; without the mean value 2 d less; the index counts b/16 per element plus one fp16 scale per 64.
+    Transfer: S r + 2 k d + 4 d; without the mean value 2 d less; the index counts b/16 per element plus one
+        fp16 scale per 64.
     """
 
     name: ClassVar[str] = "sparq"
@@ -67,7 +72,8 @@ class SparQ(Method):
         return self.local
 
     def approx_scores(self, span: Span) -> torch.Tensor:
-        """(n_kv_heads, group_size, n_queries, seq_len) approximate scores before the softmax, future positions not yet hidden."""
+        """(n_kv_heads, group_size, n_queries, seq_len) approximate scores before the softmax, future
+        positions not yet hidden."""
         check_count(self.name, "rank", self.rank, 1, span.head_dim)
         magnitude = span.query.abs()
         used = top_positions(magnitude.sum(1), self.rank)[:, None]  # (n_kv_heads, 1, n_queries, head_dim)
@@ -91,7 +97,10 @@ class SparQ(Method):
         return torch.full_like(kept, fixed)
 
     def select(self, span: Span) -> tuple[torch.Tensor, torch.Tensor]:
-        """Returns: (selected (n_kv_heads, n_queries, seq_len) bool, s_hat (n_kv_heads, group_size, n_queries, seq_len))."""
+        """Steps 1 and 2's choice: (selected, s_hat).
+
+        selected: (n_kv_heads, n_queries, seq_len) bool; s_hat: (n_kv_heads, group_size, n_queries, seq_len).
+        """
         visible = span.visible()
         s_hat = torch.softmax(self.approx_scores(span).masked_fill_(~visible, HIDDEN), dim=-1)
         key = s_hat.sum(1)  # at most group_size; the last l positions go above it, the future below
@@ -126,7 +135,10 @@ class SparQ(Method):
 
 @dataclasses.dataclass(frozen=True)
 class Oracle(SparQ):
-    """SparQ told the exact scores for free: the bound of figure 7a. `rank` is not used. Transfer: 2 k d + 4 d."""
+    """SparQ told the exact scores for free: the bound of figure 7a.
+
+    `rank` and `temperature` are not used. Transfer: 2 k d + 4 d.
+    """
 
     name: ClassVar[str] = "oracle"
 
@@ -139,10 +151,11 @@ class Oracle(SparQ):
 
 @dataclasses.dataclass(frozen=True)
 class LowRank(SparQ):
-    """Scores from a random rank-r projection of K instead of its largest components: the baseline of figure 7a.
+    """SparQ with scores from a random rank-r projection of K: the baseline of figure 7a.
 
-    s_hat = softmax((q P) . (K P)^T * (d / r) / sqrt(d)), P (head_dim, r) with orthonormal columns, one per layer and KV head, seeded;
-    d / r makes the estimate of the dot product unbiased. The rest is SparQ. `temperature` is not used. Transfer: as SparQ.
+    s_hat = softmax((q P) . (K P)^T * (d / r) / sqrt(d)), P (head_dim, r) with orthonormal columns, one per
+    layer and KV head, seeded; d / r makes the estimate of the dot product unbiased. The rest is SparQ.
+    `temperature` is not used. Transfer: as SparQ.
     """
 
     name: ClassVar[str] = "low_rank"
@@ -164,7 +177,7 @@ class LowRank(SparQ):
 
 @dataclasses.dataclass(frozen=True)
 class TopK(Method):
-    """Exact top-k, as in FlexGen: read all of K, then V of the k best positions by the group sum of exact weights.
+    """Exact top-k, as in FlexGen: all of K, then V of the k best positions by the group sum of weights.
 
     top_k: positions read from V; softmax is renormalised over them. Transfer: S d + k d + 2 d.
     """

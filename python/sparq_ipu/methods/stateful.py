@@ -29,7 +29,7 @@ class _Walking(Method):
         raise NotImplementedError
 
     def _select(self, state: Any, position: int) -> torch.Tensor:
-        """(n_kv_heads, n) indices to read at this step, all different, ascending or not; the last column may be `position`."""
+        """(n_kv_heads, n) indices to read at this step, all different, in any order."""
         raise NotImplementedError
 
     def _observe(self, state: Any, position: int, index: torch.Tensor, weight: torch.Tensor) -> None:
@@ -58,12 +58,16 @@ class _Walking(Method):
 
 @dataclasses.dataclass(frozen=True)
 class H2O(_Walking):
-    """Heavy-hitter oracle (arXiv:2306.14048): evict for good the position with the least accumulated attention.
+    """Heavy-hitter oracle (arXiv:2306.14048): evict for good what has the least accumulated attention.
 
-    top_k: positions kept, n_local of them the most recent (n_local -1 means top_k // 4, as in the SparQ paper).
-    The prefill leaves exact accumulated weights, summed over the query heads of the group. At each step the new position enters,
-    then, if there are more than top_k, the one outside the last n_local with the smallest sum leaves, then attention is computed
-    over the rest and added to the sums: a query never reads more than top_k rows. Transfer: 2 k d + 2 d + 2 S.
+    top_k: positions kept, n_local of them the most recent (n_local -1 means top_k // 4, as in the SparQ
+        paper).
+    The prefill leaves exact accumulated weights, summed over the query heads of the group. At each step the
+    new position enters, then, if there are more than top_k, the one outside the last n_local with the
+    smallest sum leaves, then attention is computed over the rest and added to the sums: a query never reads
+    more than top_k rows.
+
+    Transfer: 2 k d + 2 d + 2 S.
     """
 
     name: ClassVar[str] = "h2o"
@@ -84,7 +88,8 @@ class H2O(_Walking):
     def _start(self, span: Span) -> dict[str, torch.Tensor]:
         first, weight_sum = span.first, span.history.weight_sum
         check(self.name, "history.weight_sum", weight_sum is not None, "be recorded by the prefill", None)
-        # The first step evicts down to top_k with the new position in, so start from the best top_k of the prefill.
+        # The first step evicts down to top_k with the new position in, so start from the best top_k of the
+        # prefill.
         key = weight_sum[:, :first].clone()
         key[:, max(0, first - self.local + 1) :] = float("inf")
         index = key.topk(min(self.top_k, first), dim=-1).indices if first else key.to(torch.long)
@@ -110,11 +115,12 @@ class H2O(_Walking):
 
 @dataclasses.dataclass(frozen=True)
 class Alisa(_Walking):
-    """ALISA's sparse window attention (arXiv:2403.17312, algorithm 1): half recent, half by attention of the last steps.
+    """ALISA's sparse window attention (arXiv:2403.17312): half recent, half by attention of the last steps.
 
-    Reads the last `top_k - top_k // 2` positions and, of the others, the `top_k // 2` with the largest sum of the weights that the last
-    `n_recent` queries gave them (group-summed; a position not read gets 0). The first sums come from the dense prefill.
-    Nothing is evicted for good, but a position without weight in the window cannot come back before its rivals have none.
+    Reads the last `top_k - top_k // 2` positions and, of the others, the `top_k // 2` with the largest sum of
+    the weights that the last `n_recent` queries gave them (group-summed; a position not read gets 0). The
+    first sums come from the dense prefill. Nothing is evicted for good, but a position without weight in the
+    window cannot come back before its rivals have none.
     Transfer: 2 k d + 2 d + 2 S, counted as H2O's.
     """
 
@@ -136,7 +142,8 @@ class Alisa(_Walking):
         recent = span.history.recent_weights
         check(self.name, "history.recent_weights", recent is not None, "be recorded by the prefill", None)
         recent = recent[:, -self.n_recent :, : span.first]
-        # A ring of rows, summed afresh at each step: a running sum would leave rounding where true zeros belong.
+        # A ring of rows, summed afresh at each step: a running sum would leave rounding where true zeros
+        # belong.
         rows = torch.zeros(recent.shape[0], self.n_recent, span.seq_len)
         rows[:, : recent.shape[1], : span.first] = recent
         return {"rows": rows, "next": recent.shape[1] % self.n_recent}

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Seeded tasks on public-domain text: after the SparQ paper's (language modelling, repetition, needles) and RULER's synthetic ones."""
+"""Seeded tasks on public-domain text: after the SparQ paper's (language modelling, repetition, needles) and
+RULER's synthetic ones."""
 
 from __future__ import annotations
 

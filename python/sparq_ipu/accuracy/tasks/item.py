@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a task hands out: items (one context each) with probes (what is asked of it), and how a probe is scored."""
+"""What a task hands out: items (one context each) with probes (what is asked of it), and how a probe is
+scored."""
 
 from __future__ import annotations
 
 import dataclasses
 import random
-from collections.abc import Callable
-from typing import Any
+from typing import Any, Callable, Dict, Optional
 
 import torch
 
@@ -17,7 +17,8 @@ QUESTIONS = ("dense", "sparse")
 
 @dataclasses.dataclass(frozen=True)
 class Probe:
-    """prompt: tokens after the context; target: the tokens that should follow, fed back whatever the model says (teacher forcing).
+    """prompt: tokens after the context; target: the tokens that should follow, fed back whatever the model
+    says (teacher forcing).
 
     scored: which target tokens count. labels: copied into the result.
     """
@@ -30,9 +31,11 @@ class Probe:
 
 @dataclasses.dataclass(frozen=True)
 class Item:
-    """One context with its probes. `seq_len`: length at the first scored token, at which transfers are compared.
+    """One context with its probes. `seq_len`: length at the first scored token, at which transfers are
+    compared.
 
-    distance: tokens between the end of the context and the nearest thing to be found, at least; None if nothing is to be found.
+    distance: tokens between the end of the context and the nearest thing to be found, at least; None if
+        nothing is to be found.
     """
 
     task: str
@@ -49,7 +52,8 @@ class Item:
 class Words:
     """The tokenizer and the seeded randomness of one item.
 
-    Pieces are tokenised one by one and concatenated, so that token counts are exact; no special tokens are added.
+    Pieces are tokenised one by one and concatenated, so that token counts are exact; no special tokens are
+    added.
     """
 
     def __init__(self, tokenizer: Any, seed: str) -> None:
@@ -80,7 +84,8 @@ class Words:
 
 
 def insert(filler: list[int], pieces: list[tuple[float, list[int]]]) -> tuple[list[int], int]:
-    """`filler` with each (depth, tokens) put in at that fraction of it, and how many tokens follow the last piece."""
+    """`filler` with each (depth, tokens) put in at that fraction of it, and how many tokens follow the last
+    piece."""
     out, at = [], 0
     for depth, tokens in sorted(pieces, key=lambda piece: piece[0]):
         stop = int(depth * len(filler))
@@ -89,8 +94,9 @@ def insert(filler: list[int], pieces: list[tuple[float, list[int]]]) -> tuple[li
     return out + filler[at:], len(filler) - at
 
 
-# A scorer sees (probe, log_probs (n_target, vocab), log_probs of dense or None, words) and returns sums to be added over probes.
-Scorer = Callable[[Probe, torch.Tensor, "torch.Tensor | None", Words], "dict[str, float]"]
+# A scorer sees (probe, log_probs (n_target, vocab), log_probs of dense or None, words) and returns sums to be
+# added over probes.
+Scorer = Callable[[Probe, torch.Tensor, Optional[torch.Tensor], Words], Dict[str, float]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,7 +115,8 @@ class Metric:
 class Task:
     """name; build(tokenizer, index, seed, **sizes) -> Item; score; metrics, the first the main one.
 
-    questions: ways to process the prompt: "dense" (prefilled, only the answer is sparse) and/or "sparse" (decoded by the method).
+    questions: ways to process the prompt: "dense" (prefilled, only the answer is sparse) and/or "sparse"
+        (decoded by the method).
     needs_dense: the scorer wants dense log-probabilities too.
     """
 

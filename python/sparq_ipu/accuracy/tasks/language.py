@@ -14,7 +14,8 @@ LN2 = math.log(2)
 
 
 def build_lm(tokenizer: Any, index: int, seed: int, *, length: int = 3584, span: int = 96) -> Item:
-    """`length` tokens of text, then `span` more to predict. The last context token is the prompt, so every prediction is sparse."""
+    """`length` tokens of text, then `span` more to predict. The last context token is the prompt, so every
+    prediction is sparse."""
     words = Words(tokenizer, f"lm {seed} {index}")
     tokens = words.filler(index, length + span)
     return Item(
@@ -25,7 +26,8 @@ def build_lm(tokenizer: Any, index: int, seed: int, *, length: int = 3584, span:
 def score_lm(
     probe: Probe, log_probs: torch.Tensor, dense: torch.Tensor | None, words: Words
 ) -> dict[str, float]:
-    """Bits and characters of the text; KL(dense || method) in nats, and agreement of the most likely token, summed over tokens."""
+    """Bits and characters of the text; KL(dense || method) in nats, and agreement of the most likely token,
+    summed over tokens."""
     assert dense is not None
     target = torch.tensor(probe.target)[:, None]
     return {
@@ -47,7 +49,8 @@ def build_repetition(
     cue: int = 64,
     span: int = 64,
 ) -> Item:
-    """A text, and the beginning (`cue` tokens) of passages that stand at 10 to 50 % of it: to be continued for `span` tokens."""
+    """A text, and the beginning (`cue` tokens) of passages that stand at 10 to 50 % of it: to be continued
+    for `span` tokens."""
     words = Words(tokenizer, f"repetition {seed} {index}")
     context = words.filler(index, length)
     probes = []
@@ -64,7 +67,8 @@ def build_repetition(
 def score_repetition(
     probe: Probe, log_probs: torch.Tensor, dense: torch.Tensor | None, words: Words
 ) -> dict[str, float]:
-    """Correct next tokens; bits; characters matched before the first miss, averaged over starts in the first half of the span."""
+    """Correct next tokens; bits; characters matched before the first miss, averaged over starts in the first
+    half of the span."""
     target = torch.tensor(probe.target)
     hits = (log_probs.argmax(1) == target).tolist()
     lengths = [words.chars(token) for token in probe.target]

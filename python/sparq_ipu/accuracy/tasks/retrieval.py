@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Needles in a haystack (one, many keys, many values) and variable tracking, with five-digit answers.
 
-Everything to be found stands in the first 55 % of the context: outside the window of every method that reads at most 45 % of it.
+Everything to be found stands in the first 55 % of the context: outside the window of every method that reads
+at most 45 % of it.
 """
 
 from __future__ import annotations
@@ -71,7 +72,8 @@ def build_multikey(tokenizer: Any, index: int, seed: int, *, length: int = 2560,
 def build_multivalue(
     tokenizer: Any, index: int, seed: int, *, length: int = 2560, keys: int = 2, values: int = 3
 ) -> Item:
-    """`values` needles for each of `keys` cities, far apart; all values of a city asked for, in order of appearance."""
+    """`values` needles for each of `keys` cities, far apart; all values of a city asked for, in order of
+    appearance."""
     words = Words(tokenizer, f"multivalue {seed} {index}")
     cities = words.random.sample(CITIES, keys)
     numbers = {city: [words.digits() for _ in range(values)] for city in cities}
@@ -93,10 +95,11 @@ def build_multivalue(
 def build_tracking(
     tokenizer: Any, index: int, seed: int, *, length: int = 2560, chains: int = 3, hops: int = 1
 ) -> Item:
-    """Variables set to a number, then copied `hops` times to other variables; the way back from the last one is asked for.
+    """Variables set to a number, then copied `hops` times to other variables; the way back from the last one
+    is asked for.
 
-    The answer is the chain itself, "D is the value of variable B. The value of variable B is 51342": the names looked up and the
-    digits are scored.
+    The answer is the chain itself, "D is the value of variable B. The value of variable B is 51342": the
+    names looked up and the digits are scored.
     """
     words = Words(tokenizer, f"tracking {seed} {index}")
     letters = words.random.sample(

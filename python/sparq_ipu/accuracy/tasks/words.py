@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Aggregation: which words of a long list are the common ones (common words, frequent coded words).
 
-A small model hardly answers such a question in words, so its next-token logits are ranked: does a common word stand above a rare one?
+A small model hardly answers such a question in words, so its next-token logits are ranked: does a common word
+stand above a rare one?
 """
 
 from __future__ import annotations
@@ -12,15 +13,21 @@ import torch
 
 from .item import QUESTIONS, Item, Metric, Probe, Task, Words
 
+QUESTION = (
+    "\n\nQuestion: which {kind} appear most often in the list?"
+    "\nAnswer: the most frequent words in the list are"
+)
 NOUNS = (
-    "apple arrow basket beach bell bird boat book bottle box bread bridge brush butter button cake camera candle "
-    "carpet castle chair chalk cheese church clock cloud coat coffee coin corn cotton cow cup desk diamond dog door "
-    "dress drum duck eagle egg engine farm feather fence field fire fish flag flower forest fork fox frog garden gate "
-    "ghost glass glove goat gold grape grass guitar hammer hat hill honey horse house ice iron island jacket jar kettle "
-    "key king knife lake lamp leaf lemon letter lion map market milk mirror moon mountain needle nest net ocean onion "
-    "orange paint paper pearl pen pencil pepper piano pig pillow plate pocket potato queen rabbit rain ribbon ring river "
-    "road rope rose salt sand school sheep shell ship shirt shoe silver snow soap sock spoon star stone storm sugar sun "
-    "table tent tiger tower train tree truck umbrella valley violin wagon wall watch wheel window wine wolf wool"
+    "apple arrow basket beach bell bird boat book bottle box bread bridge brush butter button cake "
+    "camera candle carpet castle chair chalk cheese church clock cloud coat coffee coin corn cotton cow "
+    "cup desk diamond dog door dress drum duck eagle egg engine farm feather fence field fire fish flag "
+    "flower forest fork fox frog garden gate ghost glass glove goat gold grape grass guitar hammer hat "
+    "hill honey horse house ice iron island jacket jar kettle key king knife lake lamp leaf lemon "
+    "letter lion map market milk mirror moon mountain needle nest net ocean onion orange paint paper "
+    "pearl pen pencil pepper piano pig pillow plate pocket potato queen rabbit rain ribbon ring river "
+    "road rope rose salt sand school sheep shell ship shirt shoe silver snow soap sock spoon star stone "
+    "storm sugar sun table tent tiger tower train tree truck umbrella valley violin wagon wall watch "
+    "wheel window wine wolf wool"
 ).split()
 
 
@@ -58,18 +65,20 @@ def build_common(
     rare: int = 75,
     rare_count: int = 3,
 ) -> Item:
-    """`common` words stand `common_count` times in a shuffled numbered list, `rare` ones `rare_count` times."""
+    """`common` words stand `common_count` times in a shuffled numbered list, `rare` ones `rare_count`
+    times."""
     words = Words(tokenizer, f"common {seed} {index}")
     chosen = _distinct(words, words.random.sample(NOUNS, len(NOUNS)), common + rare)
     counts = {word: common_count if i < common else rare_count for i, (word, _) in enumerate(chosen)}
-    prompt = "\n\nQuestion: which words appear most often in the list?\nAnswer: the most frequent words in the list are"
+    prompt = QUESTION.format(kind="words")
     return _item(words, "common", index, counts, dict(chosen), common, prompt)
 
 
 def build_frequent(
     tokenizer: Any, index: int, seed: int, *, vocabulary: int = 60, length: int = 240, exponent: float = 1.0
 ) -> Item:
-    """Invented words, the i-th commonest in proportion to 1 / i^exponent, `length` in all; the first three count as common."""
+    """Invented words, the i-th commonest in proportion to 1 / i^exponent, `length` in all; the first three
+    count as common."""
     words = Words(tokenizer, f"frequent {seed} {index}")
     letters = "abcdefghijklmnoprstuvwz"
     made = ["".join(words.random.choice(letters) for _ in range(6)) for _ in range(30 * vocabulary)]
@@ -78,7 +87,7 @@ def build_frequent(
     counts = {
         word: max(1, round(length * i**-exponent / total)) for i, (word, _) in enumerate(chosen, start=1)
     }
-    prompt = "\n\nQuestion: which coded words appear most often in the list?\nAnswer: the most frequent words in the list are"
+    prompt = QUESTION.format(kind="coded words")
     return _item(words, "frequent", index, counts, dict(chosen), 3, prompt)
 
 
