@@ -80,9 +80,13 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--text-file", type=Path, required=True, help="text to run the model on (UTF-8)")
     parser.add_argument("--output", type=Path, required=True, help="the .npz file to write")
     parser.add_argument("--tokens", type=int, default=4096, help="tokens of the text to use (default 4096)")
-    parser.add_argument("--queries", type=int, default=64, help="keep the queries of the last N tokens (default 64)")
+    parser.add_argument(
+        "--queries", type=int, default=64, help="keep the queries of the last N tokens (default 64)"
+    )
     parser.add_argument("--layers", default="2,9,16,23,29", help="comma separated (default 2,9,16,23,29)")
-    parser.add_argument("--model", type=Path, help="checkpoint directory or .gguf (default SmolLM2-135M-Instruct)")
+    parser.add_argument(
+        "--model", type=Path, help="checkpoint directory or .gguf (default SmolLM2-135M-Instruct)"
+    )
     parser.add_argument("--force", action="store_true", help="overwrite the output")
     arguments = parser.parse_args(argv)
     if arguments.output.exists() and not arguments.force:

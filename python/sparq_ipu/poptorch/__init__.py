@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """SparQ attention in a PopTorch model.
 
-On the IPU the modules call the PopART operators `ai.sparq` (poplar_ops/popart), whose KV cache lives in streaming memory; without
-PopTorch, or outside of an IPU model, they are the modules of `sparq_ipu.torch`, with the same results. docs/poptorch.md says how
-to build the operators and which options to set.
+On the IPU the modules call the PopART operators `ai.sparq` (poplar_ops/popart), whose KV cache lives in
+streaming memory; without PopTorch, or outside of an IPU model, they are the modules of `sparq_ipu.torch`,
+with the same results. docs/poptorch.md says how to build the operators and which options to set.
 """
 
 from sparq_ipu.poptorch import contract

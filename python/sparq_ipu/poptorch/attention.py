@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attention modules for a model that PopTorch compiles: on the IPU the PopART operators, elsewhere the same semantics."""
+"""Attention modules for a model that PopTorch compiles: PopART operators on the IPU, the same elsewhere."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class _Attention(torch.nn.Module):
     ):
         super().__init__()
         op = type(self).__name__
-        checks.check_cache_shape(op, batch, n_kv_heads, head_dim, capacity)
+        checks.check_cache(op, batch, n_kv_heads, head_dim, capacity)
         if not isinstance(cache_name, str) or not (cache_name and cache_name.isascii()):
             checks.fail(op, "cache_name", "be a string of ASCII characters, not empty", repr(cache_name))
         self.batch, self.n_kv_heads = int(batch), int(n_kv_heads)
@@ -82,14 +82,16 @@ class _Attention(torch.nn.Module):
 
         Args:
             key, value: (batch, n_kv_heads, n_tokens, head_dim), rounded to float16.
-            lengths: (batch,) integers: row b holds its first lengths[b] tokens; 0 empties it, -1 leaves it as it is. None: all.
+            lengths: (batch,) integers: row b holds its first lengths[b] tokens; 0 empties it, -1 leaves it as
+                it is. None: all.
 
         Returns:
-            Positions held, (batch,) int32. Pass it to `forward` as `held`: on the IPU, that makes the decode step wait.
+            Positions held, (batch,) int32. Pass it to `forward` as `held`: on the IPU, that makes the decode
+            step wait.
 
         Raises:
-            ValueError: wrong shape; off the IPU also NaN, infinity, a length out of range or above the capacity. The cache is
-                then unchanged.
+            ValueError: wrong shape; off the IPU also NaN, infinity, a length out of range or above the
+                capacity. The cache is then unchanged.
         """
         batch, _, n_tokens, _ = key.shape
         if lengths is None:
@@ -132,12 +134,14 @@ class _Attention(torch.nn.Module):
         """One decode step: append a token to every active row, then attend to all that each row holds.
 
         Args:
-            query: (batch, n_heads, head_dim); key, value: (batch, n_kv_heads, head_dim). All rounded to float16.
+            query: (batch, n_heads, head_dim); key, value: (batch, n_kv_heads, head_dim). All rounded to
+                float16.
             active: (batch,) integers; rows where it is 0 get no token. None: all active.
             held: what `fill` returned, if it is called in the same model: makes this step come after it.
 
         Returns:
-            (batch, n_heads, head_dim) in the dtype of the query. On the IPU, a row that holds nothing has no defined output.
+            (batch, n_heads, head_dim) in the dtype of the query. On the IPU, a row that holds nothing has no
+            defined output.
 
         Raises:
             ValueError: wrong shape; off the IPU also NaN, infinity, no room left, a row that holds nothing.
@@ -174,7 +178,8 @@ class DenseAttention(_Attention):
 
     Args:
         batch, n_kv_heads, head_dim, capacity: shape of the cache, as `sparq_ipu.KVCache`.
-        cache_name: of the KV cache on the IPU; modules of one name share one cache, so give each layer its own.
+        cache_name: of the KV cache on the IPU; modules of one name share one cache, so give each layer its
+            own.
 
     Raises:
         ValueError: an argument out of range.
@@ -200,7 +205,8 @@ class SparqAttention(_Attention):
     Args:
         batch, n_kv_heads, head_dim, capacity: shape of the cache, as `sparq_ipu.KVCache`.
         rank, top_k, n_local, mean_value: as `sparq_ipu.sparq_attention`.
-        cache_name: of the KV cache on the IPU; modules of one name share one cache, so give each layer its own.
+        cache_name: of the KV cache on the IPU; modules of one name share one cache, so give each layer its
+            own.
 
     Raises:
         ValueError: an argument out of range.

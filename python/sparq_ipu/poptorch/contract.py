@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Python and the PopART operators (poplar_ops/popart) agree on: names, tensors, attributes. One table; both sides follow it.
+"""What Python and the PopART operators (poplar_ops/popart) agree on: names, tensors, attributes. One table;
+both sides follow it.
 
 Needs neither torch nor PopTorch.
 """
@@ -7,7 +8,7 @@ Needs neither torch nor PopTorch.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Mapping, Sequence, Tuple
+from typing import Any, Mapping, Sequence
 
 from sparq_reference import checks
 
@@ -25,12 +26,12 @@ class TensorContract:
 
     name: str
     dtype: str
-    shape: Tuple[str, ...]
+    shape: tuple[str, ...]
 
 
 @dataclasses.dataclass(frozen=True)
 class AttributeContract:
-    """An attribute of an operator: its name, its type ("int" or "string") and the values allowed, in words."""
+    """An attribute of an operator: its name, its type, "int" or "string", and the values allowed."""
 
     name: str
     type: str
@@ -39,12 +40,12 @@ class AttributeContract:
 
 @dataclasses.dataclass(frozen=True)
 class OpContract:
-    """An operator of domain `DOMAIN`, version `VERSION`. The order of inputs and outputs is that of their indices."""
+    """An operator of `DOMAIN` and `VERSION`; inputs and outputs in the order of their indices."""
 
     name: str
-    inputs: Tuple[TensorContract, ...]
-    outputs: Tuple[TensorContract, ...]
-    attributes: Tuple[AttributeContract, ...]
+    inputs: tuple[TensorContract, ...]
+    outputs: tuple[TensorContract, ...]
+    attributes: tuple[AttributeContract, ...]
 
 
 _QUERY = TensorContract("query", "FLOAT16", ("batch", "n_heads", "head_dim"))
@@ -57,7 +58,8 @@ _CAPACITY = AttributeContract("capacity", "int", "most positions of one batch el
 _N_KV_HEADS = AttributeContract("n_kv_heads", "int", "KV heads; n_heads is a multiple of it")
 _CACHE_NAME = AttributeContract("cache_name", "string", "not empty; operators of one name share one KV cache")
 
-#: one decode step: where active[b] is not 0, append key[b], value[b] to row b; then attend to what every row holds
+#: one decode step: where active[b] is not 0, append key[b], value[b] to row b; then attend to what every row
+#: holds
 DENSE_DECODE = OpContract(
     "DenseDecode",
     inputs=(_QUERY, _KEY, _VALUE, _ACTIVE),
@@ -81,8 +83,9 @@ SPARQ_DECODE = OpContract(
     ),
 )
 
-#: prefill: row b then holds the first lengths[b] tokens of key[b], value[b] and nothing else (0 empties it); -1 leaves row b as it
-#: is. lengths_out: positions held afterwards, which later operators on the cache should depend on: it orders them
+#: prefill: row b then holds the first lengths[b] tokens of key[b], value[b] and nothing else (0 empties it);
+#: -1 leaves row b as it is. lengths_out: positions held afterwards, which later operators on the cache should
+#: depend on: it orders them
 CACHE_FILL = OpContract(
     "CacheFill",
     inputs=(

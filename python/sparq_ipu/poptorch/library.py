@@ -16,8 +16,8 @@ ENVIRONMENT = "SPARQ_IPU_POPART_LIBRARY"
 _loaded: Optional[Path] = None
 
 
-def candidates(path: Union[str, os.PathLike[str], None] = None) -> List[Path]:
-    """Paths that `load_library` tries, in order: `path` alone if given, else the environment, the package, the working tree's build."""
+def candidates(path: Union[str, os.PathLike[str], None] = None) -> list[Path]:
+    """Paths that `load_library` tries, in order: `path` alone if given, else the usual ones."""
     if path is not None:
         return [Path(path)]
     package = Path(__file__).resolve().parents[1]
@@ -35,7 +35,8 @@ def load_library(path: Union[str, os.PathLike[str], None] = None) -> Path:
 
     Raises:
         FileNotFoundError: nothing there; lists the paths tried.
-        RuntimeError: a file is there, but the loader refuses it (most often: the SDK is not enabled in this shell).
+        RuntimeError: a file is there, but the loader refuses it (most often: the SDK is not enabled in this
+            shell).
     """
     global _loaded
     if _loaded is not None and path is None:
@@ -48,11 +49,13 @@ def load_library(path: Union[str, os.PathLike[str], None] = None) -> Path:
             ctypes.CDLL(str(candidate))
         except OSError as error:
             raise RuntimeError(
-                f"load_library: {candidate} must load, got: {error}; source enable.sh of the Poplar SDK it was built with"
+                f"load_library: {candidate} must load, got: {error}; "
+                "source enable.sh of the Poplar SDK it was built with"
             ) from error
         _loaded = candidate
         return candidate
     listed = ", ".join(str(candidate) for candidate in tried)
     raise FileNotFoundError(
-        f"load_library: {LIBRARY} must exist, got none; tried {listed}. Build it (docs/poptorch.md), or set {ENVIRONMENT}"
+        f"load_library: {LIBRARY} must exist, got none; tried {listed}. "
+        f"Build it (docs/poptorch.md), or set {ENVIRONMENT}"
     )

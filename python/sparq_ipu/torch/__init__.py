@@ -5,8 +5,8 @@
     attention.append(key, value)                   # the prompt
     output = attention(query, key, value)          # one token
 
-`sparq_ipu.torch.ops` has the operators `torch.ops.sparq_ipu.*`: functions of tensors with meta implementations, for
-torch.compile and torch.export. docs/models.md shows both.
+`sparq_ipu.torch.ops` has the operators `torch.ops.sparq_ipu.*`: functions of tensors with meta
+implementations, for torch.compile and torch.export. docs/models.md shows both.
 """
 
 from sparq_ipu.torch import ops

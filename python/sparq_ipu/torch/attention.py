@@ -32,7 +32,7 @@ class _StreamingAttention(torch.nn.Module):
     ):
         super().__init__()
         op = type(self).__name__
-        checks.check_cache_shape(op, batch, n_kv_heads, head_dim, capacity)
+        checks.check_cache(op, batch, n_kv_heads, head_dim, capacity)
         if state not in STATES:
             checks.fail(op, "state", f"be one of {', '.join(STATES)}", repr(state))
         self.batch, self.n_kv_heads = int(batch), int(n_kv_heads)
@@ -55,10 +55,12 @@ class _StreamingAttention(torch.nn.Module):
 
         Args:
             key, value: (batch, n_kv_heads, n_tokens, head_dim), rounded to float16.
-            lengths: (batch,) integers, how many of the n_tokens are real in each row, from the first; None: all.
+            lengths: (batch,) integers, how many of the n_tokens are real in each row, from the first; None:
+                all.
 
         Raises:
-            ValueError: wrong shape, NaN or infinity, more tokens than there is room for; the cache is then unchanged.
+            ValueError: wrong shape, NaN or infinity, more tokens than there is room for; the cache is then
+                unchanged.
         """
         key, value = key.to(torch.float16), value.to(torch.float16)
         if self.state == "tensors":
@@ -75,7 +77,8 @@ class _StreamingAttention(torch.nn.Module):
         Args:
             query: (batch, n_heads, head_dim), rounded to float16; n_heads a multiple of n_kv_heads.
             key, value: (batch, n_kv_heads, head_dim) of the new token, rounded to float16.
-            active: (batch,) bool or integer; rows where it is 0 get no token and attend to what they hold. None: all active.
+            active: (batch,) bool or integer; rows where it is 0 get no token and attend to what they hold.
+                None: all active.
 
         Returns:
             (batch, n_heads, head_dim) in the dtype of the query.
@@ -131,9 +134,10 @@ class DenseAttention(_StreamingAttention):
 
     Args:
         batch, n_kv_heads, head_dim, capacity: shape of the cache, as `sparq_ipu.KVCache`.
-        state: "device": the cache is a `sparq_ipu.KVCache`, the fast way. "tensors": it is the buffers `key_cache`,
-            `value_cache`, `value_sum` and `lengths` of the module, for torch.compile(fullgraph=True) and torch.export; their
-            contents are copied to the kernels at every call, so this is slower.
+        state: "device": the cache is a `sparq_ipu.KVCache`, the fast way. "tensors": it is the buffers
+            `key_cache`, `value_cache`, `value_sum` and `lengths` of the module, for
+            torch.compile(fullgraph=True) and torch.export; their contents are copied to the kernels at every
+            call, so this is slower.
         device, options: as `sparq_ipu.KVCache`; for state="device".
 
     Raises:
@@ -154,7 +158,8 @@ class SparqAttention(_StreamingAttention):
     Args:
         batch, n_kv_heads, head_dim, capacity: shape of the cache, as `sparq_ipu.KVCache`.
         rank, top_k, n_local, mean_value: as `sparq_ipu.sparq_attention`.
-        state, device, options: where the cache lives: "device" (fast) or "tensors" (torch.export); see `DenseAttention`.
+        state, device, options: where the cache lives: "device" (fast) or "tensors" (torch.export); see
+            `DenseAttention`.
 
     Raises:
         ValueError: an argument out of range.

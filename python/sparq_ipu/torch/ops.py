@@ -7,8 +7,9 @@ The cache of one attention layer is four tensors:
     value_sum                (batch, n_kv_heads, head_dim) float32     running sum of the value rows
     lengths                  (batch,) int64                            positions held by each row
 
-`cache_append` mutates them, and says so in its schema; the attention operators are functions. All have a meta implementation, so
-torch.compile and torch.export trace them. Results are bit for bit those of `sparq_reference.exact`.
+`cache_append` mutates them, and says so in its schema; the attention operators are functions. All have a meta
+implementation, so torch.compile and torch.export trace them. Results are bit for bit those of
+`sparq_reference.exact`.
 
 They are defined with `torch.library.Library`, which torch 2.0 has, not with the decorators that came later.
 """
@@ -43,7 +44,7 @@ def empty_cache(batch: int, n_kv_heads: int, head_dim: int, capacity: int) -> di
     Raises:
         ValueError: `empty_cache: <argument> must <rule>, got <value>`.
     """
-    checks.check_cache_shape("empty_cache", batch, n_kv_heads, head_dim, capacity)
+    checks.check_cache("empty_cache", batch, n_kv_heads, head_dim, capacity)
     shape = (batch, n_kv_heads, capacity, head_dim)
     return {
         "key_cache": torch.zeros(shape, dtype=torch.float16),
@@ -70,7 +71,8 @@ def cache_append(
         counts: (batch,) int64 in [0, n_tokens], or None.
 
     Raises:
-        ValueError: `append: <argument> must <rule>, got <value>`, also past the capacity; the cache is then unchanged.
+        ValueError: `append: <argument> must <rule>, got <value>`, also past the capacity; the cache is then
+            unchanged.
     """
     torch.ops.sparq_ipu.cache_append(key_cache, value_cache, value_sum, lengths, key, value, counts)
 
@@ -103,7 +105,8 @@ def sparq_attention(
     """SparQ attention (arXiv:2312.04985, Algorithm 1) of one token per row, over the positions held.
 
     Args:
-        query: (batch, n_heads, head_dim) float16. The next four: the cache. The settings: as `sparq_ipu.sparq_attention`.
+        query: (batch, n_heads, head_dim) float16. The next four: the cache. The settings: as
+            `sparq_ipu.sparq_attention`.
     Returns: (batch, n_heads, head_dim) float16.
     Raises: ValueError, `sparq_attention: <argument> must <rule>, got <value>`.
     """
@@ -120,13 +123,12 @@ def _append_cpu(key_cache, value_cache, value_sum, lengths, key, value, counts=N
         "append",
         new_key,
         new_value,
-        None if counts is None else counts.numpy(),
         batch=batch,
         n_kv_heads=n_kv_heads,
         head_dim=head_dim,
+        cache_lengths=held,
         capacity=capacity,
-        held=held,
-        check_finite=True,
+        lengths=None if counts is None else counts.numpy(),
     )
     for b, (start, n) in enumerate(zip(held.tolist(), n_new.tolist())):
         key_cache[b, :, start : start + n] = key[b, :, :n]

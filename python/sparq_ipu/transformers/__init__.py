@@ -5,8 +5,8 @@
     model.generate(...)
     sparq_ipu.transformers.disable(model)
 
-Everything goes through public interfaces of transformers (AttentionInterface, AttentionMaskInterface, Cache, module hooks):
-versions 4.56 and later. docs/models.md says what is supported and what is not.
+Everything goes through public interfaces of transformers (AttentionInterface, AttentionMaskInterface, Cache,
+module hooks): versions 4.56 and later. docs/models.md says what is supported and what is not.
 """
 
 from sparq_ipu.transformers.cache import SparqCache, cache_traffic

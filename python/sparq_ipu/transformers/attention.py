@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The attention function and the mask function that transformers calls, registered through its public interfaces."""
+"""The attention and mask functions that transformers calls, registered through its public interfaces."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ import torch
 from sparq_reference import checks
 from transformers import AttentionInterface, AttentionMaskInterface
 
-#: arguments of attention that change nothing here; any other, unless None or False, is refused rather than ignored
+#: arguments of attention that change nothing here; any other, unless None or False, is refused rather than
+#: ignored
 _HARMLESS = frozenset(
     {"position_ids", "cache_position", "use_cache", "is_causal", "num_items_in_batch", "past_key_values"}
 )
 
 
 def register(base: str) -> str:
-    """Register SparQ attention whose prefill is the registered implementation `base`; returns the name to give a model.
+    """Register SparQ attention whose prefill is `base`; returns the name to give a model.
 
-    A mask function is registered with it: without one, transformers passes no mask at all, neither for padding nor for
-    prefill on top of a filled cache.
+    A mask function is registered with it: without one, transformers passes no mask at all, neither for
+    padding nor for prefill on top of a filled cache.
     """
     name = f"sparq_ipu_{base}"
     AttentionInterface.register(name, _attention_over(AttentionInterface()[base]))
@@ -41,7 +42,8 @@ def check_scaling(op: str, scaling: float | None, head_dim: int) -> None:
 
 def _mask_over(base: Callable) -> Callable:
     def mask(*args: Any, **kwargs: Any) -> Any:
-        """The mask of `base`; none for one token, whose attention knows from the cache which positions are real."""
+        """The mask of `base`; none for one token, whose attention knows from the cache which positions are
+        real."""
         q_length = kwargs.get("q_length")
         if q_length is None and kwargs.get("cache_position") is not None:  # transformers 4
             q_length = kwargs["cache_position"].shape[0]

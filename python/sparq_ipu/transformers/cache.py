@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The cache that transformers carries from token to token: one `sparq_ipu.KVCache` per layer.
 
-transformers counts *columns*: padding and real tokens alike, the same number in every row of the batch. A KVCache holds the real
-tokens only, each row with a length of its own, so a padded row is what it would be alone. A layer therefore keeps two things:
+transformers counts *columns*: padding and real tokens alike, the same number in every row of the batch. A
+KVCache holds the real tokens only, each row with a length of its own, so a padded row is what it would be
+alone. A layer therefore keeps two things:
 
 * the KVCache, which decode steps read;
-* a float16 copy by columns, which prefill reads: the model's own attention wants plain tensors. It is read when several tokens
-  arrive on top of a filled cache (another turn of a chat, prefill in chunks), and written always.
+* a float16 copy by columns, which prefill reads: the model's own attention wants plain tensors. It is read
+  when several tokens arrive on top of a filled cache (another turn of a chat, prefill in chunks), and written
+  always.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ class SparqLayer(CacheLayerMixin):
 
     Args:
         index: of the layer, for messages.
-        capacity: most positions of one row; None grows by doubling (the device's copy is then written anew, at amortised cost).
+        capacity: most positions of one row; None grows by doubling (the device's copy is then written anew,
+            at amortised cost).
         device, check_finite, options: as `sparq_ipu.KVCache`.
     """
 
@@ -68,7 +71,8 @@ class SparqLayer(CacheLayerMixin):
     # What the model's forward hook says before each forward pass.
 
     def arm(self, real: torch.Tensor | None, settings: SparqSettings | None) -> None:
-        """Announce new tokens: which columns are real (batch, n_tokens) bool, None for all; and how to attend to them."""
+        """Announce new tokens: which columns are real (batch, n_tokens) bool, None for all; and how to attend
+        to them."""
         self._armed, self._arriving, self._settings = True, real, settings
 
     def disarm(self) -> None:
@@ -99,8 +103,9 @@ class SparqLayer(CacheLayerMixin):
         """Store new tokens (batch, n_kv_heads, n_tokens, head_dim), rounded to float16.
 
         Returns:
-            Keys and values of all columns for several tokens (prefill). For one token (a decode step), that token only: the
-            attention function finds the rest in `cache`, through the attribute `sparq_layer` of the keys.
+            Keys and values of all columns for several tokens (prefill). For one token (a decode step), that
+            token only: the attention function finds the rest in `cache`, through the attribute `sparq_layer`
+                of the keys.
 
         Raises:
             RuntimeError: the model is not enabled.
@@ -108,7 +113,8 @@ class SparqLayer(CacheLayerMixin):
         """
         if not self._armed:
             raise RuntimeError(
-                "SparqCache: the model must be enabled by sparq_ipu.transformers.enable, got a call from one that is not"
+                "SparqCache: the model must be enabled by sparq_ipu.transformers.enable, "
+                "got a call from one that is not"
             )
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
@@ -136,7 +142,8 @@ class SparqLayer(CacheLayerMixin):
         return self._n_columns
 
     def get_mask_sizes(self, query_length: Any) -> tuple[int, int]:
-        """(columns after `query_length` more tokens, 0). Older transformers pass the positions of the tokens instead."""
+        """(columns after `query_length` more tokens, 0). Older transformers pass the positions of the tokens
+        instead."""
         n_tokens = query_length if isinstance(query_length, int) else query_length.shape[0]
         return self._n_columns + n_tokens, 0
 
@@ -182,12 +189,13 @@ class SparqLayer(CacheLayerMixin):
         """Refused: see Raises.
 
         Raises:
-            NotImplementedError: always. Who crops a cache (assisted generation, prompt lookup) also verifies several tokens per
+            NotImplementedError: always. Who crops a cache (assisted generation, prompt lookup) also verifies
+                several tokens per
                 step, which is dense attention: there would be no SparQ in it.
         """
         raise NotImplementedError(
-            "SparqCache: crop must not be called, got a request to drop tokens; assisted generation and prompt lookup decode "
-            "several tokens per step, which SparQ attention does not do"
+            "SparqCache: crop must not be called, got a request to drop tokens; assisted generation and "
+            "prompt lookup decode several tokens per step, which SparQ attention does not do"
         )
 
     def __deepcopy__(self, memo: dict) -> SparqLayer:
@@ -210,7 +218,8 @@ class SparqLayer(CacheLayerMixin):
         return self._real[:, : self._n_columns]
 
     def set_real(self, real: torch.Tensor) -> None:
-        """Say anew which of the columns are real, (batch, n_columns) bool; the others are left out of the KVCache."""
+        """Say anew which of the columns are real, (batch, n_columns) bool; the others are left out of the
+        KVCache."""
         self._real[:, : self._n_columns] = real
         self._rebuild()
 
@@ -219,7 +228,8 @@ class SparqLayer(CacheLayerMixin):
         self.disarm()
 
     def attend(self, query: torch.Tensor) -> torch.Tensor:
-        """One decode step: query (batch, n_heads, 1, head_dim) -> (batch, 1, n_heads, head_dim), in the dtype of the query.
+        """One decode step: query (batch, n_heads, 1, head_dim) -> (batch, 1, n_heads, head_dim), in the dtype
+        of the query.
 
         Raises:
             ValueError: a row without any real token, NaN or infinity in the query.
@@ -228,7 +238,7 @@ class SparqLayer(CacheLayerMixin):
         lengths = self.cache.lengths
         if not lengths.all():
             raise ValueError(
-                "SparqCache: attention_mask must leave a real token in every row before one token is decoded, "
+                "SparqCache: attention_mask must leave a real token in every row before one is decoded, "
                 f"got lengths {lengths.tolist()}"
             )
         half = query.detach()[:, :, 0].to(torch.float16).contiguous().numpy()
@@ -275,7 +285,8 @@ class SparqLayer(CacheLayerMixin):
         self.keys, self.values = self._key_columns[:, :, :n_columns], self._value_columns[:, :, :n_columns]
 
     def _reserve(self, n_columns: int) -> None:
-        """Room for `n_columns` columns, and for as many positions in the KVCache unless its capacity is fixed."""
+        """Room for `n_columns` columns, and for as many positions in the KVCache unless its capacity is
+        fixed."""
         if n_columns > self._real.shape[1]:
             room = max(n_columns, 2 * self._real.shape[1])
             for name in ("_key_columns", "_value_columns", "_real"):
@@ -301,7 +312,8 @@ class SparqLayer(CacheLayerMixin):
 
     @staticmethod
     def _append(cache: KVCache, key: torch.Tensor, value: torch.Tensor, real: torch.Tensor | None) -> None:
-        """Append the real ones among the columns of key, value (batch, n_kv_heads, n_tokens, head_dim) float16."""
+        """Append the real ones among the columns of key, value (batch, n_kv_heads, n_tokens, head_dim)
+        float16."""
         if real is None or bool(real.all()):
             cache.append(key.numpy(), value.numpy())
             return
@@ -318,7 +330,8 @@ class SparqLayer(CacheLayerMixin):
 class SparqCache(Cache):
     """A cache for a model that `sparq_ipu.transformers.enable` has enabled: pass it as `past_key_values`.
 
-    `generate` makes its own, so this is needed only to choose a capacity or device for one run, or to keep a cache over turns.
+    `generate` makes its own, so this is needed only to choose a capacity or device for one run, or to keep a
+    cache over turns.
 
     Args:
         config: of the model (or the model itself).
@@ -353,9 +366,10 @@ def cache_traffic(cache: Cache) -> dict:
     """What the decode steps of a run moved.
 
     Returns:
-        n_steps: decode steps; bytes_read: bytes of the KV cache, queries and outputs that they moved, over all layers, by the
-        formulas of `sparq_reference.transfers` at 2 bytes an element (counted, not measured); bytes_dense: what dense attention
-        would have.
+        n_steps: decode steps; bytes_read: bytes of the KV cache, queries and outputs that they moved, over
+            all layers, by the
+        formulas of `sparq_reference.transfers` at 2 bytes an element (counted, not measured); bytes_dense:
+        what dense attention would have.
 
     Raises:
         ValueError: not a cache of an enabled model.

@@ -36,11 +36,13 @@ def enable(
 ) -> None:
     """Decode with SparQ attention: `model.generate` and one-token forward passes, through a float16 KV cache.
 
-    Prefill (several tokens at once) is the model's own attention, dense. Caches that `generate` makes, and empty `DynamicCache`s
-    that you pass, become caches of this kind; they can be kept over turns. Enabling again replaces the settings.
+    Prefill (several tokens at once) is the model's own attention, dense. Caches that `generate` makes, and
+    empty `DynamicCache`s that you pass, become caches of this kind; they can be kept over turns. Enabling
+    again replaces the settings.
 
     Args:
-        model: a decoder of the Llama type (Llama, Mistral, Qwen2, Qwen3, SmolLM, ...) on the CPU, in eval mode.
+        model: a decoder of the Llama type (Llama, Mistral, Qwen2, Qwen3, SmolLM, ...) on the CPU, in eval
+            mode.
         rank, top_k, n_local, mean_value, min_seq_len: see `SparqSettings`.
         layers: what differs in some layers, by index: None is dense, a mapping replaces settings, e.g.
             `{0: None, 1: {"mean_value": False}}`.
@@ -48,8 +50,8 @@ def enable(
         capacity: most positions of one batch row; None grows as needed.
 
     Raises:
-        ValueError: `enable: <argument> must <rule>, got <value>`; also for a model that is not supported. The model is then
-            unchanged.
+        ValueError: `enable: <argument> must <rule>, got <value>`; also for a model that is not supported. The
+            model is then unchanged.
     """
     _check_model("enable", model)
     default = SparqSettings(rank, top_k, n_local, mean_value, min_seq_len)
@@ -83,7 +85,8 @@ def enable_dense(
 
 
 def disable(model: PreTrainedModel) -> None:
-    """Restore the model as it was before `enable`. Its SparQ caches can then not be used until it is enabled again.
+    """Restore the model as it was before `enable`. Its SparQ caches can then not be used until it is enabled
+    again.
 
     Raises:
         ValueError: the model is not enabled.
@@ -165,7 +168,8 @@ class _Hooks:
             return SparqCache(module.config, **self._options) if use_cache else None
         if is_sparq_cache(cache):
             return cache
-        # the cache that `generate` made, or the caller, who keeps it over turns: the object stays, its layers are ours
+        # the cache that `generate` made, or the caller, who keeps it over turns: the object stays, its layers
+        # are ours
         is_ours_to_fill = type(cache) is DynamicCache and not getattr(cache, "offloading", False)
         if is_ours_to_fill and cache.get_seq_length() == 0:
             cache.layers[:] = SparqCache(module.config, **self._options).layers
@@ -220,7 +224,8 @@ def _head_dim(model: PreTrainedModel) -> int:
 
 
 def _check_model(op: str, model: PreTrainedModel) -> None:
-    """Refuse, by what they are and not by their name, models whose attention is not what the kernels compute."""
+    """Refuse, by what they are and not by their name, models whose attention is not what the kernels
+    compute."""
     if not isinstance(model, PreTrainedModel):
         checks.fail(op, "model", "be a transformers PreTrainedModel", type(model).__name__)
     name = type(model).__name__

@@ -18,7 +18,8 @@ class SparqSettings:
         top_k: positions attended to, at least 1 (paper: k).
         n_local: of these, the most recent ones that are always taken, 0 <= n_local <= top_k (paper: l).
         mean_value: give the weight of the other positions to the mean of all values (paper: v-bar and alpha).
-        min_seq_len: a batch element with fewer positions than this, the new token included, is decoded densely.
+        min_seq_len: a batch element with fewer positions than this, the new token included, is decoded
+            densely.
     """
 
     rank: int
@@ -28,7 +29,8 @@ class SparqSettings:
     min_seq_len: int = 0
 
     def check(self, op: str, head_dim: int) -> None:
-        """Raise ValueError, `<op>: <argument> must <rule>, got <value>`, for the first setting out of range."""
+        """Raise ValueError, `<op>: <argument> must <rule>, got <value>`, for the first setting out of
+        range."""
         checks.check_sparq_settings(
             op,
             rank=self.rank,
