@@ -132,5 +132,6 @@ PYBIND11_MODULE(_core, m) {
           },
           "index"_a, "query"_a, "repeated"_a = false);
   m.def("device_unavailable", &deviceUnavailable, "device"_a, "Why a device can not be opened; empty if it can.");
+  bindRunVertex(m);
   bindEmulator(m);
 }

@@ -31,4 +31,6 @@ private:
 // Adds what only the emulator can tell: counters, modelled times. Does nothing in a build against the SDK.
 void bindEmulator(pybind11::module_ &module);
 
+void bindRunVertex(pybind11::module_ &module);
+
 } // namespace sparq

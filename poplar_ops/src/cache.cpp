@@ -73,7 +73,7 @@ void addRowWrites(Graph &graph, const Cache &cache, const Tensor &key, const Ten
               {{"filled", cache.filled[task]}, {"active", active[task]}, {"row", rows[task]}},
               {{"rowBase", static_cast<unsigned>(task * cache.rowsPerTask())},
                {"scratchRow", static_cast<unsigned>(nTasks * cache.rowsPerTask() + task)}},
-              cycles::repeated(1, 4));
+              cycles::single(1, 4));
   program.add(Execute(cs, {dc, "append_offsets"}));
   program.add(Copy(key.reshape({nTasks, d}), cache.keyRows, rows, {dc, "write_key_rows"}));
   program.add(Copy(value.reshape({nTasks, d}), cache.valueRows, rows, {dc, "write_value_rows"}));
@@ -152,7 +152,7 @@ void append(Graph &graph, const Cache &cache, const Tensor &key, const Tensor &v
                  {"part", part},
                  {"tailLength", layout.tailLength},
                  {"chunk", layout.chunk}},
-                cycles::repeated(d, 4));
+                cycles::single(d, 4));
     for (unsigned slice = 0; slice != p.nSlices && layout.chunk != 0; ++slice) {
       const unsigned first = slice * p.width, end = std::min(first + p.width, d);
       addVertex(graph, store, "sparq::AppendSum", p.tile(slot, slice),
@@ -163,7 +163,7 @@ void append(Graph &graph, const Cache &cache, const Tensor &key, const Tensor &v
     }
     addVertex(graph, advance, "sparq::AdvanceLength", p.home(slot),
               {{"filled", cache.filled[task]}, {"active", perTask[task]}, {"full", full[task]}},
-              {{"chunk", layout.chunk == 0 ? 1u : layout.chunk}}, cycles::repeated(1, 6));
+              {{"chunk", layout.chunk == 0 ? 1u : layout.chunk}}, cycles::single(1, 6));
   }
   program.add(Execute(store, {dc, "append_tail"}));
   program.add(Execute(advance, {dc, "advance"}));
@@ -173,7 +173,7 @@ void append(Graph &graph, const Cache &cache, const Tensor &key, const Tensor &v
   graph.setTileMapping(any, 0);
   const ComputeSet test = graph.addComputeSet({dc, "any_full"});
   addVertex(graph, test, "sparq::AnyFull", 0, {{"full", full}, {"any", any}}, {{"nSlots", nTasks}},
-            cycles::repeated(nTasks, 2));
+            cycles::single(nTasks, 2));
   program.add(Execute(test, {dc, "any_full"}));
   program.add(If(any, flushProgram(graph, cache, full, dc), Sequence(), {dc, "flush"}));
 }

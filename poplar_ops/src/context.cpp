@@ -108,7 +108,7 @@ void addWaveLoop(const Context &context, const Waves &waves, const Tensor &wave,
              {"wave", wave},
              {"more", more}},
             {{"nSlots", nSlots}, {"stride", waves.stride}, {"chunk", waves.chunk}},
-            cycles::repeated(nSlots, cycles::scalarStep));
+            cycles::single(nSlots, cycles::scalarStep));
   context.program.add(Copy(constant(std::numeric_limits<unsigned>::max()), wave, false,
                            {context.dc, "first_wave"}));
   context.program.add(

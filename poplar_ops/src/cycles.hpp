@@ -29,7 +29,7 @@ constexpr double weightLanes = 4 * (1 + 3 * 3 + 19) + 4;
 constexpr double divideLanes = 8 * 3 + 4;
 constexpr double scalarStep = 3; // load, compare or add, branch or select
 
-// `items` pieces of work of `slots` each, shared out over six workers.
+// A MultiVertex, in tile cycles: `items` pieces of work of `slots` each, shared out over six workers.
 inline std::uint64_t shared(double items, double slots) {
   const auto each = static_cast<std::uint64_t>((items + nWorkers - 1) / nWorkers);
   return nWorkers * (callSlots + static_cast<std::uint64_t>(static_cast<double>(each) * slots));
@@ -38,6 +38,11 @@ inline std::uint64_t shared(double items, double slots) {
 // The same on every worker, or on one worker.
 inline std::uint64_t repeated(double items, double slots) {
   return nWorkers * (callSlots + static_cast<std::uint64_t>(items * slots));
+}
+
+// A Vertex: one worker, in its own issue slots.
+inline std::uint64_t single(double items, double slots) {
+  return callSlots + static_cast<std::uint64_t>(items * slots);
 }
 
 } // namespace cycles

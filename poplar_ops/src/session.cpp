@@ -134,9 +134,7 @@ void Session::write(const std::uint16_t *key, const std::uint16_t *value, unsign
       throw Error("append: lengths must be in [0, n_tokens=" + std::to_string(nTokens) + "], got " +
                   std::to_string(counts[b]));
     if (counts[b] > shape_.capacity - lengths_[b])
-      throw Error(
-          "append: the length must stay within capacity=" + std::to_string(shape_.capacity) +
-          ", got " + std::to_string(lengths_[b]) + " + " + std::to_string(counts[b]));
+      throwFull(b, counts[b]);
   }
   if (cache_.resident) {
     // The host writes whole tensors, so the cache in SRAM is filled at once.
@@ -224,9 +222,7 @@ void Session::append(const std::uint16_t *key, const std::uint16_t *value,
     if (active[b] > 1)
       throw Error("append: lengths must be in [0, n_tokens=1], got " + std::to_string(active[b]));
     if (active[b] > shape_.capacity - lengths_[b])
-      throw Error(
-          "append: the length must stay within capacity=" + std::to_string(shape_.capacity) +
-          ", got " + std::to_string(lengths_[b]) + " + " + std::to_string(active[b]));
+      throwFull(b, active[b]);
   }
   const std::size_t n = std::size_t(shape_.nTasks()) * shape_.headDim;
   engine_->writeTensor("append/key", key, key + n);

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Poplar programs as a whole, on the emulator, against the exact reference: equal in every bit."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from sparq_reference import exact
+from strategies import KINDS, Attention, make_attention
+
+import sparq_ipu
+
+pytest.importorskip("sparq_ipu._core", reason="the extension module is not built")
+
+SEQ_LENS = (1, 7, 63, 64, 65, 130, 300)
+TILES = (1, 2, 7, 64)
+
+
+def bits(x: np.ndarray) -> np.ndarray:
+    return x.view(np.uint16)
+
+
+def filled_cache(a: Attention, **options: object) -> sparq_ipu.KVCache:
+    batch, n_kv_heads, seq_len, head_dim = a.key.shape
+    cache = sparq_ipu.KVCache(batch, n_kv_heads, head_dim, seq_len, device="emulator", **options)
+    cache.append(np.nan_to_num(a.key), np.nan_to_num(a.value), a.lengths)
+    return cache
+
+
+@st.composite
+def problems(draw: st.DrawFn) -> Attention:
+    batch = draw(st.integers(1, 3))
+    seq_len = draw(st.sampled_from(SEQ_LENS))
+    lengths = [seq_len] + [draw(st.integers(1, seq_len)) for _ in range(batch - 1)]
+    return make_attention(
+        np.random.default_rng(draw(st.integers(0, 2**32 - 1))),
+        batch=batch,
+        n_kv_heads=draw(st.integers(1, 3)),
+        group_size=draw(st.sampled_from((1, 2, 3))),
+        seq_len=seq_len,
+        head_dim=draw(st.sampled_from((8, 64, 80))),
+        lengths=np.array(lengths),
+        kinds=tuple(draw(st.sampled_from(KINDS)) for _ in range(3)),
+    )
+
+
+@given(problems(), st.sampled_from(TILES), st.data())
+def test_sparq_equals_reference(a: Attention, n_tiles: int, data: st.DataObject) -> None:
+    head_dim, seq_len = a.query.shape[-1], a.key.shape[2]
+    rank = data.draw(st.sampled_from(sorted({1, head_dim // 4, head_dim})), label="rank")
+    top_k = data.draw(st.sampled_from(sorted({1, 5, 70, max(seq_len - 1, 1), seq_len, seq_len + 1})), label="top_k")
+    n_local = data.draw(st.sampled_from(sorted({0, 1, top_k // 3, top_k})), label="n_local")
+    mean_value = data.draw(st.booleans(), label="mean_value")
+    settings = dict(rank=rank, top_k=top_k, n_local=n_local, mean_value=mean_value)
+    cache = filled_cache(a, n_tiles=n_tiles)
+    expected = exact.sparq_attention(*a.qkv, **settings, lengths=a.lengths)
+    np.testing.assert_array_equal(
+        bits(sparq_ipu.sparq_attention(a.query, cache, **settings)), bits(expected)
+    )
+
+
+@pytest.mark.parametrize("memory", ["streaming", "sram"])
+@given(a=problems(), n_tiles=st.sampled_from(TILES))
+def test_dense_equals_reference(memory: str, a: Attention, n_tiles: int) -> None:
+    cache = filled_cache(a, n_tiles=n_tiles, memory=memory)
+    expected = exact.dense_attention(*a.qkv, lengths=a.lengths)
+    np.testing.assert_array_equal(bits(sparq_ipu.dense_attention(a.query, cache)), bits(expected))
