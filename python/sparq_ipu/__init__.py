@@ -5,7 +5,8 @@
     cache.append(key, value)
     output = sparq_ipu.sparq_attention(query, cache, rank=32, top_k=128)
 
-One decode step of attention reads a few bytes of the KV cache instead of all of it. Every device gives the same bits: see docs/exactness.md.
+One decode step of attention reads a few bytes of the KV cache instead of all of it. Every device gives the
+same bits: see docs/exactness.md.
 """
 
 from sparq_ipu.attention import dense_attention, sparq_attention
@@ -14,4 +15,4 @@ from sparq_ipu.devices import available_devices
 
 __version__ = "0.1.0"
 
-__all__ = ["KVCache", "available_devices", "dense_attention", "sparq_attention", "__version__"]
+__all__ = ["KVCache", "__version__", "available_devices", "dense_attention", "sparq_attention"]

@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 import numpy as np
-from sparq_reference import checks
 
 from sparq_ipu.cache import KVCache
+from sparq_reference import checks
 
 
 def dense_attention(query: np.ndarray, cache: KVCache) -> np.ndarray:
@@ -56,9 +56,7 @@ def sparq_attention(
         ValueError: wrong shape or dtype, NaN or infinity, a setting out of range, an empty batch element.
     """
     _check_query("sparq_attention", query, cache)
-    checks.check_sparq_settings(
-        "sparq_attention", rank, top_k, n_local, cache.head_dim, mean_value
-    )
+    checks.check_sparq_settings("sparq_attention", rank, top_k, n_local, cache.head_dim, mean_value)
     return cache._backend.sparq_attention(query, int(rank), int(top_k), int(n_local), bool(mean_value))
 
 

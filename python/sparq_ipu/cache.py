@@ -6,15 +6,16 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from sparq_reference import checks
 
 from sparq_ipu.devices import backend_module, resolve_device
+from sparq_reference import checks
 
 
 class KVCache:
     """A KV cache for one attention layer, on any device.
 
-    On an IPU or the emulator, keys and values live in streaming memory: rows of K and V, and K once more by component for the score step
+    On an IPU or the emulator, keys and values live in streaming memory: rows of K and V, and K once more by
+        component for the score step
     (docs/design.md). Elements of the batch have lengths of their own.
 
     Args:
@@ -23,7 +24,8 @@ class KVCache:
         head_dim: components of a head, a multiple of 8.
         capacity: most positions of one batch element, at most 2**24.
         device: "auto" (the best one here), "ipu", "cpu", "emulator" or "reference".
-        check_finite: refuse NaN and infinity in keys, values and queries. Off is faster; the result is then unspecified for such input.
+        check_finite: refuse NaN and infinity in keys, values and queries. Off is faster; the result is then
+            unspecified for such input.
         options: of the device's backend, e.g. `n_threads` on "cpu", `n_tiles` on "emulator".
 
     Raises:
@@ -59,14 +61,17 @@ class KVCache:
         return np.array(self._backend.lengths, dtype=np.int64)
 
     def append(self, key: np.ndarray, value: np.ndarray, lengths: np.ndarray | None = None) -> None:
-        """Append tokens: one while decoding, many to fill a prompt. The same tokens in any number of calls give the same cache.
+        """Append tokens: one while decoding, many to fill a prompt. The same tokens in any number of calls
+        give the same cache.
 
         Args:
             key, value: (batch, n_kv_heads, n_tokens, head_dim) float16.
-            lengths: (batch,) integers, how many of the n_tokens are real in each element (from the first); None: all.
+            lengths: (batch,) integers, how many of the n_tokens are real in each element (from the first);
+                None: all.
 
         Raises:
-            ValueError: wrong shape or dtype, NaN or infinity, or more tokens than the capacity has room for; the cache is then unchanged.
+            ValueError: wrong shape or dtype, NaN or infinity, or more tokens than the capacity has room for;
+                the cache is then unchanged.
         """
         counts = checks.check_append(
             "append",

@@ -16,7 +16,7 @@ BACKENDS = {
 
 
 def backend_module(device: str) -> Any:
-    """The backend module of `device`; raises ImportError (with the reason) where this installation lacks it."""
+    """The backend module of `device`; ImportError, with the reason, where this installation lacks it."""
     return importlib.import_module(BACKENDS[device])
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
-from sparq_reference import exact
 from strategies import KINDS, Attention, make_attention
 
 import sparq_ipu
+from sparq_reference import exact
 
 pytest.importorskip("sparq_ipu._core", reason="the extension module is not built")
 
@@ -50,15 +50,15 @@ def problems(draw: st.DrawFn) -> Attention:
 def test_sparq_equals_reference(a: Attention, n_tiles: int, data: st.DataObject) -> None:
     head_dim, seq_len = a.query.shape[-1], a.key.shape[2]
     rank = data.draw(st.sampled_from(sorted({1, head_dim // 4, head_dim})), label="rank")
-    top_k = data.draw(st.sampled_from(sorted({1, 5, 70, max(seq_len - 1, 1), seq_len, seq_len + 1})), label="top_k")
+    top_k = data.draw(
+        st.sampled_from(sorted({1, 5, 70, max(seq_len - 1, 1), seq_len, seq_len + 1})), label="top_k"
+    )
     n_local = data.draw(st.sampled_from(sorted({0, 1, top_k // 3, top_k})), label="n_local")
     mean_value = data.draw(st.booleans(), label="mean_value")
     settings = dict(rank=rank, top_k=top_k, n_local=n_local, mean_value=mean_value)
     cache = filled_cache(a, n_tiles=n_tiles)
     expected = exact.sparq_attention(*a.qkv, **settings, lengths=a.lengths)
-    np.testing.assert_array_equal(
-        bits(sparq_ipu.sparq_attention(a.query, cache, **settings)), bits(expected)
-    )
+    np.testing.assert_array_equal(bits(sparq_ipu.sparq_attention(a.query, cache, **settings)), bits(expected))
 
 
 @pytest.mark.parametrize("memory", ["streaming", "sram"])

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One module for each way to run: `reference` (NumPy), `cpu` (SIMD kernels), `ipu` (the Poplar program, on an IPU or emulated).
+"""One module for each way to run: `reference` (NumPy), `cpu` (SIMD kernels), `ipu` (the Poplar program, on an
+IPU or emulated).
 
 A backend module defines
 
@@ -15,12 +16,12 @@ import numpy as np
 
 
 class Backend(Protocol):
-    """What `sparq_ipu.KVCache` asks of a backend. Arguments arrive checked; shapes as in `sparq_ipu.KVCache`."""
+    """What `sparq_ipu.KVCache` asks of a backend. Arguments arrive checked; shapes as there."""
 
     lengths: np.ndarray
 
     def append(self, key: np.ndarray, value: np.ndarray, lengths: np.ndarray) -> None:
-        """Append the first `lengths[b]` of the tokens of key, value (batch, n_kv_heads, n_tokens, head_dim)."""
+        """Append the first lengths[b] tokens of key, value (batch, n_kv_heads, n_tokens, head_dim)."""
 
     def dense_attention(self, query: np.ndarray) -> np.ndarray:
         """Dense decode attention, (batch, n_heads, head_dim) float16 in and out."""

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The Poplar program as a backend: on an IPU, or on the bundled emulator.
 
-A Poplar program is compiled for fixed shapes and settings. So the first attention call compiles one (`n_heads` is known only then), and a call with settings that the
+A Poplar program is compiled for fixed shapes and settings. So the first attention call compiles one
+(`n_heads` is known only then), and a call with settings that the
 program lacks compiles it anew with these added; the cache moves over.
 """
 
@@ -35,7 +36,8 @@ def create(
 
     Args:
         n_tiles: tiles of the emulated IPU; 0: all 1472. Results do not depend on it.
-        memory: "streaming" (rows of K and V in streaming memory), or "sram": all of the cache on chip, dense attention only, filled once.
+        memory: "streaming" (rows of K and V in streaming memory), or "sram": all of the cache on chip, dense
+            attention only, filled once.
 
     Raises:
         ValueError: an option out of range.
@@ -48,10 +50,17 @@ def create(
 
 
 class IpuBackend:
-    """A session (compiled program and loaded device), made when first needed, and what was appended before."""
+    """A session (compiled program, loaded device), made when first needed; and what came before."""
 
     def __init__(
-        self, device: str, batch: int, n_kv_heads: int, head_dim: int, capacity: int, n_tiles: int, memory: str
+        self,
+        device: str,
+        batch: int,
+        n_kv_heads: int,
+        head_dim: int,
+        capacity: int,
+        n_tiles: int,
+        memory: str,
     ):
         self._device = device
         self._shape = (batch, n_kv_heads, head_dim, capacity)
@@ -76,9 +85,7 @@ class IpuBackend:
 
     def append(self, key: np.ndarray, value: np.ndarray, lengths: np.ndarray) -> None:
         if self._memory == "sram" and self._lengths.any():
-            raise ValueError(
-                f"append: a cache in SRAM must be empty, got length {int(self._lengths.max())}"
-            )
+            raise ValueError(f"append: a cache in SRAM must be empty, got length {int(self._lengths.max())}")
         if self._session is None:
             self._pending.append((key.copy(), value.copy(), lengths.copy()))
         else:
@@ -145,13 +152,19 @@ class IpuBackend:
             key, value, lengths = self._pending.pop(0)
             self._write(np.ascontiguousarray(key), np.ascontiguousarray(value), lengths)
 
-    def _need(self, n_heads: int, dense: bool = False, sparq: tuple[int, int, int, bool] | None = None) -> None:
+    def _need(
+        self, n_heads: int, dense: bool = False, sparq: tuple[int, int, int, bool] | None = None
+    ) -> None:
         """Make sure that the session has this program; compile one that has, if it lacks it."""
         from sparq_ipu import _core
 
         dense = dense or self._dense
         wanted = self._sparq if sparq is None or sparq in self._sparq else [*self._sparq, sparq]
-        if self._session is not None and (n_heads, dense, wanted) == (self._n_heads, self._dense, self._sparq):
+        if self._session is not None and (n_heads, dense, wanted) == (
+            self._n_heads,
+            self._dense,
+            self._sparq,
+        ):
             return
         batch, n_kv_heads, head_dim, capacity = self._shape
         session = _core.Session(
