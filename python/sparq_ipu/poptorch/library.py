@@ -6,7 +6,7 @@ from __future__ import annotations
 import ctypes
 import os
 from pathlib import Path
-from typing import List, Optional, Union
+from typing import Optional, Union
 
 #: file name of the library that poplar_ops/popart builds
 LIBRARY = "libsparq_popart.so"

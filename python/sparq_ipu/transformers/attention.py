@@ -6,8 +6,9 @@ from __future__ import annotations
 from typing import Any, Callable
 
 import torch
-from sparq_reference import checks
 from transformers import AttentionInterface, AttentionMaskInterface
+
+from sparq_reference import checks
 
 #: arguments of attention that change nothing here; any other, unless None or False, is refused rather than
 #: ignored

@@ -17,11 +17,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from sparq_reference import checks, transfers
 from transformers import Cache, CacheLayerMixin, PretrainedConfig
 
 from sparq_ipu import KVCache, dense_attention, sparq_attention
 from sparq_ipu.transformers.settings import SparqSettings
+from sparq_reference import checks, transfers
 
 #: columns of room that a new layer has beyond its first tokens; from there it grows by doubling
 _FIRST_ROOM = 256

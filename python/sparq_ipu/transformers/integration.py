@@ -8,13 +8,13 @@ import weakref
 from typing import Any, Mapping
 
 import torch
-from sparq_reference import checks
 from transformers import DynamicCache, PreTrainedModel
 
 from sparq_ipu.devices import resolve_device
 from sparq_ipu.transformers.attention import check_scaling, is_registered, register
 from sparq_ipu.transformers.cache import SparqCache, is_sparq_cache
 from sparq_ipu.transformers.settings import LayerSettings, SparqSettings, settings_of_layers
+from sparq_reference import checks
 
 #: what was enabled, so that `disable` can restore it
 _enabled: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
@@ -247,6 +247,8 @@ def _check_model(op: str, model: PreTrainedModel) -> None:
     for feature in ("attn_logit_softcapping", "attention_sink", "attention_chunk_size"):
         if getattr(config, feature, None):
             checks.fail(op, "model", f"have no {feature}", f"{name} with {getattr(config, feature)}")
+    if any(hasattr(module, "sinks") for module in modules):
+        checks.fail(op, "model", "have no attention sinks", name)
     head_dim = _head_dim(model)
     if head_dim % checks.HEAD_DIM_MULTIPLE:
         checks.fail(op, "head_dim", f"be a multiple of {checks.HEAD_DIM_MULTIPLE}", head_dim)

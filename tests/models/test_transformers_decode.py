@@ -1,0 +1,378 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Decoding with `sparq_ipu.transformers`: against an oracle over the ordinary cache, and the laws that must
+hold."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+from tiny_models import Oracle, greedy, left_padded, tiny_model, tokens_of  # noqa: E402
+
+import sparq_ipu  # noqa: E402
+from sparq_ipu.transformers import (  # noqa: E402
+    SparqCache,
+    cache_traffic,
+    disable,
+    enable,
+    enable_dense,
+    is_enabled,
+)
+
+SETTINGS = dict(rank=4, top_k=12, n_local=3, mean_value=True)
+
+
+def step_logits(model, tokens, n, mask=None, cache=None):
+    """Logits (n, batch, vocabulary) of n decode steps after a prefill of `tokens`; the same tokens always
+    follow."""
+    following = tokens_of(n, seed=77, batch=len(tokens))
+    mask = torch.ones_like(tokens) if mask is None else mask
+    logits = []
+    with torch.no_grad():
+        positions = (mask.cumsum(-1) - 1).clamp(min=0)
+        cache = model(
+            tokens, attention_mask=mask, position_ids=positions, past_key_values=cache, use_cache=True
+        ).past_key_values
+        for index in range(n):
+            mask = torch.cat([mask, torch.ones_like(mask[:, :1])], dim=1)
+            output = model(
+                following[:, index : index + 1],
+                attention_mask=mask,
+                position_ids=mask.sum(-1, keepdim=True) - 1,
+                past_key_values=cache,
+                use_cache=True,
+            )
+            logits.append(output.logits[:, -1])
+    return torch.stack(logits)
+
+
+@pytest.mark.parametrize("device", [d for d in sparq_ipu.available_devices() if d in ("cpu", "reference")])
+@pytest.mark.parametrize("mean_value", [True, False])
+def test_padded_batch_equals_the_oracle_bit_for_bit(model, device, mean_value):
+    tokens, mask = left_padded([tokens_of(40), tokens_of(23, seed=1), tokens_of(9, seed=2)])
+    settings = dict(SETTINGS, mean_value=mean_value)
+    enable(model, device=device, **settings)
+    got = step_logits(model, tokens, 6, mask)
+    disable(model)
+    oracle = copy.deepcopy(model)
+    Oracle([settings] * 3).install(oracle)
+    assert torch.equal(got, step_logits(oracle, tokens, 6, mask))
+    # negative control: an oracle with one component more must not agree
+    Oracle([dict(settings, rank=5)] * 3).install(oracle)
+    assert not torch.equal(got, step_logits(oracle, tokens, 6, mask))
+
+
+@pytest.mark.parametrize("kind", ["Llama", "Mistral", "Qwen2", "Qwen3", "SmolLM3", "Olmo2"])
+def test_every_family_equals_the_oracle(kind):
+    changes = {"Mistral": {"sliding_window": None}}.get(kind, {})
+    model, oracle = tiny_model(kind, **changes), tiny_model(kind, **changes)
+    tokens = tokens_of(30, batch=2)
+    enable(model, **SETTINGS)
+    Oracle([SETTINGS] * 3).install(oracle)
+    assert torch.equal(step_logits(model, tokens, 4), step_logits(oracle, tokens, 4))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_other_dtypes_equal_the_oracle(dtype):
+    model, oracle = tiny_model().to(dtype), tiny_model().to(dtype)
+    enable(model, **SETTINGS)
+    Oracle([SETTINGS] * 3).install(oracle)
+    assert torch.equal(step_logits(model, tokens_of(30), 4), step_logits(oracle, tokens_of(30), 4))
+
+
+@pytest.mark.parametrize("rank", [1, 16])
+def test_top_k_of_the_whole_length_is_dense(model, rank):
+    tokens, mask = left_padded([tokens_of(40), tokens_of(23, seed=1)])
+    enable_dense(model)
+    dense = step_logits(model, tokens, 8, mask)
+    dense_tokens = greedy(model, tokens, 20, attention_mask=mask)
+    enable(model, rank=rank, top_k=60)
+    assert torch.equal(step_logits(model, tokens, 8, mask), dense)
+    assert torch.equal(greedy(model, tokens, 20, attention_mask=mask), dense_tokens)
+    # negative control: one position fewer than the longest row
+    enable(model, rank=rank, top_k=40)
+    assert not torch.equal(step_logits(model, tokens, 8, mask), dense)
+
+
+def test_dense_through_the_cache_is_close_to_the_model_itself(model):
+    tokens = tokens_of(40, batch=2)
+    own = step_logits(model, tokens, 8)
+    enable_dense(model)
+    through = step_logits(model, tokens, 8)
+    # float16 cache, query and output: relative error 2^-11 each, through three layers of random weights
+    assert (own - through).abs().max() < 0.03 * own.abs().max()
+    assert not torch.equal(own, through)
+
+
+def test_padded_batch_equals_its_rows_alone(model):
+    rows = [tokens_of(40), tokens_of(23, seed=1), tokens_of(9, seed=2)]
+    tokens, mask = left_padded(rows)
+    enable(model, **SETTINGS)
+    together = greedy(model, tokens, 20, attention_mask=mask)
+    for index, row in enumerate(rows):
+        assert together[index].tolist() == greedy(model, row, 20)[0].tolist()
+    # negative control: padding taken for text changes what follows
+    assert greedy(model, tokens, 20, attention_mask=torch.ones_like(mask))[2].tolist() != together[2].tolist()
+
+
+def test_right_padding_and_padding_between_turns(model):
+    oracle = tiny_model()
+    Oracle([SETTINGS] * 3).install(oracle)
+    enable(model, **SETTINGS)
+    tokens = tokens_of(30, batch=2)
+    mask = torch.ones_like(tokens)
+    mask[0, 25:] = 0
+    mask[1, 10:14] = 0
+    assert torch.equal(step_logits(model, tokens, 4, mask), step_logits(oracle, tokens, 4, mask))
+
+
+def test_below_min_seq_len_is_dense_bit_for_bit(model):
+    tokens, mask = left_padded([tokens_of(40), tokens_of(20, seed=1)])
+    enable_dense(model)
+    dense = step_logits(model, tokens, 6, mask)
+    enable(model, min_seq_len=47, **SETTINGS)
+    assert torch.equal(step_logits(model, tokens, 6, mask), dense)
+    # the first row reaches 44 positions in step 4, the second never does
+    enable(model, min_seq_len=44, **SETTINGS)
+    mixed = step_logits(model, tokens, 6, mask)
+    assert torch.equal(mixed[:3], dense[:3])
+    assert torch.equal(mixed[:, 1], dense[:, 1])
+    assert not torch.equal(mixed[3, 0], dense[3, 0])
+    disable(model)
+    Oracle([SETTINGS] * 3, min_seq_len=44).install(model)
+    assert torch.equal(mixed, step_logits(model, tokens, 6, mask))
+
+
+def test_settings_by_layer(model):
+    tokens = tokens_of(40)
+    enable(model, layers={0: None, 1: {"mean_value": False, "rank": 2}}, **SETTINGS)
+    got = step_logits(model, tokens, 4)
+    enable(model, **SETTINGS)
+    assert not torch.equal(got, step_logits(model, tokens, 4))
+    disable(model)
+    Oracle([None, dict(SETTINGS, mean_value=False, rank=2), SETTINGS]).install(model)
+    assert torch.equal(got, step_logits(model, tokens, 4))
+
+
+@pytest.mark.parametrize("how", ["beams", "sampling", "several sequences"])
+def test_generate_equals_the_oracle(model, how):
+    options = {
+        "beams": dict(num_beams=4, num_return_sequences=2, do_sample=False),
+        "sampling": dict(do_sample=True, temperature=1.5),
+        "several sequences": dict(do_sample=True, num_return_sequences=3),
+    }[how]
+    tokens, mask = left_padded([tokens_of(30), tokens_of(12, seed=1)])
+
+    def run(used):
+        torch.manual_seed(5)
+        return used.generate(tokens, attention_mask=mask, max_new_tokens=12, **options)
+
+    plain = run(model)
+    oracle = copy.deepcopy(model)
+    Oracle([SETTINGS] * 3).install(oracle)
+    enable(model, **SETTINGS)
+    assert torch.equal(run(model), run(oracle))
+    assert not torch.equal(run(model), plain)
+
+
+def test_cache_is_reused_over_turns(model):
+    first, second = tokens_of(30), tokens_of(11, seed=3)
+
+    def chat(used, cache):
+        replies = []
+        text = first
+        for _ in range(2):
+            mask = torch.ones_like(text)
+            text = used.generate(
+                text, attention_mask=mask, past_key_values=cache, max_new_tokens=8, do_sample=False
+            )
+            replies.append(text[0, -8:].tolist())
+            assert cache.get_seq_length() == text.shape[1] - 1
+            text = torch.cat([text, second], dim=1)
+        return replies
+
+    oracle = copy.deepcopy(model)
+    Oracle([SETTINGS] * 3).install(oracle)
+    expected = chat(oracle, transformers.DynamicCache())
+    enable(model, **SETTINGS)
+    assert chat(model, transformers.DynamicCache()) == expected
+    assert chat(model, SparqCache(model)) == expected
+    cache = SparqCache(model.config, capacity=64)
+    assert chat(model, cache) == expected
+    cache.reset()
+    assert cache.get_seq_length() == 0
+    assert chat(model, cache) == expected
+
+
+def test_prefill_in_chunks(model):
+    tokens, mask = left_padded([tokens_of(40), tokens_of(23, seed=1)])
+    enable(model, **SETTINGS)
+    whole = step_logits(model, tokens, 4, mask)
+    cache = SparqCache(model)
+    with torch.no_grad():
+        positions = (mask.cumsum(-1) - 1).clamp(min=0)
+        for start, stop in ((0, 13), (13, 29)):
+            model(
+                tokens[:, start:stop],
+                attention_mask=mask[:, :stop],
+                position_ids=positions[:, start:stop],
+                past_key_values=cache,
+            )
+        model(tokens[:, 29:], attention_mask=mask, position_ids=positions[:, 29:], past_key_values=cache)
+        following = tokens_of(4, seed=77, batch=2)
+        output = model(
+            following[:, :1],
+            attention_mask=torch.cat([mask, mask[:, -1:]], dim=1),
+            position_ids=mask.sum(-1, keepdim=True),
+            past_key_values=cache,
+        )
+    # float32 sums in another order move keys across a float16 rounding now and then
+    assert (output.logits[:, -1] - whole[0]).abs().max() < 0.01 * whole[0].abs().max()
+    assert output.logits[:, -1].argmax(-1).tolist() == whole[0].argmax(-1).tolist()
+
+
+def test_cache_grows(model):
+    enable(model, **SETTINGS)
+    fixed = SparqCache(model, capacity=640)
+    growing = SparqCache(model)
+    tokens = tokens_of(30)
+    n = 300
+    assert (
+        greedy(model, tokens, n, past_key_values=growing).tolist()
+        == greedy(model, tokens, n, past_key_values=fixed).tolist()
+    )
+    capacities = {layer.cache.capacity for layer in growing.layers}
+    assert min(capacities) >= 329 and 30 + 256 not in capacities
+
+
+def test_copied_cache_continues_by_itself(model):
+    enable(model, **SETTINGS)
+    prompt, ends = tokens_of(30), [tokens_of(6, seed=4), tokens_of(6, seed=5)]
+    shared = SparqCache(model)
+    with torch.no_grad():
+        model(prompt, past_key_values=shared)
+    for end in ends:
+        text = torch.cat([prompt, end], dim=1)
+        fresh = SparqCache(model)
+        with torch.no_grad():
+            model(prompt, past_key_values=fresh)
+        alone = greedy(model, text, 8, past_key_values=fresh)
+        assert greedy(model, text, 8, past_key_values=copy.deepcopy(shared)).tolist() == alone.tolist()
+    assert shared.get_seq_length() == 30
+
+
+def test_rows_are_repeated_and_selected(model):
+    enable(model, **SETTINGS)
+    tokens, mask = left_padded([tokens_of(30), tokens_of(12, seed=1)])
+    positions = (mask.cumsum(-1) - 1).clamp(min=0)
+    cache = SparqCache(model)
+
+    def step(cache, rows):
+        used = mask[rows]
+        with torch.no_grad():
+            return model(
+                tokens_of(1, seed=9).expand(len(rows), 1),
+                attention_mask=torch.cat([used, torch.ones_like(used[:, :1])], dim=1),
+                position_ids=used.sum(-1, keepdim=True),
+                past_key_values=cache,
+            ).logits
+
+    with torch.no_grad():
+        model(tokens, attention_mask=mask, position_ids=positions, past_key_values=cache)
+    expected = step(copy.deepcopy(cache), [0, 1])
+    cache.batch_repeat_interleave(2)
+    torch.testing.assert_close(step(copy.deepcopy(cache), [0, 0, 1, 1]), expected[[0, 0, 1, 1]])
+    cache.batch_select_indices(torch.tensor([3, 0]))
+    torch.testing.assert_close(step(cache, [1, 0]), expected[[1, 0]])
+
+
+def test_a_mask_that_hides_earlier_tokens_is_followed(model):
+    enable(model, **SETTINGS)
+    oracle = tiny_model()
+    Oracle([SETTINGS] * 3).install(oracle)
+    tokens = tokens_of(30)
+    logits = []
+    for used in (model, oracle):
+        with torch.no_grad():
+            cache = used(tokens, use_cache=True).past_key_values
+            mask = torch.ones(1, 31, dtype=torch.int64)
+            mask[0, 4:9] = 0
+            position = torch.tensor([[30]])
+            logits.append(
+                used(tokens[:, :1], attention_mask=mask, position_ids=position, past_key_values=cache).logits
+            )
+    assert torch.equal(*logits)
+
+
+def test_forward_without_a_cache_is_the_model_itself(model):
+    tokens = tokens_of(20, batch=2)
+    with torch.no_grad():
+        own = model(tokens, use_cache=False).logits
+        enable(model, **SETTINGS)
+        assert torch.equal(model(tokens, use_cache=False).logits, own)
+
+
+def test_base_model_alone_and_positional_arguments(model):
+    enable(model, **SETTINGS)
+    tokens = tokens_of(20)
+    with torch.no_grad():
+        output = model.model(tokens, torch.ones_like(tokens), None, None)
+        assert output.past_key_values.get_seq_length() == 20
+        embedded = model.model(inputs_embeds=model.get_input_embeddings()(tokens))
+    assert torch.equal(embedded.last_hidden_state, output.last_hidden_state)
+
+
+def test_traffic_is_counted(model):
+    enable(model, layers={2: None}, **SETTINGS)
+    cache = SparqCache(model)
+    greedy(model, tokens_of(30), 4, past_key_values=cache)
+    sparq = dense = 0
+    for seq_len in (31, 32, 33):  # the first of the four new tokens comes from prefill
+        full = 2 * seq_len * 16 + 2 * 16
+        part = seq_len * 4 + 2 * 12 * 16 + 4 * 16
+        dense += 2 * 2 * 3 * full
+        sparq += 2 * 2 * (2 * part + full)
+    assert cache_traffic(cache) == {"n_steps": 3, "bytes_read": sparq, "bytes_dense": dense}
+
+
+def test_disable_restores(model):
+    tokens = tokens_of(30)
+    before = model.generate(
+        tokens, max_new_tokens=8, do_sample=False, output_logits=True, return_dict_in_generate=True
+    )
+    implementation = model.config._attn_implementation
+    hooks = len(model.model._forward_hooks), len(model.model._forward_pre_hooks)
+    assert not is_enabled(model)
+    enable(model, **SETTINGS)
+    enable(model, **dict(SETTINGS, rank=3))
+    assert is_enabled(model)
+    cache = SparqCache(model)
+    greedy(model, tokens, 4, past_key_values=cache)
+    disable(model)
+    assert not is_enabled(model)
+    assert model.config._attn_implementation == implementation
+    assert (len(model.model._forward_hooks), len(model.model._forward_pre_hooks)) == hooks
+    after = model.generate(
+        tokens, max_new_tokens=8, do_sample=False, output_logits=True, return_dict_in_generate=True
+    )
+    assert torch.equal(torch.stack(before.logits), torch.stack(after.logits))
+    assert type(after.past_key_values.layers[0]).__name__ == "DynamicLayer"
+    with pytest.raises(
+        RuntimeError, match=r"SparqCache: the model must be enabled by sparq_ipu\.transformers\.enable"
+    ):
+        model(tokens[:, :1], past_key_values=cache)
+
+
+def test_two_models_do_not_mix(model):
+    other = tiny_model(seed=1)
+    plain = greedy(other, tokens_of(30), 8)
+    enable(model, **SETTINGS)
+    alone = greedy(model, tokens_of(30), 8)
+    assert greedy(other, tokens_of(30), 8).tolist() == plain.tolist()
+    enable_dense(other)
+    greedy(other, tokens_of(30), 8)
+    assert greedy(model, tokens_of(30), 8).tolist() == alone.tolist()

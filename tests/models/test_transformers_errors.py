@@ -1,0 +1,298 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `sparq_ipu.transformers` refuses, with which words, and that nothing has changed afterwards."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+from tiny_models import greedy, tiny_config, tiny_model, tokens_of  # noqa: E402
+
+from sparq_ipu.transformers import (  # noqa: E402
+    SparqCache,
+    cache_traffic,
+    disable,
+    enable,
+    enable_dense,
+    is_enabled,
+)
+
+SETTINGS = dict(rank=4, top_k=12)
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        (dict(rank=0), "enable: rank must be in [1, head_dim=16], got 0"),
+        (dict(rank=17), "enable: rank must be in [1, head_dim=16], got 17"),
+        (dict(top_k=0), "enable: top_k must be in [1, 16777216], got 0"),
+        (dict(n_local=13), "enable: n_local must be in [0, top_k=12], got 13"),
+        (dict(mean_value=1), "enable: mean_value must be True or False, got 1"),
+        (dict(min_seq_len=-1), "enable: min_seq_len must be in [0, 16777216], got -1"),
+        (dict(min_seq_len=2.0), "enable: min_seq_len must be an integer in [0, 16777216], got 2.0"),
+        (dict(layers={3: None}), "enable: layers must be in [0, n_layers=3), got 3"),
+        (
+            dict(layers={0: "dense"}),
+            "enable: layers[0] must be None (dense) or a mapping of settings, got 'dense'",
+        ),
+        (
+            dict(layers={1: {"topk": 3}}),
+            "enable: layers[1] must name settings among rank, top_k, n_local, mean_value, min_seq_len, "
+            "got 'topk'",
+        ),
+        (dict(layers={1: {"rank": 0}}), "enable: layers[1]: rank must be in [1, head_dim=16], got 0"),
+        (dict(capacity=0), "enable: capacity must be in [1, 16777216], got 0"),
+        (dict(device="gpu"), "enable: device must be one of "),
+    ],
+)
+def test_settings(model, changes, message):
+    with pytest.raises(ValueError, match=r"^" + re.escape(message)):
+        enable(model, **{**SETTINGS, **changes})
+    assert not is_enabled(model) and model.config._attn_implementation == "sdpa"
+
+
+@pytest.mark.parametrize(
+    "make, message",
+    [
+        (lambda: torch.nn.Linear(2, 2), "model must be a transformers PreTrainedModel, got Linear"),
+        (
+            lambda: tiny_model("Mistral", sliding_window=64),
+            "model must have full attention in every layer, got Mistral",
+        ),
+        (lambda: tiny_model("Gemma2"), "model must have full attention in every layer, got Gemma2"),
+        (
+            lambda: tiny_model("Gemma2", layer_types=["full_attention"] * 3, sliding_window=None),
+            "model must have no attn_logit_softcapping, got Gemma2ForCausalLM with 50.0",
+        ),
+        (
+            lambda: tiny_model("Granite", attention_multiplier=0.5),
+            "scaling must be 1/sqrt(head_dim=16)=0.25, got 0.5",
+        ),
+        (lambda: tiny_model("Mamba"), "model must be of the Llama type"),
+        (lambda: tiny_model("GPT2", n_layer=3, n_head=6, n_embd=96), "model must be of the Llama type"),
+        (
+            lambda: transformers.T5ForConditionalGeneration(
+                transformers.T5Config(d_model=32, d_ff=32, num_layers=1, num_heads=2, d_kv=16, vocab_size=101)
+            ).eval(),
+            "model must be a decoder, got the encoder-decoder T5ForConditionalGeneration",
+        ),
+        (lambda: tiny_model(head_dim=12), "head_dim must be a multiple of 8, got 12"),
+        (lambda: tiny_model().train(), "model must be in eval mode, got training mode"),
+        (lambda: tiny_model().to("meta"), "model must be on the CPU, got meta"),
+    ],
+)
+def test_models(make, message):
+    model = make()
+    for op, turn_on in (("enable", lambda m: enable(m, **SETTINGS)), ("enable_dense", enable_dense)):
+        with pytest.raises(ValueError, match=r"^" + re.escape(f"{op}: {message}")):
+            turn_on(model)
+
+
+def test_attention_sinks():
+    """They change the softmax."""
+    changes = dict(num_local_experts=2, num_experts_per_tok=1, layer_types=["full_attention"] * 3)
+    config = tiny_config("GptOss", **changes)
+    config.sliding_window = None
+    model = transformers.AutoModelForCausalLM.from_config(config).eval()
+    with pytest.raises(
+        ValueError, match=r"^enable: model must have no attention sinks, got GptOssForCausalLM"
+    ):
+        enable(model, **SETTINGS)
+
+
+def test_disable_needs_enable(model):
+    with pytest.raises(ValueError, match=r"^disable: model must be enabled, got one that is not"):
+        disable(model)
+
+
+def test_training_mode(model):
+    enable(model, **SETTINGS)
+    with pytest.raises(ValueError, match=r"^sparq_attention: model must be in eval mode, got training mode"):
+        model.train()(tokens_of(10))
+
+
+def test_output_attentions():
+    model = tiny_model()
+    enable(model, **SETTINGS)
+    with pytest.raises(ValueError, match=r"^sparq_attention: output_attentions must be False, got True"):
+        model(tokens_of(10), output_attentions=True)
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (dict(softcap=30.0), "softcap must not be set: it is not supported, got 30.0"),
+        (dict(s_aux="sinks"), "s_aux must not be set: it is not supported, got 'sinks'"),
+        (dict(sliding_window=64), "sliding_window must not be set: it is not supported, got 64"),
+        (dict(dropout=0.1), "dropout must be 0, got 0.1"),
+        (dict(scaling=0.5), "scaling must be 1/sqrt(head_dim=16)=0.25, got 0.5"),
+    ],
+)
+def test_arguments_of_attention(model, arguments, message):
+    enable(model, **SETTINGS)
+    attention = transformers.AttentionInterface()[model.config._attn_implementation]
+    query = torch.zeros(1, 6, 3, 16)
+    with pytest.raises(ValueError, match=r"^" + re.escape(f"sparq_attention: {message}")):
+        attention(model.model.layers[0].self_attn, query, query[:, :2], query[:, :2], None, **arguments)
+
+
+def filled(cache, model):
+    disable(model)
+    with torch.no_grad():
+        model(tokens_of(10), past_key_values=cache)
+    enable(model, **SETTINGS)
+    return cache
+
+
+@pytest.mark.parametrize(
+    "make, got",
+    [
+        (
+            lambda model: transformers.StaticCache(config=model.config, max_cache_len=64),
+            "StaticCache of length 0",
+        ),
+        (lambda model: filled(transformers.DynamicCache(), model), "DynamicCache of length 10"),
+    ],
+)
+def test_foreign_caches(model, make, got):
+    enable(model, **SETTINGS)
+    message = (
+        f"sparq_attention: past_key_values must be a SparqCache, an empty DynamicCache or None, got {got}"
+    )
+    with pytest.raises(ValueError, match=r"^" + re.escape(message)):
+        model(tokens_of(3), past_key_values=make(model))
+
+
+def test_keys_of_a_foreign_cache_in_the_attention_function(model):
+    enable(model, **SETTINGS)
+    attention = transformers.AttentionInterface()[model.config._attn_implementation]
+    query, key = torch.zeros(1, 6, 1, 16), torch.zeros(1, 2, 9, 16)
+    with pytest.raises(
+        ValueError, match=r"^sparq_attention: past_key_values must be a SparqCache, got keys of another"
+    ):
+        attention(model.model.layers[0].self_attn, query, key, key, None)
+
+
+@pytest.mark.parametrize(
+    "mask, got",
+    [
+        (torch.ones(1, 9), "(1, 9)"),
+        (torch.ones(1, 1, 10, 10), "(1, 1, 10, 10)"),
+        ({"full_attention": None}, "dict"),
+    ],
+)
+def test_attention_masks(model, mask, got):
+    enable(model, **SETTINGS)
+    message = f"sparq_attention: attention_mask must have shape (batch=1, n_tokens so far=10), got {got}"
+    with pytest.raises(ValueError, match=r"^" + re.escape(message)):
+        model(tokens_of(10), attention_mask=mask)
+
+
+def test_a_padded_cache_needs_its_mask(model):
+    enable(model, **SETTINGS)
+    mask = torch.ones(1, 10, dtype=torch.int64)
+    mask[0, :3] = 0
+    cache = model(tokens_of(10), attention_mask=mask).past_key_values
+    with pytest.raises(
+        ValueError, match="attention_mask must repeat that of the tokens in past_key_values, got None"
+    ):
+        model(tokens_of(1), past_key_values=cache)
+
+
+def test_batch_of_another_size(model):
+    enable(model, **SETTINGS)
+    cache = model(tokens_of(10)).past_key_values
+    with pytest.raises(
+        ValueError, match=r"^sparq_attention: batch must be that of past_key_values, 1, got 2"
+    ):
+        model(tokens_of(1, batch=2), past_key_values=cache)
+
+
+def test_row_without_a_token(model):
+    enable(model, **SETTINGS)
+    mask = torch.tensor([[1], [0]])
+    with pytest.raises(ValueError, match=r"must leave a real token in every row .*, got lengths \[1, 0\]"):
+        model(tokens_of(1, batch=2), attention_mask=mask)
+
+
+def test_capacity_leaves_the_cache_as_it_was(model):
+    enable(model, **SETTINGS)
+    cache = SparqCache(model, capacity=12)
+    expected = greedy(model, tokens_of(11), 2)
+    with torch.no_grad():
+        model(tokens_of(10), past_key_values=cache)
+    with pytest.raises(
+        ValueError, match=r"^append: length must be at most capacity=12 .*\(layer 0; the cache is float16\)"
+    ):
+        model(tokens_of(3, seed=1), past_key_values=cache)
+    assert cache.get_seq_length() == 10
+    assert greedy(model, tokens_of(11), 2, past_key_values=cache).tolist() == expected.tolist()
+
+
+def test_numbers_beyond_float16(model):
+    enable(model, **SETTINGS)
+    model.model.layers[1].self_attn.v_proj.weight.mul_(1e6)
+    with pytest.raises(
+        ValueError, match=r"^append: value must be finite, got -?inf at .*\(layer 1; the cache is float16\)"
+    ):
+        model(tokens_of(10))
+
+
+def test_cache_of_a_failed_pass(model):
+    """Layer 0 has the token, layer 1 refused it: such a cache is of no use, and is not used."""
+    enable(model, **SETTINGS)
+    cache = SparqCache(model)
+    weight = model.model.layers[1].self_attn.v_proj.weight
+    with torch.no_grad():
+        model(tokens_of(10), past_key_values=cache)
+        weight.mul_(1e6)
+        with pytest.raises(ValueError, match="finite"):
+            model(tokens_of(1), past_key_values=cache)
+        weight.mul_(1e-6)
+        with pytest.raises(
+            ValueError, match="past_key_values must hold the same tokens in all 3 layers, got"
+        ):
+            model(tokens_of(1), past_key_values=cache)
+
+
+def test_a_layer_that_does_not_attend(model):
+    """A model that keeps the cache but attends otherwise would decode nonsense: it is noticed in the same
+    pass."""
+    enable(model, **SETTINGS)
+    module = model.model.layers[1].self_attn
+    forward = module.forward
+
+    def elsewhere(hidden_states, past_key_values=None, **kwargs):
+        past_key_values.update(torch.zeros(1, 2, 10, 16), torch.zeros(1, 2, 10, 16), 1)
+        return forward(hidden_states, past_key_values=None, **kwargs)
+
+    module.forward = elsewhere
+    with pytest.raises(RuntimeError, match=r"must attend through its cache in every layer, not so in \[1\]"):
+        model(tokens_of(10))
+
+
+@pytest.mark.parametrize("options", [dict(prompt_lookup_num_tokens=3), dict(assistant_model=None)])
+def test_assisted_generation(model, options):
+    enable(model, **SETTINGS)
+    if "assistant_model" in options:
+        options = dict(assistant_model=tiny_model(seed=1))
+        options["assistant_model"].generation_config.num_assistant_tokens = 2
+    with pytest.raises(NotImplementedError, match="crop must not be called"):
+        greedy(model, tokens_of(30), 12, **options)
+
+
+def test_static_cache_of_generate(model):
+    enable(model, **SETTINGS)
+    with pytest.raises(ValueError, match="past_key_values must be a SparqCache"):
+        greedy(model, tokens_of(30), 4, cache_implementation="static")
+
+
+def test_traffic_needs_a_cache_of_ours():
+    with pytest.raises(
+        ValueError, match=r"^cache_traffic: cache must be one of an enabled model, got DynamicCache"
+    ):
+        cache_traffic(transformers.DynamicCache())
