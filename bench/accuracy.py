@@ -215,6 +215,7 @@ def model_name(args: argparse.Namespace) -> str:
 def work(args: argparse.Namespace, plan: Any, out: Path, part: int, n_parts: int) -> None:
     """One process: load the model, do every n_parts-th item. The first also does the decode check."""
     import torch
+
     from sparq_ipu.accuracy import runner, statistics
     from sparq_ipu.accuracy.engine import Evaluator
     from sparq_ipu.accuracy.tasks import TASKS

@@ -108,14 +108,14 @@ class Plan:
 def default_plan() -> Plan:
     """The full table: under an hour on two cores with SmolLM2-135M."""
     items = {
-        "lm": 8,
-        "repetition": 6,
+        "lm": 5,
+        "repetition": 4,
         "needle": 12,
-        "multikey": 5,
-        "multivalue": 5,
-        "tracking": 5,
-        "common": 6,
-        "frequent": 6,
+        "multikey": 3,
+        "multivalue": 3,
+        "tracking": 3,
+        "common": 4,
+        "frequent": 4,
     }
     return Plan({name: {"items": n} for name, n in items.items()}, list(DEFAULT_METHODS))
 

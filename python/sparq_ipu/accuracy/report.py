@@ -14,10 +14,13 @@ QUESTION_TEXT = {"dense": "prompt processed densely", "sparse": "prompt decoded 
 
 
 def select(lines: list[dict[str, Any]], task: str, question: str) -> dict[str, dict[int, dict[str, Any]]]:
-    """method -> item -> result line, methods in order of the plan."""
+    """method -> item -> result line, methods in order of the plan, items below its number."""
+    n_items = lines[0]["plan"]["tasks"].get(task, {}).get("items", 1) if lines else 0
     found: dict[str, dict[int, dict[str, Any]]] = {}
     for line in lines:
-        if line["kind"] == "result" and line["task"] == task and line["question"] == question:
+        if line["kind"] != "result" or (line["task"], line["question"]) != (task, question):
+            continue
+        if line["item"] < n_items:
             found.setdefault(line["method"], {})[line["item"]] = line
     order = lines[0]["plan"]["methods"] if lines else []
     return {method: found[method] for method in order if method in found}
@@ -192,8 +195,8 @@ def statistics_page(lines: list[dict[str, Any]]) -> str:
         table(
             ["layer", "top-32 mass", "position 0", "kurtosis", "beyond 3 sigma", "mass selected"], by_layer
         ),
-        "**Agreement** of the k positions with the largest approximate scores (no local ones forced) with the "
-        "exact top k, per KV head:",
+        "**Agreement** of the k positions of largest approximate score (no local ones forced) with the "
+        "exact top k, by KV head:",
         table(["", *top_ks], agreements),
         "**Coverage** (r=16, k=128): alpha by each temperature against the true mass on the same positions.",
         table(["temperature", "alpha", "true mass", "mean abs error"], coverage),

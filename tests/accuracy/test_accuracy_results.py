@@ -1,0 +1,314 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runner, result files, intervals, report and attention statistics, on a tiny random model."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from tiny import TinyTokenizer, tiny_model
+
+from sparq_ipu.accuracy import measure, plots, report, statistics
+from sparq_ipu.accuracy.engine import Evaluator
+from sparq_ipu.accuracy.plan import DEFAULT_METHODS, Plan
+from sparq_ipu.accuracy.runner import Results, Runner, header, read_lines
+from sparq_ipu.accuracy.tasks import TASKS, Metric
+from sparq_ipu.methods import SparQ, parse_method
+
+PLAN = {
+    "lm": {"items": 2, "length": 200, "span": 8},
+    "needle": {"items": 2, "lengths": [200]},
+    "common": {"items": 1, "common": 2, "common_count": 4, "rare": 5, "rare_count": 1},
+}
+TOKENIZER = TinyTokenizer()  # one: it gives out ids as words appear
+METHODS = ["sparq:r=4,k=24", "h2o@sparq:r=4,k=24"]
+
+
+@pytest.fixture(scope="module")
+def evaluator():
+    return Evaluator(tiny_model())
+
+
+def run(evaluator, path, plan=None, **parts):
+    plan = plan or Plan(PLAN, METHODS)
+    results = Results.create(path, header(plan, "tiny", {"git": "x"}))
+    runner = Runner(evaluator, TOKENIZER, plan, results)
+    runner.run(**parts)
+    return runner
+
+
+@pytest.fixture(scope="module")
+def lines(evaluator, tmp_path_factory):
+    path = tmp_path_factory.mktemp("run") / "lines.jsonl"
+    runner = run(evaluator, path)
+    runner.check_decode(TASKS["lm"].build(runner.tokenizer, 0, 0, length=100, span=1), 4)
+    return read_lines(path)
+
+
+def strip(line):
+    return {key: value for key, value in line.items() if key != "seconds"}
+
+
+def test_runner_writes_one_line_per_task_item_question_and_method(lines):
+    keys = [(x["task"], x["item"], x["question"], x["method"]) for x in lines if x["kind"] == "result"]
+    methods = ["dense", *METHODS]
+    expected = {("lm", i, "sparse", m) for i in range(2) for m in methods}
+    expected |= {("needle", i, q, m) for i in range(2) for q in ("dense", "sparse") for m in methods}
+    expected |= {("common", 0, q, m) for q in ("dense", "sparse") for m in methods}
+    assert len(keys) == len(set(keys)) and set(keys) == expected
+    for line in lines:
+        if line["kind"] == "result" and line["method"] == "dense":
+            assert line["compression"] == 1 and line["sums"].get("kl", 0) == 0
+
+
+def test_matched_methods_move_what_their_reference_moves(lines):
+    by_key = {(x["task"], x["item"], x["question"], x["method"]): x for x in lines if x["kind"] == "result"}
+    for (task, item, question, method), line in by_key.items():
+        if "@" in method:
+            reference = by_key[task, item, question, method.partition("@")[2]]
+            assert 1 <= line["compression"] / reference["compression"] < 1.1
+
+
+def test_questions_differ_for_sparse_methods_only(lines):
+    """A dense prompt and a sparse one are the same for dense attention, and not for others."""
+    results = [line for line in lines if line["kind"] == "result" and line["task"] == "common"]
+    sums = {(line["question"], line["method"]): line["sums"] for line in results}
+    assert sums["dense", "dense"] == sums["sparse", "dense"]
+    assert sums["dense", METHODS[0]] != sums["sparse", METHODS[0]]
+
+
+def test_prompt_is_decoded_by_the_method_only_if_asked(evaluator, tmp_path):
+    """Tokens given to the method: the whole prompt, or its last one."""
+    seen = []
+    plan = Plan({"needle": PLAN["needle"]}, [])
+    results = Results.create(tmp_path / "x", header(plan, "tiny", {}))
+    runner = Runner(evaluator, TOKENIZER, plan, results)
+    item = TASKS["needle"].build(runner.tokenizer, 0, 0, lengths=[200])
+    prefix, probe = evaluator.prefill(item.context), item.probes[0]
+    for question in ("dense", "sparse"):
+        base, tokens = runner._start(prefix, probe, question)
+        assert base.length + len(tokens) == len(item.context) + len(probe.prompt) + len(probe.target) - 1
+        seen.append(len(tokens))
+    assert seen == [len(probe.target), len(probe.prompt) + len(probe.target) - 1]
+
+
+def test_decode_check_lines(lines):
+    checks = [line for line in lines if line["kind"] == "decode_check"]
+    assert [line["method"] for line in checks] == ["dense", *METHODS]
+    assert all(line["max_abs_log_prob_error"] < 2e-3 and line["same_argmax"] == 4 for line in checks)
+
+
+def test_a_broken_off_run_goes_on_to_the_same_results(evaluator, lines, tmp_path):
+    path = tmp_path / "lines.jsonl"
+    texts = [json.dumps(line) + "\n" for line in lines if line["kind"] != "decode_check"]
+    path.write_text("".join(texts[:5]) + texts[5][:30], encoding="utf-8")  # the last line cut short
+    run(evaluator, path)
+    again = [strip(line) for line in read_lines(path)]
+    assert sorted(map(json.dumps, again)) == sorted(
+        json.dumps(strip(line)) for line in lines if line["kind"] != "decode_check"
+    )
+
+
+def test_parts_together_make_the_whole(evaluator, lines, tmp_path):
+    path = tmp_path / "lines.jsonl"
+    for part in range(2):
+        run(evaluator, path, part=part, n_parts=2)
+    ours = [strip(line) for line in read_lines(path)]
+    assert len(ours) == sum(line["kind"] != "decode_check" for line in lines)
+
+
+def test_results_refuse_another_plan_but_take_more_items(evaluator, tmp_path):
+    path = tmp_path / "lines.jsonl"
+    sizes = {"needle": {"items": 1, "lengths": [200]}}
+    run(evaluator, path, Plan(sizes, []))
+    with pytest.raises(
+        ValueError,
+        match=r"^accuracy: plan of .* must equal this run's to continue it \(or use --force\), got",
+    ):
+        run(evaluator, path, Plan(sizes, ["flexgen"]))
+    with pytest.raises(ValueError, match=r"^accuracy: plan of "):
+        run(evaluator, path, Plan({"needle": {"items": 1, "lengths": [201]}}, []))
+    run(evaluator, path, Plan({"needle": {"items": 2, "lengths": [200]}}, []))
+    got = read_lines(path)
+    assert got[0]["plan"]["tasks"]["needle"]["items"] == 2
+    assert [line["item"] for line in got if line["kind"] == "result"] == [0, 0, 1, 1]
+
+
+def test_results_name_the_code_they_were_continued_with(tmp_path):
+    path, plan = tmp_path / "lines.jsonl", Plan({"lm": {}}, [])
+    for version in ("a", "a", "b"):
+        Results.create(path, header(plan, "tiny", {"git": version}))
+    assert [line["versions"]["git"] for line in read_lines(path)] == ["a", "b"]
+
+
+def test_bootstrap_covers_the_truth_about_as_often_as_it_says():
+    rng = np.random.default_rng(0)
+    covered = 0
+    for trial in range(200):
+        sample = rng.normal(3.0, 1.0, 30)
+        estimate = measure.ratio(sample, np.ones(30), seed=trial)
+        covered += estimate.low <= 3.0 <= estimate.high
+    assert 0.88 < covered / 200 < 0.99
+
+
+def test_ratio_weights_items_by_their_size():
+    estimate = measure.ratio(np.array([1.0, 9.0]), np.array([1.0, 1.5]))
+    assert estimate.value == 4.0 and estimate.n == 2 and estimate.low == 1.0 and estimate.high == 6.0
+
+
+def test_paired_difference_removes_what_items_share():
+    rng = np.random.default_rng(1)
+    hard = rng.normal(0, 10, 20)
+    one = np.ones(20)
+    paired = measure.paired_difference(hard + 1 + rng.normal(0, 0.1, 20), one, hard, one)
+    assert 0.8 < paired.low < paired.high < 1.2
+    unpaired = measure.ratio(hard, one)
+    assert unpaired.high - unpaired.low > 5  # negative control: unpaired, the difference of 1 would drown
+    with pytest.raises(
+        ValueError, match=r"^paired_difference: lengths must be equal, got \[20, 20, 19, 19\]$"
+    ):
+        measure.paired_difference(hard, one, hard[1:], one[1:])
+
+
+def fake(method: str, item: int, hits: int, compression: float = 2.0) -> dict:
+    return {
+        "kind": "result",
+        "task": "needle",
+        "item": item,
+        "question": "sparse",
+        "method": method,
+        "compression": compression,
+        "in_window": False,
+        "sums": {"n": 5, "hits": hits, "exact": float(hits == 5), "probes": 1},
+    }
+
+
+def fake_lines(hits: dict[str, list[int]]) -> list[dict]:
+    plan = {"tasks": {"needle": {"items": 4}}, "methods": list(hits), "seed": 0}
+    lines = [{"kind": "header", "model": "m", "plan": plan, "versions": {"git": "g"}}]
+    return lines + [fake(method, i, n) for method, values in hits.items() for i, n in enumerate(values)]
+
+
+def test_report_says_worse_only_where_the_interval_does():
+    lines = fake_lines({"dense": [5, 5, 4, 5], "bad": [1, 0, 1, 1], "same": [5, 4, 5, 5]})
+    rows = {
+        row.split("|")[1].strip(): row for row in report.task_table(lines, "needle", "sparse").splitlines()
+    }
+    assert "-0.800" in rows["`bad`"] and "worse" in rows["`bad`"]
+    assert "+0.000" in rows["`same`"] and "worse" not in rows["`same`"]
+    assert "0.950 [" in rows["`dense`"] and "0.750" in rows["`dense`"]  # digits, and exact answers
+    better = report.difference(
+        *[report.select(lines, "needle", "sparse")[m] for m in ("bad", "dense")],
+        Metric("KL", "hits", "n", "low"),
+    )
+    assert better.high < 0
+
+
+def test_report_leaves_out_items_beyond_the_plan():
+    lines = fake_lines({"dense": [5, 5, 5, 5, 0, 0]})
+    assert sorted(report.select(lines, "needle", "sparse")["dense"]) == [0, 1, 2, 3]
+
+
+def test_report_of_one_item_has_no_interval():
+    lines = fake_lines({"dense": [5], "bad": [0]})
+    text = report.task_table(lines, "needle", "sparse")
+    assert "[" not in text.split("\n", 2)[2] and "worse" not in text
+
+
+def test_compression_averages_elements_not_ratios():
+    items = {0: fake("a", 0, 5, 2.0), 1: fake("a", 1, 5, 4.0)}
+    assert report.compression(items) == pytest.approx(1 / ((1 / 2 + 1 / 4) / 2))
+
+
+def test_page_and_plots(lines, tmp_path):
+    pytest.importorskip("matplotlib", reason="plots need matplotlib (extra `plot`)")
+    page = report.page(lines)
+    for task in PLAN:
+        assert f"## {task}" in page
+    assert "Check against true decoding" in page and "prompt decoded by the method" in page
+    assert all(path.stat().st_size > 5000 for path in plots.draw(lines, tmp_path))
+
+
+@pytest.mark.parametrize("label", DEFAULT_METHODS)
+def test_every_default_method_has_a_family_of_its_own_name(label):
+    name = plots.FAMILIES[plots.family(label)][0]
+    first = label.split(":")[0].split("@")[0].split("_")[0]
+    aliases = {
+        "sparq": "SparQ",
+        "h2o": "H2O",
+        "alisa": "ALISA",
+        "lm": "LM-Infinite",
+        "flexgen": "FlexGen",
+        "low": "random low-rank",
+    }
+    assert name.startswith(aliases.get(first, first))
+
+
+def test_statistics_of_known_distributions():
+    generator = torch.Generator().manual_seed(0)
+    normal = torch.randn(20000, generator=generator)
+    assert statistics.kurtosis(normal).item() == pytest.approx(0, abs=0.15)
+    assert statistics.beyond(normal, 3).item() == pytest.approx(0.0027, abs=0.0012)
+    outlier = torch.ones(100)
+    outlier[0], outlier[1] = 11.0, -9.0
+    # mean 1; second moment 2, fourth 200: 200 / 2^2 - 3
+    assert statistics.kurtosis(outlier).item() == pytest.approx(47)
+    assert statistics.beyond(outlier, 3).item() == pytest.approx(0.02)
+
+
+def test_agreement():
+    exact = torch.tensor([9.0, 8, 7, 6, 5, 4])
+    approximate = torch.tensor([9.0, 1, 7, 2, 8, 0])
+    assert statistics.agreement(approximate, exact, 3).item() == pytest.approx(2 / 3)
+    assert statistics.agreement(exact, exact, 3).item() == 1
+
+
+def test_correlation_ratio():
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.randn(50, 1, generator=generator).expand(50, 40)
+    assert statistics.correlation_ratio(rows, 1) == pytest.approx(1)
+    assert statistics.correlation_ratio(rows, 0) == pytest.approx(0, abs=1e-9)
+    noise = torch.randn(400, 300, generator=generator)
+    assert statistics.correlation_ratio(noise, 0) == pytest.approx(1 / 400, rel=0.2)
+
+
+def test_statistics_lines_page_and_plot(evaluator, tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib", reason="plots need matplotlib (extra `plot`)")
+    monkeypatch.setattr(statistics, "settings", lambda quick: {"items": 2, "length": 300, "queries": 8})
+    head = dict(header(Plan({}, []), "tiny", {}), plan={"statistics": statistics.settings(True), "seed": 0})
+    for _ in range(2):  # the second time there is nothing left to do
+        results = Results.create(tmp_path / "lines.jsonl", head)
+        statistics.measure(evaluator, TinyTokenizer(), results, 0, True)
+    lines = read_lines(tmp_path / "lines.jsonl")
+    assert [line["kind"] for line in lines].count("statistics") == 2 * 3
+    assert [line["kind"] for line in lines].count("correlation_ratio") == 1
+    row = next(line for line in lines if line["kind"] == "statistics")
+    assert len(row["top_mass"]) == 4 and 0 < min(row["top_mass"]) <= max(row["top_mass"]) <= 1
+    assert row["agreement"]["r=32,k=256"] > row["agreement"]["r=4,k=32"]
+    assert "Correlation ratio" in report.statistics_page(lines)
+    (path,) = plots.draw(lines, tmp_path)
+    assert path.stat().st_size > 5000
+
+
+def test_coverage_at_full_rank_is_the_true_mass(evaluator, tmp_path):
+    """With r = d the approximate scores are exact, so alpha is the mass, whatever the text."""
+    found = []
+    tokens = list(range(400))
+    prefix = evaluator.prefill(tokens[:390])
+    spans = []
+
+    class Keep(type(parse_method("dense"))):
+        def _attend(self, span):
+            spans.append(span)
+            return super()._attend(span)
+
+    evaluator.span(prefix, tokens[390:], Keep())
+    for span in spans:
+        selected, s_hat = SparQ(rank=16, top_k=20).select(span)
+        true = torch.softmax(span.scores(), -1)
+        found.append(((s_hat - true) * selected[:, None]).abs().max().item())
+        partial, s_part = SparQ(rank=4, top_k=20).select(span)
+        assert ((s_part - true) * partial[:, None]).abs().max() > 1e-3
+    assert max(found) < 1e-5
