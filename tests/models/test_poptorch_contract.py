@@ -1,0 +1,296 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`sparq_ipu.poptorch` without PopTorch: the call contract only.
+
+A stand-in for `poptorch.custom_op` with the documented signature records the calls and holds them to what
+PopTorch documents about types. Nothing here runs on an IPU; that the operators compute what the contract says
+is tested elsewhere, with them.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import sys
+import types
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+torch.set_num_threads(1)
+
+import sparq_ipu.torch  # noqa: E402
+from sparq_ipu.poptorch import DenseAttention, SparqAttention, contract, library  # noqa: E402
+from sparq_ipu.poptorch import attention as poptorch_attention  # noqa: E402
+
+SHAPE = dict(batch=2, n_kv_heads=2, head_dim=16, capacity=48)
+SETTINGS = dict(rank=4, top_k=6, n_local=2, mean_value=True)
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class StandIn(types.ModuleType):
+    """`poptorch.custom_op(inputs, name, domain, domain_version, example_outputs, attributes=None) -> list of
+    tensors`."""
+
+    def __init__(self):
+        super().__init__("poptorch")
+        self.calls = []
+
+    def isRunningOnIpu(self):
+        return True
+
+    def custom_op(self, inputs, name, domain, domain_version, example_outputs, attributes=None):
+        assert isinstance(inputs, (list, tuple)) and all(isinstance(i, torch.Tensor) for i in inputs)
+        assert isinstance(example_outputs, (list, tuple))
+        assert isinstance(name, str) and isinstance(domain, str) and type(domain_version) is int
+        for key, value in (attributes or {}).items():
+            assert type(key) is str and key.isascii()
+            assert type(value) in (int, float, str), (
+                f"{key}: PopTorch documents no attribute of {type(value)}"
+            )
+            assert not isinstance(value, str) or (value and value.isascii())
+        self.calls.append((name, domain, domain_version, list(inputs), dict(attributes or {})))
+        return [torch.zeros_like(output) for output in example_outputs]
+
+
+@pytest.fixture
+def ipu(monkeypatch):
+    stand_in = StandIn()
+    monkeypatch.setattr(poptorch_attention, "poptorch", stand_in)
+    monkeypatch.setattr(poptorch_attention, "load_library", lambda: None)
+    return stand_in
+
+
+def test_decode_call(ipu):
+    module = SparqAttention(**SHAPE, cache_name="layer0", **SETTINGS)
+    query, key, value = torch.randn(2, 4, 16), torch.randn(2, 2, 16), torch.randn(2, 2, 16)
+    output = module(query, key, value)
+    assert output.shape == query.shape and output.dtype == query.dtype
+    ((name, domain, version, inputs, attributes),) = ipu.calls
+    assert (name, domain, version) == ("SparqDecode", "ai.sparq", 1)
+    assert [(tuple(i.shape), i.dtype) for i in inputs] == [
+        ((2, 4, 16), torch.float16),
+        ((2, 2, 16), torch.float16),
+        ((2, 2, 16), torch.float16),
+        ((2,), torch.int32),
+    ]
+    assert inputs[3].tolist() == [1, 1]
+    assert attributes == dict(
+        rank=4, top_k=6, n_local=2, mean_value=1, capacity=48, n_kv_heads=2, cache_name="layer0"
+    )
+    assert type(attributes["mean_value"]) is int
+    assert list(module.buffers()) == []  # nothing of the fallback goes to the device
+
+
+def test_dense_call(ipu):
+    module = DenseAttention(**SHAPE, cache_name="layer1")
+    module(torch.randn(2, 4, 16), torch.randn(2, 2, 16), torch.randn(2, 2, 16), torch.tensor([0, 1]))
+    ((name, _, _, inputs, attributes),) = ipu.calls
+    assert name == "DenseDecode" and inputs[3].tolist() == [0, 1]
+    assert attributes == dict(capacity=48, n_kv_heads=2, cache_name="layer1")
+
+
+def test_fill_call_and_the_order_it_gives(ipu):
+    module = SparqAttention(**SHAPE, cache_name="layer0", **SETTINGS)
+    held = module.fill(torch.randn(2, 2, 5, 16), torch.randn(2, 2, 5, 16), torch.tensor([5, -1]))
+    name, domain, version, inputs, attributes = ipu.calls[0]
+    assert (name, domain, version) == ("CacheFill", "ai.sparq", 1)
+    assert [(tuple(i.shape), i.dtype) for i in inputs] == [
+        ((2, 2, 5, 16), torch.float16),
+        ((2, 2, 5, 16), torch.float16),
+        ((2,), torch.int32),
+    ]
+    assert attributes == dict(capacity=48, cache_name="layer0")
+    assert held.dtype == torch.int32
+    module(torch.randn(2, 4, 16), torch.randn(2, 2, 16), torch.randn(2, 2, 16), held=held)
+    assert ipu.calls[1][3][3].tolist() == [1, 1]  # `active`, computed from `held`: a dependency, not a change
+
+
+def test_the_library_is_loaded_before_the_call(monkeypatch):
+    stand_in, order = StandIn(), []
+    monkeypatch.setattr(poptorch_attention, "poptorch", stand_in)
+    monkeypatch.setattr(poptorch_attention, "load_library", lambda: order.append(len(stand_in.calls)))
+    module = DenseAttention(**SHAPE, cache_name="layer0")
+    module(torch.randn(2, 4, 16), torch.randn(2, 2, 16), torch.randn(2, 2, 16))
+    assert order == [0] and len(stand_in.calls) == 1
+
+
+def test_off_the_ipu_the_modules_are_those_of_sparq_ipu_torch():
+    ours = SparqAttention(**SHAPE, cache_name="layer0", **SETTINGS)
+    theirs = sparq_ipu.torch.SparqAttention(**SHAPE, **SETTINGS)
+    key, value = torch.randn(2, 2, 20, 16), torch.randn(2, 2, 20, 16)
+    assert ours.fill(key, value, torch.tensor([20, 7])).tolist() == [20, 7]
+    theirs.append(key, value, torch.tensor([20, 7]))
+    for _ in range(2):
+        step = torch.randn(2, 4, 16), torch.randn(2, 2, 16), torch.randn(2, 2, 16), torch.tensor([1, 0])
+        assert torch.equal(ours(*step), theirs(*step))
+
+
+def test_fill_replaces_rows_or_leaves_them():
+    module = SparqAttention(**SHAPE, cache_name="layer0", **SETTINGS)
+    key, value = torch.randn(2, 2, 20, 16), torch.randn(2, 2, 20, 16)
+    module.fill(key, value)
+    assert module.fill(key[:, :, 5:9], value[:, :, 5:9], torch.tensor([-1, 3])).tolist() == [20, 3]
+    with pytest.raises(ValueError, match=r"^CacheFill: lengths must be in \[-1, n_tokens=4\], got 5"):
+        module.fill(key[:, :, :4], value[:, :, :4], torch.tensor([5, 0]))
+    with pytest.raises(ValueError, match=r"^append: key must be finite"):
+        module.fill(key / 0, value)
+    step = torch.randn(2, 4, 16), torch.randn(2, 2, 16), torch.randn(2, 2, 16)
+    twin = sparq_ipu.torch.SparqAttention(**SHAPE, **SETTINGS)
+    both = [
+        torch.stack([torch.cat([t[0], t[0]], dim=1), torch.cat([t[1, :, 5:8], t[1], t[1]], dim=1)[:, :40]])
+        for t in (key, value)
+    ]
+    twin.append(*both, torch.tensor([20, 3]))
+    assert torch.equal(module(*step), twin(*step))
+    assert module.fill(key[:, :, :1], value[:, :, :1], torch.tensor([0, -1])).tolist() == [0, 4]
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        (dict(inputs=3), "SparqDecode: inputs must be 4 tensors (query, key, value, active), got 3"),
+        (dict(query=torch.float32), "SparqDecode: query must be float16, got float32"),
+        (dict(active=torch.int64), "SparqDecode: active must be int32, got int64"),
+        (
+            dict(shape=True),
+            "SparqDecode: value must have shape (batch=2, n_kv_heads=2, head_dim=16), got (2, 1, 16)",
+        ),
+        (dict(rank=4.0), "SparqDecode: rank must be of type int, got 4.0"),
+        (
+            dict(cache_name=""),
+            "SparqDecode: cache_name must be a string of ASCII characters, not empty, got ''",
+        ),
+        (
+            dict(cache_name="œ"),
+            "SparqDecode: cache_name must be a string of ASCII characters, not empty, got 'œ'",
+        ),
+        (dict(cache_name=7), "SparqDecode: cache_name must be of type string, got 7"),
+        (dict(missing="rank"), "SparqDecode: attributes must be rank, top_k, n_local, mean_value, capacity,"),
+        (dict(more=1), "SparqDecode: attributes must be rank, top_k, n_local, mean_value, capacity,"),
+    ],
+)
+def test_the_table_refuses(change, message):
+    inputs = [torch.zeros(2, n, 16, dtype=torch.float16) for n in (4, 2, 2)] + [
+        torch.zeros(2, dtype=torch.int32)
+    ]
+    example = [inputs[0]]
+    attributes = dict(SETTINGS, capacity=48, n_kv_heads=2, cache_name="layer0")
+    contract.arguments(contract.SPARQ_DECODE, inputs, example, attributes)
+    for name, value in change.items():
+        if name == "inputs":
+            inputs = inputs[:value]
+        elif name == "query":
+            inputs[0] = inputs[0].to(value)
+        elif name == "active":
+            inputs[3] = inputs[3].to(value)
+        elif name == "shape":
+            inputs[2] = inputs[2][:, :1]
+        elif name == "missing":
+            del attributes[value]
+        else:
+            attributes[name] = value
+    with pytest.raises(ValueError, match="^" + re.escape(message)):
+        contract.arguments(contract.SPARQ_DECODE, inputs, example, attributes)
+
+
+@pytest.mark.parametrize("name", ["", "œ", None])
+def test_cache_names(name):
+    message = "^SparqAttention: cache_name must be a string of ASCII characters, not empty, got " + re.escape(
+        repr(name)
+    )
+    with pytest.raises(ValueError, match=message):
+        SparqAttention(**SHAPE, cache_name=name, **SETTINGS)
+
+
+def test_the_library_that_is_not_there_lists_where_it_was_sought(monkeypatch, tmp_path):
+    monkeypatch.setattr(library, "_loaded", None)
+    monkeypatch.setenv(library.ENVIRONMENT, str(tmp_path / "named.so"))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(
+        library, "candidates", lambda path=None: [tmp_path / "named.so", tmp_path / "other.so"]
+    )
+    message = (
+        f"libsparq_popart.so must exist, got none; tried {tmp_path / 'named.so'}, {tmp_path / 'other.so'}"
+    )
+    with pytest.raises(FileNotFoundError, match="^load_library: " + re.escape(message)):
+        library.load_library()
+
+
+def test_where_the_library_is_sought(monkeypatch, tmp_path):
+    monkeypatch.setenv(library.ENVIRONMENT, str(tmp_path / "named.so"))
+    assert library.candidates()[0] == tmp_path / "named.so"
+    assert all(path.name == library.LIBRARY for path in library.candidates()[1:])
+    assert library.candidates(tmp_path / "this.so") == [tmp_path / "this.so"]
+
+
+def test_a_library_that_does_not_load(monkeypatch, tmp_path):
+    monkeypatch.setattr(library, "_loaded", None)
+    broken = tmp_path / "broken.so"
+    broken.write_bytes(b"not a library")
+    with pytest.raises(
+        RuntimeError, match=r"^load_library: .*broken\.so must load, got: .*source enable\.sh"
+    ):
+        library.load_library(broken)
+
+
+def test_the_operators_in_cpp_follow_the_table():
+    """Names, input order and attribute types in poplar_ops/popart, read as text."""
+    folder = ROOT / "poplar_ops" / "popart"
+    sources = [path.read_text() for suffix in ("*.cpp", "*.hpp") for path in sorted(folder.rglob(suffix))]
+    if not sources:
+        pytest.skip("poplar_ops/popart has no sources yet")
+    text = "\n".join(sources)
+    assert f'"{contract.DOMAIN}"' in text
+    getters = {"int": "Int", "string": "String"}
+    for op in contract.OPS:
+        assert f'"{op.name}"' in text, op.name
+        for attribute in op.attributes:
+            getter = rf"getAttribute<\s*(?:popart::)?Attributes::{getters[attribute.type]}\s*>"
+            assert re.search(rf'{getter}\(\s*"{attribute.name}"', text), f"{op.name}: {attribute.name}"
+        for tensor in (*op.inputs, *op.outputs):
+            assert f'"{tensor.name}"' in text, f"{op.name}: {tensor.name}"
+
+
+def example():
+    path = ROOT / "examples" / "poptorch_decoder.py"
+    spec = importlib.util.spec_from_file_location("poptorch_decoder", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_example_decoder_off_the_ipu():
+    """SparQ over all positions is dense; two texts one after another do not see each other."""
+    decoder = example()
+    prompt = torch.randint(256, (2, 20), dtype=torch.int32, generator=torch.Generator().manual_seed(0))
+    runs = {}
+    for name, settings in (("dense", None), ("all", dict(rank=3, top_k=64)), ("few", dict(rank=3, top_k=4))):
+        torch.manual_seed(0)
+        model = decoder.Decoder(2, 64, settings).eval()
+        for layer in model.layers:  # random weights hardly look at their context: make them
+            layer.query.weight.data.mul_(8)
+            layer.output.weight.data.mul_(8)
+        with torch.no_grad():
+            runs[name] = decoder.generate(model, prompt, 10)
+            assert torch.equal(decoder.generate(model, prompt, 10), runs[name])
+    assert torch.equal(runs["dense"], runs["all"])
+    assert not torch.equal(runs["dense"], runs["few"])
+
+
+def test_example_decoder_calls_the_operators(ipu):
+    decoder = example()
+    torch.manual_seed(0)
+    model = decoder.Decoder(2, 64, SETTINGS).eval()
+    with torch.no_grad():
+        model(*(torch.zeros(2, dtype=torch.int32) for _ in range(2)), torch.ones(2, dtype=torch.int32))
+    assert [call[0] for call in ipu.calls] == ["CacheFill", "SparqDecode"] * 2
+    assert [call[4]["cache_name"] for call in ipu.calls] == ["layer0", "layer0", "layer1", "layer1"]
+    assert ipu.calls[0][3][2].tolist() == [0, 0]  # `first`: empty the rows
+
+
+def test_example_help(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["poptorch_decoder.py", "--help"])
+    with pytest.raises(SystemExit):
+        example().main()
+    assert "--top-k" in capsys.readouterr().out
