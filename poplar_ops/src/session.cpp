@@ -116,9 +116,9 @@ void Session::storeState() {
 
 // Element b has no room for n more.
 void Session::throwFull(unsigned b, unsigned n) const {
-  throw Error("append: length must be at most capacity=" + std::to_string(shape_.capacity) + " (element " +
-              std::to_string(b) + " holds " + std::to_string(lengths_[b]) + ", " + std::to_string(n) + " more), got " +
-              std::to_string(lengths_[b] + n));
+  throw Error("append: length must be at most capacity=" + std::to_string(shape_.capacity) +
+              " (element " + std::to_string(b) + " holds " + std::to_string(lengths_[b]) + ", " +
+              std::to_string(n) + " more), got " + std::to_string(lengths_[b] + n));
 }
 
 void Session::write(const std::uint16_t *key, const std::uint16_t *value, unsigned nTokens,
@@ -127,8 +127,8 @@ void Session::write(const std::uint16_t *key, const std::uint16_t *value, unsign
   const CacheLayout &layout = cache_.plan.layout;
   const Placement &p = cache_.plan.placement;
   if (counts.size() != shape_.batch)
-    throw Error("append: lengths.shape must be (" + std::to_string(shape_.batch) + ",), got (" +
-                std::to_string(counts.size()) + ",)");
+    throw Error("append: lengths must have shape (batch=" + std::to_string(shape_.batch) +
+                ",), got (" + std::to_string(counts.size()) + ",)");
   for (unsigned b = 0; b != shape_.batch; ++b) {
     if (counts[b] > nTokens)
       throw Error("append: lengths must be in [0, n_tokens=" + std::to_string(nTokens) + "], got " +
@@ -216,8 +216,8 @@ void Session::write(const std::uint16_t *key, const std::uint16_t *value, unsign
 void Session::append(const std::uint16_t *key, const std::uint16_t *value,
                      const std::vector<std::uint32_t> &active) {
   if (active.size() != shape_.batch)
-    throw Error("append: lengths.shape must be (" + std::to_string(shape_.batch) + ",), got (" +
-                std::to_string(active.size()) + ",)");
+    throw Error("append: lengths must have shape (batch=" + std::to_string(shape_.batch) +
+                ",), got (" + std::to_string(active.size()) + ",)");
   for (unsigned b = 0; b != shape_.batch; ++b) {
     if (active[b] > 1)
       throw Error("append: lengths must be in [0, n_tokens=1], got " + std::to_string(active[b]));

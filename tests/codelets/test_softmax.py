@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from vertex import LAYOUTS, Layout, assert_bits, floats, run, word
+
+from sparq_reference import exact, numerics
+
+GROUP = 3
+
+
+def scores_of(layout: Layout, spread: float = 20.0) -> np.ndarray:
+    rng = np.random.default_rng(layout.filled)
+    return (rng.standard_normal((GROUP, layout.filled)) * spread).astype(np.float32)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=lambda x: f"{x.n_parts}parts{x.filled}")
+def test_maximum_over_parts(layout: Layout) -> None:
+    scores = scores_of(layout)
+    spread = layout.spread(scores, np.nan)  # what is not a position is never looked at
+    partial = []
+    for part in range(layout.n_parts):
+        out = run(
+            "PartialMax",
+            dict(filled=word(layout.filled), scores=spread[part], maxima=floats(6, GROUP)),
+            groupSize=GROUP,
+            nLocal=layout.n_local,
+            **layout.settings(part),
+        )
+        partial.append(out["maxima"])
+    partial = np.concatenate(partial)
+    out = run(
+        "ReduceMax", dict(maxima=partial, maximum=floats(GROUP)), nPartials=len(partial), groupSize=GROUP
+    )
+    assert_bits(out["maximum"], scores.max(axis=1))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=lambda x: f"{x.n_parts}parts{x.filled}")
+def test_weights_and_sums(layout: Layout) -> None:
+    scores = scores_of(layout)
+    weights, weight_sum, maximum = exact.softmax_weights(scores)
+    spread = layout.spread(scores, np.nan)
+    all_sums = []
+    for part in range(layout.n_parts):
+        out = run(
+            "SoftmaxWeights",
+            dict(
+                filled=word(layout.filled),
+                maximum=maximum,
+                weights=spread[part],
+                blockSums=floats(GROUP, layout.n_local // 64),
+            ),
+            groupSize=GROUP,
+            nLocal=layout.n_local,
+            **layout.settings(part),
+        )
+        assert_bits(out["weights"], layout.spread(weights, 0.0)[part])
+        all_sums.append(out["blockSums"])
+    # blocks ascending by position: by segment, then part, then block of the segment
+    n_wave, per_wave = layout.n_waves, layout.length // 64
+    sums = np.stack(all_sums)  # (parts, group, blocks)
+    waves = sums[:, :, : n_wave * per_wave].reshape(layout.n_parts, GROUP, n_wave, per_wave)
+    ordered = np.concatenate(
+        [
+            waves.transpose(1, 2, 0, 3).reshape(GROUP, -1),
+            sums[:, :, n_wave * per_wave :].transpose(1, 0, 2).reshape(GROUP, -1),
+        ],
+        axis=1,
+    )
+    out = run(
+        "FoldSums",
+        dict(blockSums=ordered, sums=floats(GROUP)),
+        nBlocks=ordered.shape[1],
+        groupSize=GROUP,
+    )
+    assert_bits(out["sums"], weight_sum)
+    # a fold in another order is another number: the test can tell
+    if layout.filled > 256:
+        assert numerics.fold_blocks(ordered[:, ::-1]).tolist() != weight_sum.tolist()
+
+
+def test_weights_over_the_whole_range() -> None:
+    """Scores from the maximum down past the cut at -54, in steps that hit both sides of it."""
+    below = np.concatenate(
+        [np.linspace(0, 60, 250), [54.0, np.nextafter(np.float32(54), np.float32(55)), 1e30]]
+    )
+    scores = np.sort(-below.astype(np.float32))[::-1][None].repeat(2, 0).copy()
+    layout = Layout(1, 256, 256, 1, 0, 1, scores.shape[1])
+    out = run(
+        "SoftmaxWeights",
+        dict(
+            filled=word(layout.filled),
+            maximum=np.zeros(2, np.float32),
+            weights=layout.spread(scores, np.nan)[0],
+            blockSums=floats(2, 4),
+        ),
+        groupSize=2,
+        nLocal=256,
+        **layout.settings(0),
+    )
+    expected = numerics.softmax_weight(scores)
+    assert (expected == 0).any() and (expected == 1).any()
+    assert_bits(out["weights"][:, : layout.filled], expected)

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs one vertex alone on an emulated tile, and says what else the tests of codelets share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+_core = pytest.importorskip("sparq_ipu._core", reason="the extension module is not built")
+
+#: what output buffers hold before a vertex runs: a vertex that writes too little or too much shows
+POISON = np.float32(-12345.0)
+HALF_POISON = np.float16(-12345.0)
+WORD_POISON = np.uint32(0xDEADBEEF)
+
+
+def run(name: str, fields: dict[str, Any], **settings: Any) -> dict[str, np.ndarray]:
+    """Every field of vertex sparq::`name` after it ran, in the shape it was given in."""
+    shapes = {field: np.asarray(array).shape for field, array in fields.items()}
+    results = _core.run_vertex(f"sparq::{name}", {f: np.asarray(a) for f, a in fields.items()}, settings)
+    return {field: np.asarray(array).reshape(shapes[field]) for field, array in results.items()}
+
+
+def floats(*shape: int) -> np.ndarray:
+    """An output buffer."""
+    return np.full(shape, POISON)
+
+
+def halves(*shape: int) -> np.ndarray:
+    """An output buffer."""
+    return np.full(shape, HALF_POISON)
+
+
+def words(*shape: int) -> np.ndarray:
+    """An output buffer."""
+    return np.full(shape, WORD_POISON)
+
+
+def word(value: int) -> np.ndarray:
+    """A scalar edge."""
+    return np.array(value, np.uint32)
+
+
+def assert_bits(actual: np.ndarray, expected: np.ndarray) -> None:
+    """Equal as bit patterns; only the sign of a zero or NaN payloads could hide otherwise."""
+    assert actual.dtype == expected.dtype and actual.shape == expected.shape
+    unsigned = {2: np.uint16, 4: np.uint32}[actual.dtype.itemsize]
+    np.testing.assert_array_equal(
+        np.ascontiguousarray(actual).view(unsigned), np.ascontiguousarray(expected).view(unsigned)
+    )
+
+
+class Layout:
+    """Where positions lie: the Python twin of codelets/segments.hpp, written from its comment alone."""
+
+    def __init__(
+        self, n_parts: int, stride: int, length: int, n_waves: int, tail_length: int, chunk: int, filled: int
+    ):
+        self.n_parts, self.stride, self.length, self.n_waves = n_parts, stride, length, n_waves
+        self.tail_length, self.chunk, self.filled = tail_length, chunk, filled
+        self.flushed = filled - filled % chunk
+        self.n_local = n_waves * length + tail_length
+        self.n_segments = n_waves + (tail_length > 0)
+
+    def position(self, part: int, local: int) -> int | None:
+        """The position at index `local` of a part's arrays; None if there is none."""
+        if local < self.n_waves * self.length:
+            wave, offset = divmod(local, self.length)
+            p = wave * self.stride + part * self.length + offset
+            return p if part * self.length + offset < self.stride and p < self.flushed else None
+        p = self.flushed + part * self.tail_length + local - self.n_waves * self.length
+        return p if p < self.filled else None
+
+    def settings(self, part: int) -> dict[str, int]:
+        return dict(self.common(), part=part)
+
+    def common(self) -> dict[str, int]:
+        return dict(
+            stride=self.stride,
+            length=self.length,
+            nWaves=self.n_waves,
+            tailLength=self.tail_length,
+            chunk=self.chunk,
+        )
+
+    def spread(self, values: np.ndarray, fill: Any) -> np.ndarray:
+        """(..., filled) by position -> (parts, ..., n_local) by part, `fill` where there is no position."""
+        out = np.full((self.n_parts, *values.shape[:-1], self.n_local), fill, values.dtype)
+        for part in range(self.n_parts):
+            for local in range(self.n_local):
+                p = self.position(part, local)
+                if p is not None:
+                    out[part, ..., local] = values[..., p]
+        return out
+
+
+#: two parts; one wave and a tail; several waves with a last part that has less; dense (no tail)
+LAYOUTS = (
+    Layout(1, 128, 128, 1, 64, 64, 150),
+    Layout(2, 256, 128, 2, 128, 256, 600),
+    Layout(3, 128, 64, 3, 64, 128, 3 * 128 + 77),
+    Layout(2, 192, 128, 3, 0, 1, 411),
+    Layout(2, 64, 64, 2, 64, 64, 1),
+)

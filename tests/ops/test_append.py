@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The cache on the device: tokens appended by the device, by the host or by both are one cache."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from strategies import make_attention
+
+import sparq_ipu
+from sparq_reference import exact
+
+pytest.importorskip("sparq_ipu._core", reason="the extension module is not built")
+
+SETTINGS = dict(rank=4, top_k=20, n_local=3)
+
+
+def assert_same(output: np.ndarray, expected: np.ndarray) -> None:
+    np.testing.assert_array_equal(output.view(np.uint16), expected.view(np.uint16))
+
+
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    n_tiles=st.sampled_from((1, 3, 8)),
+    start=st.sampled_from((1, 60, 62, 63, 64, 126, 128)),
+    n_steps=st.integers(1, 5),
+    batch=st.integers(1, 3),
+)
+def test_decode_across_chunks_equals_reference(
+    seed: int, n_tiles: int, start: int, n_steps: int, batch: int
+) -> None:
+    """Capacity 140 has chunks of 64 or 128 positions: steps from 62 or 126 fill one, and flush it."""
+    rng = np.random.default_rng(seed)
+    capacity = 140
+    a = make_attention(rng, batch=batch, n_kv_heads=2, group_size=2, seq_len=capacity, head_dim=16)
+    cache = sparq_ipu.KVCache(batch, 2, 16, capacity, device="emulator", n_tiles=n_tiles)
+    lengths = np.maximum(1, start - rng.integers(0, 3, batch))
+    cache.append(a.key[:, :, : lengths.max()], a.value[:, :, : lengths.max()], lengths)
+    key, value = np.zeros_like(a.key), np.zeros_like(a.value)
+    for b, n in enumerate(lengths):
+        key[b, :, :n], value[b, :, :n] = a.key[b, :, :n], a.value[b, :, :n]
+    sparq_ipu.sparq_attention(a.query, cache, **SETTINGS)  # compiles: from here, appends run on the device
+    for _ in range(n_steps):
+        active = rng.integers(0, 2, batch)
+        new = make_attention(rng, batch=batch, n_kv_heads=2, group_size=2, seq_len=1, head_dim=16)
+        cache.append(new.key, new.value, active)
+        for b in np.flatnonzero(active):
+            key[b, :, lengths[b]], value[b, :, lengths[b]] = new.key[b, :, 0], new.value[b, :, 0]
+        lengths = lengths + active
+        np.testing.assert_array_equal(cache.lengths, lengths)
+        assert_same(
+            sparq_ipu.sparq_attention(a.query, cache, **SETTINGS),
+            exact.sparq_attention(a.query, key, value, lengths=lengths, **SETTINGS),
+        )
+    assert_same(
+        sparq_ipu.dense_attention(a.query, cache), exact.dense_attention(a.query, key, value, lengths=lengths)
+    )
+
+
+def test_bulk_on_top_of_single_tokens() -> None:
+    rng = np.random.default_rng(0)
+    a = make_attention(rng, n_kv_heads=1, group_size=1, seq_len=300, head_dim=8)
+    cache = sparq_ipu.KVCache(1, 1, 8, 300, device="emulator", n_tiles=4)
+    sizes = (61, 1, 1, 1, 1, 150, 1, 40, 44)
+    assert sum(sizes) == 300
+    held = 0
+    for i, n in enumerate(sizes):
+        cache.append(a.key[:, :, held : held + n], a.value[:, :, held : held + n])
+        held += n
+        output = sparq_ipu.sparq_attention(a.query, cache, rank=3, top_k=10 + i % 2)  # also new programs
+        expected = exact.sparq_attention(
+            a.query, a.key[:, :, :held], a.value[:, :, :held], rank=3, top_k=10 + i % 2
+        )
+        assert_same(output, expected)
+
+
+def test_reorder_and_reset() -> None:
+    rng = np.random.default_rng(1)
+    a = make_attention(rng, batch=3, seq_len=70, head_dim=8, lengths=np.array([70, 5, 33]))
+    cache = sparq_ipu.KVCache(3, 1, 8, 80, device="emulator", n_tiles=4)
+    cache.append(np.nan_to_num(a.key), np.nan_to_num(a.value), a.lengths)
+    index = np.array([2, 0, 0])
+    for compiled in (False, True):
+        if compiled:
+            cache.reset()
+            cache.append(np.nan_to_num(a.key), np.nan_to_num(a.value), a.lengths)
+        cache.reorder(index)
+        np.testing.assert_array_equal(cache.lengths, a.lengths[index])
+        output = sparq_ipu.sparq_attention(a.query, cache, rank=2, top_k=9)
+        expected = exact.sparq_attention(
+            a.query, a.key[index], a.value[index], lengths=a.lengths[index], rank=2, top_k=9
+        )
+        assert_same(output, expected)
+
+
+def test_full_cache_refuses_and_stays() -> None:
+    rng = np.random.default_rng(2)
+    a = make_attention(rng, seq_len=64, head_dim=8)
+    cache = sparq_ipu.KVCache(1, 1, 8, 64, device="emulator", n_tiles=2)
+    cache.append(a.key, a.value)
+    before = sparq_ipu.sparq_attention(a.query, cache, rank=2, top_k=9)
+    with pytest.raises(ValueError, match=r"append: length must be at most capacity=64 .* got 65"):
+        cache.append(a.key[:, :, :1], a.value[:, :, :1])
+    assert cache.lengths == 64
+    assert_same(sparq_ipu.sparq_attention(a.query, cache, rank=2, top_k=9), before)

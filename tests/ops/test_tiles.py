@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Results do not depend on who computes: tiles, host threads, rounds, waves."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from strategies import make_attention
+
+import sparq_ipu
+from sparq_reference import exact
+
+_core = pytest.importorskip("sparq_ipu._core", reason="the extension module is not built")
+
+SETTINGS = dict(rank=16, top_k=100, n_local=10)
+
+
+@pytest.mark.parametrize("n_tiles", [1, 3, 7, 64, 1472])
+def test_any_number_of_tiles(n_tiles: int) -> None:
+    """Six tasks: on one tile six rounds, on 1472 one; grouped queries; lengths on both sides of chunks."""
+    rng = np.random.default_rng(0)
+    a = make_attention(
+        rng, batch=3, n_kv_heads=2, group_size=3, seq_len=1200, head_dim=64, lengths=np.array([1200, 513, 64])
+    )
+    cache = sparq_ipu.KVCache(3, 2, 64, 1200, device="emulator", n_tiles=n_tiles)
+    cache.append(np.nan_to_num(a.key), np.nan_to_num(a.value), a.lengths)
+    for name, output in (
+        ("sparq", sparq_ipu.sparq_attention(a.query, cache, **SETTINGS)),
+        ("dense", sparq_ipu.dense_attention(a.query, cache)),
+    ):
+        settings = SETTINGS if name == "sparq" else {}
+        expected = getattr(exact, f"{name}_attention")(*a.qkv, lengths=a.lengths, **settings)
+        np.testing.assert_array_equal(output.view(np.uint16), expected.view(np.uint16))
+
+
+@pytest.mark.parametrize("threads", ["1", "3"])
+def test_any_number_of_host_threads(threads: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARQ_EMULATOR_THREADS", threads)
+    test_any_number_of_tiles(64)
+
+
+def test_waves_stop_behind_the_longest_element() -> None:
+    """A cache of 65536 positions that holds 700 is not read to its end."""
+    rng = np.random.default_rng(1)
+    capacity, rank = 65536, 64
+    a = make_attention(rng, n_kv_heads=2, seq_len=capacity, head_dim=64)
+    streamed = {}
+    for length in (700, capacity):
+        session = _core.Session(_core.Shape(1, 2, 2, 64, capacity), sparq=[(rank, 32, 0, True)], n_tiles=64)
+        key, value = a.key[:, :, :length].copy(), a.value[:, :, :length].copy()
+        session.write(key, value, [length])
+        output = session.sparq(0, a.query)
+        expected = exact.sparq_attention(a.query, key, value, rank=rank, top_k=32)
+        np.testing.assert_array_equal(output.view(np.uint16), expected.view(np.uint16))
+        steps = _core.emulator_last_run(session)["steps"]
+        columns = [s for s in steps if s["name"].endswith("read_key_columns")]
+        streamed[length] = sum(s["bytes"] * s["executions"] for s in columns)
+    assert streamed[capacity] == capacity * 2 * rank * 2
+    assert streamed[700] <= streamed[capacity] / 4
+
+
+def test_streamed_bytes_are_the_formula_of_the_paper() -> None:
+    """S r + 2 k d elements of K and V per KV head (equation 11; the 4 d are not read from the cache)."""
+    rng = np.random.default_rng(2)
+    a = make_attention(rng, batch=2, n_kv_heads=2, seq_len=1024, head_dim=64)
+    session = _core.Session(_core.Shape(2, 2, 2, 64, 1024), sparq=[(8, 48, 0, True)], n_tiles=64)
+    session.write(a.key, a.value, [1024, 1024])
+    session.sparq(0, a.query)
+    steps = _core.emulator_last_run(session)["steps"]
+    streamed = sum(s["bytes"] * s["executions"] for s in steps if s["kind"] == "remote-read")
+    assert streamed == 2 * 2 * (1024 * 8 + 2 * 48 * 64) * 2
+
+
+def test_every_vertex_has_an_estimate() -> None:
+    a = make_attention(np.random.default_rng(3), seq_len=200, head_dim=16)
+    session = _core.Session(
+        _core.Shape(1, 1, 1, 16, 300), dense_streaming=True, sparq=[(4, 20, 2, True)], n_tiles=8
+    )
+    session.write(a.key, a.value, [200])
+    for run in (
+        lambda: session.sparq(0, a.query),
+        lambda: session.dense(a.query),
+        lambda: session.append(a.key[:, :, :1].copy(), a.value[:, :, :1].copy(), [1]),
+    ):
+        run()
+        steps = _core.emulator_last_run(session)["steps"]
+        assert sum(s["vertices"] for s in steps) > 0
+        assert sum(s["vertices_without_estimate"] for s in steps) == 0
