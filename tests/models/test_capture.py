@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""bench/capture.py: what it saves is what the model's attention receives."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+from test_generate import checkpoint  # noqa: E402, F401
+from tiny_models import tiny_model, tokens_of  # noqa: E402
+
+
+@pytest.fixture(scope="module")
+def bench():
+    path = Path(__file__).resolve().parents[2] / "bench" / "capture.py"
+    spec = importlib.util.spec_from_file_location("capture", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_arrays_are_the_attention_inputs(bench, model):
+    tokens = tokens_of(30)
+    before = model.config._attn_implementation
+    arrays = bench.capture(model, tokens, [0, 2], 5)
+    assert model.config._attn_implementation == before
+    assert sorted(arrays) == sorted(
+        f"{name}_{layer}" for name in ("query", "key", "value") for layer in (0, 2)
+    )
+    assert arrays["query_0"].shape == (1, 6, 5, 16) and arrays["key_2"].shape == (1, 2, 30, 16)
+    assert all(array.dtype == np.float16 for array in arrays.values())
+    with torch.no_grad():
+        cache = model(tokens, use_cache=True).past_key_values
+    for layer in (0, 2):
+        assert np.array_equal(arrays[f"key_{layer}"], cache.layers[layer].keys.half().numpy())
+        assert np.array_equal(arrays[f"value_{layer}"], cache.layers[layer].values.half().numpy())
+
+
+def test_queries_are_after_rotary_embedding(bench, model):
+    """Dense attention of the saved arrays is what goes into the layer's output projection."""
+    tokens, seen = tokens_of(30), []
+    hook = model.model.layers[0].self_attn.o_proj.register_forward_pre_hook(
+        lambda _, args: seen.append(args[0])
+    )
+    arrays = {name: array.astype(np.float64) for name, array in bench.capture(model, tokens, [0], 5).items()}
+    hook.remove()
+    for offset in range(5):
+        n = 30 - 4 + offset
+        for head in range(6):
+            scores = arrays["key_0"][0, head // 3, :n] @ arrays["query_0"][0, head, offset] / 4
+            weights = np.exp(scores - scores.max())
+            expected = weights @ arrays["value_0"][0, head // 3, :n] / weights.sum()
+            got = seen[0][0, n - 1, 16 * head : 16 * head + 16].numpy()
+            np.testing.assert_allclose(got, expected, atol=2e-2 * np.abs(arrays["value_0"]).max())
+
+
+def test_command(bench, checkpoint, tmp_path, capsys):  # noqa: F811
+    output = tmp_path / "inputs.npz"
+    common = [
+        "--model",
+        str(checkpoint),
+        "--text-file",
+        str(checkpoint / "prompt.txt"),
+        "--output",
+        str(output),
+    ]
+    assert bench.main([*common, "--tokens", "40", "--queries", "3", "--layers", "1"]) == 0
+    with np.load(output) as saved:
+        expected = bench.capture(tiny_model(), tokens_of(60)[:, :40], [1], 3)
+        assert sorted(saved) == sorted(expected)
+        assert all(np.array_equal(saved[name], expected[name]) for name in expected)
+    for options, message in (
+        (["--tokens", "40", "--layers", "1"], "exists; --force overwrites it"),
+        (["--force", "--tokens", "61", "--layers", "1"], "--tokens: the text must have 61 tokens, got 60"),
+        (["--force", "--tokens", "40", "--layers", "3"], "capture: layers must be in [0, n_layers=3), got 3"),
+        (
+            ["--force", "--tokens", "40", "--layers", "1", "--queries", "41"],
+            "n_queries must be in [1, n_tokens=40], got 41",
+        ),
+    ):
+        with pytest.raises(SystemExit):
+            bench.main([*common, *options])
+        assert message in capsys.readouterr().err
+
+
+def test_numbers_beyond_float16(bench, model):
+    model.model.layers[1].self_attn.v_proj.weight.mul_(1e6)
+    with pytest.raises(
+        ValueError, match="^" + re.escape("capture: value_1 must fit float16, got numbers beyond 65504")
+    ):
+        bench.capture(model, tokens_of(10), [1], 2)

@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`python -m sparq_ipu.generate` on a tiny checkpoint: text, figures, comparison, bad usage."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+tokenizers = pytest.importorskip("tokenizers")
+
+from tiny_models import greedy, tiny_model, tokens_of  # noqa: E402
+
+from sparq_ipu import generate  # noqa: E402
+from sparq_ipu.transformers import enable, enable_dense  # noqa: E402
+
+
+def tiny_tokenizer():
+    """Words w0..w98, one token each."""
+    words = {f"w{index}": index for index in range(99)}
+    words.update({"<bos>": 99, "<pad>": 100})
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="w0"))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    return transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token="<pad>", bos_token="<bos>", unk_token="w0"
+    )
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    """A directory with a random model and its tokenizer, and a file with a text of 60 words."""
+    folder = tmp_path_factory.mktemp("checkpoint")
+    tiny_model().save_pretrained(folder)
+    tiny_tokenizer().save_pretrained(folder)
+    (folder / "prompt.txt").write_text(" ".join(f"w{int(token)}" for token in tokens_of(60)[0]))
+    return folder
+
+
+def call(checkpoint, *options):
+    common = (
+        "--model",
+        str(checkpoint),
+        "--prompt-file",
+        str(checkpoint / "prompt.txt"),
+        "--new-tokens",
+        "12",
+    )
+    return generate.main([*common, *options])
+
+
+def test_text_and_figures(checkpoint, capsys, tmp_path):
+    settings = ("--rank", "3", "--top-k", "9", "--n-local", "2", "--prompt-tokens", "50")
+    for _ in range(2):
+        assert call(checkpoint, *settings, "--json", str(tmp_path / "runs.jsonl")) == 0
+    out = capsys.readouterr().out
+    model = tiny_model()
+    enable(model, rank=3, top_k=9, n_local=2)
+    expected = " ".join(f"w{int(token)}" for token in greedy(model, tokens_of(60)[:, :50], 12)[0])
+    assert out.startswith(expected)
+    assert re.search(r"prompt +50 tokens", out) and re.search(r"decode +12 tokens", out)
+    one, other = (json.loads(line) for line in (tmp_path / "runs.jsonl").read_text().splitlines())
+    assert one["seq_len"] == 50 and one["n_new"] == 12 and one["n_steps"] == 11
+    lengths = np.arange(51, 62)  # decode steps after the first new token, which prefill gave
+    assert one["bytes_dense"] == 3 * 2 * 2 * int((2 * lengths * 16 + 2 * 16).sum())
+    assert one["bytes_read"] == 3 * 2 * 2 * int((lengths * 3 + 2 * 9 * 16 + 4 * 16).sum())
+    assert f"{one['bytes_dense'] / one['bytes_read']:.2f}x (counted)" in out
+    assert one["tokens_per_second"] > 0 and one["prefill_seconds"] > 0
+    assert "--rank 3" in one["repro"] and one["rank"] == other["rank"] == 3
+
+
+def test_comparison_with_dense(checkpoint, capsys, tmp_path):
+    path = tmp_path / "runs.jsonl"
+    call(checkpoint, "--rank", "3", "--top-k", "100", "--compare-dense", "--json", str(path))
+    same = capsys.readouterr().out
+    assert "texts     the same, 12 tokens" in same and "agreement 1.000" in same
+    call(checkpoint, "--rank", "3", "--top-k", "4", "--compare-dense", "--json", str(path))
+    other = capsys.readouterr().out
+    line = json.loads(path.read_text().splitlines()[1])
+    assert f"part after {line['parts_after']} tokens" in other
+    assert f"agreement {line['agreement']:.3f}" in other and line["agreement"] < 1
+    model = tiny_model()
+    enable(model, rank=3, top_k=4)
+    ours = greedy(model, tokens_of(60), 12)[0].tolist()
+    enable_dense(model)
+    dense = greedy(model, tokens_of(60), 12)[0].tolist()
+    assert line["parts_after"] == generate.first_difference(ours, dense) is not None
+
+
+def test_options(checkpoint, capsys):
+    call(checkpoint, "--dense")
+    dense = capsys.readouterr().out.splitlines()[0]
+    call(checkpoint, "--rank", "3", "--top-k", "4", "--min-seq-len", "999")
+    assert capsys.readouterr().out.splitlines()[0] == dense
+    call(checkpoint, "--rank", "3", "--top-k", "4", "--layer-settings", "0:dense,1:dense,2:dense")
+    assert capsys.readouterr().out.splitlines()[0] == dense
+    call(checkpoint, "--rank", "3", "--top-k", "4", "--no-mean-value")
+    without = capsys.readouterr().out.splitlines()[0]
+    call(
+        checkpoint,
+        "--rank",
+        "3",
+        "--top-k",
+        "4",
+        "--layer-settings",
+        ",".join(f"{i}:no-mean-value" for i in range(3)),
+    )
+    assert capsys.readouterr().out.splitlines()[0] == without != dense
+    sampled = []
+    for seed in ("1", "1", "2"):
+        call(checkpoint, "--dense", "--temperature", "2", "--top-p", "0.9", "--seed", seed)
+        sampled.append(capsys.readouterr().out.splitlines()[0])
+    assert sampled[0] == sampled[1] != sampled[2]
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        (("--rank", "0"), "enable: rank must be in [1, head_dim=16], got 0"),
+        (
+            ("--rank", "4", "--layer-settings", "0:sparse"),
+            "--layer-settings must be LAYER:dense or no-mean-value",
+        ),
+        (("--rank", "4", "--layer-settings", "9:dense"), "enable: layers must be in [0, n_layers=3), got 9"),
+        (("--rank", "4", "--prompt-tokens", "1"), "generate: the prompt must have at least 2 tokens, got 1"),
+        (("--rank", "4", "--device", "gpu"), "device must be one of"),
+        (("--rank", "4", "--model", "nowhere"), "load_model: path must exist, got nowhere"),
+    ],
+)
+def test_bad_usage(checkpoint, capsys, options, message):
+    assert call(checkpoint, *options) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_help_teaches(capsys):
+    with pytest.raises(SystemExit):
+        generate.main(["--help"])
+    out = capsys.readouterr().out
+    assert "--compare-dense" in out and "python -m sparq_ipu.generate --prompt-file" in out
+
+
+@pytest.mark.parametrize(
+    "one, other, expected",
+    [([1, 2], [1, 2], None), ([1, 2], [1, 3], 1), ([], [], None), ([1], [1, 2], 1), ([2], [1, 2], 0)],
+)
+def test_first_difference(one, other, expected):
+    assert generate.first_difference(one, other) == expected
+
+
+def test_forced_predictions_are_those_of_generation(model):
+    """Along its own greedy text a model predicts that text."""
+    prompt = tokens_of(30)
+    enable(model, rank=3, top_k=9)
+    first = greedy(model, prompt, 1)  # from prefill, which is dense
+    text = torch.cat([prompt, first], dim=1)
+    own = []
+    for _ in range(6):
+        own.append(int(generate.forced_predictions(model, text, torch.tensor([[*own, 0]]))[-1]))
+    assert generate.forced_predictions(model, text, torch.tensor([own])).tolist() == own
+    enable_dense(model)
+    assert generate.forced_predictions(model, text, torch.tensor([own])).tolist() != own

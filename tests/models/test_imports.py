@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`import sparq_ipu` needs NumPy only; each framework is needed by its own room only."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+# a process in which some packages cannot be imported
+BLOCK = """
+import sys
+
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in {blocked!r}:
+            raise ImportError("blocked: " + name)
+
+sys.meta_path.insert(0, Blocked())
+"""
+
+
+def run(code: str, *blocked: str) -> subprocess.CompletedProcess:
+    environment = dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path))
+    command = [sys.executable, "-c", BLOCK.format(blocked=blocked) + code]
+    return subprocess.run(command, capture_output=True, text=True, env=environment)
+
+
+USE_A_CACHE = """
+import numpy as np
+import sparq_ipu
+cache = sparq_ipu.KVCache(1, 1, 8, 4)
+row = np.ones((1, 1, 8), np.float16)
+cache.append(row[:, :, None], row[:, :, None])
+assert sparq_ipu.sparq_attention(row, cache, rank=2, top_k=1).tolist() == row.tolist()
+"""
+
+
+def test_sparq_ipu_needs_neither_torch_nor_transformers():
+    result = run(USE_A_CACHE, "torch", "transformers", "poptorch", "sklearn", "matplotlib")
+    assert result.returncode == 0, result.stderr
+
+
+def test_the_contract_with_popart_needs_no_torch():
+    code = "import importlib.util, sys, sparq_ipu; sys.modules['torch'] = None\n"
+    path = "importlib.util.find_spec('sparq_ipu').submodule_search_locations[0] + '/poptorch/contract.py'"
+    code += f"spec = importlib.util.spec_from_file_location('contract', {path})\n"
+    code += "module = importlib.util.module_from_spec(spec); sys.modules['contract'] = module\n"
+    code += "spec.loader.exec_module(module); assert len(module.OPS) == 3"
+    result = run(code)
+    assert result.returncode == 0, result.stderr
+
+
+@pytest.mark.parametrize("room, blocked", [("torch", "transformers"), ("poptorch", "transformers")])
+def test_rooms_need_their_own_framework_only(room, blocked):
+    pytest.importorskip("torch")
+    result = run(f"import sparq_ipu.{room}", blocked)
+    assert result.returncode == 0, result.stderr
+
+
+@pytest.mark.parametrize("room", ["torch", "transformers"])
+def test_a_missing_framework_is_an_import_error(room):
+    """Negative control of the above: blocking does block, and rooms do not hide it."""
+    result = run(f"import sparq_ipu.{room}", room)
+    assert result.returncode != 0 and f"blocked: {room}" in result.stderr
