@@ -15,7 +15,7 @@ from sparq_ipu import methods
 from sparq_ipu.methods import History, Span, parse_method
 from sparq_ipu.methods.quantise import round_chunks
 
-HEADS, GROUP, DIM, SEQ, STEPS = 2, 3, 8, 150, 12
+HEADS, GROUP, DIM, SEQ, STEPS = 2, 3, 8, 198, 12  # the chunk 128..191 fills during the span
 FIRST = SEQ - STEPS
 
 
