@@ -91,6 +91,7 @@ struct Scratch {
     keys = carve.take<std::int32_t>(std::max(stride, d));
     keyMaxima = carve.take<std::int32_t>(blocks * 16);
     work = carve.take<std::int32_t>(std::max({stride, d, k * teamSize}));
+    workIndex = carve.take<std::uint32_t>(std::max({stride, d, k * teamSize}));
     positions = carve.take<std::uint32_t>(listStride);
     candidates = carve.take<std::uint32_t>(k * teamSize);
     candidateCount = carve.take<std::size_t>(teamSize);
@@ -116,6 +117,7 @@ struct Scratch {
   std::int32_t *keys = nullptr;        // (stride,)
   std::int32_t *keyMaxima = nullptr;   // (blocks, 16)
   std::int32_t *work = nullptr;
+  std::uint32_t *workIndex = nullptr;
   std::uint32_t *positions = nullptr;    // (topK,)
   std::uint32_t *candidates = nullptr;   // (team, topK)
   std::size_t *candidateCount = nullptr; // (team,)
@@ -268,7 +270,7 @@ private:
       s.magnitude[c] = total;
     }
     std::memcpy(s.keys, s.magnitude, d * sizeof(float)); // bits of numbers >= +0 order as they do
-    kernels.keyTopK({s.keys, nullptr, 0, d, rank, s.work, s.components});
+    kernels.keyTopK({s.keys, nullptr, 0, d, rank, s.work, s.workIndex, s.components});
     for (unsigned h = 0; h < g; ++h) {
       const float *q = s.query + h * d;
       std::memset(s.magnitude, 0, d * sizeof(float));
@@ -289,7 +291,8 @@ private:
     s.candidateCount[team.member] = n;
     std::uint32_t *to = team.size == 1 ? s.positions : s.candidates + team.member * nBest;
     if (n)
-      kernels.keyTopK({s.keys, s.keyMaxima, begin, end, n, s.work + begin, to});
+      kernels.keyTopK(
+          {s.keys, s.keyMaxima, begin, end, n, s.work + begin, s.workIndex + begin, to});
   }
 
   // The best of all members' candidates. They are in ascending order, so ties among them go to the
@@ -303,7 +306,7 @@ private:
         s.candidates[n] = s.candidates[member * nBest + i]; // n is not past what it overwrites
         s.candidateKeys[n] = s.keys[s.candidates[n]];
       }
-    kernels.keyTopK({s.candidateKeys, nullptr, 0, n, nBest, s.work, s.positions});
+    kernels.keyTopK({s.candidateKeys, nullptr, 0, n, nBest, s.work, s.workIndex, s.positions});
     for (std::size_t i = 0; i < nBest; ++i)
       s.positions[i] = s.candidates[s.positions[i]];
   }
@@ -311,6 +314,10 @@ private:
   // Attention over the selected positions, and the share of the approximate weights that they have.
   void gather(std::size_t count, const float *weightSum) {
     const std::size_t padded = roundUp(count, blockSize);
+    // Their rows are anywhere in memory: ask for all of them now, and have them in L2 when the
+    // weights are summed.
+    fetchRows(pair.keyRows, count);
+    fetchRows(pair.valueRows, count);
     for (unsigned h = 0; h < g; ++h) {
       float *const weights = s.listScores + h * s.listStride;
       for (std::size_t i = 0; i < count; ++i)
@@ -334,6 +341,16 @@ private:
         {{pair.valueRows, d, s.positions, 0, count}, s.listScores, s.listStride, g, s.sum, true});
     for (unsigned h = 0; h < g; ++h)
       finish(h, s.sums[h], call.settings->meanValue ? &s.alpha[h] : nullptr);
+  }
+
+  void fetchRows(const Half *rows, std::size_t count) const {
+    constexpr int read = 0, intoL2 = 2;
+    for (std::size_t i = 0; i < count; ++i) {
+      const char *const row =
+          reinterpret_cast<const char *>(rows + std::size_t(s.positions[i]) * d);
+      for (std::size_t byte = 0; byte < d * sizeof(Half); byte += 64)
+        __builtin_prefetch(row + byte, read, intoL2);
+    }
   }
 
   // Sum of weights: the lane sum of each block, then the left fold.

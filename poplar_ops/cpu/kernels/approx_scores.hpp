@@ -3,15 +3,16 @@
 // Approximate scores: q[i1] . K[p, i1] * inv_tau for every position (Algorithm 1, step 1; contract
 // E6.2), read from columns of K, vectorised over positions.
 //
-// A tile of positions is finished before the next starts, so its scores stay in L1 and, where
-// several passes over the heads of a group are needed, its columns in L2. Within a tile a few
-// columns are read at a time: each is a run of some kilobytes, and few parallel streams keep the
-// memory system's prefetchers working.
+// A tile of positions is finished before the next starts, so its scores stay in the cache, and so
+// do its columns where several passes over the heads of a group are needed. Within a tile eight
+// columns are read at a time: each is a run of up to 32 KiB. Measured on an EPYC of the Zen 4
+// generation, time against a plain sum over as much memory: 1.2; runs of 4 KiB 1.75, four columns
+// at a time 1.6, fetching 1 KiB ahead 1.6.
 
 // Positions of a tile.
-constexpr std::size_t scoreTile = 4096;
+constexpr std::size_t scoreTile = 16384;
 // Bytes that a column is fetched ahead of its use.
-constexpr std::size_t columnAhead = 1024;
+constexpr std::size_t columnAhead = 320;
 
 // Adds C columns to the scores of H heads. `first`: from +0; `last`: apply inv_tau, and take the
 // maximum.

@@ -38,18 +38,27 @@ inline std::int32_t nthLargest(const std::int32_t *keys, std::size_t n, std::siz
   return threshold;
 }
 
-// Keys above `bound` to `found`; returns how many.
+// Keys above `bound` to `found` and their indices to `where`, ascending; returns how many.
 inline std::size_t gatherAbove(const std::int32_t *keys, std::size_t n, std::int32_t bound,
-                               std::int32_t *found) {
+                               std::int32_t *found, std::uint32_t *where) {
   std::size_t count = 0, j = 0;
   if (bound == 0x7FFFFFFF)
     return 0;
-  for (; j + 16 <= n; j += 16)
-    for (unsigned mask = atLeast(keys + j, bound + 1); mask; mask &= mask - 1)
-      found[count++] = keys[j + static_cast<unsigned>(__builtin_ctz(mask))];
+  for (; j + 64 <= n; j += 64) {
+    std::uint64_t mask = 0;
+    for (unsigned part = 0; part < 64; part += 16)
+      mask |= std::uint64_t(atLeast(keys + j + part, bound + 1)) << part;
+    for (; mask; mask &= mask - 1, ++count) {
+      const std::size_t i = j + static_cast<unsigned>(__builtin_ctzll(mask));
+      found[count] = keys[i];
+      where[count] = static_cast<std::uint32_t>(i);
+    }
+  }
   for (; j < n; ++j)
-    if (keys[j] > bound)
-      found[count++] = keys[j];
+    if (keys[j] > bound) {
+      found[count] = keys[j];
+      where[count++] = static_cast<std::uint32_t>(j);
+    }
   return count;
 }
 
@@ -69,6 +78,17 @@ inline std::int32_t lowerBound(const std::int32_t *maxima, std::size_t blocks, s
   return nthLargest(work, blocks, wanted);
 }
 
+// The first `ties` indices of keys equal to `threshold` and all of larger ones, ascending.
+struct Chooser {
+  std::int32_t threshold;
+  std::size_t ties;
+  bool operator()(std::int32_t key) {
+    const bool tie = key == threshold && ties != 0;
+    ties -= tie;
+    return tie || key > threshold;
+  }
+};
+
 inline void keyTopK(const KeyTopK &a) {
   const std::int32_t *keys = a.keys + a.begin;
   const std::size_t n = a.end - a.begin;
@@ -77,22 +97,27 @@ inline void keyTopK(const KeyTopK &a) {
   const std::int32_t bound =
       a.maxima ? lowerBound(a.maxima + a.begin / blockSize * 16, n / blockSize, a.nBest, a.work)
                : 0;
-  const std::size_t above = gatherAbove(keys, n, bound, a.work);
-  std::int32_t threshold = bound;
-  std::size_t ties = a.nBest - above; // to take of those at the threshold
-  if (above >= a.nBest) {
-    threshold = nthLargest(a.work, above, a.nBest);
-    threshold = threshold > bound
-                    ? threshold
-                    : bound + 1; // no key in work is at most the bound, but others are
-    ties = countAtLeast(a.work, above, threshold) == a.nBest
-               ? n // nobody who reaches the threshold is left out
-               : a.nBest - countAbove(a.work, above, threshold);
-  }
-  std::uint32_t *to = a.positions;
+  std::int32_t *const found = a.work;
+  std::uint32_t *const where = a.workIndex, *to = a.positions;
   const std::uint32_t *const stop = to + a.nBest;
+  const std::size_t above = gatherAbove(keys, n, bound, found, where);
+  const auto base = static_cast<std::uint32_t>(a.begin);
+
+  if (above >= a.nBest) { // the best are among those found
+    const std::int32_t threshold = nthLargest(found, above, a.nBest);
+    const std::size_t reached = countAtLeast(found, above, threshold);
+    Chooser choose{threshold,
+                   reached == a.nBest ? reached : a.nBest - countAbove(found, above, threshold)};
+    for (std::size_t j = 0; to != stop; ++j) {
+      *to = base + where[j];
+      to += choose(found[j]);
+    }
+    return;
+  }
+  // All that were found, and the first of those at the bound.
+  Chooser choose{bound, a.nBest - above};
   for (std::size_t j = 0; to != stop && j < n; j += 16) {
-    const std::int32_t reach = ties ? threshold : threshold + 1;
+    const std::int32_t reach = choose.ties ? bound : bound + 1;
     unsigned mask = 0;
     if (j + 16 <= n)
       mask = atLeast(keys + j, reach);
@@ -100,13 +125,9 @@ inline void keyTopK(const KeyTopK &a) {
       for (std::size_t i = j; i < n; ++i)
         mask |= static_cast<unsigned>(keys[i] >= reach) << (i - j);
     for (; mask && to != stop; mask &= mask - 1) {
-      const std::size_t i = j + static_cast<unsigned>(__builtin_ctz(mask));
-      if (keys[i] == threshold) {
-        if (ties == 0)
-          continue;
-        --ties;
-      }
-      *to++ = static_cast<std::uint32_t>(a.begin + i);
+      const auto i = j + static_cast<unsigned>(__builtin_ctz(mask));
+      if (choose(keys[i]))
+        *to++ = base + static_cast<std::uint32_t>(i);
     }
   }
 }

@@ -3,47 +3,58 @@
 // Work on rows of K and V, in sequence (dense attention) or gathered (the selected positions):
 // scores and weighted sums (Algorithm 1, step 2; contract E6.4), and the running sum of values.
 
-// Gathered rows are fetched this many ahead of their use.
-constexpr std::size_t rowsAhead = 16;
-
 template <bool gathered> inline const Half *rowOf(const Rows &r, std::size_t entry) {
   return r.rows + (gathered ? r.index[entry] : r.first + entry) * std::size_t(r.headDim);
 }
 
-template <bool gathered> inline void fetchRow(const Rows &r, std::size_t entry) {
-  if (gathered && entry < r.count) {
-    const char *at = reinterpret_cast<const char *>(rowOf<true>(r, entry));
-    for (std::size_t byte = 0; byte < r.headDim * sizeof(Half); byte += 64)
-      __builtin_prefetch(at + byte);
-  }
-}
-
-// Scores of N rows (a multiple of 4) from `entry` for H heads.
-template <unsigned H, unsigned N, bool gathered>
-inline void scoreRows(const RowScores &a, unsigned head, std::size_t entry) {
-  const unsigned d = a.key.headDim;
-  const Half *row[N];
-  Lanes sum[H][N] = {};
-  for (unsigned i = 0; i < N; ++i) {
-    row[i] = rowOf<gathered>(a.key, entry + i);
-    fetchRow<gathered>(a.key, entry + rowsAhead + i);
-  }
+// Lanes of the dot products of H heads with N rows, one vector of eight components after the other.
+// Few rows at a time, even where they are in sequence: with eight, the hardware's prefetchers lose
+// the pattern and reading takes twice as long.
+template <unsigned H, unsigned N, class Dim>
+inline void dotRows(const float *query, const Half *const *rows, Dim d, Lanes (*sum)[4]) {
+  Lanes total[H][N] = {};
   for (unsigned c = 0; c < d; c += nLanes) {
     Lanes k[N];
     for (unsigned i = 0; i < N; ++i)
-      k[i] = loadHalfLanes(row[i] + c);
+      k[i] = loadHalfLanes(rows[i] + c);
     for (unsigned h = 0; h < H; ++h) {
-      const Lanes q = loadLanes(a.query + (head + h) * d + c);
+      const Lanes q = loadLanes(query + h * d + c);
       for (unsigned i = 0; i < N; ++i)
-        sum[h][i] = addExactProduct(q, k[i], sum[h][i]);
+        total[h][i] = addExactProduct(q, k[i], total[h][i]);
     }
+  }
+  for (unsigned h = 0; h < H; ++h)
+    for (unsigned i = 0; i < N; ++i)
+      sum[h][i] = total[h][i];
+}
+
+// head_dim, as a number known to the compiler.
+template <unsigned d> struct FixedDim {
+  constexpr operator unsigned() const { return d; }
+};
+
+// Scores of four rows from `entry` for H heads.
+template <unsigned H, bool gathered, class Dim>
+inline void scoreRows(const RowScores &a, unsigned head, std::size_t entry, Dim d) {
+  const Half *row[4];
+  Lanes sum[H][4];
+  for (unsigned i = 0; i < 4; ++i)
+    row[i] = rowOf<gathered>(a.key, entry + i);
+  // With one head, its query stays in registers.
+  constexpr unsigned together = H == 1 ? 1 : 2;
+#pragma GCC unroll 4
+  for (unsigned i = 0; i < 4; i += together) {
+    Lanes part[H][4];
+    dotRows<H, together>(a.query + head * d, row + i, d, part);
+    for (unsigned h = 0; h < H; ++h)
+      for (unsigned j = 0; j < together; ++j)
+        sum[h][i + j] = part[h][j];
   }
   for (unsigned h = 0; h < H; ++h) {
     float *score = a.scores + (head + h) * a.scoreStride + entry;
-    for (unsigned i = 0; i < N; i += 4)
-      treeSums(sum[h] + i, score + i);
+    treeSums(sum[h], score);
     float most = a.maximum[head + h];
-    for (unsigned i = 0; i < N; ++i) {
+    for (unsigned i = 0; i < 4; ++i) {
       score[i] = score[i] * a.scale;
       most = score[i] > most ? score[i] : most;
     }
@@ -66,27 +77,42 @@ inline void scoreRow(const RowScores &a, unsigned head, std::size_t entry) {
   a.maximum[head] = score > a.maximum[head] ? score : a.maximum[head];
 }
 
-template <bool gathered> inline void scoreAllRows(const RowScores &a) {
+// A block of at most 64 rows, H heads.
+template <unsigned H, bool gathered, class Dim>
+inline void scoreBlock(const RowScores &a, unsigned head, std::size_t begin, std::size_t end,
+                       Dim d) {
+  std::size_t e = begin;
+  for (; e + 4 <= end; e += 4)
+    scoreRows<H, gathered>(a, head, e, d);
+  for (; e < end; ++e)
+    for (unsigned h = head; h < head + H; ++h)
+      scoreRow<gathered>(a, h, e);
+}
+
+template <bool gathered, class Dim> inline void scoreAllRows(const RowScores &a, Dim d) {
   // Where several passes over the heads are needed, the rows of a block still are in L1.
-  for (std::size_t block = 0; block < a.key.count; block += blockSize) {
-    const std::size_t left = a.key.count - block, n = left < blockSize ? left : blockSize;
+  for (std::size_t begin = 0; begin < a.key.count; begin += blockSize) {
+    const std::size_t left = a.key.count - begin,
+                      end = begin + (left < blockSize ? left : blockSize);
     unsigned head = 0;
-    for (; head + 2 <= a.groupSize; head += 2) {
-      std::size_t e = 0;
-      for (; e + 4 <= n; e += 4)
-        scoreRows<2, 4, gathered>(a, head, block + e);
-      for (; e < n; ++e)
-        for (unsigned h = head; h < head + 2; ++h)
-          scoreRow<gathered>(a, h, block + e);
+    for (; head + 4 <= a.groupSize; head += 4)
+      scoreBlock<4, gathered>(a, head, begin, end, d);
+    if (head + 2 <= a.groupSize) {
+      scoreBlock<2, gathered>(a, head, begin, end, d);
+      head += 2;
     }
-    if (head < a.groupSize) {
-      std::size_t e = 0;
-      for (; e + 8 <= n; e += 8)
-        scoreRows<1, 8, gathered>(a, head, block + e);
-      for (; e < n; ++e)
-        scoreRow<gathered>(a, head, block + e);
-    }
+    if (head < a.groupSize)
+      scoreBlock<1, gathered>(a, head, begin, end, d);
   }
+}
+
+template <bool gathered> inline void scoreAllRows(const RowScores &a) {
+  if (a.key.headDim == 128)
+    scoreAllRows<gathered>(a, FixedDim<128>());
+  else if (a.key.headDim == 64)
+    scoreAllRows<gathered>(a, FixedDim<64>());
+  else
+    scoreAllRows<gathered>(a, a.key.headDim);
 }
 
 inline void rowScores(const RowScores &a) {

@@ -53,6 +53,7 @@ struct KeyTopK {
   std::size_t begin, end;     // begin a multiple of 64 if there are maxima
   std::size_t nBest;          // at most end - begin
   std::int32_t *work;         // end - begin numbers
+  std::uint32_t *workIndex;   // end - begin numbers
   std::uint32_t *positions;   // (nBest,) out, ascending
 };
 
