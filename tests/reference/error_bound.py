@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+
 from sparq_reference import ideal, numerics
 
 U = 2.0**-24

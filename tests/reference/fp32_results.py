@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 import strategies
+
 from sparq_reference import exact
 
 

@@ -11,6 +11,7 @@ import pytest
 import strategies
 from hypothesis import given
 from hypothesis import strategies as st
+
 from sparq_reference import exact, ideal, numerics
 
 REAL = Path(__file__).resolve().parent.parent / "data" / "smollm2_hamlet.npz"

@@ -8,6 +8,7 @@ import pytest
 import strategies
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
 from sparq_reference import KVCache, exact
 
 N_KV_HEADS, HEAD_DIM, CAPACITY = 2, 8, 70

@@ -8,6 +8,7 @@ from typing import Callable
 import numpy as np
 import pytest
 import strategies
+
 from sparq_reference import KVCache, checks, exact, ideal
 
 H = np.float16

@@ -10,6 +10,7 @@ import strategies
 from fp32_results import before_narrowing
 from hypothesis import given
 from hypothesis import strategies as st
+
 from sparq_reference import exact, numerics
 
 SMALL = dict(head_dims=(8, 16, 24), seq_lens=(1, 2, 7, 8, 9, 63, 64, 65, 127, 129), batches=(1, 2))

@@ -8,8 +8,9 @@ import pytest
 import strategies
 from hypothesis import example, given
 from hypothesis import strategies as st
-from sparq_reference import exact
 from watched import watched_twin
+
+from sparq_reference import exact
 
 TINY = np.finfo(np.float32).tiny
 

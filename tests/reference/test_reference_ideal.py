@@ -8,6 +8,7 @@ import pytest
 import strategies
 from hypothesis import given
 from hypothesis import strategies as st
+
 from sparq_reference import ideal
 
 

@@ -11,6 +11,7 @@ import strategies
 from fp32_results import before_narrowing
 from hypothesis import example, given
 from hypothesis import strategies as st
+
 from sparq_reference import KVCache, exact, numerics
 
 
@@ -239,6 +240,37 @@ def test_only_the_head_with_zeros_in_the_group_takes_the_fallback() -> None:
     components = exact.query_components(x.query, rank=2, n_kv_heads=1)
     inv_tau = exact.inverse_temperature(x.query, components)
     assert inv_tau[0, 0] == numerics.scale(8) and inv_tau[0, 1] > numerics.scale(8)
+
+
+def test_a_share_below_the_flush_is_zero() -> None:
+    """alpha = flush(W / Z): a share just below 2**-48 is +0, one at it stays (E6, step 5)."""
+    for share, expected in ((2.0**-48, 2.0**-48), (np.nextafter(np.float32(2.0**-48), np.float32(0)), 0)):
+        weights = np.array([[[1, share]]], np.float32)
+        alpha = exact.selected_share(weights, np.ones((1, 1), np.float32), np.array([[[1]]]))
+        assert alpha[0, 0] == np.float32(expected)
+
+
+def test_a_share_never_exceeds_one() -> None:
+    """A list puts its weights into other blocks than the whole does: its sum may round to more (E6, step 5)."""
+    rng = np.random.default_rng(0)
+    exceeded = 0
+    for _ in range(200):
+        weights = rng.random((1, 1, 200)).astype(np.float32)
+        weights[..., rng.permutation(200)[:70]] = 0
+        positions = np.flatnonzero(weights[0, 0])[None, None]
+        total = numerics.fold_blocks(numerics.block_sums(weights))
+        exceeded += numerics.fold_blocks(numerics.block_sums(weights[..., positions[0, 0]])) > total
+        assert exact.selected_share(weights, total, positions) <= 1
+    assert exceeded > 0
+
+
+def test_the_given_value_sum_is_the_one_used() -> None:
+    x = strategies.make_attention(np.random.default_rng(0))
+    value_sum = exact.sum_values(x.value) + np.float32(64)
+    sparq = dict(rank=4, top_k=8)
+    assert not np.array_equal(
+        exact.sparq_attention(*x.qkv, **sparq, value_sum=value_sum), exact.sparq_attention(*x.qkv, **sparq)
+    )
 
 
 def test_overflow_saturates() -> None:

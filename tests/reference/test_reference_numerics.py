@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import zlib
 
 import contract_oracle as oracle
 import numpy as np
@@ -11,11 +12,14 @@ import pytest
 import strategies
 from hypothesis import given
 from hypothesis import strategies as st
+
 from sparq_reference import numerics
 
 F = np.float32
-#: every fp32 number in [-87, 0] takes a minute; every 97th (11.5 million) is enough for each day
-EXP_STRIDE = 1 if os.environ.get("HYPOTHESIS_PROFILE") == "nightly" else 97
+#: strides over the bit patterns of [-2**-10, 0] and of [-87, -2**-10], where most of exp happens: 1.0 and 10.6
+#: million numbers; all 1.1 thousand million of them take half a minute, at night
+EXP_STRIDES = (1, 1) if os.environ.get("HYPOTHESIS_PROFILE") == "nightly" else (997, 13)
+EXP_EDGE = -(2.0**-10)
 
 
 def numbers(first: int, last: int, stride: int = 1) -> np.ndarray:
@@ -32,18 +36,18 @@ def ulp_error(got: np.ndarray, true: np.ndarray) -> float:
     return float((np.abs(got - true) / np.spacing(true.astype(F)).astype(float)).max())
 
 
-def check_exp(exp, stride: int) -> float:
+def check_exp(exp, strides: tuple[int, int] = EXP_STRIDES) -> float:
     """Monotone, normal, within 2 ulp over [-87, 0]; returns the largest error in ulp."""
-    first, last = bits(-0.0), bits(-87.0)
     worst, above, count = 0.0, F(1), 0
-    for start in range(first, last + 1, stride << 20):
-        x = numbers(start, min(last, start + (stride << 20) - 1), stride)  # descending
-        y = exp(x)
-        count += len(x)
-        assert y[0] <= above and (y[1:] <= y[:-1]).all(), f"not monotone near {x[0]}"
-        assert (y >= np.finfo(F).tiny).all()
-        worst = max(worst, ulp_error(y, np.exp(x.astype(float))))
-        above = y[-1]
+    for first, last, stride in zip((bits(-0.0), bits(EXP_EDGE)), (bits(EXP_EDGE) - 1, bits(-87.0)), strides):
+        for start in range(first, last + 1, stride << 20):
+            x = numbers(start, min(last, start + (stride << 20) - 1), stride)  # descending
+            y = exp(x)
+            count += len(x)
+            assert y[0] <= above and (y[1:] <= y[:-1]).all(), f"not monotone near {x[0]}"
+            assert (y >= np.finfo(F).tiny).all()
+            worst = max(worst, ulp_error(y, np.exp(x.astype(float))))
+            above = y[-1]
     assert count >= 10**7
     assert worst < 2, f"{worst} ulp"
     return worst
@@ -51,7 +55,25 @@ def check_exp(exp, stride: int) -> float:
 
 def test_exp_over_its_domain() -> None:
     # over every number: 1.0489, at -48.866352; 2 is what check_exp demands of any implementation
-    assert check_exp(numerics.exp, EXP_STRIDE) < 1.05
+    assert check_exp(numerics.exp) < 1.05
+
+
+def checksum(function, first: int, last: int, stride: int) -> str:
+    """CRC-32 of the results, little endian, over the bit patterns first .. last."""
+    crc = 0
+    for start in range(first, last + 1, stride << 20):
+        x = numbers(start, min(last, start + (stride << 20) - 1), stride)
+        crc = zlib.crc32(function(x).astype("<f4").tobytes(), crc)
+    return f"{crc:08x}"
+
+
+def test_every_bit_of_exp_and_sqrt() -> None:
+    """Checksums that a C program written from the contract gave too: a change of one bit anywhere shows.
+
+    exp over every 13th number from -2**-10 down to -87 (10,556,338), sqrt over all of [1, 4) (16,777,216).
+    """
+    assert checksum(numerics.exp, bits(EXP_EDGE), bits(-87.0), 13) == "6f69a239"
+    assert checksum(numerics.sqrt, bits(1), bits(4) - 1, 1) == "cbf96119"
 
 
 def test_exp_at_its_ends() -> None:
@@ -78,7 +100,7 @@ def test_exp_around_every_change_of_exponent() -> None:
 def test_a_wrong_exp_is_noticed(monkeypatch: pytest.MonkeyPatch, constant: str, value: object) -> None:
     monkeypatch.setattr(numerics, constant, value)
     with pytest.raises(AssertionError):
-        check_exp(numerics.exp, 97)
+        check_exp(numerics.exp, (997, 13))
 
 
 def test_softmax_weight_cuts_below_54() -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import pytest
+
 from sparq_reference import transfers
 
 
