@@ -4,33 +4,78 @@
 #include "core.hpp"
 #include "sparq_emulator/Counters.hpp"
 #include "sparq_emulator/DeviceModel.hpp"
+#include <optional>
+#include <poplar/exceptions.hpp>
 #include <pybind11/stl.h>
 
 namespace py = pybind11;
 using namespace py::literals;
 
 namespace sparq {
+
+SparqSettings settingsFrom(const py::tuple &t); // core.cpp
+
 namespace {
 
+using emulator::DeviceModel;
+
+// Calls f(name, member) for every parameter of the model, under the names of device_models.json.
+template <class Model, class F> void forEachParameter(Model &m, const F &f) {
+  f("clock_hz", m.clock);
+  f("tiles", m.tiles);
+  f("exchange_bytes_per_cycle", m.exchangeBytesPerCycle);
+  f("sync_cycles", m.syncCycles);
+  f("exchange_fixed_cycles", m.exchangeFixedCycles);
+  f("compute_set_fixed_cycles", m.computeSetFixedCycles);
+  f("streaming_bytes_per_second", m.streamingBytesPerSecond);
+  f("packet_overhead_bytes", m.packetOverheadBytes);
+  f("remote_copy_seconds", m.remoteCopySeconds);
+  f("shared_row_penalty", m.sharedRowPenalty);
+  f("shared_row_knee_bytes", m.sharedRowKneeBytes);
+  f("host_stream_bytes_per_second", m.hostStreamBytesPerSecond);
+}
+
+// A Bow IPU, with these parameters instead of its own.
+DeviceModel modelFrom(const py::dict &parameters) {
+  DeviceModel model;
+  std::size_t used = 0;
+  forEachParameter(model, [&](const char *name, auto &value) {
+    if (!parameters.contains(name))
+      return;
+    value = parameters[name].cast<std::decay_t<decltype(value)>>();
+    ++used;
+  });
+  if (used != parameters.size())
+    throw Error("device_model: model must have only known parameters, got " +
+                std::string(py::str(py::list(parameters))));
+  return model;
+}
+
+py::dict parametersOf(const DeviceModel &model) {
+  py::dict d;
+  forEachParameter(model, [&](const char *name, const auto &value) { d[name] = value; });
+  return d;
+}
+
 py::dict toDict(const emulator::ModelledTime &t) {
-  return py::dict("compute"_a = t.compute, "exchange"_a = t.exchange, "sync"_a = t.sync, "streaming"_a = t.streaming,
-                  "host_streams"_a = t.hostStreams, "total"_a = t.total());
+  return py::dict("compute"_a = t.compute, "exchange"_a = t.exchange, "sync"_a = t.sync,
+                  "streaming"_a = t.streaming, "host_streams"_a = t.hostStreams,
+                  "total"_a = t.total());
 }
 
 py::dict toDict(const emulator::StepCount &s) {
-  return py::dict("name"_a = s.name, "kind"_a = emulator::toString(s.kind), "executions"_a = s.executions,
-                  "tile_cycles"_a = s.tileCycles, "vertices"_a = s.vertices,
-                  "vertices_without_estimate"_a = s.verticesWithoutEstimate, "exchanges"_a = s.exchanges,
-                  "exchange_bytes_in"_a = s.before.bytesIn + s.after.bytesIn,
-                  "max_exchange_bytes_before"_a = s.before.maxBytes, "max_exchange_bytes_after"_a = s.after.maxBytes,
-                  "syncs"_a = s.syncs, "buffer"_a = s.buffer, "rows"_a = s.rows, "bytes"_a = s.bytes,
-                  "packets"_a = s.packets);
+  return py::dict(
+      "name"_a = s.name, "kind"_a = emulator::toString(s.kind), "executions"_a = s.executions,
+      "tile_cycles"_a = s.tileCycles, "vertices"_a = s.vertices,
+      "vertices_without_estimate"_a = s.verticesWithoutEstimate, "exchanges"_a = s.exchanges,
+      "exchange_bytes_in"_a = s.before.bytesIn + s.after.bytesIn,
+      "max_exchange_bytes_before"_a = s.before.maxBytes,
+      "max_exchange_bytes_after"_a = s.after.maxBytes, "syncs"_a = s.syncs, "buffer"_a = s.buffer,
+      "rows"_a = s.rows, "bytes"_a = s.bytes, "packets"_a = s.packets);
 }
 
-// What the last run did and, by the device model, how long it would take: seconds by category and by stage.
-py::dict lastRun(PySession &session) {
-  const emulator::DeviceModel model;
-  const std::vector<emulator::StepCount> steps = emulator::lastRun(session.session().engine());
+py::dict lastRunOf(const poplar::Engine &engine, const DeviceModel &model) {
+  const std::vector<emulator::StepCount> steps = emulator::lastRun(engine);
   py::list list;
   for (const emulator::StepCount &step : steps) {
     py::dict d = toDict(step);
@@ -40,22 +85,103 @@ py::dict lastRun(PySession &session) {
   return py::dict("steps"_a = list, "seconds"_a = toDict(emulator::modelledTime(model, steps)));
 }
 
-py::dict memory(PySession &session) {
-  const emulator::MemoryCount m = emulator::memory(session.session().engine());
+py::dict memoryOf(const poplar::Engine &engine) {
+  const emulator::MemoryCount m = emulator::memory(engine);
   py::list largest;
   for (const emulator::MemoryUse &use : m.largest)
     largest.append(py::make_tuple(use.name, use.bytes));
-  return py::dict("tile"_a = m.tile, "bytes"_a = m.bytes, "limit"_a = m.limit, "variables"_a = m.variables,
-                  "vertex_state"_a = m.vertexState, "temporaries"_a = m.temporaries,
-                  "code_and_stacks"_a = m.codeAndStacks, "largest"_a = largest);
+  return py::dict("tile"_a = m.tile, "bytes"_a = m.bytes, "limit"_a = m.limit,
+                  "variables"_a = m.variables, "vertex_state"_a = m.vertexState,
+                  "temporaries"_a = m.temporaries, "code_and_stacks"_a = m.codeAndStacks,
+                  "largest"_a = largest, "bytes_per_tile"_a = m.bytesPerTile);
+}
+
+py::dict toDict(const Waves &w) {
+  return py::dict("positions_per_wave"_a = w.stride, "positions_per_part"_a = w.length,
+                  "n_waves"_a = w.nWaves);
+}
+
+// Tile mapping and waves of the plan, in the words of sparq/plan.hpp.
+py::dict toDict(const Plan &plan, const Waves &waves) {
+  const Placement &p = plan.placement;
+  return py::dict("n_tasks"_a = p.nTasks, "slots"_a = p.slots, "rounds"_a = p.nRounds,
+                  "parts"_a = p.parts, "tiles_used"_a = p.slots * p.parts,
+                  "capacity"_a = plan.layout.capacity, "chunk"_a = plan.layout.chunk,
+                  "positions_per_row"_a = plan.layout.positionsPerRow, "waves"_a = toDict(waves));
+}
+
+// Counts one attention call over a cache of these lengths, without memory for it or arithmetic.
+py::dict plan(const Shape &shape, bool denseSram, const std::optional<py::tuple> &sparq,
+              bool append, unsigned nTiles, const std::vector<std::uint32_t> &lengths,
+              const py::dict &parameters) {
+  const DeviceModel model = modelFrom(parameters);
+  Programs programs;
+  programs.append = append;
+  programs.denseSram = denseSram;
+  programs.denseStreaming = !denseSram && !sparq;
+  if (sparq)
+    programs.sparq.push_back(settingsFrom(*sparq));
+  if (lengths.size() != shape.batch)
+    throw Error("plan: lengths must have one entry for each of batch=" +
+                std::to_string(shape.batch) + " elements, got " + std::to_string(lengths.size()));
+  for (const std::uint32_t length : lengths)
+    if (length < 1 || length > shape.capacity)
+      throw Error("plan: lengths must be in [1, capacity=" + std::to_string(shape.capacity) +
+                  "], got " + std::to_string(length));
+  std::unique_ptr<Session> session;
+  {
+    const py::gil_scoped_release release;
+    const emulator::DryRun dry;
+    try {
+      session = std::make_unique<Session>(shape, programs, DeviceOptions{"emulator", nTiles});
+    } catch (const poplar::graph_memory_allocation_error &error) {
+      throw Error(std::string("plan: ") + error.what());
+    }
+    std::vector<std::uint32_t> filled;
+    for (const std::uint32_t length : lengths)
+      filled.insert(filled.end(), shape.nKvHeads, length);
+    session->engine().writeTensor("cache/filled", filled.data(), filled.data() + filled.size());
+    session->engine().run(sparq ? 2 : 1); // as Session numbers its programs
+  }
+  poplar::Engine &engine = session->engine();
+  py::dict result = lastRunOf(engine, model);
+  result["memory"] = memoryOf(engine);
+  py::list streaming;
+  for (const emulator::MemoryUse &use : emulator::streamingMemory(engine))
+    streaming.append(py::make_tuple(use.name, use.bytes));
+  result["streaming_memory"] = streaming;
+  const Plan &p = session->plan();
+  result["mapping"] = toDict(p, sparq ? p.sparq[0] : denseSram ? p.resident : p.dense);
+  return result;
 }
 
 } // namespace
 
 void bindEmulator(py::module_ &module) {
   module.attr("has_emulator") = true;
-  module.def("emulator_last_run", &lastRun, "session"_a);
-  module.def("emulator_memory", &memory, "session"_a);
+  module.def(
+      "emulator_device_model", [] { return parametersOf(DeviceModel{}); },
+      "The parameters of a Bow IPU as this build has them.");
+  module.def(
+      "emulator_streaming_seconds",
+      [](std::uint64_t bytes, std::uint64_t packets, std::uint64_t rows, const py::dict &model) {
+        return modelFrom(model).streamingSeconds(bytes, packets, rows);
+      },
+      "bytes"_a, "packets"_a, "rows"_a, "model"_a = py::dict(),
+      "Modelled seconds of one remote copy.");
+  module.def(
+      "emulator_last_run",
+      [](PySession &session, const py::dict &model) {
+        return lastRunOf(session.session().engine(), modelFrom(model));
+      },
+      "session"_a, "model"_a = py::dict(),
+      "What the last run did and, by the device model, how long it would take: seconds by category "
+      "and by step.");
+  module.def(
+      "emulator_memory", [](PySession &session) { return memoryOf(session.session().engine()); },
+      "session"_a);
+  module.def("emulator_plan", &plan, "shape"_a, "dense_sram"_a, "sparq"_a, "append"_a, "n_tiles"_a,
+             "lengths"_a, "model"_a);
 }
 
 } // namespace sparq

@@ -153,6 +153,7 @@ Step Compiler::compileProgram(const program::Program &program, const std::string
     else if (cost.name.empty())
       cost.name = parent;
     s.cost = addCost(std::move(cost));
+    s.controls = slice_ && slice_->contains(id);
     if (p.predicate.valid())
       setPredicate(s, p.predicate, "Execute");
     return s;
@@ -181,7 +182,9 @@ Step Compiler::compileProgram(const program::Program &program, const std::string
     children(0, p.children.size());
     return s;
   case ProgramKind::CopyTensor:
-    return compileCopy(p, name);
+    s = compileCopy(p, name);
+    s.controls = slice_ && slice_->writes(p.dst);
+    return s;
   case ProgramKind::CopyFromStream:
   case ProgramKind::CopyToStream:
     return compileStream(p, name);
@@ -260,6 +263,7 @@ void Compiler::compileHostTensors() {
       p.type = h.second.elementType();
       p.bytes = h.second.numElements() * typeSize(p.type);
       p.runs = packRuns(h.second);
+      p.controls = slice_ && slice_->writes(h.second);
       to.emplace(h.first, std::move(p));
     }
   };
@@ -275,6 +279,9 @@ std::shared_ptr<ExecutableImpl> Compiler::compile(ArrayRef<program::Program> pro
   };
   checkEngineOptions(exe_->options);
   report(0);
+  exe_->dry = sparq::emulator::DryRun::active();
+  if (exe_->dry)
+    slice_.reset(new ControlSlice(g_, programs));
   layOutVariables();
   exe_->stateAt = allocate(0, variableAlign);
   for (unsigned id = 0; id < g_.computeSets.size(); ++id)

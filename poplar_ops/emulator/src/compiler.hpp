@@ -2,6 +2,7 @@
 // From a graph and its programs to a plan, with every check on the way.
 #pragma once
 
+#include "control_slice.hpp"
 #include "plan.hpp"
 #include "regions.hpp"
 
@@ -83,6 +84,7 @@ private:
   std::map<unsigned, unsigned> computeSetPlans_;  // id -> index of plan
   std::map<unsigned, StepCount> computeSetCosts_; // by id
   std::map<unsigned, unsigned> functionPlans_;
+  std::unique_ptr<ControlSlice> slice_; // of a dry run
   std::vector<unsigned> functionStack_;
   // Temporaries of the compute set being compiled, and the most any one needed, per tile.
   std::vector<std::uint64_t> temporaries_, maxTemporaries_;

@@ -29,7 +29,29 @@ std::vector<StepCount> lastRun(const poplar::Engine &engine) {
   return r;
 }
 
+void requireEstimates(const std::vector<StepCount> &steps) {
+  for (const StepCount &s : steps)
+    if (s.verticesWithoutEstimate)
+      throw poplar::missing_perf_estimate(
+          "every vertex must have a performance estimate, got none for " +
+          std::to_string(s.verticesWithoutEstimate) + " of " + std::to_string(s.vertices) +
+          " vertices of step '" + s.name + "' (" + s.vertexWithoutEstimate + ")");
+}
+
 MemoryCount memory(const poplar::Engine &engine) { return Access::impl(engine).exe->memory; }
+
+std::vector<MemoryUse> streamingMemory(const poplar::Engine &engine) {
+  std::vector<MemoryUse> r;
+  for (const auto &b : Access::impl(engine).exe->remotes)
+    r.push_back(
+        {b->handle, std::uint64_t(b->repeats) * b->numElements * poplar::core::typeSize(b->type)});
+  return r;
+}
+
+static thread_local unsigned dryRuns = 0;
+DryRun::DryRun() { ++dryRuns; }
+DryRun::~DryRun() { --dryRuns; }
+bool DryRun::active() { return dryRuns != 0; }
 
 } // namespace emulator
 } // namespace sparq

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <sparq_emulator/DeviceModel.hpp>
 
+#include <algorithm>
 #include <cmath>
 
 namespace sparq {
@@ -28,9 +29,20 @@ std::uint64_t DeviceModel::cycles(const StepCount &s) const {
   return computeCycles(*this, s) + exchangeCycles(*this, s) + s.syncs * syncCycles;
 }
 
-double DeviceModel::streamingSeconds(std::uint64_t bytes, std::uint64_t packets) const {
-  return (static_cast<double>(bytes) + packetOverheadBytes * static_cast<double>(packets)) /
-         streamingBytesPerSecond;
+double DeviceModel::sharedRows(std::uint64_t bytes, std::uint64_t rows) const {
+  if (rows <= 1 || rows >= tiles)
+    return 0;
+  const double rowBytes = static_cast<double>(bytes) / static_cast<double>(rows);
+  return sharedRowPenalty * std::min(1.0, rowBytes / sharedRowKneeBytes) *
+         std::sqrt(1 - static_cast<double>(rows) / tiles);
+}
+
+double DeviceModel::streamingSeconds(std::uint64_t bytes, std::uint64_t packets,
+                                     std::uint64_t rows) const {
+  return (static_cast<double>(bytes) * (1 + sharedRows(bytes, rows)) +
+          packetOverheadBytes * static_cast<double>(packets)) /
+             streamingBytesPerSecond +
+         remoteCopySeconds;
 }
 
 ModelledTime modelledTime(const DeviceModel &m, const StepCount &s) {
@@ -40,7 +52,7 @@ ModelledTime modelledTime(const DeviceModel &m, const StepCount &s) {
   t.exchange = n * static_cast<double>(exchangeCycles(m, s)) / m.clock;
   t.sync = n * static_cast<double>(s.syncs * m.syncCycles) / m.clock;
   if (s.kind == StepKind::RemoteRead || s.kind == StepKind::RemoteWrite)
-    t.streaming = n * m.streamingSeconds(s.bytes, s.packets);
+    t.streaming = n * m.streamingSeconds(s.bytes, s.packets, s.rows);
   if (s.kind == StepKind::StreamIn || s.kind == StepKind::StreamOut)
     t.hostStreams = n * static_cast<double>(s.bytes) / m.hostStreamBytesPerSecond;
   return t;

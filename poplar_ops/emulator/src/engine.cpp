@@ -69,10 +69,12 @@ void EngineImpl::load(const Device &device) {
                                     toString(exe->target.getTargetType()) + "), got " +
                                     std::to_string(t.getNumTiles()) + " tiles, " +
                                     toString(t.getTargetType()));
-  arena = allocateBlock(exe->arenaBytes);
-  std::memset(arena.get(), 0, exe->arenaBytes);
+  arena = allocateBlock(exe->arenaBytes); // pages never touched take no memory
+  if (!exe->dry)
+    std::memset(arena.get(), 0, exe->arenaBytes);
   for (const VariablePlan &v : exe->variables) {
-    poison(at(v.at), v.type, v.bytes);
+    if (!exe->dry)
+      poison(at(v.at), v.type, v.bytes);
     if (!v.data.empty())
       std::memcpy(at(v.at), v.data.data(), v.data.size());
     for (const InitialValues &i : v.initial)
@@ -85,7 +87,7 @@ void EngineImpl::load(const Device &device) {
     const std::uint8_t *p = at(r.target);
     std::memcpy(at(exe->stateAt) + r.at, &p, sizeof p);
   }
-  for (std::size_t i = 0; i < remote.size(); ++i) {
+  for (std::size_t i = 0; !exe->dry && i < remote.size(); ++i) {
     const RemoteBufferInfo &b = *exe->remotes[i];
     const std::uint64_t bytes = std::uint64_t(b.repeats) * b.numElements * typeSize(b.type);
     remote[i] = allocateBlock(bytes);
@@ -105,6 +107,8 @@ const RemoteBufferInfo &EngineImpl::remoteInfo(const std::string &handle, const 
 std::uint8_t *EngineImpl::remoteRow(const std::string &handle, std::uint64_t row, const char *op) {
   const RemoteBufferInfo &b = remoteInfo(handle, op);
   checkLoaded(op);
+  if (exe->dry)
+    throw application_runtime_error(std::string(op) + ": the engine must not be dry");
   if (row >= b.repeats)
     throw index_error(std::string(op) + ": row of remote buffer '" + handle + "' must be below " +
                       std::to_string(b.repeats) + ", got " + std::to_string(row));
@@ -206,6 +210,8 @@ void Engine::writeTensor(StringRef handle, const void *buf, const void *bufEnd) 
   const core::HostTensorPlan &t =
       hostTensor(impl->exe->hostWrites, handle.str(), bytes, "writeTensor");
   impl->checkLoaded("writeTensor");
+  if (impl->exe->dry && !t.controls)
+    return;
   core::copyRuns(impl->arena.get(), static_cast<const std::uint8_t *>(buf), t.runs.data(),
                  t.runs.data() + t.runs.size());
 }

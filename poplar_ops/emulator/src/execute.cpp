@@ -216,6 +216,8 @@ std::uint64_t EngineImpl::cyclesSoFar() const {
 void EngineImpl::execute(const Step &s) {
   if (s.cost != ~0u)
     ++executions[s.cost];
+  if (exe->dry && !s.controls && s.children.empty() && s.op != StepOp::Call)
+    return;
   switch (s.op) {
   case StepOp::Sequence:
     for (const Step &c : s.children)

@@ -110,6 +110,7 @@ struct Step {
   bool flag = false;
   bool checked = false;
   bool hasPredicate = false;
+  bool controls = false; // dry run: control flow depends on what it writes
   Address predicate = 0;
   unsigned predicateBytes = 0;
   Address value = 0; // CycleStamp: where; `since` in predicate
@@ -131,6 +132,7 @@ struct HostTensorPlan {
   Type type;
   std::uint64_t bytes = 0;
   std::vector<Run> runs; // `src` is an offset in the host array, `dst` an address
+  bool controls = false; // as a step
 };
 
 struct Relocation {
@@ -141,6 +143,7 @@ struct Relocation {
 struct ExecutableImpl {
   Target target;
   OptionFlags options;
+  bool dry = false; // compiled for a dry run, see Counters.hpp
   std::vector<std::shared_ptr<CodeletLibrary>> libraries;
   std::vector<VariablePlan> variables;
   Address stateAt = 0;

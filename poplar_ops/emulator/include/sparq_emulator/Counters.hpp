@@ -42,6 +42,7 @@ struct StepCount {
   std::uint64_t flops = 0; // over all tiles
   unsigned vertices = 0;
   unsigned verticesWithoutEstimate = 0;
+  std::string vertexWithoutEstimate; // type of the first
   unsigned exchanges = 0; // exchange phases: inputs before, outputs after, or the copy itself
   ExchangeCount before;   // Compute: off-tile inputs. Copy: the copy
   ExchangeCount after;    // Compute: off-tile outputs
@@ -74,10 +75,27 @@ struct MemoryCount {
   std::vector<std::uint64_t> bytesPerTile;
 };
 
+/// While one lives, engines made on this thread are dry: Engine::run() counts every step, but
+/// carries out only those that decide how often others run. load() allocates no streaming memory
+/// and touches no tile memory that these do not need. Tensors that are read back hold nothing of
+/// meaning.
+class DryRun {
+public:
+  DryRun();
+  ~DryRun();
+  DryRun(const DryRun &) = delete;
+  DryRun &operator=(const DryRun &) = delete;
+  static bool active();
+};
+
 /// Steps that ran at least once in the last Engine::run(), in program order.
 std::vector<StepCount> lastRun(const poplar::Engine &engine);
+/// Throws poplar::missing_perf_estimate, naming the vertex, when a step's cycles lack an estimate.
+void requireEstimates(const std::vector<StepCount> &steps);
 /// Tile memory of the loaded graph.
 MemoryCount memory(const poplar::Engine &engine);
+/// Streaming memory of the loaded graph, by remote buffer.
+std::vector<MemoryUse> streamingMemory(const poplar::Engine &engine);
 
 } // namespace emulator
 } // namespace sparq

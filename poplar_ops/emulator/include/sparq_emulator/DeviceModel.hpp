@@ -12,9 +12,9 @@
 namespace sparq {
 namespace emulator {
 
-/// One IPU. Origins: clock, tiles and SRAM of a Bow IPU; sync and exchange costs are the constants
-/// of PopLibs' planners; the compute-set cost is a measurement of an empty-handed compute set on a
-/// Bow IPU.
+/// One IPU; the default is a Bow IPU. Where each number comes from, and how far it can be trusted:
+/// docs/device_model.md. The same numbers are in python/sparq_ipu/data/device_models.json, from
+/// which bench/calibrate.py --write puts the fitted ones here.
 struct DeviceModel {
   double clock = 1.85e9; // tile cycles per second
   unsigned tiles = 1472;
@@ -22,12 +22,21 @@ struct DeviceModel {
   std::uint64_t syncCycles = 90;    // internal sync
   std::uint64_t exchangeFixedCycles = 100;
   std::uint64_t computeSetFixedCycles = 285;
+  // Streaming memory, fitted on measurements of one Bow IPU.
   double streamingBytesPerSecond = 7.4e9;
-  double packetOverheadBytes = 0; // a packet costs as much as so many bytes
+  double packetOverheadBytes = 38; // a packet costs as much as so many bytes
+  double remoteCopySeconds = 2e-6; // of every remote copy, beside its packets
+  double sharedRowPenalty = 0.1;   // of a gather in which tiles share long rows, see sharedRows()
+  double sharedRowKneeBytes = 32768;
   double hostStreamBytesPerSecond = 5.5e9;
 
   std::uint64_t cycles(const StepCount &step) const; // on-chip cycles of one execution
-  double streamingSeconds(std::uint64_t bytes, std::uint64_t packets) const;
+  /// Seconds of one remote copy.
+  double streamingSeconds(std::uint64_t bytes, std::uint64_t packets, std::uint64_t rows) const;
+  /// Share of its bytes that a gather of 1 < rows < tiles takes longer, because some tiles share a
+  /// row: sharedRowPenalty * sqrt(1 - rows / tiles) for rows of sharedRowKneeBytes and more,
+  /// proportionally less for shorter ones.
+  double sharedRows(std::uint64_t bytes, std::uint64_t rows) const;
 };
 
 /// SRAM taken on every tile by code, control program and the stacks of six workers and the

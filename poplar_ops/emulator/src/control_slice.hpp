@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// What control flow depends on: enough of a program to know how often each step runs.
+#pragma once
+
+#include "program_impl.hpp"
+#include "regions.hpp"
+
+#include <unordered_set>
+#include <vector>
+
+namespace poplar {
+namespace core {
+
+class ControlSlice {
+public:
+  /// Whole variables and whole compute sets: coarse, so never too little. Throws runtime_error
+  /// where control flow depends on what comes from a stream or from streaming memory.
+  ControlSlice(const GraphImpl &graph, ArrayRef<program::Program> programs);
+
+  bool contains(unsigned computeSet) const { return computeSets_[computeSet]; }
+  /// Whether the tensor has elements of a variable that control flow depends on.
+  bool writes(const Tensor &destination) const;
+
+private:
+  void collect(const program::Program &program);
+  void need(const Tensor &t);
+
+  const GraphImpl &g_;
+  std::vector<char> computeSets_;
+  std::vector<char> functions_; // those collected
+  std::unordered_set<VarId> variables_;
+  std::vector<const ProgramImpl *> copies_, outside_; // copies on chip; copies from elsewhere
+};
+
+} // namespace core
+} // namespace poplar
