@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From counts to seconds: the parameters of an IPU, for a Bow IPU and for a GC200 (Mk2).
+
+Every time that comes from here is *modelled*. The parameters are in `data/device_models.json`; the emulator's C++ model has the same
+numbers and the same formulas (a test compares them). What they mean, how they were fitted and what is extrapolated: docs/device_model.md.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+DATA = Path(__file__).resolve().parent / "data"
+PARAMETERS = DATA / "device_models.json"
+
+#: names of the devices that have a model
+NAMES = ("bow", "gc200")
+
+
+@dataclasses.dataclass(frozen=True)
+class DeviceModel:
+    """One IPU and its share of the streaming memory.
+
+    A remote copy (one `Copy` between SRAM and streaming memory) takes
+
+        (bytes * (1 + shared_rows) + packets * packet_overhead_bytes) / streaming_bytes_per_second
+        + remote_copy_seconds
+
+    A packet holds at most 1 KiB, and neither spans two rows nor two tiles.
+    """
+
+    name: str
+    #: tile cycles per second
+    clock_hz: float
+    tiles: int
+    #: in or out of one tile
+    exchange_bytes_per_cycle: float
+    #: internal sync
+    sync_cycles: int
+    #: an exchange phase, beside its bytes
+    exchange_fixed_cycles: int
+    #: a compute set, beside its vertices
+    compute_set_fixed_cycles: int
+    #: fitted: streaming memory, read
+    streaming_bytes_per_second: float
+    #: fitted: a packet costs as much as so many bytes
+    packet_overhead_bytes: float
+    #: fitted with an assumption: of every remote copy
+    remote_copy_seconds: float
+    #: fitted: see `shared_rows`
+    shared_row_penalty: float
+    #: bytes of a row from which on the penalty grows no further
+    shared_row_knee_bytes: float
+    host_stream_bytes_per_second: float
+    #: SRAM of a tile
+    tile_bytes: int
+    #: streaming memory of one IPU
+    streaming_memory_bytes: int
+    #: IPUs that share a gateway, and with it their way to streaming memory
+    ipus_per_gateway: int
+
+    def parameters(self) -> dict[str, Any]:
+        """What the emulator's C++ model takes, by name."""
+        fields = dataclasses.asdict(self)
+        for name in ("name", "tile_bytes", "streaming_memory_bytes", "ipus_per_gateway"):
+            del fields[name]
+        return fields
+
+    def shared_rows(self, n_bytes: float, rows: int) -> float:
+        """Share of its bytes that a gather takes longer because some tiles share a row (1 < rows < tiles)."""
+        if rows <= 1 or rows >= self.tiles:
+            return 0.0
+        knee = min(1.0, n_bytes / rows / self.shared_row_knee_bytes)
+        return self.shared_row_penalty * knee * math.sqrt(1 - rows / self.tiles)
+
+    def streaming_seconds(self, n_bytes: float, packets: int, rows: int) -> float:
+        """Modelled seconds of one remote copy."""
+        payload = n_bytes * (1 + self.shared_rows(n_bytes, rows))
+        return (
+            payload + self.packet_overhead_bytes * packets
+        ) / self.streaming_bytes_per_second + self.remote_copy_seconds
+
+    def with_streaming_share(self, share: float) -> DeviceModel:
+        """The same IPU where only this share of its streaming rate is left to it."""
+        if not 0 < share <= 1:
+            raise ValueError(f"device_model: share must be in (0, 1], got {share}")
+        return dataclasses.replace(self, streaming_bytes_per_second=self.streaming_bytes_per_second * share)
+
+
+def parameters_file() -> dict[str, Any]:
+    """The content of `data/device_models.json`."""
+    return json.loads(PARAMETERS.read_text())
+
+
+def device_model(name: str = "bow", *, streaming_follows_clock: bool = True) -> DeviceModel:
+    """The model of one IPU.
+
+    Args:
+        name: "bow" (fitted on measurements), or "gc200" (the Mk2 IPU: the same chip at 1.33 GHz; nothing of it was measured).
+        streaming_follows_clock: for "gc200". The fitted streaming rate of a Bow IPU is 4 bytes a tile cycle to within a percent, so
+            it is taken to follow the clock; False: 7.4 GB/s whatever the clock.
+
+    Raises:
+        ValueError: no model of that name.
+    """
+    if name not in NAMES:
+        raise ValueError(f"device_model: name must be one of {', '.join(NAMES)}, got {name!r}")
+    content = parameters_file()
+    bow = DeviceModel(name="bow", **content["bow"], **content["limits"])
+    if name == "bow":
+        return bow
+    clock = content["gc200_clock_hz"]
+    rate = bow.streaming_bytes_per_second * (clock / bow.clock_hz if streaming_follows_clock else 1.0)
+    return dataclasses.replace(bow, name=name, clock_hz=clock, streaming_bytes_per_second=rate)

@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The published Poplar benchmark of SparQ attention, as counts: what the device model is calibrated on.
+
+Its remote copies follow from its source (see data/ORIGIN.md): results of a gather are laid out linearly over all tiles, in pieces that neither
+respect rows nor packets. Its work on chip is that of PopLibs; here it is a few constants, fitted together with the device's parameters, and of no further use.
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import functools
+import math
+from typing import Any, Iterable
+
+from sparq_ipu.device_model import DATA, DeviceModel
+
+N_HEADS, HEAD_DIM, ITEM = 32, 128, 2
+#: positions that dense-streaming reads at a time
+CHUNK = 128
+PACKET = 1024
+MEASUREMENTS = DATA / "bow_measurements.csv"
+
+
+@dataclasses.dataclass(frozen=True)
+class Measurement:
+    kernel: str
+    batch: int
+    seq_len: int
+    rank: int  # 0: dense
+    top_k: int
+    seconds: float
+    stderr: float
+
+
+def measurements() -> list[Measurement]:
+    """All rows of data/bow_measurements.csv."""
+    with open(MEASUREMENTS, newline="") as file:
+        return [
+            Measurement(
+                r["kernel"],
+                int(r["B"]),
+                int(r["S"]),
+                int(r["r"] or 0),
+                int(r["k"] or 0),
+                float(r["seconds_per_query"]),
+                float(r["seconds_stderr"]),
+            )
+            for r in csv.DictReader(file)
+        ]
+
+
+@dataclasses.dataclass(frozen=True)
+class RemoteCopy:
+    """`executions` remote copies of `rows` rows of `row_bytes`."""
+
+    rows: int
+    row_bytes: int
+    executions: int = 1
+
+    @property
+    def bytes(self) -> int:
+        return self.rows * self.row_bytes
+
+
+@functools.lru_cache(maxsize=None)
+def packets(rows: int, row_bytes: int, tiles: int = 1472) -> int:
+    """Packets of at most 1 KiB when rows land linearly on the tiles: none spans two rows or two tiles."""
+    total = rows * row_bytes
+    share = -(-total // tiles)
+    share += -share % 8  # whole 64-bit words to a tile
+    count, at = 0, 0
+    while at < total:
+        end = min(at - at % row_bytes + row_bytes, at - at % share + share, total)
+        count += -(-(end - at) // PACKET)
+        at = end
+    return count
+
+
+def remote_copies(kernel: str, batch: int, seq_len: int, rank: int = 0, top_k: int = 0) -> list[RemoteCopy]:
+    """What one query reads from streaming memory.
+
+    Raises:
+        ValueError: an unknown kernel.
+    """
+    row = HEAD_DIM * ITEM
+    if kernel == "dense-sram":
+        return []
+    if kernel == "dense-streaming":  # a row: a chunk of all heads, of K and then of V
+        return [RemoteCopy(1, batch * N_HEADS * CHUNK * row, 2 * seq_len // CHUNK)]
+    if kernel == "sparq-streaming":
+        return [
+            RemoteCopy(N_HEADS * batch * rank, seq_len * ITEM),  # K by components
+            RemoteCopy(N_HEADS * batch * top_k, row, 2),  # K and V by positions
+            RemoteCopy(1, N_HEADS * batch * row),  # the mean value
+        ]
+    raise ValueError(
+        f"published_program: kernel must be dense-sram, dense-streaming or sparq-streaming, got {kernel!r}"
+    )
+
+
+def on_chip_features(kernel: str, batch: int, seq_len: int, top_k: int = 0) -> dict[str, float]:
+    """How often each fitted constant of the program counts in one query (constants in seconds)."""
+    chunks = 2 * seq_len // CHUNK
+    if kernel == "dense-streaming":
+        return {
+            "dense_query": 1,
+            "dense_chunk": chunks,  # one remote copy and one matrix product
+            "dense_chunk_of_batches": chunks if batch > 1 else 0,
+        }
+    if kernel == "sparq-streaming":
+        steps = math.log2(top_k)  # of the sorting network of its top-k
+        return {"sparq_query": 1, "sparq_sort": steps, "sparq_sort_per_position": batch * seq_len * steps}
+    return {"sram_query": 1, "sram_per_position": batch * seq_len}
+
+
+def transfer_seconds(model: DeviceModel, copies: Iterable[RemoteCopy]) -> float:
+    """Time of these copies without their fixed cost, which the program's constants contain."""
+    return sum(
+        c.executions
+        * (
+            model.streaming_seconds(c.bytes, packets(c.rows, c.row_bytes, model.tiles), c.rows)
+            - model.remote_copy_seconds
+        )
+        for c in copies
+    )
+
+
+def modelled_seconds(
+    model: DeviceModel,
+    constants: dict[str, Any],
+    kernel: str,
+    batch: int,
+    seq_len: int,
+    rank: int = 0,
+    top_k: int = 0,
+) -> float:
+    """Modelled seconds of one query of the published program (`constants`: "published_program" of
+    data/device_models.json). Kernels and settings as in the data; 32 heads of 128 components."""
+    features = on_chip_features(kernel, batch, seq_len, top_k)
+    return transfer_seconds(model, remote_copies(kernel, batch, seq_len, rank, top_k)) + sum(
+        constants[name] * count for name, count in features.items()
+    )
