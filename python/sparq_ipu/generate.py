@@ -103,12 +103,27 @@ def generate(
     return Run(tokens, tokenizer.decode(tokens), first - start, last - first, cache_traffic(cache))
 
 
-def forced_predictions(model: Any, prompt: Any, continuation: Any, progress: Any = None) -> np.ndarray:
+def prefill(model: Any, tokens: Any) -> Any:
+    """A `SparqCache` that holds tokens (1, n_tokens); `copy.deepcopy` it to continue it in several ways."""
+    import torch
+
+    from sparq_ipu.transformers import SparqCache
+
+    cache = SparqCache(model)
+    with torch.no_grad():
+        model(tokens, past_key_values=cache, use_cache=True, logits_to_keep=1)
+    return cache
+
+
+def forced_predictions(
+    model: Any, prompt: Any, continuation: Any, cache: Any = None, progress: Any = None
+) -> np.ndarray:
     """What the model would say at each token of a given text, decoded with the attention that is enabled.
 
     Args:
         prompt: (1, n_tokens) int64 tensor, at least two tokens; all but the last are prefill.
         continuation: (1, n_new) int64 tensor.
+        cache: what `prefill` made of these tokens, used up; None: it is made here.
         progress: called with the number of tokens done, or None.
 
     Returns:
@@ -116,12 +131,9 @@ def forced_predictions(model: Any, prompt: Any, continuation: Any, progress: Any
     """
     import torch
 
-    from sparq_ipu.transformers import SparqCache
-
-    cache = SparqCache(model)
+    cache = prefill(model, prompt[:, :-1]) if cache is None else cache
     predictions = []
     with torch.no_grad():
-        model(prompt[:, :-1], past_key_values=cache, use_cache=True, logits_to_keep=1)
         token = prompt[:, -1:]
         for index in range(continuation.shape[1]):
             logits = model(token, past_key_values=cache, use_cache=True).logits
@@ -251,7 +263,7 @@ def _compare(model: Any, tokenizer: Any, prompt: Any, run: Run, dense: Run, enab
 
     part = first_difference(run.tokens, dense.tokens)
     enable()
-    forced = forced_predictions(model, prompt, torch.tensor([dense.tokens]), progress)
+    forced = forced_predictions(model, prompt, torch.tensor([dense.tokens]), progress=progress)
     print(file=sys.stderr)
     agreement = float(np.mean(forced == np.array(dense.tokens)))
     print(f"dense     {dense.tokens_per_second:.2f} tokens per second after the first")

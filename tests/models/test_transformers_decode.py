@@ -290,6 +290,28 @@ def test_rows_are_repeated_and_selected(model):
     torch.testing.assert_close(step(cache, [1, 0]), expected[[1, 0]])
 
 
+def test_reordered_cache_takes_a_prompt_and_a_token(model):
+    enable(model, **SETTINGS)
+    oracle = tiny_model()
+    Oracle([SETTINGS] * 3).install(oracle)
+    tokens, mask = left_padded([tokens_of(30), tokens_of(12, seed=1), tokens_of(21, seed=2)])
+    order = torch.tensor([2, 0, 0])
+    logits = []
+    for used in (model, oracle):
+        with torch.no_grad():
+            positions = (mask.cumsum(-1) - 1).clamp(min=0)
+            cache = used(tokens, attention_mask=mask, position_ids=positions, use_cache=True).past_key_values
+            cache.reorder_cache(order)
+            grown = mask[order]
+            for new in (tokens_of(5, seed=3, batch=3), tokens_of(1, seed=4, batch=3)):
+                past = grown.sum(-1, keepdim=True)
+                grown = torch.cat([grown, torch.ones_like(new)], dim=1)
+                positions = past + torch.arange(new.shape[1])
+                output = used(new, attention_mask=grown, position_ids=positions, past_key_values=cache)
+                logits.append(output.logits)
+    assert torch.equal(logits[0], logits[2]) and torch.equal(logits[1], logits[3])
+
+
 def test_a_mask_that_hides_earlier_tokens_is_followed(model):
     enable(model, **SETTINGS)
     oracle = tiny_model()
