@@ -22,18 +22,17 @@ def registration_source(source: str, vertices: Sequence[Vertex], unit: int) -> s
     tables: list[str] = []
     for i, v in enumerate(vertices):
         x = f"{unit}_{i}"
-        members = [("compute", v.compute_owner)] + [(f.name, f.owner) for f in v.fields]
-        for k, (name, owner) in enumerate(members):
+        for k, name in enumerate(["compute", *v.fields]):
             # The tag makes the friend that Reveal defines visible to argument-dependent lookup.
             out.append(f"struct Tag{x}_{k} {{ friend constexpr auto revealed(Tag{x}_{k}); }};")
-            out.append(f"template struct Reveal<Tag{x}_{k}, &{owner}::{name}>;")
+            out.append(f"template struct Reveal<Tag{x}_{k}, &{v.cpp_type}::{name}>;")
         out.append(f"using V{x} = {v.cpp_type};")
         out.append(f"static bool run{x}(void *p, unsigned worker) {{")
         out.append(f"  return call(*static_cast<V{x} *>(p), revealed(Tag{x}_0()), worker);")
         out.append("}")
         out.append(f"static codelet_abi::Field fields{x}[] = {{")
         for k, f in enumerate(v.fields, 1):
-            out.append(f"  describe({quote(f.name)}, revealed(Tag{x}_{k}())),")
+            out.append(f"  describe({quote(f)}, revealed(Tag{x}_{k}())),")
         out.append("  {}};")
         out.append(f"static bool place{x}() {{")
         for k in range(1, len(v.fields) + 1):

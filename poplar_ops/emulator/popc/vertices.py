@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import functools
 import subprocess
-from typing import NamedTuple, Optional, Sequence
+from typing import NamedTuple, Sequence
 
 VERTEX_BASES = {"poplar::Vertex", "poplar::MultiVertex", "poplar::SupervisorVertex"}
 
@@ -14,16 +14,10 @@ class PopcError(Exception):
     """Something the user must put right."""
 
 
-class Field(NamedTuple):
-    name: str
-    owner: str  # C++ type of the class that declares it
-
-
 class Vertex(NamedTuple):
     name: str  # as graphs name it: "ns::X<half,2>"
     cpp_type: str  # as C++ names it: "::ns::X<half, 2>"
-    compute_owner: str  # C++ type of the class that declares compute()
-    fields: list[Field]
+    fields: list[str]
 
 
 def load_libclang():
@@ -107,11 +101,10 @@ class Finder:
             return
         if not cursor.spelling:
             return
-        compute = self.compute_owner(cursor)
-        if compute is None:
+        if not self.has_compute(cursor):
             return  # a base class of vertices
         name = self.vertex_name(cursor)
-        self.found[name] = Vertex(name, self.cpp_type(cursor), compute, self.fields(cursor))
+        self.found[name] = Vertex(name, self.cpp_type(cursor), self.fields(cursor))
 
     # ---- templates
 
@@ -186,28 +179,22 @@ class Finder:
 
     # ---- fields
 
-    def fields(self, cursor) -> list[Field]:
-        result: list[Field] = []
+    def fields(self, cursor) -> list[str]:
+        """Names of the fields in order of declaration, those of base classes first."""
+        result: list[str] = []
         for base in self.bases(cursor):
-            if not self.qualified_name(base).startswith("poplar::") and base.kind in (
-                self.kind.CLASS_DECL,
-                self.kind.STRUCT_DECL,
-            ):
+            if not self.qualified_name(base).startswith("poplar::"):
                 result += self.fields(base)
-        owner = self.cpp_type(cursor)
-        names = [f.spelling for f in cursor.type.get_canonical().get_fields()]
-        return result + [Field(n, owner) for n in names if n]
-
-    def compute_owner(self, cursor) -> Optional[str]:
         owner = self.definition_with_body(cursor)
-        for c in owner.get_children() if owner is not None else []:
-            if c.kind == self.kind.CXX_METHOD and c.spelling == "compute":
-                return self.cpp_type(cursor)
-        for base in self.bases(cursor):
-            found = self.compute_owner(base)
-            if found:
-                return found
-        return None
+        members = owner.get_children() if owner is not None else []
+        return result + [c.spelling for c in members if c.kind == self.kind.FIELD_DECL and c.spelling]
+
+    def has_compute(self, cursor) -> bool:
+        owner = self.definition_with_body(cursor)
+        members = list(owner.get_children()) if owner is not None else []
+        return any(c.kind == self.kind.CXX_METHOD and c.spelling == "compute" for c in members) or any(
+            self.has_compute(base) for base in self.bases(cursor)
+        )
 
     # ---- names
 

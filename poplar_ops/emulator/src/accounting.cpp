@@ -101,8 +101,8 @@ void Compiler::addComputeCost(const ComputeSetRecord &cs, StepCount &cost) {
       if ((has = it != g_.estimators.end()))
         estimate = it->second(Access::introspect(v), g_.target);
     }
-    if (!has)
-      ++cost.verticesWithoutEstimate;
+    if (!has && cost.verticesWithoutEstimate++ == 0)
+      cost.vertexWithoutEstimate = v.type->name;
     cost.flops += estimate.flops;
     if (v.type->kind == codelet_abi::VertexKind::Vertex) {
       std::vector<std::uint64_t> &s = slots[v.tile];

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Builds the emulator with the tests' device programs once, outside the tree, and runs them.
+
+SPARQ_TEST_BUILD_DIR names a build of the emulator made with -DSPARQ_BUILD_TESTS=ON to use instead.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+EMULATOR = ROOT / "poplar_ops" / "emulator"
+
+
+def tool(name: str) -> str | None:
+    """A build tool: beside the interpreter (from PyPI), else on PATH."""
+    beside = Path(sys.executable).parent / name
+    return str(beside) if beside.exists() else shutil.which(name)
+
+
+def build(where: Path) -> None:
+    cmake, ninja = tool("cmake"), tool("ninja")
+    if cmake is None:
+        pytest.skip("needs cmake")
+    where.mkdir(parents=True, exist_ok=True)
+    with open(where / "lock", "w") as lock:  # one build for all workers of a parallel run
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        configure = [cmake, "-S", str(EMULATOR), "-B", str(where), "-DSPARQ_BUILD_TESTS=ON"]
+        configure += [f"-DPython3_EXECUTABLE={sys.executable}"]
+        if ninja:
+            configure += ["-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={ninja}"]
+        for command in (configure, [cmake, "--build", str(where), "-j2"]):
+            r = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+            assert r.returncode == 0, r.stdout[-8000:]
+
+
+class Programs:
+    """The built programs: run one, get its output."""
+
+    def __init__(self, where: Path) -> None:
+        self.where = where / "tests"
+        self.codelets = str(self.where / "test_codelets.gp")
+
+    def path(self, name: str) -> str:
+        return str(self.where / f"emulator_{name}")
+
+    def run(self, name: str, *args, stdin=None, threads: int | None = None, text: bool = True):
+        env = dict(os.environ)
+        if threads is not None:
+            env["SPARQ_EMULATOR_THREADS"] = str(threads)
+        r = subprocess.run(
+            [self.path(name), *map(str, args)],
+            input=stdin,
+            capture_output=True,
+            text=text,
+            env=env,
+            timeout=300,
+        )
+        assert r.returncode == 0, (r.returncode, r.stderr[-4000:])
+        return r.stdout
+
+    def json_lines(self, name: str, *args, **kwargs) -> list:
+        return [json.loads(line) for line in self.run(name, *args, **kwargs).splitlines()]
+
+    def json(self, name: str, *args, **kwargs):
+        (line,) = self.json_lines(name, *args, **kwargs)
+        return line
+
+
+@pytest.fixture(scope="session")
+def programs() -> Programs:
+    given = os.environ.get("SPARQ_TEST_BUILD_DIR")
+    if given:
+        where = Path(given)
+    else:
+        tree = hashlib.sha256(str(ROOT).encode()).hexdigest()[:12]
+        where = Path(tempfile.gettempdir()) / f"sparq-emulator-tests-{os.getuid()}-{tree}"
+        build(where)
+    return Programs(where)

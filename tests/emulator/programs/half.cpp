@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// Conversions as raw words on stdout: `half widen` all 65536 halves to float; `half narrow` the
+// floats on stdin to half; `half narrow-double` doubles.
+#include <poplar/HalfFloat.hpp>
+#include <poplar/Target.hpp>
+
+#include <cstdint>
+#include <iostream>
+#include <iterator>
+#include <string>
+#include <vector>
+
+template <class T> static std::vector<T> readAll() {
+  std::vector<T> v;
+  T x;
+  while (std::cin.read(reinterpret_cast<char *>(&x), sizeof x))
+    v.push_back(x);
+  return v;
+}
+
+template <class T> static void writeAll(const std::vector<T> &v) {
+  std::cout.write(reinterpret_cast<const char *>(v.data()),
+                  static_cast<std::streamsize>(v.size() * sizeof(T)));
+}
+
+int main(int argc, char **argv) {
+  const std::string mode = argc > 1 ? argv[1] : "";
+  const poplar::Target target;
+  if (mode == "widen") {
+    std::vector<std::uint16_t> h(65536);
+    for (unsigned i = 0; i < 65536; ++i)
+      h[i] = static_cast<std::uint16_t>(i);
+    std::vector<float> f(65536);
+    poplar::copyDeviceHalfToFloat(target, h.data(), f.data(), h.size());
+    for (unsigned i = 0; i < 65536; ++i) // the scalar type agrees with the bulk conversion
+      if (poplar::half_bits::asBits(half::fromBits(h[i])) != poplar::half_bits::asBits(f[i]))
+        return 1;
+    writeAll(f);
+    return 0;
+  }
+  std::vector<std::uint16_t> h;
+  if (mode == "narrow") {
+    const std::vector<float> f = readAll<float>();
+    h.resize(f.size());
+    poplar::copyFloatToDeviceHalf(target, f.data(), h.data(), f.size());
+    for (std::size_t i = 0; i < f.size(); ++i)
+      if (half(f[i]).bits() != h[i])
+        return 1;
+  } else if (mode == "narrow-double") {
+    const std::vector<double> d = readAll<double>();
+    h.resize(d.size());
+    poplar::copyDoubleToDeviceHalf(target, d.data(), h.data(), d.size());
+  } else {
+    return 2;
+  }
+  writeAll(h);
+}

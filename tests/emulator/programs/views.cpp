@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+// Reads one chain of view operations a line, applies it to a variable that counts 0, 1, 2 ..., and
+// prints the resulting shape and elements: as seen through a copy out, and the variables after a
+// copy in.
+#include <sstream>
+
+#include "util.hpp"
+
+using namespace poplar;
+using namespace poplar::program;
+
+namespace {
+
+std::vector<std::size_t> readSizes(std::istream &is) {
+  std::size_t n = 0;
+  is >> n;
+  std::vector<std::size_t> r(n);
+  for (std::size_t &x : r)
+    is >> x;
+  return r;
+}
+
+std::vector<unsigned> readUnsigned(std::istream &is) {
+  const std::vector<std::size_t> v = readSizes(is);
+  return std::vector<unsigned>(v.begin(), v.end());
+}
+
+Tensor apply(const Tensor &t, const Tensor &other, const std::string &op, std::istream &is) {
+  auto number = [&] {
+    std::size_t n = 0;
+    is >> n;
+    return n;
+  };
+  auto dim = [&] { return static_cast<unsigned>(number()); };
+  if (op == "slice") {
+    const std::size_t begin = number(), end = number();
+    return t.slice(begin, end, dim());
+  }
+  if (op == "index")
+    return t[number()];
+  if (op == "flatten")
+    return t.flatten();
+  if (op == "reshape")
+    return t.reshape(readSizes(is));
+  if (op == "dimShuffle")
+    return t.dimShuffle(readUnsigned(is));
+  if (op == "dimRoll") {
+    const unsigned from = dim();
+    return t.dimRoll(from, dim());
+  }
+  if (op == "expand")
+    return t.expand({number()});
+  if (op == "squeeze")
+    return t.squeeze({number()});
+  if (op == "subSample") {
+    const unsigned stride = dim();
+    return t.subSample(stride, dim());
+  }
+  if (op == "upsample") {
+    const unsigned scale = dim();
+    return t.upsample(scale, dim(), UpsampleMethod::REPEAT);
+  }
+  if (op == "broadcast") {
+    const unsigned n = dim();
+    return t.broadcast(n, dim());
+  }
+  if (op == "reverse")
+    return t.reverse(dim());
+  if (op == "concatSelf")
+    return concat(t, t, dim());
+  if (op == "concatFront") { // with part of itself: fragments
+    const unsigned d = dim();
+    return concat(t.slice(0, (t.dim(d) + 1) / 2, d), t, d);
+  }
+  if (op == "concatOther")
+    return concat(t, other.slice(0, t.numElements()).reshape(t.shape()), dim());
+  if (op == "slices") { // two intervals of a dimension, swapped
+    const unsigned d = dim();
+    const std::size_t h = t.dim(d) / 2;
+    return concat(t.slices({Interval(h, t.dim(d)), Interval(0, h)}, d), d);
+  }
+  throw std::runtime_error("unknown operation " + op);
+}
+
+void run(const std::string &line) {
+  std::istringstream is(line);
+  const std::vector<std::size_t> shape = readSizes(is);
+  Device device = emulatedDevice(5);
+  Graph graph(device);
+  Tensor base = graph.addVariable(INT, shape, VariableMappingMethod::LINEAR, "base");
+  Tensor other = graph.addVariable(INT, {4096}, VariableMappingMethod::LINEAR, "other");
+  std::vector<int> count(base.numElements()), otherCount(4096);
+  for (std::size_t i = 0; i < count.size(); ++i)
+    count[i] = static_cast<int>(i);
+  for (std::size_t i = 0; i < otherCount.size(); ++i)
+    otherCount[i] = static_cast<int>(100000 + i);
+  graph.setInitialValue<int>(base, count);
+  graph.setInitialValue<int>(other, otherCount);
+
+  Tensor view = base;
+  for (std::string op; is >> op;)
+    view = apply(view, other, op, is);
+
+  Tensor out = graph.addVariable(INT, view.shape(), VariableMappingMethod::LINEAR, "out");
+  graph.createHostRead("out", out);
+  graph.createHostRead("view", view);
+  graph.createHostRead("base", base);
+  const bool writeable = view.isParallelWriteable();
+  Sequence prog{Copy(view, out)};
+  Sequence back;
+  if (writeable) {
+    Tensor in = graph.addVariable(INT, view.shape(), VariableMappingMethod::LINEAR, "in");
+    std::vector<int> negative(view.numElements());
+    for (std::size_t i = 0; i < negative.size(); ++i)
+      negative[i] = -1 - static_cast<int>(i);
+    graph.setInitialValue<int>(in, negative);
+    back.add(Copy(in, view));
+  }
+  Engine engine(graph, {prog, back});
+  engine.load(device);
+  engine.run(0);
+  const auto copied = readTensor<int>(engine, "out", view.numElements());
+  const auto read = readTensor<int>(engine, "view", view.numElements());
+  engine.run(1);
+  const auto after = readTensor<int>(engine, "base", base.numElements());
+
+  std::size_t mapped = 0; // elements by the intervals of the mapping: must cover the view once
+  for (const auto &tile : graph.getTileMapping(view))
+    for (const Interval &i : tile)
+      mapped += i.size();
+  std::size_t inRegions = 0;
+  for (const auto &r : graph.getSortedContiguousRegions(view, {Interval(0, view.numElements())}))
+    for (const Interval &i : r)
+      inRegions += i.size();
+  std::cout << "{\"shape\":" << jsonList(view.shape()) << ",\"copied\":" << jsonList(copied)
+            << ",\"read\":" << jsonList(read) << ",\"writeable\":" << (writeable ? "true" : "false")
+            << ",\"base\":" << jsonList(after) << ",\"mapped\":" << mapped
+            << ",\"sorted\":" << inRegions << ",\"regions\":" << view.getContiguousRegions().size()
+            << "}" << std::endl;
+}
+
+} // namespace
+
+int main() {
+  for (std::string line; std::getline(std::cin, line);) {
+    try {
+      run(line);
+    } catch (const std::exception &e) {
+      std::cout << "{\"error\":" << quoted(e.what()) << "}" << std::endl;
+    }
+  }
+}

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Counts and modelled times against numbers worked out by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+SYNC, EXCHANGE, COMPUTE_SET = 90, 100, 285  # cycles
+NOTHING = {"bytesIn": 0, "bytesOut": 0, "maxBytesIn": 0, "maxBytesOut": 0, "maxBytes": 0}
+
+
+@pytest.fixture(scope="module")
+def lines(programs) -> list:
+    return programs.json_lines("counters", programs.codelets)
+
+
+def step(lines, program: str, name: str) -> dict:
+    (found,) = [x for x in lines if x["program"] == program and x.get("name") == name]
+    return found
+
+
+def one(lines, program: str) -> dict:
+    (found,) = [x for x in lines if x["program"] == program]
+    return found
+
+
+def test_compute_set(lines):
+    s = step(lines, "onchip", "stage/affine")
+    assert (s["kind"], s["executions"], s["vertices"], s["withoutEstimate"]) == ("compute", 3, 9, 1)
+    # 8 vertices of 100 .. 107 slots on 6 workers: the two least loaded take 106 and 107 more
+    assert s["tileCycles"] == 6 * (101 + 107)
+    assert s["flops"] == 8 * 32
+    # one row of 16 floats in from tile 0, one out to tile 2
+    row = {"bytesIn": 64, "bytesOut": 64, "maxBytesIn": 64, "maxBytesOut": 64, "maxBytes": 64}
+    assert s["before"] == row and s["after"] == row
+    assert (s["exchanges"], s["syncs"]) == (2, 2)
+    cycles = s["tileCycles"] + COMPUTE_SET + 2 * (EXCHANGE + 64 / 4) + 2 * SYNC
+    assert s["onChipCycles"] == pytest.approx(3 * cycles, rel=1e-4)
+
+
+def test_estimator_of_a_multivertex_is_in_tile_cycles(lines):
+    s = step(lines, "onchip", "multi")
+    assert s["tileCycles"] == 1000 + 12 + 6 + 12
+    assert s["before"] == NOTHING and s["exchanges"] == 0 and s["withoutEstimate"] == 0
+
+
+def test_broadcast_counts_once_at_the_sender(lines):
+    s = step(lines, "onchip", "stage/broadcast")
+    assert s["before"] == {
+        "bytesIn": 3 * 64,
+        "bytesOut": 64,
+        "maxBytesIn": 64,
+        "maxBytesOut": 64,
+        "maxBytes": 64,
+    }
+    assert (s["bytes"], s["exchanges"], s["syncs"]) == (4 * 64, 1, 1)
+
+
+def test_copy_within_a_tile_is_free(lines):
+    s = step(lines, "onchip", "")
+    assert s["kind"] == "copy" and s["before"] == NOTHING and s["onChipCycles"] == 0
+
+
+def test_stages(lines):
+    s = one(lines, "stages")
+    affine, broadcast = step(lines, "onchip", "stage/affine"), step(lines, "onchip", "stage/broadcast")
+    assert s["stage"] == pytest.approx(affine["onChipCycles"] + broadcast["onChipCycles"], rel=1e-4)
+    assert s["sync"] == pytest.approx(SYNC)
+
+
+def test_missing_estimates_are_reported(lines):
+    assert one(lines, "estimates")["message"] == (
+        "every vertex must have a performance estimate, got none for 1 of 9 vertices of step 'stage/affine' "
+        "(test::Affine)"
+    )
+
+
+def test_tile_memory(lines):
+    m = one(lines, "memory")
+    code = 16 * 1024
+    affine = 8 + 8 + 4 + 4  # two SPAN fields, two floats of state
+    worker = 4 + 4  # a ONE_PTR field, a count
+    row = 16 * 4
+    # tile 0: x, nine rows of y, one row of copies; eight vertices
+    assert m["perTile"][0] == 10 * row + 9 * row + row + 8 * affine + code
+    # tile 1: a row of copies, a vertex; its input lands, its output waits
+    assert m["perTile"][1] == row + affine + 2 * row + code
+    assert m["perTile"][2] == row + row + code
+    assert m["perTile"][3] == row + 12 * 4 + worker + code
+    assert (m["tile"], m["bytes"], m["limit"]) == (0, m["perTile"][0], 638976)
+    assert (m["variables"], m["vertexState"], m["temporaries"]) == (20 * row, 8 * affine, 0)
+    assert m["largest"]["x"] == 10 * row and m["largest"]["y"] == 9 * row and m["largest"]["copies"] == row
+
+
+def test_remote_packets(lines):
+    whole = step(lines, "remote", "gather/whole")
+    assert (whole["kind"], whole["buffer"], whole["rows"], whole["bytes"]) == (
+        "remote-read",
+        "rows",
+        4,
+        12000,
+    )
+    assert whole["packets"] == 4 * 3  # 3000 bytes: 1024 + 1024 + 952
+    cut = step(lines, "remote", "scatter/cut")
+    assert (cut["kind"], cut["bytes"]) == ("remote-write", 6000)
+    assert cut["packets"] == 2 * (2 + 2)  # 1200 bytes on one tile, 1800 on the other
+    small = step(lines, "remote", "gather/small")
+    assert (small["executions"], small["rows"], small["packets"]) == (
+        2,
+        8,
+        8,
+    )  # rows of 256 bytes: one packet each
+
+
+def test_host_stream(lines):
+    s = step(lines, "remote", "host")
+    assert (s["kind"], s["bytes"], s["packets"]) == ("stream-in", 2048, 2)
+    assert s["hostSeconds"] > 0 and s["streamingSeconds"] == 0

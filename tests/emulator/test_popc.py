@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""popc: which vertices it finds, how it names them, and its errors."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+POPC = Path(__file__).resolve().parents[2] / "poplar_ops" / "emulator" / "popc" / "popc.py"
+
+
+def popc(*args, **env):
+    return subprocess.run(
+        [sys.executable, str(POPC), *map(str, args)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **env},
+    )
+
+
+def found(tmp_path, source: str, *flags) -> dict:
+    file = tmp_path / "codelets.cpp"
+    file.write_text(source)
+    r = popc(file, "--list-vertices", *flags)
+    assert r.returncode == 0, r.stderr
+    return {name: fields.split(", ") for name, fields in (x.split(": ") for x in r.stdout.splitlines())}
+
+
+def test_names_and_fields(tmp_path):
+    names = found(
+        tmp_path,
+        """
+        #include <poplar/Vertex.hpp>
+        #include <type_traits>
+        using namespace poplar;
+        template <bool supervisor>
+        class Both : public std::conditional_t<supervisor, SupervisorVertex, Vertex> {
+        public:
+          Input<Vector<float>> first;
+          const unsigned second;
+          static const bool notAField = true;
+          static constexpr int neither = 1;
+          bool compute() { return true; }
+        private:
+          Output<float> third;
+        };
+        template class Both<true>;
+        struct Base : public Vertex { Input<int> inherited; };  // no compute(): a base
+        class Derived final : public Base { public: Output<int> own; void compute() {} };
+        template <class T> struct TBase : public Vertex { Input<T> in; };
+        template <class T, class U> struct Twice : public TBase<T> {
+          Output<U> out;
+          bool compute() { return true; }
+        };
+        template struct Twice<unsigned, unsigned short>;
+        template <class T> class Never : public Vertex { Input<T> in; bool compute(); };  // not instantiated
+        class Forward;
+        struct NotAVertex { int x; bool compute() { return true; } };
+        struct Plain : Vertex { Input<float> x; bool compute() { return true; } };
+        """,
+    )
+    assert names == {
+        "Both<true>": ["first", "second", "third"],
+        "Derived": ["inherited", "own"],
+        "Twice<unsigned int,unsigned short>": ["in", "out"],
+        "Plain": ["x"],
+    }
+
+
+def test_enumerators_bools_and_numbers_in_names(tmp_path):
+    names = found(
+        tmp_path,
+        """
+        #include <poplar/Vertex.hpp>
+        #include <poplar/HalfFloat.hpp>
+        namespace a { enum class Kind { One, Two }; enum Plain { Three = 3 };
+        template <typename T, Kind k, bool flag, int n, Plain p> class Many : public poplar::Vertex {
+          poplar::Input<T> in; public: bool compute() { return true; } };
+        template class Many<half, Kind::Two, true, -4, Three>;
+        template class Many<unsigned int, Kind::One, false, 7, Three>; }
+        """,
+    )
+    assert names == {
+        "a::Many<half,a::Kind::Two,true,-4,a::Three>": ["in"],
+        "a::Many<unsigned int,a::Kind::One,false,7,a::Three>": ["in"],
+    }
+
+
+def test_macros_and_includes(tmp_path):
+    (tmp_path / "inc").mkdir()
+    (tmp_path / "inc" / "shared.hpp").write_text("#include <poplar/Vertex.hpp>\nusing poplar::Output;\n")
+    source = """
+        #include "shared.hpp"
+        #ifndef __POPC__
+        #error "codelets are compiled with __POPC__"
+        #endif
+        #ifdef __IPU__
+        #error "not for the IPU"
+        #endif
+        struct NAME : poplar::Vertex { Output<float> out; bool compute() { return true; } };
+    """
+    assert found(tmp_path, source, "-I", tmp_path / "inc", "-DNAME=Called") == {"Called": ["out"]}
+
+
+def test_object_and_depfile(tmp_path):
+    (tmp_path / "h.hpp").write_text("#include <poplar/Vertex.hpp>\n")
+    (tmp_path / "a.cpp").write_text(
+        '#include "h.hpp"\nstruct A : poplar::Vertex { poplar::Output<int> o; void compute() { *o = 1; } };\n'
+    )
+    (tmp_path / "b.cpp").write_text(
+        '#include "h.hpp"\nstruct B : poplar::Vertex { poplar::Output<int> o; void compute() { *o = 2; } };\n'
+    )
+    out = tmp_path / "both.gp"
+    r = popc(
+        "-O1",
+        "--target",
+        "cpu,ipu2",
+        tmp_path / "a.cpp",
+        tmp_path / "b.cpp",
+        "-MF",
+        tmp_path / "d",
+        "-o",
+        out,
+    )
+    assert r.returncode == 0, r.stderr
+    assert out.stat().st_size > 0
+    depfile = (tmp_path / "d").read_text()
+    for name in ("a.cpp", "b.cpp", "h.hpp", "Vertex.hpp"):
+        assert name in depfile
+    assert depfile.startswith(f"{out}:") and "registration0.cpp" not in depfile
+
+
+@pytest.mark.parametrize(
+    ("args", "env", "status", "message"),
+    [
+        (["{tmp}/missing.cpp", "-o", "{tmp}/x.gp"], {}, 1, "source file must exist, got '"),
+        (
+            ["{tmp}/good.cpp", "-o", "{tmp}/x.gp"],
+            {"CXX": "no-such-compiler"},
+            1,
+            "installed, got 'no-such-compiler'",
+        ),
+        (["{tmp}/bad.cpp", "-o", "{tmp}/x.gp"], {}, 1, "no template named 'Output'"),
+        (["-o", "{tmp}/x.gp"], {}, 2, "no source file"),
+        (["{tmp}/good.cpp"], {}, 2, "-o is needed"),
+    ],
+)
+def test_errors(tmp_path, args, env, status, message):
+    (tmp_path / "good.cpp").write_text(
+        "#include <poplar/Vertex.hpp>\n"
+        "struct A : poplar::Vertex { poplar::Output<int> o; void compute() { *o = 1; } };\n"
+    )
+    (tmp_path / "bad.cpp").write_text("struct A { Output<int> o; };\n")
+    r = popc(*[a.format(tmp=tmp_path) for a in args], **env)
+    assert r.returncode == status and message in r.stderr, r.stderr
+    assert not (tmp_path / "x.gp").exists()
+
+
+def test_missing_libclang_is_named(tmp_path):
+    (tmp_path / "clang.py").write_text("raise ImportError('not here')\n")
+    (tmp_path / "good.cpp").write_text("#include <poplar/Vertex.hpp>\n")
+    r = popc(tmp_path / "good.cpp", "-o", tmp_path / "x.gp", PYTHONPATH=str(tmp_path))
+    assert r.returncode == 1
+    assert "libclang must be installed (pip install libclang), got: not here" in r.stderr

@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Small device programs, whole: vertices, control, streams, remote rows; equal for any tiles and threads."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+
+@pytest.mark.parametrize("tiles", [1, 2, 3, 7, 64])
+def test_every_kind_of_field(programs, tiles):
+    r = programs.json("vertices", programs.codelets, tiles)
+    x = np.arange(48, dtype=np.float32).reshape(6, 8)
+    y = np.full((4, 8), -1, np.float32)
+    y[0] = x[1] * 2 + 0.25
+    column = x[:6, 3] * 2 + 0.25
+    y[1, :3], y[1, 5:] = column[:3], column[3:]
+    y[2] = x[2] * 2 + 0.25  # reversed in and out
+    y[3] = x[0, 4] * 2 + 0.25
+    np.testing.assert_array_equal(np.reshape(r["y"], (4, 8)), y)
+    flat = np.full((4, 3), 10, np.float32).reshape(-1)
+    flat[2:7] += 3
+    np.testing.assert_array_equal(np.reshape(r["inOut"], (3, 4)), flat.reshape(4, 3).T)
+    assert r["ids"] == [i % 6 for i in range(15)]
+    # 65519 is held as 65504, the largest half
+    assert r["sums"] == [6 + 10 * (0.5 + 0.25 + 65504), x[5, 1:4].sum() + 10 * x[:5, 7].sum()]
+    assert r["picked"] == [-5, -(3) - 7]
+    assert r["b"] == [0, 1, 2, 4.5, 5.5, 6.5, 7.5, 8.5, 8]
+    assert r["remainder"] == [0]
+    np.testing.assert_array_equal(r["listSums"], x[:2].sum(axis=1) * 0.5 + 0.125 - 3 + 200)
+    assert r["below"] == [1]
+
+
+def test_control(programs):
+    r = programs.json("control", programs.codelets)
+    assert r["repeated"] == 5 * (1 + 3 * 10)
+    assert (r["whileTrue"], r["never"]) == (7, 0)
+    assert (r["ifTrue"], r["ifFalse"]) == (1, 10)
+    assert (r["control"], r["one"], r["five"], r["other"]) == (7, 1, 1, 5)
+    assert r["called"] == 3 * (1 + 2)
+    assert r["value"] == 1
+    assert r["predicate"] == 0  # one of the two vertices returned false
+    assert r["received"] == [1, 2, 3, 4, 5, 6, 1, 2, 3, 70, 71, 72] and r["calls"] == 1
+    assert r["undefined"] == [1, 1, 1, 1] and r["undone"] == [0, 1, 1, 0]
+    assert r["shift"] == [0, 0, 1, 2, 3, 4]
+    assert r["timed"] == 4
+    assert r["cycles"] == [4 * (30 + 285 + 90), 0]  # estimate, fixed cost of a compute set, sync
+
+
+def test_a_tutorial_that_compiles_its_own_codelet(programs):
+    rows, cols = 9, 14
+    matrix = np.add.outer(np.arange(rows), 2 * np.arange(cols))
+    want = matrix @ (np.arange(cols) % 3)
+    assert [float(x) for x in programs.run("matvec", rows, cols).split()] == want.tolist()
+
+
+def heat(cells: int, steps: int) -> np.ndarray:
+    t = np.zeros(cells, np.float32)
+    t[cells // 2] = 1024
+    for _ in range(2 * steps):
+        left, right = np.concatenate([t[:1], t[:-1]]), np.concatenate([t[1:], t[-1:]])
+        t = t + np.float32(0.25) * (left - t + (right - t))
+    return t
+
+
+@pytest.mark.parametrize("tiles", [1, 4, 23])
+def test_halo_exchange(programs, tiles):
+    got = [float(x) for x in programs.run("stencil", programs.codelets, tiles, 23, 20).split()]
+    np.testing.assert_allclose(got, heat(23, 20), rtol=1e-5)  # printed with six digits
+    assert not np.allclose(got, heat(23, 19), rtol=1e-5)
+
+
+@pytest.mark.parametrize("threads", [2, 3, 8])
+def test_results_do_not_depend_on_threads(programs, threads):
+    for name, args in (
+        ("vertices", (programs.codelets, 7)),
+        ("control", (programs.codelets,)),
+        ("stencil", (programs.codelets, 16, 61, 30)),
+    ):
+        assert programs.run(name, *args, threads=threads) == programs.run(name, *args, threads=1)
+
+
+@settings(max_examples=20)
+@given(st.data())
+def test_remote_rows(programs, data):
+    rows, width = data.draw(st.integers(1, 40)), data.draw(st.sampled_from([1, 2, 5, 16, 100]))
+    n = data.draw(st.integers(1, rows))
+    read = data.draw(st.lists(st.integers(0, rows - 1), min_size=n, max_size=n))  # repeats are allowed
+    write = data.draw(st.permutations(range(rows)))[:n]
+    tiles, fragmented = data.draw(st.sampled_from([1, 3, 16])), data.draw(st.integers(0, 1))
+    numbers = " ".join(map(str, [n, *read, *write]))
+    r = programs.json("remote", tiles, rows, width, fragmented, stdin=numbers)
+    source = np.arange(rows * width, dtype=np.uint16).reshape(rows, width)
+    np.testing.assert_array_equal(np.reshape(r["data"], (n, width)), source[read])
+    sink = np.full((rows, width), 0x7EBD, np.uint16)  # rows never written are poisoned
+    sink[write] = source[read]
+    np.testing.assert_array_equal(np.reshape(r["sink"], (rows, width)), sink)
+
+
+def test_large_remote_gather_is_split_over_threads(programs):
+    rows, width = 3000, 1024
+    rng = np.random.default_rng(3)
+    read, write = rng.integers(0, rows, rows), rng.permutation(rows)
+    numbers = " ".join(map(str, [rows, *read, *write]))
+    one = programs.run("remote", 16, rows, width, 0, stdin=numbers, threads=1)
+    assert one == programs.run("remote", 16, rows, width, 0, stdin=numbers, threads=4)

@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every defect is refused: the right exception, naming the thing and both values; the control is accepted."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+# case: (exception, what the message must hold, in order)
+EXPECTED = {
+    "unmapped_variable": ("invalid_tile_mapping", "element 7 of 10 of variable 'orphan'"),
+    "unmapped_constant": ("invalid_tile_mapping", "element 0 of 8 of constant 'lost'"),
+    "unmapped_host_read": ("invalid_tile_mapping", "'handle'.*variable 'unseen'"),
+    "vertex_without_tile": ("invalid_tile_mapping", "test::Increment.*'work'.*got none"),
+    "tile_out_of_range": ("invalid_tile_mapping", "below 4, got 4"),
+    "vertex_tile_out_of_range": ("invalid_tile_mapping", "below 4, got 9"),
+    "virtual_tile_out_of_range": ("invalid_tile_mapping", "below 2, got 2"),
+    "unknown_vertex": ("unknown_vertex_type", "'test::WeightedRows<int>'"),
+    "unknown_field": ("unknown_field", "test::Increment.*'date'"),
+    "unconnected_field": ("graph_connection_error", "test::Affine on tile 2.*'work'.*'out'"),
+    "unconnected_list_element": ("graph_connection_error", r"'rows'\[1\]"),
+    "list_without_size": ("no_size_specified", r"'rows'\[0\]"),
+    "list_index_out_of_range": ("index_error", "size 3, got 3"),
+    "list_size_changed": ("graph_connection_error", "size 3, got 4"),
+    "field_size_mismatch": ("graph_connection_error", "tensor 8, got 9"),
+    "state_not_set": ("graph_connection_error", "test::Affine.*'bias'.*initial value"),
+    "state_value_too_large": ("type_error", "'c'.*unsigned char, got 256"),
+    "state_value_negative": ("type_error", "'step'.*unsigned int, got -1"),
+    "initial_value_of_edge": ("graph_connection_error", "'counter'.*state, got an edge"),
+    "connect_state": ("graph_connection_error", "'step'.*got state"),
+    "connect_twice": ("graph_connection_error", "'in'.*once.*'x'"),
+    "connect_wrong_type": ("type_error", "'data'.*float, got half tensor 'rows'"),
+    "connect_wrong_rank": ("graph_connection_error", r"rank 1, got shape \{4,8\} of tensor 'x'"),
+    "connect_scalar_of_rank_1": ("graph_connection_error", r"rank 0, got shape \{1\}"),
+    "connect_list_of_rank_1": ("graph_connection_error", r"rank 2, got shape \{32\}"),
+    "short_span_too_long": ("graph_connection_error", "at most 2047.*got 2048"),
+    "output_repeats_elements": ("graph_connection_error", "'out'.*repeat.*'y'"),
+    "inout_overlaps_itself": ("graph_connection_error", "'data'.*repeat.*'x'"),
+    "output_is_constant": ("graph_connection_error", "'out'.*constant.*'stone'"),
+    "tensor_of_another_graph": ("graph_connection_error", "'data'.*its graph"),
+    "two_vertices_write_one_element": (
+        "graph_connection_error",
+        "'work'.*written once.*element 7 of 'y'.*element 7 of 'y'",
+    ),
+    "two_fields_write_one_element": (
+        "graph_connection_error",
+        "'remainder'.*tile 0.*'word'.*'remainder'.*tile 1",
+    ),
+    "read_of_what_another_writes": (
+        "graph_connection_error",
+        "'out'.*element 7 of 'y'.*'in'.*element 7 of 'y'",
+    ),
+    "inout_against_read": ("graph_connection_error", "'data'.*element 0 of 'x'.*'in'"),
+    "slice_out_of_range": ("index_error", r"\[0, 8\).*got \[2, 9\)"),
+    "slice_backwards": ("index_error", r"got \[3, 2\)"),
+    "slice_dimension_out_of_range": ("index_error", "rank 2.*got 2"),
+    "index_out_of_range": ("index_error", "below 4.*got 4"),
+    "reshape_changes_size": ("tensor_creation_error", r"32 elements.*got \{4,9\}"),
+    "permutation_repeats": ("tensor_creation_error", r"2 dimensions.*got \{1,1\}"),
+    "concat_shapes": ("tensor_creation_error", r"\{4,8\} and \{4,7\}"),
+    "concat_types": ("type_error", "float and half"),
+    "squeeze_wide_dimension": ("tensor_creation_error", "size 1, got 8"),
+    "reinterpret_other_size": ("type_error", "float, got half"),
+    "invalid_tensor": ("tensor_creation_error", "default-constructed"),
+    "constant_size": ("tensor_creation_error", "3 elements.*got 2"),
+    "copy_type_mismatch": ("type_error", r"'rows' half.*'y' float"),
+    "copy_shape_mismatch": ("control_program_error", r"\{8,4\}.*\{4,8\}"),
+    "copy_size_mismatch": ("control_program_error", r"\{7\}.*\{8\}"),
+    "copy_to_constant": ("control_program_error", "'stone'"),
+    "copy_to_repeated_elements": ("control_program_error", "repeat.*'y'"),
+    "write_undef_of_constant": ("control_program_error", "'stone'"),
+    "remote_row_length": ("control_program_error", r"'remote'.*\{3,16\}.*\{3,15\}"),
+    "remote_rows_against_offsets": ("control_program_error", r"'remote'.*\{2,16\}.*\{3,16\}"),
+    "remote_type_mismatch": ("type_error", "'remote'.*half, got 'floats' float"),
+    "remote_offset_type": ("type_error", "'remote'.*got 'shorts' unsigned short"),
+    "remote_offset_rank": ("control_program_error", r"'remote'.*rank 0 or 1.*\{3,1\}"),
+    "remote_offset_out_of_range": ("application_runtime_error", r"'remote'.*'gather'.*\[1\].*5 rows, got 5"),
+    "remote_offset_negative": ("application_runtime_error", r"'remote'.*\[2\].*5 rows, got -1"),
+    "remote_store_out_of_range": ("application_runtime_error", r"'remote'.*'scatter'.*5 rows, got 1000000"),
+    "remote_store_repeats_row": ("application_runtime_error", r"'remote'.*\[2\].*got 4 again"),
+    "remote_without_offset": ("control_program_error", "'remote'.*1 row, got 5 rows"),
+    "remote_of_another_graph": ("stream_connection_error", "'remote'.*this graph"),
+    "remote_load_to_constant": ("control_program_error", "'remote'.*'stone'"),
+    "remote_host_row_out_of_range": ("index_error", "'remote'.*below 5, got 5"),
+    "remote_host_row_size": ("stream_connection_error", "'remote'.*32 bytes, got 34"),
+    "remote_unknown_handle": ("stream_connection_error", "'remoto'"),
+    "remote_empty": ("stream_memory_allocation_error", "'new'.*got 0 rows of 16"),
+    "duplicate_remote_handle": ("stream_connection_error", "'remote' again"),
+    "duplicate_stream_handle": ("stream_connection_error", "'in' again"),
+    "duplicate_host_write": ("stream_connection_error", "'w' again"),
+    "duplicate_host_read": ("stream_connection_error", "'r' again"),
+    "host_write_to_constant": ("tensor_io_state_error", "'stone'.*'w'"),
+    "unknown_host_handle": ("stream_connection_error", "'q'"),
+    "host_array_size": ("stream_connection_error", "'r'.*128 bytes, got 124"),
+    "stream_size_mismatch": ("control_program_error", "'in'.*32 elements, got 8"),
+    "stream_type_mismatch": ("type_error", "'in'.*float, got 'ints' int"),
+    "stream_direction": ("control_program_error", "'out'.*host to device"),
+    "stream_not_connected": ("stream_connection_error", "'in'.*connected"),
+    "stream_unknown": ("stream_connection_error", "'inn'"),
+    "stream_buffer_size": ("stream_connection_error", "'in'.*128 bytes.*got 252"),
+    "predicate_of_rank_1": ("control_program_error", r"If.*scalar.*\{1\}.*'t'"),
+    "predicate_of_float": ("control_program_error", "RepeatWhileTrue.*got float"),
+    "switch_control_type": ("control_program_error", "Switch.*got short"),
+    "switch_repeats_case": ("control_program_error", "unique, got 3 again"),
+    "switch_out_of_bounds": ("application_runtime_error", "2 cases, got 7"),
+    "abort_on_condition": ("application_runtime_error", "the condition holds"),
+    "error_program": ("application_runtime_error", "seen: 17"),
+    "function_calls_itself": ("graph_recursion_error", "function 0"),
+    "run_before_load": ("application_runtime_error", "run: .*loaded"),
+    "unknown_program": ("index_error", "1 programs, got 1"),
+    "unknown_option": ("invalid_option", "'debug.instrumnt' = 'true'"),
+    "device_of_another_size": ("application_runtime_error", "4 tiles.*got 5 tiles"),
+    "tile_memory": (
+        "graph_memory_allocation_error",
+        r"tile 2.*at most 638976 bytes, got 656480 \(largest: big 640000",
+    ),
+    "tile_memory_of_landing": (
+        "graph_memory_allocation_error",
+        "tile 3.*638976.*own 400000.*temporaries.* 300004",
+    ),
+    "serialise": ("runtime_error", "got IPU_MODEL"),
+    "replication": ("graph_replication_error", "1 here, got 2"),
+    "missing_codelet_file": ("file_load_error", r"test_codelets.gp.not'"),
+    "codelet_syntax": ("link_error", "expected ';'"),
+    "codelet_defined_twice": ("graph_object_load_error", "test::Increment is defined already"),
+    "object_not_codelets": ("graph_object_load_error", "/proc/self/exe"),
+    "codelet_field_type": ("link_error", "vertex fields hold bool, integers"),
+}
+
+
+@pytest.fixture(scope="module")
+def outcomes(programs) -> dict:
+    return {o["case"]: o for o in programs.json_lines("refusals", programs.codelets)}
+
+
+@pytest.mark.parametrize("case", sorted(EXPECTED))
+def test_refused(outcomes, case):
+    exception, message = EXPECTED[case]
+    refused = outcomes[case]["refused"]
+    assert refused != "accepted"
+    assert refused["type"] == f"poplar::{exception}"
+    assert re.search(message, refused["message"]), refused["message"]
+
+
+@pytest.mark.parametrize("case", sorted(EXPECTED))
+def test_control_is_accepted(outcomes, case):
+    assert outcomes[case]["control"] == "accepted"
+
+
+def test_every_case_is_expected(outcomes):
+    assert set(outcomes) == set(EXPECTED)

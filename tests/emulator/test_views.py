@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Random chains of view operations against NumPy: elements read through a view, and written through it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from typing import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+OTHER = np.arange(100000, 104096)
+MAX_ELEMENTS = 1500
+
+
+class Driver:
+    """One process that answers chain after chain."""
+
+    def __init__(self, path: str) -> None:
+        self.process = subprocess.Popen([path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def ask(self, line: str) -> dict:
+        self.process.stdin.write(line + "\n")
+        self.process.stdin.flush()
+        answer = self.process.stdout.readline()
+        assert answer, f"the driver died on: {line}"
+        return json.loads(answer)
+
+    def close(self) -> None:
+        self.process.stdin.close()
+        self.process.stdout.close()
+        self.process.wait()
+
+
+@pytest.fixture(scope="module")
+def driver(programs):
+    d = Driver(programs.path("views"))
+    yield d
+    d.close()
+
+
+def sizes(values) -> str:
+    values = list(values)
+    return " ".join(map(str, [len(values), *values]))
+
+
+@st.composite
+def chains(draw):
+    """(text for the driver, base shape, the chain as a NumPy function)."""
+    shape = tuple(draw(st.lists(st.integers(1, 5), min_size=1, max_size=4)))
+    text = [sizes(shape)]
+    steps: list[Callable[[np.ndarray], np.ndarray]] = []
+    a = np.zeros(shape)  # only its shape matters
+
+    def step(words: str, f: Callable[[np.ndarray], np.ndarray]) -> None:
+        nonlocal a
+        text.append(words)
+        steps.append(f)
+        a = f(a)
+
+    for _ in range(draw(st.integers(1, 7))):
+        kinds = ["flatten", "expand"]
+        if a.ndim:
+            kinds += ["slice", "index", "dimShuffle", "dimRoll", "subSample", "reverse", "slices", "reshape"]
+            if a.size * 3 <= MAX_ELEMENTS:
+                kinds += ["upsample", "broadcast", "concatSelf", "concatFront", "concatOther"]
+            if 1 in a.shape:
+                kinds.append("squeeze")
+        kind = draw(st.sampled_from(kinds))
+        d = draw(st.integers(0, a.ndim - 1)) if a.ndim else 0
+        n = a.shape[d] if a.ndim else 1
+        if kind == "flatten":
+            step("flatten", lambda x: x.reshape(-1))
+        elif kind == "expand":
+            at = draw(st.integers(0, a.ndim))
+            step(f"expand {at}", lambda x, at=at: np.expand_dims(x, at))
+        elif kind == "slice":
+            lo = draw(st.integers(0, n - 1))
+            hi = draw(st.integers(lo + 1, n))
+            step(f"slice {lo} {hi} {d}", lambda x, d=d, lo=lo, hi=hi: np.take(x, range(lo, hi), d))
+        elif kind == "index":
+            i = draw(st.integers(0, a.shape[0] - 1))
+            step(f"index {i}", lambda x, i=i: x[i])
+        elif kind == "dimShuffle":
+            p = draw(st.permutations(range(a.ndim)))
+            step("dimShuffle " + sizes(p), lambda x, p=p: x.transpose(p))
+        elif kind == "dimRoll":
+            to = draw(st.integers(0, a.ndim - 1))
+            step(f"dimRoll {d} {to}", lambda x, d=d, to=to: np.moveaxis(x, d, to))
+        elif kind == "subSample":
+            s = draw(st.integers(1, 3))
+            step(f"subSample {s} {d}", lambda x, d=d, s=s: np.take(x, range(0, x.shape[d], s), d))
+        elif kind == "reverse":
+            step(f"reverse {d}", lambda x, d=d: np.flip(x, d))
+        elif kind == "slices":
+            h = n // 2
+            step(f"slices {d}", lambda x, d=d, h=h: np.roll(x, -h, d))
+        elif kind == "upsample":
+            s = draw(st.integers(1, 3))
+            step(f"upsample {s} {d}", lambda x, d=d, s=s: np.repeat(x, s, d))
+        elif kind == "broadcast":
+            s = draw(st.integers(1, 3))
+            step(f"broadcast {s} {d}", lambda x, d=d, s=s: np.concatenate([x] * s, d))
+        elif kind == "concatSelf":
+            step(f"concatSelf {d}", lambda x, d=d: np.concatenate([x, x], d))
+        elif kind == "concatFront":
+            h = (n + 1) // 2
+            step(f"concatFront {d}", lambda x, d=d, h=h: np.concatenate([np.take(x, range(h), d), x], d))
+        elif kind == "concatOther":
+            step(f"concatOther {d}", lambda x, d=d: np.concatenate([x, OTHER[: x.size].reshape(x.shape)], d))
+        elif kind == "squeeze":
+            at = draw(st.sampled_from([i for i, s in enumerate(a.shape) if s == 1]))
+            step(f"squeeze {at}", lambda x, at=at: np.squeeze(x, at))
+        elif kind == "reshape":
+            factors = [f for f in range(1, a.size + 1) if a.size % f == 0]
+            first = draw(st.sampled_from(factors))
+            to = (first, a.size // first)
+            step("reshape " + sizes(to), lambda x, to=to: x.reshape(to))
+    return " ".join(text), shape, steps
+
+
+@given(chains())
+def test_views_agree_with_numpy(driver, chain):
+    text, shape, steps = chain
+    base = np.arange(np.prod(shape)).reshape(shape)
+    want = base
+    for f in steps:
+        want = f(want)
+    got = driver.ask(text)
+    assert "error" not in got, got
+    assert got["shape"] == list(want.shape)
+    flat = want.reshape(-1)
+    assert got["copied"] == flat.tolist()
+    assert got["read"] == flat.tolist()
+    assert got["mapped"] == flat.size
+    assert got["sorted"] == flat.size
+    assert got["writeable"] == (np.unique(flat).size == flat.size)
+    if flat.size:
+        breaks = np.count_nonzero(np.diff(flat) != 1) + 1
+        assert got["regions"] == breaks
+    if got["writeable"]:
+        after = base.reshape(-1).copy()
+        own = flat < after.size  # the rest are elements of the other variable
+        after[flat[own]] = -1 - np.arange(flat.size)[own]
+        assert got["base"] == after.tolist()
+
+
+def test_a_wrong_oracle_is_noticed(driver):
+    """Control: the same comparison with another view fails."""
+    got = driver.ask("2 3 4 dimShuffle 2 1 0")
+    assert got["copied"] == np.arange(12).reshape(3, 4).T.reshape(-1).tolist()
+    assert got["copied"] != np.arange(12).tolist()
+
+
+def test_large_views_stay_compact(driver):
+    """A transposed, reshaped and concatenated view of 4000 elements, through both kinds of base."""
+    got = driver.ask(
+        "2 40 25 dimShuffle 2 1 0 concatSelf 0 reshape 2 100 20 dimRoll 1 0 slice 3 17 0 flatten"
+    )
+    a = np.arange(1000).reshape(40, 25).T
+    want = np.moveaxis(np.concatenate([a, a]).reshape(100, 20), 1, 0)[3:17].reshape(-1)
+    assert got["copied"] == want.tolist()
