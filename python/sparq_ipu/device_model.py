@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """From counts to seconds: the parameters of an IPU, for a Bow IPU and for a GC200 (Mk2).
 
-Every time that comes from here is *modelled*. The parameters are in `data/device_models.json`; the emulator's C++ model has the same
-numbers and the same formulas (a test compares them). What they mean, how they were fitted and what is extrapolated: docs/device_model.md.
+Every time that comes from here is *modelled*. The parameters are in `data/device_models.json`; the emulator's
+C++ model has the same numbers and the same formulas (a test compares them). What they mean, how they were
+fitted and what is extrapolated: docs/device_model.md.
 """
 
 from __future__ import annotations
@@ -99,9 +100,10 @@ def device_model(name: str = "bow", *, streaming_follows_clock: bool = True) -> 
     """The model of one IPU.
 
     Args:
-        name: "bow" (fitted on measurements), or "gc200" (the Mk2 IPU: the same chip at 1.33 GHz; nothing of it was measured).
-        streaming_follows_clock: for "gc200". The fitted streaming rate of a Bow IPU is 4 bytes a tile cycle to within a percent, so
-            it is taken to follow the clock; False: 7.4 GB/s whatever the clock.
+        name: "bow" (fitted on measurements), or "gc200" (the Mk2 IPU: the same chip at 1.33 GHz; nothing of
+            it was measured).
+        streaming_follows_clock: for "gc200". The fitted streaming rate of a Bow IPU is 4 bytes a tile cycle
+            to within a percent, so it is taken to follow the clock; False: as a Bow IPU's, whatever the clock.
 
     Raises:
         ValueError: no model of that name.

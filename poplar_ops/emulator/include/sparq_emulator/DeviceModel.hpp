@@ -23,10 +23,10 @@ struct DeviceModel {
   std::uint64_t exchangeFixedCycles = 100;
   std::uint64_t computeSetFixedCycles = 285;
   // Streaming memory, fitted on measurements of one Bow IPU.
-  double streamingBytesPerSecond = 7.4e9;
-  double packetOverheadBytes = 38; // a packet costs as much as so many bytes
-  double remoteCopySeconds = 2e-6; // of every remote copy, beside its packets
-  double sharedRowPenalty = 0.1;   // of a gather in which tiles share long rows, see sharedRows()
+  double streamingBytesPerSecond = 7354300000.0;
+  double packetOverheadBytes = 33.721; // a packet costs as much as so many bytes
+  double remoteCopySeconds = 2.1185e-06; // of every remote copy, beside its packets
+  double sharedRowPenalty = 0.10781;   // of a gather in which tiles share long rows, see sharedRows()
   double sharedRowKneeBytes = 32768;
   double hostStreamBytesPerSecond = 5.5e9;
 

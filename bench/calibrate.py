@@ -1,0 +1,232 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fit the device model of a Bow IPU on published measurements, and say how good it is.
+
+The measured program is described as counts (python/sparq_ipu/published_program.py): bytes and packets of its
+remote copies, and a few constants for its work on chip. All parameters are fitted at once by least squares on
+relative errors; the model is linear in their products. Cross-validation leaves out one sequence length at a
+time and predicts it from the others.
+
+stdout: the parameters, the errors, the cross-validation, as Markdown. Nothing is written without --write.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any, Sequence
+
+import numpy as np
+
+from sparq_ipu import published_program as published
+from sparq_ipu._tables import markdown_table, replace_block
+from sparq_ipu.device_model import PARAMETERS, DeviceModel, device_model, parameters_file
+
+ROOT = Path(__file__).resolve().parent.parent
+HEADER = ROOT / "poplar_ops/emulator/include/sparq_emulator/DeviceModel.hpp"
+DOCUMENT = ROOT / "docs/device_model.md"
+
+#: fitted parameters of the device: name here -> name in DeviceModel.hpp
+DEVICE = {
+    "streaming_bytes_per_second": "streamingBytesPerSecond",
+    "packet_overhead_bytes": "packetOverheadBytes",
+    "remote_copy_seconds": "remoteCopySeconds",
+    "shared_row_penalty": "sharedRowPenalty",
+}
+STREAMING, SRAM = ("dense-streaming", "sparq-streaming"), ("dense-sram",)
+
+
+def transfer_features(model: DeviceModel, m: published.Measurement) -> list[float]:
+    """Bytes, packets and bytes * shared rows of one query, all copies together."""
+    unit = DeviceModel(**{**model.__dict__, "shared_row_penalty": 1.0})
+    copies = published.remote_copies(m.kernel, m.batch, m.seq_len, m.rank, m.top_k)
+    return [
+        float(sum(c.executions * c.bytes for c in copies)),
+        float(sum(c.executions * published.packets(c.rows, c.row_bytes) for c in copies)),
+        sum(c.executions * c.bytes * unit.shared_rows(c.bytes, c.rows) for c in copies),
+    ]
+
+
+def least_squares(features: np.ndarray, seconds: np.ndarray) -> np.ndarray:
+    """Coefficients that minimise the sum of squared relative errors."""
+    a = features / seconds[:, None]
+    scale = np.abs(a).max(axis=0)  # columns of one size
+    scale[scale == 0] = 1.0
+    return np.linalg.lstsq(a / scale, np.ones(len(a)), rcond=None)[0] / scale
+
+
+def fit(rows: Sequence[published.Measurement]) -> tuple[DeviceModel, dict[str, float]]:
+    """The device's parameters and the program's constants from these measurements."""
+    start = device_model("bow")
+    streaming = [m for m in rows if m.kernel in STREAMING]
+    sram = [m for m in rows if m.kernel in SRAM]
+    constants: dict[str, float] = {}
+
+    def solve(part: list[published.Measurement], transfers: bool) -> np.ndarray:
+        on_chip = [published.on_chip_features(m.kernel, m.batch, m.seq_len, m.top_k) for m in part]
+        names = sorted({name for f in on_chip for name in f})
+        columns = [
+            (transfer_features(start, m) if transfers else []) + [f.get(name, 0.0) for name in names]
+            for m, f in zip(part, on_chip)
+        ]
+        solution = least_squares(np.array(columns), np.array([m.seconds for m in part]))
+        constants.update(zip(names, (float(s) for s in solution[-len(names) :])))
+        return solution
+
+    w = solve(streaming, True)
+    solve(sram, False)
+    # A chunk of dense-streaming at batch 1 is one remote copy, one of the two matrix products of dense-sram,
+    # and half of its softmax and control: what is left is the copy's fixed cost. The split is an assumption;
+    # dense_chunk is an upper bound.
+    copy = constants["dense_chunk"] - constants["sram_query"] / 2
+    fitted = {
+        "streaming_bytes_per_second": 1 / w[0],
+        "packet_overhead_bytes": w[1] / w[0],
+        "shared_row_penalty": w[2] / w[0],
+        "remote_copy_seconds": copy,
+    }
+    rounded = {name: float(f"{value:.5g}") for name, value in fitted.items()}
+    constants = {name: float(f"{value:.5g}") for name, value in sorted(constants.items())}
+    return DeviceModel(**{**start.__dict__, **rounded}), constants
+
+
+def relative_errors(
+    model: DeviceModel, constants: dict[str, Any], rows: Sequence[published.Measurement]
+) -> np.ndarray:
+    modelled = [
+        published.modelled_seconds(model, constants, m.kernel, m.batch, m.seq_len, m.rank, m.top_k)
+        for m in rows
+    ]
+    return np.array([t / m.seconds - 1 for t, m in zip(modelled, rows)])
+
+
+def error_row(label: str, errors: np.ndarray) -> list[str]:
+    size = 100 * np.abs(errors)
+    return [
+        label,
+        str(len(size)),
+        *(f"{x:.2f}" for x in (np.median(size), np.percentile(size, 95), size.max())),
+    ]
+
+
+ERROR_HEADER = ("", "points", "median %", "95th percentile %", "maximum %")
+
+
+def error_table(
+    model: DeviceModel, constants: dict[str, Any], rows: Sequence[published.Measurement]
+) -> list[list[str]]:
+    table = []
+    for kernel in (*STREAMING, *SRAM):
+        part = [m for m in rows if m.kernel == kernel]
+        if part:
+            table.append(error_row(kernel, relative_errors(model, constants, part)))
+    return table
+
+
+def cross_validation(rows: Sequence[published.Measurement]) -> tuple[list[list[str]], list[list[str]]]:
+    """Errors on each sequence length by a fit without it, and the parameters of that fit."""
+    errors, parameters = [], []
+    for seq_len in sorted({m.seq_len for m in rows}):
+        model, constants = fit([m for m in rows if m.seq_len != seq_len])
+        held_out = [m for m in rows if m.seq_len == seq_len]
+        for row in error_table(model, constants, held_out):
+            errors.append([f"S={seq_len}, {row[0]}", *row[1:]])
+        parameters.append(parameter_row(f"without S={seq_len}", model, constants))
+    return errors, parameters
+
+
+def parameter_row(label: str, model: DeviceModel, constants: dict[str, float]) -> list[str]:
+    return [
+        label,
+        f"{model.streaming_bytes_per_second / 1e9:.3f}",
+        f"{model.packet_overhead_bytes:.1f}",
+        f"{model.remote_copy_seconds * 1e6:.1f}",
+        f"{100 * model.shared_row_penalty:.1f}",
+        *(
+            f"{constants[name] * 1e6:.1f}"
+            for name in ("dense_chunk", "dense_chunk_of_batches", "dense_query", "sparq_query", "sparq_sort")
+        ),
+        f"{constants['sparq_sort_per_position'] * 1e9:.2f}",
+    ]
+
+
+PARAMETER_HEADER = (
+    "fit",
+    "streaming GB/s",
+    "packet overhead B",
+    "remote copy us",
+    "shared rows %",
+    "dense_chunk us",
+    "dense_chunk_of_batches us",
+    "dense_query us",
+    "sparq_query us",
+    "sparq_sort us",
+    "sparq_sort_per_position ns",
+)
+
+
+def report(rows: Sequence[published.Measurement], model: DeviceModel, constants: dict[str, float]) -> str:
+    errors, parameters = cross_validation(rows)
+    bytes_per_cycle = model.streaming_bytes_per_second / model.clock_hz
+    return "\n\n".join(
+        (
+            f"Fitted on {len(rows)} measurements; the streaming rate is {bytes_per_cycle:.3f} bytes a tile "
+            "cycle.",
+            markdown_table(PARAMETER_HEADER, [parameter_row("all", model, constants), *parameters]),
+            "Relative errors of the fit:",
+            markdown_table(ERROR_HEADER, error_table(model, constants, rows)),
+            "Relative errors on a sequence length that was left out of the fit:",
+            markdown_table(ERROR_HEADER, errors),
+        )
+    )
+
+
+def write(model: DeviceModel, constants: dict[str, float], text: str) -> None:
+    """The fitted numbers into the data file, the emulator's header and the document."""
+    content = parameters_file()
+    for name in DEVICE:
+        content["bow"][name] = getattr(model, name)
+    content["published_program"] = constants
+    PARAMETERS.write_text(json.dumps(content, indent=1) + "\n")
+    header = HEADER.read_text()
+    for name, member in DEVICE.items():
+        value = repr(getattr(model, name))
+        header, n = re.subn(rf"(double {member} = )[^;]+;", rf"\g<1>{value};", header)
+        if n != 1:
+            raise SystemExit(f"calibrate.py: {HEADER.name} must define {member} once, got {n} times")
+    HEADER.write_text(header)
+    replace_block(DOCUMENT, "calibration", text)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--write",
+        action="store_true",
+        help=f"put the fit into {PARAMETERS.name}, {HEADER.name} and docs/{DOCUMENT.name}",
+    )
+    parser.add_argument("--points", action="store_true", help="list every measurement with its modelled time")
+    args = parser.parse_args(arguments)
+    rows = published.measurements()
+    model, constants = fit(rows)
+    text = report(rows, model, constants)
+    print(text)
+    if args.points:
+        print("\nkernel batch seq_len rank top_k measured_us modelled_us error_%")
+        for m, error in zip(rows, relative_errors(model, constants, rows)):
+            print(
+                f"{m.kernel} {m.batch} {m.seq_len} {m.rank} {m.top_k} {m.seconds * 1e6:.2f} "
+                f"{m.seconds * (1 + error) * 1e6:.2f} {100 * error:+.2f}"
+            )
+    if args.write:
+        write(model, constants, text)
+        print(f"\nwritten: {PARAMETERS.name}, {HEADER.name}, {DOCUMENT.name}", file=sys.stderr)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
