@@ -99,6 +99,16 @@ def test_a_wrong_equation_is_noticed(wrong: str) -> None:
     assert distances(x, settings, wrong)[1] > 1e-3
 
 
+def test_values_are_summed_up_to_the_length_and_on_top_of_the_initial_sum() -> None:
+    x = strategies.make_attention(np.random.default_rng(3), batch=2, seq_len=9, lengths=[9, 4])
+    first, rest = ideal.sum_values(x.value, lengths=[3, 2]), ideal.sum_values(x.value, lengths=x.lengths)
+    assert not np.allclose(first, rest)
+    for b, n in enumerate(x.lengths):
+        np.testing.assert_allclose(rest[b], x.value[b, :, :n].astype(float).sum(axis=1), rtol=0, atol=1e-12)
+    both = ideal.sum_values(x.value, lengths=x.lengths, initial=first)
+    np.testing.assert_allclose(both, first + rest, rtol=0, atol=1e-12)
+
+
 def test_by_hand() -> None:
     """Small enough for paper: d = 4, S = 3, r = 1, k = 1."""
     q = np.array([[[3.0, 0, 1, 0]]])

@@ -251,7 +251,7 @@ def test_a_share_below_the_flush_is_zero() -> None:
 
 
 def test_a_share_never_exceeds_one() -> None:
-    """A list puts its weights into other blocks than the whole does: its sum may round to more (E6, step 5)."""
+    """A list has other blocks than the whole: its sum may round to more (E6, step 5)."""
     rng = np.random.default_rng(0)
     exceeded = 0
     for _ in range(200):

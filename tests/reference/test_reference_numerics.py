@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from sparq_reference import numerics
 
 F = np.float32
-#: strides over the bit patterns of [-2**-10, 0] and of [-87, -2**-10], where most of exp happens: 1.0 and 10.6
+#: strides over the bit patterns of [-2**-10, 0] and of [-87, -2**-10], where exp happens: 1.0 and 10.6
 #: million numbers; all 1.1 thousand million of them take half a minute, at night
 EXP_STRIDES = (1, 1) if os.environ.get("HYPOTHESIS_PROFILE") == "nightly" else (997, 13)
 EXP_EDGE = -(2.0**-10)
