@@ -40,12 +40,13 @@ SparqSettings settingsFrom(const py::tuple &t) {
 }
 
 PySession::PySession(const Shape &shape, bool denseSram, bool denseStreaming, const std::vector<py::tuple> &sparq,
-                     bool append, const std::string &device, unsigned nTiles, unsigned repeats)
-    : shape_(shape) {
+                     bool append, const std::string &device, unsigned nTiles, unsigned repeats, unsigned fillTokens)
+    : shape_(shape), fillTokens_(fillTokens) {
   Programs programs;
   programs.denseSram = denseSram;
   programs.denseStreaming = denseStreaming;
   programs.append = append;
+  programs.fillTokens = fillTokens;
   for (const py::tuple &t : sparq)
     programs.sparq.push_back(settingsFrom(t));
   const py::gil_scoped_release release;
@@ -69,6 +70,17 @@ void PySession::append(const py::array &key, const py::array &value, const std::
   const std::uint16_t *k = halves(key, "append", "key"), *v = halves(value, "append", "value");
   const py::gil_scoped_release release;
   session_->append(k, v, active);
+}
+
+void PySession::fill(const py::array &key, const py::array &value, const std::vector<std::int32_t> &lengths) {
+  // without a prefill program, any number of tokens gets as far as the session's own message
+  const py::ssize_t n = fillTokens_ != 0 ? fillTokens_ : key.ndim() == 4 ? key.shape(2) : 0;
+  const std::vector<py::ssize_t> expected{shape_.batch, shape_.nKvHeads, n, shape_.headDim};
+  expectShape(key, expected, "fill", "key");
+  expectShape(value, expected, "fill", "value");
+  const std::uint16_t *k = halves(key, "fill", "key"), *v = halves(value, "fill", "value");
+  const py::gil_scoped_release release;
+  session_->fill(k, v, lengths);
 }
 
 py::tuple PySession::read(unsigned nTokens) {
@@ -111,11 +123,13 @@ PYBIND11_MODULE(_core, m) {
            "batch"_a, "n_heads"_a, "n_kv_heads"_a, "head_dim"_a, "capacity"_a);
   py::class_<PySession>(m, "Session")
       .def(py::init<const Shape &, bool, bool, const std::vector<py::tuple> &, bool, const std::string &, unsigned,
-                    unsigned>(),
+                    unsigned, unsigned>(),
            "shape"_a, "dense_sram"_a = false, "dense_streaming"_a = false, "sparq"_a = std::vector<py::tuple>(),
-           "append"_a = true, "device"_a = "emulator", "n_tiles"_a = 0u, "repeats"_a = 0u)
+           "append"_a = true, "device"_a = "emulator", "n_tiles"_a = 0u, "repeats"_a = 0u,
+           "fill_tokens"_a = 0u)
       .def("write", &PySession::write, "key"_a, "value"_a, "counts"_a)
       .def("append", &PySession::append, "key"_a, "value"_a, "active"_a)
+      .def("fill", &PySession::fill, "key"_a, "value"_a, "lengths"_a)
       .def("read", &PySession::read, "n_tokens"_a)
       .def("reset", [](PySession &s) { s.session().reset(); })
       .def_property_readonly("lengths", [](PySession &s) { return s.session().lengths(); })

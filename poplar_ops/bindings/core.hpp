@@ -15,9 +15,10 @@ class PySession {
 public:
   // sparq: tuples (rank, top_k, n_local, mean_value).
   PySession(const Shape &shape, bool denseSram, bool denseStreaming, const std::vector<pybind11::tuple> &sparq,
-            bool append, const std::string &device, unsigned nTiles, unsigned repeats);
+            bool append, const std::string &device, unsigned nTiles, unsigned repeats, unsigned fillTokens);
   void write(const pybind11::array &key, const pybind11::array &value, const std::vector<std::uint32_t> &counts);
   void append(const pybind11::array &key, const pybind11::array &value, const std::vector<std::uint32_t> &active);
+  void fill(const pybind11::array &key, const pybind11::array &value, const std::vector<std::int32_t> &lengths);
   pybind11::tuple read(unsigned nTokens);
   // index < 0: dense.
   pybind11::array attention(const pybind11::array &query, const char *op, long index, bool repeated);
@@ -25,6 +26,7 @@ public:
 
 private:
   Shape shape_;
+  unsigned fillTokens_;
   std::unique_ptr<Session> session_;
 };
 

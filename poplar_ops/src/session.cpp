@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sparq/session.hpp"
 #include "half_bits.hpp"
+#include "sparq/cache_fill.hpp"
 #include <algorithm>
 #include <cstring>
 
@@ -29,7 +30,7 @@ Session::Session(const Shape &shape, const Programs &programs, const DeviceOptio
                  unsigned repeats)
     : shape_(shape), device_(openDevice(options)), lengths_(shape.batch, 0),
       hasDense_(programs.denseSram || programs.denseStreaming), nSparq_(programs.sparq.size()),
-      repeats_(repeats) {
+      repeats_(repeats), fillTokens_(programs.fillTokens) {
   Graph graph(device_.getTarget());
   addCodelets(graph);
   const Plan plan = makePlan(graph.getTarget(), shape, programs);
@@ -85,6 +86,22 @@ Session::Session(const Shape &shape, const Programs &programs, const DeviceOptio
     const std::size_t n = all.size();
     for (std::size_t i = denseProgram; i != n; ++i)
       all.push_back(Repeat(repeats_, all[i], {"repeated"}));
+  }
+  if (fillTokens_ != 0) {
+    const std::vector<std::size_t> promptShape{shape.batch, shape.nKvHeads, fillTokens_,
+                                               shape.headDim};
+    const std::size_t each = std::size_t(fillTokens_) * shape.headDim;
+    const Tensor key = onHomes(HALF, each, "fill/key").reshape(promptShape);
+    const Tensor value = onHomes(HALF, each, "fill/value").reshape(promptShape);
+    const Tensor lengths = graph.addVariable(INT, {shape.batch}, "fill/lengths");
+    graph.setTileMapping(lengths, 0);
+    graph.createHostWrite("fill/key", key);
+    graph.createHostWrite("fill/value", value);
+    graph.createHostWrite("fill/lengths", lengths);
+    Sequence body({}, {"fill"});
+    fillCache(graph, cache_, key, value, lengths, body, {"fill"});
+    fillProgram_ = static_cast<unsigned>(all.size());
+    all.push_back(body);
   }
   engine_ = std::make_unique<Engine>(graph, all, OptionFlags{{"target.hostSyncTimeout", "1800"}});
   engine_->load(device_);
@@ -231,6 +248,27 @@ void Session::append(const std::uint16_t *key, const std::uint16_t *value,
   engine_->run(appendProgram);
   for (unsigned b = 0; b != shape_.batch; ++b)
     lengths_[b] += active[b];
+}
+
+void Session::fill(const std::uint16_t *key, const std::uint16_t *value,
+                   const std::vector<std::int32_t> &lengths) {
+  if (fillTokens_ == 0)
+    throw Error("fill: the session must have been made with fill_tokens, got 0");
+  if (lengths.size() != shape_.batch)
+    throw Error("fill: lengths.shape must be (" + std::to_string(shape_.batch) + ",), got (" +
+                std::to_string(lengths.size()) + ",)");
+  for (const std::int32_t length : lengths)
+    if (length < -1 || length > static_cast<std::int64_t>(fillTokens_))
+      throw Error("fill: lengths must be in [-1, n_tokens=" + std::to_string(fillTokens_) +
+                  "], got " + std::to_string(length));
+  const std::size_t n = std::size_t(shape_.nTasks()) * fillTokens_ * shape_.headDim;
+  engine_->writeTensor("fill/key", key, key + n);
+  engine_->writeTensor("fill/value", value, value + n);
+  engine_->writeTensor("fill/lengths", lengths.data(), lengths.data() + lengths.size());
+  engine_->run(fillProgram_);
+  for (unsigned b = 0; b != shape_.batch; ++b)
+    if (lengths[b] >= 0)
+      lengths_[b] = static_cast<std::uint32_t>(lengths[b]);
 }
 
 void Session::read(std::uint16_t *key, std::uint16_t *value, unsigned nTokens) {

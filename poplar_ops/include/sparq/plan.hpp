@@ -64,7 +64,8 @@ enum class Kernel { denseSram, denseStreaming, sparqStreaming };
 struct Programs {
   bool denseSram = false;
   bool denseStreaming = false;
-  bool append = true; // without it, and without sparq, rows are packed for reading in sequence
+  bool append = true;      // without it, and without sparq, rows are packed for reading in sequence
+  unsigned fillTokens = 0; // of one call of the prefill program; 0: there is none
   std::vector<SparqSettings> sparq;
 };
 

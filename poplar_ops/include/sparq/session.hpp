@@ -47,6 +47,10 @@ public:
   // nKvHeads, headDim}.
   void append(const std::uint16_t *key, const std::uint16_t *value,
               const std::vector<std::uint32_t> &active);
+  // Prefill by the device, fillTokens a call: key, value {batch, nKvHeads, fillTokens, headDim}.
+  // Where lengths[b] is not -1, element b then holds the first lengths[b] and nothing else.
+  void fill(const std::uint16_t *key, const std::uint16_t *value,
+            const std::vector<std::int32_t> &lengths);
   // The cache's rows, {batch, nKvHeads, nTokens, headDim}; zero at or beyond a length.
   void read(std::uint16_t *key, std::uint16_t *value, unsigned nTokens);
   // Forgets every position.
@@ -72,6 +76,7 @@ private:
   bool hasDense_ = false;
   std::size_t nSparq_ = 0;
   unsigned repeats_ = 0;
+  unsigned fillTokens_ = 0, fillProgram_ = 0;
 };
 
 } // namespace sparq

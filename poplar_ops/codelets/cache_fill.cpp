@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Many tokens at once into an empty row of the cache (prefill): what append would leave, one token
+// after the other. Also what an operator on a device has to settle for itself: how many tokens a
+// row takes.
+#include "lanes.hpp"
+
+namespace sparq {
+
+// What a requested length means: below 0, the row stays as it is; else the row is replaced by so
+// many tokens, and by no more than there are.
+class FillLength : public poplar::Vertex {
+public:
+  poplar::Input<int> length;
+  poplar::Output<unsigned> held;
+  poplar::Output<bool> replace;
+  unsigned nTokens;
+
+  bool compute() {
+    const int requested = *length;
+    *replace = requested >= 0;
+    *held = requested < 0 ? 0 : minimum(static_cast<unsigned>(requested), nTokens);
+    return true;
+  }
+};
+
+// Rows of a remote copy: `first`, then one every `step`.
+class FillOffsets : public poplar::MultiVertex {
+public:
+  WordsOut rows; // [n]
+  unsigned n, first, step;
+
+  bool compute(unsigned worker) {
+    for (unsigned i = worker; i < n; i += numWorkers())
+      rows[i] = first + i * step;
+    return true;
+  }
+};
+
+// The keys of a part to key columns. tailLength is a multiple of 64: no two workers share a word.
+class FillColumns : public poplar::MultiVertex {
+public:
+  HalvesIn keys;     // [n][headDim]
+  HalvesOut columns; // [headDim][tailLength], the first n of each
+  unsigned n, headDim, tailLength;
+
+  bool compute(unsigned worker) {
+    for (unsigned c = worker; c < headDim; c += numWorkers())
+      for (unsigned i = 0; i != n; ++i)
+        columns[c * tailLength + i] = keys[i * headDim + c];
+    return true;
+  }
+};
+
+// Key columns of chunk `index` into the tail, if that is where the row ends.
+class FillTail : public poplar::MultiVertex {
+public:
+  poplar::Input<unsigned> held;
+  HalvesIn columns; // [headDim][tailLength]
+  HalvesInOut tail; // the same
+  unsigned index, chunk, part, headDim, tailLength;
+
+  bool compute(unsigned worker) {
+    const unsigned first = index * chunk + part * tailLength;
+    if (*held / chunk != index || *held <= first)
+      return true;
+    const unsigned n = minimum(*held - first, tailLength);
+    for (unsigned c = worker; c < headDim; c += numWorkers())
+      for (unsigned i = 0; i != n; ++i)
+        tail[c * tailLength + i] = columns[c * tailLength + i];
+    return true;
+  }
+};
+
+// v_sum over positions `first` on: one fp32 addition a position, ascending, from 0 (contract E3).
+class FillSum : public poplar::MultiVertex {
+public:
+  poplar::Input<unsigned> held;
+  HalvesIn values;      // [n][width]
+  FloatsInOut valueSum; // [width]
+  unsigned first, n, width;
+
+  bool compute(unsigned worker) {
+    const unsigned count = *held > first ? minimum(*held - first, n) : 0;
+    for (unsigned c = worker * nLanes; c < width; c += numWorkers() * nLanes) {
+      Lanes sum = first == 0 ? Lanes{} : loadLanes(&valueSum[c]);
+      for (unsigned i = 0; i != count; ++i)
+        sum += loadLanes(&values[i * width + c]);
+      storeLanes(&valueSum[c], sum);
+    }
+    return true;
+  }
+};
+
+// 1 where a token is asked for and there is room: a device can not refuse, and a row past its
+// capacity would be another's.
+class ActiveToken : public poplar::Vertex {
+public:
+  poplar::Input<int> requested;
+  poplar::Input<unsigned> filled;
+  poplar::Output<unsigned> active;
+  unsigned capacity;
+
+  bool compute() {
+    *active = *requested != 0 && *filled < capacity;
+    return true;
+  }
+};
+
+} // namespace sparq

@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sparq/cache_fill.hpp"
+#include "context.hpp"
+#include "cycles.hpp"
+#include <algorithm>
+
+namespace sparq {
+
+using namespace poplar;
+using namespace poplar::program;
+
+namespace {
+
+// Positions that move at a time where there are no key columns, and so no chunks.
+constexpr unsigned rowsPerStep = 512;
+
+// Working tensors that every step of every batch element uses again.
+struct Staging {
+  Tensor held;       // {batch} UNSIGNED_INT: what the element holds when it is replaced
+  Tensor rows;       // {slots, step} UNSIGNED_INT: rows of key_rows and value_rows
+  Tensor columnRows; // {slots, headDim} UNSIGNED_INT: rows of key_columns
+  Tensor columns;    // {slots, parts, headDim * tailLength} HALF
+};
+
+// Consecutive tasks of one batch element, no two in one slot.
+struct Group {
+  unsigned firstTask, nTasks;
+};
+
+// Positions [begin, end) of a batch element.
+struct Step {
+  unsigned begin, end;
+};
+
+class Fill {
+public:
+  Fill(Graph &graph, const Cache &cache, const Tensor &key, const Tensor &value,
+       const Tensor &lengths, const DebugContext &dc)
+      : graph(graph), cache(cache), shape(cache.plan.shape), p(cache.plan.placement),
+        layout(cache.plan.layout), key(key), value(value), lengths(lengths), dc(dc) {
+    const std::size_t d = shape.headDim;
+    staging.held = graph.addVariable(UNSIGNED_INT, {shape.batch}, {dc, "held"});
+    replace = graph.addVariable(BOOL, {shape.batch}, {dc, "replace"});
+    staging.rows = addSliced(graph, p, UNSIGNED_INT, p.slots, stepLength(),
+                             (stepLength() + p.parts - 1) / p.parts, 1, {dc, "fill_rows"})
+                       .squeeze({2});
+    if (layout.chunk == 0)
+      return;
+    staging.columnRows =
+        addSliced(graph, p, UNSIGNED_INT, p.slots, 1, 1, d, {dc, "fill_column_rows"}).squeeze({1});
+    staging.columns =
+        addPerPart(graph, p, HALF, p.parts, {d * layout.tailLength}, {dc, "fill_columns"});
+  }
+
+  void add(Sequence &program) {
+    const ComputeSet cs = graph.addComputeSet({dc, "fill_lengths"});
+    for (unsigned b = 0; b != shape.batch; ++b) {
+      const unsigned home = p.home(b * shape.nKvHeads % p.slots);
+      graph.setTileMapping(staging.held[b], home);
+      graph.setTileMapping(replace[b], home);
+      addVertex(graph, cs, "sparq::FillLength", home,
+                {{"length", lengths[b]}, {"held", staging.held[b]}, {"replace", replace[b]}},
+                {{"nTokens", nTokens()}}, cycles::single(1, 6));
+    }
+    program.add(Execute(cs, {dc, "fill_lengths"}));
+    for (unsigned b = 0; b != shape.batch; ++b)
+      program.add(If(replace[b], element(b), Sequence(), {dc, "fill"}));
+  }
+
+private:
+  unsigned nTokens() const { return static_cast<unsigned>(key.dim(2)); }
+  unsigned stepLength() const { return layout.chunk ? layout.chunk : rowsPerStep; }
+  unsigned slot(unsigned task) const { return task % p.slots; }
+  // {nTokens, headDim} of a task.
+  Tensor ofTask(const Tensor &tensor, unsigned task) const {
+    return tensor[task / shape.nKvHeads][task % shape.nKvHeads];
+  }
+
+  Sequence element(unsigned b) const {
+    Sequence program({}, {dc, "fill"});
+    const unsigned first = b * shape.nKvHeads, end = first + shape.nKvHeads;
+    for (unsigned begin = 0; begin < nTokens(); begin += stepLength()) {
+      const Step step{begin, std::min(begin + stepLength(), nTokens())};
+      for (unsigned task = first; task < end; task += p.slots) {
+        const Group group{task, std::min(p.slots, end - task)};
+        addRows(program, group, step);
+        if (layout.chunk != 0)
+          addColumns(program, group, step);
+      }
+    }
+    program.add(Copy(staging.held[b].expand({0}).broadcast(shape.nKvHeads, 0),
+                     cache.filled.slice(first, end), false, {dc, "set_filled"}));
+    return program;
+  }
+
+  // Every row goes to its place, those beyond the length too: nobody reads a row there before
+  // append has written it.
+  void addRows(Sequence &program, const Group &group, const Step &step) const {
+    const unsigned n = step.end - step.begin, d = shape.headDim;
+    const ComputeSet cs = graph.addComputeSet({dc, "fill_offsets"});
+    std::vector<Tensor> rows, keys, values;
+    for (unsigned task = group.firstTask; task != group.firstTask + group.nTasks; ++task) {
+      rows.push_back(staging.rows[slot(task)].slice(0, n));
+      keys.push_back(ofTask(key, task).slice(step.begin, step.end));
+      values.push_back(ofTask(value, task).slice(step.begin, step.end));
+      addVertex(graph, cs, "sparq::FillOffsets", p.home(slot(task)), {{"rows", rows.back()}},
+                {{"n", n},
+                 {"first", static_cast<unsigned>(task * cache.rowsPerTask() + step.begin)},
+                 {"step", 1u}},
+                cycles::shared(n, cycles::scalarStep));
+      if (layout.chunk != 0) {
+        const unsigned chunk = step.begin / layout.chunk;
+        addVertex(
+            graph, cs, "sparq::FillOffsets", p.home(slot(task)),
+            {{"rows", staging.columnRows[slot(task)]}},
+            {{"n", d},
+             {"first", static_cast<unsigned>(std::size_t(task) * d * layout.nChunks() + chunk)},
+             {"step", layout.nChunks()}},
+            cycles::shared(d, cycles::scalarStep));
+      }
+    }
+    program.add(Execute(cs, {dc, "fill_offsets"}));
+    program.add(Copy(concat(keys), cache.keyRows, concat(rows), {dc, "fill_key_rows"}));
+    program.add(Copy(concat(values), cache.valueRows, concat(rows), {dc, "fill_value_rows"}));
+  }
+
+  // The chunk's key columns: transposed part by part, kept as the tail where the element ends
+  // here, and written where the chunk is full. A chunk beyond the length is written in vain.
+  void addColumns(Sequence &program, const Group &group, const Step &step) const {
+    const unsigned n = step.end - step.begin, d = shape.headDim, index = step.begin / layout.chunk;
+    const ComputeSet transpose = graph.addComputeSet({dc, "fill_columns"}),
+                     keep = graph.addComputeSet({dc, "fill_tail"});
+    std::vector<Tensor> columns, rows;
+    for (unsigned task = group.firstTask; task != group.firstTask + group.nTasks; ++task) {
+      const Tensor keys = ofTask(key, task).slice(step.begin, step.end);
+      const Tensor values = ofTask(value, task).slice(step.begin, step.end);
+      const Tensor held = staging.held[task / shape.nKvHeads];
+      for (unsigned part = 0, at = 0; part != p.parts && at < n; ++part, at += layout.tailLength) {
+        const unsigned own = std::min(layout.tailLength, n - at);
+        const unsigned tile = p.tile(slot(task), part);
+        const Tensor mine = staging.columns[slot(task)][part];
+        addVertex(graph, transpose, "sparq::FillColumns", tile,
+                  {{"keys", keys.slice(at, at + own).flatten()}, {"columns", mine}},
+                  {{"n", own}, {"headDim", d}, {"tailLength", layout.tailLength}},
+                  cycles::shared(d, own * cycles::scalarStep));
+        addVertex(graph, keep, "sparq::FillTail", tile,
+                  {{"held", held}, {"columns", mine}, {"tail", cache.tail[task][part].flatten()}},
+                  {{"index", index},
+                   {"chunk", layout.chunk},
+                   {"part", part},
+                   {"headDim", d},
+                   {"tailLength", layout.tailLength}},
+                  cycles::shared(d, own * cycles::scalarStep));
+      }
+      for (unsigned slice = 0; slice != p.nSlices; ++slice) {
+        const unsigned first = slice * p.width, end = std::min(first + p.width, d);
+        addVertex(graph, keep, "sparq::FillSum", p.tile(slot(task), slice),
+                  {{"held", held},
+                   {"values", values.slice(first, end, 1).flatten()},
+                   {"valueSum", cache.valueSum[task].slice(first, end)}},
+                  {{"first", step.begin}, {"n", n}, {"width", end - first}},
+                  cycles::shared((end - first) / 8, n * (cycles::widenLanes + 4)));
+      }
+      // {parts, headDim, tailLength} -> {headDim, positions of the chunk}
+      columns.push_back(staging.columns[slot(task)]
+                            .reshape({p.parts, d, layout.tailLength})
+                            .dimShuffle({1, 0, 2})
+                            .reshape({d, std::size_t(p.parts) * layout.tailLength})
+                            .slice(0, layout.chunk, 1));
+      rows.push_back(staging.columnRows[slot(task)]);
+    }
+    program.add(Execute(transpose, {dc, "fill_columns"}));
+    program.add(Execute(keep, {dc, "fill_tail"}));
+    if (n == layout.chunk)
+      program.add(Copy(concat(columns), cache.keyColumns, concat(rows), {dc, "fill_key_columns"}));
+  }
+
+  Graph &graph;
+  const Cache &cache;
+  const Shape &shape;
+  const Placement &p;
+  const CacheLayout &layout;
+  const Tensor key, value, lengths;
+  const DebugContext &dc;
+  Staging staging;
+  Tensor replace; // {batch} BOOL
+};
+
+} // namespace
+
+void initialiseCache(Graph &graph, const Cache &cache) {
+  const std::vector<unsigned> none(cache.filled.numElements(), 0);
+  graph.setInitialValue(cache.filled, ArrayRef<unsigned>(none));
+  if (cache.plan.layout.chunk == 0)
+    return;
+  const std::vector<float> zero(cache.valueSum.numElements(), 0.0f);
+  graph.setInitialValue(cache.valueSum, ArrayRef<float>(zero));
+  graph.setInitialValueHalf(cache.tail, 0);
+}
+
+void fillCache(Graph &graph, const Cache &cache, const Tensor &key, const Tensor &value,
+               const Tensor &lengths, Sequence &program, const DebugContext &dc) {
+  const Shape &shape = cache.plan.shape;
+  const std::size_t n = key.rank() == 4 ? key.dim(2) : 0;
+  const std::vector<std::size_t> expected{shape.batch, shape.nKvHeads, n, shape.headDim};
+  checkTensor("fill", "key", key, HALF, expected);
+  checkTensor("fill", "value", value, HALF, expected);
+  checkTensor("fill", "lengths", lengths, INT, {shape.batch});
+  if (n == 0 || n > shape.capacity)
+    throw Error("fill: n_tokens must be in [1, capacity=" + std::to_string(shape.capacity) +
+                "], got " + std::to_string(n));
+  if (cache.resident || cache.plan.layout.positionsPerRow != 1)
+    throw Error("fill: cache must hold one position a row, got " +
+                (cache.resident ? std::string("a cache in SRAM")
+                                : std::to_string(cache.plan.layout.positionsPerRow)));
+  Fill(graph, cache, key, value, lengths, dc).add(program);
+}
+
+Tensor activeTokens(Graph &graph, const Cache &cache, const Tensor &requested, Sequence &program,
+                    const DebugContext &dc) {
+  const Shape &shape = cache.plan.shape;
+  const Placement &p = cache.plan.placement;
+  checkTensor("append", "active", requested, INT, {shape.batch});
+  const Tensor active = graph.addVariable(UNSIGNED_INT, {shape.batch}, {dc, "active"});
+  const ComputeSet cs = graph.addComputeSet({dc, "active"});
+  for (unsigned b = 0; b != shape.batch; ++b) {
+    const unsigned task = b * shape.nKvHeads, home = p.home(task % p.slots);
+    graph.setTileMapping(active[b], home);
+    addVertex(graph, cs, "sparq::ActiveToken", home,
+              {{"requested", requested[b]}, {"filled", cache.filled[task]}, {"active", active[b]}},
+              {{"capacity", shape.capacity}}, cycles::single(1, 6));
+  }
+  program.add(Execute(cs, {dc, "active"}));
+  return active;
+}
+
+Tensor heldPositions(Graph &graph, const Cache &cache, Sequence &program, const DebugContext &dc) {
+  const Shape &shape = cache.plan.shape;
+  const Tensor held = graph.addVariable(INT, {shape.batch}, {dc, "held"});
+  for (unsigned b = 0; b != shape.batch; ++b)
+    graph.setTileMapping(
+        held[b], cache.plan.placement.home(b * shape.nKvHeads % cache.plan.placement.slots));
+  program.add(Copy(
+      cache.filled.reshape({shape.batch, shape.nKvHeads}).slice(0, 1, 1).flatten().reinterpret(INT),
+      held, false, {dc, "held"}));
+  return held;
+}
+
+} // namespace sparq
