@@ -119,21 +119,29 @@ def test_parts_together_make_the_whole(evaluator, lines, tmp_path):
     assert len(ours) == sum(line["kind"] != "decode_check" for line in lines)
 
 
-def test_results_refuse_another_plan_but_take_more_items(evaluator, tmp_path):
+def test_results_refuse_other_sizes_but_take_more_items_and_methods(evaluator, tmp_path):
     path = tmp_path / "lines.jsonl"
-    sizes = {"needle": {"items": 1, "lengths": [200]}}
-    run(evaluator, path, Plan(sizes, []))
-    with pytest.raises(
-        ValueError,
-        match=r"^accuracy: plan of .* must equal this run's to continue it \(or use --force\), got",
+    run(evaluator, path, Plan({"needle": {"items": 1, "lengths": [200]}}, []))
+    message = r"^accuracy: plan of .* must equal this run's to continue it \(or use --force\), got"
+    for refused in (
+        Plan({"needle": {"items": 1, "lengths": [201]}}, []),
+        Plan({"needle": {"items": 1, "lengths": [200]}}, [], seed=1),
     ):
-        run(evaluator, path, Plan(sizes, ["flexgen"]))
-    with pytest.raises(ValueError, match=r"^accuracy: plan of "):
-        run(evaluator, path, Plan({"needle": {"items": 1, "lengths": [201]}}, []))
-    run(evaluator, path, Plan({"needle": {"items": 2, "lengths": [200]}}, []))
+        with pytest.raises(ValueError, match=message):
+            run(evaluator, path, refused)
+    with pytest.raises(ValueError, match=r"^accuracy: model of .* must equal this run's .*, got 'tiny'$"):
+        Results.create(path, header(Plan({}, []), "other", {}))
+    run(evaluator, path, Plan({"needle": {"items": 2, "lengths": [200]}}, ["flexgen"]))
     got = read_lines(path)
     assert got[0]["plan"]["tasks"]["needle"]["items"] == 2
-    assert [line["item"] for line in got if line["kind"] == "result"] == [0, 0, 1, 1]
+    rows = [(line["item"], line["method"]) for line in got if line["kind"] == "result"]
+    assert sorted(rows) == 2 * [(0, "dense")] + 2 * [(0, "flexgen")] + 2 * [(1, "dense")] + 2 * [
+        (1, "flexgen")
+    ]
+    # the report shows the plan of the header only
+    run(evaluator, path, Plan({"needle": {"items": 1, "lengths": [200]}}, []))
+    shown = report.select(read_lines(path), "needle", "sparse")
+    assert {method: sorted(items) for method, items in shown.items()} == {"dense": [0]}
 
 
 def test_results_name_the_code_they_were_continued_with(tmp_path):

@@ -45,16 +45,17 @@ class Results:
 
     @classmethod
     def create(cls, path: Path, header: dict[str, Any], force: bool = False) -> Results:
-        """A new file with a header, or an existing one to be continued if its header says the same model and
-        plan; only the numbers of items may differ, and the header then says the new ones."""
+        """A new file with a header, or an existing one to continue if its header says the same model, seed
+        and sizes; methods, tasks and numbers of items may differ, as lines do not depend on each other. The
+        header then says the new plan, which is what a report shows."""
         header = json.loads(json.dumps(dict(header, kind="header")))
         lines = read_lines(path) if path.exists() and not force else []
-        for key in ("schema", "model", "plan") if lines else ():
-            if _without_items(lines[0].get(key)) != _without_items(header[key]):
-                raise ValueError(
-                    f"accuracy: {key} of {path} must equal this run's to continue it (or use --force), "
-                    f"got {lines[0].get(key)!r}"
-                )
+        key = _conflict(lines[0], header) if lines else None
+        if key:
+            raise ValueError(
+                f"accuracy: {key} of {path} must equal this run's to continue it (or use --force), "
+                f"got {lines[0].get(key)!r}"
+            )
         if not lines:
             lines = [header]
         else:
@@ -80,12 +81,17 @@ class Results:
         return [line for line in self.lines if line["kind"] == kind]
 
 
-def _without_items(value: Any) -> Any:
-    """A header's value without the numbers of items of its plan."""
-    if not isinstance(value, dict) or "tasks" not in value:
-        return value
-    tasks = {name: {k: v for k, v in sizes.items() if k != "items"} for name, sizes in value["tasks"].items()}
-    return dict(value, tasks=tasks)
+def _conflict(old: dict[str, Any], new: dict[str, Any]) -> str | None:
+    """The key of a header that forbids lines of `new` beside those of `old`, None if nothing does."""
+    for key in ("schema", "model"):
+        if old.get(key) != new[key]:
+            return key
+    old_plan, new_plan = old["plan"], new["plan"]
+    if "tasks" not in old_plan or "tasks" not in new_plan:
+        return None if old_plan == new_plan else "plan"
+    sizes = [{t: dict(s, items=0) for t, s in plan["tasks"].items()} for plan in (old_plan, new_plan)]
+    same = all(sizes[0][task] == sizes[1][task] for task in set(sizes[0]) & set(sizes[1]))
+    return None if same and old_plan["seed"] == new_plan["seed"] else "plan"
 
 
 def _rounded(sums: dict[str, float]) -> dict[str, float]:
