@@ -285,9 +285,9 @@ def main(argv: list | None = None) -> int:
         layers = parse_layer_settings(arguments.layer_settings)
         import torch
 
-        from sparq_ipu.devices import resolve_device
         from sparq_ipu.models import load_model, load_smollm2
         from sparq_ipu.transformers import enable, enable_dense
+        from sparq_ipu.transformers.cache import host_device
 
         if arguments.threads:
             torch.set_num_threads(arguments.threads)
@@ -331,7 +331,7 @@ def main(argv: list | None = None) -> int:
     result = run(sys.stdout)
     n_prompt = prompt.shape[1]
     print("\n\n" + _describe(result, n_prompt))
-    device = resolve_device("generate", arguments.device)
+    device = host_device("generate", arguments.device)
     slow = " (NumPy: exact, and slow)" if device == "reference" else ""
     print(f"device    {device}{slow}")
     comparison = {}

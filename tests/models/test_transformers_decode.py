@@ -5,6 +5,7 @@ hold."""
 from __future__ import annotations
 
 import copy
+import types
 
 import pytest
 
@@ -14,6 +15,7 @@ transformers = pytest.importorskip("transformers")
 from tiny_models import Oracle, greedy, left_padded, tiny_model, tokens_of  # noqa: E402
 
 import sparq_ipu  # noqa: E402
+from sparq_ipu import devices  # noqa: E402
 from sparq_ipu.transformers import (  # noqa: E402
     SparqCache,
     cache_traffic,
@@ -246,7 +248,18 @@ def test_cache_grows(model):
         == greedy(model, tokens, n, past_key_values=fixed).tolist()
     )
     capacities = {layer.cache.capacity for layer in growing.layers}
-    assert min(capacities) >= 329 and 30 + 256 not in capacities
+    assert capacities == {2 * (30 + 256)}  # doubled once, not moved at every step
+
+
+@pytest.mark.parametrize("available, expected", [(True, "cpu"), (False, "reference")])
+def test_auto_device_is_the_host(model, monkeypatch, available, expected):
+    """Whatever else this machine has: an IPU would need a program per layer."""
+    kernels = types.SimpleNamespace(unavailable=lambda device: None if available else "not built")
+    plain = devices.backend_module
+    monkeypatch.setattr(devices, "backend_module", lambda name: kernels if name == "cpu" else plain(name))
+    enable(model, **SETTINGS)
+    layer = SparqCache(model).layers[0]
+    assert layer._options["device"] == expected
 
 
 def test_copied_cache_continues_by_itself(model):

@@ -20,11 +20,27 @@ import torch
 from transformers import Cache, CacheLayerMixin, PretrainedConfig
 
 from sparq_ipu import KVCache, dense_attention, sparq_attention
+from sparq_ipu.devices import resolve_device
 from sparq_ipu.transformers.settings import SparqSettings
 from sparq_reference import checks, transfers
 
 #: columns of room that a new layer has beyond its first tokens; from there it grows by doubling
 _FIRST_ROOM = 256
+
+
+def host_device(op: str, device: str) -> str:
+    """The device of a model's caches: "auto" is the CPU kernels where they are built, else the reference.
+
+    Never an IPU or its emulator, unless asked for by name: a model's layers would each need a program there.
+
+    Raises: as `sparq_ipu.KVCache` for a device that is unknown, or not available here.
+    """
+    if device != "auto":
+        return resolve_device(op, device)
+    try:
+        return resolve_device(op, "cpu")
+    except RuntimeError:
+        return resolve_device(op, "reference")
 
 
 class SparqLayer(CacheLayerMixin):
@@ -336,7 +352,8 @@ class SparqCache(Cache):
     Args:
         config: of the model (or the model itself).
         capacity: most positions of one row; None grows as needed.
-        device, check_finite, options: as `sparq_ipu.KVCache`.
+        device: "auto" is the CPU kernels where they are built, else the NumPy reference.
+        check_finite, options: as `sparq_ipu.KVCache`.
     """
 
     def __init__(
@@ -348,6 +365,7 @@ class SparqCache(Cache):
         **options: Any,
     ):
         config = getattr(config, "config", config).get_text_config(decoder=True)
+        device = host_device("SparqCache", device)
         super().__init__(
             layers=[
                 SparqLayer(index, capacity, device, check_finite, **options)

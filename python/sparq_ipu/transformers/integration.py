@@ -10,9 +10,8 @@ from typing import Any, Mapping
 import torch
 from transformers import DynamicCache, PreTrainedModel
 
-from sparq_ipu.devices import resolve_device
 from sparq_ipu.transformers.attention import check_scaling, is_registered, register
-from sparq_ipu.transformers.cache import SparqCache, is_sparq_cache
+from sparq_ipu.transformers.cache import SparqCache, host_device, is_sparq_cache
 from sparq_ipu.transformers.settings import LayerSettings, SparqSettings, settings_of_layers
 from sparq_reference import checks
 
@@ -46,7 +45,8 @@ def enable(
         rank, top_k, n_local, mean_value, min_seq_len: see `SparqSettings`.
         layers: what differs in some layers, by index: None is dense, a mapping replaces settings, e.g.
             `{0: None, 1: {"mean_value": False}}`.
-        device, check_finite, options: as `sparq_ipu.KVCache`.
+        device: of the KV cache; "auto" is the CPU kernels where they are built, else the NumPy reference.
+        check_finite, options: as `sparq_ipu.KVCache`.
         capacity: most positions of one batch row; None grows as needed.
 
     Raises:
@@ -105,7 +105,7 @@ def is_enabled(model: PreTrainedModel) -> bool:
 
 
 def _install(op: str, model: PreTrainedModel, settings: LayerSettings, options: dict) -> None:
-    resolve_device(op, options["device"])  # shows here, not in the middle of a prompt
+    options["device"] = host_device(op, options["device"])  # shows here, not in the middle of a prompt
     if options["capacity"] is not None:
         checks.check_integer(op, "capacity", options["capacity"], 1, checks.MAX_CAPACITY)
     if is_enabled(model):
