@@ -266,10 +266,11 @@ void KVCache::checkCall(const char *op, std::int64_t nHeads) const {
   if (nHeads < 1 || nHeads % static_cast<std::int64_t>(nKvHeads) != 0)
     fail(std::string(op) + ": n_heads must be a multiple of n_kv_heads=" +
          std::to_string(nKvHeads) + ", got " + std::to_string(nHeads));
-  for (std::size_t held : nHeld)
-    if (held == 0)
-      fail(std::string(op) + ": length must be in [1, capacity=" + std::to_string(capacity) +
-           "], got 0");
+  for (std::size_t b = 0; b < batch; ++b)
+    if (nHeld[slot[b]] == 0)
+      fail(std::string(op) +
+           ": cache must hold at least one position of every batch element, got none of element " +
+           std::to_string(b));
 }
 
 void KVCache::denseAttention(const Query &query, std::int64_t nHeads, Half *output) const {

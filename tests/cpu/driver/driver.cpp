@@ -1,0 +1,392 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The CPU kernels without Python: for sanitizers, and for machines that run only under emulation.
+// Prints what it checked; exits with 1 at the first difference.
+//
+//   levels       every instruction set and thread count gives the bits of portable code on one
+//   thread; prints a digest of them, the same on every architecture threads      callers on several
+//   threads, one cache and many; appends in between conversions  fp16 to fp32 and back, every bit
+//   pattern; with denormals flushed by the processor too, where that can be set refusals     what
+//   the library refuses, and that a refusal changes nothing race         a data race, on purpose:
+//   ThreadSanitizer must report it overflow     a read past the end of a buffer, on purpose:
+//   AddressSanitizer must report it
+#include "dispatch.hpp"
+#include "kv_cache.hpp"
+#include "stream_sum.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <new>
+#include <stdexcept>
+#include <thread>
+
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+#endif
+
+using namespace sparq::cpu;
+
+namespace {
+
+[[noreturn]] void fail(const std::string &what) {
+  std::fprintf(stderr, "FAILED: %s\n", what.c_str());
+  std::exit(1);
+}
+void check(bool right, const std::string &what) {
+  if (!right)
+    fail(what);
+}
+
+// A generator that is the same everywhere.
+class Random {
+public:
+  explicit Random(std::uint64_t seed) : state(seed * 2654435761u + 1) {}
+  std::uint32_t next() {
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    return static_cast<std::uint32_t>(state >> 33);
+  }
+  std::size_t below(std::size_t n) { return next() % n; }
+  // A finite fp16 number: moderate ones, few values, or any magnitude.
+  Half half(unsigned kind) {
+    const std::uint32_t x = next();
+    if (kind == 0)
+      return static_cast<Half>((x & 0x83FF) | (12 + (x >> 16) % 4) << 10);
+    if (kind == 1)
+      return static_cast<Half>((x & 0x8000) | (x % 3 == 0 ? 0 : 0x3C00));
+    return static_cast<Half>((x & 0x83FF) | (x >> 16) % 31 << 10);
+  }
+
+private:
+  std::uint64_t state;
+};
+
+struct Case {
+  std::int64_t batch, nKvHeads, groupSize, headDim, capacity;
+  std::vector<std::int64_t> counts;
+  SparqSettings settings;
+  std::vector<Half> key, value, query;
+
+  explicit Case(std::uint64_t seed) {
+    Random random(seed);
+    const std::int64_t dims[] = {8, 16, 24, 64, 80, 128, 136};
+    batch = 1 + static_cast<std::int64_t>(random.below(3));
+    nKvHeads = 1 + static_cast<std::int64_t>(random.below(3));
+    groupSize = 1 + static_cast<std::int64_t>(random.below(9));
+    headDim = dims[random.below(7)];
+    // Some long enough to be split between threads.
+    capacity = seed % 4 == 0 ? 5000 : 1 + static_cast<std::int64_t>(random.below(400));
+    for (std::int64_t b = 0; b < batch; ++b)
+      counts.push_back(1 +
+                       static_cast<std::int64_t>(random.below(static_cast<std::size_t>(capacity))));
+    counts[0] = capacity;
+    settings.rank = 1 + static_cast<std::int64_t>(random.below(static_cast<std::size_t>(headDim)));
+    settings.topK = 1 + static_cast<std::int64_t>(random.below(static_cast<std::size_t>(capacity)));
+    settings.nLocal =
+        static_cast<std::int64_t>(random.below(static_cast<std::size_t>(settings.topK) + 1));
+    settings.meanValue = random.below(2) == 0;
+    const unsigned kind = static_cast<unsigned>(random.below(3));
+    fill(random, key, batch * nKvHeads * capacity * headDim, kind);
+    fill(random, value, batch * nKvHeads * capacity * headDim, kind);
+    fill(random, query, batch * nKvHeads * groupSize * headDim, kind);
+  }
+  Tokens tokens(const std::vector<Half> &from, std::int64_t first) const {
+    const auto d = static_cast<std::ptrdiff_t>(headDim * 2),
+               row = static_cast<std::ptrdiff_t>(capacity) * d;
+    return {reinterpret_cast<const char *>(from.data()) + first * d,
+            {row * static_cast<std::ptrdiff_t>(nKvHeads), row, d, 2}};
+  }
+  // Everything at once, or in pieces of growing size.
+  void fillCache(KVCache &cache, bool pieces) const {
+    if (!pieces)
+      return cache.append(tokens(key, 0), tokens(value, 0), capacity, counts.data());
+    for (std::int64_t first = 0, n = 1; first < capacity; first += n, n = n * 2 + 1) {
+      n = std::min(n, capacity - first);
+      std::vector<std::int64_t> now;
+      for (std::int64_t count : counts)
+        now.push_back(std::max<std::int64_t>(0, std::min(n, count - first)));
+      cache.append(tokens(key, first), tokens(value, first), n, now.data());
+    }
+  }
+  // Output of SparQ, then of dense attention.
+  std::vector<Half> attend(const KVCache &cache) const {
+    const auto d = static_cast<std::ptrdiff_t>(headDim * 2);
+    const Query view{reinterpret_cast<const char *>(query.data()),
+                     {static_cast<std::ptrdiff_t>(nKvHeads * groupSize) * d, d, 2}};
+    std::vector<Half> output(2 * query.size());
+    cache.sparqAttention(view, nKvHeads * groupSize, settings, output.data());
+    cache.denseAttention(view, nKvHeads * groupSize, output.data() + query.size());
+    return output;
+  }
+
+private:
+  static void fill(Random &random, std::vector<Half> &to, std::int64_t n, unsigned kind) {
+    to.resize(static_cast<std::size_t>(n));
+    for (Half &x : to)
+      x = random.half(kind);
+  }
+};
+
+std::uint64_t digest(const std::vector<Half> &numbers, std::uint64_t hash) { // FNV-1a
+  for (Half x : numbers)
+    for (unsigned byte = 0; byte < 2; ++byte)
+      hash = (hash ^ ((x >> (8 * byte)) & 0xFF)) * 1099511628211u;
+  return hash;
+}
+
+void levels(unsigned nCases) {
+  std::uint64_t hash = 14695981039346656037u;
+  for (unsigned seed = 0; seed < nCases; ++seed) {
+    const Case c(seed);
+    KVCache first(c.batch, c.nKvHeads, c.headDim, c.capacity, 1, "portable");
+    c.fillCache(first, false);
+    const std::vector<Half> expected = c.attend(first);
+    hash = digest(expected, hash);
+    for (const Kernels *kernels : availableKernels())
+      for (std::int64_t nThreads : {1, 2, 3, 8}) {
+        KVCache cache(c.batch, c.nKvHeads, c.headDim, c.capacity, nThreads, kernels->name);
+        c.fillCache(cache, nThreads != 1);
+        check(c.attend(cache) == expected, std::string("levels: case ") + std::to_string(seed) +
+                                               ", " + kernels->name + ", " +
+                                               std::to_string(nThreads) + " threads");
+      }
+  }
+  std::printf("levels: %u cases, %zu instruction sets, 1, 2, 3 and 8 threads\ndigest %016llx\n",
+              nCases, availableKernels().size(), static_cast<unsigned long long>(hash));
+}
+
+void threads(unsigned nCallers) {
+  // One cache that all read, while each also fills and reads one of its own.
+  const Case c(4);
+  KVCache shared(c.batch, c.nKvHeads, c.headDim, c.capacity, 2, "auto");
+  c.fillCache(shared, false);
+  const std::vector<Half> expected = c.attend(shared);
+  std::vector<std::thread> callers;
+  for (unsigned caller = 0; caller < nCallers; ++caller)
+    callers.emplace_back([&, caller] {
+      for (unsigned round = 0; round < 3; ++round) {
+        check(c.attend(shared) == expected, "threads: shared cache");
+        KVCache own(c.batch, c.nKvHeads, c.headDim, c.capacity, 1 + caller % 3, "auto");
+        c.fillCache(own, true);
+        check(c.attend(own) == expected, "threads: own cache");
+      }
+    });
+  // And one that is changed under its readers: they see one state or another, never a mixture.
+  KVCache changing(c.batch, c.nKvHeads, c.headDim, c.capacity, 2, "auto");
+  std::vector<std::int64_t> one(static_cast<std::size_t>(c.batch), 1);
+  changing.append(c.tokens(c.key, 0), c.tokens(c.value, 0), 1, one.data());
+  std::thread writer([&] {
+    std::vector<std::int64_t> identity;
+    for (std::int64_t b = 0; b < c.batch; ++b)
+      identity.push_back(b);
+    for (std::int64_t i = 1; i < 200; ++i) {
+      changing.append(c.tokens(c.key, i), c.tokens(c.value, i), 1, one.data());
+      changing.reorder(identity.data());
+    }
+  });
+  for (unsigned i = 0; i < 20; ++i) {
+    c.attend(changing);
+    check(changing.lengths()[0] >= 1, "threads: lengths");
+  }
+  writer.join();
+  for (std::thread &caller : callers)
+    caller.join();
+  std::printf("threads: %u callers\n", nCallers);
+}
+
+double valueOf(Half x) {
+  const int exponent = x >> 10 & 31, fraction = x & 1023;
+  const double magnitude =
+      exponent ? std::ldexp(1024 + fraction, exponent - 25) : std::ldexp(fraction, -24);
+  return x & 0x8000 ? -magnitude : magnitude;
+}
+
+void conversionsOf(const Kernels &kernels) {
+  std::vector<Half> all, back;
+  for (unsigned x = 0; x < 0x10000; ++x)
+    if ((x & 0x7C00) != 0x7C00)
+      all.push_back(static_cast<Half>(x));
+  all.pop_back(); // an odd number of them: the end of a vector is cut
+  std::vector<float> wide(all.size());
+  back.resize(all.size());
+  kernels.widen(all.data(), wide.data(), all.size());
+  kernels.narrow(wide.data(), back.data(), back.size());
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    check(static_cast<double>(wide[i]) == valueOf(all[i]) &&
+              std::signbit(wide[i]) == (all[i] >> 15 != 0),
+          std::string("conversions: widen, ") + kernels.name);
+    check(back[i] == all[i],
+          std::string("conversions: narrow of a number of fp16, ") + kernels.name);
+  }
+  // Between neighbours: the middle goes to the even one, just off the middle to the nearer one.
+  // Beyond the largest: saturates.
+  for (Half x = 0; x < 0x7BFF; ++x) {
+    const double low = valueOf(x), high = valueOf(static_cast<Half>(x + 1));
+    const float middle = static_cast<float>((low + high) / 2);
+    const float probes[] = {middle, std::nextafter(middle, 0.0f), std::nextafter(middle, 1e9f),
+                            -middle};
+    const Half even = x % 2 == 0 ? x : static_cast<Half>(x + 1);
+    const Half expected[] = {even, x, static_cast<Half>(x + 1), static_cast<Half>(0x8000 | even)};
+    Half got[4];
+    kernels.narrow(probes, got, 4);
+    check(std::memcmp(got, expected, sizeof(got)) == 0,
+          std::string("conversions: rounding, ") + kernels.name);
+  }
+  const float large[] = {65504.0f, 65519.0f, 65520.0f, 1e30f, -1e30f};
+  const Half largest[] = {0x7BFF, 0x7BFF, 0x7BFF, 0x7BFF, 0xFBFF};
+  Half got[5];
+  kernels.narrow(large, got, 5);
+  check(std::memcmp(got, largest, sizeof(got)) == 0,
+        std::string("conversions: saturation, ") + kernels.name);
+}
+
+void conversions() {
+  for (const Kernels *kernels : availableKernels())
+    conversionsOf(*kernels);
+#if defined(__x86_64__)
+  // Some libraries set these two for a whole thread: flush results, and operands, that are fp32
+  // denormals.
+  const unsigned before = _mm_getcsr();
+  const Case c(6);
+  std::vector<Half> results[2];
+  for (unsigned flushing = 0; flushing < 2; ++flushing) {
+    _mm_setcsr(flushing ? before | 0x8040 : before);
+    for (const Kernels *kernels : availableKernels()) {
+      std::vector<float> wide(c.key.size());
+      kernels->widen(c.key.data(), wide.data(), wide.size());
+      for (std::size_t i = 0; i < wide.size(); ++i)
+        check(static_cast<double>(wide[i]) == valueOf(c.key[i]),
+              std::string("conversions: widen, flushing, ") + kernels->name);
+      KVCache cache(c.batch, c.nKvHeads, c.headDim, c.capacity, 1, kernels->name);
+      c.fillCache(cache, false);
+      const std::vector<Half> result = c.attend(cache);
+      if (results[0].empty())
+        results[0] = result;
+      check(result == results[0],
+            std::string("conversions: attention, flushing, ") + kernels->name);
+    }
+  }
+  _mm_setcsr(before);
+#endif
+  std::printf("conversions: all finite fp16 numbers, and between them\n");
+}
+
+template <class Error> void refused(const std::string &message, const std::function<void()> &call) {
+  try {
+    call();
+  } catch (const Error &error) {
+    check(message.empty() || message == error.what(),
+          "refusals: expected '" + message + "', got '" + error.what() + "'");
+    return;
+  }
+  fail("refusals: nothing was thrown for '" + message + "'");
+}
+
+void refusals() {
+  using Bad = std::invalid_argument;
+  const auto cache = [](std::int64_t batch, std::int64_t heads, std::int64_t dim,
+                        std::int64_t capacity, std::int64_t nThreads, const char *isa) {
+    return [=] { KVCache(batch, heads, dim, capacity, nThreads, isa); };
+  };
+  refused<Bad>("KVCache: batch must be in [1, 16777216], got 0", cache(0, 1, 8, 1, 1, "auto"));
+  refused<Bad>("KVCache: n_kv_heads must be in [1, 16777216], got -1",
+               cache(1, -1, 8, 1, 1, "auto"));
+  refused<Bad>("KVCache: head_dim must be a multiple of 8, got 12", cache(1, 1, 12, 1, 1, "auto"));
+  refused<Bad>("KVCache: capacity must be in [1, 16777216], got 16777217",
+               cache(1, 1, 8, (1 << 24) + 1, 1, "auto"));
+  refused<Bad>("KVCache: n_threads must be in [1, 1024], got -1", cache(1, 1, 8, 1, -1, "auto"));
+  refused<Bad>("", cache(1, 1, 8, 1, 1, "mmx"));
+  refused<std::bad_alloc>("", cache(1 << 24, 1 << 24, 1 << 24, 1 << 24, 1, "auto"));
+
+  const Case c(1);
+  KVCache full(c.batch, c.nKvHeads, c.headDim, c.capacity, 1, "auto");
+  std::vector<Half> output(c.query.size());
+  refused<Bad>("dense_attention: cache must hold at least one position of every batch element, got "
+               "none of element 0",
+               [&] { full.denseAttention({nullptr, {}}, c.nKvHeads, output.data()); });
+  c.fillCache(full, false);
+  const std::vector<Half> expected = c.attend(full);
+  refused<Bad>("", [&] { c.fillCache(full, false); });
+  const std::string limit = std::to_string(c.capacity);
+  refused<Bad>("append: length must be at most capacity=" + limit + " (batch element 0 holds " +
+                   limit + ", 1 more), got " + std::to_string(c.capacity + 1),
+               [&] {
+                 std::vector<std::int64_t> counts(static_cast<std::size_t>(c.batch), 0);
+                 counts[0] = 1;
+                 full.append(c.tokens(c.key, 0), c.tokens(c.value, 0), 1, counts.data());
+               });
+  std::vector<std::int64_t> index(static_cast<std::size_t>(c.batch), c.batch);
+  refused<Bad>("reorder: index must be in [0, batch=" + std::to_string(c.batch) + "), got " +
+                   std::to_string(c.batch),
+               [&] { full.reorder(index.data()); });
+  const auto sparq = [&](std::int64_t nHeads, SparqSettings settings) {
+    return [&full, &output, nHeads, settings] {
+      full.sparqAttention({nullptr, {}}, nHeads, settings, output.data());
+    };
+  };
+  const std::string dim = std::to_string(c.headDim);
+  refused<Bad>("sparq_attention: rank must be in [1, head_dim=" + dim + "], got 0",
+               sparq(c.nKvHeads, {0, 1, 0, true}));
+  refused<Bad>("sparq_attention: top_k must be in [1, 16777216], got 0",
+               sparq(c.nKvHeads, {1, 0, 0, true}));
+  refused<Bad>("sparq_attention: n_local must be in [0, top_k=2], got 3",
+               sparq(c.nKvHeads, {1, 2, 3, true}));
+  refused<Bad>("sparq_attention: n_heads must be a multiple of n_kv_heads=" +
+                   std::to_string(c.nKvHeads) + ", got 0",
+               sparq(0, {1, 1, 0, true}));
+  check(c.attend(full) == expected, "refusals: a refused call changed the cache");
+  refused<Bad>("StreamSum: n_bytes must be in [1, 2^40], got 0", [] { StreamSum(0, 1, "auto"); });
+  const StreamSum sum(10000, 1, "auto");
+  refused<Bad>("StreamSum: offset must be a multiple of 4096 in [0, 12288], got 1",
+               [&] { sum.run(1, 4096); });
+  refused<Bad>("StreamSum: n_bytes must be a multiple of 4096 in [0, 8192], got 12288",
+               [&] { sum.run(4096, 12288); });
+  check(sum.run(0, 12288) == 3072, "refusals: sum");
+  std::printf("refusals: as expected\n");
+}
+
+void race() {
+  const Case c(3);
+  KVCache cache(c.batch, c.nKvHeads, c.headDim, c.capacity, 1, "auto");
+  c.fillCache(cache, false);
+  // Around the lock of the cache.
+  std::thread other([&] { cache.pair(0).valueSum[0] = 1; });
+  cache.pair(0).valueSum[0] = 2;
+  other.join();
+}
+
+void overflow() {
+  const std::size_t n = 64;
+  const Buffer memory(n * sizeof(Half));
+  std::vector<float> wide(2 * n);
+  volatile std::size_t past = n + 16;
+  availableKernels().back()->widen(memory.as<Half>(), wide.data(), past);
+}
+
+} // namespace
+
+int main(int argc, char **argv) {
+  const std::string what = argc > 1 ? argv[1] : "";
+  const unsigned n = argc > 2 ? static_cast<unsigned>(std::atoi(argv[2])) : 0;
+  if (what == "levels")
+    levels(n ? n : 24);
+  else if (what == "threads")
+    threads(n ? n : 4);
+  else if (what == "conversions")
+    conversions();
+  else if (what == "refusals")
+    refusals();
+  else if (what == "race")
+    race();
+  else if (what == "overflow")
+    overflow();
+  else {
+    std::fprintf(stderr, "usage: %s levels|threads|conversions|refusals|race|overflow [count]\n",
+                 argv[0]);
+    return 2;
+  }
+  return 0;
+}
