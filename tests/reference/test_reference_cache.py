@@ -6,6 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import strategies
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -94,6 +95,8 @@ class CacheAgainstLists(RuleBasedStateMachine):
 
 
 TestCacheAgainstLists = CacheAgainstLists.TestCase
+# an example is a whole history: a third as many, shorter ones, take the time of any other test
+TestCacheAgainstLists.settings = settings(max_examples=settings().max_examples // 3, stateful_step_count=20)
 
 
 def filled(lengths: tuple[int, ...] = (3, 5)) -> KVCache:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import copy
+import functools
 import types
 from pathlib import Path
 from typing import Callable
@@ -48,12 +49,17 @@ def _as_list(x: object) -> list:
     return x if isinstance(x, list) else [x]
 
 
+@functools.lru_cache(maxsize=None)
+def _compiled(path: Path) -> types.CodeType:
+    tree = ast.fix_missing_locations(_Wrap().visit(ast.parse(path.read_text(encoding="utf-8"))))
+    return compile(tree, str(path), "exec")
+
+
 def _load(module: types.ModuleType, watch: Callable[[object], object]) -> types.ModuleType:
     path = Path(module.__file__)
-    tree = ast.fix_missing_locations(_Wrap().visit(ast.parse(path.read_text(encoding="utf-8"))))
     twin = types.ModuleType(f"watched_{path.stem}")
     setattr(twin, _WATCH, watch)
-    exec(compile(tree, str(path), "exec"), twin.__dict__)
+    exec(_compiled(path), twin.__dict__)
     return twin
 
 
