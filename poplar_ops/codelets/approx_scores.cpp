@@ -6,17 +6,17 @@
 
 namespace sparq {
 
-// Scores of positions [begin, begin + n) of eight at a time; column(j) points to component j of
+// Scores of every step-th four of the positions [first, n); column(j) points to component j of
 // position 0.
 template <class Column>
 static inline void scorePositions(const Column &column, const float *query, unsigned rank,
                                   float inverseTemperature, float *scores, unsigned first,
                                   unsigned n, unsigned step) {
   for (unsigned p = first; p < n; p += step) {
-    Lanes sum{};
+    Quad sum{};
     for (unsigned j = 0; j != rank; ++j)
-      sum += query[j] * loadLanes(column(j) + p);
-    storeLanes(scores + p, sum * inverseTemperature);
+      sum += query[j] * load<Quad>(column(j) + p);
+    store(scores + p, sum * inverseTemperature);
   }
 }
 
@@ -35,8 +35,8 @@ public:
     const auto column = [&](unsigned j) { return base + j * length; };
     for (unsigned h = 0; h != groupSize; ++h)
       scorePositions(column, &selectedQuery[h * rank], rank, inverseTemperature[h],
-                     &scores[h * nLocal + *wave * length], worker * nLanes, nPositions,
-                     numWorkers() * nLanes);
+                     &scores[h * nLocal + *wave * length], worker * quadSize, nPositions,
+                     numWorkers() * quadSize);
     return true;
   }
 };
@@ -48,16 +48,16 @@ public:
   WordsIn components;          // [rank]
   FloatsIn selectedQuery;      // [groupSize][rank]
   FloatsIn inverseTemperature; // [groupSize]
-  FloatsInOut scores;          // [groupSize][nLocal]; the tail's segment is written
-  unsigned groupSize, rank, tailLength, nLocal, tailBegin;
+  FloatsOut scores;            // [groupSize][tailLength]
+  unsigned groupSize, rank, tailLength;
 
   bool compute(unsigned worker) {
     const half *base = &tail[0];
     const auto column = [&](unsigned j) { return base + components[j] * tailLength; };
     for (unsigned h = 0; h != groupSize; ++h)
       scorePositions(column, &selectedQuery[h * rank], rank, inverseTemperature[h],
-                     &scores[h * nLocal + tailBegin], worker * nLanes, tailLength,
-                     numWorkers() * nLanes);
+                     &scores[h * tailLength], worker * quadSize, tailLength,
+                     numWorkers() * quadSize);
     return true;
   }
 };

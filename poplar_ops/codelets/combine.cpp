@@ -10,13 +10,13 @@ namespace sparq {
 class Combine : public poplar::MultiVertex {
 public:
   poplar::Input<unsigned> filled;
-  FloatsIn accumulator; // [groupSize][width]
-  FloatsIn sums;        // [groupSize], E
-  FloatsIn approxSums;  // [groupSize], W: sum of the approximate weights of the selected positions
-  FloatsIn totals;      // [groupSize], Z: of all positions
-  FloatsIn valueSum;    // [width]
-  HalvesOut output;     // [groupSize][width]
-  unsigned groupSize, width;
+  FloatsIn partials;   // [nBlocks][groupSize][width], blocks of the list of selected positions
+  FloatsIn sums;       // [groupSize], E
+  FloatsIn approxSums; // [groupSize], W: sum of the approximate weights of the selected positions
+  FloatsIn totals;     // [groupSize], Z: of all positions
+  FloatsIn valueSum;   // [width]
+  HalvesOut output;    // [groupSize][width]
+  unsigned nBlocks, groupSize, width;
   bool meanValue;
 
   bool compute(unsigned worker) {
@@ -26,11 +26,14 @@ public:
       const unsigned h = item / nChunks, first = item % nChunks * nLanes;
       const float ratio = flush(approxSums[h] / totals[h]);
       const float alpha = ratio < 1.0f ? ratio : 1.0f;
-      for (unsigned c = first; c != first + nLanes; ++c) {
-        float y = flush(accumulator[h * width + c]) / sums[h];
+      Lanes accumulator{}; // the left fold of the blocks
+      for (unsigned b = 0; b != nBlocks; ++b)
+        accumulator += loadLanes(&partials[(b * groupSize + h) * width + first]);
+      for (unsigned i = 0; i != nLanes; ++i) {
+        float y = flush(accumulator[i]) / sums[h];
         if (meanValue)
-          y = alpha * y + (1.0f - alpha) * (valueSum[c] / count);
-        output[h * width + c] = narrow(y);
+          y = alpha * y + (1.0f - alpha) * (valueSum[first + i] / count);
+        output[h * width + first + i] = narrow(y);
       }
     }
     return true;

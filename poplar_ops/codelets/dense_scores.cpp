@@ -17,7 +17,7 @@ public:
   float scale;
 
   bool compute(unsigned worker) {
-    const Segments segments(part, stride, length, nWaves, 0, 1, *filled);
+    const Segments segments(part, stride, length, nWaves, 0, 0, 1, *filled);
     const unsigned n = segments.valid(*wave, *filled);
     for (unsigned p = worker; p < n; p += numWorkers())
       for (unsigned h = 0; h != groupSize; ++h)

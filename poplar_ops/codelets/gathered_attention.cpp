@@ -16,7 +16,7 @@ public:
   WordsIn components;          // [rank]
   FloatsIn selectedQuery;      // [groupSize][rank]
   FloatsIn inverseTemperature; // [groupSize]
-  FloatsIn approxMaximum;      // [groupSize]
+  FloatsIn approxMaximum;      // [6][groupSize]
   FloatsOut scores;            // [groupSize][nRows]
   FloatsOut approxWeights;     // [groupSize][nRows]
   FloatsOut maxima;            // [6][groupSize]
@@ -25,25 +25,33 @@ public:
 
   bool compute(unsigned worker) {
     const unsigned n = *filled > firstRow ? minimum(*filled - firstRow, nRows) : 0;
-    for (unsigned h = 0; h != groupSize; ++h) {
-      float largest = -3.402823466e+38f;
-      for (unsigned row = worker; row < nRows; row += numWorkers()) {
-        float score = 0.0f, weight = 0.0f;
-        if (row < n) {
-          const half *key = &keys[row * headDim];
-          score = dot(&query[h * headDim], key, headDim) * scale;
-          largest = score > largest ? score : largest;
-          float approx = 0.0f;
-          for (unsigned j = 0; j != rank; ++j)
-            approx += selectedQuery[h * rank + j] * static_cast<float>(key[components[j]]);
-          weight = softmaxWeight(approx * inverseTemperature[h] - approxMaximum[h]);
-        }
+    for (unsigned h = 0; h != groupSize; ++h)
+      maxima[worker * groupSize + h] = lowest;
+    // Exact scores first, then approximate weights: twice as many pieces of work to share out.
+    const unsigned nScores = nRows * groupSize;
+    for (unsigned item = worker; item < 2 * nScores; item += numWorkers()) {
+      const unsigned row = item % nRows, h = item / nRows % groupSize;
+      const half *key = &keys[row * headDim];
+      if (item < nScores) {
+        const float score = row < n ? dot(&query[h * headDim], key, headDim) * scale : 0.0f;
         scores[h * nRows + row] = score;
-        approxWeights[h * nRows + row] = weight;
+        float &largest = maxima[worker * groupSize + h];
+        if (row < n && score > largest)
+          largest = score;
+      } else {
+        approxWeights[h * nRows + row] = row < n ? approxWeight(key, h) : 0.0f;
       }
-      maxima[worker * groupSize + h] = largest;
     }
     return true;
+  }
+
+private:
+  float approxWeight(const half *key, unsigned h) {
+    float score = 0.0f;
+    for (unsigned j = 0; j != rank; ++j)
+      score += selectedQuery[h * rank + j] * static_cast<float>(key[components[j]]);
+    return softmaxWeight(score * inverseTemperature[h] -
+                         largestOfSix(&approxMaximum[h], groupSize));
   }
 };
 
@@ -51,17 +59,19 @@ public:
 class RowWeights : public poplar::MultiVertex {
 public:
   poplar::Input<unsigned> filled;
-  FloatsIn maximum;    // [groupSize]
+  FloatsIn maximum;    // [6][groupSize]
   FloatsInOut weights; // [groupSize][nRows]: scores in, weights out
   unsigned groupSize, nRows, firstRow;
 
   bool compute(unsigned worker) {
     const unsigned n = *filled > firstRow ? minimum(*filled - firstRow, nRows) : 0;
-    for (unsigned h = 0; h != groupSize; ++h)
+    for (unsigned h = 0; h != groupSize; ++h) {
+      const float m = largestOfSix(&maximum[h], groupSize);
       for (unsigned row = worker; row < nRows; row += numWorkers()) {
         float &weight = weights[h * nRows + row];
-        weight = row < n ? softmaxWeight(weight - maximum[h]) : 0.0f;
+        weight = row < n ? softmaxWeight(weight - m) : 0.0f;
       }
+    }
     return true;
   }
 };

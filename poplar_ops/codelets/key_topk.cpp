@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Step 2 of SparQ, selection (contract E6.3): the last nLocal positions and the best of the others
+// Step 2 of SparQ, selection (contract E6.3): the last nRecent positions and the best of the others
 // by group-summed weight, equal keys by lower index.
 //
 // The parts of a slot find the exact topK-th key together by radix selection: keys are non-negative
-// floats, so their bit patterns order them. Eight passes settle four bits each, from the top: count
+// floats, so their bit patterns order them. Six passes settle five bits each, from the top: count
 // the candidates by digit on every part, add the counts up over the parts, pick the digit in which
 // the topK-th key lies.
 //
@@ -12,12 +12,19 @@
 //   sevens is taken: the first.
 //
 // Then every part knows the threshold and how many keys that equal it (ties) lie in front of its
-// own, and marks what it selects, one bit a position.
+// own, and marks what it selects, one bit a position. Ties, marks and counts come in pieces of 32
+// positions, ordered by (segment, part, piece), of those parts that have the segment: ascending by
+// position.
 #include "segments.hpp"
 
 namespace sparq {
 
-static constexpr unsigned digitBits = 4, nDigits = 16, nPasses = 8;
+static constexpr unsigned digitBits = 5, nDigits = 32, nPasses = 6;
+static constexpr unsigned pieceSize = 32;
+// A key is at most the group size, give or take a rounding. Scaled by a power of two (exactly, and
+// far from denormal: a weight is above 2^-78, a sum of weights at most 2^24) it is below 2, so that
+// the two highest bits of its pattern are 0 and six digits are all of it.
+static constexpr float keyScale = 0x1p-16f;
 
 // What each worker remembers from pass to pass.
 struct Selection {
@@ -25,8 +32,8 @@ struct Selection {
   unsigned remaining; // keys still wanted among those that begin with the prefix
   unsigned pass;      // passes done
 
-  // The digit of pass p sits at this bit.
-  static unsigned shift(unsigned pass) { return 32 - digitBits * (pass + 1); }
+  // The digit of a pass sits at this bit.
+  static unsigned shift(unsigned pass) { return digitBits * (nPasses - 1 - pass); }
   // Settle the digit that the totals of the last pass decide.
   void settle(const unsigned *totals) {
     unsigned digit = nDigits - 1;
@@ -36,20 +43,29 @@ struct Selection {
   }
 };
 
-// key[p] = sum over the group of weight[h, p] / Z[h], ascending by head.
+// Positions that compete: all but the last nRecent.
+static inline unsigned candidates(unsigned filled, unsigned nRecent) {
+  return filled > nRecent ? filled - nRecent : 0;
+}
+
+// key[p] = sum over the group of weight[h, p] / Z[h], ascending by head; scaled. And a fresh
+// start of the selection.
 class GroupKeys : public poplar::MultiVertex {
 public:
   FloatsIn weights; // [groupSize][nLocal]
   FloatsIn sums;    // [groupSize], Z
   FloatsOut keys;   // [nLocal]
+  WordsOut states;  // [6][3]: zero
   unsigned groupSize, nLocal;
 
   bool compute(unsigned worker) {
-    for (unsigned p = worker * nLanes; p < nLocal; p += numWorkers() * nLanes) {
-      Lanes key{};
+    for (unsigned i = 0; i != 3; ++i)
+      states[worker * 3 + i] = 0;
+    for (unsigned p = worker * quadSize; p < nLocal; p += numWorkers() * quadSize) {
+      Quad key{};
       for (unsigned h = 0; h != groupSize; ++h)
-        key += loadLanes(&weights[h * nLocal + p]) / sums[h];
-      storeLanes(&keys[p], key);
+        key += load<Quad>(&weights[h * nLocal + p]) / sums[h];
+      store(&keys[p], key * keyScale);
     }
     return true;
   }
@@ -60,10 +76,10 @@ class KeyHistogram : public poplar::MultiVertex {
 public:
   poplar::Input<unsigned> filled;
   FloatsIn keys;     // [nLocal]
-  WordsIn totals;    // [16], of the last pass
+  WordsIn totals;    // [32], of the last pass; not looked at in the first
   WordsInOut states; // [6][3], a Selection for each worker; zero before the first pass
-  WordsOut counts;   // [6][16]
-  unsigned topK, nRecent, part, stride, length, nWaves, tailLength, chunk;
+  WordsOut counts;   // [6][32]
+  unsigned topK, nRecent, part, stride, length, nWaves, tailLength, tailFirst, chunk;
 
   bool compute(unsigned worker) {
     unsigned *state = &states[worker * 3];
@@ -80,8 +96,8 @@ public:
     unsigned *count = &counts[worker * nDigits];
     for (unsigned digit = 0; digit != nDigits; ++digit)
       count[digit] = 0;
-    const unsigned limit = *filled > nRecent ? *filled - nRecent : 0; // candidates are not local
-    const Segments segments(part, stride, length, nWaves, tailLength, chunk, *filled);
+    const Segments segments(part, stride, length, nWaves, tailLength, tailFirst, chunk, *filled);
+    const unsigned limit = candidates(*filled, nRecent);
     for (unsigned s = 0; s != segments.count(); ++s) {
       const float *key = &keys[segments.local(s)];
       const unsigned n = segments.valid(s, limit);
@@ -114,17 +130,16 @@ public:
   }
 };
 
-// After the last pass: the threshold, and in each segment of this part how many candidates equal
-// it.
+// After the last pass: the threshold, and in each piece of this part how many candidates equal it.
 class CountTies : public poplar::MultiVertex {
 public:
   poplar::Input<unsigned> filled;
   FloatsIn keys;      // [nLocal]
-  WordsIn totals;     // [16], of the last pass
+  WordsIn totals;     // [32], of the last pass
   WordsIn states;     // [6][3]
   WordsOut threshold; // [2]: bits of the topK-th key, ties to take
-  WordsOut ties;      // [segments]
-  unsigned nRecent, part, stride, length, nWaves, tailLength, chunk;
+  WordsOut ties;      // [nLocal / 32]
+  unsigned nRecent, part, stride, length, nWaves, tailLength, tailFirst, chunk;
 
   bool compute(unsigned worker) {
     const unsigned *state = &states[worker * 3];
@@ -134,60 +149,76 @@ public:
       threshold[0] = selection.prefix;
       threshold[1] = selection.remaining;
     }
-    const unsigned limit = *filled > nRecent ? *filled - nRecent : 0;
-    const Segments segments(part, stride, length, nWaves, tailLength, chunk, *filled);
-    for (unsigned s = worker; s < segments.count(); s += numWorkers()) {
-      const float *key = &keys[segments.local(s)];
+    const Segments segments(part, stride, length, nWaves, tailLength, tailFirst, chunk, *filled);
+    const unsigned limit = candidates(*filled, nRecent);
+    unsigned piece = 0;
+    for (unsigned s = 0; s != segments.count(); ++s) {
       const unsigned n = segments.valid(s, limit);
-      unsigned equal = 0;
-      for (unsigned p = 0; p != n; ++p)
-        equal += bitcast<unsigned>(key[p]) == selection.prefix;
-      ties[s] = equal;
+      for (unsigned first = 0; first != segments.room(s); first += pieceSize, ++piece) {
+        if (piece % numWorkers() != worker)
+          continue;
+        const float *key = &keys[piece * pieceSize];
+        const unsigned end = n > first ? minimum(n - first, pieceSize) : 0;
+        unsigned equal = 0;
+        for (unsigned p = 0; p != end; ++p)
+          equal += bitcast<unsigned>(key[p]) == selection.prefix;
+        ties[piece] = equal;
+      }
     }
     return true;
   }
 };
 
-// One bit for each position of this part that is selected, and how many each segment has.
+// One bit for each position of this part that is selected, and how many each piece has.
 class SelectMask : public poplar::MultiVertex {
 public:
   poplar::Input<unsigned> filled;
   FloatsIn keys;     // [nLocal]
   WordsIn threshold; // [2]
-  WordsIn allTies;   // [segments][nParts]
+  WordsIn allTies;   // pieces of the slot
   WordsOut mask;     // [nLocal / 32]
-  WordsOut counts;   // [segments]
-  unsigned topK, nRecent, nParts, part, stride, length, nWaves, tailLength, chunk;
+  WordsOut counts;   // [nLocal / 32]
+  unsigned topK, nRecent, nWaveParts, part, stride, length, nWaves, tailLength, tailFirst, chunk;
 
   bool compute(unsigned worker) {
-    const Segments segments(part, stride, length, nWaves, tailLength, chunk, *filled);
-    const unsigned limit = *filled > nRecent ? *filled - nRecent : 0;
-    const bool takeAll = *filled <= topK;
-    for (unsigned s = worker; s < segments.count(); s += numWorkers()) {
-      unsigned tiesBefore = 0;
-      for (unsigned i = 0; i != s * nParts + part; ++i)
-        tiesBefore += allTies[i];
-      const float *key = &keys[segments.local(s)];
+    const Segments segments(part, stride, length, nWaves, tailLength, tailFirst, chunk, *filled);
+    const unsigned limit = candidates(*filled, nRecent);
+    unsigned piece = 0, seen = 0, tiesBefore = 0,
+             before = 0; // `before`: pieces in front of the segment
+    for (unsigned s = 0; s != segments.count(); ++s) {
       const unsigned n = segments.valid(s, *filled), nCandidates = segments.valid(s, limit);
-      unsigned taken = 0;
-      for (unsigned word = 0; word != segments.room(s) / 32; ++word) {
-        unsigned bits = 0;
-        for (unsigned bit = 0; bit != 32; ++bit) {
-          const unsigned p = word * 32 + bit;
-          if (p >= n)
-            break;
-          const unsigned pattern = bitcast<unsigned>(key[p]);
-          bool take = takeAll || p >= nCandidates || pattern > threshold[0];
-          if (!take && pattern == threshold[0])
-            take = tiesBefore++ < threshold[1];
-          bits |= static_cast<unsigned>(take) << bit;
-          taken += take;
+      const unsigned nPieces = segments.room(s) / pieceSize;
+      for (unsigned i = 0; i != nPieces; ++i, ++piece) {
+        if (piece % numWorkers() != worker)
+          continue;
+        if (n != 0) { // else this part has no place in allTies
+          const unsigned own = segments.isTail(s) ? part - tailFirst : part;
+          for (const unsigned end = before + own * nPieces + i; seen != end; ++seen)
+            tiesBefore += allTies[seen];
         }
-        mask[segments.local(s) / 32 + word] = bits;
+        const unsigned first = i * pieceSize;
+        mark(piece, n > first ? minimum(n - first, pieceSize) : 0,
+             nCandidates > first ? nCandidates - first : 0, tiesBefore);
       }
-      counts[s] = taken;
+      before += nWaveParts * nPieces;
     }
     return true;
+  }
+
+private:
+  void mark(unsigned piece, unsigned n, unsigned nCandidates, unsigned tiesBefore) {
+    const bool takeAll = *filled <= topK;
+    unsigned bits = 0, taken = 0;
+    for (unsigned p = 0; p != n; ++p) {
+      const unsigned pattern = bitcast<unsigned>(keys[piece * pieceSize + p]);
+      bool take = takeAll || p >= nCandidates || pattern > threshold[0];
+      if (!take && pattern == threshold[0])
+        take = tiesBefore++ < threshold[1];
+      bits |= static_cast<unsigned>(take) << p;
+      taken += take;
+    }
+    mask[piece] = bits;
+    counts[piece] = taken;
   }
 };
 
@@ -196,32 +227,33 @@ public:
 class ExpandMask : public poplar::MultiVertex {
 public:
   poplar::Input<unsigned> filled;
-  WordsIn masks;  // [nParts][nLocal / 32]
-  WordsIn counts; // [segments][nParts]: ascending by position
+  WordsIn masks;  // [nPieces], of the slot
+  WordsIn counts; // [nPieces]
   WordsOut rows;  // [topK]
-  unsigned topK, rowBase, nParts, nLocal, stride, length, nWaves, tailLength, chunk;
+  unsigned topK, rowBase, nWaveParts, nPieces, stride, length, nWaves, tailLength, tailFirst, chunk;
 
   bool compute(unsigned worker) {
-    const Segments segments(0, stride, length, nWaves, tailLength, chunk, *filled);
-    const unsigned nLists = segments.count() * nParts;
-    const unsigned perWorker = (nLists + numWorkers() - 1) / numWorkers();
-    const unsigned first = minimum(worker * perWorker, nLists),
-                   end = minimum(first + perWorker, nLists);
+    const Segments segments(0, stride, length, nWaves, tailLength, tailFirst, chunk, *filled);
+    const unsigned inWave = length / pieceSize * nWaveParts;
+    const unsigned perWorker = (nPieces + numWorkers() - 1) / numWorkers();
+    const unsigned first = minimum(worker * perWorker, nPieces);
+    const unsigned end = minimum(first + perWorker, nPieces);
     unsigned index = 0;
     for (unsigned i = 0; i != first; ++i)
       index += counts[i];
     for (unsigned i = first; i != end; ++i) {
       if (counts[i] == 0)
         continue;
-      const unsigned s = i / nParts, part = i % nParts;
-      const unsigned row = rowBase + segments.begin(s, part);
-      const unsigned *mask = &masks[part * (nLocal / 32) + segments.local(s) / 32];
-      for (unsigned word = 0; word != segments.room(s) / 32; ++word)
-        for (unsigned bits = mask[word], p = row + word * 32; bits != 0; bits >>= 1, ++p)
-          if (bits & 1)
-            rows[index++] = p;
+      const unsigned s = minimum(i / inWave, nWaves), inSegment = i - s * inWave;
+      const unsigned perPart = segments.room(s) / pieceSize;
+      const unsigned part = inSegment / perPart + (segments.isTail(s) ? tailFirst : 0);
+      const unsigned row = rowBase + segments.begin(s, part) + inSegment % perPart * pieceSize;
+      for (unsigned bits = masks[i], lowestBit; bits != 0; bits ^= lowestBit) {
+        lowestBit = bits & (0u - bits);
+        rows[index++] = row + 31 - __builtin_clz(lowestBit);
+      }
     }
-    if (end == nLists && first != end) // the worker with the last list
+    if (end == nPieces && first != end) // the worker with the last piece
       while (index < topK)
         rows[index++] = rowBase;
     return true;

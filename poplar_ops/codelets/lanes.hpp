@@ -15,6 +15,15 @@ namespace sparq {
 
 typedef float Lanes __attribute__((vector_size(32)));
 typedef unsigned LaneBits __attribute__((vector_size(32)));
+// Half as many, where the work is too small for eight at a time on six workers.
+typedef float Quad __attribute__((vector_size(16)));
+typedef unsigned QuadBits __attribute__((vector_size(16)));
+constexpr unsigned quadSize = 4;
+typedef float Pair __attribute__((vector_size(8)));
+constexpr unsigned pairSize = 2;
+template <> struct BitsOf<Quad> {
+  using type = QuadBits;
+};
 template <> struct BitsOf<Lanes> {
   using type = LaneBits;
 };
@@ -30,28 +39,33 @@ using WordsIn = poplar::Input<poplar::Vector<unsigned, ONE_PTR, 8>>;
 using WordsOut = poplar::Output<poplar::Vector<unsigned, ONE_PTR, 8>>;
 using WordsInOut = poplar::InOut<poplar::Vector<unsigned, ONE_PTR, 8>>;
 
-inline Lanes loadLanes(const float *from) {
-  Lanes lanes;
+// V consecutive fp32 values.
+template <class V> inline V load(const float *from) {
+  V lanes;
   __builtin_memcpy(&lanes, from, sizeof(lanes));
   return lanes;
 }
-
-inline void storeLanes(float *to, const Lanes &lanes) {
+template <class V> inline void store(float *to, const V &lanes) {
   __builtin_memcpy(to, &lanes, sizeof(lanes));
 }
 
-// Eight consecutive fp16 values, widened (exact).
-inline Lanes loadLanes(const half *from) {
+// V consecutive fp16 values, widened (exact).
+template <class V> inline V load(const half *from) {
+  constexpr unsigned n = sizeof(V) / sizeof(float);
 #ifdef __IPU__
-  typedef half Halves __attribute__((vector_size(16), aligned(8)));
-  return __builtin_convertvector(*reinterpret_cast<const Halves *>(from), Lanes);
+  typedef half Halves __attribute__((vector_size(n * sizeof(half)), aligned(4)));
+  return __builtin_convertvector(*reinterpret_cast<const Halves *>(from), V);
 #else
-  float wide[nLanes];
-  for (unsigned i = 0; i != nLanes; ++i)
+  float wide[n];
+  for (unsigned i = 0; i != n; ++i)
     wide[i] = static_cast<float>(from[i]);
-  return loadLanes(wide);
+  return load<V>(wide);
 #endif
 }
+
+inline Lanes loadLanes(const float *from) { return load<Lanes>(from); }
+inline Lanes loadLanes(const half *from) { return load<Lanes>(from); }
+inline void storeLanes(float *to, const Lanes &lanes) { store(to, lanes); }
 
 // Dot product of fp16 vectors, n a multiple of 8: component c in lane c mod 8, ascending, then the
 // tree.
@@ -70,6 +84,16 @@ inline half narrow(float x) {
 }
 
 inline float magnitude(float x) { return bitcast<float>(bitcast<unsigned>(x) & 0x7fffffffu); }
+
+constexpr float lowest = -3.402823466e+38f;
+
+// The largest of six workers' results, `stride` apart.
+inline float largestOfSix(const float *partial, unsigned stride) {
+  float largest = partial[0];
+  for (unsigned i = 1; i != 6; ++i)
+    largest = partial[i * stride] > largest ? partial[i * stride] : largest;
+  return largest;
+}
 
 inline unsigned minimum(unsigned a, unsigned b) { return a < b ? a : b; }
 

@@ -28,35 +28,41 @@ public:
   }
 };
 
-// 1 for each of this tile's components that is among the `rank` largest: fewer than `rank`
+// All ones for each of this tile's components that is among the `rank` largest: fewer than `rank`
 // components come before it.
 class ComponentRanks : public poplar::MultiVertex {
 public:
   FloatsIn magnitudes; // [headDim]
-  WordsOut selected;   // [nComponents], 0 or 1
+  WordsOut selected;   // [nComponents], 0 or ~0
   unsigned headDim, first, nComponents, rank;
 
   bool compute(unsigned worker) {
     for (unsigned i = worker; i < nComponents; i += numWorkers()) {
       const unsigned c = first + i;
       const float own = magnitudes[c];
-      unsigned before = 0;
-      for (unsigned other = 0; other != headDim; ++other) {
-        const float a = magnitudes[other];
-        before += (a > own) || (a == own && other < c);
+      // Equal values: the lower index comes first. A comparison of vectors gives -1 where it holds.
+      const unsigned quad = c / quadSize * quadSize;
+      QuadBits before{};
+      for (unsigned other = 0; other != quad; other += quadSize)
+        before -= bitcast<QuadBits>(load<Quad>(&magnitudes[other]) >= own);
+      for (unsigned other = quad + quadSize; other < headDim; other += quadSize)
+        before -= bitcast<QuadBits>(load<Quad>(&magnitudes[other]) > own);
+      for (unsigned j = 0; j != quadSize; ++j) {
+        const float a = magnitudes[quad + j];
+        before[j] += quad + j < c ? a >= own : a > own;
       }
-      selected[i] = before < rank;
+      selected[i] = before[0] + before[1] + before[2] + before[3] < rank ? ~0u : 0u;
     }
     return true;
   }
 };
 
-// From the flags: the components ascending, each head's query along them, and its inverse
-// temperature.
+// From the masks: the components ascending, each head's query along them, and its inverse
+// temperature. Every worker lists its own range of components, behind those of the workers before.
 class ComponentList : public poplar::MultiVertex {
 public:
   HalvesIn query;               // [groupSize][headDim]
-  WordsIn selected;             // [headDim], 0 or 1
+  WordsIn selected;             // [headDim], 0 or ~0
   WordsOut components;          // [rank]
   FloatsOut selectedQuery;      // [groupSize][rank]
   FloatsOut inverseTemperature; // [groupSize]
@@ -64,23 +70,28 @@ public:
   float scale; // 1 / sqrt(headDim)
 
   bool compute(unsigned worker) {
-    if (worker == numWorkers() - 1) {
-      for (unsigned c = 0, j = 0; c != headDim; ++c)
-        if (selected[c])
-          components[j++] = c;
+    const unsigned perWorker = (headDim + numWorkers() - 1) / numWorkers();
+    const unsigned first = minimum(worker * perWorker, headDim);
+    const unsigned end = minimum(first + perWorker, headDim);
+    unsigned index = 0;
+    for (unsigned c = 0; c != first; ++c)
+      index -= selected[c]; // ~0 is -1
+    for (unsigned c = first; c != end; ++c) {
+      if (selected[c] == 0)
+        continue;
+      components[index] = c;
+      for (unsigned h = 0; h != groupSize; ++h)
+        selectedQuery[h * rank + index] = static_cast<float>(query[h * headDim + c]);
+      ++index;
     }
     for (unsigned h = worker; h < groupSize; h += numWorkers()) {
-      const half *q = &query[h * headDim];
-      for (unsigned c = 0, j = 0; c != headDim; ++c)
-        if (selected[c])
-          selectedQuery[h * rank + j++] = static_cast<float>(q[c]);
       Lanes all{}, kept{};
       for (unsigned c = 0; c != headDim; c += nLanes) {
-        for (unsigned lane = 0; lane != nLanes; ++lane) {
-          const float a = magnitude(static_cast<float>(q[c + lane]));
-          all[lane] += a;
-          kept[lane] += selected[c + lane] ? a : 0.0f;
-        }
+        const LaneBits bits = bitcast<LaneBits>(loadLanes(&query[h * headDim + c])) & 0x7fffffffu;
+        LaneBits mask;
+        __builtin_memcpy(&mask, &selected[c], sizeof(mask));
+        all += bitcast<Lanes>(bits);
+        kept += bitcast<Lanes>(bits & mask);
       }
       inverseTemperature[h] = sparq::inverseTemperature(treeSum(all), treeSum(kept),
                                                         static_cast<float>(headDim), scale);

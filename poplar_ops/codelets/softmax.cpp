@@ -6,18 +6,16 @@
 
 namespace sparq {
 
-static constexpr float lowest = -3.402823466e+38f;
-
 // Largest score of each head among this part's positions, one partial result a worker.
 class PartialMax : public poplar::MultiVertex {
 public:
   poplar::Input<unsigned> filled;
   FloatsIn scores;  // [groupSize][nLocal]
   FloatsOut maxima; // [6][groupSize]
-  unsigned groupSize, nLocal, part, stride, length, nWaves, tailLength, chunk;
+  unsigned groupSize, nLocal, part, stride, length, nWaves, tailLength, tailFirst, chunk;
 
   bool compute(unsigned worker) {
-    const Segments segments(part, stride, length, nWaves, tailLength, chunk, *filled);
+    const Segments segments(part, stride, length, nWaves, tailLength, tailFirst, chunk, *filled);
     for (unsigned h = 0; h != groupSize; ++h) {
       float largest = lowest;
       for (unsigned s = 0; s != segments.count(); ++s) {
@@ -32,68 +30,69 @@ public:
   }
 };
 
-// Largest of many partial results, heads shared out over the workers.
+// Largest of many partial results, one for each worker: whoever uses them takes the largest of six.
 class ReduceMax : public poplar::MultiVertex {
 public:
   FloatsIn maxima;   // [nPartials][groupSize]
-  FloatsOut maximum; // [groupSize]
+  FloatsOut maximum; // [6][groupSize]
   unsigned nPartials, groupSize;
 
   bool compute(unsigned worker) {
-    for (unsigned h = worker; h < groupSize; h += numWorkers()) {
+    for (unsigned h = 0; h != groupSize; ++h) {
       float largest = lowest;
-      for (unsigned i = 0; i != nPartials; ++i) {
+      for (unsigned i = worker; i < nPartials; i += numWorkers()) {
         const float m = maxima[i * groupSize + h];
         largest = m > largest ? m : largest;
       }
-      maximum[h] = largest;
+      maximum[worker * groupSize + h] = largest;
     }
     return true;
   }
 };
 
-// scores -> weights in place, 0 where there is no position; and the lane sum of each block of 64.
+// scores -> weights in place, 0 where there is no position.
 class SoftmaxWeights : public poplar::MultiVertex {
 public:
   poplar::Input<unsigned> filled;
-  FloatsIn maximum;    // [groupSize]
+  FloatsIn maximum;    // [6][groupSize]
   FloatsInOut weights; // [groupSize][nLocal]: scores in, weights out
-  FloatsOut blockSums; // [groupSize][nLocal / 64]
-  unsigned groupSize, nLocal, part, stride, length, nWaves, tailLength, chunk;
+  unsigned groupSize, nLocal, part, stride, length, nWaves, tailLength, tailFirst, chunk;
 
   bool compute(unsigned worker) {
-    const Segments segments(part, stride, length, nWaves, tailLength, chunk, *filled);
+    const Segments segments(part, stride, length, nWaves, tailLength, tailFirst, chunk, *filled);
     for (unsigned h = 0; h != groupSize; ++h) {
-      unsigned localBlock = 0;
+      const float m = largestOfSix(&maximum[h], groupSize);
       for (unsigned s = 0; s != segments.count(); ++s) {
-        const unsigned n = segments.valid(s, *filled);
-        for (unsigned b = 0; b != segments.room(s); b += blockSize, ++localBlock) {
-          if (localBlock % numWorkers() != worker)
-            continue;
-          float *weight = &weights[h * nLocal + localBlock * blockSize];
-          blockSums[h * (nLocal / blockSize) + localBlock] =
-              block(weight, n > b ? minimum(n - b, blockSize) : 0, maximum[h]);
+        float *const weight = &weights[h * nLocal + segments.local(s)];
+        const unsigned n = segments.valid(s, *filled), room = segments.room(s);
+        for (unsigned p = worker * quadSize; p < room; p += numWorkers() * quadSize) {
+          if (p + quadSize <= n)
+            store(weight + p, softmaxWeight(load<Quad>(weight + p) - m));
+          else
+            for (unsigned i = p; i != p + quadSize; ++i)
+              weight[i] = i < n ? softmaxWeight(weight[i] - m) : 0.0f;
         }
       }
     }
     return true;
   }
+};
 
-private:
-  static float block(float *weight, unsigned n, float maximum) {
-    Lanes sum{};
-    unsigned p = 0;
-    for (; p + nLanes <= n; p += nLanes) {
-      const Lanes w = softmaxWeight(loadLanes(weight + p) - maximum);
-      storeLanes(weight + p, w);
-      sum += w;
+// The lane sum of each block of 64 weights.
+class BlockSums : public poplar::MultiVertex {
+public:
+  FloatsIn weights;    // [nBlocks][64]
+  FloatsOut blockSums; // [nBlocks]
+  unsigned nBlocks;
+
+  bool compute(unsigned worker) {
+    for (unsigned b = worker; b < nBlocks; b += numWorkers()) {
+      Lanes sum{};
+      for (unsigned p = 0; p != blockSize; p += nLanes)
+        sum += loadLanes(&weights[b * blockSize + p]);
+      blockSums[b] = treeSum(sum);
     }
-    for (; p != blockSize; ++p) {
-      const float w = p < n ? softmaxWeight(weight[p] - maximum) : 0.0f;
-      weight[p] = w;
-      sum[p % nLanes] += w;
-    }
-    return treeSum(sum);
+    return true;
   }
 };
 

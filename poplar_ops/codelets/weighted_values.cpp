@@ -20,7 +20,7 @@ public:
   unsigned begin, stride, limit;
   // weights of head h, wave w start at h * headStride + w * weightStride.
   unsigned headStride, weightStride;
-  unsigned groupSize, nRows, width;
+  unsigned groupSize, nRows, width; // width even
 
   bool compute(unsigned worker) {
     const unsigned first = begin + *wave * stride;
@@ -28,18 +28,29 @@ public:
     if (stride != 0)
       end = minimum(end, (*wave + 1) * stride);
     const unsigned n = end > first ? minimum(end - first, nRows) : 0;
-    const unsigned nBlocks = (nRows + blockSize - 1) / blockSize, nChunks = width / nLanes;
-    for (unsigned item = worker; item < nBlocks * groupSize * nChunks; item += numWorkers()) {
-      const unsigned c = item % nChunks * nLanes, h = item / nChunks % groupSize,
-                     b = item / nChunks / groupSize;
+    // Lanes of eight where a part has many components, of two where it has few: six workers want
+    // work.
+    if (width % nLanes == 0)
+      accumulate<Lanes>(worker, n);
+    else
+      accumulate<Pair>(worker, n);
+    return true;
+  }
+
+private:
+  template <class V> void accumulate(unsigned worker, unsigned n) {
+    constexpr unsigned step = sizeof(V) / sizeof(float);
+    const unsigned nBlocks = (nRows + blockSize - 1) / blockSize, nSteps = width / step;
+    for (unsigned item = worker; item < nBlocks * groupSize * nSteps; item += numWorkers()) {
+      const unsigned c = item % nSteps * step, h = item / nSteps % groupSize;
+      const unsigned b = item / nSteps / groupSize;
       const float *weight = &weights[h * headStride + *wave * weightStride];
-      Lanes sum{};
+      V sum{};
       const unsigned stop = minimum((b + 1) * blockSize, n);
       for (unsigned p = b * blockSize; p < stop; ++p)
-        sum += weight[p] * loadLanes(&values[p * width + c]);
-      storeLanes(&partials[(b * groupSize + h) * width + c], sum);
+        sum += weight[p] * load<V>(&values[p * width + c]);
+      store(&partials[(b * groupSize + h) * width + c], sum);
     }
-    return true;
   }
 };
 

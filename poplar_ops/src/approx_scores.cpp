@@ -16,6 +16,7 @@ void approxScores(const Context &context, const SparqSettings &settings, const W
                  n = waves.nLocal();
   const unsigned chunksPerWave = waves.stride / layout.chunk,
                  nOwn = (chunksPerWave + p.parts - 1) / p.parts;
+  const unsigned inWaves = waves.nWaves * waves.length; // positions of a part before its tail
   Graph &graph = context.graph;
 
   // Rows land wherever there is room, all tiles alike: a remote copy is fastest when it is spread
@@ -80,30 +81,32 @@ void approxScores(const Context &context, const SparqSettings &settings, const W
                  {"columns", columns[slot][part].flatten()},
                  {"selectedQuery", q.selectedQuery[slot][part]},
                  {"inverseTemperature", q.inverseTemperature[slot][part]},
-                 {"scores", scores.weights[slot][part].flatten()}},
+                 {"scores", scores.weights[slot][part].slice(0, inWaves, 1).flatten()}},
                 {{"groupSize", g},
                  {"rank", r},
                  {"length", waves.length},
                  {"nPositions", waves.room(part)},
-                 {"nLocal", n}},
-                cycles::shared(waves.room(part) / 8, g * (r * cycles::accumulateLanes + 8)));
-  addWaveLoop(context, waves, wave, body);
-
-  const ComputeSet tail = context.execute("tail_scores");
+                 {"nLocal", inWaves}},
+                cycles::shared(waves.room(part) / 4, g * (r * 2 * cycles::accumulatePair + 4)));
+  // The tail's scores: beside the only wave's where there is one wave, on other tiles if possible.
+  const bool beside = waves.nWaves == 1;
+  const ComputeSet tail = beside ? score : graph.addComputeSet({context.dc, "tail_scores"});
+  const unsigned tailBegin = waves.nWaves * waves.length;
   for (unsigned slot = 0; slot != context.nSlots(); ++slot)
-    for (unsigned part = 0; part != p.parts && part * waves.tailLength < layout.chunk; ++part)
+    for (unsigned i = 0; i != layout.nTailParts(); ++i) {
+      const unsigned part = layout.tailFirst + i;
       addVertex(graph, tail, "sparq::TailScores", context.tile(slot, part),
-                {{"tail", context.cache.tail[context.task(slot)][part].flatten()},
+                {{"tail", context.cache.tail[context.task(slot)][i].flatten()},
                  {"components", q.components[slot][part]},
                  {"selectedQuery", q.selectedQuery[slot][part]},
                  {"inverseTemperature", q.inverseTemperature[slot][part]},
-                 {"scores", scores.weights[slot][part].flatten()}},
-                {{"groupSize", g},
-                 {"rank", r},
-                 {"tailLength", waves.tailLength},
-                 {"nLocal", n},
-                 {"tailBegin", waves.nWaves * waves.length}},
-                cycles::shared(waves.tailLength / 8, g * (r * cycles::accumulateLanes + 8)));
+                 {"scores", scores.weights[slot][part].slice(tailBegin, n, 1).flatten()}},
+                {{"groupSize", g}, {"rank", r}, {"tailLength", waves.tailLength}},
+                cycles::shared(waves.tailLength / 4, g * (r * 2 * cycles::accumulatePair + 4)));
+    }
+  addWaveLoop(context, waves, wave, body);
+  if (!beside)
+    context.program.add(Execute(tail, {context.dc, "tail_scores"}));
 }
 
 } // namespace sparq

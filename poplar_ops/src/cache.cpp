@@ -39,9 +39,16 @@ Cache createCache(Graph &graph, const Plan &plan, const std::string &name, bool 
                                            cache.scratchColumn() + std::size_t(p.slots) * d);
   cache.valueSum =
       addSliced(graph, p, FLOAT, nTasks, d, p.width, 1, {name + "/value_sum"}).squeeze({2});
-  cache.tail = addSliced(graph, p, HALF, nTasks, p.parts, 1, std::size_t(d) * layout.tailLength,
-                         {name + "/tail"})
-                   .reshape({nTasks, p.parts, d, layout.tailLength});
+  const std::size_t piece = std::size_t(d) * layout.tailLength;
+  cache.tail = graph.addVariable(HALF, {nTasks, layout.nTailParts(), d, layout.tailLength},
+                                 {name + "/tail"});
+  Graph::TileToTensorMapping mapping(graph.getTarget().getNumTiles());
+  for (unsigned task = 0; task != nTasks; ++task)
+    for (unsigned i = 0; i != layout.nTailParts(); ++i) {
+      const std::size_t begin = (std::size_t(task) * layout.nTailParts() + i) * piece;
+      mapping[p.tile(task % p.slots, layout.tailFirst + i)].emplace_back(begin, begin + piece);
+    }
+  graph.setTileMapping(cache.tail, mapping);
   return cache;
 }
 
@@ -106,11 +113,12 @@ Sequence flushProgram(Graph &graph, const Cache &cache, const Tensor &full,
           cycles::shared(d, cycles::scalarStep));
     }
     flush.add(Execute(cs, {dc, "flush_offsets"}));
-    // {n, parts, headDim, tailLength} -> {n, headDim, positions of the chunk}
-    const Tensor columns = cache.tail.slice(first, first + n, 0)
-                               .dimShuffle({0, 2, 1, 3})
-                               .reshape({n, d, std::size_t(p.parts) * layout.tailLength})
-                               .slice(0, layout.chunk, 2);
+    // {n, pieces, headDim, tailLength} -> {n, headDim, positions of the chunk}
+    const Tensor columns =
+        cache.tail.slice(first, first + n, 0)
+            .dimShuffle({0, 2, 1, 3})
+            .reshape({n, d, std::size_t(layout.nTailParts()) * layout.tailLength})
+            .slice(0, layout.chunk, 2);
     flush.add(Copy(columns, staging.slice(0, n, 0), false, {dc, "gather_tail"}));
     flush.add(Copy(staging.slice(0, n, 0).reshape({std::size_t(n) * d, layout.chunk}),
                    cache.keyColumns, rows.slice(0, n, 0).flatten(), {dc, "write_key_columns"}));
@@ -142,8 +150,8 @@ void append(Graph &graph, const Cache &cache, const Tensor &key, const Tensor &v
                    advance = graph.addComputeSet({dc, "advance"});
   for (unsigned task = 0; task != nTasks; ++task) {
     const unsigned slot = task % p.slots;
-    for (unsigned part = 0; part != p.parts && part * layout.tailLength < layout.chunk; ++part)
-      addVertex(graph, store, "sparq::AppendTail", p.tile(slot, part),
+    for (unsigned part = 0; part != layout.nTailParts(); ++part)
+      addVertex(graph, store, "sparq::AppendTail", p.tile(slot, layout.tailFirst + part),
                 {{"filled", cache.filled[task]},
                  {"active", perTask[task]},
                  {"key", keys[task]},

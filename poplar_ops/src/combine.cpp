@@ -11,20 +11,24 @@ void combine(const Context &context, bool meanValue, const Gathered &gathered, c
              const Tensor &output) {
   const Placement &p = context.placement();
   const unsigned g = context.groupSize(), d = context.headDim();
+  const unsigned nBlocks = static_cast<unsigned>(gathered.partials.dim(1));
   const ComputeSet cs = context.execute("combine");
   for (unsigned slot = 0; slot != context.nSlots(); ++slot)
     for (unsigned slice = 0; slice != p.nSlices; ++slice) {
       const unsigned first = slice * p.width, end = std::min(first + p.width, d);
       addVertex(context.graph, cs, "sparq::Combine", context.tile(slot, slice),
                 {{"filled", context.filled(slot)},
-                 {"accumulator", gathered.accumulator[slot].slice(first, end, 1).flatten()},
+                 {"partials", gathered.partials[slot].slice(first, end, 2).flatten()},
                  {"sums", gathered.sums[slot]},
                  {"approxSums", gathered.approxSums[slot]},
                  {"totals", scores.sums[slot][slice]},
                  {"valueSum", context.cache.valueSum[context.task(slot)].slice(first, end)},
                  {"output", output[slot].slice(first, end, 1).flatten()}},
-                {{"groupSize", g}, {"width", end - first}, {"meanValue", meanValue}},
-                cycles::shared(g * (end - first) / 8, 2 * cycles::divideLanes + 40));
+                {{"nBlocks", nBlocks},
+                 {"groupSize", g},
+                 {"width", end - first},
+                 {"meanValue", meanValue}},
+                cycles::shared(g * (end - first) / 8, nBlocks * 4 + 8 * cycles::dividePair + 40));
     }
 }
 
@@ -41,7 +45,7 @@ void combineDense(const Context &context, const Tensor &accumulator, const Score
                  {"sums", scores.sums[slot][slice]},
                  {"output", output[slot].slice(first, end, 1).flatten()}},
                 {{"groupSize", g}, {"width", end - first}},
-                cycles::shared(g * (end - first) / 8, cycles::divideLanes + 24));
+                cycles::shared(g * (end - first) / 8, 4 * cycles::dividePair + 24));
     }
 }
 

@@ -7,7 +7,9 @@
 // arithmetic of each inner loop at one slot an instruction: fp16 to fp32 of a pair, multiply, add,
 // compare, load of 64 bits 1; fp32 divide 3 (data-dependent, 1 or 3; PopLibs' public estimators).
 // Loads co-issue with arithmetic, so a loop costs the larger of the two counts. A call costs about
-// 20 slots (PopLibs' estimators of comparable vertices). No estimate here was measured on an IPU.
+// 20 slots (PopLibs' estimators of comparable vertices). Where the work depends on the data, an
+// estimate is for a full part; ties in top-k are counted as rare. No estimate here was measured on
+// an IPU.
 #pragma once
 
 #include <cstdint>
@@ -15,34 +17,36 @@
 namespace sparq {
 namespace cycles {
 
-constexpr std::uint64_t nWorkers = 6;
-constexpr std::uint64_t callSlots = 20;
+constexpr unsigned nWorkers = 6;
+constexpr double callSlots = 20;
 
-// Slots for eight lanes.
-constexpr double widenLanes = 4;           // four pairs fp16 -> fp32; two 64-bit loads beside them
-constexpr double multiplyAddLanes = 4 + 4; // four pairs each
-constexpr double dotLanes = 2 * widenLanes + multiplyAddLanes;
-constexpr double accumulateLanes = widenLanes + multiplyAddLanes; // fp32 scalar times fp16 lanes
-// Softmax weight of eight: subtract, two clamps and a select (compare + two bitwise each), 19
-// multiplies and adds of exp; its integer work runs beside.
-constexpr double weightLanes = 4 * (1 + 3 * 3 + 19) + 4;
-constexpr double divideLanes = 8 * 3 + 4;
+// Slots for one pair of fp32 lanes.
+constexpr double widenPair = 1;                  // fp16 -> fp32; the load beside it
+constexpr double accumulatePair = widenPair + 2; // fp32 scalar times fp16 pair, added up
+constexpr double dotPair = 2 * widenPair + 2;    // fp16 times fp16, added up
+// Softmax weight: subtract, two clamps and a select (compare + two bitwise each), 19 multiplies and
+// adds of exp; its integer work runs beside; load and store.
+constexpr double weightPair = 1 + 3 * 3 + 19 + 1;
+constexpr double dividePair = 2 * 3 + 2; // and added up
+constexpr double widenLanes = 4 * widenPair;
 constexpr double scalarStep = 3; // load, compare or add, branch or select
 
-// A MultiVertex, in tile cycles: `items` pieces of work of `slots` each, shared out over six workers.
-inline std::uint64_t shared(double items, double slots) {
-  const auto each = static_cast<std::uint64_t>((items + nWorkers - 1) / nWorkers);
-  return nWorkers * (callSlots + static_cast<std::uint64_t>(static_cast<double>(each) * slots));
+// The most that one of six workers gets of `items` pieces of work.
+inline double share(double items) {
+  return static_cast<double>((static_cast<std::uint64_t>(items) + nWorkers - 1) / nWorkers);
 }
 
-// The same on every worker, or on one worker.
-inline std::uint64_t repeated(double items, double slots) {
-  return nWorkers * (callSlots + static_cast<std::uint64_t>(items * slots));
+// A MultiVertex whose busiest worker needs `slots` besides the call: in tile cycles.
+inline std::uint64_t multi(double slots) {
+  return static_cast<std::uint64_t>(nWorkers * (callSlots + slots));
 }
 
-// A Vertex: one worker, in its own issue slots.
+// `items` pieces of work of `slots` each, shared out.
+inline std::uint64_t shared(double items, double slots) { return multi(share(items) * slots); }
+
+// A Vertex, one worker: in its own issue slots.
 inline std::uint64_t single(double items, double slots) {
-  return callSlots + static_cast<std::uint64_t>(items * slots);
+  return static_cast<std::uint64_t>(callSlots + items * slots);
 }
 
 } // namespace cycles

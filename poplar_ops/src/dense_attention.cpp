@@ -34,7 +34,7 @@ void addDenseScores(const Context &context, const ComputeSet &cs, const Waves &w
              {"length", waves.length},
              {"nWaves", waves.nWaves},
              {"scale", attentionScale(d)}},
-            cycles::shared(static_cast<double>(keys.dim(0)), g * (d / 8 * cycles::dotLanes + 8)));
+            cycles::shared(static_cast<double>(keys.dim(0)), g * (d / 2 * cycles::dotPair + 8)));
 }
 
 // The positions of a wave on one part: where they start, and where they are weighted.

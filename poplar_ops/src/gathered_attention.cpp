@@ -32,7 +32,7 @@ Gathered gatheredAttention(const Context &context, const SparqSettings &settings
   const Tensor weights = context.sliced(FLOAT, topK, rowsPerPart, g, "row_weights");
   const Tensor approxWeights = context.sliced(FLOAT, topK, rowsPerPart, g, "row_approx_weights");
   const Tensor maxima = context.perPart(FLOAT, {6 * std::size_t(g)}, "row_maxima");
-  const Tensor maximum = context.perPart(FLOAT, {g}, "row_maximum");
+  const Tensor maximum = context.perPart(FLOAT, {6 * std::size_t(g)}, "row_maximum");
   const unsigned nScoring = (topK + rowsPerPart - 1) / rowsPerPart; // parts that have rows
   // The part's piece seen as {groupSize, rows}: head by head, as the vertices index it.
   const auto own = [&](const Tensor &t, unsigned slot, unsigned part) {
@@ -68,31 +68,37 @@ Gathered gatheredAttention(const Context &context, const SparqSettings &settings
                  {"nRows", n},
                  {"firstRow", first},
                  {"scale", attentionScale(d)}},
-                cycles::shared(n, g * (d / 8 * cycles::dotLanes + r * 4 + cycles::weightLanes)));
+                cycles::shared(2.0 * n * g,
+                               std::max(d / 2 * cycles::dotPair, r * 4 + cycles::weightPair) + 10));
     }
-  reduceMax(context, maxima.slice(0, nScoring, 1), maximum);
+  std::vector<Tensor> ofSlots;
+  for (unsigned slot = 0; slot != context.nSlots(); ++slot)
+    ofSlots.push_back(maxima[slot].slice(0, nScoring));
+  reduceMax(context, ofSlots, maximum);
   const ComputeSet weigh = context.execute("row_weights");
   for (unsigned slot = 0; slot != context.nSlots(); ++slot)
     for (unsigned part = 0; part != nScoring; ++part) {
       const unsigned first = part * rowsPerPart, n = std::min(rowsPerPart, topK - first);
-      addVertex(graph, weigh, "sparq::RowWeights", context.tile(slot, part),
-                {{"filled", context.filled(slot)},
-                 {"maximum", maximum[slot][part]},
-                 {"weights", own(weights, slot, part).flatten()}},
-                {{"groupSize", g}, {"nRows", n}, {"firstRow", first}},
-                cycles::shared(n, g * cycles::weightLanes));
+      addVertex(
+          graph, weigh, "sparq::RowWeights", context.tile(slot, part),
+          {{"filled", context.filled(slot)},
+           {"maximum", maximum[slot][part]},
+           {"weights", own(weights, slot, part).flatten()}},
+          {{"groupSize", g}, {"nRows", n}, {"firstRow", first}},
+          cycles::multi(g * (6 * cycles::scalarStep + cycles::share(n) * cycles::weightPair)));
     }
 
-  // Blocks of the list and slices of the components are shared out over the parts.
+  // Blocks of the list and slices of the components are shared out over the parts. A slice of few
+  // components is worked on two at a time by each worker, so 12 of them make six workers busy.
   const unsigned nBlocks = (topK + 63) / 64;
-  const unsigned slices = std::max(1u, std::min(p.parts / nBlocks, d / 8));
-  const unsigned width = (d / 8 + slices - 1) / slices * 8, nSlices = (d + width - 1) / width;
+  const unsigned slices = std::max(1u, std::min(p.parts / nBlocks, d / 4));
+  const unsigned share = (d + slices - 1) / slices;
+  const unsigned width = share <= 4 ? 4 : (share + 7) / 8 * 8, nSlices = (d + width - 1) / width;
   const unsigned items = nBlocks * nSlices, itemsPerPart = (items + p.parts - 1) / p.parts;
   // {slots, blocks, slices, groupSize * width} -> {slots, blocks, groupSize, headDim}
   const Tensor flatPartials =
       context.sliced(FLOAT, items, itemsPerPart, std::size_t(g) * width, "row_partials");
   Gathered gathered;
-  gathered.accumulator = createByComponent(context, FLOAT, "accumulator");
   gathered.sums = context.sliced(FLOAT, 1, 1, g, "row_sums").squeeze({1});
   gathered.approxSums = context.sliced(FLOAT, 1, 1, g, "row_approx_sums").squeeze({1});
   const ComputeSet sum = context.execute("weighted_values");
@@ -106,7 +112,7 @@ Gathered gatheredAttention(const Context &context, const SparqSettings &settings
           valueRows[slot].slice(first, end).slice(c, cEnd, 1), e.slice(first, end, 1),
           flatPartials[slot][item].slice(0, std::size_t(g) * (cEnd - c)).reshape({1, g, cEnd - c}));
     }
-    addVertex(graph, sum, "sparq::ListSums", context.tile(slot, 0),
+    addVertex(graph, sum, "sparq::ListSums", context.tile(slot, p.parts - 1),
               {{"weights", e.flatten()},
                {"approxWeights", all(approxWeights, slot).flatten()},
                {"sums", gathered.sums[slot]},
@@ -123,7 +129,7 @@ Gathered gatheredAttention(const Context &context, const SparqSettings &settings
                            .reshape({p.slots, 1, g, n}));
     slicesOfAll.push_back(concat(blocks, 1));
   }
-  foldBlocks(context, noWave, concat(slicesOfAll, 3), gathered.accumulator);
+  gathered.partials = concat(slicesOfAll, 3);
   return gathered;
 }
 

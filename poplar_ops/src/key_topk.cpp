@@ -9,12 +9,7 @@ using namespace poplar::program;
 
 namespace {
 
-constexpr unsigned nDigits = 16, nPasses = 8, nWorkers = 6;
-
-std::vector<Setting> positions(const Waves &waves, unsigned part) {
-  return {{"part", part},           {"stride", waves.stride},         {"length", waves.length},
-          {"nWaves", waves.nWaves}, {"tailLength", waves.tailLength}, {"chunk", waves.chunk}};
-}
+constexpr unsigned nDigits = 32, nPasses = 6, nWorkers = 6, piece = 32; // as in the codelets
 
 std::vector<Setting> with(std::vector<Setting> settings, std::initializer_list<Setting> more) {
   settings.insert(settings.end(), more);
@@ -26,12 +21,11 @@ std::vector<Setting> with(std::vector<Setting> settings, std::initializer_list<S
 Tensor selectPositions(const Context &context, const SparqSettings &settings, const Waves &waves,
                        const Scores &scores) {
   Graph &graph = context.graph;
-  const unsigned g = context.groupSize(), n = waves.nLocal(), parts = context.parts(),
-                 nSegments = waves.nSegments();
+  const unsigned g = context.groupSize(), n = waves.nLocal(), parts = context.parts();
   // A list no longer than the capacity: with top_k beyond it, everything is selected anyway.
   const unsigned topK = std::min(settings.topK, context.plan().layout.capacity);
   const unsigned nRecent = std::min(settings.nLocal, topK);
-  const double nOwn = n; // positions of a part
+  const unsigned nPieces = n / piece;
 
   const Tensor keys = context.perPart(FLOAT, {n}, "keys");
   const Tensor states = context.perPart(UNSIGNED_INT, {nWorkers * 3}, "selection");
@@ -42,24 +36,14 @@ Tensor selectPositions(const Context &context, const SparqSettings &settings, co
   const Tensor totals =
       context.sliced(UNSIGNED_INT, nDigits, digitsPerPart, 1, "digit_totals").squeeze({2});
   const Tensor threshold = context.perPart(UNSIGNED_INT, {2}, "threshold");
-  const Tensor ties = context.perPart(UNSIGNED_INT, {nSegments}, "ties");
-  const Tensor masks = context.perPart(UNSIGNED_INT, {n / 32}, "mask");
-  const Tensor selected = context.perPart(UNSIGNED_INT, {nSegments}, "selected_counts");
+  const Tensor ties = context.perPart(UNSIGNED_INT, {1, nPieces}, "ties");
+  const Tensor masks = context.perPart(UNSIGNED_INT, {1, nPieces}, "mask");
+  const Tensor selected = context.perPart(UNSIGNED_INT, {1, nPieces}, "selected_counts");
   const Tensor rows = context.sliced(UNSIGNED_INT, topK, topK, 1, "selected_rows").squeeze({2});
-  const Tensor zero = context.once("zero", [&] {
-    const Tensor t = graph.addConstant(UNSIGNED_INT, {1}, 0u, {context.dc, "zero"});
-    graph.setTileMapping(t, 0);
-    return t;
-  });
-  const auto zeroed = [&](const Tensor &t) {
-    const Tensor flat = context.active(t).flatten();
-    context.program.add(Copy(zero.broadcast(static_cast<unsigned>(flat.numElements()), 0), flat,
-                             false, {context.dc, "start_topk"}));
-  };
 
   const ComputeSet group = context.execute("group_keys");
-  zeroed(states);
-  zeroed(totals);
+  // The first pass is handed totals that it does not look at.
+  context.program.add(WriteUndef(totals, {context.dc, "start_topk"}));
   Sequence pass({}, {context.dc, "pass"});
   const Context inner = context.within(pass);
   const ComputeSet histogram = inner.execute("key_histogram");
@@ -72,15 +56,21 @@ Tensor selectPositions(const Context &context, const SparqSettings &settings, co
 
   for (unsigned slot = 0; slot != context.nSlots(); ++slot) {
     const Tensor filled = context.filled(slot);
+    const Tensor allTies = ascending(ties[slot], waves, piece).flatten();
+    const double nAll = static_cast<double>(allTies.numElements());
+    const Tensor ofParts = holding(partTotals[slot], waves);
+    const unsigned nHolding = static_cast<unsigned>(ofParts.dim(0));
     for (unsigned part = 0; part != parts; ++part) {
       const unsigned tile = context.tile(slot, part);
-      const std::vector<Setting> where = positions(waves, part);
+      const double nOwn = waves.nOwn(part), ownPieces = cycles::share(nOwn / piece);
+      const std::vector<Setting> where = positionSettings(waves, part);
       addVertex(graph, group, "sparq::GroupKeys", tile,
                 {{"weights", scores.weights[slot][part].flatten()},
                  {"sums", scores.sums[slot][part]},
-                 {"keys", keys[slot][part]}},
+                 {"keys", keys[slot][part]},
+                 {"states", states[slot][part]}},
                 {{"groupSize", g}, {"nLocal", n}},
-                cycles::shared(nOwn / 8, g * (cycles::divideLanes + 8)));
+                cycles::shared(n / 4.0, g * 2 * (cycles::dividePair + 1) + 4));
       addVertex(graph, histogram, "sparq::KeyHistogram", tile,
                 {{"filled", filled},
                  {"keys", keys[slot][part]},
@@ -88,7 +78,7 @@ Tensor selectPositions(const Context &context, const SparqSettings &settings, co
                  {"states", states[slot][part]},
                  {"counts", counts[slot][part]}},
                 with(where, {{"topK", topK}, {"nRecent", nRecent}}),
-                cycles::repeated(2 * nDigits, cycles::scalarStep) + cycles::shared(nOwn, 6));
+                cycles::multi(nDigits * (cycles::scalarStep + 0.5) + cycles::share(nOwn) * 6));
       addVertex(graph, merge, "sparq::SumCounts", tile,
                 {{"counts", counts[slot][part]}, {"totals", partTotals[slot][part]}},
                 {{"nRows", nWorkers}, {"nDigits", nDigits}}, cycles::shared(nDigits, nWorkers * 2));
@@ -96,9 +86,9 @@ Tensor selectPositions(const Context &context, const SparqSettings &settings, co
       if (firstDigit < nDigits) {
         const unsigned own = std::min(digitsPerPart, nDigits - firstDigit);
         addVertex(graph, sum, "sparq::SumCounts", tile,
-                  {{"counts", partTotals[slot].slice(firstDigit, firstDigit + own, 1).flatten()},
+                  {{"counts", ofParts.slice(firstDigit, firstDigit + own, 1).flatten()},
                    {"totals", totals[slot].slice(firstDigit, firstDigit + own)}},
-                  {{"nRows", parts}, {"nDigits", own}}, cycles::shared(own, parts * 2));
+                  {{"nRows", nHolding}, {"nDigits", own}}, cycles::shared(own, nHolding * 2));
       }
       addVertex(graph, count, "sparq::CountTies", tile,
                 {{"filled", filled},
@@ -106,37 +96,38 @@ Tensor selectPositions(const Context &context, const SparqSettings &settings, co
                  {"totals", totals[slot]},
                  {"states", states[slot][part]},
                  {"threshold", threshold[slot][part]},
-                 {"ties", ties[slot][part]}},
+                 {"ties", ties[slot][part].flatten()}},
                 with(where, {{"nRecent", nRecent}}),
-                cycles::repeated(nDigits, cycles::scalarStep) +
-                    cycles::shared(nSegments, nOwn / nSegments * 2));
-      addVertex(graph, select, "sparq::SelectMask", tile,
-                {{"filled", filled},
-                 {"keys", keys[slot][part]},
-                 {"threshold", threshold[slot][part]},
-                 {"allTies", ties[slot].transpose().flatten()},
-                 {"mask", masks[slot][part]},
-                 {"counts", selected[slot][part]}},
-                with(where, {{"topK", topK}, {"nRecent", nRecent}, {"nParts", parts}}),
-                cycles::repeated(nSegments * parts, 2) +
-                    cycles::shared(nSegments, nOwn / nSegments * 8));
+                cycles::multi(nDigits * cycles::scalarStep + ownPieces * piece * 2));
+      addVertex(
+          graph, select, "sparq::SelectMask", tile,
+          {{"filled", filled},
+           {"keys", keys[slot][part]},
+           {"threshold", threshold[slot][part]},
+           {"allTies", allTies},
+           {"mask", masks[slot][part].flatten()},
+           {"counts", selected[slot][part].flatten()}},
+          with(where, {{"topK", topK}, {"nRecent", nRecent}, {"nWaveParts", waves.nWaveParts()}}),
+          cycles::multi(nAll * 2 + ownPieces * piece * 6));
     }
-    const double nLists = double(nSegments) * parts, nWords = double(n) / 32 * parts;
+    const Tensor allMasks = ascending(masks[slot], waves, piece).flatten();
+    // The last worker counts all pieces before its own; positions are taken to be spread evenly.
     addVertex(graph, expand, "sparq::ExpandMask", context.tile(slot, 0),
               {{"filled", filled},
-               {"masks", masks[slot].flatten()},
-               {"counts", selected[slot].transpose().flatten()},
+               {"masks", allMasks},
+               {"counts", ascending(selected[slot], waves, piece).flatten()},
                {"rows", rows[slot]}},
               {{"topK", topK},
                {"rowBase", static_cast<unsigned>(context.task(slot) * context.cache.rowsPerTask())},
-               {"nParts", parts},
-               {"nLocal", n},
+               {"nWaveParts", waves.nWaveParts()},
+               {"nPieces", static_cast<unsigned>(allMasks.numElements())},
                {"stride", waves.stride},
                {"length", waves.length},
                {"nWaves", waves.nWaves},
                {"tailLength", waves.tailLength},
+               {"tailFirst", waves.tailFirst},
                {"chunk", waves.chunk}},
-              cycles::repeated(nLists, 2) + cycles::shared(nWords, 4) + cycles::shared(topK, 8));
+              cycles::multi(nAll * 2 + cycles::share(nAll) * 4 + cycles::share(topK) * 8));
   }
   return rows;
 }

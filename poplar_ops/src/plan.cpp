@@ -110,6 +110,7 @@ Waves sparqWaves(const Placement &p, const CacheLayout &layout, unsigned rank, u
   w.length = partLength(w.stride, p.parts);
   w.nWaves = ceilDiv(layout.nChunks(), chunks);
   w.tailLength = layout.tailLength;
+  w.tailFirst = layout.tailFirst;
   w.chunk = layout.chunk;
   return w;
 }
@@ -154,7 +155,10 @@ Plan makePlan(const poplar::Target &target, const Shape &shape, const Programs &
   const auto arrange = [&](unsigned nRounds) {
     plan.layout = layout;
     plan.placement = place(shape, nTiles, nRounds);
-    plan.layout.tailLength = layout.chunk ? partLength(layout.chunk, plan.placement.parts) : 0;
+    if (layout.chunk) { // the last parts: the waves fill up the first ones
+      plan.layout.tailLength = partLength(layout.chunk, plan.placement.parts);
+      plan.layout.tailFirst = plan.placement.parts - plan.layout.nTailParts();
+    }
     plan.dense = denseWaves(shape, plan.placement, plan.layout);
     plan.resident = residentWaves(plan.placement, plan.layout);
     plan.sparq.clear();

@@ -20,6 +20,11 @@ void loadQuery(const Context &context, const Tensor &query, const Tensor &perPar
                            false, {context.dc, "query"}));
 }
 
+// Components that one part ranks.
+static unsigned ranksPerPart(const Context &context) {
+  return (context.headDim() + context.parts() - 1) / context.parts();
+}
+
 QueryComponents createQueryComponents(const Context &context, const SparqSettings &settings) {
   const std::size_t d = context.headDim(), g = context.groupSize(), r = settings.rank;
   QueryComponents q;
@@ -37,23 +42,33 @@ void selectComponents(const Context &context, const SparqSettings &settings,
                       const QueryComponents &q) {
   const Placement &p = context.placement();
   const unsigned d = context.headDim(), g = context.groupSize(), r = settings.rank;
+  const unsigned perPart = ranksPerPart(context);
   const ComputeSet magnitudes = context.execute("group_magnitude");
   const ComputeSet ranks = context.execute("component_ranks");
   const ComputeSet list = context.execute("component_list");
   for (unsigned slot = 0; slot != context.nSlots(); ++slot)
     for (unsigned part = 0; part != p.parts; ++part) {
       const unsigned tile = context.tile(slot, part);
-      if (part < p.nSlices) { // only these rank components
+      const unsigned first = part * perPart;
+      if (first < d) { // only these rank components
         addVertex(context.graph, magnitudes, "sparq::GroupMagnitude", tile,
                   {{"query", q.query[slot][part]}, {"magnitudes", q.magnitudes[slot][part]}},
                   {{"groupSize", g}, {"headDim", d}},
-                  cycles::shared(d / 8, g * (cycles::widenLanes + 2 * 4)));
-        const unsigned first = part * p.width, n = std::min(p.width, d - first);
+                  cycles::shared(d / 8, g * 4 * (cycles::widenPair + 2)));
+        const unsigned n = std::min(perPart, d - first);
         addVertex(context.graph, ranks, "sparq::ComponentRanks", tile,
                   {{"magnitudes", q.magnitudes[slot][part]},
                    {"selected", q.selected[slot].slice(first, first + n)}},
                   {{"headDim", d}, {"first", first}, {"nComponents", n}, {"rank", r}},
-                  cycles::shared(n, d * cycles::scalarStep));
+                  cycles::shared(n, d / 2 * cycles::scalarStep + 16));
+      }
+      // A worker counts the masks before its range, lists its range, and sums up for its heads.
+      double busiest = 0;
+      for (unsigned worker = 0; worker != cycles::nWorkers; ++worker) {
+        const double range = cycles::share(d),
+                     nHeads = (g + cycles::nWorkers - 1 - worker) / cycles::nWorkers;
+        busiest = std::max(busiest, worker * range * 2 + range * (cycles::scalarStep + g * 2) +
+                                        nHeads * (d / 2 * (cycles::widenPair + 4) + 60));
       }
       addVertex(context.graph, list, "sparq::ComponentList", tile,
                 {{"query", q.query[slot][part]},
@@ -62,7 +77,7 @@ void selectComponents(const Context &context, const SparqSettings &settings,
                  {"selectedQuery", q.selectedQuery[slot][part]},
                  {"inverseTemperature", q.inverseTemperature[slot][part]}},
                 {{"groupSize", g}, {"headDim", d}, {"rank", r}, {"scale", attentionScale(d)}},
-                cycles::shared(g + 1, d * 3 * cycles::scalarStep));
+                cycles::multi(busiest));
     }
 }
 

@@ -142,7 +142,6 @@ void Session::write(const std::uint16_t *key, const std::uint16_t *value, unsign
                     const std::vector<std::uint32_t> &counts) {
   const unsigned d = shape_.headDim;
   const CacheLayout &layout = cache_.plan.layout;
-  const Placement &p = cache_.plan.placement;
   if (counts.size() != shape_.batch)
     throw Error("append: lengths must have shape (batch=" + std::to_string(shape_.batch) +
                 ",), got (" + std::to_string(counts.size()) + ",)");
@@ -216,7 +215,7 @@ void Session::write(const std::uint16_t *key, const std::uint16_t *value, unsign
       for (unsigned position = end / layout.chunk * layout.chunk; position != end; ++position) {
         const unsigned i = position % layout.chunk, part = i / layout.tailLength;
         std::uint16_t *own =
-            tail.data() + (std::size_t(task) * p.parts + part) * d * layout.tailLength;
+            tail.data() + (std::size_t(task) * layout.nTailParts() + part) * d * layout.tailLength;
         transposeRow(keyAt(position), d, own, layout.tailLength, i % layout.tailLength);
       }
     }

@@ -7,42 +7,53 @@ namespace sparq {
 using namespace poplar;
 using namespace poplar::program;
 
-namespace {
-
 constexpr unsigned block = 64;
 
-// {parts, groupSize, local blocks} of a slot -> {groupSize, blocks}, ascending by position: by
-// wave, then part, then block; then the tail.
-Tensor ascending(const Tensor &blockSums, const Waves &waves) {
-  const std::size_t parts = blockSums.dim(0), g = blockSums.dim(1);
-  const std::size_t perWave = waves.length / block, inWaves = perWave * waves.nWaves;
-  const Tensor ordered = blockSums.slice(0, inWaves, 2)
-                             .reshape({parts, g, waves.nWaves, perWave})
+Tensor ascending(const Tensor &perPart, const Waves &waves, unsigned unit) {
+  const std::size_t parts = perPart.dim(0), g = perPart.dim(1), inUse = waves.nWaveParts();
+  const std::size_t perWave = waves.length / unit, inWaves = perWave * waves.nWaves;
+  const Tensor ordered = perPart.slice(0, inUse, 0)
+                             .slice(0, inWaves, 2)
+                             .reshape({inUse, g, waves.nWaves, perWave})
                              .dimShuffle({1, 2, 0, 3})
-                             .reshape({g, waves.nWaves * parts * perWave});
+                             .reshape({g, waves.nWaves * inUse * perWave});
   if (waves.tailLength == 0)
     return ordered;
-  const std::size_t inTail = waves.tailLength / block;
-  const Tensor tail = blockSums.slice(inWaves, inWaves + inTail, 2)
+  const std::size_t inTail = waves.tailLength / unit;
+  const Tensor tail = perPart.slice(waves.tailFirst, parts, 0)
+                          .slice(inWaves, inWaves + inTail, 2)
                           .dimShuffle({1, 0, 2})
-                          .reshape({g, parts * inTail});
+                          .reshape({g, (parts - waves.tailFirst) * inTail});
   return concat(ordered, tail, 1);
 }
 
-} // namespace
+Tensor holding(const Tensor &perPart, const Waves &waves) {
+  std::vector<Tensor> used;
+  for (unsigned part = 0; part != perPart.dim(0); ++part)
+    if (waves.nOwn(part) != 0)
+      used.push_back(perPart.slice(part, part + 1, 0));
+  return concat(used, 0);
+}
+
+std::vector<Setting> positionSettings(const Waves &waves, unsigned part) {
+  return {
+      {"part", part},           {"stride", waves.stride},         {"length", waves.length},
+      {"nWaves", waves.nWaves}, {"tailLength", waves.tailLength}, {"tailFirst", waves.tailFirst},
+      {"chunk", waves.chunk}};
+}
 
 Scores createScores(const Context &context, const Waves &waves) {
   const std::size_t g = context.groupSize(), n = waves.nLocal();
   Scores scores;
   scores.weights = context.perPart(FLOAT, {g, n}, "weights");
   scores.maxima = context.perPart(FLOAT, {6 * g}, "maxima");
-  scores.maximum = context.perPart(FLOAT, {g}, "maximum");
+  scores.maximum = context.perPart(FLOAT, {6 * g}, "maximum");
   scores.blockSums = context.perPart(FLOAT, {g, n / block}, "block_sums");
   scores.sums = context.perPart(FLOAT, {g}, "sums");
   return scores;
 }
 
-void reduceMax(const Context &context, const Tensor &maxima, const Tensor &maximum) {
+void reduceMax(const Context &context, const std::vector<Tensor> &maxima, const Tensor &maximum) {
   const unsigned g = context.groupSize();
   const ComputeSet cs = context.execute("reduce_max");
   for (unsigned slot = 0; slot != context.nSlots(); ++slot) {
@@ -52,21 +63,16 @@ void reduceMax(const Context &context, const Tensor &maxima, const Tensor &maxim
       addVertex(context.graph, cs, "sparq::ReduceMax", context.tile(slot, part),
                 {{"maxima", all}, {"maximum", maximum[slot][part]}},
                 {{"nPartials", nPartials}, {"groupSize", g}},
-                cycles::shared(g, nPartials * cycles::scalarStep));
+                cycles::shared(nPartials, g * cycles::scalarStep));
   }
 }
 
 void softmax(const Context &context, const Waves &waves, const Scores &scores) {
   const unsigned g = context.groupSize(), n = waves.nLocal();
-  const auto position = [&](unsigned part) {
-    return std::vector<Setting>{{"groupSize", g},
-                                {"nLocal", n},
-                                {"part", part},
-                                {"stride", waves.stride},
-                                {"length", waves.length},
-                                {"nWaves", waves.nWaves},
-                                {"tailLength", waves.tailLength},
-                                {"chunk", waves.chunk}};
+  const auto settings = [&](unsigned part) {
+    std::vector<Setting> all = positionSettings(waves, part);
+    all.insert(all.end(), {{"groupSize", g}, {"nLocal", n}});
+    return all;
   };
   const ComputeSet partial = context.execute("partial_max");
   for (unsigned slot = 0; slot != context.nSlots(); ++slot)
@@ -75,24 +81,33 @@ void softmax(const Context &context, const Waves &waves, const Scores &scores) {
                 {{"filled", context.filled(slot)},
                  {"scores", scores.weights[slot][part].flatten()},
                  {"maxima", scores.maxima[slot][part]}},
-                position(part), cycles::shared(n, g * cycles::scalarStep));
-  reduceMax(context, scores.maxima, scores.maximum);
+                settings(part), cycles::shared(waves.nOwn(part), g * cycles::scalarStep));
+  std::vector<Tensor> maxima;
+  for (unsigned slot = 0; slot != context.nSlots(); ++slot)
+    maxima.push_back(holding(scores.maxima[slot], waves));
+  reduceMax(context, maxima, scores.maximum);
   const ComputeSet weights = context.execute("softmax_weights");
+  const ComputeSet blocks = context.execute("block_sums");
   const ComputeSet fold = context.execute("fold_sums");
   for (unsigned slot = 0; slot != context.nSlots(); ++slot) {
-    const Tensor blocks = ascending(scores.blockSums[slot], waves);
-    const unsigned nBlocks = static_cast<unsigned>(blocks.dim(1));
+    const Tensor sums = ascending(scores.blockSums[slot], waves, block);
+    const unsigned nBlocks = static_cast<unsigned>(sums.dim(1));
     for (unsigned part = 0; part != context.parts(); ++part) {
       const unsigned tile = context.tile(slot, part);
       addVertex(context.graph, weights, "sparq::SoftmaxWeights", tile,
                 {{"filled", context.filled(slot)},
                  {"maximum", scores.maximum[slot][part]},
-                 {"weights", scores.weights[slot][part].flatten()},
+                 {"weights", scores.weights[slot][part].flatten()}},
+                settings(part),
+                cycles::multi(g * (6 * cycles::scalarStep +
+                                   cycles::share(waves.nOwn(part) / 4.0) * 2 * cycles::weightPair +
+                                   cycles::share((n - waves.nOwn(part)) / 4.0) * 4)));
+      addVertex(context.graph, blocks, "sparq::BlockSums", tile,
+                {{"weights", scores.weights[slot][part].flatten()},
                  {"blockSums", scores.blockSums[slot][part].flatten()}},
-                position(part),
-                cycles::shared(double(n) / block, g * (block / 8) * (cycles::weightLanes + 8)));
+                {{"nBlocks", g * n / block}}, cycles::shared(g * n / block, block / 2 + 16));
       addVertex(context.graph, fold, "sparq::FoldSums", tile,
-                {{"blockSums", blocks.flatten()}, {"sums", scores.sums[slot][part]}},
+                {{"blockSums", sums.flatten()}, {"sums", scores.sums[slot][part]}},
                 {{"nBlocks", nBlocks}, {"groupSize", g}}, cycles::shared(g, nBlocks * 2));
     }
   }

@@ -38,14 +38,25 @@ void selectComponents(const Context &context, const SparqSettings &settings,
 struct Scores {
   poplar::Tensor weights;   // {slots, parts, groupSize, nLocal} FLOAT: scores, then weights
   poplar::Tensor maxima;    // {slots, parts, 6 * groupSize} FLOAT
-  poplar::Tensor maximum;   // {slots, parts, groupSize} FLOAT
+  poplar::Tensor maximum;   // {slots, parts, 6 * groupSize} FLOAT: of six workers
   poplar::Tensor blockSums; // {slots, parts, groupSize, nLocal / 64} FLOAT
   poplar::Tensor sums;      // {slots, parts, groupSize} FLOAT, Z
 };
 Scores createScores(const Context &context, const Waves &waves);
 void softmax(const Context &context, const Waves &waves, const Scores &scores);
-// Adds the vertices that reduce {slots, n partial results, groupSize} to `maximum`.
-void reduceMax(const Context &context, const poplar::Tensor &maxima, const poplar::Tensor &maximum);
+// Fields that say which positions a part holds (codelets/segments.hpp).
+std::vector<Setting> positionSettings(const Waves &waves, unsigned part);
+// Numbers that each part of a slot has for every `unit` of its positions, {parts, rows, nLocal /
+// unit}
+// -> {rows, all of them}, ascending by position: by wave, then part that waves reach; then the
+// tail, by part that has one.
+poplar::Tensor ascending(const poplar::Tensor &perPart, const Waves &waves, unsigned unit);
+// What the parts have that can hold positions: {parts, ...} -> {those parts, ...}.
+poplar::Tensor holding(const poplar::Tensor &perPart, const Waves &waves);
+// Adds the vertices that reduce each slot's partial results {n, groupSize} to `maximum` on all
+// parts.
+void reduceMax(const Context &context, const std::vector<poplar::Tensor> &maxima,
+               const poplar::Tensor &maximum);
 
 // ---- approx_scores.cpp
 void approxScores(const Context &context, const SparqSettings &settings, const Waves &waves,
@@ -75,9 +86,9 @@ poplar::Tensor createByComponent(const Context &context, const poplar::Type &typ
 
 // ---- gathered_attention.cpp
 struct Gathered {
-  poplar::Tensor accumulator; // {slots, groupSize, headDim} FLOAT
-  poplar::Tensor sums;        // {slots, groupSize} FLOAT, E
-  poplar::Tensor approxSums;  // {slots, groupSize} FLOAT, W
+  poplar::Tensor partials;   // {slots, blocks of the list, groupSize, headDim} FLOAT
+  poplar::Tensor sums;       // {slots, groupSize} FLOAT, E
+  poplar::Tensor approxSums; // {slots, groupSize} FLOAT, W
 };
 Gathered gatheredAttention(const Context &context, const SparqSettings &settings,
                            const QueryComponents &q, const Scores &scores,

@@ -24,7 +24,8 @@ void addWeightedValues(const Context &context, const ComputeSet &cs, unsigned sl
   const unsigned g = context.groupSize();
   const unsigned nRows = static_cast<unsigned>(values.dim(0)),
                  width = static_cast<unsigned>(values.dim(1));
-  const double items = double(partials.dim(0)) * g * (width / 8);
+  const unsigned lanes = width % 8 == 0 ? 8 : 2; // as the codelet does
+  const double items = double(partials.dim(0)) * g * (width / lanes);
   addVertex(context.graph, cs, "sparq::WeightedValues", context.tile(slot, part),
             {{"filled", context.filled(slot)},
              {"wave", wave},
@@ -39,7 +40,7 @@ void addWeightedValues(const Context &context, const ComputeSet &cs, unsigned sl
              {"groupSize", g},
              {"nRows", nRows},
              {"width", width}},
-            cycles::shared(items, std::min(nRows, 64u) * (cycles::accumulateLanes + 1)));
+            cycles::shared(items, std::min(nRows, 64u) * (lanes / 2 * cycles::accumulatePair + 1)));
 }
 
 void foldBlocks(const Context &context, const Tensor &wave, const Tensor &partials,

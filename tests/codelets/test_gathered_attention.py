@@ -44,7 +44,7 @@ def test_row_scores_and_weights(seed: int, kind: str, first: int, filled: int) -
             components=components,
             selectedQuery=selected,
             inverseTemperature=inverse_temperature,
-            approxMaximum=approx_maximum,
+            approxMaximum=np.stack([approx_maximum - w for w in (3, 0, 1, 9, 9, 9)]).astype(np.float32),
             scores=floats(GROUP, n_rows),
             approxWeights=floats(GROUP, n_rows),
             maxima=floats(6, GROUP),
@@ -67,7 +67,11 @@ def test_row_scores_and_weights(seed: int, kind: str, first: int, filled: int) -
     maximum = scores[:, :n].max(axis=1) if n else np.zeros(GROUP, np.float32)
     out = run(
         "RowWeights",
-        dict(filled=word(filled), maximum=maximum, weights=out["scores"]),
+        dict(
+            filled=word(filled),
+            maximum=np.stack([maximum - w for w in (3, 1, 9, 9, 9, 0)]).astype(np.float32),
+            weights=out["scores"],
+        ),
         groupSize=GROUP,
         nRows=n_rows,
         firstRow=first,
@@ -93,10 +97,11 @@ def test_list_sums(top_k: int) -> None:
 
 @pytest.mark.parametrize("filled", [1, 63, 64, 100, 130, 999])
 @pytest.mark.parametrize("kind", ["normal", "huge", "tiny", "wide"])
-def test_weighted_values_of_a_list(filled: int, kind: str) -> None:
+@pytest.mark.parametrize("width", [24, 4])  # lanes of eight, of two
+def test_weighted_values_of_a_list(filled: int, kind: str, width: int) -> None:
     """Entries 10 to 140 of a list that ends at entry 120; absent rows hold NaN."""
     rng = np.random.default_rng(filled)
-    begin, limit, n_rows, width = 10, 120, 130, 24
+    begin, limit, n_rows = 10, 120, 130
     n = min(max(min(filled, limit) - begin, 0), n_rows)
     values = tensors(kind, (n_rows, width), rng)
     values[n:] = np.nan
@@ -169,7 +174,8 @@ def test_fold_blocks(wave: int) -> None:
 def test_combine(seed: int, mean_value: bool, exponent: int) -> None:
     rng = np.random.default_rng(seed)
     filled, width = 77, 16
-    accumulator = (rng.standard_normal((GROUP, width)) * 2.0**exponent).astype(np.float32)
+    partials = (rng.standard_normal((3, GROUP, width)) * 2.0**exponent).astype(np.float32)
+    accumulator = numerics.fold_blocks(partials, axis=0)
     sums = (1 + rng.random(GROUP) * 5).astype(np.float32)
     totals = (1 + rng.random(GROUP) * 9).astype(np.float32)
     share = np.array([rng.choice([1e-20, 0.0, 0.3, 1.0]), rng.choice([1.0, 1.0 + 2.0**-20])], np.float32)
@@ -179,13 +185,14 @@ def test_combine(seed: int, mean_value: bool, exponent: int) -> None:
         "Combine",
         dict(
             filled=word(filled),
-            accumulator=accumulator,
+            partials=partials,
             sums=sums,
             approxSums=approx,
             totals=totals,
             valueSum=value_sum,
             output=halves(GROUP, width),
         ),
+        nBlocks=3,
         groupSize=GROUP,
         width=width,
         meanValue=mean_value,

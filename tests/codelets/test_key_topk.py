@@ -7,17 +7,25 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from vertex import LAYOUTS, Layout, assert_bits, floats, run, word, words
+from vertex import LAYOUTS, Layout, assert_bits, floats, in_order, run, word, words
 
 from sparq_reference import exact, numerics
+
+KEY_SCALE = np.float32(2.0**-16)  # keys come scaled, so that the highest bits of their patterns are 0
 
 
 def test_group_keys() -> None:
     rng = np.random.default_rng(0)
     weights = rng.random((3, 128)).astype(np.float32)
     sums = np.array([3.0, 7.7, 1.0], np.float32)
-    out = run("GroupKeys", dict(weights=weights, sums=sums, keys=floats(128)), groupSize=3, nLocal=128)
-    assert_bits(out["keys"], numerics.group_sum((weights / sums[:, None])[None], 1)[0, 0])
+    out = run(
+        "GroupKeys",
+        dict(weights=weights, sums=sums, keys=floats(128), states=words(6, 3)),
+        groupSize=3,
+        nLocal=128,
+    )
+    assert_bits(out["keys"], numerics.group_sum((weights / sums[:, None])[None], 1)[0, 0] * KEY_SCALE)
+    assert (out["states"] == 0).all()
 
 
 def test_sum_counts() -> None:
@@ -28,18 +36,19 @@ def test_sum_counts() -> None:
 
 def select(layout: Layout, keys: np.ndarray, top_k: int, n_local: int, row_base: int = 10_000) -> np.ndarray:
     """Rows that the vertices select, driven pass by pass."""
-    n_parts, parts = layout.n_parts, range(layout.n_parts)
+    parts = range(layout.n_parts)
     filled = word(layout.filled)
-    by_part = layout.spread(keys, 0.0)
+    by_part = layout.spread(keys * KEY_SCALE, np.float32(0))
+    n_pieces = layout.n_local // 32
     states = [np.zeros((6, 3), np.uint32) for _ in parts]
-    totals = np.zeros(16, np.uint32)
-    for _ in range(8):
+    totals = words(32)  # the first pass does not look
+    for _ in range(6):
         counts = []
         for part in parts:
             out = run(
                 "KeyHistogram",
                 dict(
-                    filled=filled, keys=by_part[part], totals=totals, states=states[part], counts=words(6, 16)
+                    filled=filled, keys=by_part[part], totals=totals, states=states[part], counts=words(6, 32)
                 ),
                 topK=top_k,
                 nRecent=n_local,
@@ -58,7 +67,7 @@ def select(layout: Layout, keys: np.ndarray, top_k: int, n_local: int, row_base:
                 totals=totals,
                 states=states[part],
                 threshold=words(2),
-                ties=words(layout.n_segments),
+                ties=words(n_pieces),
             ),
             nRecent=n_local,
             **layout.settings(part),
@@ -73,24 +82,30 @@ def select(layout: Layout, keys: np.ndarray, top_k: int, n_local: int, row_base:
                 filled=filled,
                 keys=by_part[part],
                 threshold=thresholds[part],
-                allTies=np.stack(ties).T.copy(),
-                mask=words(layout.n_local // 32),
-                counts=words(layout.n_segments),
+                allTies=in_order(layout, np.stack(ties), 32),
+                mask=words(n_pieces),
+                counts=words(n_pieces),
             ),
             topK=top_k,
             nRecent=n_local,
-            nParts=n_parts,
+            nWaveParts=layout.n_wave_parts,
             **layout.settings(part),
         )
         masks.append(out["mask"])
         counts.append(out["counts"])
+    all_masks = in_order(layout, np.stack(masks), 32)
     out = run(
         "ExpandMask",
-        dict(filled=filled, masks=np.stack(masks), counts=np.stack(counts).T.copy(), rows=words(top_k)),
+        dict(
+            filled=filled,
+            masks=all_masks,
+            counts=in_order(layout, np.stack(counts), 32),
+            rows=words(top_k),
+        ),
         topK=top_k,
         rowBase=row_base,
-        nParts=n_parts,
-        nLocal=layout.n_local,
+        nPieces=len(all_masks),
+        nWaveParts=layout.n_wave_parts,
         **layout.common(),
     )
     return out["rows"].astype(np.int64) - row_base
@@ -127,7 +142,7 @@ def test_selection_equals_stable_sort(layout: Layout, kind: str, data: st.DataOb
 
 
 def test_ties_go_to_the_lower_index_across_parts() -> None:
-    layout = Layout(2, 128, 64, 2, 0, 1, 256)
+    layout = Layout(2, 128, 64, 2, 0, 0, 1, 256)
     keys = np.full(256, 0.5, np.float32)
     keys[[5, 200]] = 0.75
     assert select(layout, keys, 4, 0).tolist() == [0, 1, 5, 200]

@@ -10,6 +10,8 @@ from vertex import assert_bits, floats, run, words
 
 from sparq_reference import exact, numerics
 
+MASK = 0xFFFFFFFF
+
 
 @given(
     seed=st.integers(0, 2**32 - 1),
@@ -41,6 +43,7 @@ def test_components_and_temperature(
             )["selected"]
     expected = exact.query_components(query, rank=rank, n_kv_heads=1)
     np.testing.assert_array_equal(np.flatnonzero(selected), expected[0, 0])
+    assert set(selected.tolist()) <= {0, MASK}
     out = run(
         "ComponentList",
         dict(
@@ -69,7 +72,7 @@ def test_equal_magnitudes_take_the_lower_index() -> None:
         nComponents=16,
         rank=5,
     )
-    assert out["selected"].tolist() == [1] * 5 + [0] * 11
+    assert out["selected"].tolist() == [MASK] * 5 + [0] * 11
 
 
 @pytest.mark.parametrize("head_dim", [64, 80, 128])
@@ -78,7 +81,7 @@ def test_zero_query_has_the_plain_scale(head_dim: int) -> None:
         "ComponentList",
         dict(
             query=np.zeros((1, head_dim), np.float16),
-            selected=(np.arange(head_dim) < 4).astype(np.uint32),
+            selected=(np.arange(head_dim) < 4) * np.uint32(MASK),
             components=words(4),
             selectedQuery=floats(1, 4),
             inverseTemperature=floats(1),

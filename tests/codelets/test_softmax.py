@@ -3,11 +3,16 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from vertex import LAYOUTS, Layout, assert_bits, floats, run, word
+from vertex import LAYOUTS, Layout, assert_bits, floats, in_order, run, word
 
 from sparq_reference import exact, numerics
 
 GROUP = 3
+
+
+def of_six(maximum: np.ndarray) -> np.ndarray:
+    """The maximum as six workers leave it: one has it, others have less."""
+    return np.stack([maximum if worker == 4 else maximum - worker - 1 for worker in range(6)])
 
 
 def scores_of(layout: Layout, spread: float = 20.0) -> np.ndarray:
@@ -31,9 +36,9 @@ def test_maximum_over_parts(layout: Layout) -> None:
         partial.append(out["maxima"])
     partial = np.concatenate(partial)
     out = run(
-        "ReduceMax", dict(maxima=partial, maximum=floats(GROUP)), nPartials=len(partial), groupSize=GROUP
+        "ReduceMax", dict(maxima=partial, maximum=floats(6, GROUP)), nPartials=len(partial), groupSize=GROUP
     )
-    assert_bits(out["maximum"], scores.max(axis=1))
+    assert_bits(out["maximum"].max(axis=0), scores.max(axis=1))
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=lambda x: f"{x.n_parts}parts{x.filled}")
@@ -47,27 +52,20 @@ def test_weights_and_sums(layout: Layout) -> None:
             "SoftmaxWeights",
             dict(
                 filled=word(layout.filled),
-                maximum=maximum,
+                maximum=of_six(maximum),
                 weights=spread[part],
-                blockSums=floats(GROUP, layout.n_local // 64),
             ),
             groupSize=GROUP,
             nLocal=layout.n_local,
             **layout.settings(part),
         )
         assert_bits(out["weights"], layout.spread(weights, 0.0)[part])
-        all_sums.append(out["blockSums"])
-    # blocks ascending by position: by segment, then part, then block of the segment
-    n_wave, per_wave = layout.n_waves, layout.length // 64
-    sums = np.stack(all_sums)  # (parts, group, blocks)
-    waves = sums[:, :, : n_wave * per_wave].reshape(layout.n_parts, GROUP, n_wave, per_wave)
-    ordered = np.concatenate(
-        [
-            waves.transpose(1, 2, 0, 3).reshape(GROUP, -1),
-            sums[:, :, n_wave * per_wave :].transpose(1, 0, 2).reshape(GROUP, -1),
-        ],
-        axis=1,
-    )
+        n_blocks = GROUP * layout.n_local // 64
+        sums = run("BlockSums", dict(weights=out["weights"], blockSums=floats(n_blocks)), nBlocks=n_blocks)[
+            "blockSums"
+        ]
+        all_sums.append(sums.reshape(GROUP, -1))
+    ordered = in_order(layout, np.stack(all_sums), 64)
     out = run(
         "FoldSums",
         dict(blockSums=ordered, sums=floats(GROUP)),
@@ -86,14 +84,13 @@ def test_weights_over_the_whole_range() -> None:
         [np.linspace(0, 60, 250), [54.0, np.nextafter(np.float32(54), np.float32(55)), 1e30]]
     )
     scores = np.sort(-below.astype(np.float32))[::-1][None].repeat(2, 0).copy()
-    layout = Layout(1, 256, 256, 1, 0, 1, scores.shape[1])
+    layout = Layout(1, 256, 256, 1, 0, 0, 1, scores.shape[1])
     out = run(
         "SoftmaxWeights",
         dict(
             filled=word(layout.filled),
-            maximum=np.zeros(2, np.float32),
+            maximum=of_six(np.zeros(2, np.float32)),
             weights=layout.spread(scores, np.nan)[0],
-            blockSums=floats(2, 4),
         ),
         groupSize=2,
         nLocal=256,

@@ -52,16 +52,39 @@ def assert_bits(actual: np.ndarray, expected: np.ndarray) -> None:
     )
 
 
+def in_order(layout: Layout, by_part: np.ndarray, unit: int) -> np.ndarray:
+    """Numbers that parts have for every `unit` positions, (parts, ..., n_local / unit) -> (..., all),
+    ascending by position: by segment, then part that has the segment, then unit."""
+    per_wave, in_waves = layout.length // unit, layout.n_waves * layout.length // unit
+    pieces = [
+        by_part[part, ..., wave * per_wave : (wave + 1) * per_wave]
+        for wave in range(layout.n_waves)
+        for part in range(layout.n_wave_parts)
+    ]
+    if layout.tail_length:
+        pieces += [by_part[part, ..., in_waves:] for part in range(layout.tail_first, layout.n_parts)]
+    return np.concatenate(pieces, axis=-1)
+
+
 class Layout:
     """Where positions lie: the Python twin of codelets/segments.hpp, written from its comment alone."""
 
     def __init__(
-        self, n_parts: int, stride: int, length: int, n_waves: int, tail_length: int, chunk: int, filled: int
+        self,
+        n_parts: int,
+        stride: int,
+        length: int,
+        n_waves: int,
+        tail_length: int,
+        tail_first: int,
+        chunk: int,
+        filled: int,
     ):
         self.n_parts, self.stride, self.length, self.n_waves = n_parts, stride, length, n_waves
-        self.tail_length, self.chunk, self.filled = tail_length, chunk, filled
+        self.tail_length, self.tail_first, self.chunk, self.filled = tail_length, tail_first, chunk, filled
         self.flushed = filled - filled % chunk
         self.n_local = n_waves * length + tail_length
+        self.n_wave_parts = -(-stride // length)
         self.n_segments = n_waves + (tail_length > 0)
 
     def position(self, part: int, local: int) -> int | None:
@@ -70,7 +93,9 @@ class Layout:
             wave, offset = divmod(local, self.length)
             p = wave * self.stride + part * self.length + offset
             return p if part * self.length + offset < self.stride and p < self.flushed else None
-        p = self.flushed + part * self.tail_length + local - self.n_waves * self.length
+        if part < self.tail_first:
+            return None
+        p = self.flushed + (part - self.tail_first) * self.tail_length + local - self.n_waves * self.length
         return p if p < self.filled else None
 
     def settings(self, part: int) -> dict[str, int]:
@@ -82,6 +107,7 @@ class Layout:
             length=self.length,
             nWaves=self.n_waves,
             tailLength=self.tail_length,
+            tailFirst=self.tail_first,
             chunk=self.chunk,
         )
 
@@ -96,11 +122,11 @@ class Layout:
         return out
 
 
-#: two parts; one wave and a tail; several waves with a last part that has less; dense (no tail)
+#: one part; a tail beside the waves; parts with less than others, or nothing; dense (no tail)
 LAYOUTS = (
-    Layout(1, 128, 128, 1, 64, 64, 150),
-    Layout(2, 256, 128, 2, 128, 256, 600),
-    Layout(3, 128, 64, 3, 64, 128, 3 * 128 + 77),
-    Layout(2, 192, 128, 3, 0, 1, 411),
-    Layout(2, 64, 64, 2, 64, 64, 1),
+    Layout(1, 128, 128, 1, 64, 0, 64, 150),
+    Layout(3, 256, 128, 2, 128, 1, 256, 650),
+    Layout(4, 128, 64, 3, 64, 2, 128, 3 * 128 + 77),
+    Layout(2, 192, 128, 3, 0, 0, 1, 411),
+    Layout(2, 64, 64, 2, 64, 1, 64, 1),
 )

@@ -17,9 +17,9 @@ namespace sparq {
 // SRAM:
 //   filled    {nTasks} UNSIGNED_INT                              positions held
 //   valueSum  {nTasks, headDim} FLOAT                            running sum of the values
-//   tail      {nTasks, parts, headDim, tailLength} HALF          key columns of the unfilled chunk
-//   keys, values {nTasks, parts, length, headDim} HALF           instead of the row buffers, for
-//   dense-sram
+//   tail      {nTasks, nTailParts, headDim, tailLength} HALF          key columns of the unfilled
+//   chunk keys, values {nTasks, parts, length, headDim} HALF           instead of the row buffers,
+//   for dense-sram
 struct Cache {
   std::string name;
   Plan plan;
@@ -38,6 +38,9 @@ struct Cache {
 // this library was installed or built, or the environment variable SPARQ_CODELETS. Throws Error
 // where they are not found, listing what was tried.
 void addCodelets(poplar::Graph &graph, const std::string &directory = "");
+
+// The file that addCodelets loads. Throws as that does.
+std::string codeletsPath(const std::string &directory = "");
 
 // Allocates the cache: `name` makes its handles unique ("<name>/key_rows", ...). With `resident`,
 // keys and values stay in SRAM and can only be filled by the host.

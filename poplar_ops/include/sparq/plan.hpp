@@ -36,8 +36,11 @@ struct CacheLayout {
   unsigned positionsPerRow; // of key_rows and value_rows: 1, or as many as fill a packet where rows
                             // are only read in sequence
   unsigned chunk;           // positions in a row of key_columns, a power of two; 0: no key columns
-  unsigned tailLength;      // positions of the unfilled chunk that one part keeps
+  unsigned tailLength; // positions of the unfilled chunk that one part keeps: piece i is on part
+  unsigned tailFirst;  // tailFirst + i
 
+  // Pieces of the tail.
+  unsigned nTailParts() const { return chunk ? (chunk + tailLength - 1) / tailLength : 0; }
   unsigned nChunks() const { return chunk ? capacity / chunk : 0; }
 };
 
@@ -45,11 +48,18 @@ struct CacheLayout {
 struct Waves {
   unsigned stride, length, nWaves;
   unsigned tailLength; // positions of the tail segment of a part
+  unsigned tailFirst;  // first part that has one
   unsigned chunk;      // positions below the length that a wave may read come in multiples of this
 
   // Positions that a part has room for.
   unsigned nLocal() const { return nWaves * length + tailLength; }
   unsigned nSegments() const { return nWaves + (tailLength != 0); }
+  // Parts that waves reach: the first ones.
+  unsigned nWaveParts() const { return (stride + length - 1) / length; }
+  // Positions of a part that may hold data: what its work is.
+  unsigned nOwn(unsigned part) const {
+    return nWaves * room(part) + (tailLength != 0 && part >= tailFirst ? tailLength : 0);
+  }
   // Positions of one wave that land on a part: `length`, less on the last part in use, none on
   // those behind it.
   unsigned room(unsigned part) const {
