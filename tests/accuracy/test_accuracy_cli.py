@@ -12,9 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from sparq_ipu.accuracy import plan as plan_module
 from sparq_ipu.accuracy import report
 from sparq_ipu.accuracy.tasks import TASKS
-from sparq_ipu.models import SMOLLM2_GGUF, load_model, load_smollm2, smollm2_path
+from sparq_ipu.methods import parse_method
+from sparq_ipu.models import RECOMMENDED, SMOLLM2_GGUF, load_model, load_smollm2, smollm2_path
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "bench" / "accuracy.py"
@@ -103,6 +105,19 @@ def test_methods_import_without_the_rest():
     path = os.pathsep.join([str(ROOT / "python"), str(ROOT / "reference")])
     environment = dict(os.environ, PYTHONPATH=path)
     assert subprocess.run([sys.executable, "-c", code], env=environment, check=False).returncode == 0
+
+
+def test_recommended_settings_are_those_of_the_table():
+    """The settings for `enable`, layer by layer, say what the recommended row of the table ran."""
+    settings = pytest.importorskip("sparq_ipu.transformers.settings")
+    method = parse_method(plan_module.RECOMMENDED)
+    assert plan_module.RECOMMENDED in plan_module.DEFAULT_METHODS
+    options = dict(RECOMMENDED)
+    layers = options.pop("layers")
+    made = settings.settings_of_layers("enable", settings.SparqSettings(**options), layers, 30, 64)
+    for layer, setting in enumerate(made):
+        assert (setting.rank, setting.top_k, setting.n_local) == (method.rank, method.top_k, method.local)
+        assert setting.mean_value == (layer >= method.mean_value_from)
 
 
 @pytest.fixture(scope="module")
