@@ -103,7 +103,7 @@ def device_model(name: str = "bow", *, streaming_follows_clock: bool = True) -> 
         name: "bow" (fitted on measurements), or "gc200" (the Mk2 IPU: the same chip at 1.33 GHz; nothing of
             it was measured).
         streaming_follows_clock: for "gc200". The fitted streaming rate of a Bow IPU is 4 bytes a tile cycle
-            to within a percent, so it is taken to follow the clock; False: as a Bow IPU's, whatever the clock.
+            to within a percent, so it is taken to follow the clock; False: a Bow IPU's, whatever the clock.
 
     Raises:
         ValueError: no model of that name.

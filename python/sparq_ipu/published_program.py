@@ -2,8 +2,8 @@
 """The published Poplar benchmark of SparQ attention, as counts: what the device model is calibrated on.
 
 Its remote copies follow from its source (see data/ORIGIN.md): results of a gather are laid out linearly over
-all tiles, in pieces that neither respect rows nor packets. Its work on chip is that of PopLibs; here it is a few
-constants, fitted together with the device's parameters, and of no further use.
+all tiles, in pieces that neither respect rows nor packets. Its work on chip is that of PopLibs; here it is
+a few constants, fitted together with the device's parameters, and of no further use.
 """
 
 from __future__ import annotations

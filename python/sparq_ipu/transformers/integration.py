@@ -137,6 +137,10 @@ class _Hooks:
 
     def before(self, module: torch.nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
         """Forward pre-hook of the decoder."""
+        if torch.compiler.is_compiling():
+            checks.fail(
+                "sparq_attention", "model", "run eagerly: its cache is outside of torch", "torch.compile"
+            )
         if module.training:
             checks.fail("sparq_attention", "model", "be in eval mode", "training mode")
         names = list(inspect.signature(module.forward).parameters)

@@ -22,11 +22,13 @@ struct DeviceModel {
   std::uint64_t syncCycles = 90;    // internal sync
   std::uint64_t exchangeFixedCycles = 100;
   std::uint64_t computeSetFixedCycles = 285;
-  // Streaming memory, fitted on measurements of one Bow IPU.
+  // Streaming memory, fitted on measurements of one Bow IPU. A packet costs as much as so many
+  // bytes more; a remote copy has a fixed cost beside its packets; for the penalty see
+  // sharedRows().
   double streamingBytesPerSecond = 7354300000.0;
-  double packetOverheadBytes = 33.721; // a packet costs as much as so many bytes
-  double remoteCopySeconds = 2.1185e-06; // of every remote copy, beside its packets
-  double sharedRowPenalty = 0.10781;   // of a gather in which tiles share long rows, see sharedRows()
+  double packetOverheadBytes = 33.721;
+  double remoteCopySeconds = 2.1185e-06;
+  double sharedRowPenalty = 0.10781;
   double sharedRowKneeBytes = 32768;
   double hostStreamBytesPerSecond = 5.5e9;
 

@@ -1,0 +1,349 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an attention program would do on an IPU, without running it: tiles, waves, memory, bytes, time.
+
+    print(sparq_ipu.plan(seq_len=16384, rank=32, top_k=128))
+
+The device program is built and compiled as for a run and then counted in a dry run, which carries out only
+what control flow depends on: no cache is allocated and nothing is computed. Every time is modelled
+(docs/device_model.md).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any, Sequence
+
+from sparq_ipu.device_model import DeviceModel, device_model
+
+KERNELS = ("dense-sram", "dense-streaming", "sparq-streaming")
+
+
+@dataclasses.dataclass(frozen=True)
+class Stage:
+    """One step of the program, all its executions together."""
+
+    name: str
+    kind: str  # compute, copy, remote-read, ...
+    executions: int
+    seconds: float  # modelled
+    streamed_bytes: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """One kernel on one shape; times in modelled seconds of one query token of the whole batch."""
+
+    kernel: str
+    batch: int
+    n_heads: int
+    n_kv_heads: int
+    head_dim: int
+    seq_len: int
+    rank: int | None
+    top_k: int | None
+    n_local: int | None
+    mean_value: bool | None
+    model: DeviceModel
+    n_ipus: int
+    #: (batch, n_heads, n_kv_heads) of one IPU
+    per_ipu: tuple[int, int, int]
+    #: tasks, slots, parts, rounds, tiles used, chunk, capacity and waves of one IPU
+    mapping: dict[str, Any]
+    #: SRAM of the fullest tile, bytes: total, limit, by kind, and the largest users
+    memory: dict[str, Any]
+    #: bytes of each buffer in the streaming memory of one IPU
+    streaming_memory: dict[str, int]
+    stages: tuple[Stage, ...]
+    #: by category: compute, exchange, sync, streaming, host_streams
+    seconds_by_category: dict[str, float]
+    #: read from and written to streaming memory by one IPU
+    streamed_bytes: int
+    seconds_per_query: float
+    #: with several IPUs: where those behind one gateway share the streaming rate of one
+    seconds_if_gateway_shared: float
+    #: seconds of dense-streaming over seconds of this; None where that was not planned or does not fit
+    speedup_vs_dense_streaming: float | None = None
+    speedup_if_gateway_shared: float | None = None
+    #: the emulator's counts by step, as `emulator_last_run` has them
+    steps: list[dict[str, Any]] = dataclasses.field(default_factory=list, repr=False)
+    time_source: str = "modelled"
+
+    @property
+    def max_tile_bytes(self) -> int:
+        return int(self.memory["bytes"])
+
+    @property
+    def streaming_memory_bytes(self) -> int:
+        return sum(self.streaming_memory.values())
+
+    @property
+    def fixed_seconds(self) -> float:
+        """All but the bytes and packets of remote copies: what a query costs however little it reads."""
+        copies = sum(s.executions for s in self.stages if s.kind.startswith("remote"))
+        streaming = self.seconds_by_category["streaming"] - copies * self.model.remote_copy_seconds
+        return self.seconds_by_category["total"] - streaming
+
+    def stages_by_name(self, depth: int = 2) -> dict[str, float]:
+        """Seconds by the first components of the steps' debug paths, in program order."""
+        result: dict[str, float] = {}
+        for stage in self.stages:
+            name = "/".join(stage.name.split("/")[:depth])
+            result[name] = result.get(name, 0.0) + stage.seconds
+        return result
+
+    def row(self) -> dict[str, Any]:
+        """One flat record, for JSON lines; the names are those of bench/ipu_sparq.py."""
+        return {
+            "kernel": self.kernel,
+            "device": self.model.name,
+            "batch": self.batch,
+            "n_heads": self.n_heads,
+            "n_kv_heads": self.n_kv_heads,
+            "head_dim": self.head_dim,
+            "seq_len": self.seq_len,
+            "rank": self.rank,
+            "top_k": self.top_k,
+            "n_local": self.n_local,
+            "mean_value": self.mean_value,
+            "n_ipus": self.n_ipus,
+            "seconds_per_query": self.seconds_per_query,
+            "time_source": self.time_source,
+            "seconds_if_gateway_shared": self.seconds_if_gateway_shared,
+            "seconds_by_category": self.seconds_by_category,
+            "fixed_seconds": self.fixed_seconds,
+            "stages": self.stages_by_name(),
+            "streamed_bytes": self.streamed_bytes,
+            "speedup_vs_dense_streaming": self.speedup_vs_dense_streaming,
+            "speedup_if_gateway_shared": self.speedup_if_gateway_shared,
+            "max_tile_bytes": self.max_tile_bytes,
+            "tile_bytes_limit": int(self.memory["limit"]),
+            "streaming_memory_bytes": self.streaming_memory_bytes,
+            "mapping": self.mapping,
+        }
+
+    def __str__(self) -> str:
+        m, waves = self.mapping, self.mapping["waves"]
+        settings = (
+            "" if self.rank is None else f", rank {self.rank}, top_k {self.top_k}, n_local {self.n_local}"
+        )
+        lines = [
+            f"{self.kernel}: batch {self.batch}, {self.n_heads} heads, {self.n_kv_heads} KV heads, "
+            f"head_dim {self.head_dim}, seq_len {self.seq_len}{settings}",
+            f"  tiles: {m['n_tasks']} tasks in {m['rounds']} rounds of {m['slots']} slots of {m['parts']} "
+            f"tiles; {m['tiles_used']} of {self.model.tiles} used",
+            f"  waves: at most {waves['n_waves']} of {waves['positions_per_wave']} positions",
+            f"  SRAM: {self.max_tile_bytes} of {self.memory['limit']} bytes on tile {self.memory['tile']}: "
+            + ", ".join(f"{name} {n}" for name, n in self.memory["largest"][:4]),
+            f"  streaming memory: {self.streaming_memory_bytes / 1e9:.3f} GB of "
+            f"{self.model.streaming_memory_bytes / 1e9:.0f} GB per IPU; "
+            f"{self.streamed_bytes / 1e6:.3f} MB moved",
+            f"  modelled for {self.model.name}: {self.seconds_per_query * 1e6:.1f} us, "
+            + ", ".join(
+                f"{name} {t * 1e6:.1f}"
+                for name, t in self.seconds_by_category.items()
+                if name != "total" and t > 0
+            ),
+        ]
+        if self.n_ipus > 1:
+            share = min(self.n_ipus, self.model.ipus_per_gateway)
+            lines.insert(
+                1,
+                f"  {self.n_ipus} IPUs: each has batch {self.per_ipu[0]}, {self.per_ipu[1]} heads, "
+                f"{self.per_ipu[2]} KV heads; all below is of one IPU",
+            )
+            lines[-1] += " (every IPU at its full streaming rate)"
+            lines.append(
+                f"  modelled, {share} IPUs sharing the streaming rate of one: "
+                f"{self.seconds_if_gateway_shared * 1e6:.1f} us; the truth lies between"
+            )
+        if self.speedup_vs_dense_streaming is not None:
+            lines.append(f"  predicted speed-up over dense-streaming: {self.speedup_vs_dense_streaming:.2f}x")
+        lines.append("  by stage, modelled us:")
+        lines += [f"    {name:<40} {t * 1e6:>12.2f}" for name, t in self.stages_by_name().items()]
+        return "\n".join(lines)
+
+
+def _check_count(name: str, value: int, least: int = 1) -> None:
+    if not isinstance(value, int) or value < least:
+        raise ValueError(f"plan: {name} must be an integer of at least {least}, got {value!r}")
+
+
+def split(batch: int, n_heads: int, n_kv_heads: int, n_ipus: int) -> tuple[int, int, int]:
+    """The share (batch, n_heads, n_kv_heads) of one IPU: KV heads are split first, then the batch. All shares
+    are alike, as replicas of one graph must be.
+
+    Raises:
+        ValueError: KV heads and batch do not split evenly over so many IPUs.
+    """
+    heads = math.gcd(n_ipus, n_kv_heads)
+    if batch % (n_ipus // heads) != 0:
+        raise ValueError(
+            "plan: n_ipus must split n_kv_heads, then batch, evenly, "
+            f"got n_ipus={n_ipus}, n_kv_heads={n_kv_heads}, batch={batch}"
+        )
+    return batch // (n_ipus // heads), n_heads // heads, n_kv_heads // heads
+
+
+def plan(
+    batch: int = 1,
+    n_heads: int = 32,
+    n_kv_heads: int | None = None,
+    head_dim: int = 128,
+    seq_len: int = 16384,
+    *,
+    kernel: str = "sparq-streaming",
+    rank: int = 32,
+    top_k: int = 128,
+    n_local: int = 0,
+    mean_value: bool = True,
+    lengths: Sequence[int] | None = None,
+    append: bool = False,
+    device: str | DeviceModel = "bow",
+    n_ipus: int = 1,
+    n_tiles: int = 0,
+    baseline: bool = True,
+) -> Plan:
+    """Plan one attention call.
+
+    Args:
+        batch, n_heads, n_kv_heads, head_dim: of the layer; n_kv_heads None: as many as n_heads.
+        seq_len: capacity of the cache in positions, and its length unless `lengths` says otherwise.
+        kernel: "sparq-streaming", "dense-streaming" or "dense-sram".
+        rank, top_k, n_local, mean_value: of SparQ attention; not used by the others.
+        lengths: (batch,) positions held by each batch element, in [1, seq_len].
+        append: whether the program that appends on the device is compiled too (a `KVCache` has it; it takes
+            tile memory).
+        device: name of a device model ("bow", "gc200"), or a model.
+        n_ipus: IPUs that share KV heads, then batch, as replicas; nothing passes between them.
+        n_tiles: tiles of the IPU; 0: all.
+        baseline: for sparq-streaming, plan dense-streaming too, for the predicted speed-up.
+
+    Raises:
+        ValueError: an argument out of range; or tile memory or the streaming memory of an IPU can not hold
+            it: with the limit and the need.
+        RuntimeError: this build has no emulator to count with.
+    """
+    from sparq_ipu import _core
+
+    if not _core.has_emulator:
+        raise RuntimeError("plan: the extension module must be built with the emulator, got one without")
+    if kernel not in KERNELS:
+        raise ValueError(f"plan: kernel must be one of {', '.join(KERNELS)}, got {kernel!r}")
+    n_kv_heads = n_heads if n_kv_heads is None else n_kv_heads
+    for name, value in (
+        ("batch", batch),
+        ("n_heads", n_heads),
+        ("n_kv_heads", n_kv_heads),
+        ("head_dim", head_dim),
+        ("seq_len", seq_len),
+        ("rank", rank),
+        ("top_k", top_k),
+        ("n_ipus", n_ipus),
+    ):
+        _check_count(name, value)
+    _check_count("n_local", n_local, 0)
+    _check_count("n_tiles", n_tiles, 0)
+    if n_heads % n_kv_heads != 0:
+        raise ValueError(
+            f"plan: n_heads must be a multiple of n_kv_heads, got n_heads={n_heads}, n_kv_heads={n_kv_heads}"
+        )
+    model = device_model(device) if isinstance(device, str) else device
+    if n_tiles:
+        model = dataclasses.replace(model, tiles=n_tiles)
+    lengths = [seq_len] * batch if lengths is None else [int(n) for n in lengths]
+    if len(lengths) != batch:
+        raise ValueError(f"plan: lengths must have batch={batch} entries, got {len(lengths)}")
+    sparq = (rank, top_k, n_local, bool(mean_value)) if kernel == "sparq-streaming" else None
+    per_ipu = split(batch, n_heads, n_kv_heads, n_ipus)
+    shape = _core.Shape(*per_ipu, head_dim, seq_len)
+    # IPUs with the same lengths do the same; the slowest one sets the pace.
+    shares = sorted({tuple(lengths[b : b + per_ipu[0]]) for b in range(0, batch, per_ipu[0])})
+    counted = max(
+        (
+            _core.emulator_plan(
+                shape, kernel == "dense-sram", sparq, append, n_tiles, list(share), model.parameters()
+            )
+            for share in shares
+        ),
+        key=lambda c: c["seconds"]["total"],
+    )
+    streaming_memory = dict(counted["streaming_memory"])
+    need = sum(streaming_memory.values())
+    if need > model.streaming_memory_bytes:
+        largest = ", ".join(
+            f"{name} {n}" for name, n in sorted(streaming_memory.items(), key=lambda x: -x[1])
+        )
+        raise ValueError(
+            f"plan: streaming memory of an IPU must be at most {model.streaming_memory_bytes} bytes, "
+            f"got {need} ({largest})"
+        )
+    steps = counted["steps"]
+    streamed = [s for s in steps if s["kind"].startswith("remote")]
+    seconds = counted["seconds"]["total"]
+    shared = model.with_streaming_share(1 / min(n_ipus, model.ipus_per_gateway))
+    extra = sum(
+        s["executions"]
+        * (
+            shared.streaming_seconds(s["bytes"], s["packets"], s["rows"])
+            - model.streaming_seconds(s["bytes"], s["packets"], s["rows"])
+        )
+        for s in streamed
+    )
+    result = Plan(
+        kernel=kernel,
+        batch=batch,
+        n_heads=n_heads,
+        n_kv_heads=n_kv_heads,
+        head_dim=head_dim,
+        seq_len=seq_len,
+        rank=rank if sparq else None,
+        top_k=top_k if sparq else None,
+        n_local=n_local if sparq else None,
+        mean_value=bool(mean_value) if sparq else None,
+        model=model,
+        n_ipus=n_ipus,
+        per_ipu=per_ipu,
+        mapping=counted["mapping"],
+        memory=counted["memory"],
+        streaming_memory=streaming_memory,
+        stages=tuple(
+            Stage(
+                s["name"],
+                s["kind"],
+                s["executions"],
+                s["seconds"]["total"],
+                s["bytes"] * s["executions"] if s["kind"].startswith("remote") else 0,
+            )
+            for s in steps
+        ),
+        seconds_by_category=counted["seconds"],
+        streamed_bytes=sum(s["bytes"] * s["executions"] for s in streamed),
+        seconds_per_query=seconds,
+        seconds_if_gateway_shared=seconds + extra,
+        steps=steps,
+    )
+    if kernel == "dense-streaming":
+        return dataclasses.replace(result, speedup_vs_dense_streaming=1.0, speedup_if_gateway_shared=1.0)
+    if kernel != "sparq-streaming" or not baseline:
+        return result
+    try:
+        dense = plan(
+            batch,
+            n_heads,
+            n_kv_heads,
+            head_dim,
+            seq_len,
+            kernel="dense-streaming",
+            lengths=lengths,
+            device=model,
+            n_ipus=n_ipus,
+            n_tiles=n_tiles,
+        )
+    except ValueError:  # dense attention alone may not fit; there is no speed-up over it then
+        return result
+    return dataclasses.replace(
+        result,
+        speedup_vs_dense_streaming=dense.seconds_per_query / seconds,
+        speedup_if_gateway_shared=dense.seconds_if_gateway_shared / result.seconds_if_gateway_shared,
+    )

@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plans: equal to what a real emulated run reports, refusals with the limit and the need, several IPUs."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import resource
+import time
+
+import numpy as np
+import pytest
+
+core = pytest.importorskip("sparq_ipu._core")
+if not core.has_emulator:
+    pytest.skip("built without the emulator", allow_module_level=True)
+
+from sparq_ipu import planning  # noqa: E402
+from sparq_ipu.device_model import device_model  # noqa: E402
+
+#: batch, n_heads, n_kv_heads, head_dim, capacity, tiles, lengths
+SHAPES = [
+    (1, 1, 1, 8, 64, 1, [1]),
+    (1, 2, 1, 16, 200, 3, [200]),
+    (2, 4, 2, 32, 300, 16, [17, 290]),
+    (3, 6, 3, 64, 700, 64, [700, 1, 512]),
+    (1, 4, 4, 64, 2048, 64, [2048]),
+    (1, 4, 4, 64, 2048, 64, [600]),
+    (4, 8, 2, 32, 1100, 5, [1100, 900, 64, 65]),
+    (2, 8, 8, 128, 1500, 1472, [1500, 1024]),
+    (1, 32, 8, 128, 4096, 1472, [4096]),
+    # several waves: all of them, some of them, of several rounds
+    (1, 1, 1, 128, 9000, 1, [9000]),
+    (1, 1, 1, 128, 9000, 1, [300]),
+    (4, 2, 2, 128, 5000, 4, [5000, 4097, 600, 1]),
+]
+KERNELS = {
+    "dense-sram": None,
+    "dense-streaming": None,
+    "sparq-streaming": (8, 24, 3, True),
+}
+
+
+def run(shape, kernel, append, model):
+    """The counts of a real emulated run."""
+    batch, n_heads, n_kv_heads, head_dim, capacity, tiles, lengths = shape
+    rng = np.random.default_rng(1)
+    session = core.Session(
+        core.Shape(batch, n_heads, n_kv_heads, head_dim, capacity),
+        dense_sram=kernel == "dense-sram",
+        dense_streaming=kernel == "dense-streaming",
+        sparq=[KERNELS[kernel]] if kernel == "sparq-streaming" else [],
+        append=append,
+        device="emulator",
+        n_tiles=tiles,
+    )
+    key, value = rng.normal(size=(2, batch, n_kv_heads, max(lengths), head_dim)).astype(np.float16)
+    session.write(key, value, lengths)
+    query = rng.normal(size=(batch, n_heads, head_dim)).astype(np.float16)
+    if kernel == "sparq-streaming":
+        session.sparq(0, query)
+    else:
+        session.dense(query)
+    return core.emulator_last_run(session, model.parameters()), core.emulator_memory(session)
+
+
+def planned(shape, kernel, append, **options):
+    batch, n_heads, n_kv_heads, head_dim, capacity, tiles, lengths = shape
+    rank, top_k, n_local, mean_value = KERNELS[kernel] or (1, 1, 0, True)
+    return planning.plan(
+        batch,
+        n_heads,
+        n_kv_heads,
+        head_dim,
+        capacity,
+        kernel=kernel,
+        rank=rank,
+        top_k=top_k,
+        n_local=n_local,
+        mean_value=mean_value,
+        lengths=lengths,
+        n_tiles=tiles,
+        append=append,
+        baseline=False,
+        **options,
+    )
+
+
+@pytest.mark.parametrize("append", [False, True])
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda s: "-".join(map(str, s[:6])))
+def test_a_plan_is_what_a_run_reports(shape, kernel, append):
+    model = device_model("gc200")
+    try:
+        plan = planned(shape, kernel, append, device=model)
+    except ValueError as error:
+        # What the plan refuses does not compile either.
+        assert "tile memory" in str(error)
+        with pytest.raises(RuntimeError, match="tile memory"):
+            run(shape, kernel, append, model)
+        return
+    counted, memory = run(shape, kernel, append, dataclasses.replace(model, tiles=shape[5]))
+    assert plan.steps == counted["steps"]
+    assert plan.seconds_by_category == counted["seconds"]
+    assert plan.memory == memory
+    assert plan.seconds_per_query == counted["seconds"]["total"]
+    assert plan.streamed_bytes == sum(
+        s["bytes"] * s["executions"] for s in counted["steps"] if s["kind"].startswith("remote")
+    )
+
+
+@pytest.mark.parametrize("kernel", ["dense-streaming", "sparq-streaming"])
+def test_the_comparison_can_fail(kernel):
+    # Negative control: a shorter cache takes fewer waves, so the counts of another length are not equal.
+    full, short = SHAPES[-3], SHAPES[-2]
+    assert full[:6] == short[:6]
+    counted, _ = run(full, kernel, False, device_model())
+    plan = planned(short, kernel, False)
+    assert plan.steps != counted["steps"]
+    assert plan.streamed_bytes < planned(full, kernel, False).streamed_bytes
+
+
+def test_a_dry_run_leaves_later_sessions_alone():
+    planned(SHAPES[2], "sparq-streaming", False)
+    counted, _ = run(SHAPES[2], "sparq-streaming", False, device_model())
+    assert counted["steps"]  # Session.write would have thrown on a dry engine
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (
+            dict(batch=64, seq_len=65536, kernel="dense-streaming"),
+            r"plan: streaming memory of an IPU must be at most 64000000000 bytes, got 687\d+ \(cache/",
+        ),
+        (
+            dict(batch=16, kernel="dense-sram"),
+            r"plan: tile memory: tile \d+ .*at most 638976 bytes, got \d{7,} \(largest: ",
+        ),
+        (dict(kernel="dense"), r"plan: kernel must be one of .*, got 'dense'"),
+        (dict(batch=0), r"plan: batch must be an integer of at least 1, got 0"),
+        (dict(seq_len=1.5), r"plan: seq_len must be an integer of at least 1, got 1.5"),
+        (dict(n_local=-1), r"plan: n_local must be an integer of at least 0, got -1"),
+        (
+            dict(n_heads=32, n_kv_heads=5),
+            r"plan: n_heads must be a multiple of n_kv_heads, got n_heads=32, n_kv_h",
+        ),
+        (dict(rank=129), r"plan: rank must be in \[1, head_dim=128\], got 129"),
+        (dict(lengths=[1, 2]), r"plan: lengths must have batch=1 entries, got 2"),
+        (dict(lengths=[16385]), r"plan: lengths must be in \[1, capacity=16384\], got 16385"),
+        (
+            dict(n_ipus=3),
+            r"plan: n_ipus must split n_kv_heads, then batch, evenly, got n_ipus=3, n_kv_heads=32, b",
+        ),
+        (dict(device="gc2"), r"device_model: name must be one of bow, gc200, got 'gc2'"),
+    ],
+)
+def test_refusals(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        planning.plan(**arguments)
+
+
+def test_the_refused_need_is_what_the_cache_takes():
+    with pytest.raises(ValueError) as refused:
+        planning.plan(batch=64, seq_len=65536, kernel="dense-streaming")
+    need = int(re.search(r"got (\d+) ", str(refused.value)).group(1))
+    rows = 2 * 64 * 32 * 65536 * 128 * 2  # K and V
+    assert rows <= need < 1.001 * rows  # and scratch rows
+
+
+def test_headline_is_quick_and_needs_no_cache():
+    # 407 MB of cache at this size; a dense cache of 26 GB below.
+    start = time.process_time()
+    plan = planning.plan()
+    seconds = time.process_time() - start
+    assert plan.streaming_memory_bytes > 400e6
+    big = planning.plan(batch=16, seq_len=65536, baseline=False)
+    assert big.streaming_memory_bytes > 25e9
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    assert peak < 8e9
+    assert seconds < 10  # about one on an idle machine
+    assert plan.time_source == "modelled" and "modelled" in str(plan)
+    assert plan.speedup_vs_dense_streaming > 5
+    assert plan.max_tile_bytes == max(plan.memory["bytes_per_tile"]) < plan.memory["limit"]
+    assert sum(plan.stages_by_name().values()) == pytest.approx(plan.seconds_per_query, rel=1e-12)
+    row = plan.row()
+    assert row["time_source"] == "modelled" and row["device"] == "bow"
+
+
+def test_fixed_seconds_do_not_depend_on_the_streaming_rate():
+    plan = planned(SHAPES[2], "sparq-streaming", False)
+    fast = dataclasses.replace(device_model(), streaming_bytes_per_second=1e19)
+    assert plan.fixed_seconds == pytest.approx(
+        planned(SHAPES[2], "sparq-streaming", False, device=fast).seconds_per_query, rel=1e-6
+    )
+
+
+@pytest.mark.parametrize(
+    "batch, n_heads, n_kv_heads, n_ipus, share",
+    [
+        (1, 32, 32, 1, (1, 32, 32)),
+        (1, 32, 32, 16, (1, 2, 2)),
+        (4, 32, 8, 16, (2, 4, 1)),
+        (16, 32, 8, 4, (16, 8, 2)),
+        (6, 6, 2, 6, (2, 3, 1)),
+    ],
+)
+def test_split(batch, n_heads, n_kv_heads, n_ipus, share):
+    assert planning.split(batch, n_heads, n_kv_heads, n_ipus) == share
+
+
+def test_several_ipus_are_one_ipu_with_a_share():
+    several = planning.plan(2, 16, 4, 32, 512, rank=8, top_k=16, n_ipus=8, lengths=[512, 40])
+    alone = planning.plan(1, 4, 1, 32, 512, rank=8, top_k=16)
+    assert several.per_ipu == (1, 4, 1)
+    assert several.steps == alone.steps  # the longer element sets the pace
+    assert several.seconds_per_query == alone.seconds_per_query == alone.seconds_if_gateway_shared
+    # Four IPUs to a gateway: their bytes and packets take four times as long, nothing else does.
+    moved = alone.seconds_per_query - alone.fixed_seconds
+    assert several.seconds_if_gateway_shared == pytest.approx(alone.fixed_seconds + 4 * moved)
+    assert "sharing the streaming rate of one" in str(several)
+    assert "the truth lies between" in str(several)
+    two = planning.plan(2, 16, 4, 32, 512, rank=8, top_k=16, n_ipus=2)
+    assert two.seconds_if_gateway_shared - two.fixed_seconds == pytest.approx(
+        2 * (two.seconds_per_query - two.fixed_seconds)
+    )
