@@ -1,0 +1,427 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plan (and, where it fits this machine, emulate) attention over a grid of shapes.
+
+    python bench/sweep.py --out sweep.jsonl                     # plan everything; run again to resume
+    python bench/sweep.py --out sweep.jsonl --emulate 300e6     # and emulate caches of up to 300 MB
+    python bench/sweep.py --out sweep.jsonl --summary           # tables of what the file holds
+
+The grid is that of the published benchmark (seq_len 1024 to 65536, batch 1 to 64, rank 16 to 64, top_k 64 to
+512, 32 heads of 128 components), once with 32 KV heads and once with 8. One JSON line per kernel and
+configuration, with the names of bench/ipu_sparq.py. Lines that the file has are not made again. All times are
+modelled.
+"""
+
+from __future__ import annotations
+
+import argparse
+import concurrent.futures
+import dataclasses
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any, Iterable, Iterator
+
+import numpy as np
+from inputs import git_revision, random_inputs
+
+from sparq_ipu import _core
+from sparq_ipu._tables import markdown_table, replace_block
+from sparq_ipu.device_model import device_model
+from sparq_ipu.planning import plan
+
+DOCUMENT = Path(__file__).resolve().parent.parent / "docs/device_model.md"
+N_HEADS, HEAD_DIM = 32, 128
+#: the published benchmark ran so many of the 336 SparQ points of this grid
+PUBLISHED_RAN, PUBLISHED_POINTS = 181, 336
+KEY = ("kernel", "device", "batch", "n_heads", "n_kv_heads", "head_dim", "seq_len", "rank", "top_k")
+
+
+@dataclasses.dataclass(frozen=True)
+class Point:
+    """One kernel on one shape."""
+
+    kernel: str
+    batch: int
+    n_kv_heads: int
+    seq_len: int
+    rank: int | None = None
+    top_k: int | None = None
+
+    def arguments(self) -> dict[str, Any]:
+        sparq = {} if self.rank is None else {"rank": self.rank, "top_k": self.top_k}
+        return dict(
+            batch=self.batch,
+            n_heads=N_HEADS,
+            n_kv_heads=self.n_kv_heads,
+            head_dim=HEAD_DIM,
+            seq_len=self.seq_len,
+            kernel=self.kernel,
+            **sparq,
+        )
+
+    def key(self, device: str) -> tuple[Any, ...]:
+        return (
+            self.kernel,
+            device,
+            self.batch,
+            N_HEADS,
+            self.n_kv_heads,
+            HEAD_DIM,
+            self.seq_len,
+            self.rank,
+            self.top_k,
+        )
+
+    def key_value_bytes(self) -> int:
+        """K and V of all heads, fp16."""
+        return 2 * self.batch * self.n_kv_heads * self.seq_len * HEAD_DIM * 2
+
+
+def grid(a: argparse.Namespace) -> list[Point]:
+    """Small caches first."""
+    points = []
+    for n_kv_heads in a.kv_heads:
+        for batch in a.batch:
+            for seq_len in a.seq_len:
+                points += [
+                    Point(kernel, batch, n_kv_heads, seq_len) for kernel in ("dense-streaming", "dense-sram")
+                ]
+                points += [
+                    Point("sparq-streaming", batch, n_kv_heads, seq_len, rank, top_k)
+                    for rank in a.rank
+                    for top_k in a.top_k
+                ]
+    return sorted(points, key=lambda p: (p.key_value_bytes(), p.n_kv_heads, p.seq_len))
+
+
+def planned_row(point: Point, device: str) -> dict[str, Any]:
+    """The plan of a point, or why there is none."""
+    try:
+        row = plan(**point.arguments(), device=device, baseline=False).row()
+        row["error"] = None
+    except ValueError as error:
+        row = dict(zip(KEY, point.key(device)))
+        row["error"] = str(error)
+    row.update(git=git_revision(), emulated=False)
+    return row
+
+
+def emulate(point: Point, row: dict[str, Any]) -> None:
+    """Run the point on the emulator: are its bits those of the CPU kernels, and its counts those of the plan?"""
+    from sparq_ipu import KVCache, dense_attention, sparq_attention
+
+    inputs = random_inputs(point.batch, N_HEADS, point.n_kv_heads, point.seq_len, HEAD_DIM, 0)
+    is_sparq = point.kernel == "sparq-streaming"
+    session = _core.Session(
+        _core.Shape(point.batch, N_HEADS, point.n_kv_heads, HEAD_DIM, point.seq_len),
+        dense_sram=point.kernel == "dense-sram",
+        dense_streaming=point.kernel == "dense-streaming",
+        sparq=[(point.rank, point.top_k, 0, True)] if is_sparq else [],
+        append=False,
+        device="emulator",
+    )
+    session.write(inputs.key, inputs.value, [point.seq_len] * point.batch)
+    output = session.sparq(0, inputs.query) if is_sparq else session.dense(inputs.query)
+    cache = KVCache(point.batch, point.n_kv_heads, HEAD_DIM, point.seq_len, device="cpu")
+    cache.append(inputs.key, inputs.value)
+    expected = (
+        sparq_attention(inputs.query, cache, rank=point.rank, top_k=point.top_k)
+        if is_sparq
+        else dense_attention(inputs.query, cache)
+    )
+    counted = _core.emulator_last_run(session, device_model(row["device"]).parameters())
+    row.update(
+        emulated=True,
+        bit_exact=bool(np.array_equal(output.view(np.uint16), np.asarray(expected).view(np.uint16))),
+        plan_equals_run=counted["seconds"]["total"] == row["seconds_per_query"]
+        and _core.emulator_memory(session)["bytes"] == row["max_tile_bytes"],
+    )
+    if not row["bit_exact"]:
+        row["error"] = "the emulated result differs from that of the CPU kernels"
+    elif not row["plan_equals_run"]:
+        row["error"] = "the emulated run differs from the plan"
+
+
+def work(points: list[Point], device: str, emulate_bytes: float) -> list[dict[str, Any]]:
+    rows = []
+    for point in points:
+        row = planned_row(point, device)
+        if row["error"] is None and point.key_value_bytes() <= emulate_bytes:
+            emulate(point, row)
+        rows.append(row)
+    return rows
+
+
+def read(path: Path) -> dict[tuple[Any, ...], dict[str, Any]]:
+    """The last line of every configuration; a line cut off by an interruption does not count."""
+    rows = {}
+    if path.exists():
+        for line in path.read_text().splitlines():
+            try:
+                row = json.loads(line)
+            except json.JSONDecodeError:
+                continue
+            rows[tuple(row[name] for name in KEY)] = row
+    return rows
+
+
+def batches(points: list[Point], size: int) -> Iterator[list[Point]]:
+    for i in range(0, len(points), size):
+        yield points[i : i + size]
+
+
+def run(a: argparse.Namespace) -> int:
+    """Make the lines that the file lacks. Exit status 1 if an emulated result was wrong."""
+    done = read(a.out)
+
+    def missing(point: Point) -> bool:
+        row = done.get(point.key(a.device))
+        if row is None:
+            return True
+        small = point.key_value_bytes() <= a.emulate
+        return small and row["error"] is None and not row["emulated"]
+
+    points = [p for p in grid(a) if missing(p)]
+    print(f"{len(points)} to do, {len(grid(a)) - len(points)} done before", file=sys.stderr)
+    start, n, status = time.perf_counter(), 0, 0
+    if a.out.exists() and a.out.stat().st_size and not a.out.read_bytes().endswith(b"\n"):
+        with open(a.out, "a") as file:
+            file.write("\n")  # after an interruption in the middle of a line
+    with open(a.out, "a") as file, concurrent.futures.ProcessPoolExecutor(a.jobs) as pool:
+        futures = [pool.submit(work, part, a.device, a.emulate) for part in batches(points, 4)]
+        for future in concurrent.futures.as_completed(futures):
+            for row in future.result():
+                file.write(json.dumps(row) + "\n")
+                n += 1
+                if row["emulated"] and row["error"]:
+                    status = 1
+                    print(f"\n{row['error']}: {[row[name] for name in KEY]}", file=sys.stderr)
+            file.flush()
+            passed = time.perf_counter() - start
+            left = passed / n * (len(points) - n)
+            print(f"\r{n}/{len(points)}, {passed:.0f} s, about {left:.0f} s left ", end="", file=sys.stderr)
+    print(file=sys.stderr)
+    return status
+
+
+# ---- what a file says
+
+
+def speedups(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """SparQ's rows, each with the modelled speed-up over dense-streaming of its shape (None without one)."""
+    rows = list(rows)
+    dense = {
+        (r["device"], r["batch"], r["n_kv_heads"], r["seq_len"]): r["seconds_per_query"]
+        for r in rows
+        if r["kernel"] == "dense-streaming" and r["error"] is None
+    }
+    result = []
+    for r in rows:
+        if r["kernel"] == "sparq-streaming" and r["error"] is None:
+            base = dense.get((r["device"], r["batch"], r["n_kv_heads"], r["seq_len"]))
+            result.append({**r, "speedup_vs_dense_streaming": base and base / r["seconds_per_query"]})
+    return result
+
+
+def coverage_table(rows: Iterable[dict[str, Any]]) -> str:
+    rows = list(rows)
+    table = []
+    groups = sorted({(r["kernel"], r["n_kv_heads"]) for r in rows}, key=lambda g: (g[0], -g[1]))
+    for kernel, n_kv_heads in groups:
+        part = [r for r in rows if (r["kernel"], r["n_kv_heads"]) == (kernel, n_kv_heads)]
+        fits = [r for r in part if r["error"] is None]
+        beyond_streaming = sum("streaming memory" in (r["error"] or "") for r in part)
+        beyond_sram = sum("tile memory" in (r["error"] or "") for r in part)
+        emulated = [r for r in part if r["emulated"]]
+        table.append(
+            (
+                f"{kernel}, {n_kv_heads} KV heads",
+                len(part),
+                len(fits),
+                beyond_sram,
+                beyond_streaming,
+                len(part) - len(fits) - beyond_sram - beyond_streaming,
+                max((r["max_tile_bytes"] for r in fits), default="-"),
+                len(emulated),
+                sum(bool(r["bit_exact"] and r["plan_equals_run"]) for r in emulated),
+            )
+        )
+    return markdown_table(
+        (
+            "kernel",
+            "points",
+            "planned",
+            "refused: SRAM",
+            "refused: 64 GB",
+            "failed",
+            "most bytes on a tile",
+            "emulated",
+            "of these bit-exact and as planned",
+        ),
+        table,
+    )
+
+
+def speedup_table(rows: Iterable[dict[str, Any]], rank: int = 32, top_k: int = 128) -> str:
+    chosen = [r for r in speedups(rows) if (r["rank"], r["top_k"]) == (rank, top_k)]
+    columns = sorted({(-r["n_kv_heads"], r["batch"]) for r in chosen})
+    lengths = sorted({r["seq_len"] for r in chosen})
+    cell = {
+        (r["seq_len"], -r["n_kv_heads"], r["batch"]): (
+            r["seconds_per_query"],
+            r["speedup_vs_dense_streaming"],
+        )
+        for r in chosen
+    }
+
+    def text(key: tuple[int, int, int]) -> str:
+        if key not in cell:
+            return "-"
+        seconds, speedup = cell[key]
+        return f"{seconds * 1e3:.3g} ms" + (f", {speedup:.2f}x" if speedup else "")
+
+    return markdown_table(
+        ("seq_len", *(f"{-heads} KV heads, batch {batch}" for heads, batch in columns)),
+        [(n, *(text((n, *column)) for column in columns)) for n in lengths],
+    )
+
+
+def headline_table() -> str:
+    table = []
+    for name in ("bow", "gc200"):
+        for kernel, seq_len in (
+            ("dense-streaming", 16384),
+            ("sparq-streaming", 16384),
+            ("dense-streaming", 1024),
+            ("sparq-streaming", 1024),
+        ):
+            p = plan(seq_len=seq_len, kernel=kernel, device=name)
+            t = p.seconds_by_category
+            table.append(
+                (
+                    f"{name}, {kernel}, S={seq_len}",
+                    f"{p.seconds_per_query * 1e6:.1f}",
+                    f"{t['streaming'] * 1e6:.1f}",
+                    *(f"{t[c] * 1e6:.1f}" for c in ("compute", "exchange", "sync")),
+                    f"{p.fixed_seconds * 1e6:.1f}",
+                    f"{p.streamed_bytes / 1e6:.2f}",
+                    f"{p.max_tile_bytes / 1024:.0f}",
+                    f"{p.speedup_vs_dense_streaming:.2f}x",
+                )
+            )
+    return markdown_table(
+        (
+            "modelled, r=32, k=128",
+            "us",
+            "streaming",
+            "compute",
+            "exchange",
+            "sync",
+            "fixed",
+            "MB moved",
+            "KiB/tile",
+            "speed-up",
+        ),
+        table,
+    )
+
+
+def ipus_table() -> str:
+    table = []
+    for batch, n_kv_heads in ((1, 32), (16, 32), (16, 8)):
+        for n_ipus in (1, 2, 4, 16):
+            if (batch * n_kv_heads) % n_ipus:
+                continue
+            p = plan(batch, 32, n_kv_heads, n_ipus=n_ipus)
+            table.append(
+                (
+                    f"batch {batch}, {n_kv_heads} KV heads, {n_ipus} IPUs",
+                    f"{p.seconds_per_query * 1e6:.0f}",
+                    f"{p.speedup_vs_dense_streaming:.2f}x",
+                    f"{p.seconds_if_gateway_shared * 1e6:.0f}",
+                    f"{p.speedup_if_gateway_shared:.2f}x",
+                )
+            )
+    return markdown_table(
+        (
+            "modelled, S=16384, r=32, k=128",
+            "full rate each: us",
+            "speed-up",
+            "rate of one IPU per gateway: us",
+            "speed-up",
+        ),
+        table,
+    )
+
+
+def summary(rows: dict[tuple[Any, ...], dict[str, Any]]) -> str:
+    values = list(rows.values())
+    return "\n\n".join(
+        (
+            "One query, batch 1, 32 heads. Everything is modelled; *fixed* is all but the bytes and packets of "
+            "remote copies.",
+            headline_table(),
+            f"Coverage of the grid; the published program ran {PUBLISHED_RAN} of its {PUBLISHED_POINTS} SparQ "
+            "points.",
+            coverage_table(values),
+            "Time of SparQ (r=32, k=128) and speed-up over dense-streaming, modelled for one Bow IPU:",
+            speedup_table(values),
+            "Several IPUs; speed-ups are over dense-streaming on as many IPUs under the same assumption:",
+            ipus_table(),
+        )
+    )
+
+
+def parse(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="JSON lines, appended to")
+    for name, default, text in (
+        ("seq-len", [1024 << i for i in range(7)], "cached positions"),
+        ("batch", [1, 4, 16, 64], "batch sizes"),
+        ("kv-heads", [32, 8], "KV heads, of 32 query heads"),
+        ("rank", [16, 32, 64], "ranks"),
+        ("top-k", [64, 128, 256, 512], "top-k"),
+    ):
+        parser.add_argument(
+            f"--{name}", type=int, nargs="+", default=default, metavar="N", help=f"{text} {default}"
+        )
+    parser.add_argument(
+        "--device", choices=("bow", "gc200"), default="bow", help="device model [%(default)s]"
+    )
+    parser.add_argument(
+        "--emulate",
+        type=float,
+        default=0,
+        metavar="BYTES",
+        help="emulate too where K and V have at most so many bytes (needs four times the memory) [0]",
+    )
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="processes [%(default)s]")
+    parser.add_argument("--summary", action="store_true", help="only print the tables of the file")
+    parser.add_argument(
+        "--write", action="store_true", help=f"only put the tables of the file into docs/{DOCUMENT.name}"
+    )
+    a = parser.parse_args(arguments)
+    if a.jobs < 1 or a.emulate < 0:
+        parser.error(f"--jobs must be at least 1 and --emulate at least 0, got {a.jobs} and {a.emulate}")
+    if (a.summary or a.write) and not a.out.exists():
+        parser.error(f"--out must name a file with results, got {a.out}")
+    return a
+
+
+def main(arguments: list[str] | None = None) -> int:
+    a = parse(arguments)
+    if a.summary or a.write:
+        text = summary(read(a.out))
+        if a.write:
+            replace_block(DOCUMENT, "plans", text)
+        else:
+            print(text)
+        return 0
+    return run(a)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
