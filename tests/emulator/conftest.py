@@ -54,8 +54,8 @@ class Programs:
     def path(self, name: str) -> str:
         return str(self.where / f"emulator_{name}")
 
-    def run(self, name: str, *args, stdin=None, threads: int | None = None, text: bool = True):
-        env = dict(os.environ)
+    def run(self, name: str, *args, stdin=None, threads: int | None = None, text: bool = True, **variables):
+        env = {**os.environ, **variables}
         if threads is not None:
             env["SPARQ_EMULATOR_THREADS"] = str(threads)
         r = subprocess.run(

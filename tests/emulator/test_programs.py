@@ -106,3 +106,30 @@ def test_large_remote_gather_is_split_over_threads(programs):
     numbers = " ".join(map(str, [rows, *read, *write]))
     one = programs.run("remote", 16, rows, width, 0, stdin=numbers, threads=1)
     assert one == programs.run("remote", 16, rows, width, 0, stdin=numbers, threads=4)
+
+
+def test_guards_change_nothing_for_correct_vertices(programs):
+    for name, args in (("vertices", (programs.codelets, 7)), ("stencil", (programs.codelets, 16, 61, 30))):
+        guarded = programs.run(name, *args, SPARQ_EMULATOR_GUARD="1")
+        assert guarded == programs.run(name, *args, SPARQ_EMULATOR_GUARD="0")
+
+
+@pytest.mark.parametrize(
+    ("index", "place"), [(4, "0 bytes after"), (5, "4 bytes after"), (-1, "4 bytes before")]
+)
+def test_guards_see_writes_outside_an_edge(programs, index, place):
+    try:
+        r = programs.json("guard", programs.codelets, index, SPARQ_EMULATOR_GUARD="1")
+    except AssertionError as e:
+        assert "AddressSanitizer: use-after-poison" in str(e)
+        return
+    assert r["error"] == (
+        "vertex test::WriteAt on tile 1 must not write outside the elements of field 'out', "
+        f"got a write {place} them"
+    )
+
+
+def test_guarded_edges_keep_what_is_not_written(programs):
+    want = [0.0] * 4 + [0, 0, 1, 0] + [0.0] * 4
+    for guard in "01":
+        assert programs.json("guard", programs.codelets, 2, SPARQ_EMULATOR_GUARD=guard)["x"] == want

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Programs to steps; where everything lies in the block of device memory.
+#include <cstdlib>
 #include <cstring>
 
 #include "compiler.hpp"
@@ -46,6 +47,8 @@ Compiler::Compiler(const GraphImpl &graph, const OptionFlags &options)
   exe_->libraries = graph.libraries;
   exe_->streams = graph.streamList;
   exe_->remotes = graph.remoteList;
+  const char *guard = std::getenv("SPARQ_EMULATOR_GUARD");
+  guardEdges_ = guard && *guard && std::string(guard) != "0";
   const unsigned tiles = graph.target.getNumTiles();
   temporaries_.assign(tiles, 0);
   maxTemporaries_.assign(tiles, 0);

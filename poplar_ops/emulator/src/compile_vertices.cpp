@@ -120,7 +120,8 @@ void Compiler::writeCount(std::uint64_t at, std::size_t count) {
 // An edge points straight into its variable when its elements are contiguous there and aligned as
 // the field asks. Poplar would lay such a variable out on the tile so that this holds, or copy:
 // either way the vertex sees aligned contiguous elements, and so it does here, through a buffer
-// filled before and emptied after.
+// filled before and emptied after. With SPARQ_EMULATOR_GUARD=1 every edge has such a buffer,
+// between guards that a vertex must not touch.
 Compiler::EdgePlace Compiler::placeEdge(const VertexRecord &v, const FieldRecord &f,
                                         const Tensor &t, ComputeSetPlan &plan) {
   const TensorImpl &impl = Access::impl(t);
@@ -131,29 +132,39 @@ Compiler::EdgePlace Compiler::placeEdge(const VertexRecord &v, const FieldRecord
   unsigned pieces = 0;
   VarId var = 0;
   std::size_t begin = 0;
-  bool local = true;
+  std::size_t onTile = 0;
   forEachRegion(impl, [&](VarId x, std::size_t b, std::size_t n) {
     if (pieces++ == 0) {
       var = x;
       begin = b;
     }
-    g_.variables[x].tiles.forEach(
-        b, b + n, [&](std::size_t, std::size_t, unsigned tile) { local &= tile == v.tile; });
+    g_.variables[x].tiles.forEach(b, b + n, [&](std::size_t from, std::size_t to, unsigned tile) {
+      onTile += tile == v.tile ? to - from : 0;
+    });
   });
-  if (pieces == 0)
+  if (pieces == 0 && !guardEdges_)
     return {0, 0, false};
-  const bool straight = pieces == 1 && addressOf(var, begin) % align == 0;
+  const bool straight = pieces == 0 || (pieces == 1 && addressOf(var, begin) % align == 0);
   // Off-tile elements land on the tile whatever happens here; on-tile ones only need a copy when
   // rearranged. A single piece is never rearranged on a device: its alignment is the allocator's
   // business.
-  if (pieces > 1 && local)
-    temporaries_[v.tile] += count * size;
-  if (straight)
+  if (pieces > 1)
+    temporaries_[v.tile] += onTile * size;
+  if (straight && !guardEdges_)
     return {addressOf(var, begin), count, false};
   const std::uint64_t bytes = count * size;
-  const Address at = allocate(bytes, std::max<std::uint64_t>(align, 8));
+  Address at = 0;
+  if (guardEdges_) {
+    const std::uint64_t guardAlign = std::max<std::uint64_t>(align, guardBytes);
+    at = allocate(guardAlign + bytes + guardBytes, guardAlign) + guardAlign;
+    plan.guards.push_back({at - guardBytes, guardBytes, f.info->name});
+    plan.guards.push_back({at + bytes, guardBytes, f.info->name});
+  } else {
+    at = allocate(bytes, std::max<std::uint64_t>(align, 8));
+  }
   const std::vector<Run> runs = packRuns(t);
-  if (f.info->direction != Direction::Output)
+  // What an in-place output does not write keeps its value; a rearranged one's is undefined.
+  if (f.info->direction != Direction::Output || straight)
     for (const Run &r : runs)
       plan.gathers.push_back({at + r.src, r.dst, r.bytes, r.count, r.srcStep, r.dstStep});
   else
@@ -225,6 +236,9 @@ void Compiler::compileComputeSet(unsigned id) {
     p.gathersEnd = static_cast<unsigned>(plan.gathers.size());
     p.scattersEnd = static_cast<unsigned>(plan.scatters.size());
     p.poisonsEnd = static_cast<unsigned>(plan.poisons.size());
+    p.guardsEnd = static_cast<unsigned>(plan.guards.size());
+    p.name = v.type->name;
+    p.tile = v.tile;
     plan.vertices.push_back(p);
   }
   StepCount cost;

@@ -6,19 +6,14 @@
 #include <cstring>
 #include <sstream>
 
-#if defined(__SANITIZE_ADDRESS__)
-#include <sanitizer/asan_interface.h>
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer)
-#include <sanitizer/asan_interface.h>
-#endif
-#endif
-#ifndef ASAN_POISON_MEMORY_REGION
-#define ASAN_POISON_MEMORY_REGION(p, n) ((void)(p), (void)(n))
-#endif
-
 #include "compiler.hpp"
 #include "engine_impl.hpp"
+
+#ifdef SPARQ_ADDRESS_SANITIZER
+#include <sanitizer/asan_interface.h>
+#else
+#define ASAN_POISON_MEMORY_REGION(p, n) ((void)(p), (void)(n))
+#endif
 
 namespace poplar {
 
@@ -80,6 +75,12 @@ void EngineImpl::load(const Device &device) {
     for (const InitialValues &i : v.initial)
       std::memcpy(at(v.at) + i.begin * typeSize(v.type), i.bytes.data(), i.bytes.size());
     ASAN_POISON_MEMORY_REGION(at(v.at) + (v.bytes + 7) / 8 * 8, 48);
+  }
+  for (const ComputeSetPlan &cs : exe->computeSets) {
+    for (const Guard &g : cs.guards) {
+      std::memset(at(g.at), guardPattern, g.bytes);
+      ASAN_POISON_MEMORY_REGION(at(g.at), g.bytes);
+    }
   }
   if (!exe->stateImage.empty())
     std::memcpy(at(exe->stateAt), exe->stateImage.data(), exe->stateImage.size());

@@ -11,6 +11,14 @@
 #include "plan.hpp"
 #include "thread_pool.hpp"
 
+#if defined(__SANITIZE_ADDRESS__)
+#define SPARQ_ADDRESS_SANITIZER
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define SPARQ_ADDRESS_SANITIZER
+#endif
+#endif
+
 namespace poplar {
 namespace core {
 

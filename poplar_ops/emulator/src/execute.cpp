@@ -48,6 +48,22 @@ static void copyRunsBack(std::uint8_t *src, const std::uint8_t *dst, const Run *
   }
 }
 
+static void checkGuards(const std::uint8_t *base, const VertexPlan &v, const Guard *begin,
+                        const Guard *end) {
+#if !defined(SPARQ_ADDRESS_SANITIZER) // which sees the access itself
+  for (const Guard *g = begin; g != end; ++g)
+    for (std::uint64_t i = 0; i < g->bytes; ++i)
+      if (base[g->at + i] != guardPattern)
+        throw application_runtime_error(
+            std::string("vertex ") + v.name + " on tile " + std::to_string(v.tile) +
+            " must not write outside the elements of field '" + g->field + "', got a write " +
+            ((g - begin) % 2 ? std::to_string(i) + " bytes after them"
+                             : std::to_string(g->bytes - i) + " bytes before them"));
+#else
+  (void)base, (void)v, (void)begin, (void)end;
+#endif
+}
+
 bool EngineImpl::runComputeSet(const ComputeSetPlan &plan) {
   std::uint8_t *base = arena.get();
   std::atomic<bool> all{true};
@@ -60,12 +76,15 @@ bool EngineImpl::runComputeSet(const ComputeSetPlan &plan) {
       const VertexPlan *previous = i ? &plan.vertices[i - 1] : nullptr;
       const unsigned gathers = previous ? previous->gathersEnd : 0,
                      scatters = previous ? previous->scattersEnd : 0,
-                     poisons = previous ? previous->poisonsEnd : 0;
+                     poisons = previous ? previous->poisonsEnd : 0,
+                     guards = previous ? previous->guardsEnd : 0;
       for (unsigned k = poisons; k < v.poisonsEnd; ++k)
         poison(base + plan.poisons[k].at, plan.poisons[k].type, plan.poisons[k].bytes);
       copyRuns(base, base, plan.gathers.data() + gathers, plan.gathers.data() + v.gathersEnd);
       for (unsigned w = 0; w < v.calls; ++w)
         ok &= v.run(base + v.state, w);
+      if (guards != v.guardsEnd)
+        checkGuards(base, v, plan.guards.data() + guards, plan.guards.data() + v.guardsEnd);
       copyRuns(base, base, plan.scatters.data() + scatters, plan.scatters.data() + v.scattersEnd);
     }
     if (!ok)

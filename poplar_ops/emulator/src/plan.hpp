@@ -48,15 +48,27 @@ struct VertexPlan {
   bool (*run)(void *, unsigned);
   Address state;
   unsigned calls; // compute(0) .. compute(calls - 1)
-  unsigned gathersEnd, scattersEnd,
-      poisonsEnd; // ends in the compute set's lists; begins are the previous ends
+  // Ends in the compute set's lists; begins are the previous vertex's ends.
+  unsigned gathersEnd, scattersEnd, poisonsEnd, guardsEnd;
+  const char *name;
+  unsigned tile;
 };
+
+// Bytes beside an edge's buffer that no vertex may touch, filled with guardPattern.
+struct Guard {
+  Address at;
+  std::uint64_t bytes;
+  const char *field;
+};
+constexpr std::uint64_t guardBytes = 64;
+constexpr unsigned char guardPattern = 0xc5;
 
 struct ComputeSetPlan {
   std::vector<VertexPlan> vertices; // by tile
   std::vector<Run> gathers;         // inputs that are not contiguous or not aligned
   std::vector<Run> scatters;        // such outputs
   std::vector<Span> poisons;        // buffers of such outputs, before the vertex runs
+  std::vector<Guard> guards;        // with SPARQ_EMULATOR_GUARD=1
 };
 
 struct CopyPlan {

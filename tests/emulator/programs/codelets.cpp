@@ -123,6 +123,17 @@ public:
   }
 };
 
+// Writes one element, wherever the index says.
+class WriteAt : public Vertex {
+public:
+  Output<Vector<float>> out;
+  int index;
+  bool compute() {
+    out.data()[index] = 1;
+    return true;
+  }
+};
+
 class Short : public Vertex {
 public:
   Input<Vector<float, SHORT_SPAN>> in;

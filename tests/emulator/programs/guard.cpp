@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// A vertex that writes element INDEX of an edge of 4: guard CODELETS.gp INDEX.
+#include "util.hpp"
+
+using namespace poplar;
+using namespace poplar::program;
+
+int main(int argc, char **argv) {
+  if (argc != 3)
+    return 2;
+  Device device = emulatedDevice(2);
+  Graph graph(device);
+  graph.addCodelets(argv[1]);
+  Tensor x = graph.addVariable(FLOAT, {3, 4}, VariableMappingMethod::LINEAR, "x");
+  graph.setInitialValue<float>(x, 0);
+  graph.createHostRead("x", x);
+  ComputeSet cs = graph.addComputeSet("cs");
+  VertexRef v = graph.addVertex(cs, "test::WriteAt", {{"out", x[1]}});
+  graph.setInitialValue(v["index"], std::stoi(argv[2]));
+  graph.setTileMapping(v, 1);
+  Engine engine(graph, Execute(cs));
+  engine.load(device);
+  try {
+    engine.run();
+  } catch (const application_runtime_error &e) {
+    std::cout << "{\"error\":" << quoted(e.what()) << "}\n";
+    return 0;
+  }
+  std::cout << "{\"x\":" << jsonList(readTensor<float>(engine, "x", 12)) << "}\n";
+}
