@@ -172,9 +172,9 @@ void KVCache::append(const Tokens &key, const Tokens &value, std::int64_t nToken
            std::to_string(counts[b]));
     const std::size_t count = static_cast<std::size_t>(counts[b]);
     if (count > capacity - held)
-      fail("append: length must be at most capacity=" + std::to_string(capacity) +
-           " (batch element " + std::to_string(b) + " holds " + std::to_string(held) + ", " +
-           std::to_string(count) + " more), got " + std::to_string(held + count));
+      fail("append: length must be at most capacity=" + std::to_string(capacity) + " (element " +
+           std::to_string(b) + " holds " + std::to_string(held) + ", " + std::to_string(count) +
+           " more), got " + std::to_string(held + count));
     total += count;
   }
   std::atomic<std::size_t> next{0};

@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The CPU kernels (poplar_ops/cpu) as a backend: AVX-512, AVX2 or portable code, on any number of threads, all with the same bits."""
+"""The CPU kernels (poplar_ops/cpu) as a backend.
+
+AVX-512, AVX2 or portable code, chosen at run time, on any number of threads: always the same bits.
+"""
 
 from __future__ import annotations
 
 import os
 
 import numpy as np
+
 from sparq_reference import checks
 
 #: overrides the choice of the instruction set where the option `isa` is not given
@@ -36,9 +40,10 @@ def create(
     """A cache in host memory; see `sparq_ipu.backends.Backend`.
 
     Args:
-        n_threads: threads of one call, in [1, 1024]; None: OMP_NUM_THREADS, else the processors this process may use. Calls from several
-            Python threads run at the same time, each with so many.
-        isa: "auto" (the fastest here), "avx512", "avx2" or "portable"; None: the environment variable SPARQ_CPU_ISA, else "auto".
+        n_threads: threads of one call, in [1, 1024]; None: OMP_NUM_THREADS, else the processors this process
+            may use. Calls from several Python threads run at the same time, each with so many.
+        isa: "auto" (the fastest here), "avx512", "avx2" or "portable"; None: the environment variable
+            SPARQ_CPU_ISA, else "auto".
 
     Raises:
         ValueError: `KVCache: <argument> must <rule>, got <value>`.

@@ -15,6 +15,7 @@
 #include "stream_sum.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -29,6 +30,17 @@
 #endif
 
 using namespace sparq::cpu;
+
+// Counts what is allocated with `new`.
+static std::atomic<unsigned long> nAllocations{0};
+void *operator new(std::size_t n) {
+  ++nAllocations;
+  if (void *memory = std::malloc(n))
+    return memory;
+  throw std::bad_alloc();
+}
+void operator delete(void *memory) noexcept { std::free(memory); }
+void operator delete(void *memory, std::size_t) noexcept { std::free(memory); }
 
 namespace {
 
@@ -195,6 +207,37 @@ void threads(unsigned nCallers) {
   for (std::thread &caller : callers)
     caller.join();
   std::printf("threads: %u callers\n", nCallers);
+}
+
+void allocations() {
+  unsigned nCases = 0;
+  for (std::uint64_t seed : {1, 3, 4, 8}) {
+    const Case c(seed);
+    for (std::int64_t nThreads : {1, 3}) {
+      KVCache cache(c.batch, c.nKvHeads, c.headDim, c.capacity + 2, nThreads, "auto");
+      c.fillCache(cache, false);
+      c.attend(cache);
+      std::vector<Half> output(c.query.size());
+      const auto d = static_cast<std::ptrdiff_t>(c.headDim * 2);
+      const std::int64_t nHeads = c.nKvHeads * c.groupSize;
+      const Query view{reinterpret_cast<const char *>(c.query.data()),
+                       {static_cast<std::ptrdiff_t>(nHeads) * d, d, 2}};
+      const std::vector<std::int64_t> one(static_cast<std::size_t>(c.batch), 1);
+      cache.append(c.tokens(c.key, 0), c.tokens(c.value, 0), 1, one.data());
+      const unsigned long before = nAllocations;
+      for (unsigned i = 0; i < 5; ++i) {
+        if (i == 4)
+          cache.append(c.tokens(c.key, 0), c.tokens(c.value, 0), 1, one.data());
+        cache.sparqAttention(view, nHeads, c.settings, output.data());
+        cache.denseAttention(view, nHeads, output.data());
+      }
+      check(nAllocations == before,
+            "allocations: " + std::to_string(nAllocations - before) + " in a call");
+      ++nCases;
+    }
+  }
+  check(nAllocations != 0, "allocations: nothing was counted");
+  std::printf("allocations: none in %u caches\n", nCases);
 }
 
 double valueOf(Half x) {
@@ -377,6 +420,8 @@ int main(int argc, char **argv) {
     threads(n ? n : 4);
   else if (what == "conversions")
     conversions();
+  else if (what == "allocations")
+    allocations();
   else if (what == "refusals")
     refusals();
   else if (what == "race")
@@ -384,8 +429,9 @@ int main(int argc, char **argv) {
   else if (what == "overflow")
     overflow();
   else {
-    std::fprintf(stderr, "usage: %s levels|threads|conversions|refusals|race|overflow [count]\n",
-                 argv[0]);
+    std::fprintf(
+        stderr, "usage: %s levels|threads|conversions|allocations|refusals|race|overflow [count]\n",
+        argv[0]);
     return 2;
   }
   return 0;

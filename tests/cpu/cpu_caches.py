@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Caches on device "cpu" for tests, and the comparison of bits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+import sparq_ipu
+
+#: thread counts that every result is checked with
+THREADS = (1, 2, 3, 8)
+
+
+def make_cache(like: Any, capacity: int | None = None, **options: Any) -> sparq_ipu.KVCache:
+    """An empty cache on device "cpu" for tensors shaped like those of `like` (a strategies.Attention)."""
+    batch, n_kv_heads, seq_len, head_dim = like.key.shape
+    capacity = seq_len if capacity is None else capacity
+    return sparq_ipu.KVCache(batch, n_kv_heads, head_dim, capacity, device="cpu", **options)
+
+
+def filled_cache(like: Any, **options: Any) -> sparq_ipu.KVCache:
+    """The same with all tokens appended at once."""
+    cache = make_cache(like, **options)
+    cache.append(like.key, like.value, like.lengths)
+    return cache
+
+
+def assert_same_bits(got: np.ndarray, expected: np.ndarray, what: str) -> None:
+    """Equal shapes and equal bits, or a message with the first place where they differ."""
+    assert got.dtype == expected.dtype == np.float16 and got.shape == expected.shape, what
+    different = got.view(np.uint16) != expected.view(np.uint16)
+    if different.any():
+        at = tuple(int(i) for i in np.argwhere(different)[0])
+        raise AssertionError(
+            f"{what}: {different.sum()} of {different.size} differ, first at {at}: "
+            f"got {got[at]!r}, expected {expected[at]!r}"
+        )

@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Device "cpu" gives the bits of `sparq_reference.exact`, any instruction set, any number of threads."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from cpu_caches import THREADS, assert_same_bits, filled_cache, make_cache
+from hypothesis import given
+from hypothesis import strategies as st
+from strategies import KINDS, Attention, attentions, make_attention, sparq_settings
+
+from sparq_ipu import dense_attention, sparq_attention
+from sparq_reference import exact
+
+#: layouts in which tensors may come
+LAYOUTS = ("contiguous", "odd_address", "reversed", "tokens_first", "every_second")
+
+
+def laid_out(x: np.ndarray, layout: str) -> np.ndarray:
+    """A view with the numbers of `x` in another layout of memory."""
+    if layout == "odd_address":
+        memory = bytearray(x.nbytes + 1)
+        view = np.ndarray(x.shape, x.dtype, buffer=memory, offset=1)
+        view[...] = x
+        assert x.size == 0 or not view.flags.aligned
+        return view
+    if layout == "reversed":
+        return np.ascontiguousarray(x[..., ::-1])[..., ::-1]
+    if layout == "tokens_first":
+        return np.moveaxis(np.ascontiguousarray(np.moveaxis(x, -2, 0)), 0, -2)
+    if layout == "every_second":
+        wide = np.full((*x.shape[:-1], 2 * x.shape[-1]), np.nan, np.float16)
+        wide[..., ::2] = x
+        return wide[..., ::2]
+    return np.ascontiguousarray(x)
+
+
+def check_attention(tensors: Attention, settings: dict, isa: str, threads: tuple[int, ...] = THREADS) -> None:
+    """SparQ and dense attention against the reference."""
+    sparq = exact.sparq_attention(*tensors.qkv, lengths=tensors.lengths, **settings)
+    dense = exact.dense_attention(*tensors.qkv, lengths=tensors.lengths)
+    for n_threads in threads:
+        cache = filled_cache(tensors, isa=isa, n_threads=n_threads)
+        what = f"{isa}, {n_threads} threads"
+        assert_same_bits(sparq_attention(tensors.query, cache, **settings), sparq, f"sparq, {what}")
+        assert_same_bits(dense_attention(tensors.query, cache), dense, f"dense, {what}")
+
+
+@given(data=st.data())
+def test_bits(isa: str, data: st.DataObject) -> None:
+    tensors = data.draw(attentions())
+    check_attention(tensors, data.draw(sparq_settings(tensors))._asdict(), isa)
+
+
+@given(data=st.data(), layouts=st.tuples(*[st.sampled_from(LAYOUTS)] * 3))
+def test_layouts(isa: str, data: st.DataObject, layouts: tuple[str, str, str]) -> None:
+    """Strides and alignment of the caller's tensors do not matter."""
+    tensors = data.draw(attentions(head_dims=(8, 64, 80), seq_lens=(1, 9, 64, 65)))
+    moved = Attention(*(laid_out(x, layout) for x, layout in zip(tensors.qkv, layouts)), tensors.lengths)
+    settings = data.draw(sparq_settings(tensors))._asdict()
+    expected = exact.sparq_attention(*tensors.qkv, lengths=tensors.lengths, **settings)
+    cache = filled_cache(moved, isa=isa, n_threads=2)
+    assert_same_bits(sparq_attention(moved.query, cache, **settings), expected, str(layouts))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_split_between_threads(isa: str, kind: str) -> None:
+    """Few and long pairs are split by blocks of positions, and each thread selects from its own."""
+    tensors = make_attention(
+        np.random.default_rng(KINDS.index(kind)),
+        batch=2, group_size=2, seq_len=5000, head_dim=16, lengths=np.array([5000, 2200]),
+        kinds=(kind, kind, "normal"),
+    )  # fmt: skip
+    settings = dict(rank=5, top_k=300, n_local=17, mean_value=True)
+    check_attention(tensors, settings, isa)
+
+
+@pytest.mark.parametrize("top_k", [1, 2, 40, 79, 80, 600, 1279, 1280, 4000, 5119])
+def test_selection_at_every_density(isa: str, top_k: int) -> None:
+    """top_k from far fewer than there are blocks (80) to nearly all positions; scores with many ties."""
+    for kind in ("ties", "normal", "sparse"):
+        tensors = make_attention(
+            np.random.default_rng(top_k), seq_len=5120, head_dim=8, group_size=2, kinds=(kind, kind, "normal")
+        )
+        check_attention(tensors, dict(rank=3, top_k=top_k, n_local=0, mean_value=True), isa, threads=(1, 3))
+
+
+@given(data=st.data(), isa_index=st.integers(0, 2))
+def test_append_in_pieces(data: st.DataObject, isa_index: int) -> None:
+    """Tokens in any number of calls give the cache that they give at once; so does a cache used before."""
+    from sparq_ipu import _cpu
+
+    isas = _cpu.available_isas()
+    isa = isas[isa_index % len(isas)]
+    tensors = data.draw(attentions(head_dims=(8, 64), seq_lens=(1, 9, 64, 65, 193)))
+    settings = data.draw(sparq_settings(tensors))._asdict()
+    expected = sparq_attention(tensors.query, filled_cache(tensors, isa=isa), **settings)
+    pieces = make_cache(tensors, isa=isa)
+    if data.draw(st.booleans()):
+        stale = np.full_like(tensors.key, 7)
+        pieces.append(stale, stale)
+        pieces.reset()
+    seq_len, first = tensors.key.shape[2], 0
+    while first < seq_len:
+        n = data.draw(st.sampled_from((1, 2, 7, 8, 31, 64, 100)))
+        lengths = np.clip(tensors.lengths - first, 0, min(n, seq_len - first))
+        pieces.append(tensors.key[:, :, first : first + n], tensors.value[:, :, first : first + n], lengths)
+        first += n
+    assert (pieces.lengths == tensors.lengths).all()
+    assert_same_bits(sparq_attention(tensors.query, pieces, **settings), expected, isa)
+
+
+@given(data=st.data())
+def test_reorder(data: st.DataObject) -> None:
+    """Beam search: each element continues from a copy of another; then they grow apart."""
+    tensors = data.draw(attentions(batches=(1, 2, 3, 4), head_dims=(8, 16), seq_lens=(1, 9, 65)))
+    batch = len(tensors.lengths)
+    capacity = tensors.key.shape[2] + 1
+    cache = make_cache(tensors, capacity=capacity, n_threads=2)
+    cache.append(tensors.key, tensors.value, tensors.lengths)
+    source = np.arange(batch)
+    for _ in range(3):
+        index = np.array(data.draw(st.lists(st.integers(0, batch - 1), min_size=batch, max_size=batch)))
+        cache.reorder(index)
+        source = source[index]
+    one = tensors.query[:, : tensors.key.shape[1], None]
+    cache.append(one, one)
+    key, value = (np.concatenate([x[source], np.full_like(one, np.nan)], axis=2) for x in tensors.qkv[1:])
+    lengths = tensors.lengths[source] + 1
+    for b in range(batch):
+        key[b, :, lengths[b] - 1] = value[b, :, lengths[b] - 1] = one[b, :, 0]
+    settings = dict(rank=3, top_k=5, n_local=1, mean_value=True)
+    expected = exact.sparq_attention(tensors.query, key, value, lengths=lengths, **settings)
+    assert_same_bits(sparq_attention(tensors.query, cache, **settings), expected, str(source))
+
+
+def test_all_selected_is_dense(isa: str) -> None:
+    tensors = make_attention(np.random.default_rng(5), batch=2, seq_len=130, group_size=3)
+    cache = filled_cache(tensors, isa=isa)
+    sparq = sparq_attention(tensors.query, cache, rank=1, top_k=130)
+    assert_same_bits(sparq, dense_attention(tensors.query, cache), isa)
+
+
+def test_wrong_settings_are_noticed(isa: str) -> None:
+    """Negative control: an oracle with one setting off by one, or without the mean value, must fail."""
+    tensors = make_attention(np.random.default_rng(6), seq_len=200, head_dim=64, group_size=2)
+    right = dict(rank=8, top_k=20, n_local=4, mean_value=True)
+    check_attention(tensors, right, isa, threads=(1,))
+    got = sparq_attention(tensors.query, filled_cache(tensors, isa=isa), **right)
+    for wrong in (dict(rank=7), dict(top_k=21), dict(n_local=5), dict(mean_value=False)):
+        expected = exact.sparq_attention(*tensors.qkv, **{**right, **wrong})
+        with pytest.raises(AssertionError, match="differ, first at"):
+            assert_same_bits(got, expected, str(wrong))
+
+
+def test_unchecked_nan_does_no_harm(isa: str) -> None:
+    """With check_finite=False results are unspecified for NaN, but the call returns."""
+    tensors = make_attention(np.random.default_rng(7), seq_len=300, head_dim=16, group_size=2)
+    for place in ("key", "value", "query"):
+        bad = np.broadcast_to(np.where(np.arange(16) % 3, np.nan, -np.inf), getattr(tensors, place).shape)
+        broken = tensors._replace(**{place: bad.astype(np.float16)})
+        for n_threads in (1, 3):
+            cache = filled_cache(broken, isa=isa, n_threads=n_threads, check_finite=False)
+            sparq = sparq_attention(broken.query, cache, rank=3, top_k=20, n_local=2)
+            assert sparq.shape == dense_attention(broken.query, cache).shape == broken.query.shape

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The CPU kernels in other builds: both compilers, the sanitizers, another architecture. Minutes: marked slow."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+CHECKS = ("levels", "threads", "conversions", "allocations", "refusals")
+
+pytestmark = pytest.mark.slow
+
+
+def need(*programs: str) -> None:
+    """Skip, by name, where a program is missing."""
+    for program in programs:
+        if shutil.which(program) is None:
+            pytest.skip(f"{program} is not installed")
+
+
+def build(folder: Path, *options: str) -> Path:
+    """Build the driver; returns its path."""
+    need("cmake")
+    configure = ["cmake", "-S", str(ROOT / "poplar_ops" / "cpu"), "-B", str(folder), "-DSPARQ_CPU_PYTHON=OFF"]
+    for command in (
+        [*configure, "-DSPARQ_CPU_TESTS=ON", *options],
+        ["cmake", "--build", str(folder), "--parallel", "2"],
+    ):
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        assert done.returncode == 0, done.stdout
+    return folder / "driver" / "sparq_cpu_driver"
+
+
+def run(*command: str | Path) -> subprocess.CompletedProcess:
+    return subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=600)
+
+
+def check(*driver: str | Path, checks: tuple[str, ...] = CHECKS) -> str:
+    """Run the checks; returns the digest of all results."""
+    digest = ""
+    for name in checks:
+        done = run(*driver, name)
+        assert done.returncode == 0, done.stdout + done.stderr
+        digest = re.findall("digest ([0-9a-f]{16})", done.stdout)[0] if name == "levels" else digest
+    return digest
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(tmp_path_factory.mktemp("plain"))
+
+
+def test_plain(plain: Path) -> None:
+    check(plain)
+
+
+def test_clang(plain: Path, tmp_path: Path) -> None:
+    """Another compiler, the same bits."""
+    need("clang++")
+    assert check(build(tmp_path, "-DCMAKE_CXX_COMPILER=clang++")) == check(plain)
+
+
+def test_aarch64(plain: Path, tmp_path: Path) -> None:
+    """Another architecture, the same bits."""
+    need("aarch64-linux-gnu-g++", "qemu-aarch64")
+    driver = build(
+        tmp_path,
+        "-DCMAKE_SYSTEM_NAME=Linux",
+        "-DCMAKE_SYSTEM_PROCESSOR=aarch64",
+        "-DCMAKE_CXX_COMPILER=aarch64-linux-gnu-g++",
+        "-DCMAKE_EXE_LINKER_FLAGS=-static",
+    )
+    assert check("qemu-aarch64", driver) == check(plain)
+
+
+def test_threads_sanitized(tmp_path: Path) -> None:
+    driver = build(tmp_path, "-DSPARQ_CPU_SANITIZE=thread")
+    check(driver, checks=("levels", "threads"))
+    done = run(driver, "race")  # negative control: a race must be reported
+    assert done.returncode != 0 and "data race" in done.stderr
+
+
+def test_memory_sanitized(tmp_path: Path) -> None:
+    driver = build(tmp_path, "-DSPARQ_CPU_SANITIZE=address,undefined")
+    check(driver)
+    done = run(driver, "overflow")  # negative control: a read past the end must be reported
+    assert done.returncode != 0 and "heap-buffer-overflow" in done.stderr
+
+
+def test_only_tables_leave_the_kernels(plain: Path) -> None:
+    """No function of a file built for more than the base instruction set can be chosen by the linker for others."""
+    need("nm")
+    objects = sorted(plain.parents[1].rglob("kernels/*.o"))
+    assert objects
+    for path in objects:
+        defined = [line.split()[-2:] for line in run("nm", "--defined-only", "-C", path).stdout.splitlines()]
+        shared = {name for kind, name in defined if kind.isupper()}
+        assert shared == {f"sparq::cpu::{path.name.split('.')[0]}Kernels"}, (path, shared)
+
+
+def test_nothing_is_contracted(plain: Path) -> None:
+    """No fused operation outside the AVX2 and AVX-512 kernels, which use it where products are exact."""
+    need("objdump")
+    fused = {}
+    for path in sorted(plain.parents[1].rglob("sparq_cpu.dir/**/*.o")):
+        fused[path.name.split(".")[0]] = "vfmadd" in run("objdump", "-d", path).stdout
+    assert {name for name, found in fused.items() if found} <= {"avx2", "avx512"}
+    assert {"attention", "portable"} <= set(fused)

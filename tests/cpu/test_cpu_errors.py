@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What device "cpu" refuses: the messages, and that a refusal changes nothing."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+from cpu_caches import assert_same_bits, filled_cache
+from strategies import make_attention
+
+import sparq_ipu
+from sparq_ipu import _cpu, sparq_attention
+
+X = np.zeros((2, 3, 4, 16), np.float16)
+AXES = "(batch, n_kv_heads, n_tokens, head_dim)"
+ALL = np.array([4, 4])
+
+
+def module_cache() -> _cpu.KVCache:
+    return _cpu.KVCache(2, 3, 16, 8, n_threads=1)
+
+
+def refusal(message: str) -> pytest.RaisesExc:
+    return pytest.raises(ValueError, match="^" + re.escape(message) + "$")
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        (dict(n_threads=0), "KVCache: n_threads must be in [1, 1024], got 0"),
+        (dict(n_threads=1025), "KVCache: n_threads must be in [1, 1024], got 1025"),
+        (dict(n_threads=1.5), "KVCache: n_threads must be an integer in [1, 1024], got 1.5"),
+        (dict(isa="sse"), f"KVCache: isa must be one of {['auto', *_cpu.available_isas()]}, got 'sse'"),
+        (dict(isa=512), f"KVCache: isa must be one of {['auto', *_cpu.available_isas()]}, got 512"),
+    ],
+)
+def test_options(options: dict, message: str) -> None:
+    with refusal(message):
+        sparq_ipu.KVCache(1, 1, 8, 8, device="cpu", **options)
+
+
+def test_isa_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARQ_CPU_ISA", "sse")
+    with refusal(f"KVCache: isa must be one of {['auto', *_cpu.available_isas()]}, got 'sse'"):
+        sparq_ipu.KVCache(1, 1, 8, 8, device="cpu")
+
+
+@pytest.mark.parametrize(
+    "sizes, message",
+    [
+        ((0, 1, 8, 8), "KVCache: batch must be in [1, 16777216], got 0"),
+        ((1, -2, 8, 8), "KVCache: n_kv_heads must be in [1, 16777216], got -2"),
+        ((1, 1, 12, 8), "KVCache: head_dim must be a multiple of 8, got 12"),
+        ((1, 1, 8, 2**24 + 1), "KVCache: capacity must be in [1, 16777216], got 16777217"),
+    ],
+)
+def test_sizes(sizes: tuple[int, int, int, int], message: str) -> None:
+    """By Python before the module is asked, and by the module alone."""
+    with refusal(message):
+        sparq_ipu.KVCache(*sizes, device="cpu")
+    with refusal(message):
+        _cpu.KVCache(*sizes)
+
+
+def test_no_memory() -> None:
+    with pytest.raises(MemoryError):
+        _cpu.KVCache(2**24, 2**24, 2**24, 2**24)
+
+
+def test_append_refused_by_the_module() -> None:
+    cache = module_cache()
+    for key, value, lengths, message in (
+        (X.astype(np.float32), X, ALL, "append: key must be float16 with 4 dimensions, got float32 with 4"),
+        (X, X[0], ALL, "append: value must be float16 with 4 dimensions, got float16 with 3"),
+        (X[:1], X, ALL, f"append: key must have shape {AXES}, got (1, 3, 4, 16)"),
+        (X, X[:, :, :3], ALL, f"append: value must have shape {AXES}, got (2, 3, 3, 16)"),
+        (X, X, ALL[:1], "append: lengths must have shape (batch=2,), got (1,)"),
+        (X, X, ALL + 1, "append: lengths must be in [0, n_tokens=4], got 5"),
+        (X, X, ALL - 5, "append: lengths must be in [0, n_tokens=4], got -1"),
+    ):
+        with refusal(message):
+            cache.append(key, value, lengths)
+    assert cache.lengths == [0, 0]
+
+
+def test_calls_refused_by_the_module() -> None:
+    cache = module_cache()
+    query = np.zeros((2, 6, 16), np.float16)
+    empty = "cache must hold at least one position of every batch element, got none of element"
+    with refusal(f"dense_attention: {empty} 0"):
+        cache.dense_attention(query)
+    cache.append(X, X, np.array([4, 0]))
+    with refusal(f"sparq_attention: {empty} 1"):
+        cache.sparq_attention(query, 1, 1, 0, True)
+    cache.append(X, X, np.array([0, 4]))
+    with refusal("dense_attention: n_heads must be a multiple of n_kv_heads=3, got 4"):
+        cache.dense_attention(query[:, :4])
+    with refusal("dense_attention: query must have shape (batch, n_heads, head_dim), got (1, 6, 16)"):
+        cache.dense_attention(query[:1])
+    with refusal("dense_attention: query must be float16 with 3 dimensions, got float64 with 3"):
+        cache.dense_attention(query.astype(np.float64))
+    for (rank, top_k, n_local), message in (
+        ((0, 1, 0), "sparq_attention: rank must be in [1, head_dim=16], got 0"),
+        ((17, 1, 0), "sparq_attention: rank must be in [1, head_dim=16], got 17"),
+        ((1, 0, 0), "sparq_attention: top_k must be in [1, 16777216], got 0"),
+        ((1, 2, 3), "sparq_attention: n_local must be in [0, top_k=2], got 3"),
+        ((1, 2, -1), "sparq_attention: n_local must be in [0, top_k=2], got -1"),
+    ):
+        with refusal(message):
+            cache.sparq_attention(query, rank, top_k, n_local, True)
+    for index, message in (
+        ([0, 2], "reorder: index must be in [0, batch=2), got 2"),
+        ([-1, 0], "reorder: index must be in [0, batch=2), got -1"),
+        ([0], "reorder: index must have shape (batch=2,), got (1,)"),
+    ):
+        with refusal(message):
+            cache.reorder(np.array(index))
+    assert cache.lengths == [4, 4]
+
+
+def test_refusals_change_nothing() -> None:
+    tensors = make_attention(np.random.default_rng(0), batch=2, seq_len=20, head_dim=16)
+    cache = filled_cache(tensors)
+    settings = dict(rank=4, top_k=6, n_local=1)
+    expected = sparq_attention(tensors.query, cache, **settings)
+    one = tensors.key[:, :, :1]
+    with refusal("append: length must be at most capacity=20 (element 1 holds 20, 1 more), got 21"):
+        cache.append(one, one, np.array([0, 1]))
+    with refusal("append: length must be at most capacity=20 (element 1 holds 20, 1 more), got 21"):
+        cache._backend.append(one, one, np.array([0, 1]))
+    with refusal("reorder: index must be in [0, batch=2), got 2"):
+        cache.reorder(np.array([0, 2]))
+    assert (cache.lengths == 20).all()
+    assert_same_bits(sparq_attention(tensors.query, cache, **settings), expected, "after refusals")
