@@ -281,17 +281,16 @@ void KVCache::denseAttention(const Query &query, std::int64_t nHeads, Half *outp
 
 void KVCache::sparqAttention(const Query &query, std::int64_t nHeads, const SparqSettings &settings,
                              Half *output) const {
+  // Texts are made on failure only: a call allocates nothing.
   const auto within = [](const char *argument, std::int64_t value, std::int64_t low,
-                         std::int64_t high, const std::string &interval) {
+                         std::int64_t high, const char *nameOfHigh) {
     if (value < low || value > high)
-      fail(std::string("sparq_attention: ") + argument + " must be in " + interval + ", got " +
-           std::to_string(value));
+      fail(std::string("sparq_attention: ") + argument + " must be in [" + std::to_string(low) +
+           ", " + nameOfHigh + std::to_string(high) + "], got " + std::to_string(value));
   };
-  const auto dim = static_cast<std::int64_t>(headDim);
-  within("rank", settings.rank, 1, dim, "[1, head_dim=" + std::to_string(dim) + "]");
-  within("top_k", settings.topK, 1, maxCapacity, "[1, " + std::to_string(maxCapacity) + "]");
-  within("n_local", settings.nLocal, 0, settings.topK,
-         "[0, top_k=" + std::to_string(settings.topK) + "]");
+  within("rank", settings.rank, 1, static_cast<std::int64_t>(headDim), "head_dim=");
+  within("top_k", settings.topK, 1, maxCapacity, "");
+  within("n_local", settings.nLocal, 0, settings.topK, "top_k=");
   std::shared_lock<std::shared_mutex> lock(access);
   checkCall("sparq_attention", nHeads);
   attend(*this, query, static_cast<std::size_t>(nHeads), &settings, output);

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The CPU kernels in other builds: both compilers, the sanitizers, another architecture. Minutes: marked slow."""
+"""The CPU kernels in other builds: both compilers, the sanitizers, another architecture."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_memory_sanitized(tmp_path: Path) -> None:
 
 
 def test_only_tables_leave_the_kernels(plain: Path) -> None:
-    """No function of a file built for more than the base instruction set can be chosen by the linker for others."""
+    """The linker can not choose an AVX-512 copy of a function for callers elsewhere: none is visible."""
     need("nm")
     objects = sorted(plain.parents[1].rglob("kernels/*.o"))
     assert objects
