@@ -22,9 +22,7 @@ std::string ownDirectory() {
 
 } // namespace
 
-void addCodelets(poplar::Graph &graph, const std::string &directory) {
-  if (graph.hasCodelet("sparq::Combine"))
-    return;
+std::string codeletsPath(const std::string &directory) {
   std::vector<std::string> tried;
   const char *const environment = std::getenv("SPARQ_CODELETS");
   for (const std::string &candidate : {directory, std::string(environment ? environment : ""),
@@ -32,16 +30,19 @@ void addCodelets(poplar::Graph &graph, const std::string &directory) {
     if (candidate.empty())
       continue;
     const std::string path = candidate + "/" + codeletFile;
-    if (std::ifstream(path).good()) {
-      graph.addCodelets(path);
-      return;
-    }
+    if (std::ifstream(path).good())
+      return path;
     tried.push_back(path);
   }
   std::string message = std::string("codelets: ") + codeletFile + " must exist; tried";
   for (std::size_t i = 0; i != tried.size(); ++i)
     message += (i ? ", " : " ") + tried[i];
   throw Error(message);
+}
+
+void addCodelets(poplar::Graph &graph, const std::string &directory) {
+  if (!graph.hasCodelet("sparq::Combine"))
+    graph.addCodelets(codeletsPath(directory));
 }
 
 } // namespace sparq

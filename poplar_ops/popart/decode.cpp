@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// DenseDecode, SparqDecode: where active[b] is not 0 and there is room, append key[b], value[b] to
+// row b of the cache; then attend to what every row holds.
+//   query {batch, n_heads, head_dim}, key, value {batch, n_kv_heads, head_dim} FLOAT16, active
+//   {batch} INT32 -> output, as query
+#include "layer_cache.hpp"
+#include "sparq/attention.hpp"
+#include "sparq/cache_fill.hpp"
+#include "tensor_rules.hpp"
+#include <algorithm>
+
+namespace sparq_popart {
+namespace {
+
+enum Input : popart::InIndex { queryIndex, keyIndex, valueIndex, activeIndex };
+
+const popart::OperatorIdentifier denseDecode(domain, "DenseDecode", 1);
+const popart::OperatorIdentifier sparqDecode(domain, "SparqDecode", 1);
+
+const std::vector<TensorRule> rules{
+    {"query", popart::DataType::FLOAT16, {"batch", "n_heads", "head_dim"}},
+    {"key", popart::DataType::FLOAT16, {"batch", "n_kv_heads", "head_dim"}},
+    {"value", popart::DataType::FLOAT16, {"batch", "n_kv_heads", "head_dim"}},
+    {"active", popart::DataType::INT32, {"batch"}}};
+
+class DecodeOp : public CacheOp {
+public:
+  explicit DecodeOp(const popart::OpCreatorInfo &info)
+      : CacheOp(info.opid, info.settings,
+                info.attributes.getAttribute<popart::Attributes::String>("cache_name"),
+                info.attributes.getAttribute<popart::Attributes::Int>("capacity")),
+        nKvHeads_(info.attributes.getAttribute<popart::Attributes::Int>("n_kv_heads")) {}
+
+  void setup() override {
+    const std::string &op = opid.type;
+    const Sizes sizes = checkInputs(*this, rules);
+    sparq::Shape shape;
+    shape.batch = toUnsigned(op, "batch", sizes.at("batch"));
+    shape.nHeads = toUnsigned(op, "n_heads", sizes.at("n_heads"));
+    shape.nKvHeads = toUnsigned(op, "n_kv_heads", nKvHeads_);
+    shape.headDim = toUnsigned(op, "head_dim", sizes.at("head_dim"));
+    shape.capacity = toUnsigned(op, "capacity", capacity());
+    if (sizes.at("n_kv_heads") != nKvHeads_)
+      throw sparq::Error(
+          op + ": n_kv_heads must be that of key=" + std::to_string(sizes.at("n_kv_heads")) +
+          ", got " + std::to_string(nKvHeads_));
+    checkSettings(shape);
+    join(shape);
+    outInfo(0) = inInfo(queryIndex);
+  }
+
+  void appendOutlineAttributes(popart::OpSerialiserBase &os) const override {
+    CacheOp::appendOutlineAttributes(os);
+    os.appendAttribute("n_kv_heads", nKvHeads_);
+  }
+
+  // Adds the attention to the program.
+  virtual poplar::Tensor attend(poplar::Graph &graph, const sparq::Cache &cache,
+                                const LayerCache &layer, const poplar::Tensor &query,
+                                poplar::program::Sequence &program,
+                                const poplar::DebugContext &dc) const = 0;
+
+private:
+  virtual void checkSettings(const sparq::Shape &) {}
+
+  std::int64_t nKvHeads_;
+};
+
+class DenseDecodeOp : public DecodeOp {
+public:
+  using DecodeOp::DecodeOp;
+  std::unique_ptr<popart::Op> clone() const override {
+    return std::make_unique<DenseDecodeOp>(*this);
+  }
+  void require(sparq::Programs &programs) const override { programs.denseStreaming = true; }
+  poplar::Tensor attend(poplar::Graph &graph, const sparq::Cache &cache, const LayerCache &,
+                        const poplar::Tensor &query, poplar::program::Sequence &program,
+                        const poplar::DebugContext &dc) const override {
+    return sparq::denseAttention(graph, cache, query, program, dc);
+  }
+};
+
+class SparqDecodeOp : public DecodeOp {
+public:
+  explicit SparqDecodeOp(const popart::OpCreatorInfo &info) : DecodeOp(info) {
+    const auto attribute = [&](const char *name) {
+      return info.attributes.getAttribute<popart::Attributes::Int>(name);
+    };
+    const std::string &op = opid.type;
+    settings_.rank = toUnsigned(op, "rank", attribute("rank"));
+    settings_.topK = toUnsigned(op, "top_k", attribute("top_k"));
+    settings_.nLocal = toUnsigned(op, "n_local", attribute("n_local"));
+    const std::int64_t meanValue = attribute("mean_value");
+    if (meanValue != 0 && meanValue != 1)
+      throw sparq::Error(op + ": mean_value must be 0 or 1, got " + std::to_string(meanValue));
+    settings_.meanValue = meanValue == 1;
+  }
+
+  std::unique_ptr<popart::Op> clone() const override {
+    return std::make_unique<SparqDecodeOp>(*this);
+  }
+  void require(sparq::Programs &programs) const override {
+    if (std::find(programs.sparq.begin(), programs.sparq.end(), settings_) == programs.sparq.end())
+      programs.sparq.push_back(settings_);
+  }
+  void appendOutlineAttributes(popart::OpSerialiserBase &os) const override {
+    DecodeOp::appendOutlineAttributes(os);
+    os.appendAttribute("rank", settings_.rank);
+    os.appendAttribute("top_k", settings_.topK);
+    os.appendAttribute("n_local", settings_.nLocal);
+    os.appendAttribute("mean_value", settings_.meanValue);
+  }
+  poplar::Tensor attend(poplar::Graph &graph, const sparq::Cache &cache, const LayerCache &layer,
+                        const poplar::Tensor &query, poplar::program::Sequence &program,
+                        const poplar::DebugContext &dc) const override {
+    return sparq::sparqAttention(graph, cache, query, settings_, layer.index(settings_), program,
+                                 dc);
+  }
+
+private:
+  void checkSettings(const sparq::Shape &shape) override {
+    sparq::check(opid.type, settings_, shape);
+  }
+
+  sparq::SparqSettings settings_;
+};
+
+class DecodeOpx : public CacheOpx {
+public:
+  DecodeOpx(popart::Op *op, popart::popx::Devicex *device) : CacheOpx(op, device) {
+    verifyOp<DecodeOp>(op, {denseDecode, sparqDecode});
+  }
+
+  void grow(poplar::program::Sequence &program) const override {
+    const DecodeOp &op = getOp<DecodeOp>();
+    const sparq::Cache &held = cache();
+    const poplar::Tensor active = sparq::activeTokens(graph(), held, getInTensor(activeIndex),
+                                                      program, debugContext("active"));
+    sparq::append(graph(), held, getInTensor(keyIndex), getInTensor(valueIndex), active, program,
+                  debugContext("append"));
+    setOutTensor(0, op.attend(graph(), held, layer(), getInTensor(queryIndex), program,
+                              debugContext("attention")));
+  }
+};
+
+// ---- what loading the library registers
+
+const popart::OpDefinition::DataTypes half{popart::DataType::FLOAT16};
+const popart::OpDefinition::DataTypes integer{popart::DataType::INT32};
+const popart::OpDefinition::Inputs inputs{
+    {"query", half}, {"key", half}, {"value", half}, {"active", integer}};
+const popart::OpDefinition::Outputs outputs{{"output", half}};
+const popart::OpDefinition::Attributes cacheAttributes{
+    {"capacity", {"*"}}, {"n_kv_heads", {"*"}}, {"cache_name", {"*"}}};
+
+popart::OpDefinition::Attributes sparqAttributes() {
+  popart::OpDefinition::Attributes all = cacheAttributes;
+  for (const char *const name : {"rank", "top_k", "n_local", "mean_value"})
+    all.emplace(name, popart::OpDefinition::Attribute("*"));
+  return all;
+}
+
+template <class Op> popart::OpCreator<Op> creator(const popart::OpDefinitions &definitions) {
+  return popart::OpCreator<Op>(
+      definitions,
+      [](const popart::OpCreatorInfo &info) -> std::unique_ptr<popart::Op> {
+        return std::make_unique<Op>(info);
+      },
+      true);
+}
+
+const auto denseCreator = creator<DenseDecodeOp>(
+    popart::OpDefinitions{{denseDecode, popart::OpDefinition(inputs, outputs, cacheAttributes)}});
+const auto sparqCreator = creator<SparqDecodeOp>(
+    popart::OpDefinitions{{sparqDecode, popart::OpDefinition(inputs, outputs, sparqAttributes())}});
+const popart::popx::OpxCreator<DecodeOpx> opxCreator(std::vector<popart::OperatorIdentifier>{
+    denseDecode, sparqDecode});
+
+} // namespace
+} // namespace sparq_popart

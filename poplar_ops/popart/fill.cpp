@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// CacheFill, prefill: row b of the cache then holds the first lengths[b] tokens of key[b], value[b]
+// and nothing else; -1 leaves it as it is.
+//   key, value {batch, n_kv_heads, n_tokens, head_dim} FLOAT16, lengths {batch} INT32
+//   -> lengths_out {batch} INT32: positions held afterwards
+#include "layer_cache.hpp"
+#include "sparq/cache_fill.hpp"
+#include "tensor_rules.hpp"
+
+namespace sparq_popart {
+namespace {
+
+enum Input : popart::InIndex { keyIndex, valueIndex, lengthsIndex };
+
+const popart::OperatorIdentifier cacheFill(domain, "CacheFill", 1);
+
+const std::vector<TensorRule> rules{
+    {"key", popart::DataType::FLOAT16, {"batch", "n_kv_heads", "n_tokens", "head_dim"}},
+    {"value", popart::DataType::FLOAT16, {"batch", "n_kv_heads", "n_tokens", "head_dim"}},
+    {"lengths", popart::DataType::INT32, {"batch"}}};
+
+class CacheFillOp : public CacheOp {
+public:
+  explicit CacheFillOp(const popart::OpCreatorInfo &info)
+      : CacheOp(info.opid, info.settings,
+                info.attributes.getAttribute<popart::Attributes::String>("cache_name"),
+                info.attributes.getAttribute<popart::Attributes::Int>("capacity")) {}
+
+  std::unique_ptr<popart::Op> clone() const override {
+    return std::make_unique<CacheFillOp>(*this);
+  }
+
+  void setup() override {
+    const std::string &op = opid.type;
+    const Sizes sizes = checkInputs(*this, rules);
+    sparq::Shape shape;
+    shape.batch = toUnsigned(op, "batch", sizes.at("batch"));
+    shape.nHeads = 0; // the decode operators say
+    shape.nKvHeads = toUnsigned(op, "n_kv_heads", sizes.at("n_kv_heads"));
+    shape.headDim = toUnsigned(op, "head_dim", sizes.at("head_dim"));
+    shape.capacity = toUnsigned(op, "capacity", capacity());
+    const std::int64_t nTokens = sizes.at("n_tokens");
+    if (nTokens < 1 || nTokens > capacity())
+      throw sparq::Error(op + ": n_tokens must be in [1, capacity=" + std::to_string(capacity()) +
+                         "], got " + std::to_string(nTokens));
+    join(shape);
+    outInfo(0) = inInfo(lengthsIndex);
+  }
+
+  void require(sparq::Programs &) const override {} // rows as append wants them, which is default
+};
+
+class CacheFillOpx : public CacheOpx {
+public:
+  CacheFillOpx(popart::Op *op, popart::popx::Devicex *device) : CacheOpx(op, device) {
+    verifyOp<CacheFillOp>(op, {cacheFill});
+  }
+
+  void grow(poplar::program::Sequence &program) const override {
+    const sparq::Cache &held = cache();
+    sparq::fillCache(graph(), held, getInTensor(keyIndex), getInTensor(valueIndex),
+                     getInTensor(lengthsIndex), program, debugContext("fill"));
+    setOutTensor(0, sparq::heldPositions(graph(), held, program, debugContext("held")));
+  }
+};
+
+const popart::OpDefinition::DataTypes half{popart::DataType::FLOAT16};
+const popart::OpDefinition::DataTypes integer{popart::DataType::INT32};
+const popart::OpDefinition
+    definition(popart::OpDefinition::Inputs({{"key", half}, {"value", half}, {"lengths", integer}}),
+               popart::OpDefinition::Outputs({{"lengths_out", integer}}),
+               popart::OpDefinition::Attributes({{"capacity", {"*"}}, {"cache_name", {"*"}}}));
+
+const popart::OpCreator<CacheFillOp> opCreator(
+    popart::OpDefinitions{{cacheFill, definition}},
+    [](const popart::OpCreatorInfo &info) -> std::unique_ptr<popart::Op> {
+      return std::make_unique<CacheFillOp>(info);
+    },
+    true);
+const popart::popx::OpxCreator<CacheFillOpx> opxCreator(cacheFill);
+
+} // namespace
+} // namespace sparq_popart

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What an operator says of its inputs: names, types and symbolic shapes, the same table and the
+// same messages as python/sparq_ipu/poptorch/contract.py.
+#pragma once
+
+#include "popart_headers.hpp"
+#include <map>
+#include <string>
+#include <vector>
+
+namespace sparq_popart {
+
+struct TensorRule {
+  const char *name;
+  popart::DataType type;
+  std::vector<const char *> axes;
+};
+
+using Sizes = std::map<std::string, std::int64_t>;
+
+// The size of every axis. Throws sparq::Error for a wrong type, or where the axes do not fit
+// together.
+Sizes checkInputs(const popart::Op &op, const std::vector<TensorRule> &rules);
+
+// The attribute as the builders take it. Throws sparq::Error where it does not fit.
+unsigned toUnsigned(const std::string &op, const char *attribute, std::int64_t value);
+
+} // namespace sparq_popart
