@@ -142,6 +142,19 @@ def test_control_a_wrong_oracle_fails() -> None:
         caches.check()
 
 
+def test_the_sum_is_in_order() -> None:
+    """Values of which another order has another sum: great ones, then small ones, then those negated."""
+    caches = Caches(np.random.default_rng(5), 1, 1, 1, 8, 200, 130, 4, (8, 1, 0, True))
+    value = random_halves(caches.rng, 1, 1, 130, 8)
+    value[:, :, 1:10], value[:, :, -10:-1] = 60000, -60000  # 0 stays: equal keys, so it is selected
+    caches.value[:, :, :130], caches.lengths[:] = value, 130
+    caches.session.fill(np.zeros_like(value), value, [130])
+    caches.check()
+    rows = value[0, 0].astype(np.float32)
+    forwards, backwards = (np.float16(np.cumsum(r, axis=0)[-1] / 130) for r in (rows, rows[::-1]))
+    assert (forwards != backwards).any()  # so the check would see another order
+
+
 def test_same_as_the_host_wrote() -> None:
     a = make_attention(
         np.random.default_rng(4), batch=2, n_kv_heads=3, seq_len=150, head_dim=16, group_size=2

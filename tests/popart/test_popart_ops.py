@@ -1,0 +1,456 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The PopART operators, made, set up, lowered and run on the emulator: equal to the reference in every bit.
+
+PopART itself is not there: stand-ins of the part of its interface in use (include/popart) take its place, so
+these tests say that the operators compute and order what they should, not that PopART accepts them.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sparq_ipu.poptorch import contract
+from sparq_reference import exact
+
+BATCH, N_HEADS, N_KV_HEADS, HEAD_DIM, CAPACITY = 2, 4, 2, 16, 200
+SETTINGS = dict(rank=4, top_k=20, n_local=3, mean_value=1)
+CACHE = dict(capacity=CAPACITY, cache_name="layer0")
+DECODE = dict(n_kv_heads=N_KV_HEADS, **CACHE)
+SHAPES = {
+    "query": (BATCH, N_HEADS, HEAD_DIM),
+    "key": (BATCH, N_KV_HEADS, HEAD_DIM),
+    "value": (BATCH, N_KV_HEADS, HEAD_DIM),
+    "active": (BATCH,),
+    "lengths": (BATCH,),
+}
+
+
+def bits(x: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(x).view(np.uint16)
+
+
+def halves(rng: np.random.Generator, *shape: int) -> np.ndarray:
+    return rng.standard_normal(shape).astype(np.float16)
+
+
+class Held:
+    """What a cache should hold, and what the operators should do to it."""
+
+    def __init__(self, batch=BATCH, n_kv_heads=N_KV_HEADS, capacity=CAPACITY, head_dim=HEAD_DIM):
+        self.key = np.zeros((batch, n_kv_heads, capacity, head_dim), np.float16)
+        self.value = np.zeros_like(self.key)
+        self.lengths = np.zeros(batch, np.int64)
+
+    def fill(self, key: np.ndarray, value: np.ndarray, lengths: np.ndarray) -> None:
+        for b, n in enumerate(lengths):
+            if n >= 0:
+                n = min(int(n), key.shape[2])
+                self.key[b, :, :n], self.value[b, :, :n], self.lengths[b] = key[b, :, :n], value[b, :, :n], n
+
+    def append(self, key: np.ndarray, value: np.ndarray, active: np.ndarray) -> None:
+        for b in np.flatnonzero((np.asarray(active) != 0) & (self.lengths < self.key.shape[2])):
+            self.key[b, :, self.lengths[b]], self.value[b, :, self.lengths[b]] = key[b], value[b]
+            self.lengths[b] += 1
+
+    def sparq(self, query: np.ndarray, **settings: Any) -> np.ndarray:
+        settings = {**SETTINGS, **settings}
+        settings["mean_value"] = bool(settings["mean_value"])
+        return exact.sparq_attention(query, self.key, self.value, **settings, lengths=self.lengths)
+
+    def dense(self, query: np.ndarray) -> np.ndarray:
+        return exact.dense_attention(query, self.key, self.value, lengths=self.lengths)
+
+
+def add_inputs(model: Any, suffix: str = "", n_tokens: int = 0, **shapes: tuple) -> dict:
+    """The inputs of a decode operator, or, with n_tokens, of a fill; names by argument."""
+    shapes = {**SHAPES, **shapes}
+    if n_tokens:
+        for name in ("key", "value"):
+            batch, heads, dim = shapes[name]
+            shapes[name] = (batch, heads, n_tokens, dim)
+    names = ("key", "value", "lengths") if n_tokens else ("query", "key", "value", "active")
+    for name in names:
+        dtype = "int32" if name in ("active", "lengths") else "float16"
+        model.add_input(name + suffix, dtype, shapes[name])
+    return {name: name + suffix for name in names}
+
+
+@pytest.fixture
+def make(lowering: ModuleType) -> Any:
+    """Builds small models: make(op, ...) adds an operator with inputs of its own."""
+    model = lowering.Model()
+
+    def add(
+        op: str, suffix: str = "", n_tokens: int = 0, shapes: dict | None = None, **attributes: Any
+    ) -> int:
+        inputs = add_inputs(model, suffix, n_tokens, **(shapes or {}))
+        defaults = dict(CACHE) if op == "CacheFill" else dict(DECODE)
+        if op == "SparqDecode":
+            defaults.update(SETTINGS)
+        return model.add_op(op, list(inputs.values()), [f"out{suffix}"], {**defaults, **attributes})
+
+    return SimpleNamespace(model=model, add=add)
+
+
+def test_registered_as_the_contract_says(lowering: ModuleType) -> None:
+    expected = {
+        (contract.DOMAIN, op.name, contract.VERSION): (
+            [t.name for t in op.inputs],
+            [t.name for t in op.outputs],
+            sorted(a.name for a in op.attributes),
+        )
+        for op in contract.OPS
+    }
+    assert lowering.registered() == expected
+
+
+@pytest.mark.parametrize("op", ["SparqDecode", "DenseDecode"])
+@pytest.mark.parametrize("n_tiles", [1, 7, 64])
+def test_decode_steps(make: Any, op: str, n_tiles: int) -> None:
+    """An empty cache at first, then a token a run, past the end of a chunk of key columns."""
+    make.add(op)
+    make.model.compile(n_tiles=n_tiles)
+    rng, held = np.random.default_rng(n_tiles), Held()
+    for step in range(70):
+        key, value, query = (
+            halves(rng, *SHAPES["key"]),
+            halves(rng, *SHAPES["key"]),
+            halves(rng, *SHAPES["query"]),
+        )
+        # any number but 0 is a token; every row has one from the first step on
+        active = np.array([1, -3 if step % 2 == 0 else 0], np.int32)
+        held.append(key, value, active)
+        out = make.model.run(dict(query=query, key=key, value=value, active=active))["out"]
+        if step < 3 or step > 60:
+            expected = held.sparq(query) if op == "SparqDecode" else held.dense(query)
+            np.testing.assert_array_equal(bits(out), bits(expected))
+
+
+def test_a_full_row_takes_no_more(make: Any) -> None:
+    """A device can not refuse: the token is dropped, and no other row changes."""
+    make.add("SparqDecode", capacity=5)
+    make.model.compile()
+    rng, held = np.random.default_rng(0), Held(capacity=5)
+    for step in range(8):
+        key, value, query = (
+            halves(rng, *SHAPES["key"]),
+            halves(rng, *SHAPES["key"]),
+            halves(rng, *SHAPES["query"]),
+        )
+        active = np.array([1, step < 2], np.int32)
+        held.append(key, value, active)
+        out = make.model.run(dict(query=query, key=key, value=value, active=active))["out"]
+        np.testing.assert_array_equal(bits(out), bits(held.sparq(query)))
+    assert list(held.lengths) == [5, 2]
+
+
+@pytest.mark.parametrize("virtual_graph", [None, 3])
+def test_fill_then_decode(lowering: ModuleType, virtual_graph: int | None) -> None:
+    """Prefill and two kinds of attention on one cache, in one model; on all tiles, or on some of them."""
+    model, rng, held = lowering.Model(), np.random.default_rng(1), Held()
+    n_tokens = 130
+    fill = add_inputs(model, "_prompt", n_tokens)
+    sparq, dense = add_inputs(model, "_sparq"), add_inputs(model, "_dense")
+    where = dict(virtual_graph=virtual_graph)
+    model.add_op("CacheFill", list(fill.values()), ["held"], CACHE, **where)
+    model.add_op("SparqDecode", list(sparq.values()), ["sparq"], {**DECODE, **SETTINGS}, **where)
+    model.add_op("DenseDecode", list(dense.values()), ["dense"], DECODE, **where)
+    ranges = {} if virtual_graph is None else {3: (5, 21), 0: (0, 5)}
+    model.compile(n_tiles=32, virtual_graphs=ranges)
+    for lengths in ([130, 64], [3, -1], [-1, 500]):  # more than there are: all there are
+        lengths = np.array(lengths, np.int32)
+        arrays = {}
+        for name, shape in (
+            (f, (BATCH, N_KV_HEADS, n_tokens, HEAD_DIM)) for f in ("key_prompt", "value_prompt")
+        ):
+            arrays[name] = halves(rng, *shape)
+        for name in ("key_sparq", "value_sparq", "key_dense", "value_dense"):
+            arrays[name] = halves(rng, *SHAPES["key"])
+        arrays["query_sparq"], arrays["query_dense"] = (
+            halves(rng, *SHAPES["query"]),
+            halves(rng, *SHAPES["query"]),
+        )
+        arrays["active_sparq"], arrays["active_dense"] = (
+            np.array([1, 1], np.int32),
+            np.array([0, 1], np.int32),
+        )
+        out = model.run({**arrays, "lengths_prompt": lengths})
+        held.fill(arrays["key_prompt"], arrays["value_prompt"], lengths)
+        np.testing.assert_array_equal(out["held"], held.lengths)
+        held.append(arrays["key_sparq"], arrays["value_sparq"], arrays["active_sparq"])
+        np.testing.assert_array_equal(bits(out["sparq"]), bits(held.sparq(arrays["query_sparq"])))
+        held.append(arrays["key_dense"], arrays["value_dense"], arrays["active_dense"])
+        np.testing.assert_array_equal(bits(out["dense"]), bits(held.dense(arrays["query_dense"])))
+
+
+def test_two_settings_on_one_cache(make: Any) -> None:
+    make.add("SparqDecode", "_a")
+    make.add("SparqDecode", "_b", rank=16, top_k=2, n_local=0, mean_value=0)
+    make.model.compile()
+    rng, held = np.random.default_rng(2), Held()
+    for _ in range(5):
+        arrays = {f"{n}_{op}": halves(rng, *SHAPES[n]) for op in "ab" for n in ("query", "key", "value")}
+        active = np.ones(BATCH, np.int32)
+        out = make.model.run({**arrays, "active_a": active, "active_b": active})
+        held.append(arrays["key_a"], arrays["value_a"], active)
+        np.testing.assert_array_equal(bits(out["out_a"]), bits(held.sparq(arrays["query_a"])))
+        held.append(arrays["key_b"], arrays["value_b"], active)
+        expected = held.sparq(arrays["query_b"], rank=16, top_k=2, n_local=0, mean_value=0)
+        np.testing.assert_array_equal(bits(out["out_b"]), bits(expected))
+
+
+def test_caches_of_two_names_are_two(make: Any) -> None:
+    make.add("SparqDecode", "_a")
+    make.add("SparqDecode", "_b", cache_name="layer1", capacity=70)
+    make.model.compile()
+    assert make.model.constraints() == []
+    rng, held = np.random.default_rng(3), {"a": Held(), "b": Held(capacity=70)}
+    for step in range(4):
+        arrays = {f"{n}_{op}": halves(rng, *SHAPES[n]) for op in "ab" for n in ("query", "key", "value")}
+        active = dict(active_a=np.ones(BATCH, np.int32), active_b=np.array([1, step == 0], np.int32))
+        out = make.model.run({**arrays, **active})
+        for op in "ab":
+            held[op].append(arrays[f"key_{op}"], arrays[f"value_{op}"], active[f"active_{op}"])
+            expected = held[op].sparq(arrays[f"query_{op}"])
+            np.testing.assert_array_equal(bits(out[f"out_{op}"]), bits(expected))
+
+
+def test_the_cache_lives_through_a_loop_on_the_device(make: Any) -> None:
+    """Three iterations a run: three tokens."""
+    make.add("SparqDecode")
+    make.model.compile(iterations=3)
+    rng, held = np.random.default_rng(4), Held()
+    for _ in range(3):
+        arrays = {n: halves(rng, *SHAPES[n]) for n in ("query", "key", "value")}
+        active = np.ones(BATCH, np.int32)
+        for _ in range(3):
+            held.append(arrays["key"], arrays["value"], active)
+        out = make.model.run({**arrays, "active": active})["out"]
+        np.testing.assert_array_equal(bits(out), bits(held.sparq(arrays["query"])))
+
+
+def test_every_load_begins_empty(make: Any) -> None:
+    """A model lowered again, and another model with the same name, find nothing of the one before."""
+    make.add("DenseDecode")
+    rng = np.random.default_rng(5)
+    for _ in range(2):
+        make.model.compile()
+        held = Held()
+        for _ in range(2):
+            arrays = {n: halves(rng, *SHAPES[n]) for n in ("query", "key", "value")}
+            active = np.ones(BATCH, np.int32)
+            held.append(arrays["key"], arrays["value"], active)
+            out = make.model.run({**arrays, "active": active})["out"]
+            np.testing.assert_array_equal(bits(out), bits(held.dense(arrays["query"])))
+
+
+def test_a_cache_that_is_only_filled(make: Any) -> None:
+    make.add("CacheFill", n_tokens=7)
+    make.model.compile()
+    token = np.ones((BATCH, N_KV_HEADS, 7, HEAD_DIM), np.float16)
+    for lengths, expected in (([7, 9], [7, 7]), ([-1, 0], [7, 0]), ([-5, -1], [7, 0])):
+        out = make.model.run(dict(key=token, value=token, lengths=np.array(lengths, np.int32)))["out"]
+        assert out.dtype == np.int32 and list(out) == expected
+
+
+# ---- order
+
+
+def test_operators_of_a_cache_keep_the_order_of_the_model(make: Any) -> None:
+    """The scheduler of the stand-in takes the last operator first, wherever it may."""
+    first = make.add("CacheFill", "_a", n_tokens=7)
+    second = make.add("SparqDecode", "_b")
+    other = make.add("SparqDecode", "_c", cache_name="layer1")
+    third = make.add("DenseDecode", "_d")
+    assert make.model.schedule() == [other, first, second, third]
+    assert sorted(make.model.constraints()) == [(first, second), (first, third), (second, third)]
+    for op in (first, second, third):  # PopART may set up an operator any number of times
+        make.model.setup(op)
+    assert len(make.model.constraints()) == 3
+
+
+def test_data_may_ask_for_another_order(lowering: ModuleType) -> None:
+    """No constraint against the tensors: the operator that makes what an earlier one takes goes first."""
+    model = lowering.Model()
+    inputs = list(add_inputs(model, n_tokens=7).values())
+    model.add_input("later", "int32", (BATCH,))
+    first = model.add_op("CacheFill", [*inputs[:2], "later"], ["held"], CACHE)
+    second = model.add_op("CacheFill", [*inputs[:2], "held"], ["held2"], CACHE)
+    third = model.clone_op(first, inputs, ["later"])  # as a transform might
+    assert model.constraints() == [(first, second)]
+    assert model.schedule() == [third, first, second]
+
+
+def test_outlining_sees_what_differs(make: Any) -> None:
+    ids = [
+        make.add("SparqDecode", "_0"),
+        make.add("SparqDecode", "_1", cache_name="layer1"),
+        make.add("SparqDecode", "_2", cache_name="layer2", capacity=100),
+        make.add("SparqDecode", "_3", rank=5),
+        make.add("SparqDecode", "_4", top_k=19),
+        make.add("SparqDecode", "_5", n_local=2),
+        make.add("SparqDecode", "_6", mean_value=0),
+    ]
+    outlines = [tuple(make.model.describe(i)["outline"]) for i in ids]
+    assert len(set(outlines)) == len(ids)
+    names = dict(outlines[0])
+    assert set(names) >= {*DECODE, *SETTINGS} and names["cache_name"] == "layer0"
+    fill = make.model.describe(make.add("CacheFill", "_7", n_tokens=7))
+    assert dict(fill["outline"])["cache_name"] == "layer0"
+
+
+@pytest.mark.parametrize("op", ["SparqDecode", "DenseDecode", "CacheFill"])
+def test_clones_and_properties(make: Any, op: str) -> None:
+    original = make.add(op, "_0", n_tokens=7 if op == "CacheFill" else 0)
+    inputs = add_inputs(make.model, "_1", 7 if op == "CacheFill" else 0)
+    copy = make.model.clone_op(original, list(inputs.values()), ["copied"])
+    assert make.model.describe(copy) == make.model.describe(original)
+    about = make.model.describe(original)
+    assert about["type"] == op and about["side_effect"] and about["outlineable"]
+    assert about["subgraph_value"] == 1000
+    assert set(about["outline"]) < set(about["attributes"])
+    (codelets,) = set(about["attributes"]) - set(about["outline"])
+    assert codelets[0] == "codelets" and len(codelets[1]) == 16
+    assert (original, copy) in make.model.constraints()
+
+
+# ---- messages
+
+
+def shaped(**shapes: tuple) -> dict:
+    return {"shapes": shapes}
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        (dict(rank=0), "rank must be in [1, head_dim=16], got 0"),
+        (dict(rank=17), "rank must be in [1, head_dim=16], got 17"),
+        (dict(rank=-1), "rank must be in [0, 4294967295], got -1"),
+        (dict(top_k=0), "top_k must be in [1, 16777216], got 0"),
+        (dict(n_local=21), "n_local must be in [0, top_k=20], got 21"),
+        (dict(mean_value=2), "mean_value must be 0 or 1, got 2"),
+        (dict(capacity=0), "capacity must be in [1, 16777216], got 0"),
+        (dict(capacity=2**33), "capacity must be in [0, 4294967295], got 8589934592"),
+        (dict(n_kv_heads=1), "n_kv_heads must be that of key=2, got 1"),
+        (shaped(query=(2, 3, 16)), "n_heads must be a multiple of n_kv_heads=2, got 3"),
+        (
+            shaped(query=(2, 4, 12), key=(2, 2, 12), value=(2, 2, 12)),
+            "head_dim must be a multiple of 8, got 12",
+        ),
+    ],
+)
+def test_messages_of_decode(make: Any, change: dict, message: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        make.add("SparqDecode", **change)
+    assert str(caught.value) == f"SparqDecode: {message}"
+
+
+@pytest.mark.parametrize(
+    "name, dtype, shape",
+    [
+        ("query", "float32", None),
+        ("key", "int32", None),
+        ("active", "float32", None),
+        ("query", "float16", (2, 4)),
+        ("key", "float16", (2, 2, 8)),
+        ("value", "float16", (2, 1, 16)),
+        ("active", "int32", (3,)),
+        ("active", "int32", ()),
+    ],
+)
+@pytest.mark.parametrize("op", [contract.SPARQ_DECODE, contract.DENSE_DECODE, contract.CACHE_FILL])
+def test_messages_of_shapes_are_those_of_python(
+    lowering: ModuleType, op: contract.OpContract, name: str, dtype: str, shape: tuple | None
+) -> None:
+    """The same words for the same mistake on both sides of the contract."""
+    if op is contract.CACHE_FILL:
+        if name == "query":
+            pytest.skip("CacheFill has no query")
+        name = name.replace("active", "lengths")
+    model, tensors = lowering.Model(), []
+    for tensor in op.inputs:
+        right = SHAPES[tensor.name]
+        if op is contract.CACHE_FILL and tensor.name != "lengths":
+            right = (*right[:2], 7, right[2])
+        wrong = tensor.name == name
+        kind = dtype if wrong else tensor.dtype.lower()
+        dims = shape if wrong and shape is not None else right
+        model.add_input(tensor.name, kind, dims)
+        tensors.append(SimpleNamespace(dtype=f"torch.{kind}", shape=dims))
+    values = dict(SETTINGS, **DECODE)
+    attributes = {a.name: values[a.name] for a in op.attributes}
+    with pytest.raises(ValueError) as theirs:
+        contract.arguments(op, tensors, [SimpleNamespace(dtype="torch.float16", shape=())], attributes)
+    with pytest.raises(ValueError) as ours:
+        model.add_op(op.name, [t.name for t in op.inputs], ["out"], attributes)
+    assert str(ours.value) == str(theirs.value)
+
+
+@pytest.mark.parametrize(
+    "second, message",
+    [
+        (dict(capacity=100), "capacity must be 200 as in the other operators of cache 'layer0', got 100"),
+        (
+            shaped(query=(3, 4, 16), key=(3, 2, 16), value=(3, 2, 16), active=(3,)),
+            "batch must be 2 as in the other operators of cache 'layer0', got 3",
+        ),
+        (
+            dict(n_kv_heads=1, **shaped(key=(2, 1, 16), value=(2, 1, 16))),
+            "n_kv_heads must be 2 as in the other operators of cache 'layer0', got 1",
+        ),
+        (
+            shaped(query=(2, 4, 24), key=(2, 2, 24), value=(2, 2, 24)),
+            "head_dim must be 16 as in the other operators of cache 'layer0', got 24",
+        ),
+        (
+            shaped(query=(2, 2, 16)),
+            "n_heads must be 4 as in the other operators of cache 'layer0', got 2",
+        ),
+    ],
+)
+def test_operators_of_a_cache_must_agree(make: Any, second: dict, message: str) -> None:
+    make.add("CacheFill", "_0", n_tokens=7)  # says nothing of query heads
+    make.add("SparqDecode", "_1")
+    with pytest.raises(ValueError) as caught:
+        make.add("DenseDecode", "_2", **second)
+    assert str(caught.value) == f"DenseDecode: {message}"
+
+
+def test_messages_of_fill(make: Any) -> None:
+    with pytest.raises(ValueError, match=r"^CacheFill: n_tokens must be in \[1, capacity=200\], got 201$"):
+        make.add("CacheFill", n_tokens=201)
+
+
+def test_one_cache_one_ipu(lowering: ModuleType) -> None:
+    model = lowering.Model()
+    a, b = add_inputs(model, "_a"), add_inputs(model, "_b")
+    model.add_op("DenseDecode", list(a.values()), ["a"], DECODE, virtual_graph=0)
+    model.add_op("DenseDecode", list(b.values()), ["b"], DECODE, virtual_graph=1)
+    message = "^DenseDecode: virtual graph must be 0 as in the other operators of cache 'layer0', got 1$"
+    with pytest.raises(ValueError, match=message):
+        model.compile(n_tiles=8, virtual_graphs={0: (0, 4), 1: (4, 8)})
+
+
+def test_attributes_and_inputs_must_be_given(make: Any) -> None:
+    with pytest.raises(RuntimeError, match=r"^no attribute key cache_name$"):
+        make.add("DenseDecode", cache_name="")
+    inputs = add_inputs(make.model, "_x")
+    with pytest.raises(ValueError, match=r"^DenseDecode: active must be given, got nothing$"):
+        make.model.add_op("DenseDecode", list(inputs.values())[:3], ["x"], DECODE)
+
+
+def test_control_a_wrong_oracle_fails(make: Any) -> None:
+    make.add("SparqDecode")
+    make.model.compile()
+    rng, held = np.random.default_rng(6), Held()
+    arrays = {n: halves(rng, *SHAPES[n]) for n in ("query", "key", "value")}
+    active = np.ones(BATCH, np.int32)
+    held.append(arrays["key"], arrays["value"], active)
+    out = make.model.run({**arrays, "active": active})["out"]
+    held.append(arrays["key"], -arrays["value"], active)  # once more: not what the device did
+    assert not np.array_equal(bits(out), bits(held.sparq(arrays["query"])))
