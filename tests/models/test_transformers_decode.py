@@ -361,6 +361,17 @@ def test_base_model_alone_and_positional_arguments(model):
     assert torch.equal(embedded.last_hidden_state, output.last_hidden_state)
 
 
+def test_compiled_model_decodes_the_same(model):
+    """torch.compile leaves its graphs at the cache; the NumPy reference inside must not be traced."""
+    enable(model, device="reference", **SETTINGS)
+    tokens = tokens_of(20)
+    expected = step_logits(model, tokens, 2)
+    compiled = torch.compile(model, backend="eager")
+    cache = SparqCache(model, device="reference")
+    assert torch.equal(step_logits(compiled, tokens, 2, cache=cache), expected)
+    assert cache_traffic(cache)["n_steps"] == 2
+
+
 def test_traffic_is_counted(model):
     enable(model, layers={2: None}, **SETTINGS)
     cache = SparqCache(model)

@@ -113,6 +113,7 @@ class SparqLayer(CacheLayerMixin):
         self._real = torch.empty((batch, columns), dtype=torch.bool)
         self.is_initialized = True
 
+    @torch.compiler.disable
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -239,10 +240,12 @@ class SparqLayer(CacheLayerMixin):
         self._real[:, : self._n_columns] = real
         self._rebuild()
 
+    @torch.compiler.disable
     def attend_prefill(self) -> None:
         """Several tokens came to attention, which is the model's own."""
         self.disarm()
 
+    @torch.compiler.disable
     def attend(self, query: torch.Tensor) -> torch.Tensor:
         """One decode step: query (batch, n_heads, 1, head_dim) -> (batch, 1, n_heads, head_dim), in the dtype
         of the query.

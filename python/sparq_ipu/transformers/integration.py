@@ -135,12 +135,11 @@ class _Hooks:
         self._settings = settings
         self._options = options
 
+    # torch.compile leaves its graphs here and in the cache layers: NumPy and bookkeeping
+
+    @torch.compiler.disable
     def before(self, module: torch.nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
         """Forward pre-hook of the decoder."""
-        if torch.compiler.is_compiling():
-            checks.fail(
-                "sparq_attention", "model", "run eagerly: its cache is outside of torch", "torch.compile"
-            )
         if module.training:
             checks.fail("sparq_attention", "model", "be in eval mode", "training mode")
         names = list(inspect.signature(module.forward).parameters)
@@ -155,6 +154,7 @@ class _Hooks:
             self._announce(cache, kwargs.get("attention_mask"), *tokens.shape[:2])
         return (), kwargs
 
+    @torch.compiler.disable
     def after(self, module: torch.nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
         """Forward hook of the decoder: every layer must have attended to what it stored."""
         cache = kwargs.get("past_key_values")
