@@ -23,6 +23,13 @@ inline float asFloat(std::uint32_t u) {
   return f;
 }
 
+// A choice by masks: with `?:` GCC moves the float operations into branches, which it then cannot
+// vectorise.
+inline std::uint32_t choose(bool condition, std::uint32_t yes, std::uint32_t no) {
+  const std::uint32_t mask = 0u - static_cast<std::uint32_t>(condition);
+  return (yes & mask) | (no & ~mask);
+}
+
 /// Exact, denormals included; NaNs keep their payload. No branches, so that loops over it
 /// vectorise.
 inline float toFloat(std::uint16_t h) {
@@ -30,10 +37,10 @@ inline float toFloat(std::uint16_t h) {
   const std::uint32_t shifted = (h & 0x7fffu) << 13;
   const std::uint32_t exponent = shifted & 0x0f800000u;
   // Exponent 31 (inf, NaN) becomes 255, every other moves up by 127 - 15.
-  const std::uint32_t normal = shifted + (exponent == 0x0f800000u ? 224u << 23 : 112u << 23);
+  const std::uint32_t normal = shifted + choose(exponent == 0x0f800000u, 224u << 23, 112u << 23);
   // A half denormal is m * 2^-24: place m below the mantissa of 2^-14 and subtract that 2^-14.
   const std::uint32_t denormal = asBits(asFloat(shifted + (113u << 23)) - asFloat(113u << 23));
-  return asFloat(sign | (exponent == 0 ? denormal : normal));
+  return asFloat(sign | choose(exponent == 0, denormal, normal));
 }
 
 /// Round to nearest even; beyond 65504 (infinity too) saturates to 65504; NaN gives the quiet NaN
@@ -42,13 +49,16 @@ inline std::uint16_t fromFloat(float f) {
   const std::uint32_t bits = asBits(f);
   const std::uint32_t sign = (bits >> 16) & 0x8000u;
   const std::uint32_t magnitude = bits & 0x7fffffffu;
-  const std::uint32_t clamped = magnitude < 0x477fe000u ? magnitude : 0x477fe000u;
+  const std::uint32_t clamped =
+      choose(static_cast<std::int32_t>(magnitude) < 0x477fe000, magnitude, 0x477fe000u);
   const std::uint32_t normal = (clamped - (112u << 23) + 0xfffu + ((clamped >> 13) & 1u)) >> 13;
   // Adding 0.5 puts the unit of a half denormal (2^-24) at the last bit of the sum: the hardware
   // rounds.
   const std::uint32_t denormal = asBits(asFloat(clamped) + 0.5f) - 0x3f000000u;
-  const std::uint32_t finite = clamped < (113u << 23) ? denormal : normal;
-  return static_cast<std::uint16_t>(sign | (magnitude > 0x7f800000u ? 0x7e00u : finite));
+  const std::uint32_t finite =
+      choose(static_cast<std::int32_t>(clamped) < (113 << 23), denormal, normal);
+  const bool isNaN = static_cast<std::int32_t>(magnitude) > 0x7f800000;
+  return static_cast<std::uint16_t>(sign | choose(isNaN, 0x7e00u, finite));
 }
 
 } // namespace half_bits
