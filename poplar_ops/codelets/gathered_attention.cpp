@@ -87,9 +87,12 @@ public:
   unsigned groupSize, topK;
 
   bool compute(unsigned worker) {
-    for (unsigned h = worker; h < groupSize; h += numWorkers()) {
-      sums[h] = list(&weights[h * topK]);
-      approxSums[h] = list(&approxWeights[h * topK]);
+    for (unsigned item = worker; item < 2 * groupSize; item += numWorkers()) {
+      const unsigned h = item / 2;
+      if (item % 2 == 0)
+        sums[h] = list(&weights[h * topK]);
+      else
+        approxSums[h] = list(&approxWeights[h * topK]);
     }
     return true;
   }
@@ -100,7 +103,10 @@ private:
     for (unsigned b = 0; b < topK; b += blockSize) {
       Lanes lanes{};
       const unsigned end = minimum(b + blockSize, topK);
-      for (unsigned i = b; i != end; ++i)
+      unsigned i = b;
+      for (; i + nLanes <= end; i += nLanes)
+        lanes += loadLanes(weight + i);
+      for (; i != end; ++i)
         lanes[i % nLanes] += weight[i];
       sum += treeSum(lanes);
     }

@@ -52,16 +52,16 @@ static inline unsigned candidates(unsigned filled, unsigned nRecent) {
 // start of the selection.
 class GroupKeys : public poplar::MultiVertex {
 public:
-  FloatsIn weights; // [groupSize][nLocal]
-  FloatsIn sums;    // [groupSize], Z
-  FloatsOut keys;   // [nLocal]
-  WordsOut states;  // [6][3]: zero
-  unsigned groupSize, nLocal;
+  FloatsIn weights;                       // [groupSize][nLocal]
+  FloatsIn sums;                          // [groupSize], Z
+  FloatsOut keys;                         // [nLocal]
+  WordsOut states;                        // [6][3]: zero
+  unsigned groupSize, nLocal, first, end; // positions of this part that are in use
 
   bool compute(unsigned worker) {
     for (unsigned i = 0; i != 3; ++i)
       states[worker * 3 + i] = 0;
-    for (unsigned p = worker * quadSize; p < nLocal; p += numWorkers() * quadSize) {
+    for (unsigned p = first + worker * quadSize; p < end; p += numWorkers() * quadSize) {
       Quad key{};
       for (unsigned h = 0; h != groupSize; ++h)
         key += load<Quad>(&weights[h * nLocal + p]) / sums[h];
@@ -120,7 +120,20 @@ public:
   unsigned nRows, nDigits;
 
   bool compute(unsigned worker) {
-    for (unsigned digit = worker; digit < nDigits; digit += numWorkers()) {
+    // Two digits at a time: one 64-bit load for both.
+    typedef unsigned Two __attribute__((vector_size(8)));
+    unsigned digit = worker * 2;
+    for (; digit + 1 < nDigits; digit += numWorkers() * 2) {
+      Two sum{};
+      for (unsigned row = 0; row != nRows; ++row) {
+        Two two;
+        __builtin_memcpy(&two, &counts[row * nDigits + digit], sizeof(two));
+        sum += two;
+      }
+      totals[digit] = sum[0];
+      totals[digit + 1] = sum[1];
+    }
+    if (digit < nDigits) {
       unsigned sum = 0;
       for (unsigned row = 0; row != nRows; ++row)
         sum += counts[row * nDigits + digit];

@@ -58,7 +58,8 @@ public:
 };
 
 // From the masks: the components ascending, each head's query along them, and its inverse
-// temperature. Every worker lists its own range of components, behind those of the workers before.
+// temperature. Every worker but the first, which has the first head's sums, lists a range of
+// components, behind those of the workers before.
 class ComponentList : public poplar::MultiVertex {
 public:
   HalvesIn query;               // [groupSize][headDim]
@@ -70,9 +71,9 @@ public:
   float scale; // 1 / sqrt(headDim)
 
   bool compute(unsigned worker) {
-    const unsigned perWorker = (headDim + numWorkers() - 1) / numWorkers();
-    const unsigned first = minimum(worker * perWorker, headDim);
-    const unsigned end = minimum(first + perWorker, headDim);
+    const unsigned perWorker = (headDim + numWorkers() - 2) / (numWorkers() - 1);
+    const unsigned first = worker == 0 ? 0 : minimum((worker - 1) * perWorker, headDim);
+    const unsigned end = worker == 0 ? 0 : minimum(first + perWorker, headDim);
     unsigned index = 0;
     for (unsigned c = 0; c != first; ++c)
       index -= selected[c]; // ~0 is -1

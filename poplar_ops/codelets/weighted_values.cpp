@@ -20,7 +20,7 @@ public:
   unsigned begin, stride, limit;
   // weights of head h, wave w start at h * headStride + w * weightStride.
   unsigned headStride, weightStride;
-  unsigned groupSize, nRows, width; // width even
+  unsigned groupSize, nRows, width; // width: even, a multiple of 8 above 12
 
   bool compute(unsigned worker) {
     const unsigned first = begin + *wave * stride;
@@ -30,7 +30,7 @@ public:
     const unsigned n = end > first ? minimum(end - first, nRows) : 0;
     // Lanes of eight where a part has many components, of two where it has few: six workers want
     // work.
-    if (width % nLanes == 0)
+    if (width > 6 * pairSize)
       accumulate<Lanes>(worker, n);
     else
       accumulate<Pair>(worker, n);

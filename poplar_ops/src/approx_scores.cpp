@@ -9,7 +9,7 @@ using namespace poplar;
 using namespace poplar::program;
 
 void approxScores(const Context &context, const SparqSettings &settings, const Waves &waves,
-                  const QueryComponents &q, const Tensor &wave, const Scores &scores) {
+                  const QueryComponents &q, const WaveIndex &wave, const Scores &scores) {
   const Placement &p = context.placement();
   const CacheLayout &layout = context.plan().layout;
   const unsigned g = context.groupSize(), d = context.headDim(), r = settings.rank,
@@ -47,7 +47,7 @@ void approxScores(const Context &context, const SparqSettings &settings, const W
     for (unsigned first = 0, part = 0; first < chunksPerWave; first += nOwn, ++part) {
       const unsigned own = std::min(nOwn, chunksPerWave - first);
       addVertex(graph, addresses, "sparq::ColumnOffsets", context.tile(slot, part),
-                {{"wave", wave},
+                {{"wave", wave.on(slot, part)},
                  {"components", q.components[slot][part]},
                  {"offsets", offsets[slot].slice(first, first + own).flatten()}},
                 {{"rank", r},
@@ -77,7 +77,7 @@ void approxScores(const Context &context, const SparqSettings &settings, const W
   for (unsigned slot = 0; slot != context.nSlots(); ++slot)
     for (unsigned part = 0; part != p.parts && waves.room(part) != 0; ++part)
       addVertex(graph, score, "sparq::ApproxScores", context.tile(slot, part),
-                {{"wave", wave},
+                {{"wave", wave.on(slot, part)},
                  {"columns", columns[slot][part].flatten()},
                  {"selectedQuery", q.selectedQuery[slot][part]},
                  {"inverseTemperature", q.inverseTemperature[slot][part]},

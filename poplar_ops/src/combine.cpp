@@ -17,7 +17,7 @@ void combine(const Context &context, bool meanValue, const Gathered &gathered, c
     for (unsigned slice = 0; slice != p.nSlices; ++slice) {
       const unsigned first = slice * p.width, end = std::min(first + p.width, d);
       addVertex(context.graph, cs, "sparq::Combine", context.tile(slot, slice),
-                {{"filled", context.filled(slot)},
+                {{"filled", context.filled(slot, slice)},
                  {"partials", gathered.partials[slot].slice(first, end, 2).flatten()},
                  {"sums", gathered.sums[slot]},
                  {"approxSums", gathered.approxSums[slot]},

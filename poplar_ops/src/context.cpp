@@ -48,6 +48,26 @@ Tensor Context::perPart(const Type &type, const std::vector<std::size_t> &shape,
               [&] { return addPerPart(graph, placement(), type, parts(), shape, {dc, name}); });
 }
 
+WaveIndex Context::waveIndex(unsigned nWaves) const {
+  WaveIndex wave;
+  if (nWaves == 1)
+    wave.zero = once("only_wave", [&] {
+      const std::size_t nSlots = placement().slots, nParts = parts();
+      const Tensor t = graph.addConstant(UNSIGNED_INT, {nSlots, nParts}, 0u, {dc, "only_wave"});
+      for (unsigned slot = 0; slot != nSlots; ++slot)
+        for (unsigned part = 0; part != nParts; ++part)
+          graph.setTileMapping(t[slot][part], tile(slot, part));
+      return t;
+    });
+  else
+    wave.counter = once("wave", [&] {
+      const Tensor t = graph.addVariable(UNSIGNED_INT, {}, {dc, "wave"});
+      graph.setTileMapping(t, 0);
+      return t;
+    });
+  return wave;
+}
+
 Tensor Context::sliced(const Type &type, std::size_t extent, std::size_t piece, std::size_t inner,
                        const char *name) const {
   return once(name, [&] {
@@ -81,21 +101,19 @@ void checkTensor(const std::string &op, const char *argument, const Tensor &tens
                 text(tensor.shape()));
 }
 
-void addWaveLoop(const Context &context, const Waves &waves, const Tensor &wave,
+void addWaveLoop(const Context &context, const Waves &waves, const WaveIndex &wave,
                  const Sequence &body) {
   Graph &graph = context.graph;
-  const auto constant = [&](unsigned value) {
-    return context.once("wave_constant_" + std::to_string(value), [&] {
-      const Tensor t = graph.addConstant(UNSIGNED_INT, {}, value, {context.dc, "wave_constant"});
-      graph.setTileMapping(t, 0);
-      return t;
-    });
-  };
   if (waves.nWaves == 1) {
-    context.program.add(Copy(constant(0), wave, false, {context.dc, "first_wave"}));
     context.program.add(body);
     return;
   }
+  const Tensor before = context.once("before_first_wave", [&] {
+    const Tensor t = graph.addConstant(UNSIGNED_INT, {}, std::numeric_limits<unsigned>::max(),
+                                       {context.dc, "before_first_wave"});
+    graph.setTileMapping(t, 0);
+    return t;
+  });
   const Tensor more = context.once("more_waves", [&] {
     const Tensor t = graph.addVariable(BOOL, {}, {context.dc, "more_waves"});
     graph.setTileMapping(t, 0);
@@ -105,12 +123,11 @@ void addWaveLoop(const Context &context, const Waves &waves, const Tensor &wave,
   const unsigned nSlots = context.nSlots(), first = context.placement().firstTask(context.round);
   addVertex(graph, cs, "sparq::NextWave", 0,
             {{"filled", context.cache.filled.slice(first, first + nSlots, 0)},
-             {"wave", wave},
+             {"wave", wave.counter},
              {"more", more}},
             {{"nSlots", nSlots}, {"stride", waves.stride}, {"chunk", waves.chunk}},
             cycles::single(nSlots, cycles::scalarStep));
-  context.program.add(Copy(constant(std::numeric_limits<unsigned>::max()), wave, false,
-                           {context.dc, "first_wave"}));
+  context.program.add(Copy(before, wave.counter, false, {context.dc, "first_wave"}));
   context.program.add(
       RepeatWhileTrue(Execute(cs, {context.dc, "next_wave"}), more, body, {context.dc, "waves"}));
 }

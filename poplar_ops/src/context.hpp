@@ -11,6 +11,15 @@
 
 namespace sparq {
 
+// Which wave it is: a counter on tile 0, or, where there is only one, a 0 on every part.
+struct WaveIndex {
+  poplar::Tensor counter; // scalar UNSIGNED_INT; invalid where there is one wave
+  poplar::Tensor zero;    // {slots, parts}
+  poplar::Tensor on(unsigned slot, unsigned part) const {
+    return counter.valid() ? counter : zero[slot][part];
+  }
+};
+
 // One round of one op.
 struct Context {
   poplar::Graph &graph;
@@ -29,7 +38,10 @@ struct Context {
   unsigned parts() const { return placement().parts; }
   unsigned task(unsigned slot) const { return placement().firstTask(round) + slot; }
   unsigned tile(unsigned slot, unsigned part) const { return placement().tile(slot, part); }
-  poplar::Tensor filled(unsigned slot) const { return cache.filled[task(slot)]; }
+  // The length of the slot's task, on that part; see loadQuery.
+  poplar::Tensor filled(unsigned slot, unsigned part) const {
+    return variables.at("filled")[slot][part];
+  }
   // The active slots of a working tensor whose first dimension is the slot.
   poplar::Tensor active(const poplar::Tensor &perSlot) const {
     return perSlot.slice(0, nSlots(), 0);
@@ -50,6 +62,7 @@ struct Context {
     return found != variables.end() ? found->second
                                     : variables.emplace(name, create()).first->second;
   }
+  WaveIndex waveIndex(unsigned nWaves) const;
   // {slots, parts, shape...}, see addPerPart.
   poplar::Tensor perPart(const poplar::Type &type, const std::vector<std::size_t> &shape,
                          const char *name) const;
@@ -79,7 +92,7 @@ void checkTensor(const std::string &op, const char *argument, const poplar::Tens
 
 // Adds to `program` a loop over waves around `body`; `wave` (scalar UNSIGNED_INT) counts them. It
 // stops behind the longest batch element of the round.
-void addWaveLoop(const Context &context, const Waves &waves, const poplar::Tensor &wave,
+void addWaveLoop(const Context &context, const Waves &waves, const WaveIndex &wave,
                  const poplar::program::Sequence &body);
 
 } // namespace sparq

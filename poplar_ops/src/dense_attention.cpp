@@ -17,12 +17,12 @@ namespace {
 
 // Keys {positions of a part, headDim} of a slot to scores.
 void addDenseScores(const Context &context, const ComputeSet &cs, const Waves &waves, unsigned slot,
-                    unsigned part, const Tensor &wave, const Tensor &keys, const Tensor &query,
+                    unsigned part, const WaveIndex &wave, const Tensor &keys, const Tensor &query,
                     const Scores &scores) {
   const unsigned g = context.groupSize(), d = context.headDim();
   addVertex(context.graph, cs, "sparq::DenseScores", context.tile(slot, part),
-            {{"filled", context.filled(slot)},
-             {"wave", wave},
+            {{"filled", context.filled(slot, part)},
+             {"wave", wave.on(slot, part)},
              {"keys", keys.flatten()},
              {"query", query[slot][part]},
              {"scores", scores.weights[slot][part].flatten()}},
@@ -49,11 +49,7 @@ void denseRound(const Context &context, const Waves &waves, const Tensor &query,
   const Placement &p = context.placement();
   const Cache &cache = context.cache;
   const unsigned g = context.groupSize(), d = context.headDim();
-  const Tensor wave = context.once("wave", [&] {
-    const Tensor t = context.graph.addVariable(UNSIGNED_INT, {}, {context.dc, "wave"});
-    context.graph.setTileMapping(t, 0);
-    return t;
-  });
+  const WaveIndex wave = context.waveIndex(waves.nWaves);
   const Tensor perPart = createQuery(context);
   const Scores scores = createScores(context, waves);
   const unsigned blocksPerPart = waves.length / 64;

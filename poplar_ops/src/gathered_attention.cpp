@@ -11,7 +11,7 @@ using namespace poplar::program;
 
 Gathered gatheredAttention(const Context &context, const SparqSettings &settings,
                            const QueryComponents &q, const Scores &scores, const Tensor &rows,
-                           const Tensor &noWave) {
+                           const WaveIndex &onlyWave) {
   const Placement &p = context.placement();
   Graph &graph = context.graph;
   const unsigned g = context.groupSize(), d = context.headDim(), r = settings.rank;
@@ -52,7 +52,7 @@ Gathered gatheredAttention(const Context &context, const SparqSettings &settings
     for (unsigned part = 0; part != nScoring; ++part) {
       const unsigned first = part * rowsPerPart, n = std::min(rowsPerPart, topK - first);
       addVertex(graph, score, "sparq::RowScores", context.tile(slot, part),
-                {{"filled", context.filled(slot)},
+                {{"filled", context.filled(slot, part)},
                  {"keys", keyRows[slot].slice(first, first + n).flatten()},
                  {"query", q.query[slot][part]},
                  {"components", q.components[slot][part]},
@@ -71,9 +71,11 @@ Gathered gatheredAttention(const Context &context, const SparqSettings &settings
                 cycles::shared(2.0 * n * g,
                                std::max(d / 2 * cycles::dotPair, r * 4 + cycles::weightPair) + 10));
     }
+  // With few rows, only the first workers had exact scores to take the largest of.
+  const std::size_t nMaxima = std::min(6u, rowsPerPart * g) * std::size_t(g);
   std::vector<Tensor> ofSlots;
   for (unsigned slot = 0; slot != context.nSlots(); ++slot)
-    ofSlots.push_back(maxima[slot].slice(0, nScoring));
+    ofSlots.push_back(maxima[slot].slice({0, 0}, {nScoring, nMaxima}));
   reduceMax(context, ofSlots, maximum);
   const ComputeSet weigh = context.execute("row_weights");
   for (unsigned slot = 0; slot != context.nSlots(); ++slot)
@@ -81,7 +83,7 @@ Gathered gatheredAttention(const Context &context, const SparqSettings &settings
       const unsigned first = part * rowsPerPart, n = std::min(rowsPerPart, topK - first);
       addVertex(
           graph, weigh, "sparq::RowWeights", context.tile(slot, part),
-          {{"filled", context.filled(slot)},
+          {{"filled", context.filled(slot, part)},
            {"maximum", maximum[slot][part]},
            {"weights", own(weights, slot, part).flatten()}},
           {{"groupSize", g}, {"nRows", n}, {"firstRow", first}},
@@ -93,7 +95,8 @@ Gathered gatheredAttention(const Context &context, const SparqSettings &settings
   const unsigned nBlocks = (topK + 63) / 64;
   const unsigned slices = std::max(1u, std::min(p.parts / nBlocks, d / 4));
   const unsigned share = (d + slices - 1) / slices;
-  const unsigned width = share <= 4 ? 4 : (share + 7) / 8 * 8, nSlices = (d + width - 1) / width;
+  const unsigned width = share <= 12 ? (share + 1) / 2 * 2 : (share + 7) / 8 * 8;
+  const unsigned nSlices = (d + width - 1) / width;
   const unsigned items = nBlocks * nSlices, itemsPerPart = (items + p.parts - 1) / p.parts;
   // {slots, blocks, slices, groupSize * width} -> {slots, blocks, groupSize, headDim}
   const Tensor flatPartials =
@@ -108,7 +111,7 @@ Gathered gatheredAttention(const Context &context, const SparqSettings &settings
       const unsigned b = item / nSlices, c = item % nSlices * width, cEnd = std::min(c + width, d);
       const unsigned first = b * 64, end = std::min(first + 64, topK);
       addWeightedValues(
-          context, sum, slot, item / itemsPerPart, noWave, {first, 0, topK, end - first, 0},
+          context, sum, slot, item / itemsPerPart, onlyWave, {first, 0, topK, end - first, 0},
           valueRows[slot].slice(first, end).slice(c, cEnd, 1), e.slice(first, end, 1),
           flatPartials[slot][item].slice(0, std::size_t(g) * (cEnd - c)).reshape({1, g, cEnd - c}));
     }
@@ -117,7 +120,8 @@ Gathered gatheredAttention(const Context &context, const SparqSettings &settings
                {"approxWeights", all(approxWeights, slot).flatten()},
                {"sums", gathered.sums[slot]},
                {"approxSums", gathered.approxSums[slot]}},
-              {{"groupSize", g}, {"topK", topK}}, cycles::shared(g, 2.0 * topK * 2));
+              {{"groupSize", g}, {"topK", topK}},
+              cycles::shared(2 * g, topK / 8 * 5 + nBlocks * 16 + 16));
   }
   std::vector<Tensor> slicesOfAll;
   for (unsigned slice = 0; slice != nSlices; ++slice) {

@@ -55,7 +55,6 @@ Tensor selectPositions(const Context &context, const SparqSettings &settings, co
   const ComputeSet expand = context.execute("expand_mask");
 
   for (unsigned slot = 0; slot != context.nSlots(); ++slot) {
-    const Tensor filled = context.filled(slot);
     const Tensor allTies = ascending(ties[slot], waves, piece).flatten();
     const double nAll = static_cast<double>(allTies.numElements());
     const Tensor ofParts = holding(partTotals[slot], waves);
@@ -64,15 +63,18 @@ Tensor selectPositions(const Context &context, const SparqSettings &settings, co
       const unsigned tile = context.tile(slot, part);
       const double nOwn = waves.nOwn(part), ownPieces = cycles::share(nOwn / piece);
       const std::vector<Setting> where = positionSettings(waves, part);
+      const unsigned inWaves = waves.nWaves * waves.length;
+      const unsigned first = waves.room(part) != 0 ? 0 : inWaves;
+      const unsigned end = waves.tailLength != 0 && part >= waves.tailFirst ? n : inWaves;
       addVertex(graph, group, "sparq::GroupKeys", tile,
                 {{"weights", scores.weights[slot][part].flatten()},
                  {"sums", scores.sums[slot][part]},
                  {"keys", keys[slot][part]},
                  {"states", states[slot][part]}},
-                {{"groupSize", g}, {"nLocal", n}},
-                cycles::shared(n / 4.0, g * 2 * (cycles::dividePair + 1) + 4));
+                {{"groupSize", g}, {"nLocal", n}, {"first", first}, {"end", end}},
+                cycles::shared((end - first) / 4.0, g * 2 * (cycles::dividePair + 1) + 4));
       addVertex(graph, histogram, "sparq::KeyHistogram", tile,
-                {{"filled", filled},
+                {{"filled", context.filled(slot, part)},
                  {"keys", keys[slot][part]},
                  {"totals", totals[slot]},
                  {"states", states[slot][part]},
@@ -81,7 +83,8 @@ Tensor selectPositions(const Context &context, const SparqSettings &settings, co
                 cycles::multi(nDigits * (cycles::scalarStep + 0.5) + cycles::share(nOwn) * 6));
       addVertex(graph, merge, "sparq::SumCounts", tile,
                 {{"counts", counts[slot][part]}, {"totals", partTotals[slot][part]}},
-                {{"nRows", nWorkers}, {"nDigits", nDigits}}, cycles::shared(nDigits, nWorkers * 2));
+                {{"nRows", nWorkers}, {"nDigits", nDigits}},
+                cycles::shared(nDigits / 2, nWorkers * 3 + 2));
       const unsigned firstDigit = part * digitsPerPart;
       if (firstDigit < nDigits) {
         const unsigned own = std::min(digitsPerPart, nDigits - firstDigit);
@@ -91,7 +94,7 @@ Tensor selectPositions(const Context &context, const SparqSettings &settings, co
                   {{"nRows", nHolding}, {"nDigits", own}}, cycles::shared(own, nHolding * 2));
       }
       addVertex(graph, count, "sparq::CountTies", tile,
-                {{"filled", filled},
+                {{"filled", context.filled(slot, part)},
                  {"keys", keys[slot][part]},
                  {"totals", totals[slot]},
                  {"states", states[slot][part]},
@@ -101,7 +104,7 @@ Tensor selectPositions(const Context &context, const SparqSettings &settings, co
                 cycles::multi(nDigits * cycles::scalarStep + ownPieces * piece * 2));
       addVertex(
           graph, select, "sparq::SelectMask", tile,
-          {{"filled", filled},
+          {{"filled", context.filled(slot, part)},
            {"keys", keys[slot][part]},
            {"threshold", threshold[slot][part]},
            {"allTies", allTies},
@@ -113,7 +116,7 @@ Tensor selectPositions(const Context &context, const SparqSettings &settings, co
     const Tensor allMasks = ascending(masks[slot], waves, piece).flatten();
     // The last worker counts all pieces before its own; positions are taken to be spread evenly.
     addVertex(graph, expand, "sparq::ExpandMask", context.tile(slot, 0),
-              {{"filled", filled},
+              {{"filled", context.filled(slot, 0)},
                {"masks", allMasks},
                {"counts", ascending(selected[slot], waves, piece).flatten()},
                {"rows", rows[slot]}},

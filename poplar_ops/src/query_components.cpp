@@ -16,6 +16,11 @@ void loadQuery(const Context &context, const Tensor &query, const Tensor &perPar
   const std::size_t first = context.task(0), n = context.nSlots();
   const Tensor tasks =
       query.reshape({context.plan().shape.nTasks(), perPart.dim(2)}).slice(first, first + n, 0);
+  // The lengths too: nearly every step asks for them, and would wait for an exchange.
+  const Tensor filled = context.perPart(UNSIGNED_INT, {}, "filled");
+  context.program.add(Copy(
+      context.cache.filled.slice(first, first + n, 0).expand({1}).broadcast(context.parts(), 1),
+      context.active(filled), false, {context.dc, "lengths"}));
   context.program.add(Copy(tasks.expand({1}).broadcast(context.parts(), 1), context.active(perPart),
                            false, {context.dc, "query"}));
 }
@@ -65,9 +70,10 @@ void selectComponents(const Context &context, const SparqSettings &settings,
       // A worker counts the masks before its range, lists its range, and sums up for its heads.
       double busiest = 0;
       for (unsigned worker = 0; worker != cycles::nWorkers; ++worker) {
-        const double range = cycles::share(d),
+        const double range = worker == 0 ? 0.0 : (d + 3) / 5,
+                     before = worker == 0 ? 0.0 : (worker - 1) * range,
                      nHeads = (g + cycles::nWorkers - 1 - worker) / cycles::nWorkers;
-        busiest = std::max(busiest, worker * range * 2 + range * (cycles::scalarStep + g * 2) +
+        busiest = std::max(busiest, before * 2 + range * (cycles::scalarStep + g * 2) +
                                         nHeads * (d / 2 * (cycles::widenPair + 4) + 60));
       }
       addVertex(context.graph, list, "sparq::ComponentList", tile,

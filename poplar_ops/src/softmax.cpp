@@ -78,7 +78,7 @@ void softmax(const Context &context, const Waves &waves, const Scores &scores) {
   for (unsigned slot = 0; slot != context.nSlots(); ++slot)
     for (unsigned part = 0; part != context.parts(); ++part)
       addVertex(context.graph, partial, "sparq::PartialMax", context.tile(slot, part),
-                {{"filled", context.filled(slot)},
+                {{"filled", context.filled(slot, part)},
                  {"scores", scores.weights[slot][part].flatten()},
                  {"maxima", scores.maxima[slot][part]}},
                 settings(part), cycles::shared(waves.nOwn(part), g * cycles::scalarStep));
@@ -95,7 +95,7 @@ void softmax(const Context &context, const Waves &waves, const Scores &scores) {
     for (unsigned part = 0; part != context.parts(); ++part) {
       const unsigned tile = context.tile(slot, part);
       addVertex(context.graph, weights, "sparq::SoftmaxWeights", tile,
-                {{"filled", context.filled(slot)},
+                {{"filled", context.filled(slot, part)},
                  {"maximum", scores.maximum[slot][part]},
                  {"weights", scores.weights[slot][part].flatten()}},
                 settings(part),

@@ -25,16 +25,7 @@ Tensor sparqAttention(Graph &graph, const Cache &cache, const Tensor &query,
   for (unsigned round = 0; round != p.nRounds; ++round) {
     const Context context{graph, cache, round, program, dc, variables};
     const std::size_t first = p.firstTask(round);
-    const Tensor wave = context.once("wave", [&] {
-      const Tensor t = graph.addVariable(UNSIGNED_INT, {}, {dc, "wave"});
-      graph.setTileMapping(t, 0);
-      return t;
-    });
-    const Tensor noWave = context.once("no_wave", [&] {
-      const Tensor t = graph.addConstant(UNSIGNED_INT, {}, 0u, {dc, "no_wave"});
-      graph.setTileMapping(t, 0);
-      return t;
-    });
+    const WaveIndex wave = context.waveIndex(waves.nWaves), onlyWave = context.waveIndex(1);
     // Step 1: where the query is largest.
     const QueryComponents q = createQueryComponents(context, settings);
     loadQuery(context, query, q.query);
@@ -45,7 +36,7 @@ Tensor sparqAttention(Graph &graph, const Cache &cache, const Tensor &query,
     softmax(context, waves, scores);
     const Tensor rows = selectPositions(context, settings, waves, scores);
     // Step 3: exact attention over these, and the mean value for the rest.
-    const Gathered gathered = gatheredAttention(context, settings, q, scores, rows, noWave);
+    const Gathered gathered = gatheredAttention(context, settings, q, scores, rows, onlyWave);
     combine(context, settings.meanValue, gathered, scores,
             output.slice(first, first + p.nActive(round), 0));
   }

@@ -16,7 +16,7 @@ struct RowWave {
 RowWave createRowWave(const Context &context, const Waves &waves);
 // Reads the rows of the current wave.
 void readRows(const Context &context, const Waves &waves, const RowWave &landing,
-              const poplar::RemoteBuffer &buffer, const poplar::Tensor &wave, const char *name);
+              const poplar::RemoteBuffer &buffer, const WaveIndex &wave, const char *name);
 
 // ---- query_components.cpp
 // {slots, parts, groupSize * headDim} HALF: the query on every part.
@@ -60,7 +60,7 @@ void reduceMax(const Context &context, const std::vector<poplar::Tensor> &maxima
 
 // ---- approx_scores.cpp
 void approxScores(const Context &context, const SparqSettings &settings, const Waves &waves,
-                  const QueryComponents &q, const poplar::Tensor &wave, const Scores &scores);
+                  const QueryComponents &q, const WaveIndex &wave, const Scores &scores);
 
 // ---- key_topk.cpp: {slots, topK} UNSIGNED_INT rows of the cache, ascending
 poplar::Tensor selectPositions(const Context &context, const SparqSettings &settings,
@@ -74,11 +74,11 @@ struct WeightedSum {
   unsigned headStride, weightStride; // where their weights are
 };
 void addWeightedValues(const Context &context, const poplar::ComputeSet &cs, unsigned slot,
-                       unsigned part, const poplar::Tensor &wave, const WeightedSum &sum,
+                       unsigned part, const WaveIndex &wave, const WeightedSum &sum,
                        const poplar::Tensor &values, const poplar::Tensor &weights,
                        const poplar::Tensor &partials);
 // Folds partials {slots, blocks, groupSize, headDim} into accumulator {slots, groupSize, headDim}.
-void foldBlocks(const Context &context, const poplar::Tensor &wave, const poplar::Tensor &partials,
+void foldBlocks(const Context &context, const WaveIndex &wave, const poplar::Tensor &partials,
                 const poplar::Tensor &accumulator);
 // {slots, groupSize, headDim}, components spread over the parts as in Placement.
 poplar::Tensor createByComponent(const Context &context, const poplar::Type &type,
@@ -92,7 +92,7 @@ struct Gathered {
 };
 Gathered gatheredAttention(const Context &context, const SparqSettings &settings,
                            const QueryComponents &q, const Scores &scores,
-                           const poplar::Tensor &rows, const poplar::Tensor &noWave);
+                           const poplar::Tensor &rows, const WaveIndex &onlyWave);
 
 // ---- combine.cpp: {slots, groupSize, headDim} HALF
 void combine(const Context &context, bool meanValue, const Gathered &gathered, const Scores &scores,

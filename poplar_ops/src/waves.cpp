@@ -19,7 +19,7 @@ RowWave createRowWave(const Context &context, const Waves &waves) {
 }
 
 void readRows(const Context &context, const Waves &waves, const RowWave &landing,
-              const RemoteBuffer &buffer, const Tensor &wave, const char *name) {
+              const RemoteBuffer &buffer, const WaveIndex &wave, const char *name) {
   const CacheLayout &layout = context.plan().layout;
   const unsigned perRow = layout.positionsPerRow;
   const ComputeSet cs = context.execute("row_offsets");
@@ -30,7 +30,8 @@ void readRows(const Context &context, const Waves &waves, const RowWave &landing
         break;
       addVertex(
           context.graph, cs, "sparq::RowOffsets", context.tile(slot, part),
-          {{"wave", wave}, {"rows", landing.offsets[slot].slice(first, first + room / perRow)}},
+          {{"wave", wave.on(slot, part)},
+           {"rows", landing.offsets[slot].slice(first, first + room / perRow)}},
           {{"part", part},
            {"stride", waves.stride},
            {"length", waves.length},

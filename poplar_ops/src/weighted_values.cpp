@@ -19,16 +19,16 @@ Tensor createByComponent(const Context &context, const Type &type, const char *n
 }
 
 void addWeightedValues(const Context &context, const ComputeSet &cs, unsigned slot, unsigned part,
-                       const Tensor &wave, const WeightedSum &sum, const Tensor &values,
+                       const WaveIndex &wave, const WeightedSum &sum, const Tensor &values,
                        const Tensor &weights, const Tensor &partials) {
   const unsigned g = context.groupSize();
   const unsigned nRows = static_cast<unsigned>(values.dim(0)),
                  width = static_cast<unsigned>(values.dim(1));
-  const unsigned lanes = width % 8 == 0 ? 8 : 2; // as the codelet does
+  const unsigned lanes = width > 12 ? 8 : 2; // as the codelet does
   const double items = double(partials.dim(0)) * g * (width / lanes);
   addVertex(context.graph, cs, "sparq::WeightedValues", context.tile(slot, part),
-            {{"filled", context.filled(slot)},
-             {"wave", wave},
+            {{"filled", context.filled(slot, part)},
+             {"wave", wave.on(slot, part)},
              {"values", values.flatten()},
              {"weights", weights.flatten()},
              {"partials", partials.flatten()}},
@@ -43,7 +43,7 @@ void addWeightedValues(const Context &context, const ComputeSet &cs, unsigned sl
             cycles::shared(items, std::min(nRows, 64u) * (lanes / 2 * cycles::accumulatePair + 1)));
 }
 
-void foldBlocks(const Context &context, const Tensor &wave, const Tensor &partials,
+void foldBlocks(const Context &context, const WaveIndex &wave, const Tensor &partials,
                 const Tensor &accumulator) {
   const Placement &p = context.placement();
   const unsigned g = context.groupSize(), d = context.headDim(),
@@ -53,7 +53,7 @@ void foldBlocks(const Context &context, const Tensor &wave, const Tensor &partia
     for (unsigned slice = 0; slice != p.nSlices; ++slice) {
       const unsigned first = slice * p.width, end = std::min(first + p.width, d);
       addVertex(context.graph, cs, "sparq::FoldBlocks", context.tile(slot, slice),
-                {{"wave", wave},
+                {{"wave", wave.on(slot, slice)},
                  {"partials", partials[slot].slice(first, end, 2).flatten()},
                  {"accumulator", accumulator[slot].slice(first, end, 1).flatten()}},
                 {{"nBlocks", nBlocks}, {"groupSize", g}, {"width", end - first}},

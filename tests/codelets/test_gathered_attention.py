@@ -97,7 +97,7 @@ def test_list_sums(top_k: int) -> None:
 
 @pytest.mark.parametrize("filled", [1, 63, 64, 100, 130, 999])
 @pytest.mark.parametrize("kind", ["normal", "huge", "tiny", "wide"])
-@pytest.mark.parametrize("width", [24, 4])  # lanes of eight, of two
+@pytest.mark.parametrize("width", [24, 6, 8])  # lanes of eight, of two, of two
 def test_weighted_values_of_a_list(filled: int, kind: str, width: int) -> None:
     """Entries 10 to 140 of a list that ends at entry 120; absent rows hold NaN."""
     rng = np.random.default_rng(filled)

@@ -23,14 +23,19 @@ def test_group_keys() -> None:
         dict(weights=weights, sums=sums, keys=floats(128), states=words(6, 3)),
         groupSize=3,
         nLocal=128,
+        first=32,
+        end=96,
     )
-    assert_bits(out["keys"], numerics.group_sum((weights / sums[:, None])[None], 1)[0, 0] * KEY_SCALE)
+    expected = floats(128)
+    expected[32:96] = (numerics.group_sum((weights / sums[:, None])[None], 1)[0, 0] * KEY_SCALE)[32:96]
+    assert_bits(out["keys"], expected)
     assert (out["states"] == 0).all()
 
 
-def test_sum_counts() -> None:
-    counts = np.arange(5 * 7, dtype=np.uint32).reshape(5, 7)
-    out = run("SumCounts", dict(counts=counts, totals=words(7)), nRows=5, nDigits=7)
+@pytest.mark.parametrize("n_digits", [1, 2, 7, 12, 13, 32])
+def test_sum_counts(n_digits: int) -> None:
+    counts = np.arange(5 * n_digits, dtype=np.uint32).reshape(5, n_digits)
+    out = run("SumCounts", dict(counts=counts, totals=words(n_digits)), nRows=5, nDigits=n_digits)
     assert out["totals"].tolist() == counts.sum(axis=0).tolist()
 
 
