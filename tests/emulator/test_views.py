@@ -9,7 +9,7 @@ from typing import Callable
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 OTHER = np.arange(100000, 104096)
@@ -122,6 +122,7 @@ def chains(draw):
     return " ".join(text), shape, steps
 
 
+@settings(max_examples=max(400, settings().max_examples))
 @given(chains())
 def test_views_agree_with_numpy(driver, chain):
     text, shape, steps = chain
@@ -146,6 +147,44 @@ def test_views_agree_with_numpy(driver, chain):
         own = flat < after.size  # the rest are elements of the other variable
         after[flat[own]] = -1 - np.arange(flat.size)[own]
         assert got["base"] == after.tolist()
+
+
+BASE = np.arange(24).reshape(2, 3, 4)
+
+
+@pytest.mark.parametrize(
+    ("words", "want"),
+    [
+        ("slice 1 3 1", BASE[:, 1:3]),
+        ("index 1", BASE[1]),
+        ("flatten", BASE.reshape(-1)),
+        ("reshape 2 4 6", BASE.reshape(4, 6)),
+        ("dimShuffle 3 2 0 1", BASE.transpose(2, 0, 1)),
+        ("dimShuffle 3 2 0 1 reshape 2 8 3", BASE.transpose(2, 0, 1).reshape(8, 3)),
+        ("dimShuffle 3 0 2 1 reshape 2 6 4 dimRoll 1 0", BASE.transpose(0, 2, 1).reshape(6, 4).T),
+        ("dimRoll 2 0", np.moveaxis(BASE, 2, 0)),
+        ("expand 1", BASE[:, None]),
+        ("slice 0 1 0 squeeze 0", BASE[0]),
+        ("subSample 2 1", BASE[:, ::2]),
+        ("subSample 3 2", BASE[:, :, ::3]),
+        ("upsample 2 1", BASE.repeat(2, 1)),
+        ("broadcast 3 1", np.concatenate([BASE] * 3, 1)),
+        ("broadcast 2 0 reverse 0", np.concatenate([BASE] * 2, 0)[::-1]),
+        ("reverse 2", BASE[:, :, ::-1]),
+        ("concatSelf 1", np.concatenate([BASE, BASE], 1)),
+        ("concatFront 2", np.concatenate([BASE[:, :, :2], BASE], 2)),
+        ("concatOther 0", np.concatenate([BASE, OTHER[:24].reshape(BASE.shape)], 0)),
+        ("slices 1", np.roll(BASE, -1, 1)),
+        (
+            "concatFront 1 subSample 2 1 dimShuffle 3 1 2 0 reverse 0",
+            np.concatenate([BASE[:, :2], BASE], 1)[:, ::2].transpose(1, 2, 0)[::-1],
+        ),
+    ],
+)
+def test_each_operation(driver, words, want):
+    got = driver.ask("3 2 3 4 " + words)
+    assert got["shape"] == list(want.shape)
+    assert got["copied"] == got["read"] == want.reshape(-1).tolist()
 
 
 def test_a_wrong_oracle_is_noticed(driver):
