@@ -194,19 +194,19 @@ def fake(method: str, item: int, hits: int, compression: float = 2.0) -> dict:
 
 
 def fake_lines(hits: dict[str, list[int]]) -> list[dict]:
-    plan = {"tasks": {"needle": {"items": 4}}, "methods": list(hits), "seed": 0}
+    plan = {"tasks": {"needle": {"items": 5}}, "methods": list(hits), "seed": 0}
     lines = [{"kind": "header", "model": "m", "plan": plan, "versions": {"git": "g"}}]
     return lines + [fake(method, i, n) for method, values in hits.items() for i, n in enumerate(values)]
 
 
 def test_report_says_worse_only_where_the_interval_does():
-    lines = fake_lines({"dense": [5, 5, 4, 5], "bad": [1, 0, 1, 1], "same": [5, 4, 5, 5]})
+    lines = fake_lines({"dense": [5, 5, 4, 5, 5], "bad": [1, 0, 1, 1, 1], "same": [5, 4, 5, 5, 5]})
     rows = {
         row.split("|")[1].strip(): row for row in report.task_table(lines, "needle", "sparse").splitlines()
     }
     assert "-0.800" in rows["`bad`"] and "worse" in rows["`bad`"]
     assert "+0.000" in rows["`same`"] and "worse" not in rows["`same`"]
-    assert "0.950 [" in rows["`dense`"] and "0.750" in rows["`dense`"]  # digits, and exact answers
+    assert "0.960 [" in rows["`dense`"] and "0.800" in rows["`dense`"]  # digits, and exact answers
     better = report.difference(
         *[report.select(lines, "needle", "sparse")[m] for m in ("bad", "dense")],
         Metric("KL", "hits", "n", "low"),
@@ -215,14 +215,15 @@ def test_report_says_worse_only_where_the_interval_does():
 
 
 def test_report_leaves_out_items_beyond_the_plan():
-    lines = fake_lines({"dense": [5, 5, 5, 5, 0, 0]})
-    assert sorted(report.select(lines, "needle", "sparse")["dense"]) == [0, 1, 2, 3]
+    lines = fake_lines({"dense": [5, 5, 5, 5, 5, 0]})
+    assert sorted(report.select(lines, "needle", "sparse")["dense"]) == [0, 1, 2, 3, 4]
 
 
-def test_report_of_one_item_has_no_interval():
-    lines = fake_lines({"dense": [5], "bad": [0]})
-    text = report.task_table(lines, "needle", "sparse")
-    assert "[" not in text.split("\n", 2)[2] and "worse" not in text
+def test_report_of_few_items_claims_little():
+    for n, interval in ((1, False), (2, False), (3, True), (4, True)):
+        text = report.task_table(fake_lines({"dense": n * [5], "bad": n * [0]}), "needle", "sparse")
+        assert ("[" in text.split("\n", 2)[2]) == interval and "worse" not in text
+    assert "(so far 2)" in report.page(fake_lines({"dense": [5, 5]}))
 
 
 def test_compression_averages_elements_not_ratios():

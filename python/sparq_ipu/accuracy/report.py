@@ -10,6 +10,9 @@ import numpy as np
 from .measure import Estimate, paired_difference, ratio
 from .tasks import TASKS, Metric
 
+# A percentile bootstrap over n items cannot tell a difference of one sign from chance below 2^(1-n): with fewer
+# than 3 no interval is shown, with fewer than 5 nothing is called worse.
+FEWEST, ENOUGH = 3, 5
 QUESTION_TEXT = {"dense": "prompt processed densely", "sparse": "prompt decoded by the method"}
 
 
@@ -59,7 +62,7 @@ def table(header: list[str], rows: list[list[str]]) -> str:
 
 
 def _interval(value: Estimate, digits: int, sign: str = "") -> str:
-    if value.n < 2:  # no interval from one item
+    if value.n < FEWEST:
         return f"{value.value:{sign}.{digits}f}"
     return f"{value.value:{sign}.{digits}f} [{value.low:{sign}.{digits}f}, {value.high:{sign}.{digits}f}]"
 
@@ -82,7 +85,7 @@ def task_table(lines: list[dict[str, Any]], task: str, question: str) -> str:
         if method == "dense" or gap is None:
             row.append("")
         else:
-            worse = gap.n > 1 and (gap.low > 0 if main.better == "low" else gap.high < 0)
+            worse = gap.n >= ENOUGH and (gap.low > 0 if main.better == "low" else gap.high < 0)
             row.append(_interval(gap, main.digits, "+") + (" worse" if worse else ""))
         if any(line["in_window"] for line in items.values()):
             row[0] += " (window reaches the answer)"
@@ -141,7 +144,9 @@ def page(lines: list[dict[str, Any]]) -> str:
         sizes = ", ".join(f"{key} {value}" for key, value in head["plan"]["tasks"][task].items())
         parts.append(f"## {task}: {entry.summary}")
         metrics = "; ".join(f"{m.name}: {m.text} ({m.better} is good)" for m in entry.metrics)
-        parts.append(f"{sizes}. {metrics}.")
+        n_done = min(map(len, select(lines, task, entry.questions[-1]).values()), default=0)
+        partial = f" (so far {n_done})" if n_done < head["plan"]["tasks"][task].get("items", 1) else ""
+        parts.append(f"{sizes}{partial}. {metrics}.")
         for question in entry.questions:
             if len(entry.questions) > 1:
                 parts.append(f"**{QUESTION_TEXT[question]}**")
