@@ -111,12 +111,18 @@ def test_a_broken_off_run_goes_on_to_the_same_results(evaluator, lines, tmp_path
     )
 
 
-def test_parts_together_make_the_whole(evaluator, lines, tmp_path):
-    path = tmp_path / "lines.jsonl"
+def test_parts_share_the_items(evaluator, lines, tmp_path):
+    """Into files of their own, so that what one does the other does not find done; and then into one file."""
+    parts = []
     for part in range(2):
-        run(evaluator, path, part=part, n_parts=2)
-    ours = [strip(line) for line in read_lines(path)]
-    assert len(ours) == sum(line["kind"] != "decode_check" for line in lines)
+        run(evaluator, tmp_path / f"{part}.jsonl", part=part, n_parts=2)
+        done = [x for x in read_lines(tmp_path / f"{part}.jsonl") if x["kind"] == "result"]
+        parts.append({(x["task"], x["item"]) for x in done})
+        run(evaluator, tmp_path / "both.jsonl", part=part, n_parts=2)
+    whole = [line for line in lines if line["kind"] != "decode_check"]
+    assert parts[0] and parts[1] and not parts[0] & parts[1]
+    assert parts[0] | parts[1] == {(x["task"], x["item"]) for x in whole if x["kind"] == "result"}
+    assert len(read_lines(tmp_path / "both.jsonl")) == len(whole)
 
 
 def test_results_refuse_other_sizes_but_take_more_items_and_methods(evaluator, tmp_path):

@@ -10,8 +10,8 @@ import numpy as np
 from .measure import Estimate, paired_difference, ratio
 from .tasks import TASKS, Metric
 
-# A percentile bootstrap over n items cannot tell a difference of one sign from chance below 2^(1-n): with fewer
-# than 3 no interval is shown, with fewer than 5 nothing is called worse.
+# n differences of one sign happen by chance in 2^(1-n) of all cases, and a bootstrap over them never covers 0:
+# with fewer than 3 items no interval is shown, with fewer than 5 nothing is called worse.
 FEWEST, ENOUGH = 3, 5
 QUESTION_TEXT = {"dense": "prompt processed densely", "sparse": "prompt decoded by the method"}
 
