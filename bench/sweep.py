@@ -108,7 +108,7 @@ def planned_row(point: Point, device: str) -> dict[str, Any]:
 
 
 def emulate(point: Point, row: dict[str, Any]) -> None:
-    """Run the point on the emulator: are its bits those of the CPU kernels, and its counts those of the plan?"""
+    """Run the point on the emulator: are its bits those of the CPU kernels, its counts the plan's?"""
     from sparq_ipu import KVCache, dense_attention, sparq_attention
 
     inputs = random_inputs(point.batch, N_HEADS, point.n_kv_heads, point.seq_len, HEAD_DIM, 0)
@@ -359,11 +359,11 @@ def summary(rows: dict[tuple[Any, ...], dict[str, Any]]) -> str:
     values = list(rows.values())
     return "\n\n".join(
         (
-            "One query, batch 1, 32 heads. Everything is modelled; *fixed* is all but the bytes and packets of "
-            "remote copies.",
+            "One query, batch 1, 32 heads. Everything is modelled; *fixed* is all but the bytes and packets "
+            "of remote copies.",
             headline_table(),
-            f"Coverage of the grid; the published program ran {PUBLISHED_RAN} of its {PUBLISHED_POINTS} SparQ "
-            "points.",
+            f"Coverage of the grid; the published program ran {PUBLISHED_RAN} of its {PUBLISHED_POINTS} "
+            "SparQ points.",
             coverage_table(values),
             "Time of SparQ (r=32, k=128) and speed-up over dense-streaming, modelled for one Bow IPU:",
             speedup_table(values),

@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the report shows: plans (of a sweep's file, or made when first needed), measurements."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from pathlib import Path
+from typing import Any, Iterator
+
+from sparq_ipu import published_program as published
+from sparq_ipu.device_model import device_model, parameters_file
+from sparq_ipu.planning import Plan, plan
+
+N_HEADS, HEAD_DIM = 32, 128
+LENGTHS = tuple(1024 << i for i in range(7))
+BATCHES = (1, 4, 16, 64)
+#: rank, top_k of the pictures
+SETTINGS = ((16, 64), (32, 128), (64, 256))
+HEADLINE = (32, 128)
+
+
+@dataclasses.dataclass(frozen=True)
+class Section:
+    """One part of the page."""
+
+    title: str
+    text: str
+    header: tuple[str, ...] = ()
+    rows: tuple[tuple[str, ...], ...] = ()
+    picture: str | None = None  # file name without ending
+
+
+class Source:
+    """Rows of plans by shape; those that a sweep's file lacks are planned, and reported on stderr."""
+
+    def __init__(self, device: str = "bow", sweep: Path | None = None, quiet: bool = False):
+        self.device = device
+        self._quiet = quiet
+        self._plans: dict[tuple[Any, ...], Plan] = {}
+        self._rows: dict[tuple[Any, ...], dict[str, Any]] = {}
+        lines = sweep.read_text().splitlines() if sweep else []
+        for row in map(json.loads, lines):
+            if (row["device"], row["n_heads"], row["head_dim"]) == (device, N_HEADS, HEAD_DIM):
+                key = tuple(row[k] for k in ("kernel", "batch", "n_kv_heads", "seq_len", "rank", "top_k"))
+                self._rows[key] = row
+
+    def row(
+        self,
+        kernel: str,
+        batch: int,
+        n_kv_heads: int,
+        seq_len: int,
+        rank: int | None = None,
+        top_k: int | None = None,
+    ) -> dict[str, Any]:
+        """As `Plan.row()`; "error" says why there is no plan, and is None where there is one."""
+        key = (kernel, batch, n_kv_heads, seq_len, rank, top_k)
+        if key not in self._rows:
+            try:
+                row = self.plan(*key).row()
+                row["error"] = None
+            except ValueError as error:
+                row = {"error": str(error)}
+            self._rows[key] = row
+        return self._rows[key]
+
+    def plan(
+        self,
+        kernel: str,
+        batch: int,
+        n_kv_heads: int,
+        seq_len: int,
+        rank: int | None = None,
+        top_k: int | None = None,
+    ) -> Plan:
+        key = (kernel, batch, n_kv_heads, seq_len, rank, top_k)
+        if key not in self._plans:
+            if not self._quiet:
+                print(f"planning {kernel}, batch {batch}, seq_len {seq_len}", file=sys.stderr, flush=True)
+            sparq = {} if rank is None else {"rank": rank, "top_k": top_k}
+            self._plans[key] = plan(
+                batch,
+                N_HEADS,
+                n_kv_heads,
+                HEAD_DIM,
+                seq_len,
+                kernel=kernel,
+                device=self.device,
+                baseline=False,
+                **sparq,
+            )
+        return self._plans[key]
+
+    def seconds(self, *key: Any) -> float | None:
+        row = self.row(*key)
+        return None if row["error"] else row["seconds_per_query"]
+
+    def speedup(self, batch: int, n_kv_heads: int, seq_len: int, rank: int, top_k: int) -> float | None:
+        """Modelled, over dense-streaming of the same shape; None where one of them does not fit."""
+        dense = self.seconds("dense-streaming", batch, n_kv_heads, seq_len)
+        sparq = self.seconds("sparq-streaming", batch, n_kv_heads, seq_len, rank, top_k)
+        return dense / sparq if dense and sparq else None
+
+
+def measured_speedups() -> dict[tuple[int, int, int, int], float]:
+    """Published: by (batch, seq_len, rank, top_k)."""
+    rows = published.measurements()
+    dense = {(m.batch, m.seq_len): m.seconds for m in rows if m.kernel == "dense-streaming"}
+    return {
+        (m.batch, m.seq_len, m.rank, m.top_k): dense[m.batch, m.seq_len] / m.seconds
+        for m in rows
+        if m.kernel == "sparq-streaming" and (m.batch, m.seq_len) in dense
+    }
+
+
+def calibration_rows() -> Iterator[tuple[str, ...]]:
+    """The shipped model against the published measurements, by kernel and length."""
+    model, constants = device_model("bow"), parameters_file()["published_program"]
+    rows = published.measurements()
+    for kernel, seq_len in sorted({(m.kernel, m.seq_len) for m in rows}):
+        part = [m for m in rows if (m.kernel, m.seq_len) == (kernel, seq_len)]
+        errors = sorted(
+            abs(
+                published.modelled_seconds(model, constants, kernel, m.batch, seq_len, m.rank, m.top_k)
+                / m.seconds
+                - 1
+            )
+            for m in part
+        )
+        yield (
+            f"{kernel}, S={seq_len}",
+            str(len(part)),
+            f"{100 * errors[len(errors) // 2]:.2f}",
+            f"{100 * errors[-1]:.2f}",
+        )
+
+
+def comparison_rows(source: Source) -> Iterator[tuple[str, ...]]:
+    """Ours, modelled, beside the published program, measured, where both exist."""
+    measured = {
+        (m.kernel, m.batch, 32, m.seq_len, m.rank or None, m.top_k or None): m.seconds
+        for m in published.measurements()
+    }
+    speedups = measured_speedups()
+    for batch in (1, 4):
+        for seq_len in (1024, 4096, 16384):
+            for kernel, settings in (
+                ("dense-streaming", (None, None)),
+                *(("sparq-streaming", s) for s in SETTINGS),
+            ):
+                key = (kernel, batch, 32, seq_len, *settings)
+                ours, theirs = source.seconds(*key), measured.get(key)
+                sparq = settings[0] is not None
+                speedup = source.speedup(batch, 32, seq_len, *settings) if sparq else None
+                published_speedup = speedups.get((batch, seq_len, *settings)) if sparq else None
+                yield (
+                    f"{kernel}, batch {batch}, S={seq_len}"
+                    + (f", r={settings[0]}, k={settings[1]}" if sparq else ""),
+                    number(ours, 1e6, ".0f"),
+                    number(theirs, 1e6, ".0f"),
+                    number(speedup, 1, ".2f", "x"),
+                    number(published_speedup, 1, ".2f", "x"),
+                )
+
+
+def number(value: float | None, factor: float, form: str, unit: str = "") -> str:
+    return "-" if value is None else format(value * factor, form) + unit

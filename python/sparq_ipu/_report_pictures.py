@@ -1,0 +1,231 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pictures of the report (matplotlib). Lines are modelled; hollow circles are published measurements."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Callable
+
+from sparq_ipu._report_data import (
+    BATCHES,
+    HEAD_DIM,
+    HEADLINE,
+    LENGTHS,
+    N_HEADS,
+    SETTINGS,
+    Source,
+    measured_speedups,
+)
+
+COLOURS = ("#0b6e99", "#c4501b", "#4a7c2f", "#7a4f9e", "#8a6d1d", "#5c6770")
+
+#: groups of stages for the picture of time: label, what a step's name ends with
+STAGES = (
+    ("key columns streamed", ("read_key_columns",)),
+    ("key rows streamed", ("read_key_rows",)),
+    ("value rows streamed", ("read_value_rows",)),
+    ("approximate scores", ("column_offsets", "spread_columns", "approx_scores", "tail_scores", "next_wave")),
+    ("softmax", ("partial_max", "reduce_max", "softmax_weights", "block_sums", "fold_sums")),
+    (
+        "top-k",
+        (
+            "group_keys",
+            "start_topk",
+            "key_histogram",
+            "merge_counts",
+            "sum_counts",
+            "count_ties",
+            "select_mask",
+            "expand_mask",
+        ),
+    ),
+)
+OTHERS = "everything else on chip"
+
+#: a tile and cycle, from vendor figures: FLOP of the fp16 matrix unit and of fp32 vector multiply-accumulate, bytes
+#: loaded from SRAM
+MATRIX_FLOP, VECTOR_FLOP, SRAM_BYTES = 128, 4, 16
+
+
+def stage_seconds(row: dict[str, Any]) -> dict[str, float]:
+    """Seconds by group of STAGES; what belongs to none is in OTHERS."""
+    groups = {ending: label for label, endings in STAGES for ending in endings}
+    result = {label: 0.0 for label, _ in STAGES}
+    result[OTHERS] = 0.0
+    for name, seconds in row["stages"].items():
+        result[groups.get(name.split("/")[-1], OTHERS)] += seconds
+    return result
+
+
+def _axes(plt: Any, n: int = 1, width: float = 6.0) -> Any:
+    figure, axes = plt.subplots(1, n, figsize=(width * n, 4), layout="constrained", squeeze=False)
+    for axis in axes[0]:
+        axis.grid(True, color="#e4e4e4", linewidth=0.6)
+        axis.set_axisbelow(True)
+        axis.spines[["top", "right"]].set_visible(False)
+    return figure, axes[0]
+
+
+def _lengths_axis(axis: Any) -> None:
+    axis.set_xscale("log", base=2)
+    axis.set_xticks(LENGTHS, [f"{n // 1024}k" for n in LENGTHS])
+    axis.minorticks_off()
+    axis.set_xlabel("cached positions")
+
+
+def speedup(plt: Any, source: Source) -> Any:
+    figure, (left, right) = _axes(plt, 2)
+    measured = measured_speedups()
+    for colour, (rank, top_k) in zip(COLOURS, SETTINGS):
+        label = f"r={rank}, k={top_k}"
+        _speedup_line(left, source, measured, 1, rank, top_k, label, colour)
+    left.set_title("batch 1", fontsize=10)
+    for colour, batch in zip(COLOURS, BATCHES):
+        _speedup_line(right, source, measured, batch, *HEADLINE, f"batch {batch}", colour)
+    right.set_title(f"r={HEADLINE[0]}, k={HEADLINE[1]}", fontsize=10)
+    for axis in (left, right):
+        _lengths_axis(axis)
+        axis.set_ylabel("speed-up over dense-streaming")
+        axis.set_ylim(bottom=0)
+        axis.axhline(1, color="#999999", linewidth=0.8)
+        axis.plot([], [], "o", mfc="none", color="#555555", label="published, measured")
+        axis.legend(frameon=False, fontsize=8)
+    figure.suptitle(
+        f"SparQ on one IPU, {N_HEADS} heads of {HEAD_DIM}: "
+        f"lines modelled ({source.device}), circles measured (Bow)",
+        fontsize=11,
+    )
+    return figure
+
+
+def _speedup_line(
+    axis: Any,
+    source: Source,
+    measured: dict[tuple[int, int, int, int], float],
+    batch: int,
+    rank: int,
+    top_k: int,
+    label: str,
+    colour: str,
+) -> None:
+    points = [(n, source.speedup(batch, 32, n, rank, top_k)) for n in LENGTHS]
+    points = [(n, s) for n, s in points if s]
+    axis.plot(*zip(*points), color=colour, label=label + ", modelled")
+    there = [(n, measured[batch, n, rank, top_k]) for n in LENGTHS if (batch, n, rank, top_k) in measured]
+    if there:
+        axis.plot(*zip(*there), "o", mfc="none", color=colour)
+
+
+def stages(plt: Any, source: Source) -> Any:
+    figure, (axis,) = _axes(plt, width=9)
+    rows = [source.row("sparq-streaming", 1, 32, n, *HEADLINE) for n in LENGTHS]
+    totals = [row["seconds_per_query"] for row in rows]
+    left = [0.0] * len(rows)
+    groups = [stage_seconds(row) for row in rows]
+    for colour, label in zip((*COLOURS, "#b9b9b9"), groups[0]):
+        share = [100 * g[label] / total for g, total in zip(groups, totals)]
+        axis.barh(range(len(rows)), share, left=left, color=colour, label=label, height=0.7)
+        left = [a + b for a, b in zip(left, share)]
+    axis.set_yticks(range(len(rows)), [f"{n // 1024}k: {t * 1e6:.0f} us" for n, t in zip(LENGTHS, totals)])
+    axis.invert_yaxis()
+    axis.set_xlim(0, 100)
+    axis.set_xlabel("% of the modelled time")
+    axis.set_title(
+        f"SparQ by stage, batch 1, r={HEADLINE[0]}, k={HEADLINE[1]} (modelled, {source.device})", fontsize=11
+    )
+    axis.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))
+    return figure
+
+
+def sram(plt: Any, source: Source) -> Any:
+    figure, (axis,) = _axes(plt, width=9)
+    plans = [
+        (f"SparQ, batch {batch}, S={n}", source.plan("sparq-streaming", batch, 32, n, *HEADLINE))
+        for batch, n in ((1, 16384), (16, 16384), (64, 16384))
+    ]
+    plans.append(("dense-streaming, batch 1, S=16384", source.plan("dense-streaming", 1, 32, 16384)))
+    for colour, (label, plan) in zip(COLOURS, plans):
+        used = [n / 1024 for n in plan.memory["bytes_per_tile"]]
+        axis.plot(range(len(used)), used, color=colour, linewidth=0.9, label=label)
+    limit = plans[0][1].memory["limit"] / 1024
+    axis.axhline(limit, color="#333333", linewidth=1, linestyle="--", label=f"limit {limit:.0f} KiB")
+    axis.set_ylim(0, limit * 1.08)
+    axis.set_xlabel("tile")
+    axis.set_ylabel("KiB of SRAM")
+    axis.set_title("SRAM per tile, counted when the program is compiled", fontsize=11)
+    axis.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))
+    return figure
+
+
+def roofline(plt: Any, source: Source) -> Any:
+    figure, (axis,) = _axes(plt, width=9)
+    model = source.plan("dense-streaming", 1, 32, 16384).model
+    tile_cycles = model.tiles * model.clock_hz  # a second
+    intensity = [10 ** (i / 20) for i in range(-20, 121)]
+    for label, bytes_per_second, colour in (
+        ("streaming memory", model.streaming_bytes_per_second, COLOURS[1]),
+        ("SRAM", SRAM_BYTES * tile_cycles, COLOURS[0]),
+    ):
+        axis.plot(
+            intensity,
+            [min(MATRIX_FLOP * tile_cycles, i * bytes_per_second) for i in intensity],
+            color=colour,
+            label=label,
+        )
+    axis.axhline(VECTOR_FLOP * tile_cycles, color="#999999", linestyle=":", label="fp32 vector peak")
+    for marker, colour, n_kv_heads in (("o", COLOURS[2], 32), ("s", COLOURS[3], 8)):
+        for kernel, settings in (("dense-streaming", (None, None)), ("sparq-streaming", HEADLINE)):
+            row = source.row(kernel, 1, n_kv_heads, 16384, *settings)
+            # Work of dense attention, whoever does it: how fast it is done, seen from outside.
+            work = 4.0 * N_HEADS * 16384 * HEAD_DIM
+            sparq = kernel == "sparq-streaming"
+            axis.plot(
+                work / row["streamed_bytes"],
+                work / row["seconds_per_query"],
+                marker,
+                color=colour,
+                mfc=colour if sparq else "none",
+                linestyle="none",
+                label=f"{kernel}, {n_kv_heads} KV heads (modelled)",
+            )
+    axis.set_xscale("log")
+    axis.set_yscale("log")
+    axis.set_xlabel("FLOP of dense attention per byte streamed")
+    axis.set_ylabel("FLOP/s")
+    axis.set_title(f"Roofline of one IPU ({source.device}), one query at S=16384, batch 1", fontsize=11)
+    axis.legend(frameon=False, fontsize=8)
+    return figure
+
+
+PICTURES: dict[str, Callable[[Any, Source], Any]] = {
+    "speedup": speedup,
+    "stages": stages,
+    "sram": sram,
+    "roofline": roofline,
+}
+
+
+def draw(source: Source, directory: Path) -> list[Path]:
+    """All pictures as PNG files.
+
+    Raises:
+        RuntimeError: matplotlib is not installed.
+    """
+    try:
+        import matplotlib
+
+        matplotlib.use("Agg")
+        import matplotlib.pyplot as plt
+    except ImportError as error:
+        raise RuntimeError(
+            "report: matplotlib must be installed for pictures (pip install 'sparq-ipu[plot]'), or use "
+            f"--no-pictures, got {error}"
+        ) from None
+    paths = []
+    for name, picture in PICTURES.items():
+        figure = picture(plt, source)
+        path = directory / f"{name}.png"
+        figure.savefig(path, dpi=130)
+        plt.close(figure)
+        paths.append(path)
+    return paths
