@@ -14,6 +14,7 @@ import argparse
 import time
 
 import torch
+
 from sparq_ipu.poptorch import DenseAttention, SparqAttention
 
 
@@ -136,6 +137,7 @@ def main() -> None:
     step: object = model
     if arguments.ipu:
         import poptorch
+
         from sparq_ipu.poptorch import load_library
 
         load_library()  # before PopTorch sees the model

@@ -23,6 +23,7 @@ torch.set_num_threads(1)
 import sparq_ipu.torch  # noqa: E402
 from sparq_ipu.poptorch import DenseAttention, SparqAttention, contract, library  # noqa: E402
 from sparq_ipu.poptorch import attention as poptorch_attention  # noqa: E402
+from sparq_reference import exact  # noqa: E402
 
 SHAPE = dict(batch=2, n_kv_heads=2, head_dim=16, capacity=48)
 SETTINGS = dict(rank=4, top_k=6, n_local=2, mean_value=True)
@@ -104,7 +105,11 @@ def test_fill_call_and_the_order_it_gives(ipu):
     assert attributes == dict(capacity=48, cache_name="layer0")
     assert held.dtype == torch.int32
     module(torch.randn(2, 4, 16), torch.randn(2, 2, 16), torch.randn(2, 2, 16), held=held)
-    assert ipu.calls[1][3][3].tolist() == [1, 1]  # `active`, computed from `held`: a dependency, not a change
+    assert ipu.calls[1][3][3].tolist() == [1, 1]
+    # no length is negative; were one, `active` would show that it is computed from it: the step waits
+    impossible = torch.tensor([-5, 3], dtype=torch.int32)
+    module(torch.randn(2, 4, 16), torch.randn(2, 2, 16), torch.randn(2, 2, 16), held=impossible)
+    assert ipu.calls[2][3][3].tolist() == [0, 1]
 
 
 def test_the_library_is_loaded_before_the_call(monkeypatch):
@@ -132,6 +137,8 @@ def test_fill_replaces_rows_or_leaves_them():
     key, value = torch.randn(2, 2, 20, 16), torch.randn(2, 2, 20, 16)
     module.fill(key, value)
     assert module.fill(key[:, :, 5:9], value[:, :, 5:9], torch.tensor([-1, 3])).tolist() == [20, 3]
+    value_sum = exact.sum_values(value[1:, :, 5:8].half().numpy())
+    assert torch.equal(module.elsewhere.value_sum[1:], torch.from_numpy(value_sum))
     with pytest.raises(ValueError, match=r"^CacheFill: lengths must be in \[-1, n_tokens=4\], got 5"):
         module.fill(key[:, :, :4], value[:, :, :4], torch.tensor([5, 0]))
     with pytest.raises(ValueError, match=r"^append: key must be finite"):

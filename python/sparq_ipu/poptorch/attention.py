@@ -6,11 +6,11 @@ from __future__ import annotations
 from typing import Any, Sequence
 
 import torch
-from sparq_reference import checks
 
 import sparq_ipu.torch
 from sparq_ipu.poptorch import contract
 from sparq_ipu.poptorch.library import load_library
+from sparq_reference import checks
 
 try:
     import poptorch

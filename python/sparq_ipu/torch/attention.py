@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from sparq_reference import checks
 
 from sparq_ipu import KVCache, dense_attention, sparq_attention
 from sparq_ipu.torch import ops
+from sparq_reference import checks
 
 #: where the cache may live
 STATES = ("device", "tensors")

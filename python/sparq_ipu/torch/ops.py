@@ -18,11 +18,11 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from sparq_reference import checks, exact
 
 from sparq_ipu import KVCache, available_devices
 from sparq_ipu import dense_attention as dense_attention_over
 from sparq_ipu import sparq_attention as sparq_attention_over
+from sparq_reference import checks, exact
 
 _library = torch.library.Library("sparq_ipu", "DEF")
 _library.define(
