@@ -202,3 +202,27 @@ def test_large_views_stay_compact(driver):
     a = np.arange(1000).reshape(40, 25).T
     want = np.moveaxis(np.concatenate([a, a]).reshape(100, 20), 1, 0)[3:17].reshape(-1)
     assert got["copied"] == want.tolist()
+
+
+@settings(max_examples=max(200, settings().max_examples))
+@given(
+    st.integers(1, 20).flatmap(
+        lambda n: st.tuples(
+            st.just(n),
+            st.lists(st.tuples(st.integers(0, n), st.integers(0, n), st.integers(0, 3)), max_size=12),
+        )
+    )
+)
+def test_later_mappings_replace_earlier_ones(driver, case):
+    n, ranges = case
+    want = np.full(n, -1)
+    words = [str(n)]
+    for a, b, tile in ranges:
+        begin, end = min(a, b), max(a, b)
+        want[begin:end] = tile
+        words.append(f"{begin} {end} {tile}")
+    got = driver.ask("map " + " ".join(words))
+    assert got["tiles"] == want.tolist()
+    assert got["complete"] == (want >= 0).all()
+    starts = np.flatnonzero(np.diff(want, prepend=-2))  # neighbours on one tile are one interval
+    assert got["intervals"] == np.count_nonzero(want[starts] >= 0)

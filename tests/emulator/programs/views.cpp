@@ -82,8 +82,35 @@ Tensor apply(const Tensor &t, const Tensor &other, const std::string &op, std::i
   throw std::runtime_error("unknown operation " + op);
 }
 
+void runMapping(std::istream &is) {
+  std::size_t n = 0, begin = 0, end = 0;
+  unsigned tile = 0;
+  is >> n;
+  Device device = emulatedDevice(8);
+  Graph graph(device);
+  Tensor t = graph.addVariable(INT, {n}, "t");
+  while (is >> begin >> end >> tile)
+    graph.setTileMapping(t.slice(begin, end), tile);
+  std::vector<int> tiles(n, -1);
+  std::size_t intervals = 0;
+  bool complete = false;
+  const auto mapping = graph.getTileMapping(t, &complete);
+  for (std::size_t k = 0; k < mapping.size(); ++k)
+    for (const Interval &i : mapping[k]) {
+      ++intervals;
+      for (std::size_t e = i.begin(); e < i.end(); ++e)
+        tiles[e] = static_cast<int>(k);
+    }
+  std::cout << "{\"tiles\":" << jsonList(tiles) << ",\"intervals\":" << intervals
+            << ",\"complete\":" << (complete ? "true" : "false") << "}" << std::endl;
+}
+
 void run(const std::string &line) {
   std::istringstream is(line);
+  if (line.compare(0, 4, "map ") == 0) {
+    is.ignore(4);
+    return runMapping(is);
+  }
   const std::vector<std::size_t> shape = readSizes(is);
   Device device = emulatedDevice(5);
   Graph graph(device);
