@@ -62,20 +62,24 @@ inline std::size_t gatherAbove(const std::int32_t *keys, std::size_t n, std::int
   return count;
 }
 
-// A key that at least `wanted` of the keys reach, from the maxima of units: lane j of a block, or
-// the whole block where there are enough of them.
+// A key that at least `wanted` of the keys reach, from the maxima of disjoint units of positions:
+// lane j of a few neighbouring blocks. The more units, the tighter the bound and the longer the
+// search for it: twice as many as wanted.
 inline std::int32_t lowerBound(const std::int32_t *maxima, std::size_t blocks, std::size_t wanted,
                                std::int32_t *work) {
-  if (blocks <
-      2 * wanted) // the more units, the tighter the bound: twice as many as wanted is tight enough
-    return blocks * 16 < wanted ? 0 : nthLargest(maxima, blocks * 16, wanted);
-  for (std::size_t block = 0; block < blocks; ++block) {
-    std::int32_t most = 0;
-    for (unsigned j = 0; j < 16; ++j)
-      most = maxima[block * 16 + j] > most ? maxima[block * 16 + j] : most;
-    work[block] = most;
+  if (blocks * 16 < wanted)
+    return 0;
+  const std::size_t blocksEach = blocks * 16 / (2 * wanted), each = blocksEach ? blocksEach : 1;
+  std::size_t n = 0;
+  for (std::size_t first = 0; first < blocks; first += each, n += 16) {
+    const std::size_t last = first + each < blocks ? first + each : blocks;
+    std::int32_t most[16] = {};
+    for (std::size_t block = first; block < last; ++block)
+      for (unsigned j = 0; j < 16; ++j)
+        most[j] = maxima[block * 16 + j] > most[j] ? maxima[block * 16 + j] : most[j];
+    __builtin_memcpy(work + n, most, sizeof(most));
   }
-  return nthLargest(work, blocks, wanted);
+  return nthLargest(work, n, wanted);
 }
 
 // The first `ties` indices of keys equal to `threshold` and all of larger ones, ascending.

@@ -25,6 +25,10 @@ inline Vec addExactProduct(Vec a, Vec b, Vec c) { return _mm256_fmadd_ps(a, b, c
 inline Lanes loadLanes(const float *from) { return load(from); }
 inline Lanes loadHalfLanes(const Half *from) { return loadHalf(from); }
 
+// Numbers of a list that addToLanes takes at a time.
+constexpr unsigned lanesStep = 8;
+inline Lanes addToLanes(Lanes sum, const Vec *x) { return sum + x[0]; }
+
 #include "simd_x86.hpp"
 
 // Bit j: x[j] >= threshold, of 16 numbers.

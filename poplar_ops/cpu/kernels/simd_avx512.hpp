@@ -33,6 +33,13 @@ inline Lanes loadHalfLanes(const Half *from) {
 }
 inline Lanes addExactProduct(Lanes a, Lanes b, Lanes c) { return _mm256_fmadd_ps(a, b, c); }
 
+// Numbers of a list that addToLanes takes at a time.
+constexpr unsigned lanesStep = 16;
+inline Lanes addToLanes(Lanes sum, const Vec *x) {
+  const Lanes low = _mm512_castps512_ps256(x[0]);
+  return (sum + low) + _mm512_extractf32x8_ps(x[0], 1);
+}
+
 #include "simd_x86.hpp"
 
 // Bit j: x[j] >= threshold, of 16 numbers.

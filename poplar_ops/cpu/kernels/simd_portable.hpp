@@ -63,6 +63,9 @@ inline Lanes loadHalfLanes(const Half *from) { return {loadHalf(from), loadHalf(
 inline Lanes addExactProduct(Lanes a, Lanes b, Lanes c) {
   return {a.low * b.low + c.low, a.high * b.high + c.high};
 }
+// Numbers of a list that addToLanes takes at a time.
+constexpr unsigned lanesStep = 8;
+inline Lanes addToLanes(Lanes sum, const Vec *x) { return {sum.low + x[0], sum.high + x[1]}; }
 inline void treeSums(const Lanes lanes[4], float *to) {
   for (unsigned j = 0; j < 4; ++j)
     to[j] = treeSum(lanes[j]);

@@ -9,12 +9,16 @@ inline void softmaxWeights(float *scores, std::size_t n, float maximum, float *b
   Lanes lanes[4];
   for (std::size_t block = 0; block * blockSize < n; ++block) {
     float *at = scores + block * blockSize;
-#pragma GCC unroll 16
-    for (unsigned j = 0; j < blockSize; j += width)
-      store(at + j, softmaxWeight<Vec>(load(at + j) - most));
-    Lanes sum = loadLanes(at); // from +0, and every weight is +0 or more
-    for (unsigned j = nLanes; j < blockSize; j += nLanes)
-      sum = sum + loadLanes(at + j);
+    Lanes sum{};
+#pragma GCC unroll 8
+    for (unsigned j = 0; j < blockSize; j += lanesStep) {
+      Vec weight[lanesStep / width];
+      for (unsigned v = 0; v < lanesStep / width; ++v) {
+        weight[v] = softmaxWeight<Vec>(load(at + j + v * width) - most);
+        store(at + j + v * width, weight[v]);
+      }
+      sum = addToLanes(sum, weight);
+    }
     lanes[block % 4] = sum;
     if (block % 4 == 3)
       treeSums(lanes, blockSums + block - 3);
