@@ -36,8 +36,9 @@ inline Lanes addExactProduct(Lanes a, Lanes b, Lanes c) { return _mm256_fmadd_ps
 // Numbers of a list that addToLanes takes at a time.
 constexpr unsigned lanesStep = 16;
 inline Lanes addToLanes(Lanes sum, const Vec *x) {
-  const Lanes low = _mm512_castps512_ps256(x[0]);
-  return (sum + low) + _mm512_maskz_extractf32x8_ps(0xFF, x[0], 1);
+  // Masks of ones for the same reason as above.
+  return (sum + _mm512_maskz_extractf32x8_ps(0xFF, x[0], 0)) +
+         _mm512_maskz_extractf32x8_ps(0xFF, x[0], 1);
 }
 
 #include "simd_x86.hpp"
