@@ -42,8 +42,8 @@ STAGES = (
 )
 OTHERS = "everything else on chip"
 
-#: a tile and cycle, from vendor figures: FLOP of the fp16 matrix unit and of fp32 vector multiply-accumulate, bytes
-#: loaded from SRAM
+#: of a tile in a cycle, from vendor figures: FLOP of the fp16 matrix unit, FLOP of fp32 vector
+#: multiply-accumulate, bytes loaded from SRAM
 MATRIX_FLOP, VECTOR_FLOP, SRAM_BYTES = 128, 4, 16
 
 

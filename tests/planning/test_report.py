@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The report: its numbers are those of plans and measurements, its page holds what it promises."""
+
+from __future__ import annotations
+
+import builtins
+import json
+
+import pytest
+
+core = pytest.importorskip("sparq_ipu._core")
+if not core.has_emulator:
+    pytest.skip("built without the emulator", allow_module_level=True)
+
+from sparq_ipu import _report_data as data  # noqa: E402
+from sparq_ipu import _report_pictures as pictures  # noqa: E402
+from sparq_ipu import _tables, planning, report  # noqa: E402
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    """A source whose time lines are made up, so that only a few plans are made."""
+    path = tmp_path_factory.mktemp("report") / "sweep.jsonl"
+    stages = {"x/read_key_columns": 1e-3, "x/read_key_rows": 2e-4, "x/softmax_weights": 1e-5, "x/query": 1e-6}
+    with open(path, "w") as file:
+        for batch in data.BATCHES:
+            for n_kv_heads in (32, 8):
+                for seq_len in data.LENGTHS:
+                    for kernel, settings in (
+                        ("dense-streaming", (None, None)),
+                        *(("sparq-streaming", s) for s in data.SETTINGS),
+                    ):
+                        row = {
+                            "kernel": kernel,
+                            "device": "bow",
+                            "batch": batch,
+                            "n_heads": 32,
+                            "n_kv_heads": n_kv_heads,
+                            "head_dim": 128,
+                            "seq_len": seq_len,
+                            "rank": settings[0],
+                            "top_k": settings[1],
+                            "seconds_per_query": (1e-6 if settings[0] is None else 2e-7) * seq_len,
+                            "streamed_bytes": 1000 * seq_len,
+                            "stages": stages,
+                            "error": None,
+                        }
+                        file.write(json.dumps(row) + "\n")
+    return data.Source("bow", path, quiet=True)
+
+
+def test_rows_come_from_the_file_or_from_a_plan(source):
+    assert source.seconds("dense-streaming", 1, 32, 1024) == pytest.approx(1.024e-3)
+    assert source.speedup(4, 32, 2048, 32, 128) == pytest.approx(5)
+    assert source.seconds("dense-streaming", 1, 8, 320) == (
+        planning.plan(1, 32, 8, 128, 320, kernel="dense-streaming").seconds_per_query
+    )
+    assert source.row("dense-streaming", 64, 32, 65536)["error"] is None  # from the file
+    refused = data.Source("bow", None, quiet=True)
+    assert "streaming memory" in refused.row("dense-streaming", 64, 32, 65536)["error"]
+    assert refused.seconds("dense-streaming", 64, 32, 65536) is None
+    assert refused.speedup(64, 32, 65536, 32, 128) is None
+
+
+def test_measured_speedups_are_the_published_ones():
+    measured = data.measured_speedups()
+    assert measured[1, 16384, 32, 128] == pytest.approx(7.41, abs=0.005)
+    assert measured[1, 16384, 32, 64] == pytest.approx(40.43 / 5.278, abs=0.005)
+
+
+def test_every_step_of_the_program_is_in_one_group():
+    plan = planning.plan(1, 32, 8, 128, 1024, baseline=False)
+    groups = pictures.stage_seconds(plan.row())
+    assert sum(groups.values()) == pytest.approx(plan.seconds_per_query)
+    for label in ("key columns streamed", "key rows streamed", "value rows streamed", "softmax", "top-k"):
+        assert groups[label] > 0  # a renamed step would drop out
+    assert groups[pictures.OTHERS] < 0.5 * (plan.seconds_per_query - plan.seconds_by_category["streaming"])
+
+
+def test_calibration_rows_cover_every_measurement():
+    assert sum(int(row[1]) for row in data.calibration_rows()) == 108
+
+
+def test_pages(source, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(data, "Source", lambda *a: source)
+    assert report.main(["--out", str(tmp_path), "--no-pictures"]) == 0
+    assert capsys.readouterr().out.strip() == str(tmp_path / "report.md")
+    page = (tmp_path / "report.md").read_text()
+    assert "modelled" in page and "measured" in page and "![" not in page
+    for part in report.sections(source):
+        assert f"## {part.title}" in page
+    pytest.importorskip("matplotlib")
+    assert report.main(["--out", str(tmp_path), "--format", "html"]) == 0
+    page = (tmp_path / "report.html").read_text()
+    assert page.count("data:image/png;base64,") == len(pictures.PICTURES)
+    assert "<script" not in page
+
+
+def test_without_matplotlib(source, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(data, "Source", lambda *a: source)
+    real = builtins.__import__
+
+    def missing(name, *args, **kwargs):
+        if name == "matplotlib":
+            raise ImportError("No module named 'matplotlib'")
+        return real(name, *args, **kwargs)
+
+    monkeypatch.setattr(builtins, "__import__", missing)
+    assert report.main(["--out", str(tmp_path)]) == 1
+    assert "report: matplotlib must be installed for pictures" in capsys.readouterr().err
+
+
+def test_replace_block(tmp_path):
+    path = tmp_path / "page.md"
+    path.write_text("a\n<!-- begin x: how -->\nold\n<!-- end x -->\nb\n")
+    _tables.replace_block(path, "x", "new\\1")
+    assert path.read_text() == "a\n<!-- begin x: how -->\nnew\\1\n<!-- end x -->\nb\n"
+    with pytest.raises(ValueError, match=r"replace_block: page\.md must have a block 'y', got none"):
+        _tables.replace_block(path, "y", "")
