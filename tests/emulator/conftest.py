@@ -66,7 +66,7 @@ class Programs:
             env=env,
             timeout=300,
         )
-        assert r.returncode == 0, (r.returncode, r.stderr[-4000:])
+        assert r.returncode == 0, (r.returncode, r.stderr[-20000:])
         return r.stdout
 
     def json_lines(self, name: str, *args, **kwargs) -> list:
