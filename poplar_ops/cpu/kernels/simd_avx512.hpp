@@ -13,15 +13,14 @@ constexpr unsigned width = 16;
 inline Vec load(const float *from) { return _mm512_loadu_ps(from); }
 inline void store(float *to, Vec x) { _mm512_storeu_ps(to, x); }
 inline Vec loadHalf(const Half *from) {
-  // The form with a mask of ones: GCC 12 warns of an uninitialised operand inside the plain one.
-  return _mm512_maskz_cvtph_ps(0xFFFF, _mm256_loadu_si256(reinterpret_cast<const __m256i *>(from)));
+  return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i *>(from)));
 }
 inline void storeHalf(Half *to, Vec x) {
   _mm256_storeu_si256(reinterpret_cast<__m256i *>(to),
-                      _mm512_maskz_cvtps_ph(0xFFFF, x, _MM_FROUND_TO_NEAREST_INT));
+                      _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT));
 }
 inline Vec broadcast(float x) { return _mm512_set1_ps(x); }
-inline Vec maximum(Vec a, Vec b) { return a > b ? a : b; }
+inline Vec maximum(Vec a, Vec b) { return _mm512_max_ps(a, b); }
 // a * b + c where a and b are fp16 values: the product is exact, so fused and separate are one
 // result (contract E1).
 inline Vec addExactProduct(Vec a, Vec b, Vec c) { return _mm512_fmadd_ps(a, b, c); }
@@ -36,9 +35,7 @@ inline Lanes addExactProduct(Lanes a, Lanes b, Lanes c) { return _mm256_fmadd_ps
 // Numbers of a list that addToLanes takes at a time.
 constexpr unsigned lanesStep = 16;
 inline Lanes addToLanes(Lanes sum, const Vec *x) {
-  // Masks of ones for the same reason as above.
-  return (sum + _mm512_maskz_extractf32x8_ps(0xFF, x[0], 0)) +
-         _mm512_maskz_extractf32x8_ps(0xFF, x[0], 1);
+  return (sum + _mm512_castps512_ps256(x[0])) + _mm512_extractf32x8_ps(x[0], 1);
 }
 
 #include "simd_x86.hpp"
