@@ -12,7 +12,8 @@ same bits: see docs/exactness.md.
 from sparq_ipu.attention import dense_attention, sparq_attention
 from sparq_ipu.cache import KVCache
 from sparq_ipu.devices import available_devices
+from sparq_ipu.planning import plan
 
 __version__ = "0.1.0"
 
-__all__ = ["KVCache", "__version__", "available_devices", "dense_attention", "sparq_attention"]
+__all__ = ["KVCache", "__version__", "available_devices", "dense_attention", "plan", "sparq_attention"]
