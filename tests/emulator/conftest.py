@@ -66,7 +66,8 @@ class Programs:
             env=env,
             timeout=300,
         )
-        assert r.returncode == 0, (r.returncode, r.stderr[-20000:])
+        if r.returncode:
+            raise RuntimeError(f"{name} failed with status {r.returncode}:\n{r.stderr[-20000:]}")
         return r.stdout
 
     def json_lines(self, name: str, *args, **kwargs) -> list:
