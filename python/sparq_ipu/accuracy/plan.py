@@ -55,7 +55,9 @@ DEFAULT_METHODS = (
     "sparq:r=16,tau=none",
     # key selection, figure 7a, and exact top-k
     "oracle",
+    "oracle:mean_from=1",
     "low_rank:r=16",
+    "low_rank:r=16,mean_from=1",
     "flexgen",
     # fewer bits: of the key index, of the whole cache
     "sparq:mean_from=1,index_bits=8",

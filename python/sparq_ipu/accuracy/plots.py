@@ -78,7 +78,9 @@ def _curves(lines: list[dict[str, Any]], path: Path) -> Path:
         points: dict[int, list[tuple[float, float, float, float]]] = {}
         for method, items in report.select(lines, task, question).items():
             value = report.estimate(items, metric)
-            point = (report.compression(items), value.value, value.low, value.high)
+            known = value.n >= report.FEWEST
+            low, high = (value.low, value.high) if known else (value.value, value.value)
+            point = (report.compression(items), value.value, low, high)
             points.setdefault(family(method), []).append(point)
         for index in sorted(points):
             x, y, low, high = np.array(sorted(points[index])).T
@@ -94,6 +96,7 @@ def _curves(lines: list[dict[str, Any]], path: Path) -> Path:
         axis.grid(alpha=0.3)
         if task == "lm":
             axis.set_yscale("symlog", linthresh=0.01)
+            axis.set_ylim(bottom=0)
     for axis in axes.flat[len(tasks) :]:
         axis.axis("off")
     handles: dict[str, Any] = {}

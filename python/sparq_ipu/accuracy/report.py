@@ -10,7 +10,7 @@ import numpy as np
 from .measure import Estimate, paired_difference, ratio
 from .tasks import TASKS, Metric
 
-# n differences of one sign happen by chance in 2^(1-n) of all cases, and a bootstrap over them never covers 0:
+# n differences of one sign happen by chance in 2^(1-n) of all cases, and a bootstrap of them never covers 0:
 # with fewer than 3 items no interval is shown, with fewer than 5 nothing is called worse.
 FEWEST, ENOUGH = 3, 5
 QUESTION_TEXT = {"dense": "prompt processed densely", "sparse": "prompt decoded by the method"}
