@@ -30,7 +30,7 @@ class SparQ(Method):
     rank, top_k, n_local: as above; n_local -1 means top_k // 4.
     mean_value_from: first layer that blends in the mean value; 0 = every layer (the paper), -1 = none (alpha
         = 1).
-    temperature: tau. "sparq": sqrt(d * sum|q[i1]| / sum|q|), eq. (5) of the paper; "sqrt_d", "sqrt_r"; "none"
+    temperature: tau. "sparq": sqrt(d * sum|q[i1]| / sum|q|), algorithm 1; "sqrt_d", "sqrt_r"; "none"
         = 1 (figure 7b).
     index_bits: 16, or 8 / 4: bits of the K read for s_hat only, one scale per component and chunk of 64
         positions.
