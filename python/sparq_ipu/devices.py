@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import importlib
+from functools import lru_cache
 from typing import Any
 
 #: Every device name, in the order in which `"auto"` tries them, and the module of its backend.
@@ -20,6 +21,7 @@ def backend_module(device: str) -> Any:
     return importlib.import_module(BACKENDS[device])
 
 
+@lru_cache(maxsize=None)  # what is installed, and plugged in, is asked once
 def _reason_unavailable(device: str) -> str | None:
     try:
         return backend_module(device).unavailable(device)
