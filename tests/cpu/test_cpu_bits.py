@@ -53,6 +53,16 @@ def test_bits(isa: str, data: st.DataObject) -> None:
     check_attention(tensors, data.draw(sparq_settings(tensors))._asdict(), isa)
 
 
+@pytest.mark.parametrize("seed", range(2))
+def test_many_outputs(isa: str, seed: int) -> None:
+    """A wrong last bit of an fp32 sum changes one fp16 output in some thousands: so look at 65536 of them."""
+    tensors = make_attention(
+        np.random.default_rng(seed), batch=4, n_kv_heads=8, group_size=8, seq_len=400, head_dim=256
+    )
+    settings = dict(rank=24, top_k=200, n_local=10, mean_value=True)
+    check_attention(tensors, settings, isa, threads=(2,))
+
+
 @given(data=st.data(), layouts=st.tuples(*[st.sampled_from(LAYOUTS)] * 3))
 def test_layouts(isa: str, data: st.DataObject, layouts: tuple[str, str, str]) -> None:
     """Strides and alignment of the caller's tensors do not matter."""
