@@ -37,7 +37,7 @@ public:
   }
 };
 
-// The keys of a part to key columns. tailLength is a multiple of 64: no two workers share a word.
+// The keys of a piece to key columns. tailLength is a multiple of 64: no two workers share a word.
 class FillColumns : public poplar::MultiVertex {
 public:
   HalvesIn keys;     // [n][headDim]
@@ -58,10 +58,10 @@ public:
   poplar::Input<unsigned> held;
   HalvesIn columns; // [headDim][tailLength]
   HalvesInOut tail; // the same
-  unsigned index, chunk, part, headDim, tailLength;
+  unsigned index, chunk, piece, headDim, tailLength;
 
   bool compute(unsigned worker) {
-    const unsigned first = index * chunk + part * tailLength;
+    const unsigned first = index * chunk + piece * tailLength;
     if (*held / chunk != index || *held <= first)
       return true;
     const unsigned n = minimum(*held - first, tailLength);

@@ -19,7 +19,7 @@ struct Staging {
   Tensor held;       // {batch} UNSIGNED_INT: what the element holds when it is replaced
   Tensor rows;       // {slots, step} UNSIGNED_INT: rows of key_rows and value_rows
   Tensor columnRows; // {slots, headDim} UNSIGNED_INT: rows of key_columns
-  Tensor columns;    // {slots, parts, headDim * tailLength} HALF
+  Tensor columns;    // {slots, nTailParts, headDim * tailLength} HALF, where the tail is
 };
 
 // Consecutive tasks of one batch element, no two in one slot.
@@ -48,8 +48,11 @@ public:
       return;
     staging.columnRows =
         addSliced(graph, p, UNSIGNED_INT, p.slots, 1, 1, d, {dc, "fill_column_rows"}).squeeze({1});
-    staging.columns =
-        addPerPart(graph, p, HALF, p.parts, {d * layout.tailLength}, {dc, "fill_columns"});
+    staging.columns = graph.addVariable(HALF, {p.slots, layout.nTailParts(), d * layout.tailLength},
+                                        {dc, "fill_columns"});
+    for (unsigned s = 0; s != p.slots; ++s)
+      for (unsigned i = 0; i != layout.nTailParts(); ++i)
+        graph.setTileMapping(staging.columns[s][i], p.tile(s, layout.tailFirst + i));
   }
 
   void add(Sequence &program) {
@@ -124,7 +127,7 @@ private:
     program.add(Copy(concat(values), cache.valueRows, concat(rows), {dc, "fill_value_rows"}));
   }
 
-  // The chunk's key columns: transposed part by part, kept as the tail where the element ends
+  // The chunk's key columns: transposed piece by piece, kept as the tail where the element ends
   // here, and written where the chunk is full. A chunk beyond the length is written in vain.
   void addColumns(Sequence &program, const Group &group, const Step &step) const {
     const unsigned n = step.end - step.begin, d = shape.headDim, index = step.begin / layout.chunk;
@@ -135,19 +138,19 @@ private:
       const Tensor keys = ofTask(key, task).slice(step.begin, step.end);
       const Tensor values = ofTask(value, task).slice(step.begin, step.end);
       const Tensor held = staging.held[task / shape.nKvHeads];
-      for (unsigned part = 0, at = 0; part != p.parts && at < n; ++part, at += layout.tailLength) {
+      for (unsigned piece = 0, at = 0; at < n; ++piece, at += layout.tailLength) {
         const unsigned own = std::min(layout.tailLength, n - at);
-        const unsigned tile = p.tile(slot(task), part);
-        const Tensor mine = staging.columns[slot(task)][part];
+        const unsigned tile = p.tile(slot(task), layout.tailFirst + piece);
+        const Tensor mine = staging.columns[slot(task)][piece];
         addVertex(graph, transpose, "sparq::FillColumns", tile,
                   {{"keys", keys.slice(at, at + own).flatten()}, {"columns", mine}},
                   {{"n", own}, {"headDim", d}, {"tailLength", layout.tailLength}},
                   cycles::shared(d, own * cycles::scalarStep));
         addVertex(graph, keep, "sparq::FillTail", tile,
-                  {{"held", held}, {"columns", mine}, {"tail", cache.tail[task][part].flatten()}},
+                  {{"held", held}, {"columns", mine}, {"tail", cache.tail[task][piece].flatten()}},
                   {{"index", index},
                    {"chunk", layout.chunk},
-                   {"part", part},
+                   {"piece", piece},
                    {"headDim", d},
                    {"tailLength", layout.tailLength}},
                   cycles::shared(d, own * cycles::scalarStep));
@@ -161,11 +164,11 @@ private:
                   {{"first", step.begin}, {"n", n}, {"width", end - first}},
                   cycles::shared((end - first) / 8, n * (cycles::widenLanes + 4)));
       }
-      // {parts, headDim, tailLength} -> {headDim, positions of the chunk}
+      // {pieces, headDim, tailLength} -> {headDim, positions of the chunk}
       columns.push_back(staging.columns[slot(task)]
-                            .reshape({p.parts, d, layout.tailLength})
+                            .reshape({layout.nTailParts(), d, layout.tailLength})
                             .dimShuffle({1, 0, 2})
-                            .reshape({d, std::size_t(p.parts) * layout.tailLength})
+                            .reshape({d, std::size_t(layout.nTailParts()) * layout.tailLength})
                             .slice(0, layout.chunk, 1));
       rows.push_back(staging.columnRows[slot(task)]);
     }
