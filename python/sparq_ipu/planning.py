@@ -79,7 +79,7 @@ class Plan:
 
     @property
     def fixed_seconds(self) -> float:
-        """All but the bytes and packets of remote copies: what a query costs however little it reads."""
+        """All but the bytes and packets of remote copies: work on chip, and the copies' fixed cost."""
         copies = sum(s.executions for s in self.stages if s.kind.startswith("remote"))
         streaming = self.seconds_by_category["streaming"] - copies * self.model.remote_copy_seconds
         return self.seconds_by_category["total"] - streaming
