@@ -68,7 +68,7 @@ def load_inputs(path: Path, layer: int | None = None, seq_len: int | None = None
     for name, array in (("query", query), ("key", key), ("value", value)):
         if array.dtype != np.float16:
             raise ValueError(f"inputs: {name}_{layer} must be float16, got {array.dtype}")
-    if key.ndim == 3:  # one batch element: query (n_queries, n_heads, head_dim), key (n_kv_heads, positions, ...)
+    if key.ndim == 3:  # one batch element, and query (n_queries, n_heads, head_dim)
         query, key, value = query.transpose(1, 0, 2)[None], key[None], value[None]
     available = key.shape[2]
     seq_len = available if seq_len is None else seq_len

@@ -19,9 +19,11 @@ poplar::Type typeOf(const py::array &array) {
     return poplar::HALF;
   if (kind == 'u' && size == 4)
     return poplar::UNSIGNED_INT;
+  if (kind == 'i' && size == 4)
+    return poplar::INT;
   if (kind == 'b')
     return poplar::BOOL;
-  throw Error("run_vertex: fields must be float32, float16, uint32 or bool, got " +
+  throw Error("run_vertex: fields must be float32, float16, uint32, int32 or bool, got " +
               std::string(py::str(array.dtype())));
 }
 

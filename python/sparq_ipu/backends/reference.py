@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import numpy as np
+
 from sparq_reference import KVCache
 
 
