@@ -9,6 +9,7 @@
 #include <atomic>
 #include <cmath>
 #include <cstring>
+#include <utility>
 
 namespace sparq {
 namespace cpu {
@@ -64,13 +65,114 @@ struct Call {
   }
 };
 
+// 1 / sqrt(head_dim), in double, rounded once (contract E4).
+float scaleOf(std::size_t headDim) {
+  return static_cast<float>(1.0 / std::sqrt(static_cast<double>(headDim)));
+}
+
+// Lane sum of |x[c]| (contract E3).
+template <class Magnitude> float laneSum(std::size_t n, const Magnitude &magnitude) {
+  float lanes[nLanes] = {};
+  for (std::size_t c = 0; c < n; ++c)
+    lanes[c % nLanes] = lanes[c % nLanes] + magnitude(c);
+  return treeSum(lanes);
+}
+
+// The query heads of one pair, and what they need before the cache is read (contract E6.1 and E4).
+class PairQuery {
+public:
+  PairQuery(Carver &carve, const Call &callIn) : call(&callIn) {
+    const std::size_t g = callIn.groupSize, d = callIn.cache.headDim;
+    query = carve.take<float>(g * d);
+    half = carve.take<Half>(g * d);
+    if (!callIn.settings)
+      return;
+    rank = static_cast<unsigned>(callIn.settings->rank);
+    components = carve.take<std::uint32_t>(rank);
+    selected = carve.take<float>(g * rank);
+    invTau = carve.take<float>(g);
+    magnitude = carve.take<float>(d);
+    bits = carve.take<std::int32_t>(d);
+    work = carve.take<std::int32_t>(d);
+    workIndex = carve.take<std::uint32_t>(d);
+  }
+
+  // For pair `index`.
+  void prepare(std::size_t index) {
+    const KVCache &cache = call->cache;
+    const std::size_t g = call->groupSize, d = cache.headDim;
+    const std::ptrdiff_t *const stride = call->query.stride;
+    const char *from = call->query.data +
+                       static_cast<std::ptrdiff_t>(index / cache.nKvHeads) * stride[0] +
+                       static_cast<std::ptrdiff_t>(index % cache.nKvHeads * g) * stride[1];
+    for (std::size_t h = 0; h < g; ++h)
+      for (std::size_t c = 0; c < d; ++c)
+        std::memcpy(half + h * d + c,
+                    from + static_cast<std::ptrdiff_t>(h) * stride[1] +
+                        static_cast<std::ptrdiff_t>(c) * stride[2],
+                    sizeof(Half));
+    call->kernels.widen(half, query, g * d);
+    pair = cache.pair(index);
+    if (!call->isDense(pair.length))
+      chooseComponents(g, d);
+  }
+
+  // The columns that the score step reads first. Null where there is none to come.
+  const Ahead *firstColumns() {
+    if (call->isDense(pair.length))
+      return nullptr;
+    ahead.n = std::min(rank, Ahead::most);
+    for (unsigned j = 0; j < ahead.n; ++j)
+      ahead.columns[j] = pair.keyColumns + components[j] * call->cache.columnStride;
+    ahead.positions = std::min<std::size_t>(pair.length, Ahead::mostPositions);
+    return &ahead;
+  }
+
+  float *query;                        // (g, headDim)
+  std::uint32_t *components = nullptr; // (rank,) ascending
+  float *selected = nullptr;           // (g, rank) the selected components of the query
+  float *invTau = nullptr;             // (g,)
+
+private:
+  // The components largest in |q| over the group, and the temperature of each head.
+  void chooseComponents(std::size_t g, std::size_t d) {
+    for (std::size_t c = 0; c < d; ++c) {
+      float total = 0.0f;
+      for (std::size_t h = 0; h < g; ++h)
+        total = total + std::fabs(query[h * d + c]);
+      magnitude[c] = total;
+    }
+    std::memcpy(bits, magnitude, d * sizeof(float)); // bits of numbers >= +0 order as they do
+    call->kernels.keyTopK({bits, nullptr, 0, d, rank, work, workIndex, components});
+    const float scale = scaleOf(d);
+    for (std::size_t h = 0; h < g; ++h) {
+      const float *q = query + h * d;
+      std::memset(magnitude, 0, d * sizeof(float));
+      for (std::size_t j = 0; j < rank; ++j) {
+        selected[h * rank + j] = q[components[j]];
+        magnitude[components[j]] = std::fabs(q[components[j]]);
+      }
+      const float all = laneSum(d, [&](std::size_t c) { return std::fabs(q[c]); });
+      const float some = laneSum(d, [&](std::size_t c) { return magnitude[c]; });
+      invTau[h] = inverseTemperature(all, some, static_cast<float>(d), scale);
+    }
+  }
+
+  const Call *call;
+  unsigned rank = 0;
+  Half *half;                                    // (g, headDim)
+  float *magnitude = nullptr;                    // (headDim,)
+  std::int32_t *bits = nullptr, *work = nullptr; // (headDim,)
+  std::uint32_t *workIndex = nullptr;            // (headDim,)
+  KVCache::Pair pair{};
+  Ahead ahead{};
+};
+
 // Memory for one pair at a time, shared by its team. `n` is the padded length, `g` the group size.
 struct Scratch {
   Scratch(Carver &carve, const Call &call, unsigned teamSize)
       : stride(roundUp(call.maxLength, 64) + 16) { // heads apart by an odd number of cache lines
     const std::size_t g = call.groupSize, d = call.cache.headDim, blocks = stride / 64 + 1;
-    query = carve.take<float>(g * d);
-    queryHalf = carve.take<Half>(g * d);
     sum = carve.take<float>(g * d);
     scores = carve.take<float>(g * stride);
     blockSums = carve.take<float>(g * blocks);
@@ -81,17 +183,12 @@ struct Scratch {
       partialSums = carve.take<float>(blocks * g * d);
     if (!call.settings)
       return;
-    const std::size_t rank = static_cast<std::size_t>(call.settings->rank);
     const std::size_t k = std::min(static_cast<std::size_t>(call.settings->topK), call.maxLength);
     listStride = roundUp(k, 64) + 16;
-    magnitude = carve.take<float>(d);
-    components = carve.take<std::uint32_t>(rank);
-    selectedQuery = carve.take<float>(g * rank);
-    invTau = carve.take<float>(g);
-    keys = carve.take<std::int32_t>(std::max(stride, d));
+    keys = carve.take<std::int32_t>(stride);
     keyMaxima = carve.take<std::int32_t>(blocks * 16);
-    work = carve.take<std::int32_t>(std::max({stride, d, k * teamSize}));
-    workIndex = carve.take<std::uint32_t>(std::max({stride, d, k * teamSize}));
+    work = carve.take<std::int32_t>(std::max(stride, k * teamSize));
+    workIndex = carve.take<std::uint32_t>(std::max(stride, k * teamSize));
     positions = carve.take<std::uint32_t>(listStride);
     candidates = carve.take<std::uint32_t>(k * teamSize);
     candidateCount = carve.take<std::size_t>(teamSize);
@@ -102,20 +199,14 @@ struct Scratch {
   }
 
   std::size_t stride, nBlocks, listStride = 0;
-  float *query;                        // (g, headDim)
-  Half *queryHalf;                     // (g, headDim)
-  float *sum;                          // (g, headDim) weighted sum of values
-  float *scores;                       // (g, stride) scores, then weights
-  float *blockSums;                    // (g, nBlocks) of weights
-  float *maxima;                       // (team, g)
-  float *sums;                         // (team, g) sums of weights: each member has its own copy
-  float *partialSums = nullptr;        // (blocks, g, headDim), of a team
-  float *magnitude = nullptr;          // (headDim,)
-  std::uint32_t *components = nullptr; // (rank,)
-  float *selectedQuery = nullptr;      // (g, rank)
-  float *invTau = nullptr;             // (g,)
-  std::int32_t *keys = nullptr;        // (stride,)
-  std::int32_t *keyMaxima = nullptr;   // (blocks, 16)
+  float *sum;                        // (g, headDim) weighted sum of values
+  float *scores;                     // (g, stride) scores, then weights
+  float *blockSums;                  // (g, nBlocks) of weights
+  float *maxima;                     // (team, g)
+  float *sums;                       // (team, g) sums of weights: each member has its own copy
+  float *partialSums = nullptr;      // (blocks, g, headDim), of a team
+  std::int32_t *keys = nullptr;      // (stride,)
+  std::int32_t *keyMaxima = nullptr; // (blocks, 16)
   std::int32_t *work = nullptr;
   std::uint32_t *workIndex = nullptr;
   std::uint32_t *positions = nullptr;    // (topK,)
@@ -135,24 +226,15 @@ float foldBlocks(const float *partial, std::size_t n) {
   return total;
 }
 
-// Lane sum of |x[c]| (contract E3).
-template <class Magnitude> float laneSum(std::size_t n, const Magnitude &magnitude) {
-  float lanes[nLanes] = {};
-  for (std::size_t c = 0; c < n; ++c)
-    lanes[c % nLanes] = lanes[c % nLanes] + magnitude(c);
-  return treeSum(lanes);
-}
-
 class PairAttention {
 public:
-  PairAttention(const Call &callIn, std::size_t pairIndex, const Scratch &scratch,
-                const Team &teamIn)
-      : call(callIn), cache(callIn.cache), kernels(callIn.kernels), s(scratch), team(teamIn),
-        index(pairIndex), pair(callIn.cache.pair(pairIndex)),
+  // `next` are columns that this thread reads after this pair, or null.
+  PairAttention(const Call &callIn, std::size_t pairIndex, const PairQuery &prepared,
+                const Scratch &scratch, const Team &teamIn, const Ahead *next)
+      : call(callIn), cache(callIn.cache), kernels(callIn.kernels), query(prepared), s(scratch),
+        team(teamIn), ahead(next), index(pairIndex), pair(callIn.cache.pair(pairIndex)),
         g(static_cast<unsigned>(call.groupSize)), d(static_cast<unsigned>(cache.headDim)),
-        length(pair.length), blocks((length + blockSize - 1) / blockSize),
-        // exact in double, rounded once (contract E4)
-        scale(static_cast<float>(1.0 / std::sqrt(static_cast<double>(d)))) {}
+        length(pair.length), blocks((length + blockSize - 1) / blockSize), scale(scaleOf(d)) {}
 
   void run() {
     if (call.isDense(length))
@@ -164,13 +246,10 @@ public:
 
 private:
   void dense() {
-    if (team.member == 0)
-      loadQuery();
-    team.barrier();
     const std::size_t first = team.begin(blocks), last = team.end(blocks);
     const std::size_t begin = first * blockSize, end = std::min(last * blockSize, length);
     kernels.rowScores({{pair.keyRows, d, nullptr, begin, end - begin},
-                       s.query,
+                       query.query,
                        g,
                        scale,
                        s.scores + begin,
@@ -179,7 +258,7 @@ private:
     team.barrier();
     for (unsigned h = 0; h < g; ++h)
       kernels.softmaxWeights(s.scores + h * s.stride + begin, (last - first) * blockSize,
-                             maximum(h), s.blockSums + h * s.nBlocks + first);
+                             maximum(h), s.blockSums + h * s.nBlocks + first, nullptr);
     const bool alone = team.size == 1;
     float *const partial = alone ? s.sum : s.partialSums + first * g * d;
     if (alone)
@@ -206,23 +285,17 @@ private:
   }
 
   void sparq() {
-    if (team.member == 0) {
-      loadQuery();
-      chooseComponents();
-    }
-    team.barrier();
-
     // Step 1: approximate scores, their softmax.
     const std::size_t first = team.begin(blocks), last = team.end(blocks);
     const std::size_t begin = first * blockSize, end = last * blockSize;
     const auto rank = static_cast<unsigned>(call.settings->rank);
-    kernels.approxScores({pair.keyColumns, cache.columnStride, s.components, rank, s.selectedQuery,
-                          g, s.invTau, begin, end, length, s.scores, s.stride,
+    kernels.approxScores({pair.keyColumns, cache.columnStride, query.components, rank,
+                          query.selected, g, query.invTau, begin, end, length, s.scores, s.stride,
                           s.maxima + team.member * g});
     team.barrier();
     for (unsigned h = 0; h < g; ++h)
       kernels.softmaxWeights(s.scores + h * s.stride + begin, end - begin, maximum(h),
-                             s.blockSums + h * s.nBlocks + first);
+                             s.blockSums + h * s.nBlocks + first, h == 0 ? ahead : nullptr);
     team.barrier();
     float *const weightSum = s.sums + team.member * g;
     for (unsigned h = 0; h < g; ++h)
@@ -242,46 +315,6 @@ private:
       s.positions[nBest + i] = static_cast<std::uint32_t>(firstLocal + i);
 
     gather(count, weightSum);
-  }
-
-  // Query heads of this pair, widened.
-  void loadQuery() {
-    const char *from =
-        call.query.data +
-        static_cast<std::ptrdiff_t>(index / cache.nKvHeads) * call.query.stride[0] +
-        static_cast<std::ptrdiff_t>(index % cache.nKvHeads * g) * call.query.stride[1];
-    for (unsigned h = 0; h < g; ++h)
-      for (unsigned c = 0; c < d; ++c)
-        std::memcpy(s.queryHalf + h * d + c,
-                    from + static_cast<std::ptrdiff_t>(h) * call.query.stride[1] +
-                        static_cast<std::ptrdiff_t>(c) * call.query.stride[2],
-                    sizeof(Half));
-    kernels.widen(s.queryHalf, s.query, g * d);
-  }
-
-  // Contract E6.1 and E4: the components largest in |q| over the group, and the temperature of each
-  // head.
-  void chooseComponents() {
-    const auto rank = static_cast<std::size_t>(call.settings->rank);
-    for (unsigned c = 0; c < d; ++c) {
-      float total = 0.0f;
-      for (unsigned h = 0; h < g; ++h)
-        total = total + std::fabs(s.query[h * d + c]);
-      s.magnitude[c] = total;
-    }
-    std::memcpy(s.keys, s.magnitude, d * sizeof(float)); // bits of numbers >= +0 order as they do
-    kernels.keyTopK({s.keys, nullptr, 0, d, rank, s.work, s.workIndex, s.components});
-    for (unsigned h = 0; h < g; ++h) {
-      const float *q = s.query + h * d;
-      std::memset(s.magnitude, 0, d * sizeof(float));
-      for (std::size_t j = 0; j < rank; ++j) {
-        s.selectedQuery[h * rank + j] = q[s.components[j]];
-        s.magnitude[s.components[j]] = std::fabs(q[s.components[j]]);
-      }
-      const float all = laneSum(d, [&](std::size_t c) { return std::fabs(q[c]); });
-      const float selected = laneSum(d, [&](std::size_t c) { return s.magnitude[c]; });
-      s.invTau[h] = inverseTemperature(all, selected, static_cast<float>(d), scale);
-    }
   }
 
   // Of this member's positions before the local ones, those that may be among the best of all.
@@ -326,7 +359,7 @@ private:
       s.alpha[h] = std::min(1.0f, flush(laneFold(weights, padded) / weightSum[h]));
     }
     kernels.rowScores({{pair.keyRows, d, s.positions, 0, count},
-                       s.query,
+                       query.query,
                        g,
                        scale,
                        s.listScores,
@@ -334,7 +367,8 @@ private:
                        s.maxima});
     std::memset(s.sum, 0, g * d * sizeof(float));
     for (unsigned h = 0; h < g; ++h) {
-      kernels.softmaxWeights(s.listScores + h * s.listStride, padded, s.maxima[h], s.listBlockSums);
+      kernels.softmaxWeights(s.listScores + h * s.listStride, padded, s.maxima[h], s.listBlockSums,
+                             nullptr);
       s.sums[h] = foldBlocks(s.listBlockSums, padded / blockSize);
     }
     kernels.weightedValues(
@@ -385,8 +419,10 @@ private:
   const Call &call;
   const KVCache &cache;
   const Kernels &kernels;
+  const PairQuery &query;
   const Scratch &s;
   const Team &team;
+  const Ahead *const ahead;
   const std::size_t index;
   const KVCache::Pair pair;
   const unsigned g, d;
@@ -416,6 +452,8 @@ void attend(const KVCache &cache, const Query &query, std::size_t nHeads,
   forPairs(measureShared, pairs, lengths);
   if (nThreads > 1)
     Scratch(measureShared, call, nThreads);
+  PairQuery(measureOwn, call);
+  PairQuery(measureOwn, call);
   Scratch(measureOwn, call, 1);
   const std::size_t ownBytes = measureOwn.used;
   char *const memory = pool->scratch(measureShared.used + nThreads * ownBytes);
@@ -430,18 +468,33 @@ void attend(const KVCache &cache, const Query &query, std::size_t nHeads,
   const std::size_t nSplit = schedulePairs(pairs, nPairs, lengths, nThreads);
   std::atomic<std::size_t> next{nSplit};
   pool->run([&](unsigned thread) {
-    if (nSplit) {
-      Carver carve(shared);
-      const Scratch scratch(carve, call, nThreads);
-      const Team team(*pool, thread);
-      for (std::size_t i = 0; i < nSplit; ++i)
-        PairAttention(call, pairs[i], scratch, team).run();
-    }
     Carver carve(own + thread * ownBytes);
+    PairQuery first(carve, call), second(carve, call);
+    PairQuery *now = &first, *then = &second;
+    if (nSplit) {
+      Carver carveTeam(shared);
+      const Scratch scratch(carveTeam, call, nThreads);
+      const Team team(*pool, thread);
+      for (std::size_t i = 0; i < nSplit; ++i) {
+        now->prepare(pairs[i]); // each member for itself: that is quicker than waiting
+        PairAttention(call, pairs[i], *now, scratch, team, nullptr).run();
+      }
+    }
     const Scratch scratch(carve, call, 1);
     const Team alone;
-    for (std::size_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < nPairs;)
-      PairAttention(call, pairs[i], scratch, alone).run();
+    // One pair ahead: while the weights of a pair are computed, the first columns of the next are
+    // on their way.
+    const auto claim = [&](PairQuery &query) {
+      const std::size_t i = next.fetch_add(1, std::memory_order_relaxed);
+      if (i < nPairs)
+        query.prepare(pairs[i]);
+      return i;
+    };
+    for (std::size_t i = claim(*now), following; i < nPairs; i = following, std::swap(now, then)) {
+      following = claim(*then);
+      const Ahead *const ahead = following < nPairs ? then->firstColumns() : nullptr;
+      PairAttention(call, pairs[i], *now, scratch, alone, ahead).run();
+    }
   });
 }
 

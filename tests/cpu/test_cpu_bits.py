@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from strategies import KINDS, Attention, attentions, make_attention, sparq_settings
 
 from sparq_ipu import dense_attention, sparq_attention
-from sparq_reference import exact
+from sparq_reference import exact, numerics
 
 #: layouts in which tensors may come
 LAYOUTS = ("contiguous", "odd_address", "reversed", "tokens_first", "every_second")
@@ -61,6 +61,23 @@ def test_many_outputs(isa: str, seed: int) -> None:
     )
     settings = dict(rank=24, top_k=200, n_local=10, mean_value=True)
     check_attention(tensors, settings, isa, threads=(2,))
+
+
+def test_alpha_is_at_most_one(isa: str) -> None:
+    """By rounding, the selected weights can sum to more than all do; large values elsewhere make it show."""
+    rng = np.random.default_rng(0)
+    tensors = make_attention(rng, n_kv_heads=16, seq_len=700, head_dim=8)
+    far = np.arange(700) % 70 == 0
+    tensors.query[...] = 4
+    tensors.key[...] = (rng.standard_normal(tensors.key.shape) * 0.1).astype(np.float16)
+    tensors.key[:, :, far] = -2
+    tensors.value[...] = np.where(far[:, None], np.float16(65504), np.float16(0))
+    settings = dict(rank=8, top_k=690, n_local=0)
+    steps = exact.sparq_steps(*tensors.qkv, **settings)
+    selected = np.take_along_axis(steps.weights, steps.positions, axis=-1)
+    more = numerics.fold_blocks(numerics.block_sums(selected)) > steps.weight_sum
+    assert more.any() and not more.all()
+    check_attention(tensors, dict(settings, mean_value=True), isa, threads=(1,))
 
 
 @given(data=st.data(), layouts=st.tuples(*[st.sampled_from(LAYOUTS)] * 3))

@@ -4,11 +4,27 @@
 // (contract E3, E5); and the merit of a position, softmax summed over the heads of a group
 // (contract E6.3).
 
-inline void softmaxWeights(float *scores, std::size_t n, float maximum, float *blockSums) {
+// Lines [begin, end) of each column, into L2.
+inline void fetch(const Ahead &ahead, std::size_t begin, std::size_t end) {
+  constexpr int read = 0, intoL2 = 2;
+  for (unsigned j = 0; j < ahead.n; ++j)
+    for (std::size_t line = begin; line < end; ++line)
+      __builtin_prefetch(ahead.columns[j] + line * 32, read, intoL2);
+}
+
+inline void softmaxWeights(float *scores, std::size_t n, float maximum, float *blockSums,
+                           const Ahead *ahead) {
   const Vec most = broadcast(maximum);
   Lanes lanes[4];
+  // The same number of lines beside each block, until all are fetched.
+  const std::size_t lines = ahead ? (ahead->positions + 31) / 32 : 0;
+  const std::size_t linesEach = n ? (lines * blockSize + n - 1) / n : 0;
   for (std::size_t block = 0; block * blockSize < n; ++block) {
     float *at = scores + block * blockSize;
+    if (block * linesEach < lines) {
+      const std::size_t end = (block + 1) * linesEach;
+      fetch(*ahead, block * linesEach, end < lines ? end : lines);
+    }
     Lanes sum{};
 #pragma GCC unroll 8
     for (unsigned j = 0; j < blockSize; j += lanesStep) {

@@ -88,6 +88,15 @@ struct WeightedValues {
   bool fold;
 };
 
+// Columns to fetch into L2 while something else is computed.
+struct Ahead {
+  static constexpr unsigned most = 8;                   // as many as are read together
+  static constexpr std::size_t mostPositions = 1 << 14; // 256 KiB of them
+  const Half *columns[most];
+  unsigned n;
+  std::size_t positions; // of each, from the first
+};
+
 struct Kernels {
   const char *name;
   void (*widen)(const Half *from, float *to, std::size_t n);
@@ -96,8 +105,10 @@ struct Kernels {
   // Adds rows (n, headDim) to `sum`, ascending (contract E3).
   void (*addRows)(const Half *rows, std::size_t n, unsigned headDim, float *sum);
   void (*approxScores)(const ApproxScores &);
-  // scores (n,) -> weights in place, and the lane sum of each block; n a multiple of 64.
-  void (*softmaxWeights)(float *scores, std::size_t n, float maximum, float *blockSums);
+  // scores (n,) -> weights in place, and the lane sum of each block; n a multiple of 64. Fetches
+  // `ahead` on the way, unless it is null.
+  void (*softmaxWeights)(float *scores, std::size_t n, float maximum, float *blockSums,
+                         const Ahead *ahead);
   void (*groupKeys)(const GroupKeys &);
   void (*keyTopK)(const KeyTopK &);
   void (*rowScores)(const RowScores &);
