@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 from inputs import Inputs, git_revision, load_inputs, random_inputs
 
+import sparq_ipu
 from sparq_ipu import _core
 from sparq_reference import checks, exact, ideal, transfers
 
@@ -35,6 +36,7 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
         epilog="Examples:\n"
         "  python bench/ipu_sparq.py --S 16384 --r 32 --k 128\n"
         "  python bench/ipu_sparq.py --S 8192 --heads 32 --kv-heads 8 --B 4 --kernel sparq-streaming\n"
+        "  python bench/ipu_sparq.py --S 65536 --B 16 --plan-only --ipus 4\n"
         "  python bench/ipu_sparq.py --input tests/data/smollm2_hamlet.npz --r 16 --k 64 --local 16\n"
         "Exit status: 0 ok, 1 a result differs or a kernel failed, 2 bad usage.",
     )
@@ -132,6 +134,18 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     )
     run.add_argument(
         "--no-check", dest="check", action="store_false", help="do not compare; the results say so"
+    )
+    run.add_argument(
+        "--plan-only",
+        action="store_true",
+        help="run nothing: tiles, memory, bytes and modelled time of each kernel (see sparq_ipu.plan)",
+    )
+    run.add_argument(
+        "--ipus",
+        type=int,
+        default=1,
+        metavar="N",
+        help="with --plan-only: IPUs that share KV heads, then batch, as replicas (default %(default)s)",
     )
     run.add_argument("--stages", action="store_true", help="print where the modelled time goes, by stage")
     arguments = parser.parse_args(argv)
@@ -327,6 +341,37 @@ def print_table(rows: list[dict[str, Any]]) -> None:
     print("max |error|: against the same attention in float64.")
 
 
+def print_plans(a: argparse.Namespace) -> int:
+    """Instead of running: what each kernel would do. Returns the exit status."""
+    kernels = KERNELS if a.kernel == "all" else (a.kernel,)
+    status = 0
+    for kernel in kernels:
+        try:
+            planned = sparq_ipu.plan(
+                a.B,
+                a.heads,
+                a.kv_heads,
+                a.head_dim,
+                a.S,
+                kernel=kernel,
+                rank=a.r,
+                top_k=a.k,
+                n_local=a.local,
+                mean_value=not a.no_mean_value,
+                n_ipus=a.ipus,
+                n_tiles=a.tiles,
+            )
+        except ValueError as error:
+            print(f"{kernel}: {error}\n")
+            status = 1
+            continue
+        print(f"{planned}\n")
+        if a.json:
+            with open(a.json, "a") as file:
+                file.write(json.dumps({**planned.row(), "command": a.command}) + "\n")
+    return status
+
+
 def print_stages(rows: list[dict[str, Any]]) -> None:
     for row in rows:
         print(f"\n{row['kernel']}: modelled time by stage")
@@ -336,6 +381,11 @@ def print_stages(rows: list[dict[str, Any]]) -> None:
 
 def main(argv: list[str] | None = None) -> int:
     a = parse_arguments(argv)
+    if a.plan_only:
+        return print_plans(a)
+    if a.ipus != 1:
+        print(f"ipu_sparq.py: --ipus must be 1 without --plan-only, got {a.ipus}", file=sys.stderr)
+        return 2
     device = choose_device(a.device)
     progress = Progress()
     try:

@@ -118,6 +118,28 @@ def test_real_inputs(tmp_path: Path) -> None:
     assert (rows[0]["n_heads"], rows[0]["n_kv_heads"], rows[0]["seq_len"]) == (9, 3, 768)
 
 
+def test_plan_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status, planned = run(*SMALL, "--plan-only", tmp_path=tmp_path)
+    assert status == 0 and [row["kernel"] for row in planned] == list(ipu_sparq.KERNELS)
+    assert "SRAM" in capsys.readouterr().out
+    (tmp_path / "rows.jsonl").unlink()
+    _, rows = run(*SMALL, "--no-check", tmp_path=tmp_path)
+    for plan, row in zip(planned, rows):
+        for field in ("seconds_per_query", "streamed_bytes", "max_tile_bytes"):
+            assert plan[field] == row[field], (row["kernel"], field)
+
+
+def test_plan_that_does_not_fit(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = "--S 65536 --B 4 --kernel dense-sram --plan-only"
+    assert ipu_sparq.main(arguments.split()) == 1
+    assert "638976" in capsys.readouterr().out
+
+
+def test_several_ipus_are_planned_not_run(capsys: pytest.CaptureFixture[str]) -> None:
+    assert ipu_sparq.main(["--ipus", "2"]) == 2
+    assert "--ipus must be 1 without --plan-only, got 2" in capsys.readouterr().err
+
+
 def test_input_files(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     arrays = {
