@@ -248,6 +248,21 @@ def test_every_load_begins_empty(make: Any) -> None:
             np.testing.assert_array_equal(bits(out), bits(held.dense(arrays["query"])))
 
 
+def test_two_models_at_once(lowering: ModuleType) -> None:
+    """Each lowering has its own cache of the name."""
+    models = [lowering.Model(), lowering.Model()]
+    for model in models:
+        model.add_op("DenseDecode", list(add_inputs(model).values()), ["out"], DECODE)
+        model.compile()
+    rng, held = np.random.default_rng(7), [Held(), Held()]
+    for which in (0, 1, 1, 0):
+        arrays = {n: halves(rng, *SHAPES[n]) for n in ("query", "key", "value")}
+        active = np.ones(BATCH, np.int32)
+        held[which].append(arrays["key"], arrays["value"], active)
+        out = models[which].run({**arrays, "active": active})["out"]
+        np.testing.assert_array_equal(bits(out), bits(held[which].dense(arrays["query"])))
+
+
 def test_a_cache_that_is_only_filled(make: Any) -> None:
     make.add("CacheFill", n_tokens=7)
     make.model.compile()
