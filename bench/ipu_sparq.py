@@ -299,7 +299,7 @@ def run_kernel(
         row["seconds_per_query"] = float(np.median(seconds))
         row["seconds_spread"] = [min(seconds), max(seconds)]
     else:
-        report = _core.emulator_last_run(session)
+        report = _core.emulator_last_run(session, {"tiles": a.tiles} if a.tiles else {})
         row["seconds_per_query"] = report["seconds"]["total"]
         row["seconds_by_category"] = report["seconds"]
         row["streamed_bytes"] = sum(
