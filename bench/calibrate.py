@@ -183,6 +183,16 @@ def report(rows: Sequence[published.Measurement], model: DeviceModel, constants:
     )
 
 
+def check(rows: Sequence[published.Measurement]) -> str:
+    """Errors of the shipped model on these measurements: of each kernel, all together and by length."""
+    model, constants = device_model("bow"), parameters_file()["published_program"]
+    table = error_table(model, constants, rows)
+    for seq_len in sorted({m.seq_len for m in rows}):
+        part = [m for m in rows if m.seq_len == seq_len]
+        table += [[f"S={seq_len}, {row[0]}", *row[1:]] for row in error_table(model, constants, part)]
+    return markdown_table(ERROR_HEADER, table)
+
+
 def write(model: DeviceModel, constants: dict[str, float], text: str) -> None:
     """The fitted numbers into the data file, the emulator's header and the document."""
     content = parameters_file()
@@ -210,7 +220,16 @@ def main(arguments: list[str] | None = None) -> int:
         help=f"put the fit into {PARAMETERS.name}, {HEADER.name} and docs/{DOCUMENT.name}",
     )
     parser.add_argument("--points", action="store_true", help="list every measurement with its modelled time")
+    parser.add_argument(
+        "--check",
+        type=Path,
+        metavar="FILE",
+        help=f"only judge the model as it is in {PARAMETERS.name} by other measurements (CSV, same columns)",
+    )
     args = parser.parse_args(arguments)
+    if args.check:
+        print(check(published.measurements(args.check)))
+        return 0
     rows = published.measurements()
     model, constants = fit(rows)
     text = report(rows, model, constants)

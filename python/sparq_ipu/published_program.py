@@ -12,6 +12,7 @@ import csv
 import dataclasses
 import functools
 import math
+from pathlib import Path
 from typing import Any, Iterable
 
 from sparq_ipu.device_model import DATA, DeviceModel
@@ -34,9 +35,9 @@ class Measurement:
     stderr: float
 
 
-def measurements() -> list[Measurement]:
-    """All rows of data/bow_measurements.csv."""
-    with open(MEASUREMENTS, newline="") as file:
+def measurements(path: Path = MEASUREMENTS) -> list[Measurement]:
+    """All rows of data/bow_measurements.csv, or of another file with its columns."""
+    with open(path, newline="") as file:
         return [
             Measurement(
                 r["kernel"],

@@ -209,3 +209,17 @@ def test_calibrate_prints_its_tables(capsys):
     assert "Fitted on 108 measurements" in out
     assert "S=16384, sparq-streaming" in out
     assert len(calibrate.cross_validation(published.measurements())[0]) == 9
+
+
+def test_check_judges_other_measurements(capsys, tmp_path):
+    lines = published.MEASUREMENTS.read_text().splitlines()
+    assert calibrate.main(["--check", str(published.MEASUREMENTS)]) == 0
+    assert "| sparq-streaming | 91 | 0.18 | 0.84 | 1.07 |" in capsys.readouterr().out
+    other = tmp_path / "other.csv"
+    row = next(line for line in lines if line.startswith("dense-streaming,1,"))
+    fields = row.split(",")
+    fields[-2] = str(float(fields[-2]) * 2)  # a machine of half the speed
+    other.write_text("\n".join((lines[0], ",".join(fields))) + "\n")
+    assert calibrate.main(["--check", str(other)]) == 0
+    error = float(capsys.readouterr().out.splitlines()[-1].split("|")[3])
+    assert error == pytest.approx(50, abs=0.5)
