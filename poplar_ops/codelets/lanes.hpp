@@ -2,7 +2,7 @@
 //
 // Eight fp32 lanes, the unit in which the contract orders its sums (docs/exactness.md E3), and the
 // loads that fill them from fp16. On an IPU a Lanes is four float2 pairs; elsewhere whatever SIMD
-// the compiler has. This is the only file with a branch on the target.
+// the compiler has.
 #pragma once
 
 #include "arith.hpp"
@@ -10,6 +10,8 @@
 #ifndef __IPU__
 #include <poplar/HalfFloat.hpp>
 #endif
+
+#include "loads.hpp" // after what declares half
 
 namespace sparq {
 
@@ -38,30 +40,6 @@ using HalvesInOut = poplar::InOut<poplar::Vector<half, ONE_PTR, 8>>;
 using WordsIn = poplar::Input<poplar::Vector<unsigned, ONE_PTR, 8>>;
 using WordsOut = poplar::Output<poplar::Vector<unsigned, ONE_PTR, 8>>;
 using WordsInOut = poplar::InOut<poplar::Vector<unsigned, ONE_PTR, 8>>;
-
-// V consecutive fp32 values.
-template <class V> inline V load(const float *from) {
-  V lanes;
-  __builtin_memcpy(&lanes, from, sizeof(lanes));
-  return lanes;
-}
-template <class V> inline void store(float *to, const V &lanes) {
-  __builtin_memcpy(to, &lanes, sizeof(lanes));
-}
-
-// V consecutive fp16 values, widened (exact).
-template <class V> inline V load(const half *from) {
-  constexpr unsigned n = sizeof(V) / sizeof(float);
-#ifdef __IPU__
-  typedef half Halves __attribute__((vector_size(n * sizeof(half)), aligned(4)));
-  return __builtin_convertvector(*reinterpret_cast<const Halves *>(from), V);
-#else
-  float wide[n];
-  for (unsigned i = 0; i != n; ++i)
-    wide[i] = static_cast<float>(from[i]);
-  return load<V>(wide);
-#endif
-}
 
 inline Lanes loadLanes(const float *from) { return load<Lanes>(from); }
 inline Lanes loadLanes(const half *from) { return load<Lanes>(from); }
