@@ -48,15 +48,15 @@ public:
   WordsIn components;          // [rank]
   FloatsIn selectedQuery;      // [groupSize][rank]
   FloatsIn inverseTemperature; // [groupSize]
-  FloatsOut scores;            // [groupSize][tailLength]
-  unsigned groupSize, rank, tailLength;
+  FloatsInOut scores;          // [groupSize][nLocal]; the segment from tailBegin on is written
+  unsigned groupSize, rank, tailLength, tailBegin, nLocal;
 
   bool compute(unsigned worker) {
     const half *base = &tail[0];
     const auto column = [&](unsigned j) { return base + components[j] * tailLength; };
     for (unsigned h = 0; h != groupSize; ++h)
       scorePositions(column, &selectedQuery[h * rank], rank, inverseTemperature[h],
-                     &scores[h * tailLength], worker * quadSize, tailLength,
+                     &scores[h * nLocal + tailBegin], worker * quadSize, tailLength,
                      numWorkers() * quadSize);
     return true;
   }

@@ -16,7 +16,6 @@ void approxScores(const Context &context, const SparqSettings &settings, const W
                  n = waves.nLocal();
   const unsigned chunksPerWave = waves.stride / layout.chunk,
                  nOwn = (chunksPerWave + p.parts - 1) / p.parts;
-  const unsigned inWaves = waves.nWaves * waves.length; // positions of a part before its tail
   Graph &graph = context.graph;
 
   // Rows land wherever there is room, all tiles alike: a remote copy is fastest when it is spread
@@ -81,15 +80,16 @@ void approxScores(const Context &context, const SparqSettings &settings, const W
                  {"columns", columns[slot][part].flatten()},
                  {"selectedQuery", q.selectedQuery[slot][part]},
                  {"inverseTemperature", q.inverseTemperature[slot][part]},
-                 {"scores", scores.weights[slot][part].slice(0, inWaves, 1).flatten()}},
+                 {"scores", scores.weights[slot][part].flatten()}},
                 {{"groupSize", g},
                  {"rank", r},
                  {"length", waves.length},
                  {"nPositions", waves.room(part)},
-                 {"nLocal", inWaves}},
+                 {"nLocal", n}},
                 cycles::shared(waves.room(part) / 4, g * (r * 2 * cycles::accumulatePair + 4)));
-  // The tail's scores: beside the only wave's where there is one wave, on other tiles if possible.
-  const bool beside = waves.nWaves == 1;
+  // The tail's scores: beside the only wave's where there is one wave and other parts have the
+  // tail.
+  const bool beside = waves.nWaves == 1 && layout.tailFirst >= waves.nWaveParts();
   const ComputeSet tail = beside ? score : graph.addComputeSet({context.dc, "tail_scores"});
   const unsigned tailBegin = waves.nWaves * waves.length;
   for (unsigned slot = 0; slot != context.nSlots(); ++slot)
@@ -100,8 +100,12 @@ void approxScores(const Context &context, const SparqSettings &settings, const W
                  {"components", q.components[slot][part]},
                  {"selectedQuery", q.selectedQuery[slot][part]},
                  {"inverseTemperature", q.inverseTemperature[slot][part]},
-                 {"scores", scores.weights[slot][part].slice(tailBegin, n, 1).flatten()}},
-                {{"groupSize", g}, {"rank", r}, {"tailLength", waves.tailLength}},
+                 {"scores", scores.weights[slot][part].flatten()}},
+                {{"groupSize", g},
+                 {"rank", r},
+                 {"tailLength", waves.tailLength},
+                 {"tailBegin", tailBegin},
+                 {"nLocal", n}},
                 cycles::shared(waves.tailLength / 4, g * (r * 2 * cycles::accumulatePair + 4)));
     }
   addWaveLoop(context, waves, wave, body);

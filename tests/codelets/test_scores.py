@@ -61,13 +61,17 @@ def test_tail_scores_pick_their_components() -> None:
             components=components,
             selectedQuery=query,
             inverseTemperature=inverse_temperature,
-            scores=floats(GROUP, 64),
+            scores=floats(GROUP, 192),
         ),
         groupSize=GROUP,
         rank=RANK,
         tailLength=64,
+        tailBegin=128,
+        nLocal=192,
     )
-    assert_bits(out["scores"], approx(query, tail[components], inverse_temperature))
+    expected = floats(GROUP, 192)
+    expected[:, 128:] = approx(query, tail[components], inverse_temperature)
+    assert_bits(out["scores"], expected)
 
 
 def test_column_offsets() -> None:
