@@ -65,14 +65,60 @@ Registry &theRegistry() {
 
 } // namespace
 
+// A scheduler may wake a worker on the processor of the caller that wakes it, and notice only after
+// some milliseconds, longer than a call, that another one is idle: then two threads take turns and
+// the call takes twice as long (seen on virtual machines, in most calls). So workers are kept off
+// the processor that the caller is on.
+struct ThreadPool::Placement {
+#ifdef __linux__
+  // More workers than this are left to the scheduler: moving them costs a system call each.
+  static constexpr unsigned most = 16;
+  cpu_set_t allowed;
+  int avoided = -1;
+  std::vector<pthread_t> workers;
+#endif
+};
+
+void ThreadPool::leaveCallerAlone() {
+#ifdef __linux__
+  if (!placement)
+    return;
+  const int processor = sched_getcpu();
+  if (processor == placement->avoided || processor < 0 || processor >= CPU_SETSIZE ||
+      !CPU_ISSET(processor, &placement->allowed))
+    return;
+  cpu_set_t others = placement->allowed;
+  CPU_CLR(processor, &others);
+  for (pthread_t worker : placement->workers)
+    pthread_setaffinity_np(worker, sizeof(others),
+                           &others); // may fail: it is a matter of speed only
+  placement->avoided = processor;
+#endif
+}
+
 ThreadPool::ThreadPool(unsigned nThreads)
     : requested(nThreads), threads(1), spins(spinsFor(nThreads)) {
+  std::vector<std::thread> workers;
+  workers.reserve(requested);
   try {
     for (; threads < requested; ++threads)
-      std::thread([this, thread = threads] { workerLoop(thread); }).detach();
+      workers.emplace_back([this, thread = threads] { workerLoop(thread); });
   } catch (const std::system_error &) {
     // The threads there are will do.
   }
+#ifdef __linux__
+  cpu_set_t allowed;
+  if (threads > 1 && threads <= Placement::most &&
+      sched_getaffinity(0, sizeof(allowed), &allowed) == 0 &&
+      static_cast<unsigned>(CPU_COUNT(&allowed)) >= threads) {
+    placement.reset(new Placement);
+    placement->allowed = allowed;
+    for (std::thread &worker : workers)
+      placement->workers.push_back(worker.native_handle());
+  }
+#endif
+  for (std::thread &worker : workers)
+    worker.detach();
 }
 
 void ThreadPool::workerLoop(unsigned thread) {
@@ -93,6 +139,7 @@ void ThreadPool::runErased(Erased function, const void *argument) {
     function(argument, 0);
     return;
   }
+  leaveCallerAlone();
   call = function;
   work = argument;
   working.store(threads - 1, std::memory_order_relaxed);

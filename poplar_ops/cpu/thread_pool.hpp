@@ -44,11 +44,15 @@ private:
   using Erased = void (*)(const void *, unsigned);
   void runErased(Erased call, const void *work);
   void workerLoop(unsigned thread);
+  void leaveCallerAlone();
 
   const unsigned requested;
   unsigned threads;
   const unsigned spins; // polls before a waiting thread sleeps or yields
   Buffer memory;
+
+  struct Placement; // of workers on processors, where the system lets us choose
+  std::unique_ptr<Placement> placement;
 
   Erased call = nullptr;
   const void *work = nullptr;

@@ -96,6 +96,34 @@ def test_default_number_of_threads(value: str | None, expected: int | None) -> N
     assert int(done.stdout) == (expected or len(os.sched_getaffinity(0)))
 
 
+PLACEMENT = """
+import os
+import numpy as np
+from sparq_ipu import _cpu
+
+processors = os.sched_getaffinity(0)
+main = set(os.listdir("/proc/self/task"))
+cache = _cpu.KVCache(1, 2, 8, 64, n_threads=2)
+x = np.ones((1, 2, 64, 8), np.float16)
+cache.append(x, x, np.array([64]))
+cache.dense_attention(x[:, :, 0])
+(worker,) = [int(task) for task in set(os.listdir("/proc/self/task")) - main]
+for processor in processors:
+    os.sched_setaffinity(0, {processor})
+    cache.dense_attention(x[:, :, 0])
+    assert os.sched_getaffinity(worker) == processors - {processor}
+"""
+
+
+def test_workers_keep_off_the_processor_of_the_caller() -> None:
+    """Or a scheduler that wakes them there lets two threads take turns on one processor."""
+    if not hasattr(os, "sched_getaffinity") or len(os.sched_getaffinity(0)) < 2:
+        pytest.skip("fewer than two processors, or no way to choose among them")
+    environment = dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path), OPENBLAS_NUM_THREADS="1")
+    done = subprocess.run([sys.executable, "-c", PLACEMENT], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 def test_what_a_cache_uses(monkeypatch: pytest.MonkeyPatch, tensors: Attention) -> None:
     """Options first, then the environment, then the best there is."""
     monkeypatch.delenv("SPARQ_CPU_ISA", raising=False)
