@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Python module sparq_ipu._core: conversion only. Arguments arrive checked by the Python package; the C++ below checks them again.
+// Python module sparq_ipu._core: conversion only. Arguments arrive checked by the Python package;
+// the C++ below checks them again.
 #include "core.hpp"
 #include <pybind11/stl.h>
 
@@ -11,9 +12,11 @@ namespace sparq {
 namespace {
 
 // fp16 arrays cross as their bit patterns: pybind11 has no fp16 of its own.
-std::uint16_t *halves(const py::array &array, const std::string &op, const char *argument, bool writeable = false) {
+std::uint16_t *halves(const py::array &array, const std::string &op, const char *argument,
+                      bool writeable = false) {
   if (array.dtype().kind() != 'f' || array.dtype().itemsize() != 2)
-    throw Error(op + ": " + argument + " must be float16, got " + std::string(py::str(array.dtype())));
+    throw Error(op + ": " + argument + " must be float16, got " +
+                std::string(py::str(array.dtype())));
   if ((array.flags() & py::array::c_style) == 0)
     throw Error(op + ": " + argument + " must be C-contiguous, got strides " +
                 std::string(py::str(py::object(array.attr("strides")))));
@@ -21,17 +24,19 @@ std::uint16_t *halves(const py::array &array, const std::string &op, const char 
                                                 : const_cast<void *>(array.data()));
 }
 
-void expectShape(const py::array &array, const std::vector<py::ssize_t> &shape, const std::string &op,
-                 const char *argument) {
+void expectShape(const py::array &array, const std::vector<py::ssize_t> &shape,
+                 const std::string &op, const char *argument) {
   bool same = array.ndim() == static_cast<py::ssize_t>(shape.size());
   for (std::size_t i = 0; same && i != shape.size(); ++i)
     same = array.shape(static_cast<py::ssize_t>(i)) == shape[i];
   if (!same)
-    throw Error(op + ": " + argument + ".shape must be " + std::string(py::str(py::cast(shape))) + ", got " +
-                std::string(py::str(py::object(array.attr("shape")))));
+    throw Error(op + ": " + argument + ".shape must be " + std::string(py::str(py::cast(shape))) +
+                ", got " + std::string(py::str(py::object(array.attr("shape")))));
 }
 
-py::array newHalves(const std::vector<py::ssize_t> &shape) { return py::array(py::dtype("float16"), shape); }
+py::array newHalves(const std::vector<py::ssize_t> &shape) {
+  return py::array(py::dtype("float16"), shape);
+}
 
 } // namespace
 
@@ -39,8 +44,9 @@ SparqSettings settingsFrom(const py::tuple &t) {
   return {t[0].cast<unsigned>(), t[1].cast<unsigned>(), t[2].cast<unsigned>(), t[3].cast<bool>()};
 }
 
-PySession::PySession(const Shape &shape, bool denseSram, bool denseStreaming, const std::vector<py::tuple> &sparq,
-                     bool append, const std::string &device, unsigned nTiles, unsigned repeats, unsigned fillTokens)
+PySession::PySession(const Shape &shape, bool denseSram, bool denseStreaming,
+                     const std::vector<py::tuple> &sparq, bool append, const std::string &device,
+                     unsigned nTiles, unsigned repeats, unsigned fillTokens)
     : shape_(shape), fillTokens_(fillTokens) {
   Programs programs;
   programs.denseSram = denseSram;
@@ -53,7 +59,8 @@ PySession::PySession(const Shape &shape, bool denseSram, bool denseStreaming, co
   session_ = std::make_unique<Session>(shape, programs, DeviceOptions{device, nTiles}, repeats);
 }
 
-void PySession::write(const py::array &key, const py::array &value, const std::vector<std::uint32_t> &counts) {
+void PySession::write(const py::array &key, const py::array &value,
+                      const std::vector<std::uint32_t> &counts) {
   const py::ssize_t n = key.ndim() == 4 ? key.shape(2) : 0;
   const std::vector<py::ssize_t> expected{shape_.batch, shape_.nKvHeads, n, shape_.headDim};
   expectShape(key, expected, "append", "key");
@@ -63,7 +70,8 @@ void PySession::write(const py::array &key, const py::array &value, const std::v
   session_->write(k, v, static_cast<unsigned>(n), counts);
 }
 
-void PySession::append(const py::array &key, const py::array &value, const std::vector<std::uint32_t> &active) {
+void PySession::append(const py::array &key, const py::array &value,
+                       const std::vector<std::uint32_t> &active) {
   const std::vector<py::ssize_t> expected{shape_.batch, shape_.nKvHeads, 1, shape_.headDim};
   expectShape(key, expected, "append", "key");
   expectShape(value, expected, "append", "value");
@@ -72,7 +80,8 @@ void PySession::append(const py::array &key, const py::array &value, const std::
   session_->append(k, v, active);
 }
 
-void PySession::fill(const py::array &key, const py::array &value, const std::vector<std::int32_t> &lengths) {
+void PySession::fill(const py::array &key, const py::array &value,
+                     const std::vector<std::int32_t> &lengths) {
   // without a prefill program, any number of tokens gets as far as the session's own message
   const py::ssize_t n = fillTokens_ != 0 ? fillTokens_ : key.ndim() == 4 ? key.shape(2) : 0;
   const std::vector<py::ssize_t> expected{shape_.batch, shape_.nKvHeads, n, shape_.headDim};
@@ -117,16 +126,16 @@ PYBIND11_MODULE(_core, m) {
   m.doc() = "Attention programs on an IPU or its emulator.";
   py::register_exception<Error>(m, "Error", PyExc_ValueError);
   py::class_<Shape>(m, "Shape")
-      .def(py::init([](unsigned batch, unsigned nHeads, unsigned nKvHeads, unsigned headDim, unsigned capacity) {
-             return Shape{batch, nHeads, nKvHeads, headDim, capacity};
-           }),
+      .def(py::init(
+               [](unsigned batch, unsigned nHeads, unsigned nKvHeads, unsigned headDim,
+                  unsigned capacity) { return Shape{batch, nHeads, nKvHeads, headDim, capacity}; }),
            "batch"_a, "n_heads"_a, "n_kv_heads"_a, "head_dim"_a, "capacity"_a);
   py::class_<PySession>(m, "Session")
-      .def(py::init<const Shape &, bool, bool, const std::vector<py::tuple> &, bool, const std::string &, unsigned,
-                    unsigned, unsigned>(),
-           "shape"_a, "dense_sram"_a = false, "dense_streaming"_a = false, "sparq"_a = std::vector<py::tuple>(),
-           "append"_a = true, "device"_a = "emulator", "n_tiles"_a = 0u, "repeats"_a = 0u,
-           "fill_tokens"_a = 0u)
+      .def(py::init<const Shape &, bool, bool, const std::vector<py::tuple> &, bool,
+                    const std::string &, unsigned, unsigned, unsigned>(),
+           "shape"_a, "dense_sram"_a = false, "dense_streaming"_a = false,
+           "sparq"_a = std::vector<py::tuple>(), "append"_a = true, "device"_a = "emulator",
+           "n_tiles"_a = 0u, "repeats"_a = 0u, "fill_tokens"_a = 0u)
       .def("write", &PySession::write, "key"_a, "value"_a, "counts"_a)
       .def("append", &PySession::append, "key"_a, "value"_a, "active"_a)
       .def("fill", &PySession::fill, "key"_a, "value"_a, "lengths"_a)
@@ -145,7 +154,8 @@ PYBIND11_MODULE(_core, m) {
             return s.attention(query, "sparq_attention", index < 0 ? (1L << 30) : index, repeated);
           },
           "index"_a, "query"_a, "repeated"_a = false);
-  m.def("device_unavailable", &deviceUnavailable, "device"_a, "Why a device can not be opened; empty if it can.");
+  m.def("device_unavailable", &deviceUnavailable, "device"_a,
+        "Why a device can not be opened; empty if it can.");
   bindRunVertex(m);
   bindEmulator(m);
 }

@@ -14,14 +14,19 @@ namespace sparq {
 class PySession {
 public:
   // sparq: tuples (rank, top_k, n_local, mean_value).
-  PySession(const Shape &shape, bool denseSram, bool denseStreaming, const std::vector<pybind11::tuple> &sparq,
-            bool append, const std::string &device, unsigned nTiles, unsigned repeats, unsigned fillTokens);
-  void write(const pybind11::array &key, const pybind11::array &value, const std::vector<std::uint32_t> &counts);
-  void append(const pybind11::array &key, const pybind11::array &value, const std::vector<std::uint32_t> &active);
-  void fill(const pybind11::array &key, const pybind11::array &value, const std::vector<std::int32_t> &lengths);
+  PySession(const Shape &shape, bool denseSram, bool denseStreaming,
+            const std::vector<pybind11::tuple> &sparq, bool append, const std::string &device,
+            unsigned nTiles, unsigned repeats, unsigned fillTokens);
+  void write(const pybind11::array &key, const pybind11::array &value,
+             const std::vector<std::uint32_t> &counts);
+  void append(const pybind11::array &key, const pybind11::array &value,
+              const std::vector<std::uint32_t> &active);
+  void fill(const pybind11::array &key, const pybind11::array &value,
+            const std::vector<std::int32_t> &lengths);
   pybind11::tuple read(unsigned nTokens);
   // index < 0: dense.
-  pybind11::array attention(const pybind11::array &query, const char *op, long index, bool repeated);
+  pybind11::array attention(const pybind11::array &query, const char *op, long index,
+                            bool repeated);
   Session &session() { return *session_; }
 
 private:
@@ -30,7 +35,8 @@ private:
   std::unique_ptr<Session> session_;
 };
 
-// Adds what only the emulator can tell: counters, modelled times. Does nothing in a build against the SDK.
+// Adds what only the emulator can tell: counters, modelled times. Does nothing in a build against
+// the SDK.
 void bindEmulator(pybind11::module_ &module);
 
 void bindRunVertex(pybind11::module_ &module);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One vertex of this library alone on a tile: how tests look at a codelet without a program around it.
+// One vertex of this library alone on a tile: how tests look at a codelet without a program around
+// it.
 #include "core.hpp"
 #include <poplar/Engine.hpp>
 #include <pybind11/stl.h>
@@ -64,11 +65,13 @@ py::dict runVertex(const std::string &name, const py::dict &fields, const py::di
   poplar::Engine engine(graph, poplar::program::Execute(cs));
   engine.load(device);
   for (auto &[field, array] : arrays)
-    engine.writeTensor(field, array.data(), static_cast<const char *>(array.data()) + array.nbytes());
+    engine.writeTensor(field, array.data(),
+                       static_cast<const char *>(array.data()) + array.nbytes());
   engine.run(0);
   py::dict results;
   for (auto &[field, array] : arrays) {
-    engine.readTensor(field, array.mutable_data(), static_cast<char *>(array.mutable_data()) + array.nbytes());
+    engine.readTensor(field, array.mutable_data(),
+                      static_cast<char *>(array.mutable_data()) + array.nbytes());
     results[py::str(field)] = array;
   }
   return results;
@@ -77,7 +80,8 @@ py::dict runVertex(const std::string &name, const py::dict &fields, const py::di
 void bindRunVertex(py::module_ &module) {
   module.def("run_vertex", &runVertex, py::arg("name"), py::arg("fields"), py::arg("settings"),
              py::arg("device") = "emulator",
-             "Runs one vertex with these arrays as its edges and these settings; returns every array as the vertex left it.");
+             "Runs one vertex with these arrays as its edges and these settings; returns every "
+             "array as the vertex left it.");
 }
 
 } // namespace sparq

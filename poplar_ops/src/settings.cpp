@@ -23,14 +23,16 @@ void check(const std::string &op, const Shape &shape) {
   if (shape.headDim % 8 != 0)
     throw Error(op + ": head_dim must be a multiple of 8, got " + std::to_string(shape.headDim));
   if (shape.nHeads == 0 || shape.nHeads % shape.nKvHeads != 0)
-    throw Error(op + ": n_heads must be a multiple of n_kv_heads=" + std::to_string(shape.nKvHeads) + ", got " +
-                std::to_string(shape.nHeads));
+    throw Error(op + ": n_heads must be a multiple of n_kv_heads=" +
+                std::to_string(shape.nKvHeads) + ", got " + std::to_string(shape.nHeads));
 }
 
 void check(const std::string &op, const SparqSettings &settings, const Shape &shape) {
-  checkInteger(op, "rank", settings.rank, 1, shape.headDim, "[1, head_dim=" + std::to_string(shape.headDim) + "]");
+  checkInteger(op, "rank", settings.rank, 1, shape.headDim,
+               "[1, head_dim=" + std::to_string(shape.headDim) + "]");
   checkInteger(op, "top_k", settings.topK, 1, most, "[1, 16777216]");
-  checkInteger(op, "n_local", settings.nLocal, 0, settings.topK, "[0, top_k=" + std::to_string(settings.topK) + "]");
+  checkInteger(op, "n_local", settings.nLocal, 0, settings.topK,
+               "[0, top_k=" + std::to_string(settings.topK) + "]");
 }
 
 } // namespace sparq
