@@ -68,8 +68,6 @@ struct Waves {
   }
 };
 
-enum class Kernel { denseSram, denseStreaming, sparqStreaming };
-
 // What the programs of a graph need at most.
 struct Programs {
   bool denseSram = false;
@@ -86,7 +84,6 @@ struct Plan {
   Waves dense;              // of dense-streaming
   Waves resident;           // of dense-sram: one wave, all of the cache
   std::vector<Waves> sparq; // one for each entry of Programs::sparq
-  unsigned columnsPerWave(std::size_t i) const { return sparq[i].stride / layout.chunk; }
 };
 
 // Throws Error where a shape or a setting is out of range.
