@@ -12,11 +12,12 @@ stdout: the parameters, the errors, the cross-validation, as Markdown. Nothing i
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import re
 import sys
 from pathlib import Path
-from typing import Any, Sequence
+from typing import Any, Callable, Sequence
 
 import numpy as np
 
@@ -38,9 +39,33 @@ DEVICE = {
 STREAMING, SRAM = ("dense-streaming", "sparq-streaming"), ("dense-sram",)
 
 
+@dataclasses.dataclass(frozen=True)
+class OtherGrowth(DeviceModel):
+    """The model with another dependence of the shared-row penalty on the bytes of a row."""
+
+    growth: Callable[[float], float] = lambda row_bytes: 1.0
+
+    def shared_row_growth(self, row_bytes: float) -> float:
+        return self.growth(row_bytes)
+
+
+KIB = 1024
+#: forms that agree with the measurements (each with one fitted number, the penalty), and one that does not
+GROWTHS: dict[str, Callable[[float], float] | None] = {
+    "as shipped: linear to 32 KiB, then constant": None,
+    "linear without end": lambda n: n / (32 * KIB),
+    "power 3/4 without end": lambda n: (n / (32 * KIB)) ** 0.75,
+    "n / (n + 64 KiB)": lambda n: n / (n + 64 * KIB),
+    "n / (n + 16 KiB)": lambda n: n / (n + 16 * KIB),
+    "none: the same for all lengths": lambda n: 1.0,
+}
+#: lengths not fitted, at which the forms are compared
+NOT_FITTED = (2048, 8192, 32768, 65536)
+
+
 def transfer_features(model: DeviceModel, m: published.Measurement) -> list[float]:
     """Bytes, packets and bytes * shared rows of one query, all copies together."""
-    unit = DeviceModel(**{**model.__dict__, "shared_row_penalty": 1.0})
+    unit = dataclasses.replace(model, shared_row_penalty=1.0)
     copies = published.remote_copies(m.kernel, m.batch, m.seq_len, m.rank, m.top_k)
     return [
         float(sum(c.executions * c.bytes for c in copies)),
@@ -57,9 +82,15 @@ def least_squares(features: np.ndarray, seconds: np.ndarray) -> np.ndarray:
     return np.linalg.lstsq(a / scale, np.ones(len(a)), rcond=None)[0] / scale
 
 
-def fit(rows: Sequence[published.Measurement]) -> tuple[DeviceModel, dict[str, float]]:
-    """The device's parameters and the program's constants from these measurements."""
-    start = device_model("bow")
+def fit(
+    rows: Sequence[published.Measurement], start: DeviceModel | None = None
+) -> tuple[DeviceModel, dict[str, float]]:
+    """The device's parameters and the program's constants from these measurements.
+
+    What is not fitted, and the form of the effect of shared rows, are those of `start` (default: the Bow
+    model).
+    """
+    start = start or device_model("bow")
     streaming = [m for m in rows if m.kernel in STREAMING]
     sram = [m for m in rows if m.kernel in SRAM]
     constants: dict[str, float] = {}
@@ -89,7 +120,7 @@ def fit(rows: Sequence[published.Measurement]) -> tuple[DeviceModel, dict[str, f
     }
     rounded = {name: float(f"{value:.5g}") for name, value in fitted.items()}
     constants = {name: float(f"{value:.5g}") for name, value in sorted(constants.items())}
-    return DeviceModel(**{**start.__dict__, **rounded}), constants
+    return dataclasses.replace(start, **rounded), constants
 
 
 def relative_errors(
@@ -137,6 +168,50 @@ def cross_validation(rows: Sequence[published.Measurement]) -> tuple[list[list[s
     return errors, parameters
 
 
+def growth_table(rows: Sequence[published.Measurement]) -> list[list[str]]:
+    """Forms of the shared-row effect: how well each does, and what it says of lengths not fitted."""
+    table = []
+    shipped: list[float] = []
+    longest = max(m.seq_len for m in rows)
+    sparq = [m for m in rows if m.kernel == "sparq-streaming"]
+    for label, growth in GROWTHS.items():
+        bow = device_model("bow")
+        start = bow if growth is None else OtherGrowth(**bow.__dict__, growth=growth)
+        model, constants = fit(rows, start)
+        without = fit([m for m in rows if m.seq_len != longest], start)
+        worst = [
+            100 * np.abs(relative_errors(*fitted, part)).max()
+            for fitted, part in (
+                ((model, constants), [m for m in sparq if m.batch == 1]),
+                (without, [m for m in sparq if m.seq_len == longest]),
+            )
+        ]
+        seconds = [
+            published.modelled_seconds(model, constants, "sparq-streaming", 1, seq_len, 16, 64)
+            for seq_len in NOT_FITTED
+        ]
+        shipped = shipped or seconds
+        table.append(
+            [
+                label,
+                *(f"{x:.2f}" for x in worst),
+                *(
+                    f"{100 * model.shared_rows(512 * 2 * seq_len, 512):.1f} ({100 * (t / s - 1):+.1f})"
+                    for seq_len, t, s in zip(NOT_FITTED, seconds, shipped)
+                ),
+            ]
+        )
+    return table
+
+
+GROWTH_HEADER = (
+    "growth with bytes n of a row",
+    "maximum % at batch 1",
+    "maximum % at S=16384, left out",
+    *(f"{2 * n // KIB} KiB (S={n})" for n in NOT_FITTED),
+)
+
+
 def parameter_row(label: str, model: DeviceModel, constants: dict[str, float]) -> list[str]:
     return [
         label,
@@ -146,9 +221,10 @@ def parameter_row(label: str, model: DeviceModel, constants: dict[str, float]) -
         f"{100 * model.shared_row_penalty:.1f}",
         *(
             f"{constants[name] * 1e6:.1f}"
-            for name in ("dense_chunk", "dense_chunk_of_batches", "dense_query", "sparq_query", "sparq_sort")
+            for name in ("dense_chunk", "dense_chunk_of_batches", "dense_query", "sparq_query")
         ),
-        f"{constants['sparq_sort_per_position'] * 1e9:.2f}",
+        f"{constants['sparq_sort_step'] * 1e6:.2f}",
+        f"{constants['sparq_comparison'] * 1e9:.2f}",
     ]
 
 
@@ -162,8 +238,8 @@ PARAMETER_HEADER = (
     "dense_chunk_of_batches us",
     "dense_query us",
     "sparq_query us",
-    "sparq_sort us",
-    "sparq_sort_per_position ns",
+    "sparq_sort_step us",
+    "sparq_comparison ns",
 )
 
 
@@ -179,6 +255,10 @@ def report(rows: Sequence[published.Measurement], model: DeviceModel, constants:
             markdown_table(ERROR_HEADER, error_table(model, constants, rows)),
             "Relative errors on a sequence length that was left out of the fit:",
             markdown_table(ERROR_HEADER, errors),
+            "Forms of the shared-row effect: errors of sparq-streaming; then, for 512 rows of each length, "
+            "the percentage, and in brackets by how many percent the whole query of r=16, k=64 at batch 1 "
+            "differs from the shipped form's:",
+            markdown_table(GROWTH_HEADER, growth_table(rows)),
         )
     )
 

@@ -74,8 +74,12 @@ class DeviceModel:
         """Share of its bytes that a gather takes longer because some tiles share a row (1 < rows < tiles)."""
         if rows <= 1 or rows >= self.tiles:
             return 0.0
-        knee = min(1.0, n_bytes / rows / self.shared_row_knee_bytes)
-        return self.shared_row_penalty * knee * math.sqrt(1 - rows / self.tiles)
+        growth = self.shared_row_growth(n_bytes / rows)
+        return self.shared_row_penalty * growth * math.sqrt(1 - rows / self.tiles)
+
+    def shared_row_growth(self, row_bytes: float) -> float:
+        """How the penalty of shared rows depends on the length of a row: 1 from the knee on."""
+        return min(1.0, row_bytes / self.shared_row_knee_bytes)
 
     def streaming_seconds(self, n_bytes: float, packets: int, rows: int) -> float:
         """Modelled seconds of one remote copy."""

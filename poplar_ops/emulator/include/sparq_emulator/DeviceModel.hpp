@@ -25,10 +25,10 @@ struct DeviceModel {
   // Streaming memory, fitted on measurements of one Bow IPU. A packet costs as much as so many
   // bytes more; a remote copy has a fixed cost beside its packets; for the penalty see
   // sharedRows().
-  double streamingBytesPerSecond = 7354300000.0;
-  double packetOverheadBytes = 33.721;
-  double remoteCopySeconds = 2.1185e-06;
-  double sharedRowPenalty = 0.10781;
+  double streamingBytesPerSecond = 7370100000.0;
+  double packetOverheadBytes = 35.562;
+  double remoteCopySeconds = 2.0752e-06;
+  double sharedRowPenalty = 0.097679;
   double sharedRowKneeBytes = 32768;
   double hostStreamBytesPerSecond = 5.5e9;
 
