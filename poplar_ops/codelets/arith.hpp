@@ -4,9 +4,10 @@
 // flush, the tree of a lane sum.
 //
 // One text for every kernel: device vertices, the emulator's build of them, and the CPU kernels.
-// Every function is a template over V, which is float or a GCC/Clang vector of float
-// (`__attribute__((vector_size(...)))`) of any width: each lane computes what the scalar form
-// computes, bit for bit. Compile with -ffp-contract=off; nothing here calls a maths library.
+// Every function is a template over V, which is float, a GCC/Clang vector of float
+// (`__attribute__((vector_size(...)))`) of any width, or what computes alike: each lane computes
+// what the scalar form computes, bit for bit. Compile with -ffp-contract=off; nothing here calls a
+// maths library.
 #pragma once
 
 namespace sparq {
@@ -24,6 +25,12 @@ template <class To, class From> inline To bitcast(const From &from) {
   return to;
 }
 
+// condition ? a : b, by lanes. A function, so that types other than V can have one.
+template <class Condition, class V>
+inline V select(const Condition &condition, const V &a, const V &b) {
+  return condition ? a : b;
+}
+
 // Below this argument a softmax weight is 0 (contract E2: keeps every later product clear of the
 // fp32 denormals).
 constexpr float minSoftmaxArgument = -54.0f;
@@ -39,7 +46,7 @@ constexpr unsigned nLanes = 8;
 template <class V> inline V expNonPositive(V x) {
   using Bits = typename BitsOf<V>::type;
   // exp rounds to 1 above -2^-25, and so r * r below can not underflow.
-  x = x > -0x1p-25f ? V{} : x;
+  x = select(x > -0x1p-25f, V{}, x);
   const V t = x * 0x1.715476p+0f + 0x1.8p+23f; // round(x / ln 2) in the low bits of t
   const V n = t - 0x1.8p+23f;
   const V r =
@@ -54,9 +61,9 @@ template <class V> inline V expNonPositive(V x) {
 
 // exp(x) for x <= 0, cut to 0 below minSoftmaxArgument.
 template <class V> inline V softmaxWeight(V x) {
-  const V clamped = x < minSoftmaxArgument ? V{} + minSoftmaxArgument : x;
+  const V clamped = select(x < minSoftmaxArgument, V{} + minSoftmaxArgument, x);
   const V weight = expNonPositive(clamped);
-  return x < minSoftmaxArgument ? V{} : weight;
+  return select(x < minSoftmaxArgument, V{}, weight);
 }
 
 // sqrt(t) for t in [2^-60, 2^60] by a guess and three Heron steps. Contract E4: error below 0.76

@@ -9,7 +9,9 @@
 #include <atomic>
 #include <cmath>
 #include <cstring>
-#include <utility>
+#include <optional>
+
+#include <unistd.h>
 
 namespace sparq {
 namespace cpu {
@@ -78,6 +80,19 @@ template <class Magnitude> float laneSum(std::size_t n, const Magnitude &magnitu
   return treeSum(lanes);
 }
 
+// What is fetched ahead of the score step: runs of this size (bytes of all columns together), and
+// at most so much before a pair is begun.
+constexpr std::size_t runBytes = 64 << 10;
+constexpr std::size_t sweepRun = 16384;
+std::size_t aheadBytes() {
+#ifdef _SC_LEVEL2_CACHE_SIZE
+  static const long level2 = sysconf(_SC_LEVEL2_CACHE_SIZE);
+  if (level2 > 0)
+    return std::max<std::size_t>(static_cast<std::size_t>(level2) / 2, runBytes);
+#endif
+  return 256 << 10;
+}
+
 // The query heads of one pair, and what they need before the cache is read (contract E6.1 and E4).
 class PairQuery {
 public:
@@ -89,6 +104,7 @@ public:
       return;
     rank = static_cast<unsigned>(callIn.settings->rank);
     components = carve.take<std::uint32_t>(rank);
+    columns = carve.take<const Half *>(rank);
     selected = carve.take<float>(g * rank);
     invTau = carve.take<float>(g);
     magnitude = carve.take<float>(d);
@@ -113,23 +129,29 @@ public:
                     sizeof(Half));
     call->kernels.widen(half, query, g * d);
     pair = cache.pair(index);
-    if (!call->isDense(pair.length))
-      chooseComponents(g, d);
+    if (call->isDense(pair.length))
+      return;
+    chooseComponents(g, d);
+    for (unsigned j = 0; j < rank; ++j)
+      columns[j] = pair.keyColumns + components[j] * cache.columnStride;
   }
 
-  // The columns that the score step reads first. Null where there is none to come.
-  const Ahead *firstColumns() {
+  // Nothing asked for yet of the positions [begin, end), multiples of 64, that a thread will read.
+  // Null where no columns are read.
+  Ahead *startAhead(std::size_t begin, std::size_t end) {
     if (call->isDense(pair.length))
       return nullptr;
-    ahead.n = std::min(rank, Ahead::most);
-    for (unsigned j = 0; j < ahead.n; ++j)
-      ahead.columns[j] = pair.keyColumns + components[j] * call->cache.columnStride;
-    ahead.positions = std::min<std::size_t>(pair.length, Ahead::mostPositions);
+    std::size_t run = sweepRun;
+    if (call->groupSize > 1) // so much of all columns
+      run = std::max<std::size_t>(runBytes / sizeof(Half) / rank / 64 * 64, 256);
+    ahead = {columns, rank, run, begin, end, aheadBytes() / 64, 0, begin, 0, begin};
     return &ahead;
   }
+  Ahead *startAhead() { return startAhead(0, roundUp(pair.length, blockSize)); }
 
   float *query;                        // (g, headDim)
   std::uint32_t *components = nullptr; // (rank,) ascending
+  const Half **columns = nullptr;      // (rank,) of these components
   float *selected = nullptr;           // (g, rank) the selected components of the query
   float *invTau = nullptr;             // (g,)
 
@@ -143,7 +165,7 @@ private:
       magnitude[c] = total;
     }
     std::memcpy(bits, magnitude, d * sizeof(float)); // bits of numbers >= +0 order as they do
-    call->kernels.keyTopK({bits, nullptr, 0, d, rank, work, workIndex, components});
+    call->kernels.keyTopK({bits, nullptr, 0, d, rank, work, workIndex, components, nullptr});
     const float scale = scaleOf(d);
     for (std::size_t h = 0; h < g; ++h) {
       const float *q = query + h * d;
@@ -177,7 +199,7 @@ struct Scratch {
     scores = carve.take<float>(g * stride);
     blockSums = carve.take<float>(g * blocks);
     maxima = carve.take<float>(g * teamSize);
-    sums = carve.take<float>(g * teamSize);
+    sums = carve.take<float>(2 * g * teamSize);
     nBlocks = blocks;
     if (teamSize > 1)
       partialSums = carve.take<float>(blocks * g * d);
@@ -185,37 +207,46 @@ struct Scratch {
       return;
     const std::size_t k = std::min(static_cast<std::size_t>(call.settings->topK), call.maxLength);
     listStride = roundUp(k, 64) + 16;
-    keys = carve.take<std::int32_t>(stride);
+    // The weights of one head are keys themselves.
+    keys = g == 1 ? reinterpret_cast<std::int32_t *>(scores) : carve.take<std::int32_t>(stride);
     keyMaxima = carve.take<std::int32_t>(blocks * 16);
     work = carve.take<std::int32_t>(std::max(stride, k * teamSize));
     workIndex = carve.take<std::uint32_t>(std::max(stride, k * teamSize));
-    positions = carve.take<std::uint32_t>(listStride);
+    for (List &list : lists) {
+      list.positions = carve.take<std::uint32_t>(listStride);
+      list.alpha = carve.take<float>(g);
+    }
     candidates = carve.take<std::uint32_t>(k * teamSize);
     candidateCount = carve.take<std::size_t>(teamSize);
     candidateKeys = carve.take<std::int32_t>(k * teamSize);
     listScores = carve.take<float>(g * listStride);
     listBlockSums = carve.take<float>(listStride / 64 + 1);
-    alpha = carve.take<float>(g);
+    listMaxima = carve.take<float>(g);
+    listSums = carve.take<float>(g);
   }
 
   std::size_t stride, nBlocks, listStride = 0;
-  float *sum;                        // (g, headDim) weighted sum of values
-  float *scores;                     // (g, stride) scores, then weights
-  float *blockSums;                  // (g, nBlocks) of weights
-  float *maxima;                     // (team, g)
-  float *sums;                       // (team, g) sums of weights: each member has its own copy
+  float *sum;       // (g, headDim) weighted sum of values
+  float *scores;    // (g, stride) scores, then weights
+  float *blockSums; // (g, nBlocks) of weights
+  float *maxima;    // (team, g)
+  float *sums;      // (team, 2, g) sums of weights and their inverses: each member has its own copy
   float *partialSums = nullptr;      // (blocks, g, headDim), of a team
   std::int32_t *keys = nullptr;      // (stride,)
   std::int32_t *keyMaxima = nullptr; // (blocks, 16)
   std::int32_t *work = nullptr;
   std::uint32_t *workIndex = nullptr;
-  std::uint32_t *positions = nullptr;    // (topK,)
+  // What is selected of a pair, and of the one before.
+  struct List {
+    std::uint32_t *positions = nullptr; // (topK,) ascending
+    float *alpha = nullptr;             // (g,)
+  } lists[2];
   std::uint32_t *candidates = nullptr;   // (team, topK)
   std::size_t *candidateCount = nullptr; // (team,)
   std::int32_t *candidateKeys = nullptr; // (team * topK,)
   float *listScores = nullptr;           // (g, listStride) of the selected positions
   float *listBlockSums = nullptr;
-  float *alpha = nullptr; // (g,)
+  float *listMaxima = nullptr, *listSums = nullptr; // (g,)
 };
 
 // The left fold of partial sums (contract E3).
@@ -226,22 +257,39 @@ float foldBlocks(const float *partial, std::size_t n) {
   return total;
 }
 
+// Attention of one pair. With one thread it is done in two parts: the rows of the positions that
+// `run` selects are fetched while the next pair is run, and `finish` attends to them.
 class PairAttention {
 public:
-  // `next` are columns that this thread reads after this pair, or null.
+  // `now` are the columns that this thread reads of this pair, `next` those that it reads after
+  // them; null if there are none. `list` alternates.
   PairAttention(const Call &callIn, std::size_t pairIndex, const PairQuery &prepared,
-                const Scratch &scratch, const Team &teamIn, const Ahead *next)
+                const Scratch &scratch, const Team &teamIn, Ahead *now, Ahead *nextIn,
+                unsigned listIn)
       : call(callIn), cache(callIn.cache), kernels(callIn.kernels), query(prepared), s(scratch),
-        team(teamIn), ahead(next), index(pairIndex), pair(callIn.cache.pair(pairIndex)),
-        g(static_cast<unsigned>(call.groupSize)), d(static_cast<unsigned>(cache.headDim)),
-        length(pair.length), blocks((length + blockSize - 1) / blockSize), scale(scaleOf(d)) {}
+        list(scratch.lists[listIn]), team(teamIn), ahead(now), next(nextIn), index(pairIndex),
+        pair(callIn.cache.pair(pairIndex)), g(static_cast<unsigned>(call.groupSize)),
+        d(static_cast<unsigned>(cache.headDim)), length(pair.length),
+        blocks((length + blockSize - 1) / blockSize), scale(scaleOf(d)) {}
 
-  void run() {
-    if (call.isDense(length))
+  // `before` is the pair that is to be finished on the way, or null.
+  void run(PairAttention *before) {
+    if (call.isDense(length)) {
+      if (before)
+        before->finish();
       dense();
-    else
-      sparq();
+    } else {
+      sparq(before);
+    }
     team.barrier(); // the scratch is free for the next pair
+  }
+
+  // Attention over the selected positions (none: dense attention is complete).
+  void finish() {
+    if (rows.count == 0)
+      return;
+    kernels.fetchRows(&rows, rows.count);
+    gather();
   }
 
 private:
@@ -257,8 +305,8 @@ private:
                        s.maxima + team.member * g});
     team.barrier();
     for (unsigned h = 0; h < g; ++h)
-      kernels.softmaxWeights(s.scores + h * s.stride + begin, (last - first) * blockSize,
-                             maximum(h), s.blockSums + h * s.nBlocks + first, nullptr);
+      kernels.softmaxWeights({s.scores + h * s.stride + begin, (last - first) * blockSize,
+                              maximum(h), s.blockSums + h * s.nBlocks + first, nullptr, next});
     const bool alone = team.size == 1;
     float *const partial = alone ? s.sum : s.partialSums + first * g * d;
     if (alone)
@@ -281,110 +329,115 @@ private:
     }
     if (team.member == 0)
       for (unsigned h = 0; h < g; ++h)
-        finish(h, foldBlocks(s.blockSums + h * s.nBlocks, blocks), nullptr);
+        write(h, foldBlocks(s.blockSums + h * s.nBlocks, blocks), nullptr);
   }
 
-  void sparq() {
+  void sparq(PairAttention *before) {
     // Step 1: approximate scores, their softmax.
     const std::size_t first = team.begin(blocks), last = team.end(blocks);
     const std::size_t begin = first * blockSize, end = last * blockSize;
     const auto rank = static_cast<unsigned>(call.settings->rank);
-    kernels.approxScores({pair.keyColumns, cache.columnStride, query.components, rank,
-                          query.selected, g, query.invTau, begin, end, length, s.scores, s.stride,
-                          s.maxima + team.member * g});
+    kernels.approxScores({query.columns, rank, query.selected, g, query.invTau, begin, end, length,
+                          s.scores, s.stride, s.maxima + team.member * g, ahead, next,
+                          before && before->rows.count ? &before->rows : nullptr});
+    if (before)
+      before->finish();
     team.barrier();
+    std::int32_t *const blockMaxima = s.keyMaxima + first * 16;
     for (unsigned h = 0; h < g; ++h)
-      kernels.softmaxWeights(s.scores + h * s.stride + begin, end - begin, maximum(h),
-                             s.blockSums + h * s.nBlocks + first, h == 0 ? ahead : nullptr);
+      kernels.softmaxWeights({s.scores + h * s.stride + begin, end - begin, maximum(h),
+                              s.blockSums + h * s.nBlocks + first, g == 1 ? blockMaxima : nullptr,
+                              next});
     team.barrier();
-    float *const weightSum = s.sums + team.member * g;
-    for (unsigned h = 0; h < g; ++h)
+    float *const weightSum = s.sums + team.member * 2 * g, *const inverse = weightSum + g;
+    for (unsigned h = 0; h < g; ++h) {
       weightSum[h] = foldBlocks(s.blockSums + h * s.nBlocks, blocks);
+      inverse[h] = 1.0f / weightSum[h];
+    }
 
     // Step 2: the positions.
-    kernels.groupKeys({s.scores, s.stride, weightSum, g, begin, end, s.keys, s.keyMaxima});
+    const Merit merit{s.scores, s.stride, weightSum, g};
+    if (g > 1)
+      kernels.roughKeys({merit, inverse, begin, end, s.keys, s.keyMaxima});
     const std::size_t count = std::min(static_cast<std::size_t>(call.settings->topK), length);
     const std::size_t local = std::min(static_cast<std::size_t>(call.settings->nLocal), count);
     const std::size_t firstLocal = length - local, nBest = count - local;
-    selectBest(begin, end, firstLocal, nBest);
+    selectBest(merit, begin, end, firstLocal, nBest);
     team.barrier();
     if (team.member != 0)
       return;
-    mergeBest(nBest);
+    mergeBest(merit, nBest);
     for (std::size_t i = 0; i < local; ++i)
-      s.positions[nBest + i] = static_cast<std::uint32_t>(firstLocal + i);
+      list.positions[nBest + i] = static_cast<std::uint32_t>(firstLocal + i);
+    shareOfWeights(count, weightSum);
+    rows = {pair.keyRows, pair.valueRows, d, list.positions, count, 0};
+    if (team.size > 1)
+      finish();
+  }
 
-    gather(count, weightSum);
+  // alpha: the share of the approximate weights that the selected positions have.
+  void shareOfWeights(std::size_t count, const float *weightSum) {
+    const std::size_t padded = roundUp(count, blockSize);
+    float *const weights = s.listScores;
+    for (unsigned h = 0; h < g; ++h) {
+      for (std::size_t i = 0; i < count; ++i)
+        weights[i] = s.scores[h * s.stride + list.positions[i]];
+      std::fill(weights + count, weights + padded, 0.0f);
+      list.alpha[h] = std::min(1.0f, flush(laneFold(weights, padded) / weightSum[h]));
+    }
   }
 
   // Of this member's positions before the local ones, those that may be among the best of all.
-  void selectBest(std::size_t begin, std::size_t end, std::size_t firstLocal, std::size_t nBest) {
+  void selectBest(const Merit &merit, std::size_t begin, std::size_t end, std::size_t firstLocal,
+                  std::size_t nBest) {
     end = std::min(end, firstLocal);
     const std::size_t n = begin < end ? std::min(nBest, end - begin) : 0;
     s.candidateCount[team.member] = n;
-    std::uint32_t *to = team.size == 1 ? s.positions : s.candidates + team.member * nBest;
+    std::uint32_t *to = team.size == 1 ? list.positions : s.candidates + team.member * nBest;
     if (n)
       kernels.keyTopK(
-          {s.keys, s.keyMaxima, begin, end, n, s.work + begin, s.workIndex + begin, to});
+          {s.keys, s.keyMaxima, begin, end, n, s.work + begin, s.workIndex + begin, to, &merit});
   }
 
   // The best of all members' candidates. They are in ascending order, so ties among them go to the
   // lower position too.
-  void mergeBest(std::size_t nBest) {
+  void mergeBest(const Merit &merit, std::size_t nBest) {
     if (team.size == 1 || nBest == 0)
       return;
     std::size_t n = 0;
     for (unsigned member = 0; member < team.size; ++member)
-      for (std::size_t i = 0; i < s.candidateCount[member]; ++i, ++n) {
+      for (std::size_t i = 0; i < s.candidateCount[member]; ++i, ++n)
         s.candidates[n] = s.candidates[member * nBest + i]; // n is not past what it overwrites
-        s.candidateKeys[n] = s.keys[s.candidates[n]];
-      }
-    kernels.keyTopK({s.candidateKeys, nullptr, 0, n, nBest, s.work, s.workIndex, s.positions});
+    kernels.meritsAt(merit, s.candidates, n, s.candidateKeys);
+    kernels.keyTopK(
+        {s.candidateKeys, nullptr, 0, n, nBest, s.work, s.workIndex, list.positions, nullptr});
     for (std::size_t i = 0; i < nBest; ++i)
-      s.positions[i] = s.candidates[s.positions[i]];
+      list.positions[i] = s.candidates[list.positions[i]];
   }
 
-  // Attention over the selected positions, and the share of the approximate weights that they have.
-  void gather(std::size_t count, const float *weightSum) {
-    const std::size_t padded = roundUp(count, blockSize);
-    // Their rows are anywhere in memory: ask for all of them now, and have them in L2 when the
-    // weights are summed.
-    fetchRows(pair.keyRows, count);
-    fetchRows(pair.valueRows, count);
-    for (unsigned h = 0; h < g; ++h) {
-      float *const weights = s.listScores + h * s.listStride;
-      for (std::size_t i = 0; i < count; ++i)
-        weights[i] = s.scores[h * s.stride + s.positions[i]];
-      std::fill(weights + count, weights + padded, 0.0f);
-      s.alpha[h] = std::min(1.0f, flush(laneFold(weights, padded) / weightSum[h]));
-    }
-    kernels.rowScores({{pair.keyRows, d, s.positions, 0, count},
+  void gather() {
+    const std::size_t count = rows.count, padded = roundUp(count, blockSize);
+    kernels.rowScores({{pair.keyRows, d, list.positions, 0, count},
                        query.query,
                        g,
                        scale,
                        s.listScores,
                        s.listStride,
-                       s.maxima});
+                       s.listMaxima});
     std::memset(s.sum, 0, g * d * sizeof(float));
     for (unsigned h = 0; h < g; ++h) {
-      kernels.softmaxWeights(s.listScores + h * s.listStride, padded, s.maxima[h], s.listBlockSums,
-                             nullptr);
-      s.sums[h] = foldBlocks(s.listBlockSums, padded / blockSize);
+      kernels.softmaxWeights({s.listScores + h * s.listStride, padded, s.listMaxima[h],
+                              s.listBlockSums, nullptr, nullptr});
+      s.listSums[h] = foldBlocks(s.listBlockSums, padded / blockSize);
     }
-    kernels.weightedValues(
-        {{pair.valueRows, d, s.positions, 0, count}, s.listScores, s.listStride, g, s.sum, true});
+    kernels.weightedValues({{pair.valueRows, d, list.positions, 0, count},
+                            s.listScores,
+                            s.listStride,
+                            g,
+                            s.sum,
+                            true});
     for (unsigned h = 0; h < g; ++h)
-      finish(h, s.sums[h], call.settings->meanValue ? &s.alpha[h] : nullptr);
-  }
-
-  void fetchRows(const Half *rows, std::size_t count) const {
-    constexpr int read = 0, intoL2 = 2;
-    for (std::size_t i = 0; i < count; ++i) {
-      const char *const row =
-          reinterpret_cast<const char *>(rows + std::size_t(s.positions[i]) * d);
-      for (std::size_t byte = 0; byte < d * sizeof(Half); byte += 64)
-        __builtin_prefetch(row + byte, read, intoL2);
-    }
+      write(h, s.listSums[h], call.settings->meanValue ? &list.alpha[h] : nullptr);
   }
 
   // Sum of weights: the lane sum of each block, then the left fold.
@@ -404,7 +457,7 @@ private:
   }
 
   // Contract E6.4 and E6.5: divide, mix with the mean value (where there is an alpha), narrow.
-  void finish(unsigned h, float weightSum, const float *alpha) {
+  void write(unsigned h, float weightSum, const float *alpha) {
     float *const y = s.sum + h * d;
     for (unsigned c = 0; c < d; ++c)
       y[c] = flush(y[c]) / weightSum;
@@ -421,16 +474,21 @@ private:
   const Kernels &kernels;
   const PairQuery &query;
   const Scratch &s;
+  const Scratch::List &list;
   const Team &team;
-  const Ahead *const ahead;
+  Ahead *const ahead, *const next;
   const std::size_t index;
   const KVCache::Pair pair;
   const unsigned g, d;
   const std::size_t length, blocks;
   const float scale;
+  RowsAhead rows{}; // selected
 };
 
 } // namespace
+
+// The pair before, this one, the next.
+constexpr unsigned queriesHeld = 3;
 
 void attend(const KVCache &cache, const Query &query, std::size_t nHeads,
             const SparqSettings *settings, Half *output) {
@@ -452,8 +510,8 @@ void attend(const KVCache &cache, const Query &query, std::size_t nHeads,
   forPairs(measureShared, pairs, lengths);
   if (nThreads > 1)
     Scratch(measureShared, call, nThreads);
-  PairQuery(measureOwn, call);
-  PairQuery(measureOwn, call);
+  for (unsigned i = 0; i < queriesHeld; ++i)
+    PairQuery(measureOwn, call);
   Scratch(measureOwn, call, 1);
   const std::size_t ownBytes = measureOwn.used;
   char *const memory = pool->scratch(measureShared.used + nThreads * ownBytes);
@@ -469,32 +527,46 @@ void attend(const KVCache &cache, const Query &query, std::size_t nHeads,
   std::atomic<std::size_t> next{nSplit};
   pool->run([&](unsigned thread) {
     Carver carve(own + thread * ownBytes);
-    PairQuery first(carve, call), second(carve, call);
-    PairQuery *now = &first, *then = &second;
+    PairQuery queries[queriesHeld] = {{carve, call}, {carve, call}, {carve, call}};
     if (nSplit) {
       Carver carveTeam(shared);
       const Scratch scratch(carveTeam, call, nThreads);
       const Team team(*pool, thread);
       for (std::size_t i = 0; i < nSplit; ++i) {
-        now->prepare(pairs[i]); // each member for itself: that is quicker than waiting
-        PairAttention(call, pairs[i], *now, scratch, team, nullptr).run();
+        queries[0].prepare(pairs[i]); // each member for itself: that is quicker than waiting
+        const std::size_t blocks = roundUp(lengths[pairs[i]], blockSize) / blockSize;
+        Ahead *const ahead =
+            queries[0].startAhead(team.begin(blocks) * blockSize, team.end(blocks) * blockSize);
+        PairAttention(call, pairs[i], queries[0], scratch, team, ahead, nullptr, 0).run(nullptr);
       }
     }
     const Scratch scratch(carve, call, 1);
     const Team alone;
-    // One pair ahead: while the weights of a pair are computed, the first columns of the next are
-    // on their way.
-    const auto claim = [&](PairQuery &query) {
-      const std::size_t i = next.fetch_add(1, std::memory_order_relaxed);
-      if (i < nPairs)
-        query.prepare(pairs[i]);
-      return i;
+    // While a pair is worked on, the columns of the next and the rows of the one before are on
+    // their way.
+    std::size_t following = 0;
+    const auto claim = [&](PairQuery &query) -> Ahead * {
+      following = next.fetch_add(1, std::memory_order_relaxed);
+      if (following >= nPairs)
+        return nullptr;
+      query.prepare(pairs[following]);
+      return query.startAhead();
     };
-    for (std::size_t i = claim(*now), following; i < nPairs; i = following, std::swap(now, then)) {
-      following = claim(*then);
-      const Ahead *const ahead = following < nPairs ? then->firstColumns() : nullptr;
-      PairAttention(call, pairs[i], *now, scratch, alone, ahead).run();
+    std::optional<PairAttention> attention[2];
+    PairAttention *before = nullptr;
+    Ahead *ahead = claim(queries[0]);
+    for (unsigned turn = 0; following < nPairs; ++turn) {
+      const std::size_t i = following;
+      Ahead *const after = claim(queries[(turn + 1) % queriesHeld]);
+      std::optional<PairAttention> &now = attention[turn % 2];
+      now.emplace(call, pairs[i], queries[turn % queriesHeld], scratch, alone, ahead, after,
+                  turn % 2);
+      now->run(before);
+      before = &*now;
+      ahead = after;
     }
+    if (before)
+      before->finish();
   });
 }
 

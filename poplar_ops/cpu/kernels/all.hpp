@@ -8,15 +8,24 @@
 // file, and the linker can not put the AVX-512 copy of one into the portable kernels. For the same
 // reason nothing here calls an inline function of the standard library.
 
+#include "several.hpp"
+
 namespace sparq {
 template <> struct BitsOf<Vec> {
   using type = BitsVec;
 };
+template <> struct BitsOf<SeveralVecs> {
+  using type = SeveralBits;
+};
 } // namespace sparq
 
+#include "ahead.hpp"
+
 #include "approx_scores.hpp"
-#include "key_topk.hpp"
+#include "rough_keys.hpp"
 #include "softmax_weights.hpp"
+
+#include "key_topk.hpp"
 
 #include "rows.hpp"
 

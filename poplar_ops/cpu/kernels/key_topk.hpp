@@ -93,19 +93,34 @@ struct Chooser {
   }
 };
 
+// A bound for rough keys from one for merits. A rough key and a merit are sums of groupSize
+// products each; their relative difference is at most (2 groupSize + 3) * 2^-24.
+inline std::int32_t roughBound(std::int32_t bound, unsigned groupSize) {
+  const float slack = static_cast<float>(groupSize + 8) * 0x1p-22f;
+  const float lower = bitcast<float>(bound) * (1.0f - slack);
+  return lower > 0.0f && bitcast<std::int32_t>(lower) < bound ? bitcast<std::int32_t>(lower) : 0;
+}
+
 inline void keyTopK(const KeyTopK &a) {
   const std::int32_t *keys = a.keys + a.begin;
   const std::size_t n = a.end - a.begin;
   if (a.nBest == 0)
     return;
-  const std::int32_t bound =
+  std::int32_t bound =
       a.maxima ? lowerBound(a.maxima + a.begin / blockSize * 16, n / blockSize, a.nBest, a.work)
                : 0;
+  if (a.merit)
+    bound = roughBound(bound, a.merit->groupSize);
   std::int32_t *const found = a.work;
   std::uint32_t *const where = a.workIndex, *to = a.positions;
   const std::uint32_t *const stop = to + a.nBest;
   const std::size_t above = gatherAbove(keys, n, bound, found, where);
   const auto base = static_cast<std::uint32_t>(a.begin);
+  if (a.merit && above >= a.nBest) {
+    Merit merit = *a.merit;
+    merit.weights += a.begin;
+    meritsAt(merit, where, above, found);
+  }
 
   if (above >= a.nBest) { // the best are among those found
     const std::int32_t threshold = nthLargest(found, above, a.nBest);
@@ -118,7 +133,8 @@ inline void keyTopK(const KeyTopK &a) {
     }
     return;
   }
-  // All that were found, and the first of those at the bound.
+  // All that were found, and the first of those at the bound. (Rough keys come here if fewer than
+  // nBest are not zero, and then all of these are among the best.)
   Chooser choose{bound, a.nBest - above};
   for (std::size_t j = 0; to != stop && j < n; j += 16) {
     const std::int32_t reach = choose.ties ? bound : bound + 1;
@@ -134,4 +150,6 @@ inline void keyTopK(const KeyTopK &a) {
         *to++ = base + static_cast<std::uint32_t>(i);
     }
   }
+  while (to != stop) // NaN among the keys, which nobody asked about: any position will do
+    *to++ = base;
 }

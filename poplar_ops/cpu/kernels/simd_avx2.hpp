@@ -6,6 +6,7 @@ using Vec = float __attribute__((vector_size(32)));
 using BitsVec = unsigned __attribute__((vector_size(32)));
 using IntVec = int __attribute__((vector_size(32)));
 using Lanes = Vec;
+constexpr unsigned severalVectors = 2; // that are computed with side by side: see several.hpp
 constexpr unsigned width = 8;
 
 inline Vec load(const float *from) { return _mm256_loadu_ps(from); }
@@ -24,6 +25,14 @@ inline Vec addExactProduct(Vec a, Vec b, Vec c) { return _mm256_fmadd_ps(a, b, c
 
 inline Lanes loadLanes(const float *from) { return load(from); }
 inline Lanes loadHalfLanes(const Half *from) { return loadHalf(from); }
+
+// The score step.
+using ScoreVec = Vec;
+constexpr unsigned scoreWidth = width, scoreSums = 8; // lanes; vectors of sums in registers
+inline ScoreVec loadHalfScore(const Half *from) { return loadHalf(from); }
+inline ScoreVec broadcastScore(float x) { return broadcast(x); }
+inline ScoreVec loadScore(const float *from) { return load(from); }
+inline void storeScore(float *to, ScoreVec x) { store(to, x); }
 
 // Numbers of a list that addToLanes takes at a time.
 constexpr unsigned lanesStep = 8;

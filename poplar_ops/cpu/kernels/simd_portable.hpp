@@ -7,6 +7,7 @@ using Vec = float __attribute__((vector_size(16)));
 using BitsVec = unsigned __attribute__((vector_size(16)));
 using IntVec = int __attribute__((vector_size(16)));
 using HalfVec = Half __attribute__((vector_size(8)));
+constexpr unsigned severalVectors = 2; // that are computed with side by side: see several.hpp
 constexpr unsigned width = 4;
 
 inline Vec load(const float *from) {
@@ -63,6 +64,14 @@ inline Lanes loadHalfLanes(const Half *from) { return {loadHalf(from), loadHalf(
 inline Lanes addExactProduct(Lanes a, Lanes b, Lanes c) {
   return {a.low * b.low + c.low, a.high * b.high + c.high};
 }
+// The score step.
+using ScoreVec = Vec;
+constexpr unsigned scoreWidth = width, scoreSums = 8; // lanes; vectors of sums in registers
+inline ScoreVec loadHalfScore(const Half *from) { return loadHalf(from); }
+inline ScoreVec broadcastScore(float x) { return broadcast(x); }
+inline ScoreVec loadScore(const float *from) { return load(from); }
+inline void storeScore(float *to, ScoreVec x) { store(to, x); }
+
 // Numbers of a list that addToLanes takes at a time.
 constexpr unsigned lanesStep = 8;
 inline Lanes addToLanes(Lanes sum, const Vec *x) { return {sum.low + x[0], sum.high + x[1]}; }

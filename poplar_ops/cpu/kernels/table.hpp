@@ -16,11 +16,35 @@ namespace cpu {
 // Bits of an IEEE fp16 number.
 using Half = std::uint16_t;
 
+// Columns that a thread is going to read, in the order in which the score step reads them
+// (ahead.hpp), and how far they have been asked for: into L2, ahead of their use, while the
+// processor computes.
+struct Ahead {
+  const Half *const *columns; // (rank,)
+  unsigned rank;
+  std::size_t run;        // positions that are read of all columns before the next ones
+  std::size_t begin, end; // positions, multiples of 32
+  std::size_t most;       // lines to ask for before these columns are what is being read
+
+  // The state: lines asked for; the first column and the position that come next, in a run.
+  std::size_t lines;
+  std::size_t runBegin;
+  unsigned column;
+  std::size_t position;
+};
+
+// Rows of K and V that a thread is going to read: the entries of a list, fetched into L2 meanwhile.
+struct RowsAhead {
+  const Half *keyRows, *valueRows; // (capacity, headDim)
+  unsigned headDim;
+  const std::uint32_t *index; // (count,)
+  std::size_t count;
+  std::size_t next; // the state: entries asked for
+};
+
 // Step 1 (contract E6.2): approximate scores of positions [begin, end), from `rank` columns of K.
 struct ApproxScores {
-  const Half *columns;             // (head_dim, columnStride), one KV head
-  std::size_t columnStride;        // positions
-  const std::uint32_t *components; // (rank,) ascending
+  const Half *const *columns; // (rank,) the selected columns of one KV head, ascending
   unsigned rank;
   const float *query; // (groupSize, rank), the selected components
   unsigned groupSize;
@@ -29,32 +53,54 @@ struct ApproxScores {
   std::size_t length;     // positions at or beyond get a score of -infinity
   float *scores;          // (groupSize, scoreStride)
   std::size_t scoreStride;
-  float *maximum; // (groupSize,) out: of positions [begin, min(end, length)), -infinity if there
-                  // are none
+  float *maximum;  // (groupSize,) out: of positions [begin, min(end, length)), -infinity if there
+                   // are none
+  Ahead *now;      // these columns
+  Ahead *next;     // what is read after them, or null
+  RowsAhead *rows; // what is read before those, or null
 };
 
-// The merit by which positions are selected (contract E6.3): softmax summed over the group, as bit
-// patterns, and maxima that bound the selection.
-struct GroupKeys {
+// Softmax before its division: scores (n,) -> weights in place; n a multiple of 64.
+struct SoftmaxWeights {
+  float *scores;
+  std::size_t n;
+  float maximum;
+  float *blockSums;     // (n / 64,) out: the lane sum of each block
+  std::int32_t *maxima; // (n / 64, 16) out, or null: of the bits of the weights. Entry j over
+                        // positions j, j + 16, j + 32, j + 48 of the block
+  Ahead *next;          // columns to fetch meanwhile, or null
+};
+
+// The merit by which positions are selected is the softmax summed over the group (contract E6.3).
+struct Merit {
   const float *weights; // (groupSize, weightStride)
   std::size_t weightStride;
   const float *weightSum; // (groupSize,)
   unsigned groupSize;
-  std::size_t begin, end; // multiples of 64
-  std::int32_t *keys; // out, by position: the bits of a number >= +0, which order as the numbers do
-  std::int32_t *maxima; // out, 16 for each block of 64: entry j over positions j, j + 16, j + 32, j
-                        // + 48 of the block
 };
 
-// The nBest largest of keys[begin, end), equal keys by lower index.
+// Merits, but with one rounding more for each head, as bit patterns: within Merit's error bound
+// (key_topk.hpp) of what the contract defines, and zero only where that is.
+struct RoughKeys {
+  Merit merit;
+  const float *inverseSum; // (groupSize,) 1 / weightSum
+  std::size_t begin, end;  // multiples of 64
+  std::int32_t *keys; // out, by position: the bits of a number >= +0, which order as the numbers do
+  std::int32_t *maxima; // (, 16) out, as SoftmaxWeights gives them
+};
+
+// The nBest largest, equal ones by lower index, of keys[begin, end) or, where these are rough, of
+// the merits that they stand for. For one head its weights are rough keys: the division by their
+// sum keeps their order, but for rounding.
 struct KeyTopK {
   const std::int32_t *keys;
-  const std::int32_t *maxima; // as GroupKeys gives them, or null
+  const std::int32_t *maxima; // of blocks, or null
   std::size_t begin, end;     // begin a multiple of 64 if there are maxima
   std::size_t nBest;          // at most end - begin
   std::int32_t *work;         // end - begin numbers
   std::uint32_t *workIndex;   // end - begin numbers
   std::uint32_t *positions;   // (nBest,) out, ascending
+  const Merit *merit;         // null: the keys are exact
 };
 
 // Rows of K or V: number e is row index[e], or row first + e without an index.
@@ -88,15 +134,6 @@ struct WeightedValues {
   bool fold;
 };
 
-// Columns to fetch into L2 while something else is computed.
-struct Ahead {
-  static constexpr unsigned most = 8;                   // as many as are read together
-  static constexpr std::size_t mostPositions = 1 << 14; // 256 KiB of them
-  const Half *columns[most];
-  unsigned n;
-  std::size_t positions; // of each, from the first
-};
-
 struct Kernels {
   const char *name;
   void (*widen)(const Half *from, float *to, std::size_t n);
@@ -104,13 +141,14 @@ struct Kernels {
   void (*narrow)(const float *from, Half *to, std::size_t n);
   // Adds rows (n, headDim) to `sum`, ascending (contract E3).
   void (*addRows)(const Half *rows, std::size_t n, unsigned headDim, float *sum);
+  void (*fetchRows)(RowsAhead *, std::size_t n); // n more of them
   void (*approxScores)(const ApproxScores &);
-  // scores (n,) -> weights in place, and the lane sum of each block; n a multiple of 64. Fetches
-  // `ahead` on the way, unless it is null.
-  void (*softmaxWeights)(float *scores, std::size_t n, float maximum, float *blockSums,
-                         const Ahead *ahead);
-  void (*groupKeys)(const GroupKeys &);
+  void (*softmaxWeights)(const SoftmaxWeights &);
+  void (*roughKeys)(const RoughKeys &);
   void (*keyTopK)(const KeyTopK &);
+  // Bits of the merit of each of n positions.
+  void (*meritsAt)(const Merit &, const std::uint32_t *positions, std::size_t n,
+                   std::int32_t *keys);
   void (*rowScores)(const RowScores &);
   void (*weightedValues)(const WeightedValues &);
   // A plain vectorised sum, to measure the bandwidth of reading; n a multiple of 64.
