@@ -14,9 +14,9 @@ struct RowWave {
   poplar::Tensor rows;    // {slots, stride, headDim} HALF, position p on part p / length
 };
 RowWave createRowWave(const Context &context, const Waves &waves);
-// Reads the rows of the current wave.
+// Reads the rows of the current wave: of the keys, or, `firstRow` behind them, of the values.
 void readRows(const Context &context, const Waves &waves, const RowWave &landing,
-              const poplar::RemoteBuffer &buffer, const WaveIndex &wave, const char *name);
+              std::size_t firstRow, const WaveIndex &wave, const char *name);
 
 // ---- query_components.cpp
 // {slots, parts, groupSize * headDim} HALF: the query on every part.
@@ -62,7 +62,7 @@ void reduceMax(const Context &context, const std::vector<poplar::Tensor> &maxima
 void approxScores(const Context &context, const SparqSettings &settings, const Waves &waves,
                   const QueryComponents &q, const WaveIndex &wave, const Scores &scores);
 
-// ---- key_topk.cpp: {slots, topK} UNSIGNED_INT rows of the cache, ascending
+// ---- key_topk.cpp: {slots, 2, topK} UNSIGNED_INT rows of the cache, ascending: keys, values
 poplar::Tensor selectPositions(const Context &context, const SparqSettings &settings,
                                const Waves &waves, const Scores &scores);
 
