@@ -26,6 +26,7 @@ struct QueryComponents {
   poplar::Tensor query;              // {slots, parts, groupSize * headDim} HALF
   poplar::Tensor magnitudes;         // {slots, parts, headDim} FLOAT
   poplar::Tensor selected;           // {slots, headDim} UNSIGNED_INT, spread over the parts
+  poplar::Tensor magnitudeSums;      // {slots, parts, groupSize} FLOAT, the last part's in use
   poplar::Tensor components;         // {slots, parts, rank} UNSIGNED_INT
   poplar::Tensor selectedQuery;      // {slots, parts, groupSize * rank} FLOAT
   poplar::Tensor inverseTemperature; // {slots, parts, groupSize} FLOAT
