@@ -82,7 +82,7 @@ void addRowWrites(Graph &graph, const Cache &cache, const Tensor &key, const Ten
                {"valueRow", static_cast<unsigned>(cache.valueRow())}},
               cycles::single(2, 4));
   program.add(Execute(cs, {dc, "append_offsets"}));
-  program.add(Copy(concat(key.reshape({nTasks, d}), value.reshape({nTasks, d})), cache.rows,
+  program.add(Copy(concat(key.reshape({nTasks, d}), value.reshape({nTasks, d}), 0), cache.rows,
                    rows.dimShuffle({1, 0}).flatten(), {dc, "write_rows"}));
 }
 

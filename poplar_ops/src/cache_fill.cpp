@@ -129,8 +129,8 @@ private:
       }
     }
     program.add(Execute(cs, {dc, "fill_offsets"}));
-    program.add(Copy(concat(concat(keys), concat(values)), cache.rows,
-                     concat(concat(keyRows), concat(valueRows)), {dc, "fill_rows"}));
+    program.add(Copy(concat(concat(keys), concat(values), 0), cache.rows,
+                     concat(concat(keyRows), concat(valueRows), 0), {dc, "fill_rows"}));
   }
 
   // The chunk's key columns: transposed piece by piece, kept as the tail where the element ends

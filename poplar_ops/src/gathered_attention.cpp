@@ -32,8 +32,8 @@ Gathered gatheredAttention(const Context &context, const SparqSettings &settings
   };
   const RemoteBuffer &buffer = context.cache.rows;
   if (2 * nRows * d * 2 <= maxCopyBytes) { // one fixed cost instead of two
-    context.program.add(Copy(buffer, concat(keysLanding, valuesLanding),
-                             concat(offsets(0), offsets(1)), {context.dc, "read_rows"}));
+    context.program.add(Copy(buffer, concat(keysLanding, valuesLanding, 0),
+                             concat(offsets(0), offsets(1), 0), {context.dc, "read_rows"}));
   } else {
     context.program.add(Copy(buffer, keysLanding, offsets(0), {context.dc, "read_key_rows"}));
     context.program.add(Copy(buffer, valuesLanding, offsets(1), {context.dc, "read_value_rows"}));
