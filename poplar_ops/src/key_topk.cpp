@@ -17,9 +17,9 @@ std::vector<Setting> with(std::vector<Setting> settings, std::initializer_list<S
 }
 
 // Slots to settle a digit: at most three sums of 16 digits, three of 4 and three of 1, each with
-// a comparison, a branch and a subtraction.
+// the two halves of a pair added, a comparison, a branch and a subtraction.
 double settleSlots(unsigned nPartials) {
-  return 3.0 * ((nDigits / 8 + nDigits / 32 + 1) * nPartials + 3 * cycles::scalarStep);
+  return 3.0 * ((nDigits / 8 + nDigits / 32 + 1) * nPartials + 3 * (1 + cycles::scalarStep));
 }
 
 // Counts of a digit pair come from every worker of the parts that hold positions: nRows numbers to
