@@ -44,9 +44,9 @@ def test_components_and_temperature(
     expected = exact.query_components(query, rank=rank, n_kv_heads=1)
     np.testing.assert_array_equal(np.flatnonzero(selected), expected[0, 0])
     assert set(selected.tolist()) <= {0, MASK}
-    sums = run(
-        "MagnitudeSums", dict(query=query, sums=floats(group)), groupSize=group, headDim=head_dim
-    )["sums"]
+    sums = run("MagnitudeSums", dict(query=query, sums=floats(group)), groupSize=group, headDim=head_dim)[
+        "sums"
+    ]
     assert_bits(sums, numerics.lane_sum(np.abs(query[0]).astype(np.float32)))
     out = run(
         "ComponentList",

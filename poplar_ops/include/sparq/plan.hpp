@@ -35,7 +35,7 @@ struct CacheLayout {
   unsigned capacity;        // of the request, rounded up to whole chunks
   unsigned positionsPerRow; // of the rows of keys and values: 1, or as many as fill a packet where
                             // rows are only read in sequence
-  unsigned chunk;      // positions in a row of key_columns, a power of two; 0: no key columns
+  unsigned chunk;           // positions in a row of key_columns, a power of two; 0: no key columns
   unsigned tailLength; // positions of the unfilled chunk that one part keeps: piece i is on part
   unsigned tailFirst;  // tailFirst + i
 
