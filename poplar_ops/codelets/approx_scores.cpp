@@ -63,7 +63,7 @@ public:
 };
 
 // Row numbers of the key columns that a wave reads: for each chunk of this tile, the row of each
-// selected component.
+// selected component, shared out over the workers: there are few chunks.
 class ColumnOffsets : public poplar::MultiVertex {
 public:
   poplar::Input<unsigned> wave;
@@ -72,10 +72,10 @@ public:
   unsigned rank, nOwn, firstChunk, chunksPerWave, nChunks, rowBase;
 
   bool compute(unsigned worker) {
-    for (unsigned i = worker; i < nOwn; i += numWorkers()) {
+    for (unsigned i = 0; i != nOwn; ++i) {
       // The last wave may reach past the last chunk: it reads that chunk again, and nobody looks.
       const unsigned chunk = minimum(*wave * chunksPerWave + firstChunk + i, nChunks - 1);
-      for (unsigned j = 0; j != rank; ++j)
+      for (unsigned j = worker; j < rank; j += numWorkers())
         offsets[i * rank + j] = rowBase + components[j] * nChunks + chunk;
     }
     return true;

@@ -12,11 +12,12 @@ class AppendOffsets : public poplar::Vertex {
 public:
   poplar::Input<unsigned> filled;
   poplar::Input<unsigned> active; // 0 or 1
-  poplar::Output<unsigned> row;
-  unsigned rowBase, scratchRow;
+  WordsOut rows;                  // [2]: of the key, of the value
+  unsigned rowBase, scratchRow, valueRow;
 
   bool compute() {
-    *row = *active ? rowBase + *filled : scratchRow;
+    rows[0] = *active ? rowBase + *filled : scratchRow;
+    rows[1] = rows[0] + valueRow;
     return true;
   }
 };

@@ -4,26 +4,29 @@
 // by group-summed weight, equal keys by lower index.
 //
 // The parts of a slot find the exact topK-th key together by radix selection: keys are non-negative
-// floats, so their bit patterns order them. Six passes settle five bits each, from the top: count
-// the candidates by digit on every part, add the counts up over the parts, pick the digit in which
-// the topK-th key lies.
+// floats, so their bit patterns order them. Five passes settle six bits each, from the top: count
+// the candidates by digit on every part, add the counts up over the parts, find the digit in which
+// the topK-th key lies (which the next pass does first).
 //
 //   keys 9 7 7 7 3, two wanted: the threshold is 7, one key lies above it, so one of the three
 //   sevens is taken: the first.
 //
-// Then every part knows the threshold and how many keys that equal it (ties) lie in front of its
-// own, and marks what it selects, one bit a position. Ties, marks and counts come in pieces of 32
-// positions, ordered by (segment, part, piece), of those parts that have the segment: ascending by
-// position.
+// Then every part marks its keys above the threshold and those that equal it (ties), one bit a
+// position, and counts both. Marks and counts come in pieces of 32 positions, ordered by (segment,
+// part, piece), of those parts that have the segment: ascending by position. Whoever walks along
+// the pieces knows how many positions are selected before each: all that lie above the threshold,
+// and of the ties as many as are wanted.
+//
+// Counts are floats: exact (a capacity is at most 2^24), and two are added in one instruction.
 #include "segments.hpp"
 
 namespace sparq {
 
-static constexpr unsigned digitBits = 5, nDigits = 32, nPasses = 6;
+static constexpr unsigned digitBits = 6, nDigits = 64, nPasses = 5;
 static constexpr unsigned pieceSize = 32;
 // A key is at most the group size, give or take a rounding. Scaled by a power of two (exactly, and
 // far from denormal: a weight is above 2^-78, a sum of weights at most 2^24) it is below 2, so that
-// the two highest bits of its pattern are 0 and six digits are all of it.
+// the two highest bits of its pattern are 0 and five digits are all of it.
 static constexpr float keyScale = 0x1p-16f;
 
 // What each worker remembers from pass to pass.
@@ -34,12 +37,34 @@ struct Selection {
 
   // The digit of a pass sits at this bit.
   static unsigned shift(unsigned pass) { return digitBits * (nPasses - 1 - pass); }
-  // Settle the digit that the totals of the last pass decide.
-  void settle(const unsigned *totals) {
-    unsigned digit = nDigits - 1;
-    while (digit != 0 && totals[digit] < remaining)
-      remaining -= totals[digit--];
-    prefix |= digit << shift(pass - 1);
+  // Settle the digit that the totals of the last pass decide: [nPartials][nDigits], to be added
+  // up. From the top, first a quarter of the digits at a time, then a quarter of these, then one.
+  void settle(const float *totals, unsigned nPartials) {
+    float wanted = static_cast<float>(remaining);
+    unsigned end = nDigits;
+    for (unsigned size = nDigits / 4; size != 0; size /= 4)
+      for (unsigned i = 0; i != 3; ++i) {
+        const float n = sum(totals + end - size, nPartials, size);
+        if (n >= wanted)
+          break;
+        wanted -= n;
+        end -= size;
+      }
+    remaining = static_cast<unsigned>(wanted);
+    prefix |= (end - 1) << shift(pass - 1);
+  }
+
+private:
+  static float sum(const float *totals, unsigned nPartials, unsigned size) {
+    Pair pair{};
+    float one = 0.0f;
+    for (unsigned partial = 0; partial != nPartials; ++partial, totals += nDigits)
+      if (size == 1)
+        one += totals[0];
+      else
+        for (unsigned i = 0; i != size; i += pairSize)
+          pair += load<Pair>(totals + i);
+    return size == 1 ? one : pair[0] + pair[1];
   }
 };
 
@@ -48,54 +73,70 @@ static inline unsigned candidates(unsigned filled, unsigned nRecent) {
   return filled > nRecent ? filled - nRecent : 0;
 }
 
-// key[p] = sum over the group of weight[h, p] / Z[h], ascending by head; scaled. And a fresh
-// start of the selection.
+static inline void clearCounts(float *count) {
+  for (unsigned digit = 0; digit != nDigits; digit += pairSize)
+    store(count + digit, Pair{});
+}
+
+// key[p] = sum over the group of weight[h, p] / Z[h], ascending by head; scaled. And the first
+// pass: a fresh start of the selection, and this part's candidates counted by their first digit.
 class GroupKeys : public poplar::MultiVertex {
 public:
-  FloatsIn weights;                       // [groupSize][nLocal]
-  FloatsIn sums;                          // [groupSize], Z
-  FloatsOut keys;                         // [nLocal]
-  WordsOut states;                        // [6][3]: zero
-  unsigned groupSize, nLocal, first, end; // positions of this part that are in use
+  poplar::Input<unsigned> filled;
+  FloatsIn weights; // [groupSize][nLocal]
+  FloatsIn sums;    // [groupSize], Z
+  FloatsOut keys;   // [nLocal], those of candidates
+  WordsOut states;  // [6][3], a Selection for each worker
+  FloatsOut counts; // [6][64]
+  unsigned groupSize, nLocal, topK, nRecent;
+  unsigned part, stride, length, nWaves, tailLength, tailFirst, chunk;
 
   bool compute(unsigned worker) {
-    for (unsigned i = 0; i != 3; ++i)
-      states[worker * 3 + i] = 0;
-    for (unsigned p = first + worker * quadSize; p < end; p += numWorkers() * quadSize) {
-      Quad key{};
-      for (unsigned h = 0; h != groupSize; ++h)
-        key += load<Quad>(&weights[h * nLocal + p]) / sums[h];
-      store(&keys[p], key * keyScale);
+    states[worker * 3] = 0;
+    states[worker * 3 + 1] = topK - nRecent;
+    states[worker * 3 + 2] = 1;
+    float *count = &counts[worker * nDigits];
+    clearCounts(count);
+    const Segments segments(part, stride, length, nWaves, tailLength, tailFirst, chunk, *filled);
+    const unsigned limit = candidates(*filled, nRecent);
+    for (unsigned s = 0; s != segments.count(); ++s) {
+      const unsigned first = segments.local(s), n = segments.valid(s, limit);
+      for (unsigned p = worker * quadSize; p < n; p += numWorkers() * quadSize) {
+        Quad key{};
+        for (unsigned h = 0; h != groupSize; ++h)
+          key += load<Quad>(&weights[h * nLocal + first + p]) / sums[h];
+        key *= keyScale;
+        store(&keys[first + p], key);
+        const QuadBits bits = bitcast<QuadBits>(key) >> Selection::shift(0);
+        for (unsigned i = 0; i != minimum(n - p, quadSize); ++i)
+          count[bits[i]] += 1.0f;
+      }
     }
     return true;
   }
 };
 
-// One pass: settle the last pass's digit, count this part's candidates by the next one.
+// A later pass: settle the last pass's digit, count this part's candidates by the next one.
 class KeyHistogram : public poplar::MultiVertex {
 public:
   poplar::Input<unsigned> filled;
   FloatsIn keys;     // [nLocal]
-  WordsIn totals;    // [32], of the last pass; not looked at in the first
-  WordsInOut states; // [6][3], a Selection for each worker; zero before the first pass
-  WordsOut counts;   // [6][32]
-  unsigned topK, nRecent, part, stride, length, nWaves, tailLength, tailFirst, chunk;
+  FloatsIn totals;   // [nPartials][64], of the last pass
+  WordsInOut states; // [6][3], a Selection for each worker
+  FloatsOut counts;  // [6][64]
+  unsigned nPartials, nRecent, part, stride, length, nWaves, tailLength, tailFirst, chunk;
 
   bool compute(unsigned worker) {
     unsigned *state = &states[worker * 3];
     Selection selection{state[0], state[1], state[2]};
-    if (selection.pass == 0)
-      selection.remaining = topK - nRecent;
-    else
-      selection.settle(&totals[0]);
+    selection.settle(&totals[0], nPartials);
     const unsigned shift = Selection::shift(selection.pass++);
     state[0] = selection.prefix;
     state[1] = selection.remaining;
     state[2] = selection.pass;
 
-    unsigned *count = &counts[worker * nDigits];
-    for (unsigned digit = 0; digit != nDigits; ++digit)
-      count[digit] = 0;
+    float *count = &counts[worker * nDigits];
+    clearCounts(count);
     const Segments segments(part, stride, length, nWaves, tailLength, tailFirst, chunk, *filled);
     const unsigned limit = candidates(*filled, nRecent);
     for (unsigned s = 0; s != segments.count(); ++s) {
@@ -104,172 +145,175 @@ public:
       for (unsigned p = worker; p < n; p += numWorkers()) {
         const unsigned bits = bitcast<unsigned>(key[p]);
         if (((bits ^ selection.prefix) >> shift >> digitBits) == 0)
-          ++count[(bits >> shift) & (nDigits - 1)];
+          count[(bits >> shift) & (nDigits - 1)] += 1.0f;
       }
     }
     return true;
   }
 };
 
-// Sum of `nRows` partial counts, digits shared out over the workers: over the workers of a part, or
-// the parts of a slot.
+// Sums of `nRows` partial counts (of the workers of all parts of a slot), two digits an item.
 class SumCounts : public poplar::MultiVertex {
 public:
-  WordsIn counts;  // [nRows][nDigits]
-  WordsOut totals; // [nDigits]
-  unsigned nRows, nDigits;
+  FloatsIn counts;  // [nItems][nRows][2]
+  FloatsOut totals; // [nItems][2]
+  unsigned nItems, nRows;
 
   bool compute(unsigned worker) {
-    // Two digits at a time: one 64-bit load for both.
-    typedef unsigned Two __attribute__((vector_size(8)));
-    unsigned digit = worker * 2;
-    for (; digit + 1 < nDigits; digit += numWorkers() * 2) {
-      Two sum{};
-      for (unsigned row = 0; row != nRows; ++row) {
-        Two two;
-        __builtin_memcpy(&two, &counts[row * nDigits + digit], sizeof(two));
-        sum += two;
-      }
-      totals[digit] = sum[0];
-      totals[digit + 1] = sum[1];
-    }
-    if (digit < nDigits) {
-      unsigned sum = 0;
+    for (unsigned item = worker; item < nItems; item += numWorkers()) {
+      Pair sum{};
       for (unsigned row = 0; row != nRows; ++row)
-        sum += counts[row * nDigits + digit];
-      totals[digit] = sum;
+        sum += load<Pair>(&counts[(item * nRows + row) * pairSize]);
+      store(&totals[item * pairSize], sum);
     }
     return true;
   }
 };
 
-// After the last pass: the threshold, and in each piece of this part how many candidates equal it.
-class CountTies : public poplar::MultiVertex {
+// After the last pass: which of this part's positions lie above the threshold and which equal it,
+// and how many of both each piece has. The last nRecent count as above it, and so do all positions
+// where there are no more than topK.
+class MarkKeys : public poplar::MultiVertex {
 public:
   poplar::Input<unsigned> filled;
-  FloatsIn keys;      // [nLocal]
-  WordsIn totals;     // [32], of the last pass
-  WordsIn states;     // [6][3]
-  WordsOut threshold; // [2]: bits of the topK-th key, ties to take
-  WordsOut ties;      // [nLocal / 32]
-  unsigned nRecent, part, stride, length, nWaves, tailLength, tailFirst, chunk;
+  FloatsIn keys;        // [nLocal]
+  FloatsIn totals;      // [nPartials][64], of the last pass
+  WordsIn states;       // [6][3]
+  WordsOut marks;       // [nLocal / 32][2]: one bit a position above, one bit a position equal
+  FloatsOut counts;     // [nLocal / 32][2]: how many
+  FloatsOut tiesToTake; // [1]
+  unsigned nPartials, topK, nRecent;
+  unsigned part, stride, length, nWaves, tailLength, tailFirst, chunk;
 
   bool compute(unsigned worker) {
     const unsigned *state = &states[worker * 3];
     Selection selection{state[0], state[1], state[2]};
-    selection.settle(&totals[0]);
-    if (worker == 0) {
-      threshold[0] = selection.prefix;
-      threshold[1] = selection.remaining;
-    }
+    selection.settle(&totals[0], nPartials);
+    if (worker == 0)
+      tiesToTake[0] = static_cast<float>(selection.remaining);
     const Segments segments(part, stride, length, nWaves, tailLength, tailFirst, chunk, *filled);
-    const unsigned limit = candidates(*filled, nRecent);
+    const unsigned limit = *filled <= topK ? 0 : candidates(*filled, nRecent);
     unsigned piece = 0;
     for (unsigned s = 0; s != segments.count(); ++s) {
-      const unsigned n = segments.valid(s, limit);
-      for (unsigned first = 0; first != segments.room(s); first += pieceSize, ++piece) {
-        if (piece % numWorkers() != worker)
-          continue;
-        const float *key = &keys[piece * pieceSize];
-        const unsigned end = n > first ? minimum(n - first, pieceSize) : 0;
-        unsigned equal = 0;
-        for (unsigned p = 0; p != end; ++p)
-          equal += bitcast<unsigned>(key[p]) == selection.prefix;
-        ties[piece] = equal;
-      }
-    }
-    return true;
-  }
-};
-
-// One bit for each position of this part that is selected, and how many each piece has.
-class SelectMask : public poplar::MultiVertex {
-public:
-  poplar::Input<unsigned> filled;
-  FloatsIn keys;     // [nLocal]
-  WordsIn threshold; // [2]
-  WordsIn allTies;   // pieces of the slot
-  WordsOut mask;     // [nLocal / 32]
-  WordsOut counts;   // [nLocal / 32]
-  unsigned topK, nRecent, nWaveParts, part, stride, length, nWaves, tailLength, tailFirst, chunk;
-
-  bool compute(unsigned worker) {
-    const Segments segments(part, stride, length, nWaves, tailLength, tailFirst, chunk, *filled);
-    const unsigned limit = candidates(*filled, nRecent);
-    unsigned piece = 0, seen = 0, tiesBefore = 0,
-             before = 0; // `before`: pieces in front of the segment
-    for (unsigned s = 0; s != segments.count(); ++s) {
       const unsigned n = segments.valid(s, *filled), nCandidates = segments.valid(s, limit);
-      const unsigned nPieces = segments.room(s) / pieceSize;
-      for (unsigned i = 0; i != nPieces; ++i, ++piece) {
-        if (piece % numWorkers() != worker)
-          continue;
-        if (n != 0) { // else this part has no place in allTies
-          const unsigned own = segments.isTail(s) ? part - tailFirst : part;
-          for (const unsigned end = before + own * nPieces + i; seen != end; ++seen)
-            tiesBefore += allTies[seen];
-        }
-        const unsigned first = i * pieceSize;
-        mark(piece, n > first ? minimum(n - first, pieceSize) : 0,
-             nCandidates > first ? nCandidates - first : 0, tiesBefore);
-      }
-      before += nWaveParts * nPieces;
+      for (unsigned first = 0; first != segments.room(s); first += pieceSize, ++piece)
+        if (piece % numWorkers() == worker)
+          mark(piece, n > first ? minimum(n - first, pieceSize) : 0,
+               nCandidates > first ? minimum(nCandidates - first, pieceSize) : 0, selection.prefix);
     }
     return true;
   }
 
 private:
-  void mark(unsigned piece, unsigned n, unsigned nCandidates, unsigned tiesBefore) {
-    const bool takeAll = *filled <= topK;
-    unsigned bits = 0, taken = 0;
-    for (unsigned p = 0; p != n; ++p) {
-      const unsigned pattern = bitcast<unsigned>(keys[piece * pieceSize + p]);
-      bool take = takeAll || p >= nCandidates || pattern > threshold[0];
-      if (!take && pattern == threshold[0])
-        take = tiesBefore++ < threshold[1];
-      bits |= static_cast<unsigned>(take) << p;
-      taken += take;
+  // The first n positions of a piece hold data, of these the first nCandidates compete.
+  void mark(unsigned piece, unsigned n, unsigned nCandidates, unsigned threshold) {
+    unsigned above = 0, equal = 0;
+    for (unsigned p = 0; p != nCandidates; ++p) {
+      const unsigned key = bitcast<unsigned>(keys[piece * pieceSize + p]);
+      above |= static_cast<unsigned>(key > threshold) << p;
+      equal |= static_cast<unsigned>(key == threshold) << p;
     }
-    mask[piece] = bits;
-    counts[piece] = taken;
+    for (unsigned p = nCandidates; p != n; ++p)
+      above |= 1u << p;
+    marks[piece * 2] = above;
+    marks[piece * 2 + 1] = equal;
+    counts[piece * 2] = static_cast<float>(__builtin_popcount(above));
+    counts[piece * 2 + 1] = static_cast<float>(__builtin_popcount(equal));
   }
 };
 
-// The marks of all parts of a slot to the ascending list of cache rows to fetch; where there are
-// fewer than topK, the first row fills up.
-class ExpandMask : public poplar::MultiVertex {
+// The marks of all parts of a slot to some entries of the ascending list of cache rows to fetch, of
+// the keys and of the values; where there are fewer than topK, the first row fills up.
+class ExpandMarks : public poplar::MultiVertex {
 public:
   poplar::Input<unsigned> filled;
-  WordsIn masks;  // [nPieces], of the slot
-  WordsIn counts; // [nPieces]
-  WordsOut rows;  // [topK]
-  unsigned topK, rowBase, nWaveParts, nPieces, stride, length, nWaves, tailLength, tailFirst, chunk;
+  WordsIn marks;       // [nPieces][2], of the slot
+  FloatsIn counts;     // [nPieces][2]
+  FloatsIn tiesToTake; // [1]
+  WordsOut keyRows;    // [nEntries]
+  WordsOut valueRows;  // [nEntries]
+  unsigned firstEntry, nEntries, rowBase, valueRow, nWaveParts, nPieces;
+  unsigned stride, length, nWaves, tailLength, tailFirst, chunk;
 
   bool compute(unsigned worker) {
+    const unsigned perWorker = (nEntries + numWorkers() - 1) / numWorkers();
+    const unsigned begin = minimum(worker * perWorker, nEntries);
+    const unsigned end = minimum(begin + perWorker, nEntries);
+    if (begin == end)
+      return true;
     const Segments segments(0, stride, length, nWaves, tailLength, tailFirst, chunk, *filled);
-    const unsigned inWave = length / pieceSize * nWaveParts;
-    const unsigned perWorker = (nPieces + numWorkers() - 1) / numWorkers();
-    const unsigned first = minimum(worker * perWorker, nPieces);
-    const unsigned end = minimum(first + perWorker, nPieces);
-    unsigned index = 0;
-    for (unsigned i = 0; i != first; ++i)
-      index += counts[i];
-    for (unsigned i = first; i != end; ++i) {
-      if (counts[i] == 0)
-        continue;
-      const unsigned s = minimum(i / inWave, nWaves), inSegment = i - s * inWave;
-      const unsigned perPart = segments.room(s) / pieceSize;
-      const unsigned part = inSegment / perPart + (segments.isTail(s) ? tailFirst : 0);
-      const unsigned row = rowBase + segments.begin(s, part) + inSegment % perPart * pieceSize;
-      for (unsigned bits = masks[i], lowestBit; bits != 0; bits ^= lowestBit) {
-        lowestBit = bits & (0u - bits);
-        rows[index++] = row + 31 - __builtin_clz(lowestBit);
+    unsigned piece = 0;
+    Pair before{}; // above, equal: of the pieces before
+    skip(piece, before, firstEntry + begin);
+    unsigned entry = begin;
+    for (; piece != nPieces && entry != end; ++piece) {
+      // Of the piece that it starts within, the first ones may be entries of another worker.
+      unsigned bits = dropLowest(selected(piece, before), firstEntry + entry - nSelected(before));
+      const unsigned row = rowBase + position(segments, piece);
+      for (; bits != 0 && entry != end; bits &= bits - 1, ++entry) {
+        keyRows[entry] = row + 31 - __builtin_clz(bits & (0u - bits));
+        valueRows[entry] = keyRows[entry] + valueRow;
+      }
+      before += load<Pair>(&counts[piece * 2]);
+    }
+    for (; entry != end; ++entry) {
+      keyRows[entry] = rowBase;
+      valueRows[entry] = rowBase + valueRow;
+    }
+    return true;
+  }
+
+private:
+  // How many positions are selected among pieces with so many above and equal.
+  unsigned nSelected(const Pair &before) const {
+    const float ties = before[1] < tiesToTake[0] ? before[1] : tiesToTake[0];
+    return static_cast<unsigned>(before[0] + ties);
+  }
+
+  // To the piece that has the wanted entry: eight pieces at a time, then one.
+  void skip(unsigned &piece, Pair &before, unsigned entry) const {
+    for (unsigned step = 8; step != 0; step /= 8)
+      for (; piece + step <= nPieces; piece += step) {
+        Pair after = before;
+        for (unsigned i = 0; i != step; ++i)
+          after += load<Pair>(&counts[(piece + i) * 2]);
+        if (nSelected(after) > entry)
+          break;
+        before = after;
+      }
+  }
+
+  // The marks of a piece, of its ties only the first that are still to be taken.
+  unsigned selected(unsigned piece, const Pair &before) const {
+    unsigned bits = marks[piece * 2];
+    float left = tiesToTake[0] - before[1];
+    for (unsigned equal = marks[piece * 2 + 1]; equal != 0 && left > 0.0f; equal &= equal - 1) {
+      bits |= equal & (0u - equal);
+      left -= 1.0f;
+    }
+    return bits;
+  }
+
+  // Without the n lowest of its ones, of which it has more: halves of what is left, five times.
+  static unsigned dropLowest(unsigned bits, unsigned n) {
+    unsigned at = 0;
+    for (unsigned width = 16; width != 0; width /= 2) {
+      const unsigned low = __builtin_popcount((bits >> at) & ((1u << width) - 1));
+      if (n >= low) {
+        n -= low;
+        at += width;
       }
     }
-    if (end == nPieces && first != end) // the worker with the last piece
-      while (index < topK)
-        rows[index++] = rowBase;
-    return true;
+    return bits >> at << at;
+  }
+
+  // Where a piece begins.
+  unsigned position(const Segments &segments, unsigned piece) const {
+    const unsigned inWave = length / pieceSize * nWaveParts;
+    const unsigned s = minimum(piece / inWave, nWaves), inSegment = piece - s * inWave;
+    const unsigned perPart = segments.room(s) / pieceSize;
+    const unsigned part = inSegment / perPart + (segments.isTail(s) ? tailFirst : 0);
+    return segments.begin(s, part) + inSegment % perPart * pieceSize;
   }
 };
 

@@ -8,6 +8,10 @@
 
 namespace sparq {
 
+// Clears the sign of a number: the mask of a selected component, so that one AND gives its
+// magnitude, or 0 where it is not selected.
+static constexpr unsigned magnitudeMask = 0x7fffffffu;
+
 // a[c], components shared out over the workers.
 class GroupMagnitude : public poplar::MultiVertex {
 public:
@@ -20,7 +24,7 @@ public:
       Lanes sum{};
       for (unsigned h = 0; h != groupSize; ++h) { // ascending by head
         const Lanes q = loadLanes(&query[h * headDim + c]);
-        sum += bitcast<Lanes>(bitcast<LaneBits>(q) & 0x7fffffffu);
+        sum += bitcast<Lanes>(bitcast<LaneBits>(q) & magnitudeMask);
       }
       storeLanes(&magnitudes[c], sum);
     }
@@ -28,12 +32,31 @@ public:
   }
 };
 
-// All ones for each of this tile's components that is among the `rank` largest: fewer than `rank`
-// components come before it.
+// Lane sum of |q| of each head, heads shared out over the workers (contract E4, `all`).
+class MagnitudeSums : public poplar::MultiVertex {
+public:
+  HalvesIn query; // [groupSize][headDim]
+  FloatsOut sums; // [groupSize]
+  unsigned groupSize, headDim;
+
+  bool compute(unsigned worker) {
+    for (unsigned h = worker; h < groupSize; h += numWorkers()) {
+      Lanes sum{};
+      for (unsigned c = 0; c != headDim; c += nLanes)
+        sum +=
+            bitcast<Lanes>(bitcast<LaneBits>(loadLanes(&query[h * headDim + c])) & magnitudeMask);
+      sums[h] = treeSum(sum);
+    }
+    return true;
+  }
+};
+
+// The mask of each of this tile's components: selected is one that is among the `rank` largest, so
+// that fewer than `rank` components come before it.
 class ComponentRanks : public poplar::MultiVertex {
 public:
   FloatsIn magnitudes; // [headDim]
-  WordsOut selected;   // [nComponents], 0 or ~0
+  WordsOut selected;   // [nComponents], 0 or magnitudeMask
   unsigned headDim, first, nComponents, rank;
 
   bool compute(unsigned worker) {
@@ -51,19 +74,21 @@ public:
         const float a = magnitudes[quad + j];
         before[j] += quad + j < c ? a >= own : a > own;
       }
-      selected[i] = before[0] + before[1] + before[2] + before[3] < rank ? ~0u : 0u;
+      selected[i] = before[0] + before[1] + before[2] + before[3] < rank ? magnitudeMask : 0u;
     }
     return true;
   }
 };
 
 // From the masks: the components ascending, each head's query along them, and its inverse
-// temperature. Every worker but the first, which has the first head's sums, lists a range of
-// components, behind those of the workers before.
+// temperature. Every worker but the first, which has the first head's sum, lists a range of
+// components, behind those of the workers before: it counts these, or, if there are fewer, its own
+// and those after it.
 class ComponentList : public poplar::MultiVertex {
 public:
   HalvesIn query;               // [groupSize][headDim]
-  WordsIn selected;             // [headDim], 0 or ~0
+  WordsIn selected;             // [headDim], 0 or magnitudeMask
+  FloatsIn magnitudeSums;       // [groupSize], of all components
   WordsOut components;          // [rank]
   FloatsOut selectedQuery;      // [groupSize][rank]
   FloatsOut inverseTemperature; // [groupSize]
@@ -71,12 +96,11 @@ public:
   float scale; // 1 / sqrt(headDim)
 
   bool compute(unsigned worker) {
-    const unsigned perWorker = (headDim + numWorkers() - 2) / (numWorkers() - 1);
+    // Even, for pairs.
+    const unsigned perWorker = ((headDim + numWorkers() - 2) / (numWorkers() - 1) + 1) / 2 * 2;
     const unsigned first = worker == 0 ? 0 : minimum((worker - 1) * perWorker, headDim);
     const unsigned end = worker == 0 ? 0 : minimum(first + perWorker, headDim);
-    unsigned index = 0;
-    for (unsigned c = 0; c != first; ++c)
-      index -= selected[c]; // ~0 is -1
+    unsigned index = first <= headDim - first ? count(0, first) : rank - count(first, headDim);
     for (unsigned c = first; c != end; ++c) {
       if (selected[c] == 0)
         continue;
@@ -86,18 +110,30 @@ public:
       ++index;
     }
     for (unsigned h = worker; h < groupSize; h += numWorkers()) {
-      Lanes all{}, kept{};
+      Lanes kept{};
       for (unsigned c = 0; c != headDim; c += nLanes) {
-        const LaneBits bits = bitcast<LaneBits>(loadLanes(&query[h * headDim + c])) & 0x7fffffffu;
         LaneBits mask;
         __builtin_memcpy(&mask, &selected[c], sizeof(mask));
-        all += bitcast<Lanes>(bits);
-        kept += bitcast<Lanes>(bits & mask);
+        kept += bitcast<Lanes>(bitcast<LaneBits>(loadLanes(&query[h * headDim + c])) & mask);
       }
-      inverseTemperature[h] = sparq::inverseTemperature(treeSum(all), treeSum(kept),
+      inverseTemperature[h] = sparq::inverseTemperature(magnitudeSums[h], treeSum(kept),
                                                         static_cast<float>(headDim), scale);
     }
     return true;
+  }
+
+private:
+  // How many of the components [first, end), an even number, are selected. The sum of n masks is
+  // n * 2^31 - n, modulo 2^32.
+  unsigned count(unsigned first, unsigned end) const {
+    typedef unsigned Two __attribute__((vector_size(8)));
+    Two sum{};
+    for (unsigned c = first; c != end; c += 2) {
+      Two two;
+      __builtin_memcpy(&two, &selected[c], sizeof(two));
+      sum += two;
+    }
+    return (0u - sum[0] - sum[1]) & magnitudeMask;
   }
 };
 

@@ -37,16 +37,40 @@ public:
   FloatsOut maximum; // [6][groupSize]
   unsigned nPartials, groupSize;
 
+  // Two at a time: of two heads, or, where there is one, two partial results.
   bool compute(unsigned worker) {
-    for (unsigned h = 0; h != groupSize; ++h) {
-      float largest = lowest;
-      for (unsigned i = worker; i < nPartials; i += numWorkers()) {
-        const float m = maxima[i * groupSize + h];
-        largest = m > largest ? m : largest;
+    if (groupSize == 1) {
+      const Pair of = pairs(worker * pairSize, nPartials, numWorkers() * pairSize, &maxima[0]);
+      const float last = maxima[nPartials - 1]; // in no pair if their number is odd
+      const float largest = of[0] > of[1] ? of[0] : of[1];
+      maximum[worker] = last > largest ? last : largest;
+    } else if (groupSize % pairSize == 0) {
+      for (unsigned h = 0; h != groupSize; h += pairSize)
+        store(&maximum[worker * groupSize + h],
+              pairs(worker * groupSize, (nPartials - 1) * groupSize + pairSize,
+                    numWorkers() * groupSize, &maxima[h]));
+    } else {
+      for (unsigned h = 0; h != groupSize; ++h) {
+        float largest = lowest;
+        for (unsigned i = worker; i < nPartials; i += numWorkers()) {
+          const float m = maxima[i * groupSize + h];
+          largest = m > largest ? m : largest;
+        }
+        maximum[worker * groupSize + h] = largest;
       }
-      maximum[worker * groupSize + h] = largest;
     }
     return true;
+  }
+
+private:
+  // The largest of pairs that begin at first, first + step, ... and end before n.
+  static Pair pairs(unsigned first, unsigned n, unsigned step, const float *from) {
+    Pair largest = Pair{} + lowest;
+    for (unsigned i = first; i + pairSize <= n; i += step) {
+      const Pair m = load<Pair>(from + i);
+      largest = m > largest ? m : largest;
+    }
+    return largest;
   }
 };
 

@@ -55,7 +55,7 @@ void approxScores(const Context &context, const SparqSettings &settings, const W
                  {"chunksPerWave", chunksPerWave},
                  {"nChunks", layout.nChunks()},
                  {"rowBase", context.task(slot) * d * layout.nChunks()}},
-                cycles::shared(own, r * cycles::scalarStep));
+                cycles::multi(own * (cycles::share(r) * cycles::scalarStep + 6)));
     }
   body.add(Copy(context.cache.keyColumns,
                 context.active(landing).reshape(

@@ -29,10 +29,8 @@ Cache createCache(Graph &graph, const Plan &plan, const std::string &name, bool 
     cache.values = positions("/values");
     return cache;
   }
-  const std::size_t nRows = nTasks * cache.rowsPerTask() + nTasks;
   const std::size_t rowSize = std::size_t(layout.positionsPerRow) * d;
-  cache.keyRows = graph.addRemoteBuffer(name + "/key_rows", HALF, rowSize, nRows);
-  cache.valueRows = graph.addRemoteBuffer(name + "/value_rows", HALF, rowSize, nRows);
+  cache.rows = graph.addRemoteBuffer(name + "/rows", HALF, rowSize, 2 * cache.valueRow());
   if (layout.chunk == 0)
     return cache;
   cache.keyColumns = graph.addRemoteBuffer(name + "/key_columns", HALF, layout.chunk,
@@ -72,18 +70,20 @@ void addRowWrites(Graph &graph, const Cache &cache, const Tensor &key, const Ten
   const Shape &shape = cache.plan.shape;
   const Placement &p = cache.plan.placement;
   const unsigned nTasks = shape.nTasks(), d = shape.headDim;
+  // {nTasks, 2}: the row of the key, the row of the value.
   const Tensor rows =
-      addSliced(graph, p, UNSIGNED_INT, nTasks, 1, 1, 1, {dc, "append_rows"}).reshape({nTasks});
+      addSliced(graph, p, UNSIGNED_INT, nTasks, 1, 1, 2, {dc, "append_rows"}).squeeze({1});
   const ComputeSet cs = graph.addComputeSet({dc, "append_offsets"});
   for (unsigned task = 0; task != nTasks; ++task)
     addVertex(graph, cs, "sparq::AppendOffsets", p.home(task % p.slots),
-              {{"filled", cache.filled[task]}, {"active", active[task]}, {"row", rows[task]}},
+              {{"filled", cache.filled[task]}, {"active", active[task]}, {"rows", rows[task]}},
               {{"rowBase", static_cast<unsigned>(task * cache.rowsPerTask())},
-               {"scratchRow", static_cast<unsigned>(nTasks * cache.rowsPerTask() + task)}},
-              cycles::single(1, 4));
+               {"scratchRow", static_cast<unsigned>(nTasks * cache.rowsPerTask() + task)},
+               {"valueRow", static_cast<unsigned>(cache.valueRow())}},
+              cycles::single(2, 4));
   program.add(Execute(cs, {dc, "append_offsets"}));
-  program.add(Copy(key.reshape({nTasks, d}), cache.keyRows, rows, {dc, "write_key_rows"}));
-  program.add(Copy(value.reshape({nTasks, d}), cache.valueRows, rows, {dc, "write_value_rows"}));
+  program.add(Copy(concat(key.reshape({nTasks, d}), value.reshape({nTasks, d}), 0), cache.rows,
+                   rows.dimShuffle({1, 0}).flatten(), {dc, "write_rows"}));
 }
 
 // Full chunks of key columns to streaming memory, round by round through one staging buffer.

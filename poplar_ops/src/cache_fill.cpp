@@ -17,7 +17,8 @@ constexpr unsigned rowsPerStep = 512;
 // Working tensors that every step of every batch element uses again.
 struct Staging {
   Tensor held;       // {batch} UNSIGNED_INT: what the element holds when it is replaced
-  Tensor rows;       // {slots, step} UNSIGNED_INT: rows of key_rows and value_rows
+  Tensor keyRows;    // {slots, step} UNSIGNED_INT: rows of the keys
+  Tensor valueRows;  // {slots, step} UNSIGNED_INT: rows of the values
   Tensor columnRows; // {slots, headDim} UNSIGNED_INT: rows of key_columns
   Tensor columns;    // {slots, nTailParts, headDim * tailLength} HALF, where the tail is
 };
@@ -41,9 +42,10 @@ public:
     const std::size_t d = shape.headDim;
     staging.held = graph.addVariable(UNSIGNED_INT, {shape.batch}, {dc, "held"});
     replace = graph.addVariable(BOOL, {shape.batch}, {dc, "replace"});
-    staging.rows = addSliced(graph, p, UNSIGNED_INT, p.slots, stepLength(),
-                             (stepLength() + p.parts - 1) / p.parts, 1, {dc, "fill_rows"})
-                       .squeeze({2});
+    for (Tensor *rows : {&staging.keyRows, &staging.valueRows})
+      *rows = addSliced(graph, p, UNSIGNED_INT, p.slots, stepLength(),
+                        (stepLength() + p.parts - 1) / p.parts, 1, {dc, "fill_rows"})
+                  .squeeze({2});
     if (layout.chunk == 0)
       return;
     staging.columnRows =
@@ -101,16 +103,20 @@ private:
   void addRows(Sequence &program, const Group &group, const Step &step) const {
     const unsigned n = step.end - step.begin, d = shape.headDim;
     const ComputeSet cs = graph.addComputeSet({dc, "fill_offsets"});
-    std::vector<Tensor> rows, keys, values;
+    std::vector<Tensor> keyRows, valueRows, keys, values;
     for (unsigned task = group.firstTask; task != group.firstTask + group.nTasks; ++task) {
-      rows.push_back(staging.rows[slot(task)].slice(0, n));
+      keyRows.push_back(staging.keyRows[slot(task)].slice(0, n));
+      valueRows.push_back(staging.valueRows[slot(task)].slice(0, n));
       keys.push_back(ofTask(key, task).slice(step.begin, step.end));
       values.push_back(ofTask(value, task).slice(step.begin, step.end));
-      addVertex(graph, cs, "sparq::FillOffsets", p.home(slot(task)), {{"rows", rows.back()}},
-                {{"n", n},
-                 {"first", static_cast<unsigned>(task * cache.rowsPerTask() + step.begin)},
-                 {"step", 1u}},
+      const std::size_t firstRow = task * cache.rowsPerTask() + step.begin;
+      addVertex(graph, cs, "sparq::FillOffsets", p.home(slot(task)), {{"rows", keyRows.back()}},
+                {{"n", n}, {"first", static_cast<unsigned>(firstRow)}, {"step", 1u}},
                 cycles::shared(n, cycles::scalarStep));
+      addVertex(
+          graph, cs, "sparq::FillOffsets", p.home(slot(task)), {{"rows", valueRows.back()}},
+          {{"n", n}, {"first", static_cast<unsigned>(firstRow + cache.valueRow())}, {"step", 1u}},
+          cycles::shared(n, cycles::scalarStep));
       if (layout.chunk != 0) {
         const unsigned chunk = step.begin / layout.chunk;
         addVertex(
@@ -123,8 +129,8 @@ private:
       }
     }
     program.add(Execute(cs, {dc, "fill_offsets"}));
-    program.add(Copy(concat(keys), cache.keyRows, concat(rows), {dc, "fill_key_rows"}));
-    program.add(Copy(concat(values), cache.valueRows, concat(rows), {dc, "fill_value_rows"}));
+    program.add(Copy(concat(concat(keys), concat(values), 0), cache.rows,
+                     concat(concat(keyRows), concat(valueRows), 0), {dc, "fill_rows"}));
   }
 
   // The chunk's key columns: transposed piece by piece, kept as the tail where the element ends

@@ -99,9 +99,9 @@ void denseRound(const Context &context, const Waves &waves, const Tensor &query,
       return landing.rows[slot].slice(piece(waves, part).first,
                                       piece(waves, part).first + waves.room(part));
     };
-    readRows(forKeys, waves, landing, cache.keyRows, wave, "read_key_rows");
+    readRows(forKeys, waves, landing, 0, wave, "read_key_rows");
     score(forKeys, landed);
-    readRows(forValues, waves, landing, cache.valueRows, wave, "read_value_rows");
+    readRows(forValues, waves, landing, cache.valueRow(), wave, "read_value_rows");
     accumulate(forValues, landed);
   }
   addWaveLoop(context, waves, wave, keyWave);

@@ -9,23 +9,35 @@ namespace sparq {
 using namespace poplar;
 using namespace poplar::program;
 
+// Poplar limits a stream to 128 MiB.
+constexpr std::size_t maxCopyBytes = 128 * 1024 * 1024;
+
 Gathered gatheredAttention(const Context &context, const SparqSettings &settings,
                            const QueryComponents &q, const Scores &scores, const Tensor &rows,
                            const WaveIndex &onlyWave) {
   const Placement &p = context.placement();
   Graph &graph = context.graph;
   const unsigned g = context.groupSize(), d = context.headDim(), r = settings.rank;
-  const unsigned topK = static_cast<unsigned>(rows.dim(1)),
+  const unsigned topK = static_cast<unsigned>(rows.dim(2)),
                  rowsPerPart = (topK + p.parts - 1) / p.parts;
 
   // Row i of a slot lands on part i / rowsPerPart, which scores it.
   const Tensor keyRows = context.sliced(HALF, topK, rowsPerPart, d, "key_rows");
   const Tensor valueRows = context.sliced(HALF, topK, rowsPerPart, d, "value_rows");
   const std::size_t nRows = std::size_t(context.nSlots()) * topK;
-  context.program.add(Copy(context.cache.keyRows, context.active(keyRows).reshape({nRows, d}),
-                           context.active(rows).flatten(), {context.dc, "read_key_rows"}));
-  context.program.add(Copy(context.cache.valueRows, context.active(valueRows).reshape({nRows, d}),
-                           context.active(rows).flatten(), {context.dc, "read_value_rows"}));
+  const Tensor keysLanding = context.active(keyRows).reshape({nRows, d}),
+               valuesLanding = context.active(valueRows).reshape({nRows, d});
+  const auto offsets = [&](unsigned i) {
+    return context.active(rows).slice(i, i + 1, 1).flatten();
+  };
+  const RemoteBuffer &buffer = context.cache.rows;
+  if (2 * nRows * d * 2 <= maxCopyBytes) { // one fixed cost instead of two
+    context.program.add(Copy(buffer, concat(keysLanding, valuesLanding, 0),
+                             concat(offsets(0), offsets(1), 0), {context.dc, "read_rows"}));
+  } else {
+    context.program.add(Copy(buffer, keysLanding, offsets(0), {context.dc, "read_key_rows"}));
+    context.program.add(Copy(buffer, valuesLanding, offsets(1), {context.dc, "read_value_rows"}));
+  }
 
   // Weights of a part's rows for every head: {slots, topK, groupSize} in memory, so that a part's
   // are one piece.

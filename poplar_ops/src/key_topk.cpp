@@ -9,11 +9,28 @@ using namespace poplar::program;
 
 namespace {
 
-constexpr unsigned nDigits = 32, nPasses = 6, nWorkers = 6, piece = 32; // as in the codelets
+constexpr unsigned nDigits = 64, nPasses = 5, nWorkers = 6, piece = 32; // as in the codelets
 
 std::vector<Setting> with(std::vector<Setting> settings, std::initializer_list<Setting> more) {
   settings.insert(settings.end(), more);
   return settings;
+}
+
+// Slots to settle a digit: at most three sums of 16 digits, three of 4 and three of 1, each with
+// the two halves of a pair added, a comparison, a branch and a subtraction.
+double settleSlots(unsigned nPartials) {
+  return 3.0 * ((nDigits / 8 + nDigits / 32 + 1) * nPartials + 3 * (1 + cycles::scalarStep));
+}
+
+// Counts of a digit pair come from every worker of the parts that hold positions: nRows numbers to
+// add up. In how many sums, if each costs the next pass more: the fewest slots on the way to one
+// total. Divides the workers, so that all sums have as many numbers.
+unsigned nPartialSums(unsigned nRows) {
+  unsigned best = 1;
+  for (const unsigned n : {2u, 3u, 6u})
+    if (nRows / n + settleSlots(n) < nRows / best + settleSlots(best))
+      best = n;
+  return best;
 }
 
 } // namespace
@@ -26,113 +43,134 @@ Tensor selectPositions(const Context &context, const SparqSettings &settings, co
   const unsigned topK = std::min(settings.topK, context.plan().layout.capacity);
   const unsigned nRecent = std::min(settings.nLocal, topK);
   const unsigned nPieces = n / piece;
+  unsigned nHolding = 0, firstHolding = parts;
+  for (unsigned part = parts; part-- != 0;)
+    if (waves.nOwn(part) != 0) {
+      ++nHolding;
+      firstHolding = part;
+    }
+  const unsigned nPartials = nPartialSums(nHolding * nWorkers);
+  const unsigned nRows = nHolding * nWorkers / nPartials;
 
   const Tensor keys = context.perPart(FLOAT, {n}, "keys");
   const Tensor states = context.perPart(UNSIGNED_INT, {nWorkers * 3}, "selection");
-  const Tensor counts = context.perPart(UNSIGNED_INT, {nWorkers * nDigits}, "digit_counts");
-  const Tensor partTotals = context.perPart(UNSIGNED_INT, {nDigits}, "digit_counts_of_part");
-  // Digit i of a slot is summed on part i / digitsPerPart.
-  const unsigned digitsPerPart = (nDigits + parts - 1) / parts;
-  const Tensor totals =
-      context.sliced(UNSIGNED_INT, nDigits, digitsPerPart, 1, "digit_totals").squeeze({2});
-  const Tensor threshold = context.perPart(UNSIGNED_INT, {2}, "threshold");
-  const Tensor ties = context.perPart(UNSIGNED_INT, {1, nPieces}, "ties");
-  const Tensor masks = context.perPart(UNSIGNED_INT, {1, nPieces}, "mask");
-  const Tensor selected = context.perPart(UNSIGNED_INT, {1, nPieces}, "selected_counts");
-  const Tensor rows = context.sliced(UNSIGNED_INT, topK, topK, 1, "selected_rows").squeeze({2});
+  const Tensor counts = context.perPart(FLOAT, {nWorkers, nDigits}, "digit_counts");
+  // Item i, two digits of a partial sum, is added up on part i / itemsPerPart.
+  const unsigned nItems = nPartials * nDigits / 2, itemsPerPart = (nItems + parts - 1) / parts;
+  const Tensor totals = context.sliced(FLOAT, nItems, itemsPerPart, 2, "digit_totals")
+                            .reshape({context.placement().slots, nPartials * nDigits});
+  const Tensor marks = context.perPart(UNSIGNED_INT, {nPieces, 2}, "marks");
+  const Tensor marked = context.perPart(FLOAT, {nPieces, 2}, "marked_counts");
+  const Tensor tiesToTake = context.perPart(FLOAT, {1}, "ties_to_take");
+  const unsigned rowsPerPart = (topK + parts - 1) / parts;
+  // {slots, 2, topK}: of keys, of values.
+  const Tensor keyRows =
+      context.sliced(UNSIGNED_INT, topK, rowsPerPart, 1, "selected_keys").squeeze({2});
+  const Tensor valueRows =
+      context.sliced(UNSIGNED_INT, topK, rowsPerPart, 1, "selected_values").squeeze({2});
 
   const ComputeSet group = context.execute("group_keys");
-  // The first pass is handed totals that it does not look at.
-  context.program.add(WriteUndef(totals, {context.dc, "start_topk"}));
+  const ComputeSet firstSum = context.execute("sum_counts");
   Sequence pass({}, {context.dc, "pass"});
   const Context inner = context.within(pass);
   const ComputeSet histogram = inner.execute("key_histogram");
-  const ComputeSet merge = inner.execute("merge_counts");
   const ComputeSet sum = inner.execute("sum_counts");
-  context.program.add(Repeat(nPasses, pass, {context.dc, "radix_passes"}));
-  const ComputeSet count = context.execute("count_ties");
-  const ComputeSet select = context.execute("select_mask");
-  const ComputeSet expand = context.execute("expand_mask");
+  context.program.add(Repeat(nPasses - 1, pass, {context.dc, "radix_passes"}));
+  const ComputeSet mark = context.execute("mark_keys");
+  const ComputeSet expand = context.execute("expand_marks");
 
+  // Zeroing the counts of the workers, two at a time.
+  const double clear = nDigits / 2;
   for (unsigned slot = 0; slot != context.nSlots(); ++slot) {
-    const Tensor allTies = ascending(ties[slot], waves, piece).flatten();
-    const double nAll = static_cast<double>(allTies.numElements());
-    const Tensor ofParts = holding(partTotals[slot], waves);
-    const unsigned nHolding = static_cast<unsigned>(ofParts.dim(0));
+    const Tensor ofParts = holding(counts[slot], waves); // {parts, workers, digits}
     for (unsigned part = 0; part != parts; ++part) {
       const unsigned tile = context.tile(slot, part);
-      const double nOwn = waves.nOwn(part), ownPieces = cycles::share(nOwn / piece);
+      const double nOwn = waves.nOwn(part);
+      if (part * itemsPerPart < nItems) {
+        const unsigned first = part * itemsPerPart, end = std::min(first + itemsPerPart, nItems);
+        std::vector<Tensor> ofItems;
+        for (unsigned item = first; item != end; ++item) {
+          const std::size_t workers = nWorkers / nPartials, worker = item / (nDigits / 2) * workers,
+                            digit = item % (nDigits / 2) * 2;
+          ofItems.push_back(
+              ofParts.slice(worker, worker + workers, 1).slice(digit, digit + 2, 2).flatten());
+        }
+        for (const ComputeSet &cs : {firstSum, sum})
+          addVertex(
+              graph, cs, "sparq::SumCounts", tile,
+              {{"counts", concat(ofItems)}, {"totals", totals[slot].slice(first * 2, end * 2)}},
+              {{"nItems", end - first}, {"nRows", nRows}}, cycles::shared(end - first, nRows + 4));
+      }
+      if (nOwn == 0)
+        continue;
       const std::vector<Setting> where = positionSettings(waves, part);
-      const unsigned inWaves = waves.nWaves * waves.length;
-      const unsigned first = waves.room(part) != 0 ? 0 : inWaves;
-      const unsigned end = waves.tailLength != 0 && part >= waves.tailFirst ? n : inWaves;
-      addVertex(graph, group, "sparq::GroupKeys", tile,
-                {{"weights", scores.weights[slot][part].flatten()},
-                 {"sums", scores.sums[slot][part]},
-                 {"keys", keys[slot][part]},
-                 {"states", states[slot][part]}},
-                {{"groupSize", g}, {"nLocal", n}, {"first", first}, {"end", end}},
-                cycles::shared((end - first) / 4.0, g * 2 * (cycles::dividePair + 1) + 4));
+      addVertex(
+          graph, group, "sparq::GroupKeys", tile,
+          {{"filled", context.filled(slot, part)},
+           {"weights", scores.weights[slot][part].flatten()},
+           {"sums", scores.sums[slot][part]},
+           {"keys", keys[slot][part]},
+           {"states", states[slot][part]},
+           {"counts", counts[slot][part].flatten()}},
+          with(where, {{"groupSize", g}, {"nLocal", n}, {"topK", topK}, {"nRecent", nRecent}}),
+          cycles::multi(clear +
+                        cycles::share(nOwn / 4) * (g * 2 * (cycles::dividePair + 1) + 4 + 4 * 4)));
       addVertex(graph, histogram, "sparq::KeyHistogram", tile,
                 {{"filled", context.filled(slot, part)},
                  {"keys", keys[slot][part]},
                  {"totals", totals[slot]},
                  {"states", states[slot][part]},
-                 {"counts", counts[slot][part]}},
-                with(where, {{"topK", topK}, {"nRecent", nRecent}}),
-                cycles::multi(nDigits * (cycles::scalarStep + 0.5) + cycles::share(nOwn) * 6));
-      addVertex(graph, merge, "sparq::SumCounts", tile,
-                {{"counts", counts[slot][part]}, {"totals", partTotals[slot][part]}},
-                {{"nRows", nWorkers}, {"nDigits", nDigits}},
-                cycles::shared(nDigits / 2, nWorkers * 3 + 2));
-      const unsigned firstDigit = part * digitsPerPart;
-      if (firstDigit < nDigits) {
-        const unsigned own = std::min(digitsPerPart, nDigits - firstDigit);
-        addVertex(graph, sum, "sparq::SumCounts", tile,
-                  {{"counts", ofParts.slice(firstDigit, firstDigit + own, 1).flatten()},
-                   {"totals", totals[slot].slice(firstDigit, firstDigit + own)}},
-                  {{"nRows", nHolding}, {"nDigits", own}}, cycles::shared(own, nHolding * 2));
-      }
-      addVertex(graph, count, "sparq::CountTies", tile,
-                {{"filled", context.filled(slot, part)},
-                 {"keys", keys[slot][part]},
-                 {"totals", totals[slot]},
-                 {"states", states[slot][part]},
-                 {"threshold", threshold[slot][part]},
-                 {"ties", ties[slot][part].flatten()}},
-                with(where, {{"nRecent", nRecent}}),
-                cycles::multi(nDigits * cycles::scalarStep + ownPieces * piece * 2));
+                 {"counts", counts[slot][part].flatten()}},
+                with(where, {{"nPartials", nPartials}, {"nRecent", nRecent}}),
+                cycles::multi(clear + settleSlots(nPartials) + cycles::share(nOwn) * 6));
       addVertex(
-          graph, select, "sparq::SelectMask", tile,
+          graph, mark, "sparq::MarkKeys", tile,
           {{"filled", context.filled(slot, part)},
            {"keys", keys[slot][part]},
-           {"threshold", threshold[slot][part]},
-           {"allTies", allTies},
-           {"mask", masks[slot][part].flatten()},
-           {"counts", selected[slot][part].flatten()}},
-          with(where, {{"topK", topK}, {"nRecent", nRecent}, {"nWaveParts", waves.nWaveParts()}}),
-          cycles::multi(nAll * 2 + ownPieces * piece * 6));
+           {"totals", totals[slot]},
+           {"states", states[slot][part]},
+           {"marks", marks[slot][part].flatten()},
+           {"counts", marked[slot][part].flatten()},
+           {"tiesToTake", tiesToTake[slot][part]}},
+          with(where, {{"nPartials", nPartials}, {"topK", topK}, {"nRecent", nRecent}}),
+          cycles::multi(settleSlots(nPartials) + cycles::share(nOwn / piece) * (piece * 7 + 8)));
     }
-    const Tensor allMasks = ascending(masks[slot], waves, piece).flatten();
-    // The last worker counts all pieces before its own; positions are taken to be spread evenly.
-    addVertex(graph, expand, "sparq::ExpandMask", context.tile(slot, 0),
-              {{"filled", context.filled(slot, 0)},
-               {"masks", allMasks},
-               {"counts", ascending(selected[slot], waves, piece).flatten()},
-               {"rows", rows[slot]}},
-              {{"topK", topK},
-               {"rowBase", static_cast<unsigned>(context.task(slot) * context.cache.rowsPerTask())},
-               {"nWaveParts", waves.nWaveParts()},
-               {"nPieces", static_cast<unsigned>(allMasks.numElements())},
-               {"stride", waves.stride},
-               {"length", waves.length},
-               {"nWaves", waves.nWaves},
-               {"tailLength", waves.tailLength},
-               {"tailFirst", waves.tailFirst},
-               {"chunk", waves.chunk}},
-              cycles::multi(nAll * 2 + cycles::share(nAll) * 4 + cycles::share(topK) * 8));
+    // {pieces, 2} ascending by position.
+    const auto ordered = [&](const Tensor &t) {
+      return ascending(t[slot].dimShuffle({0, 2, 1}), waves, piece).transpose();
+    };
+    const Tensor allMarks = ordered(marks), allCounts = ordered(marked);
+    const unsigned nAll = static_cast<unsigned>(allMarks.dim(0));
+    for (unsigned part = 0; part * rowsPerPart < topK; ++part) {
+      const unsigned first = part * rowsPerPart, end = std::min(first + rowsPerPart, topK);
+      addVertex(
+          graph, expand, "sparq::ExpandMarks", context.tile(slot, part),
+          {{"filled", context.filled(slot, part)},
+           {"marks", allMarks.flatten()},
+           {"counts", allCounts.flatten()},
+           {"tiesToTake", tiesToTake[slot][firstHolding]},
+           {"keyRows", keyRows[slot].slice(first, end)},
+           {"valueRows", valueRows[slot].slice(first, end)}},
+          {{"firstEntry", first},
+           {"nEntries", end - first},
+           {"rowBase", static_cast<unsigned>(context.task(slot) * context.cache.rowsPerTask())},
+           {"valueRow", static_cast<unsigned>(context.cache.valueRow())},
+           {"nWaveParts", waves.nWaveParts()},
+           {"nPieces", nAll},
+           {"stride", waves.stride},
+           {"length", waves.length},
+           {"nWaves", waves.nWaves},
+           {"tailLength", waves.tailLength},
+           {"tailFirst", waves.tailFirst},
+           {"chunk", waves.chunk}},
+          // Eight pieces at a time, at most eight single ones, the piece that its entries begin in,
+          // and its entries with the pieces between them; selected positions are taken to be
+          // spread evenly.
+          cycles::multi(nAll / 8 * 14 + 8 * 7 + 5 * 6 + 20 +
+                        cycles::share(end - first) * (12 + 20.0 * nAll / topK)));
+    }
   }
-  return rows;
+  return concat(keyRows.expand({1}), valueRows.expand({1}), 1);
 }
 
 } // namespace sparq

@@ -134,7 +134,8 @@ std::uint64_t workingBytes(const Plan &plan, const Programs &programs, unsigned 
     const std::uint64_t k = std::min(s.topK, plan.layout.capacity);
     bytes += positions(w) + std::uint64_t(w.stride) * s.rank * 2 * p.slots / nTiles +
              std::uint64_t(w.length) * s.rank * 2 + ceilDiv(k, p.parts) * d * 2 * 3 + k * g * 8 +
-             ceilDiv(k, block) * g * p.width * 4;
+             ceilDiv(k, block) * g * p.width * 4 +
+             (std::uint64_t(w.nWaves) * w.stride + w.chunk) / 32 * 16; // marks of all positions
   }
   if (plan.layout.chunk)
     bytes += std::uint64_t(plan.layout.tailLength) * d * 2 * p.nRounds;

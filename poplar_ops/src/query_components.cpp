@@ -25,9 +25,10 @@ void loadQuery(const Context &context, const Tensor &query, const Tensor &perPar
                            false, {context.dc, "query"}));
 }
 
-// Components that one part ranks.
+// Components that one part ranks: no fewer than it has workers, so that parts are left for the
+// sums.
 static unsigned ranksPerPart(const Context &context) {
-  return (context.headDim() + context.parts() - 1) / context.parts();
+  return std::max((context.headDim() + context.parts() - 1) / context.parts(), cycles::nWorkers);
 }
 
 QueryComponents createQueryComponents(const Context &context, const SparqSettings &settings) {
@@ -35,8 +36,8 @@ QueryComponents createQueryComponents(const Context &context, const SparqSetting
   QueryComponents q;
   q.query = createQuery(context);
   q.magnitudes = context.perPart(FLOAT, {d}, "magnitudes");
-  q.selected =
-      context.sliced(UNSIGNED_INT, d, context.placement().width, 1, "selected").squeeze({2});
+  q.selected = context.sliced(UNSIGNED_INT, d, ranksPerPart(context), 1, "selected").squeeze({2});
+  q.magnitudeSums = context.perPart(FLOAT, {g}, "magnitude_sums");
   q.components = context.perPart(UNSIGNED_INT, {r}, "components");
   q.selectedQuery = context.perPart(FLOAT, {g * r}, "selected_query");
   q.inverseTemperature = context.perPart(FLOAT, {g}, "inverse_temperature");
@@ -51,7 +52,12 @@ void selectComponents(const Context &context, const SparqSettings &settings,
   const ComputeSet magnitudes = context.execute("group_magnitude");
   const ComputeSet ranks = context.execute("component_ranks");
   const ComputeSet list = context.execute("component_list");
-  for (unsigned slot = 0; slot != context.nSlots(); ++slot)
+  const unsigned last = p.parts - 1;
+  for (unsigned slot = 0; slot != context.nSlots(); ++slot) {
+    addVertex(context.graph, ranks, "sparq::MagnitudeSums", context.tile(slot, last),
+              {{"query", q.query[slot][last]}, {"sums", q.magnitudeSums[slot][last]}},
+              {{"groupSize", g}, {"headDim", d}},
+              cycles::shared(g, d / 2 * (cycles::widenPair + 2) + 16));
     for (unsigned part = 0; part != p.parts; ++part) {
       const unsigned tile = context.tile(slot, part);
       const unsigned first = part * perPart;
@@ -67,24 +73,28 @@ void selectComponents(const Context &context, const SparqSettings &settings,
                   {{"headDim", d}, {"first", first}, {"nComponents", n}, {"rank", r}},
                   cycles::shared(n, d / 2 * cycles::scalarStep + 16));
       }
-      // A worker counts the masks before its range, lists its range, and sums up for its heads.
+      // A worker counts the masks before its range or the others, lists its range, and sums up for
+      // its heads.
       double busiest = 0;
       for (unsigned worker = 0; worker != cycles::nWorkers; ++worker) {
-        const double range = worker == 0 ? 0.0 : (d + 3) / 5,
+        const double range = worker == 0 ? 0.0 : (d + 4) / 5,
                      before = worker == 0 ? 0.0 : (worker - 1) * range,
                      nHeads = (g + cycles::nWorkers - 1 - worker) / cycles::nWorkers;
-        busiest = std::max(busiest, before * 2 + range * (cycles::scalarStep + g * 2) +
-                                        nHeads * (d / 2 * (cycles::widenPair + 4) + 60));
+        busiest = std::max(busiest, std::min(before, d - before) / 2 * cycles::scalarStep +
+                                        range * (cycles::scalarStep + g * 2) +
+                                        nHeads * (d / 2 * (cycles::widenPair + 2) + 60));
       }
       addVertex(context.graph, list, "sparq::ComponentList", tile,
                 {{"query", q.query[slot][part]},
                  {"selected", q.selected[slot]},
+                 {"magnitudeSums", q.magnitudeSums[slot][last]},
                  {"components", q.components[slot][part]},
                  {"selectedQuery", q.selectedQuery[slot][part]},
                  {"inverseTemperature", q.inverseTemperature[slot][part]}},
                 {{"groupSize", g}, {"headDim", d}, {"rank", r}, {"scale", attentionScale(d)}},
                 cycles::multi(busiest));
     }
+  }
 }
 
 } // namespace sparq

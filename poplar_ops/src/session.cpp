@@ -180,14 +180,14 @@ void Session::write(const std::uint16_t *key, const std::uint16_t *value, unsign
         const unsigned inRow = position % layout.positionsPerRow;
         const unsigned n = std::min(layout.positionsPerRow - inRow, end - position);
         const std::size_t index = firstRow + position / layout.positionsPerRow;
-        for (const auto &buffer : {std::make_pair(cache_.keyRows.handle(), keys),
-                                   std::make_pair(cache_.valueRows.handle(), values)}) {
+        for (const auto &part :
+             {std::make_pair(index, keys), std::make_pair(index + cache_.valueRow(), values)}) {
           std::fill(row.begin(), row.end(), 0);
           if (inRow != 0)
-            engine_->copyFromRemoteBuffer(buffer.first, row.data(), index);
-          std::copy_n(buffer.second + std::size_t(position - held) * d, std::size_t(n) * d,
+            engine_->copyFromRemoteBuffer(cache_.rows.handle(), row.data(), part.first);
+          std::copy_n(part.second + std::size_t(position - held) * d, std::size_t(n) * d,
                       row.begin() + inRow * d);
-          engine_->copyToRemoteBuffer(row.data(), buffer.first, index);
+          engine_->copyToRemoteBuffer(row.data(), cache_.rows.handle(), part.first);
         }
         position += n;
       }
@@ -201,7 +201,7 @@ void Session::write(const std::uint16_t *key, const std::uint16_t *value, unsign
       const auto keyAt = [&](unsigned position) {
         if (position >= held)
           return keys + std::size_t(position - held) * d;
-        engine_->copyFromRemoteBuffer(cache_.keyRows.handle(), old.data(), firstRow + position);
+        engine_->copyFromRemoteBuffer(cache_.rows.handle(), old.data(), firstRow + position);
         return static_cast<const std::uint16_t *>(old.data());
       };
       for (unsigned c = held / layout.chunk; c != end / layout.chunk; ++c) {
@@ -274,14 +274,14 @@ void Session::read(std::uint16_t *key, std::uint16_t *value, unsigned nTokens) {
   const CacheLayout &layout = cache_.plan.layout;
   const unsigned d = shape_.headDim;
   std::vector<std::uint16_t> row(rowElements());
-  for (const auto &buffer : {std::make_pair(cache_.keyRows.handle(), key),
-                             std::make_pair(cache_.valueRows.handle(), value)})
+  for (const auto &part :
+       {std::make_pair(std::size_t(0), key), std::make_pair(cache_.valueRow(), value)})
     for (unsigned task = 0; task != shape_.nTasks(); ++task) {
       const unsigned length = std::min(lengths_[task / shape_.nKvHeads], nTokens);
-      std::uint16_t *to = buffer.second + std::size_t(task) * nTokens * d;
+      std::uint16_t *to = part.second + std::size_t(task) * nTokens * d;
       for (unsigned position = 0; position < length; position += layout.positionsPerRow) {
-        engine_->copyFromRemoteBuffer(buffer.first, row.data(),
-                                      task * cache_.rowsPerTask() +
+        engine_->copyFromRemoteBuffer(cache_.rows.handle(), row.data(),
+                                      part.first + task * cache_.rowsPerTask() +
                                           position / layout.positionsPerRow);
         std::copy_n(row.begin(),
                     std::size_t(std::min(layout.positionsPerRow, length - position)) * d,

@@ -59,11 +59,13 @@ void reduceMax(const Context &context, const std::vector<Tensor> &maxima, const 
   for (unsigned slot = 0; slot != context.nSlots(); ++slot) {
     const Tensor all = maxima[slot].flatten();
     const unsigned nPartials = static_cast<unsigned>(all.numElements()) / g;
+    // Pairs, where there are any: a load beside a comparison and two of the select.
+    const double items = g == 1 ? (nPartials + 1) / 2 : nPartials, each = g % 2 == 0 ? g / 2 : g;
     for (unsigned part = 0; part != context.parts(); ++part)
       addVertex(context.graph, cs, "sparq::ReduceMax", context.tile(slot, part),
                 {{"maxima", all}, {"maximum", maximum[slot][part]}},
                 {{"nPartials", nPartials}, {"groupSize", g}},
-                cycles::shared(nPartials, g * cycles::scalarStep));
+                cycles::shared(items, each * cycles::scalarStep));
   }
 }
 

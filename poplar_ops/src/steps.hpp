@@ -14,9 +14,9 @@ struct RowWave {
   poplar::Tensor rows;    // {slots, stride, headDim} HALF, position p on part p / length
 };
 RowWave createRowWave(const Context &context, const Waves &waves);
-// Reads the rows of the current wave.
+// Reads the rows of the current wave: of the keys, or, `firstRow` behind them, of the values.
 void readRows(const Context &context, const Waves &waves, const RowWave &landing,
-              const poplar::RemoteBuffer &buffer, const WaveIndex &wave, const char *name);
+              std::size_t firstRow, const WaveIndex &wave, const char *name);
 
 // ---- query_components.cpp
 // {slots, parts, groupSize * headDim} HALF: the query on every part.
@@ -26,6 +26,7 @@ struct QueryComponents {
   poplar::Tensor query;              // {slots, parts, groupSize * headDim} HALF
   poplar::Tensor magnitudes;         // {slots, parts, headDim} FLOAT
   poplar::Tensor selected;           // {slots, headDim} UNSIGNED_INT, spread over the parts
+  poplar::Tensor magnitudeSums;      // {slots, parts, groupSize} FLOAT, the last part's in use
   poplar::Tensor components;         // {slots, parts, rank} UNSIGNED_INT
   poplar::Tensor selectedQuery;      // {slots, parts, groupSize * rank} FLOAT
   poplar::Tensor inverseTemperature; // {slots, parts, groupSize} FLOAT
@@ -62,7 +63,7 @@ void reduceMax(const Context &context, const std::vector<poplar::Tensor> &maxima
 void approxScores(const Context &context, const SparqSettings &settings, const Waves &waves,
                   const QueryComponents &q, const WaveIndex &wave, const Scores &scores);
 
-// ---- key_topk.cpp: {slots, topK} UNSIGNED_INT rows of the cache, ascending
+// ---- key_topk.cpp: {slots, 2, topK} UNSIGNED_INT rows of the cache, ascending: keys, values
 poplar::Tensor selectPositions(const Context &context, const SparqSettings &settings,
                                const Waves &waves, const Scores &scores);
 

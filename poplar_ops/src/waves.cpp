@@ -19,7 +19,7 @@ RowWave createRowWave(const Context &context, const Waves &waves) {
 }
 
 void readRows(const Context &context, const Waves &waves, const RowWave &landing,
-              const RemoteBuffer &buffer, const WaveIndex &wave, const char *name) {
+              std::size_t firstRow, const WaveIndex &wave, const char *name) {
   const CacheLayout &layout = context.plan().layout;
   const unsigned perRow = layout.positionsPerRow;
   const ComputeSet cs = context.execute("row_offsets");
@@ -28,22 +28,22 @@ void readRows(const Context &context, const Waves &waves, const RowWave &landing
       const unsigned room = waves.room(part), first = part * waves.length / perRow;
       if (room == 0)
         break;
-      addVertex(
-          context.graph, cs, "sparq::RowOffsets", context.tile(slot, part),
-          {{"wave", wave.on(slot, part)},
-           {"rows", landing.offsets[slot].slice(first, first + room / perRow)}},
-          {{"part", part},
-           {"stride", waves.stride},
-           {"length", waves.length},
-           {"nRows", room / perRow},
-           {"capacity", layout.capacity},
-           {"positionsPerRow", perRow},
-           {"rowBase", static_cast<unsigned>(context.task(slot) * context.cache.rowsPerTask())}},
-          cycles::shared(room / perRow, cycles::scalarStep));
+      addVertex(context.graph, cs, "sparq::RowOffsets", context.tile(slot, part),
+                {{"wave", wave.on(slot, part)},
+                 {"rows", landing.offsets[slot].slice(first, first + room / perRow)}},
+                {{"part", part},
+                 {"stride", waves.stride},
+                 {"length", waves.length},
+                 {"nRows", room / perRow},
+                 {"capacity", layout.capacity},
+                 {"positionsPerRow", perRow},
+                 {"rowBase", static_cast<unsigned>(firstRow + context.task(slot) *
+                                                                  context.cache.rowsPerTask())}},
+                cycles::shared(room / perRow, cycles::scalarStep));
     }
   const std::size_t nRows = std::size_t(context.nSlots()) * waves.stride / perRow;
   context.program.add(
-      Copy(buffer,
+      Copy(context.cache.rows,
            context.active(landing.rows).reshape({nRows, std::size_t(perRow) * context.headDim()}),
            context.active(landing.offsets).flatten(), {context.dc, name}));
 }

@@ -22,21 +22,17 @@ COLOURS = ("#0b6e99", "#c4501b", "#4a7c2f", "#7a4f9e", "#8a6d1d", "#5c6770")
 #: groups of stages for the picture of time: label, what a step's name ends with
 STAGES = (
     ("key columns streamed", ("read_key_columns",)),
-    ("key rows streamed", ("read_key_rows",)),
-    ("value rows streamed", ("read_value_rows",)),
+    ("rows of keys and values streamed", ("read_rows", "read_key_rows", "read_value_rows")),
     ("approximate scores", ("column_offsets", "spread_columns", "approx_scores", "tail_scores", "next_wave")),
     ("softmax", ("partial_max", "reduce_max", "softmax_weights", "block_sums", "fold_sums")),
     (
         "top-k",
         (
             "group_keys",
-            "start_topk",
             "key_histogram",
-            "merge_counts",
             "sum_counts",
-            "count_ties",
-            "select_mask",
-            "expand_mask",
+            "mark_keys",
+            "expand_marks",
         ),
     ),
 )

@@ -11,11 +11,13 @@ from vertex import assert_bits, halves, run, word, words
 def test_append_offsets(active: int) -> None:
     out = run(
         "AppendOffsets",
-        dict(filled=word(7), active=word(active), row=word(99)),
+        dict(filled=word(7), active=word(active), rows=words(2)),
         rowBase=1000,
         scratchRow=5000,
+        valueRow=20000,
     )
-    assert out["row"] == (1007 if active else 5000)
+    row = 1007 if active else 5000
+    assert out["rows"].tolist() == [row, row + 20000]
 
 
 @pytest.mark.parametrize(

@@ -7,113 +7,166 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from vertex import LAYOUTS, Layout, assert_bits, floats, in_order, run, word, words
+from vertex import LAYOUTS, POISON, Layout, assert_bits, floats, in_order, run, word, words
 
 from sparq_reference import exact, numerics
 
 KEY_SCALE = np.float32(2.0**-16)  # keys come scaled, so that the highest bits of their patterns are 0
 
 
-def test_group_keys() -> None:
+DIGITS, BITS, PASSES = 64, 6, 5
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=lambda x: f"{x.n_parts}parts{x.filled}")
+@pytest.mark.parametrize("n_recent", [0, 7])
+def test_group_keys(layout: Layout, n_recent: int) -> None:
+    """Keys of the candidates, and how many begin with each digit."""
     rng = np.random.default_rng(0)
-    weights = rng.random((3, 128)).astype(np.float32)
+    weights = rng.random((3, layout.filled)).astype(np.float32)
     sums = np.array([3.0, 7.7, 1.0], np.float32)
-    out = run(
-        "GroupKeys",
-        dict(weights=weights, sums=sums, keys=floats(128), states=words(6, 3)),
-        groupSize=3,
-        nLocal=128,
-        first=32,
-        end=96,
-    )
-    expected = floats(128)
-    expected[32:96] = (numerics.group_sum((weights / sums[:, None])[None], 1)[0, 0] * KEY_SCALE)[32:96]
-    assert_bits(out["keys"], expected)
-    assert (out["states"] == 0).all()
+    keys = numerics.group_sum((weights / sums[:, None])[None], 1)[0, 0] * KEY_SCALE
+    candidates = max(layout.filled - n_recent, 0)
+    by_part = layout.spread(keys, POISON)
+    positions = layout.spread(np.arange(layout.filled), layout.filled)
+    digits = np.zeros(DIGITS)
+    for part in range(layout.n_parts):
+        out = run(
+            "GroupKeys",
+            dict(
+                filled=word(layout.filled),
+                weights=layout.spread(weights, np.float32(0))[part],
+                sums=sums,
+                keys=floats(layout.n_local),
+                states=words(6, 3),
+                counts=floats(6, DIGITS),
+            ),
+            groupSize=3,
+            nLocal=layout.n_local,
+            topK=12,
+            nRecent=n_recent,
+            **layout.settings(part),
+        )
+        competes = positions[part] < candidates
+        assert_bits(out["keys"][competes], by_part[part][competes])
+        assert out["states"].tolist() == [[0, 12 - n_recent, 1]] * 6
+        digits += out["counts"].sum(axis=0)
+    first_digits = keys[:candidates].view(np.uint32) >> (BITS * (PASSES - 1))
+    assert digits.tolist() == np.bincount(first_digits, minlength=DIGITS).tolist()
 
 
-@pytest.mark.parametrize("n_digits", [1, 2, 7, 12, 13, 32])
-def test_sum_counts(n_digits: int) -> None:
-    counts = np.arange(5 * n_digits, dtype=np.uint32).reshape(5, n_digits)
-    out = run("SumCounts", dict(counts=counts, totals=words(n_digits)), nRows=5, nDigits=n_digits)
-    assert out["totals"].tolist() == counts.sum(axis=0).tolist()
+@pytest.mark.parametrize("n_items", [1, 2, 7, 12, 13, 32])
+def test_sum_counts(n_items: int) -> None:
+    counts = np.arange(n_items * 5 * 2, dtype=np.float32).reshape(n_items, 5, 2)
+    out = run("SumCounts", dict(counts=counts, totals=floats(n_items, 2)), nItems=n_items, nRows=5)
+    assert out["totals"].tolist() == counts.sum(axis=1).tolist()
 
 
-def select(layout: Layout, keys: np.ndarray, top_k: int, n_local: int, row_base: int = 10_000) -> np.ndarray:
+def select(
+    layout: Layout,
+    keys: np.ndarray,
+    top_k: int,
+    n_local: int,
+    row_base: int = 10_000,
+    n_partials: int = 2,
+    entries_per_part: int = 13,
+) -> np.ndarray:
     """Rows that the vertices select, driven pass by pass."""
     parts = range(layout.n_parts)
     filled = word(layout.filled)
-    by_part = layout.spread(keys * KEY_SCALE, np.float32(0))
+    by_part = layout.spread(keys, np.float32(0))
     n_pieces = layout.n_local // 32
-    states = [np.zeros((6, 3), np.uint32) for _ in parts]
-    totals = words(32)  # the first pass does not look
-    for _ in range(6):
-        counts = []
+
+    def total(counts: list[np.ndarray]) -> np.ndarray:
+        per_worker = np.sum(counts, axis=0).reshape(n_partials, 6 // n_partials, DIGITS)
+        return per_worker.sum(axis=1, dtype=np.float32)
+
+    scaled, states, counts = [], [], []
+    for part in parts:
+        out = run(
+            "GroupKeys",
+            dict(
+                filled=filled,
+                weights=by_part[part][None],
+                sums=np.ones(1, np.float32),
+                keys=floats(layout.n_local),
+                states=words(6, 3),
+                counts=floats(6, DIGITS),
+            ),
+            groupSize=1,
+            nLocal=layout.n_local,
+            topK=top_k,
+            nRecent=n_local,
+            **layout.settings(part),
+        )
+        scaled.append(out["keys"])
+        states.append(out["states"])
+        counts.append(out["counts"])
+    for _ in range(PASSES - 1):
+        totals, counts = total(counts), []
         for part in parts:
             out = run(
                 "KeyHistogram",
                 dict(
-                    filled=filled, keys=by_part[part], totals=totals, states=states[part], counts=words(6, 32)
+                    filled=filled,
+                    keys=scaled[part],
+                    totals=totals,
+                    states=states[part],
+                    counts=floats(6, DIGITS),
                 ),
-                topK=top_k,
+                nPartials=n_partials,
                 nRecent=n_local,
                 **layout.settings(part),
             )
             states[part] = out["states"]
             counts.append(out["counts"])
-        totals = np.sum(counts, axis=(0, 1), dtype=np.uint32)
-    thresholds, ties = [], []
+    totals = total(counts)
+    marks, marked, ties = [], [], []
     for part in parts:
         out = run(
-            "CountTies",
+            "MarkKeys",
             dict(
                 filled=filled,
-                keys=by_part[part],
+                keys=scaled[part],
                 totals=totals,
                 states=states[part],
-                threshold=words(2),
-                ties=words(n_pieces),
+                marks=words(n_pieces, 2),
+                counts=floats(n_pieces, 2),
+                tiesToTake=floats(1),
             ),
-            nRecent=n_local,
-            **layout.settings(part),
-        )
-        thresholds.append(out["threshold"])
-        ties.append(out["ties"])
-    masks, counts = [], []
-    for part in parts:
-        out = run(
-            "SelectMask",
-            dict(
-                filled=filled,
-                keys=by_part[part],
-                threshold=thresholds[part],
-                allTies=in_order(layout, np.stack(ties), 32),
-                mask=words(n_pieces),
-                counts=words(n_pieces),
-            ),
+            nPartials=n_partials,
             topK=top_k,
             nRecent=n_local,
-            nWaveParts=layout.n_wave_parts,
             **layout.settings(part),
         )
-        masks.append(out["mask"])
-        counts.append(out["counts"])
-    all_masks = in_order(layout, np.stack(masks), 32)
-    out = run(
-        "ExpandMask",
-        dict(
-            filled=filled,
-            masks=all_masks,
-            counts=in_order(layout, np.stack(counts), 32),
-            rows=words(top_k),
-        ),
-        topK=top_k,
-        rowBase=row_base,
-        nPieces=len(all_masks),
-        nWaveParts=layout.n_wave_parts,
-        **layout.common(),
-    )
-    return out["rows"].astype(np.int64) - row_base
+        marks.append(out["marks"].T)
+        marked.append(out["counts"].T)
+        ties.append(out["tiesToTake"])
+    assert len(np.unique(ties)) == 1
+    all_marks = np.ascontiguousarray(in_order(layout, np.stack(marks), 32).T)
+    rows = []
+    for first in range(0, top_k, entries_per_part):
+        n = min(entries_per_part, top_k - first)
+        out = run(
+            "ExpandMarks",
+            dict(
+                filled=filled,
+                marks=all_marks,
+                counts=np.ascontiguousarray(in_order(layout, np.stack(marked), 32).T),
+                tiesToTake=ties[0],
+                keyRows=words(n),
+                valueRows=words(n),
+            ),
+            firstEntry=first,
+            nEntries=n,
+            rowBase=row_base,
+            valueRow=1_000_000,
+            nPieces=len(all_marks),
+            nWaveParts=layout.n_wave_parts,
+            **layout.common(),
+        )
+        np.testing.assert_array_equal(out["valueRows"], out["keyRows"] + 1_000_000)
+        rows.append(out["keyRows"])
+    return np.concatenate(rows).astype(np.int64) - row_base
 
 
 KEYS = {
@@ -141,7 +194,9 @@ def test_selection_equals_stable_sort(layout: Layout, kind: str, data: st.DataOb
     positions, counts = exact.key_topk(
         keys[None, None], np.ones((1, 1), np.float32), n_kv_heads=1, top_k=top_k, n_local=n_local
     )
-    rows = select(layout, keys, top_k, n_local)
+    n_partials = data.draw(st.sampled_from([1, 2, 3, 6]), label="n_partials")
+    entries = data.draw(st.sampled_from([1, 5, 6, 40, 1000]), label="entries_per_part")
+    rows = select(layout, keys, top_k, n_local, n_partials=n_partials, entries_per_part=entries)
     np.testing.assert_array_equal(rows[: counts[0]], positions[0, 0, : counts[0]])
     assert (rows[counts[0] :] == 0).all()  # what fills up is a row that exists
 

@@ -10,7 +10,7 @@ from vertex import assert_bits, floats, run, words
 
 from sparq_reference import exact, numerics
 
-MASK = 0xFFFFFFFF
+MASK = 0x7FFFFFFF
 
 
 @given(
@@ -44,11 +44,16 @@ def test_components_and_temperature(
     expected = exact.query_components(query, rank=rank, n_kv_heads=1)
     np.testing.assert_array_equal(np.flatnonzero(selected), expected[0, 0])
     assert set(selected.tolist()) <= {0, MASK}
+    sums = run("MagnitudeSums", dict(query=query, sums=floats(group)), groupSize=group, headDim=head_dim)[
+        "sums"
+    ]
+    assert_bits(sums, numerics.lane_sum(np.abs(query[0]).astype(np.float32)))
     out = run(
         "ComponentList",
         dict(
             query=query,
             selected=selected,
+            magnitudeSums=sums,
             components=words(rank),
             selectedQuery=floats(group, rank),
             inverseTemperature=floats(group),
@@ -82,6 +87,7 @@ def test_zero_query_has_the_plain_scale(head_dim: int) -> None:
         dict(
             query=np.zeros((1, head_dim), np.float16),
             selected=(np.arange(head_dim) < 4) * np.uint32(MASK),
+            magnitudeSums=np.zeros(1, np.float32),
             components=words(4),
             selectedQuery=floats(1, 4),
             inverseTemperature=floats(1),

@@ -41,6 +41,22 @@ def test_maximum_over_parts(layout: Layout) -> None:
     assert_bits(out["maximum"].max(axis=0), scores.max(axis=1))
 
 
+@pytest.mark.parametrize("group", [1, 2, 3, 4, 8])
+@pytest.mark.parametrize("n_partials", [1, 2, 5, 12, 13, 144])
+def test_reduce_max(group: int, n_partials: int) -> None:
+    """Wherever the largest number is, for every head."""
+    rng = np.random.default_rng(n_partials)
+    for _ in range(20):
+        partial = -rng.random((n_partials, group)).astype(np.float32)
+        out = run(
+            "ReduceMax",
+            dict(maxima=partial, maximum=floats(6, group)),
+            nPartials=n_partials,
+            groupSize=group,
+        )
+        assert_bits(out["maximum"].max(axis=0), partial.max(axis=0))
+
+
 @pytest.mark.parametrize("layout", LAYOUTS, ids=lambda x: f"{x.n_parts}parts{x.filled}")
 def test_weights_and_sums(layout: Layout) -> None:
     scores = scores_of(layout)

@@ -120,6 +120,14 @@ def test_the_comparison_can_fail(kernel):
     assert plan.streamed_bytes < planned(full, kernel, False).streamed_bytes
 
 
+@pytest.mark.parametrize("top_k, copies", [(64, ["read_rows"]), (512, ["read_key_rows", "read_value_rows"])])
+def test_selected_rows_come_in_one_copy_where_a_stream_may_carry_it(top_k, copies):
+    # 1024 tasks at a time: 33.5 MB of rows, or 268 MB, of at most 128 MiB
+    plan = planning.plan(64, 32, 32, 128, 1024, kernel="sparq-streaming", top_k=top_k, baseline=False)
+    names = [step["name"].split("/")[-1] for step in plan.steps if step["kind"].startswith("remote")]
+    assert [name for name in dict.fromkeys(names) if name != "read_key_columns"] == copies
+
+
 def test_a_dry_run_leaves_later_sessions_alone():
     planned(SHAPES[2], "sparq-streaming", False)
     counted, _ = run(SHAPES[2], "sparq-streaming", False, device_model())

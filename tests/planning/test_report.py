@@ -21,7 +21,7 @@ from sparq_ipu import _tables, planning, report  # noqa: E402
 def source(tmp_path_factory):
     """A source whose time lines are made up, so that only a few plans are made."""
     path = tmp_path_factory.mktemp("report") / "sweep.jsonl"
-    stages = {"x/read_key_columns": 1e-3, "x/read_key_rows": 2e-4, "x/softmax_weights": 1e-5, "x/query": 1e-6}
+    stages = {"x/read_key_columns": 1e-3, "x/read_rows": 2e-4, "x/softmax_weights": 1e-5, "x/query": 1e-6}
     with open(path, "w") as file:
         for batch in data.BATCHES:
             for n_kv_heads in (32, 8):
@@ -72,7 +72,7 @@ def test_every_step_of_the_program_is_in_one_group():
     plan = planning.plan(1, 32, 8, 128, 1024, baseline=False)
     groups = pictures.stage_seconds(plan.row())
     assert sum(groups.values()) == pytest.approx(plan.seconds_per_query)
-    for label in ("key columns streamed", "key rows streamed", "value rows streamed", "softmax", "top-k"):
+    for label in ("key columns streamed", "rows of keys and values streamed", "softmax", "top-k"):
         assert groups[label] > 0  # a renamed step would drop out
     assert groups[pictures.OTHERS] < 0.5 * (plan.seconds_per_query - plan.seconds_by_category["streaming"])
 

@@ -11,9 +11,12 @@
 namespace sparq {
 
 // Streaming memory (one row is what one remote copy moves):
-//   keyRows, valueRows  positionsPerRow * headDim   rows: task * capacity / positionsPerRow +
-//   position / positionsPerRow, then a scratch row for each task keyColumns          chunk rows:
-//   (task * headDim + component) * nChunks + chunk, then scratch rows
+//   rows        positionsPerRow * headDim  keys: row task * rowsPerTask() + position /
+//                                          positionsPerRow, then a scratch row for each task;
+//                                          values: the same from row valueRow() on. One buffer, so
+//                                          that one remote copy can bring both.
+//   keyColumns  chunk                      row (task * headDim + component) * nChunks + chunk, then
+//                                          scratch rows
 // SRAM:
 //   filled    {nTasks} UNSIGNED_INT                              positions held
 //   valueSum  {nTasks, headDim} FLOAT                            running sum of the values
@@ -24,11 +27,13 @@ struct Cache {
   std::string name;
   Plan plan;
   bool resident = false;
-  poplar::RemoteBuffer keyRows, valueRows, keyColumns;
+  poplar::RemoteBuffer rows, keyColumns;
   poplar::Tensor filled, valueSum, tail;
   poplar::Tensor keys, values;
 
   std::size_t rowsPerTask() const { return plan.layout.capacity / plan.layout.positionsPerRow; }
+  // How far behind its key a value is: rows of the keys.
+  std::size_t valueRow() const { return plan.shape.nTasks() * (rowsPerTask() + 1); }
   std::size_t scratchColumn() const {
     return std::size_t(plan.shape.nTasks()) * plan.shape.headDim * plan.layout.nChunks();
   }
@@ -42,7 +47,7 @@ void addCodelets(poplar::Graph &graph, const std::string &directory = "");
 // The file that addCodelets loads. Throws as that does.
 std::string codeletsPath(const std::string &directory = "");
 
-// Allocates the cache: `name` makes its handles unique ("<name>/key_rows", ...). With `resident`,
+// Allocates the cache: `name` makes its handles unique ("<name>/rows", ...). With `resident`,
 // keys and values stay in SRAM and can only be filled by the host.
 Cache createCache(poplar::Graph &graph, const Plan &plan, const std::string &name,
                   bool resident = false);

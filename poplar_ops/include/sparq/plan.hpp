@@ -33,8 +33,8 @@ struct Placement {
 // Layout of the cache in streaming memory.
 struct CacheLayout {
   unsigned capacity;        // of the request, rounded up to whole chunks
-  unsigned positionsPerRow; // of key_rows and value_rows: 1, or as many as fill a packet where rows
-                            // are only read in sequence
+  unsigned positionsPerRow; // of the rows of keys and values: 1, or as many as fill a packet where
+                            // rows are only read in sequence
   unsigned chunk;           // positions in a row of key_columns, a power of two; 0: no key columns
   unsigned tailLength; // positions of the unfilled chunk that one part keeps: piece i is on part
   unsigned tailFirst;  // tailFirst + i
