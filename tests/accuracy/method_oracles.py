@@ -150,28 +150,32 @@ def alisa(queries, key, value, first, rows, *, top_k, n_recent):
     return np.stack(outputs, 1)
 
 
+# The two roundings are in float32, so that what lies half-way between two codes (common where one rounding
+# follows the other) goes the same way.
 def chunked(key, bits, chunk):
     """Symmetric rounding per component and full chunk of positions."""
-    out = np.array(key, dtype=float)
+    key = np.asarray(key, dtype=np.float32)
+    out = key.copy()
     top = 2 ** (bits - 1) - 1
     for start in range(0, len(key) - chunk + 1, chunk):
         for c in range(len(key[0])):
-            column = [float(key[p][c]) for p in range(start, start + chunk)]
-            step = max(abs(x) for x in column) / top or 1.0
+            column = [key[p][c] for p in range(start, start + chunk)]
+            step = max(abs(x) for x in column) / np.float32(top) or np.float32(1)
             for j, x in enumerate(column):
-                out[start + j][c] = round(x / step) * step
-    return out
+                out[start + j][c] = np.float32(round(x / step)) * step
+    return out.astype(float)
 
 
 def channel_int(tensor, first, bits):
     """ALISA's x_q = round(x / step + zero), ranges from the first positions; each value clamped to the
     codes."""
-    out = np.array(tensor, dtype=float)
+    tensor = np.asarray(tensor, dtype=np.float32)
+    out = tensor.copy()
     for c in range(len(tensor[0])):
-        column = [float(row[c]) for row in tensor[:first]]
-        step = (max(column) - min(column)) / (2**bits - 1) or 1.0
-        zero = round(-min(column) / step)
+        column = [row[c] for row in tensor[:first]]
+        step = (max(column) - min(column)) / np.float32(2**bits - 1) or np.float32(1)
+        zero = np.float32(round(-min(column) / step))
         for p in range(len(tensor)):
-            code = min(2**bits - 1, max(0, round(float(tensor[p][c]) / step + zero)))
-            out[p][c] = (code - zero) * step
+            code = min(2**bits - 1, max(0, round(tensor[p][c] / step + zero)))
+            out[p][c] = (np.float32(code) - zero) * step
     return out

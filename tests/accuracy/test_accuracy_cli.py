@@ -135,29 +135,50 @@ def value(lines, task: str, question: str, method: str, metric: int = 0) -> floa
     return report.estimate(report.select(lines, task, question)[method], TASKS[task].metrics[metric]).value
 
 
-@pytest.mark.slow
-def test_quick_table_on_the_real_model(quick_lines):
-    """Only what is far outside noise: SparQ copies and retrieves, evicting and windowed caches at equal
-    transfer do not."""
+def assert_far_outside_noise(lines) -> None:
+    """SparQ copies and retrieves, evicting and windowed caches at equal transfer do not; and published SparQ
+    is further from dense than SparQ without the mean value in layer 0."""
     repetition = {
-        m: value(quick_lines, "repetition", "dense", m)
-        for m in ("dense", "sparq", "h2o@sparq", "lm_infinite@sparq")
+        m: value(lines, "repetition", "dense", m)
+        for m in ("dense", "sparq", "h2o@sparq", "lm_infinite@sparq", "alisa@sparq")
     }
     assert repetition["dense"] > 0.75
     assert repetition["sparq"] > repetition["dense"] - 0.15
-    assert repetition["sparq"] > repetition["h2o@sparq"] + 0.15
-    assert repetition["sparq"] > repetition["lm_infinite@sparq"] + 0.15
+    for rival in ("h2o", "lm_infinite", "alisa"):
+        assert repetition["sparq"] > repetition[f"{rival}@sparq"] + 0.15, rival
     for question in ("dense", "sparse"):
-        assert (
-            value(quick_lines, "multikey", question, "sparq")
-            > value(quick_lines, "multikey", question, "alisa@sparq") + 0.2
-        )
-    assert value(quick_lines, "lm", "sparse", "dense") == 0
-    assert (
-        0
-        < value(quick_lines, "lm", "sparse", "sparq:mean_from=1")
-        < value(quick_lines, "lm", "sparse", "sparq:r=16")
-    )
+        found = value(lines, "multikey", question, "sparq")
+        for rival in ("lm_infinite", "alisa"):
+            assert found > value(lines, "multikey", question, f"{rival}@sparq") + 0.2, rival
+    kl = {m: value(lines, "lm", "sparse", m) for m in ("dense", "sparq:mean_from=1", "sparq", "sparq:r=16")}
+    assert kl["dense"] == 0 < kl["sparq:mean_from=1"] < min(kl["sparq"], kl["sparq:r=16"])
+
+
+@pytest.mark.slow
+def test_quick_table_on_the_real_model(quick_lines):
+    assert_far_outside_noise(quick_lines)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("sparq", "h2o@sparq"),
+        ("sparq", "lm_infinite@sparq"),
+        ("sparq", "alisa@sparq"),
+        ("sparq", "sparq:mean_from=1"),
+        ("dense", "alisa@sparq"),
+    ],
+)
+def test_quick_table_with_two_methods_exchanged_fails(quick_lines, one, other):
+    """Negative control: the assertions above would notice if one method were another."""
+    names = {one: other, other: one}
+    swapped = [
+        dict(line, method=names.get(line["method"], line["method"])) if line["kind"] == "result" else line
+        for line in quick_lines
+    ]
+    with pytest.raises(AssertionError):
+        assert_far_outside_noise(swapped)
 
 
 @pytest.mark.slow

@@ -42,10 +42,17 @@ METHOD_TEXTS = [
     "dense",
     "sparq:r=4,k=24",
     "sparq:r=4,k=24,mean_from=1",
+    "sparq:r=4,k=24,mean_from=-1",
+    "sparq:r=4,k=24,tau=sqrt_d",
+    "sparq:r=4,k=24,tau=sqrt_r",
+    "sparq:r=4,k=24,tau=none",
     "sparq:r=4,k=24,index_bits=4",
+    "sparq:r=4,k=24,index_bits=8",
     "sparq:r=4,k=24,dense_layers=1",
     "oracle:k=24",
+    "oracle:k=24,mean_from=1",
     "low_rank:r=4,k=24",
+    "low_rank:r=4,k=24,mean_from=1",
     "flexgen:k=24",
     "h2o:k=24",
     "lm_infinite:k=24",
@@ -67,14 +74,17 @@ def test_all_queries_at_once_equal_step_by_step_decoding(evaluator, text):
     np.testing.assert_allclose(together, stepped, atol=2e-3)
 
 
-def test_kv_bits_agree_with_decoding_up_to_one_rounding(evaluator):
-    """A difference of 1e-6 before rounding may become one step of the 8-bit code: looser, but far from no
-    rounding at all."""
+@pytest.mark.parametrize("text", METHOD_TEXTS)
+@pytest.mark.parametrize("bits", [4, 8])
+def test_kv_bits_agree_with_decoding_up_to_one_rounding(evaluator, text, bits):
+    """A difference of 1e-6 before rounding may become one step of the code: looser, but far from no rounding
+    at all. (That the method itself is the same step by step is exact: see test_accuracy_methods.py.)"""
     prefix = evaluator.prefill(TOKENS[:CONTEXT])
-    coarse = parse_method("dense:kv_bits=8")
+    plain = parse_method(text)
+    coarse = dataclasses.replace(plain, kv_bits=bits)
     together = log_probs(evaluator.span(prefix, TOKENS[CONTEXT:], coarse))
     stepped = log_probs(evaluator.decode(TOKENS[:CONTEXT], TOKENS[CONTEXT:], coarse))
-    exact = log_probs(evaluator.span(prefix, TOKENS[CONTEXT:], parse_method("dense")))
+    exact = log_probs(evaluator.span(prefix, TOKENS[CONTEXT:], plain))
     assert np.abs(together - stepped).mean() < 0.2 * np.abs(together - exact).mean()
 
 

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from sparq_ipu import methods
+from sparq_ipu.accuracy.plan import DEFAULT_METHODS
 from sparq_ipu.methods import History, Span, parse_method
 from sparq_ipu.methods.quantise import round_chunks
 
@@ -47,11 +48,11 @@ def without_head(oracle, **options):
     return lambda query, key, value, head: oracle(query, key, value, **options)
 
 
-def low_rank(method):
+def low_rank(method, **options):
     def step(query, key, value, head):
         projection = method.projection(0, HEADS, DIM)[head].double().numpy()
         scores = (query @ projection) @ (key @ projection).T * DIM / method.rank / math.sqrt(DIM)
-        return oracles.sparq(query, key, value, rank=DIM, top_k=20, n_local=5, scores=scores)
+        return oracles.sparq(query, key, value, rank=DIM, top_k=20, n_local=5, scores=scores, **options)
 
     return step
 
@@ -74,6 +75,13 @@ STATELESS = {
     "sparq:r=4,k=20,index_bits=8": lambda q, k, v, head: oracles.sparq(
         q, k, v, approx_key=oracles.chunked(k, 8, 64), **SPARQ
     ),
+    "oracle:k=20,mean_from=1": lambda q, k, v, head: oracles.sparq(
+        q, k, v, scores=oracles.exact_scores(q, k), mean_value=False, **SPARQ
+    ),
+    "low_rank:r=4,k=20,mean_from=1": low_rank(parse_method("low_rank:r=4,k=20"), mean_value=False),
+    "sparq:r=4,k=20,mean_from=1,index_bits=4": lambda q, k, v, head: oracles.sparq(
+        q, k, v, approx_key=oracles.chunked(k, 4, 64), mean_value=False, **SPARQ
+    ),
     "oracle:k=20": lambda q, k, v, head: oracles.sparq(q, k, v, scores=oracles.exact_scores(q, k), **SPARQ),
     "low_rank:r=4,k=20": low_rank(parse_method("low_rank:r=4,k=20")),
     "flexgen:k=20": without_head(oracles.flexgen, top_k=20),
@@ -89,11 +97,13 @@ STATEFUL = {
 }
 
 
-def stateful(oracle, span, query, **options) -> np.ndarray:
+def stateful(oracle, span, query, prefilled=None, **options) -> np.ndarray:
+    """prefilled: keys of the dense prefill, where they differ from the cached ones."""
     out = []
+    prefilled = span.key if prefilled is None else prefilled
     for head in range(HEADS):
         q, k, v = (array[head].double().numpy() for array in (query, span.key, span.value))
-        rows = oracles.prefill_weights(q[:, :FIRST], k[:FIRST])
+        rows = oracles.prefill_weights(q[:, :FIRST], prefilled[head, :FIRST].double().numpy())
         out.append(oracle(q[:, FIRST:], k, v, FIRST, rows, **options))
     return np.stack(out)
 
@@ -142,42 +152,67 @@ def test_dense_layers_run_dense():
         torch.testing.assert_close(method.attend(span), parse_method(equal).attend(span), rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("text", ["dense", "sparq:r=4,k=20", "alisa:k=20"])
+@pytest.mark.parametrize("text", [*STATELESS, *STATEFUL])
 @pytest.mark.parametrize("bits", [4, 8])
-def test_kv_bits_round_the_cache_by_channel(text, bits):
-    span, _ = make_span()
-    rounded = {
-        name: torch.tensor(
-            np.stack([oracles.channel_int(t[h].numpy(), FIRST, bits) for h in range(HEADS)])
-        ).float()
-        for name, t in (("key", span.key), ("value", span.value))
-    }
-    expected = parse_method(text).attend(dataclasses.replace(span, history=_copy(span.history), **rounded))
-    actual = dataclasses.replace(parse_method(text), kv_bits=bits).attend(
-        dataclasses.replace(span, history=_copy(span.history))
+def test_kv_bits_of_every_method_agree_with_its_oracle_on_a_rounded_cache(text, bits):
+    """ALISA's compression with each method; the weights that h2o and alisa start from are those of the exact
+    prefill."""
+    span, query = make_span()
+    rounded = dataclasses.replace(
+        span,
+        **{
+            name: torch.tensor(
+                np.stack([oracles.channel_int(t[h].numpy(), FIRST, bits) for h in range(HEADS)])
+            )
+            for name, t in (("key", span.key), ("value", span.value))
+        },
     )
-    torch.testing.assert_close(actual, expected, rtol=0, atol=2e-5)
-    assert not torch.allclose(actual, parse_method(text).attend(span), atol=1e-3)
+    if text in STATELESS:
+        expected = by_steps(rounded, STATELESS[text])
+    else:
+        oracle, options = STATEFUL[text]
+        expected = stateful(oracle, rounded, query, prefilled=span.key, **options)
+    method = dataclasses.replace(parse_method(text), kv_bits=bits)
+    actual = method.attend(dataclasses.replace(span, history=_copy(span.history))).numpy()
+    np.testing.assert_allclose(actual, expected, atol=2e-5)
+    unrounded = parse_method(text).attend(dataclasses.replace(span, history=_copy(span.history))).numpy()
+    assert np.abs(actual - unrounded).max() > 1e-3  # negative control
+
+
+def test_every_method_and_option_of_the_default_plan_has_an_oracle():
+    """By class, and for each class by the options that it has in the plan."""
+    tested = {}
+    for text in [*STATELESS, *STATEFUL]:
+        method = parse_method(text)
+        tested.setdefault(method.name, []).append(method)
+    assert set(tested) == set(methods.METHODS)
+    numbers = {"rank", "top_k", "kv_bits", "dense_layers"}  # tested with every method, or mere sizes
+    for label in DEFAULT_METHODS:
+        method = parse_method(label.partition("@")[0])
+        for field in dataclasses.fields(method):
+            if field.name not in numbers and getattr(method, field.name) != field.default:
+                values = {getattr(other, field.name) for other in tested[method.name]}
+                assert getattr(method, field.name) in values, (label, field.name)
 
 
 def _copy(history: History) -> History:
     return History(history.weight_sum, history.recent_weights)
 
 
-@pytest.mark.parametrize("text", [*STATELESS, *STATEFUL, "sparq:r=4,k=20,kv_bits=8"])
-def test_one_query_at_a_time_equals_all_at_once(text):
+@pytest.mark.parametrize("bits", [4, 8, 16])
+@pytest.mark.parametrize("text", [*STATELESS, *STATEFUL])
+def test_one_query_at_a_time_equals_all_at_once(text, bits):
     """The state carried from call to call is complete, and no query sees the future."""
     span, _ = make_span()
-    together = parse_method(text).attend(dataclasses.replace(span, history=_copy(span.history)))
+    method = dataclasses.replace(parse_method(text), kv_bits=bits)
+    together = method.attend(dataclasses.replace(span, history=_copy(span.history)))
     history = _copy(span.history)
     for i in range(STEPS):
         seen = FIRST + i + 1
         one = Span(
             span.query[:, :, i : i + 1], span.key[:, :seen], span.value[:, :seen], 0, span.scale, history
         )
-        torch.testing.assert_close(
-            parse_method(text).attend(one)[:, :, 0], together[:, :, i], rtol=0, atol=2e-5
-        )
+        torch.testing.assert_close(method.attend(one)[:, :, 0], together[:, :, i], rtol=0, atol=2e-5)
 
 
 @pytest.mark.parametrize(

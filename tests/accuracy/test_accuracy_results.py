@@ -248,7 +248,7 @@ def test_page_and_plots(lines, tmp_path):
 
 @pytest.mark.parametrize("label", DEFAULT_METHODS)
 def test_every_default_method_has_a_family_of_its_own_name(label):
-    name = plots.FAMILIES[plots.family(label)][0]
+    name = plots.FAMILIES[plots.family(label)].label
     first = label.split(":")[0].split("@")[0].split("_")[0]
     aliases = {
         "sparq": "SparQ",

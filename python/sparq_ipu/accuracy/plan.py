@@ -53,6 +53,9 @@ DEFAULT_METHODS = (
     "sparq:r=16,tau=sqrt_d",
     "sparq:r=16,tau=sqrt_r",
     "sparq:r=16,tau=none",
+    # the same where the mean value does no harm (with tau=none there is next to none left)
+    "sparq:r=16,mean_from=1,tau=sqrt_d",
+    "sparq:r=16,mean_from=1,tau=sqrt_r",
     # key selection, figure 7a, and exact top-k
     "oracle",
     "oracle:mean_from=1",
@@ -69,6 +72,39 @@ DEFAULT_METHODS = (
     f"alisa:kv_bits=8@{LEVELS[1]}",
     f"local@{LEVELS[1]}",
     f"strided@{LEVELS[1]}",
+)
+# Pairs whose difference answers a question; a report shows those that were run (and METHOD@REFERENCE against
+# REFERENCE).
+COMPARISONS = (
+    # the mean value: where, and whether
+    ("sparq:mean_from=1", "sparq"),
+    ("sparq:r=16,mean_from=1", "sparq:r=16"),
+    ("sparq:r=16,mean_from=-1", "sparq:r=16"),
+    ("sparq:r=16,mean_from=1", "sparq:r=16,mean_from=-1"),
+    ("oracle:mean_from=1", "oracle"),
+    # temperatures
+    *((f"sparq:r=16,tau={tau}", "sparq:r=16") for tau in ("sqrt_d", "sqrt_r", "none")),
+    *((f"sparq:r=16,mean_from=1,tau={tau}", "sparq:r=16,mean_from=1") for tau in ("sqrt_d", "sqrt_r")),
+    # rank, top_k, key selection
+    ("sparq:r=16", "sparq"),
+    ("sparq:r=16,mean_from=1", "sparq:mean_from=1"),
+    ("sparq:k=256", "sparq"),
+    ("low_rank:r=16", "sparq:r=16"),
+    ("low_rank:r=16,mean_from=1", "sparq:r=16,mean_from=1"),
+    ("sparq:mean_from=1", "oracle:mean_from=1"),
+    ("sparq:mean_from=1", "flexgen"),
+    # fewer bits
+    *(
+        (f"sparq:mean_from=1,{bits}", "sparq:mean_from=1")
+        for bits in ("index_bits=8", "index_bits=4", "kv_bits=8")
+    ),
+    ("sparq:mean_from=1,index_bits=4", "sparq:r=16,mean_from=1"),
+    ("alisa:kv_bits=8@sparq:r=16,k=128", "alisa@sparq:r=16,k=128"),
+    # at the transfer of r=16, k=128, with the mean value where it does no harm
+    *(
+        (f"{name}@sparq:r=16,k=128", "sparq:r=16,mean_from=1")
+        for name in ("h2o", "lm_infinite", "alisa", "alisa:kv_bits=8")
+    ),
 )
 QUICK_METHODS = (
     "dense",

@@ -4,6 +4,8 @@ matplotlib."""
 
 from __future__ import annotations
 
+import dataclasses
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,30 +14,57 @@ import numpy as np
 from . import report
 from .tasks import TASKS
 
-# Families of methods, by how their text starts; the first that fits counts. Order = colour.
+
+@dataclasses.dataclass(frozen=True)
+class Family:
+    """Methods drawn alike. pattern: regular expression of their text; line: join them, as they differ in
+    transfer and in nothing else."""
+
+    label: str
+    pattern: str
+    colour: str
+    marker: str = "o"
+    line: str = ""
+
+
+# The first that fits counts.
 FAMILIES = (
-    ("SparQ, mean value from layer 1, small index", ("sparq:mean_from=1,index",)),
-    ("SparQ, mean value from layer 1", ("sparq:mean_from=1", "sparq:r=16,mean_from=1")),
-    ("SparQ, no mean value", ("sparq:r=16,mean_from=-1",)),
-    ("SparQ, other temperature", ("sparq:r=16,tau",)),
-    ("SparQ", ("sparq",)),
-    ("H2O", ("h2o",)),
-    ("LM-Infinite", ("lm_infinite",)),
-    ("ALISA", ("alisa",)),
-    ("local", ("local",)),
-    ("strided", ("strided",)),
-    ("FlexGen top-k", ("flexgen",)),
-    ("oracle top-k", ("oracle",)),
-    ("random low-rank keys", ("low_rank",)),
-    ("dense, int8 KV", ("dense:kv_bits",)),
-    ("dense", ("dense",)),
+    Family(
+        "SparQ, no mean value in layer 0, 8- and 4-bit index",
+        r"sparq:.*mean_from=1,index",
+        "tab:cyan",
+        "s",
+        "--",
+    ),
+    Family("SparQ, no mean value in layer 0, int8 KV", r"sparq:.*mean_from=1,kv_bits", "tab:blue", "D"),
+    Family("SparQ, no mean value in layer 0, tau = sqrt(d)", r"sparq:.*mean_from=1,tau=sqrt_d", "navy", "v"),
+    Family("SparQ, no mean value in layer 0, tau = sqrt(r)", r"sparq:.*mean_from=1,tau=sqrt_r", "navy", "^"),
+    Family("SparQ, no mean value in layer 0", r"sparq:.*mean_from=1", "tab:blue", "o", "-"),
+    Family("SparQ, no mean value", r"sparq:.*mean_from=-1", "tab:blue", "X"),
+    Family("SparQ, tau = sqrt(d)", r"sparq:.*tau=sqrt_d", "tab:olive", "v"),
+    Family("SparQ, tau = sqrt(r)", r"sparq:.*tau=sqrt_r", "tab:olive", "^"),
+    Family("SparQ, tau = 1", r"sparq:.*tau=none", "tab:olive", "P"),
+    Family("SparQ as published", r"sparq", "tab:green", "o", "-"),
+    Family("H2O", r"h2o", "tab:red", "o", "-"),
+    Family("LM-Infinite", r"lm_infinite", "tab:purple", "o", "-"),
+    Family("ALISA, int8 KV", r"alisa:.*kv_bits", "tab:orange", "D"),
+    Family("ALISA", r"alisa", "tab:orange", "o", "-"),
+    Family("local", r"local", "tab:gray", "x"),
+    Family("strided", r"strided", "tab:gray", "+"),
+    Family("FlexGen top-k", r"flexgen", "black", "*"),
+    Family("oracle top-k, no mean value in layer 0", r"oracle:.*mean_from=1", "tab:brown", "X"),
+    Family("oracle top-k", r"oracle", "tab:brown"),
+    Family("random low-rank keys, no mean value in layer 0", r"low_rank:.*mean_from=1", "tab:pink", "X"),
+    Family("random low-rank keys", r"low_rank", "tab:pink"),
+    Family("dense, int8 KV", r"dense:.*kv_bits", "black", "D"),
+    Family("dense", r"dense", "black"),
 )
 
 
 def family(method: str) -> int:
     """Index into FAMILIES."""
-    for i, (_, starts) in enumerate(FAMILIES):
-        if any(method.startswith(start) for start in starts):
+    for i, entry in enumerate(FAMILIES):
+        if re.match(entry.pattern, method):
             return i
     raise ValueError(f"plots: method must belong to a family, got {method!r}")
 
@@ -64,14 +93,13 @@ def _save(figure: Any, path: Path) -> Path:
 
 
 def _curves(lines: list[dict[str, Any]], path: Path) -> Path:
-    """Main metric of each task against compression, one colour per family (the paper's figures A1 to A3)."""
+    """Main metric of each task against compression, joined within families (the paper's figures A1 to A3)."""
     import matplotlib.pyplot as plt
 
     tasks = list(lines[0]["plan"]["tasks"])
     columns = min(4, len(tasks))
     rows = -(-len(tasks) // columns)
-    figure, axes = plt.subplots(rows, columns, figsize=(3.4 * columns, 3 * rows + 0.8), squeeze=False)
-    colours = plt.get_cmap("tab20")
+    figure, axes = plt.subplots(rows, columns, figsize=(3.6 * columns, 3.2 * rows + 1.2), squeeze=False)
     for axis, task in zip(axes.flat, tasks):
         question = TASKS[task].questions[-1]  # the harder way: everything decoded by the method
         metric = TASKS[task].metrics[0]
@@ -83,13 +111,16 @@ def _curves(lines: list[dict[str, Any]], path: Path) -> Path:
             point = (report.compression(items), value.value, low, high)
             points.setdefault(family(method), []).append(point)
         for index in sorted(points):
+            entry = FAMILIES[index]
             x, y, low, high = np.array(sorted(points[index])).T
             error = np.maximum([y - low, high - y], 0)
             axis.errorbar(
-                x, y, error, marker="o", markersize=3, linewidth=1, elinewidth=0.4,
-                color=colours(index), label=FAMILIES[index][0],
+                x, y, error, marker=entry.marker, markersize=4.5, linewidth=1, elinewidth=0.5,
+                linestyle=entry.line or "none", color=entry.colour, label=entry.label,
             )  # fmt: skip
-        axis.set(title=f"{task}: {metric.name}", xscale="log", xlabel="compression")
+        better = "lower is better" if metric.better == "low" else "higher is better"
+        axis.set_title(f"{task}: {metric.name} ({better})", fontsize=9)
+        axis.set(xscale="log", xlabel="compression of the transfer")
         ticks = [1, 2, 4, 8, 16]
         axis.set_xticks(ticks, [str(tick) for tick in ticks])
         axis.minorticks_off()
@@ -103,8 +134,13 @@ def _curves(lines: list[dict[str, Any]], path: Path) -> Path:
     for axis in axes.flat:
         for handle, label in zip(*axis.get_legend_handles_labels()):
             handles.setdefault(label, handle)
-    figure.legend(handles.values(), handles.keys(), loc="lower center", ncols=5, fontsize=8, frameon=False)
-    figure.tight_layout(rect=(0, 0.09, 1, 1))
+    order = [entry.label for entry in FAMILIES if entry.label in handles]
+    figure.legend(
+        [handles[label] for label in order], order, loc="lower center", ncols=4, fontsize=8, frameon=False
+    )
+    legend_rows = -(-len(order) // 4)
+    height = figure.get_size_inches()[1]
+    figure.tight_layout(rect=(0, (0.17 * legend_rows + 0.1) / height, 1, 1))
     return _save(figure, path)
 
 
@@ -113,12 +149,14 @@ def _needles(lines: list[dict[str, Any]], path: Path) -> Path:
     import matplotlib.pyplot as plt
 
     by_method = report.select(lines, "needle", TASKS["needle"].questions[-1])
-    columns = 7
+    columns = min(7, len(by_method))
     rows = -(-len(by_method) // columns)
-    figure, axes = plt.subplots(rows, columns, figsize=(1.9 * columns, 1.7 * rows), squeeze=False)
+    figure, axes = plt.subplots(
+        rows, columns, figsize=(1.9 * columns, 1.75 * rows + 0.6), squeeze=False, layout="constrained"
+    )
     for axis in axes.flat:
         axis.axis("off")
-    for axis, (method, items) in zip(axes.flat, by_method.items()):
+    for at_axis, (axis, (method, items)) in enumerate(zip(axes.flat, by_method.items())):
         cells = [line for line in items.values() if "depth" in line]
         depths = sorted({line["depth"] for line in cells})
         lengths = sorted({line["length"] for line in cells})
@@ -127,12 +165,24 @@ def _needles(lines: list[dict[str, Any]], path: Path) -> Path:
             at = depths.index(line["depth"]), lengths.index(line["length"])
             hits[at] += line["sums"]["hits"]
             n[at] += line["sums"]["n"]
+        share = hits / np.maximum(n, 1)
         axis.axis("on")
-        axis.imshow(hits / np.maximum(n, 1), vmin=0, vmax=1, cmap="RdYlGn", aspect="auto")
+        # of one hue, light to dark, so that it can be read without colour vision and on paper
+        image = axis.imshow(share, vmin=0, vmax=1, cmap="Blues", aspect="auto")
+        for (i, j), count in np.ndenumerate(n):
+            if count:
+                text = f"{hits[i, j]:.0f}/{count:.0f}"
+                colour = "white" if share[i, j] > 0.6 else "black"
+                axis.text(j, i, text, ha="center", va="center", fontsize=6, color=colour)
         axis.set_xticks(range(len(lengths)), [str(length) for length in lengths], fontsize=6)
         axis.set_yticks(range(len(depths)), [f"{depth:.0%}" for depth in depths], fontsize=6)
-        axis.set_title(method.replace("@", "\n@"), fontsize=6)
-    figure.tight_layout()
+        axis.set_title(method.replace("@", "\n@"), fontsize=6.5)
+        if at_axis % columns == 0:
+            axis.set_ylabel("depth", fontsize=7)
+        if at_axis + columns >= len(by_method):
+            axis.set_xlabel("tokens", fontsize=7)
+    figure.colorbar(image, ax=axes, shrink=0.5, aspect=30, pad=0.01, label="digits right")
+    figure.suptitle("needle: digits right of those asked for, whole prompt decoded by the method", fontsize=9)
     return _save(figure, path)
 
 
@@ -142,7 +192,7 @@ def _statistics(lines: list[dict[str, Any]], path: Path) -> Path:
 
     rows = [line for line in lines if line["kind"] == "statistics"]
     layers = sorted({line["layer"] for line in rows})
-    figure, axes = plt.subplots(2, 4, figsize=(14, 6.2))
+    figure, axes = plt.subplots(2, 5, figsize=(17, 6.2))
     for axis, (key, title) in zip(
         axes[0],
         (
@@ -164,7 +214,21 @@ def _statistics(lines: list[dict[str, Any]], path: Path) -> Path:
                 np.mean([line["agreement"][key] for line in rows if line["layer"] == n]) for n in layers
             ]
             axis.plot(layers, shares, label=rank, linewidth=1)
-    axis.set(title="top-128 agreement", xlabel="layer", ylim=(0, 1))
+    axis.set(title="agreement of the top 128", xlabel="layer", ylim=(0, 1))
+    axis.legend(fontsize=7)
+    axis.grid(alpha=0.3)
+    axis = axes[0, 4]
+    shares_of: dict[str, list[tuple[int, float]]] = {}
+    for key in rows[0]["agreement"]:
+        rank, k = key.split(",")
+        share = float(np.mean([line["agreement"][key] for line in rows]))
+        shares_of.setdefault(rank, []).append((int(k[2:]), share))
+    for rank, found in shares_of.items():
+        axis.plot(*zip(*found), marker="o", markersize=3, label=rank, linewidth=1)
+    ticks = [k for k, _ in found]
+    axis.set(title="agreement of the top k, all layers", xlabel="k", xscale="log", ylim=(0, 1))
+    axis.set_xticks(ticks, [str(k) for k in ticks])
+    axis.minorticks_off()
     axis.legend(fontsize=7)
     axis.grid(alpha=0.3)
     for axis, temperature in zip(axes[1], rows[0]["coverage"]):
@@ -180,6 +244,11 @@ def _statistics(lines: list[dict[str, Any]], path: Path) -> Path:
             ylim=(0, 1.02),
         )
         axis.grid(alpha=0.3)
-    axes[1, 0].set_ylabel("alpha (one dot per query head; light = late layer)")
+    axes[1, 0].set_ylabel("alpha (a dot per query head; light: late layer)", fontsize=8)
+    ratios = next((line["ratio"] for line in lines if line["kind"] == "correlation_ratio"), {})
+    axes[1, 4].bar(list(ratios), list(ratios.values()), color="tab:blue")
+    axes[1, 4].set(title="variance of V left by averaging along", ylim=(0, 1))
+    axes[1, 4].tick_params(axis="x", labelsize=7)
+    axes[1, 4].grid(alpha=0.3, axis="y")
     figure.tight_layout()
     return _save(figure, path)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from .measure import Estimate, paired_difference, ratio
+from .plan import COMPARISONS
 from .tasks import TASKS, Metric
 
 # n differences of one sign happen by chance in 2^(1-n) of all cases, and a bootstrap of them never covers 0:
@@ -67,13 +68,20 @@ def _interval(value: Estimate, digits: int, sign: str = "") -> str:
     return f"{value.value:{sign}.{digits}f} [{value.low:{sign}.{digits}f}, {value.high:{sign}.{digits}f}]"
 
 
+def clear(gap: Estimate) -> bool:
+    """Items enough, and an interval without 0."""
+    return gap.n >= ENOUGH and (gap.low > 0 or gap.high < 0)
+
+
 def task_table(lines: list[dict[str, Any]], task: str, question: str) -> str:
-    """Every method on one task: compression, the metrics, and the main one's paired difference from dense."""
+    """Every method on one task: compression, the metrics, and the paired difference from dense of the first
+    metric that is not such a difference itself."""
     by_method = select(lines, task, question)
     metrics = TASKS[task].metrics
     main = metrics[0]
+    compared = next(metric for metric in metrics if not metric.from_dense)
     header = ["method", "compression", *(f"{m.name} [95 %]" if m is main else m.name for m in metrics)]
-    header.append(f"{main.name} - dense [95 %]")
+    header.append(f"{compared.name} - dense [95 %]")
     rows = []
     for method, items in by_method.items():
         row = [f"`{method}`", f"{compression(items):.2f}"]
@@ -81,12 +89,12 @@ def task_table(lines: list[dict[str, Any]], task: str, question: str) -> str:
             value = estimate(items, metric)
             digits = metric.digits
             row.append(_interval(value, digits) if metric is main else f"{value.value:.{digits}f}")
-        gap = difference(items, by_method["dense"], main) if "dense" in by_method else None
+        gap = difference(items, by_method["dense"], compared) if "dense" in by_method else None
         if method == "dense" or gap is None:
             row.append("")
         else:
-            worse = gap.n >= ENOUGH and (gap.low > 0 if main.better == "low" else gap.high < 0)
-            row.append(_interval(gap, main.digits, "+") + (" worse" if worse else ""))
+            worse = clear(gap) and (gap.value > 0) == (compared.better == "low")
+            row.append(_interval(gap, compared.digits, "+") + (" worse" if worse else ""))
         if any(line["in_window"] for line in items.values()):
             row[0] += " (window reaches the answer)"
         rows.append(row)
@@ -112,6 +120,31 @@ def overview(lines: list[dict[str, Any]]) -> str:
             row.append(f"{estimate(found, metric).value:.{metric.digits}f}" if found else "")
         rows.append(row)
     return table(header, rows)
+
+
+def pairs_table(lines: list[dict[str, Any]]) -> str:
+    """Paired differences between methods: the plan's comparisons, and every METHOD@REFERENCE with its
+    reference; main metrics (and those of `lm` that are not), the whole prompt decoded by the method."""
+    methods = lines[0]["plan"]["methods"]
+    pairs = [pair for pair in COMPARISONS if set(pair) <= set(methods)]
+    pairs += [(m, m.partition("@")[2]) for m in methods if m.partition("@")[2] in methods]
+    columns = []
+    for task in lines[0]["plan"]["tasks"]:
+        entry = TASKS[task]
+        wanted = [metric for i, metric in enumerate(entry.metrics) if i == 0 or entry.metrics[0].from_dense]
+        by_method = select(lines, task, entry.questions[-1])
+        columns += [(task, metric, by_method) for metric in wanted]
+    rows = []
+    for method, other in pairs:
+        row = [f"`{method}` - `{other}`"]
+        for _, metric, by_method in columns:
+            both = method in by_method and other in by_method
+            gap = difference(by_method[method], by_method[other], metric) if both else None
+            text = _interval(gap, min(3, metric.digits), "+") if gap else ""
+            row.append(f"**{text}**" if gap and clear(gap) else text)
+        rows.append(row)
+    names = [f"{task} {metric.name} ({metric.better} is good)" for task, metric, _ in columns]
+    return table(["pair", *names], rows) if rows else ""
 
 
 def decode_table(lines: list[dict[str, Any]]) -> str:
@@ -151,6 +184,14 @@ def page(lines: list[dict[str, Any]]) -> str:
             if len(entry.questions) > 1:
                 parts.append(f"**{QUESTION_TEXT[question]}**")
             parts.append(task_table(lines, task, question))
+    pairs = pairs_table(lines)
+    if pairs:
+        parts += [
+            "## Pairs of methods",
+            "First minus second, paired by item, the whole prompt decoded by the method. Bold: five items or "
+            "more and an interval without 0. Of so many intervals some leave 0 out by chance.",
+            pairs,
+        ]
     checked = decode_table(lines)
     if checked:
         parts += ["## Check against true decoding", checked]

@@ -101,7 +101,10 @@ Scorer = Callable[[Probe, torch.Tensor, Optional[torch.Tensor], Words], Dict[str
 
 @dataclasses.dataclass(frozen=True)
 class Metric:
-    """A ratio of two sums of a scorer, e.g. hits / n; `better`: "high" or "low"; `digits` printed."""
+    """A ratio of two sums of a scorer, e.g. hits / n; `better`: "high" or "low"; `digits` printed.
+
+    from_dense: it is a distance from dense attention already, so nothing is gained by subtracting dense's 0.
+    """
 
     name: str
     over: str
@@ -109,6 +112,7 @@ class Metric:
     better: str
     digits: int = 3
     text: str = ""
+    from_dense: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

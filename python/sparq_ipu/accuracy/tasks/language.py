@@ -95,7 +95,7 @@ LM = Task(
     build_lm,
     score_lm,
     (
-        Metric("KL", "kl", "n", "low", 4, "mean KL(dense || method) of the next token, nats"),
+        Metric("KL", "kl", "n", "low", 4, "mean KL(dense || method) of the next token, nats", True),
         Metric("BPC", "bits", "chars", "low", 4, "bits per character of the text"),
         Metric(
             "top-1", "same", "n", "high", 3, "share of positions whose most likely token is dense attention's"
