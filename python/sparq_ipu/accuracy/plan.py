@@ -146,14 +146,14 @@ class Plan:
 def default_plan() -> Plan:
     """The full table: under an hour on two cores with SmolLM2-135M."""
     items = {
-        "lm": 5,
-        "repetition": 4,
+        "lm": 8,
+        "repetition": 8,
         "needle": 12,
-        "multikey": 3,
-        "multivalue": 3,
-        "tracking": 3,
-        "common": 4,
-        "frequent": 4,
+        "multikey": 5,
+        "multivalue": 5,
+        "tracking": 5,
+        "common": 6,
+        "frequent": 6,
     }
     return Plan({name: {"items": n} for name, n in items.items()}, list(DEFAULT_METHODS))
 
