@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import json
 import os
@@ -110,6 +111,7 @@ def test_methods_import_without_the_rest():
 def test_recommended_settings_are_those_of_the_table():
     """The settings for `enable`, layer by layer, say what the recommended row of the table ran."""
     settings = pytest.importorskip("sparq_ipu.transformers.settings")
+    assert importlib.import_module("sparq_ipu.transformers").RECOMMENDED is RECOMMENDED
     method = parse_method(plan_module.RECOMMENDED)
     assert plan_module.RECOMMENDED in plan_module.DEFAULT_METHODS
     options = dict(RECOMMENDED)

@@ -220,6 +220,33 @@ def test_report_says_worse_only_where_the_interval_does():
     assert better.high < 0
 
 
+def test_a_distance_from_dense_is_not_compared_with_dense():
+    """KL cannot be below 0: calling it worse says nothing. Bits per character are compared."""
+    plan = {"tasks": {"lm": {"items": 5}}, "methods": ["dense", "near", "far"], "seed": 0}
+    lines = [{"kind": "header", "model": "m", "plan": plan, "versions": {"git": "g"}}]
+    for method, kl, bits in (("dense", 0, 0), ("near", 1, 0), ("far", 2, 9)):
+        for item in range(5):
+            sums = {"n": 10, "kl": kl, "bits": 50 + bits + item * (method == "dense"), "chars": 50, "same": 9}
+            lines.append({**fake(method, item, 0), "task": "lm", "sums": sums})
+    head, _, *rows = report.task_table(lines, "lm", "sparse").splitlines()
+    assert "BPC - dense" in head and "KL - dense" not in head
+    assert "worse" not in rows[1] and "worse" in rows[2] and "+0.1400 [" in rows[2]
+
+
+def test_pairs_of_methods():
+    """Compared pairs and METHOD@REFERENCE, paired by item; bold where the interval leaves 0 out."""
+    hits = {"dense": [5, 5, 5, 5, 4], "sparq": [5, 4, 5, 3, 4], "sparq:mean_from=1": [5, 5, 5, 4, 4]}
+    hits["h2o@sparq"] = [0, 1, 0, 0, 1]
+    rows = report.pairs_table(fake_lines(hits)).splitlines()[2:]
+    assert [row.split("|")[1].strip() for row in rows] == [
+        "`sparq:mean_from=1` - `sparq`",
+        "`h2o@sparq` - `sparq`",
+    ]
+    assert "+0.080 [+0.000, +0.160]" in rows[0] and "**" not in rows[0]
+    assert "**-0.760 [" in rows[1]
+    assert report.pairs_table(fake_lines({"dense": [5]})) == ""
+
+
 def test_report_leaves_out_items_beyond_the_plan():
     lines = fake_lines({"dense": [5, 5, 5, 5, 5, 0]})
     assert sorted(report.select(lines, "needle", "sparse")["dense"]) == [0, 1, 2, 3, 4]

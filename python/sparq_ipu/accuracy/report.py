@@ -68,6 +68,11 @@ def _interval(value: Estimate, digits: int, sign: str = "") -> str:
     return f"{value.value:{sign}.{digits}f} [{value.low:{sign}.{digits}f}, {value.high:{sign}.{digits}f}]"
 
 
+def _compared(metrics: tuple[Metric, ...]) -> Metric:
+    """The first metric that is not already a distance from dense."""
+    return next(metric for metric in metrics if not metric.from_dense)
+
+
 def clear(gap: Estimate) -> bool:
     """Items enough, and an interval without 0."""
     return gap.n >= ENOUGH and (gap.low > 0 or gap.high < 0)
@@ -79,7 +84,7 @@ def task_table(lines: list[dict[str, Any]], task: str, question: str) -> str:
     by_method = select(lines, task, question)
     metrics = TASKS[task].metrics
     main = metrics[0]
-    compared = next(metric for metric in metrics if not metric.from_dense)
+    compared = _compared(metrics)
     header = ["method", "compression", *(f"{m.name} [95 %]" if m is main else m.name for m in metrics)]
     header.append(f"{compared.name} - dense [95 %]")
     rows = []
@@ -123,15 +128,17 @@ def overview(lines: list[dict[str, Any]]) -> str:
 
 
 def pairs_table(lines: list[dict[str, Any]]) -> str:
-    """Paired differences between methods: the plan's comparisons, and every METHOD@REFERENCE with its
-    reference; main metrics (and those of `lm` that are not), the whole prompt decoded by the method."""
+    """Paired differences between methods: COMPARISONS, and every METHOD@REFERENCE with its reference.
+
+    Columns: the main metric of each task, and what is compared with dense; whole prompt by the method.
+    """
     methods = lines[0]["plan"]["methods"]
     pairs = [pair for pair in COMPARISONS if set(pair) <= set(methods)]
     pairs += [(m, m.partition("@")[2]) for m in methods if m.partition("@")[2] in methods]
     columns = []
     for task in lines[0]["plan"]["tasks"]:
         entry = TASKS[task]
-        wanted = [metric for i, metric in enumerate(entry.metrics) if i == 0 or entry.metrics[0].from_dense]
+        wanted = dict.fromkeys([entry.metrics[0], _compared(entry.metrics)])
         by_method = select(lines, task, entry.questions[-1])
         columns += [(task, metric, by_method) for metric in wanted]
     rows = []
@@ -140,7 +147,7 @@ def pairs_table(lines: list[dict[str, Any]]) -> str:
         for _, metric, by_method in columns:
             both = method in by_method and other in by_method
             gap = difference(by_method[method], by_method[other], metric) if both else None
-            text = _interval(gap, min(3, metric.digits), "+") if gap else ""
+            text = _interval(gap, metric.digits, "+") if gap else ""
             row.append(f"**{text}**" if gap and clear(gap) else text)
         rows.append(row)
     names = [f"{task} {metric.name} ({metric.better} is good)" for task, metric, _ in columns]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """SparQ attention for models of Hugging Face transformers, on the CPU.
 
-    sparq_ipu.transformers.enable(model, rank=32, top_k=128, n_local=32)
+    sparq_ipu.transformers.enable(model, **sparq_ipu.transformers.RECOMMENDED)  # or rank=32, ...
     model.generate(...)
     sparq_ipu.transformers.disable(model)
 
@@ -9,8 +9,18 @@ Everything goes through public interfaces of transformers (AttentionInterface, A
 module hooks): versions 4.56 and later. docs/models.md says what is supported and what is not.
 """
 
+from sparq_ipu.models import RECOMMENDED
 from sparq_ipu.transformers.cache import SparqCache, cache_traffic
 from sparq_ipu.transformers.integration import disable, enable, enable_dense, is_enabled
 from sparq_ipu.transformers.settings import SparqSettings
 
-__all__ = ["SparqCache", "SparqSettings", "cache_traffic", "disable", "enable", "enable_dense", "is_enabled"]
+__all__ = [
+    "RECOMMENDED",
+    "SparqCache",
+    "SparqSettings",
+    "cache_traffic",
+    "disable",
+    "enable",
+    "enable_dense",
+    "is_enabled",
+]

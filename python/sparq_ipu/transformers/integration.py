@@ -37,7 +37,8 @@ def enable(
 
     Prefill (several tokens at once) is the model's own attention, dense. Caches that `generate` makes, and
     empty `DynamicCache`s that you pass, become caches of this kind; they can be kept over turns. Enabling
-    again replaces the settings.
+    again replaces the settings. `enable(model, **RECOMMENDED)` takes the settings that docs/accuracy.md
+    recommends.
 
     Args:
         model: a decoder of the Llama type (Llama, Mistral, Qwen2, Qwen3, SmolLM, ...) on the CPU, in eval
