@@ -245,6 +245,30 @@ def test_pairs_of_methods():
     assert "+0.080 [+0.000, +0.160]" in rows[0] and "**" not in rows[0]
     assert "**-0.760 [" in rows[1]
     assert report.pairs_table(fake_lines({"dense": [5]})) == ""
+    # a reference is the same method however it is written: k=128 is the default
+    rows = report.pairs_table(fake_lines({"sparq:r=16": [5], "h2o@sparq:r=16,k=128": [0]})).splitlines()[2:]
+    assert [row.split("|")[1].strip() for row in rows] == ["`h2o@sparq:r=16,k=128` - `sparq:r=16`"]
+
+
+def test_levels_table_has_a_column_per_transfer():
+    hits = {"dense": [5] * 5, "sparq:r=16": [4] * 5, "sparq:k=256": [5] * 5, "sparq:r=8,k=64": [2] * 5}
+    hits.update(
+        {"h2o@sparq:r=16,k=128": [1] * 5, "h2o@sparq:k=256": [3] * 5, "sparq:r=16,mean_from=1": [4] * 5}
+    )
+    head, _, *rows = report.levels_table(fake_lines(hits), "needle").splitlines()
+    assert head == "| needle: digits | prompt | 1x | 2.0x | 2.0x | 2.0x |"
+    values = {
+        row.split("|")[1].strip(): [cell.strip().split(" ")[0] for cell in row.split("|")[3:-1]]
+        for row in rows
+        if "| sparse |" in row
+    }
+    assert values == {
+        "dense": ["1.000", "", "", ""],
+        "SparQ as published": ["", "1.000", "0.800", "0.400"],
+        "SparQ, no mean value in layer 0": ["", "", "0.800", ""],
+        "`h2o`": ["", "0.600", "0.200", ""],
+    }
+    assert report.levels_table(fake_lines({"dense": [5]}), "needle") == ""
 
 
 def test_report_leaves_out_items_beyond_the_plan():

@@ -49,6 +49,8 @@ DEFAULT_METHODS = (
     "sparq:r=16,mean_from=-1",
     "sparq:r=16,mean_from=1",
     "sparq:mean_from=1",
+    "sparq:r=8,k=64,mean_from=1",
+    "sparq:k=256,mean_from=1",
     # temperatures, figure 7b of the paper
     "sparq:r=16,tau=sqrt_d",
     "sparq:r=16,tau=sqrt_r",
@@ -79,6 +81,8 @@ COMPARISONS = (
     # the mean value: where, and whether
     ("sparq:mean_from=1", "sparq"),
     ("sparq:r=16,mean_from=1", "sparq:r=16"),
+    ("sparq:r=8,k=64,mean_from=1", "sparq:r=8,k=64"),
+    ("sparq:k=256,mean_from=1", "sparq:k=256"),
     ("sparq:r=16,mean_from=-1", "sparq:r=16"),
     ("sparq:r=16,mean_from=1", "sparq:r=16,mean_from=-1"),
     ("oracle:mean_from=1", "oracle"),
@@ -100,11 +104,13 @@ COMPARISONS = (
     ),
     ("sparq:mean_from=1,index_bits=4", "sparq:r=16,mean_from=1"),
     ("alisa:kv_bits=8@sparq:r=16,k=128", "alisa@sparq:r=16,k=128"),
-    # at the transfer of r=16, k=128, with the mean value where it does no harm
+    # rivals at equal transfer, the mean value where it does no harm
     *(
-        (f"{name}@sparq:r=16,k=128", "sparq:r=16,mean_from=1")
-        for name in ("h2o", "lm_infinite", "alisa", "alisa:kv_bits=8")
+        (f"{name}@{level}", f"{level},mean_from=1".replace("r=16,k=128", "r=16"))
+        for level in LEVELS
+        for name in ("h2o", "lm_infinite", "alisa")
     ),
+    ("alisa:kv_bits=8@sparq:r=16,k=128", "sparq:r=16,mean_from=1"),
 )
 QUICK_METHODS = (
     "dense",
@@ -152,8 +158,8 @@ def default_plan() -> Plan:
         "multikey": 5,
         "multivalue": 5,
         "tracking": 5,
-        "common": 6,
-        "frequent": 6,
+        "common": 4,
+        "frequent": 4,
     }
     return Plan({name: {"items": n} for name, n in items.items()}, list(DEFAULT_METHODS))
 

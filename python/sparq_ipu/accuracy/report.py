@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
 
+from ..methods import parse_method
 from .measure import Estimate, paired_difference, ratio
-from .plan import COMPARISONS
+from .plan import COMPARISONS, LEVELS
 from .tasks import TASKS, Metric
 
 # n differences of one sign happen by chance in 2^(1-n) of all cases, and a bootstrap of them never covers 0:
@@ -127,6 +129,41 @@ def overview(lines: list[dict[str, Any]]) -> str:
     return table(header, rows)
 
 
+def levels_table(lines: list[dict[str, Any]], task: str) -> str:
+    """The main metric at equal transfer, one column per level of LEVELS (like the paper's tables 2 and 3);
+    empty if the plan has none of them."""
+    entry = TASKS[task]
+    metric = entry.metrics[0]
+    levels = [parse_method(level) for level in reversed(LEVELS)]
+    rivals = list(dict.fromkeys(m.partition("@")[0] for m in lines[0]["plan"]["methods"] if "@" in m))
+    labels = {
+        "SparQ as published": [str(level) for level in levels],
+        "SparQ, no mean value in layer 0": [
+            str(dataclasses.replace(level, mean_value_from=1)) for level in levels
+        ],
+        **{f"`{name}`": [f"{name}@{level}" for level in reversed(LEVELS)] for name in rivals},
+    }
+    rows, compressions = [], [""] * len(levels)
+    for question in entry.questions:
+        by_method = select(lines, task, question)
+
+        def cell(label: str, found: dict[str, dict[int, dict[str, Any]]] = by_method) -> str:
+            return _interval(estimate(found[label], metric), metric.digits) if label in found else ""
+
+        prompt = [question] if len(entry.questions) > 1 else []
+        rows.append(["dense", *prompt, cell("dense"), *("" for _ in levels)])
+        for name, wanted in labels.items():
+            if any(label in by_method for label in wanted):
+                rows.append([name, *prompt, "", *map(cell, wanted)])
+        for i, label in enumerate(labels["SparQ as published"]):
+            if label in by_method:
+                compressions[i] = f"{compression(by_method[label]):.1f}x"
+    if not any(compressions):
+        return ""
+    prompt = ["prompt"] if len(entry.questions) > 1 else []
+    return table([f"{task}: {metric.name}", *prompt, "1x", *compressions], rows)
+
+
 def pairs_table(lines: list[dict[str, Any]]) -> str:
     """Paired differences between methods: COMPARISONS, and every METHOD@REFERENCE with its reference.
 
@@ -134,7 +171,8 @@ def pairs_table(lines: list[dict[str, Any]]) -> str:
     """
     methods = lines[0]["plan"]["methods"]
     pairs = [pair for pair in COMPARISONS if set(pair) <= set(methods)]
-    pairs += [(m, m.partition("@")[2]) for m in methods if m.partition("@")[2] in methods]
+    with_reference = [(m, str(parse_method(m.partition("@")[2]))) for m in methods if "@" in m]
+    pairs += [(method, reference) for method, reference in with_reference if reference in methods]
     columns = []
     for task in lines[0]["plan"]["tasks"]:
         entry = TASKS[task]
@@ -179,6 +217,14 @@ def page(lines: list[dict[str, Any]]) -> str:
         "## Overview",
         overview(lines),
     ]
+    by_level = list(filter(None, (levels_table(lines, task) for task in head["plan"]["tasks"])))
+    if by_level:
+        parts += [
+            "## At equal transfer",
+            "Main metric of each task by compression; methods of a column move the same number of elements. "
+            "prompt: processed densely, or decoded by the method.",
+            *by_level,
+        ]
     for task in head["plan"]["tasks"]:
         entry = TASKS[task]
         sizes = ", ".join(f"{key} {value}" for key, value in head["plan"]["tasks"][task].items())
