@@ -93,6 +93,7 @@ COMPARISONS = (
     ("sparq:r=16", "sparq"),
     ("sparq:r=16,mean_from=1", "sparq:mean_from=1"),
     ("sparq:k=256", "sparq"),
+    ("sparq:k=256,mean_from=1", "sparq:mean_from=1"),
     ("low_rank:r=16", "sparq:r=16"),
     ("low_rank:r=16,mean_from=1", "sparq:r=16,mean_from=1"),
     ("sparq:mean_from=1", "oracle:mean_from=1"),
@@ -152,8 +153,8 @@ class Plan:
 def default_plan() -> Plan:
     """The full table: under an hour on two cores with SmolLM2-135M."""
     items = {
-        "lm": 8,
-        "repetition": 8,
+        "lm": 6,
+        "repetition": 6,
         "needle": 12,
         "multikey": 5,
         "multivalue": 5,
