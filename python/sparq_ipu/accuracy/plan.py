@@ -158,7 +158,7 @@ def default_plan() -> Plan:
         "needle": 12,
         "multikey": 5,
         "multivalue": 5,
-        "tracking": 5,
+        "tracking": 3,
         "common": 4,
         "frequent": 4,
     }
