@@ -176,7 +176,7 @@ def _needles(lines: list[dict[str, Any]], path: Path) -> Path:
                 axis.text(j, i, text, ha="center", va="center", fontsize=6, color=colour)
         axis.set_xticks(range(len(lengths)), [str(length) for length in lengths], fontsize=6)
         axis.set_yticks(range(len(depths)), [f"{depth:.0%}" for depth in depths], fontsize=6)
-        axis.set_title(method.replace("@", "\n@"), fontsize=6.5)
+        axis.set_title(method.replace("@", "\n@").replace(",tau", ",\ntau"), fontsize=6.5)
         if at_axis % columns == 0:
             axis.set_ylabel("depth", fontsize=7)
         if at_axis + columns >= len(by_method):
