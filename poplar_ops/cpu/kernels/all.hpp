@@ -19,12 +19,11 @@ template <> struct BitsOf<SeveralVecs> {
 };
 } // namespace sparq
 
-#include "ahead.hpp"
-
-#include "approx_scores.hpp"
 #include "rough_keys.hpp"
+
 #include "softmax_weights.hpp"
 
+#include "approx_scores.hpp"
 #include "key_topk.hpp"
 
 #include "rows.hpp"

@@ -25,7 +25,6 @@ const Kernels avx2Kernels = {
     avx2::widen,
     avx2::narrow,
     avx2::addRows,
-    avx2::fetchRows,
     avx2::approxScores,
     avx2::softmaxWeights,
     avx2::roughKeys,

@@ -26,7 +26,6 @@ const Kernels avx512Kernels = {
     avx512::widen,
     avx512::narrow,
     avx512::addRows,
-    avx512::fetchRows,
     avx512::approxScores,
     avx512::softmaxWeights,
     avx512::roughKeys,

@@ -38,27 +38,20 @@ inline std::int32_t nthLargest(const std::int32_t *keys, std::size_t n, std::siz
   return threshold;
 }
 
-// Keys above `bound` to `found` and their indices to `where`, ascending; returns how many.
+// The indices of keys above `bound`, ascending, and up to 16 numbers after them; returns how many.
 inline std::size_t gatherAbove(const std::int32_t *keys, std::size_t n, std::int32_t bound,
-                               std::int32_t *found, std::uint32_t *where) {
+                               std::uint32_t *where) {
   std::size_t count = 0, j = 0;
   if (bound == 0x7FFFFFFF)
     return 0;
-  for (; j + 64 <= n; j += 64) {
-    std::uint64_t mask = 0;
-    for (unsigned part = 0; part < 64; part += 16)
-      mask |= std::uint64_t(atLeast(keys + j + part, bound + 1)) << part;
-    for (; mask; mask &= mask - 1, ++count) {
-      const std::size_t i = j + static_cast<unsigned>(__builtin_ctzll(mask));
-      found[count] = keys[i];
-      where[count] = static_cast<std::uint32_t>(i);
-    }
+  for (; j + blockSize <= n; j += blockSize) {
+    for (unsigned part = 0; part < blockSize; part += 16)
+      count += appendAtLeast(keys + j + part, bound + 1, static_cast<std::uint32_t>(j + part),
+                             where + count);
   }
   for (; j < n; ++j)
-    if (keys[j] > bound) {
-      found[count] = keys[j];
+    if (keys[j] > bound)
       where[count++] = static_cast<std::uint32_t>(j);
-    }
   return count;
 }
 
@@ -114,12 +107,15 @@ inline void keyTopK(const KeyTopK &a) {
   std::int32_t *const found = a.work;
   std::uint32_t *const where = a.workIndex, *to = a.positions;
   const std::uint32_t *const stop = to + a.nBest;
-  const std::size_t above = gatherAbove(keys, n, bound, found, where);
+  const std::size_t above = gatherAbove(keys, n, bound, where);
   const auto base = static_cast<std::uint32_t>(a.begin);
   if (a.merit && above >= a.nBest) {
     Merit merit = *a.merit;
     merit.weights += a.begin;
     meritsAt(merit, where, above, found);
+  } else {
+    for (std::size_t i = 0; i < above; ++i)
+      found[i] = keys[where[i]];
   }
 
   if (above >= a.nBest) { // the best are among those found

@@ -23,7 +23,6 @@ const Kernels portableKernels = {
     portable::widen,
     portable::narrow,
     portable::addRows,
-    portable::fetchRows,
     portable::approxScores,
     portable::softmaxWeights,
     portable::roughKeys,

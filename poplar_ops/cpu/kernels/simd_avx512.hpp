@@ -36,7 +36,7 @@ inline Lanes addExactProduct(Lanes a, Lanes b, Lanes c) { return _mm256_fmadd_ps
 // The score step: eight lanes too. A Zen 4 core widens fp16 to 256 bits at almost twice the rate of
 // 512 bits.
 using ScoreVec = Lanes;
-constexpr unsigned scoreWidth = 8, scoreSums = 16; // lanes; vectors of sums in registers
+constexpr unsigned scoreWidth = 8;
 inline ScoreVec loadHalfScore(const Half *from) { return loadHalfLanes(from); }
 inline ScoreVec broadcastScore(float x) { return _mm256_set1_ps(x); }
 inline ScoreVec loadScore(const float *from) { return loadLanes(from); }
@@ -54,4 +54,14 @@ inline Lanes addToLanes(Lanes sum, const Vec *x) {
 // Bit j: x[j] >= threshold, of 16 numbers.
 inline unsigned atLeast(const std::int32_t *x, std::int32_t threshold) {
   return _mm512_cmpge_epi32_mask(_mm512_loadu_si512(x), _mm512_set1_epi32(threshold));
+}
+// The indices (the first being `index`) of those of 16 numbers that reach the threshold; returns
+// how many, and may write 16.
+inline unsigned appendAtLeast(const std::int32_t *x, std::int32_t threshold, std::uint32_t index,
+                              std::uint32_t *to) {
+  const __m512i each = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+  const unsigned mask = atLeast(x, threshold);
+  const __m512i all = _mm512_add_epi32(each, _mm512_set1_epi32(static_cast<int>(index)));
+  _mm512_storeu_si512(to, _mm512_maskz_compress_epi32(static_cast<__mmask16>(mask), all));
+  return static_cast<unsigned>(__builtin_popcount(mask));
 }

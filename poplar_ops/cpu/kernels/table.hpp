@@ -16,30 +16,18 @@ namespace cpu {
 // Bits of an IEEE fp16 number.
 using Half = std::uint16_t;
 
-// Columns that a thread is going to read, in the order in which the score step reads them
-// (ahead.hpp), and how far they have been asked for: into L2, ahead of their use, while the
-// processor computes.
-struct Ahead {
-  const Half *const *columns; // (rank,)
-  unsigned rank;
-  std::size_t run;        // positions that are read of all columns before the next ones
-  std::size_t begin, end; // positions, multiples of 32
-  std::size_t most;       // lines to ask for before these columns are what is being read
-
-  // The state: lines asked for; the first column and the position that come next, in a run.
-  std::size_t lines;
-  std::size_t runBegin;
-  unsigned column;
-  std::size_t position;
-};
-
-// Rows of K and V that a thread is going to read: the entries of a list, fetched into L2 meanwhile.
-struct RowsAhead {
-  const Half *keyRows, *valueRows; // (capacity, headDim)
-  unsigned headDim;
-  const std::uint32_t *index; // (count,)
-  std::size_t count;
-  std::size_t next; // the state: entries asked for
+// Softmax before its division: scores (n,) -> weights in place; n a multiple of 64. It can be done
+// in parts.
+struct SoftmaxWeights {
+  float *scores;
+  std::size_t n;
+  float maximum;
+  float *blockSums;     // (n / 64,) out: the lane sum of each block
+  std::int32_t *maxima; // (n / 64, 16) out, or null: of the bits of the weights. Entry j over
+                        // positions j, j + 16, j + 32, j + 48 of the block
+  // The state: blocks that are done, and the lanes of those whose sums are not yet written.
+  std::size_t block = 0;
+  float lanes[4][8] = {};
 };
 
 // Step 1 (contract E6.2): approximate scores of positions [begin, end), from `rank` columns of K.
@@ -53,22 +41,9 @@ struct ApproxScores {
   std::size_t length;     // positions at or beyond get a score of -infinity
   float *scores;          // (groupSize, scoreStride)
   std::size_t scoreStride;
-  float *maximum;  // (groupSize,) out: of positions [begin, min(end, length)), -infinity if there
-                   // are none
-  Ahead *now;      // these columns
-  Ahead *next;     // what is read after them, or null
-  RowsAhead *rows; // what is read before those, or null
-};
-
-// Softmax before its division: scores (n,) -> weights in place; n a multiple of 64.
-struct SoftmaxWeights {
-  float *scores;
-  std::size_t n;
-  float maximum;
-  float *blockSums;     // (n / 64,) out: the lane sum of each block
-  std::int32_t *maxima; // (n / 64, 16) out, or null: of the bits of the weights. Entry j over
-                        // positions j, j + 16, j + 32, j + 48 of the block
-  Ahead *next;          // columns to fetch meanwhile, or null
+  float *maximum; // (groupSize,) out: of positions [begin, min(end, length)), -infinity if there
+                  // are none
+  SoftmaxWeights *softmax; // of another pair, to be done while the memory is waited for, or null
 };
 
 // The merit by which positions are selected is the softmax summed over the group (contract E6.3).
@@ -98,7 +73,7 @@ struct KeyTopK {
   std::size_t begin, end;     // begin a multiple of 64 if there are maxima
   std::size_t nBest;          // at most end - begin
   std::int32_t *work;         // end - begin numbers
-  std::uint32_t *workIndex;   // end - begin numbers
+  std::uint32_t *workIndex;   // end - begin numbers, and 16 more
   std::uint32_t *positions;   // (nBest,) out, ascending
   const Merit *merit;         // null: the keys are exact
 };
@@ -141,9 +116,8 @@ struct Kernels {
   void (*narrow)(const float *from, Half *to, std::size_t n);
   // Adds rows (n, headDim) to `sum`, ascending (contract E3).
   void (*addRows)(const Half *rows, std::size_t n, unsigned headDim, float *sum);
-  void (*fetchRows)(RowsAhead *, std::size_t n); // n more of them
   void (*approxScores)(const ApproxScores &);
-  void (*softmaxWeights)(const SoftmaxWeights &);
+  void (*softmaxWeights)(SoftmaxWeights &); // what is left of it
   void (*roughKeys)(const RoughKeys &);
   void (*keyTopK)(const KeyTopK &);
   // Bits of the merit of each of n positions.

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the parts of one attention call share: its inputs, memory, and the threads of a team.
+#pragma once
+
+#include "kv_cache.hpp"
+#include "thread_pool.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+namespace sparq {
+namespace cpu {
+
+// The threads that work on one pair: one of them, or all of the pool.
+class Team {
+public:
+  Team() = default;
+  Team(ThreadPool &p, unsigned thread) : size(p.nThreads()), member(thread), pool(&p) {}
+  void barrier() const {
+    if (size > 1)
+      pool->barrier();
+  }
+  // This member's part of n things.
+  std::size_t begin(std::size_t n) const { return n * member / size; }
+  std::size_t end(std::size_t n) const { return n * (member + 1) / size; }
+
+  unsigned size = 1, member = 0;
+
+private:
+  ThreadPool *pool = nullptr;
+};
+
+// Hands out memory, 64-byte aligned; from a null base it only measures.
+class Carver {
+public:
+  explicit Carver(char *start) : base(start) {}
+  template <class T> T *take(std::size_t n) {
+    T *const at = base ? reinterpret_cast<T *>(base + used) : nullptr;
+    used += roundUp(n * sizeof(T), 64);
+    return at;
+  }
+  std::size_t used = 0;
+
+private:
+  char *base;
+};
+
+// What a call needs to know.
+struct Call {
+  const KVCache &cache;
+  const Kernels &kernels;
+  Query query;
+  std::size_t nHeads, groupSize;
+  const SparqSettings *settings; // null: dense attention
+  Half *output;
+  std::size_t maxLength;
+
+  // With one head the scores of a pair and the softmax of the one before are computed together.
+  bool pipelined() const { return settings && groupSize == 1; }
+  bool isDense(std::size_t length) const {
+    // With all positions selected alpha is 1 and what remains is dense attention (contract E7).
+    return !settings || static_cast<std::size_t>(settings->topK) >= length;
+  }
+};
+
+// 1 / sqrt(head_dim), in double, rounded once (contract E4).
+inline float scaleOf(std::size_t headDim) {
+  return static_cast<float>(1.0 / std::sqrt(static_cast<double>(headDim)));
+}
+
+} // namespace cpu
+} // namespace sparq

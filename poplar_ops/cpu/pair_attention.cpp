@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "pair_attention.hpp"
+
+namespace sparq {
+namespace cpu {
+namespace {
+
+// The left fold of partial sums (contract E3).
+float foldBlocks(const float *partial, std::size_t n) {
+  float total = 0.0f;
+  for (std::size_t i = 0; i < n; ++i)
+    total = total + partial[i];
+  return total;
+}
+
+// Sum of weights: the lane sum of each block, then the left fold.
+float laneFold(const float *weights, std::size_t n) {
+  float total = 0.0f;
+  for (std::size_t at = 0; at < n; at += blockSize)
+    total = total + laneSum(blockSize, [&](std::size_t j) { return weights[at + j]; });
+  return total;
+}
+
+} // namespace
+
+PairAttention::PairAttention(const Call &callIn, std::size_t indexIn, const PairQuery &queryIn,
+                             const Scratch &scratch, const Team &teamIn, unsigned buffer)
+    : call(callIn), cache(callIn.cache), kernels(callIn.kernels), query(queryIn), s(scratch),
+      team(teamIn), scores(scratch.scores[buffer]), index(indexIn),
+      pair(callIn.cache.pair(indexIn)), g(static_cast<unsigned>(call.groupSize)),
+      d(static_cast<unsigned>(cache.headDim)), length(pair.length),
+      blocks((length + blockSize - 1) / blockSize), first(team.begin(blocks)),
+      last(team.end(blocks)), scale(scaleOf(d)) {}
+
+void PairAttention::dense() {
+  const std::size_t begin = first * blockSize, end = std::min(last * blockSize, length);
+  kernels.rowScores({{pair.keyRows, d, nullptr, begin, end - begin},
+                     query.query,
+                     g,
+                     scale,
+                     scores + begin,
+                     s.stride,
+                     s.maxima + team.member * g});
+  team.barrier();
+  for (unsigned h = 0; h < g; ++h) {
+    SoftmaxWeights step = softmaxOf(h, nullptr);
+    kernels.softmaxWeights(step);
+  }
+  const bool alone = team.size == 1;
+  float *const partial = alone ? s.sum : s.partialSums + first * g * d;
+  if (alone)
+    std::memset(s.sum, 0, g * d * sizeof(float));
+  kernels.weightedValues({{pair.valueRows, d, nullptr, begin, end - begin},
+                          scores + begin,
+                          s.stride,
+                          g,
+                          partial,
+                          alone});
+  team.barrier();
+  if (!alone) {
+    const std::size_t from = team.begin(g * d), to = team.end(g * d);
+    for (std::size_t c = from; c < to; ++c)
+      s.sum[c] = 0.0f;
+    for (std::size_t block = 0; block < blocks; ++block)
+      for (std::size_t c = from; c < to; ++c)
+        s.sum[c] = s.sum[c] + s.partialSums[block * g * d + c];
+    team.barrier();
+  }
+  if (team.member == 0)
+    for (unsigned h = 0; h < g; ++h)
+      write(h, foldBlocks(s.blockSums + h * s.nBlocks, blocks), nullptr);
+  team.barrier(); // the scratch is free for the next pair
+}
+
+void PairAttention::score(PairAttention *before) {
+  kernels.approxScores({query.columns, static_cast<unsigned>(call.settings->rank), query.selected,
+                        g, query.invTau, first * blockSize, last * blockSize, length, scores,
+                        s.stride, s.maxima + team.member * g,
+                        before ? &before->softmaxBegun : nullptr});
+  team.barrier();
+  if (g == 1) // the maxima of bits serve the selection, whose keys the weights are
+    softmaxBegun = softmaxOf(0, s.keyMaxima + first * 16);
+}
+
+void PairAttention::softmax() {
+  if (g == 1)
+    kernels.softmaxWeights(softmaxBegun);
+  for (unsigned h = 0; h < g && g > 1; ++h) {
+    SoftmaxWeights step = softmaxOf(h, nullptr);
+    kernels.softmaxWeights(step);
+  }
+  team.barrier();
+}
+
+void PairAttention::select() {
+  float *const weightSum = s.sums + team.member * 2 * g, *const inverse = weightSum + g;
+  for (unsigned h = 0; h < g; ++h) {
+    weightSum[h] = foldBlocks(s.blockSums + h * s.nBlocks, blocks);
+    inverse[h] = 1.0f / weightSum[h];
+  }
+  const Merit merit{scores, s.stride, weightSum, g};
+  const std::size_t begin = first * blockSize, end = last * blockSize;
+  if (g > 1)
+    kernels.roughKeys({merit, inverse, begin, end, s.keys, s.keyMaxima});
+  const std::size_t count = std::min(static_cast<std::size_t>(call.settings->topK), length);
+  const std::size_t local = std::min(static_cast<std::size_t>(call.settings->nLocal), count);
+  const std::size_t firstLocal = length - local, nBest = count - local;
+  selectBest(merit, begin, end, firstLocal, nBest);
+  team.barrier();
+  if (team.member == 0) {
+    mergeBest(merit, nBest);
+    for (std::size_t i = 0; i < local; ++i)
+      s.positions[nBest + i] = static_cast<std::uint32_t>(firstLocal + i);
+    shareOfWeights(count, weightSum);
+    nSelected = count;
+  }
+}
+
+// Of this member's positions before the local ones, those that may be among the best of all.
+void PairAttention::selectBest(const Merit &merit, std::size_t begin, std::size_t end,
+                               std::size_t firstLocal, std::size_t nBest) {
+  end = std::min(end, firstLocal);
+  const std::size_t n = begin < end ? std::min(nBest, end - begin) : 0;
+  s.candidateCount[team.member] = n;
+  std::uint32_t *const to = team.size == 1 ? s.positions : s.candidates + team.member * nBest;
+  const std::int32_t *const keys = g == 1 ? reinterpret_cast<const std::int32_t *>(scores) : s.keys;
+  if (n)
+    kernels.keyTopK({keys, s.keyMaxima, begin, end, n, s.work + begin,
+                     s.workIndex + begin + 16 * team.member, to, &merit});
+}
+
+// The best of all members' candidates. They are in ascending order, so ties among them go to the
+// lower position too.
+void PairAttention::mergeBest(const Merit &merit, std::size_t nBest) {
+  if (team.size == 1 || nBest == 0)
+    return;
+  std::size_t n = 0;
+  for (unsigned member = 0; member < team.size; ++member)
+    for (std::size_t i = 0; i < s.candidateCount[member]; ++i, ++n)
+      s.candidates[n] = s.candidates[member * nBest + i]; // n is not past what it overwrites
+  kernels.meritsAt(merit, s.candidates, n, s.candidateKeys);
+  kernels.keyTopK(
+      {s.candidateKeys, nullptr, 0, n, nBest, s.work, s.workIndex, s.positions, nullptr});
+  for (std::size_t i = 0; i < nBest; ++i)
+    s.positions[i] = s.candidates[s.positions[i]];
+}
+
+// alpha: the share of the approximate weights that the selected positions have (contract E6.5).
+void PairAttention::shareOfWeights(std::size_t count, const float *weightSum) {
+  const std::size_t padded = roundUp(count, blockSize);
+  float *const weights = s.listScores;
+  for (unsigned h = 0; h < g; ++h) {
+    for (std::size_t i = 0; i < count; ++i)
+      weights[i] = scores[h * s.stride + s.positions[i]];
+    std::fill(weights + count, weights + padded, 0.0f);
+    s.alpha[h] = std::min(1.0f, flush(laneFold(weights, padded) / weightSum[h]));
+  }
+}
+
+void PairAttention::finish() {
+  if (team.member == 0) {
+    const std::size_t count = nSelected, padded = roundUp(count, blockSize);
+    // The rows are anywhere in memory: ask for all of them now, and have them in L2 when the
+    // weights are summed.
+    fetchRows(pair.keyRows);
+    fetchRows(pair.valueRows);
+    kernels.rowScores({{pair.keyRows, d, s.positions, 0, count},
+                       query.query,
+                       g,
+                       scale,
+                       s.listScores,
+                       s.listStride,
+                       s.listMaxima});
+    std::memset(s.sum, 0, g * d * sizeof(float));
+    for (unsigned h = 0; h < g; ++h) {
+      SoftmaxWeights step{s.listScores + h * s.listStride, padded, s.listMaxima[h], s.listBlockSums,
+                          nullptr};
+      kernels.softmaxWeights(step);
+      s.listSums[h] = foldBlocks(s.listBlockSums, padded / blockSize);
+    }
+    kernels.weightedValues(
+        {{pair.valueRows, d, s.positions, 0, count}, s.listScores, s.listStride, g, s.sum, true});
+    for (unsigned h = 0; h < g; ++h)
+      write(h, s.listSums[h], call.settings->meanValue ? &s.alpha[h] : nullptr);
+  }
+  team.barrier(); // the scratch is free for the next pair
+}
+
+void PairAttention::fetchRows(const Half *rows) const {
+  constexpr int read = 0, intoL2 = 2;
+  for (std::size_t i = 0; i < nSelected; ++i)
+    for (unsigned c = 0; c < d; c += 32)
+      __builtin_prefetch(rows + s.positions[i] * std::size_t(d) + c, read, intoL2);
+}
+
+SoftmaxWeights PairAttention::softmaxOf(unsigned h, std::int32_t *blockMaxima) const {
+  return {scores + h * s.stride + first * blockSize, (last - first) * blockSize, maximum(h),
+          s.blockSums + h * s.nBlocks + first, blockMaxima};
+}
+
+// The maximum over the team's parts.
+float PairAttention::maximum(unsigned h) const {
+  float most = s.maxima[h];
+  for (unsigned member = 1; member < team.size; ++member)
+    most = std::max(most, s.maxima[member * g + h]);
+  return most;
+}
+
+// Contract E6.4 and E6.5: divide, mix with the mean value (where there is an alpha), narrow.
+void PairAttention::write(unsigned h, float weightSum, const float *alpha) {
+  float *const y = s.sum + h * d;
+  for (unsigned c = 0; c < d; ++c)
+    y[c] = flush(y[c]) / weightSum;
+  if (alpha) {
+    const float rest = 1.0f - *alpha, n = static_cast<float>(length);
+    for (unsigned c = 0; c < d; ++c)
+      y[c] = *alpha * y[c] + rest * (pair.valueSum[c] / n);
+  }
+  kernels.narrow(y, call.output + (index * g + h) * d, d);
+}
+
+} // namespace cpu
+} // namespace sparq

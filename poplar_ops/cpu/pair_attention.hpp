@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Attention of one pair (batch element, KV head) in steps, so that the steps of neighbouring pairs
+// can be computed together.
+#pragma once
+
+#include "pair_query.hpp"
+#include "scratch.hpp"
+
+namespace sparq {
+namespace cpu {
+
+class PairAttention {
+public:
+  // `buffer` (0 or 1) is that of its scores.
+  PairAttention(const Call &call, std::size_t index, const PairQuery &query, const Scratch &scratch,
+                const Team &team, unsigned buffer);
+
+  bool isDense() const { return call.isDense(length); }
+  void dense();
+
+  // SparQ, in this order. The members of a team call a step together.
+  //
+  // Approximate scores. Meanwhile the softmax of `before` is computed, a pair that is one step
+  // further; or null.
+  void score(PairAttention *before);
+  // What is left of the softmax of the approximate scores.
+  void softmax();
+  // The positions, and alpha.
+  void select();
+  // Attention over them.
+  void finish();
+
+private:
+  void selectBest(const Merit &merit, std::size_t begin, std::size_t end, std::size_t firstLocal,
+                  std::size_t nBest);
+  void mergeBest(const Merit &merit, std::size_t nBest);
+  void shareOfWeights(std::size_t count, const float *weightSum);
+  void fetchRows(const Half *rows) const;
+  SoftmaxWeights softmaxOf(unsigned h, std::int32_t *blockMaxima) const;
+  float maximum(unsigned h) const;
+  void write(unsigned h, float weightSum, const float *alpha);
+
+  const Call &call;
+  const KVCache &cache;
+  const Kernels &kernels;
+  const PairQuery &query;
+  const Scratch &s;
+  const Team &team;
+  float *const scores; // (g, s.stride)
+  const std::size_t index;
+  const KVCache::Pair pair;
+  const unsigned g, d;
+  const std::size_t length, blocks;
+  const std::size_t first, last; // blocks of this member
+  const float scale;
+  SoftmaxWeights softmaxBegun{}; // of a single head
+  std::size_t nSelected = 0;
+};
+
+} // namespace cpu
+} // namespace sparq

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Memory that attention works in.
+#pragma once
+
+#include "call.hpp"
+
+namespace sparq {
+namespace cpu {
+
+// Memory for the pairs that a thread, or a team, is working on. `stride` is the padded length, `g`
+// the group size.
+struct Scratch {
+  Scratch(Carver &carve, const Call &call, unsigned teamSize)
+      : stride(roundUp(call.maxLength, 64) + 16) { // heads apart by an odd number of cache lines
+    const std::size_t g = call.groupSize, d = call.cache.headDim, blocks = stride / 64 + 1;
+    sum = carve.take<float>(g * d);
+    scores[0] = carve.take<float>(g * stride);
+    scores[1] = call.pipelined() ? carve.take<float>(g * stride) : scores[0];
+    blockSums = carve.take<float>(g * blocks);
+    maxima = carve.take<float>(g * teamSize);
+    sums = carve.take<float>(2 * g * teamSize);
+    nBlocks = blocks;
+    if (teamSize > 1)
+      partialSums = carve.take<float>(blocks * g * d);
+    if (!call.settings)
+      return;
+    const std::size_t k = std::min(static_cast<std::size_t>(call.settings->topK), call.maxLength);
+    listStride = roundUp(k, 64) + 16;
+    if (g > 1) // the weights of one head are keys themselves
+      keys = carve.take<std::int32_t>(stride);
+    keyMaxima = carve.take<std::int32_t>(blocks * 16);
+    work = carve.take<std::int32_t>(std::max(stride, k * teamSize));
+    workIndex = carve.take<std::uint32_t>(std::max(stride, k * teamSize) + 16 * teamSize);
+    positions = carve.take<std::uint32_t>(listStride);
+    alpha = carve.take<float>(g);
+    candidates = carve.take<std::uint32_t>(k * teamSize);
+    candidateCount = carve.take<std::size_t>(teamSize);
+    candidateKeys = carve.take<std::int32_t>(k * teamSize);
+    listScores = carve.take<float>(g * listStride);
+    listBlockSums = carve.take<float>(listStride / 64 + 1);
+    listMaxima = carve.take<float>(g);
+    listSums = carve.take<float>(g);
+  }
+
+  std::size_t stride, nBlocks, listStride = 0;
+  float *sum;       // (g, headDim) weighted sum of values
+  float *scores[2]; // (g, stride) scores, then weights; of neighbouring pairs in turn
+  float *blockSums; // (g, nBlocks) of weights
+  float *maxima;    // (team, g)
+  float *sums;      // (team, 2, g) sums of weights and their inverses: each member has its own copy
+  float *partialSums = nullptr;      // (blocks, g, headDim), of a team
+  std::int32_t *keys = nullptr;      // (stride,)
+  std::int32_t *keyMaxima = nullptr; // (blocks, 16)
+  std::int32_t *work = nullptr;
+  std::uint32_t *workIndex = nullptr;
+  std::uint32_t *positions = nullptr;    // (topK,) selected, ascending
+  float *alpha = nullptr;                // (g,) their share of the approximate weights
+  std::uint32_t *candidates = nullptr;   // (team, topK)
+  std::size_t *candidateCount = nullptr; // (team,)
+  std::int32_t *candidateKeys = nullptr; // (team * topK,)
+  float *listScores = nullptr;           // (g, listStride) of the selected positions
+  float *listBlockSums = nullptr;
+  float *listMaxima = nullptr, *listSums = nullptr; // (g,)
+};
+
+} // namespace cpu
+} // namespace sparq
