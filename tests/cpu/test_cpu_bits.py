@@ -117,9 +117,9 @@ def test_selection_at_every_density(isa: str, top_k: int) -> None:
 @pytest.mark.parametrize("few", [False, True])
 def test_nearly_equal_merits(isa: str, few: bool, group_size: int) -> None:
     """Weights that are neighbours in fp32: the division by their sum makes some of them equal merits, and the
-    kernels, which look for candidates before they divide, must neither miss one nor reorder a tie. `few`: hardly
-    more of them than are wanted, each in a part of the positions of its own, so that the bound for candidates
-    is as tight as it gets; all other weights are 0."""
+    kernels, which look for candidates before they divide, must neither miss one nor reorder a tie. `few`:
+    hardly more of them than are wanted, each in a part of the positions of its own, so that the bound for
+    candidates is as tight as it gets; all other weights are 0."""
     rng = np.random.default_rng(group_size)
     tensors = make_attention(rng, n_kv_heads=8, group_size=group_size, seq_len=5120, head_dim=16)
     tensors.query[...] = np.where(np.arange(16) == 5, 2.0**-6, 0)
