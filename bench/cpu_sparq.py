@@ -341,25 +341,41 @@ def plot(rows: list[dict[str, Any]], path: Path) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    figure, axes = pyplot.subplots(figsize=(7, 5), constrained_layout=True)
+    figure, axes = pyplot.subplots(figsize=(9, 5), constrained_layout=True)
+    needed = {(row["kernel"], row["seq_len"]): row["n_bytes"] for row in rows}
+    colours = {"dense": "tab:blue", "sparq": "tab:red", "sdpa": "tab:purple", "eager": "tab:green"}
+    markers = {"float32": "s", "bfloat16": "^", "float16": "v"}
     for name in dict.fromkeys(row["kernel"] for row in rows):
         mine = [row for row in rows if row["kernel"] == name]
-        style = dict(
-            linestyle=":" if name.startswith("stream") else "--" if name.startswith("torch") else "-"
-        )
+        *kind, last = name.split("-")
+        kind = [*kind, last] if last in colours else kind
+        floor = kind[0] == "stream"
+        # a sum over fewer bytes (the memory of the plain sums is limited) stands for all of them
+        times = [
+            row["median_seconds"] * (needed[kind[-1], row["seq_len"]] / row["n_bytes"] if floor else 1)
+            for row in mine
+        ]
         axes.loglog(
             [row["seq_len"] for row in mine],
-            [row["median_seconds"] * 1e3 for row in mine],
-            marker="o", label=name, linewidth=2 if name in ("dense", "sparq") else 1, **style,
-        )  # fmt: skip
+            [seconds * 1e3 for seconds in times],
+            label=f"plain sum of the bytes of {kind[-1]}" if floor else name,
+            color=colours[kind[-1]],
+            linestyle=":" if floor else "--" if kind[0] == "torch" else "-",
+            linewidth=1 if len(kind) > 1 else 2.5,
+            marker=markers.get(last, "o"),
+        )
     first = rows[0]
+    lengths = sorted({row["seq_len"] for row in rows})
+    axes.set_xticks(lengths, [str(n) for n in lengths])
+    axes.set_xticks([], minor=True)
+    axes.grid(alpha=0.3)
     axes.set(
         xlabel="cached positions S",
         ylabel="median ms of one decode step",
         title=f"{first['processor']}, {first['n_threads']} threads, batch {first['batch']}, "
         f"{first['n_heads']}/{first['n_kv_heads']} heads, r={first['rank']}, k={first['top_k']}",
     )
-    axes.legend(fontsize="small")
+    figure.legend(fontsize="small", loc="outside right center")
     figure.savefig(path)
     pyplot.close(figure)
 
