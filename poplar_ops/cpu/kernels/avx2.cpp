@@ -21,18 +21,10 @@ using namespace sparq;
 } // namespace avx2
 
 const Kernels avx2Kernels = {
-    "avx2",
-    avx2::widen,
-    avx2::narrow,
-    avx2::addRows,
-    avx2::approxScores,
-    avx2::softmaxWeights,
-    avx2::roughKeys,
-    avx2::keyTopK,
-    avx2::meritsAt,
-    avx2::rowScores,
-    avx2::weightedValues,
-    avx2::streamSum,
+    "avx2",          avx2::widen,          avx2::narrow,
+    avx2::addRows,   avx2::approxScores,   avx2::softmaxWeights,
+    avx2::roughKeys, avx2::keyTopK,        avx2::meritsAt,
+    avx2::rowScores, avx2::weightedValues, avx2::streamSum,
 };
 
 } // namespace cpu

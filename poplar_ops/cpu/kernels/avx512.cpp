@@ -22,18 +22,10 @@ using namespace sparq;
 } // namespace avx512
 
 const Kernels avx512Kernels = {
-    "avx512",
-    avx512::widen,
-    avx512::narrow,
-    avx512::addRows,
-    avx512::approxScores,
-    avx512::softmaxWeights,
-    avx512::roughKeys,
-    avx512::keyTopK,
-    avx512::meritsAt,
-    avx512::rowScores,
-    avx512::weightedValues,
-    avx512::streamSum,
+    "avx512",          avx512::widen,          avx512::narrow,
+    avx512::addRows,   avx512::approxScores,   avx512::softmaxWeights,
+    avx512::roughKeys, avx512::keyTopK,        avx512::meritsAt,
+    avx512::rowScores, avx512::weightedValues, avx512::streamSum,
 };
 
 } // namespace cpu

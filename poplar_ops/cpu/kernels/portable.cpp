@@ -19,18 +19,10 @@ using namespace sparq;
 } // namespace portable
 
 const Kernels portableKernels = {
-    "portable",
-    portable::widen,
-    portable::narrow,
-    portable::addRows,
-    portable::approxScores,
-    portable::softmaxWeights,
-    portable::roughKeys,
-    portable::keyTopK,
-    portable::meritsAt,
-    portable::rowScores,
-    portable::weightedValues,
-    portable::streamSum,
+    "portable",          portable::widen,          portable::narrow,
+    portable::addRows,   portable::approxScores,   portable::softmaxWeights,
+    portable::roughKeys, portable::keyTopK,        portable::meritsAt,
+    portable::rowScores, portable::weightedValues, portable::streamSum,
 };
 
 } // namespace cpu
