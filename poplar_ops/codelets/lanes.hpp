@@ -61,8 +61,6 @@ inline half narrow(float x) {
   return static_cast<half>(clamped);
 }
 
-inline float magnitude(float x) { return bitcast<float>(bitcast<unsigned>(x) & 0x7fffffffu); }
-
 constexpr float lowest = -3.402823466e+38f;
 
 // The largest of six workers' results, `stride` apart.

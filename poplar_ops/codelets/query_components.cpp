@@ -12,6 +12,11 @@ namespace sparq {
 // magnitude, or 0 where it is not selected.
 static constexpr unsigned magnitudeMask = 0x7fffffffu;
 
+// |q| of eight components.
+static inline Lanes magnitude(const half *query) {
+  return bitcast<Lanes>(bitcast<LaneBits>(loadLanes(query)) & magnitudeMask);
+}
+
 // a[c], components shared out over the workers.
 class GroupMagnitude : public poplar::MultiVertex {
 public:
@@ -22,10 +27,8 @@ public:
   bool compute(unsigned worker) {
     for (unsigned c = worker * nLanes; c < headDim; c += numWorkers() * nLanes) {
       Lanes sum{};
-      for (unsigned h = 0; h != groupSize; ++h) { // ascending by head
-        const Lanes q = loadLanes(&query[h * headDim + c]);
-        sum += bitcast<Lanes>(bitcast<LaneBits>(q) & magnitudeMask);
-      }
+      for (unsigned h = 0; h != groupSize; ++h) // ascending by head
+        sum += magnitude(&query[h * headDim + c]);
       storeLanes(&magnitudes[c], sum);
     }
     return true;
@@ -43,8 +46,7 @@ public:
     for (unsigned h = worker; h < groupSize; h += numWorkers()) {
       Lanes sum{};
       for (unsigned c = 0; c != headDim; c += nLanes)
-        sum +=
-            bitcast<Lanes>(bitcast<LaneBits>(loadLanes(&query[h * headDim + c])) & magnitudeMask);
+        sum += magnitude(&query[h * headDim + c]);
       sums[h] = treeSum(sum);
     }
     return true;

@@ -42,10 +42,7 @@ void PairAttention::dense() {
                      s.stride,
                      s.maxima + team.member * g});
   team.barrier();
-  for (unsigned h = 0; h < g; ++h) {
-    SoftmaxWeights step = softmaxOf(h, nullptr);
-    kernels.softmaxWeights(step);
-  }
+  softmaxOfAll();
   const bool alone = team.size == 1;
   float *const partial = alone ? s.sum : s.partialSums + first * g * d;
   if (alone)
@@ -85,10 +82,8 @@ void PairAttention::score(PairAttention *before) {
 void PairAttention::softmax() {
   if (g == 1)
     kernels.softmaxWeights(softmaxBegun);
-  for (unsigned h = 0; h < g && g > 1; ++h) {
-    SoftmaxWeights step = softmaxOf(h, nullptr);
-    kernels.softmaxWeights(step);
-  }
+  else
+    softmaxOfAll();
   team.barrier();
 }
 
@@ -170,18 +165,18 @@ void PairAttention::finish() {
                        scale,
                        s.listScores,
                        s.listStride,
-                       s.listMaxima});
+                       s.maxima});
     std::memset(s.sum, 0, g * d * sizeof(float));
     for (unsigned h = 0; h < g; ++h) {
-      SoftmaxWeights step{s.listScores + h * s.listStride, padded, s.listMaxima[h], s.listBlockSums,
+      SoftmaxWeights step{s.listScores + h * s.listStride, padded, s.maxima[h], s.listBlockSums,
                           nullptr};
       kernels.softmaxWeights(step);
-      s.listSums[h] = foldBlocks(s.listBlockSums, padded / blockSize);
+      s.sums[h] = foldBlocks(s.listBlockSums, padded / blockSize);
     }
     kernels.weightedValues(
         {{pair.valueRows, d, s.positions, 0, count}, s.listScores, s.listStride, g, s.sum, true});
     for (unsigned h = 0; h < g; ++h)
-      write(h, s.listSums[h], call.settings->meanValue ? &s.alpha[h] : nullptr);
+      write(h, s.sums[h], call.settings->meanValue ? &s.alpha[h] : nullptr);
   }
   team.barrier(); // the scratch is free for the next pair
 }
@@ -196,6 +191,13 @@ void PairAttention::fetchRows(const Half *rows) const {
 SoftmaxWeights PairAttention::softmaxOf(unsigned h, std::int32_t *blockMaxima) const {
   return {scores + h * s.stride + first * blockSize, (last - first) * blockSize, maximum(h),
           s.blockSums + h * s.nBlocks + first, blockMaxima};
+}
+
+void PairAttention::softmaxOfAll() const {
+  for (unsigned h = 0; h < g; ++h) {
+    SoftmaxWeights step = softmaxOf(h, nullptr);
+    kernels.softmaxWeights(step);
+  }
 }
 
 // The maximum over the team's parts.

@@ -38,6 +38,7 @@ private:
   void shareOfWeights(std::size_t count, const float *weightSum);
   void fetchRows(const Half *rows) const;
   SoftmaxWeights softmaxOf(unsigned h, std::int32_t *blockMaxima) const;
+  void softmaxOfAll() const;
   float maximum(unsigned h) const;
   void write(unsigned h, float weightSum, const float *alpha);
 

@@ -39,8 +39,6 @@ struct Scratch {
     candidateKeys = carve.take<std::int32_t>(k * teamSize);
     listScores = carve.take<float>(g * listStride);
     listBlockSums = carve.take<float>(listStride / 64 + 1);
-    listMaxima = carve.take<float>(g);
-    listSums = carve.take<float>(g);
   }
 
   std::size_t stride, nBlocks, listStride = 0;
@@ -61,7 +59,6 @@ struct Scratch {
   std::int32_t *candidateKeys = nullptr; // (team * topK,)
   float *listScores = nullptr;           // (g, listStride) of the selected positions
   float *listBlockSums = nullptr;
-  float *listMaxima = nullptr, *listSums = nullptr; // (g,)
 };
 
 } // namespace cpu

@@ -19,6 +19,7 @@ template <> struct BitsOf<SeveralVecs> {
 };
 } // namespace sparq
 
+#include "components.hpp"
 #include "rough_keys.hpp"
 
 #include "softmax_weights.hpp"

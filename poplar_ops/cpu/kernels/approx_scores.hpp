@@ -8,6 +8,11 @@
 // sum over as much memory: 1.2; four columns at a time 1.35, sixteen 1.2, fetching 512 bytes ahead
 // 1.25; all columns at once, fetched into L2 by the program some KiB ahead, 1.4.
 
+// Eight lanes where there may be sixteen: a Zen 4 core widens fp16 to 256 bits at almost twice the
+// rate of 512 bits.
+using ScoreVec = EightComponents;
+using Scores = Components<ScoreVec>;
+
 // Columns that are read side by side.
 constexpr unsigned columnsTogether = 8;
 // Positions of a run, and of a piece of it.
@@ -30,8 +35,8 @@ inline void sweepColumns(const ApproxScores &a, unsigned head, unsigned done, st
     column[j] = a.columns[done + j];
   for (unsigned h = 0; h < H; ++h) {
     for (unsigned j = 0; j < C; ++j)
-      q[h][j] = broadcastScore(a.query[(head + h) * std::size_t(a.rank) + done + j]);
-    factor[h] = broadcastScore(a.invTau[head + h]);
+      q[h][j] = Scores::all(a.query[(head + h) * std::size_t(a.rank) + done + j]);
+    factor[h] = Scores::all(a.invTau[head + h]);
     peak[h] = largest[h];
   }
   float *const scores = a.scores + head * a.scoreStride;
@@ -39,17 +44,17 @@ inline void sweepColumns(const ApproxScores &a, unsigned head, unsigned done, st
     for (unsigned j = 0; j < C; ++j)
       __builtin_prefetch(reinterpret_cast<const char *>(column[j] + at) + columnAhead);
 #pragma GCC unroll 8
-    for (unsigned vector = 0; vector < line / scoreWidth; vector += N) {
-      const std::size_t p = at + vector * scoreWidth;
+    for (unsigned vector = 0; vector < line / Scores::n; vector += N) {
+      const std::size_t p = at + vector * Scores::n;
       ScoreVec k[C][N];
       for (unsigned j = 0; j < C; ++j)
         for (unsigned i = 0; i < N; ++i)
-          k[j][i] = loadHalfScore(column[j] + p + i * scoreWidth);
+          k[j][i] = Scores::get(column[j] + p + i * Scores::n);
       for (unsigned h = 0; h < H; ++h) {
         float *const score = scores + h * a.scoreStride + p;
         ScoreVec sum[N];
         for (unsigned i = 0; i < N; ++i)
-          sum[i] = first ? ScoreVec{} : loadScore(score + i * scoreWidth);
+          sum[i] = first ? ScoreVec{} : Scores::get(score + i * Scores::n);
         for (unsigned j = 0; j < C; ++j)
           for (unsigned i = 0; i < N; ++i)
             sum[i] = addExactProduct(q[h][j], k[j][i], sum[i]);
@@ -58,7 +63,7 @@ inline void sweepColumns(const ApproxScores &a, unsigned head, unsigned done, st
             sum[i] = sum[i] * factor[h];
             peak[h] = maximum(sum[i], peak[h]);
           }
-          storeScore(score + i * scoreWidth, sum[i]);
+          Scores::put(score + i * Scores::n, sum[i]);
         }
       }
     }
@@ -115,7 +120,7 @@ inline void scoreHeads(const ApproxScores &a, unsigned head, std::size_t begin, 
                        Beside &beside) {
   ScoreVec largest[H];
   for (unsigned h = 0; h < H; ++h)
-    largest[h] = broadcastScore(a.maximum[head + h]);
+    largest[h] = Scores::all(a.maximum[head + h]);
   unsigned done = 0;
   while (done + columnsTogether <= a.rank)
     sweepPieces<H, columnsTogether>(a, head, done, begin, end, beside, largest);
@@ -128,7 +133,7 @@ inline void scoreHeads(const ApproxScores &a, unsigned head, std::size_t begin, 
   for (unsigned h = 0; h < H; ++h) {
     float *const score = a.scores + (head + h) * a.scoreStride, peak = a.maximum[head + h];
     if (end <= a.length) {
-      for (unsigned j = 0; j < scoreWidth; ++j)
+      for (unsigned j = 0; j < Scores::n; ++j)
         peak = largest[h][j] > peak ? largest[h][j] : peak;
     } else { // one block, whose maximum is taken without what lies beyond the length
       for (std::size_t p = begin; p < a.length; ++p)

@@ -38,6 +38,18 @@ inline std::int32_t nthLargest(const std::int32_t *keys, std::size_t n, std::siz
   return threshold;
 }
 
+#ifndef SPARQ_WIDE_VECTORS // else in simd_avx512.hpp
+// The indices (the first being `index`) of those of 16 numbers that reach the threshold; returns
+// how many.
+inline unsigned appendAtLeast(const std::int32_t *x, std::int32_t threshold, std::uint32_t index,
+                              std::uint32_t *to) {
+  unsigned count = 0;
+  for (unsigned mask = atLeast(x, threshold); mask; mask &= mask - 1)
+    to[count++] = index + static_cast<unsigned>(__builtin_ctz(mask));
+  return count;
+}
+#endif
+
 // The indices of keys above `bound`, ascending, and up to 16 numbers after them; returns how many.
 inline std::size_t gatherAbove(const std::int32_t *keys, std::size_t n, std::int32_t bound,
                                std::uint32_t *where) {

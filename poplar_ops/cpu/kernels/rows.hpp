@@ -141,26 +141,6 @@ inline void rowScores(const RowScores &a) {
       a.scores[h * a.scoreStride + e] = -__builtin_inff();
 }
 
-// A vector of components: of Vec's width, or of eight lanes.
-template <class V> struct Components;
-template <> struct Components<Vec> {
-  static constexpr unsigned n = width;
-  static Vec get(const Half *from) { return loadHalf(from); }
-  static Vec get(const float *from) { return load(from); }
-  static void put(float *to, Vec x) { store(to, x); }
-};
-#ifdef SPARQ_WIDE_VECTORS // the last eight of head_dim may be half a vector
-template <> struct Components<Lanes> {
-  static constexpr unsigned n = nLanes;
-  static Lanes get(const Half *from) { return loadHalfLanes(from); }
-  static Lanes get(const float *from) { return loadLanes(from); }
-  static void put(float *to, Lanes x) { storeLanes(to, x); }
-};
-using EightComponents = Lanes;
-#else
-using EightComponents = Vec; // head_dim is a multiple of eight, so nothing is left
-#endif
-
 // One block of at most 64 rows, H heads, C vectors of components from component c: partial sums
 // from +0, ascending, each product rounded.
 template <class V, unsigned H, unsigned C, bool gathered>

@@ -27,14 +27,6 @@ inline Lanes loadLanes(const float *from) { return load(from); }
 inline void storeLanes(float *to, Lanes x) { store(to, x); }
 inline Lanes loadHalfLanes(const Half *from) { return loadHalf(from); }
 
-// The score step.
-using ScoreVec = Vec;
-constexpr unsigned scoreWidth = width;
-inline ScoreVec loadHalfScore(const Half *from) { return loadHalf(from); }
-inline ScoreVec broadcastScore(float x) { return broadcast(x); }
-inline ScoreVec loadScore(const float *from) { return load(from); }
-inline void storeScore(float *to, ScoreVec x) { store(to, x); }
-
 // Numbers of a list that addToLanes takes at a time.
 constexpr unsigned lanesStep = 8;
 inline Lanes addToLanes(Lanes sum, const Vec *x) { return sum + x[0]; }
@@ -49,13 +41,4 @@ inline unsigned atLeast(const std::int32_t *x, std::int32_t threshold) {
   const int a = _mm256_movemask_ps(_mm256_castsi256_ps(_mm256_cmpgt_epi32(low, below)));
   const int b = _mm256_movemask_ps(_mm256_castsi256_ps(_mm256_cmpgt_epi32(high, below)));
   return static_cast<unsigned>(a | b << 8);
-}
-// The indices (the first being `index`) of those of 16 numbers that reach the threshold; returns
-// how many.
-inline unsigned appendAtLeast(const std::int32_t *x, std::int32_t threshold, std::uint32_t index,
-                              std::uint32_t *to) {
-  unsigned count = 0;
-  for (unsigned mask = atLeast(x, threshold); mask; mask &= mask - 1)
-    to[count++] = index + static_cast<unsigned>(__builtin_ctz(mask));
-  return count;
 }

@@ -33,15 +33,7 @@ inline Lanes loadHalfLanes(const Half *from) {
 }
 inline Lanes addExactProduct(Lanes a, Lanes b, Lanes c) { return _mm256_fmadd_ps(a, b, c); }
 
-// The score step: eight lanes too. A Zen 4 core widens fp16 to 256 bits at almost twice the rate of
-// 512 bits.
-using ScoreVec = Lanes;
-constexpr unsigned scoreWidth = 8;
-inline ScoreVec loadHalfScore(const Half *from) { return loadHalfLanes(from); }
-inline ScoreVec broadcastScore(float x) { return _mm256_set1_ps(x); }
-inline ScoreVec loadScore(const float *from) { return loadLanes(from); }
-inline void storeScore(float *to, ScoreVec x) { storeLanes(to, x); }
-inline ScoreVec maximum(ScoreVec a, ScoreVec b) { return _mm256_max_ps(a, b); }
+inline Lanes maximum(Lanes a, Lanes b) { return _mm256_max_ps(a, b); }
 
 // Numbers of a list that addToLanes takes at a time.
 constexpr unsigned lanesStep = 16;

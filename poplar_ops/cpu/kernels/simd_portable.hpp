@@ -68,14 +68,6 @@ inline Lanes loadHalfLanes(const Half *from) { return {loadHalf(from), loadHalf(
 inline Lanes addExactProduct(Lanes a, Lanes b, Lanes c) {
   return {a.low * b.low + c.low, a.high * b.high + c.high};
 }
-// The score step.
-using ScoreVec = Vec;
-constexpr unsigned scoreWidth = width;
-inline ScoreVec loadHalfScore(const Half *from) { return loadHalf(from); }
-inline ScoreVec broadcastScore(float x) { return broadcast(x); }
-inline ScoreVec loadScore(const float *from) { return load(from); }
-inline void storeScore(float *to, ScoreVec x) { store(to, x); }
-
 // Numbers of a list that addToLanes takes at a time.
 constexpr unsigned lanesStep = 8;
 inline Lanes addToLanes(Lanes sum, const Vec *x) { return {sum.low + x[0], sum.high + x[1]}; }
@@ -95,13 +87,4 @@ inline unsigned atLeast(const std::int32_t *x, std::int32_t threshold) {
   for (unsigned j = 0; j < 16; ++j)
     mask |= static_cast<unsigned>(x[j] >= threshold) << j;
   return mask;
-}
-// The indices (the first being `index`) of those of 16 numbers that reach the threshold; returns
-// how many.
-inline unsigned appendAtLeast(const std::int32_t *x, std::int32_t threshold, std::uint32_t index,
-                              std::uint32_t *to) {
-  unsigned count = 0;
-  for (unsigned mask = atLeast(x, threshold); mask; mask &= mask - 1)
-    to[count++] = index + static_cast<unsigned>(__builtin_ctz(mask));
-  return count;
 }
