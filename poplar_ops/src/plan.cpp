@@ -115,6 +115,11 @@ Waves sparqWaves(const Placement &p, const CacheLayout &layout, unsigned rank, u
   return w;
 }
 
+// Bytes of K and V in SRAM on the fullest tile.
+std::uint64_t residentBytes(const Plan &plan) {
+  return std::uint64_t(plan.resident.length) * plan.shape.headDim * 4 * plan.placement.nRounds;
+}
+
 // Bytes of working tensors on the fullest tile, without what rounds keep between them.
 std::uint64_t workingBytes(const Plan &plan, const Programs &programs, unsigned nTiles) {
   const Shape &shape = plan.shape;
@@ -126,7 +131,7 @@ std::uint64_t workingBytes(const Plan &plan, const Programs &programs, unsigned 
     bytes += positions(plan.dense) + std::uint64_t(plan.dense.length) * d * 2 +
              std::uint64_t(plan.dense.length / block) * g * d * 4;
   if (programs.denseSram)
-    bytes += positions(plan.resident) + std::uint64_t(plan.resident.length) * d * 4 * p.nRounds +
+    bytes += positions(plan.resident) + residentBytes(plan) +
              std::uint64_t(plan.resident.length / block) * g * d * 4;
   for (std::size_t i = 0; i != programs.sparq.size(); ++i) {
     const Waves &w = plan.sparq[i];
@@ -170,10 +175,12 @@ Plan makePlan(const poplar::Target &target, const Shape &shape, const Programs &
   const unsigned fewest = ceilDiv(shape.nTasks(), std::min(nTiles, shape.nTasks()));
   for (unsigned nRounds = fewest;; ++nRounds) {
     arrange(nRounds);
-    if (workingBytes(plan, programs, nTiles) <= workingShare * tileBytes ||
-        plan.placement.slots == 1)
-      return plan; // where even one slot at a time is too much, compiling the graph says by how
-                   // much
+    // More rounds need less memory, but for K and V in SRAM. Where even one slot at a time is too
+    // much, compiling the graph says by how much.
+    const bool hopeless = programs.denseSram && residentBytes(plan) > tileBytes;
+    if (hopeless || plan.placement.slots == 1 ||
+        workingBytes(plan, programs, nTiles) <= workingShare * tileBytes)
+      return plan;
   }
 }
 

@@ -14,9 +14,8 @@ from sparq_reference import checks
 class KVCache:
     """A KV cache for one attention layer, on any device.
 
-    On an IPU or the emulator, keys and values live in streaming memory: rows of K and V, and K once more by
-        component for the score step
-    (docs/design.md). Elements of the batch have lengths of their own.
+    On an IPU or the emulator, keys and values live in streaming memory: rows of K and V, and K once more
+    by component for the score step (docs/design.md). Elements of the batch have lengths of their own.
 
     Args:
         batch: batch elements.

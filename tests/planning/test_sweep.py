@@ -7,6 +7,7 @@ import json
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 core = pytest.importorskip("sparq_ipu._core")
@@ -73,7 +74,7 @@ def emulated(kernel, monkeypatch=None):
 def test_emulation_checks_bits_and_counts(kernel):
     pytest.importorskip("sparq_ipu._cpu")
     point, row = emulated(kernel)
-    sweep.emulate(point, row)
+    sweep.emulate([point], [row])
     assert row["emulated"] and row["bit_exact"] and row["plan_equals_run"] and row["error"] is None
 
 
@@ -82,14 +83,51 @@ def test_emulation_sees_a_wrong_plan_and_a_wrong_result(monkeypatch):
     pytest.importorskip("sparq_ipu._cpu")
     point, row = emulated("dense-streaming")
     row["seconds_per_query"] *= 1.0001
-    sweep.emulate(point, row)
+    sweep.emulate([point], [row])
     assert row["error"] == "the emulated run differs from the plan" and not row["plan_equals_run"]
     import sparq_ipu
 
     right = sparq_ipu.dense_attention
     monkeypatch.setattr(sparq_ipu, "dense_attention", lambda *a: right(*a) + 1)
-    sweep.emulate(point, row)
+    sweep.emulate([point], [row])
     assert row["error"] == "the emulated result differs from that of the CPU kernels" and not row["bit_exact"]
+
+
+@pytest.mark.parametrize("kernel", ["dense-sram", "dense-streaming", "sparq-streaming"])
+def test_a_cache_is_written_in_blocks(kernel, monkeypatch):
+    # 100 positions in blocks of 32, in both elements: every position in its place.
+    sparq = (16, 64) if kernel == "sparq-streaming" else (None, None)
+    point = sweep.Point(kernel, 2, 8, 100, *sparq)
+    monkeypatch.setattr(sweep, "BLOCK", 32)
+    written = [[], []]
+
+    class Session:
+        def write(self, key, value, counts):
+            assert counts == [key.shape[2]] * 2
+            written[0].append(key)
+            written[1].append(value)
+
+    sweep.filled(Session(), point)
+    assert len(written[0]) == (1 if kernel == "dense-sram" else 4)
+    for which in (0, 1):
+        for b in range(2):
+            blocks = [
+                sweep.random_positions(b, i, 8, min(32, 100 - 32 * i), sweep.HEAD_DIM)[which]
+                for i in range(4)
+            ]
+            whole = np.concatenate(blocks, axis=1)
+            assert np.array_equal(np.concatenate(written[which], axis=2)[b], whole)
+            assert len(np.unique(whole)) > 1000
+    row = sweep.planned_row(point, "bow")
+    sweep.emulate([point], [row])
+    assert row["emulated"] and row["error"] is None
+
+
+def test_parts_are_of_one_shape():
+    points = sweep.grid(sweep.parse(["--out", "x"]))
+    parts = list(sweep.parts(points, 4))
+    assert [p for part in parts for p in part] == points and max(map(len, parts)) == 4
+    assert all(len({(p.batch, p.n_kv_heads, p.seq_len) for p in part}) == 1 for part in parts)
 
 
 def test_speedups_are_over_dense_streaming_of_the_same_shape():
