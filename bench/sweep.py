@@ -76,9 +76,10 @@ class Point:
             self.top_k,
         )
 
-    def key_value_bytes(self) -> int:
-        """K and V of all heads, fp16."""
-        return 2 * self.batch * self.n_kv_heads * self.seq_len * HEAD_DIM * 2
+    def cache_bytes(self) -> int:
+        """The cache, fp16: K and V of all heads; for SparQ K once more, by component."""
+        copies = 2 if self.rank is None else 3
+        return copies * self.batch * self.n_kv_heads * self.seq_len * HEAD_DIM * 2
 
 
 def grid(a: argparse.Namespace) -> list[Point]:
@@ -95,7 +96,7 @@ def grid(a: argparse.Namespace) -> list[Point]:
                     for rank in a.rank
                     for top_k in a.top_k
                 ]
-    return sorted(points, key=lambda p: (p.key_value_bytes(), p.n_kv_heads, p.seq_len, p.batch))
+    return sorted(points, key=lambda p: (p.batch * p.n_kv_heads * p.seq_len, p.n_kv_heads, p.batch))
 
 
 def planned_row(point: Point, device: str) -> dict[str, Any]:
@@ -191,7 +192,7 @@ def work(points: list[Point], device: str, emulate_bytes: float) -> list[dict[st
     chosen = [
         (point, row)
         for point, row in zip(points, rows)
-        if row["error"] is None and point.key_value_bytes() <= emulate_bytes
+        if row["error"] is None and point.cache_bytes() <= emulate_bytes
     ]
     emulate([point for point, _ in chosen], [row for _, row in chosen])
     return rows
@@ -226,7 +227,7 @@ def run(a: argparse.Namespace) -> int:
         row = done.get(point.key(a.device))
         if row is None:
             return True
-        small = point.key_value_bytes() <= a.emulate
+        small = point.cache_bytes() <= a.emulate
         return small and row["error"] is None and not row["emulated"]
 
     points = [p for p in grid(a) if missing(p)]
@@ -443,8 +444,8 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         type=float,
         default=0,
         metavar="BYTES",
-        help="emulate too where K and V have at most so many bytes [0]; each process needs 1.6 times as much "
-        "memory, 1.1 times for dense",
+        help="emulate too where the cache has at most so many bytes, K counting twice for SparQ [0]; each "
+        "process needs about so much memory",
     )
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="processes [%(default)s]")
     parser.add_argument("--summary", action="store_true", help="only print the tables of the file")
