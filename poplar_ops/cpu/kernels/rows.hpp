@@ -7,17 +7,6 @@ template <bool gathered> inline const Half *rowOf(const Rows &r, std::size_t ent
   return r.rows + (gathered ? r.index[entry] : r.first + entry) * std::size_t(r.headDim);
 }
 
-// A gathered row that is computed with soon, from L2 into L1.
-template <bool gathered> inline void fetchEntry(const Rows &r, std::size_t entry) {
-  constexpr unsigned line = 32; // components
-  if (!gathered || entry >= r.count)
-    return;
-  const Half *const row = rowOf<gathered>(r, entry);
-  for (unsigned c = 0; c < r.headDim; c += line)
-    __builtin_prefetch(row + c);
-}
-constexpr unsigned entriesAhead = 8;
-
 // Lanes of the dot products of H heads with N rows, one vector of eight components after the other.
 // Few rows at a time, even where they are in sequence: with eight, the hardware's prefetchers lose
 // the pattern and reading takes twice as long.
@@ -93,11 +82,8 @@ template <unsigned H, bool gathered, class Dim>
 inline void scoreBlock(const RowScores &a, unsigned head, std::size_t begin, std::size_t end,
                        Dim d) {
   std::size_t e = begin;
-  for (; e + 4 <= end; e += 4) {
-    for (unsigned i = 0; i < 4 && head == 0; ++i)
-      fetchEntry<gathered>(a.key, e + entriesAhead + i);
+  for (; e + 4 <= end; e += 4)
     scoreRows<H, gathered>(a, head, e, d);
-  }
   for (; e < end; ++e)
     for (unsigned h = head; h < head + H; ++h)
       scoreRow<gathered>(a, h, e);
@@ -148,8 +134,6 @@ inline void sumBlock(const WeightedValues &a, unsigned head, unsigned c, std::si
                      std::size_t n, float *to) {
   V sum[H][C] = {};
   for (std::size_t e = entry; e < entry + n; ++e) {
-    if (head == 0 && c == 0)
-      fetchEntry<gathered>(a.value, e + entriesAhead);
     const Half *row = rowOf<gathered>(a.value, e) + c;
     V v[C];
     for (unsigned j = 0; j < C; ++j)
