@@ -21,13 +21,14 @@ import json
 import sys
 import time
 from pathlib import Path
-from typing import Any, Iterable, Iterator
+from typing import Any, Iterator
 
 import numpy as np
 from inputs import git_revision, random_positions
+from sweep_tables import summary
 
 from sparq_ipu import _core
-from sparq_ipu._tables import markdown_table, replace_block
+from sparq_ipu._tables import replace_block
 from sparq_ipu.device_model import device_model
 from sparq_ipu.planning import plan
 
@@ -35,8 +36,6 @@ DOCUMENT = Path(__file__).resolve().parent.parent / "docs/device_model.md"
 N_HEADS, HEAD_DIM = 32, 128
 #: positions written at once
 BLOCK = 2048
-#: the published benchmark ran so many of the 336 SparQ points of this grid
-PUBLISHED_RAN, PUBLISHED_POINTS = 181, 336
 KEY = ("kernel", "device", "batch", "n_heads", "n_kv_heads", "head_dim", "seq_len", "rank", "top_k")
 
 
@@ -251,174 +250,6 @@ def run(a: argparse.Namespace) -> int:
             print(f"\r{n}/{len(points)}, {passed:.0f} s, about {left:.0f} s left ", end="", file=sys.stderr)
     print(file=sys.stderr)
     return status
-
-
-# ---- what a file says
-
-
-def speedups(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """SparQ's rows, each with the modelled speed-up over dense-streaming of its shape (None without one)."""
-    rows = list(rows)
-    dense = {
-        (r["device"], r["batch"], r["n_kv_heads"], r["seq_len"]): r["seconds_per_query"]
-        for r in rows
-        if r["kernel"] == "dense-streaming" and r["error"] is None
-    }
-    result = []
-    for r in rows:
-        if r["kernel"] == "sparq-streaming" and r["error"] is None:
-            base = dense.get((r["device"], r["batch"], r["n_kv_heads"], r["seq_len"]))
-            result.append({**r, "speedup_vs_dense_streaming": base and base / r["seconds_per_query"]})
-    return result
-
-
-def coverage_table(rows: Iterable[dict[str, Any]]) -> str:
-    rows = list(rows)
-    table = []
-    groups = sorted({(r["kernel"], r["n_kv_heads"]) for r in rows}, key=lambda g: (g[0], -g[1]))
-    for kernel, n_kv_heads in groups:
-        part = [r for r in rows if (r["kernel"], r["n_kv_heads"]) == (kernel, n_kv_heads)]
-        fits = [r for r in part if r["error"] is None]
-        beyond_streaming = sum("streaming memory" in (r["error"] or "") for r in part)
-        beyond_sram = sum("tile memory" in (r["error"] or "") for r in part)
-        emulated = [r for r in part if r["emulated"]]
-        table.append(
-            (
-                f"{kernel}, {n_kv_heads} KV heads",
-                len(part),
-                len(fits),
-                beyond_sram,
-                beyond_streaming,
-                len(part) - len(fits) - beyond_sram - beyond_streaming,
-                max((r["max_tile_bytes"] for r in fits), default="-"),
-                len(emulated),
-                sum(bool(r["bit_exact"] and r["plan_equals_run"]) for r in emulated),
-            )
-        )
-    return markdown_table(
-        (
-            "kernel",
-            "points",
-            "planned",
-            "refused: SRAM",
-            "refused: 64 GB",
-            "failed",
-            "most bytes on a tile",
-            "emulated",
-            "of these bit-exact and as planned",
-        ),
-        table,
-    )
-
-
-def speedup_table(rows: Iterable[dict[str, Any]], rank: int = 32, top_k: int = 128) -> str:
-    chosen = [r for r in speedups(rows) if (r["rank"], r["top_k"]) == (rank, top_k)]
-    columns = sorted({(-r["n_kv_heads"], r["batch"]) for r in chosen})
-    lengths = sorted({r["seq_len"] for r in chosen})
-    cell = {
-        (r["seq_len"], -r["n_kv_heads"], r["batch"]): (
-            r["seconds_per_query"],
-            r["speedup_vs_dense_streaming"],
-        )
-        for r in chosen
-    }
-
-    def text(key: tuple[int, int, int]) -> str:
-        if key not in cell:
-            return "-"
-        seconds, speedup = cell[key]
-        return f"{seconds * 1e3:.3g} ms" + (f", {speedup:.2f}x" if speedup else "")
-
-    return markdown_table(
-        ("seq_len", *(f"{-heads} KV heads, batch {batch}" for heads, batch in columns)),
-        [(n, *(text((n, *column)) for column in columns)) for n in lengths],
-    )
-
-
-def headline_table() -> str:
-    table = []
-    for name in ("bow", "gc200"):
-        for kernel, seq_len in (
-            ("dense-streaming", 16384),
-            ("sparq-streaming", 16384),
-            ("dense-streaming", 1024),
-            ("sparq-streaming", 1024),
-        ):
-            p = plan(seq_len=seq_len, kernel=kernel, device=name)
-            t = p.seconds_by_category
-            table.append(
-                (
-                    f"{name}, {kernel}, S={seq_len}",
-                    f"{p.seconds_per_query * 1e6:.1f}",
-                    f"{t['streaming'] * 1e6:.1f}",
-                    *(f"{t[c] * 1e6:.1f}" for c in ("compute", "exchange", "sync")),
-                    f"{p.fixed_seconds * 1e6:.1f}",
-                    f"{p.streamed_bytes / 1e6:.2f}",
-                    f"{p.max_tile_bytes / 1024:.0f}",
-                    f"{p.speedup_vs_dense_streaming:.2f}x",
-                )
-            )
-    return markdown_table(
-        (
-            "modelled, r=32, k=128",
-            "us",
-            "streaming",
-            "compute",
-            "exchange",
-            "sync",
-            "fixed",
-            "MB moved",
-            "KiB/tile",
-            "speed-up",
-        ),
-        table,
-    )
-
-
-def ipus_table() -> str:
-    table = []
-    for batch, n_kv_heads in ((1, 32), (16, 32), (16, 8)):
-        for n_ipus in (1, 2, 4, 16):
-            if (batch * n_kv_heads) % n_ipus:
-                continue
-            p = plan(batch, 32, n_kv_heads, n_ipus=n_ipus)
-            table.append(
-                (
-                    f"batch {batch}, {n_kv_heads} KV heads, {n_ipus} IPUs",
-                    f"{p.seconds_per_query * 1e6:.0f}",
-                    f"{p.speedup_vs_dense_streaming:.2f}x",
-                    f"{p.seconds_if_gateway_shared * 1e6:.0f}",
-                    f"{p.speedup_if_gateway_shared:.2f}x",
-                )
-            )
-    return markdown_table(
-        (
-            "modelled, S=16384, r=32, k=128",
-            "full rate each: us",
-            "speed-up",
-            "rate of one IPU per gateway: us",
-            "speed-up",
-        ),
-        table,
-    )
-
-
-def summary(rows: dict[tuple[Any, ...], dict[str, Any]]) -> str:
-    values = list(rows.values())
-    return "\n\n".join(
-        (
-            "One query, batch 1, 32 heads. Everything is modelled; *fixed* is all but the bytes and packets "
-            "of remote copies.",
-            headline_table(),
-            f"Coverage of the grid; the published program ran {PUBLISHED_RAN} of its {PUBLISHED_POINTS} "
-            "SparQ points.",
-            coverage_table(values),
-            "Time of SparQ (r=32, k=128) and speed-up over dense-streaming, modelled for one Bow IPU:",
-            speedup_table(values),
-            "Several IPUs; speed-ups are over dense-streaming on as many IPUs under the same assumption:",
-            ipus_table(),
-        )
-    )
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:

@@ -16,6 +16,7 @@ if not core.has_emulator:
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
 import sweep  # noqa: E402
+import sweep_tables  # noqa: E402
 
 SMALL = ["--seq-len", "256", "--batch", "1", "--kv-heads", "8", "--rank", "16", "--top-k", "64"]
 
@@ -28,7 +29,7 @@ def test_the_grid_is_the_published_one():
     points = sweep.grid(sweep.parse(["--out", "x"]))
     sparq = [p for p in points if p.kernel == "sparq-streaming"]
     for n_kv_heads in (32, 8):
-        assert sum(p.n_kv_heads == n_kv_heads for p in sparq) == sweep.PUBLISHED_POINTS
+        assert sum(p.n_kv_heads == n_kv_heads for p in sparq) == sweep_tables.PUBLISHED_POINTS
     assert len(set(points)) == len(points) == 2 * (336 + 2 * 28)
 
 
@@ -58,7 +59,7 @@ def test_refusals_are_rows(tmp_path):
     assert "streaming memory of an IPU must be at most" in errors["dense-streaming"]
     assert "tile memory" in errors["dense-sram"]
     assert errors["sparq-streaming"] is not None
-    table = sweep.coverage_table(sweep.read(out).values())
+    table = sweep_tables.coverage_table(sweep.read(out).values())
     assert "| dense-streaming, 32 KV heads | 1 | 0 | 0 | 1 | 0 | - | 0 | 0 |" in table
     assert "| dense-sram, 32 KV heads | 1 | 0 | 1 | 0 | 0 | - | 0 | 0 |" in table
 
@@ -139,7 +140,7 @@ def test_speedups_are_over_dense_streaming_of_the_same_shape():
         {**base, "kernel": "sparq-streaming", "batch": 2, "seq_len": 1, "seconds_per_query": 2.0},
         {**base, "kernel": "sparq-streaming", "batch": 4, "seq_len": 1, "seconds_per_query": 2.0},
     ]
-    assert [r["speedup_vs_dense_streaming"] for r in sweep.speedups(made)] == [3.0, 5.0, None]
+    assert [r["speedup_vs_dense_streaming"] for r in sweep_tables.speedups(made)] == [3.0, 5.0, None]
 
 
 def test_usage_errors(tmp_path, capsys):
