@@ -67,9 +67,8 @@ def random_positions(
 
 def load_inputs(path: Path, layer: int | None = None, seq_len: int | None = None) -> Inputs:
     """Inputs of one layer of a model, from a file with arrays query_L (batch, n_heads, n_queries, head_dim),
-    key_L and value_L
-    (batch, n_kv_heads, positions, head_dim), float16. The query is the last one; the positions are the last
-    `seq_len`.
+    key_L and value_L (batch, n_kv_heads, positions, head_dim), float16. The query is the last one; the
+    positions are the last `seq_len`.
 
     Raises:
         ValueError: no such layer, fewer positions than `seq_len`, or an array of another dtype.

@@ -3,9 +3,8 @@
 rest on.
 
 All of dense attention, for the last queries of a text: how concentrated the weights are, how heavy-tailed
-    queries are, how well
-approximate scores find the top positions, how well alpha estimates the weight they cover, and which average
-explains V.
+queries are, how well approximate scores find the top positions, how well alpha estimates the weight they
+cover, and which average explains V.
 """
 
 from __future__ import annotations

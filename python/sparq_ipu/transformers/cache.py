@@ -122,7 +122,7 @@ class SparqLayer(CacheLayerMixin):
         Returns:
             Keys and values of all columns for several tokens (prefill). For one token (a decode step), that
             token only: the attention function finds the rest in `cache`, through the attribute `sparq_layer`
-                of the keys.
+            of the keys.
 
         Raises:
             RuntimeError: the model is not enabled.
@@ -207,8 +207,7 @@ class SparqLayer(CacheLayerMixin):
 
         Raises:
             NotImplementedError: always. Who crops a cache (assisted generation, prompt lookup) also verifies
-                several tokens per
-                step, which is dense attention: there would be no SparQ in it.
+                several tokens per step, which is dense attention: there would be no SparQ in it.
         """
         raise NotImplementedError(
             "SparqCache: crop must not be called, got a request to drop tokens; assisted generation and "
@@ -388,9 +387,8 @@ def cache_traffic(cache: Cache) -> dict:
 
     Returns:
         n_steps: decode steps; bytes_read: bytes of the KV cache, queries and outputs that they moved, over
-            all layers, by the
-        formulas of `sparq_reference.transfers` at 2 bytes an element (counted, not measured); bytes_dense:
-        what dense attention would have.
+        all layers, by the formulas of `sparq_reference.transfers` at 2 bytes an element (counted, not
+        measured); bytes_dense: what dense attention would have.
 
     Raises:
         ValueError: not a cache of an enabled model.
