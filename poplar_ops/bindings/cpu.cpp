@@ -66,6 +66,24 @@ void append(KVCache &cache, const py::array &key, const py::array &value, const 
   cache.append(keyTokens, valueTokens, nTokens, counts);
 }
 
+py::tuple readPositions(const KVCache &cache, std::int64_t start, std::int64_t stop) {
+  const auto most = static_cast<std::int64_t>(cache.capacity);
+  if (start < 0 || stop < start || stop > most)
+    throw std::invalid_argument("read: positions must be in [0, capacity=" + std::to_string(most) +
+                                "], got " + std::to_string(start) + " to " + std::to_string(stop));
+  const std::vector<py::ssize_t> shape{static_cast<py::ssize_t>(cache.batch),
+                                       static_cast<py::ssize_t>(cache.nKvHeads), stop - start,
+                                       static_cast<py::ssize_t>(cache.headDim)};
+  py::array key(py::dtype("float16"), shape), value(py::dtype("float16"), shape);
+  Half *const keys = static_cast<Half *>(key.mutable_data());
+  Half *const values = static_cast<Half *>(value.mutable_data());
+  {
+    py::gil_scoped_release release;
+    cache.read(keys, values, start, stop - start);
+  }
+  return py::make_tuple(key, value);
+}
+
 template <class Attend>
 py::array attention(const char *op, const KVCache &cache, const py::array &query,
                     const Attend &attend) {
@@ -107,6 +125,7 @@ PYBIND11_MODULE(_cpu, m) {
       .def_property_readonly("n_threads", [](const KVCache &cache) { return cache.nThreads; })
       .def_property_readonly("isa", [](const KVCache &cache) { return cache.kernels.name; })
       .def("append", &append, py::arg("key"), py::arg("value"), py::arg("lengths"))
+      .def("read", &readPositions, py::arg("start"), py::arg("stop"))
       .def("reset", &KVCache::reset, py::call_guard<py::gil_scoped_release>())
       .def(
           "reorder",

@@ -194,6 +194,25 @@ void KVCache::append(const Tokens &key, const Tokens &value, std::int64_t nToken
     nHeld[slot[b]] += static_cast<std::size_t>(counts[b]);
 }
 
+void KVCache::read(Half *key, Half *value, std::int64_t start, std::int64_t nTokens) const {
+  std::shared_lock<std::shared_mutex> lock(access);
+  const std::size_t first = static_cast<std::size_t>(start), n = static_cast<std::size_t>(nTokens);
+  std::atomic<std::size_t> next{0};
+  const auto work = [&](unsigned) {
+    for (std::size_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < nPairs();) {
+      const Pair from = pair(i);
+      const std::size_t held = from.length > first ? std::min(from.length - first, n) : 0;
+      for (const auto &part : {std::make_pair(key, from.keyRows), {value, from.valueRows}}) {
+        Half *const to = part.first + i * n * headDim;
+        std::memcpy(to, part.second + first * headDim, held * headDim * sizeof(Half));
+        std::memset(to + held * headDim, 0, (n - held) * headDim * sizeof(Half));
+      }
+    }
+  };
+  PoolLease pool(nPairs() * n * headDim < parallelWork ? 1 : nThreads);
+  pool->run(work);
+}
+
 void KVCache::reset() {
   std::unique_lock<std::shared_mutex> lock(access);
   std::memset(valueSums.as<float>(), 0, batch * nKvHeads * headDim * sizeof(float));

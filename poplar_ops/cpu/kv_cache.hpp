@@ -59,6 +59,9 @@ public:
 
   // (batch,) positions held.
   std::vector<std::int64_t> lengths() const;
+  // Keys and values of positions [start, start + nTokens), {batch, nKvHeads, nTokens, headDim};
+  // zero at or beyond a length.
+  void read(Half *key, Half *value, std::int64_t start, std::int64_t nTokens) const;
 
   const std::size_t batch, nKvHeads, headDim, capacity;
   const unsigned nThreads;

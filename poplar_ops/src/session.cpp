@@ -48,8 +48,10 @@ Session::Session(const Shape &shape, const Programs &programs, const DeviceOptio
   graph.createHostWrite("query", query);
   graph.createHostWrite(handle("filled"), cache_.filled);
   if (cache_.resident) {
-    graph.createHostWrite(handle("keys"), cache_.keys);
-    graph.createHostWrite(handle("values"), cache_.values);
+    for (const auto &part : {std::make_pair("keys", cache_.keys), {"values", cache_.values}}) {
+      graph.createHostWrite(handle(part.first), part.second);
+      graph.createHostRead(handle(part.first), part.second);
+    }
   }
   if (plan.layout.chunk != 0) {
     graph.createHostWrite(handle("value_sum"), cache_.valueSum);
@@ -273,6 +275,20 @@ void Session::fill(const std::uint16_t *key, const std::uint16_t *value,
 void Session::read(std::uint16_t *key, std::uint16_t *value, unsigned nTokens) {
   const CacheLayout &layout = cache_.plan.layout;
   const unsigned d = shape_.headDim;
+  if (cache_.resident) { // whole tensors, as for `write`
+    std::vector<std::uint16_t> rows(cache_.keys.numElements());
+    for (const auto &part : {std::make_pair("keys", key), std::make_pair("values", value)}) {
+      engine_->readTensor(handle(part.first), rows.data(), rows.data() + rows.size());
+      for (unsigned task = 0; task != shape_.nTasks(); ++task) {
+        const unsigned length = std::min(lengths_[task / shape_.nKvHeads], nTokens);
+        std::uint16_t *to = part.second + std::size_t(task) * nTokens * d;
+        std::copy_n(rows.begin() + std::size_t(task) * layout.capacity * d, std::size_t(length) * d,
+                    to);
+        std::fill(to + std::size_t(length) * d, to + std::size_t(nTokens) * d, 0);
+      }
+    }
+    return;
+  }
   std::vector<std::uint16_t> row(rowElements());
   for (const auto &part :
        {std::make_pair(std::size_t(0), key), std::make_pair(cache_.valueRow(), value)})

@@ -86,6 +86,21 @@ class KVCache:
         )
         self._backend.append(key, value, counts)
 
+    def read(self, start: int = 0, stop: int | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """Keys and values of the positions from `start` to before `stop`; None: all that are held.
+
+        Returns:
+            key, value: (batch, n_kv_heads, stop - start, head_dim) float16, copies; 0 at positions that an
+            element of the batch does not hold.
+
+        Raises:
+            ValueError: not 0 <= start <= stop <= the longest length.
+        """
+        longest = int(self.lengths.max())
+        stop = longest if stop is None else checks.check_integer("read", "stop", stop, 0, longest)
+        start = checks.check_integer("read", "start", start, 0, stop)
+        return self._backend.read(start, stop)
+
     def reset(self) -> None:
         """Forget every position."""
         self._backend.reset()

@@ -95,6 +95,43 @@ def test_reorder_and_reset() -> None:
         assert_same(output, expected)
 
 
+@pytest.mark.parametrize("device", ["emulator", "emulator-sram", "cpu", "reference"])
+def test_read(device: str) -> None:
+    """What was appended comes back, zeros where an element ends, also after attention and reordering."""
+    if device == "cpu":
+        pytest.importorskip("sparq_ipu._cpu")
+    name, _, memory = device.partition("-")
+    options = {"n_tiles": 4, "memory": memory or "streaming"} if name == "emulator" else {}
+    rng = np.random.default_rng(3)
+    lengths = np.array([70, 5, 33])
+    a = make_attention(rng, batch=3, n_kv_heads=2, seq_len=70, head_dim=8, lengths=lengths)
+    cache = sparq_ipu.KVCache(3, 2, 8, 80, device=name, **options)
+    assert [x.shape for x in cache.read()] == [(3, 2, 0, 8)] * 2
+    cache.append(a.key, a.value, lengths)
+    held = (np.arange(70) < lengths[:, None])[:, None, :, None]
+    key, value = np.where(held, a.key, np.float16(0)), np.where(held, a.value, np.float16(0))
+    for index in ([0, 1, 2], [0, 1, 2], [2, 0, 0]):
+        cache.reorder(np.array(index))
+        key, value = key[index], value[index]
+        for start, stop in ((0, 70), (0, 0), (3, 40), (60, 70)):
+            got = cache.read(start, stop)
+            assert_same(got[0], key[:, :, start:stop])
+            assert_same(got[1], value[:, :, start:stop])
+        assert_same(cache.read()[1], value)
+        sparq_ipu.dense_attention(a.query, cache)  # from here on, there is a program
+    got[0][:] = 1  # a copy
+    assert_same(cache.read()[0], key)
+    for arguments, text in (
+        ((0, 71), "stop must be in [0, 70], got 71"),
+        ((9, 8), "start must be in [0, 8], got 9"),
+        ((-1, 8), "start must be in [0, 8], got -1"),
+        ((0.5, 8), "start must be an integer in [0, 8], got 0.5"),
+    ):
+        with pytest.raises(ValueError) as caught:
+            cache.read(*arguments)
+        assert str(caught.value) == f"read: {text}"
+
+
 def test_full_cache_refuses_and_stays() -> None:
     rng = np.random.default_rng(2)
     a = make_attention(rng, seq_len=64, head_dim=8)

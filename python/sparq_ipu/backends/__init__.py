@@ -31,6 +31,10 @@ class Backend(Protocol):
     ) -> np.ndarray:
         """SparQ decode attention, (batch, n_heads, head_dim) float16 in and out."""
 
+    def read(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
+        """Keys and values of positions [start, stop), 0 <= start <= stop <= the longest length; 0 at
+        or beyond an element's length."""
+
     def reset(self) -> None:
         """Forget every position."""
 

@@ -93,6 +93,9 @@ class CPUBackend:
     ) -> np.ndarray:
         return self._cache.sparq_attention(query, rank, top_k, n_local, mean_value)
 
+    def read(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
+        return self._cache.read(start, stop)
+
     def reset(self) -> None:
         self._cache.reset()
 

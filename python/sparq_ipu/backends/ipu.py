@@ -2,8 +2,8 @@
 """The Poplar program as a backend: on an IPU, or on the bundled emulator.
 
 A Poplar program is compiled for fixed shapes and settings. So the first attention call compiles one
-(`n_heads` is known only then), and a call with settings that the
-program lacks compiles it anew with these added; the cache moves over.
+(`n_heads` is known only then), and a call with settings that the program lacks compiles it anew with these
+added; the cache moves over.
 """
 
 from __future__ import annotations
@@ -111,6 +111,10 @@ class IpuBackend:
         settings = (rank, top_k, n_local, mean_value)
         self._need(query.shape[1], sparq=settings)
         return self._session.sparq(self._sparq.index(settings), np.ascontiguousarray(query))
+
+    def read(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
+        key, value = self._contents()
+        return key[:, :, start:stop], value[:, :, start:stop]
 
     def reset(self) -> None:
         self._pending.clear()

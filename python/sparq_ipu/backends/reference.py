@@ -41,6 +41,12 @@ class ReferenceBackend:
             query, rank=rank, top_k=top_k, n_local=n_local, mean_value=mean_value
         )
 
+    def read(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
+        held = (np.arange(start, stop) < self._cache.lengths[:, None])[:, None, :, None]
+        zero = np.float16(0)
+        key, value = self._cache.key[:, :, start:stop], self._cache.value[:, :, start:stop]
+        return np.where(held, key, zero), np.where(held, value, zero)
+
     def reset(self) -> None:
         self._cache.reset()
 
