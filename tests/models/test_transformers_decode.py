@@ -238,18 +238,21 @@ def test_prefill_in_chunks(model):
     assert output.logits[:, -1].argmax(-1).tolist() == whole[0].argmax(-1).tolist()
 
 
-def test_cache_grows(model):
+@pytest.mark.parametrize("moved", [4096, 37])
+def test_cache_grows(model, monkeypatch, moved):
+    monkeypatch.setattr("sparq_ipu.transformers.cache._MOVED", moved)  # at once, or in pieces
     enable(model, **SETTINGS)
     fixed = SparqCache(model, capacity=640)
     growing = SparqCache(model)
-    tokens = tokens_of(30)
+    tokens, mask = left_padded([tokens_of(30), tokens_of(12, seed=1)])
     n = 300
     assert (
-        greedy(model, tokens, n, past_key_values=growing).tolist()
-        == greedy(model, tokens, n, past_key_values=fixed).tolist()
+        greedy(model, tokens, n, past_key_values=growing, attention_mask=mask).tolist()
+        == greedy(model, tokens, n, past_key_values=fixed, attention_mask=mask).tolist()
     )
-    capacities = {layer.cache.capacity for layer in growing.layers}
-    assert capacities == {2 * (30 + 256)}  # doubled once, not moved at every step
+    for layer, other in zip(growing.layers, fixed.layers):
+        assert layer.cache.capacity == 2 * (30 + 256)  # doubled once, not moved at every step
+        assert layer.cache.lengths.tolist() == other.cache.lengths.tolist() == [329, 311]
 
 
 @pytest.mark.parametrize("available, expected", [(True, "cpu"), (False, "reference")])
@@ -344,6 +347,22 @@ def test_a_mask_that_hides_earlier_tokens_is_followed(model):
                 used(tokens[:, :1], attention_mask=mask, position_ids=position, past_key_values=cache).logits
             )
     assert torch.equal(*logits)
+
+
+def test_keys_and_values_are_read_back_by_column(model):
+    """As `DynamicCache` has them, rounded to float16, and 0 where padding is."""
+    tokens, mask = left_padded([tokens_of(30), tokens_of(12, seed=1)])
+    positions = (mask.cumsum(-1) - 1).clamp(min=0)
+    arguments = dict(attention_mask=mask, position_ids=positions, use_cache=True)
+    with torch.no_grad():
+        plain = model(tokens, **arguments).past_key_values.layers[0]
+        enable(model, **SETTINGS)
+        layer = model(tokens, **arguments).past_key_values.layers[0]
+    real = mask.bool()[:, None, :, None]
+    for got, expected in ((layer.keys, plain.keys), (layer.values, plain.values)):
+        assert torch.equal(got, torch.where(real, expected.half(), torch.zeros((), dtype=torch.float16)))
+    layer.reset()
+    assert layer.keys is None and layer.values is None
 
 
 def test_forward_without_a_cache_is_the_model_itself(model):

@@ -203,6 +203,29 @@ def test_a_padded_cache_needs_its_mask(model):
         model(tokens_of(1), past_key_values=cache)
 
 
+def test_a_hidden_token_stays_hidden(model):
+    """Its keys and values are gone. The refusal changes nothing."""
+    enable(model, **SETTINGS)
+    hidden, shown = torch.ones(1, 11, dtype=torch.int64), torch.ones(1, 11, dtype=torch.int64)
+    hidden[0, 3:5] = 0
+
+    def cache():
+        return model(tokens_of(10), attention_mask=hidden[:, :10]).past_key_values
+
+    refused, other = cache(), cache()
+    message = (
+        "sparq_attention: attention_mask must keep hidden what it hid of the tokens in past_key_values, "
+        "got 1 for token 3 of row 0"
+    )
+    with torch.no_grad():
+        with pytest.raises(ValueError, match=r"^" + re.escape(message)):
+            model(tokens_of(1), attention_mask=shown, past_key_values=refused)
+        a, b = (
+            model(tokens_of(1), attention_mask=hidden, past_key_values=c).logits for c in (refused, other)
+        )
+    assert torch.equal(a, b)
+
+
 def test_batch_of_another_size(model):
     enable(model, **SETTINGS)
     cache = model(tokens_of(10)).past_key_values

@@ -3,12 +3,9 @@
 
 transformers counts *columns*: padding and real tokens alike, the same number in every row of the batch. A
 KVCache holds the real tokens only, each row with a length of its own, so a padded row is what it would be
-alone. A layer therefore keeps two things:
-
-* the KVCache, which decode steps read;
-* a float16 copy by columns, which prefill reads: the model's own attention wants plain tensors. It is read
-  when several tokens arrive on top of a filled cache (another turn of a chat, prefill in chunks), and written
-  always.
+alone. A layer therefore keeps the KVCache and which columns are real. Where the model's own attention wants
+keys and values as plain tensors - several tokens on top of a filled cache: another turn of a chat, prefill in
+chunks - they are read back from the KVCache.
 """
 
 from __future__ import annotations
@@ -26,6 +23,8 @@ from sparq_reference import checks, transfers
 
 #: columns of room that a new layer has beyond its first tokens; from there it grows by doubling
 _FIRST_ROOM = 256
+#: positions that move at once from one KVCache to another
+_MOVED = 4096
 
 
 def host_device(op: str, device: str) -> str:
@@ -73,16 +72,33 @@ class SparqLayer(CacheLayerMixin):
         self._clear()
 
     def _clear(self) -> None:
-        # (batch, n_kv_heads, n_columns, head_dim) float16: the names that transformers looks for
-        self.keys = self.values = None
         self.is_initialized = False
         self.cache: KVCache | None = None
-        self._key_columns = self._value_columns = torch.empty(0)
         self._real = torch.empty(0)
         self._n_columns = 0
         #: decode steps so far, and the bytes of keys, values and outputs they moved against dense attention
         self.n_steps = self.bytes_read = self.bytes_dense = 0
         self.disarm()
+
+    # By the names that transformers looks for; it says None when a layer is made.
+
+    @property
+    def keys(self) -> torch.Tensor | None:
+        """(batch, n_kv_heads, n_columns, head_dim) float16, read from the KVCache; 0 where padding is."""
+        return self._columns()[0] if self.is_initialized else None
+
+    @keys.setter
+    def keys(self, _: None) -> None:
+        pass
+
+    @property
+    def values(self) -> torch.Tensor | None:
+        """As `keys`."""
+        return self._columns()[1] if self.is_initialized else None
+
+    @values.setter
+    def values(self, _: None) -> None:
+        pass
 
     # What the model's forward hook says before each forward pass.
 
@@ -106,11 +122,11 @@ class SparqLayer(CacheLayerMixin):
         """Allocate for the shape of key_states (batch, n_kv_heads, n_tokens, head_dim)."""
         batch, n_kv_heads, n_tokens, head_dim = key_states.shape
         self.batch_size = self.max_batch_size = batch
-        self.cache = self._new_cache(batch, n_kv_heads, head_dim, n_tokens)
-        columns = max(self.cache.capacity, n_tokens)
-        self._key_columns = torch.empty((batch, n_kv_heads, columns, head_dim), dtype=torch.float16)
-        self._value_columns = torch.empty_like(self._key_columns)
-        self._real = torch.empty((batch, columns), dtype=torch.bool)
+        capacity = self.capacity
+        if capacity is None:
+            capacity = min(n_tokens + _FIRST_ROOM, checks.MAX_CAPACITY)
+        self.cache = KVCache(batch, n_kv_heads, head_dim, capacity, **self._options)
+        self._real = torch.empty((batch, max(capacity, n_tokens)), dtype=torch.bool)
         self.is_initialized = True
 
     @torch.compiler.disable
@@ -142,15 +158,13 @@ class SparqLayer(CacheLayerMixin):
             self._append(self.cache, key, value, self._arriving)
         except ValueError as error:
             raise ValueError(f"{error} (layer {self.index}; the cache is float16)") from error
-        start, stop = self._n_columns, self._n_columns + key.shape[2]
-        self._key_columns[:, :, start:stop] = key
-        self._value_columns[:, :, start:stop] = value
-        self._real[:, start:stop] = True if self._arriving is None else self._arriving
-        self._set_columns(stop)
+        start, self._n_columns = self._n_columns, self._n_columns + key.shape[2]
+        self._real[:, start : self._n_columns] = True if self._arriving is None else self._arriving
         if key.shape[2] == 1:
             keys, values = key_states, value_states
         else:
-            keys, values = self.keys.to(key_states.dtype), self.values.to(value_states.dtype)
+            keys, values = (key, value) if start == 0 else self._columns()
+            keys, values = keys.to(key_states.dtype), values.to(value_states.dtype)
         keys.sparq_layer = self
         return keys, values
 
@@ -182,8 +196,6 @@ class SparqLayer(CacheLayerMixin):
             return
         self.cache.reorder(beam_idx.numpy())
         n = self._n_columns
-        self._key_columns[:, :, :n] = self._key_columns[beam_idx, :, :n]
-        self._value_columns[:, :, :n] = self._value_columns[beam_idx, :, :n]
         self._real[:, :n] = self._real[beam_idx, :n]
 
     def batch_repeat_interleave(self, repeats: int) -> None:
@@ -195,12 +207,10 @@ class SparqLayer(CacheLayerMixin):
         """Keep the rows `indices` only, in that order."""
         if not self.is_initialized:
             return
-        self._key_columns = self._key_columns[indices]
-        self._value_columns = self._value_columns[indices]
-        self._real = self._real[indices]
-        self.batch_size = self.max_batch_size = self._real.shape[0]
-        self._set_columns(self._n_columns)
-        self._rebuild()
+        index = torch.arange(self.batch_size)[indices]
+        self._real = self._real[index]
+        self.batch_size = self.max_batch_size = len(index)
+        self.cache = self._moved(self.cache.capacity, index.numpy())
 
     def crop(self, *args: Any) -> None:
         """Refused: see Raises.
@@ -218,12 +228,10 @@ class SparqLayer(CacheLayerMixin):
         """A copy that shares nothing: continue one prompt in two ways."""
         copy = SparqLayer(self.index, self.capacity, **self._options)
         if self.is_initialized:
-            copy._key_columns, copy._value_columns = self._key_columns.clone(), self._value_columns.clone()
-            copy._real = self._real.clone()
+            copy._real, copy._n_columns = self._real.clone(), self._n_columns
             copy.batch_size = copy.max_batch_size = self.batch_size
             copy.is_initialized = True
-            copy._set_columns(self._n_columns)
-            copy._rebuild()
+            copy.cache = self._moved(self.cache.capacity)
         return copy
 
     # What the attention function asks.
@@ -233,11 +241,29 @@ class SparqLayer(CacheLayerMixin):
         """Which columns hold real tokens, (batch, n_columns) bool."""
         return self._real[:, : self._n_columns]
 
+    def check_real(self, real: torch.Tensor) -> None:
+        """Whether `set_real` can be done.
+
+        Raises:
+            ValueError: a column that was not real would be again: its key and value are gone.
+        """
+        if bool((real & ~self.real).any()):
+            row, column = (real & ~self.real).nonzero()[0].tolist()
+            checks.fail(
+                "sparq_attention",
+                "attention_mask",
+                "keep hidden what it hid of the tokens in past_key_values",
+                f"1 for token {column} of row {row}",
+            )
+
     def set_real(self, real: torch.Tensor) -> None:
-        """Say anew which of the columns are real, (batch, n_columns) bool; the others are left out of the
-        KVCache."""
+        """Say anew which of the columns are real, (batch, n_columns) bool; `check_real` permits it. The others
+        leave the KVCache."""
+        key, value = self._columns()
+        cache = self._new_cache(self.batch_size, self.cache.capacity)
+        self._append(cache, key, value, real)
         self._real[:, : self._n_columns] = real
-        self._rebuild()
+        self.cache = cache
 
     @torch.compiler.disable
     def attend_prefill(self) -> None:
@@ -292,41 +318,45 @@ class SparqLayer(CacheLayerMixin):
             self.bytes_read += 2 * self.cache.n_kv_heads * part
         self.n_steps += 1
 
-    def _new_cache(self, batch: int, n_kv_heads: int, head_dim: int, n_tokens: int) -> KVCache:
-        capacity = self.capacity
-        if capacity is None:
-            capacity = min(n_tokens + _FIRST_ROOM, checks.MAX_CAPACITY)
-        return KVCache(batch, n_kv_heads, head_dim, capacity, **self._options)
-
-    def _set_columns(self, n_columns: int) -> None:
-        self._n_columns = n_columns
-        self.keys, self.values = self._key_columns[:, :, :n_columns], self._value_columns[:, :, :n_columns]
+    def _columns(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values by column, (batch, n_kv_heads, n_columns, head_dim) float16."""
+        real = self.real
+        held = [torch.from_numpy(x) for x in self.cache.read()]
+        if bool(real.all()):
+            return held[0], held[1]
+        columns = []
+        for rows in held:
+            shape = list(rows.shape)
+            shape[2] = self._n_columns
+            columns.append(torch.zeros(shape, dtype=rows.dtype))
+            for b, length in enumerate(self.cache.lengths.tolist()):
+                columns[-1][b][:, real[b]] = rows[b, :, :length]
+        return columns[0], columns[1]
 
     def _reserve(self, n_columns: int) -> None:
         """Room for `n_columns` columns, and for as many positions in the KVCache unless its capacity is
         fixed."""
         if n_columns > self._real.shape[1]:
-            room = max(n_columns, 2 * self._real.shape[1])
-            for name in ("_key_columns", "_value_columns", "_real"):
-                old = getattr(self, name)
-                axis = old.ndim - 1 if old.ndim == 2 else 2
-                shape = list(old.shape)
-                shape[axis] = room
-                new = torch.empty(shape, dtype=old.dtype)
-                new.narrow(axis, 0, self._n_columns).copy_(old.narrow(axis, 0, self._n_columns))
-                setattr(self, name, new)
-            self._set_columns(self._n_columns)
+            real = torch.empty((self.batch_size, max(n_columns, 2 * self._real.shape[1])), dtype=torch.bool)
+            real[:, : self._n_columns] = self.real
+            self._real = real
         if self.capacity is None and n_columns > self.cache.capacity:
-            self._rebuild(room=max(n_columns, 2 * self.cache.capacity))
+            self.cache = self._moved(min(max(n_columns, 2 * self.cache.capacity), checks.MAX_CAPACITY))
 
-    def _rebuild(self, room: int | None = None) -> None:
-        """A new KVCache with the columns' real tokens."""
-        batch, n_kv_heads, columns, head_dim = self._key_columns.shape
-        capacity = self.capacity or min(room or columns, checks.MAX_CAPACITY)
-        cache = KVCache(batch, n_kv_heads, head_dim, capacity, **self._options)
-        if self._n_columns:
-            self._append(cache, self.keys, self.values, self.real)
-        self.cache = cache
+    def _new_cache(self, batch: int, capacity: int) -> KVCache:
+        return KVCache(batch, self.cache.n_kv_heads, self.cache.head_dim, capacity, **self._options)
+
+    def _moved(self, capacity: int, index: np.ndarray | None = None) -> KVCache:
+        """A new KVCache with what the rows `index` (None: all) of this one hold, a piece at a time."""
+        index = np.arange(self.cache.batch) if index is None else index
+        lengths = self.cache.lengths[index]
+        cache = self._new_cache(len(index), capacity)
+        longest = int(self.cache.lengths.max())
+        for start in range(0, longest, _MOVED):
+            stop = min(start + _MOVED, longest)
+            key, value = (x[index] for x in self.cache.read(start, stop))
+            cache.append(key, value, np.clip(lengths - start, 0, stop - start))
+        return cache
 
     @staticmethod
     def _append(cache: KVCache, key: torch.Tensor, value: torch.Tensor, real: torch.Tensor | None) -> None:

@@ -212,6 +212,7 @@ class _Hooks:
                 )
             mask = mask.to(torch.bool)
             if past and not torch.equal(mask[:, :past], layers[0].real):
+                layers[0].check_real(mask[:, :past])  # before any layer changes: all have the same columns
                 for layer in layers:  # the caller sees other tokens as padding now: so be it
                     layer.set_real(mask[:, :past])
             real = mask[:, past:]
