@@ -257,8 +257,8 @@ class SparqLayer(CacheLayerMixin):
             )
 
     def set_real(self, real: torch.Tensor) -> None:
-        """Say anew which of the columns are real, (batch, n_columns) bool; `check_real` permits it. The others
-        leave the KVCache."""
+        """Say anew which of the columns are real, (batch, n_columns) bool; `check_real` allows it. The
+        others leave the KVCache."""
         key, value = self._columns()
         cache = self._new_cache(self.batch_size, self.cache.capacity)
         self._append(cache, key, value, real)
