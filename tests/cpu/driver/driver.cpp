@@ -190,6 +190,12 @@ void threads(unsigned nCallers) {
   KVCache changing(c.batch, c.nKvHeads, c.headDim, c.capacity, 2, "auto");
   std::vector<std::int64_t> one(static_cast<std::size_t>(c.batch), 1);
   changing.append(c.tokens(c.key, 0), c.tokens(c.value, 0), 1, one.data());
+  const auto readFirst = [&] {
+    std::vector<Half> rows(static_cast<std::size_t>(2 * c.batch * c.nKvHeads * c.headDim));
+    changing.read(rows.data(), rows.data() + rows.size() / 2, 0, 1);
+    return rows;
+  };
+  const std::vector<Half> first = readFirst();
   std::thread writer([&] {
     std::vector<std::int64_t> identity;
     for (std::int64_t b = 0; b < c.batch; ++b)
@@ -202,6 +208,7 @@ void threads(unsigned nCallers) {
   for (unsigned i = 0; i < 20; ++i) {
     c.attend(changing);
     check(changing.lengths()[0] >= 1, "threads: lengths");
+    check(readFirst() == first, "threads: read");
   }
   writer.join();
   for (std::thread &caller : callers)
