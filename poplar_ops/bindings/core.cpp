@@ -67,6 +67,7 @@ void PySession::write(const py::array &key, const py::array &value,
   expectShape(value, expected, "append", "value");
   const std::uint16_t *k = halves(key, "append", "key"), *v = halves(value, "append", "value");
   const py::gil_scoped_release release;
+  const std::lock_guard<std::mutex> lock(mutex_);
   session_->write(k, v, static_cast<unsigned>(n), counts);
 }
 
@@ -77,6 +78,7 @@ void PySession::append(const py::array &key, const py::array &value,
   expectShape(value, expected, "append", "value");
   const std::uint16_t *k = halves(key, "append", "key"), *v = halves(value, "append", "value");
   const py::gil_scoped_release release;
+  const std::lock_guard<std::mutex> lock(mutex_);
   session_->append(k, v, active);
 }
 
@@ -89,6 +91,7 @@ void PySession::fill(const py::array &key, const py::array &value,
   expectShape(value, expected, "fill", "value");
   const std::uint16_t *k = halves(key, "fill", "key"), *v = halves(value, "fill", "value");
   const py::gil_scoped_release release;
+  const std::lock_guard<std::mutex> lock(mutex_);
   session_->fill(k, v, lengths);
 }
 
@@ -98,6 +101,7 @@ py::tuple PySession::read(unsigned nTokens) {
   std::uint16_t *k = halves(key, "read", "key", true), *v = halves(value, "read", "value", true);
   {
     const py::gil_scoped_release release;
+    const std::lock_guard<std::mutex> lock(mutex_);
     session_->read(k, v, nTokens);
   }
   return py::make_tuple(key, value);
@@ -111,12 +115,25 @@ py::array PySession::attention(const py::array &query, const char *op, long inde
   std::uint16_t *out = halves(output, op, "output", true);
   {
     const py::gil_scoped_release release;
+    const std::lock_guard<std::mutex> lock(mutex_);
     if (index < 0)
       session_->dense(q, out, repeated);
     else
       session_->sparq(static_cast<std::size_t>(index), q, out, repeated);
   }
   return output;
+}
+
+void PySession::reset() {
+  const py::gil_scoped_release release;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  session_->reset();
+}
+
+std::vector<std::uint32_t> PySession::lengths() {
+  const py::gil_scoped_release release;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return session_->lengths();
 }
 
 } // namespace sparq
@@ -140,8 +157,8 @@ PYBIND11_MODULE(_core, m) {
       .def("append", &PySession::append, "key"_a, "value"_a, "active"_a)
       .def("fill", &PySession::fill, "key"_a, "value"_a, "lengths"_a)
       .def("read", &PySession::read, "n_tokens"_a)
-      .def("reset", [](PySession &s) { s.session().reset(); })
-      .def_property_readonly("lengths", [](PySession &s) { return s.session().lengths(); })
+      .def("reset", &PySession::reset)
+      .def_property_readonly("lengths", &PySession::lengths)
       .def(
           "dense",
           [](PySession &s, const py::array &query, bool repeated) {

@@ -3,6 +3,7 @@
 
 #include "sparq/session.hpp"
 #include <memory>
+#include <mutex>
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 #include <string>
@@ -10,7 +11,8 @@
 
 namespace sparq {
 
-// Session with NumPy arrays; the GIL is released while the device works.
+// Session with NumPy arrays; the GIL is released while the device works. Calls from several threads
+// take turns.
 class PySession {
 public:
   // sparq: tuples (rank, top_k, n_local, mean_value).
@@ -27,9 +29,12 @@ public:
   // index < 0: dense.
   pybind11::array attention(const pybind11::array &query, const char *op, long index,
                             bool repeated);
+  void reset();
+  std::vector<std::uint32_t> lengths();
   Session &session() { return *session_; }
 
 private:
+  std::mutex mutex_; // taken without the GIL only, which its holder may wait for
   Shape shape_;
   unsigned fillTokens_;
   std::unique_ptr<Session> session_;

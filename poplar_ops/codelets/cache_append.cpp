@@ -16,8 +16,9 @@ public:
   unsigned rowBase, scratchRow, valueRow;
 
   bool compute() {
-    rows[0] = *active ? rowBase + *filled : scratchRow;
-    rows[1] = rows[0] + valueRow;
+    const unsigned keyRow = *active ? rowBase + *filled : scratchRow;
+    rows[0] = keyRow;
+    rows[1] = keyRow + valueRow;
     return true;
   }
 };

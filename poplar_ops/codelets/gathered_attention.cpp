@@ -19,7 +19,7 @@ public:
   FloatsIn approxMaximum;      // [6][groupSize]
   FloatsOut scores;            // [groupSize][nRows]
   FloatsOut approxWeights;     // [groupSize][nRows]
-  FloatsOut maxima;            // [6][groupSize]
+  FloatsInOut maxima;          // [6][groupSize]
   unsigned groupSize, headDim, rank, nRows, firstRow;
   float scale;
 

@@ -83,11 +83,11 @@ static inline void clearCounts(float *count) {
 class GroupKeys : public poplar::MultiVertex {
 public:
   poplar::Input<unsigned> filled;
-  FloatsIn weights; // [groupSize][nLocal]
-  FloatsIn sums;    // [groupSize], Z
-  FloatsOut keys;   // [nLocal], those of candidates
-  WordsOut states;  // [6][3], a Selection for each worker
-  FloatsOut counts; // [6][64]
+  FloatsIn weights;   // [groupSize][nLocal]
+  FloatsIn sums;      // [groupSize], Z
+  FloatsOut keys;     // [nLocal], those of candidates
+  WordsOut states;    // [6][3], a Selection for each worker
+  FloatsInOut counts; // [6][64]
   unsigned groupSize, nLocal, topK, nRecent;
   unsigned part, stride, length, nWaves, tailLength, tailFirst, chunk;
 
@@ -109,7 +109,7 @@ public:
         store(&keys[first + p], key);
         const QuadBits bits = bitcast<QuadBits>(key) >> Selection::shift(0);
         for (unsigned i = 0; i != minimum(n - p, quadSize); ++i)
-          count[bits[i]] += 1.0f;
+          count[bits[i] & (nDigits - 1)] += 1.0f; // within the counts for NaN too
       }
     }
     return true;
@@ -120,10 +120,10 @@ public:
 class KeyHistogram : public poplar::MultiVertex {
 public:
   poplar::Input<unsigned> filled;
-  FloatsIn keys;     // [nLocal]
-  FloatsIn totals;   // [nPartials][64], of the last pass
-  WordsInOut states; // [6][3], a Selection for each worker
-  FloatsOut counts;  // [6][64]
+  FloatsIn keys;      // [nLocal]
+  FloatsIn totals;    // [nPartials][64], of the last pass
+  WordsInOut states;  // [6][3], a Selection for each worker
+  FloatsInOut counts; // [6][64]
   unsigned nPartials, nRecent, part, stride, length, nWaves, tailLength, tailFirst, chunk;
 
   bool compute(unsigned worker) {
@@ -251,8 +251,9 @@ public:
       unsigned bits = dropLowest(selected(piece, before), firstEntry + entry - nSelected(before));
       const unsigned row = rowBase + position(segments, piece);
       for (; bits != 0 && entry != end; bits &= bits - 1, ++entry) {
-        keyRows[entry] = row + 31 - __builtin_clz(bits & (0u - bits));
-        valueRows[entry] = keyRows[entry] + valueRow;
+        const unsigned keyRow = row + 31 - __builtin_clz(bits & (0u - bits));
+        keyRows[entry] = keyRow;
+        valueRows[entry] = keyRow + valueRow;
       }
       before += load<Pair>(&counts[piece * 2]);
     }

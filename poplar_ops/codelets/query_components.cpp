@@ -102,9 +102,11 @@ public:
     const unsigned perWorker = ((headDim + numWorkers() - 2) / (numWorkers() - 1) + 1) / 2 * 2;
     const unsigned first = worker == 0 ? 0 : minimum((worker - 1) * perWorker, headDim);
     const unsigned end = worker == 0 ? 0 : minimum(first + perWorker, headDim);
-    unsigned index = first <= headDim - first ? count(0, first) : rank - count(first, headDim);
+    // NaN among the magnitudes would select more than `rank`: nothing is written behind these.
+    unsigned index =
+        first <= headDim - first ? count(0, first) : rank - minimum(count(first, headDim), rank);
     for (unsigned c = first; c != end; ++c) {
-      if (selected[c] == 0)
+      if (selected[c] == 0 || index >= rank)
         continue;
       components[index] = c;
       for (unsigned h = 0; h != groupSize; ++h)

@@ -57,10 +57,10 @@ void approxScores(const Context &context, const SparqSettings &settings, const W
                  {"rowBase", context.task(slot) * d * layout.nChunks()}},
                 cycles::multi(own * (cycles::share(r) * cycles::scalarStep + 6)));
     }
-  body.add(Copy(context.cache.keyColumns,
-                context.active(landing).reshape(
-                    {std::size_t(context.nSlots()) * chunksPerWave * r, layout.chunk}),
-                context.active(offsets).flatten(), {context.dc, "read_key_columns"}));
+  readRemote(context.cache.keyColumns,
+             context.active(landing).reshape(
+                 {std::size_t(context.nSlots()) * chunksPerWave * r, layout.chunk}),
+             context.active(offsets).flatten(), body, {context.dc, "read_key_columns"});
   // {slots, chunks, rank, chunk} -> each part's {rank, positions}
   std::vector<Tensor> from, to;
   for (unsigned slot = 0; slot != context.nSlots(); ++slot) {

@@ -2,6 +2,7 @@
 #include "sparq/cache.hpp"
 #include "context.hpp"
 #include "cycles.hpp"
+#include "remote_copy.hpp"
 #include "steps.hpp"
 
 namespace sparq {
@@ -82,8 +83,8 @@ void addRowWrites(Graph &graph, const Cache &cache, const Tensor &key, const Ten
                {"valueRow", static_cast<unsigned>(cache.valueRow())}},
               cycles::single(2, 4));
   program.add(Execute(cs, {dc, "append_offsets"}));
-  program.add(Copy(concat(key.reshape({nTasks, d}), value.reshape({nTasks, d}), 0), cache.rows,
-                   rows.dimShuffle({1, 0}).flatten(), {dc, "write_rows"}));
+  writeRemote(cache.rows, concat(key.reshape({nTasks, d}), value.reshape({nTasks, d}), 0),
+              rows.dimShuffle({1, 0}).flatten(), program, {dc, "write_rows"});
 }
 
 // Full chunks of key columns to streaming memory, round by round through one staging buffer.
@@ -120,8 +121,9 @@ Sequence flushProgram(Graph &graph, const Cache &cache, const Tensor &full,
             .reshape({n, d, std::size_t(layout.nTailParts()) * layout.tailLength})
             .slice(0, layout.chunk, 2);
     flush.add(Copy(columns, staging.slice(0, n, 0), false, {dc, "gather_tail"}));
-    flush.add(Copy(staging.slice(0, n, 0).reshape({std::size_t(n) * d, layout.chunk}),
-                   cache.keyColumns, rows.slice(0, n, 0).flatten(), {dc, "write_key_columns"}));
+    writeRemote(cache.keyColumns,
+                staging.slice(0, n, 0).reshape({std::size_t(n) * d, layout.chunk}),
+                rows.slice(0, n, 0).flatten(), flush, {dc, "write_key_columns"});
   }
   return flush;
 }

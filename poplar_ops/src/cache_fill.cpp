@@ -2,6 +2,7 @@
 #include "sparq/cache_fill.hpp"
 #include "context.hpp"
 #include "cycles.hpp"
+#include "remote_copy.hpp"
 #include <algorithm>
 
 namespace sparq {
@@ -129,8 +130,8 @@ private:
       }
     }
     program.add(Execute(cs, {dc, "fill_offsets"}));
-    program.add(Copy(concat(concat(keys), concat(values), 0), cache.rows,
-                     concat(concat(keyRows), concat(valueRows), 0), {dc, "fill_rows"}));
+    writeRemote(cache.rows, concat(concat(keys), concat(values), 0),
+                concat(concat(keyRows), concat(valueRows), 0), program, {dc, "fill_rows"});
   }
 
   // The chunk's key columns: transposed piece by piece, kept as the tail where the element ends
@@ -181,7 +182,8 @@ private:
     program.add(Execute(transpose, {dc, "fill_columns"}));
     program.add(Execute(keep, {dc, "fill_tail"}));
     if (n == layout.chunk)
-      program.add(Copy(concat(columns), cache.keyColumns, concat(rows), {dc, "fill_key_columns"}));
+      writeRemote(cache.keyColumns, concat(columns), concat(rows), program,
+                  {dc, "fill_key_columns"});
   }
 
   Graph &graph;

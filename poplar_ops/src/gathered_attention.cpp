@@ -10,7 +10,6 @@ using namespace poplar;
 using namespace poplar::program;
 
 // Poplar limits a stream to 128 MiB.
-constexpr std::size_t maxCopyBytes = 128 * 1024 * 1024;
 
 Gathered gatheredAttention(const Context &context, const SparqSettings &settings,
                            const QueryComponents &q, const Scores &scores, const Tensor &rows,
@@ -32,11 +31,11 @@ Gathered gatheredAttention(const Context &context, const SparqSettings &settings
   };
   const RemoteBuffer &buffer = context.cache.rows;
   if (2 * nRows * d * 2 <= maxCopyBytes) { // one fixed cost instead of two
-    context.program.add(Copy(buffer, concat(keysLanding, valuesLanding, 0),
-                             concat(offsets(0), offsets(1), 0), {context.dc, "read_rows"}));
+    readRemote(buffer, concat(keysLanding, valuesLanding, 0), concat(offsets(0), offsets(1), 0),
+               context.program, {context.dc, "read_rows"});
   } else {
-    context.program.add(Copy(buffer, keysLanding, offsets(0), {context.dc, "read_key_rows"}));
-    context.program.add(Copy(buffer, valuesLanding, offsets(1), {context.dc, "read_value_rows"}));
+    readRemote(buffer, keysLanding, offsets(0), context.program, {context.dc, "read_key_rows"});
+    readRemote(buffer, valuesLanding, offsets(1), context.program, {context.dc, "read_value_rows"});
   }
 
   // Weights of a part's rows for every head: {slots, topK, groupSize} in memory, so that a part's

@@ -158,6 +158,15 @@ Plan makePlan(const poplar::Target &target, const Shape &shape, const Programs &
   Plan plan{};
   plan.shape = shape;
   const CacheLayout layout = makeLayout(shape, programs, nTiles, tileBytes);
+  // Vertices number the rows of a remote buffer in 32 bits: K, V and a scratch row of each task, or
+  // the chunks of each component.
+  const std::uint64_t byPosition = 2 * (std::uint64_t(layout.capacity) + 1),
+                      byComponent =
+                          layout.chunk ? std::uint64_t(shape.headDim) * (layout.nChunks() + 1) : 0,
+                      rows = shape.nTasks() * std::max(byPosition, byComponent);
+  if (rows > 0xFFFFFFFFu)
+    throw Error("plan: rows of streaming memory must be at most 4294967295, got " +
+                std::to_string(rows));
   const auto arrange = [&](unsigned nRounds) {
     plan.layout = layout;
     plan.placement = place(shape, nTiles, nRounds);

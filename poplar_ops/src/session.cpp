@@ -34,7 +34,21 @@ Session::Session(const Shape &shape, const Programs &programs, const DeviceOptio
   Graph graph(device_.getTarget());
   addCodelets(graph);
   const Plan plan = makePlan(graph.getTarget(), shape, programs);
-  cache_ = createCache(graph, plan, cacheName, programs.denseSram);
+  const Cache cache = createCache(graph, plan, cacheName, programs.denseSram);
+  held_.plan = plan;
+  held_.resident = cache.resident;
+  held_.rowsPerTask = cache.rowsPerTask();
+  held_.valueRow = cache.valueRow();
+  if (cache.resident) {
+    held_.nKeys = cache.keys.numElements();
+  } else {
+    held_.rows = cache.rows.handle();
+  }
+  if (plan.layout.chunk != 0) {
+    held_.keyColumns = cache.keyColumns.handle();
+    held_.nSums = cache.valueSum.numElements();
+    held_.nTail = cache.tail.numElements();
+  }
   const Placement &p = plan.placement;
   const std::vector<std::size_t> queryShape{shape.batch, shape.nHeads, shape.headDim};
   const auto onHomes = [&](const Type &type, std::size_t each, const char *name) {
@@ -46,22 +60,22 @@ Session::Session(const Shape &shape, const Programs &programs, const DeviceOptio
   const Tensor query =
       onHomes(HALF, std::size_t(shape.groupSize()) * shape.headDim, "query").reshape(queryShape);
   graph.createHostWrite("query", query);
-  graph.createHostWrite(handle("filled"), cache_.filled);
-  if (cache_.resident) {
-    for (const auto &part : {std::make_pair("keys", cache_.keys), {"values", cache_.values}}) {
+  graph.createHostWrite(handle("filled"), cache.filled);
+  if (cache.resident) {
+    for (const auto &part : {std::make_pair("keys", cache.keys), {"values", cache.values}}) {
       graph.createHostWrite(handle(part.first), part.second);
       graph.createHostRead(handle(part.first), part.second);
     }
   }
   if (plan.layout.chunk != 0) {
-    graph.createHostWrite(handle("value_sum"), cache_.valueSum);
-    graph.createHostRead(handle("value_sum"), cache_.valueSum);
-    graph.createHostWrite(handle("tail"), cache_.tail);
+    graph.createHostWrite(handle("value_sum"), cache.valueSum);
+    graph.createHostRead(handle("value_sum"), cache.valueSum);
+    graph.createHostWrite(handle("tail"), cache.tail);
   }
 
   std::vector<Program> all(2);
   Sequence appendBody({}, {"append"}), denseBody({}, {"dense"});
-  if (programs.append && !cache_.resident) {
+  if (programs.append && !cache.resident) {
     const std::vector<std::size_t> tokenShape{shape.batch, shape.nKvHeads, shape.headDim};
     const Tensor key = onHomes(HALF, shape.headDim, "append/key").reshape(tokenShape);
     const Tensor value = onHomes(HALF, shape.headDim, "append/value").reshape(tokenShape);
@@ -70,18 +84,17 @@ Session::Session(const Shape &shape, const Programs &programs, const DeviceOptio
     graph.createHostWrite("append/key", key);
     graph.createHostWrite("append/value", value);
     graph.createHostWrite("append/active", active);
-    sparq::append(graph, cache_, key, value, active, appendBody, {"append"});
+    sparq::append(graph, cache, key, value, active, appendBody, {"append"});
   }
   if (hasDense_)
-    graph.createHostRead("dense/output",
-                         denseAttention(graph, cache_, query, denseBody, {"dense"}));
+    graph.createHostRead("dense/output", denseAttention(graph, cache, query, denseBody, {"dense"}));
   all[appendProgram] = appendBody;
   all[denseProgram] = denseBody;
   for (std::size_t i = 0; i != nSparq_; ++i) {
     const std::string name = "sparq" + std::to_string(i);
     Sequence body({}, {name});
     graph.createHostRead(name + "/output",
-                         sparqAttention(graph, cache_, query, programs.sparq[i], i, body, {name}));
+                         sparqAttention(graph, cache, query, programs.sparq[i], i, body, {name}));
     all.push_back(body);
   }
   if (repeats_ != 0) {
@@ -101,7 +114,7 @@ Session::Session(const Shape &shape, const Programs &programs, const DeviceOptio
     graph.createHostWrite("fill/value", value);
     graph.createHostWrite("fill/lengths", lengths);
     Sequence body({}, {"fill"});
-    fillCache(graph, cache_, key, value, lengths, body, {"fill"});
+    fillCache(graph, cache, key, value, lengths, body, {"fill"});
     fillProgram_ = static_cast<unsigned>(all.size());
     all.push_back(body);
   }
@@ -111,14 +124,14 @@ Session::Session(const Shape &shape, const Programs &programs, const DeviceOptio
 }
 
 std::size_t Session::rowElements() const {
-  return std::size_t(cache_.plan.layout.positionsPerRow) * shape_.headDim;
+  return std::size_t(held_.plan.layout.positionsPerRow) * shape_.headDim;
 }
 
 void Session::reset() {
   std::fill(lengths_.begin(), lengths_.end(), 0);
-  if (cache_.plan.layout.chunk != 0) {
-    const std::vector<float> sum(cache_.valueSum.numElements(), 0.0f);
-    const std::vector<std::uint16_t> tail(cache_.tail.numElements(), 0);
+  if (held_.plan.layout.chunk != 0) {
+    const std::vector<float> sum(held_.nSums, 0.0f);
+    const std::vector<std::uint16_t> tail(held_.nTail, 0);
     engine_->writeTensor(handle("value_sum"), sum.data(), sum.data() + sum.size());
     engine_->writeTensor(handle("tail"), tail.data(), tail.data() + tail.size());
   }
@@ -143,7 +156,7 @@ void Session::throwFull(unsigned b, unsigned n) const {
 void Session::write(const std::uint16_t *key, const std::uint16_t *value, unsigned nTokens,
                     const std::vector<std::uint32_t> &counts) {
   const unsigned d = shape_.headDim;
-  const CacheLayout &layout = cache_.plan.layout;
+  const CacheLayout &layout = held_.plan.layout;
   if (counts.size() != shape_.batch)
     throw Error("append: lengths must have shape (batch=" + std::to_string(shape_.batch) +
                 ",), got (" + std::to_string(counts.size()) + ",)");
@@ -154,12 +167,12 @@ void Session::write(const std::uint16_t *key, const std::uint16_t *value, unsign
     if (counts[b] > shape_.capacity - lengths_[b])
       throwFull(b, counts[b]);
   }
-  if (cache_.resident) {
+  if (held_.resident) {
     // The host writes whole tensors, so the cache in SRAM is filled at once.
     for (const std::uint32_t length : lengths_)
       if (length != 0)
         throw Error("append: a cache in SRAM must be empty, got length " + std::to_string(length));
-    std::vector<std::uint16_t> rows(cache_.keys.numElements());
+    std::vector<std::uint16_t> rows(held_.nKeys);
     for (const auto &part : {std::make_pair("keys", key), std::make_pair("values", value)}) {
       for (unsigned task = 0; task != shape_.nTasks(); ++task)
         std::copy_n(part.second + std::size_t(task) * nTokens * d,
@@ -168,8 +181,8 @@ void Session::write(const std::uint16_t *key, const std::uint16_t *value, unsign
       engine_->writeTensor(handle(part.first), rows.data(), rows.data() + rows.size());
     }
   } else {
-    std::vector<float> sum(layout.chunk ? cache_.valueSum.numElements() : 0);
-    std::vector<std::uint16_t> tail(layout.chunk ? cache_.tail.numElements() : 0);
+    std::vector<float> sum(layout.chunk ? held_.nSums : 0);
+    std::vector<std::uint16_t> tail(layout.chunk ? held_.nTail : 0);
     if (layout.chunk != 0)
       engine_->readTensor(handle("value_sum"), sum.data(), sum.data() + sum.size());
     std::vector<std::uint16_t> row(rowElements()), chunk(std::size_t(layout.chunk) * d), old(d);
@@ -177,19 +190,19 @@ void Session::write(const std::uint16_t *key, const std::uint16_t *value, unsign
       const unsigned b = task / shape_.nKvHeads, held = lengths_[b], end = held + counts[b];
       const std::uint16_t *keys = key + std::size_t(task) * nTokens * d,
                           *values = value + std::size_t(task) * nTokens * d;
-      const std::size_t firstRow = task * cache_.rowsPerTask();
+      const std::size_t firstRow = task * held_.rowsPerTask;
       for (unsigned position = held; position < end;) {
         const unsigned inRow = position % layout.positionsPerRow;
         const unsigned n = std::min(layout.positionsPerRow - inRow, end - position);
         const std::size_t index = firstRow + position / layout.positionsPerRow;
         for (const auto &part :
-             {std::make_pair(index, keys), std::make_pair(index + cache_.valueRow(), values)}) {
+             {std::make_pair(index, keys), std::make_pair(index + held_.valueRow, values)}) {
           std::fill(row.begin(), row.end(), 0);
           if (inRow != 0)
-            engine_->copyFromRemoteBuffer(cache_.rows.handle(), row.data(), part.first);
+            engine_->copyFromRemoteBuffer(held_.rows, row.data(), part.first);
           std::copy_n(part.second + std::size_t(position - held) * d, std::size_t(n) * d,
                       row.begin() + inRow * d);
-          engine_->copyToRemoteBuffer(row.data(), cache_.rows.handle(), part.first);
+          engine_->copyToRemoteBuffer(row.data(), held_.rows, part.first);
         }
         position += n;
       }
@@ -203,7 +216,7 @@ void Session::write(const std::uint16_t *key, const std::uint16_t *value, unsign
       const auto keyAt = [&](unsigned position) {
         if (position >= held)
           return keys + std::size_t(position - held) * d;
-        engine_->copyFromRemoteBuffer(cache_.rows.handle(), old.data(), firstRow + position);
+        engine_->copyFromRemoteBuffer(held_.rows, old.data(), firstRow + position);
         return static_cast<const std::uint16_t *>(old.data());
       };
       for (unsigned c = held / layout.chunk; c != end / layout.chunk; ++c) {
@@ -211,7 +224,7 @@ void Session::write(const std::uint16_t *key, const std::uint16_t *value, unsign
           transposeRow(keyAt(c * layout.chunk + i), d, chunk.data(), layout.chunk, i);
         for (unsigned component = 0; component != d; ++component)
           engine_->copyToRemoteBuffer(chunk.data() + std::size_t(component) * layout.chunk,
-                                      cache_.keyColumns.handle(),
+                                      held_.keyColumns,
                                       (std::size_t(task) * d + component) * layout.nChunks() + c);
       }
       for (unsigned position = end / layout.chunk * layout.chunk; position != end; ++position) {
@@ -273,10 +286,10 @@ void Session::fill(const std::uint16_t *key, const std::uint16_t *value,
 }
 
 void Session::read(std::uint16_t *key, std::uint16_t *value, unsigned nTokens) {
-  const CacheLayout &layout = cache_.plan.layout;
+  const CacheLayout &layout = held_.plan.layout;
   const unsigned d = shape_.headDim;
-  if (cache_.resident) { // whole tensors, as for `write`
-    std::vector<std::uint16_t> rows(cache_.keys.numElements());
+  if (held_.resident) { // whole tensors, as for `write`
+    std::vector<std::uint16_t> rows(held_.nKeys);
     for (const auto &part : {std::make_pair("keys", key), std::make_pair("values", value)}) {
       engine_->readTensor(handle(part.first), rows.data(), rows.data() + rows.size());
       for (unsigned task = 0; task != shape_.nTasks(); ++task) {
@@ -291,13 +304,13 @@ void Session::read(std::uint16_t *key, std::uint16_t *value, unsigned nTokens) {
   }
   std::vector<std::uint16_t> row(rowElements());
   for (const auto &part :
-       {std::make_pair(std::size_t(0), key), std::make_pair(cache_.valueRow(), value)})
+       {std::make_pair(std::size_t(0), key), std::make_pair(held_.valueRow, value)})
     for (unsigned task = 0; task != shape_.nTasks(); ++task) {
       const unsigned length = std::min(lengths_[task / shape_.nKvHeads], nTokens);
       std::uint16_t *to = part.second + std::size_t(task) * nTokens * d;
       for (unsigned position = 0; position < length; position += layout.positionsPerRow) {
-        engine_->copyFromRemoteBuffer(cache_.rows.handle(), row.data(),
-                                      part.first + task * cache_.rowsPerTask() +
+        engine_->copyFromRemoteBuffer(held_.rows, row.data(),
+                                      part.first + task * held_.rowsPerTask +
                                           position / layout.positionsPerRow);
         std::copy_n(row.begin(),
                     std::size_t(std::min(layout.positionsPerRow, length - position)) * d,

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sparq/settings.hpp"
+#include <cstdint>
 
 namespace sparq {
 namespace {
@@ -22,6 +23,10 @@ void check(const std::string &op, const Shape &shape) {
   checkInteger(op, "head_dim", shape.headDim, 1, most, "[1, 16777216]");
   if (shape.headDim % 8 != 0)
     throw Error(op + ": head_dim must be a multiple of 8, got " + std::to_string(shape.headDim));
+  const std::uint64_t nTasks = std::uint64_t(shape.batch) * shape.nKvHeads;
+  if (nTasks > most)
+    throw Error(op + ": batch * n_kv_heads must be at most 16777216, got " +
+                std::to_string(nTasks));
   if (shape.nHeads == 0 || shape.nHeads % shape.nKvHeads != 0)
     throw Error(op + ": n_heads must be a multiple of n_kv_heads=" +
                 std::to_string(shape.nKvHeads) + ", got " + std::to_string(shape.nHeads));

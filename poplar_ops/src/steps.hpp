@@ -5,6 +5,7 @@
 #pragma once
 
 #include "context.hpp"
+#include "remote_copy.hpp"
 
 namespace sparq {
 

@@ -42,10 +42,9 @@ void readRows(const Context &context, const Waves &waves, const RowWave &landing
                 cycles::shared(room / perRow, cycles::scalarStep));
     }
   const std::size_t nRows = std::size_t(context.nSlots()) * waves.stride / perRow;
-  context.program.add(
-      Copy(context.cache.rows,
-           context.active(landing.rows).reshape({nRows, std::size_t(perRow) * context.headDim()}),
-           context.active(landing.offsets).flatten(), {context.dc, name}));
+  readRemote(context.cache.rows,
+             context.active(landing.rows).reshape({nRows, std::size_t(perRow) * context.headDim()}),
+             context.active(landing.offsets).flatten(), context.program, {context.dc, name});
 }
 
 } // namespace sparq

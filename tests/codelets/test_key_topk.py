@@ -208,3 +208,32 @@ def test_ties_go_to_the_lower_index_across_parts() -> None:
     assert select(layout, keys, 4, 0).tolist() == [0, 1, 5, 200]
     # an order that preferred higher indices would be seen
     assert select(layout, keys[::-1].copy(), 4, 0).tolist() != [5, 200, 254, 255]
+
+
+@pytest.mark.parametrize("number", [np.nan, -np.nan, np.inf])
+def test_numbers_that_are_none_are_counted_within_the_counts(number: float) -> None:
+    n, behind = 64, 400
+    out = run(
+        "GroupKeys",
+        dict(
+            filled=word(n),
+            weights=np.full((1, n), number, np.float32),
+            sums=np.ones(1, np.float32),
+            keys=floats(n),
+            states=words(6, 3),
+            counts=floats(6 * DIGITS + behind),
+        ),
+        groupSize=1,
+        nLocal=n,
+        topK=4,
+        nRecent=0,
+        part=0,
+        stride=n,
+        length=n,
+        nWaves=1,
+        tailLength=0,
+        tailFirst=0,
+        chunk=1,
+    )
+    assert out["counts"][: 6 * DIGITS].sum() == n
+    assert_bits(out["counts"][6 * DIGITS :], floats(behind))

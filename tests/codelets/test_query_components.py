@@ -98,3 +98,38 @@ def test_zero_query_has_the_plain_scale(head_dim: int) -> None:
         scale=float(numerics.scale(head_dim)),
     )
     assert out["inverseTemperature"][0] == numerics.scale(head_dim)
+
+
+@pytest.mark.parametrize("n_nan", [1, 30, 64])
+def test_nan_stays_within_the_list(n_nan: int) -> None:
+    """More components than `rank` are then selected; the list still has `rank` entries, each a component."""
+    head_dim, rank = 64, 16
+    magnitudes = np.ones(head_dim, np.float32)
+    magnitudes[np.random.default_rng(0).permutation(head_dim)[:n_nan]] = np.nan
+    selected = run(
+        "ComponentRanks",
+        dict(magnitudes=magnitudes, selected=words(head_dim)),
+        headDim=head_dim,
+        first=0,
+        nComponents=head_dim,
+        rank=rank,
+    )["selected"]
+    assert (selected != 0).sum() > rank
+    out = run(
+        "ComponentList",
+        dict(
+            query=np.ones((1, head_dim), np.float16),
+            selected=selected,
+            magnitudeSums=np.ones(1, np.float32),
+            components=words(rank + head_dim),
+            selectedQuery=floats(rank + head_dim),
+            inverseTemperature=floats(1),
+        ),
+        groupSize=1,
+        headDim=head_dim,
+        rank=rank,
+        scale=1.0,
+    )
+    assert (out["components"][:rank] < head_dim).all()
+    assert_bits(out["components"][rank:], words(head_dim))
+    assert_bits(out["selectedQuery"][rank:], floats(head_dim))

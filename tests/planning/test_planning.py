@@ -128,6 +128,14 @@ def test_selected_rows_come_in_one_copy_where_a_stream_may_carry_it(top_k, copie
     assert [name for name in dict.fromkeys(names) if name != "read_key_columns"] == copies
 
 
+def test_remote_copies_stay_within_what_a_stream_may_carry():
+    # columns of 1472 tasks at a time, 138 MiB of them
+    plan = planning.plan(46, 32, 32, 96, 1024, kernel="sparq-streaming", rank=96, top_k=64, baseline=False)
+    reads = [step for step in plan.steps if step["name"].endswith("/read_key_columns")]
+    assert sum(step["bytes"] for step in reads) > 128 * 2**20
+    assert len(reads) == 2 and max(step["bytes"] for step in reads) <= 128 * 2**20
+
+
 def test_a_dry_run_leaves_later_sessions_alone():
     planned(SHAPES[2], "sparq-streaming", False)
     counted, _ = run(SHAPES[2], "sparq-streaming", False, device_model())
@@ -140,6 +148,10 @@ def test_a_dry_run_leaves_later_sessions_alone():
         (
             dict(batch=64, seq_len=65536, kernel="dense-streaming"),
             r"plan: streaming memory of an IPU must be at most 64000000000 bytes, got 687\d+ \(cache/",
+        ),
+        (
+            dict(batch=65536, n_heads=512, n_kv_heads=512, seq_len=64),
+            r"plan: batch \* n_kv_heads must be at most 16777216, got 33554432",
         ),
         (
             dict(batch=16, kernel="dense-sram"),

@@ -34,7 +34,7 @@ public:
   Session(const Shape &shape, const Programs &programs, const DeviceOptions &device,
           unsigned repeats = 0);
 
-  const Plan &plan() const { return cache_.plan; }
+  const Plan &plan() const { return held_.plan; }
   const std::vector<std::uint32_t> &lengths() const { return lengths_; } // of each batch element
   poplar::Engine &engine() { return *engine_; }
 
@@ -70,7 +70,14 @@ private:
 
   Shape shape_;
   poplar::Device device_;
-  Cache cache_;
+  // Of the cache, what is needed after the graph is gone, and its tensors with it.
+  struct Held {
+    Plan plan{};
+    bool resident = false;
+    std::size_t rowsPerTask = 0, valueRow = 0;
+    std::size_t nKeys = 0, nSums = 0, nTail = 0; // elements of keys, valueSum, tail
+    std::string rows, keyColumns;                // handles of the remote buffers
+  } held_;
   std::unique_ptr<poplar::Engine> engine_;
   std::vector<std::uint32_t> lengths_;
   bool hasDense_ = false;

@@ -8,6 +8,7 @@ added; the cache moves over.
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import numpy as np
@@ -50,7 +51,8 @@ def create(
 
 
 class IpuBackend:
-    """A session (compiled program, loaded device), made when first needed; and what came before."""
+    """A session (compiled program, loaded device), made when first needed; and what came before. Calls from
+    several threads take turns."""
 
     def __init__(
         self,
@@ -73,6 +75,7 @@ class IpuBackend:
         # Appended while there is no session: copies, since the caller may change his arrays.
         self._pending: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
         self._lengths = np.zeros(batch, np.int64)
+        self._lock = threading.RLock()
 
     @property
     def lengths(self) -> np.ndarray:
@@ -86,11 +89,12 @@ class IpuBackend:
     def append(self, key: np.ndarray, value: np.ndarray, lengths: np.ndarray) -> None:
         if self._memory == "sram" and self._lengths.any():
             raise ValueError(f"append: a cache in SRAM must be empty, got length {int(self._lengths.max())}")
-        if self._session is None:
-            self._pending.append((key.copy(), value.copy(), lengths.copy()))
-        else:
-            self._write(np.ascontiguousarray(key), np.ascontiguousarray(value), lengths)
-        self._lengths = self._lengths + lengths
+        with self._lock:
+            if self._session is None:
+                self._pending.append((key.copy(), value.copy(), lengths.copy()))
+            else:
+                self._write(np.ascontiguousarray(key), np.ascontiguousarray(value), lengths)
+            self._lengths = self._lengths + lengths
 
     def _write(self, key: np.ndarray, value: np.ndarray, lengths: np.ndarray) -> None:
         counts = [int(n) for n in lengths]
@@ -100,8 +104,9 @@ class IpuBackend:
             self._session.write(key, value, counts)  # by the host
 
     def dense_attention(self, query: np.ndarray) -> np.ndarray:
-        self._need(query.shape[1], dense=True)
-        return self._session.dense(np.ascontiguousarray(query))
+        with self._lock:
+            self._need(query.shape[1], dense=True)
+            return self._session.dense(np.ascontiguousarray(query))
 
     def sparq_attention(
         self, query: np.ndarray, rank: int, top_k: int, n_local: int, mean_value: bool
@@ -109,23 +114,26 @@ class IpuBackend:
         if self._memory == "sram":
             raise ValueError("sparq_attention: memory must be 'streaming', got 'sram'")
         settings = (rank, top_k, n_local, mean_value)
-        self._need(query.shape[1], sparq=settings)
-        return self._session.sparq(self._sparq.index(settings), np.ascontiguousarray(query))
+        with self._lock:
+            self._need(query.shape[1], sparq=settings)
+            return self._session.sparq(self._sparq.index(settings), np.ascontiguousarray(query))
 
     def read(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
-        key, value = self._contents()
+        with self._lock:
+            key, value = self._contents()
         return key[:, :, start:stop], value[:, :, start:stop]
 
     def reset(self) -> None:
-        self._pending.clear()
-        if self._session is not None:
-            self._session.reset()
-        self._lengths = np.zeros_like(self._lengths)
+        with self._lock:
+            self._pending.clear()
+            if self._session is not None:
+                self._session.reset()
+            self._lengths = np.zeros_like(self._lengths)
 
     def reorder(self, index: np.ndarray) -> None:
-        key, value = self._contents()
-        lengths = self._lengths[index]
-        self._replace(key[index], value[index], lengths)
+        with self._lock:
+            key, value = self._contents()
+            self._replace(key[index], value[index], self._lengths[index])
 
     def _contents(self) -> tuple[np.ndarray, np.ndarray]:
         """Keys and values held, (batch, n_kv_heads, longest length, head_dim)."""
@@ -162,25 +170,36 @@ class IpuBackend:
         """Make sure that the session has this program; compile one that has, if it lacks it."""
         from sparq_ipu import _core
 
-        dense = dense or self._dense
-        wanted = self._sparq if sparq is None or sparq in self._sparq else [*self._sparq, sparq]
-        if self._session is not None and (n_heads, dense, wanted) == (
+        dense_too = dense or self._dense
+        settings = self._sparq if sparq is None or sparq in self._sparq else [*self._sparq, sparq]
+        if self._session is not None and (n_heads, dense_too, settings) == (
             self._n_heads,
             self._dense,
             self._sparq,
         ):
             return
-        batch, n_kv_heads, head_dim, capacity = self._shape
-        session = _core.Session(
-            _core.Shape(batch, n_heads, n_kv_heads, head_dim, capacity),
-            dense_sram=dense and self._memory == "sram",
-            dense_streaming=dense and self._memory == "streaming",
-            sparq=wanted,
-            device=self._device,
-            n_tiles=self._n_tiles,
-        )
         if self._session is not None:
-            key, value = self._contents()
-            self._pending = [(key, value, self._lengths)]
-        self._session, self._n_heads, self._dense, self._sparq = session, n_heads, dense, wanted
+            # A device serves one session: give it back before the next one wants it.
+            self._pending = [(*self._contents(), self._lengths)]
+            self._session = None
+        batch, n_kv_heads, head_dim, capacity = self._shape
+
+        def compiled(dense: bool, settings: list[tuple[int, int, int, bool]]) -> None:
+            self._session = _core.Session(
+                _core.Shape(batch, n_heads, n_kv_heads, head_dim, capacity),
+                dense_sram=dense and self._memory == "sram",
+                dense_streaming=dense and self._memory == "streaming",
+                sparq=settings,
+                device=self._device,
+                n_tiles=self._n_tiles,
+            )
+            self._n_heads, self._dense, self._sparq = n_heads, dense, settings
+
+        try:
+            compiled(dense_too, settings)
+        except RuntimeError:
+            alone = [] if sparq is None else [sparq]
+            if (dense_too, settings) == (dense, alone):
+                raise
+            compiled(dense, alone)  # all programs so far are too many for the tiles: this one then
         self._flush_pending()

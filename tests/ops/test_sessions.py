@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A cache over the life of its program: new settings, one device for one session, several threads, and numbers
+that are none."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from typing import Any
+
+import numpy as np
+import pytest
+from strategies import make_attention
+
+import sparq_ipu
+from sparq_reference import exact
+
+_core = pytest.importorskip("sparq_ipu._core")
+if not _core.has_emulator:
+    pytest.skip("built without the emulator", allow_module_level=True)
+
+
+def filled(a: Any, n_tiles: int = 4, **options: Any) -> sparq_ipu.KVCache:
+    batch, n_kv_heads, seq_len, head_dim = a.key.shape
+    cache = sparq_ipu.KVCache(
+        batch, n_kv_heads, head_dim, seq_len, device="emulator", n_tiles=n_tiles, **options
+    )
+    cache.append(a.key, a.value)
+    return cache
+
+
+def assert_same(got: np.ndarray, expected: np.ndarray) -> None:
+    np.testing.assert_array_equal(got.view(np.uint16), expected.view(np.uint16))
+
+
+def test_a_device_serves_one_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a machine with one IPU: a new program must give the device back before it asks for it."""
+    alive = weakref.WeakSet()
+    session = _core.Session
+
+    class One:
+        def __init__(self, *arguments: Any, **options: Any):
+            if len(alive):
+                raise RuntimeError("device: an IPU must be present and free, got none")
+            self._session = session(*arguments, **options)
+            alive.add(self)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._session, name)
+
+    monkeypatch.setattr(_core, "Session", One)
+    a = make_attention(np.random.default_rng(0), seq_len=70, head_dim=16, group_size=2)
+    cache = filled(a)
+    assert_same(sparq_ipu.dense_attention(a.query, cache), exact.dense_attention(a.query, a.key, a.value))
+    for rank in (3, 5):
+        expected = exact.sparq_attention(a.query, a.key, a.value, rank=rank, top_k=9)
+        assert_same(sparq_ipu.sparq_attention(a.query, cache, rank=rank, top_k=9), expected)
+    with pytest.raises(RuntimeError, match="present and free"):  # negative control
+        One(_core.Shape(1, 1, 1, 8, 64))
+
+
+def test_settings_that_do_not_fit_together() -> None:
+    """Programs of all settings so far share the tiles. Where they can not, the new one stands alone."""
+    a = make_attention(np.random.default_rng(1), seq_len=2000, n_kv_heads=2, head_dim=128)
+    cache = filled(a, n_tiles=8)
+    most = 0
+    for top_k in range(120, 160):
+        output = sparq_ipu.sparq_attention(a.query, cache, rank=32, top_k=top_k)
+        programs = len(cache._backend._sparq)
+        if programs < most:
+            break
+        most = programs
+    else:
+        pytest.fail(f"all of {most} programs fitted: choose a smaller device")
+    assert programs == 1 and most > 1
+    assert_same(output, exact.sparq_attention(a.query, a.key, a.value, rank=32, top_k=top_k))
+    again = sparq_ipu.sparq_attention(a.query, cache, rank=32, top_k=120)
+    assert_same(again, exact.sparq_attention(a.query, a.key, a.value, rank=32, top_k=120))
+
+
+def test_too_much_for_the_tiles_leaves_the_cache_usable() -> None:
+    a = make_attention(np.random.default_rng(2), seq_len=2000, n_kv_heads=2, head_dim=128)
+    cache = filled(a, n_tiles=2)
+    before = sparq_ipu.dense_attention(a.query, cache)
+    with pytest.raises(RuntimeError, match="tile memory"):
+        sparq_ipu.sparq_attention(a.query, cache, rank=128, top_k=2000)
+    assert cache.lengths == 2000
+    assert_same(sparq_ipu.dense_attention(a.query, cache), before)
+
+
+def test_threads_share_a_cache() -> None:
+    a = make_attention(np.random.default_rng(3), seq_len=300, head_dim=16, n_kv_heads=2)
+    cache = filled(a)
+    queries = [a.query, np.ascontiguousarray(-a.query[:, ::-1])]
+    settings = [dict(rank=3, top_k=9), dict(rank=5, top_k=20)]  # and new programs in between
+    expected = [exact.sparq_attention(q, a.key, a.value, **s) for q, s in zip(queries, settings)]
+    wrong = []
+
+    def work(i: int) -> None:
+        for _ in range(20):
+            output = sparq_ipu.sparq_attention(queries[i], cache, **settings[i])
+            if not np.array_equal(output.view(np.uint16), expected[i].view(np.uint16)):
+                wrong.append(i)
+
+    threads = [threading.Thread(target=work, args=(i % 2,), daemon=True) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not wrong and not any(thread.is_alive() for thread in threads)
+
+
+@pytest.mark.parametrize("group_size", [1, 2])
+@pytest.mark.parametrize("place", ["query", "key", "value"])
+def test_unchecked_nan_does_no_harm(place: str, group_size: int) -> None:
+    """With check_finite=False an element with NaN and infinity has an unspecified result, and no other."""
+    a = make_attention(
+        np.random.default_rng(4), batch=3, n_kv_heads=2, seq_len=200, head_dim=64, group_size=group_size
+    )
+    broken = getattr(a, place).copy()
+    broken[1, ..., ::3], broken[1, ..., 1::7] = np.nan, -np.inf
+    a = a._replace(**{place: broken})
+    cache = filled(a, n_tiles=24, check_finite=False)
+    sparq = sparq_ipu.sparq_attention(a.query, cache, rank=16, top_k=20)
+    dense = sparq_ipu.dense_attention(a.query, cache)
+    for b in (0, 2):
+        one = [x[b : b + 1] for x in (a.query, a.key, a.value)]
+        assert_same(sparq[b : b + 1], exact.sparq_attention(*one, rank=16, top_k=20))
+        assert_same(dense[b : b + 1], exact.dense_attention(*one))
