@@ -384,6 +384,16 @@ def test_base_model_alone_and_positional_arguments(model):
     assert torch.equal(embedded.last_hidden_state, output.last_hidden_state)
 
 
+def test_hidden_states_are_given(model):
+    enable(model, **SETTINGS)
+    tokens = tokens_of(20)
+    output = model(tokens, output_hidden_states=True)
+    step = model(tokens[:, :1], past_key_values=output.past_key_values, output_hidden_states=True)
+    assert [len(output.hidden_states), len(step.hidden_states)] == [4, 4]
+    assert torch.equal(output.logits, model(tokens).logits)
+    assert torch.equal(model.lm_head(step.hidden_states[-1]), step.logits)
+
+
 def test_compiled_model_decodes_the_same(model):
     """torch.compile leaves its graphs at the cache; the NumPy reference inside must not be traced."""
     enable(model, device="reference", **SETTINGS)

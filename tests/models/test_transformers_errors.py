@@ -122,6 +122,38 @@ def test_output_attentions():
         model(tokens_of(10), output_attentions=True)
 
 
+@pytest.mark.parametrize("trained", ["", "q_proj", "k_proj", "v_proj", "norm"])
+def test_gradients(model, trained):
+    """They would be silently wrong: keys and values leave autograd at the cache. Without a cache they are
+    right."""
+    tokens = tokens_of(10)
+
+    def gradients(**options):
+        model.zero_grad()
+        model(tokens, labels=tokens, **options).loss.backward()
+        return [parameter.grad for parameter in parameters]
+
+    parameters = [p for name, p in model.named_parameters() if trained in name and name.startswith("model.")]
+    for parameter in parameters:
+        parameter.requires_grad_(True)
+    expected = gradients()
+    enable(model, **SETTINGS)
+    message = (
+        "sparq_attention: model must be disabled, or called with use_cache=False, for gradients, "
+        "got a backward pass through its float16 cache"
+    )
+    with pytest.raises(RuntimeError, match=r"^" + re.escape(message)):
+        gradients()
+    cache = model(tokens).past_key_values  # forward passes alone are fine
+    with pytest.raises(RuntimeError, match=r"^" + re.escape(message)):
+        model(tokens_of(1), past_key_values=cache).logits.sum().backward()
+    for got, one in zip(gradients(use_cache=False), expected):
+        assert torch.equal(got, one)
+    disable(model)
+    for got, one in zip(gradients(), expected):
+        assert torch.equal(got, one)
+
+
 @pytest.mark.parametrize(
     "arguments, message",
     [

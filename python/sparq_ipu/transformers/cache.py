@@ -42,6 +42,29 @@ def host_device(op: str, device: str) -> str:
         return resolve_device(op, "reference")
 
 
+class _NoBackward(torch.autograd.Function):
+    """The identity, on what was computed outside autograd: a backward pass through it would be silently
+    wrong."""
+
+    @staticmethod
+    def forward(ctx: Any, result: torch.Tensor, *origins: torch.Tensor) -> torch.Tensor:
+        return result.view_as(result)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> None:
+        raise RuntimeError(
+            "sparq_attention: model must be disabled, or called with use_cache=False, for gradients, "
+            "got a backward pass through its float16 cache"
+        )
+
+
+def _without_backward(result: torch.Tensor, *origins: torch.Tensor) -> torch.Tensor:
+    """`result`, through which a backward pass raises if any of the tensors it came from wants a gradient."""
+    if torch.is_grad_enabled() and any(origin.requires_grad for origin in origins):
+        return _NoBackward.apply(result, *origins)
+    return result
+
+
 class SparqLayer(CacheLayerMixin):
     """Keys and values of one layer.
 
@@ -164,7 +187,8 @@ class SparqLayer(CacheLayerMixin):
             keys, values = key_states, value_states
         else:
             keys, values = (key, value) if start == 0 else self._columns()
-            keys, values = keys.to(key_states.dtype), values.to(value_states.dtype)
+            keys = _without_backward(keys.to(key_states.dtype), key_states)
+            values = _without_backward(values.to(value_states.dtype), value_states)
         keys.sparq_layer = self
         return keys, values
 
@@ -271,9 +295,9 @@ class SparqLayer(CacheLayerMixin):
         self.disarm()
 
     @torch.compiler.disable
-    def attend(self, query: torch.Tensor) -> torch.Tensor:
+    def attend(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
         """One decode step: query (batch, n_heads, 1, head_dim) -> (batch, 1, n_heads, head_dim), in the dtype
-        of the query.
+        of the query. key, value: what `update` returned.
 
         Raises:
             ValueError: a row without any real token, NaN or infinity in the query.
@@ -302,7 +326,7 @@ class SparqLayer(CacheLayerMixin):
                 output = np.where(dense[:, None, None], dense_attention(half, self.cache), output)
         self._count(lengths, dense)
         self.disarm()
-        return torch.from_numpy(output).to(query.dtype).unsqueeze(1)
+        return _without_backward(torch.from_numpy(output).to(query.dtype).unsqueeze(1), query, key, value)
 
     # Inside.
 

@@ -14,8 +14,8 @@ from sparq_ipu.transformers.cache import SparqCache, host_device, is_sparq_cache
 from sparq_ipu.transformers.settings import LayerSettings, SparqSettings, settings_of_layers
 from sparq_reference import checks
 
-#: attribute of an enabled decoder: what `disable` needs to restore it. It stands there so that a model and its
-#: decoder are one, and that `copy.deepcopy` of a model, which copies the hooks, copies it with them.
+#: attribute of an enabled decoder: what `disable` needs to restore it. It stands there so that a model and
+#: its decoder are one, and that `copy.deepcopy` of a model, which copies the hooks, copies it with them.
 _STATE = "_sparq_ipu_enabled"
 
 
@@ -102,7 +102,7 @@ def disable(model: PreTrainedModel) -> None:
 
 
 def is_enabled(model: PreTrainedModel) -> bool:
-    """Whether `enable` or `enable_dense` is in force: for a model and its decoder (`model.base_model`) alike."""
+    """Whether `enable` or `enable_dense` is in force, for a model and its decoder alike."""
     return hasattr(getattr(model, "base_model", model), _STATE)
 
 
