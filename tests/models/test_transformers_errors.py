@@ -12,6 +12,7 @@ transformers = pytest.importorskip("transformers")
 
 from tiny_models import greedy, tiny_config, tiny_model, tokens_of  # noqa: E402
 
+import sparq_ipu  # noqa: E402
 from sparq_ipu.transformers import (  # noqa: E402
     SparqCache,
     cache_traffic,
@@ -46,13 +47,59 @@ SETTINGS = dict(rank=4, top_k=12)
         ),
         (dict(layers={1: {"rank": 0}}), "enable: layers[1]: rank must be in [1, head_dim=16], got 0"),
         (dict(capacity=0), "enable: capacity must be in [1, 16777216], got 0"),
+        (dict(capacity=2.5), "enable: capacity must be an integer in [1, 16777216], got 2.5"),
+        (dict(layers=[0]), "enable: layers must be a mapping of layers to None (dense) or settings, got [0]"),
+        (
+            dict(layers="0:dense"),
+            "enable: layers must be a mapping of layers to None (dense) or settings, got",
+        ),
         (dict(device="gpu"), "enable: device must be one of "),
+        (dict(device="reference", n_threads=2), "KVCache: options must be among [], got 'n_threads'"),
     ],
 )
 def test_settings(model, changes, message):
     with pytest.raises(ValueError, match=r"^" + re.escape(message)):
         enable(model, **{**SETTINGS, **changes})
     assert not is_enabled(model) and model.config._attn_implementation == "sdpa"
+
+
+needs_cpu = pytest.mark.skipif("cpu" not in sparq_ipu.available_devices(), reason="no CPU kernels here")
+
+
+@needs_cpu
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        (dict(n_threads=0), "KVCache: n_threads must be in [1, 1024], got 0"),
+        (dict(isa="foo"), "KVCache: isa must be one of ['auto', "),
+        (dict(n_thread=2), "KVCache: options must be among ['n_threads', 'isa'], got 'n_thread'"),
+    ],
+)
+def test_options_of_the_cache(model, options, message):
+    """At once, not in the middle of a prompt; what was enabled stays so."""
+    enable(model, **SETTINGS)
+    expected = greedy(model, tokens_of(20), 4).tolist()
+    for refused in (
+        lambda: enable(model, device="cpu", rank=1, top_k=1, **options),
+        lambda: enable_dense(model, device="cpu", **options),
+        lambda: SparqCache(model, device="cpu", **options),
+    ):
+        with pytest.raises(ValueError, match=r"^" + re.escape(message)):
+            refused()
+    assert is_enabled(model) and greedy(model, tokens_of(20), 4).tolist() == expected
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        (dict(capacity=-1), "SparqCache: capacity must be in [1, 16777216], got -1"),
+        (dict(capacity=2.5), "SparqCache: capacity must be an integer in [1, 16777216], got 2.5"),
+        (dict(device="reference", foo=1), "KVCache: options must be among [], got 'foo'"),
+    ],
+)
+def test_arguments_of_a_cache(model, options, message):
+    with pytest.raises(ValueError, match=r"^" + re.escape(message)):
+        SparqCache(model, **options)
 
 
 @pytest.mark.parametrize(

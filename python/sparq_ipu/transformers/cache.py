@@ -42,6 +42,21 @@ def host_device(op: str, device: str) -> str:
         return resolve_device(op, "reference")
 
 
+def check_options(op: str, device: str, capacity: int | None, check_finite: bool, **options: Any) -> dict:
+    """Options of a model's caches, by name, with the device resolved: what is wrong shows here, not in the
+    middle of a prompt.
+
+    Raises:
+        ValueError: an option that is unknown or out of range; RuntimeError: the device is not available.
+    """
+    device = host_device(op, device)
+    if capacity is not None:
+        checks.check_integer(op, "capacity", capacity, 1, checks.MAX_CAPACITY)
+    options.update(device=device, check_finite=check_finite)
+    KVCache(1, 1, checks.HEAD_DIM_MULTIPLE, 1, **options)  # thrown away: only it knows its options
+    return dict(options, capacity=capacity)
+
+
 class _NoBackward(torch.autograd.Function):
     """The identity, on what was computed outside autograd: a backward pass through it would be silently
     wrong."""
@@ -410,6 +425,9 @@ class SparqCache(Cache):
         capacity: most positions of one row; None grows as needed.
         device: "auto" is the CPU kernels where they are built, else the NumPy reference.
         check_finite, options: as `sparq_ipu.KVCache`.
+
+    Raises:
+        ValueError: an option that is unknown or out of range; RuntimeError: the device is not available.
     """
 
     def __init__(
@@ -421,13 +439,8 @@ class SparqCache(Cache):
         **options: Any,
     ):
         config = getattr(config, "config", config).get_text_config(decoder=True)
-        device = host_device("SparqCache", device)
-        super().__init__(
-            layers=[
-                SparqLayer(index, capacity, device, check_finite, **options)
-                for index in range(config.num_hidden_layers)
-            ]
-        )
+        options = check_options("SparqCache", device, capacity, check_finite, **options)
+        super().__init__(layers=[SparqLayer(index, **options) for index in range(config.num_hidden_layers)])
 
 
 def is_sparq_cache(cache: object) -> bool:

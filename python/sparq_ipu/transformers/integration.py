@@ -10,7 +10,7 @@ import torch
 from transformers import DynamicCache, PreTrainedModel
 
 from sparq_ipu.transformers.attention import check_scaling, is_registered, register
-from sparq_ipu.transformers.cache import SparqCache, host_device, is_sparq_cache
+from sparq_ipu.transformers.cache import SparqCache, check_options, is_sparq_cache
 from sparq_ipu.transformers.settings import LayerSettings, SparqSettings, settings_of_layers
 from sparq_reference import checks
 
@@ -51,8 +51,8 @@ def enable(
         capacity: most positions of one batch row; None grows as needed.
 
     Raises:
-        ValueError: `enable: <argument> must <rule>, got <value>`; also for a model that is not supported. The
-            model is then unchanged.
+        ValueError: `enable: <argument> must <rule>, got <value>`; also for a model that is not supported; and
+            what `sparq_ipu.KVCache` says of its options. The model is then unchanged.
     """
     _check_model("enable", model)
     default = SparqSettings(rank, top_k, n_local, mean_value, min_seq_len)
@@ -107,9 +107,7 @@ def is_enabled(model: PreTrainedModel) -> bool:
 
 
 def _install(op: str, model: PreTrainedModel, settings: LayerSettings, options: dict) -> None:
-    options["device"] = host_device(op, options["device"])  # shows here, not in the middle of a prompt
-    if options["capacity"] is not None:
-        checks.check_integer(op, "capacity", options["capacity"], 1, checks.MAX_CAPACITY)
+    options = check_options(op, **options)
     if is_enabled(model):
         disable(model)
     own = model.config._attn_implementation
