@@ -327,12 +327,39 @@ def test_capacity_leaves_the_cache_as_it_was(model):
     expected = greedy(model, tokens_of(11), 2)
     with torch.no_grad():
         model(tokens_of(10), past_key_values=cache)
-    with pytest.raises(
-        ValueError, match=r"^append: length must be at most capacity=12 .*\(layer 0; the cache is float16\)"
-    ):
+    with pytest.raises(ValueError, match=r"^append: length must be at most capacity=12 ") as caught:
         model(tokens_of(3, seed=1), past_key_values=cache)
+    assert "float16" not in str(caught.value)
     assert cache.get_seq_length() == 10
     assert greedy(model, tokens_of(11), 2, past_key_values=cache).tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("padded", [False, True])
+def test_capacity_refuses_a_prompt_before_anything_changes(model, padded):
+    enable(model, **SETTINGS)
+    cache = SparqCache(model, capacity=12)
+    mask = torch.ones(2, 14, dtype=torch.int64)
+    mask[0, :3] = 1 - int(padded)
+    with pytest.raises(ValueError, match=r"^append: length must be at most capacity=12 "):
+        model(tokens_of(14, batch=2), attention_mask=mask, past_key_values=cache)
+    assert cache.get_seq_length() == 0
+    expected = greedy(model, tokens_of(10), 3)
+    assert greedy(model, tokens_of(10), 3, past_key_values=cache).tolist() == expected.tolist()
+
+
+def test_numbers_beyond_float16_in_the_first_layer(model):
+    """No layer holds anything then: the cache can be used again, for another batch too."""
+    enable(model, **SETTINGS)
+    cache = SparqCache(model)
+    weight = model.model.layers[0].self_attn.v_proj.weight
+    weight.mul_(1e6)
+    with pytest.raises(
+        ValueError, match=r"^append: value must be finite, .*\(layer 0; the cache is float16\)"
+    ):
+        model(tokens_of(10, batch=2), past_key_values=cache)
+    weight.mul_(1e-6)
+    expected = greedy(model, tokens_of(10), 3)
+    assert greedy(model, tokens_of(10), 3, past_key_values=cache).tolist() == expected.tolist()
 
 
 def test_numbers_beyond_float16(model):

@@ -187,7 +187,8 @@ class SparqLayer(CacheLayerMixin):
                 "SparqCache: the model must be enabled by sparq_ipu.transformers.enable, "
                 "got a call from one that is not"
             )
-        if not self.is_initialized:
+        is_new = not self.is_initialized
+        if is_new:
             self.lazy_initialization(key_states, value_states)
         key = key_states.detach().to(torch.float16).contiguous()
         value = value_states.detach().to(torch.float16).contiguous()
@@ -195,6 +196,10 @@ class SparqLayer(CacheLayerMixin):
         try:
             self._append(self.cache, key, value, self._arriving)
         except ValueError as error:
+            if is_new:  # nothing is held, not even a batch size
+                self._clear()
+            if " must be finite, " not in str(error):
+                raise
             raise ValueError(f"{error} (layer {self.index}; the cache is float16)") from error
         start, self._n_columns = self._n_columns, self._n_columns + key.shape[2]
         self._real[:, start : self._n_columns] = True if self._arriving is None else self._arriving
