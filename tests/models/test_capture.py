@@ -88,6 +88,10 @@ def test_command(bench, checkpoint, tmp_path, capsys):  # noqa: F811
         with pytest.raises(SystemExit):
             bench.main([*common, *options])
         assert message in capsys.readouterr().err
+    tiny_model().save_pretrained(tmp_path / "bare")
+    with pytest.raises(SystemExit):
+        bench.main([*common, "--force", "--model", str(tmp_path / "bare")])
+    assert "--model: must have a tokenizer, got none in" in capsys.readouterr().err
 
 
 def test_numbers_beyond_float16(bench, model):

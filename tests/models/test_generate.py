@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 
 import numpy as np
 import pytest
@@ -133,6 +134,50 @@ def test_options(checkpoint, capsys):
 def test_bad_usage(checkpoint, capsys, options, message):
     assert call(checkpoint, *options) == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "option, value, message",
+    [
+        ("--new-tokens", "0", "must be a positive integer, got '0'"),
+        ("--new-tokens", "many", "must be a positive integer, got 'many'"),
+        ("--prompt-tokens", "-1", "must be a positive integer, got '-1'"),
+        ("--threads", "0", "must be a positive integer, got '0'"),
+        ("--temperature", "0", "must be a positive number, got '0'"),
+        ("--temperature", "nan", "must be a positive number, got 'nan'"),
+        ("--temperature", "inf", "must be a positive number, got 'inf'"),
+        ("--temperature", "warm", "must be a positive number, got 'warm'"),
+        ("--top-p", "1.5", "must be in [0, 1], got '1.5'"),
+        ("--seed", "-1", "must be an integer in [0, 2**63), got '-1'"),
+        ("--json", "nowhere/runs.jsonl", "must be a file that can be written, got 'nowhere/runs.jsonl'"),
+        ("--json", ".", "must be a file that can be written, got '.'"),
+    ],
+)
+def test_bad_values(checkpoint, capsys, option, value, message):
+    """Before the model is loaded, let alone run."""
+    with pytest.raises(SystemExit) as caught:
+        call(checkpoint, f"{option}={value}")
+    assert caught.value.code == 2
+    error = capsys.readouterr().err
+    assert f"argument {option}: {message}" in error and "loading" not in error
+
+
+def test_checkpoint_without_a_tokenizer(checkpoint, capsys, tmp_path):
+    tiny_model().save_pretrained(tmp_path)
+    assert call(checkpoint, "--model", str(tmp_path)) == 2
+    assert f"generate: --model must have a tokenizer, got none in {tmp_path}" in capsys.readouterr().err
+
+
+def test_without_torch(checkpoint, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    assert call(checkpoint) == 2
+    error = capsys.readouterr().err
+    assert "generate: torch and transformers must be installed" in error
+    assert "run: pip install 'sparq-ipu[models]'" in error
+
+
+def test_every_option_has_help():
+    assert all(action.help for action in generate._parser()._actions)
 
 
 def test_help_teaches(capsys):

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import pickle
 import types
 
 import pytest
@@ -383,6 +384,16 @@ def test_base_model_alone_and_positional_arguments(model):
     assert torch.equal(embedded.last_hidden_state, output.last_hidden_state)
 
 
+def test_hidden_states_are_given(model):
+    enable(model, **SETTINGS)
+    tokens = tokens_of(20)
+    output = model(tokens, output_hidden_states=True)
+    step = model(tokens[:, :1], past_key_values=output.past_key_values, output_hidden_states=True)
+    assert [len(output.hidden_states), len(step.hidden_states)] == [4, 4]
+    assert torch.equal(output.logits, model(tokens).logits)
+    assert torch.equal(model.lm_head(step.hidden_states[-1]), step.logits)
+
+
 def test_compiled_model_decodes_the_same(model):
     """torch.compile leaves its graphs at the cache; the NumPy reference inside must not be traced."""
     enable(model, device="reference", **SETTINGS)
@@ -433,6 +444,49 @@ def test_disable_restores(model):
         RuntimeError, match=r"SparqCache: the model must be enabled by sparq_ipu\.transformers\.enable"
     ):
         model(tokens[:, :1], past_key_values=cache)
+
+
+@pytest.mark.parametrize(
+    "copied", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))], ids=["deepcopy", "pickle"]
+)
+def test_a_copy_is_an_enabled_model_of_its_own(model, copied):
+    tokens = tokens_of(30)
+    plain = greedy(model, tokens, 8).tolist()
+    enable_dense(model)
+    dense = greedy(model, tokens, 8).tolist()
+    enable(model, rank=1, top_k=2)
+    sparq = greedy(model, tokens, 8).tolist()
+    assert sparq != dense
+    other = copied(model)
+    assert is_enabled(other) and greedy(other, tokens, 8).tolist() == sparq
+    enable_dense(other)
+    assert greedy(other, tokens, 8).tolist() == dense and greedy(model, tokens, 8).tolist() == sparq
+    disable(other)
+    assert not is_enabled(other) and other.config._attn_implementation == "sdpa"
+    assert greedy(other, tokens, 8).tolist() == plain
+    assert is_enabled(model) and greedy(model, tokens, 8).tolist() == sparq
+    third = copied(model)
+    disable(model)
+    assert greedy(model, tokens, 8).tolist() == plain
+    assert greedy(third, tokens, 8).tolist() == sparq
+    disable(third)
+    assert not third.model._forward_hooks and not third.model._forward_pre_hooks
+
+
+@pytest.mark.parametrize("one, other", [("model", "whole"), ("whole", "model"), ("model", "model")])
+def test_a_model_and_its_decoder_are_one(model, one, other):
+    part = {"model": model.model, "whole": model}
+    tokens = tokens_of(30)
+    plain = greedy(model, tokens, 8).tolist()
+    enable_dense(model)
+    dense = greedy(model, tokens, 8).tolist()
+    enable(model, rank=1, top_k=2)
+    enable_dense(part[one])
+    assert is_enabled(model) and is_enabled(model.model)
+    assert greedy(model, tokens, 8).tolist() == dense
+    disable(part[other])
+    assert not is_enabled(model) and not is_enabled(model.model)
+    assert model.config._attn_implementation == "sdpa" and greedy(model, tokens, 8).tolist() == plain
 
 
 def test_two_models_do_not_mix(model):

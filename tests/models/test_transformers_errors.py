@@ -12,6 +12,7 @@ transformers = pytest.importorskip("transformers")
 
 from tiny_models import greedy, tiny_config, tiny_model, tokens_of  # noqa: E402
 
+import sparq_ipu  # noqa: E402
 from sparq_ipu.transformers import (  # noqa: E402
     SparqCache,
     cache_traffic,
@@ -46,13 +47,59 @@ SETTINGS = dict(rank=4, top_k=12)
         ),
         (dict(layers={1: {"rank": 0}}), "enable: layers[1]: rank must be in [1, head_dim=16], got 0"),
         (dict(capacity=0), "enable: capacity must be in [1, 16777216], got 0"),
+        (dict(capacity=2.5), "enable: capacity must be an integer in [1, 16777216], got 2.5"),
+        (dict(layers=[0]), "enable: layers must be a mapping of layers to None (dense) or settings, got [0]"),
+        (
+            dict(layers="0:dense"),
+            "enable: layers must be a mapping of layers to None (dense) or settings, got",
+        ),
         (dict(device="gpu"), "enable: device must be one of "),
+        (dict(device="reference", n_threads=2), "KVCache: options must be among [], got 'n_threads'"),
     ],
 )
 def test_settings(model, changes, message):
     with pytest.raises(ValueError, match=r"^" + re.escape(message)):
         enable(model, **{**SETTINGS, **changes})
     assert not is_enabled(model) and model.config._attn_implementation == "sdpa"
+
+
+needs_cpu = pytest.mark.skipif("cpu" not in sparq_ipu.available_devices(), reason="no CPU kernels here")
+
+
+@needs_cpu
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        (dict(n_threads=0), "KVCache: n_threads must be in [1, 1024], got 0"),
+        (dict(isa="foo"), "KVCache: isa must be one of ['auto', "),
+        (dict(n_thread=2), "KVCache: options must be among ['n_threads', 'isa'], got 'n_thread'"),
+    ],
+)
+def test_options_of_the_cache(model, options, message):
+    """At once, not in the middle of a prompt; what was enabled stays so."""
+    enable(model, **SETTINGS)
+    expected = greedy(model, tokens_of(20), 4).tolist()
+    for refused in (
+        lambda: enable(model, device="cpu", rank=1, top_k=1, **options),
+        lambda: enable_dense(model, device="cpu", **options),
+        lambda: SparqCache(model, device="cpu", **options),
+    ):
+        with pytest.raises(ValueError, match=r"^" + re.escape(message)):
+            refused()
+    assert is_enabled(model) and greedy(model, tokens_of(20), 4).tolist() == expected
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        (dict(capacity=-1), "SparqCache: capacity must be in [1, 16777216], got -1"),
+        (dict(capacity=2.5), "SparqCache: capacity must be an integer in [1, 16777216], got 2.5"),
+        (dict(device="reference", foo=1), "KVCache: options must be among [], got 'foo'"),
+    ],
+)
+def test_arguments_of_a_cache(model, options, message):
+    with pytest.raises(ValueError, match=r"^" + re.escape(message)):
+        SparqCache(model, **options)
 
 
 @pytest.mark.parametrize(
@@ -120,6 +167,38 @@ def test_output_attentions():
     enable(model, **SETTINGS)
     with pytest.raises(ValueError, match=r"^sparq_attention: output_attentions must be False, got True"):
         model(tokens_of(10), output_attentions=True)
+
+
+@pytest.mark.parametrize("trained", ["", "q_proj", "k_proj", "v_proj", "norm"])
+def test_gradients(model, trained):
+    """They would be silently wrong: keys and values leave autograd at the cache. Without a cache they are
+    right."""
+    tokens = tokens_of(10)
+
+    def gradients(**options):
+        model.zero_grad()
+        model(tokens, labels=tokens, **options).loss.backward()
+        return [parameter.grad for parameter in parameters]
+
+    parameters = [p for name, p in model.named_parameters() if trained in name and name.startswith("model.")]
+    for parameter in parameters:
+        parameter.requires_grad_(True)
+    expected = gradients()
+    enable(model, **SETTINGS)
+    message = (
+        "sparq_attention: model must be disabled, or called with use_cache=False, for gradients, "
+        "got a backward pass through its float16 cache"
+    )
+    with pytest.raises(RuntimeError, match=r"^" + re.escape(message)):
+        gradients()
+    cache = model(tokens).past_key_values  # forward passes alone are fine
+    with pytest.raises(RuntimeError, match=r"^" + re.escape(message)):
+        model(tokens_of(1), past_key_values=cache).logits.sum().backward()
+    for got, one in zip(gradients(use_cache=False), expected):
+        assert torch.equal(got, one)
+    disable(model)
+    for got, one in zip(gradients(), expected):
+        assert torch.equal(got, one)
 
 
 @pytest.mark.parametrize(
@@ -248,12 +327,39 @@ def test_capacity_leaves_the_cache_as_it_was(model):
     expected = greedy(model, tokens_of(11), 2)
     with torch.no_grad():
         model(tokens_of(10), past_key_values=cache)
-    with pytest.raises(
-        ValueError, match=r"^append: length must be at most capacity=12 .*\(layer 0; the cache is float16\)"
-    ):
+    with pytest.raises(ValueError, match=r"^append: length must be at most capacity=12 ") as caught:
         model(tokens_of(3, seed=1), past_key_values=cache)
+    assert "float16" not in str(caught.value)
     assert cache.get_seq_length() == 10
     assert greedy(model, tokens_of(11), 2, past_key_values=cache).tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("padded", [False, True])
+def test_capacity_refuses_a_prompt_before_anything_changes(model, padded):
+    enable(model, **SETTINGS)
+    cache = SparqCache(model, capacity=12)
+    mask = torch.ones(2, 14, dtype=torch.int64)
+    mask[0, :3] = 1 - int(padded)
+    with pytest.raises(ValueError, match=r"^append: length must be at most capacity=12 "):
+        model(tokens_of(14, batch=2), attention_mask=mask, past_key_values=cache)
+    assert cache.get_seq_length() == 0
+    expected = greedy(model, tokens_of(10), 3)
+    assert greedy(model, tokens_of(10), 3, past_key_values=cache).tolist() == expected.tolist()
+
+
+def test_numbers_beyond_float16_in_the_first_layer(model):
+    """No layer holds anything then: the cache can be used again, for another batch too."""
+    enable(model, **SETTINGS)
+    cache = SparqCache(model)
+    weight = model.model.layers[0].self_attn.v_proj.weight
+    weight.mul_(1e6)
+    with pytest.raises(
+        ValueError, match=r"^append: value must be finite, .*\(layer 0; the cache is float16\)"
+    ):
+        model(tokens_of(10, batch=2), past_key_values=cache)
+    weight.mul_(1e-6)
+    expected = greedy(model, tokens_of(10), 3)
+    assert greedy(model, tokens_of(10), 3, past_key_values=cache).tolist() == expected.tolist()
 
 
 def test_numbers_beyond_float16(model):

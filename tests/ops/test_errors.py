@@ -107,6 +107,12 @@ def test_sessions_refuse(call: Callable[[Any, np.ndarray], Any], text: str) -> N
             "must be 'streaming' or 'sram', got 'disk'",
         ),
         (dict(device="emulator", n_tiles=-1), ValueError, "n_tiles must be at least 0, got -1"),
+        (
+            dict(device="emulator", n_tile=1),
+            ValueError,
+            "options must be among ['n_tiles', 'memory'], got 'n_tile'",
+        ),
+        (dict(device="reference", n_tiles=1), ValueError, "options must be among [], got 'n_tiles'"),
         (dict(device="ipu"), RuntimeError, "device 'ipu' is not available here"),
     ],
 )

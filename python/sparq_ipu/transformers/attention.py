@@ -13,7 +13,15 @@ from sparq_reference import checks
 #: arguments of attention that change nothing here; any other, unless None or False, is refused rather than
 #: ignored
 _HARMLESS = frozenset(
-    {"position_ids", "cache_position", "use_cache", "is_causal", "num_items_in_batch", "past_key_values"}
+    {
+        "position_ids",
+        "cache_position",
+        "use_cache",
+        "is_causal",
+        "num_items_in_batch",
+        "past_key_values",
+        "output_hidden_states",
+    }
 )
 
 
@@ -79,7 +87,7 @@ def _attention_over(base: Callable) -> Callable:
         check_scaling("sparq_attention", scaling, query.shape[-1])
         layer = getattr(key, "sparq_layer", None)
         if layer is not None and query.shape[2] == 1:
-            return layer.attend(query), None
+            return layer.attend(query, key, value), None
         if layer is not None:
             layer.attend_prefill()
         elif key.shape[2] != query.shape[2]:

@@ -42,6 +42,44 @@ def host_device(op: str, device: str) -> str:
         return resolve_device(op, "reference")
 
 
+def check_options(op: str, device: str, capacity: int | None, check_finite: bool, **options: Any) -> dict:
+    """Options of a model's caches, by name, with the device resolved: what is wrong shows here, not in the
+    middle of a prompt.
+
+    Raises:
+        ValueError: an option that is unknown or out of range; RuntimeError: the device is not available.
+    """
+    device = host_device(op, device)
+    if capacity is not None:
+        checks.check_integer(op, "capacity", capacity, 1, checks.MAX_CAPACITY)
+    options.update(device=device, check_finite=check_finite)
+    KVCache(1, 1, checks.HEAD_DIM_MULTIPLE, 1, **options)  # thrown away: only it knows its options
+    return dict(options, capacity=capacity)
+
+
+class _NoBackward(torch.autograd.Function):
+    """The identity, on what was computed outside autograd: a backward pass through it would be silently
+    wrong."""
+
+    @staticmethod
+    def forward(ctx: Any, result: torch.Tensor, *origins: torch.Tensor) -> torch.Tensor:
+        return result.view_as(result)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> None:
+        raise RuntimeError(
+            "sparq_attention: model must be disabled, or called with use_cache=False, for gradients, "
+            "got a backward pass through its float16 cache"
+        )
+
+
+def _without_backward(result: torch.Tensor, *origins: torch.Tensor) -> torch.Tensor:
+    """`result`, through which a backward pass raises if any of the tensors it came from wants a gradient."""
+    if torch.is_grad_enabled() and any(origin.requires_grad for origin in origins):
+        return _NoBackward.apply(result, *origins)
+    return result
+
+
 class SparqLayer(CacheLayerMixin):
     """Keys and values of one layer.
 
@@ -149,7 +187,8 @@ class SparqLayer(CacheLayerMixin):
                 "SparqCache: the model must be enabled by sparq_ipu.transformers.enable, "
                 "got a call from one that is not"
             )
-        if not self.is_initialized:
+        is_new = not self.is_initialized
+        if is_new:
             self.lazy_initialization(key_states, value_states)
         key = key_states.detach().to(torch.float16).contiguous()
         value = value_states.detach().to(torch.float16).contiguous()
@@ -157,6 +196,10 @@ class SparqLayer(CacheLayerMixin):
         try:
             self._append(self.cache, key, value, self._arriving)
         except ValueError as error:
+            if is_new:  # nothing is held, not even a batch size
+                self._clear()
+            if " must be finite, " not in str(error):
+                raise
             raise ValueError(f"{error} (layer {self.index}; the cache is float16)") from error
         start, self._n_columns = self._n_columns, self._n_columns + key.shape[2]
         self._real[:, start : self._n_columns] = True if self._arriving is None else self._arriving
@@ -164,7 +207,8 @@ class SparqLayer(CacheLayerMixin):
             keys, values = key_states, value_states
         else:
             keys, values = (key, value) if start == 0 else self._columns()
-            keys, values = keys.to(key_states.dtype), values.to(value_states.dtype)
+            keys = _without_backward(keys.to(key_states.dtype), key_states)
+            values = _without_backward(values.to(value_states.dtype), value_states)
         keys.sparq_layer = self
         return keys, values
 
@@ -271,9 +315,9 @@ class SparqLayer(CacheLayerMixin):
         self.disarm()
 
     @torch.compiler.disable
-    def attend(self, query: torch.Tensor) -> torch.Tensor:
+    def attend(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
         """One decode step: query (batch, n_heads, 1, head_dim) -> (batch, 1, n_heads, head_dim), in the dtype
-        of the query.
+        of the query. key, value: what `update` returned.
 
         Raises:
             ValueError: a row without any real token, NaN or infinity in the query.
@@ -302,7 +346,7 @@ class SparqLayer(CacheLayerMixin):
                 output = np.where(dense[:, None, None], dense_attention(half, self.cache), output)
         self._count(lengths, dense)
         self.disarm()
-        return torch.from_numpy(output).to(query.dtype).unsqueeze(1)
+        return _without_backward(torch.from_numpy(output).to(query.dtype).unsqueeze(1), query, key, value)
 
     # Inside.
 
@@ -386,6 +430,9 @@ class SparqCache(Cache):
         capacity: most positions of one row; None grows as needed.
         device: "auto" is the CPU kernels where they are built, else the NumPy reference.
         check_finite, options: as `sparq_ipu.KVCache`.
+
+    Raises:
+        ValueError: an option that is unknown or out of range; RuntimeError: the device is not available.
     """
 
     def __init__(
@@ -397,13 +444,8 @@ class SparqCache(Cache):
         **options: Any,
     ):
         config = getattr(config, "config", config).get_text_config(decoder=True)
-        device = host_device("SparqCache", device)
-        super().__init__(
-            layers=[
-                SparqLayer(index, capacity, device, check_finite, **options)
-                for index in range(config.num_hidden_layers)
-            ]
-        )
+        options = check_options("SparqCache", device, capacity, check_finite, **options)
+        super().__init__(layers=[SparqLayer(index, **options) for index in range(config.num_hidden_layers)])
 
 
 def is_sparq_cache(cache: object) -> bool:

@@ -4,19 +4,19 @@
 from __future__ import annotations
 
 import inspect
-import weakref
 from typing import Any, Mapping
 
 import torch
 from transformers import DynamicCache, PreTrainedModel
 
 from sparq_ipu.transformers.attention import check_scaling, is_registered, register
-from sparq_ipu.transformers.cache import SparqCache, host_device, is_sparq_cache
+from sparq_ipu.transformers.cache import SparqCache, check_options, is_sparq_cache
 from sparq_ipu.transformers.settings import LayerSettings, SparqSettings, settings_of_layers
 from sparq_reference import checks
 
-#: what was enabled, so that `disable` can restore it
-_enabled: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+#: attribute of an enabled decoder: what `disable` needs to restore it. It stands there so that a model and
+#: its decoder are one, and that `copy.deepcopy` of a model, which copies the hooks, copies it with them.
+_STATE = "_sparq_ipu_enabled"
 
 
 def enable(
@@ -51,8 +51,8 @@ def enable(
         capacity: most positions of one batch row; None grows as needed.
 
     Raises:
-        ValueError: `enable: <argument> must <rule>, got <value>`; also for a model that is not supported. The
-            model is then unchanged.
+        ValueError: `enable: <argument> must <rule>, got <value>`; also for a model that is not supported; and
+            what `sparq_ipu.KVCache` says of its options. The model is then unchanged.
     """
     _check_model("enable", model)
     default = SparqSettings(rank, top_k, n_local, mean_value, min_seq_len)
@@ -87,28 +87,27 @@ def enable_dense(
 
 def disable(model: PreTrainedModel) -> None:
     """Restore the model as it was before `enable`. Its SparQ caches can then not be used until it is enabled
-    again.
+    again. A copy (`copy.deepcopy`) of an enabled model is enabled too, and is disabled by itself.
 
     Raises:
         ValueError: the model is not enabled.
     """
-    state = _enabled.pop(model, None)
-    if state is None:
+    if not is_enabled(model):
         checks.fail("disable", "model", "be enabled", "one that is not")
+    state = getattr(model.base_model, _STATE)
+    delattr(model.base_model, _STATE)
     for handle in state["handles"]:
         handle.remove()
     model.set_attn_implementation(state["attn_implementation"])
 
 
 def is_enabled(model: PreTrainedModel) -> bool:
-    """Whether `enable` or `enable_dense` is in force."""
-    return model in _enabled
+    """Whether `enable` or `enable_dense` is in force, for a model and its decoder alike."""
+    return hasattr(getattr(model, "base_model", model), _STATE)
 
 
 def _install(op: str, model: PreTrainedModel, settings: LayerSettings, options: dict) -> None:
-    options["device"] = host_device(op, options["device"])  # shows here, not in the middle of a prompt
-    if options["capacity"] is not None:
-        checks.check_integer(op, "capacity", options["capacity"], 1, checks.MAX_CAPACITY)
+    options = check_options(op, **options)
     if is_enabled(model):
         disable(model)
     own = model.config._attn_implementation
@@ -123,7 +122,7 @@ def _install(op: str, model: PreTrainedModel, settings: LayerSettings, options: 
         decoder.register_forward_pre_hook(hooks.before, with_kwargs=True),
         decoder.register_forward_hook(hooks.after, with_kwargs=True),
     ]
-    _enabled[model] = {"attn_implementation": own, "handles": handles}
+    setattr(decoder, _STATE, {"attn_implementation": own, "handles": handles})
 
 
 class _Hooks:

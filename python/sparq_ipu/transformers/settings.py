@@ -60,13 +60,17 @@ def settings_of_layers(
         layers: layer index -> None (dense), or settings that replace those of `default`, by name.
 
     Raises:
-        ValueError: a layer that does not exist, an unknown setting, a value out of range.
+        ValueError: not a mapping, a layer that does not exist, an unknown setting, a value out of range.
     """
     if default is not None:
         default.check(op, head_dim)
     settings: LayerSettings = [default] * n_layers
     names = [field.name for field in dataclasses.fields(SparqSettings)]
-    for index, changes in (layers or {}).items():
+    if layers is None:
+        layers = {}
+    if not isinstance(layers, Mapping):
+        checks.fail(op, "layers", "be a mapping of layers to None (dense) or settings", repr(layers))
+    for index, changes in layers.items():
         checks.check_integer(op, "layers", index, 0, n_layers - 1, f"[0, n_layers={n_layers})")
         if changes is None:
             settings[index] = None
