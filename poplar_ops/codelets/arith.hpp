@@ -6,7 +6,7 @@
 // One text for every kernel: device vertices, the emulator's build of them, and the CPU kernels.
 // Every function is a template over V, which is float, a GCC/Clang vector of float
 // (`__attribute__((vector_size(...)))`) of any width, or what computes alike: each lane computes
-// what the scalar form computes, bit for bit. Compile with -ffp-contract=off; nothing here calls a
+// what the scalar form computes, bit for bit. Compile without contraction; nothing here calls a
 // maths library.
 #pragma once
 

@@ -5,6 +5,11 @@
 // the compiler has.
 #pragma once
 
+// No contraction of a * b + c, whatever flags the compiler of an IPU takes (contract E1).
+#ifdef __clang__
+#pragma clang fp contract(off)
+#endif
+
 #include "arith.hpp"
 #include <poplar/Vertex.hpp>
 #ifndef __IPU__

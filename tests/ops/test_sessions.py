@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A cache over the life of its program: new settings, one device for one session, several threads, and numbers
-that are none."""
+"""A cache over the life of its program: new settings, one device for one session, several threads, and
+numbers that are none."""
 
 from __future__ import annotations
 
