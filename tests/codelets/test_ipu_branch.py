@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an IPU's compiler sees in the codelets, tried with Clang for this machine: the one branch on the target,
-vectors of __fp16 widened by the compiler; and the pragma that keeps a product and a sum apart."""
+"""What an IPU's compiler sees in the codelets, tried with Clang for this machine: the one branch on the
+target, vectors of __fp16 widened by the compiler, and the pragma that keeps products and sums apart."""
 
 from __future__ import annotations
 
