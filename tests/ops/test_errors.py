@@ -106,7 +106,17 @@ def test_sessions_refuse(call: Callable[[Any, np.ndarray], Any], text: str) -> N
             ValueError,
             "must be 'streaming' or 'sram', got 'disk'",
         ),
-        (dict(device="emulator", n_tiles=-1), ValueError, "n_tiles must be at least 0, got -1"),
+        (dict(device="emulator", n_tiles=-1), ValueError, "n_tiles must be in [0, 16777216], got -1"),
+        (
+            dict(device="emulator", n_tiles=1.5),
+            ValueError,
+            "n_tiles must be an integer in [0, 16777216], got 1.5",
+        ),
+        (
+            dict(device="emulator", n_tiles="3"),
+            ValueError,
+            "n_tiles must be an integer in [0, 16777216], got '3'",
+        ),
         (dict(device="ipu"), RuntimeError, "device 'ipu' is not available here"),
     ],
 )
