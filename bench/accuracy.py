@@ -164,7 +164,7 @@ def run(args: argparse.Namespace, plan: Any) -> int:
     if args.report_only:
         if args.out is None:
             raise ValueError("accuracy: out must be given with --report-only, got none")
-        lines = runner.read_lines(args.out)
+        lines = runner.read_results(args.out)
     else:
         lines = measure(args, plan)
     if lines[0]["plan"].get("statistics"):

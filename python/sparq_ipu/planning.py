@@ -245,7 +245,7 @@ def plan(
     Raises:
         ValueError: an argument out of range; or tile memory or the streaming memory of an IPU can not hold
             it: with the limit and the need.
-        RuntimeError: this build has no emulator to count with, or there is none.
+        RuntimeError: the extension module is not built, or without the emulator to count with.
     """
     try:
         from sparq_ipu import _core

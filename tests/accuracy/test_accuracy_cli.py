@@ -90,9 +90,11 @@ def test_a_file_that_is_not_its_own_is_left_alone(bench, tmp_path, capsys, monke
         model.mkdir(exist_ok=True)
         (model / "config.json").write_text("{}")
         assert bench.main(["--tasks", "lm", "--model", str(model), "--out", str(out)]) == 2
-        assert (
-            "out must be a new file or results to continue (or use --force), got" in capsys.readouterr().err
+        assert bench.main(["--report-only", "--out", str(out)]) == 2
+        message = (
+            f"error: accuracy: out must be a file of results (or use --force), got {out} without a header"
         )
+        assert capsys.readouterr().err.splitlines() == [message] * 2
         assert out.read_bytes() == content
 
 

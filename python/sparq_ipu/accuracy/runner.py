@@ -52,7 +52,8 @@ class Results:
 
         Raises: ValueError if the file is not empty and is none of ours, or says something else."""
         header = json.loads(json.dumps(dict(header, kind="header")))
-        lines = [] if force else _lines_to_continue(path)
+        new = force or not path.exists() or path.stat().st_size == 0
+        lines = [] if new else read_results(path)
         key = _conflict(lines[0], header) if lines else None
         if key and all(line.get("kind") in ("header", "continued") for line in lines):
             lines = []
@@ -86,9 +87,10 @@ class Results:
         return [line for line in self.lines if line["kind"] == kind]
 
 
-def _lines_to_continue(path: Path) -> list[dict[str, Any]]:
-    if not path.exists() or path.stat().st_size == 0:
-        return []
+def read_results(path: Path) -> list[dict[str, Any]]:
+    """The lines of a result file, its header first.
+
+    Raises: ValueError if it has none: it is somebody else's then."""
     try:
         lines = read_lines(path)
     except UnicodeDecodeError:
@@ -96,8 +98,7 @@ def _lines_to_continue(path: Path) -> list[dict[str, Any]]:
     first = lines[0] if lines else None
     if not isinstance(first, dict) or first.get("kind") != "header" or "plan" not in first:
         raise ValueError(
-            "accuracy: out must be a new file or results to continue (or use --force), "
-            f"got {path}, which has no header"
+            f"accuracy: out must be a file of results (or use --force), got {path} without a header"
         )
     return lines
 
