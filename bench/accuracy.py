@@ -85,6 +85,9 @@ def arguments() -> argparse.ArgumentParser:
 
 
 def make_plan(args: argparse.Namespace) -> Any:
+    from sparq_ipu.models import import_torch
+
+    import_torch("accuracy")
     from sparq_ipu.accuracy.plan import default_plan, quick_plan
 
     plan = quick_plan() if args.quick else default_plan()
@@ -96,6 +99,9 @@ def make_plan(args: argparse.Namespace) -> Any:
             raise ValueError(f"accuracy: items must be >= 1, got {args.items}")
         for sizes in tasks.values():
             sizes["items"] = args.items
+    for name, value, least in (("decode-check", args.decode_check, 0), ("threads", args.threads, 1)):
+        if value is not None and value < least:
+            raise ValueError(f"accuracy: {name} must be >= {least}, got {value}")
     for text in args.size:
         key, separator, value = text.partition("=")
         name, dot, size = key.partition(".")
@@ -103,7 +109,10 @@ def make_plan(args: argparse.Namespace) -> Any:
             raise ValueError(
                 f"accuracy: size must be TASK.NAME=JSON, TASK one of {', '.join(tasks)}, got {text!r}"
             )
-        tasks[name][size] = json.loads(value)
+        try:
+            tasks[name][size] = json.loads(value)
+        except json.JSONDecodeError as error:
+            raise ValueError(f"accuracy: size must be TASK.NAME=JSON, got {text!r}: {error}") from None
     return type(plan)(tasks, args.methods or plan.methods, args.seed)
 
 
@@ -136,7 +145,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         plan = make_plan(args)
         return run(args, plan)
-    except (ValueError, FileNotFoundError, ImportError, RuntimeError) as error:
+    except (ValueError, OSError, ImportError, RuntimeError) as error:
         tell(f"error: {error}")
         return 2
 
@@ -155,7 +164,7 @@ def run(args: argparse.Namespace, plan: Any) -> int:
     if args.report_only:
         if args.out is None:
             raise ValueError("accuracy: out must be given with --report-only, got none")
-        lines = runner.read_lines(args.out)
+        lines = runner.read_results(args.out)
     else:
         lines = measure(args, plan)
     if lines[0]["plan"].get("statistics"):
@@ -179,13 +188,17 @@ def measure(args: argparse.Namespace, plan: Any) -> list[dict[str, Any]]:
     import tempfile
 
     from sparq_ipu.accuracy import runner, statistics
+    from sparq_ipu.models import check_path, import_torch, smollm2_path
 
-    header = runner.header(plan, model_name(args), versions())
-    if args.statistics:
-        header["plan"] = {"statistics": statistics.settings(args.quick), "seed": plan.seed}
     jobs = 1 if args.statistics else args.jobs
     if jobs < 1:
         raise ValueError(f"accuracy: jobs must be >= 1, got {jobs}")
+    # before there is a file: a run that has no model leaves none
+    import_torch("accuracy")
+    check_path(smollm2_path() if args.model == "smollm2" else args.model)
+    header = runner.header(plan, model_name(args), versions())
+    if args.statistics:
+        header["plan"] = {"statistics": statistics.settings(args.quick), "seed": plan.seed}
     with tempfile.TemporaryDirectory() as folder:
         out = args.out or Path(folder) / "lines.jsonl"
         runner.Results.create(out, header, args.force)

@@ -91,21 +91,32 @@ def main(argv: list[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     if arguments.output.exists() and not arguments.force:
         parser.error(f"{arguments.output} exists; --force overwrites it")
+    if arguments.tokens < 1:
+        parser.error(f"--tokens must be at least 1, got {arguments.tokens}")
+    if not 1 <= arguments.queries <= arguments.tokens:
+        parser.error(f"--queries must be in [1, --tokens={arguments.tokens}], got {arguments.queries}")
+    try:
+        layers = [int(layer) for layer in arguments.layers.split(",")]
+    except ValueError:
+        parser.error(f"--layers must be integers with commas between them, got {arguments.layers!r}")
 
     from sparq_ipu.models import load_model, load_smollm2
 
-    print("loading the model ...", file=sys.stderr)
-    model, tokenizer = load_smollm2() if arguments.model is None else load_model(arguments.model)
+    try:
+        text = arguments.text_file.read_text(encoding="utf-8")
+        print("loading the model ...", file=sys.stderr)
+        model, tokenizer = load_smollm2() if arguments.model is None else load_model(arguments.model)
+    except (ImportError, OSError, ValueError) as error:
+        parser.error(str(error))
     if tokenizer is None:
-        parser.error(f"--model: must have a tokenizer, got none in {arguments.model}")
-    tokens = tokenizer(arguments.text_file.read_text(encoding="utf-8"), return_tensors="pt").input_ids
+        parser.error(f"--model must come with a tokenizer, got none in {arguments.model}")
+    tokens = tokenizer(text, return_tensors="pt").input_ids
     if tokens.shape[1] < arguments.tokens:
         parser.error(f"--tokens: the text must have {arguments.tokens} tokens, got {tokens.shape[1]}")
     tokens = tokens[:, : arguments.tokens]
     print(f"running {tokens.shape[1]} tokens ...", file=sys.stderr)
     start = time.perf_counter()
     try:
-        layers = [int(layer) for layer in arguments.layers.split(",")]
         arrays = capture(model, tokens, layers, arguments.queries)
     except ValueError as error:
         parser.error(str(error))

@@ -90,12 +90,21 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--plot", type=Path, metavar="FILE", help="plot of times over S (needs matplotlib)")
     args = parser.parse_args(argv)
     args.command = sys.argv[1:] if argv is None else argv
-    args.kv_heads = args.kv_heads or args.heads
-    args.threads = args.threads or _cpu.default_threads()
+    args.kv_heads = args.heads if args.kv_heads is None else args.kv_heads
+    args.threads = _cpu.default_threads() if args.threads is None else args.threads
     if args.json and args.json.exists():
         parser.error(f"--json must name a new file, got {args.json}")
-    if args.reps < 1 or args.warmup < 0 or args.threads < 1:
-        parser.error(f"--reps, --threads must be at least 1 and --warmup at least 0, got {args.command}")
+    for name, least in (("heads", 1), ("threads", 1), ("reps", 1), ("warmup", 0), ("seed", 0)):
+        if getattr(args, name) < least:
+            parser.error(f"--{name} must be at least {least}, got {getattr(args, name)}")
+    try:
+        checks.check_sparq_settings("cpu_sparq", args.r, args.k, args.local, args.head_dim)
+        for seq_len in args.S:
+            checks.check_cache("cpu_sparq", args.B, args.kv_heads, args.head_dim, seq_len)
+    except ValueError as error:
+        parser.error(str(error))
+    if args.heads % args.kv_heads:
+        parser.error(f"--heads must be a multiple of --kv-heads={args.kv_heads}, got {args.heads}")
     return args
 
 
@@ -385,9 +394,6 @@ def main(argv: list[str] | None = None) -> int:
     args = parse_arguments(argv)
     rows: list[dict[str, Any]] = []
     try:
-        checks.check_sparq_settings(
-            "sparq_attention", rank=args.r, top_k=args.k, n_local=args.local, head_dim=args.head_dim
-        )
         for seq_len in args.S:
             new = rows_of(args, seq_len)
             rows += new

@@ -5,8 +5,8 @@ memory.
     python bench/ipu_sparq.py --S 16384 --r 32 --k 128
 
 On a machine with an IPU the times are measured there. Elsewhere the same device program runs on the bundled
-emulator, and the times are modelled from what it counted;
-every time says which. Each result is compared bit for bit with the reference before its time is printed.
+emulator, and the times are modelled from what it counted; every time says which. Each result is compared bit
+for bit with the reference before its time is printed.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ from sparq_ipu import _core
 from sparq_reference import checks, exact, ideal, transfers
 
 KERNELS = ("dense-sram", "dense-streaming", "sparq-streaming")
+#: where neither the command line nor a file says something else
+SHAPE = {"S": 16384, "B": 1, "heads": 32, "head_dim": 128}
 
 
 def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
@@ -36,7 +38,7 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
         epilog="Examples:\n"
         "  python bench/ipu_sparq.py --S 16384 --r 32 --k 128\n"
         "  python bench/ipu_sparq.py --S 8192 --heads 32 --kv-heads 8 --B 4 --kernel sparq-streaming\n"
-        "  python bench/ipu_sparq.py --S 65536 --B 16 --plan-only --ipus 4\n"
+        "  python bench/ipu_sparq.py --S 65536 --B 16 --kernel sparq-streaming --plan-only --ipus 4\n"
         "  python bench/ipu_sparq.py --input tests/data/smollm2_hamlet.npz --r 16 --k 64 --local 16\n"
         "Exit status: 0 ok, 1 a result differs or a kernel failed, 2 bad usage.",
     )
@@ -44,12 +46,11 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     shape.add_argument(
         "--S",
         type=int,
-        default=16384,
         metavar="N",
-        help="cached positions (default %(default)s; with --input: all of the file)",
+        help=f"cached positions (default {SHAPE['S']}; with --input: all of the file)",
     )
-    shape.add_argument("--B", type=int, default=1, metavar="N", help="batch (default %(default)s)")
-    shape.add_argument("--heads", type=int, default=32, metavar="N", help="query heads (default %(default)s)")
+    shape.add_argument("--B", type=int, metavar="N", help=f"batch (default {SHAPE['B']})")
+    shape.add_argument("--heads", type=int, metavar="N", help=f"query heads (default {SHAPE['heads']})")
     shape.add_argument(
         "--kv-heads",
         type=int,
@@ -58,7 +59,7 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
         help="KV heads; fewer than --heads: grouped-query attention (default: --heads)",
     )
     shape.add_argument(
-        "--head-dim", type=int, default=128, metavar="N", help="components of a head (default %(default)s)"
+        "--head-dim", type=int, metavar="N", help=f"components of a head (default {SHAPE['head_dim']})"
     )
     sparq = parser.add_argument_group("SparQ")
     sparq.add_argument(
@@ -102,7 +103,8 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     run.add_argument(
         "--input",
         metavar="FILE.npz",
-        help="real inputs instead: arrays query_L, key_L, value_L of layer L (see bench/capture.py)",
+        help="real inputs instead: arrays query_L, key_L, value_L of layer L (see bench/capture.py); they "
+        "bring their batch, heads and head_dim",
     )
     run.add_argument(
         "--layer", type=int, default=None, metavar="L", help="which layer of --input (default: the first)"
@@ -149,12 +151,31 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     )
     run.add_argument("--stages", action="store_true", help="print where the modelled time goes, by stage")
     arguments = parser.parse_args(argv)
-    arguments.command = "python bench/ipu_sparq.py " + " ".join(
-        shlex.quote(a) for a in (argv if argv is not None else sys.argv[1:])
-    )
-    arguments.S_given = any(
-        a == "--S" or a.startswith("--S=") for a in (argv if argv is not None else sys.argv[1:])
-    )
+    argv = sys.argv[1:] if argv is None else argv
+    arguments.command = "python bench/ipu_sparq.py " + " ".join(shlex.quote(a) for a in argv)
+    arguments.S_given = arguments.S is not None
+    for name, default in SHAPE.items():
+        value = getattr(arguments, name)
+        if value is None:
+            setattr(arguments, name, default)
+        elif arguments.input and name != "S":
+            parser.error(f"--{name.replace('_', '-')} must be left to the file of --input, got {value}")
+    if arguments.input and arguments.kv_heads is not None:
+        parser.error(f"--kv-heads must be left to the file of --input, got {arguments.kv_heads}")
+    if arguments.plan_only and arguments.input:
+        parser.error(f"--input must not be given with --plan-only, got {arguments.input}")
+    for name, least in (
+        ("tiles", 0),
+        ("seed", 0),
+        ("reps", 1),
+        ("warmup", 0),
+        ("inner_reps", 1),
+        ("ipus", 1),
+    ):
+        if getattr(arguments, name) < least:
+            parser.error(
+                f"--{name.replace('_', '-')} must be at least {least}, got {getattr(arguments, name)}"
+            )
     if arguments.kv_heads is None:
         arguments.kv_heads = arguments.heads
     return arguments
@@ -211,6 +232,7 @@ def new_row(kernel: str, device: str, inputs: Inputs, a: argparse.Namespace) -> 
     batch, n_heads, head_dim = inputs.query.shape
     n_kv_heads, seq_len = inputs.key.shape[1:3]
     is_sparq = kernel.startswith("sparq")
+    top_k = min(a.k, seq_len)  # all that there is to read
     dense = transfers.dense_elements(seq_len, head_dim)
     return {
         "kernel": kernel,
@@ -229,9 +251,9 @@ def new_row(kernel: str, device: str, inputs: Inputs, a: argparse.Namespace) -> 
         "time_source": "measured" if device == "ipu" else "modelled",
         "streamed_bytes": None,
         # elements of K and V that one query moves, by the paper's formula, for one KV head
-        "transfer_elements": transfers.sparq_elements(seq_len, head_dim, a.r, a.k) if is_sparq else dense,
+        "transfer_elements": transfers.sparq_elements(seq_len, head_dim, a.r, top_k) if is_sparq else dense,
         "transfer_elements_dense": dense,
-        "theoretical_speedup": transfers.theoretical_speedup(seq_len, head_dim, a.r, a.k)
+        "theoretical_speedup": transfers.theoretical_speedup(seq_len, head_dim, a.r, top_k)
         if is_sparq
         else 1.0,
         "speedup_vs_dense_streaming": None,

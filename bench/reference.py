@@ -22,10 +22,10 @@ import numpy as np
 
 ROOT = Path(__file__).resolve().parent.parent
 try:
-    from sparq_reference import exact, ideal
+    from sparq_reference import checks, exact, ideal
 except ImportError:  # not installed: from the tree
     sys.path.insert(0, str(ROOT / "reference"))
-    from sparq_reference import exact, ideal
+    from sparq_reference import checks, exact, ideal
 
 KERNELS = ("dense", "sparq")
 #: largest accepted |exact - float64|, as a share of the largest |value|: fp16 rounds at 2**-11. Coarse on
@@ -60,12 +60,21 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         "--json", type=Path, metavar="FILE", help="write the JSON lines here too; must not exist"
     )
     args = parser.parse_args(arguments)
-    args.kv_heads = args.kv_heads or args.heads
+    args.kv_heads = args.heads if args.kv_heads is None else args.kv_heads
     args.command = sys.argv[1:] if arguments is None else arguments
     if args.json and args.json.exists():
         parser.error(f"--json must name a new file, got {args.json}")
-    if args.reps < 1 or args.warmup < 0:
-        parser.error(f"--reps must be at least 1 and --warmup at least 0, got {args.reps} and {args.warmup}")
+    for name, least in (("heads", 1), ("reps", 1), ("warmup", 0), ("seed", 0)):
+        if getattr(args, name) < least:
+            parser.error(f"--{name} must be at least {least}, got {getattr(args, name)}")
+    try:
+        checks.check_cache("reference", args.batch, args.kv_heads, args.head_dim, args.seq_len)
+        if args.kernel != "dense":
+            checks.check_sparq_settings("reference", args.rank, args.top_k, args.local, args.head_dim)
+    except ValueError as error:
+        parser.error(str(error))
+    if args.heads % args.kv_heads:
+        parser.error(f"--heads must be a multiple of --kv-heads={args.kv_heads}, got {args.heads}")
     return args
 
 

@@ -31,6 +31,7 @@ from sparq_ipu import _core
 from sparq_ipu._tables import replace_block
 from sparq_ipu.device_model import device_model
 from sparq_ipu.planning import plan
+from sparq_reference import checks
 
 DOCUMENT = Path(__file__).resolve().parent.parent / "docs/device_model.md"
 N_HEADS, HEAD_DIM = 32, 128
@@ -284,8 +285,18 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         "--write", action="store_true", help=f"only put the tables of the file into docs/{DOCUMENT.name}"
     )
     a = parser.parse_args(arguments)
-    if a.jobs < 1 or a.emulate < 0:
+    if a.jobs < 1 or not a.emulate >= 0:
         parser.error(f"--jobs must be at least 1 and --emulate at least 0, got {a.jobs} and {a.emulate}")
+    try:  # a line with an error counts as done: of shapes that do not fit, not of numbers mistyped
+        for sizes in itertools.product(a.batch, a.kv_heads, [HEAD_DIM], a.seq_len):
+            checks.check_cache("sweep", *sizes)
+        for rank, top_k in itertools.product(a.rank, a.top_k):
+            checks.check_sparq_settings("sweep", rank, top_k, 0, HEAD_DIM)
+    except ValueError as error:
+        parser.error(str(error))
+    for n_kv_heads in a.kv_heads:
+        if N_HEADS % n_kv_heads:
+            parser.error(f"--kv-heads must divide {N_HEADS} query heads, got {n_kv_heads}")
     if (a.summary or a.write) and not a.out.exists():
         parser.error(f"--out must name a file with results, got {a.out}")
     return a

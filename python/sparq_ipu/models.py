@@ -43,6 +43,21 @@ def smollm2_path() -> Path:
     )
 
 
+def check_path(path: PathLike) -> Path:
+    """`path` as a Path, if a model may be there.
+
+    Raises: FileNotFoundError, ValueError as `load_model` has them.
+    """
+    path = Path(path)
+    if not path.exists():
+        raise FileNotFoundError(f"load_model: path must exist, got {path}")
+    if path.is_file() and path.suffix != ".gguf":
+        raise ValueError(f"load_model: path must be a directory or a .gguf file, got {path}")
+    if path.is_dir() and not (path / "config.json").is_file():
+        raise FileNotFoundError(f"load_model: path must have a config.json, got {path} without one")
+    return path
+
+
 def load_smollm2(dtype: str = "float32", attn_implementation: str = "sdpa") -> tuple[Any, Any]:
     """SmolLM2-135M-Instruct: 30 layers, 9 query heads, 3 KV heads, head_dim 64, context 8192.
 
@@ -82,14 +97,10 @@ def load_model(path: PathLike, dtype: str = "float32", attn_implementation: str 
         directory has none.
     Raises: FileNotFoundError, ValueError naming the argument; ImportError without transformers.
     """
-    path = Path(path)
-    if not path.exists():
-        raise FileNotFoundError(f"load_model: path must exist, got {path}")
     dtypes = ("float32", "float16", "bfloat16")
     if dtype not in dtypes:
         raise ValueError(f"load_model: dtype must be one of {', '.join(dtypes)}, got {dtype!r}")
-    if path.is_file() and path.suffix != ".gguf":
-        raise ValueError(f"load_model: path must be a directory or a .gguf file, got {path}")
+    path = check_path(path)
     torch, transformers = import_torch("load_model")
     if path.is_file():
         source, gguf = str(path.parent), {"gguf_file": path.name}

@@ -14,7 +14,10 @@ import dataclasses
 import math
 from typing import Any, Sequence
 
+import numpy as np
+
 from sparq_ipu.device_model import DeviceModel, device_model
+from sparq_reference import checks
 
 KERNELS = ("dense-sram", "dense-streaming", "sparq-streaming")
 
@@ -164,9 +167,29 @@ class Plan:
         return "\n".join(lines)
 
 
-def _check_count(name: str, value: int, least: int = 1) -> None:
-    if not isinstance(value, int) or value < least:
-        raise ValueError(f"plan: {name} must be an integer of at least {least}, got {value!r}")
+def _check_cache_in_sram(model: DeviceModel, n_bytes: int) -> None:
+    if n_bytes > model.tiles * model.tile_bytes:
+        raise ValueError(
+            f"plan: tile memory: the fullest tile must need at most {model.tile_bytes} bytes, "
+            f"got {math.ceil(n_bytes / model.tiles)} (keys and values alone, over {model.tiles} tiles)"
+        )
+
+
+def _check_streaming_memory(model: DeviceModel, buffers: dict[str, int]) -> None:
+    need = sum(buffers.values())
+    if need > model.streaming_memory_bytes:
+        largest = ", ".join(f"{name} {n}" for name, n in sorted(buffers.items(), key=lambda x: -x[1]))
+        raise ValueError(
+            f"plan: streaming memory of an IPU must be at most {model.streaming_memory_bytes} bytes, "
+            f"got {need} ({largest})"
+        )
+
+
+def _rows_of_cache(tasks: int, head_dim: int, seq_len: int, sparq: bool) -> dict[str, int]:
+    """Bytes that the positions alone take in streaming memory; chunks are rounded up, and scratch rows come
+    on top."""
+    one = 2 * tasks * seq_len * head_dim
+    return {"cache/rows": 2 * one, **({"cache/key_columns": one} if sparq else {})}
 
 
 def split(batch: int, n_heads: int, n_kv_heads: int, n_ipus: int) -> tuple[int, int, int]:
@@ -222,40 +245,52 @@ def plan(
     Raises:
         ValueError: an argument out of range; or tile memory or the streaming memory of an IPU can not hold
             it: with the limit and the need.
-        RuntimeError: this build has no emulator to count with.
+        RuntimeError: the extension module is not built, or without the emulator to count with.
     """
-    from sparq_ipu import _core
-
+    try:
+        from sparq_ipu import _core
+    except ImportError as error:
+        raise RuntimeError(f"plan: the extension module must be built, got none ({error})") from error
     if not _core.has_emulator:
         raise RuntimeError("plan: the extension module must be built with the emulator, got one without")
     if kernel not in KERNELS:
         raise ValueError(f"plan: kernel must be one of {', '.join(KERNELS)}, got {kernel!r}")
-    n_kv_heads = n_heads if n_kv_heads is None else n_kv_heads
-    for name, value in (
-        ("batch", batch),
-        ("n_heads", n_heads),
-        ("n_kv_heads", n_kv_heads),
-        ("head_dim", head_dim),
-        ("seq_len", seq_len),
-        ("rank", rank),
-        ("top_k", top_k),
-        ("n_ipus", n_ipus),
-    ):
-        _check_count(name, value)
-    _check_count("n_local", n_local, 0)
-    _check_count("n_tiles", n_tiles, 0)
+    batch, n_heads, n_kv_heads, head_dim, seq_len, n_ipus = (
+        checks.check_integer("plan", name, value, 1, checks.MAX_CAPACITY)
+        for name, value in (
+            ("batch", batch),
+            ("n_heads", n_heads),
+            ("n_kv_heads", n_heads if n_kv_heads is None else n_kv_heads),
+            ("head_dim", head_dim),
+            ("seq_len", seq_len),
+            ("n_ipus", n_ipus),
+        )
+    )
+    n_tiles = checks.check_integer("plan", "n_tiles", n_tiles, 0, checks.MAX_CAPACITY)
+    sparq = None
+    if kernel == "sparq-streaming":
+        checks.check_sparq_settings("plan", rank, top_k, n_local, head_dim, mean_value)
+        sparq = (int(rank), int(top_k), int(n_local), bool(mean_value))
     if n_heads % n_kv_heads != 0:
         raise ValueError(
             f"plan: n_heads must be a multiple of n_kv_heads, got n_heads={n_heads}, n_kv_heads={n_kv_heads}"
         )
-    model = device_model(device) if isinstance(device, str) else device
+    model = device if isinstance(device, DeviceModel) else device_model(device)
     if n_tiles:
         model = dataclasses.replace(model, tiles=n_tiles)
-    lengths = [seq_len] * batch if lengths is None else [int(n) for n in lengths]
-    if len(lengths) != batch:
-        raise ValueError(f"plan: lengths must have batch={batch} entries, got {len(lengths)}")
-    sparq = (rank, top_k, n_local, bool(mean_value)) if kernel == "sparq-streaming" else None
+    if lengths is None:
+        lengths = [seq_len] * batch
+    else:
+        high = np.full(batch, seq_len)
+        interval = f"[1, seq_len={seq_len}]"
+        lengths = checks.check_integers("plan", "lengths", lengths, batch, 1, high, interval).tolist()
     per_ipu = split(batch, n_heads, n_kv_heads, n_ipus)
+    # before the dry run, whose own time and memory grow with the size
+    rows = _rows_of_cache(per_ipu[0] * per_ipu[2], head_dim, seq_len, sparq is not None)
+    if kernel == "dense-sram":
+        _check_cache_in_sram(model, rows["cache/rows"])
+    else:
+        _check_streaming_memory(model, rows)
     shape = _core.Shape(*per_ipu, head_dim, seq_len)
     # IPUs with the same lengths do the same; the slowest one sets the pace.
     shares = sorted({tuple(lengths[b : b + per_ipu[0]]) for b in range(0, batch, per_ipu[0])})
@@ -269,15 +304,7 @@ def plan(
         key=lambda c: c["seconds"]["total"],
     )
     streaming_memory = dict(counted["streaming_memory"])
-    need = sum(streaming_memory.values())
-    if need > model.streaming_memory_bytes:
-        largest = ", ".join(
-            f"{name} {n}" for name, n in sorted(streaming_memory.items(), key=lambda x: -x[1])
-        )
-        raise ValueError(
-            f"plan: streaming memory of an IPU must be at most {model.streaming_memory_bytes} bytes, "
-            f"got {need} ({largest})"
-        )
+    _check_streaming_memory(model, streaming_memory)
     steps = counted["steps"]
     streamed = [s for s in steps if s["kind"].startswith("remote")]
     seconds = counted["seconds"]["total"]
@@ -297,10 +324,10 @@ def plan(
         n_kv_heads=n_kv_heads,
         head_dim=head_dim,
         seq_len=seq_len,
-        rank=rank if sparq else None,
-        top_k=top_k if sparq else None,
-        n_local=n_local if sparq else None,
-        mean_value=bool(mean_value) if sparq else None,
+        rank=sparq[0] if sparq else None,
+        top_k=sparq[1] if sparq else None,
+        n_local=sparq[2] if sparq else None,
+        mean_value=sparq[3] if sparq else None,
         model=model,
         n_ipus=n_ipus,
         per_ipu=per_ipu,

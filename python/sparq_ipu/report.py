@@ -131,16 +131,16 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error(f"--sweep must name a file, got {a.sweep}")
     a.out.mkdir(parents=True, exist_ok=True)
     source = data.Source(a.device, a.sweep, a.quiet)
-    parts = sections(source)
     drawn: list[Path] = []
-    if a.pictures:
-        from sparq_ipu import _report_pictures
+    try:
+        parts = sections(source)
+        if a.pictures:
+            from sparq_ipu import _report_pictures
 
-        try:
             drawn = _report_pictures.draw(source, a.out)
-        except RuntimeError as error:
-            print(error, file=sys.stderr)
-            return 1
+    except RuntimeError as error:  # no emulator to plan with, or nothing to draw with
+        print(error, file=sys.stderr)
+        return 1
     if a.format == "md":
         page = a.out / "report.md"
         page.write_text(as_markdown(parts, [p.stem for p in drawn]))

@@ -60,6 +60,17 @@ def test_list_names_everything(bench, capsys):
             ["--tasks", "lm", "--size", "lm"],
             "accuracy: size must be TASK.NAME=JSON, TASK one of lm, got 'lm'",
         ),
+        (["--size", "lm.length"], "accuracy: size must be TASK.NAME=JSON, TASK one of lm, "),
+        (["--size", "lm.length=x"], "accuracy: size must be TASK.NAME=JSON, got 'lm.length=x': Expecting"),
+        (["--size", "lm.foo=1"], "accuracy: size of lm must be one of items, length, span, got 'foo'"),
+        (["--size", "lm.length=-5"], "accuracy: lm.length must be in [1, 16777216], got -5"),
+        (["--size", "lm.items=true"], "accuracy: lm.items must be an integer in [1, 16777216], got True"),
+        (["--size", "needle.lengths=512"], "accuracy: needle.lengths must be a list of one or more, got 512"),
+        (["--size", "needle.lengths=[9.5]"], "accuracy: needle.lengths must be an integer in [1, 16777216]"),
+        (["--size", "needle.depths=[2]"], "accuracy: needle.depths must be a number in [0, 1], got 2"),
+        (["--size", "frequent.exponent=-1"], "accuracy: frequent.exponent must be a number in [0, 16], got"),
+        (["--decode-check", "-1"], "accuracy: decode-check must be >= 0, got -1"),
+        (["--threads", "0"], "accuracy: threads must be >= 1, got 0"),
         (["--report-only"], "accuracy: out must be given with --report-only, got none"),
         (["--jobs", "0"], "accuracy: jobs must be >= 1, got 0"),
         (["--model", "/nowhere/at/all"], "load_model: path must exist, got /nowhere/at/all"),
@@ -68,6 +79,65 @@ def test_list_names_everything(bench, capsys):
 def test_errors_exit_2(bench, capsys, arguments, message):
     assert bench.main(arguments) == 2
     assert f"error: {message}" in capsys.readouterr().err
+
+
+def test_a_file_that_is_not_its_own_is_left_alone(bench, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(bench, "work", lambda *a: pytest.fail("it must not run"))
+    out = tmp_path / "notes.txt"
+    for content in (b"my notes\n", b"{}\n", b"[1]\n", b"\xff\x00"):
+        out.write_bytes(content)
+        model = tmp_path / "model"
+        model.mkdir(exist_ok=True)
+        (model / "config.json").write_text("{}")
+        assert bench.main(["--tasks", "lm", "--model", str(model), "--out", str(out)]) == 2
+        assert bench.main(["--report-only", "--out", str(out)]) == 2
+        message = (
+            f"error: accuracy: out must be a file of results (or use --force), got {out} without a header"
+        )
+        assert capsys.readouterr().err.splitlines() == [message] * 2
+        assert out.read_bytes() == content
+
+
+def test_a_run_without_a_model_leaves_nothing(bench, tmp_path, capsys):
+    out = tmp_path / "runs" / "lines.jsonl"
+    (tmp_path / "empty").mkdir()
+    for model, message in (("absent", "path must exist"), ("empty", "path must have a config.json")):
+        assert bench.main(["--tasks", "lm", "--model", str(tmp_path / model), "--out", str(out)]) == 2
+        assert f"load_model: {message}, got" in capsys.readouterr().err
+        assert not out.parent.exists()
+
+
+def test_a_header_alone_does_not_bind(bench, tmp_path, monkeypatch, capsys):
+    """A model that can not be loaded leaves a header; the corrected command goes on over it."""
+    out = tmp_path / "lines.jsonl"
+    for name in ("wrong", "right"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text("{}")
+    command = ["--tasks", "lm", "--out", str(out), "--model"]
+    assert bench.main([*command, str(tmp_path / "wrong")]) == 2
+    assert json.loads(out.read_text())["model"] == "wrong"
+
+    def work(args, plan, path, part, n_parts):
+        with path.open("a") as file:
+            file.write('{"kind": "decode_check"}\n')
+
+    monkeypatch.setattr(bench, "work", work)
+    monkeypatch.setattr(report, "page", lambda lines: "")
+    assert bench.main([*command, str(tmp_path / "right")]) == 0
+    assert json.loads(out.read_text().splitlines()[0])["model"] == "right"
+    capsys.readouterr()
+    assert bench.main([*command, str(tmp_path / "wrong")]) == 2  # now there is something to lose
+    assert "accuracy: model of" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["torch", "transformers"])
+def test_without_a_framework_it_says_what_to_install(bench, tmp_path, monkeypatch, capsys, name):
+    (tmp_path / "config.json").write_text("{}")
+    monkeypatch.setitem(sys.modules, name, None)
+    assert bench.main(["--model", str(tmp_path)]) == 2
+    error = capsys.readouterr().err
+    assert f"error: accuracy: torch and transformers must be installed, got import of {name}" in error
+    assert error.endswith("; run: pip install 'sparq-ipu[models]'\n")
 
 
 def test_load_model_errors(tmp_path, monkeypatch):

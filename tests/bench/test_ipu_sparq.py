@@ -108,6 +108,42 @@ def test_bad_usage(arguments: str, text: str, capsys: pytest.CaptureFixture[str]
     assert text in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ("--tiles -1", "--tiles must be at least 0, got -1"),
+        ("--tiles 1.5", "--tiles: invalid int value: '1.5'"),
+        ("--seed -1", "--seed must be at least 0, got -1"),
+        ("--reps 0", "--reps must be at least 1, got 0"),
+        ("--inner-reps 0", "--inner-reps must be at least 1, got 0"),
+        ("--plan-only --ipus 0", "--ipus must be at least 1, got 0"),
+        ("--input x.npz --B 2", "--B must be left to the file of --input, got 2"),
+        ("--input x.npz --head-dim=64", "--head-dim must be left to the file of --input, got 64"),
+        ("--input x.npz --kv-heads 8", "--kv-heads must be left to the file of --input, got 8"),
+        ("--input x.npz --plan-only", "--input must not be given with --plan-only, got x.npz"),
+    ],
+)
+def test_usage_errors(arguments: str, text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        ipu_sparq.main(arguments.split())
+    assert stop.value.code == 2 and text in capsys.readouterr().err
+
+
+def test_no_more_than_all_positions_are_read() -> None:
+    a = ipu_sparq.parse_arguments("--S 64 --r 32 --k 128".split())
+    row = ipu_sparq.new_row("sparq-streaming", "emulator", inputs.random_inputs(1, 2, 2, 64, 128, 0), a)
+    assert row["theoretical_speedup"] == 2 * 64 * 128 / (64 * 32 + 2 * 64 * 128)
+    assert row["transfer_elements"] == 64 * 32 + 2 * 64 * 128 + 4 * 128
+    assert row["top_k"] == 128  # as asked for
+
+
+def test_examples_of_plans_work(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        ipu_sparq.main(["--help"])
+    examples = [line.split()[2:] for line in capsys.readouterr().out.splitlines() if "--plan-only --" in line]
+    assert [ipu_sparq.main(example) for example in examples] == [0]
+
+
 def test_real_inputs(tmp_path: Path) -> None:
     file = str(ROOT / "tests" / "data" / "smollm2_hamlet.npz")
     status, rows = run(

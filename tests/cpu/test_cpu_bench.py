@@ -67,6 +67,23 @@ def test_wrong_result_is_noticed(bench: ModuleType, monkeypatch: pytest.MonkeyPa
     assert bench.main([*SMALL.split(), "--kernels", "ours", "--S", "50"]) == 1
 
 
-@pytest.mark.parametrize("wrong", ["--r 17", "--k 0", "--local 9", "--kv-heads 3", "--S 0"])
-def test_refused_sizes(bench: ModuleType, wrong: str) -> None:
-    assert bench.main([*SMALL.split(), "--kernels", "ours", *wrong.split()]) == 2
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ("--r 17", "rank must be in [1, head_dim=16], got 17"),
+        ("--k 0", "top_k must be in [1, 16777216], got 0"),
+        ("--local 9", "n_local must be in [0, top_k=8], got 9"),
+        ("--kv-heads 3", "--heads must be a multiple of --kv-heads=3, got 4"),
+        ("--kv-heads 0", "n_kv_heads must be in [1, 16777216], got 0"),
+        ("--heads -4", "--heads must be at least 1, got -4"),
+        ("--B -1", "batch must be in [1, 16777216], got -1"),
+        ("--S 100 0", "capacity must be in [1, 16777216], got 0"),
+        ("--threads 0", "--threads must be at least 1, got 0"),
+        ("--seed -1", "--seed must be at least 0, got -1"),
+        ("--warmup -1", "--warmup must be at least 0, got -1"),
+    ],
+)
+def test_refused_sizes(bench: ModuleType, capsys: pytest.CaptureFixture, wrong: str, message: str) -> None:
+    with pytest.raises(SystemExit) as stop:
+        bench.main([*SMALL.split(), "--kernels", "ours", *wrong.split()])
+    assert stop.value.code == 2 and message in capsys.readouterr().err

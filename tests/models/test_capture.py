@@ -78,12 +78,20 @@ def test_command(bench, checkpoint, tmp_path, capsys):  # noqa: F811
         assert all(np.array_equal(saved[name], expected[name]) for name in expected)
     for options, message in (
         (["--tokens", "40", "--layers", "1"], "exists; --force overwrites it"),
-        (["--force", "--tokens", "61", "--layers", "1"], "--tokens: the text must have 61 tokens, got 60"),
-        (["--force", "--tokens", "40", "--layers", "3"], "capture: layers must be in [0, n_layers=3), got 3"),
+        (["--force", "--tokens", "61", "--queries", "3"], "--tokens: the text must have 61 tokens, got 60"),
+        (
+            ["--force", "--tokens", "40", "--queries", "3", "--layers", "3"],
+            "capture: layers must be in [0, n_layers=3), got 3",
+        ),
         (
             ["--force", "--tokens", "40", "--layers", "1", "--queries", "41"],
-            "n_queries must be in [1, n_tokens=40], got 41",
+            "--queries must be in [1, --tokens=40], got 41",
         ),
+        (["--force", "--tokens", "40", "--queries", "0"], "--queries must be in [1, --tokens=40], got 0"),
+        (["--force", "--tokens", "-1"], "--tokens must be at least 1, got -1"),
+        (["--force", "--layers", "1;2"], "--layers must be integers with commas between them, got '1;2'"),
+        (["--force", "--model", "nowhere"], "load_model: path must exist, got nowhere"),
+        (["--force", "--text-file", "nowhere.txt"], "nowhere.txt"),
     ):
         with pytest.raises(SystemExit):
             bench.main([*common, *options])

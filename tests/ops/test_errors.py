@@ -53,6 +53,13 @@ def test_heads_that_do_not_divide() -> None:
     )
 
 
+def test_heads_past_what_is_counted() -> None:
+    with pytest.raises(ValueError, match=r"^plan: batch \* n_kv_heads must be at most 16777216, got 335\d+"):
+        _core.Session(_core.Shape(65536, 512, 512, 8, 64), n_tiles=1)
+    with pytest.raises(ValueError, match=r"^plan: rows of streaming memory must be at most 4294967295"):
+        _core.Session(_core.Shape(256, 1, 1, 8, 2**24), n_tiles=1)
+
+
 def test_append_past_capacity() -> None:
     session = _core.Session(_core.Shape(1, 1, 1, 8, 64), sparq=[(4, 5, 0, True)], n_tiles=1)
     key = np.zeros((1, 1, 60, 8), np.float16)
@@ -106,13 +113,23 @@ def test_sessions_refuse(call: Callable[[Any, np.ndarray], Any], text: str) -> N
             ValueError,
             "must be 'streaming' or 'sram', got 'disk'",
         ),
-        (dict(device="emulator", n_tiles=-1), ValueError, "n_tiles must be at least 0, got -1"),
         (
             dict(device="emulator", n_tile=1),
             ValueError,
             "options must be among ['n_tiles', 'memory'], got 'n_tile'",
         ),
         (dict(device="reference", n_tiles=1), ValueError, "options must be among [], got 'n_tiles'"),
+        (dict(device="emulator", n_tiles=-1), ValueError, "n_tiles must be in [0, 16777216], got -1"),
+        (
+            dict(device="emulator", n_tiles=1.5),
+            ValueError,
+            "n_tiles must be an integer in [0, 16777216], got 1.5",
+        ),
+        (
+            dict(device="emulator", n_tiles="3"),
+            ValueError,
+            "n_tiles must be an integer in [0, 16777216], got '3'",
+        ),
         (dict(device="ipu"), RuntimeError, "device 'ipu' is not available here"),
     ],
 )

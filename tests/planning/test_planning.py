@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
 import resource
+import sys
 import time
 
 import numpy as np
@@ -150,28 +152,37 @@ def test_a_dry_run_leaves_later_sessions_alone():
             r"plan: streaming memory of an IPU must be at most 64000000000 bytes, got 687\d+ \(cache/",
         ),
         (
-            dict(batch=65536, n_heads=512, n_kv_heads=512, seq_len=64),
-            r"plan: batch \* n_kv_heads must be at most 16777216, got 33554432",
+            dict(batch=3, kernel="dense-sram"),
+            r"plan: tile memory: tile \d+ .*at most 638976 bytes, got \d{6,} \(largest: ",
         ),
         (
-            dict(batch=16, kernel="dense-sram"),
-            r"plan: tile memory: tile \d+ .*at most 638976 bytes, got \d{7,} \(largest: ",
+            dict(batch=65536, seq_len=65536, kernel="dense-sram"),
+            r"plan: tile memory: the fullest tile must need at most 638976 bytes, got \d{7,} \(keys and ",
         ),
         (dict(kernel="dense"), r"plan: kernel must be one of .*, got 'dense'"),
-        (dict(batch=0), r"plan: batch must be an integer of at least 1, got 0"),
-        (dict(seq_len=1.5), r"plan: seq_len must be an integer of at least 1, got 1.5"),
-        (dict(n_local=-1), r"plan: n_local must be an integer of at least 0, got -1"),
+        (dict(batch=0), r"plan: batch must be in \[1, 16777216\], got 0"),
+        (dict(seq_len=1.5), r"plan: seq_len must be an integer in \[1, 16777216\], got 1.5"),
+        (dict(n_heads=True), r"plan: n_heads must be an integer in \[1, 16777216\], got True"),
+        (dict(n_ipus="2"), r"plan: n_ipus must be an integer in \[1, 16777216\], got '2'"),
+        (dict(n_tiles=-1), r"plan: n_tiles must be in \[0, 16777216\], got -1"),
+        (dict(n_local=-1), r"plan: n_local must be in \[0, top_k=128\], got -1"),
+        (dict(mean_value=1), r"plan: mean_value must be True or False, got 1"),
         (
             dict(n_heads=32, n_kv_heads=5),
             r"plan: n_heads must be a multiple of n_kv_heads, got n_heads=32, n_kv_h",
         ),
         (dict(rank=129), r"plan: rank must be in \[1, head_dim=128\], got 129"),
-        (dict(lengths=[1, 2]), r"plan: lengths must have batch=1 entries, got 2"),
-        (dict(lengths=[16385]), r"plan: lengths must be in \[1, capacity=16384\], got 16385"),
+        (dict(lengths=[1, 2]), r"plan: lengths must have shape \(batch=1,\), got \(2,\)"),
+        (dict(lengths=5), r"plan: lengths must have shape \(batch=1,\), got \(\)"),
+        (dict(lengths=[16385]), r"plan: lengths must be in \[1, seq_len=16384\], got 16385"),
+        (dict(lengths=[-1]), r"plan: lengths must be in \[1, seq_len=16384\], got -1"),
+        (dict(lengths=[1.9]), r"plan: lengths must be integers, got float64"),
+        (dict(lengths=["7"]), r"plan: lengths must be integers, got <U1"),
         (
             dict(n_ipus=3),
             r"plan: n_ipus must split n_kv_heads, then batch, evenly, got n_ipus=3, n_kv_heads=32, b",
         ),
+        (dict(device=None), r"device_model: name must be one of bow, gc200, got None"),
         (dict(device="gc2"), r"device_model: name must be one of bow, gc200, got 'gc2'"),
     ],
 )
@@ -186,6 +197,47 @@ def test_the_refused_need_is_what_the_cache_takes():
     need = int(re.search(r"got (\d+) ", str(refused.value)).group(1))
     rows = 2 * 64 * 32 * 65536 * 128 * 2  # K and V
     assert rows <= need < 1.001 * rows  # and scratch rows
+
+
+def test_what_can_not_fit_is_refused_before_the_dry_run(monkeypatch):
+    """Also where a share of one IPU is too large; and the need is a part of what the dry run finds."""
+    monkeypatch.setattr(core, "emulator_plan", lambda *a: pytest.fail("a dry run"))
+    message = r"^plan: streaming memory of an IPU must be at most 64000000000 bytes, got (\d+) \(cache/rows "
+    for arguments, elements in (
+        (dict(batch=65536, seq_len=65536), 3 * 65536 * 32 * 65536 * 128),
+        (dict(batch=65536, seq_len=65536, n_ipus=64), 3 * 65536 * 32 * 65536 * 128 // 64),
+        (dict(batch=65536, seq_len=65536, n_kv_heads=8, kernel="dense-streaming"), 2 * 65536**2 * 8 * 128),
+    ):
+        with pytest.raises(ValueError, match=message) as refused:
+            planning.plan(**arguments)
+        assert int(re.search(message, str(refused.value)).group(1)) == 2 * elements
+
+
+@pytest.mark.parametrize("kernel", ["dense-streaming", "sparq-streaming"])
+def test_the_early_check_is_a_lower_bound(kernel):
+    found = planned(SHAPES[8], kernel, False).streaming_memory
+    early = planning._rows_of_cache(8, 128, 4096, kernel == "sparq-streaming")
+    assert list(early) == list(found)
+    assert all(0.8 * found[name] < n < found[name] for name, n in early.items())
+
+
+def test_numpy_integers_are_integers():
+    sizes = dict(batch=1, n_heads=4, n_kv_heads=2, head_dim=16, seq_len=200, rank=4, top_k=8, n_tiles=4)
+    plan = planning.plan(**{name: np.int64(n) for name, n in sizes.items()}, lengths=np.array([150]))
+    assert plan == planning.plan(**sizes, lengths=(150,))
+    assert json.loads(json.dumps(plan.row()))["rank"] == 4
+
+
+def test_without_an_extension_module(monkeypatch, tmp_path, capsys):
+    import sparq_ipu
+    from sparq_ipu import report
+
+    monkeypatch.delattr(sparq_ipu, "_core")
+    monkeypatch.setitem(sys.modules, "sparq_ipu._core", None)
+    with pytest.raises(RuntimeError, match=r"^plan: the extension module must be built, got none"):
+        planning.plan()
+    assert report.main(["--out", str(tmp_path), "--quiet"]) == 1
+    assert "plan: the extension module must be built" in capsys.readouterr().err
 
 
 def test_headline_is_quick_and_needs_no_cache():

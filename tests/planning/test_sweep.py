@@ -147,8 +147,14 @@ def test_usage_errors(tmp_path, capsys):
     for arguments, message in (
         (["--out", str(tmp_path / "none"), "--summary"], "--out must name a file with results"),
         (["--out", str(tmp_path / "x"), "--jobs", "0"], "--jobs must be at least 1"),
+        (["--out", str(tmp_path / "x"), "--rank", "16", "0"], "rank must be in [1, head_dim=128], got 0"),
+        (["--out", str(tmp_path / "x"), "--top-k", "0"], "top_k must be in [1, 16777216], got 0"),
+        (["--out", str(tmp_path / "x"), "--seq-len", "-1"], "capacity must be in [1, 16777216], got -1"),
+        (["--out", str(tmp_path / "x"), "--batch", "0"], "batch must be in [1, 16777216], got 0"),
+        (["--out", str(tmp_path / "x"), "--kv-heads", "5"], "--kv-heads must divide 32 query heads, got 5"),
     ):
         with pytest.raises(SystemExit) as stop:
             sweep.main(arguments)
         assert stop.value.code == 2
         assert message in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())

@@ -51,8 +51,24 @@ def test_a_wrong_result_is_reported(
 
 
 def test_refused_sizes(bench, capsys: pytest.CaptureFixture) -> None:
-    assert bench.main([*SMALL, "--kernel", "sparq", "--rank", "17"]) == 2
-    assert "rank must be in [1, head_dim=16], got 17" in capsys.readouterr().err
+    for wrong, message in (
+        (["--rank", "17"], "rank must be in [1, head_dim=16], got 17"),
+        (["--top-k", "0"], "top_k must be in [1, 16777216], got 0"),
+        (["--batch", "-1"], "batch must be in [1, 16777216], got -1"),
+        (["--kv-heads", "0"], "n_kv_heads must be in [1, 16777216], got 0"),
+        (["--kv-heads", "3"], "--heads must be a multiple of --kv-heads=3, got 4"),
+        (["--heads", "0"], "--heads must be at least 1, got 0"),
+        (["--seq-len", "-1"], "capacity must be in [1, 16777216], got -1"),
+        (["--seed", "-1"], "--seed must be at least 0, got -1"),
+        (["--reps", "0"], "--reps must be at least 1, got 0"),
+    ):
+        with pytest.raises(SystemExit) as stop:
+            bench.main([*SMALL, *wrong])
+        assert stop.value.code == 2 and message in capsys.readouterr().err
+
+
+def test_dense_attention_has_no_rank(bench) -> None:
+    assert bench.main([*SMALL, "--kernel", "dense", "--rank", "17", "--reps", "1"]) == 0
 
 
 @pytest.mark.parametrize("option", ["--seq-len", "--rank", "--kernel", "--json", "--no-check"])

@@ -4,7 +4,10 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from typing import Any
+
+from sparq_reference import checks
 
 from ..methods import Method, parse_method
 from .tasks import TASKS
@@ -139,6 +142,8 @@ class Plan:
         for name in self.tasks:
             if name not in TASKS:
                 raise ValueError(f"accuracy: task must be one of {', '.join(TASKS)}, got {name!r}")
+            for size, value in self.tasks[name].items():
+                _check_size(name, size, value)
         self.methods = list(dict.fromkeys(["dense", *self.methods]))
         for label in self.methods:
             Contender(label)
@@ -148,6 +153,25 @@ class Plan:
 
     def sizes(self, name: str) -> dict[str, Any]:
         return {key: value for key, value in self.tasks[name].items() if key != "items"}
+
+
+def _check_size(task: str, name: str, value: Any) -> None:
+    """A size from the command line: a name that the task knows, a value of the kind of its default."""
+    parameters = inspect.signature(TASKS[task].build).parameters.values()
+    defaults = {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
+    defaults = {"items": 1, **defaults}
+    if name not in defaults:
+        raise ValueError(f"accuracy: size of {task} must be one of {', '.join(defaults)}, got {name!r}")
+    argument, default = f"{task}.{name}", defaults[name]
+    several = isinstance(default, tuple)
+    if several and not (isinstance(value, (list, tuple)) and value):
+        checks.fail("accuracy", argument, "be a list of one or more", repr(value))
+    high = 1 if several else 16  # depths of a text; an exponent
+    for one in value if several else [value]:
+        if isinstance(default[0] if several else default, int):
+            checks.check_integer("accuracy", argument, one, 1, checks.MAX_CAPACITY)
+        elif isinstance(one, bool) or not isinstance(one, (int, float)) or not 0 <= one <= high:
+            checks.fail("accuracy", argument, f"be a number in [0, {high}]", repr(one))
 
 
 def default_plan() -> Plan:

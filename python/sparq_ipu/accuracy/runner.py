@@ -47,11 +47,17 @@ class Results:
     def create(cls, path: Path, header: dict[str, Any], force: bool = False) -> Results:
         """A new file with a header, or an existing one to continue if its header says the same model, seed
         and sizes; methods, tasks and numbers of items may differ, as lines do not depend on each other. The
-        header then says the new plan, which is what a report shows."""
+        header then says the new plan, which is what a report shows. A header without a line behind it, of a
+        run that failed at once, binds nobody.
+
+        Raises: ValueError if the file is not empty and is none of ours, or says something else."""
         header = json.loads(json.dumps(dict(header, kind="header")))
-        lines = read_lines(path) if path.exists() and not force else []
+        new = force or not path.exists() or path.stat().st_size == 0
+        lines = [] if new else read_results(path)
         key = _conflict(lines[0], header) if lines else None
-        if key:
+        if key and all(line.get("kind") in ("header", "continued") for line in lines):
+            lines = []
+        elif key:
             raise ValueError(
                 f"accuracy: {key} of {path} must equal this run's to continue it (or use --force), "
                 f"got {lines[0].get(key)!r}"
@@ -79,6 +85,22 @@ class Results:
 
     def of_kind(self, kind: str) -> list[dict[str, Any]]:
         return [line for line in self.lines if line["kind"] == kind]
+
+
+def read_results(path: Path) -> list[dict[str, Any]]:
+    """The lines of a result file, its header first.
+
+    Raises: ValueError if it has none: it is somebody else's then."""
+    try:
+        lines = read_lines(path)
+    except UnicodeDecodeError:
+        lines = []
+    first = lines[0] if lines else None
+    if not isinstance(first, dict) or first.get("kind") != "header" or "plan" not in first:
+        raise ValueError(
+            f"accuracy: out must be a file of results (or use --force), got {path} without a header"
+        )
+    return lines
 
 
 def _conflict(old: dict[str, Any], new: dict[str, Any]) -> str | None:

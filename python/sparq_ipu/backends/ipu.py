@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from sparq_reference import checks
+
 
 def unavailable(device: str) -> str | None:
     """Why `device` ("ipu" or "emulator") can not run here; None if it can."""
@@ -45,8 +47,7 @@ def create(
     """
     if memory not in ("streaming", "sram"):
         raise ValueError(f"KVCache: memory must be 'streaming' or 'sram', got {memory!r}")
-    if n_tiles < 0:
-        raise ValueError(f"KVCache: n_tiles must be at least 0, got {n_tiles}")
+    n_tiles = checks.check_integer("KVCache", "n_tiles", n_tiles, 0, checks.MAX_CAPACITY)
     return IpuBackend(device, batch, n_kv_heads, head_dim, capacity, n_tiles, memory)
 
 
