@@ -15,6 +15,7 @@ import math
 from typing import Any, Sequence
 
 from sparq_ipu.device_model import DeviceModel, device_model
+from sparq_reference import checks
 
 KERNELS = ("dense-sram", "dense-streaming", "sparq-streaming")
 
@@ -244,6 +245,7 @@ def plan(
         _check_count(name, value)
     _check_count("n_local", n_local, 0)
     _check_count("n_tiles", n_tiles, 0)
+    checks.check_flag("plan", "mean_value", mean_value)
     if n_heads % n_kv_heads != 0:
         raise ValueError(
             f"plan: n_heads must be a multiple of n_kv_heads, got n_heads={n_heads}, n_kv_heads={n_kv_heads}"

@@ -153,6 +153,7 @@ def test_a_dry_run_leaves_later_sessions_alone():
             dict(n_heads=32, n_kv_heads=5),
             r"plan: n_heads must be a multiple of n_kv_heads, got n_heads=32, n_kv_h",
         ),
+        (dict(mean_value="no"), r"plan: mean_value must be True or False, got 'no'"),
         (dict(rank=129), r"plan: rank must be in \[1, head_dim=128\], got 129"),
         (dict(lengths=[1, 2]), r"plan: lengths must have batch=1 entries, got 2"),
         (dict(lengths=[16385]), r"plan: lengths must be in \[1, capacity=16384\], got 16385"),
