@@ -179,12 +179,17 @@ def test_fill_takes_integers(lengths, got):
     assert module.elsewhere.held().tolist() == [5, 5]
 
 
-def test_fill_on_the_ipu_takes_integers(ipu):
+def test_on_the_ipu_lengths_and_active_are_integers(ipu):
     module = SparqAttention(**SHAPE, cache_name="layer0", **SETTINGS)
     tokens = torch.randn(2, 2, 5, 16)
     with pytest.raises(ValueError, match=r"^CacheFill: lengths must be integers, got float32$"):
         module.fill(tokens, tokens, torch.tensor([1.9, 2.9]))
+    step = torch.randn(2, 4, 16), torch.randn(2, 2, 16), torch.randn(2, 2, 16)
+    with pytest.raises(ValueError, match=r"^SparqDecode: active must be integers or bool, got float32$"):
+        module(*step, torch.tensor([0.5, 0.0]))
     assert ipu.calls == []
+    module(*step, torch.tensor([True, False]))
+    assert ipu.calls[0][3][3].tolist() == [1, 0]
 
 
 @pytest.mark.parametrize("cls, settings", [(DenseAttention, {}), (SparqAttention, SETTINGS)])

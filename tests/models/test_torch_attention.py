@@ -211,10 +211,16 @@ def test_cache_is_not_in_the_state_dict():
             dict(state="tensors", n_threads=1),
             'SparqAttention: n_threads must be left out for state="tensors", got 1',
         ),
+        (
+            dict(device="emulator", memory="sram", n_tiles=1),
+            "SparqAttention: memory must be 'streaming', got 'sram'",
+        ),
         (dict(mean_value="no"), "SparqAttention: mean_value must be True or False, got 'no'"),
     ],
 )
 def test_construction(changes, message):
+    if "memory" in changes and "emulator" not in sparq_ipu.available_devices():
+        pytest.skip("there is no emulator here")
     with pytest.raises(ValueError, match="^" + re.escape(message)):
         SparqAttention(**{**SHAPE, **SETTINGS, **changes})
 
@@ -281,6 +287,10 @@ def steps_to_refuse():
         "active": (
             (query, key, value, torch.tensor([1, 0, 1])),
             "active must have shape (batch=2,), got (3,)",
+        ),
+        "active between": (
+            (query, key, value, torch.tensor([0.5, 0.0])),
+            "active must be integers or bool, got float32",
         ),
         "4-d key": ((query, key[:, :, None], value), f"key must {row}, got (2, 2, 1, 16)"),
         "value of another batch": ((query, key, value[:1]), f"value must {row}, got (1, 2, 16)"),

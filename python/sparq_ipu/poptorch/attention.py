@@ -144,7 +144,7 @@ class _Attention(torch.nn.Module):
         Args:
             query: (batch, n_heads, head_dim); key, value: (batch, n_kv_heads, head_dim). All rounded to
                 float16.
-            active: (batch,) integers; rows where it is 0 get no token. None: all active.
+            active: (batch,) bool or integer; rows where it is 0 get no token. None: all active.
             held: what `fill` returned, if it is called in the same model: makes this step come after it.
 
         Returns:
@@ -158,6 +158,7 @@ class _Attention(torch.nn.Module):
             return self.elsewhere(query, key, value, active)
         if active is None:
             active = torch.ones(query.shape[0], dtype=torch.int32)
+        ops.check_integer_tensor(self.decode_op.name, "active", active, allow_bool=True)
         active = active.to(torch.int32)
         if held is not None:
             active = active * (held >= 0).to(

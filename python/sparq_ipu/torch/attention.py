@@ -102,7 +102,7 @@ class _StreamingAttention(torch.nn.Module):
                 checks.fail(self._op, name, f"have shape {sizes}", tuple(tensor.shape))
         counts = None
         if active is not None:
-            ops.check_tensor(self._op, "active", active)
+            ops.check_integer_tensor(self._op, "active", active, allow_bool=True)
             if tuple(active.shape) != (self.batch,):
                 checks.fail(self._op, "active", f"have shape (batch={self.batch},)", tuple(active.shape))
             counts = active.ne(0).to(torch.int64)
@@ -220,6 +220,8 @@ class SparqAttention(_StreamingAttention):
         checks.check_sparq_settings(
             type(self).__name__, rank, top_k, n_local, head_dim=head_dim, mean_value=mean_value
         )
+        if options.get("memory") == "sram":  # at the first step, it would have stored the token
+            checks.fail(type(self).__name__, "memory", "be 'streaming'", "'sram'")
         self.rank, self.top_k, self.n_local = int(rank), int(top_k), int(n_local)
         self.mean_value = bool(mean_value)
 

@@ -130,11 +130,13 @@ def check_tensor(op: str, argument: str, tensor: object, dtype: torch.dtype | No
         checks.fail(op, argument, f"be {_dtype_name(dtype)}", _dtype_name(tensor.dtype))
 
 
-def check_integer_tensor(op: str, argument: str, tensor: object) -> None:
-    """`tensor` is a tensor of integers; bool is refused."""
+def check_integer_tensor(op: str, argument: str, tensor: object, *, allow_bool: bool = False) -> None:
+    """`tensor` is a tensor of integers, or of bool if allowed."""
     check_tensor(op, argument, tensor)
-    if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool:
-        checks.fail(op, argument, "be integers", _dtype_name(tensor.dtype))
+    is_bool = tensor.dtype == torch.bool
+    if tensor.is_floating_point() or tensor.is_complex() or (is_bool and not allow_bool):
+        rule = "be integers or bool" if allow_bool else "be integers"
+        checks.fail(op, argument, rule, _dtype_name(tensor.dtype))
 
 
 def _dtype_name(dtype: torch.dtype) -> str:
