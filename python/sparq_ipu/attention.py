@@ -61,6 +61,8 @@ def sparq_attention(
 
 
 def _check_query(op: str, query: np.ndarray, cache: KVCache) -> None:
+    if not isinstance(cache, KVCache):
+        checks.fail(op, "cache", "be a sparq_ipu.KVCache", type(cache).__name__)
     checks.check_query(
         op,
         query,

@@ -43,7 +43,7 @@ def resolve_device(op: str, device: str) -> str:
     """
     if device == "auto":
         return available_devices()[0]
-    if device not in BACKENDS:
+    if not isinstance(device, str) or device not in BACKENDS:
         raise ValueError(f"{op}: device must be one of {['auto', *BACKENDS]}, got {device!r}")
     reason = _reason_unavailable(device)
     if reason is not None:

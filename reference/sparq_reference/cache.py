@@ -131,22 +131,30 @@ class KVCache:
         self._value_sum = self._value_sum[index]
         self._lengths = self._lengths[index]
 
-    def _check(self, op: str, query: np.ndarray) -> None:
+    def _check(self, op: str, query: np.ndarray, check_finite: bool) -> None:
         if self._lengths.min() == 0:
             checks.fail(op, "length", f"be in [1, capacity={self.capacity}]", 0)
         checks.check_attention(op, query, self.key, self.value, lengths=self._lengths, check_finite=False)
-        checks.check_finite(op, "query", query)  # keys and values were checked when they came
+        if check_finite:  # keys and values were when they came
+            checks.check_finite(op, "query", query)
 
-    def dense_attention(self, query: np.ndarray) -> np.ndarray:
+    def dense_attention(self, query: np.ndarray, *, check_finite: bool = True) -> np.ndarray:
         """`exact.dense_attention` over the positions held; query (batch, n_heads, head_dim) float16."""
-        self._check("dense_attention", query)
+        self._check("dense_attention", query, check_finite)
         return exact.dense_attention(query, self.key, self.value, lengths=self._lengths, check_finite=False)
 
     def sparq_attention(
-        self, query: np.ndarray, *, rank: int, top_k: int, n_local: int = 0, mean_value: bool = True
+        self,
+        query: np.ndarray,
+        *,
+        rank: int,
+        top_k: int,
+        n_local: int = 0,
+        mean_value: bool = True,
+        check_finite: bool = True,
     ) -> np.ndarray:
         """`exact.sparq_attention` over the positions held; query (batch, n_heads, head_dim) float16."""
-        self._check("sparq_attention", query)
+        self._check("sparq_attention", query, check_finite)
         return exact.sparq_attention(
             query,
             self.key,

@@ -38,11 +38,20 @@ def check_integer(
     return number
 
 
+def check_flag(op: str, argument: str, value: object) -> None:
+    """`value` is a bool, Python's or NumPy's."""
+    if not isinstance(value, (bool, np.bool_)):
+        fail(op, argument, "be True or False", repr(value))
+
+
 def check_integers(
     op: str, argument: str, values: object, batch: int, low: int, high: np.ndarray, interval: str
 ) -> np.ndarray:
     """`values` as int64 (batch,), each in [low, high[b]]; `interval` is the text of the interval."""
-    array = np.asarray(values)
+    try:
+        array = np.asarray(values)
+    except ValueError:  # rows of different lengths
+        fail(op, argument, "be integers", repr(values))
     if array.dtype.kind not in "iu":
         fail(op, argument, "be integers", array.dtype)
     if array.shape != (batch,):
@@ -73,7 +82,9 @@ def check_finite(op: str, argument: str, array: np.ndarray, lengths: np.ndarray 
                 fail(op, argument, "be finite", f"{part[where]} at {[b, h, *where]}")
 
 
-def _check_dtype(op: str, argument: str, array: np.ndarray, dtype: np.dtype | None) -> None:
+def _check_dtype(op: str, argument: str, array: object, dtype: np.dtype | None) -> None:
+    if not isinstance(array, np.ndarray):
+        fail(op, argument, "be a NumPy array", type(array).__name__)
     if dtype is None:
         if array.dtype.kind != "f":
             fail(op, argument, "be floating point", array.dtype)
@@ -158,8 +169,7 @@ def check_sparq_settings(
     check_integer(op, "rank", rank, 1, head_dim, f"[1, head_dim={head_dim}]")
     top_k = check_integer(op, "top_k", top_k, 1, MAX_CAPACITY)
     check_integer(op, "n_local", n_local, 0, top_k, f"[0, top_k={top_k}]")
-    if not isinstance(mean_value, (bool, np.bool_)):
-        fail(op, "mean_value", "be True or False", repr(mean_value))
+    check_flag(op, "mean_value", mean_value)
 
 
 def check_query(

@@ -99,7 +99,7 @@ def test_command(bench, checkpoint, tmp_path, capsys):  # noqa: F811
     tiny_model().save_pretrained(tmp_path / "bare")
     with pytest.raises(SystemExit):
         bench.main([*common, "--force", "--model", str(tmp_path / "bare")])
-    assert "--model: must have a tokenizer, got none in" in capsys.readouterr().err
+    assert "--model must come with a tokenizer, got none in" in capsys.readouterr().err
 
 
 def test_numbers_beyond_float16(bench, model):

@@ -15,6 +15,7 @@ import sys
 import types
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -152,6 +153,70 @@ def test_fill_replaces_rows_or_leaves_them():
     twin.append(*both, torch.tensor([20, 3]))
     assert torch.equal(module(*step), twin(*step))
     assert module.fill(key[:, :, :1], value[:, :, :1], torch.tensor([0, -1])).tolist() == [0, 4]
+
+
+@pytest.mark.parametrize(
+    "lengths, got",
+    [
+        (torch.tensor([1.9, 2.9]), "be integers, got float32"),
+        (torch.tensor([True, False]), "be integers, got bool"),
+        (torch.tensor([2**32 + 1, 1]), "be in [-1, n_tokens=5], got 4294967297"),
+        ([1, 2], "be a tensor, got list"),
+    ],
+    ids=str,
+)
+def test_fill_takes_integers(lengths, got):
+    module = SparqAttention(**SHAPE, cache_name="layer0", **SETTINGS)
+    tokens = torch.randn(2, 2, 5, 16)
+    module.fill(tokens, tokens)
+    with pytest.raises(ValueError, match="^" + re.escape(f"CacheFill: lengths must {got}") + "$"):
+        module.fill(tokens, tokens, lengths)
+    message = "key must have shape (batch=2, n_kv_heads=2, n_tokens, head_dim=16), got (2, 2, 16)"
+    with pytest.raises(ValueError, match="^CacheFill: " + re.escape(message) + "$"):
+        module.fill(tokens[:, :, 0], tokens)
+    with pytest.raises(ValueError, match=r"^CacheFill: value must be a tensor, got NoneType$"):
+        module.fill(tokens, None)
+    assert module.elsewhere.held().tolist() == [5, 5]
+
+
+def test_on_the_ipu_lengths_and_active_are_integers(ipu):
+    module = SparqAttention(**SHAPE, cache_name="layer0", **SETTINGS)
+    tokens = torch.randn(2, 2, 5, 16)
+    with pytest.raises(ValueError, match=r"^CacheFill: lengths must be integers, got float32$"):
+        module.fill(tokens, tokens, torch.tensor([1.9, 2.9]))
+    step = torch.randn(2, 4, 16), torch.randn(2, 2, 16), torch.randn(2, 2, 16)
+    with pytest.raises(ValueError, match=r"^SparqDecode: active must be integers or bool, got float32$"):
+        module(*step, torch.tensor([0.5, 0.0]))
+    assert ipu.calls == []
+    module(*step, torch.tensor([True, False]))
+    assert ipu.calls[0][3][3].tolist() == [1, 0]
+
+
+@pytest.mark.parametrize("cls, settings", [(DenseAttention, {}), (SparqAttention, SETTINGS)])
+def test_off_the_ipu_a_refused_step_stores_no_token(cls, settings):
+    module = cls(**SHAPE, cache_name="layer0", **settings)
+    tokens, query = torch.randn(2, 2, 5, 16), torch.randn(2, 4, 16)
+    module.fill(tokens, tokens, torch.tensor([5, 0]))
+    step = tokens[:, :, 0], tokens[:, :, 0]
+    for call, message in (
+        (lambda: module(query / 0, *step), "query must be finite"),
+        (lambda: module(query[:, :3], *step), "n_heads must be a multiple of n_kv_heads=2, got 3"),
+        (lambda: module(query, *step, torch.tensor([1, 0])), "cache must hold at least one position"),
+    ):
+        with pytest.raises(ValueError, match=r"^(sparq|dense)_attention: " + re.escape(message)):
+            call()
+        assert module.elsewhere.held().tolist() == [5, 0]
+    module(query, *step)
+    assert module.elsewhere.held().tolist() == [6, 1]
+
+
+def test_settings_are_checked_and_travel_as_python_s_own(ipu):
+    with pytest.raises(ValueError, match=r"^SparqAttention: mean_value must be True or False, got 'no'$"):
+        SparqAttention(**SHAPE, cache_name="layer0", **{**SETTINGS, "mean_value": "no"})
+    numpy_s = {name: np.bool_(x) if x is True else np.int64(x) for name, x in SETTINGS.items()}
+    module = SparqAttention(**SHAPE, cache_name="layer0", **numpy_s)
+    module(torch.randn(2, 4, 16), torch.randn(2, 2, 16), torch.randn(2, 2, 16))
+    assert {name: ipu.calls[0][4][name] for name in SETTINGS} == SETTINGS
 
 
 @pytest.mark.parametrize(

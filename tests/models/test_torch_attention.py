@@ -27,6 +27,10 @@ STATES = [
 MODULES = [(DenseAttention, {}), (SparqAttention, SETTINGS)]
 
 
+#: a module whose row 1 holds nothing
+EMPTY = "cache must hold at least one position of every batch element, got none of element 1"
+
+
 def draw(seed, *shape, dtype=torch.float16):
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
 
@@ -201,11 +205,22 @@ def test_cache_is_not_in_the_state_dict():
         (dict(state="disk"), "SparqAttention: state must be one of device, tensors, got 'disk'"),
         (
             dict(state="tensors", device="cpu"),
-            'SparqAttention: device must be "auto", without options, for state="tensors", got \'cpu\'',
+            'SparqAttention: device must be "auto" for state="tensors", got \'cpu\'',
         ),
+        (
+            dict(state="tensors", n_threads=1),
+            'SparqAttention: n_threads must be left out for state="tensors", got 1',
+        ),
+        (
+            dict(device="emulator", memory="sram", n_tiles=1),
+            "SparqAttention: memory must be 'streaming', got 'sram'",
+        ),
+        (dict(mean_value="no"), "SparqAttention: mean_value must be True or False, got 'no'"),
     ],
 )
 def test_construction(changes, message):
+    if "memory" in changes and "emulator" not in sparq_ipu.available_devices():
+        pytest.skip("there is no emulator here")
     with pytest.raises(ValueError, match="^" + re.escape(message)):
         SparqAttention(**{**SHAPE, **SETTINGS, **changes})
 
@@ -239,3 +254,227 @@ def test_refusals_leave_the_cache_as_it_was(state):
     step = query, key[:, :, 0], value[:, :, 0]
     full = (torch.cat([tensor, tensor[:, :, :1]], dim=2) for tensor in (key, value))
     assert torch.equal(module(*step), expected(SparqAttention, SETTINGS, query, *full))
+
+
+def snapshot(module):
+    """Everything that later steps depend on."""
+    if module.state == "device":
+        return [module.held(), *map(torch.from_numpy, module._cache.read())]
+    return [tensor.clone() for tensor in module.buffers()]
+
+
+def assert_unchanged(module, before):
+    after = snapshot(module)
+    assert len(after) == len(before)
+    assert all(torch.equal(one, other) for one, other in zip(after, before))
+
+
+def steps_to_refuse():
+    """Name -> (query, key, value, active) and the message, for a cache in which row 1 holds nothing."""
+    query, key, value = draw(0, 2, 4, 16), draw(1, 2, 2, 16), draw(2, 2, 2, 16)
+    large = query.float()
+    large[1, 2, 3] = 1e6
+    row = "have shape (batch=2, n_kv_heads=2, head_dim=16)"
+    return {
+        "nan": ((query * np.nan, key, value), "query must be finite, got nan at [0, 0, 0]"),
+        "beyond fp16": ((large, key, value), "query must be finite, got inf at [1, 2, 3]"),
+        "heads": ((draw(0, 2, 3, 16), key, value), "n_heads must be a multiple of n_kv_heads=2, got 3"),
+        "head_dim": (
+            (query[..., :8], key, value),
+            "query must have shape (batch=2, n_heads, head_dim=16), got (2, 4, 8)",
+        ),
+        "empty row": ((query, key, value, torch.tensor([1, 0])), EMPTY),
+        "active": (
+            (query, key, value, torch.tensor([1, 0, 1])),
+            "active must have shape (batch=2,), got (3,)",
+        ),
+        "active between": (
+            (query, key, value, torch.tensor([0.5, 0.0])),
+            "active must be integers or bool, got float32",
+        ),
+        "4-d key": ((query, key[:, :, None], value), f"key must {row}, got (2, 2, 1, 16)"),
+        "value of another batch": ((query, key, value[:1]), f"value must {row}, got (1, 2, 16)"),
+        "list": ((query.tolist(), key, value), "query must be a tensor, got list"),
+        "active as a list": ((query, key, value, [1, 1]), "active must be a tensor, got list"),
+    }
+
+
+@pytest.mark.parametrize("name", steps_to_refuse())
+@pytest.mark.parametrize("state", STATES, ids=str)
+@pytest.mark.parametrize("cls, settings", MODULES)
+def test_a_refused_step_stores_no_token(cls, settings, state, name):
+    module = cls(**SHAPE, **settings, **state)
+    module.append(draw(3, 2, 2, 5, 16), draw(4, 2, 2, 5, 16), torch.tensor([5, 0]))
+    before = snapshot(module)
+    step, message = steps_to_refuse()[name]
+    op = "dense_attention" if cls is DenseAttention else "sparq_attention"
+    with pytest.raises(ValueError, match="^" + re.escape(f"{op}: {message}") + "$"):
+        module(*step)
+    assert_unchanged(module, before)
+    key, value = (tensor.clone() for tensor in step[1:3])
+    if key.shape == value.shape == (2, 2, 16):  # negative control: only a step that works changes it
+        module(draw(0, 2, 4, 16), key, value)
+        assert module.held().tolist() == [6, 1]
+
+
+@pytest.mark.parametrize("how", ["compiled", "exported"])
+def test_a_refused_step_of_a_graph_stores_no_token(how):
+    """What depends on data is looked at when the graph runs, not while it is traced."""
+    module = SparqAttention(**SHAPE, **SETTINGS, state="tensors").eval()
+    module.append(draw(3, 2, 2, 5, 16), draw(4, 2, 2, 5, 16), torch.tensor([5, 0]))
+    good = draw(0, 2, 4, 16), draw(1, 2, 2, 16), draw(2, 2, 2, 16), torch.tensor([1, 1])
+    twin = copy.deepcopy(module)
+    if how == "compiled":
+        traced, cache = torch.compile(module, fullgraph=True, backend="aot_eager"), module
+    else:
+        traced = cache = torch.export.export(copy.deepcopy(module), good).module()
+    before = [tensor.clone() for tensor in cache.buffers()]
+    with torch.no_grad():
+        for step, message in (
+            ((good[0] * np.nan, *good[1:]), "query must be finite"),
+            ((*good[:3], torch.tensor([1, 0])), EMPTY),
+        ):
+            with pytest.raises(ValueError, match="^sparq_attention: " + re.escape(message)):
+                traced(*step)
+            assert all(torch.equal(one, other) for one, other in zip(cache.buffers(), before))
+        assert torch.equal(traced(*good), twin(*good))
+
+
+@pytest.mark.parametrize("state", STATES, ids=str)
+@pytest.mark.parametrize(
+    "lengths, got",
+    [
+        (torch.tensor([1.9, 2.9]), "be integers, got float32"),
+        (torch.tensor([1, 2], dtype=torch.bfloat16), "be integers, got bfloat16"),
+        (torch.tensor([True, False]), "be integers, got bool"),
+        (torch.tensor([1]), "have shape (batch=2,), got (1,)"),
+        ([1, 2], "be a tensor, got list"),
+    ],
+    ids=str,
+)
+def test_lengths_are_integers(state, lengths, got):
+    module = SparqAttention(**SHAPE, **SETTINGS, **state)
+    key = draw(0, 2, 2, 3, 16)
+    with pytest.raises(ValueError, match="^" + re.escape(f"append: lengths must {got}") + "$"):
+        module.append(key, key, lengths)
+    with pytest.raises(ValueError, match=r"^append: value must be a tensor, got NoneType$"):
+        module.append(key, None)
+    assert module.held().tolist() == [0, 0]
+    module.append(key, key, torch.tensor([1, 2], dtype=torch.uint8))
+    assert module.held().tolist() == [1, 2]
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int32, torch.int64])
+@pytest.mark.parametrize("state", STATES, ids=str)
+def test_reorder_by_any_integers(state, dtype):
+    module = DenseAttention(**SHAPE, **state)
+    key, value = draw(0, 2, 2, 5, 16), draw(1, 2, 2, 5, 16)
+    module.append(key, value, torch.tensor([5, 3]))
+    module.reorder(torch.tensor([1, 0], dtype=dtype))
+    assert module.held().tolist() == [3, 5]
+    query = draw(2, 2, 4, 16)
+    none = torch.zeros(2, 2, 16), torch.zeros(2, 2, 16), torch.tensor([0, 0])
+    swapped = expected(DenseAttention, {}, query, key[[1, 0]], value[[1, 0]], np.array([3, 5]))
+    assert torch.equal(module(query, *none), swapped)
+    for index, got in (
+        (torch.tensor([True, False]), "be integers, got bool"),
+        ([1, 0], "be a tensor, got list"),
+        (torch.tensor([1.0, 0.0]), "be integers, got float32"),
+    ):
+        with pytest.raises(ValueError, match="^" + re.escape(f"reorder: index must {got}") + "$"):
+            module.reorder(index)
+    assert module.held().tolist() == [3, 5]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("state", STATES, ids=str)
+def test_casting_a_model_leaves_its_cache(state, dtype):
+    model = torch.nn.ModuleDict(
+        dict(linear=torch.nn.Linear(16, 16), attention=SparqAttention(**SHAPE, **SETTINGS, **state))
+    )
+    attention = model["attention"]
+    attention.append(draw(0, 2, 2, 5, 16), draw(1, 2, 2, 5, 16))
+    before = snapshot(attention)
+    twin = copy.deepcopy(attention) if attention.state == "tensors" else None
+    model.to(dtype)
+    assert model["linear"].weight.dtype == dtype  # negative control
+    assert [tensor.dtype for tensor in snapshot(attention)] == [tensor.dtype for tensor in before]
+    assert_unchanged(attention, before)
+    if twin is not None:
+        step = draw(2, 2, 4, 16), draw(3, 2, 2, 16), draw(4, 2, 2, 16)
+        assert torch.equal(attention(*step), twin(*step))
+        moved = model.to("meta", dtype)["attention"]
+        assert moved.key_cache.device.type == "meta" and moved.value_sum.dtype == torch.float32
+
+
+#: change of one tensor of a cache (batch 2, 2 KV heads, head_dim 16, capacity 8) -> message after the op
+CACHES = {
+    "negative length": (dict(lengths=torch.tensor([-5, 0])), "lengths must be in [0, capacity=8], got -5"),
+    "length": (dict(lengths=torch.tensor([3, 9])), "lengths must be in [0, capacity=8], got 9"),
+    "rows of lengths": (dict(lengths=torch.tensor([3])), "lengths must have shape (batch=2,), got (1,)"),
+    "int32": (dict(lengths=torch.tensor([3, 3]).int()), "lengths must be int64, got int32"),
+    "small": (
+        dict(value_cache=torch.zeros(2, 2, 4, 16).half()),
+        "value_cache must have the shape of key_cache, (2, 2, 8, 16), got (2, 2, 4, 16)",
+    ),
+    "float32": (dict(value_cache=torch.zeros(2, 2, 8, 16)), "value_cache must be float16, got float32"),
+    "bfloat16": (
+        dict(key_cache=torch.zeros(2, 2, 8, 16).bfloat16()),
+        "key_cache must be float16, got bfloat16",
+    ),
+    "3-d": (
+        dict(key_cache=torch.zeros(2, 8, 16).half()),
+        "key_cache must have shape (batch, n_kv_heads, capacity, head_dim), got (2, 8, 16)",
+    ),
+    "float64": (dict(value_sum=torch.zeros(2, 2, 16).double()), "value_sum must be float32, got float64"),
+    "sum": (
+        dict(value_sum=torch.zeros(2, 2, 8)),
+        "value_sum must have shape (batch=2, n_kv_heads=2, head_dim=16), got (2, 2, 8)",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CACHES)
+def test_operators_refuse_what_is_no_cache(name):
+    """And change nothing of it."""
+    changes, message = CACHES[name]
+    cache = ops.empty_cache(2, 2, 16, 8)
+    key, query = draw(0, 2, 2, 3, 16), draw(1, 2, 4, 16)
+    ops.cache_append(**cache, key=key, value=key)
+    cache.update(changes)
+    before = {tensor: cache[tensor].clone() for tensor in cache}
+    calls = {
+        "append": lambda: ops.cache_append(**cache, key=key, value=key),
+        "sparq_attention": lambda: ops.sparq_attention(query, **cache, **SETTINGS),
+    }
+    without_sum = {tensor: cache[tensor] for tensor in cache if tensor != "value_sum"}
+    if "value_sum" not in changes:
+        calls["dense_attention"] = lambda: ops.dense_attention(query, **without_sum)
+    for op, call in calls.items():
+        with pytest.raises(ValueError, match="^" + re.escape(f"{op}: {message}") + "$"):
+            call()
+    assert all(torch.equal(cache[tensor], before[tensor]) for tensor in cache)
+
+
+def test_operators_refuse_bfloat16():
+    cache = ops.empty_cache(2, 2, 16, 8)
+    key = draw(0, 2, 2, 3, 16)
+    with pytest.raises(ValueError, match=r"^append: value must be float16, got bfloat16$"):
+        ops.cache_append(**cache, key=key, value=key.bfloat16())
+    ops.cache_append(**cache, key=key, value=key)
+    with pytest.raises(ValueError, match=r"^sparq_attention: query must be float16, got bfloat16$"):
+        ops.sparq_attention(draw(1, 2, 4, 16).bfloat16(), **cache, **SETTINGS)
+
+
+@pytest.mark.parametrize("state", STATES, ids=str)
+def test_the_cache_joins_no_graph_of_gradients(state):
+    """Outside of no_grad, with keys and values from trainable weights."""
+    module, twin = (SparqAttention(**SHAPE, **SETTINGS, **state) for _ in range(2))
+    key, value, query = draw(0, 2, 2, 5, 16), draw(1, 2, 2, 5, 16), draw(2, 2, 4, 16)
+    for tensor in (key, value, query):
+        tensor.requires_grad_()
+    for one, step in ((module, (query, key, value)), (twin, (query.detach(), key.detach(), value.detach()))):
+        one.append(*step[1:])
+        one(step[0], step[1][:, :, 0], step[2][:, :, 0])
+    assert_unchanged(module, snapshot(twin))
+    assert not any(tensor.requires_grad for tensor in module.buffers())

@@ -108,6 +108,7 @@ def test_sessions_refuse(call: Callable[[Any, np.ndarray], Any], text: str) -> N
     ("options", "error", "text"),
     [
         (dict(device="gpu"), ValueError, "device must be one of"),
+        (dict(device=["cpu"]), ValueError, "device must be one of"),
         (
             dict(device="emulator", memory="disk"),
             ValueError,
@@ -159,3 +160,55 @@ def test_too_much_for_the_tiles() -> None:
     """64 MiB of keys and values do not fit in the SRAM of 16 tiles; the message says how much they need."""
     with pytest.raises(RuntimeError, match=r"(?s)638976"):
         _core.Session(_core.Shape(1, 4, 4, 128, 32768), dense_sram=True, append=False, n_tiles=16)
+
+
+@pytest.mark.parametrize("device", ["cpu", "reference"])
+def test_arguments_that_are_no_arrays(device: str) -> None:
+    if device not in sparq_ipu.available_devices():
+        pytest.skip(f"{device} is not available here")
+    cache = sparq_ipu.KVCache(1, 1, 8, 64, device=device)
+    key, query = np.ones((1, 1, 3, 8), np.float16), np.ones((1, 1, 8), np.float16)
+    cache.append(key, key)
+    sparq = dict(rank=2, top_k=2)
+    for call, text in (
+        (lambda: cache.append(key.tolist(), key), "append: key must be a NumPy array, got list"),
+        (lambda: cache.append(key, None), "append: value must be a NumPy array, got NoneType"),
+        (
+            lambda: sparq_ipu.dense_attention(None, cache),
+            "dense_attention: query must be a NumPy array, got ",
+        ),
+        (
+            lambda: sparq_ipu.sparq_attention(query.tolist(), cache, **sparq),
+            "sparq_attention: query must be a NumPy array, got list",
+        ),
+        (
+            lambda: sparq_ipu.dense_attention(query, None),
+            "dense_attention: cache must be a sparq_ipu.KVCache, got NoneType",
+        ),
+        (
+            lambda: sparq_ipu.sparq_attention(cache, query, **sparq),
+            "sparq_attention: cache must be a sparq_ipu.KVCache, got ndarray",
+        ),
+    ):
+        with pytest.raises(ValueError) as caught:
+            call()
+        assert str(caught.value).startswith(text)
+    assert cache.lengths == [3]
+
+
+@pytest.mark.parametrize("device", ["cpu", "emulator", "reference"])
+def test_nan_and_infinity_where_they_are_not_looked_for(device: str) -> None:
+    """`check_finite=False` on every device; the negative control is the default."""
+    if device not in sparq_ipu.available_devices():
+        pytest.skip(f"{device} is not available here")
+    bad = np.full((1, 1, 1, 8), np.inf, np.float16)
+    query = np.full((1, 1, 8), np.nan, np.float16)
+    caches = [sparq_ipu.KVCache(1, 1, 8, 64, device=device, check_finite=check) for check in (False, True)]
+    caches[0].append(bad, bad)
+    sparq_ipu.dense_attention(query, caches[0])
+    sparq_ipu.sparq_attention(query, caches[0], rank=2, top_k=1)
+    with pytest.raises(ValueError, match=r"^append: key must be finite, got inf at \[0, 0, 0, 0\]"):
+        caches[1].append(bad, bad)
+    caches[1].append(np.ones_like(bad), np.ones_like(bad))
+    with pytest.raises(ValueError, match=r"^dense_attention: query must be finite, got nan at \[0, 0, 0\]"):
+        sparq_ipu.dense_attention(query, caches[1])

@@ -38,6 +38,8 @@ INF_VALUE = with_value(tensors()["value"], (0, 1, 4, 0), -np.inf)
 #: (changed arguments, message after the name of the operation), for both operations
 ATTENTION = [
     (dict(query=zeros(2, 4, 16, dtype="f4")), "query must be float16, got float32"),
+    (dict(query=zeros(2, 4, 16).tolist()), "query must be a NumPy array, got list"),
+    (dict(key=None), "key must be a NumPy array, got NoneType"),
     (dict(key=zeros(2, 2, 5, 16, dtype="i2")), "key must be float16, got int16"),
     (dict(value=zeros(2, 2, 5, 16, dtype="f8")), "value must be float16, got float64"),
     (
@@ -97,6 +99,7 @@ SETTINGS = [
         dict(value_sum=zeros(2, 2, 16)),
         "value_sum must be float32, got float16",
     ),
+    (dict(value_sum=[0.0]), "value_sum must be a NumPy array, got list"),
     (
         dict(value_sum=zeros(2, 16, dtype="f4")),
         "value_sum must have shape (batch=2, n_kv_heads=2, head_dim=16), got (2, 16)",
@@ -130,6 +133,12 @@ def test_settings(changes: dict[str, object], expected: str) -> None:
     assert message(exact.sparq_attention, **arguments) == f"sparq_attention: {expected}"
     if "float32" not in expected:
         assert message(ideal.sparq_attention, **arguments) == f"sparq_attention: {expected}"
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # NumPy before 1.24 makes an array of it, and warns
+def test_lengths_of_different_depths() -> None:
+    got = message(exact.dense_attention, **tensors(lengths=[5, [5]]))
+    assert got.startswith("dense_attention: lengths must be integers, got ")
 
 
 def test_valid_calls_pass() -> None:
@@ -196,6 +205,7 @@ ROWS = zeros(2, 2, 3, 16)
 APPEND = [
     ((ROWS.astype("f4"), ROWS), {}, "key must be float16, got float32"),
     ((ROWS, ROWS.astype("f8")), {}, "value must be float16, got float64"),
+    ((ROWS.tolist(), ROWS), {}, "key must be a NumPy array, got list"),
     (
         (ROWS[0], ROWS),
         {},

@@ -10,6 +10,7 @@ import torch
 import sparq_ipu.torch
 from sparq_ipu.poptorch import contract
 from sparq_ipu.poptorch.library import load_library
+from sparq_ipu.torch import ops
 from sparq_reference import checks
 
 try:
@@ -93,12 +94,19 @@ class _Attention(torch.nn.Module):
             ValueError: wrong shape; off the IPU also NaN, infinity, a length out of range or above the
                 capacity. The cache is then unchanged.
         """
-        batch, _, n_tokens, _ = key.shape
+        op = contract.CACHE_FILL.name
+        ops.check_tensor(op, "key", key)
+        ops.check_tensor(op, "value", value)
+        shape = tuple(key.shape)
+        if len(shape) != 4 or (*shape[:2], shape[3]) != (self.batch, self.n_kv_heads, self.head_dim):
+            sizes = f"(batch={self.batch}, n_kv_heads={self.n_kv_heads}, n_tokens, head_dim={self.head_dim})"
+            checks.fail(op, "key", f"have shape {sizes}", shape)
         if lengths is None:
-            lengths = torch.full((batch,), n_tokens, dtype=torch.int32)
-        lengths = lengths.to(torch.int32)
+            lengths = torch.full((self.batch,), shape[2], dtype=torch.int32)
+        ops.check_integer_tensor(op, "lengths", lengths)
         if not running_on_ipu():
             return self._fill_elsewhere(key, value, lengths)
+        lengths = lengths.to(torch.int32)
         inputs = (key.to(torch.float16), value.to(torch.float16), lengths)
         (held,) = custom_op(
             contract.CACHE_FILL, inputs, (lengths,), capacity=self.capacity, cache_name=self.cache_name
@@ -117,7 +125,7 @@ class _Attention(torch.nn.Module):
         cache.value_sum[replaced] = 0
         try:
             cache.append(key, value, lengths.clamp(min=0))
-        except ValueError:
+        except Exception:
             cache.lengths.copy_(before[0])
             cache.value_sum.copy_(before[1])
             raise
@@ -136,7 +144,7 @@ class _Attention(torch.nn.Module):
         Args:
             query: (batch, n_heads, head_dim); key, value: (batch, n_kv_heads, head_dim). All rounded to
                 float16.
-            active: (batch,) integers; rows where it is 0 get no token. None: all active.
+            active: (batch,) bool or integer; rows where it is 0 get no token. None: all active.
             held: what `fill` returned, if it is called in the same model: makes this step come after it.
 
         Returns:
@@ -150,6 +158,7 @@ class _Attention(torch.nn.Module):
             return self.elsewhere(query, key, value, active)
         if active is None:
             active = torch.ones(query.shape[0], dtype=torch.int32)
+        ops.check_integer_tensor(self.decode_op.name, "active", active, allow_bool=True)
         active = active.to(torch.int32)
         if held is not None:
             active = active * (held >= 0).to(
@@ -228,9 +237,8 @@ class SparqAttention(_Attention):
         mean_value: bool = True,
     ):
         settings = {"rank": rank, "top_k": top_k, "n_local": n_local, "mean_value": mean_value}
-        checks.check_sparq_settings(
-            type(self).__name__, rank=rank, top_k=top_k, n_local=n_local, head_dim=head_dim
-        )
+        checks.check_sparq_settings(type(self).__name__, **settings, head_dim=head_dim)
+        settings = {name: bool(x) if name == "mean_value" else int(x) for name, x in settings.items()}
         super().__init__(
             batch,
             n_kv_heads,

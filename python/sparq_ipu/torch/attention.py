@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Callable
 
 import numpy as np
 import torch
@@ -18,6 +18,9 @@ STATES = ("device", "tensors")
 
 class _StreamingAttention(torch.nn.Module):
     """A KV cache, and how it is fed; subclasses attend to it. Arguments: see `DenseAttention`."""
+
+    #: the attention, as messages call it
+    _op: str
 
     def __init__(
         self,
@@ -41,8 +44,10 @@ class _StreamingAttention(torch.nn.Module):
         if state == "device":
             self._cache = KVCache(batch, n_kv_heads, head_dim, capacity, device=device, **options)
         else:
-            if device != "auto" or options:
-                checks.fail(op, "device", 'be "auto", without options, for state="tensors"', repr(device))
+            if device != "auto":
+                checks.fail(op, "device", 'be "auto" for state="tensors"', repr(device))
+            for name, value in options.items():
+                checks.fail(op, name, 'be left out for state="tensors"', repr(value))
             for name, tensor in ops.empty_cache(batch, n_kv_heads, head_dim, capacity).items():
                 self.register_buffer(name, tensor, persistent=False)
 
@@ -62,10 +67,13 @@ class _StreamingAttention(torch.nn.Module):
             ValueError: wrong shape, NaN or infinity, more tokens than there is room for; the cache is then
                 unchanged.
         """
+        ops.check_tensor("append", "key", key)
+        ops.check_tensor("append", "value", value)
+        if lengths is not None:
+            ops.check_integer_tensor("append", "lengths", lengths)
         key, value = key.to(torch.float16), value.to(torch.float16)
         if self.state == "tensors":
-            counts = None if lengths is None else lengths.to(torch.int64)
-            ops.cache_append(*self._tensors(), key, value, counts)
+            ops.cache_append(*self._tensors(), key, value, lengths)
         else:
             _append(self._cache, key, value, lengths)
 
@@ -84,15 +92,26 @@ class _StreamingAttention(torch.nn.Module):
             (batch, n_heads, head_dim) in the dtype of the query.
 
         Raises:
-            ValueError: as `append`; a row that holds nothing.
+            ValueError: as `append`, or of the query; a row that holds nothing. The cache is then unchanged.
         """
-        self.append(
-            key.unsqueeze(2), value.unsqueeze(2), None if active is None else active.ne(0).to(torch.int64)
-        )
+        ops.check_tensor(self._op, "query", query)
+        for name, tensor in (("key", key), ("value", value)):
+            ops.check_tensor(self._op, name, tensor)
+            if tuple(tensor.shape) != (self.batch, self.n_kv_heads, self.head_dim):
+                sizes = f"(batch={self.batch}, n_kv_heads={self.n_kv_heads}, head_dim={self.head_dim})"
+                checks.fail(self._op, name, f"have shape {sizes}", tuple(tensor.shape))
+        counts = None
+        if active is not None:
+            ops.check_integer_tensor(self._op, "active", active, allow_bool=True)
+            if tuple(active.shape) != (self.batch,):
+                checks.fail(self._op, "active", f"have shape (batch={self.batch},)", tuple(active.shape))
+            counts = active.ne(0).to(torch.int64)
         half = query.to(torch.float16)
-        return (self._attend_tensors(half) if self.state == "tensors" else _attend(self, half)).to(
-            query.dtype
-        )
+        new = key.to(torch.float16).unsqueeze(2), value.to(torch.float16).unsqueeze(2)
+        if self.state == "device":
+            return _step(self, half, *new, counts).to(query.dtype)
+        ops.cache_append(*self._tensors(), *new, counts, half, self._op)
+        return self._attend_tensors(half).to(query.dtype)
 
     def reset(self) -> None:
         """Forget every position."""
@@ -108,16 +127,29 @@ class _StreamingAttention(torch.nn.Module):
         Raises:
             ValueError: wrong shape, or an index out of range; the cache is then unchanged.
         """
+        ops.check_integer_tensor("reorder", "index", index)
         if self.state == "device":
             self._cache.reorder(index.numpy())
             return
-        checks.check_reorder("reorder", index.numpy(), self.batch)
+        # int64: an index of uint8 is a mask to torch
+        rows = torch.from_numpy(checks.check_reorder("reorder", index.numpy(), self.batch))
         for tensor in self._tensors():
-            tensor.copy_(tensor[index])
+            tensor.copy_(tensor[rows])
 
     def extra_repr(self) -> str:
         sizes = ("batch", "n_kv_heads", "head_dim", "capacity", "state")
         return ", ".join(f"{name}={getattr(self, name)!r}" for name in sizes)
+
+    def _apply(self, fn: Callable, *args: Any, **options: Any) -> torch.nn.Module:
+        """The cache moves with the model, but keeps its dtypes: `model.to(torch.bfloat16)` is for weights."""
+        cache = [id(tensor) for tensor in self._tensors()] if self.state == "tensors" else []
+
+        def moved(tensor: torch.Tensor) -> torch.Tensor:
+            result = fn(tensor)
+            keep = id(tensor) in cache and result.dtype != tensor.dtype
+            return tensor.to(result.device) if keep else result
+
+        return super()._apply(moved, *args, **options)
 
     def _tensors(self) -> tuple[torch.Tensor, ...]:
         return self.key_cache, self.value_cache, self.value_sum, self.lengths
@@ -145,6 +177,8 @@ class DenseAttention(_StreamingAttention):
         RuntimeError: the device is not available here.
     """
 
+    _op = "dense_attention"
+
     def _attend_device(self, query: np.ndarray) -> np.ndarray:
         return dense_attention(query, self._cache)
 
@@ -165,6 +199,8 @@ class SparqAttention(_StreamingAttention):
         ValueError: an argument out of range.
     """
 
+    _op = "sparq_attention"
+
     def __init__(
         self,
         batch: int,
@@ -182,8 +218,10 @@ class SparqAttention(_StreamingAttention):
     ):
         super().__init__(batch, n_kv_heads, head_dim, capacity, state=state, device=device, **options)
         checks.check_sparq_settings(
-            type(self).__name__, rank=rank, top_k=top_k, n_local=n_local, head_dim=head_dim
+            type(self).__name__, rank, top_k, n_local, head_dim=head_dim, mean_value=mean_value
         )
+        if options.get("memory") == "sram":  # at the first step, it would have stored the token
+            checks.fail(type(self).__name__, "memory", "be 'streaming'", "'sram'")
         self.rank, self.top_k, self.n_local = int(rank), int(top_k), int(n_local)
         self.mean_value = bool(mean_value)
 
@@ -216,5 +254,24 @@ def _append(cache: KVCache, key: torch.Tensor, value: torch.Tensor, lengths: tor
 
 
 @_outside_graphs
-def _attend(module: _StreamingAttention, query: torch.Tensor) -> torch.Tensor:
-    return torch.from_numpy(module._attend_device(query.detach().contiguous().numpy()))
+def _step(
+    module: _StreamingAttention,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    counts: torch.Tensor | None,
+) -> torch.Tensor:
+    op, cache, array = module._op, module._cache, query.detach().contiguous().numpy()
+    # What attention would refuse is refused before the token is stored.
+    checks.check_query(
+        op,
+        array,
+        batch=cache.batch,
+        n_kv_heads=cache.n_kv_heads,
+        head_dim=cache.head_dim,
+        check_finite=cache.check_finite,
+    )
+    if counts is not None:
+        checks.check_not_empty(op, cache.lengths + counts.numpy())
+    _append(cache, key, value, counts)
+    return torch.from_numpy(module._attend_device(array))

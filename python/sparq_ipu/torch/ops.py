@@ -27,7 +27,7 @@ from sparq_reference import checks, exact
 _library = torch.library.Library("sparq_ipu", "DEF")
 _library.define(
     "cache_append(Tensor(a!) key_cache, Tensor(b!) value_cache, Tensor(c!) value_sum, Tensor(d!) lengths, "
-    "Tensor key, Tensor value, Tensor? counts=None) -> ()"
+    "Tensor key, Tensor value, Tensor? counts=None, Tensor? query=None, str attention='attention') -> ()"
 )
 _library.define(
     "dense_attention(Tensor query, Tensor key_cache, Tensor value_cache, Tensor lengths) -> Tensor"
@@ -62,19 +62,26 @@ def cache_append(
     key: torch.Tensor,
     value: torch.Tensor,
     counts: torch.Tensor | None = None,
+    query: torch.Tensor | None = None,
+    attention: str = "attention",
 ) -> None:
     """Append tokens in place: the first `counts[b]` of each row, all of them by default.
 
     Args:
         key_cache, value_cache, value_sum, lengths: the cache, changed in place.
         key, value: (batch, n_kv_heads, n_tokens, head_dim) float16.
-        counts: (batch,) int64 in [0, n_tokens], or None.
+        counts: (batch,) integers in [0, n_tokens], or None.
+        query: of the attention that comes next, (batch, n_heads, head_dim) float16, or None. With it, what
+            that attention would refuse is refused here: the query, or a row that holds nothing.
+        attention: the name of that attention in such a message.
 
     Raises:
         ValueError: `append: <argument> must <rule>, got <value>`, also past the capacity; the cache is then
             unchanged.
     """
-    torch.ops.sparq_ipu.cache_append(key_cache, value_cache, value_sum, lengths, key, value, counts)
+    torch.ops.sparq_ipu.cache_append(
+        key_cache, value_cache, value_sum, lengths, key, value, counts, query, attention
+    )
 
 
 def dense_attention(
@@ -115,9 +122,67 @@ def sparq_attention(
     )
 
 
-def _append_cpu(key_cache, value_cache, value_sum, lengths, key, value, counts=None):
+def check_tensor(op: str, argument: str, tensor: object, dtype: torch.dtype | None = None) -> None:
+    """`tensor` is a tensor, of `dtype` if one is given (NumPy has no bfloat16 to look at)."""
+    if not isinstance(tensor, torch.Tensor):
+        checks.fail(op, argument, "be a tensor", type(tensor).__name__)
+    if dtype is not None and tensor.dtype != dtype:
+        checks.fail(op, argument, f"be {_dtype_name(dtype)}", _dtype_name(tensor.dtype))
+
+
+def check_integer_tensor(op: str, argument: str, tensor: object, *, allow_bool: bool = False) -> None:
+    """`tensor` is a tensor of integers, or of bool if allowed."""
+    check_tensor(op, argument, tensor)
+    is_bool = tensor.dtype == torch.bool
+    if tensor.is_floating_point() or tensor.is_complex() or (is_bool and not allow_bool):
+        rule = "be integers or bool" if allow_bool else "be integers"
+        checks.fail(op, argument, rule, _dtype_name(tensor.dtype))
+
+
+def _dtype_name(dtype: torch.dtype) -> str:
+    return str(dtype).replace("torch.", "")
+
+
+def _check_cache(op, key_cache, value_cache, value_sum, lengths):
+    """The tensors are a cache; `value_sum` may be None."""
+    for name, tensor, dtype in (
+        ("key_cache", key_cache, torch.float16),
+        ("value_cache", value_cache, torch.float16),
+        ("value_sum", value_sum, torch.float32),
+        ("lengths", lengths, torch.int64),
+    ):
+        if tensor is not None:
+            check_tensor(op, name, tensor, dtype)
+    shape = tuple(key_cache.shape)
+    if len(shape) != 4:
+        checks.fail(op, "key_cache", "have shape (batch, n_kv_heads, capacity, head_dim)", shape)
+    batch, n_kv_heads, capacity, head_dim = shape
+    checks.check_cache(op, batch, n_kv_heads, head_dim, capacity)
+    if tuple(value_cache.shape) != shape:
+        checks.fail(op, "value_cache", f"have the shape of key_cache, {shape}", tuple(value_cache.shape))
+    if value_sum is not None and tuple(value_sum.shape) != (batch, n_kv_heads, head_dim):
+        sizes = f"(batch={batch}, n_kv_heads={n_kv_heads}, head_dim={head_dim})"
+        checks.fail(op, "value_sum", f"have shape {sizes}", tuple(value_sum.shape))
+    most = np.full(batch, capacity)
+    checks.check_integers(op, "lengths", lengths.numpy(), batch, 0, most, f"[0, capacity={capacity}]")
+
+
+def _append_cpu(
+    key_cache, value_cache, value_sum, lengths, key, value, counts=None, query=None, attention="attention"
+):
+    _check_cache("append", key_cache, value_cache, value_sum, lengths)
     batch, n_kv_heads, capacity, head_dim = key_cache.shape
-    new_key, new_value = key.detach().numpy(), value.detach().numpy()
+    if query is not None:
+        check_tensor(attention, "query", query, torch.float16)
+        checks.check_query(
+            attention, query.detach().numpy(), batch=batch, n_kv_heads=n_kv_heads, head_dim=head_dim
+        )
+    for name, tensor in (("key", key), ("value", value)):
+        check_tensor("append", name, tensor, torch.float16)
+    if counts is not None:
+        check_integer_tensor("append", "lengths", counts)
+    key, value = key.detach(), value.detach()  # else the cache would join a graph of gradients
+    new_key, new_value = key.numpy(), value.numpy()
     held = lengths.numpy()
     n_new = checks.check_append(
         "append",
@@ -130,10 +195,13 @@ def _append_cpu(key_cache, value_cache, value_sum, lengths, key, value, counts=N
         capacity=capacity,
         lengths=None if counts is None else counts.numpy(),
     )
+    if query is not None:
+        checks.check_not_empty(attention, held + n_new)
+    sums = exact.sum_values(new_value, lengths=n_new, initial=value_sum.numpy())
     for b, (start, n) in enumerate(zip(held.tolist(), n_new.tolist())):
         key_cache[b, :, start : start + n] = key[b, :, :n]
         value_cache[b, :, start : start + n] = value[b, :, :n]
-    value_sum.copy_(torch.from_numpy(exact.sum_values(new_value, lengths=n_new, initial=value_sum.numpy())))
+    value_sum.copy_(torch.from_numpy(sums))
     lengths.add_(torch.from_numpy(n_new))
 
 
@@ -151,6 +219,8 @@ def _has_kernels() -> bool:
 
 
 def _dense_cpu(query, key_cache, value_cache, lengths):
+    _check_cache("dense_attention", key_cache, value_cache, None, lengths)
+    check_tensor("dense_attention", "query", query, torch.float16)
     checks.check_not_empty("dense_attention", lengths.numpy())
     if _has_kernels():
         return torch.from_numpy(
@@ -161,6 +231,8 @@ def _dense_cpu(query, key_cache, value_cache, lengths):
 
 
 def _sparq_cpu(query, key_cache, value_cache, value_sum, lengths, rank, top_k, n_local, mean_value):
+    _check_cache("sparq_attention", key_cache, value_cache, value_sum, lengths)
+    check_tensor("sparq_attention", "query", query, torch.float16)
     checks.check_not_empty("sparq_attention", lengths.numpy())
     settings = {"rank": rank, "top_k": top_k, "n_local": n_local, "mean_value": mean_value}
     if _has_kernels():
@@ -181,7 +253,9 @@ def _views(
     return key_cache[:, :, :most].numpy(), value_cache[:, :, :most].numpy(), lengths.numpy()
 
 
-def _append_meta(key_cache, value_cache, value_sum, lengths, key, value, counts=None):
+def _append_meta(
+    key_cache, value_cache, value_sum, lengths, key, value, counts=None, query=None, attention="attention"
+):
     return None
 
 
