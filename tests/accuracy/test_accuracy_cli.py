@@ -192,10 +192,6 @@ def test_recommended_settings_are_those_of_the_table():
         assert setting.mean_value == (layer >= method.mean_value_from)
 
 
-#: with `--dist loadgroup` one process makes the table, for all of its tests
-quick_table = pytest.mark.xdist_group("quick_table")
-
-
 @pytest.fixture(scope="module")
 def quick_lines(bench, tmp_path_factory):
     try:
@@ -231,13 +227,11 @@ def assert_far_outside_noise(lines) -> None:
 
 
 @pytest.mark.slow
-@quick_table
 def test_quick_table_on_the_real_model(quick_lines):
     assert_far_outside_noise(quick_lines)
 
 
 @pytest.mark.slow
-@quick_table
 @pytest.mark.parametrize(
     ("one", "other"),
     [
@@ -260,7 +254,6 @@ def test_quick_table_with_two_methods_exchanged_fails(quick_lines, one, other):
 
 
 @pytest.mark.slow
-@quick_table
 def test_emulation_equals_decoding_on_the_real_model(quick_lines):
     checks = [line for line in quick_lines if line["kind"] == "decode_check"]
     assert len(checks) == len(quick_lines[0]["plan"]["methods"])
