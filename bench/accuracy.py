@@ -85,10 +85,13 @@ def arguments() -> argparse.ArgumentParser:
 
 
 def make_plan(args: argparse.Namespace) -> Any:
-    from sparq_ipu.models import import_torch
+    try:
+        from sparq_ipu.accuracy.plan import default_plan, quick_plan
+    except ImportError:
+        from sparq_ipu.models import import_torch
 
-    import_torch("accuracy")
-    from sparq_ipu.accuracy.plan import default_plan, quick_plan
+        import_torch("accuracy")  # says what to install
+        raise
 
     plan = quick_plan() if args.quick else default_plan()
     tasks = {name: dict(sizes) for name, sizes in plan.tasks.items()}

@@ -24,7 +24,7 @@ def dense_attention(query: np.ndarray, cache: KVCache) -> np.ndarray:
     Raises:
         ValueError: wrong shape or dtype, NaN or infinity, an empty batch element.
     """
-    _check_query("dense_attention", query, cache)
+    check_call("dense_attention", query, cache)
     return cache._backend.dense_attention(query)
 
 
@@ -55,12 +55,17 @@ def sparq_attention(
     Raises:
         ValueError: wrong shape or dtype, NaN or infinity, a setting out of range, an empty batch element.
     """
-    _check_query("sparq_attention", query, cache)
+    check_call("sparq_attention", query, cache)
     checks.check_sparq_settings("sparq_attention", rank, top_k, n_local, cache.head_dim, mean_value)
     return cache._backend.sparq_attention(query, int(rank), int(top_k), int(n_local), bool(mean_value))
 
 
-def _check_query(op: str, query: np.ndarray, cache: KVCache) -> None:
+def check_call(op: str, query: np.ndarray, cache: KVCache, n_new: int | np.ndarray = 0) -> None:
+    """What attention looks at before it starts, for a cache to which `n_new` positions (of each element) will
+    have been appended by then.
+
+    Raises: ValueError, as the attention functions.
+    """
     if not isinstance(cache, KVCache):
         checks.fail(op, "cache", "be a sparq_ipu.KVCache", type(cache).__name__)
     checks.check_query(
@@ -71,4 +76,4 @@ def _check_query(op: str, query: np.ndarray, cache: KVCache) -> None:
         head_dim=cache.head_dim,
         check_finite=cache.check_finite,
     )
-    checks.check_not_empty(op, cache.lengths)
+    checks.check_not_empty(op, cache.lengths + n_new)

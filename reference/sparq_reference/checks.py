@@ -38,12 +38,6 @@ def check_integer(
     return number
 
 
-def check_flag(op: str, argument: str, value: object) -> None:
-    """`value` is a bool, Python's or NumPy's."""
-    if not isinstance(value, (bool, np.bool_)):
-        fail(op, argument, "be True or False", repr(value))
-
-
 def check_integers(
     op: str, argument: str, values: object, batch: int, low: int, high: np.ndarray, interval: str
 ) -> np.ndarray:
@@ -169,7 +163,8 @@ def check_sparq_settings(
     check_integer(op, "rank", rank, 1, head_dim, f"[1, head_dim={head_dim}]")
     top_k = check_integer(op, "top_k", top_k, 1, MAX_CAPACITY)
     check_integer(op, "n_local", n_local, 0, top_k, f"[0, top_k={top_k}]")
-    check_flag(op, "mean_value", mean_value)
+    if not isinstance(mean_value, (bool, np.bool_)):
+        fail(op, "mean_value", "be True or False", repr(mean_value))
 
 
 def check_query(

@@ -88,9 +88,11 @@ class IpuBackend:
         return self._session
 
     def append(self, key: np.ndarray, value: np.ndarray, lengths: np.ndarray) -> None:
-        if self._memory == "sram" and self._lengths.any():
-            raise ValueError(f"append: a cache in SRAM must be empty, got length {int(self._lengths.max())}")
         with self._lock:
+            if self._memory == "sram" and self._lengths.any():
+                raise ValueError(
+                    f"append: a cache in SRAM must be empty, got length {int(self._lengths.max())}"
+                )
             if self._session is None:
                 self._pending.append((key.copy(), value.copy(), lengths.copy()))
             else:

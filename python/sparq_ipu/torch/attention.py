@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from sparq_ipu import KVCache, dense_attention, sparq_attention
+from sparq_ipu.attention import check_call
 from sparq_ipu.torch import ops
 from sparq_reference import checks
 
@@ -261,17 +262,8 @@ def _step(
     value: torch.Tensor,
     counts: torch.Tensor | None,
 ) -> torch.Tensor:
-    op, cache, array = module._op, module._cache, query.detach().contiguous().numpy()
+    array = query.detach().contiguous().numpy()
     # What attention would refuse is refused before the token is stored.
-    checks.check_query(
-        op,
-        array,
-        batch=cache.batch,
-        n_kv_heads=cache.n_kv_heads,
-        head_dim=cache.head_dim,
-        check_finite=cache.check_finite,
-    )
-    if counts is not None:
-        checks.check_not_empty(op, cache.lengths + counts.numpy())
-    _append(cache, key, value, counts)
+    check_call(module._op, array, module._cache, 1 if counts is None else counts.numpy())
+    _append(module._cache, key, value, counts)
     return torch.from_numpy(module._attend_device(array))
