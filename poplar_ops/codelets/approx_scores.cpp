@@ -27,15 +27,16 @@ public:
   HalvesIn columns;            // [rank][length]
   FloatsIn selectedQuery;      // [groupSize][rank]
   FloatsIn inverseTemperature; // [groupSize]
-  FloatsInOut scores;          // [groupSize][nLocal]; this wave's segment is written
-  unsigned groupSize, rank, length, nPositions, nLocal; // nPositions <= length land on this part
+  FloatsInOut scores;          // [groupSize][partPositions]; this wave's segment is written
+  unsigned groupSize, rank, length, nPositions,
+      partPositions; // nPositions <= length land on this part
 
   bool compute(unsigned worker) {
     const half *base = &columns[0];
     const auto column = [&](unsigned j) { return base + j * length; };
     for (unsigned h = 0; h != groupSize; ++h)
       scorePositions(column, &selectedQuery[h * rank], rank, inverseTemperature[h],
-                     &scores[h * nLocal + *wave * length], worker * quadSize, nPositions,
+                     &scores[h * partPositions + *wave * length], worker * quadSize, nPositions,
                      numWorkers() * quadSize);
     return true;
   }
@@ -48,15 +49,15 @@ public:
   WordsIn components;          // [rank]
   FloatsIn selectedQuery;      // [groupSize][rank]
   FloatsIn inverseTemperature; // [groupSize]
-  FloatsInOut scores;          // [groupSize][nLocal]; the segment from tailBegin on is written
-  unsigned groupSize, rank, tailLength, tailBegin, nLocal;
+  FloatsInOut scores; // [groupSize][partPositions]; the segment from tailBegin on is written
+  unsigned groupSize, rank, tailLength, tailBegin, partPositions;
 
   bool compute(unsigned worker) {
     const half *base = &tail[0];
     const auto column = [&](unsigned j) { return base + components[j] * tailLength; };
     for (unsigned h = 0; h != groupSize; ++h)
       scorePositions(column, &selectedQuery[h * rank], rank, inverseTemperature[h],
-                     &scores[h * nLocal + tailBegin], worker * quadSize, tailLength,
+                     &scores[h * partPositions + tailBegin], worker * quadSize, tailLength,
                      numWorkers() * quadSize);
     return true;
   }

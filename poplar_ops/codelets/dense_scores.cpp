@@ -12,8 +12,8 @@ public:
   poplar::Input<unsigned> wave;
   HalvesIn keys;      // [length][headDim]
   HalvesIn query;     // [groupSize][headDim]
-  FloatsInOut scores; // [groupSize][nLocal]; this wave's segment is written
-  unsigned groupSize, headDim, nLocal, part, stride, length, nWaves;
+  FloatsInOut scores; // [groupSize][partPositions]; this wave's segment is written
+  unsigned groupSize, headDim, partPositions, part, stride, length, nWaves;
   float scale;
 
   bool compute(unsigned worker) {
@@ -21,7 +21,7 @@ public:
     const unsigned n = segments.valid(*wave, *filled);
     for (unsigned p = worker; p < n; p += numWorkers())
       for (unsigned h = 0; h != groupSize; ++h)
-        scores[h * nLocal + segments.local(*wave) + p] =
+        scores[h * partPositions + segments.local(*wave) + p] =
             dot(&query[h * headDim], &keys[p * headDim], headDim) * scale;
     return true;
   }

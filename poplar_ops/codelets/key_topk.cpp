@@ -83,12 +83,12 @@ static inline void clearCounts(float *count) {
 class GroupKeys : public poplar::MultiVertex {
 public:
   poplar::Input<unsigned> filled;
-  FloatsIn weights;   // [groupSize][nLocal]
+  FloatsIn weights;   // [groupSize][partPositions]
   FloatsIn sums;      // [groupSize], Z
-  FloatsOut keys;     // [nLocal], those of candidates
+  FloatsOut keys;     // [partPositions], those of candidates
   WordsOut states;    // [6][3], a Selection for each worker
   FloatsInOut counts; // [6][64]
-  unsigned groupSize, nLocal, topK, nRecent;
+  unsigned groupSize, partPositions, topK, nRecent;
   unsigned part, stride, length, nWaves, tailLength, tailFirst, chunk;
 
   bool compute(unsigned worker) {
@@ -104,7 +104,7 @@ public:
       for (unsigned p = worker * quadSize; p < n; p += numWorkers() * quadSize) {
         Quad key{};
         for (unsigned h = 0; h != groupSize; ++h)
-          key += load<Quad>(&weights[h * nLocal + first + p]) / sums[h];
+          key += load<Quad>(&weights[h * partPositions + first + p]) / sums[h];
         key *= keyScale;
         store(&keys[first + p], key);
         const QuadBits bits = bitcast<QuadBits>(key) >> Selection::shift(0);
@@ -120,7 +120,7 @@ public:
 class KeyHistogram : public poplar::MultiVertex {
 public:
   poplar::Input<unsigned> filled;
-  FloatsIn keys;      // [nLocal]
+  FloatsIn keys;      // [partPositions]
   FloatsIn totals;    // [nPartials][64], of the last pass
   WordsInOut states;  // [6][3], a Selection for each worker
   FloatsInOut counts; // [6][64]
@@ -176,11 +176,11 @@ public:
 class MarkKeys : public poplar::MultiVertex {
 public:
   poplar::Input<unsigned> filled;
-  FloatsIn keys;        // [nLocal]
-  FloatsIn totals;      // [nPartials][64], of the last pass
-  WordsIn states;       // [6][3]
-  WordsOut marks;       // [nLocal / 32][2]: one bit a position above, one bit a position equal
-  FloatsOut counts;     // [nLocal / 32][2]: how many
+  FloatsIn keys;    // [partPositions]
+  FloatsIn totals;  // [nPartials][64], of the last pass
+  WordsIn states;   // [6][3]
+  WordsOut marks;   // [partPositions / 32][2]: one bit a position above, one bit a position equal
+  FloatsOut counts; // [partPositions / 32][2]: how many
   FloatsOut tiesToTake; // [1]
   unsigned nPartials, topK, nRecent;
   unsigned part, stride, length, nWaves, tailLength, tailFirst, chunk;

@@ -10,16 +10,16 @@ namespace sparq {
 class PartialMax : public poplar::MultiVertex {
 public:
   poplar::Input<unsigned> filled;
-  FloatsIn scores;  // [groupSize][nLocal]
+  FloatsIn scores;  // [groupSize][partPositions]
   FloatsOut maxima; // [6][groupSize]
-  unsigned groupSize, nLocal, part, stride, length, nWaves, tailLength, tailFirst, chunk;
+  unsigned groupSize, partPositions, part, stride, length, nWaves, tailLength, tailFirst, chunk;
 
   bool compute(unsigned worker) {
     const Segments segments(part, stride, length, nWaves, tailLength, tailFirst, chunk, *filled);
     for (unsigned h = 0; h != groupSize; ++h) {
       float largest = lowest;
       for (unsigned s = 0; s != segments.count(); ++s) {
-        const float *score = &scores[h * nLocal + segments.local(s)];
+        const float *score = &scores[h * partPositions + segments.local(s)];
         const unsigned n = segments.valid(s, *filled);
         for (unsigned p = worker; p < n; p += numWorkers())
           largest = score[p] > largest ? score[p] : largest;
@@ -79,15 +79,15 @@ class SoftmaxWeights : public poplar::MultiVertex {
 public:
   poplar::Input<unsigned> filled;
   FloatsIn maximum;    // [6][groupSize]
-  FloatsInOut weights; // [groupSize][nLocal]: scores in, weights out
-  unsigned groupSize, nLocal, part, stride, length, nWaves, tailLength, tailFirst, chunk;
+  FloatsInOut weights; // [groupSize][partPositions]: scores in, weights out
+  unsigned groupSize, partPositions, part, stride, length, nWaves, tailLength, tailFirst, chunk;
 
   bool compute(unsigned worker) {
     const Segments segments(part, stride, length, nWaves, tailLength, tailFirst, chunk, *filled);
     for (unsigned h = 0; h != groupSize; ++h) {
       const float m = largestOfSix(&maximum[h], groupSize);
       for (unsigned s = 0; s != segments.count(); ++s) {
-        float *const weight = &weights[h * nLocal + segments.local(s)];
+        float *const weight = &weights[h * partPositions + segments.local(s)];
         const unsigned n = segments.valid(s, *filled), room = segments.room(s);
         for (unsigned p = worker * quadSize; p < room; p += numWorkers() * quadSize) {
           if (p + quadSize <= n)

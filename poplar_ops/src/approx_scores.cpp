@@ -13,7 +13,7 @@ void approxScores(const Context &context, const SparqSettings &settings, const W
   const Placement &p = context.placement();
   const CacheLayout &layout = context.plan().layout;
   const unsigned g = context.groupSize(), d = context.headDim(), r = settings.rank,
-                 n = waves.nLocal();
+                 n = waves.partPositions();
   const unsigned chunksPerWave = waves.stride / layout.chunk,
                  nOwn = (chunksPerWave + p.parts - 1) / p.parts;
   Graph &graph = context.graph;
@@ -85,7 +85,7 @@ void approxScores(const Context &context, const SparqSettings &settings, const W
                  {"rank", r},
                  {"length", waves.length},
                  {"nPositions", waves.room(part)},
-                 {"nLocal", n}},
+                 {"partPositions", n}},
                 cycles::shared(waves.room(part) / 4, g * (r * 2 * cycles::accumulatePair + 4)));
   // The tail's scores: beside the only wave's where there is one wave and other parts have the
   // tail.
@@ -105,7 +105,7 @@ void approxScores(const Context &context, const SparqSettings &settings, const W
                  {"rank", r},
                  {"tailLength", waves.tailLength},
                  {"tailBegin", tailBegin},
-                 {"nLocal", n}},
+                 {"partPositions", n}},
                 cycles::shared(waves.tailLength / 4, g * (r * 2 * cycles::accumulatePair + 4)));
     }
   addWaveLoop(context, waves, wave, body);

@@ -28,7 +28,7 @@ void addDenseScores(const Context &context, const ComputeSet &cs, const Waves &w
              {"scores", scores.weights[slot][part].flatten()}},
             {{"groupSize", g},
              {"headDim", d},
-             {"nLocal", waves.nLocal()},
+             {"partPositions", waves.partPositions()},
              {"part", part},
              {"stride", waves.stride},
              {"length", waves.length},
@@ -74,7 +74,7 @@ void denseRound(const Context &context, const Waves &waves, const Tensor &query,
         const unsigned firstBlock = part * blocksPerPart, nBlocks = own.n / 64;
         addWeightedValues(in, cs, slot, part, wave,
                           {own.first, waves.stride, std::numeric_limits<unsigned>::max(),
-                           waves.nLocal(), waves.length},
+                           waves.partPositions(), waves.length},
                           values(slot, part), scores.weights[slot][part],
                           partials[slot].slice(firstBlock, firstBlock + nBlocks));
       }

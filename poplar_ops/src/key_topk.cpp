@@ -38,7 +38,7 @@ unsigned nPartialSums(unsigned nRows) {
 Tensor selectPositions(const Context &context, const SparqSettings &settings, const Waves &waves,
                        const Scores &scores) {
   Graph &graph = context.graph;
-  const unsigned g = context.groupSize(), n = waves.nLocal(), parts = context.parts();
+  const unsigned g = context.groupSize(), n = waves.partPositions(), parts = context.parts();
   // A list no longer than the capacity: with top_k beyond it, everything is selected anyway.
   const unsigned topK = std::min(settings.topK, context.plan().layout.capacity);
   const unsigned nRecent = std::min(settings.nLocal, topK);
@@ -112,7 +112,8 @@ Tensor selectPositions(const Context &context, const SparqSettings &settings, co
            {"keys", keys[slot][part]},
            {"states", states[slot][part]},
            {"counts", counts[slot][part].flatten()}},
-          with(where, {{"groupSize", g}, {"nLocal", n}, {"topK", topK}, {"nRecent", nRecent}}),
+          with(where,
+               {{"groupSize", g}, {"partPositions", n}, {"topK", topK}, {"nRecent", nRecent}}),
           cycles::multi(clear +
                         cycles::share(nOwn / 4) * (g * 2 * (cycles::dividePair + 1) + 4 + 4 * 4)));
       addVertex(graph, histogram, "sparq::KeyHistogram", tile,

@@ -125,7 +125,9 @@ std::uint64_t workingBytes(const Plan &plan, const Programs &programs, unsigned 
   const Shape &shape = plan.shape;
   const Placement &p = plan.placement;
   const std::uint64_t g = shape.groupSize(), d = shape.headDim;
-  const auto positions = [&](const Waves &w) { return std::uint64_t(w.nLocal()) * (g + 1) * 4; };
+  const auto positions = [&](const Waves &w) {
+    return std::uint64_t(w.partPositions()) * (g + 1) * 4;
+  };
   std::uint64_t bytes = 0;
   if (programs.denseStreaming)
     bytes += positions(plan.dense) + std::uint64_t(plan.dense.length) * d * 2 +

@@ -43,7 +43,7 @@ std::vector<Setting> positionSettings(const Waves &waves, unsigned part) {
 }
 
 Scores createScores(const Context &context, const Waves &waves) {
-  const std::size_t g = context.groupSize(), n = waves.nLocal();
+  const std::size_t g = context.groupSize(), n = waves.partPositions();
   Scores scores;
   scores.weights = context.perPart(FLOAT, {g, n}, "weights");
   scores.maxima = context.perPart(FLOAT, {6 * g}, "maxima");
@@ -70,10 +70,10 @@ void reduceMax(const Context &context, const std::vector<Tensor> &maxima, const 
 }
 
 void softmax(const Context &context, const Waves &waves, const Scores &scores) {
-  const unsigned g = context.groupSize(), n = waves.nLocal();
+  const unsigned g = context.groupSize(), n = waves.partPositions();
   const auto settings = [&](unsigned part) {
     std::vector<Setting> all = positionSettings(waves, part);
-    all.insert(all.end(), {{"groupSize", g}, {"nLocal", n}});
+    all.insert(all.end(), {{"groupSize", g}, {"partPositions", n}});
     return all;
   };
   const ComputeSet partial = context.execute("partial_max");

@@ -38,18 +38,18 @@ void selectComponents(const Context &context, const SparqSettings &settings,
 
 // ---- softmax.cpp: softmax over positions spread over the parts
 struct Scores {
-  poplar::Tensor weights;   // {slots, parts, groupSize, nLocal} FLOAT: scores, then weights
+  poplar::Tensor weights;   // {slots, parts, groupSize, partPositions} FLOAT: scores, then weights
   poplar::Tensor maxima;    // {slots, parts, 6 * groupSize} FLOAT
   poplar::Tensor maximum;   // {slots, parts, 6 * groupSize} FLOAT: of six workers
-  poplar::Tensor blockSums; // {slots, parts, groupSize, nLocal / 64} FLOAT
+  poplar::Tensor blockSums; // {slots, parts, groupSize, partPositions / 64} FLOAT
   poplar::Tensor sums;      // {slots, parts, groupSize} FLOAT, Z
 };
 Scores createScores(const Context &context, const Waves &waves);
 void softmax(const Context &context, const Waves &waves, const Scores &scores);
 // Fields that say which positions a part holds (codelets/segments.hpp).
 std::vector<Setting> positionSettings(const Waves &waves, unsigned part);
-// Numbers that each part of a slot has for every `unit` of its positions, {parts, rows, nLocal /
-// unit}
+// Numbers that each part of a slot has for every `unit` of its positions, {parts, rows,
+// partPositions / unit}
 // -> {rows, all of them}, ascending by position: by wave, then part that waves reach; then the
 // tail, by part that has one.
 poplar::Tensor ascending(const poplar::Tensor &perPart, const Waves &waves, unsigned unit);

@@ -36,12 +36,12 @@ def test_group_keys(layout: Layout, n_recent: int) -> None:
                 filled=word(layout.filled),
                 weights=layout.spread(weights, np.float32(0))[part],
                 sums=sums,
-                keys=floats(layout.n_local),
+                keys=floats(layout.part_positions),
                 states=words(6, 3),
                 counts=floats(6, DIGITS),
             ),
             groupSize=3,
-            nLocal=layout.n_local,
+            partPositions=layout.part_positions,
             topK=12,
             nRecent=n_recent,
             **layout.settings(part),
@@ -74,7 +74,7 @@ def select(
     parts = range(layout.n_parts)
     filled = word(layout.filled)
     by_part = layout.spread(keys, np.float32(0))
-    n_pieces = layout.n_local // 32
+    n_pieces = layout.part_positions // 32
 
     def total(counts: list[np.ndarray]) -> np.ndarray:
         per_worker = np.sum(counts, axis=0).reshape(n_partials, 6 // n_partials, DIGITS)
@@ -88,12 +88,12 @@ def select(
                 filled=filled,
                 weights=by_part[part][None],
                 sums=np.ones(1, np.float32),
-                keys=floats(layout.n_local),
+                keys=floats(layout.part_positions),
                 states=words(6, 3),
                 counts=floats(6, DIGITS),
             ),
             groupSize=1,
-            nLocal=layout.n_local,
+            partPositions=layout.part_positions,
             topK=top_k,
             nRecent=n_local,
             **layout.settings(part),
@@ -224,7 +224,7 @@ def test_numbers_that_are_none_are_counted_within_the_counts(number: float) -> N
             counts=floats(6 * DIGITS + behind),
         ),
         groupSize=1,
-        nLocal=n,
+        partPositions=n,
         topK=4,
         nRecent=0,
         part=0,

@@ -41,7 +41,7 @@ def test_approx_scores_write_their_segment_only(kind: str) -> None:
         rank=RANK,
         length=length,
         nPositions=64,  # the last part of a wave may have less than its room
-        nLocal=n_local,
+        partPositions=n_local,
     )
     expected = floats(GROUP, n_local)
     expected[:, wave * length : wave * length + 64] = approx(query, columns, inverse_temperature)[:, :64]
@@ -67,7 +67,7 @@ def test_tail_scores_pick_their_components() -> None:
         rank=RANK,
         tailLength=64,
         tailBegin=128,
-        nLocal=192,
+        partPositions=192,
     )
     expected = floats(GROUP, 192)
     expected[:, 128:] = approx(query, tail[components], inverse_temperature)
@@ -105,18 +105,18 @@ def test_dense_scores(head_dim: int) -> None:
                 wave=word(wave),
                 keys=keys,
                 query=query,
-                scores=floats(GROUP, layout.n_local),
+                scores=floats(GROUP, layout.part_positions),
             ),
             groupSize=GROUP,
             headDim=head_dim,
-            nLocal=layout.n_local,
+            partPositions=layout.part_positions,
             part=part,
             stride=192,
             length=128,
             nWaves=3,
             scale=float(numerics.scale(head_dim)),
         )
-        expected = floats(GROUP, layout.n_local)
+        expected = floats(GROUP, layout.part_positions)
         scores = numerics.dot(query[:, None], keys[None, :n]) * numerics.scale(head_dim)
         expected[:, wave * 128 : wave * 128 + n] = scores
         assert_bits(out["scores"], expected)

@@ -30,7 +30,7 @@ def test_maximum_over_parts(layout: Layout) -> None:
             "PartialMax",
             dict(filled=word(layout.filled), scores=spread[part], maxima=floats(6, GROUP)),
             groupSize=GROUP,
-            nLocal=layout.n_local,
+            partPositions=layout.part_positions,
             **layout.settings(part),
         )
         partial.append(out["maxima"])
@@ -72,11 +72,11 @@ def test_weights_and_sums(layout: Layout) -> None:
                 weights=spread[part],
             ),
             groupSize=GROUP,
-            nLocal=layout.n_local,
+            partPositions=layout.part_positions,
             **layout.settings(part),
         )
         assert_bits(out["weights"], layout.spread(weights, 0.0)[part])
-        n_blocks = GROUP * layout.n_local // 64
+        n_blocks = GROUP * layout.part_positions // 64
         sums = run("BlockSums", dict(weights=out["weights"], blockSums=floats(n_blocks)), nBlocks=n_blocks)[
             "blockSums"
         ]
@@ -109,7 +109,7 @@ def test_weights_over_the_whole_range() -> None:
             weights=layout.spread(scores, np.nan)[0],
         ),
         groupSize=2,
-        nLocal=256,
+        partPositions=256,
         **layout.settings(0),
     )
     expected = numerics.softmax_weight(scores)

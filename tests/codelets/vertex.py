@@ -83,7 +83,7 @@ class Layout:
         self.n_parts, self.stride, self.length, self.n_waves = n_parts, stride, length, n_waves
         self.tail_length, self.tail_first, self.chunk, self.filled = tail_length, tail_first, chunk, filled
         self.flushed = filled - filled % chunk
-        self.n_local = n_waves * length + tail_length
+        self.part_positions = n_waves * length + tail_length
         self.n_wave_parts = -(-stride // length)
         self.n_segments = n_waves + (tail_length > 0)
 
@@ -113,9 +113,9 @@ class Layout:
 
     def spread(self, values: np.ndarray, fill: Any) -> np.ndarray:
         """(..., filled) by position -> (parts, ..., n_local) by part, `fill` where there is no position."""
-        out = np.full((self.n_parts, *values.shape[:-1], self.n_local), fill, values.dtype)
+        out = np.full((self.n_parts, *values.shape[:-1], self.part_positions), fill, values.dtype)
         for part in range(self.n_parts):
-            for local in range(self.n_local):
+            for local in range(self.part_positions):
                 p = self.position(part, local)
                 if p is not None:
                     out[part, ..., local] = values[..., p]

@@ -52,7 +52,7 @@ struct Waves {
   unsigned chunk;      // positions below the length that a wave may read come in multiples of this
 
   // Positions that a part has room for.
-  unsigned nLocal() const { return nWaves * length + tailLength; }
+  unsigned partPositions() const { return nWaves * length + tailLength; }
   unsigned nSegments() const { return nWaves + (tailLength != 0); }
   // Parts that waves reach: the first ones.
   unsigned nWaveParts() const { return (stride + length - 1) / length; }
