@@ -11,9 +11,8 @@ using namespace poplar::program;
 void approxScores(const Context &context, const SparqSettings &settings, const Waves &waves,
                   const QueryComponents &q, const WaveIndex &wave, const Scores &scores) {
   const Placement &p = context.placement();
-  const CacheLayout &layout = context.plan().layout;
-  const unsigned g = context.groupSize(), d = context.headDim(), r = settings.rank,
-                 n = waves.partPositions();
+  const CacheLayout &layout = context.layout();
+  const unsigned g = context.groupSize(), r = settings.rank, n = waves.partPositions();
   const unsigned chunksPerWave = waves.stride / layout.chunk,
                  nOwn = (chunksPerWave + p.parts - 1) / p.parts;
   Graph &graph = context.graph;
@@ -54,7 +53,7 @@ void approxScores(const Context &context, const SparqSettings &settings, const W
                  {"firstChunk", first},
                  {"chunksPerWave", chunksPerWave},
                  {"nChunks", layout.nChunks()},
-                 {"rowBase", context.task(slot) * d * layout.nChunks()}},
+                 {"rowBase", static_cast<unsigned>(layout.columnRow(context.task(slot), 0, 0))}},
                 cycles::multi(own * (cycles::share(r) * cycles::scalarStep + 6)));
     }
   readRemote(context.cache.keyColumns,

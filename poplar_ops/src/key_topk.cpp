@@ -40,7 +40,7 @@ Tensor selectPositions(const Context &context, const SparqSettings &settings, co
   Graph &graph = context.graph;
   const unsigned g = context.groupSize(), n = waves.partPositions(), parts = context.parts();
   // A list no longer than the capacity: with top_k beyond it, everything is selected anyway.
-  const unsigned topK = std::min(settings.topK, context.plan().layout.capacity);
+  const unsigned topK = std::min(settings.topK, context.layout().capacity);
   const unsigned nRecent = std::min(settings.nLocal, topK);
   const unsigned nPieces = n / piece;
   unsigned nHolding = 0, firstHolding = parts;
@@ -154,8 +154,8 @@ Tensor selectPositions(const Context &context, const SparqSettings &settings, co
            {"valueRows", valueRows[slot].slice(first, end)}},
           {{"firstEntry", first},
            {"nEntries", end - first},
-           {"rowBase", static_cast<unsigned>(context.task(slot) * context.cache.rowsPerTask())},
-           {"valueRow", static_cast<unsigned>(context.cache.valueRow())},
+           {"rowBase", static_cast<unsigned>(context.layout().keyRow(context.task(slot), 0))},
+           {"valueRow", static_cast<unsigned>(context.layout().valueRow())},
            {"nWaveParts", waves.nWaveParts()},
            {"nPieces", nAll},
            {"stride", waves.stride},

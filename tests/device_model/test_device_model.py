@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from sparq_ipu import device_model as models
-from sparq_ipu import published_program as published
+from sparq_ipu.planning import published_program as published
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "bench"))

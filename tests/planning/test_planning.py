@@ -18,7 +18,7 @@ if not core.has_emulator:
     pytest.skip("built without the emulator", allow_module_level=True)
 
 from sparq_ipu import planning  # noqa: E402
-from sparq_ipu.device_model import device_model  # noqa: E402
+from sparq_ipu.planning.device_model import device_model  # noqa: E402
 
 #: batch, n_heads, n_kv_heads, head_dim, capacity, tiles, lengths
 SHAPES = [

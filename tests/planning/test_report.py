@@ -12,9 +12,9 @@ core = pytest.importorskip("sparq_ipu._core")
 if not core.has_emulator:
     pytest.skip("built without the emulator", allow_module_level=True)
 
-from sparq_ipu import _report_data as data  # noqa: E402
-from sparq_ipu import _report_pictures as pictures  # noqa: E402
 from sparq_ipu import _tables, planning, report  # noqa: E402
+from sparq_ipu.planning import report_data as data  # noqa: E402
+from sparq_ipu.planning import report_pictures as pictures  # noqa: E402
 
 
 @pytest.fixture(scope="module")

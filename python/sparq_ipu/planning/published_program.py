@@ -15,7 +15,7 @@ import functools
 from pathlib import Path
 from typing import Any, Iterable
 
-from sparq_ipu.device_model import DATA, DeviceModel
+from sparq_ipu.planning.device_model import DATA, DeviceModel
 
 N_HEADS, HEAD_DIM, ITEM = 32, 128, 2
 #: positions that dense-streaming reads at a time

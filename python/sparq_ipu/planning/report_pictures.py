@@ -6,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Callable
 
-from sparq_ipu._report_data import (
+from sparq_ipu.planning.report_data import (
     BATCHES,
     HEAD_DIM,
     HEADLINE,

@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 from typing import Any, Iterator
 
-from sparq_ipu import published_program as published
-from sparq_ipu.device_model import device_model, parameters_file
-from sparq_ipu.planning import Plan, plan
+from sparq_ipu.planning import published_program as published
+from sparq_ipu.planning.device_model import device_model, parameters_file
+from sparq_ipu.planning.planner import Plan, plan
 
 N_HEADS, HEAD_DIM = 32, 128
 LENGTHS = tuple(1024 << i for i in range(7))
