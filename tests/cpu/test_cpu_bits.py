@@ -50,7 +50,7 @@ def check_attention(tensors: Attention, settings: dict, isa: str, threads: tuple
 @given(data=st.data())
 def test_bits(isa: str, data: st.DataObject) -> None:
     tensors = data.draw(attentions())
-    check_attention(tensors, data.draw(sparq_settings(tensors))._asdict(), isa)
+    check_attention(tensors, data.draw(sparq_settings(tensors)).arguments(), isa)
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -85,7 +85,7 @@ def test_layouts(isa: str, data: st.DataObject, layouts: tuple[str, str, str]) -
     """Strides and alignment of the caller's tensors do not matter."""
     tensors = data.draw(attentions(head_dims=(8, 64, 80), seq_lens=(1, 9, 64, 65)))
     moved = Attention(*(laid_out(x, layout) for x, layout in zip(tensors.qkv, layouts)), tensors.lengths)
-    settings = data.draw(sparq_settings(tensors))._asdict()
+    settings = data.draw(sparq_settings(tensors)).arguments()
     expected = exact.sparq_attention(*tensors.qkv, lengths=tensors.lengths, **settings)
     cache = filled_cache(moved, isa=isa, n_threads=2)
     assert_same_bits(sparq_attention(moved.query, cache, **settings), expected, str(layouts))
@@ -148,7 +148,7 @@ def test_append_in_pieces(data: st.DataObject, isa_index: int) -> None:
     isas = _cpu.available_isas()
     isa = isas[isa_index % len(isas)]
     tensors = data.draw(attentions(head_dims=(8, 64), seq_lens=(1, 9, 64, 65, 193)))
-    settings = data.draw(sparq_settings(tensors))._asdict()
+    settings = data.draw(sparq_settings(tensors)).arguments()
     expected = sparq_attention(tensors.query, filled_cache(tensors, isa=isa), **settings)
     pieces = make_cache(tensors, isa=isa)
     if data.draw(st.booleans()):

@@ -194,7 +194,7 @@ CACHE = [
     (dict(capacity=1.5), "capacity must be an integer in [1, 16777216], got 1.5"),
     (dict(batch=True), "batch must be an integer in [1, 16777216], got True"),
     (
-        dict(batch=1 << 12, n_kv_heads=(1 << 12) + 1),
+        dict(batch=1 << 12, n_kv_heads=(1 << 12) + 1, head_dim=8, capacity=1),
         "batch * n_kv_heads must be at most 16777216, got 16781312",
     ),
 ]
