@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fit the device model of a Bow IPU on published measurements, and say how good it is.
 
-The measured program is described as counts (python/sparq_ipu/planning/published_program.py): bytes and packets of its
-remote copies, and a few constants for its work on chip. All parameters are fitted at once by least squares on
+The measured program is described as counts (sparq_ipu.planning.published_program): bytes and packets of its remote
+copies, and a few constants for its work on chip. All parameters are fitted at once by least squares on
 relative errors; the model is linear in their products. Cross-validation leaves out one sequence length at a
 time and predicts it from the others.
 

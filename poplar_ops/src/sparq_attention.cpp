@@ -26,18 +26,18 @@ Tensor build(Graph &graph, const Cache &cache, const PlannedAttention &attention
   for (unsigned round = 0; round != p.nRounds; ++round) {
     const Context context{graph, cache, round, program, dc, variables};
     const std::size_t first = p.firstTask(round);
-    const WaveIndex wave = context.waveIndex(waves.nWaves), onlyWave = context.waveIndex(1);
-    // Step 1: where the query is largest.
+    const WaveIndex wave = context.waveIndex(waves.nWaves);
+    // E6.1: where the query is largest.
     const QueryComponents q = createQueryComponents(context, settings);
     loadQuery(context, query, q.query);
     selectComponents(context, settings, q);
-    // Step 2: approximate scores of all positions, their softmax, the best positions.
+    // E6.2 and E6.3: approximate scores of all positions, their softmax, the best positions.
     const Scores scores = createScores(context, waves);
     approxScores(context, settings, waves, q, wave, scores);
     softmax(context, waves, scores);
     const Tensor rows = selectPositions(context, settings, waves, scores);
-    // Step 3: exact attention over these, and the mean value for the rest.
-    const Gathered gathered = gatheredAttention(context, settings, q, scores, rows, onlyWave);
+    // E6.4 and E6.5: exact attention over these, and the mean value for the rest.
+    const Gathered gathered = gatheredAttention(context, settings, q, scores, rows);
     combine(context, settings.meanValue, gathered, scores,
             output.slice(first, first + p.nActive(round), 0));
   }

@@ -79,6 +79,7 @@ KERNELS = {
     )
 }
 
+DENSE_SRAM = KERNELS["dense-sram"]
 #: what speed-ups are measured against
 BASELINE = KERNELS["dense-streaming"]
 #: what the project is about: the default of plans and benchmarks

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sparq_ipu import device_model as models
+import sparq_ipu.planning.device_model as models
 from sparq_ipu.planning import published_program as published
 
 ROOT = Path(__file__).resolve().parents[2]

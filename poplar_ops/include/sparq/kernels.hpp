@@ -22,7 +22,7 @@ struct TileNeed {
 };
 
 struct Kernel {
-  const char *name;   // "sparq-streaming"
+  const char *name;   // as plans and benchmarks call it
   const char *op;     // what messages call it: "sparq_attention"
   const char *prefix; // of its steps in a profile: "sparq"
   Memory memory;      // where it reads keys and values

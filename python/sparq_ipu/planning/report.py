@@ -18,6 +18,7 @@ import sys
 from pathlib import Path
 from typing import Sequence
 
+from sparq_ipu.kernels import DEFAULT
 from sparq_ipu.planning import report_data as data
 from sparq_ipu.planning.device_model import NAMES
 from sparq_ipu.tables import markdown_table
@@ -27,8 +28,8 @@ TITLE = "SparQ attention on an IPU: modelled performance"
 
 def sections(source: data.Source) -> list[data.Section]:
     """The page, in order."""
-    headline = source.plan("sparq-streaming", 1, 32, 16384, *data.HEADLINE)
-    short = source.plan("sparq-streaming", 1, 32, 1024, *data.HEADLINE)
+    headline = source.plan(DEFAULT.name, 1, 32, 16384, *data.HEADLINE)
+    short = source.plan(DEFAULT.name, 1, 32, 1024, *data.HEADLINE)
     return [
         data.Section(
             "Speed-up",
