@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from strategies import KINDS, Attention, attentions, make_attention, sparq_settings
 
 from sparq_ipu import dense_attention, sparq_attention
-from sparq_reference import exact, numerics
+from sparq_reference import SparqSettings, exact, numerics
 
 #: layouts in which tensors may come
 LAYOUTS = ("contiguous", "odd_address", "reversed", "tokens_first", "every_second")
@@ -73,7 +73,7 @@ def test_alpha_is_at_most_one(isa: str) -> None:
     tensors.key[:, :, far] = -2
     tensors.value[...] = np.where(far[:, None], np.float16(65504), np.float16(0))
     settings = dict(rank=8, top_k=690, n_local=0)
-    steps = exact.sparq_steps(*tensors.qkv, **settings)
+    steps = exact.sparq_steps(*tensors.qkv, SparqSettings(**settings))
     selected = np.take_along_axis(steps.weights, steps.positions, axis=-1)
     more = numerics.fold_blocks(numerics.block_sums(selected)) > steps.weight_sum
     assert more.any() and not more.all()
@@ -133,7 +133,7 @@ def test_nearly_equal_merits(isa: str, few: bool, group_size: int) -> None:
             tensors.key[:, head, others, 5] = -60000
     settings = dict(rank=1, top_k=300, n_local=3)
     if group_size == 1:
-        steps = exact.sparq_steps(*tensors.qkv, **settings)
+        steps = exact.sparq_steps(*tensors.qkv, SparqSettings(**settings))
         weights = steps.weights[0, 0]
         merits = weights / steps.weight_sum[0, 0, ..., None]
         assert np.unique(weights).size > np.unique(merits).size > 20
