@@ -13,6 +13,7 @@ namespace core {
 using codelet_abi::Direction;
 using codelet_abi::Layout;
 using codelet_abi::Nesting;
+using codelet_abi::VertexKind;
 
 // Adds, per tile, the bytes of the union of its moves' elements. `tile` selects sender or receiver.
 template <class Tile>
@@ -63,24 +64,36 @@ static std::uint64_t deviceStateBytes(const VertexRecord &v) {
     case Layout::ScaledPtr64:
     case Layout::ScaledPtr128:
       return 2;
-    default:
+    case Layout::ShortSpan:
+    case Layout::OnePtr:
+    case Layout::CompactPtr:
       return 4;
     }
+    throwUnknown("memory: layout of a field", l);
+  };
+  auto edgeBytes = [&](const FieldRecord &f) -> std::uint64_t {
+    const std::uint64_t list = pointerBytes(f.info->outerLayout), n = f.edges.size();
+    switch (f.info->nesting) {
+    case Nesting::Scalar:
+      return 4;
+    case Nesting::Vector:
+      return pointerBytes(f.info->layout);
+    case Nesting::VectorOfScalars:
+      return list + 4 * n;
+    case Nesting::VectorOfVectors:
+    case Nesting::VectorList:
+      return list + pointerBytes(f.info->layout) * n;
+    }
+    throwUnknown("memory: nesting of a field", f.info->nesting);
   };
   std::uint64_t bytes = 0;
   for (const FieldRecord &f : v.fields) {
-    const std::size_t size = typeSize(typeOf(f.info->element));
-    if (f.info->direction == Direction::State)
-      bytes += f.info->nesting == Nesting::Scalar ? size
-                                                  : pointerBytes(f.info->layout) + f.initial.size();
+    if (f.info->direction != Direction::State)
+      bytes += edgeBytes(f);
     else if (f.info->nesting == Nesting::Scalar)
-      bytes += 4;
-    else if (f.info->nesting == Nesting::Vector)
-      bytes += pointerBytes(f.info->layout);
+      bytes += typeSize(typeOf(f.info->element));
     else
-      bytes += pointerBytes(f.info->outerLayout) +
-               f.edges.size() *
-                   (f.info->nesting == Nesting::VectorOfScalars ? 4 : pointerBytes(f.info->layout));
+      bytes += pointerBytes(f.info->layout) + f.initial.size();
   }
   return (bytes + 3) / 4 * 4;
 }
@@ -105,14 +118,19 @@ void Compiler::addComputeCost(const ComputeSetRecord &cs, StepCount &cost) {
     if (!has && cost.verticesWithoutEstimate++ == 0)
       cost.vertexWithoutEstimate = v.type->name;
     cost.flops += estimate.flops;
-    if (v.type->kind == codelet_abi::VertexKind::Vertex) {
+    switch (v.type->kind) {
+    case VertexKind::Vertex: {
       std::vector<std::uint64_t> &s = slots[v.tile];
       if (s.size() < workers)
         s.push_back(estimate.cycles);
       else
         *std::min_element(s.begin(), s.end()) += estimate.cycles;
-    } else {
+      break;
+    }
+    case VertexKind::MultiVertex:
+    case VertexKind::SupervisorVertex:
       serial[v.tile] += estimate.cycles;
+      break;
     }
     for (const FieldRecord &f : v.fields) {
       if (f.info->direction == Direction::State)

@@ -10,6 +10,7 @@ namespace core {
 
 using codelet_abi::Direction;
 using codelet_abi::Nesting;
+using codelet_abi::VertexKind;
 
 namespace {
 
@@ -21,8 +22,28 @@ std::string vertexName(const VertexRecord &v, const ComputeSetRecord &cs) {
 }
 
 bool isVectorOfElements(const FieldRecord &f) {
-  return f.info->nesting == Nesting::Vector || f.info->nesting == Nesting::VectorOfVectors ||
-         f.info->nesting == Nesting::VectorList;
+  switch (f.info->nesting) {
+  case Nesting::Vector:
+  case Nesting::VectorOfVectors:
+  case Nesting::VectorList:
+    return true;
+  case Nesting::Scalar:
+  case Nesting::VectorOfScalars:
+    return false;
+  }
+  throwUnknown("nesting of a field", f.info->nesting);
+}
+
+// How often compute() is called: compute(0) .. compute(5) of a MultiVertex.
+unsigned callsOf(VertexKind kind) {
+  switch (kind) {
+  case VertexKind::MultiVertex:
+    return 6;
+  case VertexKind::Vertex:
+  case VertexKind::SupervisorVertex:
+    return 1;
+  }
+  throwUnknown("kind of vertex", kind);
 }
 
 } // namespace
@@ -198,7 +219,7 @@ void Compiler::compileComputeSet(unsigned id) {
     const std::size_t state = reserve(v.type->size, std::max<std::size_t>(16, v.type->align));
     p.run = v.type->run;
     p.state = state;
-    p.calls = v.type->kind == codelet_abi::VertexKind::MultiVertex ? 6 : 1;
+    p.calls = callsOf(v.type->kind);
     for (const FieldRecord &f : v.fields) {
       const std::size_t at = state + f.info->offset;
       const std::size_t size = typeSize(typeOf(f.info->element));

@@ -46,7 +46,12 @@ private:
   // compile.cpp
   void layOutVariables();
   Step compileProgram(const program::Program &p, const std::string &parent);
+  Step compileExecute(const ProgramImpl &p, const std::string &parent);
+  Step compileCall(const ProgramImpl &p, const std::string &name);
+  Step compileWriteUndef(const ProgramImpl &p);
+  Step compileSync(const std::string &name);
   Step compilePrint(const ProgramImpl &p);
+  Step compileCycleStamp(const ProgramImpl &p);
   void setPredicate(Step &s, const Tensor &t, const char *op);
   unsigned addCost(StepCount c);
   void checkMapped(const Tensor &t, const std::string &what) const;

@@ -42,6 +42,12 @@ struct DeviceInfo {
   bool attached = true;
 };
 
+/// For the end of a switch over an enumeration: no enumerator is left, so the value is none.
+template <class Enumeration> [[noreturn]] void throwUnknown(const char *what, Enumeration value) {
+  throw poplar_error(std::string(what) + " must be one that the emulator knows, got number " +
+                     std::to_string(static_cast<int>(value)));
+}
+
 std::size_t typeSize(const Type &t);
 inline codelet_abi::Element elementOf(const Type &t) {
   return static_cast<codelet_abi::Element>(t.hash());

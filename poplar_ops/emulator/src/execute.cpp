@@ -196,7 +196,7 @@ void EngineImpl::runRemote(const TransferPlan &plan) {
 
 void EngineImpl::print(const PrintPlan &plan) {
   std::string text = plan.title;
-  if (plan.hasTensor) {
+  if (plan.hasTensor && !exe->dry) { // in a dry run it holds nothing of meaning
     std::vector<std::uint8_t> packed(numElements(plan.shape) * typeSize(plan.type) + 1);
     copyRunsBack(packed.data(), arena.get(), plan.runs.data(), plan.runs.data() + plan.runs.size());
     text += (text.empty() ? "" : ": ") +
@@ -232,10 +232,36 @@ std::uint64_t EngineImpl::cyclesSoFar() const {
   return static_cast<std::uint64_t>(seconds * model.clock);
 }
 
+// Whether the step is there for the steps in it: those a dry run always goes into.
+static bool holdsSteps(StepOp op) {
+  switch (op) {
+  case StepOp::Sequence:
+  case StepOp::Repeat:
+  case StepOp::While:
+  case StepOp::If:
+  case StepOp::Switch:
+  case StepOp::Call:
+    return true;
+  case StepOp::Compute:
+  case StepOp::Copy:
+  case StepOp::StreamIn:
+  case StepOp::StreamOut:
+  case StepOp::RemoteRead:
+  case StepOp::RemoteWrite:
+  case StepOp::Sync:
+  case StepOp::Poison:
+  case StepOp::Print:
+  case StepOp::Error:
+  case StepOp::CycleStamp:
+    return false;
+  }
+  throwUnknown("run: kind of step", op);
+}
+
 void EngineImpl::execute(const Step &s) {
   if (s.cost != ~0u)
     ++executions[s.cost];
-  if (exe->dry && !s.controls && s.children.empty() && s.op != StepOp::Call)
+  if (exe->dry && !s.controls && !holdsSteps(s.op))
     return;
   switch (s.op) {
   case StepOp::Sequence:
@@ -304,6 +330,7 @@ void EngineImpl::execute(const Step &s) {
     return;
   }
   }
+  throwUnknown("run: kind of step", s.op);
 }
 
 void EngineImpl::run(unsigned program) {

@@ -42,6 +42,7 @@ struct VariablePlan {
   std::uint64_t bytes;
   std::vector<std::uint8_t> data; // of a constant
   std::vector<InitialValues> initial;
+  bool controls = false; // dry run: control flow depends on it
 };
 
 struct VertexPlan {

@@ -44,7 +44,7 @@ private:
     case PrintTensorFmt::FloatFormat::None:
       std::snprintf(b, sizeof b, "%.9g", v);
       break;
-    default:
+    case PrintTensorFmt::FloatFormat::Auto:
       if (v != 0 && (std::fabs(v) >= 1e8 || std::fabs(v) < 1e-4))
         std::snprintf(b, sizeof b, "%.*e", digits, v);
       else

@@ -78,7 +78,8 @@ struct MemoryCount {
 /// While one lives, engines made on this thread are dry: Engine::run() counts every step, but
 /// carries out only those that decide how often others run. load() allocates no streaming memory
 /// and touches no tile memory that these do not need. Tensors that are read back hold nothing of
-/// meaning.
+/// meaning. ErrorProgram and Abort throw when they are reached, without their tensor's values;
+/// AbortOnCondition and PrintTensor do nothing.
 class DryRun {
 public:
   DryRun();
