@@ -100,8 +100,8 @@ static std::uint64_t deviceStateBytes(const VertexRecord &v) {
 
 void Compiler::addComputeCost(const ComputeSetRecord &cs, StepCount &cost) {
   const unsigned tiles = g_.target.getNumTiles(), workers = g_.target.getNumWorkerContexts();
-  std::vector<std::vector<std::uint64_t>> slots(
-      tiles); // issue slots of each worker, where vertices run
+  // By tile: the issue slots of each worker that has vertices to run.
+  std::vector<std::vector<std::uint64_t>> slots(tiles);
   std::vector<std::uint64_t> serial(tiles, 0);
   std::vector<Move> in, out, waiting;
   for (vertex_id id : cs.vertices) {
@@ -137,18 +137,19 @@ void Compiler::addComputeCost(const ComputeSetRecord &cs, StepCount &cost) {
         continue;
       for (const Tensor &t : f.edges) {
         forEachRegion(Access::impl(t), [&](VarId var, std::size_t b, std::size_t n) {
-          g_.variables[var].tiles.forEach(
-              b, b + n, [&](std::size_t begin, std::size_t end, unsigned tile) {
-                if (tile == v.tile)
-                  return;
-                if (f.info->direction != Direction::Output)
-                  in.push_back({tile, v.tile, var, begin, end});
-                if (f.info->direction != Direction::Input)
-                  out.push_back({v.tile, tile, var, begin, end});
-                if (f.info->direction == Direction::Output) // waits on the writing tile; an InOut's
-                                                            // landing copy does too
-                  waiting.push_back({tile, v.tile, var, begin, end});
-              });
+          g_.variables[var].tiles.forEach(b, b + n,
+                                          [&](std::size_t begin, std::size_t end, unsigned tile) {
+                                            if (tile == v.tile)
+                                              return;
+                                            if (f.info->direction != Direction::Output)
+                                              in.push_back({tile, v.tile, var, begin, end});
+                                            if (f.info->direction != Direction::Input)
+                                              out.push_back({v.tile, tile, var, begin, end});
+                                            // An output waits on the tile that wrote it; for an
+                                            // InOut its landing copy does.
+                                            if (f.info->direction == Direction::Output)
+                                              waiting.push_back({tile, v.tile, var, begin, end});
+                                          });
         });
       }
     }

@@ -10,8 +10,8 @@ namespace core {
 
 namespace {
 constexpr std::uint64_t variableAlign = 64;
-constexpr std::uint64_t redZone =
-    64; // between variables, so that overruns are seen by AddressSanitizer
+// Between variables, so that AddressSanitizer sees overruns.
+constexpr std::uint64_t redZone = 64;
 } // namespace
 
 void poison(void *p, const Type &type, std::uint64_t bytes) {

@@ -29,8 +29,8 @@ void RunBuilder::add(Address dst, Address src, std::uint64_t bytes) {
         return;
       }
     }
-    // A pair taken for the start of a pattern that did not go on, followed by a contiguous
-    // continuation: undo.
+    // The last two pieces looked like the start of a pattern, but the second goes on contiguously:
+    // take them apart.
     if (last.count == 2) {
       const Address d = last.dst + static_cast<Address>(last.dstStep),
                     s = last.src + static_cast<Address>(last.srcStep);
@@ -45,8 +45,7 @@ void RunBuilder::add(Address dst, Address src, std::uint64_t bytes) {
   out_.push_back({dst, src, bytes, 1, 0, 0});
 }
 
-// The tensor's elements against a packed array: dst is the device side, src the offset in the
-// array.
+// The tensor's elements against a packed array: dst is an address, src an offset in the array.
 std::vector<Run> Compiler::packRuns(const Tensor &t) const {
   std::vector<Run> runs;
   RunBuilder b(runs);
@@ -269,8 +268,7 @@ Step Compiler::compileRemote(const ProgramImpl &p, const std::string &name) {
   plan.rowBytes = buffer.numElements * size;
   plan.bytes = plan.rows * plan.rowBytes;
   plan.name = name;
-  // Runs that never cross a row: whole rows in one run when rows are contiguous, else the pieces of
-  // each row.
+  // No run crosses a row: one run per row where all rows are contiguous, else the pieces of each.
   const Tensor rows = t.reshape({plan.rows, buffer.numElements});
   bool whole = true;
   std::vector<Run> pieces;

@@ -139,10 +139,9 @@ void Compiler::writeCount(std::uint64_t at, std::size_t count) {
 }
 
 // An edge points straight into its variable when its elements are contiguous there and aligned as
-// the field asks. Poplar would lay such a variable out on the tile so that this holds, or copy:
-// either way the vertex sees aligned contiguous elements, and so it does here, through a buffer
-// filled before and emptied after. With SPARQ_EMULATOR_GUARD=1 every edge has such a buffer,
-// between guards that a vertex must not touch.
+// the field asks. Otherwise it points at a buffer, filled before the vertex runs and emptied after:
+// Poplar, too, lays variables out or copies so that a vertex sees aligned contiguous elements.
+// With SPARQ_EMULATOR_GUARD=1 every edge has a buffer, between guards that no vertex may touch.
 Compiler::EdgePlace Compiler::placeEdge(const VertexRecord &v, const FieldRecord &f,
                                         const Tensor &t, ComputeSetPlan &plan) {
   const TensorImpl &impl = Access::impl(t);
@@ -166,9 +165,8 @@ Compiler::EdgePlace Compiler::placeEdge(const VertexRecord &v, const FieldRecord
   if (pieces == 0 && !guardEdges_)
     return {0, 0, false};
   const bool straight = pieces == 0 || (pieces == 1 && addressOf(var, begin) % align == 0);
-  // Off-tile elements land on the tile whatever happens here; on-tile ones only need a copy when
-  // rearranged. A single piece is never rearranged on a device: its alignment is the allocator's
-  // business.
+  // Elements of other tiles are counted where they land. Elements of this tile need memory only
+  // when they are rearranged. A device never rearranges a single piece: its allocator aligns it.
   if (pieces > 1)
     temporaries_[v.tile] += onTile * size;
   if (straight && !guardEdges_)

@@ -18,8 +18,7 @@ struct Move {
   std::size_t end;
 };
 
-// In a relocation's target: the rest is an offset in the state image, whose address is not known
-// yet.
+// Marks a relocation's target as an offset in the state image, whose address is not known yet.
 constexpr Address relocationInState = Address(1) << 63;
 
 // Builds runs from pairs of pieces in order, merging what is contiguous or regular.
@@ -30,7 +29,7 @@ public:
 
 private:
   std::vector<Run> &out_;
-  std::size_t first_; // runs before it belong to someone else
+  std::size_t first_; // runs before it were there already
 };
 
 class Compiler {

@@ -46,8 +46,9 @@ void ControlSlice::followComputeSets() {
 }
 
 void ControlSlice::add(unsigned computeSet) {
-  if (computeSet >= computeSets_.size() ||
-      computeSets_[computeSet]) // of another graph: refused later
+  if (computeSet >= computeSets_.size()) // of another graph: compileExecute refuses it
+    return;
+  if (computeSets_[computeSet])
     return;
   computeSets_[computeSet] = 1;
   for (vertex_id v : g_.computeSets[computeSet].vertices)
@@ -66,7 +67,7 @@ bool ControlSlice::writes(const Tensor &destination) const {
   const TensorImpl &t = Access::impl(destination);
   if (!t.list)
     return variables_.count(t.var) != 0;
-  for (const Region &r : t.list->regions) // of the view's base: may be more than the view has
+  for (const Region &r : t.list->regions) // the list may hold more than the view
     if (variables_.count(r.var))
       return true;
   return false;

@@ -13,8 +13,8 @@ namespace core {
 
 class ControlSlice {
 public:
-  /// Whole variables and whole compute sets: coarse, so never too little. Throws runtime_error
-  /// where control flow depends on what comes from a stream or from streaming memory.
+  /// Takes whole variables and whole compute sets: more than is needed at times, never less.
+  /// Throws runtime_error where control flow depends on data from a stream or a remote buffer.
   ControlSlice(const GraphImpl &graph, ArrayRef<program::Program> programs);
 
   bool contains(unsigned computeSet) const { return computeSets_[computeSet]; }
@@ -33,10 +33,9 @@ private:
   std::vector<char> computeSets_;
   std::vector<char> functions_; // those collected
   std::unordered_set<VarId> variables_;
-  std::vector<const ProgramImpl *>
-      reporting_;                            // Execute with a predicate for what compute() returns
-  std::vector<const ProgramImpl *> copies_;  // on chip
-  std::vector<const ProgramImpl *> outside_; // copies from elsewhere
+  std::vector<const ProgramImpl *> reporting_; // Execute that stores what compute() returned
+  std::vector<const ProgramImpl *> copies_;    // on chip
+  std::vector<const ProgramImpl *> outside_;   // copies from elsewhere
 };
 
 } // namespace core

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The engine's face: loading, host access, options.
+// The public classes Engine and Executable: loading, and access from the host.
 #include <poplar/Engine.hpp>
 
 #include <cstdlib>

@@ -14,8 +14,8 @@ void copyRuns(std::uint8_t *dst, const std::uint8_t *src, const Run *begin, cons
   for (const Run *r = begin; r != end; ++r) {
     std::uint8_t *d = dst + r->dst;
     const std::uint8_t *s = src + r->src;
-    // Fixed sizes let the compiler use single moves for the element-wise patterns of transposes and
-    // broadcasts.
+    // Transposes and broadcasts copy element by element: with a size known to the compiler each is
+    // a single move.
     switch (r->count == 1 ? 0 : r->bytes) {
     case 2:
       for (std::uint64_t i = 0; i < r->count; ++i, d += r->dstStep, s += r->srcStep)
@@ -50,7 +50,7 @@ static void copyRunsBack(std::uint8_t *src, const std::uint8_t *dst, const Run *
 
 static void checkGuards(const std::uint8_t *base, const VertexPlan &v, const Guard *begin,
                         const Guard *end) {
-#if !defined(SPARQ_ADDRESS_SANITIZER) // which sees the access itself
+#if !defined(SPARQ_ADDRESS_SANITIZER) // it reports the access itself
   for (const Guard *g = begin; g != end; ++g)
     for (std::uint64_t i = 0; i < g->bytes; ++i)
       if (base[g->at + i] != guardPattern)
@@ -67,7 +67,7 @@ static void checkGuards(const std::uint8_t *base, const VertexPlan &v, const Gua
 bool EngineImpl::runComputeSet(const ComputeSetPlan &plan) {
   std::uint8_t *base = arena.get();
   std::atomic<bool> all{true};
-  // A few vertices a piece: they are short, and many.
+  // Several vertices per piece: they are short, and there are many.
   const std::size_t grain = std::max<std::size_t>(1, plan.vertices.size() / (pool->threads() * 8));
   pool->run(plan.vertices.size(), grain, [&](std::size_t begin, std::size_t end) {
     bool ok = true;
@@ -232,7 +232,7 @@ std::uint64_t EngineImpl::cyclesSoFar() const {
   return static_cast<std::uint64_t>(seconds * model.clock);
 }
 
-// Whether the step is there for the steps in it: those a dry run always goes into.
+// Whether the step runs other steps. A dry run always carries these out.
 static bool holdsSteps(StepOp op) {
   switch (op) {
   case StepOp::Sequence:

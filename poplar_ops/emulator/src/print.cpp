@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How tensors are printed: nested brackets, rows on lines of their own, long dimensions cut in the
-// middle.
+// How tensors are printed: nested brackets, one line per row, long dimensions cut in the middle.
 #include <cmath>
 #include <cstdio>
 

@@ -38,8 +38,8 @@ struct Dims {
 };
 Dims coalesce(const std::vector<std::size_t> &shape, const std::vector<std::int64_t> &strides);
 
-/// Calls f(base, length, step) for the innermost runs of the view, in order. Indices are of the
-/// view's base.
+/// Calls f(base, length, step) for the innermost runs of the view, in order.
+/// `base` is an index into what the view is of: its variable or its region list.
 template <class F> void forEachBaseRun(const TensorImpl &t, F &&f) {
   const Dims d = coalesce(t.shape, t.strides);
   for (std::size_t n : d.shape)
@@ -71,8 +71,8 @@ template <class F> void forEachBaseRun(const TensorImpl &t, F &&f) {
   }
 }
 
-/// Calls f(var, begin, length) for contiguous pieces, in the order of the flattened view.
-/// Neighbouring pieces are not merged.
+/// Calls f(var, begin, length) for contiguous pieces, in the order of the flattened view, without
+/// merging neighbours.
 template <class F> void forEachPiece(const TensorImpl &t, F &&f) {
   forEachBaseRun(t, [&](std::int64_t base, std::size_t length, std::int64_t step) {
     if (step == 1) {

@@ -82,8 +82,7 @@ static void appendTo(RegionList &list, std::size_t &total, const TensorImpl &t) 
         total += n;
         return;
       }
-      if (last.var == var && last.length == 1 &&
-          n == 1) { // two single elements start a stepped region
+      if (last.var == var && last.length == 1 && n == 1) { // starts a stepped region
         last.step = begin - last.begin;
         last.length = 2;
         total += 1;
@@ -448,8 +447,7 @@ Tensor Tensor::upsample(unsigned scale, unsigned dimension, UpsampleMethod) cons
 Tensor Tensor::broadcast(unsigned N, unsigned dimension) const {
   const TensorImpl &t = Access::impl(*this);
   core::checkDim("broadcast", t, dimension);
-  // Repeats sit in a dimension of stride 0 before the repeated one; reshape merges the two if it
-  // can.
+  // The repeats are a dimension of stride 0 before the repeated one. reshape merges the two.
   TensorImpl r = t;
   r.shape.insert(r.shape.begin() + dimension, N);
   r.strides.insert(r.strides.begin() + dimension, 0);
@@ -606,8 +604,7 @@ Tensor concat(ArrayRef<Tensor> ts, unsigned dimension) {
   }
   if (ts.size() == 1)
     return ts[0];
-  // With the concatenated dimension rolled to the front, the elements are those of one tensor after
-  // another.
+  // With the dimension rolled to the front, the elements are those of one tensor after another.
   core::RegionList list;
   std::size_t total = 0;
   for (const Tensor &x : ts)

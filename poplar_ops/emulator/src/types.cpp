@@ -128,8 +128,7 @@ void copyDeviceHalfToDouble(const Target &, const void *src, double *dst, std::s
 }
 
 namespace {
-// Rounding a double to float to odd keeps enough for the second rounding to be the only one that
-// counts.
+// Rounds to odd: then rounding the float to half gives what rounding the double to half would.
 float roundToOdd(double d) {
   float f = static_cast<float>(d);
   if (static_cast<double>(f) == d || std::isnan(d) || std::isinf(f))

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// All that control flow may depend on, run for real and dry: dry_run_control CODELETS.gp. A JSON
-// line per case: how often each step ran, or the message of the exception.
+// All that control flow may depend on, run for real and dry: dry_run_control CODELETS.gp.
+// A JSON line per case: how often each step ran, or the message of the exception.
 #include <poplar/CycleCount.hpp>
 #include <sparq_emulator/Counters.hpp>
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Programs that must be refused, one function each: refusals CODELETS.gp prints a JSON line per
-// case with the exception's type and message, or "accepted". Every case has a control without the
-// defect, which must run.
+// Programs that must be refused, one function each: refusals CODELETS.gp.
+// A JSON line per case: the exception's type and message, or "accepted".
+// Every case has a control without the defect, which must run.
 #include <functional>
 #include <map>
 #include <typeinfo>
@@ -640,17 +640,17 @@ std::vector<std::pair<std::string, Case>> cases() {
     b.graph.setTileMapping(big, 2);
     b.run();
   });
-  add("tile_memory_of_landing",
-      [](bool bad) { // 300 kB on tile 2, read on tile 3 which holds 400 kB itself
-        Bench b;
-        Tensor big = b.graph.addVariable(FLOAT, {75000}, "big"),
-               own = b.graph.addVariable(FLOAT, {100000}, "own");
-        b.graph.setTileMapping(big, 2);
-        b.graph.setTileMapping(own, bad ? 3 : 1);
-        VertexRef v = b.affine(big, b.variable(FLOAT, {1}, "o"));
-        b.graph.setTileMapping(v, 3);
-        Engine engine(b.graph, Execute(b.cs));
-      });
+  add("tile_memory_of_landing", [](bool bad) {
+    // 300 kB on tile 2, read on tile 3, which holds 400 kB itself
+    Bench b;
+    Tensor big = b.graph.addVariable(FLOAT, {75000}, "big"),
+           own = b.graph.addVariable(FLOAT, {100000}, "own");
+    b.graph.setTileMapping(big, 2);
+    b.graph.setTileMapping(own, bad ? 3 : 1);
+    VertexRef v = b.affine(big, b.variable(FLOAT, {1}, "o"));
+    b.graph.setTileMapping(v, 3);
+    Engine engine(b.graph, Execute(b.cs));
+  });
   add("serialise", [](bool bad) {
     Bench b;
     Executable exe = compileGraph(b.graph, {b.prog});

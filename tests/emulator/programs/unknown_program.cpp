@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A program of a class that the emulator does not know, compiled for a real run and for a dry one:
-// unknown_program. One JSON object of the exceptions' messages. Includes headers of the emulator's
-// sources: no public class can make such a program.
+// A program of a class that the emulator does not know, compiled for a real run and for a dry one.
+// One JSON object of the exceptions' messages.
+// Includes headers of the emulator's sources: no public class can make such a program.
 #include <core.hpp>
 #include <program_impl.hpp>
 #include <sparq_emulator/Counters.hpp>
