@@ -98,6 +98,33 @@ static std::uint64_t deviceStateBytes(const VertexRecord &v) {
   return (bytes + 3) / 4 * 4;
 }
 
+// What moves between tiles before and after the vertex runs, and the outputs that wait for it on
+// the tile that wrote them. An InOut waits in its landing copy.
+static void collectMoves(const GraphImpl &g, const VertexRecord &v, std::vector<Move> &in,
+                         std::vector<Move> &out, std::vector<Move> &waiting) {
+  for (const FieldRecord &f : v.fields) {
+    const Direction direction = f.info->direction;
+    if (direction == Direction::State)
+      continue;
+    auto add = [&](VarId var, std::size_t begin, std::size_t end, unsigned tile) {
+      if (tile == v.tile)
+        return;
+      if (direction != Direction::Output)
+        in.push_back({tile, v.tile, var, begin, end});
+      if (direction != Direction::Input)
+        out.push_back({v.tile, tile, var, begin, end});
+      if (direction == Direction::Output)
+        waiting.push_back({tile, v.tile, var, begin, end});
+    };
+    for (const Tensor &t : f.edges)
+      forEachRegion(Access::impl(t), [&](VarId var, std::size_t b, std::size_t n) {
+        g.variables[var].tiles.forEach(
+            b, b + n,
+            [&](std::size_t begin, std::size_t end, unsigned tile) { add(var, begin, end, tile); });
+      });
+  }
+}
+
 void Compiler::addComputeCost(const ComputeSetRecord &cs, StepCount &cost) {
   const unsigned tiles = g_.target.getNumTiles(), workers = g_.target.getNumWorkerContexts();
   // By tile: the issue slots of each worker that has vertices to run.
@@ -132,27 +159,7 @@ void Compiler::addComputeCost(const ComputeSetRecord &cs, StepCount &cost) {
       serial[v.tile] += estimate.cycles;
       break;
     }
-    for (const FieldRecord &f : v.fields) {
-      if (f.info->direction == Direction::State)
-        continue;
-      for (const Tensor &t : f.edges) {
-        forEachRegion(Access::impl(t), [&](VarId var, std::size_t b, std::size_t n) {
-          g_.variables[var].tiles.forEach(b, b + n,
-                                          [&](std::size_t begin, std::size_t end, unsigned tile) {
-                                            if (tile == v.tile)
-                                              return;
-                                            if (f.info->direction != Direction::Output)
-                                              in.push_back({tile, v.tile, var, begin, end});
-                                            if (f.info->direction != Direction::Input)
-                                              out.push_back({v.tile, tile, var, begin, end});
-                                            // An output waits on the tile that wrote it; for an
-                                            // InOut its landing copy does.
-                                            if (f.info->direction == Direction::Output)
-                                              waiting.push_back({tile, v.tile, var, begin, end});
-                                          });
-        });
-      }
-    }
+    collectMoves(g_, v, in, out, waiting);
   }
   for (unsigned t = 0; t < tiles; ++t) {
     std::uint64_t cycles = serial[t];

@@ -241,6 +241,8 @@ struct Access {
 std::string shapeString(const std::vector<std::size_t> &shape);
 std::size_t numElements(const std::vector<std::size_t> &shape);
 std::string tensorName(const Tensor &t);
+/// Throws index_error unless `dim` is a dimension of the tensor.
+void checkDim(const char *op, const TensorImpl &t, unsigned dim);
 /// The mapping's first gap, if any: sets var and element.
 bool findUnmapped(const Tensor &t, VarId &var, std::size_t &element);
 Tensor flattenTensor(const Tensor &t);
