@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A new class of program, step or field can not be forgotten: without it, the sources do not compile."""
+"""A new class of program, step or field can not be forgotten: no source compiles until it handles it."""
 
 from __future__ import annotations
 
