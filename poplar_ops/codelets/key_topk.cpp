@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Step 2 of SparQ, selection (contract E6.3): the last nRecent positions and the best of the others
+// SparQ, selection of positions (contract E6.3): the last nRecent positions and the best of the others
 // by group-summed weight, equal keys by lower index.
 //
 // The parts of a slot find the exact topK-th key together by radix selection: keys are non-negative
