@@ -316,9 +316,7 @@ def _checked(
     )
     tiles = checks.check_integer("plan", "n_tiles", n_tiles, 0, checks.MAX_CAPACITY)
     if n_heads % n_kv_heads != 0:
-        raise ValueError(
-            f"plan: n_heads must be a multiple of n_kv_heads, got n_heads={n_heads}, n_kv_heads={n_kv_heads}"
-        )
+        checks.fail("plan", "n_heads", f"be a multiple of n_kv_heads={n_kv_heads}", n_heads)
     if lengths is None:
         held = np.full(batch, seq_len)
     else:
