@@ -180,7 +180,7 @@ def test_same_as_the_host_wrote() -> None:
     [
         ([6], r"fill: lengths must be in \[-1, n_tokens=5\], got 6"),
         ([-2], r"fill: lengths must be in \[-1, n_tokens=5\], got -2"),
-        ([1, 1], r"fill: lengths.shape must be \(1,\), got \(2,\)"),
+        ([1, 1], r"fill: lengths must have shape \(batch=1,\), got \(2,\)"),
     ],
 )
 def test_messages(lengths: list[int], message: str) -> None:
@@ -203,5 +203,5 @@ def test_messages_of_the_builder() -> None:
     with pytest.raises(ValueError, match=r"^fill: the session must have been made with fill_tokens, got 0$"):
         session.fill(token, token, [1])
     session = _core.Session(CacheSpec(1, 1, 8, 10), 1, attention=[DENSE], n_tiles=1, fill_tokens=5)
-    with pytest.raises(ValueError, match=r"^fill: key.shape must be \[1, 1, 5, 8\], got \(1, 1, 4, 8\)$"):
+    with pytest.raises(ValueError, match=r"^fill: key must have shape \(1, 1, 5, 8\), got \(1, 1, 4, 8\)$"):
         session.fill(token[:, :, :4], token, [1])

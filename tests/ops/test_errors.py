@@ -52,7 +52,7 @@ def test_append_past_capacity(call: str, held: int, n: int) -> None:
     [
         (lambda s, q: s.attention(1, q), "index must be in [0, 1), got 1"),
         (lambda s, q: s.attention(-1, q), "index must be in [0, 1), got -1"),
-        (lambda s, q: s.attention(0, q[:, :, :4]), "query.shape must be"),
+        (lambda s, q: s.attention(0, q[:, :, :4]), "query must have shape (1, 1, 8), got (1, 1, 4)"),
         (lambda s, q: s.attention(0, q.astype(np.float32)), "query must be float16, got float32"),
         (
             lambda s, q: s.attention(0, np.zeros((1, 1, 16), np.float16)[:, :, ::2]),
