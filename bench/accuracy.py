@@ -155,8 +155,8 @@ def main(argv: list[str] | None = None) -> int:
 
 def run(args: argparse.Namespace, plan: Any) -> int:
     from sparq_ipu.accuracy import report, runner
+    from sparq_ipu.accuracy.methods import describe_methods
     from sparq_ipu.accuracy.tasks import TASKS
-    from sparq_ipu.methods import describe_methods
 
     if args.list:
         print("methods\n" + describe_methods() + "\n\ntasks")

@@ -15,8 +15,8 @@ import pytest
 
 from sparq_ipu.accuracy import plan as plan_module
 from sparq_ipu.accuracy import report
+from sparq_ipu.accuracy.methods import parse_method
 from sparq_ipu.accuracy.tasks import TASKS
-from sparq_ipu.methods import parse_method
 from sparq_ipu.models import RECOMMENDED, SMOLLM2_GGUF, load_model, load_smollm2, smollm2_path
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import torch
 
-from sparq_ipu import methods
+from sparq_ipu.accuracy import methods
+from sparq_ipu.accuracy.methods import History, Span, parse_method
+from sparq_ipu.accuracy.methods.quantise import round_chunks
 from sparq_ipu.accuracy.plan import DEFAULT_METHODS
-from sparq_ipu.methods import History, Span, parse_method
-from sparq_ipu.methods.quantise import round_chunks
 
 HEADS, GROUP, DIM, SEQ, STEPS = 2, 3, 8, 198, 12  # the chunk 128..191 fills during the span
 FIRST = SEQ - STEPS

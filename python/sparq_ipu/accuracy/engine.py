@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a transformers model with any method of `sparq_ipu.methods` in place of its decode attention.
+"""Runs a transformers model with any method of `sparq_ipu.accuracy.methods` in place of its decode attention.
 
 The prefill is dense and exact. A *span* then follows: its queries are evaluated all at once, each with its
 own mask, and K and V of the span's tokens come from the sparse run itself, so the result is that of
@@ -16,8 +16,8 @@ from typing import Any
 
 import torch
 
-from ..methods import History, Method, Span
-from ..methods.base import HIDDEN
+from .methods import History, Method, Span
+from .methods.base import HIDDEN
 
 ATTENTION = "sparq_ipu_accuracy"
 N_RECENT = 32  # rows of attention weights kept of the prefill: the largest n_recent of `alisa`

@@ -9,7 +9,7 @@ from typing import Any
 
 from sparq_reference import checks
 
-from ..methods import Method, parse_method
+from .methods import Method, parse_method
 from .tasks import TASKS
 
 

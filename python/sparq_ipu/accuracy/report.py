@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from ..methods import parse_method
 from .measure import Estimate, paired_difference, ratio
+from .methods import parse_method
 from .plan import COMPARISONS, LEVELS
 from .tasks import TASKS, Metric
 

@@ -16,8 +16,8 @@ from typing import Any, Callable
 
 import torch
 
-from ..methods import Dense, Method
 from .engine import Evaluator, Prefix
+from .methods import Dense, Method
 from .plan import Contender, Plan
 from .tasks import TASKS, Item, Probe, Task, Words
 

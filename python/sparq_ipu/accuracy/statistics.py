@@ -14,9 +14,9 @@ from typing import Any, Callable, ClassVar
 
 import torch
 
-from ..methods import TEMPERATURES, Dense, Span, SparQ, attend_to, top_positions
-from ..methods.base import HIDDEN
 from .engine import Evaluator
+from .methods import TEMPERATURES, Dense, Span, SparQ, attend_to, top_positions
+from .methods.base import HIDDEN
 from .runner import Results
 from .tasks import Words
 

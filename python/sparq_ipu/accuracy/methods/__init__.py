@@ -1,13 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attention methods behind one interface: dense, SparQ in its settings, and what the SparQ and ALISA papers
-compare with.
+"""Attention methods whose accuracy is compared: dense, SparQ in its settings, and the baselines of the SparQ
+(arXiv:2312.04985) and ALISA (arXiv:2403.17312) papers.
 
-    from sparq_ipu.methods import parse_method
+    from sparq_ipu.accuracy.methods import parse_method
     method = parse_method("sparq:r=32,k=128,mean_from=1")
     output = method.attend(span)                        # see base.Span
     method.compression(seq_len=4096, head_dim=64)       # elements moved, against dense fp16
 
-Needs torch. These are accuracy models in fp32, not the fast path: that is `sparq_ipu`'s own attention.
+A method is a model in torch float32 of what attention returns and of how much it reads. It is slow and never
+reaches a device. The kernels that devices run are elsewhere: `sparq_ipu/kernels.py` lists them. A method may
+have options that no kernel has (temperatures, a key index of few bits).
+
+To add an accuracy method:
+
+1. Derive a frozen dataclass from `base.Method`, with a `name`. Each parameter is a field with a default and a
+   short name (`metadata={"short": ...}`): the text form is made from them. Check them in `__post_init__`.
+2. Write `_attend` (the output), `_cache_elements` (the transfer) and, if it always reads the last positions,
+   `window`. A method whose choice depends on earlier steps keeps its state in `span.history.state`, as those
+   of stateful.py do.
+3. Add the class to METHODS below, and a family to `accuracy/plots.py`.
+4. Write it again as a plain loop in `tests/accuracy/method_oracles.py`, and name both in
+   `test_accuracy_methods.py` (against the loop, transfer formula) and `test_accuracy_engine.py` (decoding).
+5. Describe it in the table of docs/accuracy.md.
+
+Published results are keyed by text form, so a parameter's short name and its default must not change. Needs
+torch.
 """
 
 from __future__ import annotations
