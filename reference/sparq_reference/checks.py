@@ -8,6 +8,7 @@ The functions take NumPy arrays; callers that hold other containers pass views o
 from __future__ import annotations
 
 import operator
+from typing import NoReturn
 
 import numpy as np
 
@@ -17,7 +18,7 @@ MAX_CAPACITY = 1 << 24
 HEAD_DIM_MULTIPLE = 8
 
 
-def fail(op: str, argument: str, rule: str, got: object) -> None:
+def fail(op: str, argument: str, rule: str, got: object) -> NoReturn:
     """Raise the ValueError `<op>: <argument> must <rule>, got <got>`."""
     raise ValueError(f"{op}: {argument} must {rule}, got {got}")
 
