@@ -9,7 +9,8 @@ from typing import Any
 
 from sparq_reference import checks
 
-from .methods import Method, parse_method
+from ..models import RECOMMENDED
+from .methods import Method, SparQ, parse_method
 from .tasks import TASKS
 
 
@@ -38,7 +39,8 @@ class Contender:
 # Three levels of transfer that the evicting and windowed methods are matched to: about 1/12, 1/6 and 1/3 of
 # dense at 3.6 K tokens.
 LEVELS = ("sparq:r=8,k=64", "sparq:r=16,k=128", "sparq:k=256")
-RECOMMENDED = "sparq:mean_from=1"
+# What measures the settings that users are told to enable, `sparq_ipu.models.RECOMMENDED`.
+RECOMMENDED_METHOD = str(SparQ.from_settings(**RECOMMENDED))
 
 DEFAULT_METHODS = (
     "dense",
