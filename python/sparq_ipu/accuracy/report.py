@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import numpy as np
@@ -49,8 +48,9 @@ def difference(
     wanted = sorted(set(items) & set(base))
     if not wanted:
         return None
-    arrays = [_sums(source, wanted, key) for source in (items, base) for key in (metric.over, metric.under)]
-    return paired_difference(*arrays)
+    over, under = _sums(items, wanted, metric.over), _sums(items, wanted, metric.under)
+    base_over, base_under = _sums(base, wanted, metric.over), _sums(base, wanted, metric.under)
+    return paired_difference(over, under, base_over, base_under)
 
 
 def compression(items: dict[int, dict[str, Any]]) -> float:
@@ -134,13 +134,11 @@ def levels_table(lines: list[dict[str, Any]], task: str) -> str:
     empty if the plan has none of them."""
     entry = TASKS[task]
     metric = entry.metrics[0]
-    levels = [parse_method(level) for level in reversed(LEVELS)]
+    levels = list(reversed(LEVELS))
     rivals = list(dict.fromkeys(m.partition("@")[0] for m in lines[0]["plan"]["methods"] if "@" in m))
     labels = {
-        "SparQ as published": [str(level) for level in levels],
-        "SparQ, no mean value in layer 0": [
-            str(dataclasses.replace(level, mean_value_from=1)) for level in levels
-        ],
+        "SparQ as published": [str(parse_method(level)) for level in levels],
+        "SparQ, no mean value in layer 0": [str(parse_method(f"{level},mean_from=1")) for level in levels],
         **{f"`{name}`": [f"{name}@{level}" for level in reversed(LEVELS)] for name in rivals},
     }
     rows, compressions = [], [""] * len(levels)
@@ -284,7 +282,9 @@ def statistics_page(lines: list[dict[str, Any]]) -> str:
         for rank in ranks
     ]
     coverage = [[f"`{tau}`", *_coverage(rows, range(n_layers), tau)] for tau in rows[0]["coverage"]]
-    ratio_line = next((line["ratio"] for line in lines if line["kind"] == "correlation_ratio"), {})
+    ratio_line: dict[str, float] = next(
+        (line["ratio"] for line in lines if line["kind"] == "correlation_ratio"), {}
+    )
     parts = [
         f"Model {lines[0]['model']}; {plan['items']} texts of {plan['length']} tokens, the last "
         f"{plan['queries']} queries of each; dense attention.",

@@ -30,36 +30,37 @@ torch.
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 from .base import Dense, History, Method, Span, attend_to, top_positions
 from .fixed import LMInfinite, Local, Strided
 from .sparq import TEMPERATURES, LowRank, Oracle, SparQ, TopK
 from .stateful import H2O, Alisa
 
-METHODS = {
+METHODS: dict[str, type[Method]] = {
     cls.name: cls for cls in (Dense, SparQ, Oracle, LowRank, TopK, H2O, LMInfinite, Alisa, Local, Strided)
 }
 
 
 def parse_method(text: str) -> Method:
-    """A method from text: `name` or `name:parameter=value,...`; `str(method)` gives the shortest such text
-    back.
+    """A method from text: `name` or `name:parameter=value,...`.
 
-    Parameters are named by their short forms: see `describe_methods()`.
+    Parameters are named by their short forms: see `describe_methods()`. `str(method)` is the shortest text.
     Raises: ValueError naming the part that is wrong.
     """
     name, _, rest = text.partition(":")
     if name not in METHODS:
         raise ValueError(f"parse_method: name must be one of {', '.join(METHODS)}, got {name!r}")
     fields = {field.metadata["short"]: field for field in dataclasses.fields(METHODS[name])}
-    values = {}
+    values: dict[str, Any] = {}
     for part in filter(None, rest.split(",")):
         key, separator, value = part.partition("=")
         if key not in fields or not separator:
             raise ValueError(
                 f"parse_method: parameter of {name} must be one of {', '.join(fields)}, got {part!r}"
             )
-        kind = type(fields[key].default)
+        default: Any = fields[key].default
+        kind = type(default)
         try:
             values[fields[key].name] = kind(value)
         except ValueError:

@@ -44,7 +44,7 @@ class SparQ(Method):
     them:
 
         here             there         difference
-        n_local          n_local       there the number itself, 0 by default; -1 and top_k // 4 are unknown
+        n_local          n_local       there the number itself, 0 by default; -1 is an error
         mean_value_from  mean_value    here the index of a layer, there True or False, for each layer
         temperature      -             kernels have "sparq" only
         index_bits       -             an accuracy option
