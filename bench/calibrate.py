@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fit the device model of a Bow IPU on published measurements, and say how good it is.
 
-The measured program is described as counts (python/sparq_ipu/published_program.py): bytes and packets of its
-remote copies, and a few constants for its work on chip. All parameters are fitted at once by least squares on
+The measured program is described as counts (sparq_ipu.planning.published_program): bytes and packets of its remote
+copies, and a few constants for its work on chip. All parameters are fitted at once by least squares on
 relative errors; the model is linear in their products. Cross-validation leaves out one sequence length at a
 time and predicts it from the others.
 
@@ -21,9 +21,9 @@ from typing import Any, Callable, Sequence
 
 import numpy as np
 
-from sparq_ipu import published_program as published
-from sparq_ipu._tables import markdown_table, replace_block
-from sparq_ipu.device_model import PARAMETERS, DeviceModel, device_model, parameters_file
+from sparq_ipu.planning import published_program as published
+from sparq_ipu.planning.device_model import PARAMETERS, DeviceModel, device_model, parameters_file
+from sparq_ipu.tables import markdown_table, replace_block
 
 ROOT = Path(__file__).resolve().parent.parent
 HEADER = ROOT / "poplar_ops/emulator/include/sparq_emulator/DeviceModel.hpp"

@@ -28,9 +28,9 @@ from inputs import git_revision, random_positions
 from sweep_tables import summary
 
 from sparq_ipu import _core
-from sparq_ipu._tables import replace_block
-from sparq_ipu.device_model import device_model
 from sparq_ipu.planning import plan
+from sparq_ipu.planning.device_model import device_model
+from sparq_ipu.tables import replace_block
 from sparq_reference import checks
 
 DOCUMENT = Path(__file__).resolve().parent.parent / "docs/device_model.md"

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from typing import Any, Iterable
 
-from sparq_ipu._tables import markdown_table
 from sparq_ipu.planning import plan
+from sparq_ipu.tables import markdown_table
 
 #: the published benchmark ran so many of the 336 SparQ points of its grid
 PUBLISHED_RAN, PUBLISHED_POINTS = 181, 336

@@ -40,23 +40,28 @@ py::array newHalves(const std::vector<py::ssize_t> &shape) {
 
 } // namespace
 
-SparqSettings settingsFrom(const py::tuple &t) {
-  return {t[0].cast<unsigned>(), t[1].cast<unsigned>(), t[2].cast<unsigned>(), t[3].cast<bool>()};
+std::vector<Attention> attentionFrom(const py::sequence &attention) {
+  std::vector<Attention> result;
+  for (const py::handle entry : attention) {
+    Attention one;
+    one.kernel = &kernelNamed("session", entry.attr("kernel").cast<std::string>());
+    const py::object settings = entry.attr("settings");
+    if (settings.is_none() == one.kernel->takesSettings)
+      throw Error(std::string("session: settings of ") + one.kernel->name + " must be " +
+                  (one.kernel->takesSettings ? "SparqSettings" : "None") + ", got " +
+                  std::string(py::str(settings)));
+    if (one.kernel->takesSettings)
+      one.settings = settings.cast<SparqSettings>();
+    result.push_back(one);
+  }
+  return result;
 }
 
-PySession::PySession(const Shape &shape, bool denseSram, bool denseStreaming,
-                     const std::vector<py::tuple> &sparq, bool append, const std::string &device,
-                     unsigned nTiles, unsigned repeats, unsigned fillTokens)
-    : shape_(shape), fillTokens_(fillTokens) {
-  Programs programs;
-  programs.denseSram = denseSram;
-  programs.denseStreaming = denseStreaming;
-  programs.append = append;
-  programs.fillTokens = fillTokens;
-  for (const py::tuple &t : sparq)
-    programs.sparq.push_back(settingsFrom(t));
+PySession::PySession(const Shape &shape, const Programs &programs, const DeviceOptions &device,
+                     unsigned repeats)
+    : shape_(shape), fillTokens_(programs.fillTokens) {
   const py::gil_scoped_release release;
-  session_ = std::make_unique<Session>(shape, programs, DeviceOptions{device, nTiles}, repeats);
+  session_ = std::make_unique<Session>(shape, programs, device, repeats);
 }
 
 void PySession::write(const py::array &key, const py::array &value,
@@ -107,7 +112,13 @@ py::tuple PySession::read(unsigned nTokens) {
   return py::make_tuple(key, value);
 }
 
-py::array PySession::attention(const py::array &query, const char *op, long index, bool repeated) {
+py::array PySession::attention(std::int64_t index, const py::array &query, bool repeated) {
+  const std::vector<PlannedAttention> &programs = session_->plan().attention;
+  if (index < 0 || index >= static_cast<std::int64_t>(programs.size()))
+    throw Error("attention: index must be in [0, " + std::to_string(programs.size()) + "), got " +
+                std::to_string(index));
+  const auto which = static_cast<std::size_t>(index);
+  const char *const op = programs[which].kernel->op;
   const std::vector<py::ssize_t> shape{shape_.batch, shape_.nHeads, shape_.headDim};
   expectShape(query, shape, op, "query");
   py::array output = newHalves(shape);
@@ -116,10 +127,7 @@ py::array PySession::attention(const py::array &query, const char *op, long inde
   {
     const py::gil_scoped_release release;
     const std::lock_guard<std::mutex> lock(mutex_);
-    if (index < 0)
-      session_->dense(q, out, repeated);
-    else
-      session_->sparq(static_cast<std::size_t>(index), q, out, repeated);
+    session_->attention(which, q, out, repeated);
   }
   return output;
 }
@@ -141,36 +149,40 @@ std::vector<std::uint32_t> PySession::lengths() {
 PYBIND11_MODULE(_core, m) {
   using namespace sparq;
   m.doc() = "Attention programs on an IPU or its emulator.";
-  py::register_exception<Error>(m, "Error", PyExc_ValueError);
-  py::class_<Shape>(m, "Shape")
-      .def(py::init(
-               [](unsigned batch, unsigned nHeads, unsigned nKvHeads, unsigned headDim,
-                  unsigned capacity) { return Shape{batch, nHeads, nKvHeads, headDim, capacity}; }),
-           "batch"_a, "n_heads"_a, "n_kv_heads"_a, "head_dim"_a, "capacity"_a);
+  translateErrors();
   py::class_<PySession>(m, "Session")
-      .def(py::init<const Shape &, bool, bool, const std::vector<py::tuple> &, bool,
-                    const std::string &, unsigned, unsigned, unsigned>(),
-           "shape"_a, "dense_sram"_a = false, "dense_streaming"_a = false,
-           "sparq"_a = std::vector<py::tuple>(), "append"_a = true, "device"_a = "emulator",
-           "n_tiles"_a = 0u, "repeats"_a = 0u, "fill_tokens"_a = 0u)
+      .def(py::init([](const CacheSpec &cache, unsigned nHeads, const py::sequence &attention,
+                       bool append, const std::string &device, unsigned nTiles, unsigned repeats,
+                       unsigned fillTokens) {
+             Programs programs;
+             programs.attention = attentionFrom(attention);
+             programs.append = append;
+             programs.fillTokens = fillTokens;
+             return std::make_unique<PySession>(Shape(cache, nHeads), programs,
+                                                DeviceOptions{device, nTiles}, repeats);
+           }),
+           "cache"_a, "n_heads"_a, py::kw_only(), "attention"_a = py::tuple(), "append"_a = true,
+           "device"_a = "emulator", "n_tiles"_a = 0u, "repeats"_a = 0u, "fill_tokens"_a = 0u)
       .def("write", &PySession::write, "key"_a, "value"_a, "counts"_a)
       .def("append", &PySession::append, "key"_a, "value"_a, "active"_a)
       .def("fill", &PySession::fill, "key"_a, "value"_a, "lengths"_a)
       .def("read", &PySession::read, "n_tokens"_a)
       .def("reset", &PySession::reset)
       .def_property_readonly("lengths", &PySession::lengths)
-      .def(
-          "dense",
-          [](PySession &s, const py::array &query, bool repeated) {
-            return s.attention(query, "dense_attention", -1, repeated);
-          },
-          "query"_a, "repeated"_a = false)
-      .def(
-          "sparq",
-          [](PySession &s, long index, const py::array &query, bool repeated) {
-            return s.attention(query, "sparq_attention", index < 0 ? (1L << 30) : index, repeated);
-          },
-          "index"_a, "query"_a, "repeated"_a = false);
+      .def("attention", &PySession::attention, "index"_a, "query"_a, "repeated"_a = false,
+           "Runs one of the attention programs that the session was made with, by its place in the "
+           "list.");
+  m.def(
+      "kernels",
+      [] {
+        py::list all;
+        for (const Kernel *const kernel : kernels())
+          all.append(py::dict("name"_a = kernel->name, "op"_a = kernel->op,
+                              "memory"_a = kernel->memory == Memory::sram ? "sram" : "streaming",
+                              "takes_settings"_a = kernel->takesSettings));
+        return all;
+      },
+      "The kernels of this build, as sparq_ipu.kernels describes them.");
   m.def("device_unavailable", &deviceUnavailable, "device"_a,
         "Why a device can not be opened; empty if it can.");
   bindRunVertex(m);

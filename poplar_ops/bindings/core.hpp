@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "convert.hpp"
 #include "sparq/session.hpp"
 #include <memory>
 #include <mutex>
@@ -15,10 +16,8 @@ namespace sparq {
 // take turns.
 class PySession {
 public:
-  // sparq: tuples (rank, top_k, n_local, mean_value).
-  PySession(const Shape &shape, bool denseSram, bool denseStreaming,
-            const std::vector<pybind11::tuple> &sparq, bool append, const std::string &device,
-            unsigned nTiles, unsigned repeats, unsigned fillTokens);
+  PySession(const Shape &shape, const Programs &programs, const DeviceOptions &device,
+            unsigned repeats);
   void write(const pybind11::array &key, const pybind11::array &value,
              const std::vector<std::uint32_t> &counts);
   void append(const pybind11::array &key, const pybind11::array &value,
@@ -26,9 +25,7 @@ public:
   void fill(const pybind11::array &key, const pybind11::array &value,
             const std::vector<std::int32_t> &lengths);
   pybind11::tuple read(unsigned nTokens);
-  // index < 0: dense.
-  pybind11::array attention(const pybind11::array &query, const char *op, long index,
-                            bool repeated);
+  pybind11::array attention(std::int64_t index, const pybind11::array &query, bool repeated);
   void reset();
   std::vector<std::uint32_t> lengths();
   Session &session() { return *session_; }
@@ -45,5 +42,9 @@ private:
 void bindEmulator(pybind11::module_ &module);
 
 void bindRunVertex(pybind11::module_ &module);
+
+// Objects with `kernel` (a name) and `settings` (SparqSettings, or None), as
+// sparq_ipu.kernels.Attention has them.
+std::vector<Attention> attentionFrom(const pybind11::sequence &attention);
 
 } // namespace sparq

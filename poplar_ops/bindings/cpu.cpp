@@ -2,6 +2,7 @@
 //
 // The Python module sparq_ipu._cpu: conversion only. What the arguments mean is said in
 // python/sparq_ipu/backends/cpu.py.
+#include "convert.hpp"
 #include "dispatch.hpp"
 #include "kv_cache.hpp"
 #include "stream_sum.hpp"
@@ -11,18 +12,23 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <optional>
+
 namespace py = pybind11;
 using namespace sparq::cpu;
+using sparq::CacheSpec;
+using sparq::Error;
+using sparq::SparqSettings;
 
 namespace {
 
 // An fp16 array of that many dimensions; its shape is checked by the caller.
 void checkHalf(const char *op, const char *argument, const py::array &array, py::ssize_t nDims) {
   if (!array.dtype().equal(py::dtype("float16")) || array.ndim() != nDims)
-    throw std::invalid_argument(std::string(op) + ": " + argument + " must be float16 with " +
-                                std::to_string(nDims) + " dimensions, got " +
-                                py::str(array.dtype()).cast<std::string>() + " with " +
-                                std::to_string(array.ndim()));
+    throw Error(std::string(op) + ": " + argument + " must be float16 with " +
+                std::to_string(nDims) + " dimensions, got " +
+                py::str(array.dtype()).cast<std::string>() + " with " +
+                std::to_string(array.ndim()));
 }
 
 void checkShape(const char *op, const char *argument, const py::array &array, const char *axes,
@@ -31,8 +37,8 @@ void checkShape(const char *op, const char *argument, const py::array &array, co
   for (std::size_t i = 0; i < shape.size(); ++i)
     right = right && (shape[i] < 0 || array.shape(static_cast<py::ssize_t>(i)) == shape[i]);
   if (!right)
-    throw std::invalid_argument(std::string(op) + ": " + argument + " must have shape " + axes +
-                                ", got " + py::str(array.attr("shape")).cast<std::string>());
+    throw Error(std::string(op) + ": " + argument + " must have shape " + axes + ", got " +
+                py::str(array.attr("shape")).cast<std::string>());
 }
 
 using Integers = py::array_t<std::int64_t, py::array::c_style | py::array::forcecast>;
@@ -40,9 +46,9 @@ using Integers = py::array_t<std::int64_t, py::array::c_style | py::array::force
 const std::int64_t *perElement(const char *op, const char *argument, const KVCache &cache,
                                const Integers &array) {
   if (array.ndim() != 1 || array.shape(0) != static_cast<py::ssize_t>(cache.batch))
-    throw std::invalid_argument(std::string(op) + ": " + argument +
-                                " must have shape (batch=" + std::to_string(cache.batch) +
-                                ",), got " + py::str(array.attr("shape")).cast<std::string>());
+    throw Error(std::string(op) + ": " + argument +
+                " must have shape (batch=" + std::to_string(cache.batch) + ",), got " +
+                py::str(array.attr("shape")).cast<std::string>());
   return array.data();
 }
 
@@ -69,8 +75,8 @@ void append(KVCache &cache, const py::array &key, const py::array &value, const 
 py::tuple readPositions(const KVCache &cache, std::int64_t start, std::int64_t stop) {
   const auto most = static_cast<std::int64_t>(cache.capacity);
   if (start < 0 || stop < start || stop > most)
-    throw std::invalid_argument("read: positions must be in [0, capacity=" + std::to_string(most) +
-                                "], got " + std::to_string(start) + " to " + std::to_string(stop));
+    throw Error("read: positions must be in [0, capacity=" + std::to_string(most) + "], got " +
+                std::to_string(start) + " to " + std::to_string(stop));
   const std::vector<py::ssize_t> shape{static_cast<py::ssize_t>(cache.batch),
                                        static_cast<py::ssize_t>(cache.nKvHeads), stop - start,
                                        static_cast<py::ssize_t>(cache.headDim)};
@@ -84,9 +90,9 @@ py::tuple readPositions(const KVCache &cache, std::int64_t start, std::int64_t s
   return py::make_tuple(key, value);
 }
 
-template <class Attend>
-py::array attention(const char *op, const KVCache &cache, const py::array &query,
-                    const Attend &attend) {
+py::array attention(const KVCache &cache, const py::array &query,
+                    const std::optional<SparqSettings> &settings) {
+  const char *const op = settings ? "sparq_attention" : "dense_attention";
   checkHalf(op, "query", query, 3);
   checkShape(
       op, "query", query, "(batch, n_heads, head_dim)",
@@ -98,7 +104,7 @@ py::array attention(const char *op, const KVCache &cache, const py::array &query
   Half *const to = static_cast<Half *>(output.mutable_data());
   {
     py::gil_scoped_release release;
-    attend(view, nHeads, to);
+    cache.attention(view, nHeads, settings ? &*settings : nullptr, to);
   }
   return output;
 }
@@ -107,6 +113,7 @@ py::array attention(const char *op, const KVCache &cache, const py::array &query
 
 PYBIND11_MODULE(_cpu, m) {
   m.doc() = "CPU kernels of sparq-ipu.";
+  sparq::translateErrors();
 
   m.def("available_isas", [] {
     std::vector<std::string> names;
@@ -117,9 +124,7 @@ PYBIND11_MODULE(_cpu, m) {
   m.def("default_threads", &defaultThreads);
 
   py::class_<KVCache>(m, "KVCache")
-      .def(py::init<std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t,
-                    const std::string &>(),
-           py::arg("batch"), py::arg("n_kv_heads"), py::arg("head_dim"), py::arg("capacity"),
+      .def(py::init<const CacheSpec &, std::int64_t, const std::string &>(), py::arg("spec"),
            py::kw_only(), py::arg("n_threads") = 0, py::arg("isa") = "auto")
       .def_property_readonly("lengths", &KVCache::lengths)
       .def_property_readonly("n_threads", [](const KVCache &cache) { return cache.nThreads; })
@@ -135,27 +140,8 @@ PYBIND11_MODULE(_cpu, m) {
             cache.reorder(data);
           },
           py::arg("index"))
-      .def(
-          "dense_attention",
-          [](const KVCache &cache, const py::array &query) {
-            return attention("dense_attention", cache, query,
-                             [&](const Query &view, std::int64_t nHeads, Half *output) {
-                               cache.denseAttention(view, nHeads, output);
-                             });
-          },
-          py::arg("query"))
-      .def(
-          "sparq_attention",
-          [](const KVCache &cache, const py::array &query, std::int64_t rank, std::int64_t topK,
-             std::int64_t nLocal, bool meanValue) {
-            return attention("sparq_attention", cache, query,
-                             [&](const Query &view, std::int64_t nHeads, Half *output) {
-                               cache.sparqAttention(view, nHeads, {rank, topK, nLocal, meanValue},
-                                                    output);
-                             });
-          },
-          py::arg("query"), py::arg("rank"), py::arg("top_k"), py::arg("n_local"),
-          py::arg("mean_value"));
+      .def("attention", &attention, py::arg("query"), py::arg("settings") = py::none(),
+           "SparQ attention, or dense attention where settings is None.");
 
   py::class_<StreamSum>(m, "StreamSum")
       .def(py::init<std::int64_t, std::int64_t, const std::string &>(), py::arg("n_bytes"),

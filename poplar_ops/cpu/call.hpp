@@ -60,7 +60,7 @@ struct Call {
   bool pipelined() const { return settings && groupSize == 1; }
   bool isDense(std::size_t length) const {
     // With all positions selected alpha is 1 and what remains is dense attention (contract E7).
-    return !settings || static_cast<std::size_t>(settings->topK) >= length;
+    return !settings || settings->topK >= length;
   }
 };
 

@@ -14,7 +14,7 @@ namespace cpu {
 // Kernels that can run here, fastest first; "portable" is always among them.
 const std::vector<const Kernels *> &availableKernels();
 
-// The kernels of that name; "auto" is the fastest. Throws std::invalid_argument for a name that is
+// The kernels of that name; "auto" is the fastest. Throws Error for a name that is
 // unknown or can not run here.
 const Kernels &kernelsNamed(const std::string &op, const std::string &name);
 

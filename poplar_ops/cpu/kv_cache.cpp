@@ -8,7 +8,6 @@
 #include <atomic>
 #include <cstring>
 #include <mutex>
-#include <stdexcept>
 
 #ifdef SPARQ_X86
 #include <emmintrin.h>
@@ -18,9 +17,6 @@ namespace sparq {
 namespace cpu {
 namespace {
 
-constexpr std::int64_t maxCapacity = std::int64_t(1)
-                                     << 24; // a count up to here is exact in fp32 (contract E7)
-
 // Positions that are written to the columns together: one cache line.
 constexpr std::size_t linePositions = 32;
 
@@ -28,20 +24,11 @@ constexpr std::size_t linePositions = 32;
 // longer.
 constexpr std::size_t parallelWork = std::size_t(1) << 19;
 
-[[noreturn]] void fail(const std::string &message) { throw std::invalid_argument(message); }
+[[noreturn]] void fail(const std::string &message) { throw Error(message); }
 
-std::size_t checkedSize(const char *argument, std::int64_t value, std::int64_t high) {
-  if (value < 1 || value > high)
-    fail(std::string("KVCache: ") + argument + " must be in [1, " + std::to_string(high) +
-         "], got " + std::to_string(value));
-  return static_cast<std::size_t>(value);
-}
-
-std::size_t checkedHeadDim(std::int64_t value) {
-  const std::size_t headDim = checkedSize("head_dim", value, maxCapacity);
-  if (headDim % 8)
-    fail("KVCache: head_dim must be a multiple of 8, got " + std::to_string(value));
-  return headDim;
+CacheSpec checked(const CacheSpec &spec) {
+  check("KVCache", spec);
+  return spec;
 }
 
 // Columns are apart by a multiple of 128 bytes that is no multiple of 4096, or the columns read
@@ -108,13 +95,10 @@ void writeColumns(const KVCache::Pair &pair, std::size_t headDim, std::size_t co
 
 } // namespace
 
-KVCache::KVCache(std::int64_t nBatch, std::int64_t nHeads, std::int64_t dim, std::int64_t most,
-                 std::int64_t threads, const std::string &isa)
-    : batch(checkedSize("batch", nBatch, maxCapacity)),
-      nKvHeads(checkedSize("n_kv_heads", nHeads, maxCapacity)), headDim(checkedHeadDim(dim)),
-      capacity(checkedSize("capacity", most, maxCapacity)),
-      nThreads(checkedThreads("KVCache", threads)), kernels(kernelsNamed("KVCache", isa)),
-      columnStride(strideOfColumns(capacity)),
+KVCache::KVCache(const CacheSpec &specIn, std::int64_t threads, const std::string &isa)
+    : spec(checked(specIn)), batch(spec.batch), nKvHeads(spec.nKvHeads), headDim(spec.headDim),
+      capacity(spec.capacity), nThreads(checkedThreads("KVCache", threads)),
+      kernels(kernelsNamed("KVCache", isa)), columnStride(strideOfColumns(capacity)),
       keyRows(product({batch, nKvHeads, capacity, headDim, sizeof(Half)})),
       valueRows(product({batch, nKvHeads, capacity, headDim, sizeof(Half)})),
       keyColumns(product({batch, nKvHeads, headDim, columnStride, sizeof(Half)})),
@@ -281,38 +265,19 @@ void KVCache::reorder(const std::int64_t *index) {
   slot = newSlot;
 }
 
-void KVCache::checkCall(const char *op, std::int64_t nHeads) const {
-  if (nHeads < 1 || nHeads % static_cast<std::int64_t>(nKvHeads) != 0)
-    fail(std::string(op) + ": n_heads must be a multiple of n_kv_heads=" +
-         std::to_string(nKvHeads) + ", got " + std::to_string(nHeads));
+void KVCache::attention(const Query &query, std::int64_t nHeads, const SparqSettings *settings,
+                        Half *output) const {
+  const char *const op = settings ? "sparq_attention" : "dense_attention";
+  if (settings)
+    check(op, *settings, spec.headDim);
+  checkHeads(op, spec, nHeads);
+  std::shared_lock<std::shared_mutex> lock(access);
   for (std::size_t b = 0; b < batch; ++b)
     if (nHeld[slot[b]] == 0)
       fail(std::string(op) +
            ": cache must hold at least one position of every batch element, got none of element " +
            std::to_string(b));
-}
-
-void KVCache::denseAttention(const Query &query, std::int64_t nHeads, Half *output) const {
-  std::shared_lock<std::shared_mutex> lock(access);
-  checkCall("dense_attention", nHeads);
-  attend(*this, query, static_cast<std::size_t>(nHeads), nullptr, output);
-}
-
-void KVCache::sparqAttention(const Query &query, std::int64_t nHeads, const SparqSettings &settings,
-                             Half *output) const {
-  // Texts are made on failure only: a call allocates nothing.
-  const auto within = [](const char *argument, std::int64_t value, std::int64_t low,
-                         std::int64_t high, const char *nameOfHigh) {
-    if (value < low || value > high)
-      fail(std::string("sparq_attention: ") + argument + " must be in [" + std::to_string(low) +
-           ", " + nameOfHigh + std::to_string(high) + "], got " + std::to_string(value));
-  };
-  within("rank", settings.rank, 1, static_cast<std::int64_t>(headDim), "head_dim=");
-  within("top_k", settings.topK, 1, maxCapacity, "");
-  within("n_local", settings.nLocal, 0, settings.topK, "top_k=");
-  std::shared_lock<std::shared_mutex> lock(access);
-  checkCall("sparq_attention", nHeads);
-  attend(*this, query, static_cast<std::size_t>(nHeads), &settings, output);
+  attend(*this, query, static_cast<std::size_t>(nHeads), settings, output);
 }
 
 } // namespace cpu

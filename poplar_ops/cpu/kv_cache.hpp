@@ -10,6 +10,7 @@
 
 #include "buffer.hpp"
 #include "kernels/table.hpp"
+#include "sparq/settings.hpp"
 
 #include <cstdint>
 #include <shared_mutex>
@@ -29,33 +30,25 @@ struct Query { // (batch, n_heads, head_dim)
   std::ptrdiff_t stride[3];
 };
 
-struct SparqSettings {
-  std::int64_t rank, topK, nLocal;
-  bool meanValue;
-};
-
 class KVCache {
 public:
-  // Throws std::invalid_argument: a size out of range, headDim not a multiple of 8, capacity above
-  // 2^24, nThreads not in [0, 1024] (0: `defaultThreads`), an instruction set that this machine
-  // lacks. Throws std::bad_alloc.
-  KVCache(std::int64_t batch, std::int64_t nKvHeads, std::int64_t headDim, std::int64_t capacity,
-          std::int64_t nThreads, const std::string &isa);
+  // Throws Error: a size out of range, nThreads not in [0, 1024] (0: `defaultThreads`), an
+  // instruction set that this machine lacks. Throws std::bad_alloc.
+  KVCache(const CacheSpec &spec, std::int64_t nThreads, const std::string &isa);
 
-  // Appends the first counts[b] of nTokens tokens to batch element b. Throws std::invalid_argument
+  // Appends the first counts[b] of nTokens tokens to batch element b. Throws Error
   // past the capacity; the cache is then unchanged.
   void append(const Tokens &key, const Tokens &value, std::int64_t nTokens,
               const std::int64_t *counts);
   void reset();
-  // Batch element b becomes a copy of what element index[b] was. Throws std::invalid_argument for
+  // Batch element b becomes a copy of what element index[b] was. Throws Error for
   // an index out of range; the cache is then unchanged.
   void reorder(const std::int64_t *index);
 
-  // Both: nHeads a multiple of nKvHeads; output (batch, nHeads, headDim), contiguous. Throw
-  // std::invalid_argument, also for an empty batch element.
-  void denseAttention(const Query &query, std::int64_t nHeads, Half *output) const;
-  void sparqAttention(const Query &query, std::int64_t nHeads, const SparqSettings &settings,
-                      Half *output) const;
+  // SparQ attention, or dense attention where settings is null. nHeads a multiple of nKvHeads;
+  // output (batch, nHeads, headDim), contiguous. Throws Error, also for an empty batch element.
+  void attention(const Query &query, std::int64_t nHeads, const SparqSettings *settings,
+                 Half *output) const;
 
   // (batch,) positions held.
   std::vector<std::int64_t> lengths() const;
@@ -63,7 +56,8 @@ public:
   // zero at or beyond a length.
   void read(Half *key, Half *value, std::int64_t start, std::int64_t nTokens) const;
 
-  const std::size_t batch, nKvHeads, headDim, capacity;
+  const CacheSpec spec;
+  const std::size_t batch, nKvHeads, headDim, capacity; // of `spec`, as sizes
   const unsigned nThreads;
   const Kernels &kernels;
 
@@ -82,7 +76,6 @@ public:
 private:
   void appendTo(const Pair &pair, const char *key, const char *value, const Tokens &keyTokens,
                 const Tokens &valueTokens, std::size_t count) const;
-  void checkCall(const char *op, std::int64_t nHeads) const;
 
   Buffer keyRows, valueRows, keyColumns, valueSums;
   std::vector<std::size_t> slot;    // of each batch element

@@ -70,10 +70,9 @@ void PairAttention::dense() {
 }
 
 void PairAttention::score(PairAttention *before) {
-  kernels.approxScores({query.columns, static_cast<unsigned>(call.settings->rank), query.selected,
-                        g, query.invTau, first * blockSize, last * blockSize, length, scores,
-                        s.stride, s.maxima + team.member * g,
-                        before ? &before->softmaxBegun : nullptr});
+  kernels.approxScores({query.columns, call.settings->rank, query.selected, g, query.invTau,
+                        first * blockSize, last * blockSize, length, scores, s.stride,
+                        s.maxima + team.member * g, before ? &before->softmaxBegun : nullptr});
   team.barrier();
   if (g == 1) // the maxima of bits serve the selection, whose keys the weights are
     softmaxBegun = softmaxOf(0, s.keyMaxima + first * 16);
@@ -97,8 +96,8 @@ void PairAttention::select() {
   const std::size_t begin = first * blockSize, end = last * blockSize;
   if (g > 1)
     kernels.roughKeys({merit, inverse, begin, end, s.keys, s.keyMaxima});
-  const std::size_t count = std::min(static_cast<std::size_t>(call.settings->topK), length);
-  const std::size_t local = std::min(static_cast<std::size_t>(call.settings->nLocal), count);
+  const std::size_t count = std::min(std::size_t(call.settings->topK), length);
+  const std::size_t local = std::min(std::size_t(call.settings->nLocal), count);
   const std::size_t firstLocal = length - local, nBest = count - local;
   selectBest(merit, begin, end, firstLocal, nBest);
   team.barrier();

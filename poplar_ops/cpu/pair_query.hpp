@@ -29,7 +29,7 @@ public:
     half = carve.take<Half>(g * d);
     if (!callIn.settings)
       return;
-    rank = static_cast<unsigned>(callIn.settings->rank);
+    rank = callIn.settings->rank;
     components = carve.take<std::uint32_t>(rank);
     columns = carve.take<const Half *>(rank);
     selected = carve.take<float>(g * rank);

@@ -25,7 +25,7 @@ struct Scratch {
       partialSums = carve.take<float>(blocks * g * d);
     if (!call.settings)
       return;
-    const std::size_t k = std::min(static_cast<std::size_t>(call.settings->topK), call.maxLength);
+    const std::size_t k = std::min(std::size_t(call.settings->topK), call.maxLength);
     listStride = roundUp(k, 64) + 16;
     if (g > 1) // the weights of one head are keys themselves
       keys = carve.take<std::int32_t>(stride);

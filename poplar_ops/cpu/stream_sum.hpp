@@ -15,7 +15,7 @@ namespace cpu {
 
 class StreamSum {
 public:
-  // Memory of `bytes`, filled with ones (fp32). Throws std::invalid_argument: bytes not in [1,
+  // Memory of `bytes`, filled with ones (fp32). Throws Error: bytes not in [1,
   // 2^40], nThreads or isa as in KVCache.
   StreamSum(std::int64_t bytes, std::int64_t nThreads, const std::string &isa);
   // Reads `bytes` from `offset` (both multiples of 4096, inside the memory); returns the sum of

@@ -78,7 +78,7 @@ void CacheOp::join(const sparq::Shape &shape) {
   sparq::Shape checked = shape;
   if (checked.nHeads == 0)
     checked.nHeads = checked.nKvHeads;
-  sparq::check(opid.type, checked);
+  sparq::check(opid.type.c_str(), checked);
   shape_ = shape;
   for (const CacheOp *const other : ofCache())
     if (other != this && other->shape_.batch != 0)

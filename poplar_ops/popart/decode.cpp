@@ -5,8 +5,8 @@
 //   query {batch, n_heads, head_dim}, key, value {batch, n_kv_heads, head_dim} FLOAT16, active
 //   {batch} INT32 -> output, as query
 #include "layer_cache.hpp"
-#include "sparq/attention.hpp"
 #include "sparq/cache_fill.hpp"
+#include "sparq/kernels.hpp"
 #include "tensor_rules.hpp"
 #include <algorithm>
 
@@ -36,16 +36,18 @@ public:
     const std::string &op = opid.type;
     const Sizes sizes = checkInputs(*this, rules);
     sparq::Shape shape;
-    shape.batch = toUnsigned(op, "batch", sizes.at("batch"));
-    shape.nHeads = toUnsigned(op, "n_heads", sizes.at("n_heads"));
-    shape.nKvHeads = toUnsigned(op, "n_kv_heads", nKvHeads_);
-    shape.headDim = toUnsigned(op, "head_dim", sizes.at("head_dim"));
-    shape.capacity = toUnsigned(op, "capacity", capacity());
+    shape.batch = sparq::toUnsigned(op.c_str(), "batch", sizes.at("batch"));
+    shape.nHeads = sparq::toUnsigned(op.c_str(), "n_heads", sizes.at("n_heads"));
+    shape.nKvHeads = sparq::toUnsigned(op.c_str(), "n_kv_heads", nKvHeads_);
+    shape.headDim = sparq::toUnsigned(op.c_str(), "head_dim", sizes.at("head_dim"));
+    shape.capacity = sparq::toUnsigned(op.c_str(), "capacity", capacity());
     if (sizes.at("n_kv_heads") != nKvHeads_)
       throw sparq::Error(
           op + ": n_kv_heads must be that of key=" + std::to_string(sizes.at("n_kv_heads")) +
           ", got " + std::to_string(nKvHeads_));
-    checkSettings(shape);
+    const sparq::Attention wanted = attention();
+    if (wanted.kernel->takesSettings)
+      sparq::check(op.c_str(), wanted.settings, shape.headDim);
     join(shape);
     outInfo(0) = inInfo(queryIndex);
   }
@@ -55,15 +57,17 @@ public:
     os.appendAttribute("n_kv_heads", nKvHeads_);
   }
 
-  // Adds the attention to the program.
-  virtual poplar::Tensor attend(poplar::Graph &graph, const sparq::Cache &cache,
-                                const LayerCache &layer, const poplar::Tensor &query,
-                                poplar::program::Sequence &program,
-                                const poplar::DebugContext &dc) const = 0;
+  // The program that this operator runs.
+  virtual sparq::Attention attention() const = 0;
+
+  void require(sparq::Programs &programs) const override {
+    const sparq::Attention mine = attention();
+    std::vector<sparq::Attention> &all = programs.attention;
+    if (std::find(all.begin(), all.end(), mine) == all.end())
+      all.push_back(mine);
+  }
 
 private:
-  virtual void checkSettings(const sparq::Shape &) {}
-
   std::int64_t nKvHeads_;
 };
 
@@ -73,12 +77,7 @@ public:
   std::unique_ptr<popart::Op> clone() const override {
     return std::make_unique<DenseDecodeOp>(*this);
   }
-  void require(sparq::Programs &programs) const override { programs.denseStreaming = true; }
-  poplar::Tensor attend(poplar::Graph &graph, const sparq::Cache &cache, const LayerCache &,
-                        const poplar::Tensor &query, poplar::program::Sequence &program,
-                        const poplar::DebugContext &dc) const override {
-    return sparq::denseAttention(graph, cache, query, program, dc);
-  }
+  sparq::Attention attention() const override { return {&sparq::denseStreaming, {}}; }
 };
 
 class SparqDecodeOp : public DecodeOp {
@@ -87,23 +86,21 @@ public:
     const auto attribute = [&](const char *name) {
       return info.attributes.getAttribute<popart::Attributes::Int>(name);
     };
-    const std::string &op = opid.type;
-    settings_.rank = toUnsigned(op, "rank", attribute("rank"));
-    settings_.topK = toUnsigned(op, "top_k", attribute("top_k"));
-    settings_.nLocal = toUnsigned(op, "n_local", attribute("n_local"));
+    const char *const op = opid.type.c_str();
+    settings_.rank = sparq::toUnsigned(op, "rank", attribute("rank"));
+    settings_.topK = sparq::toUnsigned(op, "top_k", attribute("top_k"));
+    settings_.nLocal = sparq::toUnsigned(op, "n_local", attribute("n_local"));
     const std::int64_t meanValue = attribute("mean_value");
     if (meanValue != 0 && meanValue != 1)
-      throw sparq::Error(op + ": mean_value must be 0 or 1, got " + std::to_string(meanValue));
+      throw sparq::Error(opid.type + ": mean_value must be 0 or 1, got " +
+                         std::to_string(meanValue));
     settings_.meanValue = meanValue == 1;
   }
 
   std::unique_ptr<popart::Op> clone() const override {
     return std::make_unique<SparqDecodeOp>(*this);
   }
-  void require(sparq::Programs &programs) const override {
-    if (std::find(programs.sparq.begin(), programs.sparq.end(), settings_) == programs.sparq.end())
-      programs.sparq.push_back(settings_);
-  }
+  sparq::Attention attention() const override { return {&sparq::sparqStreaming, settings_}; }
   void appendOutlineAttributes(popart::OpSerialiserBase &os) const override {
     DecodeOp::appendOutlineAttributes(os);
     os.appendAttribute("rank", settings_.rank);
@@ -111,18 +108,8 @@ public:
     os.appendAttribute("n_local", settings_.nLocal);
     os.appendAttribute("mean_value", settings_.meanValue);
   }
-  poplar::Tensor attend(poplar::Graph &graph, const sparq::Cache &cache, const LayerCache &layer,
-                        const poplar::Tensor &query, poplar::program::Sequence &program,
-                        const poplar::DebugContext &dc) const override {
-    return sparq::sparqAttention(graph, cache, query, settings_, layer.index(settings_), program,
-                                 dc);
-  }
 
 private:
-  void checkSettings(const sparq::Shape &shape) override {
-    sparq::check(opid.type, settings_, shape);
-  }
-
   sparq::SparqSettings settings_;
 };
 
@@ -139,8 +126,8 @@ public:
                                                       program, debugContext("active"));
     sparq::append(graph(), held, getInTensor(keyIndex), getInTensor(valueIndex), active, program,
                   debugContext("append"));
-    setOutTensor(0, op.attend(graph(), held, layer(), getInTensor(queryIndex), program,
-                              debugContext("attention")));
+    setOutTensor(0, sparq::attend(graph(), held, layer().index(op.attention()),
+                                  getInTensor(queryIndex), program, debugContext("attention")));
   }
 };
 

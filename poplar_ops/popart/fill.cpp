@@ -35,11 +35,11 @@ public:
     const std::string &op = opid.type;
     const Sizes sizes = checkInputs(*this, rules);
     sparq::Shape shape;
-    shape.batch = toUnsigned(op, "batch", sizes.at("batch"));
+    shape.batch = sparq::toUnsigned(op.c_str(), "batch", sizes.at("batch"));
     shape.nHeads = 0; // the decode operators say
-    shape.nKvHeads = toUnsigned(op, "n_kv_heads", sizes.at("n_kv_heads"));
-    shape.headDim = toUnsigned(op, "head_dim", sizes.at("head_dim"));
-    shape.capacity = toUnsigned(op, "capacity", capacity());
+    shape.nKvHeads = sparq::toUnsigned(op.c_str(), "n_kv_heads", sizes.at("n_kv_heads"));
+    shape.headDim = sparq::toUnsigned(op.c_str(), "head_dim", sizes.at("head_dim"));
+    shape.capacity = sparq::toUnsigned(op.c_str(), "capacity", capacity());
     const std::int64_t nTokens = sizes.at("n_tokens");
     if (nTokens < 1 || nTokens > capacity())
       throw sparq::Error(op + ": n_tokens must be in [1, capacity=" + std::to_string(capacity()) +

@@ -37,9 +37,9 @@ const sparq::Cache &LayerCache::get(const popart::popx::Opx &opx) {
   return cache_;
 }
 
-std::size_t LayerCache::index(const sparq::SparqSettings &settings) const {
-  return std::find(programs_.sparq.begin(), programs_.sparq.end(), settings) -
-         programs_.sparq.begin();
+std::size_t LayerCache::index(const sparq::Attention &attention) const {
+  const std::vector<sparq::Attention> &all = programs_.attention;
+  return static_cast<std::size_t>(std::find(all.begin(), all.end(), attention) - all.begin());
 }
 
 void LayerCache::create(poplar::Graph &graph, const CacheOp &op) {

@@ -19,8 +19,8 @@ public:
   // Allocated, for what all of the model's operators on it need, when it is first asked for. Throws
   // sparq::Error where the operators are not all on one IPU.
   const sparq::Cache &get(const popart::popx::Opx &opx);
-  // Which of the settings that the cache was planned for these are.
-  std::size_t index(const sparq::SparqSettings &settings) const;
+  // Which of the programs that the cache was planned for this is.
+  std::size_t index(const sparq::Attention &attention) const;
 
 private:
   void create(poplar::Graph &graph, const CacheOp &op);

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tensor_rules.hpp"
 #include "sparq/settings.hpp"
-#include <limits>
 
 namespace sparq_popart {
 namespace {
@@ -54,14 +53,6 @@ Sizes checkInputs(const popart::Op &op, const std::vector<TensorRule> &rules) {
                        tuple(info.shape()));
   }
   return sizes;
-}
-
-unsigned toUnsigned(const std::string &op, const char *attribute, std::int64_t value) {
-  constexpr std::int64_t most = std::numeric_limits<unsigned>::max();
-  if (value < 0 || value > most)
-    throw sparq::Error(op + ": " + attribute + " must be in [0, " + std::to_string(most) +
-                       "], got " + std::to_string(value));
-  return static_cast<unsigned>(value);
 }
 
 } // namespace sparq_popart

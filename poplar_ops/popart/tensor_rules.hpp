@@ -23,7 +23,4 @@ using Sizes = std::map<std::string, std::int64_t>;
 // together.
 Sizes checkInputs(const popart::Op &op, const std::vector<TensorRule> &rules);
 
-// The attribute as the builders take it. Throws sparq::Error where it does not fit.
-unsigned toUnsigned(const std::string &op, const char *attribute, std::int64_t value);
-
 } // namespace sparq_popart

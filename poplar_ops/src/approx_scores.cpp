@@ -8,108 +8,157 @@ namespace sparq {
 using namespace poplar;
 using namespace poplar::program;
 
-void approxScores(const Context &context, const SparqSettings &settings, const Waves &waves,
-                  const QueryComponents &q, const WaveIndex &wave, const Scores &scores) {
-  const Placement &p = context.placement();
-  const CacheLayout &layout = context.plan().layout;
-  const unsigned g = context.groupSize(), d = context.headDim(), r = settings.rank,
-                 n = waves.partPositions();
-  const unsigned chunksPerWave = waves.stride / layout.chunk,
-                 nOwn = (chunksPerWave + p.parts - 1) / p.parts;
-  Graph &graph = context.graph;
+namespace {
+
+// The key columns of one round: from streaming memory wave by wave, and from the tail.
+class ColumnScores {
+public:
+  ColumnScores(const Context &contextIn, const SparqSettings &settings, const Waves &wavesIn,
+               const QueryComponents &qIn, const WaveIndex &waveIn, const Scores &scoresIn)
+      : context(contextIn), graph(contextIn.graph), p(contextIn.placement()),
+        layout(contextIn.layout()), waves(wavesIn), q(qIn), wave(waveIn), scores(scoresIn),
+        g(contextIn.groupSize()), r(settings.rank) {}
 
   // Rows land wherever there is room, all tiles alike: a remote copy is fastest when it is spread
   // wide. {slots, chunks, rank, chunk}
-  const Tensor landing = context.once("landing", [&] {
-    const Tensor t =
-        graph.addVariable(HALF, {p.slots, chunksPerWave, r, layout.chunk}, {context.dc, "landing"});
-    const std::size_t nRows = std::size_t(p.slots) * chunksPerWave * r,
-                      nTiles = graph.getTarget().getNumTiles();
-    const std::size_t rowsPerTile = (nRows + nTiles - 1) / nTiles;
-    Graph::TileToTensorMapping mapping(nTiles);
-    for (std::size_t row = 0, tile = 0; row < nRows; row += rowsPerTile, ++tile)
-      mapping[tile].emplace_back(row * layout.chunk,
-                                 std::min(row + rowsPerTile, nRows) * layout.chunk);
-    graph.setTileMapping(t, mapping);
-    return t;
-  });
+  Tensor createLanding() const {
+    return context.once("landing", [&] {
+      const Tensor t = graph.addVariable(HALF, {p.slots, chunksPerWave, r, layout.chunk},
+                                         {context.dc, "landing"});
+      const std::size_t nRows = std::size_t(p.slots) * chunksPerWave * r,
+                        nTiles = graph.getTarget().getNumTiles();
+      const std::size_t rowsPerTile = (nRows + nTiles - 1) / nTiles;
+      Graph::TileToTensorMapping mapping(nTiles);
+      for (std::size_t row = 0, tile = 0; row < nRows; row += rowsPerTile, ++tile)
+        mapping[tile].emplace_back(row * layout.chunk,
+                                   std::min(row + rowsPerTile, nRows) * layout.chunk);
+      graph.setTileMapping(t, mapping);
+      return t;
+    });
+  }
+
   // Chunk c of a wave: its row numbers on part c / nOwn. {slots, chunks, rank}
-  const Tensor offsets = context.sliced(UNSIGNED_INT, chunksPerWave, nOwn, r, "column_offsets");
+  Tensor createOffsets() const {
+    return context.sliced(UNSIGNED_INT, chunksPerWave, nOwn, r, "column_offsets");
+  }
+
+  void addOffsets(const ComputeSet &cs, const Tensor &offsets) const {
+    for (unsigned slot = 0; slot != context.nSlots(); ++slot)
+      for (unsigned first = 0, part = 0; first < chunksPerWave; first += nOwn, ++part) {
+        const unsigned own = std::min(nOwn, chunksPerWave - first);
+        addVertex(graph, cs, "sparq::ColumnOffsets", context.tile(slot, part),
+                  {{"wave", wave.on(slot, part)},
+                   {"components", q.components[slot][part]},
+                   {"offsets", offsets[slot].slice(first, first + own).flatten()}},
+                  {{"rank", r},
+                   {"nOwn", own},
+                   {"firstChunk", first},
+                   {"chunksPerWave", chunksPerWave},
+                   {"nChunks", layout.nChunks()},
+                   {"rowBase", static_cast<unsigned>(layout.columnRow(context.task(slot), 0, 0))}},
+                  cycles::multi(own * (cycles::share(r) * cycles::scalarStep + 6)));
+      }
+  }
+
+  // {slots, chunks, rank, chunk} -> each part's {rank, positions}
+  Copy spread(const Tensor &landing, const Tensor &columns) const {
+    std::vector<Tensor> from, to;
+    for (unsigned slot = 0; slot != context.nSlots(); ++slot) {
+      const Tensor byComponent = landing[slot].dimShuffle({1, 0, 2}).reshape({r, waves.stride});
+      for (unsigned part = 0; part != p.parts && waves.room(part) != 0; ++part) {
+        const unsigned first = part * waves.length, room = waves.room(part);
+        from.push_back(byComponent.slice(first, first + room, 1).flatten());
+        to.push_back(columns[slot][part].slice(0, room, 1).flatten());
+      }
+    }
+    return Copy(concat(from), concat(to), false, {context.dc, "spread_columns"});
+  }
+
+  void addScores(const ComputeSet &cs, const Tensor &columns) const {
+    for (unsigned slot = 0; slot != context.nSlots(); ++slot)
+      for (unsigned part = 0; part != p.parts && waves.room(part) != 0; ++part)
+        addVertex(graph, cs, "sparq::ApproxScores", context.tile(slot, part),
+                  {{"wave", wave.on(slot, part)},
+                   {"columns", columns[slot][part].flatten()},
+                   {"selectedQuery", q.selectedQuery[slot][part]},
+                   {"inverseTemperature", q.inverseTemperature[slot][part]},
+                   {"scores", scores.weights[slot][part].flatten()}},
+                  {{"groupSize", g},
+                   {"rank", r},
+                   {"length", waves.length},
+                   {"nPositions", waves.room(part)},
+                   {"partPositions", waves.partPositions()}},
+                  scoreCycles(waves.room(part)));
+  }
+
+  void addTailScores(const ComputeSet &cs) const {
+    for (unsigned slot = 0; slot != context.nSlots(); ++slot)
+      for (unsigned i = 0; i != layout.nTailParts(); ++i) {
+        const unsigned part = layout.tailFirst + i;
+        addVertex(graph, cs, "sparq::TailScores", context.tile(slot, part),
+                  {{"tail", context.cache.tail[context.task(slot)][i].flatten()},
+                   {"components", q.components[slot][part]},
+                   {"selectedQuery", q.selectedQuery[slot][part]},
+                   {"inverseTemperature", q.inverseTemperature[slot][part]},
+                   {"scores", scores.weights[slot][part].flatten()}},
+                  {{"groupSize", g},
+                   {"rank", r},
+                   {"tailLength", waves.tailLength},
+                   {"tailBegin", waves.nWaves * waves.length},
+                   {"partPositions", waves.partPositions()}},
+                  scoreCycles(waves.tailLength));
+      }
+  }
+
+  // The rows of a wave, {all, chunk}.
+  Tensor landingRows(const Tensor &landing) const {
+    return context.active(landing).reshape(
+        {std::size_t(context.nSlots()) * chunksPerWave * r, layout.chunk});
+  }
+  // Whether the tail is scored beside the only wave: one wave, and other parts have the tail.
+  bool tailBeside() const { return waves.nWaves == 1 && layout.tailFirst >= waves.nWaveParts(); }
+
+private:
+  std::uint64_t scoreCycles(unsigned nPositions) const {
+    return cycles::shared(nPositions / 4, g * (r * 2 * cycles::accumulatePair + 4));
+  }
+
+  const Context &context;
+  Graph &graph;
+  const Placement &p;
+  const CacheLayout &layout;
+  const Waves &waves;
+  const QueryComponents &q;
+  const WaveIndex &wave;
+  const Scores &scores;
+  const unsigned g, r;
+  const unsigned chunksPerWave = waves.stride / layout.chunk;
+  const unsigned nOwn = (chunksPerWave + p.parts - 1) / p.parts; // chunks that a part addresses
+};
+
+} // namespace
+
+void approxScores(const Context &context, const SparqSettings &settings, const Waves &waves,
+                  const QueryComponents &q, const WaveIndex &wave, const Scores &scores) {
+  const ColumnScores steps(context, settings, waves, q, wave, scores);
+  const Tensor landing = steps.createLanding(), offsets = steps.createOffsets();
   // Where each part computes: its own positions of each selected component. {slots, parts, rank,
   // length}
-  const Tensor columns = context.perPart(HALF, {r, waves.length}, "columns");
+  const Tensor columns = context.perPart(HALF, {settings.rank, waves.length}, "columns");
 
   Sequence body({}, {context.dc, "wave"});
   const Context inner = context.within(body);
-  const ComputeSet addresses = inner.execute("column_offsets");
-  for (unsigned slot = 0; slot != context.nSlots(); ++slot)
-    for (unsigned first = 0, part = 0; first < chunksPerWave; first += nOwn, ++part) {
-      const unsigned own = std::min(nOwn, chunksPerWave - first);
-      addVertex(graph, addresses, "sparq::ColumnOffsets", context.tile(slot, part),
-                {{"wave", wave.on(slot, part)},
-                 {"components", q.components[slot][part]},
-                 {"offsets", offsets[slot].slice(first, first + own).flatten()}},
-                {{"rank", r},
-                 {"nOwn", own},
-                 {"firstChunk", first},
-                 {"chunksPerWave", chunksPerWave},
-                 {"nChunks", layout.nChunks()},
-                 {"rowBase", context.task(slot) * d * layout.nChunks()}},
-                cycles::multi(own * (cycles::share(r) * cycles::scalarStep + 6)));
-    }
-  readRemote(context.cache.keyColumns,
-             context.active(landing).reshape(
-                 {std::size_t(context.nSlots()) * chunksPerWave * r, layout.chunk}),
+  steps.addOffsets(inner.execute("column_offsets"), offsets);
+  readRemote(context.cache.keyColumns, steps.landingRows(landing),
              context.active(offsets).flatten(), body, {context.dc, "read_key_columns"});
-  // {slots, chunks, rank, chunk} -> each part's {rank, positions}
-  std::vector<Tensor> from, to;
-  for (unsigned slot = 0; slot != context.nSlots(); ++slot) {
-    const Tensor byComponent = landing[slot].dimShuffle({1, 0, 2}).reshape({r, waves.stride});
-    for (unsigned part = 0; part != p.parts && waves.room(part) != 0; ++part) {
-      const unsigned first = part * waves.length, room = waves.room(part);
-      from.push_back(byComponent.slice(first, first + room, 1).flatten());
-      to.push_back(columns[slot][part].slice(0, room, 1).flatten());
-    }
-  }
-  body.add(Copy(concat(from), concat(to), false, {context.dc, "spread_columns"}));
+  body.add(steps.spread(landing, columns));
   const ComputeSet score = inner.execute("approx_scores");
-  for (unsigned slot = 0; slot != context.nSlots(); ++slot)
-    for (unsigned part = 0; part != p.parts && waves.room(part) != 0; ++part)
-      addVertex(graph, score, "sparq::ApproxScores", context.tile(slot, part),
-                {{"wave", wave.on(slot, part)},
-                 {"columns", columns[slot][part].flatten()},
-                 {"selectedQuery", q.selectedQuery[slot][part]},
-                 {"inverseTemperature", q.inverseTemperature[slot][part]},
-                 {"scores", scores.weights[slot][part].flatten()}},
-                {{"groupSize", g},
-                 {"rank", r},
-                 {"length", waves.length},
-                 {"nPositions", waves.room(part)},
-                 {"partPositions", n}},
-                cycles::shared(waves.room(part) / 4, g * (r * 2 * cycles::accumulatePair + 4)));
-  // The tail's scores: beside the only wave's where there is one wave and other parts have the
-  // tail.
-  const bool beside = waves.nWaves == 1 && layout.tailFirst >= waves.nWaveParts();
-  const ComputeSet tail = beside ? score : graph.addComputeSet({context.dc, "tail_scores"});
-  const unsigned tailBegin = waves.nWaves * waves.length;
-  for (unsigned slot = 0; slot != context.nSlots(); ++slot)
-    for (unsigned i = 0; i != layout.nTailParts(); ++i) {
-      const unsigned part = layout.tailFirst + i;
-      addVertex(graph, tail, "sparq::TailScores", context.tile(slot, part),
-                {{"tail", context.cache.tail[context.task(slot)][i].flatten()},
-                 {"components", q.components[slot][part]},
-                 {"selectedQuery", q.selectedQuery[slot][part]},
-                 {"inverseTemperature", q.inverseTemperature[slot][part]},
-                 {"scores", scores.weights[slot][part].flatten()}},
-                {{"groupSize", g},
-                 {"rank", r},
-                 {"tailLength", waves.tailLength},
-                 {"tailBegin", tailBegin},
-                 {"partPositions", n}},
-                cycles::shared(waves.tailLength / 4, g * (r * 2 * cycles::accumulatePair + 4)));
-    }
+  steps.addScores(score, columns);
+  const ComputeSet tail =
+      steps.tailBeside() ? score : context.graph.addComputeSet({context.dc, "tail_scores"});
+  steps.addTailScores(tail);
   addWaveLoop(context, waves, wave, body);
-  if (!beside)
+  if (!steps.tailBeside())
     context.program.add(Execute(tail, {context.dc, "tail_scores"}));
 }
 

@@ -10,7 +10,7 @@ namespace sparq {
 using namespace poplar;
 using namespace poplar::program;
 
-Cache createCache(Graph &graph, const Plan &plan, const std::string &name, bool resident) {
+Cache createCache(Graph &graph, const Plan &plan, const std::string &name) {
   const Shape &shape = plan.shape;
   const Placement &p = plan.placement;
   const CacheLayout &layout = plan.layout;
@@ -18,24 +18,23 @@ Cache createCache(Graph &graph, const Plan &plan, const std::string &name, bool 
   Cache cache;
   cache.name = name;
   cache.plan = plan;
-  cache.resident = resident;
   cache.filled =
       addSliced(graph, p, UNSIGNED_INT, nTasks, 1, 1, 1, {name + "/filled"}).reshape({nTasks});
-  if (resident) {
+  if (plan.resident) {
     const auto positions = [&](const char *what) {
-      return addSliced(graph, p, HALF, nTasks, layout.capacity, plan.resident.length, d,
-                       {name + what});
+      return addSliced(graph, p, HALF, nTasks, layout.capacity, plan.attention.front().waves.length,
+                       d, {name + what});
     };
     cache.keys = positions("/keys");
     cache.values = positions("/values");
     return cache;
   }
   const std::size_t rowSize = std::size_t(layout.positionsPerRow) * d;
-  cache.rows = graph.addRemoteBuffer(name + "/rows", HALF, rowSize, 2 * cache.valueRow());
+  cache.rows = graph.addRemoteBuffer(name + "/rows", HALF, rowSize, layout.nRows());
   if (layout.chunk == 0)
     return cache;
   cache.keyColumns = graph.addRemoteBuffer(name + "/key_columns", HALF, layout.chunk,
-                                           cache.scratchColumn() + std::size_t(p.slots) * d);
+                                           layout.scratchColumn(p.slots));
   cache.valueSum =
       addSliced(graph, p, FLOAT, nTasks, d, p.width, 1, {name + "/value_sum"}).squeeze({2});
   const std::size_t piece = std::size_t(d) * layout.tailLength;
@@ -70,6 +69,7 @@ void addRowWrites(Graph &graph, const Cache &cache, const Tensor &key, const Ten
                   const Tensor &active, Sequence &program, const DebugContext &dc) {
   const Shape &shape = cache.plan.shape;
   const Placement &p = cache.plan.placement;
+  const CacheLayout &layout = cache.layout();
   const unsigned nTasks = shape.nTasks(), d = shape.headDim;
   // {nTasks, 2}: the row of the key, the row of the value.
   const Tensor rows =
@@ -78,9 +78,9 @@ void addRowWrites(Graph &graph, const Cache &cache, const Tensor &key, const Ten
   for (unsigned task = 0; task != nTasks; ++task)
     addVertex(graph, cs, "sparq::AppendOffsets", p.home(task % p.slots),
               {{"filled", cache.filled[task]}, {"active", active[task]}, {"rows", rows[task]}},
-              {{"rowBase", static_cast<unsigned>(task * cache.rowsPerTask())},
-               {"scratchRow", static_cast<unsigned>(nTasks * cache.rowsPerTask() + task)},
-               {"valueRow", static_cast<unsigned>(cache.valueRow())}},
+              {{"rowBase", static_cast<unsigned>(layout.keyRow(task, 0))},
+               {"scratchRow", static_cast<unsigned>(layout.scratchRow(task))},
+               {"valueRow", static_cast<unsigned>(layout.valueRow())}},
               cycles::single(2, 4));
   program.add(Execute(cs, {dc, "append_offsets"}));
   writeRemote(cache.rows, concat(key.reshape({nTasks, d}), value.reshape({nTasks, d}), 0),
@@ -103,15 +103,14 @@ Sequence flushProgram(Graph &graph, const Cache &cache, const Tensor &full,
     const unsigned n = p.nActive(round), first = p.firstTask(round);
     for (unsigned slot = 0; slot != n; ++slot) {
       const unsigned task = first + slot;
-      addVertex(
-          graph, cs, "sparq::FlushOffsets", p.home(slot),
-          {{"filled", cache.filled[task]}, {"full", full[task]}, {"rows", rows[slot]}},
-          {{"headDim", d},
-           {"nChunks", layout.nChunks()},
-           {"chunk", layout.chunk},
-           {"rowBase", task * d * layout.nChunks()},
-           {"scratchRow", static_cast<unsigned>(cache.scratchColumn() + std::size_t(slot) * d)}},
-          cycles::shared(d, cycles::scalarStep));
+      addVertex(graph, cs, "sparq::FlushOffsets", p.home(slot),
+                {{"filled", cache.filled[task]}, {"full", full[task]}, {"rows", rows[slot]}},
+                {{"headDim", d},
+                 {"nChunks", layout.nChunks()},
+                 {"chunk", layout.chunk},
+                 {"rowBase", static_cast<unsigned>(layout.columnRow(task, 0, 0))},
+                 {"scratchRow", static_cast<unsigned>(layout.scratchColumn(slot))}},
+                cycles::shared(d, cycles::scalarStep));
     }
     flush.add(Execute(cs, {dc, "flush_offsets"}));
     // {n, pieces, headDim, tailLength} -> {n, headDim, positions of the chunk}
@@ -139,10 +138,10 @@ void append(Graph &graph, const Cache &cache, const Tensor &key, const Tensor &v
   checkTensor("append", "key", key, HALF, {shape.batch, shape.nKvHeads, d});
   checkTensor("append", "value", value, HALF, {shape.batch, shape.nKvHeads, d});
   checkTensor("append", "active", active, UNSIGNED_INT, {shape.batch});
-  if (cache.resident || layout.positionsPerRow != 1)
-    throw Error(
-        "append: cache must hold one position a row, got " +
-        (cache.resident ? std::string("a cache in SRAM") : std::to_string(layout.positionsPerRow)));
+  if (cache.plan.resident || layout.positionsPerRow != 1)
+    throw Error("append: cache must hold one position a row, got " +
+                (cache.plan.resident ? std::string("a cache in SRAM")
+                                     : std::to_string(layout.positionsPerRow)));
   const Tensor perTask = activePerTask(graph, cache, active, program, dc);
   addRowWrites(graph, cache, key, value, perTask, program, dc);
   const Tensor keys = key.reshape({nTasks, d}), values = value.reshape({nTasks, d});

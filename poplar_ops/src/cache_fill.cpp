@@ -110,23 +110,22 @@ private:
       valueRows.push_back(staging.valueRows[slot(task)].slice(0, n));
       keys.push_back(ofTask(key, task).slice(step.begin, step.end));
       values.push_back(ofTask(value, task).slice(step.begin, step.end));
-      const std::size_t firstRow = task * cache.rowsPerTask() + step.begin;
+      const std::size_t firstRow = layout.keyRow(task, step.begin);
       addVertex(graph, cs, "sparq::FillOffsets", p.home(slot(task)), {{"rows", keyRows.back()}},
                 {{"n", n}, {"first", static_cast<unsigned>(firstRow)}, {"step", 1u}},
                 cycles::shared(n, cycles::scalarStep));
       addVertex(
           graph, cs, "sparq::FillOffsets", p.home(slot(task)), {{"rows", valueRows.back()}},
-          {{"n", n}, {"first", static_cast<unsigned>(firstRow + cache.valueRow())}, {"step", 1u}},
+          {{"n", n}, {"first", static_cast<unsigned>(firstRow + layout.valueRow())}, {"step", 1u}},
           cycles::shared(n, cycles::scalarStep));
       if (layout.chunk != 0) {
         const unsigned chunk = step.begin / layout.chunk;
-        addVertex(
-            graph, cs, "sparq::FillOffsets", p.home(slot(task)),
-            {{"rows", staging.columnRows[slot(task)]}},
-            {{"n", d},
-             {"first", static_cast<unsigned>(std::size_t(task) * d * layout.nChunks() + chunk)},
-             {"step", layout.nChunks()}},
-            cycles::shared(d, cycles::scalarStep));
+        addVertex(graph, cs, "sparq::FillOffsets", p.home(slot(task)),
+                  {{"rows", staging.columnRows[slot(task)]}},
+                  {{"n", d},
+                   {"first", static_cast<unsigned>(layout.columnRow(task, 0, chunk))},
+                   {"step", layout.nChunks()}},
+                  cycles::shared(d, cycles::scalarStep));
       }
     }
     program.add(Execute(cs, {dc, "fill_offsets"}));
@@ -220,10 +219,10 @@ void fillCache(Graph &graph, const Cache &cache, const Tensor &key, const Tensor
   if (n == 0 || n > shape.capacity)
     throw Error("fill: n_tokens must be in [1, capacity=" + std::to_string(shape.capacity) +
                 "], got " + std::to_string(n));
-  if (cache.resident || cache.plan.layout.positionsPerRow != 1)
+  if (cache.plan.resident || cache.plan.layout.positionsPerRow != 1)
     throw Error("fill: cache must hold one position a row, got " +
-                (cache.resident ? std::string("a cache in SRAM")
-                                : std::to_string(cache.plan.layout.positionsPerRow)));
+                (cache.plan.resident ? std::string("a cache in SRAM")
+                                     : std::to_string(cache.plan.layout.positionsPerRow)));
   Fill(graph, cache, key, value, lengths, dc).add(program);
 }
 

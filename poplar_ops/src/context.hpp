@@ -32,6 +32,7 @@ struct Context {
 
   const Plan &plan() const { return cache.plan; }
   const Placement &placement() const { return cache.plan.placement; }
+  const CacheLayout &layout() const { return cache.layout(); }
   unsigned groupSize() const { return plan().shape.groupSize(); }
   unsigned headDim() const { return plan().shape.headDim; }
   unsigned nSlots() const { return placement().nActive(round); }

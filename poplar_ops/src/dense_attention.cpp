@@ -3,8 +3,8 @@
 // Dense decode attention: all scores, one softmax with the exact maximum, then all values. K is
 // read once, V is read once.
 #include "cycles.hpp"
+#include "planning.hpp"
 #include "scale.hpp"
-#include "sparq/attention.hpp"
 #include "steps.hpp"
 #include <limits>
 
@@ -84,7 +84,7 @@ void denseRound(const Context &context, const Waves &waves, const Tensor &query,
   loadQuery(context, query, perPart);
   Sequence keyWave({}, {context.dc, "key_wave"}), valueWave({}, {context.dc, "value_wave"});
   const Context forKeys = context.within(keyWave), forValues = context.within(valueWave);
-  if (cache.resident) {
+  if (cache.plan.resident) {
     const auto of = [&](const Tensor &resident) {
       return [&, resident](unsigned slot, unsigned part) {
         return resident[context.task(slot)].slice(piece(waves, part).first,
@@ -101,7 +101,7 @@ void denseRound(const Context &context, const Waves &waves, const Tensor &query,
     };
     readRows(forKeys, waves, landing, 0, wave, "read_key_rows");
     score(forKeys, landed);
-    readRows(forValues, waves, landing, cache.valueRow(), wave, "read_value_rows");
+    readRows(forValues, waves, landing, cache.layout().valueRow(), wave, "read_value_rows");
     accumulate(forValues, landed);
   }
   addWaveLoop(context, waves, wave, keyWave);
@@ -110,22 +110,67 @@ void denseRound(const Context &context, const Waves &waves, const Tensor &query,
   combineDense(context, accumulator, scores, output);
 }
 
-} // namespace
-
-Tensor denseAttention(Graph &graph, const Cache &cache, const Tensor &query, Sequence &program,
-                      const DebugContext &dc) {
+Tensor build(Graph &graph, const Cache &cache, const PlannedAttention &attention,
+             const Tensor &query, Sequence &program, const DebugContext &dc) {
   const Shape &shape = cache.plan.shape;
   const Placement &p = cache.plan.placement;
-  checkTensor("dense_attention", "query", query, HALF, {shape.batch, shape.nHeads, shape.headDim});
   std::map<std::string, Tensor> variables;
   const Tensor output = createOutput(graph, cache, {dc, "output"});
   for (unsigned round = 0; round != p.nRounds; ++round) {
     const Context context{graph, cache, round, program, dc, variables};
     const std::size_t first = p.firstTask(round);
-    denseRound(context, cache.resident ? cache.plan.resident : cache.plan.dense, query,
-               output.slice(first, first + p.nActive(round), 0));
+    denseRound(context, attention.waves, query, output.slice(first, first + p.nActive(round), 0));
   }
   return output.reshape({shape.batch, shape.nHeads, shape.headDim});
 }
+
+Waves streamingWaves(const Plan &plan, const Attention &, unsigned) {
+  Waves w{};
+  const unsigned nBlocks = plan.layout.capacity / block;
+  const unsigned most =
+      std::max<std::uint64_t>(1, landingBudget / (plan.shape.headDim * 2 * block)) *
+      plan.placement.parts;
+  const unsigned blocks = unitsPerWave(nBlocks, std::min(most, nBlocks));
+  w.stride = blocks * block;
+  w.length = partLength(w.stride, plan.placement.parts);
+  w.nWaves = ceilDiv(nBlocks, blocks);
+  w.chunk = 1;
+  return w;
+}
+
+// One wave, all of the cache.
+Waves residentWaves(const Plan &plan, const Attention &, unsigned) {
+  Waves w{};
+  w.length = partLength(plan.layout.capacity, plan.placement.parts);
+  w.stride = plan.layout.capacity;
+  w.nWaves = 1;
+  w.chunk = 1;
+  return w;
+}
+
+// Partial sums of the blocks of one part.
+std::uint64_t partialBytes(const Plan &plan, const Waves &waves) {
+  return std::uint64_t(waves.length / block) * plan.shape.groupSize() * plan.shape.headDim * 4;
+}
+
+TileNeed streamingNeed(const Plan &plan, const PlannedAttention &attention, unsigned) {
+  const Waves &w = attention.waves;
+  const std::uint64_t landing = std::uint64_t(w.length) * plan.shape.headDim * 2;
+  return {scoreBytes(plan, w) + landing + partialBytes(plan, w), 0};
+}
+
+TileNeed residentNeed(const Plan &plan, const PlannedAttention &attention, unsigned) {
+  const Waves &w = attention.waves;
+  return {scoreBytes(plan, w) + partialBytes(plan, w),
+          std::uint64_t(w.length) * plan.shape.headDim * 4 * plan.placement.nRounds};
+}
+
+} // namespace
+
+const Kernel denseSram{"dense-sram", "dense_attention", "dense",      Memory::sram, false,
+                       false,        residentWaves,     residentNeed, build};
+const Kernel denseStreaming{
+    "dense-streaming", "dense_attention", "dense", Memory::streaming, false, false,
+    streamingWaves,    streamingNeed,     build};
 
 } // namespace sparq

@@ -9,98 +9,132 @@ namespace sparq {
 using namespace poplar;
 using namespace poplar::program;
 
-// Poplar limits a stream to 128 MiB.
+namespace {
 
-Gathered gatheredAttention(const Context &context, const SparqSettings &settings,
-                           const QueryComponents &q, const Scores &scores, const Tensor &rows,
-                           const WaveIndex &onlyWave) {
-  const Placement &p = context.placement();
-  Graph &graph = context.graph;
-  const unsigned g = context.groupSize(), d = context.headDim(), r = settings.rank;
-  const unsigned topK = static_cast<unsigned>(rows.dim(2)),
-                 rowsPerPart = (topK + p.parts - 1) / p.parts;
-
-  // Row i of a slot lands on part i / rowsPerPart, which scores it.
-  const Tensor keyRows = context.sliced(HALF, topK, rowsPerPart, d, "key_rows");
-  const Tensor valueRows = context.sliced(HALF, topK, rowsPerPart, d, "value_rows");
-  const std::size_t nRows = std::size_t(context.nSlots()) * topK;
-  const Tensor keysLanding = context.active(keyRows).reshape({nRows, d}),
-               valuesLanding = context.active(valueRows).reshape({nRows, d});
-  const auto offsets = [&](unsigned i) {
-    return context.active(rows).slice(i, i + 1, 1).flatten();
-  };
-  const RemoteBuffer &buffer = context.cache.rows;
-  if (2 * nRows * d * 2 <= maxCopyBytes) { // one fixed cost instead of two
-    readRemote(buffer, concat(keysLanding, valuesLanding, 0), concat(offsets(0), offsets(1), 0),
-               context.program, {context.dc, "read_rows"});
-  } else {
-    readRemote(buffer, keysLanding, offsets(0), context.program, {context.dc, "read_key_rows"});
-    readRemote(buffer, valuesLanding, offsets(1), context.program, {context.dc, "read_value_rows"});
+// Attention over the rows of a list, of one round.
+class ListAttention {
+public:
+  ListAttention(const Context &contextIn, const SparqSettings &settings, const QueryComponents &qIn,
+                const Scores &scoresIn, unsigned listLength)
+      : context(contextIn), graph(contextIn.graph), p(contextIn.placement()), q(qIn),
+        scores(scoresIn), g(contextIn.groupSize()), d(contextIn.headDim()), r(settings.rank),
+        topK(listLength) {
+    keyRows = context.sliced(HALF, topK, rowsPerPart, d, "key_rows");
+    valueRows = context.sliced(HALF, topK, rowsPerPart, d, "value_rows");
   }
 
-  // Weights of a part's rows for every head: {slots, topK, groupSize} in memory, so that a part's
-  // are one piece.
-  const Tensor weights = context.sliced(FLOAT, topK, rowsPerPart, g, "row_weights");
-  const Tensor approxWeights = context.sliced(FLOAT, topK, rowsPerPart, g, "row_approx_weights");
-  const Tensor maxima = context.perPart(FLOAT, {6 * std::size_t(g)}, "row_maxima");
-  const Tensor maximum = context.perPart(FLOAT, {6 * std::size_t(g)}, "row_maximum");
-  const unsigned nScoring = (topK + rowsPerPart - 1) / rowsPerPart; // parts that have rows
+  // Fetches the rows {slots, 2, topK}.
+  void read(const Tensor &rows) const {
+    const std::size_t nRows = std::size_t(context.nSlots()) * topK;
+    const Tensor keysLanding = context.active(keyRows).reshape({nRows, d}),
+                 valuesLanding = context.active(valueRows).reshape({nRows, d});
+    const auto offsets = [&](unsigned i) {
+      return context.active(rows).slice(i, i + 1, 1).flatten();
+    };
+    const RemoteBuffer &buffer = context.cache.rows;
+    if (2 * nRows * d * 2 <= maxCopyBytes) { // one fixed cost instead of two
+      readRemote(buffer, concat(keysLanding, valuesLanding, 0), concat(offsets(0), offsets(1), 0),
+                 context.program, {context.dc, "read_rows"});
+    } else {
+      readRemote(buffer, keysLanding, offsets(0), context.program, {context.dc, "read_key_rows"});
+      readRemote(buffer, valuesLanding, offsets(1), context.program,
+                 {context.dc, "read_value_rows"});
+    }
+  }
+
+  // Exact scores, their softmax, and the approximate weights once more.
+  void weigh() {
+    weights = context.sliced(FLOAT, topK, rowsPerPart, g, "row_weights");
+    approxWeights = context.sliced(FLOAT, topK, rowsPerPart, g, "row_approx_weights");
+    const Tensor maxima = context.perPart(FLOAT, {6 * std::size_t(g)}, "row_maxima");
+    const Tensor maximum = context.perPart(FLOAT, {6 * std::size_t(g)}, "row_maximum");
+    addScores(maxima);
+    // With few rows, only the first workers had exact scores to take the largest of.
+    const std::size_t nMaxima = std::min(6u, rowsPerPart * g) * std::size_t(g);
+    std::vector<Tensor> ofSlots;
+    for (unsigned slot = 0; slot != context.nSlots(); ++slot)
+      ofSlots.push_back(maxima[slot].slice({0, 0}, {nScoring, nMaxima}));
+    reduceMax(context, ofSlots, maximum);
+    addWeights(maximum);
+  }
+
+  Gathered sum() const;
+
+private:
   // The part's piece seen as {groupSize, rows}: head by head, as the vertices index it.
-  const auto own = [&](const Tensor &t, unsigned slot, unsigned part) {
+  Tensor own(const Tensor &t, unsigned slot, unsigned part) const {
     const unsigned first = part * rowsPerPart, n = std::min(rowsPerPart, topK - first);
     return t[slot].slice(first, first + n).reshape({g, n});
-  };
+  }
   // All of a slot, {groupSize, topK}.
-  const auto all = [&](const Tensor &t, unsigned slot) {
+  Tensor all(const Tensor &t, unsigned slot) const {
     std::vector<Tensor> pieces;
     for (unsigned part = 0; part != nScoring; ++part)
       pieces.push_back(own(t, slot, part));
     return concat(pieces, 1);
-  };
+  }
 
-  const ComputeSet score = context.execute("row_scores");
-  for (unsigned slot = 0; slot != context.nSlots(); ++slot)
-    for (unsigned part = 0; part != nScoring; ++part) {
-      const unsigned first = part * rowsPerPart, n = std::min(rowsPerPart, topK - first);
-      addVertex(graph, score, "sparq::RowScores", context.tile(slot, part),
-                {{"filled", context.filled(slot, part)},
-                 {"keys", keyRows[slot].slice(first, first + n).flatten()},
-                 {"query", q.query[slot][part]},
-                 {"components", q.components[slot][part]},
-                 {"selectedQuery", q.selectedQuery[slot][part]},
-                 {"inverseTemperature", q.inverseTemperature[slot][part]},
-                 {"approxMaximum", scores.maximum[slot][part]},
-                 {"scores", own(weights, slot, part).flatten()},
-                 {"approxWeights", own(approxWeights, slot, part).flatten()},
-                 {"maxima", maxima[slot][part]}},
-                {{"groupSize", g},
-                 {"headDim", d},
-                 {"rank", r},
-                 {"nRows", n},
-                 {"firstRow", first},
-                 {"scale", attentionScale(d)}},
-                cycles::shared(2.0 * n * g,
-                               std::max(d / 2 * cycles::dotPair, r * 4 + cycles::weightPair) + 10));
-    }
-  // With few rows, only the first workers had exact scores to take the largest of.
-  const std::size_t nMaxima = std::min(6u, rowsPerPart * g) * std::size_t(g);
-  std::vector<Tensor> ofSlots;
-  for (unsigned slot = 0; slot != context.nSlots(); ++slot)
-    ofSlots.push_back(maxima[slot].slice({0, 0}, {nScoring, nMaxima}));
-  reduceMax(context, ofSlots, maximum);
-  const ComputeSet weigh = context.execute("row_weights");
-  for (unsigned slot = 0; slot != context.nSlots(); ++slot)
-    for (unsigned part = 0; part != nScoring; ++part) {
-      const unsigned first = part * rowsPerPart, n = std::min(rowsPerPart, topK - first);
-      addVertex(
-          graph, weigh, "sparq::RowWeights", context.tile(slot, part),
-          {{"filled", context.filled(slot, part)},
-           {"maximum", maximum[slot][part]},
-           {"weights", own(weights, slot, part).flatten()}},
-          {{"groupSize", g}, {"nRows", n}, {"firstRow", first}},
-          cycles::multi(g * (6 * cycles::scalarStep + cycles::share(n) * cycles::weightPair)));
-    }
+  void addScores(const Tensor &maxima) const {
+    const ComputeSet score = context.execute("row_scores");
+    for (unsigned slot = 0; slot != context.nSlots(); ++slot)
+      for (unsigned part = 0; part != nScoring; ++part) {
+        const unsigned first = part * rowsPerPart, n = std::min(rowsPerPart, topK - first);
+        addVertex(
+            graph, score, "sparq::RowScores", context.tile(slot, part),
+            {{"filled", context.filled(slot, part)},
+             {"keys", keyRows[slot].slice(first, first + n).flatten()},
+             {"query", q.query[slot][part]},
+             {"components", q.components[slot][part]},
+             {"selectedQuery", q.selectedQuery[slot][part]},
+             {"inverseTemperature", q.inverseTemperature[slot][part]},
+             {"approxMaximum", scores.maximum[slot][part]},
+             {"scores", own(weights, slot, part).flatten()},
+             {"approxWeights", own(approxWeights, slot, part).flatten()},
+             {"maxima", maxima[slot][part]}},
+            {{"groupSize", g},
+             {"headDim", d},
+             {"rank", r},
+             {"nRows", n},
+             {"firstRow", first},
+             {"scale", attentionScale(d)}},
+            cycles::shared(2.0 * n * g,
+                           std::max(d / 2 * cycles::dotPair, r * 4 + cycles::weightPair) + 10));
+      }
+  }
 
+  void addWeights(const Tensor &maximum) const {
+    const ComputeSet weigh = context.execute("row_weights");
+    for (unsigned slot = 0; slot != context.nSlots(); ++slot)
+      for (unsigned part = 0; part != nScoring; ++part) {
+        const unsigned first = part * rowsPerPart, n = std::min(rowsPerPart, topK - first);
+        addVertex(
+            graph, weigh, "sparq::RowWeights", context.tile(slot, part),
+            {{"filled", context.filled(slot, part)},
+             {"maximum", maximum[slot][part]},
+             {"weights", own(weights, slot, part).flatten()}},
+            {{"groupSize", g}, {"nRows", n}, {"firstRow", first}},
+            cycles::multi(g * (6 * cycles::scalarStep + cycles::share(n) * cycles::weightPair)));
+      }
+  }
+
+  const Context &context;
+  Graph &graph;
+  const Placement &p;
+  const QueryComponents &q;
+  const Scores &scores;
+  const unsigned g, d, r;
+  const unsigned topK;
+  // Row i of a slot lands on part i / rowsPerPart, which scores it.
+  const unsigned rowsPerPart = (topK + p.parts - 1) / p.parts;
+  const unsigned nScoring = (topK + rowsPerPart - 1) / rowsPerPart; // parts that have rows
+  Tensor keyRows, valueRows;                                        // {slots, topK, headDim}
+  // Weights of a part's rows for every head: {slots, topK, groupSize} in memory, so that a part's
+  // are one piece.
+  Tensor weights, approxWeights;
+};
+
+Gathered ListAttention::sum() const {
+  const WaveIndex onlyWave = context.waveIndex(1);
   // Blocks of the list and slices of the components are shared out over the parts. A slice of few
   // components is worked on two at a time by each worker, so 12 of them make six workers busy.
   const unsigned nBlocks = (topK + 63) / 64;
@@ -115,18 +149,18 @@ Gathered gatheredAttention(const Context &context, const SparqSettings &settings
   Gathered gathered;
   gathered.sums = context.sliced(FLOAT, 1, 1, g, "row_sums").squeeze({1});
   gathered.approxSums = context.sliced(FLOAT, 1, 1, g, "row_approx_sums").squeeze({1});
-  const ComputeSet sum = context.execute("weighted_values");
+  const ComputeSet cs = context.execute("weighted_values");
   for (unsigned slot = 0; slot != context.nSlots(); ++slot) {
     const Tensor e = all(weights, slot);
     for (unsigned item = 0; item != items; ++item) {
       const unsigned b = item / nSlices, c = item % nSlices * width, cEnd = std::min(c + width, d);
       const unsigned first = b * 64, end = std::min(first + 64, topK);
       addWeightedValues(
-          context, sum, slot, item / itemsPerPart, onlyWave, {first, 0, topK, end - first, 0},
+          context, cs, slot, item / itemsPerPart, onlyWave, {first, 0, topK, end - first, 0},
           valueRows[slot].slice(first, end).slice(c, cEnd, 1), e.slice(first, end, 1),
           flatPartials[slot][item].slice(0, std::size_t(g) * (cEnd - c)).reshape({1, g, cEnd - c}));
     }
-    addVertex(graph, sum, "sparq::ListSums", context.tile(slot, p.parts - 1),
+    addVertex(graph, cs, "sparq::ListSums", context.tile(slot, p.parts - 1),
               {{"weights", e.flatten()},
                {"approxWeights", all(approxWeights, slot).flatten()},
                {"sums", gathered.sums[slot]},
@@ -146,6 +180,16 @@ Gathered gatheredAttention(const Context &context, const SparqSettings &settings
   }
   gathered.partials = concat(slicesOfAll, 3);
   return gathered;
+}
+
+} // namespace
+
+Gathered gatheredAttention(const Context &context, const SparqSettings &settings,
+                           const QueryComponents &q, const Scores &scores, const Tensor &rows) {
+  ListAttention list(context, settings, q, scores, static_cast<unsigned>(rows.dim(2)));
+  list.read(rows);
+  list.weigh();
+  return list.sum();
 }
 
 } // namespace sparq

@@ -33,109 +33,129 @@ unsigned nPartialSums(unsigned nRows) {
   return best;
 }
 
-} // namespace
-
-Tensor selectPositions(const Context &context, const SparqSettings &settings, const Waves &waves,
-                       const Scores &scores) {
-  Graph &graph = context.graph;
-  const unsigned g = context.groupSize(), n = waves.partPositions(), parts = context.parts();
-  // A list no longer than the capacity: with top_k beyond it, everything is selected anyway.
-  const unsigned topK = std::min(settings.topK, context.plan().layout.capacity);
-  const unsigned nRecent = std::min(settings.nLocal, topK);
-  const unsigned nPieces = n / piece;
-  unsigned nHolding = 0, firstHolding = parts;
-  for (unsigned part = parts; part-- != 0;)
-    if (waves.nOwn(part) != 0) {
-      ++nHolding;
-      firstHolding = part;
-    }
-  const unsigned nPartials = nPartialSums(nHolding * nWorkers);
-  const unsigned nRows = nHolding * nWorkers / nPartials;
-
-  const Tensor keys = context.perPart(FLOAT, {n}, "keys");
-  const Tensor states = context.perPart(UNSIGNED_INT, {nWorkers * 3}, "selection");
-  const Tensor counts = context.perPart(FLOAT, {nWorkers, nDigits}, "digit_counts");
-  // Item i, two digits of a partial sum, is added up on part i / itemsPerPart.
-  const unsigned nItems = nPartials * nDigits / 2, itemsPerPart = (nItems + parts - 1) / parts;
-  const Tensor totals = context.sliced(FLOAT, nItems, itemsPerPart, 2, "digit_totals")
-                            .reshape({context.placement().slots, nPartials * nDigits});
-  const Tensor marks = context.perPart(UNSIGNED_INT, {nPieces, 2}, "marks");
-  const Tensor marked = context.perPart(FLOAT, {nPieces, 2}, "marked_counts");
-  const Tensor tiesToTake = context.perPart(FLOAT, {1}, "ties_to_take");
-  const unsigned rowsPerPart = (topK + parts - 1) / parts;
-  // {slots, 2, topK}: of keys, of values.
-  const Tensor keyRows =
-      context.sliced(UNSIGNED_INT, topK, rowsPerPart, 1, "selected_keys").squeeze({2});
-  const Tensor valueRows =
-      context.sliced(UNSIGNED_INT, topK, rowsPerPart, 1, "selected_values").squeeze({2});
-
-  const ComputeSet group = context.execute("group_keys");
-  const ComputeSet firstSum = context.execute("sum_counts");
-  Sequence pass({}, {context.dc, "pass"});
-  const Context inner = context.within(pass);
-  const ComputeSet histogram = inner.execute("key_histogram");
-  const ComputeSet sum = inner.execute("sum_counts");
-  context.program.add(Repeat(nPasses - 1, pass, {context.dc, "radix_passes"}));
-  const ComputeSet mark = context.execute("mark_keys");
-  const ComputeSet expand = context.execute("expand_marks");
-
-  // Zeroing the counts of the workers, two at a time.
-  const double clear = nDigits / 2;
-  for (unsigned slot = 0; slot != context.nSlots(); ++slot) {
-    const Tensor ofParts = holding(counts[slot], waves); // {parts, workers, digits}
-    for (unsigned part = 0; part != parts; ++part) {
-      const unsigned tile = context.tile(slot, part);
-      const double nOwn = waves.nOwn(part);
-      if (part * itemsPerPart < nItems) {
-        const unsigned first = part * itemsPerPart, end = std::min(first + itemsPerPart, nItems);
-        std::vector<Tensor> ofItems;
-        for (unsigned item = first; item != end; ++item) {
-          const std::size_t workers = nWorkers / nPartials, worker = item / (nDigits / 2) * workers,
-                            digit = item % (nDigits / 2) * 2;
-          ofItems.push_back(
-              ofParts.slice(worker, worker + workers, 1).slice(digit, digit + 2, 2).flatten());
-        }
-        for (const ComputeSet &cs : {firstSum, sum})
-          addVertex(
-              graph, cs, "sparq::SumCounts", tile,
-              {{"counts", concat(ofItems)}, {"totals", totals[slot].slice(first * 2, end * 2)}},
-              {{"nItems", end - first}, {"nRows", nRows}}, cycles::shared(end - first, nRows + 4));
+// The radix selection of one round: its working tensors, its compute sets, and the vertices of each
+// part.
+class Selection {
+public:
+  Selection(const Context &contextIn, const SparqSettings &settings, const Waves &wavesIn,
+            const Scores &scoresIn)
+      : context(contextIn), graph(contextIn.graph), waves(wavesIn), scores(scoresIn),
+        // A list no longer than the capacity: with top_k beyond it, everything is selected anyway.
+        topK(std::min(settings.topK, contextIn.layout().capacity)),
+        nRecent(std::min(settings.nLocal, topK)) {
+    unsigned nHolding = 0;
+    for (unsigned part = parts; part-- != 0;)
+      if (waves.nOwn(part) != 0) {
+        ++nHolding;
+        firstHolding = part;
       }
-      if (nOwn == 0)
-        continue;
-      const std::vector<Setting> where = positionSettings(waves, part);
-      addVertex(
-          graph, group, "sparq::GroupKeys", tile,
-          {{"filled", context.filled(slot, part)},
-           {"weights", scores.weights[slot][part].flatten()},
-           {"sums", scores.sums[slot][part]},
-           {"keys", keys[slot][part]},
-           {"states", states[slot][part]},
-           {"counts", counts[slot][part].flatten()}},
-          with(where,
-               {{"groupSize", g}, {"partPositions", n}, {"topK", topK}, {"nRecent", nRecent}}),
-          cycles::multi(clear +
-                        cycles::share(nOwn / 4) * (g * 2 * (cycles::dividePair + 1) + 4 + 4 * 4)));
-      addVertex(graph, histogram, "sparq::KeyHistogram", tile,
-                {{"filled", context.filled(slot, part)},
-                 {"keys", keys[slot][part]},
-                 {"totals", totals[slot]},
-                 {"states", states[slot][part]},
-                 {"counts", counts[slot][part].flatten()}},
-                with(where, {{"nPartials", nPartials}, {"nRecent", nRecent}}),
-                cycles::multi(clear + settleSlots(nPartials) + cycles::share(nOwn) * 6));
-      addVertex(
-          graph, mark, "sparq::MarkKeys", tile,
-          {{"filled", context.filled(slot, part)},
-           {"keys", keys[slot][part]},
-           {"totals", totals[slot]},
-           {"states", states[slot][part]},
-           {"marks", marks[slot][part].flatten()},
-           {"counts", marked[slot][part].flatten()},
-           {"tiesToTake", tiesToTake[slot][part]}},
-          with(where, {{"nPartials", nPartials}, {"topK", topK}, {"nRecent", nRecent}}),
-          cycles::multi(settleSlots(nPartials) + cycles::share(nOwn / piece) * (piece * 7 + 8)));
+    nPartials = nPartialSums(nHolding * nWorkers);
+    nRows = nHolding * nWorkers / nPartials;
+    nItems = nPartials * nDigits / 2;
+    itemsPerPart = (nItems + parts - 1) / parts;
+    createTensors();
+    createSteps();
+  }
+
+  // {slots, 2, topK}
+  Tensor add() const {
+    for (unsigned slot = 0; slot != context.nSlots(); ++slot) {
+      const Tensor ofParts = holding(counts[slot], waves); // {parts, workers, digits}
+      for (unsigned part = 0; part != parts; ++part) {
+        if (part * itemsPerPart < nItems)
+          addSums(slot, part, ofParts);
+        if (waves.nOwn(part) != 0)
+          addKeys(slot, part);
+      }
+      addExpand(slot);
     }
+    return concat(keyRows.expand({1}), valueRows.expand({1}), 1);
+  }
+
+private:
+  void createTensors() {
+    const unsigned nPieces = n / piece;
+    keys = context.perPart(FLOAT, {n}, "keys");
+    states = context.perPart(UNSIGNED_INT, {nWorkers * 3}, "selection");
+    counts = context.perPart(FLOAT, {nWorkers, nDigits}, "digit_counts");
+    totals = context.sliced(FLOAT, nItems, itemsPerPart, 2, "digit_totals")
+                 .reshape({context.placement().slots, nPartials * nDigits});
+    marks = context.perPart(UNSIGNED_INT, {nPieces, 2}, "marks");
+    marked = context.perPart(FLOAT, {nPieces, 2}, "marked_counts");
+    tiesToTake = context.perPart(FLOAT, {1}, "ties_to_take");
+    keyRows = context.sliced(UNSIGNED_INT, topK, rowsPerPart, 1, "selected_keys").squeeze({2});
+    valueRows = context.sliced(UNSIGNED_INT, topK, rowsPerPart, 1, "selected_values").squeeze({2});
+  }
+
+  void createSteps() {
+    group = context.execute("group_keys");
+    sums[0] = context.execute("sum_counts");
+    Sequence pass({}, {context.dc, "pass"});
+    const Context inner = context.within(pass);
+    histogram = inner.execute("key_histogram");
+    sums[1] = inner.execute("sum_counts");
+    context.program.add(Repeat(nPasses - 1, pass, {context.dc, "radix_passes"}));
+    mark = context.execute("mark_keys");
+    expand = context.execute("expand_marks");
+  }
+
+  // Counts of the part's items, over the workers of all parts.
+  void addSums(unsigned slot, unsigned part, const Tensor &ofParts) const {
+    const unsigned first = part * itemsPerPart, end = std::min(first + itemsPerPart, nItems);
+    std::vector<Tensor> ofItems;
+    for (unsigned item = first; item != end; ++item) {
+      const std::size_t workers = nWorkers / nPartials, worker = item / (nDigits / 2) * workers,
+                        digit = item % (nDigits / 2) * 2;
+      ofItems.push_back(
+          ofParts.slice(worker, worker + workers, 1).slice(digit, digit + 2, 2).flatten());
+    }
+    for (const ComputeSet &cs : sums)
+      addVertex(graph, cs, "sparq::SumCounts", context.tile(slot, part),
+                {{"counts", concat(ofItems)}, {"totals", totals[slot].slice(first * 2, end * 2)}},
+                {{"nItems", end - first}, {"nRows", nRows}},
+                cycles::shared(end - first, nRows + 4));
+  }
+
+  // What the part does with its own positions: make keys, count them by digit, mark them.
+  void addKeys(unsigned slot, unsigned part) const {
+    const unsigned tile = context.tile(slot, part), g = context.groupSize();
+    const double nOwn = waves.nOwn(part);
+    const double clear = nDigits / 2; // zeroing the counts of the workers, two at a time
+    const std::vector<Setting> where = positionSettings(waves, part);
+    addVertex(
+        graph, group, "sparq::GroupKeys", tile,
+        {{"filled", context.filled(slot, part)},
+         {"weights", scores.weights[slot][part].flatten()},
+         {"sums", scores.sums[slot][part]},
+         {"keys", keys[slot][part]},
+         {"states", states[slot][part]},
+         {"counts", counts[slot][part].flatten()}},
+        with(where, {{"groupSize", g}, {"partPositions", n}, {"topK", topK}, {"nRecent", nRecent}}),
+        cycles::multi(clear +
+                      cycles::share(nOwn / 4) * (g * 2 * (cycles::dividePair + 1) + 4 + 4 * 4)));
+    addVertex(graph, histogram, "sparq::KeyHistogram", tile,
+              {{"filled", context.filled(slot, part)},
+               {"keys", keys[slot][part]},
+               {"totals", totals[slot]},
+               {"states", states[slot][part]},
+               {"counts", counts[slot][part].flatten()}},
+              with(where, {{"nPartials", nPartials}, {"nRecent", nRecent}}),
+              cycles::multi(clear + settleSlots(nPartials) + cycles::share(nOwn) * 6));
+    addVertex(
+        graph, mark, "sparq::MarkKeys", tile,
+        {{"filled", context.filled(slot, part)},
+         {"keys", keys[slot][part]},
+         {"totals", totals[slot]},
+         {"states", states[slot][part]},
+         {"marks", marks[slot][part].flatten()},
+         {"counts", marked[slot][part].flatten()},
+         {"tiesToTake", tiesToTake[slot][part]}},
+        with(where, {{"nPartials", nPartials}, {"topK", topK}, {"nRecent", nRecent}}),
+        cycles::multi(settleSlots(nPartials) + cycles::share(nOwn / piece) * (piece * 7 + 8)));
+  }
+
+  // From the marks of all parts, each part makes its own entries of the list.
+  void addExpand(unsigned slot) const {
     // {pieces, 2} ascending by position.
     const auto ordered = [&](const Tensor &t) {
       return ascending(t[slot].dimShuffle({0, 2, 1}), waves, piece).transpose();
@@ -154,8 +174,8 @@ Tensor selectPositions(const Context &context, const SparqSettings &settings, co
            {"valueRows", valueRows[slot].slice(first, end)}},
           {{"firstEntry", first},
            {"nEntries", end - first},
-           {"rowBase", static_cast<unsigned>(context.task(slot) * context.cache.rowsPerTask())},
-           {"valueRow", static_cast<unsigned>(context.cache.valueRow())},
+           {"rowBase", static_cast<unsigned>(context.layout().keyRow(context.task(slot), 0))},
+           {"valueRow", static_cast<unsigned>(context.layout().valueRow())},
            {"nWaveParts", waves.nWaveParts()},
            {"nPieces", nAll},
            {"stride", waves.stride},
@@ -171,7 +191,29 @@ Tensor selectPositions(const Context &context, const SparqSettings &settings, co
                         cycles::share(end - first) * (12 + 20.0 * nAll / topK)));
     }
   }
-  return concat(keyRows.expand({1}), valueRows.expand({1}), 1);
+
+  const Context &context;
+  Graph &graph;
+  const Waves &waves;
+  const Scores &scores;
+  const unsigned topK, nRecent;
+  const unsigned n = waves.partPositions(), parts = context.parts();
+  const unsigned rowsPerPart = (topK + parts - 1) / parts; // entries of the list that a part makes
+  unsigned firstHolding = parts;                           // first part that holds positions
+  unsigned nPartials = 0, nRows = 0; // partial sums of a count, and the numbers of each
+  // Item i, two digits of a partial sum, is added up on part i / itemsPerPart.
+  unsigned nItems = 0, itemsPerPart = 0;
+  Tensor keys, states, counts, totals, marks, marked, tiesToTake;
+  Tensor keyRows, valueRows; // {slots, topK}
+  ComputeSet group, histogram, mark, expand;
+  ComputeSet sums[2]; // of the first pass, of the others
+};
+
+} // namespace
+
+Tensor selectPositions(const Context &context, const SparqSettings &settings, const Waves &waves,
+                       const Scores &scores) {
+  return Selection(context, settings, waves, scores).add();
 }
 
 } // namespace sparq

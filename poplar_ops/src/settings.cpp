@@ -1,43 +1,59 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sparq/settings.hpp"
-#include <cstdint>
+#include <limits>
 
 namespace sparq {
 namespace {
 
-constexpr unsigned most = 1u << 24; // a count of positions stays exact in fp32
+[[noreturn]] void fail(const char *op, const char *argument, const std::string &rule,
+                       std::int64_t got) {
+  throw Error(std::string(op) + ": " + argument + " must " + rule + ", got " + std::to_string(got));
+}
 
-void checkInteger(const std::string &op, const char *argument, unsigned value, unsigned low,
-                  unsigned high, const std::string &interval) {
+// `name` is what the upper limit is called in the message, "head_dim=" for example.
+void checkRange(const char *op, const char *argument, unsigned value, unsigned low, unsigned high,
+                const char *name = "") {
   if (value < low || value > high)
-    throw Error(op + ": " + argument + " must be in " + interval + ", got " +
-                std::to_string(value));
+    fail(op, argument, "be in [" + std::to_string(low) + ", " + name + std::to_string(high) + "]",
+         value);
 }
 
 } // namespace
 
-void check(const std::string &op, const Shape &shape) {
-  checkInteger(op, "batch", shape.batch, 1, most, "[1, 16777216]");
-  checkInteger(op, "n_kv_heads", shape.nKvHeads, 1, most, "[1, 16777216]");
-  checkInteger(op, "capacity", shape.capacity, 1, most, "[1, 16777216]");
-  checkInteger(op, "head_dim", shape.headDim, 1, most, "[1, 16777216]");
-  if (shape.headDim % 8 != 0)
-    throw Error(op + ": head_dim must be a multiple of 8, got " + std::to_string(shape.headDim));
-  const std::uint64_t nTasks = std::uint64_t(shape.batch) * shape.nKvHeads;
-  if (nTasks > most)
-    throw Error(op + ": batch * n_kv_heads must be at most 16777216, got " +
-                std::to_string(nTasks));
-  if (shape.nHeads == 0 || shape.nHeads % shape.nKvHeads != 0)
-    throw Error(op + ": n_heads must be a multiple of n_kv_heads=" +
-                std::to_string(shape.nKvHeads) + ", got " + std::to_string(shape.nHeads));
+void check(const char *op, const CacheSpec &spec) {
+  checkRange(op, "batch", spec.batch, 1, maxCapacity);
+  checkRange(op, "n_kv_heads", spec.nKvHeads, 1, maxCapacity);
+  checkRange(op, "head_dim", spec.headDim, 1, maxCapacity);
+  if (spec.headDim % 8 != 0)
+    fail(op, "head_dim", "be a multiple of 8", spec.headDim);
+  checkRange(op, "capacity", spec.capacity, 1, maxCapacity);
+  const std::uint64_t nTasks = std::uint64_t(spec.batch) * spec.nKvHeads;
+  if (nTasks > maxCapacity)
+    fail(op, "batch * n_kv_heads", "be at most " + std::to_string(maxCapacity),
+         static_cast<std::int64_t>(nTasks));
 }
 
-void check(const std::string &op, const SparqSettings &settings, const Shape &shape) {
-  checkInteger(op, "rank", settings.rank, 1, shape.headDim,
-               "[1, head_dim=" + std::to_string(shape.headDim) + "]");
-  checkInteger(op, "top_k", settings.topK, 1, most, "[1, 16777216]");
-  checkInteger(op, "n_local", settings.nLocal, 0, settings.topK,
-               "[0, top_k=" + std::to_string(settings.topK) + "]");
+void checkHeads(const char *op, const CacheSpec &spec, std::int64_t nHeads) {
+  if (nHeads < 1 || nHeads % spec.nKvHeads != 0)
+    fail(op, "n_heads", "be a multiple of n_kv_heads=" + std::to_string(spec.nKvHeads), nHeads);
+}
+
+void check(const char *op, const Shape &shape) {
+  check(op, static_cast<const CacheSpec &>(shape));
+  checkHeads(op, shape, shape.nHeads);
+}
+
+void check(const char *op, const SparqSettings &settings, unsigned headDim) {
+  checkRange(op, "rank", settings.rank, 1, headDim, "head_dim=");
+  checkRange(op, "top_k", settings.topK, 1, maxCapacity);
+  checkRange(op, "n_local", settings.nLocal, 0, settings.topK, "top_k=");
+}
+
+unsigned toUnsigned(const char *op, const char *argument, std::int64_t value) {
+  constexpr std::int64_t most = std::numeric_limits<unsigned>::max();
+  if (value < 0 || value > most)
+    fail(op, argument, "be in [0, " + std::to_string(most) + "]", value);
+  return static_cast<unsigned>(value);
 }
 
 } // namespace sparq

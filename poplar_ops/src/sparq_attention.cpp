@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // SparQ decode attention (arXiv:2312.04985, Algorithm 1; docs/exactness.md E6): the steps in order.
-#include "sparq/attention.hpp"
+#include "planning.hpp"
 #include "steps.hpp"
 
 namespace sparq {
@@ -9,38 +9,81 @@ namespace sparq {
 using namespace poplar;
 using namespace poplar::program;
 
-Tensor sparqAttention(Graph &graph, const Cache &cache, const Tensor &query,
-                      const SparqSettings &settings, std::size_t index, Sequence &program,
-                      const DebugContext &dc) {
+namespace {
+
+// A wave that reads less than this costs more in fixed overhead than its granularity saves.
+constexpr std::uint64_t minWaveBytes = 2 * 1024 * 1024;
+constexpr unsigned targetWaves = 4;
+
+Tensor build(Graph &graph, const Cache &cache, const PlannedAttention &attention,
+             const Tensor &query, Sequence &program, const DebugContext &dc) {
   const Shape &shape = cache.plan.shape;
   const Placement &p = cache.plan.placement;
-  check("sparq_attention", settings, shape);
-  checkTensor("sparq_attention", "query", query, HALF, {shape.batch, shape.nHeads, shape.headDim});
-  if (cache.resident || index >= cache.plan.sparq.size())
-    throw Error("sparq_attention: cache must be planned for these settings, got entry " +
-                std::to_string(index) + " of " + std::to_string(cache.plan.sparq.size()));
-  const Waves &waves = cache.plan.sparq[index];
+  const SparqSettings &settings = attention.settings;
+  const Waves &waves = attention.waves;
   std::map<std::string, Tensor> variables;
   const Tensor output = createOutput(graph, cache, {dc, "output"});
   for (unsigned round = 0; round != p.nRounds; ++round) {
     const Context context{graph, cache, round, program, dc, variables};
     const std::size_t first = p.firstTask(round);
-    const WaveIndex wave = context.waveIndex(waves.nWaves), onlyWave = context.waveIndex(1);
-    // Step 1: where the query is largest.
+    const WaveIndex wave = context.waveIndex(waves.nWaves);
+    // E6.1: where the query is largest.
     const QueryComponents q = createQueryComponents(context, settings);
     loadQuery(context, query, q.query);
     selectComponents(context, settings, q);
-    // Step 2: approximate scores of all positions, their softmax, the best positions.
+    // E6.2 and E6.3: approximate scores of all positions, their softmax, the best positions.
     const Scores scores = createScores(context, waves);
     approxScores(context, settings, waves, q, wave, scores);
     softmax(context, waves, scores);
     const Tensor rows = selectPositions(context, settings, waves, scores);
-    // Step 3: exact attention over these, and the mean value for the rest.
-    const Gathered gathered = gatheredAttention(context, settings, q, scores, rows, onlyWave);
+    // E6.4 and E6.5: exact attention over these, and the mean value for the rest.
+    const Gathered gathered = gatheredAttention(context, settings, q, scores, rows);
     combine(context, settings.meanValue, gathered, scores,
             output.slice(first, first + p.nActive(round), 0));
   }
   return output.reshape({shape.batch, shape.nHeads, shape.headDim});
 }
+
+Waves planWaves(const Plan &plan, const Attention &attention, unsigned nTiles) {
+  const CacheLayout &layout = plan.layout;
+  const Placement &p = plan.placement;
+  Waves w{};
+  const std::uint64_t chunkBytes =
+      std::uint64_t(layout.chunk) * attention.settings.rank * 2; // of one slot
+  // As few waves as make the granularity worth while, within the landing budget (all tiles share
+  // the landing rows).
+  const unsigned least = ceilDiv(minWaveBytes, chunkBytes * p.slots);
+  const unsigned most = std::max<std::uint64_t>(1, landingBudget * nTiles / (chunkBytes * p.slots));
+  const unsigned chunks = unitsPerWave(
+      layout.nChunks(),
+      std::min({std::max(least, ceilDiv(layout.nChunks(), targetWaves)), most, layout.nChunks()}));
+  w.stride = chunks * layout.chunk;
+  w.length = partLength(w.stride, p.parts);
+  w.nWaves = ceilDiv(layout.nChunks(), chunks);
+  w.tailLength = layout.tailLength;
+  w.tailFirst = layout.tailFirst;
+  w.chunk = layout.chunk;
+  return w;
+}
+
+TileNeed planNeed(const Plan &plan, const PlannedAttention &attention, unsigned nTiles) {
+  const Placement &p = plan.placement;
+  const Waves &w = attention.waves;
+  const std::uint64_t g = plan.shape.groupSize(), d = plan.shape.headDim,
+                      r = attention.settings.rank,
+                      k = std::min(attention.settings.topK, plan.layout.capacity);
+  const std::uint64_t landing = std::uint64_t(w.stride) * r * 2 * p.slots / nTiles,
+                      columns = std::uint64_t(w.length) * r * 2,
+                      selected = ceilDiv(k, p.parts) * d * 2 * 3 + k * g * 8,
+                      partials = ceilDiv(k, block) * g * p.width * 4,
+                      marks = (std::uint64_t(w.nWaves) * w.stride + w.chunk) / 32 * 16;
+  return {scoreBytes(plan, w) + landing + columns + selected + partials + marks, 0};
+}
+
+} // namespace
+
+const Kernel sparqStreaming{
+    "sparq-streaming", "sparq_attention", "sparq", Memory::streaming, true, true,
+    planWaves,         planNeed,          build};
 
 } // namespace sparq

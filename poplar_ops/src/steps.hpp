@@ -94,7 +94,7 @@ struct Gathered {
 };
 Gathered gatheredAttention(const Context &context, const SparqSettings &settings,
                            const QueryComponents &q, const Scores &scores,
-                           const poplar::Tensor &rows, const WaveIndex &onlyWave);
+                           const poplar::Tensor &rows);
 
 // ---- combine.cpp: {slots, groupSize, headDim} HALF
 void combine(const Context &context, bool meanValue, const Gathered &gathered, const Scores &scores,

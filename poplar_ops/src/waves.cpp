@@ -9,7 +9,7 @@ using namespace poplar;
 using namespace poplar::program;
 
 RowWave createRowWave(const Context &context, const Waves &waves) {
-  const unsigned perRow = context.plan().layout.positionsPerRow;
+  const unsigned perRow = context.layout().positionsPerRow;
   RowWave landing;
   landing.offsets =
       context.sliced(UNSIGNED_INT, waves.stride / perRow, waves.length / perRow, 1, "row_offsets")
@@ -20,7 +20,7 @@ RowWave createRowWave(const Context &context, const Waves &waves) {
 
 void readRows(const Context &context, const Waves &waves, const RowWave &landing,
               std::size_t firstRow, const WaveIndex &wave, const char *name) {
-  const CacheLayout &layout = context.plan().layout;
+  const CacheLayout &layout = context.layout();
   const unsigned perRow = layout.positionsPerRow;
   const ComputeSet cs = context.execute("row_offsets");
   for (unsigned slot = 0; slot != context.nSlots(); ++slot)
@@ -28,18 +28,18 @@ void readRows(const Context &context, const Waves &waves, const RowWave &landing
       const unsigned room = waves.room(part), first = part * waves.length / perRow;
       if (room == 0)
         break;
-      addVertex(context.graph, cs, "sparq::RowOffsets", context.tile(slot, part),
-                {{"wave", wave.on(slot, part)},
-                 {"rows", landing.offsets[slot].slice(first, first + room / perRow)}},
-                {{"part", part},
-                 {"stride", waves.stride},
-                 {"length", waves.length},
-                 {"nRows", room / perRow},
-                 {"capacity", layout.capacity},
-                 {"positionsPerRow", perRow},
-                 {"rowBase", static_cast<unsigned>(firstRow + context.task(slot) *
-                                                                  context.cache.rowsPerTask())}},
-                cycles::shared(room / perRow, cycles::scalarStep));
+      addVertex(
+          context.graph, cs, "sparq::RowOffsets", context.tile(slot, part),
+          {{"wave", wave.on(slot, part)},
+           {"rows", landing.offsets[slot].slice(first, first + room / perRow)}},
+          {{"part", part},
+           {"stride", waves.stride},
+           {"length", waves.length},
+           {"nRows", room / perRow},
+           {"capacity", layout.capacity},
+           {"positionsPerRow", perRow},
+           {"rowBase", static_cast<unsigned>(firstRow + layout.keyRow(context.task(slot), 0))}},
+          cycles::shared(room / perRow, cycles::scalarStep));
     }
   const std::size_t nRows = std::size_t(context.nSlots()) * waves.stride / perRow;
   readRemote(context.cache.rows,

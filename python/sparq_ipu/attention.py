@@ -6,7 +6,9 @@ from __future__ import annotations
 import numpy as np
 
 from sparq_ipu.cache import KVCache
+from sparq_ipu.kernels import op_of
 from sparq_reference import checks
+from sparq_reference.settings import SparqSettings
 
 
 def dense_attention(query: np.ndarray, cache: KVCache) -> np.ndarray:
@@ -25,7 +27,7 @@ def dense_attention(query: np.ndarray, cache: KVCache) -> np.ndarray:
         ValueError: wrong shape or dtype, NaN or infinity, an empty batch element.
     """
     check_call("dense_attention", query, cache)
-    return cache._backend.dense_attention(query)
+    return cache._backend.attention(query, None)
 
 
 def sparq_attention(
@@ -56,8 +58,21 @@ def sparq_attention(
         ValueError: wrong shape or dtype, NaN or infinity, a setting out of range, an empty batch element.
     """
     check_call("sparq_attention", query, cache)
-    checks.check_sparq_settings("sparq_attention", rank, top_k, n_local, cache.head_dim, mean_value)
-    return cache._backend.sparq_attention(query, int(rank), int(top_k), int(n_local), bool(mean_value))
+    settings = SparqSettings(rank, top_k, n_local, mean_value, op="sparq_attention", head_dim=cache.head_dim)
+    return cache._backend.attention(query, settings)
+
+
+def attention(query: np.ndarray, cache: KVCache, settings: SparqSettings | None = None) -> np.ndarray:
+    """`sparq_attention` with these settings; `dense_attention` where they are None.
+
+    Raises:
+        ValueError: as these functions.
+    """
+    op = op_of(settings is not None)
+    check_call(op, query, cache)
+    if settings is not None:
+        settings.check(op, cache.head_dim)
+    return cache._backend.attention(query, settings)
 
 
 def check_call(op: str, query: np.ndarray, cache: KVCache, n_new: int | np.ndarray = 0) -> None:
@@ -68,12 +83,5 @@ def check_call(op: str, query: np.ndarray, cache: KVCache, n_new: int | np.ndarr
     """
     if not isinstance(cache, KVCache):
         checks.fail(op, "cache", "be a sparq_ipu.KVCache", type(cache).__name__)
-    checks.check_query(
-        op,
-        query,
-        batch=cache.batch,
-        n_kv_heads=cache.n_kv_heads,
-        head_dim=cache.head_dim,
-        check_finite=cache.check_finite,
-    )
+    checks.check_query(op, query, cache.spec, check_finite=cache.check_finite)
     checks.check_not_empty(op, cache.lengths + n_new)

@@ -8,11 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from sparq_ipu.backends import Backend
 from sparq_ipu.devices import backend_module, resolve_device
 from sparq_reference import checks
+from sparq_reference.settings import CacheSpec, HasSpec
 
 
-class KVCache:
+class KVCache(HasSpec):
     """A KV cache for one attention layer, on any device.
 
     On an IPU or the emulator, keys and values live in streaming memory: rows of K and V, and K once more
@@ -26,7 +28,8 @@ class KVCache:
         device: "auto" (the best one here), "ipu", "cpu", "emulator" or "reference".
         check_finite: refuse NaN and infinity in keys, values and queries. Off is faster; the result is then
             unspecified for such input.
-        options: of the device's backend, e.g. `n_threads` on "cpu", `n_tiles` on "emulator".
+        options: of the cache, where `sparq_reference.CacheSpec` has any; and of the device's backend, e.g.
+            `n_threads` on "cpu", `n_tiles` on "emulator".
 
     Raises:
         ValueError: an argument out of range, an option that the device's backend does not have.
@@ -44,21 +47,16 @@ class KVCache:
         check_finite: bool = True,
         **options: Any,
     ):
-        checks.check_cache("KVCache", batch, n_kv_heads, head_dim, capacity)
-        self.batch = int(batch)
-        self.n_kv_heads = int(n_kv_heads)
-        self.head_dim = int(head_dim)
-        self.capacity = int(capacity)
+        of_spec = {name: options.pop(name) for name in CacheSpec.options() if name in options}
+        self.spec = CacheSpec(batch, n_kv_heads, head_dim, capacity, op="KVCache", **of_spec)
         self.device = resolve_device("KVCache", device)
         self.check_finite = check_finite
         create = backend_module(self.device).create
         known = [name for name, p in inspect.signature(create).parameters.items() if p.kind is p.KEYWORD_ONLY]
         for name in options:
             if name not in known:
-                checks.fail("KVCache", "options", f"be among {known}", repr(name))
-        self._backend = create(
-            self.device, self.batch, self.n_kv_heads, self.head_dim, self.capacity, **options
-        )
+                checks.fail("KVCache", "options", f"be among {CacheSpec.options() + known}", repr(name))
+        self._backend: Backend = create(self.device, self.spec, **options)
 
     @property
     def lengths(self) -> np.ndarray:
@@ -82,11 +80,8 @@ class KVCache:
             "append",
             key,
             value,
-            batch=self.batch,
-            n_kv_heads=self.n_kv_heads,
-            head_dim=self.head_dim,
-            cache_lengths=self.lengths,
-            capacity=self.capacity,
+            self.spec,
+            self.lengths,
             lengths=lengths,
             check_finite=self.check_finite,
         )

@@ -4,12 +4,29 @@
 exact       bit for bit the contract of docs/exactness.md: float16 in and out, float32 between
 ideal       the same functions in float64, straight from the equations of the paper
 numerics    the float32 arithmetic of the contract: sums in a fixed order, exp, sqrt, rounding
+settings    SparqSettings and CacheSpec: what a call and a cache are described by
+errors      kinds of errors that callers tell apart
 KVCache     keys, values and their running sum, for the exact twin
 transfers   elements moved by each attention algorithm, speedups, arithmetic intensity
 checks      validation of arguments, for every package of the project
 """
 
-from sparq_reference import checks, exact, ideal, numerics, transfers
+from sparq_reference import checks, errors, exact, ideal, numerics, settings, transfers
 from sparq_reference.cache import KVCache
+from sparq_reference.errors import DoesNotFit, NotFinite
+from sparq_reference.settings import CacheSpec, SparqSettings
 
-__all__ = ["KVCache", "checks", "exact", "ideal", "numerics", "transfers"]
+__all__ = [
+    "CacheSpec",
+    "DoesNotFit",
+    "KVCache",
+    "NotFinite",
+    "SparqSettings",
+    "checks",
+    "errors",
+    "exact",
+    "ideal",
+    "numerics",
+    "settings",
+    "transfers",
+]

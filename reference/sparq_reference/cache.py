@@ -3,52 +3,34 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from sparq_reference import checks, exact
+from sparq_reference.settings import CacheSpec, HasSpec, SparqSettings
 
 
-class KVCache:
+class KVCache(HasSpec):
     """Keys, values and their running sum, with a length per batch element.
 
     Positions at or beyond a length hold NaN: whatever looks at them shows.
 
     Args:
-        batch, n_kv_heads: at least 1.
-        head_dim: positive multiple of 8.
-        capacity: most positions of one batch element, in [1, 2**24].
+        batch, n_kv_heads, head_dim, capacity: of the cache; see `CacheSpec`.
 
     Raises:
         ValueError: `KVCache: <argument> must <rule>, got <value>`.
     """
 
     def __init__(self, batch: int, n_kv_heads: int, head_dim: int, capacity: int) -> None:
-        checks.check_cache("KVCache", batch, n_kv_heads, head_dim, capacity)
-        self._key = np.empty((batch, n_kv_heads, capacity, head_dim), np.float16)
-        self._value = np.empty((batch, n_kv_heads, capacity, head_dim), np.float16)
-        self._value_sum = np.empty((batch, n_kv_heads, head_dim), np.float32)
-        self._lengths = np.empty(batch, np.int64)
+        self.spec = CacheSpec(batch, n_kv_heads, head_dim, capacity, op="KVCache")
+        shape = (self.spec.batch, self.spec.n_kv_heads, self.spec.capacity, self.spec.head_dim)
+        self._key = np.empty(shape, np.float16)
+        self._value = np.empty(shape, np.float16)
+        self._value_sum = np.empty((shape[0], shape[1], shape[3]), np.float32)
+        self._lengths = np.empty(shape[0], np.int64)
         self.reset()
-
-    @property
-    def batch(self) -> int:
-        """Batch elements."""
-        return self._key.shape[0]
-
-    @property
-    def n_kv_heads(self) -> int:
-        """Key and value heads of an element."""
-        return self._key.shape[1]
-
-    @property
-    def head_dim(self) -> int:
-        """Components of a key or value row."""
-        return self._key.shape[3]
-
-    @property
-    def capacity(self) -> int:
-        """Most positions of one batch element."""
-        return self._key.shape[2]
 
     @property
     def lengths(self) -> np.ndarray:
@@ -104,15 +86,12 @@ class KVCache:
             "append",
             key,
             value,
-            batch=self.batch,
-            n_kv_heads=self.n_kv_heads,
-            head_dim=self.head_dim,
-            cache_lengths=self._lengths,
-            capacity=self.capacity,
+            self.spec,
+            self._lengths,
             lengths=lengths,
             check_finite=check_finite,
         )
-        for b in range(self.batch):
+        for b in range(self.spec.batch):
             start, stop = self._lengths[b], self._lengths[b] + n_new[b]
             self._key[b, :, start:stop] = key[b, :, : n_new[b]]
             self._value[b, :, start:stop] = value[b, :, : n_new[b]]
@@ -125,45 +104,42 @@ class KVCache:
         Raises:
             ValueError: `reorder: index must <rule>, got <value>`; the cache is then unchanged.
         """
-        index = checks.check_reorder("reorder", index, self.batch)
+        index = checks.check_reorder("reorder", index, self.spec.batch)
         self._key = self._key[index]
         self._value = self._value[index]
         self._value_sum = self._value_sum[index]
         self._lengths = self._lengths[index]
 
-    def _check(self, op: str, query: np.ndarray, check_finite: bool) -> None:
-        if self._lengths.min() == 0:
-            checks.fail(op, "length", f"be in [1, capacity={self.capacity}]", 0)
-        checks.check_attention(op, query, self.key, self.value, lengths=self._lengths, check_finite=False)
-        if check_finite:  # keys and values were when they came
-            checks.check_finite(op, "query", query)
+    def attention(
+        self, query: np.ndarray, settings: SparqSettings | None = None, *, check_finite: bool = True
+    ) -> np.ndarray:
+        """SparQ attention over the positions held, or dense attention where settings is None.
+
+        Args:
+            query: (batch, n_heads, head_dim) float16; n_heads a multiple of n_kv_heads.
+            check_finite: refuse NaN and infinity in the query. Keys and values were checked when they came.
+
+        Returns:
+            (batch, n_heads, head_dim) float16, as `exact.sparq_attention` and `exact.dense_attention`.
+
+        Raises:
+            ValueError: of the query; an element of the batch that holds nothing.
+        """
+        op = "dense_attention" if settings is None else "sparq_attention"
+        checks.check_query(op, query, self.spec, check_finite=check_finite)
+        checks.check_not_empty(op, self._lengths)
+        if settings is None:
+            return exact.dense_unchecked(query, self.key, self.value, self._lengths)
+        settings.check(op, self.spec.head_dim)
+        return exact.sparq_steps(
+            query, self.key, self.value, settings, lengths=self._lengths, value_sum=self._value_sum
+        ).output
 
     def dense_attention(self, query: np.ndarray, *, check_finite: bool = True) -> np.ndarray:
-        """`exact.dense_attention` over the positions held; query (batch, n_heads, head_dim) float16."""
-        self._check("dense_attention", query, check_finite)
-        return exact.dense_attention(query, self.key, self.value, lengths=self._lengths, check_finite=False)
+        """`attention` without settings."""
+        return self.attention(query, check_finite=check_finite)
 
-    def sparq_attention(
-        self,
-        query: np.ndarray,
-        *,
-        rank: int,
-        top_k: int,
-        n_local: int = 0,
-        mean_value: bool = True,
-        check_finite: bool = True,
-    ) -> np.ndarray:
-        """`exact.sparq_attention` over the positions held; query (batch, n_heads, head_dim) float16."""
-        self._check("sparq_attention", query, check_finite)
-        return exact.sparq_attention(
-            query,
-            self.key,
-            self.value,
-            rank=rank,
-            top_k=top_k,
-            n_local=n_local,
-            mean_value=mean_value,
-            lengths=self._lengths,
-            value_sum=self._value_sum,
-            check_finite=False,
-        )
+    def sparq_attention(self, query: np.ndarray, *, check_finite: bool = True, **settings: Any) -> np.ndarray:
+        """`attention` with `SparqSettings` by name."""
+        checked = SparqSettings.of("sparq_attention", self.spec.head_dim, settings)
+        return self.attention(query, checked, check_finite=check_finite)

@@ -8,9 +8,14 @@ The functions take NumPy arrays; callers that hold other containers pass views o
 from __future__ import annotations
 
 import operator
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
+
+from sparq_reference.errors import NotFinite
+
+if TYPE_CHECKING:
+    from sparq_reference.settings import CacheSpec
 
 #: most positions of one batch element: a count up to here is exact in fp32 (E7)
 MAX_CAPACITY = 1 << 24
@@ -18,9 +23,9 @@ MAX_CAPACITY = 1 << 24
 HEAD_DIM_MULTIPLE = 8
 
 
-def fail(op: str, argument: str, rule: str, got: object) -> NoReturn:
-    """Raise the ValueError `<op>: <argument> must <rule>, got <got>`."""
-    raise ValueError(f"{op}: {argument} must {rule}, got {got}")
+def fail(op: str, argument: str, rule: str, got: object, kind: type[ValueError] = ValueError) -> NoReturn:
+    """Raise the ValueError `<op>: <argument> must <rule>, got <got>`; `kind` is a type derived from it."""
+    raise kind(f"{op}: {argument} must {rule}, got {got}")
 
 
 def check_integer(
@@ -58,23 +63,25 @@ def check_integers(
 
 
 def _all_finite(array: np.ndarray) -> bool:
-    if (
-        array.dtype == np.float16
-    ):  # by bits: isfinite widens every float16, which takes a third of a SparQ call
+    # float16 by its bits: isfinite widens every element, which takes a third of a SparQ call
+    if array.dtype == np.float16:
         return bool(((array.view(np.uint16) & np.uint16(0x7FFF)) < 0x7C00).all())
     return bool(np.isfinite(array).all())
 
 
 def check_finite(op: str, argument: str, array: np.ndarray, lengths: np.ndarray | None = None) -> None:
-    """No NaN, no infinity; of (batch, heads, n, head_dim) with `lengths`, in the positions that exist."""
-    if lengths is None and np.isfinite(array).all():  # the common case, without a loop
+    """No NaN, no infinity; of (batch, heads, n, head_dim) with `lengths`, in the positions that exist.
+
+    Raises: NotFinite.
+    """
+    if lengths is None and _all_finite(array):  # the common case, without a loop
         return
     for b in range(array.shape[0]):
         for h in range(array.shape[1]):
             part = array[b, h] if lengths is None else array[b, h, : lengths[b]]
             if not _all_finite(part):
                 where = tuple(int(i) for i in np.argwhere(~np.isfinite(part))[0])
-                fail(op, argument, "be finite", f"{part[where]} at {[b, h, *where]}")
+                fail(op, argument, "be finite", f"{part[where]} at {[b, h, *where]}", NotFinite)
 
 
 def _check_dtype(op: str, argument: str, array: object, dtype: np.dtype | None) -> None:
@@ -154,30 +161,14 @@ def check_attention(
 _check_finite = check_finite  # the name without the underscore is also an argument above
 
 
-def check_sparq_settings(
-    op: str, rank: object, top_k: object, n_local: object, head_dim: int, mean_value: object = True
-) -> None:
-    """1 <= rank <= head_dim, 1 <= top_k, 0 <= n_local <= top_k, mean_value a bool; all but the last integers.
-
-    top_k and n_local may exceed seq_len: then every position is selected (E7).
-    """
-    check_integer(op, "rank", rank, 1, head_dim, f"[1, head_dim={head_dim}]")
-    top_k = check_integer(op, "top_k", top_k, 1, MAX_CAPACITY)
-    check_integer(op, "n_local", n_local, 0, top_k, f"[0, top_k={top_k}]")
-    if not isinstance(mean_value, (bool, np.bool_)):
-        fail(op, "mean_value", "be True or False", repr(mean_value))
-
-
-def check_query(
-    op: str, query: np.ndarray, *, batch: int, n_kv_heads: int, head_dim: int, check_finite: bool = True
-) -> None:
+def check_query(op: str, query: np.ndarray, cache: CacheSpec, *, check_finite: bool = True) -> None:
     """A query for a cache: (batch, n_heads, head_dim) float16, n_heads a multiple of n_kv_heads."""
     _check_dtype(op, "query", query, np.dtype(np.float16))
     shape = query.shape
-    if len(shape) != 3 or shape[0] != batch or shape[1] == 0 or shape[2] != head_dim:
-        fail(op, "query", f"have shape (batch={batch}, n_heads, head_dim={head_dim})", shape)
-    if shape[1] % n_kv_heads:
-        fail(op, "n_heads", f"be a multiple of n_kv_heads={n_kv_heads}", shape[1])
+    if len(shape) != 3 or shape[0] != cache.batch or shape[1] == 0 or shape[2] != cache.head_dim:
+        fail(op, "query", f"have shape (batch={cache.batch}, n_heads, head_dim={cache.head_dim})", shape)
+    if shape[1] % cache.n_kv_heads:
+        fail(op, "n_heads", f"be a multiple of n_kv_heads={cache.n_kv_heads}", shape[1])
     if check_finite:
         _check_finite(op, "query", query)
 
@@ -189,26 +180,13 @@ def check_not_empty(op: str, lengths: np.ndarray) -> None:
         fail(op, "cache", "hold at least one position of every batch element", f"none of element {b}")
 
 
-def check_cache(op: str, batch: object, n_kv_heads: object, head_dim: object, capacity: object) -> None:
-    """batch and n_kv_heads at least 1, head_dim a positive multiple of 8, capacity in [1, 2**24]."""
-    check_integer(op, "batch", batch, 1, MAX_CAPACITY)
-    check_integer(op, "n_kv_heads", n_kv_heads, 1, MAX_CAPACITY)
-    head_dim = check_integer(op, "head_dim", head_dim, 1, MAX_CAPACITY)
-    if head_dim % HEAD_DIM_MULTIPLE:
-        fail(op, "head_dim", f"be a multiple of {HEAD_DIM_MULTIPLE}", head_dim)
-    check_integer(op, "capacity", capacity, 1, MAX_CAPACITY)
-
-
 def check_append(
     op: str,
     key: np.ndarray,
     value: np.ndarray,
-    *,
-    batch: int,
-    n_kv_heads: int,
-    head_dim: int,
+    cache: CacheSpec,
     cache_lengths: np.ndarray,
-    capacity: int,
+    *,
     lengths: object = None,
     check_finite: bool = True,
 ) -> np.ndarray:
@@ -216,12 +194,14 @@ def check_append(
 
     Args:
         key, value: (batch, n_kv_heads, n_tokens, head_dim) float16, n_tokens >= 1.
+        cache: of what these are appended to.
         cache_lengths: (batch,) tokens held already.
         lengths: integers (batch,) in [0, n_tokens], or None for n_tokens.
 
     Raises:
         ValueError: for the first rule that is broken, also when a batch element would pass `capacity`.
     """
+    batch, n_kv_heads, head_dim = cache.batch, cache.n_kv_heads, cache.head_dim
     for name, array in (("key", key), ("value", value)):
         _check_dtype(op, name, array, np.dtype(np.float16))
         shape = array.shape
@@ -237,9 +217,11 @@ def check_append(
     else:
         checked = check_integers(op, "lengths", lengths, batch, 0, high, f"[0, n_tokens={n_tokens}]")
     after = cache_lengths + checked
-    if (after > capacity).any():
-        b = int(np.argmax(after > capacity))
-        rule = f"be at most capacity={capacity} (element {b} holds {cache_lengths[b]}, {checked[b]} more)"
+    if (after > cache.capacity).any():
+        b = int(np.argmax(after > cache.capacity))
+        rule = (
+            f"be at most capacity={cache.capacity} (element {b} holds {cache_lengths[b]}, {checked[b]} more)"
+        )
         fail(op, "length", rule, after[b])
     if check_finite:
         _check_finite(op, "key", key, checked)

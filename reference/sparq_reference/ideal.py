@@ -15,6 +15,7 @@ import numpy as np
 
 from sparq_reference import checks
 from sparq_reference.layout import Steps, all_lengths, each_kv_head
+from sparq_reference.settings import SparqSettings
 
 
 def _double(x: np.ndarray) -> np.ndarray:
@@ -221,47 +222,39 @@ def sparq_attention(
         check_finite=check_finite,
         exact=False,
     )
-    checks.check_sparq_settings("sparq_attention", rank, top_k, n_local, query.shape[-1], mean_value)
-    return sparq_steps(
-        query,
-        key,
-        value,
-        rank=rank,
-        top_k=top_k,
-        n_local=n_local,
-        with_mean=bool(mean_value),
-        lengths=lengths,
-        value_sum=value_sum,
-    ).output
+    settings = SparqSettings(rank, top_k, n_local, mean_value, op="sparq_attention", head_dim=query.shape[-1])
+    return sparq_steps(query, key, value, settings, lengths=lengths, value_sum=value_sum).output
 
 
 def sparq_steps(
     query: np.ndarray,
     key: np.ndarray,
     value: np.ndarray,
+    settings: SparqSettings,
     *,
-    rank: int,
-    top_k: int,
-    n_local: int = 0,
-    with_mean: bool = True,
     lengths: np.ndarray | None = None,
     value_sum: np.ndarray | None = None,
 ) -> Steps:
-    """`sparq_attention` with every intermediate and without checks (`with_mean` is its `mean_value`)."""
+    """`sparq_attention` with every intermediate, and without checks of the tensors."""
     lengths = all_lengths(key, lengths)
     n_kv_heads = key.shape[1]
-    components = query_components(query, rank=rank, n_kv_heads=n_kv_heads)
+    components = query_components(query, rank=settings.rank, n_kv_heads=n_kv_heads)
     inv_tau = inverse_temperature(query, components)
     scores = approx_scores(query, key, components, inv_tau, lengths=lengths)
     weights, weight_sum, weight_max = softmax_weights(scores)
     positions, counts = key_topk(
-        weights, weight_sum, n_kv_heads=n_kv_heads, top_k=top_k, n_local=n_local, lengths=lengths
+        weights,
+        weight_sum,
+        n_kv_heads=n_kv_heads,
+        top_k=settings.top_k,
+        n_local=settings.n_local,
+        lengths=lengths,
     )
     attended = gathered_attention(query, key, value, positions, counts)
     alpha = selected_share(weights, weight_sum, positions)
     mean = None
     output = attended
-    if with_mean:
+    if settings.mean_value:
         mean = mean_value(sum_values(value, lengths=lengths) if value_sum is None else value_sum, lengths)
         output = combine(attended, alpha, mean)
     return Steps(

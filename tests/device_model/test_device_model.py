@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sparq_ipu import device_model as models
-from sparq_ipu import published_program as published
+import sparq_ipu.planning.device_model as models
+from sparq_ipu.planning import published_program as published
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "bench"))

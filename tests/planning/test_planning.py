@@ -18,7 +18,9 @@ if not core.has_emulator:
     pytest.skip("built without the emulator", allow_module_level=True)
 
 from sparq_ipu import planning  # noqa: E402
-from sparq_ipu.device_model import device_model  # noqa: E402
+from sparq_ipu.kernels import KERNELS, Attention  # noqa: E402
+from sparq_ipu.planning.device_model import device_model  # noqa: E402
+from sparq_reference import CacheSpec, DoesNotFit, SparqSettings  # noqa: E402
 
 #: batch, n_heads, n_kv_heads, head_dim, capacity, tiles, lengths
 SHAPES = [
@@ -36,11 +38,7 @@ SHAPES = [
     (1, 1, 1, 128, 9000, 1, [300]),
     (4, 2, 2, 128, 5000, 4, [5000, 4097, 600, 1]),
 ]
-KERNELS = {
-    "dense-sram": None,
-    "dense-streaming": None,
-    "sparq-streaming": (8, 24, 3, True),
-}
+SETTINGS = SparqSettings(8, 24, 3, True)
 
 
 def run(shape, kernel, append, model):
@@ -48,10 +46,9 @@ def run(shape, kernel, append, model):
     batch, n_heads, n_kv_heads, head_dim, capacity, tiles, lengths = shape
     rng = np.random.default_rng(1)
     session = core.Session(
-        core.Shape(batch, n_heads, n_kv_heads, head_dim, capacity),
-        dense_sram=kernel == "dense-sram",
-        dense_streaming=kernel == "dense-streaming",
-        sparq=[KERNELS[kernel]] if kernel == "sparq-streaming" else [],
+        CacheSpec(batch, n_kv_heads, head_dim, capacity),
+        n_heads,
+        attention=[Attention(kernel, KERNELS[kernel].settings(SETTINGS))],
         append=append,
         device="emulator",
         n_tiles=tiles,
@@ -59,16 +56,12 @@ def run(shape, kernel, append, model):
     key, value = rng.normal(size=(2, batch, n_kv_heads, max(lengths), head_dim)).astype(np.float16)
     session.write(key, value, lengths)
     query = rng.normal(size=(batch, n_heads, head_dim)).astype(np.float16)
-    if kernel == "sparq-streaming":
-        session.sparq(0, query)
-    else:
-        session.dense(query)
+    session.attention(0, query)
     return core.emulator_last_run(session, model.parameters()), core.emulator_memory(session)
 
 
 def planned(shape, kernel, append, **options):
     batch, n_heads, n_kv_heads, head_dim, capacity, tiles, lengths = shape
-    rank, top_k, n_local, mean_value = KERNELS[kernel] or (1, 1, 0, True)
     return planning.plan(
         batch,
         n_heads,
@@ -76,10 +69,7 @@ def planned(shape, kernel, append, **options):
         head_dim,
         capacity,
         kernel=kernel,
-        rank=rank,
-        top_k=top_k,
-        n_local=n_local,
-        mean_value=mean_value,
+        **SETTINGS.arguments(),
         lengths=lengths,
         n_tiles=tiles,
         append=append,
@@ -95,11 +85,12 @@ def test_a_plan_is_what_a_run_reports(shape, kernel, append):
     model = device_model("gc200")
     try:
         plan = planned(shape, kernel, append, device=model)
-    except ValueError as error:
+    except DoesNotFit as refused:
         # What the plan refuses does not compile either.
-        assert "tile memory" in str(error)
-        with pytest.raises(RuntimeError, match="tile memory"):
+        with pytest.raises(DoesNotFit) as also_refused:
             run(shape, kernel, append, model)
+        for error in (refused, also_refused.value):
+            assert error.resource == "tile memory" and error.need > error.room == 638976
         return
     counted, memory = run(shape, kernel, append, dataclasses.replace(model, tiles=shape[5]))
     assert plan.steps == counted["steps"]
@@ -217,7 +208,7 @@ def test_what_can_not_fit_is_refused_before_the_dry_run(monkeypatch):
 @pytest.mark.parametrize("kernel", ["dense-streaming", "sparq-streaming"])
 def test_the_early_check_is_a_lower_bound(kernel):
     found = planned(SHAPES[8], kernel, False).streaming_memory
-    early = planning._rows_of_cache(8, 128, 4096, kernel == "sparq-streaming")
+    early = KERNELS[kernel].streaming_bytes(CacheSpec(1, 8, 128, 4096))
     assert list(early) == list(found)
     assert all(0.8 * found[name] < n < found[name] for name, n in early.items())
 
@@ -231,7 +222,7 @@ def test_numpy_integers_are_integers():
 
 def test_without_an_extension_module(monkeypatch, tmp_path, capsys):
     import sparq_ipu
-    from sparq_ipu import report
+    from sparq_ipu.planning import report
 
     monkeypatch.delattr(sparq_ipu, "_core")
     monkeypatch.setitem(sys.modules, "sparq_ipu._core", None)

@@ -12,9 +12,10 @@ core = pytest.importorskip("sparq_ipu._core")
 if not core.has_emulator:
     pytest.skip("built without the emulator", allow_module_level=True)
 
-from sparq_ipu import _report_data as data  # noqa: E402
-from sparq_ipu import _report_pictures as pictures  # noqa: E402
-from sparq_ipu import _tables, planning, report  # noqa: E402
+from sparq_ipu import plan, tables  # noqa: E402
+from sparq_ipu.planning import report  # noqa: E402
+from sparq_ipu.planning import report_data as data  # noqa: E402
+from sparq_ipu.planning import report_pictures as pictures  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +54,7 @@ def test_rows_come_from_the_file_or_from_a_plan(source):
     assert source.seconds("dense-streaming", 1, 32, 1024) == pytest.approx(1.024e-3)
     assert source.speedup(4, 32, 2048, 32, 128) == pytest.approx(5)
     assert source.seconds("dense-streaming", 1, 8, 320) == (
-        planning.plan(1, 32, 8, 128, 320, kernel="dense-streaming").seconds_per_query
+        plan(1, 32, 8, 128, 320, kernel="dense-streaming").seconds_per_query
     )
     assert source.row("dense-streaming", 64, 32, 65536)["error"] is None  # from the file
     refused = data.Source("bow", None, quiet=True)
@@ -69,12 +70,14 @@ def test_measured_speedups_are_the_published_ones():
 
 
 def test_every_step_of_the_program_is_in_one_group():
-    plan = planning.plan(1, 32, 8, 128, 1024, baseline=False)
-    groups = pictures.stage_seconds(plan.row())
-    assert sum(groups.values()) == pytest.approx(plan.seconds_per_query)
+    planned = plan(1, 32, 8, 128, 1024, baseline=False)
+    groups = pictures.stage_seconds(planned.row())
+    assert sum(groups.values()) == pytest.approx(planned.seconds_per_query)
     for label in ("key columns streamed", "rows of keys and values streamed", "softmax", "top-k"):
         assert groups[label] > 0  # a renamed step would drop out
-    assert groups[pictures.OTHERS] < 0.5 * (plan.seconds_per_query - plan.seconds_by_category["streaming"])
+    assert groups[pictures.OTHERS] < 0.5 * (
+        planned.seconds_per_query - planned.seconds_by_category["streaming"]
+    )
 
 
 def test_calibration_rows_cover_every_measurement():
@@ -113,7 +116,7 @@ def test_without_matplotlib(source, tmp_path, monkeypatch, capsys):
 def test_replace_block(tmp_path):
     path = tmp_path / "page.md"
     path.write_text("a\n<!-- begin x: how -->\nold\n<!-- end x -->\nb\n")
-    _tables.replace_block(path, "x", "new\\1")
+    tables.replace_block(path, "x", "new\\1")
     assert path.read_text() == "a\n<!-- begin x: how -->\nnew\\1\n<!-- end x -->\nb\n"
     with pytest.raises(ValueError, match=r"replace_block: page\.md must have a block 'y', got none"):
-        _tables.replace_block(path, "y", "")
+        tables.replace_block(path, "y", "")

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Static costs: exchange bytes, worker cycles, tile memory.
 #include <sparq_emulator/DeviceModel.hpp>
+#include <sparq_emulator/Errors.hpp>
 
 #include <algorithm>
 
@@ -203,10 +204,11 @@ void Compiler::accountMemory() {
   std::string list;
   for (std::size_t i = 0; i < m.largest.size() && i < 5; ++i)
     list += (i ? ", " : "") + m.largest[i].name + " " + std::to_string(m.largest[i].bytes);
-  throw graph_memory_allocation_error("tile memory: tile " + std::to_string(m.tile) +
-                                      " must need at most " + std::to_string(m.limit) +
-                                      " bytes, got " + std::to_string(m.bytes) +
-                                      " (largest: " + list + ")");
+  throw sparq::emulator::OutOfTileMemory("tile memory: tile " + std::to_string(m.tile) +
+                                             " must need at most " + std::to_string(m.limit) +
+                                             " bytes, got " + std::to_string(m.bytes) +
+                                             " (largest: " + list + ")",
+                                         m.bytes, m.limit, m.tile);
 }
 
 } // namespace core

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "sparq/settings.hpp"
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -30,18 +31,41 @@ struct Placement {
   }
 };
 
-// Layout of the cache in streaming memory.
+// Where a cache keeps what. Streaming memory has two buffers:
+//
+//   rows         one row is positionsPerRow * headDim numbers: all keys, task by task, then one
+//                scratch row for each task; behind them the values in the same order
+//   key_columns  one row is `chunk` positions of one component of the keys; behind them headDim
+//                scratch rows for each slot
+//
+// The positions since the last full chunk are the tail: their columns stay in SRAM, in pieces of
+// tailLength positions on the last parts of the task's slot.
 struct CacheLayout {
+  unsigned nTasks, headDim;
   unsigned capacity;        // of the request, rounded up to whole chunks
-  unsigned positionsPerRow; // of the rows of keys and values: 1, or as many as fill a packet where
-                            // rows are only read in sequence
-  unsigned chunk;           // positions in a row of key_columns, a power of two; 0: no key columns
-  unsigned tailLength; // positions of the unfilled chunk that one part keeps: piece i is on part
-  unsigned tailFirst;  // tailFirst + i
+  unsigned positionsPerRow; // 1, or as many as fill a packet where rows are only read in sequence
+  unsigned chunk;           // a power of two; 0: no key columns, and so no tail
+  unsigned tailLength;
+  unsigned tailFirst; // piece i of the tail is on part tailFirst + i
 
-  // Pieces of the tail.
   unsigned nTailParts() const { return chunk ? (chunk + tailLength - 1) / tailLength : 0; }
   unsigned nChunks() const { return chunk ? capacity / chunk : 0; }
+  std::size_t rowsPerTask() const { return capacity / positionsPerRow; }
+
+  std::size_t keyRow(unsigned task, unsigned position) const {
+    return task * rowsPerTask() + position / positionsPerRow;
+  }
+  std::size_t scratchRow(unsigned task) const { return nTasks * rowsPerTask() + task; }
+  // How far behind a row of keys the same row of values is.
+  std::size_t valueRow() const { return scratchRow(nTasks); }
+  std::size_t nRows() const { return 2 * valueRow(); }
+
+  std::size_t columnRow(unsigned task, unsigned component, unsigned chunkIndex) const {
+    return (std::size_t(task) * headDim + component) * nChunks() + chunkIndex;
+  }
+  std::size_t scratchColumn(unsigned slot) const {
+    return columnRow(nTasks, 0, 0) + std::size_t(slot) * headDim;
+  }
 };
 
 // How positions come on chip: waves of `stride` positions of every slot, `length` to a part.
@@ -68,25 +92,37 @@ struct Waves {
   }
 };
 
-// What the programs of a graph need at most.
+struct Kernel; // sparq/kernels.hpp
+
+// One attention program: a kernel, and the settings of those that take some.
+struct Attention {
+  const Kernel *kernel = nullptr;
+  SparqSettings settings{};
+
+  bool operator==(const Attention &o) const { return kernel == o.kernel && settings == o.settings; }
+};
+
+// What a graph is to have on one cache.
 struct Programs {
-  bool denseSram = false;
-  bool denseStreaming = false;
-  bool append = true;      // without it, and without sparq, rows are packed for reading in sequence
+  std::vector<Attention> attention;
+  bool append = true;      // without it, and without key columns, rows are packed for reading in
+                           // sequence
   unsigned fillTokens = 0; // of one call of the prefill program; 0: there is none
-  std::vector<SparqSettings> sparq;
+};
+
+struct PlannedAttention : Attention {
+  Waves waves{};
 };
 
 struct Plan {
   Shape shape;
   Placement placement;
   CacheLayout layout;
-  Waves dense;              // of dense-streaming
-  Waves resident;           // of dense-sram: one wave, all of the cache
-  std::vector<Waves> sparq; // one for each entry of Programs::sparq
+  bool resident = false;                   // keys and values in SRAM
+  std::vector<PlannedAttention> attention; // one for each entry of Programs::attention
 };
 
-// Throws Error where a shape or a setting is out of range.
+// Throws Error where a shape or a setting is out of range, or where kernels do not share a cache.
 Plan makePlan(const poplar::Target &target, const Shape &shape, const Programs &programs);
 
 } // namespace sparq

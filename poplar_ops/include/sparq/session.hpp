@@ -4,7 +4,8 @@
 // and the benchmarks drive.
 #pragma once
 
-#include "sparq/attention.hpp"
+#include "sparq/host_cache.hpp"
+#include "sparq/kernels.hpp"
 #include <cstdint>
 #include <memory>
 #include <poplar/Device.hpp>
@@ -30,19 +31,29 @@ std::string deviceUnavailable(const std::string &device);
 class Session {
 public:
   // Builds, compiles and loads. repeats > 0 adds, for timing, programs that run each attention
-  // `repeats` times in one launch.
+  // `repeats` times in one launch. Throws DoesNotFit where the tiles can not hold it.
   Session(const Shape &shape, const Programs &programs, const DeviceOptions &device,
           unsigned repeats = 0);
 
-  const Plan &plan() const { return held_.plan; }
-  const std::vector<std::uint32_t> &lengths() const { return lengths_; } // of each batch element
+  const Plan &plan() const { return plan_; }
+  const std::vector<std::uint32_t> &lengths() const { return cache_->lengths(); }
   poplar::Engine &engine() { return *engine_; }
 
-  // Arrays are C-contiguous fp16 bit patterns. Every call leaves the cache as it was where it
-  // throws Error. Appends counts[b] of the nTokens of key, value {batch, nKvHeads, nTokens,
-  // headDim}, by the host.
+  // The host's side of the cache: see HostCache.
   void write(const std::uint16_t *key, const std::uint16_t *value, unsigned nTokens,
-             const std::vector<std::uint32_t> &counts);
+             const std::vector<std::uint32_t> &counts) {
+    cache_->write(*engine_, key, value, nTokens, counts);
+  }
+  void read(std::uint16_t *key, std::uint16_t *value, unsigned nTokens) {
+    cache_->read(*engine_, key, value, nTokens);
+  }
+  void reset() { cache_->reset(*engine_); }
+  // For planning: the cache counts as holding so many positions; nothing is written. Throws Error
+  // unless there is one length in [1, capacity] for each batch element.
+  void assumeLengths(const std::vector<std::uint32_t> &lengths);
+
+  // Arrays are C-contiguous fp16 bit patterns. Where a call throws Error the cache is as it was.
+  //
   // Appends one token to the elements whose active is 1, by the device: key, value {batch,
   // nKvHeads, headDim}.
   void append(const std::uint16_t *key, const std::uint16_t *value,
@@ -51,39 +62,29 @@ public:
   // Where lengths[b] is not -1, element b then holds the first lengths[b] and nothing else.
   void fill(const std::uint16_t *key, const std::uint16_t *value,
             const std::vector<std::int32_t> &lengths);
-  // The cache's rows, {batch, nKvHeads, nTokens, headDim}; zero at or beyond a length.
-  void read(std::uint16_t *key, std::uint16_t *value, unsigned nTokens);
-  // Forgets every position.
-  void reset();
 
-  // query, output {batch, nHeads, headDim}. `repeated` runs the timing program.
-  void dense(const std::uint16_t *query, std::uint16_t *output, bool repeated = false);
-  void sparq(std::size_t index, const std::uint16_t *query, std::uint16_t *output,
-             bool repeated = false);
+  // Runs entry `index` of the attention programs: query, output {batch, nHeads, headDim}.
+  // `repeated` runs the timing program.
+  void attention(std::size_t index, const std::uint16_t *query, std::uint16_t *output,
+                 bool repeated = false);
 
 private:
-  void run(unsigned program, const std::string &name, const std::uint16_t *query,
-           std::uint16_t *output);
-  void storeState();
-  [[noreturn]] void throwFull(unsigned b, unsigned n) const;
-  std::size_t rowElements() const;
+  // A variable {shape}, whose first dimensions are the tasks, each on the home tile of its slot.
+  poplar::Tensor addOnHomes(poplar::Graph &graph, const std::vector<std::size_t> &shape,
+                            const std::string &name) const;
+  poplar::program::Sequence buildAppend(poplar::Graph &graph, const Cache &cache) const;
+  poplar::program::Sequence buildFill(poplar::Graph &graph, const Cache &cache) const;
+  std::vector<poplar::program::Program> buildPrograms(poplar::Graph &graph, const Cache &cache,
+                                                      const Programs &programs);
+  void compile(poplar::Graph &graph, const std::vector<poplar::program::Program> &all);
+  std::size_t nAttention() const { return plan_.attention.size(); }
 
-  Shape shape_;
   poplar::Device device_;
-  // Of the cache, what is needed after the graph is gone, and its tensors with it.
-  struct Held {
-    Plan plan{};
-    bool resident = false;
-    std::size_t rowsPerTask = 0, valueRow = 0;
-    std::size_t nKeys = 0, nSums = 0, nTail = 0; // elements of keys, valueSum, tail
-    std::string rows, keyColumns;                // handles of the remote buffers
-  } held_;
+  Plan plan_;
+  std::unique_ptr<HostCache> cache_;
   std::unique_ptr<poplar::Engine> engine_;
-  std::vector<std::uint32_t> lengths_;
-  bool hasDense_ = false;
-  std::size_t nSparq_ = 0;
-  unsigned repeats_ = 0;
-  unsigned fillTokens_ = 0, fillProgram_ = 0;
+  std::vector<std::string> names_; // of each attention program
+  unsigned repeats_ = 0, fillTokens_ = 0;
 };
 
 } // namespace sparq

@@ -1,31 +1,55 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Shapes and settings of the attention ops, and the one place in C++ that checks them.
+// What a cache and an attention call are described by, and what is thrown where a description is
+// out of range. The only place in C++ that has these fields and checks them; in Python it is
+// sparq_reference.settings, with the same names and the same words.
 #pragma once
 
+#include <cstdint>
 #include <stdexcept>
 #include <string>
 
 namespace sparq {
 
-// What every function here throws for bad input: "<op>: <argument> must <rule>, got <value>", the
-// same text as Python's.
+// What every function here throws for bad input: "<op>: <argument> must <rule>, got <value>".
 struct Error : std::invalid_argument {
   using std::invalid_argument::invalid_argument;
 };
 
-// The shape of one attention layer. Query head h belongs to KV head h / groupSize().
-struct Shape {
+// A program or a cache does not fit the device. need and room are in units of the resource; 0 where
+// the device does not say.
+struct DoesNotFit : Error {
+  DoesNotFit(const std::string &message, std::string what, std::uint64_t needed,
+             std::uint64_t available)
+      : Error(message), resource(std::move(what)), need(needed), room(available) {}
+  std::string resource;
+  std::uint64_t need, room;
+};
+
+// Most positions of one batch element: a count up to here is exact in fp32 (docs/exactness.md E7).
+constexpr unsigned maxCapacity = 1u << 24;
+
+// A KV cache of one layer: what the caller chooses of it.
+struct CacheSpec {
   unsigned batch = 1;
-  unsigned nHeads = 1; // query heads, a multiple of nKvHeads
   unsigned nKvHeads = 1;
   unsigned headDim = 8;  // a multiple of 8
   unsigned capacity = 1; // most positions of one batch element
 
-  unsigned groupSize() const { return nHeads / nKvHeads; }
   // Independent problems: one KV head of one batch element. Task t is batch element t / nKvHeads,
   // KV head t % nKvHeads.
   unsigned nTasks() const { return batch * nKvHeads; }
+};
+
+// An attention layer: its cache, and the query heads that attend to it. Query head h belongs to KV
+// head h / groupSize().
+struct Shape : CacheSpec {
+  Shape() = default;
+  Shape(const CacheSpec &cache, unsigned heads) : CacheSpec(cache), nHeads(heads) {}
+
+  unsigned nHeads = 1; // a multiple of nKvHeads
+
+  unsigned groupSize() const { return nHeads / nKvHeads; }
 };
 
 // SparQ's parameters (arXiv:2312.04985, Algorithm 1).
@@ -40,8 +64,14 @@ struct SparqSettings {
   }
 };
 
-// Throw Error unless the argument is in range. `op` is the name that the message begins with.
-void check(const std::string &op, const Shape &shape);
-void check(const std::string &op, const SparqSettings &settings, const Shape &shape);
+// Throw Error unless the argument is in range. `op` is the name that the message begins with; a
+// check that passes allocates nothing.
+void check(const char *op, const CacheSpec &spec);
+void checkHeads(const char *op, const CacheSpec &spec, std::int64_t nHeads);
+void check(const char *op, const Shape &shape);
+void check(const char *op, const SparqSettings &settings, unsigned headDim);
+
+// `value` as the descriptions above hold it. Throws Error where it does not fit.
+unsigned toUnsigned(const char *op, const char *argument, std::int64_t value);
 
 } // namespace sparq

@@ -5,7 +5,7 @@ IPU or emulated).
 A backend module defines
 
 * `unavailable(device) -> str | None`: why `device` can not run here, None if it can;
-* `create(device, batch, n_kv_heads, head_dim, capacity, **options) -> Backend`.
+* `create(device, spec, **options) -> Backend`; `spec` is a `sparq_reference.CacheSpec`.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from typing import Protocol
 
 import numpy as np
 
+from sparq_reference.settings import SparqSettings
+
 
 class Backend(Protocol):
     """What `sparq_ipu.KVCache` asks of a backend. Arguments arrive checked; shapes as there."""
 
-    lengths: np.ndarray
+    @property
+    def lengths(self) -> np.ndarray:
+        """(batch,) integers: positions held."""
 
     def append(self, key: np.ndarray, value: np.ndarray, lengths: np.ndarray) -> None:
         """Append the first lengths[b] tokens of key, value (batch, n_kv_heads, n_tokens, head_dim)."""
 
-    def dense_attention(self, query: np.ndarray) -> np.ndarray:
-        """Dense decode attention, (batch, n_heads, head_dim) float16 in and out."""
-
-    def sparq_attention(
-        self, query: np.ndarray, rank: int, top_k: int, n_local: int, mean_value: bool
-    ) -> np.ndarray:
-        """SparQ decode attention, (batch, n_heads, head_dim) float16 in and out."""
+    def attention(self, query: np.ndarray, settings: SparqSettings | None) -> np.ndarray:
+        """Decode attention, (batch, n_heads, head_dim) float16 in and out: SparQ attention, or dense
+        attention where settings is None."""
 
     def read(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
         """Keys and values of positions [start, stop), 0 <= start <= stop <= the longest length; 0 at

@@ -7,10 +7,14 @@ AVX-512, AVX2 or portable code, chosen at run time, on any number of threads: al
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sparq_reference import checks
+from sparq_reference import CacheSpec, SparqSettings, checks
+
+if TYPE_CHECKING:
+    from sparq_ipu import _cpu
 
 #: overrides the choice of the instruction set where the option `isa` is not given
 ISA_VARIABLE = "SPARQ_CPU_ISA"
@@ -29,10 +33,7 @@ def unavailable(device: str) -> str | None:
 
 def create(
     device: str,
-    batch: int,
-    n_kv_heads: int,
-    head_dim: int,
-    capacity: int,
+    spec: CacheSpec,
     *,
     n_threads: int | None = None,
     isa: str | None = None,
@@ -59,13 +60,13 @@ def create(
         isa = os.environ.get(ISA_VARIABLE) or "auto"
     if not isinstance(isa, str):
         checks.fail("KVCache", "isa", f"be one of {['auto', *_cpu.available_isas()]}", repr(isa))
-    return CPUBackend(_cpu.KVCache(batch, n_kv_heads, head_dim, capacity, n_threads=n_threads, isa=isa))
+    return CPUBackend(_cpu.KVCache(spec, n_threads=n_threads, isa=isa))
 
 
 class CPUBackend:
     """`sparq_ipu._cpu.KVCache` behind the backend protocol. Safe to use from several Python threads."""
 
-    def __init__(self, cache: object):
+    def __init__(self, cache: _cpu.KVCache):
         self._cache = cache
 
     @property
@@ -85,13 +86,8 @@ class CPUBackend:
     def append(self, key: np.ndarray, value: np.ndarray, lengths: np.ndarray) -> None:
         self._cache.append(key, value, lengths)
 
-    def dense_attention(self, query: np.ndarray) -> np.ndarray:
-        return self._cache.dense_attention(query)
-
-    def sparq_attention(
-        self, query: np.ndarray, rank: int, top_k: int, n_local: int, mean_value: bool
-    ) -> np.ndarray:
-        return self._cache.sparq_attention(query, rank, top_k, n_local, mean_value)
+    def attention(self, query: np.ndarray, settings: SparqSettings | None) -> np.ndarray:
+        return self._cache.attention(query, settings)
 
     def read(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
         return self._cache.read(start, stop)

@@ -9,11 +9,15 @@ added; the cache moves over.
 from __future__ import annotations
 
 import threading
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sparq_reference import checks
+from sparq_ipu.kernels import MEMORIES, Attention, attention_over
+from sparq_reference import CacheSpec, DoesNotFit, SparqSettings, checks
+
+if TYPE_CHECKING:
+    from sparq_ipu import _core
 
 
 def unavailable(device: str) -> str | None:
@@ -25,16 +29,7 @@ def unavailable(device: str) -> str | None:
     return _core.device_unavailable(device) or None
 
 
-def create(
-    device: str,
-    batch: int,
-    n_kv_heads: int,
-    head_dim: int,
-    capacity: int,
-    *,
-    n_tiles: int = 0,
-    memory: str = "streaming",
-) -> IpuBackend:
+def create(device: str, spec: CacheSpec, *, n_tiles: int = 0, memory: str = MEMORIES[0]) -> IpuBackend:
     """A cache on an IPU.
 
     Args:
@@ -45,37 +40,28 @@ def create(
     Raises:
         ValueError: an option out of range.
     """
-    if memory not in ("streaming", "sram"):
-        raise ValueError(f"KVCache: memory must be 'streaming' or 'sram', got {memory!r}")
+    if memory not in MEMORIES:
+        raise ValueError(f"KVCache: memory must be {' or '.join(map(repr, MEMORIES))}, got {memory!r}")
     n_tiles = checks.check_integer("KVCache", "n_tiles", n_tiles, 0, checks.MAX_CAPACITY)
-    return IpuBackend(device, batch, n_kv_heads, head_dim, capacity, n_tiles, memory)
+    return IpuBackend(device, spec, n_tiles, memory)
 
 
 class IpuBackend:
-    """A session (compiled program, loaded device), made when first needed; and what came before. Calls from
-    several threads take turns."""
+    """A session (compiled program, loaded device), made when first needed; until then, what was appended.
+    Calls from several threads take turns."""
 
-    def __init__(
-        self,
-        device: str,
-        batch: int,
-        n_kv_heads: int,
-        head_dim: int,
-        capacity: int,
-        n_tiles: int,
-        memory: str,
-    ):
+    def __init__(self, device: str, spec: CacheSpec, n_tiles: int, memory: str):
         self._device = device
-        self._shape = (batch, n_kv_heads, head_dim, capacity)
+        self._spec = spec
         self._n_tiles = n_tiles
         self._memory = memory
-        self._session: Any = None
+        self._session: _core.Session | None = None
         self._n_heads = 0
-        self._dense = False
-        self._sparq: list[tuple[int, int, int, bool]] = []
+        #: programs of the session, in its order
+        self._attention: list[Attention] = []
         # Appended while there is no session: copies, since the caller may change his arrays.
         self._pending: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
-        self._lengths = np.zeros(batch, np.int64)
+        self._lengths = np.zeros(spec.batch, np.int64)
         self._lock = threading.RLock()
 
     @property
@@ -83,7 +69,7 @@ class IpuBackend:
         return self._lengths
 
     @property
-    def session(self) -> Any:
+    def session(self) -> _core.Session | None:
         """The `sparq_ipu._core.Session` in use; None before the first attention call."""
         return self._session
 
@@ -96,30 +82,22 @@ class IpuBackend:
             if self._session is None:
                 self._pending.append((key.copy(), value.copy(), lengths.copy()))
             else:
-                self._write(np.ascontiguousarray(key), np.ascontiguousarray(value), lengths)
+                self._write(self._session, key, value, lengths)
             self._lengths = self._lengths + lengths
 
-    def _write(self, key: np.ndarray, value: np.ndarray, lengths: np.ndarray) -> None:
+    def _write(self, session: _core.Session, key: np.ndarray, value: np.ndarray, lengths: np.ndarray) -> None:
+        key, value = np.ascontiguousarray(key), np.ascontiguousarray(value)
         counts = [int(n) for n in lengths]
         if key.shape[2] == 1 and self._memory == "streaming":
-            self._session.append(key, value, counts)  # on the device
+            session.append(key, value, counts)  # on the device
         elif key.shape[2] > 0:
-            self._session.write(key, value, counts)  # by the host
+            session.write(key, value, counts)  # by the host
 
-    def dense_attention(self, query: np.ndarray) -> np.ndarray:
+    def attention(self, query: np.ndarray, settings: SparqSettings | None) -> np.ndarray:
+        wanted = attention_over(self._memory, settings)
         with self._lock:
-            self._need(query.shape[1], dense=True)
-            return self._session.dense(np.ascontiguousarray(query))
-
-    def sparq_attention(
-        self, query: np.ndarray, rank: int, top_k: int, n_local: int, mean_value: bool
-    ) -> np.ndarray:
-        if self._memory == "sram":
-            raise ValueError("sparq_attention: memory must be 'streaming', got 'sram'")
-        settings = (rank, top_k, n_local, mean_value)
-        with self._lock:
-            self._need(query.shape[1], sparq=settings)
-            return self._session.sparq(self._sparq.index(settings), np.ascontiguousarray(query))
+            session = self._session_with(query.shape[1], wanted)
+            return session.attention(self._attention.index(wanted), np.ascontiguousarray(query))
 
     def read(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
         with self._lock:
@@ -143,10 +121,10 @@ class IpuBackend:
         longest = int(self._lengths.max())
         if self._session is not None:
             return self._session.read(longest)
-        batch, n_kv_heads, head_dim, _ = self._shape
-        key = np.zeros((batch, n_kv_heads, longest, head_dim), np.float16)
+        spec = self._spec
+        key = np.zeros((spec.batch, spec.n_kv_heads, longest, spec.head_dim), np.float16)
         value = np.zeros_like(key)
-        held = np.zeros(batch, np.int64)
+        held = np.zeros(spec.batch, np.int64)
         for new_key, new_value, counts in self._pending:
             for b, n in enumerate(counts):
                 key[b, :, held[b] : held[b] + n] = new_key[b, :, :n]
@@ -159,50 +137,36 @@ class IpuBackend:
         self._pending = [(key, value, lengths)]
         if self._session is not None:
             self._session.reset()
-            self._flush_pending()
+            self._flush_pending(self._session)
         self._lengths = np.asarray(lengths, np.int64)
 
-    def _flush_pending(self) -> None:
+    def _flush_pending(self, session: _core.Session) -> None:
         while self._pending:
-            key, value, lengths = self._pending.pop(0)
-            self._write(np.ascontiguousarray(key), np.ascontiguousarray(value), lengths)
+            self._write(session, *self._pending.pop(0))
 
-    def _need(
-        self, n_heads: int, dense: bool = False, sparq: tuple[int, int, int, bool] | None = None
-    ) -> None:
-        """Make sure that the session has this program; compile one that has, if it lacks it."""
-        from sparq_ipu import _core
-
-        dense_too = dense or self._dense
-        settings = self._sparq if sparq is None or sparq in self._sparq else [*self._sparq, sparq]
-        if self._session is not None and (n_heads, dense_too, settings) == (
-            self._n_heads,
-            self._dense,
-            self._sparq,
-        ):
-            return
+    def _session_with(self, n_heads: int, wanted: Attention) -> _core.Session:
+        """A session that has this program: the one in use, or one compiled now."""
+        if self._session is not None and n_heads == self._n_heads and wanted in self._attention:
+            return self._session
+        every = self._attention if wanted in self._attention else [*self._attention, wanted]
         if self._session is not None:
             # A device serves one session: give it back before the next one wants it.
             self._pending = [(*self._contents(), self._lengths)]
             self._session = None
-        batch, n_kv_heads, head_dim, capacity = self._shape
-
-        def compiled(dense: bool, settings: list[tuple[int, int, int, bool]]) -> None:
-            self._session = _core.Session(
-                _core.Shape(batch, n_heads, n_kv_heads, head_dim, capacity),
-                dense_sram=dense and self._memory == "sram",
-                dense_streaming=dense and self._memory == "streaming",
-                sparq=settings,
-                device=self._device,
-                n_tiles=self._n_tiles,
-            )
-            self._n_heads, self._dense, self._sparq = n_heads, dense, settings
-
         try:
-            compiled(dense_too, settings)
-        except RuntimeError:
-            alone = [] if sparq is None else [sparq]
-            if (dense_too, settings) == (dense, alone):
+            session = self._compile(n_heads, every)
+        except DoesNotFit:
+            if every == [wanted]:
                 raise
-            compiled(dense, alone)  # all programs so far are too many for the tiles: this one then
-        self._flush_pending()
+            session = self._compile(n_heads, [wanted])  # too much with all programs so far: this one then
+        self._flush_pending(session)
+        return session
+
+    def _compile(self, n_heads: int, attention: list[Attention]) -> _core.Session:
+        from sparq_ipu import _core
+
+        session = _core.Session(
+            self._spec, n_heads, attention=attention, device=self._device, n_tiles=self._n_tiles
+        )
+        self._session, self._n_heads, self._attention = session, n_heads, attention
+        return session

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sparq_reference import KVCache
+from sparq_reference import CacheSpec, KVCache, SparqSettings
 
 
 def unavailable(device: str) -> str | None:
@@ -13,9 +13,9 @@ def unavailable(device: str) -> str | None:
     return None
 
 
-def create(device: str, batch: int, n_kv_heads: int, head_dim: int, capacity: int) -> ReferenceBackend:
+def create(device: str, spec: CacheSpec) -> ReferenceBackend:
     """A reference cache; see `sparq_ipu.backends.Backend`."""
-    return ReferenceBackend(batch, n_kv_heads, head_dim, capacity)
+    return ReferenceBackend(spec)
 
 
 class ReferenceBackend:
@@ -24,8 +24,8 @@ class ReferenceBackend:
     `sparq_ipu.KVCache` looks for NaN and infinity, or not, as its `check_finite` says: not again here.
     """
 
-    def __init__(self, batch: int, n_kv_heads: int, head_dim: int, capacity: int):
-        self._cache = KVCache(batch, n_kv_heads, head_dim, capacity)
+    def __init__(self, spec: CacheSpec):
+        self._cache = KVCache(spec.batch, spec.n_kv_heads, spec.head_dim, spec.capacity)
 
     @property
     def lengths(self) -> np.ndarray:
@@ -34,15 +34,8 @@ class ReferenceBackend:
     def append(self, key: np.ndarray, value: np.ndarray, lengths: np.ndarray) -> None:
         self._cache.append(key, value, lengths, check_finite=False)
 
-    def dense_attention(self, query: np.ndarray) -> np.ndarray:
-        return self._cache.dense_attention(query, check_finite=False)
-
-    def sparq_attention(
-        self, query: np.ndarray, rank: int, top_k: int, n_local: int, mean_value: bool
-    ) -> np.ndarray:
-        return self._cache.sparq_attention(
-            query, rank=rank, top_k=top_k, n_local=n_local, mean_value=mean_value, check_finite=False
-        )
+    def attention(self, query: np.ndarray, settings: SparqSettings | None) -> np.ndarray:
+        return self._cache.attention(query, settings, check_finite=False)
 
     def read(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
         held = (np.arange(start, stop) < self._cache.lengths[:, None])[:, None, :, None]

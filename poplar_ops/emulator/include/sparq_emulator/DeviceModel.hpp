@@ -13,7 +13,7 @@ namespace sparq {
 namespace emulator {
 
 /// One IPU; the default is a Bow IPU. Where each number comes from, and how far it can be trusted:
-/// docs/device_model.md. The same numbers are in python/sparq_ipu/data/device_models.json, from
+/// docs/device_model.md. The same numbers are in python/sparq_ipu/planning/data/device_models.json, from
 /// which bench/calibrate.py --write puts the fitted ones here.
 struct DeviceModel {
   double clock = 1.85e9; // tile cycles per second

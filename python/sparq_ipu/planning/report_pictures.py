@@ -6,7 +6,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Callable
 
-from sparq_ipu._report_data import (
+from sparq_ipu.kernels import BASELINE, DEFAULT
+from sparq_ipu.planning.report_data import (
     BATCHES,
     HEAD_DIM,
     HEADLINE,
@@ -114,7 +115,7 @@ def _speedup_line(
 
 def stages(plt: Any, source: Source) -> Any:
     figure, (axis,) = _axes(plt, width=9)
-    rows = [source.row("sparq-streaming", 1, 32, n, *HEADLINE) for n in LENGTHS]
+    rows = [source.row(DEFAULT.name, 1, 32, n, *HEADLINE) for n in LENGTHS]
     totals = [row["seconds_per_query"] for row in rows]
     left = [0.0] * len(rows)
     groups = [stage_seconds(row) for row in rows]
@@ -136,10 +137,10 @@ def stages(plt: Any, source: Source) -> Any:
 def sram(plt: Any, source: Source) -> Any:
     figure, (axis,) = _axes(plt, width=9)
     plans = [
-        (f"SparQ, batch {batch}, S={n}", source.plan("sparq-streaming", batch, 32, n, *HEADLINE))
+        (f"SparQ, batch {batch}, S={n}", source.plan(DEFAULT.name, batch, 32, n, *HEADLINE))
         for batch, n in ((1, 16384), (16, 16384), (64, 16384))
     ]
-    plans.append(("dense-streaming, batch 1, S=16384", source.plan("dense-streaming", 1, 32, 16384)))
+    plans.append((f"{BASELINE.name}, batch 1, S=16384", source.plan(BASELINE.name, 1, 32, 16384)))
     for colour, (label, plan) in zip(COLOURS, plans):
         used = [n / 1024 for n in plan.memory["bytes_per_tile"]]
         axis.plot(range(len(used)), used, color=colour, linewidth=0.9, label=label)
@@ -155,7 +156,7 @@ def sram(plt: Any, source: Source) -> Any:
 
 def roofline(plt: Any, source: Source) -> Any:
     figure, (axis,) = _axes(plt, width=9)
-    model = source.plan("dense-streaming", 1, 32, 16384).model
+    model = source.plan(BASELINE.name, 1, 32, 16384).model
     tile_cycles = model.tiles * model.clock_hz  # a second
     intensity = [10 ** (i / 20) for i in range(-20, 121)]
     for label, bytes_per_second, colour in (
@@ -170,19 +171,18 @@ def roofline(plt: Any, source: Source) -> Any:
         )
     axis.axhline(VECTOR_FLOP * tile_cycles, color="#999999", linestyle=":", label="fp32 vector peak")
     for marker, colour, n_kv_heads in (("o", COLOURS[2], 32), ("s", COLOURS[3], 8)):
-        for kernel, settings in (("dense-streaming", (None, None)), ("sparq-streaming", HEADLINE)):
-            row = source.row(kernel, 1, n_kv_heads, 16384, *settings)
+        for kernel, settings in ((BASELINE, (None, None)), (DEFAULT, HEADLINE)):
+            row = source.row(kernel.name, 1, n_kv_heads, 16384, *settings)
             # Work of dense attention, whoever does it: how fast it is done, seen from outside.
             work = 4.0 * N_HEADS * 16384 * HEAD_DIM
-            sparq = kernel == "sparq-streaming"
             axis.plot(
                 work / row["streamed_bytes"],
                 work / row["seconds_per_query"],
                 marker,
                 color=colour,
-                mfc=colour if sparq else "none",
+                mfc=colour if kernel.takes_settings else "none",
                 linestyle="none",
-                label=f"{kernel}, {n_kv_heads} KV heads (modelled)",
+                label=f"{kernel.name}, {n_kv_heads} KV heads (modelled)",
             )
     axis.set_xscale("log")
     axis.set_yscale("log")

@@ -4,17 +4,12 @@
 #include "core.hpp"
 #include "sparq_emulator/Counters.hpp"
 #include "sparq_emulator/DeviceModel.hpp"
-#include <optional>
-#include <poplar/exceptions.hpp>
 #include <pybind11/stl.h>
 
 namespace py = pybind11;
 using namespace py::literals;
 
 namespace sparq {
-
-SparqSettings settingsFrom(const py::tuple &t); // core.cpp
-
 namespace {
 
 using emulator::DeviceModel;
@@ -111,37 +106,22 @@ py::dict toDict(const Plan &plan, const Waves &waves) {
 }
 
 // Counts one attention call over a cache of these lengths, without memory for it or arithmetic.
-py::dict plan(const Shape &shape, bool denseSram, const std::optional<py::tuple> &sparq,
-              bool append, unsigned nTiles, const std::vector<std::uint32_t> &lengths,
+py::dict plan(const CacheSpec &cache, unsigned nHeads, const py::object &attention, bool append,
+              unsigned nTiles, const std::vector<std::uint32_t> &lengths,
               const py::dict &parameters) {
   const DeviceModel model = modelFrom(parameters);
   Programs programs;
   programs.append = append;
-  programs.denseSram = denseSram;
-  programs.denseStreaming = !denseSram && !sparq;
-  if (sparq)
-    programs.sparq.push_back(settingsFrom(*sparq));
-  if (lengths.size() != shape.batch)
-    throw Error("plan: lengths must have one entry for each of batch=" +
-                std::to_string(shape.batch) + " elements, got " + std::to_string(lengths.size()));
-  for (const std::uint32_t length : lengths)
-    if (length < 1 || length > shape.capacity)
-      throw Error("plan: lengths must be in [1, capacity=" + std::to_string(shape.capacity) +
-                  "], got " + std::to_string(length));
+  programs.attention = attentionFrom(py::make_tuple(attention));
   std::unique_ptr<Session> session;
   {
     const py::gil_scoped_release release;
     const emulator::DryRun dry;
-    try {
-      session = std::make_unique<Session>(shape, programs, DeviceOptions{"emulator", nTiles});
-    } catch (const poplar::graph_memory_allocation_error &error) {
-      throw Error(std::string("plan: ") + error.what());
-    }
-    std::vector<std::uint32_t> filled;
-    for (const std::uint32_t length : lengths)
-      filled.insert(filled.end(), shape.nKvHeads, length);
-    session->engine().writeTensor("cache/filled", filled.data(), filled.data() + filled.size());
-    session->engine().run(sparq ? 2 : 1); // as Session numbers its programs
+    session = std::make_unique<Session>(Shape(cache, nHeads), programs,
+                                        DeviceOptions{"emulator", nTiles});
+    session->assumeLengths(lengths);
+    std::vector<std::uint16_t> query(std::size_t(cache.batch) * nHeads * cache.headDim);
+    session->attention(0, query.data(), query.data());
   }
   poplar::Engine &engine = session->engine();
   py::dict result = lastRunOf(engine, model);
@@ -150,8 +130,7 @@ py::dict plan(const Shape &shape, bool denseSram, const std::optional<py::tuple>
   for (const emulator::MemoryUse &use : emulator::streamingMemory(engine))
     streaming.append(py::make_tuple(use.name, use.bytes));
   result["streaming_memory"] = streaming;
-  const Plan &p = session->plan();
-  result["mapping"] = toDict(p, sparq ? p.sparq[0] : denseSram ? p.resident : p.dense);
+  result["mapping"] = toDict(session->plan(), session->plan().attention[0].waves);
   return result;
 }
 
@@ -180,8 +159,9 @@ void bindEmulator(py::module_ &module) {
   module.def(
       "emulator_memory", [](PySession &session) { return memoryOf(session.session().engine()); },
       "session"_a);
-  module.def("emulator_plan", &plan, "shape"_a, "dense_sram"_a, "sparq"_a, "append"_a, "n_tiles"_a,
-             "lengths"_a, "model"_a);
+  module.def("emulator_plan", &plan, "cache"_a, "n_heads"_a, "attention"_a, "append"_a, "n_tiles"_a,
+             "lengths"_a, "model"_a,
+             "Counts one call of an attention program, without running it.");
 }
 
 } // namespace sparq

@@ -15,9 +15,11 @@ import functools
 from pathlib import Path
 from typing import Any, Iterable
 
-from sparq_ipu.device_model import DATA, DeviceModel
+from sparq_ipu.planning.device_model import DATA, DeviceModel
 
 N_HEADS, HEAD_DIM, ITEM = 32, 128, 2
+#: its three programs, as the measurements name them
+SRAM, DENSE, SPARQ = "dense-sram", "dense-streaming", "sparq-streaming"
 #: positions that dense-streaming reads at a time
 CHUNK = 128
 PACKET = 1024
@@ -86,19 +88,17 @@ def remote_copies(kernel: str, batch: int, seq_len: int, rank: int = 0, top_k: i
         ValueError: an unknown kernel.
     """
     row = HEAD_DIM * ITEM
-    if kernel == "dense-sram":
+    if kernel == SRAM:
         return []
-    if kernel == "dense-streaming":  # a row: a chunk of all heads, of K and then of V
+    if kernel == DENSE:  # a row: a chunk of all heads, of K and then of V
         return [RemoteCopy(1, batch * N_HEADS * CHUNK * row, 2 * seq_len // CHUNK)]
-    if kernel == "sparq-streaming":
+    if kernel == SPARQ:
         return [
             RemoteCopy(N_HEADS * batch * rank, seq_len * ITEM),  # K by components
             RemoteCopy(N_HEADS * batch * top_k, row, 2),  # K and V by positions
             RemoteCopy(1, N_HEADS * batch * row),  # the mean value
         ]
-    raise ValueError(
-        f"published_program: kernel must be dense-sram, dense-streaming or sparq-streaming, got {kernel!r}"
-    )
+    raise ValueError(f"published_program: kernel must be {SRAM}, {DENSE} or {SPARQ}, got {kernel!r}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,13 +135,13 @@ def sorting_network(batch: int, seq_len: int, top_k: int, tiles: int = 1472) -> 
 def on_chip_features(kernel: str, batch: int, seq_len: int, top_k: int = 0) -> dict[str, float]:
     """How often each fitted constant of the program counts in one query (constants in seconds)."""
     chunks = 2 * seq_len // CHUNK
-    if kernel == "dense-streaming":
+    if kernel == DENSE:
         return {
             "dense_query": 1,
             "dense_chunk": chunks,  # one remote copy and one matrix product
             "dense_chunk_of_batches": chunks if batch > 1 else 0,
         }
-    if kernel == "sparq-streaming":
+    if kernel == SPARQ:
         # Of its two top-k only that over positions: the other, over components, is of 25 to 28 steps whatever
         # the rank, and so part of sparq_query.
         network = sorting_network(N_HEADS * batch, seq_len, top_k)

@@ -9,9 +9,11 @@ import sys
 from pathlib import Path
 from typing import Any, Iterator
 
-from sparq_ipu import published_program as published
-from sparq_ipu.device_model import device_model, parameters_file
-from sparq_ipu.planning import Plan, plan
+from sparq_ipu.kernels import BASELINE, DEFAULT
+from sparq_ipu.planning import published_program as published
+from sparq_ipu.planning.device_model import device_model, parameters_file
+from sparq_ipu.planning.planner import Plan, plan
+from sparq_reference import DoesNotFit
 
 N_HEADS, HEAD_DIM = 32, 128
 LENGTHS = tuple(1024 << i for i in range(7))
@@ -61,7 +63,7 @@ class Source:
             try:
                 row = self.plan(*key).row()
                 row["error"] = None
-            except ValueError as error:
+            except DoesNotFit as error:
                 row = {"error": str(error)}
             self._rows[key] = row
         return self._rows[key]
@@ -99,19 +101,19 @@ class Source:
 
     def speedup(self, batch: int, n_kv_heads: int, seq_len: int, rank: int, top_k: int) -> float | None:
         """Modelled, over dense-streaming of the same shape; None where one of them does not fit."""
-        dense = self.seconds("dense-streaming", batch, n_kv_heads, seq_len)
-        sparq = self.seconds("sparq-streaming", batch, n_kv_heads, seq_len, rank, top_k)
+        dense = self.seconds(BASELINE.name, batch, n_kv_heads, seq_len)
+        sparq = self.seconds(DEFAULT.name, batch, n_kv_heads, seq_len, rank, top_k)
         return dense / sparq if dense and sparq else None
 
 
 def measured_speedups() -> dict[tuple[int, int, int, int], float]:
     """Published: by (batch, seq_len, rank, top_k)."""
     rows = published.measurements()
-    dense = {(m.batch, m.seq_len): m.seconds for m in rows if m.kernel == "dense-streaming"}
+    dense = {(m.batch, m.seq_len): m.seconds for m in rows if m.kernel == published.DENSE}
     return {
         (m.batch, m.seq_len, m.rank, m.top_k): dense[m.batch, m.seq_len] / m.seconds
         for m in rows
-        if m.kernel == "sparq-streaming" and (m.batch, m.seq_len) in dense
+        if m.kernel == published.SPARQ and (m.batch, m.seq_len) in dense
     }
 
 
@@ -147,8 +149,8 @@ def comparison_rows(source: Source) -> Iterator[tuple[str, ...]]:
     for batch in (1, 4):
         for seq_len in (1024, 4096, 16384):
             for kernel, settings in (
-                ("dense-streaming", (None, None)),
-                *(("sparq-streaming", s) for s in SETTINGS),
+                (BASELINE.name, (None, None)),
+                *((DEFAULT.name, s) for s in SETTINGS),
             ):
                 key = (kernel, batch, 32, seq_len, *settings)
                 ours, theirs = source.seconds(*key), measured.get(key)

@@ -16,10 +16,10 @@ from typing import Any, Sequence
 
 import numpy as np
 
-from sparq_ipu.device_model import DeviceModel, device_model
-from sparq_reference import checks
-
-KERNELS = ("dense-sram", "dense-streaming", "sparq-streaming")
+from sparq_ipu.kernels import BASELINE, DEFAULT, Attention, Kernel, kernel_named
+from sparq_ipu.planning.device_model import DeviceModel, device_model
+from sparq_reference import CacheSpec, DoesNotFit, SparqSettings, checks
+from sparq_reference.settings import settings_columns
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,10 +43,8 @@ class Plan:
     n_kv_heads: int
     head_dim: int
     seq_len: int
-    rank: int | None
-    top_k: int | None
-    n_local: int | None
-    mean_value: bool | None
+    #: None for dense attention
+    settings: SparqSettings | None
     model: DeviceModel
     n_ipus: int
     #: (batch, n_heads, n_kv_heads) of one IPU
@@ -105,10 +103,7 @@ class Plan:
             "n_kv_heads": self.n_kv_heads,
             "head_dim": self.head_dim,
             "seq_len": self.seq_len,
-            "rank": self.rank,
-            "top_k": self.top_k,
-            "n_local": self.n_local,
-            "mean_value": self.mean_value,
+            **settings_columns(self.settings),
             "n_ipus": self.n_ipus,
             "seconds_per_query": self.seconds_per_query,
             "time_source": self.time_source,
@@ -127,9 +122,7 @@ class Plan:
 
     def __str__(self) -> str:
         m, waves = self.mapping, self.mapping["waves"]
-        settings = (
-            "" if self.rank is None else f", rank {self.rank}, top_k {self.top_k}, n_local {self.n_local}"
-        )
+        settings = "" if self.settings is None else f", {self.settings}"
         lines = [
             f"{self.kernel}: batch {self.batch}, {self.n_heads} heads, {self.n_kv_heads} KV heads, "
             f"head_dim {self.head_dim}, seq_len {self.seq_len}{settings}",
@@ -167,11 +160,50 @@ class Plan:
         return "\n".join(lines)
 
 
+@dataclasses.dataclass(frozen=True)
+class _Request:
+    """What is to be planned, checked."""
+
+    kernel: Kernel
+    settings: SparqSettings | None
+    batch: int
+    n_heads: int
+    n_kv_heads: int
+    head_dim: int
+    seq_len: int
+    lengths: tuple[int, ...]
+    append: bool
+    model: DeviceModel
+    n_ipus: int
+    n_tiles: int
+
+    @property
+    def per_ipu(self) -> tuple[int, int, int]:
+        """(batch, n_heads, n_kv_heads) of one IPU."""
+        return split(self.batch, self.n_heads, self.n_kv_heads, self.n_ipus)
+
+    @property
+    def cache(self) -> CacheSpec:
+        """The cache of one IPU."""
+        batch, _, n_kv_heads = self.per_ipu
+        return CacheSpec(batch, n_kv_heads, self.head_dim, self.seq_len, op="plan")
+
+    @property
+    def shares(self) -> list[tuple[int, ...]]:
+        """Lengths of the batch elements of each IPU; IPUs with the same lengths do the same."""
+        batch = self.per_ipu[0]
+        return sorted({self.lengths[b : b + batch] for b in range(0, self.batch, batch)})
+
+
 def _check_cache_in_sram(model: DeviceModel, n_bytes: int) -> None:
     if n_bytes > model.tiles * model.tile_bytes:
-        raise ValueError(
+        need = math.ceil(n_bytes / model.tiles)
+        raise DoesNotFit(
             f"plan: tile memory: the fullest tile must need at most {model.tile_bytes} bytes, "
-            f"got {math.ceil(n_bytes / model.tiles)} (keys and values alone, over {model.tiles} tiles)"
+            f"got {need} (keys and values alone, over {model.tiles} tiles)",
+            "tile memory",
+            need,
+            model.tile_bytes,
         )
 
 
@@ -179,17 +211,13 @@ def _check_streaming_memory(model: DeviceModel, buffers: dict[str, int]) -> None
     need = sum(buffers.values())
     if need > model.streaming_memory_bytes:
         largest = ", ".join(f"{name} {n}" for name, n in sorted(buffers.items(), key=lambda x: -x[1]))
-        raise ValueError(
+        raise DoesNotFit(
             f"plan: streaming memory of an IPU must be at most {model.streaming_memory_bytes} bytes, "
-            f"got {need} ({largest})"
+            f"got {need} ({largest})",
+            "streaming memory",
+            need,
+            model.streaming_memory_bytes,
         )
-
-
-def _rows_of_cache(tasks: int, head_dim: int, seq_len: int, sparq: bool) -> dict[str, int]:
-    """Bytes that the positions alone take in streaming memory; chunks are rounded up, and scratch rows come
-    on top."""
-    one = 2 * tasks * seq_len * head_dim
-    return {"cache/rows": 2 * one, **({"cache/key_columns": one} if sparq else {})}
 
 
 def split(batch: int, n_heads: int, n_kv_heads: int, n_ipus: int) -> tuple[int, int, int]:
@@ -215,7 +243,7 @@ def plan(
     head_dim: int = 128,
     seq_len: int = 16384,
     *,
-    kernel: str = "sparq-streaming",
+    kernel: str = DEFAULT.name,
     rank: int = 32,
     top_k: int = 128,
     n_local: int = 0,
@@ -232,7 +260,7 @@ def plan(
     Args:
         batch, n_heads, n_kv_heads, head_dim: of the layer; n_kv_heads None: as many as n_heads.
         seq_len: capacity of the cache in positions, and its length unless `lengths` says otherwise.
-        kernel: "sparq-streaming", "dense-streaming" or "dense-sram".
+        kernel: a name of `sparq_ipu.kernels.KERNELS`.
         rank, top_k, n_local, mean_value: of SparQ attention; not used by the others.
         lengths: (batch,) positions held by each batch element, in [1, seq_len].
         append: whether the program that appends on the device is compiled too (a `KVCache` has it; it takes
@@ -240,21 +268,14 @@ def plan(
         device: name of a device model ("bow", "gc200"), or a model.
         n_ipus: IPUs that share KV heads, then batch, as replicas; nothing passes between them.
         n_tiles: tiles of the IPU; 0: all.
-        baseline: for sparq-streaming, plan dense-streaming too, for the predicted speed-up.
+        baseline: for a kernel that takes settings, plan dense-streaming too, for the predicted speed-up.
 
     Raises:
-        ValueError: an argument out of range; or tile memory or the streaming memory of an IPU can not hold
-            it: with the limit and the need.
+        ValueError: an argument out of range.
+        DoesNotFit (a ValueError): tile memory or the streaming memory of an IPU can not hold it.
         RuntimeError: the extension module is not built, or without the emulator to count with.
     """
-    try:
-        from sparq_ipu import _core
-    except ImportError as error:
-        raise RuntimeError(f"plan: the extension module must be built, got none ({error})") from error
-    if not _core.has_emulator:
-        raise RuntimeError("plan: the extension module must be built with the emulator, got one without")
-    if kernel not in KERNELS:
-        raise ValueError(f"plan: kernel must be one of {', '.join(KERNELS)}, got {kernel!r}")
+    chosen = kernel_named("plan", kernel)
     batch, n_heads, n_kv_heads, head_dim, seq_len, n_ipus = (
         checks.check_integer("plan", name, value, 1, checks.MAX_CAPACITY)
         for name, value in (
@@ -267,10 +288,9 @@ def plan(
         )
     )
     n_tiles = checks.check_integer("plan", "n_tiles", n_tiles, 0, checks.MAX_CAPACITY)
-    sparq = None
-    if kernel == "sparq-streaming":
-        checks.check_sparq_settings("plan", rank, top_k, n_local, head_dim, mean_value)
-        sparq = (int(rank), int(top_k), int(n_local), bool(mean_value))
+    settings = None
+    if chosen.takes_settings:
+        settings = SparqSettings(rank, top_k, n_local, mean_value, op="plan", head_dim=head_dim)
     if n_heads % n_kv_heads != 0:
         raise ValueError(
             f"plan: n_heads must be a multiple of n_kv_heads, got n_heads={n_heads}, n_kv_heads={n_kv_heads}"
@@ -284,53 +304,94 @@ def plan(
         high = np.full(batch, seq_len)
         interval = f"[1, seq_len={seq_len}]"
         lengths = checks.check_integers("plan", "lengths", lengths, batch, 1, high, interval).tolist()
-    per_ipu = split(batch, n_heads, n_kv_heads, n_ipus)
-    # before the dry run, whose own time and memory grow with the size
-    rows = _rows_of_cache(per_ipu[0] * per_ipu[2], head_dim, seq_len, sparq is not None)
-    if kernel == "dense-sram":
-        _check_cache_in_sram(model, rows["cache/rows"])
-    else:
-        _check_streaming_memory(model, rows)
-    shape = _core.Shape(*per_ipu, head_dim, seq_len)
-    # IPUs with the same lengths do the same; the slowest one sets the pace.
-    shares = sorted({tuple(lengths[b : b + per_ipu[0]]) for b in range(0, batch, per_ipu[0])})
-    counted = max(
-        (
-            _core.emulator_plan(
-                shape, kernel == "dense-sram", sparq, append, n_tiles, list(share), model.parameters()
-            )
-            for share in shares
-        ),
-        key=lambda c: c["seconds"]["total"],
+    request = _Request(
+        chosen,
+        settings,
+        batch,
+        n_heads,
+        n_kv_heads,
+        head_dim,
+        seq_len,
+        tuple(lengths),
+        append,
+        model,
+        n_ipus,
+        n_tiles,
     )
-    streaming_memory = dict(counted["streaming_memory"])
-    _check_streaming_memory(model, streaming_memory)
-    steps = counted["steps"]
-    streamed = [s for s in steps if s["kind"].startswith("remote")]
-    seconds = counted["seconds"]["total"]
+    result = _planned(request)
+    if chosen is BASELINE:
+        return dataclasses.replace(result, speedup_vs_dense_streaming=1.0, speedup_if_gateway_shared=1.0)
+    if not chosen.takes_settings or not baseline:
+        return result
+    try:
+        dense = _planned(dataclasses.replace(request, kernel=BASELINE, settings=None, append=False))
+    except DoesNotFit:  # there is no speed-up over it then
+        return result
+    return dataclasses.replace(
+        result,
+        speedup_vs_dense_streaming=dense.seconds_per_query / result.seconds_per_query,
+        speedup_if_gateway_shared=dense.seconds_if_gateway_shared / result.seconds_if_gateway_shared,
+    )
+
+
+def _counted(request: _Request) -> dict[str, Any]:
+    """What the emulator counts in a dry run of one IPU, the slowest one."""
+    try:
+        from sparq_ipu import _core
+    except ImportError as error:
+        raise RuntimeError(f"plan: the extension module must be built, got none ({error})") from error
+    if not _core.has_emulator:
+        raise RuntimeError("plan: the extension module must be built with the emulator, got one without")
+    # before the dry run, whose own time and memory grow with the size
+    _check_cache_in_sram(request.model, request.kernel.sram_bytes(request.cache))
+    _check_streaming_memory(request.model, request.kernel.streaming_bytes(request.cache))
+    counts = (
+        _core.emulator_plan(
+            request.cache,
+            request.per_ipu[1],
+            Attention(request.kernel.name, request.settings),
+            request.append,
+            request.n_tiles,
+            list(share),
+            request.model.parameters(),
+        )
+        for share in request.shares
+    )
+    return max(counts, key=lambda c: c["seconds"]["total"])
+
+
+def _seconds_beyond(model: DeviceModel, n_ipus: int, steps: list[dict[str, Any]]) -> float:
+    """What remote copies take longer where IPUs share the streaming rate of one."""
     shared = model.with_streaming_share(1 / min(n_ipus, model.ipus_per_gateway))
-    extra = sum(
+    return sum(
         s["executions"]
         * (
             shared.streaming_seconds(s["bytes"], s["packets"], s["rows"])
             - model.streaming_seconds(s["bytes"], s["packets"], s["rows"])
         )
-        for s in streamed
+        for s in steps
     )
-    result = Plan(
-        kernel=kernel,
-        batch=batch,
-        n_heads=n_heads,
-        n_kv_heads=n_kv_heads,
-        head_dim=head_dim,
-        seq_len=seq_len,
-        rank=sparq[0] if sparq else None,
-        top_k=sparq[1] if sparq else None,
-        n_local=sparq[2] if sparq else None,
-        mean_value=sparq[3] if sparq else None,
+
+
+def _planned(request: _Request) -> Plan:
+    model = request.model
+    counted = _counted(request)
+    streaming_memory = dict(counted["streaming_memory"])
+    _check_streaming_memory(model, streaming_memory)
+    steps = counted["steps"]
+    streamed = [s for s in steps if s["kind"].startswith("remote")]
+    seconds = counted["seconds"]["total"]
+    return Plan(
+        kernel=request.kernel.name,
+        batch=request.batch,
+        n_heads=request.n_heads,
+        n_kv_heads=request.n_kv_heads,
+        head_dim=request.head_dim,
+        seq_len=request.seq_len,
+        settings=request.settings,
         model=model,
-        n_ipus=n_ipus,
-        per_ipu=per_ipu,
+        n_ipus=request.n_ipus,
+        per_ipu=request.per_ipu,
         mapping=counted["mapping"],
         memory=counted["memory"],
         streaming_memory=streaming_memory,
@@ -347,30 +408,6 @@ def plan(
         seconds_by_category=counted["seconds"],
         streamed_bytes=sum(s["bytes"] * s["executions"] for s in streamed),
         seconds_per_query=seconds,
-        seconds_if_gateway_shared=seconds + extra,
+        seconds_if_gateway_shared=seconds + _seconds_beyond(model, request.n_ipus, streamed),
         steps=steps,
-    )
-    if kernel == "dense-streaming":
-        return dataclasses.replace(result, speedup_vs_dense_streaming=1.0, speedup_if_gateway_shared=1.0)
-    if kernel != "sparq-streaming" or not baseline:
-        return result
-    try:
-        dense = plan(
-            batch,
-            n_heads,
-            n_kv_heads,
-            head_dim,
-            seq_len,
-            kernel="dense-streaming",
-            lengths=lengths,
-            device=model,
-            n_ipus=n_ipus,
-            n_tiles=n_tiles,
-        )
-    except ValueError:  # dense attention alone may not fit; there is no speed-up over it then
-        return result
-    return dataclasses.replace(
-        result,
-        speedup_vs_dense_streaming=dense.seconds_per_query / seconds,
-        speedup_if_gateway_shared=dense.seconds_if_gateway_shared / result.seconds_if_gateway_shared,
     )

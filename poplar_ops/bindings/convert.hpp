@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Descriptions and errors between Python and C++, for every module: sparq_reference.settings is
+// read by attribute name, so a field that is added there and here reaches every call.
+#pragma once
+
+#include "sparq/settings.hpp"
+#include <pybind11/pybind11.h>
+
+namespace pybind11 {
+namespace detail {
+
+// Reads the attributes of a Python object into a description. An object that lacks one is of
+// another type; a number that no field can hold is refused by name.
+class AttributeReader {
+public:
+  AttributeReader(handle object, const char *type) : object_(object), type_(type) {}
+
+  void read(const char *name, unsigned &field) {
+    if (const pybind11::object value = get(name))
+      field = sparq::toUnsigned(type_, name, value.cast<std::int64_t>());
+  }
+  void read(const char *name, bool &field) {
+    if (const pybind11::object value = get(name))
+      field = value.cast<bool>();
+  }
+  bool complete() const { return complete_; }
+
+private:
+  pybind11::object get(const char *name) {
+    complete_ = complete_ && hasattr(object_, name);
+    return complete_ ? pybind11::object(object_.attr(name)) : pybind11::object();
+  }
+
+  handle object_;
+  const char *type_;
+  bool complete_ = true;
+};
+
+template <> struct type_caster<sparq::CacheSpec> {
+  PYBIND11_TYPE_CASTER(sparq::CacheSpec, const_name("sparq_reference.settings.CacheSpec"));
+  bool load(handle source, bool) {
+    AttributeReader from(source, "CacheSpec");
+    from.read("batch", value.batch);
+    from.read("n_kv_heads", value.nKvHeads);
+    from.read("head_dim", value.headDim);
+    from.read("capacity", value.capacity);
+    return from.complete();
+  }
+};
+
+template <> struct type_caster<sparq::SparqSettings> {
+  PYBIND11_TYPE_CASTER(sparq::SparqSettings, const_name("sparq_reference.settings.SparqSettings"));
+  bool load(handle source, bool) {
+    AttributeReader from(source, "SparqSettings");
+    from.read("rank", value.rank);
+    from.read("top_k", value.topK);
+    from.read("n_local", value.nLocal);
+    from.read("mean_value", value.meanValue);
+    return from.complete();
+  }
+};
+
+} // namespace detail
+} // namespace pybind11
+
+namespace sparq {
+
+// What C++ throws becomes what Python raises: Error a ValueError (std::invalid_argument does by
+// itself), DoesNotFit sparq_reference.errors.DoesNotFit.
+inline void translateErrors() {
+  pybind11::register_local_exception_translator([](std::exception_ptr thrown) {
+    try {
+      if (thrown)
+        std::rethrow_exception(thrown);
+    } catch (const DoesNotFit &error) {
+      const auto type = pybind11::module_::import("sparq_reference.errors").attr("DoesNotFit");
+      PyErr_SetObject(type.ptr(), type(error.what(), error.resource, error.need, error.room).ptr());
+    }
+  });
+}
+
+} // namespace sparq

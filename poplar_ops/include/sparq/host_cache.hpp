@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How a host reads and writes a cache that a loaded engine holds, and the lengths it has.
+#pragma once
+
+#include "sparq/cache.hpp"
+#include <cstdint>
+#include <poplar/Engine.hpp>
+#include <string>
+#include <vector>
+
+namespace sparq {
+
+// Arrays are C-contiguous fp16 bit patterns. Where a call throws Error the cache is as it was.
+class HostCache {
+public:
+  // Adds what the host needs to the graph. The engine of that graph is given to every call.
+  HostCache(poplar::Graph &graph, const Cache &cache);
+
+  const std::vector<std::uint32_t> &lengths() const { return lengths_; } // of each batch element
+
+  // Forgets every position.
+  void reset(poplar::Engine &engine);
+  // Appends the first counts[b] of the nTokens of key, value {batch, nKvHeads, nTokens, headDim}.
+  void write(poplar::Engine &engine, const std::uint16_t *key, const std::uint16_t *value,
+             unsigned nTokens, const std::vector<std::uint32_t> &counts);
+  // Keys and values {batch, nKvHeads, nTokens, headDim}; zero at or beyond a length.
+  void read(poplar::Engine &engine, std::uint16_t *key, std::uint16_t *value,
+            unsigned nTokens) const;
+  // The cache counts as holding so many positions, whatever is in it.
+  void setLengths(poplar::Engine &engine, const std::vector<std::uint32_t> &lengths);
+
+  // For programs that append or replace on the device: checks before, and what they did after.
+  void checkRoom(unsigned nTokens, const std::vector<std::uint32_t> &counts) const;
+  void advance(const std::vector<std::uint32_t> &counts);
+  void replaced(unsigned b, std::uint32_t length) { lengths_[b] = length; }
+
+private:
+  // The tokens that one task gets: {n, headDim} keys and values.
+  struct NewTokens {
+    unsigned task, held;
+    const std::uint16_t *keys, *values;
+    unsigned n;
+  };
+  std::string handle(const char *what) const { return name_ + "/" + what; }
+  std::size_t rowElements() const;
+  void storeLengths(poplar::Engine &engine) const;
+  void writeResident(poplar::Engine &engine, const std::uint16_t *key, const std::uint16_t *value,
+                     unsigned nTokens, const std::vector<std::uint32_t> &counts) const;
+  void writeRows(poplar::Engine &engine, const NewTokens &tokens) const;
+  void writeColumns(poplar::Engine &engine, const NewTokens &tokens,
+                    std::vector<std::uint16_t> &tail) const;
+  void readResident(poplar::Engine &engine, std::uint16_t *key, std::uint16_t *value,
+                    unsigned nTokens) const;
+
+  std::string name_;
+  Shape shape_;
+  CacheLayout layout_;
+  bool resident_;
+  std::size_t nSums_ = 0, nTail_ = 0; // numbers of the value sums, of the tail
+  std::string rows_, keyColumns_;     // handles of the remote buffers
+  std::vector<std::uint32_t> lengths_;
+};
+
+} // namespace sparq

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The attention kernels: the one place that lists them. Sessions, PopART operators and bindings
+// work on any entry. In Python the list is sparq_ipu/kernels.py; a test compares the two.
+//
+// To add a kernel: a source file in src/ that defines its entry, and its name here and in
+// src/kernels.cpp.
+#pragma once
+
+#include "sparq/cache.hpp"
+#include <string>
+#include <vector>
+
+namespace sparq {
+
+enum class Memory { streaming, sram };
+
+// What a kernel needs of the fullest tile, in bytes.
+struct TileNeed {
+  std::uint64_t working; // working tensors: more rounds need less
+  std::uint64_t cache;   // keys and values: more rounds need no less
+};
+
+struct Kernel {
+  const char *name;   // as plans and benchmarks call it
+  const char *op;     // what messages call it: "sparq_attention"
+  const char *prefix; // of its steps in a profile: "sparq"
+  Memory memory;      // where it reads keys and values
+  bool takesSettings; // SparqSettings; others ignore them
+  bool keyColumns;    // reads keys by component too
+
+  // How positions come on chip, for this placement and layout of a plan.
+  Waves (*waves)(const Plan &plan, const Attention &attention, unsigned nTiles);
+  TileNeed (*need)(const Plan &plan, const PlannedAttention &attention, unsigned nTiles);
+  // Adds the attention to the program; see attend.
+  poplar::Tensor (*build)(poplar::Graph &graph, const Cache &cache,
+                          const PlannedAttention &attention, const poplar::Tensor &query,
+                          poplar::program::Sequence &program, const poplar::DebugContext &dc);
+};
+
+extern const Kernel denseSram, denseStreaming; // dense_attention.cpp
+extern const Kernel sparqStreaming;            // sparq_attention.cpp
+
+// All of them, in the order in which tables show them.
+const std::vector<const Kernel *> &kernels();
+
+// The kernel of this name. Throws Error where there is none, listing those there are.
+const Kernel &kernelNamed(const std::string &op, const std::string &name);
+
+// Decode attention of one query token over a cache, bit for bit docs/exactness.md: entry `index` of
+// the attention that the cache was planned for.
+//   query {batch, nHeads, headDim} HALF -> {batch, nHeads, headDim} HALF. Every length must be at
+//   least 1.
+// Throws Error where there is no such entry, or the query has another type or shape.
+poplar::Tensor attend(poplar::Graph &graph, const Cache &cache, std::size_t index,
+                      const poplar::Tensor &query, poplar::program::Sequence &program,
+                      const poplar::DebugContext &dc = {});
+
+} // namespace sparq

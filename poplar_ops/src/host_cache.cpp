@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sparq/host_cache.hpp"
+#include "half_bits.hpp"
+#include <algorithm>
+
+namespace sparq {
+
+using namespace poplar;
+
+namespace {
+
+// columns[c][position] = row[c], columns at `stride`.
+void transposeRow(const std::uint16_t *row, unsigned headDim, std::uint16_t *columns,
+                  std::size_t stride, std::size_t position) {
+  for (unsigned c = 0; c != headDim; ++c)
+    columns[c * stride + position] = row[c];
+}
+
+template <class T> void store(Engine &engine, const std::string &handle, const std::vector<T> &v) {
+  engine.writeTensor(handle, v.data(), v.data() + v.size());
+}
+
+} // namespace
+
+HostCache::HostCache(Graph &graph, const Cache &cache)
+    : name_(cache.name), shape_(cache.plan.shape), layout_(cache.layout()),
+      resident_(cache.plan.resident), lengths_(shape_.batch, 0) {
+  graph.createHostWrite(handle("filled"), cache.filled);
+  if (resident_) {
+    for (const auto &part : {std::make_pair("keys", cache.keys), {"values", cache.values}}) {
+      graph.createHostWrite(handle(part.first), part.second);
+      graph.createHostRead(handle(part.first), part.second);
+    }
+    return;
+  }
+  rows_ = cache.rows.handle();
+  if (layout_.chunk == 0)
+    return;
+  keyColumns_ = cache.keyColumns.handle();
+  nSums_ = cache.valueSum.numElements();
+  nTail_ = cache.tail.numElements();
+  graph.createHostWrite(handle("value_sum"), cache.valueSum);
+  graph.createHostRead(handle("value_sum"), cache.valueSum);
+  graph.createHostWrite(handle("tail"), cache.tail);
+}
+
+std::size_t HostCache::rowElements() const {
+  return std::size_t(layout_.positionsPerRow) * shape_.headDim;
+}
+
+void HostCache::reset(Engine &engine) {
+  if (layout_.chunk != 0) {
+    store(engine, handle("value_sum"), std::vector<float>(nSums_, 0.0f));
+    store(engine, handle("tail"), std::vector<std::uint16_t>(nTail_, 0));
+  }
+  setLengths(engine, std::vector<std::uint32_t>(shape_.batch, 0));
+}
+
+void HostCache::setLengths(Engine &engine, const std::vector<std::uint32_t> &lengths) {
+  lengths_ = lengths;
+  storeLengths(engine);
+}
+
+void HostCache::storeLengths(Engine &engine) const {
+  std::vector<std::uint32_t> filled(shape_.nTasks());
+  for (unsigned task = 0; task != shape_.nTasks(); ++task)
+    filled[task] = lengths_[task / shape_.nKvHeads];
+  store(engine, handle("filled"), filled);
+}
+
+void HostCache::checkRoom(unsigned nTokens, const std::vector<std::uint32_t> &counts) const {
+  if (counts.size() != shape_.batch)
+    throw Error("append: lengths must have shape (batch=" + std::to_string(shape_.batch) +
+                ",), got (" + std::to_string(counts.size()) + ",)");
+  for (unsigned b = 0; b != shape_.batch; ++b) {
+    const unsigned held = lengths_[b], n = counts[b];
+    if (n > nTokens)
+      throw Error("append: lengths must be in [0, n_tokens=" + std::to_string(nTokens) + "], got " +
+                  std::to_string(n));
+    if (n > shape_.capacity - held)
+      throw Error("append: length must be at most capacity=" + std::to_string(shape_.capacity) +
+                  " (element " + std::to_string(b) + " holds " + std::to_string(held) + ", " +
+                  std::to_string(n) + " more), got " + std::to_string(held + n));
+  }
+}
+
+void HostCache::advance(const std::vector<std::uint32_t> &counts) {
+  for (unsigned b = 0; b != shape_.batch; ++b)
+    lengths_[b] += counts[b];
+}
+
+void HostCache::write(Engine &engine, const std::uint16_t *key, const std::uint16_t *value,
+                      unsigned nTokens, const std::vector<std::uint32_t> &counts) {
+  checkRoom(nTokens, counts);
+  if (resident_) {
+    writeResident(engine, key, value, nTokens, counts);
+  } else {
+    std::vector<float> sum(nSums_);
+    std::vector<std::uint16_t> tail(nTail_);
+    if (layout_.chunk != 0)
+      engine.readTensor(handle("value_sum"), sum.data(), sum.data() + sum.size());
+    const unsigned d = shape_.headDim;
+    for (unsigned task = 0; task != shape_.nTasks(); ++task) {
+      const unsigned b = task / shape_.nKvHeads;
+      const std::size_t first = std::size_t(task) * nTokens * d;
+      const NewTokens tokens{task, lengths_[b], key + first, value + first, counts[b]};
+      writeRows(engine, tokens);
+      if (layout_.chunk == 0)
+        continue;
+      for (unsigned i = 0; i != tokens.n; ++i) // ascending, one addition a position
+        for (unsigned c = 0; c != d; ++c)
+          sum[std::size_t(task) * d + c] += widen(tokens.values[std::size_t(i) * d + c]);
+      writeColumns(engine, tokens, tail);
+    }
+    if (layout_.chunk != 0) {
+      store(engine, handle("value_sum"), sum);
+      store(engine, handle("tail"), tail);
+    }
+  }
+  advance(counts);
+  storeLengths(engine);
+}
+
+// The host writes whole tensors, so a cache in SRAM is filled at once.
+void HostCache::writeResident(Engine &engine, const std::uint16_t *key, const std::uint16_t *value,
+                              unsigned nTokens, const std::vector<std::uint32_t> &counts) const {
+  for (const std::uint32_t length : lengths_)
+    if (length != 0)
+      throw Error("append: a cache in SRAM must be empty, got length " + std::to_string(length));
+  const std::size_t d = shape_.headDim, room = std::size_t(layout_.capacity) * d;
+  std::vector<std::uint16_t> rows(shape_.nTasks() * room);
+  for (const auto &part : {std::make_pair("keys", key), std::make_pair("values", value)}) {
+    for (unsigned task = 0; task != shape_.nTasks(); ++task)
+      std::copy_n(part.second + task * nTokens * d, counts[task / shape_.nKvHeads] * d,
+                  rows.begin() + task * room);
+    store(engine, handle(part.first), rows);
+  }
+}
+
+void HostCache::writeRows(Engine &engine, const NewTokens &tokens) const {
+  const unsigned d = shape_.headDim, end = tokens.held + tokens.n;
+  std::vector<std::uint16_t> row(rowElements());
+  for (unsigned position = tokens.held; position < end;) {
+    const unsigned inRow = position % layout_.positionsPerRow;
+    const unsigned n = std::min(layout_.positionsPerRow - inRow, end - position);
+    const std::size_t index = layout_.keyRow(tokens.task, position);
+    for (const auto &part : {std::make_pair(index, tokens.keys),
+                             std::make_pair(index + layout_.valueRow(), tokens.values)}) {
+      std::fill(row.begin(), row.end(), 0);
+      if (inRow != 0)
+        engine.copyFromRemoteBuffer(rows_, row.data(), part.first);
+      std::copy_n(part.second + std::size_t(position - tokens.held) * d, std::size_t(n) * d,
+                  row.begin() + inRow * d);
+      engine.copyToRemoteBuffer(row.data(), rows_, part.first);
+    }
+    position += n;
+  }
+}
+
+// The chunks that these tokens complete go to streaming memory, the rest of them to the tail.
+void HostCache::writeColumns(Engine &engine, const NewTokens &tokens,
+                             std::vector<std::uint16_t> &tail) const {
+  const unsigned d = shape_.headDim, held = tokens.held, end = held + tokens.n;
+  std::vector<std::uint16_t> columns(std::size_t(layout_.chunk) * d), old(d);
+  // A key by position: new ones from the caller, older ones from the rows.
+  const auto keyAt = [&](unsigned position) {
+    if (position >= held)
+      return tokens.keys + std::size_t(position - held) * d;
+    engine.copyFromRemoteBuffer(rows_, old.data(), layout_.keyRow(tokens.task, position));
+    return static_cast<const std::uint16_t *>(old.data());
+  };
+  for (unsigned chunk = held / layout_.chunk; chunk != end / layout_.chunk; ++chunk) {
+    for (unsigned i = 0; i != layout_.chunk; ++i)
+      transposeRow(keyAt(chunk * layout_.chunk + i), d, columns.data(), layout_.chunk, i);
+    for (unsigned component = 0; component != d; ++component)
+      engine.copyToRemoteBuffer(columns.data() + std::size_t(component) * layout_.chunk,
+                                keyColumns_, layout_.columnRow(tokens.task, component, chunk));
+  }
+  for (unsigned position = end / layout_.chunk * layout_.chunk; position != end; ++position) {
+    const unsigned i = position % layout_.chunk, part = i / layout_.tailLength;
+    std::uint16_t *own = tail.data() + (std::size_t(tokens.task) * layout_.nTailParts() + part) *
+                                           d * layout_.tailLength;
+    transposeRow(keyAt(position), d, own, layout_.tailLength, i % layout_.tailLength);
+  }
+}
+
+void HostCache::read(Engine &engine, std::uint16_t *key, std::uint16_t *value,
+                     unsigned nTokens) const {
+  if (resident_)
+    return readResident(engine, key, value, nTokens);
+  const unsigned d = shape_.headDim;
+  std::vector<std::uint16_t> row(rowElements());
+  for (const auto &part :
+       {std::make_pair(std::size_t(0), key), std::make_pair(layout_.valueRow(), value)})
+    for (unsigned task = 0; task != shape_.nTasks(); ++task) {
+      const unsigned length = std::min(lengths_[task / shape_.nKvHeads], nTokens);
+      std::uint16_t *to = part.second + std::size_t(task) * nTokens * d;
+      for (unsigned position = 0; position < length; position += layout_.positionsPerRow) {
+        engine.copyFromRemoteBuffer(rows_, row.data(), part.first + layout_.keyRow(task, position));
+        std::copy_n(row.begin(),
+                    std::size_t(std::min(layout_.positionsPerRow, length - position)) * d,
+                    to + std::size_t(position) * d);
+      }
+      std::fill(to + std::size_t(length) * d, to + std::size_t(nTokens) * d, 0);
+    }
+}
+
+void HostCache::readResident(Engine &engine, std::uint16_t *key, std::uint16_t *value,
+                             unsigned nTokens) const {
+  const std::size_t d = shape_.headDim, room = std::size_t(layout_.capacity) * d;
+  std::vector<std::uint16_t> rows(shape_.nTasks() * room);
+  for (const auto &part : {std::make_pair("keys", key), std::make_pair("values", value)}) {
+    engine.readTensor(handle(part.first), rows.data(), rows.data() + rows.size());
+    for (unsigned task = 0; task != shape_.nTasks(); ++task) {
+      const std::size_t length = std::min(lengths_[task / shape_.nKvHeads], nTokens);
+      std::uint16_t *to = part.second + task * nTokens * d;
+      std::copy_n(rows.begin() + task * room, length * d, to);
+      std::fill(to + length * d, to + nTokens * d, 0);
+    }
+  }
+}
+
+} // namespace sparq

@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The attention kernels of the device program: the one place in Python that lists them. Backends, planning,
+the report and the benchmarks read it.
+
+A kernel computes dense attention, or SparQ attention where it takes settings; several kernels compute the
+same bits from caches in different memories. To add one: its entry here, and its entry in C++
+(poplar_ops/include/sparq/kernels.hpp). A test compares the two lists.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from sparq_reference import checks, exact, ideal, transfers
+from sparq_reference.settings import CacheSpec, SparqSettings
+
+
+@dataclasses.dataclass(frozen=True)
+class Kernel:
+    """One attention kernel of the device program."""
+
+    name: str
+    #: where it reads keys and values: "streaming" or "sram"
+    memory: str
+    #: takes `SparqSettings`; else it is dense attention
+    takes_settings: bool
+    #: one line for people
+    description: str
+
+    @property
+    def op(self) -> str:
+        """What messages call it."""
+        return op_of(self.takes_settings)
+
+    def settings(self, settings: SparqSettings | None) -> SparqSettings | None:
+        """`settings` if the kernel takes some, else None."""
+        return settings if self.takes_settings else None
+
+    def streaming_bytes(self, cache: CacheSpec) -> dict[str, int]:
+        """Bytes that the positions alone take in streaming memory, by buffer: a lower bound, without
+        rounding to chunks and scratch rows. Nothing for a cache in SRAM."""
+        if self.memory != "streaming":
+            return {}
+        one = _bytes_of_keys(cache)
+        return {"cache/rows": 2 * one, **({"cache/key_columns": one} if self.takes_settings else {})}
+
+    def sram_bytes(self, cache: CacheSpec) -> int:
+        """Bytes that keys and values take in SRAM, over all tiles."""
+        return 2 * _bytes_of_keys(cache) if self.memory == "sram" else 0
+
+    def transfer_elements(self, seq_len: int, head_dim: int, settings: SparqSettings | None) -> int:
+        """Elements that one query moves for one KV head, by the paper's formula."""
+        if settings is None:
+            return transfers.dense_elements(seq_len, head_dim)
+        top_k = min(settings.top_k, seq_len)  # all that there is to read
+        return transfers.sparq_elements(seq_len, head_dim, settings.rank, top_k)
+
+    def theoretical_speedup(self, seq_len: int, head_dim: int, settings: SparqSettings | None) -> float:
+        """Of cache reads, against dense attention: see `transfers.theoretical_speedup`."""
+        if settings is None:
+            return 1.0
+        top_k = min(settings.top_k, seq_len)
+        return transfers.theoretical_speedup(seq_len, head_dim, settings.rank, top_k)
+
+
+def _bytes_of_keys(cache: CacheSpec) -> int:
+    return 2 * cache.n_tasks * cache.capacity * cache.head_dim
+
+
+#: every kernel by name, in the order of tables
+KERNELS = {
+    kernel.name: kernel
+    for kernel in (
+        Kernel("dense-sram", "sram", False, "dense attention, the cache in SRAM"),
+        Kernel("dense-streaming", "streaming", False, "dense attention, the cache in streaming memory"),
+        Kernel("sparq-streaming", "streaming", True, "SparQ attention, the cache in streaming memory"),
+    )
+}
+
+DENSE_SRAM = KERNELS["dense-sram"]
+#: what speed-ups are measured against
+BASELINE = KERNELS["dense-streaming"]
+#: what the project is about: the default of plans and benchmarks
+DEFAULT = KERNELS["sparq-streaming"]
+
+#: where a cache can be, the default first
+MEMORIES = ("streaming", "sram")
+
+
+@dataclasses.dataclass(frozen=True)
+class Attention:
+    """An attention program: the name of a kernel, and its settings (None for dense attention)."""
+
+    kernel: str
+    settings: SparqSettings | None
+
+
+def op_of(takes_settings: bool) -> str:
+    """What messages call dense attention, or SparQ attention."""
+    return "sparq_attention" if takes_settings else "dense_attention"
+
+
+def kernel_named(op: str, name: object) -> Kernel:
+    """The kernel of this name.
+
+    Raises:
+        ValueError: there is none.
+    """
+    if not isinstance(name, str) or name not in KERNELS:
+        raise ValueError(f"{op}: kernel must be one of {', '.join(KERNELS)}, got {name!r}")
+    return KERNELS[name]
+
+
+def attention_over(memory: str, settings: SparqSettings | None) -> Attention:
+    """The program for a cache in that memory.
+
+    Raises:
+        ValueError: no kernel reads that memory with such settings.
+    """
+    for kernel in KERNELS.values():
+        if (kernel.memory, kernel.takes_settings) == (memory, settings is not None):
+            return Attention(kernel.name, settings)
+    op = op_of(settings is not None)
+    others = [repr(k.memory) for k in KERNELS.values() if k.takes_settings == (settings is not None)]
+    return checks.fail(op, "memory", f"be {' or '.join(others)}", repr(memory))
+
+
+def exact_attention(
+    query: np.ndarray, key: np.ndarray, value: np.ndarray, settings: SparqSettings | None
+) -> np.ndarray:
+    """What any kernel must compute, to the bit: the reference; arguments as `sparq_reference.exact`."""
+    if settings is None:
+        return exact.dense_attention(query, key, value)
+    return exact.sparq_attention(query, key, value, **settings.arguments())
+
+
+def ideal_attention(
+    query: np.ndarray, key: np.ndarray, value: np.ndarray, settings: SparqSettings | None
+) -> np.ndarray:
+    """The same in float64; arguments as `sparq_reference.ideal`."""
+    if settings is None:
+        return ideal.dense_attention(query, key, value)
+    return ideal.sparq_attention(query, key, value, **settings.arguments())

@@ -1,0 +1,12 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an attention program would do on an IPU, and how long it would take: modelled, nothing is run.
+
+planner            `plan`: counts one kernel on one shape: tiles, waves, memory, bytes, time
+device_model       from counts to seconds
+published_program  the published benchmark as counts, and its measurements: what the model is fitted on
+report             a page of tables and pictures; `python -m sparq_ipu.report`
+"""
+
+from sparq_ipu.planning.planner import Plan, Stage, plan, split
+
+__all__ = ["Plan", "Stage", "plan", "split"]

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One page of tables and pictures: how fast SparQ would be on an IPU, and what that rests on.
+
+    python -m sparq_ipu.report --out report                     # report/report.md and PNG files
+    python -m sparq_ipu.report --out report --format html       # report/report.html, one file with everything
+    python -m sparq_ipu.report --out report --sweep sweep.jsonl # plans from bench/sweep.py, others made here
+
+Times of this package's programs are modelled; times of the published program were measured on a Bow IPU by
+the authors of SparQ. The page says which is which.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import html
+import sys
+from pathlib import Path
+from typing import Sequence
+
+from sparq_ipu.kernels import DEFAULT
+from sparq_ipu.planning import report_data as data
+from sparq_ipu.planning.device_model import NAMES
+from sparq_ipu.tables import markdown_table
+
+TITLE = "SparQ attention on an IPU: modelled performance"
+
+
+def sections(source: data.Source) -> list[data.Section]:
+    """The page, in order."""
+    headline = source.plan(DEFAULT.name, 1, 32, 16384, *data.HEADLINE)
+    short = source.plan(DEFAULT.name, 1, 32, 1024, *data.HEADLINE)
+    return [
+        data.Section(
+            "Speed-up",
+            f"Modelled for one IPU ({source.device}) beside the published program, measured on a Bow IPU. "
+            "Both read their caches from streaming memory; batch 1 and 4, 32 heads of 128 components.",
+            (
+                "kernel",
+                "ours, modelled us",
+                "published, measured us",
+                "ours, modelled",
+                "published, measured",
+            ),
+            tuple(data.comparison_rows(source)),
+            "speedup",
+        ),
+        data.Section(
+            "Where the time goes",
+            f"At S=16384 the modelled fixed cost of a query (all but bytes and packets of remote copies) is "
+            f"{headline.fixed_seconds * 1e6:.1f} us of {headline.seconds_per_query * 1e6:.1f} us; at S=1024 "
+            f"{short.fixed_seconds * 1e6:.1f} us of {short.seconds_per_query * 1e6:.1f} us.",
+            ("step at S=16384, r=32, k=128", "modelled us"),
+            tuple((n, f"{t * 1e6:.2f}") for n, t in headline.stages_by_name().items()),
+            "stages",
+        ),
+        data.Section(
+            "SRAM",
+            f"The fullest tile of the program above: {headline.max_tile_bytes} of {headline.memory['limit']} "
+            "bytes. Variables, vertex state and temporaries are counted; code and stacks are an allowance.",
+            ("largest on that tile", "bytes"),
+            tuple((name, str(n)) for name, n in headline.memory["largest"][:8]),
+            "sram",
+        ),
+        data.Section(
+            "Roofline",
+            "Decode attention does so little arithmetic for each byte that streaming memory bounds it, by "
+            "orders of magnitude. SparQ moves to the right: it does the work of dense attention from fewer "
+            "bytes.",
+            picture="roofline",
+        ),
+        data.Section(
+            "The model against measurements",
+            "Relative errors of the device model on the published program, which it was fitted on. "
+            "Cross-validation and what is extrapolated: docs/device_model.md.",
+            ("kernel", "points", "median %", "maximum %"),
+            tuple(data.calibration_rows()),
+        ),
+    ]
+
+
+def as_markdown(parts: Sequence[data.Section], pictures: Sequence[str]) -> str:
+    lines = [f"# {TITLE}", ""]
+    for part in parts:
+        lines += [f"## {part.title}", "", part.text, ""]
+        if part.picture in pictures:
+            lines += [f"![{part.title}]({part.picture}.png)", ""]
+        if part.rows:
+            lines += [markdown_table(part.header, part.rows), ""]
+    return "\n".join(lines)
+
+
+STYLE = (
+    "body{font:15px/1.5 system-ui,sans-serif;max-width:60em;margin:2em auto;padding:0 1em;color:#222}"
+    "table{border-collapse:collapse;font-size:13px}td,th{padding:2px 10px;border-bottom:1px solid #ddd;"
+    "text-align:right}td:first-child,th:first-child{text-align:left}img{max-width:100%}"
+)
+
+
+def as_html(parts: Sequence[data.Section], pictures: dict[str, bytes]) -> str:
+    """One file: pictures are inside."""
+    out = [f"<!doctype html><meta charset=utf-8><title>{TITLE}</title><style>{STYLE}</style><h1>{TITLE}</h1>"]
+    for part in parts:
+        out.append(f"<h2>{html.escape(part.title)}</h2><p>{html.escape(part.text)}</p>")
+        if part.picture in pictures:
+            image = base64.b64encode(pictures[part.picture]).decode()
+            out.append(f'<img alt="{html.escape(part.title)}" src="data:image/png;base64,{image}">')
+        if part.rows:
+            header = "".join(f"<th>{html.escape(cell)}</th>" for cell in part.header)
+            body = "".join(
+                "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>"
+                for row in part.rows
+            )
+            out.append(f"<table><tr>{header}</tr>{body}</table>")
+    return "\n".join(out) + "\n"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m sparq_ipu.report",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--out", type=Path, required=True, metavar="DIRECTORY", help="where the page goes")
+    parser.add_argument("--format", choices=("md", "html"), default="md", help="of the page [%(default)s]")
+    parser.add_argument("--device", choices=NAMES, default="bow", help="device model [%(default)s]")
+    parser.add_argument("--sweep", type=Path, metavar="FILE", help="JSON lines of bench/sweep.py")
+    parser.add_argument("--no-pictures", dest="pictures", action="store_false", help="tables only")
+    parser.add_argument("--quiet", action="store_true", help="no progress on stderr")
+    a = parser.parse_args(arguments)
+    if a.sweep and not a.sweep.exists():
+        parser.error(f"--sweep must name a file, got {a.sweep}")
+    a.out.mkdir(parents=True, exist_ok=True)
+    source = data.Source(a.device, a.sweep, a.quiet)
+    drawn: list[Path] = []
+    try:
+        parts = sections(source)
+        if a.pictures:
+            from sparq_ipu.planning import report_pictures
+
+            drawn = report_pictures.draw(source, a.out)
+    except RuntimeError as error:  # no emulator to plan with, or nothing to draw with
+        print(error, file=sys.stderr)
+        return 1
+    if a.format == "md":
+        page = a.out / "report.md"
+        page.write_text(as_markdown(parts, [p.stem for p in drawn]))
+    else:
+        page = a.out / "report.html"
+        page.write_text(as_html(parts, {p.stem: p.read_bytes() for p in drawn}))
+    print(page)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

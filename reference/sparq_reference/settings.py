@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an attention call and a KV cache are described by. One object each, made and checked at the public
+call, handed on by every layer, read where the work is done.
+
+The same in C++: poplar_ops/include/sparq/settings.hpp. A test compares the words of both.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Mapping
+
+import numpy as np
+
+from sparq_reference.checks import HEAD_DIM_MULTIPLE, MAX_CAPACITY, check_integer, fail
+
+
+@dataclasses.dataclass(frozen=True)
+class SparqSettings:
+    """SparQ attention (arXiv:2312.04985, Algorithm 1).
+
+    Args:
+        rank: components of the query used to score positions, at least 1, at most head_dim (paper: r).
+        top_k: positions attended to, in [1, 2**24]; all of them where there are no more (paper: k).
+        n_local: of these, the most recent positions that are always taken, 0 <= n_local <= top_k (paper: l).
+        mean_value: give the weight of the other positions to the mean of all values (paper: v-bar, alpha).
+        op: what messages begin with.
+        head_dim: the limit of rank, where it is known.
+
+    Raises:
+        ValueError: `<op>: <argument> must <rule>, got <value>`.
+    """
+
+    rank: int
+    top_k: int
+    n_local: int = 0
+    mean_value: bool = True
+    op: dataclasses.InitVar[str] = "SparqSettings"
+    head_dim: dataclasses.InitVar[int | None] = None
+
+    def __post_init__(self, op: str, head_dim: int | None) -> None:
+        if head_dim is None:
+            rank = check_integer(op, "rank", self.rank, 1, MAX_CAPACITY)
+        else:
+            rank = check_integer(op, "rank", self.rank, 1, head_dim, f"[1, head_dim={head_dim}]")
+        top_k = check_integer(op, "top_k", self.top_k, 1, MAX_CAPACITY)
+        n_local = check_integer(op, "n_local", self.n_local, 0, top_k, f"[0, top_k={top_k}]")
+        if not isinstance(self.mean_value, (bool, np.bool_)):
+            fail(op, "mean_value", "be True or False", repr(self.mean_value))
+        self._set(rank=rank, top_k=top_k, n_local=n_local, mean_value=bool(self.mean_value))
+
+    def _set(self, **values: Any) -> None:
+        for name, value in values.items():  # plain integers, whatever kind came in
+            object.__setattr__(self, name, value)
+
+    @classmethod
+    def of(cls, op: str, head_dim: int | None, arguments: Mapping[str, Any]) -> SparqSettings:
+        """Settings from keyword arguments of another call.
+
+        Raises:
+            ValueError: as the constructor; also for a name that is unknown, or one without a default that is
+                missing.
+        """
+        names = [field.name for field in dataclasses.fields(cls)]
+        for name in arguments:
+            if name not in names:
+                fail(op, "settings", f"be among {', '.join(names)}", repr(name))
+        for field in dataclasses.fields(cls):
+            if field.default is dataclasses.MISSING and field.name not in arguments:
+                fail(op, field.name, "be given", "nothing")
+        return cls(**arguments, op=op, head_dim=head_dim)
+
+    def check(self, op: str, head_dim: int) -> None:
+        """Raise ValueError unless these settings are for heads of so many components."""
+        check_integer(op, "rank", self.rank, 1, head_dim, f"[1, head_dim={head_dim}]")
+
+    def arguments(self) -> dict[str, Any]:
+        """The settings by name, as keyword arguments take them."""
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+
+    def __str__(self) -> str:
+        mean_value = "" if self.mean_value else ", without the mean value"
+        return f"rank {self.rank}, top_k {self.top_k}, n_local {self.n_local}{mean_value}"
+
+
+def settings_columns(settings: SparqSettings | None) -> dict[str, Any]:
+    """The settings by name, for a row of results; None each for dense attention."""
+    names = [field.name for field in dataclasses.fields(SparqSettings)]
+    return {name: None if settings is None else getattr(settings, name) for name in names}
+
+
+@dataclasses.dataclass(frozen=True)
+class CacheSpec:
+    """The KV cache of one attention layer.
+
+    Args:
+        batch: batch elements, at least 1.
+        n_kv_heads: KV heads, at least 1; batch * n_kv_heads at most 2**24.
+        head_dim: components of a head, a positive multiple of 8.
+        capacity: most positions of one batch element, in [1, 2**24].
+        op: what messages begin with.
+
+    Raises:
+        ValueError: `<op>: <argument> must <rule>, got <value>`.
+    """
+
+    batch: int
+    n_kv_heads: int
+    head_dim: int
+    capacity: int
+    op: dataclasses.InitVar[str] = "CacheSpec"
+
+    def __post_init__(self, op: str) -> None:
+        for name in ("batch", "n_kv_heads", "head_dim", "capacity"):
+            value = check_integer(op, name, getattr(self, name), 1, MAX_CAPACITY)
+            object.__setattr__(self, name, value)
+            if name == "head_dim" and value % HEAD_DIM_MULTIPLE:
+                fail(op, name, f"be a multiple of {HEAD_DIM_MULTIPLE}", value)
+        if self.n_tasks > MAX_CAPACITY:
+            fail(op, "batch * n_kv_heads", f"be at most {MAX_CAPACITY}", self.n_tasks)
+
+    @property
+    def n_tasks(self) -> int:
+        """Independent problems: one KV head of one batch element."""
+        return self.batch * self.n_kv_heads
+
+    @classmethod
+    def options(cls) -> list[str]:
+        """Names of the fields that have a default: what a caller may leave out."""
+        return [f.name for f in dataclasses.fields(cls) if f.default is not dataclasses.MISSING]
+
+
+class HasSpec:
+    """The fields of `spec` as attributes of a cache."""
+
+    spec: CacheSpec
+
+    @property
+    def batch(self) -> int:
+        """Batch elements."""
+        return self.spec.batch
+
+    @property
+    def n_kv_heads(self) -> int:
+        """Key and value heads of an element."""
+        return self.spec.n_kv_heads
+
+    @property
+    def head_dim(self) -> int:
+        """Components of a key or value row."""
+        return self.spec.head_dim
+
+    @property
+    def capacity(self) -> int:
+        """Most positions of one batch element."""
+        return self.spec.capacity
