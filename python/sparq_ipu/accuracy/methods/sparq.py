@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Mapping
 import torch
 
 from sparq_reference import checks, transfers
+from sparq_reference.settings import SparqSettings
 
 from .base import HIDDEN, Method, Span, attend_to, check_bits, top_positions
 from .quantise import round_key_index
@@ -40,8 +41,8 @@ class SparQ(Method):
     Transfer: S r + 2 k d + 4 d; without the mean value 2 d less; a key index of b bits counts
         S r b/16 + S r/64 in place of S r.
 
-    These are not the settings of the device kernels, as `sparq_attention` and `transformers.enable` take
-    them:
+    These are not the settings of the device kernels (`sparq_reference.settings.SparqSettings`, which
+    `sparq_attention` and `transformers.enable` take):
 
         here             there         difference
         n_local          n_local       there the number itself, 0 by default; -1 is an error
@@ -91,17 +92,16 @@ class SparQ(Method):
         Raises: ValueError for other layers, or a setting out of range.
         """
         op = f"{cls.name}: from_settings"
-        top_k = checks.check_integer(op, "top_k", top_k, 1, checks.MAX_CAPACITY)
-        n_local = checks.check_integer(op, "n_local", n_local, 0, top_k, f"[0, top_k={top_k}]")
+        settings = SparqSettings(rank, top_k, n_local, mean_value, op=op)
         layers = layers or {}
         if layers != {i: {"mean_value": False} for i in range(len(layers))}:
             rule = 'be {"mean_value": False} for each of the first layers, or empty'
             checks.fail(op, "layers", rule, layers)
         return cls(
-            rank=rank,
-            top_k=top_k,
-            n_local=-1 if n_local == top_k // 4 else n_local,  # the shorter text
-            mean_value_from=len(layers) if mean_value else -1,
+            rank=settings.rank,
+            top_k=settings.top_k,
+            n_local=-1 if settings.n_local == settings.top_k // 4 else settings.n_local,  # the shorter text
+            mean_value_from=len(layers) if settings.mean_value else -1,
         )
 
     @property
