@@ -30,8 +30,9 @@ void expectShape(const py::array &array, const std::vector<py::ssize_t> &shape,
   for (std::size_t i = 0; same && i != shape.size(); ++i)
     same = array.shape(static_cast<py::ssize_t>(i)) == shape[i];
   if (!same)
-    throw Error(op + ": " + argument + ".shape must be " + std::string(py::str(py::cast(shape))) +
-                ", got " + std::string(py::str(py::object(array.attr("shape")))));
+    throw Error(op + ": " + argument + " must have shape " +
+                std::string(py::str(py::tuple(py::cast(shape)))) + ", got " +
+                std::string(py::str(py::object(array.attr("shape")))));
 }
 
 py::array newHalves(const std::vector<py::ssize_t> &shape) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Step 2 of SparQ: approximate scores from `rank` components of the keys (contract E3, E6.2).
+// SparQ: approximate scores from `rank` components of the keys (contract E3, E6.2).
 //   s[h, p] = (sum over j of q[h, i1[j]] * K[p, i1[j]], ascending from +0) * inv_tau[h]
 #include "segments.hpp"
 
@@ -74,7 +74,8 @@ public:
 
   bool compute(unsigned worker) {
     for (unsigned i = 0; i != nOwn; ++i) {
-      // The last wave may reach past the last chunk: it reads that chunk again, and nobody looks.
+      // The last wave may reach past the last chunk. It reads that chunk again; no vertex reads the
+      // scores that come of it.
       const unsigned chunk = minimum(*wave * chunksPerWave + firstChunk + i, nChunks - 1);
       for (unsigned j = worker; j < rank; j += numWorkers())
         offsets[i * rank + j] = rowBase + components[j] * nChunks + chunk;

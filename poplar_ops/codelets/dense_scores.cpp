@@ -28,7 +28,7 @@ public:
 };
 
 // Rows of the cache for one part of a wave: consecutive positions. Past the capacity the last row
-// is read again, and nobody looks.
+// is read again; no vertex reads the scores that come of it.
 class RowOffsets : public poplar::MultiVertex {
 public:
   poplar::Input<unsigned> wave;

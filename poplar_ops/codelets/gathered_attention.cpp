@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Step 3 of SparQ: exact attention over the fetched rows (contract E6.4), and again the approximate
+// SparQ: exact attention over the fetched rows (contract E6.4), and again the approximate
 // weight of each, for alpha (E6.5).
 #include "lanes.hpp"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Step 1 of SparQ: the `rank` components where the group's queries are largest, and the inverse
+// SparQ: the `rank` components where the group's queries are largest, and the inverse
 // temperature of each head (contract E4, E6.1).
 //   a[c] = sum over the group of |q[h, c]|;  i1 = the largest r, equal values by lower index;
 //   inv_tau[h] = sqrt(all / (d * selected))

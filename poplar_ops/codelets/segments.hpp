@@ -9,10 +9,13 @@
 // are enough, so that both work at once. A part keeps its segments one after the other: wave 0,
 // wave 1, ..., tail. Ordered by (segment, part), segments ascend by position:
 //
-//   3 parts, stride 256, length 128, chunk 256, tailLength 128, tailFirst 1, 650 positions filled
-//   (512 flushed):
-//     part 0: [0,128) [256,384) -     part 1: [128,256) [384,512) [512,640)     part 2: - -
-//     [640,650)
+//   3 parts, stride 256, length 128, chunk 256, tailLength 128, tailFirst 1,
+//   650 positions filled (512 flushed):
+//
+//              wave 0     wave 1     tail
+//     part 0   [0,128)    [256,384)  -
+//     part 1   [128,256)  [384,512)  [512,640)
+//     part 2   -          -          [640,650)
 //
 // Dense attention has no tail: chunk = 1, tailLength = 0.
 #pragma once

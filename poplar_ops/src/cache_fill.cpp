@@ -134,7 +134,7 @@ private:
   }
 
   // The chunk's key columns: transposed piece by piece, kept as the tail where the element ends
-  // here, and written where the chunk is full. A chunk beyond the length is written in vain.
+  // here, and written where the chunk is full. A chunk beyond the length is written too; it is never read.
   void addColumns(Sequence &program, const Group &group, const Step &step) const {
     const unsigned n = step.end - step.begin, d = shape.headDim, index = step.begin / layout.chunk;
     const ComputeSet transpose = graph.addComputeSet({dc, "fill_columns"}),

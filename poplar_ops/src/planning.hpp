@@ -23,8 +23,8 @@ inline unsigned partLength(unsigned positions, unsigned parts) {
   return ceilDiv(ceilDiv(positions, block), parts) * block;
 }
 
-// How many units (blocks, chunks) to take at a time, at most `most`, so that few are read in vain
-// at the end.
+// How many units (blocks, chunks) to take at a time, at most `most`, so that the last wave
+// reads few that are not needed.
 inline unsigned unitsPerWave(unsigned nUnits, unsigned most) {
   const unsigned fewest = ceilDiv(nUnits, most);
   unsigned best = fewest;

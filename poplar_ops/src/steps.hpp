@@ -48,10 +48,9 @@ Scores createScores(const Context &context, const Waves &waves);
 void softmax(const Context &context, const Waves &waves, const Scores &scores);
 // Fields that say which positions a part holds (codelets/segments.hpp).
 std::vector<Setting> positionSettings(const Waves &waves, unsigned part);
-// Numbers that each part of a slot has for every `unit` of its positions, {parts, rows,
-// partPositions / unit}
-// -> {rows, all of them}, ascending by position: by wave, then part that waves reach; then the
-// tail, by part that has one.
+// Numbers that each part of a slot has for every `unit` of its positions, ascending by position: by
+// wave, then part that waves reach; then the tail, by part that has one.
+//   {parts, rows, partPositions / unit} -> {rows, all of them}
 poplar::Tensor ascending(const poplar::Tensor &perPart, const Waves &waves, unsigned unit);
 // What the parts have that can hold positions: {parts, ...} -> {those parts, ...}.
 poplar::Tensor holding(const poplar::Tensor &perPart, const Waves &waves);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Approximate scores: q[i1] . K[p, i1] * inv_tau for every position (Algorithm 1, step 1; contract
+// Approximate scores: q[i1] . K[p, i1] * inv_tau for every position (contract
 // E6.2), read from columns of K, vectorised over positions.
 //
 // Eight columns are read at a time, each a run of up to 32 KiB, which the hardware's prefetchers

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Work on rows of K and V, in sequence (dense attention) or gathered (the selected positions):
-// scores and weighted sums (Algorithm 1, step 2; contract E6.4), and the running sum of values.
+// scores and weighted sums (contract E6.4), and the running sum of values.
 
 template <bool gathered> inline const Half *rowOf(const Rows &r, std::size_t entry) {
   return r.rows + (gathered ? r.index[entry] : r.first + entry) * std::size_t(r.headDim);

@@ -30,7 +30,7 @@ struct SoftmaxWeights {
   float lanes[4][8] = {};
 };
 
-// Step 1 (contract E6.2): approximate scores of positions [begin, end), from `rank` columns of K.
+// Approximate scores of positions [begin, end), from `rank` columns of K.
 struct ApproxScores {
   const Half *const *columns; // (rank,) the selected columns of one KV head, ascending
   unsigned rank;

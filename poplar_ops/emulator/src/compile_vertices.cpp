@@ -10,6 +10,7 @@ namespace core {
 
 using codelet_abi::Direction;
 using codelet_abi::Nesting;
+using codelet_abi::VertexKind;
 
 namespace {
 
@@ -21,8 +22,28 @@ std::string vertexName(const VertexRecord &v, const ComputeSetRecord &cs) {
 }
 
 bool isVectorOfElements(const FieldRecord &f) {
-  return f.info->nesting == Nesting::Vector || f.info->nesting == Nesting::VectorOfVectors ||
-         f.info->nesting == Nesting::VectorList;
+  switch (f.info->nesting) {
+  case Nesting::Vector:
+  case Nesting::VectorOfVectors:
+  case Nesting::VectorList:
+    return true;
+  case Nesting::Scalar:
+  case Nesting::VectorOfScalars:
+    return false;
+  }
+  throwUnknown("nesting of a field", f.info->nesting);
+}
+
+// How often compute() is called: compute(0) .. compute(5) of a MultiVertex.
+unsigned callsOf(VertexKind kind) {
+  switch (kind) {
+  case VertexKind::MultiVertex:
+    return 6;
+  case VertexKind::Vertex:
+  case VertexKind::SupervisorVertex:
+    return 1;
+  }
+  throwUnknown("kind of vertex", kind);
 }
 
 } // namespace
@@ -118,10 +139,9 @@ void Compiler::writeCount(std::uint64_t at, std::size_t count) {
 }
 
 // An edge points straight into its variable when its elements are contiguous there and aligned as
-// the field asks. Poplar would lay such a variable out on the tile so that this holds, or copy:
-// either way the vertex sees aligned contiguous elements, and so it does here, through a buffer
-// filled before and emptied after. With SPARQ_EMULATOR_GUARD=1 every edge has such a buffer,
-// between guards that a vertex must not touch.
+// the field asks. Otherwise it points at a buffer, filled before the vertex runs and emptied after:
+// Poplar, too, lays variables out or copies so that a vertex sees aligned contiguous elements.
+// With SPARQ_EMULATOR_GUARD=1 every edge has a buffer, between guards that no vertex may touch.
 Compiler::EdgePlace Compiler::placeEdge(const VertexRecord &v, const FieldRecord &f,
                                         const Tensor &t, ComputeSetPlan &plan) {
   const TensorImpl &impl = Access::impl(t);
@@ -145,9 +165,8 @@ Compiler::EdgePlace Compiler::placeEdge(const VertexRecord &v, const FieldRecord
   if (pieces == 0 && !guardEdges_)
     return {0, 0, false};
   const bool straight = pieces == 0 || (pieces == 1 && addressOf(var, begin) % align == 0);
-  // Off-tile elements land on the tile whatever happens here; on-tile ones only need a copy when
-  // rearranged. A single piece is never rearranged on a device: its alignment is the allocator's
-  // business.
+  // Elements of other tiles are counted where they land. Elements of this tile need memory only
+  // when they are rearranged. A device never rearranges a single piece: its allocator aligns it.
   if (pieces > 1)
     temporaries_[v.tile] += onTile * size;
   if (straight && !guardEdges_)
@@ -198,7 +217,7 @@ void Compiler::compileComputeSet(unsigned id) {
     const std::size_t state = reserve(v.type->size, std::max<std::size_t>(16, v.type->align));
     p.run = v.type->run;
     p.state = state;
-    p.calls = v.type->kind == codelet_abi::VertexKind::MultiVertex ? 6 : 1;
+    p.calls = callsOf(v.type->kind);
     for (const FieldRecord &f : v.fields) {
       const std::size_t at = state + f.info->offset;
       const std::size_t size = typeSize(typeOf(f.info->element));

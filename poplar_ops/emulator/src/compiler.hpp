@@ -18,8 +18,7 @@ struct Move {
   std::size_t end;
 };
 
-// In a relocation's target: the rest is an offset in the state image, whose address is not known
-// yet.
+// Marks a relocation's target as an offset in the state image, whose address is not known yet.
 constexpr Address relocationInState = Address(1) << 63;
 
 // Builds runs from pairs of pieces in order, merging what is contiguous or regular.
@@ -30,7 +29,7 @@ public:
 
 private:
   std::vector<Run> &out_;
-  std::size_t first_; // runs before it belong to someone else
+  std::size_t first_; // runs before it were there already
 };
 
 class Compiler {
@@ -46,7 +45,12 @@ private:
   // compile.cpp
   void layOutVariables();
   Step compileProgram(const program::Program &p, const std::string &parent);
+  Step compileExecute(const ProgramImpl &p, const std::string &parent);
+  Step compileCall(const ProgramImpl &p, const std::string &name);
+  Step compileWriteUndef(const ProgramImpl &p);
+  Step compileSync(const std::string &name);
   Step compilePrint(const ProgramImpl &p);
+  Step compileCycleStamp(const ProgramImpl &p);
   void setPredicate(Step &s, const Tensor &t, const char *op);
   unsigned addCost(StepCount c);
   void checkMapped(const Tensor &t, const std::string &what) const;

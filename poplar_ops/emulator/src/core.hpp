@@ -42,6 +42,12 @@ struct DeviceInfo {
   bool attached = true;
 };
 
+/// For the end of a switch over an enumeration: no enumerator is left, so the value is none.
+template <class Enumeration> [[noreturn]] void throwUnknown(const char *what, Enumeration value) {
+  throw poplar_error(std::string(what) + " must be one that the emulator knows, got number " +
+                     std::to_string(static_cast<int>(value)));
+}
+
 std::size_t typeSize(const Type &t);
 inline codelet_abi::Element elementOf(const Type &t) {
   return static_cast<codelet_abi::Element>(t.hash());
@@ -235,6 +241,8 @@ struct Access {
 std::string shapeString(const std::vector<std::size_t> &shape);
 std::size_t numElements(const std::vector<std::size_t> &shape);
 std::string tensorName(const Tensor &t);
+/// Throws index_error unless `dim` is a dimension of the tensor.
+void checkDim(const char *op, const TensorImpl &t, unsigned dim);
 /// The mapping's first gap, if any: sets var and element.
 bool findUnmapped(const Tensor &t, VarId &var, std::size_t &element);
 Tensor flattenTensor(const Tensor &t);

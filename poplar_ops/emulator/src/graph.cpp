@@ -199,8 +199,7 @@ Tensor Graph::clone(const Type &type, const Tensor &t, const DebugContext &dc,
     name =
         impl->variables[core::regionsOf(t).empty() ? 0 : core::regionsOf(t)[0].var].name + "_clone";
   Tensor r = addVariable(type, i.shape, {name});
-  // The clone's elements are in the order of the view; each goes to the tile of the element it
-  // copies.
+  // Elements of the clone are in the order of the view, each on the tile of the element it copies.
   core::Variable &v = impl->variables[Access::impl(r).var];
   std::size_t at = 0;
   core::forEachRegion(i, [&](VarId var, std::size_t begin, std::size_t length) {

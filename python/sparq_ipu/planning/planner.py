@@ -275,53 +275,19 @@ def plan(
         DoesNotFit (a ValueError): tile memory or the streaming memory of an IPU can not hold it.
         RuntimeError: the extension module is not built, or without the emulator to count with.
     """
-    chosen = kernel_named("plan", kernel)
-    batch, n_heads, n_kv_heads, head_dim, seq_len, n_ipus = (
-        checks.check_integer("plan", name, value, 1, checks.MAX_CAPACITY)
-        for name, value in (
-            ("batch", batch),
-            ("n_heads", n_heads),
-            ("n_kv_heads", n_heads if n_kv_heads is None else n_kv_heads),
-            ("head_dim", head_dim),
-            ("seq_len", seq_len),
-            ("n_ipus", n_ipus),
-        )
-    )
-    n_tiles = checks.check_integer("plan", "n_tiles", n_tiles, 0, checks.MAX_CAPACITY)
-    settings = None
-    if chosen.takes_settings:
-        settings = SparqSettings(rank, top_k, n_local, mean_value, op="plan", head_dim=head_dim)
-    if n_heads % n_kv_heads != 0:
-        raise ValueError(
-            f"plan: n_heads must be a multiple of n_kv_heads, got n_heads={n_heads}, n_kv_heads={n_kv_heads}"
-        )
-    model = device if isinstance(device, DeviceModel) else device_model(device)
-    if n_tiles:
-        model = dataclasses.replace(model, tiles=n_tiles)
-    if lengths is None:
-        lengths = [seq_len] * batch
-    else:
-        high = np.full(batch, seq_len)
-        interval = f"[1, seq_len={seq_len}]"
-        lengths = checks.check_integers("plan", "lengths", lengths, batch, 1, high, interval).tolist()
-    request = _Request(
-        chosen,
-        settings,
-        batch,
-        n_heads,
-        n_kv_heads,
-        head_dim,
-        seq_len,
-        tuple(lengths),
+    request = _checked(
+        kernel_named("plan", kernel),
+        (batch, n_heads, n_heads if n_kv_heads is None else n_kv_heads, head_dim, seq_len, n_ipus),
+        (rank, top_k, n_local, mean_value),
+        lengths,
         append,
-        model,
-        n_ipus,
+        device if isinstance(device, DeviceModel) else device_model(device),
         n_tiles,
     )
     result = _planned(request)
-    if chosen is BASELINE:
+    if request.kernel is BASELINE:
         return dataclasses.replace(result, speedup_vs_dense_streaming=1.0, speedup_if_gateway_shared=1.0)
-    if not chosen.takes_settings or not baseline:
+    if not request.kernel.takes_settings or not baseline:
         return result
     try:
         dense = _planned(dataclasses.replace(request, kernel=BASELINE, settings=None, append=False))
@@ -331,6 +297,44 @@ def plan(
         result,
         speedup_vs_dense_streaming=dense.seconds_per_query / result.seconds_per_query,
         speedup_if_gateway_shared=dense.seconds_if_gateway_shared / result.seconds_if_gateway_shared,
+    )
+
+
+def _checked(
+    kernel: Kernel,
+    sizes: tuple[object, ...],
+    settings: tuple[Any, ...],
+    lengths: object,
+    append: bool,
+    model: DeviceModel,
+    n_tiles: object,
+) -> _Request:
+    """Arguments of `plan` as a request."""
+    names = ("batch", "n_heads", "n_kv_heads", "head_dim", "seq_len", "n_ipus")
+    batch, n_heads, n_kv_heads, head_dim, seq_len, n_ipus = (
+        checks.check_integer("plan", name, size, 1, checks.MAX_CAPACITY) for name, size in zip(names, sizes)
+    )
+    tiles = checks.check_integer("plan", "n_tiles", n_tiles, 0, checks.MAX_CAPACITY)
+    if n_heads % n_kv_heads != 0:
+        checks.fail("plan", "n_heads", f"be a multiple of n_kv_heads={n_kv_heads}", n_heads)
+    if lengths is None:
+        held = np.full(batch, seq_len)
+    else:
+        high = np.full(batch, seq_len)
+        held = checks.check_integers("plan", "lengths", lengths, batch, 1, high, f"[1, seq_len={seq_len}]")
+    return _Request(
+        kernel=kernel,
+        settings=SparqSettings(*settings, op="plan", head_dim=head_dim) if kernel.takes_settings else None,
+        batch=batch,
+        n_heads=n_heads,
+        n_kv_heads=n_kv_heads,
+        head_dim=head_dim,
+        seq_len=seq_len,
+        lengths=tuple(held.tolist()),
+        append=append,
+        model=dataclasses.replace(model, tiles=tiles) if tiles else model,
+        n_ipus=n_ipus,
+        n_tiles=tiles,
     )
 
 
