@@ -56,14 +56,14 @@ class _StreamingAttention(HasSpec, torch.nn.Module):
         self._row = (spec.batch, spec.n_kv_heads, spec.head_dim)
         self._settings_values = () if settings is None else tuple(settings.arguments().values())
         if state == "device":
-            shape = (spec.batch, spec.n_kv_heads, spec.head_dim, spec.capacity)
-            self._cache = KVCache(*shape, device=device, **options)
+            self._cache = KVCache(**dataclasses.asdict(spec), device=device, **options)
             self._cache.check_settings(op, settings)  # the first step would have stored its token
-            self.spec = self._cache.spec
         else:
             if device != "auto":
                 checks.fail(op, "device", 'be "auto" for state="tensors"', repr(device))
-            for name, value in options.items():
+            plain = CacheSpec(spec.batch, spec.n_kv_heads, spec.head_dim, spec.capacity)
+            changed = {name: x for name, x in dataclasses.asdict(spec).items() if x != getattr(plain, name)}
+            for name, value in {**changed, **options}.items():
                 checks.fail(op, name, 'be left out for state="tensors"', repr(value))
             for name, tensor in ops.empty_tensors(spec).items():
                 self.register_buffer(name, tensor, persistent=False)
@@ -209,7 +209,8 @@ class DenseAttention(_StreamingAttention):
         device: str = "auto",
         **options: Any,
     ):
-        spec = CacheSpec(batch, n_kv_heads, head_dim, capacity, op=type(self).__name__)
+        of_spec = {name: options.pop(name) for name in CacheSpec.options() if name in options}
+        spec = CacheSpec(batch, n_kv_heads, head_dim, capacity, op=type(self).__name__, **of_spec)
         super().__init__(spec, None, state, device, options)
 
 
@@ -242,7 +243,8 @@ class SparqAttention(_StreamingAttention):
         **settings: Any,
     ):
         op = type(self).__name__
-        spec = CacheSpec(batch, n_kv_heads, head_dim, capacity, op=op)
+        of_spec = {name: settings.pop(name) for name in CacheSpec.options() if name in settings}
+        spec = CacheSpec(batch, n_kv_heads, head_dim, capacity, op=op, **of_spec)
         names = [field.name for field in dataclasses.fields(SparqSettings)]
         options = {name: settings.pop(name) for name in list(settings) if name not in names}
         super().__init__(spec, SparqSettings.of(op, spec.head_dim, settings), state, device, options)
