@@ -35,6 +35,15 @@ void expectShape(const py::array &array, const std::vector<py::ssize_t> &shape,
                 std::string(py::str(py::object(array.attr("shape")))));
 }
 
+// The value of an attribute. Throws TypeError where there is none, or one of another type.
+template <class T> T attributeOf(py::handle object, const char *name, const char *type) {
+  py::detail::make_caster<T> caster;
+  if (!py::hasattr(object, name) || !caster.load(object.attr(name), true))
+    throw py::type_error("session: " + std::string(name) + " of " +
+                         std::string(py::str(py::repr(object))) + " must be " + type);
+  return py::detail::cast_op<T>(caster);
+}
+
 py::array newHalves(const std::vector<py::ssize_t> &shape) {
   return py::array(py::dtype("float16"), shape);
 }
@@ -45,14 +54,14 @@ std::vector<Attention> attentionFrom(const py::sequence &attention) {
   std::vector<Attention> result;
   for (const py::handle entry : attention) {
     Attention one;
-    one.kernel = &kernelNamed("session", entry.attr("kernel").cast<std::string>());
-    const py::object settings = entry.attr("settings");
+    one.kernel = &kernelNamed("session", attributeOf<std::string>(entry, "kernel", "a name"));
+    const auto settings = attributeOf<py::object>(entry, "settings", "SparqSettings or None");
     if (settings.is_none() == one.kernel->takesSettings)
       throw Error(std::string("session: settings of ") + one.kernel->name + " must be " +
                   (one.kernel->takesSettings ? "SparqSettings" : "None") + ", got " +
                   std::string(py::str(settings)));
     if (one.kernel->takesSettings)
-      one.settings = settings.cast<SparqSettings>();
+      one.settings = attributeOf<SparqSettings>(entry, "settings", "SparqSettings");
     result.push_back(one);
   }
   return result;

@@ -8,11 +8,17 @@ import pytest
 from strategies import make_attention
 
 import sparq_ipu
-from sparq_reference import exact
+from sparq_ipu.kernels import Attention
+from sparq_reference import CacheSpec, SparqSettings, exact
 
 _core = pytest.importorskip("sparq_ipu._core", reason="the extension module is not built")
 
+DENSE = Attention("dense-streaming", None)
 SETTINGS = dict(rank=16, top_k=100, n_local=10)
+
+
+def sparq(rank: int, top_k: int, n_local: int = 0) -> Attention:
+    return Attention("sparq-streaming", SparqSettings(rank, top_k, n_local))
 
 
 @pytest.mark.parametrize("n_tiles", [1, 3, 7, 64, 1472])
@@ -46,10 +52,10 @@ def test_waves_stop_behind_the_longest_element() -> None:
     a = make_attention(rng, n_kv_heads=2, seq_len=capacity, head_dim=64)
     streamed = {}
     for length in (700, capacity):
-        session = _core.Session(_core.Shape(1, 2, 2, 64, capacity), sparq=[(rank, 32, 0, True)], n_tiles=64)
+        session = _core.Session(CacheSpec(1, 2, 64, capacity), 2, attention=[sparq(rank, 32)], n_tiles=64)
         key, value = a.key[:, :, :length].copy(), a.value[:, :, :length].copy()
         session.write(key, value, [length])
-        output = session.sparq(0, a.query)
+        output = session.attention(0, a.query)
         expected = exact.sparq_attention(a.query, key, value, rank=rank, top_k=32)
         np.testing.assert_array_equal(output.view(np.uint16), expected.view(np.uint16))
         steps = _core.emulator_last_run(session)["steps"]
@@ -63,9 +69,9 @@ def test_streamed_bytes_are_the_formula_of_the_paper() -> None:
     """S r + 2 k d elements of K and V per KV head (equation 11; the 4 d are not read from the cache)."""
     rng = np.random.default_rng(2)
     a = make_attention(rng, batch=2, n_kv_heads=2, seq_len=1024, head_dim=64)
-    session = _core.Session(_core.Shape(2, 2, 2, 64, 1024), sparq=[(8, 48, 0, True)], n_tiles=64)
+    session = _core.Session(CacheSpec(2, 2, 64, 1024), 2, attention=[sparq(8, 48)], n_tiles=64)
     session.write(a.key, a.value, [1024, 1024])
-    session.sparq(0, a.query)
+    session.attention(0, a.query)
     steps = _core.emulator_last_run(session)["steps"]
     streamed = sum(s["bytes"] * s["executions"] for s in steps if s["kind"] == "remote-read")
     assert streamed == 2 * 2 * (1024 * 8 + 2 * 48 * 64) * 2
@@ -73,13 +79,11 @@ def test_streamed_bytes_are_the_formula_of_the_paper() -> None:
 
 def test_every_vertex_has_an_estimate() -> None:
     a = make_attention(np.random.default_rng(3), seq_len=200, head_dim=16)
-    session = _core.Session(
-        _core.Shape(1, 1, 1, 16, 300), dense_streaming=True, sparq=[(4, 20, 2, True)], n_tiles=8
-    )
+    session = _core.Session(CacheSpec(1, 1, 16, 300), 1, attention=[DENSE, sparq(4, 20, 2)], n_tiles=8)
     session.write(a.key, a.value, [200])
     for run in (
-        lambda: session.sparq(0, a.query),
-        lambda: session.dense(a.query),
+        lambda: session.attention(0, a.query),
+        lambda: session.attention(1, a.query),
         lambda: session.append(a.key[:, :, :1].copy(), a.value[:, :, :1].copy(), [1]),
     ):
         run()

@@ -31,6 +31,9 @@ class ReferenceBackend:
     def lengths(self) -> np.ndarray:
         return self._cache.lengths
 
+    def check_settings(self, op: str, settings: SparqSettings | None) -> None:
+        pass  # one program for all settings
+
     def append(self, key: np.ndarray, value: np.ndarray, lengths: np.ndarray) -> None:
         self._cache.append(key, value, lengths, check_finite=False)
 
