@@ -3,7 +3,7 @@
 """Accuracy of SparQ and its rivals on a pretrained model, offline: see docs/accuracy.md.
 
     python bench/accuracy.py --quick                                a look, under 5 minutes on 2 cores
-    python bench/accuracy.py --jobs 2 --out runs/accuracy.jsonl     the whole table; again: go on
+    python bench/accuracy.py --jobs 2 --out runs/accuracy.jsonl     the whole table; run again to continue
     python bench/accuracy.py --report-only --out runs/accuracy.jsonl --report page.md --plots plots
     python bench/accuracy.py --methods sparq:r=16,k=64 h2o@sparq:r=16,k=64 --tasks repetition needle
     python bench/accuracy.py --statistics --out runs/statistics.jsonl     of the model's own attention instead

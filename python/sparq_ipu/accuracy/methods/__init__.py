@@ -18,10 +18,10 @@ To add an accuracy method:
 2. Write `_attend` (the output), `_cache_elements` (the transfer) and, if it always reads the last positions,
    `window`. A method whose choice depends on earlier steps keeps its state in `span.history.state`, as those
    of stateful.py do.
-3. Add the class to METHODS below, and a family to `accuracy/plots.py`.
+3. Add the class to METHODS below, a family to `accuracy/plots.py`, and its text to `accuracy/plan.py`.
 4. Write it again as a plain loop in `tests/accuracy/method_oracles.py`, and name both in
    `test_accuracy_methods.py` (against the loop, transfer formula) and `test_accuracy_engine.py` (decoding).
-5. Describe it in the table of docs/accuracy.md.
+5. Run bench/accuracy.py, and describe the method in docs/accuracy.md.
 
 Published results are keyed by text form, so a parameter's short name and its default must not change. Needs
 torch.
