@@ -18,6 +18,7 @@ import sweep_tables  # noqa: E402
 from common import WORKLOAD_COLUMNS, Workload  # noqa: E402
 
 from sparq_ipu.kernels import BASELINE, DEFAULT, KERNELS, Kernel  # noqa: E402
+from sparq_ipu.planning import report_data  # noqa: E402
 from sparq_reference import CacheSpec, SparqSettings  # noqa: E402
 
 SMALL = "--S 256 --B 1 --kv-heads 8 --r 16 --k 64".split()
@@ -240,6 +241,17 @@ def test_the_table_of_speedups_is_of_one_setting(tmp_path, capsys, monkeypatch):
     speedup = dense["seconds_per_query"] / row["seconds_per_query"]
     assert f"| 256 | {row['seconds_per_query'] * 1e3:.3g} ms, {speedup:.2f}x |" in text
     assert "| sparq-streaming, 8 KV heads | 8 | 8 |" in text
+
+
+def test_the_report_reads_the_file(tmp_path):
+    out = tmp_path / "sweep.jsonl"
+    assert sweep.main(["--json", str(out), *SMALL, "--local", "0", "4"]) == 0
+    source = report_data.Source("bow", out, quiet=True)
+    source.plan = None  # everything is in the file
+    plain, _ = (r for r in rows(out) if r["kernel"] == DEFAULT.name)
+    assert source.row(DEFAULT.name, 1, 8, 256, 16, 64) == plain  # settings but rank and top_k: the defaults
+    dense = source.seconds(BASELINE.name, 1, 8, 256)
+    assert source.speedup(1, 8, 256, 16, 64) == dense / plain["seconds_per_query"]
 
 
 def test_usage_errors(tmp_path, capsys):
