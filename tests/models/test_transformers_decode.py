@@ -241,7 +241,7 @@ def test_prefill_in_chunks(model):
 
 @pytest.mark.parametrize("moved", [4096, 37])
 def test_cache_grows(model, monkeypatch, moved):
-    monkeypatch.setattr("sparq_ipu.transformers.cache._MOVED", moved)  # at once, or in pieces
+    monkeypatch.setattr("sparq_ipu.transformers.storage._MOVED", moved)  # at once, or in pieces
     enable(model, **SETTINGS)
     fixed = SparqCache(model, capacity=640)
     growing = SparqCache(model)

@@ -42,7 +42,7 @@ SETTINGS = dict(rank=4, top_k=12)
         ),
         (
             dict(layers={1: {"topk": 3}}),
-            "enable: layers[1] must name settings among rank, top_k, n_local, mean_value, min_seq_len, "
+            "enable: layers[1]: settings must be among rank, top_k, n_local, mean_value, min_seq_len, "
             "got 'topk'",
         ),
         (dict(layers={1: {"rank": 0}}), "enable: layers[1]: rank must be in [1, head_dim=16], got 0"),

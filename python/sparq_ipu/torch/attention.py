@@ -13,6 +13,7 @@ from sparq_ipu import KVCache
 from sparq_ipu.attention import attention, check_call
 from sparq_ipu.kernels import op_of
 from sparq_ipu.torch import ops
+from sparq_ipu.torch.graphs import outside_graphs
 from sparq_reference import checks
 from sparq_reference.settings import CacheSpec, HasSpec, SparqSettings
 
@@ -121,8 +122,7 @@ class _StreamingAttention(HasSpec, torch.nn.Module):
             if active.shape != self._row[:1]:
                 checks.fail(self._op, "active", f"have shape (batch={self.batch},)", tuple(active.shape))
         if self.state == "device":
-            output: torch.Tensor = _step(self, query, key, value, active)
-            return output
+            return _step(self, query, key, value, active)
         half = query.to(torch.float16)
         new = key.to(torch.float16).unsqueeze(2), value.to(torch.float16).unsqueeze(2)
         counts = None if active is None else active.ne(0).to(torch.int64)
@@ -250,18 +250,12 @@ class SparqAttention(_StreamingAttention):
         super().__init__(spec, SparqSettings.of(op, spec.head_dim, settings), state, device, options)
 
 
-def _outside_graphs(function: Any) -> Any:
-    """A NumPy call: torch.compile leaves its graph there, and says so if it may not."""
-    disable = getattr(getattr(torch, "compiler", None), "disable", None)  # torch 2.0 has no torch.compiler
-    return disable(function) if disable else function
-
-
-@_outside_graphs
+@outside_graphs
 def _append(cache: KVCache, key: torch.Tensor, value: torch.Tensor, lengths: torch.Tensor | None) -> None:
     cache.append(_halves(key), _halves(value), None if lengths is None else lengths.detach().numpy())
 
 
-@_outside_graphs
+@outside_graphs
 def _step(
     module: _StreamingAttention,
     query: torch.Tensor,
