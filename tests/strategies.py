@@ -107,6 +107,17 @@ def make_attention(
 
 
 @st.composite
+def lengths_of_batch(
+    draw: st.DrawFn, batch: int, seq_len: int, shorter: st.SearchStrategy[int] | None = None
+) -> np.ndarray:
+    """(batch,) lengths. One element, any of them, is seq_len long; the others are drawn from `shorter`."""
+    others = st.integers(1, seq_len) if shorter is None else shorter
+    lengths = [draw(others) for _ in range(batch - 1)]
+    lengths.insert(draw(st.integers(0, batch - 1)), seq_len)
+    return np.array(lengths, np.int64)
+
+
+@st.composite
 def attentions(
     draw: st.DrawFn,
     *,
@@ -126,7 +137,7 @@ def attentions(
         group_size=draw(st.sampled_from(GROUP_SIZES)),
         seq_len=seq_len,
         head_dim=draw(st.sampled_from(head_dims)),
-        lengths=np.array([seq_len] + [draw(shorter) for _ in range(batch - 1)]),
+        lengths=draw(lengths_of_batch(batch, seq_len, shorter)),
         kinds=(draw(st.sampled_from(kinds)), draw(st.sampled_from(kinds)), draw(st.sampled_from(kinds))),
     )
 

@@ -8,7 +8,7 @@ import pytest
 from strategies import make_attention
 
 import sparq_ipu
-from sparq_ipu.kernels import Attention
+from sparq_ipu.kernels import Attention, op_of
 from sparq_reference import CacheSpec, SparqSettings, exact
 
 _core = pytest.importorskip("sparq_ipu._core", reason="the extension module is not built")
@@ -26,7 +26,7 @@ def test_any_number_of_tiles(n_tiles: int) -> None:
     """Six tasks: on one tile six rounds, on 1472 one; grouped queries; lengths on both sides of chunks."""
     rng = np.random.default_rng(0)
     a = make_attention(
-        rng, batch=3, n_kv_heads=2, group_size=3, seq_len=1200, head_dim=64, lengths=np.array([1200, 513, 64])
+        rng, batch=3, n_kv_heads=2, group_size=3, seq_len=1200, head_dim=64, lengths=np.array([513, 1200, 64])
     )
     cache = sparq_ipu.KVCache(3, 2, 64, 1200, device="emulator", n_tiles=n_tiles)
     cache.append(np.nan_to_num(a.key), np.nan_to_num(a.value), a.lengths)
@@ -37,6 +37,32 @@ def test_any_number_of_tiles(n_tiles: int) -> None:
         settings = SETTINGS if name == "sparq" else {}
         expected = getattr(exact, f"{name}_attention")(*a.qkv, lengths=a.lengths, **settings)
         np.testing.assert_array_equal(output.view(np.uint16), expected.view(np.uint16))
+
+
+@pytest.mark.parametrize("lengths", [[64, 9000], [9000, 64], [1, 9000, 640]])
+@pytest.mark.parametrize(
+    ("attention", "step"), [(sparq(32, 100, 10), "read_key_columns"), (DENSE, "read_key_rows")]
+)
+def test_each_round_reads_as_far_as_its_own_elements(
+    attention: Attention, step: str, lengths: list[int]
+) -> None:
+    """On one tile the elements take turns, and come wave by wave: as many waves as each is long."""
+    batch = len(lengths)
+    a = make_attention(np.random.default_rng(4), batch=batch, seq_len=9000, head_dim=64, lengths=lengths)
+    spec = CacheSpec(batch, 1, 64, 9000)
+    session = _core.Session(spec, 1, attention=[attention], n_tiles=1)
+    session.write(a.key, a.value, lengths)
+    output = session.attention(0, a.query)
+    mapping = _core.emulator_plan(spec, 1, attention, True, 1, lengths, {})["mapping"]
+    assert mapping["rounds"] == batch and mapping["waves"]["n_waves"] > 5
+    settings = {} if attention.settings is None else attention.settings.arguments()
+    expected = getattr(exact, op_of(bool(settings)))(*a.qkv, lengths=a.lengths, **settings)
+    np.testing.assert_array_equal(output.view(np.uint16), expected.view(np.uint16))
+
+    chunk, per_wave = max(mapping["chunk"], 1), mapping["waves"]["positions_per_wave"]
+    waves = [-(-(n - n % chunk) // per_wave) for n in lengths]  # what is not in full chunks is on chip
+    reads = [s for s in _core.emulator_last_run(session)["steps"] if s["name"].endswith(step)]
+    assert [s["executions"] for s in reads] == [n for n in waves if n]
 
 
 @pytest.mark.parametrize("threads", ["1", "3"])
