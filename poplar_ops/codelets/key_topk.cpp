@@ -35,6 +35,15 @@ struct Selection {
   unsigned remaining; // keys still wanted among those that begin with the prefix
   unsigned pass;      // passes done
 
+  // Where a worker keeps it from one compute set to the next.
+  static constexpr unsigned size = 3;
+  static Selection restored(const unsigned *state) { return {state[0], state[1], state[2]}; }
+  void keep(unsigned *state) const {
+    state[0] = prefix;
+    state[1] = remaining;
+    state[2] = pass;
+  }
+
   // The digit of a pass sits at this bit.
   static unsigned shift(unsigned pass) { return digitBits * (nPasses - 1 - pass); }
   // Settle the digit that the totals of the last pass decide: [nPartials][nDigits], to be added
@@ -92,9 +101,7 @@ public:
   unsigned part, stride, length, nWaves, tailLength, tailFirst, chunk;
 
   bool compute(unsigned worker) {
-    states[worker * 3] = 0;
-    states[worker * 3 + 1] = topK - nRecent;
-    states[worker * 3 + 2] = 1;
+    Selection{0, topK - nRecent, 1}.keep(&states[worker * Selection::size]);
     float *count = &counts[worker * nDigits];
     clearCounts(count);
     const Segments segments(part, stride, length, nWaves, tailLength, tailFirst, chunk, *filled);
@@ -127,13 +134,11 @@ public:
   unsigned nPartials, nRecent, part, stride, length, nWaves, tailLength, tailFirst, chunk;
 
   bool compute(unsigned worker) {
-    unsigned *state = &states[worker * 3];
-    Selection selection{state[0], state[1], state[2]};
+    unsigned *const state = &states[worker * Selection::size];
+    Selection selection = Selection::restored(state);
     selection.settle(&totals[0], nPartials);
     const unsigned shift = Selection::shift(selection.pass++);
-    state[0] = selection.prefix;
-    state[1] = selection.remaining;
-    state[2] = selection.pass;
+    selection.keep(state);
 
     float *count = &counts[worker * nDigits];
     clearCounts(count);
@@ -186,8 +191,7 @@ public:
   unsigned part, stride, length, nWaves, tailLength, tailFirst, chunk;
 
   bool compute(unsigned worker) {
-    const unsigned *state = &states[worker * 3];
-    Selection selection{state[0], state[1], state[2]};
+    Selection selection = Selection::restored(&states[worker * Selection::size]);
     selection.settle(&totals[0], nPartials);
     if (worker == 0)
       tiesToTake[0] = static_cast<float>(selection.remaining);

@@ -34,25 +34,29 @@ PairAttention::PairAttention(const Call &callIn, std::size_t indexIn, const Pair
 
 void PairAttention::dense() {
   const std::size_t begin = first * blockSize, end = std::min(last * blockSize, length);
-  kernels.rowScores({{pair.keyRows, d, nullptr, begin, end - begin},
-                     query.query,
-                     g,
-                     scale,
-                     scores + begin,
-                     s.stride,
-                     s.maxima + team.member * g});
+  RowScores rowScores{};
+  rowScores.key = {pair.keyRows, d, nullptr, begin, end - begin};
+  rowScores.query = query.query;
+  rowScores.groupSize = g;
+  rowScores.scale = scale;
+  rowScores.scores = scores + begin;
+  rowScores.scoreStride = s.stride;
+  rowScores.maximum = s.maxima + team.member * g;
+  kernels.rowScores(rowScores);
   team.barrier();
   softmaxOfAll();
   const bool alone = team.size == 1;
   float *const partial = alone ? s.sum : s.partialSums + first * g * d;
   if (alone)
     std::memset(s.sum, 0, g * d * sizeof(float));
-  kernels.weightedValues({{pair.valueRows, d, nullptr, begin, end - begin},
-                          scores + begin,
-                          s.stride,
-                          g,
-                          partial,
-                          alone});
+  WeightedValues sum{};
+  sum.value = {pair.valueRows, d, nullptr, begin, end - begin};
+  sum.weights = scores + begin;
+  sum.weightStride = s.stride;
+  sum.groupSize = g;
+  sum.sum = partial;
+  sum.fold = alone;
+  kernels.weightedValues(sum);
   team.barrier();
   if (!alone) {
     const std::size_t from = team.begin(g * d), to = team.end(g * d);
@@ -70,9 +74,20 @@ void PairAttention::dense() {
 }
 
 void PairAttention::score(PairAttention *before) {
-  kernels.approxScores({query.columns, call.settings->rank, query.selected, g, query.invTau,
-                        first * blockSize, last * blockSize, length, scores, s.stride,
-                        s.maxima + team.member * g, before ? &before->softmaxBegun : nullptr});
+  ApproxScores step{};
+  step.columns = query.columns;
+  step.rank = call.settings->rank;
+  step.query = query.selected;
+  step.groupSize = g;
+  step.invTau = query.invTau;
+  step.begin = first * blockSize;
+  step.end = last * blockSize;
+  step.length = length;
+  step.scores = scores;
+  step.scoreStride = s.stride;
+  step.maximum = s.maxima + team.member * g;
+  step.softmax = before ? &before->softmaxBegun : nullptr;
+  kernels.approxScores(step);
   team.barrier();
   if (g == 1) // the maxima of bits serve the selection, whose keys the weights are
     softmaxBegun = softmaxOf(0, s.keyMaxima + first * 16);
@@ -118,9 +133,19 @@ void PairAttention::selectBest(const Merit &merit, std::size_t begin, std::size_
   s.candidateCount[team.member] = n;
   std::uint32_t *const to = team.size == 1 ? s.positions : s.candidates + team.member * nBest;
   const std::int32_t *const keys = g == 1 ? reinterpret_cast<const std::int32_t *>(scores) : s.keys;
-  if (n)
-    kernels.keyTopK({keys, s.keyMaxima, begin, end, n, s.work + begin,
-                     s.workIndex + begin + 16 * team.member, to, &merit});
+  if (n == 0)
+    return;
+  KeyTopK step{};
+  step.keys = keys;
+  step.maxima = s.keyMaxima;
+  step.begin = begin;
+  step.end = end;
+  step.nBest = n;
+  step.work = s.work + begin;
+  step.workIndex = s.workIndex + begin + 16 * team.member;
+  step.positions = to;
+  step.merit = &merit;
+  kernels.keyTopK(step);
 }
 
 // The best of all members' candidates. They are in ascending order, so ties among them go to the
@@ -133,8 +158,14 @@ void PairAttention::mergeBest(const Merit &merit, std::size_t nBest) {
     for (std::size_t i = 0; i < s.candidateCount[member]; ++i, ++n)
       s.candidates[n] = s.candidates[member * nBest + i]; // n is not past what it overwrites
   kernels.meritsAt(merit, s.candidates, n, s.candidateKeys);
-  kernels.keyTopK(
-      {s.candidateKeys, nullptr, 0, n, nBest, s.work, s.workIndex, s.positions, nullptr});
+  KeyTopK step{};
+  step.keys = s.candidateKeys;
+  step.end = n;
+  step.nBest = nBest;
+  step.work = s.work;
+  step.workIndex = s.workIndex;
+  step.positions = s.positions;
+  kernels.keyTopK(step);
   for (std::size_t i = 0; i < nBest; ++i)
     s.positions[i] = s.candidates[s.positions[i]];
 }
@@ -158,13 +189,15 @@ void PairAttention::finish() {
     // weights are summed.
     fetchRows(pair.keyRows);
     fetchRows(pair.valueRows);
-    kernels.rowScores({{pair.keyRows, d, s.positions, 0, count},
-                       query.query,
-                       g,
-                       scale,
-                       s.listScores,
-                       s.listStride,
-                       s.maxima});
+    RowScores rowScores{};
+    rowScores.key = {pair.keyRows, d, s.positions, 0, count};
+    rowScores.query = query.query;
+    rowScores.groupSize = g;
+    rowScores.scale = scale;
+    rowScores.scores = s.listScores;
+    rowScores.scoreStride = s.listStride;
+    rowScores.maximum = s.maxima;
+    kernels.rowScores(rowScores);
     std::memset(s.sum, 0, g * d * sizeof(float));
     for (unsigned h = 0; h < g; ++h) {
       SoftmaxWeights step{s.listScores + h * s.listStride, padded, s.maxima[h], s.listBlockSums,
@@ -172,8 +205,14 @@ void PairAttention::finish() {
       kernels.softmaxWeights(step);
       s.sums[h] = foldBlocks(s.listBlockSums, padded / blockSize);
     }
-    kernels.weightedValues(
-        {{pair.valueRows, d, s.positions, 0, count}, s.listScores, s.listStride, g, s.sum, true});
+    WeightedValues sum{};
+    sum.value = {pair.valueRows, d, s.positions, 0, count};
+    sum.weights = s.listScores;
+    sum.weightStride = s.listStride;
+    sum.groupSize = g;
+    sum.sum = s.sum;
+    sum.fold = true;
+    kernels.weightedValues(sum);
     for (unsigned h = 0; h < g; ++h)
       write(h, s.sums[h], call.settings->meanValue ? &s.alpha[h] : nullptr);
   }

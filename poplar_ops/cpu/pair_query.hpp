@@ -79,7 +79,14 @@ private:
       magnitude[c] = total;
     }
     std::memcpy(bits, magnitude, d * sizeof(float)); // bits of numbers >= +0 order as they do
-    call->kernels.keyTopK({bits, nullptr, 0, d, rank, work, workIndex, components, nullptr});
+    KeyTopK largest{};
+    largest.keys = bits;
+    largest.end = d;
+    largest.nBest = rank;
+    largest.work = work;
+    largest.workIndex = workIndex;
+    largest.positions = components;
+    call->kernels.keyTopK(largest);
     const float scale = scaleOf(d);
     for (std::size_t h = 0; h < g; ++h) {
       const float *q = query + h * d;

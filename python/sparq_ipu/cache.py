@@ -47,7 +47,7 @@ class KVCache(HasSpec):
         check_finite: bool = True,
         **options: Any,
     ):
-        of_spec = {name: options.pop(name) for name in CacheSpec.options() if name in options}
+        of_spec = CacheSpec.take(options)
         self.spec = CacheSpec(batch, n_kv_heads, head_dim, capacity, op="KVCache", **of_spec)
         self.device = resolve_device("KVCache", device)
         self.check_finite = check_finite

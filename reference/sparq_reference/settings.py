@@ -131,6 +131,11 @@ class CacheSpec:
         """Names of the fields that have a default: what a caller may leave out."""
         return [f.name for f in dataclasses.fields(cls) if f.default is not dataclasses.MISSING]
 
+    @classmethod
+    def take(cls, options: dict[str, Any]) -> dict[str, Any]:
+        """Of these keyword arguments, those that are options of a cache: removed from them, and returned."""
+        return {name: options.pop(name) for name in cls.options() if name in options}
+
 
 class HasSpec:
     """The fields of `spec` as attributes of a cache."""

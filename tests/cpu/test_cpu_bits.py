@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from strategies import KINDS, Attention, attentions, make_attention, sparq_settings
 
 from sparq_ipu import dense_attention, sparq_attention
-from sparq_reference import exact, numerics
+from sparq_reference import SparqSettings, exact, numerics
 
 #: layouts in which tensors may come
 LAYOUTS = ("contiguous", "odd_address", "reversed", "tokens_first", "every_second")
@@ -50,7 +50,7 @@ def check_attention(tensors: Attention, settings: dict, isa: str, threads: tuple
 @given(data=st.data())
 def test_bits(isa: str, data: st.DataObject) -> None:
     tensors = data.draw(attentions())
-    check_attention(tensors, data.draw(sparq_settings(tensors))._asdict(), isa)
+    check_attention(tensors, data.draw(sparq_settings(tensors)).arguments(), isa)
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -73,7 +73,7 @@ def test_alpha_is_at_most_one(isa: str) -> None:
     tensors.key[:, :, far] = -2
     tensors.value[...] = np.where(far[:, None], np.float16(65504), np.float16(0))
     settings = dict(rank=8, top_k=690, n_local=0)
-    steps = exact.sparq_steps(*tensors.qkv, **settings)
+    steps = exact.sparq_steps(*tensors.qkv, SparqSettings(**settings))
     selected = np.take_along_axis(steps.weights, steps.positions, axis=-1)
     more = numerics.fold_blocks(numerics.block_sums(selected)) > steps.weight_sum
     assert more.any() and not more.all()
@@ -85,7 +85,7 @@ def test_layouts(isa: str, data: st.DataObject, layouts: tuple[str, str, str]) -
     """Strides and alignment of the caller's tensors do not matter."""
     tensors = data.draw(attentions(head_dims=(8, 64, 80), seq_lens=(1, 9, 64, 65)))
     moved = Attention(*(laid_out(x, layout) for x, layout in zip(tensors.qkv, layouts)), tensors.lengths)
-    settings = data.draw(sparq_settings(tensors))._asdict()
+    settings = data.draw(sparq_settings(tensors)).arguments()
     expected = exact.sparq_attention(*tensors.qkv, lengths=tensors.lengths, **settings)
     cache = filled_cache(moved, isa=isa, n_threads=2)
     assert_same_bits(sparq_attention(moved.query, cache, **settings), expected, str(layouts))
@@ -133,7 +133,7 @@ def test_nearly_equal_merits(isa: str, few: bool, group_size: int) -> None:
             tensors.key[:, head, others, 5] = -60000
     settings = dict(rank=1, top_k=300, n_local=3)
     if group_size == 1:
-        steps = exact.sparq_steps(*tensors.qkv, **settings)
+        steps = exact.sparq_steps(*tensors.qkv, SparqSettings(**settings))
         weights = steps.weights[0, 0]
         merits = weights / steps.weight_sum[0, 0, ..., None]
         assert np.unique(weights).size > np.unique(merits).size > 20
@@ -148,7 +148,7 @@ def test_append_in_pieces(data: st.DataObject, isa_index: int) -> None:
     isas = _cpu.available_isas()
     isa = isas[isa_index % len(isas)]
     tensors = data.draw(attentions(head_dims=(8, 64), seq_lens=(1, 9, 64, 65, 193)))
-    settings = data.draw(sparq_settings(tensors))._asdict()
+    settings = data.draw(sparq_settings(tensors)).arguments()
     expected = sparq_attention(tensors.query, filled_cache(tensors, isa=isa), **settings)
     pieces = make_cache(tensors, isa=isa)
     if data.draw(st.booleans()):
@@ -187,6 +187,58 @@ def test_reorder(data: st.DataObject) -> None:
     settings = dict(rank=3, top_k=5, n_local=1, mean_value=True)
     expected = exact.sparq_attention(tensors.query, key, value, lengths=lengths, **settings)
     assert_same_bits(sparq_attention(tensors.query, cache, **settings), expected, str(source))
+
+
+def keys_with_weights(total: np.float32) -> np.ndarray:
+    """Two keys (2, 8) whose softmax weights add up to exactly `total`; the query is (1, 1, 0, ...) and the
+    largest score 0. A weight alone hits few numbers: the second one fills up what the first one leaves."""
+
+    def weights(low: int, high: int) -> tuple[np.ndarray, np.ndarray]:
+        whole = np.arange(low, high, dtype=np.float32)
+        parts = np.arange(0, 2048, dtype=np.float32) / 2048  # whole - part: exact in fp32, both exact in fp16
+        scores = (whole[:, None] - parts).ravel() * numerics.scale(8)
+        keys = np.zeros((len(scores), 8), np.float16)
+        keys[:, 0], keys[:, 1] = np.repeat(whole, 2048), np.tile(-parts, len(whole))
+        return numerics.softmax_weight(scores), keys
+
+    middle = int(np.log(total) / numerics.scale(8))
+    first, keys = weights(middle - 2, middle + 3)
+    best = np.argmax(np.where(first < total, first, 0))
+    second, others = weights(-150, middle - 10)
+    (hits,) = np.nonzero(first[best] + second == total)
+    return np.stack([keys[best], others[hits[0]]])
+
+
+BELOW = np.nextafter(np.float32(1), np.float32(0))
+
+
+@pytest.mark.parametrize(("factor", "stays"), [(np.float32(1), True), (BELOW, False)])
+def test_accumulators_at_the_flush_threshold(isa: str, factor: np.float32, stays: bool) -> None:
+    """A weighted sum of -2**-48 stays, one just above it becomes +0 (contract E2). What stays is too small
+    for fp16, but negative: it becomes -0."""
+    query = np.zeros((1, 1, 8), np.float16)
+    query[..., :2] = 1
+    key, value = np.zeros((2, 1, 1, 3, 8), np.float16)
+    key[0, 0, 1:] = keys_with_weights(np.float32(2.0**-24) * factor)
+    value[0, 0, 1:] = -(2.0**-24)
+    tensors = Attention(query, key, value, np.array([3]))
+    assert np.signbit(exact.dense_attention(*tensors.qkv)).all() == stays
+    check_attention(tensors, dict(rank=8, top_k=2), isa)
+
+
+@pytest.mark.parametrize(("factor", "stays"), [(np.float32(1), True), (BELOW, False)])
+def test_alpha_at_the_flush_threshold(isa: str, factor: np.float32, stays: bool) -> None:
+    """A share of 2**-48 stays, one just below it becomes 0: the result is alpha times -1, and a mean of 0."""
+    query = np.zeros((1, 1, 8), np.float16)
+    query[..., :2] = 1
+    key, value = np.zeros((2, 1, 1, 3, 8), np.float16)
+    key[0, 0, 1:] = keys_with_weights(np.float32(2.0**-48) * factor)
+    value[0, 0, 0], value[0, 0, 1:] = 2, -1
+    tensors = Attention(query, key, value, np.array([3]))
+    settings = SparqSettings(rank=8, top_k=2, n_local=2)  # the last two, whatever their weights
+    steps = exact.sparq_steps(*tensors.qkv, settings)
+    assert (steps.alpha > 0).all() == stays and np.signbit(steps.output).all() == stays
+    check_attention(tensors, settings.arguments(), isa)
 
 
 def test_all_selected_is_dense(isa: str) -> None:

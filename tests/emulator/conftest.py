@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Builds the emulator with the tests' device programs once, outside the tree, and runs them.
 
+What is built is a copy of the emulator's folder and of this one, with nothing else beside them: so every test
+here also shows that the emulator needs nothing else of the project.
+
 SPARQ_TEST_BUILD_DIR names a build of the emulator made with -DSPARQ_BUILD_TESTS=ON to use instead.
 """
 
@@ -15,11 +18,13 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Iterator
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-EMULATOR = ROOT / "poplar_ops" / "emulator"
+EMULATOR = Path("poplar_ops") / "emulator"
+FOLDERS = (EMULATOR, Path("tests") / "emulator")
 
 
 def tool(name: str) -> str | None:
@@ -28,14 +33,37 @@ def tool(name: str) -> str | None:
     return str(beside) if beside.exists() else shutil.which(name)
 
 
-def build(where: Path) -> None:
+def files(folder: Path) -> Iterator[Path]:
+    """Every file below the folder, relative to it, but for what Python caches."""
+    for path in folder.rglob("*"):
+        if path.is_file() and "__pycache__" not in path.parts:
+            yield path.relative_to(folder)
+
+
+def copy_changed(source: Path, target: Path) -> None:
+    """Makes `target` a copy of `source`. Files that are the same are left alone: programs of another worker
+    may be using them, and what is built from them stays up to date."""
+    wanted = set(files(source))
+    for file in set(files(target)) - wanted:
+        (target / file).unlink()
+    for file in wanted:
+        old, new = (source / file).stat(), target / file
+        if not new.exists() or (new.stat().st_mtime_ns, new.stat().st_size) != (old.st_mtime_ns, old.st_size):
+            new.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(source / file, new)
+
+
+def build(tree: Path, where: Path) -> None:
+    """Copies the folders to `tree` and builds them, alone, in `where`."""
     cmake, ninja = tool("cmake"), tool("ninja")
     if cmake is None:
         pytest.skip("needs cmake")
     where.mkdir(parents=True, exist_ok=True)
     with open(where / "lock", "w") as lock:  # one build for all workers of a parallel run
         fcntl.flock(lock, fcntl.LOCK_EX)
-        configure = [cmake, "-S", str(EMULATOR), "-B", str(where), "-DSPARQ_BUILD_TESTS=ON"]
+        for folder in FOLDERS:
+            copy_changed(ROOT / folder, tree / folder)
+        configure = [cmake, "-S", str(tree / EMULATOR), "-B", str(where), "-DSPARQ_BUILD_TESTS=ON"]
         configure += [f"-DPython3_EXECUTABLE={sys.executable}"]
         if ninja:
             configure += ["-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={ninja}"]
@@ -48,6 +76,7 @@ class Programs:
     """The built programs: run one, get its output."""
 
     def __init__(self, where: Path) -> None:
+        self.build = where
         self.where = where / "tests"
         self.codelets = str(self.where / "test_codelets.gp")
 
@@ -85,6 +114,7 @@ def programs() -> Programs:
         where = Path(given)
     else:
         tree = hashlib.sha256(str(ROOT).encode()).hexdigest()[:12]
-        where = Path(tempfile.gettempdir()) / f"sparq-emulator-tests-{os.getuid()}-{tree}"
-        build(where)
+        top = Path(tempfile.gettempdir()) / f"sparq-emulator-tests-{os.getuid()}-{tree}"
+        where = top / "build"
+        build(top / "tree", where)
     return Programs(where)

@@ -26,5 +26,48 @@ def test_refusals(results):
     )
 
 
+@pytest.fixture(scope="module")
+def outcomes(programs) -> dict:
+    return {line["case"]: line for line in programs.json_lines("dry_run_control", programs.codelets)}
+
+
+@pytest.mark.parametrize(
+    "case, taken",
+    [
+        ("reported_9", {"yes": 1}),
+        ("reported_10", {"no": 1}),
+        ("switch_9", {"yes": 1}),
+        ("switch_10", {"no": 1}),
+        (
+            "cycle_stamp",
+            {"yes": 6},
+        ),  # 5 * 960 < 5000 <= 6 * 960; a loop's cycles: (30 + 375) + (6 * 30 + 375)
+        ("cycle_count", {"yes": 1}),
+        ("write_undef", {"yes": 1}),  # an undefined bool is not 0
+        ("never_written", {"yes": 1}),
+        ("error_not_reached", {"no": 1}),
+    ],
+)
+def test_whatever_control_flow_depends_on(outcomes, case, taken):
+    real = outcomes[case]["real"]
+    assert {name: real[name] for name in ("yes", "no") if name in real} == taken
+    assert outcomes[case]["dry"] == real
+
+
+def test_what_compute_reports_of_outside_data_is_refused(outcomes):
+    assert outcomes["reported_from_remote"]["dry"] == (
+        "dry run: control flow must not depend on data from outside the device, got copy 'load'"
+    )
+
+
+def test_errors_that_a_dry_run_gets_to_are_thrown(outcomes):
+    assert outcomes["error"] == {"case": "error", "real": "reached: 17", "dry": "reached"}
+
+
+def test_conditional_aborts_are_left_out(outcomes):
+    assert outcomes["abort_on_condition"]["real"] == "it holds"
+    assert outcomes["abort_on_condition"]["dry"] == {"after": 1}
+
+
 def test_streaming_memory_is_counted(results):
     assert results["streaming"] == 4 * 4

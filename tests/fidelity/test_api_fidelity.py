@@ -29,11 +29,11 @@ from uses import (
 
 ROOT = Path(__file__).resolve().parents[2]
 OPS = ROOT / "poplar_ops"
-ROOMS = ("src", "popart", "codelets")
-OWN = [OPS / room for room in (*ROOMS, "include")]
-SOURCES = sorted(source for room in ROOMS for source in (OPS / room).glob("*.cpp"))
+FOLDERS = ("src", "popart", "codelets")
+OWN = [OPS / folder for folder in (*FOLDERS, "include")]
+SOURCES = sorted(source for folder in FOLDERS for source in (OPS / folder).glob("*.cpp"))
 FLAGS = [
-    *(f"-I{OPS / room}" for room in ("emulator/include", "include", "src", "codelets")),
+    *(f"-I{OPS / folder}" for folder in ("emulator/include", "include", "src", "codelets")),
     f"-I{ROOT / 'tests' / 'popart' / 'include'}",
     '-DSPARQ_CODELETS_DIR="codelets"',
 ]
@@ -125,9 +125,9 @@ def test_the_uses_are_found() -> None:
     assert len(calls) > 500
     inside_templates = {use.name for source in SOURCES for use in uses_of(source) if isinstance(use, NameUse)}
     assert "poplar::Graph::setInitialValue" in inside_templates
-    for room in ROOMS:
-        found = [use for source in SOURCES if source.parent.name == room for use in uses_of(source)]
-        assert {use.name for use in found if isinstance(use, TypeUse)}, room
+    for folder in FOLDERS:
+        found = [use for source in SOURCES if source.parent.name == folder for use in uses_of(source)]
+        assert {use.name for use in found if isinstance(use, TypeUse)}, folder
 
 
 def test_emulator_declares_used_functions_as_the_sdk_does() -> None:
@@ -135,7 +135,7 @@ def test_emulator_declares_used_functions_as_the_sdk_does() -> None:
     used = {call.declaration.name for call in all_calls()}
     wrong = []
     for name, parameters in sorted(declared_by_emulator()):
-        # of an operator, what counts is the one for the types at hand: the test above sees to that
+        # of an operator only the overload for the types in use counts, which the test above checks
         if name in used and "::operator" not in name and not is_copy_or_move(Declaration(name, parameters)):
             if parameters not in [o.parameters for o in sdk().functions.get(name, [])]:
                 wrong.append(str(Declaration(name, parameters)))

@@ -73,7 +73,7 @@ _NAMED = (
 
 
 def normalise(type_name: str) -> str:
-    """One spelling of a parameter type, whatever namespaces and aliases it was written with."""
+    """One spelling of a parameter type for all namespaces and aliases it may be written with."""
     for pattern, replacement in _SPELLINGS:
         type_name = re.sub(pattern, replacement, type_name)
     return re.sub(r"\s+", " ", type_name).strip()
@@ -156,7 +156,7 @@ def _is_given(argument: Any) -> bool:
 
 
 def is_copy_or_move(declaration: Declaration) -> bool:
-    """Copying and moving are no part of the API's vocabulary: the compiler says what a class allows."""
+    """Copies and moves are not held against the SDK: the compiler says what a class allows."""
     *scope, function = declaration.name.split("::")
     own = {f"const {scope[-1]}&", f"{scope[-1]}&&"} if scope else set()
     return (

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a codelet object (.gp) tells the library about its vertices. Included by the registration
-// code that popc generates and by the library that loads it; both sides must come from the same
-// version.
+// What a codelet object (.gp) tells the library about its vertices.
+// Included by the registration code that popc generates and by the library that loads it.
+// Both must come from the same version.
 #pragma once
 
 #include <cstddef>
@@ -13,8 +13,8 @@ constexpr unsigned version = 1;
 
 enum class Direction : std::uint8_t { Input, Output, InOut, State };
 
-// Shape of a field. Edges of vectors are stored as {pointer, 32-bit count}, scalar edges as a
-// pointer, lists as a vector of those.
+// Shape of a field. Vector edges are stored as {pointer, 32-bit count}, scalar edges as a pointer,
+// lists as a vector of those.
 enum class Nesting : std::uint8_t {
   Scalar,          // Input<T>, or plain state T
   Vector,          // Input<Vector<T>>, or state Vector<T>

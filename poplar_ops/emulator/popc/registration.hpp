@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Included by the code popc generates: turns member pointers of vertex classes into field
-// descriptions.
+// Turns member pointers of vertex classes into descriptions of fields.
+// Included by the code that popc generates.
 #pragma once
 
 #include <cstddef>
@@ -19,8 +19,8 @@ using codelet_abi::Element;
 using codelet_abi::Layout;
 using codelet_abi::Nesting;
 
-// Access checks do not apply to the arguments of an explicit instantiation: naming a private member
-// there and handing it out through a friend is how private fields are reached.
+// Reaches private fields: access checks do not apply to the arguments of an explicit instantiation,
+// so a private member can be named there and handed out through a friend.
 template <class Tag, auto Member> struct Reveal {
   friend constexpr auto revealed(Tag) { return Member; }
 };

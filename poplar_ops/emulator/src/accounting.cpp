@@ -13,6 +13,7 @@ namespace core {
 using codelet_abi::Direction;
 using codelet_abi::Layout;
 using codelet_abi::Nesting;
+using codelet_abi::VertexKind;
 
 // Adds, per tile, the bytes of the union of its moves' elements. `tile` selects sender or receiver.
 template <class Tile>
@@ -63,32 +64,71 @@ static std::uint64_t deviceStateBytes(const VertexRecord &v) {
     case Layout::ScaledPtr64:
     case Layout::ScaledPtr128:
       return 2;
-    default:
+    case Layout::ShortSpan:
+    case Layout::OnePtr:
+    case Layout::CompactPtr:
       return 4;
     }
+    throwUnknown("memory: layout of a field", l);
+  };
+  auto edgeBytes = [&](const FieldRecord &f) -> std::uint64_t {
+    const std::uint64_t list = pointerBytes(f.info->outerLayout), n = f.edges.size();
+    switch (f.info->nesting) {
+    case Nesting::Scalar:
+      return 4;
+    case Nesting::Vector:
+      return pointerBytes(f.info->layout);
+    case Nesting::VectorOfScalars:
+      return list + 4 * n;
+    case Nesting::VectorOfVectors:
+    case Nesting::VectorList:
+      return list + pointerBytes(f.info->layout) * n;
+    }
+    throwUnknown("memory: nesting of a field", f.info->nesting);
   };
   std::uint64_t bytes = 0;
   for (const FieldRecord &f : v.fields) {
-    const std::size_t size = typeSize(typeOf(f.info->element));
-    if (f.info->direction == Direction::State)
-      bytes += f.info->nesting == Nesting::Scalar ? size
-                                                  : pointerBytes(f.info->layout) + f.initial.size();
+    if (f.info->direction != Direction::State)
+      bytes += edgeBytes(f);
     else if (f.info->nesting == Nesting::Scalar)
-      bytes += 4;
-    else if (f.info->nesting == Nesting::Vector)
-      bytes += pointerBytes(f.info->layout);
+      bytes += typeSize(typeOf(f.info->element));
     else
-      bytes += pointerBytes(f.info->outerLayout) +
-               f.edges.size() *
-                   (f.info->nesting == Nesting::VectorOfScalars ? 4 : pointerBytes(f.info->layout));
+      bytes += pointerBytes(f.info->layout) + f.initial.size();
   }
   return (bytes + 3) / 4 * 4;
 }
 
+// What moves between tiles before and after the vertex runs, and the outputs that wait for it on
+// the tile that wrote them. An InOut waits in its landing copy.
+static void collectMoves(const GraphImpl &g, const VertexRecord &v, std::vector<Move> &in,
+                         std::vector<Move> &out, std::vector<Move> &waiting) {
+  for (const FieldRecord &f : v.fields) {
+    const Direction direction = f.info->direction;
+    if (direction == Direction::State)
+      continue;
+    auto add = [&](VarId var, std::size_t begin, std::size_t end, unsigned tile) {
+      if (tile == v.tile)
+        return;
+      if (direction != Direction::Output)
+        in.push_back({tile, v.tile, var, begin, end});
+      if (direction != Direction::Input)
+        out.push_back({v.tile, tile, var, begin, end});
+      if (direction == Direction::Output)
+        waiting.push_back({tile, v.tile, var, begin, end});
+    };
+    for (const Tensor &t : f.edges)
+      forEachRegion(Access::impl(t), [&](VarId var, std::size_t b, std::size_t n) {
+        g.variables[var].tiles.forEach(
+            b, b + n,
+            [&](std::size_t begin, std::size_t end, unsigned tile) { add(var, begin, end, tile); });
+      });
+  }
+}
+
 void Compiler::addComputeCost(const ComputeSetRecord &cs, StepCount &cost) {
   const unsigned tiles = g_.target.getNumTiles(), workers = g_.target.getNumWorkerContexts();
-  std::vector<std::vector<std::uint64_t>> slots(
-      tiles); // issue slots of each worker, where vertices run
+  // By tile: the issue slots of each worker that has vertices to run.
+  std::vector<std::vector<std::uint64_t>> slots(tiles);
   std::vector<std::uint64_t> serial(tiles, 0);
   std::vector<Move> in, out, waiting;
   for (vertex_id id : cs.vertices) {
@@ -105,35 +145,21 @@ void Compiler::addComputeCost(const ComputeSetRecord &cs, StepCount &cost) {
     if (!has && cost.verticesWithoutEstimate++ == 0)
       cost.vertexWithoutEstimate = v.type->name;
     cost.flops += estimate.flops;
-    if (v.type->kind == codelet_abi::VertexKind::Vertex) {
+    switch (v.type->kind) {
+    case VertexKind::Vertex: {
       std::vector<std::uint64_t> &s = slots[v.tile];
       if (s.size() < workers)
         s.push_back(estimate.cycles);
       else
         *std::min_element(s.begin(), s.end()) += estimate.cycles;
-    } else {
+      break;
+    }
+    case VertexKind::MultiVertex:
+    case VertexKind::SupervisorVertex:
       serial[v.tile] += estimate.cycles;
+      break;
     }
-    for (const FieldRecord &f : v.fields) {
-      if (f.info->direction == Direction::State)
-        continue;
-      for (const Tensor &t : f.edges) {
-        forEachRegion(Access::impl(t), [&](VarId var, std::size_t b, std::size_t n) {
-          g_.variables[var].tiles.forEach(
-              b, b + n, [&](std::size_t begin, std::size_t end, unsigned tile) {
-                if (tile == v.tile)
-                  return;
-                if (f.info->direction != Direction::Output)
-                  in.push_back({tile, v.tile, var, begin, end});
-                if (f.info->direction != Direction::Input)
-                  out.push_back({v.tile, tile, var, begin, end});
-                if (f.info->direction == Direction::Output) // waits on the writing tile; an InOut's
-                                                            // landing copy does too
-                  waiting.push_back({tile, v.tile, var, begin, end});
-              });
-        });
-      }
-    }
+    collectMoves(g_, v, in, out, waiting);
   }
   for (unsigned t = 0; t < tiles; ++t) {
     std::uint64_t cycles = serial[t];

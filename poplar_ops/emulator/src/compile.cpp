@@ -10,8 +10,8 @@ namespace core {
 
 namespace {
 constexpr std::uint64_t variableAlign = 64;
-constexpr std::uint64_t redZone =
-    64; // between variables, so that overruns are seen by AddressSanitizer
+// Between variables, so that AddressSanitizer sees overruns.
+constexpr std::uint64_t redZone = 64;
 } // namespace
 
 void poison(void *p, const Type &type, std::uint64_t bytes) {
@@ -40,15 +40,21 @@ void poison(void *p, const Type &type, std::uint64_t bytes) {
     fill(&word, 4);
 }
 
+// Whether a variable of the environment asks for a check that costs time.
+static bool isAskedFor(const char *variable) {
+  const char *value = std::getenv(variable);
+  return value && *value && std::string(value) != "0";
+}
+
 Compiler::Compiler(const GraphImpl &graph, const OptionFlags &options)
-    : g_(graph), exe_(std::make_shared<ExecutableImpl>()) {
+    : g_(graph), exe_(std::make_shared<ExecutableImpl>()),
+      guardEdges_(isAskedFor("SPARQ_EMULATOR_GUARD")),
+      checkWorkers_(isAskedFor("SPARQ_EMULATOR_CHECK_WORKERS")) {
   exe_->target = graph.target;
   exe_->options = options;
   exe_->libraries = graph.libraries;
   exe_->streams = graph.streamList;
   exe_->remotes = graph.remoteList;
-  const char *guard = std::getenv("SPARQ_EMULATOR_GUARD");
-  guardEdges_ = guard && *guard && std::string(guard) != "0";
   const unsigned tiles = graph.target.getNumTiles();
   temporaries_.assign(tiles, 0);
   maxTemporaries_.assign(tiles, 0);
@@ -69,6 +75,7 @@ Address Compiler::addressOf(VarId var, std::size_t element) const {
 void Compiler::layOutVariables() {
   for (const Variable &v : g_.variables) {
     VariablePlan p;
+    p.controls = slice_ && slice_->needs(static_cast<VarId>(exe_->variables.size()));
     p.name = v.name;
     p.type = v.type;
     p.bytes = v.numElements * typeSize(v.type);
@@ -104,10 +111,85 @@ void Compiler::setPredicate(Step &s, const Tensor &t, const char *op) {
   s.predicateBytes = static_cast<unsigned>(typeSize(t.elementType()));
 }
 
+Step Compiler::compileExecute(const ProgramImpl &p, const std::string &parent) {
+  const unsigned id = p.computeSet.getId();
+  if (id >= g_.computeSets.size())
+    throw control_program_error("Execute: compute set must be one of this graph's " +
+                                std::to_string(g_.computeSets.size()) + ", got id " +
+                                std::to_string(id));
+  Step s;
+  s.op = StepOp::Compute;
+  s.index = computeSetPlans_.at(id);
+  StepCount cost = computeSetCosts_.at(id);
+  if (!p.name.empty())
+    cost.name = p.name;
+  else if (cost.name.empty())
+    cost.name = parent;
+  s.cost = addCost(std::move(cost));
+  s.controls = slice_ && slice_->contains(id);
+  if (p.predicate.valid())
+    setPredicate(s, p.predicate, "Execute");
+  return s;
+}
+
+Step Compiler::compileCall(const ProgramImpl &p, const std::string &name) {
+  const unsigned id = p.function.getId();
+  if (id >= g_.functions.size())
+    throw control_program_error("Call: function must be one of this graph's " +
+                                std::to_string(g_.functions.size()) + ", got id " +
+                                std::to_string(id));
+  for (unsigned f : functionStack_)
+    if (f == id)
+      throw graph_recursion_error("Call: a function must not call itself, got function " +
+                                  std::to_string(id));
+  Step s;
+  s.op = StepOp::Call;
+  auto it = functionPlans_.find(id);
+  if (it == functionPlans_.end()) {
+    functionStack_.push_back(id);
+    Step body = compileProgram(g_.functions[id], name);
+    functionStack_.pop_back();
+    it = functionPlans_.emplace(id, static_cast<unsigned>(exe_->functions.size())).first;
+    exe_->functions.push_back(std::move(body));
+  }
+  s.index = it->second;
+  return s;
+}
+
+Step Compiler::compileWriteUndef(const ProgramImpl &p) {
+  if (p.dst.containsConstant())
+    throw control_program_error("WriteUndef: tensor must not be constant, got " +
+                                tensorName(p.dst));
+  Step s;
+  s.op = StepOp::Poison;
+  s.index = static_cast<unsigned>(exe_->poisons.size());
+  s.controls = slice_ && slice_->writes(p.dst);
+  std::vector<Span> spans;
+  const std::size_t size = typeSize(p.dst.elementType());
+  forEachRegion(Access::impl(p.dst), [&](VarId v, std::size_t b, std::size_t n) {
+    spans.push_back({addressOf(v, b), n * size, p.dst.elementType()});
+  });
+  exe_->poisons.push_back(std::move(spans));
+  return s;
+}
+
+Step Compiler::compileSync(const std::string &name) {
+  Step s;
+  s.op = StepOp::Sync;
+  StepCount cost;
+  cost.name = name;
+  cost.kind = sparq::emulator::StepKind::Sync;
+  cost.syncs = 1;
+  s.cost = addCost(cost);
+  return s;
+}
+
 Step Compiler::compilePrint(const ProgramImpl &p) {
   Step s;
   s.op = p.kind == ProgramKind::Print ? StepOp::Print : StepOp::Error;
   s.index = static_cast<unsigned>(exe_->prints.size());
+  // A dry run knows that it gets to an error, but not what a condition may depend on.
+  s.controls = slice_ && s.op == StepOp::Error && !p.flag;
   PrintPlan plan;
   plan.title = p.title;
   plan.format = p.format;
@@ -122,6 +204,20 @@ Step Compiler::compilePrint(const ProgramImpl &p) {
   exe_->prints.push_back(std::move(plan));
   if (p.flag)
     setPredicate(s, p.predicate, "AbortOnCondition");
+  return s;
+}
+
+Step Compiler::compileCycleStamp(const ProgramImpl &p) {
+  Step s;
+  s.op = StepOp::CycleStamp;
+  s.controls = slice_ && slice_->writes(p.dst);
+  const std::vector<Piece> at = regionsOf(p.dst);
+  s.value = addressOf(at[0].var, at[0].begin);
+  if (p.src.valid()) {
+    const std::vector<Piece> since = regionsOf(p.src);
+    s.hasPredicate = true;
+    s.predicate = addressOf(since[0].var, since[0].begin);
+  }
   return s;
 }
 
@@ -142,25 +238,8 @@ Step Compiler::compileProgram(const program::Program &program, const std::string
   case ProgramKind::Sequence:
     children(0, p.children.size());
     return s;
-  case ProgramKind::Execute: {
-    const unsigned id = p.computeSet.getId();
-    if (id >= g_.computeSets.size())
-      throw control_program_error("Execute: compute set must be one of this graph's " +
-                                  std::to_string(g_.computeSets.size()) + ", got id " +
-                                  std::to_string(id));
-    s.op = StepOp::Compute;
-    s.index = computeSetPlans_.at(id);
-    StepCount cost = computeSetCosts_.at(id);
-    if (!p.name.empty())
-      cost.name = p.name;
-    else if (cost.name.empty())
-      cost.name = parent;
-    s.cost = addCost(std::move(cost));
-    s.controls = slice_ && slice_->contains(id);
-    if (p.predicate.valid())
-      setPredicate(s, p.predicate, "Execute");
-    return s;
-  }
+  case ProgramKind::Execute:
+    return compileExecute(p, parent);
   case ProgramKind::Repeat:
     s.op = StepOp::Repeat;
     s.count = p.count;
@@ -194,67 +273,19 @@ Step Compiler::compileProgram(const program::Program &program, const std::string
   case ProgramKind::CopyFromRemote:
   case ProgramKind::CopyToRemote:
     return compileRemote(p, name);
-  case ProgramKind::WriteUndef: {
-    if (p.dst.containsConstant())
-      throw control_program_error("WriteUndef: tensor must not be constant, got " +
-                                  tensorName(p.dst));
-    s.op = StepOp::Poison;
-    s.index = static_cast<unsigned>(exe_->poisons.size());
-    std::vector<Span> spans;
-    const std::size_t size = typeSize(p.dst.elementType());
-    forEachRegion(Access::impl(p.dst), [&](VarId v, std::size_t b, std::size_t n) {
-      spans.push_back({addressOf(v, b), n * size, p.dst.elementType()});
-    });
-    exe_->poisons.push_back(std::move(spans));
-    return s;
-  }
-  case ProgramKind::Sync: {
-    s.op = StepOp::Sync;
-    StepCount cost;
-    cost.name = name;
-    cost.kind = sparq::emulator::StepKind::Sync;
-    cost.syncs = 1;
-    s.cost = addCost(cost);
-    return s;
-  }
-  case ProgramKind::Call: {
-    const unsigned id = p.function.getId();
-    if (id >= g_.functions.size())
-      throw control_program_error("Call: function must be one of this graph's " +
-                                  std::to_string(g_.functions.size()) + ", got id " +
-                                  std::to_string(id));
-    for (unsigned f : functionStack_)
-      if (f == id)
-        throw graph_recursion_error("Call: a function must not call itself, got function " +
-                                    std::to_string(id));
-    s.op = StepOp::Call;
-    auto it = functionPlans_.find(id);
-    if (it == functionPlans_.end()) {
-      functionStack_.push_back(id);
-      Step body = compileProgram(g_.functions[id], name);
-      functionStack_.pop_back();
-      it = functionPlans_.emplace(id, static_cast<unsigned>(exe_->functions.size())).first;
-      exe_->functions.push_back(std::move(body));
-    }
-    s.index = it->second;
-    return s;
-  }
+  case ProgramKind::WriteUndef:
+    return compileWriteUndef(p);
+  case ProgramKind::Sync:
+    return compileSync(name);
+  case ProgramKind::Call:
+    return compileCall(p, name);
   case ProgramKind::Print:
   case ProgramKind::Error:
     return compilePrint(p);
-  case ProgramKind::CycleStamp: {
-    s.op = StepOp::CycleStamp;
-    const std::vector<Piece> at = regionsOf(p.dst);
-    s.value = addressOf(at[0].var, at[0].begin);
-    if (p.src.valid()) {
-      const std::vector<Piece> since = regionsOf(p.src);
-      s.hasPredicate = true;
-      s.predicate = addressOf(since[0].var, since[0].begin);
-    }
-    return s;
+  case ProgramKind::CycleStamp:
+    return compileCycleStamp(p);
   }
-  }
-  return s;
+  throwUnknown("compile: class of program", p.kind);
 }
 
 void Compiler::compileHostTensors() {
@@ -291,9 +322,13 @@ std::shared_ptr<ExecutableImpl> Compiler::compile(ArrayRef<program::Program> pro
     compileComputeSet(id);
   // Vertex state goes after everything else: its size is known only now.
   exe_->stateAt = allocate(exe_->stateImage.size() + redZone, variableAlign);
-  for (ComputeSetPlan &cs : exe_->computeSets)
+  for (ComputeSetPlan &cs : exe_->computeSets) {
     for (VertexPlan &v : cs.vertices)
       v.state += exe_->stateAt;
+    for (Written &w : cs.written)
+      if (w.direction == codelet_abi::Direction::State)
+        w.at += exe_->stateAt;
+  }
   for (Relocation &r : exe_->relocations)
     if (r.target & relocationInState)
       r.target = (r.target & ~relocationInState) + exe_->stateAt;

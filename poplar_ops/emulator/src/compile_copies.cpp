@@ -29,8 +29,8 @@ void RunBuilder::add(Address dst, Address src, std::uint64_t bytes) {
         return;
       }
     }
-    // A pair taken for the start of a pattern that did not go on, followed by a contiguous
-    // continuation: undo.
+    // The last two pieces looked like the start of a pattern, but the second goes on contiguously:
+    // take them apart.
     if (last.count == 2) {
       const Address d = last.dst + static_cast<Address>(last.dstStep),
                     s = last.src + static_cast<Address>(last.srcStep);
@@ -45,8 +45,7 @@ void RunBuilder::add(Address dst, Address src, std::uint64_t bytes) {
   out_.push_back({dst, src, bytes, 1, 0, 0});
 }
 
-// The tensor's elements against a packed array: dst is the device side, src the offset in the
-// array.
+// The tensor's elements against a packed array: dst is an address, src an offset in the array.
 std::vector<Run> Compiler::packRuns(const Tensor &t) const {
   std::vector<Run> runs;
   RunBuilder b(runs);
@@ -221,6 +220,33 @@ Step Compiler::compileStream(const ProgramImpl &p, const std::string &name) {
   return s;
 }
 
+// With offsets the tensor has a row for each; without, the buffer has one row, which is the tensor.
+static void checkRemoteShape(const std::string &what, const RemoteBufferInfo &buffer,
+                             const Tensor &t, const Tensor &offsets) {
+  if (!offsets.valid()) {
+    if (buffer.repeats != 1)
+      throw control_program_error(what + ": a copy without offset needs a buffer of 1 row, got " +
+                                  std::to_string(buffer.repeats) + " rows");
+    if (t.numElements() != buffer.numElements)
+      throw control_program_error(what + ": the tensor must have the row's " +
+                                  std::to_string(buffer.numElements) + " elements, got " +
+                                  std::to_string(t.numElements()) + " of " + t.getDebugStr());
+    return;
+  }
+  if (offsets.elementType() != UNSIGNED_INT && offsets.elementType() != INT)
+    throw type_error(what + ": offsets must be unsigned int or int, got " + offsets.getDebugStr());
+  if (offsets.rank() > 1)
+    throw control_program_error(what + ": offsets must have rank 0 or 1, got " +
+                                offsets.getDebugStr());
+  const std::size_t rows = offsets.numElements();
+  if (rows == 1 && t.numElements() == buffer.numElements)
+    return;
+  if (t.rank() != 2 || t.dim(0) != rows || t.dim(1) != buffer.numElements)
+    throw control_program_error(what + ": the tensor must have shape {" + std::to_string(rows) +
+                                "," + std::to_string(buffer.numElements) +
+                                "} (offsets, elements of a row), got " + t.getDebugStr());
+}
+
 Step Compiler::compileRemote(const ProgramImpl &p, const std::string &name) {
   const RemoteBufferInfo &buffer = Access::info(p.remote);
   const bool in = p.kind == ProgramKind::CopyFromRemote;
@@ -231,34 +257,15 @@ Step Compiler::compileRemote(const ProgramImpl &p, const std::string &name) {
   if (t.elementType() != buffer.type)
     throw type_error(what + ": the tensor's type must be " + buffer.type.toString().str() +
                      ", got " + t.getDebugStr());
+  checkRemoteShape(what, buffer, t, p.offset);
   TransferPlan plan;
   plan.hasOffsets = p.offset.valid();
   plan.rows = 1;
   if (plan.hasOffsets) {
-    const Tensor &o = p.offset;
-    if (o.elementType() != UNSIGNED_INT && o.elementType() != INT)
-      throw type_error(what + ": offsets must be unsigned int or int, got " + o.getDebugStr());
-    if (o.rank() > 1)
-      throw control_program_error(what + ": offsets must have rank 0 or 1, got " + o.getDebugStr());
-    plan.rows = o.numElements();
-    if (plan.rows != 1 || t.numElements() != buffer.numElements) {
-      if (t.rank() != 2 || t.dim(0) != plan.rows || t.dim(1) != buffer.numElements)
-        throw control_program_error(what + ": the tensor must have shape {" +
-                                    std::to_string(plan.rows) + "," +
-                                    std::to_string(buffer.numElements) +
-                                    "} (offsets, elements of a row), got " + t.getDebugStr());
-    }
-    checkMapped(o, what);
-    plan.offsetRuns = packRuns(o);
-    plan.offsetsSigned = o.elementType() == INT;
-  } else {
-    if (buffer.repeats != 1)
-      throw control_program_error(what + ": a copy without offset needs a buffer of 1 row, got " +
-                                  std::to_string(buffer.repeats) + " rows");
-    if (t.numElements() != buffer.numElements)
-      throw control_program_error(what + ": the tensor must have the row's " +
-                                  std::to_string(buffer.numElements) + " elements, got " +
-                                  std::to_string(t.numElements()) + " of " + t.getDebugStr());
+    checkMapped(p.offset, what);
+    plan.rows = p.offset.numElements();
+    plan.offsetRuns = packRuns(p.offset);
+    plan.offsetsSigned = p.offset.elementType() == INT;
   }
   if (in)
     checkDestination(what, t);
@@ -269,8 +276,7 @@ Step Compiler::compileRemote(const ProgramImpl &p, const std::string &name) {
   plan.rowBytes = buffer.numElements * size;
   plan.bytes = plan.rows * plan.rowBytes;
   plan.name = name;
-  // Runs that never cross a row: whole rows in one run when rows are contiguous, else the pieces of
-  // each row.
+  // No run crosses a row: one run per row where all rows are contiguous, else the pieces of each.
   const Tensor rows = t.reshape({plan.rows, buffer.numElements});
   bool whole = true;
   std::vector<Run> pieces;

@@ -18,8 +18,7 @@ struct Move {
   std::size_t end;
 };
 
-// In a relocation's target: the rest is an offset in the state image, whose address is not known
-// yet.
+// Marks a relocation's target as an offset in the state image, whose address is not known yet.
 constexpr Address relocationInState = Address(1) << 63;
 
 // Builds runs from pairs of pieces in order, merging what is contiguous or regular.
@@ -30,7 +29,7 @@ public:
 
 private:
   std::vector<Run> &out_;
-  std::size_t first_; // runs before it belong to someone else
+  std::size_t first_; // runs before it were there already
 };
 
 class Compiler {
@@ -46,7 +45,12 @@ private:
   // compile.cpp
   void layOutVariables();
   Step compileProgram(const program::Program &p, const std::string &parent);
+  Step compileExecute(const ProgramImpl &p, const std::string &parent);
+  Step compileCall(const ProgramImpl &p, const std::string &name);
+  Step compileWriteUndef(const ProgramImpl &p);
+  Step compileSync(const std::string &name);
   Step compilePrint(const ProgramImpl &p);
+  Step compileCycleStamp(const ProgramImpl &p);
   void setPredicate(Step &s, const Tensor &t, const char *op);
   unsigned addCost(StepCount c);
   void checkMapped(const Tensor &t, const std::string &what) const;
@@ -71,6 +75,10 @@ private:
   };
   EdgePlace placeEdge(const VertexRecord &v, const FieldRecord &f, const Tensor &t,
                       ComputeSetPlan &plan);
+  EdgePlace placeEdge(const VertexRecord &v, const FieldRecord &f, std::size_t element,
+                      ComputeSetPlan &plan);
+  void addWritten(const VertexRecord &v, const FieldRecord &f, const std::string &name, Address at,
+                  std::uint64_t bytes, ComputeSetPlan &plan) const;
   void writePointer(std::uint64_t at, Address target);
   void writeCount(std::uint64_t at, std::size_t count);
 
@@ -86,7 +94,7 @@ private:
   std::map<unsigned, unsigned> functionPlans_;
   std::unique_ptr<ControlSlice> slice_; // of a dry run
   std::vector<unsigned> functionStack_;
-  bool guardEdges_ = false;
+  const bool guardEdges_, checkWorkers_;
   // Temporaries of the compute set being compiled, and the most any one needed, per tile.
   std::vector<std::uint64_t> temporaries_, maxTemporaries_;
   std::vector<std::uint64_t> vertexStateBytes_;

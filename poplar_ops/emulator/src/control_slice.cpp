@@ -14,26 +14,9 @@ ControlSlice::ControlSlice(const GraphImpl &graph, ArrayRef<program::Program> pr
   std::size_t before;
   do {
     before = variables_.size();
-    for (std::size_t id = 0; id < computeSets_.size(); ++id) {
-      if (computeSets_[id])
-        continue;
-      const std::vector<vertex_id> &vertices = g_.computeSets[id].vertices;
-      bool writer = false;
-      for (std::size_t i = 0; !writer && i < vertices.size(); ++i)
-        for (const FieldRecord &f : g_.vertices[vertices[i]].fields)
-          if (f.info->direction == Direction::Output || f.info->direction == Direction::InOut)
-            for (const Tensor &t : f.edges)
-              writer = writer || writes(t);
-      if (!writer)
-        continue;
-      computeSets_[id] = 1;
-      for (vertex_id v : vertices)
-        for (const FieldRecord &f : g_.vertices[v].fields)
-          for (const Tensor &t : f.edges)
-            need(t);
-    }
+    followComputeSets();
     for (const ProgramImpl *copy : copies_)
-      if (writes(copy->dst))
+      if (copy->src.valid() && writes(copy->dst))
         need(copy->src);
   } while (variables_.size() != before);
   for (const ProgramImpl *copy : outside_)
@@ -41,6 +24,37 @@ ControlSlice::ControlSlice(const GraphImpl &graph, ArrayRef<program::Program> pr
       throw runtime_error("dry run: control flow must not depend on data from outside the device, "
                           "got copy '" +
                           copy->name + "'");
+}
+
+void ControlSlice::followComputeSets() {
+  auto writesNeeded = [&](vertex_id v) {
+    for (const FieldRecord &f : g_.vertices[v].fields)
+      if (f.info->direction == Direction::Output || f.info->direction == Direction::InOut)
+        for (const Tensor &t : f.edges)
+          if (writes(t))
+            return true;
+    return false;
+  };
+  for (unsigned id = 0; id < computeSets_.size(); ++id) {
+    const std::vector<vertex_id> &vertices = g_.computeSets[id].vertices;
+    if (!computeSets_[id] && std::any_of(vertices.begin(), vertices.end(), writesNeeded))
+      add(id);
+  }
+  for (const ProgramImpl *execute : reporting_)
+    if (writes(execute->predicate))
+      add(execute->computeSet.getId());
+}
+
+void ControlSlice::add(unsigned computeSet) {
+  if (computeSet >= computeSets_.size()) // of another graph: compileExecute refuses it
+    return;
+  if (computeSets_[computeSet])
+    return;
+  computeSets_[computeSet] = 1;
+  for (vertex_id v : g_.computeSets[computeSet].vertices)
+    for (const FieldRecord &f : g_.vertices[v].fields)
+      for (const Tensor &t : f.edges)
+        need(t);
 }
 
 void ControlSlice::need(const Tensor &t) {
@@ -53,7 +67,7 @@ bool ControlSlice::writes(const Tensor &destination) const {
   const TensorImpl &t = Access::impl(destination);
   if (!t.list)
     return variables_.count(t.var) != 0;
-  for (const Region &r : t.list->regions) // of the view's base: may be more than the view has
+  for (const Region &r : t.list->regions) // the list may hold more than the view
     if (variables_.count(r.var))
       return true;
   return false;
@@ -63,32 +77,50 @@ void ControlSlice::collect(const program::Program &program) {
   const std::shared_ptr<ProgramImpl> &impl = Access::impl(program);
   if (!impl)
     return;
-  switch (impl->kind) {
+  collectStep(*impl);
+  for (const program::Program &child : impl->children)
+    collect(child);
+}
+
+void ControlSlice::collectStep(const ProgramImpl &p) {
+  switch (p.kind) {
   case ProgramKind::While:
   case ProgramKind::If:
   case ProgramKind::Switch:
-    need(impl->predicate);
-    break;
-  case ProgramKind::CopyTensor:
-    copies_.push_back(impl.get());
-    break;
-  case ProgramKind::CopyFromStream:
-  case ProgramKind::CopyFromRemote:
-    outside_.push_back(impl.get());
-    break;
+    need(p.predicate);
+    return;
   case ProgramKind::Call: {
-    const unsigned id = impl->function.getId();
+    const unsigned id = p.function.getId();
     if (id < functions_.size() && !functions_[id]) {
       functions_[id] = 1;
       collect(g_.functions[id]);
     }
-    break;
+    return;
   }
-  default:
-    break;
+  case ProgramKind::Execute:
+    if (p.predicate.valid())
+      reporting_.push_back(&p);
+    return;
+  case ProgramKind::CopyTensor:
+  case ProgramKind::CycleStamp: // from the stamp it counts from, if any
+    copies_.push_back(&p);
+    return;
+  case ProgramKind::CopyFromStream:
+  case ProgramKind::CopyFromRemote:
+    outside_.push_back(&p);
+    return;
+  case ProgramKind::WriteUndef: // writes, but reads nothing
+  case ProgramKind::Sequence:
+  case ProgramKind::Repeat: // as often as its constant says
+  case ProgramKind::CopyToStream:
+  case ProgramKind::CopyToRemote:
+  case ProgramKind::Sync:
+  case ProgramKind::Print:
+  case ProgramKind::Error:
+  case ProgramKind::Nothing:
+    return;
   }
-  for (const program::Program &child : impl->children)
-    collect(child);
+  throwUnknown("dry run: class of program", p.kind);
 }
 
 } // namespace core

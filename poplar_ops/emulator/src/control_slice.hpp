@@ -13,23 +13,29 @@ namespace core {
 
 class ControlSlice {
 public:
-  /// Whole variables and whole compute sets: coarse, so never too little. Throws runtime_error
-  /// where control flow depends on what comes from a stream or from streaming memory.
+  /// Takes whole variables and whole compute sets: more than is needed at times, never less.
+  /// Throws runtime_error where control flow depends on data from a stream or a remote buffer.
   ControlSlice(const GraphImpl &graph, ArrayRef<program::Program> programs);
 
   bool contains(unsigned computeSet) const { return computeSets_[computeSet]; }
+  bool needs(VarId variable) const { return variables_.count(variable) != 0; }
   /// Whether the tensor has elements of a variable that control flow depends on.
   bool writes(const Tensor &destination) const;
 
 private:
   void collect(const program::Program &program);
+  void collectStep(const ProgramImpl &p);
+  void followComputeSets();
+  void add(unsigned computeSet);
   void need(const Tensor &t);
 
   const GraphImpl &g_;
   std::vector<char> computeSets_;
   std::vector<char> functions_; // those collected
   std::unordered_set<VarId> variables_;
-  std::vector<const ProgramImpl *> copies_, outside_; // copies on chip; copies from elsewhere
+  std::vector<const ProgramImpl *> reporting_; // Execute that stores what compute() returned
+  std::vector<const ProgramImpl *> copies_;    // on chip
+  std::vector<const ProgramImpl *> outside_;   // copies from elsewhere
 };
 
 } // namespace core

@@ -21,6 +21,9 @@ namespace core {
 using VarId = unsigned;
 constexpr unsigned noTile = ~0u;
 
+// "The maximum buffer size for each stream is 128 MBytes" (the SDK's documentation of DataStream).
+constexpr std::uint64_t hostStreamLimit = std::uint64_t(128) << 20;
+
 struct TargetInfo {
   TargetType type = TargetType::IPU_MODEL;
   std::string system = "ipu2";
@@ -34,6 +37,7 @@ struct TargetInfo {
   unsigned memcpyBytesPerCycle = 8;
   unsigned minIPUSyncDelay = 15;
   unsigned globalSyncCycles = 500;
+  std::uint64_t hostStreamBytes = hostStreamLimit; // at most, of one stream or host handle
 };
 
 struct DeviceInfo {
@@ -41,6 +45,12 @@ struct DeviceInfo {
   unsigned id = 0;
   bool attached = true;
 };
+
+/// For the end of a switch over an enumeration: no enumerator is left, so the value is none.
+template <class Enumeration> [[noreturn]] void throwUnknown(const char *what, Enumeration value) {
+  throw poplar_error(std::string(what) + " must be one that the emulator knows, got number " +
+                     std::to_string(static_cast<int>(value)));
+}
 
 std::size_t typeSize(const Type &t);
 inline codelet_abi::Element elementOf(const Type &t) {
@@ -235,6 +245,8 @@ struct Access {
 std::string shapeString(const std::vector<std::size_t> &shape);
 std::size_t numElements(const std::vector<std::size_t> &shape);
 std::string tensorName(const Tensor &t);
+/// Throws index_error unless `dim` is a dimension of the tensor.
+void checkDim(const char *op, const TensorImpl &t, unsigned dim);
 /// The mapping's first gap, if any: sets var and element.
 bool findUnmapped(const Tensor &t, VarId &var, std::size_t &element);
 Tensor flattenTensor(const Tensor &t);

@@ -12,9 +12,23 @@ namespace emulator {
 using poplar::core::Access;
 
 const char *toString(StepKind kind) {
-  static const char *const names[] = {"compute",   "copy",       "remote-read", "remote-write",
-                                      "stream-in", "stream-out", "sync"};
-  return names[static_cast<int>(kind)];
+  switch (kind) {
+  case StepKind::Compute:
+    return "compute";
+  case StepKind::Copy:
+    return "copy";
+  case StepKind::RemoteRead:
+    return "remote-read";
+  case StepKind::RemoteWrite:
+    return "remote-write";
+  case StepKind::StreamIn:
+    return "stream-in";
+  case StepKind::StreamOut:
+    return "stream-out";
+  case StepKind::Sync:
+    return "sync";
+  }
+  poplar::core::throwUnknown("toString: kind of step", kind);
 }
 
 std::vector<StepCount> lastRun(const poplar::Engine &engine) {

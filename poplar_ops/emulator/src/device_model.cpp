@@ -51,10 +51,20 @@ ModelledTime modelledTime(const DeviceModel &m, const StepCount &s) {
   t.compute = n * static_cast<double>(computeCycles(m, s)) / m.clock;
   t.exchange = n * static_cast<double>(exchangeCycles(m, s)) / m.clock;
   t.sync = n * static_cast<double>(s.syncs * m.syncCycles) / m.clock;
-  if (s.kind == StepKind::RemoteRead || s.kind == StepKind::RemoteWrite)
+  switch (s.kind) {
+  case StepKind::Compute:
+  case StepKind::Copy:
+  case StepKind::Sync:
+    break;
+  case StepKind::RemoteRead:
+  case StepKind::RemoteWrite:
     t.streaming = n * m.streamingSeconds(s.bytes, s.packets, s.rows);
-  if (s.kind == StepKind::StreamIn || s.kind == StepKind::StreamOut)
+    break;
+  case StepKind::StreamIn:
+  case StepKind::StreamOut:
     t.hostStreams = n * static_cast<double>(s.bytes) / m.hostStreamBytesPerSecond;
+    break;
+  }
   return t;
 }
 

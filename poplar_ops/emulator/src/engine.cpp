@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The engine's face: loading, host access, options.
+// The public classes Engine and Executable: loading, and access from the host.
 #include <poplar/Engine.hpp>
 
 #include <cstdlib>
@@ -68,7 +68,7 @@ void EngineImpl::load(const Device &device) {
   if (!exe->dry)
     std::memset(arena.get(), 0, exe->arenaBytes);
   for (const VariablePlan &v : exe->variables) {
-    if (!exe->dry)
+    if (!exe->dry || v.controls)
       poison(at(v.at), v.type, v.bytes);
     if (!v.data.empty())
       std::memcpy(at(v.at), v.data.data(), v.data.size());

@@ -47,8 +47,8 @@ struct EngineImpl {
   bool loaded = false;
   Block arena;
   std::vector<Block> remote; // by buffer
-  std::vector<std::vector<std::uint32_t>>
-      written; // by buffer and row: the last store that wrote it
+  // By buffer and row: the last store that wrote the row.
+  std::vector<std::vector<std::uint32_t>> written;
   std::uint32_t storeId = 0;
   std::map<std::string, StreamState> streams;
   std::vector<std::uint64_t> executions; // by cost

@@ -6,6 +6,7 @@
 #include <iostream>
 
 #include "engine_impl.hpp"
+#include "workers.hpp"
 
 namespace poplar {
 namespace core {
@@ -14,8 +15,8 @@ void copyRuns(std::uint8_t *dst, const std::uint8_t *src, const Run *begin, cons
   for (const Run *r = begin; r != end; ++r) {
     std::uint8_t *d = dst + r->dst;
     const std::uint8_t *s = src + r->src;
-    // Fixed sizes let the compiler use single moves for the element-wise patterns of transposes and
-    // broadcasts.
+    // Transposes and broadcasts copy element by element: with a size known to the compiler each is
+    // a single move.
     switch (r->count == 1 ? 0 : r->bytes) {
     case 2:
       for (std::uint64_t i = 0; i < r->count; ++i, d += r->dstStep, s += r->srcStep)
@@ -50,7 +51,7 @@ static void copyRunsBack(std::uint8_t *src, const std::uint8_t *dst, const Run *
 
 static void checkGuards(const std::uint8_t *base, const VertexPlan &v, const Guard *begin,
                         const Guard *end) {
-#if !defined(SPARQ_ADDRESS_SANITIZER) // which sees the access itself
+#if !defined(SPARQ_ADDRESS_SANITIZER) // it reports the access itself
   for (const Guard *g = begin; g != end; ++g)
     for (std::uint64_t i = 0; i < g->bytes; ++i)
       if (base[g->at + i] != guardPattern)
@@ -67,7 +68,7 @@ static void checkGuards(const std::uint8_t *base, const VertexPlan &v, const Gua
 bool EngineImpl::runComputeSet(const ComputeSetPlan &plan) {
   std::uint8_t *base = arena.get();
   std::atomic<bool> all{true};
-  // A few vertices a piece: they are short, and many.
+  // Several vertices per piece: they are short, and there are many.
   const std::size_t grain = std::max<std::size_t>(1, plan.vertices.size() / (pool->threads() * 8));
   pool->run(plan.vertices.size(), grain, [&](std::size_t begin, std::size_t end) {
     bool ok = true;
@@ -77,12 +78,17 @@ bool EngineImpl::runComputeSet(const ComputeSetPlan &plan) {
       const unsigned gathers = previous ? previous->gathersEnd : 0,
                      scatters = previous ? previous->scattersEnd : 0,
                      poisons = previous ? previous->poisonsEnd : 0,
-                     guards = previous ? previous->guardsEnd : 0;
+                     guards = previous ? previous->guardsEnd : 0,
+                     written = previous ? previous->writtenEnd : 0;
       for (unsigned k = poisons; k < v.poisonsEnd; ++k)
         poison(base + plan.poisons[k].at, plan.poisons[k].type, plan.poisons[k].bytes);
       copyRuns(base, base, plan.gathers.data() + gathers, plan.gathers.data() + v.gathersEnd);
-      for (unsigned w = 0; w < v.calls; ++w)
-        ok &= v.run(base + v.state, w);
+      if (written != v.writtenEnd)
+        ok &= runChecked(base, plan, v, plan.written.data() + written,
+                         plan.written.data() + v.writtenEnd);
+      else
+        for (unsigned w = 0; w < v.calls; ++w)
+          ok &= v.run(base + v.state, w);
       if (guards != v.guardsEnd)
         checkGuards(base, v, plan.guards.data() + guards, plan.guards.data() + v.guardsEnd);
       copyRuns(base, base, plan.scatters.data() + scatters, plan.scatters.data() + v.scattersEnd);
@@ -196,7 +202,7 @@ void EngineImpl::runRemote(const TransferPlan &plan) {
 
 void EngineImpl::print(const PrintPlan &plan) {
   std::string text = plan.title;
-  if (plan.hasTensor) {
+  if (plan.hasTensor && !exe->dry) { // in a dry run it holds nothing of meaning
     std::vector<std::uint8_t> packed(numElements(plan.shape) * typeSize(plan.type) + 1);
     copyRunsBack(packed.data(), arena.get(), plan.runs.data(), plan.runs.data() + plan.runs.size());
     text += (text.empty() ? "" : ": ") +
@@ -232,10 +238,36 @@ std::uint64_t EngineImpl::cyclesSoFar() const {
   return static_cast<std::uint64_t>(seconds * model.clock);
 }
 
+// Whether the step runs other steps. A dry run always carries these out.
+static bool holdsSteps(StepOp op) {
+  switch (op) {
+  case StepOp::Sequence:
+  case StepOp::Repeat:
+  case StepOp::While:
+  case StepOp::If:
+  case StepOp::Switch:
+  case StepOp::Call:
+    return true;
+  case StepOp::Compute:
+  case StepOp::Copy:
+  case StepOp::StreamIn:
+  case StepOp::StreamOut:
+  case StepOp::RemoteRead:
+  case StepOp::RemoteWrite:
+  case StepOp::Sync:
+  case StepOp::Poison:
+  case StepOp::Print:
+  case StepOp::Error:
+  case StepOp::CycleStamp:
+    return false;
+  }
+  throwUnknown("run: kind of step", op);
+}
+
 void EngineImpl::execute(const Step &s) {
   if (s.cost != ~0u)
     ++executions[s.cost];
-  if (exe->dry && !s.controls && s.children.empty() && s.op != StepOp::Call)
+  if (exe->dry && !s.controls && !holdsSteps(s.op))
     return;
   switch (s.op) {
   case StepOp::Sequence:
@@ -304,6 +336,7 @@ void EngineImpl::execute(const Step &s) {
     return;
   }
   }
+  throwUnknown("run: kind of step", s.op);
 }
 
 void EngineImpl::run(unsigned program) {

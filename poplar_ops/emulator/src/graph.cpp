@@ -199,8 +199,7 @@ Tensor Graph::clone(const Type &type, const Tensor &t, const DebugContext &dc,
     name =
         impl->variables[core::regionsOf(t).empty() ? 0 : core::regionsOf(t)[0].var].name + "_clone";
   Tensor r = addVariable(type, i.shape, {name});
-  // The clone's elements are in the order of the view; each goes to the tile of the element it
-  // copies.
+  // Elements of the clone are in the order of the view, each on the tile of the element it copies.
   core::Variable &v = impl->variables[Access::impl(r).var];
   std::size_t at = 0;
   core::forEachRegion(i, [&](VarId var, std::size_t begin, std::size_t length) {
@@ -236,8 +235,21 @@ static void checkHandle(const Map &map, const std::string &handle, const char *o
                                   "' again");
 }
 
+// Each stream has a buffer on the host, and so has each tensor that the host writes or reads.
+static void checkStreamBytes(const GraphImpl &g, const std::string &what, const Type &type,
+                             std::size_t n) {
+  const std::uint64_t limit = Access::info(g.target).hostStreamBytes,
+                      bytes = std::uint64_t(n) * core::typeSize(type);
+  if (bytes > limit)
+    throw stream_memory_allocation_error(what + " must have at most " + std::to_string(limit) +
+                                         " bytes, got " + std::to_string(bytes) + " (" +
+                                         std::to_string(n) + " of " + type.toString().str() + ")");
+}
+
 void Graph::createHostWrite(StringRef handle, const Tensor &t, bool) {
   checkHandle(impl->hostWrites, handle, "createHostWrite");
+  checkStreamBytes(*impl, "createHostWrite: the tensor of handle '" + handle.str() + "'",
+                   t.elementType(), t.numElements());
   if (t.containsConstant())
     throw tensor_io_state_error("createHostWrite: tensor " + core::tensorName(t) + " of handle '" +
                                 handle.str() + "' must not be constant");
@@ -249,6 +261,8 @@ void Graph::createHostWrite(StringRef handle, const Tensor &t, bool) {
 
 void Graph::createHostRead(StringRef handle, const Tensor &t, bool) {
   checkHandle(impl->hostReads, handle, "createHostRead");
+  checkStreamBytes(*impl, "createHostRead: the tensor of handle '" + handle.str() + "'",
+                   t.elementType(), t.numElements());
   Access::impl(t);
   impl->hostReads.emplace(handle.str(), t);
 }
@@ -262,6 +276,7 @@ static DataStream addStream(GraphImpl &g, const std::string &handle, const Type 
     throw stream_memory_allocation_error(std::string(op) + ": stream '" + handle +
                                          "' must have elements of a valid type, got " +
                                          std::to_string(n) + " of " + type.toString().str());
+  checkStreamBytes(g, std::string(op) + ": stream '" + handle + "'", type, n);
   auto s = std::make_shared<core::StreamInfo>();
   s->handle = handle;
   s->type = type;

@@ -42,6 +42,7 @@ struct VariablePlan {
   std::uint64_t bytes;
   std::vector<std::uint8_t> data; // of a constant
   std::vector<InitialValues> initial;
+  bool controls = false; // dry run: control flow depends on it
 };
 
 struct VertexPlan {
@@ -49,7 +50,7 @@ struct VertexPlan {
   Address state;
   unsigned calls; // compute(0) .. compute(calls - 1)
   // Ends in the compute set's lists; begins are the previous vertex's ends.
-  unsigned gathersEnd, scattersEnd, poisonsEnd, guardsEnd;
+  unsigned gathersEnd, scattersEnd, poisonsEnd, guardsEnd, writtenEnd;
   const char *name;
   unsigned tile;
 };
@@ -63,12 +64,23 @@ struct Guard {
 constexpr std::uint64_t guardBytes = 64;
 constexpr unsigned char guardPattern = 0xc5;
 
+// What the workers of a MultiVertex may write: an Output, an InOut or state.
+struct Written {
+  Address at;
+  std::uint64_t bytes;
+  Type type;
+  codelet_abi::Direction direction;
+  std::string field; // as an error names it
+};
+
 struct ComputeSetPlan {
+  std::string name;
   std::vector<VertexPlan> vertices; // by tile
   std::vector<Run> gathers;         // inputs that are not contiguous or not aligned
   std::vector<Run> scatters;        // such outputs
-  std::vector<Span> poisons;        // buffers of such outputs, before the vertex runs
+  std::vector<Span> poisons;        // Outputs, before the vertex runs
   std::vector<Guard> guards;        // with SPARQ_EMULATOR_GUARD=1
+  std::vector<Written> written;     // with SPARQ_EMULATOR_CHECK_WORKERS=1
 };
 
 struct CopyPlan {
@@ -77,17 +89,17 @@ struct CopyPlan {
   std::uint64_t stagingBytes = 0;
 };
 
-// Device side of a transfer with the outside; `src` of its runs is an offset in the transfer, `dst`
-// an address.
+// Device side of a transfer with the outside. Of its runs `src` is an offset in the transfer and
+// `dst` an address.
 struct TransferPlan {
   unsigned index = 0; // of the stream or remote buffer
   bool toDevice = false;
   std::uint64_t bytes = 0;
   std::uint64_t rows = 0;
   std::uint64_t rowBytes = 0;
-  std::vector<Run> runs; // streams, and rows that are whole pieces in a row
-  std::vector<std::uint64_t>
-      rowEnd; // remote rows in pieces: end in `runs` of each row; empty otherwise
+  std::vector<Run> runs; // for a remote buffer none crosses a row
+  // Where rows are in pieces: the end of each row in `runs`. Empty where every row is one run.
+  std::vector<std::uint64_t> rowEnd;
   bool hasOffsets = false;
   std::vector<Run> offsetRuns; // gathers the offsets to a 32-bit array
   bool offsetsSigned = false;
@@ -125,7 +137,7 @@ struct Step {
   bool controls = false; // dry run: control flow depends on what it writes
   Address predicate = 0;
   unsigned predicateBytes = 0;
-  Address value = 0; // CycleStamp: where; `since` in predicate
+  Address value = 0; // CycleStamp: where it is stored; `predicate` is the stamp it counts from
   std::vector<std::int32_t> cases;
   std::vector<Step> children;
 };

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How tensors are printed: nested brackets, rows on lines of their own, long dimensions cut in the
-// middle.
+// How tensors are printed: nested brackets, one line per row, long dimensions cut in the middle.
 #include <cmath>
 #include <cstdio>
 
@@ -44,7 +43,7 @@ private:
     case PrintTensorFmt::FloatFormat::None:
       std::snprintf(b, sizeof b, "%.9g", v);
       break;
-    default:
+    case PrintTensorFmt::FloatFormat::Auto:
       if (v != 0 && (std::fabs(v) >= 1e8 || std::fabs(v) < 1e-4))
         std::snprintf(b, sizeof b, "%.*e", digits, v);
       else

@@ -28,7 +28,7 @@ enum class ProgramKind {
   Sync,
   Call,
   Print,
-  Error, // unconditional, or when the scalar `tensor` is true
+  Error, // unconditional, or where `predicate` is true
   CycleStamp,
   Nothing
 };
@@ -36,14 +36,14 @@ enum class ProgramKind {
 struct ProgramImpl {
   ProgramKind kind = ProgramKind::Nothing;
   std::string name; // debug path
-  std::vector<program::Program>
-      children; // in order; Repeat/While: cond?, body; If: true, false; Switch: cases, default
+  // Sequence: in order. Repeat: the body. While: the condition, the body. If: true, false.
+  // Switch: the default, then one for each of `cases`.
+  std::vector<program::Program> children;
   std::vector<std::int32_t> cases;
   ComputeSet computeSet;
   Function function;
   unsigned count = 0;
-  bool flag =
-      false; // While: loops while the predicate is this; Switch: has a default; Error: conditional
+  bool flag = false;    // While: loops while the predicate is this. Error: is conditional
   bool checked = false; // Switch: a control value without a case is an error
   Tensor src, dst, offset, predicate;
   DataStream stream;

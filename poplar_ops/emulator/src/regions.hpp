@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Walking the elements of a view in row-major order as contiguous pieces of variables.
+// Layouts of views, and walking their elements in row-major order as contiguous pieces of
+// variables.
 #pragma once
 
 #include <algorithm>
@@ -37,9 +38,16 @@ struct Dims {
   std::vector<std::int64_t> strides;
 };
 Dims coalesce(const std::vector<std::size_t> &shape, const std::vector<std::int64_t> &strides);
+/// Strides of the same elements under another shape. False where no strides can express it.
+bool reshapeStrides(const TensorImpl &t, const std::vector<std::size_t> &shape,
+                    std::vector<std::int64_t> &strides);
+/// Appends the view's elements, in order; `total` counts the list's elements.
+void appendTo(RegionList &list, std::size_t &total, const TensorImpl &t);
+/// A tensor of the list's elements, with the graph and the type of `like`.
+Tensor fromList(const TensorImpl &like, RegionList list, std::vector<std::size_t> shape);
 
-/// Calls f(base, length, step) for the innermost runs of the view, in order. Indices are of the
-/// view's base.
+/// Calls f(base, length, step) for the innermost runs of the view, in order.
+/// `base` is an index into what the view is of: its variable or its region list.
 template <class F> void forEachBaseRun(const TensorImpl &t, F &&f) {
   const Dims d = coalesce(t.shape, t.strides);
   for (std::size_t n : d.shape)
@@ -71,8 +79,8 @@ template <class F> void forEachBaseRun(const TensorImpl &t, F &&f) {
   }
 }
 
-/// Calls f(var, begin, length) for contiguous pieces, in the order of the flattened view.
-/// Neighbouring pieces are not merged.
+/// Calls f(var, begin, length) for contiguous pieces, in the order of the flattened view, without
+/// merging neighbours.
 template <class F> void forEachPiece(const TensorImpl &t, F &&f) {
   forEachBaseRun(t, [&](std::int64_t base, std::size_t length, std::int64_t step) {
     if (step == 1) {

@@ -23,8 +23,8 @@ public:
   ThreadPool(const ThreadPool &) = delete;
   unsigned threads() const { return static_cast<unsigned>(workers_.size()) + 1; }
 
-  /// Calls f(begin, end) over pieces of [0, n) of about `grain` items; returns when all are done
-  /// and rethrows the first exception. Which thread runs a piece is not determined.
+  /// Calls f(begin, end) over pieces of [0, n) of about `grain` items, on any of the threads.
+  /// Returns when all are done; rethrows the first exception.
   void run(std::size_t n, std::size_t grain,
            const std::function<void(std::size_t, std::size_t)> &f);
 

@@ -54,6 +54,8 @@ const TypeRow rows[] = {{"invalid", 0},
                         {"quarter_metadata", 1},
                         {"half", 2},
                         {"float", 4}};
+static_assert(sizeof rows / sizeof *rows == std::size_t(codelet_abi::Element::Float) + 1,
+              "one row for each type");
 
 } // namespace
 
@@ -68,14 +70,42 @@ std::string toString(TargetType t) {
 
 namespace layout {
 std::string to_string(const Vector v) {
-  static const char *const names[] = {"NotAVector",  "Span",        "ShortSpan",   "OnePtr",
-                                      "ScaledPtr32", "ScaledPtr64", "ScaledPtr128"};
-  return names[static_cast<int>(v)];
+  switch (v) {
+  case Vector::NotAVector:
+    return "NotAVector";
+  case Vector::Span:
+    return "Span";
+  case Vector::ShortSpan:
+    return "ShortSpan";
+  case Vector::OnePtr:
+    return "OnePtr";
+  case Vector::ScaledPtr32:
+    return "ScaledPtr32";
+  case Vector::ScaledPtr64:
+    return "ScaledPtr64";
+  case Vector::ScaledPtr128:
+    return "ScaledPtr128";
+  }
+  core::throwUnknown("to_string: vector layout", v);
 }
 std::string to_string(const VectorList v) {
-  static const char *const names[] = {"NotAVector",   "OnePtr", "ScaledPtr32",   "ScaledPtr64",
-                                      "ScaledPtr128", "DeltaN", "DeltaNElements"};
-  return names[static_cast<int>(v)];
+  switch (v) {
+  case VectorList::NotAVector:
+    return "NotAVector";
+  case VectorList::OnePtr:
+    return "OnePtr";
+  case VectorList::ScaledPtr32:
+    return "ScaledPtr32";
+  case VectorList::ScaledPtr64:
+    return "ScaledPtr64";
+  case VectorList::ScaledPtr128:
+    return "ScaledPtr128";
+  case VectorList::DeltaN:
+    return "DeltaN";
+  case VectorList::DeltaNElements:
+    return "DeltaNElements";
+  }
+  core::throwUnknown("to_string: vector list layout", v);
 }
 } // namespace layout
 
@@ -98,8 +128,7 @@ void copyDeviceHalfToDouble(const Target &, const void *src, double *dst, std::s
 }
 
 namespace {
-// Rounding a double to float to odd keeps enough for the second rounding to be the only one that
-// counts.
+// Rounds to odd: then rounding the float to half gives what rounding the double to half would.
 float roundToOdd(double d) {
   float f = static_cast<float>(d);
   if (static_cast<double>(f) == d || std::isnan(d) || std::isinf(f))

@@ -71,8 +71,16 @@ double fieldInitialValue(const FieldRecord &f, std::size_t i) {
 namespace {
 
 bool isList(const FieldRecord &f) {
-  return f.info->nesting == Nesting::VectorOfScalars ||
-         f.info->nesting == Nesting::VectorOfVectors || f.info->nesting == Nesting::VectorList;
+  switch (f.info->nesting) {
+  case Nesting::VectorOfScalars:
+  case Nesting::VectorOfVectors:
+  case Nesting::VectorList:
+    return true;
+  case Nesting::Scalar:
+  case Nesting::Vector:
+    return false;
+  }
+  throwUnknown("nesting of a field", f.info->nesting);
 }
 
 void setSize(const GraphImpl &g, const FieldRef &ref, FieldRecord &f, std::size_t n,
@@ -400,9 +408,11 @@ unsigned FieldData::rank() const {
   case Nesting::Vector:
   case Nesting::VectorOfScalars:
     return 1;
-  default:
+  case Nesting::VectorOfVectors:
+  case Nesting::VectorList:
     return 2;
   }
+  core::throwUnknown("nesting of a field", field_->info->nesting);
 }
 
 std::size_t FieldData::size() const {
@@ -432,9 +442,11 @@ layout::Vector FieldData::getProfilerVectorLayout(std::size_t nestingLevel) cons
     return layout::Vector::ScaledPtr64;
   case codelet_abi::Layout::ScaledPtr128:
     return layout::Vector::ScaledPtr128;
-  default:
+  case codelet_abi::Layout::OnePtr:
+  case codelet_abi::Layout::CompactPtr:
     return layout::Vector::OnePtr;
   }
+  core::throwUnknown("layout of a field", l);
 }
 
 std::string FieldData::name() const { return field_->info->name; }

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 
 from sparq_reference import CacheSpec, KVCache, SparqSettings
@@ -25,7 +27,7 @@ class ReferenceBackend:
     """
 
     def __init__(self, spec: CacheSpec):
-        self._cache = KVCache(spec.batch, spec.n_kv_heads, spec.head_dim, spec.capacity)
+        self._cache = KVCache(**dataclasses.asdict(spec))
 
     @property
     def lengths(self) -> np.ndarray:

@@ -226,6 +226,6 @@ class SparqAttention(_Attention):
         **settings: Any,
     ):
         op = type(self).__name__
-        options = {name: settings.pop(name) for name in CacheSpec.options() if name in settings}
+        options = CacheSpec.take(settings)
         spec = CacheSpec(batch, n_kv_heads, head_dim, capacity, op=op, **options)
         super().__init__(spec, SparqSettings.of(op, spec.head_dim, settings), cache_name)

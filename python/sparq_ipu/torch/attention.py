@@ -209,7 +209,7 @@ class DenseAttention(_StreamingAttention):
         device: str = "auto",
         **options: Any,
     ):
-        of_spec = {name: options.pop(name) for name in CacheSpec.options() if name in options}
+        of_spec = CacheSpec.take(options)
         spec = CacheSpec(batch, n_kv_heads, head_dim, capacity, op=type(self).__name__, **of_spec)
         super().__init__(spec, None, state, device, options)
 
@@ -243,7 +243,7 @@ class SparqAttention(_StreamingAttention):
         **settings: Any,
     ):
         op = type(self).__name__
-        of_spec = {name: settings.pop(name) for name in CacheSpec.options() if name in settings}
+        of_spec = CacheSpec.take(settings)
         spec = CacheSpec(batch, n_kv_heads, head_dim, capacity, op=op, **of_spec)
         names = [field.name for field in dataclasses.fields(SparqSettings)]
         options = {name: settings.pop(name) for name in list(settings) if name not in names}

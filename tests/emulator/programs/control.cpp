@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Control programs, functions, streams, undefined values: control CODELETS.gp. One JSON object of
-// results.
+// Control programs, functions, streams, undefined values: control CODELETS.gp.
+// One JSON object of results.
 #include <poplar/CycleCount.hpp>
 
 #include "util.hpp"
@@ -47,8 +47,8 @@ int main(int argc, char **argv) {
   Tensor whileTrue = counter("whileTrue"); // tested before the body: stops at 7
   prog.add(RepeatWhileTrue(below(whileTrue, 7), flag, add(whileTrue, 1)));
   Tensor never = counter("never");
-  prog.add(RepeatWhileFalse(below(never, 1), flag,
-                            add(never, 1))); // true at once: the body does not run
+  // True at once: the body does not run.
+  prog.add(RepeatWhileFalse(below(never, 1), flag, add(never, 1)));
   Tensor ifTrue = counter("ifTrue"), ifFalse = counter("ifFalse");
   prog.add(below(never, 1));
   prog.add(If(flag, add(ifTrue, 1), add(ifFalse, 1)));

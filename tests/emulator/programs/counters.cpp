@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Programs whose counts can be worked out by hand: counters CODELETS.gp. One JSON line per step of
-// each program.
+// Programs whose counts can be worked out by hand: counters CODELETS.gp.
+// One JSON line per step of each program.
 #include <sparq_emulator/Counters.hpp>
 #include <sparq_emulator/DeviceModel.hpp>
 
@@ -48,8 +48,8 @@ int main(int argc, char **argv) {
   {
     Graph graph(device);
     graph.addCodelets(argv[1]);
-    // 8 vertices on tile 0 for 6 workers, 1 on tile 1; tile 1 reads a vector of tile 0 and writes
-    // to tile 2.
+    // 8 vertices on tile 0 for 6 workers, 1 on tile 1, which reads from tile 0 and writes to
+    // tile 2.
     Tensor x = graph.addVariable(FLOAT, {10, 16}, "x");
     graph.setTileMapping(x, 0);
     graph.setInitialValue<float>(x, 1);
@@ -63,9 +63,9 @@ int main(int argc, char **argv) {
       graph.setInitialValue(v["factor"], 1.0f);
       graph.setInitialValue(v["bias"], 1.0f);
       graph.setTileMapping(v, i == 8 ? 1 : 0);
+      // Issue slots of the six workers: 100 + 106, 101 + 107, and 102 to 105 alone.
       if (i < 8)
-        graph.setPerfEstimate(
-            v, 100 + i, 32); // slots: 104..107 alone; the first two workers get 100+106, 101+107
+        graph.setPerfEstimate(v, 100 + i, 32);
     }
     Tensor ids = graph.addVariable(UNSIGNED_INT, {12}, "ids");
     graph.setTileMapping(ids, 3);
@@ -112,8 +112,9 @@ int main(int argc, char **argv) {
   }
   {
     Graph graph(device);
-    // Rows of 1500 halves = 3000 bytes. Whole rows on one tile: packets of 1024, 1024, 952. Rows
-    // cut after 1000 elements: 2000 bytes on one tile (2 packets) and 1000 on the next (1).
+    // Rows of 1500 halves = 3000 bytes.
+    // Whole rows on one tile: packets of 1024, 1024 and 952 bytes.
+    // Rows cut after 600 halves: 1200 bytes on one tile (2 packets), 1800 on the next (2).
     RemoteBuffer rb = graph.addRemoteBuffer("rows", HALF, 1500, 10);
     Tensor whole = graph.addVariable(HALF, {4, 1500}, "whole");
     for (unsigned t = 0; t < 4; ++t)
@@ -124,8 +125,7 @@ int main(int argc, char **argv) {
     Tensor offsets = graph.addConstant<unsigned>(UNSIGNED_INT, {4}, {9, 1, 3, 2}, "offsets");
     graph.setTileMapping(offsets, 0);
     RemoteBuffer small = graph.addRemoteBuffer("small", HALF, 128, 100);
-    Tensor smallRows =
-        graph.addVariable(HALF, {8, 128}, "smallRows"); // one tile: 8 rows, 8 packets
+    Tensor smallRows = graph.addVariable(HALF, {8, 128}, "smallRows"); // one tile: 8 packets
     graph.setTileMapping(smallRows, 0);
     Tensor eight =
         graph.addConstant<unsigned>(UNSIGNED_INT, {8}, {0, 1, 2, 3, 4, 5, 6, 7}, "eight");

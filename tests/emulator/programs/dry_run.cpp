@@ -87,7 +87,7 @@ int main(int argc, char **argv) {
       const Built b = build(device, argv[1], false);
       std::unique_ptr<DryRun> scope(dry ? new DryRun : nullptr);
       Engine engine(*b.graph, b.program);
-      scope.reset(); // what counts is where the engine was made
+      scope.reset(); // an engine is dry if it was made in the scope
       engine.load(device);
       engine.writeTensor("n", &n, &n + 1);
       engine.run(0);

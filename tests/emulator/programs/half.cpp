@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Conversions as raw words on stdout: `half widen` all 65536 halves to float; `half narrow` the
-// floats on stdin to half; `half narrow-double` doubles.
+// Conversions, as raw words on stdout:
+//   half widen          all 65536 halves to float
+//   half narrow         the floats on stdin to half
+//   half narrow-double  the doubles on stdin to half
 #include <poplar/HalfFloat.hpp>
 #include <poplar/Target.hpp>
 

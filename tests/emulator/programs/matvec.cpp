@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// In the style of a tutorial: a matrix times a vector, codelets compiled from source by the program
-// itself. matvec ROWS COLS. With __POPC__ this file is the codelet, otherwise the host program.
+// In the style of a tutorial: a matrix times a vector, matvec ROWS COLS.
+// The program compiles its codelet from source, which is this file: with __POPC__ it is the
+// codelet, otherwise the host program.
 #ifdef __POPC__
 
 #include <poplar/Vertex.hpp>

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Gathers rows of a remote buffer and scatters them into another: remote TILES ROWS WIDTH
-// FRAGMENTED < offsets. stdin: the number of offsets, the rows to read, the rows to write. stdout:
-// the gathered rows as JSON, and the second buffer after the scatter.
+// Gathers rows of a remote buffer and scatters them into another:
+//   remote TILES ROWS WIDTH FRAGMENTED < offsets
+// stdin: the number of offsets, the rows to read, the rows to write.
+// stdout: one JSON object of the gathered rows, and of the second buffer after the scatter.
 #include "util.hpp"
 
 using namespace poplar;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A graph that may not fit tile memory: tile_memory WORDS maps a variable of WORDS 8-byte words to
-// tile 2. One JSON object: what memory() counts, and what the exception says, as each of its types.
+// A graph that may not fit tile memory: tile_memory WORDS.
+// It has a variable of WORDS 8-byte words, all on tile 2.
+// One JSON object: what memory() counts, and what the exception says, as each of its types.
 #include <sparq_emulator/Counters.hpp>
 #include <sparq_emulator/Errors.hpp>
 

@@ -85,8 +85,7 @@ int main(int argc, char **argv) {
        {"best", picked[1]}});
   graph.setTileMapping(most, 0);
 
-  // Alignment: a slice that starts at an odd half reaches the vertex aligned, and its results come
-  // back.
+  // Alignment: a slice that starts at an odd half reaches the vertex aligned, and results get back.
   Tensor a = graph.addVariable(HALF, {9}, VariableMappingMethod::LINEAR, "a");
   Tensor b = graph.addVariable(HALF, {9}, VariableMappingMethod::LINEAR, "b");
   graph.setInitialValue<float>(a, 1.5f);

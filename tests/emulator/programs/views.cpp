@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads one chain of view operations a line, applies it to a variable that counts 0, 1, 2 ..., and
-// prints the resulting shape and elements: as seen through a copy out, and the variables after a
-// copy in.
+// Reads one chain of view operations a line and applies it to a variable that counts 0, 1, 2 ...
+// Prints the shape of the view and its elements: as a copy out of it sees them, and the variables
+// after a copy into it.
 #include <sstream>
 
 #include "util.hpp"

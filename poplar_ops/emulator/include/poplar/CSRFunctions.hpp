@@ -17,8 +17,8 @@ struct FloatingPointBehaviour {
       : inv(inv), div0(div0), oflo(oflo), esr(esr), nanoo(nanoo) {}
 };
 
-/// Here only the IPU's default is available: no exceptions, round to nearest even, saturate. Any
-/// other behaviour throws poplar_error.
+/// Only the IPU's default is available here: no exceptions, round to nearest even, saturate.
+/// Any other behaviour throws poplar_error.
 void setFloatingPointBehaviour(poplar::Graph &graph, poplar::program::Sequence &prog,
                                const FloatingPointBehaviour &behaviour,
                                const DebugContext &debugContext = {});

@@ -31,7 +31,7 @@ constexpr bool vectorHasSize(VectorLayout l) {
 
 namespace field {
 
-// What the loader writes: the same for every vector, whatever its layout.
+// What the loader writes: the same for vectors of every layout.
 template <class T> struct VectorStorage {
   T *ptr;
   unsigned count;

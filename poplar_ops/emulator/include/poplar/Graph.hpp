@@ -193,8 +193,8 @@ public:
   void setTileMapping(VertexRef v, unsigned tileNum);
   void setTileMapping(const Tensor &t, unsigned tileNum);
   void setTileMapping(const Tensor &t, const TileToTensorMapping &mapping);
-  /// Intervals of the flattened view per tile. Throws invalid_tile_mapping for unmapped elements if
-  /// `requireComplete`.
+  /// Intervals of the flattened view per tile.
+  /// With `requireComplete`, throws invalid_tile_mapping for elements on no tile.
   TileToTensorMapping getTileMapping(const Tensor &t, bool requireComplete = true,
                                      bool allowExternal = false) const;
   TileToTensorMapping getTileMapping(const Tensor &t, bool *isComplete,

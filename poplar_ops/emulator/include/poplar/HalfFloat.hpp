@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// `half`: IEEE binary16, as an IPU converts it by default (round to nearest even, overflow
-// saturates).
+// `half`: IEEE binary16, as an IPU converts it by default: round to nearest even, overflow
+// saturates.
 
 #include <cstdint>
 #include <cstring>
@@ -23,15 +23,15 @@ inline float asFloat(std::uint32_t u) {
   return f;
 }
 
-// A choice by masks: with `?:` GCC moves the float operations into branches, which it then cannot
+// A choice by masks: `?:` makes GCC move the float operations into branches, which it can not
 // vectorise.
 inline std::uint32_t choose(bool condition, std::uint32_t yes, std::uint32_t no) {
   const std::uint32_t mask = 0u - static_cast<std::uint32_t>(condition);
   return (yes & mask) | (no & ~mask);
 }
 
-/// Exact, denormals included; NaNs keep their payload. No branches, so that loops over it
-/// vectorise.
+/// Exact, denormals included; NaNs keep their payload.
+/// It has no branches, so that loops over it vectorise.
 inline float toFloat(std::uint16_t h) {
   const std::uint32_t sign = (h & 0x8000u) << 16;
   const std::uint32_t shifted = (h & 0x7fffu) << 13;
@@ -43,8 +43,7 @@ inline float toFloat(std::uint16_t h) {
   return asFloat(sign | choose(exponent == 0, denormal, normal));
 }
 
-/// Round to nearest even; beyond 65504 (infinity too) saturates to 65504; NaN gives the quiet NaN
-/// 0x7e00.
+/// Rounds to nearest even. Above 65504 (infinity too) gives 65504; NaN gives the quiet NaN 0x7e00.
 inline std::uint16_t fromFloat(float f) {
   const std::uint32_t bits = asBits(f);
   const std::uint32_t sign = (bits >> 16) & 0x8000u;
@@ -52,8 +51,8 @@ inline std::uint16_t fromFloat(float f) {
   const std::uint32_t clamped =
       choose(static_cast<std::int32_t>(magnitude) < 0x477fe000, magnitude, 0x477fe000u);
   const std::uint32_t normal = (clamped - (112u << 23) + 0xfffu + ((clamped >> 13) & 1u)) >> 13;
-  // Adding 0.5 puts the unit of a half denormal (2^-24) at the last bit of the sum: the hardware
-  // rounds.
+  // Adding 0.5 puts the unit of a half denormal (2^-24) at the last bit of the sum: the host's
+  // addition does the rounding.
   const std::uint32_t denormal = asBits(asFloat(clamped) + 0.5f) - 0x3f000000u;
   const std::uint32_t finite =
       choose(static_cast<std::int32_t>(clamped) < (113 << 23), denormal, normal);

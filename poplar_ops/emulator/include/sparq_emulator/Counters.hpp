@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a run did, in counts: bytes, packets, cycles, syncs and tile memory. Only the emulator has
-// this header.
+// What a run did, in counts: bytes, packets, cycles, syncs and tile memory.
+// Only the emulator has this header.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +17,8 @@ namespace emulator {
 enum class StepKind { Compute, Copy, RemoteRead, RemoteWrite, StreamIn, StreamOut, Sync };
 const char *toString(StepKind kind);
 
-/// Bytes moved between tiles in one execution of a step. Elements whose source and destination tile
-/// are one are free; a broadcast counts once at its sender and once at every receiving tile.
+/// Bytes moved between tiles in one execution of a step. Elements that stay on their tile are free.
+/// A broadcast counts once at its sender and once at every receiving tile.
 struct ExchangeCount {
   std::uint64_t bytesIn = 0;     // over all tiles
   std::uint64_t bytesOut = 0;    // over all tiles
@@ -27,17 +27,18 @@ struct ExchangeCount {
   std::uint64_t maxBytes = 0;    // largest max(in, out) of a tile
 };
 
-/// One step of a program (one Execute or Copy in the source), its cost each time it runs, and how
+/// One step of a program (one Execute or Copy in the source): its cost each time it runs, and how
 /// often it ran.
 struct StepCount {
   std::string name; // debug path of the step, or of its compute set, or of the enclosing sequence
   StepKind kind = StepKind::Compute;
   std::uint64_t executions = 0;
 
-  // Compute: the busiest tile. A Vertex takes a worker: its estimate is in issue slots of one
-  // worker, which has every sixth tile cycle; vertices go in order to the least loaded of the
-  // tile's workers. The estimate of a MultiVertex or SupervisorVertex is in tile cycles, and they
-  // run one after another.
+  // Compute: the busiest tile.
+  // A Vertex takes one worker. Its estimate is in issue slots of that worker, which has every sixth
+  // tile cycle. Vertices go, in order, to the least loaded of the tile's workers.
+  // The estimate of a MultiVertex or SupervisorVertex is in tile cycles. They run one after
+  // another.
   std::uint64_t tileCycles = 0;
   std::uint64_t flops = 0; // over all tiles
   unsigned vertices = 0;
@@ -60,8 +61,9 @@ struct MemoryUse {
   std::uint64_t bytes = 0;
 };
 
-/// SRAM of the fullest tile. Variables are all taken to be live together (Poplar may overlay some);
-/// temporaries are those of the compute set that needs most: landing and rearrangement buffers of
+/// SRAM of the fullest tile.
+/// Variables are all taken to be live together; Poplar may overlay some.
+/// Temporaries are those of the compute set that needs most: landing and rearrangement buffers of
 /// edges that are off-tile, fragmented or misaligned.
 struct MemoryCount {
   unsigned tile = 0;
@@ -75,10 +77,12 @@ struct MemoryCount {
   std::vector<std::uint64_t> bytesPerTile;
 };
 
-/// While one lives, engines made on this thread are dry: Engine::run() counts every step, but
-/// carries out only those that decide how often others run. load() allocates no streaming memory
-/// and touches no tile memory that these do not need. Tensors that are read back hold nothing of
-/// meaning.
+/// While one lives, engines made on this thread are dry.
+/// Engine::run() counts every step, but carries out only those that decide how often others run.
+/// load() allocates no streaming memory and touches no tile memory that these do not need.
+/// Tensors that are read back hold nothing of meaning.
+/// ErrorProgram and Abort throw when they are reached, without the values of their tensor.
+/// AbortOnCondition and PrintTensor do nothing.
 class DryRun {
 public:
   DryRun();

@@ -13,8 +13,7 @@ namespace sparq {
 namespace emulator {
 
 /// One IPU; the default is a Bow IPU. Where each number comes from, and how far it can be trusted:
-/// docs/device_model.md. The same numbers are in python/sparq_ipu/planning/data/device_models.json, from
-/// which bench/calibrate.py --write puts the fitted ones here.
+/// docs/device_model.md. Do not edit the fitted ones by hand: bench/calibrate.py --write does.
 struct DeviceModel {
   double clock = 1.85e9; // tile cycles per second
   unsigned tiles = 1472;
@@ -22,9 +21,9 @@ struct DeviceModel {
   std::uint64_t syncCycles = 90;    // internal sync
   std::uint64_t exchangeFixedCycles = 100;
   std::uint64_t computeSetFixedCycles = 285;
-  // Streaming memory, fitted on measurements of one Bow IPU. A packet costs as much as so many
-  // bytes more; a remote copy has a fixed cost beside its packets; for the penalty see
-  // sharedRows().
+  // Streaming memory, fitted on measurements of one Bow IPU. The overhead of a packet is in bytes
+  // that would take as long. A remote copy has a fixed cost beside its packets. For the penalty of
+  // shared rows see sharedRows().
   double streamingBytesPerSecond = 7370100000.0;
   double packetOverheadBytes = 35.562;
   double remoteCopySeconds = 2.0752e-06;
@@ -35,13 +34,13 @@ struct DeviceModel {
   std::uint64_t cycles(const StepCount &step) const; // on-chip cycles of one execution
   /// Seconds of one remote copy.
   double streamingSeconds(std::uint64_t bytes, std::uint64_t packets, std::uint64_t rows) const;
-  /// Share of its bytes that a gather of 1 < rows < tiles takes longer, because some tiles share a
-  /// row: sharedRowPenalty * sqrt(1 - rows / tiles) for rows of sharedRowKneeBytes and more,
-  /// proportionally less for shorter ones.
+  /// By how much of its bytes' time a gather of 1 < rows < tiles takes longer, because some tiles
+  /// share a row:
+  ///     sharedRowPenalty * sqrt(1 - rows / tiles) * min(1, bytes of a row / sharedRowKneeBytes)
   double sharedRows(std::uint64_t bytes, std::uint64_t rows) const;
 };
 
-/// SRAM taken on every tile by code, control program and the stacks of six workers and the
+/// SRAM taken on every tile by code, the control program and the stacks of six workers and the
 /// supervisor: an allowance, not a count.
 constexpr std::uint64_t codeAndStackBytes = 16 * 1024;
 

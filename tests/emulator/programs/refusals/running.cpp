@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+// Control programs, engines and codelet files.
+#include "cases.hpp"
+
+void control(Cases &c) {
+  c.add("predicate_of_rank_1", [](bool bad) {
+    Bench b;
+    Tensor t = b.variable(BOOL, {1}, "t");
+    b.prog.add(If(bad ? t : t[0], Sequence(), Sequence()));
+    b.run();
+  });
+  c.add("predicate_of_float", [](bool bad) {
+    Bench b;
+    b.prog.add(RepeatWhileTrue(Sequence(), bad ? b.x[0][0] : b.flag, Sequence()));
+    b.run();
+  });
+  c.add("switch_control_type", [](bool bad) {
+    Bench b;
+    Tensor t = b.variable(bad ? SHORT : INT, {}, "t");
+    b.prog.add(Switch(t, {{0, Sequence()}}));
+    b.run();
+  });
+  c.add("switch_repeats_case", [](bool bad) {
+    Bench b;
+    Tensor t = b.variable(INT, {}, "t");
+    b.prog.add(Switch(t, {{3, Sequence()}, {bad ? 3 : 4, Sequence()}}));
+    b.run();
+  });
+  c.add("switch_out_of_bounds", [](bool bad) {
+    Bench b;
+    Tensor t = b.variable(INT, {}, "t");
+    b.graph.setInitialValue(t, bad ? 7 : 1);
+    b.prog.add(Switch::switchWithBoundsChecking(t, {{0, Sequence()}, {1, Sequence()}}));
+    b.run();
+  });
+  c.add("abort_on_condition", [](bool bad) {
+    Bench b;
+    b.graph.setInitialValue(b.flag, bad);
+    b.prog.add(AbortOnCondition(b.flag, std::string("the condition holds")));
+    b.run();
+  });
+  c.add("error_program", [](bool bad) {
+    Bench b;
+    Tensor t = b.variable(INT, {}, "t");
+    b.graph.setInitialValue(t, 17);
+    b.graph.setInitialValue(b.flag, bad);
+    b.prog.add(If(b.flag, ErrorProgram("seen", t), Sequence()));
+    b.run();
+  });
+  c.add("function_calls_itself", [](bool bad) {
+    Bench b;
+    Function f = b.graph.addFunction(bad ? Program(Call(Function(0))) : Program(Sequence()));
+    b.prog.add(Call(f));
+    b.run();
+  });
+}
+
+void engine(Cases &c) {
+  c.add("run_before_load", [](bool bad) {
+    Bench b;
+    Engine engine(b.graph, b.prog);
+    if (!bad)
+      engine.load(b.device);
+    engine.run();
+  });
+  c.add("unknown_program", [](bool bad) {
+    Bench b;
+    Engine engine(b.graph, b.prog);
+    engine.load(b.device);
+    engine.run(bad ? 1 : 0);
+  });
+  c.add("unknown_option", [](bool bad) {
+    Bench b;
+    b.run({{bad ? "debug.instrumnt" : "debug.instrument", "true"}});
+  });
+  c.add("device_of_another_size", [](bool bad) {
+    Bench b;
+    Engine engine(b.graph, b.prog);
+    engine.load(emulatedDevice(bad ? 5 : 4));
+  });
+  c.add("tile_memory", [](bool bad) {
+    Bench b;
+    Tensor big = b.graph.addVariable(FLOAT, {bad ? 160000u : 150000u}, "big");
+    b.graph.setTileMapping(big, 2);
+    b.run();
+  });
+  c.add("tile_memory_of_landing", [](bool bad) {
+    // 300 kB on tile 2, read on tile 3, which holds 400 kB itself
+    Bench b;
+    Tensor big = b.graph.addVariable(FLOAT, {75000}, "big"),
+           own = b.graph.addVariable(FLOAT, {100000}, "own");
+    b.graph.setTileMapping(big, 2);
+    b.graph.setTileMapping(own, bad ? 3 : 1);
+    VertexRef v = b.affine(big, b.variable(FLOAT, {1}, "o"));
+    b.graph.setTileMapping(v, 3);
+    Engine engine(b.graph, Execute(b.cs));
+  });
+  c.add("serialise", [](bool bad) {
+    Bench b;
+    Executable exe = compileGraph(b.graph, {b.prog});
+    std::stringstream s;
+    if (bad)
+      exe.serialize(s);
+    Engine engine(std::move(exe));
+  });
+  c.add("replication", [](bool bad) {
+    Bench b;
+    Graph g(b.device, replication_factor(bad ? 2 : 1));
+  });
+}
+
+void codeletFiles(Cases &c) {
+  c.add("missing_codelet_file", [](bool bad) {
+    Bench b;
+    Graph g(b.device);
+    g.addCodelets(bad ? codelets + ".not" : codelets);
+  });
+  c.add("codelet_syntax", [](bool bad) {
+    Bench b;
+    std::stringstream s(
+        "#include <poplar/Vertex.hpp>\n"
+        "struct New : poplar::Vertex { poplar::Output<float> o; bool compute() { *o = 1" +
+        std::string(bad ? "" : ";") + " return true; } };");
+    b.graph.addCodelets(s);
+  });
+  c.add("codelet_defined_twice", [](bool bad) {
+    Bench b;
+    std::stringstream s(
+        "#include <poplar/Vertex.hpp>\nnamespace test { struct " +
+        std::string(bad ? "Increment" : "Decrement") +
+        " : poplar::Vertex { poplar::Output<float> o; bool compute() { return true; } }; }");
+    b.graph.addCodelets(s);
+  });
+  c.add("object_not_codelets", [](bool bad) {
+    Bench b;
+    Graph g(b.device);
+    g.addCodelets(bad ? std::string("/proc/self/exe") : codelets, CodeletFileType::Object);
+  });
+  c.add("codelet_field_type", [](bool bad) {
+    Bench b;
+    std::stringstream s(
+        "#include <poplar/Vertex.hpp>\nstruct Bad : poplar::Vertex { poplar::Output<float> o; " +
+        std::string(bad ? "double" : "float") + " d; bool compute() { return true; } };");
+    b.graph.addCodelets(s);
+  });
+}
