@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from sparq_ipu import KVCache
-from sparq_ipu.attention import attention, check_call
+from sparq_ipu.attention import check_call
 from sparq_ipu.kernels import op_of
 from sparq_ipu.torch import ops
 from sparq_ipu.torch.graphs import outside_graphs
@@ -265,12 +265,17 @@ def _step(
 ) -> torch.Tensor:
     half, cache = _halves(query), module._cache
     counts = None if active is None else (active.detach().numpy() != 0).astype(np.int64)
-    # What attention would refuse is refused before the token is stored.
+    # What attention would refuse is refused before the token is stored, and not looked for again.
     check_call(module._op, half, cache, 1 if counts is None else counts)
     cache.append(_halves(key)[:, :, None], _halves(value)[:, :, None], counts)
-    return torch.from_numpy(attention(half, cache, module.settings)).to(query.dtype)
+    output = torch.from_numpy(cache._backend.attention(half, module.settings))
+    return output if query.dtype == torch.float16 else output.to(query.dtype)
 
 
 def _halves(tensor: torch.Tensor) -> np.ndarray:
     """A float16 array of its values; shared with the tensor where that is possible."""
-    return tensor.detach().to(torch.float16).contiguous().numpy()
+    if tensor.requires_grad:  # each of these takes as long as a check: only where there is something to do
+        tensor = tensor.detach()
+    if tensor.dtype != torch.float16:
+        tensor = tensor.to(torch.float16)
+    return tensor.contiguous().numpy()
