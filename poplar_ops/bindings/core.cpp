@@ -3,7 +3,6 @@
 // Python module sparq_ipu._core: conversion only. Arguments arrive checked by the Python package;
 // the C++ below checks them again.
 #include "core.hpp"
-#include <pybind11/stl.h>
 
 namespace py = pybind11;
 using namespace py::literals;
@@ -35,37 +34,11 @@ void expectShape(const py::array &array, const std::vector<py::ssize_t> &shape,
                 std::string(py::str(py::object(array.attr("shape")))));
 }
 
-// The value of an attribute. Throws TypeError where there is none, or one of another type.
-template <class T> T attributeOf(py::handle object, const char *name, const char *type) {
-  py::detail::make_caster<T> caster;
-  if (!py::hasattr(object, name) || !caster.load(object.attr(name), true))
-    throw py::type_error("session: " + std::string(name) + " of " +
-                         std::string(py::str(py::repr(object))) + " must be " + type);
-  return py::detail::cast_op<T>(caster);
-}
-
 py::array newHalves(const std::vector<py::ssize_t> &shape) {
   return py::array(py::dtype("float16"), shape);
 }
 
 } // namespace
-
-std::vector<Attention> attentionFrom(const py::sequence &attention) {
-  std::vector<Attention> result;
-  for (const py::handle entry : attention) {
-    Attention one;
-    one.kernel = &kernelNamed("session", attributeOf<std::string>(entry, "kernel", "a name"));
-    const auto settings = attributeOf<py::object>(entry, "settings", "SparqSettings or None");
-    if (settings.is_none() == one.kernel->takesSettings)
-      throw Error(std::string("session: settings of ") + one.kernel->name + " must be " +
-                  (one.kernel->takesSettings ? "SparqSettings" : "None") + ", got " +
-                  std::string(py::str(settings)));
-    if (one.kernel->takesSettings)
-      one.settings = attributeOf<SparqSettings>(entry, "settings", "SparqSettings");
-    result.push_back(one);
-  }
-  return result;
-}
 
 PySession::PySession(const Shape &shape, const Programs &programs, const DeviceOptions &device,
                      unsigned repeats)
@@ -110,7 +83,7 @@ void PySession::fill(const py::array &key, const py::array &value,
   session_->fill(k, v, lengths);
 }
 
-py::tuple PySession::read(unsigned nTokens) {
+KeyAndValue PySession::read(unsigned nTokens) {
   const std::vector<py::ssize_t> shape{shape_.batch, shape_.nKvHeads, nTokens, shape_.headDim};
   py::array key = newHalves(shape), value = newHalves(shape);
   std::uint16_t *k = halves(key, "read", "key", true), *v = halves(value, "read", "value", true);
@@ -156,16 +129,38 @@ std::vector<std::uint32_t> PySession::lengths() {
 
 } // namespace sparq
 
+bool py::detail::type_caster<sparq::Attention>::load(handle source, bool) {
+  constexpr bool convert = false;
+  make_caster<std::string> kernel;
+  if (!hasattr(source, "kernel") || !hasattr(source, "settings") ||
+      !kernel.load(source.attr("kernel"), convert))
+    return false;
+  value.kernel = &sparq::kernelNamed("session", cast_op<std::string &>(kernel));
+  const object given = source.attr("settings");
+  const char *const wanted = value.kernel->takesSettings ? "SparqSettings" : "None";
+  if (given.is_none() == value.kernel->takesSettings)
+    throw sparq::Error(std::string("session: settings of ") + value.kernel->name + " must be " +
+                       wanted + ", got " + std::string(str(given)));
+  if (!value.kernel->takesSettings)
+    return true;
+  make_caster<sparq::SparqSettings> settings;
+  if (!settings.load(given, convert))
+    return false;
+  value.settings = cast_op<sparq::SparqSettings &>(settings);
+  return true;
+}
+
 PYBIND11_MODULE(_core, m) {
   using namespace sparq;
   m.doc() = "Attention programs on an IPU or its emulator.";
   translateErrors();
   py::class_<PySession>(m, "Session")
-      .def(py::init([](const CacheSpec &cache, unsigned nHeads, const py::sequence &attention,
-                       bool append, const std::string &device, unsigned nTiles, unsigned repeats,
+      .def(py::init([](const CacheSpec &cache, unsigned nHeads,
+                       const std::vector<Attention> &attention, bool append,
+                       const std::string &device, unsigned nTiles, unsigned repeats,
                        unsigned fillTokens) {
              Programs programs;
-             programs.attention = attentionFrom(attention);
+             programs.attention = attention;
              programs.append = append;
              programs.fillTokens = fillTokens;
              return std::make_unique<PySession>(Shape(cache, nHeads), programs,
@@ -185,7 +180,7 @@ PYBIND11_MODULE(_core, m) {
   m.def(
       "kernels",
       [] {
-        py::list all;
+        py::typing::List<NamedValues> all;
         for (const Kernel *const kernel : kernels())
           all.append(py::dict("name"_a = kernel->name, "op"_a = kernel->op,
                               "memory"_a = kernel->memory == Memory::sram ? "sram" : "streaming",

@@ -7,10 +7,30 @@
 #include <mutex>
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+#include <pybind11/typing.h>
 #include <string>
 #include <vector>
 
+namespace pybind11 {
+namespace detail {
+
+// An object with `kernel` (a name) and `settings` (SparqSettings, or None), as
+// sparq_ipu.kernels.Attention has them.
+template <> struct type_caster<sparq::Attention> {
+  PYBIND11_TYPE_CASTER(sparq::Attention, const_name("sparq_ipu.kernels.Attention"));
+  bool load(handle source, bool);
+};
+
+} // namespace detail
+} // namespace pybind11
+
 namespace sparq {
+
+// For signatures that say what is in a container.
+using NamedValues = pybind11::typing::Dict<pybind11::str, pybind11::object>;
+using NamedArrays = pybind11::typing::Dict<pybind11::str, pybind11::array>;
+using KeyAndValue = pybind11::typing::Tuple<pybind11::array, pybind11::array>;
 
 // Session with NumPy arrays; the GIL is released while the device works. Calls from several threads
 // take turns.
@@ -24,7 +44,7 @@ public:
               const std::vector<std::uint32_t> &active);
   void fill(const pybind11::array &key, const pybind11::array &value,
             const std::vector<std::int32_t> &lengths);
-  pybind11::tuple read(unsigned nTokens);
+  KeyAndValue read(unsigned nTokens);
   pybind11::array attention(std::int64_t index, const pybind11::array &query, bool repeated);
   void reset();
   std::vector<std::uint32_t> lengths();
@@ -42,9 +62,5 @@ private:
 void bindEmulator(pybind11::module_ &module);
 
 void bindRunVertex(pybind11::module_ &module);
-
-// Objects with `kernel` (a name) and `settings` (SparqSettings, or None), as
-// sparq_ipu.kernels.Attention has them.
-std::vector<Attention> attentionFrom(const pybind11::sequence &attention);
 
 } // namespace sparq

@@ -11,6 +11,7 @@
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
+#include <pybind11/typing.h>
 
 #include <optional>
 
@@ -72,7 +73,8 @@ void append(KVCache &cache, const py::array &key, const py::array &value, const 
   cache.append(keyTokens, valueTokens, nTokens, counts);
 }
 
-py::tuple readPositions(const KVCache &cache, std::int64_t start, std::int64_t stop) {
+py::typing::Tuple<py::array, py::array> readPositions(const KVCache &cache, std::int64_t start,
+                                                      std::int64_t stop) {
   const auto most = static_cast<std::int64_t>(cache.capacity);
   if (start < 0 || stop < start || stop > most)
     throw Error("read: positions must be in [0, capacity=" + std::to_string(most) + "], got " +

@@ -4,7 +4,6 @@
 #include "core.hpp"
 #include "sparq_emulator/Counters.hpp"
 #include "sparq_emulator/DeviceModel.hpp"
-#include <pybind11/stl.h>
 
 namespace py = pybind11;
 using namespace py::literals;
@@ -31,7 +30,7 @@ template <class Model, class F> void forEachParameter(Model &m, const F &f) {
 }
 
 // A Bow IPU, with these parameters instead of its own.
-DeviceModel modelFrom(const py::dict &parameters) {
+DeviceModel modelFrom(const NamedValues &parameters) {
   DeviceModel model;
   std::size_t used = 0;
   forEachParameter(model, [&](const char *name, auto &value) {
@@ -46,7 +45,7 @@ DeviceModel modelFrom(const py::dict &parameters) {
   return model;
 }
 
-py::dict parametersOf(const DeviceModel &model) {
+NamedValues parametersOf(const DeviceModel &model) {
   py::dict d;
   forEachParameter(model, [&](const char *name, const auto &value) { d[name] = value; });
   return d;
@@ -69,7 +68,7 @@ py::dict toDict(const emulator::StepCount &s) {
       "rows"_a = s.rows, "bytes"_a = s.bytes, "packets"_a = s.packets);
 }
 
-py::dict lastRunOf(const poplar::Engine &engine, const DeviceModel &model) {
+NamedValues lastRunOf(const poplar::Engine &engine, const DeviceModel &model) {
   const std::vector<emulator::StepCount> steps = emulator::lastRun(engine);
   py::list list;
   for (const emulator::StepCount &step : steps) {
@@ -80,7 +79,7 @@ py::dict lastRunOf(const poplar::Engine &engine, const DeviceModel &model) {
   return py::dict("steps"_a = list, "seconds"_a = toDict(emulator::modelledTime(model, steps)));
 }
 
-py::dict memoryOf(const poplar::Engine &engine) {
+NamedValues memoryOf(const poplar::Engine &engine) {
   const emulator::MemoryCount m = emulator::memory(engine);
   py::list largest;
   for (const emulator::MemoryUse &use : m.largest)
@@ -106,13 +105,13 @@ py::dict toDict(const Plan &plan, const Waves &waves) {
 }
 
 // Counts one attention call over a cache of these lengths, without memory for it or arithmetic.
-py::dict plan(const CacheSpec &cache, unsigned nHeads, const py::object &attention, bool append,
-              unsigned nTiles, const std::vector<std::uint32_t> &lengths,
-              const py::dict &parameters) {
+NamedValues plan(const CacheSpec &cache, unsigned nHeads, const Attention &attention, bool append,
+                 unsigned nTiles, const std::vector<std::uint32_t> &lengths,
+                 const NamedValues &parameters) {
   const DeviceModel model = modelFrom(parameters);
   Programs programs;
   programs.append = append;
-  programs.attention = attentionFrom(py::make_tuple(attention));
+  programs.attention = {attention};
   std::unique_ptr<Session> session;
   {
     const py::gil_scoped_release release;
@@ -124,7 +123,7 @@ py::dict plan(const CacheSpec &cache, unsigned nHeads, const py::object &attenti
     session->attention(0, query.data(), query.data());
   }
   poplar::Engine &engine = session->engine();
-  py::dict result = lastRunOf(engine, model);
+  NamedValues result = lastRunOf(engine, model);
   result["memory"] = memoryOf(engine);
   py::list streaming;
   for (const emulator::MemoryUse &use : emulator::streamingMemory(engine))
@@ -143,14 +142,14 @@ void bindEmulator(py::module_ &module) {
       "The parameters of a Bow IPU as this build has them.");
   module.def(
       "emulator_streaming_seconds",
-      [](std::uint64_t bytes, std::uint64_t packets, std::uint64_t rows, const py::dict &model) {
+      [](std::uint64_t bytes, std::uint64_t packets, std::uint64_t rows, const NamedValues &model) {
         return modelFrom(model).streamingSeconds(bytes, packets, rows);
       },
       "bytes"_a, "packets"_a, "rows"_a, "model"_a = py::dict(),
       "Modelled seconds of one remote copy.");
   module.def(
       "emulator_last_run",
-      [](PySession &session, const py::dict &model) {
+      [](PySession &session, const NamedValues &model) {
         return lastRunOf(session.session().engine(), modelFrom(model));
       },
       "session"_a, "model"_a = py::dict(),

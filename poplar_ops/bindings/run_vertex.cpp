@@ -4,7 +4,6 @@
 // it.
 #include "core.hpp"
 #include <poplar/Engine.hpp>
-#include <pybind11/stl.h>
 
 namespace py = pybind11;
 
@@ -30,8 +29,8 @@ poplar::Type typeOf(const py::array &array) {
 
 } // namespace
 
-py::dict runVertex(const std::string &name, const py::dict &fields, const py::dict &settings,
-                   const std::string &deviceName) {
+NamedArrays runVertex(const std::string &name, const NamedArrays &fields,
+                      const NamedValues &settings, const std::string &deviceName) {
   poplar::Device device = openDevice({deviceName, deviceName == "emulator" ? 1u : 0u});
   poplar::Graph graph(device.getTarget());
   addCodelets(graph);
@@ -68,7 +67,7 @@ py::dict runVertex(const std::string &name, const py::dict &fields, const py::di
     engine.writeTensor(field, array.data(),
                        static_cast<const char *>(array.data()) + array.nbytes());
   engine.run(0);
-  py::dict results;
+  NamedArrays results;
   for (auto &[field, array] : arrays) {
     engine.readTensor(field, array.mutable_data(),
                       static_cast<char *>(array.mutable_data()) + array.nbytes());

@@ -183,7 +183,7 @@ def test_descriptions_of_another_type() -> None:
         SimpleNamespace(kernel=3, settings=None),
         "dense-streaming",
     ):
-        with pytest.raises(TypeError, match=r"^session: (kernel|settings) of "):
+        with pytest.raises(TypeError, match=r"sparq_ipu\.kernels\.Attention"):
             session(SPEC, 2, attention)
     # negative control: stand-ins that lack nothing, of NumPy's numbers
     numbers = {name: np.int32(value) for name, value in vars(changed(SPEC)).items()}
