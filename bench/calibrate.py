@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fit the device model of a Bow IPU on published measurements, and say how good it is.
 
-The measured program is described as counts (sparq_ipu.planning.published_program): bytes and packets of its remote
-copies, and a few constants for its work on chip. All parameters are fitted at once by least squares on
-relative errors; the model is linear in their products. Cross-validation leaves out one sequence length at a
-time and predicts it from the others.
+The measured program is described as counts (python/sparq_ipu/planning/published_program.py): bytes and
+packets of its remote copies, and a few constants for its work on chip. All parameters are fitted at once by
+least squares on relative errors; the model is linear in their products. Cross-validation leaves out one
+sequence length at a time and predicts it from the others.
+
+    python bench/calibrate.py                     # print the fit and how good it is
+    python bench/calibrate.py --write             # and keep it
+    python bench/calibrate.py --check FILE.csv    # judge the model that is kept by other measurements
 
 stdout: the parameters, the errors, the cross-validation, as Markdown. Nothing is written without --write.
 """
@@ -20,12 +24,13 @@ from pathlib import Path
 from typing import Any, Callable, Sequence
 
 import numpy as np
+from common import ROOT
 
+from sparq_ipu.kernels import KERNELS
 from sparq_ipu.planning import published_program as published
 from sparq_ipu.planning.device_model import PARAMETERS, DeviceModel, device_model, parameters_file
 from sparq_ipu.tables import markdown_table, replace_block
 
-ROOT = Path(__file__).resolve().parent.parent
 HEADER = ROOT / "poplar_ops/emulator/include/sparq_emulator/DeviceModel.hpp"
 DOCUMENT = ROOT / "docs/device_model.md"
 
@@ -36,7 +41,8 @@ DEVICE = {
     "remote_copy_seconds": "remoteCopySeconds",
     "shared_row_penalty": "sharedRowPenalty",
 }
-STREAMING, SRAM = ("dense-streaming", "sparq-streaming"), ("dense-sram",)
+#: the order of tables: what reads streaming memory first
+ORDER = sorted(KERNELS.values(), key=lambda kernel: kernel.memory == "sram")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,12 +80,18 @@ def transfer_features(model: DeviceModel, m: published.Measurement) -> list[floa
     ]
 
 
+def in_streaming_memory(m: published.Measurement) -> bool:
+    """Whether the cache was there, rather than in SRAM."""
+    return KERNELS[m.kernel].memory == "streaming"
+
+
 def least_squares(features: np.ndarray, seconds: np.ndarray) -> np.ndarray:
     """Coefficients that minimise the sum of squared relative errors."""
     a = features / seconds[:, None]
     scale = np.abs(a).max(axis=0)  # columns of one size
     scale[scale == 0] = 1.0
-    return np.linalg.lstsq(a / scale, np.ones(len(a)), rcond=None)[0] / scale
+    solution: np.ndarray = np.linalg.lstsq(a / scale, np.ones(len(a)), rcond=None)[0] / scale
+    return solution
 
 
 def fit(
@@ -91,8 +103,8 @@ def fit(
     model).
     """
     start = start or device_model("bow")
-    streaming = [m for m in rows if m.kernel in STREAMING]
-    sram = [m for m in rows if m.kernel in SRAM]
+    streaming = [m for m in rows if in_streaming_memory(m)]
+    sram = [m for m in rows if not in_streaming_memory(m)]
     constants: dict[str, float] = {}
 
     def solve(part: list[published.Measurement], transfers: bool) -> np.ndarray:
@@ -108,17 +120,17 @@ def fit(
 
     w = solve(streaming, True)
     solve(sram, False)
-    # A chunk of dense-streaming at batch 1 is one remote copy, one of the two matrix products of dense-sram,
-    # and half of its softmax and control: what is left is the copy's fixed cost. The split is an assumption;
-    # dense_chunk is an upper bound.
+    # A chunk of dense attention from streaming memory at batch 1 is one remote copy, one of the two matrix
+    # products of dense attention from SRAM, and half of its softmax and control: what is left is the copy's
+    # fixed cost. The split is an assumption; dense_chunk is an upper bound.
     copy = constants["dense_chunk"] - constants["sram_query"] / 2
-    fitted = {
+    fitted: dict[str, Any] = {
         "streaming_bytes_per_second": 1 / w[0],
         "packet_overhead_bytes": w[1] / w[0],
         "shared_row_penalty": w[2] / w[0],
         "remote_copy_seconds": copy,
     }
-    rounded = {name: float(f"{value:.5g}") for name, value in fitted.items()}
+    rounded: dict[str, Any] = {name: float(f"{value:.5g}") for name, value in fitted.items()}
     constants = {name: float(f"{value:.5g}") for name, value in sorted(constants.items())}
     return dataclasses.replace(start, **rounded), constants
 
@@ -149,10 +161,10 @@ def error_table(
     model: DeviceModel, constants: dict[str, Any], rows: Sequence[published.Measurement]
 ) -> list[list[str]]:
     table = []
-    for kernel in (*STREAMING, *SRAM):
-        part = [m for m in rows if m.kernel == kernel]
+    for kernel in ORDER:
+        part = [m for m in rows if m.kernel == kernel.name]
         if part:
-            table.append(error_row(kernel, relative_errors(model, constants, part)))
+            table.append(error_row(kernel.name, relative_errors(model, constants, part)))
     return table
 
 
@@ -168,12 +180,17 @@ def cross_validation(rows: Sequence[published.Measurement]) -> tuple[list[list[s
     return errors, parameters
 
 
+def sparq_measurements(rows: Sequence[published.Measurement]) -> list[published.Measurement]:
+    """Those of SparQ attention."""
+    return [m for m in rows if KERNELS[m.kernel].takes_settings]
+
+
 def growth_table(rows: Sequence[published.Measurement]) -> list[list[str]]:
     """Forms of the shared-row effect: how well each does, and what it says of lengths not fitted."""
     table = []
     shipped: list[float] = []
     longest = max(m.seq_len for m in rows)
-    sparq = [m for m in rows if m.kernel == "sparq-streaming"]
+    sparq = sparq_measurements(rows)
     for label, growth in GROWTHS.items():
         bow = device_model("bow")
         start = bow if growth is None else OtherGrowth(**bow.__dict__, growth=growth)
@@ -187,7 +204,7 @@ def growth_table(rows: Sequence[published.Measurement]) -> list[list[str]]:
             )
         ]
         seconds = [
-            published.modelled_seconds(model, constants, "sparq-streaming", 1, seq_len, 16, 64)
+            published.modelled_seconds(model, constants, sparq[0].kernel, 1, seq_len, 16, 64)
             for seq_len in NOT_FITTED
         ]
         shipped = shipped or seconds
@@ -255,9 +272,9 @@ def report(rows: Sequence[published.Measurement], model: DeviceModel, constants:
             markdown_table(ERROR_HEADER, error_table(model, constants, rows)),
             "Relative errors on a sequence length that was left out of the fit:",
             markdown_table(ERROR_HEADER, errors),
-            "Forms of the shared-row effect: errors of sparq-streaming; then, for 512 rows of each length, "
-            "the percentage, and in brackets by how many percent the whole query of r=16, k=64 at batch 1 "
-            "differs from the shipped form's:",
+            f"Forms of the shared-row effect: errors of {sparq_measurements(rows)[0].kernel}; then, for 512 "
+            "rows of each length, the percentage, and in brackets by how many percent the whole query of "
+            "r=16, k=64 at batch 1 differs from the shipped form's:",
             markdown_table(GROWTH_HEADER, growth_table(rows)),
         )
     )
@@ -308,7 +325,14 @@ def main(arguments: list[str] | None = None) -> int:
     )
     args = parser.parse_args(arguments)
     if args.check:
-        print(check(published.measurements(args.check)))
+        try:
+            others = published.measurements(args.check)
+            print(check(others))
+        except OSError as error:
+            parser.error(f"--check must be a file that can be read, got {args.check} ({error.strerror})")
+        except (KeyError, ValueError) as error:
+            columns = f"the columns of {published.MEASUREMENTS.name}"
+            parser.error(f"--check must be a CSV file with {columns}, got {args.check} ({error})")
         return 0
     rows = published.measurements()
     model, constants = fit(rows)
@@ -316,10 +340,10 @@ def main(arguments: list[str] | None = None) -> int:
     print(text)
     if args.points:
         print("\nkernel batch seq_len rank top_k measured_us modelled_us error_%")
-        for m, error in zip(rows, relative_errors(model, constants, rows)):
+        for m, relative in zip(rows, relative_errors(model, constants, rows)):
             print(
                 f"{m.kernel} {m.batch} {m.seq_len} {m.rank} {m.top_k} {m.seconds * 1e6:.2f} "
-                f"{m.seconds * (1 + error) * 1e6:.2f} {100 * error:+.2f}"
+                f"{m.seconds * (1 + relative) * 1e6:.2f} {100 * relative:+.2f}"
             )
     if args.write:
         write(model, constants, text)

@@ -15,11 +15,11 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from common import Progress, check_output
 
 
 def capture(model: Any, tokens: Any, layers: list[int], n_queries: int) -> dict[str, np.ndarray]:
@@ -35,7 +35,10 @@ def capture(model: Any, tokens: Any, layers: list[int], n_queries: int) -> dict[
         ValueError: `capture: <argument> must <rule>, got <value>`; also for numbers that float16 cannot hold.
     """
     import torch
-    from transformers import AttentionInterface, AttentionMaskInterface
+    import transformers
+
+    functions: Any = transformers.AttentionInterface
+    masks: Any = transformers.AttentionMaskInterface
 
     n_layers = model.config.get_text_config(decoder=True).num_hidden_layers
     for layer in layers:
@@ -45,7 +48,7 @@ def capture(model: Any, tokens: Any, layers: list[int], n_queries: int) -> dict[
         raise ValueError(f"capture: n_queries must be in [1, n_tokens={tokens.shape[1]}], got {n_queries}")
 
     arrays: dict[str, np.ndarray] = {}
-    sdpa = AttentionInterface()["sdpa"]
+    sdpa = functions()["sdpa"]
 
     def half(name: str, tensor: Any) -> None:
         array = tensor.to(torch.float16).numpy().copy()
@@ -61,8 +64,8 @@ def capture(model: Any, tokens: Any, layers: list[int], n_queries: int) -> dict[
             half(f"value_{index}", value)
         return sdpa(module, query, key, value, *args, **kwargs)
 
-    AttentionInterface.register("sparq_ipu_capture", attention)
-    AttentionMaskInterface.register("sparq_ipu_capture", AttentionMaskInterface()["sdpa"])
+    functions.register("sparq_ipu_capture", attention)
+    masks.register("sparq_ipu_capture", masks()["sdpa"])
     before = model.config._attn_implementation
     model.set_attn_implementation("sparq_ipu_capture")
     try:
@@ -91,6 +94,7 @@ def main(argv: list[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     if arguments.output.exists() and not arguments.force:
         parser.error(f"{arguments.output} exists; --force overwrites it")
+    check_output(parser, "--output", arguments.output)
     if arguments.tokens < 1:
         parser.error(f"--tokens must be at least 1, got {arguments.tokens}")
     if not 1 <= arguments.queries <= arguments.tokens:
@@ -102,28 +106,32 @@ def main(argv: list[str] | None = None) -> int:
 
     from sparq_ipu.models import load_model, load_smollm2
 
+    progress = Progress()
     try:
         text = arguments.text_file.read_text(encoding="utf-8")
-        print("loading the model ...", file=sys.stderr)
+        progress.step("loading the model")
         model, tokenizer = load_smollm2() if arguments.model is None else load_model(arguments.model)
     except (ImportError, OSError, ValueError) as error:
+        progress.step(None)
         parser.error(str(error))
+    progress.step(None)
     if tokenizer is None:
         parser.error(f"--model must come with a tokenizer, got none in {arguments.model}")
     tokens = tokenizer(text, return_tensors="pt").input_ids
     if tokens.shape[1] < arguments.tokens:
         parser.error(f"--tokens: the text must have {arguments.tokens} tokens, got {tokens.shape[1]}")
     tokens = tokens[:, : arguments.tokens]
-    print(f"running {tokens.shape[1]} tokens ...", file=sys.stderr)
-    start = time.perf_counter()
+    progress.step(f"running {tokens.shape[1]} tokens")
     try:
         arrays = capture(model, tokens, layers, arguments.queries)
     except ValueError as error:
+        progress.step(None)
         parser.error(str(error))
-    print(f"{time.perf_counter() - start:.1f} s", file=sys.stderr)
+    progress.step(None)
     # through an open file: given a name, NumPy would add .npz to it
     with arguments.output.open("wb") as file:
-        np.savez(file, **arrays)
+        named: dict[str, Any] = dict(arrays)
+        np.savez(file, **named)
     for name, array in arrays.items():
         print(f"{name:10} {array.dtype} {array.shape}")
     return 0

@@ -14,23 +14,47 @@ those lines.
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import functools
+import importlib
 import json
 import platform
-import shlex
-import statistics
 import sys
 import time
 from pathlib import Path
-from typing import Any, Callable, NamedTuple
+from typing import Any, Callable
 
 import numpy as np
-from inputs import Inputs, git_revision, random_inputs
+from common import (
+    Column,
+    CommandLine,
+    Progress,
+    Row,
+    Workload,
+    attention_functions,
+    check_output,
+    new_row,
+    number,
+    text_table,
+    timing,
+)
+from inputs import Inputs, random_inputs
 
-import sparq_ipu
-from sparq_ipu import _cpu
-from sparq_reference import checks, exact
+from sparq_ipu import KVCache
+from sparq_ipu.attention import attention
+from sparq_ipu.backends import cpu
+from sparq_ipu.kernels import exact_attention
+from sparq_reference import CacheSpec
 
-DTYPES = ("float32", "bfloat16", "float16")
+_cpu: Any = importlib.import_module("sparq_ipu._cpu")
+
+#: what is timed, by short name
+FUNCTIONS = attention_functions()
+#: which of them PyTorch's dense attentions compute, and which its SparQ
+DENSE, SPARQ = (
+    next(name for name, kernel in FUNCTIONS.items() if kernel.takes_settings is takes)
+    for takes in (False, True)
+)
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 #: queries that the runs take turns with, so that one does not find the columns of K that the last one read
 N_QUERIES = 4
@@ -42,77 +66,75 @@ class WrongResult(Exception):
     """A result that differs from the reference."""
 
 
-class Kernel(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Timed:
     """One thing to time."""
 
-    name: str
-    run: Callable[[int], Any]  #: of the number of the run
-    n_bytes: int  #: that it must read
-    wake: Callable[[], Any]  #: a small call that wakes its threads, not timed
-    checked: str | None  #: "bitwise", or None
-    max_abs_difference: float | None = None  #: from our dense attention, or from our SparQ
+    #: "ours", "stream" (a plain sum) or "torch"
+    by: str
+    #: how it does it: a name of FUNCTIONS, or of a way in PyTorch
+    method: str
+    #: what it computes, of FUNCTIONS; for a plain sum, what reads as much
+    function: str
+    #: of the number of the run
+    run: Callable[[int], Any]
+    #: that it must read
+    n_bytes: int
+    #: a small call that wakes its threads, not timed
+    wake: Callable[[], Any]
+    dtype: str = "float16"
+    #: largest difference of what PyTorch computes from ours
+    max_abs_difference: float | None = None
+
+    @property
+    def name(self) -> str:
+        """In rows: "dense", "stream-dense", "torch-sdpa-float32"."""
+        if self.by == "ours":
+            return self.method
+        return "-".join((self.by, self.method, *([self.dtype] if self.by == "torch" else [])))
 
 
-def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog="Examples:\n"
+def command_line() -> CommandLine:
+    """The flags; --help explains them."""
+    cli = CommandLine(
+        __file__,
+        __doc__,
+        "Examples:\n"
         "  python bench/cpu_sparq.py --S 4096 16384 65536 --plot sparq.png\n"
         "  python bench/cpu_sparq.py --heads 32 --kv-heads 8 --B 4 --kernels ours\n"
         "  SPARQ_CPU_ISA=avx2 python bench/cpu_sparq.py --threads 1 --kernels ours\n"
-        "A busy machine shows in the spread (MAD); best times are in the JSON lines.\n"
+        "A busy machine shows in the spread (MAD); best times are in the JSON lines (seconds_min).\n"
         "Exit status: 0 ok, 1 a result differs, 2 bad usage.",
+        many=("capacity",),
     )
-    for name, default, text in (
-        ("B", 1, "batch"),
-        ("heads", 32, "query heads"),
-        ("kv-heads", None, "KV heads; fewer than --heads: grouped-query attention (default: --heads)"),
-        ("head-dim", 128, "components of a head"),
-        ("r", 32, "components of the query used to score positions"),
-        ("k", 128, "positions attended to"),
-        ("local", 0, "of these, the most recent ones that are always taken"),
-        ("threads", None, "threads, ours and PyTorch's (default: as device cpu chooses)"),
-        ("reps", 15, "timed runs of each kernel"),
-        ("warmup", 3, "runs before them"),
-        ("seed", 0, "of the random inputs, N(0, 1)"),
-    ):
-        text = text if default is None else f"{text} (default {default})"
-        parser.add_argument(f"--{name}", type=int, default=default, metavar="N", help=text)
-    parser.add_argument(
-        "--S", type=int, nargs="+", default=[16384], metavar="N", help="cached positions (default 16384)"
-    )
-    parser.add_argument(
-        "--kernels", choices=("ours", "all"), default="all", help="with PyTorch or without (default all)"
-    )
-    parser.add_argument("--no-check", dest="check", action="store_false", help="skip the bitwise comparison")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="JSON lines here too; must not exist")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="plot of times over S (needs matplotlib)")
-    args = parser.parse_args(argv)
-    args.command = sys.argv[1:] if argv is None else argv
-    args.kv_heads = args.heads if args.kv_heads is None else args.kv_heads
-    args.threads = _cpu.default_threads() if args.threads is None else args.threads
-    if args.json and args.json.exists():
-        parser.error(f"--json must name a new file, got {args.json}")
-    for name, least in (("heads", 1), ("threads", 1), ("reps", 1), ("warmup", 0), ("seed", 0)):
-        if getattr(args, name) < least:
-            parser.error(f"--{name} must be at least {least}, got {getattr(args, name)}")
-    try:
-        checks.check_sparq_settings("cpu_sparq", args.r, args.k, args.local, args.head_dim)
-        for seq_len in args.S:
-            checks.check_cache("cpu_sparq", args.B, args.kv_heads, args.head_dim, seq_len)
-    except ValueError as error:
-        parser.error(str(error))
-    if args.heads % args.kv_heads:
-        parser.error(f"--heads must be a multiple of --kv-heads={args.kv_heads}, got {args.heads}")
-    return args
+    add = cli.run.add_argument
+    text = "ours alone, or with those of PyTorch [all]"
+    add("--kernels", choices=("ours", "all"), default="all", help=text)
+    text = "threads, ours and PyTorch's [as device cpu chooses]"
+    add("--threads", type=int, metavar="N", help=text)
+    cli.add_run("the random inputs, N(0, 1)", reps=15, warmup=3)
+    add("--no-check", dest="check", action="store_false", help="skip the bitwise comparison")
+    add("--plot", type=Path, metavar="FILE", help="a picture of times over S (needs matplotlib)")
+    return cli
 
 
-def progress(text: str) -> None:
-    """One line on stderr."""
-    print(text, file=sys.stderr, flush=True)
+def parse(cli: CommandLine, argv: list[str] | None) -> argparse.Namespace:
+    """The arguments, checked; `workloads`: one for each length."""
+    a = cli.parse(argv)
+    cli.at_least(a, threads=1)
+    if a.threads is None:
+        a.threads = _cpu.default_threads()
+    a.workloads = cli.workloads(a, takes_settings=True)
+    check_output(cli.parser, "--plot", a.plot)
+    if a.plot:
+        try:
+            import matplotlib  # noqa: F401
+        except ImportError as error:
+            cli.error(f"--plot must not be given without matplotlib, got {a.plot} ({error})")
+    return a
 
 
+@functools.lru_cache(maxsize=None)
 def processor() -> str:
     """Name of the processor."""
     try:
@@ -124,59 +146,67 @@ def processor() -> str:
     return platform.processor() or platform.machine()
 
 
-def needed_bytes(args: argparse.Namespace, seq_len: int) -> dict[str, int]:
-    """fp16 bytes of the cache that dense and SparQ attention must read."""
-    pairs = args.B * args.kv_heads
-    dense = 2 * seq_len * args.head_dim
-    sparq = seq_len * args.r + 2 * args.k * args.head_dim if args.k < seq_len else dense
-    return {"dense": 2 * pairs * dense, "sparq": 2 * pairs * sparq}
+@functools.lru_cache(maxsize=None)
+def isa_in_use() -> str:
+    """Instruction set of a cache made now."""
+    return cpu.create("cpu", CacheSpec(1, 1, 8, 1)).isa
 
 
-def our_kernels(args: argparse.Namespace, inputs: Inputs, queries: list[np.ndarray]) -> list[Kernel]:
+def needed_bytes(workload: Workload) -> int:
+    """fp16 bytes of the cache that attention must read."""
+    spec, settings, seq_len = workload.spec, workload.settings, workload.seq_len
+    if settings is None or settings.top_k >= seq_len:
+        elements = 2 * seq_len * spec.head_dim
+    else:
+        elements = seq_len * settings.rank + 2 * settings.top_k * spec.head_dim
+    return 2 * spec.n_tasks * elements
+
+
+def our_kernels(
+    a: argparse.Namespace, workload: Workload, inputs: Inputs, queries: list[np.ndarray], progress: Progress
+) -> list[Timed]:
     """Ours, checked, and the plain sums."""
-    seq_len = inputs.key.shape[2]
     # Without the look for NaN in the query, which is Python's and takes as long for any cache.
-    options = dict(device="cpu", n_threads=args.threads, check_finite=False)
-    cache = sparq_ipu.KVCache(args.B, args.kv_heads, args.head_dim, seq_len, **options)
+    options: dict[str, Any] = dict(device="cpu", n_threads=a.threads, check_finite=False)
+    cache = KVCache(**dataclasses.asdict(workload.spec), **options)
     cache.append(inputs.key, inputs.value)
-    small = sparq_ipu.KVCache(1, 2 * args.threads, 8, 64, **options)
-    small.append(*[np.ones((1, 2 * args.threads, 64, 8), np.float16)] * 2)
-    small_query = np.ones((1, 2 * args.threads, 8), np.float16)
+    small = KVCache(1, 2 * a.threads, 8, 64, **options)
+    small.append(*[np.ones((1, 2 * a.threads, 64, 8), np.float16)] * 2)
+    small_query = np.ones((1, 2 * a.threads, 8), np.float16)
 
     def wake() -> None:
-        sparq_ipu.dense_attention(small_query, small)
+        attention(small_query, small)
 
-    settings = dict(rank=args.r, top_k=args.k, n_local=args.local)
-    runs = {
-        "dense": lambda i: sparq_ipu.dense_attention(queries[i % N_QUERIES], cache),
-        "sparq": lambda i: sparq_ipu.sparq_attention(queries[i % N_QUERIES], cache, **settings),
-    }
-    n_bytes = needed_bytes(args, seq_len)
-    kernels = []
-    for name, run in runs.items():
-        if args.check:
-            progress(f"S={seq_len}: check {name} against the reference")
-            if name == "dense":
-                expected = exact.dense_attention(queries[0], inputs.key, inputs.value)
-            else:
-                expected = exact.sparq_attention(queries[0], inputs.key, inputs.value, **settings)
-            if not (run(0).view(np.uint16) == expected.view(np.uint16)).all():
+    timed = []
+    for name, kernel in FUNCTIONS.items():
+        settings = kernel.settings(workload.settings)
+
+        def run(i: int, settings: Any = settings) -> np.ndarray:
+            return attention(queries[i % N_QUERIES], cache, settings)
+
+        if a.check:
+            progress.step(f"S={workload.seq_len}: check {name} against the reference")
+            expected = exact_attention(queries[0], inputs.key, inputs.value, settings)
+            progress.step(None)
+            if not np.array_equal(run(0).view(np.uint16), expected.view(np.uint16)):
                 raise WrongResult(f"{name}: the result differs from the reference")
-        kernels.append(Kernel(name, run, n_bytes[name], wake, "bitwise" if args.check else None))
+        timed.append(Timed("ours", name, name, run, needed_bytes(workload.on(kernel)), wake))
 
-    memory = _cpu.StreamSum(STREAM_BYTES, n_threads=args.threads)
-    for name in runs:
-        length = max(1, min(n_bytes[name], STREAM_BYTES) // 4096) * 4096
+    memory = _cpu.StreamSum(STREAM_BYTES, n_threads=a.threads)
+    for mine in list(timed):
+        length = max(1, min(mine.n_bytes, STREAM_BYTES) // 4096) * 4096
         places = STREAM_BYTES // length
 
         def stream(i: int, length: int = length, places: int = places) -> None:
             memory.run(i % places * length, length)
 
-        kernels.append(Kernel(f"stream-{name}", stream, length, wake, None))
-    return kernels
+        timed.append(Timed("stream", mine.name, mine.name, stream, length, wake))
+    return timed
 
 
-def torch_sparq(torch: Any, query: Any, key: Any, key_columns: Any, value: Any, mean: Any, args: Any) -> Any:
+def torch_sparq(
+    torch: Any, query: Any, key: Any, key_columns: Any, value: Any, mean: Any, settings: Any
+) -> Any:
     """SparQ attention (arXiv:2312.04985, Algorithm 1) in PyTorch.
 
     query (batch, n_kv_heads, group_size, head_dim); key, value (batch, n_kv_heads, seq_len, head_dim);
@@ -185,165 +215,177 @@ def torch_sparq(torch: Any, query: Any, key: Any, key_columns: Any, value: Any, 
     """
     seq_len, head_dim = key.shape[-2:]
     magnitude = query.abs()
-    components = magnitude.sum(2, keepdim=True).topk(args.r, -1).indices
+    components = magnitude.sum(2, keepdim=True).topk(settings.rank, -1).indices
     some = query.gather(-1, components.expand(-1, -1, query.shape[2], -1))
     share = some.abs().sum(-1, keepdim=True) / magnitude.sum(-1, keepdim=True)
     columns = key_columns.gather(2, components.transpose(-1, -2).expand(-1, -1, -1, seq_len))
     weights = (some @ columns / (head_dim * share).sqrt()).softmax(-1)
     merit = weights.sum(2)
-    if args.local:
-        merit[..., seq_len - args.local :] = float("inf")
-    positions = merit.topk(min(args.k, seq_len), -1).indices
+    if settings.n_local:
+        merit[..., max(seq_len - settings.n_local, 0) :] = float("inf")
+    positions = merit.topk(min(settings.top_k, seq_len), -1).indices
     rows = positions[..., None].expand(-1, -1, -1, head_dim)
     attended = torch.nn.functional.scaled_dot_product_attention(
         query, key.gather(2, rows), value.gather(2, rows)
     )
+    if not settings.mean_value:
+        return attended
     alpha = weights.gather(-1, positions[:, :, None].expand(-1, -1, query.shape[2], -1)).sum(-1, keepdim=True)
     return alpha * attended + (1 - alpha) * mean
 
 
+def torch_functions(
+    torch: Any, workload: Workload, inputs: Inputs, queries: list[np.ndarray], dtype: str
+) -> dict[str, tuple[str, Callable[[int], Any]]]:
+    """PyTorch in one dtype, by name: which of our functions it computes, and how it is run; grouped heads as
+    (batch, n_kv_heads, group_size, head_dim) queries."""
+    spec = workload.spec
+    convert = dict(dtype=getattr(torch, dtype))
+    key, value = (torch.from_numpy(x).to(**convert) for x in (inputs.key, inputs.value))
+    columns = key.transpose(-1, -2).contiguous()
+    mean = value.float().mean(2, keepdim=True).to(**convert)
+    grouped = (spec.batch, spec.n_kv_heads, -1, spec.head_dim)
+    asked = [torch.from_numpy(q).reshape(grouped).to(**convert) for q in queries]
+    scale = spec.head_dim**-0.5
+
+    def sdpa(i: int) -> Any:
+        return torch.nn.functional.scaled_dot_product_attention(asked[i % N_QUERIES], key, value)
+
+    def eager(i: int) -> Any:
+        return ((asked[i % N_QUERIES] @ key.transpose(-1, -2)) * scale).softmax(-1) @ value
+
+    def sparq(i: int) -> Any:
+        return torch_sparq(torch, asked[i % N_QUERIES], key, columns, value, mean, workload.settings)
+
+    return {"sdpa": (DENSE, sdpa), "eager": (DENSE, eager), "sparq": (SPARQ, sparq)}
+
+
 def torch_kernels(
-    args: argparse.Namespace, inputs: Inputs, queries: list[np.ndarray], ours: dict[str, np.ndarray]
-) -> list[Kernel]:
-    """PyTorch in each dtype; grouped heads as (batch, n_kv_heads, group_size, head_dim) queries."""
+    a: argparse.Namespace,
+    workload: Workload,
+    inputs: Inputs,
+    queries: list[np.ndarray],
+    ours: list[Timed],
+    progress: Progress,
+) -> list[Timed]:
+    """PyTorch in each dtype.
+
+    Raises: ImportError.
+    """
     import torch
 
-    torch.set_num_threads(args.threads)
-    seq_len = inputs.key.shape[2]
+    torch.set_num_threads(a.threads)
     idle = torch.ones(1 << 17)
-    kernels = []
-    for dtype in DTYPES:
-        progress(f"S={seq_len}: prepare PyTorch in {dtype}")
-        convert = dict(dtype=getattr(torch, dtype))
-        key, value = (torch.from_numpy(x).to(**convert) for x in (inputs.key, inputs.value))
-        columns = key.transpose(-1, -2).contiguous()
-        mean = value.float().mean(2, keepdim=True).to(**convert)
-        grouped = (args.B, args.kv_heads, -1, args.head_dim)
-        asked = [torch.from_numpy(q).reshape(grouped).to(**convert) for q in queries]
-        scale = args.head_dim**-0.5
 
-        def sdpa(i: int, q: Any = asked, k: Any = key, v: Any = value) -> Any:
-            return torch.nn.functional.scaled_dot_product_attention(q[i % N_QUERIES], k, v)
+    def wake() -> Any:
+        return idle + 1
 
-        def eager(i: int, q: Any = asked, k: Any = key, v: Any = value, scale: float = scale) -> Any:
-            return ((q[i % N_QUERIES] @ k.transpose(-1, -2)) * scale).softmax(-1) @ v
-
-        def sparq(
-            i: int, q: Any = asked, k: Any = key, c: Any = columns, v: Any = value, m: Any = mean
-        ) -> Any:
-            return torch_sparq(torch, q[i % N_QUERIES], k, c, v, m, args)
-
-        fp16_bytes = needed_bytes(args, seq_len)
-        for name, run, same in (
-            ("sdpa", sdpa, "dense"),
-            ("eager", eager, "dense"),
-            ("sparq", sparq, "sparq"),
-        ):
+    results = {timed.name: timed.run(0).astype(np.float32) for timed in ours}
+    n_bytes = {timed.name: timed.n_bytes for timed in ours}
+    timed = []
+    for dtype, item in DTYPE_BYTES.items():
+        progress.step(f"S={workload.seq_len}: prepare PyTorch in {dtype}")
+        for name, (same, run) in torch_functions(torch, workload, inputs, queries, dtype).items():
             result = run(0).reshape(queries[0].shape).float().numpy()
-            kernels.append(
-                Kernel(
-                    f"torch-{name}-{dtype}",
-                    run,
-                    fp16_bytes[same] * DTYPE_BYTES[dtype] // 2,
-                    lambda: idle + 1,
-                    None,
-                    float(np.abs(result - ours[same]).max()),
-                )
-            )
-    return kernels
+            difference = float(np.abs(result - results[same]).max())
+            needed = n_bytes[same] * item // 2
+            timed.append(Timed("torch", name, same, run, needed, wake, dtype, difference))
+        progress.step(None)
+    return timed
 
 
-def measure(args: argparse.Namespace, kernels: list[Kernel], seq_len: int) -> dict[str, list[float]]:
-    """Seconds of every run: one of each kernel, then the next of each, so that all meet the same noise."""
+def measure(a: argparse.Namespace, kernels: list[Timed], seq_len: int, progress: Progress) -> dict[str, Row]:
+    """Times of every kernel: one run of each, then the next of each, so that all meet the same noise."""
     seconds: dict[str, list[float]] = {kernel.name: [] for kernel in kernels}
-    for i in range(args.warmup + args.reps):
-        progress(f"S={seq_len}: run {i + 1} of {args.warmup + args.reps}")
+    for i in range(a.warmup + a.reps):
+        progress.step(f"S={seq_len}: run {i + 1} of {a.warmup + a.reps}")
         for kernel in kernels:
             time.sleep(0.005)  # threads of the last kernel stop spinning
             kernel.wake()
             start = time.perf_counter()
             kernel.run(i)
             elapsed = time.perf_counter() - start
-            if i >= args.warmup:
+            if i >= a.warmup:
                 seconds[kernel.name].append(elapsed)
-    return seconds
+    progress.step(None)
+    return {name: timing(times) for name, times in seconds.items()}
 
 
-def rows_of(args: argparse.Namespace, seq_len: int) -> list[dict[str, Any]]:
+def rows_of(a: argparse.Namespace, workload: Workload, progress: Progress) -> list[Row]:
     """Check and time everything at one length."""
-    progress(f"S={seq_len}: make inputs")
-    inputs = random_inputs(args.B, args.heads, args.kv_heads, seq_len, args.head_dim, args.seed)
-    rng = np.random.default_rng(args.seed + 1)
+    progress.step(f"S={workload.seq_len}: make inputs")
+    inputs = random_inputs(workload.spec, workload.n_heads, a.seed)
+    rng = np.random.default_rng(a.seed + 1)
     queries = [inputs.query]
     for _ in range(N_QUERIES - 1):
         queries.append(rng.standard_normal(inputs.query.shape, dtype=np.float32).astype(np.float16))
-    kernels = our_kernels(args, inputs, queries)
-    if args.kernels == "all":
+    kernels = our_kernels(a, workload, inputs, queries, progress)
+    ours = [kernel for kernel in kernels if kernel.by == "ours"]
+    if a.kernels == "all":
         try:
-            ours = {kernel.name: kernel.run(0).astype(np.float32) for kernel in kernels[:2]}
-            kernels += torch_kernels(args, inputs, queries, ours)
+            kernels += torch_kernels(a, workload, inputs, queries, ours, progress)
         except ImportError as error:
-            progress(f"without PyTorch: {error}")
-    seconds = measure(args, kernels, seq_len)
-
-    median = {name: statistics.median(times) for name, times in seconds.items()}
-    fastest_dense = min(
-        (median[name] for name in median if name.startswith(("torch-sdpa", "torch-eager"))), default=None
+            progress.line(f"without PyTorch: {error}")
+    times = measure(a, kernels, workload.seq_len, progress)
+    median, best = (
+        {name: t[column] for name, t in times.items()} for column in ("seconds_per_query", "seconds_min")
     )
-    best = {name: min(times) for name, times in seconds.items()}
-    n_bytes = {kernel.name: kernel.n_bytes for kernel in kernels}
+    torch_dense = [median[k.name] for k in kernels if k.by == "torch" and k.function == DENSE]
+    floors = {k.function: k for k in kernels if k.by == "stream"}
+
     rows = []
     for kernel in kernels:
-        times, middle = seconds[kernel.name], median[kernel.name]
-        rows.append(
-            dict(
-                schema=1, kernel=kernel.name, device="cpu", processor=processor(), isa=isa_in_use(),
-                n_threads=args.threads, batch=args.B, n_heads=args.heads, n_kv_heads=args.kv_heads,
-                head_dim=args.head_dim, seq_len=seq_len, rank=args.r, top_k=args.k, n_local=args.local,
-                n_runs=args.reps, seconds=times, median_seconds=middle, min_seconds=min(times),
-                mad_seconds=statistics.median(abs(t - middle) for t in times), time_source="measured",
-                n_bytes=kernel.n_bytes, gb_per_s=kernel.n_bytes / middle / 1e9,
-                ratio_to_stream=ratio_to_stream(kernel.name, median, n_bytes),
-                min_ratio_to_stream=ratio_to_stream(kernel.name, best, n_bytes),
-                speedup_vs_dense=median["dense"] / middle,
-                speedup_vs_fastest_torch_dense=fastest_dense and fastest_dense / middle,
-                checked=kernel.checked, max_abs_difference=kernel.max_abs_difference, seed=args.seed,
-                git=git_revision(), repro=shlex.join(["python", "bench/cpu_sparq.py", *args.command]),
-                error=None,
-            )
-        )  # fmt: skip
+        floor, middle = floors[kernel.function], median[kernel.name]
+        scale = floor.n_bytes / kernel.n_bytes
+        row = new_row(
+            "cpu_sparq",
+            kernel.name,
+            "cpu",
+            workload.on(FUNCTIONS[kernel.function]),
+            time_source="measured",
+            seed=a.seed,
+            command=a.command,
+        )
+        row.update(times[kernel.name])
+        if kernel.by == "ours" and a.check:
+            row.update(bit_exact=True, checked_against="reference")
+        row.update(
+            by=kernel.by,
+            method=kernel.method,
+            dtype=kernel.dtype,
+            processor=processor(),
+            isa=isa_in_use(),
+            n_threads=a.threads,
+            n_bytes=kernel.n_bytes,
+            gb_per_s=kernel.n_bytes / middle / 1e9,
+            # relative to that of the plain sum, in proportion to the bytes of the kernel
+            ratio_to_stream=middle / median[floor.name] * scale,
+            min_ratio_to_stream=best[kernel.name] / best[floor.name] * scale,
+            speedup_vs_dense=median[DENSE] / middle,
+            speedup_vs_fastest_torch_dense=min(torch_dense) / middle if torch_dense else None,
+            max_abs_difference=kernel.max_abs_difference,
+        )
+        rows.append(row)
     return rows
 
 
-def ratio_to_stream(name: str, times: dict[str, float], n_bytes: dict[str, int]) -> float:
-    """Time of a kernel relative to that of the plain sum, in proportion to the bytes of the kernel."""
-    floor = "stream-sparq" if name.endswith("sparq") or "sparq-" in name else "stream-dense"
-    return times[name] / times[floor] * n_bytes[floor] / n_bytes[name]
+COLUMNS = (
+    Column("kernel", -20, lambda r: r["kernel"]),
+    Column("S", 6, lambda r: str(r["seq_len"])),
+    Column("median ms", 10, lambda r: number(r["seconds_per_query"], ".3f", 1e3)),
+    Column("MAD ms", 8, lambda r: number(r["seconds_mad"], ".3f", 1e3)),
+    Column("best ms", 8, lambda r: number(r["seconds_min"], ".3f", 1e3)),
+    Column("MB", 8, lambda r: number(r["n_bytes"], ".1f", 1e-6)),
+    Column("GB/s", 6, lambda r: number(r["gb_per_s"], ".1f")),
+    Column("x stream", 8, lambda r: number(r["ratio_to_stream"], ".2f")),
+    Column("best x", 7, lambda r: number(r["min_ratio_to_stream"], ".2f")),
+    Column("vs dense", 8, lambda r: number(r["speedup_vs_dense"], ".2f")),
+    Column("vs torch", 8, lambda r: number(r["speedup_vs_fastest_torch_dense"], ".2f")),
+    Column(" checked", -8, lambda r: " bitwise" if r["bit_exact"] else " -"),
+)
 
 
-def isa_in_use() -> str:
-    """Instruction set of a cache made now."""
-    return sparq_ipu.KVCache(1, 1, 8, 1, device="cpu")._backend.isa
-
-
-def table(rows: list[dict[str, Any]]) -> None:
-    """The rows for people."""
-    progress(
-        f"\n{'kernel':20} {'S':>6} {'median ms':>10} {'MAD ms':>8} {'best ms':>8} {'MB':>8} {'GB/s':>6} "
-        f"{'x stream':>8} {'best x':>7} {'vs dense':>8} {'vs torch':>8}  checked"
-    )
-    for row in rows:
-        faster = row["speedup_vs_fastest_torch_dense"]
-        progress(
-            f"{row['kernel']:20} {row['seq_len']:6} {row['median_seconds'] * 1e3:10.3f} "
-            f"{row['mad_seconds'] * 1e3:8.3f} {row['min_seconds'] * 1e3:8.3f} {row['n_bytes'] / 1e6:8.1f} "
-            f"{row['gb_per_s']:6.1f} {row['ratio_to_stream']:8.2f} {row['min_ratio_to_stream']:7.2f} "
-            f"{row['speedup_vs_dense']:8.2f} {'-' if faster is None else format(faster, '8.2f'):>8}  "
-            f"{row['checked'] or '-'}"
-        )
-
-
-def plot(rows: list[dict[str, Any]], path: Path) -> None:
+def plot(rows: list[Row], workload: Workload, path: Path) -> None:
     """Median time over S, one line for each kernel."""
     import matplotlib
 
@@ -352,37 +394,39 @@ def plot(rows: list[dict[str, Any]], path: Path) -> None:
 
     figure, axes = pyplot.subplots(figsize=(9, 5), constrained_layout=True)
     needed = {(row["kernel"], row["seq_len"]): row["n_bytes"] for row in rows}
-    colours = {"dense": "tab:blue", "sparq": "tab:red", "sdpa": "tab:purple", "eager": "tab:green"}
     markers = {"float32": "s", "bfloat16": "^", "float16": "v"}
+    palette = iter(("tab:blue", "tab:red", "tab:purple", "tab:green", "tab:orange", "tab:brown"))
+    colours: dict[str, str] = {}
     for name in dict.fromkeys(row["kernel"] for row in rows):
         mine = [row for row in rows if row["kernel"] == name]
-        *kind, last = name.split("-")
-        kind = [*kind, last] if last in colours else kind
-        floor = kind[0] == "stream"
+        by, method = mine[0]["by"], mine[0]["method"]
+        if method not in colours:
+            colours[method] = next(palette, "black")
+        floor = by == "stream"
         # a sum over fewer bytes (the memory of the plain sums is limited) stands for all of them
         times = [
-            row["median_seconds"] * (needed[kind[-1], row["seq_len"]] / row["n_bytes"] if floor else 1)
+            row["seconds_per_query"] * (needed[method, row["seq_len"]] / row["n_bytes"] if floor else 1)
             for row in mine
         ]
         axes.loglog(
             [row["seq_len"] for row in mine],
             [seconds * 1e3 for seconds in times],
-            label=f"plain sum of the bytes of {kind[-1]}" if floor else name,
-            color=colours[kind[-1]],
-            linestyle=":" if floor else "--" if kind[0] == "torch" else "-",
-            linewidth=1 if len(kind) > 1 else 2.5,
-            marker=markers.get(last, "o"),
+            label=f"plain sum of the bytes of {method}" if floor else name,
+            color=colours[method],
+            linestyle={"ours": "-", "stream": ":", "torch": "--"}[by],
+            linewidth=2.5 if by == "ours" else 1,
+            marker=markers[mine[0]["dtype"]] if by == "torch" else "o",
         )
-    first = rows[0]
     lengths = sorted({row["seq_len"] for row in rows})
     axes.set_xticks(lengths, [str(n) for n in lengths])
     axes.set_xticks([], minor=True)
     axes.grid(alpha=0.3)
+    spec = workload.spec
     axes.set(
         xlabel="cached positions S",
         ylabel="median ms of one decode step",
-        title=f"{first['processor']}, {first['n_threads']} threads, batch {first['batch']}, "
-        f"{first['n_heads']}/{first['n_kv_heads']} heads, r={first['rank']}, k={first['top_k']}",
+        title=f"{rows[0]['processor']}, {rows[0]['n_threads']} threads, batch {spec.batch}, "
+        f"{workload.n_heads}/{spec.n_kv_heads} heads, {workload.settings}",
     )
     figure.legend(fontsize="small", loc="outside right center")
     figure.savefig(path)
@@ -391,26 +435,26 @@ def plot(rows: list[dict[str, Any]], path: Path) -> None:
 
 def main(argv: list[str] | None = None) -> int:
     """Run; 0 if every result held, 1 if one did not, 2 for sizes that are refused."""
-    args = parse_arguments(argv)
-    rows: list[dict[str, Any]] = []
+    cli = command_line()
+    a = parse(cli, argv)
+    progress = Progress()
+    rows: list[Row] = []
     try:
-        for seq_len in args.S:
-            new = rows_of(args, seq_len)
+        for workload in a.workloads:
+            new = rows_of(a, workload, progress)
             rows += new
-            lines = "".join(json.dumps(row) + "\n" for row in new)
-            print(lines, end="", flush=True)
-            if args.json:
-                with args.json.open("a", encoding="utf-8") as file:
-                    file.write(lines)
+            print("".join(json.dumps(row) + "\n" for row in new), end="", flush=True)
+            if a.json:
+                a.json.append(new)
     except WrongResult as error:
-        progress(f"error: {error}")
+        progress.line(f"error: {error}")
         return 1
     except ValueError as error:
-        progress(f"error: {error}")
+        progress.line(f"error: {error}")
         return 2
-    table(rows)
-    if args.plot:
-        plot(rows, args.plot)
+    print("\n" + text_table(COLUMNS, rows), file=sys.stderr)
+    if a.plot:
+        plot(rows, a.workloads[0], a.plot)
     return 0
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import functools
 import statistics
-import subprocess
+import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+
+from sparq_reference import CacheSpec, checks
 
 
 class Inputs(NamedTuple):
@@ -21,16 +23,15 @@ class Inputs(NamedTuple):
     value: np.ndarray  #: (batch, n_kv_heads, seq_len, head_dim)
 
 
-def random_inputs(
-    batch: int, n_heads: int, n_kv_heads: int, seq_len: int, head_dim: int, seed: int
-) -> Inputs:
-    """Standard normal values. The same seed gives the same values on any number of threads.
+def random_inputs(spec: CacheSpec, n_heads: int, seed: int) -> Inputs:
+    """Standard normal values for a full cache. The same seed gives the same values on any number of threads.
 
     Raises:
         ValueError: n_heads is not a multiple of n_kv_heads.
     """
+    batch, n_kv_heads, seq_len, head_dim = spec.batch, spec.n_kv_heads, spec.capacity, spec.head_dim
     if n_heads < 1 or n_heads % n_kv_heads:
-        raise ValueError(f"inputs: n_heads must be a multiple of n_kv_heads={n_kv_heads}, got {n_heads}")
+        checks.fail("inputs", "n_heads", f"be a multiple of n_kv_heads={n_kv_heads}", n_heads)
     key = np.empty((batch, n_kv_heads, seq_len, head_dim), np.float16)
     value = np.empty_like(key)
     seeds = np.random.SeedSequence(seed).spawn(1 + batch * n_kv_heads)
@@ -55,14 +56,21 @@ def normal_quantiles() -> np.ndarray:
 
 
 def random_positions(
-    element: int, block: int, n_kv_heads: int, n_positions: int, head_dim: int
+    spec: CacheSpec, seed: int, element: int, block: int, n_positions: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Keys and values (n_kv_heads, n_positions, head_dim) of one block of positions of one element of a
     batch: for caches too large to be held twice. A few times faster to make than `random_inputs`."""
-    rng = np.random.default_rng((element, block))
-    index = rng.integers(0, 65536, (2, n_kv_heads, n_positions, head_dim), np.uint16)
+    rng = np.random.default_rng((seed, element, block))
+    index = rng.integers(0, 65536, (2, spec.n_kv_heads, n_positions, spec.head_dim), np.uint16)
     key, value = normal_quantiles()[index]
     return key, value
+
+
+def _npz(path: Path) -> Any:
+    with open(path, "rb") as file:
+        if not zipfile.is_zipfile(file):  # NumPy would speak of pickle
+            checks.fail("inputs", "file", "be an .npz file", path)
+    return np.load(path)
 
 
 def load_inputs(path: Path, layer: int | None = None, seq_len: int | None = None) -> Inputs:
@@ -71,50 +79,34 @@ def load_inputs(path: Path, layer: int | None = None, seq_len: int | None = None
     positions are the last `seq_len`.
 
     Raises:
-        ValueError: no such layer, fewer positions than `seq_len`, or an array of another dtype.
+        ValueError: no .npz file with such arrays, no such layer, fewer positions than `seq_len`, or an array
+            of another dtype.
         OSError: the file can not be read.
     """
-    with np.load(path) as arrays:
-        layers = sorted(int(name[4:]) for name in arrays.files if name.startswith("key_"))
+    names = ("query", "key", "value")
+    with _npz(path) as arrays:
+        files = set(arrays.files)
+        found = (name[4:] for name in files if name.startswith("key_") and name[4:].isdigit())
+        layers = sorted(int(number) for number in found if {f"{name}_{number}" for name in names} <= files)
         if not layers:
-            raise ValueError(
-                f"inputs: {path} must hold arrays query_L, key_L and value_L, got {arrays.files}"
-            )
+            rule = "hold arrays query_L, key_L and value_L of a layer L"
+            checks.fail("inputs", "file", rule, f"{sorted(files)} in {path}")
         layer = layers[0] if layer is None else layer
         if layer not in layers:
-            raise ValueError(f"inputs: layer must be one of {layers}, got {layer}")
-        query, key, value = (arrays[f"{name}_{layer}"] for name in ("query", "key", "value"))
+            checks.fail("inputs", "layer", f"be one of {layers}", layer)
+        query, key, value = (arrays[f"{name}_{layer}"] for name in names)
     for name, array in (("query", query), ("key", key), ("value", value)):
         if array.dtype != np.float16:
-            raise ValueError(f"inputs: {name}_{layer} must be float16, got {array.dtype}")
+            checks.fail("inputs", f"{name}_{layer}", "be float16", array.dtype)
     if key.ndim == 3:  # one batch element, and query (n_queries, n_heads, head_dim)
         query, key, value = query.transpose(1, 0, 2)[None], key[None], value[None]
     available = key.shape[2]
     seq_len = available if seq_len is None else seq_len
     if not 1 <= seq_len <= available:
-        raise ValueError(f"inputs: S must be in [1, {available}], the positions in {path}, got {seq_len}")
+        checks.fail("inputs", "seq_len", f"be in [1, {available}], the positions in {path}", seq_len)
     first = available - seq_len
     return Inputs(
         np.ascontiguousarray(query[:, :, -1]),
         np.ascontiguousarray(key[:, :, first:]),
         np.ascontiguousarray(value[:, :, first:]),
     )
-
-
-def git_revision() -> str | None:
-    """The commit of this checkout, with "+" where it has changes; None outside a checkout."""
-    here = Path(__file__).resolve().parent
-    try:
-        commit = subprocess.run(
-            ["git", "rev-parse", "--short=12", "HEAD"], cwd=here, capture_output=True, text=True, check=True
-        ).stdout.strip()
-        changes = subprocess.run(
-            ["git", "status", "--porcelain", "--untracked-files=no"],
-            cwd=here,
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-    except (OSError, subprocess.CalledProcessError):
-        return None
-    return commit + ("+" if changes else "")

@@ -3,49 +3,64 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any, Iterable
 
+from common import WORKLOAD_COLUMNS, Row
+
+from sparq_ipu.kernels import BASELINE, DEFAULT, KERNELS
 from sparq_ipu.planning import plan
+from sparq_ipu.planning.device_model import NAMES
 from sparq_ipu.tables import markdown_table
+from sparq_reference.settings import SparqSettings, settings_columns
 
 #: the published benchmark ran so many of the 336 SparQ points of its grid
 PUBLISHED_RAN, PUBLISHED_POINTS = 181, 336
 
 
-def speedups(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """SparQ's rows, each with the modelled speed-up over dense-streaming of its shape (None without one)."""
-    rows = list(rows)
-    dense = {
-        (r["device"], r["batch"], r["n_kv_heads"], r["seq_len"]): r["seconds_per_query"]
-        for r in rows
-        if r["kernel"] == "dense-streaming" and r["error"] is None
-    }
-    result = []
-    for r in rows:
-        if r["kernel"] == "sparq-streaming" and r["error"] is None:
-            base = dense.get((r["device"], r["batch"], r["n_kv_heads"], r["seq_len"]))
-            result.append({**r, "speedup_vs_dense_streaming": base and base / r["seconds_per_query"]})
-    return result
+#: columns of the tables for what devices have too little of
+REFUSED = {
+    "refused: SRAM": ("tile memory",),
+    "refused: 64 GB": ("streaming memory", "rows of streaming memory"),
+}
+#: what a row and the baseline of its speed-up have in common
+SHAPE = ("device", *(name for name in WORKLOAD_COLUMNS if name not in settings_columns(None)))
 
 
-def coverage_table(rows: Iterable[dict[str, Any]]) -> str:
+def speedups(rows: Iterable[Row]) -> list[Row]:
+    """Rows of kernels that take settings, each with the modelled speed-up over the baseline kernel on its
+    shape (None without one)."""
+
+    def shape(row: Row) -> tuple[Any, ...]:
+        return tuple(row[name] for name in SHAPE)
+
+    planned = [r for r in rows if r["error"] is None]
+    base = {shape(r): r["seconds_per_query"] for r in planned if r["kernel"] == BASELINE.name}
+    return [
+        {**r, "speedup_vs_dense_streaming": dense and dense / r["seconds_per_query"]}
+        for r in planned
+        if KERNELS[r["kernel"]].takes_settings
+        for dense in [base.get(shape(r))]
+    ]
+
+
+def coverage_table(rows: Iterable[Row]) -> str:
     rows = list(rows)
     table = []
     groups = sorted({(r["kernel"], r["n_kv_heads"]) for r in rows}, key=lambda g: (g[0], -g[1]))
     for kernel, n_kv_heads in groups:
         part = [r for r in rows if (r["kernel"], r["n_kv_heads"]) == (kernel, n_kv_heads)]
         fits = [r for r in part if r["error"] is None]
-        beyond_streaming = sum("streaming memory" in (r["error"] or "") for r in part)
-        beyond_sram = sum("tile memory" in (r["error"] or "") for r in part)
+        lacking = [r["does_not_fit"]["resource"] for r in part if r["does_not_fit"]]
+        refused = [sum(resource in names for resource in lacking) for names in REFUSED.values()]
         emulated = [r for r in part if r["emulated"]]
         table.append(
             (
                 f"{kernel}, {n_kv_heads} KV heads",
                 len(part),
                 len(fits),
-                beyond_sram,
-                beyond_streaming,
-                len(part) - len(fits) - beyond_sram - beyond_streaming,
+                *refused,
+                len(part) - len(fits) - sum(refused),
                 max((r["max_tile_bytes"] for r in fits), default="-"),
                 len(emulated),
                 sum(bool(r["bit_exact"] and r["plan_equals_run"]) for r in emulated),
@@ -56,8 +71,7 @@ def coverage_table(rows: Iterable[dict[str, Any]]) -> str:
             "kernel",
             "points",
             "planned",
-            "refused: SRAM",
-            "refused: 64 GB",
+            *REFUSED,
             "failed",
             "most bytes on a tile",
             "emulated",
@@ -67,8 +81,9 @@ def coverage_table(rows: Iterable[dict[str, Any]]) -> str:
     )
 
 
-def speedup_table(rows: Iterable[dict[str, Any]], rank: int = 32, top_k: int = 128) -> str:
-    chosen = [r for r in speedups(rows) if (r["rank"], r["top_k"]) == (rank, top_k)]
+def speedup_table(rows: Iterable[Row], settings: SparqSettings) -> str:
+    wanted = settings_columns(settings)
+    chosen = [r for r in speedups(rows) if {name: r[name] for name in wanted} == wanted]
     columns = sorted({(-r["n_kv_heads"], r["batch"]) for r in chosen})
     lengths = sorted({r["seq_len"] for r in chosen})
     cell = {
@@ -93,13 +108,8 @@ def speedup_table(rows: Iterable[dict[str, Any]], rank: int = 32, top_k: int = 1
 
 def headline_table() -> str:
     table = []
-    for name in ("bow", "gc200"):
-        for kernel, seq_len in (
-            ("dense-streaming", 16384),
-            ("sparq-streaming", 16384),
-            ("dense-streaming", 1024),
-            ("sparq-streaming", 1024),
-        ):
+    for name, seq_len in itertools.product(NAMES, (16384, 1024)):
+        for kernel in (BASELINE.name, DEFAULT.name):
             p = plan(seq_len=seq_len, kernel=kernel, device=name)
             t = p.seconds_by_category
             table.append(
@@ -159,8 +169,9 @@ def ipus_table() -> str:
     )
 
 
-def summary(rows: dict[tuple[Any, ...], dict[str, Any]]) -> str:
-    values = list(rows.values())
+def summary(rows: Iterable[Row]) -> str:
+    """All tables. `rows`: one of each kernel and workload."""
+    values = list(rows)
     return "\n\n".join(
         (
             "One query, batch 1, 32 heads. Everything is modelled; *fixed* is all but the bytes and packets "
@@ -169,9 +180,9 @@ def summary(rows: dict[tuple[Any, ...], dict[str, Any]]) -> str:
             f"Coverage of the grid; the published program ran {PUBLISHED_RAN} of its {PUBLISHED_POINTS} "
             "SparQ points.",
             coverage_table(values),
-            "Time of SparQ (r=32, k=128) and speed-up over dense-streaming, modelled for one Bow IPU:",
-            speedup_table(values),
-            "Several IPUs; speed-ups are over dense-streaming on as many IPUs under the same assumption:",
+            f"Time of SparQ (r=32, k=128) and speed-up over {BASELINE.name}, modelled for one Bow IPU:",
+            speedup_table(values, SparqSettings(32, 128)),
+            f"Several IPUs; speed-ups are over {BASELINE.name} on as many IPUs under the same assumption:",
             ipus_table(),
         )
     )

@@ -12,6 +12,8 @@ from typing import NamedTuple
 import numpy as np
 from hypothesis import strategies as st
 
+from sparq_reference import SparqSettings
+
 #: sequence lengths around the lanes, the blocks and two blocks
 SEQ_LENS = (1, 2, 7, 8, 9, 15, 16, 17, 63, 64, 65, 127, 128, 129, 191, 193, 257)
 #: head sizes of real models, and the smallest two
@@ -105,6 +107,17 @@ def make_attention(
 
 
 @st.composite
+def lengths_of_batch(
+    draw: st.DrawFn, batch: int, seq_len: int, shorter: st.SearchStrategy[int] | None = None
+) -> np.ndarray:
+    """(batch,) lengths. One element, any of them, is seq_len long; the others are drawn from `shorter`."""
+    others = st.integers(1, seq_len) if shorter is None else shorter
+    lengths = [draw(others) for _ in range(batch - 1)]
+    lengths.insert(draw(st.integers(0, batch - 1)), seq_len)
+    return np.array(lengths, np.int64)
+
+
+@st.composite
 def attentions(
     draw: st.DrawFn,
     *,
@@ -124,22 +137,13 @@ def attentions(
         group_size=draw(st.sampled_from(GROUP_SIZES)),
         seq_len=seq_len,
         head_dim=draw(st.sampled_from(head_dims)),
-        lengths=np.array([seq_len] + [draw(shorter) for _ in range(batch - 1)]),
+        lengths=draw(lengths_of_batch(batch, seq_len, shorter)),
         kinds=(draw(st.sampled_from(kinds)), draw(st.sampled_from(kinds)), draw(st.sampled_from(kinds))),
     )
 
 
-class Settings(NamedTuple):
-    """Settings of one SparQ call; `Settings._asdict` gives its keyword arguments."""
-
-    rank: int
-    top_k: int
-    n_local: int
-    mean_value: bool
-
-
 @st.composite
-def sparq_settings(draw: st.DrawFn, attention: Attention) -> Settings:
+def sparq_settings(draw: st.DrawFn, attention: Attention) -> SparqSettings:
     """Valid settings for `attention`, at and between their limits; top_k also beyond the sequence."""
     head_dim, seq_len = attention.query.shape[-1], attention.key.shape[2]
     rank = draw(st.sampled_from((1, 2, head_dim // 4, head_dim - 1, head_dim)))
@@ -147,4 +151,4 @@ def sparq_settings(draw: st.DrawFn, attention: Attention) -> Settings:
         st.sampled_from([k for k in (1, 2, 8, 63, 64, 65, seq_len - 1, seq_len, seq_len + 1) if k > 0])
     )
     n_local = draw(st.sampled_from([n for n in (0, 1, top_k // 4, top_k - 1, top_k) if n >= 0]))
-    return Settings(rank, top_k, n_local, draw(st.booleans()))
+    return SparqSettings(rank, top_k, n_local, draw(st.booleans()))

@@ -10,26 +10,29 @@
 namespace pybind11 {
 namespace detail {
 
-// Reads the attributes of a Python object into a description. An object that lacks one is of
-// another type; a number that no field can hold is refused by name.
+// Reads the attributes of a Python object into a description. An object that lacks one, or has
+// another kind of value there, is of another type; a number that no field can hold is refused by
+// name.
 class AttributeReader {
 public:
   AttributeReader(handle object, const char *type) : object_(object), type_(type) {}
 
   void read(const char *name, unsigned &field) {
-    if (const pybind11::object value = get(name))
-      field = sparq::toUnsigned(type_, name, value.cast<std::int64_t>());
+    std::int64_t number = 0;
+    if (get(name, number))
+      field = sparq::toUnsigned(type_, name, number);
   }
-  void read(const char *name, bool &field) {
-    if (const pybind11::object value = get(name))
-      field = value.cast<bool>();
-  }
+  void read(const char *name, bool &field) { get(name, field); }
   bool complete() const { return complete_; }
 
 private:
-  pybind11::object get(const char *name) {
-    complete_ = complete_ && hasattr(object_, name);
-    return complete_ ? pybind11::object(object_.attr(name)) : pybind11::object();
+  template <class T> bool get(const char *name, T &value) {
+    constexpr bool convert = false; // 1 is no flag, 1.5 no integer
+    make_caster<T> caster;
+    complete_ = complete_ && hasattr(object_, name) && caster.load(object_.attr(name), convert);
+    if (complete_)
+      value = cast_op<T>(caster);
+    return complete_;
   }
 
   handle object_;

@@ -29,8 +29,9 @@ void expectShape(const py::array &array, const std::vector<py::ssize_t> &shape,
   for (std::size_t i = 0; same && i != shape.size(); ++i)
     same = array.shape(static_cast<py::ssize_t>(i)) == shape[i];
   if (!same)
-    throw Error(op + ": " + argument + ".shape must be " + std::string(py::str(py::cast(shape))) +
-                ", got " + std::string(py::str(py::object(array.attr("shape")))));
+    throw Error(op + ": " + argument + " must have shape " +
+                std::string(py::str(py::tuple(py::cast(shape)))) + ", got " +
+                std::string(py::str(py::object(array.attr("shape")))));
 }
 
 py::array newHalves(const std::vector<py::ssize_t> &shape) {
@@ -129,16 +130,23 @@ std::vector<std::uint32_t> PySession::lengths() {
 } // namespace sparq
 
 bool py::detail::type_caster<sparq::Attention>::load(handle source, bool) {
-  if (!hasattr(source, "kernel") || !hasattr(source, "settings"))
+  constexpr bool convert = false;
+  make_caster<std::string> kernel;
+  if (!hasattr(source, "kernel") || !hasattr(source, "settings") ||
+      !kernel.load(source.attr("kernel"), convert))
     return false;
-  value.kernel = &sparq::kernelNamed("session", source.attr("kernel").cast<std::string>());
-  const object settings = source.attr("settings");
+  value.kernel = &sparq::kernelNamed("session", cast_op<std::string &>(kernel));
+  const object given = source.attr("settings");
   const char *const wanted = value.kernel->takesSettings ? "SparqSettings" : "None";
-  if (settings.is_none() == value.kernel->takesSettings)
+  if (given.is_none() == value.kernel->takesSettings)
     throw sparq::Error(std::string("session: settings of ") + value.kernel->name + " must be " +
-                       wanted + ", got " + std::string(str(settings)));
-  if (value.kernel->takesSettings)
-    value.settings = settings.cast<sparq::SparqSettings>();
+                       wanted + ", got " + std::string(str(given)));
+  if (!value.kernel->takesSettings)
+    return true;
+  make_caster<sparq::SparqSettings> settings;
+  if (!settings.load(given, convert))
+    return false;
+  value.settings = cast_op<sparq::SparqSettings &>(settings);
   return true;
 }
 

@@ -10,6 +10,12 @@
 namespace sparq_popart {
 namespace {
 
+// Calls f(name, field) for what attributes say of a cache; the rest follows from the inputs. A new
+// option of CacheSpec gets its line here.
+template <class Spec, class F> void forEachOption(Spec &&spec, const F &f) {
+  f("capacity", spec.capacity);
+}
+
 // FNV-1a of the codelets that the program will be built from.
 std::string codeletsHash() {
   static const std::string hash = [] {
@@ -47,16 +53,32 @@ bool comesAfter(popart::Op *from, const popart::Op *to) {
 
 } // namespace
 
-CacheOp::CacheOp(const popart::OperatorIdentifier &opid, const popart::Op::Settings &settings,
-                 std::string cacheName, std::int64_t capacity)
-    : popart::Op(opid, settings), cacheName_(std::move(cacheName)), capacity_(capacity) {
+popart::OpDefinition::Attributes cacheAttributes(std::initializer_list<const char *> more) {
+  popart::OpDefinition::Attributes all;
+  const auto add = [&](const char *name, unsigned) {
+    all.emplace(name, popart::OpDefinition::Attribute("*"));
+  };
+  add("cache_name", 0);
+  forEachOption(sparq::CacheSpec(), add);
+  for (const char *const name : more)
+    add(name, 0);
+  return all;
+}
+
+CacheOp::CacheOp(const popart::OpCreatorInfo &info)
+    : popart::Op(info.opid, info.settings),
+      cacheName_(info.attributes.getAttribute<popart::Attributes::String>("cache_name")) {
+  forEachOption(spec_, [&](const char *name, unsigned &field) {
+    field = sparq::toUnsigned(opid.type.c_str(), name,
+                              info.attributes.getAttribute<popart::Attributes::Int>(name));
+  });
   shape_.batch = 0;
 }
 
 void CacheOp::appendOutlineAttributes(popart::OpSerialiserBase &os) const {
   popart::Op::appendOutlineAttributes(os);
   os.appendAttribute("cache_name", cacheName_);
-  os.appendAttribute("capacity", capacity_);
+  forEachOption(spec_, [&](const char *name, unsigned value) { os.appendAttribute(name, value); });
 }
 
 void CacheOp::appendAttributes(popart::OpSerialiserBase &os) const {
@@ -74,11 +96,16 @@ std::vector<const CacheOp *> CacheOp::ofCache() const {
   return found;
 }
 
-void CacheOp::join(const sparq::Shape &shape) {
-  sparq::Shape checked = shape;
-  if (checked.nHeads == 0)
-    checked.nHeads = checked.nKvHeads;
-  sparq::check(opid.type.c_str(), checked);
+void CacheOp::join(const Sizes &sizes) {
+  const char *const op = opid.type.c_str();
+  const auto axis = [&](const char *name) { return sparq::toUnsigned(op, name, sizes.at(name)); };
+  sparq::Shape shape(spec_, sizes.count("n_heads") != 0 ? axis("n_heads") : 0);
+  shape.batch = axis("batch");
+  shape.nKvHeads = axis("n_kv_heads");
+  shape.headDim = axis("head_dim");
+  sparq::check(op, static_cast<const sparq::CacheSpec &>(shape));
+  if (shape.nHeads != 0)
+    sparq::checkHeads(op, shape, shape.nHeads);
   shape_ = shape;
   for (const CacheOp *const other : ofCache())
     if (other != this && other->shape_.batch != 0)
@@ -97,7 +124,10 @@ void CacheOp::checkAgreement(const CacheOp &other) const {
   agree("batch", mine.batch, theirs.batch);
   agree("n_kv_heads", mine.nKvHeads, theirs.nKvHeads);
   agree("head_dim", mine.headDim, theirs.headDim);
-  agree("capacity", mine.capacity, theirs.capacity);
+  std::vector<unsigned> options;
+  forEachOption(other.spec_, [&](const char *, unsigned value) { options.push_back(value); });
+  auto expected = options.begin();
+  forEachOption(spec_, [&](const char *name, unsigned value) { agree(name, value, *expected++); });
   if (mine.nHeads != 0 && theirs.nHeads != 0)
     agree("n_heads", mine.nHeads, theirs.nHeads);
 }

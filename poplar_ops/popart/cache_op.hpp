@@ -6,6 +6,8 @@
 
 #include "popart_headers.hpp"
 #include "sparq/plan.hpp"
+#include "tensor_rules.hpp"
+#include <initializer_list>
 #include <string>
 #include <vector>
 
@@ -13,10 +15,13 @@ namespace sparq_popart {
 
 constexpr const char *domain = "ai.sparq"; // version 1 of every operator, as in Python's contract
 
+// What an operator's definition says of its cache, and `more`. Python's contract has the same names.
+popart::OpDefinition::Attributes cacheAttributes(std::initializer_list<const char *> more = {});
+
 class CacheOp : public popart::Op {
 public:
-  CacheOp(const popart::OperatorIdentifier &opid, const popart::Op::Settings &settings,
-          std::string cacheName, std::int64_t capacity);
+  // Reads the attributes of the cache. Throws sparq::Error where one is out of range.
+  explicit CacheOp(const popart::OpCreatorInfo &info);
 
   const std::string &cacheName() const { return cacheName_; }
   // Known after setup(): batch is 0 before. nHeads is 0 where the operator does not say.
@@ -35,17 +40,19 @@ public:
   std::vector<const CacheOp *> ofCache() const;
 
 protected:
-  // For setup(): sets the shape, and puts the operator behind those of its cache that were in the
-  // graph before. Throws sparq::Error where the shape is out of range or not that of the others.
-  void join(const sparq::Shape &shape);
-  std::int64_t capacity() const { return capacity_; }
+  // For setup(): takes the shape from the inputs' axes and the attributes, and puts the operator
+  // behind those of its cache that were in the graph before. Throws sparq::Error where the shape is
+  // out of range or not that of the others.
+  void join(const Sizes &sizes);
+  // As the attributes say: batch, nKvHeads and headDim are not known here.
+  const sparq::CacheSpec &spec() const { return spec_; }
 
 private:
   void checkAgreement(const CacheOp &other) const;
   void orderBehindOthers();
 
   std::string cacheName_;
-  std::int64_t capacity_;
+  sparq::CacheSpec spec_;
   sparq::Shape shape_;
 };
 

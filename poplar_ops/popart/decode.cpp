@@ -27,28 +27,20 @@ const std::vector<TensorRule> rules{
 class DecodeOp : public CacheOp {
 public:
   explicit DecodeOp(const popart::OpCreatorInfo &info)
-      : CacheOp(info.opid, info.settings,
-                info.attributes.getAttribute<popart::Attributes::String>("cache_name"),
-                info.attributes.getAttribute<popart::Attributes::Int>("capacity")),
+      : CacheOp(info),
         nKvHeads_(info.attributes.getAttribute<popart::Attributes::Int>("n_kv_heads")) {}
 
   void setup() override {
-    const std::string &op = opid.type;
     const Sizes sizes = checkInputs(*this, rules);
-    sparq::Shape shape;
-    shape.batch = sparq::toUnsigned(op.c_str(), "batch", sizes.at("batch"));
-    shape.nHeads = sparq::toUnsigned(op.c_str(), "n_heads", sizes.at("n_heads"));
-    shape.nKvHeads = sparq::toUnsigned(op.c_str(), "n_kv_heads", nKvHeads_);
-    shape.headDim = sparq::toUnsigned(op.c_str(), "head_dim", sizes.at("head_dim"));
-    shape.capacity = sparq::toUnsigned(op.c_str(), "capacity", capacity());
     if (sizes.at("n_kv_heads") != nKvHeads_)
       throw sparq::Error(
-          op + ": n_kv_heads must be that of key=" + std::to_string(sizes.at("n_kv_heads")) +
+          opid.type + ": n_kv_heads must be that of key=" + std::to_string(sizes.at("n_kv_heads")) +
           ", got " + std::to_string(nKvHeads_));
     const sparq::Attention wanted = attention();
     if (wanted.kernel->takesSettings)
-      sparq::check(op.c_str(), wanted.settings, shape.headDim);
-    join(shape);
+      sparq::check(opid.type.c_str(), wanted.settings,
+                   sparq::toUnsigned(opid.type.c_str(), "head_dim", sizes.at("head_dim")));
+    join(sizes);
     outInfo(0) = inInfo(queryIndex);
   }
 
@@ -138,16 +130,6 @@ const popart::OpDefinition::DataTypes integer{popart::DataType::INT32};
 const popart::OpDefinition::Inputs inputs{
     {"query", half}, {"key", half}, {"value", half}, {"active", integer}};
 const popart::OpDefinition::Outputs outputs{{"output", half}};
-const popart::OpDefinition::Attributes cacheAttributes{
-    {"capacity", {"*"}}, {"n_kv_heads", {"*"}}, {"cache_name", {"*"}}};
-
-popart::OpDefinition::Attributes sparqAttributes() {
-  popart::OpDefinition::Attributes all = cacheAttributes;
-  for (const char *const name : {"rank", "top_k", "n_local", "mean_value"})
-    all.emplace(name, popart::OpDefinition::Attribute("*"));
-  return all;
-}
-
 template <class Op> popart::OpCreator<Op> creator(const popart::OpDefinitions &definitions) {
   return popart::OpCreator<Op>(
       definitions,
@@ -157,10 +139,12 @@ template <class Op> popart::OpCreator<Op> creator(const popart::OpDefinitions &d
       true);
 }
 
-const auto denseCreator = creator<DenseDecodeOp>(
-    popart::OpDefinitions{{denseDecode, popart::OpDefinition(inputs, outputs, cacheAttributes)}});
-const auto sparqCreator = creator<SparqDecodeOp>(
-    popart::OpDefinitions{{sparqDecode, popart::OpDefinition(inputs, outputs, sparqAttributes())}});
+const auto denseCreator = creator<DenseDecodeOp>(popart::OpDefinitions{
+    {denseDecode, popart::OpDefinition(inputs, outputs, cacheAttributes({"n_kv_heads"}))}});
+const auto sparqCreator = creator<SparqDecodeOp>(popart::OpDefinitions{
+    {sparqDecode, popart::OpDefinition(
+                      inputs, outputs,
+                      cacheAttributes({"n_kv_heads", "rank", "top_k", "n_local", "mean_value"}))}});
 const popart::popx::OpxCreator<DecodeOpx> opxCreator(std::vector<popart::OperatorIdentifier>{
     denseDecode, sparqDecode});
 

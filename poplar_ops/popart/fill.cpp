@@ -22,29 +22,19 @@ const std::vector<TensorRule> rules{
 
 class CacheFillOp : public CacheOp {
 public:
-  explicit CacheFillOp(const popart::OpCreatorInfo &info)
-      : CacheOp(info.opid, info.settings,
-                info.attributes.getAttribute<popart::Attributes::String>("cache_name"),
-                info.attributes.getAttribute<popart::Attributes::Int>("capacity")) {}
+  using CacheOp::CacheOp;
 
   std::unique_ptr<popart::Op> clone() const override {
     return std::make_unique<CacheFillOp>(*this);
   }
 
   void setup() override {
-    const std::string &op = opid.type;
     const Sizes sizes = checkInputs(*this, rules);
-    sparq::Shape shape;
-    shape.batch = sparq::toUnsigned(op.c_str(), "batch", sizes.at("batch"));
-    shape.nHeads = 0; // the decode operators say
-    shape.nKvHeads = sparq::toUnsigned(op.c_str(), "n_kv_heads", sizes.at("n_kv_heads"));
-    shape.headDim = sparq::toUnsigned(op.c_str(), "head_dim", sizes.at("head_dim"));
-    shape.capacity = sparq::toUnsigned(op.c_str(), "capacity", capacity());
-    const std::int64_t nTokens = sizes.at("n_tokens");
-    if (nTokens < 1 || nTokens > capacity())
-      throw sparq::Error(op + ": n_tokens must be in [1, capacity=" + std::to_string(capacity()) +
-                         "], got " + std::to_string(nTokens));
-    join(shape);
+    const std::int64_t nTokens = sizes.at("n_tokens"), capacity = spec().capacity;
+    if (nTokens < 1 || nTokens > capacity)
+      throw sparq::Error(opid.type + ": n_tokens must be in [1, capacity=" +
+                         std::to_string(capacity) + "], got " + std::to_string(nTokens));
+    join(sizes);
     outInfo(0) = inInfo(lengthsIndex);
   }
 
@@ -69,8 +59,7 @@ const popart::OpDefinition::DataTypes half{popart::DataType::FLOAT16};
 const popart::OpDefinition::DataTypes integer{popart::DataType::INT32};
 const popart::OpDefinition
     definition(popart::OpDefinition::Inputs({{"key", half}, {"value", half}, {"lengths", integer}}),
-               popart::OpDefinition::Outputs({{"lengths_out", integer}}),
-               popart::OpDefinition::Attributes({{"capacity", {"*"}}, {"cache_name", {"*"}}}));
+               popart::OpDefinition::Outputs({{"lengths_out", integer}}), cacheAttributes());
 
 const popart::OpCreator<CacheFillOp> opCreator(
     popart::OpDefinitions{{cacheFill, definition}},

@@ -97,7 +97,7 @@ void checkTensor(const std::string &op, const char *argument, const Tensor &tens
     throw Error(op + ": " + argument + " must have type " + std::string(type.toString()) +
                 ", got " + std::string(tensor.elementType().toString()));
   if (tensor.shape() != shape)
-    throw Error(op + ": " + argument + ".shape must be " + text(shape) + ", got " +
+    throw Error(op + ": " + argument + " must have shape " + text(shape) + ", got " +
                 text(tensor.shape()));
 }
 

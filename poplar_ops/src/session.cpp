@@ -159,8 +159,8 @@ void Session::fill(const std::uint16_t *key, const std::uint16_t *value,
   if (fillTokens_ == 0)
     throw Error("fill: the session must have been made with fill_tokens, got 0");
   if (lengths.size() != shape.batch)
-    throw Error("fill: lengths.shape must be (" + std::to_string(shape.batch) + ",), got (" +
-                std::to_string(lengths.size()) + ",)");
+    throw Error("fill: lengths must have shape (batch=" + std::to_string(shape.batch) +
+                ",), got (" + std::to_string(lengths.size()) + ",)");
   for (const std::int32_t length : lengths)
     if (length < -1 || length > static_cast<std::int64_t>(fillTokens_))
       throw Error("fill: lengths must be in [-1, n_tokens=" + std::to_string(fillTokens_) +

@@ -11,7 +11,7 @@ import numpy as np
 from sparq_ipu.backends import Backend
 from sparq_ipu.devices import backend_module, resolve_device
 from sparq_reference import checks
-from sparq_reference.settings import CacheSpec, HasSpec
+from sparq_reference.settings import CacheSpec, HasSpec, SparqSettings
 
 
 class KVCache(HasSpec):
@@ -47,7 +47,7 @@ class KVCache(HasSpec):
         check_finite: bool = True,
         **options: Any,
     ):
-        of_spec = {name: options.pop(name) for name in CacheSpec.options() if name in options}
+        of_spec = CacheSpec.take(options)
         self.spec = CacheSpec(batch, n_kv_heads, head_dim, capacity, op="KVCache", **of_spec)
         self.device = resolve_device("KVCache", device)
         self.check_finite = check_finite
@@ -62,6 +62,16 @@ class KVCache(HasSpec):
     def lengths(self) -> np.ndarray:
         """Positions held, (batch,) int64."""
         return np.array(self._backend.lengths, dtype=np.int64)
+
+    def check_settings(self, op: str, settings: SparqSettings | None) -> None:
+        """Whether attention over this cache can have these settings; None: dense attention.
+
+        Raises:
+            ValueError: `<op>: <argument> must <rule>, got <value>`.
+        """
+        if settings is not None:
+            settings.check(op, self.head_dim)
+        self._backend.check_settings(op, settings)
 
     def append(self, key: np.ndarray, value: np.ndarray, lengths: np.ndarray | None = None) -> None:
         """Append tokens: one while decoding, many to fill a prompt. The same tokens in any number of calls

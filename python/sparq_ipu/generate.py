@@ -11,7 +11,6 @@ token is decoded with SparQ.
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
 import os
 import shlex
@@ -22,144 +21,22 @@ from typing import Any, Callable
 
 import numpy as np
 
+from sparq_ipu.transformers.checkpoints import import_torch, load_model, load_smollm2
+from sparq_ipu.transformers.generation import Run, first_difference, forced_predictions, generate, prefill
+
+__all__ = ["Run", "first_difference", "forced_predictions", "generate", "main", "prefill"]
+
 #: settings that may differ by layer, as --layer-settings spells them
-_LAYER_WORDS = {"dense": None, "no-mean-value": {"mean_value": False}}
+_LAYER_WORDS: dict[str, dict[str, Any] | None] = {"dense": None, "no-mean-value": {"mean_value": False}}
 
 
-@dataclasses.dataclass
-class Run:
-    """One generation.
-
-    Attributes:
-        tokens: the new tokens. text: the same as text.
-        prefill_seconds: until the first new token. decode_seconds: from there to the last one.
-        traffic: `sparq_ipu.transformers.cache_traffic` of the run.
-    """
-
-    tokens: list
-    text: str
-    prefill_seconds: float
-    decode_seconds: float
-    traffic: dict
-
-    @property
-    def tokens_per_second(self) -> float:
-        """New tokens after the first, per second of decoding; 0 if there are none."""
-        return (len(self.tokens) - 1) / self.decode_seconds if len(self.tokens) > 1 else 0.0
-
-
-def generate(
-    model: Any,
-    tokenizer: Any,
-    prompt: Any,
-    n_new: int,
-    *,
-    stream: Any = None,
-    device: str = "auto",
-    **sampling: Any,
-) -> Run:
-    """Continue `prompt` with a model that `sparq_ipu.transformers` has enabled.
-
-    Args:
-        prompt: (1, n_tokens) int64 tensor.
-        n_new: most new tokens; fewer if the model ends the text.
-        stream: file that the text goes to as it comes, or None.
-        device: of the KV cache, as `sparq_ipu.KVCache`.
-        sampling: as `model.generate`; greedy by default.
-    """
-    import torch
-    from transformers import TextStreamer
-
-    from sparq_ipu.transformers import SparqCache, cache_traffic
-
-    times: list = []
-
-    class Stream(TextStreamer):
-        """Passes text on, and notes when each token came (the first call is the prompt)."""
-
-        def put(self, value: Any) -> None:
-            times.append(time.perf_counter())
-            super().put(value)
-
-        def on_finalized_text(self, text: str, stream_end: bool = False) -> None:
-            if stream is not None:
-                stream.write(text)
-                stream.flush()
-
-    streamer = Stream(tokenizer, skip_prompt=True)
-    cache = SparqCache(model, device=device)
-    sampling.setdefault("do_sample", False)
-    start = time.perf_counter()
-    with torch.no_grad():
-        output = model.generate(
-            prompt,
-            attention_mask=torch.ones_like(prompt),
-            max_new_tokens=n_new,
-            past_key_values=cache,
-            streamer=streamer,
-            **sampling,
-        )
-    tokens = output[0, prompt.shape[1] :].tolist()
-    first, last = times[1], times[len(tokens)]
-    return Run(tokens, tokenizer.decode(tokens), first - start, last - first, cache_traffic(cache))
-
-
-def prefill(model: Any, tokens: Any) -> Any:
-    """A `SparqCache` that holds tokens (1, n_tokens); `copy.deepcopy` it to continue it in several ways."""
-    import torch
-
-    from sparq_ipu.transformers import SparqCache
-
-    cache = SparqCache(model)
-    with torch.no_grad():
-        model(tokens, past_key_values=cache, use_cache=True, logits_to_keep=1)
-    return cache
-
-
-def forced_predictions(
-    model: Any, prompt: Any, continuation: Any, cache: Any = None, progress: Any = None
-) -> np.ndarray:
-    """What the model would say at each token of a given text, decoded with the attention that is enabled.
-
-    Args:
-        prompt: (1, n_tokens) int64 tensor, at least two tokens; all but the last are prefill.
-        continuation: (1, n_new) int64 tensor.
-        cache: what `prefill` made of these tokens, used up; None: it is made here.
-        progress: called with the number of tokens done, or None.
-
-    Returns:
-        (n_new,) int64: the most likely token at each place of the continuation, given all tokens before it.
-    """
-    import torch
-
-    cache = prefill(model, prompt[:, :-1]) if cache is None else cache
-    predictions = []
-    with torch.no_grad():
-        token = prompt[:, -1:]
-        for index in range(continuation.shape[1]):
-            logits = model(token, past_key_values=cache, use_cache=True).logits
-            predictions.append(int(logits[0, -1].argmax()))
-            token = continuation[:, index : index + 1]
-            if progress is not None:
-                progress(index + 1)
-    return np.array(predictions)
-
-
-def first_difference(one: list, other: list) -> int | None:
-    """Where two lists differ first (the end of the shorter one counts), None if they are equal."""
-    for index, (a, b) in enumerate(zip(one, other)):
-        if a != b:
-            return index
-    return None if len(one) == len(other) else min(len(one), len(other))
-
-
-def parse_layer_settings(text: str) -> dict:
+def parse_layer_settings(text: str) -> dict[int, dict[str, Any] | None]:
     """`"0:dense,1:no-mean-value"` -> the `layers` argument of `sparq_ipu.transformers.enable`.
 
     Raises:
         ValueError: `generate: --layer-settings must <rule>, got <value>`.
     """
-    layers = {}
+    layers: dict[int, dict[str, Any] | None] = {}
     for part in text.split(",") if text else []:
         index, _, word = part.partition(":")
         if not index.strip().isdigit() or word.strip() not in _LAYER_WORDS:
@@ -171,8 +48,10 @@ def parse_layer_settings(text: str) -> dict:
     return layers
 
 
-def _number(kind: type, rule: str, is_valid: Callable[[Any], bool]) -> Callable[[str], Any]:
-    def parse(text: str) -> Any:
+def _number(
+    kind: type[int] | type[float], rule: str, is_valid: Callable[[float], bool]
+) -> Callable[[str], float]:
+    def parse(text: str) -> float:
         try:
             number = kind(text)
         except ValueError:
@@ -201,6 +80,13 @@ def _parser() -> argparse.ArgumentParser:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    _add_text_and_model(parser)
+    _add_attention(parser)
+    _add_sampling_and_output(parser)
+    return parser
+
+
+def _add_text_and_model(parser: argparse.ArgumentParser) -> None:
     text = parser.add_argument_group("text")
     source = text.add_mutually_exclusive_group(required=True)
     source.add_argument("--prompt", help="the text to continue")
@@ -230,6 +116,9 @@ def _parser() -> argparse.ArgumentParser:
         "--device", default="auto", help="of the KV cache: auto, cpu, reference, ... (default auto)"
     )
     model.add_argument("--threads", type=_positive_integer, help="threads of PyTorch")
+
+
+def _add_attention(parser: argparse.ArgumentParser) -> None:
     sparq = parser.add_argument_group("SparQ attention (arXiv:2312.04985)")
     sparq.add_argument(
         "--rank", type=int, default=32, help="query components that score positions (paper: r)"
@@ -244,6 +133,9 @@ def _parser() -> argparse.ArgumentParser:
     sparq.add_argument(
         "--dense", action="store_true", help="dense attention through the same float16 cache instead"
     )
+
+
+def _add_sampling_and_output(parser: argparse.ArgumentParser) -> None:
     sampling = parser.add_argument_group("sampling (greedy by default)")
     sampling.add_argument(
         "--temperature",
@@ -267,7 +159,17 @@ def _parser() -> argparse.ArgumentParser:
         "--compare-dense", action="store_true", help="run densely too, and say where the texts part"
     )
     output.add_argument("--json", type=_output_path, help="append one JSON line with the figures")
-    return parser
+
+
+def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
+    """What `sparq_ipu.transformers.enable` takes."""
+    return {
+        "rank": arguments.rank,
+        "top_k": arguments.top_k,
+        "n_local": arguments.n_local,
+        "mean_value": not arguments.no_mean_value,
+        "min_seq_len": arguments.min_seq_len,
+    }
 
 
 def _encode(arguments: argparse.Namespace, tokenizer: Any) -> Any:
@@ -303,7 +205,10 @@ def _describe(run: Run, n_prompt: int) -> str:
     return "\n".join(lines)
 
 
-def _compare(model: Any, tokenizer: Any, prompt: Any, run: Run, dense: Run, enable: Any) -> dict:
+def _compare(
+    model: Any, tokenizer: Any, prompt: Any, run: Run, dense: Run, enable: Callable[[], None]
+) -> dict[str, Any]:
+    """Print how two runs differ; the same as figures. `enable` turns on what `run` ran with."""
     import torch
 
     def progress(done: int) -> None:
@@ -325,48 +230,45 @@ def _compare(model: Any, tokenizer: Any, prompt: Any, run: Run, dense: Run, enab
     return {"parts_after": part, "agreement": agreement, "dense_tokens_per_second": dense.tokens_per_second}
 
 
-def main(argv: list | None = None) -> int:
+def _load(arguments: argparse.Namespace) -> tuple[Any, Any]:
+    """The model and its tokenizer; says on stderr how long it took."""
+    print("loading the model ...", end="", file=sys.stderr, flush=True)
+    start = time.perf_counter()
+    if arguments.model is None:
+        loaded = load_smollm2(arguments.dtype)
+    else:
+        loaded = load_model(arguments.model, arguments.dtype)
+    print(f" {time.perf_counter() - start:.1f} s", file=sys.stderr)
+    return loaded
+
+
+def main(argv: list[str] | None = None) -> int:
     """The command; returns the exit status: 0, or 2 for bad usage."""
     parser = _parser()
     arguments = parser.parse_args(argv)
     try:
         layers = parse_layer_settings(arguments.layer_settings)
-        from sparq_ipu.models import import_torch, load_model, load_smollm2
-
         torch, _ = import_torch("generate")
         from sparq_ipu.transformers import enable, enable_dense
-        from sparq_ipu.transformers.cache import host_device
+        from sparq_ipu.transformers.storage import host_device
 
         if arguments.threads:
             torch.set_num_threads(arguments.threads)
-        print("loading the model ...", end="", file=sys.stderr, flush=True)
-        start = time.perf_counter()
-        if arguments.model is None:
-            model, tokenizer = load_smollm2(arguments.dtype)
-        else:
-            model, tokenizer = load_model(arguments.model, arguments.dtype)
-        print(f" {time.perf_counter() - start:.1f} s", file=sys.stderr)
+        model, tokenizer = _load(arguments)
         prompt = _encode(arguments, tokenizer)
-        settings = {
-            "rank": arguments.rank,
-            "top_k": arguments.top_k,
-            "n_local": arguments.n_local,
-            "mean_value": not arguments.no_mean_value,
-            "min_seq_len": arguments.min_seq_len,
-        }
 
         def turn_on() -> None:
             if arguments.dense:
                 enable_dense(model, device=arguments.device)
             else:
-                enable(model, layers=layers, device=arguments.device, **settings)
+                enable(model, layers=layers, device=arguments.device, **_settings(arguments))
 
         turn_on()
     except (ValueError, RuntimeError, OSError, ImportError) as error:
         print(f"\n{error}", file=sys.stderr)
         return 2
 
-    sampling: dict = {}
+    sampling: dict[str, Any] = {}
     if arguments.temperature is not None:
         sampling = {"do_sample": True, "temperature": arguments.temperature, "top_p": arguments.top_p}
 
@@ -377,8 +279,7 @@ def main(argv: list | None = None) -> int:
         )
 
     result = run(sys.stdout)
-    n_prompt = prompt.shape[1]
-    print("\n\n" + _describe(result, n_prompt))
+    print("\n\n" + _describe(result, prompt.shape[1]))
     device = host_device("generate", arguments.device)
     slow = " (NumPy: exact, and slow)" if device == "reference" else ""
     print(f"device    {device}{slow}")
@@ -389,16 +290,7 @@ def main(argv: list | None = None) -> int:
         comparison = _compare(model, tokenizer, prompt, result, run(None), turn_on)
     if arguments.json is not None:
         line = {
-            "model": str(arguments.model or "SmolLM2-135M-Instruct"),
-            "attention": "dense" if arguments.dense else "sparq",
-            **({} if arguments.dense else settings),
-            "layer_settings": arguments.layer_settings,
-            "device": device,
-            "seq_len": n_prompt,
-            "n_new": len(result.tokens),
-            "prefill_seconds": result.prefill_seconds,
-            "tokens_per_second": result.tokens_per_second,
-            **result.traffic,
+            **_row(arguments, result, prompt.shape[1], device),
             **comparison,
             "seed": arguments.seed,
             "repro": "python -m sparq_ipu.generate " + shlex.join(argv if argv is not None else sys.argv[1:]),
@@ -406,6 +298,22 @@ def main(argv: list | None = None) -> int:
         with arguments.json.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
     return 0
+
+
+def _row(arguments: argparse.Namespace, run: Run, n_prompt: int, device: str) -> dict[str, Any]:
+    """The figures of a run, by name."""
+    return {
+        "model": str(arguments.model or "SmolLM2-135M-Instruct"),
+        "attention": "dense" if arguments.dense else "sparq",
+        **({} if arguments.dense else _settings(arguments)),
+        "layer_settings": arguments.layer_settings,
+        "device": device,
+        "seq_len": n_prompt,
+        "n_new": len(run.tokens),
+        "prefill_seconds": run.prefill_seconds,
+        "tokens_per_second": run.tokens_per_second,
+        **run.traffic,
+    }
 
 
 if __name__ == "__main__":

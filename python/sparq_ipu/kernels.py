@@ -113,8 +113,8 @@ def kernel_named(op: str, name: object) -> Kernel:
     return KERNELS[name]
 
 
-def attention_over(memory: str, settings: SparqSettings | None) -> Attention:
-    """The program for a cache in that memory.
+def attention_over(memory: str, settings: SparqSettings | None, op: str | None = None) -> Attention:
+    """The program for a cache in that memory. `op` is what messages begin with; None: the attention.
 
     Raises:
         ValueError: no kernel reads that memory with such settings.
@@ -122,7 +122,7 @@ def attention_over(memory: str, settings: SparqSettings | None) -> Attention:
     for kernel in KERNELS.values():
         if (kernel.memory, kernel.takes_settings) == (memory, settings is not None):
             return Attention(kernel.name, settings)
-    op = op_of(settings is not None)
+    op = op or op_of(settings is not None)
     others = [repr(k.memory) for k in KERNELS.values() if k.takes_settings == (settings is not None)]
     return checks.fail(op, "memory", f"be {' or '.join(others)}", repr(memory))
 

@@ -17,14 +17,14 @@ class KVCache(HasSpec):
     Positions at or beyond a length hold NaN: whatever looks at them shows.
 
     Args:
-        batch, n_kv_heads, head_dim, capacity: of the cache; see `CacheSpec`.
+        batch, n_kv_heads, head_dim, capacity, options: see `CacheSpec`.
 
     Raises:
         ValueError: `KVCache: <argument> must <rule>, got <value>`.
     """
 
-    def __init__(self, batch: int, n_kv_heads: int, head_dim: int, capacity: int) -> None:
-        self.spec = CacheSpec(batch, n_kv_heads, head_dim, capacity, op="KVCache")
+    def __init__(self, batch: int, n_kv_heads: int, head_dim: int, capacity: int, **options: Any) -> None:
+        self.spec = CacheSpec(batch, n_kv_heads, head_dim, capacity, op="KVCache", **options)
         shape = (self.spec.batch, self.spec.n_kv_heads, self.spec.capacity, self.spec.head_dim)
         self._key = np.empty(shape, np.float16)
         self._value = np.empty(shape, np.float16)

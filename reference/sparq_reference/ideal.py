@@ -191,6 +191,11 @@ def dense_attention(
     lengths = checks.check_attention(
         "dense_attention", query, key, value, lengths=lengths, check_finite=check_finite, exact=False
     )
+    return dense_unchecked(query, key, value, lengths)
+
+
+def dense_unchecked(query: np.ndarray, key: np.ndarray, value: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """`dense_attention` of arguments that were checked before."""
     output = np.empty(query.shape)
     for b, kv, heads in each_kv_head(query, key):
         n = lengths[b]

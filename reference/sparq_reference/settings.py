@@ -8,11 +8,13 @@ The same in C++: poplar_ops/include/sparq/settings.hpp. A test compares the word
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Mapping
+from typing import Any, Mapping, TypeVar
 
 import numpy as np
 
 from sparq_reference.checks import HEAD_DIM_MULTIPLE, MAX_CAPACITY, check_integer, fail
+
+_Settings = TypeVar("_Settings", bound="SparqSettings")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,7 +56,7 @@ class SparqSettings:
             object.__setattr__(self, name, value)
 
     @classmethod
-    def of(cls, op: str, head_dim: int | None, arguments: Mapping[str, Any]) -> SparqSettings:
+    def of(cls: type[_Settings], op: str, head_dim: int | None, arguments: Mapping[str, Any]) -> _Settings:
         """Settings from keyword arguments of another call.
 
         Raises:
@@ -128,6 +130,11 @@ class CacheSpec:
     def options(cls) -> list[str]:
         """Names of the fields that have a default: what a caller may leave out."""
         return [f.name for f in dataclasses.fields(cls) if f.default is not dataclasses.MISSING]
+
+    @classmethod
+    def take(cls, options: dict[str, Any]) -> dict[str, Any]:
+        """Of these keyword arguments, those that are options of a cache: removed from them, and returned."""
+        return {name: options.pop(name) for name in cls.options() if name in options}
 
 
 class HasSpec:

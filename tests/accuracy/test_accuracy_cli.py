@@ -15,8 +15,8 @@ import pytest
 
 from sparq_ipu.accuracy import plan as plan_module
 from sparq_ipu.accuracy import report
+from sparq_ipu.accuracy.methods import parse_method
 from sparq_ipu.accuracy.tasks import TASKS
-from sparq_ipu.methods import parse_method
 from sparq_ipu.models import RECOMMENDED, SMOLLM2_GGUF, load_model, load_smollm2, smollm2_path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -55,7 +55,7 @@ def test_list_names_everything(bench, capsys):
     [
         (["--items", "0"], "accuracy: items must be >= 1, got 0"),
         (["--tasks", "squad"], "accuracy: task must be one of lm, "),
-        (["--methods", "sparq:r=0"], "sparq: rank must be an integer >= 1, got 0"),
+        (["--methods", "sparq:r=0"], "sparq: rank must be in [1, 16777216], got 0"),
         (
             ["--tasks", "lm", "--size", "lm"],
             "accuracy: size must be TASK.NAME=JSON, TASK one of lm, got 'lm'",
@@ -182,8 +182,9 @@ def test_recommended_settings_are_those_of_the_table():
     """The settings for `enable`, layer by layer, say what the recommended row of the table ran."""
     settings = pytest.importorskip("sparq_ipu.transformers.settings")
     assert importlib.import_module("sparq_ipu.transformers").RECOMMENDED is RECOMMENDED
-    method = parse_method(plan_module.RECOMMENDED)
-    assert plan_module.RECOMMENDED in plan_module.DEFAULT_METHODS
+    assert plan_module.RECOMMENDED_METHOD == "sparq:mean_from=1"  # what docs/accuracy.md recommends
+    assert plan_module.RECOMMENDED_METHOD in plan_module.DEFAULT_METHODS
+    method = parse_method(plan_module.RECOMMENDED_METHOD)
     options = dict(RECOMMENDED)
     layers = options.pop("layers")
     made = settings.settings_of_layers("enable", settings.SparqSettings(**options), layers, 30, 64)

@@ -13,7 +13,7 @@ import torch
 from tiny import tiny_model
 
 from sparq_ipu.accuracy.engine import Evaluator
-from sparq_ipu.methods import METHODS, Method, parse_method
+from sparq_ipu.accuracy.methods import METHODS, Method, parse_method
 
 CONTEXT, STEPS = 90, 10
 TOKENS = np.random.default_rng(0).integers(0, 6000, CONTEXT + STEPS).tolist()

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import torch
 
-from sparq_ipu import methods
+from sparq_ipu.accuracy import methods
+from sparq_ipu.accuracy.methods import History, Span, SparQ, parse_method
+from sparq_ipu.accuracy.methods.quantise import round_key_index
 from sparq_ipu.accuracy.plan import DEFAULT_METHODS
-from sparq_ipu.methods import History, Span, parse_method
-from sparq_ipu.methods.quantise import round_chunks
 
 HEADS, GROUP, DIM, SEQ, STEPS = 2, 3, 8, 198, 12  # the chunk 128..191 fills during the span
 FIRST = SEQ - STEPS
@@ -238,9 +238,9 @@ def test_group_of_heads_shares_one_selection():
     assert (selected.sum(-1) == 20).all()
 
 
-def test_round_chunks_leaves_the_unfilled_chunk():
+def test_key_index_leaves_the_unfilled_chunk():
     key = torch.randn(2, 100, 4, generator=torch.Generator().manual_seed(1))
-    rounded = round_chunks(key, 4, 64)
+    rounded = round_key_index(key, 4, 64)
     assert torch.equal(rounded[:, 64:], key[:, 64:])
     np.testing.assert_allclose(rounded[0].numpy(), oracles.chunked(key[0].numpy(), 4, 64), atol=1e-6)
     assert not torch.allclose(rounded[:, :64], key[:, :64], atol=1e-2)
@@ -304,31 +304,74 @@ def test_text_form_round_trips(text):
     assert parse_method(str(method)) == method
 
 
+NO_MEAN = {"mean_value": False}
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"rank": 32, "top_k": 128, "n_local": 32, "layers": {0: NO_MEAN}}, "sparq:mean_from=1"),
+        ({"rank": 8, "top_k": 64}, "sparq:r=8,k=64,l=0"),
+        ({"rank": 16, "top_k": 3, "n_local": 2, "mean_value": True}, "sparq:r=16,k=3,l=2"),
+        ({"rank": 16, "top_k": 128, "n_local": 32, "mean_value": False}, "sparq:r=16,mean_from=-1"),
+        (
+            {"rank": 16, "top_k": 128, "n_local": 32, "mean_value": False, "layers": {0: NO_MEAN}},
+            "sparq:r=16,mean_from=-1",
+        ),
+        ({"rank": 16, "top_k": 64, "layers": {1: NO_MEAN, 0: NO_MEAN}}, "sparq:r=16,k=64,l=0,mean_from=2"),
+    ],
+)
+def test_method_of_the_settings_of_kernels(settings, text):
+    method = SparQ.from_settings(**settings)
+    assert str(method) == text
+    assert method.local == settings.get("n_local", 0)  # the number, whatever -1 means in the text form
+    for layer in range(4):
+        of_layer = {**settings, **settings.get("layers", {}).get(layer, {})}
+        assert of_layer.get("mean_value", True) == (0 <= method.mean_value_from <= layer)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"n_local": -1}, r"n_local must be in \[0, top_k=64\], got -1"),
+        ({"n_local": 65}, r"n_local must be in \[0, top_k=64\], got 65"),
+        ({"top_k": 0}, r"top_k must be in \[1, 16777216\], got 0"),
+        ({"layers": {1: NO_MEAN}}, r"layers must be .*, or empty, got \{1: .*\}"),
+        ({"layers": {0: None}}, r"layers must be .*, or empty, got \{0: None\}"),
+        ({"layers": {0: {"rank": 8}}}, r"layers must be .*, or empty, got \{0: .*\}"),
+    ],
+)
+def test_errors_of_the_settings_of_kernels(settings, message):
+    with pytest.raises(ValueError, match=r"^sparq: from_settings: " + message + "$"):
+        SparQ.from_settings(**{"rank": 8, "top_k": 64, **settings})
+
+
 def test_describe_methods_names_every_parameter():
     text = methods.describe_methods()
     for name, cls in methods.METHODS.items():
         line = next(line for line in text.splitlines() if line.startswith(name + ":"))
         assert all(f"{field.metadata['short']}=" in line for field in dataclasses.fields(cls))
+    assert all(summary.endswith(".") for summary in text.splitlines()[1::2])  # whole sentences
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("sparq:r=0", "sparq: rank must be an integer >= 1, got 0"),
-        ("sparq:k=0", "sparq: top_k must be an integer >= 1, got 0"),
-        ("sparq:k=8,l=9", r"sparq: n_local must be an integer in \[-1, 8\], got 9"),
-        ("sparq:mean_from=-2", "sparq: mean_value_from must be an integer >= -1, got -2"),
+        ("sparq:r=0", r"sparq: rank must be in \[1, 16777216\], got 0"),
+        ("sparq:k=0", r"sparq: top_k must be in \[1, 16777216\], got 0"),
+        ("sparq:k=8,l=9", r"sparq: n_local must be in \[-1, top_k=8\], got 9"),
+        ("sparq:mean_from=-2", r"sparq: mean_value_from must be in \[-1, 16777216\], got -2"),
         ("sparq:tau=hot", "sparq: temperature must be one of sparq, sqrt_d, sqrt_r, none, got 'hot'"),
         ("sparq:index_bits=5", "sparq: index_bits must be 4, 8 or 16, got 5"),
         ("dense:kv_bits=5", "dense: kv_bits must be 4, 8 or 16, got 5"),
-        ("dense:dense_layers=-1", "dense: dense_layers must be an integer >= 0, got -1"),
-        ("flexgen:k=0", "flexgen: top_k must be an integer >= 1, got 0"),
-        ("local:k=0", "local: top_k must be an integer >= 1, got 0"),
-        ("lm_infinite:sinks=-1", "lm_infinite: sinks must be an integer >= 0, got -1"),
-        ("lm_infinite:k=16", "lm_infinite: top_k must be an integer >= 17, got 16"),
-        ("h2o:k=1", "h2o: top_k must be an integer >= 2, got 1"),
-        ("h2o:k=8,l=8", r"h2o: n_local must be an integer in \[-1, 7\], got 8"),
-        ("alisa:n_recent=0", "alisa: n_recent must be an integer >= 1, got 0"),
+        ("dense:dense_layers=-1", r"dense: dense_layers must be in \[0, 16777216\], got -1"),
+        ("flexgen:k=0", r"flexgen: top_k must be in \[1, 16777216\], got 0"),
+        ("local:k=0", r"local: top_k must be in \[1, 16777216\], got 0"),
+        ("lm_infinite:sinks=-1", r"lm_infinite: sinks must be in \[0, 16777215\], got -1"),
+        ("lm_infinite:k=16", r"lm_infinite: top_k must be in \[17, 16777216\], got 16"),
+        ("h2o:k=1", r"h2o: top_k must be in \[2, 16777216\], got 1"),
+        ("h2o:k=8,l=8", r"h2o: n_local must be in \[-1, top_k=8\), got 8"),
+        ("alisa:n_recent=0", r"alisa: n_recent must be in \[1, 16777216\], got 0"),
         ("quest", "parse_method: name must be one of dense, .*, got 'quest'"),
         ("sparq:q=1", "parse_method: parameter of sparq must be one of .*, got 'q=1'"),
         ("sparq:r", "parse_method: parameter of sparq must be one of .*, got 'r'"),
@@ -342,9 +385,9 @@ def test_errors_of_parameters(text, message):
 
 def test_errors_of_inputs():
     span, _ = make_span()
-    with pytest.raises(ValueError, match=r"^sparq: rank must be an integer in \[1, 8\], got 9$"):
+    with pytest.raises(ValueError, match=r"^sparq: rank must be in \[1, head_dim=8\], got 9$"):
         parse_method("sparq:r=9").attend(span)
-    with pytest.raises(ValueError, match=r"^low_rank: rank must be an integer in \[1, 8\], got 9$"):
+    with pytest.raises(ValueError, match=r"^low_rank: rank must be in \[1, head_dim=8\], got 9$"):
         parse_method("low_rank:r=9").attend(span)
     bare = dataclasses.replace(span, history=History())
     with pytest.raises(

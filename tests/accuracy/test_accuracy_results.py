@@ -12,10 +12,10 @@ from tiny import TinyTokenizer, tiny_model
 
 from sparq_ipu.accuracy import measure, plots, report, statistics
 from sparq_ipu.accuracy.engine import Evaluator
+from sparq_ipu.accuracy.methods import SparQ, parse_method
 from sparq_ipu.accuracy.plan import DEFAULT_METHODS, Plan
 from sparq_ipu.accuracy.runner import Results, Runner, header, read_lines
 from sparq_ipu.accuracy.tasks import TASKS, Metric
-from sparq_ipu.methods import SparQ, parse_method
 
 PLAN = {
     "lm": {"items": 2, "length": 200, "span": 8},

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,20 +11,20 @@ import numpy as np
 import pytest
 
 pytest.importorskip("sparq_ipu._core", reason="the extension module is not built")
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "bench"))
+REAL = str(Path(__file__).resolve().parents[1] / "data" / "smollm2_hamlet.npz")
 
-import inputs  # noqa: E402
 import ipu_sparq  # noqa: E402
+from common import Workload  # noqa: E402
+
+from sparq_ipu.kernels import BASELINE, DEFAULT, KERNELS  # noqa: E402
+from sparq_reference import CacheSpec, SparqSettings  # noqa: E402
 
 SMALL = (
     "--device emulator --S 200 --heads 4 --kv-heads 2 --head-dim 64 --r 16 --k 32 --local 4 --tiles 32"
 ).split()
 FIELDS = {
-    "kernel", "device", "batch", "n_heads", "n_kv_heads", "head_dim", "seq_len", "rank", "top_k", "n_local",
-    "seconds_per_query", "time_source", "streamed_bytes", "transfer_elements", "transfer_elements_dense",
-    "theoretical_speedup", "speedup_vs_dense_streaming", "max_tile_bytes", "bit_exact",
-    "max_abs_error_vs_float64", "seed", "git", "error",
+    "streamed_bytes", "transfer_elements", "transfer_elements_dense", "theoretical_speedup",
+    "speedup_vs_dense_streaming", "max_tile_bytes", "max_abs_error_vs_float64", "input",
 }  # fmt: skip
 
 
@@ -38,10 +37,10 @@ def run(*arguments: str, tmp_path: Path) -> tuple[int, list[dict[str, Any]]]:
 def test_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     status, rows = run(*SMALL, tmp_path=tmp_path)
     assert status == 0
-    assert [row["kernel"] for row in rows] == list(ipu_sparq.KERNELS)
+    assert [row["kernel"] for row in rows] == list(KERNELS)
     for row in rows:
         assert set(row) >= FIELDS
-        assert row["bit_exact"] is True and row["error"] is None
+        assert row["bit_exact"] is True and row["checked_against"] == "reference" and row["error"] is None
         assert row["time_source"] == "modelled" and row["seconds_per_query"] > 0
         assert 0 < row["max_abs_error_vs_float64"] < 1e-2
     sram, dense, sparq = rows
@@ -59,14 +58,15 @@ def test_wrong_results_get_no_time(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A reference that differs in one bit of one output."""
-    right = ipu_sparq.exact.dense_attention
+    right = ipu_sparq.exact_attention
 
-    def wrong(*arguments: Any) -> np.ndarray:
-        output = right(*arguments)
-        output.view(np.uint16)[0, 1, 2] ^= 1
+    def wrong(query: Any, key: Any, value: Any, settings: Any) -> np.ndarray:
+        output = right(query, key, value, settings)
+        if settings is None:
+            output.view(np.uint16)[0, 1, 2] ^= 1
         return output
 
-    monkeypatch.setattr(ipu_sparq.exact, "dense_attention", wrong)
+    monkeypatch.setattr(ipu_sparq, "exact_attention", wrong)
     status, rows = run(*SMALL, tmp_path=tmp_path)
     assert status == 1
     for row in rows[:2]:
@@ -78,8 +78,8 @@ def test_wrong_results_get_no_time(
 
 
 def test_unchecked_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    status, rows = run(*SMALL, "--no-check", "--kernel", "sparq-streaming", tmp_path=tmp_path)
-    assert status == 0 and len(rows) == 1
+    status, rows = run(*SMALL, "--no-check", "--kernel", DEFAULT.name, tmp_path=tmp_path)
+    assert status == 0 and len(rows) == 1 and rows[0]["checked_against"] is None
     assert rows[0]["bit_exact"] is None and rows[0]["max_abs_error_vs_float64"] is None
     assert "unchecked" in capsys.readouterr().out
 
@@ -88,24 +88,37 @@ def test_a_kernel_that_does_not_fit_is_a_row(tmp_path: Path) -> None:
     shape = "--S 40000 --heads 2 --head-dim 128 --device emulator --tiles 8 --no-check --kernel dense-sram"
     status, rows = run(*shape.split(), tmp_path=tmp_path)
     assert status == 1
-    assert "638976" in rows[0]["error"] and rows[0]["seconds_per_query"] is None
+    assert rows[0]["does_not_fit"]["resource"] == "tile memory" and rows[0]["seconds_per_query"] is None
+    assert rows[0]["does_not_fit"]["need"] > rows[0]["does_not_fit"]["room"] == 638976
+    assert "638976" in rows[0]["error"]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "text"),
-    [
-        ("--r 0", "rank must be in [1, head_dim=128], got 0"),
-        ("--k 4 --local 5", "n_local must be in [0, top_k=4], got 5"),
-        ("--heads 3 --kv-heads 2", "n_heads must be a multiple of n_kv_heads=2, got 3"),
-        ("--head-dim 12", "head_dim must be a multiple of 8, got 12"),
-        ("--S 0", "capacity must be in [1, 16777216], got 0"),
-        ("--input missing.npz", "missing.npz"),
-    ],
-)
-def test_bad_usage(arguments: str, text: str, capsys: pytest.CaptureFixture[str]) -> None:
-    shape = [] if "--S" in arguments else ["--S", "64"]
-    assert ipu_sparq.main([*shape, *arguments.split(), "--device", "emulator"]) == 2
-    assert text in capsys.readouterr().err
+def test_measured_times_are_for_one_query(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Device "ipu", played by the emulator: warm-up is not counted, a launch is divided by its queries."""
+    launches = []
+
+    class Session:
+        def __init__(self, *arguments: Any, device: str, repeats: int, **options: Any) -> None:
+            assert device == "ipu" and repeats == 4
+            self._session = real(*arguments, device="emulator", **options)
+            self.write = self._session.write
+
+        def attention(self, index: int, query: np.ndarray, repeated: bool = False) -> np.ndarray:
+            launches.append(repeated)
+            clock[0] += 8.0 * len(launches) if repeated else 0
+            return self._session.attention(index, query)
+
+    real, clock = ipu_sparq._core.Session, [0.0]
+    monkeypatch.setattr(ipu_sparq._core, "Session", Session)
+    monkeypatch.setattr(ipu_sparq._core, "device_unavailable", lambda device: "")
+    monkeypatch.setattr(ipu_sparq.time, "perf_counter", lambda: clock[0])
+    words = [*SMALL[2:], "--device", "ipu", "--kernel", BASELINE.name]
+    words += "--reps 3 --warmup 2 --inner-reps 4".split()
+    status, (row,) = run(*words, tmp_path=tmp_path)
+    assert status == 0 and launches == [False] + [True] * 5
+    assert row["time_source"] == "measured" and row["seconds"] == [8.0, 10.0, 12.0]
+    assert (row["seconds_per_query"], row["seconds_min"], row["seconds_max"]) == (10.0, 8.0, 12.0)
+    assert (row["seconds_mad"], row["n_runs"], row["bit_exact"]) == (2.0, 3, True)
 
 
 @pytest.mark.parametrize(
@@ -121,6 +134,14 @@ def test_bad_usage(arguments: str, text: str, capsys: pytest.CaptureFixture[str]
         ("--input x.npz --head-dim=64", "--head-dim must be left to the file of --input, got 64"),
         ("--input x.npz --kv-heads 8", "--kv-heads must be left to the file of --input, got 8"),
         ("--input x.npz --plan-only", "--input must not be given with --plan-only, got x.npz"),
+        ("--input x.npz", "--input must be a file that can be read, got x.npz (No such file or directory)"),
+        (f"--input {__file__}", f"--input must be an .npz file, got {__file__}"),
+        (f"--input {REAL} --layer 1", "--layer must be one of [2, 23], got 1"),
+        (f"--input {REAL} --S 769", f"--S must be in [1, 768], the positions in {REAL}, got 769"),
+        (f"--input {REAL} --r 65", "--r must be in [1, --head-dim=64], got 65"),
+        ("--layer 1", "--layer must be given together with --input, got 1 alone"),
+        ("--tiles 1473", "--tiles must be at most 1472, got 1473"),
+        ("--ipus 2", "--ipus must be 1 without --plan-only, got 2"),
     ],
 )
 def test_usage_errors(arguments: str, text: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -130,8 +151,10 @@ def test_usage_errors(arguments: str, text: str, capsys: pytest.CaptureFixture[s
 
 
 def test_no_more_than_all_positions_are_read() -> None:
-    a = ipu_sparq.parse_arguments("--S 64 --r 32 --k 128".split())
-    row = ipu_sparq.new_row("sparq-streaming", "emulator", inputs.random_inputs(1, 2, 2, 64, 128, 0), a)
+    cli = ipu_sparq.command_line()
+    a = ipu_sparq.parse(cli, "--S 64 --r 32 --k 128".split())
+    assert a.workload == Workload(CacheSpec(1, 32, 128, 64), 32, SparqSettings(32, 128))
+    row = ipu_sparq.first_row(DEFAULT, "emulator", a.workload, a)
     assert row["theoretical_speedup"] == 2 * 64 * 128 / (64 * 32 + 2 * 64 * 128)
     assert row["transfer_elements"] == 64 * 32 + 2 * 64 * 128 + 4 * 128
     assert row["top_k"] == 128  # as asked for
@@ -145,9 +168,8 @@ def test_examples_of_plans_work(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_real_inputs(tmp_path: Path) -> None:
-    file = str(ROOT / "tests" / "data" / "smollm2_hamlet.npz")
     status, rows = run(
-        "--input", file, "--layer", "23", "--r", "16", "--k", "64", "--device", "emulator", tmp_path=tmp_path
+        "--input", REAL, "--layer", "23", "--r", "16", "--k", "64", "--device", "emulator", tmp_path=tmp_path
     )
     assert status == 0
     assert [row["bit_exact"] for row in rows] == [True] * 3
@@ -156,7 +178,7 @@ def test_real_inputs(tmp_path: Path) -> None:
 
 def test_plan_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     status, planned = run(*SMALL, "--plan-only", tmp_path=tmp_path)
-    assert status == 0 and [row["kernel"] for row in planned] == list(ipu_sparq.KERNELS)
+    assert status == 0 and [row["kernel"] for row in planned] == list(KERNELS)
     assert "SRAM" in capsys.readouterr().out
     (tmp_path / "rows.jsonl").unlink()
     _, rows = run(*SMALL, "--no-check", tmp_path=tmp_path)
@@ -165,40 +187,13 @@ def test_plan_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
             assert plan[field] == row[field], (row["kernel"], field)
 
 
-def test_plan_that_does_not_fit(capsys: pytest.CaptureFixture[str]) -> None:
+def test_plan_that_does_not_fit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = "--S 65536 --B 4 --kernel dense-sram --plan-only"
-    assert ipu_sparq.main(arguments.split()) == 1
+    status, (row,) = run(*arguments.split(), tmp_path=tmp_path)
+    assert status == 1 and row["does_not_fit"]["room"] == 638976
     assert "638976" in capsys.readouterr().out
 
 
-def test_several_ipus_are_planned_not_run(capsys: pytest.CaptureFixture[str]) -> None:
-    assert ipu_sparq.main(["--ipus", "2"]) == 2
-    assert "--ipus must be 1 without --plan-only, got 2" in capsys.readouterr().err
-
-
-def test_input_files(tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    arrays = {
-        "query_3": rng.standard_normal((1, 4, 5, 16)).astype(np.float16),
-        "key_3": rng.standard_normal((1, 2, 50, 16)).astype(np.float16),
-        "value_3": rng.standard_normal((1, 2, 50, 16)).astype(np.float16),
-    }
-    file = tmp_path / "inputs.npz"
-    np.savez(file, **arrays)
-    loaded = inputs.load_inputs(file, seq_len=20)
-    np.testing.assert_array_equal(loaded.query, arrays["query_3"][:, :, -1])
-    np.testing.assert_array_equal(loaded.key, arrays["key_3"][:, :, 30:])
-    for options, text in (
-        (dict(layer=4), "layer must be one of [3], got 4"),
-        (dict(seq_len=51), "S must be in [1, 50]"),
-    ):
-        with pytest.raises(ValueError) as caught:
-            inputs.load_inputs(file, **options)
-        assert text in str(caught.value)
-
-
-def test_random_inputs_repeat() -> None:
-    a, b = (inputs.random_inputs(2, 4, 2, 10, 8, seed=5) for _ in range(2))
-    for x, y in zip(a, b):
-        np.testing.assert_array_equal(x, y)
-    assert (a.key != inputs.random_inputs(2, 4, 2, 10, 8, seed=6).key).any()
+def test_dense_attention_has_no_rank(capsys: pytest.CaptureFixture[str]) -> None:
+    assert ipu_sparq.main([*SMALL, "--kernel", BASELINE.name, "--r", "65", "--no-check"]) == 0
+    assert "seq_len 200\n" in capsys.readouterr().out  # and the heading has none

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from strategies import KINDS, Attention, attentions, make_attention, sparq_settings
 
 from sparq_ipu import dense_attention, sparq_attention
-from sparq_reference import exact, numerics
+from sparq_reference import SparqSettings, exact, numerics
 
 #: layouts in which tensors may come
 LAYOUTS = ("contiguous", "odd_address", "reversed", "tokens_first", "every_second")
@@ -50,7 +50,7 @@ def check_attention(tensors: Attention, settings: dict, isa: str, threads: tuple
 @given(data=st.data())
 def test_bits(isa: str, data: st.DataObject) -> None:
     tensors = data.draw(attentions())
-    check_attention(tensors, data.draw(sparq_settings(tensors))._asdict(), isa)
+    check_attention(tensors, data.draw(sparq_settings(tensors)).arguments(), isa)
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -73,7 +73,7 @@ def test_alpha_is_at_most_one(isa: str) -> None:
     tensors.key[:, :, far] = -2
     tensors.value[...] = np.where(far[:, None], np.float16(65504), np.float16(0))
     settings = dict(rank=8, top_k=690, n_local=0)
-    steps = exact.sparq_steps(*tensors.qkv, **settings)
+    steps = exact.sparq_steps(*tensors.qkv, SparqSettings(**settings))
     selected = np.take_along_axis(steps.weights, steps.positions, axis=-1)
     more = numerics.fold_blocks(numerics.block_sums(selected)) > steps.weight_sum
     assert more.any() and not more.all()
@@ -85,7 +85,7 @@ def test_layouts(isa: str, data: st.DataObject, layouts: tuple[str, str, str]) -
     """Strides and alignment of the caller's tensors do not matter."""
     tensors = data.draw(attentions(head_dims=(8, 64, 80), seq_lens=(1, 9, 64, 65)))
     moved = Attention(*(laid_out(x, layout) for x, layout in zip(tensors.qkv, layouts)), tensors.lengths)
-    settings = data.draw(sparq_settings(tensors))._asdict()
+    settings = data.draw(sparq_settings(tensors)).arguments()
     expected = exact.sparq_attention(*tensors.qkv, lengths=tensors.lengths, **settings)
     cache = filled_cache(moved, isa=isa, n_threads=2)
     assert_same_bits(sparq_attention(moved.query, cache, **settings), expected, str(layouts))
@@ -133,7 +133,7 @@ def test_nearly_equal_merits(isa: str, few: bool, group_size: int) -> None:
             tensors.key[:, head, others, 5] = -60000
     settings = dict(rank=1, top_k=300, n_local=3)
     if group_size == 1:
-        steps = exact.sparq_steps(*tensors.qkv, **settings)
+        steps = exact.sparq_steps(*tensors.qkv, SparqSettings(**settings))
         weights = steps.weights[0, 0]
         merits = weights / steps.weight_sum[0, 0, ..., None]
         assert np.unique(weights).size > np.unique(merits).size > 20
@@ -148,7 +148,7 @@ def test_append_in_pieces(data: st.DataObject, isa_index: int) -> None:
     isas = _cpu.available_isas()
     isa = isas[isa_index % len(isas)]
     tensors = data.draw(attentions(head_dims=(8, 64), seq_lens=(1, 9, 64, 65, 193)))
-    settings = data.draw(sparq_settings(tensors))._asdict()
+    settings = data.draw(sparq_settings(tensors)).arguments()
     expected = sparq_attention(tensors.query, filled_cache(tensors, isa=isa), **settings)
     pieces = make_cache(tensors, isa=isa)
     if data.draw(st.booleans()):

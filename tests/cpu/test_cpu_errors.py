@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from strategies import make_attention
 
 import sparq_ipu
 from sparq_ipu import _cpu, sparq_attention
+from sparq_reference import CacheSpec, SparqSettings
 
 X = np.zeros((2, 3, 4, 16), np.float16)
 AXES = "(batch, n_kv_heads, n_tokens, head_dim)"
@@ -19,7 +21,7 @@ ALL = np.array([4, 4])
 
 
 def module_cache() -> _cpu.KVCache:
-    return _cpu.KVCache(2, 3, 16, 8, n_threads=1)
+    return _cpu.KVCache(CacheSpec(2, 3, 16, 8), n_threads=1)
 
 
 def refusal(message: str) -> pytest.RaisesExc:
@@ -58,16 +60,14 @@ def test_isa_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_sizes(sizes: tuple[int, int, int, int], message: str) -> None:
-    """By Python before the module is asked, and by the module alone."""
+    """By Python, before the module is asked; what the module says alone: tests/ops/test_words.py."""
     with refusal(message):
         sparq_ipu.KVCache(*sizes, device="cpu")
-    with refusal(message):
-        _cpu.KVCache(*sizes)
 
 
 def test_no_memory() -> None:
     with pytest.raises(MemoryError):
-        _cpu.KVCache(2**24, 2**24, 2**24, 2**24)
+        _cpu.KVCache(CacheSpec(2**12, 2**12, 2**24, 2**24), n_threads=1)
 
 
 def test_append_refused_by_the_module() -> None:
@@ -91,26 +91,27 @@ def test_calls_refused_by_the_module() -> None:
     query = np.zeros((2, 6, 16), np.float16)
     empty = "cache must hold at least one position of every batch element, got none of element"
     with refusal(f"dense_attention: {empty} 0"):
-        cache.dense_attention(query)
+        cache.attention(query)
     cache.append(X, X, np.array([4, 0]))
     with refusal(f"sparq_attention: {empty} 1"):
-        cache.sparq_attention(query, 1, 1, 0, True)
+        cache.attention(query, SparqSettings(1, 1))
     cache.append(X, X, np.array([0, 4]))
     with refusal("dense_attention: n_heads must be a multiple of n_kv_heads=3, got 4"):
-        cache.dense_attention(query[:, :4])
+        cache.attention(query[:, :4])
     with refusal("dense_attention: query must have shape (batch, n_heads, head_dim), got (1, 6, 16)"):
-        cache.dense_attention(query[:1])
+        cache.attention(query[:1])
     with refusal("dense_attention: query must be float16 with 3 dimensions, got float64 with 3"):
-        cache.dense_attention(query.astype(np.float64))
-    for (rank, top_k, n_local), message in (
-        ((0, 1, 0), "sparq_attention: rank must be in [1, head_dim=16], got 0"),
-        ((17, 1, 0), "sparq_attention: rank must be in [1, head_dim=16], got 17"),
-        ((1, 0, 0), "sparq_attention: top_k must be in [1, 16777216], got 0"),
-        ((1, 2, 3), "sparq_attention: n_local must be in [0, top_k=2], got 3"),
-        ((1, 2, -1), "sparq_attention: n_local must be in [0, top_k=2], got -1"),
+        cache.attention(query.astype(np.float64))
+    for changes, message in (
+        (dict(rank=0), "sparq_attention: rank must be in [1, head_dim=16], got 0"),
+        (dict(rank=17), "sparq_attention: rank must be in [1, head_dim=16], got 17"),
+        (dict(top_k=0), "sparq_attention: top_k must be in [1, 16777216], got 0"),
+        (dict(n_local=3), "sparq_attention: n_local must be in [0, top_k=2], got 3"),
+        (dict(n_local=-1), "SparqSettings: n_local must be in [0, 4294967295], got -1"),
     ):
+        settings = SimpleNamespace(**{**SparqSettings(1, 2).arguments(), **changes})
         with refusal(message):
-            cache.sparq_attention(query, rank, top_k, n_local, True)
+            cache.attention(query, settings)
     for index, message in (
         ([0, 2], "reorder: index must be in [0, batch=2), got 2"),
         ([-1, 0], "reorder: index must be in [0, batch=2), got -1"),

@@ -51,7 +51,7 @@ def test_interpreter_is_free_during_a_call() -> None:
     def call() -> None:
         inside.set()
         for _ in range(20):
-            cache._backend._cache.dense_attention(tensors.query)
+            cache._backend._cache.attention(tensors.query)
         finished.set()
 
     caller = threading.Thread(target=call)
@@ -100,17 +100,18 @@ PLACEMENT = """
 import os
 import numpy as np
 from sparq_ipu import _cpu
+from sparq_reference import CacheSpec
 
 processors = os.sched_getaffinity(0)
 main = set(os.listdir("/proc/self/task"))
-cache = _cpu.KVCache(1, 2, 8, 64, n_threads=2)
+cache = _cpu.KVCache(CacheSpec(1, 2, 8, 64), n_threads=2)
 x = np.ones((1, 2, 64, 8), np.float16)
 cache.append(x, x, np.array([64]))
-cache.dense_attention(x[:, :, 0])
+cache.attention(x[:, :, 0])
 (worker,) = [int(task) for task in set(os.listdir("/proc/self/task")) - main]
 for processor in processors:
     os.sched_setaffinity(0, {processor})
-    cache.dense_attention(x[:, :, 0])
+    cache.attention(x[:, :, 0])
     assert os.sched_getaffinity(worker) == processors - {processor}
 """
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`import sparq_ipu` needs NumPy only; each framework is needed by its own room only."""
+"""`import sparq_ipu` needs NumPy only; each framework is needed by its own package only."""
 
 from __future__ import annotations
 
@@ -53,16 +53,45 @@ def test_the_contract_with_popart_needs_no_torch():
     assert result.returncode == 0, result.stderr
 
 
-@pytest.mark.parametrize("room, blocked", [("torch", "transformers"), ("poptorch", "transformers")])
-def test_rooms_need_their_own_framework_only(room, blocked):
-    pytest.importorskip("torch")
-    result = run(f"import sparq_ipu.{room}", blocked)
+def test_settings_and_checkpoints_need_no_torch():
+    """What says which model to load, and what to install, is there before torch is."""
+    code = "from sparq_ipu.transformers import RECOMMENDED, LayerSettings, checkpoints, generation\n"
+    code += "layers = RECOMMENDED.pop('layers'); LayerSettings(**RECOMMENDED)\n"
+    code += "import sparq_ipu.generate, sparq_ipu.models"
+    result = run(code, "torch", "transformers")
     assert result.returncode == 0, result.stderr
 
 
-@pytest.mark.parametrize("room", ["torch", "transformers"])
-def test_a_missing_framework_is_an_import_error(room):
-    """Negative control of the above: blocking does block, and rooms do not hide it."""
+@pytest.mark.parametrize("package, blocked", [("torch", "transformers"), ("poptorch", "transformers")])
+def test_packages_need_their_own_framework_only(package, blocked):
+    pytest.importorskip("torch")
+    result = run(f"import sparq_ipu.{package}", blocked)
+    assert result.returncode == 0, result.stderr
+
+
+@pytest.mark.parametrize(
+    "code, framework",
+    [
+        ("import sparq_ipu.torch", "torch"),
+        ("from sparq_ipu.transformers import enable", "transformers"),
+        ("from sparq_ipu.transformers import SparqCache", "transformers"),
+        ("import sparq_ipu.transformers; sparq_ipu.transformers.cache_traffic", "torch"),
+    ],
+)
+def test_a_missing_framework_is_an_import_error(code, framework):
+    """Negative control of the above: blocking does block, and packages do not hide it."""
     pytest.importorskip("torch")  # which would be missed first
-    result = run(f"import sparq_ipu.{room}", room)
-    assert result.returncode != 0 and f"blocked: {room}" in result.stderr
+    result = run(code, framework)
+    assert result.returncode != 0 and f"blocked: {framework}" in result.stderr
+
+
+def test_every_public_name_is_there():
+    """Those of sparq_ipu.transformers are looked up when they are asked for."""
+    pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    import sparq_ipu.transformers as package
+
+    assert all(getattr(package, name) is not None for name in package.__all__)
+    assert set(dir(package)) == set(package.__all__)
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        package.nothing  # noqa: B018

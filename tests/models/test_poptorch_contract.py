@@ -24,7 +24,7 @@ torch.set_num_threads(1)
 import sparq_ipu.torch  # noqa: E402
 from sparq_ipu.poptorch import DenseAttention, SparqAttention, contract, library  # noqa: E402
 from sparq_ipu.poptorch import attention as poptorch_attention  # noqa: E402
-from sparq_reference import exact  # noqa: E402
+from sparq_reference import SparqSettings, exact  # noqa: E402
 
 SHAPE = dict(batch=2, n_kv_heads=2, head_dim=16, capacity=48)
 SETTINGS = dict(rank=4, top_k=6, n_local=2, mean_value=True)
@@ -153,6 +153,24 @@ def test_fill_replaces_rows_or_leaves_them():
     twin.append(*both, torch.tensor([20, 3]))
     assert torch.equal(module(*step), twin(*step))
     assert module.fill(key[:, :, :1], value[:, :, :1], torch.tensor([0, -1])).tolist() == [0, 4]
+
+
+def test_a_row_that_is_filled_anew_has_the_sum_of_its_tokens():
+    """To the sign of zero: what it held before leaves nothing behind."""
+    module = SparqAttention(**SHAPE, cache_name="layer0", **SETTINGS)
+    tokens = -torch.rand(2, 2, 5, 16)
+    module.fill(tokens, tokens)
+    module.fill(tokens, torch.full_like(tokens, -0.0), torch.tensor([5, -1]))
+    value_sum = module.elsewhere.value_sum
+    assert torch.equal(value_sum[0].view(torch.int32), torch.zeros(2, 16, dtype=torch.int32))
+    assert torch.equal(value_sum[1:], torch.from_numpy(exact.sum_values(tokens[1:].half().numpy())))
+
+
+def test_every_setting_is_an_attribute():
+    names = [field.name for field in dataclasses.fields(SparqSettings)]
+    assert [attribute.name for attribute in contract.SPARQ_DECODE.attributes][: len(names)] == names
+    others = contract.SPARQ_DECODE.attributes[len(names) :]
+    assert others == contract.DENSE_DECODE.attributes
 
 
 @pytest.mark.parametrize(

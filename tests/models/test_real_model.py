@@ -14,10 +14,11 @@ pytest.importorskip("transformers")
 
 from tiny_models import greedy, left_padded  # noqa: E402
 
-from sparq_ipu import generate, models  # noqa: E402
+from sparq_ipu import generate  # noqa: E402
 from sparq_ipu.accuracy.text import excerpts  # noqa: E402
 from sparq_ipu.generate import forced_predictions, prefill  # noqa: E402
 from sparq_ipu.transformers import cache_traffic, disable, enable, enable_dense, is_enabled  # noqa: E402
+from sparq_ipu.transformers.checkpoints import load_smollm2  # noqa: E402
 
 pytestmark = pytest.mark.slow
 
@@ -27,7 +28,7 @@ SETTINGS = dict(rank=32, top_k=128, n_local=32)
 @pytest.fixture(scope="module")
 def smollm2():
     try:
-        return models.load_smollm2()
+        return load_smollm2()
     except FileNotFoundError as error:
         pytest.skip(str(error))
 
@@ -96,7 +97,7 @@ def test_padded_batch_equals_its_rows_alone(model, plays):
 
 
 def test_command(smollm2, model, plays, monkeypatch, capsys, tmp_path):
-    monkeypatch.setattr(models, "load_smollm2", lambda dtype: smollm2)
+    monkeypatch.setattr(generate, "load_smollm2", lambda dtype: smollm2)
     text = smollm2[1].decode(plays["play_othello"][0, :800])
     (tmp_path / "prompt.txt").write_text(text)
     options = ["--prompt-file", str(tmp_path / "prompt.txt"), "--new-tokens", "24", "--n-local", "32"]

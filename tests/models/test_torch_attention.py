@@ -216,6 +216,8 @@ def test_cache_is_not_in_the_state_dict():
             "SparqAttention: memory must be 'streaming', got 'sram'",
         ),
         (dict(mean_value="no"), "SparqAttention: mean_value must be True or False, got 'no'"),
+        (dict(topk=6), "KVCache: options must be among ["),
+        (dict(state="tensors", topk=6), 'SparqAttention: topk must be left out for state="tensors", got 6'),
     ],
 )
 def test_construction(changes, message):
@@ -223,6 +225,22 @@ def test_construction(changes, message):
         pytest.skip("there is no emulator here")
     with pytest.raises(ValueError, match="^" + re.escape(message)):
         SparqAttention(**{**SHAPE, **SETTINGS, **changes})
+
+
+@pytest.mark.parametrize("state", STATES, ids=str)
+def test_a_setting_that_is_missing(state):
+    with pytest.raises(ValueError, match=r"^SparqAttention: rank must be given, got nothing$"):
+        SparqAttention(**SHAPE, top_k=6, **state)
+    cache = ops.empty_cache(2, 2, 16, 8)
+    with pytest.raises(ValueError, match=r"^sparq_attention: top_k must be given, got nothing$"):
+        ops.sparq_attention(draw(1, 2, 4, 16), **cache, rank=4)
+
+
+@pytest.mark.skipif("emulator" not in sparq_ipu.available_devices(), reason="there is no emulator here")
+def test_a_cache_is_asked_which_settings_it_takes():
+    """Dense attention is there in SRAM; SparQ attention is refused in `test_construction`."""
+    module = DenseAttention(**SHAPE, device="emulator", memory="sram", n_tiles=1)
+    assert module.held().tolist() == [0, 0]
 
 
 @pytest.mark.parametrize("state", STATES, ids=str)

@@ -9,6 +9,7 @@ import functools
 import pickle
 import types
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -162,6 +163,18 @@ def test_settings_by_layer(model):
     assert torch.equal(got, step_logits(model, tokens, 4))
 
 
+def test_numpy_s_numbers_are_settings_too(model):
+    """As for every other function that takes them."""
+    tokens, numpy_s = tokens_of(40), {name: np.int64(x) for name, x in SETTINGS.items()}
+    enable(model, layers={0: {"mean_value": False}}, **SETTINGS)
+    expected = step_logits(model, tokens, 4)
+    numpy_s["mean_value"] = np.True_
+    enable(model, layers={0: {"mean_value": np.False_}}, min_seq_len=np.int32(0), **numpy_s)
+    assert torch.equal(step_logits(model, tokens, 4), expected)
+    enable(model, **numpy_s)  # negative control
+    assert not torch.equal(step_logits(model, tokens, 4), expected)
+
+
 @pytest.mark.parametrize("how", ["beams", "sampling", "several sequences"])
 def test_generate_equals_the_oracle(model, how):
     options = {
@@ -241,7 +254,7 @@ def test_prefill_in_chunks(model):
 
 @pytest.mark.parametrize("moved", [4096, 37])
 def test_cache_grows(model, monkeypatch, moved):
-    monkeypatch.setattr("sparq_ipu.transformers.cache._MOVED", moved)  # at once, or in pieces
+    monkeypatch.setattr("sparq_ipu.transformers.storage._MOVED", moved)  # at once, or in pieces
     enable(model, **SETTINGS)
     fixed = SparqCache(model, capacity=640)
     growing = SparqCache(model)
@@ -337,17 +350,19 @@ def test_a_mask_that_hides_earlier_tokens_is_followed(model):
     oracle = tiny_model()
     Oracle([SETTINGS] * 3).install(oracle)
     tokens = tokens_of(30)
-    logits = []
+    logits = {}
     for used in (model, oracle):
         with torch.no_grad():
             cache = used(tokens, use_cache=True).past_key_values
-            mask = torch.ones(1, 31, dtype=torch.int64)
+            mask = torch.ones(1, 30, dtype=torch.int64)
             mask[0, 4:9] = 0
-            position = torch.tensor([[30]])
-            logits.append(
-                used(tokens[:, :1], attention_mask=mask, position_ids=position, past_key_values=cache).logits
-            )
-    assert torch.equal(*logits)
+            for n_tokens in (1, 1, 3, 1):  # the others stay hidden, also where keys are read back
+                positions = torch.arange(mask.shape[1], mask.shape[1] + n_tokens)[None]
+                mask = torch.cat([mask, torch.ones(1, n_tokens, dtype=torch.int64)], dim=1)
+                options = dict(attention_mask=mask, position_ids=positions, past_key_values=cache)
+                logits.setdefault(used, []).append(used(tokens[:, :n_tokens], **options).logits)
+    for ours, theirs in zip(logits[model], logits[oracle]):
+        assert torch.equal(ours, theirs)
 
 
 def test_keys_and_values_are_read_back_by_column(model):

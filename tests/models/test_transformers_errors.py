@@ -13,6 +13,7 @@ transformers = pytest.importorskip("transformers")
 from tiny_models import greedy, tiny_config, tiny_model, tokens_of  # noqa: E402
 
 import sparq_ipu  # noqa: E402
+from sparq_ipu import KVCache  # noqa: E402
 from sparq_ipu.transformers import (  # noqa: E402
     SparqCache,
     cache_traffic,
@@ -21,6 +22,7 @@ from sparq_ipu.transformers import (  # noqa: E402
     enable_dense,
     is_enabled,
 )
+from sparq_reference import NotFinite  # noqa: E402
 
 SETTINGS = dict(rank=4, top_k=12)
 
@@ -42,7 +44,7 @@ SETTINGS = dict(rank=4, top_k=12)
         ),
         (
             dict(layers={1: {"topk": 3}}),
-            "enable: layers[1] must name settings among rank, top_k, n_local, mean_value, min_seq_len, "
+            "enable: layers[1]: settings must be among rank, top_k, n_local, mean_value, min_seq_len, "
             "got 'topk'",
         ),
         (dict(layers={1: {"rank": 0}}), "enable: layers[1]: rank must be in [1, head_dim=16], got 0"),
@@ -54,6 +56,7 @@ SETTINGS = dict(rank=4, top_k=12)
             "enable: layers must be a mapping of layers to None (dense) or settings, got",
         ),
         (dict(device="gpu"), "enable: device must be one of "),
+        (dict(topk=12), "KVCache: options must be among ["),
         (dict(device="reference", n_threads=2), "KVCache: options must be among [], got 'n_threads'"),
     ],
 )
@@ -61,6 +64,12 @@ def test_settings(model, changes, message):
     with pytest.raises(ValueError, match=r"^" + re.escape(message)):
         enable(model, **{**SETTINGS, **changes})
     assert not is_enabled(model) and model.config._attn_implementation == "sdpa"
+
+
+def test_a_setting_that_is_missing(model):
+    with pytest.raises(ValueError, match=r"^enable: top_k must be given, got nothing$"):
+        enable(model, rank=4)
+    assert not is_enabled(model)
 
 
 needs_cpu = pytest.mark.skipif("cpu" not in sparq_ipu.available_devices(), reason="no CPU kernels here")
@@ -354,7 +363,7 @@ def test_numbers_beyond_float16_in_the_first_layer(model):
     weight = model.model.layers[0].self_attn.v_proj.weight
     weight.mul_(1e6)
     with pytest.raises(
-        ValueError, match=r"^append: value must be finite, .*\(layer 0; the cache is float16\)"
+        NotFinite, match=r"^append: value must be finite, .*\(layer 0; the cache is float16\)"
     ):
         model(tokens_of(10, batch=2), past_key_values=cache)
     weight.mul_(1e-6)
@@ -366,9 +375,23 @@ def test_numbers_beyond_float16(model):
     enable(model, **SETTINGS)
     model.model.layers[1].self_attn.v_proj.weight.mul_(1e6)
     with pytest.raises(
-        ValueError, match=r"^append: value must be finite, got -?inf at .*\(layer 1; the cache is float16\)"
+        NotFinite, match=r"^append: value must be finite, got -?inf at .*\(layer 1; the cache is float16\)"
     ):
         model(tokens_of(10))
+
+
+def test_kinds_of_errors_are_not_told_by_their_text(model, monkeypatch):
+    """Another error stays what it is, even in the same words."""
+    enable(model, **SETTINGS)
+    refusal = ValueError("append: value must be finite, got a full moon")
+
+    def refuse(*arguments):
+        raise refusal
+
+    monkeypatch.setattr(KVCache, "append", refuse)
+    with pytest.raises(ValueError) as caught:
+        model(tokens_of(10))
+    assert caught.value is refusal
 
 
 def test_cache_of_a_failed_pass(model):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import KINDS, Attention, make_attention
+from strategies import KINDS, Attention, lengths_of_batch, make_attention
 
 import sparq_ipu
 from sparq_reference import exact
@@ -33,7 +33,6 @@ def filled_cache(a: Attention, **options: object) -> sparq_ipu.KVCache:
 def problems(draw: st.DrawFn) -> Attention:
     batch = draw(st.integers(1, 3))
     seq_len = draw(st.sampled_from(SEQ_LENS))
-    lengths = [seq_len] + [draw(st.integers(1, seq_len)) for _ in range(batch - 1)]
     return make_attention(
         np.random.default_rng(draw(st.integers(0, 2**32 - 1))),
         batch=batch,
@@ -41,7 +40,7 @@ def problems(draw: st.DrawFn) -> Attention:
         group_size=draw(st.sampled_from((1, 2, 3))),
         seq_len=seq_len,
         head_dim=draw(st.sampled_from((8, 64, 80))),
-        lengths=np.array(lengths),
+        lengths=draw(lengths_of_batch(batch, seq_len)),
         kinds=tuple(draw(st.sampled_from(KINDS)) for _ in range(3)),
     )
 

@@ -9,13 +9,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from strategies import make_attention
 
-from sparq_reference import exact
+from sparq_ipu.kernels import Attention
+from sparq_reference import CacheSpec, SparqSettings, exact
 
 _core = pytest.importorskip("sparq_ipu._core", reason="the extension module is not built")
 
 
 def bits(x: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(x).view(np.uint16)
+
+
+DENSE, DENSE_SRAM = Attention("dense-streaming", None), Attention("dense-sram", None)
+
+
+def sparq(*settings: int | bool) -> Attention:
+    return Attention("sparq-streaming", SparqSettings(*settings))
 
 
 def random_halves(rng: np.random.Generator, *shape: int) -> np.ndarray:
@@ -25,13 +33,14 @@ def random_halves(rng: np.random.Generator, *shape: int) -> np.ndarray:
 class Caches:
     """One cache, filled by the device, beside the arrays that say what it should hold."""
 
-    def __init__(self, rng, batch, n_kv_heads, group_size, head_dim, capacity, n_tokens, n_tiles, settings):
+    def __init__(self, rng, batch, n_kv_heads, group_size, head_dim, capacity, n_tokens, n_tiles, more=()):
         self.rng, self.shape = rng, (batch, n_kv_heads, head_dim)
-        self.n_heads, self.settings, self.n_tokens = n_kv_heads * group_size, settings, n_tokens
+        self.n_heads, self.n_tokens = n_kv_heads * group_size, n_tokens
+        self.attention = [DENSE, *more]
         self.session = _core.Session(
-            _core.Shape(batch, self.n_heads, n_kv_heads, head_dim, capacity),
-            dense_streaming=True,
-            sparq=[settings] if settings else [],
+            CacheSpec(batch, n_kv_heads, head_dim, capacity),
+            self.n_heads,
+            attention=self.attention,
             n_tiles=n_tiles,
             fill_tokens=n_tokens,
         )
@@ -69,14 +78,13 @@ class Caches:
         batch, _, head_dim = self.shape
         query = random_halves(self.rng, batch, self.n_heads, head_dim)
         held = (query, self.key, self.value)
-        expected = exact.dense_attention(*held, lengths=self.lengths)
-        np.testing.assert_array_equal(bits(self.session.dense(query)), bits(expected))
-        if self.settings:
-            rank, top_k, n_local, mean_value = self.settings
-            expected = exact.sparq_attention(
-                *held, rank=rank, top_k=top_k, n_local=n_local, mean_value=mean_value, lengths=self.lengths
-            )
-            np.testing.assert_array_equal(bits(self.session.sparq(0, query)), bits(expected))
+        for index, attention in enumerate(self.attention):
+            if attention.settings is None:
+                expected = exact.dense_attention(*held, lengths=self.lengths)
+            else:
+                settings = attention.settings.arguments()
+                expected = exact.sparq_attention(*held, lengths=self.lengths, **settings)
+            np.testing.assert_array_equal(bits(self.session.attention(index, query)), bits(expected))
 
 
 @given(data=st.data())
@@ -85,7 +93,7 @@ def test_fill_equals_reference(data: st.DataObject) -> None:
     batch, n_kv_heads = draw(st.integers(1, 3)), draw(st.integers(1, 4))
     head_dim = draw(st.sampled_from((8, 24, 64)))
     n_tokens = draw(st.sampled_from((1, 5, 63, 64, 65, 128, 150)))
-    sparq = draw(st.booleans())
+    with_sparq = draw(st.booleans())
     caches = Caches(
         np.random.default_rng(draw(st.integers(0, 2**32 - 1))),
         batch,
@@ -95,7 +103,7 @@ def test_fill_equals_reference(data: st.DataObject) -> None:
         n_tokens + 70,
         n_tokens,
         draw(st.sampled_from((1, 2, 7, 32))),
-        (min(4, head_dim), 10, 3, True) if sparq else None,
+        [sparq(min(4, head_dim), 10, 3)] if with_sparq else [],
     )
     lengths = st.lists(st.sampled_from((1, n_tokens // 2 + 1, n_tokens)), min_size=batch, max_size=batch)
     caches.fill(draw(lengths))
@@ -115,7 +123,7 @@ def test_fill_equals_reference(data: st.DataObject) -> None:
 @pytest.mark.parametrize("n_tiles", [1, 3, 64])
 def test_long_prompt_in_full_chunks(n_tiles: int) -> None:
     """Several chunks of 512 positions, over one part or many, and the first token behind them."""
-    caches = Caches(np.random.default_rng(1), 1, 2, 2, 16, 1600, 1536, n_tiles, (5, 40, 8, True))
+    caches = Caches(np.random.default_rng(1), 1, 2, 2, 16, 1600, 1536, n_tiles, [sparq(5, 40, 8)])
     for length in (1536, 1535, 1025, 1024, 512, 1):
         caches.fill([length])
         caches.append([1])
@@ -123,7 +131,7 @@ def test_long_prompt_in_full_chunks(n_tiles: int) -> None:
 
 
 def test_zero_empties() -> None:
-    caches = Caches(np.random.default_rng(2), 2, 1, 1, 8, 200, 130, 4, (3, 5, 1, True))
+    caches = Caches(np.random.default_rng(2), 2, 1, 1, 8, 200, 130, 4, [sparq(3, 5, 1)])
     caches.fill([130, 70])
     caches.fill([0, -1])
     assert list(caches.session.lengths) == [0, 70]
@@ -134,7 +142,7 @@ def test_zero_empties() -> None:
 
 def test_control_a_wrong_oracle_fails() -> None:
     """One bit of one token of the tail, or one order of the sum, and the comparison sees it."""
-    caches = Caches(np.random.default_rng(3), 1, 1, 1, 8, 200, 130, 4, (3, 200, 0, True))
+    caches = Caches(np.random.default_rng(3), 1, 1, 1, 8, 200, 130, 4, [sparq(3, 200)])
     caches.fill([130])
     caches.check()
     caches.value[0, 0, 129, 0] += np.float16(1)
@@ -144,7 +152,7 @@ def test_control_a_wrong_oracle_fails() -> None:
 
 def test_the_sum_is_in_order() -> None:
     """Values of which another order has another sum: great ones, then small ones, then those negated."""
-    caches = Caches(np.random.default_rng(5), 1, 1, 1, 8, 200, 130, 4, (8, 1, 0, True))
+    caches = Caches(np.random.default_rng(5), 1, 1, 1, 8, 200, 130, 4, [sparq(8, 1)])
     value = random_halves(caches.rng, 1, 1, 130, 8)
     value[:, :, 1:10], value[:, :, -10:-1] = 60000, -60000  # 0 stays: equal keys, so it is selected
     caches.value[:, :, :130], caches.lengths[:] = value, 130
@@ -159,12 +167,12 @@ def test_same_as_the_host_wrote() -> None:
     a = make_attention(
         np.random.default_rng(4), batch=2, n_kv_heads=3, seq_len=150, head_dim=16, group_size=2
     )
-    shape = _core.Shape(2, 6, 3, 16, 150)
-    by_host = _core.Session(shape, sparq=[(4, 20, 5, True)], n_tiles=8)
-    by_device = _core.Session(shape, sparq=[(4, 20, 5, True)], n_tiles=8, fill_tokens=150)
+    spec, attention = CacheSpec(2, 3, 16, 150), [sparq(4, 20, 5, True)]
+    by_host = _core.Session(spec, 6, attention=attention, n_tiles=8)
+    by_device = _core.Session(spec, 6, attention=attention, n_tiles=8, fill_tokens=150)
     by_host.write(a.key, a.value, [150, 99])
     by_device.fill(a.key, a.value, [150, 99])
-    np.testing.assert_array_equal(bits(by_host.sparq(0, a.query)), bits(by_device.sparq(0, a.query)))
+    np.testing.assert_array_equal(bits(by_host.attention(0, a.query)), bits(by_device.attention(0, a.query)))
 
 
 @pytest.mark.parametrize(
@@ -172,11 +180,11 @@ def test_same_as_the_host_wrote() -> None:
     [
         ([6], r"fill: lengths must be in \[-1, n_tokens=5\], got 6"),
         ([-2], r"fill: lengths must be in \[-1, n_tokens=5\], got -2"),
-        ([1, 1], r"fill: lengths.shape must be \(1,\), got \(2,\)"),
+        ([1, 1], r"fill: lengths must have shape \(batch=1,\), got \(2,\)"),
     ],
 )
 def test_messages(lengths: list[int], message: str) -> None:
-    session = _core.Session(_core.Shape(1, 1, 1, 8, 10), dense_streaming=True, n_tiles=1, fill_tokens=5)
+    session = _core.Session(CacheSpec(1, 1, 8, 10), 1, attention=[DENSE], n_tiles=1, fill_tokens=5)
     token = np.zeros((1, 1, 5, 8), np.float16)
     with pytest.raises(ValueError, match=f"^{message}$"):
         session.fill(token, token, lengths)
@@ -186,16 +194,14 @@ def test_messages(lengths: list[int], message: str) -> None:
 def test_messages_of_the_builder() -> None:
     token = np.zeros((1, 1, 5, 8), np.float16)
     with pytest.raises(ValueError, match=r"^fill: n_tokens must be in \[1, capacity=10\], got 11$"):
-        _core.Session(_core.Shape(1, 1, 1, 8, 10), dense_streaming=True, n_tiles=1, fill_tokens=11)
+        _core.Session(CacheSpec(1, 1, 8, 10), 1, attention=[DENSE], n_tiles=1, fill_tokens=11)
     with pytest.raises(ValueError, match=r"^fill: cache must hold one position a row, got a cache in SRAM$"):
-        _core.Session(_core.Shape(1, 1, 1, 8, 10), dense_sram=True, n_tiles=1, fill_tokens=5)
+        _core.Session(CacheSpec(1, 1, 8, 10), 1, attention=[DENSE_SRAM], n_tiles=1, fill_tokens=5)
     with pytest.raises(ValueError, match=r"^fill: cache must hold one position a row, got 64$"):
-        _core.Session(
-            _core.Shape(1, 1, 1, 8, 10), dense_streaming=True, append=False, n_tiles=1, fill_tokens=5
-        )
-    session = _core.Session(_core.Shape(1, 1, 1, 8, 10), dense_streaming=True, n_tiles=1)
+        _core.Session(CacheSpec(1, 1, 8, 10), 1, attention=[DENSE], append=False, n_tiles=1, fill_tokens=5)
+    session = _core.Session(CacheSpec(1, 1, 8, 10), 1, attention=[DENSE], n_tiles=1)
     with pytest.raises(ValueError, match=r"^fill: the session must have been made with fill_tokens, got 0$"):
         session.fill(token, token, [1])
-    session = _core.Session(_core.Shape(1, 1, 1, 8, 10), dense_streaming=True, n_tiles=1, fill_tokens=5)
-    with pytest.raises(ValueError, match=r"^fill: key.shape must be \[1, 1, 5, 8\], got \(1, 1, 4, 8\)$"):
+    session = _core.Session(CacheSpec(1, 1, 8, 10), 1, attention=[DENSE], n_tiles=1, fill_tokens=5)
+    with pytest.raises(ValueError, match=r"^fill: key must have shape \(1, 1, 5, 8\), got \(1, 1, 4, 8\)$"):
         session.fill(token[:, :, :4], token, [1])

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bad input: one message, whether Python's checks or C++'s meet it, and the state stays."""
+"""Bad input: a message that says which argument, and the state stays. That Python and C++ use the same words:
+test_words.py."""
 
 from __future__ import annotations
 
@@ -9,7 +10,8 @@ import numpy as np
 import pytest
 
 import sparq_ipu
-from sparq_reference import checks
+from sparq_ipu.kernels import Attention
+from sparq_reference import CacheSpec, DoesNotFit, SparqSettings, checks
 
 _core = pytest.importorskip("sparq_ipu._core", reason="the extension module is not built")
 
@@ -20,77 +22,42 @@ def message(function: Callable[[], Any]) -> str:
     return str(caught.value).split(": ", 1)[1]  # without the name of the op
 
 
+def session_of(n_tokens: int, **options: Any) -> Any:
+    """A session for 64 positions with SparQ attention, that holds so many."""
+    sparq = Attention("sparq-streaming", SparqSettings(4, 5))
+    session = _core.Session(CacheSpec(1, 1, 8, 64), 1, attention=[sparq], n_tiles=1, **options)
+    if n_tokens:
+        rows = np.zeros((1, 1, n_tokens, 8), np.float16)
+        session.write(rows, rows, [n_tokens])
+    return session
+
+
 @pytest.mark.parametrize(
-    "shape",
-    [
-        dict(batch=0),
-        dict(n_kv_heads=0),
-        dict(head_dim=0),
-        dict(head_dim=12),
-        dict(capacity=0),
-        dict(capacity=2**24 + 1),
-    ],
+    ("call", "held", "n"),
+    [("write", 60, 5), ("write", 60, 6), ("write", 64, 1), ("append", 64, 1)],  # by the host; by the device
 )
-def test_shapes(shape: dict[str, int]) -> None:
-    full = dict(batch=1, n_kv_heads=1, head_dim=8, capacity=64)
-    full.update(shape)
-    cpp = message(lambda: _core.Session(_core.Shape(n_heads=full["n_kv_heads"] or 1, **full), n_tiles=1))
-    assert cpp == message(lambda: checks.check_cache("KVCache", **full))
-
-
-@pytest.mark.parametrize("settings", [(0, 5, 0), (9, 5, 0), (4, 0, 0), (4, 5, 6), (4, 2**24 + 1, 0)])
-def test_settings(settings: tuple[int, int, int]) -> None:
-    shape = _core.Shape(1, 1, 1, 8, 64)
-    cpp = message(lambda: _core.Session(shape, sparq=[(*settings, True)], n_tiles=1))
-    assert cpp == message(lambda: checks.check_sparq_settings("sparq_attention", *settings, 8))
-
-
-def test_heads_that_do_not_divide() -> None:
-    cpp = message(lambda: _core.Session(_core.Shape(1, 3, 2, 8, 64), n_tiles=1))
-    query = np.zeros((1, 3, 8), np.float16)
-    assert cpp == message(
-        lambda: checks.check_query("dense_attention", query, batch=1, n_kv_heads=2, head_dim=8)
-    )
-
-
-def test_heads_past_what_is_counted() -> None:
-    with pytest.raises(ValueError, match=r"^plan: batch \* n_kv_heads must be at most 16777216, got 335\d+"):
-        _core.Session(_core.Shape(65536, 512, 512, 8, 64), n_tiles=1)
-    with pytest.raises(ValueError, match=r"^plan: rows of streaming memory must be at most 4294967295"):
-        _core.Session(_core.Shape(256, 1, 1, 8, 2**24), n_tiles=1)
-
-
-def test_append_past_capacity() -> None:
-    session = _core.Session(_core.Shape(1, 1, 1, 8, 64), sparq=[(4, 5, 0, True)], n_tiles=1)
-    key = np.zeros((1, 1, 60, 8), np.float16)
-    session.write(key, key, [60])
-    for n, append in ((5, session.write), (6, session.write)):
-        more = np.zeros((1, 1, n, 8), np.float16)
-        cpp = message(lambda append=append, more=more, n=n: append(more, more, [n]))
-        python = message(
-            lambda more=more: checks.check_append(
-                "append",
-                more,
-                more,
-                batch=1,
-                n_kv_heads=1,
-                head_dim=8,
-                cache_lengths=np.array([60]),
-                capacity=64,
-            )
-        )
-        assert cpp == python
-        assert session.lengths == [60]
+def test_append_past_capacity(call: str, held: int, n: int) -> None:
+    session = session_of(held)
+    more = np.zeros((1, 1, n, 8), np.float16)
+    cpp = message(lambda: getattr(session, call)(more, more, [n]))
+    spec = CacheSpec(1, 1, 8, 64)
+    assert cpp == message(lambda: checks.check_append("append", more, more, spec, np.array([held])))
+    assert session.lengths == [held]
+    getattr(session, call)(more, more, [0])  # negative control: what adds nothing fits
+    assert session.lengths == [held]
 
 
 @pytest.mark.parametrize(
     ("call", "text"),
     [
-        (lambda s, q: s.sparq(1, q), "index must be in [0, 1), got 1"),
-        (lambda s, q: s.dense(q), "the session must have been made with a dense program, got one without"),
-        (lambda s, q: s.sparq(0, q[:, :, :4]), "query.shape must be"),
-        (lambda s, q: s.sparq(0, q.astype(np.float32)), "query must be float16, got float32"),
-        (lambda s, q: s.sparq(0, np.zeros((1, 1, 16), np.float16)[:, :, ::2]), "query must be C-contiguous"),
+        (lambda s, q: s.attention(1, q), "index must be in [0, 1), got 1"),
+        (lambda s, q: s.attention(-1, q), "index must be in [0, 1), got -1"),
+        (lambda s, q: s.attention(0, q[:, :, :4]), "query must have shape (1, 1, 8), got (1, 1, 4)"),
+        (lambda s, q: s.attention(0, q.astype(np.float32)), "query must be float16, got float32"),
+        (
+            lambda s, q: s.attention(0, np.zeros((1, 1, 16), np.float16)[:, :, ::2]),
+            "query must be C-contiguous",
+        ),
         (lambda s, q: s.write(q[:, None], q[:, None], [2]), "lengths must be in [0, n_tokens=1], got 2"),
         (lambda s, q: s.append(q[:, None], q[:, None], [2]), "lengths must be in [0, n_tokens=1], got 2"),
         (
@@ -100,8 +67,9 @@ def test_append_past_capacity() -> None:
     ],
 )
 def test_sessions_refuse(call: Callable[[Any, np.ndarray], Any], text: str) -> None:
-    session = _core.Session(_core.Shape(1, 1, 1, 8, 64), sparq=[(4, 5, 0, True)], n_tiles=1)
+    session = session_of(0)
     assert text in message(lambda: call(session, np.zeros((1, 1, 8), np.float16)))
+    assert session.lengths == [0]
 
 
 @pytest.mark.parametrize(
@@ -158,8 +126,9 @@ def test_empty_elements_and_dense_only_memory() -> None:
 
 def test_too_much_for_the_tiles() -> None:
     """64 MiB of keys and values do not fit in the SRAM of 16 tiles; the message says how much they need."""
-    with pytest.raises(RuntimeError, match=r"(?s)638976"):
-        _core.Session(_core.Shape(1, 4, 4, 128, 32768), dense_sram=True, append=False, n_tiles=16)
+    dense = Attention("dense-sram", None)
+    with pytest.raises(DoesNotFit, match=r"(?s)638976"):
+        _core.Session(CacheSpec(1, 4, 128, 32768), 4, attention=[dense], append=False, n_tiles=16)
 
 
 @pytest.mark.parametrize("device", ["cpu", "reference"])

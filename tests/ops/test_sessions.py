@@ -13,7 +13,7 @@ import pytest
 from strategies import make_attention
 
 import sparq_ipu
-from sparq_reference import exact
+from sparq_reference import CacheSpec, DoesNotFit, exact
 
 _core = pytest.importorskip("sparq_ipu._core")
 if not _core.has_emulator:
@@ -56,7 +56,7 @@ def test_a_device_serves_one_session(monkeypatch: pytest.MonkeyPatch) -> None:
         expected = exact.sparq_attention(a.query, a.key, a.value, rank=rank, top_k=9)
         assert_same(sparq_ipu.sparq_attention(a.query, cache, rank=rank, top_k=9), expected)
     with pytest.raises(RuntimeError, match="present and free"):  # negative control
-        One(_core.Shape(1, 1, 1, 8, 64))
+        One(CacheSpec(1, 1, 8, 64), 1)
 
 
 def test_settings_that_do_not_fit_together() -> None:
@@ -66,7 +66,7 @@ def test_settings_that_do_not_fit_together() -> None:
     most = 0
     for top_k in range(120, 160):
         output = sparq_ipu.sparq_attention(a.query, cache, rank=32, top_k=top_k)
-        programs = len(cache._backend._sparq)
+        programs = len(cache._backend._attention)
         if programs < most:
             break
         most = programs
@@ -82,7 +82,7 @@ def test_too_much_for_the_tiles_leaves_the_cache_usable() -> None:
     a = make_attention(np.random.default_rng(2), seq_len=2000, n_kv_heads=2, head_dim=128)
     cache = filled(a, n_tiles=2)
     before = sparq_ipu.dense_attention(a.query, cache)
-    with pytest.raises(RuntimeError, match="tile memory"):
+    with pytest.raises(DoesNotFit, match="tile memory"):
         sparq_ipu.sparq_attention(a.query, cache, rank=128, top_k=2000)
     assert cache.lengths == 2000
     assert_same(sparq_ipu.dense_attention(a.query, cache), before)

@@ -8,11 +8,17 @@ import pytest
 from strategies import make_attention
 
 import sparq_ipu
-from sparq_reference import exact
+from sparq_ipu.kernels import Attention, op_of
+from sparq_reference import CacheSpec, SparqSettings, exact
 
 _core = pytest.importorskip("sparq_ipu._core", reason="the extension module is not built")
 
+DENSE = Attention("dense-streaming", None)
 SETTINGS = dict(rank=16, top_k=100, n_local=10)
+
+
+def sparq(rank: int, top_k: int, n_local: int = 0) -> Attention:
+    return Attention("sparq-streaming", SparqSettings(rank, top_k, n_local))
 
 
 @pytest.mark.parametrize("n_tiles", [1, 3, 7, 64, 1472])
@@ -20,7 +26,7 @@ def test_any_number_of_tiles(n_tiles: int) -> None:
     """Six tasks: on one tile six rounds, on 1472 one; grouped queries; lengths on both sides of chunks."""
     rng = np.random.default_rng(0)
     a = make_attention(
-        rng, batch=3, n_kv_heads=2, group_size=3, seq_len=1200, head_dim=64, lengths=np.array([1200, 513, 64])
+        rng, batch=3, n_kv_heads=2, group_size=3, seq_len=1200, head_dim=64, lengths=np.array([513, 1200, 64])
     )
     cache = sparq_ipu.KVCache(3, 2, 64, 1200, device="emulator", n_tiles=n_tiles)
     cache.append(np.nan_to_num(a.key), np.nan_to_num(a.value), a.lengths)
@@ -31,6 +37,32 @@ def test_any_number_of_tiles(n_tiles: int) -> None:
         settings = SETTINGS if name == "sparq" else {}
         expected = getattr(exact, f"{name}_attention")(*a.qkv, lengths=a.lengths, **settings)
         np.testing.assert_array_equal(output.view(np.uint16), expected.view(np.uint16))
+
+
+@pytest.mark.parametrize("lengths", [[64, 9000], [9000, 64], [1, 9000, 640]])
+@pytest.mark.parametrize(
+    ("attention", "step"), [(sparq(32, 100, 10), "read_key_columns"), (DENSE, "read_key_rows")]
+)
+def test_each_round_reads_as_far_as_its_own_elements(
+    attention: Attention, step: str, lengths: list[int]
+) -> None:
+    """On one tile the elements take turns, and come wave by wave: as many waves as each is long."""
+    batch = len(lengths)
+    a = make_attention(np.random.default_rng(4), batch=batch, seq_len=9000, head_dim=64, lengths=lengths)
+    spec = CacheSpec(batch, 1, 64, 9000)
+    session = _core.Session(spec, 1, attention=[attention], n_tiles=1)
+    session.write(a.key, a.value, lengths)
+    output = session.attention(0, a.query)
+    mapping = _core.emulator_plan(spec, 1, attention, True, 1, lengths, {})["mapping"]
+    assert mapping["rounds"] == batch and mapping["waves"]["n_waves"] > 5
+    settings = {} if attention.settings is None else attention.settings.arguments()
+    expected = getattr(exact, op_of(bool(settings)))(*a.qkv, lengths=a.lengths, **settings)
+    np.testing.assert_array_equal(output.view(np.uint16), expected.view(np.uint16))
+
+    chunk, per_wave = max(mapping["chunk"], 1), mapping["waves"]["positions_per_wave"]
+    waves = [-(-(n - n % chunk) // per_wave) for n in lengths]  # what is not in full chunks is on chip
+    reads = [s for s in _core.emulator_last_run(session)["steps"] if s["name"].endswith(step)]
+    assert [s["executions"] for s in reads] == [n for n in waves if n]
 
 
 @pytest.mark.parametrize("threads", ["1", "3"])
@@ -46,10 +78,10 @@ def test_waves_stop_behind_the_longest_element() -> None:
     a = make_attention(rng, n_kv_heads=2, seq_len=capacity, head_dim=64)
     streamed = {}
     for length in (700, capacity):
-        session = _core.Session(_core.Shape(1, 2, 2, 64, capacity), sparq=[(rank, 32, 0, True)], n_tiles=64)
+        session = _core.Session(CacheSpec(1, 2, 64, capacity), 2, attention=[sparq(rank, 32)], n_tiles=64)
         key, value = a.key[:, :, :length].copy(), a.value[:, :, :length].copy()
         session.write(key, value, [length])
-        output = session.sparq(0, a.query)
+        output = session.attention(0, a.query)
         expected = exact.sparq_attention(a.query, key, value, rank=rank, top_k=32)
         np.testing.assert_array_equal(output.view(np.uint16), expected.view(np.uint16))
         steps = _core.emulator_last_run(session)["steps"]
@@ -63,9 +95,9 @@ def test_streamed_bytes_are_the_formula_of_the_paper() -> None:
     """S r + 2 k d elements of K and V per KV head (equation 11; the 4 d are not read from the cache)."""
     rng = np.random.default_rng(2)
     a = make_attention(rng, batch=2, n_kv_heads=2, seq_len=1024, head_dim=64)
-    session = _core.Session(_core.Shape(2, 2, 2, 64, 1024), sparq=[(8, 48, 0, True)], n_tiles=64)
+    session = _core.Session(CacheSpec(2, 2, 64, 1024), 2, attention=[sparq(8, 48)], n_tiles=64)
     session.write(a.key, a.value, [1024, 1024])
-    session.sparq(0, a.query)
+    session.attention(0, a.query)
     steps = _core.emulator_last_run(session)["steps"]
     streamed = sum(s["bytes"] * s["executions"] for s in steps if s["kind"] == "remote-read")
     assert streamed == 2 * 2 * (1024 * 8 + 2 * 48 * 64) * 2
@@ -73,13 +105,11 @@ def test_streamed_bytes_are_the_formula_of_the_paper() -> None:
 
 def test_every_vertex_has_an_estimate() -> None:
     a = make_attention(np.random.default_rng(3), seq_len=200, head_dim=16)
-    session = _core.Session(
-        _core.Shape(1, 1, 1, 16, 300), dense_streaming=True, sparq=[(4, 20, 2, True)], n_tiles=8
-    )
+    session = _core.Session(CacheSpec(1, 1, 16, 300), 1, attention=[DENSE, sparq(4, 20, 2)], n_tiles=8)
     session.write(a.key, a.value, [200])
     for run in (
-        lambda: session.sparq(0, a.query),
-        lambda: session.dense(a.query),
+        lambda: session.attention(0, a.query),
+        lambda: session.attention(1, a.query),
         lambda: session.append(a.key[:, :, :1].copy(), a.value[:, :, :1].copy(), [1]),
     ):
         run()

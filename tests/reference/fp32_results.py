@@ -6,17 +6,15 @@ from __future__ import annotations
 import numpy as np
 import strategies
 
-from sparq_reference import exact
+from sparq_reference import SparqSettings, exact
 
 
-def before_narrowing(x: strategies.Attention, settings: strategies.Settings) -> list[np.ndarray]:
+def before_narrowing(x: strategies.Attention, settings: SparqSettings) -> list[np.ndarray]:
     """Dense and SparQ attention in float32: fp16 outputs hide most errors of a few ulp."""
     dense = np.empty(x.query.shape, np.float32)
     for b, kv, heads in exact.each_kv_head(x.query, x.key):
         n = x.lengths[b]
         dense[b, heads] = exact._attend(x.query[b, heads], x.key[b, kv, :n], x.value[b, kv, :n])
-    named = settings._asdict()
-    named["with_mean"] = named.pop("mean_value")
-    steps = exact.sparq_steps(*x.qkv, lengths=x.lengths, **named)
+    steps = exact.sparq_steps(*x.qkv, settings, lengths=x.lengths)
     sparq = exact.combine(steps.attended, steps.alpha, steps.mean) if settings.mean_value else steps.attended
     return [dense, sparq]

@@ -12,7 +12,7 @@ import strategies
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparq_reference import exact, ideal, numerics
+from sparq_reference import SparqSettings, exact, ideal, numerics
 
 REAL = Path(__file__).resolve().parent.parent / "data" / "smollm2_hamlet.npz"
 LAYERS = (2, 23)
@@ -29,12 +29,10 @@ def real_attention(layer: int) -> strategies.Attention:
     )
 
 
-def check_sparq(x: strategies.Attention, settings: strategies.Settings) -> dict[str, float]:
+def check_sparq(x: strategies.Attention, settings: SparqSettings) -> dict[str, float]:
     """Compare every intermediate against its bound; return the largest share of the bound that each takes."""
-    sparq = settings._asdict()
-    with_mean = sparq.pop("mean_value")
-    steps = exact.sparq_steps(*x.qkv, lengths=x.lengths, with_mean=with_mean, **sparq)
-    bounds = error_bound.sparq(*x.qkv, x.lengths, steps.components, steps.positions, with_mean)
+    steps = exact.sparq_steps(*x.qkv, settings, lengths=x.lengths)
+    bounds = error_bound.sparq(*x.qkv, x.lengths, steps.components, steps.positions, settings.mean_value)
     got = steps._asdict()
     got["mean"] = exact.mean_value(exact.sum_values(x.value, lengths=x.lengths), x.lengths)
     got["inv_tau"] = got["inv_tau"] / bounds.ideal["inv_tau"]  # its error is relative
@@ -52,7 +50,7 @@ def check_sparq(x: strategies.Attention, settings: strategies.Settings) -> dict[
 
 
 def check_selections(
-    x: strategies.Attention, settings: strategies.Settings, steps: exact.Steps, bounds: error_bound.Bounds
+    x: strategies.Attention, settings: SparqSettings, steps: exact.Steps, bounds: error_bound.Bounds
 ) -> None:
     """Section 8: no component and no position was passed over that is better by more than the bound."""
     n_kv_heads = x.key.shape[1]
@@ -105,14 +103,14 @@ def test_each_kind_of_input(kind: str, n_local: int) -> None:
     sizes = dict(batch=2, n_kv_heads=2, group_size=3, seq_len=300, head_dim=80)
     for kinds in ((kind,) * 3, (kind, "normal", "normal"), ("normal", "normal", kind)):
         x = strategies.make_attention(rng, lengths=[300, 129], kinds=kinds, **sizes)
-        check_sparq(x, strategies.Settings(20, 64, n_local, True))
+        check_sparq(x, SparqSettings(20, 64, n_local, True))
 
 
 @pytest.mark.parametrize("layer", LAYERS)
 @pytest.mark.parametrize("mean_value", [True, False])
 def test_real_inputs(layer: int, mean_value: bool) -> None:
     x = real_attention(layer)
-    shares = check_sparq(x, strategies.Settings(16, 128, 32, mean_value))
+    shares = check_sparq(x, SparqSettings(16, 128, 32, mean_value))
     assert max(shares.values()) > 1e-3  # the bound is not so wide that it says nothing
 
 
@@ -160,7 +158,7 @@ def test_a_wrong_step_leaves_the_bound(
     x = real_attention(LAYERS[0])
     monkeypatch.setattr(module, name, wrong)
     with pytest.raises(AssertionError):
-        check_sparq(x, strategies.Settings(16, 128, 32, True))
+        check_sparq(x, SparqSettings(16, 128, 32, True))
 
 
 def test_a_wrong_selection_leaves_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,4 +166,4 @@ def test_a_wrong_selection_leaves_the_bound(monkeypatch: pytest.MonkeyPatch) -> 
     right = exact.key_topk
     monkeypatch.setattr(exact, "key_topk", lambda weights, *a, **k: right(weights[..., ::-1].copy(), *a, **k))
     with pytest.raises(AssertionError):
-        check_sparq(x, strategies.Settings(16, 128, 32, True))
+        check_sparq(x, SparqSettings(16, 128, 32, True))

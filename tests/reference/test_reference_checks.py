@@ -192,6 +192,11 @@ CACHE = [
     (dict(capacity=0), "capacity must be in [1, 16777216], got 0"),
     (dict(capacity=(1 << 24) + 1), "capacity must be in [1, 16777216], got 16777217"),
     (dict(capacity=1.5), "capacity must be an integer in [1, 16777216], got 1.5"),
+    (dict(batch=True), "batch must be an integer in [1, 16777216], got True"),
+    (
+        dict(batch=1 << 12, n_kv_heads=(1 << 12) + 1, head_dim=8, capacity=1),
+        "batch * n_kv_heads must be at most 16777216, got 16781312",
+    ),
 ]
 
 
@@ -264,18 +269,17 @@ def test_attention_of_a_cache() -> None:
     cache = KVCache(2, 2, 16, 8)
     query = zeros(2, 4, 16)
     sparq = dict(rank=4, top_k=4)
-    empty = "length must be in [1, capacity=8], got 0"
-    assert message(cache.dense_attention, query) == f"dense_attention: {empty}"
+    empty = "cache must hold at least one position of every batch element, got none of element"
+    assert message(cache.dense_attention, query) == f"dense_attention: {empty} 0"
     cache.append(ROWS, ROWS, [3, 0])
-    assert message(cache.sparq_attention, query, **sparq) == f"sparq_attention: {empty}"
+    assert message(cache.sparq_attention, query, **sparq) == f"sparq_attention: {empty} 1"
     cache.append(ROWS, ROWS)
     expected = "sparq_attention: query must be finite, got nan at [0, 0, 0]"
     assert message(cache.sparq_attention, with_value(query, (0, 0, 0), np.nan), **sparq) == expected
     expected = "dense_attention: n_heads must be a multiple of n_kv_heads=2, got 3"
     assert message(cache.dense_attention, zeros(2, 3, 16)) == expected
-    expected = (
-        "dense_attention: query must have shape (batch, n_heads, head_dim), none of them 0, got (4, 16)"
-    )
-    assert message(cache.dense_attention, query[0]) == expected
+    for wrong in (query[0], query[:1], query[..., :8], query[:, :0]):
+        expected = f"query must have shape (batch=2, n_heads, head_dim=16), got {wrong.shape}"
+        assert message(cache.dense_attention, wrong) == f"dense_attention: {expected}"
     expected = "sparq_attention: rank must be in [1, head_dim=16], got 20"
     assert message(cache.sparq_attention, query, rank=20, top_k=4) == expected

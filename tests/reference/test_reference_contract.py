@@ -11,7 +11,7 @@ from fp32_results import before_narrowing
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparq_reference import exact, numerics
+from sparq_reference import SparqSettings, exact, numerics
 
 SMALL = dict(head_dims=(8, 16, 24), seq_lens=(1, 2, 7, 8, 9, 63, 64, 65, 127, 129), batches=(1, 2))
 
@@ -28,7 +28,7 @@ def assert_same_bits(got: np.ndarray, expected: np.ndarray) -> None:
     )
 
 
-def check_contract(x: strategies.Attention, settings: strategies.Settings) -> None:
+def check_contract(x: strategies.Attention, settings: SparqSettings) -> None:
     """Dense and SparQ attention equal the oracle, in float32 before the last rounding and after it."""
     group_size = x.query.shape[1] // x.key.shape[1]
     wide = [np.empty(x.query.shape, np.float32) for _ in range(2)]
@@ -39,13 +39,13 @@ def check_contract(x: strategies.Attention, settings: strategies.Settings) -> No
             lists = [
                 a.astype(float).tolist() for a in (x.query[b, heads], x.key[b, kv, :n], x.value[b, kv, :n])
             ]
-            for i, rows in enumerate((oracle.dense(*lists), oracle.sparq(*lists, *settings))):
+            for i, rows in enumerate((oracle.dense(*lists), oracle.sparq(*lists, **settings.arguments()))):
                 wide[i][b, heads] = rows
                 narrow[i][b, heads] = [[oracle.narrow(y) for y in row] for row in rows]
     for got, expected in zip(before_narrowing(x, settings), wide):
         assert_same_bits(got, expected)
     assert_same_bits(exact.dense_attention(*x.qkv, lengths=x.lengths), narrow[0])
-    assert_same_bits(exact.sparq_attention(*x.qkv, lengths=x.lengths, **settings._asdict()), narrow[1])
+    assert_same_bits(exact.sparq_attention(*x.qkv, lengths=x.lengths, **settings.arguments()), narrow[1])
 
 
 @given(st.data())
@@ -71,7 +71,7 @@ def test_attention_is_the_contract(data: st.DataObject) -> None:
 def test_a_wrong_arithmetic_is_noticed(monkeypatch: pytest.MonkeyPatch, name: str, wrong: object) -> None:
     rng = np.random.default_rng(1)
     x = strategies.make_attention(rng, batch=3, n_kv_heads=4, group_size=3, seq_len=257, head_dim=24)
-    settings = strategies.Settings(8, 128, 16, True)
+    settings = SparqSettings(8, 128, 16, True)
     check_contract(x, settings)
     monkeypatch.setattr(numerics, name, wrong)
     with pytest.raises(AssertionError, match="differ"):
@@ -80,7 +80,7 @@ def test_a_wrong_arithmetic_is_noticed(monkeypatch: pytest.MonkeyPatch, name: st
 
 def test_oracle_notices_a_wrong_tie_rule(monkeypatch: pytest.MonkeyPatch) -> None:
     x = strategies.make_attention(np.random.default_rng(2), seq_len=65, head_dim=16, kinds=("ties",) * 3)
-    settings = strategies.Settings(4, 8, 0, True)
+    settings = SparqSettings(4, 8, 0, True)
     check_contract(x, settings)
 
     def higher_first(numbers: list[float], count: int) -> list[int]:

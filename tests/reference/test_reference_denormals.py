@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from watched import watched_twin
 
-from sparq_reference import exact
+from sparq_reference import SparqSettings, exact
 
 TINY = np.finfo(np.float32).tiny
 
@@ -33,7 +33,7 @@ class Watch:
         return x
 
 
-def run(x: strategies.Attention, settings: strategies.Settings, change: object = None) -> Watch:
+def run(x: strategies.Attention, settings: SparqSettings, change: object = None) -> Watch:
     """Dense and SparQ attention under watch; `change(exact, numerics)` may spoil the copies first."""
     watch = Watch()
     twin, arithmetic = watched_twin(watch)
@@ -43,17 +43,15 @@ def run(x: strategies.Attention, settings: strategies.Settings, change: object =
         over="raise", divide="raise", invalid="raise", under="raise" if not change else "ignore"
     ):
         dense = twin.dense_attention(*x.qkv, lengths=x.lengths)
-        sparq = twin.sparq_attention(*x.qkv, lengths=x.lengths, **settings._asdict())
+        sparq = twin.sparq_attention(*x.qkv, lengths=x.lengths, **settings.arguments())
     if not change:  # the watch changes no bit
         np.testing.assert_array_equal(dense, exact.dense_attention(*x.qkv, lengths=x.lengths))
-        expected = exact.sparq_attention(*x.qkv, lengths=x.lengths, **settings._asdict())
+        expected = exact.sparq_attention(*x.qkv, lengths=x.lengths, **settings.arguments())
         np.testing.assert_array_equal(sparq, expected)
     return watch
 
 
-def adversary(
-    local_score: float = -28.0, n_local: int = 0
-) -> tuple[strategies.Attention, strategies.Settings]:
+def adversary(local_score: float = -28.0, n_local: int = 0) -> tuple[strategies.Attention, SparqSettings]:
     """Scores spread over [-90, 0], so that weights reach the cut, against the smallest and largest values.
 
     Local positions have an approximate score near `local_score`, so that alpha is e**local_score if only they
@@ -74,7 +72,7 @@ def adversary(
     value[..., 0] = strategies.half(np.where(np.arange(seq_len) % 2, 2.0**-24, -(2.0**-24)))
     value[..., -8:] = strategies.half(rng.choice([2.0**-24, 2.0**-14, 65504.0], value[..., -8:].shape))
     value[..., n_far, :] = 0
-    return x._replace(query=query, key=key, value=value), strategies.Settings(1, 16, n_local, True)
+    return x._replace(query=query, key=key, value=value), SparqSettings(1, 16, n_local, True)
 
 
 @given(st.data())

@@ -9,7 +9,7 @@ import strategies
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparq_reference import ideal
+from sparq_reference import SparqSettings, ideal
 
 
 def softmax(x: np.ndarray) -> np.ndarray:
@@ -30,35 +30,35 @@ def dense_of_the_paper(q: np.ndarray, K: np.ndarray, V: np.ndarray) -> np.ndarra
 
 
 def sparq_of_the_paper(
-    q: np.ndarray, K: np.ndarray, V: np.ndarray, settings: strategies.Settings, wrong: str = ""
+    q: np.ndarray, K: np.ndarray, V: np.ndarray, settings: SparqSettings, wrong: str = ""
 ) -> np.ndarray:
     """Equations 7 to 10 and the local mask of Algorithm 1 for a group q (g, d_h); `wrong` changes one."""
-    rank, top_k, n_local, mean_value = settings
     d_h, S = q.shape[1], len(K)
-    m_q = top_mask(np.abs(q).sum(axis=0), rank)
+    m_q = top_mask(np.abs(q).sum(axis=0), settings.rank)
     s_hat = []
     for head in q:
         one = np.abs(head).sum()
         tau = np.sqrt(d_h * np.abs(head * m_q).sum() / one) if (head * m_q).any() else np.sqrt(d_h)
         tau = np.sqrt(d_h) if wrong == "temperature" else tau
         s_hat.append(softmax((head * m_q) @ K.T / tau))
-    local = np.arange(S) >= S - n_local
-    m_s = top_mask(sum(s_hat) + (0 if wrong == "local" else len(q)) * local, top_k)
+    local = np.arange(S) >= S - settings.n_local
+    m_s = top_mask(sum(s_hat) + (0 if wrong == "local" else len(q)) * local, settings.top_k)
     output = []
     for head, s in zip(q, s_hat):
         with np.errstate(divide="ignore"):
             y3 = softmax(head @ K.T / np.sqrt(d_h) + np.log(m_s)) @ V
         alpha = m_s @ s
-        output.append(alpha * y3 + (1 - alpha) * V.mean(axis=0) if mean_value and wrong != "mean" else y3)
+        mixed = settings.mean_value and wrong != "mean"
+        output.append(alpha * y3 + (1 - alpha) * V.mean(axis=0) if mixed else y3)
     return np.array(output)
 
 
 def distances(
-    x: strategies.Attention, settings: strategies.Settings, wrong: str = ""
+    x: strategies.Attention, settings: SparqSettings, wrong: str = ""
 ) -> tuple[np.ndarray, np.ndarray]:
     """Largest |dense|, |SparQ| difference from the paper, relative to the largest value."""
     dense = ideal.dense_attention(*x.qkv, lengths=x.lengths)
-    sparq = ideal.sparq_attention(*x.qkv, lengths=x.lengths, **settings._asdict())
+    sparq = ideal.sparq_attention(*x.qkv, lengths=x.lengths, **settings.arguments())
     group_size = x.query.shape[1] // x.key.shape[1]
     worst = np.zeros(2)
     for b, n in enumerate(x.lengths):
@@ -94,7 +94,7 @@ def sizes(x: strategies.Attention) -> dict[str, object]:
 @pytest.mark.parametrize("wrong", ["temperature", "local", "mean"])
 def test_a_wrong_equation_is_noticed(wrong: str) -> None:
     x = strategies.make_attention(np.random.default_rng(3), batch=2, n_kv_heads=2, group_size=3, seq_len=100)
-    settings = strategies.Settings(16, 20, 10, True)
+    settings = SparqSettings(16, 20, 10, True)
     assert max(distances(x, settings)) < ROUNDING
     assert distances(x, settings, wrong)[1] > 1e-3
 
@@ -114,7 +114,7 @@ def test_by_hand() -> None:
     q = np.array([[[3.0, 0, 1, 0]]])
     key = np.array([[[[0.0, 9, 0, 9], [2, 0, 0, 0], [1, 0, 4, 0]]]])
     value = np.array([[[[1.0, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0]]]])
-    steps = ideal.sparq_steps(q, key, value, rank=1, top_k=1)
+    steps = ideal.sparq_steps(q, key, value, SparqSettings(rank=1, top_k=1))
     assert steps.components.tolist() == [[[0]]]
     tau = np.sqrt(4 * 3 / 4)  # equation 9
     np.testing.assert_allclose(steps.inv_tau, [[1 / tau]], rtol=1e-15)

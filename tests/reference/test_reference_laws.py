@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Callable
 
 import numpy as np
@@ -12,7 +13,7 @@ from fp32_results import before_narrowing
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from sparq_reference import KVCache, exact, numerics
+from sparq_reference import KVCache, SparqSettings, exact, numerics
 
 
 def same(a: np.ndarray, b: np.ndarray) -> None:
@@ -21,23 +22,23 @@ def same(a: np.ndarray, b: np.ndarray) -> None:
     np.testing.assert_array_equal(a.view(f"u{a.itemsize}"), b.view(f"u{b.itemsize}"))
 
 
-def both(x: strategies.Attention, settings: strategies.Settings) -> list[np.ndarray]:
+def both(x: strategies.Attention, settings: SparqSettings) -> list[np.ndarray]:
     """Dense and SparQ attention of one batch."""
     return [
         exact.dense_attention(*x.qkv, lengths=x.lengths),
-        exact.sparq_attention(*x.qkv, lengths=x.lengths, **settings._asdict()),
+        exact.sparq_attention(*x.qkv, lengths=x.lengths, **settings.arguments()),
     ]
 
 
-def law_top_k_of_everything_is_dense(x: strategies.Attention, settings: strategies.Settings) -> None:
+def law_top_k_of_everything_is_dense(x: strategies.Attention, settings: SparqSettings) -> None:
     """k >= S: dense attention, whatever r and l (E7)."""
     top_k = max(settings.top_k, x.key.shape[2])
     for results in (both, before_narrowing):
-        dense, sparq = results(x, settings._replace(top_k=top_k))
+        dense, sparq = results(x, dataclasses.replace(settings, top_k=top_k))
         same(sparq, dense)
 
 
-def law_batch_elements_do_not_meet(x: strategies.Attention, settings: strategies.Settings) -> None:
+def law_batch_elements_do_not_meet(x: strategies.Attention, settings: SparqSettings) -> None:
     """Each element alone, and cut to its length, gives what it gives in the batch."""
     whole = both(x, settings) + before_narrowing(x, settings)
     for b, n in enumerate(x.lengths):
@@ -48,7 +49,7 @@ def law_batch_elements_do_not_meet(x: strategies.Attention, settings: strategies
 
 
 def law_permuting_batch_and_kv_heads_permutes_results(
-    x: strategies.Attention, settings: strategies.Settings, rng: np.random.Generator
+    x: strategies.Attention, settings: SparqSettings, rng: np.random.Generator
 ) -> None:
     """Batch elements and KV heads (with their groups) are only names."""
     n_kv_heads = x.key.shape[1]
@@ -93,11 +94,10 @@ def law_full_rank_is_the_dense_softmax(x: strategies.Attention) -> None:
     np.testing.assert_allclose(inv_tau, head_dim**-0.5, rtol=2.0**-21)
 
 
-def law_ties_go_to_the_lower_index(x: strategies.Attention, settings: strategies.Settings) -> None:
+def law_ties_go_to_the_lower_index(x: strategies.Attention, settings: SparqSettings) -> None:
     """Top-r and top-k equal a sort by (larger, lower index), taken ascending (E7)."""
     n_kv_heads = x.key.shape[1]
-    sparq = {name: value for name, value in settings._asdict().items() if name != "mean_value"}
-    steps = exact.sparq_steps(*x.qkv, lengths=x.lengths, **sparq)
+    steps = exact.sparq_steps(*x.qkv, settings, lengths=x.lengths)
 
     def best(numbers: np.ndarray, count: int) -> list[int]:
         return sorted(sorted(range(len(numbers)), key=lambda i: (-numbers[i], i))[:count])
@@ -115,7 +115,7 @@ def law_ties_go_to_the_lower_index(x: strategies.Attention, settings: strategies
 
 
 def law_append_in_pieces(
-    x: strategies.Attention, settings: strategies.Settings, pieces: Callable[[int], list[int]]
+    x: strategies.Attention, settings: SparqSettings, pieces: Callable[[int], list[int]]
 ) -> None:
     """However the tokens came into the cache, its contents, sums and results are those of one bulk write."""
     batch, n_kv_heads, seq_len, head_dim = x.key.shape
@@ -133,7 +133,7 @@ def law_append_in_pieces(
         same(cache.value, x.value)
     same(piecewise.value_sum, bulk.value_sum)
     for got, expected in zip(
-        (piecewise.dense_attention(x.query), piecewise.sparq_attention(x.query, **settings._asdict())),
+        (piecewise.dense_attention(x.query), piecewise.sparq_attention(x.query, **settings.arguments())),
         both(x, settings),
     ):
         same(got, expected)
@@ -226,7 +226,7 @@ def test_a_query_of_zeros() -> None:
     """inv_tau = scale(d), every score 0, the lowest indices win, alpha = k / S (E7)."""
     x = strategies.make_attention(np.random.default_rng(0), seq_len=100, head_dim=64)
     zero = x._replace(query=np.zeros_like(x.query))
-    steps = exact.sparq_steps(*zero.qkv, rank=3, top_k=25)
+    steps = exact.sparq_steps(*zero.qkv, SparqSettings(rank=3, top_k=25))
     assert (steps.components == [0, 1, 2]).all() and (steps.inv_tau == numerics.scale(64)).all()
     assert (steps.scores == 0).all() and (steps.positions == np.arange(25)).all()
     assert (steps.alpha == np.float32(0.25)).all()
@@ -309,7 +309,7 @@ def test_inputs_are_not_changed() -> None:
 # each law notices a twin that breaks it
 
 CONTROL = dict(batch=3, n_kv_heads=3, group_size=2, seq_len=193, head_dim=64, lengths=[193, 65, 128])
-SETTINGS = strategies.Settings(16, 32, 8, True)
+SETTINGS = SparqSettings(16, 32, 8, True)
 
 
 def control(kind: str = "normal") -> strategies.Attention:

@@ -40,15 +40,21 @@ void poison(void *p, const Type &type, std::uint64_t bytes) {
     fill(&word, 4);
 }
 
+// Whether a variable of the environment asks for a check that costs time.
+static bool isAskedFor(const char *variable) {
+  const char *value = std::getenv(variable);
+  return value && *value && std::string(value) != "0";
+}
+
 Compiler::Compiler(const GraphImpl &graph, const OptionFlags &options)
-    : g_(graph), exe_(std::make_shared<ExecutableImpl>()) {
+    : g_(graph), exe_(std::make_shared<ExecutableImpl>()),
+      guardEdges_(isAskedFor("SPARQ_EMULATOR_GUARD")),
+      checkWorkers_(isAskedFor("SPARQ_EMULATOR_CHECK_WORKERS")) {
   exe_->target = graph.target;
   exe_->options = options;
   exe_->libraries = graph.libraries;
   exe_->streams = graph.streamList;
   exe_->remotes = graph.remoteList;
-  const char *guard = std::getenv("SPARQ_EMULATOR_GUARD");
-  guardEdges_ = guard && *guard && std::string(guard) != "0";
   const unsigned tiles = graph.target.getNumTiles();
   temporaries_.assign(tiles, 0);
   maxTemporaries_.assign(tiles, 0);
@@ -316,9 +322,13 @@ std::shared_ptr<ExecutableImpl> Compiler::compile(ArrayRef<program::Program> pro
     compileComputeSet(id);
   // Vertex state goes after everything else: its size is known only now.
   exe_->stateAt = allocate(exe_->stateImage.size() + redZone, variableAlign);
-  for (ComputeSetPlan &cs : exe_->computeSets)
+  for (ComputeSetPlan &cs : exe_->computeSets) {
     for (VertexPlan &v : cs.vertices)
       v.state += exe_->stateAt;
+    for (Written &w : cs.written)
+      if (w.direction == codelet_abi::Direction::State)
+        w.at += exe_->stateAt;
+  }
   for (Relocation &r : exe_->relocations)
     if (r.target & relocationInState)
       r.target = (r.target & ~relocationInState) + exe_->stateAt;

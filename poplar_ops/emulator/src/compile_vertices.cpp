@@ -34,6 +34,19 @@ bool isVectorOfElements(const FieldRecord &f) {
   throwUnknown("nesting of a field", f.info->nesting);
 }
 
+bool isListOfEdges(const FieldRecord &f) {
+  switch (f.info->nesting) {
+  case Nesting::VectorOfScalars:
+  case Nesting::VectorOfVectors:
+  case Nesting::VectorList:
+    return true;
+  case Nesting::Scalar:
+  case Nesting::Vector:
+    return false;
+  }
+  throwUnknown("nesting of a field", f.info->nesting);
+}
+
 // How often compute() is called: compute(0) .. compute(5) of a MultiVertex.
 unsigned callsOf(VertexKind kind) {
   switch (kind) {
@@ -194,6 +207,23 @@ Compiler::EdgePlace Compiler::placeEdge(const VertexRecord &v, const FieldRecord
   return {at, count, true};
 }
 
+Compiler::EdgePlace Compiler::placeEdge(const VertexRecord &v, const FieldRecord &f,
+                                        std::size_t element, ComputeSetPlan &plan) {
+  const EdgePlace place = placeEdge(v, f, f.edges[element], plan);
+  if (f.info->direction != Direction::Input) {
+    const std::string index = isListOfEdges(f) ? "[" + std::to_string(element) + "]" : "";
+    addWritten(v, f, std::string("field '") + f.info->name + "'" + index, place.at,
+               place.count * typeSize(typeOf(f.info->element)), plan);
+  }
+  return place;
+}
+
+void Compiler::addWritten(const VertexRecord &v, const FieldRecord &f, const std::string &name,
+                          Address at, std::uint64_t bytes, ComputeSetPlan &plan) const {
+  if (checkWorkers_ && bytes && callsOf(v.type->kind) > 1)
+    plan.written.push_back({at, bytes, typeOf(f.info->element), f.info->direction, name});
+}
+
 void Compiler::compileComputeSet(unsigned id) {
   const ComputeSetRecord &cs = g_.computeSets[id];
   for (vertex_id v : cs.vertices)
@@ -201,6 +231,7 @@ void Compiler::compileComputeSet(unsigned id) {
   checkConflicts(cs);
   std::fill(temporaries_.begin(), temporaries_.end(), 0);
   ComputeSetPlan plan;
+  plan.name = cs.name;
   std::vector<vertex_id> order = cs.vertices;
   std::stable_sort(order.begin(), order.end(), [&](vertex_id a, vertex_id b) {
     return g_.vertices[a].tile < g_.vertices[b].tile;
@@ -222,19 +253,22 @@ void Compiler::compileComputeSet(unsigned id) {
       const std::size_t at = state + f.info->offset;
       const std::size_t size = typeSize(typeOf(f.info->element));
       if (f.info->direction == Direction::State) {
+        const std::string name = std::string("state '") + f.info->name + "'";
         if (f.info->nesting == Nesting::Scalar) {
           std::memcpy(image.data() + at, f.initial.data(), size);
+          addWritten(v, f, name, at, size, plan);
         } else {
           const std::size_t data = reserve(f.initial.size(), 16);
           if (!f.initial.empty())
             std::memcpy(image.data() + data, f.initial.data(), f.initial.size());
           writePointer(at, data | relocationInState);
           writeCount(at + 8, f.size);
+          addWritten(v, f, name, data, f.initial.size(), plan);
         }
         continue;
       }
       if (f.info->nesting == Nesting::Scalar || f.info->nesting == Nesting::Vector) {
-        const EdgePlace e = placeEdge(v, f, f.edges[0], plan);
+        const EdgePlace e = placeEdge(v, f, 0, plan);
         writePointer(at, e.at);
         if (f.info->nesting == Nesting::Vector)
           writeCount(at + 8, e.count);
@@ -246,7 +280,7 @@ void Compiler::compileComputeSet(unsigned id) {
       writePointer(at, data | relocationInState);
       writeCount(at + 8, f.edges.size());
       for (std::size_t i = 0; i < f.edges.size(); ++i) {
-        const EdgePlace e = placeEdge(v, f, f.edges[i], plan);
+        const EdgePlace e = placeEdge(v, f, i, plan);
         writePointer(data + i * stride, e.at);
         if (!scalars)
           writeCount(data + i * stride + 8, e.count);
@@ -256,6 +290,7 @@ void Compiler::compileComputeSet(unsigned id) {
     p.scattersEnd = static_cast<unsigned>(plan.scatters.size());
     p.poisonsEnd = static_cast<unsigned>(plan.poisons.size());
     p.guardsEnd = static_cast<unsigned>(plan.guards.size());
+    p.writtenEnd = static_cast<unsigned>(plan.written.size());
     p.name = v.type->name;
     p.tile = v.tile;
     plan.vertices.push_back(p);

@@ -75,6 +75,10 @@ private:
   };
   EdgePlace placeEdge(const VertexRecord &v, const FieldRecord &f, const Tensor &t,
                       ComputeSetPlan &plan);
+  EdgePlace placeEdge(const VertexRecord &v, const FieldRecord &f, std::size_t element,
+                      ComputeSetPlan &plan);
+  void addWritten(const VertexRecord &v, const FieldRecord &f, const std::string &name, Address at,
+                  std::uint64_t bytes, ComputeSetPlan &plan) const;
   void writePointer(std::uint64_t at, Address target);
   void writeCount(std::uint64_t at, std::size_t count);
 
@@ -90,7 +94,7 @@ private:
   std::map<unsigned, unsigned> functionPlans_;
   std::unique_ptr<ControlSlice> slice_; // of a dry run
   std::vector<unsigned> functionStack_;
-  bool guardEdges_ = false;
+  const bool guardEdges_, checkWorkers_;
   // Temporaries of the compute set being compiled, and the most any one needed, per tile.
   std::vector<std::uint64_t> temporaries_, maxTemporaries_;
   std::vector<std::uint64_t> vertexStateBytes_;

@@ -6,6 +6,7 @@
 #include <iostream>
 
 #include "engine_impl.hpp"
+#include "workers.hpp"
 
 namespace poplar {
 namespace core {
@@ -77,12 +78,17 @@ bool EngineImpl::runComputeSet(const ComputeSetPlan &plan) {
       const unsigned gathers = previous ? previous->gathersEnd : 0,
                      scatters = previous ? previous->scattersEnd : 0,
                      poisons = previous ? previous->poisonsEnd : 0,
-                     guards = previous ? previous->guardsEnd : 0;
+                     guards = previous ? previous->guardsEnd : 0,
+                     written = previous ? previous->writtenEnd : 0;
       for (unsigned k = poisons; k < v.poisonsEnd; ++k)
         poison(base + plan.poisons[k].at, plan.poisons[k].type, plan.poisons[k].bytes);
       copyRuns(base, base, plan.gathers.data() + gathers, plan.gathers.data() + v.gathersEnd);
-      for (unsigned w = 0; w < v.calls; ++w)
-        ok &= v.run(base + v.state, w);
+      if (written != v.writtenEnd)
+        ok &= runChecked(base, plan, v, plan.written.data() + written,
+                         plan.written.data() + v.writtenEnd);
+      else
+        for (unsigned w = 0; w < v.calls; ++w)
+          ok &= v.run(base + v.state, w);
       if (guards != v.guardsEnd)
         checkGuards(base, v, plan.guards.data() + guards, plan.guards.data() + v.guardsEnd);
       copyRuns(base, base, plan.scatters.data() + scatters, plan.scatters.data() + v.scattersEnd);

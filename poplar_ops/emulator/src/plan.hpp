@@ -50,7 +50,7 @@ struct VertexPlan {
   Address state;
   unsigned calls; // compute(0) .. compute(calls - 1)
   // Ends in the compute set's lists; begins are the previous vertex's ends.
-  unsigned gathersEnd, scattersEnd, poisonsEnd, guardsEnd;
+  unsigned gathersEnd, scattersEnd, poisonsEnd, guardsEnd, writtenEnd;
   const char *name;
   unsigned tile;
 };
@@ -64,12 +64,23 @@ struct Guard {
 constexpr std::uint64_t guardBytes = 64;
 constexpr unsigned char guardPattern = 0xc5;
 
+// What the workers of a MultiVertex may write: an Output, an InOut or state.
+struct Written {
+  Address at;
+  std::uint64_t bytes;
+  Type type;
+  codelet_abi::Direction direction;
+  std::string field; // as an error names it
+};
+
 struct ComputeSetPlan {
+  std::string name;
   std::vector<VertexPlan> vertices; // by tile
   std::vector<Run> gathers;         // inputs that are not contiguous or not aligned
   std::vector<Run> scatters;        // such outputs
   std::vector<Span> poisons;        // buffers of such outputs, before the vertex runs
   std::vector<Guard> guards;        // with SPARQ_EMULATOR_GUARD=1
+  std::vector<Written> written;     // with SPARQ_EMULATOR_CHECK_WORKERS=1
 };
 
 struct CopyPlan {

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Accuracy of decode attention methods on a pretrained model: see docs/accuracy.md.
 
-engine: runs a model with a method; tasks: what is asked of it; plan, runner: which and how, as JSON lines;
-measure, report, plots: what came out; statistics: the attention of the model itself. Needs transformers.
+methods: what is compared (its docstring says how to add one); engine: runs a model with a method; tasks:
+what is asked of it; plan, runner: what to run, as JSON lines; measure, report, plots: what came out;
+statistics: the attention of the model itself. Needs torch and transformers. Nothing here runs on a device.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a transformers model with any method of `sparq_ipu.methods` in place of its decode attention.
+"""Runs a transformers model with any method of `sparq_ipu.accuracy.methods` in place of its decode attention.
 
 The prefill is dense and exact. A *span* then follows: its queries are evaluated all at once, each with its
 own mask, and K and V of the span's tokens come from the sparse run itself, so the result is that of
@@ -12,12 +12,12 @@ from __future__ import annotations
 import dataclasses
 import warnings
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
-from ..methods import History, Method, Span
-from ..methods.base import HIDDEN
+from .methods import History, Method, Span
+from .methods.base import HIDDEN
 
 ATTENTION = "sparq_ipu_accuracy"
 N_RECENT = 32  # rows of attention weights kept of the prefill: the largest n_recent of `alisa`
@@ -26,8 +26,7 @@ _CHUNK = 256  # queries per step of the dense prefill
 
 @dataclasses.dataclass
 class LayerCache:
-    """One layer's K and V as lists of pieces, with the statistics that stateful methods start from (see
-    History)."""
+    """One layer's K and V as lists of pieces, with what stateful methods start from (see History)."""
 
     keys: list[torch.Tensor]
     values: list[torch.Tensor]
@@ -43,6 +42,16 @@ class Prefix:
     layers: dict[int, LayerCache]
 
 
+class _Run(Protocol):
+    """Attention of every layer, during one call of the model."""
+
+    def attend(
+        self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float
+    ) -> torch.Tensor:
+        """query (n_kv_heads, group_size, n, d), key and value (n_kv_heads, s, d) -> the shape of query."""
+        ...
+
+
 class _Record:
     """Dense attention that records: the prefill, or more dense tokens after a prefix."""
 
@@ -50,7 +59,9 @@ class _Record:
         self.prefix = prefix
         self.layers: dict[int, LayerCache] = {}
 
-    def attend(self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float):
+    def attend(
+        self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float
+    ) -> torch.Tensor:
         old = self.prefix.layers[layer] if self.prefix else None
         new_key, new_value = key, value
         if old:
@@ -90,13 +101,14 @@ class _Record:
 
 
 class _Sparse:
-    """A method over a span after a prefix (prefix given), or over a real cache that holds everything
-    (None)."""
+    """A method over a span after a prefix; without one, over a real cache that holds all positions."""
 
     def __init__(self, method: Method, histories: dict[int, History], prefix: Prefix | None) -> None:
         self.method, self.histories, self.prefix = method, histories, prefix
 
-    def attend(self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float):
+    def attend(
+        self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float
+    ) -> torch.Tensor:
         if self.prefix:
             old = self.prefix.layers[layer]
             key, value = torch.cat([*old.keys, key], 1), torch.cat([*old.values, value], 1)
@@ -110,7 +122,7 @@ def _attention(
     value: torch.Tensor,
     attention_mask: torch.Tensor | None,
     scaling: float | None = None,
-    sparq_run: Any = None,
+    sparq_run: _Run | None = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
     """transformers' attention interface.
@@ -138,8 +150,7 @@ def _register() -> None:
     from transformers import AttentionInterface, AttentionMaskInterface
 
     AttentionInterface.register(ATTENTION, _attention)
-    # The runs mask by position themselves; without this entry transformers would drop the mask silently
-    # anyway.
+    # The runs mask by position themselves. Without this entry transformers would drop the mask too, silently.
     AttentionMaskInterface.register(ATTENTION, lambda *args, **kwargs: None)
 
 
@@ -168,8 +179,10 @@ class Evaluator:
 
     @torch.inference_mode()
     def prefill(self, tokens: Sequence[int], prefix: Prefix | None = None) -> Prefix:
-        """Dense processing of `tokens`, after `prefix` if given (which is not changed; its tensors are
-        shared)."""
+        """Dense processing of `tokens`, after `prefix` if given.
+
+        The prefix is not changed; the result shares its tensors.
+        """
         if len(tokens) == 0:
             if prefix is None:
                 raise ValueError("accuracy: tokens must not be empty without a prefix, got 0")
@@ -181,15 +194,16 @@ class Evaluator:
 
     @torch.inference_mode()
     def span(self, prefix: Prefix, tokens: Sequence[int], method: Method) -> torch.Tensor:
-        """Logits (len(tokens), vocab) float32 after each of `tokens`, which follow the prefix; attention by
-        `method`."""
+        """Logits (len(tokens), vocab) float32 after each of `tokens`, which follow the prefix.
+
+        The attention of these tokens is that of `method`.
+        """
         self._check(method)
         return self._forward(tokens, prefix.length, _Sparse(method, self._histories(prefix.layers), prefix))
 
     @torch.inference_mode()
     def decode(self, context: Sequence[int], tokens: Sequence[int], method: Method) -> torch.Tensor:
-        """As `prefill(context)` then `span(tokens)`, but one token at a time through transformers'
-        DynamicCache."""
+        """As `prefill(context)` then `span(tokens)`, token by token through transformers' DynamicCache."""
         from transformers import DynamicCache
 
         self._check(method)
@@ -212,8 +226,10 @@ class Evaluator:
     def _histories(layers: dict[int, LayerCache]) -> dict[int, History]:
         return {i: History(cache.weight_sum, cache.recent_weights) for i, cache in layers.items()}
 
-    def _forward(self, tokens: Sequence[int], start: int, run: Any, **options: Any) -> torch.Tensor:
+    def _forward(self, tokens: Sequence[int], start: int, run: _Run, **options: Any) -> torch.Tensor:
         ids = torch.tensor([list(tokens)])
         positions = torch.arange(start, start + len(tokens))[None]
         options.setdefault("use_cache", False)
-        return self.model(input_ids=ids, position_ids=positions, sparq_run=run, **options).logits[0]
+        output = self.model(input_ids=ids, position_ids=positions, sparq_run=run, **options)
+        logits: torch.Tensor = output.logits[0]
+        return logits

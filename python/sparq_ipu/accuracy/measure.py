@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Intervals: percentile bootstrap over items (contexts), which are the independent units; paired where two
-methods are compared."""
+"""Intervals: percentile bootstrap over items (contexts), which are the independent units.
+
+Items are resampled in pairs where two methods are compared.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +28,10 @@ def _resamples(n: int, seed: int) -> np.ndarray:
 
 
 def ratio(over: np.ndarray, under: np.ndarray, seed: int = 0) -> Estimate:
-    """sum(over) / sum(under) over items. over, under: (n,). With one item the interval is that point: it says
-    nothing."""
+    """sum(over) / sum(under) over items.
+
+    over, under: (n,). With one item the interval is that point, which says nothing.
+    """
     over, under = np.asarray(over, dtype=float), np.asarray(under, dtype=float)
     index = _resamples(len(over), seed)
     draws = over[index].sum(1) / under[index].sum(1)
@@ -38,8 +42,10 @@ def ratio(over: np.ndarray, under: np.ndarray, seed: int = 0) -> Estimate:
 def paired_difference(
     over: np.ndarray, under: np.ndarray, base_over: np.ndarray, base_under: np.ndarray, seed: int = 0
 ) -> Estimate:
-    """Ratio of a method minus that of another on the same items, items resampled together. All (n,), in the
-    same order."""
+    """Ratio of a method minus that of another on the same items, which are resampled together.
+
+    over, under, base_over, base_under: (n,), all in the same order of items.
+    """
     arrays = [np.asarray(array, dtype=float) for array in (over, under, base_over, base_under)]
     if len({len(array) for array in arrays}) != 1:
         raise ValueError(f"paired_difference: lengths must be equal, got {[len(array) for array in arrays]}")

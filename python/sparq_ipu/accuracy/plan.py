@@ -9,14 +9,17 @@ from typing import Any
 
 from sparq_reference import checks
 
-from ..methods import Method, parse_method
+from ..models import RECOMMENDED
+from .methods import Method, SparQ, parse_method
 from .tasks import TASKS
 
 
 @dataclasses.dataclass(frozen=True)
 class Contender:
-    """A method by text, or `method@reference`: that method with the top_k that moves as many elements as
-    `reference` does."""
+    """A method by text, or `method@reference`.
+
+    The second is that method with the largest top_k that moves no more elements than `reference` does.
+    """
 
     label: str
 
@@ -38,7 +41,8 @@ class Contender:
 # Three levels of transfer that the evicting and windowed methods are matched to: about 1/12, 1/6 and 1/3 of
 # dense at 3.6 K tokens.
 LEVELS = ("sparq:r=8,k=64", "sparq:r=16,k=128", "sparq:k=256")
-RECOMMENDED = "sparq:mean_from=1"
+# What measures the settings that users are told to enable, `sparq_ipu.models.RECOMMENDED`.
+RECOMMENDED_METHOD = str(SparQ.from_settings(**RECOMMENDED))
 
 DEFAULT_METHODS = (
     "dense",
@@ -131,8 +135,12 @@ QUICK_METHODS = (
 
 @dataclasses.dataclass
 class Plan:
-    """tasks: name -> {"items": count, and any size of the task's build}; methods: labels of contenders,
-    "dense" added if absent."""
+    """What a run measures.
+
+    tasks: name -> {"items": count, and any size of the task's build}.
+    methods: labels of contenders; "dense" is added if absent.
+    seed: of all contexts and questions.
+    """
 
     tasks: dict[str, dict[str, Any]]
     methods: list[str]
@@ -149,7 +157,7 @@ class Plan:
             Contender(label)
 
     def items(self, name: str) -> int:
-        return self.tasks[name].get("items", 1)
+        return int(self.tasks[name].get("items", 1))
 
     def sizes(self, name: str) -> dict[str, Any]:
         return {key: value for key, value in self.tasks[name].items() if key != "items"}
@@ -190,8 +198,7 @@ def default_plan() -> Plan:
 
 
 def quick_plan() -> Plan:
-    """A look in under five minutes: fewer methods, shorter contexts, one or two items; its intervals mean
-    little."""
+    """A look in under five minutes: few methods, short contexts, one or two items. Intervals mean little."""
     tasks: dict[str, dict[str, Any]] = {
         "lm": {"items": 2, "length": 1536, "span": 64},
         "repetition": {"items": 2, "length": 2048},

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plots of a result file: quality against compression, needle maps, attention statistics. Needs
-matplotlib."""
+"""Plots of a result file: quality against compression, needle maps, attention statistics.
+
+Needs matplotlib.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,11 @@ from .tasks import TASKS
 
 @dataclasses.dataclass(frozen=True)
 class Family:
-    """Methods drawn alike. pattern: regular expression of their text; line: join them, as they differ in
-    transfer and in nothing else."""
+    """Methods drawn alike.
+
+    pattern: regular expression of their text. line: style of a line that joins them, for methods that differ
+        in their transfer and in nothing else.
+    """
 
     label: str
     pattern: str
@@ -27,7 +32,7 @@ class Family:
     line: str = ""
 
 
-# The first that fits counts.
+# A method belongs to the first family that it matches.
 FAMILIES = (
     Family(
         "SparQ, no mean value in layer 0, 8- and 4-bit index",
@@ -245,7 +250,9 @@ def _statistics(lines: list[dict[str, Any]], path: Path) -> Path:
         )
         axis.grid(alpha=0.3)
     axes[1, 0].set_ylabel("alpha (a dot per query head; light: late layer)", fontsize=8)
-    ratios = next((line["ratio"] for line in lines if line["kind"] == "correlation_ratio"), {})
+    ratios: dict[str, float] = next(
+        (line["ratio"] for line in lines if line["kind"] == "correlation_ratio"), {}
+    )
     axes[1, 4].bar(list(ratios), list(ratios.values()), color="tab:blue")
     axes[1, 4].set(title="variance of V left by averaging along", ylim=(0, 1))
     axes[1, 4].tick_params(axis="x", labelsize=7)

@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-import dataclasses
-from typing import Any
+from typing import Any, Sequence
 
 import numpy as np
 
-from ..methods import parse_method
+from ..tables import markdown_table
 from .measure import Estimate, paired_difference, ratio
+from .methods import parse_method
 from .plan import COMPARISONS, LEVELS
 from .tasks import TASKS, Metric
 
@@ -49,8 +49,9 @@ def difference(
     wanted = sorted(set(items) & set(base))
     if not wanted:
         return None
-    arrays = [_sums(source, wanted, key) for source in (items, base) for key in (metric.over, metric.under)]
-    return paired_difference(*arrays)
+    over, under = _sums(items, wanted, metric.over), _sums(items, wanted, metric.under)
+    base_over, base_under = _sums(base, wanted, metric.over), _sums(base, wanted, metric.under)
+    return paired_difference(over, under, base_over, base_under)
 
 
 def compression(items: dict[int, dict[str, Any]]) -> float:
@@ -58,13 +59,8 @@ def compression(items: dict[int, dict[str, Any]]) -> float:
     return 1 / float(np.mean([1 / line["compression"] for line in items.values()]))
 
 
-def table(header: list[str], rows: list[list[str]]) -> str:
-    """A Markdown table."""
-    lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
-    return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows])
-
-
-def _interval(value: Estimate, digits: int, sign: str = "") -> str:
+def interval(value: Estimate, digits: int, sign: str = "") -> str:
+    """A value with its interval, unless there are too few items for one. sign: "+" to show it."""
     if value.n < FEWEST:
         return f"{value.value:{sign}.{digits}f}"
     return f"{value.value:{sign}.{digits}f} [{value.low:{sign}.{digits}f}, {value.high:{sign}.{digits}f}]"
@@ -95,17 +91,17 @@ def task_table(lines: list[dict[str, Any]], task: str, question: str) -> str:
         for metric in metrics:
             value = estimate(items, metric)
             digits = metric.digits
-            row.append(_interval(value, digits) if metric is main else f"{value.value:.{digits}f}")
+            row.append(interval(value, digits) if metric is main else f"{value.value:.{digits}f}")
         gap = difference(items, by_method["dense"], compared) if "dense" in by_method else None
         if method == "dense" or gap is None:
             row.append("")
         else:
             worse = clear(gap) and (gap.value > 0) == (compared.better == "low")
-            row.append(_interval(gap, compared.digits, "+") + (" worse" if worse else ""))
+            row.append(interval(gap, compared.digits, "+") + (" worse" if worse else ""))
         if any(line["in_window"] for line in items.values()):
             row[0] += " (window reaches the answer)"
         rows.append(row)
-    return table(header, rows)
+    return markdown_table(header, rows)
 
 
 def overview(lines: list[dict[str, Any]]) -> str:
@@ -126,31 +122,39 @@ def overview(lines: list[dict[str, Any]]) -> str:
             found = data[pair].get(method)
             row.append(f"{estimate(found, metric).value:.{metric.digits}f}" if found else "")
         rows.append(row)
-    return table(header, rows)
+    return markdown_table(header, rows)
 
 
-def levels_table(lines: list[dict[str, Any]], task: str) -> str:
-    """The main metric at equal transfer, one column per level of LEVELS (like the paper's tables 2 and 3);
-    empty if the plan has none of them."""
+def levels_table(
+    lines: list[dict[str, Any]],
+    task: str,
+    questions: Sequence[str] | None = None,
+    rivals: Sequence[str] | None = None,
+) -> str:
+    """The main metric at equal transfer, one column per level of LEVELS, as the paper's tables 2 and 3.
+
+    questions: of those of the task; None for all. rivals: methods beside SparQ; None for all of the plan.
+    Empty if the plan has none of the levels.
+    """
     entry = TASKS[task]
     metric = entry.metrics[0]
-    levels = [parse_method(level) for level in reversed(LEVELS)]
-    rivals = list(dict.fromkeys(m.partition("@")[0] for m in lines[0]["plan"]["methods"] if "@" in m))
+    questions = entry.questions if questions is None else questions
+    levels = list(reversed(LEVELS))
+    if rivals is None:
+        rivals = list(dict.fromkeys(m.partition("@")[0] for m in lines[0]["plan"]["methods"] if "@" in m))
     labels = {
-        "SparQ as published": [str(level) for level in levels],
-        "SparQ, no mean value in layer 0": [
-            str(dataclasses.replace(level, mean_value_from=1)) for level in levels
-        ],
+        "SparQ as published": [str(parse_method(level)) for level in levels],
+        "SparQ, no mean value in layer 0": [str(parse_method(f"{level},mean_from=1")) for level in levels],
         **{f"`{name}`": [f"{name}@{level}" for level in reversed(LEVELS)] for name in rivals},
     }
     rows, compressions = [], [""] * len(levels)
-    for question in entry.questions:
+    for question in questions:
         by_method = select(lines, task, question)
 
         def cell(label: str, found: dict[str, dict[int, dict[str, Any]]] = by_method) -> str:
-            return _interval(estimate(found[label], metric), metric.digits) if label in found else ""
+            return interval(estimate(found[label], metric), metric.digits) if label in found else ""
 
-        prompt = [question] if len(entry.questions) > 1 else []
+        prompt = [question] if len(questions) > 1 else []
         rows.append(["dense", *prompt, cell("dense"), *("" for _ in levels)])
         for name, wanted in labels.items():
             if any(label in by_method for label in wanted):
@@ -160,8 +164,8 @@ def levels_table(lines: list[dict[str, Any]], task: str) -> str:
                 compressions[i] = f"{compression(by_method[label]):.1f}x"
     if not any(compressions):
         return ""
-    prompt = ["prompt"] if len(entry.questions) > 1 else []
-    return table([f"{task}: {metric.name}", *prompt, "1x", *compressions], rows)
+    prompt = ["prompt"] if len(questions) > 1 else []
+    return markdown_table([f"{task}: {metric.name}", *prompt, "1x", *compressions], rows)
 
 
 def pairs_table(lines: list[dict[str, Any]]) -> str:
@@ -185,11 +189,11 @@ def pairs_table(lines: list[dict[str, Any]]) -> str:
         for _, metric, by_method in columns:
             both = method in by_method and other in by_method
             gap = difference(by_method[method], by_method[other], metric) if both else None
-            text = _interval(gap, metric.digits, "+") if gap else ""
+            text = interval(gap, metric.digits, "+") if gap else ""
             row.append(f"**{text}**" if gap and clear(gap) else text)
         rows.append(row)
     names = [f"{task} {metric.name} ({metric.better} is good)" for task, metric, _ in columns]
-    return table(["pair", *names], rows) if rows else ""
+    return markdown_table(["pair", *names], rows) if rows else ""
 
 
 def decode_table(lines: list[dict[str, Any]]) -> str:
@@ -200,7 +204,7 @@ def decode_table(lines: list[dict[str, Any]]) -> str:
         if line["kind"] == "decode_check"
     ]
     return (
-        table(["method", "max abs difference of log-probabilities", "same most likely token"], rows)
+        markdown_table(["method", "max abs difference of log-probabilities", "same most likely token"], rows)
         if rows
         else ""
     )
@@ -284,23 +288,26 @@ def statistics_page(lines: list[dict[str, Any]]) -> str:
         for rank in ranks
     ]
     coverage = [[f"`{tau}`", *_coverage(rows, range(n_layers), tau)] for tau in rows[0]["coverage"]]
-    ratio_line = next((line["ratio"] for line in lines if line["kind"] == "correlation_ratio"), {})
+    ratio_line: dict[str, float] = next(
+        (line["ratio"] for line in lines if line["kind"] == "correlation_ratio"), {}
+    )
     parts = [
         f"Model {lines[0]['model']}; {plan['items']} texts of {plan['length']} tokens, the last "
         f"{plan['queries']} queries of each; dense attention.",
-        "**Weights and queries.** Mass of the 32 largest weights and of position 0; excess kurtosis of the "
-        "query components and share of them beyond 3 standard deviations (Gaussian: 0 and 0.0027), per query "
-        "head; true mass on the positions that SparQ (r=16, k=128) selects.",
-        table(
+        "**Weights and queries**, per query head. Mass of the 32 largest weights, and of position 0.\n"
+        "Excess kurtosis of the query components, and the share of them beyond 3 standard deviations "
+        "(Gaussian: 0 and 0.0027).\n"
+        "True mass on the positions that SparQ (r=16, k=128) selects.",
+        markdown_table(
             ["layer", "top-32 mass", "position 0", "kurtosis", "beyond 3 sigma", "mass selected"], by_layer
         ),
         "**Agreement** of the k positions of largest approximate score (no local ones forced) with the "
         "exact top k, by KV head:",
-        table(["", *top_ks], agreements),
+        markdown_table(["", *top_ks], agreements),
         "**Coverage** (r=16, k=128): alpha by each temperature against the true mass on the same positions.",
-        table(["temperature", "alpha", "true mass", "mean abs error"], coverage),
+        markdown_table(["temperature", "alpha", "true mass", "mean abs error"], coverage),
         "**Correlation ratio of V**: share of its variance that survives averaging along an axis.",
-        table(list(ratio_line), [[f"{value:.3f}" for value in ratio_line.values()]]),
+        markdown_table(list(ratio_line), [[f"{value:.3f}" for value in ratio_line.values()]]),
     ]
     return "\n\n".join(parts) + "\n"
 

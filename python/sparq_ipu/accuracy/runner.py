@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs a plan item by item into a file of JSON lines, from which a broken-off run goes on.
 
-Lines: one `header`; one `result` per (task, item, question, method) with sums that metrics divide; one
-    `decode_check` per method.
+Lines: one `header`; one `result` per (task, item, question, method), with the sums that metrics divide; one
+`decode_check` per method; one `continued` for each other version of the code that added lines.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from typing import Any, Callable
 
 import torch
 
-from ..methods import Dense, Method
 from .engine import Evaluator, Prefix
+from .methods import Dense, Method
 from .plan import Contender, Plan
-from .tasks import TASKS, Item, Probe, Task, Words
+from .tasks import TASKS, Item, Probe, Task, Tokenizer, Words
 
 SCHEMA = 1
 Progress = Callable[[str], None]
@@ -45,12 +45,14 @@ class Results:
 
     @classmethod
     def create(cls, path: Path, header: dict[str, Any], force: bool = False) -> Results:
-        """A new file with a header, or an existing one to continue if its header says the same model, seed
-        and sizes; methods, tasks and numbers of items may differ, as lines do not depend on each other. The
-        header then says the new plan, which is what a report shows. A header without a line behind it, of a
-        run that failed at once, binds nobody.
+        """A new file with a header, or an existing one to continue.
 
-        Raises: ValueError if the file is not empty and is none of ours, or says something else."""
+        To continue, its header must have the same model, seed and sizes. Methods, tasks and numbers of items
+        may differ, as lines do not depend on each other. The header is given the new plan, which is what a
+        report shows. A header without a result, of a run that failed at once, is replaced.
+
+        Raises: ValueError if the file is not empty and has no header, or one that conflicts.
+        """
         header = json.loads(json.dumps(dict(header, kind="header")))
         new = force or not path.exists() or path.stat().st_size == 0
         lines = [] if new else read_results(path)
@@ -90,7 +92,8 @@ class Results:
 def read_results(path: Path) -> list[dict[str, Any]]:
     """The lines of a result file, its header first.
 
-    Raises: ValueError if it has none: it is somebody else's then."""
+    Raises: ValueError if it has no header: another program wrote it.
+    """
     try:
         lines = read_lines(path)
     except UnicodeDecodeError:
@@ -126,7 +129,7 @@ class Runner:
     def __init__(
         self,
         evaluator: Evaluator,
-        tokenizer: Any,
+        tokenizer: Tokenizer,
         plan: Plan,
         results: Results,
         progress: Progress = lambda text: None,
@@ -135,8 +138,10 @@ class Runner:
         self.results, self.progress = results, progress
 
     def run(self, part: int = 0, n_parts: int = 1) -> None:
-        """Everything of the plan that the result file lacks; of n_parts processes, this one takes each
-        n_parts-th item."""
+        """Everything of the plan that the result file lacks.
+
+        Of `n_parts` processes this is number `part`; each takes every n_parts-th item.
+        """
         done = {
             (line["task"], line["item"], line["question"], line["method"])
             for line in self.results.of_kind("result")
@@ -188,7 +193,7 @@ class Runner:
                     for key, value in task.score(probe, log_probs, dense, words).items():
                         total[key] = total.get(key, 0) + value
                     seconds[question, label] += time.monotonic() - began
-        labels = {
+        labels: dict[str, Any] = {
             key: item.probes[0].labels[key] for key in ("depth", "length") if key in item.probes[0].labels
         }
         return [
@@ -222,8 +227,10 @@ class Runner:
         return torch.log_softmax(logits, dim=-1)
 
     def check_decode(self, item: Item, n_tokens: int) -> None:
-        """For every method: log-probabilities of the span at once against true step-by-step decoding, on one
-        item's context."""
+        """For every method: log-probabilities of the span at once against true step-by-step decoding.
+
+        item: its last `n_tokens` of context are decoded.
+        """
         done = {line["method"] for line in self.results.of_kind("decode_check")}
         context, tokens = item.context[:-n_tokens], item.context[-n_tokens:]
         prefix = self.evaluator.prefill(context)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Statistics of a model's own attention: what section 3 and appendix E of the SparQ paper (arXiv:2312.04985)
-rest on.
+"""Statistics of a model's own attention, as in section 3 and appendix E of the SparQ paper
+(arXiv:2312.04985).
 
-All of dense attention, for the last queries of a text: how concentrated the weights are, how heavy-tailed
-queries are, how well approximate scores find the top positions, how well alpha estimates the weight they
+All are of dense attention, for the last queries of a text: how concentrated the weights are, how heavy-tailed
+queries are, how well approximate scores find the top positions, how well alpha estimates the weight that they
 cover, and which average explains V.
 """
 
@@ -14,11 +14,11 @@ from typing import Any, Callable, ClassVar
 
 import torch
 
-from ..methods import TEMPERATURES, Dense, Span, SparQ, attend_to, top_positions
-from ..methods.base import HIDDEN
 from .engine import Evaluator
+from .methods import TEMPERATURES, Dense, Span, SparQ, attend_to, top_positions
+from .methods.base import HIDDEN
 from .runner import Results
-from .tasks import Words
+from .tasks import Tokenizer, Words
 
 TOP = 32
 RANKS = (4, 8, 16, 32)
@@ -41,22 +41,25 @@ def kurtosis(values: torch.Tensor) -> torch.Tensor:
 
 
 def beyond(values: torch.Tensor, n_sigma: float) -> torch.Tensor:
-    """Share of the last axis further than n_sigma standard deviations from its mean; 0.0027 for a Gaussian
-    and 3."""
+    """Share of the last axis further than n_sigma standard deviations from its mean.
+
+    A Gaussian has 0.0027 beyond 3.
+    """
     centred = values - values.mean(-1, keepdim=True)
     return (centred.abs() > n_sigma * centred.pow(2).mean(-1, keepdim=True).sqrt()).float().mean(-1)
 
 
 def agreement(approximate: torch.Tensor, exact: torch.Tensor, k: int) -> torch.Tensor:
-    """Share of the k largest of `exact` that are among the k largest of `approximate`, along the last
-    axis."""
+    """Share of the k largest of `exact` that are among the k largest of `approximate`, on the last axis."""
     both = top_positions(approximate, k) & top_positions(exact, k)
     return both.sum(-1) / min(k, exact.shape[-1])
 
 
 def correlation_ratio(values: torch.Tensor, axis: int) -> float:
-    """Share of the variance that remains when `values` is averaged along an axis: 1 if constant along it, 0
-    if its mean is."""
+    """Share of the variance that remains when `values` is averaged along an axis.
+
+    1 if `values` is constant along the axis, 0 if the averages are all equal.
+    """
     values = values.double()
     return float(values.mean(axis).var(correction=0) / values.var(correction=0))
 
@@ -112,7 +115,7 @@ class Observe(Dense):
 
 def measure(
     evaluator: Evaluator,
-    tokenizer: Any,
+    tokenizer: Tokenizer,
     results: Results,
     seed: int,
     quick: bool,

@@ -10,8 +10,7 @@ _FOLDER = Path(__file__).parent / "data"
 
 
 def excerpts() -> list[tuple[str, str]]:
-    """(name, text) of every excerpt, about 24,000 characters each; genres alternate, so any few in a row are
-    mixed."""
+    """(name, text) of every excerpt, about 24,000 characters each. Genres alternate."""
     by_genre = [sorted(_FOLDER.glob(f"{genre}_*.txt")) for genre in GENRES]
     if not all(by_genre):
         raise FileNotFoundError(f"accuracy: excerpts must be installed, got none of some genre in {_FOLDER}")

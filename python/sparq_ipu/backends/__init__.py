@@ -24,6 +24,9 @@ class Backend(Protocol):
     def lengths(self) -> np.ndarray:
         """(batch,) integers: positions held."""
 
+    def check_settings(self, op: str, settings: SparqSettings | None) -> None:
+        """Raise ValueError, beginning with `op`, if `attention` has no program for such settings."""
+
     def append(self, key: np.ndarray, value: np.ndarray, lengths: np.ndarray) -> None:
         """Append the first lengths[b] tokens of key, value (batch, n_kv_heads, n_tokens, head_dim)."""
 

@@ -83,6 +83,9 @@ class CPUBackend:
         """The instruction set in use: "avx512", "avx2" or "portable"."""
         return self._cache.isa
 
+    def check_settings(self, op: str, settings: SparqSettings | None) -> None:
+        pass  # one program for all settings
+
     def append(self, key: np.ndarray, value: np.ndarray, lengths: np.ndarray) -> None:
         self._cache.append(key, value, lengths)
 

@@ -73,6 +73,9 @@ class IpuBackend:
         """The `sparq_ipu._core.Session` in use; None before the first attention call."""
         return self._session
 
+    def check_settings(self, op: str, settings: SparqSettings | None) -> None:
+        attention_over(self._memory, settings, op)
+
     def append(self, key: np.ndarray, value: np.ndarray, lengths: np.ndarray) -> None:
         with self._lock:
             if self._memory == "sram" and self._lengths.any():

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 
 from sparq_reference import CacheSpec, KVCache, SparqSettings
@@ -25,11 +27,14 @@ class ReferenceBackend:
     """
 
     def __init__(self, spec: CacheSpec):
-        self._cache = KVCache(spec.batch, spec.n_kv_heads, spec.head_dim, spec.capacity)
+        self._cache = KVCache(**dataclasses.asdict(spec))
 
     @property
     def lengths(self) -> np.ndarray:
         return self._cache.lengths
+
+    def check_settings(self, op: str, settings: SparqSettings | None) -> None:
+        pass  # one program for all settings
 
     def append(self, key: np.ndarray, value: np.ndarray, lengths: np.ndarray) -> None:
         self._cache.append(key, value, lengths, check_finite=False)

@@ -176,6 +176,8 @@ class _Request:
     model: DeviceModel
     n_ipus: int
     n_tiles: int
+    #: of the cache, by name
+    options: dict[str, Any]
 
     @property
     def per_ipu(self) -> tuple[int, int, int]:
@@ -186,7 +188,7 @@ class _Request:
     def cache(self) -> CacheSpec:
         """The cache of one IPU."""
         batch, _, n_kv_heads = self.per_ipu
-        return CacheSpec(batch, n_kv_heads, self.head_dim, self.seq_len, op="plan")
+        return CacheSpec(batch, n_kv_heads, self.head_dim, self.seq_len, op="plan", **self.options)
 
     @property
     def shares(self) -> list[tuple[int, ...]]:
@@ -254,6 +256,7 @@ def plan(
     n_ipus: int = 1,
     n_tiles: int = 0,
     baseline: bool = True,
+    **options: Any,
 ) -> Plan:
     """Plan one attention call.
 
@@ -268,6 +271,7 @@ def plan(
         device: name of a device model ("bow", "gc200"), or a model.
         n_ipus: IPUs that share KV heads, then batch, as replicas; nothing passes between them.
         n_tiles: tiles of the IPU; 0: all.
+        options: of the cache, where `sparq_reference.CacheSpec` has any.
         baseline: for a kernel that takes settings, plan dense-streaming too, for the predicted speed-up.
 
     Raises:
@@ -283,6 +287,7 @@ def plan(
         append,
         device if isinstance(device, DeviceModel) else device_model(device),
         n_tiles,
+        options,
     )
     result = _planned(request)
     if request.kernel is BASELINE:
@@ -308,17 +313,19 @@ def _checked(
     append: bool,
     model: DeviceModel,
     n_tiles: object,
+    options: dict[str, Any],
 ) -> _Request:
     """Arguments of `plan` as a request."""
+    for name in options:
+        if name not in CacheSpec.options():
+            checks.fail("plan", "options", f"be among {CacheSpec.options()}", repr(name))
     names = ("batch", "n_heads", "n_kv_heads", "head_dim", "seq_len", "n_ipus")
     batch, n_heads, n_kv_heads, head_dim, seq_len, n_ipus = (
         checks.check_integer("plan", name, size, 1, checks.MAX_CAPACITY) for name, size in zip(names, sizes)
     )
     tiles = checks.check_integer("plan", "n_tiles", n_tiles, 0, checks.MAX_CAPACITY)
     if n_heads % n_kv_heads != 0:
-        raise ValueError(
-            f"plan: n_heads must be a multiple of n_kv_heads, got n_heads={n_heads}, n_kv_heads={n_kv_heads}"
-        )
+        checks.fail("plan", "n_heads", f"be a multiple of n_kv_heads={n_kv_heads}", n_heads)
     if lengths is None:
         held = np.full(batch, seq_len)
     else:
@@ -337,6 +344,7 @@ def _checked(
         model=dataclasses.replace(model, tiles=tiles) if tiles else model,
         n_ipus=n_ipus,
         n_tiles=tiles,
+        options=options,
     )
 
 

@@ -14,6 +14,7 @@ from sparq_ipu.planning import published_program as published
 from sparq_ipu.planning.device_model import device_model, parameters_file
 from sparq_ipu.planning.planner import Plan, plan
 from sparq_reference import DoesNotFit
+from sparq_reference.settings import SparqSettings, settings_columns
 
 N_HEADS, HEAD_DIM = 32, 128
 LENGTHS = tuple(1024 << i for i in range(7))
@@ -47,7 +48,8 @@ class Source:
         self._rows: dict[Key, dict[str, Any]] = {}
         lines = sweep.read_text().splitlines() if sweep else []
         for row in map(json.loads, lines):
-            if (row["device"], row["n_heads"], row["head_dim"]) == (device, N_HEADS, HEAD_DIM):
+            of_page = (row["device"], row["n_heads"], row["head_dim"]) == (device, N_HEADS, HEAD_DIM)
+            if of_page and _has_default_settings(row):
                 shape = row["kernel"], row["batch"], row["n_kv_heads"], row["seq_len"]
                 self._rows[(*shape, row["rank"], row["top_k"])] = row
 
@@ -107,6 +109,14 @@ class Source:
         dense = self.seconds(BASELINE.name, batch, n_kv_heads, seq_len)
         sparq = self.seconds(DEFAULT.name, batch, n_kv_heads, seq_len, rank, top_k)
         return dense / sparq if dense and sparq else None
+
+
+def _has_default_settings(row: dict[str, Any]) -> bool:
+    """Whether all settings but rank and top_k are the defaults, which the page shows."""
+    if row["rank"] is None:
+        return True
+    wanted = settings_columns(SparqSettings(row["rank"], row["top_k"]))
+    return all(row.get(name, value) == value for name, value in wanted.items())
 
 
 def measured_speedups() -> dict[tuple[int, int, int, int], float]:

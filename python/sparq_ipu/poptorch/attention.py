@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, Sequence
 
+import numpy as np
 import torch
 
 import sparq_ipu.torch
@@ -12,16 +14,17 @@ from sparq_ipu.poptorch import contract
 from sparq_ipu.poptorch.library import load_library
 from sparq_ipu.torch import ops
 from sparq_reference import checks
+from sparq_reference.settings import CacheSpec, HasSpec, SparqSettings
 
 try:
-    import poptorch
+    import poptorch  # type: ignore[import-not-found]
 except ImportError:
     poptorch = None
 
 
 def running_on_ipu() -> bool:
     """True while PopTorch traces or runs the model for the IPU (never while it is constructed)."""
-    return poptorch is not None and poptorch.isRunningOnIpu()
+    return poptorch is not None and bool(poptorch.isRunningOnIpu())
 
 
 def custom_op(
@@ -39,42 +42,46 @@ def custom_op(
     return tuple(poptorch.custom_op(**checked))
 
 
-class _Attention(torch.nn.Module):
-    """A decode attention whose KV cache is the operators' own, in streaming memory, known by name."""
+class _Attention(HasSpec, torch.nn.Module):
+    """A decode attention whose KV cache is the operators' own, in streaming memory, known by name.
 
+    Args:
+        spec: shape of the cache.
+        settings: of SparQ attention; None: dense attention.
+        cache_name: of the cache, as `DenseAttention`.
+    """
+
+    #: the operator of a decode step
     decode_op: contract.OpContract
+    #: the module that this one is when it does not run on an IPU
+    module_elsewhere: type[sparq_ipu.torch.DenseAttention] | type[sparq_ipu.torch.SparqAttention]
 
-    def __init__(
-        self,
-        batch: int,
-        n_kv_heads: int,
-        head_dim: int,
-        capacity: int,
-        *,
-        cache_name: str,
-        settings: dict,
-        elsewhere: type,
-    ):
+    def __init__(self, spec: CacheSpec, settings: SparqSettings | None, cache_name: str):
         super().__init__()
-        op = type(self).__name__
-        checks.check_cache(op, batch, n_kv_heads, head_dim, capacity)
         if not isinstance(cache_name, str) or not (cache_name and cache_name.isascii()):
-            checks.fail(op, "cache_name", "be a string of ASCII characters, not empty", repr(cache_name))
-        self.batch, self.n_kv_heads = int(batch), int(n_kv_heads)
-        self.head_dim, self.capacity = int(head_dim), int(capacity)
-        self.cache_name = cache_name
+            rule = "be a string of ASCII characters, not empty"
+            checks.fail(type(self).__name__, "cache_name", rule, repr(cache_name))
+        self.spec = spec
         self.settings = settings
-        self._elsewhere_class = elsewhere
+        self.cache_name = cache_name
         # In a list, and made when first needed: PopTorch would send buffers of a submodule to the IPU.
-        self._elsewhere: list = []
+        self._elsewhere: list[sparq_ipu.torch.DenseAttention | sparq_ipu.torch.SparqAttention] = []
 
     @property
-    def elsewhere(self) -> torch.nn.Module:
+    def elsewhere(self) -> sparq_ipu.torch.DenseAttention | sparq_ipu.torch.SparqAttention:
         """The module of `sparq_ipu.torch` that this one is when it does not run on an IPU."""
         if not self._elsewhere:
-            shape = (self.batch, self.n_kv_heads, self.head_dim, self.capacity)
-            self._elsewhere.append(self._elsewhere_class(*shape, state="tensors", **self.settings))
+            settings = {} if self.settings is None else self.settings.arguments()
+            arguments = {**dataclasses.asdict(self.spec), **settings}
+            self._elsewhere.append(self.module_elsewhere(**arguments, state="tensors"))
         return self._elsewhere[0]
+
+    def _custom_op(
+        self, op: contract.OpContract, inputs: Sequence[torch.Tensor], example_output: torch.Tensor
+    ) -> torch.Tensor:
+        attributes = contract.attributes_of(op, self.spec, self.cache_name, self.settings)
+        (output,) = custom_op(op, inputs, (example_output,), **attributes)
+        return output
 
     def fill(
         self, key: torch.Tensor, value: torch.Tensor, lengths: torch.Tensor | None = None
@@ -108,27 +115,21 @@ class _Attention(torch.nn.Module):
             return self._fill_elsewhere(key, value, lengths)
         lengths = lengths.to(torch.int32)
         inputs = (key.to(torch.float16), value.to(torch.float16), lengths)
-        (held,) = custom_op(
-            contract.CACHE_FILL, inputs, (lengths,), capacity=self.capacity, cache_name=self.cache_name
-        )
-        return held
+        return self._custom_op(contract.CACHE_FILL, inputs, lengths)
 
     def _fill_elsewhere(self, key: torch.Tensor, value: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-        n_tokens, cache = key.shape[2], self.elsewhere
-        high = torch.full((self.batch,), n_tokens).numpy()
-        checks.check_integers(
-            "CacheFill", "lengths", lengths.numpy(), self.batch, -1, high, f"[-1, n_tokens={n_tokens}]"
-        )
+        op, n_tokens, cache = contract.CACHE_FILL.name, key.shape[2], self.elsewhere
+        most = np.full(self.batch, n_tokens)
+        interval = f"[-1, n_tokens={n_tokens}]"
+        checks.check_integers(op, "lengths", lengths.numpy(), self.batch, -1, most, interval)
+        # On copies of sums and lengths: where the tokens are refused, the cache is as it was.
         replaced = lengths >= 0
-        before = cache.lengths.clone(), cache.value_sum.clone()
-        cache.lengths[replaced] = 0
-        cache.value_sum[replaced] = 0
-        try:
-            cache.append(key, value, lengths.clamp(min=0))
-        except Exception:
-            cache.lengths.copy_(before[0])
-            cache.value_sum.copy_(before[1])
-            raise
+        value_sum = cache.value_sum.masked_fill(replaced[:, None, None], 0)
+        held = cache.lengths.masked_fill(replaced, 0)
+        new = key.to(torch.float16), value.to(torch.float16), lengths.clamp(min=0)
+        ops.cache_append(cache.key_cache, cache.value_cache, value_sum, held, *new)
+        cache.value_sum.copy_(value_sum)
+        cache.lengths.copy_(held)
         return cache.held().to(torch.int32)
 
     def forward(
@@ -155,30 +156,22 @@ class _Attention(torch.nn.Module):
             ValueError: wrong shape; off the IPU also NaN, infinity, no room left, a row that holds nothing.
         """
         if not running_on_ipu():
-            return self.elsewhere(query, key, value, active)
+            attended: torch.Tensor = self.elsewhere(query, key, value, active)
+            return attended
         if active is None:
             active = torch.ones(query.shape[0], dtype=torch.int32)
         ops.check_integer_tensor(self.decode_op.name, "active", active, allow_bool=True)
         active = active.to(torch.int32)
         if held is not None:
-            active = active * (held >= 0).to(
-                torch.int32
-            )  # a length is never negative: only the order matters
+            # A length is never negative: this changes no value, but makes the step depend on the fill.
+            active = active * (held >= 0).to(torch.int32)
         half = query.to(torch.float16)
-        (output,) = custom_op(
-            self.decode_op,
-            (half, key.to(torch.float16), value.to(torch.float16), active),
-            (half,),
-            **self.settings,
-            capacity=self.capacity,
-            n_kv_heads=self.n_kv_heads,
-            cache_name=self.cache_name,
-        )
-        return output.to(query.dtype)
+        inputs = (half, key.to(torch.float16), value.to(torch.float16), active)
+        return self._custom_op(self.decode_op, inputs, half).to(query.dtype)
 
     def extra_repr(self) -> str:
-        names = ("batch", "n_kv_heads", "head_dim", "capacity", "cache_name")
-        values = {**{name: getattr(self, name) for name in names}, **self.settings}
+        settings = {} if self.settings is None else self.settings.arguments()
+        values = {**dataclasses.asdict(self.spec), "cache_name": self.cache_name, **settings}
         return ", ".join(f"{name}={value!r}" for name, value in values.items())
 
 
@@ -189,23 +182,20 @@ class DenseAttention(_Attention):
         batch, n_kv_heads, head_dim, capacity: shape of the cache, as `sparq_ipu.KVCache`.
         cache_name: of the KV cache on the IPU; modules of one name share one cache, so give each layer its
             own.
+        options: of the cache, where `sparq_reference.CacheSpec` has any.
 
     Raises:
         ValueError: an argument out of range.
     """
 
     decode_op = contract.DENSE_DECODE
+    module_elsewhere = sparq_ipu.torch.DenseAttention
 
-    def __init__(self, batch: int, n_kv_heads: int, head_dim: int, capacity: int, *, cache_name: str):
-        super().__init__(
-            batch,
-            n_kv_heads,
-            head_dim,
-            capacity,
-            cache_name=cache_name,
-            settings={},
-            elsewhere=sparq_ipu.torch.DenseAttention,
-        )
+    def __init__(
+        self, batch: int, n_kv_heads: int, head_dim: int, capacity: int, *, cache_name: str, **options: Any
+    ):
+        spec = CacheSpec(batch, n_kv_heads, head_dim, capacity, op=type(self).__name__, **options)
+        super().__init__(spec, None, cache_name)
 
 
 class SparqAttention(_Attention):
@@ -213,15 +203,17 @@ class SparqAttention(_Attention):
 
     Args:
         batch, n_kv_heads, head_dim, capacity: shape of the cache, as `sparq_ipu.KVCache`.
-        rank, top_k, n_local, mean_value: as `sparq_ipu.sparq_attention`.
         cache_name: of the KV cache on the IPU; modules of one name share one cache, so give each layer its
             own.
+        settings: those of `sparq_ipu.sparq_attention`: rank, top_k and so on; and the options of
+            `DenseAttention`.
 
     Raises:
         ValueError: an argument out of range.
     """
 
     decode_op = contract.SPARQ_DECODE
+    module_elsewhere = sparq_ipu.torch.SparqAttention
 
     def __init__(
         self,
@@ -231,20 +223,9 @@ class SparqAttention(_Attention):
         capacity: int,
         *,
         cache_name: str,
-        rank: int,
-        top_k: int,
-        n_local: int = 0,
-        mean_value: bool = True,
+        **settings: Any,
     ):
-        settings = {"rank": rank, "top_k": top_k, "n_local": n_local, "mean_value": mean_value}
-        checks.check_sparq_settings(type(self).__name__, **settings, head_dim=head_dim)
-        settings = {name: bool(x) if name == "mean_value" else int(x) for name, x in settings.items()}
-        super().__init__(
-            batch,
-            n_kv_heads,
-            head_dim,
-            capacity,
-            cache_name=cache_name,
-            settings=settings,
-            elsewhere=sparq_ipu.torch.SparqAttention,
-        )
+        op = type(self).__name__
+        options = CacheSpec.take(settings)
+        spec = CacheSpec(batch, n_kv_heads, head_dim, capacity, op=op, **options)
+        super().__init__(spec, SparqSettings.of(op, spec.head_dim, settings), cache_name)

@@ -2,6 +2,9 @@
 """What Python and the PopART operators (poplar_ops/popart) agree on: names, tensors, attributes. One table;
 both sides follow it.
 
+Settings and options of the cache are attributes as `SparqSettings` and `CacheSpec` declare them; their limits
+are said there.
+
 Needs neither torch nor PopTorch.
 """
 
@@ -11,13 +14,16 @@ import dataclasses
 from typing import Any, Mapping, Sequence
 
 from sparq_reference import checks
+from sparq_reference.settings import CacheSpec, SparqSettings
 
 #: ONNX domain and version of every operator
 DOMAIN = "ai.sparq"
 VERSION = 1
 
 #: attribute type -> the Python type that travels; PopTorch has no boolean attribute, so flags are int 0 or 1
-ATTRIBUTE_TYPES = {"int": int, "string": str}
+ATTRIBUTE_TYPES: dict[str, type[Any]] = {"int": int, "string": str}
+#: type of a field -> attribute type
+_FIELD_TYPES = {"int": "int", "bool": "int", "str": "string"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,11 +37,10 @@ class TensorContract:
 
 @dataclasses.dataclass(frozen=True)
 class AttributeContract:
-    """An attribute of an operator: its name, its type, "int" or "string", and the values allowed."""
+    """An attribute of an operator: its name and its type, "int" or "string"."""
 
     name: str
     type: str
-    rule: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,9 +59,19 @@ _VALUE = TensorContract("value", "FLOAT16", ("batch", "n_kv_heads", "head_dim"))
 _ACTIVE = TensorContract("active", "INT32", ("batch",))
 _OUTPUT = TensorContract("output", "FLOAT16", ("batch", "n_heads", "head_dim"))
 
-_CAPACITY = AttributeContract("capacity", "int", "most positions of one batch element, in [1, 2**24]")
-_N_KV_HEADS = AttributeContract("n_kv_heads", "int", "KV heads; n_heads is a multiple of it")
-_CACHE_NAME = AttributeContract("cache_name", "string", "not empty; operators of one name share one KV cache")
+
+def _attributes(described_by: type, *names: str) -> tuple[AttributeContract, ...]:
+    """Fields of a dataclass as attributes: those named, or all of them."""
+    types = {field.name: _FIELD_TYPES[str(field.type)] for field in dataclasses.fields(described_by)}
+    return tuple(AttributeContract(name, types[name]) for name in names or types)
+
+
+_SETTINGS = _attributes(SparqSettings)
+#: of the cache: batch and head_dim come with the shapes of the inputs
+_CACHE_OF_DECODE = _attributes(CacheSpec, "capacity", "n_kv_heads", *CacheSpec.options())
+_CACHE_OF_FILL = _attributes(CacheSpec, "capacity", *CacheSpec.options())
+#: ASCII, not empty; operators of one name share one KV cache
+_CACHE_NAME = AttributeContract("cache_name", "string")
 
 #: one decode step: where active[b] is not 0, append key[b], value[b] to row b; then attend to what every row
 #: holds
@@ -64,7 +79,7 @@ DENSE_DECODE = OpContract(
     "DenseDecode",
     inputs=(_QUERY, _KEY, _VALUE, _ACTIVE),
     outputs=(_OUTPUT,),
-    attributes=(_CAPACITY, _N_KV_HEADS, _CACHE_NAME),
+    attributes=(*_CACHE_OF_DECODE, _CACHE_NAME),
 )
 
 #: the same with SparQ attention
@@ -72,15 +87,7 @@ SPARQ_DECODE = OpContract(
     "SparqDecode",
     inputs=(_QUERY, _KEY, _VALUE, _ACTIVE),
     outputs=(_OUTPUT,),
-    attributes=(
-        AttributeContract("rank", "int", "in [1, head_dim]"),
-        AttributeContract("top_k", "int", "at least 1"),
-        AttributeContract("n_local", "int", "in [0, top_k]"),
-        AttributeContract("mean_value", "int", "0 or 1"),
-        _CAPACITY,
-        _N_KV_HEADS,
-        _CACHE_NAME,
-    ),
+    attributes=(*_SETTINGS, *_CACHE_OF_DECODE, _CACHE_NAME),
 )
 
 #: prefill: row b then holds the first lengths[b] tokens of key[b], value[b] and nothing else (0 empties it);
@@ -94,16 +101,26 @@ CACHE_FILL = OpContract(
         TensorContract("lengths", "INT32", ("batch",)),
     ),
     outputs=(TensorContract("lengths_out", "INT32", ("batch",)),),
-    attributes=(_CAPACITY, _CACHE_NAME),
+    attributes=(*_CACHE_OF_FILL, _CACHE_NAME),
 )
 
 #: every operator
 OPS = (SPARQ_DECODE, DENSE_DECODE, CACHE_FILL)
 
 
+def attributes_of(
+    op: OpContract, spec: CacheSpec, cache_name: str, settings: SparqSettings | None
+) -> dict[str, Any]:
+    """The attributes of an operator on that cache, by name; settings are None where it takes none."""
+    known = {**dataclasses.asdict(spec), "cache_name": cache_name}
+    if settings is not None:
+        known.update(settings.arguments())
+    return {attribute.name: known[attribute.name] for attribute in op.attributes}
+
+
 def arguments(
     op: OpContract, inputs: Sequence[Any], example_outputs: Sequence[Any], attributes: Mapping[str, Any]
-) -> dict:
+) -> dict[str, Any]:
     """Keyword arguments of `poptorch.custom_op` for one call, checked against the table.
 
     Args:
@@ -116,7 +133,7 @@ def arguments(
     Raises:
         ValueError: `<op>: <argument> must <rule>, got <value>`.
     """
-    sizes: dict = {}
+    sizes: dict[str, int] = {}
     for kind, contracts, tensors in (
         ("inputs", op.inputs, inputs),
         ("example_outputs", op.outputs, example_outputs),
@@ -136,7 +153,7 @@ def arguments(
     }
 
 
-def _check_tensor(op: OpContract, contract: TensorContract, tensor: Any, sizes: dict) -> None:
+def _check_tensor(op: OpContract, contract: TensorContract, tensor: Any, sizes: dict[str, int]) -> None:
     dtype = str(tensor.dtype).replace("torch.", "").upper()
     if dtype != contract.dtype:
         checks.fail(op.name, contract.name, f"be {contract.dtype.lower()}", dtype.lower())
@@ -149,7 +166,7 @@ def _check_tensor(op: OpContract, contract: TensorContract, tensor: Any, sizes: 
         checks.fail(op.name, contract.name, f"have shape ({axes})", shape)
 
 
-def _checked_attributes(op: OpContract, attributes: Mapping[str, Any]) -> dict:
+def _checked_attributes(op: OpContract, attributes: Mapping[str, Any]) -> dict[str, Any]:
     names = [attribute.name for attribute in op.attributes]
     if set(names) != set(attributes):
         checks.fail(op.name, "attributes", f"be {', '.join(names)}", ", ".join(attributes))

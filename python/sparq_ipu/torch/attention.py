@@ -3,53 +3,70 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, Callable
 
 import numpy as np
 import torch
 
-from sparq_ipu import KVCache, dense_attention, sparq_attention
-from sparq_ipu.attention import check_call
+from sparq_ipu import KVCache
+from sparq_ipu.attention import attention, check_call
+from sparq_ipu.kernels import op_of
 from sparq_ipu.torch import ops
+from sparq_ipu.torch.graphs import outside_graphs
 from sparq_reference import checks
+from sparq_reference.settings import CacheSpec, HasSpec, SparqSettings
 
 #: where the cache may live
 STATES = ("device", "tensors")
 
 
-class _StreamingAttention(torch.nn.Module):
-    """A KV cache, and how it is fed; subclasses attend to it. Arguments: see `DenseAttention`."""
+class _StreamingAttention(HasSpec, torch.nn.Module):
+    """A KV cache, how it is fed, and attention over it.
 
-    #: the attention, as messages call it
-    _op: str
+    Args:
+        spec: shape of the cache.
+        settings: of SparQ attention; None: dense attention.
+        state, device, options: as `DenseAttention`.
+    """
+
+    # the buffers of state="tensors"
+    key_cache: torch.Tensor
+    value_cache: torch.Tensor
+    value_sum: torch.Tensor
+    lengths: torch.Tensor
 
     def __init__(
         self,
-        batch: int,
-        n_kv_heads: int,
-        head_dim: int,
-        capacity: int,
-        *,
-        state: str = "device",
-        device: str = "auto",
-        **options: Any,
+        spec: CacheSpec,
+        settings: SparqSettings | None,
+        state: str,
+        device: str,
+        options: dict[str, Any],
     ):
         super().__init__()
         op = type(self).__name__
-        checks.check_cache(op, batch, n_kv_heads, head_dim, capacity)
         if state not in STATES:
             checks.fail(op, "state", f"be one of {', '.join(STATES)}", repr(state))
-        self.batch, self.n_kv_heads = int(batch), int(n_kv_heads)
-        self.head_dim, self.capacity = int(head_dim), int(capacity)
         self.state = state
+        self.spec = spec
+        self.settings = settings
+        #: what messages call the attention
+        self._op = op_of(settings is not None)
+        # torch.compile may not know how to read these from their objects
+        self._row = (spec.batch, spec.n_kv_heads, spec.head_dim)
+        self._settings_values = () if settings is None else tuple(settings.arguments().values())
         if state == "device":
-            self._cache = KVCache(batch, n_kv_heads, head_dim, capacity, device=device, **options)
+            self._cache = KVCache(**dataclasses.asdict(spec), device=device, **options)
+            self._cache.check_settings(op, settings)  # the first step would have stored its token
         else:
             if device != "auto":
                 checks.fail(op, "device", 'be "auto" for state="tensors"', repr(device))
-            for name, value in options.items():
+            plain = CacheSpec(spec.batch, spec.n_kv_heads, spec.head_dim, spec.capacity)
+            changed = {name: x for name, x in dataclasses.asdict(spec).items() if x != getattr(plain, name)}
+            for name, value in {**changed, **options}.items():
                 checks.fail(op, name, 'be left out for state="tensors"', repr(value))
-            for name, tensor in ops.empty_cache(batch, n_kv_heads, head_dim, capacity).items():
+            for name, tensor in ops.empty_tensors(spec).items():
                 self.register_buffer(name, tensor, persistent=False)
 
     def held(self) -> torch.Tensor:
@@ -72,11 +89,10 @@ class _StreamingAttention(torch.nn.Module):
         ops.check_tensor("append", "value", value)
         if lengths is not None:
             ops.check_integer_tensor("append", "lengths", lengths)
-        key, value = key.to(torch.float16), value.to(torch.float16)
-        if self.state == "tensors":
-            ops.cache_append(*self._tensors(), key, value, lengths)
-        else:
+        if self.state == "device":
             _append(self._cache, key, value, lengths)
+        else:
+            ops.cache_append(*self._tensors(), key.to(torch.float16), value.to(torch.float16), lengths)
 
     def forward(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, active: torch.Tensor | None = None
@@ -98,21 +114,28 @@ class _StreamingAttention(torch.nn.Module):
         ops.check_tensor(self._op, "query", query)
         for name, tensor in (("key", key), ("value", value)):
             ops.check_tensor(self._op, name, tensor)
-            if tuple(tensor.shape) != (self.batch, self.n_kv_heads, self.head_dim):
+            if tensor.shape != self._row:
                 sizes = f"(batch={self.batch}, n_kv_heads={self.n_kv_heads}, head_dim={self.head_dim})"
                 checks.fail(self._op, name, f"have shape {sizes}", tuple(tensor.shape))
-        counts = None
         if active is not None:
             ops.check_integer_tensor(self._op, "active", active, allow_bool=True)
-            if tuple(active.shape) != (self.batch,):
+            if active.shape != self._row[:1]:
                 checks.fail(self._op, "active", f"have shape (batch={self.batch},)", tuple(active.shape))
-            counts = active.ne(0).to(torch.int64)
+        if self.state == "device":
+            return _step(self, query, key, value, active)
         half = query.to(torch.float16)
         new = key.to(torch.float16).unsqueeze(2), value.to(torch.float16).unsqueeze(2)
-        if self.state == "device":
-            return _step(self, half, *new, counts).to(query.dtype)
+        counts = None if active is None else active.ne(0).to(torch.int64)
         ops.cache_append(*self._tensors(), *new, counts, half, self._op)
         return self._attend_tensors(half).to(query.dtype)
+
+    def _attend_tensors(self, query: torch.Tensor) -> torch.Tensor:
+        if self.settings is None:
+            return ops.dense_attention(query, self.key_cache, self.value_cache, self.lengths)
+        output: torch.Tensor = torch.ops.sparq_ipu.sparq_attention(
+            query, *self._tensors(), *self._settings_values
+        )
+        return output
 
     def reset(self) -> None:
         """Forget every position."""
@@ -138,28 +161,25 @@ class _StreamingAttention(torch.nn.Module):
             tensor.copy_(tensor[rows])
 
     def extra_repr(self) -> str:
-        sizes = ("batch", "n_kv_heads", "head_dim", "capacity", "state")
-        return ", ".join(f"{name}={getattr(self, name)!r}" for name in sizes)
+        settings = {} if self.settings is None else self.settings.arguments()
+        values = {**dataclasses.asdict(self.spec), "state": self.state, **settings}
+        return ", ".join(f"{name}={value!r}" for name, value in values.items())
 
-    def _apply(self, fn: Callable, *args: Any, **options: Any) -> torch.nn.Module:
+    def _apply(self, fn: Callable[..., Any], *args: Any, **options: Any) -> torch.nn.Module:
         """The cache moves with the model, but keeps its dtypes: `model.to(torch.bfloat16)` is for weights."""
         cache = [id(tensor) for tensor in self._tensors()] if self.state == "tensors" else []
 
-        def moved(tensor: torch.Tensor) -> torch.Tensor:
+        def moved(tensor: torch.Tensor) -> Any:
             result = fn(tensor)
             keep = id(tensor) in cache and result.dtype != tensor.dtype
             return tensor.to(result.device) if keep else result
 
-        return super()._apply(moved, *args, **options)
+        parent: Any = super()  # torch gives _apply no types
+        result: torch.nn.Module = parent._apply(moved, *args, **options)
+        return result
 
-    def _tensors(self) -> tuple[torch.Tensor, ...]:
+    def _tensors(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
         return self.key_cache, self.value_cache, self.value_sum, self.lengths
-
-    def _attend_device(self, query: np.ndarray) -> np.ndarray:
-        raise NotImplementedError
-
-    def _attend_tensors(self, query: torch.Tensor) -> torch.Tensor:
-        raise NotImplementedError
 
 
 class DenseAttention(_StreamingAttention):
@@ -178,13 +198,20 @@ class DenseAttention(_StreamingAttention):
         RuntimeError: the device is not available here.
     """
 
-    _op = "dense_attention"
-
-    def _attend_device(self, query: np.ndarray) -> np.ndarray:
-        return dense_attention(query, self._cache)
-
-    def _attend_tensors(self, query: torch.Tensor) -> torch.Tensor:
-        return ops.dense_attention(query, self.key_cache, self.value_cache, self.lengths)
+    def __init__(
+        self,
+        batch: int,
+        n_kv_heads: int,
+        head_dim: int,
+        capacity: int,
+        *,
+        state: str = "device",
+        device: str = "auto",
+        **options: Any,
+    ):
+        of_spec = CacheSpec.take(options)
+        spec = CacheSpec(batch, n_kv_heads, head_dim, capacity, op=type(self).__name__, **of_spec)
+        super().__init__(spec, None, state, device, options)
 
 
 class SparqAttention(_StreamingAttention):
@@ -192,15 +219,17 @@ class SparqAttention(_StreamingAttention):
 
     Args:
         batch, n_kv_heads, head_dim, capacity: shape of the cache, as `sparq_ipu.KVCache`.
-        rank, top_k, n_local, mean_value: as `sparq_ipu.sparq_attention`.
-        state, device, options: where the cache lives: "device" (fast) or "tensors" (torch.export); see
+        state, device: where the cache lives: "device" (fast) or "tensors" (torch.export); see
+            `DenseAttention`.
+        settings: those of `sparq_ipu.sparq_attention`: rank, top_k and so on; and the options of
             `DenseAttention`.
 
     Raises:
         ValueError: an argument out of range.
+        RuntimeError: the device is not available here.
     """
 
-    _op = "sparq_attention"
+    settings: SparqSettings
 
     def __init__(
         self,
@@ -209,61 +238,39 @@ class SparqAttention(_StreamingAttention):
         head_dim: int,
         capacity: int,
         *,
-        rank: int,
-        top_k: int,
-        n_local: int = 0,
-        mean_value: bool = True,
         state: str = "device",
         device: str = "auto",
-        **options: Any,
+        **settings: Any,
     ):
-        super().__init__(batch, n_kv_heads, head_dim, capacity, state=state, device=device, **options)
-        checks.check_sparq_settings(
-            type(self).__name__, rank, top_k, n_local, head_dim=head_dim, mean_value=mean_value
-        )
-        if options.get("memory") == "sram":  # at the first step, it would have stored the token
-            checks.fail(type(self).__name__, "memory", "be 'streaming'", "'sram'")
-        self.rank, self.top_k, self.n_local = int(rank), int(top_k), int(n_local)
-        self.mean_value = bool(mean_value)
-
-    @property
-    def settings(self) -> dict:
-        """rank, top_k, n_local and mean_value, by name."""
-        names = ("rank", "top_k", "n_local", "mean_value")
-        return {name: getattr(self, name) for name in names}
-
-    def extra_repr(self) -> str:
-        return super().extra_repr() + "".join(f", {name}={value!r}" for name, value in self.settings.items())
-
-    def _attend_device(self, query: np.ndarray) -> np.ndarray:
-        return sparq_attention(query, self._cache, **self.settings)
-
-    def _attend_tensors(self, query: torch.Tensor) -> torch.Tensor:
-        return ops.sparq_attention(query, *self._tensors(), **self.settings)
+        op = type(self).__name__
+        of_spec = CacheSpec.take(settings)
+        spec = CacheSpec(batch, n_kv_heads, head_dim, capacity, op=op, **of_spec)
+        names = [field.name for field in dataclasses.fields(SparqSettings)]
+        options = {name: settings.pop(name) for name in list(settings) if name not in names}
+        super().__init__(spec, SparqSettings.of(op, spec.head_dim, settings), state, device, options)
 
 
-def _outside_graphs(function: Any) -> Any:
-    """A NumPy call: torch.compile leaves its graph there, and says so if it may not."""
-    disable = getattr(getattr(torch, "compiler", None), "disable", None)  # torch 2.0 has no torch.compiler
-    return disable(function) if disable else function
-
-
-@_outside_graphs
+@outside_graphs
 def _append(cache: KVCache, key: torch.Tensor, value: torch.Tensor, lengths: torch.Tensor | None) -> None:
-    counts = None if lengths is None else lengths.detach().numpy()
-    cache.append(key.detach().contiguous().numpy(), value.detach().contiguous().numpy(), counts)
+    cache.append(_halves(key), _halves(value), None if lengths is None else lengths.detach().numpy())
 
 
-@_outside_graphs
+@outside_graphs
 def _step(
     module: _StreamingAttention,
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
-    counts: torch.Tensor | None,
+    active: torch.Tensor | None,
 ) -> torch.Tensor:
-    array = query.detach().contiguous().numpy()
+    half, cache = _halves(query), module._cache
+    counts = None if active is None else (active.detach().numpy() != 0).astype(np.int64)
     # What attention would refuse is refused before the token is stored.
-    check_call(module._op, array, module._cache, 1 if counts is None else counts.numpy())
-    _append(module._cache, key, value, counts)
-    return torch.from_numpy(module._attend_device(array))
+    check_call(module._op, half, cache, 1 if counts is None else counts)
+    cache.append(_halves(key)[:, :, None], _halves(value)[:, :, None], counts)
+    return torch.from_numpy(attention(half, cache, module.settings)).to(query.dtype)
+
+
+def _halves(tensor: torch.Tensor) -> np.ndarray:
+    """A float16 array of its values; shared with the tensor where that is possible."""
+    return tensor.detach().to(torch.float16).contiguous().numpy()

@@ -16,15 +16,23 @@ They are defined with `torch.library.Library`, which torch 2.0 has, not with the
 
 from __future__ import annotations
 
+import dataclasses
+from typing import Any
+
 import numpy as np
 import torch
 
 from sparq_ipu import KVCache, available_devices
-from sparq_ipu import dense_attention as dense_attention_over
-from sparq_ipu import sparq_attention as sparq_attention_over
+from sparq_ipu.attention import attention as attention_over
+from sparq_ipu.kernels import op_of
 from sparq_reference import checks, exact
+from sparq_reference.settings import CacheSpec, SparqSettings
 
-_library = torch.library.Library("sparq_ipu", "DEF")
+#: how an operator takes the settings: their names, in the order of its schema
+_SETTINGS = {field.name: field.type for field in dataclasses.fields(SparqSettings)}
+
+_Library: Any = torch.library.Library  # without types in torch
+_library = _Library("sparq_ipu", "DEF")
 _library.define(
     "cache_append(Tensor(a!) key_cache, Tensor(b!) value_cache, Tensor(c!) value_sum, Tensor(d!) lengths, "
     "Tensor key, Tensor value, Tensor? counts=None, Tensor? query=None, str attention='attention') -> ()"
@@ -34,23 +42,28 @@ _library.define(
 )
 _library.define(
     "sparq_attention(Tensor query, Tensor key_cache, Tensor value_cache, Tensor value_sum, Tensor lengths, "
-    "int rank, int top_k, int n_local, bool mean_value) -> Tensor"
+    + ", ".join(f"{type_} {name}" for name, type_ in _SETTINGS.items())  # "int rank, int top_k, ..."
+    + ") -> Tensor"
 )
 
 
-def empty_cache(batch: int, n_kv_heads: int, head_dim: int, capacity: int) -> dict:
+def empty_cache(batch: int, n_kv_heads: int, head_dim: int, capacity: int) -> dict[str, torch.Tensor]:
     """The tensors of an empty cache, by name.
 
     Raises:
         ValueError: `empty_cache: <argument> must <rule>, got <value>`.
     """
-    checks.check_cache("empty_cache", batch, n_kv_heads, head_dim, capacity)
-    shape = (batch, n_kv_heads, capacity, head_dim)
+    return empty_tensors(CacheSpec(batch, n_kv_heads, head_dim, capacity, op="empty_cache"))
+
+
+def empty_tensors(spec: CacheSpec) -> dict[str, torch.Tensor]:
+    """`empty_cache` of a cache that is described already."""
+    shape = (spec.batch, spec.n_kv_heads, spec.capacity, spec.head_dim)
     return {
         "key_cache": torch.zeros(shape, dtype=torch.float16),
         "value_cache": torch.zeros(shape, dtype=torch.float16),
-        "value_sum": torch.zeros((batch, n_kv_heads, head_dim), dtype=torch.float32),
-        "lengths": torch.zeros(batch, dtype=torch.int64),
+        "value_sum": torch.zeros((spec.batch, spec.n_kv_heads, spec.head_dim), dtype=torch.float32),
+        "lengths": torch.zeros(spec.batch, dtype=torch.int64),
     }
 
 
@@ -94,7 +107,8 @@ def dense_attention(
     Returns: (batch, n_heads, head_dim) float16.
     Raises: ValueError, `dense_attention: <argument> must <rule>, got <value>`.
     """
-    return torch.ops.sparq_ipu.dense_attention(query, key_cache, value_cache, lengths)
+    output: torch.Tensor = torch.ops.sparq_ipu.dense_attention(query, key_cache, value_cache, lengths)
+    return output
 
 
 def sparq_attention(
@@ -103,26 +117,24 @@ def sparq_attention(
     value_cache: torch.Tensor,
     value_sum: torch.Tensor,
     lengths: torch.Tensor,
-    *,
-    rank: int,
-    top_k: int,
-    n_local: int = 0,
-    mean_value: bool = True,
+    **settings: Any,
 ) -> torch.Tensor:
     """SparQ attention (arXiv:2312.04985, Algorithm 1) of one token per row, over the positions held.
 
     Args:
-        query: (batch, n_heads, head_dim) float16. The next four: the cache. The settings: as
-            `sparq_ipu.sparq_attention`.
+        query: (batch, n_heads, head_dim) float16. The next four: the cache.
+        settings: those of `sparq_ipu.sparq_attention`: rank, top_k and so on.
     Returns: (batch, n_heads, head_dim) float16.
     Raises: ValueError, `sparq_attention: <argument> must <rule>, got <value>`.
     """
-    return torch.ops.sparq_ipu.sparq_attention(
-        query, key_cache, value_cache, value_sum, lengths, rank, top_k, n_local, mean_value
+    values = SparqSettings.of("sparq_attention", None, settings).arguments().values()
+    output: torch.Tensor = torch.ops.sparq_ipu.sparq_attention(
+        query, key_cache, value_cache, value_sum, lengths, *values
     )
+    return output
 
 
-def check_tensor(op: str, argument: str, tensor: object, dtype: torch.dtype | None = None) -> None:
+def check_tensor(op: str, argument: str, tensor: Any, dtype: torch.dtype | None = None) -> None:
     """`tensor` is a tensor, of `dtype` if one is given (NumPy has no bfloat16 to look at)."""
     if not isinstance(tensor, torch.Tensor):
         checks.fail(op, argument, "be a tensor", type(tensor).__name__)
@@ -130,7 +142,7 @@ def check_tensor(op: str, argument: str, tensor: object, dtype: torch.dtype | No
         checks.fail(op, argument, f"be {_dtype_name(dtype)}", _dtype_name(tensor.dtype))
 
 
-def check_integer_tensor(op: str, argument: str, tensor: object, *, allow_bool: bool = False) -> None:
+def check_integer_tensor(op: str, argument: str, tensor: Any, *, allow_bool: bool = False) -> None:
     """`tensor` is a tensor of integers, or of bool if allowed."""
     check_tensor(op, argument, tensor)
     is_bool = tensor.dtype == torch.bool
@@ -143,8 +155,18 @@ def _dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).replace("torch.", "")
 
 
-def _check_cache(op, key_cache, value_cache, value_sum, lengths):
-    """The tensors are a cache; `value_sum` may be None."""
+def _spec_of(
+    op: str,
+    key_cache: torch.Tensor,
+    value_cache: torch.Tensor,
+    value_sum: torch.Tensor | None,
+    lengths: torch.Tensor,
+) -> CacheSpec:
+    """The cache that these tensors are; dense attention has no `value_sum`.
+
+    Raises:
+        ValueError: they are none.
+    """
     for name, tensor, dtype in (
         ("key_cache", key_cache, torch.float16),
         ("value_cache", value_cache, torch.float16),
@@ -157,7 +179,7 @@ def _check_cache(op, key_cache, value_cache, value_sum, lengths):
     if len(shape) != 4:
         checks.fail(op, "key_cache", "have shape (batch, n_kv_heads, capacity, head_dim)", shape)
     batch, n_kv_heads, capacity, head_dim = shape
-    checks.check_cache(op, batch, n_kv_heads, head_dim, capacity)
+    spec = CacheSpec(batch, n_kv_heads, head_dim, capacity, op=op)
     if tuple(value_cache.shape) != shape:
         checks.fail(op, "value_cache", f"have the shape of key_cache, {shape}", tuple(value_cache.shape))
     if value_sum is not None and tuple(value_sum.shape) != (batch, n_kv_heads, head_dim):
@@ -165,36 +187,32 @@ def _check_cache(op, key_cache, value_cache, value_sum, lengths):
         checks.fail(op, "value_sum", f"have shape {sizes}", tuple(value_sum.shape))
     most = np.full(batch, capacity)
     checks.check_integers(op, "lengths", lengths.numpy(), batch, 0, most, f"[0, capacity={capacity}]")
+    return spec
 
 
 def _append_cpu(
-    key_cache, value_cache, value_sum, lengths, key, value, counts=None, query=None, attention="attention"
-):
-    _check_cache("append", key_cache, value_cache, value_sum, lengths)
-    batch, n_kv_heads, capacity, head_dim = key_cache.shape
+    key_cache: torch.Tensor,
+    value_cache: torch.Tensor,
+    value_sum: torch.Tensor,
+    lengths: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    counts: torch.Tensor | None = None,
+    query: torch.Tensor | None = None,
+    attention: str = "attention",
+) -> None:
+    spec = _spec_of("append", key_cache, value_cache, value_sum, lengths)
     if query is not None:
         check_tensor(attention, "query", query, torch.float16)
-        checks.check_query(
-            attention, query.detach().numpy(), batch=batch, n_kv_heads=n_kv_heads, head_dim=head_dim
-        )
+        checks.check_query(attention, query.detach().numpy(), spec)
     for name, tensor in (("key", key), ("value", value)):
         check_tensor("append", name, tensor, torch.float16)
     if counts is not None:
         check_integer_tensor("append", "lengths", counts)
     key, value = key.detach(), value.detach()  # else the cache would join a graph of gradients
-    new_key, new_value = key.numpy(), value.numpy()
-    held = lengths.numpy()
-    n_new = checks.check_append(
-        "append",
-        new_key,
-        new_value,
-        batch=batch,
-        n_kv_heads=n_kv_heads,
-        head_dim=head_dim,
-        cache_lengths=held,
-        capacity=capacity,
-        lengths=None if counts is None else counts.numpy(),
-    )
+    new_key, new_value, held = key.numpy(), value.numpy(), lengths.numpy()
+    new_lengths = None if counts is None else counts.numpy()
+    n_new = checks.check_append("append", new_key, new_value, spec, held, lengths=new_lengths)
     if query is not None:
         checks.check_not_empty(attention, held + n_new)
     sums = exact.sum_values(new_value, lengths=n_new, initial=value_sum.numpy())
@@ -205,72 +223,57 @@ def _append_cpu(
     lengths.add_(torch.from_numpy(n_new))
 
 
-def _load(key_cache: torch.Tensor, value_cache: torch.Tensor, lengths: torch.Tensor) -> KVCache:
-    """The tensors' cache on the CPU kernels: a copy, and still much faster than NumPy."""
-    batch, n_kv_heads, _, head_dim = key_cache.shape
-    most = max(int(lengths.max()), 1)
-    cache = KVCache(batch, n_kv_heads, head_dim, most, device="cpu")
-    cache.append(key_cache[:, :, :most].numpy(), value_cache[:, :, :most].numpy(), lengths.numpy())
-    return cache
+def _dense_cpu(
+    query: torch.Tensor, key_cache: torch.Tensor, value_cache: torch.Tensor, lengths: torch.Tensor
+) -> torch.Tensor:
+    spec = _spec_of("dense_attention", key_cache, value_cache, None, lengths)
+    return _attend(query, spec, key_cache, value_cache, lengths, None)
 
 
-def _has_kernels() -> bool:
-    return "cpu" in available_devices()
+def _sparq_cpu(
+    query: torch.Tensor,
+    key_cache: torch.Tensor,
+    value_cache: torch.Tensor,
+    value_sum: torch.Tensor,
+    lengths: torch.Tensor,
+    *values: Any,
+) -> torch.Tensor:
+    spec = _spec_of("sparq_attention", key_cache, value_cache, value_sum, lengths)
+    settings = SparqSettings.of("sparq_attention", spec.head_dim, dict(zip(_SETTINGS, values)))
+    return _attend(query, spec, key_cache, value_cache, lengths, settings)
 
 
-def _dense_cpu(query, key_cache, value_cache, lengths):
-    _check_cache("dense_attention", key_cache, value_cache, None, lengths)
-    check_tensor("dense_attention", "query", query, torch.float16)
-    checks.check_not_empty("dense_attention", lengths.numpy())
-    if _has_kernels():
-        return torch.from_numpy(
-            dense_attention_over(query.detach().numpy(), _load(key_cache, value_cache, lengths))
-        )
-    key, value, held = _views(key_cache, value_cache, lengths)
-    return torch.from_numpy(exact.dense_attention(query.detach().numpy(), key, value, lengths=held))
+def _attend(
+    query: torch.Tensor,
+    spec: CacheSpec,
+    key_cache: torch.Tensor,
+    value_cache: torch.Tensor,
+    lengths: torch.Tensor,
+    settings: SparqSettings | None,
+) -> torch.Tensor:
+    op, held = op_of(settings is not None), lengths.numpy()
+    check_tensor(op, "query", query, torch.float16)
+    checks.check_not_empty(op, held)
+    # A copy: on the CPU kernels that is still much faster than NumPy over the tensors themselves.
+    device = "cpu" if "cpu" in available_devices() else "reference"
+    most = int(held.max())
+    cache = KVCache(spec.batch, spec.n_kv_heads, spec.head_dim, most, device=device)
+    cache.append(key_cache[:, :, :most].numpy(), value_cache[:, :, :most].numpy(), held)
+    return torch.from_numpy(attention_over(query.detach().numpy(), cache, settings))
 
 
-def _sparq_cpu(query, key_cache, value_cache, value_sum, lengths, rank, top_k, n_local, mean_value):
-    _check_cache("sparq_attention", key_cache, value_cache, value_sum, lengths)
-    check_tensor("sparq_attention", "query", query, torch.float16)
-    checks.check_not_empty("sparq_attention", lengths.numpy())
-    settings = {"rank": rank, "top_k": top_k, "n_local": n_local, "mean_value": mean_value}
-    if _has_kernels():
-        cache = _load(key_cache, value_cache, lengths)
-        return torch.from_numpy(sparq_attention_over(query.detach().numpy(), cache, **settings))
-    key, value, held = _views(key_cache, value_cache, lengths)
-    return torch.from_numpy(
-        exact.sparq_attention(
-            query.detach().numpy(), key, value, lengths=held, value_sum=value_sum.numpy(), **settings
-        )
-    )
-
-
-def _views(
-    key_cache: torch.Tensor, value_cache: torch.Tensor, lengths: torch.Tensor
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    most = int(lengths.max())
-    return key_cache[:, :, :most].numpy(), value_cache[:, :, :most].numpy(), lengths.numpy()
-
-
-def _append_meta(
-    key_cache, value_cache, value_sum, lengths, key, value, counts=None, query=None, attention="attention"
-):
+def _append_meta(*arguments: Any) -> None:
     return None
 
 
-def _dense_meta(query, key_cache, value_cache, lengths):
-    return torch.empty(query.shape, dtype=query.dtype, device=query.device)
-
-
-def _sparq_meta(query, key_cache, value_cache, value_sum, lengths, rank, top_k, n_local, mean_value):
+def _attention_meta(query: torch.Tensor, *others: Any) -> torch.Tensor:
     return torch.empty(query.shape, dtype=query.dtype, device=query.device)
 
 
 for _name, _cpu, _meta in (
     ("cache_append", _append_cpu, _append_meta),
-    ("dense_attention", _dense_cpu, _dense_meta),
-    ("sparq_attention", _sparq_cpu, _sparq_meta),
+    ("dense_attention", _dense_cpu, _attention_meta),
+    ("sparq_attention", _sparq_cpu, _attention_meta),
 ):
     _library.impl(_name, _cpu, "CPU")
     _library.impl(_name, _meta, "Meta")

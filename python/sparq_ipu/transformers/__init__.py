@@ -7,15 +7,25 @@
 
 Everything goes through public interfaces of transformers (AttentionInterface, AttentionMaskInterface, Cache,
 module hooks): versions 4.56 and later. docs/models.md says what is supported and what is not.
+
+torch and transformers are imported with the first name that needs them: RECOMMENDED and `LayerSettings` do
+not, nor do the modules `checkpoints` and `generation`.
 """
 
-from sparq_ipu.models import RECOMMENDED
-from sparq_ipu.transformers.cache import SparqCache, cache_traffic
-from sparq_ipu.transformers.integration import disable, enable, enable_dense, is_enabled
-from sparq_ipu.transformers.settings import SparqSettings
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from sparq_ipu.transformers.settings import RECOMMENDED, LayerSettings, SparqSettings
+
+if TYPE_CHECKING:
+    from sparq_ipu.transformers.cache import SparqCache, cache_traffic
+    from sparq_ipu.transformers.integration import disable, enable, enable_dense, is_enabled
 
 __all__ = [
     "RECOMMENDED",
+    "LayerSettings",
     "SparqCache",
     "SparqSettings",
     "cache_traffic",
@@ -24,3 +34,14 @@ __all__ = [
     "enable_dense",
     "is_enabled",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = "cache" if name in ("SparqCache", "cache_traffic") else "integration"
+    return getattr(importlib.import_module(f"{__name__}.{module}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -10,6 +10,10 @@ from transformers import AttentionInterface, AttentionMaskInterface
 
 from sparq_reference import checks
 
+# without types in transformers
+_attention_interface: Any = AttentionInterface
+_mask_interface: Any = AttentionMaskInterface
+
 #: arguments of attention that change nothing here; any other, unless None or False, is refused rather than
 #: ignored
 _HARMLESS = frozenset(
@@ -32,14 +36,14 @@ def register(base: str) -> str:
     padding nor for prefill on top of a filled cache.
     """
     name = f"sparq_ipu_{base}"
-    AttentionInterface.register(name, _attention_over(AttentionInterface()[base]))
-    AttentionMaskInterface.register(name, _mask_over(AttentionMaskInterface()[base]))
+    AttentionInterface.register(name, _attention_over(_attention_interface()[base]))
+    AttentionMaskInterface.register(name, _mask_over(_mask_interface()[base]))
     return name
 
 
 def is_registered(base: str) -> bool:
     """Whether transformers knows both an attention and a mask function of this name."""
-    return base in AttentionInterface() and base in AttentionMaskInterface()
+    return base in _attention_interface() and base in _mask_interface()
 
 
 def check_scaling(op: str, scaling: float | None, head_dim: int) -> None:
@@ -49,7 +53,7 @@ def check_scaling(op: str, scaling: float | None, head_dim: int) -> None:
         checks.fail(op, "scaling", f"be 1/sqrt(head_dim={head_dim})={expected:.6g}", scaling)
 
 
-def _mask_over(base: Callable) -> Callable:
+def _mask_over(base: Callable[..., Any]) -> Callable[..., Any]:
     def mask(*args: Any, **kwargs: Any) -> Any:
         """The mask of `base`; none for one token, whose attention knows from the cache which positions are
         real."""
@@ -61,7 +65,7 @@ def _mask_over(base: Callable) -> Callable:
     return mask
 
 
-def _attention_over(base: Callable) -> Callable:
+def _attention_over(base: Callable[..., Any]) -> Callable[..., Any]:
     def attention(
         module: torch.nn.Module,
         query: torch.Tensor,
@@ -92,6 +96,9 @@ def _attention_over(base: Callable) -> Callable:
             layer.attend_prefill()
         elif key.shape[2] != query.shape[2]:
             checks.fail("sparq_attention", "past_key_values", "be a SparqCache", "keys of another cache")
-        return base(module, query, key, value, attention_mask, scaling=scaling, dropout=dropout, **kwargs)
+        result: tuple[torch.Tensor, None] = base(
+            module, query, key, value, attention_mask, scaling=scaling, dropout=dropout, **kwargs
+        )
+        return result
 
     return attention

@@ -3,15 +3,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 from typing import Any, Mapping
 
 import torch
 from transformers import DynamicCache, PreTrainedModel
 
+from sparq_ipu.torch.graphs import outside_graphs
 from sparq_ipu.transformers.attention import check_scaling, is_registered, register
-from sparq_ipu.transformers.cache import SparqCache, check_options, is_sparq_cache
-from sparq_ipu.transformers.settings import LayerSettings, SparqSettings, settings_of_layers
+from sparq_ipu.transformers.cache import SparqCache, is_sparq_cache
+from sparq_ipu.transformers.settings import LayerSettings, ModelSettings, settings_of_layers
+from sparq_ipu.transformers.storage import check_options
 from sparq_reference import checks
 
 #: attribute of an enabled decoder: what `disable` needs to restore it. It stands there so that a model and
@@ -22,16 +25,11 @@ _STATE = "_sparq_ipu_enabled"
 def enable(
     model: PreTrainedModel,
     *,
-    rank: int,
-    top_k: int,
-    n_local: int = 0,
-    mean_value: bool = True,
-    min_seq_len: int = 0,
     layers: Mapping[int, Mapping[str, Any] | None] | None = None,
     device: str = "auto",
     capacity: int | None = None,
     check_finite: bool = True,
-    **options: Any,
+    **settings: Any,
 ) -> None:
     """Decode with SparQ attention: `model.generate` and one-token forward passes, through a float16 KV cache.
 
@@ -43,11 +41,11 @@ def enable(
     Args:
         model: a decoder of the Llama type (Llama, Mistral, Qwen2, Qwen3, SmolLM, ...) on the CPU, in eval
             mode.
-        rank, top_k, n_local, mean_value, min_seq_len: see `SparqSettings`.
+        settings: rank, top_k and so on: see `LayerSettings`. And other options of `sparq_ipu.KVCache`.
         layers: what differs in some layers, by index: None is dense, a mapping replaces settings, e.g.
             `{0: None, 1: {"mean_value": False}}`.
         device: of the KV cache; "auto" is the CPU kernels where they are built, else the NumPy reference.
-        check_finite, options: as `sparq_ipu.KVCache`.
+        check_finite: as `sparq_ipu.KVCache`.
         capacity: most positions of one batch row; None grows as needed.
 
     Raises:
@@ -55,11 +53,13 @@ def enable(
             what `sparq_ipu.KVCache` says of its options. The model is then unchanged.
     """
     _check_model("enable", model)
-    default = SparqSettings(rank, top_k, n_local, mean_value, min_seq_len)
-    config = model.config.get_text_config(decoder=True)
-    settings = settings_of_layers("enable", default, layers, config.num_hidden_layers, _head_dim(model))
+    names = [field.name for field in dataclasses.fields(LayerSettings)]
+    options = {name: settings.pop(name) for name in list(settings) if name not in names}
+    options.update(device=device, capacity=capacity, check_finite=check_finite)
+    head_dim = _head_dim(model)
+    default = LayerSettings.of("enable", head_dim, settings)
     _install(
-        "enable", model, settings, dict(options, device=device, capacity=capacity, check_finite=check_finite)
+        "enable", model, settings_of_layers("enable", default, layers, _n_layers(model), head_dim), options
     )
 
 
@@ -76,13 +76,8 @@ def enable_dense(
     Args and Raises: as `enable`.
     """
     _check_model("enable_dense", model)
-    settings: LayerSettings = [None] * model.config.get_text_config(decoder=True).num_hidden_layers
-    _install(
-        "enable_dense",
-        model,
-        settings,
-        dict(options, device=device, capacity=capacity, check_finite=check_finite),
-    )
+    options.update(device=device, capacity=capacity, check_finite=check_finite)
+    _install("enable_dense", model, [None] * _n_layers(model), options)
 
 
 def disable(model: PreTrainedModel) -> None:
@@ -106,7 +101,7 @@ def is_enabled(model: PreTrainedModel) -> bool:
     return hasattr(getattr(model, "base_model", model), _STATE)
 
 
-def _install(op: str, model: PreTrainedModel, settings: LayerSettings, options: dict) -> None:
+def _install(op: str, model: PreTrainedModel, settings: ModelSettings, options: dict[str, Any]) -> None:
     options = check_options(op, **options)
     if is_enabled(model):
         disable(model)
@@ -131,14 +126,14 @@ class _Hooks:
     A cache layer is handed keys and values but not the attention mask; the padding in it is announced here.
     """
 
-    def __init__(self, settings: LayerSettings, options: dict):
+    def __init__(self, settings: ModelSettings, options: dict[str, Any]):
         self._settings = settings
         self._options = options
 
-    # torch.compile leaves its graphs here and in the cache layers: NumPy and bookkeeping
-
-    @torch.compiler.disable
-    def before(self, module: torch.nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+    @outside_graphs
+    def before(
+        self, module: PreTrainedModel, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[()], dict[str, Any]]:
         """Forward pre-hook of the decoder."""
         if module.training:
             checks.fail("sparq_attention", "model", "be in eval mode", "training mode")
@@ -154,8 +149,10 @@ class _Hooks:
             self._announce(cache, kwargs.get("attention_mask"), *tokens.shape[:2])
         return (), kwargs
 
-    @torch.compiler.disable
-    def after(self, module: torch.nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
+    @outside_graphs
+    def after(
+        self, module: PreTrainedModel, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
+    ) -> None:
         """Forward hook of the decoder: every layer must have attended to what it stored."""
         cache = kwargs.get("past_key_values")
         missed = [layer.index for layer in cache.layers if layer.is_armed] if cache is not None else []
@@ -164,7 +161,7 @@ class _Hooks:
                 f"sparq_attention: the model must attend through its cache in every layer, not so in {missed}"
             )
 
-    def _cache(self, module: torch.nn.Module, kwargs: dict) -> Any:
+    def _cache(self, module: PreTrainedModel, kwargs: dict[str, Any]) -> Any:
         cache = kwargs.get("past_key_values")
         if cache is None:
             use_cache = kwargs.get("use_cache")
@@ -172,8 +169,7 @@ class _Hooks:
             return SparqCache(module.config, **self._options) if use_cache else None
         if is_sparq_cache(cache):
             return cache
-        # the cache that `generate` made, or the caller, who keeps it over turns: the object stays, its layers
-        # are ours
+        # Made by `generate`, or by the caller, who keeps it over turns: the object stays, its layers change.
         is_ours_to_fill = type(cache) is DynamicCache and not getattr(cache, "offloading", False)
         if is_ours_to_fill and cache.get_seq_length() == 0:
             cache.layers[:] = SparqCache(module.config, **self._options).layers
@@ -190,29 +186,21 @@ class _Hooks:
         op, layers = "sparq_attention", cache.layers
         held = {layer.get_seq_length() for layer in layers}
         if len(held) != 1 or len(layers) != len(self._settings):
-            checks.fail(
-                op,
-                "past_key_values",
-                f"hold the same tokens in all {len(self._settings)} layers",
-                sorted(held),
-            )
+            rule = f"hold the same tokens in all {len(self._settings)} layers"
+            checks.fail(op, "past_key_values", rule, sorted(held))
         (past,) = held
         if past and layers[0].batch_size != batch:
             checks.fail(op, "batch", f"be that of past_key_values, {layers[0].batch_size}", batch)
         real = None
         if mask is not None:
             if not isinstance(mask, torch.Tensor) or mask.shape != (batch, past + n_tokens):
+                rule = f"have shape (batch={batch}, n_tokens so far={past + n_tokens})"
                 got = tuple(mask.shape) if isinstance(mask, torch.Tensor) else type(mask).__name__
-                checks.fail(
-                    op,
-                    "attention_mask",
-                    f"have shape (batch={batch}, n_tokens so far={past + n_tokens})",
-                    got,
-                )
+                checks.fail(op, "attention_mask", rule, got)
             mask = mask.to(torch.bool)
             if past and not torch.equal(mask[:, :past], layers[0].real):
                 layers[0].check_real(mask[:, :past])  # before any layer changes: all have the same columns
-                for layer in layers:  # the caller sees other tokens as padding now: so be it
+                for layer in layers:  # the caller hides tokens that an earlier mask showed
                     layer.set_real(mask[:, :past])
             real = mask[:, past:]
             if bool(real.all()):
@@ -223,9 +211,13 @@ class _Hooks:
             layer.arm(real, settings)
 
 
+def _n_layers(model: PreTrainedModel) -> int:
+    return int(model.config.get_text_config(decoder=True).num_hidden_layers)
+
+
 def _head_dim(model: PreTrainedModel) -> int:
     config = model.config.get_text_config(decoder=True)
-    return getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    return int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
 
 
 def _check_model(op: str, model: PreTrainedModel) -> None:

@@ -1,59 +1,67 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What attention a layer runs while decoding: SparQ with its settings, or dense."""
+"""What attention a layer runs while decoding: SparQ with its settings, or dense. Needs no torch."""
 
 from __future__ import annotations
 
 import dataclasses
+from functools import cached_property
 from typing import Any, List, Mapping, Optional
 
+import sparq_reference
 from sparq_reference import checks
+
+#: What docs/accuracy.md recommends at head_dim 64: `sparq_ipu.transformers.enable(model, **RECOMMENDED)`.
+#: The first layer attends diffusely: the mean value costs more quality there than in all other layers.
+RECOMMENDED: dict[str, Any] = {
+    "rank": 32,
+    "top_k": 128,
+    "n_local": 32,
+    "mean_value": True,
+    "layers": {0: {"mean_value": False}},
+}
 
 
 @dataclasses.dataclass(frozen=True)
-class SparqSettings:
-    """SparQ attention (arXiv:2312.04985, Algorithm 1) of one layer.
+class LayerSettings(sparq_reference.SparqSettings):
+    """SparQ attention of one layer of a model.
 
-    Attributes:
-        rank: query components that score positions, 1 <= rank <= head_dim (paper: r).
-        top_k: positions attended to, at least 1 (paper: k).
-        n_local: of these, the most recent ones that are always taken, 0 <= n_local <= top_k (paper: l).
-        mean_value: give the weight of the other positions to the mean of all values (paper: v-bar and alpha).
+    Args:
+        rank, top_k and so on: as `sparq_reference.SparqSettings`.
         min_seq_len: a batch element with fewer positions than this, the new token included, is decoded
-            densely.
+            densely; in [0, 2**24].
+
+    Raises:
+        ValueError: `<op>: <argument> must <rule>, got <value>`.
     """
 
-    rank: int
-    top_k: int
-    n_local: int = 0
-    mean_value: bool = True
     min_seq_len: int = 0
 
-    def check(self, op: str, head_dim: int) -> None:
-        """Raise ValueError, `<op>: <argument> must <rule>, got <value>`, for the first setting out of
-        range."""
-        checks.check_sparq_settings(
-            op,
-            rank=self.rank,
-            top_k=self.top_k,
-            n_local=self.n_local,
-            head_dim=head_dim,
-        )
-        if not isinstance(self.mean_value, bool):
-            checks.fail(op, "mean_value", "be True or False", repr(self.mean_value))
-        checks.check_integer(op, "min_seq_len", self.min_seq_len, 0, checks.MAX_CAPACITY)
+    def __post_init__(self, op: str, head_dim: int | None) -> None:
+        super().__post_init__(op, head_dim)
+        n = checks.check_integer(op, "min_seq_len", self.min_seq_len, 0, checks.MAX_CAPACITY)
+        self._set(min_seq_len=n)
 
+    @cached_property
+    def attention(self) -> sparq_reference.SparqSettings:
+        """What an attention call takes of them."""
+        names = [field.name for field in dataclasses.fields(sparq_reference.SparqSettings)]
+        return sparq_reference.SparqSettings(**{name: getattr(self, name) for name in names})
+
+
+#: the name that `sparq_ipu.transformers` gave these settings first
+SparqSettings = LayerSettings
 
 #: settings of every layer, in order; None is dense attention
-LayerSettings = List[Optional[SparqSettings]]
+ModelSettings = List[Optional[LayerSettings]]
 
 
 def settings_of_layers(
     op: str,
-    default: SparqSettings | None,
+    default: LayerSettings,
     layers: Mapping[int, Mapping[str, Any] | None] | None,
     n_layers: int,
     head_dim: int,
-) -> LayerSettings:
+) -> ModelSettings:
     """Settings of each of `n_layers` layers: `default`, or what `layers` says of that layer.
 
     Args:
@@ -62,10 +70,8 @@ def settings_of_layers(
     Raises:
         ValueError: not a mapping, a layer that does not exist, an unknown setting, a value out of range.
     """
-    if default is not None:
-        default.check(op, head_dim)
-    settings: LayerSettings = [default] * n_layers
-    names = [field.name for field in dataclasses.fields(SparqSettings)]
+    default.check(op, head_dim)
+    settings: ModelSettings = [default] * n_layers
     if layers is None:
         layers = {}
     if not isinstance(layers, Mapping):
@@ -77,10 +83,6 @@ def settings_of_layers(
             continue
         if not isinstance(changes, Mapping):
             checks.fail(op, f"layers[{index}]", "be None (dense) or a mapping of settings", repr(changes))
-        for name in changes:
-            if name not in names:
-                checks.fail(op, f"layers[{index}]", f"name settings among {', '.join(names)}", repr(name))
-        changed = dataclasses.replace(default, **changes)
-        changed.check(f"{op}: layers[{index}]", head_dim)
-        settings[index] = changed
+        changed = {**default.arguments(), **changes}
+        settings[index] = LayerSettings.of(f"{op}: layers[{index}]", head_dim, changed)
     return settings

@@ -4,12 +4,14 @@
 // Prints what it checked; exits with 1 at the first difference.
 //
 //   levels       every instruction set and thread count gives the bits of portable code on one
-//   thread; prints a digest of them, the same on every architecture threads      callers on several
-//   threads, one cache and many; appends in between conversions  fp16 to fp32 and back, every bit
-//   pattern; with denormals flushed by the processor too, where that can be set refusals     what
-//   the library refuses, and that a refusal changes nothing race         a data race, on purpose:
-//   ThreadSanitizer must report it overflow     a read past the end of a buffer, on purpose:
-//   AddressSanitizer must report it
+//                thread; prints a digest of them, the same on every architecture
+//   threads      callers on several threads, one cache and many; appends in between
+//   conversions  fp16 to fp32 and back, every bit pattern; with denormals flushed by the processor
+//                too, where that can be set
+//   allocations  a call that repeats another allocates nothing
+//   refusals     what the library refuses, and that a refusal changes nothing
+//   race         a data race, on purpose: ThreadSanitizer must report it
+//   overflow     a read past the end of a buffer, on purpose: AddressSanitizer must report it
 #include "dispatch.hpp"
 #include "kv_cache.hpp"
 #include "stream_sum.hpp"
@@ -30,6 +32,8 @@
 #endif
 
 using namespace sparq::cpu;
+using sparq::CacheSpec;
+using sparq::SparqSettings;
 
 // Counts what is allocated with `new`.
 static std::atomic<unsigned long> nAllocations{0};
@@ -79,6 +83,7 @@ private:
 struct Case {
   std::int64_t batch, nKvHeads, groupSize, headDim, capacity;
   std::vector<std::int64_t> counts;
+  std::size_t longest; // batch element that is as long as the capacity
   SparqSettings settings;
   std::vector<Half> key, value, query;
 
@@ -94,16 +99,24 @@ struct Case {
     for (std::int64_t b = 0; b < batch; ++b)
       counts.push_back(1 +
                        static_cast<std::int64_t>(random.below(static_cast<std::size_t>(capacity))));
-    counts[0] = capacity;
-    settings.rank = 1 + static_cast<std::int64_t>(random.below(static_cast<std::size_t>(headDim)));
-    settings.topK = 1 + static_cast<std::int64_t>(random.below(static_cast<std::size_t>(capacity)));
-    settings.nLocal =
-        static_cast<std::int64_t>(random.below(static_cast<std::size_t>(settings.topK) + 1));
+    longest = seed % static_cast<std::uint64_t>(batch);
+    counts[longest] = capacity;
+    const auto upTo = [&](std::int64_t most) {
+      return 1 + static_cast<unsigned>(random.below(static_cast<std::size_t>(most)));
+    };
+    settings.rank = upTo(headDim);
+    settings.topK = upTo(capacity);
+    settings.nLocal = upTo(settings.topK + 1) - 1;
     settings.meanValue = random.below(2) == 0;
     const unsigned kind = static_cast<unsigned>(random.below(3));
     fill(random, key, batch * nKvHeads * capacity * headDim, kind);
     fill(random, value, batch * nKvHeads * capacity * headDim, kind);
     fill(random, query, batch * nKvHeads * groupSize * headDim, kind);
+  }
+  // A cache for it, with room for so many more positions.
+  CacheSpec spec(unsigned more = 0) const {
+    return {static_cast<unsigned>(batch), static_cast<unsigned>(nKvHeads),
+            static_cast<unsigned>(headDim), static_cast<unsigned>(capacity) + more};
   }
   Tokens tokens(const std::vector<Half> &from, std::int64_t first) const {
     const auto d = static_cast<std::ptrdiff_t>(headDim * 2),
@@ -129,8 +142,8 @@ struct Case {
     const Query view{reinterpret_cast<const char *>(query.data()),
                      {static_cast<std::ptrdiff_t>(nKvHeads * groupSize) * d, d, 2}};
     std::vector<Half> output(2 * query.size());
-    cache.sparqAttention(view, nKvHeads * groupSize, settings, output.data());
-    cache.denseAttention(view, nKvHeads * groupSize, output.data() + query.size());
+    cache.attention(view, nKvHeads * groupSize, &settings, output.data());
+    cache.attention(view, nKvHeads * groupSize, nullptr, output.data() + query.size());
     return output;
   }
 
@@ -153,13 +166,13 @@ void levels(unsigned nCases) {
   std::uint64_t hash = 14695981039346656037u;
   for (unsigned seed = 0; seed < nCases; ++seed) {
     const Case c(seed);
-    KVCache first(c.batch, c.nKvHeads, c.headDim, c.capacity, 1, "portable");
+    KVCache first(c.spec(), 1, "portable");
     c.fillCache(first, false);
     const std::vector<Half> expected = c.attend(first);
     hash = digest(expected, hash);
     for (const Kernels *kernels : availableKernels())
       for (std::int64_t nThreads : {1, 2, 3, 8}) {
-        KVCache cache(c.batch, c.nKvHeads, c.headDim, c.capacity, nThreads, kernels->name);
+        KVCache cache(c.spec(), nThreads, kernels->name);
         c.fillCache(cache, nThreads != 1);
         check(c.attend(cache) == expected, std::string("levels: case ") + std::to_string(seed) +
                                                ", " + kernels->name + ", " +
@@ -173,7 +186,7 @@ void levels(unsigned nCases) {
 void threads(unsigned nCallers) {
   // One cache that all read, while each also fills and reads one of its own.
   const Case c(4);
-  KVCache shared(c.batch, c.nKvHeads, c.headDim, c.capacity, 2, "auto");
+  KVCache shared(c.spec(), 2, "auto");
   c.fillCache(shared, false);
   const std::vector<Half> expected = c.attend(shared);
   std::vector<std::thread> callers;
@@ -181,13 +194,13 @@ void threads(unsigned nCallers) {
     callers.emplace_back([&, caller] {
       for (unsigned round = 0; round < 3; ++round) {
         check(c.attend(shared) == expected, "threads: shared cache");
-        KVCache own(c.batch, c.nKvHeads, c.headDim, c.capacity, 1 + caller % 3, "auto");
+        KVCache own(c.spec(), 1 + caller % 3, "auto");
         c.fillCache(own, true);
         check(c.attend(own) == expected, "threads: own cache");
       }
     });
   // And one that is changed under its readers: they see one state or another, never a mixture.
-  KVCache changing(c.batch, c.nKvHeads, c.headDim, c.capacity, 2, "auto");
+  KVCache changing(c.spec(), 2, "auto");
   std::vector<std::int64_t> one(static_cast<std::size_t>(c.batch), 1);
   changing.append(c.tokens(c.key, 0), c.tokens(c.value, 0), 1, one.data());
   const auto readFirst = [&] {
@@ -221,7 +234,7 @@ void allocations() {
   for (std::uint64_t seed : {1, 3, 4, 8}) {
     const Case c(seed);
     for (std::int64_t nThreads : {1, 3}) {
-      KVCache cache(c.batch, c.nKvHeads, c.headDim, c.capacity + 2, nThreads, "auto");
+      KVCache cache(c.spec(2), nThreads, "auto");
       c.fillCache(cache, false);
       c.attend(cache);
       std::vector<Half> output(c.query.size());
@@ -235,8 +248,8 @@ void allocations() {
       for (unsigned i = 0; i < 5; ++i) {
         if (i == 4)
           cache.append(c.tokens(c.key, 0), c.tokens(c.value, 0), 1, one.data());
-        cache.sparqAttention(view, nHeads, c.settings, output.data());
-        cache.denseAttention(view, nHeads, output.data());
+        cache.attention(view, nHeads, &c.settings, output.data());
+        cache.attention(view, nHeads, nullptr, output.data());
       }
       const unsigned long made = nAllocations - before;
       check(made == 0, "allocations: " + std::to_string(made) + " in five calls");
@@ -310,7 +323,7 @@ void conversions() {
       for (std::size_t i = 0; i < wide.size(); ++i)
         check(static_cast<double>(wide[i]) == valueOf(c.key[i]),
               std::string("conversions: widen, flushing, ") + kernels->name);
-      KVCache cache(c.batch, c.nKvHeads, c.headDim, c.capacity, 1, kernels->name);
+      KVCache cache(c.spec(), 1, kernels->name);
       c.fillCache(cache, false);
       const std::vector<Half> result = c.attend(cache);
       if (results[0].empty())
@@ -337,35 +350,41 @@ template <class Error> void refused(const std::string &message, const std::funct
 
 void refusals() {
   using Bad = std::invalid_argument;
-  const auto cache = [](std::int64_t batch, std::int64_t heads, std::int64_t dim,
-                        std::int64_t capacity, std::int64_t nThreads, const char *isa) {
-    return [=] { KVCache(batch, heads, dim, capacity, nThreads, isa); };
+  const auto cache = [](const CacheSpec &spec, std::int64_t nThreads, const char *isa) {
+    return [=] { KVCache(spec, nThreads, isa); };
   };
-  refused<Bad>("KVCache: batch must be in [1, 16777216], got 0", cache(0, 1, 8, 1, 1, "auto"));
-  refused<Bad>("KVCache: n_kv_heads must be in [1, 16777216], got -1",
-               cache(1, -1, 8, 1, 1, "auto"));
-  refused<Bad>("KVCache: head_dim must be a multiple of 8, got 12", cache(1, 1, 12, 1, 1, "auto"));
+  constexpr unsigned most = sparq::maxCapacity;
+  refused<Bad>("KVCache: batch must be in [1, 16777216], got 0", cache({0, 1, 8, 1}, 1, "auto"));
+  refused<Bad>("KVCache: n_kv_heads must be in [1, 16777216], got 16777217",
+               cache({1, most + 1, 8, 1}, 1, "auto"));
+  refused<Bad>("KVCache: batch * n_kv_heads must be at most 16777216, got 33554432",
+               cache({2, most, 8, 1}, 1, "auto"));
+  refused<Bad>("KVCache: head_dim must be a multiple of 8, got 12",
+               cache({1, 1, 12, 1}, 1, "auto"));
   refused<Bad>("KVCache: capacity must be in [1, 16777216], got 16777217",
-               cache(1, 1, 8, (1 << 24) + 1, 1, "auto"));
-  refused<Bad>("KVCache: n_threads must be in [1, 1024], got -1", cache(1, 1, 8, 1, -1, "auto"));
-  refused<Bad>("", cache(1, 1, 8, 1, 1, "mmx"));
-  refused<std::bad_alloc>("", cache(1 << 24, 1 << 24, 1 << 24, 1 << 24, 1, "auto"));
+               cache({1, 1, 8, most + 1}, 1, "auto"));
+  refused<Bad>("KVCache: n_threads must be in [1, 1024], got -1", cache({1, 1, 8, 1}, -1, "auto"));
+  refused<Bad>("", cache({1, 1, 8, 1}, 1, "mmx"));
+  refused<std::bad_alloc>("", cache({1 << 12, 1 << 12, most, most}, 1, "auto"));
+  for (const std::int64_t value : {std::int64_t(-1), std::int64_t(1) << 32})
+    refused<Bad>("KVCache: n_kv_heads must be in [0, 4294967295], got " + std::to_string(value),
+                 [=] { sparq::toUnsigned("KVCache", "n_kv_heads", value); });
 
   const Case c(1);
-  KVCache full(c.batch, c.nKvHeads, c.headDim, c.capacity, 1, "auto");
+  KVCache full(c.spec(), 1, "auto");
   std::vector<Half> output(c.query.size());
   refused<Bad>("dense_attention: cache must hold at least one position of every batch element, got "
                "none of element 0",
-               [&] { full.denseAttention({nullptr, {}}, c.nKvHeads, output.data()); });
+               [&] { full.attention({nullptr, {}}, c.nKvHeads, nullptr, output.data()); });
   c.fillCache(full, false);
   const std::vector<Half> expected = c.attend(full);
   refused<Bad>("", [&] { c.fillCache(full, false); });
-  const std::string limit = std::to_string(c.capacity);
-  refused<Bad>("append: length must be at most capacity=" + limit + " (element 0 holds " + limit +
-                   ", 1 more), got " + std::to_string(c.capacity + 1),
+  const std::string limit = std::to_string(c.capacity), element = std::to_string(c.longest);
+  refused<Bad>("append: length must be at most capacity=" + limit + " (element " + element +
+                   " holds " + limit + ", 1 more), got " + std::to_string(c.capacity + 1),
                [&] {
                  std::vector<std::int64_t> counts(static_cast<std::size_t>(c.batch), 0);
-                 counts[0] = 1;
+                 counts[c.longest] = 1;
                  full.append(c.tokens(c.key, 0), c.tokens(c.value, 0), 1, counts.data());
                });
   std::vector<std::int64_t> index(static_cast<std::size_t>(c.batch), c.batch);
@@ -374,7 +393,7 @@ void refusals() {
                [&] { full.reorder(index.data()); });
   const auto sparq = [&](std::int64_t nHeads, SparqSettings settings) {
     return [&full, &output, nHeads, settings] {
-      full.sparqAttention({nullptr, {}}, nHeads, settings, output.data());
+      full.attention({nullptr, {}}, nHeads, &settings, output.data());
     };
   };
   const std::string dim = std::to_string(c.headDim);
@@ -400,7 +419,7 @@ void refusals() {
 
 void race() {
   const Case c(3);
-  KVCache cache(c.batch, c.nKvHeads, c.headDim, c.capacity, 1, "auto");
+  KVCache cache(c.spec(), 1, "auto");
   c.fillCache(cache, false);
   // Around the lock of the cache.
   std::thread other([&] { cache.pair(0).valueSum[0] = 1; });

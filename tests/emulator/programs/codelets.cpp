@@ -167,4 +167,98 @@ public:
   }
 };
 
+// Six workers that keep apart, or do not: what each may rely on is its own share of every field.
+// With `step` 0 a worker looks at its own share, else at another's.
+
+// Halves: two workers' shares lie in one 32-bit word where a share is an odd number of elements.
+class Shares : public MultiVertex {
+public:
+  Output<Vector<half, ONE_PTR, 8>> out;
+  unsigned share;
+  bool compute(unsigned worker) {
+    for (unsigned i = 0; i != share; ++i)
+      out[worker * share + i] = float(worker);
+    return true;
+  }
+};
+
+// The largest element of each worker's column; the maxima of all may be cleared by the first.
+class Maxima : public MultiVertex {
+public:
+  Input<Vector<float, ONE_PTR>> in;
+  InOut<Vector<float, ONE_PTR>> maxima;
+  unsigned n;
+  bool firstClears;
+  bool compute(unsigned worker) {
+    if (!firstClears)
+      maxima[worker] = -1000;
+    else if (worker == 0)
+      for (unsigned i = 0; i != numWorkers(); ++i)
+        maxima[i] = -1000;
+    for (unsigned i = worker; i < n; i += numWorkers())
+      if (in[i] > maxima[worker])
+        maxima[worker] = in[i];
+    return true;
+  }
+};
+
+// Doubles its element, and says what it, or another worker, has.
+class Doubles : public MultiVertex {
+public:
+  InOut<Vector<unsigned, ONE_PTR>> data;
+  Output<Vector<unsigned, ONE_PTR>> seen;
+  unsigned step;
+  bool compute(unsigned worker) {
+    data[worker] = 2 * data[worker];
+    seen[worker] = data[(worker + step) % numWorkers()];
+    return true;
+  }
+};
+
+// Adds to an element: an InOut has something to add to.
+class Adds : public MultiVertex {
+public:
+  InOut<Vector<float>> sums;
+  bool compute(unsigned worker) {
+    sums[worker] += 1;
+    return true;
+  }
+};
+
+// An Output has nothing to add to.
+class AddsToNothing : public MultiVertex {
+public:
+  Output<Vector<float>> sums;
+  bool compute(unsigned worker) {
+    sums[worker] += 1;
+    return true;
+  }
+};
+
+// Returns what the others have made of a flag.
+class Agrees : public MultiVertex {
+public:
+  InOut<Vector<unsigned>> flags;
+  unsigned step;
+  bool compute(unsigned worker) {
+    const bool seen = flags[(worker + step) % numWorkers()] == 10;
+    flags[worker] = 1;
+    return seen;
+  }
+};
+
+// Counts the calls: state is one for all workers.
+class Counts : public MultiVertex {
+public:
+  Output<Vector<unsigned>> out;
+  unsigned calls;
+  bool shared;
+  bool compute(unsigned worker) {
+    if (shared || worker == 3)
+      ++calls;
+    out[worker] = worker;
+    return true;
+  }
+};
+
 } // namespace test

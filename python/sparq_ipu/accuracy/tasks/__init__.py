@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Seeded tasks on public-domain text: after the SparQ paper's (language modelling, repetition, needles) and
-RULER's synthetic ones."""
+"""Seeded tasks on public-domain text.
+
+They follow the SparQ paper's (language modelling, repetition, needles) and RULER's synthetic ones.
+"""
 
 from __future__ import annotations
 
-from .item import QUESTIONS, Item, Metric, Probe, Task, Words
+from .item import QUESTIONS, Item, Metric, Probe, Task, Tokenizer, Words
 from .language import LM, REPETITION
 from .retrieval import MULTIKEY, MULTIVALUE, NEEDLE, TRACKING
 from .words import COMMON, FREQUENT
@@ -13,4 +15,4 @@ TASKS = {
     task.name: task for task in (LM, REPETITION, NEEDLE, MULTIKEY, MULTIVALUE, TRACKING, COMMON, FREQUENT)
 }
 
-__all__ = ["QUESTIONS", "TASKS", "Item", "Metric", "Probe", "Task", "Words"]
+__all__ = ["QUESTIONS", "TASKS", "Item", "Metric", "Probe", "Task", "Tokenizer", "Words"]

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a task hands out: items (one context each) with probes (what is asked of it), and how a probe is
-scored."""
+"""What a task hands out: items (one context each) with probes (what is asked of it), and their scores."""
 
 from __future__ import annotations
 
 import dataclasses
 import random
-from typing import Any, Callable, Dict, Optional
+from typing import Any, Callable, Dict, Mapping, Optional, Protocol
 
 import torch
 
@@ -15,12 +14,25 @@ from ..text import excerpts
 QUESTIONS = ("dense", "sparse")
 
 
+class Tokenizer(Protocol):
+    """What is used of a transformers tokenizer."""
+
+    def __call__(self, text: str, *, add_special_tokens: bool) -> Mapping[str, list[int]]:
+        """`input_ids`: the tokens of a text."""
+        ...
+
+    def decode(self, ids: list[int]) -> str:
+        """The text of tokens."""
+        ...
+
+
 @dataclasses.dataclass(frozen=True)
 class Probe:
-    """prompt: tokens after the context; target: the tokens that should follow, fed back whatever the model
-    says (teacher forcing).
+    """What is asked of a context.
 
-    scored: which target tokens count. labels: copied into the result.
+    prompt: tokens after the context. target: the tokens that should follow; they are fed back even where the
+        model predicts others (teacher forcing). scored: which target tokens count. labels: copied into the
+        result.
     """
 
     prompt: list[int]
@@ -31,9 +43,9 @@ class Probe:
 
 @dataclasses.dataclass(frozen=True)
 class Item:
-    """One context with its probes. `seq_len`: length at the first scored token, at which transfers are
-    compared.
+    """One context with its probes.
 
+    seq_len: length at the first scored token, at which transfers are compared.
     distance: tokens between the end of the context and the nearest thing to be found, at least; None if
         nothing is to be found.
     """
@@ -56,7 +68,7 @@ class Words:
     added.
     """
 
-    def __init__(self, tokenizer: Any, seed: str) -> None:
+    def __init__(self, tokenizer: Tokenizer, seed: str) -> None:
         self.tokenizer = tokenizer
         self.random = random.Random(seed)  # seeded by text: the same on every platform and Python version
 
@@ -70,8 +82,7 @@ class Words:
         return "".join(self.random.choice("0123456789") for _ in range(n))
 
     def is_number(self, token: int) -> bool:
-        text = self.tokenizer.decode([token]).strip()
-        return text.isdigit()
+        return self.tokenizer.decode([token]).strip().isdigit()
 
     def filler(self, index: int, n_tokens: int) -> list[int]:
         """n_tokens of the index-th excerpt, from a seeded start."""
@@ -84,9 +95,9 @@ class Words:
 
 
 def insert(filler: list[int], pieces: list[tuple[float, list[int]]]) -> tuple[list[int], int]:
-    """`filler` with each (depth, tokens) put in at that fraction of it, and how many tokens follow the last
-    piece."""
-    out, at = [], 0
+    """(`filler` with each (depth, tokens) put in at that fraction of it, tokens after the last piece)."""
+    out: list[int] = []
+    at = 0
     for depth, tokens in sorted(pieces, key=lambda piece: piece[0]):
         stop = int(depth * len(filler))
         out += filler[at:stop] + tokens
@@ -94,8 +105,7 @@ def insert(filler: list[int], pieces: list[tuple[float, list[int]]]) -> tuple[li
     return out + filler[at:], len(filler) - at
 
 
-# A scorer sees (probe, log_probs (n_target, vocab), log_probs of dense or None, words) and returns sums to be
-# added over probes.
+# (probe, log_probs (n_target, vocab), log_probs of dense or None, words) -> sums, to be added over probes.
 Scorer = Callable[[Probe, torch.Tensor, Optional[torch.Tensor], Words], Dict[str, float]]
 
 

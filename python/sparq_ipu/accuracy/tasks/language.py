@@ -4,18 +4,19 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 
-from .item import Item, Metric, Probe, Task, Words
+from .item import Item, Metric, Probe, Task, Tokenizer, Words
 
 LN2 = math.log(2)
 
 
-def build_lm(tokenizer: Any, index: int, seed: int, *, length: int = 3584, span: int = 96) -> Item:
-    """`length` tokens of text, then `span` more to predict. The last context token is the prompt, so every
-    prediction is sparse."""
+def build_lm(tokenizer: Tokenizer, index: int, seed: int, *, length: int = 3584, span: int = 96) -> Item:
+    """`length` tokens of text, then `span` more to predict.
+
+    The last token of the text is the prompt, so that the method decodes every prediction.
+    """
     words = Words(tokenizer, f"lm {seed} {index}")
     tokens = words.filler(index, length + span)
     return Item(
@@ -26,8 +27,7 @@ def build_lm(tokenizer: Any, index: int, seed: int, *, length: int = 3584, span:
 def score_lm(
     probe: Probe, log_probs: torch.Tensor, dense: torch.Tensor | None, words: Words
 ) -> dict[str, float]:
-    """Bits and characters of the text; KL(dense || method) in nats, and agreement of the most likely token,
-    summed over tokens."""
+    """Sums over tokens: bits, characters, KL(dense || method) in nats, agreement of the most likely token."""
     assert dense is not None
     target = torch.tensor(probe.target)[:, None]
     return {
@@ -40,7 +40,7 @@ def score_lm(
 
 
 def build_repetition(
-    tokenizer: Any,
+    tokenizer: Tokenizer,
     index: int,
     seed: int,
     *,
@@ -49,8 +49,10 @@ def build_repetition(
     cue: int = 64,
     span: int = 64,
 ) -> Item:
-    """A text, and the beginning (`cue` tokens) of passages that stand at 10 to 50 % of it: to be continued
-    for `span` tokens."""
+    """A text, then the beginning (`cue` tokens) of passages of it, to be continued for `span` tokens.
+
+    The passages stand at 10 to 50 % of the text.
+    """
     words = Words(tokenizer, f"repetition {seed} {index}")
     context = words.filler(index, length)
     probes = []
@@ -67,8 +69,10 @@ def build_repetition(
 def score_repetition(
     probe: Probe, log_probs: torch.Tensor, dense: torch.Tensor | None, words: Words
 ) -> dict[str, float]:
-    """Correct next tokens; bits; characters matched before the first miss, averaged over starts in the first
-    half of the span."""
+    """Correct next tokens, bits, and characters matched before the first miss.
+
+    The last is a mean over starts in the first half of the span.
+    """
     target = torch.tensor(probe.target)
     hits = (log_probs.argmax(1) == target).tolist()
     lengths = [words.chars(token) for token in probe.target]

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from .item import QUESTIONS, Item, Metric, Probe, Task, Words, insert
+from .item import QUESTIONS, Item, Metric, Probe, Task, Tokenizer, Words, insert
 
 DEEPEST = 0.55
 CITIES = (
@@ -32,7 +32,7 @@ def _needle(words: Words, city: str, number: str) -> list[int]:
 
 
 def build_needle(
-    tokenizer: Any,
+    tokenizer: Tokenizer,
     index: int,
     seed: int,
     *,
@@ -50,7 +50,7 @@ def build_needle(
     return Item("needle", index, context, [probe], distance)
 
 
-def build_multikey(tokenizer: Any, index: int, seed: int, *, length: int = 2560, keys: int = 6) -> Item:
+def build_multikey(tokenizer: Tokenizer, index: int, seed: int, *, length: int = 2560, keys: int = 6) -> Item:
     """`keys` needles of different cities, each asked for."""
     words = Words(tokenizer, f"multikey {seed} {index}")
     cities = words.random.sample(CITIES, keys)
@@ -70,10 +70,12 @@ def build_multikey(tokenizer: Any, index: int, seed: int, *, length: int = 2560,
 
 
 def build_multivalue(
-    tokenizer: Any, index: int, seed: int, *, length: int = 2560, keys: int = 2, values: int = 3
+    tokenizer: Tokenizer, index: int, seed: int, *, length: int = 2560, keys: int = 2, values: int = 3
 ) -> Item:
-    """`values` needles for each of `keys` cities, far apart; all values of a city asked for, in order of
-    appearance."""
+    """`values` needles for each of `keys` cities, far apart.
+
+    All values of a city are asked for, in order of appearance.
+    """
     words = Words(tokenizer, f"multivalue {seed} {index}")
     cities = words.random.sample(CITIES, keys)
     numbers = {city: [words.digits() for _ in range(values)] for city in cities}
@@ -93,18 +95,16 @@ def build_multivalue(
 
 
 def build_tracking(
-    tokenizer: Any, index: int, seed: int, *, length: int = 2560, chains: int = 3, hops: int = 1
+    tokenizer: Tokenizer, index: int, seed: int, *, length: int = 2560, chains: int = 3, hops: int = 1
 ) -> Item:
-    """Variables set to a number, then copied `hops` times to other variables; the way back from the last one
-    is asked for.
+    """Variables set to a number, then copied `hops` times to other variables.
 
-    The answer is the chain itself, "D is the value of variable B. The value of variable B is 51342": the
-    names looked up and the digits are scored.
+    The way back from the last variable is asked for. The answer is the chain itself, "the value of variable
+    B. The value of variable B is 51342". The names looked up and the digits are scored.
     """
     words = Words(tokenizer, f"tracking {seed} {index}")
-    letters = words.random.sample(
-        "BCDEFGHJKLMNPQRSTUVWXYZ", chains * (hops + 1)
-    )  # no A, I, O: words of the text
+    # no A, I, O: they are words of the text
+    letters = words.random.sample("BCDEFGHJKLMNPQRSTUVWXYZ", chains * (hops + 1))
     pieces, probes = [], []
     for chain in range(chains):
         names = letters[chain * (hops + 1) : (chain + 1) * (hops + 1)]

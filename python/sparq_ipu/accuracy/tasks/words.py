@@ -7,11 +7,9 @@ stand above a rare one?
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
-from .item import QUESTIONS, Item, Metric, Probe, Task, Words
+from .item import QUESTIONS, Item, Metric, Probe, Task, Tokenizer, Words
 
 QUESTION = (
     "\n\nQuestion: which {kind} appear most often in the list?"
@@ -56,7 +54,7 @@ def _item(
 
 
 def build_common(
-    tokenizer: Any,
+    tokenizer: Tokenizer,
     index: int,
     seed: int,
     *,
@@ -65,8 +63,7 @@ def build_common(
     rare: int = 75,
     rare_count: int = 3,
 ) -> Item:
-    """`common` words stand `common_count` times in a shuffled numbered list, `rare` ones `rare_count`
-    times."""
+    """A shuffled numbered list: `common` words `common_count` times each, `rare` words `rare_count` times."""
     words = Words(tokenizer, f"common {seed} {index}")
     chosen = _distinct(words, words.random.sample(NOUNS, len(NOUNS)), common + rare)
     counts = {word: common_count if i < common else rare_count for i, (word, _) in enumerate(chosen)}
@@ -75,10 +72,18 @@ def build_common(
 
 
 def build_frequent(
-    tokenizer: Any, index: int, seed: int, *, vocabulary: int = 60, length: int = 240, exponent: float = 1.0
+    tokenizer: Tokenizer,
+    index: int,
+    seed: int,
+    *,
+    vocabulary: int = 60,
+    length: int = 240,
+    exponent: float = 1.0,
 ) -> Item:
-    """Invented words, the i-th commonest in proportion to 1 / i^exponent, `length` in all; the first three
-    count as common."""
+    """Invented words, the i-th commonest in proportion to 1 / i^exponent, about `length` in all.
+
+    The first three count as common.
+    """
     words = Words(tokenizer, f"frequent {seed} {index}")
     letters = "abcdefghijklmnoprstuvwz"
     made = ["".join(words.random.choice(letters) for _ in range(6)) for _ in range(30 * vocabulary)]

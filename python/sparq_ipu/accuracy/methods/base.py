@@ -16,19 +16,23 @@ from typing import Any, ClassVar
 
 import torch
 
+from sparq_reference import checks, transfers
+
 from .quantise import ChannelRange
 
 # Hides a position from a softmax. Finite, because a row of -inf gives NaN.
 HIDDEN = -1e30
+# Bits of a stored element; 16 is not rounded at all.
+STORED_BITS = (4, 8, 16)
 
 
 class History:
     """What decode steps before the present one left behind, for one layer.
 
     weight_sum: (n_kv_heads, n_seen) attention weight that each position received from all queries so far,
-        summed over the query heads of the group; None if nobody recorded it.
+        summed over the query heads of the group; None if it was not recorded.
     recent_weights: (n_kv_heads, n_recent, n_seen) the same for each of the last few queries, oldest first;
-        None likewise.
+        None if it was not recorded.
     state: whatever the method keeps between calls.
     """
 
@@ -102,27 +106,22 @@ def attend_to(span: Span, selected: torch.Tensor, scores: torch.Tensor | None = 
     return torch.einsum("hgns,hsd->hgnd", weights, span.value)
 
 
-def top_positions(key: torch.Tensor, count: int) -> torch.Tensor:
-    """Bool mask of the `count` largest entries of the last axis (all if there are fewer). Order among equal
-    keys is unspecified."""
-    count = min(count, key.shape[-1])
-    mask = torch.zeros_like(key, dtype=torch.bool)
+def top_positions(weight: torch.Tensor, count: int) -> torch.Tensor:
+    """Bool mask of the `count` largest entries of the last axis (all if there are fewer).
+
+    Which of several equal entries are taken is unspecified.
+    """
+    count = min(count, weight.shape[-1])
+    mask = torch.zeros_like(weight, dtype=torch.bool)
     if count > 0:
-        mask.scatter_(-1, key.topk(count, dim=-1, sorted=False).indices, True)
+        mask.scatter_(-1, weight.topk(count, dim=-1, sorted=False).indices, True)
     return mask
 
 
-def check(name: str, argument: str, ok: bool, rule: str, value: object) -> None:
-    """Raise `<name>: <argument> must <rule>, got <value>` unless ok."""
-    if not ok:
-        raise ValueError(f"{name}: {argument} must {rule}, got {value!r}")
-
-
-def check_count(name: str, argument: str, value: object, low: int, high: int | None = None) -> None:
-    """An integer in [low, high]."""
-    ok = isinstance(value, int) and not isinstance(value, bool) and value >= low
-    rule = f"be an integer >= {low}" if high is None else f"be an integer in [{low}, {high}]"
-    check(name, argument, ok and (high is None or value <= high), rule, value)
+def check_bits(op: str, argument: str, value: int) -> None:
+    """Raise ValueError unless `value` is one of STORED_BITS."""
+    if value not in STORED_BITS:
+        checks.fail(op, argument, "be 4, 8 or 16", repr(value))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,8 +139,8 @@ class Method:
     kv_bits: int = dataclasses.field(default=16, metadata={"short": "kv_bits"})
 
     def __post_init__(self) -> None:
-        check_count(self.name, "dense_layers", self.dense_layers, 0)
-        check(self.name, "kv_bits", self.kv_bits in (4, 8, 16), "be 4, 8 or 16", self.kv_bits)
+        checks.check_integer(self.name, "dense_layers", self.dense_layers, 0, checks.MAX_CAPACITY)
+        check_bits(self.name, "kv_bits", self.kv_bits)
 
     def attend(self, span: Span) -> torch.Tensor:
         """Attention output of every query of the span.
@@ -172,23 +171,25 @@ class Method:
         The query and the output are left out, as in the paper (they do not depend on the cache). `group_size`
         matters only where a method moves something per query head.
         """
-        sparse = self._cache_elements(seq_len, head_dim, group_size)
+        cached, other = self._cache_elements(seq_len, head_dim, group_size)
         if self.dense_layers:
             share = min(self.dense_layers, n_layers) / n_layers
-            dense = (2.0 * seq_len * head_dim + 2 * head_dim, 0.0)
-            sparse = tuple(share * a + (1 - share) * b for a, b in zip(dense, sparse))
-        cached, other = sparse
+            cached = share * transfers.dense_elements(seq_len, head_dim) + (1 - share) * cached
+            other = (1 - share) * other
         return cached * self.kv_bits / 16 + other
 
     def _cache_elements(self, seq_len: int, head_dim: int, group_size: int) -> tuple[float, float]:
-        """(elements of K and V as cached, other elements) of one step, K and V counted at 16 bits."""
+        """(elements of K and V as cached, other elements) of one step, K and V counted at 16 bits.
+
+        The sum is a formula of `sparq_reference.transfers`. It is in two parts because `kv_bits` shrinks the
+        first one only.
+        """
         raise NotImplementedError
 
     def compression(self, seq_len: int, head_dim: int, group_size: int = 1, n_layers: int = 1) -> float:
         """Elements that dense fp16 attention moves, divided by this method's."""
-        return (2 * seq_len * head_dim + 2 * head_dim) / self.transfer(
-            seq_len, head_dim, group_size, n_layers
-        )
+        dense = transfers.dense_elements(seq_len, head_dim)
+        return dense / self.transfer(seq_len, head_dim, group_size, n_layers)
 
     def matched(
         self, other: Method, seq_len: int, head_dim: int, group_size: int = 1, n_layers: int = 1
@@ -197,22 +198,25 @@ class Method:
 
         Raises: ValueError if the method has no top_k, or if even its smallest costs more.
         """
-        check(self.name, "top_k", hasattr(self, "top_k"), "be a parameter of a matched method", None)
+        if not hasattr(self, "top_k"):
+            checks.fail(self.name, "top_k", "be a parameter of a matched method", None)
         budget = other.transfer(seq_len, head_dim, group_size, n_layers)
-        low, high, found = 1, seq_len, None
+        low, high = 1, seq_len
+        found: Method | None = None
         while low <= high:
             middle = (low + high) // 2
             try:
                 candidate = dataclasses.replace(self, top_k=middle)  # type: ignore[call-arg]
-                fits = candidate.transfer(seq_len, head_dim, group_size, n_layers) <= budget
-            except ValueError:  # too few for the method's own parts (sinks)
-                candidate, fits = None, True
-            if fits:
-                found, low = candidate or found, middle + 1
+            except ValueError:  # fewer than the method's own parts (sinks): any larger top_k may still fit
+                low = middle + 1
+                continue
+            if candidate.transfer(seq_len, head_dim, group_size, n_layers) <= budget:
+                found, low = candidate, middle + 1
             else:
                 high = middle - 1
-        check(self.name, "transfer", found is not None, f"fit the {budget:.0f} elements of {other}", None)
-        return found  # type: ignore[return-value]
+        if found is None:
+            checks.fail(self.name, "transfer", f"fit the {budget:.0f} elements of {other}", None)
+        return found
 
     def window(self) -> int | None:
         """Last positions that the method always reads (where a needle would be found without any selection),
@@ -240,7 +244,7 @@ class Dense(Method):
         return attend_to(span, span.visible())
 
     def _cache_elements(self, seq_len: int, head_dim: int, group_size: int) -> tuple[float, float]:
-        return 2.0 * seq_len * head_dim + 2 * head_dim, 0.0
+        return transfers.dense_elements(seq_len, head_dim), 0
 
     def window(self) -> int | None:
         return None

@@ -5,12 +5,15 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import ClassVar
+from typing import Any, ClassVar, Mapping
 
 import torch
 
-from .base import HIDDEN, Method, Span, attend_to, check, check_count, top_positions
-from .quantise import round_chunks
+from sparq_reference import checks, transfers
+from sparq_reference.settings import SparqSettings
+
+from .base import HIDDEN, Method, Span, attend_to, check_bits, top_positions
+from .quantise import round_key_index
 
 TEMPERATURES = ("sparq", "sqrt_d", "sqrt_r", "none")
 
@@ -32,11 +35,23 @@ class SparQ(Method):
         = 1).
     temperature: tau. "sparq": sqrt(d * sum|q[i1]| / sum|q|), algorithm 1; "sqrt_d", "sqrt_r"; "none"
         = 1 (figure 7b).
-    index_bits: 16, or 8 / 4: bits of the K read for s_hat only, one scale per component and chunk of 64
-        positions.
+    index_bits: 16, or 8 / 4: bits per element of the key index, the K[:, i1] that s_hat is made from. Below
+        16 it is a store of its own beside K, with one fp16 scale per component and chunk of 64 positions.
 
-    Transfer: S r + 2 k d + 4 d; without the mean value 2 d less; the index counts b/16 per element plus one
-        fp16 scale per 64.
+    Transfer: S r + 2 k d + 4 d; without the mean value 2 d less; a key index of b bits counts
+        S r b/16 + S r/64 in place of S r.
+
+    These are not the settings of the device kernels (`sparq_reference.settings.SparqSettings`, which
+    `sparq_attention` and `transformers.enable` take):
+
+        here             there         difference
+        n_local          n_local       there the number itself, 0 by default; -1 is an error
+        mean_value_from  mean_value    here the index of a layer, there True or False, for each layer
+        temperature      -             kernels have "sparq" only
+        index_bits       -             an accuracy option
+
+    The text form (`sparq:r=8,k=64`) keeps these meanings because published results are keyed by it.
+    `from_settings` is the method that measures given settings of the kernels.
     """
 
     name: ClassVar[str] = "sparq"
@@ -51,22 +66,51 @@ class SparQ(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_count(self.name, "rank", self.rank, 1)
-        check_count(self.name, "top_k", self.top_k, 1)
-        check_count(self.name, "n_local", self.n_local, -1, self.top_k)
-        check_count(self.name, "mean_value_from", self.mean_value_from, -1)
-        check(
-            self.name,
-            "temperature",
-            self.temperature in TEMPERATURES,
-            f"be one of {', '.join(TEMPERATURES)}",
-            self.temperature,
+        checks.check_integer(self.name, "rank", self.rank, 1, checks.MAX_CAPACITY)
+        top_k = checks.check_integer(self.name, "top_k", self.top_k, 1, checks.MAX_CAPACITY)
+        checks.check_integer(self.name, "n_local", self.n_local, -1, top_k, f"[-1, top_k={top_k}]")
+        checks.check_integer(self.name, "mean_value_from", self.mean_value_from, -1, checks.MAX_CAPACITY)
+        if self.temperature not in TEMPERATURES:
+            rule = f"be one of {', '.join(TEMPERATURES)}"
+            checks.fail(self.name, "temperature", rule, repr(self.temperature))
+        check_bits(self.name, "index_bits", self.index_bits)
+
+    @classmethod
+    def from_settings(
+        cls,
+        *,
+        rank: int,
+        top_k: int,
+        n_local: int = 0,
+        mean_value: bool = True,
+        layers: Mapping[int, Mapping[str, Any] | None] | None = None,
+    ) -> SparQ:
+        """The method that measures what `sparq_ipu.transformers.enable(model, **settings)` runs.
+
+        layers: as there, as far as `mean_value_from` can say it: `{"mean_value": False}` for each of the
+            first layers, or nothing.
+        Raises: ValueError for other layers, or a setting out of range.
+        """
+        op = f"{cls.name}: from_settings"
+        settings = SparqSettings(rank, top_k, n_local, mean_value, op=op)
+        layers = layers or {}
+        if layers != {i: {"mean_value": False} for i in range(len(layers))}:
+            rule = 'be {"mean_value": False} for each of the first layers, or empty'
+            checks.fail(op, "layers", rule, layers)
+        return cls(
+            rank=settings.rank,
+            top_k=settings.top_k,
+            n_local=-1 if settings.n_local == settings.top_k // 4 else settings.n_local,  # the shorter text
+            mean_value_from=len(layers) if settings.mean_value else -1,
         )
-        check(self.name, "index_bits", self.index_bits in (4, 8, 16), "be 4, 8 or 16", self.index_bits)
 
     @property
     def local(self) -> int:
+        """How many of the last positions are always selected: what the kernels call n_local."""
         return self.top_k // 4 if self.n_local < 0 else self.n_local
+
+    def _check_rank(self, head_dim: int) -> None:
+        checks.check_integer(self.name, "rank", self.rank, 1, head_dim, f"[1, head_dim={head_dim}]")
 
     def window(self) -> int | None:
         return self.local
@@ -74,15 +118,14 @@ class SparQ(Method):
     def approx_scores(self, span: Span) -> torch.Tensor:
         """(n_kv_heads, group_size, n_queries, seq_len) approximate scores before the softmax, future
         positions not yet hidden."""
-        check_count(self.name, "rank", self.rank, 1, span.head_dim)
+        self._check_rank(span.head_dim)
         magnitude = span.query.abs()
         used = top_positions(magnitude.sum(1), self.rank)[:, None]  # (n_kv_heads, 1, n_queries, head_dim)
         query = span.query * used
         scores = torch.einsum("hgnd,hsd->hgns", query, span.key)
         if self.index_bits < 16:
-            rounded = torch.einsum(
-                "hgnd,hsd->hgns", query, round_chunks(span.key, self.index_bits, self.chunk)
-            )
+            key_index = round_key_index(span.key, self.index_bits, self.chunk)
+            rounded = torch.einsum("hgnd,hsd->hgns", query, key_index)
             n_full = (span.positions() + 1) // self.chunk * self.chunk  # complete chunks at each query
             scores = torch.where(torch.arange(span.seq_len)[None, :] < n_full, rounded, scores)
         kept, total = (magnitude * used).sum(-1, keepdim=True), magnitude.sum(-1, keepdim=True)
@@ -103,10 +146,10 @@ class SparQ(Method):
         """
         visible = span.visible()
         s_hat = torch.softmax(self.approx_scores(span).masked_fill_(~visible, HIDDEN), dim=-1)
-        key = s_hat.sum(1)  # at most group_size; the last l positions go above it, the future below
+        weight = s_hat.sum(1)  # at most group_size; the last l positions go above it, the future below
         is_local = torch.arange(span.seq_len)[None, :] > span.positions() - self.local
-        key.masked_fill_(is_local, span.query.shape[1] + 1.0).masked_fill_(~visible, -1.0)
-        return top_positions(key, self.top_k) & visible, s_hat
+        weight.masked_fill_(is_local, span.query.shape[1] + 1.0).masked_fill_(~visible, -1.0)
+        return top_positions(weight, self.top_k) & visible, s_hat
 
     def _attend(self, span: Span) -> torch.Tensor:
         selected, s_hat = self.select(span)
@@ -119,18 +162,20 @@ class SparQ(Method):
         mean = (span.value.cumsum(1) / count)[:, span.first :]  # running mean as each query sees it
         return alpha * out + (1 - alpha) * mean[:, None]
 
-    def _index_elements(self, seq_len: int) -> float:
-        scale = 1 / self.chunk if self.index_bits < 16 else 0.0
-        return seq_len * self.rank * (self.index_bits / 16 + scale)
+    def _index_elements(self, seq_len: int) -> tuple[int, float]:
+        """(components of K read for scores as K is cached, elements of a key index beside K)."""
+        if self.index_bits == 16:
+            return self.rank, 0
+        return 0, seq_len * self.rank * (self.index_bits / 16 + 1 / self.chunk)
 
     def _cache_elements(self, seq_len: int, head_dim: int, group_size: int) -> tuple[float, float]:
-        rows = (
-            2 * min(self.top_k, seq_len) * head_dim + 2 * head_dim
-        )  # selected rows, and the new one written
-        mean = 0 if self.mean_value_from < 0 else 2 * head_dim  # read and written
-        index = self._index_elements(seq_len)
-        # A quantised index is a store of its own, so kv_bits does not shrink it a second time.
-        return (rows + index, mean) if self.index_bits == 16 else (rows, mean + index)
+        rank, key_index = self._index_elements(seq_len)
+        elements = transfers.sparq_elements(seq_len, head_dim, rank, min(self.top_k, seq_len))
+        # Equation 11 in two parts, with what the paper does not have. The mean value row, read and written,
+        # keeps its 16 bits, and is left out with the mean value. A key index of few bits is a store of its
+        # own, so kv_bits does not shrink it a second time.
+        mean_value = 2 * head_dim
+        return elements - mean_value, key_index + (0 if self.mean_value_from < 0 else mean_value)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,8 +190,8 @@ class Oracle(SparQ):
     def approx_scores(self, span: Span) -> torch.Tensor:
         return span.scores()
 
-    def _index_elements(self, seq_len: int) -> float:
-        return 0.0
+    def _index_elements(self, seq_len: int) -> tuple[int, float]:
+        return 0, 0  # its scores are free
 
 
 @dataclasses.dataclass(frozen=True)
@@ -163,10 +208,11 @@ class LowRank(SparQ):
 
     def projection(self, layer: int, n_kv_heads: int, head_dim: int) -> torch.Tensor:
         """(n_kv_heads, head_dim, rank) float32."""
-        check_count(self.name, "rank", self.rank, 1, head_dim)
+        self._check_rank(head_dim)
         generator = torch.Generator().manual_seed(self.seed * 1_000_003 + layer)
         noise = torch.randn(n_kv_heads, head_dim, self.rank, generator=generator, dtype=torch.float64)
-        return torch.linalg.qr(noise).Q.to(torch.float32)
+        projection: torch.Tensor = torch.linalg.qr(noise).Q
+        return projection.to(torch.float32)
 
     def approx_scores(self, span: Span) -> torch.Tensor:
         projection = self.projection(span.layer, span.key.shape[0], span.head_dim)
@@ -187,13 +233,13 @@ class TopK(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_count(self.name, "top_k", self.top_k, 1)
+        checks.check_integer(self.name, "top_k", self.top_k, 1, checks.MAX_CAPACITY)
 
     def _attend(self, span: Span) -> torch.Tensor:
         scores = span.scores()
-        key = torch.softmax(scores, dim=-1).sum(1).masked_fill_(~span.visible(), -1.0)
-        selected = top_positions(key, self.top_k) & span.visible()
+        weight = torch.softmax(scores, dim=-1).sum(1).masked_fill_(~span.visible(), -1.0)
+        selected = top_positions(weight, self.top_k) & span.visible()
         return attend_to(span, selected[:, None], scores)
 
     def _cache_elements(self, seq_len: int, head_dim: int, group_size: int) -> tuple[float, float]:
-        return float(seq_len * head_dim + min(self.top_k, seq_len) * head_dim + 2 * head_dim), 0.0
+        return transfers.flexgen_elements(seq_len, head_dim, min(self.top_k, seq_len)), 0

@@ -3,9 +3,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,20 +11,18 @@ import pytest
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
+import capture as bench  # noqa: E402
 from test_generate import checkpoint  # noqa: E402, F401
 from tiny_models import tiny_model, tokens_of  # noqa: E402
 
 
-@pytest.fixture(scope="module")
-def bench():
-    path = Path(__file__).resolve().parents[2] / "bench" / "capture.py"
-    spec = importlib.util.spec_from_file_location("capture", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+@pytest.fixture
+def model():
+    """A tiny random Llama."""
+    return tiny_model()
 
 
-def test_arrays_are_the_attention_inputs(bench, model):
+def test_arrays_are_the_attention_inputs(model):
     tokens = tokens_of(30)
     before = model.config._attn_implementation
     arrays = bench.capture(model, tokens, [0, 2], 5)
@@ -43,7 +39,7 @@ def test_arrays_are_the_attention_inputs(bench, model):
         assert np.array_equal(arrays[f"value_{layer}"], cache.layers[layer].values.half().numpy())
 
 
-def test_queries_are_after_rotary_embedding(bench, model):
+def test_queries_are_after_rotary_embedding(model):
     """Dense attention of the saved arrays is what goes into the layer's output projection."""
     tokens, seen = tokens_of(30), []
     hook = model.model.layers[0].self_attn.o_proj.register_forward_pre_hook(
@@ -61,7 +57,7 @@ def test_queries_are_after_rotary_embedding(bench, model):
             np.testing.assert_allclose(got, expected, atol=2e-2 * np.abs(arrays["value_0"]).max())
 
 
-def test_command(bench, checkpoint, tmp_path, capsys):  # noqa: F811
+def test_command(checkpoint, tmp_path, capsys):  # noqa: F811
     output = tmp_path / "inputs.npz"
     common = [
         "--model",
@@ -78,6 +74,7 @@ def test_command(bench, checkpoint, tmp_path, capsys):  # noqa: F811
         assert all(np.array_equal(saved[name], expected[name]) for name in expected)
     for options, message in (
         (["--tokens", "40", "--layers", "1"], "exists; --force overwrites it"),
+        (["--output", str(tmp_path / "none" / "x.npz")], "--output must be a file that can be written, got"),
         (["--force", "--tokens", "61", "--queries", "3"], "--tokens: the text must have 61 tokens, got 60"),
         (
             ["--force", "--tokens", "40", "--queries", "3", "--layers", "3"],
@@ -102,7 +99,7 @@ def test_command(bench, checkpoint, tmp_path, capsys):  # noqa: F811
     assert "--model must come with a tokenizer, got none in" in capsys.readouterr().err
 
 
-def test_numbers_beyond_float16(bench, model):
+def test_numbers_beyond_float16(model):
     model.model.layers[1].self_attn.v_proj.weight.mul_(1e6)
     with pytest.raises(
         ValueError, match="^" + re.escape("capture: value_1 must fit float16, got numbers beyond 65504")

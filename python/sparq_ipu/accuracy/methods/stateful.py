@@ -11,7 +11,9 @@ from typing import Any, ClassVar
 
 import torch
 
-from .base import Method, Span, check, check_count
+from sparq_reference import checks, transfers
+
+from .base import Method, Span
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,7 +24,7 @@ class _Walking(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_count(self.name, "top_k", self.top_k, 2)
+        checks.check_integer(self.name, "top_k", self.top_k, 2, checks.MAX_CAPACITY)
 
     def _start(self, span: Span) -> Any:
         """State before the first decode step, from the prefill's weights."""
@@ -52,8 +54,10 @@ class _Walking(Method):
         return torch.stack(outputs, dim=2)
 
     def _cache_elements(self, seq_len: int, head_dim: int, group_size: int) -> tuple[float, float]:
-        # The scores of all S positions are read and written, as the paper counts H2O.
-        return 2.0 * min(self.top_k, seq_len) * head_dim + 2 * head_dim, 2.0 * seq_len
+        # The scores of all S positions are read and written, as the paper counts H2O; they are no part of the
+        # cache, so kv_bits does not shrink them.
+        scores = 2 * seq_len
+        return transfers.h2o_elements(seq_len, head_dim, min(self.top_k, seq_len)) - scores, scores
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,7 +79,8 @@ class H2O(_Walking):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_count(self.name, "n_local", self.n_local, -1, self.top_k - 1)
+        interval = f"[-1, top_k={self.top_k})"
+        checks.check_integer(self.name, "n_local", self.n_local, -1, self.top_k - 1, interval)
 
     @property
     def local(self) -> int:
@@ -87,12 +92,13 @@ class H2O(_Walking):
 
     def _start(self, span: Span) -> dict[str, torch.Tensor]:
         first, weight_sum = span.first, span.history.weight_sum
-        check(self.name, "history.weight_sum", weight_sum is not None, "be recorded by the prefill", None)
+        if weight_sum is None:
+            checks.fail(self.name, "history.weight_sum", "be recorded by the prefill", None)
         # The first step evicts down to top_k with the new position in, so start from the best top_k of the
         # prefill.
-        key = weight_sum[:, :first].clone()
-        key[:, max(0, first - self.local + 1) :] = float("inf")
-        index = key.topk(min(self.top_k, first), dim=-1).indices if first else key.to(torch.long)
+        weight = weight_sum[:, :first].clone()
+        weight[:, max(0, first - self.local + 1) :] = float("inf")
+        index = weight.topk(min(self.top_k, first), dim=-1).indices if first else weight.to(torch.long)
         return {"index": index, "sum": weight_sum[:, :first].gather(1, index)}
 
     def _select(self, state: dict[str, torch.Tensor], position: int) -> torch.Tensor:
@@ -100,8 +106,9 @@ class H2O(_Walking):
         index = torch.cat([state["index"], torch.full((heads, 1), position)], dim=1)
         total = torch.cat([state["sum"], torch.zeros(heads, 1)], dim=1)
         if index.shape[1] > self.top_k:
-            key = total.masked_fill(index > position - self.local, float("inf"))
-            keep = torch.ones_like(index, dtype=torch.bool).scatter_(1, key.argmin(1, keepdim=True), False)
+            weight = total.masked_fill(index > position - self.local, float("inf"))
+            smallest = weight.argmin(1, keepdim=True)
+            keep = torch.ones_like(index, dtype=torch.bool).scatter_(1, smallest, False)
             index = index[keep].view(heads, -1)
             total = total[keep].view(heads, -1)
         state["index"], state["sum"] = index, total
@@ -129,7 +136,7 @@ class Alisa(_Walking):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_count(self.name, "n_recent", self.n_recent, 1)
+        checks.check_integer(self.name, "n_recent", self.n_recent, 1, checks.MAX_CAPACITY)
 
     @property
     def local(self) -> int:
@@ -140,7 +147,8 @@ class Alisa(_Walking):
 
     def _start(self, span: Span) -> dict[str, Any]:
         recent = span.history.recent_weights
-        check(self.name, "history.recent_weights", recent is not None, "be recorded by the prefill", None)
+        if recent is None:
+            checks.fail(self.name, "history.recent_weights", "be recorded by the prefill", None)
         recent = recent[:, -self.n_recent :, : span.first]
         # A ring of rows, summed afresh at each step: a running sum would leave rounding where true zeros
         # belong.
@@ -154,8 +162,8 @@ class Alisa(_Walking):
             state["rows"] = rows = torch.nn.functional.pad(rows, (0, max(64, position + 1 - rows.shape[2])))
         oldest_local = max(0, position + 1 - self.local)
         local = torch.arange(oldest_local, position + 1).expand(rows.shape[0], -1)
-        key = rows[:, :, :oldest_local].sum(1)
-        best = key.topk(min(self.top_k // 2, oldest_local), dim=-1).indices
+        weight = rows[:, :, :oldest_local].sum(1)
+        best = weight.topk(min(self.top_k // 2, oldest_local), dim=-1).indices
         return torch.cat([best, local], dim=1)
 
     def _observe(

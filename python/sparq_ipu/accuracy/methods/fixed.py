@@ -8,7 +8,9 @@ from typing import ClassVar
 
 import torch
 
-from .base import Method, Span, attend_to, check_count
+from sparq_reference import checks, transfers
+
+from .base import Method, Span, attend_to
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,7 +22,7 @@ class Local(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_count(self.name, "top_k", self.top_k, 1)
+        checks.check_integer(self.name, "top_k", self.top_k, 1, checks.MAX_CAPACITY)
 
     def window(self) -> int | None:
         return self.top_k
@@ -33,15 +35,14 @@ class Local(Method):
         return attend_to(span, self.selected(span) & span.visible())
 
     def _cache_elements(self, seq_len: int, head_dim: int, group_size: int) -> tuple[float, float]:
-        return 2.0 * min(self.top_k, seq_len) * head_dim + 2 * head_dim, 0.0
+        return transfers.lm_infinite_elements(head_dim, min(self.top_k, seq_len)), 0
 
 
 @dataclasses.dataclass(frozen=True)
 class LMInfinite(Local):
-    """The first `sinks` positions and the last `top_k - sinks` (arXiv:2308.16137), with unchanged rotary
-    positions.
+    """The first `sinks` positions and the last `top_k - sinks` (arXiv:2308.16137).
 
-    The original also caps the distance seen by the rotary embedding; sequences here stay inside the trained
+    The original also caps the distance that the rotary embedding sees. Sequences here stay inside the trained
     context, where that cap does nothing. Transfer: 2 k d + 2 d.
     """
 
@@ -50,8 +51,8 @@ class LMInfinite(Local):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_count(self.name, "sinks", self.sinks, 0)
-        check_count(self.name, "top_k", self.top_k, self.sinks + 1)
+        checks.check_integer(self.name, "sinks", self.sinks, 0, checks.MAX_CAPACITY - 1)
+        checks.check_integer(self.name, "top_k", self.top_k, self.sinks + 1, checks.MAX_CAPACITY)
 
     def window(self) -> int | None:
         return self.top_k - self.sinks
@@ -63,8 +64,10 @@ class LMInfinite(Local):
 
 @dataclasses.dataclass(frozen=True)
 class Strided(Local):
-    """Every n-th position back from the query, n = ceil(S / top_k): a baseline of ALISA. Transfer: 2 k d + 2
-    d at most."""
+    """Every n-th position back from the query, n = ceil(S / top_k): a baseline of ALISA.
+
+    Transfer: 2 k d + 2 d, its upper bound: at most k positions are read, fewer where top_k does not divide S.
+    """
 
     name: ClassVar[str] = "strided"
 

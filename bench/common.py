@@ -1,0 +1,556 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What all benches share: flags, the workload they describe, rows of results and their file, tables.
+
+A new option of the cache or setting of SparQ gets a line in SHAPE_FLAGS or SETTINGS_FLAGS below, and nothing
+else in bench/: benches hand the workload on. A new kernel needs nothing at all: benches read the registry.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import functools
+import importlib.util
+import itertools
+import json
+import os
+import re
+import shlex
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, Callable, Dict, Iterable, Iterator, Mapping, NamedTuple, NoReturn, Sequence
+
+ROOT = Path(__file__).resolve().parent.parent
+for _room, _package in (("reference", "sparq_reference"), ("python", "sparq_ipu")):
+    if importlib.util.find_spec(_package) is None:  # not installed: from the tree
+        sys.path.append(str(ROOT / _room))
+
+from sparq_ipu.kernels import KERNELS, Kernel  # noqa: E402
+from sparq_ipu.planning import Plan, plan  # noqa: E402
+from sparq_reference import CacheSpec, DoesNotFit, SparqSettings, checks  # noqa: E402
+from sparq_reference.settings import settings_columns  # noqa: E402
+
+#: version of the rows. 2: the same names in all benches
+SCHEMA = 2
+Row = Dict[str, Any]
+
+
+# ---- the workload and its flags
+
+
+@dataclasses.dataclass(frozen=True)
+class Flag:
+    """A flag of all benches that stands for an argument of the library."""
+
+    flag: str
+    #: as the library calls it: a field of CacheSpec or SparqSettings, or n_heads
+    argument: str
+    #: a number takes a value; with True or False the flag is a switch to the other one
+    default: int | None
+    help: str
+    #: how some benches spelled it before; still accepted
+    former: str | None = None
+
+
+SHAPE_FLAGS = (
+    Flag("--S", "capacity", 16384, "positions in the cache, all attended to (sequence length)", "--seq-len"),
+    Flag("--B", "batch", 1, "batch: sequences decoded side by side", "--batch"),
+    Flag("--heads", "n_heads", 32, "query heads"),
+    Flag("--kv-heads", "n_kv_heads", None, "KV heads; fewer than --heads is grouped-query attention"),
+    Flag("--head-dim", "head_dim", 128, "components of a head, a multiple of 8"),
+)
+SETTINGS_FLAGS = (
+    Flag("--r", "rank", 32, "rank: components of every key that are read to score positions", "--rank"),
+    Flag("--k", "top_k", 128, "top-k: positions whose keys and values are read", "--top-k"),
+    Flag("--local", "n_local", 0, "of these, the most recent positions, which are always taken"),
+    Flag("--no-mean-value", "mean_value", True, "do not give the weight of the others to the mean value"),
+)
+FLAGS = (*SHAPE_FLAGS, *SETTINGS_FLAGS)
+ARGUMENTS = tuple(f.argument for f in FLAGS)
+#: where rows have another name for an argument
+COLUMN_OF = {"capacity": "seq_len"}
+_FLAG_OF = {name: f.flag for f in FLAGS for name in (f.argument, COLUMN_OF.get(f.argument, f.argument))}
+
+
+@dataclasses.dataclass(frozen=True)
+class Workload:
+    """One attention call: every position of a full cache, one query token per batch element."""
+
+    spec: CacheSpec
+    n_heads: int
+    #: None: dense attention
+    settings: SparqSettings | None
+
+    @classmethod
+    def of(cls, op: str, arguments: Mapping[str, Any], takes_settings: bool) -> Workload:
+        """From values by the names of `Flag.argument`.
+
+        Raises:
+            ValueError: `<op>: <argument> must <rule>, got <value>`.
+        """
+
+        def those_of(kind: type) -> dict[str, Any]:
+            return {f.name: arguments[f.name] for f in dataclasses.fields(kind) if f.name in arguments}
+
+        n_heads = checks.check_integer(op, "n_heads", arguments["n_heads"], 1, checks.MAX_CAPACITY)
+        spec = CacheSpec(**those_of(CacheSpec), op=op)
+        if n_heads % spec.n_kv_heads:
+            checks.fail(op, "n_heads", f"be a multiple of n_kv_heads={spec.n_kv_heads}", n_heads)
+        settings = SparqSettings.of(op, spec.head_dim, those_of(SparqSettings)) if takes_settings else None
+        return cls(spec, n_heads, settings)
+
+    @property
+    def seq_len(self) -> int:
+        """Positions attended to: the capacity of the cache."""
+        return self.spec.capacity
+
+    def on(self, kernel: Kernel) -> Workload:
+        """The same for this kernel: without settings if it takes none."""
+        return dataclasses.replace(self, settings=kernel.settings(self.settings))
+
+    def _shape(self) -> dict[str, Any]:
+        spec = dataclasses.asdict(self.spec)
+        first = {"batch": spec.pop("batch"), "n_heads": self.n_heads, "n_kv_heads": spec.pop("n_kv_heads")}
+        return {**first, "head_dim": spec.pop("head_dim"), "seq_len": spec.pop("capacity"), **spec}
+
+    def columns(self) -> Row:
+        """For a row of results: shape, options of the cache, settings (None each for dense attention)."""
+        return {**self._shape(), **settings_columns(self.settings)}
+
+    def plan_arguments(self) -> dict[str, Any]:
+        """As keyword arguments of `sparq_ipu.plan`."""
+        return {**self._shape(), **(self.settings.arguments() if self.settings else {})}
+
+    def flags(self) -> list[str]:
+        """The flags that describe it, every one spelled out."""
+        given = {**dataclasses.asdict(self.spec), "n_heads": self.n_heads}
+        given.update(self.settings.arguments() if self.settings else {})
+        words = []
+        for f in FLAGS:
+            if f.argument in given and not isinstance(f.default, bool):
+                words += [f.flag, str(given[f.argument])]
+            elif given.get(f.argument, f.default) is not f.default:
+                words.append(f.flag)
+        return words
+
+    def __str__(self) -> str:
+        shape = self._shape()
+        heads = f"{shape.pop('n_heads')} heads, {shape.pop('n_kv_heads')} KV heads"
+        words = [f"batch {shape.pop('batch')}", heads, *(f"{name} {n}" for name, n in shape.items())]
+        return ", ".join(words if self.settings is None else [*words, str(self.settings)])
+
+
+WORKLOAD_COLUMNS = tuple(Workload(CacheSpec(1, 1, 8, 1), 1, None).columns())
+
+
+def attention_functions() -> dict[str, Kernel]:
+    """What kernels compute, by short name (of `dense_attention`: "dense"): one kernel of each. For benches of
+    functions on the host, where kernels that differ in their memory are one."""
+    functions: dict[str, Kernel] = {}
+    for kernel in KERNELS.values():
+        functions.setdefault(kernel.op.split("_")[0], kernel)
+    return functions
+
+
+def in_flags(error: ValueError, **more: str) -> str:
+    """The message of a check, `<op>: <argument> must <rule>, got <value>`, without <op> and with flags for
+    the names of arguments; `more`: flags of a bench by argument."""
+    flags = {**_FLAG_OF, **more}
+    message = str(error).partition(": ")[2] or str(error)
+    argument, must, rule = message.partition(" must ")
+    argument = re.sub(r"\w+", lambda m: flags.get(m[0], m[0]), argument)
+    return argument + must + re.sub(r"\b(\w+)=", lambda m: f"{flags.get(m[1], m[1])}=", rule)
+
+
+class CommandLine:
+    """The command line of a bench: the flags of a workload; others that benches share by the methods that add
+    them; its own by `run.add_argument`.
+
+    Args:
+        script: its __file__.
+        description: for --help; its docstring.
+        notes: for the end of --help: examples, exit status.
+        many: arguments whose flags take one value or more.
+        defaults: by argument, where they are not those of the flags.
+    """
+
+    def __init__(
+        self,
+        script: str,
+        description: str | None,
+        notes: str,
+        *,
+        many: Sequence[str] = (),
+        defaults: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.bench = Path(script).stem
+        self._many = many
+        self._defaults = {f.argument: f.default for f in FLAGS}
+        self._defaults.update(defaults or {})
+        self.parser = argparse.ArgumentParser(
+            prog=f"{self.bench}.py",
+            description=description,
+            epilog=notes,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        for title, flags in (("shape", SHAPE_FLAGS), ("SparQ attention", SETTINGS_FLAGS)):
+            former = [f"{f.former} for {f.flag}" for f in flags if f.former]
+            group = self.parser.add_argument_group(title, f"Also accepted: {', '.join(former)}.")
+            for flag in flags:
+                self._add_flag(group, flag)
+        #: for the flags of the bench
+        self.run = self.parser.add_argument_group("run")
+
+    def _add_flag(self, group: argparse._ArgumentGroup, f: Flag) -> None:
+        if isinstance(f.default, bool):
+            const = not f.default
+            group.add_argument(f.flag, dest=f.argument, action="store_const", const=const, help=f.help)
+            return
+        default = self._defaults[f.argument]
+        words = " ".join(map(str, default)) if isinstance(default, (list, tuple)) else default
+        text = f"{f.help} [{'as --heads' if words is None else words}]"
+        nargs = "+" if f.argument in self._many else None
+        group.add_argument(f.flag, dest=f.argument, type=int, metavar="N", nargs=nargs, help=text)
+        if f.former:  # hidden; it has no default, or that would win
+            group.add_argument(
+                f.former,
+                dest=f.argument,
+                type=int,
+                nargs=nargs,
+                default=argparse.SUPPRESS,
+                help=argparse.SUPPRESS,
+            )
+
+    def add_kernel(self, names: Mapping[str, str] | None = None, many: bool = False) -> None:
+        """--kernel: some of `names`, of which each is described, or all; by default those of the registry."""
+        names = names or {kernel.name: kernel.description for kernel in KERNELS.values()}
+        self.run.add_argument(
+            "--kernel",
+            choices=("all", *names),
+            nargs="+" if many else None,
+            default=["all"] if many else "all",
+            help="what to run [all]; " + "; ".join(f"{name}: {what}" for name, what in names.items()),
+        )
+
+    def add_run(
+        self,
+        seed_of: str,
+        *,
+        reps: int | None = None,
+        warmup: int | None = None,
+        where: str = "",
+        json_aliases: Sequence[str] = (),
+    ) -> None:
+        """--seed, --json and, with `reps`, --reps and --warmup."""
+        add = self.run.add_argument
+        if reps is not None:
+            text = f"timed runs of each kernel{where} [{reps}]"
+            add("--reps", type=int, default=reps, metavar="N", help=text)
+            add("--warmup", type=int, default=warmup, metavar="N", help=f"runs before them{where} [{warmup}]")
+        add("--seed", type=int, default=0, metavar="N", help=f"of {seed_of} [0]")
+        add(
+            "--json",
+            type=Path,
+            metavar="FILE",
+            help="append the results as JSON lines: a row for each kernel and shape, with the command that "
+            "repeats it. A file that can not be written, or holds anything but such rows of this bench, is "
+            "refused before any work",
+        )
+        for name in json_aliases:
+            add(name, type=Path, dest="json", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
+
+    def error(self, message: str) -> NoReturn:
+        """End with usage, message and exit status 2."""
+        self.parser.error(message)
+
+    def parse(self, argv: Sequence[str] | None) -> argparse.Namespace:
+        """The arguments; `command` is the command line that was given, `json` a `JsonLines` or None."""
+        a = self.parser.parse_args(argv)
+        a.command = repeat_command(self.bench, sys.argv[1:] if argv is None else argv)
+        self.at_least(a, seed=0, reps=1, warmup=0)
+        if getattr(a, "json", None) is not None:
+            a.json = JsonLines(a.json, self.bench)
+            try:
+                a.json.check()
+            except (OSError, ValueError) as error:
+                reason = error.strerror if isinstance(error, OSError) else error
+                self.error(f"--json must {a.json.rule}, got {str(a.json.path)!r} ({reason})")
+        return a
+
+    def at_least(self, a: argparse.Namespace, **least: int) -> None:
+        """Refuse smaller values of these flags, where the bench has them."""
+        for name, low in least.items():
+            value = getattr(a, name, None)
+            if value is not None and value < low:
+                self.error(f"--{name.replace('_', '-')} must be at least {low}, got {value}")
+
+    def chosen(self, a: argparse.Namespace, names: Mapping[str, Kernel] = KERNELS) -> dict[str, Kernel]:
+        """The kernels of --kernel, in the order of the registry."""
+        asked = [a.kernel] if isinstance(a.kernel, str) else a.kernel
+        return {name: kernel for name, kernel in names.items() if name in asked or "all" in asked}
+
+    def shape_given(self, a: argparse.Namespace) -> list[Flag]:
+        """The flags of the shape that the command line has."""
+        return [f for f in SHAPE_FLAGS if getattr(a, f.argument) is not None]
+
+    def workloads(self, a: argparse.Namespace, takes_settings: bool, **known: Any) -> list[Workload]:
+        """One for every combination of the flags' values; `known` arguments instead of theirs."""
+        lists = []
+        for f in FLAGS if takes_settings else SHAPE_FLAGS:
+            value = known.get(f.argument, getattr(a, f.argument))
+            value = self._defaults[f.argument] if value is None else value
+            lists.append(value if isinstance(value, (list, tuple)) else [value])
+        made = []
+        for values in itertools.product(*lists):
+            arguments = dict(zip(ARGUMENTS, values))
+            if arguments["n_kv_heads"] is None:
+                arguments["n_kv_heads"] = arguments["n_heads"]
+            try:
+                made.append(Workload.of(self.bench, arguments, takes_settings))
+            except ValueError as error:
+                self.error(in_flags(error))
+        return made
+
+
+# ---- rows of results
+
+
+@functools.lru_cache(maxsize=None)
+def git_revision() -> str | None:
+    """The commit of this checkout, with "+" where it has changes; None outside a checkout."""
+
+    def git(*words: str) -> str:
+        done = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=True)
+        return done.stdout.strip()
+
+    try:
+        changed = git("status", "--porcelain", "--untracked-files=no")
+        return git("rev-parse", "--short=12", "HEAD") + ("+" if changed else "")
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+def repeat_command(bench: str, words: Sequence[str]) -> str:
+    """The command line of a bench, for a shell."""
+    return shlex.join(["python", f"bench/{bench}.py", *words])
+
+
+#: what `timing` fills
+NO_TIMES: Row = dict.fromkeys(
+    ("seconds_per_query", "seconds_min", "seconds_max", "seconds_mad", "seconds", "n_runs")
+)
+
+
+def new_row(
+    bench: str,
+    kernel: str,
+    device: str,
+    workload: Workload,
+    *,
+    time_source: str,
+    seed: int,
+    command: str,
+) -> Row:
+    """A row with the columns of all benches; what is not known yet is None.
+
+    seconds_per_query   one attention call for the whole batch; the median of the runs where it was measured
+    seconds_min, seconds_max, seconds_mad   of the runs: least, most, median absolute deviation
+    seconds, n_runs     every run, and how many; None where the time is modelled
+    time_source         "measured" or "modelled"
+    bit_exact           equal to `checked_against` in every bit; None where bits were not compared
+    checked_against     what the result was compared with; None: nothing
+    does_not_fit        {"resource", "need", "room"} where the device has too little of something
+    error               why there is no result, or what is wrong with it
+    """
+    return {
+        "schema": SCHEMA,
+        "bench": bench,
+        "kernel": kernel,
+        "device": device,
+        **workload.columns(),
+        **NO_TIMES,
+        "time_source": time_source,
+        "bit_exact": None,
+        "checked_against": None,
+        "seed": seed,
+        "git": git_revision(),
+        "command": command,
+        "does_not_fit": None,
+        "error": None,
+    }
+
+
+def timing(seconds: Sequence[float]) -> Row:
+    """Columns of measured runs, each in seconds for one query."""
+    median = statistics.median(seconds)
+    return {
+        "seconds_per_query": median,
+        "seconds_min": min(seconds),
+        "seconds_max": max(seconds),
+        "seconds_mad": statistics.median(abs(s - median) for s in seconds),
+        "seconds": list(seconds),
+        "n_runs": len(seconds),
+    }
+
+
+def failure(error: Exception) -> Row:
+    """Columns of what could not run."""
+    fits = None
+    if isinstance(error, DoesNotFit):
+        fits = {"resource": error.resource, "need": error.need, "room": error.room}
+    text = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+    return {"does_not_fit": fits, "error": text}
+
+
+def plan_into(row: Row, workload: Workload, **options: Any) -> Plan | None:
+    """Fill a row with the plan of its kernel, or with why there is none; `options` of `sparq_ipu.plan`."""
+    try:
+        planned = plan(**workload.plan_arguments(), kernel=row["kernel"], **options)
+    except ValueError as error:
+        row.update(failure(error))
+        return None
+    row.update(planned.row())
+    return planned
+
+
+class JsonLines:
+    """The file of --json: rows of one bench, one a line, appended."""
+
+    def __init__(self, path: Path, bench: str) -> None:
+        self.path = path
+        self.rule = f"be a file that can be written, new or with rows of {bench}.py (schema {SCHEMA})"
+        self._wanted = {"schema": SCHEMA, "bench": bench}
+
+    def check(self) -> None:
+        """Raises: OSError, or ValueError for a file with other lines."""
+        try_writing(self.path)
+        self.read()
+
+    def read(self) -> list[Row]:
+        """All rows; without a last line that an interruption cut off."""
+        if not self.path.is_file():  # none yet, or a pipe
+            return []
+        return [row for _, row in self._lines(self.path.read_bytes())]
+
+    def append(self, rows: Iterable[Row]) -> None:
+        """Write rows; the file is closed again when this returns."""
+        if self.path.is_file():
+            self._mend()
+        with open(self.path, "a", encoding="utf-8") as file:
+            file.writelines(json.dumps(row) + "\n" for row in rows)
+
+    def _lines(self, data: bytes) -> Iterator[tuple[int, Row]]:
+        """Rows, with the place in the file where the line of each ends."""
+        end = 0
+        for number, line in enumerate(data.splitlines(keepends=True), 1):
+            end += len(line)
+            try:
+                row = json.loads(line)
+            except ValueError:
+                if line.endswith(b"\n") or not self._cut_off(line):
+                    raise ValueError(f"line {number} is not JSON") from None
+                return
+            found = {name: row.get(name) if isinstance(row, dict) else None for name in self._wanted}
+            if found != self._wanted:
+                raise ValueError(f"line {number} has {', '.join(f'{k} {v!r}' for k, v in found.items())}")
+            yield end, row
+
+    def _cut_off(self, line: bytes) -> bool:
+        """Whether the line is the beginning of a row: all rows begin alike."""
+        begin = json.dumps(self._wanted)[:-1].encode()
+        return line.startswith(begin) or begin.startswith(line)
+
+    def _mend(self) -> None:
+        """Make the file end with a whole line: what an interruption cut off is taken away."""
+        data = self.path.read_bytes()
+        if data.endswith(b"\n") or not data:
+            return
+        whole = max((end for end, _ in self._lines(data)), default=0)
+        if whole == len(data):  # a row, only its line end is missing
+            with open(self.path, "ab") as file:
+                file.write(b"\n")
+        else:
+            os.truncate(self.path, whole)
+
+
+def try_writing(path: Path) -> None:
+    """Raises OSError where the path can not be opened for appending; leaves nothing behind."""
+    is_new = not path.exists()
+    with open(path, "ab"):
+        pass
+    if is_new:
+        path.unlink()
+
+
+def check_output(parser: argparse.ArgumentParser, flag: str, path: Path | None) -> None:
+    """Refuse a path that can not be written, before the work whose result goes there."""
+    try:
+        if path is not None:
+            try_writing(path)
+    except OSError as error:
+        parser.error(f"{flag} must be a file that can be written, got {str(path)!r}: {error.strerror}")
+
+
+# ---- for people
+
+
+class Progress:
+    """Lines on stderr: which step, how long it took."""
+
+    def __init__(self) -> None:
+        self._begin = self._start = time.perf_counter()
+        self._step: str | None = None
+
+    def step(self, text: str | None) -> None:
+        """The step before this one is over. None: nothing follows for now."""
+        now = time.perf_counter()
+        if self._step is not None:
+            print(f"\r{self._step} {now - self._start:.1f} s", file=sys.stderr, flush=True)
+        self._step, self._start = text, now
+        if text is not None:
+            print(f"{text} ...", end="", file=sys.stderr, flush=True)
+
+    def line(self, text: str) -> None:
+        """Something else to say."""
+        self.step(None)
+        print(text, file=sys.stderr, flush=True)
+
+    def count(self, done: int, total: int) -> None:
+        """So many of many steps of one kind: how long the others may take."""
+        passed = time.perf_counter() - self._begin
+        left = passed / max(done, 1) * (total - done)
+        text = f"\r{done}/{total}, {passed:.0f} s, about {left:.0f} s left "
+        print(text, end="\n" if done == total else "", file=sys.stderr, flush=True)
+
+
+class Column(NamedTuple):
+    """A column of a table: its text is aligned to the right, or left where the width is negative."""
+
+    heading: str
+    width: int
+    text: Callable[[Row], str]
+
+
+def text_table(columns: Sequence[Column], rows: Iterable[Row]) -> str:
+    """A table for a terminal, with the error of a row below it."""
+
+    def line(cells: Iterable[str]) -> str:
+        return " ".join(
+            cell.ljust(-c.width) if c.width < 0 else cell.rjust(c.width) for c, cell in zip(columns, cells)
+        ).rstrip()
+
+    header = line(c.heading for c in columns)
+    lines = [header, "-" * len(header)]
+    for row in rows:
+        lines.append(line(c.text(row) for c in columns))
+        if row["error"]:
+            lines.append(f"  error: {row['error']}")
+    return "\n".join(lines)
+
+
+def number(value: float | None, form: str, factor: float = 1.0, unit: str = "") -> str:
+    """A cell of a table; "-" for None."""
+    return "-" if value is None else format(value * factor, form) + unit

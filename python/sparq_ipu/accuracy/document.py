@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The generated blocks of docs/accuracy.md, made from the lines of the published result files.
+
+All figures of results in that document are in these blocks: tables, and the differences that its claims rest
+on. `python bench/accuracy.py --write` puts them there; a test fails when block and data differ.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Iterable
+
+from ..tables import markdown_table
+from . import report
+from .methods import parse_method
+from .plan import LEVELS
+from .plan import RECOMMENDED_METHOD as RECOMMENDED
+from .tasks import TASKS, Metric
+
+RIVALS = ("h2o", "lm_infinite", "alisa")
+TWELFTH, SIXTH, THIRD = LEVELS  # about so much of dense attention's transfer
+KL, BPC, REPETITION, MULTIKEY = "lm KL", "lm BPC", "repetition accuracy", "multikey digits"
+COMMON = "common ranking"
+
+
+def _published(level: str) -> str:
+    """SparQ at a level, as the paper has it."""
+    return str(parse_method(level))
+
+
+def _late(level: str) -> str:
+    """SparQ at a level, without the mean value in layer 0."""
+    return str(parse_method(f"{level},mean_from=1"))
+
+
+R16, INT8 = _late(SIXTH), f"alisa:kv_bits=8@{SIXTH}"
+
+#: block -> (first method, second method, measures): a row for each measure, first minus second
+DIFFERENCES: dict[str, list[tuple[str, str, tuple[str, ...]]]] = {
+    "copying": [(f"{name}@{SIXTH}", _published(SIXTH), (REPETITION,)) for name in RIVALS],
+    "first_layer": [
+        (RECOMMENDED, "sparq", (KL, REPETITION)),
+        (_late(SIXTH), _published(SIXTH), (KL, REPETITION)),
+        (_late(TWELFTH), _published(TWELFTH), (KL, REPETITION, MULTIKEY)),
+        (_late(THIRD), _published(THIRD), (KL, REPETITION)),
+        ("oracle:mean_from=1", "oracle", (KL, REPETITION)),
+    ],
+    "other_layers": [(R16, "sparq:r=16,mean_from=-1", (KL, BPC, REPETITION))],
+    "nearer": [
+        *((f"{name}@{level}", _late(level), (KL,)) for level in (THIRD, SIXTH, TWELFTH) for name in RIVALS),
+        (INT8, _late(SIXTH), (KL,)),
+        ("flexgen", RECOMMENDED, (KL,)),
+    ],
+    "temperature": [(f"{R16},tau={tau}", R16, (KL, REPETITION)) for tau in ("sqrt_d", "sqrt_r")],
+    "projection": [("low_rank:r=16,mean_from=1", R16, (KL, REPETITION))],
+    "bits": [
+        (f"{RECOMMENDED},index_bits=8", RECOMMENDED, (KL, REPETITION)),
+        (f"{RECOMMENDED},index_bits=4", RECOMMENDED, (KL, REPETITION)),
+        (f"{RECOMMENDED},index_bits=4", R16, (KL, REPETITION)),
+        ("dense:kv_bits=8", "dense", (KL,)),
+        (f"{RECOMMENDED},kv_bits=8", RECOMMENDED, (KL,)),
+        (INT8, f"alisa@{SIXTH}", (KL,)),
+    ],
+    "more": [
+        (_late(THIRD), RECOMMENDED, (KL, REPETITION, COMMON)),
+        (RECOMMENDED, R16, (KL, REPETITION, "multivalue digits")),
+    ],
+    "plain_text": [
+        *((_published(TWELFTH), f"{name}@{TWELFTH}", (KL,)) for name in RIVALS),
+        *((_published(level), f"{name}@{level}", (BPC,)) for level in (SIXTH, THIRD) for name in RIVALS),
+        *((_late(level), f"{name}@{level}", (BPC,)) for level in (SIXTH, THIRD) for name in RIVALS),
+        (_late(SIXTH), INT8, (BPC,)),
+    ],
+    "published_temperature": [
+        (f"{_published(SIXTH)},tau={tau}", _published(SIXTH), (KL, REPETITION))
+        for tau in ("sqrt_r", "none", "sqrt_d")
+    ],
+    "lost": [
+        *((method, "dense", (MULTIKEY,)) for method in (_published(SIXTH), R16, RECOMMENDED)),
+        *((method, "dense", (MULTIKEY, REPETITION)) for method in (_published(TWELFTH), _late(TWELFTH))),
+    ],
+    "close": [(RECOMMENDED, "dense", (BPC, REPETITION, "needle digits"))],
+    "aggregation": [
+        *((method, "dense", (COMMON,)) for method in (RECOMMENDED, "flexgen")),
+        *((f"{name}@{SIXTH}", "dense", (COMMON,)) for name in RIVALS),
+        *((f"lm_infinite@{level}", _late(level), (COMMON,)) for level in (SIXTH, TWELFTH)),
+    ],
+}
+
+
+def _metric(measure: str) -> tuple[str, str, Metric]:
+    """(task, question, metric) of a measure such as "lm KL"; the whole prompt is decoded by the method."""
+    task, _, name = measure.partition(" ")
+    (metric,) = (metric for metric in TASKS[task].metrics if metric.name == name)
+    return task, TASKS[task].questions[-1], metric
+
+
+def differences(lines: list[dict[str, Any]], wanted: Iterable[tuple[str, str, tuple[str, ...]]]) -> str:
+    """A table of two methods' values and their paired difference; bold where the difference is clear.
+
+    wanted: (first method, second method, measures), as in DIFFERENCES.
+    Raises: ValueError if the lines lack one of the methods.
+    """
+    rows = []
+    for first, second, measures in wanted:
+        for measure in measures:
+            task, question, metric = _metric(measure)
+            by_method = report.select(lines, task, question)
+            for method in (first, second):
+                if method not in by_method:
+                    raise ValueError(f"accuracy: results must have {method} on {task}, got none")
+            gap = report.difference(by_method[first], by_method[second], metric)
+            assert gap is not None  # both methods have been run on some item
+            estimates = [report.estimate(by_method[method], metric) for method in (first, second)]
+            values = [f"{estimate.value:.{metric.digits}f}" for estimate in estimates]
+            text = report.interval(gap, metric.digits, "+")
+            bold = f"**{text}**" if report.clear(gap) else text
+            rows.append([f"{measure}: `{first}` - `{second}`", *values, bold])
+    return markdown_table(["first - second", "first", "second", "difference [95 %]"], rows)
+
+
+def run_table(lines: list[dict[str, Any]]) -> str:
+    """What was run: the number of methods, and of contexts of each task."""
+    plan = lines[0]["plan"]
+    header = ["methods", *(f"contexts of {task}" for task in plan["tasks"])]
+    row = [str(len(plan["methods"])), *(str(sizes.get("items", 1)) for sizes in plan["tasks"].values())]
+    return markdown_table(header, [row])
+
+
+def levels(lines: list[dict[str, Any]]) -> str:
+    """The main metric of each task at equal transfer, the whole prompt decoded by the method."""
+    tasks = lines[0]["plan"]["tasks"]
+    tables = (report.levels_table(lines, t, TASKS[t].questions[-1:], RIVALS) for t in tasks)
+    return "\n\n".join(tables)
+
+
+def settings_table(lines: list[dict[str, Any]]) -> str:
+    """All methods that `levels` does not have, and SparQ's settings: one line each."""
+    plan = lines[0]["plan"]
+    wide = ("lm", "repetition")  # tasks whose interval is shown
+    matched = [f"{name}@" for name in RIVALS]
+    methods = [m for m in plan["methods"] if not m.startswith(tuple(matched))]
+    columns: list[tuple[str, str, Metric, int, bool]] = []
+    for task in plan["tasks"]:
+        main = TASKS[task].metrics[0]
+        name = f"{task} {main.name}" if task == "lm" else task
+        columns.append((name, task, main, 3 if task in wide else 2, task in wide))
+        if task == "lm":
+            columns.append((BPC, task, _metric(BPC)[2], 3, False))
+    data = {task: report.select(lines, task, TASKS[task].questions[-1]) for task in plan["tasks"]}
+    rows = []
+    for method in methods:
+        row = [f"`{method}`", f"{report.compression(data['lm'][method]):.1f}"]
+        for _, task, metric, digits, with_interval in columns:
+            value = report.estimate(data[task][method], metric)
+            row.append(report.interval(value, digits) if with_interval else f"{value.value:.{digits}f}")
+        rows.append(row)
+    return markdown_table(["method", "compression", *(name for name, *_ in columns)], rows)
+
+
+def decode_summary(lines: list[dict[str, Any]]) -> str:
+    """Largest deviation of the evaluation at once from true decoding, with and without a rounded cache."""
+    checks = [line for line in lines if line["kind"] == "decode_check"]
+    rows = []
+    for name, rounded in (("16 bits", False), ("rounded (`kv_bits`)", True)):
+        found = [line for line in checks if (parse_method(line["resolved"]).kv_bits < 16) == rounded]
+        worst = max(line["max_abs_log_prob_error"] for line in found)
+        same, n = sum(line["same_argmax"] for line in found), sum(line["n"] for line in found)
+        rows.append([name, str(len(found)), f"{worst:.1e}", f"{same}/{n}"])
+    return markdown_table(
+        ["cache", "methods", "max abs difference of log-probabilities", "same most likely token"], rows
+    )
+
+
+def blocks(lines: list[dict[str, Any]], statistics: list[dict[str, Any]]) -> dict[str, str]:
+    """Name -> text of every generated block.
+
+    lines: of the file of results. statistics: of the file of attention statistics.
+    """
+    return {
+        "run": run_table(lines),
+        "levels": levels(lines),
+        "settings": settings_table(lines),
+        **{name: differences(lines, wanted) for name, wanted in DIFFERENCES.items()},
+        "decode": decode_summary(lines),
+        "statistics": report.statistics_page(statistics),
+    }

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Columns and positions. transformers counts columns: padding and real tokens alike, as many in every row of
+the batch. A `sparq_ipu.KVCache` holds positions: the real tokens only, so many in each row as it has."""
+
+from __future__ import annotations
+
+import torch
+
+from sparq_reference import checks
+
+
+class RealColumns:
+    """Which columns hold real tokens.
+
+    Args:
+        flags: (batch, room) bool, of which the first `n_columns` are in use; more room is made by doubling.
+    """
+
+    def __init__(self, flags: torch.Tensor, n_columns: int = 0):
+        self._flags = flags
+        #: columns so far
+        self.n_columns = n_columns
+
+    @property
+    def flags(self) -> torch.Tensor:
+        """(batch, n_columns) bool: a view."""
+        return self._flags[:, : self.n_columns]
+
+    def append(self, real: torch.Tensor | None, n_tokens: int) -> None:
+        """Add columns: which are real, (batch, n_tokens) bool; None: all."""
+        start, stop = self.n_columns, self.n_columns + n_tokens
+        if stop > self._flags.shape[1]:
+            grown = torch.empty((len(self._flags), max(stop, 2 * self._flags.shape[1])), dtype=torch.bool)
+            grown[:, :start] = self.flags
+            self._flags = grown
+        self._flags[:, start:stop] = True if real is None else real
+        self.n_columns = stop
+
+    def check_hidden(self, real: torch.Tensor) -> None:
+        """Whether `real` (batch, n_columns) can take the place of `flags`.
+
+        Raises:
+            ValueError: a column that was not real would be again: its key and value are gone.
+        """
+        shown = real & ~self.flags
+        if bool(shown.any()):
+            row, column = shown.nonzero()[0].tolist()
+            rule = "keep hidden what it hid of the tokens in past_key_values"
+            checks.fail("sparq_attention", "attention_mask", rule, f"1 for token {column} of row {row}")
+
+    def replace(self, real: torch.Tensor) -> None:
+        """Other flags, (batch, n_columns) bool, for the same columns."""
+        self.flags[:] = real
+
+    def select(self, index: torch.Tensor) -> RealColumns:
+        """The rows `index`, in that order, as columns of their own."""
+        return RealColumns(self._flags[index], self.n_columns)
+
+
+def to_positions(real: torch.Tensor, *tensors: torch.Tensor) -> list[torch.Tensor]:
+    """The real tokens of each row, moved to the front in their order. Padding stands anywhere, mostly left.
+
+    Args:
+        real: (batch, n_columns) bool.
+        tensors: (batch, n_kv_heads, n_columns, head_dim) each.
+
+    Returns:
+        (batch, n_kv_heads, most, head_dim) each, `most` being the largest number of real tokens in a row;
+        what is beyond a row's own number has no meaning.
+    """
+    most = int(real.sum(dim=1).max())
+    order = torch.argsort((~real).to(torch.uint8), dim=1, stable=True)[:, None, :most, None]
+    return [rows.gather(2, order.expand(-1, rows.shape[1], -1, rows.shape[3])) for rows in tensors]
+
+
+def to_columns(rows: torch.Tensor, real: torch.Tensor) -> torch.Tensor:
+    """The inverse of `to_positions`: every token at its column, 0 where padding is."""
+    if bool(real.all()):
+        return rows
+    columns = torch.zeros((*rows.shape[:2], real.shape[1], rows.shape[3]), dtype=rows.dtype)
+    for b, length in enumerate(real.sum(dim=1).tolist()):
+        columns[b][:, real[b]] = rows[b, :, :length]
+    return columns

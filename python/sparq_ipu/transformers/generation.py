@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Generate with a model that `sparq_ipu.transformers` has enabled, timed and counted; and what it would say
+along a given text.
+
+torch and transformers are imported when a function is called: their objects are `Any`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from typing import Any, Callable, Sequence, TextIO
+
+import numpy as np
+
+
+@dataclasses.dataclass
+class Run:
+    """One generation.
+
+    Attributes:
+        tokens: the new tokens. text: the same as text.
+        prefill_seconds: until the first new token. decode_seconds: from there to the last one.
+        traffic: `sparq_ipu.transformers.cache_traffic` of the run.
+    """
+
+    tokens: list[int]
+    text: str
+    prefill_seconds: float
+    decode_seconds: float
+    traffic: dict[str, int]
+
+    @property
+    def tokens_per_second(self) -> float:
+        """New tokens after the first, per second of decoding; 0 if there are none."""
+        return (len(self.tokens) - 1) / self.decode_seconds if len(self.tokens) > 1 else 0.0
+
+
+def generate(
+    model: Any,
+    tokenizer: Any,
+    prompt: Any,
+    n_new: int,
+    *,
+    stream: TextIO | None = None,
+    device: str = "auto",
+    **sampling: Any,
+) -> Run:
+    """Continue `prompt` with a model that `sparq_ipu.transformers` has enabled.
+
+    Args:
+        prompt: (1, n_tokens) int64 tensor.
+        n_new: most new tokens; fewer if the model ends the text.
+        stream: file that the text goes to as it comes, or None.
+        device: of the KV cache, as `sparq_ipu.KVCache`.
+        sampling: as `model.generate`; greedy by default.
+    """
+    import torch
+    from transformers import TextStreamer
+
+    from sparq_ipu.transformers import SparqCache, cache_traffic
+
+    times: list[float] = []
+
+    class Stream(TextStreamer):
+        """Passes text on, and notes when each token came (the first call is the prompt)."""
+
+        def put(self, value: Any) -> None:
+            times.append(time.perf_counter())
+            super().put(value)  # type: ignore[no-untyped-call]  # partly typed in transformers
+
+        def on_finalized_text(self, text: str, stream_end: bool = False) -> None:
+            if stream is not None:
+                stream.write(text)
+                stream.flush()
+
+    streamer = Stream(tokenizer, skip_prompt=True)
+    cache = SparqCache(model, device=device)
+    sampling.setdefault("do_sample", False)
+    start = time.perf_counter()
+    with torch.no_grad():
+        output = model.generate(
+            prompt,
+            attention_mask=torch.ones_like(prompt),
+            max_new_tokens=n_new,
+            past_key_values=cache,
+            streamer=streamer,
+            **sampling,
+        )
+    tokens = output[0, prompt.shape[1] :].tolist()
+    first, last = times[1], times[len(tokens)]
+    return Run(tokens, tokenizer.decode(tokens), first - start, last - first, cache_traffic(cache))
+
+
+def prefill(model: Any, tokens: Any) -> Any:
+    """A `SparqCache` that holds tokens (1, n_tokens); `copy.deepcopy` it to continue it in several ways."""
+    import torch
+
+    from sparq_ipu.transformers import SparqCache
+
+    cache = SparqCache(model)
+    with torch.no_grad():
+        model(tokens, past_key_values=cache, use_cache=True, logits_to_keep=1)
+    return cache
+
+
+def forced_predictions(
+    model: Any,
+    prompt: Any,
+    continuation: Any,
+    cache: Any = None,
+    progress: Callable[[int], None] | None = None,
+) -> np.ndarray:
+    """What the model would say at each token of a given text, decoded with the attention that is enabled.
+
+    Args:
+        prompt: (1, n_tokens) int64 tensor, at least two tokens; all but the last are prefill.
+        continuation: (1, n_new) int64 tensor.
+        cache: what `prefill` made of these tokens, used up; None: it is made here.
+        progress: called with the number of tokens done, or None.
+
+    Returns:
+        (n_new,) int64: the most likely token at each place of the continuation, given all tokens before it.
+    """
+    import torch
+
+    cache = prefill(model, prompt[:, :-1]) if cache is None else cache
+    predictions = []
+    with torch.no_grad():
+        token = prompt[:, -1:]
+        for index in range(continuation.shape[1]):
+            logits = model(token, past_key_values=cache, use_cache=True).logits
+            predictions.append(int(logits[0, -1].argmax()))
+            token = continuation[:, index : index + 1]
+            if progress is not None:
+                progress(index + 1)
+    return np.array(predictions)
+
+
+def first_difference(one: Sequence[int], other: Sequence[int]) -> int | None:
+    """Where two lists differ first (the end of the shorter one counts), None if they are equal."""
+    for index, (a, b) in enumerate(zip(one, other)):
+        if a != b:
+            return index
+    return None if len(one) == len(other) else min(len(one), len(other))

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where the keys and values of one layer are: a `sparq_ipu.KVCache`, and a larger one when it is full."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from sparq_ipu import KVCache
+from sparq_ipu.devices import resolve_device
+from sparq_ipu.transformers.columns import to_positions
+from sparq_reference import checks
+
+#: positions of room that a cache which may grow has beyond its first tokens
+FIRST_ROOM = 256
+#: positions that move at once from one KVCache to another
+_MOVED = 4096
+
+
+def host_device(op: str, device: str) -> str:
+    """The device of a model's caches: "auto" is the CPU kernels where they are built, else the reference.
+
+    Never an IPU or its emulator, unless asked for by name: a model's layers would each need a program there.
+
+    Raises: as `sparq_ipu.KVCache` for a device that is unknown, or not available here.
+    """
+    if device != "auto":
+        return resolve_device(op, device)
+    try:
+        return resolve_device(op, "cpu")
+    except RuntimeError:
+        return resolve_device(op, "reference")
+
+
+def check_options(
+    op: str, device: str, capacity: int | None, check_finite: bool, **options: Any
+) -> dict[str, Any]:
+    """Options of a model's caches, by name, with the device resolved: what is wrong shows here, not in the
+    middle of a prompt.
+
+    Raises:
+        ValueError: an option that is unknown or out of range; RuntimeError: the device is not available.
+    """
+    device = host_device(op, device)
+    if capacity is not None:
+        checks.check_integer(op, "capacity", capacity, 1, checks.MAX_CAPACITY)
+    options.update(device=device, check_finite=check_finite)
+    KVCache(1, 1, checks.HEAD_DIM_MULTIPLE, 1, **options)  # thrown away: only it knows its options
+    return dict(options, capacity=capacity)
+
+
+class Storage:
+    """Keys and values of the real tokens of one layer.
+
+    Args:
+        cache: where they are, until a larger one takes its place.
+        grows: whether one may, by doubling.
+        options: of `sparq_ipu.KVCache`, for that one.
+    """
+
+    def __init__(self, cache: KVCache, grows: bool, options: dict[str, Any]):
+        #: what attention reads
+        self.cache = cache
+        self._grows = grows
+        self._options = options
+
+    @classmethod
+    def for_tokens(cls, key: torch.Tensor, capacity: int | None, options: dict[str, Any]) -> Storage:
+        """An empty one, for tokens of that shape: key (batch, n_kv_heads, n_tokens, head_dim).
+
+        Args:
+            capacity: most positions of a row; None: as many as come.
+            options: of `sparq_ipu.KVCache`.
+        """
+        batch, n_kv_heads, n_tokens, head_dim = key.shape
+        room = min(n_tokens + FIRST_ROOM, checks.MAX_CAPACITY) if capacity is None else capacity
+        return cls(KVCache(batch, n_kv_heads, head_dim, room, **options), capacity is None, options)
+
+    def reserve(self, n_positions: int) -> None:
+        """Room for so many positions, unless the capacity is fixed."""
+        if self._grows and n_positions > self.cache.capacity:
+            capacity = max(n_positions, 2 * self.cache.capacity)
+            self.cache = self._moved(np.arange(self.cache.batch), min(capacity, checks.MAX_CAPACITY))
+
+    def append(self, key: torch.Tensor, value: torch.Tensor, real: torch.Tensor | None) -> None:
+        """Append the real ones among tokens.
+
+        Args:
+            key, value: (batch, n_kv_heads, n_tokens, head_dim) float16.
+            real: (batch, n_tokens) bool; None: all.
+
+        Raises:
+            ValueError: as `KVCache.append`; nothing has changed then.
+        """
+        _append(self.cache, key, value, real)
+
+    def replace(self, key: torch.Tensor, value: torch.Tensor, real: torch.Tensor) -> None:
+        """Hold these tokens, as `append` takes them, and no others."""
+        cache = self._empty(self.cache.batch, self.cache.capacity)
+        _append(cache, key, value, real)
+        self.cache = cache
+
+    def read(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values by position, (batch, n_kv_heads, longest length, head_dim) float16."""
+        key, value = self.cache.read()
+        return torch.from_numpy(key), torch.from_numpy(value)
+
+    def select(self, index: torch.Tensor) -> Storage:
+        """What the rows `index` hold, in that order, as a storage of its own."""
+        return Storage(self._moved(index.numpy(), self.cache.capacity), self._grows, self._options)
+
+    def _empty(self, batch: int, capacity: int) -> KVCache:
+        return KVCache(batch, self.cache.n_kv_heads, self.cache.head_dim, capacity, **self._options)
+
+    def _moved(self, index: np.ndarray, capacity: int) -> KVCache:
+        """A new KVCache with what the rows `index` hold, moved a piece at a time."""
+        lengths = self.cache.lengths
+        cache = self._empty(len(index), capacity)
+        longest = int(lengths.max())
+        for start in range(0, longest, _MOVED):
+            stop = min(start + _MOVED, longest)
+            key, value = (x[index] for x in self.cache.read(start, stop))
+            cache.append(key, value, np.clip(lengths[index] - start, 0, stop - start))
+        return cache
+
+
+def _append(cache: KVCache, key: torch.Tensor, value: torch.Tensor, real: torch.Tensor | None) -> None:
+    if real is None or bool(real.all()):
+        cache.append(key.numpy(), value.numpy())
+    elif bool(real.any()):
+        key, value = to_positions(real, key, value)
+        cache.append(key.numpy(), value.numpy(), real.sum(dim=1).numpy())

@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How many bytes decoding moved, by the formulas of the kernels: counted, not measured."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from sparq_ipu.kernels import BASELINE, DEFAULT
+from sparq_reference.settings import CacheSpec, SparqSettings
+
+#: of a float16 element
+_BYTES = 2
+
+
+@dataclasses.dataclass
+class Traffic:
+    """What the decode steps of one layer moved.
+
+    Attributes:
+        n_steps: decode steps.
+        bytes_read: bytes of the KV cache, queries and outputs that they moved.
+        bytes_dense: what dense attention would have moved.
+    """
+
+    n_steps: int = 0
+    bytes_read: int = 0
+    bytes_dense: int = 0
+
+    def count(
+        self, spec: CacheSpec, lengths: np.ndarray, is_dense: np.ndarray, settings: SparqSettings | None
+    ) -> None:
+        """Add one decode step.
+
+        Args:
+            lengths: (batch,) positions of each row.
+            is_dense: (batch,) bool: rows that attended densely; the others had `settings`.
+        """
+        for seq_len, dense in zip(lengths.tolist(), is_dense.tolist()):
+            full = BASELINE.transfer_elements(seq_len, spec.head_dim, None)
+            part = full if dense else DEFAULT.transfer_elements(seq_len, spec.head_dim, settings)
+            self.bytes_dense += _BYTES * spec.n_kv_heads * full
+            self.bytes_read += _BYTES * spec.n_kv_heads * part
+        self.n_steps += 1

@@ -1,0 +1,10 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tests of bench/: its scripts are modules here. Those of models come from tests/models."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "bench"), str(ROOT / "tests" / "models")]

@@ -1,0 +1,392 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What benches share: flags and the workload they describe, rows and their file, tables. And that all benches
+that write rows agree."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import importlib
+import json
+import shlex
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import common
+import pytest
+
+from sparq_ipu.kernels import BASELINE, DEFAULT, KERNELS, Kernel
+from sparq_reference import CacheSpec, DoesNotFit, SparqSettings
+
+BENCH = Path(common.__file__).parent
+#: benches that write rows, the extension module each needs, and what makes its run a quick one
+SIZE = "--S 100 --B 1 --heads 4 --kv-heads 2 --head-dim 16 --r 4 --k 8 --local 2"
+BENCHES = {
+    "reference": (None, "--reps 1 --warmup 0"),
+    "cpu_sparq": ("sparq_ipu._cpu", "--reps 1 --warmup 0 --kernels ours --threads 1"),
+    "ipu_sparq": ("sparq_ipu._core", "--device emulator --tiles 8"),
+    "sweep": ("sparq_ipu._core", ""),
+}
+
+
+@pytest.fixture(params=list(BENCHES))
+def bench(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """A bench that writes rows; with `size`, the words of a small run."""
+    needs, words = BENCHES[request.param]
+    if needs:
+        extension = pytest.importorskip(needs, reason=f"{needs} is not built")
+        if not getattr(extension, "has_emulator", True):
+            pytest.skip("built without the emulator")
+    module = importlib.import_module(request.param)
+    monkeypatch.setattr(module, "size", [*SIZE.split(), *words.split()], raising=False)
+    if request.param == "cpu_sparq":
+        monkeypatch.setattr(module, "STREAM_BYTES", 1 << 20)
+    return module
+
+
+def command_line(**options: Any) -> common.CommandLine:
+    cli = common.CommandLine("bench/some.py", "What it does.", "Notes.", **options)
+    cli.add_kernel()
+    cli.add_run("inputs", reps=3, warmup=1)
+    return cli
+
+
+def refused(cli: common.CommandLine, words: str, capsys: pytest.CaptureFixture[str]) -> str:
+    with pytest.raises(SystemExit) as stop:
+        cli.workloads(cli.parse(words.split()), takes_settings=True)
+    assert stop.value.code == 2
+    return capsys.readouterr().err.splitlines()[-1]
+
+
+# ---- flags
+
+
+def test_flags_describe_a_workload() -> None:
+    cli = command_line()
+    words = "--S 256 --B 2 --heads 8 --kv-heads 4 --head-dim 64 --r 16 --k 32 --local 3 --no-mean-value"
+    a = cli.parse([*words.split(), "--seed", "5", "--reps", "7"])
+    expected = common.Workload(CacheSpec(2, 4, 64, 256), 8, SparqSettings(16, 32, 3, False))
+    assert cli.workloads(a, takes_settings=True) == [expected]
+    assert (a.seed, a.reps, a.warmup, a.json) == (5, 7, 1, None)
+    assert expected.flags() == words.split()
+    assert str(expected) == (
+        "batch 2, 8 heads, 4 KV heads, head_dim 64, seq_len 256, rank 16, top_k 32, n_local 3, "
+        "without the mean value"
+    )
+    dense = cli.workloads(a, takes_settings=False)[0]
+    assert dense == dataclasses.replace(expected, settings=None) == expected.on(BASELINE)
+    assert expected.on(DEFAULT) == expected
+    assert dense.flags() == words.split()[:10]
+
+
+def test_defaults_are_the_main_job() -> None:
+    cli = command_line()
+    made = cli.workloads(cli.parse([]), takes_settings=True)
+    assert made == [common.Workload(CacheSpec(1, 32, 128, 16384), 32, SparqSettings(32, 128))]
+
+
+def test_lists_give_every_combination() -> None:
+    cli = command_line(many=common.ARGUMENTS, defaults={"batch": [1, 2]})
+    made = cli.workloads(cli.parse("--S 64 128 --r 8 16 --k 4".split()), takes_settings=True)
+    found = [(w.spec.batch, w.seq_len, w.settings.rank) for w in made if w.settings]
+    assert sorted(found) == [(b, s, r) for b in (1, 2) for s in (64, 128) for r in (8, 16)]
+
+
+def test_former_spellings() -> None:
+    cli = command_line()
+    new, old = (
+        cli.workloads(cli.parse(words.split()), takes_settings=True)
+        for words in ("--S 64 --B 3 --r 5 --k 7", "--seq-len 64 --batch 3 --rank 5 --top-k 7")
+    )
+    assert new == old
+    text = cli.parser.format_help()
+    for former in ("--seq-len for --S", "--batch for --B", "--rank for --r", "--top-k for --k"):
+        assert former in text
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--r 0", "--r must be in [1, --head-dim=128], got 0"),
+        ("--rank 129", "--r must be in [1, --head-dim=128], got 129"),
+        ("--k 0", "--k must be in [1, 16777216], got 0"),
+        ("--k 4 --local 5", "--local must be in [0, --k=4], got 5"),
+        ("--S 0", "--S must be in [1, 16777216], got 0"),
+        ("--B -1", "--B must be in [1, 16777216], got -1"),
+        ("--head-dim 12", "--head-dim must be a multiple of 8, got 12"),
+        ("--heads 0", "--heads must be in [1, 16777216], got 0"),
+        ("--kv-heads 0", "--kv-heads must be in [1, 16777216], got 0"),
+        ("--kv-heads 3", "--heads must be a multiple of --kv-heads=3, got 32"),
+        ("--B 9999999 --kv-heads 2", "--B * --kv-heads must be at most 16777216, got 19999998"),
+        ("--seed -1", "--seed must be at least 0, got -1"),
+        ("--reps 0", "--reps must be at least 1, got 0"),
+        ("--warmup -1", "--warmup must be at least 0, got -1"),
+    ],
+)
+def test_messages_name_flags(words: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert refused(command_line(), words, capsys) == f"some.py: error: {message}"
+
+
+def test_every_argument_of_the_library_has_a_flag() -> None:
+    described = [f.name for kind in (CacheSpec, SparqSettings) for f in dataclasses.fields(kind)]
+    assert sorted(common.ARGUMENTS) == sorted([*described, "n_heads"])
+    defaults = {f.argument: f.default for f in common.SETTINGS_FLAGS}
+    for field in dataclasses.fields(SparqSettings):
+        assert field.default in (dataclasses.MISSING, defaults[field.name])
+
+
+def test_an_option_of_the_cache_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    @dataclasses.dataclass(frozen=True)
+    class Spec(CacheSpec):
+        index_bits: int = 16
+
+    flags = (*common.SHAPE_FLAGS, common.Flag("--index-bits", "index_bits", 16, "of the keys that score"))
+    monkeypatch.setattr(common, "CacheSpec", Spec)
+    monkeypatch.setattr(common, "SHAPE_FLAGS", flags)
+    monkeypatch.setattr(common, "FLAGS", (*flags, *common.SETTINGS_FLAGS))
+    monkeypatch.setattr(common, "ARGUMENTS", tuple(f.argument for f in common.FLAGS))
+    cli = command_line()
+    (workload,) = cli.workloads(cli.parse(["--index-bits", "4"]), takes_settings=True)
+    assert workload.columns()["index_bits"] == workload.plan_arguments()["index_bits"] == 4
+    assert ["--index-bits", "4"] == workload.flags()[10:12] and "index_bits 4, rank 32" in str(workload)
+    assert dataclasses.asdict(workload.spec)["index_bits"] == 4
+
+
+def test_kernels_are_those_of_the_registry(monkeypatch: pytest.MonkeyPatch) -> None:
+    new = Kernel("new", "streaming", True, "a new one")
+    monkeypatch.setitem(KERNELS, "new", new)
+    cli = command_line()
+    assert list(cli.chosen(cli.parse([]))) == list(KERNELS)
+    assert cli.chosen(cli.parse(["--kernel", "new"])) == {"new": new}
+    assert "new: a new one" in " ".join(cli.parser.format_help().split())
+    assert {name: k.op for name, k in common.attention_functions().items()} == {
+        "dense": "dense_attention",
+        "sparq": "sparq_attention",
+    }
+
+
+def test_no_bench_names_a_kernel() -> None:
+    for path in BENCH.glob("*.py"):
+        text = path.read_text()
+        assert not [name for name in KERNELS if name in text], path.name
+
+
+# ---- rows and their file
+
+
+def new_row(**changes: Any) -> common.Row:
+    workload = common.Workload(CacheSpec(1, 2, 8, 100), 2, SparqSettings(4, 8))
+    row = common.new_row(
+        "some", "dense", "cpu", workload, time_source="measured", seed=0, command="python bench/some.py"
+    )
+    return {**row, **changes}
+
+
+def test_timing() -> None:
+    assert common.timing([4.0, 1.0, 2.0]) == {
+        "seconds_per_query": 2.0,
+        "seconds_min": 1.0,
+        "seconds_max": 4.0,
+        "seconds_mad": 1.0,
+        "seconds": [4.0, 1.0, 2.0],
+        "n_runs": 3,
+    }
+    assert set(common.timing([1.0])) == set(common.NO_TIMES) <= set(new_row())
+
+
+def test_failures_say_what_does_not_fit() -> None:
+    assert common.failure(DoesNotFit("plan: too much", "tile memory", 7, 5)) == {
+        "error": "plan: too much",
+        "does_not_fit": {"resource": "tile memory", "need": 7, "room": 5},
+    }
+    assert common.failure(ValueError("plan: x")) == {"error": "plan: x", "does_not_fit": None}
+    assert common.failure(KeyError("tile memory"))["error"] == "KeyError: 'tile memory'"
+
+
+def test_rows_are_appended_and_read(tmp_path: Path) -> None:
+    file = common.JsonLines(tmp_path / "rows.jsonl", "some")
+    file.check()
+    assert file.read() == [] and not file.path.exists()  # looking leaves nothing
+    file.append([new_row(seed=1), new_row(seed=2)])
+    file.append([new_row(seed=3)])
+    file.check()
+    assert [row["seed"] for row in file.read()] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("kept", [0, 1, 2, 10, 40, -2, -1])
+def test_a_row_that_was_cut_off_is_taken_away(tmp_path: Path, kept: int) -> None:
+    file = common.JsonLines(tmp_path / "rows.jsonl", "some")
+    file.append([new_row(seed=1), new_row(seed=2)])
+    first, second = file.path.read_text().splitlines(keepends=True)
+    file.path.write_text(first + second[:kept])
+    whole = kept == -1  # only the line end is missing
+    file.check()
+    assert [row["seed"] for row in file.read()] == ([1, 2] if whole else [1])
+    file.append([new_row(seed=3)])
+    assert [json.loads(line)["seed"] for line in file.path.read_text().splitlines()] == (
+        [1, 2, 3] if whole else [1, 3]
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("hello\n", "line 1 is not JSON"),
+        ("hello", "line 1 is not JSON"),
+        (json.dumps(new_row()) + "\n\n", "line 2 is not JSON"),
+        ('{"schema": 2, "bench": "some"\n', "line 1 is not JSON"),  # cut off in the middle of the file
+        ("[1]\n", "line 1 has schema None, bench None"),
+        (json.dumps(new_row(bench="sweep")), "line 1 has schema 2, bench 'sweep'"),
+        (json.dumps(new_row(schema=1)) + "\n", "line 1 has schema 1, bench 'some'"),
+        ('{"kernel": "dense", "repro": "python bench/some.py"}\n', "line 1 has schema None, bench None"),
+    ],
+)
+def test_other_files_are_refused(
+    tmp_path: Path, text: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text(text)
+    error = refused(command_line(), f"--json {path}", capsys)
+    assert (
+        f"--json must be a file that can be written, new or with rows of some.py (schema 2), got '{path}'"
+        in (error)
+    )
+    assert message in error
+    assert path.read_text() == text
+
+
+def test_paths_that_can_not_be_written_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for path, reason in (
+        (tmp_path / "none" / "x", "No such file or directory"),
+        (tmp_path, "Is a directory"),
+    ):
+        assert reason in refused(command_line(), f"--json {path}", capsys)
+        with pytest.raises(SystemExit):
+            common.check_output(argparse.ArgumentParser(), "--plot", path)
+        assert f"--plot must be a file that can be written, got '{path}': {reason}" in capsys.readouterr().err
+
+
+def test_the_command_is_for_a_shell() -> None:
+    words = ["--json", "a file's name.jsonl"]
+    assert shlex.split(common.repeat_command("some", words)) == ["python", "bench/some.py", *words]
+
+
+def test_git_revision_names_the_commit() -> None:
+    revision = common.git_revision()
+    assert revision is None or len(revision.rstrip("+")) == 12
+
+
+# ---- for people
+
+
+def test_tables() -> None:
+    columns = (
+        common.Column("name", -6, lambda r: r["kernel"]),
+        common.Column("s", 5, lambda r: common.number(r["seconds_per_query"], ".1f", 10, "x")),
+    )
+    rows = [new_row(seconds_per_query=0.25), new_row(kernel="b", error="too large")]
+    assert common.text_table(columns, rows).splitlines() == [
+        "name       s",
+        "------------",
+        "dense   2.5x",
+        "b          -",
+        "  error: too large",
+    ]
+
+
+def test_progress(capsys: pytest.CaptureFixture[str]) -> None:
+    progress = common.Progress()
+    progress.step("one")
+    progress.step("two")
+    progress.line("done")
+    progress.count(1, 2)
+    progress.count(2, 2)
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("one ...\rone 0.") and "two ...\rtwo 0." in err and " s\ndone\n" in err
+    assert "\r1/2, 0 s, about 0 s left " in err and err.endswith("\r2/2, 0 s, about 0 s left \n")
+
+
+# ---- all benches agree
+
+
+def run(bench: ModuleType, words: list[str], path: Path) -> list[common.Row]:
+    assert bench.main([*words, "--json", str(path)]) == 0
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_rows_have_the_same_columns(bench: ModuleType, tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    rows = run(bench, bench.size, path)
+    for row in rows:
+        assert list(row)[: len(new_row())] == list(new_row())
+        assert (row["schema"], row["bench"]) == (common.SCHEMA, bench.__name__)
+        assert (row["batch"], row["n_heads"], row["n_kv_heads"], row["seq_len"]) == (1, 4, 2, 100)
+        assert row["seconds_per_query"] > 0 and row["error"] is row["does_not_fit"] is None
+        assert row["time_source"] in ("measured", "modelled")
+        assert row["time_source"] == "modelled" or row["n_runs"] == 1
+    settings = [tuple(row[name] for name in ("rank", "top_k", "n_local", "mean_value")) for row in rows]
+    assert set(settings) == {(None, None, None, None), (4, 8, 2, True)}
+    assert len(run(bench, bench.size, path)) in (2 * len(rows), len(rows))  # appended; a sweep is done
+
+
+def test_the_command_of_a_row_repeats_it(
+    bench: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    row = run(bench, bench.size, Path("rows.jsonl"))[-1]
+    words = shlex.split(row["command"])
+    assert words[:2] == ["python", f"bench/{bench.__name__}.py"]
+    capsys.readouterr()
+    assert bench.main(words[2:]) == 0
+    if "--json" in words:
+        again = json.loads(Path("rows.jsonl").read_text().splitlines()[-1])
+    else:
+        again = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert again["command"] == row["command"]
+    assert (again["time_source"] == "measured") or again == row
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--r 17", "--r must be in [1, --head-dim=16], got 17"),
+        ("--local 9", "--local must be in [0, --k=8], got 9"),
+        ("--heads 5", "--heads must be a multiple of --kv-heads=2, got 5"),
+        ("--json none/rows.jsonl", "--json must be a file that can be written"),
+        ("--json other.jsonl", "line 1 has schema 2, bench 'some'"),
+    ],
+)
+def test_bad_usage_is_refused_before_any_work(
+    bench: ModuleType,
+    words: str,
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("other.jsonl").write_text(json.dumps(new_row()) + "\n")
+
+    def no_work(*_: Any, **__: Any) -> None:
+        raise AssertionError("work was begun")
+
+    for name in ("random_inputs", "work", "parts"):
+        monkeypatch.setattr(bench, name, no_work, raising=False)
+    with pytest.raises(SystemExit) as stop:
+        bench.main([*bench.size, *words.split()])
+    assert stop.value.code == 2 and message in capsys.readouterr().err
+    assert [p.name for p in tmp_path.iterdir()] == ["other.jsonl"]
+
+
+def test_help_names_every_shared_flag(bench: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        bench.main(["--help"])
+    text = capsys.readouterr().out
+    assert stop.value.code == 0
+    for flag in [*(f.flag for f in common.FLAGS), "--seed", "--json"]:
+        assert f"  {flag}" in text
+    assert "Exit status: 0 ok, 1 " in text

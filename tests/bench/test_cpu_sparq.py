@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""bench/cpu_sparq.py: what it prints, what it refuses, and that it notices a wrong result."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("sparq_ipu._cpu", reason="the extension module sparq_ipu._cpu is not built")
+
+import cpu_sparq
+
+SMALL = "--heads 4 --kv-heads 2 --head-dim 16 --r 4 --k 8 --local 2 --threads 2 --reps 2 --warmup 1 --seed 3"
+
+
+@pytest.fixture(autouse=True)
+def _little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu_sparq, "STREAM_BYTES", 1 << 20)
+
+
+def test_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = tmp_path / "rows.jsonl"
+    command = [*SMALL.split(), "--kernels", "ours", "--S", "100", "7", "--json", str(lines)]
+    assert cpu_sparq.main(command) == 0
+    printed = capsys.readouterr()
+    rows = [json.loads(line) for line in printed.out.splitlines()]
+    assert rows == [json.loads(line) for line in lines.read_text().splitlines()]
+    kernels = ["dense", "sparq", "stream-dense", "stream-sparq"]
+    assert [(row["seq_len"], row["kernel"]) for row in rows] == [(s, k) for s in (100, 7) for k in kernels]
+    for row in rows:
+        assert len(row["seconds"]) == row["n_runs"] == 2 and row["n_threads"] == 2
+        assert row["time_source"] == "measured" and row["error"] is None
+        ours = row["kernel"] in ("dense", "sparq")
+        assert row["bit_exact"] is (True if ours else None)
+        assert row["checked_against"] == ("reference" if ours else None)
+        assert row["gb_per_s"] == pytest.approx(row["n_bytes"] / row["seconds_per_query"] / 1e9)
+        assert row["command"].startswith("python bench/cpu_sparq.py --heads 4")
+        assert (row["rank"], row["n_local"]) == ((4, 2) if row["kernel"].endswith("sparq") else (None, None))
+    assert [row["n_bytes"] for row in rows[:2]] == [2 * 2 * 2 * 100 * 16, 2 * 2 * (100 * 4 + 2 * 8 * 16)]
+    assert rows[4]["n_bytes"] == rows[5]["n_bytes"] == 2 * 2 * 2 * 7 * 16  # all positions selected: dense
+    assert rows[2]["ratio_to_stream"] == rows[3]["ratio_to_stream"] == 1
+    for row, floor in ((rows[0], rows[2]), (rows[1], rows[3])):
+        expected = row["seconds_per_query"] / floor["seconds_per_query"] * floor["n_bytes"] / row["n_bytes"]
+        assert row["ratio_to_stream"] == pytest.approx(expected)
+    assert "x stream" in printed.err and "S=7: run 3 of 3" in printed.err
+
+
+def test_a_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("matplotlib")
+    picture = tmp_path / "times.png"
+    command = [*SMALL.split(), "--kernels", "ours", "--S", "100", "7", "--plot", str(picture)]
+    assert cpu_sparq.main(command) == 0
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    with pytest.raises(SystemExit):
+        cpu_sparq.main([*command[:-1], str(tmp_path / "none" / "times.png")])
+    assert "--plot must be a file that can be written, got" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("more", [[], ["--no-mean-value"]])
+def test_pytorch_has_the_same_results(more: list, capsys: pytest.CaptureFixture[str]) -> None:
+    """The formulas in PyTorch are SparQ: close to ours, which no test compares with them otherwise."""
+    pytest.importorskip("torch", reason="PyTorch is not installed")
+    assert cpu_sparq.main([*SMALL.split(), "--S", "100", *more]) == 0
+    rows = {row["kernel"]: row for row in map(json.loads, capsys.readouterr().out.splitlines())}
+    assert len(rows) == 4 + 9
+    for kernel in ("sdpa", "eager", "sparq"):  # fp16 results of numbers below 8: half an ulp is 2**-9
+        assert rows[f"torch-{kernel}-float32"]["max_abs_difference"] < 2**-8
+    assert rows["torch-sdpa-float32"]["n_bytes"] == 2 * rows["dense"]["n_bytes"]
+    dense = ("torch-sdpa", "torch-eager")
+    fastest = min(row["seconds_per_query"] for name, row in rows.items() if name.startswith(dense))
+    assert rows["sparq"]["speedup_vs_fastest_torch_dense"] == pytest.approx(
+        fastest / rows["sparq"]["seconds_per_query"]
+    )
+
+
+@pytest.mark.parametrize("dense", [True, False])
+def test_wrong_result_is_noticed(dense: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Negative control: a result that differs ends the run with status 1, before any time is printed."""
+    right = cpu_sparq.attention
+
+    def wrong(query: np.ndarray, cache: object, settings: object = None) -> np.ndarray:
+        output = right(query, cache, settings)
+        if (settings is None) is dense:
+            output.view(np.uint16)[0, 0, 0] ^= 1
+        return output
+
+    command = [*SMALL.split(), "--kernels", "ours", "--S", "50"]
+    assert cpu_sparq.main(command) == 0
+    monkeypatch.setattr(cpu_sparq, "attention", wrong)
+    assert cpu_sparq.main(command) == 1
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ("--S 100 0", "--S must be in [1, 16777216], got 0"),
+        ("--threads 0", "--threads must be at least 1, got 0"),
+    ],
+)
+def test_bad_usage(capsys: pytest.CaptureFixture[str], wrong: str, message: str) -> None:
+    with pytest.raises(SystemExit) as stop:
+        cpu_sparq.main([*SMALL.split(), "--kernels", "ours", *wrong.split()])
+    assert stop.value.code == 2 and message in capsys.readouterr().err

@@ -1,0 +1,275 @@
+# SPDX-License-Identifier: Apache-2.0
+"""bench/sweep.py: the grid, resuming, refusals as rows, emulation that checks, tables."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import json
+
+import numpy as np
+import pytest
+
+core = pytest.importorskip("sparq_ipu._core")
+if not core.has_emulator:
+    pytest.skip("built without the emulator", allow_module_level=True)
+
+import sweep  # noqa: E402
+import sweep_tables  # noqa: E402
+from common import WORKLOAD_COLUMNS, Workload  # noqa: E402
+
+from sparq_ipu.kernels import BASELINE, DEFAULT, KERNELS, Kernel  # noqa: E402
+from sparq_ipu.planning import report_data  # noqa: E402
+from sparq_reference import CacheSpec, SparqSettings  # noqa: E402
+
+SMALL = "--S 256 --B 1 --kv-heads 8 --r 16 --k 64".split()
+
+
+def rows(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def grid(*words):
+    cli = sweep.command_line()
+    return sweep.grid(cli, sweep.parse(cli, list(words)))
+
+
+def point_of(kernel, batch=1, seq_len=256):
+    workload = Workload(CacheSpec(batch, 8, 128, seq_len), 32, SparqSettings(16, 64))
+    return sweep.Point(KERNELS[kernel], workload.on(KERNELS[kernel]))
+
+
+def test_the_grid_is_the_published_one():
+    points = grid()
+    sparq = [p for p in points if p.kernel is DEFAULT]
+    for n_kv_heads in (32, 8):
+        found = sum(p.workload.spec.n_kv_heads == n_kv_heads for p in sparq)
+        assert found == sweep_tables.PUBLISHED_POINTS
+    assert len({p.key("bow") for p in points}) == len(points) == 2 * (336 + 2 * 28)
+    sizes = [p.workload.spec.n_tasks * p.workload.seq_len for p in points]
+    assert sizes == sorted(sizes)
+
+
+def test_the_grid_has_every_kernel_and_value(monkeypatch):
+    monkeypatch.setitem(KERNELS, "new", Kernel("new", "streaming", True, "a new one"))
+    words = "--S 64 --B 1 --heads 8 --kv-heads 8 2 --head-dim 16 32 --r 4 8 --k 4 --local 0 2"
+    points = grid(*words.split())
+    assert len({p.key("bow") for p in points}) == len(points) == 2 * 2 * (2 + 2 * 4)
+    assert {p.kernel.name for p in points} == set(KERNELS)
+    chosen = grid(*words.split(), "--kernel", "new", BASELINE.name)
+    assert {p.kernel.name for p in chosen} == {"new", BASELINE.name}
+
+
+def test_a_sweep_resumes(tmp_path, capsys):
+    out = tmp_path / "sweep.jsonl"
+    assert sweep.main(["--json", str(out), *SMALL]) == 0
+    first = rows(out)
+    assert [r["kernel"] for r in first] == list(KERNELS)
+    assert all(r["error"] is None and r["time_source"] == "modelled" for r in first)
+    assert "3 to do, 0 done before" in capsys.readouterr().err
+    assert sweep.main(["--json", str(out), *SMALL]) == 0
+    assert rows(out) == first
+    assert "0 to do, 3 done before" in capsys.readouterr().err
+    # Interrupted in the middle of the last line: that one is made again.
+    text = out.read_text()
+    out.write_text(text[:-40])
+    assert sweep.main(["--json", str(out), *SMALL]) == 0
+    assert "1 to do, 2 done before" in capsys.readouterr().err
+    assert rows(out) == first
+    # Former spellings name the same file and the same points.
+    old = "--seq-len 256 --batch 1 --kv-heads 8 --rank 16 --top-k 64"
+    assert sweep.main(["--out", str(out), *old.split()]) == 0
+    assert "0 to do, 3 done before" in capsys.readouterr().err
+    # Other settings are other points.
+    assert sweep.main(["--json", str(out), *SMALL, "--local", "0", "4"]) == 0
+    assert "1 to do, 3 done before" in capsys.readouterr().err
+
+
+def test_without_a_file_rows_go_to_stdout(capsys):
+    assert sweep.main([*SMALL, "--kernel", BASELINE.name]) == 0
+    (row,) = map(json.loads, capsys.readouterr().out.splitlines())
+    assert row["kernel"] == BASELINE.name and row["seconds_per_query"] > 0
+
+
+def test_refusals_are_rows(tmp_path):
+    out = tmp_path / "sweep.jsonl"
+    arguments = "--S 65536 --B 64 --kv-heads 32 --r 16 --k 64"
+    assert sweep.main(["--json", str(out), *arguments.split()]) == 0
+    found = {r["kernel"]: r for r in rows(out)}
+    for kernel, resource, need, room in (
+        ("dense-sram", "tile memory", 46684428, 638976),
+        ("dense-streaming", "streaming memory", 2 * 2 * 64 * 32 * 65536 * 128, 64 * 10**9),
+        ("sparq-streaming", "streaming memory", 3 * 2 * 64 * 32 * 65536 * 128, 64 * 10**9),
+    ):
+        assert found[kernel]["does_not_fit"] == {"resource": resource, "need": need, "room": room}
+        assert resource in found[kernel]["error"] and found[kernel]["seconds_per_query"] is None
+    table = sweep_tables.coverage_table(rows(out))
+    assert "| dense-streaming, 32 KV heads | 1 | 0 | 0 | 1 | 0 | - | 0 | 0 |" in table
+    assert "| dense-sram, 32 KV heads | 1 | 0 | 1 | 0 | 0 | - | 0 | 0 |" in table
+
+
+def test_only_what_does_not_fit_counts_as_refused():
+    """By the row's own fact, whatever the message says."""
+    base = dict(kernel=BASELINE.name, n_kv_heads=8, emulated=False, max_tile_bytes=1)
+    lacks = dict(need=2, room=1)
+    made = [
+        {**base, "error": "tile memory", "does_not_fit": None},
+        {**base, "error": "x", "does_not_fit": {"resource": "tile memory", **lacks}},
+        {**base, "error": "x", "does_not_fit": {"resource": "streaming memory", **lacks}},
+        {**base, "error": "x", "does_not_fit": {"resource": "rows of streaming memory", **lacks}},
+        {**base, "error": None, "does_not_fit": None},
+    ]
+    table = sweep_tables.coverage_table(made)
+    assert f"| {BASELINE.name}, 8 KV heads | 5 | 1 | 1 | 2 | 1 | 1 | 0 | 0 |" in table
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_emulation_checks_bits_and_counts(kernel):
+    pytest.importorskip("sparq_ipu._cpu")
+    point = point_of(kernel)
+    row = point.row("bow", 0)
+    sweep.emulate([point], [row], 0)
+    assert row["emulated"] and row["bit_exact"] and row["plan_equals_run"] and row["error"] is None
+    assert row["checked_against"] == "CPU kernels"
+
+
+def test_emulation_sees_a_wrong_plan_and_a_wrong_result(monkeypatch):
+    # Negative controls.
+    pytest.importorskip("sparq_ipu._cpu")
+    point = point_of(BASELINE.name)
+    row = point.row("bow", 0)
+    row["seconds_per_query"] *= 1.0001
+    sweep.emulate([point], [row], 0)
+    assert row["error"] == "the emulated run differs from the plan" and not row["plan_equals_run"]
+    from sparq_ipu import attention
+
+    right = attention.attention
+    monkeypatch.setattr(attention, "attention", lambda *a: right(*a) + 1)
+    sweep.emulate([point], [row], 0)
+    assert row["error"] == "the emulated result differs from that of the CPU kernels" and not row["bit_exact"]
+
+
+def test_a_wrong_emulation_ends_with_status_1(tmp_path, monkeypatch, capsys):
+    def wrong(points, rows, seed):
+        for row in rows:
+            row.update(emulated=True, bit_exact=False, plan_equals_run=True, error="wrong")
+
+    class InThisProcess(concurrent.futures.ThreadPoolExecutor):
+        pass
+
+    monkeypatch.setattr(sweep, "emulate", wrong)
+    monkeypatch.setattr(sweep.concurrent.futures, "ProcessPoolExecutor", InThisProcess)
+    out = tmp_path / "sweep.jsonl"
+    assert sweep.main(["--json", str(out), *SMALL, "--emulate", "1e9"]) == 1
+    assert "wrong: python bench/sweep.py --kernel dense-sram --S 256" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_a_cache_is_written_in_blocks(kernel, monkeypatch):
+    # 100 positions in blocks of 32, in both elements: every position in its place.
+    pytest.importorskip("sparq_ipu._cpu")
+    point = point_of(kernel, batch=2, seq_len=100)
+    monkeypatch.setattr(sweep, "BLOCK", 32)
+    written = [[], []]
+
+    class Session:
+        def write(self, key, value, counts):
+            assert counts == [key.shape[2]] * 2
+            written[0].append(key)
+            written[1].append(value)
+
+    sweep.filled(Session(), point, 7)
+    assert len(written[0]) == (1 if KERNELS[kernel].memory == "sram" else 4)
+    for which in (0, 1):
+        for b in range(2):
+            blocks = [
+                sweep.random_positions(point.workload.spec, 7, b, i, min(32, 100 - 32 * i))[which]
+                for i in range(4)
+            ]
+            whole = np.concatenate(blocks, axis=1)
+            assert np.array_equal(np.concatenate(written[which], axis=2)[b], whole)
+            assert len(np.unique(whole)) > 1000
+    row = point.row("bow", 7)
+    sweep.emulate([point], [row], 7)
+    assert row["emulated"] and row["error"] is None
+
+
+def test_cache_bytes_count_keys_twice_where_they_are_kept_twice():
+    rows = 8 * 256 * 128 * 2
+    assert {name: point_of(name).cache_bytes // rows for name in KERNELS} == {
+        "dense-sram": 2,
+        "dense-streaming": 2,
+        "sparq-streaming": 3,
+    }
+
+
+def test_parts_are_of_one_shape():
+    points = grid()
+    parts = list(sweep.parts(points, 4))
+    assert [p for part in parts for p in part] == points and max(map(len, parts)) == 4
+    assert all(len({(p.workload.spec, p.workload.n_heads) for p in part}) == 1 for part in parts)
+
+
+def test_speedups_are_over_the_baseline_of_the_same_shape():
+    columns = dict.fromkeys(WORKLOAD_COLUMNS)
+    base = dict(columns, device="bow", n_kv_heads=8, seq_len=1, error=None, does_not_fit=None)
+    made = [
+        {**base, "kernel": "dense-streaming", "batch": 1, "seconds_per_query": 6.0},
+        {**base, "kernel": "dense-streaming", "batch": 2, "seconds_per_query": 10.0},
+        {**base, "kernel": "dense-sram", "batch": 2, "seconds_per_query": 1.0},
+        {**base, "kernel": "sparq-streaming", "batch": 1, "rank": 4, "seconds_per_query": 2.0},
+        {**base, "kernel": "sparq-streaming", "batch": 2, "rank": 4, "seconds_per_query": 2.0},
+        {**base, "kernel": "sparq-streaming", "batch": 4, "rank": 4, "seconds_per_query": 2.0},
+        {**base, "kernel": "sparq-streaming", "batch": 2, "n_heads": 5, "seconds_per_query": 2.0},
+        {**base, "kernel": "sparq-streaming", "batch": 2, "error": "x"},
+    ]
+    assert [r["speedup_vs_dense_streaming"] for r in sweep_tables.speedups(made)] == [3.0, 5.0, None, None]
+
+
+def test_the_table_of_speedups_is_of_one_setting(tmp_path, capsys, monkeypatch):
+    for slow in ("headline_table", "ipus_table"):  # these plan what is not in the file
+        monkeypatch.setattr(sweep_tables, slow, lambda: "")
+    out = tmp_path / "sweep.jsonl"
+    words = "--S 256 --B 1 --kv-heads 8 --r 16 32 --k 64 128 --local 0 4"
+    assert sweep.main(["--json", str(out), *words.split()]) == 0
+    made = rows(out)
+    capsys.readouterr()
+    assert sweep.main(["--json", str(out), "--summary"]) == 0
+    text = capsys.readouterr().out
+    wanted = (DEFAULT.name, 32, 128, 0)
+    (row,) = [r for r in made if (r["kernel"], r["rank"], r["top_k"], r["n_local"]) == wanted]
+    (dense,) = [r for r in made if r["kernel"] == BASELINE.name]
+    speedup = dense["seconds_per_query"] / row["seconds_per_query"]
+    assert f"| 256 | {row['seconds_per_query'] * 1e3:.3g} ms, {speedup:.2f}x |" in text
+    assert "| sparq-streaming, 8 KV heads | 8 | 8 |" in text
+
+
+def test_the_report_reads_the_file(tmp_path):
+    out = tmp_path / "sweep.jsonl"
+    assert sweep.main(["--json", str(out), *SMALL, "--local", "0", "4"]) == 0
+    source = report_data.Source("bow", out, quiet=True)
+    source.plan = None  # everything is in the file
+    plain, _ = (r for r in rows(out) if r["kernel"] == DEFAULT.name)
+    assert source.row(DEFAULT.name, 1, 8, 256, 16, 64) == plain  # settings but rank and top_k: the defaults
+    dense = source.seconds(BASELINE.name, 1, 8, 256)
+    assert source.speedup(1, 8, 256, 16, 64) == dense / plain["seconds_per_query"]
+
+
+def test_usage_errors(tmp_path, capsys):
+    out = str(tmp_path / "x")
+    for words, message in (
+        (["--summary"], "--json must name a file with results, got None"),
+        (["--json", out, "--write"], f"--json must name a file with results, got {out}"),
+        (["--jobs", "0"], "--jobs must be at least 1, got 0"),
+        (["--emulate", "-1"], "--emulate must be at least 0, got -1.0"),
+        (["--emulate", "nan"], "--emulate must be at least 0, got nan"),
+        (["--json", out, "--r", "16", "0"], "--r must be in [1, --head-dim=128], got 0"),
+        (["--json", out, "--k", "0"], "--k must be in [1, 16777216], got 0"),
+        (["--json", out, "--S", "-1"], "--S must be in [1, 16777216], got -1"),
+        (["--json", out, "--B", "0"], "--B must be in [1, 16777216], got 0"),
+        (["--json", out, "--kv-heads", "5"], "--heads must be a multiple of --kv-heads=5, got 32"),
+    ):
+        with pytest.raises(SystemExit) as stop:
+            sweep.main(words)
+        assert stop.value.code == 2
+        assert message in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Workers of one MultiVertex that see one another are refused; those that keep apart compute as ever."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+ON, OFF = {"SPARQ_EMULATOR_CHECK_WORKERS": "1"}, {"SPARQ_EMULATOR_CHECK_WORKERS": "0"}
+WHERE = "vertex test::{} on tile 1 of compute set 'cs': "
+
+#: vertex: a step that makes its workers see one another, and what the error says
+RACES = {
+    # one half each: two to a word
+    ("Shares", -1): "workers 0 and 1 must not write to one 32-bit word, got element 0 of field 'out' and "
+    "element 1 of field 'out'",
+    # three halves each
+    ("Shares", 1): "workers 0 and 1 must not write to one 32-bit word, got element 2 of field 'out' and "
+    "element 3 of field 'out'",
+    # alone, worker 1 finds nothing larger than what the last run left
+    ("Maxima", 1): "worker 1 must come to the same whether others have run or not, got 10 after worker 0 "
+    "and -1000 without, in element 1 of field 'maxima'",
+    ("Doubles", 1): "worker 4 must come to the same whether others have run or not, got 20 after worker 5 "
+    "and 10 without, in element 4 of field 'seen'",
+    ("Doubles", 5): "worker 0 must come to the same whether others have run or not, got 20 after worker 5 "
+    "and 10 without, in element 0 of field 'seen'",
+    ("Agrees", 1): "worker 4 must come to the same whether others have run or not, got another return value "
+    "of compute() after worker 5",
+    ("AddsToNothing", 0): "worker 0 must not use what an Output held before it ran, got element 0 of field "
+    "'sums' made from it",
+    ("Counts", 1): "workers 0 and 1 must not write to one 32-bit word, got element 0 of state 'calls' and "
+    "element 0 of state 'calls'",
+}
+
+#: vertex without a race: what it leaves
+RIGHT = {
+    "Shares": np.repeat(np.arange(6), 2).astype(np.float16).view(np.uint16).tolist(),
+    "Maxima": [10] * 6,
+    "Doubles": [20] * 6,
+    "Agrees": [1] * 6,
+    "Adds": [11] * 6,
+    "Counts": [0, 1, 2, 3, 4, 5],
+}
+
+
+@pytest.mark.parametrize("vertex, step", RACES)
+def test_workers_that_see_one_another_are_refused(programs, vertex, step):
+    error = programs.json("workers", programs.codelets, vertex, step, **ON)["error"]
+    assert error.startswith(WHERE.format(vertex) + RACES[vertex, step])
+
+
+@pytest.mark.parametrize("vertex, step", RACES)
+def test_without_the_check_they_run_one_after_another(programs, vertex, step):
+    assert "result" in programs.json("workers", programs.codelets, vertex, step, **OFF)
+
+
+@pytest.mark.parametrize("vertex", RIGHT)
+def test_workers_that_keep_apart_compute_the_same_with_the_check(programs, vertex):
+    checked = programs.json("workers", programs.codelets, vertex, 0, **ON)
+    assert checked == {"result": RIGHT[vertex], "all": 1}
+    assert checked == programs.json("workers", programs.codelets, vertex, 0, **OFF)
+
+
+def test_other_programs_compute_the_same_with_the_check(programs):
+    for name, args in (("vertices", (programs.codelets, 7)), ("control", (programs.codelets,))):
+        checked = programs.run(name, *args, **ON)
+        assert checked == programs.run(name, *args, **OFF)

@@ -1,0 +1,310 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What Python and C++ both know: the checks of a description, its words, the list of kernels, the kinds of
+errors. Whoever asks C++ directly is refused as `sparq_reference` refuses, but for the name of the operation.
+
+Python's descriptions can not hold bad values, so C++ gets stand-ins with the same attributes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import pickle
+import re
+from types import SimpleNamespace
+from typing import Any, Callable
+
+import numpy as np
+import pytest
+
+import sparq_ipu
+from sparq_ipu import kernels
+from sparq_ipu.attention import attention as attend
+from sparq_ipu.kernels import Attention
+from sparq_reference import CacheSpec, DoesNotFit, NotFinite, SparqSettings, checks
+
+_core = pytest.importorskip("sparq_ipu._core", reason="the extension module is not built")
+_cpu = pytest.importorskip("sparq_ipu._cpu", reason="the extension module sparq_ipu._cpu is not built")
+if not _core.has_emulator:
+    pytest.skip("built without the emulator", allow_module_level=True)
+
+SPEC = CacheSpec(2, 2, 16, 64)
+SETTINGS = SparqSettings(4, 5, 1)
+MOST = 2**24
+
+
+def changed(description: Any, **changes: object) -> SimpleNamespace:
+    """A stand-in for a description, with other values."""
+    fields = [field.name for field in dataclasses.fields(description)]
+    return SimpleNamespace(**{**{name: getattr(description, name) for name in fields}, **changes})
+
+
+def refused(call: Callable[[], object]) -> str:
+    with pytest.raises(ValueError) as caught:
+        call()
+    return str(caught.value)
+
+
+def session(spec: Any = SPEC, n_heads: int = 2, *attention: Any, **options: Any) -> Any:
+    return _core.Session(spec, n_heads, attention=list(attention), **{"n_tiles": 1, **options})
+
+
+def plan(spec: Any, n_heads: int, attention: Any) -> Any:
+    """Counts a call without running it; what `sparq_ipu.plan` does."""
+    return _core.emulator_plan(spec, n_heads, attention, True, 1, [1] * 2, {})
+
+
+def cpu_cache(spec: Any = SPEC) -> Any:
+    return _cpu.KVCache(spec, n_threads=1)
+
+
+def cpu_attention(settings: Any, n_heads: int = 2) -> Any:
+    cache = cpu_cache()
+    token = np.ones((2, 2, 1, 16), np.float16)
+    cache.append(token, token, np.ones(2, np.int64))
+    return cache.attention(np.ones((2, n_heads, 16), np.float16), settings)
+
+
+SPECS = [
+    dict(batch=0),
+    dict(batch=MOST + 1),
+    dict(n_kv_heads=0),
+    dict(n_kv_heads=2**32 - 1),
+    dict(head_dim=0),
+    dict(head_dim=12),
+    dict(head_dim=MOST + 8),
+    dict(capacity=0),
+    dict(capacity=MOST + 1),
+    dict(batch=4096, n_kv_heads=4097),
+    dict(batch=65536, n_kv_heads=65536),  # 2**32: not 0
+    # the first that is wrong, in the order of the fields
+    dict(batch=0, n_kv_heads=0, head_dim=0, capacity=0),
+    dict(head_dim=12, capacity=0),
+    dict(batch=MOST, n_kv_heads=MOST, capacity=0),
+]
+
+
+@pytest.mark.parametrize("changes", SPECS, ids=str)
+def test_cache_specs(changes: dict[str, int]) -> None:
+    bad = changed(SPEC, **changes)
+    python = refused(lambda: CacheSpec(**vars(bad), op="op"))
+    n_heads = bad.n_kv_heads or 1
+    assert refused(lambda: session(bad, n_heads)) == python.replace("op:", "plan:", 1)
+    dense = Attention("dense-streaming", None)
+    assert refused(lambda: plan(bad, n_heads, dense)) == python.replace("op:", "plan:", 1)
+    assert refused(lambda: cpu_cache(bad)) == python.replace("op:", "KVCache:", 1)
+
+
+BAD_SETTINGS = [
+    dict(rank=0),
+    dict(rank=17),
+    dict(rank=2**32 - 1),
+    dict(top_k=0),
+    dict(top_k=MOST + 1),
+    dict(n_local=6),
+    dict(n_local=2**32 - 1),
+    dict(rank=0, top_k=0, n_local=6),
+    dict(top_k=0, n_local=6),
+]
+
+
+@pytest.mark.parametrize("changes", BAD_SETTINGS, ids=str)
+def test_settings(changes: dict[str, int]) -> None:
+    bad = changed(SETTINGS, **changes)
+    python = refused(lambda: SparqSettings(**vars(bad), op="op", head_dim=16))
+    attention = SimpleNamespace(kernel="sparq-streaming", settings=bad)
+    assert refused(lambda: session(SPEC, 2, attention)) == python.replace("op:", "plan:", 1)
+    assert refused(lambda: plan(SPEC, 2, attention)) == python.replace("op:", "plan:", 1)
+    assert refused(lambda: cpu_attention(bad)) == python.replace("op:", "sparq_attention:", 1)
+
+
+@pytest.mark.parametrize("n_heads", [1, 3, 5])
+def test_heads(n_heads: int) -> None:
+    query = np.ones((2, n_heads, 16), np.float16)
+    python = refused(lambda: checks.check_query("dense_attention", query, SPEC))
+    assert refused(lambda: cpu_attention(None, n_heads)) == python
+    assert refused(lambda: session(SPEC, n_heads)) == python.replace("dense_attention:", "plan:", 1)
+
+
+@pytest.mark.parametrize("limit", [0, 1])
+def test_limits_are_no_refusals(limit: int) -> None:
+    """Negative control: the smallest and the largest that is allowed."""
+    settings = (SparqSettings(1, 1), SparqSettings(16, MOST, MOST, False))[limit]
+    session(SPEC, 2 + 2 * limit, Attention("sparq-streaming", settings))
+    cpu_attention(settings, 2 + 2 * limit)
+    spec = (CacheSpec(1, 1, 8, 1), CacheSpec(2, 2, 264, 4096))[limit]
+    session(spec, 2)
+    cpu_cache(spec)
+
+
+@pytest.mark.parametrize("value", [-1, 2**32])
+@pytest.mark.parametrize("field", dataclasses.fields(CacheSpec) + dataclasses.fields(SparqSettings)[:3])
+def test_numbers_that_no_field_holds(field: dataclasses.Field, value: int) -> None:
+    """Python has limits of its own; C++ says what its fields hold, and nothing wraps around."""
+    of_spec = field in dataclasses.fields(CacheSpec)
+    words = f"{field.name} must be in [0, 4294967295], got {value}"
+    bad = changed(SPEC if of_spec else SETTINGS, **{field.name: value})
+    if of_spec:
+        assert refused(lambda: CacheSpec(**vars(bad))).startswith(f"CacheSpec: {field.name} must be in [1, ")
+        for call in (session, cpu_cache):
+            assert refused(lambda call=call: call(bad)) == f"CacheSpec: {words}"
+    else:
+        assert refused(lambda: SparqSettings(**vars(bad))).startswith(f"SparqSettings: {field.name} must be")
+        attention = SimpleNamespace(kernel="sparq-streaming", settings=bad)
+        for call in (lambda: session(SPEC, 2, attention), lambda: cpu_attention(bad)):
+            assert refused(call) == f"SparqSettings: {words}"
+
+
+def of_another_type(description: Any) -> list[SimpleNamespace]:
+    """Stand-ins that lack an attribute, or have no number there, or no flag."""
+    wrong = []
+    for field in dataclasses.fields(description):
+        lacking = changed(description)
+        delattr(lacking, field.name)
+        values = (1.0, "1", None, 2**64) if field.name != "mean_value" else (1, "True", None)
+        wrong += [lacking, *(changed(description, **{field.name: value}) for value in values)]
+    return wrong
+
+
+def test_descriptions_of_another_type() -> None:
+    specs, settings = of_another_type(SPEC), of_another_type(SETTINGS)
+    assert len(specs) == 4 * 5 and len(settings) == 3 * 5 + 4
+    for bad in specs:
+        for call in (session, cpu_cache):
+            with pytest.raises(TypeError):
+                call(bad)
+    for bad in settings:
+        attention = SimpleNamespace(kernel="sparq-streaming", settings=bad)
+        for call in (lambda a=attention: session(SPEC, 2, a), lambda bad=bad: cpu_attention(bad)):
+            with pytest.raises(TypeError):
+                call()
+    for attention in (
+        SimpleNamespace(kernel="sparq-streaming"),
+        SimpleNamespace(settings=None),
+        SimpleNamespace(kernel=3, settings=None),
+        "dense-streaming",
+    ):
+        with pytest.raises(TypeError, match=r"sparq_ipu\.kernels\.Attention"):
+            session(SPEC, 2, attention)
+    # negative control: stand-ins that lack nothing, of NumPy's numbers
+    numbers = {name: np.int32(value) for name, value in vars(changed(SPEC)).items()}
+    session(SimpleNamespace(**numbers))
+    cpu_cache(SimpleNamespace(**numbers))
+    cpu_attention(changed(SETTINGS, mean_value=np.bool_(False)))
+
+
+# ---- the registry
+
+
+def registry(all_kernels: Any) -> list[dict[str, Any]]:
+    """Of each kernel what C++ tells."""
+    names = ("name", "op", "memory", "takes_settings")
+    return [{name: getattr(kernel, name) for name in names} for kernel in all_kernels]
+
+
+def test_one_list_of_kernels() -> None:
+    own = list(kernels.KERNELS.values())
+    assert _core.kernels() == registry(own)
+    # negative control: another order, one too few, one with another memory
+    other = dataclasses.replace(own[0], memory="streaming")
+    for wrong in (own[::-1], own[1:], [other, *own[1:]]):
+        assert _core.kernels() != registry(wrong)
+
+
+@pytest.mark.parametrize("name", kernels.KERNELS)
+def test_each_kernel_by_name(name: str) -> None:
+    kernel = kernels.kernel_named("op", name)
+    made = session(SPEC, 2, Attention(name, kernel.settings(SETTINGS)))
+    wrong = np.zeros((2, 2, 8), np.float16)
+    assert refused(lambda: made.attention(0, wrong)) == (
+        f"{kernel.op}: query must have shape (2, 2, 16), got (2, 2, 8)"
+    )
+    settings = None if kernel.takes_settings else SETTINGS
+    wanted = "SparqSettings" if kernel.takes_settings else "None"
+    assert refused(lambda: session(SPEC, 2, Attention(name, settings))) == (
+        f"session: settings of {name} must be {wanted}, got {settings}"
+    )
+
+
+def test_no_such_kernel() -> None:
+    for name in ("sparq-sram", "", "Dense-sram"):
+        python = refused(lambda name=name: kernels.kernel_named("session", name))
+        assert refused(lambda name=name: session(SPEC, 2, Attention(name, None))) == python
+        assert ", ".join(kernels.KERNELS) in python
+
+
+def test_kernels_of_a_cache_read_one_memory() -> None:
+    sram, streaming = Attention("dense-sram", None), Attention("dense-streaming", None)
+    sparq = Attention("sparq-streaming", SETTINGS)
+    for several in ((sram, streaming), (streaming, sram), (sparq, streaming, sram), (sram, sram, sparq)):
+        first = several[0].kernel
+        other = next(a.kernel for a in several if (a is sram) != (several[0] is sram))
+        expected = f"plan: kernels must all read one memory, got {first} and {other}"
+        assert refused(lambda several=several: session(SPEC, 2, *several)) == expected
+    for several in ((sram,), (streaming, sparq), (sparq, streaming, sparq)):  # negative control
+        session(SPEC, 2, *several)
+
+
+# ---- kinds of errors
+
+
+def too_much_for_the_tiles(capacity: int) -> Any:
+    return session(CacheSpec(1, 4, 128, capacity), 4, Attention("dense-sram", None), n_tiles=16)
+
+
+def too_many_rows(capacity: int) -> Any:
+    return session(CacheSpec(256, 1, 8, capacity), 1, n_tiles=1472)
+
+
+@pytest.mark.parametrize(
+    ("resource", "call", "fits", "too_much", "room"),
+    [
+        ("tile memory", too_much_for_the_tiles, 512, 32768, 638976),
+        ("rows of streaming memory", too_many_rows, 64, MOST, 2**32 - 1),
+    ],
+)
+def test_what_does_not_fit(
+    resource: str, call: Callable[[int], Any], fits: int, too_much: int, room: int
+) -> None:
+    with pytest.raises(DoesNotFit) as caught:
+        call(too_much)
+    error = caught.value
+    assert isinstance(error, ValueError) and str(error).startswith(f"plan: {resource}")
+    for same in (error, pickle.loads(pickle.dumps(error))):
+        assert type(same) is DoesNotFit and str(same) == str(error)
+        assert same.resource == resource and same.room == room < same.need
+        assert {str(same.need), str(same.room)} <= set(re.findall(r"\d+", str(same)))
+    call(fits)  # negative control
+
+
+def test_not_everything_does_not_fit() -> None:
+    """Negative control: other refusals are ValueErrors of no kind."""
+    for call in (
+        lambda: session(SPEC, 3),
+        lambda: session(changed(SPEC, capacity=0)),
+        lambda: cpu_cache(changed(SPEC, capacity=0)),
+        lambda: cpu_attention(changed(SETTINGS, rank=0)),
+        lambda: session(SPEC, 2, Attention("no-such-kernel", None)),
+    ):
+        with pytest.raises(ValueError) as caught:
+            call()
+        assert type(caught.value) is ValueError
+
+
+@pytest.mark.parametrize("device", ["cpu", "emulator", "reference"])
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_what_is_not_finite(device: str, bad: float) -> None:
+    good = np.ones((1, 1, 1, 8), np.float16)
+    wrong = good.copy()
+    wrong[0, 0, 0, 5] = bad
+    cache = sparq_ipu.KVCache(1, 1, 8, 64, device=device)
+    for key, value, name in ((wrong, good, "key"), (good, wrong, "value")):
+        with pytest.raises(NotFinite, match=rf"^append: {name} must be finite, got {bad} at \[0, 0, 0, 5\]$"):
+            cache.append(key, value)
+    cache.append(good, good)
+    for settings, op in ((None, "dense_attention"), (SparqSettings(2, 1), "sparq_attention")):
+        with pytest.raises(NotFinite, match=rf"^{op}: query must be finite, got {bad} at \[0, 0, 5\]$"):
+            attend(wrong[:, :, 0], cache, settings)
+        with pytest.raises(ValueError) as other:  # negative control
+            attend(wrong, cache, settings)
+        assert type(other.value) is ValueError
+    assert cache.lengths == [1]
