@@ -10,10 +10,10 @@ import pytest
 
 _core = pytest.importorskip("sparq_ipu._core", reason="the extension module is not built")
 
-#: what output buffers hold before a vertex runs: a vertex that writes too little or too much shows
-POISON = np.float32(-12345.0)
-HALF_POISON = np.float16(-12345.0)
-WORD_POISON = np.uint32(0xDEADBEEF)
+#: what the emulator fills an Output with before the vertex runs: a vertex that writes too little shows
+POISON = np.uint32(0x7FEDBEAD).view(np.float32)
+HALF_POISON = np.uint16(0x7EBD).view(np.float16)
+WORD_POISON = np.uint32(0xBAADF00D)
 
 
 def run(name: str, fields: dict[str, Any], **settings: Any) -> dict[str, np.ndarray]:

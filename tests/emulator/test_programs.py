@@ -129,7 +129,14 @@ def test_guards_see_writes_outside_an_edge(programs, index, place):
     )
 
 
-def test_guarded_edges_keep_what_is_not_written(programs):
-    want = [0.0] * 4 + [0, 0, 1, 0] + [0.0] * 4
+def test_elements_of_an_output_that_are_not_written_are_poisoned(programs):
+    want = [0.0] * 4 + [np.nan, np.nan, 1, np.nan] + [0.0] * 4
     for guard in "01":
-        assert programs.json("guard", programs.codelets, 2, SPARQ_EMULATOR_GUARD=guard)["x"] == want
+        x = programs.json("guard", programs.codelets, 2, SPARQ_EMULATOR_GUARD=guard)["x"]
+        np.testing.assert_array_equal(x, want)
+
+
+def test_an_output_that_is_read_shows_and_an_inout_does_not(programs):
+    assert programs.json("workers", programs.codelets, "Adds", 0)["result"] == [11] * 6
+    output = programs.json("workers", programs.codelets, "AddsToNothing", 0)["result"]
+    np.testing.assert_array_equal(output, [np.nan] * 6)

@@ -51,6 +51,10 @@ EXPECTED = {
         "graph_connection_error",
         "'out'.*element 7 of 'y'.*'in'.*element 7 of 'y'",
     ),
+    "output_is_an_input_of_the_vertex": (
+        "graph_connection_error",
+        "'work'.*Output and Input of one vertex.*'out'.*element 7 of 'x'.*'in'.*element 7 of 'x'",
+    ),
     "inout_against_read": ("graph_connection_error", "'data'.*element 0 of 'x'.*'in'"),
     "slice_out_of_range": ("index_error", r"\[0, 8\).*got \[2, 9\)"),
     "slice_backwards": ("index_error", r"got \[3, 2\)"),
@@ -97,6 +101,22 @@ EXPECTED = {
     "stream_type_mismatch": ("type_error", "'in'.*float, got 'ints' int"),
     "stream_direction": ("control_program_error", "'out'.*host to device"),
     "stream_not_connected": ("stream_connection_error", "'in'.*connected"),
+    "stream_to_device_too_large": (
+        "stream_memory_allocation_error",
+        r"addHostToDeviceFIFO: stream 'large' must have at most 134217728 bytes, got 134217730",
+    ),
+    "stream_to_host_too_large": (
+        "stream_memory_allocation_error",
+        "addDeviceToHostFIFO: stream 'large'.*134217728 bytes, got 134217732",
+    ),
+    "host_write_too_large": (
+        "stream_memory_allocation_error",
+        "createHostWrite: the tensor of handle 'large'.*134217728 bytes, got 134217730",
+    ),
+    "host_read_too_large": (
+        "stream_memory_allocation_error",
+        "createHostRead: the tensor of handle 'large'.*134217728 bytes, got 134217730",
+    ),
     "stream_unknown": ("stream_connection_error", "'inn'"),
     "stream_buffer_size": ("stream_connection_error", "'in'.*128 bytes.*got 252"),
     "predicate_of_rank_1": ("control_program_error", r"If.*scalar.*\{1\}.*'t'"),

@@ -91,7 +91,9 @@ void Compiler::checkVertex(const VertexRecord &v, const ComputeSetRecord &cs) co
   }
 }
 
-// No element may be written twice in a compute set, nor written by one vertex and read by another.
+// No element may be written twice in a compute set, nor written by one vertex and read by another,
+// nor be an Output and an Input of one vertex: what an Output holds before the vertex runs is
+// undefined.
 void Compiler::checkConflicts(const ComputeSetRecord &cs) const {
   struct Use {
     VarId var;
@@ -134,10 +136,13 @@ void Compiler::checkConflicts(const ComputeSetRecord &cs) const {
     if (w != writes.begin() && std::prev(w)->var == r.var && std::prev(w)->end > r.begin)
       --w;
     for (; w != writes.end() && w->var == r.var && w->begin < r.end; ++w)
-      if (w->end > r.begin && w->vertex != r.vertex)
+      if (w->end > r.begin &&
+          (w->vertex != r.vertex || w->field->info->direction == Direction::Output))
         throw graph_connection_error(
-            set + "an element that one vertex writes must not be read by another, got " +
-            place(*w, std::max(w->begin, r.begin)) + " and " +
+            set +
+            (w->vertex != r.vertex ? "an element that one vertex writes must not be read by another"
+                                   : "an element must not be Output and Input of one vertex") +
+            ", got " + place(*w, std::max(w->begin, r.begin)) + " and " +
             place(r, std::max(w->begin, r.begin)));
   }
 }
@@ -182,9 +187,13 @@ Compiler::EdgePlace Compiler::placeEdge(const VertexRecord &v, const FieldRecord
   // when they are rearranged. A device never rearranges a single piece: its allocator aligns it.
   if (pieces > 1)
     temporaries_[v.tile] += onTile * size;
-  if (straight && !guardEdges_)
-    return {addressOf(var, begin), count, false};
   const std::uint64_t bytes = count * size;
+  const bool output = f.info->direction == Direction::Output;
+  if (straight && !guardEdges_) {
+    if (output)
+      plan.poisons.push_back({addressOf(var, begin), bytes, impl.type});
+    return {addressOf(var, begin), count, false};
+  }
   Address at = 0;
   if (guardEdges_) {
     const std::uint64_t guardAlign = std::max<std::uint64_t>(align, guardBytes);
@@ -195,12 +204,11 @@ Compiler::EdgePlace Compiler::placeEdge(const VertexRecord &v, const FieldRecord
     at = allocate(bytes, std::max<std::uint64_t>(align, 8));
   }
   const std::vector<Run> runs = packRuns(t);
-  // What an in-place output does not write keeps its value; a rearranged one's is undefined.
-  if (f.info->direction != Direction::Output || straight)
+  if (output)
+    plan.poisons.push_back({at, bytes, impl.type});
+  else
     for (const Run &r : runs)
       plan.gathers.push_back({at + r.src, r.dst, r.bytes, r.count, r.srcStep, r.dstStep});
-  else
-    plan.poisons.push_back({at, bytes, impl.type});
   if (f.info->direction != Direction::Input)
     for (const Run &r : runs)
       plan.scatters.push_back({r.dst, at + r.src, r.bytes, r.count, r.dstStep, r.srcStep});

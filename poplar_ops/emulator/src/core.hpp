@@ -21,6 +21,9 @@ namespace core {
 using VarId = unsigned;
 constexpr unsigned noTile = ~0u;
 
+// "The maximum buffer size for each stream is 128 MBytes" (the SDK's documentation of DataStream).
+constexpr std::uint64_t hostStreamLimit = std::uint64_t(128) << 20;
+
 struct TargetInfo {
   TargetType type = TargetType::IPU_MODEL;
   std::string system = "ipu2";
@@ -34,6 +37,7 @@ struct TargetInfo {
   unsigned memcpyBytesPerCycle = 8;
   unsigned minIPUSyncDelay = 15;
   unsigned globalSyncCycles = 500;
+  std::uint64_t hostStreamBytes = hostStreamLimit; // at most, of one stream or host handle
 };
 
 struct DeviceInfo {

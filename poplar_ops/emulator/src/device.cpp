@@ -81,6 +81,7 @@ Target Target::createCPUTarget(bool, unsigned numIPUs) {
   i.tilesPerIPU = 1;
   i.numWorkerContexts = 1;
   i.bytesPerTile = ~0u;
+  i.hostStreamBytes = ~std::uint64_t(0);
   return Access::makeTarget(i);
 }
 

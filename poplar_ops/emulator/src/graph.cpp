@@ -235,8 +235,21 @@ static void checkHandle(const Map &map, const std::string &handle, const char *o
                                   "' again");
 }
 
+// Each stream has a buffer on the host, and so has each tensor that the host writes or reads.
+static void checkStreamBytes(const GraphImpl &g, const std::string &what, const Type &type,
+                             std::size_t n) {
+  const std::uint64_t limit = Access::info(g.target).hostStreamBytes,
+                      bytes = std::uint64_t(n) * core::typeSize(type);
+  if (bytes > limit)
+    throw stream_memory_allocation_error(what + " must have at most " + std::to_string(limit) +
+                                         " bytes, got " + std::to_string(bytes) + " (" +
+                                         std::to_string(n) + " of " + type.toString().str() + ")");
+}
+
 void Graph::createHostWrite(StringRef handle, const Tensor &t, bool) {
   checkHandle(impl->hostWrites, handle, "createHostWrite");
+  checkStreamBytes(*impl, "createHostWrite: the tensor of handle '" + handle.str() + "'",
+                   t.elementType(), t.numElements());
   if (t.containsConstant())
     throw tensor_io_state_error("createHostWrite: tensor " + core::tensorName(t) + " of handle '" +
                                 handle.str() + "' must not be constant");
@@ -248,6 +261,8 @@ void Graph::createHostWrite(StringRef handle, const Tensor &t, bool) {
 
 void Graph::createHostRead(StringRef handle, const Tensor &t, bool) {
   checkHandle(impl->hostReads, handle, "createHostRead");
+  checkStreamBytes(*impl, "createHostRead: the tensor of handle '" + handle.str() + "'",
+                   t.elementType(), t.numElements());
   Access::impl(t);
   impl->hostReads.emplace(handle.str(), t);
 }
@@ -261,6 +276,7 @@ static DataStream addStream(GraphImpl &g, const std::string &handle, const Type 
     throw stream_memory_allocation_error(std::string(op) + ": stream '" + handle +
                                          "' must have elements of a valid type, got " +
                                          std::to_string(n) + " of " + type.toString().str());
+  checkStreamBytes(g, std::string(op) + ": stream '" + handle + "'", type, n);
   auto s = std::make_shared<core::StreamInfo>();
   s->handle = handle;
   s->type = type;

@@ -78,7 +78,7 @@ struct ComputeSetPlan {
   std::vector<VertexPlan> vertices; // by tile
   std::vector<Run> gathers;         // inputs that are not contiguous or not aligned
   std::vector<Run> scatters;        // such outputs
-  std::vector<Span> poisons;        // buffers of such outputs, before the vertex runs
+  std::vector<Span> poisons;        // Outputs, before the vertex runs
   std::vector<Guard> guards;        // with SPARQ_EMULATOR_GUARD=1
   std::vector<Written> written;     // with SPARQ_EMULATOR_CHECK_WORKERS=1
 };

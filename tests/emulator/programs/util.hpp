@@ -29,7 +29,7 @@ inline std::string quoted(const std::string &s) {
 template <class T> std::string jsonList(const std::vector<T> &values) {
   std::string r = "[";
   for (std::size_t i = 0; i < values.size(); ++i)
-    r += (i ? "," : "") + std::to_string(values[i]);
+    r += (i ? "," : "") + (values[i] == values[i] ? std::to_string(values[i]) : "NaN");
   return r + "]";
 }
 
