@@ -17,7 +17,7 @@ from sparq_reference import checks
 from sparq_reference.settings import CacheSpec, HasSpec, SparqSettings
 
 try:
-    import poptorch  # type: ignore[import-not-found]
+    import poptorch
 except ImportError:
     poptorch = None
 
