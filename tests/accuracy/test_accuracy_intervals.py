@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import math
 from pathlib import Path
 
@@ -113,11 +114,30 @@ def test_other_intervals_hold_it_less_often():
         assert covered < most, method
 
 
-def test_published_simulation_is_what_the_code_gives():
-    """If this fails: run `python bench/accuracy.py --coverage` and `--write`, and read the prose again."""
+def load_bench():
+    """bench/accuracy.py as a module."""
     spec = importlib.util.spec_from_file_location("bench_accuracy", ROOT / "bench" / "accuracy.py")
     bench = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(bench)
+    return bench
+
+
+def test_coverage_command_writes_the_lines_and_shows_the_table(tmp_path, monkeypatch, capsys):
+    bench = load_bench()
+    monkeypatch.setattr(coverage, "SIZES", (3, 4))
+    monkeypatch.setattr(coverage, "METHODS", {"t": coverage.jackknife_t})
+    path = tmp_path / "coverage.jsonl"
+    assert bench.main(["--coverage", "--out", str(path)]) == 0
+    lines = [json.loads(text) for text in path.read_text().splitlines()]
+    assert [line["n"] for line in lines] == 4 * [3, 4] and lines == coverage.lines()
+    last = lines[-1]
+    shown = f"| lognormal | 4 | {last['coverage']:.2f} ({last['width']:.2f}) |"
+    assert shown in capsys.readouterr().err
+
+
+def test_published_simulation_is_what_the_code_gives():
+    """If this fails: run `python bench/accuracy.py --coverage` and `--write`, and read the prose again."""
+    bench = load_bench()
     found = bench.read_coverage()
     keys = {(line["items"], line["n"], line["method"]) for line in found}
     assert (
