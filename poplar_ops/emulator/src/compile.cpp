@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "compiler.hpp"
+#include "replication.hpp"
 
 namespace poplar {
 namespace core {
@@ -50,7 +51,8 @@ Compiler::Compiler(const GraphImpl &graph, const OptionFlags &options)
     : g_(graph), exe_(std::make_shared<ExecutableImpl>()),
       guardEdges_(isAskedFor("SPARQ_EMULATOR_GUARD")),
       checkWorkers_(isAskedFor("SPARQ_EMULATOR_CHECK_WORKERS")) {
-  exe_->target = graph.target;
+  exe_->target = graph.device;
+  exe_->replication = graph.replication;
   exe_->options = options;
   exe_->libraries = graph.libraries;
   exe_->streams = graph.streamList;
@@ -234,6 +236,7 @@ Step Compiler::compileProgram(const program::Program &program, const std::string
   };
   switch (p.kind) {
   case ProgramKind::Nothing:
+  case ProgramKind::AssumeEqual: // of interest to checkReplicas only
     return s;
   case ProgramKind::Sequence:
     children(0, p.children.size());
@@ -335,6 +338,7 @@ std::shared_ptr<ExecutableImpl> Compiler::compile(ArrayRef<program::Program> pro
   report(1);
   for (const program::Program &p : programs)
     exe_->programs.push_back(compileProgram(p, ""));
+  checkReplicas(g_, programs);
   report(2);
   compileHostTensors();
   report(3);
