@@ -18,7 +18,7 @@ ENUMERATIONS = {
     "StepOp": ("src/plan.hpp", ["execute.cpp"]),
     "StepKind": ("include/sparq_emulator/Counters.hpp", ["counters.cpp", "device_model.cpp"]),
     "Nesting": ("popc/codelet_abi.hpp", ["accounting.cpp", "compile_vertices.cpp", "vertices.cpp"]),
-    "Layout": ("popc/codelet_abi.hpp", ["accounting.cpp", "vertices.cpp"]),
+    "Layout": ("popc/codelet_abi.hpp", ["accounting.cpp", "compile_vertices.cpp", "vertices.cpp"]),
     "VertexKind": ("popc/codelet_abi.hpp", ["accounting.cpp", "compile_vertices.cpp"]),
 }
 

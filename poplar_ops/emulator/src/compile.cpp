@@ -50,7 +50,8 @@ static bool isAskedFor(const char *variable) {
 Compiler::Compiler(const GraphImpl &graph, const OptionFlags &options)
     : g_(graph), exe_(std::make_shared<ExecutableImpl>()),
       guardEdges_(isAskedFor("SPARQ_EMULATOR_GUARD")),
-      checkWorkers_(isAskedFor("SPARQ_EMULATOR_CHECK_WORKERS")) {
+      checkWorkers_(isAskedFor("SPARQ_EMULATOR_CHECK_WORKERS")),
+      checkAlignment_(isAskedFor("SPARQ_EMULATOR_CHECK_ALIGNMENT")) {
   exe_->target = graph.device;
   exe_->replication = graph.replication;
   exe_->options = options;

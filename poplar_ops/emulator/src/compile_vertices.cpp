@@ -9,6 +9,7 @@ namespace poplar {
 namespace core {
 
 using codelet_abi::Direction;
+using codelet_abi::Layout;
 using codelet_abi::Nesting;
 using codelet_abi::VertexKind;
 
@@ -45,6 +46,30 @@ bool isListOfEdges(const FieldRecord &f) {
     return false;
   }
   throwUnknown("nesting of a field", f.info->nesting);
+}
+
+// What a field's declaration grants of the addresses of its vectors: all that a vertex may rely on.
+std::uint64_t grantedAlignment(const FieldRecord &f) {
+  const std::uint64_t element = typeSize(typeOf(f.info->element));
+  auto ofPointer = [](Layout l) -> std::uint64_t {
+    switch (l) {
+    case Layout::ScaledPtr32:
+      return 4;
+    case Layout::ScaledPtr64:
+      return 8;
+    case Layout::ScaledPtr128:
+      return 16;
+    case Layout::Span:
+    case Layout::ShortSpan:
+    case Layout::OnePtr:
+    case Layout::CompactPtr:
+      return 1;
+    }
+    throwUnknown("alignment: layout of a field", l);
+  };
+  if (!isVectorOfElements(f))
+    return element;
+  return std::max({element, std::uint64_t(f.info->minAlign), ofPointer(f.info->layout)});
 }
 
 // How often compute() is called: compute(0) .. compute(5) of a MultiVertex.
@@ -156,17 +181,28 @@ void Compiler::writeCount(std::uint64_t at, std::size_t count) {
   std::memcpy(exe_->stateImage.data() + at, &n, 4);
 }
 
+// A buffer of an edge, with room for guards beside it. To be aligned to `align` and no better, it
+// starts `align` behind a place that is aligned to twice as much.
+Address Compiler::allocateEdge(std::uint64_t bytes, std::uint64_t align) {
+  const std::uint64_t guard = guardEdges_ ? guardBytes : 0, past = checkAlignment_ ? align : 0,
+                      block = std::max<std::uint64_t>({align + past, guard, 8}),
+                      before = (guard + block - 1) / block * block;
+  return allocate(before + past + bytes + guard, block) + before + past;
+}
+
 // An edge points straight into its variable when its elements are contiguous there and aligned as
 // the field asks. Otherwise it points at a buffer, filled before the vertex runs and emptied after:
 // Poplar, too, lays variables out or copies so that a vertex sees aligned contiguous elements.
 // With SPARQ_EMULATOR_GUARD=1 every edge has a buffer, between guards that no vertex may touch.
+// With SPARQ_EMULATOR_CHECK_ALIGNMENT=1 every edge has a buffer that is aligned no better than the
+// field's declaration grants.
 Compiler::EdgePlace Compiler::placeEdge(const VertexRecord &v, const FieldRecord &f,
                                         const Tensor &t, ComputeSetPlan &plan) {
   const TensorImpl &impl = Access::impl(t);
   const std::size_t size = typeSize(impl.type);
   const std::size_t count = t.numElements();
-  const std::uint64_t align =
-      std::max<std::uint64_t>(isVectorOfElements(f) ? f.info->minAlign : 1, size);
+  const std::uint64_t align = grantedAlignment(f);
+  const bool buffered = guardEdges_ || checkAlignment_;
   unsigned pieces = 0;
   VarId var = 0;
   std::size_t begin = 0;
@@ -180,7 +216,7 @@ Compiler::EdgePlace Compiler::placeEdge(const VertexRecord &v, const FieldRecord
       onTile += tile == v.tile ? to - from : 0;
     });
   });
-  if (pieces == 0 && !guardEdges_)
+  if (pieces == 0 && !buffered)
     return {0, 0, false};
   const bool straight = pieces == 0 || (pieces == 1 && addressOf(var, begin) % align == 0);
   // Elements of other tiles are counted where they land. Elements of this tile need memory only
@@ -189,19 +225,15 @@ Compiler::EdgePlace Compiler::placeEdge(const VertexRecord &v, const FieldRecord
     temporaries_[v.tile] += onTile * size;
   const std::uint64_t bytes = count * size;
   const bool output = f.info->direction == Direction::Output;
-  if (straight && !guardEdges_) {
+  if (straight && !buffered) {
     if (output)
       plan.poisons.push_back({addressOf(var, begin), bytes, impl.type});
     return {addressOf(var, begin), count, false};
   }
-  Address at = 0;
+  const Address at = allocateEdge(bytes, align);
   if (guardEdges_) {
-    const std::uint64_t guardAlign = std::max<std::uint64_t>(align, guardBytes);
-    at = allocate(guardAlign + bytes + guardBytes, guardAlign) + guardAlign;
     plan.guards.push_back({at - guardBytes, guardBytes, f.info->name});
     plan.guards.push_back({at + bytes, guardBytes, f.info->name});
-  } else {
-    at = allocate(bytes, std::max<std::uint64_t>(align, 8));
   }
   const std::vector<Run> runs = packRuns(t);
   if (output)
@@ -266,7 +298,9 @@ void Compiler::compileComputeSet(unsigned id) {
           std::memcpy(image.data() + at, f.initial.data(), size);
           addWritten(v, f, name, at, size, plan);
         } else {
-          const std::size_t data = reserve(f.initial.size(), 16);
+          const std::size_t granted = grantedAlignment(f), past = checkAlignment_ ? granted : 0;
+          const std::size_t data =
+              reserve(past + f.initial.size(), std::max<std::size_t>(16, 2 * granted)) + past;
           if (!f.initial.empty())
             std::memcpy(image.data() + data, f.initial.data(), f.initial.size());
           writePointer(at, data | relocationInState);

@@ -77,6 +77,7 @@ private:
                       ComputeSetPlan &plan);
   EdgePlace placeEdge(const VertexRecord &v, const FieldRecord &f, std::size_t element,
                       ComputeSetPlan &plan);
+  Address allocateEdge(std::uint64_t bytes, std::uint64_t align);
   void addWritten(const VertexRecord &v, const FieldRecord &f, const std::string &name, Address at,
                   std::uint64_t bytes, ComputeSetPlan &plan) const;
   void writePointer(std::uint64_t at, Address target);
@@ -94,7 +95,7 @@ private:
   std::map<unsigned, unsigned> functionPlans_;
   std::unique_ptr<ControlSlice> slice_; // of a dry run
   std::vector<unsigned> functionStack_;
-  const bool guardEdges_, checkWorkers_;
+  const bool guardEdges_, checkWorkers_, checkAlignment_;
   // Temporaries of the compute set being compiled, and the most any one needed, per tile.
   std::vector<std::uint64_t> temporaries_, maxTemporaries_;
   std::vector<std::uint64_t> vertexStateBytes_;
