@@ -75,7 +75,7 @@ def attention(query: np.ndarray, cache: KVCache, settings: SparqSettings | None 
     return cache._backend.attention(query, settings)
 
 
-def check_call(op: str, query: np.ndarray, cache: KVCache, n_new: int | np.ndarray = 0) -> None:
+def check_call(op: str, query: np.ndarray, cache: KVCache, n_new: int | np.ndarray | None = None) -> None:
     """What attention looks at before it starts, for a cache to which `n_new` positions (of each element) will
     have been appended by then.
 
@@ -84,4 +84,5 @@ def check_call(op: str, query: np.ndarray, cache: KVCache, n_new: int | np.ndarr
     if not isinstance(cache, KVCache):
         checks.fail(op, "cache", "be a sparq_ipu.KVCache", type(cache).__name__)
     checks.check_query(op, query, cache.spec, check_finite=cache.check_finite)
-    checks.check_not_empty(op, cache.lengths + n_new)
+    held = cache._backend.lengths
+    checks.check_not_empty(op, held if n_new is None else held + n_new)

@@ -22,6 +22,13 @@ MAX_CAPACITY = 1 << 24
 #: head_dim is a multiple of this: the lanes of a dot product
 HEAD_DIM_MULTIPLE = 8
 
+_HALF = np.dtype(np.float16)
+# Arrays without axes: these cost less beside an array than numbers, which are converted anew each time.
+_HALF_MAGNITUDE = np.array(0x7FFF, np.uint16)
+_HALF_INFINITY = np.array(0x7C00, np.uint16)
+#: elements that are looked at in one go: bounds the memory that takes
+_AT_ONCE = 1 << 20
+
 
 def fail(op: str, argument: str, rule: str, got: object, kind: type[ValueError] = ValueError) -> NoReturn:
     """Raise the ValueError `<op>: <argument> must <rule>, got <got>`; `kind` is a type derived from it."""
@@ -32,6 +39,8 @@ def check_integer(
     op: str, argument: str, value: object, low: int, high: int, interval: str | None = None
 ) -> int:
     """`value` as an int in [low, high]; `interval` is its text if names make it clearer. bool is refused."""
+    if type(value) is int and low <= value <= high:  # nearly every call
+        return value
     interval = interval or f"[{low}, {high}]"
     if isinstance(value, (bool, np.bool_)):
         fail(op, argument, f"be an integer in {interval}", repr(value))
@@ -64,8 +73,8 @@ def check_integers(
 
 def _all_finite(array: np.ndarray) -> bool:
     # float16 by its bits: isfinite widens every element, which takes a third of a SparQ call
-    if array.dtype == np.float16:
-        return bool(((array.view(np.uint16) & np.uint16(0x7FFF)) < 0x7C00).all())
+    if array.dtype == _HALF:
+        return not np.count_nonzero((array.view(np.uint16) & _HALF_MAGNITUDE) >= _HALF_INFINITY)
     return bool(np.isfinite(array).all())
 
 
@@ -74,7 +83,8 @@ def check_finite(op: str, argument: str, array: np.ndarray, lengths: np.ndarray 
 
     Raises: NotFinite.
     """
-    if lengths is None and _all_finite(array):  # the common case, without a loop
+    # The common case, without a loop. What is not finite may be beyond a length: the loop tells.
+    if array.size <= _AT_ONCE and _all_finite(array):
         return
     for b in range(array.shape[0]):
         for h in range(array.shape[1]):
@@ -118,7 +128,7 @@ def check_attention(
     Raises:
         ValueError: for the first rule that is broken.
     """
-    half = np.dtype(np.float16) if exact else None
+    half = _HALF if exact else None
     for name, array, axes in (
         ("query", query, "(batch, n_heads, head_dim)"),
         ("key", key, "(batch, n_kv_heads, seq_len, head_dim)"),
@@ -163,7 +173,7 @@ _check_finite = check_finite  # the name without the underscore is also an argum
 
 def check_query(op: str, query: np.ndarray, cache: CacheSpec, *, check_finite: bool = True) -> None:
     """A query for a cache: (batch, n_heads, head_dim) float16, n_heads a multiple of n_kv_heads."""
-    _check_dtype(op, "query", query, np.dtype(np.float16))
+    _check_dtype(op, "query", query, _HALF)
     shape = query.shape
     if len(shape) != 3 or shape[0] != cache.batch or shape[1] == 0 or shape[2] != cache.head_dim:
         fail(op, "query", f"have shape (batch={cache.batch}, n_heads, head_dim={cache.head_dim})", shape)
@@ -175,7 +185,7 @@ def check_query(op: str, query: np.ndarray, cache: CacheSpec, *, check_finite: b
 
 def check_not_empty(op: str, lengths: np.ndarray) -> None:
     """Attention needs a position in every batch element."""
-    if (lengths < 1).any():
+    if np.count_nonzero(lengths < 1):
         b = int(np.argmax(lengths < 1))
         fail(op, "cache", "hold at least one position of every batch element", f"none of element {b}")
 
@@ -203,7 +213,7 @@ def check_append(
     """
     batch, n_kv_heads, head_dim = cache.batch, cache.n_kv_heads, cache.head_dim
     for name, array in (("key", key), ("value", value)):
-        _check_dtype(op, name, array, np.dtype(np.float16))
+        _check_dtype(op, name, array, _HALF)
         shape = array.shape
         if len(shape) != 4 or shape[:2] != (batch, n_kv_heads) or shape[3] != head_dim or shape[2] == 0:
             axes = f"(batch={batch}, n_kv_heads={n_kv_heads}, n_tokens >= 1, head_dim={head_dim})"
@@ -217,7 +227,7 @@ def check_append(
     else:
         checked = check_integers(op, "lengths", lengths, batch, 0, high, f"[0, n_tokens={n_tokens}]")
     after = cache_lengths + checked
-    if (after > cache.capacity).any():
+    if np.count_nonzero(after > cache.capacity):
         b = int(np.argmax(after > cache.capacity))
         rule = (
             f"be at most capacity={cache.capacity} (element {b} holds {cache_lengths[b]}, {checked[b]} more)"

@@ -53,7 +53,8 @@ class SparqSettings:
 
     def _set(self, **values: Any) -> None:
         for name, value in values.items():  # plain integers, whatever kind came in
-            object.__setattr__(self, name, value)
+            if value is not getattr(self, name):
+                object.__setattr__(self, name, value)
 
     @classmethod
     def of(cls: type[_Settings], op: str, head_dim: int | None, arguments: Mapping[str, Any]) -> _Settings:
