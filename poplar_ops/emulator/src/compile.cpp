@@ -89,16 +89,19 @@ void Compiler::layOutVariables() {
   }
 }
 
+void Compiler::throwUnmapped(const std::string &what, VarId var, std::size_t element) const {
+  const Variable &v = g_.variables[var];
+  throw invalid_tile_mapping(what +
+                             ": every element must be mapped to a tile, got none for element " +
+                             std::to_string(element) + " of " + std::to_string(v.numElements) +
+                             " of " + (v.constant ? "constant '" : "variable '") + v.name + "'");
+}
+
 void Compiler::checkMapped(const Tensor &t, const std::string &what) const {
   VarId var = 0;
   std::size_t element = 0;
-  if (findUnmapped(t, var, element)) {
-    const Variable &v = g_.variables[var];
-    throw invalid_tile_mapping(what +
-                               ": every element must be mapped to a tile, got none for element " +
-                               std::to_string(element) + " of " + std::to_string(v.numElements) +
-                               " of " + (v.constant ? "constant '" : "variable '") + v.name + "'");
-  }
+  if (findUnmapped(t, var, element))
+    throwUnmapped(what, var, element);
 }
 
 unsigned Compiler::addCost(StepCount c) {
@@ -343,7 +346,7 @@ std::shared_ptr<ExecutableImpl> Compiler::compile(ArrayRef<program::Program> pro
   report(2);
   compileHostTensors();
   report(3);
-  accountMemory();
+  accountMemory(programs);
   report(4);
   return exe_;
 }

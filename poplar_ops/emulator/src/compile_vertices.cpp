@@ -90,28 +90,36 @@ void Compiler::checkVertex(const VertexRecord &v, const ComputeSetRecord &cs) co
   if (v.tile == noTile)
     throw invalid_tile_mapping(vertexName(v, cs) + " must be mapped to a tile, got none");
   for (const FieldRecord &f : v.fields) {
-    const std::string what = vertexName(v, cs) + ": field '" + f.info->name + "'";
+    std::size_t i = 0;
+    // Made only for errors: there are many edges.
+    auto what = [&] {
+      return vertexName(v, cs) + ": field '" + f.info->name + "'" +
+             (f.edges.size() > 1 ? "[" + std::to_string(i) + "]" : "");
+    };
     if (f.info->direction == Direction::State) {
       if (!f.initialised)
-        throw graph_connection_error(what + " must have an initial value, got none");
+        throw graph_connection_error(what() + " must have an initial value, got none");
       continue;
     }
     if (f.edges.empty() && !f.sized)
-      throw graph_connection_error(what + " must be connected or have its size set, got neither");
-    for (std::size_t i = 0; i < f.edges.size(); ++i) {
-      const std::string element = f.edges.size() > 1 ? what + "[" + std::to_string(i) + "]" : what;
-      if (!f.edges[i].valid())
-        throw graph_connection_error(element + " must be connected, got nothing");
-      if (f.info->nesting == Nesting::Vector && f.sized && f.edges[i].numElements() != f.size)
-        throw graph_connection_error(element + " must have its field size " +
+      throw graph_connection_error(what() + " must be connected or have its size set, got neither");
+    for (; i < f.edges.size(); ++i) {
+      const Tensor &edge = f.edges[i];
+      if (!edge.valid())
+        throw graph_connection_error(what() + " must be connected, got nothing");
+      if (f.info->nesting == Nesting::Vector && f.sized && edge.numElements() != f.size)
+        throw graph_connection_error(what() + " must have its field size " +
                                      std::to_string(f.size) + ", got a tensor of " +
-                                     std::to_string(f.edges[i].numElements()));
-      if (isVectorOfElements(f) && f.info->layout == codelet_abi::Layout::ShortSpan &&
-          f.edges[i].numElements() >= 2048)
-        throw graph_connection_error(element +
+                                     std::to_string(edge.numElements()));
+      if (isVectorOfElements(f) && f.info->layout == Layout::ShortSpan &&
+          edge.numElements() >= 2048)
+        throw graph_connection_error(what() +
                                      " must have at most 2047 elements (SHORT_SPAN), got " +
-                                     std::to_string(f.edges[i].numElements()));
-      checkMapped(f.edges[i], element);
+                                     std::to_string(edge.numElements()));
+      VarId var = 0;
+      std::size_t element = 0;
+      if (findUnmapped(edge, var, element))
+        throwUnmapped(what(), var, element);
     }
   }
 }
@@ -119,23 +127,34 @@ void Compiler::checkVertex(const VertexRecord &v, const ComputeSetRecord &cs) co
 // No element may be written twice in a compute set, nor written by one vertex and read by another,
 // nor be an Output and an Input of one vertex: what an Output holds before the vertex runs is
 // undefined.
-void Compiler::checkConflicts(const ComputeSetRecord &cs) const {
-  struct Use {
-    VarId var;
-    std::size_t begin;
-    std::size_t end;
+ComputeSetUse Compiler::checkConflicts(const ComputeSetRecord &cs) const {
+  struct Use : Extent {
     vertex_id vertex;
     const FieldRecord *field;
   };
   std::vector<Use> writes, reads;
+  ComputeSetUse use;
+  // Vertices of one type are often connected to the same elements, or to neighbours: by type and
+  // field, which extent was added last.
+  std::map<const codelet_abi::Vertex *, std::vector<std::size_t>> lastExtents;
   for (vertex_id id : cs.vertices) {
-    for (const FieldRecord &f : g_.vertices[id].fields) {
-      if (f.info->direction == Direction::State)
+    const VertexRecord &vertex = g_.vertices[id];
+    std::vector<std::size_t> &last = lastExtents[vertex.type];
+    last.resize(vertex.fields.size(), ~std::size_t(0));
+    for (std::size_t i = 0; i < vertex.fields.size(); ++i) {
+      const FieldRecord &f = vertex.fields[i];
+      const Direction direction = f.info->direction;
+      if (direction == Direction::State)
         continue;
-      std::vector<Use> &to = f.info->direction == Direction::Input ? reads : writes;
+      std::vector<Use> &to = direction == Direction::Input ? reads : writes;
+      std::vector<Extent> &extents = direction == Direction::Output ? use.writes : use.reads;
       for (const Tensor &t : f.edges)
         forEachRegion(Access::impl(t), [&](VarId v, std::size_t b, std::size_t n) {
-          to.push_back({v, b, b + n, id, &f});
+          to.push_back({{v, b, b + n}, id, &f});
+          if (last[i] < extents.size() && extend(extents[last[i]], to.back()))
+            return;
+          last[i] = extents.size();
+          extents.push_back(to.back());
         });
     }
   }
@@ -170,6 +189,9 @@ void Compiler::checkConflicts(const ComputeSetRecord &cs) const {
             ", got " + place(*w, std::max(w->begin, r.begin)) + " and " +
             place(r, std::max(w->begin, r.begin)));
   }
+  merge(use.reads);
+  merge(use.writes);
+  return use;
 }
 
 void Compiler::writePointer(std::uint64_t at, Address target) {
@@ -268,7 +290,7 @@ void Compiler::compileComputeSet(unsigned id) {
   const ComputeSetRecord &cs = g_.computeSets[id];
   for (vertex_id v : cs.vertices)
     checkVertex(g_.vertices[v], cs);
-  checkConflicts(cs);
+  computeSetUses_.push_back(checkConflicts(cs));
   std::fill(temporaries_.begin(), temporaries_.end(), 0);
   ComputeSetPlan plan;
   plan.name = cs.name;
