@@ -8,9 +8,9 @@ namespace sparq {
 HostTensor HostTensor::inPieces(const poplar::Graph &graph, const poplar::Tensor &tensor,
                                 const std::string &name, std::size_t pieceBytes) {
   HostTensor host;
+  host.elementBytes_ = graph.getTarget().getTypeSize(tensor.elementType());
   const std::size_t n = tensor.numElements();
-  const std::size_t most =
-      std::max<std::size_t>(1, pieceBytes / graph.getTarget().getTypeSize(tensor.elementType()));
+  const std::size_t most = std::max<std::size_t>(1, pieceBytes / host.elementBytes_);
   for (std::size_t begin = 0; begin < n; begin += most)
     host.pieces_.push_back(
         {name + "/" + std::to_string(host.pieces_.size()), begin, std::min(begin + most, n)});
@@ -33,6 +33,25 @@ HostTensor HostTensor::readable(poplar::Graph &graph, const poplar::Tensor &tens
   for (const Piece &piece : host.pieces_)
     graph.createHostRead(piece.handle, flat.slice(piece.begin, piece.end));
   return host;
+}
+
+void HostTensor::write(poplar::Engine &engine, const void *data) const {
+  const char *const bytes = static_cast<const char *>(data);
+  for (const Piece &piece : pieces_) {
+    const void *const begin = bytes + piece.begin * elementBytes_, *const end =
+                                                                       bytes +
+                                                                       piece.end * elementBytes_;
+    engine.writeTensor(piece.handle, begin, end);
+  }
+}
+
+void HostTensor::read(poplar::Engine &engine, void *data) const {
+  char *const bytes = static_cast<char *>(data);
+  for (const Piece &piece : pieces_) {
+    void *const begin = bytes + piece.begin * elementBytes_, *const end =
+                                                                 bytes + piece.end * elementBytes_;
+    engine.readTensor(piece.handle, begin, end);
+  }
 }
 
 } // namespace sparq

@@ -14,11 +14,14 @@ import pytest
 
 #: enumeration: the header that defines it, and the sources that must say what each of its values means
 ENUMERATIONS = {
-    "ProgramKind": ("src/program_impl.hpp", ["compile.cpp", "control_slice.cpp"]),
+    "ProgramKind": (
+        "src/program_impl.hpp",
+        ["compile.cpp", "control_slice.cpp", "replication.cpp", "liveness.cpp"],
+    ),
     "StepOp": ("src/plan.hpp", ["execute.cpp"]),
     "StepKind": ("include/sparq_emulator/Counters.hpp", ["counters.cpp", "device_model.cpp"]),
     "Nesting": ("popc/codelet_abi.hpp", ["accounting.cpp", "compile_vertices.cpp", "vertices.cpp"]),
-    "Layout": ("popc/codelet_abi.hpp", ["accounting.cpp", "vertices.cpp"]),
+    "Layout": ("popc/codelet_abi.hpp", ["accounting.cpp", "compile_vertices.cpp", "vertices.cpp"]),
     "VertexKind": ("popc/codelet_abi.hpp", ["accounting.cpp", "compile_vertices.cpp"]),
 }
 

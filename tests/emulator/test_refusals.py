@@ -140,7 +140,43 @@ EXPECTED = {
         "tile 3.*638976.*own 400000.*temporaries.* 300004",
     ),
     "serialise": ("runtime_error", "got IPU_MODEL"),
-    "replication": ("graph_replication_error", "1 here, got 2"),
+    "replication_factor": ("graph_replication_error", "divide the 2 IPUs of the target, got 3"),
+    "replica_tile": ("invalid_tile_mapping", "below 4, got 4"),
+    "replicas_to_run": ("graph_replication_error", "load: .*1 replica to run here, got 2"),
+    "replica_out_of_range": ("graph_replication_error", "below the graph's 2, got 1 to 2"),
+    "replicas_part_at_a_host_write": (
+        "graph_replication_error",
+        "If 'if': predicate must be the same on all 2 replicas, for they meet inside at copy 'row' of "
+        "remote buffer 'remote'; got 'flag', which depends on host write 'flag'",
+    ),
+    "replicas_part_at_a_stream": (
+        "graph_replication_error",
+        "RepeatWhileTrue: predicate .*copy of stream 'in'; got 'work', which depends on stream 'in'",
+    ),
+    "replicas_part_at_a_remote_row": (
+        "graph_replication_error",
+        "Switch: control .*copy 'ring' between replicas; got 'value', .* on remote buffer 'remote'",
+    ),
+    "replicas_part_at_their_index": (
+        "graph_replication_error",
+        "RepeatWhileFalse: .*print.*'below', which depends on the index of the replica",
+    ),
+    "replicas_part_at_undefined_elements": (
+        "graph_replication_error",
+        "If: .*'flag', which depends on variable 'flag', which nothing has written",
+    ),
+    "replicas_part_after_they_parted": (
+        "graph_replication_error",
+        "If: .*sync.*'value', which depends on host write 'flag'",
+    ),
+    "replicas_part_in_the_second_pass": (
+        "graph_replication_error",
+        "If: .*remote buffer 'remote'; got 'value', which depends on host write 'host'",
+    ),
+    "replicas_part_in_another_program": (
+        "graph_replication_error",
+        "If: .*remote buffer 'remote'; got 'value', which depends on host write 'host'",
+    ),
     "missing_codelet_file": ("file_load_error", r"test_codelets.gp.not'"),
     "codelet_syntax": ("link_error", "expected ';'"),
     "codelet_defined_twice": ("graph_object_load_error", "test::Increment is defined already"),

@@ -178,11 +178,14 @@ void Compiler::addComputeCost(const ComputeSetRecord &cs, StepCount &cost) {
     exchangeCost(waiting, &temporaries_);
     cost.after = exchangeCost(out, nullptr);
   }
-  for (unsigned t = 0; t < tiles; ++t)
+  for (unsigned t = 0; t < tiles; ++t) {
     maxTemporaries_[t] = std::max(maxTemporaries_[t], temporaries_[t]);
+    if (temporaries_[t])
+      computeSetUses_.back().temporaries.emplace_back(t, temporaries_[t]);
+  }
 }
 
-void Compiler::accountMemory() {
+void Compiler::accountMemory(ArrayRef<program::Program> programs) {
   const unsigned tiles = g_.target.getNumTiles();
   sparq::emulator::MemoryCount &m = exe_->memory;
   m.limit = g_.target.getBytesPerTile();
@@ -206,6 +209,10 @@ void Compiler::accountMemory() {
       m.tile = t;
   }
   m.bytes = m.bytesPerTile[m.tile];
+  std::vector<std::uint64_t> always(vertexStateBytes_);
+  for (std::uint64_t &bytes : always)
+    bytes += m.codeAndStacks;
+  countLive(g_, programs, computeSetUses_, always, m);
   m.variables = variables[m.tile];
   m.vertexState = vertexStateBytes_[m.tile];
   m.temporaries = maxTemporaries_[m.tile];

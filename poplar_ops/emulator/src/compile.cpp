@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "compiler.hpp"
+#include "replication.hpp"
 
 namespace poplar {
 namespace core {
@@ -49,8 +50,10 @@ static bool isAskedFor(const char *variable) {
 Compiler::Compiler(const GraphImpl &graph, const OptionFlags &options)
     : g_(graph), exe_(std::make_shared<ExecutableImpl>()),
       guardEdges_(isAskedFor("SPARQ_EMULATOR_GUARD")),
-      checkWorkers_(isAskedFor("SPARQ_EMULATOR_CHECK_WORKERS")) {
-  exe_->target = graph.target;
+      checkWorkers_(isAskedFor("SPARQ_EMULATOR_CHECK_WORKERS")),
+      checkAlignment_(isAskedFor("SPARQ_EMULATOR_CHECK_ALIGNMENT")) {
+  exe_->target = graph.device;
+  exe_->replication = graph.replication;
   exe_->options = options;
   exe_->libraries = graph.libraries;
   exe_->streams = graph.streamList;
@@ -86,16 +89,19 @@ void Compiler::layOutVariables() {
   }
 }
 
+void Compiler::throwUnmapped(const std::string &what, VarId var, std::size_t element) const {
+  const Variable &v = g_.variables[var];
+  throw invalid_tile_mapping(what +
+                             ": every element must be mapped to a tile, got none for element " +
+                             std::to_string(element) + " of " + std::to_string(v.numElements) +
+                             " of " + (v.constant ? "constant '" : "variable '") + v.name + "'");
+}
+
 void Compiler::checkMapped(const Tensor &t, const std::string &what) const {
   VarId var = 0;
   std::size_t element = 0;
-  if (findUnmapped(t, var, element)) {
-    const Variable &v = g_.variables[var];
-    throw invalid_tile_mapping(what +
-                               ": every element must be mapped to a tile, got none for element " +
-                               std::to_string(element) + " of " + std::to_string(v.numElements) +
-                               " of " + (v.constant ? "constant '" : "variable '") + v.name + "'");
-  }
+  if (findUnmapped(t, var, element))
+    throwUnmapped(what, var, element);
 }
 
 unsigned Compiler::addCost(StepCount c) {
@@ -234,6 +240,7 @@ Step Compiler::compileProgram(const program::Program &program, const std::string
   };
   switch (p.kind) {
   case ProgramKind::Nothing:
+  case ProgramKind::AssumeEqual: // of interest to checkReplicas only
     return s;
   case ProgramKind::Sequence:
     children(0, p.children.size());
@@ -335,10 +342,11 @@ std::shared_ptr<ExecutableImpl> Compiler::compile(ArrayRef<program::Program> pro
   report(1);
   for (const program::Program &p : programs)
     exe_->programs.push_back(compileProgram(p, ""));
+  checkReplicas(g_, programs);
   report(2);
   compileHostTensors();
   report(3);
-  accountMemory();
+  accountMemory(programs);
   report(4);
   return exe_;
 }

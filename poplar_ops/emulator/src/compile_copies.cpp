@@ -85,35 +85,28 @@ Step Compiler::compileCopy(const ProgramImpl &p, const std::string &name) {
         what + ": source and destination must have one shape (up to dimensions of 1), got " +
         src.getDebugStr() + " and " + dst.getDebugStr());
   checkDestination(what, dst);
+  for (const auto &pair : p.replicaMap)
+    if (std::max(pair.first, pair.second) >= g_.replication)
+      throw graph_replication_error(
+          what + ": replicas must be below the graph's " + std::to_string(g_.replication) +
+          ", got " + std::to_string(pair.first) + " to " + std::to_string(pair.second));
   checkMapped(src, what);
   checkMapped(dst, what);
   const std::size_t size = typeSize(src.elementType());
-  const std::vector<Piece> from = regionsOf(src), to = regionsOf(dst);
   CopyPlan plan;
   RunBuilder runs(plan.runs);
   std::vector<Move> moves;
-  std::size_t i = 0, j = 0, used = 0, filled = 0; // of from[i] and to[j]
-  while (i < from.size() && j < to.size()) {
-    const std::size_t n = std::min(from[i].length - used, to[j].length - filled);
-    const std::size_t a = from[i].begin + used, b = to[j].begin + filled;
-    runs.add(addressOf(to[j].var, b), addressOf(from[i].var, a), n * size);
-    g_.variables[from[i].var].tiles.forEach(
+  forEachPair(src, dst, [&](VarId from, std::size_t a, VarId to, std::size_t b, std::size_t n) {
+    runs.add(addressOf(to, b), addressOf(from, a), n * size);
+    g_.variables[from].tiles.forEach(
         a, a + n, [&](std::size_t sb, std::size_t se, unsigned srcTile) {
-          g_.variables[to[j].var].tiles.forEach(
+          g_.variables[to].tiles.forEach(
               b + sb - a, b + se - a, [&](std::size_t db, std::size_t de, unsigned dstTile) {
                 if (srcTile != dstTile)
-                  moves.push_back({srcTile, dstTile, from[i].var, a + db - b, a + de - b});
+                  moves.push_back({srcTile, dstTile, from, a + db - b, a + de - b});
               });
         });
-    if ((used += n) == from[i].length) {
-      ++i;
-      used = 0;
-    }
-    if ((filled += n) == to[j].length) {
-      ++j;
-      filled = 0;
-    }
-  }
+  });
   if (src.intersectsWith(dst)) {
     plan.stagingBytes = src.numElements() * size;
     plan.staging = allocate(plan.stagingBytes, 64);

@@ -9,6 +9,7 @@ namespace poplar {
 namespace core {
 
 using codelet_abi::Direction;
+using codelet_abi::Layout;
 using codelet_abi::Nesting;
 using codelet_abi::VertexKind;
 
@@ -47,6 +48,30 @@ bool isListOfEdges(const FieldRecord &f) {
   throwUnknown("nesting of a field", f.info->nesting);
 }
 
+// What a field's declaration grants of the addresses of its vectors: all that a vertex may rely on.
+std::uint64_t grantedAlignment(const FieldRecord &f) {
+  const std::uint64_t element = typeSize(typeOf(f.info->element));
+  auto ofPointer = [](Layout l) -> std::uint64_t {
+    switch (l) {
+    case Layout::ScaledPtr32:
+      return 4;
+    case Layout::ScaledPtr64:
+      return 8;
+    case Layout::ScaledPtr128:
+      return 16;
+    case Layout::Span:
+    case Layout::ShortSpan:
+    case Layout::OnePtr:
+    case Layout::CompactPtr:
+      return 1;
+    }
+    throwUnknown("alignment: layout of a field", l);
+  };
+  if (!isVectorOfElements(f))
+    return element;
+  return std::max({element, std::uint64_t(f.info->minAlign), ofPointer(f.info->layout)});
+}
+
 // How often compute() is called: compute(0) .. compute(5) of a MultiVertex.
 unsigned callsOf(VertexKind kind) {
   switch (kind) {
@@ -65,28 +90,36 @@ void Compiler::checkVertex(const VertexRecord &v, const ComputeSetRecord &cs) co
   if (v.tile == noTile)
     throw invalid_tile_mapping(vertexName(v, cs) + " must be mapped to a tile, got none");
   for (const FieldRecord &f : v.fields) {
-    const std::string what = vertexName(v, cs) + ": field '" + f.info->name + "'";
+    std::size_t i = 0;
+    // Made only for errors: there are many edges.
+    auto what = [&] {
+      return vertexName(v, cs) + ": field '" + f.info->name + "'" +
+             (f.edges.size() > 1 ? "[" + std::to_string(i) + "]" : "");
+    };
     if (f.info->direction == Direction::State) {
       if (!f.initialised)
-        throw graph_connection_error(what + " must have an initial value, got none");
+        throw graph_connection_error(what() + " must have an initial value, got none");
       continue;
     }
     if (f.edges.empty() && !f.sized)
-      throw graph_connection_error(what + " must be connected or have its size set, got neither");
-    for (std::size_t i = 0; i < f.edges.size(); ++i) {
-      const std::string element = f.edges.size() > 1 ? what + "[" + std::to_string(i) + "]" : what;
-      if (!f.edges[i].valid())
-        throw graph_connection_error(element + " must be connected, got nothing");
-      if (f.info->nesting == Nesting::Vector && f.sized && f.edges[i].numElements() != f.size)
-        throw graph_connection_error(element + " must have its field size " +
+      throw graph_connection_error(what() + " must be connected or have its size set, got neither");
+    for (; i < f.edges.size(); ++i) {
+      const Tensor &edge = f.edges[i];
+      if (!edge.valid())
+        throw graph_connection_error(what() + " must be connected, got nothing");
+      if (f.info->nesting == Nesting::Vector && f.sized && edge.numElements() != f.size)
+        throw graph_connection_error(what() + " must have its field size " +
                                      std::to_string(f.size) + ", got a tensor of " +
-                                     std::to_string(f.edges[i].numElements()));
-      if (isVectorOfElements(f) && f.info->layout == codelet_abi::Layout::ShortSpan &&
-          f.edges[i].numElements() >= 2048)
-        throw graph_connection_error(element +
+                                     std::to_string(edge.numElements()));
+      if (isVectorOfElements(f) && f.info->layout == Layout::ShortSpan &&
+          edge.numElements() >= 2048)
+        throw graph_connection_error(what() +
                                      " must have at most 2047 elements (SHORT_SPAN), got " +
-                                     std::to_string(f.edges[i].numElements()));
-      checkMapped(f.edges[i], element);
+                                     std::to_string(edge.numElements()));
+      VarId var = 0;
+      std::size_t element = 0;
+      if (findUnmapped(edge, var, element))
+        throwUnmapped(what(), var, element);
     }
   }
 }
@@ -94,23 +127,34 @@ void Compiler::checkVertex(const VertexRecord &v, const ComputeSetRecord &cs) co
 // No element may be written twice in a compute set, nor written by one vertex and read by another,
 // nor be an Output and an Input of one vertex: what an Output holds before the vertex runs is
 // undefined.
-void Compiler::checkConflicts(const ComputeSetRecord &cs) const {
-  struct Use {
-    VarId var;
-    std::size_t begin;
-    std::size_t end;
+ComputeSetUse Compiler::checkConflicts(const ComputeSetRecord &cs) const {
+  struct Use : Extent {
     vertex_id vertex;
     const FieldRecord *field;
   };
   std::vector<Use> writes, reads;
+  ComputeSetUse use;
+  // Vertices of one type are often connected to the same elements, or to neighbours: by type and
+  // field, which extent was added last.
+  std::map<const codelet_abi::Vertex *, std::vector<std::size_t>> lastExtents;
   for (vertex_id id : cs.vertices) {
-    for (const FieldRecord &f : g_.vertices[id].fields) {
-      if (f.info->direction == Direction::State)
+    const VertexRecord &vertex = g_.vertices[id];
+    std::vector<std::size_t> &last = lastExtents[vertex.type];
+    last.resize(vertex.fields.size(), ~std::size_t(0));
+    for (std::size_t i = 0; i < vertex.fields.size(); ++i) {
+      const FieldRecord &f = vertex.fields[i];
+      const Direction direction = f.info->direction;
+      if (direction == Direction::State)
         continue;
-      std::vector<Use> &to = f.info->direction == Direction::Input ? reads : writes;
+      std::vector<Use> &to = direction == Direction::Input ? reads : writes;
+      std::vector<Extent> &extents = direction == Direction::Output ? use.writes : use.reads;
       for (const Tensor &t : f.edges)
         forEachRegion(Access::impl(t), [&](VarId v, std::size_t b, std::size_t n) {
-          to.push_back({v, b, b + n, id, &f});
+          to.push_back({{v, b, b + n}, id, &f});
+          if (last[i] < extents.size() && extend(extents[last[i]], to.back()))
+            return;
+          last[i] = extents.size();
+          extents.push_back(to.back());
         });
     }
   }
@@ -145,6 +189,9 @@ void Compiler::checkConflicts(const ComputeSetRecord &cs) const {
             ", got " + place(*w, std::max(w->begin, r.begin)) + " and " +
             place(r, std::max(w->begin, r.begin)));
   }
+  merge(use.reads);
+  merge(use.writes);
+  return use;
 }
 
 void Compiler::writePointer(std::uint64_t at, Address target) {
@@ -156,17 +203,28 @@ void Compiler::writeCount(std::uint64_t at, std::size_t count) {
   std::memcpy(exe_->stateImage.data() + at, &n, 4);
 }
 
+// A buffer of an edge, with room for guards beside it. To be aligned to `align` and no better, it
+// starts `align` behind a place that is aligned to twice as much.
+Address Compiler::allocateEdge(std::uint64_t bytes, std::uint64_t align) {
+  const std::uint64_t guard = guardEdges_ ? guardBytes : 0, past = checkAlignment_ ? align : 0,
+                      block = std::max<std::uint64_t>({align + past, guard, 8}),
+                      before = (guard + block - 1) / block * block;
+  return allocate(before + past + bytes + guard, block) + before + past;
+}
+
 // An edge points straight into its variable when its elements are contiguous there and aligned as
 // the field asks. Otherwise it points at a buffer, filled before the vertex runs and emptied after:
 // Poplar, too, lays variables out or copies so that a vertex sees aligned contiguous elements.
 // With SPARQ_EMULATOR_GUARD=1 every edge has a buffer, between guards that no vertex may touch.
+// With SPARQ_EMULATOR_CHECK_ALIGNMENT=1 every edge has a buffer that is aligned no better than the
+// field's declaration grants.
 Compiler::EdgePlace Compiler::placeEdge(const VertexRecord &v, const FieldRecord &f,
                                         const Tensor &t, ComputeSetPlan &plan) {
   const TensorImpl &impl = Access::impl(t);
   const std::size_t size = typeSize(impl.type);
   const std::size_t count = t.numElements();
-  const std::uint64_t align =
-      std::max<std::uint64_t>(isVectorOfElements(f) ? f.info->minAlign : 1, size);
+  const std::uint64_t align = grantedAlignment(f);
+  const bool buffered = guardEdges_ || checkAlignment_;
   unsigned pieces = 0;
   VarId var = 0;
   std::size_t begin = 0;
@@ -180,7 +238,7 @@ Compiler::EdgePlace Compiler::placeEdge(const VertexRecord &v, const FieldRecord
       onTile += tile == v.tile ? to - from : 0;
     });
   });
-  if (pieces == 0 && !guardEdges_)
+  if (pieces == 0 && !buffered)
     return {0, 0, false};
   const bool straight = pieces == 0 || (pieces == 1 && addressOf(var, begin) % align == 0);
   // Elements of other tiles are counted where they land. Elements of this tile need memory only
@@ -189,19 +247,15 @@ Compiler::EdgePlace Compiler::placeEdge(const VertexRecord &v, const FieldRecord
     temporaries_[v.tile] += onTile * size;
   const std::uint64_t bytes = count * size;
   const bool output = f.info->direction == Direction::Output;
-  if (straight && !guardEdges_) {
+  if (straight && !buffered) {
     if (output)
       plan.poisons.push_back({addressOf(var, begin), bytes, impl.type});
     return {addressOf(var, begin), count, false};
   }
-  Address at = 0;
+  const Address at = allocateEdge(bytes, align);
   if (guardEdges_) {
-    const std::uint64_t guardAlign = std::max<std::uint64_t>(align, guardBytes);
-    at = allocate(guardAlign + bytes + guardBytes, guardAlign) + guardAlign;
     plan.guards.push_back({at - guardBytes, guardBytes, f.info->name});
     plan.guards.push_back({at + bytes, guardBytes, f.info->name});
-  } else {
-    at = allocate(bytes, std::max<std::uint64_t>(align, 8));
   }
   const std::vector<Run> runs = packRuns(t);
   if (output)
@@ -236,7 +290,7 @@ void Compiler::compileComputeSet(unsigned id) {
   const ComputeSetRecord &cs = g_.computeSets[id];
   for (vertex_id v : cs.vertices)
     checkVertex(g_.vertices[v], cs);
-  checkConflicts(cs);
+  computeSetUses_.push_back(checkConflicts(cs));
   std::fill(temporaries_.begin(), temporaries_.end(), 0);
   ComputeSetPlan plan;
   plan.name = cs.name;
@@ -266,7 +320,9 @@ void Compiler::compileComputeSet(unsigned id) {
           std::memcpy(image.data() + at, f.initial.data(), size);
           addWritten(v, f, name, at, size, plan);
         } else {
-          const std::size_t data = reserve(f.initial.size(), 16);
+          const std::size_t granted = grantedAlignment(f), past = checkAlignment_ ? granted : 0;
+          const std::size_t data =
+              reserve(past + f.initial.size(), std::max<std::size_t>(16, 2 * granted)) + past;
           if (!f.initial.empty())
             std::memcpy(image.data() + data, f.initial.data(), f.initial.size());
           writePointer(at, data | relocationInState);

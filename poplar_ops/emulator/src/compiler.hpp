@@ -3,6 +3,7 @@
 #pragma once
 
 #include "control_slice.hpp"
+#include "liveness.hpp"
 #include "plan.hpp"
 #include "regions.hpp"
 
@@ -54,6 +55,7 @@ private:
   void setPredicate(Step &s, const Tensor &t, const char *op);
   unsigned addCost(StepCount c);
   void checkMapped(const Tensor &t, const std::string &what) const;
+  [[noreturn]] void throwUnmapped(const std::string &what, VarId var, std::size_t element) const;
   Address allocate(std::uint64_t bytes, std::uint64_t align);
   Address addressOf(VarId var, std::size_t element) const;
   void compileHostTensors();
@@ -67,7 +69,7 @@ private:
   // compile_vertices.cpp
   void compileComputeSet(unsigned id);
   void checkVertex(const VertexRecord &v, const ComputeSetRecord &cs) const;
-  void checkConflicts(const ComputeSetRecord &cs) const;
+  ComputeSetUse checkConflicts(const ComputeSetRecord &cs) const;
   struct EdgePlace {
     Address at;
     std::size_t count;
@@ -77,6 +79,7 @@ private:
                       ComputeSetPlan &plan);
   EdgePlace placeEdge(const VertexRecord &v, const FieldRecord &f, std::size_t element,
                       ComputeSetPlan &plan);
+  Address allocateEdge(std::uint64_t bytes, std::uint64_t align);
   void addWritten(const VertexRecord &v, const FieldRecord &f, const std::string &name, Address at,
                   std::uint64_t bytes, ComputeSetPlan &plan) const;
   void writePointer(std::uint64_t at, Address target);
@@ -85,16 +88,17 @@ private:
   // accounting.cpp
   ExchangeCount exchangeCost(std::vector<Move> &moves, std::vector<std::uint64_t> *landing) const;
   void addComputeCost(const ComputeSetRecord &cs, StepCount &cost);
-  void accountMemory();
+  void accountMemory(ArrayRef<program::Program> programs);
 
   const GraphImpl &g_;
   std::shared_ptr<ExecutableImpl> exe_;
   std::map<unsigned, unsigned> computeSetPlans_;  // id -> index of plan
   std::map<unsigned, StepCount> computeSetCosts_; // by id
+  std::vector<ComputeSetUse> computeSetUses_;     // by id
   std::map<unsigned, unsigned> functionPlans_;
   std::unique_ptr<ControlSlice> slice_; // of a dry run
   std::vector<unsigned> functionStack_;
-  const bool guardEdges_, checkWorkers_;
+  const bool guardEdges_, checkWorkers_, checkAlignment_;
   // Temporaries of the compute set being compiled, and the most any one needed, per tile.
   std::vector<std::uint64_t> temporaries_, maxTemporaries_;
   std::vector<std::uint64_t> vertexStateBytes_;

@@ -114,6 +114,7 @@ void ControlSlice::collectStep(const ProgramImpl &p) {
   case ProgramKind::Repeat: // as often as its constant says
   case ProgramKind::CopyToStream:
   case ProgramKind::CopyToRemote:
+  case ProgramKind::AssumeEqual:
   case ProgramKind::Sync:
   case ProgramKind::Print:
   case ProgramKind::Error:

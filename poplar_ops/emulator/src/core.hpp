@@ -132,6 +132,7 @@ struct Variable {
   std::size_t numElements = 0;
   std::string name;
   bool constant = false;
+  bool replicaIndex = false;      // the constant that differs by replica
   std::vector<std::uint8_t> data; // of a constant
   std::vector<InitialValues> initial;
   TileMap tiles;
@@ -167,6 +168,7 @@ struct StreamInfo {
   std::size_t numElements = 0;
   DataStreamType direction = DataStreamType::HostToDeviceFIFO;
   ReplicatedStreamMode mode = ReplicatedStreamMode::REPLICATE;
+  unsigned replication = 1;
   unsigned index = 0;
 };
 
@@ -190,7 +192,8 @@ struct CodeletLibrary {
 };
 
 struct GraphImpl {
-  Target target;
+  Target target; // of one replica
+  Target device; // of all
   unsigned replication = 1;
   std::deque<Variable> variables;
   std::vector<VertexRecord> vertices;

@@ -64,6 +64,10 @@ void EngineImpl::load(const Device &device) {
                                     toString(exe->target.getTargetType()) + "), got " +
                                     std::to_string(t.getNumTiles()) + " tiles, " +
                                     toString(t.getTargetType()));
+  if (exe->replication != 1)
+    throw graph_replication_error("load: a graph must have 1 replica to run here, got " +
+                                  std::to_string(exe->replication) +
+                                  ": replicated graphs are compiled and checked, but not run");
   arena = allocateBlock(exe->arenaBytes); // pages never touched take no memory
   if (!exe->dry)
     std::memset(arena.get(), 0, exe->arenaBytes);

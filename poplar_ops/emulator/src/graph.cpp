@@ -72,10 +72,14 @@ std::string packageHash() { return "0000000000"; }
 Graph::Graph() : Graph(Target()) {}
 Graph::Graph(const Target &t, replication_factor r)
     : impl(std::make_shared<GraphImpl>()), target(t) {
-  if (r != 1)
-    throw graph_replication_error("Graph: replication factor must be 1 here, got " +
+  if (r == 0 || t.getNumIPUs() % r != 0)
+    throw graph_replication_error("Graph: replication factor must divide the " +
+                                  std::to_string(t.getNumIPUs()) + " IPUs of the target, got " +
                                   std::to_string(unsigned(r)));
-  impl->target = t;
+  if (r != 1)
+    target = t.createVirtualTarget(t.getNumIPUs() / r, t.getTilesPerIPU());
+  impl->target = target;
+  impl->device = t;
   impl->replication = r;
 }
 Graph::Graph(const Device &device, replication_factor r) : Graph(device.getTarget(), r) {}
@@ -283,6 +287,7 @@ static DataStream addStream(GraphImpl &g, const std::string &handle, const Type 
   s->numElements = n;
   s->direction = direction;
   s->mode = mode;
+  s->replication = g.replication;
   s->index = static_cast<unsigned>(g.streamList.size());
   g.streams[handle] = s;
   g.streamList.push_back(s);
@@ -327,7 +332,7 @@ RemoteBuffer Graph::addRemoteBuffer(StringRef handle, const Type &elementType,
 
 std::string DataStream::handle() const { return Access::info(*this).handle; }
 std::size_t DataStream::numElements() const { return Access::info(*this).numElements; }
-unsigned DataStream::replicationFactor() const { return 1; }
+unsigned DataStream::replicationFactor() const { return Access::info(*this).replication; }
 ReplicatedStreamMode DataStream::replicatedMode() const { return Access::info(*this).mode; }
 DataStreamType DataStream::type() const { return Access::info(*this).direction; }
 Type DataStream::elementType() const { return Access::info(*this).type; }
@@ -393,7 +398,9 @@ Graph Graph::getTopLevelGraph() {
 }
 
 Tensor Graph::addReplicationIndexConstant(const DebugContext &dc) {
-  return addConstant(UNSIGNED_INT, {}, 0u, dc);
+  Tensor t = addConstant(UNSIGNED_INT, {}, 0u, dc);
+  impl->variables[Access::impl(t).var].replicaIndex = true;
+  return t;
 }
 
 Function Graph::addFunction(const program::Program &program) {

@@ -165,7 +165,8 @@ struct Relocation {
 };
 
 struct ExecutableImpl {
-  Target target;
+  Target target; // the device's: of all replicas
+  unsigned replication = 1;
   OptionFlags options;
   bool dry = false; // compiled for a dry run, see Counters.hpp
   std::vector<std::shared_ptr<CodeletLibrary>> libraries;

@@ -208,9 +208,11 @@ Copy::Copy(Tensor src, const RemoteBuffer &buffer, Tensor offset, const DebugCon
   impl->offset = std::move(offset);
 }
 
-CrossReplicaCopy::CrossReplicaCopy(Tensor src, Tensor dst, std::map<unsigned, unsigned>,
+CrossReplicaCopy::CrossReplicaCopy(Tensor src, Tensor dst, std::map<unsigned, unsigned> replicaMap,
                                    const DebugContext &dc) {
-  impl = make(ProgramKind::CopyTensor, dc); // one replica: a copy
+  impl = make(ProgramKind::CopyTensor, dc); // which it is where there is one replica
+  impl->ofAllReplicas = true;
+  impl->replicaMap = std::move(replicaMap);
   impl->src = std::move(src);
   impl->dst = std::move(dst);
 }
@@ -220,8 +222,9 @@ WriteUndef::WriteUndef(Tensor t, const DebugContext &dc) {
   impl->dst = std::move(t);
 }
 
-AssumeEqualAcrossReplicas::AssumeEqualAcrossReplicas(Tensor, const DebugContext &dc) {
-  impl = make(ProgramKind::Nothing, dc);
+AssumeEqualAcrossReplicas::AssumeEqualAcrossReplicas(Tensor t, const DebugContext &dc) {
+  impl = make(ProgramKind::AssumeEqual, dc);
+  impl->src = std::move(t);
 }
 
 Block::Block(const Program &p, const DebugContext &dc) {
@@ -229,7 +232,10 @@ Block::Block(const Program &p, const DebugContext &dc) {
   impl->children = {p};
 }
 
-Sync::Sync(SyncType, const DebugContext &dc) { impl = make(ProgramKind::Sync, dc); }
+Sync::Sync(SyncType type, const DebugContext &dc) {
+  impl = make(ProgramKind::Sync, dc);
+  impl->ofAllReplicas = type != SyncType::INTERNAL;
+}
 
 Call::Call(Function f, const DebugContext &dc) {
   impl = make(ProgramKind::Call, dc);

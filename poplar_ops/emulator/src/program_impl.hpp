@@ -4,6 +4,7 @@
 
 #include <poplar/Program.hpp>
 
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -25,6 +26,7 @@ enum class ProgramKind {
   CopyFromRemote,
   CopyToRemote,
   WriteUndef,
+  AssumeEqual, // a tensor is the same on all replicas
   Sync,
   Call,
   Print,
@@ -43,8 +45,10 @@ struct ProgramImpl {
   ComputeSet computeSet;
   Function function;
   unsigned count = 0;
-  bool flag = false;    // While: loops while the predicate is this. Error: is conditional
-  bool checked = false; // Switch: a control value without a case is an error
+  bool flag = false;          // While: loops while the predicate is this. Error: is conditional
+  bool checked = false;       // Switch: a control value without a case is an error
+  bool ofAllReplicas = false; // CopyTensor: between replicas. Sync: of all of them
+  std::map<unsigned, unsigned> replicaMap; // such a copy's
   Tensor src, dst, offset, predicate;
   DataStream stream;
   RemoteBuffer remote;

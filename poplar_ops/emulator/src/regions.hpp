@@ -126,5 +126,24 @@ struct Piece {
 };
 std::vector<Piece> regionsOf(const Tensor &t);
 
+/// Calls f(srcVar, srcBegin, dstVar, dstBegin, length) for elements of two tensors of one size that
+/// correspond and lie in one piece in each.
+template <class F> void forEachPair(const Tensor &src, const Tensor &dst, F &&f) {
+  const std::vector<Piece> from = regionsOf(src), to = regionsOf(dst);
+  std::size_t i = 0, j = 0, used = 0, filled = 0; // of from[i] and to[j]
+  while (i < from.size() && j < to.size()) {
+    const std::size_t n = std::min(from[i].length - used, to[j].length - filled);
+    f(from[i].var, from[i].begin + used, to[j].var, to[j].begin + filled, n);
+    if ((used += n) == from[i].length) {
+      ++i;
+      used = 0;
+    }
+    if ((filled += n) == to[j].length) {
+      ++j;
+      filled = 0;
+    }
+  }
+}
+
 } // namespace core
 } // namespace poplar

@@ -96,28 +96,28 @@ void setSize(const GraphImpl &g, const FieldRef &ref, FieldRecord &f, std::size_
 // Checks an edge's tensor and stores it.
 void setEdge(const GraphImpl &g, const FieldRef &ref, FieldRecord &f, Tensor &slot, const Tensor &t,
              unsigned rank) {
-  const std::string what = "connect: " + g.describe(ref);
+  auto what = [&] { return "connect: " + g.describe(ref); }; // for errors only
   const TensorImpl &i = Access::impl(t);
   if (i.graph != &g)
-    throw graph_connection_error(what + " must be connected to a tensor of its graph");
+    throw graph_connection_error(what() + " must be connected to a tensor of its graph");
   const Type want = typeOf(f.info->element);
   if (i.type != want)
-    throw type_error(what + " must be connected to " + want.toString().str() + ", got " +
+    throw type_error(what() + " must be connected to " + want.toString().str() + ", got " +
                      i.type.toString().str() + " tensor " + tensorName(t));
   if (i.shape.size() != rank)
-    throw graph_connection_error(what + " must be connected to a tensor of rank " +
+    throw graph_connection_error(what() + " must be connected to a tensor of rank " +
                                  std::to_string(rank) + ", got shape " + shapeString(i.shape) +
                                  " of tensor " + tensorName(t));
   if (f.info->direction != Direction::Input) {
     if (t.containsConstant())
-      throw graph_connection_error(what + " writes: the tensor must not be constant, got " +
+      throw graph_connection_error(what() + " writes: the tensor must not be constant, got " +
                                    tensorName(t));
     if (t.containsAliases())
-      throw graph_connection_error(what + " writes: the tensor must not repeat elements, got " +
+      throw graph_connection_error(what() + " writes: the tensor must not repeat elements, got " +
                                    t.getDebugStr());
   }
   if (slot.valid())
-    throw graph_connection_error(what + " must be connected once, got tensor " + tensorName(t) +
+    throw graph_connection_error(what() + " must be connected once, got tensor " + tensorName(t) +
                                  " after " + tensorName(slot));
   slot = t;
 }

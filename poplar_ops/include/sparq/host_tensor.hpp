@@ -25,14 +25,8 @@ public:
   std::size_t nPieces() const { return pieces_.size(); }
 
   // size() elements, each as large as the tensor's.
-  template <class T> void write(poplar::Engine &engine, const T *data) const {
-    for (const Piece &piece : pieces_)
-      engine.writeTensor(piece.handle, data + piece.begin, data + piece.end);
-  }
-  template <class T> void read(poplar::Engine &engine, T *data) const {
-    for (const Piece &piece : pieces_)
-      engine.readTensor(piece.handle, data + piece.begin, data + piece.end);
-  }
+  void write(poplar::Engine &engine, const void *data) const;
+  void read(poplar::Engine &engine, void *data) const;
 
   static constexpr std::size_t maxPieceBytes = std::size_t(64) << 20;
 
@@ -45,6 +39,7 @@ private:
                              const std::string &name, std::size_t pieceBytes);
 
   std::vector<Piece> pieces_;
+  std::size_t elementBytes_ = 0;
 };
 
 } // namespace sparq

@@ -261,4 +261,23 @@ public:
   }
 };
 
+// Says how its fields are aligned: the address of each modulo 64.
+template <typename T, VectorLayout layout, unsigned minAlign> class Address : public Vertex {
+public:
+  Input<Vector<T, layout, minAlign>> in;
+  Vector<unsigned, layout, minAlign> state;
+  Output<unsigned> inAt, stateAt;
+  bool compute() {
+    *inAt = unsigned(reinterpret_cast<unsigned long>(in.data()) % 64);
+    *stateAt = unsigned(reinterpret_cast<unsigned long>(state.data()) % 64);
+    return true;
+  }
+};
+template class Address<half, VectorLayout::SPAN, 0>;
+template class Address<float, VectorLayout::ONE_PTR, 0>;
+template class Address<half, VectorLayout::ONE_PTR, 4>;
+template class Address<float, VectorLayout::ONE_PTR, 8>;
+template class Address<float, VectorLayout::SCALED_PTR64, 0>;
+template class Address<float, VectorLayout::SCALED_PTR128, 8>;
+
 } // namespace test

@@ -61,8 +61,11 @@ struct MemoryUse {
   std::uint64_t bytes = 0;
 };
 
-/// SRAM of the fullest tile.
-/// Variables are all taken to be live together; Poplar may overlay some.
+/// SRAM of the fullest tile: an upper bound, and what no overlaying gets below.
+/// Variables are all taken to be live together; Poplar overlays those that are not. The lower figure
+/// counts, at each step, the elements that are live: from a write to the last read that may follow,
+/// over all programs in any order. What is read, or changed as an InOut, before anything has written
+/// it is live from the start, and so always; program::WriteUndef ends that.
 /// Temporaries are those of the compute set that needs most: landing and rearrangement buffers of
 /// edges that are off-tile, fragmented or misaligned.
 struct MemoryCount {
@@ -75,6 +78,14 @@ struct MemoryCount {
   std::uint64_t codeAndStacks = 0; // a fixed allowance, see DeviceModel.hpp
   std::vector<MemoryUse> largest;  // of that tile, largest first
   std::vector<std::uint64_t> bytesPerTile;
+
+  std::uint64_t liveBytes =
+      0;                 // the most that a tile needs at one step, with state, code and stacks
+  unsigned liveTile = 0; // that tile
+  std::string liveStep;  // that step
+  /// Variables with elements that are live between programs, so always; largest first. Constants
+  /// are not among them. Bytes are of the live elements on all tiles.
+  std::vector<MemoryUse> alwaysLive;
 };
 
 /// While one lives, engines made on this thread are dry.

@@ -82,4 +82,5 @@ void remoteBuffers(Cases &c);
 void streams(Cases &c);
 void control(Cases &c);
 void engine(Cases &c);
+void replication(Cases &c);
 void codeletFiles(Cases &c);

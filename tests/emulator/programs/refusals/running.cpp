@@ -103,10 +103,6 @@ void engine(Cases &c) {
       exe.serialize(s);
     Engine engine(std::move(exe));
   });
-  c.add("replication", [](bool bad) {
-    Bench b;
-    Graph g(b.device, replication_factor(bad ? 2 : 1));
-  });
 }
 
 void codeletFiles(Cases &c) {
