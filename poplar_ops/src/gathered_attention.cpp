@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cycles.hpp"
-#include "scale.hpp"
+#include "sparq/scale.hpp"
 #include "steps.hpp"
 #include <poplar/Program.hpp>
 

@@ -2,6 +2,7 @@
 #include "sparq/host_cache.hpp"
 #include "half_bits.hpp"
 #include <algorithm>
+#include <array>
 
 namespace sparq {
 
@@ -16,20 +17,19 @@ void transposeRow(const std::uint16_t *row, unsigned headDim, std::uint16_t *col
     columns[c * stride + position] = row[c];
 }
 
-template <class T> void store(Engine &engine, const std::string &handle, const std::vector<T> &v) {
-  engine.writeTensor(handle, v.data(), v.data() + v.size());
-}
-
 } // namespace
 
 HostCache::HostCache(Graph &graph, const Cache &cache)
-    : name_(cache.name), shape_(cache.plan.shape), layout_(cache.layout()),
-      resident_(cache.plan.resident), lengths_(shape_.batch, 0) {
-  graph.createHostWrite(handle("filled"), cache.filled);
+    : shape_(cache.plan.shape), layout_(cache.layout()), resident_(cache.plan.resident),
+      lengths_(shape_.batch, 0) {
+  const auto handle = [&](const char *what) { return cache.name + "/" + what; };
+  filled_ = HostTensor::writable(graph, cache.filled, handle("filled"));
   if (resident_) {
-    for (const auto &part : {std::make_pair("keys", cache.keys), {"values", cache.values}}) {
-      graph.createHostWrite(handle(part.first), part.second);
-      graph.createHostRead(handle(part.first), part.second);
+    const std::array<Tensor, 2> tensors{cache.keys, cache.values};
+    const std::array<const char *, 2> names{"keys", "values"};
+    for (std::size_t i = 0; i != tensors.size(); ++i) {
+      writeRows_[i] = HostTensor::writable(graph, tensors[i], handle(names[i]));
+      readRows_[i] = HostTensor::readable(graph, tensors[i], handle(names[i]));
     }
     return;
   }
@@ -37,11 +37,9 @@ HostCache::HostCache(Graph &graph, const Cache &cache)
   if (layout_.chunk == 0)
     return;
   keyColumns_ = cache.keyColumns.handle();
-  nSums_ = cache.valueSum.numElements();
-  nTail_ = cache.tail.numElements();
-  graph.createHostWrite(handle("value_sum"), cache.valueSum);
-  graph.createHostRead(handle("value_sum"), cache.valueSum);
-  graph.createHostWrite(handle("tail"), cache.tail);
+  writeSum_ = HostTensor::writable(graph, cache.valueSum, handle("value_sum"));
+  readSum_ = HostTensor::readable(graph, cache.valueSum, handle("value_sum"));
+  writeTail_ = HostTensor::writable(graph, cache.tail, handle("tail"));
 }
 
 std::size_t HostCache::rowElements() const {
@@ -50,8 +48,8 @@ std::size_t HostCache::rowElements() const {
 
 void HostCache::reset(Engine &engine) {
   if (layout_.chunk != 0) {
-    store(engine, handle("value_sum"), std::vector<float>(nSums_, 0.0f));
-    store(engine, handle("tail"), std::vector<std::uint16_t>(nTail_, 0));
+    writeSum_.write(engine, std::vector<float>(writeSum_.size(), 0.0f).data());
+    writeTail_.write(engine, std::vector<std::uint16_t>(writeTail_.size(), 0).data());
   }
   setLengths(engine, std::vector<std::uint32_t>(shape_.batch, 0));
 }
@@ -65,7 +63,7 @@ void HostCache::storeLengths(Engine &engine) const {
   std::vector<std::uint32_t> filled(shape_.nTasks());
   for (unsigned task = 0; task != shape_.nTasks(); ++task)
     filled[task] = lengths_[task / shape_.nKvHeads];
-  store(engine, handle("filled"), filled);
+  filled_.write(engine, filled.data());
 }
 
 void HostCache::checkRoom(unsigned nTokens, const std::vector<std::uint32_t> &counts) const {
@@ -95,10 +93,9 @@ void HostCache::write(Engine &engine, const std::uint16_t *key, const std::uint1
   if (resident_) {
     writeResident(engine, key, value, nTokens, counts);
   } else {
-    std::vector<float> sum(nSums_);
-    std::vector<std::uint16_t> tail(nTail_);
-    if (layout_.chunk != 0)
-      engine.readTensor(handle("value_sum"), sum.data(), sum.data() + sum.size());
+    std::vector<float> sum(readSum_.size());
+    std::vector<std::uint16_t> tail(writeTail_.size());
+    readSum_.read(engine, sum.data());
     const unsigned d = shape_.headDim;
     for (unsigned task = 0; task != shape_.nTasks(); ++task) {
       const unsigned b = task / shape_.nKvHeads;
@@ -112,10 +109,8 @@ void HostCache::write(Engine &engine, const std::uint16_t *key, const std::uint1
           sum[std::size_t(task) * d + c] += widen(tokens.values[std::size_t(i) * d + c]);
       writeColumns(engine, tokens, tail);
     }
-    if (layout_.chunk != 0) {
-      store(engine, handle("value_sum"), sum);
-      store(engine, handle("tail"), tail);
-    }
+    writeSum_.write(engine, sum.data());
+    writeTail_.write(engine, tail.data());
   }
   advance(counts);
   storeLengths(engine);
@@ -129,11 +124,12 @@ void HostCache::writeResident(Engine &engine, const std::uint16_t *key, const st
       throw Error("append: a cache in SRAM must be empty, got length " + std::to_string(length));
   const std::size_t d = shape_.headDim, room = std::size_t(layout_.capacity) * d;
   std::vector<std::uint16_t> rows(shape_.nTasks() * room);
-  for (const auto &part : {std::make_pair("keys", key), std::make_pair("values", value)}) {
+  const std::array<const std::uint16_t *, 2> from{key, value};
+  for (std::size_t i = 0; i != from.size(); ++i) {
     for (unsigned task = 0; task != shape_.nTasks(); ++task)
-      std::copy_n(part.second + task * nTokens * d, counts[task / shape_.nKvHeads] * d,
+      std::copy_n(from[i] + task * nTokens * d, counts[task / shape_.nKvHeads] * d,
                   rows.begin() + task * room);
-    store(engine, handle(part.first), rows);
+    writeRows_[i].write(engine, rows.data());
   }
 }
 
@@ -209,11 +205,12 @@ void HostCache::readResident(Engine &engine, std::uint16_t *key, std::uint16_t *
                              unsigned nTokens) const {
   const std::size_t d = shape_.headDim, room = std::size_t(layout_.capacity) * d;
   std::vector<std::uint16_t> rows(shape_.nTasks() * room);
-  for (const auto &part : {std::make_pair("keys", key), std::make_pair("values", value)}) {
-    engine.readTensor(handle(part.first), rows.data(), rows.data() + rows.size());
+  const std::array<std::uint16_t *, 2> parts{key, value};
+  for (std::size_t i = 0; i != parts.size(); ++i) {
+    readRows_[i].read(engine, rows.data());
     for (unsigned task = 0; task != shape_.nTasks(); ++task) {
       const std::size_t length = std::min(lengths_[task / shape_.nKvHeads], nTokens);
-      std::uint16_t *to = part.second + task * nTokens * d;
+      std::uint16_t *to = parts[i] + task * nTokens * d;
       std::copy_n(rows.begin() + task * room, length * d, to);
       std::fill(to + length * d, to + nTokens * d, 0);
     }

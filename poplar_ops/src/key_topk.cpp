@@ -54,7 +54,6 @@ public:
     nItems = nPartials * nDigits / 2;
     itemsPerPart = (nItems + parts - 1) / parts;
     createTensors();
-    createSteps();
   }
 
   // {slots, 2, topK}
@@ -87,16 +86,21 @@ private:
     valueRows = context.sliced(UNSIGNED_INT, topK, rowsPerPart, 1, "selected_values").squeeze({2});
   }
 
-  void createSteps() {
-    group = context.execute("group_keys");
-    sums[0] = context.execute("sum_counts");
+  // The compute sets, in the order in which they run.
+  struct Steps {
+    ComputeSet group;
+    ComputeSet sums[2]; // of the first pass, of the others
+    ComputeSet histogram, mark, expand;
+  };
+  static Steps createSteps(const Context &context) {
+    const ComputeSet group = context.execute("group_keys"),
+                     firstSum = context.execute("sum_counts");
     Sequence pass({}, {context.dc, "pass"});
     const Context inner = context.within(pass);
-    histogram = inner.execute("key_histogram");
-    sums[1] = inner.execute("sum_counts");
+    const ComputeSet histogram = inner.execute("key_histogram"), sum = inner.execute("sum_counts");
     context.program.add(Repeat(nPasses - 1, pass, {context.dc, "radix_passes"}));
-    mark = context.execute("mark_keys");
-    expand = context.execute("expand_marks");
+    const ComputeSet mark = context.execute("mark_keys"), expand = context.execute("expand_marks");
+    return {group, {firstSum, sum}, histogram, mark, expand};
   }
 
   // Counts of the part's items, over the workers of all parts.
@@ -109,7 +113,7 @@ private:
       ofItems.push_back(
           ofParts.slice(worker, worker + workers, 1).slice(digit, digit + 2, 2).flatten());
     }
-    for (const ComputeSet &cs : sums)
+    for (const ComputeSet &cs : steps.sums)
       addVertex(graph, cs, "sparq::SumCounts", context.tile(slot, part),
                 {{"counts", concat(ofItems)}, {"totals", totals[slot].slice(first * 2, end * 2)}},
                 {{"nItems", end - first}, {"nRows", nRows}},
@@ -123,7 +127,7 @@ private:
     const double clear = nDigits / 2; // zeroing the counts of the workers, two at a time
     const std::vector<Setting> where = positionSettings(waves, part);
     addVertex(
-        graph, group, "sparq::GroupKeys", tile,
+        graph, steps.group, "sparq::GroupKeys", tile,
         {{"filled", context.filled(slot, part)},
          {"weights", scores.weights[slot][part].flatten()},
          {"sums", scores.sums[slot][part]},
@@ -133,7 +137,7 @@ private:
         with(where, {{"groupSize", g}, {"partPositions", n}, {"topK", topK}, {"nRecent", nRecent}}),
         cycles::multi(clear +
                       cycles::share(nOwn / 4) * (g * 2 * (cycles::dividePair + 1) + 4 + 4 * 4)));
-    addVertex(graph, histogram, "sparq::KeyHistogram", tile,
+    addVertex(graph, steps.histogram, "sparq::KeyHistogram", tile,
               {{"filled", context.filled(slot, part)},
                {"keys", keys[slot][part]},
                {"totals", totals[slot]},
@@ -142,7 +146,7 @@ private:
               with(where, {{"nPartials", nPartials}, {"nRecent", nRecent}}),
               cycles::multi(clear + settleSlots(nPartials) + cycles::share(nOwn) * 6));
     addVertex(
-        graph, mark, "sparq::MarkKeys", tile,
+        graph, steps.mark, "sparq::MarkKeys", tile,
         {{"filled", context.filled(slot, part)},
          {"keys", keys[slot][part]},
          {"totals", totals[slot]},
@@ -165,7 +169,7 @@ private:
     for (unsigned part = 0; part * rowsPerPart < topK; ++part) {
       const unsigned first = part * rowsPerPart, end = std::min(first + rowsPerPart, topK);
       addVertex(
-          graph, expand, "sparq::ExpandMarks", context.tile(slot, part),
+          graph, steps.expand, "sparq::ExpandMarks", context.tile(slot, part),
           {{"filled", context.filled(slot, part)},
            {"marks", allMarks.flatten()},
            {"counts", allCounts.flatten()},
@@ -205,8 +209,7 @@ private:
   unsigned nItems = 0, itemsPerPart = 0;
   Tensor keys, states, counts, totals, marks, marked, tiesToTake;
   Tensor keyRows, valueRows; // {slots, topK}
-  ComputeSet group, histogram, mark, expand;
-  ComputeSet sums[2]; // of the first pass, of the others
+  const Steps steps = createSteps(context);
 };
 
 } // namespace

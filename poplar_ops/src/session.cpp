@@ -50,7 +50,6 @@ Session::Session(const Shape &shape, const Programs &programs, const DeviceOptio
   Graph graph(device_.getTarget());
   addCodelets(graph);
   plan_ = makePlan(graph.getTarget(), shape, programs);
-  names_ = programNames(plan_);
   const Cache cache = createCache(graph, plan_, cacheName);
   cache_ = std::make_unique<HostCache>(graph, cache);
   compile(graph, buildPrograms(graph, cache, programs));
@@ -70,7 +69,7 @@ Tensor Session::addOnHomes(Graph &graph, const std::vector<std::size_t> &shape,
   return t.reshape(shape);
 }
 
-Sequence Session::buildAppend(Graph &graph, const Cache &cache) const {
+Sequence Session::buildAppend(Graph &graph, const Cache &cache) {
   const Shape &shape = plan_.shape;
   Sequence program({}, {"append"});
   const std::vector<std::size_t> tokenShape{shape.batch, shape.nKvHeads, shape.headDim};
@@ -78,14 +77,14 @@ Sequence Session::buildAppend(Graph &graph, const Cache &cache) const {
   const Tensor value = addOnHomes(graph, tokenShape, "append/value");
   const Tensor active = graph.addVariable(UNSIGNED_INT, {shape.batch}, "append/active");
   graph.setTileMapping(active, 0);
-  graph.createHostWrite("append/key", key);
-  graph.createHostWrite("append/value", value);
-  graph.createHostWrite("append/active", active);
+  append_ = {HostTensor::writable(graph, key, "append/key"),
+             HostTensor::writable(graph, value, "append/value"),
+             HostTensor::writable(graph, active, "append/active")};
   sparq::append(graph, cache, key, value, active, program, {"append"});
   return program;
 }
 
-Sequence Session::buildFill(Graph &graph, const Cache &cache) const {
+Sequence Session::buildFill(Graph &graph, const Cache &cache) {
   const Shape &shape = plan_.shape;
   const std::vector<std::size_t> promptShape{shape.batch, shape.nKvHeads, fillTokens_,
                                              shape.headDim};
@@ -93,9 +92,9 @@ Sequence Session::buildFill(Graph &graph, const Cache &cache) const {
   const Tensor value = addOnHomes(graph, promptShape, "fill/value");
   const Tensor lengths = graph.addVariable(INT, {shape.batch}, "fill/lengths");
   graph.setTileMapping(lengths, 0);
-  graph.createHostWrite("fill/key", key);
-  graph.createHostWrite("fill/value", value);
-  graph.createHostWrite("fill/lengths", lengths);
+  fill_ = {HostTensor::writable(graph, key, "fill/key"),
+           HostTensor::writable(graph, value, "fill/value"),
+           HostTensor::writable(graph, lengths, "fill/lengths")};
   Sequence program({}, {"fill"});
   fillCache(graph, cache, key, value, lengths, program, {"fill"});
   return program;
@@ -105,13 +104,15 @@ std::vector<Program> Session::buildPrograms(Graph &graph, const Cache &cache,
                                             const Programs &programs) {
   const Shape &shape = plan_.shape;
   const Tensor query = addOnHomes(graph, {shape.batch, shape.nHeads, shape.headDim}, "query");
-  graph.createHostWrite("query", query);
+  query_ = HostTensor::writable(graph, query, "query");
+  const std::vector<std::string> names = programNames(plan_);
   std::vector<Program> all;
   all.push_back(programs.append && !plan_.resident ? buildAppend(graph, cache)
                                                    : Sequence({}, {"append"}));
   for (std::size_t i = 0; i != nAttention(); ++i) {
-    Sequence body({}, {names_[i]});
-    graph.createHostRead(names_[i] + "/output", attend(graph, cache, i, query, body, {names_[i]}));
+    Sequence body({}, {names[i]});
+    const Tensor output = attend(graph, cache, i, query, body, {names[i]});
+    outputs_.push_back(HostTensor::readable(graph, output, names[i] + "/output"));
     all.push_back(body);
   }
   if (repeats_ != 0)
@@ -145,10 +146,9 @@ void Session::assumeLengths(const std::vector<std::uint32_t> &lengths) {
 void Session::append(const std::uint16_t *key, const std::uint16_t *value,
                      const std::vector<std::uint32_t> &active) {
   cache_->checkRoom(1, active);
-  const std::size_t n = std::size_t(plan_.shape.nTasks()) * plan_.shape.headDim;
-  engine_->writeTensor("append/key", key, key + n);
-  engine_->writeTensor("append/value", value, value + n);
-  engine_->writeTensor("append/active", active.data(), active.data() + active.size());
+  append_.key.write(*engine_, key);
+  append_.value.write(*engine_, value);
+  append_.counts.write(*engine_, active.data());
   engine_->run(appendProgram);
   cache_->advance(active);
 }
@@ -165,10 +165,9 @@ void Session::fill(const std::uint16_t *key, const std::uint16_t *value,
     if (length < -1 || length > static_cast<std::int64_t>(fillTokens_))
       throw Error("fill: lengths must be in [-1, n_tokens=" + std::to_string(fillTokens_) +
                   "], got " + std::to_string(length));
-  const std::size_t n = std::size_t(shape.nTasks()) * fillTokens_ * shape.headDim;
-  engine_->writeTensor("fill/key", key, key + n);
-  engine_->writeTensor("fill/value", value, value + n);
-  engine_->writeTensor("fill/lengths", lengths.data(), lengths.data() + lengths.size());
+  fill_.key.write(*engine_, key);
+  fill_.value.write(*engine_, value);
+  fill_.counts.write(*engine_, lengths.data());
   const std::size_t nBefore = firstAttention + (repeats_ != 0 ? 2 : 1) * nAttention();
   engine_->run(static_cast<unsigned>(nBefore));
   for (unsigned b = 0; b != shape.batch; ++b)
@@ -181,12 +180,11 @@ void Session::attention(std::size_t index, const std::uint16_t *query, std::uint
   if (index >= nAttention())
     throw Error("attention: index must be in [0, " + std::to_string(nAttention()) + "), got " +
                 std::to_string(index));
-  const std::size_t n = std::size_t(plan_.shape.batch) * plan_.shape.nHeads * plan_.shape.headDim;
   const std::size_t program =
       firstAttention + index + (repeated && repeats_ != 0 ? nAttention() : 0);
-  engine_->writeTensor("query", query, query + n);
+  query_.write(*engine_, query);
   engine_->run(static_cast<unsigned>(program));
-  engine_->readTensor(names_[index] + "/output", output, output + n);
+  outputs_[index].read(*engine_, output);
 }
 
 } // namespace sparq

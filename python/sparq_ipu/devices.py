@@ -24,9 +24,10 @@ def backend_module(device: str) -> Any:
 @lru_cache(maxsize=None)  # what is installed, and plugged in, is asked once
 def _reason_unavailable(device: str) -> str | None:
     try:
-        return backend_module(device).unavailable(device)
+        reason: str | None = backend_module(device).unavailable(device)
     except ImportError as error:
         return str(error)
+    return reason
 
 
 def available_devices() -> list[str]:

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pretrained models and the settings recommended for them; needs no torch. The code is in
-`sparq_ipu.transformers`."""
+"""Pretrained models and the settings recommended for them, by short names. Loading needs torch."""
 
 from sparq_ipu.transformers.checkpoints import (
     SMOLLM2_GGUF,

@@ -44,7 +44,8 @@ def inverse_temperature(query: np.ndarray, components: np.ndarray) -> np.ndarray
     nothing = selected == 0
     denominator = np.where(nothing, np.float32(1), np.float32(head_dim) * selected)
     ratio = np.where(nothing, np.float32(1), everything / denominator)
-    return np.where(nothing, numerics.scale(head_dim), numerics.sqrt(ratio))
+    inv_tau: np.ndarray = np.where(nothing, numerics.scale(head_dim), numerics.sqrt(ratio))
+    return inv_tau
 
 
 def approx_scores(
@@ -120,7 +121,8 @@ def _attend(query: np.ndarray, key: np.ndarray, value: np.ndarray) -> np.ndarray
         for head in range(q.shape[0]):
             scores[head, start : start + len(rows)] = numerics.dot(q[head], rows)
     weights, weight_sum, _ = softmax_weights(scores * numerics.scale(q.shape[1]))
-    return numerics.flush(numerics.weighted_sum(weights, value)) / weight_sum[:, None]
+    attended: np.ndarray = numerics.flush(numerics.weighted_sum(weights, value)) / weight_sum[:, None]
+    return attended
 
 
 def gathered_attention(
@@ -143,7 +145,8 @@ def selected_share(weights: np.ndarray, weight_sum: np.ndarray, positions: np.nd
     selected = np.take_along_axis(weights, np.maximum(rows, 0), axis=-1)
     selected = np.where(rows < 0, np.float32(0), selected)
     total = numerics.fold_blocks(numerics.block_sums(selected))
-    return np.minimum(np.float32(1), numerics.flush(total / weight_sum))
+    alpha: np.ndarray = np.minimum(np.float32(1), numerics.flush(total / weight_sum))
+    return alpha
 
 
 def sum_values(
@@ -170,14 +173,16 @@ def sum_values(
 
 def mean_value(value_sum: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     """The mean value row of equation 6, value_sum / length -> (batch, n_kv_heads, head_dim) float32."""
-    return widen(value_sum) / np.asarray(lengths).astype(np.float32)[:, None, None]
+    mean: np.ndarray = widen(value_sum) / np.asarray(lengths).astype(np.float32)[:, None, None]
+    return mean
 
 
 def combine(attended: np.ndarray, alpha: np.ndarray, mean: np.ndarray) -> np.ndarray:
     """Equation 10: alpha * attended + (1 - alpha) * mean -> (batch, n_heads, head_dim) float32."""
     mean = np.repeat(mean, attended.shape[1] // mean.shape[1], axis=1)
     alpha = alpha[..., None]
-    return alpha * attended + (np.float32(1) - alpha) * mean
+    output: np.ndarray = alpha * attended + (np.float32(1) - alpha) * mean
+    return output
 
 
 def dense_attention(

@@ -23,7 +23,8 @@ def _double(x: np.ndarray) -> np.ndarray:
 
 
 def _group_sum(x: np.ndarray, n_kv_heads: int) -> np.ndarray:
-    return _double(x).reshape(x.shape[0], n_kv_heads, -1, x.shape[2]).sum(axis=2)
+    total: np.ndarray = _double(x).reshape(x.shape[0], n_kv_heads, -1, x.shape[2]).sum(axis=2)
+    return total
 
 
 def query_components(query: np.ndarray, *, rank: int, n_kv_heads: int) -> np.ndarray:
@@ -49,7 +50,8 @@ def inverse_temperature(query: np.ndarray, components: np.ndarray) -> np.ndarray
     selected = np.take_along_axis(magnitude, np.repeat(components, group_size, axis=1), axis=-1).sum(axis=-1)
     nothing = selected == 0
     ratio = everything / np.where(nothing, 1.0, selected)
-    return np.sqrt(np.where(nothing, 1.0, ratio) / head_dim)
+    inv_tau: np.ndarray = np.sqrt(np.where(nothing, 1.0, ratio) / head_dim)
+    return inv_tau
 
 
 def approx_scores(
@@ -117,7 +119,8 @@ def _attend(query: np.ndarray, key: np.ndarray, value: np.ndarray) -> np.ndarray
     """Equation 2: queries (group_size, head_dim) over the rows of key, value (n, head_dim) -> float64."""
     scores = _double(query) @ _double(key).T / np.sqrt(query.shape[1])
     weights, weight_sum, _ = softmax_weights(scores)
-    return (weights @ _double(value)) / weight_sum[:, None]
+    attended: np.ndarray = (weights @ _double(value)) / weight_sum[:, None]
+    return attended
 
 
 def gathered_attention(
@@ -139,7 +142,8 @@ def selected_share(weights: np.ndarray, weight_sum: np.ndarray, positions: np.nd
     rows = np.repeat(positions, weights.shape[1] // positions.shape[1], axis=1)
     selected = np.take_along_axis(weights, np.maximum(rows, 0), axis=-1)
     total = np.where(rows < 0, 0.0, selected).sum(axis=-1)
-    return np.minimum(1.0, total / weight_sum)
+    alpha: np.ndarray = np.minimum(1.0, total / weight_sum)
+    return alpha
 
 
 def sum_values(
@@ -157,14 +161,16 @@ def sum_values(
 
 def mean_value(value_sum: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     """The mean value row of equation 6, value_sum / length -> (batch, n_kv_heads, head_dim) float64."""
-    return _double(value_sum) / np.asarray(lengths)[:, None, None]
+    mean: np.ndarray = _double(value_sum) / np.asarray(lengths)[:, None, None]
+    return mean
 
 
 def combine(attended: np.ndarray, alpha: np.ndarray, mean: np.ndarray) -> np.ndarray:
     """Equation 10: alpha * attended + (1 - alpha) * mean -> (batch, n_heads, head_dim) float64."""
     mean = np.repeat(mean, attended.shape[1] // mean.shape[1], axis=1)
     alpha = alpha[..., None]
-    return alpha * attended + (1.0 - alpha) * mean
+    output: np.ndarray = alpha * attended + (1.0 - alpha) * mean
+    return output
 
 
 def dense_attention(

@@ -82,7 +82,7 @@ def scale(head_dim: int) -> np.float32:
 def sqrt(t: np.ndarray) -> np.ndarray:
     """Square root of t in [2**-60, 2**60]: a guess by bits, three Heron steps (E4); within 0.76 ulp."""
     t = widen(t)
-    x = ((t.view(np.uint32) >> np.uint32(1)) + _SQRT_GUESS).view(np.float32)
+    x: np.ndarray = ((t.view(np.uint32) >> np.uint32(1)) + _SQRT_GUESS).view(np.float32)
     for _ in range(3):
         x = _HALF * (x + t / x)
     return x
@@ -102,7 +102,8 @@ def exp(x: np.ndarray) -> np.ndarray:
     p = p * r + _EXP_P1
     y = _ONE + (r + (r * r) * p)
     exponent = (t.view(np.int32) - _EXP_SHIFT_BITS) * np.int32(1 << 23)
-    return (y.view(np.int32) + exponent).view(np.float32)
+    result: np.ndarray = (y.view(np.int32) + exponent).view(np.float32)
+    return result
 
 
 def softmax_weight(x: np.ndarray) -> np.ndarray:
@@ -115,7 +116,8 @@ def _fold_lanes(lanes: np.ndarray) -> np.ndarray:
     """(..., 8) -> (...): lanes (0+4, 1+5, 2+6, 3+7), then (0+2, 1+3) of those, then the two (E3)."""
     four = lanes[..., :4] + lanes[..., 4:]
     two = four[..., :2] + four[..., 2:]
-    return two[..., 0] + two[..., 1]
+    total: np.ndarray = two[..., 0] + two[..., 1]
+    return total
 
 
 def lane_sum(x: np.ndarray, axis: int = -1) -> np.ndarray:

@@ -72,6 +72,12 @@ class SparqSettings:
                 fail(op, field.name, "be given", "nothing")
         return cls(**arguments, op=op, head_dim=head_dim)
 
+    @classmethod
+    def take(cls, options: dict[str, Any]) -> dict[str, Any]:
+        """Of these keyword arguments, those that are settings: removed from them, and returned."""
+        names = [field.name for field in dataclasses.fields(cls)]
+        return {name: options.pop(name) for name in names if name in options}
+
     def check(self, op: str, head_dim: int) -> None:
         """Raise ValueError unless these settings are for heads of so many components."""
         check_integer(op, "rank", self.rank, 1, head_dim, f"[1, head_dim={head_dim}]")

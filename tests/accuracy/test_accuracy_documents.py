@@ -71,7 +71,7 @@ def test_blocks_follow_the_results(bench, tmp_path, monkeypatch):
 
 def test_every_block_of_the_document_is_generated(bench):
     names = [name for name, _ in BLOCK.findall(published(bench.DOCUMENT))]
-    made = document.blocks(read_results(bench.RESULTS), read_results(bench.STATISTICS))
+    made = document.blocks(read_results(bench.RESULTS), read_results(bench.STATISTICS), bench.read_coverage())
     assert len(names) == len(set(names)) and set(names) == set(made)
     assert published(bench.DOCUMENT).count("<!-- ") == 2 * len(names)
 

@@ -345,7 +345,7 @@ def test_the_command_of_a_row_repeats_it(
     if "--json" in words:
         again = json.loads(Path("rows.jsonl").read_text().splitlines()[-1])
     else:
-        again = json.loads(capsys.readouterr().out.splitlines()[-1])
+        (again,) = map(json.loads, capsys.readouterr().out.splitlines())  # that row, and no other
     assert again["command"] == row["command"]
     assert (again["time_source"] == "measured") or again == row
 

@@ -52,7 +52,7 @@ def test_blocks_of_positions_differ() -> None:
 
 def test_files(tmp_path: Path, arrays: dict[str, Any]) -> None:
     file = tmp_path / "inputs.npz"
-    np.savez(file, **arrays, key_columns=np.zeros(1))
+    np.savez(file, **arrays, query_a=0, key_a=0, value_a=0)  # of no layer
     loaded = inputs.load_inputs(file, seq_len=20)
     np.testing.assert_array_equal(loaded.query, arrays["query_3"][:, :, -1])
     np.testing.assert_array_equal(loaded.key, arrays["key_3"][:, :, 30:])

@@ -102,6 +102,8 @@ def test_refusals_are_rows(tmp_path):
     ):
         assert found[kernel]["does_not_fit"] == {"resource": resource, "need": need, "room": room}
         assert resource in found[kernel]["error"] and found[kernel]["seconds_per_query"] is None
+    assert sweep.main(["--json", str(out), *arguments.split(), "--emulate", "1e18"]) == 0
+    assert len(rows(out)) == 3  # neither planned nor emulated again
     table = sweep_tables.coverage_table(rows(out))
     assert "| dense-streaming, 32 KV heads | 1 | 0 | 0 | 1 | 0 | - | 0 | 0 |" in table
     assert "| dense-sram, 32 KV heads | 1 | 0 | 1 | 0 | 0 | - | 0 | 0 |" in table
@@ -220,7 +222,8 @@ def test_speedups_are_over_the_baseline_of_the_same_shape():
         {**base, "kernel": "sparq-streaming", "batch": 2, "rank": 4, "seconds_per_query": 2.0},
         {**base, "kernel": "sparq-streaming", "batch": 4, "rank": 4, "seconds_per_query": 2.0},
         {**base, "kernel": "sparq-streaming", "batch": 2, "n_heads": 5, "seconds_per_query": 2.0},
-        {**base, "kernel": "sparq-streaming", "batch": 2, "error": "x"},
+        {**base, "kernel": "sparq-streaming", "batch": 2, "error": "x", "seconds_per_query": 2.0},
+        {**base, "kernel": "dense-streaming", "batch": 4, "error": "x", "seconds_per_query": 2.0},
     ]
     assert [r["speedup_vs_dense_streaming"] for r in sweep_tables.speedups(made)] == [3.0, 5.0, None, None]
 
@@ -229,18 +232,20 @@ def test_the_table_of_speedups_is_of_one_setting(tmp_path, capsys, monkeypatch):
     for slow in ("headline_table", "ipus_table"):  # these plan what is not in the file
         monkeypatch.setattr(sweep_tables, slow, lambda: "")
     out = tmp_path / "sweep.jsonl"
-    words = "--S 256 --B 1 --kv-heads 8 --r 16 32 --k 64 128 --local 0 4"
+    words = "--S 256 --B 1 --kv-heads 8 --r 32 16 --k 128 64"
     assert sweep.main(["--json", str(out), *words.split()]) == 0
     made = rows(out)
+    others = [dict(n_local=4), dict(mean_value=False)]
+    sparq = next(r for r in made if (r["rank"], r["top_k"]) == (32, 128))
+    with open(out, "a") as file:
+        file.writelines(json.dumps({**sparq, **o, "seconds_per_query": 1.0}) + "\n" for o in others)
     capsys.readouterr()
     assert sweep.main(["--json", str(out), "--summary"]) == 0
     text = capsys.readouterr().out
-    wanted = (DEFAULT.name, 32, 128, 0)
-    (row,) = [r for r in made if (r["kernel"], r["rank"], r["top_k"], r["n_local"]) == wanted]
     (dense,) = [r for r in made if r["kernel"] == BASELINE.name]
-    speedup = dense["seconds_per_query"] / row["seconds_per_query"]
-    assert f"| 256 | {row['seconds_per_query'] * 1e3:.3g} ms, {speedup:.2f}x |" in text
-    assert "| sparq-streaming, 8 KV heads | 8 | 8 |" in text
+    speedup = dense["seconds_per_query"] / sparq["seconds_per_query"]
+    assert f"| 256 | {sparq['seconds_per_query'] * 1e3:.3g} ms, {speedup:.2f}x |" in text
+    assert "| sparq-streaming, 8 KV heads | 6 | 6 |" in text
 
 
 def test_the_report_reads_the_file(tmp_path):

@@ -50,7 +50,9 @@ def test_append_sum(active: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("filled", "active", "full"), [(127, 1, 1), (127, 0, 0), (128, 1, 0), (0, 1, 0), (255, 1, 1)]
+    ("filled", "active", "full"),
+    # a token fills a chunk of 128, or is none; a chunk that was full before is not filled once more
+    [(127, 1, 1), (127, 0, 0), (128, 1, 0), (0, 1, 0), (255, 1, 1), (0, 0, 0), (128, 0, 0), (256, 0, 0)],
 )
 def test_advance_length(filled: int, active: int, full: int) -> None:
     out = run("AdvanceLength", dict(filled=word(filled), active=word(active), full=word(9)), chunk=128)

@@ -1,21 +1,74 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every vertex has a test of its own here."""
+"""Every vertex has a test of its own here, which runs it and would notice if it did nothing."""
 
 from __future__ import annotations
 
+import json
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
+
+import pytest
+
+pytest.importorskip("sparq_ipu._core", reason="the extension module is not built")
 
 HERE = Path(__file__).resolve().parent
 CODELETS = HERE.parents[1] / "poplar_ops" / "codelets"
 
 
-def test_every_vertex_is_tested() -> None:
+def coverage(*tests: Path) -> dict[str, list[str]]:
+    """What vertex_coverage.py says of these test files."""
+    done = subprocess.run(
+        [sys.executable, str(HERE / "vertex_coverage.py"), *map(str, tests)],
+        env=dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path)),
+        cwd=HERE.parents[1],
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_every_vertex_is_run_and_watched() -> None:
     vertices = {
-        name
+        f"sparq::{name}"
         for source in CODELETS.glob("*.cpp")
         for name in re.findall(r"class (\w+) : public poplar::\w*Vertex", source.read_text())
     }
-    tested = set(re.findall(r'run\(\s*"(\w+)"', "".join(p.read_text() for p in HERE.glob("test_*.py"))))
     assert len(vertices) >= 30
-    assert vertices - tested == set()
+    seen = coverage(*sorted(set(HERE.glob("test_*.py")) - {Path(__file__).resolve()}))
+    assert seen["failed"] == []
+    assert vertices - set(seen["executed"]) == set()
+    assert seen["unnoticed"] == []
+
+
+TEST = """
+import numpy as np
+from vertex import run, words
+
+def test_looks():
+    assert run("FillOffsets", dict(rows=words(1)), n=1, first=100, step=7)["rows"].tolist() == [100]
+
+def test_looks_away():
+    run("AnyFull", dict(full=np.zeros(1, np.uint32), any=np.array(False)), nSlots=1)
+
+def test_never_runs():
+    if False:
+        run("FillSum", {})
+
+def test_fails():
+    raise AssertionError
+"""
+
+
+def test_what_is_not_watched_is_seen(tmp_path: Path) -> None:
+    """Negative control: a vertex run without a look at its result, one that only the text names."""
+    file = tmp_path / "test_some.py"
+    file.write_text(TEST)
+    seen = coverage(file)
+    assert sorted(seen["executed"]) == ["sparq::AnyFull", "sparq::FillOffsets"]
+    assert seen["unnoticed"] == ["sparq::AnyFull"]
+    assert [test.split("::")[-1] for test in seen["failed"]] == ["test_fails"]

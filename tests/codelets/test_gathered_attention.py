@@ -213,6 +213,50 @@ def test_combine(seed: int, mean_value: bool, exponent: int) -> None:
     assert_bits(dense["output"], numerics.to_half(attended))
 
 
+THRESHOLD = np.float32(2.0**-48)
+BELOW = np.nextafter(THRESHOLD, np.float32(0))
+#: (number, whether it stays): what is smaller than 2**-48 becomes +0 (contract E2)
+EDGES = [(THRESHOLD, True), (BELOW, False), (np.nextafter(THRESHOLD, np.float32(1)), True)]
+
+
+@pytest.mark.parametrize(("number", "stays"), [*EDGES, *((-x, stays) for x, stays in EDGES)])
+@pytest.mark.parametrize("vertex", ["Combine", "CombineDense"])
+def test_accumulators_at_the_flush_threshold(vertex: str, number: np.float32, stays: bool) -> None:
+    """Divided by 2**-48, so that what stays shows in fp16."""
+    accumulator = np.full((1, 8), number)
+    fields = dict(sums=np.full(1, THRESHOLD), output=halves(1, 8))
+    if vertex == "Combine":
+        ones = np.ones(1, np.float32)
+        fields.update(filled=word(1), partials=accumulator[None], approxSums=ones, totals=ones)
+        fields.update(valueSum=np.zeros(8, np.float32))
+        out = run("Combine", fields, nBlocks=1, groupSize=1, width=8, meanValue=False)
+    else:
+        out = run("CombineDense", dict(fields, accumulator=accumulator), groupSize=1, width=8)
+    assert_bits(out["output"], np.full((1, 8), np.sign(number) if stays else 0, np.float16))
+
+
+@pytest.mark.parametrize(("share", "stays"), EDGES)
+def test_alpha_at_the_flush_threshold(share: np.float32, stays: bool) -> None:
+    """Times 2**48, so that a share that stays shows in fp16; the mean value is 0."""
+    out = run(
+        "Combine",
+        dict(
+            filled=word(1),
+            partials=np.full((1, 1, 8), 1 / THRESHOLD),
+            sums=np.ones(1, np.float32),
+            approxSums=np.full(1, 4 * share),
+            totals=np.full(1, 4, np.float32),
+            valueSum=np.zeros(8, np.float32),
+            output=halves(1, 8),
+        ),
+        nBlocks=1,
+        groupSize=1,
+        width=8,
+        meanValue=True,
+    )
+    assert_bits(out["output"], np.full((1, 8), 1 if stays else 0, np.float16))
+
+
 def test_output_saturates() -> None:
     out = run(
         "CombineDense",

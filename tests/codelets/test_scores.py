@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from strategies import KINDS, tensors
@@ -141,7 +143,7 @@ def test_row_offsets(per_row: int) -> None:
 
 
 def test_next_wave_stops_behind_the_longest() -> None:
-    def step(wave: int, filled: list[int], chunk: int) -> tuple[int, bool]:
+    def one(wave: int, filled: list[int], chunk: int) -> tuple[int, bool]:
         out = run(
             "NextWave",
             dict(filled=np.array(filled, np.uint32), wave=word(wave), more=np.array(False)),
@@ -151,8 +153,14 @@ def test_next_wave_stops_behind_the_longest() -> None:
         )
         return int(out["wave"]), bool(out["more"])
 
+    def step(wave: int, filled: list[int], chunk: int) -> tuple[int, bool]:
+        """The same wherever the longest is."""
+        (result,) = {one(wave, list(order), chunk) for order in itertools.permutations(filled)}
+        return result
+
     assert step(0xFFFFFFFF, [5, 250], 1) == (0, True)
     assert step(1, [5, 250], 1) == (2, True)
     assert step(2, [5, 250], 1) == (3, False)
     assert step(1, [5, 200], 1) == (2, False)
     assert step(1, [5, 255], 128) == (2, False)  # only 128 of the 255 are in full chunks
+    assert step(1, [5, 250, 7], 1) == (2, True)

@@ -189,6 +189,58 @@ def test_reorder(data: st.DataObject) -> None:
     assert_same_bits(sparq_attention(tensors.query, cache, **settings), expected, str(source))
 
 
+def keys_with_weights(total: np.float32) -> np.ndarray:
+    """Two keys (2, 8) whose softmax weights add up to exactly `total`; the query is (1, 1, 0, ...) and the
+    largest score 0. A weight alone hits few numbers: the second one fills up what the first one leaves."""
+
+    def weights(low: int, high: int) -> tuple[np.ndarray, np.ndarray]:
+        whole = np.arange(low, high, dtype=np.float32)
+        parts = np.arange(0, 2048, dtype=np.float32) / 2048  # whole - part: exact in fp32, both exact in fp16
+        scores = (whole[:, None] - parts).ravel() * numerics.scale(8)
+        keys = np.zeros((len(scores), 8), np.float16)
+        keys[:, 0], keys[:, 1] = np.repeat(whole, 2048), np.tile(-parts, len(whole))
+        return numerics.softmax_weight(scores), keys
+
+    middle = int(np.log(total) / numerics.scale(8))
+    first, keys = weights(middle - 2, middle + 3)
+    best = np.argmax(np.where(first < total, first, 0))
+    second, others = weights(-150, middle - 10)
+    (hits,) = np.nonzero(first[best] + second == total)
+    return np.stack([keys[best], others[hits[0]]])
+
+
+BELOW = np.nextafter(np.float32(1), np.float32(0))
+
+
+@pytest.mark.parametrize(("factor", "stays"), [(np.float32(1), True), (BELOW, False)])
+def test_accumulators_at_the_flush_threshold(isa: str, factor: np.float32, stays: bool) -> None:
+    """A weighted sum of -2**-48 stays, one just above it becomes +0 (contract E2). What stays is too small
+    for fp16, but negative: it becomes -0."""
+    query = np.zeros((1, 1, 8), np.float16)
+    query[..., :2] = 1
+    key, value = np.zeros((2, 1, 1, 3, 8), np.float16)
+    key[0, 0, 1:] = keys_with_weights(np.float32(2.0**-24) * factor)
+    value[0, 0, 1:] = -(2.0**-24)
+    tensors = Attention(query, key, value, np.array([3]))
+    assert np.signbit(exact.dense_attention(*tensors.qkv)).all() == stays
+    check_attention(tensors, dict(rank=8, top_k=2), isa)
+
+
+@pytest.mark.parametrize(("factor", "stays"), [(np.float32(1), True), (BELOW, False)])
+def test_alpha_at_the_flush_threshold(isa: str, factor: np.float32, stays: bool) -> None:
+    """A share of 2**-48 stays, one just below it becomes 0: the result is alpha times -1, and a mean of 0."""
+    query = np.zeros((1, 1, 8), np.float16)
+    query[..., :2] = 1
+    key, value = np.zeros((2, 1, 1, 3, 8), np.float16)
+    key[0, 0, 1:] = keys_with_weights(np.float32(2.0**-48) * factor)
+    value[0, 0, 0], value[0, 0, 1:] = 2, -1
+    tensors = Attention(query, key, value, np.array([3]))
+    settings = SparqSettings(rank=8, top_k=2, n_local=2)  # the last two, whatever their weights
+    steps = exact.sparq_steps(*tensors.qkv, settings)
+    assert (steps.alpha > 0).all() == stays and np.signbit(steps.output).all() == stays
+    check_attention(tensors, settings.arguments(), isa)
+
+
 def test_all_selected_is_dense(isa: str) -> None:
     tensors = make_attention(np.random.default_rng(5), batch=2, seq_len=130, group_size=3)
     cache = filled_cache(tensors, isa=isa)

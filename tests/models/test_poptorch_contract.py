@@ -343,9 +343,10 @@ def mismatches(text, ops):
         for attribute in op.attributes:
             getter = "Int" if attribute.type == "int" else "String"
             read = set(re.findall(rf'Attributes::(\w+)>\("{attribute.name}"\)', text))
-            if not read:  # read through a helper that takes the name
+            if not read:  # read through a helper that takes the name, or in the list of a cache's options
                 read = set(re.findall(r"Attributes::(\w+)>\(name\)", text))
-                read |= set() if f'("{attribute.name}")' in text else {"nowhere"}
+                listed = rf'\("{attribute.name}"\)|\bf\("{attribute.name}", spec\.'
+                read |= set() if re.search(listed, text) else {"nowhere"}
             if read != {getter}:
                 found.append(f"{op.name}: {attribute.name}")
     return found
@@ -370,6 +371,8 @@ def test_the_operators_in_cpp_follow_the_table():
         (change(op, inputs=(*others, query)), "SparqDecode: inputs"),
         (change(op, attributes=(change(rank, name="r"), *more)), "SparqDecode: r"),
         (change(op, attributes=(change(rank, type="string"), *more)), "SparqDecode: rank"),
+        (change(op, attributes=(*op.attributes, change(rank, name="room"))), "SparqDecode: room"),
+        (change(op, attributes=(change(more[3], type="string"),)), "SparqDecode: capacity"),
     ):
         assert mismatches(text, [wrong]) == [where]
 

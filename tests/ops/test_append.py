@@ -132,6 +132,29 @@ def test_read(device: str) -> None:
         assert str(caught.value) == f"read: {text}"
 
 
+@pytest.mark.parametrize("which", ["key", "value", "lengths"])
+@pytest.mark.parametrize("device", ["emulator", "emulator-sram", "cpu", "reference"])
+def test_the_caller_may_use_his_arrays_again(device: str, which: str) -> None:
+    """Once `append` is back, what he does to his arrays changes nothing; also before there is a program."""
+    if device == "cpu":
+        pytest.importorskip("sparq_ipu._cpu")
+    name, _, memory = device.partition("-")
+    options = {"n_tiles": 2, "memory": memory or "streaming"} if name == "emulator" else {}
+    rng = np.random.default_rng(5)
+    a = make_attention(rng, batch=2, seq_len=20, head_dim=8, lengths=np.array([3, 20]))
+    cache = sparq_ipu.KVCache(2, 1, 8, 64, device=name, **options)
+    mine = {"key": np.nan_to_num(a.key), "value": np.nan_to_num(a.value), "lengths": a.lengths.copy()}
+    cache.append(**mine)
+    mine[which][:] = 1
+    np.testing.assert_array_equal(cache.lengths, a.lengths)
+    expected = exact.dense_attention(*a.qkv, lengths=a.lengths)
+    for _ in range(2):
+        assert_same(sparq_ipu.dense_attention(a.query, cache), expected)
+        mine[which][:] = 2
+    assert_same(cache.read()[0][1], a.key[1])
+    assert_same(cache.read()[1][1], a.value[1])
+
+
 def test_full_cache_refuses_and_stays() -> None:
     rng = np.random.default_rng(2)
     a = make_attention(rng, seq_len=64, head_dim=8)

@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 from strategies import KINDS, Attention, lengths_of_batch, make_attention
 
 import sparq_ipu
-from sparq_reference import exact
+from sparq_ipu.attention import attention as attend
+from sparq_ipu.kernels import exact_attention, ideal_attention
+from sparq_reference import SparqSettings, exact
 
 pytest.importorskip("sparq_ipu._core", reason="the extension module is not built")
 
@@ -66,3 +68,26 @@ def test_dense_equals_reference(memory: str, a: Attention, n_tiles: int) -> None
     cache = filled_cache(a, n_tiles=n_tiles, memory=memory)
     expected = exact.dense_attention(*a.qkv, lengths=a.lengths)
     np.testing.assert_array_equal(bits(sparq_ipu.dense_attention(a.query, cache)), bits(expected))
+
+
+@pytest.mark.parametrize("device", ["cpu", "emulator", "reference"])
+def test_one_function_for_all_kernels(device: str) -> None:
+    """`attention` takes the settings as one object; without them it is dense attention."""
+    if device not in sparq_ipu.available_devices():
+        pytest.skip(f"{device} is not available here")
+    a = make_attention(np.random.default_rng(0), batch=2, group_size=2, seq_len=90, head_dim=16)
+    cache = sparq_ipu.KVCache(2, 1, 16, 90, device=device)
+    cache.append(a.key, a.value)
+    results = []
+    for settings in (None, SparqSettings(4, 9, 2), SparqSettings(4, 9, 2, mean_value=False)):
+        results.append(attend(a.query, cache, settings))
+        np.testing.assert_array_equal(bits(results[-1]), bits(exact_attention(*a.qkv, settings)))
+        ideal = ideal_attention(*a.qkv, settings)
+        assert abs(ideal).max() < 2  # so the last rounding, to fp16, is at most 2**-11
+        np.testing.assert_allclose(results[-1], ideal, rtol=0, atol=2.0**-10)
+    assert len({result.tobytes() for result in results}) == 3  # so one in place of another is seen
+    np.testing.assert_array_equal(bits(results[0]), bits(sparq_ipu.dense_attention(a.query, cache)))
+    named = SparqSettings(4, 9, 2).arguments()
+    np.testing.assert_array_equal(bits(results[1]), bits(sparq_ipu.sparq_attention(a.query, cache, **named)))
+    with pytest.raises(ValueError, match=r"^sparq_attention: rank must be in \[1, head_dim=16\], got 17$"):
+        attend(a.query, cache, SparqSettings(17, 9))

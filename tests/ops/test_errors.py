@@ -11,7 +11,7 @@ import pytest
 
 import sparq_ipu
 from sparq_ipu.kernels import Attention
-from sparq_reference import CacheSpec, DoesNotFit, SparqSettings, checks
+from sparq_reference import CacheSpec, DoesNotFit, NotFinite, SparqSettings, checks
 
 _core = pytest.importorskip("sparq_ipu._core", reason="the extension module is not built")
 
@@ -176,8 +176,8 @@ def test_nan_and_infinity_where_they_are_not_looked_for(device: str) -> None:
     caches[0].append(bad, bad)
     sparq_ipu.dense_attention(query, caches[0])
     sparq_ipu.sparq_attention(query, caches[0], rank=2, top_k=1)
-    with pytest.raises(ValueError, match=r"^append: key must be finite, got inf at \[0, 0, 0, 0\]"):
+    with pytest.raises(NotFinite, match=r"^append: key must be finite, got inf at \[0, 0, 0, 0\]"):
         caches[1].append(bad, bad)
     caches[1].append(np.ones_like(bad), np.ones_like(bad))
-    with pytest.raises(ValueError, match=r"^dense_attention: query must be finite, got nan at \[0, 0, 0\]"):
+    with pytest.raises(NotFinite, match=r"^dense_attention: query must be finite, got nan at \[0, 0, 0\]"):
         sparq_ipu.dense_attention(query, caches[1])

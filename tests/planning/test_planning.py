@@ -288,3 +288,17 @@ def test_several_ipus_are_one_ipu_with_a_share():
     assert two.seconds_if_gateway_shared - two.fixed_seconds == pytest.approx(
         2 * (two.seconds_per_query - two.fixed_seconds)
     )
+
+
+@pytest.mark.parametrize(
+    "shape, kernel, host_bytes",
+    [
+        # keys, or values, of a cache in SRAM; and the tails of many tasks
+        ((16, 32, 8, 128, 8192), "dense-sram", 16 * 8 * 8192 * 128 * 2),
+        ((40, 32, 32, 128, 1024), "sparq-streaming", 40 * 32 * 512 * 128 * 2),
+    ],
+)
+def test_more_than_a_host_transfer_may_have(shape, kernel, host_bytes):
+    """Such tensors go in pieces: the emulator refuses a host transfer of more than 128 MiB."""
+    assert host_bytes > 128 << 20
+    assert planning.plan(*shape, kernel=kernel, baseline=False).seconds_per_query > 0

@@ -4,6 +4,8 @@
 #pragma once
 
 #include "sparq/cache.hpp"
+#include "sparq/host_tensor.hpp"
+#include <array>
 #include <cstdint>
 #include <poplar/Engine.hpp>
 #include <string>
@@ -42,7 +44,6 @@ private:
     const std::uint16_t *keys, *values;
     unsigned n;
   };
-  std::string handle(const char *what) const { return name_ + "/" + what; }
   std::size_t rowElements() const;
   void storeLengths(poplar::Engine &engine) const;
   void writeResident(poplar::Engine &engine, const std::uint16_t *key, const std::uint16_t *value,
@@ -53,12 +54,12 @@ private:
   void readResident(poplar::Engine &engine, std::uint16_t *key, std::uint16_t *value,
                     unsigned nTokens) const;
 
-  std::string name_;
   Shape shape_;
   CacheLayout layout_;
   bool resident_;
-  std::size_t nSums_ = 0, nTail_ = 0; // numbers of the value sums, of the tail
-  std::string rows_, keyColumns_;     // handles of the remote buffers
+  HostTensor filled_, writeSum_, readSum_, writeTail_;
+  std::array<HostTensor, 2> writeRows_, readRows_; // keys, values of a resident cache
+  std::string rows_, keyColumns_;                  // handles of the remote buffers
   std::vector<std::uint32_t> lengths_;
 };
 

@@ -72,8 +72,8 @@ private:
   // A variable {shape}, whose first dimensions are the tasks, each on the home tile of its slot.
   poplar::Tensor addOnHomes(poplar::Graph &graph, const std::vector<std::size_t> &shape,
                             const std::string &name) const;
-  poplar::program::Sequence buildAppend(poplar::Graph &graph, const Cache &cache) const;
-  poplar::program::Sequence buildFill(poplar::Graph &graph, const Cache &cache) const;
+  poplar::program::Sequence buildAppend(poplar::Graph &graph, const Cache &cache);
+  poplar::program::Sequence buildFill(poplar::Graph &graph, const Cache &cache);
   std::vector<poplar::program::Program> buildPrograms(poplar::Graph &graph, const Cache &cache,
                                                       const Programs &programs);
   void compile(poplar::Graph &graph, const std::vector<poplar::program::Program> &all);
@@ -83,7 +83,12 @@ private:
   Plan plan_;
   std::unique_ptr<HostCache> cache_;
   std::unique_ptr<poplar::Engine> engine_;
-  std::vector<std::string> names_; // of each attention program
+  HostTensor query_;
+  std::vector<HostTensor> outputs_; // of each attention program
+  // What append and fill take: keys, values, and which elements are active or how long they are.
+  struct NewTokens {
+    HostTensor key, value, counts;
+  } append_, fill_;
   unsigned repeats_ = 0, fillTokens_ = 0;
 };
 

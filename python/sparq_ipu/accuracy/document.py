@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any, Iterable
 
 from ..tables import markdown_table
-from . import report
+from . import coverage, report
 from .methods import parse_method
 from .plan import LEVELS
 from .plan import RECOMMENDED_METHOD as RECOMMENDED
@@ -171,10 +171,13 @@ def decode_summary(lines: list[dict[str, Any]]) -> str:
     )
 
 
-def blocks(lines: list[dict[str, Any]], statistics: list[dict[str, Any]]) -> dict[str, str]:
+def blocks(
+    lines: list[dict[str, Any]], statistics: list[dict[str, Any]], simulated: list[dict[str, Any]]
+) -> dict[str, str]:
     """Name -> text of every generated block.
 
-    lines: of the file of results. statistics: of the file of attention statistics.
+    lines: of the file of results. statistics: of the file of attention statistics. simulated: of the file of
+    simulated intervals (`coverage.lines`).
     """
     return {
         "run": run_table(lines),
@@ -182,5 +185,6 @@ def blocks(lines: list[dict[str, Any]], statistics: list[dict[str, Any]]) -> dic
         "settings": settings_table(lines),
         **{name: differences(lines, wanted) for name, wanted in DIFFERENCES.items()},
         "decode": decode_summary(lines),
+        "coverage": coverage.table(simulated),
         "statistics": report.statistics_page(statistics),
     }

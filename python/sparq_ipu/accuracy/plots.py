@@ -111,7 +111,7 @@ def _curves(lines: list[dict[str, Any]], path: Path) -> Path:
         points: dict[int, list[tuple[float, float, float, float]]] = {}
         for method, items in report.select(lines, task, question).items():
             value = report.estimate(items, metric)
-            known = value.n >= report.FEWEST
+            known = report.has_interval(value)
             low, high = (value.low, value.high) if known else (value.value, value.value)
             point = (report.compression(items), value.value, low, high)
             points.setdefault(family(method), []).append(point)

@@ -3,19 +3,26 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from typing import Any, Sequence
 
 import numpy as np
 
 from ..tables import markdown_table
-from .measure import Estimate, paired_difference, ratio
+from .measure import LEVEL, Estimate, paired_difference, ratio
 from .methods import parse_method
 from .plan import COMPARISONS, LEVELS
 from .tasks import TASKS, Metric
 
-# n differences of one sign happen by chance in 2^(1-n) of all cases, and a bootstrap of them never covers 0:
-# with fewer than 3 items no interval is shown, with fewer than 5 nothing is called worse.
+# With 2 items a t interval is so long that it says nothing: it is shown from 3 items on. With fewer than 5
+# nothing is called worse: n differences of one sign happen by chance in 2^(1-n) of all cases.
 FEWEST, ENOUGH = 3, 5
+INTERVALS = (
+    f"Intervals aim at 95 %: jackknife over items, Student's t at {100 * LEVEL:.1f} % to allow for skew. "
+    "Those of a metric are cut at the ends of its range; differences are paired by item and not cut. None is "
+    f"shown of fewer than {FEWEST} items, or where all items are the same."
+)
 QUESTION_TEXT = {"dense": "prompt processed densely", "sparse": "prompt decoded by the method"}
 
 
@@ -37,9 +44,12 @@ def _sums(items: dict[int, dict[str, Any]], wanted: list[int], key: str) -> np.n
 
 
 def estimate(items: dict[int, dict[str, Any]], metric: Metric) -> Estimate:
-    """A metric of one method over all its items."""
+    """A metric of one method over all its items; an interval is cut at the ends of the metric's range."""
     wanted = sorted(items)
-    return ratio(_sums(items, wanted, metric.over), _sums(items, wanted, metric.under))
+    found = ratio(_sums(items, wanted, metric.over), _sums(items, wanted, metric.under))
+    if not has_interval(found):
+        return found
+    return dataclasses.replace(found, low=max(found.low, 0.0), high=min(found.high, metric.most))
 
 
 def difference(
@@ -59,9 +69,14 @@ def compression(items: dict[int, dict[str, Any]]) -> float:
     return 1 / float(np.mean([1 / line["compression"] for line in items.values()]))
 
 
+def has_interval(value: Estimate) -> bool:
+    """Items enough, and not all the same."""
+    return value.n >= FEWEST and math.isfinite(value.high)
+
+
 def interval(value: Estimate, digits: int, sign: str = "") -> str:
-    """A value with its interval, unless there are too few items for one. sign: "+" to show it."""
-    if value.n < FEWEST:
+    """A value, with its interval if it has one. sign: "+" to show it."""
+    if not has_interval(value):
         return f"{value.value:{sign}.{digits}f}"
     return f"{value.value:{sign}.{digits}f} [{value.low:{sign}.{digits}f}, {value.high:{sign}.{digits}f}]"
 
@@ -217,7 +232,8 @@ def page(lines: list[dict[str, Any]]) -> str:
     parts = [
         f"Model {head['model']}, seed {head['plan']['seed']}; code and libraries: "
         + "; then ".join(", ".join(f"{key} {value}" for key, value in v.items()) for v in versions)
-        + ". Intervals: 95 % percentile bootstrap over items; differences are paired by item.",
+        + ". "
+        + INTERVALS,
         "## Overview",
         overview(lines),
     ]

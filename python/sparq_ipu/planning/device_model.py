@@ -97,7 +97,8 @@ class DeviceModel:
 
 def parameters_file() -> dict[str, Any]:
     """The content of `data/device_models.json`."""
-    return json.loads(PARAMETERS.read_text())
+    content: dict[str, Any] = json.loads(PARAMETERS.read_text())
+    return content
 
 
 def device_model(name: str = "bow", *, streaming_follows_clock: bool = True) -> DeviceModel:

@@ -308,7 +308,7 @@ def plan(
 def _checked(
     kernel: Kernel,
     sizes: tuple[object, ...],
-    settings: tuple[Any, ...],
+    settings: tuple[int, int, int, bool],
     lengths: object,
     append: bool,
     model: DeviceModel,
@@ -377,14 +377,13 @@ def _counted(request: _Request) -> dict[str, Any]:
 def _seconds_beyond(model: DeviceModel, n_ipus: int, steps: list[dict[str, Any]]) -> float:
     """What remote copies take longer where IPUs share the streaming rate of one."""
     shared = model.with_streaming_share(1 / min(n_ipus, model.ipus_per_gateway))
-    return sum(
-        s["executions"]
-        * (
-            shared.streaming_seconds(s["bytes"], s["packets"], s["rows"])
-            - model.streaming_seconds(s["bytes"], s["packets"], s["rows"])
-        )
-        for s in steps
-    )
+
+    def beyond(step: dict[str, Any]) -> float:
+        copy = step["bytes"], step["packets"], step["rows"]
+        seconds = shared.streaming_seconds(*copy) - model.streaming_seconds(*copy)
+        return seconds * int(step["executions"])
+
+    return sum(map(beyond, steps))
 
 
 def _planned(request: _Request) -> Plan:

@@ -13,7 +13,7 @@ import csv
 import dataclasses
 import functools
 from pathlib import Path
-from typing import Any, Iterable
+from typing import Iterable, Mapping
 
 from sparq_ipu.planning.device_model import DATA, DeviceModel
 
@@ -167,7 +167,7 @@ def transfer_seconds(model: DeviceModel, copies: Iterable[RemoteCopy]) -> float:
 
 def modelled_seconds(
     model: DeviceModel,
-    constants: dict[str, Any],
+    constants: Mapping[str, float],
     kernel: str,
     batch: int,
     seq_len: int,

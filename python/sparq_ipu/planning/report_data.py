@@ -7,7 +7,7 @@ import dataclasses
 import json
 import sys
 from pathlib import Path
-from typing import Any, Iterator
+from typing import Any, Iterator, Optional, Tuple
 
 from sparq_ipu.kernels import BASELINE, DEFAULT
 from sparq_ipu.planning import published_program as published
@@ -22,6 +22,9 @@ BATCHES = (1, 4, 16, 64)
 #: rank, top_k of the pictures
 SETTINGS = ((16, 64), (32, 128), (64, 256))
 HEADLINE = (32, 128)
+
+#: of a plan: kernel, batch, n_kv_heads, seq_len, rank, top_k; the last two None for dense attention
+Key = Tuple[str, int, int, int, Optional[int], Optional[int]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,14 +44,14 @@ class Source:
     def __init__(self, device: str = "bow", sweep: Path | None = None, quiet: bool = False):
         self.device = device
         self._quiet = quiet
-        self._plans: dict[tuple[Any, ...], Plan] = {}
-        self._rows: dict[tuple[Any, ...], dict[str, Any]] = {}
+        self._plans: dict[Key, Plan] = {}
+        self._rows: dict[Key, dict[str, Any]] = {}
         lines = sweep.read_text().splitlines() if sweep else []
         for row in map(json.loads, lines):
             of_page = (row["device"], row["n_heads"], row["head_dim"]) == (device, N_HEADS, HEAD_DIM)
             if of_page and _has_default_settings(row):
-                key = tuple(row[k] for k in ("kernel", "batch", "n_kv_heads", "seq_len", "rank", "top_k"))
-                self._rows[key] = row
+                shape = row["kernel"], row["batch"], row["n_kv_heads"], row["seq_len"]
+                self._rows[(*shape, row["rank"], row["top_k"])] = row
 
     def row(
         self,
@@ -83,7 +86,7 @@ class Source:
         if key not in self._plans:
             if not self._quiet:
                 print(f"planning {kernel}, batch {batch}, seq_len {seq_len}", file=sys.stderr, flush=True)
-            sparq = {} if rank is None else {"rank": rank, "top_k": top_k}
+            sparq: dict[str, Any] = {} if rank is None else {"rank": rank, "top_k": top_k}
             self._plans[key] = plan(
                 batch,
                 N_HEADS,
@@ -151,27 +154,26 @@ def calibration_rows() -> Iterator[tuple[str, ...]]:
 
 def comparison_rows(source: Source) -> Iterator[tuple[str, ...]]:
     """Ours, modelled, beside the published program, measured, where both exist."""
-    measured = {
+    measured: dict[Key, float] = {
         (m.kernel, m.batch, 32, m.seq_len, m.rank or None, m.top_k or None): m.seconds
         for m in published.measurements()
     }
     speedups = measured_speedups()
     for batch in (1, 4):
         for seq_len in (1024, 4096, 16384):
-            for kernel, settings in (
-                (BASELINE.name, (None, None)),
-                *((DEFAULT.name, s) for s in SETTINGS),
-            ):
-                key = (kernel, batch, 32, seq_len, *settings)
-                ours, theirs = source.seconds(*key), measured.get(key)
-                sparq = settings[0] is not None
-                speedup = source.speedup(batch, 32, seq_len, *settings) if sparq else None
-                published_speedup = speedups.get((batch, seq_len, *settings)) if sparq else None
+            for settings in (None, *SETTINGS):  # None: dense attention
+                label = f"{(DEFAULT if settings else BASELINE).name}, batch {batch}, S={seq_len}"
+                speedup = published_speedup = None
+                key: Key = (BASELINE.name, batch, 32, seq_len, None, None)
+                if settings is not None:
+                    key = (DEFAULT.name, batch, 32, seq_len, *settings)
+                    label += f", r={settings[0]}, k={settings[1]}"
+                    speedup = source.speedup(batch, 32, seq_len, *settings)
+                    published_speedup = speedups.get((batch, seq_len, *settings))
                 yield (
-                    f"{kernel}, batch {batch}, S={seq_len}"
-                    + (f", r={settings[0]}, k={settings[1]}" if sparq else ""),
-                    number(ours, 1e6, ".0f"),
-                    number(theirs, 1e6, ".0f"),
+                    label,
+                    number(source.seconds(*key), 1e6, ".0f"),
+                    number(measured.get(key), 1e6, ".0f"),
                     number(speedup, 1, ".2f", "x"),
                     number(published_speedup, 1, ".2f", "x"),
                 )

@@ -17,7 +17,7 @@ from sparq_reference import checks
 from sparq_reference.settings import CacheSpec, HasSpec, SparqSettings
 
 try:
-    import poptorch  # type: ignore[import-not-found]
+    import poptorch
 except ImportError:
     poptorch = None
 
@@ -64,7 +64,7 @@ class _Attention(HasSpec, torch.nn.Module):
         self.spec = spec
         self.settings = settings
         self.cache_name = cache_name
-        # In a list, and made when first needed: PopTorch would send buffers of a submodule to the IPU.
+        # In a list, which hides it from PopTorch: buffers of a submodule would be sent to the IPU.
         self._elsewhere: list[sparq_ipu.torch.DenseAttention | sparq_ipu.torch.SparqAttention] = []
 
     @property
@@ -122,7 +122,7 @@ class _Attention(HasSpec, torch.nn.Module):
         most = np.full(self.batch, n_tokens)
         interval = f"[-1, n_tokens={n_tokens}]"
         checks.check_integers(op, "lengths", lengths.numpy(), self.batch, -1, most, interval)
-        # On copies of sums and lengths: where the tokens are refused, the cache is as it was.
+        # Works on copies of sums and lengths, so that the cache is unchanged if the tokens are refused.
         replaced = lengths >= 0
         value_sum = cache.value_sum.masked_fill(replaced[:, None, None], 0)
         held = cache.lengths.masked_fill(replaced, 0)
@@ -163,7 +163,7 @@ class _Attention(HasSpec, torch.nn.Module):
         ops.check_integer_tensor(self.decode_op.name, "active", active, allow_bool=True)
         active = active.to(torch.int32)
         if held is not None:
-            # A length is never negative: this changes no value, but makes the step depend on the fill.
+            # Lengths are never negative, so no value changes. But the step now depends on the fill.
             active = active * (held >= 0).to(torch.int32)
         half = query.to(torch.float16)
         inputs = (half, key.to(torch.float16), value.to(torch.float16), active)
@@ -226,6 +226,5 @@ class SparqAttention(_Attention):
         **settings: Any,
     ):
         op = type(self).__name__
-        options = CacheSpec.take(settings)
-        spec = CacheSpec(batch, n_kv_heads, head_dim, capacity, op=op, **options)
+        spec = CacheSpec(batch, n_kv_heads, head_dim, capacity, op=op, **CacheSpec.take(settings))
         super().__init__(spec, SparqSettings.of(op, spec.head_dim, settings), cache_name)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Python and the PopART operators (poplar_ops/popart) agree on: names, tensors, attributes. One table;
-both sides follow it.
+"""What Python and the PopART operators (poplar_ops/popart) agree on: names, tensors and attributes, in one
+table.
 
-Settings and options of the cache are attributes as `SparqSettings` and `CacheSpec` declare them; their limits
-are said there.
+The settings and the options of the cache are attributes. Their names, types and limits are those of
+`SparqSettings` and `CacheSpec`.
 
 Needs neither torch nor PopTorch.
 """
@@ -20,9 +20,9 @@ from sparq_reference.settings import CacheSpec, SparqSettings
 DOMAIN = "ai.sparq"
 VERSION = 1
 
-#: attribute type -> the Python type that travels; PopTorch has no boolean attribute, so flags are int 0 or 1
+#: attribute type -> the Python type that PopTorch takes
 ATTRIBUTE_TYPES: dict[str, type[Any]] = {"int": int, "string": str}
-#: type of a field -> attribute type
+#: type of a field -> attribute type; PopTorch has no boolean attribute, so flags are int 0 or 1
 _FIELD_TYPES = {"int": "int", "bool": "int", "str": "string"}
 
 
@@ -73,8 +73,8 @@ _CACHE_OF_FILL = _attributes(CacheSpec, "capacity", *CacheSpec.options())
 #: ASCII, not empty; operators of one name share one KV cache
 _CACHE_NAME = AttributeContract("cache_name", "string")
 
-#: one decode step: where active[b] is not 0, append key[b], value[b] to row b; then attend to what every row
-#: holds
+#: One decode step. Where active[b] is not 0, it appends key[b], value[b] to row b. Then it attends to all
+#: that each row holds.
 DENSE_DECODE = OpContract(
     "DenseDecode",
     inputs=(_QUERY, _KEY, _VALUE, _ACTIVE),
@@ -90,9 +90,9 @@ SPARQ_DECODE = OpContract(
     attributes=(*_SETTINGS, *_CACHE_OF_DECODE, _CACHE_NAME),
 )
 
-#: prefill: row b then holds the first lengths[b] tokens of key[b], value[b] and nothing else (0 empties it);
-#: -1 leaves row b as it is. lengths_out: positions held afterwards, which later operators on the cache should
-#: depend on: it orders them
+#: Prefill. Row b then holds the first lengths[b] tokens of key[b], value[b] and nothing else: 0 empties it. A
+#: length of -1 leaves row b as it is. lengths_out: positions held afterwards. Later operators on the cache
+#: should depend on it, which orders them.
 CACHE_FILL = OpContract(
     "CacheFill",
     inputs=(

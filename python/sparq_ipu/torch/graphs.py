@@ -11,7 +11,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def outside_graphs(function: _Function) -> _Function:
-    """A function of NumPy and bookkeeping: torch.compile leaves its graph there, and says if it may not."""
+    """Decorator of functions that use NumPy: torch.compile breaks its graph there, or says it may not."""
     disable = getattr(getattr(torch, "compiler", None), "disable", None)  # torch 2.0 has no torch.compiler
     if disable is None:
         return function

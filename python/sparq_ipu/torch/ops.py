@@ -254,7 +254,7 @@ def _attend(
     op, held = op_of(settings is not None), lengths.numpy()
     check_tensor(op, "query", query, torch.float16)
     checks.check_not_empty(op, held)
-    # A copy: on the CPU kernels that is still much faster than NumPy over the tensors themselves.
+    # The kernels get a copy, which is still much faster than NumPy over the tensors themselves.
     device = "cpu" if "cpu" in available_devices() else "reference"
     most = int(held.max())
     cache = KVCache(spec.batch, spec.n_kv_heads, spec.head_dim, most, device=device)

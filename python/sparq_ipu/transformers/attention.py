@@ -10,12 +10,11 @@ from transformers import AttentionInterface, AttentionMaskInterface
 
 from sparq_reference import checks
 
-# without types in transformers
+# `Any`: transformers gives their constructors no types.
 _attention_interface: Any = AttentionInterface
 _mask_interface: Any = AttentionMaskInterface
 
-#: arguments of attention that change nothing here; any other, unless None or False, is refused rather than
-#: ignored
+#: Arguments of attention that change nothing here. Any other is refused, unless it is None or False.
 _HARMLESS = frozenset(
     {
         "position_ids",
@@ -55,8 +54,7 @@ def check_scaling(op: str, scaling: float | None, head_dim: int) -> None:
 
 def _mask_over(base: Callable[..., Any]) -> Callable[..., Any]:
     def mask(*args: Any, **kwargs: Any) -> Any:
-        """The mask of `base`; none for one token, whose attention knows from the cache which positions are
-        real."""
+        """The mask of `base`. None for one token: its attention reads real positions only, from the cache."""
         q_length = kwargs.get("q_length")
         if q_length is None and kwargs.get("cache_position") is not None:  # transformers 4
             q_length = kwargs["cache_position"].shape[0]

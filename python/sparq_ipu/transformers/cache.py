@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cache that transformers carries from token to token: what it asks of a cache layer, and what the
-model's hooks and the attention function say to it.
+"""The cache that transformers carries from token to token: what transformers, the hooks of the model and the
+attention function ask of it.
 
-A layer keeps a `sparq_ipu.KVCache` (`storage`), which columns of the batch are in it (`columns`), and what
-decoding moved (`traffic`). Where the model's own attention wants keys and values as plain tensors - several
-tokens on top of a filled cache: another turn of a chat, prefill in chunks - they are read back from the
-KVCache.
+A layer has a `sparq_ipu.KVCache` (module `storage`), knows which columns of the batch are in it (`columns`),
+and counts what decoding moves (`traffic`).
+
+The model's own attention takes keys and values as tensors. It gets them for several tokens at once, also on
+top of a filled cache (another turn of a chat, prefill in chunks): they are then read back from the KVCache.
 """
 
 from __future__ import annotations
@@ -44,8 +45,7 @@ class SparqLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly ty
 
     Args:
         index: of the layer, for messages.
-        capacity: most positions of one row; None grows by doubling (the device's copy is then written anew,
-            at amortised cost).
+        capacity: most positions of one row; None: the cache grows by doubling, which copies it.
         device, check_finite, options: as `sparq_ipu.KVCache`.
     """
 
@@ -54,7 +54,7 @@ class SparqLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly ty
     is_croppable = False
     supports_early_init = False
 
-    # made for the first tokens
+    # set when the first tokens come
     _storage: Storage
     _columns: RealColumns
 
@@ -110,8 +110,12 @@ class SparqLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly ty
     # What the model's forward hook says before each forward pass.
 
     def arm(self, real: torch.Tensor | None, settings: LayerSettings | None) -> None:
-        """Announce new tokens: which columns are real (batch, n_tokens) bool, None for all; and how to attend
-        to them."""
+        """Announce new tokens.
+
+        Args:
+            real: which of them are real, (batch, n_tokens) bool; None: all.
+            settings: how to attend to them; None: densely.
+        """
         self._announced = _Announcement(real, settings)
 
     def disarm(self) -> None:
@@ -137,8 +141,8 @@ class SparqLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly ty
         self._columns.check_hidden(real)
 
     def set_real(self, real: torch.Tensor) -> None:
-        """Say anew which of the columns are real, (batch, n_columns) bool; `check_real` allows it. The
-        others leave the KVCache."""
+        """Change which of the columns are real, (batch, n_columns) bool. The others leave the KVCache.
+        `check_real` says whether this can be done."""
         key, value = self._by_column()
         self._storage.replace(key, value, real)
         self._columns.replace(real)
@@ -208,8 +212,8 @@ class SparqLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly ty
         return self._columns.n_columns if self.is_initialized else 0
 
     def get_mask_sizes(self, query_length: Any) -> tuple[int, int]:
-        """(columns after `query_length` more tokens, 0). Older transformers pass the positions of the tokens
-        instead."""
+        """(columns after `query_length` more tokens, 0)."""
+        # transformers 4 passes the positions of the tokens, not their number.
         n_tokens = query_length if isinstance(query_length, int) else query_length.shape[0]
         return self.get_seq_length() + n_tokens, 0
 
@@ -242,11 +246,11 @@ class SparqLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly ty
             self._select(self, indices)
 
     def crop(self, *args: Any) -> None:
-        """Refused: see Raises.
+        """Refused.
 
         Raises:
-            NotImplementedError: always. Who crops a cache (assisted generation, prompt lookup) also verifies
-                several tokens per step, which is dense attention: there would be no SparQ in it.
+            NotImplementedError: always. Assisted generation and prompt lookup crop caches. They verify
+                several tokens per step, which is dense attention, not SparQ.
         """
         raise NotImplementedError(
             "SparqCache: crop must not be called, got a request to drop tokens; assisted generation and "
@@ -301,7 +305,7 @@ class SparqLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly ty
         sparq = None if settings is None else settings.attention
         dense = np.ones(len(lengths), bool) if settings is None else lengths < settings.min_seq_len
         output = attention(query, self.cache, None if dense.all() else sparq)
-        if dense.any() and not dense.all():  # a call serves all rows, so pick from two
+        if dense.any() and not dense.all():  # a call is for all rows, so both are made
             output = np.where(dense[:, None, None], attention(query, self.cache), output)
         self.traffic.count(self.cache.spec, lengths, dense, sparq)
         return output

@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Columns and positions. transformers counts columns: padding and real tokens alike, as many in every row of
-the batch. A `sparq_ipu.KVCache` holds positions: the real tokens only, so many in each row as it has."""
+"""Columns and positions.
+
+transformers counts columns: real tokens and padding, the same number in every row of the batch. A
+`sparq_ipu.KVCache` counts positions: real tokens only, and each row has its own number. So a padded row is
+decoded as if it were alone.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Generate with a model that `sparq_ipu.transformers` has enabled, timed and counted; and what it would say
-along a given text.
+"""Generation with a model that `sparq_ipu.transformers` has enabled, timed and with its cache traffic; and
+the model's predictions along a given text.
 
 torch and transformers are imported when a function is called: their objects are `Any`.
 """

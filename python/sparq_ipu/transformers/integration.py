@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 from typing import Any, Mapping
 
@@ -17,8 +16,8 @@ from sparq_ipu.transformers.settings import LayerSettings, ModelSettings, settin
 from sparq_ipu.transformers.storage import check_options
 from sparq_reference import checks
 
-#: attribute of an enabled decoder: what `disable` needs to restore it. It stands there so that a model and
-#: its decoder are one, and that `copy.deepcopy` of a model, which copies the hooks, copies it with them.
+#: Attribute of an enabled decoder: what `disable` needs to restore it. There it is seen from the model and
+#: from its decoder, and `copy.deepcopy` of a model copies it with the hooks.
 _STATE = "_sparq_ipu_enabled"
 
 
@@ -29,7 +28,7 @@ def enable(
     device: str = "auto",
     capacity: int | None = None,
     check_finite: bool = True,
-    **settings: Any,
+    **options: Any,
 ) -> None:
     """Decode with SparQ attention: `model.generate` and one-token forward passes, through a float16 KV cache.
 
@@ -41,7 +40,8 @@ def enable(
     Args:
         model: a decoder of the Llama type (Llama, Mistral, Qwen2, Qwen3, SmolLM, ...) on the CPU, in eval
             mode.
-        settings: rank, top_k and so on: see `LayerSettings`. And other options of `sparq_ipu.KVCache`.
+        options: the settings of all layers: rank, top_k and so on, see `LayerSettings`; and options of
+            `sparq_ipu.KVCache`.
         layers: what differs in some layers, by index: None is dense, a mapping replaces settings, e.g.
             `{0: None, 1: {"mean_value": False}}`.
         device: of the KV cache; "auto" is the CPU kernels where they are built, else the NumPy reference.
@@ -53,14 +53,11 @@ def enable(
             what `sparq_ipu.KVCache` says of its options. The model is then unchanged.
     """
     _check_model("enable", model)
-    names = [field.name for field in dataclasses.fields(LayerSettings)]
-    options = {name: settings.pop(name) for name in list(settings) if name not in names}
-    options.update(device=device, capacity=capacity, check_finite=check_finite)
     head_dim = _head_dim(model)
-    default = LayerSettings.of("enable", head_dim, settings)
-    _install(
-        "enable", model, settings_of_layers("enable", default, layers, _n_layers(model), head_dim), options
-    )
+    default = LayerSettings.of("enable", head_dim, LayerSettings.take(options))
+    settings = settings_of_layers("enable", default, layers, _n_layers(model), head_dim)
+    options.update(device=device, capacity=capacity, check_finite=check_finite)
+    _install("enable", model, settings, options)
 
 
 def enable_dense(
@@ -121,9 +118,9 @@ def _install(op: str, model: PreTrainedModel, settings: ModelSettings, options: 
 
 
 class _Hooks:
-    """Around each forward pass of the decoder: give it a SparQ cache, and tell the cache what arrives.
+    """What is done around each forward pass of the decoder: it gets a SparQ cache, which is told what comes.
 
-    A cache layer is handed keys and values but not the attention mask; the padding in it is announced here.
+    transformers gives a cache layer keys and values, but no attention mask. So padding is announced here.
     """
 
     def __init__(self, settings: ModelSettings, options: dict[str, Any]):
@@ -221,8 +218,8 @@ def _head_dim(model: PreTrainedModel) -> int:
 
 
 def _check_model(op: str, model: PreTrainedModel) -> None:
-    """Refuse, by what they are and not by their name, models whose attention is not what the kernels
-    compute."""
+    """Refuse models whose attention is not what the kernels compute. Their structure is judged, not their
+    name."""
     if not isinstance(model, PreTrainedModel):
         checks.fail(op, "model", "be a transformers PreTrainedModel", type(model).__name__)
     name = type(model).__name__

@@ -48,7 +48,7 @@ class LayerSettings(sparq_reference.SparqSettings):
         return sparq_reference.SparqSettings(**{name: getattr(self, name) for name in names})
 
 
-#: the name that `sparq_ipu.transformers` gave these settings first
+#: their first name in `sparq_ipu.transformers`, kept for those who import it
 SparqSettings = LayerSettings
 
 #: settings of every layer, in order; None is dense attention

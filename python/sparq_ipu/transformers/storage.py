@@ -13,7 +13,7 @@ from sparq_ipu.devices import resolve_device
 from sparq_ipu.transformers.columns import to_positions
 from sparq_reference import checks
 
-#: positions of room that a cache which may grow has beyond its first tokens
+#: positions that a growing cache has room for beyond its first tokens
 FIRST_ROOM = 256
 #: positions that move at once from one KVCache to another
 _MOVED = 4096
@@ -22,7 +22,7 @@ _MOVED = 4096
 def host_device(op: str, device: str) -> str:
     """The device of a model's caches: "auto" is the CPU kernels where they are built, else the reference.
 
-    Never an IPU or its emulator, unless asked for by name: a model's layers would each need a program there.
+    An IPU or its emulator must be asked for by name: every layer of a model would need a program there.
 
     Raises: as `sparq_ipu.KVCache` for a device that is unknown, or not available here.
     """
@@ -37,17 +37,17 @@ def host_device(op: str, device: str) -> str:
 def check_options(
     op: str, device: str, capacity: int | None, check_finite: bool, **options: Any
 ) -> dict[str, Any]:
-    """Options of a model's caches, by name, with the device resolved: what is wrong shows here, not in the
-    middle of a prompt.
+    """Options of a model's caches, by name, with the device resolved. Checked before there is a prompt.
 
     Raises:
-        ValueError: an option that is unknown or out of range; RuntimeError: the device is not available.
+        ValueError: an option that is unknown or out of range.
+        RuntimeError: the device is not available.
     """
     device = host_device(op, device)
     if capacity is not None:
         checks.check_integer(op, "capacity", capacity, 1, checks.MAX_CAPACITY)
     options.update(device=device, check_finite=check_finite)
-    KVCache(1, 1, checks.HEAD_DIM_MULTIPLE, 1, **options)  # thrown away: only it knows its options
+    KVCache(1, 1, checks.HEAD_DIM_MULTIPLE, 1, **options)  # checks its options; thrown away
     return dict(options, capacity=capacity)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from sparq_ipu.kernels import BASELINE, DEFAULT
 from sparq_reference.settings import CacheSpec, SparqSettings
 
-#: of a float16 element
+#: bytes of a float16 element
 _BYTES = 2
 
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import random
 from typing import Any, Callable, Dict, Mapping, Optional, Protocol
 
@@ -113,6 +114,7 @@ Scorer = Callable[[Probe, torch.Tensor, Optional[torch.Tensor], Words], Dict[str
 class Metric:
     """A ratio of two sums of a scorer, e.g. hits / n; `better`: "high" or "low"; `digits` printed.
 
+    most: the largest possible value; the least is 0.
     from_dense: it is a distance from dense attention already, so nothing is gained by subtracting dense's 0.
     """
 
@@ -123,6 +125,7 @@ class Metric:
     digits: int = 3
     text: str = ""
     from_dense: bool = False
+    most: float = math.inf
 
 
 @dataclasses.dataclass(frozen=True)

@@ -102,7 +102,13 @@ LM = Task(
         Metric("KL", "kl", "n", "low", 4, "mean KL(dense || method) of the next token, nats", True),
         Metric("BPC", "bits", "chars", "low", 4, "bits per character of the text"),
         Metric(
-            "top-1", "same", "n", "high", 3, "share of positions whose most likely token is dense attention's"
+            "top-1",
+            "same",
+            "n",
+            "high",
+            3,
+            "share of positions whose most likely token is dense attention's",
+            most=1.0,
         ),
     ),
     ("sparse",),
@@ -114,7 +120,7 @@ REPETITION = Task(
     build_repetition,
     score_repetition,
     (
-        Metric("accuracy", "hits", "n", "high", 3, "next-token accuracy, teacher-forced"),
+        Metric("accuracy", "hits", "n", "high", 3, "next-token accuracy, teacher-forced", most=1.0),
         Metric("run", "run_chars", "probes", "high", 1, "characters before divergence"),
         Metric("BPC", "bits", "chars", "low", 3, "bits per character of the repeated text"),
     ),

@@ -150,8 +150,9 @@ _METRICS = (
         "high",
         3,
         "digits (and names) of the answer predicted, teacher-forced; chance 0.1",
+        most=1.0,
     ),
-    Metric("exact", "exact", "probes", "high", 3, "answers with every digit right"),
+    Metric("exact", "exact", "probes", "high", 3, "answers with every digit right", most=1.0),
 )
 NEEDLE = Task("needle", "one needle in a haystack", build_needle, score_digits, _METRICS, QUESTIONS)
 MULTIKEY = Task(

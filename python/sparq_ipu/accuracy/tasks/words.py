@@ -108,9 +108,15 @@ def score_ranking(
 
 _METRICS = (
     Metric(
-        "ranking", "auc", "probes", "high", 3, "pairs of a common and a rare word ranked rightly; chance 0.5"
+        "ranking",
+        "auc",
+        "probes",
+        "high",
+        3,
+        "pairs of a common and a rare word ranked rightly; chance 0.5",
+        most=1.0,
     ),
-    Metric("best", "top", "probes", "high", 2, "lists whose likeliest listed word is a common one"),
+    Metric("best", "top", "probes", "high", 2, "lists whose likeliest listed word is a common one", most=1.0),
 )
 COMMON = Task("common", "which words of a list are common", build_common, score_ranking, _METRICS, QUESTIONS)
 FREQUENT = Task(
