@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings of all tests: where the Python rooms are, and the Hypothesis profiles.
+"""Settings of all tests: where the Python packages are, and the Hypothesis profiles. What tests share is in
+helpers/, which pyproject.toml puts on the path.
 
 HYPOTHESIS_PROFILE chooses how much is tried: dev (default: small, fast), ci (derandomised, moderate) or
 nightly (random, large; a failure prints the blob that reproduces it).
@@ -14,14 +15,12 @@ from pathlib import Path
 
 import hypothesis
 
-TESTS = Path(__file__).resolve().parent
-# strategies.py and the oracles, whatever the import mode
-sys.path[:0] = [str(TESTS), str(TESTS / "reference")]
+ROOT = Path(__file__).resolve().parents[1]
 
 # without an installation, the packages that need no build come from the tree
-for room, package in (("reference", "sparq_reference"), ("python", "sparq_ipu")):
+for folder, package in (("reference", "sparq_reference"), ("python", "sparq_ipu")):
     if importlib.util.find_spec(package) is None:
-        sys.path.append(str(TESTS.parent / room))
+        sys.path.append(str(ROOT / folder))
 
 _ALWAYS = dict(deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow], print_blob=True)
 hypothesis.settings.register_profile("dev", max_examples=25, derandomize=True, **_ALWAYS)

@@ -12,8 +12,13 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 import capture as bench  # noqa: E402
-from test_generate import checkpoint  # noqa: E402, F401
-from tiny_models import tiny_model, tokens_of  # noqa: E402
+from tiny_models import save_checkpoint, tiny_model, tokens_of  # noqa: E402
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    """A directory with a random model and its tokenizer, and a file with a text of 60 words."""
+    return save_checkpoint(tmp_path_factory.mktemp("checkpoint"))
 
 
 @pytest.fixture
@@ -57,7 +62,7 @@ def test_queries_are_after_rotary_embedding(model):
             np.testing.assert_allclose(got, expected, atol=2e-2 * np.abs(arrays["value_0"]).max())
 
 
-def test_command(checkpoint, tmp_path, capsys):  # noqa: F811
+def test_command(checkpoint, tmp_path, capsys):
     output = tmp_path / "inputs.npz"
     common = [
         "--model",

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -61,8 +62,8 @@ class Coverage:
 
 if __name__ == "__main__":
     coverage = Coverage()
-    pytest.main(
-        ["-q", "--tb=no", "-p", "no:xdist", "-p", "no:cacheprovider", *sys.argv[1:]], plugins=[coverage]
-    )
+    settings = str(Path(__file__).resolve().parents[2] / "pyproject.toml")  # also for tests from elsewhere
+    options = ["-q", "-c", settings, "--tb=no", "-p", "no:xdist", "-p", "no:cacheprovider"]
+    pytest.main([*options, *sys.argv[1:]], plugins=[coverage])
     result = dict(executed=list(coverage.executed), unnoticed=coverage.unnoticed, failed=coverage.failed)
     print(json.dumps(result))

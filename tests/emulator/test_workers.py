@@ -24,6 +24,9 @@ RACES = {
     "and 10 without, in element 4 of field 'seen'",
     ("Doubles", 5): "worker 0 must come to the same whether others have run or not, got 20 after worker 5 "
     "and 10 without, in element 0 of field 'seen'",
+    # the value that was there already
+    ("Stores", 2): "workers 0 and 4 must not write to one 32-bit word, got element 0 of field 'data' and "
+    "element 0 of field 'data'",
     ("Agrees", 1): "worker 4 must come to the same whether others have run or not, got another return value "
     "of compute() after worker 5",
     ("AddsToNothing", 0): "worker 0 must not use what an Output held before it ran, got element 0 of field "
@@ -37,6 +40,7 @@ RIGHT = {
     "Shares": np.repeat(np.arange(6), 2).astype(np.float16).view(np.uint16).tolist(),
     "Maxima": [10] * 6,
     "Doubles": [20] * 6,
+    "Stores": [10] * 6,
     "Agrees": [1] * 6,
     "Adds": [11] * 6,
     "Counts": [0, 1, 2, 3, 4, 5],

@@ -12,33 +12,18 @@ import pytest
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
-tokenizers = pytest.importorskip("tokenizers")
+pytest.importorskip("tokenizers")
 
-from tiny_models import greedy, tiny_model, tokens_of  # noqa: E402
+from tiny_models import greedy, save_checkpoint, tiny_model, tokens_of  # noqa: E402
 
 from sparq_ipu import generate  # noqa: E402
 from sparq_ipu.transformers import enable, enable_dense  # noqa: E402
 
 
-def tiny_tokenizer():
-    """Words w0..w98, one token each."""
-    words = {f"w{index}": index for index in range(99)}
-    words.update({"<bos>": 99, "<pad>": 100})
-    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="w0"))
-    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
-    return transformers.PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, pad_token="<pad>", bos_token="<bos>", unk_token="w0"
-    )
-
-
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory):
     """A directory with a random model and its tokenizer, and a file with a text of 60 words."""
-    folder = tmp_path_factory.mktemp("checkpoint")
-    tiny_model().save_pretrained(folder)
-    tiny_tokenizer().save_pretrained(folder)
-    (folder / "prompt.txt").write_text(" ".join(f"w{int(token)}" for token in tokens_of(60)[0]))
-    return folder
+    return save_checkpoint(tmp_path_factory.mktemp("checkpoint"))
 
 
 def call(checkpoint, *options):

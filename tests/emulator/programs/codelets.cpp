@@ -235,6 +235,18 @@ public:
   }
 };
 
+// Stores what was there, in its element and perhaps in another's.
+class Stores : public MultiVertex {
+public:
+  InOut<Vector<float>> data;
+  unsigned step;
+  bool compute(unsigned worker) {
+    data[worker] = 10;
+    data[(worker + step) % numWorkers()] = 10;
+    return true;
+  }
+};
+
 // Returns what the others have made of a flag.
 class Agrees : public MultiVertex {
 public:

@@ -100,7 +100,7 @@ const std::vector<std::pair<const char *, Build>> cases = {
      }},
     {"written in one branch",
      [](Bench &x) {
-       return std::vector<Program>{Sequence{If(x.bit, x.write(x.a), Sequence()), x.read(x.a)}};
+       return std::vector<Program>{Sequence{If(x.bit, Sequence(), x.write(x.a)), x.read(x.a)}};
      }},
     {"written in both branches",
      [](Bench &x) {

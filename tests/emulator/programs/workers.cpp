@@ -48,6 +48,10 @@ Built build(Graph &graph, ComputeSet cs, const std::string &name, int step) {
     graph.setInitialValue(v["step"], step);
     return {v, connect("seen", UNSIGNED_INT, 6), 6};
   }
+  if (name == "Stores") {
+    graph.setInitialValue(v["step"], step);
+    return {v, connect("data", FLOAT, 6), 6};
+  }
   if (name == "Agrees") {
     graph.setInitialValue(v["step"], step);
     return {v, connect("flags", UNSIGNED_INT, 6), 6};

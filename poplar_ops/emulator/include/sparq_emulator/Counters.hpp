@@ -79,9 +79,10 @@ struct MemoryCount {
   std::vector<MemoryUse> largest;  // of that tile, largest first
   std::vector<std::uint64_t> bytesPerTile;
 
-  std::uint64_t liveBytes = 0; // the most that a tile needs at one step, with state, code and stacks
-  unsigned liveTile = 0;       // that tile
-  std::string liveStep;        // that step
+  std::uint64_t liveBytes =
+      0;                 // the most that a tile needs at one step, with state, code and stacks
+  unsigned liveTile = 0; // that tile
+  std::string liveStep;  // that step
   /// Variables with elements that are live between programs, so always; largest first. Constants
   /// are not among them. Bytes are of the live elements on all tiles.
   std::vector<MemoryUse> alwaysLive;

@@ -109,6 +109,9 @@ void flow(Cases &c) {
   c.add("replicas_part_in_the_second_pass", [](bool bad) {
     Pair p;
     const Function row = p.graph.addFunction(p.copyRow());
+    const Tensor two = p.graph.addConstant(UNSIGNED_INT, {}, 2u);
+    p.graph.setTileMapping(two, 0);
+    p.prog.add(Copy(two, p.value)); // the same in the first pass
     p.prog.add(Repeat(2, Sequence{If(p.value, Call(row), Sequence()),
                                   Copy(bad ? p.host : p.value, bad ? p.value : p.host)}));
     p.compile();

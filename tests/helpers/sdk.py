@@ -8,7 +8,7 @@ from typing import Iterable, NamedTuple
 
 from uses import Call, NameUse, TypeUse, Use, is_copy_or_move, normalise, split_parameters
 
-HERE = Path(__file__).resolve().parent
+FIDELITY = Path(__file__).resolve().parents[1] / "fidelity"
 _FUNCTIONS = ("CXXConstructor", "CXXMethod", "FunctionDecl", "FunctionTemplate", "Function")
 
 
@@ -26,7 +26,7 @@ class Sdk:
         self.functions: dict[str, list[Overload]] = {}
         self.types: set[str] = set()
         for file in ("poplar_3_3_declarations.tsv", "also_declared.tsv"):
-            for line in (HERE / file).read_text().splitlines():
+            for line in (FIDELITY / file).read_text().splitlines():
                 if line.startswith(("#", "kind\t")):
                     continue
                 kind, declaration, least, most, *_ = [*line.split("\t"), "", "", ""]

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tiny models with random weights, and an attention oracle for them: shared by the tests beside it."""
+"""Tiny models with random weights, and an attention oracle for them, for the tests of models and benches."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -66,6 +67,27 @@ def greedy(model: Any, tokens: Any, n: int, **options: Any) -> Any:
     options.setdefault("attention_mask", torch.ones_like(tokens))
     output = model.generate(tokens, max_new_tokens=n, do_sample=False, **options)
     return output[:, tokens.shape[1] :]
+
+
+def tiny_tokenizer() -> Any:
+    """Words w0..w98, one token each."""
+    import tokenizers
+
+    words = {f"w{index}": index for index in range(99)}
+    words.update({"<bos>": 99, "<pad>": 100})
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="w0"))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    return transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token="<pad>", bos_token="<bos>", unk_token="w0"
+    )
+
+
+def save_checkpoint(folder: Path) -> Path:
+    """`folder` with a random model and its tokenizer, and prompt.txt with a text of 60 words."""
+    tiny_model().save_pretrained(folder)
+    tiny_tokenizer().save_pretrained(folder)
+    (folder / "prompt.txt").write_text(" ".join(f"w{int(token)}" for token in tokens_of(60)[0]))
+    return folder
 
 
 class Oracle:
