@@ -289,7 +289,7 @@ def runs(
 
         try:
             stages[name] = run_kernel(row, mine, inputs, expected, a, step)
-        except Exception as error:  # a kernel that can not run is a result too: its row says why
+        except (ValueError, RuntimeError, MemoryError) as error:  # a result too: its row says why
             row.update(failure(error))
         progress.step(None)
         if row["bit_exact"] is False:
