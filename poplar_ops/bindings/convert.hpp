@@ -48,6 +48,7 @@ template <> struct type_caster<sparq::CacheSpec> {
     from.read("n_kv_heads", value.nKvHeads);
     from.read("head_dim", value.headDim);
     from.read("capacity", value.capacity);
+    from.read("index_bits", value.indexBits);
     return from.complete();
   }
 };

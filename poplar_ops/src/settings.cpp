@@ -31,6 +31,8 @@ void check(const char *op, const CacheSpec &spec) {
   if (nTasks > maxCapacity)
     fail(op, "batch * n_kv_heads", "be at most " + std::to_string(maxCapacity),
          static_cast<std::int64_t>(nTasks));
+  if (spec.indexBits != 16 && spec.indexBits != 8 && spec.indexBits != 4)
+    fail(op, "index_bits", "be one of 16, 8, 4", spec.indexBits);
 }
 
 void checkHeads(const char *op, const CacheSpec &spec, std::int64_t nHeads) {

@@ -132,7 +132,13 @@ class KVCache(HasSpec):
             return exact.dense_unchecked(query, self.key, self.value, self._lengths)
         settings.check(op, self.spec.head_dim)
         return exact.sparq_steps(
-            query, self.key, self.value, settings, lengths=self._lengths, value_sum=self._value_sum
+            query,
+            self.key,
+            self.value,
+            settings,
+            index_bits=self.spec.index_bits,
+            lengths=self._lengths,
+            value_sum=self._value_sum,
         ).output
 
     def dense_attention(self, query: np.ndarray, *, check_finite: bool = True) -> np.ndarray:

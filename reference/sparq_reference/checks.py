@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 #: most positions of one batch element: a count up to here is exact in fp32 (E7)
 MAX_CAPACITY = 1 << 24
+#: bits of a number of the key index (E9); 16: the keys themselves
+INDEX_BITS = (16, 8, 4)
 #: head_dim is a multiple of this: the lanes of a dot product
 HEAD_DIM_MULTIPLE = 8
 
@@ -50,6 +52,20 @@ def check_integer(
         fail(op, argument, f"be an integer in {interval}", repr(value))
     if not low <= number <= high:
         fail(op, argument, f"be in {interval}", number)
+    return number
+
+
+def check_index_bits(op: str, value: object) -> int:
+    """`value` as an int of INDEX_BITS."""
+    rule = f"be one of {', '.join(map(str, INDEX_BITS))}"
+    if isinstance(value, (bool, np.bool_)):
+        fail(op, "index_bits", rule, repr(value))
+    try:
+        number = operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        fail(op, "index_bits", rule, repr(value))
+    if number not in INDEX_BITS:
+        fail(op, "index_bits", rule, number)
     return number
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sparq_reference import checks, numerics
+from sparq_reference import checks, key_index, numerics
 from sparq_reference.layout import Steps, all_lengths, each_kv_head
 from sparq_reference.numerics import to_half, widen
 from sparq_reference.settings import SparqSettings
@@ -54,22 +54,28 @@ def approx_scores(
     components: np.ndarray,
     inv_tau: np.ndarray,
     *,
+    index_bits: int = 16,
     lengths: np.ndarray | None = None,
 ) -> np.ndarray:
     """The argument of the softmax of equation 7: q[components] . K[:, components] / tau.
 
+    With index_bits 8 or 4, full blocks of K as the key index has them (E9).
     -> (batch, n_heads, seq_len) float32, -inf beyond a length.
     """
     lengths = all_lengths(key, lengths)
     scores = np.full((*query.shape[:2], key.shape[2]), -np.inf, np.float32)
     for b, kv, heads in each_kv_head(query, key):
-        chosen = components[b, kv]
+        chosen, length = components[b, kv], lengths[b]
         q = widen(query[b, heads][:, chosen])
-        columns = widen(np.ascontiguousarray(key[b, kv, : lengths[b]].T[chosen]))
-        total = np.zeros((q.shape[0], columns.shape[1]), np.float32)
+        columns = np.ascontiguousarray(key[b, kv, :length].T[chosen])
+        n_index = 0 if index_bits == 16 else length // numerics.BLOCK * numerics.BLOCK
+        total = np.zeros((q.shape[0], length), np.float32)
+        if n_index:
+            index = key_index.quantise(columns[:, :n_index], index_bits)
+            total[:, :n_index] = key_index.block_scores(q, index, index_bits)
         for j in range(len(chosen)):
-            total += q[:, j, None] * columns[j]
-        scores[b, heads, : lengths[b]] = total * inv_tau[b, heads, None]
+            total[:, n_index:] += q[:, j, None] * widen(columns[j, n_index:])
+        scores[b, heads, :length] = total * inv_tau[b, heads, None]
     return scores
 
 
@@ -141,9 +147,10 @@ def selected_share(weights: np.ndarray, weight_sum: np.ndarray, positions: np.nd
 
     -> (batch, n_heads) float32 in [0, 1].
     """
-    rows = np.repeat(positions, weights.shape[1] // positions.shape[1], axis=1)
-    selected = np.take_along_axis(weights, np.maximum(rows, 0), axis=-1)
-    selected = np.where(rows < 0, np.float32(0), selected)
+    group_size = weights.shape[1] // positions.shape[1]
+    chosen = np.zeros((*positions.shape[:2], weights.shape[-1] + 1), bool)
+    np.put_along_axis(chosen, positions, True, axis=-1)  # padding, -1, marks the entry that is cut off
+    selected = np.where(np.repeat(chosen[..., :-1], group_size, axis=1), weights, np.float32(0))
     total = numerics.fold_blocks(numerics.block_sums(selected))
     alpha: np.ndarray = np.minimum(np.float32(1), numerics.flush(total / weight_sum))
     return alpha
@@ -231,6 +238,7 @@ def sparq_attention(
     top_k: int,
     n_local: int = 0,
     mean_value: bool = True,
+    index_bits: int = 16,
     lengths: np.ndarray | None = None,
     value_sum: np.ndarray | None = None,
     check_finite: bool = True,
@@ -245,6 +253,7 @@ def sparq_attention(
             dense attention, bit for bit.
         n_local: how many of them are the last positions, in [0, top_k] (the paper's l).
         mean_value: add (1 - alpha) times the mean value row for the positions not selected.
+        index_bits: 16, or 8 or 4: positions are scored from a key index of so few bits (E9).
         lengths: (batch,) integers in [1, seq_len]; None means seq_len. Positions beyond are not read.
         value_sum: (batch, n_kv_heads, head_dim) float32, the running sum of value rows (`sum_values`), if the
             caller keeps it.
@@ -259,8 +268,11 @@ def sparq_attention(
     lengths = checks.check_attention(
         "sparq_attention", query, key, value, lengths=lengths, value_sum=value_sum, check_finite=check_finite
     )
+    index_bits = checks.check_index_bits("sparq_attention", index_bits)
     settings = SparqSettings(rank, top_k, n_local, mean_value, op="sparq_attention", head_dim=query.shape[-1])
-    return sparq_steps(query, key, value, settings, lengths=lengths, value_sum=value_sum).output
+    return sparq_steps(
+        query, key, value, settings, index_bits=index_bits, lengths=lengths, value_sum=value_sum
+    ).output
 
 
 def sparq_steps(
@@ -269,6 +281,7 @@ def sparq_steps(
     value: np.ndarray,
     settings: SparqSettings,
     *,
+    index_bits: int = 16,
     lengths: np.ndarray | None = None,
     value_sum: np.ndarray | None = None,
 ) -> Steps:
@@ -277,7 +290,7 @@ def sparq_steps(
     n_kv_heads = key.shape[1]
     components = query_components(query, rank=settings.rank, n_kv_heads=n_kv_heads)
     inv_tau = inverse_temperature(query, components)
-    scores = approx_scores(query, key, components, inv_tau, lengths=lengths)
+    scores = approx_scores(query, key, components, inv_tau, index_bits=index_bits, lengths=lengths)
     weights, weight_sum, weight_max = softmax_weights(scores)
     positions, counts = key_topk(
         weights,

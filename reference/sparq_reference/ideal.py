@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sparq_reference import checks
+from sparq_reference import checks, key_index, numerics
 from sparq_reference.layout import Steps, all_lengths, each_kv_head
 from sparq_reference.settings import SparqSettings
 
@@ -60,19 +60,26 @@ def approx_scores(
     components: np.ndarray,
     inv_tau: np.ndarray,
     *,
+    index_bits: int = 16,
     lengths: np.ndarray | None = None,
 ) -> np.ndarray:
     """The argument of the softmax of equation 7: q[components] . K[:, components] / tau.
 
+    With index_bits 8 or 4, full blocks of K as the key index has them (E9; key must be float16), and q as it is.
     -> (batch, n_heads, seq_len) float64, -inf beyond a length.
     """
     lengths = all_lengths(key, lengths)
     scores = np.full((*query.shape[:2], key.shape[2]), -np.inf)
     for b, kv, heads in each_kv_head(query, key):
-        chosen = components[b, kv]
+        chosen, length = components[b, kv], lengths[b]
         q = _double(query[b, heads][:, chosen])
-        columns = _double(key[b, kv, : lengths[b]].T[chosen])
-        scores[b, heads, : lengths[b]] = (q @ columns) * inv_tau[b, heads, None]
+        columns = key[b, kv, :length].T[chosen]
+        if index_bits != 16:
+            n_index = length // numerics.BLOCK * numerics.BLOCK
+            index = key_index.quantise(columns[:, :n_index], index_bits)
+            stored = _double(index.low)[..., None] + _double(index.step)[..., None] * index.code
+            columns = np.concatenate([stored.reshape(len(chosen), n_index), _double(columns[:, n_index:])], 1)
+        scores[b, heads, :length] = (q @ _double(columns)) * inv_tau[b, heads, None]
     return scores
 
 
@@ -212,13 +219,15 @@ def sparq_attention(
     top_k: int,
     n_local: int = 0,
     mean_value: bool = True,
+    index_bits: int = 16,
     lengths: np.ndarray | None = None,
     value_sum: np.ndarray | None = None,
     check_finite: bool = True,
 ) -> np.ndarray:
     """SparQ attention of one decode step, Algorithm 1.
 
-    Arguments as of `exact.sparq_attention`, of any floating dtype and any head_dim; float64, not saturated.
+    Arguments as of `exact.sparq_attention`, of any floating dtype and any head_dim; float64, not saturated. With
+    index_bits 8 or 4 the keys must be float16.
 
     Raises:
         ValueError: `sparq_attention: <argument> must <rule>, got <value>`.
@@ -233,8 +242,13 @@ def sparq_attention(
         check_finite=check_finite,
         exact=False,
     )
+    index_bits = checks.check_index_bits("sparq_attention", index_bits)
+    if index_bits != 16 and key.dtype != np.float16:
+        checks.fail("sparq_attention", "key", f"be float16 with index_bits={index_bits}", key.dtype)
     settings = SparqSettings(rank, top_k, n_local, mean_value, op="sparq_attention", head_dim=query.shape[-1])
-    return sparq_steps(query, key, value, settings, lengths=lengths, value_sum=value_sum).output
+    return sparq_steps(
+        query, key, value, settings, index_bits=index_bits, lengths=lengths, value_sum=value_sum
+    ).output
 
 
 def sparq_steps(
@@ -243,6 +257,7 @@ def sparq_steps(
     value: np.ndarray,
     settings: SparqSettings,
     *,
+    index_bits: int = 16,
     lengths: np.ndarray | None = None,
     value_sum: np.ndarray | None = None,
 ) -> Steps:
@@ -251,7 +266,7 @@ def sparq_steps(
     n_kv_heads = key.shape[1]
     components = query_components(query, rank=settings.rank, n_kv_heads=n_kv_heads)
     inv_tau = inverse_temperature(query, components)
-    scores = approx_scores(query, key, components, inv_tau, lengths=lengths)
+    scores = approx_scores(query, key, components, inv_tau, index_bits=index_bits, lengths=lengths)
     weights, weight_sum, weight_max = softmax_weights(scores)
     positions, counts = key_topk(
         weights,

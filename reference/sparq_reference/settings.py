@@ -12,7 +12,7 @@ from typing import Any, Mapping, TypeVar
 
 import numpy as np
 
-from sparq_reference.checks import HEAD_DIM_MULTIPLE, MAX_CAPACITY, check_integer, fail
+from sparq_reference.checks import HEAD_DIM_MULTIPLE, MAX_CAPACITY, check_index_bits, check_integer, fail
 
 _Settings = TypeVar("_Settings", bound="SparqSettings")
 
@@ -107,6 +107,8 @@ class CacheSpec:
         n_kv_heads: KV heads, at least 1; batch * n_kv_heads at most 2**24.
         head_dim: components of a head, a positive multiple of 8.
         capacity: most positions of one batch element, in [1, 2**24].
+        index_bits: of a number of the key index, what SparQ scores positions from: 16 (the keys themselves,
+            float16), 8 or 4 (docs/exactness.md E9).
         op: what messages begin with.
 
     Raises:
@@ -117,6 +119,7 @@ class CacheSpec:
     n_kv_heads: int
     head_dim: int
     capacity: int
+    index_bits: int = 16
     op: dataclasses.InitVar[str] = "CacheSpec"
 
     def __post_init__(self, op: str) -> None:
@@ -127,6 +130,7 @@ class CacheSpec:
                 fail(op, name, f"be a multiple of {HEAD_DIM_MULTIPLE}", value)
         if self.n_tasks > MAX_CAPACITY:
             fail(op, "batch * n_kv_heads", f"be at most {MAX_CAPACITY}", self.n_tasks)
+        object.__setattr__(self, "index_bits", check_index_bits(op, self.index_bits))
 
     @property
     def n_tasks(self) -> int:
@@ -168,3 +172,8 @@ class HasSpec:
     def capacity(self) -> int:
         """Most positions of one batch element."""
         return self.spec.capacity
+
+    @property
+    def index_bits(self) -> int:
+        """Bits of a number of the key index."""
+        return self.spec.index_bits

@@ -162,7 +162,7 @@ def sparq(
     output = []
     for q, (w, z) in zip(group, softmaxes):
         y3 = attend(q, [keys[p] for p in i2], [rows[p] for p in i2])
-        alpha = min(1.0, flush(fl(sum_weights([w[p] for p in i2]) / z)))
+        alpha = min(1.0, flush(fl(sum_weights([w[p] if p in i2 else 0.0 for p in range(len(w))]) / z)))
         y = [fl(fl(alpha * a) + fl(fl(1.0 - alpha) * m)) for a, m in zip(y3, v_mean)]
         output.append(y if mean_value else y3)
     return output

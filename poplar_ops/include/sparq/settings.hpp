@@ -35,6 +35,8 @@ struct CacheSpec {
   unsigned nKvHeads = 1;
   unsigned headDim = 8;  // a multiple of 8
   unsigned capacity = 1; // most positions of one batch element
+  // Of a number of the key index: 16 (the keys themselves), 8 or 4 (docs/exactness.md E9).
+  unsigned indexBits = 16;
 
   // Independent problems: one KV head of one batch element. Task t is batch element t / nKvHeads,
   // KV head t % nKvHeads.
