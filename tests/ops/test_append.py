@@ -81,7 +81,7 @@ def test_bulk_on_top_of_single_tokens(index_bits: int) -> None:
 @pytest.mark.parametrize("index_bits", [8, 4])
 @pytest.mark.parametrize("n_tiles", [1, 3, 64])
 def test_blocks_fill_chunks_of_an_index(index_bits: int, n_tiles: int) -> None:
-    """Chunks of 512 or 1024 positions: the device quantises block after block, the last one of a chunk too."""
+    """Chunks of 512 or 1024 positions: the device quantises block after block, and the last of a chunk."""
     rng = np.random.default_rng(n_tiles)
     capacity = 1200
     a = make_attention(
