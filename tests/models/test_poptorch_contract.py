@@ -79,7 +79,14 @@ def test_decode_call(ipu):
     ]
     assert inputs[3].tolist() == [1, 1]
     assert attributes == dict(
-        rank=4, top_k=6, n_local=2, mean_value=1, capacity=48, n_kv_heads=2, cache_name="layer0"
+        rank=4,
+        top_k=6,
+        n_local=2,
+        mean_value=1,
+        capacity=48,
+        n_kv_heads=2,
+        index_bits=16,
+        cache_name="layer0",
     )
     assert type(attributes["mean_value"]) is int
     assert list(module.buffers()) == []  # nothing of the fallback goes to the device
@@ -90,7 +97,7 @@ def test_dense_call(ipu):
     module(torch.randn(2, 4, 16), torch.randn(2, 2, 16), torch.randn(2, 2, 16), torch.tensor([0, 1]))
     ((name, _, _, inputs, attributes),) = ipu.calls
     assert name == "DenseDecode" and inputs[3].tolist() == [0, 1]
-    assert attributes == dict(capacity=48, n_kv_heads=2, cache_name="layer1")
+    assert attributes == dict(capacity=48, n_kv_heads=2, index_bits=16, cache_name="layer1")
 
 
 def test_fill_call_and_the_order_it_gives(ipu):
@@ -103,7 +110,7 @@ def test_fill_call_and_the_order_it_gives(ipu):
         ((2, 2, 5, 16), torch.float16),
         ((2,), torch.int32),
     ]
-    assert attributes == dict(capacity=48, cache_name="layer0")
+    assert attributes == dict(capacity=48, index_bits=16, cache_name="layer0")
     assert held.dtype == torch.int32
     module(torch.randn(2, 4, 16), torch.randn(2, 2, 16), torch.randn(2, 2, 16), held=held)
     assert ipu.calls[1][3][3].tolist() == [1, 1]
