@@ -12,12 +12,16 @@ from index_bits import DEVICES, REFUSED, SETTINGS, SHAPE, draw, expected, refusa
 import sparq_ipu
 from sparq_reference import exact
 
+CACHES = [dict(device=device) for device in DEVICES]
+if "emulator" in sparq_ipu.available_devices():
+    CACHES.append(dict(device="emulator", n_tiles=16))
+
 
 @pytest.mark.parametrize("index_bits", [16, 8, 4])
-@pytest.mark.parametrize("device", DEVICES)
-def test_a_cache_equals_the_reference(device, index_bits):
+@pytest.mark.parametrize("options", CACHES, ids=str)
+def test_a_cache_equals_the_reference(options, index_bits):
     """At every length around a block: full blocks come from the index, the rest from the keys."""
-    cache = sparq_ipu.KVCache(**SHAPE, device=device, index_bits=np.int64(index_bits))
+    cache = sparq_ipu.KVCache(**SHAPE, **options, index_bits=np.int64(index_bits))
     assert cache.index_bits == index_bits and type(cache.index_bits) is int
     assert f", index_bits={index_bits}, " in repr(cache)
     key, value = draw(0, 2, 2, 140, 16), draw(1, 2, 2, 140, 16)
@@ -38,15 +42,15 @@ def test_a_cache_equals_the_reference(device, index_bits):
     assert (different > 0) == (index_bits != 16)  # negative control
 
 
-@given(st.data(), st.sampled_from(DEVICES), st.sampled_from([8, 4]), st.integers(0, 2**16))
-def test_any_way_to_fill_a_cache_is_one(data, device, index_bits, seed):
+@given(st.data(), st.sampled_from(CACHES), st.sampled_from([8, 4]), st.integers(0, 2**16))
+def test_any_way_to_fill_a_cache_is_one(data, options, index_bits, seed):
     """Chunks of any size, capacity, and a past: what is stored depends on the keys and lengths alone."""
     batch = data.draw(st.integers(1, 3))
     lengths = np.array([data.draw(st.integers(1, 140)) for _ in range(batch)])
     key, value = draw(seed, batch, 2, 140, 16), draw(seed + 1, batch, 2, 140, 16)
     query, index = draw(seed + 2, batch, 4, 16), np.array(data.draw(st.permutations(range(batch))))
     shape = dict(SHAPE, batch=batch, capacity=data.draw(st.integers(140, 300)))
-    cache = sparq_ipu.KVCache(**shape, device=device, index_bits=index_bits)
+    cache = sparq_ipu.KVCache(**shape, **options, index_bits=index_bits)
     if data.draw(st.booleans()):
         cache.append(value[:, :, :70], key[:, :, :70])
         cache.reset()
