@@ -35,9 +35,9 @@ Tensor build(Graph &graph, const Cache &cache, const PlannedAttention &attention
     const Scores scores = createScores(context, waves);
     approxScores(context, settings, waves, q, wave, scores);
     softmax(context, waves, scores);
-    const Tensor rows = selectPositions(context, settings, waves, scores);
+    const Selected selected = selectPositions(context, settings, waves, scores);
     // E6.4 and E6.5: exact attention over these, and the mean value for the rest.
-    const Gathered gathered = gatheredAttention(context, settings, q, scores, rows);
+    const Gathered gathered = gatheredAttention(context, waves, q, selected);
     combine(context, settings.meanValue, gathered, scores,
             output.slice(first, first + p.nActive(round), 0));
   }
