@@ -272,6 +272,18 @@ def test_transfer_of_the_usual_example():
     assert parse_method("sparq:r=32,k=128").compression(16384, 128) == 4194560 / 557568
 
 
+def test_transfer_of_a_key_index_is_that_of_its_bytes():
+    """200 positions: three full blocks of codes, low and step, and 8 positions that are read from K."""
+    rank, rest = 16, 2 * 8 * D + 4 * D
+    for bits in (8, 4):
+        in_blocks = 3 * rank * (64 * bits // 8 + 4)  # bytes
+        expected = (in_blocks + 8 * rank * 2) / 2 + rest
+        assert parse_method(f"sparq:r={rank},k=8,index_bits={bits}").transfer(200, D) == expected
+    # only what is read from K itself shrinks with it
+    both = parse_method(f"sparq:r={rank},k=8,index_bits=4,kv_bits=8").transfer(200, D)
+    assert both == 3 * rank * (32 + 4) / 2 + (8 * rank + 2 * 8 * D + 2 * D) / 2 + 2 * D
+
+
 def test_transfer_averages_dense_layers():
     expected = 0.2 * (2 * S * D + 2 * D) + 0.8 * parse_method("sparq").transfer(S, D)
     assert parse_method("sparq:dense_layers=2").transfer(S, D, n_layers=10) == pytest.approx(expected)
@@ -309,11 +321,17 @@ NO_MEAN = {"mean_value": False}
             "sparq:r=16,mean_from=-1",
         ),
         ({"rank": 16, "top_k": 64, "layers": {1: NO_MEAN, 0: NO_MEAN}}, "sparq:r=16,k=64,l=0,mean_from=2"),
+        ({"rank": 8, "top_k": 64, "index_bits": 16}, "sparq:r=8,k=64,l=0"),
+        (
+            {"rank": 32, "top_k": 128, "n_local": 32, "index_bits": 4, "layers": {0: NO_MEAN}},
+            "sparq:mean_from=1,index_bits=4",
+        ),
     ],
 )
 def test_method_of_the_settings_of_kernels(settings, text):
     method = SparQ.from_settings(**settings)
     assert str(method) == text
+    assert method.index_bits == settings.get("index_bits", 16)
     assert method.local == settings.get("n_local", 0)  # the number, whatever -1 means in the text form
     for layer in range(4):
         of_layer = {**settings, **settings.get("layers", {}).get(layer, {})}
@@ -329,6 +347,8 @@ def test_method_of_the_settings_of_kernels(settings, text):
         ({"layers": {1: NO_MEAN}}, r"layers must be .*, or empty, got \{1: .*\}"),
         ({"layers": {0: None}}, r"layers must be .*, or empty, got \{0: None\}"),
         ({"layers": {0: {"rank": 8}}}, r"layers must be .*, or empty, got \{0: .*\}"),
+        ({"index_bits": 5}, "index_bits must be one of 16, 8, 4, got 5"),
+        ({"index_bits": "4"}, "index_bits must be one of 16, 8, 4, got '4'"),
     ],
 )
 def test_errors_of_the_settings_of_kernels(settings, message):
