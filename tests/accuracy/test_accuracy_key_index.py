@@ -46,6 +46,12 @@ def hard(kind: str) -> tuple[np.ndarray, np.ndarray]:
         query[:] = 0
     elif kind == "one component":
         query[:, :, 1:] = 0
+    elif kind in ("halves of 4", "halves of 8"):
+        # v * limit / m is half an integer, and becomes one or the other by the rounding of limit / m
+        n, largest, factor = (15, 1778, 7) if kind == "halves of 4" else (255, 1958, 11)
+        key[:] = (np.arange(128) % 64 * n // 63)[:, None]  # low 0, step 1: v = q
+        query[:] = factor * (2 * np.arange(64) + 1)
+        query[:, :, 0] = largest
     return query, key.astype(np.float16)
 
 
@@ -53,7 +59,16 @@ INPUTS = {
     **{f"layer {layer}": lambda layer=layer: (real(layer, "query"), real(layer, "key")) for layer in LAYERS},
     **{
         kind: lambda kind=kind: hard(kind)
-        for kind in ("normal", "equal", "tiny", "huge", "zero query", "one component")
+        for kind in (
+            "normal",
+            "equal",
+            "tiny",
+            "huge",
+            "zero query",
+            "one component",
+            "halves of 4",
+            "halves of 8",
+        )
     },
 }
 

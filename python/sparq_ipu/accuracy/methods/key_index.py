@@ -50,9 +50,9 @@ class KeyIndex:
         step = to_half((high - low) * (one / most))
         flat = step == 0
         inverse = one / torch.where(flat, one, step)
+        # Where step is 0 all differences are below 2^-16, so the codes are 0 as they should.
         code = torch.round((blocks - low[:, :, None]) * inverse[:, :, None])
-        code = torch.minimum(code, most).masked_fill_(flat[:, :, None], 0.0)
-        return cls(low, step, code, index_bits)
+        return cls(low, step, torch.minimum(code, most), index_bits)
 
     @property
     def n_positions(self) -> int:
