@@ -347,8 +347,8 @@ def test_method_of_the_settings_of_kernels(settings, text):
         ({"layers": {1: NO_MEAN}}, r"layers must be .*, or empty, got \{1: .*\}"),
         ({"layers": {0: None}}, r"layers must be .*, or empty, got \{0: None\}"),
         ({"layers": {0: {"rank": 8}}}, r"layers must be .*, or empty, got \{0: .*\}"),
-        ({"index_bits": 5}, "index_bits must be one of 16, 8, 4, got 5"),
-        ({"index_bits": "4"}, "index_bits must be one of 16, 8, 4, got '4'"),
+        ({"index_bits": 5}, "index_bits must be 4, 8 or 16, got 5"),
+        ({"index_bits": "4"}, "index_bits must be 4, 8 or 16, got '4'"),
     ],
 )
 def test_errors_of_the_settings_of_kernels(settings, message):

@@ -98,6 +98,7 @@ class SparQ(Method):
         """
         op = f"{cls.name}: from_settings"
         settings = SparqSettings(rank, top_k, n_local, mean_value, op=op)
+        check_bits(op, "index_bits", index_bits)
         layers = layers or {}
         if layers != {i: {"mean_value": False} for i in range(len(layers))}:
             rule = 'be {"mean_value": False} for each of the first layers, or empty'
@@ -107,7 +108,7 @@ class SparQ(Method):
             top_k=settings.top_k,
             n_local=-1 if settings.n_local == settings.top_k // 4 else settings.n_local,  # the shorter text
             mean_value_from=len(layers) if settings.mean_value else -1,
-            index_bits=checks.check_index_bits(op, index_bits),
+            index_bits=index_bits,
         )
 
     @property
