@@ -33,8 +33,8 @@ from sparq_ipu.planning import Plan, plan  # noqa: E402
 from sparq_reference import CacheSpec, DoesNotFit, SparqSettings, checks  # noqa: E402
 from sparq_reference.settings import settings_columns  # noqa: E402
 
-#: version of the rows. 2: the same names in all benches
-SCHEMA = 2
+#: version of the rows. 2: the same names in all benches; 3: index_bits tells rows apart
+SCHEMA = 3
 Row = Dict[str, Any]
 
 
@@ -62,11 +62,13 @@ SHAPE_FLAGS = (
     Flag("--kv-heads", "n_kv_heads", None, "KV heads; fewer than --heads is grouped-query attention"),
     Flag("--head-dim", "head_dim", 128, "components of a head, a multiple of 8"),
 )
+#: what kernels that take settings read; also options of the cache that only these look at
 SETTINGS_FLAGS = (
     Flag("--r", "rank", 32, "rank: components of every key that are read to score positions", "--rank"),
     Flag("--k", "top_k", 128, "top-k: positions whose keys and values are read", "--top-k"),
     Flag("--local", "n_local", 0, "of these, the most recent positions, which are always taken"),
     Flag("--no-mean-value", "mean_value", True, "do not give the weight of the others to the mean value"),
+    Flag("--index-bits", "index_bits", 16, "of the key index, what positions are scored from: 16, 8 or 4"),
 )
 FLAGS = (*SHAPE_FLAGS, *SETTINGS_FLAGS)
 ARGUMENTS = tuple(f.argument for f in FLAGS)
@@ -108,8 +110,17 @@ class Workload:
         return self.spec.capacity
 
     def on(self, kernel: Kernel) -> Workload:
-        """The same for this kernel: without settings if it takes none."""
-        return dataclasses.replace(self, settings=kernel.settings(self.settings))
+        """The same for this kernel: without settings if it takes none, and then with a plain cache."""
+        same = self if kernel.takes_settings else self.with_plain_cache()
+        return dataclasses.replace(same, settings=kernel.settings(self.settings))
+
+    def with_plain_cache(self) -> Workload:
+        """The same with options of the cache left out."""
+        return dataclasses.replace(self, spec=dataclasses.replace(self.spec, **self._default_options()))
+
+    def _default_options(self) -> dict[str, Any]:
+        spec = self.spec
+        return {f.name: f.default for f in dataclasses.fields(spec) if f.name in spec.options()}
 
     def _shape(self) -> dict[str, Any]:
         spec = dataclasses.asdict(self.spec)
@@ -129,7 +140,7 @@ class Workload:
         given = {**dataclasses.asdict(self.spec), "n_heads": self.n_heads}
         given.update(self.settings.arguments() if self.settings else {})
         words = []
-        for f in FLAGS:
+        for f in FLAGS if self.settings else SHAPE_FLAGS:
             if f.argument in given and not isinstance(f.default, bool):
                 words += [f.flag, str(given[f.argument])]
             elif given.get(f.argument, f.default) is not f.default:
@@ -137,7 +148,7 @@ class Workload:
         return words
 
     def __str__(self) -> str:
-        shape = self._shape()
+        shape = dict(item for item in self._shape().items() if item not in self._default_options().items())
         heads = f"{shape.pop('n_heads')} heads, {shape.pop('n_kv_heads')} KV heads"
         words = [f"batch {shape.pop('batch')}", heads, *(f"{name} {n}" for name, n in shape.items())]
         return ", ".join(words if self.settings is None else [*words, str(self.settings)])

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """One decode step of attention on an IPU, by every kernel: dense attention over a cache in SRAM and over one
-in streaming memory, SparQ attention over one in streaming memory.
+in streaming memory, SparQ attention over one in streaming memory, with a key index of 16, 8 and 4 bits.
 
     python bench/ipu_sparq.py --S 16384 --r 32 --k 128
 
@@ -38,7 +38,9 @@ from inputs import Inputs, load_inputs, random_inputs
 
 from sparq_ipu.kernels import BASELINE, DEFAULT, Attention, Kernel, exact_attention, ideal_attention
 from sparq_ipu.planning.device_model import device_model
+from sparq_ipu.tables import kernel_label
 from sparq_reference import SparqSettings
+from sparq_reference.checks import INDEX_BITS
 
 _core: Any = importlib.import_module("sparq_ipu._core")
 
@@ -54,6 +56,8 @@ def command_line() -> CommandLine:
         f"  python bench/ipu_sparq.py --S 65536 --B 16 --kernel {DEFAULT.name} --plan-only --ipus 4\n"
         "  python bench/ipu_sparq.py --input tests/data/smollm2_hamlet.npz --r 16 --k 64 --local 16\n"
         "Exit status: 0 ok, 1 a result differs or a kernel failed, 2 bad usage.",
+        many=("index_bits",),
+        defaults={"index_bits": INDEX_BITS},
     )
     cli.add_kernel()
     cli.add_run("the random inputs", reps=10, warmup=2, where=", on an IPU")
@@ -98,8 +102,8 @@ def command_line() -> CommandLine:
 
 
 def parse(cli: CommandLine, argv: list[str] | None) -> argparse.Namespace:
-    """The arguments, checked before there are inputs. `kernels`: those to run; `workload`: None with
-    --input."""
+    """The arguments, checked before there are inputs. `kernels`: those to run; `workloads`: one for each
+    --index-bits, None with --input."""
     a = cli.parse(argv)
     cli.at_least(a, tiles=0, inner_reps=1, ipus=1)
     tiles = device_model().tiles
@@ -118,8 +122,17 @@ def parse(cli: CommandLine, argv: list[str] | None) -> argparse.Namespace:
             if flag.argument != "capacity":
                 value = getattr(a, flag.argument)
                 cli.error(f"{flag.flag} must be left to the file of --input, got {value}")
-    a.workload = None if a.input else cli.workloads(a, a.takes_settings)[0]
+    a.workloads = None if a.input else cli.workloads(a, a.takes_settings)
     return a
+
+
+def jobs(a: argparse.Namespace, workloads: list[Workload]) -> list[tuple[Kernel, Workload]]:
+    """Each kernel with each workload that is another one to it."""
+    return [
+        (kernel, workload)
+        for kernel in a.kernels.values()
+        for workload in dict.fromkeys(w.on(kernel) for w in workloads)
+    ]
 
 
 def choose_device(cli: CommandLine, device: str) -> str:
@@ -131,8 +144,8 @@ def choose_device(cli: CommandLine, device: str) -> str:
     return device
 
 
-def read_inputs(cli: CommandLine, a: argparse.Namespace) -> tuple[Inputs, Workload]:
-    """Those of --input, and what they are a workload for."""
+def read_inputs(cli: CommandLine, a: argparse.Namespace) -> tuple[Inputs, list[Workload]]:
+    """Those of --input, and what they are workloads for."""
     try:
         inputs = load_inputs(Path(a.input), a.layer, a.capacity)
     except OSError as error:
@@ -142,7 +155,7 @@ def read_inputs(cli: CommandLine, a: argparse.Namespace) -> tuple[Inputs, Worklo
     batch, n_heads, head_dim = inputs.query.shape
     n_kv_heads, seq_len = inputs.key.shape[1:3]
     shape = dict(capacity=seq_len, batch=batch, n_heads=n_heads, n_kv_heads=n_kv_heads, head_dim=head_dim)
-    return inputs, cli.workloads(a, a.takes_settings, **shape)[0]
+    return inputs, cli.workloads(a, a.takes_settings, **shape)
 
 
 class Expected:
@@ -150,18 +163,21 @@ class Expected:
 
     def __init__(self, inputs: Inputs) -> None:
         self._inputs = inputs
-        self._known: dict[SparqSettings | None, tuple[np.ndarray, np.ndarray]] = {}
+        self._known: dict[tuple[SparqSettings | None, int], tuple[np.ndarray, np.ndarray]] = {}
 
-    def of(self, settings: SparqSettings | None) -> tuple[np.ndarray, np.ndarray]:
-        if settings not in self._known:
+    def of(self, workload: Workload) -> tuple[np.ndarray, np.ndarray]:
+        how = workload.settings, workload.spec.index_bits
+        if how not in self._known:
             qkv = self._inputs.query, self._inputs.key, self._inputs.value
-            self._known[settings] = exact_attention(*qkv, settings), ideal_attention(*qkv, settings)
-        return self._known[settings]
+            self._known[how] = exact_attention(*qkv, *how), ideal_attention(*qkv, *how)
+        return self._known[how]
 
 
 def first_row(kernel: Kernel, device: str, workload: Workload, a: argparse.Namespace) -> Row:
     """What is known before the kernel runs; `workload` as the kernel has it."""
     shape = workload.seq_len, workload.spec.head_dim
+    attended = *shape, workload.settings
+    index_bits = workload.spec.index_bits
     row = new_row(
         "ipu_sparq",
         kernel.name,
@@ -174,11 +190,14 @@ def first_row(kernel: Kernel, device: str, workload: Workload, a: argparse.Names
     row.update(
         input=None if a.plan_only else a.input or "random",
         streamed_bytes=None,
-        # elements of K and V that one query moves, by the paper's formula, for one KV head
-        transfer_elements=kernel.transfer_elements(*shape, workload.settings),
+        # elements of K and V that one query moves, by the paper's formula, for one KV head; and bytes
+        transfer_elements=kernel.transfer_elements(*attended),
         transfer_elements_dense=BASELINE.transfer_elements(*shape, None),
-        theoretical_speedup=kernel.theoretical_speedup(*shape, workload.settings),
+        transfer_bytes=kernel.transfer_bytes(*attended, index_bits),
+        transfer_bytes_dense=BASELINE.transfer_bytes(*shape, None),
+        theoretical_speedup=kernel.theoretical_speedup(*attended, index_bits),
         speedup_vs_dense_streaming=None,
+        seconds_by_category=None,
         max_tile_bytes=None,
         max_abs_error_vs_float64=None,
     )
@@ -212,7 +231,7 @@ def run_kernel(
     output = session.attention(0, inputs.query)
     if a.check:
         step("check against the reference")
-        check(row, output, *expected.of(workload.settings))
+        check(row, output, *expected.of(workload))
     if on_ipu:
         step("time")
         seconds = []
@@ -243,9 +262,21 @@ def check(row: Row, output: np.ndarray, exact_output: np.ndarray, ideal_output: 
         row["error"] = f"{differ.sum()} of {output.size} outputs differ from the reference"
 
 
+def label(row: Row) -> str:
+    """Of a row, for people: unlike any other of a run."""
+    return kernel_label(row["kernel"], row["index_bits"])
+
+
+def share_on_chip(row: Row) -> float | None:
+    """Share of the modelled time that is not spent on streaming memory."""
+    seconds = row["seconds_by_category"]
+    return seconds and 1 - seconds["streaming"] / seconds["total"]
+
+
 COLUMNS = (
-    Column("kernel", 16, lambda r: r["kernel"]),
+    Column("kernel", -20, label),
     Column("ms", 18, lambda r: number(r["seconds_per_query"], ".4f", 1e3, " " + r["time_source"])),
+    Column("on chip", 8, lambda r: number(share_on_chip(r), ".0%")),
     Column("MB streamed", 12, lambda r: number(r["streamed_bytes"], ".2f", 1e-6)),
     Column("speed-up", 9, lambda r: number(r["speedup_vs_dense_streaming"], ".2f", 1, "x")),
     Column("in theory", 9, lambda r: number(r["theoretical_speedup"], ".2f", 1, "x")),
@@ -259,47 +290,47 @@ def print_results(rows: list[Row]) -> None:
     print(text_table(COLUMNS, rows))
     if rows[0]["time_source"] == "modelled":
         print("Modelled for one Bow IPU from what the emulator counted; nothing was measured on an IPU.")
-    print(f"speed-up: against {BASELINE.name}. in theory: elements moved, dense / SparQ.")
+        print("on chip: the share of that time which is not spent on streaming memory.")
+    print(f"speed-up: against {BASELINE.name}. in theory: bytes moved, dense / SparQ.")
     print("max |error|: against the same attention in float64.")
 
 
 def plans(a: argparse.Namespace) -> list[Row]:
     """Instead of running: what each kernel would do."""
     rows = []
-    for kernel in a.kernels.values():
-        workload = a.workload.on(kernel)
+    for kernel, workload in jobs(a, a.workloads):
         rows.append(first_row(kernel, device_model().name, workload, a))
         planned = plan_into(rows[-1], workload, n_ipus=a.ipus, n_tiles=a.tiles)
-        print(f"{kernel.name}: {rows[-1]['error']}\n" if planned is None else f"{planned}\n")
+        print(f"{label(rows[-1])}: {rows[-1]['error']}\n" if planned is None else f"{planned}\n")
     return rows
 
 
 def runs(
-    a: argparse.Namespace, device: str, inputs: Inputs, workload: Workload, progress: Progress
+    a: argparse.Namespace, device: str, inputs: Inputs, workloads: list[Workload], progress: Progress
 ) -> list[Row]:
-    """Run each kernel and print what came out."""
+    """Run each kernel, with a session for each key index, and print what came out."""
     expected = Expected(inputs)
     rows, stages = [], {}
-    for i, (name, kernel) in enumerate(a.kernels.items(), 1):
-        mine = workload.on(kernel)
-        row = first_row(kernel, device, mine, a)
+    todo = jobs(a, workloads)
+    for i, (kernel, workload) in enumerate(todo, 1):
+        row = first_row(kernel, device, workload, a)
 
-        def step(text: str, label: str = f"[{i}/{len(a.kernels)}] {name}:") -> None:
-            progress.step(f"{label} {text}")
+        def step(text: str, of: str = f"[{i}/{len(todo)}] {label(row)}:") -> None:
+            progress.step(f"{of} {text}")
 
         try:
-            stages[name] = run_kernel(row, mine, inputs, expected, a, step)
+            stages[label(row)] = run_kernel(row, workload, inputs, expected, a, step)
         except (ValueError, RuntimeError, MemoryError) as error:  # a result too: its row says why
             row.update(failure(error))
         progress.step(None)
         if row["bit_exact"] is False:
-            row.update(NO_TIMES)  # no time for a wrong result
+            row.update(NO_TIMES, seconds_by_category=None)  # no time for a wrong result
         rows.append(row)
     dense = next((r["seconds_per_query"] for r in rows if r["kernel"] == BASELINE.name), None)
     for row in rows:
         if dense and row["seconds_per_query"]:
             row["speedup_vs_dense_streaming"] = dense / row["seconds_per_query"]
-    print(f"device {device}, {workload}")
+    print(f"device {device}, {workloads[0].with_plain_cache()}")
     print_results(rows)
     for name in stages if a.stages else ():
         print(f"\n{name}: modelled time by stage")
@@ -317,13 +348,13 @@ def main(argv: list[str] | None = None) -> int:
         device = choose_device(cli, a.device)
         progress = Progress()
         if a.input:
-            inputs, workload = read_inputs(cli, a)
+            inputs, workloads = read_inputs(cli, a)
         else:
             progress.step("inputs")
-            workload = a.workload
-            inputs = random_inputs(workload.spec, workload.n_heads, a.seed)
+            workloads = a.workloads
+            inputs = random_inputs(workloads[0].spec, workloads[0].n_heads, a.seed)
             progress.step(None)
-        rows = runs(a, device, inputs, workload, progress)
+        rows = runs(a, device, inputs, workloads, progress)
     if a.json:
         a.json.append(rows)
     return 1 if any(row["error"] for row in rows) else 0

@@ -59,14 +59,14 @@ def command_line() -> CommandLine:
 def float64_error(workload: Workload, inputs: Inputs, got: np.ndarray) -> float:
     """Largest difference from the ideal twin; for SparQ with the selections of the exact one."""
     query, key, value = inputs
-    settings = workload.settings
+    settings, index_bits = workload.settings, workload.spec.index_bits
     if settings is None:
         return float(np.abs(got - ideal.dense_attention(query, key, value)).max())
-    steps = exact.sparq_steps(query, key, value, settings)
+    steps = exact.sparq_steps(query, key, value, settings, index_bits=index_bits)
     expected = ideal.gathered_attention(query, key, value, steps.positions, steps.counts)
     if settings.mean_value:
         inv_tau = ideal.inverse_temperature(query, steps.components)
-        scores = ideal.approx_scores(query, key, steps.components, inv_tau)
+        scores = ideal.approx_scores(query, key, steps.components, inv_tau, index_bits=index_bits)
         weights, weight_sum, _ = ideal.softmax_weights(scores)
         alpha = ideal.selected_share(weights, weight_sum, steps.positions)
         mean = ideal.mean_value(ideal.sum_values(value), np.full(len(query), workload.seq_len))
@@ -82,7 +82,7 @@ def measure(name: str, workload: Workload, inputs: Inputs, a: argparse.Namespace
     row.update(numpy=np.__version__, input_bytes=sum(x.nbytes for x in inputs), max_abs_error_vs_float64=None)
 
     def run() -> np.ndarray:
-        return exact_attention(*inputs, workload.settings)
+        return exact_attention(*inputs, workload.settings, workload.spec.index_bits)
 
     if a.check:
         progress.step(f"{name}: check against float64")

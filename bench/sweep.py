@@ -8,7 +8,7 @@
 
 The grid has every combination of the values of the flags, for every kernel. Flags of the shape and of SparQ
 take one value or more. By default the grid is that of the published benchmark, once with 32 KV heads and once
-with 8.
+with 8; and where rank and top-k are those of the main job (32 and 128), with a key index of 8 and 4 bits too.
 
 One JSON line for each kernel and shape. A sweep also resumes from the file of --json: lines that it has are
 not made again. A shape that does not fit the device is a line too; it says what there is too little of. All
@@ -30,6 +30,7 @@ import numpy as np
 from common import (
     ARGUMENTS,
     ROOT,
+    SETTINGS_FLAGS,
     WORKLOAD_COLUMNS,
     CommandLine,
     Progress,
@@ -45,6 +46,7 @@ from sweep_tables import summary
 from sparq_ipu.kernels import Attention, Kernel
 from sparq_ipu.planning.device_model import NAMES, device_model
 from sparq_ipu.tables import replace_block
+from sparq_reference.checks import INDEX_BITS
 
 _core: Any = importlib.import_module("sparq_ipu._core")
 
@@ -58,7 +60,10 @@ GRID = {
     "n_kv_heads": [32, 8],
     "rank": [16, 32, 64],
     "top_k": [64, 128, 256, 512],
+    "index_bits": list(INDEX_BITS),
 }
+#: where key indices of all sizes are in the grid, unless they are asked for
+MAIN = {f.argument: f.default for f in SETTINGS_FLAGS if f.argument in ("rank", "top_k")}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,10 +107,17 @@ def key_of(row: Row) -> tuple[Any, ...]:
 
 def grid(cli: CommandLine, a: argparse.Namespace) -> list[Point]:
     """Small caches first; points of one shape side by side."""
+
+    def wanted(workload: Workload) -> bool:
+        columns = workload.columns()
+        is_main = all(columns[name] == value for name, value in MAIN.items())
+        return is_main or a.index_bits is not None or workload == workload.with_plain_cache()
+
     points = [
         Point(kernel, workload)
         for kernel in cli.chosen(a).values()
         for workload in cli.workloads(a, kernel.takes_settings)
+        if wanted(workload)
     ]
 
     def size(point: Point) -> tuple[Any, ...]:

@@ -11,8 +11,9 @@ from common import WORKLOAD_COLUMNS, Row
 from sparq_ipu.kernels import BASELINE, DEFAULT, KERNELS
 from sparq_ipu.planning import plan
 from sparq_ipu.planning.device_model import NAMES
-from sparq_ipu.tables import markdown_table
-from sparq_reference.settings import SparqSettings, settings_columns
+from sparq_ipu.tables import kernel_label, markdown_table
+from sparq_reference.checks import INDEX_BITS
+from sparq_reference.settings import CacheSpec, SparqSettings, settings_columns
 
 #: the published benchmark ran so many of the 336 SparQ points of its grid
 PUBLISHED_RAN, PUBLISHED_POINTS = 181, 336
@@ -23,8 +24,11 @@ REFUSED = {
     "refused: SRAM": ("tile memory",),
     "refused: 64 GB": ("streaming memory", "rows of streaming memory"),
 }
-#: what a row and the baseline of its speed-up have in common
-SHAPE = ("device", *(name for name in WORKLOAD_COLUMNS if name not in settings_columns(None)))
+#: what a row and the baseline of its speed-up have in common: not what only kernels with settings read
+SHAPE = (
+    "device",
+    *(n for n in WORKLOAD_COLUMNS if n not in settings_columns(None) and n not in CacheSpec.options()),
+)
 
 
 def speedups(rows: Iterable[Row]) -> list[Row]:
@@ -47,16 +51,19 @@ def speedups(rows: Iterable[Row]) -> list[Row]:
 def coverage_table(rows: Iterable[Row]) -> str:
     rows = list(rows)
     table = []
-    groups = sorted({(r["kernel"], r["n_kv_heads"]) for r in rows}, key=lambda g: (g[0], -g[1]))
-    for kernel, n_kv_heads in groups:
-        part = [r for r in rows if (r["kernel"], r["n_kv_heads"]) == (kernel, n_kv_heads)]
+
+    def group(row: Row) -> tuple[Any, ...]:
+        return row["kernel"], row["index_bits"], row["n_kv_heads"]
+
+    for kernel, index_bits, n_kv_heads in sorted(set(map(group, rows)), key=lambda g: (g[0], -g[1], -g[2])):
+        part = [r for r in rows if group(r) == (kernel, index_bits, n_kv_heads)]
         fits = [r for r in part if r["error"] is None]
         lacking = [r["does_not_fit"]["resource"] for r in part if r["does_not_fit"]]
         refused = [sum(resource in names for resource in lacking) for names in REFUSED.values()]
         emulated = [r for r in part if r["emulated"]]
         table.append(
             (
-                f"{kernel}, {n_kv_heads} KV heads",
+                f"{kernel_label(kernel, index_bits)}, {n_kv_heads} KV heads",
                 len(part),
                 len(fits),
                 *refused,
@@ -81,8 +88,8 @@ def coverage_table(rows: Iterable[Row]) -> str:
     )
 
 
-def speedup_table(rows: Iterable[Row], settings: SparqSettings) -> str:
-    wanted = settings_columns(settings)
+def speedup_table(rows: Iterable[Row], settings: SparqSettings, index_bits: int) -> str:
+    wanted = {**settings_columns(settings), "index_bits": index_bits}
     chosen = [r for r in speedups(rows) if {name: r[name] for name in wanted} == wanted]
     columns = sorted({(-r["n_kv_heads"], r["batch"]) for r in chosen})
     lengths = sorted({r["seq_len"] for r in chosen})
@@ -109,12 +116,12 @@ def speedup_table(rows: Iterable[Row], settings: SparqSettings) -> str:
 def headline_table() -> str:
     table = []
     for name, seq_len in itertools.product(NAMES, (16384, 1024)):
-        for kernel in (BASELINE.name, DEFAULT.name):
-            p = plan(seq_len=seq_len, kernel=kernel, device=name)
+        for kernel, index_bits in ((BASELINE, 16), *((DEFAULT, bits) for bits in INDEX_BITS)):
+            p = plan(seq_len=seq_len, kernel=kernel.name, device=name, index_bits=index_bits)
             t = p.seconds_by_category
             table.append(
                 (
-                    f"{name}, {kernel}, S={seq_len}",
+                    f"{name}, {kernel_label(kernel.name, index_bits)}, S={seq_len}",
                     f"{p.seconds_per_query * 1e6:.1f}",
                     f"{t['streaming'] * 1e6:.1f}",
                     *(f"{t[c] * 1e6:.1f}" for c in ("compute", "exchange", "sync")),
@@ -143,14 +150,16 @@ def headline_table() -> str:
 
 def ipus_table() -> str:
     table = []
-    for batch, n_kv_heads in ((1, 32), (16, 32), (16, 8)):
+    smaller = ((1, 32, bits) for bits in INDEX_BITS if bits != 16)
+    for batch, n_kv_heads, index_bits in ((1, 32, 16), *smaller, (16, 32, 16), (16, 8, 16)):
         for n_ipus in (1, 2, 4, 16):
             if (batch * n_kv_heads) % n_ipus:
                 continue
-            p = plan(batch, 32, n_kv_heads, n_ipus=n_ipus)
+            p = plan(batch, 32, n_kv_heads, n_ipus=n_ipus, index_bits=index_bits)
+            kernel = "" if index_bits == 16 else f"{kernel_label(DEFAULT.name, index_bits)}, "
             table.append(
                 (
-                    f"batch {batch}, {n_kv_heads} KV heads, {n_ipus} IPUs",
+                    f"{kernel}batch {batch}, {n_kv_heads} KV heads, {n_ipus} IPUs",
                     f"{p.seconds_per_query * 1e6:.0f}",
                     f"{p.speedup_vs_dense_streaming:.2f}x",
                     f"{p.seconds_if_gateway_shared * 1e6:.0f}",
@@ -172,6 +181,14 @@ def ipus_table() -> str:
 def summary(rows: Iterable[Row]) -> str:
     """All tables. `rows`: one of each kernel and workload."""
     values = list(rows)
+    main = SparqSettings(32, 128)
+    speeds = []
+    for index_bits in INDEX_BITS:
+        of = "" if index_bits == 16 else f" and a key index of {index_bits} bits"
+        heading = (
+            f"Time of SparQ (r=32, k=128){of} and speed-up over {BASELINE.name}, modelled for one Bow IPU:"
+        )
+        speeds += [heading, speedup_table(values, main, index_bits)]
     return "\n\n".join(
         (
             "One query, batch 1, 32 heads. Everything is modelled; *fixed* is all but the bytes and packets "
@@ -180,8 +197,7 @@ def summary(rows: Iterable[Row]) -> str:
             f"Coverage of the grid; the published program ran {PUBLISHED_RAN} of its {PUBLISHED_POINTS} "
             "SparQ points.",
             coverage_table(values),
-            f"Time of SparQ (r=32, k=128) and speed-up over {BASELINE.name}, modelled for one Bow IPU:",
-            speedup_table(values, SparqSettings(32, 128)),
+            *speeds,
             f"Several IPUs; speed-ups are over {BASELINE.name} on as many IPUs under the same assumption:",
             ipus_table(),
         )

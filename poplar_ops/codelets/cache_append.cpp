@@ -29,14 +29,16 @@ public:
   poplar::Input<unsigned> filled;
   poplar::Input<unsigned> active;
   HalvesIn key;     // [headDim]
-  HalvesInOut tail; // [headDim][tailLength]
-  unsigned headDim, part, tailLength, chunk;
+  HalvesInOut tail; // [headDim][width]
+  // Of the tailLength positions of this piece, the tail has room for `width`: all, or the block that
+  // is being filled.
+  unsigned headDim, part, tailLength, width, chunk;
 
   bool compute() {
     const unsigned position = *filled & (chunk - 1), first = part * tailLength;
     if (*active && position >= first && position < first + tailLength)
       for (unsigned c = 0; c != headDim; ++c)
-        tail[c * tailLength + (position - first)] = key[c];
+        tail[c * width + (position - first) % width] = key[c];
     return true;
   }
 };

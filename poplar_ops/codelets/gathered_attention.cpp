@@ -1,57 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// SparQ: exact attention over the fetched rows (contract E6.4), and again the approximate
-// weight of each, for alpha (E6.5).
+// SparQ: exact attention over the fetched rows (contract E6.4).
 #include "lanes.hpp"
 
 namespace sparq {
 
-// Exact score of each row, and its weight in the approximate softmax: the fetched row holds the
-// selected components too, so nothing need be remembered.
+// Exact score of each row.
 class RowScores : public poplar::MultiVertex {
 public:
   poplar::Input<unsigned> filled;
-  HalvesIn keys;               // [nRows][headDim]
-  HalvesIn query;              // [groupSize][headDim]
-  WordsIn components;          // [rank]
-  FloatsIn selectedQuery;      // [groupSize][rank]
-  FloatsIn inverseTemperature; // [groupSize]
-  FloatsIn approxMaximum;      // [6][groupSize]
-  FloatsOut scores;            // [groupSize][nRows]
-  FloatsOut approxWeights;     // [groupSize][nRows]
-  FloatsInOut maxima;          // [6][groupSize]
-  unsigned groupSize, headDim, rank, nRows, firstRow;
+  HalvesIn keys;      // [nRows][headDim]
+  HalvesIn query;     // [groupSize][headDim]
+  FloatsOut scores;   // [groupSize][nRows]
+  FloatsInOut maxima; // [6][groupSize]
+  unsigned groupSize, headDim, nRows, firstRow;
   float scale;
 
   bool compute(unsigned worker) {
     const unsigned n = *filled > firstRow ? minimum(*filled - firstRow, nRows) : 0;
     for (unsigned h = 0; h != groupSize; ++h)
       maxima[worker * groupSize + h] = lowest;
-    // Exact scores first, then approximate weights: twice as many pieces of work to share out.
-    const unsigned nScores = nRows * groupSize;
-    for (unsigned item = worker; item < 2 * nScores; item += numWorkers()) {
-      const unsigned row = item % nRows, h = item / nRows % groupSize;
-      const half *key = &keys[row * headDim];
-      if (item < nScores) {
-        const float score = row < n ? dot(&query[h * headDim], key, headDim) * scale : 0.0f;
-        scores[h * nRows + row] = score;
-        float &largest = maxima[worker * groupSize + h];
-        if (row < n && score > largest)
-          largest = score;
-      } else {
-        approxWeights[h * nRows + row] = row < n ? approxWeight(key, h) : 0.0f;
-      }
+    for (unsigned item = worker; item < nRows * groupSize; item += numWorkers()) {
+      const unsigned row = item % nRows, h = item / nRows;
+      const float score =
+          row < n ? dot(&query[h * headDim], &keys[row * headDim], headDim) * scale : 0.0f;
+      scores[h * nRows + row] = score;
+      float &largest = maxima[worker * groupSize + h];
+      if (row < n && score > largest)
+        largest = score;
     }
     return true;
-  }
-
-private:
-  float approxWeight(const half *key, unsigned h) {
-    float score = 0.0f;
-    for (unsigned j = 0; j != rank; ++j)
-      score += selectedQuery[h * rank + j] * static_cast<float>(key[components[j]]);
-    return softmaxWeight(score * inverseTemperature[h] -
-                         largestOfSix(&approxMaximum[h], groupSize));
   }
 };
 
@@ -80,20 +58,13 @@ public:
 // ascending. Heads shared out over the workers.
 class ListSums : public poplar::MultiVertex {
 public:
-  FloatsIn weights;       // [groupSize][topK]
-  FloatsIn approxWeights; // [groupSize][topK]
-  FloatsOut sums;         // [groupSize], E
-  FloatsOut approxSums;   // [groupSize], W
+  FloatsIn weights; // [groupSize][topK]
+  FloatsOut sums;   // [groupSize], E
   unsigned groupSize, topK;
 
   bool compute(unsigned worker) {
-    for (unsigned item = worker; item < 2 * groupSize; item += numWorkers()) {
-      const unsigned h = item / 2;
-      if (item % 2 == 0)
-        sums[h] = list(&weights[h * topK]);
-      else
-        approxSums[h] = list(&approxWeights[h * topK]);
-    }
+    for (unsigned h = worker; h < groupSize; h += numWorkers())
+      sums[h] = list(&weights[h * topK]);
     return true;
   }
 

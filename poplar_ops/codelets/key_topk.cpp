@@ -18,12 +18,11 @@
 // and of the ties as many as are wanted.
 //
 // Counts are floats: exact (a capacity is at most 2^24), and two are added in one instruction.
-#include "segments.hpp"
+#include "key_topk.hpp"
 
 namespace sparq {
 
 static constexpr unsigned digitBits = 6, nDigits = 64, nPasses = 5;
-static constexpr unsigned pieceSize = 32;
 // A key is at most the group size, give or take a rounding. Scaled by a power of two (exactly, and
 // far from denormal: a weight is above 2^-78, a sum of weights at most 2^24) it is below 2, so that
 // the two highest bits of its pattern are 0 and five digits are all of it.
@@ -61,6 +60,10 @@ struct Selection {
       }
     remaining = static_cast<unsigned>(wanted);
     prefix |= (end - 1) << shift(pass - 1);
+  }
+  // After the last digit: how many keys equal the threshold.
+  unsigned nEqual(const float *totals, unsigned nPartials) const {
+    return static_cast<unsigned>(sum(totals + (prefix & (nDigits - 1)), nPartials, 1));
   }
 
 private:
@@ -186,7 +189,7 @@ public:
   WordsIn states;   // [6][3]
   WordsOut marks;   // [partPositions / 32][2]: one bit a position above, one bit a position equal
   FloatsOut counts; // [partPositions / 32][2]: how many
-  FloatsOut tiesToTake; // [1]
+  FloatsOut tiesToTake; // [1], everyTie where all are taken
   unsigned nPartials, topK, nRecent;
   unsigned part, stride, length, nWaves, tailLength, tailFirst, chunk;
 
@@ -194,7 +197,9 @@ public:
     Selection selection = Selection::restored(&states[worker * Selection::size]);
     selection.settle(&totals[0], nPartials);
     if (worker == 0)
-      tiesToTake[0] = static_cast<float>(selection.remaining);
+      tiesToTake[0] = selection.remaining < selection.nEqual(&totals[0], nPartials)
+                          ? static_cast<float>(selection.remaining)
+                          : everyTie;
     const Segments segments(part, stride, length, nWaves, tailLength, tailFirst, chunk, *filled);
     const unsigned limit = *filled <= topK ? 0 : candidates(*filled, nRecent);
     unsigned piece = 0;
@@ -255,7 +260,7 @@ public:
       unsigned bits = dropLowest(selected(piece, before), firstEntry + entry - nSelected(before));
       const unsigned row = rowBase + position(segments, piece);
       for (; bits != 0 && entry != end; bits &= bits - 1, ++entry) {
-        const unsigned keyRow = row + 31 - __builtin_clz(bits & (0u - bits));
+        const unsigned keyRow = row + lowestOne(bits);
         keyRows[entry] = keyRow;
         valueRows[entry] = keyRow + valueRow;
       }
@@ -290,13 +295,7 @@ private:
 
   // The marks of a piece, of its ties only the first that are still to be taken.
   unsigned selected(unsigned piece, const Pair &before) const {
-    unsigned bits = marks[piece * 2];
-    float left = tiesToTake[0] - before[1];
-    for (unsigned equal = marks[piece * 2 + 1]; equal != 0 && left > 0.0f; equal &= equal - 1) {
-      bits |= equal & (0u - equal);
-      left -= 1.0f;
-    }
-    return bits;
+    return marks[piece * 2] | firstTies(marks[piece * 2 + 1], tiesToTake[0] - before[1]);
   }
 
   // Without the n lowest of its ones, of which it has more: halves of what is left, five times.

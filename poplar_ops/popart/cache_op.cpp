@@ -14,6 +14,7 @@ namespace {
 // option of CacheSpec gets its line here.
 template <class Spec, class F> void forEachOption(Spec &&spec, const F &f) {
   f("capacity", spec.capacity);
+  f("index_bits", spec.indexBits);
 }
 
 // FNV-1a of the codelets that the program will be built from.

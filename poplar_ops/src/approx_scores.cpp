@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cycles.hpp"
+#include "key_index.hpp"
 #include "steps.hpp"
 #include <poplar/Program.hpp>
 
@@ -20,18 +21,17 @@ public:
         g(contextIn.groupSize()), r(settings.rank) {}
 
   // Rows land wherever there is room, all tiles alike: a remote copy is fastest when it is spread
-  // wide. {slots, chunks, rank, chunk}
+  // wide. {slots, chunks, rank, row}
   Tensor createLanding() const {
     return context.once("landing", [&] {
-      const Tensor t = graph.addVariable(HALF, {p.slots, chunksPerWave, r, layout.chunk},
+      const Tensor t = graph.addVariable(columnType(layout), {p.slots, chunksPerWave, r, rowSize},
                                          {context.dc, "landing"});
       const std::size_t nRows = std::size_t(p.slots) * chunksPerWave * r,
                         nTiles = graph.getTarget().getNumTiles();
       const std::size_t rowsPerTile = (nRows + nTiles - 1) / nTiles;
       Graph::TileToTensorMapping mapping(nTiles);
       for (std::size_t row = 0, tile = 0; row < nRows; row += rowsPerTile, ++tile)
-        mapping[tile].emplace_back(row * layout.chunk,
-                                   std::min(row + rowsPerTile, nRows) * layout.chunk);
+        mapping[tile].emplace_back(row * rowSize, std::min(row + rowsPerTile, nRows) * rowSize);
       graph.setTileMapping(t, mapping);
       return t;
     });
@@ -60,13 +60,20 @@ public:
       }
   }
 
-  // {slots, chunks, rank, chunk} -> each part's {rank, positions}
+  // Where each part computes: its own positions of each selected component. {slots, parts, rank,
+  // positions}
+  Tensor createColumns() const {
+    return context.perPart(columnType(layout), {r, layout.columnElements(waves.length)}, "columns");
+  }
+
+  // {slots, chunks, rank, row} -> each part's {rank, positions}
   Copy spread(const Tensor &landing, const Tensor &columns) const {
     std::vector<Tensor> from, to;
     for (unsigned slot = 0; slot != context.nSlots(); ++slot) {
-      const Tensor byComponent = landing[slot].dimShuffle({1, 0, 2}).reshape({r, waves.stride});
+      const Tensor byComponent = landing[slot].dimShuffle({1, 0, 2}).reshape({r, chunksPerWave * rowSize});
       for (unsigned part = 0; part != p.parts && waves.room(part) != 0; ++part) {
-        const unsigned first = part * waves.length, room = waves.room(part);
+        const std::size_t first = layout.columnElements(part * waves.length),
+                          room = layout.columnElements(waves.room(part));
         from.push_back(byComponent.slice(first, first + room, 1).flatten());
         to.push_back(columns[slot][part].slice(0, room, 1).flatten());
       }
@@ -110,10 +117,10 @@ public:
       }
   }
 
-  // The rows of a wave, {all, chunk}.
+  // The rows of a wave, {all, row}.
   Tensor landingRows(const Tensor &landing) const {
     return context.active(landing).reshape(
-        {std::size_t(context.nSlots()) * chunksPerWave * r, layout.chunk});
+        {std::size_t(context.nSlots()) * chunksPerWave * r, rowSize});
   }
   // Whether the tail is scored beside the only wave: one wave, and other parts have the tail.
   bool tailBeside() const { return waves.nWaves == 1 && layout.tailFirst >= waves.nWaveParts(); }
@@ -132,6 +139,7 @@ private:
   const WaveIndex &wave;
   const Scores &scores;
   const unsigned g, r;
+  const std::size_t rowSize = layout.columnElements(layout.chunk);
   const unsigned chunksPerWave = waves.stride / layout.chunk;
   const unsigned nOwn = (chunksPerWave + p.parts - 1) / p.parts; // chunks that a part addresses
 };
@@ -141,25 +149,36 @@ private:
 void approxScores(const Context &context, const SparqSettings &settings, const Waves &waves,
                   const QueryComponents &q, const WaveIndex &wave, const Scores &scores) {
   const ColumnScores steps(context, settings, waves, q, wave, scores);
-  const Tensor landing = steps.createLanding(), offsets = steps.createOffsets();
-  // Where each part computes: its own positions of each selected component. {slots, parts, rank,
-  // length}
-  const Tensor columns = context.perPart(HALF, {settings.rank, waves.length}, "columns");
-
+  const Tensor landing = steps.createLanding(), offsets = steps.createOffsets(),
+               columns = steps.createColumns();
   Sequence body({}, {context.dc, "wave"});
   const Context inner = context.within(body);
   steps.addOffsets(inner.execute("column_offsets"), offsets);
   readRemote(context.cache.keyColumns, steps.landingRows(landing),
              context.active(offsets).flatten(), body, {context.dc, "read_key_columns"});
   body.add(steps.spread(landing, columns));
-  const ComputeSet score = inner.execute("approx_scores");
-  steps.addScores(score, columns);
-  const ComputeSet tail =
-      steps.tailBeside() ? score : context.graph.addComputeSet({context.dc, "tail_scores"});
-  steps.addTailScores(tail);
+
+  // Behind the waves, but for the steps of the tail that run beside the only one.
+  Sequence behind({}, {context.dc, "tail"});
+  const Context last = context.within(steps.tailBeside() ? body : behind);
+  const auto forTail = [&](const ComputeSet &ofWave, const char *name) {
+    return steps.tailBeside() ? ofWave : last.execute(name);
+  };
+  if (context.layout().quantised()) {
+    const IndexScores index(context, settings, waves, q, scores);
+    const ComputeSet coefficients = inner.execute("block_coefficients");
+    index.addCoefficients(coefficients, columns);
+    index.addTailCoefficients(forTail(coefficients, "tail_coefficients"));
+    const ComputeSet score = inner.execute("approx_scores");
+    index.addScores(score, wave, columns);
+    index.addTailScores(forTail(score, "tail_scores"));
+  } else {
+    const ComputeSet score = inner.execute("approx_scores");
+    steps.addScores(score, columns);
+    steps.addTailScores(forTail(score, "tail_scores"));
+  }
   addWaveLoop(context, waves, wave, body);
-  if (!steps.tailBeside())
-    context.program.add(Execute(tail, {context.dc, "tail_scores"}));
+  context.program.add(behind);
 }
 
 } // namespace sparq

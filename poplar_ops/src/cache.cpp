@@ -2,6 +2,7 @@
 #include "sparq/cache.hpp"
 #include "context.hpp"
 #include "cycles.hpp"
+#include "planning.hpp"
 #include "remote_copy.hpp"
 #include "steps.hpp"
 
@@ -33,20 +34,16 @@ Cache createCache(Graph &graph, const Plan &plan, const std::string &name) {
   cache.rows = graph.addRemoteBuffer(name + "/rows", HALF, rowSize, layout.nRows());
   if (layout.chunk == 0)
     return cache;
-  cache.keyColumns = graph.addRemoteBuffer(name + "/key_columns", HALF, layout.chunk,
+  cache.keyColumns = graph.addRemoteBuffer(name + "/key_columns", columnType(layout),
+                                           layout.columnElements(layout.chunk),
                                            layout.scratchColumn(p.slots));
   cache.valueSum =
       addSliced(graph, p, FLOAT, nTasks, d, p.width, 1, {name + "/value_sum"}).squeeze({2});
-  const std::size_t piece = std::size_t(d) * layout.tailLength;
-  cache.tail = graph.addVariable(HALF, {nTasks, layout.nTailParts(), d, layout.tailLength},
-                                 {name + "/tail"});
-  Graph::TileToTensorMapping mapping(graph.getTarget().getNumTiles());
-  for (unsigned task = 0; task != nTasks; ++task)
-    for (unsigned i = 0; i != layout.nTailParts(); ++i) {
-      const std::size_t begin = (std::size_t(task) * layout.nTailParts() + i) * piece;
-      mapping[p.tile(task % p.slots, layout.tailFirst + i)].emplace_back(begin, begin + piece);
-    }
-  graph.setTileMapping(cache.tail, mapping);
+  cache.tail = addTail(graph, plan, HALF, {d, layout.tailWidth()}, {name + "/tail"});
+  if (layout.quantised())
+    cache.tailIndex =
+        addTail(graph, plan, columnType(layout), {d, layout.columnElements(layout.tailLength)},
+                {name + "/tail_index"});
   return cache;
 }
 
@@ -93,8 +90,11 @@ Sequence flushProgram(Graph &graph, const Cache &cache, const Tensor &full,
   const Placement &p = cache.plan.placement;
   const CacheLayout &layout = cache.plan.layout;
   const unsigned d = cache.plan.shape.headDim;
-  const Tensor staging = addSliced(graph, p, HALF, p.slots, d, p.width, layout.chunk,
-                                   {dc, "flush_columns"}); // {slots, headDim, chunk}
+  const std::size_t rowSize = layout.columnElements(layout.chunk),
+                    pieceSize = layout.columnElements(layout.tailLength);
+  const Tensor staging = addSliced(graph, p, columnType(layout), p.slots, d, p.width, rowSize,
+                                   {dc, "flush_columns"}); // {slots, headDim, row}
+  const Tensor tail = layout.quantised() ? cache.tailIndex : cache.tail;
   const Tensor rows =
       addSliced(graph, p, UNSIGNED_INT, p.slots, 1, 1, d, {dc, "flush_rows"}).squeeze({1});
   Sequence flush({}, {dc, "flush"});
@@ -113,18 +113,64 @@ Sequence flushProgram(Graph &graph, const Cache &cache, const Tensor &full,
                 cycles::shared(d, cycles::scalarStep));
     }
     flush.add(Execute(cs, {dc, "flush_offsets"}));
-    // {n, pieces, headDim, tailLength} -> {n, headDim, positions of the chunk}
-    const Tensor columns =
-        cache.tail.slice(first, first + n, 0)
-            .dimShuffle({0, 2, 1, 3})
-            .reshape({n, d, std::size_t(layout.nTailParts()) * layout.tailLength})
-            .slice(0, layout.chunk, 2);
+    // {n, pieces, headDim, piece} -> {n, headDim, row}
+    const Tensor columns = tail.slice(first, first + n, 0)
+                               .dimShuffle({0, 2, 1, 3})
+                               .reshape({n, d, layout.nTailParts() * pieceSize})
+                               .slice(0, rowSize, 2);
     flush.add(Copy(columns, staging.slice(0, n, 0), false, {dc, "gather_tail"}));
     writeRemote(cache.keyColumns,
-                staging.slice(0, n, 0).reshape({std::size_t(n) * d, layout.chunk}),
+                staging.slice(0, n, 0).reshape({std::size_t(n) * d, rowSize}),
                 rows.slice(0, n, 0).flatten(), flush, {dc, "write_key_columns"});
   }
   return flush;
+}
+
+// Runs `body` where any of `full` {nTasks} is set.
+void addIfAny(Graph &graph, const Tensor &full, const Sequence &body, Sequence &program,
+              const DebugContext &dc) {
+  const unsigned nTasks = static_cast<unsigned>(full.numElements());
+  const Tensor any = graph.addVariable(BOOL, {}, {dc, "any_full"});
+  graph.setTileMapping(any, 0);
+  const ComputeSet test = graph.addComputeSet({dc, "any_full"});
+  addVertex(graph, test, "sparq::AnyFull", 0, {{"full", full}, {"any", any}}, {{"nSlots", nTasks}},
+            cycles::single(nTasks, 2));
+  program.add(Execute(test, {dc, "any_full"}));
+  program.add(If(any, body, Sequence(), dc));
+}
+
+// Full blocks into the index, and from there full chunks to streaming memory.
+Sequence quantiseProgram(Graph &graph, const Cache &cache, const Tensor &blockFull,
+                         const DebugContext &dc) {
+  const Placement &p = cache.plan.placement;
+  const CacheLayout &layout = cache.plan.layout;
+  const unsigned nTasks = cache.plan.shape.nTasks(), d = cache.plan.shape.headDim;
+  const Tensor full =
+      addSliced(graph, p, UNSIGNED_INT, nTasks, 1, 1, 1, {dc, "chunk_full"}).reshape({nTasks});
+  Sequence program({}, {dc, "quantise"});
+  const ComputeSet cs = graph.addComputeSet({dc, "quantise_tail"});
+  for (unsigned task = 0; task != nTasks; ++task) {
+    const unsigned slot = task % p.slots;
+    for (unsigned piece = 0; piece != layout.nTailParts(); ++piece)
+      addVertex(graph, cs, "sparq::QuantiseTail", p.tile(slot, layout.tailFirst + piece),
+                {{"filled", cache.filled[task]},
+                 {"full", blockFull[task]},
+                 {"tail", cache.tail[task][piece].flatten()},
+                 {"tailIndex", cache.tailIndex[task][piece].flatten()}},
+                {{"headDim", d},
+                 {"indexBits", layout.indexBits},
+                 {"columnWords", static_cast<unsigned>(layout.columnElements(layout.tailLength))},
+                 {"piece", piece},
+                 {"tailLength", layout.tailLength},
+                 {"chunk", layout.chunk}},
+                cycles::shared(d, cycles::quantiseBlock));
+    addVertex(graph, cs, "sparq::ChunkFull", p.home(slot),
+              {{"filled", cache.filled[task]}, {"blockFull", blockFull[task]}, {"full", full[task]}},
+              {{"chunk", layout.chunk}}, cycles::single(1, 6));
+  }
+  program.add(Execute(cs, {dc, "quantise_tail"}));
+  addIfAny(graph, full, flushProgram(graph, cache, full, dc), program, {dc, "flush"});
+  return program;
 }
 
 } // namespace
@@ -160,6 +206,7 @@ void append(Graph &graph, const Cache &cache, const Tensor &key, const Tensor &v
                 {{"headDim", d},
                  {"part", part},
                  {"tailLength", layout.tailLength},
+                 {"width", layout.tailWidth()},
                  {"chunk", layout.chunk}},
                 cycles::single(d, 4));
     for (unsigned slice = 0; slice != p.nSlices && layout.chunk != 0; ++slice) {
@@ -172,19 +219,17 @@ void append(Graph &graph, const Cache &cache, const Tensor &key, const Tensor &v
     }
     addVertex(graph, advance, "sparq::AdvanceLength", p.home(slot),
               {{"filled", cache.filled[task]}, {"active", perTask[task]}, {"full", full[task]}},
-              {{"chunk", layout.chunk == 0 ? 1u : layout.chunk}}, cycles::single(1, 6));
+              {{"chunk", layout.chunk == 0 ? 1u : layout.quantised() ? block : layout.chunk}},
+              cycles::single(1, 6));
   }
   program.add(Execute(store, {dc, "append_tail"}));
   program.add(Execute(advance, {dc, "advance"}));
   if (layout.chunk == 0)
     return;
-  const Tensor any = graph.addVariable(BOOL, {}, {dc, "any_full"});
-  graph.setTileMapping(any, 0);
-  const ComputeSet test = graph.addComputeSet({dc, "any_full"});
-  addVertex(graph, test, "sparq::AnyFull", 0, {{"full", full}, {"any", any}}, {{"nSlots", nTasks}},
-            cycles::single(nTasks, 2));
-  program.add(Execute(test, {dc, "any_full"}));
-  program.add(If(any, flushProgram(graph, cache, full, dc), Sequence(), {dc, "flush"}));
+  if (layout.quantised())
+    addIfAny(graph, full, quantiseProgram(graph, cache, full, dc), program, {dc, "block"});
+  else
+    addIfAny(graph, full, flushProgram(graph, cache, full, dc), program, {dc, "flush"});
 }
 
 } // namespace sparq

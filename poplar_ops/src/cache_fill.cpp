@@ -2,6 +2,7 @@
 #include "sparq/cache_fill.hpp"
 #include "context.hpp"
 #include "cycles.hpp"
+#include "planning.hpp"
 #include "remote_copy.hpp"
 #include <algorithm>
 
@@ -22,6 +23,8 @@ struct Staging {
   Tensor valueRows;  // {slots, step} UNSIGNED_INT: rows of the values
   Tensor columnRows; // {slots, headDim} UNSIGNED_INT: rows of key_columns
   Tensor columns;    // {slots, nTailParts, headDim * tailLength} HALF, where the tail is
+  Tensor index; // the same as records: {slots, nTailParts, headDim * words} UNSIGNED_INT, where the
+                // index has few bits
 };
 
 // Consecutive tasks of one batch element, no two in one slot.
@@ -53,9 +56,16 @@ public:
         addSliced(graph, p, UNSIGNED_INT, p.slots, 1, 1, d, {dc, "fill_column_rows"}).squeeze({1});
     staging.columns = graph.addVariable(HALF, {p.slots, layout.nTailParts(), d * layout.tailLength},
                                         {dc, "fill_columns"});
+    if (layout.quantised())
+      staging.index = graph.addVariable(UNSIGNED_INT, {p.slots, layout.nTailParts(), d * pieceSize()},
+                                        {dc, "fill_index"});
     for (unsigned s = 0; s != p.slots; ++s)
-      for (unsigned i = 0; i != layout.nTailParts(); ++i)
-        graph.setTileMapping(staging.columns[s][i], p.tile(s, layout.tailFirst + i));
+      for (unsigned i = 0; i != layout.nTailParts(); ++i) {
+        const unsigned tile = p.tile(s, layout.tailFirst + i);
+        graph.setTileMapping(staging.columns[s][i], tile);
+        if (layout.quantised())
+          graph.setTileMapping(staging.index[s][i], tile);
+      }
   }
 
   void add(Sequence &program) {
@@ -77,6 +87,10 @@ private:
   unsigned nTokens() const { return static_cast<unsigned>(key.dim(2)); }
   unsigned stepLength() const { return layout.chunk ? layout.chunk : rowsPerStep; }
   unsigned slot(unsigned task) const { return task % p.slots; }
+  // Elements of a component's key columns in a piece of the tail.
+  unsigned pieceSize() const {
+    return static_cast<unsigned>(layout.columnElements(layout.tailLength));
+  }
   // {nTokens, headDim} of a task.
   Tensor ofTask(const Tensor &tensor, unsigned task) const {
     return tensor[task / shape.nKvHeads][task % shape.nKvHeads];
@@ -138,6 +152,7 @@ private:
   void addColumns(Sequence &program, const Group &group, const Step &step) const {
     const unsigned n = step.end - step.begin, d = shape.headDim, index = step.begin / layout.chunk;
     const ComputeSet transpose = graph.addComputeSet({dc, "fill_columns"}),
+                     quantise = graph.addComputeSet({dc, "fill_index"}),
                      keep = graph.addComputeSet({dc, "fill_tail"});
     std::vector<Tensor> columns, rows;
     for (unsigned task = group.firstTask; task != group.firstTask + group.nTasks; ++task) {
@@ -152,14 +167,18 @@ private:
                   {{"keys", keys.slice(at, at + own).flatten()}, {"columns", mine}},
                   {{"n", own}, {"headDim", d}, {"tailLength", layout.tailLength}},
                   cycles::shared(d, own * cycles::scalarStep));
-        addVertex(graph, keep, "sparq::FillTail", tile,
-                  {{"held", held}, {"columns", mine}, {"tail", cache.tail[task][piece].flatten()}},
-                  {{"index", index},
-                   {"chunk", layout.chunk},
-                   {"piece", piece},
-                   {"headDim", d},
-                   {"tailLength", layout.tailLength}},
-                  cycles::shared(d, own * cycles::scalarStep));
+        if (layout.quantised())
+          addIndex(quantise, keep, task, index, piece, own);
+        else
+          addVertex(
+              graph, keep, "sparq::FillTail", tile,
+              {{"held", held}, {"columns", mine}, {"tail", cache.tail[task][piece].flatten()}},
+              {{"index", index},
+               {"chunk", layout.chunk},
+               {"piece", piece},
+               {"headDim", d},
+               {"tailLength", layout.tailLength}},
+              cycles::shared(d, own * cycles::scalarStep));
       }
       for (unsigned slice = 0; slice != p.nSlices; ++slice) {
         const unsigned first = slice * p.width, end = std::min(first + p.width, d);
@@ -170,19 +189,51 @@ private:
                   {{"first", step.begin}, {"n", n}, {"width", end - first}},
                   cycles::shared((end - first) / 8, n * (cycles::widenLanes + 4)));
       }
-      // {pieces, headDim, tailLength} -> {headDim, positions of the chunk}
-      columns.push_back(staging.columns[slot(task)]
-                            .reshape({layout.nTailParts(), d, layout.tailLength})
+      // {pieces, headDim, piece} -> {headDim, row}
+      columns.push_back((layout.quantised() ? staging.index : staging.columns)[slot(task)]
+                            .reshape({layout.nTailParts(), d, pieceSize()})
                             .dimShuffle({1, 0, 2})
-                            .reshape({d, std::size_t(layout.nTailParts()) * layout.tailLength})
-                            .slice(0, layout.chunk, 1));
+                            .reshape({d, std::size_t(layout.nTailParts()) * pieceSize()})
+                            .slice(0, layout.columnElements(layout.chunk), 1));
       rows.push_back(staging.columnRows[slot(task)]);
     }
     program.add(Execute(transpose, {dc, "fill_columns"}));
+    if (layout.quantised())
+      program.add(Execute(quantise, {dc, "fill_index"}));
     program.add(Execute(keep, {dc, "fill_tail"}));
     if (n == layout.chunk)
       writeRemote(cache.keyColumns, concat(columns), concat(rows), program,
                   {dc, "fill_key_columns"});
+  }
+
+  // The n positions of a piece that are now in `columns`: their full blocks quantised, and kept as
+  // the tail with the open block where the element ends here.
+  void addIndex(const ComputeSet &quantise, const ComputeSet &keep, unsigned task, unsigned index,
+                unsigned piece, unsigned n) const {
+    const unsigned d = shape.headDim, tile = p.tile(slot(task), layout.tailFirst + piece);
+    const Tensor columns = staging.columns[slot(task)][piece],
+                 records = staging.index[slot(task)][piece];
+    addVertex(graph, quantise, "sparq::FillIndex", tile, {{"columns", columns}, {"index", records}},
+              {{"n", n},
+               {"headDim", d},
+               {"indexBits", layout.indexBits},
+               {"columnWords", pieceSize()},
+               {"tailLength", layout.tailLength}},
+              cycles::shared(d, n / block * cycles::quantiseBlock));
+    addVertex(graph, keep, "sparq::FillTailIndex", tile,
+              {{"held", staging.held[task / shape.nKvHeads]},
+               {"columns", columns},
+               {"columnIndex", records},
+               {"tail", cache.tail[task][piece].flatten()},
+               {"tailIndex", cache.tailIndex[task][piece].flatten()}},
+              {{"index", index},
+               {"chunk", layout.chunk},
+               {"piece", piece},
+               {"headDim", d},
+               {"indexBits", layout.indexBits},
+               {"columnWords", pieceSize()},
+               {"tailLength", layout.tailLength}},
+              cycles::shared(d, (pieceSize() + block) * cycles::scalarStep));
   }
 
   Graph &graph;
@@ -206,6 +257,10 @@ void initialiseCache(Graph &graph, const Cache &cache) {
   const std::vector<float> zero(cache.valueSum.numElements(), 0.0f);
   graph.setInitialValue(cache.valueSum, ArrayRef<float>(zero));
   graph.setInitialValueHalf(cache.tail, 0);
+  if (cache.plan.layout.quantised()) {
+    const std::vector<unsigned> empty(cache.tailIndex.numElements(), 0);
+    graph.setInitialValue(cache.tailIndex, ArrayRef<unsigned>(empty));
+  }
 }
 
 void fillCache(Graph &graph, const Cache &cache, const Tensor &key, const Tensor &value,

@@ -83,6 +83,13 @@ poplar::Tensor addSliced(poplar::Graph &graph, const Placement &placement, const
                          unsigned nOuter, std::size_t extent, std::size_t piece, std::size_t inner,
                          const poplar::DebugContext &dc);
 
+// The type of key columns.
+const poplar::Type &columnType(const CacheLayout &layout);
+
+// A variable {nTasks, nTailParts, shape...} with each piece of each task's tail on its tile.
+poplar::Tensor addTail(poplar::Graph &graph, const Plan &plan, const poplar::Type &type,
+                       const std::vector<std::size_t> &shape, const poplar::DebugContext &dc);
+
 // {nTasks, groupSize, headDim} HALF, components spread over the parts.
 poplar::Tensor createOutput(poplar::Graph &graph, const Cache &cache,
                             const poplar::DebugContext &dc);

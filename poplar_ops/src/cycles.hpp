@@ -31,6 +31,23 @@ constexpr double dividePair = 2 * 3 + 2; // and added up
 constexpr double widenLanes = 4 * widenPair;
 constexpr double scalarStep = 3; // load, compare or add, branch or select
 
+// The key index (docs/exactness.md E9). A component's block of 64 keys to a record: least and
+// largest of pairs (widen, two compares and four of the selects), then of each key convert,
+// subtract, multiply, round, take the integer, compare and select, shift and or.
+constexpr double quantiseBlock = 32 * (widenPair + 6) + 64 * 10 + 40;
+// A component's coefficient for a block: two fp16 numbers out of a word and widened (5), multiply,
+// magnitude and maximum (4), multiply and add of the offset, store; then load, multiply, round, take
+// the integer, store.
+constexpr double coefficient = 5 + 4 + 2 + 1 + 6;
+// A word of codes and its coefficient: two loads, then shift, mask, multiply and add for each pair of
+// codes of 4 bits (four pairs, one without a shift), or for each code of 8 bits (one without a shift,
+// one without a mask).
+constexpr double codesOfFour = 2 + 4 * 4 - 1, codesOfEight = 2 + 4 * 4 - 2;
+// Taking apart eight sums of 4-bit codes that share four words, once in 16 components.
+constexpr double splitSums = 4 * 6;
+// A sum to a score: convert, three of arithmetic, store.
+constexpr double codeScore = 5;
+
 // The most that one of six workers gets of `items` pieces of work.
 inline double share(double items) {
   return static_cast<double>((static_cast<std::uint64_t>(items) + nWorkers - 1) / nWorkers);

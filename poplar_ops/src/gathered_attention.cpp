@@ -14,11 +14,9 @@ namespace {
 // Attention over the rows of a list, of one round.
 class ListAttention {
 public:
-  ListAttention(const Context &contextIn, const SparqSettings &settings, const QueryComponents &qIn,
-                const Scores &scoresIn, unsigned listLength)
+  ListAttention(const Context &contextIn, const QueryComponents &qIn, unsigned listLength)
       : context(contextIn), graph(contextIn.graph), p(contextIn.placement()), q(qIn),
-        scores(scoresIn), g(contextIn.groupSize()), d(contextIn.headDim()), r(settings.rank),
-        topK(listLength) {
+        g(contextIn.groupSize()), d(contextIn.headDim()), topK(listLength) {
     keyRows = context.sliced(HALF, topK, rowsPerPart, d, "key_rows");
     valueRows = context.sliced(HALF, topK, rowsPerPart, d, "value_rows");
   }
@@ -42,13 +40,14 @@ public:
     }
   }
 
-  // Exact scores, their softmax, and the approximate weights once more.
-  void weigh() {
+  // Exact scores and their softmax. Meanwhile the sum of the approximate weights that were
+  // selected, {groupSize, blocks} of each slot.
+  void weigh(const std::vector<Tensor> &selectedSums) {
     weights = context.sliced(FLOAT, topK, rowsPerPart, g, "row_weights");
-    approxWeights = context.sliced(FLOAT, topK, rowsPerPart, g, "row_approx_weights");
+    approxSums = context.sliced(FLOAT, 1, 1, g, "row_approx_sums").squeeze({1});
     const Tensor maxima = context.perPart(FLOAT, {6 * std::size_t(g)}, "row_maxima");
     const Tensor maximum = context.perPart(FLOAT, {6 * std::size_t(g)}, "row_maximum");
-    addScores(maxima);
+    addScores(maxima, selectedSums);
     // With few rows, only the first workers had exact scores to take the largest of.
     const std::size_t nMaxima = std::min(6u, rowsPerPart * g) * std::size_t(g);
     std::vector<Tensor> ofSlots;
@@ -74,9 +73,13 @@ private:
     return concat(pieces, 1);
   }
 
-  void addScores(const Tensor &maxima) const {
+  void addScores(const Tensor &maxima, const std::vector<Tensor> &selectedSums) const {
     const ComputeSet score = context.execute("row_scores");
-    for (unsigned slot = 0; slot != context.nSlots(); ++slot)
+    for (unsigned slot = 0; slot != context.nSlots(); ++slot) {
+      const unsigned nBlocks = static_cast<unsigned>(selectedSums[slot].dim(1));
+      addVertex(graph, score, "sparq::FoldSums", context.tile(slot, p.parts - 1),
+                {{"blockSums", selectedSums[slot].flatten()}, {"sums", approxSums[slot]}},
+                {{"nBlocks", nBlocks}, {"groupSize", g}}, cycles::shared(g, nBlocks * 2));
       for (unsigned part = 0; part != nScoring; ++part) {
         const unsigned first = part * rowsPerPart, n = std::min(rowsPerPart, topK - first);
         addVertex(
@@ -84,22 +87,16 @@ private:
             {{"filled", context.filled(slot, part)},
              {"keys", keyRows[slot].slice(first, first + n).flatten()},
              {"query", q.query[slot][part]},
-             {"components", q.components[slot][part]},
-             {"selectedQuery", q.selectedQuery[slot][part]},
-             {"inverseTemperature", q.inverseTemperature[slot][part]},
-             {"approxMaximum", scores.maximum[slot][part]},
              {"scores", own(weights, slot, part).flatten()},
-             {"approxWeights", own(approxWeights, slot, part).flatten()},
              {"maxima", maxima[slot][part]}},
             {{"groupSize", g},
              {"headDim", d},
-             {"rank", r},
              {"nRows", n},
              {"firstRow", first},
              {"scale", attentionScale(d)}},
-            cycles::shared(2.0 * n * g,
-                           std::max(d / 2 * cycles::dotPair, r * 4 + cycles::weightPair) + 10));
+            cycles::shared(double(n) * g, d / 2 * cycles::dotPair + 10));
       }
+    }
   }
 
   void addWeights(const Tensor &maximum) const {
@@ -121,8 +118,7 @@ private:
   Graph &graph;
   const Placement &p;
   const QueryComponents &q;
-  const Scores &scores;
-  const unsigned g, d, r;
+  const unsigned g, d;
   const unsigned topK;
   // Row i of a slot lands on part i / rowsPerPart, which scores it.
   const unsigned rowsPerPart = (topK + p.parts - 1) / p.parts;
@@ -130,7 +126,8 @@ private:
   Tensor keyRows, valueRows;                                        // {slots, topK, headDim}
   // Weights of a part's rows for every head: {slots, topK, groupSize} in memory, so that a part's
   // are one piece.
-  Tensor weights, approxWeights;
+  Tensor weights;
+  Tensor approxSums; // {slots, groupSize}
 };
 
 Gathered ListAttention::sum() const {
@@ -148,7 +145,7 @@ Gathered ListAttention::sum() const {
       context.sliced(FLOAT, items, itemsPerPart, std::size_t(g) * width, "row_partials");
   Gathered gathered;
   gathered.sums = context.sliced(FLOAT, 1, 1, g, "row_sums").squeeze({1});
-  gathered.approxSums = context.sliced(FLOAT, 1, 1, g, "row_approx_sums").squeeze({1});
+  gathered.approxSums = approxSums;
   const ComputeSet cs = context.execute("weighted_values");
   for (unsigned slot = 0; slot != context.nSlots(); ++slot) {
     const Tensor e = all(weights, slot);
@@ -161,12 +158,9 @@ Gathered ListAttention::sum() const {
           flatPartials[slot][item].slice(0, std::size_t(g) * (cEnd - c)).reshape({1, g, cEnd - c}));
     }
     addVertex(graph, cs, "sparq::ListSums", context.tile(slot, p.parts - 1),
-              {{"weights", e.flatten()},
-               {"approxWeights", all(approxWeights, slot).flatten()},
-               {"sums", gathered.sums[slot]},
-               {"approxSums", gathered.approxSums[slot]}},
+              {{"weights", e.flatten()}, {"sums", gathered.sums[slot]}},
               {{"groupSize", g}, {"topK", topK}},
-              cycles::shared(2 * g, topK / 8 * 5 + nBlocks * 16 + 16));
+              cycles::shared(g, topK / 8 * 5 + nBlocks * 16 + 16));
   }
   std::vector<Tensor> slicesOfAll;
   for (unsigned slice = 0; slice != nSlices; ++slice) {
@@ -184,11 +178,15 @@ Gathered ListAttention::sum() const {
 
 } // namespace
 
-Gathered gatheredAttention(const Context &context, const SparqSettings &settings,
-                           const QueryComponents &q, const Scores &scores, const Tensor &rows) {
-  ListAttention list(context, settings, q, scores, static_cast<unsigned>(rows.dim(2)));
-  list.read(rows);
-  list.weigh();
+Gathered gatheredAttention(const Context &context, const Waves &waves, const QueryComponents &q,
+                           const Selected &selected) {
+  constexpr unsigned block = 64;
+  ListAttention list(context, q, static_cast<unsigned>(selected.rows.dim(2)));
+  std::vector<Tensor> sums;
+  for (unsigned slot = 0; slot != context.nSlots(); ++slot)
+    sums.push_back(ascending(selected.sums[slot], waves, block));
+  list.read(selected.rows);
+  list.weigh(sums);
   return list.sum();
 }
 

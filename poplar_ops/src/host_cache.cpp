@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sparq/host_cache.hpp"
+#include "../codelets/key_index.hpp"
 #include "half_bits.hpp"
 #include <algorithm>
 #include <array>
@@ -15,6 +16,19 @@ void transposeRow(const std::uint16_t *row, unsigned headDim, std::uint16_t *col
                   std::size_t stride, std::size_t position) {
   for (unsigned c = 0; c != headDim; ++c)
     columns[c * stride + position] = row[c];
+}
+
+// The record of one component of a block, from its 64 keys: codelets/quantise.cpp for the host.
+void quantiseBlock(const std::uint16_t *keys, unsigned indexBits, std::uint32_t *record) {
+  float x[blockSize];
+  for (unsigned i = 0; i != blockSize; ++i)
+    x[i] = widen(keys[i]);
+  const auto range = std::minmax_element(x, x + blockSize);
+  const float low = *range.first;
+  const std::uint16_t step = narrow(unroundedStep(low, *range.second, indexBits));
+  const float inverse = inverseStep(widen(step));
+  packCodes(record, indexBits, [&](unsigned i) { return codeOf(x[i], low, inverse, indexBits); });
+  record[codeWords(indexBits)] = step | std::uint32_t(narrow(low)) << 16;
 }
 
 } // namespace
@@ -40,6 +54,8 @@ HostCache::HostCache(Graph &graph, const Cache &cache)
   writeSum_ = HostTensor::writable(graph, cache.valueSum, handle("value_sum"));
   readSum_ = HostTensor::readable(graph, cache.valueSum, handle("value_sum"));
   writeTail_ = HostTensor::writable(graph, cache.tail, handle("tail"));
+  if (layout_.quantised())
+    writeTailIndex_ = HostTensor::writable(graph, cache.tailIndex, handle("tail_index"));
 }
 
 std::size_t HostCache::rowElements() const {
@@ -50,6 +66,7 @@ void HostCache::reset(Engine &engine) {
   if (layout_.chunk != 0) {
     writeSum_.write(engine, std::vector<float>(writeSum_.size(), 0.0f).data());
     writeTail_.write(engine, std::vector<std::uint16_t>(writeTail_.size(), 0).data());
+    writeTailIndex_.write(engine, std::vector<std::uint32_t>(writeTailIndex_.size(), 0).data());
   }
   setLengths(engine, std::vector<std::uint32_t>(shape_.batch, 0));
 }
@@ -94,7 +111,8 @@ void HostCache::write(Engine &engine, const std::uint16_t *key, const std::uint1
     writeResident(engine, key, value, nTokens, counts);
   } else {
     std::vector<float> sum(readSum_.size());
-    std::vector<std::uint16_t> tail(writeTail_.size());
+    Tail tail{std::vector<std::uint16_t>(writeTail_.size()),
+              std::vector<std::uint32_t>(writeTailIndex_.size())};
     readSum_.read(engine, sum.data());
     const unsigned d = shape_.headDim;
     for (unsigned task = 0; task != shape_.nTasks(); ++task) {
@@ -110,7 +128,8 @@ void HostCache::write(Engine &engine, const std::uint16_t *key, const std::uint1
       writeColumns(engine, tokens, tail);
     }
     writeSum_.write(engine, sum.data());
-    writeTail_.write(engine, tail.data());
+    writeTail_.write(engine, tail.columns.data());
+    writeTailIndex_.write(engine, tail.index.data());
   }
   advance(counts);
   storeLengths(engine);
@@ -154,10 +173,12 @@ void HostCache::writeRows(Engine &engine, const NewTokens &tokens) const {
 }
 
 // The chunks that these tokens complete go to streaming memory, the rest of them to the tail.
-void HostCache::writeColumns(Engine &engine, const NewTokens &tokens,
-                             std::vector<std::uint16_t> &tail) const {
-  const unsigned d = shape_.headDim, held = tokens.held, end = held + tokens.n;
-  std::vector<std::uint16_t> columns(std::size_t(layout_.chunk) * d), old(d);
+void HostCache::writeColumns(Engine &engine, const NewTokens &tokens, Tail &tail) const {
+  const unsigned d = shape_.headDim, held = tokens.held, end = held + tokens.n, chunk = layout_.chunk;
+  const std::size_t pieceWords = layout_.columnElements(layout_.tailLength),
+                    rowWords = layout_.columnElements(chunk);
+  std::vector<std::uint16_t> columns(std::size_t(chunk) * d), old(d);
+  std::vector<std::uint32_t> index(layout_.quantised() ? rowWords * d : 0);
   // A key by position: new ones from the caller, older ones from the rows.
   const auto keyAt = [&](unsigned position) {
     if (position >= held)
@@ -165,19 +186,43 @@ void HostCache::writeColumns(Engine &engine, const NewTokens &tokens,
     engine.copyFromRemoteBuffer(rows_, old.data(), layout_.keyRow(tokens.task, position));
     return static_cast<const std::uint16_t *>(old.data());
   };
-  for (unsigned chunk = held / layout_.chunk; chunk != end / layout_.chunk; ++chunk) {
-    for (unsigned i = 0; i != layout_.chunk; ++i)
-      transposeRow(keyAt(chunk * layout_.chunk + i), d, columns.data(), layout_.chunk, i);
-    for (unsigned component = 0; component != d; ++component)
-      engine.copyToRemoteBuffer(columns.data() + std::size_t(component) * layout_.chunk,
-                                keyColumns_, layout_.columnRow(tokens.task, component, chunk));
+  // The first n positions of a chunk, by component, and their full blocks as records.
+  const auto gather = [&](unsigned first, unsigned n) {
+    for (unsigned i = 0; i != n; ++i)
+      transposeRow(keyAt(first + i), d, columns.data(), chunk, i);
+    if (!layout_.quantised())
+      return;
+    for (unsigned c = 0; c != d; ++c)
+      for (unsigned block = 0; block != n / blockSize; ++block)
+        quantiseBlock(&columns[std::size_t(c) * chunk + block * blockSize], layout_.indexBits,
+                      &index[c * rowWords + block * recordWords(layout_.indexBits)]);
+  };
+  for (unsigned i = held / chunk; i != end / chunk; ++i) {
+    gather(i * chunk, chunk);
+    for (unsigned c = 0; c != d; ++c) {
+      const std::size_t row = layout_.columnRow(tokens.task, c, i);
+      if (layout_.quantised())
+        engine.copyToRemoteBuffer(&index[c * rowWords], keyColumns_, row);
+      else
+        engine.copyToRemoteBuffer(&columns[std::size_t(c) * chunk], keyColumns_, row);
+    }
   }
-  for (unsigned position = end / layout_.chunk * layout_.chunk; position != end; ++position) {
-    const unsigned i = position % layout_.chunk, part = i / layout_.tailLength;
-    std::uint16_t *own = tail.data() + (std::size_t(tokens.task) * layout_.nTailParts() + part) *
-                                           d * layout_.tailLength;
-    transposeRow(keyAt(position), d, own, layout_.tailLength, i % layout_.tailLength);
-  }
+  const unsigned nTail = end % chunk, width = layout_.tailWidth(), inIndex = nTail / blockSize;
+  gather(end - nTail, nTail);
+  for (unsigned part = 0; part != layout_.nTailParts(); ++part)
+    for (unsigned c = 0; c != d; ++c) {
+      const unsigned first = part * layout_.tailLength,
+                     stop = std::min(first + layout_.tailLength, nTail);
+      const std::size_t at = (std::size_t(tokens.task) * layout_.nTailParts() + part) * d + c;
+      // Of an index the positions behind its last full block.
+      const unsigned begin = layout_.quantised() ? std::max(first, inIndex * blockSize) : first;
+      for (unsigned i = begin; i < stop; ++i)
+        tail.columns[at * width + (i - begin)] = columns[std::size_t(c) * chunk + i];
+      const unsigned record = layout_.quantised() ? recordWords(layout_.indexBits) : 0;
+      for (unsigned block = first / blockSize; record != 0 && block < stop / blockSize; ++block)
+        std::copy_n(&index[c * rowWords + std::size_t(block) * record], record,
+                    &tail.index[at * pieceWords + std::size_t(block - first / blockSize) * record]);
+    }
 }
 
 void HostCache::read(Engine &engine, std::uint16_t *key, std::uint16_t *value,

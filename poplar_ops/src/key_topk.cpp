@@ -9,7 +9,8 @@ using namespace poplar::program;
 
 namespace {
 
-constexpr unsigned nDigits = 64, nPasses = 5, nWorkers = 6, piece = 32; // as in the codelets
+constexpr unsigned nDigits = 64, nPasses = 5, nWorkers = 6, piece = 32, // as in the codelets
+                   block = 64;
 
 std::vector<Setting> with(std::vector<Setting> settings, std::initializer_list<Setting> more) {
   settings.insert(settings.end(), more);
@@ -56,8 +57,7 @@ public:
     createTensors();
   }
 
-  // {slots, 2, topK}
-  Tensor add() const {
+  Selected add() const {
     for (unsigned slot = 0; slot != context.nSlots(); ++slot) {
       const Tensor ofParts = holding(counts[slot], waves); // {parts, workers, digits}
       for (unsigned part = 0; part != parts; ++part) {
@@ -68,7 +68,7 @@ public:
       }
       addExpand(slot);
     }
-    return concat(keyRows.expand({1}), valueRows.expand({1}), 1);
+    return {concat(keyRows.expand({1}), valueRows.expand({1}), 1), selectedSums};
   }
 
 private:
@@ -82,6 +82,7 @@ private:
     marks = context.perPart(UNSIGNED_INT, {nPieces, 2}, "marks");
     marked = context.perPart(FLOAT, {nPieces, 2}, "marked_counts");
     tiesToTake = context.perPart(FLOAT, {1}, "ties_to_take");
+    selectedSums = context.perPart(FLOAT, {context.groupSize(), n / block}, "selected_sums");
     keyRows = context.sliced(UNSIGNED_INT, topK, rowsPerPart, 1, "selected_keys").squeeze({2});
     valueRows = context.sliced(UNSIGNED_INT, topK, rowsPerPart, 1, "selected_values").squeeze({2});
   }
@@ -166,6 +167,9 @@ private:
     };
     const Tensor allMarks = ordered(marks), allCounts = ordered(marked);
     const unsigned nAll = static_cast<unsigned>(allMarks.dim(0));
+    for (unsigned part = 0; part != parts; ++part)
+      if (waves.nOwn(part) != 0)
+        addSelectedSums(slot, part, allCounts);
     for (unsigned part = 0; part * rowsPerPart < topK; ++part) {
       const unsigned first = part * rowsPerPart, end = std::min(first + rowsPerPart, topK);
       addVertex(
@@ -196,6 +200,27 @@ private:
     }
   }
 
+  // The weights of the part's selected positions, added up by block.
+  void addSelectedSums(unsigned slot, unsigned part, const Tensor &allCounts) const {
+    const unsigned g = context.groupSize();
+    addVertex(graph, steps.expand, "sparq::SelectedSums", context.tile(slot, part),
+              {{"marks", marks[slot][part].flatten()},
+               {"counts", allCounts.flatten()},
+               {"tiesToTake", tiesToTake[slot][part]},
+               {"weights", scores.weights[slot][part].flatten()},
+               {"sums", selectedSums[slot][part].flatten()}},
+              {{"groupSize", g},
+               {"partPositions", n},
+               {"part", part},
+               {"length", waves.length},
+               {"nWaves", waves.nWaves},
+               {"tailLength", waves.tailLength},
+               {"tailFirst", waves.tailFirst},
+               {"nWaveParts", waves.nWaveParts()}},
+              // Two words of marks a block, and half of the blocks with a few selected positions.
+              cycles::shared(n / block, 10 + g * (4 + 24)));
+  }
+
   const Context &context;
   Graph &graph;
   const Waves &waves;
@@ -207,14 +232,14 @@ private:
   unsigned nPartials = 0, nRows = 0; // partial sums of a count, and the numbers of each
   // Item i, two digits of a partial sum, is added up on part i / itemsPerPart.
   unsigned nItems = 0, itemsPerPart = 0;
-  Tensor keys, states, counts, totals, marks, marked, tiesToTake;
+  Tensor keys, states, counts, totals, marks, marked, tiesToTake, selectedSums;
   Tensor keyRows, valueRows; // {slots, topK}
   const Steps steps = createSteps(context);
 };
 
 } // namespace
 
-Tensor selectPositions(const Context &context, const SparqSettings &settings, const Waves &waves,
+Selected selectPositions(const Context &context, const SparqSettings &settings, const Waves &waves,
                        const Scores &scores) {
   return Selection(context, settings, waves, scores).add();
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sparq/plan.hpp"
+#include "../codelets/key_index.hpp"
 #include "planning.hpp"
 #include <poplar/Target.hpp>
 
@@ -7,7 +8,10 @@ namespace sparq {
 namespace {
 
 constexpr unsigned packet = 1024;  // bytes that streaming memory moves at a time
-constexpr unsigned maxChunk = 512; // positions of a row of key columns: one packet of fp16
+// Positions of a row of key columns: one packet of fp16. A packet costs as much as 36 bytes more, so
+// that the shorter rows of an index are worth twice the positions with 4 bits; more would come on
+// chip for nothing where a length ends within them.
+unsigned maxChunk(unsigned indexBits) { return indexBits == 4 ? 1024 : 512; }
 // More tiles to a slot cost more in exchange than they save in arithmetic.
 constexpr unsigned maxParts = 128;
 // Of a tile's memory: what all working tensors of a slot may take.
@@ -36,12 +40,14 @@ CacheLayout makeLayout(const Shape &shape, const Programs &programs, unsigned nT
   CacheLayout layout{};
   layout.nTasks = shape.nTasks();
   layout.headDim = shape.headDim;
+  layout.indexBits = shape.indexBits;
   if (needsKeyColumns(programs)) {
-    layout.chunk = maxChunk;
+    layout.chunk = maxChunk(shape.indexBits);
     // The tail of every task stays in SRAM: smaller chunks where that would be much of it, or where
     // the capacity is smaller.
     const auto tailBytes = [&] {
-      return std::uint64_t(shape.nTasks()) * shape.headDim * layout.chunk * 2 / nTiles;
+      return std::uint64_t(shape.nTasks()) * shape.headDim * layout.columnBytes(layout.chunk) /
+             nTiles;
     };
     while (layout.chunk > block &&
            (layout.chunk / 2 >= shape.capacity || tailBytes() > tileBytes / 5))
@@ -77,8 +83,7 @@ TileNeed tileNeed(const Plan &plan, unsigned nTiles) {
     sum.cache += need.cache;
   }
   if (plan.layout.chunk)
-    sum.working +=
-        std::uint64_t(plan.layout.tailLength) * plan.shape.headDim * 2 * plan.placement.nRounds;
+    sum.working += plan.layout.tailBytes() * plan.placement.nRounds;
   return sum;
 }
 
@@ -113,6 +118,16 @@ Plan arrange(const Shape &shape, const Programs &programs, const CacheLayout &la
 }
 
 } // namespace
+
+std::size_t CacheLayout::columnElements(unsigned positions) const {
+  return quantised() ? std::size_t(positions / block) * recordWords(indexBits) : positions;
+}
+
+std::size_t CacheLayout::columnBytes(unsigned positions) const {
+  return columnElements(positions) * (quantised() ? 4 : 2);
+}
+
+unsigned CacheLayout::tailWidth() const { return quantised() ? block : tailLength; }
 
 Plan makePlan(const poplar::Target &target, const Shape &shape, const Programs &programs) {
   check("plan", shape);

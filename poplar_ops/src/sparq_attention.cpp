@@ -35,9 +35,9 @@ Tensor build(Graph &graph, const Cache &cache, const PlannedAttention &attention
     const Scores scores = createScores(context, waves);
     approxScores(context, settings, waves, q, wave, scores);
     softmax(context, waves, scores);
-    const Tensor rows = selectPositions(context, settings, waves, scores);
+    const Selected selected = selectPositions(context, settings, waves, scores);
     // E6.4 and E6.5: exact attention over these, and the mean value for the rest.
-    const Gathered gathered = gatheredAttention(context, settings, q, scores, rows);
+    const Gathered gathered = gatheredAttention(context, waves, q, selected);
     combine(context, settings.meanValue, gathered, scores,
             output.slice(first, first + p.nActive(round), 0));
   }
@@ -49,7 +49,7 @@ Waves planWaves(const Plan &plan, const Attention &attention, unsigned nTiles) {
   const Placement &p = plan.placement;
   Waves w{};
   const std::uint64_t chunkBytes =
-      std::uint64_t(layout.chunk) * attention.settings.rank * 2; // of one slot
+      layout.columnBytes(layout.chunk) * attention.settings.rank; // of one slot
   // As few waves as make the granularity worth while, within the landing budget (all tiles share
   // the landing rows).
   const unsigned least = ceilDiv(minWaveBytes, chunkBytes * p.slots);
@@ -72,8 +72,11 @@ TileNeed planNeed(const Plan &plan, const PlannedAttention &attention, unsigned 
   const std::uint64_t g = plan.shape.groupSize(), d = plan.shape.headDim,
                       r = attention.settings.rank,
                       k = std::min(attention.settings.topK, plan.layout.capacity);
-  const std::uint64_t landing = std::uint64_t(w.stride) * r * 2 * p.slots / nTiles,
-                      columns = std::uint64_t(w.length) * r * 2,
+  const CacheLayout &layout = plan.layout;
+  // An index has a coefficient a component, head and block too.
+  const std::uint64_t blocks = layout.quantised() ? (w.length + w.tailLength) / block : 0,
+                      landing = layout.columnBytes(w.stride) * r * p.slots / nTiles,
+                      columns = layout.columnBytes(w.length) * r + blocks * g * (r + 2) * 4,
                       selected = ceilDiv(k, p.parts) * d * 2 * 3 + k * g * 8,
                       partials = ceilDiv(k, block) * g * p.width * 4,
                       marks = (std::uint64_t(w.nWaves) * w.stride + w.chunk) / 32 * 16;

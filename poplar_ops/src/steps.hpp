@@ -63,8 +63,13 @@ void reduceMax(const Context &context, const std::vector<poplar::Tensor> &maxima
 void approxScores(const Context &context, const SparqSettings &settings, const Waves &waves,
                   const QueryComponents &q, const WaveIndex &wave, const Scores &scores);
 
-// ---- key_topk.cpp: {slots, 2, topK} UNSIGNED_INT rows of the cache, ascending: keys, values
-poplar::Tensor selectPositions(const Context &context, const SparqSettings &settings,
+// ---- key_topk.cpp
+struct Selected {
+  poplar::Tensor rows; // {slots, 2, topK} UNSIGNED_INT rows of the cache, ascending: keys, values
+  poplar::Tensor sums; // {slots, parts, groupSize, partPositions / 64} FLOAT: approximate weights of
+                       // the selected positions, by block
+};
+Selected selectPositions(const Context &context, const SparqSettings &settings,
                                const Waves &waves, const Scores &scores);
 
 // ---- weighted_values.cpp
@@ -91,9 +96,8 @@ struct Gathered {
   poplar::Tensor sums;       // {slots, groupSize} FLOAT, E
   poplar::Tensor approxSums; // {slots, groupSize} FLOAT, W
 };
-Gathered gatheredAttention(const Context &context, const SparqSettings &settings,
-                           const QueryComponents &q, const Scores &scores,
-                           const poplar::Tensor &rows);
+Gathered gatheredAttention(const Context &context,
+                           const Waves &waves, const QueryComponents &q, const Selected &selected);
 
 // ---- combine.cpp: {slots, groupSize, headDim} HALF
 void combine(const Context &context, bool meanValue, const Gathered &gathered, const Scores &scores,

@@ -43,8 +43,11 @@ class Kernel:
         rounding to chunks and scratch rows. Nothing for a cache in SRAM."""
         if self.memory != "streaming":
             return {}
-        one = _bytes_of_keys(cache)
-        return {"cache/rows": 2 * one, **({"cache/key_columns": one} if self.takes_settings else {})}
+        rows = 2 * _bytes_of_keys(cache)
+        if not self.takes_settings:
+            return {"cache/rows": rows}
+        index = transfers.index_bytes(cache.capacity, cache.head_dim, cache.index_bits)
+        return {"cache/rows": rows, "cache/key_columns": cache.n_tasks * index}
 
     def sram_bytes(self, cache: CacheSpec) -> int:
         """Bytes that keys and values take in SRAM, over all tiles."""
@@ -57,12 +60,23 @@ class Kernel:
         top_k = min(settings.top_k, seq_len)  # all that there is to read
         return transfers.sparq_elements(seq_len, head_dim, settings.rank, top_k)
 
-    def theoretical_speedup(self, seq_len: int, head_dim: int, settings: SparqSettings | None) -> float:
+    def transfer_bytes(
+        self, seq_len: int, head_dim: int, settings: SparqSettings | None, index_bits: int = 16
+    ) -> int:
+        """Bytes that one query moves for one KV head: that formula, with a key index of so many bits."""
+        if settings is None:
+            return transfers.dense_bytes(seq_len, head_dim)
+        top_k = min(settings.top_k, seq_len)
+        return transfers.sparq_bytes(seq_len, head_dim, settings.rank, top_k, index_bits)
+
+    def theoretical_speedup(
+        self, seq_len: int, head_dim: int, settings: SparqSettings | None, index_bits: int = 16
+    ) -> float:
         """Of cache reads, against dense attention: see `transfers.theoretical_speedup`."""
         if settings is None:
             return 1.0
         top_k = min(settings.top_k, seq_len)
-        return transfers.theoretical_speedup(seq_len, head_dim, settings.rank, top_k)
+        return transfers.theoretical_speedup(seq_len, head_dim, settings.rank, top_k, index_bits)
 
 
 def _bytes_of_keys(cache: CacheSpec) -> int:
@@ -128,18 +142,26 @@ def attention_over(memory: str, settings: SparqSettings | None, op: str | None =
 
 
 def exact_attention(
-    query: np.ndarray, key: np.ndarray, value: np.ndarray, settings: SparqSettings | None
+    query: np.ndarray,
+    key: np.ndarray,
+    value: np.ndarray,
+    settings: SparqSettings | None,
+    index_bits: int = 16,
 ) -> np.ndarray:
     """What any kernel must compute, to the bit: the reference; arguments as `sparq_reference.exact`."""
     if settings is None:
         return exact.dense_attention(query, key, value)
-    return exact.sparq_attention(query, key, value, **settings.arguments())
+    return exact.sparq_attention(query, key, value, index_bits=index_bits, **settings.arguments())
 
 
 def ideal_attention(
-    query: np.ndarray, key: np.ndarray, value: np.ndarray, settings: SparqSettings | None
+    query: np.ndarray,
+    key: np.ndarray,
+    value: np.ndarray,
+    settings: SparqSettings | None,
+    index_bits: int = 16,
 ) -> np.ndarray:
     """The same in float64; arguments as `sparq_reference.ideal`."""
     if settings is None:
         return ideal.dense_attention(query, key, value)
-    return ideal.sparq_attention(query, key, value, **settings.arguments())
+    return ideal.sparq_attention(query, key, value, index_bits=index_bits, **settings.arguments())

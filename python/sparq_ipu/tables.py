@@ -8,6 +8,11 @@ from pathlib import Path
 from typing import Any, Iterable, Sequence
 
 
+def kernel_label(kernel: str, index_bits: int | None = 16) -> str:
+    """A kernel as tables call it: with the bits of its cache's key index, where these are not 16."""
+    return kernel if index_bits in (None, 16) else f"{kernel} int{index_bits}"
+
+
 def markdown_table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     """A table; the first column is text, the others are numbers."""
     lines = ["| " + " | ".join(header) + " |", "|---" + "|---:" * (len(header) - 1) + "|"]

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 MAX_CAPACITY = 1 << 24
 #: bits of a number of the key index (E9); 16: the keys themselves
 INDEX_BITS = (16, 8, 4)
+#: largest head_dim with a key index of 8 or 4 bits: so many products of a code and a coefficient of at least
+#: 1 have a sum below 2**24 (E9)
+MAX_INDEX_HEAD_DIM = 1 << 16
 #: head_dim is a multiple of this: the lanes of a dot product
 HEAD_DIM_MULTIPLE = 8
 
@@ -55,8 +58,8 @@ def check_integer(
     return number
 
 
-def check_index_bits(op: str, value: object) -> int:
-    """`value` as an int of INDEX_BITS."""
+def check_index_bits(op: str, value: object, head_dim: int) -> int:
+    """`value` as an int of INDEX_BITS; with 8 or 4, head_dim has a limit."""
     rule = f"be one of {', '.join(map(str, INDEX_BITS))}"
     if isinstance(value, (bool, np.bool_)):
         fail(op, "index_bits", rule, repr(value))
@@ -66,6 +69,8 @@ def check_index_bits(op: str, value: object) -> int:
         fail(op, "index_bits", rule, repr(value))
     if number not in INDEX_BITS:
         fail(op, "index_bits", rule, number)
+    if number != INDEX_BITS[0] and head_dim > MAX_INDEX_HEAD_DIM:
+        fail(op, "head_dim", f"be at most {MAX_INDEX_HEAD_DIM} with index_bits={number}", head_dim)
     return number
 
 

@@ -268,7 +268,7 @@ def sparq_attention(
     lengths = checks.check_attention(
         "sparq_attention", query, key, value, lengths=lengths, value_sum=value_sum, check_finite=check_finite
     )
-    index_bits = checks.check_index_bits("sparq_attention", index_bits)
+    index_bits = checks.check_index_bits("sparq_attention", index_bits, query.shape[-1])
     settings = SparqSettings(rank, top_k, n_local, mean_value, op="sparq_attention", head_dim=query.shape[-1])
     return sparq_steps(
         query, key, value, settings, index_bits=index_bits, lengths=lengths, value_sum=value_sum

@@ -65,7 +65,8 @@ def approx_scores(
 ) -> np.ndarray:
     """The argument of the softmax of equation 7: q[components] . K[:, components] / tau.
 
-    With index_bits 8 or 4, full blocks of K as the key index has them (E9; key must be float16), and q as it is.
+    With index_bits 8 or 4, full blocks of K as the key index has them (E9; key must be float16), and q as
+    it is.
     -> (batch, n_heads, seq_len) float64, -inf beyond a length.
     """
     lengths = all_lengths(key, lengths)
@@ -226,8 +227,8 @@ def sparq_attention(
 ) -> np.ndarray:
     """SparQ attention of one decode step, Algorithm 1.
 
-    Arguments as of `exact.sparq_attention`, of any floating dtype and any head_dim; float64, not saturated. With
-    index_bits 8 or 4 the keys must be float16.
+    Arguments as of `exact.sparq_attention`, of any floating dtype and any head_dim; float64, not saturated.
+    With index_bits 8 or 4 the keys must be float16.
 
     Raises:
         ValueError: `sparq_attention: <argument> must <rule>, got <value>`.
@@ -242,7 +243,7 @@ def sparq_attention(
         check_finite=check_finite,
         exact=False,
     )
-    index_bits = checks.check_index_bits("sparq_attention", index_bits)
+    index_bits = checks.check_index_bits("sparq_attention", index_bits, query.shape[-1])
     if index_bits != 16 and key.dtype != np.float16:
         checks.fail("sparq_attention", "key", f"be float16 with index_bits={index_bits}", key.dtype)
     settings = SparqSettings(rank, top_k, n_local, mean_value, op="sparq_attention", head_dim=query.shape[-1])

@@ -6,8 +6,8 @@ from 0, as soon as a block is full; the positions behind the last full block are
 stored depends on the keys and on the length, on nothing else. Approximate scores of a block are sums of
 integers, exact in any order.
 
-The first half (`quantise`) is shared by both twins: it says what is stored. The second (`block_scores`) is the
-arithmetic of the exact twin.
+The first half (`quantise`) is shared by both twins: it says what is stored. The second (`block_scores`) is
+the arithmetic of the exact twin.
 """
 
 from __future__ import annotations
@@ -60,8 +60,9 @@ def round_to_integer(x: np.ndarray) -> np.ndarray:
 
 
 def coefficient_limit(index_bits: int, rank: int) -> int:
-    """Largest |coefficient|: such that a sum of `rank` products with codes stays below 2**24, exact in fp32."""
-    return min(COEFFICIENT_LIMIT[index_bits], (2**24 - 1) // ((2**index_bits - 1) * rank))
+    """Largest |coefficient|: a sum of `rank` products with codes stays below 2**24, exact in float32."""
+    most: int = 2**index_bits - 1
+    return min(COEFFICIENT_LIMIT[index_bits], (2**24 - 1) // (most * rank))
 
 
 def block_scores(query: np.ndarray, index: KeyIndex, index_bits: int) -> np.ndarray:

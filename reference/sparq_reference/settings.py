@@ -108,7 +108,7 @@ class CacheSpec:
         head_dim: components of a head, a positive multiple of 8.
         capacity: most positions of one batch element, in [1, 2**24].
         index_bits: of a number of the key index, what SparQ scores positions from: 16 (the keys themselves,
-            float16), 8 or 4 (docs/exactness.md E9).
+            float16), or 8 or 4 (docs/exactness.md E9), with head_dim at most 2**16.
         op: what messages begin with.
 
     Raises:
@@ -130,7 +130,7 @@ class CacheSpec:
                 fail(op, name, f"be a multiple of {HEAD_DIM_MULTIPLE}", value)
         if self.n_tasks > MAX_CAPACITY:
             fail(op, "batch * n_kv_heads", f"be at most {MAX_CAPACITY}", self.n_tasks)
-        object.__setattr__(self, "index_bits", check_index_bits(op, self.index_bits))
+        object.__setattr__(self, "index_bits", check_index_bits(op, self.index_bits, self.head_dim))
 
     @property
     def n_tasks(self) -> int:

@@ -1,12 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Elements moved by one decode step of attention, and what follows from them (arXiv:2312.04985v6).
+"""Elements and bytes moved by one decode step of attention, and what follows from them (arXiv:2312.04985v6).
 
-Numbers of elements, not bytes, for one KV head of one batch element: multiply by batch * n_kv_heads and the
-bytes of an element. `seq_len` is the paper's S, `head_dim` d_h, `rank` r, `top_k` k, `d_model` d_m; local
-positions are among the `top_k` and cost nothing more.
+All for one KV head of one batch element: multiply by batch * n_kv_heads. The paper counts elements. A key
+index of 8 or 4 bits (docs/exactness.md E9) has smaller ones, so with it bytes are what compares. `seq_len`
+is the paper's S, `head_dim` d_h, `rank` r, `top_k` k, `d_model` d_m, and `index_bits` b; local positions are
+among the `top_k` and cost nothing more.
 """
 
 from __future__ import annotations
+
+from sparq_reference.checks import check_index_bits
+from sparq_reference.numerics import BLOCK
+
+#: of keys, values and the mean value row: fp16
+ELEMENT_BYTES = 2
+#: of what a component of a full block has beside its codes: low and step
+SCALE_BYTES = 4
 
 
 def dense_elements(seq_len: int, head_dim: int) -> int:
@@ -21,6 +30,32 @@ def sparq_elements(seq_len: int, head_dim: int, rank: int, top_k: int) -> int:
     writes the mean value row.
     """
     return seq_len * rank + 2 * top_k * head_dim + 4 * head_dim
+
+
+def dense_bytes(seq_len: int, head_dim: int) -> int:
+    """Dense attention in bytes: 2 (2 S d + 2 d)."""
+    return ELEMENT_BYTES * dense_elements(seq_len, head_dim)
+
+
+def index_bytes(seq_len: int, n_components: int, index_bits: int = 16) -> int:
+    """So many components of the key index of all positions, n of them.
+
+    16 bits: 2 S n. 8 or 4 bits, F = floor(S / 64) full blocks: F n (64 b / 8 + 4) + 2 (S - 64 F) n. The 4 are
+    `low` and `step`; positions behind the last full block are fp16.
+    """
+    bits = check_index_bits("index_bytes", index_bits, n_components)
+    n_blocks = 0 if bits == 16 else seq_len // BLOCK
+    of_block = BLOCK * bits // 8 + SCALE_BYTES
+    return n_components * (n_blocks * of_block + ELEMENT_BYTES * (seq_len - n_blocks * BLOCK))
+
+
+def sparq_bytes(seq_len: int, head_dim: int, rank: int, top_k: int, index_bits: int = 16) -> int:
+    """SparQ attention in bytes: `index_bytes` of `rank` components + 2 (2 k d + 4 d).
+
+    At 16 bits twice `sparq_elements`. The new key enters the index too; as in equation 11, where keys are
+    kept in two layouts, that is not counted.
+    """
+    return index_bytes(seq_len, rank, index_bits) + ELEMENT_BYTES * sparq_elements(0, head_dim, 0, top_k)
 
 
 def h2o_elements(seq_len: int, head_dim: int, top_k: int) -> int:
@@ -43,15 +78,19 @@ def compression_ratio(elements: int, seq_len: int, head_dim: int) -> float:
     return elements / dense_elements(seq_len, head_dim)
 
 
-def theoretical_speedup(seq_len: int, head_dim: int, rank: int, top_k: int) -> float:
-    """Speedup if time went into reading the cache alone: 2 S d / (S r + 2 k d).
+def theoretical_speedup(seq_len: int, head_dim: int, rank: int, top_k: int, index_bits: int = 16) -> float:
+    """Speedup if time went into reading the cache alone: 2 S d / (S r + 2 k d), both in bytes.
 
     These are the numbers that the paper calls theoretical speedups: at d = 128, r = 32, k = 128, section
     6.1 has 7.53 for S = 16384 and table 4 has 6.4 for S = 4096. The few rows that do not grow with S or k
     are left out: an attention kernel does not write the new key and value, and the mean value stays
     beside it. With them, by equations 3 and 11, the inverse of `compression_ratio` is 7.52 and 6.38.
+
+    With a key index of b = 8 or 4 bits, `index_bytes` stand for the 2 S r bytes of the keys' components:
+    4 S d / (S r (b / 8 + 4 / 64) + 4 k d) where S is a multiple of 64. At S = 16384: 13.47 and 23.27.
     """
-    return 2 * seq_len * head_dim / (seq_len * rank + 2 * top_k * head_dim)
+    dense = 2 * seq_len * head_dim * ELEMENT_BYTES
+    return dense / (index_bytes(seq_len, rank, index_bits) + 2 * top_k * head_dim * ELEMENT_BYTES)
 
 
 def _rho(seq_len: int, group_size: int, d_model: int) -> float:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import struct
+from typing import List, Tuple
 
 
 def fl(x: float) -> float:
@@ -123,6 +124,53 @@ def attend(q: list[float], keys: list[list[float]], rows: list[list[float]]) -> 
     return [fl(flush(x) / total) for x in sum_weighted(e, rows)]
 
 
+def rne(x: float) -> float:
+    """E9: the nearest integer, ties to even."""
+    return fl(fl(x + 1.5 * 2.0**23) - 1.5 * 2.0**23)
+
+
+def store(numbers: list[float], index_bits: int) -> tuple[float, float, list[int]]:
+    """E9, what is stored: low, step and codes of one component of a full block."""
+    n = 2**index_bits - 1
+    low = min(numbers)
+    step = narrow(fl(fl(max(numbers) - low) * fl(1.0 / n)))
+    if step == 0:
+        return low, step, [0] * len(numbers)
+    inverse = fl(1.0 / step)
+    return low, step, [min(n, int(rne(fl(fl(x - low) * inverse)))) for x in numbers]
+
+
+Stored = List[Tuple[float, float, List[int]]]  #: low, step and codes of each component of a block
+
+
+def block_scores(q: list[float], stored: Stored, index_bits: int) -> list[float]:
+    """E9, score of a full block: the selected components `q` of one head, and what is stored of each."""
+    n = 2**index_bits - 1
+    limit = float(min({8: 2047, 4: 127}[index_bits], (2**24 - 1) // (n * len(q))))
+    v = [fl(x * step) for x, (_, step, _) in zip(q, stored)]
+    m = max(abs(x) for x in v)
+    if m == 0:
+        a, unit = [0] * len(v), 0.0
+    else:
+        factor = fl(limit / m)
+        a = [int(rne(fl(x * factor))) for x in v]
+        unit = fl(m * fl(1.0 / limit))
+    offset = ascending_sum([fl(x * low) for x, (low, _, _) in zip(q, stored)])
+    totals = [sum(i * codes[p] for i, (_, _, codes) in zip(a, stored)) for p in range(64)]
+    return [fl(fl(unit * total) + offset) for total in totals]
+
+
+def approx_scores(q: list[float], keys: list[list[float]], i1: list[int], index_bits: int) -> list[float]:
+    """E6, step 2, before the temperature: full blocks as E9 where index_bits is 8 or 4, the rest as E3."""
+    full = 0 if index_bits == 16 else len(keys) // 64 * 64
+    scores = []
+    for start in range(0, full, 64):
+        block = keys[start : start + 64]
+        stored = [store([key[c] for key in block], index_bits) for c in i1]
+        scores += block_scores([q[c] for c in i1], stored, index_bits)
+    return scores + [ascending_sum([fl(q[c] * key[c]) for c in i1]) for key in keys[full:]]
+
+
 def dense(group: list[list[float]], keys: list[list[float]], rows: list[list[float]]) -> list[list[float]]:
     """Dense attention of the heads of one KV head, before narrowing."""
     return [attend(q, keys, rows) for q in group]
@@ -136,8 +184,9 @@ def sparq(
     top_k: int,
     n_local: int,
     mean_value: bool,
+    index_bits: int = 16,
 ) -> list[list[float]]:
-    """E6 whole: SparQ attention of the heads of one KV head, before narrowing."""
+    """E6 whole, with E9: SparQ attention of the heads of one KV head, before narrowing."""
     head_dim, length = len(group[0]), len(keys)
     # 1
     i1 = best([ascending_sum([abs(q[c]) for q in group]) for c in range(head_dim)], rank)
@@ -147,9 +196,7 @@ def sparq(
         selected = lane_sum([abs(q[c]) if c in i1 else 0.0 for c in range(head_dim)])
         everything = lane_sum([abs(x) for x in q])
         inv_tau = scale(head_dim) if selected == 0 else sqrt(fl(everything / fl(head_dim * selected)))
-        softmaxes.append(
-            softmax([fl(ascending_sum([fl(q[c] * key[c]) for c in i1]) * inv_tau) for key in keys])
-        )
+        softmaxes.append(softmax([fl(s * inv_tau) for s in approx_scores(q, keys, i1, index_bits)]))
     # 3
     if length <= top_k:
         i2 = list(range(length))

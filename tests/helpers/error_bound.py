@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sparq_reference import ideal, numerics
+from sparq_reference import ideal, key_index, numerics
 
 U = 2.0**-24
 V = U / (1 - U)
@@ -54,6 +54,35 @@ def approx_score_error(q: np.ndarray, keys: np.ndarray, inv_tau: float, head_dim
     """Section 2, approximate scores: D, (n,), for the selected components q (r,) and keys (n, r)."""
     roundings = q.shape[0] - 1 + 1 + lane(head_dim) + 1 + SQRT_ERROR
     return k(roundings) * (np.abs(keys.astype(float)) @ np.abs(q.astype(float))) * inv_tau
+
+
+def stored_error(index: key_index.KeyIndex, keys: np.ndarray, index_bits: int) -> np.ndarray:
+    """Section 2, key index: e, (r, n_blocks), how far a key (r, n) may be from what is stored of it."""
+    most = 2**index_bits - 1
+    blocks = keys.astype(float).reshape(len(keys), -1, numerics.BLOCK)
+    spread = blocks.max(axis=-1) - blocks.min(axis=-1)
+    e = np.maximum(index.step.astype(float) / 2, most * 2.0**-25) + k(3) * spread
+    return np.where(spread == 0, 0, e)
+
+
+def coefficient_error(q: np.ndarray, index: key_index.KeyIndex, index_bits: int) -> np.ndarray:
+    """Section 2, key index: C, (n_blocks, 64), from rounding q (r,) times the steps to coefficients."""
+    limit = min({8: 2047, 4: 127}[index_bits], (2**24 - 1) // ((2**index_bits - 1) * len(q)))
+    v = np.abs(q.astype(float)[:, None] * index.step.astype(float))
+    unit = v.max(axis=0) / limit
+    return unit[:, None] * (0.5 + limit * k(2)) * index.code.astype(float).sum(axis=0)
+
+
+def index_score_error(
+    q: np.ndarray, index: key_index.KeyIndex, index_bits: int, inv_tau: float, head_dim: int
+) -> np.ndarray:
+    """Section 2, key index: D, (n,), for the selected components q (r,), from scores with what is stored."""
+    size = np.abs(q.astype(float))
+    low, step = np.abs(index.low.astype(float)), index.step.astype(float)
+    terms = (size @ low)[:, None] + np.einsum("j,jb,jbp->bp", size, step, index.code.astype(float))
+    roundings = max(q.shape[0] - 1, 3) + 2 + lane(head_dim) + 1 + SQRT_ERROR
+    error = k(roundings) * terms + (1 + k(roundings)) * coefficient_error(q, index, index_bits)
+    return (error * inv_tau).reshape(-1)
 
 
 class Softmax(NamedTuple):
@@ -121,7 +150,7 @@ def attended_error(q: np.ndarray, keys: np.ndarray, rows: np.ndarray) -> np.ndar
 def alpha_error(soft: Softmax, chosen: np.ndarray) -> float:
     """Section 5: C, for the approximate softmax of one head and a mask of the selected positions (n,)."""
     r = set_error(soft, chosen)
-    roundings = weights(int(chosen.sum())) + weights(len(chosen)) + 1
+    roundings = 2 * weights(len(chosen)) + 1
     return r + k(roundings) * min(1.0, soft.p[chosen].sum() + r) + FLUSHED
 
 
@@ -159,6 +188,7 @@ def sparq(
     components: np.ndarray,
     positions: np.ndarray,
     with_mean: bool,
+    index_bits: int = 16,
 ) -> Bounds:
     """All sections, for a whole call and the selections of the exact twin.
 
@@ -170,7 +200,7 @@ def sparq(
     n_kv_heads, seq_len = key.shape[1:3]
     group_size = n_heads // n_kv_heads
     inv_tau = ideal.inverse_temperature(query, components)
-    scores = ideal.approx_scores(query, key, components, inv_tau, lengths=lengths)
+    scores = ideal.approx_scores(query, key, components, inv_tau, index_bits=index_bits, lengths=lengths)
     soft_weights, soft_sum, _ = ideal.softmax_weights(scores)
     counts = (positions[:, 0] >= 0).sum(axis=-1)
     attended = ideal.gathered_attention(query, key, value, positions, counts)
@@ -190,6 +220,10 @@ def sparq(
             chosen = components[b, kv]
             keys, rows = key[b, kv, :n], value[b, kv, :n]
             d = approx_score_error(query[b, h, chosen], keys[:, chosen], inv_tau[b, h], head_dim)
+            full = 0 if index_bits == 16 else n // numerics.BLOCK * numerics.BLOCK
+            if full:
+                index = key_index.quantise(keys[:full].T[chosen], index_bits)
+                d[:full] = index_score_error(query[b, h, chosen], index, index_bits, inv_tau[b, h], head_dim)
             soft = softmax(scores[b, h, :n], d)
             r = position_error(soft)
             selected = positions[b, kv, : counts[b]]

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from hypothesis import strategies as st
 
-from sparq_reference import SparqSettings
+from sparq_reference import SparqSettings, checks
 
 #: sequence lengths around the lanes, the blocks and two blocks
 SEQ_LENS = (1, 2, 7, 8, 9, 15, 16, 17, 63, 64, 65, 127, 128, 129, 191, 193, 257)
@@ -20,7 +20,7 @@ SEQ_LENS = (1, 2, 7, 8, 9, 15, 16, 17, 63, 64, 65, 127, 128, 129, 191, 193, 257)
 HEAD_DIMS = (8, 16, 64, 80, 96, 128, 256)
 GROUP_SIZES = (1, 2, 3, 4, 8)
 #: kinds of contents `tensors` knows
-KINDS = ("normal", "heavy_tailed", "constant", "one_hot", "huge", "tiny", "wide", "ties", "sparse")
+KINDS = ("normal", "heavy_tailed", "constant", "one_hot", "huge", "tiny", "wide", "ties", "sparse", "offset")
 
 HALF_MAX = 65504.0
 HALF_TINY = 2.0**-24  #: smallest fp16 denormal
@@ -44,6 +44,7 @@ def tensors(kind: str, shape: tuple[int, ...], rng: np.random.Generator) -> np.n
     wide          magnitudes all over fp16, 2**-24 to 2**15: sums that round at every step
     ties          few distinct values: equal sums, equal scores
     sparse        normal, most components zero
+    offset        components far from 0, each within a narrow range, as the largest components of real keys
     """
     if kind == "normal":
         x = rng.standard_normal(shape)
@@ -65,6 +66,8 @@ def tensors(kind: str, shape: tuple[int, ...], rng: np.random.Generator) -> np.n
         x = rng.integers(-2, 3, shape) / 2.0
     elif kind == "sparse":
         x = rng.standard_normal(shape) * (rng.random(shape) < 0.1)
+    elif kind == "offset":
+        x = 16 * rng.standard_normal(shape[-1:]) + 0.125 * rng.standard_normal(shape)
     else:
         raise ValueError(f"tensors: kind must be one of {KINDS}, got {kind!r}")
     return half(x)
@@ -140,6 +143,10 @@ def attentions(
         lengths=draw(lengths_of_batch(batch, seq_len, shorter)),
         kinds=(draw(st.sampled_from(kinds)), draw(st.sampled_from(kinds)), draw(st.sampled_from(kinds))),
     )
+
+
+#: bits of a number of the key index
+index_bits = st.sampled_from(checks.INDEX_BITS)
 
 
 @st.composite

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The exact twin with every intermediate under watch.
 
-The source of numerics.py and exact.py is parsed, and every operator, call and in-place assignment is
-wrapped so that its result passes through a function before it is used. Nothing in the package knows of
-this.
+The source of numerics.py, key_index.py and exact.py is parsed, and every operator, call and in-place
+assignment is wrapped so that its result passes through a function before it is used. Nothing in the package
+knows of this.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import types
 from pathlib import Path
 from typing import Callable
 
-from sparq_reference import exact, numerics
+from sparq_reference import exact, key_index, numerics
 
 _WATCH = "__watch__"
 
@@ -64,10 +64,13 @@ def _load(module: types.ModuleType, watch: Callable[[object], object]) -> types.
 
 
 def watched_twin(watch: Callable[[object], object]) -> tuple[types.ModuleType, types.ModuleType]:
-    """Copies of exact and numerics, one using the other; `watch(x)` sees every result and returns it."""
+    """Copies of exact and numerics, one using the other, and key_index between them; `watch(x)` sees every
+    result and returns it."""
     watched_numerics = _load(numerics, watch)
     watched_exact = _load(exact, watch)
+    watched_exact.key_index = _load(key_index, watch)
     watched_exact.numerics = watched_numerics
-    watched_exact.to_half = watched_numerics.to_half
-    watched_exact.widen = watched_numerics.widen
+    for user in (watched_exact, watched_exact.key_index):
+        user.to_half = watched_numerics.to_half
+        user.widen = watched_numerics.widen
     return watched_exact, watched_numerics

@@ -29,10 +29,12 @@ def real_attention(layer: int) -> strategies.Attention:
     )
 
 
-def check_sparq(x: strategies.Attention, settings: SparqSettings) -> dict[str, float]:
+def check_sparq(x: strategies.Attention, settings: SparqSettings, index_bits: int = 16) -> dict[str, float]:
     """Compare every intermediate against its bound; return the largest share of the bound that each takes."""
-    steps = exact.sparq_steps(*x.qkv, settings, lengths=x.lengths)
-    bounds = error_bound.sparq(*x.qkv, x.lengths, steps.components, steps.positions, settings.mean_value)
+    steps = exact.sparq_steps(*x.qkv, settings, index_bits=index_bits, lengths=x.lengths)
+    bounds = error_bound.sparq(
+        *x.qkv, x.lengths, steps.components, steps.positions, settings.mean_value, index_bits
+    )
     got = steps._asdict()
     got["mean"] = exact.mean_value(exact.sum_values(x.value, lengths=x.lengths), x.lengths)
     got["inv_tau"] = got["inv_tau"] / bounds.ideal["inv_tau"]  # its error is relative
@@ -81,7 +83,7 @@ def check_selections(
 @given(st.data())
 def test_sparq_is_within_the_bound(data: st.DataObject) -> None:
     x = data.draw(strategies.attentions())
-    check_sparq(x, data.draw(strategies.sparq_settings(x)))
+    check_sparq(x, data.draw(strategies.sparq_settings(x)), data.draw(strategies.index_bits))
 
 
 @given(strategies.attentions())
@@ -97,20 +99,20 @@ def test_dense_is_within_the_bound(x: strategies.Attention) -> None:
 
 
 @pytest.mark.parametrize("kind", strategies.KINDS)
-@pytest.mark.parametrize("n_local", [0, 16])
-def test_each_kind_of_input(kind: str, n_local: int) -> None:
+@pytest.mark.parametrize(("n_local", "index_bits"), [(0, 16), (16, 16), (0, 8), (0, 4)])
+def test_each_kind_of_input(kind: str, n_local: int, index_bits: int) -> None:
     rng = np.random.default_rng(7)
     sizes = dict(batch=2, n_kv_heads=2, group_size=3, seq_len=300, head_dim=80)
     for kinds in ((kind,) * 3, (kind, "normal", "normal"), ("normal", "normal", kind)):
         x = strategies.make_attention(rng, lengths=[300, 129], kinds=kinds, **sizes)
-        check_sparq(x, SparqSettings(20, 64, n_local, True))
+        check_sparq(x, SparqSettings(20, 64, n_local, True), index_bits)
 
 
 @pytest.mark.parametrize("layer", LAYERS)
-@pytest.mark.parametrize("mean_value", [True, False])
-def test_real_inputs(layer: int, mean_value: bool) -> None:
+@pytest.mark.parametrize(("mean_value", "index_bits"), [(True, 16), (False, 16), (True, 8), (True, 4)])
+def test_real_inputs(layer: int, mean_value: bool, index_bits: int) -> None:
     x = real_attention(layer)
-    shares = check_sparq(x, SparqSettings(16, 128, 32, mean_value))
+    shares = check_sparq(x, SparqSettings(16, 128, 32, mean_value), index_bits)
     assert max(shares.values()) > 1e-3  # the bound is not so wide that it says nothing
 
 

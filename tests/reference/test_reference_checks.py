@@ -82,6 +82,9 @@ ATTENTION = [
     (dict(value=INF_VALUE), "value must be finite, got -inf at [0, 1, 4, 0]"),
 ]
 
+#: what index_bits may not be
+INDEX_BITS = (5, 0, -8, 32, True, False, "4", 4.0, None, [8])
+
 #: (settings, message), for SparQ
 SETTINGS = [
     (dict(rank=0), "rank must be in [1, head_dim=16], got 0"),
@@ -95,6 +98,7 @@ SETTINGS = [
     (dict(n_local=5), "n_local must be in [0, top_k=4], got 5"),
     (dict(n_local=None), "n_local must be an integer in [0, top_k=4], got None"),
     (dict(mean_value=1), "mean_value must be True or False, got 1"),
+    *((dict(index_bits=value), f"index_bits must be one of 16, 8, 4, got {value!r}") for value in INDEX_BITS),
     (
         dict(value_sum=zeros(2, 2, 16)),
         "value_sum must be float32, got float16",
@@ -145,9 +149,8 @@ def test_valid_calls_pass() -> None:
     x = tensors()
     exact.dense_attention(**x)
     for integer in (int, np.int32, np.uint8):
-        exact.sparq_attention(
-            **x, rank=integer(16), top_k=integer(4), n_local=integer(4), mean_value=np.bool_(True)
-        )
+        settings = dict(rank=integer(16), top_k=integer(4), n_local=integer(4), index_bits=integer(8))
+        exact.sparq_attention(**x, **settings, mean_value=np.bool_(True))
     for lengths in ([1, 5], np.array([5, 5], np.uint8), (2, 3)):
         exact.dense_attention(**x, lengths=lengths)
 
@@ -197,6 +200,9 @@ CACHE = [
         dict(batch=1 << 12, n_kv_heads=(1 << 12) + 1, head_dim=8, capacity=1),
         "batch * n_kv_heads must be at most 16777216, got 16781312",
     ),
+    *((dict(index_bits=value), f"index_bits must be one of 16, 8, 4, got {value!r}") for value in INDEX_BITS),
+    (dict(head_dim=65544, index_bits=8), "head_dim must be at most 65536 with index_bits=8, got 65544"),
+    (dict(head_dim=65544, index_bits=4), "head_dim must be at most 65536 with index_bits=4, got 65544"),
 ]
 
 
@@ -204,6 +210,16 @@ CACHE = [
 def test_cache_sizes(changes: dict[str, object], expected: str) -> None:
     sizes = {**dict(batch=2, n_kv_heads=2, head_dim=16, capacity=8), **changes}
     assert message(KVCache, **sizes) == f"KVCache: {expected}"
+
+
+def test_the_largest_head_dim_of_a_key_index() -> None:
+    for head_dim, index_bits in ((65536, 8), (65536, 4), (65544, 16)):
+        cache = KVCache(1, 1, head_dim, 1, index_bits=index_bits)
+        assert (cache.head_dim, cache.index_bits) == (head_dim, index_bits)
+    wide = zeros(1, 1, 1, 65544)
+    expected = "sparq_attention: head_dim must be at most 65536 with index_bits=8, got 65544"
+    for twin in (exact, ideal):
+        assert message(twin.sparq_attention, wide[0], wide, wide, rank=1, top_k=1, index_bits=8) == expected
 
 
 ROWS = zeros(2, 2, 3, 16)

@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 
 from sparq_reference import SparqSettings, exact, numerics
 
-SMALL = dict(head_dims=(8, 16, 24), seq_lens=(1, 2, 7, 8, 9, 63, 64, 65, 127, 129), batches=(1, 2))
+SMALL = dict(
+    head_dims=(8, 16, 24, 40), seq_lens=(1, 2, 7, 8, 9, 63, 64, 65, 127, 128, 129, 191, 193), batches=(1, 2)
+)
 
 
 def assert_same_bits(got: np.ndarray, expected: np.ndarray) -> None:
@@ -28,7 +30,7 @@ def assert_same_bits(got: np.ndarray, expected: np.ndarray) -> None:
     )
 
 
-def check_contract(x: strategies.Attention, settings: SparqSettings) -> None:
+def check_contract(x: strategies.Attention, settings: SparqSettings, index_bits: int = 16) -> None:
     """Dense and SparQ attention equal the oracle, in float32 before the last rounding and after it."""
     group_size = x.query.shape[1] // x.key.shape[1]
     wide = [np.empty(x.query.shape, np.float32) for _ in range(2)]
@@ -39,19 +41,21 @@ def check_contract(x: strategies.Attention, settings: SparqSettings) -> None:
             lists = [
                 a.astype(float).tolist() for a in (x.query[b, heads], x.key[b, kv, :n], x.value[b, kv, :n])
             ]
-            for i, rows in enumerate((oracle.dense(*lists), oracle.sparq(*lists, **settings.arguments()))):
+            sparq = oracle.sparq(*lists, **settings.arguments(), index_bits=index_bits)
+            for i, rows in enumerate((oracle.dense(*lists), sparq)):
                 wide[i][b, heads] = rows
                 narrow[i][b, heads] = [[oracle.narrow(y) for y in row] for row in rows]
-    for got, expected in zip(before_narrowing(x, settings), wide):
+    for got, expected in zip(before_narrowing(x, settings, index_bits), wide):
         assert_same_bits(got, expected)
     assert_same_bits(exact.dense_attention(*x.qkv, lengths=x.lengths), narrow[0])
-    assert_same_bits(exact.sparq_attention(*x.qkv, lengths=x.lengths, **settings.arguments()), narrow[1])
+    got = exact.sparq_attention(*x.qkv, lengths=x.lengths, index_bits=index_bits, **settings.arguments())
+    assert_same_bits(got, narrow[1])
 
 
 @given(st.data())
 def test_attention_is_the_contract(data: st.DataObject) -> None:
     x = data.draw(strategies.attentions(**SMALL))
-    check_contract(x, data.draw(strategies.sparq_settings(x)))
+    check_contract(x, data.draw(strategies.sparq_settings(x)), data.draw(strategies.index_bits))
 
 
 @pytest.mark.parametrize(
@@ -74,6 +78,21 @@ def test_a_wrong_arithmetic_is_noticed(monkeypatch: pytest.MonkeyPatch, name: st
     settings = SparqSettings(8, 128, 16, True)
     check_contract(x, settings)
     monkeypatch.setattr(numerics, name, wrong)
+    with pytest.raises(AssertionError, match="differ"):
+        check_contract(x, settings)
+
+
+def test_a_share_summed_in_blocks_of_the_list_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = strategies.make_attention(np.random.default_rng(1), batch=3, group_size=3, seq_len=257, head_dim=24)
+    settings = SparqSettings(8, 128, 16, True)
+    check_contract(x, settings)
+
+    def by_list(weights: np.ndarray, weight_sum: np.ndarray, positions: np.ndarray) -> np.ndarray:
+        rows = np.repeat(positions, weights.shape[1] // positions.shape[1], axis=1)
+        total = numerics.fold_blocks(numerics.block_sums(np.take_along_axis(weights, rows, axis=-1)))
+        return np.minimum(np.float32(1), numerics.flush(total / weight_sum))
+
+    monkeypatch.setattr(exact, "selected_share", by_list)
     with pytest.raises(AssertionError, match="differ"):
         check_contract(x, settings)
 

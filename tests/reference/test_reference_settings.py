@@ -92,7 +92,17 @@ def test_cache_spec() -> None:
     cache = KVCache(2, 3, 16, 5)
     assert cache.spec == spec
     assert (cache.batch, cache.n_kv_heads, cache.head_dim, cache.capacity) == (2, 3, 16, 5)
-    assert CacheSpec.options() == []
+    assert CacheSpec.options() == ["index_bits"]
+
+
+def test_index_bits_is_an_option_of_a_cache() -> None:
+    for bits in (16, 8, 4):
+        spec = CacheSpec(2, 3, 16, 5, np.int16(bits))
+        assert spec.index_bits == bits and type(spec.index_bits) is int
+        assert KVCache(2, 3, 16, 5, index_bits=bits).index_bits == bits
+    assert CacheSpec(2, 3, 16, 5) == CacheSpec(2, 3, 16, 5, 16) != CacheSpec(2, 3, 16, 5, 8)
+    options = dict(index_bits=8, device="reference")
+    assert CacheSpec.take(options) == dict(index_bits=8) and options == dict(device="reference")
 
 
 def test_does_not_fit_says_what_and_by_how_much() -> None:

@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
-from sparq_reference import transfers
+from sparq_reference import key_index, transfers
 
 
 @pytest.mark.parametrize(("seq_len", "paper", "digits"), [(16384, "7.53", 2), (4096, "6.4", 1)])
@@ -18,6 +19,58 @@ def test_equations_3_and_11() -> None:
     """With the rows that do not grow, the long sequence gives 7.52, so two digits tell the two apart."""
     elements = transfers.sparq_elements(16384, 128, 32, 128)
     assert f"{1 / transfers.compression_ratio(elements, 16384, 128):.2f}" == "7.52"
+
+
+@pytest.mark.parametrize(
+    ("index_bits", "of_index", "speedup"),
+    # S = 16384, head_dim 128, r = 32, k = 128: 256 blocks, and 4 * 128 * 128 = 65536 bytes of rows
+    [
+        (16, 2 * 16384 * 32, "7.53"),  # 1048576; 8388608 / (1048576 + 65536)
+        (8, 16384 * 32 + 256 * 32 * 4, "13.47"),  # 524288 + 32768; 8388608 / 622592
+        (4, 16384 * 16 + 256 * 32 * 4, "23.27"),  # 262144 + 32768; 8388608 / 360448
+    ],
+)
+def test_bytes_by_hand(index_bits: int, of_index: int, speedup: str) -> None:
+    assert transfers.dense_bytes(16384, 128) == 8388608 + 512
+    assert transfers.index_bytes(16384, 32, index_bits) == of_index
+    assert transfers.sparq_bytes(16384, 128, 32, 128, index_bits) == of_index + 65536 + 8 * 128
+    assert f"{transfers.theoretical_speedup(16384, 128, 32, 128, index_bits):.2f}" == speedup
+
+
+@pytest.mark.parametrize(
+    ("seq_len", "bytes_8", "bytes_4"),
+    [  # of 3 components: a block has 64 + 4 or 32 + 4 bytes of each, a position behind it 2
+        (63, 3 * 126, 3 * 126),
+        (64, 3 * 68, 3 * 36),
+        (65, 3 * (68 + 2), 3 * (36 + 2)),
+        (191, 3 * (2 * 68 + 126), 3 * (2 * 36 + 126)),
+        (192, 9 * 68, 9 * 36),
+    ],
+)
+def test_positions_behind_the_last_full_block_are_fp16(seq_len: int, bytes_8: int, bytes_4: int) -> None:
+    got = [transfers.index_bytes(seq_len, 3, index_bits) for index_bits in (16, 8, 4)]
+    assert got == [6 * seq_len, bytes_8, bytes_4]
+
+
+def test_a_key_index_is_stored_as_counted() -> None:
+    """The arrays of the reference, with codes of 4 bits packed in pairs."""
+    keys = np.random.default_rng(0).standard_normal((8, 130)).astype(np.float16)
+    for index_bits in (8, 4):
+        index = key_index.quantise(keys[:, :128], index_bits)
+        stored = index.low.nbytes + index.step.nbytes + index.code.nbytes * index_bits // 8
+        assert transfers.index_bytes(130, 8, index_bits) == stored + keys[:, 128:].nbytes
+
+
+def test_16_bits_are_the_elements_of_the_paper() -> None:
+    for sizes in ((1, 8, 1, 1), (1000, 64, 16, 100), (16384, 128, 32, 128)):
+        assert transfers.sparq_bytes(*sizes) == 2 * transfers.sparq_elements(*sizes)
+        assert transfers.dense_bytes(*sizes[:2]) == 2 * transfers.dense_elements(*sizes[:2])
+
+
+@pytest.mark.parametrize("wrong", [5, True, "8", 8.0, None])
+def test_other_index_bits_are_refused(wrong: object) -> None:
+    with pytest.raises(ValueError, match=r"^index_bytes: index_bits must be one of 16, 8, 4, got "):
+        transfers.sparq_bytes(64, 8, 4, 4, wrong)
 
 
 def test_counting_rows() -> None:

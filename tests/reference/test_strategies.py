@@ -44,3 +44,5 @@ def test_settings_reach_their_limits() -> None:
         lambda s: not s.mean_value,
     ):
         find(strategies.sparq_settings(x), reached, settings=FEW)
+    for index_bits in (16, 8, 4):
+        find(strategies.index_bits, lambda bits, wanted=index_bits: bits == wanted, settings=FEW)

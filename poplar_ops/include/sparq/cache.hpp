@@ -14,7 +14,9 @@ namespace sparq {
 //
 //   filled    {nTasks} UNSIGNED_INT                             positions held
 //   valueSum  {nTasks, headDim} FLOAT                           running sum of the values
-//   tail      {nTasks, nTailParts, headDim, tailLength} HALF    columns of the unfilled chunk
+//   tail      {nTasks, nTailParts, headDim, tailWidth} HALF     columns of the unfilled chunk
+//   tailIndex {nTasks, nTailParts, headDim, ...} UNSIGNED_INT   with an index of few bits: of its
+//                                                               full blocks
 //
 // A resident cache has keys and values {nTasks, capacity, headDim} HALF in SRAM instead of the
 // buffers; only the host can fill it.
@@ -22,7 +24,7 @@ struct Cache {
   std::string name;
   Plan plan;
   poplar::RemoteBuffer rows, keyColumns;
-  poplar::Tensor filled, valueSum, tail;
+  poplar::Tensor filled, valueSum, tail, tailIndex;
   poplar::Tensor keys, values;
 
   const CacheLayout &layout() const { return plan.layout; }

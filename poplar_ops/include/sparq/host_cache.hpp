@@ -49,15 +49,19 @@ private:
   void writeResident(poplar::Engine &engine, const std::uint16_t *key, const std::uint16_t *value,
                      unsigned nTokens, const std::vector<std::uint32_t> &counts) const;
   void writeRows(poplar::Engine &engine, const NewTokens &tokens) const;
-  void writeColumns(poplar::Engine &engine, const NewTokens &tokens,
-                    std::vector<std::uint16_t> &tail) const;
+  // What the tail holds, on the host: see Cache.
+  struct Tail {
+    std::vector<std::uint16_t> columns;
+    std::vector<std::uint32_t> index;
+  };
+  void writeColumns(poplar::Engine &engine, const NewTokens &tokens, Tail &tail) const;
   void readResident(poplar::Engine &engine, std::uint16_t *key, std::uint16_t *value,
                     unsigned nTokens) const;
 
   Shape shape_;
   CacheLayout layout_;
   bool resident_;
-  HostTensor filled_, writeSum_, readSum_, writeTail_;
+  HostTensor filled_, writeSum_, readSum_, writeTail_, writeTailIndex_;
   std::array<HostTensor, 2> writeRows_, readRows_; // keys, values of a resident cache
   std::string rows_, keyColumns_;                  // handles of the remote buffers
   std::vector<std::uint32_t> lengths_;

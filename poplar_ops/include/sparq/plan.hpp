@@ -36,10 +36,13 @@ struct Placement {
 //   rows         one row is positionsPerRow * headDim numbers: all keys, task by task, then one
 //                scratch row for each task; behind them the values in the same order
 //   key_columns  one row is `chunk` positions of one component of the keys; behind them headDim
-//                scratch rows for each slot
+//                scratch rows for each slot. With indexBits 16 fp16 numbers, else words: a record
+//                for each block of 64 positions, its codes and their parameters side by side
+//                (codelets/key_index.hpp)
 //
 // The positions since the last full chunk are the tail: their columns stay in SRAM, in pieces of
-// tailLength positions on the last parts of the task's slot.
+// tailLength positions on the last parts of the task's slot. With an index of few bits a piece has
+// the records of its full blocks, and fp16 columns of one block, the one that is being filled.
 struct CacheLayout {
   unsigned nTasks, headDim;
   unsigned capacity;        // of the request, rounded up to whole chunks
@@ -47,7 +50,19 @@ struct CacheLayout {
   unsigned chunk;           // a power of two; 0: no key columns, and so no tail
   unsigned tailLength;
   unsigned tailFirst; // piece i of the tail is on part tailFirst + i
+  unsigned indexBits; // of the key columns: 16, 8 or 4
 
+  bool quantised() const { return indexBits != 16; }
+  // What so many positions of a component take in key columns, a multiple of 64: numbers of fp16,
+  // or words. And in bytes.
+  std::size_t columnElements(unsigned positions) const;
+  std::size_t columnBytes(unsigned positions) const;
+  // Positions that a piece of the tail holds in fp16.
+  unsigned tailWidth() const;
+  // Bytes that a task's tail takes on a tile with a piece of it.
+  std::size_t tailBytes() const {
+    return headDim * (tailWidth() * std::size_t(2) + (quantised() ? columnBytes(tailLength) : 0));
+  }
   unsigned nTailParts() const { return chunk ? (chunk + tailLength - 1) / tailLength : 0; }
   unsigned nChunks() const { return chunk ? capacity / chunk : 0; }
   std::size_t rowsPerTask() const { return capacity / positionsPerRow; }

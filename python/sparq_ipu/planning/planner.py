@@ -45,6 +45,8 @@ class Plan:
     seq_len: int
     #: None for dense attention
     settings: SparqSettings | None
+    #: of the cache, by name: index_bits
+    options: dict[str, Any]
     model: DeviceModel
     n_ipus: int
     #: (batch, n_heads, n_kv_heads) of one IPU
@@ -103,6 +105,7 @@ class Plan:
             "n_kv_heads": self.n_kv_heads,
             "head_dim": self.head_dim,
             "seq_len": self.seq_len,
+            **self.options,
             **settings_columns(self.settings),
             "n_ipus": self.n_ipus,
             "seconds_per_query": self.seconds_per_query,
@@ -122,7 +125,11 @@ class Plan:
 
     def __str__(self) -> str:
         m, waves = self.mapping, self.mapping["waves"]
-        settings = "" if self.settings is None else f", {self.settings}"
+        usual = _options({}, self.head_dim)
+        settings = "".join(
+            f", {name} {value}" for name, value in self.options.items() if value != usual[name]
+        )
+        settings += "" if self.settings is None else f", {self.settings}"
         lines = [
             f"{self.kernel}: batch {self.batch}, {self.n_heads} heads, {self.n_kv_heads} KV heads, "
             f"head_dim {self.head_dim}, seq_len {self.seq_len}{settings}",
@@ -195,6 +202,12 @@ class _Request:
         """Lengths of the batch elements of each IPU; IPUs with the same lengths do the same."""
         batch = self.per_ipu[0]
         return sorted({self.lengths[b : b + batch] for b in range(0, self.batch, batch)})
+
+
+def _options(given: dict[str, Any], head_dim: int) -> dict[str, Any]:
+    """Options of a cache by name, checked, those that are not given too."""
+    spec = CacheSpec(1, 1, head_dim, 1, op="plan", **given)
+    return {name: getattr(spec, name) for name in CacheSpec.options()}
 
 
 def _check_cache_in_sram(model: DeviceModel, n_bytes: int) -> None:
@@ -271,7 +284,8 @@ def plan(
         device: name of a device model ("bow", "gc200"), or a model.
         n_ipus: IPUs that share KV heads, then batch, as replicas; nothing passes between them.
         n_tiles: tiles of the IPU; 0: all.
-        options: of the cache, where `sparq_reference.CacheSpec` has any.
+        options: of the cache, see `sparq_reference.CacheSpec`: index_bits (16, 8 or 4). As the settings, not
+            used by dense attention.
         baseline: for a kernel that takes settings, plan dense-streaming too, for the predicted speed-up.
 
     Raises:
@@ -295,7 +309,10 @@ def plan(
     if not request.kernel.takes_settings or not baseline:
         return result
     try:
-        dense = _planned(dataclasses.replace(request, kernel=BASELINE, settings=None, append=False))
+        plain = _options({}, request.head_dim)
+        dense = _planned(
+            dataclasses.replace(request, kernel=BASELINE, settings=None, append=False, options=plain)
+        )
     except DoesNotFit:  # there is no speed-up over it then
         return result
     return dataclasses.replace(
@@ -323,6 +340,7 @@ def _checked(
     batch, n_heads, n_kv_heads, head_dim, seq_len, n_ipus = (
         checks.check_integer("plan", name, size, 1, checks.MAX_CAPACITY) for name, size in zip(names, sizes)
     )
+    checked = _options(options, head_dim)
     tiles = checks.check_integer("plan", "n_tiles", n_tiles, 0, checks.MAX_CAPACITY)
     if n_heads % n_kv_heads != 0:
         checks.fail("plan", "n_heads", f"be a multiple of n_kv_heads={n_kv_heads}", n_heads)
@@ -344,7 +362,7 @@ def _checked(
         model=dataclasses.replace(model, tiles=tiles) if tiles else model,
         n_ipus=n_ipus,
         n_tiles=tiles,
-        options=options,
+        options=checked if kernel.takes_settings else _options({}, head_dim),
     )
 
 
@@ -402,6 +420,7 @@ def _planned(request: _Request) -> Plan:
         head_dim=request.head_dim,
         seq_len=request.seq_len,
         settings=request.settings,
+        options=request.options,
         model=model,
         n_ipus=request.n_ipus,
         per_ipu=request.per_ipu,

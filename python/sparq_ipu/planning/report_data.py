@@ -13,7 +13,9 @@ from sparq_ipu.kernels import BASELINE, DEFAULT
 from sparq_ipu.planning import published_program as published
 from sparq_ipu.planning.device_model import device_model, parameters_file
 from sparq_ipu.planning.planner import Plan, plan
+from sparq_ipu.tables import kernel_label
 from sparq_reference import DoesNotFit
+from sparq_reference.checks import INDEX_BITS
 from sparq_reference.settings import SparqSettings, settings_columns
 
 N_HEADS, HEAD_DIM = 32, 128
@@ -22,9 +24,13 @@ BATCHES = (1, 4, 16, 64)
 #: rank, top_k of the pictures
 SETTINGS = ((16, 64), (32, 128), (64, 256))
 HEADLINE = (32, 128)
+#: sizes of the key index that are shown beside 16 bits, at HEADLINE
+FEWER_BITS = tuple(bits for bits in INDEX_BITS if bits != 16)
+#: settings and index_bits of the table
+VARIANTS = (*((settings, 16) for settings in SETTINGS), *((HEADLINE, bits) for bits in FEWER_BITS))
 
-#: of a plan: kernel, batch, n_kv_heads, seq_len, rank, top_k; the last two None for dense attention
-Key = Tuple[str, int, int, int, Optional[int], Optional[int]]
+#: of a plan: kernel, batch, n_kv_heads, seq_len, rank, top_k (both None for dense attention), index_bits
+Key = Tuple[str, int, int, int, Optional[int], Optional[int], int]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +57,7 @@ class Source:
             of_page = (row["device"], row["n_heads"], row["head_dim"]) == (device, N_HEADS, HEAD_DIM)
             if of_page and _has_default_settings(row):
                 shape = row["kernel"], row["batch"], row["n_kv_heads"], row["seq_len"]
-                self._rows[(*shape, row["rank"], row["top_k"])] = row
+                self._rows[(*shape, row["rank"], row["top_k"], row.get("index_bits", 16))] = row
 
     def row(
         self,
@@ -61,9 +67,10 @@ class Source:
         seq_len: int,
         rank: int | None = None,
         top_k: int | None = None,
+        index_bits: int = 16,
     ) -> dict[str, Any]:
         """As `Plan.row()`; "error" says why there is no plan, and is None where there is one."""
-        key = (kernel, batch, n_kv_heads, seq_len, rank, top_k)
+        key = (kernel, batch, n_kv_heads, seq_len, rank, top_k, index_bits)
         if key not in self._rows:
             try:
                 row = self.plan(*key).row()
@@ -81,11 +88,13 @@ class Source:
         seq_len: int,
         rank: int | None = None,
         top_k: int | None = None,
+        index_bits: int = 16,
     ) -> Plan:
-        key = (kernel, batch, n_kv_heads, seq_len, rank, top_k)
+        key = (kernel, batch, n_kv_heads, seq_len, rank, top_k, index_bits)
         if key not in self._plans:
             if not self._quiet:
-                print(f"planning {kernel}, batch {batch}, seq_len {seq_len}", file=sys.stderr, flush=True)
+                label = kernel_label(kernel, index_bits)
+                print(f"planning {label}, batch {batch}, seq_len {seq_len}", file=sys.stderr, flush=True)
             sparq: dict[str, Any] = {} if rank is None else {"rank": rank, "top_k": top_k}
             self._plans[key] = plan(
                 batch,
@@ -96,6 +105,7 @@ class Source:
                 kernel=kernel,
                 device=self.device,
                 baseline=False,
+                index_bits=index_bits,
                 **sparq,
             )
         return self._plans[key]
@@ -104,10 +114,12 @@ class Source:
         row = self.row(*key)
         return None if row["error"] else row["seconds_per_query"]
 
-    def speedup(self, batch: int, n_kv_heads: int, seq_len: int, rank: int, top_k: int) -> float | None:
+    def speedup(
+        self, batch: int, n_kv_heads: int, seq_len: int, rank: int, top_k: int, index_bits: int = 16
+    ) -> float | None:
         """Modelled, over dense-streaming of the same shape; None where one of them does not fit."""
         dense = self.seconds(BASELINE.name, batch, n_kv_heads, seq_len)
-        sparq = self.seconds(DEFAULT.name, batch, n_kv_heads, seq_len, rank, top_k)
+        sparq = self.seconds(DEFAULT.name, batch, n_kv_heads, seq_len, rank, top_k, index_bits)
         return dense / sparq if dense and sparq else None
 
 
@@ -128,6 +140,29 @@ def measured_speedups() -> dict[tuple[int, int, int, int], float]:
         for m in rows
         if m.kernel == published.SPARQ and (m.batch, m.seq_len) in dense
     }
+
+
+def stage_rows(source: Source, seq_len: int) -> Iterator[tuple[str, ...]]:
+    """Steps of SparQ at HEADLINE, in program order, with the time of each for every size of the key index."""
+    plans = [source.plan(DEFAULT.name, 1, 32, seq_len, *HEADLINE, bits) for bits in INDEX_BITS]
+    times = [p.stages_by_name() for p in plans]
+    for name in _in_order([list(t) for t in times]):
+        yield (name, *(number(t.get(name), 1e6, ".2f") for t in times))
+    yield ("all", *(number(p.seconds_per_query, 1e6, ".2f") for p in plans))
+
+
+def _in_order(lists: list[list[str]]) -> list[str]:
+    """Every name once; each list's names in the order of that list, as far as the lists agree."""
+    merged: list[str] = []
+    for names in lists:
+        at = 0
+        for name in names:
+            if name in merged:
+                at = merged.index(name) + 1
+            else:
+                merged.insert(at, name)
+                at += 1
+    return merged
 
 
 def calibration_rows() -> Iterator[tuple[str, ...]]:
@@ -155,21 +190,23 @@ def calibration_rows() -> Iterator[tuple[str, ...]]:
 def comparison_rows(source: Source) -> Iterator[tuple[str, ...]]:
     """Ours, modelled, beside the published program, measured, where both exist."""
     measured: dict[Key, float] = {
-        (m.kernel, m.batch, 32, m.seq_len, m.rank or None, m.top_k or None): m.seconds
+        (m.kernel, m.batch, 32, m.seq_len, m.rank or None, m.top_k or None, 16): m.seconds
         for m in published.measurements()
     }
     speedups = measured_speedups()
     for batch in (1, 4):
         for seq_len in (1024, 4096, 16384):
-            for settings in (None, *SETTINGS):  # None: dense attention
-                label = f"{(DEFAULT if settings else BASELINE).name}, batch {batch}, S={seq_len}"
+            for settings, index_bits in ((None, 16), *VARIANTS):  # None: dense attention
+                kernel = DEFAULT if settings else BASELINE
+                label = f"{kernel_label(kernel.name, index_bits)}, batch {batch}, S={seq_len}"
                 speedup = published_speedup = None
-                key: Key = (BASELINE.name, batch, 32, seq_len, None, None)
+                key: Key = (kernel.name, batch, 32, seq_len, None, None, 16)
                 if settings is not None:
-                    key = (DEFAULT.name, batch, 32, seq_len, *settings)
+                    key = (kernel.name, batch, 32, seq_len, *settings, index_bits)
                     label += f", r={settings[0]}, k={settings[1]}"
-                    speedup = source.speedup(batch, 32, seq_len, *settings)
-                    published_speedup = speedups.get((batch, seq_len, *settings))
+                    speedup = source.speedup(batch, 32, seq_len, *settings, index_bits)
+                    if index_bits == 16:  # all that was published
+                        published_speedup = speedups.get((batch, seq_len, *settings))
                 yield (
                     label,
                     number(source.seconds(*key), 1e6, ".0f"),

@@ -9,6 +9,7 @@ from typing import Any, Callable
 from sparq_ipu.kernels import BASELINE, DEFAULT
 from sparq_ipu.planning.report_data import (
     BATCHES,
+    FEWER_BITS,
     HEAD_DIM,
     HEADLINE,
     LENGTHS,
@@ -17,6 +18,8 @@ from sparq_ipu.planning.report_data import (
     Source,
     measured_speedups,
 )
+from sparq_ipu.tables import kernel_label
+from sparq_reference.checks import INDEX_BITS
 
 COLOURS = ("#0b6e99", "#c4501b", "#4a7c2f", "#7a4f9e", "#8a6d1d", "#5c6770")
 
@@ -75,10 +78,14 @@ def speedup(plt: Any, source: Source) -> Any:
     measured = measured_speedups()
     for colour, (rank, top_k) in zip(COLOURS, SETTINGS):
         label = f"r={rank}, k={top_k}"
-        _speedup_line(left, source, measured, 1, rank, top_k, label, colour)
+        _speedup_line(left, source, measured, 1, (rank, top_k), label, colour)
+    for style, bits in zip(("--", ":"), FEWER_BITS):
+        label = f"r={HEADLINE[0]}, k={HEADLINE[1]}, int{bits}"
+        colour = COLOURS[SETTINGS.index(HEADLINE)]
+        _speedup_line(left, source, {}, 1, HEADLINE, label, colour, bits, style)
     left.set_title("batch 1", fontsize=10)
     for colour, batch in zip(COLOURS, BATCHES):
-        _speedup_line(right, source, measured, batch, *HEADLINE, f"batch {batch}", colour)
+        _speedup_line(right, source, measured, batch, HEADLINE, f"batch {batch}", colour)
     right.set_title(f"r={HEADLINE[0]}, k={HEADLINE[1]}", fontsize=10)
     for axis in (left, right):
         _lengths_axis(axis)
@@ -100,22 +107,25 @@ def _speedup_line(
     source: Source,
     measured: dict[tuple[int, int, int, int], float],
     batch: int,
-    rank: int,
-    top_k: int,
+    settings: tuple[int, int],
     label: str,
     colour: str,
+    index_bits: int = 16,
+    style: str = "-",
 ) -> None:
-    points = [(n, source.speedup(batch, 32, n, rank, top_k)) for n in LENGTHS]
+    points = [(n, source.speedup(batch, 32, n, *settings, index_bits)) for n in LENGTHS]
     points = [(n, s) for n, s in points if s]
-    axis.plot(*zip(*points), color=colour, label=label + ", modelled")
-    there = [(n, measured[batch, n, rank, top_k]) for n in LENGTHS if (batch, n, rank, top_k) in measured]
+    axis.plot(*zip(*points), style, color=colour, label=label + ", modelled")
+    there = [(n, measured[(batch, n, *settings)]) for n in LENGTHS if (batch, n, *settings) in measured]
     if there:
         axis.plot(*zip(*there), "o", mfc="none", color=colour)
 
 
 def stages(plt: Any, source: Source) -> Any:
     figure, (axis,) = _axes(plt, width=9)
-    rows = [source.row(DEFAULT.name, 1, 32, n, *HEADLINE) for n in LENGTHS]
+    shown = [(n, 16) for n in LENGTHS] + [(n, bits) for bits in FEWER_BITS for n in (4096, 16384, 65536)]
+    rows = [source.row(DEFAULT.name, 1, 32, n, *HEADLINE, bits) for n, bits in shown]
+    names = [f"{n // 1024}k" + ("" if bits == 16 else f" int{bits}") for n, bits in shown]
     totals = [row["seconds_per_query"] for row in rows]
     left = [0.0] * len(rows)
     groups = [stage_seconds(row) for row in rows]
@@ -123,7 +133,7 @@ def stages(plt: Any, source: Source) -> Any:
         share = [100 * g[label] / total for g, total in zip(groups, totals)]
         axis.barh(range(len(rows)), share, left=left, color=colour, label=label, height=0.7)
         left = [a + b for a, b in zip(left, share)]
-    axis.set_yticks(range(len(rows)), [f"{n // 1024}k: {t * 1e6:.0f} us" for n, t in zip(LENGTHS, totals)])
+    axis.set_yticks(range(len(rows)), [f"{name}: {t * 1e6:.0f} us" for name, t in zip(names, totals)])
     axis.invert_yaxis()
     axis.set_xlim(0, 100)
     axis.set_xlabel("% of the modelled time")
@@ -170,9 +180,10 @@ def roofline(plt: Any, source: Source) -> Any:
             label=label,
         )
     axis.axhline(VECTOR_FLOP * tile_cycles, color="#999999", linestyle=":", label="fp32 vector peak")
+    kernels = ((BASELINE, (None, None, 16)), *((DEFAULT, (*HEADLINE, bits)) for bits in INDEX_BITS))
     for marker, colour, n_kv_heads in (("o", COLOURS[2], 32), ("s", COLOURS[3], 8)):
-        for kernel, settings in ((BASELINE, (None, None)), (DEFAULT, HEADLINE)):
-            row = source.row(kernel.name, 1, n_kv_heads, 16384, *settings)
+        for kernel, how in kernels:
+            row = source.row(kernel.name, 1, n_kv_heads, 16384, *how)
             # Work of dense attention, whoever does it: how fast it is done, seen from outside.
             work = 4.0 * N_HEADS * 16384 * HEAD_DIM
             axis.plot(
@@ -182,7 +193,8 @@ def roofline(plt: Any, source: Source) -> Any:
                 color=colour,
                 mfc=colour if kernel.takes_settings else "none",
                 linestyle="none",
-                label=f"{kernel.name}, {n_kv_heads} KV heads (modelled)",
+                alpha=how[-1] / 20 + 0.2,  # fainter with fewer bits
+                label=f"{kernel_label(kernel.name, how[-1])}, {n_kv_heads} KV heads (modelled)",
             )
     axis.set_xscale("log")
     axis.set_yscale("log")

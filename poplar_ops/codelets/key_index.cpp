@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// SparQ: approximate scores from a key index of 8 or 4 bits (contract E9).
+//   score[p] = (unit * (sum over j of coefficient[j] * code[j, p]) + offset) * inv_tau
+// The sum is of integers, exact in any order. Codes of 4 bits are multiplied two at a time: with
+// one in each half of a word, a product with a coefficient is that of both.
+#include "key_index.hpp"
+#include "lanes.hpp"
+#include "score_positions.hpp"
+
+namespace sparq {
+
+using IntsIn = poplar::Input<poplar::Vector<int, ONE_PTR, 8>>;
+using IntsOut = poplar::Output<poplar::Vector<int, ONE_PTR, 8>>;
+
+// Positions of one word of codes, at most.
+static constexpr unsigned maxPerWord = 8;
+
+static inline float halfOf(unsigned bits) {
+  return static_cast<float>(bitcast<half>(static_cast<unsigned short>(bits)));
+}
+
+// The coefficients of one query head for one block. parameters(j): the last word of the record of
+// component j. A step and a value of the query multiply exactly.
+template <class Parameters>
+static inline void blockCoefficients(const Parameters &parameters, const float *query,
+                                     unsigned rank, float limit, int *coefficients, float &unit,
+                                     float &offset) {
+  float largest = 0.0f, sum = 0.0f;
+  for (unsigned j = 0; j != rank; ++j) {
+    const unsigned word = parameters(j);
+    const float value = query[j] * halfOf(word), size = value < 0.0f ? -value : value;
+    coefficients[j] = bitcast<int>(value);
+    largest = size > largest ? size : largest;
+    sum += query[j] * halfOf(word >> 16);
+  }
+  const float inverse = largest == 0.0f ? 0.0f : limit / largest;
+  for (unsigned j = 0; j != rank; ++j)
+    coefficients[j] = roundToInteger(bitcast<float>(coefficients[j]) * inverse);
+  unit = largest * (1.0f / limit);
+  offset = sum;
+}
+
+// Sums over the components for the eight positions of one word of codes of 4 bits. Two sums share a
+// word, the lower one with its sign: after `together` components at most they are taken apart.
+template <class Word>
+static inline void sumOfFour(const Word &word, const int *coefficients, unsigned rank, int *total) {
+  constexpr unsigned together = 16; // 16 * 15 * 127 < 2^15
+  constexpr unsigned low = 0x000F000Fu;
+  for (unsigned k = 0; k != maxPerWord; ++k)
+    total[k] = 0;
+  for (unsigned begin = 0; begin < rank; begin += together) {
+    unsigned sum[4] = {};
+    const unsigned end = begin + together < rank ? begin + together : rank;
+    for (unsigned j = begin; j != end; ++j) {
+      const unsigned codes = word(j), a = static_cast<unsigned>(coefficients[j]);
+      for (unsigned k = 0; k != 4; ++k)
+        sum[k] += ((codes >> (4 * k)) & low) * a;
+    }
+    for (unsigned k = 0; k != 4; ++k) {
+      const int lower = static_cast<short>(sum[k] & 0xFFFFu);
+      total[k] += lower;
+      total[k + 4] += static_cast<int>(sum[k] - static_cast<unsigned>(lower)) >> 16;
+    }
+  }
+}
+
+// The same for the four positions of one word of codes of 8 bits.
+template <class Word>
+static inline void sumOfEight(const Word &word, const int *coefficients, unsigned rank,
+                              int *total) {
+  for (unsigned k = 0; k != 4; ++k)
+    total[k] = 0;
+  for (unsigned j = 0; j != rank; ++j) {
+    const unsigned codes = word(j);
+    for (unsigned k = 0; k != 4; ++k)
+      total[k] += static_cast<int>((codes >> (8 * k)) & 0xFFu) * coefficients[j];
+  }
+}
+
+// What blocks of a part need beside their codes.
+struct Coefficients {
+  const int *coefficients;         // [nBlocks][groupSize][rank]
+  const float *units, *offsets;    // [nBlocks][groupSize]
+  const float *inverseTemperature; // [groupSize]
+  unsigned groupSize, rank, indexBits;
+};
+
+// Scores of every step-th word of codes of the blocks [0, nBlocks); column(j): the records of
+// component j; scores of head h at scores + h * headStride.
+template <class Column>
+static inline void scoreBlocks(const Column &column, const Coefficients &c, unsigned nBlocks,
+                               float *scores, unsigned headStride, unsigned first, unsigned step) {
+  const unsigned words = codeWords(c.indexBits), perWord = 32 / c.indexBits;
+  for (unsigned item = first; item < nBlocks * words; item += step) {
+    const unsigned block = item / words, at = block * recordWords(c.indexBits) + item % words;
+    const auto word = [&](unsigned j) { return column(j)[at]; };
+    for (unsigned h = 0; h != c.groupSize; ++h) {
+      const unsigned row = block * c.groupSize + h;
+      const int *coefficients = c.coefficients + row * c.rank;
+      int total[maxPerWord];
+      if (c.indexBits == 4)
+        sumOfFour(word, coefficients, c.rank, total);
+      else
+        sumOfEight(word, coefficients, c.rank, total);
+      for (unsigned k = 0; k != perWord; ++k)
+        scores[h * headStride + item * perWord + k] =
+            (c.units[row] * static_cast<float>(total[k]) + c.offsets[row]) *
+            c.inverseTemperature[h];
+    }
+  }
+}
+
+// Coefficients for the blocks of one wave, blocks and heads shared out over the workers.
+class BlockCoefficients : public poplar::MultiVertex {
+public:
+  WordsIn columns;        // [rank][columnWords]
+  FloatsIn selectedQuery; // [groupSize][rank]
+  IntsOut coefficients;   // [nBlocks][groupSize][rank]
+  FloatsOut units;        // [nBlocks][groupSize]
+  FloatsOut offsets;      // [nBlocks][groupSize]
+  unsigned groupSize, rank, indexBits, columnWords, nBlocks;
+  float limit;
+
+  bool compute(unsigned worker) {
+    const unsigned record = recordWords(indexBits);
+    for (unsigned item = worker; item < nBlocks * groupSize; item += numWorkers()) {
+      const unsigned last = item / groupSize * record + record - 1, h = item % groupSize;
+      const auto parameters = [&](unsigned j) { return columns[j * columnWords + last]; };
+      blockCoefficients(parameters, &selectedQuery[h * rank], rank, limit,
+                        &coefficients[item * rank], units[item], offsets[item]);
+    }
+    return true;
+  }
+};
+
+// Positions of one wave, from columns of the key index brought by this wave.
+class IndexScores : public poplar::MultiVertex {
+public:
+  poplar::Input<unsigned> wave;
+  WordsIn columns;             // [rank][columnWords]
+  IntsIn coefficients;         // [nBlocks][groupSize][rank]
+  FloatsIn units;              // [nBlocks][groupSize]
+  FloatsIn offsets;            // [nBlocks][groupSize]
+  FloatsIn inverseTemperature; // [groupSize]
+  FloatsInOut scores;          // [groupSize][partPositions]; this wave's segment is written
+  unsigned groupSize, rank, indexBits, columnWords, nBlocks, length, partPositions;
+
+  bool compute(unsigned worker) {
+    const unsigned *base = &columns[0];
+    const auto column = [&](unsigned j) { return base + j * columnWords; };
+    scoreBlocks(column,
+                {&coefficients[0], &units[0], &offsets[0], &inverseTemperature[0], groupSize, rank,
+                 indexBits},
+                nBlocks, &scores[*wave * length], partPositions, worker, numWorkers());
+    return true;
+  }
+};
+
+// Coefficients for the full blocks of a piece of the tail.
+class TailCoefficients : public poplar::MultiVertex {
+public:
+  poplar::Input<unsigned> filled;
+  WordsIn tailIndex;      // [headDim][columnWords]
+  WordsIn components;     // [rank]
+  FloatsIn selectedQuery; // [groupSize][rank]
+  IntsOut coefficients;   // [tailLength / 64][groupSize][rank], those of full blocks
+  FloatsOut units;        // [tailLength / 64][groupSize]
+  FloatsOut offsets;      // [tailLength / 64][groupSize]
+  unsigned groupSize, rank, indexBits, columnWords, piece, tailLength, chunk;
+  float limit;
+
+  bool compute(unsigned worker) {
+    const unsigned record = recordWords(indexBits);
+    const TailPiece tail(*filled, chunk, piece, tailLength);
+    for (unsigned item = worker; item < tail.nComplete * groupSize; item += numWorkers()) {
+      const unsigned last = item / groupSize * record + record - 1, h = item % groupSize;
+      const auto parameters = [&](unsigned j) {
+        return tailIndex[components[j] * columnWords + last];
+      };
+      blockCoefficients(parameters, &selectedQuery[h * rank], rank, limit,
+                        &coefficients[item * rank], units[item], offsets[item]);
+    }
+    return true;
+  }
+};
+
+// Positions of a piece of the tail: full blocks from the index, the open one from its fp16 columns.
+class TailIndexScores : public poplar::MultiVertex {
+public:
+  poplar::Input<unsigned> filled;
+  WordsIn tailIndex;           // [headDim][columnWords]
+  HalvesIn tail;               // [headDim][64], of the open block
+  WordsIn components;          // [rank]
+  FloatsIn selectedQuery;      // [groupSize][rank]
+  IntsIn coefficients;         // [tailLength / 64][groupSize][rank]
+  FloatsIn units;              // [tailLength / 64][groupSize]
+  FloatsIn offsets;            // [tailLength / 64][groupSize]
+  FloatsIn inverseTemperature; // [groupSize]
+  FloatsInOut scores; // [groupSize][partPositions]; of the segment from tailBegin on, what is held
+  unsigned groupSize, rank, indexBits, columnWords, piece, tailLength, chunk, tailBegin,
+      partPositions;
+
+  bool compute(unsigned worker) {
+    const TailPiece own(*filled, chunk, piece, tailLength);
+    const unsigned *base = &tailIndex[0];
+    const auto column = [&](unsigned j) { return base + components[j] * columnWords; };
+    scoreBlocks(column,
+                {&coefficients[0], &units[0], &offsets[0], &inverseTemperature[0], groupSize, rank,
+                 indexBits},
+                own.nComplete, &scores[tailBegin], partPositions, worker, numWorkers());
+    const half *open = &tail[0];
+    const auto openColumn = [&](unsigned j) { return open + components[j] * blockSize; };
+    for (unsigned h = 0; h != groupSize; ++h)
+      scorePositions(openColumn, &selectedQuery[h * rank], rank, inverseTemperature[h],
+                     &scores[h * partPositions + tailBegin + own.nComplete * blockSize],
+                     worker * quadSize, own.nOpen, numWorkers() * quadSize);
+    return true;
+  }
+};
+
+} // namespace sparq

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Full blocks of keys into the key index (contract E9): when a token fills one, and block by block
+// when many tokens come at once.
+#include "key_index.hpp"
+#include "lanes.hpp"
+
+namespace sparq {
+
+// The record of one component of a block, from its 64 keys.
+static inline void quantiseBlock(const half *keys, unsigned indexBits, unsigned *record) {
+  Lanes least = loadLanes(keys), most = least;
+  for (unsigned i = nLanes; i != blockSize; i += nLanes) {
+    const Lanes x = loadLanes(keys + i);
+    least = select(x < least, x, least);
+    most = select(x > most, x, most);
+  }
+  float low = least[0], high = most[0];
+  for (unsigned i = 1; i != nLanes; ++i) {
+    low = least[i] < low ? least[i] : low;
+    high = most[i] > high ? most[i] : high;
+  }
+  const half step = narrow(unroundedStep(low, high, indexBits));
+  const float inverse = inverseStep(static_cast<float>(step));
+  packCodes(record, indexBits, [&](unsigned i) {
+    return codeOf(static_cast<float>(keys[i]), low, inverse, indexBits);
+  });
+  record[codeWords(indexBits)] =
+      static_cast<unsigned>(bitcast<unsigned short>(step)) |
+      static_cast<unsigned>(bitcast<unsigned short>(narrow(low))) << 16;
+}
+
+// The block that a token has just filled, if this piece of the tail has it. A worker has whole
+// components, and so whole words.
+class QuantiseTail : public poplar::MultiVertex {
+public:
+  poplar::Input<unsigned> filled; // with the token
+  poplar::Input<unsigned> full;   // whether it filled a block
+  HalvesIn tail;                  // [headDim][64], of the block
+  WordsInOut tailIndex;           // [headDim][columnWords]
+  unsigned headDim, indexBits, columnWords, piece, tailLength, chunk;
+
+  bool compute(unsigned worker) {
+    const unsigned position = (*filled - blockSize) & (chunk - 1), first = piece * tailLength;
+    if (*full == 0 || position < first || position >= first + tailLength)
+      return true;
+    const unsigned record = (position - first) / blockSize * recordWords(indexBits);
+    for (unsigned c = worker; c < headDim; c += numWorkers())
+      quantiseBlock(&tail[c * blockSize], indexBits, &tailIndex[c * columnWords + record]);
+    return true;
+  }
+};
+
+// Whether the block that a token filled was the last of a chunk.
+class ChunkFull : public poplar::Vertex {
+public:
+  poplar::Input<unsigned> filled;
+  poplar::Input<unsigned> blockFull;
+  poplar::Output<unsigned> full;
+  unsigned chunk;
+
+  bool compute() {
+    *full = *blockFull != 0 && (*filled & (chunk - 1)) == 0;
+    return true;
+  }
+};
+
+// Many tokens at once: the full blocks of a piece of a chunk. The others keep what they hold; nobody
+// reads them.
+class FillIndex : public poplar::MultiVertex {
+public:
+  HalvesIn columns; // [headDim][tailLength], the first n positions of each
+  WordsInOut index; // [headDim][columnWords]
+  unsigned n, headDim, indexBits, columnWords, tailLength;
+
+  bool compute(unsigned worker) {
+    for (unsigned c = worker; c < headDim; c += numWorkers())
+      for (unsigned block = 0; block != n / blockSize; ++block)
+        quantiseBlock(&columns[c * tailLength + block * blockSize], indexBits,
+                      &index[c * columnWords + block * recordWords(indexBits)]);
+    return true;
+  }
+};
+
+// The index and the open block of chunk `index` into the tail, if that is where the row ends.
+class FillTailIndex : public poplar::MultiVertex {
+public:
+  poplar::Input<unsigned> held;
+  HalvesIn columns;     // [headDim][tailLength]
+  WordsIn columnIndex;  // [headDim][columnWords]
+  HalvesInOut tail;     // [headDim][64]
+  WordsInOut tailIndex; // [headDim][columnWords]
+  unsigned index, chunk, piece, headDim, indexBits, columnWords, tailLength;
+
+  bool compute(unsigned worker) {
+    const TailPiece own(*held, chunk, piece, tailLength);
+    if (*held / chunk != index)
+      return true;
+    for (unsigned c = worker; c < headDim; c += numWorkers()) {
+      for (unsigned i = 0; i != own.nComplete * recordWords(indexBits); ++i)
+        tailIndex[c * columnWords + i] = columnIndex[c * columnWords + i];
+      for (unsigned i = 0; i != own.nOpen; ++i)
+        tail[c * blockSize + i] = columns[c * tailLength + own.nComplete * blockSize + i];
+    }
+    return true;
+  }
+};
+
+} // namespace sparq

@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "key_index.hpp"
+#include "../codelets/key_index.hpp"
+#include "cycles.hpp"
+
+namespace sparq {
+
+using namespace poplar;
+
+namespace {
+
+// The largest coefficient (contract E9): a sum over `rank` components stays below 2^24.
+unsigned coefficientLimit(unsigned indexBits, unsigned rank) {
+  const unsigned most = ((1u << 24) - 1) / (largestCode(indexBits) * rank);
+  return std::min(indexBits == 4 ? 127u : 2047u, most);
+}
+
+} // namespace
+
+IndexScores::IndexScores(const Context &contextIn, const SparqSettings &settings,
+                         const Waves &wavesIn, const QueryComponents &qIn, const Scores &scoresIn)
+    : context(contextIn), layout(contextIn.layout()), waves(wavesIn), q(qIn), scores(scoresIn),
+      g(contextIn.groupSize()), r(settings.rank), bits(layout.indexBits),
+      limit(static_cast<float>(coefficientLimit(bits, r))),
+      ofWave(createCoefficients(waves.length, "")),
+      ofTail(createCoefficients(waves.tailLength, "tail_")) {}
+
+IndexScores::Coefficients IndexScores::createCoefficients(unsigned length,
+                                                          const std::string &name) const {
+  const std::size_t nBlocks = length / blockSize;
+  const auto create = [&](const Type &type, std::vector<std::size_t> shape, const char *what) {
+    return context.perPart(type, shape, (name + what).c_str());
+  };
+  return {create(INT, {nBlocks, g, r}, "coefficients"), create(FLOAT, {nBlocks, g}, "units"),
+          create(FLOAT, {nBlocks, g}, "offsets")};
+}
+
+void IndexScores::addCoefficients(const ComputeSet &cs, const Tensor &columns) const {
+  for (unsigned slot = 0; slot != context.nSlots(); ++slot)
+    for (unsigned part = 0; part != context.parts() && waves.room(part) != 0; ++part) {
+      const unsigned nBlocks = waves.room(part) / blockSize;
+      addVertex(context.graph, cs, "sparq::BlockCoefficients", context.tile(slot, part),
+                {{"columns", columns[slot][part].flatten()},
+                 {"selectedQuery", q.selectedQuery[slot][part]},
+                 {"coefficients", ofWave.coefficients[slot][part].flatten()},
+                 {"units", ofWave.units[slot][part].flatten()},
+                 {"offsets", ofWave.offsets[slot][part].flatten()}},
+                {{"groupSize", g},
+                 {"rank", r},
+                 {"indexBits", bits},
+                 {"columnWords", columnWords(waves.length)},
+                 {"nBlocks", nBlocks},
+                 {"limit", limit}},
+                coefficientCycles(nBlocks));
+    }
+}
+
+void IndexScores::addScores(const ComputeSet &cs, const WaveIndex &wave,
+                            const Tensor &columns) const {
+  for (unsigned slot = 0; slot != context.nSlots(); ++slot)
+    for (unsigned part = 0; part != context.parts() && waves.room(part) != 0; ++part) {
+      const unsigned nBlocks = waves.room(part) / blockSize;
+      addVertex(context.graph, cs, "sparq::IndexScores", context.tile(slot, part),
+                {{"wave", wave.on(slot, part)},
+                 {"columns", columns[slot][part].flatten()},
+                 {"coefficients", ofWave.coefficients[slot][part].flatten()},
+                 {"units", ofWave.units[slot][part].flatten()},
+                 {"offsets", ofWave.offsets[slot][part].flatten()},
+                 {"inverseTemperature", q.inverseTemperature[slot][part]},
+                 {"scores", scores.weights[slot][part].flatten()}},
+                {{"groupSize", g},
+                 {"rank", r},
+                 {"indexBits", bits},
+                 {"columnWords", columnWords(waves.length)},
+                 {"nBlocks", nBlocks},
+                 {"length", waves.length},
+                 {"partPositions", waves.partPositions()}},
+                scoreCycles(nBlocks));
+    }
+}
+
+void IndexScores::addTailCoefficients(const ComputeSet &cs) const {
+  for (unsigned slot = 0; slot != context.nSlots(); ++slot)
+    for (unsigned i = 0; i != layout.nTailParts(); ++i) {
+      const unsigned part = layout.tailFirst + i;
+      addVertex(context.graph, cs, "sparq::TailCoefficients", context.tile(slot, part),
+                {{"filled", context.filled(slot, part)},
+                 {"tailIndex", context.cache.tailIndex[context.task(slot)][i].flatten()},
+                 {"components", q.components[slot][part]},
+                 {"selectedQuery", q.selectedQuery[slot][part]},
+                 {"coefficients", ofTail.coefficients[slot][part].flatten()},
+                 {"units", ofTail.units[slot][part].flatten()},
+                 {"offsets", ofTail.offsets[slot][part].flatten()}},
+                {{"groupSize", g},
+                 {"rank", r},
+                 {"indexBits", bits},
+                 {"columnWords", columnWords(waves.tailLength)},
+                 {"piece", i},
+                 {"tailLength", waves.tailLength},
+                 {"chunk", layout.chunk},
+                 {"limit", limit}},
+                coefficientCycles(waves.tailLength / blockSize));
+    }
+}
+
+void IndexScores::addTailScores(const ComputeSet &cs) const {
+  for (unsigned slot = 0; slot != context.nSlots(); ++slot)
+    for (unsigned i = 0; i != layout.nTailParts(); ++i) {
+      const unsigned part = layout.tailFirst + i, task = context.task(slot);
+      addVertex(context.graph, cs, "sparq::TailIndexScores", context.tile(slot, part),
+                {{"filled", context.filled(slot, part)},
+                 {"tailIndex", context.cache.tailIndex[task][i].flatten()},
+                 {"tail", context.cache.tail[task][i].flatten()},
+                 {"components", q.components[slot][part]},
+                 {"selectedQuery", q.selectedQuery[slot][part]},
+                 {"coefficients", ofTail.coefficients[slot][part].flatten()},
+                 {"units", ofTail.units[slot][part].flatten()},
+                 {"offsets", ofTail.offsets[slot][part].flatten()},
+                 {"inverseTemperature", q.inverseTemperature[slot][part]},
+                 {"scores", scores.weights[slot][part].flatten()}},
+                {{"groupSize", g},
+                 {"rank", r},
+                 {"indexBits", bits},
+                 {"columnWords", columnWords(waves.tailLength)},
+                 {"piece", i},
+                 {"tailLength", waves.tailLength},
+                 {"chunk", layout.chunk},
+                 {"tailBegin", waves.nWaves * waves.length},
+                 {"partPositions", waves.partPositions()}},
+                // A full piece has no open block; one that is not full has a block less to decode,
+                // which costs about as much as the open block in its place.
+                scoreCycles(waves.tailLength / blockSize));
+    }
+}
+
+unsigned IndexScores::columnWords(unsigned positions) const {
+  return static_cast<unsigned>(layout.columnElements(positions));
+}
+
+std::uint64_t IndexScores::coefficientCycles(unsigned nBlocks) const {
+  return cycles::shared(nBlocks * g, r * cycles::coefficient + 30);
+}
+
+std::uint64_t IndexScores::scoreCycles(unsigned nBlocks) const {
+  const double word = bits == 4 ? r * cycles::codesOfFour + (r + 15) / 16 * cycles::splitSums
+                                : r * cycles::codesOfEight;
+  return cycles::shared(nBlocks * codeWords(bits),
+                        10 + g * (word + 32 / bits * cycles::codeScore));
+}
+
+} // namespace sparq

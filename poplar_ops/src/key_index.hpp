@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The vertices that score positions from a key index of 8 or 4 bits (docs/exactness.md E9): for each
+// block the coefficients of the query, then sums of products with its codes.
+#pragma once
+
+#include "steps.hpp"
+
+namespace sparq {
+
+// Of one round. The first two are for the positions of a wave, from columns {slots, parts, rank,
+// words}; the others for the tail, which is read where it is.
+class IndexScores {
+public:
+  IndexScores(const Context &context, const SparqSettings &settings, const Waves &waves,
+              const QueryComponents &q, const Scores &scores);
+
+  void addCoefficients(const poplar::ComputeSet &cs, const poplar::Tensor &columns) const;
+  void addScores(const poplar::ComputeSet &cs, const WaveIndex &wave,
+                 const poplar::Tensor &columns) const;
+  void addTailCoefficients(const poplar::ComputeSet &cs) const;
+  void addTailScores(const poplar::ComputeSet &cs) const;
+
+private:
+  struct Coefficients {
+    poplar::Tensor coefficients;   // {slots, parts, blocks, groupSize, rank} INT
+    poplar::Tensor units, offsets; // {slots, parts, blocks, groupSize} FLOAT
+  };
+  Coefficients createCoefficients(unsigned length, const std::string &name) const;
+  unsigned columnWords(unsigned positions) const;
+  std::uint64_t coefficientCycles(unsigned nBlocks) const;
+  std::uint64_t scoreCycles(unsigned nBlocks) const;
+
+  const Context &context;
+  const CacheLayout &layout;
+  const Waves &waves;
+  const QueryComponents &q;
+  const Scores &scores;
+  const unsigned g, r, bits;
+  const float limit;
+  const Coefficients ofWave, ofTail;
+};
+
+} // namespace sparq
