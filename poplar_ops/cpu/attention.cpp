@@ -11,9 +11,9 @@ namespace sparq {
 namespace cpu {
 namespace {
 
-// A pair that is being scored; the one before, whose softmax is computed meanwhile; the one before
-// that, whose selected rows are fetched; the next one, whose key index is.
-constexpr unsigned pairsHeld = 4;
+// A pair that is being scored; the one before, whose softmax is computed meanwhile; the next one,
+// whose key index is fetched meanwhile.
+constexpr unsigned pairsHeld = 3;
 
 // The pairs of one thread, one after the other.
 class PairStream {
@@ -37,46 +37,30 @@ public:
     upcoming = nullptr;
     if (now)
       compute(now);
-    finishHeld();
+    finishBefore();
   }
 
 private:
   void compute(PairAttention *now) {
     if (now->isDense()) {
-      finishHeld();
+      finishBefore();
       now->dense();
       return;
     }
-    now->score(scored, selected, upcoming && !upcoming->isDense() ? upcoming : nullptr);
-    finishSelected();
-    if (call.pipelined()) {
-      selectScored();
-      scored = now;
-    } else {
-      scored = now;
-      selectScored();
-    }
-    if (!call.cache.keyIndex.quantised) // nothing would fetch its rows
-      finishSelected();
+    now->score(before, upcoming && !upcoming->isDense() ? upcoming : nullptr);
+    finishBefore();
+    before = now;
+    if (!call.pipelined())
+      finishBefore();
   }
 
-  void selectScored() {
-    if (!scored)
+  void finishBefore() {
+    if (!before)
       return;
-    scored->softmax();
-    scored->select();
-    selected = scored;
-    scored = nullptr;
-  }
-  void finishSelected() {
-    if (selected)
-      selected->finish();
-    selected = nullptr;
-  }
-  void finishHeld() {
-    finishSelected();
-    selectScored();
-    finishSelected();
+    before->softmax();
+    before->select();
+    before->finish();
+    before = nullptr;
   }
 
   const Call &call;
@@ -84,7 +68,7 @@ private:
   PairQuery *const queries; // pairsHeld
   const Team alone;
   std::optional<PairAttention> pairs[pairsHeld];
-  PairAttention *scored = nullptr, *selected = nullptr, *upcoming = nullptr;
+  PairAttention *before = nullptr, *upcoming = nullptr;
   unsigned count = 0;
 };
 
@@ -127,7 +111,7 @@ void attend(const KVCache &cache, const Query &query, std::size_t nHeads,
   std::atomic<std::size_t> next{nSplit};
   pool->run([&](unsigned thread) {
     Carver carve(own + thread * ownBytes);
-    PairQuery queries[pairsHeld] = {{carve, call}, {carve, call}, {carve, call}, {carve, call}};
+    PairQuery queries[pairsHeld] = {{carve, call}, {carve, call}, {carve, call}};
     if (nSplit) {
       Carver carveTeam(shared);
       const Scratch scratch(carveTeam, call, nThreads);
@@ -138,7 +122,7 @@ void attend(const KVCache &cache, const Query &query, std::size_t nHeads,
         if (pair.isDense()) {
           pair.dense();
         } else {
-          pair.score(nullptr, nullptr, nullptr);
+          pair.score(nullptr, nullptr);
           pair.softmax();
           pair.select();
           pair.finish();

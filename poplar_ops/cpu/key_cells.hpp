@@ -7,9 +7,9 @@
 //
 //   codes of the blocks | 16 steps, fp16 | 16 lows, fp16        576 bytes for 4 bits, 1088 for 8
 //
-// so that one vector over the blocks prepares the score of a cell. Eight cells of a component
+// so that one vector over the blocks prepares the score of a cell. Sixteen cells of a component
 // follow one another: long runs are what memory is read quickest in. The runs of all components of
-// these 8192 positions are a group, and groups follow one another. At the end of the capacity a
+// these 16384 positions are a group, and groups follow one another. At the end of the capacity a
 // group has fewer cells, and a cell fewer blocks.
 //
 // Codes of a block are in the order in which interleaving those of several components, first by
@@ -24,7 +24,7 @@
 namespace sparq {
 
 constexpr unsigned cellBlocks = 16;
-constexpr unsigned cellsTogether = 8;
+constexpr unsigned cellsTogether = 16;
 constexpr unsigned blockPositions = 64;
 
 struct CellLayout {

@@ -67,11 +67,11 @@ void PairAttention::dense() {
   team.barrier(); // the scratch is free for the next pair
 }
 
-void PairAttention::score(PairAttention *before, PairAttention *selected, PairAttention *next) {
+void PairAttention::score(PairAttention *before, PairAttention *next) {
   float *const maxima = s.maxima + team.member * g;
   SoftmaxWeights *const beside = before ? &before->softmaxBegun : nullptr;
   if (cache.keyIndex.quantised)
-    scoreIndex(maxima, beside, selected, next);
+    scoreIndex(maxima, beside, next);
   else
     scoreColumns(first, last, 0, maxima, beside);
   team.barrier();
@@ -100,8 +100,7 @@ void PairAttention::scoreColumns(std::size_t begin, std::size_t end, std::size_t
 
 // Full blocks from the quantised index; the open block from its columns, which are few lines, asked
 // for before anything else.
-void PairAttention::scoreIndex(float *maxima, SoftmaxWeights *beside, PairAttention *selected,
-                               PairAttention *next) {
+void PairAttention::scoreIndex(float *maxima, SoftmaxWeights *beside, PairAttention *next) {
   const CellRange range = cellRange(), nextRange = next ? next->cellRange() : CellRange{};
   const std::size_t full = length / blockSize;
   const bool open = last > full && first < last;
@@ -118,11 +117,6 @@ void PairAttention::scoreIndex(float *maxima, SoftmaxWeights *beside, PairAttent
     if (nextRange.begin < nextRange.end) {
       step.next = &nextRange;
       next->fetched = true;
-    }
-    if (selected) {
-      step.rowsAhead = {selected->pair.keyRows, selected->pair.valueRows, d, s.positions,
-                        selected->nSelected};
-      selected->rowsFetched = true;
     }
     step.query = query.selected;
     step.groupSize = g;
@@ -260,12 +254,10 @@ void PairAttention::shareOfWeights(std::size_t count, const float *weightSum) {
 void PairAttention::finish() {
   if (team.member == 0) {
     const std::size_t count = nSelected, padded = roundUp(count, blockSize);
-    // The rows are anywhere in memory: ask for all of them now, and have them in L2 when the
-    // weights are summed.
-    if (!rowsFetched) {
-      fetchRows(pair.keyRows);
-      fetchRows(pair.valueRows);
-    }
+    // The rows are anywhere in memory: ask for all of them now. (Into L1 first, although it is
+    // smaller: measured, asking for L2 takes twice as long.)
+    fetchRows(pair.keyRows);
+    fetchRows(pair.valueRows);
     RowScores rowScores{};
     rowScores.key = {pair.keyRows, d, s.positions, 0, count};
     rowScores.query = query.query;
@@ -297,10 +289,10 @@ void PairAttention::finish() {
 }
 
 void PairAttention::fetchRows(const Half *rows) const {
-  constexpr int read = 0, intoL2 = 2;
+  constexpr int read = 0, intoL1 = 3;
   for (std::size_t i = 0; i < nSelected; ++i)
     for (unsigned c = 0; c < d; c += 32)
-      __builtin_prefetch(rows + s.positions[i] * std::size_t(d) + c, read, intoL2);
+      __builtin_prefetch(rows + s.positions[i] * std::size_t(d) + c, read, intoL1);
 }
 
 SoftmaxWeights PairAttention::softmaxOf(unsigned h, std::int32_t *blockMaxima) const {

@@ -22,9 +22,9 @@ public:
   // SparQ, in this order. The members of a team call a step together.
   //
   // Approximate scores. Meanwhile the softmax of `before` is computed, a pair that is one step
-  // further, and memory is fetched into the processor's caches: what `selected` needs to finish, and
-  // `next` for its scores. Each may be null.
-  void score(PairAttention *before, PairAttention *selected, PairAttention *next);
+  // further, and the beginning of what `next` scores is fetched into the processor's caches. Either
+  // may be null.
+  void score(PairAttention *before, PairAttention *next);
   // What is left of the softmax of the approximate scores.
   void softmax();
   // The positions, and alpha.
@@ -35,8 +35,7 @@ public:
 private:
   void scoreColumns(std::size_t begin, std::size_t end, std::size_t origin, float *maxima,
                     SoftmaxWeights *beside) const;
-  void scoreIndex(float *maxima, SoftmaxWeights *beside, PairAttention *selected,
-                  PairAttention *next);
+  void scoreIndex(float *maxima, SoftmaxWeights *beside, PairAttention *next);
   CellRange cellRange() const;
   void selectBest(const Merit &merit, std::size_t begin, std::size_t end, std::size_t firstLocal,
                   std::size_t nBest);
@@ -63,8 +62,7 @@ private:
   const float scale;
   SoftmaxWeights softmaxBegun{}; // of a single head
   std::size_t nSelected = 0;
-  bool fetched = false;     // what score() reads first
-  bool rowsFetched = false; // what finish() reads
+  bool fetched = false; // what score() reads first
 };
 
 } // namespace cpu

@@ -61,42 +61,33 @@ inline void prepareCell(const IndexScores &a, const float *query, std::size_t st
     }
 }
 
-// Blocks of a range that are read in one go: cells of a group, as many as are worth fetching ahead.
-struct Run {
-  // Memory fetched ahead: L2 has room for it and for what is worked on.
-  static constexpr std::size_t mostBytes = 320 << 10;
-
-  Run() = default;
-  Run(const CellRange &rangeIn, std::size_t beginIn) : range(&rangeIn), begin(beginIn) {
-    const KeyCells &cells = range->cells;
-    layout = {cells.bits, cells.headDim, cells.blocks};
-    first = begin / cellBlocks;
-    const std::size_t most = mostBytes / (range->rank * layout.wholeCellBytes()),
-                      some = first + (most ? most : 1),
-                      group = (first / cellsTogether + 1) * cellsTogether,
-                      stop = (some < group ? some : group) * cellBlocks;
-    end = stop < range->end ? stop : range->end;
-    last = (end - 1) / cellBlocks;
-    bytes = layout.cellAt(0, last) + layout.cellBytes(last) - layout.cellAt(0, first);
-  }
+// The selected components of one cell.
+class Cell {
+public:
+  Cell() = default;
+  Cell(const CellRange &rangeIn, std::size_t cellIn)
+      : range(&rangeIn), layout{rangeIn.cells.bits, rangeIn.cells.headDim, rangeIn.cells.blocks},
+        cell(cellIn) {}
   const unsigned char *row(unsigned j) const {
-    return range->cells.start + layout.cellAt(range->components[j], first);
+    return range->cells.start + layout.cellAt(range->components[j], cell);
   }
+  std::size_t rowBytes() const { return layout.cellBytes(cell); }
+  std::size_t stepsAt() const { return layout.stepsAt(cell); }
+  unsigned rank() const { return range->rank; }
 
+private:
   const CellRange *range = nullptr;
   CellLayout layout{};
-  std::size_t begin = 0, end = 0;  // blocks
-  std::size_t first = 0, last = 0; // cells
-  std::size_t bytes = 0;           // of a component
+  std::size_t cell = 0;
 };
 
-// Asks for the memory of a run, component after component, a few lines at a time. In this order,
-// not in that of the computation: long runs keep the hardware's prefetchers going.
+// Asks for the memory of a cell, component after component, a few lines at a time: in L1 there is
+// room for what is computed with and for what comes next.
 class FetchAhead {
 public:
-  void start(const Run &of) {
-    run = of;
-    left = run.range->rank;
+  void start(const Cell &of) {
+    cell = of;
+    left = cell.rank();
     nextRow();
   }
   void lines(std::size_t n) {
@@ -107,67 +98,53 @@ public:
         nextRow();
     }
   }
-  std::size_t allLines() const { return run.range->rank * ((run.bytes + 63) / 64); }
+  std::size_t allLines() const { return cell.rank() * ((cell.rowBytes() + 63) / 64); }
 
 private:
   void nextRow() {
-    at = run.row(run.range->rank - left);
-    end = at + run.bytes;
+    at = cell.row(cell.rank() - left);
+    end = at + cell.rowBytes();
   }
-  Run run;
+  Cell cell;
   unsigned left = 0; // components
   const unsigned char *at = nullptr, *end = nullptr;
 };
 
-// Asks for rows of K and V, a few lines at a time.
-class FetchRows {
-public:
-  explicit FetchRows(const RowsAhead &of) : rows(of) {}
-  void lines(std::size_t n) {
-    const std::size_t bytes = rows.headDim * sizeof(Half);
-    for (std::size_t done = 0; done < n && next < 2 * rows.n; ++next) {
-      const std::size_t row = rows.positions[next < rows.n ? next : next - rows.n];
-      const auto *const at = reinterpret_cast<const unsigned char *>(
-          (next < rows.n ? rows.keys : rows.values) + row * rows.headDim);
-      for (std::size_t byte = 0; byte < bytes; byte += 64, ++done)
-        __builtin_prefetch(at + byte);
+// What is done while the memory is waited for, in small portions: fetching what comes next, and, at
+// equal pace, the softmax of another pair.
+struct BesideCells {
+  void blocks(unsigned n) {
+    for (; n; --n) {
+      ahead.lines(linesEach);
+      ++done;
+      if (softmax)
+        softmaxUntil(*softmax, softmax->n / blockSize * done / all);
     }
   }
-  std::size_t allLines() const { return 2 * rows.n * ((rows.headDim * sizeof(Half) + 63) / 64); }
-
-private:
-  const RowsAhead rows;
-  std::size_t next = 0;
+  SoftmaxWeights *const softmax;
+  const std::size_t all; // blocks to come
+  std::size_t done = 0, linesEach = 0;
+  FetchAhead ahead{};
 };
 
-// Reads a run that nothing fetched.
-inline void touch(const Run &run) {
-  for (unsigned j = 0; j < run.range->rank; ++j) {
-    const volatile unsigned char *const row = run.row(j);
-    for (std::size_t at = 0; at < run.bytes; at += 64)
-      static_cast<void>(row[at]);
-  }
-}
-
-// H heads, blocks [begin, end) of a cell; after each step, `beside` with the blocks it took.
-template <unsigned bits, unsigned H, class Beside>
+// H heads, blocks [begin, end) of a cell.
+template <unsigned bits, unsigned H>
 inline void scoreCell(const IndexScores &a, unsigned head, std::size_t stepsAt, float limit,
-                      std::size_t cell, unsigned begin, unsigned end, const Beside &beside) {
+                      std::size_t cell, unsigned begin, unsigned end, BesideCells &beside) {
   constexpr unsigned each = componentsOfWord(bits), step = stepBlocks(bits);
-  const unsigned padded = (a.range.rank + 3) / 4 * 4, nWords = (a.range.rank + each - 1) / each;
+  const unsigned rank = a.range.rank, nWords = (rank + each - 1) / each;
   CellOfHead heads[H];
   for (unsigned h = 0; h < H; ++h) {
-    heads[h].words = a.words + h * (padded / each) * cellBlocks;
+    heads[h].words = a.words + h * std::size_t(nWords) * cellBlocks;
     heads[h].invTau = a.invTau[head + h];
     heads[h].scores = a.scores + (head + h) * a.scoreStride + cell * cellBlocks * blockSize;
     heads[h].peak = broadcast(a.maximum[head + h]);
-    prepareCell<bits>(a, a.query + (head + h) * std::size_t(a.range.rank), stepsAt, limit,
-                      heads[h]);
+    prepareCell<bits>(a, a.query + (head + h) * std::size_t(rank), stepsAt, limit, heads[h]);
   }
   for (unsigned block = begin; block < end; block += step) {
     const unsigned n = end - block < step ? end - block : step;
     scoreBlocks<bits, H>(a.rows, nWords, heads, block, n);
-    beside(n);
+    beside.blocks(n);
   }
   for (unsigned h = 0; h < H; ++h) {
     float peak = a.maximum[head + h];
@@ -187,46 +164,36 @@ template <unsigned bits> inline void indexScoresOf(const IndexScores &a) {
   for (unsigned i = rank * cellBlocks; i < padded * cellBlocks; ++i)
     a.products[i] = 0.0f;
 
-  FetchAhead ahead;
-  FetchRows rows(a.rowsAhead);
-  const std::size_t rowLines = rows.allLines() / (a.range.end - a.range.begin) + 1;
-  std::size_t lines = 0, done = 0;
-  const std::size_t all =
-      (a.range.end - a.range.begin) * ((a.groupSize + headsTogether - 1) / headsTogether);
-  const auto beside = [&](unsigned blocks) {
-    ahead.lines(lines * blocks);
-    rows.lines(rowLines * blocks);
-    done += blocks;
-    if (a.softmax) // at equal pace
-      softmaxUntil(*a.softmax, a.softmax->n / blockSize * done / all);
-  };
-  for (std::size_t begin = a.range.begin, end; begin < a.range.end; begin = end) {
-    const Run run(a.range, begin);
-    end = run.end;
-    if (begin == a.range.begin && !a.fetched)
-      touch(run);
-    if (end < a.range.end || a.next) {
-      ahead.start(end < a.range.end ? Run(a.range, end) : Run(*a.next, a.next->begin));
-      lines = ahead.allLines() / (end - begin) + 1;
-    }
+  const std::size_t begin = a.range.begin, end = a.range.end;
+  const unsigned passes =
+      a.groupSize / headsTogether + (a.groupSize % headsTogether + two - 1) / two;
+  BesideCells beside{a.softmax, (end - begin) * passes};
+  const std::size_t lastCell = (end - 1) / cellBlocks;
+  for (std::size_t cell = begin / cellBlocks; cell <= lastCell; ++cell) {
+    const Cell now(a.range, cell);
     for (unsigned j = 0; j < padded; ++j)
-      a.rows[j] = run.row(j < rank ? j : 0);
-    for (std::size_t cell = run.first; cell <= run.last; ++cell) {
-      const std::size_t from = cell * cellBlocks, stepsAt = run.layout.stepsAt(cell);
-      const unsigned first = static_cast<unsigned>(from < begin ? begin - from : 0);
-      const unsigned last =
-          static_cast<unsigned>(end - from < cellBlocks ? end - from : cellBlocks);
-      unsigned head = 0;
-      for (; head + headsTogether <= a.groupSize; head += headsTogether)
-        scoreCell<bits, headsTogether>(a, head, stepsAt, limit, cell, first, last, beside);
-      for (; head + two <= a.groupSize; head += two)
-        scoreCell<bits, two>(a, head, stepsAt, limit, cell, first, last, beside);
-      for (; head < a.groupSize; ++head)
-        scoreCell<bits, 1>(a, head, stepsAt, limit, cell, first, last, beside);
-      for (unsigned j = 0; j < padded; ++j)
-        a.rows[j] += run.layout.wholeCellBytes();
+      a.rows[j] = now.row(j < rank ? j : 0);
+    if (cell == begin / cellBlocks && !a.fetched) {
+      beside.ahead.start(now);
+      beside.ahead.lines(~std::size_t(0));
     }
-    ahead.lines(~std::size_t(0));
+    const std::size_t from = cell * cellBlocks;
+    const auto first = static_cast<unsigned>(from < begin ? begin - from : 0);
+    const auto last = static_cast<unsigned>(end - from < cellBlocks ? end - from : cellBlocks);
+    beside.linesEach = 0;
+    if (cell < lastCell || a.next) {
+      beside.ahead.start(cell < lastCell ? Cell(a.range, cell + 1)
+                                         : Cell(*a.next, a.next->begin / cellBlocks));
+      beside.linesEach = beside.ahead.allLines() / ((last - first) * passes) + 1;
+    }
+    unsigned head = 0;
+    for (; head + headsTogether <= a.groupSize; head += headsTogether)
+      scoreCell<bits, headsTogether>(a, head, now.stepsAt(), limit, cell, first, last, beside);
+    for (; head + two <= a.groupSize; head += two)
+      scoreCell<bits, two>(a, head, now.stepsAt(), limit, cell, first, last, beside);
+    for (; head < a.groupSize; ++head)
+      scoreCell<bits, 1>(a, head, now.stepsAt(), limit, cell, first, last, beside);
+    beside.ahead.lines(~std::size_t(0));
   }
 }
 
