@@ -442,7 +442,7 @@ def test_messages_of_shapes_are_those_of_python(
         dims = shape if wrong and shape is not None else right
         model.add_input(tensor.name, kind, dims)
         tensors.append(SimpleNamespace(dtype=f"torch.{kind}", shape=dims))
-    values = dict(SETTINGS, **DECODE)
+    values = dict(SETTINGS, **DECODE, index_bits=16)
     attributes = {a.name: values[a.name] for a in op.attributes}
     with pytest.raises(ValueError) as theirs:
         contract.arguments(op, tensors, [SimpleNamespace(dtype="torch.float16", shape=())], attributes)
