@@ -11,8 +11,9 @@ namespace sparq {
 namespace cpu {
 namespace {
 
-// A pair that is being scored, and the one before, whose softmax is computed meanwhile.
-constexpr unsigned pairsHeld = 2;
+// A pair that is being scored; the one before, whose softmax is computed meanwhile; the next one,
+// whose key index is fetched meanwhile.
+constexpr unsigned pairsHeld = 3;
 
 // The pairs of one thread, one after the other.
 class PairStream {
@@ -21,24 +22,39 @@ public:
       : call(callIn), scratch(scratchIn), queries(queriesIn) {}
 
   void next(std::size_t index) {
-    const unsigned turn = count++ % pairsHeld;
-    queries[turn].prepare(index);
-    pairs[turn].emplace(call, index, queries[turn], scratch, alone, turn);
-    PairAttention *const now = &*pairs[turn];
+    const unsigned turn = count++;
+    PairQuery &query = queries[turn % pairsHeld];
+    query.prepare(index);
+    PairAttention *const now = upcoming;
+    upcoming = &pairs[turn % pairsHeld].emplace(call, index, query, scratch, alone, turn % 2);
+    if (now)
+      compute(now);
+  }
+
+  // The pairs that are held back.
+  void finish() {
+    PairAttention *const now = upcoming;
+    upcoming = nullptr;
+    if (now)
+      compute(now);
+    finishBefore();
+  }
+
+private:
+  void compute(PairAttention *now) {
     if (now->isDense()) {
-      finish();
+      finishBefore();
       now->dense();
       return;
     }
-    now->score(before);
-    finish();
+    now->score(before, upcoming && !upcoming->isDense() ? upcoming : nullptr);
+    finishBefore();
     before = now;
     if (!call.pipelined())
-      finish();
+      finishBefore();
   }
 
-  // The pair that is held back.
-  void finish() {
+  void finishBefore() {
     if (!before)
       return;
     before->softmax();
@@ -47,13 +63,12 @@ public:
     before = nullptr;
   }
 
-private:
   const Call &call;
   const Scratch &scratch;
   PairQuery *const queries; // pairsHeld
   const Team alone;
   std::optional<PairAttention> pairs[pairsHeld];
-  PairAttention *before = nullptr;
+  PairAttention *before = nullptr, *upcoming = nullptr;
   unsigned count = 0;
 };
 
@@ -96,7 +111,7 @@ void attend(const KVCache &cache, const Query &query, std::size_t nHeads,
   std::atomic<std::size_t> next{nSplit};
   pool->run([&](unsigned thread) {
     Carver carve(own + thread * ownBytes);
-    PairQuery queries[pairsHeld] = {{carve, call}, {carve, call}};
+    PairQuery queries[pairsHeld] = {{carve, call}, {carve, call}, {carve, call}};
     if (nSplit) {
       Carver carveTeam(shared);
       const Scratch scratch(carveTeam, call, nThreads);
@@ -107,7 +122,7 @@ void attend(const KVCache &cache, const Query &query, std::size_t nHeads,
         if (pair.isDense()) {
           pair.dense();
         } else {
-          pair.score(nullptr);
+          pair.score(nullptr, nullptr);
           pair.softmax();
           pair.select();
           pair.finish();
