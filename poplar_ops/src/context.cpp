@@ -75,7 +75,9 @@ Tensor Context::sliced(const Type &type, std::size_t extent, std::size_t piece, 
   });
 }
 
-Type columnType(const CacheLayout &layout) { return layout.quantised() ? UNSIGNED_INT : HALF; }
+const Type &columnType(const CacheLayout &layout) {
+  return layout.quantised() ? UNSIGNED_INT : HALF;
+}
 
 Tensor addTail(Graph &graph, const Plan &plan, const Type &type,
                const std::vector<std::size_t> &shape, const DebugContext &dc) {

@@ -84,7 +84,7 @@ poplar::Tensor addSliced(poplar::Graph &graph, const Placement &placement, const
                          const poplar::DebugContext &dc);
 
 // The type of key columns.
-poplar::Type columnType(const CacheLayout &layout);
+const poplar::Type &columnType(const CacheLayout &layout);
 
 // A variable {nTasks, nTailParts, shape...} with each piece of each task's tail on its tile.
 poplar::Tensor addTail(poplar::Graph &graph, const Plan &plan, const poplar::Type &type,

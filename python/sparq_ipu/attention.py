@@ -45,7 +45,8 @@ def sparq_attention(
 
     Args:
         query: (batch, n_heads, head_dim) float16; n_heads a multiple of the cache's n_kv_heads.
-        cache: keys and values; at least one position in every batch element.
+        cache: keys and values; at least one position in every batch element. Positions are scored from its
+            key index, of so many bits a number as its `index_bits` says.
         rank: components of the query used to score positions, 1 <= rank <= head_dim (paper: r).
         top_k: positions attended to, at least 1; all of them where an element has no more (paper: k).
         n_local: of these, the most recent positions that are always taken, 0 <= n_local <= top_k (paper: l).

@@ -28,8 +28,9 @@ class KVCache(HasSpec):
         device: "auto" (the best one here), "ipu", "cpu", "emulator" or "reference".
         check_finite: refuse NaN and infinity in keys, values and queries. Off is faster; the result is then
             unspecified for such input.
-        options: of the cache, where `sparq_reference.CacheSpec` has any; and of the device's backend, e.g.
-            `n_threads` on "cpu", `n_tiles` on "emulator".
+        options: of the cache, as `sparq_reference.CacheSpec`: `index_bits`, 16 (the default), 8 or 4, bits of
+            a number of the key index that SparQ scores positions from (docs/exactness.md E9); and of the
+            device's backend, e.g. `n_threads` on "cpu", `n_tiles` on "emulator".
 
     Raises:
         ValueError: an argument out of range, an option that the device's backend does not have.
@@ -130,5 +131,5 @@ class KVCache(HasSpec):
     def __repr__(self) -> str:
         return (
             f"KVCache(batch={self.batch}, n_kv_heads={self.n_kv_heads}, head_dim={self.head_dim}, "
-            f"capacity={self.capacity}, device={self.device!r})"
+            f"capacity={self.capacity}, index_bits={self.index_bits}, device={self.device!r})"
         )

@@ -128,6 +128,12 @@ def _add_attention(parser: argparse.ArgumentParser) -> None:
     sparq.add_argument(
         "--no-mean-value", action="store_true", help="do not give the rest's weight to the mean value"
     )
+    sparq.add_argument(
+        "--index-bits",
+        type=int,
+        default=16,
+        help="of a number of the key index, from which positions are scored: 16, 8 or 4 (default 16)",
+    )
     sparq.add_argument("--min-seq-len", type=int, default=0, help="decode densely below this length")
     sparq.add_argument("--layer-settings", default="", help='what differs, as "0:dense,1:no-mean-value"')
     sparq.add_argument(
@@ -169,6 +175,7 @@ def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
         "n_local": arguments.n_local,
         "mean_value": not arguments.no_mean_value,
         "min_seq_len": arguments.min_seq_len,
+        "index_bits": arguments.index_bits,
     }
 
 

@@ -88,6 +88,18 @@ def test_kv_bits_agree_with_decoding_up_to_one_rounding(evaluator, text, bits):
     assert np.abs(together - stepped).mean() < 0.2 * np.abs(together - exact).mean()
 
 
+@pytest.mark.parametrize("bits", [4, 8])
+def test_index_bits_agree_with_decoding_up_to_one_rounding(evaluator, bits):
+    """The same of the key index: a coefficient or a code may be the next one."""
+    prefix = evaluator.prefill(TOKENS[:CONTEXT])
+    plain = parse_method("sparq:r=8,k=24")
+    coarse = dataclasses.replace(plain, index_bits=bits)
+    together = log_probs(evaluator.span(prefix, TOKENS[CONTEXT:], coarse))
+    stepped = log_probs(evaluator.decode(TOKENS[:CONTEXT], TOKENS[CONTEXT:], coarse))
+    exact = log_probs(evaluator.span(prefix, TOKENS[CONTEXT:], plain))
+    assert np.abs(together - stepped).mean() < 0.2 * np.abs(together - exact).mean()
+
+
 @dataclasses.dataclass(frozen=True)
 class OracleMethod(Method):
     """SparQ by the loop oracle, as a method: the model is decoded with nothing of the tested code but the

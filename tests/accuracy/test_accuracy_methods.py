@@ -13,7 +13,6 @@ import torch
 
 from sparq_ipu.accuracy import methods
 from sparq_ipu.accuracy.methods import History, Span, SparQ, parse_method
-from sparq_ipu.accuracy.methods.quantise import round_key_index
 from sparq_ipu.accuracy.plan import DEFAULT_METHODS
 
 HEADS, GROUP, DIM, SEQ, STEPS = 2, 3, 8, 198, 12  # the chunk 128..191 fills during the span
@@ -69,18 +68,17 @@ STATELESS = {
     "sparq:r=4,k=20,tau=sqrt_d": without_head(oracles.sparq, temperature="sqrt_d", **SPARQ),
     "sparq:r=4,k=20,tau=sqrt_r": without_head(oracles.sparq, temperature="sqrt_r", **SPARQ),
     "sparq:r=4,k=20,tau=none": without_head(oracles.sparq, temperature="none", **SPARQ),
-    "sparq:r=4,k=20,index_bits=4": lambda q, k, v, head: oracles.sparq(
-        q, k, v, approx_key=oracles.chunked(k, 4, 64), **SPARQ
-    ),
-    "sparq:r=4,k=20,index_bits=8": lambda q, k, v, head: oracles.sparq(
-        q, k, v, approx_key=oracles.chunked(k, 8, 64), **SPARQ
-    ),
+    "sparq:r=4,k=20,index_bits=4": without_head(oracles.sparq, index_bits=4, **SPARQ),
+    "sparq:r=4,k=20,index_bits=8": without_head(oracles.sparq, index_bits=8, **SPARQ),
     "oracle:k=20,mean_from=1": lambda q, k, v, head: oracles.sparq(
         q, k, v, scores=oracles.exact_scores(q, k), mean_value=False, **SPARQ
     ),
     "low_rank:r=4,k=20,mean_from=1": low_rank(parse_method("low_rank:r=4,k=20"), mean_value=False),
-    "sparq:r=4,k=20,mean_from=1,index_bits=4": lambda q, k, v, head: oracles.sparq(
-        q, k, v, approx_key=oracles.chunked(k, 4, 64), mean_value=False, **SPARQ
+    "sparq:r=4,k=20,mean_from=1,index_bits=4": without_head(
+        oracles.sparq, mean_value=False, index_bits=4, **SPARQ
+    ),
+    "sparq:r=4,k=20,mean_from=1,index_bits=8": without_head(
+        oracles.sparq, mean_value=False, index_bits=8, **SPARQ
     ),
     "oracle:k=20": lambda q, k, v, head: oracles.sparq(q, k, v, scores=oracles.exact_scores(q, k), **SPARQ),
     "low_rank:r=4,k=20": low_rank(parse_method("low_rank:r=4,k=20")),
@@ -238,14 +236,6 @@ def test_group_of_heads_shares_one_selection():
     assert (selected.sum(-1) == 20).all()
 
 
-def test_key_index_leaves_the_unfilled_chunk():
-    key = torch.randn(2, 100, 4, generator=torch.Generator().manual_seed(1))
-    rounded = round_key_index(key, 4, 64)
-    assert torch.equal(rounded[:, 64:], key[:, 64:])
-    np.testing.assert_allclose(rounded[0].numpy(), oracles.chunked(key[0].numpy(), 4, 64), atol=1e-6)
-    assert not torch.allclose(rounded[:, :64], key[:, :64], atol=1e-2)
-
-
 S, D = 4096, 64
 
 
@@ -256,10 +246,10 @@ S, D = 4096, 64
         ("sparq:r=32,k=128", S * 32 + 2 * 128 * D + 4 * D),
         ("sparq:r=32,k=128,mean_from=-1", S * 32 + 2 * 128 * D + 2 * D),
         ("sparq:r=16,k=64,l=3", S * 16 + 2 * 64 * D + 4 * D),
-        ("sparq:r=32,k=128,index_bits=8", S * 16 + S // 64 * 32 + 2 * 128 * D + 4 * D),
-        ("sparq:r=32,k=128,index_bits=4", S * 8 + S // 64 * 32 + 2 * 128 * D + 4 * D),
+        ("sparq:r=32,k=128,index_bits=8", S * 16 + S // 64 * 64 + 2 * 128 * D + 4 * D),
+        ("sparq:r=32,k=128,index_bits=4", S * 8 + S // 64 * 64 + 2 * 128 * D + 4 * D),
         ("sparq:r=32,k=128,kv_bits=8", S * 16 + 128 * D + D + 2 * D),
-        ("sparq:r=32,k=128,index_bits=4,kv_bits=8", S * 8 + S // 64 * 32 + 128 * D + D + 2 * D),
+        ("sparq:r=32,k=128,index_bits=4,kv_bits=8", S * 8 + S // 64 * 64 + 128 * D + D + 2 * D),
         ("oracle:k=128", 2 * 128 * D + 4 * D),
         ("low_rank:r=16,k=128", S * 16 + 2 * 128 * D + 4 * D),
         ("flexgen:k=128", S * D + 128 * D + 2 * D),
@@ -280,6 +270,18 @@ def test_transfer_formula(text, elements):
 def test_transfer_of_the_usual_example():
     """S=16384, d=128, r=32, k=128, about 7.5 times less than dense."""
     assert parse_method("sparq:r=32,k=128").compression(16384, 128) == 4194560 / 557568
+
+
+def test_transfer_of_a_key_index_is_that_of_its_bytes():
+    """200 positions: three full blocks of codes, low and step, and 8 positions that are read from K."""
+    rank, rest = 16, 2 * 8 * D + 4 * D
+    for bits in (8, 4):
+        in_blocks = 3 * rank * (64 * bits // 8 + 4)  # bytes
+        expected = (in_blocks + 8 * rank * 2) / 2 + rest
+        assert parse_method(f"sparq:r={rank},k=8,index_bits={bits}").transfer(200, D) == expected
+    # only what is read from K itself shrinks with it
+    both = parse_method(f"sparq:r={rank},k=8,index_bits=4,kv_bits=8").transfer(200, D)
+    assert both == 3 * rank * (32 + 4) / 2 + (8 * rank + 2 * 8 * D + 2 * D) / 2 + 2 * D
 
 
 def test_transfer_averages_dense_layers():
@@ -319,11 +321,17 @@ NO_MEAN = {"mean_value": False}
             "sparq:r=16,mean_from=-1",
         ),
         ({"rank": 16, "top_k": 64, "layers": {1: NO_MEAN, 0: NO_MEAN}}, "sparq:r=16,k=64,l=0,mean_from=2"),
+        ({"rank": 8, "top_k": 64, "index_bits": 16}, "sparq:r=8,k=64,l=0"),
+        (
+            {"rank": 32, "top_k": 128, "n_local": 32, "index_bits": 4, "layers": {0: NO_MEAN}},
+            "sparq:mean_from=1,index_bits=4",
+        ),
     ],
 )
 def test_method_of_the_settings_of_kernels(settings, text):
     method = SparQ.from_settings(**settings)
     assert str(method) == text
+    assert method.index_bits == settings.get("index_bits", 16)
     assert method.local == settings.get("n_local", 0)  # the number, whatever -1 means in the text form
     for layer in range(4):
         of_layer = {**settings, **settings.get("layers", {}).get(layer, {})}
@@ -339,6 +347,8 @@ def test_method_of_the_settings_of_kernels(settings, text):
         ({"layers": {1: NO_MEAN}}, r"layers must be .*, or empty, got \{1: .*\}"),
         ({"layers": {0: None}}, r"layers must be .*, or empty, got \{0: None\}"),
         ({"layers": {0: {"rank": 8}}}, r"layers must be .*, or empty, got \{0: .*\}"),
+        ({"index_bits": 5}, "index_bits must be 4, 8 or 16, got 5"),
+        ({"index_bits": "4"}, "index_bits must be 4, 8 or 16, got '4'"),
     ],
 )
 def test_errors_of_the_settings_of_kernels(settings, message):
@@ -363,6 +373,14 @@ def test_describe_methods_names_every_parameter():
         ("sparq:mean_from=-2", r"sparq: mean_value_from must be in \[-1, 16777216\], got -2"),
         ("sparq:tau=hot", "sparq: temperature must be one of sparq, sqrt_d, sqrt_r, none, got 'hot'"),
         ("sparq:index_bits=5", "sparq: index_bits must be 4, 8 or 16, got 5"),
+        (
+            "oracle:index_bits=4",
+            "oracle: index_bits must be 16, as scores are not made from a key index, got 4",
+        ),
+        (
+            "low_rank:r=16,index_bits=8",
+            "low_rank: index_bits must be 16, as scores are not made from a key index, got 8",
+        ),
         ("dense:kv_bits=5", "dense: kv_bits must be 4, 8 or 16, got 5"),
         ("dense:dense_layers=-1", r"dense: dense_layers must be in \[0, 16777216\], got -1"),
         ("flexgen:k=0", r"flexgen: top_k must be in \[1, 16777216\], got 0"),

@@ -156,6 +156,41 @@ def test_results_name_the_code_they_were_continued_with(tmp_path):
     assert [line["versions"]["git"] for line in read_lines(path)] == ["a", "b"]
 
 
+def test_lines_of_a_former_revision_are_left_out_and_computed_anew(evaluator, tmp_path):
+    """A method whose arithmetic changed: no old line is shown, or beside a new one of the same text."""
+    changed, same = "sparq:r=4,k=24,index_bits=4", "sparq:r=4,k=24"
+    plan, path = Plan({"needle": {"items": 1, "lengths": [200]}}, [changed, same]), tmp_path / "lines.jsonl"
+    runner = run(evaluator, path, plan)
+    runner.check_decode(TASKS["lm"].build(TOKENIZER, 0, 0, length=100, span=1), 2)
+    first = read_lines(path)
+    assert {line["revision"] for line in first if line.get("method") == changed} == {2}
+    assert {line["revision"] for line in first if line.get("method") == same} == {1}
+
+    former = []
+    for line in first:
+        if line.get("method") == same:
+            line = {key: value for key, value in line.items() if key != "revision"}  # older than the key
+        elif line.get("method") == changed:
+            line = {**{key: value for key, value in line.items() if key != "revision"}, "sums": {}}
+        former.append(json.dumps(line) + "\n")
+    path.write_text("".join(former), encoding="utf-8")
+    kept = read_lines(path)
+    assert {line.get("method") for line in kept} == {None, "dense", same} and len(kept) == len(first) - 3
+
+    runner = run(evaluator, path, plan)
+    runner.check_decode(TASKS["lm"].build(TOKENIZER, 0, 0, length=100, span=1), 2)
+    assert '"sums": {}' not in path.read_text(encoding="utf-8")  # gone from the file too
+    again = [strip({**line, "revision": line.get("revision", 1)}) for line in read_lines(path)]
+    wanted = [strip({**line, "revision": line.get("revision", 1)}) for line in first]
+    assert sorted(map(json.dumps, map(sorted_keys, again))) == sorted(
+        map(json.dumps, map(sorted_keys, wanted))
+    )
+
+
+def sorted_keys(line: dict) -> dict:
+    return dict(sorted(line.items()))
+
+
 def fake(method: str, item: int, hits: int, compression: float = 2.0) -> dict:
     return {
         "kind": "result",

@@ -32,10 +32,32 @@ def test_append_tail_writes_one_column(filled: int, column: int | None, active: 
         headDim=16,
         part=1,
         tailLength=64,
+        width=64,
         chunk=128,
     )
     expected = halves(16, 64)
     if active and column is not None:
+        expected[:, column] = key
+    assert_bits(out["tail"], expected)
+
+
+@pytest.mark.parametrize(
+    ("filled", "column"), [(512, None), (703, None), (704, 0), (767, 63), (768, 0), (895, 63), (896, None)]
+)
+def test_append_tail_of_one_block(filled: int, column: int | None) -> None:
+    """With an index of few bits a piece, of 192 positions here, holds the block that is being filled."""
+    key = tensors("normal", (16,), np.random.default_rng(0))
+    out = run(
+        "AppendTail",
+        dict(filled=word(filled), active=word(1), key=key, tail=halves(16, 64)),
+        headDim=16,
+        part=1,
+        tailLength=192,
+        width=64,
+        chunk=512,
+    )
+    expected = halves(16, 64)
+    if column is not None:
         expected[:, column] = key
     assert_bits(out["tail"], expected)
 

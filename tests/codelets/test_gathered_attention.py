@@ -12,7 +12,7 @@ from vertex import assert_bits, floats, halves, run, word
 
 from sparq_reference import exact, numerics
 
-GROUP, HEAD_DIM, RANK = 2, 16, 5
+GROUP, HEAD_DIM = 2, 16
 
 
 @given(
@@ -27,41 +27,20 @@ def test_row_scores_and_weights(seed: int, kind: str, first: int, filled: int) -
     keys = tensors(kind, (n_rows, HEAD_DIM), rng)
     keys[n:] = np.nan
     query = tensors(kind, (GROUP, HEAD_DIM), rng)
-    components = np.array([0, 2, 3, 9, 15], np.uint32)
-    inverse_temperature = np.array([0.2, 0.25], np.float32)
-    selected = query[:, components].astype(np.float32)
-    approx = np.zeros((GROUP, n), np.float32)
-    for j, c in enumerate(components):
-        approx = approx + selected[:, j, None] * keys[:n, c].astype(np.float32)
-    approx = approx * inverse_temperature[:, None]
-    approx_maximum = (approx.max(axis=1) if n else np.zeros(GROUP, np.float32)) + np.float32(1)
     out = run(
         "RowScores",
         dict(
-            filled=word(filled),
-            keys=keys,
-            query=query,
-            components=components,
-            selectedQuery=selected,
-            inverseTemperature=inverse_temperature,
-            approxMaximum=np.stack([approx_maximum - w for w in (3, 0, 1, 9, 9, 9)]).astype(np.float32),
-            scores=floats(GROUP, n_rows),
-            approxWeights=floats(GROUP, n_rows),
-            maxima=floats(6, GROUP),
+            filled=word(filled), keys=keys, query=query, scores=floats(GROUP, n_rows), maxima=floats(6, GROUP)
         ),
         groupSize=GROUP,
         headDim=HEAD_DIM,
-        rank=RANK,
         nRows=n_rows,
         firstRow=first,
         scale=float(numerics.scale(HEAD_DIM)),
     )
     scores = np.zeros((GROUP, n_rows), np.float32)
     scores[:, :n] = numerics.dot(query[:, None], keys[None, :n]) * numerics.scale(HEAD_DIM)
-    weights = np.zeros_like(scores)
-    weights[:, :n] = numerics.softmax_weight(approx - approx_maximum[:, None])
     assert_bits(out["scores"], scores)
-    assert_bits(out["approxWeights"], weights)
     if n:
         np.testing.assert_array_equal(out["maxima"].max(axis=0), scores[:, :n].max(axis=1))
     maximum = scores[:, :n].max(axis=1) if n else np.zeros(GROUP, np.float32)
@@ -84,15 +63,9 @@ def test_row_scores_and_weights(seed: int, kind: str, first: int, filled: int) -
 @pytest.mark.parametrize("top_k", [1, 7, 8, 63, 64, 65, 200])
 def test_list_sums(top_k: int) -> None:
     rng = np.random.default_rng(top_k)
-    weights, approx = rng.random((2, GROUP, top_k)).astype(np.float32)
-    out = run(
-        "ListSums",
-        dict(weights=weights, approxWeights=approx, sums=floats(GROUP), approxSums=floats(GROUP)),
-        groupSize=GROUP,
-        topK=top_k,
-    )
+    weights = rng.random((GROUP, top_k)).astype(np.float32)
+    out = run("ListSums", dict(weights=weights, sums=floats(GROUP)), groupSize=GROUP, topK=top_k)
     assert_bits(out["sums"], numerics.fold_blocks(numerics.block_sums(weights)))
-    assert_bits(out["approxSums"], numerics.fold_blocks(numerics.block_sums(approx)))
 
 
 @pytest.mark.parametrize("filled", [1, 63, 64, 100, 130, 999])

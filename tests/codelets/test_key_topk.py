@@ -166,7 +166,40 @@ def select(
         )
         np.testing.assert_array_equal(out["valueRows"], out["keyRows"] + 1_000_000)
         rows.append(out["keyRows"])
-    return np.concatenate(rows).astype(np.int64) - row_base
+    selected = np.concatenate(rows).astype(np.int64) - row_base
+    counts = np.ascontiguousarray(in_order(layout, np.stack(marked), 32).T)
+    check_selected_sums(layout, selected[: min(top_k, layout.filled)], marks, counts, ties[0])
+    return selected
+
+
+def check_selected_sums(
+    layout: Layout, selected: np.ndarray, marks: list[np.ndarray], counts: np.ndarray, ties: np.ndarray
+) -> None:
+    """Each part sums the weights of its selected positions by block (contract E6.5)."""
+    weights = np.random.default_rng(len(selected)).random((2, layout.filled)).astype(np.float32)
+    kept = np.zeros_like(weights)
+    kept[:, selected] = weights[:, selected]
+    by_part, kept_by_part = layout.spread(weights, POISON), layout.spread(kept, np.float32(0))
+    for part in range(layout.n_parts):
+        out = run(
+            "SelectedSums",
+            dict(
+                marks=np.ascontiguousarray(marks[part].T),
+                counts=counts,
+                tiesToTake=ties,
+                weights=by_part[part],
+                sums=floats(2, layout.part_positions // 64),
+            ),
+            groupSize=2,
+            partPositions=layout.part_positions,
+            part=part,
+            length=layout.length,
+            nWaves=layout.n_waves,
+            tailLength=layout.tail_length,
+            tailFirst=layout.tail_first,
+            nWaveParts=layout.n_wave_parts,
+        )
+        assert_bits(out["sums"], numerics.block_sums(kept_by_part[part]))
 
 
 KEYS = {

@@ -46,15 +46,14 @@ def sparq(
     n_local,
     mean_value=True,
     temperature="sparq",
-    approx_key=None,
+    index_bits=16,
     scores=None,
 ):
-    """Algorithm 1. approx_key: what step 1 reads instead of key; scores: (g, s) to use instead of step
-    1's."""
+    """Algorithm 1. index_bits: of the key index; scores: (g, s) to use instead of step 1's."""
     d, s = len(query[0]), len(key)
-    approx_key = key if approx_key is None else approx_key
     size = [sum(abs(float(q[c])) for q in query) for c in range(d)]
-    i1 = largest(size, rank, range(d))
+    i1 = sorted(largest(size, rank, range(d)))
+    indexed = [[] for _ in query] if index_bits == 16 else index_scores(query, key, i1, index_bits)
     s_hat = []
     for h, q in enumerate(query):
         kept, total = sum(abs(float(q[c])) for c in i1), sum(abs(float(x)) for x in q)
@@ -64,7 +63,8 @@ def sparq(
             "sqrt_r": math.sqrt(rank),
             "none": 1.0,
         }[temperature]
-        row = [sum(float(q[c] * approx_key[p][c]) for c in i1) / tau for p in range(s)]
+        behind = [sum(float(q[c] * key[p][c]) for c in i1) for p in range(len(indexed[h]), s)]
+        row = [score / tau for score in indexed[h] + behind]
         s_hat.append(softmax(row if scores is None else list(scores[h])))
     local = list(range(max(0, s - n_local), s))
     total_key = [sum(row[p] for row in s_hat) for p in range(s)]
@@ -149,22 +149,8 @@ def alisa(queries, key, value, first, rows, *, top_k, n_recent):
     return np.stack(outputs, 1)
 
 
-# The two roundings are in float32, so that what lies half-way between two codes (common where one rounding
+# Both roundings are in float32, so that what lies half-way between two codes (common where one rounding
 # follows the other) goes the same way.
-def chunked(key, bits, chunk):
-    """Symmetric rounding per component and full chunk of positions."""
-    key = np.asarray(key, dtype=np.float32)
-    out = key.copy()
-    top = 2 ** (bits - 1) - 1
-    for start in range(0, len(key) - chunk + 1, chunk):
-        for c in range(len(key[0])):
-            column = [key[p][c] for p in range(start, start + chunk)]
-            step = max(abs(x) for x in column) / np.float32(top) or np.float32(1)
-            for j, x in enumerate(column):
-                out[start + j][c] = np.float32(round(x / step)) * step
-    return out.astype(float)
-
-
 def channel_int(tensor, first, bits):
     """ALISA's x_q = round(x / step + zero), ranges from the first positions; each value clamped to the
     codes."""
@@ -178,3 +164,43 @@ def channel_int(tensor, first, bits):
             code = min(2**bits - 1, max(0, round(tensor[p][c] / step + zero)))
             out[p][c] = (np.float32(code) - zero) * step
     return out
+
+
+def stored(column, bits):
+    """(low, step, codes) of one component of a full block: E9 of docs/exactness.md, "What is stored"."""
+    x = [np.float32(np.float16(value)) for value in column]
+    low = min(x)
+    step = np.float32(np.float16((max(x) - low) * (np.float32(1) / np.float32(2**bits - 1))))
+    if step == 0:
+        return low, step, [0] * len(x)
+    inverse = np.float32(1) / step
+    return low, step, [min(2**bits - 1, round(float((value - low) * inverse))) for value in x]
+
+
+def integers(q, steps, bits):
+    """(coefficients, unit) of one query head in a block: E9, "Score of a full block". q: selected
+    components."""
+    limit = min({4: 127, 8: 2047}[bits], (2**24 - 1) // ((2**bits - 1) * len(q)))
+    v = [x * step for x, step in zip(q, steps)]
+    m = max(abs(x) for x in v)
+    if m == 0:
+        return [0] * len(q), np.float32(0)
+    factor = np.float32(limit) / m
+    return [round(float(x * factor)) for x in v], m * (np.float32(1) / np.float32(limit))
+
+
+def index_scores(query, key, components, bits):
+    """Scores of the positions in full blocks, (g, n), before the temperature; components ascending."""
+    scores = [[] for _ in query]
+    for start in range(0, len(key) - 63, 64):
+        block = [stored(key[start : start + 64, c], bits) for c in components]
+        for h, row in enumerate(query):
+            q = [np.float32(np.float16(row[c])) for c in components]
+            coefficients, unit = integers(q, [step for _, step, _ in block], bits)
+            offset = np.float32(0)
+            for x, (low, _, _) in zip(q, block):
+                offset = offset + x * low
+            for p in range(64):
+                total = sum(a * codes[p] for a, (_, _, codes) in zip(coefficients, block))
+                scores[h].append(float(unit * np.float32(total) + offset))
+    return scores

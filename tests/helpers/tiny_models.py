@@ -69,6 +69,30 @@ def greedy(model: Any, tokens: Any, n: int, **options: Any) -> Any:
     return output[:, tokens.shape[1] :]
 
 
+def step_logits(model: Any, tokens: Any, n: int, mask: Any = None, cache: Any = None) -> Any:
+    """Logits (n, batch, vocabulary) of n decode steps after a prefill of `tokens`; the same tokens always
+    follow."""
+    following = tokens_of(n, seed=77, batch=len(tokens))
+    mask = torch.ones_like(tokens) if mask is None else mask
+    logits = []
+    with torch.no_grad():
+        positions = (mask.cumsum(-1) - 1).clamp(min=0)
+        cache = model(
+            tokens, attention_mask=mask, position_ids=positions, past_key_values=cache, use_cache=True
+        ).past_key_values
+        for index in range(n):
+            mask = torch.cat([mask, torch.ones_like(mask[:, :1])], dim=1)
+            output = model(
+                following[:, index : index + 1],
+                attention_mask=mask,
+                position_ids=mask.sum(-1, keepdim=True) - 1,
+                past_key_values=cache,
+                use_cache=True,
+            )
+            logits.append(output.logits[:, -1])
+    return torch.stack(logits)
+
+
 def tiny_tokenizer() -> Any:
     """Words w0..w98, one token each."""
     import tokenizers

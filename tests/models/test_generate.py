@@ -58,6 +58,31 @@ def test_text_and_figures(checkpoint, capsys, tmp_path):
     assert "--rank 3" in one["repro"] and one["rank"] == other["rank"] == 3
 
 
+def test_key_index_of_few_bits(checkpoint, capsys, tmp_path):
+    """The text, the comparison and the figures are those of a model that is enabled so."""
+    path = tmp_path / "runs.jsonl"
+    settings = ("--rank", "3", "--top-k", "9", "--compare-dense", "--json", str(path))
+    for bits in ("4", "16"):
+        assert call(checkpoint, *settings, "--index-bits", bits) == 0
+    assert call(checkpoint, *settings) == 0
+    out = capsys.readouterr().out
+    four, sixteen, default = (json.loads(line) for line in path.read_text().splitlines())
+    assert [line["index_bits"] for line in (four, sixteen, default)] == [4, 16, 16]
+    assert four["bytes_dense"] == sixteen["bytes_dense"] and default["bytes_read"] == sixteen["bytes_read"]
+    lengths = np.arange(61, 72)  # 64 and more have a full block, of 3 components
+    saved = 3 * 64 * 2 - 3 * (64 * 4 // 8 + 4)
+    assert sixteen["bytes_read"] - four["bytes_read"] == 3 * 2 * saved * int((lengths >= 64).sum())
+    assert "--index-bits 4" in four["repro"]
+    model = tiny_model()
+    enable(model, rank=3, top_k=9, index_bits=4)
+    assert out.startswith(" ".join(f"w{int(token)}" for token in greedy(model, tokens_of(60), 12)[0]))
+    enable_dense(model, index_bits=4)
+    dense = greedy(model, tokens_of(60), 12)
+    enable(model, rank=3, top_k=9, index_bits=4)
+    forced = generate.forced_predictions(model, tokens_of(60), dense)
+    assert four["agreement"] == float(np.mean(forced == dense[0].numpy()))
+
+
 def test_comparison_with_dense(checkpoint, capsys, tmp_path):
     path = tmp_path / "runs.jsonl"
     call(checkpoint, "--rank", "3", "--top-k", "100", "--compare-dense", "--json", str(path))
@@ -113,6 +138,7 @@ def test_options(checkpoint, capsys):
         (("--rank", "4", "--layer-settings", "9:dense"), "enable: layers must be in [0, n_layers=3), got 9"),
         (("--rank", "4", "--prompt-tokens", "1"), "generate: the prompt must have at least 2 tokens, got 1"),
         (("--rank", "4", "--device", "gpu"), "device must be one of"),
+        (("--rank", "4", "--index-bits", "5"), "enable: index_bits must be one of 16, 8, 4, got 5"),
         (("--rank", "4", "--model", "nowhere"), "load_model: path must exist, got nowhere"),
     ],
 )

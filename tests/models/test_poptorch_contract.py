@@ -9,6 +9,7 @@ is tested elsewhere, with them.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib.util
 import re
 import sys
@@ -79,7 +80,14 @@ def test_decode_call(ipu):
     ]
     assert inputs[3].tolist() == [1, 1]
     assert attributes == dict(
-        rank=4, top_k=6, n_local=2, mean_value=1, capacity=48, n_kv_heads=2, cache_name="layer0"
+        rank=4,
+        top_k=6,
+        n_local=2,
+        mean_value=1,
+        capacity=48,
+        n_kv_heads=2,
+        index_bits=16,
+        cache_name="layer0",
     )
     assert type(attributes["mean_value"]) is int
     assert list(module.buffers()) == []  # nothing of the fallback goes to the device
@@ -90,7 +98,7 @@ def test_dense_call(ipu):
     module(torch.randn(2, 4, 16), torch.randn(2, 2, 16), torch.randn(2, 2, 16), torch.tensor([0, 1]))
     ((name, _, _, inputs, attributes),) = ipu.calls
     assert name == "DenseDecode" and inputs[3].tolist() == [0, 1]
-    assert attributes == dict(capacity=48, n_kv_heads=2, cache_name="layer1")
+    assert attributes == dict(capacity=48, n_kv_heads=2, index_bits=16, cache_name="layer1")
 
 
 def test_fill_call_and_the_order_it_gives(ipu):
@@ -103,7 +111,7 @@ def test_fill_call_and_the_order_it_gives(ipu):
         ((2, 2, 5, 16), torch.float16),
         ((2,), torch.int32),
     ]
-    assert attributes == dict(capacity=48, cache_name="layer0")
+    assert attributes == dict(capacity=48, index_bits=16, cache_name="layer0")
     assert held.dtype == torch.int32
     module(torch.randn(2, 4, 16), torch.randn(2, 2, 16), torch.randn(2, 2, 16), held=held)
     assert ipu.calls[1][3][3].tolist() == [1, 1]
@@ -111,6 +119,75 @@ def test_fill_call_and_the_order_it_gives(ipu):
     impossible = torch.tensor([-5, 3], dtype=torch.int32)
     module(torch.randn(2, 4, 16), torch.randn(2, 2, 16), torch.randn(2, 2, 16), held=impossible)
     assert ipu.calls[2][3][3].tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("index_bits", [8, 4])
+def test_index_bits_is_an_attribute_of_every_operator(ipu, index_bits):
+    for name, cls, settings in (("layer0", SparqAttention, SETTINGS), ("layer1", DenseAttention, {})):
+        module = cls(**SHAPE, cache_name=name, index_bits=np.int64(index_bits), **settings)
+        assert module.index_bits == index_bits and f"index_bits={index_bits}" in repr(module)
+        module.fill(torch.randn(2, 2, 5, 16), torch.randn(2, 2, 5, 16))
+        module(torch.randn(2, 4, 16), torch.randn(2, 2, 16), torch.randn(2, 2, 16))
+    assert [call[0] for call in ipu.calls] == ["CacheFill", "SparqDecode", "CacheFill", "DenseDecode"]
+    assert [call[4]["index_bits"] for call in ipu.calls] == [index_bits] * 4
+    assert all(type(call[4]["index_bits"]) is int for call in ipu.calls)
+
+
+def test_a_call_without_index_bits_means_16(ipu):
+    """As calls had it before there was one. It travels nevertheless: the operators of a cache must agree."""
+    tokens, lengths = torch.zeros(2, 2, 5, 16).half(), torch.tensor([5, 5], dtype=torch.int32)
+    call = functools.partial(
+        poptorch_attention.custom_op, contract.CACHE_FILL, (tokens, tokens, lengths), (lengths,)
+    )
+    call(capacity=48, cache_name="layer0")
+    call(capacity=48, cache_name="layer0", index_bits=4)
+    assert [attributes["index_bits"] for *_, attributes in ipu.calls] == [16, 4]
+    for wrong, message in (
+        (5, "index_bits must be one of 16, 8, 4, got 5"),
+        (True, "index_bits must be one of 16, 8, 4, got 1"),
+        (4.0, "index_bits must be of type int, got 4.0"),
+        ("4", "index_bits must be of type int, got '4'"),
+        (None, "index_bits must be of type int, got None"),
+    ):
+        with pytest.raises(ValueError, match="^CacheFill: " + re.escape(message) + "$"):
+            call(capacity=48, cache_name="layer0", index_bits=wrong)
+    with pytest.raises(ValueError, match=r"^CacheFill: attributes must be capacity, index_bits, cache_name,"):
+        call(cache_name="layer0", index_bits=4)
+    assert len(ipu.calls) == 2
+
+
+@pytest.mark.parametrize("wrong", [5, True, 4.0, "4", None])
+def test_modules_refuse_other_index_bits(wrong):
+    message = re.escape(f": index_bits must be one of 16, 8, 4, got {wrong!r}") + "$"
+    with pytest.raises(ValueError, match="^SparqAttention" + message):
+        SparqAttention(**SHAPE, cache_name="layer0", index_bits=wrong, **SETTINGS)
+    with pytest.raises(ValueError, match="^DenseAttention" + message):
+        DenseAttention(**SHAPE, cache_name="layer0", index_bits=wrong)
+
+
+@pytest.mark.parametrize("index_bits", [16, 8, 4])
+def test_off_the_ipu_index_bits_equals_the_reference(index_bits):
+    """One row passes the end of a block of 64 positions, also after it was filled anew."""
+    shape = dict(SHAPE, capacity=150)
+    module = SparqAttention(**shape, cache_name="layer0", index_bits=index_bits, **SETTINGS)
+    draw = np.random.default_rng(0).standard_normal
+    key, value = (draw((2, 2, 140, 16)).astype(np.float16) for _ in range(2))
+    module.fill(*(torch.from_numpy(x[:, :, :90]) for x in (value, key)))
+    lengths, different = np.array([126, 40]), 0
+    module.fill(torch.from_numpy(key), torch.from_numpy(value), torch.from_numpy(lengths))
+    for _ in range(4):
+        query = draw((2, 4, 16)).astype(np.float16)
+        token = [np.stack([x[b, :, n] for b, n in enumerate(lengths)]) for x in (key, value)]
+        lengths = lengths + 1
+        output = module(torch.from_numpy(query), *map(torch.from_numpy, token)).numpy()
+        for bits in (16, 8, 4):
+            expected = exact.sparq_attention(query, key, value, lengths=lengths, index_bits=bits, **SETTINGS)
+            if bits == index_bits:
+                assert np.array_equal(output, expected)
+            else:
+                assert np.array_equal(output[1], expected[1])  # no full block
+                different += not np.array_equal(output[0], expected[0])
+    assert different
 
 
 def test_the_library_is_loaded_before_the_call(monkeypatch):
@@ -259,6 +336,7 @@ def test_settings_are_checked_and_travel_as_python_s_own(ipu):
         (dict(cache_name=7), "SparqDecode: cache_name must be of type string, got 7"),
         (dict(missing="rank"), "SparqDecode: attributes must be rank, top_k, n_local, mean_value, capacity,"),
         (dict(more=1), "SparqDecode: attributes must be rank, top_k, n_local, mean_value, capacity,"),
+        (dict(index_bits=12), "SparqDecode: index_bits must be one of 16, 8, 4, got 12"),
     ],
 )
 def test_the_table_refuses(change, message):

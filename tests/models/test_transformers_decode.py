@@ -15,7 +15,7 @@ import pytest
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from tiny_models import Oracle, greedy, left_padded, tiny_model, tokens_of  # noqa: E402
+from tiny_models import Oracle, greedy, left_padded, step_logits, tiny_model, tokens_of  # noqa: E402
 
 import sparq_ipu  # noqa: E402
 from sparq_ipu import devices  # noqa: E402
@@ -29,30 +29,6 @@ from sparq_ipu.transformers import (  # noqa: E402
 )
 
 SETTINGS = dict(rank=4, top_k=12, n_local=3, mean_value=True)
-
-
-def step_logits(model, tokens, n, mask=None, cache=None):
-    """Logits (n, batch, vocabulary) of n decode steps after a prefill of `tokens`; the same tokens always
-    follow."""
-    following = tokens_of(n, seed=77, batch=len(tokens))
-    mask = torch.ones_like(tokens) if mask is None else mask
-    logits = []
-    with torch.no_grad():
-        positions = (mask.cumsum(-1) - 1).clamp(min=0)
-        cache = model(
-            tokens, attention_mask=mask, position_ids=positions, past_key_values=cache, use_cache=True
-        ).past_key_values
-        for index in range(n):
-            mask = torch.cat([mask, torch.ones_like(mask[:, :1])], dim=1)
-            output = model(
-                following[:, index : index + 1],
-                attention_mask=mask,
-                position_ids=mask.sum(-1, keepdim=True) - 1,
-                past_key_values=cache,
-                use_cache=True,
-            )
-            logits.append(output.logits[:, -1])
-    return torch.stack(logits)
 
 
 @pytest.mark.parametrize("device", [d for d in sparq_ipu.available_devices() if d in ("cpu", "reference")])

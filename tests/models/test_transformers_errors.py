@@ -45,8 +45,13 @@ SETTINGS = dict(rank=4, top_k=12)
         (
             dict(layers={1: {"topk": 3}}),
             "enable: layers[1]: settings must be among rank, top_k, n_local, mean_value, min_seq_len, "
-            "got 'topk'",
+            "index_bits, got 'topk'",
         ),
+        (dict(index_bits=5), "enable: index_bits must be one of 16, 8, 4, got 5"),
+        (dict(index_bits=True), "enable: index_bits must be one of 16, 8, 4, got True"),
+        (dict(index_bits=4.0), "enable: index_bits must be one of 16, 8, 4, got 4.0"),
+        (dict(index_bits="4"), "enable: index_bits must be one of 16, 8, 4, got '4'"),
+        (dict(layers={1: {"index_bits": 2}}), "enable: layers[1]: index_bits must be one of 16, 8, 4, got 2"),
         (dict(layers={1: {"rank": 0}}), "enable: layers[1]: rank must be in [1, head_dim=16], got 0"),
         (dict(capacity=0), "enable: capacity must be in [1, 16777216], got 0"),
         (dict(capacity=2.5), "enable: capacity must be an integer in [1, 16777216], got 2.5"),
@@ -57,7 +62,10 @@ SETTINGS = dict(rank=4, top_k=12)
         ),
         (dict(device="gpu"), "enable: device must be one of "),
         (dict(topk=12), "KVCache: options must be among ["),
-        (dict(device="reference", n_threads=2), "KVCache: options must be among [], got 'n_threads'"),
+        (
+            dict(device="reference", n_threads=2),
+            "KVCache: options must be among ['index_bits'], got 'n_threads'",
+        ),
     ],
 )
 def test_settings(model, changes, message):
@@ -81,7 +89,10 @@ needs_cpu = pytest.mark.skipif("cpu" not in sparq_ipu.available_devices(), reaso
     [
         (dict(n_threads=0), "KVCache: n_threads must be in [1, 1024], got 0"),
         (dict(isa="foo"), "KVCache: isa must be one of ['auto', "),
-        (dict(n_thread=2), "KVCache: options must be among ['n_threads', 'isa'], got 'n_thread'"),
+        (
+            dict(n_thread=2),
+            "KVCache: options must be among ['index_bits', 'n_threads', 'isa'], got 'n_thread'",
+        ),
     ],
 )
 def test_options_of_the_cache(model, options, message):
@@ -103,7 +114,9 @@ def test_options_of_the_cache(model, options, message):
     [
         (dict(capacity=-1), "SparqCache: capacity must be in [1, 16777216], got -1"),
         (dict(capacity=2.5), "SparqCache: capacity must be an integer in [1, 16777216], got 2.5"),
-        (dict(device="reference", foo=1), "KVCache: options must be among [], got 'foo'"),
+        (dict(device="reference", foo=1), "KVCache: options must be among ['index_bits'], got 'foo'"),
+        (dict(index_bits=32), "KVCache: index_bits must be one of 16, 8, 4, got 32"),
+        (dict(index_bits=None), "KVCache: index_bits must be one of 16, 8, 4, got None"),
     ],
 )
 def test_arguments_of_a_cache(model, options, message):

@@ -27,15 +27,17 @@ def assert_same(output: np.ndarray, expected: np.ndarray) -> None:
     start=st.sampled_from((1, 60, 62, 63, 64, 126, 128)),
     n_steps=st.integers(1, 5),
     batch=st.integers(1, 3),
+    index_bits=st.sampled_from((16, 8, 4)),
 )
 def test_decode_across_chunks_equals_reference(
-    seed: int, n_tiles: int, start: int, n_steps: int, batch: int
+    seed: int, n_tiles: int, start: int, n_steps: int, batch: int, index_bits: int
 ) -> None:
     """Capacity 140 has chunks of 64 or 128 positions: steps from 62 or 126 fill one, and flush it."""
     rng = np.random.default_rng(seed)
     capacity = 140
     a = make_attention(rng, batch=batch, n_kv_heads=2, group_size=2, seq_len=capacity, head_dim=16)
-    cache = sparq_ipu.KVCache(batch, 2, 16, capacity, device="emulator", n_tiles=n_tiles)
+    options = dict(index_bits=index_bits)
+    cache = sparq_ipu.KVCache(batch, 2, 16, capacity, device="emulator", n_tiles=n_tiles, **options)
     lengths = np.maximum(1, start - rng.integers(0, 3, batch))
     cache.append(a.key[:, :, : lengths.max()], a.value[:, :, : lengths.max()], lengths)
     key, value = np.zeros_like(a.key), np.zeros_like(a.value)
@@ -52,17 +54,18 @@ def test_decode_across_chunks_equals_reference(
         np.testing.assert_array_equal(cache.lengths, lengths)
         assert_same(
             sparq_ipu.sparq_attention(a.query, cache, **SETTINGS),
-            exact.sparq_attention(a.query, key, value, lengths=lengths, **SETTINGS),
+            exact.sparq_attention(a.query, key, value, lengths=lengths, **SETTINGS, **options),
         )
     assert_same(
         sparq_ipu.dense_attention(a.query, cache), exact.dense_attention(a.query, key, value, lengths=lengths)
     )
 
 
-def test_bulk_on_top_of_single_tokens() -> None:
+@pytest.mark.parametrize("index_bits", [16, 8, 4])
+def test_bulk_on_top_of_single_tokens(index_bits: int) -> None:
     rng = np.random.default_rng(0)
     a = make_attention(rng, n_kv_heads=1, group_size=1, seq_len=300, head_dim=8)
-    cache = sparq_ipu.KVCache(1, 1, 8, 300, device="emulator", n_tiles=4)
+    cache = sparq_ipu.KVCache(1, 1, 8, 300, device="emulator", n_tiles=4, index_bits=index_bits)
     sizes = (61, 1, 1, 1, 1, 150, 1, 40, 44)
     assert sum(sizes) == 300
     held = 0
@@ -70,16 +73,52 @@ def test_bulk_on_top_of_single_tokens() -> None:
         cache.append(a.key[:, :, held : held + n], a.value[:, :, held : held + n])
         held += n
         output = sparq_ipu.sparq_attention(a.query, cache, rank=3, top_k=10 + i % 2)  # also new programs
-        expected = exact.sparq_attention(
-            a.query, a.key[:, :, :held], a.value[:, :, :held], rank=3, top_k=10 + i % 2
-        )
+        held_now = (a.query, a.key[:, :, :held], a.value[:, :, :held])
+        expected = exact.sparq_attention(*held_now, rank=3, top_k=10 + i % 2, index_bits=index_bits)
         assert_same(output, expected)
 
 
-def test_reorder_and_reset() -> None:
+@pytest.mark.parametrize("index_bits", [8, 4])
+@pytest.mark.parametrize("n_tiles", [1, 3, 64])
+def test_blocks_fill_chunks_of_an_index(index_bits: int, n_tiles: int) -> None:
+    """Chunks of 512 or 1024 positions: the device quantises block after block, and the last of a chunk."""
+    rng = np.random.default_rng(n_tiles)
+    capacity = 1200
+    a = make_attention(
+        rng, batch=2, n_kv_heads=2, seq_len=capacity, head_dim=16, lengths=np.array([1022, 500])
+    )
+    cache = sparq_ipu.KVCache(2, 2, 16, capacity, device="emulator", n_tiles=n_tiles, index_bits=index_bits)
+    cache.append(np.nan_to_num(a.key), np.nan_to_num(a.value), a.lengths)
+    key, value, lengths = np.nan_to_num(a.key), np.nan_to_num(a.value), a.lengths.copy()
+    for step in range(70):
+        if step % 6 == 0 or step in (1, 2, 3, 11, 12, 13):
+            expected = exact.sparq_attention(
+                a.query, key, value, lengths=lengths, **SETTINGS, index_bits=index_bits
+            )
+            assert_same(sparq_ipu.sparq_attention(a.query, cache, **SETTINGS), expected)
+        new = make_attention(rng, batch=2, n_kv_heads=2, seq_len=1, head_dim=16)
+        cache.append(new.key, new.value)
+        for b in range(2):
+            key[b, :, lengths[b]], value[b, :, lengths[b]] = new.key[b, :, 0], new.value[b, :, 0]
+        lengths = lengths + 1
+    # The same tokens at once are the same cache.
+    other = sparq_ipu.KVCache(2, 2, 16, capacity, device="emulator", n_tiles=5, index_bits=index_bits)
+    other.append(key[:, :, : lengths.max()], value[:, :, : lengths.max()], lengths)
+    assert_same(
+        sparq_ipu.sparq_attention(a.query, cache, **SETTINGS),
+        sparq_ipu.sparq_attention(a.query, other, **SETTINGS),
+    )
+    # Another rule is another result.
+    wrong = exact.sparq_attention(a.query, key, value, lengths=lengths, **SETTINGS)
+    assert (wrong != sparq_ipu.sparq_attention(a.query, cache, **SETTINGS)).any()
+
+
+@pytest.mark.parametrize("index_bits", [16, 8, 4])
+def test_reorder_and_reset(index_bits: int) -> None:
     rng = np.random.default_rng(1)
     a = make_attention(rng, batch=3, seq_len=70, head_dim=8, lengths=np.array([70, 5, 33]))
-    cache = sparq_ipu.KVCache(3, 1, 8, 80, device="emulator", n_tiles=4)
+    options = dict(index_bits=index_bits)
+    cache = sparq_ipu.KVCache(3, 1, 8, 80, device="emulator", n_tiles=4, **options)
     cache.append(np.nan_to_num(a.key), np.nan_to_num(a.value), a.lengths)
     index = np.array([2, 0, 0])
     for compiled in (False, True):
@@ -90,7 +129,7 @@ def test_reorder_and_reset() -> None:
         np.testing.assert_array_equal(cache.lengths, a.lengths[index])
         output = sparq_ipu.sparq_attention(a.query, cache, rank=2, top_k=9)
         expected = exact.sparq_attention(
-            a.query, a.key[index], a.value[index], lengths=a.lengths[index], rank=2, top_k=9
+            a.query, a.key[index], a.value[index], lengths=a.lengths[index], rank=2, top_k=9, **options
         )
         assert_same(output, expected)
 

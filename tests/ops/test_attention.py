@@ -57,8 +57,9 @@ def test_sparq_equals_reference(a: Attention, n_tiles: int, data: st.DataObject)
     n_local = data.draw(st.sampled_from(sorted({0, 1, top_k // 3, top_k})), label="n_local")
     mean_value = data.draw(st.booleans(), label="mean_value")
     settings = dict(rank=rank, top_k=top_k, n_local=n_local, mean_value=mean_value)
-    cache = filled_cache(a, n_tiles=n_tiles)
-    expected = exact.sparq_attention(*a.qkv, **settings, lengths=a.lengths)
+    index_bits = data.draw(st.sampled_from((16, 8, 4)), label="index_bits")
+    cache = filled_cache(a, n_tiles=n_tiles, index_bits=index_bits)
+    expected = exact.sparq_attention(*a.qkv, **settings, index_bits=index_bits, lengths=a.lengths)
     np.testing.assert_array_equal(bits(sparq_ipu.sparq_attention(a.query, cache, **settings)), bits(expected))
 
 

@@ -33,12 +33,25 @@ def random_halves(rng: np.random.Generator, *shape: int) -> np.ndarray:
 class Caches:
     """One cache, filled by the device, beside the arrays that say what it should hold."""
 
-    def __init__(self, rng, batch, n_kv_heads, group_size, head_dim, capacity, n_tokens, n_tiles, more=()):
+    def __init__(
+        self,
+        rng,
+        batch,
+        n_kv_heads,
+        group_size,
+        head_dim,
+        capacity,
+        n_tokens,
+        n_tiles,
+        more=(),
+        index_bits=16,
+    ):
+        self.index_bits = index_bits
         self.rng, self.shape = rng, (batch, n_kv_heads, head_dim)
         self.n_heads, self.n_tokens = n_kv_heads * group_size, n_tokens
         self.attention = [DENSE, *more]
         self.session = _core.Session(
-            CacheSpec(batch, n_kv_heads, head_dim, capacity),
+            CacheSpec(batch, n_kv_heads, head_dim, capacity, index_bits=index_bits),
             self.n_heads,
             attention=self.attention,
             n_tiles=n_tiles,
@@ -83,6 +96,7 @@ class Caches:
                 expected = exact.dense_attention(*held, lengths=self.lengths)
             else:
                 settings = attention.settings.arguments()
+                settings["index_bits"] = self.index_bits
                 expected = exact.sparq_attention(*held, lengths=self.lengths, **settings)
             np.testing.assert_array_equal(bits(self.session.attention(index, query)), bits(expected))
 
@@ -104,6 +118,7 @@ def test_fill_equals_reference(data: st.DataObject) -> None:
         n_tokens,
         draw(st.sampled_from((1, 2, 7, 32))),
         [sparq(min(4, head_dim), 10, 3)] if with_sparq else [],
+        draw(st.sampled_from((16, 8, 4))),
     )
     lengths = st.lists(st.sampled_from((1, n_tokens // 2 + 1, n_tokens)), min_size=batch, max_size=batch)
     caches.fill(draw(lengths))
@@ -120,11 +135,12 @@ def test_fill_equals_reference(data: st.DataObject) -> None:
     caches.check()
 
 
+@pytest.mark.parametrize("index_bits", [16, 8, 4])
 @pytest.mark.parametrize("n_tiles", [1, 3, 64])
-def test_long_prompt_in_full_chunks(n_tiles: int) -> None:
-    """Several chunks of 512 positions, over one part or many, and the first token behind them."""
-    caches = Caches(np.random.default_rng(1), 1, 2, 2, 16, 1600, 1536, n_tiles, [sparq(5, 40, 8)])
-    for length in (1536, 1535, 1025, 1024, 512, 1):
+def test_long_prompt_in_full_chunks(n_tiles: int, index_bits: int) -> None:
+    """Several chunks of 512 or 1024 positions, over one part or many, and the first token behind them."""
+    caches = Caches(np.random.default_rng(1), 1, 2, 2, 16, 1600, 1536, n_tiles, [sparq(5, 40, 8)], index_bits)
+    for length in (1536, 1535, 1471, 1088, 1025, 1024, 512, 63, 1):
         caches.fill([length])
         caches.append([1])
         caches.check()

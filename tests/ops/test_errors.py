@@ -85,9 +85,13 @@ def test_sessions_refuse(call: Callable[[Any, np.ndarray], Any], text: str) -> N
         (
             dict(device="emulator", n_tile=1),
             ValueError,
-            "options must be among ['n_tiles', 'memory'], got 'n_tile'",
+            "options must be among ['index_bits', 'n_tiles', 'memory'], got 'n_tile'",
         ),
-        (dict(device="reference", n_tiles=1), ValueError, "options must be among [], got 'n_tiles'"),
+        (
+            dict(device="reference", n_tiles=1),
+            ValueError,
+            "options must be among ['index_bits'], got 'n_tiles'",
+        ),
         (dict(device="emulator", n_tiles=-1), ValueError, "n_tiles must be in [0, 16777216], got -1"),
         (
             dict(device="emulator", n_tiles=1.5),

@@ -21,20 +21,21 @@ def sparq(rank: int, top_k: int, n_local: int = 0) -> Attention:
     return Attention("sparq-streaming", SparqSettings(rank, top_k, n_local))
 
 
+@pytest.mark.parametrize("index_bits", [16, 8, 4])
 @pytest.mark.parametrize("n_tiles", [1, 3, 7, 64, 1472])
-def test_any_number_of_tiles(n_tiles: int) -> None:
+def test_any_number_of_tiles(n_tiles: int, index_bits: int) -> None:
     """Six tasks: on one tile six rounds, on 1472 one; grouped queries; lengths on both sides of chunks."""
     rng = np.random.default_rng(0)
     a = make_attention(
         rng, batch=3, n_kv_heads=2, group_size=3, seq_len=1200, head_dim=64, lengths=np.array([513, 1200, 64])
     )
-    cache = sparq_ipu.KVCache(3, 2, 64, 1200, device="emulator", n_tiles=n_tiles)
+    cache = sparq_ipu.KVCache(3, 2, 64, 1200, device="emulator", n_tiles=n_tiles, index_bits=index_bits)
     cache.append(np.nan_to_num(a.key), np.nan_to_num(a.value), a.lengths)
     for name, output in (
         ("sparq", sparq_ipu.sparq_attention(a.query, cache, **SETTINGS)),
         ("dense", sparq_ipu.dense_attention(a.query, cache)),
     ):
-        settings = SETTINGS if name == "sparq" else {}
+        settings = dict(SETTINGS, index_bits=index_bits) if name == "sparq" else {}
         expected = getattr(exact, f"{name}_attention")(*a.qkv, lengths=a.lengths, **settings)
         np.testing.assert_array_equal(output.view(np.uint16), expected.view(np.uint16))
 
@@ -68,7 +69,7 @@ def test_each_round_reads_as_far_as_its_own_elements(
 @pytest.mark.parametrize("threads", ["1", "3"])
 def test_any_number_of_host_threads(threads: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPARQ_EMULATOR_THREADS", threads)
-    test_any_number_of_tiles(64)
+    test_any_number_of_tiles(64, 4)
 
 
 def test_waves_stop_behind_the_longest_element() -> None:
@@ -103,10 +104,28 @@ def test_streamed_bytes_are_the_formula_of_the_paper() -> None:
     assert streamed == 2 * 2 * (1024 * 8 + 2 * 48 * 64) * 2
 
 
-def test_every_vertex_has_an_estimate() -> None:
-    a = make_attention(np.random.default_rng(3), seq_len=200, head_dim=16)
-    session = _core.Session(CacheSpec(1, 1, 16, 300), 1, attention=[DENSE, sparq(4, 20, 2)], n_tiles=8)
-    session.write(a.key, a.value, [200])
+@pytest.mark.parametrize(("index_bits", "block"), [(8, 64 + 4), (4, 32 + 4)])
+def test_streamed_bytes_of_an_index(index_bits: int, block: int) -> None:
+    """A block of 64 positions of a component takes its codes and four bytes more (contract E9)."""
+    a = make_attention(np.random.default_rng(2), batch=2, n_kv_heads=2, seq_len=1024, head_dim=64)
+    spec = CacheSpec(2, 2, 64, 1024, index_bits=index_bits)
+    session = _core.Session(spec, 2, attention=[sparq(8, 48)], n_tiles=64)
+    session.write(a.key, a.value, [1024, 1024])
+    session.attention(0, a.query)
+    steps = _core.emulator_last_run(session)["steps"]
+    streamed = sum(s["bytes"] * s["executions"] for s in steps if s["kind"] == "remote-read")
+    assert streamed == 2 * 2 * (1024 // 64 * 8 * block + 2 * 48 * 64 * 2)
+
+
+@pytest.mark.parametrize("index_bits", [16, 8, 4])
+def test_every_vertex_has_an_estimate(index_bits: int) -> None:
+    a = make_attention(np.random.default_rng(3), seq_len=191, head_dim=16)
+    spec = CacheSpec(1, 1, 16, 300, index_bits=index_bits)
+    session = _core.Session(spec, 1, attention=[DENSE, sparq(4, 20, 2)], n_tiles=8, fill_tokens=191)
+    session.fill(a.key, a.value, [191])
+    steps = _core.emulator_last_run(session)["steps"]
+    assert sum(s["vertices"] for s in steps) > 0
+    assert sum(s["vertices_without_estimate"] for s in steps) == 0
     for run in (
         lambda: session.attention(0, a.query),
         lambda: session.attention(1, a.query),

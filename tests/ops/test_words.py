@@ -74,12 +74,17 @@ SPECS = [
     dict(head_dim=MOST + 8),
     dict(capacity=0),
     dict(capacity=MOST + 1),
+    dict(index_bits=0),
+    dict(index_bits=5),
+    dict(index_bits=2**32 - 1),
     dict(batch=4096, n_kv_heads=4097),
     dict(batch=65536, n_kv_heads=65536),  # 2**32: not 0
     # the first that is wrong, in the order of the fields
     dict(batch=0, n_kv_heads=0, head_dim=0, capacity=0),
     dict(head_dim=12, capacity=0),
     dict(batch=MOST, n_kv_heads=MOST, capacity=0),
+    dict(batch=MOST, n_kv_heads=MOST, index_bits=2),
+    dict(capacity=0, index_bits=2),
 ]
 
 
@@ -144,7 +149,8 @@ def test_numbers_that_no_field_holds(field: dataclasses.Field, value: int) -> No
     words = f"{field.name} must be in [0, 4294967295], got {value}"
     bad = changed(SPEC if of_spec else SETTINGS, **{field.name: value})
     if of_spec:
-        assert refused(lambda: CacheSpec(**vars(bad))).startswith(f"CacheSpec: {field.name} must be in [1, ")
+        rule = "be one of 16, 8, 4" if field.name == "index_bits" else "be in [1, "
+        assert refused(lambda: CacheSpec(**vars(bad))).startswith(f"CacheSpec: {field.name} must {rule}")
         for call in (session, cpu_cache):
             assert refused(lambda call=call: call(bad)) == f"CacheSpec: {words}"
     else:
@@ -167,7 +173,7 @@ def of_another_type(description: Any) -> list[SimpleNamespace]:
 
 def test_descriptions_of_another_type() -> None:
     specs, settings = of_another_type(SPEC), of_another_type(SETTINGS)
-    assert len(specs) == 4 * 5 and len(settings) == 3 * 5 + 4
+    assert len(specs) == 5 * 5 and len(settings) == 3 * 5 + 4
     for bad in specs:
         for call in (session, cpu_cache):
             with pytest.raises(TypeError):

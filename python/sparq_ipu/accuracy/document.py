@@ -7,11 +7,12 @@ on. `python bench/accuracy.py --write` puts them there; a test fails when block 
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, Iterable
 
 from ..tables import markdown_table
 from . import coverage, report
-from .methods import parse_method
+from .methods import Method, parse_method
 from .plan import LEVELS
 from .plan import RECOMMENDED_METHOD as RECOMMENDED
 from .tasks import TASKS, Metric
@@ -32,13 +33,20 @@ def _late(level: str) -> str:
     return str(parse_method(f"{level},mean_from=1"))
 
 
+def _bits(method: str, index_bits: int) -> str:
+    """A SparQ method with another key index."""
+    return str(dataclasses.replace(parse_method(method), index_bits=index_bits))  # type: ignore[call-arg]
+
+
+# The recommended settings with a key index of 16 bits: what other methods of 16 bits are compared with.
+R32 = _bits(RECOMMENDED, 16)
 R16, INT8 = _late(SIXTH), f"alisa:kv_bits=8@{SIXTH}"
 
 #: block -> (first method, second method, measures): a row for each measure, first minus second
 DIFFERENCES: dict[str, list[tuple[str, str, tuple[str, ...]]]] = {
     "copying": [(f"{name}@{SIXTH}", _published(SIXTH), (REPETITION,)) for name in RIVALS],
     "first_layer": [
-        (RECOMMENDED, "sparq", (KL, REPETITION)),
+        (R32, "sparq", (KL, REPETITION)),
         (_late(SIXTH), _published(SIXTH), (KL, REPETITION)),
         (_late(TWELFTH), _published(TWELFTH), (KL, REPETITION, MULTIKEY)),
         (_late(THIRD), _published(THIRD), (KL, REPETITION)),
@@ -48,21 +56,22 @@ DIFFERENCES: dict[str, list[tuple[str, str, tuple[str, ...]]]] = {
     "nearer": [
         *((f"{name}@{level}", _late(level), (KL,)) for level in (THIRD, SIXTH, TWELFTH) for name in RIVALS),
         (INT8, _late(SIXTH), (KL,)),
-        ("flexgen", RECOMMENDED, (KL,)),
+        ("flexgen", R32, (KL,)),
     ],
     "temperature": [(f"{R16},tau={tau}", R16, (KL, REPETITION)) for tau in ("sqrt_d", "sqrt_r")],
     "projection": [("low_rank:r=16,mean_from=1", R16, (KL, REPETITION))],
     "bits": [
-        (f"{RECOMMENDED},index_bits=8", RECOMMENDED, (KL, REPETITION)),
-        (f"{RECOMMENDED},index_bits=4", RECOMMENDED, (KL, REPETITION)),
-        (f"{RECOMMENDED},index_bits=4", R16, (KL, REPETITION)),
+        *((_bits(R32, bits), R32, (KL, BPC, REPETITION, MULTIKEY)) for bits in (8, 4)),
+        *((_bits(_late(THIRD), bits), _late(THIRD), (KL, BPC, REPETITION, MULTIKEY)) for bits in (8, 4)),
+        (_bits(R32, 4), R16, (KL, REPETITION)),
+        (_bits(_late(THIRD), 4), R32, (KL, REPETITION)),
         ("dense:kv_bits=8", "dense", (KL,)),
-        (f"{RECOMMENDED},kv_bits=8", RECOMMENDED, (KL,)),
+        (f"{R32},kv_bits=8", R32, (KL,)),
         (INT8, f"alisa@{SIXTH}", (KL,)),
     ],
     "more": [
-        (_late(THIRD), RECOMMENDED, (KL, REPETITION, COMMON)),
-        (RECOMMENDED, R16, (KL, REPETITION, "multivalue digits")),
+        (_late(THIRD), R32, (KL, REPETITION, COMMON)),
+        (R32, R16, (KL, REPETITION, "multivalue digits")),
     ],
     "plain_text": [
         *((_published(TWELFTH), f"{name}@{TWELFTH}", (KL,)) for name in RIVALS),
@@ -157,12 +166,21 @@ def settings_table(lines: list[dict[str, Any]]) -> str:
     return markdown_table(["method", "compression", *(name for name, *_ in columns)], rows)
 
 
+def _rounded(method: Method) -> tuple[bool, bool]:
+    """Whether a method rounds (the cache, the key index)."""
+    return method.kv_bits < 16, getattr(method, "index_bits", 16) < 16
+
+
 def decode_summary(lines: list[dict[str, Any]]) -> str:
     """Largest deviation of the evaluation at once from true decoding, with and without a rounded cache."""
     checks = [line for line in lines if line["kind"] == "decode_check"]
     rows = []
-    for name, rounded in (("16 bits", False), ("rounded (`kv_bits`)", True)):
-        found = [line for line in checks if (parse_method(line["resolved"]).kv_bits < 16) == rounded]
+    for name, rounded in (
+        ("16 bits", (False, False)),
+        ("a key index of few bits (`index_bits`)", (False, True)),
+        ("rounded (`kv_bits`)", (True, False)),
+    ):
+        found = [line for line in checks if _rounded(parse_method(line["resolved"])) == rounded]
         worst = max(line["max_abs_log_prob_error"] for line in found)
         same, n = sum(line["same_argmax"] for line in found), sum(line["n"] for line in found)
         rows.append([name, str(len(found)), f"{worst:.1e}", f"{same}/{n}"])

@@ -74,6 +74,8 @@ DEFAULT_METHODS = (
     # fewer bits: of the key index, of the whole cache
     "sparq:mean_from=1,index_bits=8",
     "sparq:mean_from=1,index_bits=4",
+    "sparq:k=256,mean_from=1,index_bits=8",
+    "sparq:k=256,mean_from=1,index_bits=4",
     "dense:kv_bits=8",
     "sparq:mean_from=1,kv_bits=8",
     # caches that evict, windows
@@ -109,6 +111,10 @@ COMPARISONS = (
     *(
         (f"sparq:mean_from=1,{bits}", "sparq:mean_from=1")
         for bits in ("index_bits=8", "index_bits=4", "kv_bits=8")
+    ),
+    *(
+        (f"sparq:k=256,mean_from=1,{bits}", "sparq:k=256,mean_from=1")
+        for bits in ("index_bits=8", "index_bits=4")
     ),
     ("sparq:mean_from=1,index_bits=4", "sparq:r=16,mean_from=1"),
     ("alisa:kv_bits=8@sparq:r=16,k=128", "alisa@sparq:r=16,k=128"),

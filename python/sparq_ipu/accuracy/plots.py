@@ -39,7 +39,6 @@ FAMILIES = (
         r"sparq:.*mean_from=1,index",
         "tab:cyan",
         "s",
-        "--",
     ),
     Family("SparQ, no mean value in layer 0, int8 KV", r"sparq:.*mean_from=1,kv_bits", "tab:blue", "D"),
     Family("SparQ, no mean value in layer 0, tau = sqrt(d)", r"sparq:.*mean_from=1,tau=sqrt_d", "navy", "v"),

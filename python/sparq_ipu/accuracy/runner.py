@@ -2,7 +2,8 @@
 """Runs a plan item by item into a file of JSON lines, from which a broken-off run goes on.
 
 Lines: one `header`; one `result` per (task, item, question, method), with the sums that metrics divide; one
-`decode_check` per method; one `continued` for each other version of the code that added lines.
+`decode_check` per method; one `continued` for each other version of the code that added lines. Lines of a
+former revision of a method are left out where a file is read, and go when it is continued.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any, Callable
 import torch
 
 from .engine import Evaluator, Prefix
-from .methods import Dense, Method
+from .methods import Dense, Method, parse_method
 from .plan import Contender, Plan
 from .tasks import TASKS, Item, Probe, Task, Tokenizer, Words
 
@@ -26,13 +27,24 @@ Progress = Callable[[str], None]
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """All complete lines of a result file; a last line cut short by a broken-off run is left out."""
+    """All complete lines of a result file; a last line cut short by a broken-off run is left out.
+
+    So are lines of a method whose arithmetic has changed since (`Method.revision`).
+    """
     lines = []
+    revisions: dict[str, int] = {}
     for text in path.read_text(encoding="utf-8").splitlines():
         try:
-            lines.append(json.loads(text))
+            line = json.loads(text)
         except json.JSONDecodeError:
             break
+        method = line.get("resolved") if isinstance(line, dict) else None
+        if method is not None:
+            if method not in revisions:
+                revisions[method] = parse_method(method).revision
+            if line.get("revision", 1) != revisions[method]:
+                continue
+        lines.append(line)
     return lines
 
 
@@ -204,6 +216,7 @@ class Runner:
                 "question": question,
                 "method": label,
                 "resolved": str(methods[label]),
+                "revision": methods[label].revision,
                 "seq_len": item.seq_len,
                 "compression": round(methods[label].compression(*shape), 4),
                 "sums": _rounded(sums[question, label]),
@@ -245,6 +258,7 @@ class Runner:
                 "kind": "decode_check",
                 "method": label,
                 "resolved": str(method),
+                "revision": method.revision,
                 "seq_len": len(context),
                 "n": n_tokens,
                 "max_abs_log_prob_error": round((together - stepped).abs().max().item(), 6),

@@ -182,7 +182,7 @@ class DenseAttention(_Attention):
         batch, n_kv_heads, head_dim, capacity: shape of the cache, as `sparq_ipu.KVCache`.
         cache_name: of the KV cache on the IPU; modules of one name share one cache, so give each layer its
             own.
-        options: of the cache, where `sparq_reference.CacheSpec` has any.
+        options: of the cache, as `sparq_ipu.KVCache`: index_bits. Modules of one cache must agree on them.
 
     Raises:
         ValueError: an argument out of range.

@@ -2,7 +2,7 @@
 """What Python and the PopART operators (poplar_ops/popart) agree on: names, tensors and attributes, in one
 table.
 
-The settings and the options of the cache are attributes. Their names, types and limits are those of
+The settings and the options of the cache are attributes. Their names, types, limits and defaults are those of
 `SparqSettings` and `CacheSpec`.
 
 Needs neither torch nor PopTorch.
@@ -37,10 +37,14 @@ class TensorContract:
 
 @dataclasses.dataclass(frozen=True)
 class AttributeContract:
-    """An attribute of an operator: its name and its type, "int" or "string"."""
+    """An attribute of an operator: its name and its type, "int" or "string".
+
+    An option of the cache has a default, for those who leave it out. A call always passes it on.
+    """
 
     name: str
     type: str
+    default: int | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,9 +71,14 @@ def _attributes(described_by: type, *names: str) -> tuple[AttributeContract, ...
 
 
 _SETTINGS = _attributes(SparqSettings)
+#: of the cache; a class attribute of a dataclass is the default of its field
+_OPTIONS = tuple(
+    dataclasses.replace(attribute, default=getattr(CacheSpec, attribute.name))
+    for attribute in _attributes(CacheSpec, *CacheSpec.options())
+)
 #: of the cache: batch and head_dim come with the shapes of the inputs
-_CACHE_OF_DECODE = _attributes(CacheSpec, "capacity", "n_kv_heads", *CacheSpec.options())
-_CACHE_OF_FILL = _attributes(CacheSpec, "capacity", *CacheSpec.options())
+_CACHE_OF_DECODE = (*_attributes(CacheSpec, "capacity", "n_kv_heads"), *_OPTIONS)
+_CACHE_OF_FILL = (*_attributes(CacheSpec, "capacity"), *_OPTIONS)
 #: ASCII, not empty; operators of one name share one KV cache
 _CACHE_NAME = AttributeContract("cache_name", "string")
 
@@ -125,7 +134,8 @@ def arguments(
 
     Args:
         inputs, example_outputs: tensors in the order of the table, with `dtype` and `shape`.
-        attributes: by name; a bool counts as int, and travels as 0 or 1.
+        attributes: by name; a bool counts as int, and travels as 0 or 1. Those with a default may be left
+            out, and travel nevertheless.
 
     Returns:
         inputs, name, domain, domain_version, example_outputs, attributes.
@@ -168,8 +178,10 @@ def _check_tensor(op: OpContract, contract: TensorContract, tensor: Any, sizes: 
 
 def _checked_attributes(op: OpContract, attributes: Mapping[str, Any]) -> dict[str, Any]:
     names = [attribute.name for attribute in op.attributes]
-    if set(names) != set(attributes):
+    defaults = {a.name: a.default for a in op.attributes if a.default is not None}
+    if set(names) != {*attributes, *defaults}:
         checks.fail(op.name, "attributes", f"be {', '.join(names)}", ", ".join(attributes))
+    attributes = {**defaults, **attributes}
     checked = {}
     for attribute in op.attributes:
         value = attributes[attribute.name]
@@ -181,4 +193,6 @@ def _checked_attributes(op: OpContract, attributes: Mapping[str, Any]) -> dict[s
             # PopART takes an empty string for a missing attribute, PopTorch takes ASCII only
             checks.fail(op.name, attribute.name, "be a string of ASCII characters, not empty", repr(value))
         checked[attribute.name] = value
+    options = {attribute.name: checked[attribute.name] for attribute in _OPTIONS}
+    CacheSpec(1, 1, checks.HEAD_DIM_MULTIPLE, 1, op=op.name, **options)  # checks them; thrown away
     return checked

@@ -56,6 +56,7 @@ class _StreamingAttention(HasSpec, torch.nn.Module):
         # Plain tuples, because torch.compile may not be able to trace the methods of dataclasses.
         self._row = (spec.batch, spec.n_kv_heads, spec.head_dim)
         self._settings_values = () if settings is None else tuple(settings.arguments().values())
+        self._option_values = tuple(getattr(spec, name) for name in CacheSpec.options())
         if state == "device":
             self._cache = KVCache(**dataclasses.asdict(spec), device=device, **options)
             # Here: the first step would store its token before attention refuses.
@@ -63,9 +64,7 @@ class _StreamingAttention(HasSpec, torch.nn.Module):
         else:
             if device != "auto":
                 checks.fail(op, "device", 'be "auto" for state="tensors"', repr(device))
-            plain = CacheSpec(spec.batch, spec.n_kv_heads, spec.head_dim, spec.capacity)
-            changed = {name: x for name, x in dataclasses.asdict(spec).items() if x != getattr(plain, name)}
-            for name, value in {**changed, **options}.items():
+            for name, value in options.items():
                 checks.fail(op, name, 'be left out for state="tensors"', repr(value))
             for name, tensor in ops.empty_tensors(spec).items():
                 self.register_buffer(name, tensor, persistent=False)
@@ -134,7 +133,7 @@ class _StreamingAttention(HasSpec, torch.nn.Module):
         if self.settings is None:
             return ops.dense_attention(query, self.key_cache, self.value_cache, self.lengths)
         output: torch.Tensor = torch.ops.sparq_ipu.sparq_attention(
-            query, *self._tensors(), *self._settings_values
+            query, *self._tensors(), *self._settings_values, *self._option_values
         )
         return output
 
@@ -192,7 +191,8 @@ class DenseAttention(_StreamingAttention):
             `key_cache`, `value_cache`, `value_sum` and `lengths` of the module, for
             torch.compile(fullgraph=True) and torch.export; their contents are copied to the kernels at every
             call, so this is slower.
-        device, options: as `sparq_ipu.KVCache`; for state="device".
+        device: as `sparq_ipu.KVCache`; for state="device".
+        options: those of `sparq_ipu.KVCache`: index_bits, and for state="device" those of its backend.
 
     Raises:
         ValueError: an argument out of range.

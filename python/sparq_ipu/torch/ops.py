@@ -11,13 +11,17 @@ The cache of one attention layer is four tensors:
 implementation, so torch.compile and torch.export trace them. Results are bit for bit those of
 `sparq_reference.exact`.
 
+These tensors hold no key index. Where index_bits is 8 or 4, `sparq_attention` makes one of the keys at every
+call: it depends on them and on the lengths alone (docs/exactness.md E9).
+
 They are defined with `torch.library.Library`, which torch 2.0 has, not with the decorators that came later.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Mapping
 
 import numpy as np
 import torch
@@ -30,6 +34,8 @@ from sparq_reference.settings import CacheSpec, SparqSettings
 
 #: how an operator takes the settings: their names, in the order of its schema
 _SETTINGS = {field.name: field.type for field in dataclasses.fields(SparqSettings)}
+#: behind them the options of the cache, each with its default: a call from before there was one stays valid
+_OPTIONS = {f.name: f for f in dataclasses.fields(CacheSpec) if f.name in CacheSpec.options()}
 
 _Library: Any = torch.library.Library  # without types in torch
 _library = _Library("sparq_ipu", "DEF")
@@ -42,7 +48,8 @@ _library.define(
 )
 _library.define(
     "sparq_attention(Tensor query, Tensor key_cache, Tensor value_cache, Tensor value_sum, Tensor lengths, "
-    + ", ".join(f"{type_} {name}" for name, type_ in _SETTINGS.items())  # "int rank, int top_k, ..."
+    + "".join(f"{type_} {name}, " for name, type_ in _SETTINGS.items())  # "int rank, int top_k, ..."
+    + ", ".join(f"{field.type} {name}={field.default}" for name, field in _OPTIONS.items())
     + ") -> Tensor"
 )
 
@@ -117,19 +124,23 @@ def sparq_attention(
     value_cache: torch.Tensor,
     value_sum: torch.Tensor,
     lengths: torch.Tensor,
+    *,
+    index_bits: int = 16,
     **settings: Any,
 ) -> torch.Tensor:
     """SparQ attention (arXiv:2312.04985, Algorithm 1) of one token per row, over the positions held.
 
     Args:
         query: (batch, n_heads, head_dim) float16. The next four: the cache.
+        index_bits: of a number of the key index that positions are scored from: 16, 8 or 4.
         settings: those of `sparq_ipu.sparq_attention`: rank, top_k and so on.
     Returns: (batch, n_heads, head_dim) float16.
     Raises: ValueError, `sparq_attention: <argument> must <rule>, got <value>`.
     """
+    index_bits = checks.check_index_bits("sparq_attention", index_bits)
     values = SparqSettings.of("sparq_attention", None, settings).arguments().values()
     output: torch.Tensor = torch.ops.sparq_ipu.sparq_attention(
-        query, key_cache, value_cache, value_sum, lengths, *values
+        query, key_cache, value_cache, value_sum, lengths, *values, index_bits
     )
     return output
 
@@ -161,11 +172,12 @@ def _spec_of(
     value_cache: torch.Tensor,
     value_sum: torch.Tensor | None,
     lengths: torch.Tensor,
+    options: Mapping[str, Any] = MappingProxyType({}),
 ) -> CacheSpec:
-    """The cache that these tensors are; dense attention has no `value_sum`.
+    """The cache that these tensors are, with these options; dense attention has no `value_sum`.
 
     Raises:
-        ValueError: they are none.
+        ValueError: they are none; an option out of range.
     """
     for name, tensor, dtype in (
         ("key_cache", key_cache, torch.float16),
@@ -179,7 +191,7 @@ def _spec_of(
     if len(shape) != 4:
         checks.fail(op, "key_cache", "have shape (batch, n_kv_heads, capacity, head_dim)", shape)
     batch, n_kv_heads, capacity, head_dim = shape
-    spec = CacheSpec(batch, n_kv_heads, head_dim, capacity, op=op)
+    spec = CacheSpec(batch, n_kv_heads, head_dim, capacity, op=op, **options)
     if tuple(value_cache.shape) != shape:
         checks.fail(op, "value_cache", f"have the shape of key_cache, {shape}", tuple(value_cache.shape))
     if value_sum is not None and tuple(value_sum.shape) != (batch, n_kv_heads, head_dim):
@@ -238,8 +250,10 @@ def _sparq_cpu(
     lengths: torch.Tensor,
     *values: Any,
 ) -> torch.Tensor:
-    spec = _spec_of("sparq_attention", key_cache, value_cache, value_sum, lengths)
-    settings = SparqSettings.of("sparq_attention", spec.head_dim, dict(zip(_SETTINGS, values)))
+    named = dict(zip((*_SETTINGS, *_OPTIONS), values))  # without what torch leaves out: defaults
+    options = CacheSpec.take(named)
+    spec = _spec_of("sparq_attention", key_cache, value_cache, value_sum, lengths, options)
+    settings = SparqSettings.of("sparq_attention", spec.head_dim, named)
     return _attend(query, spec, key_cache, value_cache, lengths, settings)
 
 
@@ -257,7 +271,7 @@ def _attend(
     # The kernels get a copy, which is still much faster than NumPy over the tensors themselves.
     device = "cpu" if "cpu" in available_devices() else "reference"
     most = int(held.max())
-    cache = KVCache(spec.batch, spec.n_kv_heads, spec.head_dim, most, device=device)
+    cache = KVCache(**dict(dataclasses.asdict(spec), capacity=most), device=device)
     cache.append(key_cache[:, :, :most].numpy(), value_cache[:, :, :most].numpy(), held)
     return torch.from_numpy(attention_over(query.detach().numpy(), cache, settings))
 

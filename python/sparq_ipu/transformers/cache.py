@@ -46,7 +46,8 @@ class SparqLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly ty
     Args:
         index: of the layer, for messages.
         capacity: most positions of one row; None: the cache grows by doubling, which copies it.
-        device, check_finite, options: as `sparq_ipu.KVCache`.
+        device, check_finite, options: as `sparq_ipu.KVCache`; `index_bits`, if left out, is what the settings
+            of the first tokens ask for.
     """
 
     is_compileable = False
@@ -118,6 +119,18 @@ class SparqLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly ty
         """
         self._announced = _Announcement(real, settings)
 
+    def check_options(self, settings: LayerSettings | None) -> None:
+        """Whether `arm` can be called with these settings.
+
+        Raises:
+            ValueError: they ask for another cache than this one, e.g. another `index_bits`.
+        """
+        for name, wanted in ({} if settings is None else settings.of_cache).items():
+            own = getattr(self.cache, name) if self.is_initialized else self._options.get(name, wanted)
+            if own != wanted:
+                rule = f"be that of past_key_values, {own} in layer {self.index}"
+                checks.fail("sparq_attention", name, rule, wanted)
+
     def disarm(self) -> None:
         """Take the announcement back."""
         self._announced = None
@@ -152,7 +165,9 @@ class SparqLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly ty
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor | None = None) -> None:
         """Allocate for the shape of key_states (batch, n_kv_heads, n_tokens, head_dim)."""
         self.batch_size = self.max_batch_size = key_states.shape[0]
-        self._storage = Storage.for_tokens(key_states, self.capacity, self._options)
+        settings = None if self._announced is None else self._announced.settings
+        options = {**({} if settings is None else settings.of_cache), **self._options}
+        self._storage = Storage.for_tokens(key_states, self.capacity, options)
         room = max(self._storage.cache.capacity, key_states.shape[2])
         self._columns = RealColumns(torch.empty((self.batch_size, room), dtype=torch.bool))
         self.is_initialized = True
@@ -321,7 +336,8 @@ class SparqCache(Cache):
         config: of the model (or the model itself).
         capacity: most positions of one row; None grows as needed.
         device: "auto" is the CPU kernels where they are built, else the NumPy reference.
-        check_finite, options: as `sparq_ipu.KVCache`.
+        check_finite, options: as `sparq_ipu.KVCache`. `index_bits` is best left out: the cache then has what
+            the model is enabled with, layer by layer, when its first tokens come. It keeps that.
 
     Raises:
         ValueError: an option that is unknown or out of range; RuntimeError: the device is not available.
@@ -351,8 +367,8 @@ def cache_traffic(cache: Cache) -> dict[str, int]:
 
     Returns:
         n_steps: decode steps; bytes_read: bytes of the KV cache, queries and outputs that they moved, over
-        all layers, by the formulas of `sparq_reference.transfers` at 2 bytes an element (counted, not
-        measured); bytes_dense: what dense attention would have.
+        all layers, by the formulas of `sparq_reference.transfers` at 2 bytes an element, a key index of 8 or
+        4 bits by its own bytes (counted, not measured); bytes_dense: what dense attention would have.
 
     Raises:
         ValueError: not a cache of an enabled model.

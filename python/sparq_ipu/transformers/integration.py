@@ -40,10 +40,10 @@ def enable(
     Args:
         model: a decoder of the Llama type (Llama, Mistral, Qwen2, Qwen3, SmolLM, ...) on the CPU, in eval
             mode.
-        options: the settings of all layers: rank, top_k and so on, see `LayerSettings`; and options of
-            `sparq_ipu.KVCache`.
+        options: the settings of all layers: rank, top_k, index_bits and so on, see `LayerSettings`; and
+            options of `sparq_ipu.KVCache`.
         layers: what differs in some layers, by index: None is dense, a mapping replaces settings, e.g.
-            `{0: None, 1: {"mean_value": False}}`.
+            `{0: None, 1: {"mean_value": False}, 2: {"index_bits": 8}}`.
         device: of the KV cache; "auto" is the CPU kernels where they are built, else the NumPy reference.
         check_finite: as `sparq_ipu.KVCache`.
         capacity: most positions of one batch row; None grows as needed.
@@ -185,6 +185,8 @@ class _Hooks:
         if len(held) != 1 or len(layers) != len(self._settings):
             rule = f"hold the same tokens in all {len(self._settings)} layers"
             checks.fail(op, "past_key_values", rule, sorted(held))
+        for layer, settings in zip(layers, self._settings):
+            layer.check_options(settings)
         (past,) = held
         if past and layers[0].batch_size != batch:
             checks.fail(op, "batch", f"be that of past_key_values, {layers[0].batch_size}", batch)

@@ -29,23 +29,32 @@ class LayerSettings(sparq_reference.SparqSettings):
         rank, top_k and so on: as `sparq_reference.SparqSettings`.
         min_seq_len: a batch element with fewer positions than this, the new token included, is decoded
             densely; in [0, 2**24].
+        index_bits: of a number of the key index of the layer's cache: 16, 8 or 4. None: what a cache has that
+            says so itself, else 16.
 
     Raises:
         ValueError: `<op>: <argument> must <rule>, got <value>`.
     """
 
     min_seq_len: int = 0
+    index_bits: int | None = None
 
     def __post_init__(self, op: str, head_dim: int | None) -> None:
         super().__post_init__(op, head_dim)
         n = checks.check_integer(op, "min_seq_len", self.min_seq_len, 0, checks.MAX_CAPACITY)
-        self._set(min_seq_len=n)
+        bits = None if self.index_bits is None else checks.check_index_bits(op, self.index_bits)
+        self._set(min_seq_len=n, index_bits=bits)
 
     @cached_property
     def attention(self) -> sparq_reference.SparqSettings:
         """What an attention call takes of them."""
         names = [field.name for field in dataclasses.fields(sparq_reference.SparqSettings)]
         return sparq_reference.SparqSettings(**{name: getattr(self, name) for name in names})
+
+    @property
+    def of_cache(self) -> dict[str, Any]:
+        """Of them, the options that the layer's cache must have, by name."""
+        return {} if self.index_bits is None else {"index_bits": self.index_bits}
 
 
 #: their first name in `sparq_ipu.transformers`, kept for those who import it

@@ -23,8 +23,8 @@ To add an accuracy method:
    `test_accuracy_methods.py` (against the loop, transfer formula) and `test_accuracy_engine.py` (decoding).
 5. Run bench/accuracy.py, and describe the method in docs/accuracy.md.
 
-Published results are keyed by text form, so a parameter's short name and its default must not change. Needs
-torch.
+Published results are keyed by text form, so a parameter's short name and its default must not change. What
+changes the numbers of a method raises its `revision`. Needs torch.
 """
 
 from __future__ import annotations

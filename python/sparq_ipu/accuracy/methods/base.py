@@ -106,15 +106,21 @@ def attend_to(span: Span, selected: torch.Tensor, scores: torch.Tensor | None = 
     return torch.einsum("hgns,hsd->hgnd", weights, span.value)
 
 
-def top_positions(weight: torch.Tensor, count: int) -> torch.Tensor:
+def top_positions(weight: torch.Tensor, count: int, lower_first: bool = False) -> torch.Tensor:
     """Bool mask of the `count` largest entries of the last axis (all if there are fewer).
 
-    Which of several equal entries are taken is unspecified.
+    Which of several equal entries are taken is unspecified; with `lower_first`, those of lower index.
     """
     count = min(count, weight.shape[-1])
     mask = torch.zeros_like(weight, dtype=torch.bool)
     if count > 0:
-        mask.scatter_(-1, weight.topk(count, dim=-1, sorted=False).indices, True)
+        largest = weight.topk(count, dim=-1, sorted=False)
+        if not lower_first:
+            return mask.scatter_(-1, largest.indices, True)
+        least = largest.values.amin(-1, keepdim=True)
+        mask = weight > least
+        equal = weight == least
+        mask |= equal & (equal.cumsum(-1) <= count - mask.sum(-1, keepdim=True))
     return mask
 
 
@@ -217,6 +223,15 @@ class Method:
         if found is None:
             checks.fail(self.name, "transfer", f"fit the {budget:.0f} elements of {other}", None)
         return found
+
+    @property
+    def revision(self) -> int:
+        """Number of the arithmetic behind this text form, from 1.
+
+        Lines of results have it. One more wherever a method comes to give other numbers under the same text:
+        the lines from before are then left out, and computed anew.
+        """
+        return 1
 
     def window(self) -> int | None:
         """Last positions that the method always reads (where a needle would be found without any selection),

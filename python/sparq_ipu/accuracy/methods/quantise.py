@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rounding of cached tensors to few bits: ALISA's channel-wise KV compression, and the key index of SparQ.
+"""Rounding of a whole cache to few bits: ALISA's channel-wise KV compression.
 
-The key index is what SparQ reads of K for its approximate scores. Values are rounded and returned in float32
-("fake" quantisation): this package measures accuracy, not speed.
+Values are rounded and returned in float32 ("fake" quantisation): this package measures accuracy, not speed.
 """
 
 from __future__ import annotations
@@ -39,21 +38,3 @@ class ChannelRange:
         """The tensor as it is read back from the compressed cache. Values outside the range are clamped."""
         code = torch.round(tensor / self.step + self.zero).clamp_(0, 2**self.bits - 1)
         return (code - self.zero) * self.step
-
-
-def round_key_index(key: torch.Tensor, index_bits: int, chunk: int) -> torch.Tensor:
-    """The key index as it is read back: K rounded symmetrically, per component and chunk of positions.
-
-        x_q = round(x / step),  step = max|x| / (2^(index_bits - 1) - 1)
-
-    key: (n_kv_heads, seq_len, head_dim). Chunks are counted from position 0. The last one, if incomplete, is
-        returned as it is: a cache keeps it unquantised until it is full.
-    """
-    full = key.shape[1] // chunk * chunk
-    heads, _, dim = key.shape
-    body = key[:, :full].reshape(heads, full // chunk, chunk, dim)
-    top = 2 ** (index_bits - 1) - 1
-    step = body.abs().amax(2, keepdim=True) / top
-    step = torch.where(step > 0, step, torch.ones_like(step))
-    body = torch.round(body / step).clamp_(-top, top) * step
-    return torch.cat([body.reshape(heads, full, dim), key[:, full:]], dim=1)

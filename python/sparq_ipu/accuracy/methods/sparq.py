@@ -10,10 +10,11 @@ from typing import Any, ClassVar, Mapping
 import torch
 
 from sparq_reference import checks, transfers
+from sparq_reference.numerics import BLOCK
 from sparq_reference.settings import SparqSettings
 
 from .base import HIDDEN, Method, Span, attend_to, check_bits, top_positions
-from .quantise import round_key_index
+from .key_index import KeyIndex
 
 TEMPERATURES = ("sparq", "sqrt_d", "sqrt_r", "none")
 
@@ -36,10 +37,13 @@ class SparQ(Method):
     temperature: tau. "sparq": sqrt(d * sum|q[i1]| / sum|q|), algorithm 1; "sqrt_d", "sqrt_r"; "none"
         = 1 (figure 7b).
     index_bits: 16, or 8 / 4: bits per element of the key index, the K[:, i1] that s_hat is made from. Below
-        16 it is a store of its own beside K, with one fp16 scale per component and chunk of 64 positions.
+        16 it is a store of its own beside K, of full blocks of 64 positions, with two fp16 numbers (low,
+        step) per component and block. Its arithmetic is that of the kernels (docs/exactness.md, E9): integers
+        made of K and of the query, both rounded to fp16 first. Positions behind the last full block are
+        scored from K.
 
-    Transfer: S r + 2 k d + 4 d; without the mean value 2 d less; a key index of b bits counts
-        S r b/16 + S r/64 in place of S r.
+    Transfer: S r + 2 k d + 4 d; without the mean value 2 d less; with a key index of b bits each position of
+        a full block counts r b/16 + 2 r/64 in place of r.
 
     These are not the settings of the device kernels (`sparq_reference.settings.SparqSettings`, which
     `sparq_attention` and `transformers.enable` take):
@@ -48,14 +52,13 @@ class SparQ(Method):
         n_local          n_local       there the number itself, 0 by default; -1 is an error
         mean_value_from  mean_value    here the index of a layer, there True or False, for each layer
         temperature      -             kernels have "sparq" only
-        index_bits       -             an accuracy option
+        index_bits       index_bits    there an option of the cache (`sparq_reference.settings.CacheSpec`)
 
     The text form (`sparq:r=8,k=64`) keeps these meanings because published results are keyed by it.
     `from_settings` is the method that measures given settings of the kernels.
     """
 
     name: ClassVar[str] = "sparq"
-    chunk: ClassVar[int] = 64
 
     rank: int = dataclasses.field(default=32, metadata={"short": "r"})
     top_k: int = dataclasses.field(default=128, metadata={"short": "k"})
@@ -83,16 +86,19 @@ class SparQ(Method):
         top_k: int,
         n_local: int = 0,
         mean_value: bool = True,
+        index_bits: int = 16,
         layers: Mapping[int, Mapping[str, Any] | None] | None = None,
     ) -> SparQ:
         """The method that measures what `sparq_ipu.transformers.enable(model, **settings)` runs.
 
+        index_bits: of the cache.
         layers: as there, as far as `mean_value_from` can say it: `{"mean_value": False}` for each of the
             first layers, or nothing.
         Raises: ValueError for other layers, or a setting out of range.
         """
         op = f"{cls.name}: from_settings"
         settings = SparqSettings(rank, top_k, n_local, mean_value, op=op)
+        check_bits(op, "index_bits", index_bits)
         layers = layers or {}
         if layers != {i: {"mean_value": False} for i in range(len(layers))}:
             rule = 'be {"mean_value": False} for each of the first layers, or empty'
@@ -102,6 +108,7 @@ class SparQ(Method):
             top_k=settings.top_k,
             n_local=-1 if settings.n_local == settings.top_k // 4 else settings.n_local,  # the shorter text
             mean_value_from=len(layers) if settings.mean_value else -1,
+            index_bits=index_bits,
         )
 
     @property
@@ -109,8 +116,19 @@ class SparQ(Method):
         """How many of the last positions are always selected: what the kernels call n_local."""
         return self.top_k // 4 if self.n_local < 0 else self.n_local
 
+    @property
+    def revision(self) -> int:
+        # 1 had a symmetric key index, one scale per block, and queries that were not rounded.
+        return 1 if self.index_bits == 16 else 2
+
     def _check_rank(self, head_dim: int) -> None:
         checks.check_integer(self.name, "rank", self.rank, 1, head_dim, f"[1, head_dim={head_dim}]")
+
+    def _check_no_index(self) -> None:
+        if self.index_bits != 16:
+            checks.fail(
+                self.name, "index_bits", "be 16, as scores are not made from a key index", self.index_bits
+            )
 
     def window(self) -> int | None:
         return self.local
@@ -124,10 +142,11 @@ class SparQ(Method):
         query = span.query * used
         scores = torch.einsum("hgnd,hsd->hgns", query, span.key)
         if self.index_bits < 16:
-            key_index = round_key_index(span.key, self.index_bits, self.chunk)
-            rounded = torch.einsum("hgnd,hsd->hgns", query, key_index)
-            n_full = (span.positions() + 1) // self.chunk * self.chunk  # complete chunks at each query
-            scores = torch.where(torch.arange(span.seq_len)[None, :] < n_full, rounded, scores)
+            key_index = KeyIndex.of(span.key, self.index_bits)
+            end = key_index.n_positions
+            n_full = (span.positions() + 1) // BLOCK * BLOCK  # positions in full blocks, at each query
+            indexed = torch.arange(end)[None, :] < n_full
+            scores[..., :end] = torch.where(indexed, key_index.scores(query, self.rank), scores[..., :end])
         kept, total = (magnitude * used).sum(-1, keepdim=True), magnitude.sum(-1, keepdim=True)
         return scores / self._tau(span, kept, total)
 
@@ -149,7 +168,8 @@ class SparQ(Method):
         weight = s_hat.sum(1)  # at most group_size; the last l positions go above it, the future below
         is_local = torch.arange(span.seq_len)[None, :] > span.positions() - self.local
         weight.masked_fill_(is_local, span.query.shape[1] + 1.0).masked_fill_(~visible, -1.0)
-        return top_positions(weight, self.top_k) & visible, s_hat
+        # Few bits make equal scores; then the order is that of the kernels, by lower index.
+        return top_positions(weight, self.top_k, lower_first=self.index_bits < 16) & visible, s_hat
 
     def _attend(self, span: Span) -> torch.Tensor:
         selected, s_hat = self.select(span)
@@ -162,15 +182,18 @@ class SparQ(Method):
         mean = (span.value.cumsum(1) / count)[:, span.first :]  # running mean as each query sees it
         return alpha * out + (1 - alpha) * mean[:, None]
 
-    def _index_elements(self, seq_len: int) -> tuple[int, float]:
-        """(components of K read for scores as K is cached, elements of a key index beside K)."""
+    def _score_elements(self, seq_len: int) -> tuple[int, float]:
+        """(elements of K read for scores as K is cached, elements of a key index beside K)."""
         if self.index_bits == 16:
-            return self.rank, 0
-        return 0, seq_len * self.rank * (self.index_bits / 16 + 1 / self.chunk)
+            return seq_len * self.rank, 0
+        n_open = seq_len % BLOCK
+        # codes, and low and step of each block
+        per_position = self.index_bits / 16 + 2 / BLOCK
+        return n_open * self.rank, (seq_len - n_open) * self.rank * per_position
 
     def _cache_elements(self, seq_len: int, head_dim: int, group_size: int) -> tuple[float, float]:
-        rank, key_index = self._index_elements(seq_len)
-        elements = transfers.sparq_elements(seq_len, head_dim, rank, min(self.top_k, seq_len))
+        scored, key_index = self._score_elements(seq_len)
+        elements = transfers.sparq_elements(seq_len, head_dim, 0, min(self.top_k, seq_len)) + scored
         # Equation 11 in two parts, with what the paper does not have. The mean value row, read and written,
         # keeps its 16 bits, and is left out with the mean value. A key index of few bits is a store of its
         # own, so kv_bits does not shrink it a second time.
@@ -182,15 +205,19 @@ class SparQ(Method):
 class Oracle(SparQ):
     """SparQ told the exact scores for free: the bound of figure 7a.
 
-    `rank` and `temperature` are not used. Transfer: 2 k d + 4 d.
+    `rank` and `temperature` are not used; there is no key index to have fewer bits. Transfer: 2 k d + 4 d.
     """
 
     name: ClassVar[str] = "oracle"
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._check_no_index()
+
     def approx_scores(self, span: Span) -> torch.Tensor:
         return span.scores()
 
-    def _index_elements(self, seq_len: int) -> tuple[int, float]:
+    def _score_elements(self, seq_len: int) -> tuple[int, float]:
         return 0, 0  # its scores are free
 
 
@@ -200,11 +227,15 @@ class LowRank(SparQ):
 
     s_hat = softmax((q P) . (K P)^T * (d / r) / sqrt(d)), P (head_dim, r) with orthonormal columns, one per
     layer and KV head, seeded; d / r makes the estimate of the dot product unbiased. The rest is SparQ.
-    `temperature` is not used. Transfer: as SparQ.
+    `temperature` is not used; a key index of fewer bits is not defined. Transfer: as SparQ.
     """
 
     name: ClassVar[str] = "low_rank"
     seed: int = dataclasses.field(default=0, metadata={"short": "seed"})
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._check_no_index()
 
     def projection(self, layer: int, n_kv_heads: int, head_dim: int) -> torch.Tensor:
         """(n_kv_heads, head_dim, rank) float32."""

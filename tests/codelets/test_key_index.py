@@ -1,0 +1,291 @@
+# SPDX-License-Identifier: Apache-2.0
+"""key_index.cpp and quantise.cpp: blocks of keys to records, records to approximate scores (contract E9)."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from strategies import KINDS, tensors
+from vertex import WORD_POISON, assert_bits, floats, halves, run, word, words
+
+from sparq_reference import key_index
+
+GROUP, HEAD_DIM = 3, 16
+BITS = (8, 4)
+INT_POISON = WORD_POISON.view(np.int32)
+
+
+def record_words(bits: int) -> int:
+    return 64 * bits // 32 + 1
+
+
+def records(columns: np.ndarray, bits: int) -> np.ndarray:
+    """(n, positions) float16 -> (n, blocks * record) uint32, written from the comment of key_index.hpp."""
+    index = key_index.quantise(columns, bits)
+    per_word = 32 // bits
+    codes = index.code.reshape(*index.code.shape[:2], -1, per_word).astype(np.uint32)
+    packed = (codes << (np.arange(per_word, dtype=np.uint32) * np.uint32(bits))).sum(-1, dtype=np.uint32)
+    low = index.low + np.float16(0)  # zero has one sign here
+    last = index.step.view(np.uint16) | low.view(np.uint16).astype(np.uint32) << np.uint32(16)
+    return np.concatenate([packed, last[..., None]], axis=-1).reshape(len(columns), -1)
+
+
+def without_sign_of_zero(words_: np.ndarray, bits: int) -> np.ndarray:
+    """The lowest value of a block may be either zero (E9)."""
+    result = words_.reshape(len(words_), -1, record_words(bits)).copy()
+    last = result[..., -1]
+    last[last >> np.uint32(16) == 0x8000] &= np.uint32(0xFFFF)
+    return result.reshape(words_.shape)
+
+
+def some_columns(kind: str, shape: tuple[int, int], rng: np.random.Generator) -> np.ndarray:
+    columns = tensors(kind, shape, rng)
+    columns[0] = columns[0, 0]  # a component that does not vary
+    return columns
+
+
+class Problem(NamedTuple):
+    columns: np.ndarray  # (rank, positions) float16
+    query: np.ndarray  # (GROUP, rank) float32
+    inverse_temperature: np.ndarray  # (GROUP,) float32
+    limit: float
+    bits: int
+
+    def scores(self) -> np.ndarray:
+        index = key_index.quantise(self.columns, self.bits)
+        return key_index.block_scores(self.query, index, self.bits) * self.inverse_temperature[:, None]
+
+    def settings(self) -> dict[str, int]:
+        rank, positions = self.columns.shape
+        return dict(
+            groupSize=GROUP,
+            rank=rank,
+            indexBits=self.bits,
+            columnWords=positions // 64 * record_words(self.bits),
+        )
+
+
+def make_problem(kind: str, bits: int, rank: int, n_blocks: int, seed: int) -> Problem:
+    rng = np.random.default_rng(seed)
+    query = tensors(kind, (GROUP, rank), rng).astype(np.float32)
+    query[1] = 0
+    return Problem(
+        some_columns(kind, (rank, 64 * n_blocks), rng),
+        query,
+        np.array([0.125, 0.3, 1.7], np.float32),
+        float(key_index.coefficient_limit(bits, rank)),
+        bits,
+    )
+
+
+def coefficients(n_blocks: int, rank: int) -> dict[str, np.ndarray]:
+    return dict(
+        coefficients=np.full((n_blocks, GROUP, rank), INT_POISON),
+        units=floats(n_blocks, GROUP),
+        offsets=floats(n_blocks, GROUP),
+    )
+
+
+@pytest.mark.parametrize("bits", BITS)
+@given(
+    kind=st.sampled_from(KINDS),
+    rank=st.sampled_from((1, 5, 16, 17, 32, 64)),
+    n_blocks=st.integers(1, 3),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_scores_of_a_wave(bits: int, kind: str, rank: int, n_blocks: int, seed: int) -> None:
+    x = make_problem(kind, bits, rank, 3, seed)
+    columns = records(x.columns, bits)
+    out = run(
+        "BlockCoefficients",
+        dict(columns=columns, selectedQuery=x.query, **coefficients(3, rank)),
+        **x.settings(),
+        nBlocks=n_blocks,
+        limit=x.limit,
+    )
+    assert np.abs(out["coefficients"][:n_blocks]).max() <= x.limit
+    assert (out["coefficients"][n_blocks:] == INT_POISON).all()
+    length, wave, n_local = 192, 1, 3 * 192
+    scored = run(
+        "IndexScores",
+        dict(
+            wave=word(wave),
+            columns=columns,
+            coefficients=out["coefficients"],
+            units=out["units"],
+            offsets=out["offsets"],
+            inverseTemperature=x.inverse_temperature,
+            scores=floats(GROUP, n_local),
+        ),
+        **x.settings(),
+        nBlocks=n_blocks,
+        length=length,
+        partPositions=n_local,
+    )
+    expected = floats(GROUP, n_local)
+    expected[:, length : length + n_blocks * 64] = x.scores()[:, : n_blocks * 64]
+    assert_bits(scored["scores"], expected)
+
+
+@pytest.mark.parametrize("bits", BITS)
+@pytest.mark.parametrize("filled", [1024, 1024 + 128, 1024 + 129, 1024 + 250, 1024 + 256, 1024 + 999])
+@pytest.mark.parametrize("kind", ["normal", "huge"])
+def test_scores_of_the_tail(bits: int, filled: int, kind: str) -> None:
+    """Piece 1 of 128 positions: positions 128 to 255 behind the last full chunk."""
+    tail_length, piece, rank = 128, 1, 5
+    rng = np.random.default_rng(filled)
+    columns = some_columns(kind, (HEAD_DIM, tail_length), rng)
+    components = np.array([0, 3, 7, 8, 15], np.uint32)
+    query = tensors(kind, (GROUP, rank), rng).astype(np.float32)
+    x = Problem(columns[components], query, np.array([0.125, 0.3, 1.7], np.float32), 0.0, bits)
+    n = min(max(filled - 1024 - 128, 0), tail_length)
+    n_complete = n // 64
+    index = records(columns, bits).reshape(HEAD_DIM, 2, -1)
+    index[:, n_complete:] = 0xDEADBEEF  # nobody reads it
+    open_block = halves(HEAD_DIM, 64)
+    open_block[:, : n - n_complete * 64] = columns[:, n_complete * 64 : n]
+    shared = dict(
+        filled=word(filled),
+        tailIndex=index.reshape(HEAD_DIM, -1),
+        components=components,
+        selectedQuery=query,
+    )
+    settings = dict(x.settings(), piece=piece, tailLength=tail_length, chunk=1024)
+    limit = float(key_index.coefficient_limit(bits, rank))
+    out = run("TailCoefficients", dict(shared, **coefficients(2, rank)), **settings, limit=limit)
+    scored = run(
+        "TailIndexScores",
+        dict(
+            shared,
+            tail=open_block,
+            coefficients=out["coefficients"],
+            units=out["units"],
+            offsets=out["offsets"],
+            inverseTemperature=x.inverse_temperature,
+            scores=floats(GROUP, 64 + tail_length),
+        ),
+        **settings,
+        tailBegin=64,
+        partPositions=64 + tail_length,
+    )
+    total = np.zeros((GROUP, tail_length), np.float32)
+    for j in range(rank):
+        total += query[:, j, None] * x.columns[j].astype(np.float32)
+    expected = total * x.inverse_temperature[:, None]
+    expected[:, : n_complete * 64] = x.scores()[:, : n_complete * 64]
+    assert_bits(scored["scores"][:, 64 : 64 + n], expected[:, :n])
+    assert_bits(scored["scores"][:, :64], floats(GROUP, 64))
+    behind = 64 + -(-n // 4) * 4  # four positions at a time
+    assert_bits(scored["scores"][:, behind:], floats(GROUP, 64 + tail_length - behind))
+
+
+@pytest.mark.parametrize("bits", BITS)
+@given(
+    kind=st.sampled_from(KINDS), n=st.sampled_from((64, 0, 63, 127, 128, 190)), seed=st.integers(0, 2**32 - 1)
+)
+def test_fill_index(bits: int, kind: str, n: int, seed: int) -> None:
+    columns = some_columns(kind, (HEAD_DIM, 192), np.random.default_rng(seed))
+    whole, record = n // 64, record_words(bits)
+    expected = words(HEAD_DIM, 3 * record)
+    expected[:, : whole * record] = records(columns[:, : whole * 64], bits) if whole else expected[:, :0]
+    columns[:, n:] = np.nan
+    out = run(
+        "FillIndex",
+        dict(columns=columns, index=words(HEAD_DIM, 3 * record)),
+        n=n,
+        headDim=HEAD_DIM,
+        indexBits=bits,
+        columnWords=3 * record,
+        tailLength=192,
+    )
+    assert_bits(without_sign_of_zero(out["index"], bits), expected)
+
+
+@pytest.mark.parametrize("bits", BITS)
+@pytest.mark.parametrize(
+    ("filled", "full", "block"),
+    # piece 1 of 128 positions, chunks of 512: positions 128 to 255, and those 512 further on
+    [
+        (192, 1, 0),
+        (256, 1, 1),
+        (192, 0, None),
+        (128, 1, None),
+        (320, 1, None),
+        (512 + 256, 1, 1),
+        (512, 1, None),
+    ],
+)
+def test_quantise_tail(bits: int, filled: int, full: int, block: int | None) -> None:
+    tail = some_columns("normal", (HEAD_DIM, 64), np.random.default_rng(filled))
+    record = record_words(bits)
+    out = run(
+        "QuantiseTail",
+        dict(filled=word(filled), full=word(full), tail=tail, tailIndex=words(HEAD_DIM, 2 * record)),
+        headDim=HEAD_DIM,
+        indexBits=bits,
+        columnWords=2 * record,
+        piece=1,
+        tailLength=128,
+        chunk=512,
+    )
+    expected = words(HEAD_DIM, 2 * record)
+    if block is not None:
+        expected[:, block * record : (block + 1) * record] = records(tail, bits)
+    assert_bits(out["tailIndex"], expected)
+
+
+@pytest.mark.parametrize(
+    ("filled", "block_full", "full"), [(512, 1, 1), (1024, 1, 1), (512, 0, 0), (576, 1, 0), (64, 1, 0)]
+)
+def test_chunk_full(filled: int, block_full: int, full: int) -> None:
+    fields = dict(filled=word(filled), blockFull=word(block_full), full=word(9))
+    assert run("ChunkFull", fields, chunk=512)["full"] == full
+
+
+@pytest.mark.parametrize("bits", BITS)
+@pytest.mark.parametrize(
+    ("held", "n"),
+    # chunk 2 is positions 1024 to 1535, piece 1 of it 1152 to 1279
+    [
+        (1152, 0),
+        (1153, 1),
+        (1215, 63),
+        (1216, 64),
+        (1260, 108),
+        (1280, 128),
+        (1535, 128),
+        (1536, 0),
+        (700, 0),
+    ],
+)
+def test_fill_tail_index_where_the_row_ends(bits: int, held: int, n: int) -> None:
+    rng = np.random.default_rng(held)
+    columns, record = tensors("normal", (HEAD_DIM, 128), rng), record_words(bits)
+    index = rng.integers(0, 2**32, (HEAD_DIM, 2 * record), np.uint32)
+    out = run(
+        "FillTailIndex",
+        dict(
+            held=word(held),
+            columns=columns,
+            columnIndex=index,
+            tail=halves(HEAD_DIM, 64),
+            tailIndex=words(HEAD_DIM, 2 * record),
+        ),
+        index=2,
+        chunk=512,
+        piece=1,
+        headDim=HEAD_DIM,
+        indexBits=bits,
+        columnWords=2 * record,
+        tailLength=128,
+    )
+    whole, rest = n // 64 * 64, n % 64
+    expected, expected_index = halves(HEAD_DIM, 64), words(HEAD_DIM, 2 * record)
+    expected[:, :rest] = columns[:, whole:n]
+    expected_index[:, : whole // 64 * record] = index[:, : whole // 64 * record]
+    assert_bits(out["tail"], expected)
+    assert_bits(out["tailIndex"], expected_index)

@@ -1,0 +1,249 @@
+# SPDX-License-Identifier: Apache-2.0
+"""index_bits of models of transformers: against the oracle over the ordinary cache, at lengths on both sides
+of a block of 64 positions."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import re
+
+import pytest
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+from index_bits import DEVICES  # noqa: E402
+from tiny_models import Oracle, greedy, left_padded, step_logits, tiny_model, tokens_of  # noqa: E402
+
+from sparq_ipu.transformers import (  # noqa: E402
+    LayerSettings,
+    SparqCache,
+    cache_traffic,
+    disable,
+    enable,
+    enable_dense,
+)
+
+SETTINGS = dict(rank=4, top_k=12, n_local=3, mean_value=True)
+FOUR = dict(SETTINGS, index_bits=4)
+
+
+def oracle_of(*layers):
+    """A twin of the tiny model, and the oracle in it; one setting is that of all layers."""
+    twin = tiny_model()
+    Oracle(list(layers) if len(layers) == 3 else list(layers) * 3).install(twin)
+    return twin
+
+
+def ragged():
+    return left_padded([tokens_of(126), tokens_of(61, seed=1), tokens_of(9, seed=2)])
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("index_bits", [16, 8, 4])
+def test_padded_batch_equals_the_oracle(model, device, index_bits):
+    """Two rows pass the end of a block while they decode, the third never fills one."""
+    tokens, mask = ragged()
+    enable(model, device=device, index_bits=index_bits, **SETTINGS)
+    got = step_logits(model, tokens, 6, mask)
+    assert torch.equal(got, step_logits(oracle_of(dict(SETTINGS, index_bits=index_bits)), tokens, 6, mask))
+    other = step_logits(oracle_of(dict(SETTINGS, index_bits=8 if index_bits != 8 else 4)), tokens, 6, mask)
+    assert not torch.equal(got, other)  # negative control
+    assert torch.equal(got[:, 2], other[:, 2])
+
+
+def test_by_layer(model):
+    tokens = tokens_of(130)
+    cache = SparqCache(model)
+    enable(model, layers={0: None, 1: {"index_bits": 8}}, **FOUR)
+    got = step_logits(model, tokens, 4, cache=cache)
+    assert [layer.cache.index_bits for layer in cache.layers] == [16, 8, 4]
+    assert torch.equal(got, step_logits(oracle_of(None, dict(SETTINGS, index_bits=8), FOUR), tokens, 4))
+    enable(model, **FOUR)
+    assert not torch.equal(got, step_logits(model, tokens, 4))
+
+
+@pytest.mark.parametrize("options", [dict(num_beams=4, num_return_sequences=2), {}], ids=["beams", "greedy"])
+def test_generate_equals_the_oracle(model, options):
+    """Beam search copies rows of the cache."""
+    tokens, mask = left_padded([tokens_of(70), tokens_of(52, seed=1)])
+
+    def run(used):
+        return used.generate(tokens, attention_mask=mask, max_new_tokens=16, do_sample=False, **options)
+
+    plain = run(model)
+    enable(model, **FOUR)
+    got = run(model)
+    assert torch.equal(got, run(oracle_of(FOUR)))
+    assert not torch.equal(got, plain)
+
+
+@pytest.mark.parametrize("moved", [4096, 37])
+def test_a_cache_that_grows_keeps_it(model, monkeypatch, moved):
+    """Its index is made anew, in pieces of any size."""
+    monkeypatch.setattr("sparq_ipu.transformers.storage._MOVED", moved)
+    monkeypatch.setattr("sparq_ipu.transformers.storage.FIRST_ROOM", 3)
+    tokens, mask = ragged()
+    cache = SparqCache(model)
+    enable(model, **FOUR)
+    got = step_logits(model, tokens, 6, mask, cache=cache)
+    assert cache.layers[0].cache.capacity == 2 * (126 + 3) and cache.layers[0].cache.index_bits == 4
+    assert torch.equal(got, step_logits(oracle_of(FOUR), tokens, 6, mask))
+
+
+def test_a_mask_that_hides_earlier_tokens_moves_the_blocks(model):
+    """The positions behind them move to other blocks: the index is a function of the keys that are left."""
+    enable(model, **FOUR)
+    tokens = tokens_of(140)
+    logits = []
+    for used in (model, oracle_of(FOUR)):
+        with torch.no_grad():
+            cache = used(tokens, use_cache=True).past_key_values
+            mask = torch.ones(1, 140, dtype=torch.int64)
+            mask[0, 4:9] = 0
+            for n_tokens in (1, 1, 3, 1):
+                positions = torch.arange(mask.shape[1], mask.shape[1] + n_tokens)[None]
+                mask = torch.cat([mask, torch.ones(1, n_tokens, dtype=torch.int64)], dim=1)
+                options = dict(attention_mask=mask, position_ids=positions, past_key_values=cache)
+                logits.append(used(tokens[:, :n_tokens], **options).logits)
+    for ours, theirs in zip(logits[:4], logits[4:]):
+        assert torch.equal(ours, theirs)
+
+
+def test_copies_and_rows_keep_it(model):
+    tokens, mask = left_padded([tokens_of(126), tokens_of(70, seed=1)])
+    enable(model, layers={1: {"index_bits": 8}}, **FOUR)
+    cache, empty = SparqCache(model), copy.deepcopy(SparqCache(model))
+    with torch.no_grad():
+        positions = (mask.cumsum(-1) - 1).clamp(min=0)
+        model(tokens, attention_mask=mask, position_ids=positions, past_key_values=cache)
+
+    def step(cache, rows):
+        used, new = mask[rows], torch.cat([mask[rows], mask[rows, -1:]], dim=1)
+        with torch.no_grad():
+            return model(
+                tokens_of(1, seed=9).expand(len(rows), 1),
+                attention_mask=new,
+                position_ids=used.sum(-1, keepdim=True),
+                past_key_values=cache,
+            ).logits
+
+    expected = step(copy.deepcopy(cache), [0, 1])
+    assert torch.equal(step(copy.deepcopy(cache), [0, 1]), expected)
+    cache.reorder_cache(torch.tensor([1, 0]))
+    assert [layer.cache.index_bits for layer in cache.layers] == [4, 8, 4]
+    torch.testing.assert_close(step(copy.deepcopy(cache), [1, 0]), expected[[1, 0]])
+    cache.batch_repeat_interleave(2)
+    assert [layer.cache.index_bits for layer in cache.layers] == [4, 8, 4]
+    torch.testing.assert_close(step(cache, [1, 1, 0, 0]), expected[[1, 1, 0, 0]])
+    with torch.no_grad():
+        model(tokens, attention_mask=mask, position_ids=positions, past_key_values=empty)
+    assert [layer.cache.index_bits for layer in empty.layers] == [4, 8, 4]
+    cache.reset()  # and is then what the model asks for
+    enable(model, **SETTINGS)
+    with torch.no_grad():
+        model(tokens, attention_mask=mask, position_ids=positions, past_key_values=cache)
+    assert [layer.cache.index_bits for layer in cache.layers] == [16, 16, 16]
+
+
+def test_a_cache_of_its_own_index_bits(model):
+    """Where the model is enabled without, the cache decides."""
+    tokens = tokens_of(130)
+    enable(model, **SETTINGS)
+    cache = SparqCache(model, index_bits=4)
+    got = step_logits(model, tokens, 4, cache=cache)
+    assert [layer.cache.index_bits for layer in cache.layers] == [4, 4, 4]
+    assert torch.equal(got, step_logits(oracle_of(FOUR), tokens, 4))
+
+
+def test_index_bits_of_another_cache(model):
+    """A model that is enabled with some, and a cache that has others: refused, and nothing changes."""
+    tokens = tokens_of(130)
+    enable(model, **FOUR)
+    cache = SparqCache(model)
+    with torch.no_grad():
+        model(tokens, past_key_values=cache)
+    expected = step_logits(model, tokens, 4)
+    enable(model, layers={1: {"index_bits": 8}}, **FOUR)
+
+    def refused(index_bits, own, layer):
+        message = f"sparq_attention: index_bits must be that of past_key_values, {own} in layer {layer}, "
+        return pytest.raises(ValueError, match="^" + re.escape(f"{message}got {index_bits}") + "$")
+
+    for new in (tokens_of(1), tokens_of(5)):
+        with refused(8, 4, 1):
+            model(new, past_key_values=cache)
+    assert cache.get_seq_length() == 130 and not any(layer.is_armed for layer in cache.layers)
+    empty = SparqCache(model, index_bits=16)
+    with refused(4, 16, 0):
+        model(tokens, past_key_values=empty)
+    assert empty.get_seq_length() == 0
+    enable_dense(model)  # reads no key index
+    with torch.no_grad():
+        model(tokens_of(1), past_key_values=copy.deepcopy(cache))
+    enable(model, **SETTINGS)  # takes what the cache has
+    following = tokens_of(4, seed=77)
+    with torch.no_grad():
+        for index in range(4):
+            logits = model(following[:, index : index + 1], past_key_values=cache).logits
+            assert torch.equal(logits[:, -1], expected[index])
+
+
+def test_a_cache_that_a_dense_run_filled(model):
+    tokens = tokens_of(130)
+    enable_dense(model, index_bits=4)
+    cache = SparqCache(model, index_bits=4)
+    with torch.no_grad():
+        model(tokens, past_key_values=cache)
+        made = model(tokens).past_key_values
+    assert [layer.cache.index_bits for layer in made.layers] == [4, 4, 4]
+    enable(model, **FOUR)
+    oracle, logits = oracle_of(FOUR), []
+    with torch.no_grad():
+        theirs = oracle(tokens, use_cache=True).past_key_values
+        for used, held in ((model, cache), (model, made), (oracle, theirs)):
+            logits.append(used(tokens_of(1), past_key_values=held).logits)
+    assert torch.equal(logits[0], logits[2]) and torch.equal(logits[1], logits[2])
+    with pytest.raises(ValueError, match=r"^KVCache: index_bits must be one of 16, 8, 4, got 3$"):
+        enable_dense(model, index_bits=3)
+
+
+def test_traffic_counts_the_bytes_of_the_index(model):
+    """4 or 8 bits a code, and low and step of every block and component; the rest in float16."""
+    enable(model, layers={0: {"index_bits": 8}, 2: None}, **FOUR)
+    cache = SparqCache(model)
+    greedy(model, tokens_of(126), 4, past_key_values=cache)
+    sparq = dense = 0
+    for seq_len, n_blocks in ((127, 1), (128, 2), (129, 2)):
+        full = 2 * (2 * seq_len * 16 + 2 * 16)
+        rest = 2 * (2 * 12 * 16 + 4 * 16) + 4 * 2 * (seq_len - 64 * n_blocks)
+        eight, four = rest + 4 * n_blocks * (64 + 4), rest + 4 * n_blocks * (32 + 4)
+        dense += 2 * 3 * full
+        sparq += 2 * (eight + four + full)
+    assert cache_traffic(cache) == {"n_steps": 3, "bytes_read": sparq, "bytes_dense": dense}
+
+
+@pytest.mark.parametrize(
+    "copied", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))], ids=["deepcopy", "pickle"]
+)
+def test_a_copy_of_the_model_keeps_it(model, copied):
+    tokens = tokens_of(130)
+    enable(model, **FOUR)
+    expected = step_logits(model, tokens, 4)
+    other = copied(model)
+    assert torch.equal(step_logits(other, tokens, 4), expected)
+    disable(other)
+    enable(other, **SETTINGS)
+    assert not torch.equal(step_logits(other, tokens, 4), expected)
+
+
+def test_settings_that_were_saved_without_it_load():
+    """As enabled models do that were pickled before it was there: they mean what they meant."""
+    settings = LayerSettings(**FOUR)
+    assert pickle.loads(pickle.dumps(settings)) == settings and settings.index_bits == 4
+    old = LayerSettings(**SETTINGS)
+    del old.__dict__["index_bits"]
+    loaded = pickle.loads(pickle.dumps(old))
+    assert "index_bits" not in loaded.__dict__ and loaded == LayerSettings(**SETTINGS)
+    assert loaded.index_bits is None and loaded.of_cache == {}
