@@ -11,9 +11,9 @@ namespace sparq {
 namespace cpu {
 namespace {
 
-// A pair that is being scored; the one before, whose softmax is computed meanwhile; the next one,
-// whose key index is fetched meanwhile.
-constexpr unsigned pairsHeld = 3;
+// A pair that is being scored; the one before, whose softmax is computed meanwhile; the one before
+// that, whose selected rows are fetched; the next one, whose key index is.
+constexpr unsigned pairsHeld = 4;
 
 // The pairs of one thread, one after the other.
 class PairStream {
@@ -37,30 +37,46 @@ public:
     upcoming = nullptr;
     if (now)
       compute(now);
-    finishBefore();
+    finishHeld();
   }
 
 private:
   void compute(PairAttention *now) {
     if (now->isDense()) {
-      finishBefore();
+      finishHeld();
       now->dense();
       return;
     }
-    now->score(before, upcoming && !upcoming->isDense() ? upcoming : nullptr);
-    finishBefore();
-    before = now;
-    if (!call.pipelined())
-      finishBefore();
+    now->score(scored, selected, upcoming && !upcoming->isDense() ? upcoming : nullptr);
+    finishSelected();
+    if (call.pipelined()) {
+      selectScored();
+      scored = now;
+    } else {
+      scored = now;
+      selectScored();
+    }
+    if (!call.cache.keyIndex.quantised) // nothing would fetch its rows
+      finishSelected();
   }
 
-  void finishBefore() {
-    if (!before)
+  void selectScored() {
+    if (!scored)
       return;
-    before->softmax();
-    before->select();
-    before->finish();
-    before = nullptr;
+    scored->softmax();
+    scored->select();
+    selected = scored;
+    scored = nullptr;
+  }
+  void finishSelected() {
+    if (selected)
+      selected->finish();
+    selected = nullptr;
+  }
+  void finishHeld() {
+    finishSelected();
+    selectScored();
+    finishSelected();
   }
 
   const Call &call;
@@ -68,7 +84,7 @@ private:
   PairQuery *const queries; // pairsHeld
   const Team alone;
   std::optional<PairAttention> pairs[pairsHeld];
-  PairAttention *before = nullptr, *upcoming = nullptr;
+  PairAttention *scored = nullptr, *selected = nullptr, *upcoming = nullptr;
   unsigned count = 0;
 };
 
@@ -111,7 +127,7 @@ void attend(const KVCache &cache, const Query &query, std::size_t nHeads,
   std::atomic<std::size_t> next{nSplit};
   pool->run([&](unsigned thread) {
     Carver carve(own + thread * ownBytes);
-    PairQuery queries[pairsHeld] = {{carve, call}, {carve, call}, {carve, call}};
+    PairQuery queries[pairsHeld] = {{carve, call}, {carve, call}, {carve, call}, {carve, call}};
     if (nSplit) {
       Carver carveTeam(shared);
       const Scratch scratch(carveTeam, call, nThreads);
@@ -122,7 +138,7 @@ void attend(const KVCache &cache, const Query &query, std::size_t nHeads,
         if (pair.isDense()) {
           pair.dense();
         } else {
-          pair.score(nullptr, nullptr);
+          pair.score(nullptr, nullptr, nullptr);
           pair.softmax();
           pair.select();
           pair.finish();

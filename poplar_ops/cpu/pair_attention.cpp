@@ -67,11 +67,11 @@ void PairAttention::dense() {
   team.barrier(); // the scratch is free for the next pair
 }
 
-void PairAttention::score(PairAttention *before, PairAttention *next) {
+void PairAttention::score(PairAttention *before, PairAttention *selected, PairAttention *next) {
   float *const maxima = s.maxima + team.member * g;
   SoftmaxWeights *const beside = before ? &before->softmaxBegun : nullptr;
   if (cache.keyIndex.quantised)
-    scoreIndex(maxima, beside, next);
+    scoreIndex(maxima, beside, selected, next);
   else
     scoreColumns(first, last, 0, maxima, beside);
   team.barrier();
@@ -100,7 +100,8 @@ void PairAttention::scoreColumns(std::size_t begin, std::size_t end, std::size_t
 
 // Full blocks from the quantised index; the open block from its columns, which are few lines, asked
 // for before anything else.
-void PairAttention::scoreIndex(float *maxima, SoftmaxWeights *beside, PairAttention *next) {
+void PairAttention::scoreIndex(float *maxima, SoftmaxWeights *beside, PairAttention *selected,
+                               PairAttention *next) {
   const CellRange range = cellRange(), nextRange = next ? next->cellRange() : CellRange{};
   const std::size_t full = length / blockSize;
   const bool open = last > full && first < last;
@@ -117,6 +118,11 @@ void PairAttention::scoreIndex(float *maxima, SoftmaxWeights *beside, PairAttent
     if (nextRange.begin < nextRange.end) {
       step.next = &nextRange;
       next->fetched = true;
+    }
+    if (selected) {
+      step.rowsAhead = {selected->pair.keyRows, selected->pair.valueRows, d, s.positions,
+                        selected->nSelected};
+      selected->rowsFetched = true;
     }
     step.query = query.selected;
     step.groupSize = g;
@@ -256,8 +262,10 @@ void PairAttention::finish() {
     const std::size_t count = nSelected, padded = roundUp(count, blockSize);
     // The rows are anywhere in memory: ask for all of them now, and have them in L2 when the
     // weights are summed.
-    fetchRows(pair.keyRows);
-    fetchRows(pair.valueRows);
+    if (!rowsFetched) {
+      fetchRows(pair.keyRows);
+      fetchRows(pair.valueRows);
+    }
     RowScores rowScores{};
     rowScores.key = {pair.keyRows, d, s.positions, 0, count};
     rowScores.query = query.query;

@@ -119,6 +119,27 @@ private:
   const unsigned char *at = nullptr, *end = nullptr;
 };
 
+// Asks for rows of K and V, a few lines at a time.
+class FetchRows {
+public:
+  explicit FetchRows(const RowsAhead &of) : rows(of) {}
+  void lines(std::size_t n) {
+    const std::size_t bytes = rows.headDim * sizeof(Half);
+    for (std::size_t done = 0; done < n && next < 2 * rows.n; ++next) {
+      const std::size_t row = rows.positions[next < rows.n ? next : next - rows.n];
+      const auto *const at = reinterpret_cast<const unsigned char *>(
+          (next < rows.n ? rows.keys : rows.values) + row * rows.headDim);
+      for (std::size_t byte = 0; byte < bytes; byte += 64, ++done)
+        __builtin_prefetch(at + byte);
+    }
+  }
+  std::size_t allLines() const { return 2 * rows.n * ((rows.headDim * sizeof(Half) + 63) / 64); }
+
+private:
+  const RowsAhead rows;
+  std::size_t next = 0;
+};
+
 // Reads a run that nothing fetched.
 inline void touch(const Run &run) {
   for (unsigned j = 0; j < run.range->rank; ++j) {
@@ -167,11 +188,14 @@ template <unsigned bits> inline void indexScoresOf(const IndexScores &a) {
     a.products[i] = 0.0f;
 
   FetchAhead ahead;
+  FetchRows rows(a.rowsAhead);
+  const std::size_t rowLines = rows.allLines() / (a.range.end - a.range.begin) + 1;
   std::size_t lines = 0, done = 0;
   const std::size_t all =
       (a.range.end - a.range.begin) * ((a.groupSize + headsTogether - 1) / headsTogether);
   const auto beside = [&](unsigned blocks) {
     ahead.lines(lines * blocks);
+    rows.lines(rowLines * blocks);
     done += blocks;
     if (a.softmax) // at equal pace
       softmaxUntil(*a.softmax, a.softmax->n / blockSize * done / all);

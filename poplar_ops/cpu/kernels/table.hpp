@@ -62,12 +62,22 @@ struct CellRange {
   std::size_t begin, end;
 };
 
+// Rows of K and V that will be read soon.
+struct RowsAhead {
+  const Half *keys, *values; // (capacity, headDim)
+  unsigned headDim;
+  const std::uint32_t *positions;
+  std::size_t n;
+};
+
 // Approximate scores of full blocks from a quantised index (contract E9).
 struct IndexScores {
   CellRange range;
-  bool fetched;          // the call before had this range as its `next`
-  const CellRange *next; // that is scored after this one, to be fetched meanwhile; or null
-  const float *query;    // (groupSize, rank), the selected components
+  bool fetched; // the call before had this range as its `next`
+  // To be fetched meanwhile: what is scored after this, or null; rows, perhaps none.
+  const CellRange *next;
+  RowsAhead rowsAhead;
+  const float *query; // (groupSize, rank), the selected components
   unsigned groupSize;
   const float *invTau; // (groupSize,)
   float *scores;       // (groupSize, scoreStride), by position
