@@ -82,9 +82,8 @@ CacheOp::CacheOp(const popart::OpCreatorInfo &info)
 void CacheOp::appendOutlineAttributes(popart::OpSerialiserBase &os) const {
   popart::Op::appendOutlineAttributes(os);
   os.appendAttribute("cache_name", cacheName_);
-  forEachOption(spec_, [&](const char *name, unsigned value, bool) {
-    os.appendAttribute(name, value);
-  });
+  forEachOption(spec_,
+                [&](const char *name, unsigned value, bool) { os.appendAttribute(name, value); });
 }
 
 void CacheOp::appendAttributes(popart::OpSerialiserBase &os) const {
@@ -131,11 +130,10 @@ void CacheOp::checkAgreement(const CacheOp &other) const {
   agree("n_kv_heads", mine.nKvHeads, theirs.nKvHeads);
   agree("head_dim", mine.headDim, theirs.headDim);
   std::vector<unsigned> options;
-  forEachOption(other.spec_,
-                [&](const char *, unsigned value, bool) { options.push_back(value); });
+  forEachOption(other.spec_, [&](const char *, unsigned value, bool) { options.push_back(value); });
   auto expected = options.begin();
-  forEachOption(
-      spec_, [&](const char *name, unsigned value, bool) { agree(name, value, *expected++); });
+  forEachOption(spec_,
+                [&](const char *name, unsigned value, bool) { agree(name, value, *expected++); });
   if (mine.nHeads != 0 && theirs.nHeads != 0)
     agree("n_heads", mine.nHeads, theirs.nHeads);
 }
