@@ -293,6 +293,8 @@ def print_results(rows: list[Row]) -> None:
         print("on chip: the share of that time which is not spent on streaming memory.")
     print(f"speed-up: against {BASELINE.name}. in theory: bytes moved, dense / SparQ.")
     print("max |error|: against the same attention in float64.")
+    if any(row["index_bits"] != 16 for row in rows):
+        print("    There the query is not rounded to score a key index: near ties, others are selected.")
 
 
 def plans(a: argparse.Namespace) -> list[Row]:

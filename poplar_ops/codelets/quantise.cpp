@@ -25,9 +25,8 @@ static inline void quantiseBlock(const half *keys, unsigned indexBits, unsigned 
   packCodes(record, indexBits, [&](unsigned i) {
     return codeOf(static_cast<float>(keys[i]), low, inverse, indexBits);
   });
-  record[codeWords(indexBits)] =
-      static_cast<unsigned>(bitcast<unsigned short>(step)) |
-      static_cast<unsigned>(bitcast<unsigned short>(narrow(low))) << 16;
+  record[codeWords(indexBits)] = static_cast<unsigned>(bitcast<unsigned short>(step)) |
+                                 static_cast<unsigned>(bitcast<unsigned short>(narrow(low))) << 16;
 }
 
 // The block that a token has just filled, if this piece of the tail has it. A worker has whole

@@ -10,11 +10,11 @@
 namespace sparq_popart {
 namespace {
 
-// Calls f(name, field) for what attributes say of a cache; the rest follows from the inputs. A new
-// option of CacheSpec gets its line here.
+// Calls f(name, field, optional) for what attributes say of a cache; the rest follows from the
+// inputs. A new option of CacheSpec gets its line here.
 template <class Spec, class F> void forEachOption(Spec &&spec, const F &f) {
-  f("capacity", spec.capacity);
-  f("index_bits", spec.indexBits);
+  f("capacity", spec.capacity, false);
+  f("index_bits", spec.indexBits, true);
 }
 
 // FNV-1a of the codelets that the program will be built from.
@@ -56,22 +56,25 @@ bool comesAfter(popart::Op *from, const popart::Op *to) {
 
 popart::OpDefinition::Attributes cacheAttributes(std::initializer_list<const char *> more) {
   popart::OpDefinition::Attributes all;
-  const auto add = [&](const char *name, unsigned) {
+  const auto add = [&](const char *name, unsigned, bool) {
     all.emplace(name, popart::OpDefinition::Attribute("*"));
   };
-  add("cache_name", 0);
+  add("cache_name", 0, false);
   forEachOption(sparq::CacheSpec(), add);
   for (const char *const name : more)
-    add(name, 0);
+    add(name, 0, false);
   return all;
 }
 
 CacheOp::CacheOp(const popart::OpCreatorInfo &info)
     : popart::Op(info.opid, info.settings),
       cacheName_(info.attributes.getAttribute<popart::Attributes::String>("cache_name")) {
-  forEachOption(spec_, [&](const char *name, unsigned &field) {
+  forEachOption(spec_, [&](const char *name, unsigned &field, bool optional) {
+    using popart::Attributes;
+    const Attributes &given = info.attributes;
     field = sparq::toUnsigned(opid.type.c_str(), name,
-                              info.attributes.getAttribute<popart::Attributes::Int>(name));
+                              optional ? given.getAttribute<Attributes::Int>(name, field)
+                                       : given.getAttribute<Attributes::Int>(name));
   });
   shape_.batch = 0;
 }
@@ -79,7 +82,8 @@ CacheOp::CacheOp(const popart::OpCreatorInfo &info)
 void CacheOp::appendOutlineAttributes(popart::OpSerialiserBase &os) const {
   popart::Op::appendOutlineAttributes(os);
   os.appendAttribute("cache_name", cacheName_);
-  forEachOption(spec_, [&](const char *name, unsigned value) { os.appendAttribute(name, value); });
+  forEachOption(spec_,
+                [&](const char *name, unsigned value, bool) { os.appendAttribute(name, value); });
 }
 
 void CacheOp::appendAttributes(popart::OpSerialiserBase &os) const {
@@ -126,9 +130,10 @@ void CacheOp::checkAgreement(const CacheOp &other) const {
   agree("n_kv_heads", mine.nKvHeads, theirs.nKvHeads);
   agree("head_dim", mine.headDim, theirs.headDim);
   std::vector<unsigned> options;
-  forEachOption(other.spec_, [&](const char *, unsigned value) { options.push_back(value); });
+  forEachOption(other.spec_, [&](const char *, unsigned value, bool) { options.push_back(value); });
   auto expected = options.begin();
-  forEachOption(spec_, [&](const char *name, unsigned value) { agree(name, value, *expected++); });
+  forEachOption(spec_,
+                [&](const char *name, unsigned value, bool) { agree(name, value, *expected++); });
   if (mine.nHeads != 0 && theirs.nHeads != 0)
     agree("n_heads", mine.nHeads, theirs.nHeads);
 }

@@ -70,7 +70,8 @@ public:
   Copy spread(const Tensor &landing, const Tensor &columns) const {
     std::vector<Tensor> from, to;
     for (unsigned slot = 0; slot != context.nSlots(); ++slot) {
-      const Tensor byComponent = landing[slot].dimShuffle({1, 0, 2}).reshape({r, chunksPerWave * rowSize});
+      const Tensor byComponent =
+          landing[slot].dimShuffle({1, 0, 2}).reshape({r, chunksPerWave * rowSize});
       for (unsigned part = 0; part != p.parts && waves.room(part) != 0; ++part) {
         const std::size_t first = layout.columnElements(part * waves.length),
                           room = layout.columnElements(waves.room(part));

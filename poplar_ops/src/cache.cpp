@@ -34,9 +34,9 @@ Cache createCache(Graph &graph, const Plan &plan, const std::string &name) {
   cache.rows = graph.addRemoteBuffer(name + "/rows", HALF, rowSize, layout.nRows());
   if (layout.chunk == 0)
     return cache;
-  cache.keyColumns = graph.addRemoteBuffer(name + "/key_columns", columnType(layout),
-                                           layout.columnElements(layout.chunk),
-                                           layout.scratchColumn(p.slots));
+  cache.keyColumns =
+      graph.addRemoteBuffer(name + "/key_columns", columnType(layout),
+                            layout.columnElements(layout.chunk), layout.scratchColumn(p.slots));
   cache.valueSum =
       addSliced(graph, p, FLOAT, nTasks, d, p.width, 1, {name + "/value_sum"}).squeeze({2});
   cache.tail = addTail(graph, plan, HALF, {d, layout.tailWidth()}, {name + "/tail"});
@@ -119,8 +119,7 @@ Sequence flushProgram(Graph &graph, const Cache &cache, const Tensor &full,
                                .reshape({n, d, layout.nTailParts() * pieceSize})
                                .slice(0, rowSize, 2);
     flush.add(Copy(columns, staging.slice(0, n, 0), false, {dc, "gather_tail"}));
-    writeRemote(cache.keyColumns,
-                staging.slice(0, n, 0).reshape({std::size_t(n) * d, rowSize}),
+    writeRemote(cache.keyColumns, staging.slice(0, n, 0).reshape({std::size_t(n) * d, rowSize}),
                 rows.slice(0, n, 0).flatten(), flush, {dc, "write_key_columns"});
   }
   return flush;
@@ -164,9 +163,10 @@ Sequence quantiseProgram(Graph &graph, const Cache &cache, const Tensor &blockFu
                  {"tailLength", layout.tailLength},
                  {"chunk", layout.chunk}},
                 cycles::shared(d, cycles::quantiseBlock));
-    addVertex(graph, cs, "sparq::ChunkFull", p.home(slot),
-              {{"filled", cache.filled[task]}, {"blockFull", blockFull[task]}, {"full", full[task]}},
-              {{"chunk", layout.chunk}}, cycles::single(1, 6));
+    addVertex(
+        graph, cs, "sparq::ChunkFull", p.home(slot),
+        {{"filled", cache.filled[task]}, {"blockFull", blockFull[task]}, {"full", full[task]}},
+        {{"chunk", layout.chunk}}, cycles::single(1, 6));
   }
   program.add(Execute(cs, {dc, "quantise_tail"}));
   addIfAny(graph, full, flushProgram(graph, cache, full, dc), program, {dc, "flush"});
@@ -219,7 +219,9 @@ void append(Graph &graph, const Cache &cache, const Tensor &key, const Tensor &v
     }
     addVertex(graph, advance, "sparq::AdvanceLength", p.home(slot),
               {{"filled", cache.filled[task]}, {"active", perTask[task]}, {"full", full[task]}},
-              {{"chunk", layout.chunk == 0 ? 1u : layout.quantised() ? block : layout.chunk}},
+              {{"chunk", layout.chunk == 0    ? 1u
+                         : layout.quantised() ? block
+                                              : layout.chunk}},
               cycles::single(1, 6));
   }
   program.add(Execute(store, {dc, "append_tail"}));

@@ -57,8 +57,8 @@ public:
     staging.columns = graph.addVariable(HALF, {p.slots, layout.nTailParts(), d * layout.tailLength},
                                         {dc, "fill_columns"});
     if (layout.quantised())
-      staging.index = graph.addVariable(UNSIGNED_INT, {p.slots, layout.nTailParts(), d * pieceSize()},
-                                        {dc, "fill_index"});
+      staging.index = graph.addVariable(
+          UNSIGNED_INT, {p.slots, layout.nTailParts(), d * pieceSize()}, {dc, "fill_index"});
     for (unsigned s = 0; s != p.slots; ++s)
       for (unsigned i = 0; i != layout.nTailParts(); ++i) {
         const unsigned tile = p.tile(s, layout.tailFirst + i);

@@ -82,19 +82,18 @@ private:
                 {{"nBlocks", nBlocks}, {"groupSize", g}}, cycles::shared(g, nBlocks * 2));
       for (unsigned part = 0; part != nScoring; ++part) {
         const unsigned first = part * rowsPerPart, n = std::min(rowsPerPart, topK - first);
-        addVertex(
-            graph, score, "sparq::RowScores", context.tile(slot, part),
-            {{"filled", context.filled(slot, part)},
-             {"keys", keyRows[slot].slice(first, first + n).flatten()},
-             {"query", q.query[slot][part]},
-             {"scores", own(weights, slot, part).flatten()},
-             {"maxima", maxima[slot][part]}},
-            {{"groupSize", g},
-             {"headDim", d},
-             {"nRows", n},
-             {"firstRow", first},
-             {"scale", attentionScale(d)}},
-            cycles::shared(double(n) * g, d / 2 * cycles::dotPair + 10));
+        addVertex(graph, score, "sparq::RowScores", context.tile(slot, part),
+                  {{"filled", context.filled(slot, part)},
+                   {"keys", keyRows[slot].slice(first, first + n).flatten()},
+                   {"query", q.query[slot][part]},
+                   {"scores", own(weights, slot, part).flatten()},
+                   {"maxima", maxima[slot][part]}},
+                  {{"groupSize", g},
+                   {"headDim", d},
+                   {"nRows", n},
+                   {"firstRow", first},
+                   {"scale", attentionScale(d)}},
+                  cycles::shared(double(n) * g, d / 2 * cycles::dotPair + 10));
       }
     }
   }

@@ -174,7 +174,8 @@ void HostCache::writeRows(Engine &engine, const NewTokens &tokens) const {
 
 // The chunks that these tokens complete go to streaming memory, the rest of them to the tail.
 void HostCache::writeColumns(Engine &engine, const NewTokens &tokens, Tail &tail) const {
-  const unsigned d = shape_.headDim, held = tokens.held, end = held + tokens.n, chunk = layout_.chunk;
+  const unsigned d = shape_.headDim, held = tokens.held, end = held + tokens.n,
+                 chunk = layout_.chunk;
   const std::size_t pieceWords = layout_.columnElements(layout_.tailLength),
                     rowWords = layout_.columnElements(chunk);
   std::vector<std::uint16_t> columns(std::size_t(chunk) * d), old(d);

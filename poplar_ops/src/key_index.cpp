@@ -144,8 +144,7 @@ std::uint64_t IndexScores::coefficientCycles(unsigned nBlocks) const {
 std::uint64_t IndexScores::scoreCycles(unsigned nBlocks) const {
   const double word = bits == 4 ? r * cycles::codesOfFour + (r + 15) / 16 * cycles::splitSums
                                 : r * cycles::codesOfEight;
-  return cycles::shared(nBlocks * codeWords(bits),
-                        10 + g * (word + 32 / bits * cycles::codeScore));
+  return cycles::shared(nBlocks * codeWords(bits), 10 + g * (word + 32 / bits * cycles::codeScore));
 }
 
 } // namespace sparq

@@ -10,7 +10,7 @@ using namespace poplar::program;
 namespace {
 
 constexpr unsigned nDigits = 64, nPasses = 5, nWorkers = 6, piece = 32, // as in the codelets
-                   block = 64;
+    block = 64;
 
 std::vector<Setting> with(std::vector<Setting> settings, std::initializer_list<Setting> more) {
   settings.insert(settings.end(), more);
@@ -240,7 +240,7 @@ private:
 } // namespace
 
 Selected selectPositions(const Context &context, const SparqSettings &settings, const Waves &waves,
-                       const Scores &scores) {
+                         const Scores &scores) {
   return Selection(context, settings, waves, scores).add();
 }
 

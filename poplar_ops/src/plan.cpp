@@ -7,7 +7,7 @@
 namespace sparq {
 namespace {
 
-constexpr unsigned packet = 1024;  // bytes that streaming memory moves at a time
+constexpr unsigned packet = 1024; // bytes that streaming memory moves at a time
 // Positions of a row of key columns: one packet of fp16. A packet costs as much as 36 bytes more, so
 // that the shorter rows of an index are worth twice the positions with 4 bits; more would come on
 // chip for nothing where a length ends within them.

@@ -7,7 +7,8 @@ namespace {
 
 // Calls add(begin, end) for pieces of the tensor's rows.
 template <class Add> void inPieces(const poplar::Tensor &tensor, const Add &add) {
-  const std::size_t n = tensor.dim(0), rowBytes = tensor.dim(1) * (tensor.elementType() != poplar::HALF ? 4 : 2);
+  const std::size_t n = tensor.dim(0),
+                    rowBytes = tensor.dim(1) * (tensor.elementType() != poplar::HALF ? 4 : 2);
   const std::size_t most = std::max<std::size_t>(1, maxCopyBytes / rowBytes);
   for (std::size_t begin = 0; begin < n; begin += most)
     add(begin, std::min(begin + most, n));

@@ -66,11 +66,12 @@ void approxScores(const Context &context, const SparqSettings &settings, const W
 // ---- key_topk.cpp
 struct Selected {
   poplar::Tensor rows; // {slots, 2, topK} UNSIGNED_INT rows of the cache, ascending: keys, values
-  poplar::Tensor sums; // {slots, parts, groupSize, partPositions / 64} FLOAT: approximate weights of
-                       // the selected positions, by block
+  poplar::Tensor
+      sums; // {slots, parts, groupSize, partPositions / 64} FLOAT: approximate weights of
+            // the selected positions, by block
 };
-Selected selectPositions(const Context &context, const SparqSettings &settings,
-                               const Waves &waves, const Scores &scores);
+Selected selectPositions(const Context &context, const SparqSettings &settings, const Waves &waves,
+                         const Scores &scores);
 
 // ---- weighted_values.cpp
 // Adds the vertices of one compute set: values {nRows, headDim or a slice}, weights flat, partials
@@ -96,8 +97,8 @@ struct Gathered {
   poplar::Tensor sums;       // {slots, groupSize} FLOAT, E
   poplar::Tensor approxSums; // {slots, groupSize} FLOAT, W
 };
-Gathered gatheredAttention(const Context &context,
-                           const Waves &waves, const QueryComponents &q, const Selected &selected);
+Gathered gatheredAttention(const Context &context, const Waves &waves, const QueryComponents &q,
+                           const Selected &selected);
 
 // ---- combine.cpp: {slots, groupSize, headDim} HALF
 void combine(const Context &context, bool meanValue, const Gathered &gathered, const Scores &scores,

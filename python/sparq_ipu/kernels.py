@@ -14,6 +14,7 @@ import dataclasses
 import numpy as np
 
 from sparq_reference import checks, exact, ideal, transfers
+from sparq_reference.numerics import BLOCK
 from sparq_reference.settings import CacheSpec, SparqSettings
 
 
@@ -46,7 +47,9 @@ class Kernel:
         rows = 2 * _bytes_of_keys(cache)
         if not self.takes_settings:
             return {"cache/rows": rows}
-        index = transfers.index_bytes(cache.capacity, cache.head_dim, cache.index_bits)
+        # of a key index of few bits full blocks alone: what is behind them is on chip
+        behind = 0 if cache.index_bits == 16 else cache.capacity % BLOCK
+        index = transfers.index_bytes(cache.capacity - behind, cache.head_dim, cache.index_bits)
         return {"cache/rows": rows, "cache/key_columns": cache.n_tasks * index}
 
     def sram_bytes(self, cache: CacheSpec) -> int:

@@ -65,18 +65,22 @@ def refused(cli: common.CommandLine, words: str, capsys: pytest.CaptureFixture[s
 def test_flags_describe_a_workload() -> None:
     cli = command_line()
     words = "--S 256 --B 2 --heads 8 --kv-heads 4 --head-dim 64 --r 16 --k 32 --local 3 --no-mean-value"
+    words += " --index-bits 4"
     a = cli.parse([*words.split(), "--seed", "5", "--reps", "7"])
-    expected = common.Workload(CacheSpec(2, 4, 64, 256), 8, SparqSettings(16, 32, 3, False))
+    expected = common.Workload(CacheSpec(2, 4, 64, 256, 4), 8, SparqSettings(16, 32, 3, False))
     assert cli.workloads(a, takes_settings=True) == [expected]
     assert (a.seed, a.reps, a.warmup, a.json) == (5, 7, 1, None)
     assert expected.flags() == words.split()
     assert str(expected) == (
-        "batch 2, 8 heads, 4 KV heads, head_dim 64, seq_len 256, rank 16, top_k 32, n_local 3, "
+        "batch 2, 8 heads, 4 KV heads, head_dim 64, seq_len 256, index_bits 4, rank 16, top_k 32, n_local 3, "
         "without the mean value"
     )
     dense = cli.workloads(a, takes_settings=False)[0]
-    assert dense == dataclasses.replace(expected, settings=None) == expected.on(BASELINE)
+    assert dense == common.Workload(CacheSpec(2, 4, 64, 256), 8, None) == expected.on(BASELINE)
     assert expected.on(DEFAULT) == expected
+    plain = expected.with_plain_cache()
+    assert plain == common.Workload(CacheSpec(2, 4, 64, 256), 8, expected.settings) != expected
+    assert "index_bits" not in str(plain) and plain.columns()["index_bits"] == 16
     assert dense.flags() == words.split()[:10]
 
 
@@ -117,6 +121,7 @@ def test_former_spellings() -> None:
         ("--head-dim 12", "--head-dim must be a multiple of 8, got 12"),
         ("--heads 0", "--heads must be in [1, 16777216], got 0"),
         ("--kv-heads 0", "--kv-heads must be in [1, 16777216], got 0"),
+        ("--index-bits 5", "--index-bits must be one of 16, 8, 4, got 5"),
         ("--kv-heads 3", "--heads must be a multiple of --kv-heads=3, got 32"),
         ("--B 9999999 --kv-heads 2", "--B * --kv-heads must be at most 16777216, got 19999998"),
         ("--seed -1", "--seed must be at least 0, got -1"),
@@ -132,25 +137,27 @@ def test_every_argument_of_the_library_has_a_flag() -> None:
     described = [f.name for kind in (CacheSpec, SparqSettings) for f in dataclasses.fields(kind)]
     assert sorted(common.ARGUMENTS) == sorted([*described, "n_heads"])
     defaults = {f.argument: f.default for f in common.SETTINGS_FLAGS}
-    for field in dataclasses.fields(SparqSettings):
-        assert field.default in (dataclasses.MISSING, defaults[field.name])
+    for kind in (SparqSettings, CacheSpec):
+        for field in dataclasses.fields(kind):
+            assert field.default in (dataclasses.MISSING, defaults.get(field.name))
 
 
-def test_an_option_of_the_cache_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("group", ["SHAPE_FLAGS", "SETTINGS_FLAGS"])
+def test_an_option_of_the_cache_is_one_line(monkeypatch: pytest.MonkeyPatch, group: str) -> None:
     @dataclasses.dataclass(frozen=True)
     class Spec(CacheSpec):
-        index_bits: int = 16
+        page: int = 64
 
-    flags = (*common.SHAPE_FLAGS, common.Flag("--index-bits", "index_bits", 16, "of the keys that score"))
     monkeypatch.setattr(common, "CacheSpec", Spec)
-    monkeypatch.setattr(common, "SHAPE_FLAGS", flags)
-    monkeypatch.setattr(common, "FLAGS", (*flags, *common.SETTINGS_FLAGS))
+    monkeypatch.setattr(common, group, (*getattr(common, group), common.Flag("--page", "page", 64, "rows")))
+    monkeypatch.setattr(common, "FLAGS", (*common.SHAPE_FLAGS, *common.SETTINGS_FLAGS))
     monkeypatch.setattr(common, "ARGUMENTS", tuple(f.argument for f in common.FLAGS))
     cli = command_line()
-    (workload,) = cli.workloads(cli.parse(["--index-bits", "4"]), takes_settings=True)
-    assert workload.columns()["index_bits"] == workload.plan_arguments()["index_bits"] == 4
-    assert ["--index-bits", "4"] == workload.flags()[10:12] and "index_bits 4, rank 32" in str(workload)
-    assert dataclasses.asdict(workload.spec)["index_bits"] == 4
+    (workload,) = cli.workloads(cli.parse(["--page", "4"]), takes_settings=True)
+    assert workload.columns()["page"] == workload.plan_arguments()["page"] == 4
+    assert " --page 4" in " ".join(workload.flags()) and "page 4, rank 32" in str(workload)
+    assert dataclasses.asdict(workload.spec)["page"] == 4
+    assert workload.on(BASELINE).columns()["page"] == workload.with_plain_cache().columns()["page"] == 64
 
 
 def test_kernels_are_those_of_the_registry(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -235,10 +242,10 @@ def test_a_row_that_was_cut_off_is_taken_away(tmp_path: Path, kept: int) -> None
         ("hello\n", "line 1 is not JSON"),
         ("hello", "line 1 is not JSON"),
         (json.dumps(new_row()) + "\n\n", "line 2 is not JSON"),
-        ('{"schema": 2, "bench": "some"\n', "line 1 is not JSON"),  # cut off in the middle of the file
+        ('{"schema": 3, "bench": "some"\n', "line 1 is not JSON"),  # cut off in the middle of the file
         ("[1]\n", "line 1 has schema None, bench None"),
-        (json.dumps(new_row(bench="sweep")), "line 1 has schema 2, bench 'sweep'"),
-        (json.dumps(new_row(schema=1)) + "\n", "line 1 has schema 1, bench 'some'"),
+        (json.dumps(new_row(bench="sweep")), "line 1 has schema 3, bench 'sweep'"),
+        (json.dumps(new_row(schema=2)) + "\n", "line 1 has schema 2, bench 'some'"),
         ('{"kernel": "dense", "repro": "python bench/some.py"}\n', "line 1 has schema None, bench None"),
     ],
 )
@@ -249,7 +256,7 @@ def test_other_files_are_refused(
     path.write_text(text)
     error = refused(command_line(), f"--json {path}", capsys)
     assert (
-        f"--json must be a file that can be written, new or with rows of some.py (schema 2), got '{path}'"
+        f"--json must be a file that can be written, new or with rows of some.py (schema 3), got '{path}'"
         in (error)
     )
     assert message in error
@@ -330,6 +337,7 @@ def test_rows_have_the_same_columns(bench: ModuleType, tmp_path: Path) -> None:
         assert row["time_source"] == "modelled" or row["n_runs"] == 1
     settings = [tuple(row[name] for name in ("rank", "top_k", "n_local", "mean_value")) for row in rows]
     assert set(settings) == {(None, None, None, None), (4, 8, 2, True)}
+    assert all(row["index_bits"] in ((16, 8, 4) if row["rank"] else (16,)) for row in rows)
     assert len(run(bench, bench.size, path)) in (2 * len(rows), len(rows))  # appended; a sweep is done
 
 
@@ -357,7 +365,8 @@ def test_the_command_of_a_row_repeats_it(
         ("--local 9", "--local must be in [0, --k=8], got 9"),
         ("--heads 5", "--heads must be a multiple of --kv-heads=2, got 5"),
         ("--json none/rows.jsonl", "--json must be a file that can be written"),
-        ("--json other.jsonl", "line 1 has schema 2, bench 'some'"),
+        ("--index-bits 12", "--index-bits must be one of 16, 8, 4, got 12"),
+        ("--json other.jsonl", "line 1 has schema 3, bench 'some'"),
     ],
 )
 def test_bad_usage_is_refused_before_any_work(

@@ -23,9 +23,14 @@ SMALL = (
     "--device emulator --S 200 --heads 4 --kv-heads 2 --head-dim 64 --r 16 --k 32 --local 4 --tiles 32"
 ).split()
 FIELDS = {
-    "streamed_bytes", "transfer_elements", "transfer_elements_dense", "theoretical_speedup",
+    "streamed_bytes", "transfer_elements", "transfer_elements_dense", "transfer_bytes",
+    "transfer_bytes_dense", "theoretical_speedup", "seconds_by_category",
     "speedup_vs_dense_streaming", "max_tile_bytes", "max_abs_error_vs_float64", "input",
 }  # fmt: skip
+
+
+#: labels of a run of everything, in order
+LABELS = [*KERNELS, f"{DEFAULT.name} int8", f"{DEFAULT.name} int4"]
 
 
 def run(*arguments: str, tmp_path: Path) -> tuple[int, list[dict[str, Any]]]:
@@ -37,21 +42,26 @@ def run(*arguments: str, tmp_path: Path) -> tuple[int, list[dict[str, Any]]]:
 def test_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     status, rows = run(*SMALL, tmp_path=tmp_path)
     assert status == 0
-    assert [row["kernel"] for row in rows] == list(KERNELS)
+    assert [ipu_sparq.label(row) for row in rows] == LABELS
+    assert [row["index_bits"] for row in rows] == [16, 16, 16, 8, 4]
     for row in rows:
         assert set(row) >= FIELDS
         assert row["bit_exact"] is True and row["checked_against"] == "reference" and row["error"] is None
         assert row["time_source"] == "modelled" and row["seconds_per_query"] > 0
         assert 0 < row["max_abs_error_vs_float64"] < 1e-2
-    sram, dense, sparq = rows
+    sram, dense, sparq, int8, int4 = rows
     assert sram["streamed_bytes"] == 0
     assert dense["streamed_bytes"] >= 2 * 200 * 64 * 2 * 2  # whole blocks of the cache, K and V
     # K by chunks of 256 (and the tail in SRAM), then rows of K and V
     assert sparq["streamed_bytes"] == 2 * (256 * 16 + 2 * 32 * 64) * 2
     assert sparq["speedup_vs_dense_streaming"] == dense["seconds_per_query"] / sparq["seconds_per_query"]
+    for row, bits in ((int8, 8), (int4, 4)):  # a chunk is 4 blocks, each with its codes, low and step
+        assert row["streamed_bytes"] == 2 * (16 * (256 * bits // 8 + 4 * 4) + 2 * 2 * 32 * 64)
     out = capsys.readouterr()
+    assert [line.split("  ")[0] for line in out.out.splitlines()[3:8]] == LABELS
     assert "modelled" in out.out and "nothing was measured on an IPU" in out.out
-    assert "[3/3] sparq-streaming: check against the reference" in out.err
+    assert "[3/5] sparq-streaming: check against the reference" in out.err
+    assert "[5/5] sparq-streaming int4: check against the reference" in out.err
 
 
 def test_wrong_results_get_no_time(
@@ -60,25 +70,27 @@ def test_wrong_results_get_no_time(
     """A reference that differs in one bit of one output."""
     right = ipu_sparq.exact_attention
 
-    def wrong(query: Any, key: Any, value: Any, settings: Any) -> np.ndarray:
-        output = right(query, key, value, settings)
-        if settings is None:
+    def wrong(query: Any, key: Any, value: Any, settings: Any, index_bits: int) -> np.ndarray:
+        output = right(query, key, value, settings, index_bits)
+        if settings is None or index_bits == 4:
             output.view(np.uint16)[0, 1, 2] ^= 1
         return output
 
     monkeypatch.setattr(ipu_sparq, "exact_attention", wrong)
     status, rows = run(*SMALL, tmp_path=tmp_path)
     assert status == 1
-    for row in rows[:2]:
+    for row in (*rows[:2], rows[4]):
         assert row["bit_exact"] is False and row["seconds_per_query"] is None
         assert row["error"] == "1 of 256 outputs differ from the reference"
-    assert rows[2]["bit_exact"] is True
+        assert row["seconds_by_category"] is None
+    assert rows[2]["bit_exact"] is rows[3]["bit_exact"] is True
     assert rows[2]["speedup_vs_dense_streaming"] is None
     assert "NO" in capsys.readouterr().out
 
 
 def test_unchecked_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    status, rows = run(*SMALL, "--no-check", "--kernel", DEFAULT.name, tmp_path=tmp_path)
+    words = ["--no-check", "--kernel", DEFAULT.name, "--index-bits", "8"]
+    status, rows = run(*SMALL, *words, tmp_path=tmp_path)
     assert status == 0 and len(rows) == 1 and rows[0]["checked_against"] is None
     assert rows[0]["bit_exact"] is None and rows[0]["max_abs_error_vs_float64"] is None
     assert "unchecked" in capsys.readouterr().out
@@ -139,6 +151,8 @@ def test_measured_times_are_for_one_query(tmp_path: Path, monkeypatch: pytest.Mo
         (f"--input {REAL} --layer 1", "--layer must be one of [2, 23], got 1"),
         (f"--input {REAL} --S 769", f"--S must be in [1, 768], the positions in {REAL}, got 769"),
         (f"--input {REAL} --r 65", "--r must be in [1, --head-dim=64], got 65"),
+        ("--index-bits 8 2", "--index-bits must be one of 16, 8, 4, got 2"),
+        (f"--input {REAL} --index-bits 2", "--index-bits must be one of 16, 8, 4, got 2"),
         ("--layer 1", "--layer must be given together with --input, got 1 alone"),
         ("--tiles 1473", "--tiles must be at most 1472, got 1473"),
         ("--ipus 2", "--ipus must be 1 without --plan-only, got 2"),
@@ -153,10 +167,19 @@ def test_usage_errors(arguments: str, text: str, capsys: pytest.CaptureFixture[s
 def test_no_more_than_all_positions_are_read() -> None:
     cli = ipu_sparq.command_line()
     a = ipu_sparq.parse(cli, "--S 64 --r 32 --k 128".split())
-    assert a.workload == Workload(CacheSpec(1, 32, 128, 64), 32, SparqSettings(32, 128))
-    row = ipu_sparq.first_row(DEFAULT, "emulator", a.workload, a)
+    wide, *fewer = (
+        Workload(CacheSpec(1, 32, 128, 64, bits), 32, SparqSettings(32, 128)) for bits in (16, 8, 4)
+    )
+    assert a.workloads == [wide, *fewer]
+    row = ipu_sparq.first_row(DEFAULT, "emulator", wide, a)
     assert row["theoretical_speedup"] == 2 * 64 * 128 / (64 * 32 + 2 * 64 * 128)
     assert row["transfer_elements"] == 64 * 32 + 2 * 64 * 128 + 4 * 128
+    assert row["transfer_bytes"] == 2 * row["transfer_elements"]
+    assert row["transfer_bytes_dense"] == 2 * (2 * 64 * 128 + 2 * 128)
+    for workload, block in zip(fewer, (64 + 4, 32 + 4)):  # one block, all in rows of which there are no more
+        row = ipu_sparq.first_row(DEFAULT, "emulator", workload, a)
+        assert row["transfer_bytes"] == 32 * block + 2 * (2 * 64 * 128 + 4 * 128)
+        assert row["theoretical_speedup"] == 4 * 64 * 128 / (32 * block + 4 * 64 * 128)
     assert row["top_k"] == 128  # as asked for
 
 
@@ -172,14 +195,15 @@ def test_real_inputs(tmp_path: Path) -> None:
         "--input", REAL, "--layer", "23", "--r", "16", "--k", "64", "--device", "emulator", tmp_path=tmp_path
     )
     assert status == 0
-    assert [row["bit_exact"] for row in rows] == [True] * 3
+    assert [row["bit_exact"] for row in rows] == [True] * 5
     assert (rows[0]["n_heads"], rows[0]["n_kv_heads"], rows[0]["seq_len"]) == (9, 3, 768)
 
 
 def test_plan_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     status, planned = run(*SMALL, "--plan-only", tmp_path=tmp_path)
-    assert status == 0 and [row["kernel"] for row in planned] == list(KERNELS)
-    assert "SRAM" in capsys.readouterr().out
+    assert status == 0 and [ipu_sparq.label(row) for row in planned] == LABELS
+    out = capsys.readouterr().out
+    assert "SRAM" in out and "seq_len 200, index_bits 8, rank 16" in out
     (tmp_path / "rows.jsonl").unlink()
     _, rows = run(*SMALL, "--no-check", tmp_path=tmp_path)
     for plan, row in zip(planned, rows):
@@ -192,6 +216,24 @@ def test_plan_that_does_not_fit(tmp_path: Path, capsys: pytest.CaptureFixture[st
     status, (row,) = run(*arguments.split(), tmp_path=tmp_path)
     assert status == 1 and row["does_not_fit"]["room"] == 638976
     assert "638976" in capsys.readouterr().out
+
+
+def test_one_key_index(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Dense attention is run once, whatever the key index."""
+    status, rows = run(*SMALL, "--index-bits", "4", "--no-check", tmp_path=tmp_path)
+    assert status == 0 and [(row["kernel"], row["index_bits"]) for row in rows] == [
+        *((name, 16) for name in KERNELS if not KERNELS[name].takes_settings),
+        (DEFAULT.name, 4),
+    ]
+    assert "index_bits" not in capsys.readouterr().out  # the heading is of all rows, a label of one
+
+
+def test_the_share_on_chip() -> None:
+    seconds = dict(total=8.0, streaming=6.0, compute=1.5, exchange=0.25, sync=0.25)
+    assert ipu_sparq.share_on_chip(dict(seconds_by_category=seconds)) == 0.25
+    (column,) = (c for c in ipu_sparq.COLUMNS if c.heading == "on chip")
+    assert column.text(dict(seconds_by_category=seconds)) == "25%"
+    assert column.text(dict(seconds_by_category=None)) == "-"
 
 
 def test_dense_attention_has_no_rank(capsys: pytest.CaptureFixture[str]) -> None:

@@ -48,6 +48,21 @@ def test_a_wrong_result_is_reported(
     assert good["mean_value"] is not bool(more)
 
 
+@pytest.mark.parametrize("index_bits", [8, 4])
+def test_index_bits(
+    index_bits: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = [*SMALL, "--reps", "1", "--index-bits", str(index_bits)]
+    assert reference.main(words) == 0
+    dense, sparq = (json.loads(line) for line in capsys.readouterr().out.splitlines())
+    assert (dense["index_bits"], sparq["index_bits"]) == (16, index_bits)
+    assert f"--index-bits {index_bits}" in sparq["command"]
+    # Negative control: with other positions than those of the twin, results differ.
+    right = reference.exact_attention
+    monkeypatch.setattr(reference, "exact_attention", lambda *a: right(*a[:4], 16))
+    assert reference.main([*words, "--kernel", "sparq"]) == 1
+
+
 def test_unchecked_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     assert reference.main([*SMALL, "--kernel", "dense", "--no-check"]) == 0
     row = json.loads(capsys.readouterr().out)

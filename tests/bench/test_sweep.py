@@ -33,18 +33,21 @@ def grid(*words):
     return sweep.grid(cli, sweep.parse(cli, list(words)))
 
 
-def point_of(kernel, batch=1, seq_len=256):
-    workload = Workload(CacheSpec(batch, 8, 128, seq_len), 32, SparqSettings(16, 64))
+def point_of(kernel, batch=1, seq_len=256, index_bits=16):
+    workload = Workload(CacheSpec(batch, 8, 128, seq_len, index_bits), 32, SparqSettings(16, 64))
     return sweep.Point(KERNELS[kernel], workload.on(KERNELS[kernel]))
 
 
 def test_the_grid_is_the_published_one():
     points = grid()
-    sparq = [p for p in points if p.kernel is DEFAULT]
+    sparq = [p for p in points if p.kernel is DEFAULT and p.workload.spec.index_bits == 16]
     for n_kv_heads in (32, 8):
         found = sum(p.workload.spec.n_kv_heads == n_kv_heads for p in sparq)
         assert found == sweep_tables.PUBLISHED_POINTS
-    assert len({p.key("bow") for p in points}) == len(points) == 2 * (336 + 2 * 28)
+    fewer = [p.workload for p in points if p.workload.spec.index_bits != 16]
+    assert {(w.settings.rank, w.settings.top_k) for w in fewer} == {(32, 128)}
+    assert [sum(w.spec.index_bits == bits for w in fewer) for bits in (8, 4)] == [2 * 28] * 2
+    assert len({p.key("bow") for p in points}) == len(points) == 2 * (336 + 2 * 28) + len(fewer)
     sizes = [p.workload.spec.n_tasks * p.workload.seq_len for p in points]
     assert sizes == sorted(sizes)
 
@@ -57,6 +60,22 @@ def test_the_grid_has_every_kernel_and_value(monkeypatch):
     assert {p.kernel.name for p in points} == set(KERNELS)
     chosen = grid(*words.split(), "--kernel", "new", BASELINE.name)
     assert {p.kernel.name for p in chosen} == {"new", BASELINE.name}
+
+
+def test_key_indices_that_are_asked_for_are_of_every_point():
+    words = "--S 64 --B 1 --kv-heads 8 --r 4 32 --k 128".split()
+
+    def found(*more):
+        return [
+            (p.kernel.name, p.workload.spec.index_bits, p.workload.columns()["rank"])
+            for p in grid(*words, *more)
+        ]
+
+    dense = [(name, 16, None) for name in KERNELS if not KERNELS[name].takes_settings]
+    usual = [*dense, *((DEFAULT.name, 16, r) for r in (4, 32)), *((DEFAULT.name, b, 32) for b in (8, 4))]
+    assert sorted(found(), key=str) == sorted(usual, key=str)
+    asked = [*dense, *((DEFAULT.name, b, r) for b in (4, 8) for r in (4, 32))]
+    assert sorted(found("--index-bits", "8", "4"), key=str) == sorted(asked, key=str)
 
 
 def test_a_sweep_resumes(tmp_path, capsys):
@@ -111,7 +130,7 @@ def test_refusals_are_rows(tmp_path):
 
 def test_only_what_does_not_fit_counts_as_refused():
     """By the row's own fact, whatever the message says."""
-    base = dict(kernel=BASELINE.name, n_kv_heads=8, emulated=False, max_tile_bytes=1)
+    base = dict(kernel=BASELINE.name, index_bits=16, n_kv_heads=8, emulated=False, max_tile_bytes=1)
     lacks = dict(need=2, room=1)
     made = [
         {**base, "error": "tile memory", "does_not_fit": None},
@@ -124,10 +143,12 @@ def test_only_what_does_not_fit_counts_as_refused():
     assert f"| {BASELINE.name}, 8 KV heads | 5 | 1 | 1 | 2 | 1 | 1 | 0 | 0 |" in table
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
-def test_emulation_checks_bits_and_counts(kernel):
+@pytest.mark.parametrize(
+    ("kernel", "index_bits"), [*((name, 16) for name in KERNELS), (DEFAULT.name, 8), (DEFAULT.name, 4)]
+)
+def test_emulation_checks_bits_and_counts(kernel, index_bits):
     pytest.importorskip("sparq_ipu._cpu")
-    point = point_of(kernel)
+    point = point_of(kernel, index_bits=index_bits)
     row = point.row("bow", 0)
     sweep.emulate([point], [row], 0)
     assert row["emulated"] and row["bit_exact"] and row["plan_equals_run"] and row["error"] is None
@@ -220,12 +241,16 @@ def test_speedups_are_over_the_baseline_of_the_same_shape():
         {**base, "kernel": "dense-sram", "batch": 2, "seconds_per_query": 1.0},
         {**base, "kernel": "sparq-streaming", "batch": 1, "rank": 4, "seconds_per_query": 2.0},
         {**base, "kernel": "sparq-streaming", "batch": 2, "rank": 4, "seconds_per_query": 2.0},
+        {**base, "kernel": "sparq-streaming", "batch": 2, "index_bits": 4, "seconds_per_query": 1.0},
         {**base, "kernel": "sparq-streaming", "batch": 4, "rank": 4, "seconds_per_query": 2.0},
         {**base, "kernel": "sparq-streaming", "batch": 2, "n_heads": 5, "seconds_per_query": 2.0},
         {**base, "kernel": "sparq-streaming", "batch": 2, "error": "x", "seconds_per_query": 2.0},
         {**base, "kernel": "dense-streaming", "batch": 4, "error": "x", "seconds_per_query": 2.0},
     ]
-    assert [r["speedup_vs_dense_streaming"] for r in sweep_tables.speedups(made)] == [3.0, 5.0, None, None]
+    assert [r["speedup_vs_dense_streaming"] for r in sweep_tables.speedups(made)] == [
+        *(3.0, 5.0, 10.0),
+        *(None, None),
+    ]
 
 
 def test_the_table_of_speedups_is_of_one_setting(tmp_path, capsys, monkeypatch):
@@ -234,9 +259,10 @@ def test_the_table_of_speedups_is_of_one_setting(tmp_path, capsys, monkeypatch):
     out = tmp_path / "sweep.jsonl"
     words = "--S 256 --B 1 --kv-heads 8 --r 32 16 --k 128 64"
     assert sweep.main(["--json", str(out), *words.split()]) == 0
+    assert "[16 8 4]" in sweep.command_line().parser.format_help()
     made = rows(out)
     others = [dict(n_local=4), dict(mean_value=False)]
-    sparq = next(r for r in made if (r["rank"], r["top_k"]) == (32, 128))
+    sparq, *fewer = (r for r in made if (r["rank"], r["top_k"]) == (32, 128))
     with open(out, "a") as file:
         file.writelines(json.dumps({**sparq, **o, "seconds_per_query": 1.0}) + "\n" for o in others)
     capsys.readouterr()
@@ -246,6 +272,13 @@ def test_the_table_of_speedups_is_of_one_setting(tmp_path, capsys, monkeypatch):
     speedup = dense["seconds_per_query"] / sparq["seconds_per_query"]
     assert f"| 256 | {sparq['seconds_per_query'] * 1e3:.3g} ms, {speedup:.2f}x |" in text
     assert "| sparq-streaming, 8 KV heads | 6 | 6 |" in text
+    assert {row["index_bits"] for row in fewer} == {8, 4}
+    for row in fewer:
+        heading = f"a key index of {row['index_bits']} bits and speed-up over"
+        speedup = dense["seconds_per_query"] / row["seconds_per_query"]
+        table = text.partition(heading)[2]
+        assert f"| 256 | {row['seconds_per_query'] * 1e3:.3g} ms, {speedup:.2f}x |" in table
+        assert f"| sparq-streaming int{row['index_bits']}, 8 KV heads | 1 | 1 |" in text
 
 
 def test_the_report_reads_the_file(tmp_path):

@@ -41,12 +41,18 @@ SHAPES = [
 SETTINGS = SparqSettings(8, 24, 3, True)
 
 
-def run(shape, kernel, append, model):
+#: kernels, and key indices of those that take settings
+VARIANTS = [
+    (name, bits) for name, k in KERNELS.items() for bits in ((16, 8, 4) if k.takes_settings else (16,))
+]
+
+
+def run(shape, kernel, append, model, index_bits=16):
     """The counts of a real emulated run."""
     batch, n_heads, n_kv_heads, head_dim, capacity, tiles, lengths = shape
     rng = np.random.default_rng(1)
     session = core.Session(
-        CacheSpec(batch, n_kv_heads, head_dim, capacity),
+        CacheSpec(batch, n_kv_heads, head_dim, capacity, index_bits),
         n_heads,
         attention=[Attention(kernel, KERNELS[kernel].settings(SETTINGS))],
         append=append,
@@ -79,20 +85,20 @@ def planned(shape, kernel, append, **options):
 
 
 @pytest.mark.parametrize("append", [False, True])
-@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize(("kernel", "index_bits"), VARIANTS)
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda s: "-".join(map(str, s[:6])))
-def test_a_plan_is_what_a_run_reports(shape, kernel, append):
+def test_a_plan_is_what_a_run_reports(shape, kernel, index_bits, append):
     model = device_model("gc200")
     try:
-        plan = planned(shape, kernel, append, device=model)
+        plan = planned(shape, kernel, append, device=model, index_bits=index_bits)
     except DoesNotFit as refused:
         # What the plan refuses does not compile either.
         with pytest.raises(DoesNotFit) as also_refused:
-            run(shape, kernel, append, model)
+            run(shape, kernel, append, model, index_bits)
         for error in (refused, also_refused.value):
             assert error.resource == "tile memory" and error.need > error.room == 638976
         return
-    counted, memory = run(shape, kernel, append, dataclasses.replace(model, tiles=shape[5]))
+    counted, memory = run(shape, kernel, append, dataclasses.replace(model, tiles=shape[5]), index_bits)
     assert plan.steps == counted["steps"]
     assert plan.seconds_by_category == counted["seconds"]
     assert plan.memory == memory
@@ -110,6 +116,8 @@ def test_the_comparison_can_fail(kernel):
     counted, _ = run(full, kernel, False, device_model())
     plan = planned(short, kernel, False)
     assert plan.steps != counted["steps"]
+    if KERNELS[kernel].takes_settings:  # and another key index is another program
+        assert len({repr(planned(full, kernel, False, index_bits=bits).steps) for bits in (16, 8, 4)}) == 3
     assert plan.streamed_bytes < planned(full, kernel, False).streamed_bytes
 
 
@@ -163,6 +171,11 @@ def test_a_dry_run_leaves_later_sessions_alone():
             r"plan: n_heads must be a multiple of n_kv_heads=5, got 32",
         ),
         (dict(mean_value="no"), r"plan: mean_value must be True or False, got 'no'"),
+        (dict(index_bits=5), r"plan: index_bits must be one of 16, 8, 4, got 5$"),
+        (dict(index_bits=True), r"plan: index_bits must be one of 16, 8, 4, got True$"),
+        (dict(index_bits="4"), r"plan: index_bits must be one of 16, 8, 4, got '4'$"),
+        (dict(index_bits=4.0, kernel="dense-sram"), r"plan: index_bits must be one of 16, 8, 4, got 4.0$"),
+        (dict(bits=4), r"plan: options must be among \['index_bits'\], got 'bits'"),
         (dict(rank=129), r"plan: rank must be in \[1, head_dim=128\], got 129"),
         (dict(lengths=[1, 2]), r"plan: lengths must have shape \(batch=1,\), got \(2,\)"),
         (dict(lengths=5), r"plan: lengths must have shape \(batch=1,\), got \(\)"),
@@ -199,18 +212,72 @@ def test_what_can_not_fit_is_refused_before_the_dry_run(monkeypatch):
         (dict(batch=65536, seq_len=65536), 3 * 65536 * 32 * 65536 * 128),
         (dict(batch=65536, seq_len=65536, n_ipus=64), 3 * 65536 * 32 * 65536 * 128 // 64),
         (dict(batch=65536, seq_len=65536, n_kv_heads=8, kernel="dense-streaming"), 2 * 65536**2 * 8 * 128),
+        # keys and values, and of each key a byte or half of one, and 1 / 16 of a byte for low and step
+        (dict(batch=65536, seq_len=65536, index_bits=8), 65536 * 32 * 65536 * 128 * (4 + 17 / 16) / 2),
+        (dict(batch=65536, seq_len=65536, index_bits=4), 65536 * 32 * 65536 * 128 * (4 + 9 / 16) / 2),
     ):
         with pytest.raises(ValueError, match=message) as refused:
             planning.plan(**arguments)
         assert int(re.search(message, str(refused.value)).group(1)) == 2 * elements
 
 
-@pytest.mark.parametrize("kernel", ["dense-streaming", "sparq-streaming"])
-def test_the_early_check_is_a_lower_bound(kernel):
-    found = planned(SHAPES[8], kernel, False).streaming_memory
-    early = KERNELS[kernel].streaming_bytes(CacheSpec(1, 8, 128, 4096))
-    assert list(early) == list(found)
-    assert all(0.8 * found[name] < n < found[name] for name, n in early.items())
+@pytest.mark.parametrize(("kernel", "index_bits"), [v for v in VARIANTS if v[0] != "dense-sram"])
+def test_the_early_check_is_a_lower_bound(kernel, index_bits):
+    for heads, seq_len, near in ((8, 16384, 0.9), (4096, 63, 0), (4096, 255, 0), (512, 1087, 0)):
+        found = planning.plan(
+            1,
+            heads,
+            heads,
+            128,
+            seq_len,
+            kernel=kernel,
+            rank=8,
+            top_k=8,
+            baseline=False,
+            index_bits=index_bits,
+        ).streaming_memory
+        early = KERNELS[kernel].streaming_bytes(CacheSpec(1, heads, 128, seq_len, index_bits))
+        assert list(early) == list(found)
+        assert all(near * found[name] <= n < found[name] for name, n in early.items()), (
+            seq_len,
+            early,
+            found,
+        )
+
+
+def test_a_smaller_key_index_moves_and_takes_less():
+    sixteen, eight, four = (planning.plan(1, 32, 8, 128, 4096, index_bits=bits) for bits in (16, 8, 4))
+    for more, fewer in ((sixteen, eight), (eight, four)):
+        assert more.streamed_bytes > fewer.streamed_bytes
+        assert more.streaming_memory_bytes > fewer.streaming_memory_bytes
+        assert more.speedup_vs_dense_streaming < fewer.speedup_vs_dense_streaming
+        assert more.streaming_memory["cache/rows"] == fewer.streaming_memory["cache/rows"]
+    # rank of head_dim components of every block: codes, low and step
+    rows = 2 * 128 * 8 * 128 * 2
+    assert [p.streamed_bytes - rows for p in (sixteen, eight, four)] == [
+        8 * 32 * n for n in (4096 * 2, 64 * (64 + 4), 64 * (32 + 4))
+    ]
+    assert four.options == dict(index_bits=4) and four.row()["index_bits"] == 4
+    assert "seq_len 4096, index_bits 4, rank 32" in str(four)
+    assert "index_bits" not in str(sixteen) and sixteen.row()["index_bits"] == 16
+
+
+def test_a_key_index_is_nothing_to_dense_attention():
+    """As the settings: also where it is what SparQ is compared with."""
+    shape = dict(batch=1, n_heads=8, head_dim=64, seq_len=1024)
+    dense = planning.plan(**shape, kernel="dense-streaming")
+    assert planning.plan(**shape, kernel="dense-streaming", index_bits=4, rank=64) == dense
+    sparq = planning.plan(**shape, index_bits=np.int8(4))
+    assert sparq.speedup_vs_dense_streaming == dense.seconds_per_query / sparq.seconds_per_query
+
+
+def test_a_smaller_key_index_fits_on_fewer_ipus():
+    """What is refused on one IPU with 16 bits: 66 GB of keys and values, and of the key index."""
+    shape = dict(batch=40, seq_len=65536, baseline=False)
+    with pytest.raises(DoesNotFit, match="streaming memory"):
+        planning.plan(**shape)
+    assert planning.plan(**shape, index_bits=4).streaming_memory_bytes < 64e9
+    assert planning.plan(**shape, n_ipus=2).streaming_memory_bytes < 64e9
 
 
 def test_numpy_integers_are_integers():

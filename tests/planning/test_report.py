@@ -27,9 +27,9 @@ def source(tmp_path_factory):
         for batch in data.BATCHES:
             for n_kv_heads in (32, 8):
                 for seq_len in data.LENGTHS:
-                    for kernel, settings in (
-                        ("dense-streaming", (None, None)),
-                        *(("sparq-streaming", s) for s in data.SETTINGS),
+                    for kernel, settings, bits in (
+                        ("dense-streaming", (None, None), 16),
+                        *(("sparq-streaming", *variant) for variant in data.VARIANTS),
                     ):
                         row = {
                             "kernel": kernel,
@@ -41,7 +41,8 @@ def source(tmp_path_factory):
                             "seq_len": seq_len,
                             "rank": settings[0],
                             "top_k": settings[1],
-                            "seconds_per_query": (1e-6 if settings[0] is None else 2e-7) * seq_len,
+                            "index_bits": bits,
+                            "seconds_per_query": (1e-6 if settings[0] is None else 1.25e-8 * bits) * seq_len,
                             "streamed_bytes": 1000 * seq_len,
                             "stages": stages,
                             "error": None,
@@ -53,6 +54,10 @@ def source(tmp_path_factory):
 def test_rows_come_from_the_file_or_from_a_plan(source):
     assert source.seconds("dense-streaming", 1, 32, 1024) == pytest.approx(1.024e-3)
     assert source.speedup(4, 32, 2048, 32, 128) == pytest.approx(5)
+    assert source.speedup(4, 32, 2048, 32, 128, 8) == pytest.approx(10)
+    assert source.seconds("sparq-streaming", 1, 8, 320, 16, 64, 4) == (
+        plan(1, 32, 8, 128, 320, rank=16, top_k=64, index_bits=4).seconds_per_query
+    )
     assert source.seconds("dense-streaming", 1, 8, 320) == (
         plan(1, 32, 8, 128, 320, kernel="dense-streaming").seconds_per_query
     )
@@ -69,15 +74,48 @@ def test_measured_speedups_are_the_published_ones():
     assert measured[1, 16384, 32, 64] == pytest.approx(40.43 / 5.278, abs=0.005)
 
 
-def test_every_step_of_the_program_is_in_one_group():
-    planned = plan(1, 32, 8, 128, 1024, baseline=False)
+@pytest.mark.parametrize("index_bits", [16, 8, 4])
+def test_every_step_of_the_program_is_in_one_group(index_bits):
+    planned = plan(baseline=False, index_bits=index_bits)  # at this size the tail has steps of its own
     groups = pictures.stage_seconds(planned.row())
     assert sum(groups.values()) == pytest.approx(planned.seconds_per_query)
-    for label in ("key columns streamed", "rows of keys and values streamed", "softmax", "top-k"):
+    labels = (
+        "key columns streamed",
+        "rows of keys and values streamed",
+        "approximate scores",
+        "softmax",
+        "top-k",
+    )
+    for label in labels:
         assert groups[label] > 0  # a renamed step would drop out
+    steps = {name.split("/")[-1] for name in planned.stages_by_name()}
+    known = {ending for _, endings in pictures.STAGES for ending in endings}
+    scoring = {name for name in steps if "coefficients" in name or "scores" in name}
+    assert len(scoring) == (3 if index_bits == 16 else 5) and scoring - known == {"row_scores"}
     assert groups[pictures.OTHERS] < 0.5 * (
         planned.seconds_per_query - planned.seconds_by_category["streaming"]
     )
+
+
+def test_the_table_of_comparison_has_a_row_for_each_key_index(source):
+    table = {row[0]: row[1:] for row in data.comparison_rows(source)}
+    at = "batch 4, S=4096, r=32, k=128"
+    assert table[f"sparq-streaming, {at}"][0] == f"{0.2 * 4096:.0f}"
+    assert table[f"sparq-streaming int8, {at}"] == (f"{0.1 * 4096:.0f}", "-", "10.00x", "-")
+    assert table[f"sparq-streaming int4, {at}"] == (f"{0.05 * 4096:.0f}", "-", "20.00x", "-")
+    assert table[f"sparq-streaming, {at}"][3] != "-"  # published
+    assert len(table) == 2 * 3 * (1 + len(data.VARIANTS))
+
+
+def test_the_table_of_steps_has_every_key_index():
+    real = data.Source("bow", None, quiet=True)
+    rows = {row[0]: row[1:] for row in data.stage_rows(real, 1024)}
+    plans = [real.plan("sparq-streaming", 1, 32, 1024, *data.HEADLINE, bits) for bits in (16, 8, 4)]
+    assert rows["all"] == tuple(f"{p.seconds_per_query * 1e6:.2f}" for p in plans)
+    assert rows["sparq0/block_coefficients"][0] == "-" != rows["sparq0/block_coefficients"][1]
+    for i, p in enumerate(plans):
+        names = [name for name, cells in rows.items() if cells[i] != "-" and name != "all"]
+        assert names == list(p.stages_by_name())  # in the order of each program
 
 
 def test_calibration_rows_cover_every_measurement():

@@ -126,6 +126,28 @@ def test_registered_as_the_contract_says(lowering: ModuleType) -> None:
     assert lowering.registered() == expected
 
 
+@pytest.mark.parametrize("index_bits", [8, 4])
+def test_decode_steps_with_a_key_index(make: Any, index_bits: int) -> None:
+    """A prompt of a block and more, then tokens past the end of the next block."""
+    make.add("CacheFill", "_prompt", n_tokens=100, index_bits=index_bits)
+    make.add("SparqDecode", index_bits=index_bits)
+    make.model.compile(n_tiles=7)
+    rng, held = np.random.default_rng(index_bits), Held()
+    for step in range(40):
+        prompt = [halves(rng, BATCH, N_KV_HEADS, 100, HEAD_DIM) for _ in range(2)]
+        prompt.append(np.array([100, 63] if step == 0 else [-1, -1], np.int32))
+        token = [halves(rng, *SHAPES[name]) for name in ("query", "key", "value")]
+        token.append(np.ones(BATCH, np.int32))
+        held.fill(*prompt)
+        held.append(*token[1:])
+        inputs = dict(zip(("key_prompt", "value_prompt", "lengths_prompt"), prompt))
+        inputs.update(zip(("query", "key", "value", "active"), token))
+        output = make.model.run(inputs)["out"]
+        expected = held.sparq(token[0], index_bits=index_bits)
+        np.testing.assert_array_equal(bits(output), bits(expected))
+    assert (bits(output) != bits(held.sparq(token[0]))).any()  # another rule is another result
+
+
 @pytest.mark.parametrize("op", ["SparqDecode", "DenseDecode"])
 @pytest.mark.parametrize("n_tiles", [1, 7, 64])
 def test_decode_steps(make: Any, op: str, n_tiles: int) -> None:
@@ -369,6 +391,8 @@ def shaped(**shapes: tuple) -> dict:
         (dict(mean_value=2), "mean_value must be 0 or 1, got 2"),
         (dict(capacity=0), "capacity must be in [1, 16777216], got 0"),
         (dict(capacity=2**33), "capacity must be in [0, 4294967295], got 8589934592"),
+        (dict(index_bits=5), "index_bits must be one of 16, 8, 4, got 5"),
+        (dict(index_bits=-4), "index_bits must be in [0, 4294967295], got -4"),
         (dict(n_kv_heads=1), "n_kv_heads must be that of key=2, got 1"),
         (shaped(query=(2, 3, 16)), "n_heads must be a multiple of n_kv_heads=2, got 3"),
         (
@@ -418,7 +442,7 @@ def test_messages_of_shapes_are_those_of_python(
         dims = shape if wrong and shape is not None else right
         model.add_input(tensor.name, kind, dims)
         tensors.append(SimpleNamespace(dtype=f"torch.{kind}", shape=dims))
-    values = dict(SETTINGS, **DECODE)
+    values = dict(SETTINGS, **DECODE, index_bits=16)
     attributes = {a.name: values[a.name] for a in op.attributes}
     with pytest.raises(ValueError) as theirs:
         contract.arguments(op, tensors, [SimpleNamespace(dtype="torch.float16", shape=())], attributes)
@@ -431,6 +455,7 @@ def test_messages_of_shapes_are_those_of_python(
     "second, message",
     [
         (dict(capacity=100), "capacity must be 200 as in the other operators of cache 'layer0', got 100"),
+        (dict(index_bits=4), "index_bits must be 16 as in the other operators of cache 'layer0', got 4"),
         (
             shaped(query=(3, 4, 16), key=(3, 2, 16), value=(3, 2, 16), active=(3,)),
             "batch must be 2 as in the other operators of cache 'layer0', got 3",

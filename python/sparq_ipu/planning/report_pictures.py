@@ -27,7 +27,18 @@ COLOURS = ("#0b6e99", "#c4501b", "#4a7c2f", "#7a4f9e", "#8a6d1d", "#5c6770")
 STAGES = (
     ("key columns streamed", ("read_key_columns",)),
     ("rows of keys and values streamed", ("read_rows", "read_key_rows", "read_value_rows")),
-    ("approximate scores", ("column_offsets", "spread_columns", "approx_scores", "tail_scores", "next_wave")),
+    (
+        "approximate scores",
+        (
+            "column_offsets",
+            "spread_columns",
+            "block_coefficients",
+            "approx_scores",
+            "tail_coefficients",
+            "tail_scores",
+            "next_wave",
+        ),
+    ),
     ("softmax", ("partial_max", "reduce_max", "softmax_weights", "block_sums", "fold_sums")),
     (
         "top-k",

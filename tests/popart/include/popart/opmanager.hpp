@@ -20,6 +20,9 @@ public:
       throw error("no attribute key " + key);
     return std::get<T>(found->second);
   }
+  template <class T> T getAttribute(const std::string &key, const T &defaultValue) const {
+    return all_.count(key) != 0 ? std::get<T>(all_.at(key)) : defaultValue;
+  }
   using Value = std::variant<Int, String>;
   void set(const std::string &key, const Value &value) { all_[key] = value; }
   const std::map<std::string, Value> &all() const { return all_; }
