@@ -66,7 +66,7 @@ inline half narrow(float x) {
   return static_cast<half>(clamped);
 }
 
-constexpr float lowest = -3.402823466e+38f;
+constexpr float lowest = -3.402823466e+38f, highest = 3.402823466e+38f;
 
 // The largest of six workers' results, `stride` apart.
 inline float largestOfSix(const float *partial, unsigned stride) {

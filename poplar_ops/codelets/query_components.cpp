@@ -17,7 +17,8 @@ static inline Lanes magnitude(const half *query) {
   return bitcast<Lanes>(bitcast<LaneBits>(loadLanes(query)) & magnitudeMask);
 }
 
-// a[c], components shared out over the workers.
+// a[c], components shared out over the workers. NaN and infinity, which are nobody's inputs, count as
+// the largest number: numbers can be ranked, and `rank` of them are selected whatever comes in.
 class GroupMagnitude : public poplar::MultiVertex {
 public:
   HalvesIn query;       // [groupSize][headDim]
@@ -29,7 +30,8 @@ public:
       Lanes sum{};
       for (unsigned h = 0; h != groupSize; ++h) // ascending by head
         sum += magnitude(&query[h * headDim + c]);
-      storeLanes(&magnitudes[c], sum);
+      const Lanes most = Lanes{} + highest;
+      storeLanes(&magnitudes[c], select(sum < most, sum, most));
     }
     return true;
   }
@@ -102,11 +104,9 @@ public:
     const unsigned perWorker = ((headDim + numWorkers() - 2) / (numWorkers() - 1) + 1) / 2 * 2;
     const unsigned first = worker == 0 ? 0 : minimum((worker - 1) * perWorker, headDim);
     const unsigned end = worker == 0 ? 0 : minimum(first + perWorker, headDim);
-    // NaN among the magnitudes would select more than `rank`: nothing is written behind these.
-    unsigned index =
-        first <= headDim - first ? count(0, first) : rank - minimum(count(first, headDim), rank);
+    unsigned index = first <= headDim - first ? count(0, first) : rank - count(first, headDim);
     for (unsigned c = first; c != end; ++c) {
-      if (selected[c] == 0 || index >= rank)
+      if (selected[c] == 0)
         continue;
       components[index] = c;
       for (unsigned h = 0; h != groupSize; ++h)

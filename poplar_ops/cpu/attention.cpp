@@ -11,8 +11,9 @@ namespace sparq {
 namespace cpu {
 namespace {
 
-// A pair that is being scored, and the one before, whose softmax is computed meanwhile.
-constexpr unsigned pairsHeld = 2;
+// A pair that is being scored; the one before, whose softmax is computed meanwhile; the one before
+// that, whose selected rows are fetched; the next one, whose key index is.
+constexpr unsigned pairsHeld = 4;
 
 // The pairs of one thread, one after the other.
 class PairStream {
@@ -21,39 +22,69 @@ public:
       : call(callIn), scratch(scratchIn), queries(queriesIn) {}
 
   void next(std::size_t index) {
-    const unsigned turn = count++ % pairsHeld;
-    queries[turn].prepare(index);
-    pairs[turn].emplace(call, index, queries[turn], scratch, alone, turn);
-    PairAttention *const now = &*pairs[turn];
-    if (now->isDense()) {
-      finish();
-      now->dense();
-      return;
-    }
-    now->score(before);
-    finish();
-    before = now;
-    if (!call.pipelined())
-      finish();
+    const unsigned turn = count++;
+    PairQuery &query = queries[turn % pairsHeld];
+    query.prepare(index);
+    PairAttention *const now = upcoming;
+    upcoming = &pairs[turn % pairsHeld].emplace(call, index, query, scratch, alone, turn % 2);
+    if (now)
+      compute(now);
   }
 
-  // The pair that is held back.
+  // The pairs that are held back.
   void finish() {
-    if (!before)
-      return;
-    before->softmax();
-    before->select();
-    before->finish();
-    before = nullptr;
+    PairAttention *const now = upcoming;
+    upcoming = nullptr;
+    if (now)
+      compute(now);
+    finishHeld();
   }
 
 private:
+  void compute(PairAttention *now) {
+    if (now->isDense()) {
+      finishHeld();
+      now->dense();
+      return;
+    }
+    now->score(scored, selected, upcoming && !upcoming->isDense() ? upcoming : nullptr);
+    finishSelected();
+    if (call.pipelined()) {
+      selectScored();
+      scored = now;
+    } else {
+      scored = now;
+      selectScored();
+    }
+    if (!call.cache.keyIndex.quantised) // nothing would fetch its rows
+      finishSelected();
+  }
+
+  void selectScored() {
+    if (!scored)
+      return;
+    scored->softmax();
+    scored->select();
+    selected = scored;
+    scored = nullptr;
+  }
+  void finishSelected() {
+    if (selected)
+      selected->finish();
+    selected = nullptr;
+  }
+  void finishHeld() {
+    finishSelected();
+    selectScored();
+    finishSelected();
+  }
+
   const Call &call;
   const Scratch &scratch;
   PairQuery *const queries; // pairsHeld
   const Team alone;
   std::optional<PairAttention> pairs[pairsHeld];
-  PairAttention *before = nullptr;
+  PairAttention *scored = nullptr, *selected = nullptr, *upcoming = nullptr;
   unsigned count = 0;
 };
 
@@ -96,7 +127,7 @@ void attend(const KVCache &cache, const Query &query, std::size_t nHeads,
   std::atomic<std::size_t> next{nSplit};
   pool->run([&](unsigned thread) {
     Carver carve(own + thread * ownBytes);
-    PairQuery queries[pairsHeld] = {{carve, call}, {carve, call}};
+    PairQuery queries[pairsHeld] = {{carve, call}, {carve, call}, {carve, call}, {carve, call}};
     if (nSplit) {
       Carver carveTeam(shared);
       const Scratch scratch(carveTeam, call, nThreads);
@@ -107,7 +138,7 @@ void attend(const KVCache &cache, const Query &query, std::size_t nHeads,
         if (pair.isDense()) {
           pair.dense();
         } else {
-          pair.score(nullptr);
+          pair.score(nullptr, nullptr, nullptr);
           pair.softmax();
           pair.select();
           pair.finish();

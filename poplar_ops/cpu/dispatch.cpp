@@ -18,8 +18,12 @@ std::vector<const Kernels *> findKernels() {
   const bool f16c = __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
   // These ask the processor and whether the system saves the registers.
   const bool avx2 = f16c && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-  if (avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
+  const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") &&
+                      __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+                      __builtin_cpu_supports("avx512vl");
+  if (avx512 && __builtin_cpu_supports("avx512vnni"))
+    found.push_back(&avx512vnniKernels);
+  if (avx512)
     found.push_back(&avx512Kernels);
   if (avx2)
     found.push_back(&avx2Kernels);

@@ -1,24 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kv_cache.hpp"
 
+#include "../codelets/arith.hpp"
 #include "attention.hpp"
 #include "dispatch.hpp"
+#include "key_columns.hpp"
 #include "thread_pool.hpp"
 
 #include <atomic>
 #include <cstring>
 #include <mutex>
 
-#ifdef SPARQ_X86
-#include <emmintrin.h>
-#endif
-
 namespace sparq {
 namespace cpu {
 namespace {
-
-// Positions that are written to the columns together: one cache line.
-constexpr std::size_t linePositions = 32;
 
 // Changes smaller than this (numbers copied) are done by the calling thread: waking others takes
 // longer.
@@ -31,13 +26,6 @@ CacheSpec checked(const CacheSpec &spec) {
   return spec;
 }
 
-// Columns are apart by a multiple of 128 bytes that is no multiple of 4096, or the columns read
-// together would compete for the same lines of the cache.
-std::size_t strideOfColumns(std::size_t capacity) {
-  const std::size_t padded = roundUp(capacity, 64);
-  return padded % 2048 == 0 ? padded + 64 : padded;
-}
-
 void copyRow(Half *to, const char *from, std::ptrdiff_t stride, std::size_t n) {
   if (stride == sizeof(Half)) {
     std::memcpy(to, from, n * sizeof(Half));
@@ -47,62 +35,16 @@ void copyRow(Half *to, const char *from, std::ptrdiff_t stride, std::size_t n) {
     std::memcpy(to + c, from + static_cast<std::ptrdiff_t>(c) * stride, sizeof(Half));
 }
 
-// 8 rows of 8 components -> 8 columns of 8 positions.
-void transpose8(const Half *rows, std::size_t rowStride, Half *columns, std::size_t columnStride) {
-#ifdef SPARQ_X86
-  __m128i r[8], s[8];
-  for (unsigned i = 0; i < 8; ++i)
-    r[i] = _mm_loadu_si128(reinterpret_cast<const __m128i *>(rows + i * rowStride));
-  // Interleaving row i with row i + 4, three times, is a transposition.
-  for (unsigned step = 0; step < 3; ++step) {
-    for (unsigned i = 0; i < 4; ++i) {
-      s[2 * i] = _mm_unpacklo_epi16(r[i], r[i + 4]);
-      s[2 * i + 1] = _mm_unpackhi_epi16(r[i], r[i + 4]);
-    }
-    for (unsigned i = 0; i < 8; ++i)
-      r[i] = s[i];
-  }
-  for (unsigned i = 0; i < 8; ++i)
-    _mm_storeu_si128(reinterpret_cast<__m128i *>(columns + i * columnStride), r[i]);
-#else
-  for (unsigned i = 0; i < 8; ++i)
-    for (unsigned j = 0; j < 8; ++j)
-      columns[i * columnStride + j] = rows[j * rowStride + i];
-#endif
-}
-
-// Rows [begin, end) of K to columns.
-void writeColumns(const KVCache::Pair &pair, std::size_t headDim, std::size_t columnStride,
-                  std::size_t begin, std::size_t end) {
-  for (std::size_t p = begin; p < end;) {
-    const bool whole = p % 8 == 0 && p + 8 <= end;
-    if (!whole) {
-      const Half *row = pair.keyRows + p * headDim;
-      for (std::size_t c = 0; c < headDim; ++c)
-        pair.keyColumns[c * columnStride + p] = row[c];
-      ++p;
-      continue;
-    }
-    const std::size_t line = p / linePositions * linePositions + linePositions;
-    const std::size_t stop = line < end ? line : end / 8 * 8;
-    for (std::size_t c = 0; c < headDim; c += 8)
-      for (std::size_t at = p; at < stop; at += 8)
-        transpose8(pair.keyRows + at * headDim + c, headDim,
-                   pair.keyColumns + c * columnStride + at, columnStride);
-    p = stop;
-  }
-}
-
 } // namespace
 
 KVCache::KVCache(const CacheSpec &specIn, std::int64_t threads, const std::string &isa)
     : spec(checked(specIn)), batch(spec.batch), nKvHeads(spec.nKvHeads), headDim(spec.headDim),
       capacity(spec.capacity), nThreads(checkedThreads("KVCache", threads)),
-      kernels(kernelsNamed("KVCache", isa)), columnStride(strideOfColumns(capacity)),
+      kernels(kernelsNamed("KVCache", isa)),
       keyRows(product({batch, nKvHeads, capacity, headDim, sizeof(Half)})),
       valueRows(product({batch, nKvHeads, capacity, headDim, sizeof(Half)})),
-      keyColumns(product({batch, nKvHeads, headDim, columnStride, sizeof(Half)})),
-      valueSums(product({batch, nKvHeads, headDim, sizeof(float)})), slot(batch), nHeld(batch, 0) {
+      keyIndex(spec, kernels), valueSums(product({batch, nKvHeads, headDim, sizeof(float)})),
+      slot(batch), nHeld(batch, 0) {
   for (std::size_t b = 0; b < batch; ++b)
     slot[b] = b;
 }
@@ -111,7 +53,10 @@ KVCache::Pair KVCache::pair(std::size_t index) const {
   const std::size_t b = index / nKvHeads, at = slot[b] * nKvHeads + index % nKvHeads;
   return {keyRows.as<Half>() + at * capacity * headDim,
           valueRows.as<Half>() + at * capacity * headDim,
-          keyColumns.as<Half>() + at * headDim * columnStride, valueSums.as<float>() + at * headDim,
+          keyIndex.columns(at),
+          keyIndex.cells(at),
+          valueSums.as<float>() + at * headDim,
+          at,
           nHeld[slot[b]]};
 }
 
@@ -127,10 +72,10 @@ void KVCache::appendTo(const Pair &pair, const char *key, const char *value,
                        const Tokens &keyTokens, const Tokens &valueTokens,
                        std::size_t count) const {
   const std::size_t begin = pair.length, end = begin + count;
+  const std::size_t piece = keyIndex.quantised ? blockSize : linePositions;
   for (std::size_t done = begin; done < end;) {
-    // By lines, so that what one step writes the next finds in the cache.
-    const std::size_t stop =
-        end - done < linePositions ? end : (done / linePositions + 1) * linePositions;
+    // In pieces, so that what one step writes the next finds in the cache.
+    const std::size_t stop = std::min(end, (done / piece + 1) * piece);
     for (std::size_t p = done; p < stop; ++p) {
       const auto token = static_cast<std::ptrdiff_t>(p - begin);
       copyRow(pair.keyRows + p * headDim, key + token * keyTokens.stride[2], keyTokens.stride[3],
@@ -138,7 +83,7 @@ void KVCache::appendTo(const Pair &pair, const char *key, const char *value,
       copyRow(pair.valueRows + p * headDim, value + token * valueTokens.stride[2],
               valueTokens.stride[3], headDim);
     }
-    writeColumns(pair, headDim, columnStride, done, stop);
+    keyIndex.append(pair.at, pair.keyRows, done, stop);
     kernels.addRows(pair.valueRows + done * headDim, stop - done, static_cast<unsigned>(headDim),
                     pair.valueSum);
     done = stop;
@@ -246,14 +191,12 @@ void KVCache::reorder(const std::int64_t *index) {
       const Copy &copy = copies[i / nKvHeads];
       const std::size_t from = copy.from * nKvHeads + i % nKvHeads;
       const std::size_t to = copy.to * nKvHeads + i % nKvHeads, n = nHeld[copy.from];
-      const std::size_t rows = capacity * headDim, columns = headDim * columnStride;
+      const std::size_t rows = capacity * headDim;
       std::memcpy(keyRows.as<Half>() + to * rows, keyRows.as<Half>() + from * rows,
                   n * headDim * sizeof(Half));
       std::memcpy(valueRows.as<Half>() + to * rows, valueRows.as<Half>() + from * rows,
                   n * headDim * sizeof(Half));
-      for (std::size_t c = 0; c < headDim; ++c)
-        std::memcpy(keyColumns.as<Half>() + to * columns + c * columnStride,
-                    keyColumns.as<Half>() + from * columns + c * columnStride, n * sizeof(Half));
+      keyIndex.copy(from, to, n);
       std::memcpy(valueSums.as<float>() + to * headDim, valueSums.as<float>() + from * headDim,
                   headDim * sizeof(float));
     }

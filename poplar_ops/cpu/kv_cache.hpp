@@ -3,13 +3,14 @@
 // The KV cache in host memory, and decode attention over it. Threads may share a cache: attention
 // calls run at the same time, a change waits until it is alone.
 //
-// For each batch element and KV head: rows of K, rows of V, K once more by component ("key
-// columns", for the score step), and the running sum of V in fp32. Batch elements live in slots, so
-// that a reordering copies only what is taken more than once.
+// For each batch element and KV head: rows of K, rows of V, the key index (K once more, by
+// component, for the score step), and the running sum of V in fp32. Batch elements live in slots,
+// so that a reordering copies only what is taken more than once.
 #pragma once
 
 #include "buffer.hpp"
 #include "kernels/table.hpp"
+#include "key_index.hpp"
 #include "sparq/settings.hpp"
 
 #include <cstdint>
@@ -64,20 +65,26 @@ public:
   // One batch element and KV head; pairs count b * nKvHeads + kv.
   struct Pair {
     Half *keyRows, *valueRows; // (capacity, headDim)
-    Half *keyColumns;          // (headDim, columnStride)
+    Half *keyColumns;          // (headDim, keyIndex.columnStride), see KeyIndex
+    KeyCells cells;            // of a quantised index
     float *valueSum;           // (headDim,)
+    std::size_t at;            // number of the pair in memory
     std::size_t length;
   };
   Pair pair(std::size_t index) const;
   std::size_t nPairs() const { return batch * nKvHeads; }
 
-  const std::size_t columnStride; // positions
-
 private:
   void appendTo(const Pair &pair, const char *key, const char *value, const Tokens &keyTokens,
                 const Tokens &valueTokens, std::size_t count) const;
 
-  Buffer keyRows, valueRows, keyColumns, valueSums;
+  Buffer keyRows, valueRows;
+
+public:
+  const KeyIndex keyIndex;
+
+private:
+  Buffer valueSums;
   std::vector<std::size_t> slot;    // of each batch element
   std::vector<std::size_t> nHeld;   // by slot
   mutable std::shared_mutex access; // shared: attention; exclusive: changes

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "pair_attention.hpp"
 
+#include <limits>
+
 namespace sparq {
 namespace cpu {
 namespace {
@@ -10,14 +12,6 @@ float foldBlocks(const float *partial, std::size_t n) {
   float total = 0.0f;
   for (std::size_t i = 0; i < n; ++i)
     total = total + partial[i];
-  return total;
-}
-
-// Sum of weights: the lane sum of each block, then the left fold.
-float laneFold(const float *weights, std::size_t n) {
-  float total = 0.0f;
-  for (std::size_t at = 0; at < n; at += blockSize)
-    total = total + laneSum(blockSize, [&](std::size_t j) { return weights[at + j]; });
   return total;
 }
 
@@ -73,24 +67,87 @@ void PairAttention::dense() {
   team.barrier(); // the scratch is free for the next pair
 }
 
-void PairAttention::score(PairAttention *before) {
+void PairAttention::score(PairAttention *before, PairAttention *selected, PairAttention *next) {
+  float *const maxima = s.maxima + team.member * g;
+  SoftmaxWeights *const beside = before ? &before->softmaxBegun : nullptr;
+  if (cache.keyIndex.quantised)
+    scoreIndex(maxima, beside, selected, next);
+  else
+    scoreColumns(first, last, 0, maxima, beside);
+  team.barrier();
+  if (g == 1) // the maxima of bits serve the selection, whose keys the weights are
+    softmaxBegun = softmaxOf(0, s.keyMaxima + first * 16);
+}
+
+// Blocks [begin, end) from fp16 columns, which start with block `origin`.
+void PairAttention::scoreColumns(std::size_t begin, std::size_t end, std::size_t origin,
+                                 float *maxima, SoftmaxWeights *beside) const {
   ApproxScores step{};
   step.columns = query.columns;
   step.rank = call.settings->rank;
   step.query = query.selected;
   step.groupSize = g;
   step.invTau = query.invTau;
-  step.begin = first * blockSize;
-  step.end = last * blockSize;
-  step.length = length;
-  step.scores = scores;
+  step.begin = (begin - origin) * blockSize;
+  step.end = (end - origin) * blockSize;
+  step.length = length - origin * blockSize;
+  step.scores = scores + origin * blockSize;
   step.scoreStride = s.stride;
-  step.maximum = s.maxima + team.member * g;
-  step.softmax = before ? &before->softmaxBegun : nullptr;
+  step.maximum = maxima;
+  step.softmax = beside;
   kernels.approxScores(step);
-  team.barrier();
-  if (g == 1) // the maxima of bits serve the selection, whose keys the weights are
-    softmaxBegun = softmaxOf(0, s.keyMaxima + first * 16);
+}
+
+// Full blocks from the quantised index; the open block from its columns, which are few lines, asked
+// for before anything else.
+void PairAttention::scoreIndex(float *maxima, SoftmaxWeights *beside, PairAttention *selected,
+                               PairAttention *next) {
+  const CellRange range = cellRange(), nextRange = next ? next->cellRange() : CellRange{};
+  const std::size_t full = length / blockSize;
+  const bool open = last > full && first < last;
+  if (open)
+    for (unsigned j = 0; j < range.rank; ++j)
+      for (std::size_t p = 0; p < length % blockSize; p += 32)
+        __builtin_prefetch(query.columns[j] + p);
+  std::fill(maxima, maxima + g, -std::numeric_limits<float>::infinity());
+  if (range.begin < range.end) {
+    const std::size_t at = team.member * s.indexRank;
+    IndexScores step{};
+    step.range = range;
+    step.fetched = fetched;
+    if (nextRange.begin < nextRange.end) {
+      step.next = &nextRange;
+      next->fetched = true;
+    }
+    if (selected) {
+      step.rowsAhead = {selected->pair.keyRows, selected->pair.valueRows, d, s.positions,
+                        selected->nSelected};
+      selected->rowsFetched = true;
+    }
+    step.query = query.selected;
+    step.groupSize = g;
+    step.invTau = query.invTau;
+    step.scores = scores;
+    step.scoreStride = s.stride;
+    step.maximum = maxima;
+    step.softmax = beside;
+    step.rows = s.indexRows + at;
+    step.products = s.indexProducts + 16 * at;
+    step.words = s.indexWords + 32 * at;
+    kernels.indexScores(step);
+  }
+  if (open) {
+    float *const openMaxima = s.openMaxima + team.member * g;
+    scoreColumns(full, full + 1, full, openMaxima, nullptr);
+    for (unsigned h = 0; h < g; ++h)
+      maxima[h] = std::max(maxima[h], openMaxima[h]);
+  }
+}
+
+// This member's full blocks.
+CellRange PairAttention::cellRange() const {
+  return {pair.cells, query.components, call.settings->rank, first,
+          std::min(last, length / blockSize)};
 }
 
 void PairAttention::softmax() {
@@ -170,15 +227,33 @@ void PairAttention::mergeBest(const Merit &merit, std::size_t nBest) {
     s.positions[i] = s.candidates[s.positions[i]];
 }
 
-// alpha: the share of the approximate weights that the selected positions have (contract E6.5).
+// alpha: the share of the approximate weights that the selected positions have, summed by absolute
+// blocks with +0 for the others (contract E6.5). Adding +0 to a weight changes nothing, so one or
+// two of a block need no lanes.
 void PairAttention::shareOfWeights(std::size_t count, const float *weightSum) {
-  const std::size_t padded = roundUp(count, blockSize);
-  float *const weights = s.listScores;
   for (unsigned h = 0; h < g; ++h) {
-    for (std::size_t i = 0; i < count; ++i)
-      weights[i] = scores[h * s.stride + s.positions[i]];
-    std::fill(weights + count, weights + padded, 0.0f);
-    s.alpha[h] = std::min(1.0f, flush(laneFold(weights, padded) / weightSum[h]));
+    const float *const weights = scores + h * s.stride;
+    float total = 0.0f;
+    for (std::size_t i = 0, end; i < count; i = end) {
+      const std::uint32_t block = s.positions[i] / blockSize;
+      for (end = i + 1; end < count && s.positions[end] / blockSize == block;)
+        ++end;
+      float partial;
+      if (end - i == 1) {
+        partial = weights[s.positions[i]];
+      } else if (end - i == 2) {
+        partial = weights[s.positions[i]] + weights[s.positions[i + 1]];
+      } else {
+        float lanes[nLanes] = {};
+        for (std::size_t j = i; j < end; ++j) {
+          float &lane = lanes[s.positions[j] % nLanes];
+          lane = lane + weights[s.positions[j]];
+        }
+        partial = treeSum(lanes);
+      }
+      total = total + partial;
+    }
+    s.alpha[h] = std::min(1.0f, flush(total / weightSum[h]));
   }
 }
 
@@ -187,8 +262,10 @@ void PairAttention::finish() {
     const std::size_t count = nSelected, padded = roundUp(count, blockSize);
     // The rows are anywhere in memory: ask for all of them now, and have them in L2 when the
     // weights are summed.
-    fetchRows(pair.keyRows);
-    fetchRows(pair.valueRows);
+    if (!rowsFetched) {
+      fetchRows(pair.keyRows);
+      fetchRows(pair.valueRows);
+    }
     RowScores rowScores{};
     rowScores.key = {pair.keyRows, d, s.positions, 0, count};
     rowScores.query = query.query;

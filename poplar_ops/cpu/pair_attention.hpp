@@ -22,8 +22,9 @@ public:
   // SparQ, in this order. The members of a team call a step together.
   //
   // Approximate scores. Meanwhile the softmax of `before` is computed, a pair that is one step
-  // further; or null.
-  void score(PairAttention *before);
+  // further, and memory is fetched into the processor's caches: what `selected` needs to finish, and
+  // `next` for its scores. Each may be null.
+  void score(PairAttention *before, PairAttention *selected, PairAttention *next);
   // What is left of the softmax of the approximate scores.
   void softmax();
   // The positions, and alpha.
@@ -32,6 +33,11 @@ public:
   void finish();
 
 private:
+  void scoreColumns(std::size_t begin, std::size_t end, std::size_t origin, float *maxima,
+                    SoftmaxWeights *beside) const;
+  void scoreIndex(float *maxima, SoftmaxWeights *beside, PairAttention *selected,
+                  PairAttention *next);
+  CellRange cellRange() const;
   void selectBest(const Merit &merit, std::size_t begin, std::size_t end, std::size_t firstLocal,
                   std::size_t nBest);
   void mergeBest(const Merit &merit, std::size_t nBest);
@@ -57,6 +63,8 @@ private:
   const float scale;
   SoftmaxWeights softmaxBegun{}; // of a single head
   std::size_t nSelected = 0;
+  bool fetched = false;     // what score() reads first
+  bool rowsFetched = false; // what finish() reads
 };
 
 } // namespace cpu

@@ -60,7 +60,7 @@ public:
       return;
     chooseComponents(g, d);
     for (unsigned j = 0; j < rank; ++j)
-      columns[j] = pair.keyColumns + components[j] * cache.columnStride;
+      columns[j] = pair.keyColumns + components[j] * cache.keyIndex.columnStride;
   }
 
   float *query;                        // (g, headDim)

@@ -25,6 +25,13 @@ struct Scratch {
       partialSums = carve.take<float>(blocks * g * d);
     if (!call.settings)
       return;
+    if (call.cache.keyIndex.quantised) {
+      indexRank = roundUp(call.settings->rank, 4);
+      openMaxima = carve.take<float>(g * teamSize);
+      indexRows = carve.take<const unsigned char *>(indexRank * teamSize);
+      indexProducts = carve.take<float>(16 * indexRank * teamSize);
+      indexWords = carve.take<std::int32_t>(32 * indexRank * teamSize);
+    }
     const std::size_t k = std::min(std::size_t(call.settings->topK), call.maxLength);
     listStride = roundUp(k, 64) + 16;
     if (g > 1) // the weights of one head are keys themselves
@@ -41,15 +48,20 @@ struct Scratch {
     listBlockSums = carve.take<float>(listStride / 64 + 1);
   }
 
-  std::size_t stride, nBlocks, listStride = 0;
+  std::size_t stride, nBlocks, listStride = 0, indexRank = 0;
   float *sum;       // (g, headDim) weighted sum of values
   float *scores[2]; // (g, stride) scores, then weights; of neighbouring pairs in turn
   float *blockSums; // (g, nBlocks) of weights
   float *maxima;    // (team, g)
   float *sums;      // (team, 2, g) sums of weights and their inverses: each member has its own copy
-  float *partialSums = nullptr;      // (blocks, g, headDim), of a team
-  std::int32_t *keys = nullptr;      // (stride,)
-  std::int32_t *keyMaxima = nullptr; // (blocks, 16)
+  float *partialSums = nullptr; // (blocks, g, headDim), of a team
+  // Of a quantised key index, for each member of a team: see IndexScores.
+  float *openMaxima = nullptr;               // (team, g) of the open block
+  const unsigned char **indexRows = nullptr; // (team, indexRank)
+  float *indexProducts = nullptr;            // (team, 16 indexRank)
+  std::int32_t *indexWords = nullptr;        // (team, 32 indexRank)
+  std::int32_t *keys = nullptr;              // (stride,)
+  std::int32_t *keyMaxima = nullptr;         // (blocks, 16)
   std::int32_t *work = nullptr;
   std::uint32_t *workIndex = nullptr;
   std::uint32_t *positions = nullptr;    // (topK,) selected, ascending

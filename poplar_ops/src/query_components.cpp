@@ -65,7 +65,7 @@ void selectComponents(const Context &context, const SparqSettings &settings,
         addVertex(context.graph, magnitudes, "sparq::GroupMagnitude", tile,
                   {{"query", q.query[slot][part]}, {"magnitudes", q.magnitudes[slot][part]}},
                   {{"groupSize", g}, {"headDim", d}},
-                  cycles::shared(d / 8, g * 4 * (cycles::widenPair + 2)));
+                  cycles::shared(d / 8, g * 4 * (cycles::widenPair + 2) + 4 * 4));
         const unsigned n = std::min(perPart, d - first);
         addVertex(context.graph, ranks, "sparq::ComponentRanks", tile,
                   {{"magnitudes", q.magnitudes[slot][part]},

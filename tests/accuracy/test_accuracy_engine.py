@@ -187,6 +187,8 @@ def test_errors(evaluator):
         ("sparq:r=8,k=24,mean_from=1", {"layers": {0: {"mean_value": False}}}),
         ("sparq:r=8,k=24,mean_from=-1", {"mean_value": False}),
         ("sparq:r=8,k=24,dense_layers=1", {"layers": {0: None}}),
+        ("sparq:r=8,k=24,index_bits=8", {"index_bits": 8}),
+        ("sparq:r=8,k=24,index_bits=4", {"index_bits": 4}),
     ],
 )
 def test_sparq_agrees_with_the_transformers_integration(evaluator, text, settings):

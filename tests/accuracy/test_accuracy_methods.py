@@ -14,6 +14,7 @@ import torch
 from sparq_ipu.accuracy import methods
 from sparq_ipu.accuracy.methods import History, Span, SparQ, parse_method
 from sparq_ipu.accuracy.plan import DEFAULT_METHODS
+from sparq_reference import transfers
 
 HEADS, GROUP, DIM, SEQ, STEPS = 2, 3, 8, 198, 12  # the chunk 128..191 fills during the span
 FIRST = SEQ - STEPS
@@ -278,7 +279,8 @@ def test_transfer_of_a_key_index_is_that_of_its_bytes():
     for bits in (8, 4):
         in_blocks = 3 * rank * (64 * bits // 8 + 4)  # bytes
         expected = (in_blocks + 8 * rank * 2) / 2 + rest
-        assert parse_method(f"sparq:r={rank},k=8,index_bits={bits}").transfer(200, D) == expected
+        elements = parse_method(f"sparq:r={rank},k=8,index_bits={bits}").transfer(200, D)
+        assert elements == expected == transfers.sparq_bytes(200, D, rank, 8, bits) / 2
     # only what is read from K itself shrinks with it
     both = parse_method(f"sparq:r={rank},k=8,index_bits=4,kv_bits=8").transfer(200, D)
     assert both == 3 * rank * (32 + 4) / 2 + (8 * rank + 2 * 8 * D + 2 * D) / 2 + 2 * D

@@ -132,6 +132,45 @@ def test_scores_of_a_wave(bits: int, kind: str, rank: int, n_blocks: int, seed: 
 
 
 @pytest.mark.parametrize("bits", BITS)
+@pytest.mark.parametrize("rank", [16, 17, 32, 128])
+@pytest.mark.parametrize("signs", ["plus", "minus", "both"])
+def test_largest_sums(bits: int, rank: int, signs: str) -> None:
+    """Every coefficient at its limit and every code at its largest: sums that share a word must not meet."""
+    columns = np.zeros((rank, 64), np.float16)
+    columns[:, np.random.default_rng(rank).permutation(64)[:32]] = 1
+    query = np.full((GROUP, rank), {"plus": 1, "minus": -1, "both": 1}[signs], np.float32)
+    if signs == "both":
+        query[:, rank // 2 :] = -1
+    limit = key_index.coefficient_limit(bits, rank)
+    x = Problem(columns, query, np.ones(GROUP, np.float32), float(limit), bits)
+    shared = dict(columns=records(columns, bits))
+    out = run(
+        "BlockCoefficients",
+        dict(shared, selectedQuery=query, **coefficients(1, rank)),
+        **x.settings(),
+        nBlocks=1,
+        limit=x.limit,
+    )
+    np.testing.assert_array_equal(out["coefficients"][0], np.sign(query) * limit)
+    names = ("coefficients", "units", "offsets")
+    scored = run(
+        "IndexScores",
+        dict(
+            shared,
+            wave=word(0),
+            **{name: out[name] for name in names},
+            inverseTemperature=x.inverse_temperature,
+            scores=floats(GROUP, 64),
+        ),
+        **x.settings(),
+        nBlocks=1,
+        length=64,
+        partPositions=64,
+    )
+    assert_bits(scored["scores"], x.scores())
+
+
+@pytest.mark.parametrize("bits", BITS)
 @pytest.mark.parametrize("filled", [1024, 1024 + 128, 1024 + 129, 1024 + 250, 1024 + 256, 1024 + 999])
 @pytest.mark.parametrize("kind", ["normal", "huge"])
 def test_scores_of_the_tail(bits: int, filled: int, kind: str) -> None:

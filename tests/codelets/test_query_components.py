@@ -100,12 +100,20 @@ def test_zero_query_has_the_plain_scale(head_dim: int) -> None:
     assert out["inverseTemperature"][0] == numerics.scale(head_dim)
 
 
-@pytest.mark.parametrize("n_nan", [1, 30, 64])
-def test_nan_stays_within_the_list(n_nan: int) -> None:
-    """More components than `rank` are then selected; the list still has `rank` entries, each a component."""
+@pytest.mark.parametrize("number", [np.nan, -np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("n_bad", [1, 30, 64])
+def test_bad_numbers_stay_within_the_list(n_bad: int, number: float) -> None:
+    """They count as the largest: `rank` components are selected all the same, each worker lists its own."""
     head_dim, rank = 64, 16
-    magnitudes = np.ones(head_dim, np.float32)
-    magnitudes[np.random.default_rng(0).permutation(head_dim)[:n_nan]] = np.nan
+    query = np.ones((2, head_dim), np.float16)
+    bad = np.random.default_rng(0).permutation(head_dim)[:n_bad]
+    query[1, bad] = number
+    magnitudes = run(
+        "GroupMagnitude", dict(query=query, magnitudes=floats(head_dim)), groupSize=2, headDim=head_dim
+    )["magnitudes"]
+    expected = np.full(head_dim, 2, np.float32)
+    expected[bad] = np.finfo(np.float32).max
+    assert_bits(magnitudes, expected)
     selected = run(
         "ComponentRanks",
         dict(magnitudes=magnitudes, selected=words(head_dim)),
@@ -114,22 +122,22 @@ def test_nan_stays_within_the_list(n_nan: int) -> None:
         nComponents=head_dim,
         rank=rank,
     )["selected"]
-    assert (selected != 0).sum() > rank
+    assert (selected != 0).sum() == rank
     out = run(
         "ComponentList",
         dict(
-            query=np.ones((1, head_dim), np.float16),
+            query=query,
             selected=selected,
-            magnitudeSums=np.ones(1, np.float32),
+            magnitudeSums=np.ones(2, np.float32),
             components=words(rank + head_dim),
-            selectedQuery=floats(rank + head_dim),
-            inverseTemperature=floats(1),
+            selectedQuery=floats(2 * rank + head_dim),
+            inverseTemperature=floats(2),
         ),
-        groupSize=1,
+        groupSize=2,
         headDim=head_dim,
         rank=rank,
         scale=1.0,
     )
-    assert (out["components"][:rank] < head_dim).all()
+    np.testing.assert_array_equal(out["components"][:rank], np.flatnonzero(selected))
     assert_bits(out["components"][rank:], words(head_dim))
-    assert_bits(out["selectedQuery"][rank:], floats(head_dim))
+    assert_bits(out["selectedQuery"][2 * rank :], floats(head_dim))

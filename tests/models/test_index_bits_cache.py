@@ -73,5 +73,7 @@ def test_a_cache_refuses_before_it_allocates(monkeypatch, index_bits, shown):
     monkeypatch.setattr("sparq_ipu.cache.backend_module", allocate)
     with pytest.raises(ValueError, match=refusal("KVCache", shown)):
         sparq_ipu.KVCache(**SHAPE, index_bits=index_bits)
+    with pytest.raises(ValueError, match=r"^KVCache: head_dim must be at most 65536 with index_bits=4, got"):
+        sparq_ipu.KVCache(1, 1, 65544, 1, index_bits=4)
     with pytest.raises(AssertionError, match="a backend"):  # negative control
         sparq_ipu.KVCache(**SHAPE, index_bits=4, device="reference")

@@ -87,6 +87,17 @@ def test_the_operator_refuses(index_bits, shown):
             torch.ops.sparq_ipu.sparq_attention(query, *cache.values(), *SETTINGS.values(), index_bits)
 
 
+def test_a_head_dim_that_is_too_large_for_few_bits():
+    cache, query = ops.empty_cache(1, 1, 65544, 1), torch.zeros(1, 1, 65544).half()
+    ops.cache_append(**cache, key=query[:, None], value=query[:, None])
+    message = "head_dim must be at most 65536 with index_bits=8, got 65544"
+    with pytest.raises(ValueError, match=f"^sparq_attention: {message}$"):
+        ops.sparq_attention(query, **cache, rank=1, top_k=1, index_bits=8)
+    assert torch.equal(ops.sparq_attention(query, **cache, rank=1, top_k=1), query)
+    with pytest.raises(ValueError, match=f"^SparqAttention: {message}$"):
+        SparqAttention(1, 1, 65544, 1, rank=1, top_k=1, index_bits=8, state="tensors")
+
+
 @pytest.mark.parametrize("index_bits", [8, 4])
 @pytest.mark.parametrize("state", STATES, ids=str)
 def test_a_module_equals_the_reference(state, index_bits):

@@ -153,6 +153,12 @@ def test_a_call_without_index_bits_means_16(ipu):
             call(capacity=48, cache_name="layer0", index_bits=wrong)
     with pytest.raises(ValueError, match=r"^CacheFill: attributes must be capacity, index_bits, cache_name,"):
         call(cache_name="layer0", index_bits=4)
+    wide = torch.zeros(2, 2, 5, 65544).half()
+    with pytest.raises(
+        ValueError, match=r"^CacheFill: head_dim must be at most 65536 with index_bits=8, got"
+    ):
+        custom = contract.CACHE_FILL, (wide, wide, lengths), (lengths,)
+        poptorch_attention.custom_op(*custom, capacity=48, cache_name="layer0", index_bits=8)
     assert len(ipu.calls) == 2
 
 

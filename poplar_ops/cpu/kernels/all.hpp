@@ -26,6 +26,9 @@ template <> struct BitsOf<SeveralVecs> {
 
 #include "approx_scores.hpp"
 #include "key_topk.hpp"
+#include "quantise.hpp"
+
+#include "index_scores.hpp"
 
 #include "rows.hpp"
 

@@ -11,9 +11,12 @@ namespace avx2 {
 namespace {
 
 #include "../../codelets/arith.hpp"
+#include "../key_cells.hpp"
 using namespace sparq;
 
 #include "simd_avx2.hpp"
+
+#include "codes_avx2.hpp"
 
 #include "all.hpp"
 
@@ -21,10 +24,20 @@ using namespace sparq;
 } // namespace avx2
 
 const Kernels avx2Kernels = {
-    "avx2",          avx2::widen,          avx2::narrow,
-    avx2::addRows,   avx2::approxScores,   avx2::softmaxWeights,
-    avx2::roughKeys, avx2::keyTopK,        avx2::meritsAt,
-    avx2::rowScores, avx2::weightedValues, avx2::streamSum,
+    "avx2",
+    avx2::widen,
+    avx2::narrow,
+    avx2::addRows,
+    avx2::approxScores,
+    avx2::indexScores,
+    avx2::quantiseBlock,
+    avx2::softmaxWeights,
+    avx2::roughKeys,
+    avx2::keyTopK,
+    avx2::meritsAt,
+    avx2::rowScores,
+    avx2::weightedValues,
+    avx2::streamSum,
 };
 
 } // namespace cpu

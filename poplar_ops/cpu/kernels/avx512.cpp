@@ -12,9 +12,12 @@ namespace avx512 {
 namespace {
 
 #include "../../codelets/arith.hpp"
+#include "../key_cells.hpp"
 using namespace sparq;
 
 #include "simd_avx512.hpp"
+
+#include "codes_avx512.hpp"
 
 #include "all.hpp"
 
@@ -22,10 +25,20 @@ using namespace sparq;
 } // namespace avx512
 
 const Kernels avx512Kernels = {
-    "avx512",          avx512::widen,          avx512::narrow,
-    avx512::addRows,   avx512::approxScores,   avx512::softmaxWeights,
-    avx512::roughKeys, avx512::keyTopK,        avx512::meritsAt,
-    avx512::rowScores, avx512::weightedValues, avx512::streamSum,
+    "avx512",
+    avx512::widen,
+    avx512::narrow,
+    avx512::addRows,
+    avx512::approxScores,
+    avx512::indexScores,
+    avx512::quantiseBlock,
+    avx512::softmaxWeights,
+    avx512::roughKeys,
+    avx512::keyTopK,
+    avx512::meritsAt,
+    avx512::rowScores,
+    avx512::weightedValues,
+    avx512::streamSum,
 };
 
 } // namespace cpu

@@ -9,6 +9,7 @@ namespace portable {
 namespace {
 
 #include "../../codelets/arith.hpp"
+#include "../key_cells.hpp"
 using namespace sparq;
 
 #include "simd_portable.hpp"
@@ -19,10 +20,20 @@ using namespace sparq;
 } // namespace portable
 
 const Kernels portableKernels = {
-    "portable",          portable::widen,          portable::narrow,
-    portable::addRows,   portable::approxScores,   portable::softmaxWeights,
-    portable::roughKeys, portable::keyTopK,        portable::meritsAt,
-    portable::rowScores, portable::weightedValues, portable::streamSum,
+    "portable",
+    portable::widen,
+    portable::narrow,
+    portable::addRows,
+    portable::approxScores,
+    portable::indexScores,
+    portable::quantiseBlock,
+    portable::softmaxWeights,
+    portable::roughKeys,
+    portable::keyTopK,
+    portable::meritsAt,
+    portable::rowScores,
+    portable::weightedValues,
+    portable::streamSum,
 };
 
 } // namespace cpu

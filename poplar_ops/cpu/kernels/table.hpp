@@ -46,6 +46,57 @@ struct ApproxScores {
   SoftmaxWeights *softmax; // of another pair, to be done while the memory is waited for, or null
 };
 
+// The quantised key index of one pair (batch element, KV head); ../key_cells.hpp says where in it
+// a number is.
+struct KeyCells {
+  unsigned char *start;
+  unsigned bits, headDim; // 8 or 4; components
+  std::size_t blocks;     // of 64 positions that there is room for
+};
+
+// Blocks [begin, end) of the selected components of a pair.
+struct CellRange {
+  KeyCells cells;
+  const std::uint32_t *components; // (rank,) ascending
+  unsigned rank;
+  std::size_t begin, end;
+};
+
+// Rows of K and V that will be read soon.
+struct RowsAhead {
+  const Half *keys, *values; // (capacity, headDim)
+  unsigned headDim;
+  const std::uint32_t *positions;
+  std::size_t n;
+};
+
+// Approximate scores of full blocks from a quantised index (contract E9).
+struct IndexScores {
+  CellRange range;
+  bool fetched; // the call before had this range as its `next`
+  // To be fetched meanwhile: what is scored after this, or null; rows, perhaps none.
+  const CellRange *next;
+  RowsAhead rowsAhead;
+  const float *query; // (groupSize, rank), the selected components
+  unsigned groupSize;
+  const float *invTau; // (groupSize,)
+  float *scores;       // (groupSize, scoreStride), by position
+  std::size_t scoreStride;
+  float *maximum;          // (groupSize,) in and out: raised to that of these blocks
+  SoftmaxWeights *softmax; // as in ApproxScores
+  // Working memory.
+  const unsigned char **rows; // rank numbers, rounded up to a multiple of four
+  float *products;            // 16 for each of these
+  std::int32_t *words;        // 32 for each of these
+};
+
+// One block of 64 keys into the quantised index.
+struct QuantiseBlock {
+  const Half *rows; // (64, headDim)
+  KeyCells cells;
+  std::size_t block;
+};
+
 // The merit by which positions are selected is the softmax summed over the group (contract E6.3).
 struct Merit {
   const float *weights; // (groupSize, weightStride)
@@ -117,6 +168,8 @@ struct Kernels {
   // Adds rows (n, headDim) to `sum`, ascending (contract E3).
   void (*addRows)(const Half *rows, std::size_t n, unsigned headDim, float *sum);
   void (*approxScores)(const ApproxScores &);
+  void (*indexScores)(const IndexScores &);
+  void (*quantiseBlock)(const QuantiseBlock &);
   void (*softmaxWeights)(SoftmaxWeights &); // what is left of it
   void (*roughKeys)(const RoughKeys &);
   void (*keyTopK)(const KeyTopK &);
@@ -129,7 +182,7 @@ struct Kernels {
   float (*streamSum)(const float *numbers, std::size_t n);
 };
 
-extern const Kernels avx512Kernels, avx2Kernels, portableKernels;
+extern const Kernels avx512vnniKernels, avx512Kernels, avx2Kernels, portableKernels;
 
 } // namespace cpu
 } // namespace sparq

@@ -159,7 +159,7 @@ def arguments(
         "domain": DOMAIN,
         "domain_version": VERSION,
         "example_outputs": list(example_outputs),
-        "attributes": _checked_attributes(op, attributes),
+        "attributes": _checked_attributes(op, attributes, sizes["head_dim"]),
     }
 
 
@@ -176,7 +176,7 @@ def _check_tensor(op: OpContract, contract: TensorContract, tensor: Any, sizes: 
         checks.fail(op.name, contract.name, f"have shape ({axes})", shape)
 
 
-def _checked_attributes(op: OpContract, attributes: Mapping[str, Any]) -> dict[str, Any]:
+def _checked_attributes(op: OpContract, attributes: Mapping[str, Any], head_dim: int) -> dict[str, Any]:
     names = [attribute.name for attribute in op.attributes]
     defaults = {a.name: a.default for a in op.attributes if a.default is not None}
     if set(names) != {*attributes, *defaults}:
@@ -194,5 +194,5 @@ def _checked_attributes(op: OpContract, attributes: Mapping[str, Any]) -> dict[s
             checks.fail(op.name, attribute.name, "be a string of ASCII characters, not empty", repr(value))
         checked[attribute.name] = value
     options = {attribute.name: checked[attribute.name] for attribute in _OPTIONS}
-    CacheSpec(1, 1, checks.HEAD_DIM_MULTIPLE, 1, op=op.name, **options)  # checks them; thrown away
+    CacheSpec(1, 1, head_dim, 1, op=op.name, **options)  # checks them; thrown away
     return checked

@@ -137,7 +137,8 @@ def sparq_attention(
     Returns: (batch, n_heads, head_dim) float16.
     Raises: ValueError, `sparq_attention: <argument> must <rule>, got <value>`.
     """
-    index_bits = checks.check_index_bits("sparq_attention", index_bits)
+    # Here for its type, which torch would refuse in other words. The operator holds it to head_dim.
+    index_bits = checks.check_index_bits("sparq_attention", index_bits, checks.HEAD_DIM_MULTIPLE)
     values = SparqSettings.of("sparq_attention", None, settings).arguments().values()
     output: torch.Tensor = torch.ops.sparq_ipu.sparq_attention(
         query, key_cache, value_cache, value_sum, lengths, *values, index_bits

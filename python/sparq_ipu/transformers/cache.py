@@ -367,8 +367,8 @@ def cache_traffic(cache: Cache) -> dict[str, int]:
 
     Returns:
         n_steps: decode steps; bytes_read: bytes of the KV cache, queries and outputs that they moved, over
-        all layers, by the formulas of `sparq_reference.transfers` at 2 bytes an element, a key index of 8 or
-        4 bits by its own bytes (counted, not measured); bytes_dense: what dense attention would have.
+        all layers, by the formulas of `sparq_reference.transfers` (counted, not measured); bytes_dense: what
+        dense attention would have.
 
     Raises:
         ValueError: not a cache of an enabled model.

@@ -42,7 +42,9 @@ class LayerSettings(sparq_reference.SparqSettings):
     def __post_init__(self, op: str, head_dim: int | None) -> None:
         super().__post_init__(op, head_dim)
         n = checks.check_integer(op, "min_seq_len", self.min_seq_len, 0, checks.MAX_CAPACITY)
-        bits = None if self.index_bits is None else checks.check_index_bits(op, self.index_bits)
+        bits = self.index_bits
+        if bits is not None:
+            bits = checks.check_index_bits(op, bits, head_dim or checks.HEAD_DIM_MULTIPLE)
         self._set(min_seq_len=n, index_bits=bits)
 
     @cached_property

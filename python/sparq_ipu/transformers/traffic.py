@@ -8,25 +8,7 @@ import dataclasses
 import numpy as np
 
 from sparq_ipu.kernels import BASELINE, DEFAULT
-from sparq_reference.numerics import BLOCK
 from sparq_reference.settings import CacheSpec, SparqSettings
-
-#: bytes of a float16 element
-_BYTES = 2
-#: bytes that a block of the key index has beside its codes, for each component: low and step, float16
-_BYTES_BESIDE_CODES = 2 * _BYTES
-
-
-def sparq_bytes(seq_len: int, spec: CacheSpec, settings: SparqSettings) -> int:
-    """Bytes that one query moves for one KV head: the elements of the paper's formula, float16, but those of
-    full blocks in the key index as this stores them."""
-    elements = DEFAULT.transfer_elements(seq_len, spec.head_dim, settings)
-    if spec.index_bits == 16:
-        return _BYTES * elements
-    n_blocks = seq_len // BLOCK
-    of_block = BLOCK * spec.index_bits // 8 + _BYTES_BESIDE_CODES
-    in_blocks = settings.rank * n_blocks
-    return _BYTES * (elements - in_blocks * BLOCK) + in_blocks * of_block
 
 
 @dataclasses.dataclass
@@ -52,9 +34,10 @@ class Traffic:
             lengths: (batch,) positions of each row.
             is_dense: (batch,) bool: rows that attended densely; the others had `settings`.
         """
+        bits, head_dim = spec.index_bits, spec.head_dim
         for seq_len, dense in zip(lengths.tolist(), is_dense.tolist()):
-            full = BASELINE.transfer_elements(seq_len, spec.head_dim, None)
-            part = _BYTES * full if dense or settings is None else sparq_bytes(seq_len, spec, settings)
-            self.bytes_dense += _BYTES * spec.n_kv_heads * full
+            full = BASELINE.transfer_bytes(seq_len, head_dim, None)
+            part = full if dense else DEFAULT.transfer_bytes(seq_len, head_dim, settings, bits)
+            self.bytes_dense += spec.n_kv_heads * full
             self.bytes_read += spec.n_kv_heads * part
         self.n_steps += 1

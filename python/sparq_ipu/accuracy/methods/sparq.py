@@ -186,10 +186,9 @@ class SparQ(Method):
         """(elements of K read for scores as K is cached, elements of a key index beside K)."""
         if self.index_bits == 16:
             return seq_len * self.rank, 0
-        n_open = seq_len % BLOCK
-        # codes, and low and step of each block
-        per_position = self.index_bits / 16 + 2 / BLOCK
-        return n_open * self.rank, (seq_len - n_open) * self.rank * per_position
+        scored = seq_len % BLOCK * self.rank  # the open block
+        index = transfers.index_bytes(seq_len, self.rank, self.index_bits) / transfers.ELEMENT_BYTES
+        return scored, index - scored
 
     def _cache_elements(self, seq_len: int, head_dim: int, group_size: int) -> tuple[float, float]:
         scored, key_index = self._score_elements(seq_len)

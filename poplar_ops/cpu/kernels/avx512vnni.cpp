@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The kernels for AVX-512 with VNNI (dot products of bytes and of 16-bit integers). Built with the
+// options of avx512.cpp and -mavx512vnni on x86-64 only.
+#include "table.hpp"
+
+#include <immintrin.h>
+
+namespace sparq {
+namespace cpu {
+namespace avx512vnni {
+namespace {
+
+#include "../../codelets/arith.hpp"
+#include "../key_cells.hpp"
+using namespace sparq;
+
+#define SPARQ_VNNI
+#include "simd_avx512.hpp"
+
+#include "codes_avx512.hpp"
+
+#include "all.hpp"
+
+} // namespace
+} // namespace avx512vnni
+
+const Kernels avx512vnniKernels = {
+    "avx512vnni",
+    avx512vnni::widen,
+    avx512vnni::narrow,
+    avx512vnni::addRows,
+    avx512vnni::approxScores,
+    avx512vnni::indexScores,
+    avx512vnni::quantiseBlock,
+    avx512vnni::softmaxWeights,
+    avx512vnni::roughKeys,
+    avx512vnni::keyTopK,
+    avx512vnni::meritsAt,
+    avx512vnni::rowScores,
+    avx512vnni::weightedValues,
+    avx512vnni::streamSum,
+};
+
+} // namespace cpu
+} // namespace sparq

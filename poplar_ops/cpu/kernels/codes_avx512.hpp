@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Vectors of codes for dot_codes_x86.hpp: AVX-512, with VNNI where SPARQ_VNNI is defined.
+
+#define SPARQ_CODES_X86
+using Codes = __m512i;
+
+inline Codes loadCodes(const unsigned char *from) { return _mm512_loadu_si512(from); }
+inline Codes low8(Codes a, Codes b) { return _mm512_unpacklo_epi8(a, b); }
+inline Codes high8(Codes a, Codes b) { return _mm512_unpackhi_epi8(a, b); }
+inline Codes low16(Codes a, Codes b) { return _mm512_unpacklo_epi16(a, b); }
+inline Codes high16(Codes a, Codes b) { return _mm512_unpackhi_epi16(a, b); }
+inline Codes lowNibbles(Codes x) { return _mm512_and_si512(x, _mm512_set1_epi8(15)); }
+inline Codes highNibbles(Codes x) { return lowNibbles(_mm512_srli_epi16(x, 4)); }
+inline Vec toFloat(Codes x) { return _mm512_cvtepi32_ps(x); }
+inline Codes addTotals(Codes a, Codes b) { return _mm512_add_epi32(a, b); }
+
+#ifdef SPARQ_VNNI
+// Words of four components that may be added before widenQuads.
+constexpr unsigned quadsTogether = ~0u;
+inline Codes addQuads(Codes sum, Codes codes, Codes words) {
+  return _mm512_dpbusd_epi32(sum, codes, words);
+}
+inline Codes widenQuads(Codes sum) { return sum; }
+inline Codes addPairs(Codes sum, Codes codes, Codes words) {
+  return _mm512_dpwssd_epi32(sum, codes, words);
+}
+#else
+// A word adds at most 2 * 15 * 127 to 16 bits.
+constexpr unsigned quadsTogether = 8;
+inline Codes addQuads(Codes sum, Codes codes, Codes words) {
+  return _mm512_add_epi16(sum, _mm512_maddubs_epi16(codes, words));
+}
+inline Codes widenQuads(Codes sum) { return _mm512_madd_epi16(sum, _mm512_set1_epi16(1)); }
+inline Codes addPairs(Codes sum, Codes codes, Codes words) {
+  return _mm512_add_epi32(sum, _mm512_madd_epi16(codes, words));
+}
+#endif
+
+// Of sixteen numbers of 32 bits, by block: those of the blocks that a vector of codes covers.
+template <unsigned bits> inline Codes spread(const void *sixteen, unsigned block) {
+  if (bits == 8) {
+    int number;
+    __builtin_memcpy(&number, static_cast<const char *>(sixteen) + block * 4, sizeof(number));
+    return _mm512_set1_epi32(number);
+  }
+  const Codes each =
+      _mm512_add_epi32(_mm512_set1_epi32(static_cast<int>(block)),
+                       _mm512_set_epi32(1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0));
+  return _mm512_permutexvar_epi32(each, _mm512_loadu_si512(sixteen));
+}
+
+// Stores the scores of one sum; returns those that were stored, some perhaps twice. 4 bits: the
+// upper half is of the next block, if n is 2.
+template <unsigned bits> inline Vec putScores(float *to, Vec scores, unsigned n) {
+  if (bits == 8) {
+    store(to, scores);
+    return scores;
+  }
+  const __m256 first = _mm512_castps512_ps256(scores);
+  _mm256_storeu_ps(to, first);
+  if (n == 1)
+    return _mm512_insertf32x8(scores, first, 1);
+  _mm256_storeu_ps(to + blockSize, _mm512_extractf32x8_ps(scores, 1));
+  return scores;
+}

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Integer dot products of codes and coefficients in the compiler's own vectors, one head at a time.
+
+using Bytes = unsigned char __attribute__((vector_size(8)));
+using Shorts = short __attribute__((vector_size(16)));
+using FourBytes = unsigned char __attribute__((vector_size(4)));
+
+constexpr unsigned stepBlocks(unsigned) { return 1; }
+
+// The coefficient of component j.
+template <unsigned bits>
+inline std::int32_t coefficientOf(const CellOfHead &head, unsigned j, unsigned block) {
+  constexpr unsigned each = componentsOfWord(bits), shift = 32 - 32 / each;
+  const auto word = static_cast<std::uint32_t>(head.words[j / each * cellBlocks + block]);
+  return static_cast<std::int32_t>(word << (shift - j % each * (32 / each))) >> shift;
+}
+
+// Four positions, from `position` of the block.
+inline void putScores(CellOfHead &head, unsigned block, unsigned position, Vec total) {
+  const Vec product = broadcast(head.unit[block]) * total;
+  const Vec score = (product + broadcast(head.offset[block])) * broadcast(head.invTau);
+  store(head.scores + block * blockSize + position, score);
+  head.peak = maximum(score, head.peak);
+}
+
+inline Vec toFloat(Shorts x, unsigned from) {
+  return Vec{static_cast<float>(x[from]), static_cast<float>(x[from + 1]),
+             static_cast<float>(x[from + 2]), static_cast<float>(x[from + 3])};
+}
+
+inline void scoreBlock4(const unsigned char *const *rows, unsigned n, CellOfHead &head,
+                        unsigned block) {
+  constexpr unsigned bytes = blockSize / 2, pieces = bytes / 8;
+  constexpr unsigned together = 16; // products, of at most 15 * 127, that fit into 16 bits
+  Vec total[2][bytes / 4] = {};
+  for (unsigned begin = 0; begin < n; begin += together) {
+    const unsigned end = n - begin < together ? n : begin + together;
+    Shorts sums[2][pieces] = {};
+    for (unsigned j = begin; j < end; ++j) {
+      const auto a = static_cast<short>(coefficientOf<4>(head, j, block));
+      for (unsigned i = 0; i < pieces; ++i) {
+        Bytes codes;
+        __builtin_memcpy(&codes, rows[j] + block * bytes + i * 8, sizeof(codes));
+        const Shorts wide = __builtin_convertvector(codes, Shorts);
+        sums[0][i] += (wide & 15) * a;
+        sums[1][i] += (wide >> 4) * a;
+      }
+    }
+    for (unsigned half = 0; half < 2; ++half)
+      for (unsigned i = 0; i < bytes / 4; ++i)
+        total[half][i] = total[half][i] + toFloat(sums[half][i / 2], i % 2 * 4);
+  }
+  for (unsigned L = 0; L < 2; ++L)
+    for (unsigned r = 0; r < 4; ++r)
+      for (unsigned half = 0; half < 2; ++half)
+        putScores(head, block, (2 * r + half) * 8 + 4 * L, total[half][4 * L + r]);
+}
+
+// Products of coefficients and codes, and sums of them, are exact in fp32 too.
+inline void scoreBlock8(const unsigned char *const *rows, unsigned n, CellOfHead &head,
+                        unsigned block) {
+  constexpr unsigned together = 8; // sums of four that live in registers
+  for (unsigned first = 0; first < blockSize / 4; first += together) {
+    Vec total[together] = {};
+    for (unsigned j = 0; j < n; ++j) {
+      const Vec a = broadcast(static_cast<float>(coefficientOf<8>(head, j, block)));
+      for (unsigned i = 0; i < together; ++i) {
+        FourBytes codes;
+        __builtin_memcpy(&codes, rows[j] + block * blockSize + (first + i) * 4, sizeof(codes));
+        total[i] = total[i] + a * __builtin_convertvector(codes, Vec);
+      }
+    }
+    for (unsigned i = 0; i < together; ++i)
+      putScores(head, block, (first + i) % 4 * 16 + (first + i) / 4 * 4, total[i]);
+  }
+}
+
+template <unsigned bits, unsigned H>
+inline void scoreBlocks(const unsigned char *const *rows, unsigned nWords, CellOfHead *heads,
+                        unsigned block, unsigned) {
+  static_assert(H == 1, "one head at a time");
+  if (bits == 4)
+    scoreBlock4(rows, nWords * 4, heads[0], block);
+  else
+    scoreBlock8(rows, nWords * 2, heads[0], block);
+}

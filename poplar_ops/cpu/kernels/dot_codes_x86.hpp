@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Integer dot products of codes and coefficients, AVX2 and AVX-512. The bytes of several components
+// are interleaved (4 bits: of four; 8 bits: of two, widened to 16 bits), so that each lane of 32
+// bits has the codes of one position, and is multiplied with the coefficients of a word.
+
+constexpr unsigned codeBytes = sizeof(Codes);
+
+// Blocks that one vector of codes covers, where it covers more than one.
+constexpr unsigned stepBlocks(unsigned bits) {
+  return codeBytes * 8 / bits / blockSize > 1 ? codeBytes * 8 / bits / blockSize : 1;
+}
+
+// Sums that live in registers at the same time.
+constexpr unsigned mostSums = codeBytes == 64 ? 16 : 8;
+
+// Half of the interleaved codes of the components of a word, `low` or not: out[i] in lanes of 32
+// bits. 4 bits: both halves of the byte; the lower is one position, the upper another.
+template <unsigned bits, bool low>
+inline void interleave(const unsigned char *const *rows, std::size_t at, Codes *out) {
+  const Codes a = loadCodes(rows[0] + at), b = loadCodes(rows[1] + at);
+  if (bits == 8) {
+    const Codes ab = low ? low8(a, b) : high8(a, b);
+    out[0] = low8(ab, Codes{});
+    out[1] = high8(ab, Codes{});
+  } else {
+    const Codes c = loadCodes(rows[2] + at), d = loadCodes(rows[3] + at);
+    const Codes ab = low ? low8(a, b) : high8(a, b), cd = low ? low8(c, d) : high8(c, d);
+    out[0] = low16(ab, cd);
+    out[1] = high16(ab, cd);
+  }
+}
+
+// One half for H heads: S sums a head. Where there is no VNNI, sums of a few words are kept in
+// lanes of 16 bits.
+template <unsigned bits, unsigned H, bool low, unsigned S>
+inline void addWord(const unsigned char *const *rows, std::size_t at, const Codes *coefficients,
+                    Codes (*sums)[S], unsigned firstSum) {
+  Codes codes[2];
+  interleave<bits, low>(rows, at, codes);
+  for (unsigned i = 0; i < 2; ++i) {
+    if (bits == 8) {
+      for (unsigned h = 0; h < H; ++h)
+        sums[h][firstSum + i] = addPairs(sums[h][firstSum + i], codes[i], coefficients[h]);
+    } else {
+      const Codes first = lowNibbles(codes[i]), second = highNibbles(codes[i]);
+      for (unsigned h = 0; h < H; ++h) {
+        sums[h][firstSum + 2 * i] = addQuads(sums[h][firstSum + 2 * i], first, coefficients[h]);
+        sums[h][firstSum + 2 * i + 1] =
+            addQuads(sums[h][firstSum + 2 * i + 1], second, coefficients[h]);
+      }
+    }
+  }
+}
+
+// The dot products of one vector of codes, `halves` 1 or 2 of them from `low` on.
+template <unsigned bits, unsigned H, bool low, unsigned halves>
+inline void dotCodes(const unsigned char *const *rows, unsigned nWords, std::size_t at,
+                     const CellOfHead *heads, unsigned block,
+                     Codes (*total)[halves * (bits == 4 ? 4 : 2)]) {
+  constexpr unsigned each = componentsOfWord(bits), half = bits == 4 ? 4 : 2, S = halves * half;
+  constexpr unsigned most = bits == 4 ? quadsTogether : ~0u;
+  for (unsigned h = 0; h < H; ++h)
+    for (unsigned s = 0; s < S; ++s)
+      total[h][s] = Codes{};
+  for (unsigned begin = 0; begin < nWords;) {
+    const unsigned end = nWords - begin < most ? nWords : begin + most;
+    Codes sums[H][S] = {};
+    for (unsigned word = begin; word < end; ++word) {
+      Codes coefficients[H];
+      for (unsigned h = 0; h < H; ++h)
+        coefficients[h] = spread<bits>(heads[h].words + word * cellBlocks, block);
+      addWord<bits, H, low, S>(rows + word * each, at, coefficients, sums, 0);
+      if (halves == 2)
+        addWord<bits, H, false, S>(rows + word * each, at, coefficients, sums, half % S);
+    }
+    for (unsigned h = 0; h < H; ++h)
+      for (unsigned s = 0; s < S; ++s)
+        total[h][s] = addTotals(total[h][s], bits == 4 ? widenQuads(sums[h][s]) : sums[h][s]);
+    begin = end;
+  }
+}
+
+// `n` blocks (the last step of a cell may have fewer than stepBlocks) from `block`, H heads.
+template <unsigned bits, unsigned H, bool low, unsigned halves>
+inline void scoreHalves(const unsigned char *const *rows, unsigned nWords, CellOfHead *heads,
+                        unsigned block, unsigned n, unsigned part) {
+  constexpr unsigned S = halves * (bits == 4 ? 4 : 2);
+  Codes total[H][S];
+  dotCodes<bits, H, low, halves>(rows, nWords, block * (blockSize * bits / 8) + part * codeBytes,
+                                 heads, block, total);
+  for (unsigned h = 0; h < H; ++h) {
+    CellOfHead &head = heads[h];
+    const Vec unit = bitcast<Vec>(spread<bits>(head.unit, block)),
+              offset = bitcast<Vec>(spread<bits>(head.offset, block)),
+              factor = broadcast(head.invTau);
+    for (unsigned s = 0; s < S; ++s) {
+      const Vec product = unit * toFloat(total[h][s]);
+      const Vec score = (product + offset) * factor;
+      // 4 bits: sum s has 8 positions of each block; 8 bits: 16 of one, or the part's 8 of these.
+      const unsigned position = (low ? s : s + S) * (bits == 4 ? 8 : 16) + part * 8;
+      head.peak =
+          maximum(putScores<bits>(head.scores + block * blockSize + position, score, n), head.peak);
+    }
+  }
+}
+
+template <unsigned bits, unsigned H>
+inline void scoreBlocks(const unsigned char *const *rows, unsigned nWords, CellOfHead *heads,
+                        unsigned block, unsigned n) {
+  constexpr unsigned parts = blockSize * bits / 8 > codeBytes ? 2 : 1; // vectors of a block
+  for (unsigned part = 0; part < parts; ++part) {
+    if (H * (bits == 4 ? 8 : 4) <= mostSums) {
+      scoreHalves<bits, H, true, 2>(rows, nWords, heads, block, n, part);
+    } else {
+      scoreHalves<bits, H, true, 1>(rows, nWords, heads, block, n, part);
+      scoreHalves<bits, H, false, 1>(rows, nWords, heads, block, n, part);
+    }
+  }
+}

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Quantising one block of 64 keys (contract E9), vectorised over components.
+
+// Adding it to a number below 2^22 rounds that to an integer, nearest, ties to even, which then is
+// in the low bits.
+constexpr float roundInLowBits = 0x1.8p+23f;
+
+// Codes of `width` components at one position.
+struct Coder {
+  Vec low, inverse, most;
+  BitsVec operator()(const Half *position) const {
+    const Vec code = (loadHalf(position) - low) * inverse + roundInLowBits;
+    return bitcast<BitsVec>(code < most ? code : most) & 0xFFu;
+  }
+};
+
+// Four bytes of a block's codes, from byte 16 L + 4 r: the order of key_cells.hpp.
+template <unsigned bits>
+inline BitsVec fourBytes(const Coder &code, const Half (*block)[width], unsigned L, unsigned r) {
+  BitsVec four{};
+  for (unsigned i = 0; i < 4; ++i) {
+    BitsVec byte;
+    if (bits == 8)
+      byte = code(block[16 * r + 4 * L + i]);
+    else
+      byte = code(block[16 * r + 4 * L + i]) | code(block[16 * r + 8 + 4 * L + i]) << 4;
+    four |= byte << (8 * i);
+  }
+  return four;
+}
+
+// Components [c, c + n) of a block, n at most `width`.
+template <unsigned bits>
+inline void quantiseComponents(const QuantiseBlock &a, const CellLayout &layout, unsigned c,
+                               unsigned n) {
+  constexpr float maxCode = (1u << bits) - 1;
+  constexpr unsigned nWords = blockSize * bits / 32;
+  Half block[blockSize][width] = {};
+  for (unsigned p = 0; p < blockSize; ++p)
+    __builtin_memcpy(block[p], a.rows + p * a.cells.headDim + c, n * sizeof(Half));
+  Vec low = loadHalf(block[0]), high = low;
+  for (unsigned p = 1; p < blockSize; ++p) {
+    const Vec x = loadHalf(block[p]);
+    low = x < low ? x : low;
+    high = x > high ? x : high;
+  }
+  Half steps[width], lows[width];
+  storeHalf(steps, (high - low) * (1.0f / maxCode));
+  storeHalf(lows, low);
+  const Vec step = loadHalf(steps), one = broadcast(1.0f);
+  const Vec inverse = step > 0.0f ? one / (step > 0.0f ? step : one) : Vec{};
+  const Coder code{low, inverse, broadcast(roundInLowBits + maxCode)};
+
+  std::uint32_t words[nWords][width];
+  for (unsigned L = 0; L < nWords / 4; ++L)
+    for (unsigned r = 0; r < 4; ++r) {
+      const BitsVec four = fourBytes<bits>(code, block, L, r);
+      __builtin_memcpy(words[4 * L + r], &four, sizeof(four));
+    }
+  const std::size_t cell = a.block / cellBlocks, inCell = a.block % cellBlocks;
+  for (unsigned j = 0; j < n; ++j) {
+    unsigned char *const to = a.cells.start + layout.cellAt(c + j, cell);
+    for (unsigned w = 0; w < nWords; ++w)
+      __builtin_memcpy(to + inCell * layout.blockBytes() + w * 4, &words[w][j], 4);
+    unsigned char *const step = to + layout.stepsAt(cell) + inCell * sizeof(Half);
+    __builtin_memcpy(step, &steps[j], sizeof(Half));
+    __builtin_memcpy(step + cellBlocks * sizeof(Half), &lows[j], sizeof(Half));
+  }
+}
+
+inline void quantiseBlock(const QuantiseBlock &a) {
+  const CellLayout layout{a.cells.bits, a.cells.headDim, a.cells.blocks};
+  for (unsigned c = 0; c < a.cells.headDim; c += width) {
+    const unsigned left = a.cells.headDim - c, n = left < width ? left : width;
+    if (a.cells.bits == 8)
+      quantiseComponents<8>(a, layout, c, n);
+    else
+      quantiseComponents<4>(a, layout, c, n);
+  }
+}

@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Keys by component.
+#pragma once
+
+#include "kernels/table.hpp"
+
+namespace sparq {
+namespace cpu {
+
+// Positions that are written to the columns together: one cache line.
+constexpr std::size_t linePositions = 32;
+
+// Rows [begin, end) of K (, headDim) to the columns (headDim, columnStride).
+void writeColumns(const Half *rows, std::size_t headDim, Half *columns, std::size_t columnStride,
+                  std::size_t begin, std::size_t end);
+
+} // namespace cpu
+} // namespace sparq

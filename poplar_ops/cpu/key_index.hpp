@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What approximate scores are computed from, for all pairs (batch element, KV head) of a cache: the
+// keys once more by component, in fp16 ("key columns") or quantised to 8 or 4 bits (contract E9).
+//
+// A quantised index holds the full blocks of 64 positions. The open block, which has fewer, is in
+// fp16 columns until its 64th position arrives.
+#pragma once
+
+#include "buffer.hpp"
+#include "kernels/table.hpp"
+#include "sparq/settings.hpp"
+
+namespace sparq {
+namespace cpu {
+
+class KeyIndex {
+public:
+  // Throws std::bad_alloc.
+  KeyIndex(const CacheSpec &spec, const Kernels &kernels);
+
+  const bool quantised;           // 8 or 4 bits
+  const std::size_t columnStride; // positions from one column to the next
+
+  // Of pair `at` (by slot). Columns (headDim, columnStride): of all positions, or of the open block
+  // where the index is quantised.
+  Half *columns(std::size_t at) const {
+    return columnMemory.as<Half>() + at * headDim * columnStride;
+  }
+  KeyCells cells(std::size_t at) const {
+    return {cellMemory.as<unsigned char>() + at * cellBytes, bits, headDim, blocks};
+  }
+
+  // Rows [begin, end) of K (capacity, headDim) are new. Whoever calls keeps pieces small, so that
+  // the rows still are in the processor's caches; a piece does not cross a multiple of 64 if the
+  // index is quantised.
+  void append(std::size_t at, const Half *rows, std::size_t begin, std::size_t end) const;
+  // Pair `to` becomes what pair `from` is, with `length` positions.
+  void copy(std::size_t from, std::size_t to, std::size_t length) const;
+
+  // Memory of one pair.
+  std::size_t pairBytes() const { return headDim * columnStride * sizeof(Half) + cellBytes; }
+
+private:
+  const Kernels &kernels;
+  const unsigned bits, headDim;
+  const std::size_t blocks;    // full ones that the capacity has room for; quantised only
+  const std::size_t cellBytes; // of one pair
+  Buffer columnMemory, cellMemory;
+};
+
+} // namespace cpu
+} // namespace sparq
