@@ -309,10 +309,7 @@ def plan(
     if not request.kernel.takes_settings or not baseline:
         return result
     try:
-        plain = _options({}, request.head_dim)
-        dense = _planned(
-            dataclasses.replace(request, kernel=BASELINE, settings=None, append=False, options=plain)
-        )
+        dense = _planned(dataclasses.replace(request, kernel=BASELINE, settings=None, append=False))
     except DoesNotFit:  # there is no speed-up over it then
         return result
     return dataclasses.replace(
