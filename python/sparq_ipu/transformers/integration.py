@@ -10,7 +10,13 @@ import torch
 from transformers import DynamicCache, PreTrainedModel
 
 from sparq_ipu.torch.graphs import outside_graphs
-from sparq_ipu.transformers.attention import check_scaling, is_registered, register
+from sparq_ipu.transformers.attention import (
+    FORWARD_PASS,
+    ForwardPass,
+    check_scaling,
+    is_registered,
+    register,
+)
 from sparq_ipu.transformers.cache import SparqCache, is_sparq_cache
 from sparq_ipu.transformers.settings import LayerSettings, ModelSettings, settings_of_layers
 from sparq_ipu.transformers.storage import check_options
@@ -88,6 +94,8 @@ def disable(model: PreTrainedModel) -> None:
         checks.fail("disable", "model", "be enabled", "one that is not")
     state = getattr(model.base_model, _STATE)
     delattr(model.base_model, _STATE)
+    for module in _attention_modules(model):
+        delattr(module, FORWARD_PASS)
     for handle in state["handles"]:
         handle.remove()
     model.set_attn_implementation(state["attn_implementation"])
@@ -114,6 +122,8 @@ def _install(op: str, model: PreTrainedModel, settings: ModelSettings, options: 
         decoder.register_forward_pre_hook(hooks.before, with_kwargs=True),
         decoder.register_forward_hook(hooks.after, with_kwargs=True),
     ]
+    for module in _attention_modules(model):
+        setattr(module, FORWARD_PASS, hooks.forward_pass)
     setattr(decoder, _STATE, {"attn_implementation": own, "handles": handles})
 
 
@@ -126,6 +136,7 @@ class _Hooks:
     def __init__(self, settings: ModelSettings, options: dict[str, Any]):
         self._settings = settings
         self._options = options
+        self.forward_pass = ForwardPass()
 
     @outside_graphs
     def before(
@@ -139,6 +150,7 @@ class _Hooks:
         if kwargs.get("output_attentions"):
             checks.fail("sparq_attention", "output_attentions", "be False", True)
         cache = kwargs["past_key_values"] = self._cache(module, kwargs)
+        self.forward_pass.has_cache = cache is not None
         if cache is not None:
             tokens = kwargs.get("input_ids")
             if tokens is None:
@@ -151,6 +163,7 @@ class _Hooks:
         self, module: PreTrainedModel, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
     ) -> None:
         """Forward hook of the decoder: every layer must have attended to what it stored."""
+        self.forward_pass.has_cache = False
         cache = kwargs.get("past_key_values")
         missed = [layer.index for layer in cache.layers if layer.is_armed] if cache is not None else []
         if missed:
@@ -219,6 +232,10 @@ def _head_dim(model: PreTrainedModel) -> int:
     return int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
 
 
+def _attention_modules(model: PreTrainedModel) -> list[torch.nn.Module]:
+    return [m for m in model.base_model.modules() if hasattr(m, "layer_idx") and hasattr(m, "q_proj")]
+
+
 def _check_model(op: str, model: PreTrainedModel) -> None:
     """Refuse models whose attention is not what the kernels compute. Their structure is judged, not their
     name."""
@@ -229,7 +246,7 @@ def _check_model(op: str, model: PreTrainedModel) -> None:
         checks.fail(op, "model", "be a decoder", f"the encoder-decoder {name}")
     config = model.config.get_text_config(decoder=True)
     n_layers = getattr(config, "num_hidden_layers", None)
-    modules = [m for m in model.base_model.modules() if hasattr(m, "layer_idx") and hasattr(m, "q_proj")]
+    modules = _attention_modules(model)
     if not getattr(model, "_supports_attention_backend", False) or len(modules) != n_layers:
         checks.fail(
             op, "model", "be of the Llama type: one attention per layer, through AttentionInterface", name
