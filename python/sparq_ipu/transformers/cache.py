@@ -193,7 +193,8 @@ class SparqLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly ty
 
         Raises:
             RuntimeError: the model is not enabled.
-            ValueError: tokens came already in this forward pass, no room in `capacity`, NaN or infinity (float16 ends at 65504).
+            ValueError: tokens came already in this forward pass, no room in `capacity`, NaN or infinity
+                (float16 ends at 65504).
         """
         if self._announced is None:
             raise RuntimeError(

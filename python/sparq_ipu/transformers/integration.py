@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 from typing import Any, Mapping
 
 import torch
-from transformers import DynamicCache, PreTrainedModel
+from transformers import DynamicCache, PretrainedConfig, PreTrainedModel
 
 from sparq_ipu.torch.graphs import outside_graphs
 from sparq_ipu.transformers.attention import (
@@ -41,7 +42,7 @@ def enable(
     Prefill (several tokens at once) is the model's own attention, dense. Caches that `generate` makes, and
     empty `DynamicCache`s that you pass, become caches of this kind; they can be kept over turns. Enabling
     again replaces the settings. `enable(model, **RECOMMENDED)` takes the settings that docs/accuracy.md
-    recommends.
+    recommends. `model.config` becomes a copy: another model may have been built from the same object.
 
     Args:
         model: a decoder of the Llama type (Llama, Mistral, Qwen2, Qwen3, SmolLM, ...) on the CPU, in eval
@@ -98,7 +99,7 @@ def disable(model: PreTrainedModel) -> None:
         delattr(module, FORWARD_PASS)
     for handle in state["handles"]:
         handle.remove()
-    model.set_attn_implementation(state["attn_implementation"])
+    _set_attention(model, state["attn_implementation"])
 
 
 def is_enabled(model: PreTrainedModel) -> bool:
@@ -110,13 +111,14 @@ def _install(op: str, model: PreTrainedModel, settings: ModelSettings, options: 
     options = check_options(op, **options)
     if is_enabled(model):
         disable(model)
-    own = model.config._attn_implementation
+    decoder: Any = model.base_model  # torch gives it no type
+    own = decoder.config._attn_implementation
     # "eager" is a function private to each model's file, so its prefill runs as "sdpa": the same mathematics
     name = register(own if own != "eager" and is_registered(own) else "sdpa")
-    model.set_attn_implementation(name)
+    _own_config(model)
+    _set_attention(model, name)
     if model.config._attn_implementation != name:
         checks.fail(op, "model", "accept another attention implementation", type(model).__name__)
-    decoder = model.base_model
     hooks = _Hooks(settings, options)
     handles = [
         decoder.register_forward_pre_hook(hooks.before, with_kwargs=True),
@@ -125,6 +127,23 @@ def _install(op: str, model: PreTrainedModel, settings: ModelSettings, options: 
     for module in _attention_modules(model):
         setattr(module, FORWARD_PASS, hooks.forward_pass)
     setattr(decoder, _STATE, {"attn_implementation": own, "handles": handles})
+
+
+def _own_config(model: PreTrainedModel) -> None:
+    """Give the model a copy of its config: all models that were built from one object share it, and the name
+    of their attention is in it."""
+    copies: dict[int, Any] = {}  # by the identity of what was copied: the modules of a model share theirs
+    for module in {id(module): module for module in (model, *model.base_model.modules())}.values():
+        for name, value in list(vars(module).items()):
+            if isinstance(value, PretrainedConfig):
+                setattr(module, name, copy.deepcopy(value, copies))
+
+
+def _set_attention(model: PreTrainedModel, name: str) -> None:
+    """Of the model and its decoder, whose configs are two where the decoder alone was enabled."""
+    decoder: Any = model.base_model
+    for part in {id(part): part for part in (decoder, model)}.values():
+        part.set_attn_implementation(name)
 
 
 class _Hooks:
