@@ -15,7 +15,7 @@ using namespace poplar::program;
 namespace {
 
 // Programs of an engine: append, each attention, each attention repeated (where timing was asked
-// for), fill.
+// for), fill (where that was asked for), those of the host's side of the cache.
 constexpr unsigned appendProgram = 0, firstAttention = 1;
 
 const char *const cacheName = "cache";
@@ -120,6 +120,9 @@ std::vector<Program> Session::buildPrograms(Graph &graph, const Cache &cache,
       all.push_back(Repeat(repeats_, all[firstAttention + i], {"repeated"}));
   if (fillTokens_ != 0)
     all.push_back(buildFill(graph, cache));
+  cache_->setFirstProgram(static_cast<unsigned>(all.size()));
+  for (const Program &program : cache_->programs())
+    all.push_back(program);
   return all;
 }
 
