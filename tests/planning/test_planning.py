@@ -223,7 +223,7 @@ def test_what_can_not_fit_is_refused_before_the_dry_run(monkeypatch):
 
 @pytest.mark.parametrize(("kernel", "index_bits"), [v for v in VARIANTS if v[0] != "dense-sram"])
 def test_the_early_check_is_a_lower_bound(kernel, index_bits):
-    for heads, seq_len, near in ((8, 16384, 0.9), (4096, 63, 0), (4096, 255, 0), (512, 1087, 0)):
+    for heads, seq_len, near in ((128, 16384, 0.9), (4096, 63, 0), (4096, 255, 0), (512, 1087, 0)):
         found = planning.plan(
             1,
             heads,
