@@ -3,7 +3,8 @@
 
     python bench/cpu_sparq.py --S 16384 --r 32 --k 128
 
-In one run, interleaved: our dense and SparQ attention; PyTorch dense attention through
+In one run, interleaved: our dense attention; our SparQ attention with each key index of --index-bits ("sparq"
+scores fp16 keys, "sparq-int8" and "sparq-int4" a quantised index); PyTorch dense attention through
 scaled_dot_product_attention and in eager steps, in float32, bfloat16 and float16; the SparQ formulas in
 PyTorch; and a plain vectorised sum over as many bytes as each of ours must read, by the same threads: the
 floor of a memory-bound kernel. Ours are compared with the reference bit for bit before anything is timed.
@@ -45,6 +46,8 @@ from sparq_ipu.attention import attention
 from sparq_ipu.backends import cpu
 from sparq_ipu.kernels import exact_attention
 from sparq_reference import CacheSpec
+from sparq_reference.checks import INDEX_BITS
+from sparq_reference.numerics import BLOCK
 
 _cpu: Any = importlib.import_module("sparq_ipu._cpu")
 
@@ -72,10 +75,12 @@ class Timed:
 
     #: "ours", "stream" (a plain sum) or "torch"
     by: str
-    #: how it does it: a name of FUNCTIONS, or of a way in PyTorch
+    #: how it does it: one of ours, or of a way in PyTorch
     method: str
-    #: what it computes, of FUNCTIONS; for a plain sum, what reads as much
+    #: the one of ours that computes the same; for a plain sum, that reads as much
     function: str
+    #: with the key index it reads
+    workload: Workload
     #: of the number of the run
     run: Callable[[int], Any]
     #: that it must read
@@ -102,10 +107,12 @@ def command_line() -> CommandLine:
         "Examples:\n"
         "  python bench/cpu_sparq.py --S 4096 16384 65536 --plot sparq.png\n"
         "  python bench/cpu_sparq.py --heads 32 --kv-heads 8 --B 4 --kernels ours\n"
+        "  python bench/cpu_sparq.py --heads 2 --S 4096 --reps 200 --kernels ours   (all data in caches)\n"
         "  SPARQ_CPU_ISA=avx2 python bench/cpu_sparq.py --threads 1 --kernels ours\n"
         "A busy machine shows in the spread (MAD); best times are in the JSON lines (seconds_min).\n"
         "Exit status: 0 ok, 1 a result differs, 2 bad usage.",
-        many=("capacity",),
+        many=("capacity", "index_bits"),
+        defaults={"index_bits": INDEX_BITS},
     )
     add = cli.run.add_argument
     text = "ours alone, or with those of PyTorch [all]"
@@ -119,12 +126,15 @@ def command_line() -> CommandLine:
 
 
 def parse(cli: CommandLine, argv: list[str] | None) -> argparse.Namespace:
-    """The arguments, checked; `workloads`: one for each length."""
+    """The arguments, checked; `workloads`: for each length, one for each key index."""
     a = cli.parse(argv)
     cli.at_least(a, threads=1)
     if a.threads is None:
         a.threads = _cpu.default_threads()
-    a.workloads = cli.workloads(a, takes_settings=True)
+    a.index_bits = list(dict.fromkeys(a.index_bits or INDEX_BITS))
+    workloads = cli.workloads(a, takes_settings=True)
+    n = len(a.index_bits)  # the last flag of a workload, so neighbours differ in it
+    a.workloads = [workloads[i : i + n] for i in range(0, len(workloads), n)]
     check_output(cli.parser, "--plot", a.plot)
     if a.plot:
         try:
@@ -153,23 +163,35 @@ def isa_in_use() -> str:
 
 
 def needed_bytes(workload: Workload) -> int:
-    """fp16 bytes of the cache that attention must read."""
+    """Bytes of the cache that attention must read."""
     spec, settings, seq_len = workload.spec, workload.settings, workload.seq_len
     if settings is None or settings.top_k >= seq_len:
-        elements = 2 * seq_len * spec.head_dim
-    else:
-        elements = seq_len * settings.rank + 2 * settings.top_k * spec.head_dim
-    return 2 * spec.n_tasks * elements
+        return spec.n_tasks * 2 * 2 * seq_len * spec.head_dim
+    n_blocks = 0 if spec.index_bits == 16 else seq_len // BLOCK
+    component = n_blocks * (BLOCK * spec.index_bits // 8 + 4) + 2 * (seq_len - n_blocks * BLOCK)
+    return spec.n_tasks * (component * settings.rank + 2 * 2 * settings.top_k * spec.head_dim)
+
+
+def our_name(function: str, workload: Workload) -> str:
+    """Of a row: "dense", "sparq", "sparq-int4"."""
+    bits = workload.spec.index_bits
+    return function if workload.settings is None or bits == 16 else f"{function}-int{bits}"
 
 
 def our_kernels(
-    a: argparse.Namespace, workload: Workload, inputs: Inputs, queries: list[np.ndarray], progress: Progress
+    a: argparse.Namespace,
+    workloads: list[Workload],
+    inputs: Inputs,
+    queries: list[np.ndarray],
+    progress: Progress,
 ) -> list[Timed]:
     """Ours, checked, and the plain sums."""
     # Without the look for NaN in the query, which is Python's and takes as long for any cache.
     options: dict[str, Any] = dict(device="cpu", n_threads=a.threads, check_finite=False)
-    cache = KVCache(**dataclasses.asdict(workload.spec), **options)
-    cache.append(inputs.key, inputs.value)
+    caches = []
+    for workload in workloads:
+        caches.append(KVCache(**dataclasses.asdict(workload.spec), **options))
+        caches[-1].append(inputs.key, inputs.value)
     small = KVCache(1, 2 * a.threads, 8, 64, **options)
     small.append(*[np.ones((1, 2 * a.threads, 64, 8), np.float16)] * 2)
     small_query = np.ones((1, 2 * a.threads, 8), np.float16)
@@ -178,19 +200,24 @@ def our_kernels(
         attention(small_query, small)
 
     timed = []
-    for name, kernel in FUNCTIONS.items():
-        settings = kernel.settings(workload.settings)
+    for function, kernel in FUNCTIONS.items():
+        different = list(zip(workloads, caches))
+        for whole, cache in different if kernel.takes_settings else different[:1]:
+            workload = whole.on(kernel)
+            name = our_name(function, workload)
 
-        def run(i: int, settings: Any = settings) -> np.ndarray:
-            return attention(queries[i % N_QUERIES], cache, settings)
+            def run(i: int, settings: Any = workload.settings, cache: KVCache = cache) -> np.ndarray:
+                return attention(queries[i % N_QUERIES], cache, settings)
 
-        if a.check:
-            progress.step(f"S={workload.seq_len}: check {name} against the reference")
-            expected = exact_attention(queries[0], inputs.key, inputs.value, settings)
-            progress.step(None)
-            if not np.array_equal(run(0).view(np.uint16), expected.view(np.uint16)):
-                raise WrongResult(f"{name}: the result differs from the reference")
-        timed.append(Timed("ours", name, name, run, needed_bytes(workload.on(kernel)), wake))
+            if a.check:
+                progress.step(f"S={workload.seq_len}: check {name} against the reference")
+                expected = exact_attention(
+                    queries[0], inputs.key, inputs.value, workload.settings, workload.spec.index_bits
+                )
+                progress.step(None)
+                if not np.array_equal(run(0).view(np.uint16), expected.view(np.uint16)):
+                    raise WrongResult(f"{name}: the result differs from the reference")
+            timed.append(Timed("ours", name, name, workload, run, needed_bytes(workload), wake))
 
     memory = _cpu.StreamSum(STREAM_BYTES, n_threads=a.threads)
     for mine in list(timed):
@@ -200,7 +227,7 @@ def our_kernels(
         def stream(i: int, length: int = length, places: int = places) -> None:
             memory.run(i % places * length, length)
 
-        timed.append(Timed("stream", mine.name, mine.name, stream, length, wake))
+        timed.append(Timed("stream", mine.name, mine.name, mine.workload, stream, length, wake))
     return timed
 
 
@@ -232,6 +259,11 @@ def torch_sparq(
         return attended
     alpha = weights.gather(-1, positions[:, :, None].expand(-1, -1, query.shape[2], -1)).sum(-1, keepdim=True)
     return alpha * attended + (1 - alpha) * mean
+
+
+def plain_index(workload: Workload) -> Workload:
+    """The same with keys as they are."""
+    return dataclasses.replace(workload, spec=dataclasses.replace(workload.spec, index_bits=16))
 
 
 def torch_functions(
@@ -281,15 +313,23 @@ def torch_kernels(
         return idle + 1
 
     results = {timed.name: timed.run(0).astype(np.float32) for timed in ours}
-    n_bytes = {timed.name: timed.n_bytes for timed in ours}
+    # SparQ in PyTorch reads keys as they are; without such a run of ours, it is compared with the first.
+    run_of = {timed.name: timed for timed in ours}
+    sparq = run_of.get(SPARQ) or next(timed for timed in ours if timed.workload.settings)
+    ours_of = {DENSE: run_of[DENSE], SPARQ: sparq}
     timed = []
     for dtype, item in DTYPE_BYTES.items():
         progress.step(f"S={workload.seq_len}: prepare PyTorch in {dtype}")
         for name, (same, run) in torch_functions(torch, workload, inputs, queries, dtype).items():
             result = run(0).reshape(queries[0].shape).float().numpy()
-            difference = float(np.abs(result - results[same]).max())
-            needed = n_bytes[same] * item // 2
-            timed.append(Timed("torch", name, same, run, needed, wake, dtype, difference))
+            mine = ours_of[same]
+            difference = float(np.abs(result - results[mine.name]).max())
+            needed = needed_bytes(plain_index(mine.workload)) * item // 2
+            timed.append(
+                Timed(
+                    "torch", name, mine.name, plain_index(mine.workload), run, needed, wake, dtype, difference
+                )
+            )
         progress.step(None)
     return timed
 
@@ -311,15 +351,16 @@ def measure(a: argparse.Namespace, kernels: list[Timed], seq_len: int, progress:
     return {name: timing(times) for name, times in seconds.items()}
 
 
-def rows_of(a: argparse.Namespace, workload: Workload, progress: Progress) -> list[Row]:
-    """Check and time everything at one length."""
+def rows_of(a: argparse.Namespace, workloads: list[Workload], progress: Progress) -> list[Row]:
+    """Check and time everything at one length; `workloads` differ in their key index."""
+    workload = workloads[0]
     progress.step(f"S={workload.seq_len}: make inputs")
     inputs = random_inputs(workload.spec, workload.n_heads, a.seed)
     rng = np.random.default_rng(a.seed + 1)
     queries = [inputs.query]
     for _ in range(N_QUERIES - 1):
         queries.append(rng.standard_normal(inputs.query.shape, dtype=np.float32).astype(np.float16))
-    kernels = our_kernels(a, workload, inputs, queries, progress)
+    kernels = our_kernels(a, workloads, inputs, queries, progress)
     ours = [kernel for kernel in kernels if kernel.by == "ours"]
     if a.kernels == "all":
         try:
@@ -330,7 +371,7 @@ def rows_of(a: argparse.Namespace, workload: Workload, progress: Progress) -> li
     median, best = (
         {name: t[column] for name, t in times.items()} for column in ("seconds_per_query", "seconds_min")
     )
-    torch_dense = [median[k.name] for k in kernels if k.by == "torch" and k.function == DENSE]
+    torch_dense = [median[k.name] for k in kernels if k.by == "torch" and k.workload.settings is None]
     floors = {k.function: k for k in kernels if k.by == "stream"}
 
     rows = []
@@ -341,7 +382,7 @@ def rows_of(a: argparse.Namespace, workload: Workload, progress: Progress) -> li
             "cpu_sparq",
             kernel.name,
             "cpu",
-            workload.on(FUNCTIONS[kernel.function]),
+            kernel.workload,
             time_source="measured",
             seed=a.seed,
             command=a.command,
@@ -440,8 +481,8 @@ def main(argv: list[str] | None = None) -> int:
     progress = Progress()
     rows: list[Row] = []
     try:
-        for workload in a.workloads:
-            new = rows_of(a, workload, progress)
+        for workloads in a.workloads:
+            new = rows_of(a, workloads, progress)
             rows += new
             print("".join(json.dumps(row) + "\n" for row in new), end="", flush=True)
             if a.json:
@@ -454,7 +495,7 @@ def main(argv: list[str] | None = None) -> int:
         return 2
     print("\n" + text_table(COLUMNS, rows), file=sys.stderr)
     if a.plot:
-        plot(rows, a.workloads[0], a.plot)
+        plot(rows, a.workloads[0][0], a.plot)
     return 0
 
 

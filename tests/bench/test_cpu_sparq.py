@@ -28,21 +28,31 @@ def test_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     printed = capsys.readouterr()
     rows = [json.loads(line) for line in printed.out.splitlines()]
     assert rows == [json.loads(line) for line in lines.read_text().splitlines()]
-    kernels = ["dense", "sparq", "stream-dense", "stream-sparq"]
+    ours_in_order = ["dense", "sparq", "sparq-int8", "sparq-int4"]
+    kernels = [*ours_in_order, *(f"stream-{name}" for name in ours_in_order)]
     assert [(row["seq_len"], row["kernel"]) for row in rows] == [(s, k) for s in (100, 7) for k in kernels]
     for row in rows:
         assert len(row["seconds"]) == row["n_runs"] == 2 and row["n_threads"] == 2
         assert row["time_source"] == "measured" and row["error"] is None
-        ours = row["kernel"] in ("dense", "sparq")
+        ours = row["kernel"] in ours_in_order
         assert row["bit_exact"] is (True if ours else None)
         assert row["checked_against"] == ("reference" if ours else None)
         assert row["gb_per_s"] == pytest.approx(row["n_bytes"] / row["seconds_per_query"] / 1e9)
         assert row["command"].startswith("python bench/cpu_sparq.py --heads 4")
-        assert (row["rank"], row["n_local"]) == ((4, 2) if row["kernel"].endswith("sparq") else (None, None))
-    assert [row["n_bytes"] for row in rows[:2]] == [2 * 2 * 2 * 100 * 16, 2 * 2 * (100 * 4 + 2 * 8 * 16)]
-    assert rows[4]["n_bytes"] == rows[5]["n_bytes"] == 2 * 2 * 2 * 7 * 16  # all positions selected: dense
-    assert rows[2]["ratio_to_stream"] == rows[3]["ratio_to_stream"] == 1
-    for row, floor in ((rows[0], rows[2]), (rows[1], rows[3])):
+        assert (row["rank"], row["n_local"]) == ((4, 2) if "sparq" in row["kernel"] else (None, None))
+        bits = int(row["kernel"][-1]) if "int" in row["kernel"] else 16
+        assert row["index_bits"] == bits
+    # One block of 64 positions in the index, with step and lowest value; the other 36 positions in fp16.
+    rows_bytes = 2 * 2 * 2 * 8 * 16
+    assert [row["n_bytes"] for row in rows[:4]] == [
+        2 * 2 * 2 * 100 * 16,
+        2 * 2 * 100 * 4 + rows_bytes,
+        2 * 4 * (64 + 4 + 36 * 2) + rows_bytes,
+        2 * 4 * (32 + 4 + 36 * 2) + rows_bytes,
+    ]
+    assert {row["n_bytes"] for row in rows[8:12]} == {2 * 2 * 2 * 7 * 16}  # all positions selected: dense
+    assert {row["ratio_to_stream"] for row in rows[4:8]} == {1}
+    for row, floor in zip(rows[:4], rows[4:8]):
         expected = row["seconds_per_query"] / floor["seconds_per_query"] * floor["n_bytes"] / row["n_bytes"]
         assert row["ratio_to_stream"] == pytest.approx(expected)
     assert "x stream" in printed.err and "S=7: run 3 of 3" in printed.err
@@ -67,7 +77,7 @@ def test_pytorch_has_the_same_results(
     pytest.importorskip("torch", reason="PyTorch is not installed")
     assert cpu_sparq.main([*SMALL.split(), "--S", "100", *more]) == 0
     rows = {row["kernel"]: row for row in map(json.loads, capsys.readouterr().out.splitlines())}
-    assert len(rows) == 4 + 9
+    assert len(rows) == 8 + 9
     for kernel in ("sdpa", "eager", "sparq"):  # fp16 results of numbers below 8: half an ulp is 2**-9
         assert rows[f"torch-{kernel}-float32"]["max_abs_difference"] < 2**-8
     assert rows["torch-sdpa-float32"]["n_bytes"] == 2 * rows["dense"]["n_bytes"]
@@ -81,6 +91,16 @@ def test_pytorch_has_the_same_results(
     fastest = min(t for name, t in times.items() if name.startswith(("torch-sdpa", "torch-eager")))
     assert rows["sparq"]["speedup_vs_fastest_torch_dense"] == fastest / times["sparq"]
     assert rows["sparq"]["speedup_vs_dense"] == times["dense"] / times["sparq"]
+
+
+def test_some_key_indices(capsys: pytest.CaptureFixture[str]) -> None:
+    command = [*SMALL.split(), "--kernels", "ours", "--S", "100", "--index-bits", "4", "4", "8"]
+    assert cpu_sparq.main(command) == 0
+    names = [json.loads(line)["kernel"] for line in capsys.readouterr().out.splitlines()]
+    assert names[:3] == ["dense", "sparq-int4", "sparq-int8"] and len(names) == 6
+    with pytest.raises(SystemExit):
+        cpu_sparq.main([*command, "5"])
+    assert "--index-bits must be one of 16, 8, 4, got 5" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("dense", [True, False])
