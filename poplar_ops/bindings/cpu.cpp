@@ -131,6 +131,9 @@ PYBIND11_MODULE(_cpu, m) {
       .def_property_readonly("lengths", &KVCache::lengths)
       .def_property_readonly("n_threads", [](const KVCache &cache) { return cache.nThreads; })
       .def_property_readonly("isa", [](const KVCache &cache) { return cache.kernels.name; })
+      .def_property_readonly(
+          "key_index_bytes",
+          [](const KVCache &cache) { return cache.nPairs() * cache.keyIndex.pairBytes(); })
       .def("append", &append, py::arg("key"), py::arg("value"), py::arg("lengths"))
       .def("read", &readPositions, py::arg("start"), py::arg("stop"))
       .def("reset", &KVCache::reset, py::call_guard<py::gil_scoped_release>())

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The CPU kernels (poplar_ops/cpu) as a backend.
 
-AVX-512, AVX2 or portable code, chosen at run time, on any number of threads: always the same bits.
+AVX-512 (with VNNI or without), AVX2 or portable code, chosen at run time, on any number of threads: always
+the same bits.
 """
 
 from __future__ import annotations
@@ -43,8 +44,8 @@ def create(
     Args:
         n_threads: threads of one call, in [1, 1024]; None: OMP_NUM_THREADS, else the processors this process
             may use. Calls from several Python threads run at the same time, each with so many.
-        isa: "auto" (the fastest here), "avx512", "avx2" or "portable"; None: the environment variable
-            SPARQ_CPU_ISA, else "auto".
+        isa: "auto" (the fastest here), "avx512vnni", "avx512", "avx2" or "portable"; None: the environment
+            variable SPARQ_CPU_ISA, else "auto".
 
     Raises:
         ValueError: `KVCache: <argument> must <rule>, got <value>`.
@@ -80,8 +81,13 @@ class CPUBackend:
 
     @property
     def isa(self) -> str:
-        """The instruction set in use: "avx512", "avx2" or "portable"."""
+        """The instruction set in use: "avx512vnni", "avx512", "avx2" or "portable"."""
         return self._cache.isa
+
+    @property
+    def key_index_bytes(self) -> int:
+        """Memory of the key index: the keys by component. Those by position are not counted."""
+        return self._cache.key_index_bytes
 
     def check_settings(self, op: str, settings: SparqSettings | None) -> None:
         pass  # one program for all settings

@@ -84,6 +84,7 @@ struct Case {
   std::int64_t batch, nKvHeads, groupSize, headDim, capacity;
   std::vector<std::int64_t> counts;
   std::size_t longest; // batch element that is as long as the capacity
+  unsigned indexBits;
   SparqSettings settings;
   std::vector<Half> key, value, query;
 
@@ -108,6 +109,7 @@ struct Case {
     settings.topK = upTo(capacity);
     settings.nLocal = upTo(settings.topK + 1) - 1;
     settings.meanValue = random.below(2) == 0;
+    indexBits = 16u >> seed % 3;
     const unsigned kind = static_cast<unsigned>(random.below(3));
     fill(random, key, batch * nKvHeads * capacity * headDim, kind);
     fill(random, value, batch * nKvHeads * capacity * headDim, kind);
@@ -116,7 +118,7 @@ struct Case {
   // A cache for it, with room for so many more positions.
   CacheSpec spec(unsigned more = 0) const {
     return {static_cast<unsigned>(batch), static_cast<unsigned>(nKvHeads),
-            static_cast<unsigned>(headDim), static_cast<unsigned>(capacity) + more};
+            static_cast<unsigned>(headDim), static_cast<unsigned>(capacity) + more, indexBits};
   }
   Tokens tokens(const std::vector<Half> &from, std::int64_t first) const {
     const auto d = static_cast<std::ptrdiff_t>(headDim * 2),
