@@ -338,7 +338,7 @@ def _checked(
         checks.check_integer("plan", name, size, 1, checks.MAX_CAPACITY) for name, size in zip(names, sizes)
     )
     checked = _options(options, head_dim)
-    tiles = checks.check_integer("plan", "n_tiles", n_tiles, 0, checks.MAX_CAPACITY)
+    tiles = checks.check_integer("plan", "n_tiles", n_tiles, 0, model.tiles)
     if n_heads % n_kv_heads != 0:
         checks.fail("plan", "n_heads", f"be a multiple of n_kv_heads={n_kv_heads}", n_heads)
     if lengths is None:
