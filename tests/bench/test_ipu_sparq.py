@@ -248,7 +248,7 @@ def test_the_readme_shows_what_the_main_job_prints(capsys: pytest.CaptureFixture
         line for line in readme.splitlines() if "bench/ipu_sparq.py" in line and "pip install" in line
     )
     assert ipu_sparq.main(command.split("bench/ipu_sparq.py")[1].split()) == 0
-    printed = capsys.readouterr().err
+    printed = capsys.readouterr().out
     table = readme[readme.index("device emulator, batch 1,") :].split("```")[0]
     assert len(table.splitlines()) > 10
     assert table in printed
