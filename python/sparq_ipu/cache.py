@@ -3,13 +3,12 @@
 
 from __future__ import annotations
 
-import inspect
 from typing import Any
 
 import numpy as np
 
 from sparq_ipu.backends import Backend
-from sparq_ipu.devices import backend_module, resolve_device
+from sparq_ipu.devices import backend_module, options_of, resolve_device
 from sparq_reference import checks
 from sparq_reference.settings import CacheSpec, HasSpec, SparqSettings
 
@@ -51,13 +50,12 @@ class KVCache(HasSpec):
         of_spec = CacheSpec.take(options)
         self.spec = CacheSpec(batch, n_kv_heads, head_dim, capacity, op="KVCache", **of_spec)
         self.device = resolve_device("KVCache", device)
-        self.check_finite = check_finite
-        create = backend_module(self.device).create
-        known = [name for name, p in inspect.signature(create).parameters.items() if p.kind is p.KEYWORD_ONLY]
+        self.check_finite = checks.check_bool("KVCache", "check_finite", check_finite)
+        known = options_of(self.device)
         for name in options:
             if name not in known:
                 checks.fail("KVCache", "options", f"be among {CacheSpec.options() + known}", repr(name))
-        self._backend: Backend = create(self.device, self.spec, **options)
+        self._backend: Backend = backend_module(self.device).create(self.device, self.spec, **options)
 
     @property
     def lengths(self) -> np.ndarray:

@@ -103,11 +103,13 @@ def test_sessions_refuse(call: Callable[[Any, np.ndarray], Any], text: str) -> N
             ValueError,
             "n_tiles must be an integer in [0, 16777216], got '3'",
         ),
+        (dict(check_finite="no"), ValueError, "check_finite must be True or False, got 'no'"),
+        (dict(check_finite=0), ValueError, "check_finite must be True or False, got 0"),
         (dict(device="ipu"), RuntimeError, "device 'ipu' is not available here"),
     ],
 )
 def test_caches_refuse(options: dict[str, Any], error: type, text: str) -> None:
-    if options["device"] == "ipu" and "ipu" in sparq_ipu.available_devices():
+    if options.get("device") == "ipu" and "ipu" in sparq_ipu.available_devices():
         pytest.skip("an IPU is present")
     with pytest.raises(error, match="KVCache: ") as caught:
         sparq_ipu.KVCache(1, 1, 8, 64, **options)
@@ -145,6 +147,10 @@ def test_arguments_that_are_no_arrays(device: str) -> None:
     sparq = dict(rank=2, top_k=2)
     for call, text in (
         (lambda: cache.append(key.tolist(), key), "append: key must be a NumPy array, got list"),
+        (
+            lambda: cache.append(key, np.ma.masked_array(key, mask=True)),
+            "append: value must be a NumPy array without a mask, got MaskedArray",
+        ),
         (lambda: cache.append(key, None), "append: value must be a NumPy array, got NoneType"),
         (
             lambda: sparq_ipu.dense_attention(None, cache),
