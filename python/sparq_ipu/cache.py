@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,9 @@ class KVCache(HasSpec):
             a number of the key index that SparQ scores positions from (docs/exactness.md E9); and of the
             device's backend, e.g. `n_threads` on "cpu", `n_tiles` on "emulator".
 
+    A copy (`copy.copy`, `copy.deepcopy`) and an unpickled cache hold the same positions on the same device,
+    and share nothing with this one.
+
     Raises:
         ValueError: an argument out of range, an option that the device's backend does not have.
         RuntimeError: the device is not available here; the message says why.
@@ -51,6 +55,7 @@ class KVCache(HasSpec):
         self.spec = CacheSpec(batch, n_kv_heads, head_dim, capacity, op="KVCache", **of_spec)
         self.device = resolve_device("KVCache", device)
         self.check_finite = checks.check_bool("KVCache", "check_finite", check_finite)
+        self._options = options
         known = options_of(self.device)
         for name in options:
             if name not in known:
@@ -125,6 +130,29 @@ class KVCache(HasSpec):
             ValueError: wrong shape or an index out of range; the cache is then unchanged.
         """
         self._backend.reorder(checks.check_reorder("reorder", index, self.batch))
+
+    def __getstate__(self) -> dict[str, Any]:
+        key, value = self.read()
+        arguments = {
+            **dataclasses.asdict(self.spec),
+            "device": self.device,
+            "check_finite": self.check_finite,
+        }
+        held = {"key": key, "value": value, "lengths": self.lengths}
+        return {"arguments": {**arguments, **self._options}, **held}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        KVCache.__init__(self, **state["arguments"])
+        if state["lengths"].any():  # they were looked at when they came first
+            self._backend.append(state["key"], state["value"], state["lengths"])
+
+    def __copy__(self) -> KVCache:
+        copied = type(self).__new__(type(self))
+        copied.__setstate__(self.__getstate__())
+        return copied
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> KVCache:
+        return self.__copy__()
 
     def __repr__(self) -> str:
         return (

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 import re
 
 import numpy as np
@@ -253,7 +254,7 @@ def test_refusals_leave_the_cache_as_it_was(state):
     module.append(key, value)
     infinite = value.clone()
     infinite[1, 0, 3, 5] = float("inf")
-    twin = copy.deepcopy(module) if state == dict(state="tensors") else None
+    twin = copy.deepcopy(module)
     for message, call in (
         ("append: length must be at most capacity=48", lambda: module.append(key[:, :, :9], value[:, :, :9])),
         ("append: value must be finite", lambda: module.append(key[:, :, :5], infinite[:, :, :5])),
@@ -268,12 +269,25 @@ def test_refusals_leave_the_cache_as_it_was(state):
     ):
         with pytest.raises(ValueError, match="^" + re.escape(message)):
             call()
-    if twin is not None:
-        for one, other in zip(module.buffers(), twin.buffers()):
-            assert torch.equal(one, other)
+    assert_unchanged(module, snapshot(twin))
     step = query, key[:, :, 0], value[:, :, 0]
     full = (torch.cat([tensor, tensor[:, :, :1]], dim=2) for tensor in (key, value))
     assert torch.equal(module(*step), expected(SparqAttention, SETTINGS, query, *full))
+
+
+@pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))])
+@pytest.mark.parametrize("state", STATES, ids=str)
+def test_a_copy_of_a_module(state, duplicate):
+    """Holds the same, and nothing of it is shared."""
+    module = SparqAttention(**SHAPE, **SETTINGS, **state)
+    module.append(draw(1, 2, 2, 20, 16), draw(2, 2, 2, 20, 16), torch.tensor([20, 11]))
+    step = draw(3, 2, 4, 16), draw(4, 2, 2, 16), draw(5, 2, 2, 16)
+    same = duplicate(module)
+    before = snapshot(same)
+    assert_unchanged(module, before)
+    output = module(*step)
+    assert_unchanged(same, before)
+    assert torch.equal(same(*step), output) and repr(same) == repr(module)
 
 
 @pytest.mark.parametrize("state", [state for state in STATES if "device" in state], ids=str)
