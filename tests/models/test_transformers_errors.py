@@ -61,11 +61,14 @@ SETTINGS = dict(rank=4, top_k=12)
             "enable: layers must be a mapping of layers to None (dense) or settings, got",
         ),
         (dict(device="gpu"), "enable: device must be one of "),
-        (dict(topk=12), "KVCache: options must be among ["),
         (
-            dict(device="reference", n_threads=2),
-            "KVCache: options must be among ['index_bits'], got 'n_threads'",
+            dict(device="reference", min_seqlen=12),
+            "enable: options must be among ['rank', 'top_k', 'n_local', 'mean_value', 'min_seq_len', "
+            "'index_bits', 'layers', 'device', 'capacity', 'check_finite'], got 'min_seqlen'",
         ),
+        (dict(topk=12), "enable: options must be among ['rank', "),
+        (dict(device="reference", n_threads=2), "enable: options must be among ['rank', "),
+        (dict(check_finite="no"), "KVCache: check_finite must be True or False, got 'no'"),
     ],
 )
 def test_settings(model, changes, message):
@@ -91,7 +94,7 @@ needs_cpu = pytest.mark.skipif("cpu" not in sparq_ipu.available_devices(), reaso
         (dict(isa="foo"), "KVCache: isa must be one of ['auto', "),
         (
             dict(n_thread=2),
-            "KVCache: options must be among ['index_bits', 'n_threads', 'isa'], got 'n_thread'",
+            "{op}: options must be among ",
         ),
     ],
 )
@@ -99,12 +102,12 @@ def test_options_of_the_cache(model, options, message):
     """At once, not in the middle of a prompt; what was enabled stays so."""
     enable(model, **SETTINGS)
     expected = greedy(model, tokens_of(20), 4).tolist()
-    for refused in (
-        lambda: enable(model, device="cpu", rank=1, top_k=1, **options),
-        lambda: enable_dense(model, device="cpu", **options),
-        lambda: SparqCache(model, device="cpu", **options),
+    for op, refused in (
+        ("enable", lambda: enable(model, device="cpu", rank=1, top_k=1, **options)),
+        ("enable_dense", lambda: enable_dense(model, device="cpu", **options)),
+        ("SparqCache", lambda: SparqCache(model, device="cpu", **options)),
     ):
-        with pytest.raises(ValueError, match=r"^" + re.escape(message)):
+        with pytest.raises(ValueError, match=r"^" + re.escape(message.format(op=op))):
             refused()
     assert is_enabled(model) and greedy(model, tokens_of(20), 4).tolist() == expected
 
@@ -114,7 +117,11 @@ def test_options_of_the_cache(model, options, message):
     [
         (dict(capacity=-1), "SparqCache: capacity must be in [1, 16777216], got -1"),
         (dict(capacity=2.5), "SparqCache: capacity must be an integer in [1, 16777216], got 2.5"),
-        (dict(device="reference", foo=1), "KVCache: options must be among ['index_bits'], got 'foo'"),
+        (
+            dict(device="reference", foo=1),
+            "SparqCache: options must be among ['index_bits', 'device', 'capacity', 'check_finite'], "
+            "got 'foo'",
+        ),
         (dict(index_bits=32), "KVCache: index_bits must be one of 16, 8, 4, got 32"),
         (dict(index_bits=None), "KVCache: index_bits must be one of 16, 8, 4, got None"),
     ],

@@ -393,7 +393,7 @@ class SparqCache(Cache):
         **options: Any,
     ):
         config = getattr(config, "config", config).get_text_config(decoder=True)
-        options = check_options("SparqCache", device, capacity, check_finite, **options)
+        options = check_options("SparqCache", device, capacity, check_finite, options)
         super().__init__(layers=[SparqLayer(index, **options) for index in range(config.num_hidden_layers)])
 
 

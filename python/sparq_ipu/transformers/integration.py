@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import inspect
 from typing import Any, Mapping
 
@@ -63,7 +64,8 @@ def enable(
     head_dim = _head_dim(model)
     default = LayerSettings.of("enable", head_dim, LayerSettings.take(options))
     settings = settings_of_layers("enable", default, layers, _n_layers(model), head_dim)
-    options.update(device=device, capacity=capacity, check_finite=check_finite)
+    names = [*(field.name for field in dataclasses.fields(LayerSettings)), "layers"]
+    options = check_options("enable", device, capacity, check_finite, options, names)
     _install("enable", model, settings, options)
 
 
@@ -80,7 +82,7 @@ def enable_dense(
     Args and Raises: as `enable`.
     """
     _check_model("enable_dense", model)
-    options.update(device=device, capacity=capacity, check_finite=check_finite)
+    options = check_options("enable_dense", device, capacity, check_finite, options)
     _install("enable_dense", model, [None] * _n_layers(model), options)
 
 
@@ -108,7 +110,6 @@ def is_enabled(model: PreTrainedModel) -> bool:
 
 
 def _install(op: str, model: PreTrainedModel, settings: ModelSettings, options: dict[str, Any]) -> None:
-    options = check_options(op, **options)
     if is_enabled(model):
         disable(model)
     decoder: Any = model.base_model  # torch gives it no type
