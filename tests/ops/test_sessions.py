@@ -13,7 +13,8 @@ import pytest
 from strategies import make_attention
 
 import sparq_ipu
-from sparq_reference import CacheSpec, DoesNotFit, exact
+from sparq_ipu.kernels import Attention
+from sparq_reference import CacheSpec, DoesNotFit, SparqSettings, exact
 
 _core = pytest.importorskip("sparq_ipu._core")
 if not _core.has_emulator:
@@ -128,3 +129,13 @@ def test_unchecked_nan_does_no_harm(place: str, group_size: int, index_bits: int
         one = [x[b : b + 1] for x in (a.query, a.key, a.value)]
         assert_same(sparq[b : b + 1], exact.sparq_attention(*one, rank=16, top_k=20, index_bits=index_bits))
         assert_same(dense[b : b + 1], exact.dense_attention(*one))
+
+
+def test_a_kernel_may_be_there_twice() -> None:
+    a = make_attention(np.random.default_rng(5), seq_len=70, head_dim=16)
+    dense, sparq = Attention("dense-streaming", None), Attention("sparq-streaming", SparqSettings(4, 9))
+    session = _core.Session(CacheSpec(1, 1, 16, 70), 1, attention=[dense, sparq, dense, sparq], n_tiles=4)
+    session.write(a.key, a.value, [70])
+    expected = [exact.dense_attention(*a.qkv), exact.sparq_attention(*a.qkv, rank=4, top_k=9)] * 2
+    for index, output in enumerate(expected):
+        assert_same(session.attention(index, a.query), output)
