@@ -40,7 +40,7 @@ def capture(model: Any, tokens: Any, layers: list[int], n_queries: int) -> dict[
     functions: Any = transformers.AttentionInterface
     masks: Any = transformers.AttentionMaskInterface
 
-    n_layers = model.config.get_text_config(decoder=True).num_hidden_layers
+    n_layers = _n_layers(model)
     for layer in layers:
         if not 0 <= layer < n_layers:
             raise ValueError(f"capture: layers must be in [0, n_layers={n_layers}), got {layer}")
@@ -76,6 +76,10 @@ def capture(model: Any, tokens: Any, layers: list[int], n_queries: int) -> dict[
     return arrays
 
 
+def _n_layers(model: Any) -> int:
+    return int(model.config.get_text_config(decoder=True).num_hidden_layers)
+
+
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -103,12 +107,19 @@ def main(argv: list[str] | None = None) -> int:
         layers = [int(layer) for layer in arguments.layers.split(",")]
     except ValueError:
         parser.error(f"--layers must be integers with commas between them, got {arguments.layers!r}")
+    if min(layers) < 0:
+        parser.error(f"--layers must be at least 0, got {min(layers)}")
+    try:
+        text = arguments.text_file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        rule = "--text-file must be a file of UTF-8 text that can be read"
+        parser.error(f"{rule}, got {arguments.text_file} ({reason})")
 
     from sparq_ipu.models import load_model, load_smollm2
 
     progress = Progress()
     try:
-        text = arguments.text_file.read_text(encoding="utf-8")
         progress.step("loading the model")
         model, tokenizer = load_smollm2() if arguments.model is None else load_model(arguments.model)
     except (ImportError, OSError, ValueError) as error:
@@ -120,6 +131,9 @@ def main(argv: list[str] | None = None) -> int:
     tokens = tokenizer(text, return_tensors="pt").input_ids
     if tokens.shape[1] < arguments.tokens:
         parser.error(f"--tokens: the text must have {arguments.tokens} tokens, got {tokens.shape[1]}")
+    n_layers = _n_layers(model)
+    if max(layers) >= n_layers:
+        parser.error(f"--layers must be in [0, {n_layers}), the layers of the model, got {max(layers)}")
     tokens = tokens[:, : arguments.tokens]
     progress.step(f"running {tokens.shape[1]} tokens")
     try:

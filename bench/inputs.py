@@ -73,6 +73,15 @@ def _npz(path: Path) -> Any:
     return np.load(path)
 
 
+def _array(arrays: Any, name: str) -> np.ndarray:
+    try:
+        array: np.ndarray = arrays[name]
+    except (ValueError, OSError, zipfile.BadZipFile) as error:  # objects; or bytes that are none of NumPy's
+        text = "objects" if "allow_pickle" in str(error) else error
+        checks.fail("inputs", name, "be an array of numbers", text)
+    return array
+
+
 def load_inputs(path: Path, layer: int | None = None, seq_len: int | None = None) -> Inputs:
     """Inputs of one layer of a model, from a file with arrays query_L (batch, n_heads, n_queries, head_dim),
     key_L and value_L (batch, n_kv_heads, positions, head_dim), float16. The query is the last one; the
@@ -94,10 +103,14 @@ def load_inputs(path: Path, layer: int | None = None, seq_len: int | None = None
         layer = layers[0] if layer is None else layer
         if layer not in layers:
             checks.fail("inputs", "layer", f"be one of {layers}", layer)
-        query, key, value = (arrays[f"{name}_{layer}"] for name in names)
+        query, key, value = (_array(arrays, f"{name}_{layer}") for name in names)
+    axes = key.ndim
     for name, array in (("query", query), ("key", key), ("value", value)):
         if array.dtype != np.float16:
             checks.fail("inputs", f"{name}_{layer}", "be float16", array.dtype)
+        if array.ndim not in (3, 4) or array.ndim != axes or array.size == 0:
+            rule = "have 4 dimensions, or 3 without the batch, as the other arrays do, none of them 0"
+            checks.fail("inputs", f"{name}_{layer}", rule, array.shape)
     if key.ndim == 3:  # one batch element, and query (n_queries, n_heads, head_dim)
         query, key, value = query.transpose(1, 0, 2)[None], key[None], value[None]
     available = key.shape[2]

@@ -156,6 +156,15 @@ void bindEmulator(py::module_ &module) {
       "What the last run did and, by the device model, how long it would take: seconds by category "
       "and by step.");
   module.def(
+      "emulator_host_calls",
+      [](PySession &session) -> NamedValues {
+        const emulator::HostCalls calls = emulator::hostCalls(session.session().engine());
+        return py::dict("runs"_a = calls.runs, "tensor_writes"_a = calls.tensorWrites,
+                        "tensor_reads"_a = calls.tensorReads, "row_writes"_a = calls.rowWrites,
+                        "row_reads"_a = calls.rowReads);
+      },
+      "session"_a, "What the host has asked of the engine since the session was made.");
+  module.def(
       "emulator_memory", [](PySession &session) { return memoryOf(session.session().engine()); },
       "session"_a);
   module.def("emulator_plan", &plan, "cache"_a, "n_heads"_a, "attention"_a, "append"_a, "n_tiles"_a,

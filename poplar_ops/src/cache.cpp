@@ -4,6 +4,7 @@
 #include "cycles.hpp"
 #include "planning.hpp"
 #include "remote_copy.hpp"
+#include "sparq/remote_rows.hpp"
 #include "steps.hpp"
 
 namespace sparq {
@@ -30,13 +31,18 @@ Cache createCache(Graph &graph, const Plan &plan, const std::string &name) {
     cache.values = positions("/values");
     return cache;
   }
-  const std::size_t rowSize = std::size_t(layout.positionsPerRow) * d;
-  cache.rows = graph.addRemoteBuffer(name + "/rows", HALF, rowSize, layout.nRows());
+  const auto buffer = [&](const char *what, const Type &type, std::size_t width,
+                          std::size_t nRows) {
+    const std::size_t rowBytes = width * graph.getTarget().getTypeSize(type);
+    return graph.addRemoteBuffer(
+        name + what, type, width,
+        nRows + RemoteRows::batchSize(nRows, rowBytes, graph.getTarget().getNumTiles()));
+  };
+  cache.rows = buffer("/rows", HALF, std::size_t(layout.positionsPerRow) * d, layout.nRows());
   if (layout.chunk == 0)
     return cache;
-  cache.keyColumns =
-      graph.addRemoteBuffer(name + "/key_columns", columnType(layout),
-                            layout.columnElements(layout.chunk), layout.scratchColumn(p.slots));
+  cache.keyColumns = buffer("/key_columns", columnType(layout), layout.columnElements(layout.chunk),
+                            layout.scratchColumn(p.slots));
   cache.valueSum =
       addSliced(graph, p, FLOAT, nTasks, d, p.width, 1, {name + "/value_sum"}).squeeze({2});
   cache.tail = addTail(graph, plan, HALF, {d, layout.tailWidth()}, {name + "/tail"});

@@ -4,6 +4,7 @@
 #include "half_bits.hpp"
 #include <algorithm>
 #include <array>
+#include <cstring>
 
 namespace sparq {
 
@@ -47,15 +48,33 @@ HostCache::HostCache(Graph &graph, const Cache &cache)
     }
     return;
   }
-  rows_ = cache.rows.handle();
+  rows_ = RemoteRows(graph, cache.rows, layout_.nRows(), handle("rows"));
   if (layout_.chunk == 0)
     return;
-  keyColumns_ = cache.keyColumns.handle();
+  keyColumns_ =
+      RemoteRows(graph, cache.keyColumns, layout_.scratchColumn(cache.plan.placement.slots),
+                 handle("key_columns"));
   writeSum_ = HostTensor::writable(graph, cache.valueSum, handle("value_sum"));
   readSum_ = HostTensor::readable(graph, cache.valueSum, handle("value_sum"));
   writeTail_ = HostTensor::writable(graph, cache.tail, handle("tail"));
   if (layout_.quantised())
     writeTailIndex_ = HostTensor::writable(graph, cache.tailIndex, handle("tail_index"));
+}
+
+std::vector<program::Program> HostCache::programs() const {
+  std::vector<program::Program> all;
+  if (resident_)
+    return all;
+  all = rows_.programs();
+  if (layout_.chunk != 0)
+    for (const program::Program &program : keyColumns_.programs())
+      all.push_back(program);
+  return all;
+}
+
+void HostCache::setFirstProgram(unsigned first) {
+  rows_.setFirstProgram(first);
+  keyColumns_.setFirstProgram(first + static_cast<unsigned>(rows_.programs().size()));
 }
 
 std::size_t HostCache::rowElements() const {
@@ -104,6 +123,71 @@ void HostCache::advance(const std::vector<std::uint32_t> &counts) {
     lengths_[b] += counts[b];
 }
 
+// Of every task the rows since its last full chunk, of which the whole tail is made anew, or the row
+// that is not full: keys, and where several positions share a row, values.
+struct HostCache::OldRows {
+  unsigned perRow; // positions
+  std::size_t rowSize;
+  std::vector<unsigned> first; // position of each task's first row
+  std::vector<std::size_t> at; // where that is in keys and values
+  std::vector<std::uint16_t> keys, values;
+
+  const std::uint16_t *key(unsigned task, unsigned position) const {
+    return keys.data() + at[task] + (position - first[task]) / perRow * rowSize;
+  }
+  const std::uint16_t *value(unsigned task, unsigned position) const {
+    return values.data() + at[task] + (position - first[task]) / perRow * rowSize;
+  }
+};
+
+HostCache::OldRows HostCache::readOldRows(Engine &engine) const {
+  const unsigned perRow = layout_.positionsPerRow, unit = std::max(layout_.chunk, perRow);
+  OldRows old{perRow, rowElements(), {}, {}, {}, {}};
+  std::vector<std::size_t> rows;
+  for (unsigned task = 0; task != shape_.nTasks(); ++task) {
+    const unsigned held = lengths_[task / shape_.nKvHeads], first = held - held % unit;
+    old.first.push_back(first);
+    old.at.push_back(rows.size() * old.rowSize);
+    for (unsigned position = first; position < held; position += perRow)
+      rows.push_back(layout_.keyRow(task, position));
+  }
+  const auto fetch = [&](std::vector<std::uint16_t> &to) {
+    to.resize(rows.size() * old.rowSize);
+    rows_.read(engine, rows, [&](std::size_t i, const void *data) {
+      std::memcpy(&to[i * old.rowSize], data, old.rowSize * sizeof(to[0]));
+    });
+  };
+  fetch(old.keys);
+  if (perRow == 1)
+    return old;
+  for (std::size_t &row : rows)
+    row += layout_.valueRow();
+  fetch(old.values);
+  return old;
+}
+
+void HostCache::writeRows(RemoteRows::Writer &writer, const NewTokens &tokens,
+                          const OldRows &old) const {
+  const unsigned d = shape_.headDim, end = tokens.held + tokens.n;
+  std::vector<std::uint16_t> row(rowElements());
+  for (unsigned position = tokens.held; position < end;) {
+    const unsigned inRow = position % layout_.positionsPerRow;
+    const unsigned n = std::min(layout_.positionsPerRow - inRow, end - position);
+    const std::size_t index = layout_.keyRow(tokens.task, position);
+    for (const bool ofValues : {false, true}) {
+      std::fill(row.begin(), row.end(), 0);
+      if (inRow != 0)
+        std::copy_n(ofValues ? old.value(tokens.task, position) : old.key(tokens.task, position),
+                    row.size(), row.begin());
+      std::copy_n((ofValues ? tokens.values : tokens.keys) +
+                      std::size_t(position - tokens.held) * d,
+                  std::size_t(n) * d, row.begin() + inRow * d);
+      writer.add(index + (ofValues ? layout_.valueRow() : 0), row.data());
+    }
+    position += n;
+  }
+}
+
 void HostCache::write(Engine &engine, const std::uint16_t *key, const std::uint16_t *value,
                       unsigned nTokens, const std::vector<std::uint32_t> &counts) {
   checkRoom(nTokens, counts);
@@ -114,19 +198,23 @@ void HostCache::write(Engine &engine, const std::uint16_t *key, const std::uint1
     Tail tail{std::vector<std::uint16_t>(writeTail_.size()),
               std::vector<std::uint32_t>(writeTailIndex_.size())};
     readSum_.read(engine, sum.data());
+    const OldRows old = readOldRows(engine);
+    RemoteRows::Writer rows(rows_, engine), columns(keyColumns_, engine);
     const unsigned d = shape_.headDim;
     for (unsigned task = 0; task != shape_.nTasks(); ++task) {
       const unsigned b = task / shape_.nKvHeads;
       const std::size_t first = std::size_t(task) * nTokens * d;
       const NewTokens tokens{task, lengths_[b], key + first, value + first, counts[b]};
-      writeRows(engine, tokens);
+      writeRows(rows, tokens, old);
       if (layout_.chunk == 0)
         continue;
       for (unsigned i = 0; i != tokens.n; ++i) // ascending, one addition a position
         for (unsigned c = 0; c != d; ++c)
           sum[std::size_t(task) * d + c] += widen(tokens.values[std::size_t(i) * d + c]);
-      writeColumns(engine, tokens, tail);
+      writeColumns(columns, tokens, old, tail);
     }
+    rows.finish();
+    columns.finish();
     writeSum_.write(engine, sum.data());
     writeTail_.write(engine, tail.columns.data());
     writeTailIndex_.write(engine, tail.index.data());
@@ -152,40 +240,19 @@ void HostCache::writeResident(Engine &engine, const std::uint16_t *key, const st
   }
 }
 
-void HostCache::writeRows(Engine &engine, const NewTokens &tokens) const {
-  const unsigned d = shape_.headDim, end = tokens.held + tokens.n;
-  std::vector<std::uint16_t> row(rowElements());
-  for (unsigned position = tokens.held; position < end;) {
-    const unsigned inRow = position % layout_.positionsPerRow;
-    const unsigned n = std::min(layout_.positionsPerRow - inRow, end - position);
-    const std::size_t index = layout_.keyRow(tokens.task, position);
-    for (const auto &part : {std::make_pair(index, tokens.keys),
-                             std::make_pair(index + layout_.valueRow(), tokens.values)}) {
-      std::fill(row.begin(), row.end(), 0);
-      if (inRow != 0)
-        engine.copyFromRemoteBuffer(rows_, row.data(), part.first);
-      std::copy_n(part.second + std::size_t(position - tokens.held) * d, std::size_t(n) * d,
-                  row.begin() + inRow * d);
-      engine.copyToRemoteBuffer(row.data(), rows_, part.first);
-    }
-    position += n;
-  }
-}
-
 // The chunks that these tokens complete go to streaming memory, the rest of them to the tail.
-void HostCache::writeColumns(Engine &engine, const NewTokens &tokens, Tail &tail) const {
+void HostCache::writeColumns(RemoteRows::Writer &writer, const NewTokens &tokens,
+                             const OldRows &old, Tail &tail) const {
   const unsigned d = shape_.headDim, held = tokens.held, end = held + tokens.n,
                  chunk = layout_.chunk;
   const std::size_t pieceWords = layout_.columnElements(layout_.tailLength),
                     rowWords = layout_.columnElements(chunk);
-  std::vector<std::uint16_t> columns(std::size_t(chunk) * d), old(d);
+  std::vector<std::uint16_t> columns(std::size_t(chunk) * d);
   std::vector<std::uint32_t> index(layout_.quantised() ? rowWords * d : 0);
   // A key by position: new ones from the caller, older ones from the rows.
   const auto keyAt = [&](unsigned position) {
-    if (position >= held)
-      return tokens.keys + std::size_t(position - held) * d;
-    engine.copyFromRemoteBuffer(rows_, old.data(), layout_.keyRow(tokens.task, position));
-    return static_cast<const std::uint16_t *>(old.data());
+    return position >= held ? tokens.keys + std::size_t(position - held) * d
+                            : old.key(tokens.task, position);
   };
   // The first n positions of a chunk, by component, and their full blocks as records.
   const auto gather = [&](unsigned first, unsigned n) {
@@ -203,9 +270,9 @@ void HostCache::writeColumns(Engine &engine, const NewTokens &tokens, Tail &tail
     for (unsigned c = 0; c != d; ++c) {
       const std::size_t row = layout_.columnRow(tokens.task, c, i);
       if (layout_.quantised())
-        engine.copyToRemoteBuffer(&index[c * rowWords], keyColumns_, row);
+        writer.add(row, &index[c * rowWords]);
       else
-        engine.copyToRemoteBuffer(&columns[std::size_t(c) * chunk], keyColumns_, row);
+        writer.add(row, &columns[std::size_t(c) * chunk]);
     }
   }
   const unsigned nTail = end % chunk, width = layout_.tailWidth(), inIndex = nTail / blockSize;
@@ -231,20 +298,28 @@ void HostCache::read(Engine &engine, std::uint16_t *key, std::uint16_t *value,
   if (resident_)
     return readResident(engine, key, value, nTokens);
   const unsigned d = shape_.headDim;
-  std::vector<std::uint16_t> row(rowElements());
+  const std::size_t all = std::size_t(nTokens) * d;
+  struct Piece {
+    std::uint16_t *to;
+    std::size_t n;
+  };
+  std::vector<std::size_t> rows;
+  std::vector<Piece> pieces;
   for (const auto &part :
        {std::make_pair(std::size_t(0), key), std::make_pair(layout_.valueRow(), value)})
     for (unsigned task = 0; task != shape_.nTasks(); ++task) {
       const unsigned length = std::min(lengths_[task / shape_.nKvHeads], nTokens);
-      std::uint16_t *to = part.second + std::size_t(task) * nTokens * d;
+      std::uint16_t *to = part.second + task * all;
       for (unsigned position = 0; position < length; position += layout_.positionsPerRow) {
-        engine.copyFromRemoteBuffer(rows_, row.data(), part.first + layout_.keyRow(task, position));
-        std::copy_n(row.begin(),
-                    std::size_t(std::min(layout_.positionsPerRow, length - position)) * d,
-                    to + std::size_t(position) * d);
+        rows.push_back(part.first + layout_.keyRow(task, position));
+        pieces.push_back({to + std::size_t(position) * d,
+                          std::size_t(std::min(layout_.positionsPerRow, length - position)) * d});
       }
-      std::fill(to + std::size_t(length) * d, to + std::size_t(nTokens) * d, 0);
+      std::fill(to + std::size_t(length) * d, to + all, 0);
     }
+  rows_.read(engine, rows, [&](std::size_t i, const void *data) {
+    std::memcpy(pieces[i].to, data, pieces[i].n * sizeof(std::uint16_t));
+  });
 }
 
 void HostCache::readResident(Engine &engine, std::uint16_t *key, std::uint16_t *value,

@@ -15,19 +15,20 @@ using namespace poplar::program;
 namespace {
 
 // Programs of an engine: append, each attention, each attention repeated (where timing was asked
-// for), fill.
+// for), fill (where that was asked for), those of the host's side of the cache.
 constexpr unsigned appendProgram = 0, firstAttention = 1;
 
 const char *const cacheName = "cache";
 
-// Of each attention, in a profile. Those that take settings are numbered.
+// Of each attention, in a profile. Those that take settings are numbered, others where there is more
+// than one.
 std::vector<std::string> programNames(const Plan &plan) {
   std::vector<std::string> names;
   std::map<const Kernel *, unsigned> count;
   for (const PlannedAttention &attention : plan.attention) {
     const unsigned i = count[attention.kernel]++;
-    names.push_back(attention.kernel->prefix +
-                    (attention.kernel->takesSettings ? std::to_string(i) : std::string()));
+    const bool numbered = attention.kernel->takesSettings || i != 0;
+    names.push_back(attention.kernel->prefix + (numbered ? std::to_string(i) : std::string()));
   }
   return names;
 }
@@ -120,6 +121,9 @@ std::vector<Program> Session::buildPrograms(Graph &graph, const Cache &cache,
       all.push_back(Repeat(repeats_, all[firstAttention + i], {"repeated"}));
   if (fillTokens_ != 0)
     all.push_back(buildFill(graph, cache));
+  cache_->setFirstProgram(static_cast<unsigned>(all.size()));
+  for (const Program &program : cache_->programs())
+    all.push_back(program);
   return all;
 }
 

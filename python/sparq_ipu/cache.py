@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-import inspect
+import dataclasses
 from typing import Any
 
 import numpy as np
 
 from sparq_ipu.backends import Backend
-from sparq_ipu.devices import backend_module, resolve_device
+from sparq_ipu.devices import backend_module, options_of, resolve_device
 from sparq_reference import checks
 from sparq_reference.settings import CacheSpec, HasSpec, SparqSettings
 
@@ -32,6 +32,9 @@ class KVCache(HasSpec):
             a number of the key index that SparQ scores positions from (docs/exactness.md E9); and of the
             device's backend, e.g. `n_threads` on "cpu", `n_tiles` on "emulator".
 
+    A copy (`copy.copy`, `copy.deepcopy`) and an unpickled cache hold the same positions on the same device,
+    and share nothing with this one.
+
     Raises:
         ValueError: an argument out of range, an option that the device's backend does not have.
         RuntimeError: the device is not available here; the message says why.
@@ -51,13 +54,13 @@ class KVCache(HasSpec):
         of_spec = CacheSpec.take(options)
         self.spec = CacheSpec(batch, n_kv_heads, head_dim, capacity, op="KVCache", **of_spec)
         self.device = resolve_device("KVCache", device)
-        self.check_finite = check_finite
-        create = backend_module(self.device).create
-        known = [name for name, p in inspect.signature(create).parameters.items() if p.kind is p.KEYWORD_ONLY]
+        self.check_finite = checks.check_bool("KVCache", "check_finite", check_finite)
+        self._options = options
+        known = options_of(self.device)
         for name in options:
             if name not in known:
                 checks.fail("KVCache", "options", f"be among {CacheSpec.options() + known}", repr(name))
-        self._backend: Backend = create(self.device, self.spec, **options)
+        self._backend: Backend = backend_module(self.device).create(self.device, self.spec, **options)
 
     @property
     def lengths(self) -> np.ndarray:
@@ -127,6 +130,29 @@ class KVCache(HasSpec):
             ValueError: wrong shape or an index out of range; the cache is then unchanged.
         """
         self._backend.reorder(checks.check_reorder("reorder", index, self.batch))
+
+    def __getstate__(self) -> dict[str, Any]:
+        key, value = self.read()
+        arguments = {
+            **dataclasses.asdict(self.spec),
+            "device": self.device,
+            "check_finite": self.check_finite,
+        }
+        held = {"key": key, "value": value, "lengths": self.lengths}
+        return {"arguments": {**arguments, **self._options}, **held}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        KVCache.__init__(self, **state["arguments"])
+        if state["lengths"].any():  # they were looked at when they came first
+            self._backend.append(state["key"], state["value"], state["lengths"])
+
+    def __copy__(self) -> KVCache:
+        copied = type(self).__new__(type(self))
+        copied.__setstate__(self.__getstate__())
+        return copied
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> KVCache:
+        return self.__copy__()
 
     def __repr__(self) -> str:
         return (

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 from functools import lru_cache
 from typing import Any
 
@@ -28,6 +29,13 @@ def _reason_unavailable(device: str) -> str | None:
     except ImportError as error:
         return str(error)
     return reason
+
+
+def options_of(device: str) -> list[str]:
+    """Names of the options that the backend of an available device has: the keyword-only parameters of its
+    `create`."""
+    parameters = inspect.signature(backend_module(device).create).parameters
+    return [name for name, p in parameters.items() if p.kind is p.KEYWORD_ONLY]
 
 
 def available_devices() -> list[str]:

@@ -4,8 +4,11 @@
     python -m sparq_ipu.generate --prompt-file play.txt --rank 32 --top-k 128 --n-local 32 --compare-dense
 
 Prints the text as it comes, then how fast, how many bytes of the KV cache each token moved against dense
-attention, and, with --compare-dense, where a dense run's text departs. The prompt is read densely; every new
-token is decoded with SparQ.
+attention, and, with --compare-dense, where a dense run's text departs, and how often SparQ agrees with dense
+attention about the next token. The prompt is read densely; every new token is decoded with SparQ.
+
+Speed is the wall time of one run, model included. Runs that are compared are made one after the other: on a
+machine that does other work too, repeat them before you conclude anything.
 """
 
 from __future__ import annotations
@@ -21,7 +24,13 @@ from typing import Any, Callable
 
 import numpy as np
 
-from sparq_ipu.transformers.checkpoints import import_torch, load_model, load_smollm2
+from sparq_ipu.transformers.checkpoints import (
+    check_path,
+    import_torch,
+    load_model,
+    load_smollm2,
+    smollm2_path,
+)
 from sparq_ipu.transformers.generation import Run, first_difference, forced_predictions, generate, prefill
 
 __all__ = ["Run", "first_difference", "forced_predictions", "generate", "main", "prefill"]
@@ -179,12 +188,23 @@ def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def _encode(arguments: argparse.Namespace, tokenizer: Any) -> Any:
+def _text(arguments: argparse.Namespace) -> str:
+    """The prompt, read before the model is loaded."""
+    if arguments.prompt is not None:
+        return str(arguments.prompt)
+    path: Path = arguments.prompt_file
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise ValueError(
+            f"generate: --prompt-file must be a file of UTF-8 text that can be read, got {path} ({reason})"
+        ) from None
+
+
+def _encode(arguments: argparse.Namespace, text: str, tokenizer: Any) -> Any:
     if tokenizer is None:
         raise ValueError(f"generate: --model must have a tokenizer, got none in {arguments.model}")
-    text = arguments.prompt
-    if text is None:
-        text = arguments.prompt_file.read_text(encoding="utf-8")
     tokens = tokenizer(text, return_tensors="pt").input_ids
     if arguments.prompt_tokens is not None:
         tokens = tokens[:, : arguments.prompt_tokens]
@@ -197,11 +217,27 @@ def _encode(arguments: argparse.Namespace, tokenizer: Any) -> Any:
     return tokens
 
 
+def _speed(run: Run) -> str:
+    """How fast a run was, with the spread of its steps."""
+    if not run.step_seconds:
+        return "one token: nothing to time"
+    low, middle, high = _step_milliseconds(run)
+    return (
+        f"{run.tokens_per_second:.2f} tokens per second after the first "
+        f"(one run; a step {middle:.1f} ms, 80% of them {low:.1f} to {high:.1f})"
+    )
+
+
+def _step_milliseconds(run: Run) -> list[float]:
+    """Of a decode step: 10th percentile, median, 90th percentile."""
+    return [float(x) for x in np.percentile(np.array(run.step_seconds) * 1e3, (10, 50, 90))]
+
+
 def _describe(run: Run, n_prompt: int) -> str:
     traffic = run.traffic
     lines = [
         f"prompt    {n_prompt} tokens, read in {run.prefill_seconds:.2f} s",
-        f"decode    {len(run.tokens)} tokens, {run.tokens_per_second:.2f} per second after the first",
+        f"decode    {len(run.tokens)} tokens, {_speed(run)}",
     ]
     if traffic["n_steps"]:
         per_token = [traffic[name] / traffic["n_steps"] / 1e6 for name in ("bytes_read", "bytes_dense")]
@@ -212,28 +248,54 @@ def _describe(run: Run, n_prompt: int) -> str:
     return "\n".join(lines)
 
 
-def _compare(
-    model: Any, tokenizer: Any, prompt: Any, run: Run, dense: Run, enable: Callable[[], None]
-) -> dict[str, Any]:
-    """Print how two runs differ; the same as figures. `enable` turns on what `run` ran with."""
+def _most_likely(model: Any, prompt: Any, text: list[int]) -> np.ndarray:
+    """What the model, as it is enabled, holds for most likely at each token of `text` after the first, given
+    all tokens before it.
+
+    As in `generate`, the whole prompt is prefill, and the first token is what prefill says. So where the text
+    is that of a greedy run, these are its tokens.
+    """
     import torch
 
     def progress(done: int) -> None:
-        print(f"\ragreement: {done}/{len(dense.tokens)} tokens", end="", file=sys.stderr, flush=True)
+        print(f"\ragreement: {done}/{len(text) - 1} tokens", end="", file=sys.stderr, flush=True)
 
-    part = first_difference(run.tokens, dense.tokens)
-    enable()
-    forced = forced_predictions(model, prompt, torch.tensor([dense.tokens]), progress=progress)
+    read = torch.cat([prompt, torch.tensor([text[:1]])], dim=1)
+    predicted = forced_predictions(model, read, torch.tensor([text[1:]]), progress=progress)
     print(file=sys.stderr)
-    agreement = float(np.mean(forced == np.array(dense.tokens)))
-    print(f"dense     {dense.tokens_per_second:.2f} tokens per second after the first")
+    return predicted
+
+
+def _compare(
+    model: Any,
+    tokenizer: Any,
+    prompt: Any,
+    run: Run,
+    dense: Run,
+    enable: Callable[[], None],
+    is_sampled: bool,
+) -> dict[str, Any]:
+    """Print how two runs differ; the same as figures. The model is enabled as `dense` ran; `enable` turns on
+    what `run` ran with."""
+    part = first_difference(run.tokens, dense.tokens)
+    print(f"dense     {len(dense.tokens)} tokens, {_speed(dense)}")
     if part is None:
         print(f"texts     the same, {len(run.tokens)} tokens")
     else:
-        print(f"texts     part after {part} tokens:")
+        print(f"texts     part after {part} tokens; from there on each run follows its own:")
         for name, tokens in (("SparQ", run.tokens), ("dense", dense.tokens)):
             print(f"          {name} ...{tokenizer.decode(tokens[max(part - 8, 0) : part + 12])!r}")
-    print(f"agreement {agreement:.3f} of next tokens, along the dense text")
+    agreement = None
+    n_decoded = len(dense.tokens) - 1
+    if n_decoded:
+        drawn = _most_likely(model, prompt, dense.tokens) if is_sampled else np.array(dense.tokens[1:])
+        enable()
+        n_agreed = int(np.sum(_most_likely(model, prompt, dense.tokens) == drawn))
+        agreement = n_agreed / n_decoded
+        print(
+            f"agreement {agreement:.3f}: along the dense text, SparQ's most likely next token is dense "
+            f"attention's at {n_agreed} of {n_decoded} tokens"
+        )
     return {"parts_after": part, "agreement": agreement, "dense_tokens_per_second": dense.tokens_per_second}
 
 
@@ -255,6 +317,8 @@ def main(argv: list[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     try:
         layers = parse_layer_settings(arguments.layer_settings)
+        smollm2_path() if arguments.model is None else check_path(arguments.model)
+        text = _text(arguments)
         torch, _ = import_torch("generate")
         from sparq_ipu.transformers import enable, enable_dense
         from sparq_ipu.transformers.storage import host_device
@@ -262,7 +326,7 @@ def main(argv: list[str] | None = None) -> int:
         if arguments.threads:
             torch.set_num_threads(arguments.threads)
         model, tokenizer = _load(arguments)
-        prompt = _encode(arguments, tokenizer)
+        prompt = _encode(arguments, text, tokenizer)
 
         def turn_on() -> None:
             if arguments.dense:
@@ -294,7 +358,7 @@ def main(argv: list[str] | None = None) -> int:
     if arguments.compare_dense:
         enable_dense(model, device=arguments.device)
         print("the same, densely ...", file=sys.stderr)
-        comparison = _compare(model, tokenizer, prompt, result, run(None), turn_on)
+        comparison = _compare(model, tokenizer, prompt, result, run(None), turn_on, bool(sampling))
     if arguments.json is not None:
         line = {
             **_row(arguments, result, prompt.shape[1], device),
@@ -319,6 +383,9 @@ def _row(arguments: argparse.Namespace, run: Run, n_prompt: int, device: str) ->
         "n_new": len(run.tokens),
         "prefill_seconds": run.prefill_seconds,
         "tokens_per_second": run.tokens_per_second,
+        "step_milliseconds": dict(zip(("p10", "median", "p90"), _step_milliseconds(run)))
+        if run.step_seconds
+        else None,
         **run.traffic,
     }
 

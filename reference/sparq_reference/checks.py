@@ -74,10 +74,19 @@ def check_index_bits(op: str, value: object, head_dim: int) -> int:
     return number
 
 
+def check_bool(op: str, argument: str, value: object) -> bool:
+    """`value` as a bool."""
+    if not isinstance(value, (bool, np.bool_)):
+        fail(op, argument, "be True or False", repr(value))
+    return bool(value)
+
+
 def check_integers(
     op: str, argument: str, values: object, batch: int, low: int, high: np.ndarray, interval: str
 ) -> np.ndarray:
     """`values` as int64 (batch,), each in [low, high[b]]; `interval` is the text of the interval."""
+    if isinstance(values, np.ma.MaskedArray):  # what it masks would be read
+        fail(op, argument, "be integers without a mask", type(values).__name__)
     try:
         array = np.asarray(values)
     except ValueError:  # rows of different lengths
@@ -116,8 +125,11 @@ def check_finite(op: str, argument: str, array: np.ndarray, lengths: np.ndarray 
 
 
 def _check_dtype(op: str, argument: str, array: object, dtype: np.dtype | None) -> None:
-    if not isinstance(array, np.ndarray):
-        fail(op, argument, "be a NumPy array", type(array).__name__)
+    if type(array) is not np.ndarray:  # nearly no call
+        if not isinstance(array, np.ndarray):
+            fail(op, argument, "be a NumPy array", type(array).__name__)
+        if isinstance(array, np.ma.MaskedArray):  # what it masks would be read
+            fail(op, argument, "be a NumPy array without a mask", type(array).__name__)
     if dtype is None:
         if array.dtype.kind != "f":
             fail(op, argument, "be floating point", array.dtype)

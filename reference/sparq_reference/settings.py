@@ -10,9 +10,14 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Mapping, TypeVar
 
-import numpy as np
-
-from sparq_reference.checks import HEAD_DIM_MULTIPLE, MAX_CAPACITY, check_index_bits, check_integer, fail
+from sparq_reference.checks import (
+    HEAD_DIM_MULTIPLE,
+    MAX_CAPACITY,
+    check_bool,
+    check_index_bits,
+    check_integer,
+    fail,
+)
 
 _Settings = TypeVar("_Settings", bound="SparqSettings")
 
@@ -47,9 +52,8 @@ class SparqSettings:
             rank = check_integer(op, "rank", self.rank, 1, head_dim, f"[1, head_dim={head_dim}]")
         top_k = check_integer(op, "top_k", self.top_k, 1, MAX_CAPACITY)
         n_local = check_integer(op, "n_local", self.n_local, 0, top_k, f"[0, top_k={top_k}]")
-        if not isinstance(self.mean_value, (bool, np.bool_)):
-            fail(op, "mean_value", "be True or False", repr(self.mean_value))
-        self._set(rank=rank, top_k=top_k, n_local=n_local, mean_value=bool(self.mean_value))
+        mean_value = check_bool(op, "mean_value", self.mean_value)
+        self._set(rank=rank, top_k=top_k, n_local=n_local, mean_value=mean_value)
 
     def _set(self, **values: Any) -> None:
         for name, value in values.items():  # plain integers, whatever kind came in

@@ -44,6 +44,11 @@ def test_arrays_are_the_attention_inputs(model):
         assert np.array_equal(arrays[f"value_{layer}"], cache.layers[layer].values.half().numpy())
 
 
+def test_layers_of_the_model(model):
+    with pytest.raises(ValueError, match=r"^capture: layers must be in \[0, n_layers=3\), got 3$"):
+        bench.capture(model, tokens_of(10), [3], 1)
+
+
 def test_queries_are_after_rotary_embedding(model):
     """Dense attention of the saved arrays is what goes into the layer's output projection."""
     tokens, seen = tokens_of(30), []
@@ -83,8 +88,9 @@ def test_command(checkpoint, tmp_path, capsys):
         (["--force", "--tokens", "61", "--queries", "3"], "--tokens: the text must have 61 tokens, got 60"),
         (
             ["--force", "--tokens", "40", "--queries", "3", "--layers", "3"],
-            "capture: layers must be in [0, n_layers=3), got 3",
+            "--layers must be in [0, 3), the layers of the model, got 3",
         ),
+        (["--force", "--model", "nowhere", "--layers", "1,-1"], "--layers must be at least 0, got -1"),
         (
             ["--force", "--tokens", "40", "--layers", "1", "--queries", "41"],
             "--queries must be in [1, --tokens=40], got 41",
@@ -93,7 +99,10 @@ def test_command(checkpoint, tmp_path, capsys):
         (["--force", "--tokens", "-1"], "--tokens must be at least 1, got -1"),
         (["--force", "--layers", "1;2"], "--layers must be integers with commas between them, got '1;2'"),
         (["--force", "--model", "nowhere"], "load_model: path must exist, got nowhere"),
-        (["--force", "--text-file", "nowhere.txt"], "nowhere.txt"),
+        (
+            ["--force", "--model", "nowhere", "--text-file", "nowhere.txt"],
+            "--text-file must be a file of UTF-8 text that can be read, got nowhere.txt (No such file or dir",
+        ),
     ):
         with pytest.raises(SystemExit):
             bench.main([*common, *options])

@@ -70,6 +70,15 @@ def test_other_files(tmp_path: Path, arrays: dict[str, Any]) -> None:
     np.savez(file, **{**arrays, "key_3": arrays["key_3"].astype(np.float32)})
     with pytest.raises(ValueError, match="inputs: key_3 must be float16, got float32"):
         inputs.load_inputs(file)
+    np.savez(file, **{**arrays, "value_3": np.array([None, "x"])})
+    with pytest.raises(ValueError, match=r"^inputs: value_3 must be an array of numbers, got objects$"):
+        inputs.load_inputs(file)
+    for name, cut in (("query_3", np.s_[0]), ("value_3", np.s_[0, 0]), ("key_3", np.s_[:, :, :0])):
+        np.savez(file, **{**arrays, name: arrays[name][cut]})
+        with pytest.raises(
+            ValueError, match=r"^inputs: \w+_3 must have 4 dimensions, or 3 without the batch, "
+        ):
+            inputs.load_inputs(file)
     np.savez(file, key_3=arrays["key_3"])
     with pytest.raises(
         ValueError, match="inputs: file must hold arrays query_L, key_L and value_L of a layer"

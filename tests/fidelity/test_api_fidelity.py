@@ -117,7 +117,6 @@ def test_the_uses_are_found() -> None:
         "poplar::program::RepeatWhileTrue::RepeatWhileTrue",
         "poplar::concat",
         "poplar::Graph::addConstant",
-        "poplar::Engine::copyToRemoteBuffer",
         "poplar::Input::operator*",
         "poplar::MultiVertex::numWorkers",
         "poplar::Graph::addRemoteBuffer",

@@ -79,8 +79,9 @@ def test_key_index_of_few_bits(checkpoint, capsys, tmp_path):
     enable_dense(model, index_bits=4)
     dense = greedy(model, tokens_of(60), 12)
     enable(model, rank=3, top_k=9, index_bits=4)
-    forced = generate.forced_predictions(model, tokens_of(60), dense)
-    assert four["agreement"] == float(np.mean(forced == dense[0].numpy()))
+    read = torch.cat([tokens_of(60), dense[:, :1]], dim=1)  # the first token is from prefill
+    forced = generate.forced_predictions(model, read, dense[:, 1:])
+    assert four["agreement"] == float(np.mean(forced == dense[0, 1:].numpy()))
 
 
 def test_comparison_with_dense(checkpoint, capsys, tmp_path):
@@ -99,6 +100,47 @@ def test_comparison_with_dense(checkpoint, capsys, tmp_path):
     enable_dense(model)
     dense = greedy(model, tokens_of(60), 12)[0].tolist()
     assert line["parts_after"] == generate.first_difference(ours, dense) is not None
+
+
+@pytest.mark.parametrize("settings", [("--top-k", k) for k in "3456789"])
+def test_figures_agree_with_one_another(checkpoint, capsys, tmp_path, settings):
+    """Greedy texts part exactly where SparQ first disagrees along the dense one; if nowhere, not at all."""
+    path = tmp_path / "runs.jsonl"
+    call(checkpoint, "--rank", "3", *settings, "--compare-dense", "--json", str(path))
+    line = json.loads(path.read_text())
+    model = tiny_model()
+    enable_dense(model)
+    dense = greedy(model, tokens_of(60), 12)
+    enable(model, rank=3, top_k=int(settings[1]))
+    read = torch.cat([tokens_of(60), dense[:, :1]], dim=1)
+    agreed = generate.forced_predictions(model, read, dense[:, 1:]) == dense[0, 1:].numpy()
+    assert line["agreement"] == agreed.mean()
+    assert line["parts_after"] == (None if agreed.all() else 1 + int(np.argmin(agreed)))
+    assert f"at {agreed.sum()} of 11 tokens" in capsys.readouterr().out
+
+
+def test_agreement_of_sampled_texts(checkpoint, capsys):
+    """Of the most likely tokens, not of those that chance drew."""
+    call(checkpoint, "--rank", "16", "--top-k", "100", "--compare-dense", "--temperature", "3")
+    out = capsys.readouterr().out
+    assert "texts     the same" in out and "agreement 1.000" in out
+
+
+def test_comparison_of_one_token(checkpoint, capsys):
+    call(checkpoint, "--rank", "3", "--top-k", "4", "--compare-dense", "--new-tokens", "1")
+    out = capsys.readouterr().out
+    assert "texts     the same, 1 tokens" in out and "agreement" not in out
+
+
+def test_speed_has_a_spread(checkpoint, capsys, tmp_path):
+    path = tmp_path / "runs.jsonl"
+    call(checkpoint, "--rank", "3", "--top-k", "4", "--json", str(path))
+    step = json.loads(path.read_text())["step_milliseconds"]
+    assert 0 < step["p10"] <= step["median"] <= step["p90"]
+    assert (
+        f"after the first (one run; a step {step['median']:.1f} ms, 80% of them {step['p10']:.1f} to "
+        f"{step['p90']:.1f})"
+    ) in capsys.readouterr().out
 
 
 def test_options(checkpoint, capsys):
@@ -177,6 +219,21 @@ def test_checkpoint_without_a_tokenizer(checkpoint, capsys, tmp_path):
     tiny_model().save_pretrained(tmp_path)
     assert call(checkpoint, "--model", str(tmp_path)) == 2
     assert f"generate: --model must have a tokenizer, got none in {tmp_path}" in capsys.readouterr().err
+
+
+def test_paths_come_first(checkpoint, capsys, monkeypatch, tmp_path):
+    """Before torch is imported, which takes seconds, and before the model is loaded."""
+    monkeypatch.setitem(sys.modules, "torch", None)
+    monkeypatch.setattr(generate, "load_model", None)
+    assert call(checkpoint, "--model", "nowhere") == 2
+    assert "load_model: path must exist, got nowhere" in capsys.readouterr().err
+    (tmp_path / "latin").write_bytes(b"\xe9t\xe9 ")
+    for name, reason in (("none", "No such file or directory"), ("latin", "'utf-8' codec can't decode")):
+        path = tmp_path / name
+        assert generate.main(["--model", str(checkpoint), "--prompt-file", str(path)]) == 2
+        error = capsys.readouterr().err
+        rule = "generate: --prompt-file must be a file of UTF-8 text that can be read, got "
+        assert f"{rule}{path} ({reason}" in error
 
 
 def test_without_torch(checkpoint, capsys, monkeypatch):

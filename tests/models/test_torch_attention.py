@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 import re
 
 import numpy as np
@@ -253,7 +254,7 @@ def test_refusals_leave_the_cache_as_it_was(state):
     module.append(key, value)
     infinite = value.clone()
     infinite[1, 0, 3, 5] = float("inf")
-    twin = copy.deepcopy(module) if state == dict(state="tensors") else None
+    twin = copy.deepcopy(module)
     for message, call in (
         ("append: length must be at most capacity=48", lambda: module.append(key[:, :, :9], value[:, :, :9])),
         ("append: value must be finite", lambda: module.append(key[:, :, :5], infinite[:, :, :5])),
@@ -263,15 +264,49 @@ def test_refusals_leave_the_cache_as_it_was(state):
             lambda: module.append(key[:, :, :2], value[:, :, :2], torch.tensor([3, 0])),
         ),
         ("reorder: index must be in [0, batch=2)", lambda: module.reorder(torch.tensor([0, 2]))),
+        ("append: key must be floating point, got int8", lambda: module.append(key.char(), value)),
+        ("append: value must be floating point, got int64", lambda: module.append(key, value.long())),
     ):
         with pytest.raises(ValueError, match="^" + re.escape(message)):
             call()
-    if twin is not None:
-        for one, other in zip(module.buffers(), twin.buffers()):
-            assert torch.equal(one, other)
+    assert_unchanged(module, snapshot(twin))
     step = query, key[:, :, 0], value[:, :, 0]
     full = (torch.cat([tensor, tensor[:, :, :1]], dim=2) for tensor in (key, value))
     assert torch.equal(module(*step), expected(SparqAttention, SETTINGS, query, *full))
+
+
+@pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))])
+@pytest.mark.parametrize("state", STATES, ids=str)
+def test_a_copy_of_a_module(state, duplicate):
+    """Holds the same, and nothing of it is shared."""
+    module = SparqAttention(**SHAPE, **SETTINGS, **state)
+    module.append(draw(1, 2, 2, 20, 16), draw(2, 2, 2, 20, 16), torch.tensor([20, 11]))
+    step = draw(3, 2, 4, 16), draw(4, 2, 2, 16), draw(5, 2, 2, 16)
+    same = duplicate(module)
+    before = snapshot(same)
+    assert_unchanged(module, before)
+    output = module(*step)
+    assert_unchanged(same, before)
+    assert torch.equal(same(*step), output) and repr(same) == repr(module)
+
+
+@pytest.mark.parametrize("state", [state for state in STATES if "device" in state], ids=str)
+def test_tensors_that_are_elsewhere(state):
+    """A cache in the memory of the host can not read them."""
+    module = SparqAttention(**SHAPE, **SETTINGS, **state)
+    query, key, value = draw(0, 2, 4, 16), draw(1, 2, 2, 5, 16), draw(2, 2, 2, 5, 16)
+    module.append(key, value)
+    before = snapshot(module)
+    step, ones = dict(query=query, key=key[:, :, 0], value=value[:, :, 0]), torch.ones(2, dtype=torch.int64)
+    for call, op, arguments in (
+        (module.append, "append", dict(key=key, value=value, lengths=ones)),
+        (module, "sparq_attention", dict(step, active=ones)),
+        (module.reorder, "reorder", dict(index=ones)),
+    ):
+        for name, tensor in arguments.items():
+            with pytest.raises(ValueError, match=f"^{op}: {name} must be on the CPU, got meta$"):
+                call(**dict(arguments, **{name: tensor.to("meta")}))
+    assert_unchanged(module, before)
 
 
 def snapshot(module):
@@ -313,6 +348,10 @@ def steps_to_refuse():
         "4-d key": ((query, key[:, :, None], value), f"key must {row}, got (2, 2, 1, 16)"),
         "value of another batch": ((query, key, value[:1]), f"value must {row}, got (1, 2, 16)"),
         "list": ((query.tolist(), key, value), "query must be a tensor, got list"),
+        "codes for a query": ((query.to(torch.int8), key, value), "query must be floating point, got int8"),
+        "codes for keys": ((query, key.to(torch.uint8), value), "key must be floating point, got uint8"),
+        "bool": ((query, key, value > 0), "value must be floating point, got bool"),
+        "complex": ((query, key, value.float() * 1j), "value must be floating point, got complex64"),
         "active as a list": ((query, key, value, [1, 1]), "active must be a tensor, got list"),
     }
 
@@ -329,10 +368,8 @@ def test_a_refused_step_stores_no_token(cls, settings, state, name):
     with pytest.raises(ValueError, match="^" + re.escape(f"{op}: {message}") + "$"):
         module(*step)
     assert_unchanged(module, before)
-    key, value = (tensor.clone() for tensor in step[1:3])
-    if key.shape == value.shape == (2, 2, 16):  # negative control: only a step that works changes it
-        module(draw(0, 2, 4, 16), key, value)
-        assert module.held().tolist() == [6, 1]
+    module(draw(0, 2, 4, 16), draw(1, 2, 2, 16), draw(2, 2, 2, 16))
+    assert module.held().tolist() == [6, 1]  # negative control: only a step that works changes it
 
 
 @pytest.mark.parametrize("how", ["compiled", "exported"])

@@ -15,7 +15,15 @@ import pytest
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from tiny_models import Oracle, greedy, left_padded, step_logits, tiny_model, tokens_of  # noqa: E402
+from tiny_models import (  # noqa: E402
+    Oracle,
+    greedy,
+    left_padded,
+    step_logits,
+    tiny_config,
+    tiny_model,
+    tokens_of,
+)
 
 import sparq_ipu  # noqa: E402
 from sparq_ipu import devices  # noqa: E402
@@ -478,6 +486,38 @@ def test_a_model_and_its_decoder_are_one(model, one, other):
     disable(part[other])
     assert not is_enabled(model) and not is_enabled(model.model)
     assert model.config._attn_implementation == "sdpa" and greedy(model, tokens, 8).tolist() == plain
+
+
+def test_two_models_of_one_config():
+    """What is enabled in one, or enabled no more, is not in the other."""
+    config, tokens = tiny_config(), tokens_of(30)
+    one, other = (transformers.LlamaForCausalLM(config).eval().requires_grad_(False) for _ in range(2))
+    other.load_state_dict(tiny_model().state_dict())
+    one.load_state_dict(tiny_model(seed=1).state_dict())
+    config._attn_implementation = "sdpa"
+    plain = [greedy(model, tokens, 8).tolist() for model in (one, other)]
+    padded, mask = left_padded([tokens_of(30), tokens_of(9, seed=2)])
+    ragged = step_logits(other, padded, 3, mask)
+    enable(one, **SETTINGS)
+    sparq = greedy(one, tokens, 8).tolist()
+    assert sparq != plain[0] and greedy(other, tokens, 8).tolist() == plain[1]
+    assert torch.equal(step_logits(other, padded, 3, mask), ragged)  # its mask too
+    assert not is_enabled(other) and config._attn_implementation == "sdpa"
+    enable(other, **SETTINGS)
+    both = greedy(other, tokens, 8).tolist()
+    disable(one)
+    assert greedy(one, tokens, 8).tolist() == plain[0]
+    assert both != plain[1] and greedy(other, tokens, 8).tolist() == both
+    disable(other)
+    assert greedy(other, tokens, 8).tolist() == plain[1]
+
+
+def test_a_model_has_one_config(model):
+    """Of its own, and in all its parts, as before."""
+    theirs = model.config
+    enable(model, **SETTINGS)
+    assert model.config is not theirs and theirs._attn_implementation == "sdpa"
+    assert {id(m.config) for m in model.modules() if hasattr(m, "config")} == {id(model.config)}
 
 
 def test_two_models_do_not_mix(model):

@@ -61,11 +61,14 @@ SETTINGS = dict(rank=4, top_k=12)
             "enable: layers must be a mapping of layers to None (dense) or settings, got",
         ),
         (dict(device="gpu"), "enable: device must be one of "),
-        (dict(topk=12), "KVCache: options must be among ["),
         (
-            dict(device="reference", n_threads=2),
-            "KVCache: options must be among ['index_bits'], got 'n_threads'",
+            dict(device="reference", min_seqlen=12),
+            "enable: options must be among ['rank', 'top_k', 'n_local', 'mean_value', 'min_seq_len', "
+            "'index_bits', 'layers', 'device', 'capacity', 'check_finite'], got 'min_seqlen'",
         ),
+        (dict(topk=12), "enable: options must be among ['rank', "),
+        (dict(device="reference", n_threads=2), "enable: options must be among ['rank', "),
+        (dict(check_finite="no"), "KVCache: check_finite must be True or False, got 'no'"),
     ],
 )
 def test_settings(model, changes, message):
@@ -91,7 +94,7 @@ needs_cpu = pytest.mark.skipif("cpu" not in sparq_ipu.available_devices(), reaso
         (dict(isa="foo"), "KVCache: isa must be one of ['auto', "),
         (
             dict(n_thread=2),
-            "KVCache: options must be among ['index_bits', 'n_threads', 'isa'], got 'n_thread'",
+            "{op}: options must be among ",
         ),
     ],
 )
@@ -99,12 +102,12 @@ def test_options_of_the_cache(model, options, message):
     """At once, not in the middle of a prompt; what was enabled stays so."""
     enable(model, **SETTINGS)
     expected = greedy(model, tokens_of(20), 4).tolist()
-    for refused in (
-        lambda: enable(model, device="cpu", rank=1, top_k=1, **options),
-        lambda: enable_dense(model, device="cpu", **options),
-        lambda: SparqCache(model, device="cpu", **options),
+    for op, refused in (
+        ("enable", lambda: enable(model, device="cpu", rank=1, top_k=1, **options)),
+        ("enable_dense", lambda: enable_dense(model, device="cpu", **options)),
+        ("SparqCache", lambda: SparqCache(model, device="cpu", **options)),
     ):
-        with pytest.raises(ValueError, match=r"^" + re.escape(message)):
+        with pytest.raises(ValueError, match=r"^" + re.escape(message.format(op=op))):
             refused()
     assert is_enabled(model) and greedy(model, tokens_of(20), 4).tolist() == expected
 
@@ -114,7 +117,11 @@ def test_options_of_the_cache(model, options, message):
     [
         (dict(capacity=-1), "SparqCache: capacity must be in [1, 16777216], got -1"),
         (dict(capacity=2.5), "SparqCache: capacity must be an integer in [1, 16777216], got 2.5"),
-        (dict(device="reference", foo=1), "KVCache: options must be among ['index_bits'], got 'foo'"),
+        (
+            dict(device="reference", foo=1),
+            "SparqCache: options must be among ['index_bits', 'device', 'capacity', 'check_finite'], "
+            "got 'foo'",
+        ),
         (dict(index_bits=32), "KVCache: index_bits must be one of 16, 8, 4, got 32"),
         (dict(index_bits=None), "KVCache: index_bits must be one of 16, 8, 4, got None"),
     ],
@@ -429,15 +436,131 @@ def test_a_layer_that_does_not_attend(model):
     pass."""
     enable(model, **SETTINGS)
     module = model.model.layers[1].self_attn
-    forward = module.forward
 
     def elsewhere(hidden_states, past_key_values=None, **kwargs):
         past_key_values.update(torch.zeros(1, 2, 10, 16), torch.zeros(1, 2, 10, 16), 1)
-        return forward(hidden_states, past_key_values=None, **kwargs)
+        return torch.zeros_like(hidden_states), None
 
     module.forward = elsewhere
     with pytest.raises(RuntimeError, match=r"must attend through its cache in every layer, not so in \[1\]"):
         model(tokens_of(10))
+
+
+ONCE = (
+    "sparq_attention: model must attend once in every layer, to the keys and values that its cache returned, "
+)
+
+
+class Attends:
+    """Attention of a layer as most models have it, and other ways to use the same cache and interface."""
+
+    def __init__(self, module):
+        self.module = module
+        self.how = "as it should"
+
+    def __call__(self, hidden_states, position_embeddings, attention_mask=None, past_key_values=None, **_):
+        module = self.module
+        heads = (*hidden_states.shape[:-1], -1, module.head_dim)
+        q, k, v = (
+            project(hidden_states).view(heads).transpose(1, 2)
+            for project in (module.q_proj, module.k_proj, module.v_proj)
+        )
+        for _ in range(0 if past_key_values is None else 2 if self.how == "updates twice" else 1):
+            kept = past_key_values.update(k, v, module.layer_idx)
+        k, v = (k, v) if past_key_values is None else kept
+        if self.how == "other values":
+            v = v.flip(1)
+        elif self.how == "other keys":
+            k = k * 2
+        elif self.how == "keys for values":
+            v = k
+        elif self.how == "values written over":
+            v.mul_(2)
+        elif self.how == "keys written over":
+            k.mul_(2)
+        elif self.how == "a mask":
+            attention_mask = torch.zeros(1, 1, q.shape[2], past_key_values.get_seq_length())
+        interface = transformers.AttentionInterface()[module.config._attn_implementation]
+
+        def attend(k):
+            return interface(module, q, k, v, attention_mask, scaling=module.scaling, dropout=0.0)[0]
+
+        output = attend(k)
+        if self.how == "attends twice":
+            output = output + attend(k)
+        elif self.how == "attends to other keys too":
+            output = output + attend(k.flip(1))
+        return module.o_proj(output.reshape(hidden_states.shape)), None
+
+
+@pytest.mark.parametrize("grad", [torch.enable_grad, torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("n_tokens", [5, 1])
+@pytest.mark.parametrize(
+    "how, got",
+    [
+        ("updates twice", "one more call of update in layer 1"),
+        ("other values", "other values in layer 1"),
+        ("other keys", "other keys in LlamaAttention"),
+        ("keys for values", "other values in layer 1"),
+        ("values written over", "other values in layer 1"),
+        ("keys written over", "other keys in layer 1"),
+        ("attends twice", "one more call in layer 1"),
+        ("attends to other keys too", "other keys in LlamaAttention"),
+    ],
+)
+def test_attention_of_another_kind(model, how, got, n_tokens, grad):
+    """The cache's contents are what is attended to: whoever wants something else is refused, in prefill and
+    in a decode step."""
+    if grad is torch.inference_mode and how.endswith("written over"):
+        pytest.skip("torch does not count what is written into tensors of inference mode")
+    layer = model.model.layers[1]
+    attends = layer.self_attn.forward = Attends(layer.self_attn)
+    enable(model, **SETTINGS)
+    with grad():
+        cache = model(tokens_of(10)).past_key_values
+        model(tokens_of(1), past_key_values=cache)
+        attends.how = how
+        with pytest.raises(ValueError, match="^" + re.escape(f"{ONCE}got {got}") + "$"):
+            model(tokens_of(n_tokens), past_key_values=cache)
+        with pytest.raises(ValueError, match="^" + re.escape(f"{ONCE}got {got}") + "$"):
+            model(tokens_of(n_tokens))  # of a cache that is made for it
+        model(tokens_of(n_tokens), use_cache=False)  # without a cache, attention is the model's own
+
+
+@pytest.mark.parametrize("n_tokens", [5, 1])
+def test_a_mask_of_the_model_itself(model, n_tokens):
+    """Decoding has no mask; several tokens are the model's own attention."""
+    layer = model.model.layers[1]
+    attends = layer.self_attn.forward = Attends(layer.self_attn)
+    enable(model, **SETTINGS)
+    with torch.no_grad():
+        cache = model(tokens_of(10)).past_key_values
+        attends.how = "a mask"
+        if n_tokens > 1:
+            model(tokens_of(n_tokens), past_key_values=cache)
+            return
+        message = "sparq_attention: attention_mask must be None for one token, got one of the model"
+        with pytest.raises(ValueError, match="^" + re.escape(message)):
+            model(tokens_of(n_tokens), past_key_values=cache)
+
+
+@pytest.mark.parametrize(
+    "kind, message",
+    [
+        # attends twice a layer, to halves of the values
+        ("DiffLlama", ONCE + "got other values in layer 0"),
+        # adds what it makes of the values to the scores
+        ("Doge", "sparq_attention: attention_mask must be None for one token, got one of the model"),
+    ],
+)
+@pytest.mark.parametrize("turn_on", [lambda model: enable(model, **SETTINGS), enable_dense])
+def test_models_that_attend_otherwise(kind, message, turn_on):
+    if not hasattr(transformers, f"{kind}Config"):
+        pytest.skip(f"transformers {transformers.__version__} has no {kind}")
+    model = tiny_model(kind)
+    turn_on(model)
+    with pytest.raises(ValueError, match="^" + re.escape(message)):
+        greedy(model, tokens_of(20), 3)
 
 
 @pytest.mark.parametrize("options", [dict(prompt_lookup_num_tokens=3), dict(assistant_model=None)])

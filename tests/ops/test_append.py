@@ -10,15 +10,18 @@ from hypothesis import strategies as st
 from strategies import make_attention
 
 import sparq_ipu
-from sparq_reference import exact
+from sparq_ipu.kernels import Attention
+from sparq_reference import CacheSpec, SparqSettings, exact
 
-pytest.importorskip("sparq_ipu._core", reason="the extension module is not built")
+_core = pytest.importorskip("sparq_ipu._core", reason="the extension module is not built")
 
 SETTINGS = dict(rank=4, top_k=20, n_local=3)
 
 
 def assert_same(output: np.ndarray, expected: np.ndarray) -> None:
-    np.testing.assert_array_equal(output.view(np.uint16), expected.view(np.uint16))
+    np.testing.assert_array_equal(
+        np.ascontiguousarray(output).view(np.uint16), np.ascontiguousarray(expected).view(np.uint16)
+    )
 
 
 @given(
@@ -111,6 +114,57 @@ def test_blocks_fill_chunks_of_an_index(index_bits: int, n_tiles: int) -> None:
     # Another rule is another result.
     wrong = exact.sparq_attention(a.query, key, value, lengths=lengths, **SETTINGS)
     assert (wrong != sparq_ipu.sparq_attention(a.query, cache, **SETTINGS)).any()
+
+
+@pytest.mark.parametrize("index_bits", [16, 4])
+def test_a_long_cache_is_filled_in_few_calls(index_bits: int) -> None:
+    """A call of the host a row would be two million of them: minutes on an IPU."""
+    n_kv_heads, head_dim, capacity = 32, 128, 16384
+    session = _core.Session(CacheSpec(1, n_kv_heads, head_dim, capacity, index_bits=index_bits), n_kv_heads,
+                            attention=[Attention("sparq-streaming", SparqSettings(32, 128))])  # fmt: skip
+    numbers = np.arange(n_kv_heads * capacity * head_dim, dtype=np.uint32) % 40961 % 31743  # finite halves
+    key = numbers.astype(np.uint16).view(np.float16).reshape(1, n_kv_heads, capacity, head_dim)
+    value = -key
+
+    def calls() -> dict[str, int]:
+        return _core.emulator_host_calls(session)
+
+    before = calls()
+    session.write(key[:, :, :9000].copy(), value[:, :, :9000].copy(), [9000])
+    session.write(key[:, :, 9000:].copy(), value[:, :, 9000:].copy(), [capacity - 9000])
+    filled = calls()
+    assert filled["row_writes"] == filled["row_reads"] == 0
+    assert sum(filled.values()) - sum(before.values()) <= 350
+    for got, expected in zip(session.read(capacity), (key, value)):
+        assert_same(got, expected)
+    assert sum(calls().values()) - sum(filled.values()) <= 200
+
+
+@pytest.mark.parametrize(("kind", "append"), [("dense", True), ("dense", False), ("sparq", True)])
+def test_bulk_on_bulk(kind: str, append: bool) -> None:
+    """Without appends on the device several positions share a row, and a second write begins within one;
+    with key columns the tail of every element is written, of those too that get nothing."""
+    a = make_attention(np.random.default_rng(7), batch=2, n_kv_heads=3, group_size=2, seq_len=90, head_dim=16)
+    settings = SparqSettings(5, 7, 1) if kind == "sparq" else None
+    attention = Attention(f"{kind}-streaming", settings)
+    session = _core.Session(CacheSpec(2, 3, 16, 90), 6, attention=[attention], append=append, n_tiles=8)
+    lengths = np.zeros(2, np.int64)
+    for counts in ([5, 33], [0, 2], [40, 1], [1, 31]):
+        pieces = [np.zeros((2, 3, 40, 16), np.float16) for _ in range(2)]
+        for piece, whole in zip(pieces, (a.key, a.value)):
+            for b, n in enumerate(counts):
+                piece[b, :, :n] = whole[b, :, lengths[b] : lengths[b] + n]
+        session.write(*pieces, counts)
+        lengths += counts
+        if settings:
+            expected = exact.sparq_attention(*a.qkv, lengths=lengths, **settings.arguments())
+        else:
+            expected = exact.dense_attention(*a.qkv, lengths=lengths)
+        assert_same(session.attention(0, a.query), expected)
+        for got, whole in zip(session.read(90), (a.key, a.value)):
+            for b, n in enumerate(lengths):
+                assert_same(got[b, :, :n], whole[b, :, :n])
+                assert not got[b, :, n:].any()
 
 
 @pytest.mark.parametrize("index_bits", [16, 8, 4])

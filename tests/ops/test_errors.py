@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import sparq_ipu
+from sparq_ipu.backends.room import host_memory
 from sparq_ipu.kernels import Attention
 from sparq_reference import CacheSpec, DoesNotFit, NotFinite, SparqSettings, checks
 
@@ -92,22 +93,25 @@ def test_sessions_refuse(call: Callable[[Any, np.ndarray], Any], text: str) -> N
             ValueError,
             "options must be among ['index_bits'], got 'n_tiles'",
         ),
-        (dict(device="emulator", n_tiles=-1), ValueError, "n_tiles must be in [0, 16777216], got -1"),
+        (dict(device="emulator", n_tiles=-1), ValueError, "n_tiles must be in [0, 1472], got -1"),
+        (dict(device="emulator", n_tiles=1473), ValueError, "n_tiles must be in [0, 1472], got 1473"),
         (
             dict(device="emulator", n_tiles=1.5),
             ValueError,
-            "n_tiles must be an integer in [0, 16777216], got 1.5",
+            "n_tiles must be an integer in [0, 1472], got 1.5",
         ),
         (
             dict(device="emulator", n_tiles="3"),
             ValueError,
-            "n_tiles must be an integer in [0, 16777216], got '3'",
+            "n_tiles must be an integer in [0, 1472], got '3'",
         ),
+        (dict(check_finite="no"), ValueError, "check_finite must be True or False, got 'no'"),
+        (dict(check_finite=0), ValueError, "check_finite must be True or False, got 0"),
         (dict(device="ipu"), RuntimeError, "device 'ipu' is not available here"),
     ],
 )
 def test_caches_refuse(options: dict[str, Any], error: type, text: str) -> None:
-    if options["device"] == "ipu" and "ipu" in sparq_ipu.available_devices():
+    if options.get("device") == "ipu" and "ipu" in sparq_ipu.available_devices():
         pytest.skip("an IPU is present")
     with pytest.raises(error, match="KVCache: ") as caught:
         sparq_ipu.KVCache(1, 1, 8, 64, **options)
@@ -145,6 +149,10 @@ def test_arguments_that_are_no_arrays(device: str) -> None:
     sparq = dict(rank=2, top_k=2)
     for call, text in (
         (lambda: cache.append(key.tolist(), key), "append: key must be a NumPy array, got list"),
+        (
+            lambda: cache.append(key, np.ma.masked_array(key, mask=True)),
+            "append: value must be a NumPy array without a mask, got MaskedArray",
+        ),
         (lambda: cache.append(key, None), "append: value must be a NumPy array, got NoneType"),
         (
             lambda: sparq_ipu.dense_attention(None, cache),
@@ -185,3 +193,53 @@ def test_nan_and_infinity_where_they_are_not_looked_for(device: str) -> None:
     caches[1].append(np.ones_like(bad), np.ones_like(bad))
     with pytest.raises(NotFinite, match=r"^dense_attention: query must be finite, got nan at \[0, 0, 0\]"):
         sparq_ipu.dense_attention(query, caches[1])
+
+
+@pytest.mark.parametrize(
+    ("shape", "options", "room", "resource"),
+    [
+        ((64, 64, 128), dict(device="emulator"), 64_000_000_000, "streaming memory"),
+        ((1, 4, 128), dict(device="emulator", memory="sram", n_tiles=16), 16 * 638976, "tile memory"),
+        ((64, 64, 128), dict(device="cpu"), None, "memory of this machine"),
+        ((64, 64, 128), dict(device="reference"), None, "memory of this machine"),
+    ],
+)
+def test_caches_that_can_never_be_full(
+    shape: tuple[int, int, int], options: dict[str, Any], room: int | None, resource: str
+) -> None:
+    """Refused when they are made. The largest that is taken is the one that the message names."""
+    if options["device"] not in sparq_ipu.available_devices():
+        pytest.skip(f"{options['device']} is not available here")
+    with pytest.raises(DoesNotFit) as caught:
+        sparq_ipu.KVCache(*shape, 1 << 24, **options)
+    room = host_memory() if room is None else room
+    of_position = 4 * shape[0] * shape[1] * shape[2]
+    sizes = "batch={}, n_kv_heads={}, head_dim={}".format(*shape)
+    most = room // of_position
+    assert str(caught.value) == (
+        f"KVCache: capacity must be at most {most} ({room} bytes of {resource}; keys and values of {sizes} "
+        f"take {of_position} a position), got 16777216"
+    )
+    error = caught.value
+    assert (error.resource, error.need, error.room) == (resource, of_position << 24, room)
+    if options["device"] == "emulator":  # takes memory only when it runs
+        assert sparq_ipu.KVCache(*shape, most, **options).capacity == most
+        with pytest.raises(DoesNotFit, match=f"capacity must be at most {most} "):
+            sparq_ipu.KVCache(*shape, most + 1, **options)
+    with pytest.raises(
+        DoesNotFit, match=r"^KVCache: batch \* n_kv_heads \* head_dim must leave room for a pos"
+    ):
+        sparq_ipu.KVCache(4096, 4096, 1 << 24, 1, **options)
+
+
+def test_memory_that_is_not_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    cpu = pytest.importorskip("sparq_ipu._cpu")
+
+    def full(*arguments: Any, **options: Any) -> None:
+        raise MemoryError("std::bad_alloc")
+
+    monkeypatch.setattr(cpu, "KVCache", full)
+    with pytest.raises(
+        MemoryError, match=r"^KVCache: memory must be free for a cache, got too little for Cach"
+    ):
+        sparq_ipu.KVCache(1, 1, 8, 64, device="cpu")

@@ -77,6 +77,8 @@ SPECS = [
     dict(index_bits=0),
     dict(index_bits=5),
     dict(index_bits=2**32 - 1),
+    dict(head_dim=2**16 + 8, index_bits=8),
+    dict(head_dim=2**16 + 8, index_bits=4),
     dict(batch=4096, n_kv_heads=4097),
     dict(batch=65536, n_kv_heads=65536),  # 2**32: not 0
     # the first that is wrong, in the order of the fields

@@ -163,7 +163,9 @@ def test_a_dry_run_leaves_later_sessions_alone():
         (dict(seq_len=1.5), r"plan: seq_len must be an integer in \[1, 16777216\], got 1.5"),
         (dict(n_heads=True), r"plan: n_heads must be an integer in \[1, 16777216\], got True"),
         (dict(n_ipus="2"), r"plan: n_ipus must be an integer in \[1, 16777216\], got '2'"),
-        (dict(n_tiles=-1), r"plan: n_tiles must be in \[0, 16777216\], got -1"),
+        (dict(n_tiles=-1), r"plan: n_tiles must be in \[0, 1472\], got -1"),
+        (dict(n_tiles=1473), r"plan: n_tiles must be in \[0, 1472\], got 1473"),
+        (dict(head_dim=10), r"plan: head_dim must be a multiple of 8, got 10"),
         (dict(n_local=-1), r"plan: n_local must be in \[0, top_k=128\], got -1"),
         (dict(mean_value=1), r"plan: mean_value must be True or False, got 1"),
         (
@@ -223,7 +225,7 @@ def test_what_can_not_fit_is_refused_before_the_dry_run(monkeypatch):
 
 @pytest.mark.parametrize(("kernel", "index_bits"), [v for v in VARIANTS if v[0] != "dense-sram"])
 def test_the_early_check_is_a_lower_bound(kernel, index_bits):
-    for heads, seq_len, near in ((8, 16384, 0.9), (4096, 63, 0), (4096, 255, 0), (512, 1087, 0)):
+    for heads, seq_len, near in ((128, 16384, 0.9), (4096, 63, 0), (4096, 255, 0), (512, 1087, 0)):
         found = planning.plan(
             1,
             heads,

@@ -40,6 +40,14 @@ ATTENTION = [
     (dict(query=zeros(2, 4, 16, dtype="f4")), "query must be float16, got float32"),
     (dict(query=zeros(2, 4, 16).tolist()), "query must be a NumPy array, got list"),
     (dict(key=None), "key must be a NumPy array, got NoneType"),
+    (
+        dict(value=np.ma.masked_array(zeros(2, 2, 5, 16), mask=True)),
+        "value must be a NumPy array without a mask, got MaskedArray",
+    ),
+    (
+        dict(lengths=np.ma.masked_array([3, 5], mask=[True, False])),
+        "lengths must be integers without a mask, got MaskedArray",
+    ),
     (dict(key=zeros(2, 2, 5, 16, dtype="i2")), "key must be float16, got int16"),
     (dict(value=zeros(2, 2, 5, 16, dtype="f8")), "value must be float16, got float64"),
     (
@@ -227,6 +235,11 @@ APPEND = [
     ((ROWS.astype("f4"), ROWS), {}, "key must be float16, got float32"),
     ((ROWS, ROWS.astype("f8")), {}, "value must be float16, got float64"),
     ((ROWS.tolist(), ROWS), {}, "key must be a NumPy array, got list"),
+    (
+        (np.ma.masked_array(ROWS, mask=True), ROWS),
+        {},
+        "key must be a NumPy array without a mask, got MaskedArray",
+    ),
     (
         (ROWS[0], ROWS),
         {},

@@ -103,7 +103,6 @@ def halves_up(x: np.ndarray) -> np.ndarray:
         ("BLOCK", 32, ("normal", 8), "low or step|shape"),
         ("COEFFICIENT_LIMIT", {8: 2046, 4: 126}, ("normal", 8), "scores"),
         ("COEFFICIENT_LIMIT", {8: 2048, 4: 128}, ("normal", 8), "scores"),
-        ("to_half", lambda x: np.asarray(x, np.float16), ("normal", 8), None),  # the same: no overflow
         ("to_half", np.float32, ("normal", 8), "low or step"),
     ],
 )
@@ -113,14 +112,11 @@ def test_a_wrong_rule_is_noticed(
     name: str,
     wrong: object,
     inputs: tuple[str, int],
-    differs: str | None,
+    differs: str,
 ) -> None:
     query, keys = control(bits, *inputs)
     check_contract(query, keys, bits)
     monkeypatch.setattr(key_index, name, wrong)
-    if differs is None:
-        check_contract(query, keys, bits)
-        return
     with pytest.raises((AssertionError, ValueError), match=differs):
         check_contract(query, keys, bits)
 

@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The example of reference/README.md runs, and its table names the functions that exist."""
+"""The example of reference/README.md runs, its tables name functions that exist, its figures are theirs."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
-from sparq_reference import exact, ideal
+from sparq_reference import exact, ideal, transfers
 
-TEXT = (Path(__file__).resolve().parents[2] / "reference" / "README.md").read_text(encoding="utf-8")
+WHOLE = (Path(__file__).resolve().parents[2] / "reference" / "README.md").read_text(encoding="utf-8")
+TEXT, _, TRANSFERS = WHOLE.partition("\n## What is read and written\n")
 
 
 def test_the_example_runs() -> None:
@@ -29,3 +30,15 @@ def test_the_table_is_complete() -> None:
             n for n, f in vars(twin).items() if getattr(f, "__module__", "") == twin.__name__ and n[0] != "_"
         ]
         assert [n for n in own if n not in wholes] == listed and set(own) - set(listed) == wholes
+
+
+def test_the_table_of_transfers() -> None:
+    rows = [line.split("|")[1] for line in TRANSFERS.splitlines() if line.startswith("| `")]
+    assert len(rows) == 4
+    for name in re.findall(r"`(\w+)`", " ".join(rows)):
+        assert callable(getattr(transfers, name))
+    figures = [f"{transfers.theoretical_speedup(16384, 128, 32, 128, bits):.2f}" for bits in (16, 8, 4)]
+    for figure in figures:
+        assert figure in TRANSFERS
+    sixteen, eight, four = (transfers.index_bytes(64, 1, bits) for bits in (16, 8, 4))
+    assert eight * 32 == sixteen * 17 and four * 32 == sixteen * 9  # 17/32 and 9/32 of the bytes

@@ -43,6 +43,8 @@ std::vector<StepCount> lastRun(const poplar::Engine &engine) {
   return r;
 }
 
+HostCalls hostCalls(const poplar::Engine &engine) { return Access::impl(engine).hostCalls; }
+
 void requireEstimates(const std::vector<StepCount> &steps) {
   for (const StepCount &s : steps)
     if (s.verticesWithoutEstimate)

@@ -200,6 +200,7 @@ void Engine::readTensor(StringRef handle, void *buf, void *bufEnd) {
   const core::HostTensorPlan &t =
       hostTensor(impl->exe->hostReads, handle.str(), bytes, "readTensor");
   impl->checkLoaded("readTensor");
+  ++impl->hostCalls.tensorReads;
   std::vector<core::Run> back = t.runs;
   for (core::Run &r : back) {
     std::swap(r.dst, r.src);
@@ -215,6 +216,7 @@ void Engine::writeTensor(StringRef handle, const void *buf, const void *bufEnd) 
   const core::HostTensorPlan &t =
       hostTensor(impl->exe->hostWrites, handle.str(), bytes, "writeTensor");
   impl->checkLoaded("writeTensor");
+  ++impl->hostCalls.tensorWrites;
   if (impl->exe->dry && !t.controls)
     return;
   core::copyRuns(impl->arena.get(), static_cast<const std::uint8_t *>(buf), t.runs.data(),
@@ -276,6 +278,7 @@ void Engine::copyFromRemoteBuffer(StringRef handle, void *w, uint64_t repeatInde
   checkReplica("copyFromRemoteBuffer", replicationIndex);
   const std::uint8_t *row = impl->remoteRow(handle.str(), repeatIndex, "copyFromRemoteBuffer");
   const core::RemoteBufferInfo &b = impl->remoteInfo(handle.str(), "copyFromRemoteBuffer");
+  ++impl->hostCalls.rowReads;
   std::memcpy(w, row, b.numElements * core::typeSize(b.type));
 }
 
@@ -284,6 +287,7 @@ void Engine::copyToRemoteBuffer(void *w, StringRef handle, uint64_t repeatIndex,
   checkReplica("copyToRemoteBuffer", replicationIndex);
   std::uint8_t *row = impl->remoteRow(handle.str(), repeatIndex, "copyToRemoteBuffer");
   const core::RemoteBufferInfo &b = impl->remoteInfo(handle.str(), "copyToRemoteBuffer");
+  ++impl->hostCalls.rowWrites;
   std::memcpy(row, w, b.numElements * core::typeSize(b.type));
 }
 

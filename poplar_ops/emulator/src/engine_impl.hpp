@@ -8,6 +8,8 @@
 #include <memory>
 #include <vector>
 
+#include <sparq_emulator/Counters.hpp>
+
 #include "plan.hpp"
 #include "thread_pool.hpp"
 
@@ -52,6 +54,7 @@ struct EngineImpl {
   std::uint32_t storeId = 0;
   std::map<std::string, StreamState> streams;
   std::vector<std::uint64_t> executions; // by cost
+  sparq::emulator::HostCalls hostCalls;
   std::vector<std::uint8_t> transferBuffer;
   std::vector<std::uint32_t> offsets;
 

@@ -345,6 +345,7 @@ void EngineImpl::run(unsigned program) {
     throw index_error("run: program must be below the engine's " +
                       std::to_string(exe->programs.size()) + " programs, got " +
                       std::to_string(program));
+  ++hostCalls.runs;
   std::fill(executions.begin(), executions.end(), 0);
   execute(exe->programs[program]);
 }

@@ -5,6 +5,7 @@
 
 #include "sparq/cache.hpp"
 #include "sparq/host_tensor.hpp"
+#include "sparq/remote_rows.hpp"
 #include <array>
 #include <cstdint>
 #include <poplar/Engine.hpp>
@@ -18,6 +19,10 @@ class HostCache {
 public:
   // Adds what the host needs to the graph. The engine of that graph is given to every call.
   HostCache(poplar::Graph &graph, const Cache &cache);
+
+  // What the engine has to have among its programs, the first of them as number `first`.
+  std::vector<poplar::program::Program> programs() const;
+  void setFirstProgram(unsigned first);
 
   const std::vector<std::uint32_t> &lengths() const { return lengths_; } // of each batch element
 
@@ -48,13 +53,16 @@ private:
   void storeLengths(poplar::Engine &engine) const;
   void writeResident(poplar::Engine &engine, const std::uint16_t *key, const std::uint16_t *value,
                      unsigned nTokens, const std::vector<std::uint32_t> &counts) const;
-  void writeRows(poplar::Engine &engine, const NewTokens &tokens) const;
+  struct OldRows;
+  OldRows readOldRows(poplar::Engine &engine) const;
+  void writeRows(RemoteRows::Writer &writer, const NewTokens &tokens, const OldRows &old) const;
   // What the tail holds, on the host: see Cache.
   struct Tail {
     std::vector<std::uint16_t> columns;
     std::vector<std::uint32_t> index;
   };
-  void writeColumns(poplar::Engine &engine, const NewTokens &tokens, Tail &tail) const;
+  void writeColumns(RemoteRows::Writer &writer, const NewTokens &tokens, const OldRows &old,
+                    Tail &tail) const;
   void readResident(poplar::Engine &engine, std::uint16_t *key, std::uint16_t *value,
                     unsigned nTokens) const;
 
@@ -63,7 +71,7 @@ private:
   bool resident_;
   HostTensor filled_, writeSum_, readSum_, writeTail_, writeTailIndex_;
   std::array<HostTensor, 2> writeRows_, readRows_; // keys, values of a resident cache
-  std::string rows_, keyColumns_;                  // handles of the remote buffers
+  RemoteRows rows_, keyColumns_;
   std::vector<std::uint32_t> lengths_;
 };
 

@@ -31,7 +31,8 @@ struct Placement {
   }
 };
 
-// Where a cache keeps what. Streaming memory has two buffers:
+// Where a cache keeps what. Streaming memory has two buffers, each with some rows more behind those
+// in use (RemoteRows):
 //
 //   rows         one row is positionsPerRow * headDim numbers: all keys, task by task, then one
 //                scratch row for each task; behind them the values in the same order

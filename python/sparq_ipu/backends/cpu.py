@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from sparq_ipu.backends.room import check_room, host_memory
 from sparq_reference import CacheSpec, SparqSettings, checks
 
 if TYPE_CHECKING:
@@ -48,8 +49,9 @@ def create(
             variable SPARQ_CPU_ISA, else "auto".
 
     Raises:
-        ValueError: `KVCache: <argument> must <rule>, got <value>`.
-        MemoryError: no room for the cache.
+        ValueError: `KVCache: <argument> must <rule>, got <value>`; DoesNotFit, which is one, where this
+            machine has no memory for the keys and values of a full cache.
+        MemoryError: the system has none for the cache now.
     """
     from sparq_ipu import _cpu
 
@@ -61,7 +63,11 @@ def create(
         isa = os.environ.get(ISA_VARIABLE) or "auto"
     if not isinstance(isa, str):
         checks.fail("KVCache", "isa", f"be one of {['auto', *_cpu.available_isas()]}", repr(isa))
-    return CPUBackend(_cpu.KVCache(spec, n_threads=n_threads, isa=isa))
+    check_room(spec, host_memory(), "memory of this machine")
+    try:
+        return CPUBackend(_cpu.KVCache(spec, n_threads=n_threads, isa=isa))
+    except MemoryError:
+        raise MemoryError(f"KVCache: memory must be free for a cache, got too little for {spec}") from None
 
 
 class CPUBackend:

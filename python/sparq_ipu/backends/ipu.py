@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from sparq_ipu.backends.room import check_room
 from sparq_ipu.kernels import MEMORIES, Attention, attention_over
+from sparq_ipu.planning.device_model import device_model
 from sparq_reference import CacheSpec, DoesNotFit, SparqSettings, checks
 
 if TYPE_CHECKING:
@@ -38,11 +40,18 @@ def create(device: str, spec: CacheSpec, *, n_tiles: int = 0, memory: str = MEMO
             attention only, filled once.
 
     Raises:
-        ValueError: an option out of range.
+        ValueError: an option out of range; DoesNotFit, which is one, where the emulated IPU has no memory for
+            the keys and values of a full cache.
     """
     if memory not in MEMORIES:
         raise ValueError(f"KVCache: memory must be {' or '.join(map(repr, MEMORIES))}, got {memory!r}")
-    n_tiles = checks.check_integer("KVCache", "n_tiles", n_tiles, 0, checks.MAX_CAPACITY)
+    bow = device_model()
+    n_tiles = checks.check_integer("KVCache", "n_tiles", n_tiles, 0, bow.tiles)
+    if device == "emulator":  # an IPU knows what it has
+        on_chip = (n_tiles or bow.tiles) * bow.tile_bytes
+        rooms = {"streaming": bow.streaming_memory_bytes, "sram": on_chip}
+        resources = {"streaming": "streaming memory", "sram": "tile memory"}
+        check_room(spec, rooms[memory], resources[memory])
     return IpuBackend(device, spec, n_tiles, memory)
 
 

@@ -7,6 +7,7 @@ import dataclasses
 
 import numpy as np
 
+from sparq_ipu.backends.room import check_room, host_memory
 from sparq_reference import CacheSpec, KVCache, SparqSettings
 
 
@@ -17,6 +18,7 @@ def unavailable(device: str) -> str | None:
 
 def create(device: str, spec: CacheSpec) -> ReferenceBackend:
     """A reference cache; see `sparq_ipu.backends.Backend`."""
+    check_room(spec, host_memory(), "memory of this machine")
     return ReferenceBackend(spec)
 
 

@@ -309,10 +309,7 @@ def plan(
     if not request.kernel.takes_settings or not baseline:
         return result
     try:
-        plain = _options({}, request.head_dim)
-        dense = _planned(
-            dataclasses.replace(request, kernel=BASELINE, settings=None, append=False, options=plain)
-        )
+        dense = _planned(dataclasses.replace(request, kernel=BASELINE, settings=None, append=False))
     except DoesNotFit:  # there is no speed-up over it then
         return result
     return dataclasses.replace(
@@ -341,7 +338,7 @@ def _checked(
         checks.check_integer("plan", name, size, 1, checks.MAX_CAPACITY) for name, size in zip(names, sizes)
     )
     checked = _options(options, head_dim)
-    tiles = checks.check_integer("plan", "n_tiles", n_tiles, 0, checks.MAX_CAPACITY)
+    tiles = checks.check_integer("plan", "n_tiles", n_tiles, 0, model.tiles)
     if n_heads % n_kv_heads != 0:
         checks.fail("plan", "n_heads", f"be a multiple of n_kv_heads={n_kv_heads}", n_heads)
     if lengths is None:

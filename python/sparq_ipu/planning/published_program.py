@@ -24,6 +24,8 @@ SRAM, DENSE, SPARQ = "dense-sram", "dense-streaming", "sparq-streaming"
 CHUNK = 128
 PACKET = 1024
 MEASUREMENTS = DATA / "bow_measurements.csv"
+#: of that file, what is read
+COLUMNS = ("kernel", "B", "S", "r", "k", "seconds_per_query", "seconds_stderr")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,8 +40,16 @@ class Measurement:
 
 
 def measurements(path: Path = MEASUREMENTS) -> list[Measurement]:
-    """All rows of data/bow_measurements.csv, or of another file with its columns."""
+    """All rows of data/bow_measurements.csv, or of another file with its columns.
+
+    Raises:
+        ValueError: another column, a row with too few, no row.
+        OSError: the file can not be read.
+    """
     with open(path, newline="") as file:
+        rows = list(csv.DictReader(file))
+        if not rows or any(None in (r.get(name) for name in COLUMNS) for r in rows):
+            raise ValueError(f"measurements: file must have rows of {', '.join(COLUMNS)}, got others")
         return [
             Measurement(
                 r["kernel"],
@@ -50,7 +60,7 @@ def measurements(path: Path = MEASUREMENTS) -> list[Measurement]:
                 float(r["seconds_per_query"]),
                 float(r["seconds_stderr"]),
             )
-            for r in csv.DictReader(file)
+            for r in rows
         ]
 
 

@@ -85,11 +85,12 @@ class _StreamingAttention(HasSpec, torch.nn.Module):
             ValueError: wrong shape, NaN or infinity, more tokens than there is room for; the cache is then
                 unchanged.
         """
-        ops.check_tensor("append", "key", key)
-        ops.check_tensor("append", "value", value)
+        ops.check_floating_tensor("append", "key", key)
+        ops.check_floating_tensor("append", "value", value)
         if lengths is not None:
             ops.check_integer_tensor("append", "lengths", lengths)
         if self.state == "device":
+            ops.check_on_cpu("append", key=key, value=value, lengths=lengths)
             _append(self._cache, key, value, lengths)
         else:
             ops.cache_append(*self._tensors(), key.to(torch.float16), value.to(torch.float16), lengths)
@@ -111,9 +112,9 @@ class _StreamingAttention(HasSpec, torch.nn.Module):
         Raises:
             ValueError: as `append`, or of the query; a row that holds nothing. The cache is then unchanged.
         """
-        ops.check_tensor(self._op, "query", query)
+        ops.check_floating_tensor(self._op, "query", query)
         for name, tensor in (("key", key), ("value", value)):
-            ops.check_tensor(self._op, name, tensor)
+            ops.check_floating_tensor(self._op, name, tensor)
             if tensor.shape != self._row:
                 sizes = f"(batch={self.batch}, n_kv_heads={self.n_kv_heads}, head_dim={self.head_dim})"
                 checks.fail(self._op, name, f"have shape {sizes}", tuple(tensor.shape))
@@ -122,6 +123,7 @@ class _StreamingAttention(HasSpec, torch.nn.Module):
             if active.shape != self._row[:1]:
                 checks.fail(self._op, "active", f"have shape (batch={self.batch},)", tuple(active.shape))
         if self.state == "device":
+            ops.check_on_cpu(self._op, query=query, key=key, value=value, active=active)
             return _step(self, query, key, value, active)
         half = query.to(torch.float16)
         new = key.to(torch.float16).unsqueeze(2), value.to(torch.float16).unsqueeze(2)
@@ -152,6 +154,7 @@ class _StreamingAttention(HasSpec, torch.nn.Module):
             ValueError: wrong shape, or an index out of range; the cache is then unchanged.
         """
         ops.check_integer_tensor("reorder", "index", index)
+        ops.check_on_cpu("reorder", index=index)
         if self.state == "device":
             self._cache.reorder(index.numpy())
             return

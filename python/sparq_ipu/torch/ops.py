@@ -154,6 +154,20 @@ def check_tensor(op: str, argument: str, tensor: Any, dtype: torch.dtype | None 
         checks.fail(op, argument, f"be {_dtype_name(dtype)}", _dtype_name(tensor.dtype))
 
 
+def check_floating_tensor(op: str, argument: str, tensor: Any) -> None:
+    """`tensor` is a tensor of floating-point numbers: codes of a quantised one would be taken for values."""
+    check_tensor(op, argument, tensor)
+    if not tensor.is_floating_point():
+        checks.fail(op, argument, "be floating point", _dtype_name(tensor.dtype))
+
+
+def check_on_cpu(op: str, **tensors: torch.Tensor | None) -> None:
+    """These tensors, by argument, are in the memory of the host."""
+    for argument, tensor in tensors.items():
+        if tensor is not None and tensor.device.type != "cpu":
+            checks.fail(op, argument, "be on the CPU", tensor.device.type)
+
+
 def check_integer_tensor(op: str, argument: str, tensor: Any, *, allow_bool: bool = False) -> None:
     """`tensor` is a tensor of integers, or of bool if allowed."""
     check_tensor(op, argument, tensor)

@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, Callable
 
 import torch
 from transformers import AttentionInterface, AttentionMaskInterface
 
+from sparq_ipu.transformers.cache import ATTEND_ONCE
 from sparq_reference import checks
 
 # `Any`: transformers gives their constructors no types.
@@ -26,6 +28,17 @@ _HARMLESS = frozenset(
         "output_hidden_states",
     }
 )
+
+#: Attribute of the attention modules of an enabled model: the `ForwardPass` of its decoder.
+FORWARD_PASS = "_sparq_ipu_forward_pass"
+
+
+@dataclasses.dataclass
+class ForwardPass:
+    """What attention must know of the forward pass that it is called in."""
+
+    #: its tokens go to a SparqCache
+    has_cache: bool = False
 
 
 def register(base: str) -> str:
@@ -89,9 +102,15 @@ def _attention_over(base: Callable[..., Any]) -> Callable[..., Any]:
         check_scaling("sparq_attention", scaling, query.shape[-1])
         layer = getattr(key, "sparq_layer", None)
         if layer is not None and query.shape[2] == 1:
+            if attention_mask is not None:  # `_mask_over` makes none: it is one of the model's own
+                checks.fail("sparq_attention", "attention_mask", "be None for one token", "one of the model")
             return layer.attend(query, key, value), None
+        forward = getattr(module, FORWARD_PASS, None)
         if layer is not None:
-            layer.attend_prefill()
+            layer.attend_prefill(key, value)
+        elif forward is not None and forward.has_cache:
+            got = f"other keys in {type(module).__name__}"
+            checks.fail("sparq_attention", "model", ATTEND_ONCE, got)
         elif key.shape[2] != query.shape[2]:
             checks.fail("sparq_attention", "past_key_values", "be a SparqCache", "keys of another cache")
         result: tuple[torch.Tensor, None] = base(

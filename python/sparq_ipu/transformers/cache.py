@@ -29,6 +29,9 @@ from sparq_ipu.transformers.storage import Storage, check_options
 from sparq_ipu.transformers.traffic import Traffic
 from sparq_reference import NotFinite, checks
 
+#: what the attention of a model must do: anything else would be silently wrong
+ATTEND_ONCE = "attend once in every layer, to the keys and values that its cache returned"
+
 
 @dataclasses.dataclass
 class _Announcement:
@@ -58,6 +61,7 @@ class SparqLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly ty
     # set when the first tokens come
     _storage: Storage
     _columns: RealColumns
+    _versions: tuple[int | None, ...]
 
     def __init__(
         self,
@@ -76,6 +80,8 @@ class SparqLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly ty
     def _clear(self) -> None:
         self.is_initialized = False
         self._announced: _Announcement | None = None
+        #: what `update` returned for the announced tokens: see `_take`
+        self._returned: tuple[torch.Tensor, ...] = ()
         #: what the decode steps so far moved
         self.traffic = Traffic()
 
@@ -118,6 +124,7 @@ class SparqLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly ty
             settings: how to attend to them; None: densely.
         """
         self._announced = _Announcement(real, settings)
+        self._returned = ()
 
     def check_options(self, settings: LayerSettings | None) -> None:
         """Whether `arm` can be called with these settings.
@@ -134,6 +141,7 @@ class SparqLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly ty
     def disarm(self) -> None:
         """Take the announcement back."""
         self._announced = None
+        self._returned = ()
 
     @property
     def is_armed(self) -> bool:
@@ -185,13 +193,17 @@ class SparqLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly ty
 
         Raises:
             RuntimeError: the model is not enabled.
-            ValueError: no room in `capacity`, NaN or infinity (float16 ends at 65504).
+            ValueError: tokens came already in this forward pass, no room in `capacity`, NaN or infinity
+                (float16 ends at 65504).
         """
         if self._announced is None:
             raise RuntimeError(
                 "SparqCache: the model must be enabled by sparq_ipu.transformers.enable, "
                 "got a call from one that is not"
             )
+        if self._returned:
+            got = f"one more call of update in layer {self.index}"
+            checks.fail("sparq_attention", "model", ATTEND_ONCE, got)
         key = key_states.detach().to(torch.float16).contiguous()
         value = value_states.detach().to(torch.float16).contiguous()
         try:
@@ -206,6 +218,7 @@ class SparqLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly ty
             keys = without_backward(keys.to(key_states.dtype), key_states)
             values = without_backward(values.to(value_states.dtype), value_states)
         keys.sparq_layer = self  # type: ignore[attr-defined]  # a tensor takes attributes
+        self._returned, self._versions = (keys, values), (_version(keys), _version(values))
         return keys, values
 
     def _store(self, key: torch.Tensor, value: torch.Tensor, real: torch.Tensor | None) -> None:
@@ -288,10 +301,33 @@ class SparqLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly ty
 
     # What the attention function asks.
 
-    @outside_graphs
-    def attend_prefill(self) -> None:
-        """Several tokens came to attention, which is the model's own."""
+    def _take(self, key: torch.Tensor, value: torch.Tensor) -> LayerSettings | None:
+        """How to attend to the announced tokens, which have come to attention.
+
+        Attention reads the cache, not `key` and `value`. So these must be what `update` returned, as it was
+        then, and come once: a model that rearranges them, or attends again, means another result.
+
+        Raises:
+            ValueError: they are not.
+        """
+        if self._announced is None or not self._returned:
+            checks.fail("sparq_attention", "model", ATTEND_ONCE, f"one more call in layer {self.index}")
+        tensors = zip(("keys", "values"), (key, value), self._returned, self._versions)
+        for name, tensor, returned, version in tensors:
+            if tensor is not returned or _version(tensor) != version:
+                checks.fail("sparq_attention", "model", ATTEND_ONCE, f"other {name} in layer {self.index}")
+        settings = self._announced.settings
         self.disarm()
+        return settings
+
+    @outside_graphs
+    def attend_prefill(self, key: torch.Tensor, value: torch.Tensor) -> None:
+        """Several tokens came to attention, which is the model's own. key, value: what `update` returned.
+
+        Raises:
+            ValueError: they are not that; or came before.
+        """
+        self._take(key, value)
 
     @outside_graphs
     def attend(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
@@ -299,18 +335,18 @@ class SparqLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly ty
         of the query. key, value: what `update` returned.
 
         Raises:
-            ValueError: a row without any real token, NaN or infinity in the query.
+            ValueError: key and value are not that, or came before; a row without any real token, NaN or
+                infinity in the query.
         """
+        settings = self._take(key, value)
         lengths = self.cache.lengths
         if not lengths.all():
             raise ValueError(
                 "SparqCache: attention_mask must leave a real token in every row before one is decoded, "
                 f"got lengths {lengths.tolist()}"
             )
-        settings = None if self._announced is None else self._announced.settings
         half = query.detach()[:, :, 0].to(torch.float16).contiguous().numpy()
         output = self._attention(half, lengths, settings)
-        self.disarm()
         return without_backward(torch.from_numpy(output).to(query.dtype).unsqueeze(1), query, key, value)
 
     def _attention(
@@ -324,6 +360,11 @@ class SparqLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly ty
             output = np.where(dense[:, None, None], attention(query, self.cache), output)
         self.traffic.count(self.cache.spec, lengths, dense, sparq)
         return output
+
+
+def _version(tensor: torch.Tensor) -> int | None:
+    """Counts what was written into a tensor; None in inference mode, where torch does not count."""
+    return None if tensor.is_inference() else tensor._version
 
 
 class SparqCache(Cache):
@@ -352,7 +393,7 @@ class SparqCache(Cache):
         **options: Any,
     ):
         config = getattr(config, "config", config).get_text_config(decoder=True)
-        options = check_options("SparqCache", device, capacity, check_finite, **options)
+        options = check_options("SparqCache", device, capacity, check_finite, options)
         super().__init__(layers=[SparqLayer(index, **options) for index in range(config.num_hidden_layers)])
 
 

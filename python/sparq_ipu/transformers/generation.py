@@ -22,6 +22,7 @@ class Run:
         tokens: the new tokens. text: the same as text.
         prefill_seconds: until the first new token. decode_seconds: from there to the last one.
         traffic: `sparq_ipu.transformers.cache_traffic` of the run.
+        step_seconds: of each new token after the first, from the one before it. Wall time of this one run.
     """
 
     tokens: list[int]
@@ -29,6 +30,7 @@ class Run:
     prefill_seconds: float
     decode_seconds: float
     traffic: dict[str, int]
+    step_seconds: list[float] = dataclasses.field(default_factory=list)
 
     @property
     def tokens_per_second(self) -> float:
@@ -88,8 +90,10 @@ def generate(
             **sampling,
         )
     tokens = output[0, prompt.shape[1] :].tolist()
-    first, last = times[1], times[len(tokens)]
-    return Run(tokens, tokenizer.decode(tokens), first - start, last - first, cache_traffic(cache))
+    came = times[1 : len(tokens) + 1]
+    steps = np.diff(came).tolist()
+    first, last = came[0], came[-1]
+    return Run(tokens, tokenizer.decode(tokens), first - start, last - first, cache_traffic(cache), steps)
 
 
 def prefill(model: Any, tokens: Any) -> Any:

@@ -3,14 +3,22 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import inspect
 from typing import Any, Mapping
 
 import torch
-from transformers import DynamicCache, PreTrainedModel
+from transformers import DynamicCache, PretrainedConfig, PreTrainedModel
 
 from sparq_ipu.torch.graphs import outside_graphs
-from sparq_ipu.transformers.attention import check_scaling, is_registered, register
+from sparq_ipu.transformers.attention import (
+    FORWARD_PASS,
+    ForwardPass,
+    check_scaling,
+    is_registered,
+    register,
+)
 from sparq_ipu.transformers.cache import SparqCache, is_sparq_cache
 from sparq_ipu.transformers.settings import LayerSettings, ModelSettings, settings_of_layers
 from sparq_ipu.transformers.storage import check_options
@@ -35,7 +43,7 @@ def enable(
     Prefill (several tokens at once) is the model's own attention, dense. Caches that `generate` makes, and
     empty `DynamicCache`s that you pass, become caches of this kind; they can be kept over turns. Enabling
     again replaces the settings. `enable(model, **RECOMMENDED)` takes the settings that docs/accuracy.md
-    recommends.
+    recommends. `model.config` becomes a copy: another model may have been built from the same object.
 
     Args:
         model: a decoder of the Llama type (Llama, Mistral, Qwen2, Qwen3, SmolLM, ...) on the CPU, in eval
@@ -56,7 +64,8 @@ def enable(
     head_dim = _head_dim(model)
     default = LayerSettings.of("enable", head_dim, LayerSettings.take(options))
     settings = settings_of_layers("enable", default, layers, _n_layers(model), head_dim)
-    options.update(device=device, capacity=capacity, check_finite=check_finite)
+    names = [*(field.name for field in dataclasses.fields(LayerSettings)), "layers"]
+    options = check_options("enable", device, capacity, check_finite, options, names)
     _install("enable", model, settings, options)
 
 
@@ -73,7 +82,7 @@ def enable_dense(
     Args and Raises: as `enable`.
     """
     _check_model("enable_dense", model)
-    options.update(device=device, capacity=capacity, check_finite=check_finite)
+    options = check_options("enable_dense", device, capacity, check_finite, options)
     _install("enable_dense", model, [None] * _n_layers(model), options)
 
 
@@ -88,9 +97,11 @@ def disable(model: PreTrainedModel) -> None:
         checks.fail("disable", "model", "be enabled", "one that is not")
     state = getattr(model.base_model, _STATE)
     delattr(model.base_model, _STATE)
+    for module in _attention_modules(model):
+        delattr(module, FORWARD_PASS)
     for handle in state["handles"]:
         handle.remove()
-    model.set_attn_implementation(state["attn_implementation"])
+    _set_attention(model, state["attn_implementation"])
 
 
 def is_enabled(model: PreTrainedModel) -> bool:
@@ -99,22 +110,41 @@ def is_enabled(model: PreTrainedModel) -> bool:
 
 
 def _install(op: str, model: PreTrainedModel, settings: ModelSettings, options: dict[str, Any]) -> None:
-    options = check_options(op, **options)
     if is_enabled(model):
         disable(model)
-    own = model.config._attn_implementation
+    decoder: Any = model.base_model  # torch gives it no type
+    own = decoder.config._attn_implementation
     # "eager" is a function private to each model's file, so its prefill runs as "sdpa": the same mathematics
     name = register(own if own != "eager" and is_registered(own) else "sdpa")
-    model.set_attn_implementation(name)
+    _own_config(model)
+    _set_attention(model, name)
     if model.config._attn_implementation != name:
         checks.fail(op, "model", "accept another attention implementation", type(model).__name__)
-    decoder = model.base_model
     hooks = _Hooks(settings, options)
     handles = [
         decoder.register_forward_pre_hook(hooks.before, with_kwargs=True),
         decoder.register_forward_hook(hooks.after, with_kwargs=True),
     ]
+    for module in _attention_modules(model):
+        setattr(module, FORWARD_PASS, hooks.forward_pass)
     setattr(decoder, _STATE, {"attn_implementation": own, "handles": handles})
+
+
+def _own_config(model: PreTrainedModel) -> None:
+    """Give the model a copy of its config: all models that were built from one object share it, and the name
+    of their attention is in it."""
+    copies: dict[int, Any] = {}  # by the identity of what was copied: the modules of a model share theirs
+    for module in {id(module): module for module in (model, *model.base_model.modules())}.values():
+        for name, value in list(vars(module).items()):
+            if isinstance(value, PretrainedConfig):
+                setattr(module, name, copy.deepcopy(value, copies))
+
+
+def _set_attention(model: PreTrainedModel, name: str) -> None:
+    """Of the model and its decoder, whose configs are two where the decoder alone was enabled."""
+    decoder: Any = model.base_model
+    for part in {id(part): part for part in (decoder, model)}.values():
+        part.set_attn_implementation(name)
 
 
 class _Hooks:
@@ -126,6 +156,7 @@ class _Hooks:
     def __init__(self, settings: ModelSettings, options: dict[str, Any]):
         self._settings = settings
         self._options = options
+        self.forward_pass = ForwardPass()
 
     @outside_graphs
     def before(
@@ -139,6 +170,7 @@ class _Hooks:
         if kwargs.get("output_attentions"):
             checks.fail("sparq_attention", "output_attentions", "be False", True)
         cache = kwargs["past_key_values"] = self._cache(module, kwargs)
+        self.forward_pass.has_cache = cache is not None
         if cache is not None:
             tokens = kwargs.get("input_ids")
             if tokens is None:
@@ -151,6 +183,7 @@ class _Hooks:
         self, module: PreTrainedModel, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
     ) -> None:
         """Forward hook of the decoder: every layer must have attended to what it stored."""
+        self.forward_pass.has_cache = False
         cache = kwargs.get("past_key_values")
         missed = [layer.index for layer in cache.layers if layer.is_armed] if cache is not None else []
         if missed:
@@ -219,6 +252,10 @@ def _head_dim(model: PreTrainedModel) -> int:
     return int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
 
 
+def _attention_modules(model: PreTrainedModel) -> list[torch.nn.Module]:
+    return [m for m in model.base_model.modules() if hasattr(m, "layer_idx") and hasattr(m, "q_proj")]
+
+
 def _check_model(op: str, model: PreTrainedModel) -> None:
     """Refuse models whose attention is not what the kernels compute. Their structure is judged, not their
     name."""
@@ -229,7 +266,7 @@ def _check_model(op: str, model: PreTrainedModel) -> None:
         checks.fail(op, "model", "be a decoder", f"the encoder-decoder {name}")
     config = model.config.get_text_config(decoder=True)
     n_layers = getattr(config, "num_hidden_layers", None)
-    modules = [m for m in model.base_model.modules() if hasattr(m, "layer_idx") and hasattr(m, "q_proj")]
+    modules = _attention_modules(model)
     if not getattr(model, "_supports_attention_backend", False) or len(modules) != n_layers:
         checks.fail(
             op, "model", "be of the Llama type: one attention per layer, through AttentionInterface", name

@@ -3,15 +3,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Sequence
 
 import numpy as np
 import torch
 
 from sparq_ipu import KVCache
-from sparq_ipu.devices import resolve_device
+from sparq_ipu.devices import options_of, resolve_device
 from sparq_ipu.transformers.columns import to_positions
-from sparq_reference import checks
+from sparq_reference import CacheSpec, checks
 
 #: positions that a growing cache has room for beyond its first tokens
 FIRST_ROOM = 256
@@ -35,9 +35,18 @@ def host_device(op: str, device: str) -> str:
 
 
 def check_options(
-    op: str, device: str, capacity: int | None, check_finite: bool, **options: Any
+    op: str,
+    device: str,
+    capacity: int | None,
+    check_finite: bool,
+    options: dict[str, Any],
+    settings: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Options of a model's caches, by name, with the device resolved. Checked before there is a prompt.
+
+    Args:
+        options: others of `sparq_ipu.KVCache`.
+        settings: what else the caller takes by name, for messages.
 
     Raises:
         ValueError: an option that is unknown or out of range.
@@ -46,7 +55,12 @@ def check_options(
     device = host_device(op, device)
     if capacity is not None:
         checks.check_integer(op, "capacity", capacity, 1, checks.MAX_CAPACITY)
-    options.update(device=device, check_finite=check_finite)
+    known = [*CacheSpec.options(), *options_of(device)]
+    for name in options:
+        if name not in known:
+            every = dict.fromkeys([*settings, *known, "device", "capacity", "check_finite"])
+            checks.fail(op, "options", f"be among {list(every)}", repr(name))
+    options = dict(options, device=device, check_finite=check_finite)
     KVCache(1, 1, checks.HEAD_DIM_MULTIPLE, 1, **options)  # checks its options; thrown away
     return dict(options, capacity=capacity)
 

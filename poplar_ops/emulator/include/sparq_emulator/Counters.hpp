@@ -103,6 +103,15 @@ public:
   static bool active();
 };
 
+/// What the host has asked of an engine since it was made. On an IPU each is a round trip of some
+/// microseconds or more, whatever it moves.
+struct HostCalls {
+  std::uint64_t runs = 0;
+  std::uint64_t tensorWrites = 0, tensorReads = 0; // Engine::writeTensor, readTensor
+  std::uint64_t rowWrites = 0, rowReads = 0; // Engine::copyToRemoteBuffer, copyFromRemoteBuffer
+};
+HostCalls hostCalls(const poplar::Engine &engine);
+
 /// Steps that ran at least once in the last Engine::run(), in program order.
 std::vector<StepCount> lastRun(const poplar::Engine &engine);
 /// Throws poplar::missing_perf_estimate, naming the vertex, when a step's cycles lack an estimate.

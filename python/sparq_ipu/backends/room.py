@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether a device has room for a cache that is full, asked when the cache is made.
+
+Memory is taken as positions come. Without this question, a cache that can never be full would be noticed when
+the machine has none left.
+"""
+
+from __future__ import annotations
+
+import os
+
+from sparq_reference import CacheSpec, DoesNotFit
+
+
+def host_memory() -> int | None:
+    """Bytes of memory of this machine; None where the system does not say."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return None
+
+
+def check_room(spec: CacheSpec, room: int | None, resource: str) -> None:
+    """Whether keys and values alone fit; what a device stores beside them is its own to refuse.
+
+    Args:
+        room: bytes; None: not known.
+        resource: what has them, for messages.
+
+    Raises:
+        DoesNotFit: they do not; the message says which capacity would.
+    """
+    of_position = 2 * 2 * spec.n_tasks * spec.head_dim
+    need = of_position * spec.capacity
+    if room is None or need <= room:
+        return
+    shape = f"batch={spec.batch}, n_kv_heads={spec.n_kv_heads}, head_dim={spec.head_dim}"
+    has = f"({room} bytes of {resource}; keys and values of {shape} take {of_position} a position)"
+    most = room // of_position
+    if most:
+        message = f"KVCache: capacity must be at most {most} {has}, got {spec.capacity}"
+    else:
+        message = f"KVCache: batch * n_kv_heads * head_dim must leave room for a position {has}, got {shape}"
+    raise DoesNotFit(message, resource, need, room)
