@@ -258,8 +258,10 @@ def test_auto_device_is_the_host(model, monkeypatch, available, expected):
     """Whatever else this machine has: an IPU would need a program per layer."""
     fresh = functools.lru_cache(maxsize=None)(devices._reason_unavailable.__wrapped__)
     monkeypatch.setattr(devices, "_reason_unavailable", fresh)  # which devices there are is asked once
-    kernels = types.SimpleNamespace(unavailable=lambda device: None if available else "not built")
     plain = devices.backend_module
+    kernels = types.SimpleNamespace(
+        unavailable=lambda device: None if available else "not built", create=plain("cpu").create
+    )
     monkeypatch.setattr(devices, "backend_module", lambda name: kernels if name == "cpu" else plain(name))
     enable(model, **SETTINGS)
     layer = SparqCache(model).layers[0]

