@@ -184,9 +184,9 @@ def summary(rows: Iterable[Row]) -> str:
     main = SparqSettings(32, 128)
     speeds = []
     for index_bits in INDEX_BITS:
-        of = "" if index_bits == 16 else f" and a key index of {index_bits} bits"
+        of = "" if index_bits == 16 else f", a key index of {index_bits} bits"
         heading = (
-            f"Time of SparQ (r=32, k=128){of} and speed-up over {BASELINE.name}, modelled for one Bow IPU:"
+            f"Time of SparQ (r=32, k=128{of}) and speed-up over {BASELINE.name}, modelled for a Bow IPU:"
         )
         speeds += [heading, speedup_table(values, main, index_bits)]
     return "\n\n".join(

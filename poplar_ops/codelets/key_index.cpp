@@ -65,17 +65,19 @@ static inline void sumOfFour(const Word &word, const int *coefficients, unsigned
   }
 }
 
-// The same for the four positions of one word of codes of 8 bits.
+// The same for the four positions of one word of codes of 8 bits. Unsigned, so that coefficients
+// made of NaN wrap around and do no harm.
 template <class Word>
 static inline void sumOfEight(const Word &word, const int *coefficients, unsigned rank,
                               int *total) {
-  for (unsigned k = 0; k != 4; ++k)
-    total[k] = 0;
+  unsigned sum[4] = {};
   for (unsigned j = 0; j != rank; ++j) {
-    const unsigned codes = word(j);
+    const unsigned codes = word(j), a = static_cast<unsigned>(coefficients[j]);
     for (unsigned k = 0; k != 4; ++k)
-      total[k] += static_cast<int>((codes >> (8 * k)) & 0xFFu) * coefficients[j];
+      sum[k] += ((codes >> (8 * k)) & 0xFFu) * a;
   }
+  for (unsigned k = 0; k != 4; ++k)
+    total[k] = static_cast<int>(sum[k]);
 }
 
 // What blocks of a part need beside their codes.

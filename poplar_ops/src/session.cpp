@@ -20,14 +20,15 @@ constexpr unsigned appendProgram = 0, firstAttention = 1;
 
 const char *const cacheName = "cache";
 
-// Of each attention, in a profile. Those that take settings are numbered.
+// Of each attention, in a profile. Those that take settings are numbered, others where there is more
+// than one.
 std::vector<std::string> programNames(const Plan &plan) {
   std::vector<std::string> names;
   std::map<const Kernel *, unsigned> count;
   for (const PlannedAttention &attention : plan.attention) {
     const unsigned i = count[attention.kernel]++;
-    names.push_back(attention.kernel->prefix +
-                    (attention.kernel->takesSettings ? std::to_string(i) : std::string()));
+    const bool numbered = attention.kernel->takesSettings || i != 0;
+    names.push_back(attention.kernel->prefix + (numbered ? std::to_string(i) : std::string()));
   }
   return names;
 }

@@ -181,7 +181,9 @@ def test_recommended_settings_are_those_of_the_table():
     """The settings for `enable`, layer by layer, say what the recommended row of the table ran."""
     settings = pytest.importorskip("sparq_ipu.transformers.settings")
     assert importlib.import_module("sparq_ipu.transformers").RECOMMENDED is RECOMMENDED
-    assert plan_module.RECOMMENDED_METHOD == "sparq:mean_from=1"  # what docs/accuracy.md recommends
+    assert (
+        plan_module.RECOMMENDED_METHOD == "sparq:mean_from=1,index_bits=4"
+    )  # what docs/accuracy.md recommends
     assert plan_module.RECOMMENDED_METHOD in plan_module.DEFAULT_METHODS
     method = parse_method(plan_module.RECOMMENDED_METHOD)
     options = dict(RECOMMENDED)
@@ -190,6 +192,7 @@ def test_recommended_settings_are_those_of_the_table():
     for layer, setting in enumerate(made):
         assert (setting.rank, setting.top_k, setting.n_local) == (method.rank, method.top_k, method.local)
         assert setting.mean_value == (layer >= method.mean_value_from)
+        assert setting.index_bits == method.index_bits == 4
 
 
 @pytest.fixture(scope="module")

@@ -239,3 +239,17 @@ def test_the_share_on_chip() -> None:
 def test_dense_attention_has_no_rank(capsys: pytest.CaptureFixture[str]) -> None:
     assert ipu_sparq.main([*SMALL, "--kernel", BASELINE.name, "--r", "65", "--no-check"]) == 0
     assert "seq_len 200\n" in capsys.readouterr().out  # and the heading has none
+
+
+@pytest.mark.slow
+def test_the_readme_shows_what_the_main_job_prints(capsys: pytest.CaptureFixture[str]) -> None:
+    readme = (Path(__file__).resolve().parents[2] / "README.md").read_text()
+    command = next(
+        line for line in readme.splitlines() if "bench/ipu_sparq.py" in line and "pip install" in line
+    )
+    assert ipu_sparq.main(command.split("bench/ipu_sparq.py")[1].split()) == 0
+    printed = capsys.readouterr().out
+    table = readme[readme.index("device emulator, batch 1,") :].split("```")[0]
+    assert len(table.splitlines()) > 10
+    assert table in printed
+    assert table.replace("7.39x", "7.40x") not in printed  # negative control

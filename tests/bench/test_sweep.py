@@ -274,7 +274,7 @@ def test_the_table_of_speedups_is_of_one_setting(tmp_path, capsys, monkeypatch):
     assert "| sparq-streaming, 8 KV heads | 6 | 6 |" in text
     assert {row["index_bits"] for row in fewer} == {8, 4}
     for row in fewer:
-        heading = f"a key index of {row['index_bits']} bits and speed-up over"
+        heading = f"a key index of {row['index_bits']} bits) and speed-up over"
         speedup = dense["seconds_per_query"] / row["seconds_per_query"]
         table = text.partition(heading)[2]
         assert f"| 256 | {row['seconds_per_query'] * 1e3:.3g} ms, {speedup:.2f}x |" in table

@@ -13,7 +13,8 @@ import pytest
 from strategies import make_attention
 
 import sparq_ipu
-from sparq_reference import CacheSpec, DoesNotFit, exact
+from sparq_ipu.kernels import Attention
+from sparq_reference import CacheSpec, DoesNotFit, SparqSettings, exact
 
 _core = pytest.importorskip("sparq_ipu._core")
 if not _core.has_emulator:
@@ -110,9 +111,10 @@ def test_threads_share_a_cache() -> None:
     assert not wrong and not any(thread.is_alive() for thread in threads)
 
 
+@pytest.mark.parametrize("index_bits", [16, 8, 4])
 @pytest.mark.parametrize("group_size", [1, 2])
 @pytest.mark.parametrize("place", ["query", "key", "value"])
-def test_unchecked_nan_does_no_harm(place: str, group_size: int) -> None:
+def test_unchecked_nan_does_no_harm(place: str, group_size: int, index_bits: int) -> None:
     """With check_finite=False an element with NaN and infinity has an unspecified result, and no other."""
     a = make_attention(
         np.random.default_rng(4), batch=3, n_kv_heads=2, seq_len=200, head_dim=64, group_size=group_size
@@ -120,10 +122,20 @@ def test_unchecked_nan_does_no_harm(place: str, group_size: int) -> None:
     broken = getattr(a, place).copy()
     broken[1, ..., ::3], broken[1, ..., 1::7] = np.nan, -np.inf
     a = a._replace(**{place: broken})
-    cache = filled(a, n_tiles=24, check_finite=False)
+    cache = filled(a, n_tiles=24, check_finite=False, index_bits=index_bits)
     sparq = sparq_ipu.sparq_attention(a.query, cache, rank=16, top_k=20)
     dense = sparq_ipu.dense_attention(a.query, cache)
     for b in (0, 2):
         one = [x[b : b + 1] for x in (a.query, a.key, a.value)]
-        assert_same(sparq[b : b + 1], exact.sparq_attention(*one, rank=16, top_k=20))
+        assert_same(sparq[b : b + 1], exact.sparq_attention(*one, rank=16, top_k=20, index_bits=index_bits))
         assert_same(dense[b : b + 1], exact.dense_attention(*one))
+
+
+def test_a_kernel_may_be_there_twice() -> None:
+    a = make_attention(np.random.default_rng(5), seq_len=70, head_dim=16)
+    dense, sparq = Attention("dense-streaming", None), Attention("sparq-streaming", SparqSettings(4, 9))
+    session = _core.Session(CacheSpec(1, 1, 16, 70), 1, attention=[dense, sparq, dense, sparq], n_tiles=4)
+    session.write(a.key, a.value, [70])
+    expected = [exact.dense_attention(*a.qkv), exact.sparq_attention(*a.qkv, rank=4, top_k=9)] * 2
+    for index, output in enumerate(expected):
+        assert_same(session.attention(index, a.query), output)

@@ -7,8 +7,7 @@
 constexpr unsigned headsTogether = width == 16 ? 4 : width == 8 ? 2 : 1;
 constexpr unsigned cellVectors = cellBlocks / width;
 
-// Products of two codes and coefficients that are added as 32 bits: coefficients of so many
-// components are one word.
+// Components whose coefficients make a word of 32 bits: four of 8 bits, or two of 16 bits.
 constexpr unsigned componentsOfWord(unsigned bits) { return bits == 4 ? 4 : 2; }
 
 // What one head needs to score a cell.

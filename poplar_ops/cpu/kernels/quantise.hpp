@@ -49,7 +49,8 @@ inline void quantiseComponents(const QuantiseBlock &a, const CellLayout &layout,
   storeHalf(steps, (high - low) * (1.0f / maxCode));
   storeHalf(lows, low);
   const Vec step = loadHalf(steps), one = broadcast(1.0f);
-  const Vec inverse = step > 0.0f ? one / (step > 0.0f ? step : one) : Vec{};
+  // Where step is 0, differences from the lowest value are far below 1/2: every code is 0.
+  const Vec inverse = one / (step > 0.0f ? step : one);
   const Coder code{low, inverse, broadcast(roundInLowBits + maxCode)};
 
   std::uint32_t words[nWords][width];

@@ -17,6 +17,7 @@ RECOMMENDED: dict[str, Any] = {
     "top_k": 128,
     "n_local": 32,
     "mean_value": True,
+    "index_bits": 4,
     "layers": {0: {"mean_value": False}},
 }
 
