@@ -558,8 +558,9 @@ def test_models_that_attend_otherwise(kind, message, turn_on):
     if not hasattr(transformers, f"{kind}Config"):
         pytest.skip(f"transformers {transformers.__version__} has no {kind}")
     model = tiny_model(kind)
-    turn_on(model)
-    with pytest.raises(ValueError, match="^" + re.escape(message)):
+    early = r"enable(_dense)?: model must be of the Llama type"  # as in transformers 4, by its structure
+    with pytest.raises(ValueError, match=f"^({re.escape(message)}|{early})"):
+        turn_on(model)
         greedy(model, tokens_of(20), 3)
 
 
