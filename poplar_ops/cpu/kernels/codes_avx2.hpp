@@ -12,8 +12,10 @@ inline Codes low8(Codes a, Codes b) { return _mm256_unpacklo_epi8(a, b); }
 inline Codes high8(Codes a, Codes b) { return _mm256_unpackhi_epi8(a, b); }
 inline Codes low16(Codes a, Codes b) { return _mm256_unpacklo_epi16(a, b); }
 inline Codes high16(Codes a, Codes b) { return _mm256_unpackhi_epi16(a, b); }
-inline Codes lowNibbles(Codes x) { return _mm256_and_si256(x, _mm256_set1_epi8(15)); }
-inline Codes highNibbles(Codes x) { return lowNibbles(_mm256_srli_epi16(x, 4)); }
+// The two codes of each byte; takeApart is for instruction sets that do not separate them here.
+inline Codes firstCodes(Codes x) { return _mm256_and_si256(x, _mm256_set1_epi8(15)); }
+inline Codes secondCodes(Codes x) { return firstCodes(_mm256_srli_epi16(x, 4)); }
+inline void takeApart(Codes &, Codes &) {}
 inline Vec toFloat(Codes x) { return _mm256_cvtepi32_ps(x); }
 inline Codes addTotals(Codes a, Codes b) { return _mm256_add_epi32(a, b); }
 

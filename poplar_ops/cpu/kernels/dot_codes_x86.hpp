@@ -43,7 +43,7 @@ inline void addWord(const unsigned char *const *rows, std::size_t at, const Code
       for (unsigned h = 0; h < H; ++h)
         sums[h][firstSum + i] = addPairs(sums[h][firstSum + i], codes[i], coefficients[h]);
     } else {
-      const Codes first = lowNibbles(codes[i]), second = highNibbles(codes[i]);
+      const Codes first = firstCodes(codes[i]), second = secondCodes(codes[i]);
       for (unsigned h = 0; h < H; ++h) {
         sums[h][firstSum + 2 * i] = addQuads(sums[h][firstSum + 2 * i], first, coefficients[h]);
         sums[h][firstSum + 2 * i + 1] =
@@ -90,6 +90,8 @@ inline void scoreHalves(const unsigned char *const *rows, unsigned nWords, CellO
   dotCodes<bits, H, low, halves>(rows, nWords, block * (blockSize * bits / 8) + part * codeBytes,
                                  heads, block, total);
   for (unsigned h = 0; h < H; ++h) {
+    for (unsigned s = 0; bits == 4 && s < S; s += 2)
+      takeApart(total[h][s], total[h][s + 1 < S ? s + 1 : s]);
     CellOfHead &head = heads[h];
     const Vec unit = bitcast<Vec>(spread<bits>(head.unit, block)),
               offset = bitcast<Vec>(spread<bits>(head.offset, block)),
