@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import gzip
 import json
 
 import numpy as np
@@ -311,3 +312,18 @@ def test_usage_errors(tmp_path, capsys):
         assert stop.value.code == 2
         assert message in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+def test_the_published_tables_are_those_of_the_committed_rows():
+    """The rows in the repository, and plans made now, give the block of the document."""
+    committed = sweep.DOCUMENT.parents[1] / "bench" / "results" / "sweep.jsonl.gz"
+    lines = gzip.decompress(committed.read_bytes()).decode().splitlines()
+    found = sweep.latest([json.loads(line) for line in lines])
+    assert len(found) == len(grid())
+    document = sweep.DOCUMENT.read_text()
+    block = document.split("<!-- begin plans:")[1].split("-->", 1)[1].split("<!-- end plans")[0]
+    assert sweep.summary(found.values()).strip() == block.strip()
+    key, row = next((k, r) for k, r in found.items() if r["kernel"] == DEFAULT.name and r["index_bits"] == 4)
+    found[key] = dict(row, seconds_per_query=2 * row["seconds_per_query"])
+    assert sweep.summary(found.values()).strip() != block.strip()
