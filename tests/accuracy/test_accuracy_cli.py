@@ -191,6 +191,7 @@ def test_recommended_settings_are_those_of_the_table():
     for layer, setting in enumerate(made):
         assert (setting.rank, setting.top_k, setting.n_local) == (method.rank, method.top_k, method.local)
         assert setting.mean_value == (layer >= method.mean_value_from)
+        assert (setting.index_bits or 16) == method.index_bits
 
 
 @pytest.fixture(scope="module")
