@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 
-from sparq_ipu import KVCache, sparq_attention
+from sparq_ipu import KVCache, available_devices, sparq_attention
 from sparq_ipu.accuracy.methods import Span, SparQ
 from sparq_ipu.accuracy.methods.base import top_positions
 from sparq_ipu.accuracy.methods.key_index import KeyIndex
@@ -24,6 +24,7 @@ from sparq_reference import SparqSettings, exact, key_index
 REAL = Path(__file__).resolve().parents[1] / "data" / "smollm2_hamlet.npz"
 KV_HEADS, GROUP, DIM, STEPS, SEQ = 3, 3, 64, 4, 768
 LAYERS = (2, 23)
+DEVICES = [device for device in available_devices() if device in ("cpu", "reference")]
 
 
 def real(layer: int, name: str) -> np.ndarray:
@@ -232,7 +233,7 @@ def positions_read(cache_of, query: np.ndarray, key: np.ndarray, settings: dict)
     return weight[:, :n] > 0
 
 
-@pytest.mark.parametrize("device", ["reference"])
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("index_bits", [8, 4])
 @pytest.mark.parametrize("seq_len", LENGTHS)
 @pytest.mark.parametrize("layer", LAYERS)

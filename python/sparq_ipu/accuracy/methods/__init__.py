@@ -9,7 +9,7 @@
 
 A method is a model in torch float32 of what attention returns and of how much it reads. It is slow and never
 reaches a device. The kernels that devices run are elsewhere: `sparq_ipu/kernels.py` lists them. A method may
-have options that no kernel has (temperatures, a key index of few bits).
+have options that no kernel has (temperatures, a rounded cache).
 
 To add an accuracy method:
 
