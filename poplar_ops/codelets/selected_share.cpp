@@ -47,8 +47,9 @@ private:
     const unsigned above = marks[piece * 2], equal = marks[piece * 2 + 1];
     if (equal == 0 || tiesToTake[0] >= everyTie)
       return above | equal;
+    const unsigned place = inOrder(piece);
     float before = 0.0f;
-    for (unsigned i = 0; i != inOrder(piece); ++i)
+    for (unsigned i = 0; i != place; ++i)
       before += counts[i * 2 + 1];
     return above | firstTies(equal, tiesToTake[0] - before);
   }

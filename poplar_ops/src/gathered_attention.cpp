@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cycles.hpp"
+#include "planning.hpp"
 #include "sparq/scale.hpp"
 #include "steps.hpp"
 #include <poplar/Program.hpp>
@@ -179,7 +180,6 @@ Gathered ListAttention::sum() const {
 
 Gathered gatheredAttention(const Context &context, const Waves &waves, const QueryComponents &q,
                            const Selected &selected) {
-  constexpr unsigned block = 64;
   ListAttention list(context, q, static_cast<unsigned>(selected.rows.dim(2)));
   std::vector<Tensor> sums;
   for (unsigned slot = 0; slot != context.nSlots(); ++slot)

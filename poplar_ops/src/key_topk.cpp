@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cycles.hpp"
+#include "planning.hpp"
 #include "steps.hpp"
 
 namespace sparq {
@@ -9,8 +10,7 @@ using namespace poplar::program;
 
 namespace {
 
-constexpr unsigned nDigits = 64, nPasses = 5, nWorkers = 6, piece = 32, // as in the codelets
-    block = 64;
+constexpr unsigned nDigits = 64, nPasses = 5, nWorkers = 6, piece = 32; // as in the codelets
 
 std::vector<Setting> with(std::vector<Setting> settings, std::initializer_list<Setting> more) {
   settings.insert(settings.end(), more);

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cycles.hpp"
+#include "planning.hpp"
 #include "steps.hpp"
 
 namespace sparq {
 
 using namespace poplar;
 using namespace poplar::program;
-
-constexpr unsigned block = 64;
 
 Tensor ascending(const Tensor &perPart, const Waves &waves, unsigned unit) {
   const std::size_t parts = perPart.dim(0), g = perPart.dim(1), inUse = waves.nWaveParts();
