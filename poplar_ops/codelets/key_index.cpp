@@ -41,6 +41,22 @@ static inline void blockCoefficients(const Parameters &parameters, const float *
   offset = sum;
 }
 
+// The same for all heads of the blocks [0, nBlocks), shared out over the workers. column(j): the
+// records of component j; results [nBlocks][groupSize][rank] and [nBlocks][groupSize].
+template <class Column>
+static inline void
+coefficientsOfBlocks(const Column &column, const float *query, unsigned groupSize, unsigned rank,
+                     unsigned indexBits, unsigned nBlocks, float limit, int *coefficients,
+                     float *units, float *offsets, unsigned first, unsigned step) {
+  const unsigned record = recordWords(indexBits);
+  for (unsigned item = first; item < nBlocks * groupSize; item += step) {
+    const unsigned last = item / groupSize * record + record - 1, h = item % groupSize;
+    const auto parameters = [&](unsigned j) { return column(j)[last]; };
+    blockCoefficients(parameters, query + h * rank, rank, limit, coefficients + item * rank,
+                      units[item], offsets[item]);
+  }
+}
+
 // Sums over the components for the eight positions of one word of codes of 4 bits. Two sums share a
 // word, the lower one with its sign: after `together` components at most they are taken apart.
 template <class Word>
@@ -125,13 +141,10 @@ public:
   float limit;
 
   bool compute(unsigned worker) {
-    const unsigned record = recordWords(indexBits);
-    for (unsigned item = worker; item < nBlocks * groupSize; item += numWorkers()) {
-      const unsigned last = item / groupSize * record + record - 1, h = item % groupSize;
-      const auto parameters = [&](unsigned j) { return columns[j * columnWords + last]; };
-      blockCoefficients(parameters, &selectedQuery[h * rank], rank, limit,
-                        &coefficients[item * rank], units[item], offsets[item]);
-    }
+    const unsigned *base = &columns[0];
+    const auto column = [&](unsigned j) { return base + j * columnWords; };
+    coefficientsOfBlocks(column, &selectedQuery[0], groupSize, rank, indexBits, nBlocks, limit,
+                         &coefficients[0], &units[0], &offsets[0], worker, numWorkers());
     return true;
   }
 };
@@ -173,16 +186,11 @@ public:
   float limit;
 
   bool compute(unsigned worker) {
-    const unsigned record = recordWords(indexBits);
     const TailPiece tail(*filled, chunk, piece, tailLength);
-    for (unsigned item = worker; item < tail.nComplete * groupSize; item += numWorkers()) {
-      const unsigned last = item / groupSize * record + record - 1, h = item % groupSize;
-      const auto parameters = [&](unsigned j) {
-        return tailIndex[components[j] * columnWords + last];
-      };
-      blockCoefficients(parameters, &selectedQuery[h * rank], rank, limit,
-                        &coefficients[item * rank], units[item], offsets[item]);
-    }
+    const unsigned *base = &tailIndex[0];
+    const auto column = [&](unsigned j) { return base + components[j] * columnWords; };
+    coefficientsOfBlocks(column, &selectedQuery[0], groupSize, rank, indexBits, tail.nComplete,
+                         limit, &coefficients[0], &units[0], &offsets[0], worker, numWorkers());
     return true;
   }
 };

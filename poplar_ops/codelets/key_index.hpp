@@ -20,6 +20,14 @@ constexpr unsigned recordWords(unsigned indexBits) { return codeWords(indexBits)
 // The largest code.
 constexpr unsigned largestCode(unsigned indexBits) { return (1u << indexBits) - 1; }
 
+// The largest coefficient of a query: as large as is of use, but such that the sum of `rank` products
+// with codes stays below 2^24.
+constexpr unsigned coefficientLimit(unsigned indexBits, unsigned rank) {
+  const unsigned most = indexBits == 4 ? 127 : 2047,
+                 room = ((1u << 24) - 1) / (largestCode(indexBits) * rank);
+  return room < most ? room : most;
+}
+
 // Adding this rounds a number below 2^22 to an integer, nearest, ties to even, and leaves it in the
 // low bits.
 constexpr float integerShift = 0x1.8p+23f;

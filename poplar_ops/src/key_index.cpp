@@ -7,16 +7,6 @@ namespace sparq {
 
 using namespace poplar;
 
-namespace {
-
-// The largest coefficient (contract E9): a sum over `rank` components stays below 2^24.
-unsigned coefficientLimit(unsigned indexBits, unsigned rank) {
-  const unsigned most = ((1u << 24) - 1) / (largestCode(indexBits) * rank);
-  return std::min(indexBits == 4 ? 127u : 2047u, most);
-}
-
-} // namespace
-
 IndexScores::IndexScores(const Context &contextIn, const SparqSettings &settings,
                          const Waves &wavesIn, const QueryComponents &qIn, const Scores &scoresIn)
     : context(contextIn), layout(contextIn.layout()), waves(wavesIn), q(qIn), scores(scoresIn),

@@ -10,7 +10,7 @@ namespace cpu {
 namespace avx2 {
 namespace {
 
-#include "../../codelets/arith.hpp"
+#include "../../codelets/key_index.hpp"
 #include "../key_cells.hpp"
 using namespace sparq;
 
@@ -23,22 +23,7 @@ using namespace sparq;
 } // namespace
 } // namespace avx2
 
-const Kernels avx2Kernels = {
-    "avx2",
-    avx2::widen,
-    avx2::narrow,
-    avx2::addRows,
-    avx2::approxScores,
-    avx2::indexScores,
-    avx2::quantiseBlock,
-    avx2::softmaxWeights,
-    avx2::roughKeys,
-    avx2::keyTopK,
-    avx2::meritsAt,
-    avx2::rowScores,
-    avx2::weightedValues,
-    avx2::streamSum,
-};
+const Kernels avx2Kernels = SPARQ_KERNELS(avx2);
 
 } // namespace cpu
 } // namespace sparq

@@ -11,7 +11,7 @@ namespace cpu {
 namespace avx512 {
 namespace {
 
-#include "../../codelets/arith.hpp"
+#include "../../codelets/key_index.hpp"
 #include "../key_cells.hpp"
 using namespace sparq;
 
@@ -24,22 +24,7 @@ using namespace sparq;
 } // namespace
 } // namespace avx512
 
-const Kernels avx512Kernels = {
-    "avx512",
-    avx512::widen,
-    avx512::narrow,
-    avx512::addRows,
-    avx512::approxScores,
-    avx512::indexScores,
-    avx512::quantiseBlock,
-    avx512::softmaxWeights,
-    avx512::roughKeys,
-    avx512::keyTopK,
-    avx512::meritsAt,
-    avx512::rowScores,
-    avx512::weightedValues,
-    avx512::streamSum,
-};
+const Kernels avx512Kernels = SPARQ_KERNELS(avx512);
 
 } // namespace cpu
 } // namespace sparq

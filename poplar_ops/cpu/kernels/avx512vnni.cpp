@@ -11,7 +11,7 @@ namespace cpu {
 namespace avx512vnni {
 namespace {
 
-#include "../../codelets/arith.hpp"
+#include "../../codelets/key_index.hpp"
 #include "../key_cells.hpp"
 using namespace sparq;
 
@@ -25,22 +25,7 @@ using namespace sparq;
 } // namespace
 } // namespace avx512vnni
 
-const Kernels avx512vnniKernels = {
-    "avx512vnni",
-    avx512vnni::widen,
-    avx512vnni::narrow,
-    avx512vnni::addRows,
-    avx512vnni::approxScores,
-    avx512vnni::indexScores,
-    avx512vnni::quantiseBlock,
-    avx512vnni::softmaxWeights,
-    avx512vnni::roughKeys,
-    avx512vnni::keyTopK,
-    avx512vnni::meritsAt,
-    avx512vnni::rowScores,
-    avx512vnni::weightedValues,
-    avx512vnni::streamSum,
-};
+const Kernels avx512vnniKernels = SPARQ_KERNELS(avx512vnni);
 
 } // namespace cpu
 } // namespace sparq

@@ -53,7 +53,7 @@ inline void prepareCell(const IndexScores &a, const float *query, std::size_t st
       BitsVec word{};
       for (unsigned i = 0; i < each; ++i) { // the low bits of the sum are the rounded number
         const Vec x = load(a.products + (j + i) * cellBlocks + v * width) * inverse[v];
-        const BitsVec rounded = bitcast<BitsVec>(x + roundInLowBits);
+        const BitsVec rounded = bitcast<BitsVec>(x + integerShift);
         word |= (rounded & (bits == 4 ? 0xFFu : 0xFFFFu)) << (32 / each * i);
       }
       __builtin_memcpy(head.words + j / each * cellBlocks + v * width, &word, sizeof(word));
@@ -155,9 +155,8 @@ inline void scoreCell(const IndexScores &a, unsigned head, std::size_t stepsAt, 
 
 template <unsigned bits> inline void indexScoresOf(const IndexScores &a) {
   constexpr unsigned two = headsTogether < 2 ? headsTogether : 2;
-  constexpr unsigned maxCode = (1u << bits) - 1, mostCoefficient = bits == 4 ? 127 : 2047;
-  const unsigned rank = a.range.rank, room = ((1u << 24) - 1) / (maxCode * rank);
-  const float limit = static_cast<float>(room < mostCoefficient ? room : mostCoefficient);
+  const unsigned rank = a.range.rank;
+  const float limit = static_cast<float>(coefficientLimit(bits, rank));
   // Words are made of whole groups of components: those beyond the rank count 0 times anything.
   const unsigned padded = (rank + 3) / 4 * 4;
   for (unsigned i = rank * cellBlocks; i < padded * cellBlocks; ++i)

@@ -8,7 +8,7 @@ namespace cpu {
 namespace portable {
 namespace {
 
-#include "../../codelets/arith.hpp"
+#include "../../codelets/key_index.hpp"
 #include "../key_cells.hpp"
 using namespace sparq;
 
@@ -19,22 +19,7 @@ using namespace sparq;
 } // namespace
 } // namespace portable
 
-const Kernels portableKernels = {
-    "portable",
-    portable::widen,
-    portable::narrow,
-    portable::addRows,
-    portable::approxScores,
-    portable::indexScores,
-    portable::quantiseBlock,
-    portable::softmaxWeights,
-    portable::roughKeys,
-    portable::keyTopK,
-    portable::meritsAt,
-    portable::rowScores,
-    portable::weightedValues,
-    portable::streamSum,
-};
+const Kernels portableKernels = SPARQ_KERNELS(portable);
 
 } // namespace cpu
 } // namespace sparq

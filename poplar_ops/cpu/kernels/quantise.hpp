@@ -2,15 +2,11 @@
 //
 // Quantising one block of 64 keys (contract E9), vectorised over components.
 
-// Adding it to a number below 2^22 rounds that to an integer, nearest, ties to even, which then is
-// in the low bits.
-constexpr float roundInLowBits = 0x1.8p+23f;
-
 // Codes of `width` components at one position.
 struct Coder {
   Vec low, inverse, most;
   BitsVec operator()(const Half *position) const {
-    const Vec code = (loadHalf(position) - low) * inverse + roundInLowBits;
+    const Vec code = (loadHalf(position) - low) * inverse + integerShift;
     return bitcast<BitsVec>(code < most ? code : most) & 0xFFu;
   }
 };
@@ -34,8 +30,8 @@ inline BitsVec fourBytes(const Coder &code, const Half (*block)[width], unsigned
 template <unsigned bits>
 inline void quantiseComponents(const QuantiseBlock &a, const CellLayout &layout, unsigned c,
                                unsigned n) {
-  constexpr float maxCode = (1u << bits) - 1;
-  constexpr unsigned nWords = blockSize * bits / 32;
+  constexpr float maxCode = largestCode(bits);
+  constexpr unsigned nWords = codeWords(bits);
   Half block[blockSize][width] = {};
   for (unsigned p = 0; p < blockSize; ++p)
     __builtin_memcpy(block[p], a.rows + p * a.cells.headDim + c, n * sizeof(Half));
@@ -51,7 +47,7 @@ inline void quantiseComponents(const QuantiseBlock &a, const CellLayout &layout,
   const Vec step = loadHalf(steps), one = broadcast(1.0f);
   // Where step is 0, differences from the lowest value are far below 1/2: every code is 0.
   const Vec inverse = one / (step > 0.0f ? step : one);
-  const Coder code{low, inverse, broadcast(roundInLowBits + maxCode)};
+  const Coder code{low, inverse, broadcast(integerShift + maxCode)};
 
   std::uint32_t words[nWords][width];
   for (unsigned L = 0; L < nWords / 4; ++L)

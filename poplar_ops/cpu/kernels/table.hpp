@@ -172,6 +172,23 @@ struct Kernels {
   float (*streamSum)(const float *numbers, std::size_t n);
 };
 
+// The table of the kernels in namespace `isa`, which is their name too.
+#define SPARQ_KERNELS(isa)                                                                         \
+  {#isa,                                                                                           \
+   isa::widen,                                                                                     \
+   isa::narrow,                                                                                    \
+   isa::addRows,                                                                                   \
+   isa::approxScores,                                                                              \
+   isa::indexScores,                                                                               \
+   isa::quantiseBlock,                                                                             \
+   isa::softmaxWeights,                                                                            \
+   isa::roughKeys,                                                                                 \
+   isa::keyTopK,                                                                                   \
+   isa::meritsAt,                                                                                  \
+   isa::rowScores,                                                                                 \
+   isa::weightedValues,                                                                            \
+   isa::streamSum}
+
 extern const Kernels avx512vnniKernels, avx512Kernels, avx2Kernels, portableKernels;
 
 } // namespace cpu
