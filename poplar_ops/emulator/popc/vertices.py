@@ -7,6 +7,8 @@ import functools
 import subprocess
 from typing import NamedTuple, Sequence
 
+from code_size import CodeSize
+
 VERTEX_BASES = {"poplar::Vertex", "poplar::MultiVertex", "poplar::SupervisorVertex"}
 
 
@@ -18,6 +20,7 @@ class Vertex(NamedTuple):
     name: str  # as graphs name it: "ns::X<half,2>"
     cpp_type: str  # as C++ names it: "::ns::X<half, 2>"
     fields: list[str]
+    tokens: int  # of its source: see CodeSize
 
 
 def load_libclang():
@@ -76,6 +79,7 @@ class Finder:
     def __init__(self, cindex) -> None:
         self.cindex = cindex
         self.kind = cindex.CursorKind
+        self.code_size = CodeSize(cindex)
         self.found: dict[str, Vertex] = {}
 
     def vertices(self) -> list[Vertex]:
@@ -104,7 +108,14 @@ class Finder:
         if not self.has_compute(cursor):
             return  # a base class of vertices
         name = self.vertex_name(cursor)
-        self.found[name] = Vertex(name, self.cpp_type(cursor), self.fields(cursor))
+        self.found[name] = Vertex(name, self.cpp_type(cursor), self.fields(cursor), self.tokens(cursor))
+
+    def tokens(self, cursor) -> int:
+        """Of the class and the classes that it is made from, with all that they call."""
+        owner = self.definition_with_body(cursor)
+        own = self.code_size.of_class(owner) if owner is not None else 0
+        bases = [b for b in self.bases(cursor) if not self.qualified_name(b).startswith("poplar::")]
+        return own + sum(map(self.tokens, bases))
 
     # ---- templates
 
