@@ -39,6 +39,7 @@ from inputs import Inputs, load_inputs, random_inputs
 from sparq_ipu.kernels import BASELINE, DEFAULT, KERNELS, Attention, Kernel, exact_attention, ideal_attention
 from sparq_ipu.planning.device_model import device_model
 from sparq_ipu.planning.measured_range import footprint_extrapolated
+from sparq_ipu.planning.planner import TILE_KINDS, tile_bytes_by_kind
 from sparq_ipu.tables import kernel_label
 from sparq_reference import SparqSettings
 from sparq_reference.checks import INDEX_BITS
@@ -200,6 +201,7 @@ def first_row(kernel: Kernel, device: str, workload: Workload, a: argparse.Names
         speedup_vs_dense_streaming=None,
         seconds_by_category=None,
         max_tile_bytes=None,
+        tile_bytes_by_kind=None,
         # of one IPU; its engine option; and whether a modelled time is for a cache larger than any measured
         streaming_memory_bytes=None,
         extended_memory=None,
@@ -258,7 +260,9 @@ def run_kernel(
     row["streamed_bytes"] = sum(
         s["bytes"] * s["executions"] for s in report["steps"] if s["kind"] == "remote-read"
     )
-    row["max_tile_bytes"] = _core.emulator_memory(session)["bytes"]
+    memory = _core.emulator_memory(session)
+    row["max_tile_bytes"] = memory["bytes"]
+    row["tile_bytes_by_kind"] = tile_bytes_by_kind(memory)
     return [(s["name"], s["executions"], s["seconds"]["total"]) for s in report["steps"]]
 
 
@@ -283,6 +287,12 @@ def share_on_chip(row: Row) -> float | None:
     return seconds and 1 - seconds["streaming"] / seconds["total"]
 
 
+def code_bytes(row: Row) -> int | None:
+    """Of the fullest tile: code and stacks, which are estimated."""
+    kinds = row["tile_bytes_by_kind"]
+    return kinds and sum(kinds[kind] for kind in TILE_KINDS[3:])
+
+
 def milliseconds(row: Row) -> str:
     """Time of a row; a star where its cache is beyond the measurements."""
     star = "*" if row["footprint_extrapolated"] else ""
@@ -297,6 +307,7 @@ COLUMNS = (
     Column("speed-up", 9, lambda r: number(r["speedup_vs_dense_streaming"], ".2f", 1, "x")),
     Column("in theory", 9, lambda r: number(r["theoretical_speedup"], ".2f", 1, "x")),
     Column("KiB/tile", 9, lambda r: number(r["max_tile_bytes"], ".1f", 1 / 1024)),
+    Column("of it code", 10, lambda r: number(code_bytes(r), ".1f", 1 / 1024)),
     Column("bit-exact", 10, lambda r: {True: "yes", False: "NO", None: "unchecked"}[r["bit_exact"]]),
     Column("max |error|", 12, lambda r: number(r["max_abs_error_vs_float64"], ".2e")),
 )

@@ -189,8 +189,8 @@ def summary(rows: Iterable[Row]) -> str:
     for index_bits in INDEX_BITS:
         of = "" if index_bits == 16 else f", a key index of {index_bits} bits"
         heading = (
-            f"Time of SparQ (r=32, k=128{of}) and speed-up over {BASELINE.name}, modelled for a Bow IPU (*: the "
-            "cache is larger than any that was measured):"
+            f"Time of SparQ (r=32, k=128{of}) and speed-up over {BASELINE.name}, modelled for a Bow IPU "
+            "(*: the cache is larger than any that was measured):"
         )
         speeds += [heading, speedup_table(values, main, index_bits)]
     return "\n\n".join(

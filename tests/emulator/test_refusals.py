@@ -142,7 +142,7 @@ EXPECTED = {
     "device_of_another_size": ("application_runtime_error", "4 tiles.*got 5 tiles"),
     "tile_memory": (
         "sparq::emulator::OutOfTileMemory",
-        r"tile 2.*at most 638976 bytes, got 656480 \(largest: big 640000",
+        r"tile 2.*at most 638976 bytes, got 644064 \(largest: big 640000",
     ),
     "tile_memory_of_landing": (
         "sparq::emulator::OutOfTileMemory",

@@ -209,16 +209,17 @@ void Compiler::accountMemory(ArrayRef<program::Program> programs) {
   for (const Variable &v : g_.variables)
     forEachShare(v, [&](unsigned tile, std::uint64_t bytes) { variables[tile] += bytes; });
   m.bytesPerTile.assign(tiles, 0);
+  m.codePerTile.assign(tiles, 0);
   for (unsigned t = 0; t < tiles; ++t) {
-    m.bytesPerTile[t] =
-        variables[t] + vertexStateBytes_[t] + maxTemporaries_[t] + code_.bytes(t).total();
+    m.codePerTile[t] = code_.bytes(t).total();
+    m.bytesPerTile[t] = variables[t] + vertexStateBytes_[t] + maxTemporaries_[t] + m.codePerTile[t];
     if (m.bytesPerTile[t] > m.bytesPerTile[m.tile])
       m.tile = t;
   }
   m.bytes = m.bytesPerTile[m.tile];
   std::vector<std::uint64_t> always(vertexStateBytes_);
   for (unsigned t = 0; t < tiles; ++t)
-    always[t] += code_.bytes(t).total();
+    always[t] += m.codePerTile[t];
   countLive(g_, programs, computeSetUses_, always, m);
   m.variables = variables[m.tile];
   m.vertexState = vertexStateBytes_[m.tile];

@@ -22,6 +22,23 @@ from sparq_ipu.planning.measured_range import footprint_extrapolated
 from sparq_reference import CacheSpec, DoesNotFit, SparqSettings, checks
 from sparq_reference.settings import settings_columns
 
+#: what the SRAM of a tile is counted as, by its names in `Plan.memory`; the last five are the estimated code
+TILE_KINDS = (
+    "variables",
+    "vertex_state",
+    "temporaries",
+    "vertex_code",
+    "stacks",
+    "control_code",
+    "exchange_code",
+    "host_exchange_code",
+)
+
+
+def tile_bytes_by_kind(memory: dict[str, Any]) -> dict[str, int]:
+    """Of the fullest tile; `memory` as `emulator_memory` has it."""
+    return {kind: int(memory[kind]) for kind in TILE_KINDS}
+
 
 @dataclasses.dataclass(frozen=True)
 class Stage:
@@ -126,6 +143,7 @@ class Plan:
             "speedup_vs_dense_streaming": self.speedup_vs_dense_streaming,
             "speedup_if_gateway_shared": self.speedup_if_gateway_shared,
             "max_tile_bytes": self.max_tile_bytes,
+            "tile_bytes_by_kind": tile_bytes_by_kind(self.memory),
             "tile_bytes_limit": int(self.memory["limit"]),
             "streaming_memory_bytes": self.streaming_memory_bytes,
             "extended_memory": self.extended_memory,
@@ -148,6 +166,10 @@ class Plan:
             f"  waves: at most {waves['n_waves']} of {waves['positions_per_wave']} positions",
             f"  SRAM: {self.max_tile_bytes} of {self.memory['limit']} bytes on tile {self.memory['tile']}: "
             + ", ".join(f"{name} {n}" for name, n in self.memory["largest"][:4]),
+            "    by kind: "
+            + ", ".join(
+                f"{kind.replace('_', ' ')} {n}" for kind, n in tile_bytes_by_kind(self.memory).items()
+            ),
             f"  streaming memory: {self.streaming_memory_bytes / 1e9:.3f} GB of "
             f"{self.model.streaming_memory_bytes / 1e9:.0f} GB per IPU; "
             f"{self.streamed_bytes / 1e6:.3f} MB moved"

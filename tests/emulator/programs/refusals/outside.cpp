@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What connects a graph to its host: remote buffers, streams, handles.
+#include <sparq_emulator/Counters.hpp>
+
 #include "cases.hpp"
 
 void remoteBuffers(Cases &c) {
