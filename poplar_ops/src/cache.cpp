@@ -12,7 +12,7 @@ namespace sparq {
 using namespace poplar;
 using namespace poplar::program;
 
-Cache createCache(Graph &graph, const Plan &plan, const std::string &name) {
+Cache createCache(Graph &graph, const Plan &plan, const std::string &name, bool hostWrites) {
   const Shape &shape = plan.shape;
   const Placement &p = plan.placement;
   const CacheLayout &layout = plan.layout;
@@ -34,9 +34,9 @@ Cache createCache(Graph &graph, const Plan &plan, const std::string &name) {
   const auto buffer = [&](const char *what, const Type &type, std::size_t width,
                           std::size_t nRows) {
     const std::size_t rowBytes = width * graph.getTarget().getTypeSize(type);
-    return graph.addRemoteBuffer(
-        name + what, type, width,
-        nRows + RemoteRows::batchSize(nRows, rowBytes, graph.getTarget().getNumTiles()));
+    const unsigned nTiles = graph.getTarget().getNumTiles();
+    const std::size_t nSpare = hostWrites ? RemoteRows::batchSize(nRows, rowBytes, nTiles) : 0;
+    return graph.addRemoteBuffer(name + what, type, width, nRows + nSpare);
   };
   cache.rows = buffer("/rows", HALF, std::size_t(layout.positionsPerRow) * d, layout.nRows());
   if (layout.chunk == 0)

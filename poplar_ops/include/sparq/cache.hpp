@@ -38,8 +38,10 @@ void addCodelets(poplar::Graph &graph, const std::string &directory = "");
 // The file that addCodelets loads. Throws as that does.
 std::string codeletsPath(const std::string &directory = "");
 
-// Allocates the cache: `name` makes its handles unique ("<name>/rows", ...).
-Cache createCache(poplar::Graph &graph, const Plan &plan, const std::string &name);
+// Allocates the cache: `name` makes its handles unique ("<name>/rows", ...). One that a HostCache
+// writes (`hostWrites`) has the spare rows in streaming memory that this needs: see RemoteRows.
+Cache createCache(poplar::Graph &graph, const Plan &plan, const std::string &name,
+                  bool hostWrites = true);
 
 // Appends one position to every task whose `active` is 1.
 //   key, value  {batch, nKvHeads, headDim} HALF;  active {batch} UNSIGNED_INT, 0 or 1. The caller
