@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sparq/cache.hpp"
 #include "context.hpp"
-#include "cycles.hpp"
 #include "planning.hpp"
 #include "remote_copy.hpp"
 #include "sparq/remote_rows.hpp"
 #include "steps.hpp"
+#include "vertex_cycles.hpp"
 
 namespace sparq {
 
@@ -84,7 +84,7 @@ void addRowWrites(Graph &graph, const Cache &cache, const Tensor &key, const Ten
               {{"rowBase", static_cast<unsigned>(layout.keyRow(task, 0))},
                {"scratchRow", static_cast<unsigned>(layout.scratchRow(task))},
                {"valueRow", static_cast<unsigned>(layout.valueRow())}},
-              cycles::single(2, 4));
+              cycles::appendOffsets());
   program.add(Execute(cs, {dc, "append_offsets"}));
   writeRemote(cache.rows, concat(key.reshape({nTasks, d}), value.reshape({nTasks, d}), 0),
               rows.dimShuffle({1, 0}).flatten(), program, {dc, "write_rows"});
@@ -116,7 +116,7 @@ Sequence flushProgram(Graph &graph, const Cache &cache, const Tensor &full,
                  {"chunk", layout.chunk},
                  {"rowBase", static_cast<unsigned>(layout.columnRow(task, 0, 0))},
                  {"scratchRow", static_cast<unsigned>(layout.scratchColumn(slot))}},
-                cycles::shared(d, cycles::scalarStep));
+                cycles::flushOffsets(d));
     }
     flush.add(Execute(cs, {dc, "flush_offsets"}));
     // {n, pieces, headDim, piece} -> {n, headDim, row}
@@ -139,7 +139,7 @@ void addIfAny(Graph &graph, const Tensor &full, const Sequence &body, Sequence &
   graph.setTileMapping(any, 0);
   const ComputeSet test = graph.addComputeSet({dc, "any_full"});
   addVertex(graph, test, "sparq::AnyFull", 0, {{"full", full}, {"any", any}}, {{"nSlots", nTasks}},
-            cycles::single(nTasks, 2));
+            cycles::anyFull(nTasks));
   program.add(Execute(test, {dc, "any_full"}));
   program.add(If(any, body, Sequence(), dc));
 }
@@ -168,11 +168,11 @@ Sequence quantiseProgram(Graph &graph, const Cache &cache, const Tensor &blockFu
                  {"piece", piece},
                  {"tailLength", layout.tailLength},
                  {"chunk", layout.chunk}},
-                cycles::shared(d, cycles::quantiseBlock));
+                cycles::quantiseTail(d));
     addVertex(
         graph, cs, "sparq::ChunkFull", p.home(slot),
         {{"filled", cache.filled[task]}, {"blockFull", blockFull[task]}, {"full", full[task]}},
-        {{"chunk", layout.chunk}}, cycles::single(1, 6));
+        {{"chunk", layout.chunk}}, cycles::chunkFull());
   }
   program.add(Execute(cs, {dc, "quantise_tail"}));
   addIfAny(graph, full, flushProgram(graph, cache, full, dc), program, {dc, "flush"});
@@ -214,21 +214,21 @@ void append(Graph &graph, const Cache &cache, const Tensor &key, const Tensor &v
                  {"tailLength", layout.tailLength},
                  {"width", layout.tailWidth()},
                  {"chunk", layout.chunk}},
-                cycles::single(d, 4));
+                cycles::appendTail(d));
     for (unsigned slice = 0; slice != p.nSlices && layout.chunk != 0; ++slice) {
       const unsigned first = slice * p.width, end = std::min(first + p.width, d);
       addVertex(graph, store, "sparq::AppendSum", p.tile(slot, slice),
                 {{"active", perTask[task]},
                  {"value", values[task].slice(first, end)},
                  {"valueSum", cache.valueSum[task].slice(first, end)}},
-                {{"width", end - first}}, cycles::shared((end - first) / 8, 16));
+                {{"width", end - first}}, cycles::appendSum(end - first));
     }
     addVertex(graph, advance, "sparq::AdvanceLength", p.home(slot),
               {{"filled", cache.filled[task]}, {"active", perTask[task]}, {"full", full[task]}},
               {{"chunk", layout.chunk == 0    ? 1u
                          : layout.quantised() ? block
                                               : layout.chunk}},
-              cycles::single(1, 6));
+              cycles::advanceLength());
   }
   program.add(Execute(store, {dc, "append_tail"}));
   program.add(Execute(advance, {dc, "advance"}));
