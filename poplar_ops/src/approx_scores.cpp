@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cycles.hpp"
 #include "key_index.hpp"
 #include "steps.hpp"
+#include "vertex_cycles.hpp"
 #include <poplar/Program.hpp>
 
 namespace sparq {
@@ -56,7 +56,7 @@ public:
                    {"chunksPerWave", chunksPerWave},
                    {"nChunks", layout.nChunks()},
                    {"rowBase", static_cast<unsigned>(layout.columnRow(context.task(slot), 0, 0))}},
-                  cycles::multi(own * (cycles::share(r) * cycles::scalarStep + 6)));
+                  cycles::columnOffsets(own, r));
       }
   }
 
@@ -148,7 +148,7 @@ public:
                    {"length", waves.length},
                    {"nPositions", waves.room(part)},
                    {"partPositions", waves.partPositions()}},
-                  scoreCycles(waves.room(part)));
+                  cycles::approxScores(waves.room(part), g, r));
   }
 
   void addTailScores(const ComputeSet &cs, const ScoredTail &tail) const {
@@ -166,7 +166,7 @@ public:
                    {"tailLength", waves.tailLength},
                    {"tailBegin", waves.nWaves * waves.length},
                    {"partPositions", waves.partPositions()}},
-                  scoreCycles(waves.tailLength));
+                  cycles::tailScores(waves.tailLength, g, r));
       }
   }
 
@@ -179,10 +179,6 @@ public:
   bool tailBeside() const { return waves.nWaves == 1 && layout.tailFirst >= waves.nWaveParts(); }
 
 private:
-  std::uint64_t scoreCycles(unsigned nPositions) const {
-    return cycles::shared(nPositions / 4, g * (r * 2 * cycles::accumulatePair + 4));
-  }
-
   const Context &context;
   Graph &graph;
   const Placement &p;

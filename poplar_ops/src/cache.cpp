@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sparq/cache.hpp"
 #include "context.hpp"
-#include "cycles.hpp"
 #include "planning.hpp"
 #include "remote_copy.hpp"
 #include "sparq/remote_rows.hpp"
 #include "steps.hpp"
+#include "vertex_cycles.hpp"
 
 namespace sparq {
 
@@ -84,7 +84,7 @@ void addRowWrites(Graph &graph, const Cache &cache, const Tensor &key, const Ten
               {{"rowBase", static_cast<unsigned>(layout.keyRow(task, 0))},
                {"scratchRow", static_cast<unsigned>(layout.scratchRow(task))},
                {"valueRow", static_cast<unsigned>(layout.valueRow())}},
-              cycles::single(2, 4));
+              cycles::appendOffsets());
   program.add(Execute(cs, {dc, "append_offsets"}));
   writeRemote(cache.rows, concat(key.reshape({nTasks, d}), value.reshape({nTasks, d}), 0),
               rows.dimShuffle({1, 0}).flatten(), program, {dc, "write_rows"});
@@ -113,7 +113,7 @@ Sequence flushProgram(Graph &graph, const Cache &cache, const Tensor &full,
                  {"chunk", layout.chunk},
                  {"rowBase", static_cast<unsigned>(layout.columnRow(task, 0, 0))},
                  {"scratchRow", static_cast<unsigned>(layout.scratchColumn(slot))}},
-                cycles::shared(d, cycles::scalarStep));
+                cycles::flushOffsets(d));
     }
     flush.add(Execute(cs, {dc, "flush_offsets"}));
     writeRemote(cache.keyColumns,
@@ -131,7 +131,7 @@ void addIfAny(Graph &graph, const Tensor &full, const Sequence &body, Sequence &
   graph.setTileMapping(any, 0);
   const ComputeSet test = graph.addComputeSet({dc, "any_full"});
   addVertex(graph, test, "sparq::AnyFull", 0, {{"full", full}, {"any", any}}, {{"nSlots", nTasks}},
-            cycles::single(nTasks, 2));
+            cycles::anyFull(nTasks));
   program.add(Execute(test, {dc, "any_full"}));
   program.add(If(any, body, Sequence(), dc));
 }
@@ -159,12 +159,12 @@ Sequence quantiseProgram(Graph &graph, const Cache &cache, const Tensor &blockFu
                  {"indexBits", layout.indexBits},
                  {"columnWords", static_cast<unsigned>(layout.columnElements(layout.chunk))},
                  {"chunk", layout.chunk}},
-                cycles::shared(own.n(), cycles::quantiseBlock));
+                cycles::quantiseTail(own.n()));
     }
     addVertex(
         graph, cs, "sparq::ChunkFull", p.home(slot),
         {{"filled", cache.filled[task]}, {"blockFull", blockFull[task]}, {"full", full[task]}},
-        {{"chunk", layout.chunk}}, cycles::single(1, 6));
+        {{"chunk", layout.chunk}}, cycles::chunkFull());
   }
   program.add(Execute(cs, {dc, "quantise_tail"}));
   addIfAny(graph, full, flushProgram(graph, cache, full, dc), program, {dc, "flush"});
@@ -203,7 +203,7 @@ void append(Graph &graph, const Cache &cache, const Tensor &key, const Tensor &v
                  {"key", own.of(keys[task])},
                  {"tail", own.of(cache.tail[task]).flatten()}},
                 {{"nComponents", own.n()}, {"width", layout.tailWidth()}},
-                cycles::single(own.n(), 4));
+                cycles::appendTail(own.n()));
     }
     for (unsigned slice = 0; slice != p.nSlices && layout.chunk != 0; ++slice) {
       const unsigned first = slice * p.width, end = std::min(first + p.width, d);
@@ -211,14 +211,14 @@ void append(Graph &graph, const Cache &cache, const Tensor &key, const Tensor &v
                 {{"active", perTask[task]},
                  {"value", values[task].slice(first, end)},
                  {"valueSum", cache.valueSum[task].slice(first, end)}},
-                {{"width", end - first}}, cycles::shared((end - first) / 8, 16));
+                {{"width", end - first}}, cycles::appendSum(end - first));
     }
     addVertex(graph, advance, "sparq::AdvanceLength", p.home(slot),
               {{"filled", cache.filled[task]}, {"active", perTask[task]}, {"full", full[task]}},
               {{"chunk", layout.chunk == 0    ? 1u
                          : layout.quantised() ? block
                                               : layout.chunk}},
-              cycles::single(1, 6));
+              cycles::advanceLength());
   }
   program.add(Execute(store, {dc, "append_tail"}));
   program.add(Execute(advance, {dc, "advance"}));

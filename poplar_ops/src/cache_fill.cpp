@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sparq/cache_fill.hpp"
 #include "context.hpp"
-#include "cycles.hpp"
 #include "planning.hpp"
 #include "remote_copy.hpp"
+#include "vertex_cycles.hpp"
 #include <algorithm>
 
 namespace sparq {
@@ -76,7 +76,7 @@ public:
       graph.setTileMapping(replace[b], home);
       addVertex(graph, cs, "sparq::FillLength", home,
                 {{"length", lengths[b]}, {"held", staging.held[b]}, {"replace", replace[b]}},
-                {{"nTokens", nTokens()}}, cycles::single(1, 6));
+                {{"nTokens", nTokens()}}, cycles::fillLength());
     }
     program.add(Execute(cs, {dc, "fill_lengths"}));
     for (unsigned b = 0; b != shape.batch; ++b)
@@ -136,11 +136,11 @@ private:
       const std::size_t firstRow = layout.keyRow(task, step.begin);
       addVertex(graph, cs, "sparq::FillOffsets", p.home(slot(task)), {{"rows", keyRows.back()}},
                 {{"n", n}, {"first", static_cast<unsigned>(firstRow)}, {"step", 1u}},
-                cycles::shared(n, cycles::scalarStep));
+                cycles::fillOffsets(n));
       addVertex(
           graph, cs, "sparq::FillOffsets", p.home(slot(task)), {{"rows", valueRows.back()}},
           {{"n", n}, {"first", static_cast<unsigned>(firstRow + layout.valueRow())}, {"step", 1u}},
-          cycles::shared(n, cycles::scalarStep));
+          cycles::fillOffsets(n));
       if (layout.chunk != 0) {
         const unsigned chunk = step.begin / layout.chunk;
         addVertex(graph, cs, "sparq::FillOffsets", p.home(slot(task)),
@@ -148,7 +148,7 @@ private:
                   {{"n", d},
                    {"first", static_cast<unsigned>(layout.columnRow(task, 0, chunk))},
                    {"step", layout.nChunks()}},
-                  cycles::shared(d, cycles::scalarStep));
+                  cycles::fillOffsets(d));
       }
     }
     program.add(Execute(cs, {dc, "fill_offsets"}));
@@ -175,7 +175,7 @@ private:
         addVertex(graph, transpose, "sparq::FillColumns", tile,
                   {{"keys", keys.slice(at, at + own).flatten()}, {"columns", mine}},
                   {{"n", own}, {"headDim", d}, {"tailLength", layout.tailLength}},
-                  cycles::shared(d, own * cycles::scalarStep));
+                  cycles::fillColumns(d, own));
         if (layout.quantised())
           addVertex(graph, quantise, "sparq::FillIndex", tile,
                     {{"columns", mine}, {"index", staging.index[slot(task)][piece]}},
@@ -184,7 +184,7 @@ private:
                      {"indexBits", layout.indexBits},
                      {"columnWords", pieceSize()},
                      {"tailLength", layout.tailLength}},
-                    cycles::shared(d, own / block * cycles::quantiseBlock));
+                    cycles::fillIndex(d, own / block));
       }
       addTail(keep, task, index, n);
       for (unsigned slice = 0; slice != p.nSlices; ++slice) {
@@ -194,7 +194,7 @@ private:
                    {"values", values.slice(first, end, 1).flatten()},
                    {"valueSum", cache.valueSum[task].slice(first, end)}},
                   {{"first", step.begin}, {"n", n}, {"width", end - first}},
-                  cycles::shared((end - first) / 8, n * (cycles::widenLanes + 4)));
+                  cycles::fillSum(n, end - first));
       }
       columns.push_back(layout.quantised() ? byComponent(staging.index, task, pieceSize())
                                            : byComponent(staging.columns, task, layout.tailLength));
@@ -221,7 +221,7 @@ private:
         addVertex(graph, keep, "sparq::FillTail", tile,
                   {{"held", held}, {"columns", from}, {"tail", to}},
                   {{"index", index}, {"chunk", layout.chunk}, {"nComponents", own.n()}},
-                  cycles::shared(own.n(), n * cycles::scalarStep));
+                  cycles::fillTail(own.n(), n));
         continue;
       }
       const unsigned rowSize = static_cast<unsigned>(layout.columnElements(layout.chunk));
@@ -237,7 +237,7 @@ private:
                  {"nComponents", own.n()},
                  {"indexBits", layout.indexBits},
                  {"columnWords", rowSize}},
-                cycles::shared(own.n(), (rowSize + block) * cycles::scalarStep));
+                cycles::fillTailIndex(own.n(), rowSize));
     }
   }
 
@@ -298,7 +298,7 @@ Tensor activeTokens(Graph &graph, const Cache &cache, const Tensor &requested, S
     graph.setTileMapping(active[b], home);
     addVertex(graph, cs, "sparq::ActiveToken", home,
               {{"requested", requested[b]}, {"filled", cache.filled[task]}, {"active", active[b]}},
-              {{"capacity", shape.capacity}}, cycles::single(1, 6));
+              {{"capacity", shape.capacity}}, cycles::activeToken());
   }
   program.add(Execute(cs, {dc, "active"}));
   return active;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "context.hpp"
-#include "cycles.hpp"
+#include "vertex_cycles.hpp"
 #include <limits>
 
 namespace sparq {
@@ -130,7 +130,7 @@ void addWaveLoop(const Context &context, const Waves &waves, const WaveIndex &wa
              {"wave", wave.counter},
              {"more", more}},
             {{"nSlots", nSlots}, {"stride", waves.stride}, {"chunk", waves.chunk}},
-            cycles::single(nSlots, cycles::scalarStep));
+            cycles::nextWave(nSlots));
   context.program.add(Copy(before, wave.counter, false, {context.dc, "first_wave"}));
   context.program.add(
       RepeatWhileTrue(Execute(cs, {context.dc, "next_wave"}), more, body, {context.dc, "waves"}));

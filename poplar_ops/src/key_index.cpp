@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "key_index.hpp"
 #include "../codelets/key_index.hpp"
-#include "cycles.hpp"
+#include "vertex_cycles.hpp"
 
 namespace sparq {
 
@@ -128,13 +128,11 @@ unsigned IndexScores::columnWords(unsigned positions) const {
 }
 
 std::uint64_t IndexScores::coefficientCycles(unsigned nBlocks) const {
-  return cycles::shared(nBlocks * g, r * cycles::coefficient + 30);
+  return cycles::blockCoefficients(nBlocks, g, r);
 }
 
 std::uint64_t IndexScores::scoreCycles(unsigned nBlocks) const {
-  const double word = bits == 4 ? r * cycles::codesOfFour + (r + 15) / 16 * cycles::splitSums
-                                : r * cycles::codesOfEight;
-  return cycles::shared(nBlocks * codeWords(bits), 10 + g * (word + 32 / bits * cycles::codeScore));
+  return cycles::indexScores(nBlocks, g, r, bits);
 }
 
 } // namespace sparq
