@@ -2,8 +2,8 @@
 //
 // Full blocks of keys into the key index (contract E9): when a token fills one, and block by block
 // when many tokens come at once.
+#include "halves.hpp"
 #include "key_index.hpp"
-#include "lanes.hpp"
 
 namespace sparq {
 
@@ -93,13 +93,13 @@ public:
 
   bool compute(unsigned worker) {
     const TailPiece own(*held, chunk, piece, tailLength);
-    if (*held / chunk != index)
+    if ((*held & ~(chunk - 1)) != index * chunk)
       return true;
     for (unsigned c = worker; c < headDim; c += numWorkers()) {
       for (unsigned i = 0; i != own.nComplete * recordWords(indexBits); ++i)
         tailIndex[c * columnWords + i] = columnIndex[c * columnWords + i];
-      for (unsigned i = 0; i != own.nOpen; ++i)
-        tail[c * blockSize + i] = columns[c * tailLength + own.nComplete * blockSize + i];
+      copyHalves(&tail[c * blockSize], &columns[c * tailLength + own.nComplete * blockSize],
+                 own.nOpen);
     }
     return true;
   }
