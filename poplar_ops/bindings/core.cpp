@@ -48,7 +48,7 @@ PySession::PySession(const Shape &shape, const Programs &programs, const DeviceO
 }
 
 void PySession::write(const py::array &key, const py::array &value,
-                      const std::vector<std::uint32_t> &counts) {
+                      const std::vector<std::uint32_t> &counts, unsigned layer) {
   const py::ssize_t n = key.ndim() == 4 ? key.shape(2) : 0;
   const std::vector<py::ssize_t> expected{shape_.batch, shape_.nKvHeads, n, shape_.headDim};
   expectShape(key, expected, "append", "key");
@@ -56,22 +56,22 @@ void PySession::write(const py::array &key, const py::array &value,
   const std::uint16_t *k = halves(key, "append", "key"), *v = halves(value, "append", "value");
   const py::gil_scoped_release release;
   const std::lock_guard<std::mutex> lock(mutex_);
-  session_->write(k, v, static_cast<unsigned>(n), counts);
+  session_->write(k, v, static_cast<unsigned>(n), counts, layer);
 }
 
 void PySession::append(const py::array &key, const py::array &value,
-                       const std::vector<std::uint32_t> &active) {
+                       const std::vector<std::uint32_t> &active, unsigned layer) {
   const std::vector<py::ssize_t> expected{shape_.batch, shape_.nKvHeads, 1, shape_.headDim};
   expectShape(key, expected, "append", "key");
   expectShape(value, expected, "append", "value");
   const std::uint16_t *k = halves(key, "append", "key"), *v = halves(value, "append", "value");
   const py::gil_scoped_release release;
   const std::lock_guard<std::mutex> lock(mutex_);
-  session_->append(k, v, active);
+  session_->append(k, v, active, layer);
 }
 
 void PySession::fill(const py::array &key, const py::array &value,
-                     const std::vector<std::int32_t> &lengths) {
+                     const std::vector<std::int32_t> &lengths, unsigned layer) {
   // without a prefill program, any number of tokens gets as far as the session's own message
   const py::ssize_t n = fillTokens_ != 0 ? fillTokens_ : key.ndim() == 4 ? key.shape(2) : 0;
   const std::vector<py::ssize_t> expected{shape_.batch, shape_.nKvHeads, n, shape_.headDim};
@@ -80,22 +80,23 @@ void PySession::fill(const py::array &key, const py::array &value,
   const std::uint16_t *k = halves(key, "fill", "key"), *v = halves(value, "fill", "value");
   const py::gil_scoped_release release;
   const std::lock_guard<std::mutex> lock(mutex_);
-  session_->fill(k, v, lengths);
+  session_->fill(k, v, lengths, layer);
 }
 
-KeyAndValue PySession::read(unsigned nTokens) {
+KeyAndValue PySession::read(unsigned nTokens, unsigned layer) {
   const std::vector<py::ssize_t> shape{shape_.batch, shape_.nKvHeads, nTokens, shape_.headDim};
   py::array key = newHalves(shape), value = newHalves(shape);
   std::uint16_t *k = halves(key, "read", "key", true), *v = halves(value, "read", "value", true);
   {
     const py::gil_scoped_release release;
     const std::lock_guard<std::mutex> lock(mutex_);
-    session_->read(k, v, nTokens);
+    session_->read(k, v, nTokens, layer);
   }
   return py::make_tuple(key, value);
 }
 
-py::array PySession::attention(std::int64_t index, const py::array &query, bool repeated) {
+py::array PySession::attention(std::int64_t index, const py::array &query, bool repeated,
+                              unsigned layer) {
   const std::vector<PlannedAttention> &programs = session_->plan().attention;
   if (index < 0 || index >= static_cast<std::int64_t>(programs.size()))
     throw Error("attention: index must be in [0, " + std::to_string(programs.size()) + "), got " +
@@ -110,21 +111,21 @@ py::array PySession::attention(std::int64_t index, const py::array &query, bool 
   {
     const py::gil_scoped_release release;
     const std::lock_guard<std::mutex> lock(mutex_);
-    session_->attention(which, q, out, repeated);
+    session_->attention(which, q, out, repeated, layer);
   }
   return output;
 }
 
-void PySession::reset() {
+void PySession::reset(unsigned layer) {
   const py::gil_scoped_release release;
   const std::lock_guard<std::mutex> lock(mutex_);
-  session_->reset();
+  session_->reset(layer);
 }
 
-std::vector<std::uint32_t> PySession::lengths() {
+std::vector<std::uint32_t> PySession::lengths(unsigned layer) {
   const py::gil_scoped_release release;
   const std::lock_guard<std::mutex> lock(mutex_);
-  return session_->lengths();
+  return session_->lengths(layer);
 }
 
 } // namespace sparq
@@ -158,22 +159,24 @@ PYBIND11_MODULE(_core, m) {
       .def(py::init([](const CacheSpec &cache, unsigned nHeads,
                        const std::vector<Attention> &attention, bool append,
                        const std::string &device, unsigned nTiles, unsigned repeats,
-                       unsigned fillTokens) {
+                       unsigned fillTokens, unsigned nLayers) {
              Programs programs;
              programs.attention = attention;
              programs.append = append;
              programs.fillTokens = fillTokens;
+             programs.nLayers = nLayers;
              return std::make_unique<PySession>(Shape(cache, nHeads), programs,
                                                 DeviceOptions{device, nTiles}, repeats);
            }),
            "cache"_a, "n_heads"_a, py::kw_only(), "attention"_a = py::tuple(), "append"_a = true,
-           "device"_a = "emulator", "n_tiles"_a = 0u, "repeats"_a = 0u, "fill_tokens"_a = 0u)
-      .def("write", &PySession::write, "key"_a, "value"_a, "counts"_a)
-      .def("append", &PySession::append, "key"_a, "value"_a, "active"_a)
-      .def("fill", &PySession::fill, "key"_a, "value"_a, "lengths"_a)
-      .def("read", &PySession::read, "n_tokens"_a)
-      .def("reset", &PySession::reset)
-      .def_property_readonly("lengths", &PySession::lengths)
+           "device"_a = "emulator", "n_tiles"_a = 0u, "repeats"_a = 0u, "fill_tokens"_a = 0u, "n_layers"_a = 1u)
+      .def("write", &PySession::write, "key"_a, "value"_a, "counts"_a, "layer"_a = 0u)
+      .def("append", &PySession::append, "key"_a, "value"_a, "active"_a, "layer"_a = 0u)
+      .def("fill", &PySession::fill, "key"_a, "value"_a, "lengths"_a, "layer"_a = 0u)
+      .def("read", &PySession::read, "n_tokens"_a, "layer"_a = 0u)
+      .def("reset", &PySession::reset, "layer"_a = 0u)
+      .def_property_readonly("n_layers", [](PySession &s) { return s.session().nLayers(); })
+      .def("lengths", &PySession::lengths, "layer"_a = 0u)
       .def_property_readonly(
           "streaming_memory_bytes",
           [](PySession &session) { return session.session().streamingBytes(); }, "Of the cache.")
@@ -181,6 +184,7 @@ PYBIND11_MODULE(_core, m) {
           "extended_memory", [](PySession &session) { return session.session().extendedMemory(); },
           "Whether the engine was made with the option target.extendedMemory.")
       .def("attention", &PySession::attention, "index"_a, "query"_a, "repeated"_a = false,
+           "layer"_a = 0u,
            "Runs one of the attention programs that the session was made with, by its place in the "
            "list.");
   m.def(

@@ -39,15 +39,16 @@ public:
   PySession(const Shape &shape, const Programs &programs, const DeviceOptions &device,
             unsigned repeats);
   void write(const pybind11::array &key, const pybind11::array &value,
-             const std::vector<std::uint32_t> &counts);
+             const std::vector<std::uint32_t> &counts, unsigned layer);
   void append(const pybind11::array &key, const pybind11::array &value,
-              const std::vector<std::uint32_t> &active);
+              const std::vector<std::uint32_t> &active, unsigned layer);
   void fill(const pybind11::array &key, const pybind11::array &value,
-            const std::vector<std::int32_t> &lengths);
-  KeyAndValue read(unsigned nTokens);
-  pybind11::array attention(std::int64_t index, const pybind11::array &query, bool repeated);
-  void reset();
-  std::vector<std::uint32_t> lengths();
+            const std::vector<std::int32_t> &lengths, unsigned layer);
+  KeyAndValue read(unsigned nTokens, unsigned layer);
+  pybind11::array attention(std::int64_t index, const pybind11::array &query, bool repeated,
+                            unsigned layer);
+  void reset(unsigned layer);
+  std::vector<std::uint32_t> lengths(unsigned layer);
   Session &session() { return *session_; }
 
 private:

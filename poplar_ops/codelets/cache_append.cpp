@@ -12,11 +12,13 @@ class AppendOffsets : public poplar::Vertex {
 public:
   poplar::Input<unsigned> filled;
   poplar::Input<unsigned> active; // 0 or 1
-  WordsOut rows;                  // [2]: of the key, of the value
-  unsigned rowBase, scratchRow, valueRow;
+  poplar::Input<unsigned> layer;
+  WordsOut rows; // [2]: of the key, of the value
+  // Of layer 0; each layer's are layerRows behind those of the one before.
+  unsigned rowBase, scratchRow, valueRow, layerRows;
 
   bool compute() {
-    const unsigned keyRow = *active ? rowBase + *filled : scratchRow;
+    const unsigned keyRow = *layer * layerRows + (*active ? rowBase + *filled : scratchRow);
     rows[0] = keyRow;
     rows[1] = keyRow + valueRow;
     return true;
@@ -97,13 +99,15 @@ class FlushOffsets : public poplar::MultiVertex {
 public:
   poplar::Input<unsigned> filled;
   poplar::Input<unsigned> full;
+  poplar::Input<unsigned> layer;
   WordsOut rows; // [headDim]
-  unsigned headDim, nChunks, chunk, rowBase, scratchRow;
+  unsigned headDim, nChunks, chunk, rowBase, scratchRow, layerRows;
 
   bool compute(unsigned worker) {
     // A chunk is a power of two, and there is no instruction that divides.
     const unsigned first =
-        *full ? rowBase + (*filled >> (31 - __builtin_clz(chunk))) - 1 : scratchRow;
+        *layer * layerRows +
+        (*full ? rowBase + (*filled >> (31 - __builtin_clz(chunk))) - 1 : scratchRow);
     const unsigned step = *full ? nChunks : 1;
     for (unsigned c = worker; c < headDim; c += numWorkers())
       rows[c] = first + c * step;

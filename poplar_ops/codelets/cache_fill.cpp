@@ -24,15 +24,17 @@ public:
   }
 };
 
-// Rows of a remote copy: `first`, then one every `step`.
+// Rows of a remote copy: of layer 0 `first`, then one every `step`.
 class FillOffsets : public poplar::MultiVertex {
 public:
+  poplar::Input<unsigned> layer;
   WordsOut rows; // [n]
-  unsigned n, first, step;
+  unsigned n, first, step, layerRows;
 
   bool compute(unsigned worker) {
+    const unsigned base = first + *layer * layerRows;
     for (unsigned i = worker; i < n; i += numWorkers())
-      rows[i] = first + i * step;
+      rows[i] = base + i * step;
     return true;
   }
 };

@@ -32,14 +32,16 @@ public:
 class RowOffsets : public poplar::MultiVertex {
 public:
   poplar::Input<unsigned> wave;
+  poplar::Input<unsigned> layer;
   WordsOut rows;               // [nRows]
   unsigned nRows, rowsPerWave; // of this part; of all of them
   unsigned firstRow, lastRow;  // of the part's first wave; the last of the cache
+  unsigned layerRows;          // a layer's are so far behind those of the one before
 
   bool compute(unsigned worker) {
-    const unsigned first = firstRow + *wave * rowsPerWave;
+    const unsigned first = firstRow + *wave * rowsPerWave, base = *layer * layerRows;
     for (unsigned i = worker; i < nRows; i += numWorkers())
-      rows[i] = minimum(first + i, lastRow);
+      rows[i] = base + minimum(first + i, lastRow);
     return true;
   }
 };

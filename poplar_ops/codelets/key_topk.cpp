@@ -268,12 +268,13 @@ private:
 class ExpandMarks : public poplar::MultiVertex {
 public:
   poplar::Input<unsigned> filled;
+  poplar::Input<unsigned> layer;
   WordsIn marks;       // [nPieces][2], of the slot
   FloatsIn counts;     // [nPieces][2]
   FloatsIn tiesToTake; // [1]
   WordsOut keyRows;    // [nEntries]
   WordsOut valueRows;  // [nEntries]
-  unsigned firstEntry, nEntries, rowBase, valueRow, nWaveParts, nPieces;
+  unsigned firstEntry, nEntries, rowBase, valueRow, layerRows, nWaveParts, nPieces;
   unsigned stride, length, nWaves, chunk;
 
   bool compute(unsigned worker) {
@@ -288,12 +289,13 @@ public:
     // Of the piece that it starts within, the first ones may be entries of another worker.
     unsigned others = firstEntry + begin - nSelected(before);
     unsigned entry = begin;
+    const unsigned base = rowBase + *layer * layerRows;
     for (Place place(*this, piece); piece != nPieces && entry != end; ++piece, place.next(*this)) {
       unsigned bits = selected(piece, before);
       if (others != 0)
         bits = dropLowest(bits, others);
       others = 0;
-      const unsigned row = rowBase + place.position;
+      const unsigned row = base + place.position;
       for (; bits != 0 && entry != end; bits &= bits - 1, ++entry) {
         const unsigned keyRow = row + lowestOne(bits);
         keyRows[entry] = keyRow;
@@ -302,8 +304,8 @@ public:
       before += load<Pair>(&counts[piece * 2]);
     }
     for (; entry != end; ++entry) {
-      keyRows[entry] = rowBase;
-      valueRows[entry] = rowBase + valueRow;
+      keyRows[entry] = base;
+      valueRows[entry] = base + valueRow;
     }
     return true;
   }

@@ -48,6 +48,7 @@ public:
         const unsigned own = std::min(nOwn, chunksPerWave - first);
         addVertex(graph, cs, "sparq::ColumnOffsets", context.tile(slot, part),
                   {{"wave", wave.on(slot, part)},
+                   {"layer", context.cache.layer[slot][part]},
                    {"components", q.components[slot][part]},
                    {"offsets", offsets[slot].slice(first, first + own).flatten()}},
                   {{"rank", r},
@@ -55,6 +56,7 @@ public:
                    {"firstChunk", first},
                    {"chunksPerWave", chunksPerWave},
                    {"nChunks", layout.nChunks()},
+                   {"layerRows", context.cache.layerColumns()},
                    {"rowBase", static_cast<unsigned>(layout.columnRow(context.task(slot), 0, 0))}},
                   cycles::columnOffsets(own, r));
       }

@@ -12,6 +12,26 @@ namespace sparq {
 using namespace poplar;
 using namespace poplar::program;
 
+namespace {
+
+// What says which layer it is.
+void addLayerNumber(Graph &graph, Cache &cache) {
+  const Placement &p = cache.plan.placement;
+  const std::size_t slots = p.slots, parts = p.parts;
+  if (cache.layout().nLayers != 1) {
+    cache.layerNumber = graph.addVariable(UNSIGNED_INT, {}, {cache.name + "/layer_number"});
+    graph.setTileMapping(cache.layerNumber, 0);
+    cache.layer = addPerPart(graph, p, UNSIGNED_INT, p.parts, {}, {cache.name + "/layer"});
+    return;
+  }
+  cache.layer = graph.addConstant(UNSIGNED_INT, {slots, parts}, 0u, {cache.name + "/layer"});
+  for (unsigned slot = 0; slot != p.slots; ++slot)
+    for (unsigned part = 0; part != p.parts; ++part)
+      graph.setTileMapping(cache.layer[slot][part], p.tile(slot, part));
+}
+
+} // namespace
+
 Cache createCache(Graph &graph, const Plan &plan, const std::string &name, bool hostWrites) {
   const Shape &shape = plan.shape;
   const Placement &p = plan.placement;
@@ -20,8 +40,17 @@ Cache createCache(Graph &graph, const Plan &plan, const std::string &name, bool 
   Cache cache;
   cache.name = name;
   cache.plan = plan;
-  cache.filled =
-      addSliced(graph, p, UNSIGNED_INT, nTasks, 1, 1, 1, {name + "/filled"}).reshape({nTasks});
+  addLayerNumber(graph, cache);
+  // {nTasks, extent, inner} of the layer that is being worked on, and of all layers if there are
+  // several.
+  const auto state = [&](const Type &type, std::size_t extent, std::size_t piece, std::size_t inner,
+                         const char *what, Tensor &stored) {
+    if (layout.nLayers != 1)
+      stored = addSliced(graph, p, type, nTasks, extent, piece, inner * layout.nLayers,
+                         {name + what + "_of_layers"});
+    return addSliced(graph, p, type, nTasks, extent, piece, inner, {name + what});
+  };
+  cache.filled = state(UNSIGNED_INT, 1, 1, 1, "/filled", cache.stored.filled).reshape({nTasks});
   if (plan.resident) {
     const auto positions = [&](const char *what) {
       return addSliced(graph, p, HALF, nTasks, layout.capacity, plan.attention.front().waves.length,
@@ -38,18 +67,18 @@ Cache createCache(Graph &graph, const Plan &plan, const std::string &name, bool 
     const std::size_t nSpare = hostWrites ? RemoteRows::batchSize(nRows, rowBytes, nTiles) : 0;
     return graph.addRemoteBuffer(name + what, type, width, nRows + nSpare);
   };
-  cache.rows = buffer("/rows", HALF, std::size_t(layout.positionsPerRow) * d, layout.nRows());
+  cache.rows = buffer("/rows", HALF, std::size_t(layout.positionsPerRow) * d,
+                      layout.nLayers * layout.layerRows());
   if (layout.chunk == 0)
     return cache;
   cache.keyColumns = buffer("/key_columns", columnType(layout), layout.columnElements(layout.chunk),
-                            layout.scratchColumn(p.slots));
-  cache.valueSum =
-      addSliced(graph, p, FLOAT, nTasks, d, p.width, 1, {name + "/value_sum"}).squeeze({2});
-  cache.tail = addSliced(graph, p, HALF, nTasks, d, layout.tailComponents, layout.tailWidth(),
-                         {name + "/tail"});
+                            layout.nLayers * layout.layerColumns(p.slots));
+  const unsigned n = layout.tailComponents;
+  cache.valueSum = state(FLOAT, d, p.width, 1, "/value_sum", cache.stored.valueSum).squeeze({2});
+  cache.tail = state(HALF, d, n, layout.tailWidth(), "/tail", cache.stored.tail);
   if (layout.quantised())
-    cache.tailIndex = addSliced(graph, p, columnType(layout), nTasks, d, layout.tailComponents,
-                                layout.columnElements(layout.chunk), {name + "/tail_index"});
+    cache.tailIndex = state(columnType(layout), d, n, layout.columnElements(layout.chunk),
+                            "/tail_index", cache.stored.tailIndex);
   return cache;
 }
 
@@ -80,8 +109,12 @@ void addRowWrites(Graph &graph, const Cache &cache, const Tensor &key, const Ten
   const ComputeSet cs = graph.addComputeSet({dc, "append_offsets"});
   for (unsigned task = 0; task != nTasks; ++task)
     addVertex(graph, cs, "sparq::AppendOffsets", p.home(task % p.slots),
-              {{"filled", cache.filled[task]}, {"active", active[task]}, {"rows", rows[task]}},
+              {{"filled", cache.filled[task]},
+               {"active", active[task]},
+               {"layer", cache.layer[task % p.slots][0]},
+               {"rows", rows[task]}},
               {{"rowBase", static_cast<unsigned>(layout.keyRow(task, 0))},
+               {"layerRows", cache.layerRows()},
                {"scratchRow", static_cast<unsigned>(layout.scratchRow(task))},
                {"valueRow", static_cast<unsigned>(layout.valueRow())}},
               cycles::appendOffsets());
@@ -107,8 +140,12 @@ Sequence flushProgram(Graph &graph, const Cache &cache, const Tensor &full,
     for (unsigned slot = 0; slot != n; ++slot) {
       const unsigned task = first + slot;
       addVertex(graph, cs, "sparq::FlushOffsets", p.home(slot),
-                {{"filled", cache.filled[task]}, {"full", full[task]}, {"rows", rows[slot]}},
+                {{"filled", cache.filled[task]},
+                 {"full", full[task]},
+                 {"layer", cache.layer[slot][0]},
+                 {"rows", rows[slot]}},
                 {{"headDim", d},
+                 {"layerRows", cache.layerColumns()},
                  {"nChunks", layout.nChunks()},
                  {"chunk", layout.chunk},
                  {"rowBase", static_cast<unsigned>(layout.columnRow(task, 0, 0))},

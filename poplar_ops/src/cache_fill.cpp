@@ -134,20 +134,29 @@ private:
       keys.push_back(ofTask(key, task).slice(step.begin, step.end));
       values.push_back(ofTask(value, task).slice(step.begin, step.end));
       const std::size_t firstRow = layout.keyRow(task, step.begin);
-      addVertex(graph, cs, "sparq::FillOffsets", p.home(slot(task)), {{"rows", keyRows.back()}},
-                {{"n", n}, {"first", static_cast<unsigned>(firstRow)}, {"step", 1u}},
+      const Tensor layer = cache.layer[slot(task)][0];
+      addVertex(graph, cs, "sparq::FillOffsets", p.home(slot(task)),
+                {{"layer", layer}, {"rows", keyRows.back()}},
+                {{"n", n},
+                 {"first", static_cast<unsigned>(firstRow)},
+                 {"step", 1u},
+                 {"layerRows", cache.layerRows()}},
                 cycles::fillOffsets(n));
-      addVertex(
-          graph, cs, "sparq::FillOffsets", p.home(slot(task)), {{"rows", valueRows.back()}},
-          {{"n", n}, {"first", static_cast<unsigned>(firstRow + layout.valueRow())}, {"step", 1u}},
-          cycles::fillOffsets(n));
+      addVertex(graph, cs, "sparq::FillOffsets", p.home(slot(task)),
+                {{"layer", layer}, {"rows", valueRows.back()}},
+                {{"n", n},
+                 {"first", static_cast<unsigned>(firstRow + layout.valueRow())},
+                 {"step", 1u},
+                 {"layerRows", cache.layerRows()}},
+                cycles::fillOffsets(n));
       if (layout.chunk != 0) {
         const unsigned chunk = step.begin / layout.chunk;
         addVertex(graph, cs, "sparq::FillOffsets", p.home(slot(task)),
-                  {{"rows", staging.columnRows[slot(task)]}},
+                  {{"layer", layer}, {"rows", staging.columnRows[slot(task)]}},
                   {{"n", d},
                    {"first", static_cast<unsigned>(layout.columnRow(task, 0, chunk))},
-                   {"step", layout.nChunks()}},
+                   {"step", layout.nChunks()},
+                   {"layerRows", cache.layerColumns()}},
                   cycles::fillOffsets(d));
       }
     }
@@ -254,18 +263,30 @@ private:
 
 } // namespace
 
-void initialiseCache(Graph &graph, const Cache &cache) {
-  const std::vector<unsigned> none(cache.filled.numElements(), 0);
-  graph.setInitialValue(cache.filled, ArrayRef<unsigned>(none));
-  if (cache.plan.layout.chunk == 0)
+namespace {
+
+void fillWithZeros(Graph &graph, const Tensor &tensor) {
+  if (!tensor.valid())
     return;
-  const std::vector<float> zero(cache.valueSum.numElements(), 0.0f);
-  graph.setInitialValue(cache.valueSum, ArrayRef<float>(zero));
-  graph.setInitialValueHalf(cache.tail, 0);
-  if (cache.plan.layout.quantised()) {
-    const std::vector<unsigned> empty(cache.tailIndex.numElements(), 0);
-    graph.setInitialValue(cache.tailIndex, ArrayRef<unsigned>(empty));
-  }
+  const std::size_t n = tensor.numElements();
+  if (tensor.elementType() != HALF && tensor.elementType() != FLOAT)
+    graph.setInitialValue(tensor, ArrayRef<unsigned>(std::vector<unsigned>(n, 0)));
+  else if (tensor.elementType() != HALF)
+    graph.setInitialValue(tensor, ArrayRef<float>(std::vector<float>(n, 0.0f)));
+  else
+    graph.setInitialValueHalf(tensor, 0);
+}
+
+} // namespace
+
+void initialiseCache(Graph &graph, const Cache &cache) {
+  if (cache.layout().nLayers != 1)
+    for (const Tensor &t :
+         {cache.stored.filled, cache.stored.valueSum, cache.stored.tail, cache.stored.tailIndex})
+      fillWithZeros(graph, t);
+  else
+    for (const Tensor &t : {cache.filled, cache.valueSum, cache.tail, cache.tailIndex})
+      fillWithZeros(graph, t);
 }
 
 void fillCache(Graph &graph, const Cache &cache, const Tensor &key, const Tensor &value,

@@ -2,6 +2,7 @@
 #include "sparq/host_cache.hpp"
 #include "../codelets/key_index.hpp"
 #include "half_bits.hpp"
+#include "sparq/layers.hpp"
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -36,8 +37,14 @@ void quantiseBlock(const std::uint16_t *keys, unsigned indexBits, std::uint32_t 
 
 HostCache::HostCache(Graph &graph, const Cache &cache)
     : shape_(cache.plan.shape), layout_(cache.layout()), resident_(cache.plan.resident),
-      lengths_(shape_.batch, 0) {
+      nSlots_(cache.plan.placement.slots),
+      lengths_(layout_.nLayers, std::vector<std::uint32_t>(shape_.batch, 0)) {
   const auto handle = [&](const char *what) { return cache.name + "/" + what; };
+  if (layout_.nLayers != 1) {
+    layerNumber_ = HostTensor::writable(graph, cache.layerNumber, handle("layer_number"));
+    loadLayer(graph, cache, load_, {cache.name});
+    storeLayer(graph, cache, store_, {cache.name});
+  }
   filled_ = HostTensor::writable(graph, cache.filled, handle("filled"));
   if (resident_) {
     const std::array<Tensor, 2> tensors{cache.keys, cache.values};
@@ -48,12 +55,11 @@ HostCache::HostCache(Graph &graph, const Cache &cache)
     }
     return;
   }
-  rows_ = RemoteRows(graph, cache.rows, layout_.nRows(), handle("rows"));
+  rows_ = RemoteRows(graph, cache.rows, layout_.nLayers * layout_.layerRows(), handle("rows"));
   if (layout_.chunk == 0)
     return;
-  keyColumns_ =
-      RemoteRows(graph, cache.keyColumns, layout_.scratchColumn(cache.plan.placement.slots),
-                 handle("key_columns"));
+  keyColumns_ = RemoteRows(graph, cache.keyColumns, layout_.nLayers * layout_.layerColumns(nSlots_),
+                           handle("key_columns"));
   writeSum_ = HostTensor::writable(graph, cache.valueSum, handle("value_sum"));
   readSum_ = HostTensor::readable(graph, cache.valueSum, handle("value_sum"));
   writeTail_ = HostTensor::writable(graph, cache.tail, handle("tail"));
@@ -69,45 +75,73 @@ std::vector<program::Program> HostCache::programs() const {
   if (layout_.chunk != 0)
     for (const program::Program &program : keyColumns_.programs())
       all.push_back(program);
+  if (layout_.nLayers != 1)
+    for (const program::Program &program : {load_, store_})
+      all.push_back(program);
   return all;
 }
 
 void HostCache::setFirstProgram(unsigned first) {
   rows_.setFirstProgram(first);
-  keyColumns_.setFirstProgram(first + static_cast<unsigned>(rows_.programs().size()));
+  first += static_cast<unsigned>(rows_.programs().size());
+  keyColumns_.setFirstProgram(first);
+  firstLayerProgram_ =
+      first + (layout_.chunk != 0 ? static_cast<unsigned>(keyColumns_.programs().size()) : 0);
+}
+
+void HostCache::selectLayer(Engine &engine, unsigned layer) const {
+  layerNumber_.write(engine, &layer); // does nothing with one layer
+}
+
+void HostCache::load(Engine &engine, unsigned layer) const {
+  selectLayer(engine, layer);
+  if (layout_.nLayers != 1)
+    engine.run(firstLayerProgram_);
+}
+
+void HostCache::store(Engine &engine) const {
+  if (layout_.nLayers != 1)
+    engine.run(firstLayerProgram_ + 1);
 }
 
 std::size_t HostCache::rowElements() const {
   return std::size_t(layout_.positionsPerRow) * shape_.headDim;
 }
 
-void HostCache::reset(Engine &engine) {
+void HostCache::reset(Engine &engine, unsigned layer) {
+  load(engine, layer);
   if (layout_.chunk != 0) {
     writeSum_.write(engine, std::vector<float>(writeSum_.size(), 0.0f).data());
     writeTail_.write(engine, std::vector<std::uint16_t>(writeTail_.size(), 0).data());
     writeTailIndex_.write(engine, std::vector<std::uint32_t>(writeTailIndex_.size(), 0).data());
   }
-  setLengths(engine, std::vector<std::uint32_t>(shape_.batch, 0));
+  lengths_[layer].assign(shape_.batch, 0);
+  writeLengths(engine, layer);
+  store(engine);
 }
 
-void HostCache::setLengths(Engine &engine, const std::vector<std::uint32_t> &lengths) {
-  lengths_ = lengths;
-  storeLengths(engine);
+void HostCache::setLengths(Engine &engine, unsigned layer,
+                           const std::vector<std::uint32_t> &lengths) {
+  load(engine, layer);
+  lengths_[layer] = lengths;
+  writeLengths(engine, layer);
+  store(engine);
 }
 
-void HostCache::storeLengths(Engine &engine) const {
+void HostCache::writeLengths(Engine &engine, unsigned layer) const {
   std::vector<std::uint32_t> filled(shape_.nTasks());
   for (unsigned task = 0; task != shape_.nTasks(); ++task)
-    filled[task] = lengths_[task / shape_.nKvHeads];
+    filled[task] = lengths_[layer][task / shape_.nKvHeads];
   filled_.write(engine, filled.data());
 }
 
-void HostCache::checkRoom(unsigned nTokens, const std::vector<std::uint32_t> &counts) const {
+void HostCache::checkRoom(unsigned layer, unsigned nTokens,
+                          const std::vector<std::uint32_t> &counts) const {
   if (counts.size() != shape_.batch)
     throw Error("append: lengths must have shape (batch=" + std::to_string(shape_.batch) +
                 ",), got (" + std::to_string(counts.size()) + ",)");
   for (unsigned b = 0; b != shape_.batch; ++b) {
-    const unsigned held = lengths_[b], n = counts[b];
+    const unsigned held = lengths_[layer][b], n = counts[b];
     if (n > nTokens)
       throw Error("append: lengths must be in [0, n_tokens=" + std::to_string(nTokens) + "], got " +
                   std::to_string(n));
@@ -118,9 +152,9 @@ void HostCache::checkRoom(unsigned nTokens, const std::vector<std::uint32_t> &co
   }
 }
 
-void HostCache::advance(const std::vector<std::uint32_t> &counts) {
+void HostCache::advance(unsigned layer, const std::vector<std::uint32_t> &counts) {
   for (unsigned b = 0; b != shape_.batch; ++b)
-    lengths_[b] += counts[b];
+    lengths_[layer][b] += counts[b];
 }
 
 // Of every task the rows since its last full chunk, of which the whole tail is made anew, or the row
@@ -140,16 +174,16 @@ struct HostCache::OldRows {
   }
 };
 
-HostCache::OldRows HostCache::readOldRows(Engine &engine) const {
+HostCache::OldRows HostCache::readOldRows(Engine &engine, unsigned layer) const {
   const unsigned perRow = layout_.positionsPerRow, unit = std::max(layout_.chunk, perRow);
   OldRows old{perRow, rowElements(), {}, {}, {}, {}};
   std::vector<std::size_t> rows;
   for (unsigned task = 0; task != shape_.nTasks(); ++task) {
-    const unsigned held = lengths_[task / shape_.nKvHeads], first = held - held % unit;
+    const unsigned held = lengths_[layer][task / shape_.nKvHeads], first = held - held % unit;
     old.first.push_back(first);
     old.at.push_back(rows.size() * old.rowSize);
     for (unsigned position = first; position < held; position += perRow)
-      rows.push_back(layout_.keyRow(task, position));
+      rows.push_back(layer * layout_.layerRows() + layout_.keyRow(task, position));
   }
   const auto fetch = [&](std::vector<std::uint16_t> &to) {
     to.resize(rows.size() * old.rowSize);
@@ -173,7 +207,8 @@ void HostCache::writeRows(RemoteRows::Writer &writer, const NewTokens &tokens,
   for (unsigned position = tokens.held; position < end;) {
     const unsigned inRow = position % layout_.positionsPerRow;
     const unsigned n = std::min(layout_.positionsPerRow - inRow, end - position);
-    const std::size_t index = layout_.keyRow(tokens.task, position);
+    const std::size_t index =
+        tokens.layer * layout_.layerRows() + layout_.keyRow(tokens.task, position);
     for (const bool ofValues : {false, true}) {
       std::fill(row.begin(), row.end(), 0);
       if (inRow != 0)
@@ -188,9 +223,11 @@ void HostCache::writeRows(RemoteRows::Writer &writer, const NewTokens &tokens,
   }
 }
 
-void HostCache::write(Engine &engine, const std::uint16_t *key, const std::uint16_t *value,
-                      unsigned nTokens, const std::vector<std::uint32_t> &counts) {
-  checkRoom(nTokens, counts);
+void HostCache::write(Engine &engine, unsigned layer, const std::uint16_t *key,
+                      const std::uint16_t *value, unsigned nTokens,
+                      const std::vector<std::uint32_t> &counts) {
+  checkRoom(layer, nTokens, counts);
+  load(engine, layer);
   if (resident_) {
     writeResident(engine, key, value, nTokens, counts);
   } else {
@@ -198,13 +235,14 @@ void HostCache::write(Engine &engine, const std::uint16_t *key, const std::uint1
     Tail tail{std::vector<std::uint16_t>(writeTail_.size()),
               std::vector<std::uint32_t>(writeTailIndex_.size())};
     readSum_.read(engine, sum.data());
-    const OldRows old = readOldRows(engine);
+    const OldRows old = readOldRows(engine, layer);
     RemoteRows::Writer rows(rows_, engine), columns(keyColumns_, engine);
     const unsigned d = shape_.headDim;
     for (unsigned task = 0; task != shape_.nTasks(); ++task) {
       const unsigned b = task / shape_.nKvHeads;
       const std::size_t first = std::size_t(task) * nTokens * d;
-      const NewTokens tokens{task, lengths_[b], key + first, value + first, counts[b]};
+      const NewTokens tokens{layer,       task,          lengths_[layer][b],
+                             key + first, value + first, counts[b]};
       writeRows(rows, tokens, old);
       if (layout_.chunk == 0)
         continue;
@@ -219,14 +257,15 @@ void HostCache::write(Engine &engine, const std::uint16_t *key, const std::uint1
     writeTail_.write(engine, tail.columns.data());
     writeTailIndex_.write(engine, tail.index.data());
   }
-  advance(counts);
-  storeLengths(engine);
+  advance(layer, counts);
+  writeLengths(engine, layer);
+  store(engine);
 }
 
 // The host writes whole tensors, so a cache in SRAM is filled at once.
 void HostCache::writeResident(Engine &engine, const std::uint16_t *key, const std::uint16_t *value,
                               unsigned nTokens, const std::vector<std::uint32_t> &counts) const {
-  for (const std::uint32_t length : lengths_)
+  for (const std::uint32_t length : lengths_.front())
     if (length != 0)
       throw Error("append: a cache in SRAM must be empty, got length " + std::to_string(length));
   const std::size_t d = shape_.headDim, room = std::size_t(layout_.capacity) * d;
@@ -267,7 +306,8 @@ void HostCache::writeColumns(RemoteRows::Writer &writer, const NewTokens &tokens
   for (unsigned i = held / chunk; i != end / chunk; ++i) {
     gather(i * chunk, chunk);
     for (unsigned c = 0; c != d; ++c) {
-      const std::size_t row = layout_.columnRow(tokens.task, c, i);
+      const std::size_t row =
+          tokens.layer * layout_.layerColumns(nSlots_) + layout_.columnRow(tokens.task, c, i);
       if (layout_.quantised())
         writer.add(row, &index[c * rowWords]);
       else
@@ -289,7 +329,7 @@ void HostCache::writeColumns(RemoteRows::Writer &writer, const NewTokens &tokens
   }
 }
 
-void HostCache::read(Engine &engine, std::uint16_t *key, std::uint16_t *value,
+void HostCache::read(Engine &engine, unsigned layer, std::uint16_t *key, std::uint16_t *value,
                      unsigned nTokens) const {
   if (resident_)
     return readResident(engine, key, value, nTokens);
@@ -301,10 +341,11 @@ void HostCache::read(Engine &engine, std::uint16_t *key, std::uint16_t *value,
   };
   std::vector<std::size_t> rows;
   std::vector<Piece> pieces;
+  const std::size_t base = layer * layout_.layerRows();
   for (const auto &part :
-       {std::make_pair(std::size_t(0), key), std::make_pair(layout_.valueRow(), value)})
+       {std::make_pair(base, key), std::make_pair(base + layout_.valueRow(), value)})
     for (unsigned task = 0; task != shape_.nTasks(); ++task) {
-      const unsigned length = std::min(lengths_[task / shape_.nKvHeads], nTokens);
+      const unsigned length = std::min(lengths_[layer][task / shape_.nKvHeads], nTokens);
       std::uint16_t *to = part.second + task * all;
       for (unsigned position = 0; position < length; position += layout_.positionsPerRow) {
         rows.push_back(part.first + layout_.keyRow(task, position));
@@ -326,7 +367,7 @@ void HostCache::readResident(Engine &engine, std::uint16_t *key, std::uint16_t *
   for (std::size_t i = 0; i != parts.size(); ++i) {
     readRows_[i].read(engine, rows.data());
     for (unsigned task = 0; task != shape_.nTasks(); ++task) {
-      const std::size_t length = std::min(lengths_[task / shape_.nKvHeads], nTokens);
+      const std::size_t length = std::min(lengths_.front()[task / shape_.nKvHeads], nTokens);
       std::uint16_t *to = parts[i] + task * nTokens * d;
       std::copy_n(rows.begin() + task * room, length * d, to);
       std::fill(to + length * d, to + nTokens * d, 0);

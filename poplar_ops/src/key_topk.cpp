@@ -169,6 +169,7 @@ private:
       const unsigned first = part * rowsPerPart, end = std::min(first + rowsPerPart, topK);
       addVertex(graph, steps.expand, "sparq::ExpandMarks", context.tile(slot, part),
                 {{"filled", context.filled(slot, part)},
+                 {"layer", context.cache.layer[slot][part]},
                  {"marks", allMarks.flatten()},
                  {"counts", allCounts.flatten()},
                  {"tiesToTake", tiesToTake[slot][firstHolding]},
@@ -178,6 +179,7 @@ private:
                  {"nEntries", end - first},
                  {"rowBase", static_cast<unsigned>(context.layout().keyRow(context.task(slot), 0))},
                  {"valueRow", static_cast<unsigned>(context.layout().valueRow())},
+                 {"layerRows", context.cache.layerRows()},
                  {"nWaveParts", waves.nWaveParts()},
                  {"nPieces", nAll},
                  {"stride", waves.stride},

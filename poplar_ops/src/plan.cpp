@@ -39,6 +39,7 @@ CacheLayout makeLayout(const Shape &shape, const Programs &programs, unsigned nT
                        std::uint64_t tileBytes) {
   CacheLayout layout{};
   layout.nTasks = shape.nTasks();
+  layout.nLayers = programs.nLayers;
   layout.headDim = shape.headDim;
   layout.indexBits = shape.indexBits;
   if (needsKeyColumns(programs)) {
@@ -46,8 +47,8 @@ CacheLayout makeLayout(const Shape &shape, const Programs &programs, unsigned nT
     // The tail of every task stays in SRAM: smaller chunks where that would be much of it, or where
     // the capacity is smaller.
     const auto tailBytes = [&] {
-      return std::uint64_t(shape.nTasks()) * shape.headDim * layout.columnBytes(layout.chunk) /
-             nTiles;
+      return std::uint64_t(shape.nTasks()) * shape.headDim * layout.columnBytes(layout.chunk) *
+             layout.nCopies() / nTiles;
     };
     while (layout.chunk > block &&
            (layout.chunk / 2 >= shape.capacity || tailBytes() > tileBytes / 5))
@@ -83,7 +84,7 @@ TileNeed tileNeed(const Plan &plan, unsigned nTiles) {
     sum.cache += need.cache;
   }
   if (plan.layout.chunk)
-    sum.working += plan.layout.tailBytes() * plan.placement.nRounds;
+    sum.working += plan.layout.tailBytes() * plan.placement.nRounds * plan.layout.nCopies();
   return sum;
 }
 
@@ -93,7 +94,8 @@ void checkRows(const Shape &shape, const CacheLayout &layout) {
   const std::uint64_t byPosition = 2 * (std::uint64_t(layout.capacity) + 1),
                       byComponent =
                           layout.chunk ? std::uint64_t(shape.headDim) * (layout.nChunks() + 1) : 0,
-                      rows = shape.nTasks() * std::max(byPosition, byComponent);
+                      rows = layout.nLayers * std::uint64_t(shape.nTasks()) *
+                             std::max(byPosition, byComponent);
   if (rows > most)
     throw DoesNotFit("plan: rows of streaming memory must be at most " + std::to_string(most) +
                          ", got " + std::to_string(rows),
@@ -134,6 +136,12 @@ unsigned CacheLayout::scoredWidth() const { return quantised() ? block : tailLen
 
 Plan makePlan(const poplar::Target &target, const Shape &shape, const Programs &programs) {
   check("plan", shape);
+  if (programs.nLayers < 1 || programs.nLayers > maxLayers)
+    throw Error("plan: n_layers must be in [1, " + std::to_string(maxLayers) + "], got " +
+                std::to_string(programs.nLayers));
+  if (programs.nLayers != 1 && isResident(programs))
+    throw Error("plan: n_layers must be 1 where keys and values are in SRAM, got " +
+                std::to_string(programs.nLayers));
   for (const Attention &attention : programs.attention)
     if (attention.kernel->takesSettings)
       check("plan", attention.settings, shape.headDim);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sparq/session.hpp"
 #include "sparq/cache_fill.hpp"
+#include "sparq/layers.hpp"
 #include <map>
 
 #if __has_include(<sparq_emulator/Errors.hpp>)
@@ -70,7 +71,35 @@ Session::Session(const Shape &shape, const Programs &programs, const DeviceOptio
   cache_ = std::make_unique<HostCache>(graph, cache);
   compile(graph, buildPrograms(graph, cache, programs));
   engine_->load(device_);
-  reset();
+  for (unsigned layer = 0; layer != nLayers(); ++layer)
+    reset(layer);
+}
+
+void Session::checkLayer(const char *op, unsigned layer) const {
+  if (layer >= nLayers())
+    throw Error(std::string(op) + ": layer must be in [0, n_layers=" + std::to_string(nLayers()) +
+                "), got " + std::to_string(layer));
+}
+
+const std::vector<std::uint32_t> &Session::lengths(unsigned layer) const {
+  checkLayer("lengths", layer);
+  return cache_->lengths(layer);
+}
+
+void Session::write(const std::uint16_t *key, const std::uint16_t *value, unsigned nTokens,
+                    const std::vector<std::uint32_t> &counts, unsigned layer) {
+  checkLayer("append", layer);
+  cache_->write(*engine_, layer, key, value, nTokens, counts);
+}
+
+void Session::read(std::uint16_t *key, std::uint16_t *value, unsigned nTokens, unsigned layer) {
+  checkLayer("read", layer);
+  cache_->read(*engine_, layer, key, value, nTokens);
+}
+
+void Session::reset(unsigned layer) {
+  checkLayer("reset", layer);
+  cache_->reset(*engine_, layer);
 }
 
 Tensor Session::addOnHomes(Graph &graph, const std::vector<std::size_t> &shape,
@@ -96,7 +125,9 @@ Sequence Session::buildAppend(Graph &graph, const Cache &cache) {
   append_ = {HostTensor::writable(graph, key, "append/key"),
              HostTensor::writable(graph, value, "append/value"),
              HostTensor::writable(graph, active, "append/active")};
+  loadLayer(graph, cache, program, {"append"});
   sparq::append(graph, cache, key, value, active, program, {"append"});
+  storeLayer(graph, cache, program, {"append"});
   return program;
 }
 
@@ -112,7 +143,9 @@ Sequence Session::buildFill(Graph &graph, const Cache &cache) {
            HostTensor::writable(graph, value, "fill/value"),
            HostTensor::writable(graph, lengths, "fill/lengths")};
   Sequence program({}, {"fill"});
+  loadLayer(graph, cache, program, {"fill"});
   fillCache(graph, cache, key, value, lengths, program, {"fill"});
+  storeLayer(graph, cache, program, {"fill"});
   return program;
 }
 
@@ -127,6 +160,7 @@ std::vector<Program> Session::buildPrograms(Graph &graph, const Cache &cache,
                                                    : Sequence({}, {"append"}));
   for (std::size_t i = 0; i != nAttention(); ++i) {
     Sequence body({}, {names[i]});
+    loadLayer(graph, cache, body, {names[i]});
     const Tensor output = attend(graph, cache, i, query, body, {names[i]});
     outputs_.push_back(HostTensor::readable(graph, output, names[i] + "/output"));
     all.push_back(body);
@@ -154,7 +188,8 @@ void Session::compile(Graph &graph, const std::vector<Program> &all) {
   }
 }
 
-void Session::assumeLengths(const std::vector<std::uint32_t> &lengths) {
+void Session::assumeLengths(const std::vector<std::uint32_t> &lengths, unsigned layer) {
+  checkLayer("plan", layer);
   const Shape &shape = plan_.shape;
   if (lengths.size() != shape.batch)
     throw Error("plan: lengths must have one entry for each of batch=" +
@@ -163,22 +198,25 @@ void Session::assumeLengths(const std::vector<std::uint32_t> &lengths) {
     if (length < 1 || length > shape.capacity)
       throw Error("plan: lengths must be in [1, capacity=" + std::to_string(shape.capacity) +
                   "], got " + std::to_string(length));
-  cache_->setLengths(*engine_, lengths);
+  cache_->setLengths(*engine_, layer, lengths);
 }
 
 void Session::append(const std::uint16_t *key, const std::uint16_t *value,
-                     const std::vector<std::uint32_t> &active) {
-  cache_->checkRoom(1, active);
+                     const std::vector<std::uint32_t> &active, unsigned layer) {
+  checkLayer("append", layer);
+  cache_->checkRoom(layer, 1, active);
+  cache_->selectLayer(*engine_, layer);
   append_.key.write(*engine_, key);
   append_.value.write(*engine_, value);
   append_.counts.write(*engine_, active.data());
   engine_->run(appendProgram);
-  cache_->advance(active);
+  cache_->advance(layer, active);
 }
 
 void Session::fill(const std::uint16_t *key, const std::uint16_t *value,
-                   const std::vector<std::int32_t> &lengths) {
+                   const std::vector<std::int32_t> &lengths, unsigned layer) {
   const Shape &shape = plan_.shape;
+  checkLayer("fill", layer);
   if (fillTokens_ == 0)
     throw Error("fill: the session must have been made with fill_tokens, got 0");
   if (lengths.size() != shape.batch)
@@ -188,6 +226,7 @@ void Session::fill(const std::uint16_t *key, const std::uint16_t *value,
     if (length < -1 || length > static_cast<std::int64_t>(fillTokens_))
       throw Error("fill: lengths must be in [-1, n_tokens=" + std::to_string(fillTokens_) +
                   "], got " + std::to_string(length));
+  cache_->selectLayer(*engine_, layer);
   fill_.key.write(*engine_, key);
   fill_.value.write(*engine_, value);
   fill_.counts.write(*engine_, lengths.data());
@@ -195,16 +234,18 @@ void Session::fill(const std::uint16_t *key, const std::uint16_t *value,
   engine_->run(static_cast<unsigned>(nBefore));
   for (unsigned b = 0; b != shape.batch; ++b)
     if (lengths[b] >= 0)
-      cache_->replaced(b, static_cast<std::uint32_t>(lengths[b]));
+      cache_->replaced(layer, b, static_cast<std::uint32_t>(lengths[b]));
 }
 
 void Session::attention(std::size_t index, const std::uint16_t *query, std::uint16_t *output,
-                        bool repeated) {
+                        bool repeated, unsigned layer) {
+  checkLayer("attention", layer);
   if (index >= nAttention())
     throw Error("attention: index must be in [0, " + std::to_string(nAttention()) + "), got " +
                 std::to_string(index));
   const std::size_t program =
       firstAttention + index + (repeated && repeats_ != 0 ? nAttention() : 0);
+  cache_->selectLayer(*engine_, layer);
   query_.write(*engine_, query);
   engine_->run(static_cast<unsigned>(program));
   outputs_[index].read(*engine_, output);

@@ -249,5 +249,11 @@ inline std::uint64_t fillTailIndex(double d, double nWords) {
 }
 inline std::uint64_t activeToken() { return single(8); }
 
+// ---- layers.cpp
+// A load, a store; the addresses of a run.
+inline std::uint64_t moveLayer(double nRows, double nCopies) {
+  return multi(nRows * (share(nCopies) * (2 + loopSlots) + 6));
+}
+
 } // namespace cycles
 } // namespace sparq

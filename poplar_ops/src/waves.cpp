@@ -31,11 +31,13 @@ void readRows(const Context &context, const Waves &waves, const RowWave &landing
         break;
       addVertex(context.graph, cs, "sparq::RowOffsets", context.tile(slot, part),
                 {{"wave", wave.on(slot, part)},
+                 {"layer", context.cache.layer[slot][part]},
                  {"rows", landing.offsets[slot].slice(first, first + room / perRow)}},
                 {{"nRows", room / perRow},
                  {"rowsPerWave", waves.stride / perRow},
                  {"firstRow", rowBase + first},
-                 {"lastRow", rowBase + (layout.capacity - 1) / perRow}},
+                 {"lastRow", rowBase + (layout.capacity - 1) / perRow},
+                 {"layerRows", context.cache.layerRows()}},
                 cycles::rowOffsets(room / perRow));
     }
   }

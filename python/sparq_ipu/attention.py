@@ -27,7 +27,7 @@ def dense_attention(query: np.ndarray, cache: KVCache) -> np.ndarray:
         ValueError: wrong shape or dtype, NaN or infinity, an empty batch element.
     """
     check_call("dense_attention", query, cache)
-    return cache._backend.attention(query, None)
+    return cache.one_layer("dense_attention").attention(query, None)
 
 
 def sparq_attention(
@@ -60,7 +60,7 @@ def sparq_attention(
     """
     check_call("sparq_attention", query, cache)
     settings = SparqSettings(rank, top_k, n_local, mean_value, op="sparq_attention", head_dim=cache.head_dim)
-    return cache._backend.attention(query, settings)
+    return cache.one_layer("sparq_attention").attention(query, settings)
 
 
 def attention(query: np.ndarray, cache: KVCache, settings: SparqSettings | None = None) -> np.ndarray:
@@ -73,7 +73,7 @@ def attention(query: np.ndarray, cache: KVCache, settings: SparqSettings | None 
     check_call(op, query, cache)
     if settings is not None:
         settings.check(op, cache.head_dim)
-    return cache._backend.attention(query, settings)
+    return cache.one_layer(op).attention(query, settings)
 
 
 def check_call(op: str, query: np.ndarray, cache: KVCache, n_new: int | np.ndarray | None = None) -> None:
@@ -85,5 +85,5 @@ def check_call(op: str, query: np.ndarray, cache: KVCache, n_new: int | np.ndarr
     if not isinstance(cache, KVCache):
         checks.fail(op, "cache", "be a sparq_ipu.KVCache", type(cache).__name__)
     checks.check_query(op, query, cache.spec, check_finite=cache.check_finite)
-    held = cache._backend.lengths
+    held = cache.one_layer(op).lengths
     checks.check_not_empty(op, held if n_new is None else held + n_new)

@@ -13,9 +13,12 @@ from sparq_ipu.devices import backend_module, options_of, resolve_device
 from sparq_reference import checks
 from sparq_reference.settings import CacheSpec, HasSpec, SparqSettings
 
+#: most layers of one cache, as on the device
+MAX_LAYERS = 1024
+
 
 class KVCache(HasSpec):
-    """A KV cache for one attention layer, on any device.
+    """A KV cache on any device, for one attention layer or for all layers of a model that have one shape.
 
     On an IPU or the emulator, keys and values live in streaming memory: rows of K and V, and K once more
     by component for the score step (docs/design.md). Elements of the batch have lengths of their own.
@@ -25,12 +28,16 @@ class KVCache(HasSpec):
         n_kv_heads: KV heads; query heads h belong to KV head h // (n_heads // n_kv_heads).
         head_dim: components of a head, a multiple of 8.
         capacity: most positions of one batch element, at most 2**24.
+        n_layers: layers, in [1, 1024]; `layer(i)` is the cache of one of them, to append and attend to. On an
+            IPU they share one program and one pair of buffers, so that code does not grow with them.
         device: "auto" (the best one here), "ipu", "cpu", "emulator" or "reference".
         check_finite: refuse NaN and infinity in keys, values and queries. Off is faster; the result is then
             unspecified for such input.
         options: of the cache, as `sparq_reference.CacheSpec`: `index_bits`, 16 (the default), 8 or 4, bits of
             a number of the key index that SparQ scores positions from (docs/exactness.md E9); and of the
             device's backend, e.g. `n_threads` on "cpu", `n_tiles` on "emulator".
+
+    With several layers `reset` and `reorder` are for all of them; `append`, `read` and attention want one.
 
     A copy (`copy.copy`, `copy.deepcopy`) and an unpickled cache hold the same positions on the same device,
     and share nothing with this one.
@@ -47,6 +54,7 @@ class KVCache(HasSpec):
         head_dim: int,
         capacity: int,
         *,
+        n_layers: int = 1,
         device: str = "auto",
         check_finite: bool = True,
         **options: Any,
@@ -60,12 +68,45 @@ class KVCache(HasSpec):
         for name in options:
             if name not in known:
                 checks.fail("KVCache", "options", f"be among {CacheSpec.options() + known}", repr(name))
-        self._backend: Backend = backend_module(self.device).create(self.device, self.spec, **options)
+        n_layers = checks.check_integer("KVCache", "n_layers", n_layers, 1, MAX_LAYERS)
+        create = backend_module(self.device).create
+        self._backends: list[Backend] = create(self.device, self.spec, n_layers, **options)
+
+    @property
+    def n_layers(self) -> int:
+        """Layers; 1 for the cache of one layer."""
+        return len(self._backends)
+
+    def layer(self, index: int) -> KVCache:
+        """The cache of layer `index` in [0, n_layers): not a copy, what it is given is in this one too.
+
+        Raises:
+            ValueError: an index out of range.
+        """
+        index = checks.check_integer("layer", "index", index, 0, self.n_layers - 1)
+        if self.n_layers == 1:
+            return self
+        of_layer = object.__new__(KVCache)
+        of_layer.__dict__.update(self.__dict__)
+        of_layer._backends = [self._backends[index]]
+        return of_layer
+
+    def one_layer(self, op: str) -> Backend:
+        """The backend of a cache of one layer.
+
+        Raises:
+            ValueError: it has several; the message begins with `op`.
+        """
+        if len(self._backends) != 1:
+            rule = "be of one layer, as `layer(i)` of this one is"
+            checks.fail(op, "cache", rule, f"n_layers={self.n_layers}")
+        return self._backends[0]
 
     @property
     def lengths(self) -> np.ndarray:
-        """Positions held, (batch,) int64."""
-        return np.array(self._backend.lengths, dtype=np.int64)
+        """Positions held, (batch,) int64; with several layers (n_layers, batch)."""
+        lengths = np.array([backend.lengths for backend in self._backends], dtype=np.int64)
+        return lengths[0] if self.n_layers == 1 else lengths
 
     def check_settings(self, op: str, settings: SparqSettings | None) -> None:
         """Whether attention over this cache can have these settings; None: dense attention.
@@ -75,7 +116,7 @@ class KVCache(HasSpec):
         """
         if settings is not None:
             settings.check(op, self.head_dim)
-        self._backend.check_settings(op, settings)
+        self._backends[0].check_settings(op, settings)
 
     def append(self, key: np.ndarray, value: np.ndarray, lengths: np.ndarray | None = None) -> None:
         """Append tokens: one while decoding, many to fill a prompt. The same tokens in any number of calls
@@ -90,6 +131,7 @@ class KVCache(HasSpec):
             ValueError: wrong shape or dtype, NaN or infinity, or more tokens than the capacity has room for;
                 the cache is then unchanged.
         """
+        backend = self.one_layer("append")
         counts = checks.check_append(
             "append",
             key,
@@ -99,7 +141,7 @@ class KVCache(HasSpec):
             lengths=lengths,
             check_finite=self.check_finite,
         )
-        self._backend.append(key, value, counts)
+        backend.append(key, value, counts)
 
     def read(self, start: int = 0, stop: int | None = None) -> tuple[np.ndarray, np.ndarray]:
         """Keys and values of the positions from `start` to before `stop`; None: all that are held.
@@ -111,17 +153,19 @@ class KVCache(HasSpec):
         Raises:
             ValueError: not 0 <= start <= stop <= the longest length.
         """
+        backend = self.one_layer("read")
         longest = int(self.lengths.max())
         stop = longest if stop is None else checks.check_integer("read", "stop", stop, 0, longest)
         start = checks.check_integer("read", "start", start, 0, stop)
-        return self._backend.read(start, stop)
+        return backend.read(start, stop)
 
     def reset(self) -> None:
-        """Forget every position."""
-        self._backend.reset()
+        """Forget every position, of every layer."""
+        for backend in self._backends:
+            backend.reset()
 
     def reorder(self, index: np.ndarray) -> None:
-        """Batch element b becomes a copy of what element index[b] was: beam search.
+        """Batch element b becomes a copy of what element index[b] was, in every layer: beam search.
 
         Args:
             index: (batch,) integers in [0, batch).
@@ -129,22 +173,26 @@ class KVCache(HasSpec):
         Raises:
             ValueError: wrong shape or an index out of range; the cache is then unchanged.
         """
-        self._backend.reorder(checks.check_reorder("reorder", index, self.batch))
+        checked = checks.check_reorder("reorder", index, self.batch)
+        for backend in self._backends:
+            backend.reorder(checked)
 
     def __getstate__(self) -> dict[str, Any]:
-        key, value = self.read()
         arguments = {
             **dataclasses.asdict(self.spec),
+            "n_layers": self.n_layers,
             "device": self.device,
             "check_finite": self.check_finite,
         }
-        held = {"key": key, "value": value, "lengths": self.lengths}
-        return {"arguments": {**arguments, **self._options}, **held}
+        layers = [self.layer(i) for i in range(self.n_layers)]
+        held = [(*layer.read(), layer.lengths) for layer in layers]
+        return {"arguments": {**arguments, **self._options}, "layers": held}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         KVCache.__init__(self, **state["arguments"])
-        if state["lengths"].any():  # they were looked at when they came first
-            self._backend.append(state["key"], state["value"], state["lengths"])
+        for backend, (key, value, lengths) in zip(self._backends, state["layers"]):
+            if lengths.any():  # they were looked at when they came first
+                backend.append(key, value, lengths)
 
     def __copy__(self) -> KVCache:
         copied = type(self).__new__(type(self))
@@ -157,5 +205,7 @@ class KVCache(HasSpec):
     def __repr__(self) -> str:
         return (
             f"KVCache(batch={self.batch}, n_kv_heads={self.n_kv_heads}, head_dim={self.head_dim}, "
-            f"capacity={self.capacity}, index_bits={self.index_bits}, device={self.device!r})"
+            f"capacity={self.capacity}, index_bits={self.index_bits}"
+            + (f", n_layers={self.n_layers}" if self.n_layers != 1 else "")
+            + f", device={self.device!r})"
         )

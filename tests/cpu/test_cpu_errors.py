@@ -134,7 +134,7 @@ def test_refusals_change_nothing() -> None:
     with refusal("append: length must be at most capacity=20 (element 1 holds 20, 1 more), got 21"):
         cache.append(one, one, np.array([0, 1]))
     with refusal("append: length must be at most capacity=20 (element 1 holds 20, 1 more), got 21"):
-        cache._backend.append(one, one, np.array([0, 1]))
+        cache._backends[0].append(one, one, np.array([0, 1]))
     with refusal("reorder: index must be in [0, batch=2), got 2"):
         cache.reorder(np.array([0, 2]))
     assert (cache.lengths == 20).all()

@@ -214,7 +214,7 @@ def test_memory(index_bits: int) -> None:
     """The index replaces the fp16 columns, and is smaller in proportion: the open block is counted too."""
 
     def index_bytes(bits: int) -> int:
-        return KVCache(1, 2, 128, 16384, device="cpu", index_bits=bits)._backend.key_index_bytes
+        return KVCache(1, 2, 128, 16384, device="cpu", index_bits=bits)._backends[0].key_index_bytes
 
     assert index_bytes(16) >= 2 * 128 * 16384 * 2
     assert index_bytes(16) / index_bytes(index_bits) > {8: 1.85, 4: 3.5}[index_bits]

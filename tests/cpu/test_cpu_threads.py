@@ -51,7 +51,7 @@ def test_interpreter_is_free_during_a_call() -> None:
     def call() -> None:
         inside.set()
         for _ in range(20):
-            cache._backend._cache.attention(tensors.query)
+            cache._backends[0]._cache.attention(tensors.query)
         finished.set()
 
     caller = threading.Thread(target=call)
@@ -128,10 +128,10 @@ def test_workers_keep_off_the_processor_of_the_caller() -> None:
 def test_what_a_cache_uses(monkeypatch: pytest.MonkeyPatch, tensors: Attention) -> None:
     """Options first, then the environment, then the best there is."""
     monkeypatch.delenv("SPARQ_CPU_ISA", raising=False)
-    assert make_cache(tensors, n_threads=5)._backend.n_threads == 5
-    assert make_cache(tensors)._backend.isa == _cpu.available_isas()[0]
+    assert make_cache(tensors, n_threads=5)._backends[0].n_threads == 5
+    assert make_cache(tensors)._backends[0].isa == _cpu.available_isas()[0]
     monkeypatch.setenv("SPARQ_CPU_ISA", "portable")
-    assert make_cache(tensors)._backend.isa == "portable"
-    assert make_cache(tensors, isa="auto")._backend.isa == _cpu.available_isas()[0]
-    assert make_cache(tensors, n_threads=1)._backend.n_threads == 1
+    assert make_cache(tensors)._backends[0].isa == "portable"
+    assert make_cache(tensors, isa="auto")._backends[0].isa == _cpu.available_isas()[0]
+    assert make_cache(tensors, n_threads=1)._backends[0].n_threads == 1
     assert dense_attention(tensors.query, filled_cache(tensors, n_threads=1)).shape == tensors.query.shape

@@ -83,7 +83,7 @@ class Caches:
 
     def check(self) -> None:
         """What the session holds and computes is what the reference computes from the arrays."""
-        assert list(self.session.lengths) == list(self.lengths)
+        assert list(self.session.lengths()) == list(self.lengths)
         key, value = self.session.read(self.key.shape[2])
         for b, n in enumerate(self.lengths):
             np.testing.assert_array_equal(bits(key[b, :, :n]), bits(self.key[b, :, :n]))
@@ -150,7 +150,7 @@ def test_zero_empties() -> None:
     caches = Caches(np.random.default_rng(2), 2, 1, 1, 8, 200, 130, 4, [sparq(3, 5, 1)])
     caches.fill([130, 70])
     caches.fill([0, -1])
-    assert list(caches.session.lengths) == [0, 70]
+    assert list(caches.session.lengths()) == [0, 70]
     for _ in range(70):  # v_sum and the tail begin anew
         caches.append([1, 0])
     caches.check()
@@ -204,7 +204,7 @@ def test_messages(lengths: list[int], message: str) -> None:
     token = np.zeros((1, 1, 5, 8), np.float16)
     with pytest.raises(ValueError, match=f"^{message}$"):
         session.fill(token, token, lengths)
-    assert session.lengths == [0]
+    assert session.lengths() == [0]
 
 
 def test_messages_of_the_builder() -> None:

@@ -75,7 +75,7 @@ def test_options_are_copied(device: str, duplicate: Callable[[sparq_ipu.KVCache]
     same = duplicate(cache)
     assert same.lengths.tolist() == [0] and not same.check_finite
     if device == "cpu":
-        assert (same._backend.n_threads, same._backend.isa) == (2, "portable")
+        assert (same._backends[0].n_threads, same._backends[0].isa) == (2, "portable")
     rows = np.full((1, 1, 3, 8), np.nan, np.float16)
     same.append(rows, rows)
     assert all(x.tobytes() == rows.tobytes() for x in duplicate(same).read())

@@ -20,14 +20,31 @@ namespace sparq {
 //
 // A resident cache has keys and values {nTasks, capacity, headDim} HALF in SRAM instead of the
 // buffers; only the host can fill it.
+//
+// With several layers these are of the layer that is being worked on. What the others hold is in
+// `stored`, each {nTasks, ..., nLayers * size}, on the same tiles. A program says which layer it
+// works on by `layerNumber`, loads it (sparq/layers.hpp), and where it has altered it stores it.
+//
+//   layerNumber {} UNSIGNED_INT                 on tile 0; only with several layers
+//   layer       {slots, parts} UNSIGNED_INT     the same on every part, since the last load; 0 with
+//                                               one layer
 struct Cache {
   std::string name;
   Plan plan;
   poplar::RemoteBuffer rows, keyColumns;
   poplar::Tensor filled, valueSum, tail, tailIndex;
   poplar::Tensor keys, values;
+  poplar::Tensor layerNumber, layer;
+  struct {
+    poplar::Tensor filled, valueSum, tail, tailIndex;
+  } stored;
 
   const CacheLayout &layout() const { return plan.layout; }
+  // Numbers to add to a row, layer by layer.
+  unsigned layerRows() const { return static_cast<unsigned>(plan.layout.layerRows()); }
+  unsigned layerColumns() const {
+    return static_cast<unsigned>(plan.layout.layerColumns(plan.placement.slots));
+  }
 };
 
 // Adds this library's codelets to the graph, once. `directory` holds the .gp files; empty: where

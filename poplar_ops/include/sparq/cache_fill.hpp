@@ -8,7 +8,7 @@
 
 namespace sparq {
 
-// Makes the cache empty whenever the program is loaded.
+// Makes the cache, every layer of it, empty whenever the program is loaded.
 void initialiseCache(poplar::Graph &graph, const Cache &cache);
 
 // Prefill: where lengths[b] is not negative, batch element b then holds the first lengths[b] (at

@@ -24,37 +24,45 @@ public:
   std::vector<poplar::program::Program> programs() const;
   void setFirstProgram(unsigned first);
 
-  const std::vector<std::uint32_t> &lengths() const { return lengths_; } // of each batch element
+  // Of each batch element of a layer.
+  const std::vector<std::uint32_t> &lengths(unsigned layer) const { return lengths_[layer]; }
 
-  // Forgets every position.
-  void reset(poplar::Engine &engine);
+  // Says which layer the engine's next program works on.
+  void selectLayer(poplar::Engine &engine, unsigned layer) const;
+  // Forgets every position of the layer.
+  void reset(poplar::Engine &engine, unsigned layer);
   // Appends the first counts[b] of the nTokens of key, value {batch, nKvHeads, nTokens, headDim}.
-  void write(poplar::Engine &engine, const std::uint16_t *key, const std::uint16_t *value,
-             unsigned nTokens, const std::vector<std::uint32_t> &counts);
+  void write(poplar::Engine &engine, unsigned layer, const std::uint16_t *key,
+             const std::uint16_t *value, unsigned nTokens,
+             const std::vector<std::uint32_t> &counts);
   // Keys and values {batch, nKvHeads, nTokens, headDim}; zero at or beyond a length.
-  void read(poplar::Engine &engine, std::uint16_t *key, std::uint16_t *value,
+  void read(poplar::Engine &engine, unsigned layer, std::uint16_t *key, std::uint16_t *value,
             unsigned nTokens) const;
   // The cache counts as holding so many positions, whatever is in it.
-  void setLengths(poplar::Engine &engine, const std::vector<std::uint32_t> &lengths);
+  void setLengths(poplar::Engine &engine, unsigned layer,
+                  const std::vector<std::uint32_t> &lengths);
 
   // For programs that append or replace on the device: checks before, and what they did after.
-  void checkRoom(unsigned nTokens, const std::vector<std::uint32_t> &counts) const;
-  void advance(const std::vector<std::uint32_t> &counts);
-  void replaced(unsigned b, std::uint32_t length) { lengths_[b] = length; }
+  void checkRoom(unsigned layer, unsigned nTokens, const std::vector<std::uint32_t> &counts) const;
+  void advance(unsigned layer, const std::vector<std::uint32_t> &counts);
+  void replaced(unsigned layer, unsigned b, std::uint32_t length) { lengths_[layer][b] = length; }
 
 private:
   // The tokens that one task gets: {n, headDim} keys and values.
   struct NewTokens {
-    unsigned task, held;
+    unsigned layer, task, held;
     const std::uint16_t *keys, *values;
     unsigned n;
   };
   std::size_t rowElements() const;
-  void storeLengths(poplar::Engine &engine) const;
+  // Runs a program that loads the layer that was selected, or stores it.
+  void load(poplar::Engine &engine, unsigned layer) const;
+  void store(poplar::Engine &engine) const;
+  void writeLengths(poplar::Engine &engine, unsigned layer) const;
   void writeResident(poplar::Engine &engine, const std::uint16_t *key, const std::uint16_t *value,
                      unsigned nTokens, const std::vector<std::uint32_t> &counts) const;
   struct OldRows;
-  OldRows readOldRows(poplar::Engine &engine) const;
+  OldRows readOldRows(poplar::Engine &engine, unsigned layer) const;
   void writeRows(RemoteRows::Writer &writer, const NewTokens &tokens, const OldRows &old) const;
   // What the tail holds, on the host: see Cache.
   struct Tail {
@@ -69,10 +77,13 @@ private:
   Shape shape_;
   CacheLayout layout_;
   bool resident_;
-  HostTensor filled_, writeSum_, readSum_, writeTail_, writeTailIndex_;
+  HostTensor layerNumber_, filled_, writeSum_, readSum_, writeTail_, writeTailIndex_;
   std::array<HostTensor, 2> writeRows_, readRows_; // keys, values of a resident cache
   RemoteRows rows_, keyColumns_;
-  std::vector<std::uint32_t> lengths_;
+  poplar::program::Sequence load_, store_; // with several layers
+  unsigned firstLayerProgram_ = 0;
+  unsigned nSlots_;
+  std::vector<std::vector<std::uint32_t>> lengths_; // of each layer
 };
 
 } // namespace sparq

@@ -31,8 +31,8 @@ struct Placement {
   }
 };
 
-// Where a cache keeps what. Streaming memory has two buffers, each with some rows more behind those
-// in use (RemoteRows):
+// Where a cache keeps what. Streaming memory has two buffers, which hold one layer's rows behind the
+// other's, and behind the last some rows more than are in use (RemoteRows):
 //
 //   rows         one row is positionsPerRow * headDim numbers: all keys, task by task, then one
 //                scratch row for each task; behind them the values in the same order
@@ -48,6 +48,7 @@ struct Placement {
 // positions, on the last parts of the slot.
 struct CacheLayout {
   unsigned nTasks, headDim;
+  unsigned nLayers;         // all of one shape; below, rows are those of layer 0
   unsigned capacity;        // of the request, rounded up to whole chunks
   unsigned positionsPerRow; // 1, or as many as fill a packet where rows are only read in sequence
   unsigned chunk;           // a power of two; 0: no key columns, and so no tail
@@ -57,6 +58,8 @@ struct CacheLayout {
   unsigned indexBits;      // of the key columns: 16, 8 or 4
 
   bool quantised() const { return indexBits != 16; }
+  // Of what SRAM keeps of a layer: all layers', and where there are several the one being worked on.
+  unsigned nCopies() const { return nLayers == 1 ? 1 : nLayers + 1; }
   // What so many positions of a component take in key columns, a multiple of 64: numbers of fp16,
   // or words. And in bytes.
   std::size_t columnElements(unsigned positions) const;
@@ -87,6 +90,8 @@ struct CacheLayout {
   // How far behind a row of keys the same row of values is.
   std::size_t valueRow() const { return scratchRow(nTasks); }
   std::size_t nRows() const { return 2 * valueRow(); }
+  // How far a layer's rows are from the same rows of the layer before.
+  std::size_t layerRows() const { return nRows(); }
 
   std::size_t columnRow(unsigned task, unsigned component, unsigned chunkIndex) const {
     return (std::size_t(task) * headDim + component) * nChunks() + chunkIndex;
@@ -94,6 +99,8 @@ struct CacheLayout {
   std::size_t scratchColumn(unsigned slot) const {
     return columnRow(nTasks, 0, 0) + std::size_t(slot) * headDim;
   }
+  // As layerRows; so many slots have scratch rows.
+  std::size_t layerColumns(unsigned slots) const { return scratchColumn(slots); }
 };
 
 // How positions come on chip: waves of `stride` positions of every slot, `length` to a part.
@@ -133,6 +140,7 @@ struct Attention {
 // What a graph is to have on one cache.
 struct Programs {
   std::vector<Attention> attention;
+  unsigned nLayers = 1;    // of one shape, that these programs serve in turn
   bool append = true;      // without it, and without key columns, rows are packed for reading in
                            // sequence
   unsigned fillTokens = 0; // of one call of the prefill program; 0: there is none

@@ -36,7 +36,9 @@ public:
           unsigned repeats = 0);
 
   const Plan &plan() const { return plan_; }
-  const std::vector<std::uint32_t> &lengths() const { return cache_->lengths(); }
+  unsigned nLayers() const { return plan_.layout.nLayers; }
+  // Every call below works on one layer, and throws Error where there is no such layer.
+  const std::vector<std::uint32_t> &lengths(unsigned layer = 0) const;
   // What the cache takes of the IPU's streaming memory, and whether that makes the engine run with
   // `target.extendedMemory`.
   std::uint64_t streamingBytes() const { return streamingBytes_; }
@@ -45,34 +47,31 @@ public:
 
   // The host's side of the cache: see HostCache.
   void write(const std::uint16_t *key, const std::uint16_t *value, unsigned nTokens,
-             const std::vector<std::uint32_t> &counts) {
-    cache_->write(*engine_, key, value, nTokens, counts);
-  }
-  void read(std::uint16_t *key, std::uint16_t *value, unsigned nTokens) {
-    cache_->read(*engine_, key, value, nTokens);
-  }
-  void reset() { cache_->reset(*engine_); }
+             const std::vector<std::uint32_t> &counts, unsigned layer = 0);
+  void read(std::uint16_t *key, std::uint16_t *value, unsigned nTokens, unsigned layer = 0);
+  void reset(unsigned layer = 0);
   // For planning: the cache counts as holding so many positions; nothing is written. Throws Error
   // unless there is one length in [1, capacity] for each batch element.
-  void assumeLengths(const std::vector<std::uint32_t> &lengths);
+  void assumeLengths(const std::vector<std::uint32_t> &lengths, unsigned layer = 0);
 
   // Arrays are C-contiguous fp16 bit patterns. Where a call throws Error the cache is as it was.
   //
   // Appends one token to the elements whose active is 1, by the device: key, value {batch,
   // nKvHeads, headDim}.
   void append(const std::uint16_t *key, const std::uint16_t *value,
-              const std::vector<std::uint32_t> &active);
+              const std::vector<std::uint32_t> &active, unsigned layer = 0);
   // Prefill by the device, fillTokens a call: key, value {batch, nKvHeads, fillTokens, headDim}.
   // Where lengths[b] is not -1, element b then holds the first lengths[b] and nothing else.
   void fill(const std::uint16_t *key, const std::uint16_t *value,
-            const std::vector<std::int32_t> &lengths);
+            const std::vector<std::int32_t> &lengths, unsigned layer = 0);
 
   // Runs entry `index` of the attention programs: query, output {batch, nHeads, headDim}.
   // `repeated` runs the timing program.
   void attention(std::size_t index, const std::uint16_t *query, std::uint16_t *output,
-                 bool repeated = false);
+                 bool repeated = false, unsigned layer = 0);
 
 private:
+  void checkLayer(const char *op, unsigned layer) const;
   // A variable {shape}, whose first dimensions are the tasks, each on the home tile of its slot.
   poplar::Tensor addOnHomes(poplar::Graph &graph, const std::vector<std::size_t> &shape,
                             const std::string &name) const;

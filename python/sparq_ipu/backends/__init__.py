@@ -5,7 +5,8 @@ IPU or emulated).
 A backend module defines
 
 * `unavailable(device) -> str | None`: why `device` can not run here, None if it can;
-* `create(device, spec, **options) -> Backend`; `spec` is a `sparq_reference.CacheSpec`.
+* `create(device, spec, n_layers, **options) -> list[Backend]`, one for each layer; `spec` is a
+  `sparq_reference.CacheSpec`, of one layer.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from sparq_reference.settings import SparqSettings
 
 
 class Backend(Protocol):
-    """What `sparq_ipu.KVCache` asks of a backend. Arguments arrive checked; shapes as there."""
+    """What `sparq_ipu.KVCache` asks of a backend: the cache of one layer. Arguments arrive checked; shapes as
+    there."""
 
     @property
     def lengths(self) -> np.ndarray:

@@ -36,11 +36,12 @@ def unavailable(device: str) -> str | None:
 def create(
     device: str,
     spec: CacheSpec,
+    n_layers: int,
     *,
     n_threads: int | None = None,
     isa: str | None = None,
-) -> CPUBackend:
-    """A cache in host memory; see `sparq_ipu.backends.Backend`.
+) -> list[CPUBackend]:
+    """A cache in host memory for each layer; see `sparq_ipu.backends.Backend`.
 
     Args:
         n_threads: threads of one call, in [1, 1024]; None: OMP_NUM_THREADS, else the processors this process
@@ -63,9 +64,9 @@ def create(
         isa = os.environ.get(ISA_VARIABLE) or "auto"
     if not isinstance(isa, str):
         checks.fail("KVCache", "isa", f"be one of {['auto', *_cpu.available_isas()]}", repr(isa))
-    check_room(spec, host_memory(), "memory of this machine")
+    check_room(spec, n_layers, host_memory(), "memory of this machine")
     try:
-        return CPUBackend(_cpu.KVCache(spec, n_threads=n_threads, isa=isa))
+        return [CPUBackend(_cpu.KVCache(spec, n_threads=n_threads, isa=isa)) for _ in range(n_layers)]
     except MemoryError:
         raise MemoryError(f"KVCache: memory must be free for a cache, got too little for {spec}") from None
 

@@ -9,7 +9,7 @@ added; the cache moves over.
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Tuple
 
 import numpy as np
 
@@ -31,8 +31,10 @@ def unavailable(device: str) -> str | None:
     return _core.device_unavailable(device) or None
 
 
-def create(device: str, spec: CacheSpec, *, n_tiles: int = 0, memory: str = MEMORIES[0]) -> IpuBackend:
-    """A cache on an IPU.
+def create(
+    device: str, spec: CacheSpec, n_layers: int, *, n_tiles: int = 0, memory: str = MEMORIES[0]
+) -> list[IpuBackend]:
+    """The caches of all layers, on one IPU.
 
     Args:
         n_tiles: tiles of the emulated IPU; 0: all 1472. Results do not depend on it.
@@ -51,110 +53,153 @@ def create(device: str, spec: CacheSpec, *, n_tiles: int = 0, memory: str = MEMO
         on_chip = (n_tiles or bow.tiles) * bow.tile_bytes
         rooms = {"streaming": bow.streaming_memory_bytes, "sram": on_chip}
         resources = {"streaming": "streaming memory", "sram": "tile memory"}
-        check_room(spec, rooms[memory], resources[memory])
-    return IpuBackend(device, spec, n_tiles, memory)
+        check_room(spec, n_layers, rooms[memory], resources[memory])
+    layers = IpuLayers(device, spec, n_layers, n_tiles, memory)
+    return [IpuBackend(layers, layer) for layer in range(n_layers)]
 
 
 class IpuBackend:
-    """A session (compiled program, loaded device), made when first needed; until then, what was appended.
-    Calls from several threads take turns."""
+    """One layer's cache: `sparq_ipu.backends.Backend`."""
 
-    def __init__(self, device: str, spec: CacheSpec, n_tiles: int, memory: str):
+    def __init__(self, layers: IpuLayers, layer: int):
+        self._layers = layers
+        self._layer = layer
+
+    @property
+    def lengths(self) -> np.ndarray:
+        return self._layers.lengths[self._layer]
+
+    @property
+    def session(self) -> _core.Session | None:
+        """The `sparq_ipu._core.Session` of all layers; None before the first attention call."""
+        return self._layers.session
+
+    def check_settings(self, op: str, settings: SparqSettings | None) -> None:
+        self._layers.check_settings(op, settings)
+
+    def append(self, key: np.ndarray, value: np.ndarray, lengths: np.ndarray) -> None:
+        self._layers.append(self._layer, key, value, lengths)
+
+    def attention(self, query: np.ndarray, settings: SparqSettings | None) -> np.ndarray:
+        return self._layers.attention(self._layer, query, settings)
+
+    def read(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
+        return self._layers.read(self._layer, start, stop)
+
+    def reset(self) -> None:
+        self._layers.reset(self._layer)
+
+    def reorder(self, index: np.ndarray) -> None:
+        self._layers.reorder(self._layer, index)
+
+
+#: keys, values, and how many of them are real, as `append` takes them
+Tokens = Tuple[np.ndarray, np.ndarray, np.ndarray]
+
+
+class IpuLayers:
+    """A session (compiled program, loaded device) that all layers share, made when first needed; until then,
+    what was appended to each. Calls from several threads take turns."""
+
+    def __init__(self, device: str, spec: CacheSpec, n_layers: int, n_tiles: int, memory: str):
         self._device = device
         self._spec = spec
+        self._n_layers = n_layers
         self._n_tiles = n_tiles
         self._memory = memory
         self._session: _core.Session | None = None
         self._n_heads = 0
         #: programs of the session, in its order
         self._attention: list[Attention] = []
-        # Appended while there is no session: copies, since the caller may change his arrays.
-        self._pending: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
-        self._lengths = np.zeros(spec.batch, np.int64)
+        # Of each layer, appended while there is no session: copies, since the caller may change his arrays.
+        self._pending: list[list[Tokens]] = [[] for _ in range(n_layers)]
+        self._lengths = np.zeros((n_layers, spec.batch), np.int64)
         self._lock = threading.RLock()
 
     @property
     def lengths(self) -> np.ndarray:
+        """(n_layers, batch)"""
         return self._lengths
 
     @property
     def session(self) -> _core.Session | None:
-        """The `sparq_ipu._core.Session` in use; None before the first attention call."""
         return self._session
 
     def check_settings(self, op: str, settings: SparqSettings | None) -> None:
         attention_over(self._memory, settings, op)
 
-    def append(self, key: np.ndarray, value: np.ndarray, lengths: np.ndarray) -> None:
+    def append(self, layer: int, key: np.ndarray, value: np.ndarray, lengths: np.ndarray) -> None:
         with self._lock:
-            if self._memory == "sram" and self._lengths.any():
-                raise ValueError(
-                    f"append: a cache in SRAM must be empty, got length {int(self._lengths.max())}"
-                )
+            if self._memory == "sram" and self._lengths[layer].any():
+                longest = int(self._lengths[layer].max())
+                raise ValueError(f"append: a cache in SRAM must be empty, got length {longest}")
             if self._session is None:
-                self._pending.append((key.copy(), value.copy(), lengths.copy()))
+                self._pending[layer].append((key.copy(), value.copy(), lengths.copy()))
             else:
-                self._write(self._session, key, value, lengths)
-            self._lengths = self._lengths + lengths
+                self._write(self._session, layer, (key, value, lengths))
+            self._set_lengths(layer, self._lengths[layer] + lengths)
 
-    def _write(self, session: _core.Session, key: np.ndarray, value: np.ndarray, lengths: np.ndarray) -> None:
-        key, value = np.ascontiguousarray(key), np.ascontiguousarray(value)
-        counts = [int(n) for n in lengths]
-        if key.shape[2] == 1 and self._memory == "streaming":
-            session.append(key, value, counts)  # on the device
-        elif key.shape[2] > 0:
-            session.write(key, value, counts)  # by the host
-
-    def attention(self, query: np.ndarray, settings: SparqSettings | None) -> np.ndarray:
+    def attention(self, layer: int, query: np.ndarray, settings: SparqSettings | None) -> np.ndarray:
         wanted = attention_over(self._memory, settings)
         with self._lock:
             session = self._session_with(query.shape[1], wanted)
-            return session.attention(self._attention.index(wanted), np.ascontiguousarray(query))
+            index = self._attention.index(wanted)
+            return session.attention(index, np.ascontiguousarray(query), layer=layer)
 
-    def read(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
+    def read(self, layer: int, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
         with self._lock:
-            key, value = self._contents()
+            key, value = self._contents(layer)
         return key[:, :, start:stop], value[:, :, start:stop]
 
-    def reset(self) -> None:
+    def reset(self, layer: int) -> None:
         with self._lock:
-            self._pending.clear()
+            self._pending[layer].clear()
             if self._session is not None:
-                self._session.reset()
-            self._lengths = np.zeros_like(self._lengths)
+                self._session.reset(layer)
+            self._set_lengths(layer, np.zeros_like(self._lengths[layer]))
 
-    def reorder(self, index: np.ndarray) -> None:
+    def reorder(self, layer: int, index: np.ndarray) -> None:
         with self._lock:
-            key, value = self._contents()
-            self._replace(key[index], value[index], self._lengths[index])
+            key, value = self._contents(layer)
+            lengths = self._lengths[layer][index]
+            self._pending[layer] = [(key[index], value[index], lengths)]
+            if self._session is not None:
+                self._session.reset(layer)
+                self._flush_pending(self._session, layer)
+            self._set_lengths(layer, lengths)
 
-    def _contents(self) -> tuple[np.ndarray, np.ndarray]:
+    def _set_lengths(self, layer: int, lengths: np.ndarray) -> None:
+        """In a new array: who asked for lengths keeps what he got."""
+        self._lengths = self._lengths.copy()
+        self._lengths[layer] = lengths
+
+    def _write(self, session: _core.Session, layer: int, tokens: Tokens) -> None:
+        key, value = np.ascontiguousarray(tokens[0]), np.ascontiguousarray(tokens[1])
+        counts = [int(n) for n in tokens[2]]
+        if key.shape[2] == 1 and self._memory == "streaming":
+            session.append(key, value, counts, layer)  # on the device
+        elif key.shape[2] > 0:
+            session.write(key, value, counts, layer)  # by the host
+
+    def _contents(self, layer: int) -> tuple[np.ndarray, np.ndarray]:
         """Keys and values held, (batch, n_kv_heads, longest length, head_dim)."""
-        longest = int(self._lengths.max())
+        longest = int(self._lengths[layer].max())
         if self._session is not None:
-            return self._session.read(longest)
+            return self._session.read(longest, layer)
         spec = self._spec
         key = np.zeros((spec.batch, spec.n_kv_heads, longest, spec.head_dim), np.float16)
         value = np.zeros_like(key)
         held = np.zeros(spec.batch, np.int64)
-        for new_key, new_value, counts in self._pending:
+        for new_key, new_value, counts in self._pending[layer]:
             for b, n in enumerate(counts):
                 key[b, :, held[b] : held[b] + n] = new_key[b, :, :n]
                 value[b, :, held[b] : held[b] + n] = new_value[b, :, :n]
             held += counts
         return key, value
 
-    def _replace(self, key: np.ndarray, value: np.ndarray, lengths: np.ndarray) -> None:
-        """The cache holds exactly these."""
-        self._pending = [(key, value, lengths)]
-        if self._session is not None:
-            self._session.reset()
-            self._flush_pending(self._session)
-        self._lengths = np.asarray(lengths, np.int64)
-
-    def _flush_pending(self, session: _core.Session) -> None:
-        while self._pending:
-            self._write(session, *self._pending.pop(0))
+    def _flush_pending(self, session: _core.Session, layer: int) -> None:
+        while self._pending[layer]:
+            self._write(session, layer, self._pending[layer].pop(0))
 
     def _session_with(self, n_heads: int, wanted: Attention) -> _core.Session:
         """A session that has this program: the one in use, or one compiled now."""
@@ -163,7 +208,8 @@ class IpuBackend:
         every = self._attention if wanted in self._attention else [*self._attention, wanted]
         if self._session is not None:
             # A device serves one session: give it back before the next one wants it.
-            self._pending = [(*self._contents(), self._lengths)]
+            held = [(*self._contents(layer), self._lengths[layer]) for layer in range(self._n_layers)]
+            self._pending = [[tokens] for tokens in held]
             self._session = None
         try:
             session = self._compile(n_heads, every)
@@ -171,14 +217,20 @@ class IpuBackend:
             if every == [wanted]:
                 raise
             session = self._compile(n_heads, [wanted])  # too much with all programs so far: this one then
-        self._flush_pending(session)
+        for layer in range(self._n_layers):
+            self._flush_pending(session, layer)
         return session
 
     def _compile(self, n_heads: int, attention: list[Attention]) -> _core.Session:
         from sparq_ipu import _core
 
         session = _core.Session(
-            self._spec, n_heads, attention=attention, device=self._device, n_tiles=self._n_tiles
+            self._spec,
+            n_heads,
+            attention=attention,
+            device=self._device,
+            n_tiles=self._n_tiles,
+            n_layers=self._n_layers,
         )
         self._session, self._n_heads, self._attention = session, n_heads, attention
         return session

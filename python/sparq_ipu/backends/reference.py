@@ -16,10 +16,10 @@ def unavailable(device: str) -> str | None:
     return None
 
 
-def create(device: str, spec: CacheSpec) -> ReferenceBackend:
-    """A reference cache; see `sparq_ipu.backends.Backend`."""
-    check_room(spec, host_memory(), "memory of this machine")
-    return ReferenceBackend(spec)
+def create(device: str, spec: CacheSpec, n_layers: int) -> list[ReferenceBackend]:
+    """A reference cache for each layer; see `sparq_ipu.backends.Backend`."""
+    check_room(spec, n_layers, host_memory(), "memory of this machine")
+    return [ReferenceBackend(spec) for _ in range(n_layers)]
 
 
 class ReferenceBackend:

@@ -20,7 +20,7 @@ def host_memory() -> int | None:
         return None
 
 
-def check_room(spec: CacheSpec, room: int | None, resource: str) -> None:
+def check_room(spec: CacheSpec, n_layers: int, room: int | None, resource: str) -> None:
     """Whether keys and values alone fit; what a device stores beside them is its own to refuse.
 
     Args:
@@ -30,15 +30,16 @@ def check_room(spec: CacheSpec, room: int | None, resource: str) -> None:
     Raises:
         DoesNotFit: they do not; the message says which capacity would.
     """
-    of_position = 2 * 2 * spec.n_tasks * spec.head_dim
+    of_position = 2 * 2 * spec.n_tasks * spec.head_dim * n_layers
     need = of_position * spec.capacity
     if room is None or need <= room:
         return
     shape = f"batch={spec.batch}, n_kv_heads={spec.n_kv_heads}, head_dim={spec.head_dim}"
+    shape += f", n_layers={n_layers}" if n_layers != 1 else ""
     has = f"({room} bytes of {resource}; keys and values of {shape} take {of_position} a position)"
     most = room // of_position
     if most:
         message = f"KVCache: capacity must be at most {most} {has}, got {spec.capacity}"
     else:
-        message = f"KVCache: batch * n_kv_heads * head_dim must leave room for a position {has}, got {shape}"
+        message = f"KVCache: batch * n_kv_heads * head_dim * n_layers must leave room for a position {has}, got {shape}"
     raise DoesNotFit(message, resource, need, room)

@@ -270,7 +270,7 @@ def _step(
     # Attention's own checks come before the token is stored, so the backend is called directly afterwards.
     check_call(module._op, half, cache, 1 if counts is None else counts)
     cache.append(_halves(key)[:, :, None], _halves(value)[:, :, None], counts)
-    output = torch.from_numpy(cache._backend.attention(half, module.settings))
+    output = torch.from_numpy(cache.one_layer(module._op).attention(half, module.settings))
     return output if query.dtype == torch.float16 else output.to(query.dtype)
 
 
