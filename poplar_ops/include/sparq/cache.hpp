@@ -14,9 +14,9 @@ namespace sparq {
 //
 //   filled    {nTasks} UNSIGNED_INT                             positions held
 //   valueSum  {nTasks, headDim} FLOAT                           running sum of the values
-//   tail      {nTasks, nTailParts, headDim, tailWidth} HALF     columns of the unfilled chunk
-//   tailIndex {nTasks, nTailParts, headDim, ...} UNSIGNED_INT   with an index of few bits: of its
-//                                                               full blocks
+//   tail      {nTasks, headDim, tailWidth} HALF                 columns of the unfilled chunk
+//   tailIndex {nTasks, headDim, ...} UNSIGNED_INT               with an index of few bits: records
+//                                                               of its full blocks
 //
 // A resident cache has keys and values {nTasks, capacity, headDim} HALF in SRAM instead of the
 // buffers; only the host can fill it.
