@@ -354,8 +354,8 @@ def test_data_may_ask_for_another_order(lowering: ModuleType) -> None:
 
 
 def test_the_order_of_data(lowering: ModuleType) -> None:
-    """Operators that take what another gives come after it, whichever was in the graph first. No constraint says
-    so: between the body of a loop and what is around it there can be none."""
+    """Operators that take what another gives come after it, whichever was in the graph first. No constraint
+    says so: between the body of a loop and what is around it there can be none."""
     model = lowering.Model()
     dense, prompt = add_inputs(model), add_inputs(model, "_prompt", 7)
     model.add_input("filled", "int32", (BATCH,))
