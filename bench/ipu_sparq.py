@@ -97,7 +97,7 @@ def command_line() -> CommandLine:
         type=int,
         default=1,
         metavar="N",
-        help="with --plan-only: IPUs that share KV heads, then batch, as replicas [1]",
+        help="with --plan-only: IPUs that share KV heads, then batch, a process each [1]",
     )
     add("--stages", action="store_true", help="print where the modelled time goes, by stage")
     return cli

@@ -102,6 +102,7 @@ std::vector<const CacheOp *> CacheOp::ofCache() const {
 }
 
 void CacheOp::join(const Sizes &sizes) {
+  checkSession();
   const char *const op = opid.type.c_str();
   const auto axis = [&](const char *name) { return sparq::toUnsigned(op, name, sizes.at(name)); };
   sparq::Shape shape(spec_, sizes.count("n_heads") != 0 ? axis("n_heads") : 0);
@@ -116,6 +117,19 @@ void CacheOp::join(const Sizes &sizes) {
     if (other != this && other->shape_.batch != 0)
       checkAgreement(*other);
   orderBehindOthers();
+}
+
+// What a session may not ask for: it would change results, or not compile.
+void CacheOp::checkSession() const {
+  const popart::SessionOptions &session = getIr().getSessionOptions();
+  if (session.enableStochasticRounding)
+    throw sparq::Error(opid.type + ": enableStochasticRounding must be false, got true: the " +
+                       "operators' roundings to float16 would be random");
+  const std::int64_t replicas = session.getGlobalReplicationFactor();
+  if (replicas != 1)
+    throw sparq::Error(opid.type + ": the replication factor must be 1, got " +
+                       std::to_string(replicas) + ": programs branch on lengths, and replicas " +
+                       "would part at copies of streaming memory");
 }
 
 void CacheOp::checkAgreement(const CacheOp &other) const {

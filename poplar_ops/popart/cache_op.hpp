@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What all operators on a KV cache have in common. Operators of one cache_name share one cache,
-// which no tensor of the model stands for: PopART must not drop them, and must keep their order.
+// which no tensor of the model stands for: PopART must not drop them, and must keep their order. Each
+// gives the positions held afterwards, and takes those of the one before as `held`: its values are
+// not read, but they order the operators by data, in whatever graphs they are.
 #pragma once
 
 #include "popart_headers.hpp"
@@ -48,6 +50,7 @@ protected:
   const sparq::CacheSpec &spec() const { return spec_; }
 
 private:
+  void checkSession() const;
   void checkAgreement(const CacheOp &other) const;
   void orderBehindOthers();
 

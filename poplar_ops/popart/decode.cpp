@@ -3,7 +3,8 @@
 // DenseDecode, SparqDecode: where active[b] is not 0 and there is room, append key[b], value[b] to
 // row b of the cache; then attend to what every row holds.
 //   query {batch, n_heads, head_dim}, key, value {batch, n_kv_heads, head_dim} FLOAT16, active
-//   {batch} INT32 -> output, as query
+//   {batch} INT32; held {batch} INT32 may be missing -> output, as query, and, where the model takes
+//   it, lengths_out {batch} INT32: positions held afterwards
 #include "layer_cache.hpp"
 #include "sparq/cache_fill.hpp"
 #include "sparq/kernels.hpp"
@@ -14,6 +15,7 @@ namespace sparq_popart {
 namespace {
 
 enum Input : popart::InIndex { queryIndex, keyIndex, valueIndex, activeIndex };
+enum Output : popart::OutIndex { outputIndex, lengthsIndex };
 
 const popart::OperatorIdentifier denseDecode(domain, "DenseDecode", 1);
 const popart::OperatorIdentifier sparqDecode(domain, "SparqDecode", 1);
@@ -22,7 +24,8 @@ const std::vector<TensorRule> rules{
     {"query", popart::DataType::FLOAT16, {"batch", "n_heads", "head_dim"}},
     {"key", popart::DataType::FLOAT16, {"batch", "n_kv_heads", "head_dim"}},
     {"value", popart::DataType::FLOAT16, {"batch", "n_kv_heads", "head_dim"}},
-    {"active", popart::DataType::INT32, {"batch"}}};
+    {"active", popart::DataType::INT32, {"batch"}},
+    {"held", popart::DataType::INT32, {"batch"}}};
 
 class DecodeOp : public CacheOp {
 public:
@@ -31,7 +34,7 @@ public:
         nKvHeads_(info.attributes.getAttribute<popart::Attributes::Int>("n_kv_heads")) {}
 
   void setup() override {
-    const Sizes sizes = checkInputs(*this, rules);
+    const Sizes sizes = checkInputs(*this, rules, 1);
     if (sizes.at("n_kv_heads") != nKvHeads_)
       throw sparq::Error(
           opid.type + ": n_kv_heads must be that of key=" + std::to_string(sizes.at("n_kv_heads")) +
@@ -41,7 +44,9 @@ public:
       sparq::check(opid.type.c_str(), wanted.settings,
                    sparq::toUnsigned(opid.type.c_str(), "head_dim", sizes.at("head_dim")));
     join(sizes);
-    outInfo(0) = inInfo(queryIndex);
+    outInfo(outputIndex) = inInfo(queryIndex);
+    if (output->hasIndex(lengthsIndex))
+      outInfo(lengthsIndex) = inInfo(activeIndex);
   }
 
   void appendOutlineAttributes(popart::OpSerialiserBase &os) const override {
@@ -118,8 +123,12 @@ public:
                                                       program, debugContext("active"));
     sparq::append(graph(), held, getInTensor(keyIndex), getInTensor(valueIndex), active, program,
                   debugContext("append"));
-    setOutTensor(0, sparq::attend(graph(), held, layer().index(op.attention()),
-                                  getInTensor(queryIndex), program, debugContext("attention")));
+    if (op.output->hasIndex(lengthsIndex))
+      setOutTensor(lengthsIndex,
+                   sparq::heldPositions(graph(), held, program, debugContext("held")));
+    setOutTensor(outputIndex,
+                 sparq::attend(graph(), held, layer().index(op.attention()),
+                               getInTensor(queryIndex), program, debugContext("attention")));
   }
 };
 
@@ -128,8 +137,8 @@ public:
 const popart::OpDefinition::DataTypes half{popart::DataType::FLOAT16};
 const popart::OpDefinition::DataTypes integer{popart::DataType::INT32};
 const popart::OpDefinition::Inputs inputs{
-    {"query", half}, {"key", half}, {"value", half}, {"active", integer}};
-const popart::OpDefinition::Outputs outputs{{"output", half}};
+    {"query", half}, {"key", half}, {"value", half}, {"active", integer}, {"held", integer}};
+const popart::OpDefinition::Outputs outputs{{"output", half}, {"lengths_out", integer}};
 template <class Op> popart::OpCreator<Op> creator(const popart::OpDefinitions &definitions) {
   return popart::OpCreator<Op>(
       definitions,

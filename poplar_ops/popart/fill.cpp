@@ -2,7 +2,8 @@
 //
 // CacheFill, prefill: row b of the cache then holds the first lengths[b] tokens of key[b], value[b]
 // and nothing else; -1 leaves it as it is.
-//   key, value {batch, n_kv_heads, n_tokens, head_dim} FLOAT16, lengths {batch} INT32
+//   key, value {batch, n_kv_heads, n_tokens, head_dim} FLOAT16, lengths {batch} INT32; held {batch}
+//   INT32 may be missing
 //   -> lengths_out {batch} INT32: positions held afterwards
 #include "layer_cache.hpp"
 #include "sparq/cache_fill.hpp"
@@ -18,7 +19,8 @@ const popart::OperatorIdentifier cacheFill(domain, "CacheFill", 1);
 const std::vector<TensorRule> rules{
     {"key", popart::DataType::FLOAT16, {"batch", "n_kv_heads", "n_tokens", "head_dim"}},
     {"value", popart::DataType::FLOAT16, {"batch", "n_kv_heads", "n_tokens", "head_dim"}},
-    {"lengths", popart::DataType::INT32, {"batch"}}};
+    {"lengths", popart::DataType::INT32, {"batch"}},
+    {"held", popart::DataType::INT32, {"batch"}}};
 
 class CacheFillOp : public CacheOp {
 public:
@@ -29,7 +31,7 @@ public:
   }
 
   void setup() override {
-    const Sizes sizes = checkInputs(*this, rules);
+    const Sizes sizes = checkInputs(*this, rules, 1);
     const std::int64_t nTokens = sizes.at("n_tokens"), capacity = spec().capacity;
     if (nTokens < 1 || nTokens > capacity)
       throw sparq::Error(opid.type + ": n_tokens must be in [1, capacity=" +
@@ -58,7 +60,8 @@ public:
 const popart::OpDefinition::DataTypes half{popart::DataType::FLOAT16};
 const popart::OpDefinition::DataTypes integer{popart::DataType::INT32};
 const popart::OpDefinition
-    definition(popart::OpDefinition::Inputs({{"key", half}, {"value", half}, {"lengths", integer}}),
+    definition(popart::OpDefinition::Inputs(
+                   {{"key", half}, {"value", half}, {"lengths", integer}, {"held", integer}}),
                popart::OpDefinition::Outputs({{"lengths_out", integer}}), cacheAttributes());
 
 const popart::OpCreator<CacheFillOp> opCreator(

@@ -29,12 +29,14 @@ bool matches(const TensorRule &rule, const popart::Shape &shape, Sizes &sizes) {
 
 } // namespace
 
-Sizes checkInputs(const popart::Op &op, const std::vector<TensorRule> &rules) {
+Sizes checkInputs(const popart::Op &op, const std::vector<TensorRule> &rules, unsigned nOptional) {
   const std::string &name = op.opid.type;
   Sizes sizes;
   for (std::size_t i = 0; i != rules.size(); ++i) {
     const TensorRule &rule = rules[i];
     const popart::InIndex index = static_cast<popart::InIndex>(i);
+    if (!op.hasInput(index) && i + nOptional >= rules.size())
+      continue;
     if (!op.hasInput(index))
       throw sparq::Error(name + ": " + rule.name + " must be given, got nothing");
     const popart::TensorInfo &info = op.inInfo(index);

@@ -19,8 +19,8 @@ struct TensorRule {
 
 using Sizes = std::map<std::string, std::int64_t>;
 
-// The size of every axis. Throws sparq::Error for a wrong type, or where the axes do not fit
-// together.
-Sizes checkInputs(const popart::Op &op, const std::vector<TensorRule> &rules);
+// The size of every axis. The last `nOptional` inputs may be missing. Throws sparq::Error for a
+// wrong type, or where the axes do not fit together.
+Sizes checkInputs(const popart::Op &op, const std::vector<TensorRule> &rules, unsigned nOptional);
 
 } // namespace sparq_popart

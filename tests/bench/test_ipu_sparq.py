@@ -119,6 +119,7 @@ def test_measured_times_are_for_one_query(tmp_path: Path, monkeypatch: pytest.Mo
             assert device == "ipu" and repeats == 4
             self._session = real(*arguments, device="emulator", **options)
             self.write = self._session.write
+            self.streaming_memory_bytes, self.extended_memory = 1 << 35, True
 
         def attention(self, index: int, query: np.ndarray, repeated: bool = False) -> np.ndarray:
             launches.append(repeated)

@@ -98,14 +98,27 @@ def test_remote_copies(counted):
     assert pieces == {"temporaries": 5 * 32, "exchangeCode": 5 * 2 * COPIED}
 
 
-def test_too_much_code_is_refused(programs):
+def test_code_that_does_not_fit_beside_the_data_is_refused(programs):
     """Programs with the same data: one has too many compute sets."""
-    fits = programs.json("code_memory", programs.codelets, 5000)
-    assert "refused" not in fits and fits["variables"] < ROOM / 3
-    large = programs.json("code_memory", programs.codelets, 6000)
-    assert large["variables"] == fits["variables"] and large["vertexState"] < ROOM / 10
+    fits = programs.json("code_memory", programs.codelets, 500, 140000)
+    assert "refused" not in fits and fits["bytes"] < ROOM
+    large = programs.json("code_memory", programs.codelets, 1000, 140000)
+    assert large["variables"] == fits["variables"] < ROOM
     need = large["bytes"]
     assert large["refused"] == {"tile": 1, "need": need, "room": ROOM} and need > ROOM
-    assert (
-        f"got {need} (largest: (exchange code) {large['exchangeCode']}, (control code) " in large["message"]
+    found = f"got {need} (largest: big 560000, (exchange code) {large['exchangeCode']}, (control code) "
+    assert found in large["message"]
+
+
+def test_code_has_less_room_than_data(programs):
+    """It must lie where memory is not interleaved."""
+    room = 0x80000 - 0x4C000
+    fits = programs.json("code_memory", programs.codelets, 2400, 40000)
+    assert "refused" not in fits and 0.9 * room < fits["codeAndStacks"] - fits["stacks"] <= room
+    large = programs.json("code_memory", programs.codelets, 2600, 40000)
+    need = large["codeAndStacks"] - large["stacks"]
+    assert large["refused"] == {"tile": 1, "need": need, "room": room} and need > room
+    assert large["bytes"] < ROOM
+    assert large["message"].startswith(
+        f"tile memory: code of tile 1 must need at most {room} bytes, got {need} (vertex code "
     )

@@ -77,6 +77,7 @@ def test_decode_call(ipu):
         ((2, 2, 16), torch.float16),
         ((2, 2, 16), torch.float16),
         ((2,), torch.int32),
+        ((2,), torch.int32),
     ]
     assert inputs[3].tolist() == [1, 1]
     assert attributes == dict(
@@ -101,24 +102,66 @@ def test_dense_call(ipu):
     assert attributes == dict(capacity=48, n_kv_heads=2, index_bits=16, cache_name="layer1")
 
 
-def test_fill_call_and_the_order_it_gives(ipu):
+def test_fill_call(ipu):
     module = SparqAttention(**SHAPE, cache_name="layer0", **SETTINGS)
     held = module.fill(torch.randn(2, 2, 5, 16), torch.randn(2, 2, 5, 16), torch.tensor([5, -1]))
-    name, domain, version, inputs, attributes = ipu.calls[0]
+    ((name, domain, version, inputs, attributes),) = ipu.calls
     assert (name, domain, version) == ("CacheFill", "ai.sparq", 1)
     assert [(tuple(i.shape), i.dtype) for i in inputs] == [
         ((2, 2, 5, 16), torch.float16),
         ((2, 2, 5, 16), torch.float16),
         ((2,), torch.int32),
+        ((2,), torch.int32),
     ]
+    assert inputs[2].tolist() == [5, -1]
     assert attributes == dict(capacity=48, index_bits=16, cache_name="layer0")
     assert held.dtype == torch.int32
-    module(torch.randn(2, 4, 16), torch.randn(2, 2, 16), torch.randn(2, 2, 16), held=held)
-    assert ipu.calls[1][3][3].tolist() == [1, 1]
-    # no length is negative; were one, `active` would show that it is computed from it: the step waits
-    impossible = torch.tensor([-5, 3], dtype=torch.int32)
-    module(torch.randn(2, 4, 16), torch.randn(2, 2, 16), torch.randn(2, 2, 16), held=impossible)
-    assert ipu.calls[2][3][3].tolist() == [0, 1]
+
+
+def test_what_an_operator_returns_orders_the_next_one(ipu):
+    """The tensor itself is an input, so the order is one of data; the stand-in says which output it was."""
+    made = []
+
+    def custom_op(inputs, name, domain, domain_version, example_outputs, attributes=None):
+        made.append([torch.full_like(output, 7 + len(made)) for output in example_outputs])
+        ipu.calls.append(list(inputs))
+        return made[-1]
+
+    ipu.custom_op = custom_op
+    module = SparqAttention(**SHAPE, cache_name="layer0", **SETTINGS)
+    tokens = torch.randn(2, 2, 5, 16), torch.randn(2, 2, 5, 16)
+    token = torch.randn(2, 4, 16), torch.randn(2, 2, 16), torch.randn(2, 2, 16)
+    held = module.fill(*tokens)
+    output, held = module.step(*token, held=held)
+    assert output.tolist() == made[1][0].tolist() and held.tolist() == made[1][1].tolist() == [8, 8]
+    held = module.fill(*tokens, held=held)
+    module(*token, held=held)
+    assert [inputs[-1].tolist() for inputs in ipu.calls] == [[0, 0], [7, 7], [8, 8], [9, 9]]
+    # active does not depend on it
+    assert ipu.calls[1][3].tolist() == ipu.calls[3][3].tolist() == [1, 1]
+    assert made[0][0].dtype == torch.int32 and len(made[0]) == 1 and len(made[1]) == 2
+    with pytest.raises(ValueError, match=r"^SparqDecode: held must be integers, got float32$"):
+        module(*token, held=torch.zeros(2))
+    with pytest.raises(ValueError, match=r"^SparqDecode: held must have shape \(batch=2\), got \(3,\)$"):
+        module(*token, held=torch.zeros(3, dtype=torch.int32))
+
+
+def test_off_the_ipu_step_returns_output_and_lengths():
+    module = SparqAttention(**SHAPE, cache_name="layer0", **SETTINGS)
+    token = torch.randn(2, 4, 16), torch.randn(2, 2, 16), torch.randn(2, 2, 16)
+    held = module.fill(torch.randn(2, 2, 5, 16), torch.randn(2, 2, 5, 16), torch.tensor([5, 3]))
+    output, held = module.step(*token, active=torch.tensor([True, False]), held=held)
+    assert output.shape == (2, 4, 16) and held.dtype == torch.int32 and held.tolist() == [6, 3]
+
+
+def test_tensors_for_the_order_may_be_left_out(ipu):
+    """As calls of `custom_op` had it before there were any."""
+    half, active = torch.zeros(2, 4, 16).half(), torch.ones(2, dtype=torch.int32)
+    attributes = dict(capacity=48, n_kv_heads=4, cache_name="layer0")
+    outputs = poptorch_attention.custom_op(
+        contract.DENSE_DECODE, (half, half, half, active), (half,), **attributes
+    )
+    assert len(outputs) == 1 and len(ipu.calls[0][3]) == 4
 
 
 @pytest.mark.parametrize("index_bits", [8, 4])
@@ -323,7 +366,10 @@ def test_settings_are_checked_and_travel_as_python_s_own(ipu):
 @pytest.mark.parametrize(
     "change, message",
     [
-        (dict(inputs=3), "SparqDecode: inputs must be 4 tensors (query, key, value, active), got 3"),
+        (
+            dict(inputs=3),
+            "SparqDecode: inputs must be 4 or 5 tensors (query, key, value, active, held), got 3",
+        ),
         (dict(query=torch.float32), "SparqDecode: query must be float16, got float32"),
         (dict(active=torch.int64), "SparqDecode: active must be int32, got int64"),
         (

@@ -11,6 +11,7 @@ import sparq_ipu
 from sparq_reference import exact, numerics
 
 _core = pytest.importorskip("sparq_ipu._core", reason="the extension module is not built")
+DEVICE = "ipu"
 pytestmark = pytest.mark.skipif(
     "ipu" not in sparq_ipu.available_devices(), reason="no IPU: rounding on silicon was not checked"
 )
@@ -20,7 +21,7 @@ def test_attention_on_an_ipu_equals_reference() -> None:
     a = make_attention(
         np.random.default_rng(0), batch=2, n_kv_heads=2, group_size=2, seq_len=700, head_dim=64
     )
-    cache = sparq_ipu.KVCache(2, 2, 64, 1024, device="ipu")
+    cache = sparq_ipu.KVCache(2, 2, 64, 1024, device=DEVICE)
     cache.append(a.key, a.value)
     settings = dict(rank=16, top_k=64, n_local=8)
     for output, expected in (
@@ -28,6 +29,65 @@ def test_attention_on_an_ipu_equals_reference() -> None:
         (sparq_ipu.sparq_attention(a.query, cache, **settings), exact.sparq_attention(*a.qkv, **settings)),
     ):
         np.testing.assert_array_equal(output.view(np.uint16), expected.view(np.uint16))
+
+
+@pytest.mark.parametrize("index_bits", [16, 8, 4])
+def test_tokens_appended_by_the_device_and_a_key_index(index_bits: int) -> None:
+    """Integer sums of codes, conversions between integers and fp32, rounding by adding 1.5 * 2^23, and
+    narrowing of the scale of a block; blocks and a chunk of the key index are completed on the device."""
+    rng, (batch, heads, dim, seq_len) = np.random.default_rng(index_bits), (2, 2, 64, 1030)
+    key, value = rng.standard_normal((2, batch, heads, seq_len, dim)).astype(np.float16)
+    cache = sparq_ipu.KVCache(batch, heads, dim, 1100, index_bits=index_bits, device=DEVICE)
+    prompt = 500
+    cache.append(key[:, :, :prompt], value[:, :, :prompt])
+    settings = dict(rank=16, top_k=64, n_local=8)
+    for n in range(prompt, seq_len):
+        cache.append(key[:, :, n : n + 1], value[:, :, n : n + 1])
+        if n % 64 in (0, 62, 63) or n == seq_len - 1:
+            query = rng.standard_normal((batch, 2 * heads, dim)).astype(np.float16)
+            output = sparq_ipu.sparq_attention(query, cache, **settings)
+            held = key[:, :, : n + 1], value[:, :, : n + 1]
+            expected = exact.sparq_attention(query, *held, **settings, index_bits=index_bits)
+            np.testing.assert_array_equal(output.view(np.uint16), expected.view(np.uint16))
+
+
+@pytest.mark.parametrize("index_bits", [16, 8, 4])
+@pytest.mark.parametrize("kind", ["denormal", "large", "zeros", "equal", "spread"])
+def test_extreme_numbers(kind: str, index_bits: int) -> None:
+    """fp16 denormals, sums that saturate, both zeros, nothing but ties, and weights that are cut to 0."""
+    rng, shape = np.random.default_rng(3), (1, 2, 300, 64)
+    signs = rng.choice([-1.0, 1.0], shape)
+    numbers = {
+        "denormal": rng.integers(-1023, 1024, shape) * 2.0**-24,
+        "large": signs * 65504,
+        "zeros": np.copysign(np.zeros(shape), signs),
+        "equal": np.full(shape, 0.75),
+        "spread": signs * 2.0 ** rng.integers(-24, 12, shape),
+    }[kind]
+    key, value = numbers.astype(np.float16), numbers[:, ::-1].astype(np.float16)
+    query = numbers[:, 0, :4].astype(np.float16)
+    cache = sparq_ipu.KVCache(1, 2, 64, 400, index_bits=index_bits, device=DEVICE)
+    cache.append(key, value)
+    qkv, settings = (query, key, value), dict(rank=16, top_k=40, n_local=4)
+    output = sparq_ipu.sparq_attention(query, cache, **settings)
+    expected = exact.sparq_attention(*qkv, **settings, index_bits=index_bits)
+    np.testing.assert_array_equal(output.view(np.uint16), expected.view(np.uint16))
+    if index_bits == 16:
+        output, expected = sparq_ipu.dense_attention(query, cache), exact.dense_attention(*qkv)
+        np.testing.assert_array_equal(output.view(np.uint16), expected.view(np.uint16))
+
+
+def test_the_same_bits_again() -> None:
+    """Stochastic rounding is off; no result depends on what was in memory, or on which worker was first."""
+    rng = np.random.default_rng(4)
+    key, value = rng.standard_normal((2, 1, 4, 600, 64)).astype(np.float16)
+    query = rng.standard_normal((1, 8, 64)).astype(np.float16)
+    outputs = []
+    for _ in range(2):
+        cache = sparq_ipu.KVCache(1, 4, 64, 600, index_bits=4, device=DEVICE)
+        cache.append(key, value)
+        outputs += [sparq_ipu.sparq_attention(query, cache, rank=16, top_k=64) for _ in range(5)]
+    assert len({output.tobytes() for output in outputs}) == 1
 
 
 def test_division_and_narrowing_on_an_ipu() -> None:
@@ -41,7 +101,7 @@ def test_division_and_narrowing_on_an_ipu() -> None:
             "sparq::CombineDense",
             dict(accumulator=accumulator, sums=sums, output=np.zeros(4096, np.float16)),
             dict(groupSize=1, width=4096),
-            "ipu",
+            DEVICE,
         )["output"]
         expected = numerics.to_half(numerics.flush(accumulator) / sums)
         np.testing.assert_array_equal(output.view(np.uint16), expected.view(np.uint16))

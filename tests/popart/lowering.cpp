@@ -61,6 +61,12 @@ public:
     return addToGraph(info.factory({opid, settings, values}), inputs, outputs);
   }
 
+  void setOptions(bool stochasticRounding, std::int64_t replicas) {
+    ir_.options.enableStochasticRounding = stochasticRounding;
+    ir_.options.enableReplicatedGraphs = replicas != 1;
+    ir_.options.replicatedGraphCount = replicas;
+  }
+
   // A copy of an operator beside it, as transforms make them.
   popart::OpId cloneOp(popart::OpId id, const std::vector<std::string> &inputs,
                        const std::vector<std::string> &outputs) {
@@ -258,6 +264,7 @@ PYBIND11_MODULE(_popart_lowering, m) {
       .def("add_input", &Model::addInput, "id"_a, "dtype"_a, "shape"_a)
       .def("add_op", &Model::addOp, "type"_a, "inputs"_a, "outputs"_a, "attributes"_a,
            "virtual_graph"_a = py::none())
+      .def("set_options", &Model::setOptions, "stochastic_rounding"_a = false, "replicas"_a = 1)
       .def("clone_op", &Model::cloneOp, "id"_a, "inputs"_a, "outputs"_a)
       .def("setup", &Model::setup, "id"_a)
       .def("describe", &Model::describe, "id"_a)

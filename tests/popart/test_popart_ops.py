@@ -44,6 +44,7 @@ SHAPES = {
     "value": (BATCH, N_KV_HEADS, HEAD_DIM),
     "active": (BATCH,),
     "lengths": (BATCH,),
+    "held": (BATCH,),
 }
 
 
@@ -91,7 +92,7 @@ def add_inputs(model: Any, suffix: str = "", n_tokens: int = 0, **shapes: tuple)
             batch, heads, dim = shapes[name]
             shapes[name] = (batch, heads, n_tokens, dim)
     names = ("key", "value", "lengths") if n_tokens else ("query", "key", "value", "active")
-    for name in names:
+    for name in names:  # `held` is left out
         dtype = "int32" if name in ("active", "lengths") else "float16"
         model.add_input(name + suffix, dtype, shapes[name])
     return {name: name + suffix for name in names}
@@ -352,6 +353,64 @@ def test_data_may_ask_for_another_order(lowering: ModuleType) -> None:
     assert model.schedule() == [third, first, second]
 
 
+def test_the_order_of_data(lowering: ModuleType) -> None:
+    """Operators that take what another gives come after it, whichever was in the graph first. No constraint
+    says so: between the body of a loop and what is around it there can be none."""
+    model = lowering.Model()
+    dense, prompt = add_inputs(model), add_inputs(model, "_prompt", 7)
+    model.add_input("filled", "int32", (BATCH,))
+    model.add_input("first", "int32", (BATCH,))
+    late = model.add_op("DenseDecode", [*dense.values(), "first"], ["late", "end"], DECODE)
+    sparq = list(add_inputs(model, "_sparq").values())
+    early = model.add_op("SparqDecode", [*sparq, "filled"], ["early", "first"], {**DECODE, **SETTINGS})
+    fill = model.add_op("CacheFill", list(prompt.values()), ["filled"], CACHE)
+    assert model.constraints() == []
+    assert model.schedule() == [fill, early, late]
+
+
+def test_lengths_after_every_step(lowering: ModuleType) -> None:
+    """What decode operators give to the next is the number of positions held, after their own token."""
+    model = lowering.Model()
+    first, second = add_inputs(model, "_a"), add_inputs(model, "_b")
+    model.add_op("SparqDecode", list(first.values()), ["a", "after_a"], {**DECODE, **SETTINGS})
+    model.add_op("DenseDecode", [*second.values(), "after_a"], ["b", "after_b"], DECODE)
+    model.compile()
+    rng, held = np.random.default_rng(8), Held()
+    for step in range(3):
+        arrays = {f"{n}_{op}": halves(rng, *SHAPES[n]) for op in "ab" for n in ("query", "key", "value")}
+        active = {"active_a": np.array([1, 1], np.int32), "active_b": np.array([step == 1, 0], np.int32)}
+        out = model.run({**arrays, **active})
+        for op, attend in (("a", held.sparq), ("b", held.dense)):
+            held.append(arrays[f"key_{op}"], arrays[f"value_{op}"], active[f"active_{op}"])
+            np.testing.assert_array_equal(out[f"after_{op}"], held.lengths)
+            np.testing.assert_array_equal(bits(out[op]), bits(attend(arrays[f"query_{op}"])))
+
+
+@pytest.mark.parametrize("op", ["SparqDecode", "DenseDecode", "CacheFill"])
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        (
+            dict(stochastic_rounding=True),
+            "enableStochasticRounding must be false, got true: the operators' roundings to float16 would be "
+            "random",
+        ),
+        (
+            dict(replicas=2),
+            "the replication factor must be 1, got 2: programs branch on lengths, and replicas would part at "
+            "copies of streaming memory",
+        ),
+    ],
+)
+def test_options_of_the_session(make: Any, op: str, options: dict, message: str) -> None:
+    make.model.set_options(**options)
+    with pytest.raises(ValueError) as caught:
+        make.add(op, n_tokens=7 if op == "CacheFill" else 0)
+    assert str(caught.value) == f"{op}: {message}"
+    make.model.set_options()
+    make.add(op, "_good", n_tokens=7 if op == "CacheFill" else 0)
+
+
 def test_outlining_sees_what_differs(make: Any) -> None:
     ids = [
         make.add("SparqDecode", "_0"),
@@ -428,6 +487,8 @@ WRONG = [
     ("value", "float16", (2, 1, 16)),
     ("active", "int32", (3,)),
     ("active", "int32", ()),
+    ("held", "float32", None),
+    ("held", "int32", (3,)),
 ]
 
 
@@ -447,7 +508,7 @@ def test_messages_of_shapes_are_those_of_python(
     model, tensors = lowering.Model(), []
     for tensor in op.inputs:
         right = SHAPES[tensor.name]
-        if op is contract.CACHE_FILL and tensor.name != "lengths":
+        if op is contract.CACHE_FILL and tensor.name in ("key", "value"):
             right = (*right[:2], 7, right[2])
         wrong = tensor.name == name
         kind = dtype if wrong else tensor.dtype.lower()

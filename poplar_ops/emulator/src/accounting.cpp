@@ -192,6 +192,23 @@ void Compiler::accountTemporaries() {
     maxTemporaries_[t] = std::max(maxTemporaries_[t], temporaries_[t]);
 }
 
+// Code must lie in memory that is not interleaved, which is the smaller part of a tile's.
+void Compiler::checkCodeFits() const {
+  for (unsigned tile = 0; tile < g_.target.getNumTiles(); ++tile) {
+    const CodeMemory::Bytes b = code_.bytes(tile);
+    if (b.code() <= code_.room())
+      continue;
+    auto part = [](const char *name, std::uint64_t n) { return name + std::to_string(n); };
+    throw sparq::emulator::OutOfTileMemory(
+        "tile memory: code of tile " + std::to_string(tile) + " must need at most " +
+            std::to_string(code_.room()) + " bytes, got " + std::to_string(b.code()) + " (" +
+            part("vertex code ", b.vertex) + part(", control code ", b.control) +
+            part(", exchange code ", b.exchange) + part(", host exchange code ", b.hostExchange) +
+            ")",
+        b.code(), code_.room(), tile);
+  }
+}
+
 void Compiler::accountMemory(ArrayRef<program::Program> programs) {
   const unsigned tiles = g_.target.getNumTiles();
   sparq::emulator::MemoryCount &m = exe_->memory;
@@ -248,10 +265,12 @@ void Compiler::accountMemory(ArrayRef<program::Program> programs) {
   m.largest.push_back({"(host exchange code)", m.hostExchangeCode});
   std::stable_sort(m.largest.begin(), m.largest.end(),
                    [](const auto &a, const auto &b) { return a.bytes > b.bytes; });
-  if (g_.target.getTargetType() == TargetType::CPU || m.bytes <= m.limit)
-    return;
   const auto allow = exe_->options.find("debug.allowOutOfMemory");
-  if (allow != exe_->options.end() && allow->second == "true")
+  if (g_.target.getTargetType() == TargetType::CPU ||
+      (allow != exe_->options.end() && allow->second == "true"))
+    return;
+  checkCodeFits();
+  if (m.bytes <= m.limit)
     return;
   std::string list;
   for (std::size_t i = 0; i < m.largest.size() && i < 5; ++i)

@@ -30,7 +30,8 @@ public:
   /// Bytes of one tile, by kind.
   struct Bytes {
     std::uint64_t vertex = 0, stacks = 0, control = 0, exchange = 0, hostExchange = 0;
-    std::uint64_t total() const { return vertex + stacks + control + exchange + hostExchange; }
+    std::uint64_t code() const { return vertex + control + exchange + hostExchange; }
+    std::uint64_t total() const { return code() + stacks; }
   };
 
   void addVertex(unsigned tile, const codelet_abi::Vertex &type);
@@ -51,6 +52,8 @@ public:
   }
 
   Bytes bytes(unsigned tile) const;
+  /// Bytes that code has room for.
+  std::uint64_t room() const { return model_.room; }
 
 private:
   struct Tile {

@@ -82,6 +82,7 @@ private:
   ExchangeCount exchangeCost(std::vector<Move> &moves, std::vector<std::uint64_t> *landing) const;
   void addComputeCost(const ComputeSetRecord &cs, StepCount &cost);
   void accountTemporaries();
+  void checkCodeFits() const;
   void accountMemory(ArrayRef<program::Program> programs);
 
   const GraphImpl &g_;

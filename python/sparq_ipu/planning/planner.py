@@ -271,7 +271,7 @@ def _check_streaming_memory(model: DeviceModel, buffers: dict[str, int]) -> None
 
 def split(batch: int, n_heads: int, n_kv_heads: int, n_ipus: int) -> tuple[int, int, int]:
     """The share (batch, n_heads, n_kv_heads) of one IPU: KV heads are split first, then the batch. All shares
-    are alike, as replicas of one graph must be.
+    are alike: one executable serves all processes.
 
     Raises:
         ValueError: KV heads and batch do not split evenly over so many IPUs.
@@ -316,7 +316,7 @@ def plan(
         append: whether the program that appends on the device is compiled too (a `KVCache` has it; it takes
             tile memory).
         device: name of a device model ("bow", "gc200"), or a model.
-        n_ipus: IPUs that share KV heads, then batch, as replicas; nothing passes between them.
+        n_ipus: IPUs that share KV heads, then batch, each with a process; nothing passes between them.
         n_tiles: tiles of the IPU; 0: all.
         options: of the cache, see `sparq_reference.CacheSpec`: index_bits (16, 8 or 4). As the settings, not
             used by dense attention.

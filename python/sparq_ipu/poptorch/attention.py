@@ -77,14 +77,24 @@ class _Attention(HasSpec, torch.nn.Module):
         return self._elsewhere[0]
 
     def _custom_op(
-        self, op: contract.OpContract, inputs: Sequence[torch.Tensor], example_output: torch.Tensor
-    ) -> torch.Tensor:
+        self,
+        op: contract.OpContract,
+        inputs: Sequence[torch.Tensor],
+        held: torch.Tensor | None,
+        example_outputs: Sequence[torch.Tensor],
+    ) -> tuple[torch.Tensor, ...]:
+        if held is None:  # nothing to wait for
+            held = torch.zeros(self.batch, dtype=torch.int32)
+        ops.check_integer_tensor(op.name, "held", held)
         attributes = contract.attributes_of(op, self.spec, self.cache_name, self.settings)
-        (output,) = custom_op(op, inputs, (example_output,), **attributes)
-        return output
+        return custom_op(op, (*inputs, held.to(torch.int32)), example_outputs, **attributes)
 
     def fill(
-        self, key: torch.Tensor, value: torch.Tensor, lengths: torch.Tensor | None = None
+        self,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        lengths: torch.Tensor | None = None,
+        held: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Prefill: a row then holds these tokens and no others.
 
@@ -92,10 +102,11 @@ class _Attention(HasSpec, torch.nn.Module):
             key, value: (batch, n_kv_heads, n_tokens, head_dim), rounded to float16.
             lengths: (batch,) integers: row b holds its first lengths[b] tokens; 0 empties it, -1 leaves it as
                 it is. None: all.
+            held: as of `step`.
 
         Returns:
-            Positions held, (batch,) int32. Pass it to `forward` as `held`: on the IPU, that makes the decode
-            step wait.
+            Positions held, (batch,) int32. Pass it on as `held` to what comes next on this cache: on the IPU,
+            that makes it wait.
 
         Raises:
             ValueError: wrong shape; off the IPU also NaN, infinity, a length out of range or above the
@@ -115,7 +126,8 @@ class _Attention(HasSpec, torch.nn.Module):
             return self._fill_elsewhere(key, value, lengths)
         lengths = lengths.to(torch.int32)
         inputs = (key.to(torch.float16), value.to(torch.float16), lengths)
-        return self._custom_op(contract.CACHE_FILL, inputs, lengths)
+        (filled,) = self._custom_op(contract.CACHE_FILL, inputs, held, (lengths,))
+        return filled
 
     def _fill_elsewhere(self, key: torch.Tensor, value: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
         op, n_tokens, cache = contract.CACHE_FILL.name, key.shape[2], self.elsewhere
@@ -140,34 +152,45 @@ class _Attention(HasSpec, torch.nn.Module):
         active: torch.Tensor | None = None,
         held: torch.Tensor | None = None,
     ) -> torch.Tensor:
+        """The output of `step`, for models that have one step on this cache, as the last operator on it."""
+        return self.step(query, key, value, active, held)[0]
+
+    def step(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        active: torch.Tensor | None = None,
+        held: torch.Tensor | None = None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """One decode step: append a token to every active row, then attend to all that each row holds.
 
         Args:
             query: (batch, n_heads, head_dim); key, value: (batch, n_kv_heads, head_dim). All rounded to
                 float16.
             active: (batch,) bool or integer; rows where it is 0 get no token. None: all active.
-            held: what `fill` returned, if it is called in the same model: makes this step come after it.
+            held: (batch,) integers: what `fill` or `step` returned for this cache before, in the same model.
+                Makes this step come after it, also where one of them is in the body of a loop. No value of it
+                is read.
 
         Returns:
-            (batch, n_heads, head_dim) in the dtype of the query. On the IPU, a row that holds nothing has no
-            defined output.
+            (batch, n_heads, head_dim) in the dtype of the query, and the positions held afterwards, (batch,)
+            int32. On the IPU, a row that holds nothing has no defined output.
 
         Raises:
             ValueError: wrong shape; off the IPU also NaN, infinity, no room left, a row that holds nothing.
         """
         if not running_on_ipu():
             attended: torch.Tensor = self.elsewhere(query, key, value, active)
-            return attended
+            return attended, self.elsewhere.held().to(torch.int32)
         if active is None:
             active = torch.ones(query.shape[0], dtype=torch.int32)
         ops.check_integer_tensor(self.decode_op.name, "active", active, allow_bool=True)
         active = active.to(torch.int32)
-        if held is not None:
-            # Lengths are never negative, so no value changes. But the step now depends on the fill.
-            active = active * (held >= 0).to(torch.int32)
         half = query.to(torch.float16)
         inputs = (half, key.to(torch.float16), value.to(torch.float16), active)
-        return self._custom_op(self.decode_op, inputs, half).to(query.dtype)
+        output, lengths = self._custom_op(self.decode_op, inputs, held, (half, active))
+        return output.to(query.dtype), lengths
 
     def extra_repr(self) -> str:
         settings = {} if self.settings is None else self.settings.arguments()

@@ -28,11 +28,13 @@ _FIELD_TYPES = {"int": "int", "bool": "int", "str": "string"}
 
 @dataclasses.dataclass(frozen=True)
 class TensorContract:
-    """A tensor of an operator: its name, PopART data type and symbolic shape."""
+    """A tensor of an operator: its name, PopART data type and symbolic shape. One that is optional is the
+    last, and may be left out."""
 
     name: str
     dtype: str
     shape: tuple[str, ...]
+    optional: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,6 +63,11 @@ _QUERY = TensorContract("query", "FLOAT16", ("batch", "n_heads", "head_dim"))
 _KEY = TensorContract("key", "FLOAT16", ("batch", "n_kv_heads", "head_dim"))
 _VALUE = TensorContract("value", "FLOAT16", ("batch", "n_kv_heads", "head_dim"))
 _ACTIVE = TensorContract("active", "INT32", ("batch",))
+#: what the operator before it on the cache gave as lengths_out, or anything: it orders the operators by data.
+#: Its values are not read.
+_HELD = TensorContract("held", "INT32", ("batch",), optional=True)
+#: positions held after the operator
+_LENGTHS_OUT = TensorContract("lengths_out", "INT32", ("batch",))
 _OUTPUT = TensorContract("output", "FLOAT16", ("batch", "n_heads", "head_dim"))
 
 
@@ -83,33 +90,33 @@ _CACHE_OF_FILL = (*_attributes(CacheSpec, "capacity"), *_OPTIONS)
 _CACHE_NAME = AttributeContract("cache_name", "string")
 
 #: One decode step. Where active[b] is not 0, it appends key[b], value[b] to row b. Then it attends to all
-#: that each row holds.
+#: that each row holds. lengths_out: positions held afterwards.
 DENSE_DECODE = OpContract(
     "DenseDecode",
-    inputs=(_QUERY, _KEY, _VALUE, _ACTIVE),
-    outputs=(_OUTPUT,),
+    inputs=(_QUERY, _KEY, _VALUE, _ACTIVE, _HELD),
+    outputs=(_OUTPUT, dataclasses.replace(_LENGTHS_OUT, optional=True)),
     attributes=(*_CACHE_OF_DECODE, _CACHE_NAME),
 )
 
 #: the same with SparQ attention
 SPARQ_DECODE = OpContract(
     "SparqDecode",
-    inputs=(_QUERY, _KEY, _VALUE, _ACTIVE),
-    outputs=(_OUTPUT,),
+    inputs=(_QUERY, _KEY, _VALUE, _ACTIVE, _HELD),
+    outputs=(_OUTPUT, dataclasses.replace(_LENGTHS_OUT, optional=True)),
     attributes=(*_SETTINGS, *_CACHE_OF_DECODE, _CACHE_NAME),
 )
 
 #: Prefill. Row b then holds the first lengths[b] tokens of key[b], value[b] and nothing else: 0 empties it. A
-#: length of -1 leaves row b as it is. lengths_out: positions held afterwards. Later operators on the cache
-#: should depend on it, which orders them.
+#: length of -1 leaves row b as it is. lengths_out: positions held afterwards.
 CACHE_FILL = OpContract(
     "CacheFill",
     inputs=(
         TensorContract("key", "FLOAT16", ("batch", "n_kv_heads", "n_tokens", "head_dim")),
         TensorContract("value", "FLOAT16", ("batch", "n_kv_heads", "n_tokens", "head_dim")),
         TensorContract("lengths", "INT32", ("batch",)),
+        _HELD,
     ),
-    outputs=(TensorContract("lengths_out", "INT32", ("batch",)),),
+    outputs=(_LENGTHS_OUT,),
     attributes=(*_CACHE_OF_FILL, _CACHE_NAME),
 )
 
@@ -133,7 +140,8 @@ def arguments(
     """Keyword arguments of `poptorch.custom_op` for one call, checked against the table.
 
     Args:
-        inputs, example_outputs: tensors in the order of the table, with `dtype` and `shape`.
+        inputs, example_outputs: tensors in the order of the table, with `dtype` and `shape`; optional ones
+            may be left out.
         attributes: by name; a bool counts as int, and travels as 0 or 1. Those with a default may be left
             out, and travel nevertheless.
 
@@ -148,9 +156,11 @@ def arguments(
         ("inputs", op.inputs, inputs),
         ("example_outputs", op.outputs, example_outputs),
     ):
-        if len(tensors) != len(contracts):
+        least = sum(not contract.optional for contract in contracts)
+        if not least <= len(tensors) <= len(contracts):
             names = ", ".join(contract.name for contract in contracts)
-            checks.fail(op.name, kind, f"be {len(contracts)} tensors ({names})", len(tensors))
+            number = f"{least} or {len(contracts)}" if least < len(contracts) else f"{least}"
+            checks.fail(op.name, kind, f"be {number} tensors ({names})", len(tensors))
         for contract, tensor in zip(contracts, tensors):
             _check_tensor(op, contract, tensor, sizes)
     return {

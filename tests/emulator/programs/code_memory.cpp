@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the estimate of code memory makes of programs that differ in one thing: code_memory CODELETS
-// [SETS]. One JSON object a program; with SETS one only, of so many compute sets, which may not fit.
+// [SETS FLOATS]. One JSON object a program; with SETS one only, of so many compute sets beside so
+// many floats, which may not fit.
 #include <sparq_emulator/Counters.hpp>
 #include <sparq_emulator/Errors.hpp>
 
@@ -21,6 +22,7 @@ struct Wanted {
   unsigned rows = 0;           // of a remote copy to tile 1
   bool rowsInPieces = false;   // the halves of each lie apart
   unsigned branches = 0;       // around the whole
+  unsigned floats = 40000;     // on tile 1, which so is the fullest, whatever the code of others
 };
 
 void report(const std::string &name, const sparq::emulator::MemoryCount &m) {
@@ -36,8 +38,7 @@ void report(const std::string &name, const sparq::emulator::MemoryCount &m) {
 void build(const Wanted &w, const char *codelets) {
   Graph graph(emulatedDevice(4));
   graph.addCodelets(codelets);
-  // Tile 1 is the fullest, whatever the code of others.
-  const Tensor big = graph.addVariable(FLOAT, {40000}, "big");
+  const Tensor big = graph.addVariable(FLOAT, {w.floats}, "big");
   graph.setTileMapping(big, 1);
   const Tensor data = graph.addVariable(FLOAT, {64}, "data");
   graph.setTileMapping(data, w.elsewhere ? 2 : 1);
@@ -100,9 +101,10 @@ Wanted with(const std::string &name, void (*change)(Wanted &)) {
 } // namespace
 
 int main(int argc, char **argv) {
-  if (argc == 3) {
+  if (argc == 4) {
     Wanted w;
     w.sets = static_cast<unsigned>(std::stoul(argv[2]));
+    w.floats = static_cast<unsigned>(std::stoul(argv[3]));
     w.elsewhere = true;
     build(w, argv[1]);
     return 0;

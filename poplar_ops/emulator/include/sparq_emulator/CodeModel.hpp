@@ -32,6 +32,8 @@ struct CodeModel {
   std::uint64_t hostExchangeBase = 288; // on every tile
   std::uint64_t perTransfer = 32;
   std::uint64_t perPacket = 20; // its header, and the code that sends it
+  // Where code may lie: a tile's memory begins at 0x4c000, and from 0x80000 on it is interleaved.
+  std::uint64_t room = 0x80000 - 0x4c000;
 };
 
 } // namespace emulator

@@ -4,12 +4,16 @@
 #pragma once
 
 #include "graph.hpp"
+#include "sessionoptions.hpp"
 
 namespace popart {
 
 class Ir {
 public:
   Ir() : graph_(*this) {}
+  const SessionOptions &getSessionOptions() const { return options; }
+  SessionOptions options;
+
   Graph &getMainGraph() { return graph_; }
   std::vector<Op *> getAllOps() const {
     std::vector<Op *> all;
