@@ -29,19 +29,17 @@ class AppendTail : public poplar::MultiVertex {
 public:
   poplar::Input<unsigned> filled;
   poplar::Input<unsigned> active;
-  HalvesIn key;     // [headDim]
-  HalvesInOut tail; // [headDim][width]
-  // Of the tailLength positions of this piece, the tail has room for `width`: all, or the block that
-  // is being filled.
-  unsigned headDim, part, tailLength, width, chunk;
+  HalvesIn key;     // [nComponents]
+  HalvesInOut tail; // [nComponents][width]
+  // The tail has room for `width` positions, a power of two: a chunk, or the block that is being
+  // filled.
+  unsigned nComponents, width;
 
   bool compute(unsigned worker) {
-    const unsigned at = (*filled & (chunk - 1)) - part * tailLength; // wraps around below the piece
-    if (!*active || at >= tailLength)
-      return true;
-    const unsigned own = width == tailLength ? at : at & (blockSize - 1);
-    for (unsigned c = worker; c < headDim; c += numWorkers())
-      copyHalf(&tail[0], c * width + own, &key[c]);
+    const unsigned position = *filled & (width - 1);
+    if (*active)
+      for (unsigned c = worker; c < nComponents; c += numWorkers())
+        copyHalf(&tail[0], c * width + position, &key[c]);
     return true;
   }
 };

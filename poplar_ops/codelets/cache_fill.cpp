@@ -61,17 +61,16 @@ public:
 class FillTail : public poplar::MultiVertex {
 public:
   poplar::Input<unsigned> held;
-  HalvesIn columns; // [headDim][tailLength]
+  HalvesIn columns; // [nComponents][chunk]
   HalvesInOut tail; // the same
-  unsigned index, chunk, piece, headDim, tailLength;
+  unsigned index, chunk, nComponents;
 
   bool compute(unsigned worker) {
-    const unsigned first = index * chunk + piece * tailLength;
-    if ((*held & ~(chunk - 1)) != index * chunk || *held <= first)
+    if ((*held & ~(chunk - 1)) != index * chunk)
       return true;
-    const unsigned n = minimum(*held - first, tailLength);
-    for (unsigned c = worker; c < headDim; c += numWorkers())
-      copyHalves(&tail[c * tailLength], &columns[c * tailLength], n);
+    const unsigned n = *held & (chunk - 1);
+    for (unsigned c = worker; c < nComponents; c += numWorkers())
+      copyHalves(&tail[c * chunk], &columns[c * chunk], n);
     return true;
   }
 };

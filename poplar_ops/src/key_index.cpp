@@ -69,13 +69,13 @@ void IndexScores::addScores(const ComputeSet &cs, const WaveIndex &wave,
     }
 }
 
-void IndexScores::addTailCoefficients(const ComputeSet &cs) const {
+void IndexScores::addTailCoefficients(const ComputeSet &cs, const ScoredTail &tail) const {
   for (unsigned slot = 0; slot != context.nSlots(); ++slot)
     for (unsigned i = 0; i != layout.nTailParts(); ++i) {
       const unsigned part = layout.tailFirst + i;
       addVertex(context.graph, cs, "sparq::TailCoefficients", context.tile(slot, part),
                 {{"filled", context.filled(slot, part)},
-                 {"tailIndex", context.cache.tailIndex[context.task(slot)][i].flatten()},
+                 {"tailIndex", tail.index[slot][i].flatten()},
                  {"components", q.components[slot][part]},
                  {"selectedQuery", q.selectedQuery[slot][part]},
                  {"coefficients", ofTail.coefficients[slot][part].flatten()},
@@ -93,14 +93,14 @@ void IndexScores::addTailCoefficients(const ComputeSet &cs) const {
     }
 }
 
-void IndexScores::addTailScores(const ComputeSet &cs) const {
+void IndexScores::addTailScores(const ComputeSet &cs, const ScoredTail &tail) const {
   for (unsigned slot = 0; slot != context.nSlots(); ++slot)
     for (unsigned i = 0; i != layout.nTailParts(); ++i) {
-      const unsigned part = layout.tailFirst + i, task = context.task(slot);
+      const unsigned part = layout.tailFirst + i;
       addVertex(context.graph, cs, "sparq::TailIndexScores", context.tile(slot, part),
                 {{"filled", context.filled(slot, part)},
-                 {"tailIndex", context.cache.tailIndex[task][i].flatten()},
-                 {"tail", context.cache.tail[task][i].flatten()},
+                 {"tailIndex", tail.index[slot][i].flatten()},
+                 {"tail", tail.columns[slot][i].flatten()},
                  {"components", q.components[slot][part]},
                  {"selectedQuery", q.selectedQuery[slot][part]},
                  {"coefficients", ofTail.coefficients[slot][part].flatten()},
