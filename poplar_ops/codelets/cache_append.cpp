@@ -36,10 +36,11 @@ public:
   unsigned nComponents, width;
 
   bool compute(unsigned worker) {
+    if (!*active)
+      return true;
     const unsigned position = *filled & (width - 1);
-    if (*active)
-      for (unsigned c = worker; c < nComponents; c += numWorkers())
-        copyHalf(&tail[0], c * width + position, &key[c]);
+    for (unsigned c = worker; c < nComponents; c += numWorkers())
+      copyHalf(&tail[0], c * width + position, &key[c]);
     return true;
   }
 };

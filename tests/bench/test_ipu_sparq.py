@@ -234,11 +234,13 @@ def test_one_key_index(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_the_share_on_chip() -> None:
-    seconds = dict(total=8.0, streaming=6.0, compute=1.5, exchange=0.25, sync=0.25)
-    assert ipu_sparq.share_on_chip(dict(seconds_by_category=seconds)) == 0.25
-    (column,) = (c for c in ipu_sparq.COLUMNS if c.heading == "on chip")
-    assert column.text(dict(seconds_by_category=seconds)) == "25%"
-    assert column.text(dict(seconds_by_category=None)) == "-"
+    seconds = dict(total=8e-3, streaming=6e-3, compute=1.5e-3, exchange=0.25e-3, sync=0.25e-3)
+    modelled = dict(seconds_per_query=8e-3, **on_chip_range(seconds))
+    measured = dict(dict.fromkeys(ON_CHIP_COLUMNS), seconds_per_query=8e-3)
+    assert ipu_sparq.share_on_chip(modelled) == pytest.approx(0.25)
+    column = {c.heading: c for c in ipu_sparq.COLUMNS}
+    assert [column[name].text(modelled) for name in ("on chip", "if twice")] == ["25%", "10.0000"]
+    assert [column[name].text(measured) for name in ("on chip", "if twice")] == ["-", "-"]
 
 
 def test_dense_attention_has_no_rank(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from near_ties import columns_with_a_step_near_a_tie
 from strategies import KINDS, tensors
 from vertex import WORD_POISON, assert_bits, floats, halves, run, word, words
 
@@ -242,6 +243,16 @@ def test_fill_index(bits: int, kind: str, n: int, seed: int) -> None:
         tailLength=192,
     )
     assert_bits(without_sign_of_zero(out["index"], bits), expected)
+
+
+@pytest.mark.parametrize("bits", BITS)
+def test_steps_near_a_tie(bits: int) -> None:
+    """Ranges whose step is another one where it is divided, and not multiplied by an inverse."""
+    columns = columns_with_a_step_near_a_tie(HEAD_DIM, bits)
+    sizes = dict(n=64, headDim=HEAD_DIM, indexBits=bits, columnWords=record_words(bits), tailLength=64)
+    index = words(HEAD_DIM, record_words(bits))
+    out = run("FillIndex", dict(columns=columns, index=index), **sizes)
+    assert_bits(out["index"], records(columns, bits))
 
 
 @pytest.mark.parametrize("bits", BITS)

@@ -8,6 +8,7 @@ import pytest
 from cpu_caches import THREADS, assert_same_bits, filled_cache, make_cache
 from hypothesis import given
 from hypothesis import strategies as st
+from near_ties import columns_with_a_step_near_a_tie
 from strategies import GROUP_SIZES, KINDS, Attention, attentions, make_attention, sparq_settings
 
 from sparq_ipu import KVCache, dense_attention, sparq_attention
@@ -93,6 +94,13 @@ def test_largest_sums(isa: str, index_bits: int, kind: str) -> None:
     tensors.key[:, :, 100:200] = np.float16(60000)
     tensors.query[:, :, ::2] = np.abs(tensors.query[:, :, ::2]).max()
     check_attention(tensors, index_bits, dict(rank=96, top_k=40), isa, threads=(1,))
+
+
+def test_steps_near_a_tie(isa: str, index_bits: int) -> None:
+    """Ranges whose step is another one where it is divided, and not multiplied by an inverse."""
+    tensors = make_attention(np.random.default_rng(4), n_kv_heads=4, group_size=2, seq_len=64, head_dim=64)
+    tensors.key[...] = columns_with_a_step_near_a_tie(64, index_bits).T
+    check_attention(tensors, index_bits, dict(rank=64, top_k=3), isa, threads=(1,))
 
 
 @pytest.mark.parametrize("kind", KINDS)

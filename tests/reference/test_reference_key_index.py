@@ -7,6 +7,7 @@ from typing import Callable
 
 import contract_oracle as oracle
 import error_bound
+import near_ties
 import numpy as np
 import pytest
 import strategies
@@ -308,6 +309,13 @@ def test_ranges_of_denormals(bits: int, spread: int) -> None:
     step = float(index.step.max()) * 2**24
     assert index.code.max() == (min(most, round(spread / step)) if step else 0)
     check_contract(strategies.tensors("normal", (2, 8), rng), keys, bits)
+
+
+@BITS
+def test_a_step_is_a_range_times_an_inverse(bits: int) -> None:
+    """Divided by the largest code, these ranges give other steps."""
+    columns = near_ties.columns_with_a_step_near_a_tie(8, bits)
+    check_contract(strategies.tensors("normal", (2, 8), np.random.default_rng(0)), columns.T, bits)
 
 
 def test_many_components_leave_a_coefficient() -> None:

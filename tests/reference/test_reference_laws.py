@@ -279,6 +279,18 @@ def test_a_share_below_the_flush_is_zero() -> None:
         assert alpha[0, 0] == np.float32(expected)
 
 
+def test_a_sum_below_the_flush_is_zero() -> None:
+    """Of values -2**-24 with a weight of exp(-20), about 2**-53, nothing is left; with exp(-14), about 2**-44,
+    a negative number, and -0 of it in float16 (E2, E6)."""
+    for score, stays in ((-20, False), (-14, True)):
+        query, key, value = np.zeros((1, 1, 8), np.float16), *np.zeros((2, 1, 1, 2, 8), np.float16)
+        query[..., 0], key[..., 1, 0] = 1, score * 8**0.5
+        value[..., 1, :] = -(2.0**-24)
+        attended = exact.gathered_attention(query, key, value, np.array([[[0, 1]]]), np.array([2]))
+        assert ((attended < 0) == stays).all() and ((attended == 0) != stays).all()
+        assert (np.signbit(exact.dense_attention(query, key, value)) == stays).all()
+
+
 def test_a_share_never_exceeds_one() -> None:
     """A sum over some positions, in the blocks of all: rounding is monotone, so it is not above that of all.
     In blocks of the list of these positions it may be (E6, step 5)."""

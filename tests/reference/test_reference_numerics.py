@@ -83,6 +83,14 @@ def test_exp_at_its_ends() -> None:
     assert end >= np.finfo(F).tiny and ulp_error(end, np.exp(np.array(-87.0))) < 2
 
 
+def test_exp_is_1_from_its_smallest_argument_on() -> None:
+    """Above -2**-25 the argument is taken for 0; below it the result is the number below 1."""
+    edge = F(-(2.0**-25))
+    assert numerics.exp(np.nextafter(edge, F(0))) == 1 and numerics.exp(edge) == 1
+    below = numbers(bits(edge) + 1, bits(-(2.0**-24)))
+    assert (numerics.exp(below) == np.nextafter(F(1), F(0))).all()
+
+
 def test_exp_around_every_change_of_exponent() -> None:
     """Neighbouring numbers where round(x / ln 2) steps: where a reduction goes wrong first."""
     for n in range(125):

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Breaks the source in the listed ways, one at a time, and looks whether the tests notice.
+
+    python tests/mutation reference/                   every mutant of the files below a folder
+    python tests/mutation planner-3 poplar_ops/src     some by name (or a part of it), and a folder
+    python tests/mutation --sample                     a few of the reference, in less than a minute
+
+The list is in tests/mutation/mutants/. The tree is not changed: a copy of it is, in build/mutation. The
+modules are built there once; for a mutant in C++, what depends on it is built again. Before anything is
+broken, the tests must pass. An editable installation hides the copy: run this where there is none.
+
+Each mutant is reported as
+    killed         a test failed, as it should
+    SURVIVED       none did: a hole in the tests
+    known          none did, and the list says why none can
+    NOTICED        a test failed, though the list says that none can: correct the list
+    did not build  the compiler refused it: correct the list
+    did not apply  its old text is not in the file exactly once: correct the list
+The status is 0 if each was killed or is known.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import mutants
+from copied_tree import ROOT, BuildFailed, CopiedTree, needs_modules, target_of
+from mutants import Mutant
+
+GOOD = ("killed", "known")
+
+
+def chosen(wanted: list[str], sample: bool) -> list[Mutant]:
+    """The mutants of some files, folders or names; all of them if none are given."""
+    every = mutants.every()
+    if sample:  # spread over the reference, whose tests need nothing built and take seconds
+        every = [m for m in every if m.file.startswith("reference/") and not needs_modules(m)][::5]
+    if not wanted:
+        return every
+    found: list[Mutant] = []
+    for want in wanted:
+        path = want.rstrip("/")
+        some = [
+            m
+            for m in every
+            if m.file == path or m.file.startswith(path + "/") or path in m.name or path in m.tests
+        ]
+        if not some:
+            sys.exit(f"mutation: FOLDER must be a file, folder or name with mutants, got {want}")
+        found += [m for m in some if m not in found]
+    return found
+
+
+def result_of(mutant: Mutant, tree: CopiedTree) -> tuple[str, str]:
+    """Break the copy, build, test, and mend it: what happened, and details for people."""
+    text = tree.text(mutant.file)
+    if text.count(mutant.old) != 1:
+        return "did not apply", f"its old text occurs {text.count(mutant.old)} times"
+    tree.write(mutant.file, text.replace(mutant.old, mutant.new))
+    try:
+        target = target_of(mutant.file)
+        if target and needs_modules(mutant):
+            tree.build(target)
+        done = tree.pytest("-x", *mutant.tests)
+    except BuildFailed as error:
+        return "did not build", str(error)
+    finally:
+        tree.write(mutant.file, text)
+    if done.returncode == 0:
+        return ("known", mutant.survives) if mutant.survives else ("SURVIVED", "")
+    if done.returncode in (4, 5):  # of pytest: wrong arguments, no tests
+        return "did not apply", done.stdout[-1000:]
+    failed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR", "no result"))]
+    detail = failed[0] if failed else done.stdout[-200:]
+    return ("NOTICED" if mutant.survives else "killed"), detail
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        "python tests/mutation", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("wanted", nargs="*", metavar="FOLDER", help="a folder, a file, or (a part of) a name")
+    parser.add_argument("--list", action="store_true", help="list the mutants, run nothing")
+    parser.add_argument("--sample", action="store_true", help="a few of the reference only")
+    parser.add_argument("--copy", type=Path, default=ROOT / "build" / "mutation", help="where the copy is")
+    parser.add_argument("--no-baseline", action="store_true", help="do not run the tests unbroken first")
+    parser.add_argument("-v", "--verbose", action="store_true", help="which test noticed")
+    arguments = parser.parse_args()
+
+    wanted = chosen(arguments.wanted, arguments.sample)
+    if arguments.list:
+        for mutant in wanted:
+            known = f" (none: {mutant.survives})" if mutant.survives else ""
+            print(f"{mutant.name}: {mutant.file}: {mutant.why}; {' '.join(mutant.tests)}{known}")
+        print(f"{len(wanted)} mutants")
+        return 0
+
+    tree = CopiedTree(arguments.copy)
+    tree.check_packages()
+    if not arguments.no_baseline:
+        tree.prepare(wanted)
+        for tests in dict.fromkeys(mutant.tests for mutant in wanted):
+            done = tree.pytest("-x", *tests)
+            if done.returncode:
+                sys.exit(
+                    f"mutation: {' '.join(tests)} must pass before anything is broken\n{done.stdout[-3000:]}"
+                )
+    counts: collections.Counter[str] = collections.Counter()
+    for mutant in wanted:
+        start = time.monotonic()
+        tree.prepare([mutant])
+        result, detail = result_of(mutant, tree)
+        counts[result] += 1
+        print(f"{result:<13} {mutant.name} ({time.monotonic() - start:.0f} s): {mutant.why}", flush=True)
+        if detail and (arguments.verbose or result not in GOOD):
+            print("    " + detail.replace("\n", "\n    "), flush=True)
+    print(f"{len(wanted)} mutants: " + ", ".join(f"{n} {result}" for result, n in counts.items()))
+    return 0 if all(result in GOOD for result in counts) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

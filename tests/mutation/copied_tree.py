@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A copy of the project's tree, in which files are broken, modules built, and tests run."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from mutants import Mutant
+
+ROOT = Path(__file__).resolve().parents[2]
+
+#: tests of these folders need none of the modules, or build what they need
+WITHOUT_MODULES = ("tests/reference", "tests/emulator", "tests/popart", "tests/fidelity", "tests/packaging")
+#: seconds after which a test run counts as one that failed: a mutant may wait for ever
+PATIENCE = 1200
+
+
+class BuildFailed(Exception):
+    """The modules could not be built; the text says why."""
+
+
+class CopiedTree:
+    """The copy. `folder` is kept between runs: what was built there stays, and only what changed is built."""
+
+    def __init__(self, folder: Path) -> None:
+        self.root = folder / "tree"
+        self._build_folder = folder / "cmake"
+        self._is_built = False
+        self._copy()
+
+    def _copy(self) -> None:
+        """Make the copy what the tree is now. Files that are the same keep their time, for the build."""
+        listed = subprocess.run(
+            ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+            cwd=ROOT,
+            check=True,
+            stdout=subprocess.PIPE,
+        ).stdout.decode()
+        wanted = {name for name in listed.split("\0") if name and (ROOT / name).is_file()}
+        for path in list(self.root.rglob("*")):
+            name = str(path.relative_to(self.root))
+            if path.is_file() and not path.is_symlink() and name not in wanted:
+                path.unlink()
+        for name in sorted(wanted):
+            source, target = ROOT / name, self.root / name
+            if not target.exists() or target.read_bytes() != source.read_bytes():
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(source, target)
+
+    def text(self, file: str) -> str:
+        return (self.root / file).read_text(encoding="utf-8")
+
+    def write(self, file: str, text: str) -> None:
+        (self.root / file).write_text(text, encoding="utf-8")
+
+    def prepare(self, mutants: list[Mutant]) -> None:
+        """Build the modules, if the tests of these mutants want them."""
+        if not self._is_built and any(needs_modules(mutant) for mutant in mutants):
+            self.build("all")
+            package = self.root / "python" / "sparq_ipu"
+            for pattern in ("_core*.so", "cpu/_cpu*.so", "sparq_codelets.gp"):
+                for built in (self._build_folder / "poplar_ops").glob(pattern):
+                    link = package / built.name
+                    if not link.exists():
+                        link.symlink_to(built)
+            self._is_built = True
+
+    def build(self, target: str) -> None:
+        """Build a target of the copy's CMake project."""
+        if not (self._build_folder / "build.ninja").exists():
+            pybind11 = subprocess.run(
+                [sys.executable, "-m", "pybind11", "--cmakedir"],
+                check=True,
+                stdout=subprocess.PIPE,
+                text=True,
+            ).stdout.strip()
+            options = {
+                "CMAKE_MAKE_PROGRAM": _tool("ninja"),
+                "SPARQ_USE_EMULATOR": "ON",
+                "Python_EXECUTABLE": sys.executable,
+                "pybind11_DIR": pybind11,
+            }
+            configure = [_tool("cmake"), "-S", str(self.root), "-B", str(self._build_folder), "-G", "Ninja"]
+            self._run_build([*configure, *(f"-D{name}={value}" for name, value in options.items())])
+        self._run_build([_tool("cmake"), "--build", str(self._build_folder), "-j2", "--target", target])
+
+    @staticmethod
+    def _run_build(command: list[str]) -> None:
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        if done.returncode:
+            raise BuildFailed(done.stdout[-4000:])
+
+    def pytest(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run tests of the copy on the packages of the copy."""
+        paths = [str(self.root / folder) for folder in ("python", "reference")]
+        environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(paths),
+            # A file and its mutant may have one size and one time: a cached one would be taken for the other.
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "HYPOTHESIS_PROFILE": "dev",
+        }
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments]
+        try:
+            return subprocess.run(
+                command,
+                cwd=self.root,
+                env=environment,
+                timeout=PATIENCE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+        except subprocess.TimeoutExpired:
+            return subprocess.CompletedProcess(command, 1, f"no result after {PATIENCE} s")
+
+    def check_packages(self) -> None:
+        """The tests must see the packages of the copy: an editable installation would hide them."""
+        code = "import sparq_ipu, sparq_reference; print(sparq_ipu.__file__, sparq_reference.__file__)"
+        paths = [str(self.root / folder) for folder in ("python", "reference")]
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            cwd=self.root,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONDONTWRITEBYTECODE": "1"},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        if done.stdout.count(str(self.root)) != 2:
+            sys.exit(
+                "mutation: Python must import the packages of the copy, got others (an editable "
+                f"installation?): {done.stdout.strip()}"
+            )
+
+
+def needs_modules(mutant: Mutant) -> bool:
+    """Whether the tests of a mutant need the modules that are built of the whole tree."""
+    return not all(test.startswith((*WITHOUT_MODULES, "-")) for test in mutant.tests)
+
+
+def target_of(file: str) -> str | None:
+    """What a change of the file makes necessary to build; None: nothing."""
+    if not file.startswith("poplar_ops/"):
+        return None
+    return "_cpu" if file.startswith(("poplar_ops/cpu/", "poplar_ops/bindings/cpu.cpp")) else "_core"
+
+
+def _tool(name: str) -> str:
+    """A build tool: beside the interpreter (from PyPI), else on PATH."""
+    beside = Path(sys.executable).parent / name
+    return str(beside) if beside.exists() else shutil.which(name) or name

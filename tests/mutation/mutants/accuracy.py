@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mutants of the accuracy study: methods, the engine, intervals, tasks."""
+
+from __future__ import annotations
+
+from . import of
+
+_METHODS = "tests/accuracy/test_accuracy_methods.py"
+_INTERVALS = "tests/accuracy/test_accuracy_intervals.py"
+_ENGINE = "tests/accuracy/test_accuracy_engine.py"
+_TASKS = "tests/accuracy/test_accuracy_tasks.py"
+
+MUTANTS = [
+    *of(
+        "python/sparq_ipu/accuracy/methods/stateful.py",
+        _METHODS,
+        [
+            ('state["sum"] = state["sum"] + weight', "pass", "H2O never adds the weights of decode steps"),
+            ("weight.argmin(1, keepdim=True)", "weight.argmax(1, keepdim=True)", "H2O evicts the heaviest"),
+            ("index > position - self.local", "index >= position - self.local", "one more local position"),
+            (
+                'state["index"], state["sum"] = index, total',
+                'state["sum"] = total',
+                "H2O evicts for one step",
+            ),
+            ('(state["next"] + 1) % self.n_recent', 'state["next"]', "ALISA overwrites one row"),
+            (
+                "row.zero_().scatter_(1, index, weight)",
+                "row.scatter_(1, index, weight)",
+                "old weights stay in ALISA's window",
+            ),
+            (
+                "return self.top_k - self.top_k // 2",
+                "return self.top_k // 2",
+                "odd top_k: ALISA reads one less",
+            ),
+            (
+                "torch.softmax(scores, dim=-1)\n            outputs",
+                "torch.softmax(scores / 2, dim=-1)\n            outputs",
+                "scores are halved",
+            ),
+            ("scores = 2 * seq_len", "scores = seq_len", "sums are read and not written"),
+        ],
+    ),
+    *of(
+        "python/sparq_ipu/accuracy/methods/sparq.py",
+        f"{_METHODS} tests/accuracy/test_accuracy_key_index.py",
+        [
+            ("(1 - alpha) * mean[:, None]", "mean[:, None]", "the mean has full weight"),
+            (
+                "span.layer < self.mean_value_from",
+                "span.layer <= self.mean_value_from",
+                "one layer more without a mean",
+            ),
+            ("lower_first=self.index_bits < 16", "lower_first=False", "ties of an index go to any position"),
+            ("span.positions() - self.local", "span.positions() - self.local - 1", "one more local position"),
+            (
+                "(span.positions() + 1) // BLOCK * BLOCK",
+                "span.positions() // BLOCK * BLOCK",
+                "the block that a query completes is not in the index",
+            ),
+            ("share.sqrt() / span.scale", "share / span.scale", "the temperature has no root"),
+            (
+                "torch.where(kept > 0, kept / total,",
+                "torch.where(kept >= 0, kept / total,",
+                "a query of zeros gives NaN",
+            ),
+            ("query = span.query * used", "query = span.query", "all components are used"),
+            ("return 1 if self.index_bits == 16 else 2", "return 1", "old results of an index count as new"),
+            (
+                "0 if self.mean_value_from < 0 else mean_value",
+                "mean_value",
+                "a mean that is not read is counted",
+            ),
+        ],
+    ),
+    *of(
+        "python/sparq_ipu/accuracy/methods/base.py",
+        _METHODS,
+        [
+            ("span.layer < self.dense_layers", "span.layer <= self.dense_layers", "one layer more is dense"),
+            (
+                "torch.arange(self.seq_len)[None, :] <= self.positions()",
+                "torch.arange(self.seq_len)[None, :] < self.positions()",
+                "a query does not see itself",
+            ),
+            (
+                "cached * self.kv_bits / 16 + other",
+                "(cached + other) * self.kv_bits / 16",
+                "sums shrink with the bits of the cache",
+            ),
+            ("<= budget:", "< budget:", "a method that moves exactly as much does not match"),
+            ("equal.cumsum(-1) <= count", "equal.cumsum(-1) < count", "one tie too few is taken"),
+            ("dense / self.transfer(", "self.transfer(", "compression is a number of elements"),
+        ],
+    ),
+    *of(
+        "python/sparq_ipu/accuracy/methods/quantise.py",
+        _METHODS,
+        [
+            (".clamp_(0, 2**self.bits - 1)", "", "values outside the range are not clamped"),
+            ("(2**bits - 1)\n", "2**bits\n", "one step too many"),
+        ],
+    ),
+    *of(
+        "python/sparq_ipu/accuracy/engine.py",
+        _ENGINE,
+        [
+            ("weight_sum[:, :first] = old.weight_sum", "pass", "sums of a prefix are forgotten"),
+            (
+                "recent = torch.cat([before, recent], 1)[:, -N_RECENT:]",
+                "pass",
+                "rows of a prefix are forgotten",
+            ),
+            (
+                "> torch.arange(first + start, end)[:, None]",
+                ">= torch.arange(first + start, end)[:, None]",
+                "prefill does not see itself",
+            ),
+            (
+                "torch.arange(start, start + len(tokens))[None]",
+                "torch.arange(len(tokens))[None]",
+                "every span begins at position 0",
+            ),
+            (
+                "dim**-0.5 if scaling is None else scaling",
+                "dim**-0.5",
+                "the model's own scale is ignored",
+                "every model of the tests has 1 / sqrt(head_dim)",
+            ),
+        ],
+    ),
+    *of(
+        "python/sparq_ipu/accuracy/measure.py",
+        _INTERVALS,
+        [
+            ("LEVEL = 0.985", "LEVEL = 0.95", "intervals are shorter than they say"),
+            ("t_quantile(level, n - 1)", "t_quantile(level, n)", "one degree of freedom too many"),
+            ("pseudo.std(-1, ddof=1)", "pseudo.std(-1)", "the spread is that of all items"),
+            ("- (n - 1) * (total_over", "- n * (total_over", "pseudo-values are wrong"),
+            (
+                "pseudo_values(*arrays[:2]) - pseudo_values(*arrays[2:])",
+                "pseudo_values(*arrays[:2])",
+                "a difference is not paired",
+            ),
+            ("over.sum() / under.sum()", "(over / under).mean()", "a mean of ratios"),
+            ("/ math.sqrt(n)", "/ n", "intervals shrink too fast"),
+        ],
+    ),
+    *of(
+        "python/sparq_ipu/accuracy/report.py",
+        f"{_INTERVALS} tests/accuracy/test_accuracy_results.py",
+        [
+            ("FEWEST, ENOUGH = 3, 5", "FEWEST, ENOUGH = 3, 4", "four items are enough for a verdict"),
+            ("gap.low > 0 or gap.high < 0", "gap.low > 0", "nothing is clearly lower"),
+            ('(gap.value > 0) == (compared.better == "low")', "(gap.value > 0)", "higher is always worse"),
+            ("sorted(set(items) & set(base))", "sorted(items)", "items that one method lacks are compared"),
+        ],
+    ),
+    *of(
+        "python/sparq_ipu/accuracy/tasks/retrieval.py",
+        _TASKS,
+        [
+            ("DEEPEST = 0.55", "DEEPEST = 0.95", "what is asked for stands in the window"),
+            ("[scored]\n", "\n", "digits that are given count as found"),
+            ("float(hits.all().item())", "float(hits.any().item())", "one digit right is all right"),
+        ],
+    ),
+]

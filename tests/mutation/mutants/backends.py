@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mutants of the public calls in Python: the cache, attention, kernels, backends."""
+
+from __future__ import annotations
+
+from . import of
+
+_PLANNING = "tests/planning/test_planning.py"
+_OPS = "tests/ops/test_copies.py tests/ops/test_errors.py tests/ops/test_sessions.py tests/ops/test_append.py"
+
+MUTANTS = [
+    *of(
+        "python/sparq_ipu/backends/ipu.py",
+        _OPS,
+        [
+            (
+                "(key.copy(), value.copy(), lengths.copy())",
+                "(key, value, lengths)",
+                "pending tokens are the caller's arrays",
+            ),
+            ("held += counts", "pass", "pending tokens all land at position 0"),
+            (
+                "self._replace(key[index], value[index], self._lengths[index])",
+                "self._replace(key[index], value[index], self._lengths)",
+                "reorder leaves the lengths",
+            ),
+            ("self._pending.clear()", "pass", "a reset keeps what is pending"),
+            (
+                "if self._session is not None and n_heads == self._n_heads and wanted",
+                "if self._session is not None and wanted",
+                "a session of another number of heads serves",
+            ),
+            (
+                "[*self._attention, wanted]",
+                "[wanted]",
+                "a new program replaces the others",
+                "results are the same; programs are compiled more often",
+            ),
+            ("if every == [wanted]:", "if True:", "no second try with one program alone"),
+            (
+                'if self._memory == "sram" and self._lengths.any():',
+                "if False:",
+                "a cache in SRAM can be appended to",
+            ),
+            ("n_tiles, 0, bow.tiles)", "n_tiles, 0, 2 * bow.tiles)", "more tiles than there are"),
+            ("self._lengths = np.zeros_like(self._lengths)", "pass", "a reset keeps the lengths"),
+            ("self._attention.index(wanted)", "0", "always the first program"),
+        ],
+    ),
+    *of(
+        "python/sparq_ipu/backends/cpu.py",
+        "tests/cpu/test_cpu_errors.py tests/cpu/test_cpu_threads.py tests/ops/test_errors.py",
+        [
+            ("MAX_THREADS = 1024", "MAX_THREADS = 1025", "one more thread is allowed"),
+            ('os.environ.get(ISA_VARIABLE) or "auto"', '"auto"', "the environment variable is ignored"),
+            (
+                'check_room(spec, host_memory(), "memory of this machine")',
+                "pass",
+                "a cache that can never be full is made",
+            ),
+        ],
+    ),
+    *of(
+        "python/sparq_ipu/backends/room.py",
+        "tests/ops/test_errors.py",
+        [
+            ("2 * 2 * spec.n_tasks", "2 * spec.n_tasks", "values need no room"),
+            ("need <= room", "need < room", "a cache that just fits is refused"),
+            ("most = room // of_position", "most = room", "the message names bytes for positions"),
+        ],
+    ),
+    *of(
+        "python/sparq_ipu/backends/reference.py",
+        "tests/ops/test_append.py tests/ops/test_copies.py",
+        [
+            (
+                "< self._cache.lengths[:, None]",
+                "<= self._cache.lengths[:, None]",
+                "NaN is read beyond a length",
+            ),
+            (
+                "self._cache.value[:, :, start:stop]",
+                "self._cache.value[:, :, :stop]",
+                "values are read from 0 on",
+            ),
+        ],
+    ),
+    *of(
+        "python/sparq_ipu/cache.py",
+        _OPS,
+        [
+            (
+                "np.array(self._backend.lengths, dtype=np.int64)",
+                "self._backend.lengths",
+                "lengths can be changed from outside",
+            ),
+            (
+                'checks.check_integer("read", "stop", stop, 0, longest)',
+                'checks.check_integer("read", "stop", stop, 0, self.capacity)',
+                "reads beyond the longest length",
+            ),
+            ('"check_finite": self.check_finite,\n', "", "a copy looks for NaN again"),
+            ("**arguments, **self._options}", "**arguments}", "a copy forgets the options of its device"),
+            (
+                "            self.lengths,\n            lengths=lengths,",
+                "            self.lengths * 0,\n            lengths=lengths,",
+                "capacity is not counted over appends",
+            ),
+        ],
+    ),
+    *of(
+        "python/sparq_ipu/attention.py",
+        f"{_OPS} tests/models/test_torch_attention.py",
+        [
+            (
+                "held if n_new is None else held + n_new",
+                "held",
+                "a token that is appended with the query does not count",
+            ),
+            ("check_finite=cache.check_finite)", "check_finite=True)", "check_finite=False is ignored"),
+            ("if not isinstance(cache, KVCache):", "if False:", "another cache is no ValueError"),
+        ],
+    ),
+    *of(
+        "python/sparq_ipu/kernels.py",
+        f"tests/ops/test_words.py tests/ops/test_errors.py {_PLANNING} tests/bench/test_common.py",
+        [
+            (
+                'BASELINE = KERNELS["dense-streaming"]',
+                'BASELINE = KERNELS["dense-sram"]',
+                "speed-ups are over another kernel",
+            ),
+            (
+                "rows = 2 * _bytes_of_keys(cache)",
+                "rows = _bytes_of_keys(cache)",
+                "values take no streaming memory",
+            ),
+            (
+                "return 2 * _bytes_of_keys(cache) if",
+                "return 3 * _bytes_of_keys(cache) if",
+                "a cache in SRAM seems larger than it is",
+            ),
+            ("cache.capacity % BLOCK", "0", "the open block is counted in streaming memory"),
+            ("return 1.0", "return 2.0", "dense attention is faster than itself"),
+        ],
+    ),
+]

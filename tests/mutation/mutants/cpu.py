@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mutants of the CPU kernels."""
+
+from __future__ import annotations
+
+from . import of
+
+_BITS = "tests/cpu/test_cpu_bits.py tests/cpu/test_cpu_key_index.py tests/cpu/test_cpu_threads.py"
+_CACHE = f"tests/cpu/test_cpu_errors.py {_BITS} tests/ops/test_append.py tests/ops/test_copies.py"
+
+MUTANTS = [
+    *of(
+        "poplar_ops/cpu/pair_attention.cpp",
+        _BITS,
+        [
+            (
+                "std::min(1.0f, flush(total / weightSum[h]))",
+                "flush(total / weightSum[h])",
+                "alpha may pass 1",
+            ),
+            (
+                "y[c] = flush(y[c]) / weightSum;",
+                "y[c] = y[c] / weightSum;",
+                "tiny sums are not cut before the division",
+            ),
+            ("firstLocal + i)", "firstLocal)", "one local position, many times"),
+            ("end = std::min(end, firstLocal);", "", "a local position can be selected twice"),
+            (
+                "s.positions[i] = s.candidates[s.positions[i]];",
+                "(void)0;",
+                "threads' candidates are not mapped back",
+            ),
+            (
+                "maxima[h] = std::max(maxima[h], openMaxima[h]);",
+                "(void)0;",
+                "the open block has no part in the maximum",
+            ),
+            (
+                "member = 1; member < team.size",
+                "member = 1; member + 1 < team.size",
+                "the maximum of the last thread is left out",
+            ),
+        ],
+    ),
+    *of(
+        "poplar_ops/cpu/kv_cache.cpp",
+        _CACHE,
+        [
+            ("if (count > capacity - held)", "if (false)", "appends go on behind the capacity"),
+            (
+                "nHeld[copy.to] = nHeld[copy.from];",
+                "(void)0;",
+                "a repeated element has the length of another",
+            ),
+            ("keyIndex.copy(from, to, n);", "", "a repeated element has the key index of another"),
+            ("(n - held) * headDim * sizeof(Half))", "0)", "what is read behind a length is not 0"),
+        ],
+    ),
+    *of(
+        "poplar_ops/cpu/schedule.cpp",
+        _BITS,
+        [
+            (
+                "lengths[a] > lengths[b] : a < b",
+                "lengths[a] < lengths[b] : a < b",
+                "the shortest pairs come first",
+                "results are the same; threads wait longer",
+            ),
+        ],
+    ),
+    *of(
+        "poplar_ops/cpu/stream_sum.cpp",
+        "tests/cpu tests/bench/test_cpu_sparq.py",
+        [("offset < 0 || offset % granule", "offset < 0", "an offset that is no multiple is taken")],
+    ),
+    *of(
+        "poplar_ops/cpu/key_columns.cpp",
+        _BITS,
+        [
+            (
+                "const bool whole = p % 8 == 0 && p + 8 <= end;",
+                "const bool whole = p % 8 == 0;",
+                "columns are written behind the length",
+            )
+        ],
+    ),
+]

@@ -1,0 +1,235 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mutants of the device program: codelets and the builders of its graph."""
+
+from __future__ import annotations
+
+from . import of
+
+_CODELETS = "tests/codelets/test_"
+_ATTENTION = "tests/ops/test_attention.py tests/ops/test_tiles.py tests/ops/test_append.py"
+_MODEL = "tests/device_model/test_device_model.py"
+
+MUTANTS = [
+    *of(
+        "poplar_ops/codelets/arith.hpp",
+        " ".join(
+            f"{_CODELETS}{name}.py"
+            for name in ("softmax", "query_components", "scores", "gathered_attention")
+        ),
+        [
+            (
+                "x < flushThreshold && x > -flushThreshold",
+                "x <= flushThreshold && x >= -flushThreshold",
+                "flush cuts 2**-48 itself",
+            ),
+            ("0x1.120b96p-7f", "0x1.120b98p-7f", "one bit of a coefficient of exp"),
+            ("minSoftmaxArgument = -54.0f", "minSoftmaxArgument = -53.0f", "weights end too early"),
+            ("return (a + c) + (b + d);", "return (a + b) + (c + d);", "lanes are folded in another order"),
+            ("selected == 0.0f ? scale : ", "", "no scale where the selected components are 0"),
+        ],
+    ),
+    *of(
+        "poplar_ops/codelets/cache_append.cpp",
+        f"{_CODELETS}cache_append.py tests/ops/test_append.py",
+        [
+            ("*full = *active && (", "*full = (", "an inactive element can be full"),
+            (
+                "*active ? rowBase + *filled : scratchRow",
+                "rowBase + *filled",
+                "an inactive element is written",
+            ),
+            ("*filled / chunk - 1", "*filled / chunk", "a chunk is flushed to the place of the next"),
+            ("found |= full[slot];", "found = full[slot];", "only the last element can be full"),
+        ],
+    ),
+    *of(
+        "poplar_ops/codelets/combine.cpp",
+        f"{_CODELETS}gathered_attention.py tests/ops/test_attention.py",
+        [
+            ("ratio < 1.0f ? ratio : 1.0f", "ratio", "alpha may pass 1"),
+            ("flush(approxSums[h] / totals[h])", "approxSums[h] / totals[h]", "a tiny alpha is not cut"),
+            (
+                "float y = flush(accumulator[i]) / sums[h];",
+                "float y = accumulator[i] / sums[h];",
+                "tiny sums are not cut before the division",
+            ),
+        ],
+    ),
+    *of(
+        "poplar_ops/codelets/softmax.cpp",
+        f"{_CODELETS}softmax.py",
+        [
+            ("maximum[worker] = last", "maximum[0] = last", "six workers write one maximum"),
+            ("last > largest ? last : largest", "largest", "of an odd number of maxima the last is left out"),
+            (
+                "i < n ? softmaxWeight(weight[i] - m) : 0.0f",
+                "softmaxWeight(weight[i] - m)",
+                "what is behind the length has a weight",
+            ),
+            (
+                "for (unsigned b = 0; b != nBlocks; ++b)\n        sum += blockSums",
+                "for (unsigned b = nBlocks; b-- != 0;)\n        sum += blockSums",
+                "blocks are added descending",
+            ),
+        ],
+    ),
+    *of(
+        "poplar_ops/codelets/query_components.cpp",
+        f"{_CODELETS}query_components.py",
+        [
+            (
+                "quad + j < c ? a >= own : a > own",
+                "quad + j < c ? a > own : a >= own",
+                "of equal components the last is taken",
+            ),
+            ("select(sum < most, sum, most)", "sum", "NaN is not the largest magnitude"),
+        ],
+    ),
+    *of(
+        "poplar_ops/codelets/gathered_attention.cpp",
+        f"{_CODELETS}gathered_attention.py",
+        [
+            (
+                "maxima[worker * groupSize + h] = lowest;",
+                "for (unsigned w = 0; worker == 0 && w != 6; ++w) maxima[w * groupSize + h] = lowest;",
+                "worker 0 clears the maxima of all: a race",
+            ),
+            (
+                "weight = row < n ? softmaxWeight(weight - m) : 0.0f",
+                "weight = softmaxWeight(weight - m)",
+                "rows of no position have a weight",
+            ),
+        ],
+    ),
+    *of(
+        "poplar_ops/codelets/segments.hpp",
+        f"{_CODELETS}softmax.py {_CODELETS}scores.py {_CODELETS}key_topk.py tests/ops/test_attention.py",
+        [
+            ("flushed(filled & ~(chunk - 1))", "flushed(filled)", "the tail is in the waves too"),
+            (
+                "minimum(first + tailLength, filled)",
+                "first + tailLength",
+                "the tail goes on behind the length",
+            ),
+        ],
+    ),
+    *of(
+        "poplar_ops/src/context.cpp",
+        _ATTENTION,
+        [("std::min(begin + piece, extent)", "begin + piece", "the last slice is as long as the others")],
+    ),
+    *of(
+        "poplar_ops/src/session.cpp",
+        "tests/ops/test_errors.py tests/ops/test_append.py tests/ops/test_cache_fill.py",
+        [
+            ("  cache_->checkRoom(1, active);\n", "", "append goes on behind the capacity"),
+            ("cache_->advance(active);", "", "the host does not count what is appended"),
+            ("(repeats_ != 0 ? 2 : 1)", "2", "fill runs another program"),
+            ("index >= nAttention()", "index > nAttention()", "a program that is none is run"),
+        ],
+    ),
+    *of(
+        "poplar_ops/src/plan.cpp",
+        f"{_ATTENTION} tests/planning/test_planning.py {_MODEL}",
+        [
+            (
+                "return indexBits == 4 ? 1024 : 512;",
+                "return 512;",
+                "chunks of a small index are half as long",
+            ),
+            (
+                "constexpr double workingShare = 0.7;",
+                "constexpr double workingShare = 0.97;",
+                "plans leave no room for what is not counted",
+            ),
+            ("std::max(byPosition, byComponent)", "byPosition", "rows by component are not limited"),
+            ("sram != resident)", "false)", "kernels of two memories share a cache"),
+        ],
+    ),
+    *of(
+        "poplar_ops/src/softmax.cpp",
+        _ATTENTION,
+        [
+            (
+                "perPart.slice(waves.tailFirst, parts, 0)",
+                "perPart.slice(0, parts - waves.tailFirst, 0)",
+                "sums of the tail come from the wrong parts",
+            ),
+            (".dimShuffle({1, 2, 0, 3})", ".dimShuffle({1, 0, 2, 3})", "blocks are not in order"),
+        ],
+    ),
+    *of(
+        "poplar_ops/src/gathered_attention.cpp",
+        f"{_ATTENTION} tests/planning/test_planning.py",
+        [
+            ("if (2 * nRows * d * 2 <= maxCopyBytes)", "if (false)", "keys and values come in two copies"),
+            ("(topK + 63) / 64", "topK / 64", "the last block of the list is left out"),
+            (
+                "std::min(6u, rowsPerPart * g)",
+                "std::min(5u, rowsPerPart * g)",
+                "a worker's maximum is left out",
+            ),
+        ],
+    ),
+    *of(
+        "poplar_ops/src/key_topk.cpp",
+        _ATTENTION,
+        [
+            (
+                "topK(std::min(settings.topK, contextIn.layout().capacity))",
+                "topK(settings.topK)",
+                "lists are longer than the cache",
+            ),
+            ("nRecent(std::min(settings.nLocal, topK))", "nRecent(0)", "local positions are not taken"),
+        ],
+    ),
+    *of(
+        "poplar_ops/src/query_components.cpp",
+        _ATTENTION,
+        [
+            (
+                "std::size_t first = context.task(0), n",
+                "std::size_t first = 0, n",
+                "every round has the queries of the first",
+            )
+        ],
+    ),
+    *of(
+        "poplar_ops/src/remote_rows.cpp",
+        "tests/ops/test_append.py tests/ops/test_copies.py",
+        [
+            (
+                "data_.resize(rows_.batch_ * rows_.rowBytes_);",
+                "",
+                "the last batch is shorter than what is written",
+            ),
+            (
+                "std::min(i, n - 1)",
+                "i % n",
+                "other rows fill up a batch that is read",
+                "what fills up a batch is read and not used",
+            ),
+        ],
+    ),
+    *of(
+        "poplar_ops/src/cycles.hpp",
+        _MODEL,
+        [
+            ("dividePair = 2 * 3 + 2", "dividePair = 2 + 2", "a division takes 1 slot"),
+            ("callSlots = 20", "callSlots = 10", "a call takes half as long"),
+            ("scalarStep = 3", "scalarStep = 2", "a step of a loop takes 2 slots"),
+        ],
+    ),
+    *of(
+        "poplar_ops/src/dense_attention.cpp",
+        f"{_ATTENTION} tests/planning/test_planning.py",
+        [
+            (
+                "* plan.shape.headDim * 4 * plan.placement.nRounds",
+                "* plan.shape.headDim * 2 * plan.placement.nRounds",
+                "values in SRAM are not counted in a plan",
+            ),
+            ("partials.slice(0, waves.stride / 64, 1)", "partials", "blocks behind a wave are added"),
+        ],
+    ),
+]

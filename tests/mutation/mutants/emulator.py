@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mutants of the emulator: views, memory, time, refusals, workers."""
+
+from __future__ import annotations
+
+from . import of
+
+_TESTS = "tests/emulator/test_"
+
+MUTANTS = [
+    *of(
+        "poplar_ops/emulator/src/device_model.cpp",
+        "tests/device_model/test_device_model.py",
+        [
+            (
+                "n * m.streamingSeconds(s.bytes, s.packets, s.rows)",
+                "m.streamingSeconds(s.bytes, s.packets, s.rows)",
+                "copies of a loop take the time of one",
+            ),
+            ("s.syncs * syncCycles", "syncCycles", "all syncs of a step take the time of one"),
+            ("a.hostStreams += b.hostStreams;", "", "streams of the host take no time"),
+            (
+                "std::min(1.0, rowBytes / sharedRowKneeBytes)",
+                "(rowBytes / sharedRowKneeBytes)",
+                "the penalty has no knee",
+            ),
+            ("s.tileCycles + m.computeSetFixedCycles", "s.tileCycles", "a compute set has no fixed cost"),
+        ],
+    ),
+    *of(
+        "poplar_ops/emulator/src/accounting.cpp",
+        f"{_TESTS}counters.py {_TESTS}tile_memory.py {_TESTS}liveness.py {_TESTS}dry_run.py",
+        [
+            ("+ 7) / 8 * 8)", "+ 3) / 4 * 4)", "variables are rounded up to 4 bytes"),
+            ("if (s.size() < workers)", "if (s.size() < workers + 1)", "seven workers"),
+            (
+                "cycles += workers * *std::max_element",
+                "cycles += *std::max_element",
+                "a worker issues in every cycle",
+            ),
+            (
+                "maxTemporaries_[t] = std::max(maxTemporaries_[t], temporaries_[t]);",
+                "maxTemporaries_[t] = temporaries_[t];",
+                "temporaries of the last compute set alone count",
+            ),
+            ("m.bytes <= m.limit", "m.bytes <= 2 * m.limit", "twice the memory of a tile is allowed"),
+            ("if (tile == v.tile)\n        return;", "", "what is on the tile is exchanged"),
+        ],
+    ),
+    *of(
+        "poplar_ops/emulator/src/workers.cpp",
+        f"{_TESTS}workers.py",
+        [
+            ("if (writer != w)", "if (false)", "two workers may write one word"),
+            ("runInOrder(order);\n    std::reverse", "std::reverse", "workers run in one order only"),
+            ("outputReader_ != nobody)", "false)", "an Output may be read"),
+        ],
+    ),
+    *of(
+        "poplar_ops/emulator/src/types.cpp",
+        f"{_TESTS}half.py {_TESTS}exhaustive.py {_TESTS}refusals.py {_TESTS}counters.py",
+        [
+            ("towardsZero ? bits | 1u : bits - 1u", "bits", "doubles are rounded twice"),
+            (
+                "if (i.negative || i.magnitude > hi)",
+                "if (i.magnitude > hi)",
+                "a negative number in an unsigned one",
+                "a negative magnitude has its high bits set, so that it is above hi but for 64 bits",
+            ),
+        ],
+    ),
+    *of(
+        "poplar_ops/emulator/src/regions.cpp",
+        f"{_TESTS}views.py",
+        [
+            ("if (left % shape[i])", "if (false)", "a reshape that is no view is taken for one"),
+            (
+                "if (last.var == var && last.length == 1 && n == 1)",
+                "if (false)",
+                "no stepped regions",
+                "regions are shorter, elements the same",
+            ),
+        ],
+    ),
+    *of(
+        "poplar_ops/emulator/src/tensor_views.cpp",
+        f"{_TESTS}views.py {_TESTS}refusals.py",
+        [("if (i >= t.shape[0])", "if (i > t.shape[0])", "an index behind the end is taken")],
+    ),
+    *of(
+        "poplar_ops/emulator/src/mapping.cpp",
+        f"{_TESTS}views.py {_TESTS}refusals.py {_TESTS}programs.py {_TESTS}tile_memory.py",
+        [
+            (
+                "prev->second.end == begin && prev->second.tile == tile",
+                "prev->second.end == begin",
+                "a mapping swallows its neighbour",
+            ),
+            ("if (requireComplete && !complete)", "if (false)", "a mapping with gaps is complete"),
+        ],
+    ),
+]

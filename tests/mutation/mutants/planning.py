@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mutants of plans and of the device model in Python."""
+
+from __future__ import annotations
+
+from . import of
+
+_PLANNING = "tests/planning/test_planning.py"
+
+MUTANTS = [
+    *of(
+        "python/sparq_ipu/planning/planner.py",
+        _PLANNING,
+        [
+            ("return max(counts, key=", "return min(counts, key=", "the fastest IPU stands for all"),
+            (
+                "_check_streaming_memory(model, streaming_memory)",
+                "pass",
+                "the second check of streaming memory, of what is really needed",
+            ),
+            (
+                "for b in range(0, self.batch, batch)",
+                "for b in range(0, 1)",
+                "only the first share is counted",
+            ),
+            (
+                "math.gcd(n_ipus, n_kv_heads)",
+                "min(n_ipus, n_kv_heads)",
+                "KV heads that do not split are split",
+            ),
+            ("if batch % (n_ipus // heads) != 0:", "if False:", "a batch that does not split is split"),
+            ("min(n_ipus, model.ipus_per_gateway)", "n_ipus", "more IPUs share a gateway than are behind it"),
+            (
+                "copies * self.model.remote_copy_seconds",
+                "0.0",
+                "the fixed cost of a copy depends on the rate",
+            ),
+            ("append=False))", "append=request.append))", "the baseline is planned with the append program"),
+            (
+                "dense.seconds_per_query / result.seconds_per_query",
+                "result.seconds_per_query / dense.seconds_per_query",
+                "the speed-up is upside down",
+            ),
+            (
+                "except DoesNotFit:  # there",
+                "except ZeroDivisionError:  # there",
+                "SparQ can not be planned where dense attention does not fit",
+            ),
+            (
+                "if n_bytes > model.tiles * model.tile_bytes:",
+                "if n_bytes > model.tile_bytes:",
+                "a cache in SRAM must fit one tile",
+            ),
+            (
+                's["bytes"] * s["executions"] for s in streamed',
+                's["bytes"] for s in streamed',
+                "bytes of a loop are counted once",
+            ),
+            ('int(step["executions"])', "1", "the wait for a shared gateway is counted once a loop"),
+            (
+                "checked if kernel.takes_settings else _options({}, head_dim)",
+                "checked",
+                "dense attention has a key index",
+            ),
+            (
+                "dataclasses.replace(model, tiles=tiles) if tiles else model",
+                "model",
+                "the number of tiles does not reach the model",
+            ),
+        ],
+    ),
+    *of(
+        "python/sparq_ipu/planning/device_model.py",
+        "tests/device_model/test_device_model.py",
+        [
+            (
+                "rows >= self.tiles",
+                "rows > self.tiles",
+                "shared rows: as many as tiles",
+                "the square root is 0 there, so both give no penalty",
+            ),
+            ("math.sqrt(1 - rows / self.tiles)", "(1 - rows / self.tiles)", "the penalty falls linearly"),
+            (
+                "min(1.0, row_bytes / self.shared_row_knee_bytes)",
+                "row_bytes / self.shared_row_knee_bytes",
+                "the penalty has no knee",
+            ),
+            ("+ self.packet_overhead_bytes * packets", "", "packets cost nothing"),
+            (" + self.remote_copy_seconds", "", "a copy has no fixed cost"),
+            (
+                "clock / bow.clock_hz if streaming_follows_clock else 1.0",
+                "1.0",
+                "the streaming rate of gc200 does not follow its clock",
+            ),
+            ("if not 0 < share <= 1:", "if not 0 <= share <= 1:", "a share of 0 is taken"),
+        ],
+    ),
+]

@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mutants of SparQ attention in models of transformers."""
+
+from __future__ import annotations
+
+from . import of
+
+_DECODE = "tests/models/test_transformers_decode.py tests/models/test_index_bits_transformers.py"
+_ERRORS = "tests/models/test_transformers_errors.py"
+
+MUTANTS = [
+    *of(
+        "python/sparq_ipu/transformers/cache.py",
+        f"{_DECODE} {_ERRORS}",
+        [
+            ("self._columns.replace(real)", "pass", "tokens that are hidden later are read again"),
+            ("self._storage.replace(key, value, real)", "pass", "tokens that are hidden stay in the cache"),
+            (
+                "lengths < settings.min_seq_len",
+                "lengths <= settings.min_seq_len",
+                "min_seq_len itself is dense",
+            ),
+            (
+                "np.where(dense[:, None, None], attention(query, self.cache), output)",
+                "output",
+                "short rows of a batch are not dense",
+            ),
+            ("self._columns = self._columns.select(beam_idx)", "pass", "beams keep the columns of others"),
+            ("self.cache.reorder(beam_idx.numpy())", "pass", "beams keep the keys of others"),
+            (
+                "if is_new:  # nothing is held, not even a batch size",
+                "if False:",
+                "a refused first prompt leaves a cache behind",
+            ),
+            (
+                "is_all = key.shape[2] == self._columns.n_columns",
+                "is_all = True",
+                "a second prompt attends to itself only",
+            ),
+            (
+                "if tensor is not returned or _version(tensor) != version:",
+                "if tensor is not returned:",
+                "keys that were changed in place are not noticed",
+            ),
+            (
+                "        self.disarm()\n        return settings",
+                "        return settings",
+                "one announcement serves for two calls",
+            ),
+            ("self.traffic.count(self.cache.spec, lengths, dense, sparq)", "pass", "nothing is counted"),
+        ],
+    ),
+    *of(
+        "python/sparq_ipu/transformers/columns.py",
+        _DECODE,
+        [
+            (
+                "columns[b][:, real[b]] = rows[b, :, :length]",
+                "columns[b][:, :length] = rows[b, :, :length]",
+                "padding is not put back",
+            ),
+            ("grown[:, :start] = self.flags", "pass", "columns are forgotten when there are more"),
+            ("stable=True)", "stable=True, descending=True)", "padding is moved to the front"),
+            (
+                "self._flags[:, start:stop] = True if real is None else real",
+                "self._flags[:, start:stop] = True",
+                "padding counts as tokens",
+            ),
+        ],
+    ),
+    *of(
+        "python/sparq_ipu/transformers/storage.py",
+        f"{_DECODE} {_ERRORS}",
+        [
+            (
+                "np.clip(lengths[index] - start, 0, stop - start)",
+                "np.clip(lengths - start, 0, stop - start)",
+                "moved rows have the lengths of others",
+            ),
+            (
+                "2 * self.cache.capacity",
+                "self.cache.capacity + 1",
+                "a cache grows by one",
+                "results are the same; it is copied at every token",
+            ),
+            ("if self._grows and n_positions", "if n_positions", "a fixed capacity grows"),
+            ("real.sum(dim=1).numpy())", "None)", "what is behind the real tokens is appended"),
+            (
+                "KVCache(1, 1, checks.HEAD_DIM_MULTIPLE, 1, **options)  # checks",
+                "pass  # checks",
+                "options are looked at when the first prompt comes",
+            ),
+        ],
+    ),
+    *of(
+        "python/sparq_ipu/transformers/traffic.py",
+        _DECODE,
+        [
+            ("full if dense else", "full if not dense else", "dense rows count as sparse"),
+            ("spec.n_kv_heads * part", "part", "one KV head is counted"),
+            ("self.n_steps += 1", "self.n_steps += len(lengths)", "rows count as steps"),
+        ],
+    ),
+    *of(
+        "python/sparq_ipu/transformers/settings.py",
+        f"{_DECODE} {_ERRORS}",
+        [
+            (
+                "{**default.arguments(), **changes}",
+                "{**changes, **default.arguments()}",
+                "settings of a layer are overruled by those of all",
+            ),
+            ("settings[index] = None", "pass", "a dense layer is not dense"),
+            (
+                '{} if self.index_bits is None else {"index_bits": self.index_bits}',
+                "{}",
+                "the key index of the settings is ignored",
+            ),
+        ],
+    ),
+    *of(
+        "python/sparq_ipu/transformers/attention.py",
+        f"{_ERRORS} {_DECODE}",
+        [
+            ("> 1e-6 * expected", "> 1e6 * expected", "another scale of scores is taken"),
+            ("if dropout:", "if False:", "dropout is taken"),
+            ("return None if q_length == 1 else base", "return base", "a mask is made for one token"),
+            (
+                "elif forward is not None and forward.has_cache:",
+                "elif False:",
+                "keys that did not come from the cache are taken",
+            ),
+            ("elif key.shape[2] != query.shape[2]:", "elif False:", "keys of another cache are taken"),
+        ],
+    ),
+    *of(
+        "python/sparq_ipu/transformers/integration.py",
+        f"{_ERRORS} {_DECODE}",
+        [
+            ("layers[0].check_real(mask[:, :past])", "pass", "a hidden token can be shown again"),
+            ("if past and layers[0].batch_size != batch:", "if False:", "another batch is taken"),
+            ("if missed:", "if False:", "a layer that did not attend is not noticed"),
+            ("if module.training:", "if False:", "a model in training is taken"),
+            ("setattr(module, name, copy.deepcopy(value, copies))", "pass", "two models share a config"),
+            ('_set_attention(model, state["attn_implementation"])', "pass", "disable leaves the attention"),
+            ("handle.remove()", "pass", "disable leaves the hooks"),
+            (
+                "if bool(real.all()):\n                real = None",
+                "if False:\n                real = None",
+                "a mask without padding is kept",
+                "it is handled as any mask, only slower",
+            ),
+        ],
+    ),
+]

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The list of mutants: each can be applied, and there are some of every part of the project."""
+
+from __future__ import annotations
+
+import collections
+import subprocess
+import sys
+from pathlib import Path
+
+import mutants
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+EVERY = mutants.every()
+
+
+@pytest.mark.parametrize("mutant", EVERY, ids=lambda mutant: mutant.name)
+def test_each_applies(mutant: mutants.Mutant) -> None:
+    text = (ROOT / mutant.file).read_text(encoding="utf-8")
+    assert text.count(mutant.old) == 1, f"{mutant.file}: update the old text of {mutant.name}: {mutant.old!r}"
+    assert mutant.old != mutant.new and mutant.why
+    for test in mutant.tests:
+        assert (ROOT / test.partition("::")[0]).exists(), test
+
+
+def test_every_part_has_some() -> None:
+    """So many that a class of tests can not be missing without a word."""
+    folders = {
+        "reference/": 60,
+        "poplar_ops/codelets/": 20,
+        "poplar_ops/src/": 20,
+        "poplar_ops/emulator/": 20,
+        "poplar_ops/cpu/": 12,
+        "python/sparq_ipu/backends/": 15,
+        "python/sparq_ipu/transformers/": 30,
+        "python/sparq_ipu/planning/": 20,
+        "python/sparq_ipu/accuracy/": 40,
+    }
+    count = collections.Counter(folder for m in EVERY for folder in folders if m.file.startswith(folder))
+    assert len(EVERY) >= 250 and all(count[folder] >= n for folder, n in folders.items()), count
+
+
+def test_names_and_places_are_there_once() -> None:
+    assert len({m.name for m in EVERY}) == len({(m.file, m.old, m.new) for m in EVERY}) == len(EVERY)
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess:
+    command = [sys.executable, str(ROOT / "tests" / "mutation"), *arguments]
+    return subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+
+
+def test_it_lists() -> None:
+    done = run("--list", "reference/")
+    assert done.returncode == 0 and "sparq_reference/numerics-1: " in done.stdout
+    assert run("--list", "no/such/folder").returncode != 0
