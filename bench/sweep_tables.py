@@ -221,8 +221,8 @@ def summary(rows: Iterable[Row]) -> str:
             "SparQ points.",
             coverage_table(values),
             *speeds,
-            f"Several IPUs, from on-chip work as estimated to twice it; speed-ups are over {BASELINE.name} on "
-            "as many IPUs under the same assumption, on-chip work as estimated:",
+            "Several IPUs, from on-chip work as estimated to twice it; speed-ups, with on-chip work as "
+            f"estimated, are over {BASELINE.name} on as many IPUs under the same assumption:",
             ipus_table(),
         )
     )

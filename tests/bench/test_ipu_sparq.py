@@ -17,6 +17,7 @@ import ipu_sparq  # noqa: E402
 from common import Workload  # noqa: E402
 
 from sparq_ipu.kernels import BASELINE, DEFAULT, KERNELS  # noqa: E402
+from sparq_ipu.planning.on_chip import ON_CHIP_COLUMNS, on_chip_range  # noqa: E402
 from sparq_reference import CacheSpec, SparqSettings  # noqa: E402
 
 SMALL = (
