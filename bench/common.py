@@ -30,11 +30,13 @@ for _room, _package in (("reference", "sparq_reference"), ("python", "sparq_ipu"
 
 from sparq_ipu.kernels import KERNELS, Kernel  # noqa: E402
 from sparq_ipu.planning import Plan, plan  # noqa: E402
+from sparq_ipu.planning.on_chip import ON_CHIP_COLUMNS  # noqa: E402
 from sparq_reference import CacheSpec, DoesNotFit, SparqSettings, checks  # noqa: E402
 from sparq_reference.settings import settings_columns  # noqa: E402
 
-#: version of the rows. 2: the same names in all benches; 3: index_bits tells rows apart
-SCHEMA = 3
+#: version of the rows. 2: the same names in all benches; 3: index_bits tells rows apart; 4: a modelled time
+#: has its on-chip range
+SCHEMA = 4
 Row = Dict[str, Any]
 
 
@@ -342,9 +344,9 @@ def repeat_command(bench: str, words: Sequence[str]) -> str:
     return shlex.join(["python", f"bench/{bench}.py", *words])
 
 
-#: what `timing` fills
+#: what `timing` fills, and what a modelled time fills
 NO_TIMES: Row = dict.fromkeys(
-    ("seconds_per_query", "seconds_min", "seconds_max", "seconds_mad", "seconds", "n_runs")
+    ("seconds_per_query", "seconds_min", "seconds_max", "seconds_mad", "seconds", "n_runs", *ON_CHIP_COLUMNS)
 )
 
 
@@ -364,6 +366,8 @@ def new_row(
     seconds_min, seconds_max, seconds_mad   of the runs: least, most, median absolute deviation
     seconds, n_runs     every run, and how many; None where the time is modelled
     time_source         "measured" or "modelled"
+    on_chip_seconds     of a modelled time all but remote copies: an estimate
+    seconds_if_on_chip_doubled   the time if that took twice as long
     bit_exact           equal to `checked_against` in every bit; None where bits were not compared
     checked_against     what the result was compared with; None: nothing
     does_not_fit        {"resource", "need", "room"} where the device has too little of something

@@ -242,9 +242,9 @@ def test_a_row_that_was_cut_off_is_taken_away(tmp_path: Path, kept: int) -> None
         ("hello\n", "line 1 is not JSON"),
         ("hello", "line 1 is not JSON"),
         (json.dumps(new_row()) + "\n\n", "line 2 is not JSON"),
-        ('{"schema": 3, "bench": "some"\n', "line 1 is not JSON"),  # cut off in the middle of the file
+        ('{"schema": 4, "bench": "some"\n', "line 1 is not JSON"),  # cut off in the middle of the file
         ("[1]\n", "line 1 has schema None, bench None"),
-        (json.dumps(new_row(bench="sweep")), "line 1 has schema 3, bench 'sweep'"),
+        (json.dumps(new_row(bench="sweep")), "line 1 has schema 4, bench 'sweep'"),
         (json.dumps(new_row(schema=2)) + "\n", "line 1 has schema 2, bench 'some'"),
         ('{"kernel": "dense", "repro": "python bench/some.py"}\n', "line 1 has schema None, bench None"),
     ],
@@ -256,7 +256,7 @@ def test_other_files_are_refused(
     path.write_text(text)
     error = refused(command_line(), f"--json {path}", capsys)
     assert (
-        f"--json must be a file that can be written, new or with rows of some.py (schema 3), got '{path}'"
+        f"--json must be a file that can be written, new or with rows of some.py (schema 4), got '{path}'"
         in (error)
     )
     assert message in error
@@ -366,7 +366,7 @@ def test_the_command_of_a_row_repeats_it(
         ("--heads 5", "--heads must be a multiple of --kv-heads=2, got 5"),
         ("--json none/rows.jsonl", "--json must be a file that can be written"),
         ("--index-bits 12", "--index-bits must be one of 16, 8, 4, got 12"),
-        ("--json other.jsonl", "line 1 has schema 3, bench 'some'"),
+        ("--json other.jsonl", "line 1 has schema 4, bench 'some'"),
     ],
 )
 def test_bad_usage_is_refused_before_any_work(

@@ -17,6 +17,7 @@ import ipu_sparq  # noqa: E402
 from common import Workload  # noqa: E402
 
 from sparq_ipu.kernels import BASELINE, DEFAULT, KERNELS  # noqa: E402
+from sparq_ipu.planning.on_chip import ON_CHIP_COLUMNS, on_chip_range  # noqa: E402
 from sparq_reference import CacheSpec, SparqSettings  # noqa: E402
 
 SMALL = (
@@ -235,11 +236,13 @@ def test_one_key_index(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_the_share_on_chip() -> None:
-    seconds = dict(total=8.0, streaming=6.0, compute=1.5, exchange=0.25, sync=0.25)
-    assert ipu_sparq.share_on_chip(dict(seconds_by_category=seconds)) == 0.25
-    (column,) = (c for c in ipu_sparq.COLUMNS if c.heading == "on chip")
-    assert column.text(dict(seconds_by_category=seconds)) == "25%"
-    assert column.text(dict(seconds_by_category=None)) == "-"
+    seconds = dict(total=8e-3, streaming=6e-3, compute=1.5e-3, exchange=0.25e-3, sync=0.25e-3)
+    modelled = dict(seconds_per_query=8e-3, **on_chip_range(seconds))
+    measured = dict(dict.fromkeys(ON_CHIP_COLUMNS), seconds_per_query=8e-3)
+    assert ipu_sparq.share_on_chip(modelled) == pytest.approx(0.25)
+    column = {c.heading: c for c in ipu_sparq.COLUMNS}
+    assert [column[name].text(modelled) for name in ("on chip", "if twice")] == ["25%", "10.0000"]
+    assert [column[name].text(measured) for name in ("on chip", "if twice")] == ["-", "-"]
 
 
 def test_dense_attention_has_no_rank(capsys: pytest.CaptureFixture[str]) -> None:

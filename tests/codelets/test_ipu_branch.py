@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an IPU's compiler sees in the codelets, tried with Clang for this machine: the one branch on the
-target, vectors of __fp16 widened by the compiler, and the pragma that keeps products and sums apart."""
+"""What an IPU's compiler sees in the codelets, tried with Clang for this machine: the branches on the target,
+which are vectors of __fp16 converted by the compiler, and numbers chosen and masked by builtins (which
+stand-ins take the place of); and the pragma that keeps products and sums apart."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ typedef float Four __attribute__((vector_size(16)));
 typedef float Two __attribute__((vector_size(8)));
 template <class V> static void widen(const half *from, unsigned n) {
   for (unsigned i = 0; i != n; i += sizeof(V) / sizeof(float)) {
-    float to[sizeof(V) / sizeof(float)];
+    alignas(8) float to[sizeof(V) / sizeof(float)];
     sparq::store(to, sparq::load<V>(from + i));
     std::fwrite(to, sizeof(to), 1, stdout);
   }
@@ -32,7 +33,7 @@ int main() {
   alignas(16) static unsigned short bits[65536];
   for (unsigned i = 0; i != 65536; ++i)
     bits[i] = static_cast<unsigned short>(i);
-  half halves[8];
+  alignas(8) half halves[8];
   for (unsigned i = 0; i != 65536; i += 8) {
     __builtin_memcpy(halves, bits + i, sizeof(halves));
     widen<Eight>(halves, 8);
@@ -63,6 +64,91 @@ def test_every_half_widens_exactly(tmp_path: Path) -> None:
         number = ~np.isnan(halves)
         np.testing.assert_array_equal(widened[number].view(np.uint32), halves[number].view(np.uint32))
         assert np.isnan(widened[~number]).all()
+
+
+#: what the builtins of an IPU's compiler do, one number at a time
+BUILTINS = """
+#pragma once
+#include <cstring>
+typedef float float2 __attribute__((vector_size(8)));
+namespace stand_in {
+template <class F> float2 both(float2 a, float2 b, F f) { return float2{f(a[0], b[0]), f(a[1], b[1])}; }
+inline unsigned bits(float x) { unsigned u; std::memcpy(&u, &x, 4); return u; }
+inline float number(unsigned u) { float x; std::memcpy(&x, &u, 4); return x; }
+}
+#define STAND_IN(name, expression) \\
+  inline float name(float a, float b) { return expression; } \\
+  inline float2 name(float2 x, float2 y) { \\
+    return stand_in::both(x, y, [](float a, float b) -> float { return expression; }); \\
+  }
+STAND_IN(__builtin_ipu_max, a > b ? a : b)
+STAND_IN(__builtin_ipu_min, a < b ? a : b)
+STAND_IN(__builtin_ipu_and, stand_in::number(stand_in::bits(a) & stand_in::bits(b)))
+STAND_IN(__builtin_ipu_cmpge, stand_in::number(a >= b ? ~0u : 0u))
+STAND_IN(__builtin_ipu_cmpgt, stand_in::number(a > b ? ~0u : 0u))
+STAND_IN(__builtin_ipu_cmple, stand_in::number(a <= b ? ~0u : 0u))
+"""
+#: every function that has a branch on the target, for V; and narrowing, whose host branch the emulator has
+FUNCTIONS = """
+#include <cstdio>
+#ifdef __IPU__
+typedef __fp16 half;
+#else
+#include <poplar/HalfFloat.hpp>
+#endif
+#include "arith.hpp"
+#include "loads.hpp"
+typedef float Eight __attribute__((vector_size(32)));
+typedef float Two __attribute__((vector_size(8)));
+typedef unsigned EightBits __attribute__((vector_size(32)));
+typedef unsigned TwoBits __attribute__((vector_size(8)));
+namespace sparq {
+template <> struct BitsOf<Eight> { using type = EightBits; };
+template <> struct BitsOf<Two> { using type = TwoBits; };
+}
+template <class V> static void put(const V &v) { std::fwrite(&v, sizeof(v), 1, stdout); }
+template <class V> static void all(const V &x, const V &y) {
+  put(sparq::larger(x, y)), put(sparq::smaller(x, y)), put(sparq::withoutSign(x)), put(sparq::flush(x));
+  put(sparq::zeroBelow(x, 0.25f, y)), put(sparq::zeroAbove(x, 0.25f, y)), put(sparq::zeroUpTo(x, 0.25f, y));
+  put(sparq::softmaxWeight(x - sparq::withoutSign(x) * 2.0f));
+}
+int main() {
+  unsigned state = 1;
+  const auto number = [&] { // also of few values, so that there are equal ones
+    state = state * 1664525u + 1013904223u;
+    const float x = static_cast<float>(static_cast<int>(state >> 8) - (1 << 23)) * 0x1p-17f;
+    return state >> 30 ? x : static_cast<float>(static_cast<int>(x)) * 0.25f;
+  };
+  for (unsigned i = 0; i != 20000; ++i) {
+    Eight x, y;
+    for (unsigned j = 0; j != 8; ++j)
+      x[j] = number(), y[j] = number();
+    all(x, y);
+    all(Two{x[0], x[1]}, Two{y[0], y[1]});
+    all(x[0], y[0]);
+    alignas(8) half halves[8];
+    sparq::store(halves, x * 1000.0f);
+    put(halves);
+  }
+}
+"""
+
+
+def test_the_branches_for_an_ipu_give_the_same_bits(tmp_path: Path) -> None:
+    source = tmp_path / "functions.cpp"
+    source.write_text(FUNCTIONS)
+    (tmp_path / "ipu_builtins.h").write_text(BUILTINS)
+    options = ["-std=c++17", "-O1", "-ffp-contract=off", "-Wall", "-Wextra", "-Werror", "-Wno-psabi"]
+    if platform.machine() == "x86_64":
+        options.append("-mf16c")
+    headers = [f"-I{tmp_path}", f"-I{CODELETS}", f"-I{CODELETS.parent / 'emulator' / 'include'}"]
+    outputs = []
+    for branch in ([], ["-D__IPU__=1"]):
+        binary = tmp_path / f"functions{len(branch)}"
+        subprocess.run([clang(), *options, *branch, *headers, str(source), "-o", str(binary)], check=True)
+        outputs.append(subprocess.run([str(binary)], capture_output=True, check=True).stdout)
+    assert len(outputs[0]) == 20000 * (8 * 4 * (8 + 2 + 1) + 16)
+    assert outputs[0] == outputs[1]
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="looks for the instructions of x86-64")

@@ -19,6 +19,7 @@ import numpy as np
 from sparq_ipu.kernels import BASELINE, DEFAULT, Attention, Kernel, kernel_named
 from sparq_ipu.planning.device_model import DeviceModel, device_model
 from sparq_ipu.planning.measured_range import footprint_extrapolated
+from sparq_ipu.planning.on_chip import on_chip_range, on_chip_seconds
 from sparq_reference import CacheSpec, DoesNotFit, SparqSettings, checks
 from sparq_reference.settings import settings_columns
 
@@ -86,6 +87,8 @@ class Plan:
     #: seconds of dense-streaming over seconds of this; None where that was not planned or does not fit
     speedup_vs_dense_streaming: float | None = None
     speedup_if_gateway_shared: float | None = None
+    #: where work on chip takes both twice as long as estimated
+    speedup_if_on_chip_doubled: float | None = None
     #: the emulator's counts by step, as `emulator_last_run` has them
     steps: list[dict[str, Any]] = dataclasses.field(default_factory=list, repr=False)
     time_source: str = "modelled"
@@ -104,6 +107,16 @@ class Plan:
     @property
     def streaming_memory_bytes(self) -> int:
         return sum(self.streaming_memory.values())
+
+    @property
+    def on_chip_seconds(self) -> float:
+        """All but remote copies: estimated from instruction counts, not measured."""
+        return on_chip_seconds(self.seconds_by_category)
+
+    @property
+    def seconds_if_on_chip_doubled(self) -> float:
+        """The other end of the range of `seconds_per_query`: work on chip takes twice as long."""
+        return self.seconds_per_query + self.on_chip_seconds
 
     @property
     def fixed_seconds(self) -> float:
@@ -136,12 +149,14 @@ class Plan:
             "seconds_per_query": self.seconds_per_query,
             "time_source": self.time_source,
             "seconds_if_gateway_shared": self.seconds_if_gateway_shared,
+            **on_chip_range(self.seconds_by_category),
             "seconds_by_category": self.seconds_by_category,
             "fixed_seconds": self.fixed_seconds,
             "stages": self.stages_by_name(),
             "streamed_bytes": self.streamed_bytes,
             "speedup_vs_dense_streaming": self.speedup_vs_dense_streaming,
             "speedup_if_gateway_shared": self.speedup_if_gateway_shared,
+            "speedup_if_on_chip_doubled": self.speedup_if_on_chip_doubled,
             "max_tile_bytes": self.max_tile_bytes,
             "tile_bytes_by_kind": tile_bytes_by_kind(self.memory),
             "tile_bytes_limit": int(self.memory["limit"]),
@@ -194,8 +209,19 @@ class Plan:
                 f"  modelled, {share} IPUs sharing the streaming rate of one: "
                 f"{self.seconds_if_gateway_shared * 1e6:.1f} us; the truth lies between"
             )
+        lines.append(
+            f"  on chip {self.on_chip_seconds * 1e6:.1f} us, estimated; if it were twice that: "
+            f"{self.seconds_if_on_chip_doubled * 1e6:.1f} us"
+        )
         if self.speedup_vs_dense_streaming is not None:
-            lines.append(f"  predicted speed-up over dense-streaming: {self.speedup_vs_dense_streaming:.2f}x")
+            lines.append(
+                f"  predicted speed-up over dense-streaming: {self.speedup_vs_dense_streaming:.2f}x"
+                + (
+                    f", {self.speedup_if_on_chip_doubled:.2f}x if both had twice the work on chip"
+                    if self.speedup_if_on_chip_doubled is not None
+                    else ""
+                )
+            )
         lines.append("  by stage, modelled us:")
         lines += [f"    {name:<40} {t * 1e6:>12.2f}" for name, t in self.stages_by_name().items()]
         return "\n".join(lines)
@@ -339,7 +365,12 @@ def plan(
     )
     result = _planned(request)
     if request.kernel is BASELINE:
-        return dataclasses.replace(result, speedup_vs_dense_streaming=1.0, speedup_if_gateway_shared=1.0)
+        return dataclasses.replace(
+            result,
+            speedup_vs_dense_streaming=1.0,
+            speedup_if_gateway_shared=1.0,
+            speedup_if_on_chip_doubled=1.0,
+        )
     if not request.kernel.takes_settings or not baseline:
         return result
     try:
@@ -350,6 +381,7 @@ def plan(
         result,
         speedup_vs_dense_streaming=dense.seconds_per_query / result.seconds_per_query,
         speedup_if_gateway_shared=dense.seconds_if_gateway_shared / result.seconds_if_gateway_shared,
+        speedup_if_on_chip_doubled=dense.seconds_if_on_chip_doubled / result.seconds_if_on_chip_doubled,
     )
 
 
