@@ -96,7 +96,7 @@ KeyAndValue PySession::read(unsigned nTokens, unsigned layer) {
 }
 
 py::array PySession::attention(std::int64_t index, const py::array &query, bool repeated,
-                              unsigned layer) {
+                               unsigned layer) {
   const std::vector<PlannedAttention> &programs = session_->plan().attention;
   if (index < 0 || index >= static_cast<std::int64_t>(programs.size()))
     throw Error("attention: index must be in [0, " + std::to_string(programs.size()) + "), got " +
@@ -169,7 +169,8 @@ PYBIND11_MODULE(_core, m) {
                                                 DeviceOptions{device, nTiles}, repeats);
            }),
            "cache"_a, "n_heads"_a, py::kw_only(), "attention"_a = py::tuple(), "append"_a = true,
-           "device"_a = "emulator", "n_tiles"_a = 0u, "repeats"_a = 0u, "fill_tokens"_a = 0u, "n_layers"_a = 1u)
+           "device"_a = "emulator", "n_tiles"_a = 0u, "repeats"_a = 0u, "fill_tokens"_a = 0u,
+           "n_layers"_a = 1u)
       .def("write", &PySession::write, "key"_a, "value"_a, "counts"_a, "layer"_a = 0u)
       .def("append", &PySession::append, "key"_a, "value"_a, "active"_a, "layer"_a = 0u)
       .def("fill", &PySession::fill, "key"_a, "value"_a, "lengths"_a, "layer"_a = 0u)

@@ -90,7 +90,8 @@ NamedValues memoryOf(const poplar::Engine &engine) {
                   "vertex_code"_a = m.vertexCode, "stacks"_a = m.stacks,
                   "control_code"_a = m.controlCode, "exchange_code"_a = m.exchangeCode,
                   "host_exchange_code"_a = m.hostExchangeCode, "largest"_a = largest,
-                  "bytes_per_tile"_a = m.bytesPerTile);
+                  "bytes_per_tile"_a = m.bytesPerTile, "code_per_tile"_a = m.codePerTile,
+                  "vertices"_a = m.vertices);
 }
 
 py::dict toDict(const Waves &w) {

@@ -7,16 +7,18 @@ from strategies import tensors
 from vertex import assert_bits, halves, run, word, words
 
 
+@pytest.mark.parametrize("layer", [0, 3])
 @pytest.mark.parametrize("active", [0, 1])
-def test_append_offsets(active: int) -> None:
+def test_append_offsets(active: int, layer: int) -> None:
     out = run(
         "AppendOffsets",
-        dict(filled=word(7), active=word(active), rows=words(2)),
+        dict(filled=word(7), active=word(active), layer=word(layer), rows=words(2)),
         rowBase=1000,
         scratchRow=5000,
         valueRow=20000,
+        layerRows=40000,
     )
-    row = 1007 if active else 5000
+    row = (1007 if active else 5000) + layer * 40000
     assert out["rows"].tolist() == [row, row + 20000]
 
 
@@ -63,16 +65,18 @@ def test_any_full(full: list[int]) -> None:
     assert bool(out["any"]) == any(full)
 
 
+@pytest.mark.parametrize("layer", [0, 2])
 @pytest.mark.parametrize("full", [0, 1])
-def test_flush_offsets(full: int) -> None:
+def test_flush_offsets(full: int, layer: int) -> None:
     out = run(
         "FlushOffsets",
-        dict(filled=word(384), full=word(full), rows=words(16)),
+        dict(filled=word(384), full=word(full), layer=word(layer), rows=words(16)),
         headDim=16,
         nChunks=7,
         chunk=128,
         rowBase=100,
         scratchRow=9000,
+        layerRows=10000,
     )
     expected = 100 + np.arange(16) * 7 + 2 if full else 9000 + np.arange(16)
-    assert out["rows"].tolist() == expected.tolist()
+    assert out["rows"].tolist() == (expected + layer * 10000).tolist()

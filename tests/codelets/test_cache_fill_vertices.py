@@ -22,8 +22,10 @@ def test_fill_length(length: int, held: int, replace: bool) -> None:
 
 @pytest.mark.parametrize("n", [1, 6, 13])
 def test_fill_offsets(n: int) -> None:
-    out = run("FillOffsets", dict(rows=words(n)), n=n, first=100, step=7)
-    assert out["rows"].tolist() == [100 + 7 * i for i in range(n)]
+    for layer in (0, 3):
+        fields = dict(layer=word(layer), rows=words(n))
+        out = run("FillOffsets", fields, n=n, first=100, step=7, layerRows=1000)
+        assert out["rows"].tolist() == [layer * 1000 + 100 + 7 * i for i in range(n)]
 
 
 @pytest.mark.parametrize("n", [1, 50, 64])

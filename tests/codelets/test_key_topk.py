@@ -11,6 +11,7 @@ from vertex import LAYOUTS, POISON, Layout, assert_bits, floats, in_order, run, 
 
 from sparq_reference import exact, numerics
 
+LAYER = 3  # whose rows are listed
 KEY_SCALE = np.float32(2.0**-16)  # keys come scaled, so that the highest bits of their patterns are 0
 
 
@@ -153,6 +154,7 @@ def select(
             "ExpandMarks",
             dict(
                 filled=filled,
+                layer=word(LAYER),
                 marks=all_marks,
                 counts=np.ascontiguousarray(in_order(layout, np.stack(marked), 32).T),
                 tiesToTake=ties[0],
@@ -161,7 +163,8 @@ def select(
             ),
             firstEntry=first,
             nEntries=n,
-            rowBase=row_base,
+            rowBase=row_base - LAYER * 10,
+            layerRows=10,
             valueRow=1_000_000,
             nPieces=len(all_marks),
             nWaveParts=layout.n_wave_parts,

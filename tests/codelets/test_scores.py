@@ -80,16 +80,17 @@ def test_column_offsets() -> None:
     components = np.array([1, 4, 6], np.uint32)
     out = run(
         "ColumnOffsets",
-        dict(wave=word(2), components=components, offsets=words(2, 3)),
+        dict(wave=word(2), layer=word(3), components=components, offsets=words(2, 3)),
         rank=3,
         nOwn=2,
         firstChunk=3,
         chunksPerWave=5,
         nChunks=14,
         rowBase=1000,
+        layerRows=500,
     )
     # chunks 2 * 5 + 3 and + 4, of which the second is beyond the last (13)
-    assert out["offsets"].tolist() == [[1000 + c * 14 + 13 for c in (1, 4, 6)]] * 2
+    assert out["offsets"].tolist() == [[3 * 500 + 1000 + c * 14 + 13 for c in (1, 4, 6)]] * 2
 
 
 @pytest.mark.parametrize("head_dim", [8, 64, 80])
@@ -128,15 +129,16 @@ def test_dense_scores(head_dim: int) -> None:
 def test_row_offsets(per_row: int) -> None:
     out = run(
         "RowOffsets",
-        dict(wave=word(3), rows=words(64 // per_row)),
+        dict(wave=word(3), layer=word(2), rows=words(64 // per_row)),
         nRows=64 // per_row,
         rowsPerWave=192 // per_row,
         firstRow=5000 + 128 // per_row,
         lastRow=5000 + (3 * 192 + 160) // per_row - 1,
+        layerRows=9000,
     )
     positions = 3 * 192 + 128 + np.arange(0, 64, per_row)
     last = 3 * 192 + 160 - per_row
-    assert out["rows"].tolist() == (5000 + np.minimum(positions, last) // per_row).tolist()
+    assert out["rows"].tolist() == (18000 + 5000 + np.minimum(positions, last) // per_row).tolist()
 
 
 @pytest.mark.parametrize("n_slots", [1, 5, 6, 7, 20])

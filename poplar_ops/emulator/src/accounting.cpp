@@ -213,6 +213,7 @@ void Compiler::accountMemory(ArrayRef<program::Program> programs) {
   const unsigned tiles = g_.target.getNumTiles();
   sparq::emulator::MemoryCount &m = exe_->memory;
   m.limit = g_.target.getBytesPerTile();
+  m.vertices = g_.vertices.size();
   std::vector<std::uint64_t> variables(tiles, 0);
   // A variable's elements on a tile take whole 8-byte words.
   auto forEachShare = [&](const Variable &v, auto f) {

@@ -41,5 +41,6 @@ def check_room(spec: CacheSpec, n_layers: int, room: int | None, resource: str) 
     if most:
         message = f"KVCache: capacity must be at most {most} {has}, got {spec.capacity}"
     else:
-        message = f"KVCache: batch * n_kv_heads * head_dim * n_layers must leave room for a position {has}, got {shape}"
+        sizes = "batch * n_kv_heads * head_dim" + (" * n_layers" if n_layers != 1 else "")
+        message = f"KVCache: {sizes} must leave room for a position {has}, got {shape}"
     raise DoesNotFit(message, resource, need, room)

@@ -81,6 +81,7 @@ struct MemoryCount {
   std::vector<MemoryUse> largest;                       // of that tile, largest first
   std::vector<std::uint64_t> bytesPerTile, codePerTile; // all; code and stacks alone
 
+  std::uint64_t vertices = 0; // of the graph, on all tiles
   std::uint64_t liveBytes =
       0;                 // the most that a tile needs at one step, with state, code and stacks
   unsigned liveTile = 0; // that tile

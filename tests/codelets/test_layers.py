@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Vertices that take the state of one layer out of those of all, and put it back."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from strategies import tensors
+from vertex import assert_bits, halves, run, word, words
+
+
+def numbers(type_name: str, *shape: int) -> np.ndarray:
+    rng = np.random.default_rng(sum(shape))
+    if type_name == "half":
+        return tensors("wide", shape, rng)
+    return rng.integers(0, 2**32, shape, np.uint32)
+
+
+#: type, rows, layers, numbers of a row: runs that do and do not give every worker the same
+SHAPES = [
+    ("half", 2, 3, 512),
+    ("half", 6, 2, 64),
+    ("half", 1, 5, 4),
+    ("unsigned int", 1, 8, 1),
+    ("unsigned int", 8, 3, 1),
+    ("unsigned int", 2, 4, 9),
+]
+
+
+@pytest.mark.parametrize(("type_name", "n_rows", "n_layers", "width"), SHAPES)
+def test_load_layer(type_name: str, n_rows: int, n_layers: int, width: int) -> None:
+    stored = numbers(type_name, n_rows, n_layers, width)
+    for layer in range(n_layers):
+        empty = halves(n_rows, width) if type_name == "half" else words(n_rows, width)
+        out = run(
+            f"LoadLayer<{type_name}>",
+            dict(layer=word(layer), stored=stored, state=empty),
+            nLayers=n_layers,
+            nRows=n_rows,
+            width=width,
+        )
+        assert_bits(out["state"], stored[:, layer])
+
+
+@pytest.mark.parametrize(("type_name", "n_rows", "n_layers", "width"), SHAPES)
+def test_store_layer(type_name: str, n_rows: int, n_layers: int, width: int) -> None:
+    state = numbers(type_name, n_rows, width)
+    before = numbers(type_name, n_rows, n_layers, width)
+    for layer in range(n_layers):
+        out = run(
+            f"StoreLayer<{type_name}>",
+            dict(layer=word(layer), stored=before, state=state),
+            nLayers=n_layers,
+            nRows=n_rows,
+            width=width,
+        )
+        expected = before.copy()
+        expected[:, layer] = state
+        assert_bits(out["stored"], expected)
