@@ -110,11 +110,12 @@ py::dict toDict(const Plan &plan, const Waves &waves) {
 
 // Counts one attention call over a cache of these lengths, without memory for it or arithmetic.
 NamedValues plan(const CacheSpec &cache, unsigned nHeads, const Attention &attention, bool append,
-                 unsigned nTiles, const std::vector<std::uint32_t> &lengths,
+                 unsigned nTiles, unsigned nLayers, const std::vector<std::uint32_t> &lengths,
                  const NamedValues &parameters) {
   const DeviceModel model = modelFrom(parameters);
   Programs programs;
   programs.append = append;
+  programs.nLayers = nLayers;
   programs.attention = {attention};
   std::unique_ptr<Session> session;
   {
@@ -172,7 +173,7 @@ void bindEmulator(py::module_ &module) {
   module.def(
       "emulator_memory", [](PySession &session) { return memoryOf(session.session().engine()); },
       "session"_a);
-  module.def("emulator_plan", &plan, "cache"_a, "n_heads"_a, "attention"_a, "append"_a, "n_tiles"_a,
+  module.def("emulator_plan", &plan, "cache"_a, "n_heads"_a, "attention"_a, "append"_a, "n_tiles"_a, "n_layers"_a,
              "lengths"_a, "model"_a,
              "Counts one call of an attention program, without running it.");
 }

@@ -18,6 +18,20 @@ static inline void copyRun(T *to, const T *from, unsigned width, unsigned worker
     __builtin_memcpy(aligned<n>(to + i), aligned<n>(from + i), n);
 }
 
+// Rows of one layer, {nRows, width}, from or to those of all, {nRows, nLayers, width}.
+template <class T>
+static inline void loadRows(T *state, const T *stored, unsigned nRows, unsigned width,
+                            unsigned layer, unsigned nLayers, unsigned worker, unsigned nWorkers) {
+  for (unsigned i = 0; i != nRows; ++i)
+    copyRun(state + i * width, stored + (i * nLayers + layer) * width, width, worker, nWorkers);
+}
+template <class T>
+static inline void storeRows(T *stored, const T *state, unsigned nRows, unsigned width,
+                             unsigned layer, unsigned nLayers, unsigned worker, unsigned nWorkers) {
+  for (unsigned i = 0; i != nRows; ++i)
+    copyRun(stored + (i * nLayers + layer) * width, state + i * width, width, worker, nWorkers);
+}
+
 template <class T> class LoadLayer : public poplar::MultiVertex {
 public:
   poplar::Input<unsigned> layer;
@@ -26,9 +40,7 @@ public:
   unsigned nLayers, nRows, width;
 
   bool compute(unsigned worker) {
-    for (unsigned i = 0; i != nRows; ++i)
-      copyRun(&state[i * width], &stored[(i * nLayers + *layer) * width], width, worker,
-              this->numWorkers());
+    loadRows(&state[0], &stored[0], nRows, width, *layer, nLayers, worker, this->numWorkers());
     return true;
   }
 };
@@ -41,9 +53,7 @@ public:
   unsigned nLayers, nRows, width;
 
   bool compute(unsigned worker) {
-    for (unsigned i = 0; i != nRows; ++i)
-      copyRun(&stored[(i * nLayers + *layer) * width], &state[i * width], width, worker,
-              this->numWorkers());
+    storeRows(&stored[0], &state[0], nRows, width, *layer, nLayers, worker, this->numWorkers());
     return true;
   }
 };
@@ -52,5 +62,38 @@ template class LoadLayer<half>;
 template class LoadLayer<unsigned>;
 template class StoreLayer<half>;
 template class StoreLayer<unsigned>;
+
+// The tail where the key index has few bits: the open block and the records, in one vertex.
+class LoadTail : public poplar::MultiVertex {
+public:
+  poplar::Input<unsigned> layer;
+  HalvesIn storedTail; // [nRows][nLayers][width]
+  WordsIn storedIndex; // [nRows][nLayers][nWords]
+  HalvesOut tail;      // [nRows][width]
+  WordsOut tailIndex;  // [nRows][nWords]
+  unsigned nLayers, nRows, width, nWords;
+
+  bool compute(unsigned worker) {
+    loadRows(&tail[0], &storedTail[0], nRows, width, *layer, nLayers, worker, numWorkers());
+    loadRows(&tailIndex[0], &storedIndex[0], nRows, nWords, *layer, nLayers, worker, numWorkers());
+    return true;
+  }
+};
+
+class StoreTail : public poplar::MultiVertex {
+public:
+  poplar::Input<unsigned> layer;
+  HalvesInOut storedTail; // [nRows][nLayers][width]
+  WordsInOut storedIndex; // [nRows][nLayers][nWords]
+  HalvesIn tail;          // [nRows][width]
+  WordsIn tailIndex;      // [nRows][nWords]
+  unsigned nLayers, nRows, width, nWords;
+
+  bool compute(unsigned worker) {
+    storeRows(&storedTail[0], &tail[0], nRows, width, *layer, nLayers, worker, numWorkers());
+    storeRows(&storedIndex[0], &tailIndex[0], nRows, nWords, *layer, nLayers, worker, numWorkers());
+    return true;
+  }
+};
 
 } // namespace sparq

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sparq/cache.hpp"
 #include "context.hpp"
+#include "layers.hpp"
 #include "planning.hpp"
 #include "remote_copy.hpp"
 #include "sparq/remote_rows.hpp"
@@ -30,9 +31,7 @@ void addLayerNumber(Graph &graph, Cache &cache) {
       graph.setTileMapping(cache.layer[slot][part], p.tile(slot, part));
 }
 
-} // namespace
-
-Cache createCache(Graph &graph, const Plan &plan, const std::string &name, bool hostWrites) {
+Cache allocate(Graph &graph, const Plan &plan, const std::string &name, bool hostWrites) {
   const Shape &shape = plan.shape;
   const Placement &p = plan.placement;
   const CacheLayout &layout = plan.layout;
@@ -79,6 +78,15 @@ Cache createCache(Graph &graph, const Plan &plan, const std::string &name, bool 
   if (layout.quantised())
     cache.tailIndex = state(columnType(layout), d, n, layout.columnElements(layout.chunk),
                             "/tail_index", cache.stored.tailIndex);
+  return cache;
+}
+
+} // namespace
+
+Cache createCache(Graph &graph, const Plan &plan, const std::string &name, bool hostWrites) {
+  Cache cache = allocate(graph, plan, name, hostWrites);
+  if (plan.layout.nLayers != 1)
+    addLayerFunctions(graph, cache);
   return cache;
 }
 

@@ -42,8 +42,8 @@ HostCache::HostCache(Graph &graph, const Cache &cache)
   const auto handle = [&](const char *what) { return cache.name + "/" + what; };
   if (layout_.nLayers != 1) {
     layerNumber_ = HostTensor::writable(graph, cache.layerNumber, handle("layer_number"));
-    loadLayer(graph, cache, load_, {cache.name});
-    storeLayer(graph, cache, store_, {cache.name});
+    loadLayer(cache, load_, {cache.name});
+    storeLayer(cache, store_, {cache.name});
   }
   filled_ = HostTensor::writable(graph, cache.filled, handle("filled"));
   if (resident_) {

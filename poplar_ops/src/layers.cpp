@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "sparq/layers.hpp"
+#include "layers.hpp"
 #include "context.hpp"
 #include "vertex_cycles.hpp"
 
@@ -10,66 +10,112 @@ using namespace poplar::program;
 
 namespace {
 
-// One part of a layer's state: {nTasks, rows, width}, and of all layers {nTasks, rows, nLayers *
-// width}; so many rows of a task are on each part of its slot.
-struct Part {
-  Tensor state, stored;
-  unsigned rowsPerPart;
-};
-
 // Of words: fp32 numbers are copied as such.
 Tensor asWords(const Tensor &t) {
   return t.elementType() == FLOAT ? t.reinterpret(UNSIGNED_INT) : t;
 }
 
-std::vector<Part> parts(const Cache &cache) {
-  const std::size_t nTasks = cache.plan.shape.nTasks(), nLayers = cache.layout().nLayers;
-  std::vector<Part> all{
-      {cache.filled.reshape({nTasks, 1, 1}), cache.stored.filled.reshape({nTasks, 1, nLayers}), 1}};
-  const auto add = [&](const Tensor &state, const Tensor &stored, unsigned rowsPerPart) {
-    if (state.valid())
-      all.push_back({asWords(state), asWords(stored), rowsPerPart});
-  };
-  if (cache.valueSum.valid())
-    add(cache.valueSum.expand({2}), cache.stored.valueSum, cache.plan.placement.width);
-  add(cache.tail, cache.stored.tail, cache.layout().tailComponents);
-  add(cache.tailIndex, cache.stored.tailIndex, cache.layout().tailComponents);
-  return all;
-}
+// The vertices of one direction.
+class Moves {
+public:
+  Moves(Graph &graphIn, const Cache &cacheIn, const ComputeSet &csIn, bool loads)
+      : graph(graphIn), cache(cacheIn), p(cacheIn.plan.placement), cs(csIn),
+        direction(loads ? "Load" : "Store") {}
 
-// Adds the vertices `type`, a class template, for every piece of the state.
-void addMoves(Graph &graph, const Cache &cache, const std::string &type, const ComputeSet &cs) {
-  const Placement &p = cache.plan.placement;
-  for (const Part &part : parts(cache))
-    for (unsigned task = 0; task != p.nTasks; ++task) {
-      const Tensor state = part.state[task], stored = part.stored[task];
-      const unsigned nRows = static_cast<unsigned>(state.dim(0)),
-                     width = static_cast<unsigned>(state.dim(1)), slot = task % p.slots;
-      const bool halves = state.elementType() == HALF;
-      const std::string name = type + (halves ? "<half>" : "<unsigned int>");
-      for (unsigned first = 0, i = 0; first < nRows; first += part.rowsPerPart, ++i) {
-        const unsigned end = std::min(first + part.rowsPerPart, nRows);
-        addVertex(graph, cs, name.c_str(), p.tile(slot, i),
-                  {{"layer", cache.layer[slot][i]},
-                   {"stored", stored.slice(first, end).flatten()},
-                   {"state", state.slice(first, end).flatten()}},
-                  {{"nLayers", cache.layout().nLayers}, {"nRows", end - first}, {"width", width}},
-                  cycles::moveLayer(end - first, halves ? width / 4 : width));
-      }
-    }
-}
+  void add() const {
+    const std::size_t nTasks = p.nTasks, nLayers = cache.layout().nLayers;
+    addState(cache.filled.reshape({nTasks, 1, 1}),
+             cache.stored.filled.reshape({nTasks, 1, nLayers}), 1);
+    if (!cache.tail.valid())
+      return;
+    addState(asWords(cache.valueSum.expand({2})), asWords(cache.stored.valueSum), p.width);
+    if (cache.tailIndex.valid())
+      addIndexedTail();
+    else
+      addState(cache.tail, cache.stored.tail, cache.layout().tailComponents);
+  }
+
+private:
+  // state {nTasks, rows, width}, of all layers {nTasks, rows, nLayers * width}; so many rows of a
+  // task are on each part of its slot.
+  void addState(const Tensor &state, const Tensor &stored, unsigned rowsPerPart) const {
+    const bool halves = state.elementType() == HALF;
+    const std::string type =
+        "sparq::" + direction + "Layer<" + (halves ? "half>" : "unsigned int>");
+    const unsigned width = static_cast<unsigned>(state.dim(2));
+    forEachPart(
+        state.dim(1), rowsPerPart, [&](unsigned task, unsigned part, unsigned begin, unsigned end) {
+          const unsigned slot = task % p.slots;
+          addVertex(graph, cs, type.c_str(), p.tile(slot, part),
+                    {{"layer", cache.layer[slot][part]},
+                     {"stored", stored[task].slice(begin, end).flatten()},
+                     {"state", state[task].slice(begin, end).flatten()}},
+                    {{"nLayers", cache.layout().nLayers}, {"nRows", end - begin}, {"width", width}},
+                    cycles::moveLayer(end - begin, halves ? width / 4 : width));
+        });
+  }
+
+  void addIndexedTail() const {
+    const std::string type = "sparq::" + direction + "Tail";
+    const unsigned width = static_cast<unsigned>(cache.tail.dim(2)),
+                   nWords = static_cast<unsigned>(cache.tailIndex.dim(2));
+    forEachPart(cache.tail.dim(1), cache.layout().tailComponents,
+                [&](unsigned task, unsigned part, unsigned begin, unsigned end) {
+                  const auto own = [&](const Tensor &t) {
+                    return t[task].slice(begin, end).flatten();
+                  };
+                  const unsigned slot = task % p.slots;
+                  addVertex(graph, cs, type.c_str(), p.tile(slot, part),
+                            {{"layer", cache.layer[slot][part]},
+                             {"storedTail", own(cache.stored.tail)},
+                             {"storedIndex", own(cache.stored.tailIndex)},
+                             {"tail", own(cache.tail)},
+                             {"tailIndex", own(cache.tailIndex)}},
+                            {{"nLayers", cache.layout().nLayers},
+                             {"nRows", end - begin},
+                             {"width", width},
+                             {"nWords", nWords}},
+                            cycles::moveTail(end - begin, width / 4, nWords));
+                });
+  }
+
+  // Calls use(task, part, begin, end) for the rows of every part of every task.
+  template <class Use>
+  void forEachPart(std::size_t nRows, unsigned rowsPerPart, const Use &use) const {
+    const unsigned n = static_cast<unsigned>(nRows);
+    for (unsigned task = 0; task != p.nTasks; ++task)
+      for (unsigned begin = 0, part = 0; begin < n; begin += rowsPerPart, ++part)
+        use(task, part, begin, std::min(begin + rowsPerPart, n));
+  }
+
+  Graph &graph;
+  const Cache &cache;
+  const Placement &p;
+  const ComputeSet &cs;
+  const std::string direction;
+};
 
 } // namespace
 
-void loadLayer(Graph &graph, const Cache &cache, Sequence &program, const DebugContext &dc) {
-  if (cache.layout().nLayers == 1)
-    return;
+void addLayerFunctions(Graph &graph, Cache &cache) {
   const Placement &p = cache.plan.placement;
-  program.add(Copy(cache.layerNumber.expand({0, 0}).broadcast(p.slots, 0).broadcast(p.parts, 1),
-                   cache.layer, false, {dc, "layer"}));
-  const ComputeSet cs = graph.addComputeSet({dc, "load_layer"});
-  addMoves(graph, cache, "sparq::LoadLayer", cs);
-  program.add(Execute(cs, {dc, "load_layer"}));
+  const auto moves = [&](bool loads) {
+    const std::string name = cache.name + (loads ? "/load_layer" : "/store_layer");
+    const ComputeSet cs = graph.addComputeSet({name});
+    Moves(graph, cache, cs, loads).add();
+    return Execute(cs, {name});
+  };
+  cache.load = graph.addFunction(
+      Sequence({Copy(cache.layerNumber.expand({0, 0}).broadcast(p.slots, 0).broadcast(p.parts, 1),
+                     cache.layer, false, {cache.name + "/layer"}),
+                moves(true)},
+               {cache.name + "/load_layer"}));
+  cache.store = graph.addFunction(moves(false));
+}
+
+void loadLayer(const Cache &cache, Sequence &program, const DebugContext &dc) {
+  if (cache.layout().nLayers != 1)
+    program.add(Call(cache.load, {dc, "load_layer"}));
 }
 
 void loadLayer(Graph &graph, const Cache &cache, unsigned layer, Sequence &program,
@@ -79,15 +125,12 @@ void loadLayer(Graph &graph, const Cache &cache, unsigned layer, Sequence &progr
   const Tensor number = graph.addConstant(UNSIGNED_INT, {}, layer, {dc, "layer_number"});
   graph.setTileMapping(number, 0);
   program.add(Copy(number, cache.layerNumber, false, {dc, "layer_number"}));
-  loadLayer(graph, cache, program, dc);
+  loadLayer(cache, program, dc);
 }
 
-void storeLayer(Graph &graph, const Cache &cache, Sequence &program, const DebugContext &dc) {
-  if (cache.layout().nLayers == 1)
-    return;
-  const ComputeSet cs = graph.addComputeSet({dc, "store_layer"});
-  addMoves(graph, cache, "sparq::StoreLayer", cs);
-  program.add(Execute(cs, {dc, "store_layer"}));
+void storeLayer(const Cache &cache, Sequence &program, const DebugContext &dc) {
+  if (cache.layout().nLayers != 1)
+    program.add(Call(cache.store, {dc, "store_layer"}));
 }
 
 } // namespace sparq

@@ -113,7 +113,7 @@ Plan arrange(const Shape &shape, const Programs &programs, const CacheLayout &la
   if (layout.chunk) { // the last parts: the waves fill up the first ones
     plan.layout.tailLength = partLength(layout.chunk, plan.placement.parts);
     plan.layout.tailFirst = plan.placement.parts - plan.layout.nTailParts();
-    plan.layout.tailComponents = roundUp(ceilDiv(shape.headDim, plan.placement.parts), 2);
+    plan.layout.tailComponents = roundUp(ceilDiv(shape.headDim, plan.placement.parts), 4);
   }
   for (const Attention &attention : programs.attention)
     plan.attention.push_back({attention, attention.kernel->waves(plan, attention, nTiles)});

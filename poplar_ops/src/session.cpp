@@ -125,9 +125,9 @@ Sequence Session::buildAppend(Graph &graph, const Cache &cache) {
   append_ = {HostTensor::writable(graph, key, "append/key"),
              HostTensor::writable(graph, value, "append/value"),
              HostTensor::writable(graph, active, "append/active")};
-  loadLayer(graph, cache, program, {"append"});
+  loadLayer(cache, program, {"append"});
   sparq::append(graph, cache, key, value, active, program, {"append"});
-  storeLayer(graph, cache, program, {"append"});
+  storeLayer(cache, program, {"append"});
   return program;
 }
 
@@ -143,9 +143,9 @@ Sequence Session::buildFill(Graph &graph, const Cache &cache) {
            HostTensor::writable(graph, value, "fill/value"),
            HostTensor::writable(graph, lengths, "fill/lengths")};
   Sequence program({}, {"fill"});
-  loadLayer(graph, cache, program, {"fill"});
+  loadLayer(cache, program, {"fill"});
   fillCache(graph, cache, key, value, lengths, program, {"fill"});
-  storeLayer(graph, cache, program, {"fill"});
+  storeLayer(cache, program, {"fill"});
   return program;
 }
 
@@ -160,7 +160,7 @@ std::vector<Program> Session::buildPrograms(Graph &graph, const Cache &cache,
                                                    : Sequence({}, {"append"}));
   for (std::size_t i = 0; i != nAttention(); ++i) {
     Sequence body({}, {names[i]});
-    loadLayer(graph, cache, body, {names[i]});
+    loadLayer(cache, body, {names[i]});
     const Tensor output = attend(graph, cache, i, query, body, {names[i]});
     outputs_.push_back(HostTensor::readable(graph, output, names[i] + "/output"));
     all.push_back(body);

@@ -254,6 +254,9 @@ inline std::uint64_t activeToken() { return single(8); }
 inline std::uint64_t moveLayer(double nRows, double nCopies) {
   return multi(nRows * (share(nCopies) * (2 + loopSlots) + 6));
 }
+inline std::uint64_t moveTail(double nRows, double nCopies, double nWords) {
+  return multi(nRows * ((share(nCopies) + share(nWords)) * (2 + loopSlots) + 2 * 6));
+}
 
 } // namespace cycles
 } // namespace sparq

@@ -13,9 +13,6 @@ from sparq_ipu.devices import backend_module, options_of, resolve_device
 from sparq_reference import checks
 from sparq_reference.settings import CacheSpec, HasSpec, SparqSettings
 
-#: most layers of one cache, as on the device
-MAX_LAYERS = 1024
-
 
 class KVCache(HasSpec):
     """A KV cache on any device, for one attention layer or for all layers of a model that have one shape.
@@ -68,7 +65,7 @@ class KVCache(HasSpec):
         for name in options:
             if name not in known:
                 checks.fail("KVCache", "options", f"be among {CacheSpec.options() + known}", repr(name))
-        n_layers = checks.check_integer("KVCache", "n_layers", n_layers, 1, MAX_LAYERS)
+        n_layers = checks.check_integer("KVCache", "n_layers", n_layers, 1, checks.MAX_LAYERS)
         create = backend_module(self.device).create
         self._backends: list[Backend] = create(self.device, self.spec, n_layers, **options)
 

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 #: most positions of one batch element: a count up to here is exact in fp32 (E7)
 MAX_CAPACITY = 1 << 24
+#: most layers of one cache
+MAX_LAYERS = 1024
 #: bits of a number of the key index (E9); 16: the keys themselves
 INDEX_BITS = (16, 8, 4)
 #: largest head_dim with a key index of 8 or 4 bits: so many products of a code and a coefficient of at least

@@ -38,6 +38,7 @@ struct Cache {
   struct {
     poplar::Tensor filled, valueSum, tail, tailIndex;
   } stored;
+  poplar::Function load, store; // what all programs call for that; made with the cache
 
   const CacheLayout &layout() const { return plan.layout; }
   // Numbers to add to a row, layer by layer.

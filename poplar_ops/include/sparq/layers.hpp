@@ -10,7 +10,7 @@
 namespace sparq {
 
 // Makes layer cache.layerNumber the one that the program works on.
-void loadLayer(poplar::Graph &graph, const Cache &cache, poplar::program::Sequence &program,
+void loadLayer(const Cache &cache, poplar::program::Sequence &program,
                const poplar::DebugContext &dc = {});
 
 // The same with a number that the program is built with.
@@ -18,7 +18,7 @@ void loadLayer(poplar::Graph &graph, const Cache &cache, unsigned layer,
                poplar::program::Sequence &program, const poplar::DebugContext &dc = {});
 
 // Keeps what the program made of the layer that it loaded.
-void storeLayer(poplar::Graph &graph, const Cache &cache, poplar::program::Sequence &program,
+void storeLayer(const Cache &cache, poplar::program::Sequence &program,
                 const poplar::DebugContext &dc = {});
 
 } // namespace sparq

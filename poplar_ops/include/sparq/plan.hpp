@@ -54,7 +54,7 @@ struct CacheLayout {
   unsigned chunk;           // a power of two; 0: no key columns, and so no tail
   unsigned tailLength;
   unsigned tailFirst;      // piece i of the tail is scored on part tailFirst + i
-  unsigned tailComponents; // even, so that a token's numbers for a part are whole words
+  unsigned tailComponents; // a multiple of 4: a part's share of a key is whole 64-bit words
   unsigned indexBits;      // of the key columns: 16, 8 or 4
 
   bool quantised() const { return indexBits != 16; }

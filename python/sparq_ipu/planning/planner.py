@@ -68,6 +68,8 @@ class Plan:
     options: dict[str, Any]
     model: DeviceModel
     n_ipus: int
+    #: layers of this shape that share the programs, all on every one of the IPUs
+    n_layers: int
     #: (batch, n_heads, n_kv_heads) of one IPU
     per_ipu: tuple[int, int, int]
     #: tasks, slots, parts, rounds, tiles used, chunk, capacity and waves of one IPU
@@ -99,6 +101,11 @@ class Plan:
     def footprint_extrapolated(self) -> bool:
         """Whether the cache of one IPU is larger than any that was measured for the device model."""
         return footprint_extrapolated(kernel_named("plan", self.kernel), self.streaming_memory_bytes)
+
+    @property
+    def seconds_per_token(self) -> float:
+        """Attention of all layers for one token of every batch element."""
+        return self.n_layers * self.seconds_per_query
 
     @property
     def max_tile_bytes(self) -> int:
@@ -146,7 +153,9 @@ class Plan:
             **self.options,
             **settings_columns(self.settings),
             "n_ipus": self.n_ipus,
+            "n_layers": self.n_layers,
             "seconds_per_query": self.seconds_per_query,
+            "seconds_per_token": self.seconds_per_token,
             "time_source": self.time_source,
             "seconds_if_gateway_shared": self.seconds_if_gateway_shared,
             **on_chip_range(self.seconds_by_category),
@@ -197,6 +206,11 @@ class Plan:
                 if name != "total" and t > 0
             ),
         ]
+        if self.n_layers > 1:
+            lines.insert(1, f"  {self.n_layers} layers; memory is of all of them, times of one call of one")
+            lines.append(
+                f"  {self.n_layers} layers, modelled: {self.seconds_per_token * 1e6:.1f} us a token for attention"
+            )
         if self.n_ipus > 1:
             share = min(self.n_ipus, self.model.ipus_per_gateway)
             lines.insert(
@@ -242,6 +256,7 @@ class _Request:
     append: bool
     model: DeviceModel
     n_ipus: int
+    n_layers: int
     n_tiles: int
     #: of the cache, by name
     options: dict[str, Any]
@@ -327,6 +342,7 @@ def plan(
     append: bool = False,
     device: str | DeviceModel = "bow",
     n_ipus: int = 1,
+    n_layers: int = 1,
     n_tiles: int = 0,
     baseline: bool = True,
     **options: Any,
@@ -343,6 +359,8 @@ def plan(
             tile memory).
         device: name of a device model ("bow", "gc200"), or a model.
         n_ipus: IPUs that share KV heads, then batch, each with a process; nothing passes between them.
+        n_layers: layers of this shape on the same IPUs, in [1, 1024]. Times are of one layer's call, memory is of
+            all; `seconds_per_token` is the time of all layers. Dense attention in SRAM has one layer only.
         n_tiles: tiles of the IPU; 0: all.
         options: of the cache, see `sparq_reference.CacheSpec`: index_bits (16, 8 or 4). As the settings, not
             used by dense attention.
@@ -361,6 +379,7 @@ def plan(
         append,
         device if isinstance(device, DeviceModel) else device_model(device),
         n_tiles,
+        checks.check_integer("plan", "n_layers", n_layers, 1, checks.MAX_LAYERS),
         options,
     )
     result = _planned(request)
@@ -393,6 +412,7 @@ def _checked(
     append: bool,
     model: DeviceModel,
     n_tiles: object,
+    n_layers: int,
     options: dict[str, Any],
 ) -> _Request:
     """Arguments of `plan` as a request."""
@@ -424,6 +444,7 @@ def _checked(
         append=append,
         model=dataclasses.replace(model, tiles=tiles) if tiles else model,
         n_ipus=n_ipus,
+        n_layers=n_layers,
         n_tiles=tiles,
         options=checked if kernel.takes_settings else _options({}, head_dim),
     )
@@ -439,7 +460,8 @@ def _counted(request: _Request) -> dict[str, Any]:
         raise RuntimeError("plan: the extension module must be built with the emulator, got one without")
     # before the dry run, whose own time and memory grow with the size
     _check_cache_in_sram(request.model, request.kernel.sram_bytes(request.cache))
-    _check_streaming_memory(request.model, request.kernel.streaming_bytes(request.cache))
+    of_layer = request.kernel.streaming_bytes(request.cache)
+    _check_streaming_memory(request.model, {name: n * request.n_layers for name, n in of_layer.items()})
     counts = (
         _core.emulator_plan(
             request.cache,
@@ -447,6 +469,7 @@ def _counted(request: _Request) -> dict[str, Any]:
             Attention(request.kernel.name, request.settings),
             request.append,
             request.n_tiles,
+            request.n_layers,
             list(share),
             request.model.parameters(),
         )
@@ -486,6 +509,7 @@ def _planned(request: _Request) -> Plan:
         options=request.options,
         model=model,
         n_ipus=request.n_ipus,
+        n_layers=request.n_layers,
         per_ipu=request.per_ipu,
         mapping=counted["mapping"],
         memory=counted["memory"],
