@@ -283,18 +283,18 @@ def test_a_smaller_key_index_fits_on_fewer_ipus():
 
 
 def test_plans_beyond_the_measured_footprints_say_so():
-    """The largest caches measured: 4.3 GB dense, 1.6 GB for SparQ, whose plans have spare rows beside."""
+    """The largest caches measured: 4.3 GB dense, 1.6 GB for SparQ, at batch 64. Plans have spare rows."""
     for kernel, batch, beyond in (
-        ("dense-streaming", 32, False),
-        ("dense-streaming", 65, True),
-        ("sparq-streaming", 32, False),
-        ("sparq-streaming", 65, True),
+        ("dense-streaming", 64, False),
+        ("dense-streaming", 70, True),
+        ("sparq-streaming", 64, False),
+        ("sparq-streaming", 70, True),
         ("dense-sram", 1, False),
     ):
         seq_len = 4096 if kernel == "dense-streaming" else 1024
         plan = planning.plan(batch, seq_len=seq_len, kernel=kernel, baseline=False)
         measured = 2**32 if kernel == "dense-streaming" else 3 * 2**29
-        assert plan.footprint_extrapolated == (plan.streaming_memory_bytes > measured) == beyond
+        assert plan.footprint_extrapolated == (plan.streaming_memory_bytes > 1.05 * measured) == beyond
         assert plan.row()["footprint_extrapolated"] == beyond
         assert ("larger than any measured" in str(plan)) == beyond
 

@@ -248,7 +248,7 @@ void Compiler::accountMemory(ArrayRef<program::Program> programs) {
   m.stacks = code.stacks;
   m.controlCode = code.control;
   m.exchangeCode = code.exchange;
-  m.hostExchangeCode = code.hostExchange;
+  m.hostExchangeCode = code.hostExchange + code.headers;
   std::map<std::string, std::uint64_t> byName;
   for (const Variable &v : g_.variables)
     forEachShare(v, [&](unsigned tile, std::uint64_t bytes) {

@@ -58,6 +58,7 @@ CodeMemory::Bytes CodeMemory::bytes(unsigned tile) const {
   b.control = model_.controlBase + control_ + t.vertices * model_.perVertex;
   b.exchange = t.exchange;
   b.hostExchange = model_.hostExchangeBase + t.hostExchange;
+  b.headers = t.headers;
   return b;
 }
 

@@ -29,9 +29,9 @@ public:
 
   /// Bytes of one tile, by kind.
   struct Bytes {
-    std::uint64_t vertex = 0, stacks = 0, control = 0, exchange = 0, hostExchange = 0;
+    std::uint64_t vertex = 0, stacks = 0, control = 0, exchange = 0, hostExchange = 0, headers = 0;
     std::uint64_t code() const { return vertex + control + exchange + hostExchange; }
-    std::uint64_t total() const { return code() + stacks; }
+    std::uint64_t total() const { return code() + stacks + headers; }
   };
 
   void addVertex(unsigned tile, const codelet_abi::Vertex &type);
@@ -49,6 +49,7 @@ public:
   /// The share of a tile in a copy of a stream or remote buffer.
   void addTransfer(unsigned tile, std::uint64_t packets) {
     tiles_[tile].hostExchange += model_.perTransfer + packets * model_.perPacket;
+    tiles_[tile].headers += packets * model_.perHeader;
   }
 
   Bytes bytes(unsigned tile) const;
@@ -58,7 +59,7 @@ public:
 private:
   struct Tile {
     std::set<const codelet_abi::Vertex *> codelets;
-    std::uint64_t vertices = 0, tokens = 0, exchange = 0, hostExchange = 0;
+    std::uint64_t vertices = 0, tokens = 0, exchange = 0, hostExchange = 0, headers = 0;
   };
   const sparq::emulator::CodeModel model_;
   std::vector<Tile> tiles_;

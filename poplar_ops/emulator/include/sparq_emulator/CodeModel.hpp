@@ -31,7 +31,8 @@ struct CodeModel {
   // Host exchange code: streams and remote buffers.
   std::uint64_t hostExchangeBase = 288; // on every tile
   std::uint64_t perTransfer = 32;
-  std::uint64_t perPacket = 20; // its header, and the code that sends it
+  std::uint64_t perPacket = 8;  // the code that sends it
+  std::uint64_t perHeader = 12; // its header: data, which may lie anywhere
   // Where code may lie: a tile's memory begins at 0x4c000, and from 0x80000 on it is interleaved.
   std::uint64_t room = 0x80000 - 0x4c000;
 };

@@ -77,6 +77,7 @@ struct MemoryCount {
   std::uint64_t vertexState = 0;
   std::uint64_t temporaries = 0;
   std::uint64_t codeAndStacks = 0; // estimated, see CodeModel.hpp: the sum of the next five
+  // Host exchange code with the headers of packets.
   std::uint64_t vertexCode = 0, stacks = 0, controlCode = 0, exchangeCode = 0, hostExchangeCode = 0;
   std::vector<MemoryUse> largest;                       // of that tile, largest first
   std::vector<std::uint64_t> bytesPerTile, codePerTile; // all; code and stacks alone
