@@ -20,6 +20,7 @@ from typing import Any, Callable
 
 import numpy as np
 from common import (
+    NO_RANGE,
     NO_TIMES,
     Column,
     CommandLine,
@@ -359,7 +360,7 @@ def runs(
             row.update(failure(error))
         progress.step(None)
         if row["bit_exact"] is False:
-            row.update(NO_TIMES, seconds_by_category=None)  # no time for a wrong result
+            row.update(NO_TIMES, **NO_RANGE, seconds_by_category=None)  # no time for a wrong result
         rows.append(row)
     dense = next((r["seconds_per_query"] for r in rows if r["kernel"] == BASELINE.name), None)
     for row in rows:
