@@ -54,7 +54,7 @@ EXPECTED = {
     "selectedSums(3, 2, 8)": tile(10 + 2 * (4 + 13 * 8 + 4 + 5)),
     "rowScores(3, 4, 128)": tile(2 * (16 * (16 + 2) + 5 + 7)),
     "rowWeights(3, 2)": tile(2 * (12 + 36 + 6)),
-    "listSums(128, 2)": tile(16 * 6 + 2 * 11 + 16),
+    "listSums(128, 2)": tile(16 * 10 + 2 * 11 + 16),
     "weightedValues(2, 64, 8, 2)": tile(3 * (64 * 4 + 1 + 12)),
     "weightedValues(2, 200, 16, 2)": tile(2 * (64 * 13 + 4 + 12)),
     "weightedValues(1, 20, 16, 1)": tile(20 * 13 + 4 + 12),
