@@ -344,10 +344,12 @@ def repeat_command(bench: str, words: Sequence[str]) -> str:
     return shlex.join(["python", f"bench/{bench}.py", *words])
 
 
-#: what `timing` fills, and what a modelled time fills
+#: what `timing` fills
 NO_TIMES: Row = dict.fromkeys(
-    ("seconds_per_query", "seconds_min", "seconds_max", "seconds_mad", "seconds", "n_runs", *ON_CHIP_COLUMNS)
+    ("seconds_per_query", "seconds_min", "seconds_max", "seconds_mad", "seconds", "n_runs")
 )
+#: what a modelled time has beside it
+NO_RANGE: Row = dict.fromkeys(ON_CHIP_COLUMNS)
 
 
 def new_row(
@@ -380,6 +382,7 @@ def new_row(
         "device": device,
         **workload.columns(),
         **NO_TIMES,
+        **NO_RANGE,
         "time_source": time_source,
         "bit_exact": None,
         "checked_against": None,

@@ -20,6 +20,7 @@ from typing import Any, Callable
 
 import numpy as np
 from common import (
+    NO_RANGE,
     NO_TIMES,
     Column,
     CommandLine,
@@ -45,6 +46,11 @@ from sparq_ipu.tables import kernel_label
 from sparq_reference import SparqSettings
 from sparq_reference.checks import INDEX_BITS
 
+#: columns over the baseline, and the times that they compare
+SPEEDUPS = {
+    "speedup_vs_dense_streaming": "seconds_per_query",
+    "speedup_if_on_chip_doubled": "seconds_if_on_chip_doubled",
+}
 _core: Any = importlib.import_module("sparq_ipu._core")
 
 
@@ -200,6 +206,7 @@ def first_row(kernel: Kernel, device: str, workload: Workload, a: argparse.Names
         transfer_bytes_dense=BASELINE.transfer_bytes(*shape, None),
         theoretical_speedup=kernel.theoretical_speedup(*attended, index_bits),
         speedup_vs_dense_streaming=None,
+        speedup_if_on_chip_doubled=None,
         seconds_by_category=None,
         max_tile_bytes=None,
         tile_bytes_by_kind=None,
@@ -359,12 +366,13 @@ def runs(
             row.update(failure(error))
         progress.step(None)
         if row["bit_exact"] is False:
-            row.update(NO_TIMES, seconds_by_category=None)  # no time for a wrong result
+            row.update(NO_TIMES, **NO_RANGE, seconds_by_category=None)  # no time for a wrong result
         rows.append(row)
-    dense = next((r["seconds_per_query"] for r in rows if r["kernel"] == BASELINE.name), None)
-    for row in rows:
-        if dense and row["seconds_per_query"]:
-            row["speedup_vs_dense_streaming"] = dense / row["seconds_per_query"]
+    dense = next((r for r in rows if r["kernel"] == BASELINE.name), None)
+    for row in rows if dense else ():
+        for speedup, seconds in SPEEDUPS.items():
+            if dense[seconds] and row[seconds]:
+                row[speedup] = dense[seconds] / row[seconds]
     print(f"device {device}, {workloads[0].with_plain_cache()}")
     print_results(rows)
     for name in stages if a.stages else ():

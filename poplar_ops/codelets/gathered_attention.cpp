@@ -79,7 +79,7 @@ private:
       const unsigned end = minimum(b + blockSize, topK);
       unsigned i = b;
       for (; i + nLanes <= end; i += nLanes)
-        lanes += loadLanes(weight + i);
+        lanes += loadWords<Lanes>(weight + i); // topK may be odd
       for (; i != end; ++i)
         lanes[i % nLanes] += weight[i];
       sum += treeSum(lanes);

@@ -10,15 +10,27 @@
 
 namespace sparq {
 
-// The address of n bytes, with what is known of it.
+// The address of n bytes, with what is known of it. A device stops at an access that breaks the
+// promise; an emulated one does too.
 template <unsigned n, class T> inline T *aligned(T *at) {
-  return static_cast<T *>(__builtin_assume_aligned(at, n < 8 ? n : 8));
+  constexpr unsigned multiple = n < 8 ? n : 8;
+#ifndef __IPU__
+  if (reinterpret_cast<__UINTPTR_TYPE__>(at) % multiple != 0)
+    __builtin_trap();
+#endif
+  return static_cast<T *>(__builtin_assume_aligned(at, multiple));
 }
 
 // V consecutive fp32 values.
 template <class V> inline V load(const float *from) {
   V lanes;
   __builtin_memcpy(&lanes, aligned<sizeof(V)>(from), sizeof(lanes));
+  return lanes;
+}
+// The same at any multiple of 4, with twice the accesses.
+template <class V> inline V loadWords(const float *from) {
+  V lanes;
+  __builtin_memcpy(&lanes, aligned<sizeof(float)>(from), sizeof(lanes));
   return lanes;
 }
 template <class V> inline void store(float *to, const V &lanes) {

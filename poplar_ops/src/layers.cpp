@@ -12,7 +12,7 @@ namespace {
 
 // Of words: fp32 numbers are copied as such.
 Tensor asWords(const Tensor &t) {
-  return t.elementType() == FLOAT ? t.reinterpret(UNSIGNED_INT) : t;
+  return t.elementType() != FLOAT ? t : t.reinterpret(UNSIGNED_INT);
 }
 
 // The vertices of one direction.
@@ -39,7 +39,7 @@ private:
   // state {nTasks, rows, width}, of all layers {nTasks, rows, nLayers * width}; so many rows of a
   // task are on each part of its slot.
   void addState(const Tensor &state, const Tensor &stored, unsigned rowsPerPart) const {
-    const bool halves = state.elementType() == HALF;
+    const bool halves = !(state.elementType() != HALF);
     const std::string type =
         "sparq::" + direction + "Layer<" + (halves ? "half>" : "unsigned int>");
     const unsigned width = static_cast<unsigned>(state.dim(2));

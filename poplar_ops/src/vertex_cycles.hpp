@@ -173,8 +173,9 @@ inline std::uint64_t rowScores(double n, double g, double d) {
 inline std::uint64_t rowWeights(double n, double g) {
   return multi(g * (largestOfSix + share(n) * (weightPair + 4 + loopSlots)));
 }
+// Four pairs beside eight loads, for a list may begin at any word.
 inline std::uint64_t listSums(double topK, double g) {
-  return shared(g, topK / 8 * pass(4, 4) + topK / 64 * (treeSum + 6) + 16);
+  return shared(g, topK / 8 * pass(4, 8) + topK / 64 * (treeSum + 6) + 16);
 }
 
 // ---- weighted_values.cpp

@@ -26,7 +26,8 @@ SMALL = (
 FIELDS = {
     "streamed_bytes", "transfer_elements", "transfer_elements_dense", "transfer_bytes",
     "transfer_bytes_dense", "theoretical_speedup", "seconds_by_category",
-    "speedup_vs_dense_streaming", "max_tile_bytes", "tile_bytes_by_kind", "max_abs_error_vs_float64", "input",
+    "speedup_vs_dense_streaming", "speedup_if_on_chip_doubled", "max_tile_bytes",
+    "tile_bytes_by_kind", "max_abs_error_vs_float64", "input",
     "streaming_memory_bytes", "extended_memory", "footprint_extrapolated",
 }  # fmt: skip
 
@@ -61,6 +62,9 @@ def test_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     # K by chunks of 256 (and the tail in SRAM), then rows of K and V
     assert sparq["streamed_bytes"] == 2 * (256 * 16 + 2 * 32 * 64) * 2
     assert sparq["speedup_vs_dense_streaming"] == dense["seconds_per_query"] / sparq["seconds_per_query"]
+    doubled = "seconds_if_on_chip_doubled"
+    assert sparq[doubled] == sparq["seconds_per_query"] + sparq["on_chip_seconds"]
+    assert sparq["speedup_if_on_chip_doubled"] == dense[doubled] / sparq[doubled]
     for row, bits in ((int8, 8), (int4, 4)):  # a chunk is 4 blocks, each with its codes, low and step
         assert row["streamed_bytes"] == 2 * (16 * (256 * bits // 8 + 4 * 4) + 2 * 2 * 32 * 64)
     out = capsys.readouterr()
@@ -120,7 +124,8 @@ def test_measured_times_are_for_one_query(tmp_path: Path, monkeypatch: pytest.Mo
             assert device == "ipu" and repeats == 4
             self._session = real(*arguments, device="emulator", **options)
             self.write = self._session.write
-            self.streaming_memory_bytes, self.extended_memory = 1 << 35, True
+            self.streaming_memory_bytes = self._session.streaming_memory_bytes
+            self.extended_memory = self._session.extended_memory
 
         def attention(self, index: int, query: np.ndarray, repeated: bool = False) -> np.ndarray:
             launches.append(repeated)

@@ -117,7 +117,7 @@ int main() {
   const auto number = [&] { // also of few values, so that there are equal ones
     state = state * 1664525u + 1013904223u;
     const float x = static_cast<float>(static_cast<int>(state >> 8) - (1 << 23)) * 0x1p-17f;
-    return state >> 30 ? x : static_cast<float>(static_cast<int>(x)) * 0.25f;
+    return state & 0x3000u ? x : static_cast<float>(static_cast<int>(x)) * 0.25f;
   };
   for (unsigned i = 0; i != 20000; ++i) {
     Eight x, y;

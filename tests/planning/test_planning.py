@@ -368,6 +368,24 @@ def test_split(batch, n_heads, n_kv_heads, n_ipus, share):
     assert planning.split(batch, n_heads, n_kv_heads, n_ipus) == share
 
 
+def test_the_range_of_a_time_is_twice_the_work_on_chip():
+    sparq = planning.plan(2, 16, 4, 32, 512, rank=8, top_k=16)
+    seconds = sparq.seconds_by_category
+    on_chip = seconds["compute"] + seconds["exchange"] + seconds["sync"]
+    assert sparq.on_chip_seconds == pytest.approx(on_chip) and on_chip > 0
+    assert sparq.seconds_if_on_chip_doubled == pytest.approx(seconds["streaming"] + 2 * on_chip)
+    dense = planning.plan(2, 16, 4, 32, 512, kernel="dense-streaming")
+    assert (dense.speedup_vs_dense_streaming, dense.speedup_if_on_chip_doubled) == (1, 1)
+    assert sparq.speedup_if_on_chip_doubled == pytest.approx(
+        dense.seconds_if_on_chip_doubled / sparq.seconds_if_on_chip_doubled
+    )
+    row = sparq.row()
+    for name in ("on_chip_seconds", "seconds_if_on_chip_doubled", "speedup_if_on_chip_doubled"):
+        assert row[name] == getattr(sparq, name)
+    assert f"if it were twice that: {sparq.seconds_if_on_chip_doubled * 1e6:.1f} us" in str(sparq)
+    assert f"{sparq.speedup_if_on_chip_doubled:.2f}x if both had twice the work on chip" in str(sparq)
+
+
 def test_several_ipus_are_one_ipu_with_a_share():
     several = planning.plan(2, 16, 4, 32, 512, rank=8, top_k=16, n_ipus=8, lengths=[512, 40])
     alone = planning.plan(1, 4, 1, 32, 512, rank=8, top_k=16)

@@ -17,16 +17,36 @@ MUTANTS = [
             for name in ("softmax", "query_components", "scores", "gathered_attention")
         ),
         [
-            (
-                "x < flushThreshold && x > -flushThreshold",
-                "x <= flushThreshold && x >= -flushThreshold",
-                "flush cuts 2**-48 itself",
-            ),
+            ("flushThreshold = 0x1p-48f", "flushThreshold = 0x1.000002p-48f", "flush cuts 2**-48 itself"),
             ("0x1.120b96p-7f", "0x1.120b98p-7f", "one bit of a coefficient of exp"),
             ("minSoftmaxArgument = -54.0f", "minSoftmaxArgument = -53.0f", "weights end too early"),
-            ("return (a + c) + (b + d);", "return (a + b) + (c + d);", "lanes are folded in another order"),
             ("selected == 0.0f ? scale : ", "", "no scale where the selected components are 0"),
         ],
+    ),
+    *of(
+        "poplar_ops/codelets/lanes.hpp",
+        f"{_CODELETS}softmax.py {_CODELETS}query_components.py",
+        [
+            (
+                "(pairs.of[0] + pairs.of[2]) + (pairs.of[1] + pairs.of[3])",
+                "(pairs.of[0] + pairs.of[1]) + (pairs.of[2] + pairs.of[3])",
+                "lanes are folded in another order",
+            )
+        ],
+    ),
+    *of(
+        "poplar_ops/codelets/halves.hpp",
+        f"{_CODELETS}cache_append.py {_CODELETS}cache_fill_vertices.py",
+        [
+            ("& ~(0xFFFFu << shift)", "", "a half is put over the one that it replaces"),
+            ("i + quadSize <= n", "i < n", "more halves are copied than there are"),
+            ("a >> 16 | (b & ~low)", "b >> 16 | (a & ~low)", "neighbours change places"),
+        ],
+    ),
+    *of(
+        "poplar_ops/codelets/masks.hpp",
+        f"{_CODELETS}ipu_branch.py",
+        [("+ 0x3F800000u", "+ 0x3F000000u", "on an IPU a weight is half as large")],
     ),
     *of(
         "poplar_ops/codelets/cache_append.cpp",
@@ -38,7 +58,11 @@ MUTANTS = [
                 "rowBase + *filled",
                 "an inactive element is written",
             ),
-            ("*filled / chunk - 1", "*filled / chunk", "a chunk is flushed to the place of the next"),
+            (
+                "(*filled >> (31 - __builtin_clz(chunk))) - 1",
+                "(*filled >> (31 - __builtin_clz(chunk)))",
+                "a chunk is flushed to the place of the next",
+            ),
             ("found |= full[slot];", "found = full[slot];", "only the last element can be full"),
         ],
     ),
@@ -46,11 +70,19 @@ MUTANTS = [
         "poplar_ops/codelets/combine.cpp",
         f"{_CODELETS}gathered_attention.py tests/ops/test_attention.py",
         [
-            ("ratio < 1.0f ? ratio : 1.0f", "ratio", "alpha may pass 1"),
-            ("flush(approxSums[h] / totals[h])", "approxSums[h] / totals[h]", "a tiny alpha is not cut"),
             (
-                "float y = flush(accumulator[i]) / sums[h];",
-                "float y = accumulator[i] / sums[h];",
+                "smaller(flush(approxSums[h] / totals[h]), 1.0f)",
+                "flush(approxSums[h] / totals[h])",
+                "alpha may pass 1",
+            ),
+            (
+                "smaller(flush(approxSums[h] / totals[h]), 1.0f)",
+                "smaller(approxSums[h] / totals[h], 1.0f)",
+                "a tiny alpha is not cut",
+            ),
+            (
+                "Lanes y = flush(accumulator) / sums[h];",
+                "Lanes y = accumulator / sums[h];",
                 "tiny sums are not cut before the division",
             ),
         ],
@@ -59,30 +91,26 @@ MUTANTS = [
         "poplar_ops/codelets/softmax.cpp",
         f"{_CODELETS}softmax.py",
         [
-            ("maximum[worker] = last", "maximum[0] = last", "six workers write one maximum"),
-            ("last > largest ? last : largest", "largest", "of an odd number of maxima the last is left out"),
+            ("maximum[worker] = larger(", "maximum[0] = larger(", "six workers write one maximum"),
+            (
+                "larger(largestOf(of), last)",
+                "largestOf(of)",
+                "of an odd number of maxima the last is left out",
+            ),
             (
                 "i < n ? softmaxWeight(weight[i] - m) : 0.0f",
                 "softmaxWeight(weight[i] - m)",
                 "what is behind the length has a weight",
             ),
-            (
-                "for (unsigned b = 0; b != nBlocks; ++b)\n        sum += blockSums",
-                "for (unsigned b = nBlocks; b-- != 0;)\n        sum += blockSums",
-                "blocks are added descending",
-            ),
+            ("sum += block[b + i];", "sum += block[b + 3 - i];", "blocks are added descending"),
         ],
     ),
     *of(
         "poplar_ops/codelets/query_components.cpp",
         f"{_CODELETS}query_components.py",
         [
-            (
-                "quad + j < c ? a >= own : a > own",
-                "quad + j < c ? a > own : a >= own",
-                "of equal components the last is taken",
-            ),
-            ("select(sum < most, sum, most)", "sum", "NaN is not the largest magnitude"),
+            ("all += other < c ?", "all += other >= c ?", "of equal components the last is taken"),
+            ("smaller(sum, Lanes{} + highest)", "sum", "NaN is not the largest magnitude"),
         ],
     ),
     *of(
@@ -90,9 +118,9 @@ MUTANTS = [
         f"{_CODELETS}gathered_attention.py",
         [
             (
-                "maxima[worker * groupSize + h] = lowest;",
-                "for (unsigned w = 0; worker == 0 && w != 6; ++w) maxima[w * groupSize + h] = lowest;",
-                "worker 0 clears the maxima of all: a race",
+                "maxima[worker * groupSize + h] = largest;",
+                "for (unsigned w = 0; w <= worker; ++w) maxima[w * groupSize + h] = largest;",
+                "a worker writes the maxima of those before it: a race",
             ),
             (
                 "weight = row < n ? softmaxWeight(weight - m) : 0.0f",
@@ -213,11 +241,11 @@ MUTANTS = [
     ),
     *of(
         "poplar_ops/src/cycles.hpp",
-        _MODEL,
+        "tests/device_model/test_cycles.py",
         [
-            ("dividePair = 2 * 3 + 2", "dividePair = 2 + 2", "a division takes 1 slot"),
+            ("floatDivide = 3", "floatDivide = 1", "a division takes 1 slot"),
             ("callSlots = 20", "callSlots = 10", "a call takes half as long"),
-            ("scalarStep = 3", "scalarStep = 2", "a step of a loop takes 2 slots"),
+            ("loopSlots = 2", "loopSlots = 1", "a pass of a loop takes 1 slot"),
         ],
     ),
     *of(
