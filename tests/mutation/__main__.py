@@ -89,6 +89,12 @@ def main() -> int:
     parser.add_argument("--list", action="store_true", help="list the mutants, run nothing")
     parser.add_argument("--sample", action="store_true", help="a few of the reference only")
     parser.add_argument("--copy", type=Path, default=ROOT / "build" / "mutation", help="where the copy is")
+    parser.add_argument(
+        "--modules",
+        type=Path,
+        metavar="DIR",
+        help="where the C++ modules are, for mutants in Python; else built",
+    )
     parser.add_argument("--no-baseline", action="store_true", help="do not run the tests unbroken first")
     parser.add_argument("-v", "--verbose", action="store_true", help="which test noticed")
     arguments = parser.parse_args()
@@ -101,7 +107,7 @@ def main() -> int:
         print(f"{len(wanted)} mutants")
         return 0
 
-    tree = CopiedTree(arguments.copy)
+    tree = CopiedTree(arguments.copy.resolve(), arguments.modules)
     tree.check_packages()
     if not arguments.no_baseline:
         tree.prepare(wanted)

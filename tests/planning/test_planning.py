@@ -359,6 +359,18 @@ def test_several_ipus_are_one_ipu_with_a_share():
     )
 
 
+@pytest.mark.parametrize("lengths", [[9000, 40], [40, 9000]])
+def test_the_slowest_ipu_sets_the_pace(lengths):
+    """Shares that differ in the number of waves, and so in time; whichever comes first."""
+    shape = dict(
+        n_heads=4, n_kv_heads=1, head_dim=32, seq_len=9000, rank=8, top_k=16, n_tiles=1, baseline=False
+    )
+    slow, quick = (planning.plan(1, **shape, lengths=[length]) for length in (9000, 40))
+    assert slow.seconds_per_query > 1.05 * quick.seconds_per_query
+    several = planning.plan(2, **shape, n_ipus=2, lengths=lengths)
+    assert several.steps == slow.steps and several.seconds_per_query == slow.seconds_per_query
+
+
 @pytest.mark.parametrize(
     "shape, kernel, host_bytes",
     [
