@@ -36,8 +36,10 @@ from common import (
 )
 from inputs import Inputs, load_inputs, random_inputs
 
-from sparq_ipu.kernels import BASELINE, DEFAULT, Attention, Kernel, exact_attention, ideal_attention
+from sparq_ipu.kernels import BASELINE, DEFAULT, KERNELS, Attention, Kernel, exact_attention, ideal_attention
 from sparq_ipu.planning.device_model import device_model
+from sparq_ipu.planning.measured_range import footprint_extrapolated
+from sparq_ipu.planning.planner import TILE_KINDS, tile_bytes_by_kind
 from sparq_ipu.tables import kernel_label
 from sparq_reference import SparqSettings
 from sparq_reference.checks import INDEX_BITS
@@ -199,6 +201,11 @@ def first_row(kernel: Kernel, device: str, workload: Workload, a: argparse.Names
         speedup_vs_dense_streaming=None,
         seconds_by_category=None,
         max_tile_bytes=None,
+        tile_bytes_by_kind=None,
+        # of one IPU; its engine option; and whether a modelled time is for a cache larger than any measured
+        streaming_memory_bytes=None,
+        extended_memory=None,
+        footprint_extrapolated=None,
         max_abs_error_vs_float64=None,
     )
     return row
@@ -225,6 +232,8 @@ def run_kernel(
         n_tiles=a.tiles,
         repeats=a.inner_reps if on_ipu else 0,
     )
+    row["streaming_memory_bytes"] = session.streaming_memory_bytes
+    row["extended_memory"] = session.extended_memory
     step("fill the cache")
     session.write(inputs.key, inputs.value, [workload.seq_len] * workload.spec.batch)
     step("run")
@@ -242,13 +251,18 @@ def run_kernel(
                 seconds.append((time.perf_counter() - start) / a.inner_reps)
         row.update(timing(seconds))
         return []
+    row["footprint_extrapolated"] = footprint_extrapolated(
+        KERNELS[row["kernel"]], row["streaming_memory_bytes"]
+    )
     report = _core.emulator_last_run(session, {"tiles": a.tiles} if a.tiles else {})
     row["seconds_per_query"] = report["seconds"]["total"]
     row["seconds_by_category"] = report["seconds"]
     row["streamed_bytes"] = sum(
         s["bytes"] * s["executions"] for s in report["steps"] if s["kind"] == "remote-read"
     )
-    row["max_tile_bytes"] = _core.emulator_memory(session)["bytes"]
+    memory = _core.emulator_memory(session)
+    row["max_tile_bytes"] = memory["bytes"]
+    row["tile_bytes_by_kind"] = tile_bytes_by_kind(memory)
     return [(s["name"], s["executions"], s["seconds"]["total"]) for s in report["steps"]]
 
 
@@ -273,14 +287,27 @@ def share_on_chip(row: Row) -> float | None:
     return seconds and 1 - seconds["streaming"] / seconds["total"]
 
 
+def code_bytes(row: Row) -> int | None:
+    """Of the fullest tile: code and stacks, which are estimated."""
+    kinds = row["tile_bytes_by_kind"]
+    return kinds and sum(kinds[kind] for kind in TILE_KINDS[3:])
+
+
+def milliseconds(row: Row) -> str:
+    """Time of a row; a star where its cache is beyond the measurements."""
+    star = "*" if row["footprint_extrapolated"] else ""
+    return number(row["seconds_per_query"], ".4f", 1e3, f" {row['time_source']}{star}")
+
+
 COLUMNS = (
     Column("kernel", -20, label),
-    Column("ms", 18, lambda r: number(r["seconds_per_query"], ".4f", 1e3, " " + r["time_source"])),
+    Column("ms", 18, milliseconds),
     Column("on chip", 8, lambda r: number(share_on_chip(r), ".0%")),
     Column("MB streamed", 12, lambda r: number(r["streamed_bytes"], ".2f", 1e-6)),
     Column("speed-up", 9, lambda r: number(r["speedup_vs_dense_streaming"], ".2f", 1, "x")),
     Column("in theory", 9, lambda r: number(r["theoretical_speedup"], ".2f", 1, "x")),
     Column("KiB/tile", 9, lambda r: number(r["max_tile_bytes"], ".1f", 1 / 1024)),
+    Column("of it code", 10, lambda r: number(code_bytes(r), ".1f", 1 / 1024)),
     Column("bit-exact", 10, lambda r: {True: "yes", False: "NO", None: "unchecked"}[r["bit_exact"]]),
     Column("max |error|", 12, lambda r: number(r["max_abs_error_vs_float64"], ".2e")),
 )
@@ -291,6 +318,8 @@ def print_results(rows: list[Row]) -> None:
     if rows[0]["time_source"] == "modelled":
         print("Modelled for one Bow IPU from what the emulator counted; nothing was measured on an IPU.")
         print("on chip: the share of that time which is not spent on streaming memory.")
+    if any(row["footprint_extrapolated"] for row in rows):
+        print("*: extrapolated, for a cache larger than any that was measured for the model.")
     print(f"speed-up: against {BASELINE.name}. in theory: bytes moved, dense / SparQ.")
     print("max |error|: against the same attention in float64.")
     if any(row["index_bits"] != 16 for row in rows):

@@ -11,6 +11,7 @@ from common import WORKLOAD_COLUMNS, Row
 from sparq_ipu.kernels import BASELINE, DEFAULT, KERNELS
 from sparq_ipu.planning import plan
 from sparq_ipu.planning.device_model import NAMES
+from sparq_ipu.planning.measured_range import footprint_extrapolated
 from sparq_ipu.tables import kernel_label, markdown_table
 from sparq_reference.checks import INDEX_BITS
 from sparq_reference.settings import CacheSpec, SparqSettings, settings_columns
@@ -97,6 +98,7 @@ def speedup_table(rows: Iterable[Row], settings: SparqSettings, index_bits: int)
         (r["seq_len"], -r["n_kv_heads"], r["batch"]): (
             r["seconds_per_query"],
             r["speedup_vs_dense_streaming"],
+            footprint_extrapolated(KERNELS[r["kernel"]], r["streaming_memory_bytes"]),
         )
         for r in chosen
     }
@@ -104,8 +106,9 @@ def speedup_table(rows: Iterable[Row], settings: SparqSettings, index_bits: int)
     def text(key: tuple[int, int, int]) -> str:
         if key not in cell:
             return "-"
-        seconds, speedup = cell[key]
-        return f"{seconds * 1e3:.3g} ms" + (f", {speedup:.2f}x" if speedup else "")
+        seconds, speedup, extrapolated = cell[key]
+        star = "*" if extrapolated else ""
+        return f"{seconds * 1e3:.3g} ms{star}" + (f", {speedup:.2f}x" if speedup else "")
 
     return markdown_table(
         ("seq_len", *(f"{-heads} KV heads, batch {batch}" for heads, batch in columns)),
@@ -186,7 +189,8 @@ def summary(rows: Iterable[Row]) -> str:
     for index_bits in INDEX_BITS:
         of = "" if index_bits == 16 else f", a key index of {index_bits} bits"
         heading = (
-            f"Time of SparQ (r=32, k=128{of}) and speed-up over {BASELINE.name}, modelled for a Bow IPU:"
+            f"Time of SparQ (r=32, k=128{of}) and speed-up over {BASELINE.name}, modelled for a Bow IPU "
+            "(*: the cache is larger than any that was measured):"
         )
         speeds += [heading, speedup_table(values, main, index_bits)]
     return "\n\n".join(

@@ -174,6 +174,12 @@ PYBIND11_MODULE(_core, m) {
       .def("read", &PySession::read, "n_tokens"_a)
       .def("reset", &PySession::reset)
       .def_property_readonly("lengths", &PySession::lengths)
+      .def_property_readonly(
+          "streaming_memory_bytes",
+          [](PySession &session) { return session.session().streamingBytes(); }, "Of the cache.")
+      .def_property_readonly(
+          "extended_memory", [](PySession &session) { return session.session().extendedMemory(); },
+          "Whether the engine was made with the option target.extendedMemory.")
       .def("attention", &PySession::attention, "index"_a, "query"_a, "repeated"_a = false,
            "Runs one of the attention programs that the session was made with, by its place in the "
            "list.");

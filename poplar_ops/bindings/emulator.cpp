@@ -87,7 +87,10 @@ NamedValues memoryOf(const poplar::Engine &engine) {
   return py::dict("tile"_a = m.tile, "bytes"_a = m.bytes, "limit"_a = m.limit,
                   "variables"_a = m.variables, "vertex_state"_a = m.vertexState,
                   "temporaries"_a = m.temporaries, "code_and_stacks"_a = m.codeAndStacks,
-                  "largest"_a = largest, "bytes_per_tile"_a = m.bytesPerTile);
+                  "vertex_code"_a = m.vertexCode, "stacks"_a = m.stacks,
+                  "control_code"_a = m.controlCode, "exchange_code"_a = m.exchangeCode,
+                  "host_exchange_code"_a = m.hostExchangeCode, "largest"_a = largest,
+                  "bytes_per_tile"_a = m.bytesPerTile);
 }
 
 py::dict toDict(const Waves &w) {
@@ -129,6 +132,7 @@ NamedValues plan(const CacheSpec &cache, unsigned nHeads, const Attention &atten
   for (const emulator::MemoryUse &use : emulator::streamingMemory(engine))
     streaming.append(py::make_tuple(use.name, use.bytes));
   result["streaming_memory"] = streaming;
+  result["extended_memory"] = session->extendedMemory();
   result["mapping"] = toDict(session->plan(), session->plan().attention[0].waves);
   return result;
 }

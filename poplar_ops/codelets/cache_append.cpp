@@ -28,17 +28,17 @@ class AppendTail : public poplar::Vertex {
 public:
   poplar::Input<unsigned> filled;
   poplar::Input<unsigned> active;
-  HalvesIn key;     // [headDim]
-  HalvesInOut tail; // [headDim][width]
-  // Of the tailLength positions of this piece, the tail has room for `width`: all, or the block that
-  // is being filled.
-  unsigned headDim, part, tailLength, width, chunk;
+  HalvesIn key;     // [nComponents]
+  HalvesInOut tail; // [nComponents][width]
+  // The tail has room for `width` positions, a power of two: a chunk, or the block that is being
+  // filled.
+  unsigned nComponents, width;
 
   bool compute() {
-    const unsigned position = *filled & (chunk - 1), first = part * tailLength;
-    if (*active && position >= first && position < first + tailLength)
-      for (unsigned c = 0; c != headDim; ++c)
-        tail[c * width + (position - first) % width] = key[c];
+    const unsigned position = *filled & (width - 1);
+    if (*active)
+      for (unsigned c = 0; c != nComponents; ++c)
+        tail[c * width + position] = key[c];
     return true;
   }
 };

@@ -56,18 +56,17 @@ public:
 class FillTail : public poplar::MultiVertex {
 public:
   poplar::Input<unsigned> held;
-  HalvesIn columns; // [headDim][tailLength]
+  HalvesIn columns; // [nComponents][chunk]
   HalvesInOut tail; // the same
-  unsigned index, chunk, piece, headDim, tailLength;
+  unsigned index, chunk, nComponents;
 
   bool compute(unsigned worker) {
-    const unsigned first = index * chunk + piece * tailLength;
-    if (*held / chunk != index || *held <= first)
+    if (*held / chunk != index)
       return true;
-    const unsigned n = minimum(*held - first, tailLength);
-    for (unsigned c = worker; c < headDim; c += numWorkers())
+    const unsigned n = *held & (chunk - 1);
+    for (unsigned c = worker; c < nComponents; c += numWorkers())
       for (unsigned i = 0; i != n; ++i)
-        tail[c * tailLength + i] = columns[c * tailLength + i];
+        tail[c * chunk + i] = columns[c * chunk + i];
     return true;
   }
 };

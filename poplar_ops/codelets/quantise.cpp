@@ -29,22 +29,22 @@ static inline void quantiseBlock(const half *keys, unsigned indexBits, unsigned 
                                  static_cast<unsigned>(bitcast<unsigned short>(narrow(low))) << 16;
 }
 
-// The block that a token has just filled, if this piece of the tail has it. A worker has whole
-// components, and so whole words.
+// The block that a token has just filled, of some components. A worker has whole components, and so
+// whole words.
 class QuantiseTail : public poplar::MultiVertex {
 public:
   poplar::Input<unsigned> filled; // with the token
   poplar::Input<unsigned> full;   // whether it filled a block
-  HalvesIn tail;                  // [headDim][64], of the block
-  WordsInOut tailIndex;           // [headDim][columnWords]
-  unsigned headDim, indexBits, columnWords, piece, tailLength, chunk;
+  HalvesIn tail;                  // [nComponents][64], of the block
+  WordsInOut tailIndex;           // [nComponents][columnWords]
+  unsigned nComponents, indexBits, columnWords, chunk;
 
   bool compute(unsigned worker) {
-    const unsigned position = (*filled - blockSize) & (chunk - 1), first = piece * tailLength;
-    if (*full == 0 || position < first || position >= first + tailLength)
+    if (*full == 0)
       return true;
-    const unsigned record = (position - first) / blockSize * recordWords(indexBits);
-    for (unsigned c = worker; c < headDim; c += numWorkers())
+    const unsigned position = (*filled - blockSize) & (chunk - 1);
+    const unsigned record = position / blockSize * recordWords(indexBits);
+    for (unsigned c = worker; c < nComponents; c += numWorkers())
       quantiseBlock(&tail[c * blockSize], indexBits, &tailIndex[c * columnWords + record]);
     return true;
   }
@@ -85,21 +85,22 @@ public:
 class FillTailIndex : public poplar::MultiVertex {
 public:
   poplar::Input<unsigned> held;
-  HalvesIn columns;     // [headDim][tailLength]
-  WordsIn columnIndex;  // [headDim][columnWords]
-  HalvesInOut tail;     // [headDim][64]
-  WordsInOut tailIndex; // [headDim][columnWords]
-  unsigned index, chunk, piece, headDim, indexBits, columnWords, tailLength;
+  HalvesIn columns;     // [nComponents][chunk]
+  WordsIn columnIndex;  // [nComponents][columnWords]
+  HalvesInOut tail;     // [nComponents][64]
+  WordsInOut tailIndex; // [nComponents][columnWords]
+  unsigned index, chunk, nComponents, indexBits, columnWords;
 
   bool compute(unsigned worker) {
-    const TailPiece own(*held, chunk, piece, tailLength);
     if (*held / chunk != index)
       return true;
-    for (unsigned c = worker; c < headDim; c += numWorkers()) {
-      for (unsigned i = 0; i != own.nComplete * recordWords(indexBits); ++i)
+    const unsigned nTail = *held & (chunk - 1), nComplete = nTail / blockSize,
+                   nOpen = nTail % blockSize;
+    for (unsigned c = worker; c < nComponents; c += numWorkers()) {
+      for (unsigned i = 0; i != nComplete * recordWords(indexBits); ++i)
         tailIndex[c * columnWords + i] = columnIndex[c * columnWords + i];
-      for (unsigned i = 0; i != own.nOpen; ++i)
-        tail[c * blockSize + i] = columns[c * tailLength + own.nComplete * blockSize + i];
+      for (unsigned i = 0; i != nOpen; ++i)
+        tail[c * blockSize + i] = columns[c * chunk + nComplete * blockSize + i];
     }
     return true;
   }

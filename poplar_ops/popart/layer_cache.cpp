@@ -51,7 +51,8 @@ void LayerCache::create(poplar::Graph &graph, const CacheOp &op) {
   if (shape.nHeads == 0) // filled and never read
     shape.nHeads = shape.nKvHeads;
   const sparq::Plan plan = sparq::makePlan(graph.getTarget(), shape, programs_);
-  cache_ = sparq::createCache(graph, plan, "sparq/" + op.cacheName());
+  const bool hostWrites = false; // only operators do
+  cache_ = sparq::createCache(graph, plan, "sparq/" + op.cacheName(), hostWrites);
   sparq::initialiseCache(graph, cache_);
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cycles.hpp"
 #include "key_index.hpp"
 #include "steps.hpp"
+#include "vertex_cycles.hpp"
 #include <poplar/Program.hpp>
 
 namespace sparq {
@@ -56,7 +56,7 @@ public:
                    {"chunksPerWave", chunksPerWave},
                    {"nChunks", layout.nChunks()},
                    {"rowBase", static_cast<unsigned>(layout.columnRow(context.task(slot), 0, 0))}},
-                  cycles::multi(own * (cycles::share(r) * cycles::scalarStep + 6)));
+                  cycles::columnOffsets(own, r));
       }
   }
 
@@ -66,20 +66,72 @@ public:
     return context.perPart(columnType(layout), {r, layout.columnElements(waves.length)}, "columns");
   }
 
-  // {slots, chunks, rank, row} -> each part's {rank, positions}
-  Copy spread(const Tensor &landing, const Tensor &columns) const {
+  // A tensor {slots, nTailParts, shape...} with each piece on the part that scores it.
+  Tensor createPieces(const Type &type, const std::vector<std::size_t> &shape,
+                      const char *name) const {
+    return context.once(name, [&] {
+      std::vector<std::size_t> full{p.slots, layout.nTailParts()};
+      full.insert(full.end(), shape.begin(), shape.end());
+      const Tensor t = graph.addVariable(type, full, {context.dc, name});
+      for (unsigned slot = 0; slot != p.slots; ++slot)
+        for (unsigned i = 0; i != layout.nTailParts(); ++i)
+          graph.setTileMapping(t[slot][i], p.tile(slot, layout.tailFirst + i));
+      return t;
+    });
+  }
+  ScoredTail createTail() const {
+    const std::size_t d = context.headDim();
+    ScoredTail tail{createPieces(HALF, {d, layout.scoredWidth()}, "scored_tail"), {}};
+    if (layout.quantised())
+      tail.index = createPieces(columnType(layout), {d, layout.columnElements(layout.tailLength)},
+                                "scored_tail_index");
+    return tail;
+  }
+
+  // Pairs of tensors of one type, for one copy.
+  struct Moves {
     std::vector<Tensor> from, to;
+    void add(const Tensor &source, const Tensor &target) {
+      from.push_back(source.flatten());
+      to.push_back(target.flatten());
+    }
+    void copy(Sequence &program, const DebugContext &dc) const {
+      program.add(Copy(concat(from), concat(to), false, dc));
+    }
+  };
+
+  // The tail, from where it is kept to its pieces; `byPiece` is what is cut up: fp16 columns of the
+  // chunk, or records.
+  void gatherTail(Moves &byPiece, const ScoredTail &tail) const {
+    const bool quantised = layout.quantised();
+    const Tensor &kept = quantised ? context.cache.tailIndex : context.cache.tail;
+    const Tensor &pieces = quantised ? tail.index : tail.columns;
+    const std::size_t size = pieces.dim(3), row = kept.dim(2);
+    for (unsigned slot = 0; slot != context.nSlots(); ++slot)
+      for (std::size_t i = 0, begin = 0; i != layout.nTailParts(); ++i, begin += size) {
+        const std::size_t end = std::min(begin + size, row);
+        byPiece.add(kept[context.task(slot)].slice(begin, end, 1),
+                    pieces[slot][i].slice(0, end - begin, 1));
+      }
+  }
+  // The block that is being filled, to every piece.
+  void gatherOpenBlock(Moves &moves, const ScoredTail &tail) const {
+    for (unsigned slot = 0; slot != context.nSlots(); ++slot)
+      for (unsigned i = 0; i != layout.nTailParts(); ++i)
+        moves.add(context.cache.tail[context.task(slot)], tail.columns[slot][i]);
+  }
+
+  // {slots, chunks, rank, row} -> each part's {rank, positions}
+  void spread(Moves &moves, const Tensor &landing, const Tensor &columns) const {
     for (unsigned slot = 0; slot != context.nSlots(); ++slot) {
       const Tensor byComponent =
           landing[slot].dimShuffle({1, 0, 2}).reshape({r, chunksPerWave * rowSize});
       for (unsigned part = 0; part != p.parts && waves.room(part) != 0; ++part) {
         const std::size_t first = layout.columnElements(part * waves.length),
                           room = layout.columnElements(waves.room(part));
-        from.push_back(byComponent.slice(first, first + room, 1).flatten());
-        to.push_back(columns[slot][part].slice(0, room, 1).flatten());
+        moves.add(byComponent.slice(first, first + room, 1), columns[slot][part].slice(0, room, 1));
       }
     }
-    return Copy(concat(from), concat(to), false, {context.dc, "spread_columns"});
   }
 
   void addScores(const ComputeSet &cs, const Tensor &columns) const {
@@ -96,15 +148,15 @@ public:
                    {"length", waves.length},
                    {"nPositions", waves.room(part)},
                    {"partPositions", waves.partPositions()}},
-                  scoreCycles(waves.room(part)));
+                  cycles::approxScores(waves.room(part), g, r));
   }
 
-  void addTailScores(const ComputeSet &cs) const {
+  void addTailScores(const ComputeSet &cs, const ScoredTail &tail) const {
     for (unsigned slot = 0; slot != context.nSlots(); ++slot)
       for (unsigned i = 0; i != layout.nTailParts(); ++i) {
         const unsigned part = layout.tailFirst + i;
         addVertex(graph, cs, "sparq::TailScores", context.tile(slot, part),
-                  {{"tail", context.cache.tail[context.task(slot)][i].flatten()},
+                  {{"tail", tail.columns[slot][i].flatten()},
                    {"components", q.components[slot][part]},
                    {"selectedQuery", q.selectedQuery[slot][part]},
                    {"inverseTemperature", q.inverseTemperature[slot][part]},
@@ -114,7 +166,7 @@ public:
                    {"tailLength", waves.tailLength},
                    {"tailBegin", waves.nWaves * waves.length},
                    {"partPositions", waves.partPositions()}},
-                  scoreCycles(waves.tailLength));
+                  cycles::tailScores(waves.tailLength, g, r));
       }
   }
 
@@ -127,10 +179,6 @@ public:
   bool tailBeside() const { return waves.nWaves == 1 && layout.tailFirst >= waves.nWaveParts(); }
 
 private:
-  std::uint64_t scoreCycles(unsigned nPositions) const {
-    return cycles::shared(nPositions / 4, g * (r * 2 * cycles::accumulatePair + 4));
-  }
-
   const Context &context;
   Graph &graph;
   const Placement &p;
@@ -152,31 +200,41 @@ void approxScores(const Context &context, const SparqSettings &settings, const W
   const ColumnScores steps(context, settings, waves, q, wave, scores);
   const Tensor landing = steps.createLanding(), offsets = steps.createOffsets(),
                columns = steps.createColumns();
+  const ScoredTail tail = steps.createTail();
   Sequence body({}, {context.dc, "wave"});
   const Context inner = context.within(body);
   steps.addOffsets(inner.execute("column_offsets"), offsets);
   readRemote(context.cache.keyColumns, steps.landingRows(landing),
              context.active(offsets).flatten(), body, {context.dc, "read_key_columns"});
-  body.add(steps.spread(landing, columns));
-
   // Behind the waves, but for the steps of the tail that run beside the only one.
   Sequence behind({}, {context.dc, "tail"});
   const Context last = context.within(steps.tailBeside() ? body : behind);
+  const bool quantised = context.layout().quantised();
+  ColumnScores::Moves spread, gather, openBlock;
+  steps.spread(spread, landing, columns);
+  steps.gatherTail(steps.tailBeside() ? spread : gather, tail);
+  spread.copy(body, {context.dc, "spread_columns"});
+  if (!steps.tailBeside())
+    gather.copy(behind, {context.dc, "gather_tail"});
+  if (quantised) {
+    steps.gatherOpenBlock(openBlock, tail);
+    openBlock.copy(last.program, {context.dc, "gather_open_block"});
+  }
   const auto forTail = [&](const ComputeSet &ofWave, const char *name) {
     return steps.tailBeside() ? ofWave : last.execute(name);
   };
-  if (context.layout().quantised()) {
+  if (quantised) {
     const IndexScores index(context, settings, waves, q, scores);
     const ComputeSet coefficients = inner.execute("block_coefficients");
     index.addCoefficients(coefficients, columns);
-    index.addTailCoefficients(forTail(coefficients, "tail_coefficients"));
+    index.addTailCoefficients(forTail(coefficients, "tail_coefficients"), tail);
     const ComputeSet score = inner.execute("approx_scores");
     index.addScores(score, wave, columns);
-    index.addTailScores(forTail(score, "tail_scores"));
+    index.addTailScores(forTail(score, "tail_scores"), tail);
   } else {
     const ComputeSet score = inner.execute("approx_scores");
     steps.addScores(score, columns);
-    steps.addTailScores(forTail(score, "tail_scores"));
+    steps.addTailScores(forTail(score, "tail_scores"), tail);
   }
   addWaveLoop(context, waves, wave, body);
   context.program.add(behind);

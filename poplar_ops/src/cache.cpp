@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sparq/cache.hpp"
 #include "context.hpp"
-#include "cycles.hpp"
 #include "planning.hpp"
 #include "remote_copy.hpp"
 #include "sparq/remote_rows.hpp"
 #include "steps.hpp"
+#include "vertex_cycles.hpp"
 
 namespace sparq {
 
 using namespace poplar;
 using namespace poplar::program;
 
-Cache createCache(Graph &graph, const Plan &plan, const std::string &name) {
+Cache createCache(Graph &graph, const Plan &plan, const std::string &name, bool hostWrites) {
   const Shape &shape = plan.shape;
   const Placement &p = plan.placement;
   const CacheLayout &layout = plan.layout;
@@ -34,9 +34,9 @@ Cache createCache(Graph &graph, const Plan &plan, const std::string &name) {
   const auto buffer = [&](const char *what, const Type &type, std::size_t width,
                           std::size_t nRows) {
     const std::size_t rowBytes = width * graph.getTarget().getTypeSize(type);
-    return graph.addRemoteBuffer(
-        name + what, type, width,
-        nRows + RemoteRows::batchSize(nRows, rowBytes, graph.getTarget().getNumTiles()));
+    const unsigned nTiles = graph.getTarget().getNumTiles();
+    const std::size_t nSpare = hostWrites ? RemoteRows::batchSize(nRows, rowBytes, nTiles) : 0;
+    return graph.addRemoteBuffer(name + what, type, width, nRows + nSpare);
   };
   cache.rows = buffer("/rows", HALF, std::size_t(layout.positionsPerRow) * d, layout.nRows());
   if (layout.chunk == 0)
@@ -45,11 +45,11 @@ Cache createCache(Graph &graph, const Plan &plan, const std::string &name) {
                             layout.scratchColumn(p.slots));
   cache.valueSum =
       addSliced(graph, p, FLOAT, nTasks, d, p.width, 1, {name + "/value_sum"}).squeeze({2});
-  cache.tail = addTail(graph, plan, HALF, {d, layout.tailWidth()}, {name + "/tail"});
+  cache.tail = addSliced(graph, p, HALF, nTasks, d, layout.tailComponents, layout.tailWidth(),
+                         {name + "/tail"});
   if (layout.quantised())
-    cache.tailIndex =
-        addTail(graph, plan, columnType(layout), {d, layout.columnElements(layout.tailLength)},
-                {name + "/tail_index"});
+    cache.tailIndex = addSliced(graph, p, columnType(layout), nTasks, d, layout.tailComponents,
+                                layout.columnElements(layout.chunk), {name + "/tail_index"});
   return cache;
 }
 
@@ -84,23 +84,20 @@ void addRowWrites(Graph &graph, const Cache &cache, const Tensor &key, const Ten
               {{"rowBase", static_cast<unsigned>(layout.keyRow(task, 0))},
                {"scratchRow", static_cast<unsigned>(layout.scratchRow(task))},
                {"valueRow", static_cast<unsigned>(layout.valueRow())}},
-              cycles::single(2, 4));
+              cycles::appendOffsets());
   program.add(Execute(cs, {dc, "append_offsets"}));
   writeRemote(cache.rows, concat(key.reshape({nTasks, d}), value.reshape({nTasks, d}), 0),
               rows.dimShuffle({1, 0}).flatten(), program, {dc, "write_rows"});
 }
 
-// Full chunks of key columns to streaming memory, round by round through one staging buffer.
+// Full chunks of key columns to streaming memory, round by round.
 Sequence flushProgram(Graph &graph, const Cache &cache, const Tensor &full,
                       const DebugContext &dc) {
   const Placement &p = cache.plan.placement;
   const CacheLayout &layout = cache.plan.layout;
   const unsigned d = cache.plan.shape.headDim;
-  const std::size_t rowSize = layout.columnElements(layout.chunk),
-                    pieceSize = layout.columnElements(layout.tailLength);
-  const Tensor staging = addSliced(graph, p, columnType(layout), p.slots, d, p.width, rowSize,
-                                   {dc, "flush_columns"}); // {slots, headDim, row}
-  const Tensor tail = layout.quantised() ? cache.tailIndex : cache.tail;
+  const std::size_t rowSize = layout.columnElements(layout.chunk);
+  const Tensor tail = layout.quantised() ? cache.tailIndex : cache.tail; // {nTasks, headDim, row}
   const Tensor rows =
       addSliced(graph, p, UNSIGNED_INT, p.slots, 1, 1, d, {dc, "flush_rows"}).squeeze({1});
   Sequence flush({}, {dc, "flush"});
@@ -116,16 +113,11 @@ Sequence flushProgram(Graph &graph, const Cache &cache, const Tensor &full,
                  {"chunk", layout.chunk},
                  {"rowBase", static_cast<unsigned>(layout.columnRow(task, 0, 0))},
                  {"scratchRow", static_cast<unsigned>(layout.scratchColumn(slot))}},
-                cycles::shared(d, cycles::scalarStep));
+                cycles::flushOffsets(d));
     }
     flush.add(Execute(cs, {dc, "flush_offsets"}));
-    // {n, pieces, headDim, piece} -> {n, headDim, row}
-    const Tensor columns = tail.slice(first, first + n, 0)
-                               .dimShuffle({0, 2, 1, 3})
-                               .reshape({n, d, layout.nTailParts() * pieceSize})
-                               .slice(0, rowSize, 2);
-    flush.add(Copy(columns, staging.slice(0, n, 0), false, {dc, "gather_tail"}));
-    writeRemote(cache.keyColumns, staging.slice(0, n, 0).reshape({std::size_t(n) * d, rowSize}),
+    writeRemote(cache.keyColumns,
+                tail.slice(first, first + n, 0).reshape({std::size_t(n) * d, rowSize}),
                 rows.slice(0, n, 0).flatten(), flush, {dc, "write_key_columns"});
   }
   return flush;
@@ -139,7 +131,7 @@ void addIfAny(Graph &graph, const Tensor &full, const Sequence &body, Sequence &
   graph.setTileMapping(any, 0);
   const ComputeSet test = graph.addComputeSet({dc, "any_full"});
   addVertex(graph, test, "sparq::AnyFull", 0, {{"full", full}, {"any", any}}, {{"nSlots", nTasks}},
-            cycles::single(nTasks, 2));
+            cycles::anyFull(nTasks));
   program.add(Execute(test, {dc, "any_full"}));
   program.add(If(any, body, Sequence(), dc));
 }
@@ -149,30 +141,30 @@ Sequence quantiseProgram(Graph &graph, const Cache &cache, const Tensor &blockFu
                          const DebugContext &dc) {
   const Placement &p = cache.plan.placement;
   const CacheLayout &layout = cache.plan.layout;
-  const unsigned nTasks = cache.plan.shape.nTasks(), d = cache.plan.shape.headDim;
+  const unsigned nTasks = cache.plan.shape.nTasks();
   const Tensor full =
       addSliced(graph, p, UNSIGNED_INT, nTasks, 1, 1, 1, {dc, "chunk_full"}).reshape({nTasks});
   Sequence program({}, {dc, "quantise"});
   const ComputeSet cs = graph.addComputeSet({dc, "quantise_tail"});
   for (unsigned task = 0; task != nTasks; ++task) {
     const unsigned slot = task % p.slots;
-    for (unsigned piece = 0; piece != layout.nTailParts(); ++piece)
-      addVertex(graph, cs, "sparq::QuantiseTail", p.tile(slot, layout.tailFirst + piece),
+    for (unsigned slice = 0; slice != layout.nTailSlices(); ++slice) {
+      const TailSlice own(layout, slice);
+      addVertex(graph, cs, "sparq::QuantiseTail", p.tile(slot, slice),
                 {{"filled", cache.filled[task]},
                  {"full", blockFull[task]},
-                 {"tail", cache.tail[task][piece].flatten()},
-                 {"tailIndex", cache.tailIndex[task][piece].flatten()}},
-                {{"headDim", d},
+                 {"tail", own.of(cache.tail[task]).flatten()},
+                 {"tailIndex", own.of(cache.tailIndex[task]).flatten()}},
+                {{"nComponents", own.n()},
                  {"indexBits", layout.indexBits},
-                 {"columnWords", static_cast<unsigned>(layout.columnElements(layout.tailLength))},
-                 {"piece", piece},
-                 {"tailLength", layout.tailLength},
+                 {"columnWords", static_cast<unsigned>(layout.columnElements(layout.chunk))},
                  {"chunk", layout.chunk}},
-                cycles::shared(d, cycles::quantiseBlock));
+                cycles::quantiseTail(own.n()));
+    }
     addVertex(
         graph, cs, "sparq::ChunkFull", p.home(slot),
         {{"filled", cache.filled[task]}, {"blockFull", blockFull[task]}, {"full", full[task]}},
-        {{"chunk", layout.chunk}}, cycles::single(1, 6));
+        {{"chunk", layout.chunk}}, cycles::chunkFull());
   }
   program.add(Execute(cs, {dc, "quantise_tail"}));
   addIfAny(graph, full, flushProgram(graph, cache, full, dc), program, {dc, "flush"});
@@ -203,32 +195,30 @@ void append(Graph &graph, const Cache &cache, const Tensor &key, const Tensor &v
                    advance = graph.addComputeSet({dc, "advance"});
   for (unsigned task = 0; task != nTasks; ++task) {
     const unsigned slot = task % p.slots;
-    for (unsigned part = 0; part != layout.nTailParts(); ++part)
-      addVertex(graph, store, "sparq::AppendTail", p.tile(slot, layout.tailFirst + part),
+    for (unsigned slice = 0; slice != layout.nTailSlices(); ++slice) {
+      const TailSlice own(layout, slice);
+      addVertex(graph, store, "sparq::AppendTail", p.tile(slot, slice),
                 {{"filled", cache.filled[task]},
                  {"active", perTask[task]},
-                 {"key", keys[task]},
-                 {"tail", cache.tail[task][part].flatten()}},
-                {{"headDim", d},
-                 {"part", part},
-                 {"tailLength", layout.tailLength},
-                 {"width", layout.tailWidth()},
-                 {"chunk", layout.chunk}},
-                cycles::single(d, 4));
+                 {"key", own.of(keys[task])},
+                 {"tail", own.of(cache.tail[task]).flatten()}},
+                {{"nComponents", own.n()}, {"width", layout.tailWidth()}},
+                cycles::appendTail(own.n()));
+    }
     for (unsigned slice = 0; slice != p.nSlices && layout.chunk != 0; ++slice) {
       const unsigned first = slice * p.width, end = std::min(first + p.width, d);
       addVertex(graph, store, "sparq::AppendSum", p.tile(slot, slice),
                 {{"active", perTask[task]},
                  {"value", values[task].slice(first, end)},
                  {"valueSum", cache.valueSum[task].slice(first, end)}},
-                {{"width", end - first}}, cycles::shared((end - first) / 8, 16));
+                {{"width", end - first}}, cycles::appendSum(end - first));
     }
     addVertex(graph, advance, "sparq::AdvanceLength", p.home(slot),
               {{"filled", cache.filled[task]}, {"active", perTask[task]}, {"full", full[task]}},
               {{"chunk", layout.chunk == 0    ? 1u
                          : layout.quantised() ? block
                                               : layout.chunk}},
-              cycles::single(1, 6));
+              cycles::advanceLength());
   }
   program.add(Execute(store, {dc, "append_tail"}));
   program.add(Execute(advance, {dc, "advance"}));

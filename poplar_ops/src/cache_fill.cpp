@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sparq/cache_fill.hpp"
 #include "context.hpp"
-#include "cycles.hpp"
 #include "planning.hpp"
 #include "remote_copy.hpp"
+#include "vertex_cycles.hpp"
 #include <algorithm>
 
 namespace sparq {
@@ -22,7 +22,7 @@ struct Staging {
   Tensor keyRows;    // {slots, step} UNSIGNED_INT: rows of the keys
   Tensor valueRows;  // {slots, step} UNSIGNED_INT: rows of the values
   Tensor columnRows; // {slots, headDim} UNSIGNED_INT: rows of key_columns
-  Tensor columns;    // {slots, nTailParts, headDim * tailLength} HALF, where the tail is
+  Tensor columns;    // {slots, nTailParts, headDim * tailLength} HALF, where the tail is scored
   Tensor index; // the same as records: {slots, nTailParts, headDim * words} UNSIGNED_INT, where the
                 // index has few bits
 };
@@ -76,7 +76,7 @@ public:
       graph.setTileMapping(replace[b], home);
       addVertex(graph, cs, "sparq::FillLength", home,
                 {{"length", lengths[b]}, {"held", staging.held[b]}, {"replace", replace[b]}},
-                {{"nTokens", nTokens()}}, cycles::single(1, 6));
+                {{"nTokens", nTokens()}}, cycles::fillLength());
     }
     program.add(Execute(cs, {dc, "fill_lengths"}));
     for (unsigned b = 0; b != shape.batch; ++b)
@@ -90,6 +90,15 @@ private:
   // Elements of a component's key columns in a piece of the tail.
   unsigned pieceSize() const {
     return static_cast<unsigned>(layout.columnElements(layout.tailLength));
+  }
+  // A task's pieces {nTailParts, headDim * size} as {headDim, row}: the chunk's.
+  Tensor byComponent(const Tensor &pieces, unsigned task, std::size_t size) const {
+    const std::size_t d = shape.headDim, nPieces = layout.nTailParts();
+    return pieces[slot(task)]
+        .reshape({nPieces, d, size})
+        .dimShuffle({1, 0, 2})
+        .reshape({d, nPieces * size})
+        .slice(0, size * layout.chunk / layout.tailLength, 1);
   }
   // {nTokens, headDim} of a task.
   Tensor ofTask(const Tensor &tensor, unsigned task) const {
@@ -127,11 +136,11 @@ private:
       const std::size_t firstRow = layout.keyRow(task, step.begin);
       addVertex(graph, cs, "sparq::FillOffsets", p.home(slot(task)), {{"rows", keyRows.back()}},
                 {{"n", n}, {"first", static_cast<unsigned>(firstRow)}, {"step", 1u}},
-                cycles::shared(n, cycles::scalarStep));
+                cycles::fillOffsets(n));
       addVertex(
           graph, cs, "sparq::FillOffsets", p.home(slot(task)), {{"rows", valueRows.back()}},
           {{"n", n}, {"first", static_cast<unsigned>(firstRow + layout.valueRow())}, {"step", 1u}},
-          cycles::shared(n, cycles::scalarStep));
+          cycles::fillOffsets(n));
       if (layout.chunk != 0) {
         const unsigned chunk = step.begin / layout.chunk;
         addVertex(graph, cs, "sparq::FillOffsets", p.home(slot(task)),
@@ -139,7 +148,7 @@ private:
                   {{"n", d},
                    {"first", static_cast<unsigned>(layout.columnRow(task, 0, chunk))},
                    {"step", layout.nChunks()}},
-                  cycles::shared(d, cycles::scalarStep));
+                  cycles::fillOffsets(d));
       }
     }
     program.add(Execute(cs, {dc, "fill_offsets"}));
@@ -166,20 +175,18 @@ private:
         addVertex(graph, transpose, "sparq::FillColumns", tile,
                   {{"keys", keys.slice(at, at + own).flatten()}, {"columns", mine}},
                   {{"n", own}, {"headDim", d}, {"tailLength", layout.tailLength}},
-                  cycles::shared(d, own * cycles::scalarStep));
+                  cycles::fillColumns(d, own));
         if (layout.quantised())
-          addIndex(quantise, keep, task, index, piece, own);
-        else
-          addVertex(
-              graph, keep, "sparq::FillTail", tile,
-              {{"held", held}, {"columns", mine}, {"tail", cache.tail[task][piece].flatten()}},
-              {{"index", index},
-               {"chunk", layout.chunk},
-               {"piece", piece},
-               {"headDim", d},
-               {"tailLength", layout.tailLength}},
-              cycles::shared(d, own * cycles::scalarStep));
+          addVertex(graph, quantise, "sparq::FillIndex", tile,
+                    {{"columns", mine}, {"index", staging.index[slot(task)][piece]}},
+                    {{"n", own},
+                     {"headDim", d},
+                     {"indexBits", layout.indexBits},
+                     {"columnWords", pieceSize()},
+                     {"tailLength", layout.tailLength}},
+                    cycles::fillIndex(d, own / block));
       }
+      addTail(keep, task, index, n);
       for (unsigned slice = 0; slice != p.nSlices; ++slice) {
         const unsigned first = slice * p.width, end = std::min(first + p.width, d);
         addVertex(graph, keep, "sparq::FillSum", p.tile(slot(task), slice),
@@ -187,14 +194,10 @@ private:
                    {"values", values.slice(first, end, 1).flatten()},
                    {"valueSum", cache.valueSum[task].slice(first, end)}},
                   {{"first", step.begin}, {"n", n}, {"width", end - first}},
-                  cycles::shared((end - first) / 8, n * (cycles::widenLanes + 4)));
+                  cycles::fillSum(n, end - first));
       }
-      // {pieces, headDim, piece} -> {headDim, row}
-      columns.push_back((layout.quantised() ? staging.index : staging.columns)[slot(task)]
-                            .reshape({layout.nTailParts(), d, pieceSize()})
-                            .dimShuffle({1, 0, 2})
-                            .reshape({d, std::size_t(layout.nTailParts()) * pieceSize()})
-                            .slice(0, layout.columnElements(layout.chunk), 1));
+      columns.push_back(layout.quantised() ? byComponent(staging.index, task, pieceSize())
+                                           : byComponent(staging.columns, task, layout.tailLength));
       rows.push_back(staging.columnRows[slot(task)]);
     }
     program.add(Execute(transpose, {dc, "fill_columns"}));
@@ -206,34 +209,36 @@ private:
                   {dc, "fill_key_columns"});
   }
 
-  // The n positions of a piece that are now in `columns`: their full blocks quantised, and kept as
-  // the tail with the open block where the element ends here.
-  void addIndex(const ComputeSet &quantise, const ComputeSet &keep, unsigned task, unsigned index,
-                unsigned piece, unsigned n) const {
-    const unsigned d = shape.headDim, tile = p.tile(slot(task), layout.tailFirst + piece);
-    const Tensor columns = staging.columns[slot(task)][piece],
-                 records = staging.index[slot(task)][piece];
-    addVertex(graph, quantise, "sparq::FillIndex", tile, {{"columns", columns}, {"index", records}},
-              {{"n", n},
-               {"headDim", d},
-               {"indexBits", layout.indexBits},
-               {"columnWords", pieceSize()},
-               {"tailLength", layout.tailLength}},
-              cycles::shared(d, n / block * cycles::quantiseBlock));
-    addVertex(graph, keep, "sparq::FillTailIndex", tile,
-              {{"held", staging.held[task / shape.nKvHeads]},
-               {"columns", columns},
-               {"columnIndex", records},
-               {"tail", cache.tail[task][piece].flatten()},
-               {"tailIndex", cache.tailIndex[task][piece].flatten()}},
-              {{"index", index},
-               {"chunk", layout.chunk},
-               {"piece", piece},
-               {"headDim", d},
-               {"indexBits", layout.indexBits},
-               {"columnWords", pieceSize()},
-               {"tailLength", layout.tailLength}},
-              cycles::shared(d, (pieceSize() + block) * cycles::scalarStep));
+  // Keeps the chunk as the tail where the element ends here, n positions of it at most.
+  void addTail(const ComputeSet &keep, unsigned task, unsigned index, unsigned n) const {
+    const Tensor columns = byComponent(staging.columns, task, layout.tailLength);
+    const Tensor held = staging.held[task / shape.nKvHeads];
+    for (unsigned slice = 0; slice != layout.nTailSlices(); ++slice) {
+      const TailSlice own(layout, slice);
+      const unsigned tile = p.tile(slot(task), slice);
+      const Tensor from = own.of(columns).flatten(), to = own.of(cache.tail[task]).flatten();
+      if (!layout.quantised()) {
+        addVertex(graph, keep, "sparq::FillTail", tile,
+                  {{"held", held}, {"columns", from}, {"tail", to}},
+                  {{"index", index}, {"chunk", layout.chunk}, {"nComponents", own.n()}},
+                  cycles::fillTail(own.n(), n));
+        continue;
+      }
+      const unsigned rowSize = static_cast<unsigned>(layout.columnElements(layout.chunk));
+      const Tensor records = byComponent(staging.index, task, pieceSize());
+      addVertex(graph, keep, "sparq::FillTailIndex", tile,
+                {{"held", held},
+                 {"columns", from},
+                 {"columnIndex", own.of(records).flatten()},
+                 {"tail", to},
+                 {"tailIndex", own.of(cache.tailIndex[task]).flatten()}},
+                {{"index", index},
+                 {"chunk", layout.chunk},
+                 {"nComponents", own.n()},
+                 {"indexBits", layout.indexBits},
+                 {"columnWords", rowSize}},
+                cycles::fillTailIndex(own.n(), rowSize));
+    }
   }
 
   Graph &graph;
@@ -293,7 +298,7 @@ Tensor activeTokens(Graph &graph, const Cache &cache, const Tensor &requested, S
     graph.setTileMapping(active[b], home);
     addVertex(graph, cs, "sparq::ActiveToken", home,
               {{"requested", requested[b]}, {"filled", cache.filled[task]}, {"active", active[b]}},
-              {{"capacity", shape.capacity}}, cycles::single(1, 6));
+              {{"capacity", shape.capacity}}, cycles::activeToken());
   }
   program.add(Execute(cs, {dc, "active"}));
   return active;

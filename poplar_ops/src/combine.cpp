@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cycles.hpp"
 #include "steps.hpp"
+#include "vertex_cycles.hpp"
 
 namespace sparq {
 
@@ -28,7 +28,7 @@ void combine(const Context &context, bool meanValue, const Gathered &gathered, c
                  {"groupSize", g},
                  {"width", end - first},
                  {"meanValue", meanValue}},
-                cycles::shared(g * (end - first) / 8, nBlocks * 4 + 8 * cycles::dividePair + 40));
+                cycles::combine(nBlocks, end - first, g));
     }
 }
 
@@ -44,8 +44,7 @@ void combineDense(const Context &context, const Tensor &accumulator, const Score
                 {{"accumulator", accumulator[slot].slice(first, end, 1).flatten()},
                  {"sums", scores.sums[slot][slice]},
                  {"output", output[slot].slice(first, end, 1).flatten()}},
-                {{"groupSize", g}, {"width", end - first}},
-                cycles::shared(g * (end - first) / 8, 4 * cycles::dividePair + 24));
+                {{"groupSize", g}, {"width", end - first}}, cycles::combineDense(end - first, g));
     }
 }
 

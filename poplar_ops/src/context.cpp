@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "context.hpp"
-#include "cycles.hpp"
+#include "vertex_cycles.hpp"
 #include <limits>
 
 namespace sparq {
@@ -79,27 +79,6 @@ const Type &columnType(const CacheLayout &layout) {
   return layout.quantised() ? UNSIGNED_INT : HALF;
 }
 
-Tensor addTail(Graph &graph, const Plan &plan, const Type &type,
-               const std::vector<std::size_t> &shape, const DebugContext &dc) {
-  const Placement &p = plan.placement;
-  const std::size_t nTasks = plan.shape.nTasks(), nParts = plan.layout.nTailParts();
-  std::vector<std::size_t> full{nTasks, nParts};
-  std::size_t piece = 1;
-  for (const std::size_t n : shape) {
-    full.push_back(n);
-    piece *= n;
-  }
-  const Tensor tensor = graph.addVariable(type, full, dc);
-  Graph::TileToTensorMapping mapping(graph.getTarget().getNumTiles());
-  for (unsigned task = 0; task != nTasks; ++task)
-    for (unsigned i = 0; i != nParts; ++i) {
-      const std::size_t begin = (task * nParts + i) * piece;
-      mapping[p.tile(task % p.slots, plan.layout.tailFirst + i)].emplace_back(begin, begin + piece);
-    }
-  graph.setTileMapping(tensor, mapping);
-  return tensor;
-}
-
 Tensor createOutput(Graph &graph, const Cache &cache, const DebugContext &dc) {
   const Shape &shape = cache.plan.shape;
   const Placement &p = cache.plan.placement;
@@ -151,7 +130,7 @@ void addWaveLoop(const Context &context, const Waves &waves, const WaveIndex &wa
              {"wave", wave.counter},
              {"more", more}},
             {{"nSlots", nSlots}, {"stride", waves.stride}, {"chunk", waves.chunk}},
-            cycles::single(nSlots, cycles::scalarStep));
+            cycles::nextWave(nSlots));
   context.program.add(Copy(before, wave.counter, false, {context.dc, "first_wave"}));
   context.program.add(
       RepeatWhileTrue(Execute(cs, {context.dc, "next_wave"}), more, body, {context.dc, "waves"}));

@@ -5,6 +5,7 @@
 
 #include "sparq/cache.hpp"
 #include "vertex.hpp"
+#include <algorithm>
 #include <map>
 #include <string>
 #include <vector>
@@ -86,9 +87,16 @@ poplar::Tensor addSliced(poplar::Graph &graph, const Placement &placement, const
 // The type of key columns.
 const poplar::Type &columnType(const CacheLayout &layout);
 
-// A variable {nTasks, nTailParts, shape...} with each piece of each task's tail on its tile.
-poplar::Tensor addTail(poplar::Graph &graph, const Plan &plan, const poplar::Type &type,
-                       const std::vector<std::size_t> &shape, const poplar::DebugContext &dc);
+// The components whose tail is on part `slice` of a slot.
+struct TailSlice {
+  unsigned begin, end;
+  TailSlice(const CacheLayout &layout, unsigned slice)
+      : begin(slice * layout.tailComponents),
+        end(std::min(begin + layout.tailComponents, layout.headDim)) {}
+  unsigned n() const { return end - begin; }
+  // Of a tensor whose first dimension is headDim.
+  poplar::Tensor of(const poplar::Tensor &tensor) const { return tensor.slice(begin, end, 0); }
+};
 
 // {nTasks, groupSize, headDim} HALF, components spread over the parts.
 poplar::Tensor createOutput(poplar::Graph &graph, const Cache &cache,

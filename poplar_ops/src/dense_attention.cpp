@@ -2,10 +2,10 @@
 //
 // Dense decode attention: all scores, one softmax with the exact maximum, then all values. K is
 // read once, V is read once.
-#include "cycles.hpp"
 #include "planning.hpp"
 #include "sparq/scale.hpp"
 #include "steps.hpp"
+#include "vertex_cycles.hpp"
 #include <limits>
 
 namespace sparq {
@@ -34,7 +34,7 @@ void addDenseScores(const Context &context, const ComputeSet &cs, const Waves &w
              {"length", waves.length},
              {"nWaves", waves.nWaves},
              {"scale", attentionScale(d)}},
-            cycles::shared(static_cast<double>(keys.dim(0)), g * (d / 2 * cycles::dotPair + 8)));
+            cycles::denseScores(static_cast<double>(keys.dim(0)), g, d));
 }
 
 // The positions of a wave on one part: where they start, and where they are weighted.

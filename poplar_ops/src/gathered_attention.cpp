@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cycles.hpp"
 #include "planning.hpp"
 #include "sparq/scale.hpp"
 #include "steps.hpp"
+#include "vertex_cycles.hpp"
 #include <poplar/Program.hpp>
 
 namespace sparq {
@@ -80,7 +80,7 @@ private:
       const unsigned nBlocks = static_cast<unsigned>(selectedSums[slot].dim(1));
       addVertex(graph, score, "sparq::FoldSums", context.tile(slot, p.parts - 1),
                 {{"blockSums", selectedSums[slot].flatten()}, {"sums", approxSums[slot]}},
-                {{"nBlocks", nBlocks}, {"groupSize", g}}, cycles::shared(g, nBlocks * 2));
+                {{"nBlocks", nBlocks}, {"groupSize", g}}, cycles::foldSums(nBlocks, g));
       for (unsigned part = 0; part != nScoring; ++part) {
         const unsigned first = part * rowsPerPart, n = std::min(rowsPerPart, topK - first);
         addVertex(graph, score, "sparq::RowScores", context.tile(slot, part),
@@ -94,7 +94,7 @@ private:
                    {"nRows", n},
                    {"firstRow", first},
                    {"scale", attentionScale(d)}},
-                  cycles::shared(double(n) * g, d / 2 * cycles::dotPair + 10));
+                  cycles::rowScores(n, g, d));
       }
     }
   }
@@ -104,13 +104,11 @@ private:
     for (unsigned slot = 0; slot != context.nSlots(); ++slot)
       for (unsigned part = 0; part != nScoring; ++part) {
         const unsigned first = part * rowsPerPart, n = std::min(rowsPerPart, topK - first);
-        addVertex(
-            graph, weigh, "sparq::RowWeights", context.tile(slot, part),
-            {{"filled", context.filled(slot, part)},
-             {"maximum", maximum[slot][part]},
-             {"weights", own(weights, slot, part).flatten()}},
-            {{"groupSize", g}, {"nRows", n}, {"firstRow", first}},
-            cycles::multi(g * (6 * cycles::scalarStep + cycles::share(n) * cycles::weightPair)));
+        addVertex(graph, weigh, "sparq::RowWeights", context.tile(slot, part),
+                  {{"filled", context.filled(slot, part)},
+                   {"maximum", maximum[slot][part]},
+                   {"weights", own(weights, slot, part).flatten()}},
+                  {{"groupSize", g}, {"nRows", n}, {"firstRow", first}}, cycles::rowWeights(n, g));
       }
   }
 
@@ -159,8 +157,7 @@ Gathered ListAttention::sum() const {
     }
     addVertex(graph, cs, "sparq::ListSums", context.tile(slot, p.parts - 1),
               {{"weights", e.flatten()}, {"sums", gathered.sums[slot]}},
-              {{"groupSize", g}, {"topK", topK}},
-              cycles::shared(g, topK / 8 * 5 + nBlocks * 16 + 16));
+              {{"groupSize", g}, {"topK", topK}}, cycles::listSums(topK, g));
   }
   std::vector<Tensor> slicesOfAll;
   for (unsigned slice = 0; slice != nSlices; ++slice) {

@@ -245,8 +245,7 @@ void HostCache::writeColumns(RemoteRows::Writer &writer, const NewTokens &tokens
                              const OldRows &old, Tail &tail) const {
   const unsigned d = shape_.headDim, held = tokens.held, end = held + tokens.n,
                  chunk = layout_.chunk;
-  const std::size_t pieceWords = layout_.columnElements(layout_.tailLength),
-                    rowWords = layout_.columnElements(chunk);
+  const std::size_t rowWords = layout_.columnElements(chunk);
   std::vector<std::uint16_t> columns(std::size_t(chunk) * d);
   std::vector<std::uint32_t> index(layout_.quantised() ? rowWords * d : 0);
   // A key by position: new ones from the caller, older ones from the rows.
@@ -275,22 +274,19 @@ void HostCache::writeColumns(RemoteRows::Writer &writer, const NewTokens &tokens
         writer.add(row, &columns[std::size_t(c) * chunk]);
     }
   }
-  const unsigned nTail = end % chunk, width = layout_.tailWidth(), inIndex = nTail / blockSize;
+  const unsigned nTail = end % chunk;
   gather(end - nTail, nTail);
-  for (unsigned part = 0; part != layout_.nTailParts(); ++part)
-    for (unsigned c = 0; c != d; ++c) {
-      const unsigned first = part * layout_.tailLength,
-                     stop = std::min(first + layout_.tailLength, nTail);
-      const std::size_t at = (std::size_t(tokens.task) * layout_.nTailParts() + part) * d + c;
-      // Of an index the positions behind its last full block.
-      const unsigned begin = layout_.quantised() ? std::max(first, inIndex * blockSize) : first;
-      for (unsigned i = begin; i < stop; ++i)
-        tail.columns[at * width + (i - begin)] = columns[std::size_t(c) * chunk + i];
-      const unsigned record = layout_.quantised() ? recordWords(layout_.indexBits) : 0;
-      for (unsigned block = first / blockSize; record != 0 && block < stop / blockSize; ++block)
-        std::copy_n(&index[c * rowWords + std::size_t(block) * record], record,
-                    &tail.index[at * pieceWords + std::size_t(block - first / blockSize) * record]);
-    }
+  // Of an index the positions behind its last full block.
+  const unsigned nComplete = layout_.quantised() ? nTail / blockSize : 0,
+                 first = nComplete * blockSize;
+  for (unsigned c = 0; c != d; ++c) {
+    const std::size_t at = std::size_t(tokens.task) * d + c;
+    std::copy_n(columns.begin() + std::size_t(c) * chunk + first, nTail - first,
+                tail.columns.begin() + at * layout_.tailWidth());
+    if (nComplete != 0)
+      std::copy_n(&index[c * rowWords], nComplete * recordWords(layout_.indexBits),
+                  &tail.index[at * rowWords]);
+  }
 }
 
 void HostCache::read(Engine &engine, std::uint16_t *key, std::uint16_t *value,

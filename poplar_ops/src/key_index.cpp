@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "key_index.hpp"
 #include "../codelets/key_index.hpp"
-#include "cycles.hpp"
+#include "vertex_cycles.hpp"
 
 namespace sparq {
 
@@ -69,13 +69,13 @@ void IndexScores::addScores(const ComputeSet &cs, const WaveIndex &wave,
     }
 }
 
-void IndexScores::addTailCoefficients(const ComputeSet &cs) const {
+void IndexScores::addTailCoefficients(const ComputeSet &cs, const ScoredTail &tail) const {
   for (unsigned slot = 0; slot != context.nSlots(); ++slot)
     for (unsigned i = 0; i != layout.nTailParts(); ++i) {
       const unsigned part = layout.tailFirst + i;
       addVertex(context.graph, cs, "sparq::TailCoefficients", context.tile(slot, part),
                 {{"filled", context.filled(slot, part)},
-                 {"tailIndex", context.cache.tailIndex[context.task(slot)][i].flatten()},
+                 {"tailIndex", tail.index[slot][i].flatten()},
                  {"components", q.components[slot][part]},
                  {"selectedQuery", q.selectedQuery[slot][part]},
                  {"coefficients", ofTail.coefficients[slot][part].flatten()},
@@ -93,14 +93,14 @@ void IndexScores::addTailCoefficients(const ComputeSet &cs) const {
     }
 }
 
-void IndexScores::addTailScores(const ComputeSet &cs) const {
+void IndexScores::addTailScores(const ComputeSet &cs, const ScoredTail &tail) const {
   for (unsigned slot = 0; slot != context.nSlots(); ++slot)
     for (unsigned i = 0; i != layout.nTailParts(); ++i) {
-      const unsigned part = layout.tailFirst + i, task = context.task(slot);
+      const unsigned part = layout.tailFirst + i;
       addVertex(context.graph, cs, "sparq::TailIndexScores", context.tile(slot, part),
                 {{"filled", context.filled(slot, part)},
-                 {"tailIndex", context.cache.tailIndex[task][i].flatten()},
-                 {"tail", context.cache.tail[task][i].flatten()},
+                 {"tailIndex", tail.index[slot][i].flatten()},
+                 {"tail", tail.columns[slot][i].flatten()},
                  {"components", q.components[slot][part]},
                  {"selectedQuery", q.selectedQuery[slot][part]},
                  {"coefficients", ofTail.coefficients[slot][part].flatten()},
@@ -128,13 +128,11 @@ unsigned IndexScores::columnWords(unsigned positions) const {
 }
 
 std::uint64_t IndexScores::coefficientCycles(unsigned nBlocks) const {
-  return cycles::shared(nBlocks * g, r * cycles::coefficient + 30);
+  return cycles::blockCoefficients(nBlocks, g, r);
 }
 
 std::uint64_t IndexScores::scoreCycles(unsigned nBlocks) const {
-  const double word = bits == 4 ? r * cycles::codesOfFour + (r + 15) / 16 * cycles::splitSums
-                                : r * cycles::codesOfEight;
-  return cycles::shared(nBlocks * codeWords(bits), 10 + g * (word + 32 / bits * cycles::codeScore));
+  return cycles::indexScores(nBlocks, g, r, bits);
 }
 
 } // namespace sparq

@@ -9,7 +9,7 @@
 namespace sparq {
 
 // Of one round. The first two are for the positions of a wave, from columns {slots, parts, rank,
-// words}; the others for the tail, which is read where it is.
+// words}; the others for the tail.
 class IndexScores {
 public:
   IndexScores(const Context &context, const SparqSettings &settings, const Waves &waves,
@@ -18,8 +18,8 @@ public:
   void addCoefficients(const poplar::ComputeSet &cs, const poplar::Tensor &columns) const;
   void addScores(const poplar::ComputeSet &cs, const WaveIndex &wave,
                  const poplar::Tensor &columns) const;
-  void addTailCoefficients(const poplar::ComputeSet &cs) const;
-  void addTailScores(const poplar::ComputeSet &cs) const;
+  void addTailCoefficients(const poplar::ComputeSet &cs, const ScoredTail &tail) const;
+  void addTailScores(const poplar::ComputeSet &cs, const ScoredTail &tail) const;
 
 private:
   struct Coefficients {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cycles.hpp"
 #include "planning.hpp"
 #include "steps.hpp"
+#include "vertex_cycles.hpp"
 
 namespace sparq {
 
@@ -17,19 +17,13 @@ std::vector<Setting> with(std::vector<Setting> settings, std::initializer_list<S
   return settings;
 }
 
-// Slots to settle a digit: at most three sums of 16 digits, three of 4 and three of 1, each with
-// the two halves of a pair added, a comparison, a branch and a subtraction.
-double settleSlots(unsigned nPartials) {
-  return 3.0 * ((nDigits / 8 + nDigits / 32 + 1) * nPartials + 3 * (1 + cycles::scalarStep));
-}
-
 // Counts of a digit pair come from every worker of the parts that hold positions: nRows numbers to
 // add up. In how many sums, if each costs the next pass more: the fewest slots on the way to one
 // total. Divides the workers, so that all sums have as many numbers.
 unsigned nPartialSums(unsigned nRows) {
   unsigned best = 1;
   for (const unsigned n : {2u, 3u, 6u})
-    if (nRows / n + settleSlots(n) < nRows / best + settleSlots(best))
+    if (nRows / n + cycles::settle(n) < nRows / best + cycles::settle(best))
       best = n;
   return best;
 }
@@ -117,15 +111,13 @@ private:
     for (const ComputeSet &cs : steps.sums)
       addVertex(graph, cs, "sparq::SumCounts", context.tile(slot, part),
                 {{"counts", concat(ofItems)}, {"totals", totals[slot].slice(first * 2, end * 2)}},
-                {{"nItems", end - first}, {"nRows", nRows}},
-                cycles::shared(end - first, nRows + 4));
+                {{"nItems", end - first}, {"nRows", nRows}}, cycles::sumCounts(end - first, nRows));
   }
 
   // What the part does with its own positions: make keys, count them by digit, mark them.
   void addKeys(unsigned slot, unsigned part) const {
     const unsigned tile = context.tile(slot, part), g = context.groupSize();
     const double nOwn = waves.nOwn(part);
-    const double clear = nDigits / 2; // zeroing the counts of the workers, two at a time
     const std::vector<Setting> where = positionSettings(waves, part);
     addVertex(
         graph, steps.group, "sparq::GroupKeys", tile,
@@ -136,8 +128,7 @@ private:
          {"states", states[slot][part]},
          {"counts", counts[slot][part].flatten()}},
         with(where, {{"groupSize", g}, {"partPositions", n}, {"topK", topK}, {"nRecent", nRecent}}),
-        cycles::multi(clear +
-                      cycles::share(nOwn / 4) * (g * 2 * (cycles::dividePair + 1) + 4 + 4 * 4)));
+        cycles::groupKeys(nOwn, g));
     addVertex(graph, steps.histogram, "sparq::KeyHistogram", tile,
               {{"filled", context.filled(slot, part)},
                {"keys", keys[slot][part]},
@@ -145,18 +136,17 @@ private:
                {"states", states[slot][part]},
                {"counts", counts[slot][part].flatten()}},
               with(where, {{"nPartials", nPartials}, {"nRecent", nRecent}}),
-              cycles::multi(clear + settleSlots(nPartials) + cycles::share(nOwn) * 6));
-    addVertex(
-        graph, steps.mark, "sparq::MarkKeys", tile,
-        {{"filled", context.filled(slot, part)},
-         {"keys", keys[slot][part]},
-         {"totals", totals[slot]},
-         {"states", states[slot][part]},
-         {"marks", marks[slot][part].flatten()},
-         {"counts", marked[slot][part].flatten()},
-         {"tiesToTake", tiesToTake[slot][part]}},
-        with(where, {{"nPartials", nPartials}, {"topK", topK}, {"nRecent", nRecent}}),
-        cycles::multi(settleSlots(nPartials) + cycles::share(nOwn / piece) * (piece * 7 + 8)));
+              cycles::keyHistogram(nOwn, nPartials));
+    addVertex(graph, steps.mark, "sparq::MarkKeys", tile,
+              {{"filled", context.filled(slot, part)},
+               {"keys", keys[slot][part]},
+               {"totals", totals[slot]},
+               {"states", states[slot][part]},
+               {"marks", marks[slot][part].flatten()},
+               {"counts", marked[slot][part].flatten()},
+               {"tiesToTake", tiesToTake[slot][part]}},
+              with(where, {{"nPartials", nPartials}, {"topK", topK}, {"nRecent", nRecent}}),
+              cycles::markKeys(nOwn, nPartials));
   }
 
   // From the marks of all parts, each part makes its own entries of the list.
@@ -172,53 +162,48 @@ private:
         addSelectedSums(slot, part, allCounts);
     for (unsigned part = 0; part * rowsPerPart < topK; ++part) {
       const unsigned first = part * rowsPerPart, end = std::min(first + rowsPerPart, topK);
-      addVertex(
-          graph, steps.expand, "sparq::ExpandMarks", context.tile(slot, part),
-          {{"filled", context.filled(slot, part)},
-           {"marks", allMarks.flatten()},
-           {"counts", allCounts.flatten()},
-           {"tiesToTake", tiesToTake[slot][firstHolding]},
-           {"keyRows", keyRows[slot].slice(first, end)},
-           {"valueRows", valueRows[slot].slice(first, end)}},
-          {{"firstEntry", first},
-           {"nEntries", end - first},
-           {"rowBase", static_cast<unsigned>(context.layout().keyRow(context.task(slot), 0))},
-           {"valueRow", static_cast<unsigned>(context.layout().valueRow())},
-           {"nWaveParts", waves.nWaveParts()},
-           {"nPieces", nAll},
-           {"stride", waves.stride},
-           {"length", waves.length},
-           {"nWaves", waves.nWaves},
-           {"tailLength", waves.tailLength},
-           {"tailFirst", waves.tailFirst},
-           {"chunk", waves.chunk}},
-          // Eight pieces at a time, at most eight single ones, the piece that its entries begin in,
-          // and its entries with the pieces between them; selected positions are taken to be
-          // spread evenly.
-          cycles::multi(nAll / 8 * 14 + 8 * 7 + 5 * 6 + 20 +
-                        cycles::share(end - first) * (12 + 20.0 * nAll / topK)));
+      addVertex(graph, steps.expand, "sparq::ExpandMarks", context.tile(slot, part),
+                {{"filled", context.filled(slot, part)},
+                 {"marks", allMarks.flatten()},
+                 {"counts", allCounts.flatten()},
+                 {"tiesToTake", tiesToTake[slot][firstHolding]},
+                 {"keyRows", keyRows[slot].slice(first, end)},
+                 {"valueRows", valueRows[slot].slice(first, end)}},
+                {{"firstEntry", first},
+                 {"nEntries", end - first},
+                 {"rowBase", static_cast<unsigned>(context.layout().keyRow(context.task(slot), 0))},
+                 {"valueRow", static_cast<unsigned>(context.layout().valueRow())},
+                 {"nWaveParts", waves.nWaveParts()},
+                 {"nPieces", nAll},
+                 {"stride", waves.stride},
+                 {"length", waves.length},
+                 {"nWaves", waves.nWaves},
+                 {"tailLength", waves.tailLength},
+                 {"tailFirst", waves.tailFirst},
+                 {"chunk", waves.chunk}},
+                cycles::expandMarks(nAll, end - first, topK));
     }
   }
 
   // The weights of the part's selected positions, added up by block.
   void addSelectedSums(unsigned slot, unsigned part, const Tensor &allCounts) const {
     const unsigned g = context.groupSize();
-    addVertex(graph, steps.expand, "sparq::SelectedSums", context.tile(slot, part),
-              {{"marks", marks[slot][part].flatten()},
-               {"counts", allCounts.flatten()},
-               {"tiesToTake", tiesToTake[slot][part]},
-               {"weights", scores.weights[slot][part].flatten()},
-               {"sums", selectedSums[slot][part].flatten()}},
-              {{"groupSize", g},
-               {"partPositions", n},
-               {"part", part},
-               {"length", waves.length},
-               {"nWaves", waves.nWaves},
-               {"tailLength", waves.tailLength},
-               {"tailFirst", waves.tailFirst},
-               {"nWaveParts", waves.nWaveParts()}},
-              // Two words of marks a block, and half of the blocks with a few selected positions.
-              cycles::shared(n / block, 10 + g * (4 + 24)));
+    addVertex(
+        graph, steps.expand, "sparq::SelectedSums", context.tile(slot, part),
+        {{"marks", marks[slot][part].flatten()},
+         {"counts", allCounts.flatten()},
+         {"tiesToTake", tiesToTake[slot][part]},
+         {"weights", scores.weights[slot][part].flatten()},
+         {"sums", selectedSums[slot][part].flatten()}},
+        {{"groupSize", g},
+         {"partPositions", n},
+         {"part", part},
+         {"length", waves.length},
+         {"nWaves", waves.nWaves},
+         {"tailLength", waves.tailLength},
+         {"tailFirst", waves.tailFirst},
+         {"nWaveParts", waves.nWaveParts()}},
+        cycles::selectedSums(n / block, g, 2.0 * topK / static_cast<double>(allCounts.dim(0))));
   }
 
   const Context &context;

@@ -111,6 +111,7 @@ Plan arrange(const Shape &shape, const Programs &programs, const CacheLayout &la
   if (layout.chunk) { // the last parts: the waves fill up the first ones
     plan.layout.tailLength = partLength(layout.chunk, plan.placement.parts);
     plan.layout.tailFirst = plan.placement.parts - plan.layout.nTailParts();
+    plan.layout.tailComponents = roundUp(ceilDiv(shape.headDim, plan.placement.parts), 2);
   }
   for (const Attention &attention : programs.attention)
     plan.attention.push_back({attention, attention.kernel->waves(plan, attention, nTiles)});
@@ -127,7 +128,9 @@ std::size_t CacheLayout::columnBytes(unsigned positions) const {
   return columnElements(positions) * (quantised() ? 4 : 2);
 }
 
-unsigned CacheLayout::tailWidth() const { return quantised() ? block : tailLength; }
+unsigned CacheLayout::tailWidth() const { return quantised() ? block : chunk; }
+
+unsigned CacheLayout::scoredWidth() const { return quantised() ? block : tailLength; }
 
 Plan makePlan(const poplar::Target &target, const Shape &shape, const Programs &programs) {
   check("plan", shape);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cycles.hpp"
 #include "sparq/scale.hpp"
 #include "steps.hpp"
+#include "vertex_cycles.hpp"
 
 namespace sparq {
 
@@ -56,33 +56,20 @@ void selectComponents(const Context &context, const SparqSettings &settings,
   for (unsigned slot = 0; slot != context.nSlots(); ++slot) {
     addVertex(context.graph, ranks, "sparq::MagnitudeSums", context.tile(slot, last),
               {{"query", q.query[slot][last]}, {"sums", q.magnitudeSums[slot][last]}},
-              {{"groupSize", g}, {"headDim", d}},
-              cycles::shared(g, d / 2 * (cycles::widenPair + 2) + 16));
+              {{"groupSize", g}, {"headDim", d}}, cycles::magnitudeSums(d, g));
     for (unsigned part = 0; part != p.parts; ++part) {
       const unsigned tile = context.tile(slot, part);
       const unsigned first = part * perPart;
       if (first < d) { // only these rank components
         addVertex(context.graph, magnitudes, "sparq::GroupMagnitude", tile,
                   {{"query", q.query[slot][part]}, {"magnitudes", q.magnitudes[slot][part]}},
-                  {{"groupSize", g}, {"headDim", d}},
-                  cycles::shared(d / 8, g * 4 * (cycles::widenPair + 2) + 4 * 4));
+                  {{"groupSize", g}, {"headDim", d}}, cycles::groupMagnitude(d, g));
         const unsigned n = std::min(perPart, d - first);
         addVertex(context.graph, ranks, "sparq::ComponentRanks", tile,
                   {{"magnitudes", q.magnitudes[slot][part]},
                    {"selected", q.selected[slot].slice(first, first + n)}},
                   {{"headDim", d}, {"first", first}, {"nComponents", n}, {"rank", r}},
-                  cycles::shared(n, d / 2 * cycles::scalarStep + 16));
-      }
-      // A worker counts the masks before its range or the others, lists its range, and sums up for
-      // its heads.
-      double busiest = 0;
-      for (unsigned worker = 0; worker != cycles::nWorkers; ++worker) {
-        const double range = worker == 0 ? 0.0 : (d + 4) / 5,
-                     before = worker == 0 ? 0.0 : (worker - 1) * range,
-                     nHeads = (g + cycles::nWorkers - 1 - worker) / cycles::nWorkers;
-        busiest = std::max(busiest, std::min(before, d - before) / 2 * cycles::scalarStep +
-                                        range * (cycles::scalarStep + g * 2) +
-                                        nHeads * (d / 2 * (cycles::widenPair + 2) + 60));
+                  cycles::componentRanks(n, d));
       }
       addVertex(context.graph, list, "sparq::ComponentList", tile,
                 {{"query", q.query[slot][part]},
@@ -92,7 +79,7 @@ void selectComponents(const Context &context, const SparqSettings &settings,
                  {"selectedQuery", q.selectedQuery[slot][part]},
                  {"inverseTemperature", q.inverseTemperature[slot][part]}},
                 {{"groupSize", g}, {"headDim", d}, {"rank", r}, {"scale", attentionScale(d)}},
-                cycles::multi(busiest));
+                cycles::componentList(d, g, r));
     }
   }
 }

@@ -20,6 +20,17 @@ constexpr unsigned appendProgram = 0, firstAttention = 1;
 
 const char *const cacheName = "cache";
 
+// Streaming memory from which on `target.extendedMemory` is set. What it does is not documented.
+// The published program of SparQ attention switches it off, since it costs time, and all
+// measurements were made so; another public program of the vendor's sets it for a buffer of 16 GiB
+// or more, where it has to.
+constexpr std::uint64_t extendedFrom = std::uint64_t(16) << 30;
+
+std::uint64_t bytesOf(const RemoteBuffer &buffer, const Target &target) {
+  return std::uint64_t(buffer.getRepeats()) * buffer.numElements() *
+         target.getTypeSize(buffer.elementType());
+}
+
 // Of each attention, in a profile. Those that take settings are numbered, others where there is more
 // than one.
 std::vector<std::string> programNames(const Plan &plan) {
@@ -52,6 +63,10 @@ Session::Session(const Shape &shape, const Programs &programs, const DeviceOptio
   addCodelets(graph);
   plan_ = makePlan(graph.getTarget(), shape, programs);
   const Cache cache = createCache(graph, plan_, cacheName);
+  if (!plan_.resident)
+    streamingBytes_ = bytesOf(cache.rows, graph.getTarget());
+  if (plan_.layout.chunk != 0)
+    streamingBytes_ += bytesOf(cache.keyColumns, graph.getTarget());
   cache_ = std::make_unique<HostCache>(graph, cache);
   compile(graph, buildPrograms(graph, cache, programs));
   engine_->load(device_);
@@ -127,9 +142,13 @@ std::vector<Program> Session::buildPrograms(Graph &graph, const Cache &cache,
   return all;
 }
 
+bool Session::extendedMemory() const { return streamingBytes_ >= extendedFrom; }
+
 void Session::compile(Graph &graph, const std::vector<Program> &all) {
+  const OptionFlags options{{"target.hostSyncTimeout", "1800"},
+                            {"target.extendedMemory", extendedMemory() ? "true" : "false"}};
   try {
-    engine_ = std::make_unique<Engine>(graph, all, OptionFlags{{"target.hostSyncTimeout", "1800"}});
+    engine_ = std::make_unique<Engine>(graph, all, options);
   } catch (const graph_memory_allocation_error &error) {
     throw outOfTileMemory(error);
   }

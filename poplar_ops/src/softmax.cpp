@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cycles.hpp"
 #include "planning.hpp"
 #include "steps.hpp"
+#include "vertex_cycles.hpp"
 
 namespace sparq {
 
@@ -58,13 +58,10 @@ void reduceMax(const Context &context, const std::vector<Tensor> &maxima, const 
   for (unsigned slot = 0; slot != context.nSlots(); ++slot) {
     const Tensor all = maxima[slot].flatten();
     const unsigned nPartials = static_cast<unsigned>(all.numElements()) / g;
-    // Pairs, where there are any: a load beside a comparison and two of the select.
-    const double items = g == 1 ? (nPartials + 1) / 2 : nPartials, each = g % 2 == 0 ? g / 2 : g;
     for (unsigned part = 0; part != context.parts(); ++part)
       addVertex(context.graph, cs, "sparq::ReduceMax", context.tile(slot, part),
                 {{"maxima", all}, {"maximum", maximum[slot][part]}},
-                {{"nPartials", nPartials}, {"groupSize", g}},
-                cycles::shared(items, each * cycles::scalarStep));
+                {{"nPartials", nPartials}, {"groupSize", g}}, cycles::reduceMax(nPartials, g));
   }
 }
 
@@ -82,7 +79,7 @@ void softmax(const Context &context, const Waves &waves, const Scores &scores) {
                 {{"filled", context.filled(slot, part)},
                  {"scores", scores.weights[slot][part].flatten()},
                  {"maxima", scores.maxima[slot][part]}},
-                settings(part), cycles::shared(waves.nOwn(part), g * cycles::scalarStep));
+                settings(part), cycles::partialMax(waves.nOwn(part), g));
   std::vector<Tensor> maxima;
   for (unsigned slot = 0; slot != context.nSlots(); ++slot)
     maxima.push_back(holding(scores.maxima[slot], waves));
@@ -99,17 +96,14 @@ void softmax(const Context &context, const Waves &waves, const Scores &scores) {
                 {{"filled", context.filled(slot, part)},
                  {"maximum", scores.maximum[slot][part]},
                  {"weights", scores.weights[slot][part].flatten()}},
-                settings(part),
-                cycles::multi(g * (6 * cycles::scalarStep +
-                                   cycles::share(waves.nOwn(part) / 4.0) * 2 * cycles::weightPair +
-                                   cycles::share((n - waves.nOwn(part)) / 4.0) * 4)));
+                settings(part), cycles::softmaxWeights(waves.nOwn(part), n, g));
       addVertex(context.graph, blocks, "sparq::BlockSums", tile,
                 {{"weights", scores.weights[slot][part].flatten()},
                  {"blockSums", scores.blockSums[slot][part].flatten()}},
-                {{"nBlocks", g * n / block}}, cycles::shared(g * n / block, block / 2 + 16));
+                {{"nBlocks", g * n / block}}, cycles::blockSums(g * n / block));
       addVertex(context.graph, fold, "sparq::FoldSums", tile,
                 {{"blockSums", sums.flatten()}, {"sums", scores.sums[slot][part]}},
-                {{"nBlocks", nBlocks}, {"groupSize", g}}, cycles::shared(g, nBlocks * 2));
+                {{"nBlocks", nBlocks}, {"groupSize", g}}, cycles::foldSums(nBlocks, g));
     }
   }
 }

@@ -80,7 +80,9 @@ TileNeed planNeed(const Plan &plan, const PlannedAttention &attention, unsigned 
                       selected = ceilDiv(k, p.parts) * d * 2 * 3 + k * g * 8,
                       partials = ceilDiv(k, block) * g * p.width * 4,
                       marks = (std::uint64_t(w.nWaves) * w.stride + w.chunk) / 32 * 16;
-  return {scoreBytes(plan, w) + landing + columns + selected + partials + marks, 0};
+  return {scoreBytes(plan, w) + landing + columns + layout.scoredBytes() + selected + partials +
+              marks,
+          0};
 }
 
 } // namespace

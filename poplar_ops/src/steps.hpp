@@ -60,6 +60,12 @@ void reduceMax(const Context &context, const std::vector<poplar::Tensor> &maxima
                const poplar::Tensor &maximum);
 
 // ---- approx_scores.cpp
+// The tail by position: {slots, nTailParts, headDim, ...}, each piece on the part that scores it.
+struct ScoredTail {
+  poplar::Tensor
+      columns;          // HALF: the piece; with an index of few bits the block that is being filled
+  poplar::Tensor index; // UNSIGNED_INT: with an index of few bits, the piece's records
+};
 void approxScores(const Context &context, const SparqSettings &settings, const Waves &waves,
                   const QueryComponents &q, const WaveIndex &wave, const Scores &scores);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cycles.hpp"
 #include "steps.hpp"
+#include "vertex_cycles.hpp"
 #include <poplar/Program.hpp>
 
 namespace sparq {
@@ -39,7 +39,7 @@ void readRows(const Context &context, const Waves &waves, const RowWave &landing
            {"capacity", layout.capacity},
            {"positionsPerRow", perRow},
            {"rowBase", static_cast<unsigned>(firstRow + layout.keyRow(context.task(slot), 0))}},
-          cycles::shared(room / perRow, cycles::scalarStep));
+          cycles::rowOffsets(room / perRow));
     }
   const std::size_t nRows = std::size_t(context.nSlots()) * waves.stride / perRow;
   readRemote(context.cache.rows,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cycles.hpp"
 #include "steps.hpp"
+#include "vertex_cycles.hpp"
 
 namespace sparq {
 
@@ -24,8 +24,6 @@ void addWeightedValues(const Context &context, const ComputeSet &cs, unsigned sl
   const unsigned g = context.groupSize();
   const unsigned nRows = static_cast<unsigned>(values.dim(0)),
                  width = static_cast<unsigned>(values.dim(1));
-  const unsigned lanes = width > 12 ? 8 : 2; // as the codelet does
-  const double items = double(partials.dim(0)) * g * (width / lanes);
   addVertex(context.graph, cs, "sparq::WeightedValues", context.tile(slot, part),
             {{"filled", context.filled(slot, part)},
              {"wave", wave.on(slot, part)},
@@ -40,7 +38,7 @@ void addWeightedValues(const Context &context, const ComputeSet &cs, unsigned sl
              {"groupSize", g},
              {"nRows", nRows},
              {"width", width}},
-            cycles::shared(items, std::min(nRows, 64u) * (lanes / 2 * cycles::accumulatePair + 1)));
+            cycles::weightedValues(static_cast<double>(partials.dim(0)), nRows, width, g));
 }
 
 void foldBlocks(const Context &context, const WaveIndex &wave, const Tensor &partials,
@@ -57,7 +55,7 @@ void foldBlocks(const Context &context, const WaveIndex &wave, const Tensor &par
                  {"partials", partials[slot].slice(first, end, 2).flatten()},
                  {"accumulator", accumulator[slot].slice(first, end, 1).flatten()}},
                 {{"nBlocks", nBlocks}, {"groupSize", g}, {"width", end - first}},
-                cycles::shared(g * (end - first) / 8, nBlocks * 8));
+                cycles::foldBlocks(nBlocks, end - first, g));
     }
 }
 

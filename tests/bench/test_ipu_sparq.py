@@ -25,7 +25,8 @@ SMALL = (
 FIELDS = {
     "streamed_bytes", "transfer_elements", "transfer_elements_dense", "transfer_bytes",
     "transfer_bytes_dense", "theoretical_speedup", "seconds_by_category",
-    "speedup_vs_dense_streaming", "max_tile_bytes", "max_abs_error_vs_float64", "input",
+    "speedup_vs_dense_streaming", "max_tile_bytes", "tile_bytes_by_kind", "max_abs_error_vs_float64", "input",
+    "streaming_memory_bytes", "extended_memory", "footprint_extrapolated",
 }  # fmt: skip
 
 
@@ -49,7 +50,11 @@ def test_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert row["bit_exact"] is True and row["checked_against"] == "reference" and row["error"] is None
         assert row["time_source"] == "modelled" and row["seconds_per_query"] > 0
         assert 0 < row["max_abs_error_vs_float64"] < 1e-2
+        assert sum(row["tile_bytes_by_kind"].values()) == row["max_tile_bytes"]
+        assert row["extended_memory"] is row["footprint_extrapolated"] is False
     sram, dense, sparq, int8, int4 = rows
+    assert sram["streaming_memory_bytes"] == 0
+    assert dense["streaming_memory_bytes"] >= 2 * 2 * 256 * 64 * 2  # KV heads, K and V, whole chunks
     assert sram["streamed_bytes"] == 0
     assert dense["streamed_bytes"] >= 2 * 200 * 64 * 2 * 2  # whole blocks of the cache, K and V
     # K by chunks of 256 (and the tail in SRAM), then rows of K and V

@@ -20,45 +20,21 @@ def test_append_offsets(active: int) -> None:
     assert out["rows"].tolist() == [row, row + 20000]
 
 
-@pytest.mark.parametrize(
-    ("filled", "column"), [(256 + 64, 0), (256 + 127, 63), (256 + 63, None), (128, None)]
-)
+# Room for a chunk of 128, or with an index of few bits for the block that is being filled.
+@pytest.mark.parametrize("width", [128, 64])
+@pytest.mark.parametrize("filled", [0, 63, 64, 127, 128, 256 + 65, 895])
 @pytest.mark.parametrize("active", [0, 1])
-def test_append_tail_writes_one_column(filled: int, column: int | None, active: int) -> None:
-    key = tensors("normal", (16,), np.random.default_rng(0))
+def test_append_tail_writes_one_column(filled: int, width: int, active: int) -> None:
+    key = tensors("normal", (6,), np.random.default_rng(0))
     out = run(
         "AppendTail",
-        dict(filled=word(filled), active=word(active), key=key, tail=halves(16, 64)),
-        headDim=16,
-        part=1,
-        tailLength=64,
-        width=64,
-        chunk=128,
+        dict(filled=word(filled), active=word(active), key=key, tail=halves(6, width)),
+        nComponents=6,
+        width=width,
     )
-    expected = halves(16, 64)
-    if active and column is not None:
-        expected[:, column] = key
-    assert_bits(out["tail"], expected)
-
-
-@pytest.mark.parametrize(
-    ("filled", "column"), [(512, None), (703, None), (704, 0), (767, 63), (768, 0), (895, 63), (896, None)]
-)
-def test_append_tail_of_one_block(filled: int, column: int | None) -> None:
-    """With an index of few bits a piece, of 192 positions here, holds the block that is being filled."""
-    key = tensors("normal", (16,), np.random.default_rng(0))
-    out = run(
-        "AppendTail",
-        dict(filled=word(filled), active=word(1), key=key, tail=halves(16, 64)),
-        headDim=16,
-        part=1,
-        tailLength=192,
-        width=64,
-        chunk=512,
-    )
-    expected = halves(16, 64)
-    if column is not None:
-        expected[:, column] = key
+    expected = halves(6, width)
+    if active:
+        expected[:, filled % width] = key
     assert_bits(out["tail"], expected)
 
 

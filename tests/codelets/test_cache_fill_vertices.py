@@ -37,21 +37,19 @@ def test_fill_columns_transposes(n: int) -> None:
 
 @pytest.mark.parametrize(
     ("held", "n"),
-    # chunk 2 is positions 256 to 383, piece 1 of it 320 to 383
-    [(320, 0), (321, 1), (383, 63), (384, 0), (255, 0), (400, 0)],
+    # chunk 2 is positions 256 to 383
+    [(256, 0), (257, 1), (320, 64), (383, 127), (384, 0), (255, 0), (400, 0)],
 )
 def test_fill_tail_where_the_row_ends(held: int, n: int) -> None:
-    columns = tensors("normal", (16, 64), np.random.default_rng(0))
+    columns = tensors("normal", (10, 128), np.random.default_rng(0))
     out = run(
         "FillTail",
-        dict(held=word(held), columns=columns, tail=halves(16, 64)),
+        dict(held=word(held), columns=columns, tail=halves(10, 128)),
         index=2,
         chunk=128,
-        piece=1,
-        headDim=16,
-        tailLength=64,
+        nComponents=10,
     )
-    expected = halves(16, 64)
+    expected = halves(10, 128)
     expected[:, :n] = columns[:, :n]
     assert_bits(out["tail"], expected)
 

@@ -258,31 +258,21 @@ def test_steps_near_a_tie(bits: int) -> None:
 @pytest.mark.parametrize("bits", BITS)
 @pytest.mark.parametrize(
     ("filled", "full", "block"),
-    # piece 1 of 128 positions, chunks of 512: positions 128 to 255, and those 512 further on
-    [
-        (192, 1, 0),
-        (256, 1, 1),
-        (192, 0, None),
-        (128, 1, None),
-        (320, 1, None),
-        (512 + 256, 1, 1),
-        (512, 1, None),
-    ],
+    # of a chunk of 256 positions, the block that ends where the tokens do
+    [(64, 1, 0), (128, 1, 1), (192, 0, None), (256, 1, 3), (512 + 192, 1, 2), (512, 1, 3), (100, 0, None)],
 )
 def test_quantise_tail(bits: int, filled: int, full: int, block: int | None) -> None:
     tail = some_columns("normal", (HEAD_DIM, 64), np.random.default_rng(filled))
     record = record_words(bits)
     out = run(
         "QuantiseTail",
-        dict(filled=word(filled), full=word(full), tail=tail, tailIndex=words(HEAD_DIM, 2 * record)),
-        headDim=HEAD_DIM,
+        dict(filled=word(filled), full=word(full), tail=tail, tailIndex=words(HEAD_DIM, 4 * record)),
+        nComponents=HEAD_DIM,
         indexBits=bits,
-        columnWords=2 * record,
-        piece=1,
-        tailLength=128,
-        chunk=512,
+        columnWords=4 * record,
+        chunk=256,
     )
-    expected = words(HEAD_DIM, 2 * record)
+    expected = words(HEAD_DIM, 4 * record)
     if block is not None:
         expected[:, block * record : (block + 1) * record] = records(tail, bits)
     assert_bits(out["tailIndex"], expected)
@@ -299,18 +289,8 @@ def test_chunk_full(filled: int, block_full: int, full: int) -> None:
 @pytest.mark.parametrize("bits", BITS)
 @pytest.mark.parametrize(
     ("held", "n"),
-    # chunk 2 is positions 1024 to 1535, piece 1 of it 1152 to 1279
-    [
-        (1152, 0),
-        (1153, 1),
-        (1215, 63),
-        (1216, 64),
-        (1260, 108),
-        (1280, 128),
-        (1535, 128),
-        (1536, 0),
-        (700, 0),
-    ],
+    # chunk 2 is positions 256 to 383
+    [(256, 0), (257, 1), (319, 63), (320, 64), (364, 108), (383, 127), (384, 0), (255, 0), (700, 0)],
 )
 def test_fill_tail_index_where_the_row_ends(bits: int, held: int, n: int) -> None:
     rng = np.random.default_rng(held)
@@ -326,12 +306,10 @@ def test_fill_tail_index_where_the_row_ends(bits: int, held: int, n: int) -> Non
             tailIndex=words(HEAD_DIM, 2 * record),
         ),
         index=2,
-        chunk=512,
-        piece=1,
-        headDim=HEAD_DIM,
+        chunk=128,
+        nComponents=HEAD_DIM,
         indexBits=bits,
         columnWords=2 * record,
-        tailLength=128,
     )
     whole, rest = n // 64 * 64, n % 64
     expected, expected_index = halves(HEAD_DIM, 64), words(HEAD_DIM, 2 * record)

@@ -77,16 +77,17 @@ def test_missing_estimates_are_reported(lines):
 
 def test_tile_memory(lines):
     m = one(lines, "memory")
-    code = 16 * 1024
+    code = m["codePerTile"]  # tests of its own: test_code_memory.py
+    assert m["codeAndStacks"] == code[0]
     affine = 8 + 8 + 4 + 4  # two SPAN fields, two floats of state
     worker = 4 + 4  # a ONE_PTR field, a count
     row = 16 * 4
     # tile 0: x, nine rows of y, one row of copies; eight vertices
-    assert m["perTile"][0] == 10 * row + 9 * row + row + 8 * affine + code
+    assert m["perTile"][0] == 10 * row + 9 * row + row + 8 * affine + code[0]
     # tile 1: a row of copies, a vertex; its input lands, its output waits
-    assert m["perTile"][1] == row + affine + 2 * row + code
-    assert m["perTile"][2] == row + row + code
-    assert m["perTile"][3] == row + 12 * 4 + worker + code
+    assert m["perTile"][1] == row + affine + 2 * row + code[1]
+    assert m["perTile"][2] == row + row + code[2]
+    assert m["perTile"][3] == row + 12 * 4 + worker + code[3]
     assert (m["tile"], m["bytes"], m["limit"]) == (0, m["perTile"][0], 638976)
     assert (m["variables"], m["vertexState"], m["temporaries"]) == (20 * row, 8 * affine, 0)
     assert m["largest"]["x"] == 10 * row and m["largest"]["y"] == 9 * row and m["largest"]["copies"] == row

@@ -160,6 +160,77 @@ def test_errors(tmp_path, args, env, status, message):
     assert not (tmp_path / "x.gp").exists()
 
 
+WIDE = """
+    #include <cstddef>
+    #include <cstdint>
+    #include <poplar/Vertex.hpp>
+    struct A : poplar::Vertex {{
+      poplar::Output<{edge}> o;
+      poplar::Vector<poplar::Input<poplar::Vector<{list}>>> rows;
+      {state} n;
+      bool compute() {{
+        {body}
+        return true;
+      }}
+    }};
+"""
+NARROW = dict(edge="unsigned", list="int", state="unsigned short", body="")
+
+
+@pytest.mark.parametrize(
+    "wide", ["std::size_t", "long", "unsigned long", "const std::ptrdiff_t", "uint_fast32_t"]
+)
+@pytest.mark.parametrize("where", ["edge", "list", "state"])
+def test_a_field_whose_width_differs_on_a_device_is_refused(tmp_path, where, wide):
+    if (where, wide) == ("edge", "const std::ptrdiff_t"):
+        wide = "std::ptrdiff_t"
+    source = tmp_path / "a.cpp"
+    source.write_text(WIDE.format(**{**NARROW, where: wide}))
+    r = popc(source, "-o", tmp_path / "a.gp")
+    assert r.returncode == 1 and not (tmp_path / "a.gp").exists()
+    name = {"edge": "o", "list": "rows", "state": "n"}[where]
+    assert f"field '{name}' must have a type of the same width on host and device, got " in r.stderr
+    assert wide in r.stderr and "32 bits on a device" in r.stderr
+    source.write_text(WIDE.format(**NARROW))
+    r = popc(source, "-o", tmp_path / "a.gp", "-Werror")
+    assert r.returncode == 0 and r.stderr == "", r.stderr
+
+
+@pytest.mark.parametrize(
+    ("body", "named"),
+    [
+        ("std::size_t i = rows.size(); *o = i;", "variable 'i'"),
+        ("auto i = sizeof(int); *o = i;", "variable 'i'"),
+        ("long table[3] = {}; *o = table[2];", "variable 'table'"),
+        ("*o = static_cast<std::size_t>(n) >> 3;", "cast"),
+        ("auto f = [](unsigned long x) { return 3u; }; *o = f(2);", "parameter 'x'"),
+    ],
+)
+def test_elsewhere_it_is_a_warning(tmp_path, body, named):
+    """As the SDK's own codelets have it; with -Werror an error, as of the compiler."""
+    source = tmp_path / "a.cpp"
+    source.write_text(WIDE.format(**{**NARROW, "body": body}))
+    r = popc(source, "-o", tmp_path / "a.gp")
+    assert r.returncode == 0 and (tmp_path / "a.gp").exists()
+    assert r.stderr.startswith(f"popc: warning: {source}:10:") and f": {named} must have a type" in r.stderr
+    r = popc(source, "-o", tmp_path / "b.gp", "-Werror")
+    assert r.returncode == 1 and f": {named} must have a type" in r.stderr
+    assert not (tmp_path / "b.gp").exists()
+
+
+def test_what_has_one_width_passes(tmp_path):
+    """64 bits that are 64 on both; sizes of vectors, which are unsigned; what a library declares."""
+    body = """
+        std::uint64_t a = 3; std::int64_t b = 4; unsigned long long c = 5; long long d = 6;
+        const auto size = rows.size(); std::uint32_t e = size;
+        *o = static_cast<unsigned>(a + std::uint64_t(b) + c) + unsigned(d) + e;
+    """
+    source = tmp_path / "a.cpp"
+    source.write_text("#include <algorithm>\n" + WIDE.format(**{**NARROW, "body": body}))
+    r = popc(source, "-o", tmp_path / "a.gp", "-Werror")
+    assert r.returncode == 0 and r.stderr == "", r.stderr
+
+
 def test_missing_libclang_is_named(tmp_path):
     (tmp_path / "clang.py").write_text("raise ImportError('not here')\n")
     (tmp_path / "good.cpp").write_text("#include <poplar/Vertex.hpp>\n")

@@ -89,6 +89,15 @@ EXPECTED = {
     "remote_host_row_out_of_range": ("index_error", "'remote'.*below 5, got 5"),
     "remote_host_row_size": ("stream_connection_error", "'remote'.*32 bytes, got 34"),
     "remote_unknown_handle": ("stream_connection_error", "'remoto'"),
+    "remote_buffers_need_extended_memory": (
+        "stream_memory_allocation_error",
+        "target.extendedMemory must be true.*17179869184 bytes or more, got 17179869344 bytes",
+    ),
+    "remote_buffers_just_without_extended_memory": (
+        "stream_memory_allocation_error",
+        "target.extendedMemory must be true.*got 17179869184 bytes",
+    ),
+    "extended_memory_is_true_or_false": ("invalid_option", "target.extendedMemory.*got '1'"),
     "remote_empty": ("stream_memory_allocation_error", "'new'.*got 0 rows of 16"),
     "duplicate_remote_handle": ("stream_connection_error", "'remote' again"),
     "duplicate_stream_handle": ("stream_connection_error", "'in' again"),
@@ -133,7 +142,7 @@ EXPECTED = {
     "device_of_another_size": ("application_runtime_error", "4 tiles.*got 5 tiles"),
     "tile_memory": (
         "sparq::emulator::OutOfTileMemory",
-        r"tile 2.*at most 638976 bytes, got 656480 \(largest: big 640000",
+        r"tile 2.*at most 638976 bytes, got 644064 \(largest: big 640000",
     ),
     "tile_memory_of_landing": (
         "sparq::emulator::OutOfTileMemory",

@@ -6,7 +6,8 @@ from __future__ import annotations
 import pytest
 
 ROOM = 638976  # bytes of a tile
-CODE_AND_STACKS = 16 * 1024
+STACKS, CONTROL, HOST = 6 * 512 + 96, 512, 288  # of an empty program
+CODE_AND_STACKS = STACKS + CONTROL + HOST
 FITS = (ROOM - CODE_AND_STACKS) // 8  # 8-byte words
 
 
@@ -17,8 +18,8 @@ def test_the_exception_holds_need_room_and_tile(programs, words):
     assert r["thrown"] == {"tile": 2, "need": need, "room": ROOM}
     assert r["message"] == (
         f"tile memory: tile 2 must need at most {ROOM} bytes, got {need} "
-        f"(largest: big {8 * words}, (code and stacks) {CODE_AND_STACKS}, (vertex state) 0, "
-        "(temporaries of one compute set) 0)"
+        f"(largest: big {8 * words}, (stacks) {STACKS}, (control code) {CONTROL}, "
+        f"(host exchange code) {HOST}, (vertex state) 0)"
     )
 
 

@@ -282,6 +282,32 @@ def test_a_smaller_key_index_fits_on_fewer_ipus():
     assert planning.plan(**shape, n_ipus=2).streaming_memory_bytes < 64e9
 
 
+def test_plans_beyond_the_measured_footprints_say_so():
+    """The largest caches measured: 4.3 GB dense, 1.6 GB for SparQ, whose plans have spare rows beside."""
+    for kernel, batch, beyond in (
+        ("dense-streaming", 32, False),
+        ("dense-streaming", 65, True),
+        ("sparq-streaming", 32, False),
+        ("sparq-streaming", 65, True),
+        ("dense-sram", 1, False),
+    ):
+        seq_len = 4096 if kernel == "dense-streaming" else 1024
+        plan = planning.plan(batch, seq_len=seq_len, kernel=kernel, baseline=False)
+        measured = 2**32 if kernel == "dense-streaming" else 3 * 2**29
+        assert plan.footprint_extrapolated == (plan.streaming_memory_bytes > measured) == beyond
+        assert plan.row()["footprint_extrapolated"] == beyond
+        assert ("larger than any measured" in str(plan)) == beyond
+
+
+def test_extended_memory_is_for_16_gib_or_more():
+    """The emulator refuses such a plan without the option: that there is one says that it was set."""
+    for batch, extended in ((15, False), (16, True)):  # 1 GiB of keys and values each
+        plan = planning.plan(batch, seq_len=65536, kernel="dense-streaming")
+        assert (plan.streaming_memory_bytes >= 2**34) == extended
+        assert plan.extended_memory == plan.row()["extended_memory"] == extended
+        assert ("target.extendedMemory" in str(plan)) == extended
+
+
 def test_numpy_integers_are_integers():
     sizes = dict(batch=1, n_heads=4, n_kv_heads=2, head_dim=16, seq_len=200, rank=4, top_k=8, n_tiles=4)
     plan = planning.plan(**{name: np.int64(n) for name, n in sizes.items()}, lengths=np.array([150]))

@@ -11,6 +11,7 @@
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
+#include <sparq_emulator/Counters.hpp>
 
 namespace py = pybind11;
 
@@ -179,6 +180,14 @@ public:
     return results;
   }
 
+  // Bytes of each remote buffer of the compiled model, by handle.
+  std::map<std::string, std::uint64_t> streamingMemory() const {
+    std::map<std::string, std::uint64_t> bytes;
+    for (const sparq::emulator::MemoryUse &use : sparq::emulator::streamingMemory(*engine_))
+      bytes[use.name] = use.bytes;
+    return bytes;
+  }
+
 private:
   popart::Graph &graph() { return ir_.getMainGraph(); }
   popart::Op &op(popart::OpId id) { return *graph().getOps().at(id); }
@@ -256,5 +265,6 @@ PYBIND11_MODULE(_popart_lowering, m) {
       .def("schedule", &Model::schedule)
       .def("compile", &Model::compile, "n_tiles"_a = 8, "iterations"_a = 1,
            "virtual_graphs"_a = std::map<popart::VGraphId, std::pair<unsigned, unsigned>>())
-      .def("run", &Model::run, "inputs"_a);
+      .def("run", &Model::run, "inputs"_a)
+      .def("streaming_memory", &Model::streamingMemory);
 }

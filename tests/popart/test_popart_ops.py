@@ -288,6 +288,18 @@ def test_every_load_begins_empty(make: Any) -> None:
             np.testing.assert_array_equal(bits(out), bits(held.dense(arrays["query"])))
 
 
+def test_a_cache_has_no_rows_for_a_host_that_writes_none(make: Any) -> None:
+    """Keys, then values, each with a scratch row a task; columns, with those of each slot."""
+    make.add("SparqDecode")
+    make.model.compile()
+    tasks, row = BATCH * N_KV_HEADS, 2 * HEAD_DIM
+    memory = make.model.streaming_memory()
+    capacity = 256  # 200, in whole blocks
+    assert memory["sparq/layer0/rows"] == 2 * tasks * (capacity + 1) * row
+    columns = memory["sparq/layer0/key_columns"]
+    assert columns % (HEAD_DIM * 2) == 0 and columns <= 2 * tasks * HEAD_DIM * capacity * 2
+
+
 def test_two_models_at_once(lowering: ModuleType) -> None:
     """Each lowering has its own cache of the name."""
     models = [lowering.Model(), lowering.Model()]

@@ -9,7 +9,7 @@
 
 namespace codelet_abi {
 
-constexpr unsigned version = 1;
+constexpr unsigned version = 2;
 
 enum class Direction : std::uint8_t { Input, Output, InOut, State };
 
@@ -77,6 +77,7 @@ struct Vertex {
   const Field *fields;
   unsigned numFields;
   bool (*run)(void *vertex, unsigned workerId); // compute(); void counts as true
+  unsigned tokens;                              // of its source, with what it calls
 };
 
 struct Table {

@@ -83,9 +83,13 @@ def main(argv: Sequence[str]) -> int:
                 if not os.path.isfile(source):
                     raise PopcError(f"source file must exist, got '{source}'")
                 source = os.path.abspath(source)
-                vertices = find_vertices(
-                    source, compiler, language + [e for e in args.extra if e.startswith("-std")]
-                )
+                standard = [e for e in args.extra if e.startswith("-std")]
+                warnings: list[str] = []
+                vertices = find_vertices(source, compiler, language + standard, warnings)
+                if warnings and "-Werror" in args.extra:
+                    raise PopcError("\n".join(warnings))
+                for warning in warnings:
+                    print(f"popc: warning: {warning}", file=sys.stderr)
                 if args.list_vertices:
                     for v in vertices:
                         print(v.name + ": " + ", ".join(v.fields))

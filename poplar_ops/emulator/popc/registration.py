@@ -41,7 +41,7 @@ def registration_source(source: str, vertices: Sequence[Vertex], unit: int) -> s
         out.append("}")
         out.append(f"[[gnu::unused]] static const bool placed{x} = place{x}();")
         size = f"kindOf<V{x}>(), sizeof(V{x}), alignof(V{x})"
-        tables.append(f"  {{{quote(v.name)}, {size}, fields{x}, {len(v.fields)}u, run{x}}},")
+        tables.append(f"  {{{quote(v.name)}, {size}, fields{x}, {len(v.fields)}u, run{x}, {v.tokens}u}},")
     out.append(f"static const codelet_abi::Vertex vertices{unit}[] = {{")
     out += tables
     out.append("  {}};")

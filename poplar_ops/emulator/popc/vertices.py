@@ -7,6 +7,9 @@ import functools
 import subprocess
 from typing import NamedTuple, Sequence
 
+from code_size import NOT_COUNTED, CodeSize
+from widths import Widths
+
 VERTEX_BASES = {"poplar::Vertex", "poplar::MultiVertex", "poplar::SupervisorVertex"}
 
 
@@ -18,6 +21,7 @@ class Vertex(NamedTuple):
     name: str  # as graphs name it: "ns::X<half,2>"
     cpp_type: str  # as C++ names it: "::ns::X<half, 2>"
     fields: list[str]
+    tokens: int  # of its source: see CodeSize
 
 
 def load_libclang():
@@ -55,10 +59,13 @@ def system_includes(compiler: tuple) -> list[str]:
     return dirs
 
 
-def find_vertices(source: str, compiler: Sequence[str], flags: Sequence[str]) -> list[Vertex]:
+def find_vertices(
+    source: str, compiler: Sequence[str], flags: Sequence[str], warnings: list[str] | None = None
+) -> list[Vertex]:
     """Concrete vertex classes and explicit instantiations that `source` and its own headers define.
 
-    Raises PopcError with the compiler's diagnostics when the source does not parse."""
+    Adds to `warnings`. Raises PopcError with the compiler's diagnostics when the source does not parse, or
+    where a field has another width on a device."""
     cindex = load_libclang()
     arguments = [*list(flags), "-x", "c++", "-Wno-everything"]
     for d in system_includes(tuple(compiler)):
@@ -67,6 +74,8 @@ def find_vertices(source: str, compiler: Sequence[str], flags: Sequence[str]) ->
     errors = [d for d in unit.diagnostics if d.severity >= cindex.Diagnostic.Error]
     if errors:
         raise PopcError("\n".join(["the source does not parse:"] + [str(e.format()) for e in errors]))
+    if warnings is not None:
+        warnings += Widths(cindex, NOT_COUNTED).warnings(unit)
     finder = Finder(cindex)
     finder.visit(unit.cursor)
     return finder.vertices()
@@ -76,6 +85,8 @@ class Finder:
     def __init__(self, cindex) -> None:
         self.cindex = cindex
         self.kind = cindex.CursorKind
+        self.code_size = CodeSize(cindex)
+        self.widths = Widths(cindex, NOT_COUNTED)
         self.found: dict[str, Vertex] = {}
 
     def vertices(self) -> list[Vertex]:
@@ -104,7 +115,14 @@ class Finder:
         if not self.has_compute(cursor):
             return  # a base class of vertices
         name = self.vertex_name(cursor)
-        self.found[name] = Vertex(name, self.cpp_type(cursor), self.fields(cursor))
+        self.found[name] = Vertex(name, self.cpp_type(cursor), self.fields(cursor), self.tokens(cursor))
+
+    def tokens(self, cursor) -> int:
+        """Of the class and the classes that it is made from, with all that they call."""
+        owner = self.definition_with_body(cursor)
+        own = self.code_size.of_class(owner) if owner is not None else 0
+        bases = [b for b in self.bases(cursor) if not self.qualified_name(b).startswith("poplar::")]
+        return own + sum(map(self.tokens, bases))
 
     # ---- templates
 
@@ -187,7 +205,11 @@ class Finder:
                 result += self.fields(base)
         owner = self.definition_with_body(cursor)
         members = owner.get_children() if owner is not None else []
-        return result + [c.spelling for c in members if c.kind == self.kind.FIELD_DECL and c.spelling]
+        fields = [c for c in members if c.kind == self.kind.FIELD_DECL and c.spelling]
+        wrong = [message for message in map(self.widths.of_field, fields) if message]
+        if wrong:
+            raise PopcError("\n".join(wrong))
+        return result + [c.spelling for c in fields]
 
     def has_compute(self, cursor) -> bool:
         owner = self.definition_with_body(cursor)

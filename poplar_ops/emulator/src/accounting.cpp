@@ -134,6 +134,7 @@ void Compiler::addComputeCost(const ComputeSetRecord &cs, StepCount &cost) {
   for (vertex_id id : cs.vertices) {
     const VertexRecord &v = g_.vertices[id];
     vertexStateBytes_[v.tile] += deviceStateBytes(v);
+    code_.addVertex(v.tile, *v.type);
     ++cost.vertices;
     VertexPerfEstimate estimate = v.estimate;
     bool has = v.hasEstimate;
@@ -171,25 +172,30 @@ void Compiler::addComputeCost(const ComputeSetRecord &cs, StepCount &cost) {
   if (!in.empty()) {
     ++cost.exchanges;
     cost.before = exchangeCost(in, &temporaries_);
+    code_.addExchange(g_, in);
   }
   if (!out.empty()) {
     ++cost.exchanges;
     ++cost.syncs;
     exchangeCost(waiting, &temporaries_);
     cost.after = exchangeCost(out, nullptr);
+    code_.addExchange(g_, out);
   }
-  for (unsigned t = 0; t < tiles; ++t) {
-    maxTemporaries_[t] = std::max(maxTemporaries_[t], temporaries_[t]);
+  for (unsigned t = 0; t < tiles; ++t)
     if (temporaries_[t])
       computeSetUses_.back().temporaries.emplace_back(t, temporaries_[t]);
-  }
+  accountTemporaries();
+}
+
+void Compiler::accountTemporaries() {
+  for (std::size_t t = 0; t < temporaries_.size(); ++t)
+    maxTemporaries_[t] = std::max(maxTemporaries_[t], temporaries_[t]);
 }
 
 void Compiler::accountMemory(ArrayRef<program::Program> programs) {
   const unsigned tiles = g_.target.getNumTiles();
   sparq::emulator::MemoryCount &m = exe_->memory;
   m.limit = g_.target.getBytesPerTile();
-  m.codeAndStacks = sparq::emulator::codeAndStackBytes;
   std::vector<std::uint64_t> variables(tiles, 0);
   // A variable's elements on a tile take whole 8-byte words.
   auto forEachShare = [&](const Variable &v, auto f) {
@@ -203,19 +209,28 @@ void Compiler::accountMemory(ArrayRef<program::Program> programs) {
   for (const Variable &v : g_.variables)
     forEachShare(v, [&](unsigned tile, std::uint64_t bytes) { variables[tile] += bytes; });
   m.bytesPerTile.assign(tiles, 0);
+  m.codePerTile.assign(tiles, 0);
   for (unsigned t = 0; t < tiles; ++t) {
-    m.bytesPerTile[t] = variables[t] + vertexStateBytes_[t] + maxTemporaries_[t] + m.codeAndStacks;
+    m.codePerTile[t] = code_.bytes(t).total();
+    m.bytesPerTile[t] = variables[t] + vertexStateBytes_[t] + maxTemporaries_[t] + m.codePerTile[t];
     if (m.bytesPerTile[t] > m.bytesPerTile[m.tile])
       m.tile = t;
   }
   m.bytes = m.bytesPerTile[m.tile];
   std::vector<std::uint64_t> always(vertexStateBytes_);
-  for (std::uint64_t &bytes : always)
-    bytes += m.codeAndStacks;
+  for (unsigned t = 0; t < tiles; ++t)
+    always[t] += m.codePerTile[t];
   countLive(g_, programs, computeSetUses_, always, m);
   m.variables = variables[m.tile];
   m.vertexState = vertexStateBytes_[m.tile];
   m.temporaries = maxTemporaries_[m.tile];
+  const CodeMemory::Bytes code = code_.bytes(m.tile);
+  m.codeAndStacks = code.total();
+  m.vertexCode = code.vertex;
+  m.stacks = code.stacks;
+  m.controlCode = code.control;
+  m.exchangeCode = code.exchange;
+  m.hostExchangeCode = code.hostExchange;
   std::map<std::string, std::uint64_t> byName;
   for (const Variable &v : g_.variables)
     forEachShare(v, [&](unsigned tile, std::uint64_t bytes) {
@@ -225,8 +240,12 @@ void Compiler::accountMemory(ArrayRef<program::Program> programs) {
   for (const auto &n : byName)
     m.largest.push_back({n.first, n.second});
   m.largest.push_back({"(vertex state)", m.vertexState});
-  m.largest.push_back({"(temporaries of one compute set)", m.temporaries});
-  m.largest.push_back({"(code and stacks)", m.codeAndStacks});
+  m.largest.push_back({"(temporaries of one step)", m.temporaries});
+  m.largest.push_back({"(vertex code)", m.vertexCode});
+  m.largest.push_back({"(stacks)", m.stacks});
+  m.largest.push_back({"(control code)", m.controlCode});
+  m.largest.push_back({"(exchange code)", m.exchangeCode});
+  m.largest.push_back({"(host exchange code)", m.hostExchangeCode});
   std::stable_sort(m.largest.begin(), m.largest.end(),
                    [](const auto &a, const auto &b) { return a.bytes > b.bytes; });
   if (g_.target.getTargetType() == TargetType::CPU || m.bytes <= m.limit)

@@ -51,7 +51,8 @@ Compiler::Compiler(const GraphImpl &graph, const OptionFlags &options)
     : g_(graph), exe_(std::make_shared<ExecutableImpl>()),
       guardEdges_(isAskedFor("SPARQ_EMULATOR_GUARD")),
       checkWorkers_(isAskedFor("SPARQ_EMULATOR_CHECK_WORKERS")),
-      checkAlignment_(isAskedFor("SPARQ_EMULATOR_CHECK_ALIGNMENT")) {
+      checkAlignment_(isAskedFor("SPARQ_EMULATOR_CHECK_ALIGNMENT")),
+      code_(graph.target.getNumTiles()) {
   exe_->target = graph.device;
   exe_->replication = graph.replication;
   exe_->options = options;
@@ -104,7 +105,9 @@ void Compiler::checkMapped(const Tensor &t, const std::string &what) const {
     throwUnmapped(what, var, element);
 }
 
+// All steps that take time on a tile come here, each once.
 unsigned Compiler::addCost(StepCount c) {
+  code_.addStep();
   exe_->costs.push_back(std::move(c));
   return static_cast<unsigned>(exe_->costs.size() - 1);
 }
@@ -149,6 +152,7 @@ Step Compiler::compileCall(const ProgramImpl &p, const std::string &name) {
       throw graph_recursion_error("Call: a function must not call itself, got function " +
                                   std::to_string(id));
   Step s;
+  code_.addBranch(1);
   s.op = StepOp::Call;
   auto it = functionPlans_.find(id);
   if (it == functionPlans_.end()) {
@@ -248,22 +252,26 @@ Step Compiler::compileProgram(const program::Program &program, const std::string
   case ProgramKind::Execute:
     return compileExecute(p, parent);
   case ProgramKind::Repeat:
+    code_.addBranch(1);
     s.op = StepOp::Repeat;
     s.count = p.count;
     children(0, 1);
     return s;
   case ProgramKind::While:
+    code_.addBranch(2);
     s.op = StepOp::While;
     s.flag = p.flag;
     setPredicate(s, p.predicate, p.flag ? "RepeatWhileTrue" : "RepeatWhileFalse");
     children(0, 2);
     return s;
   case ProgramKind::If:
+    code_.addBranch(2);
     s.op = StepOp::If;
     setPredicate(s, p.predicate, "If");
     children(0, 2);
     return s;
   case ProgramKind::Switch:
+    code_.addBranch(p.children.size());
     s.op = StepOp::Switch;
     s.cases = p.cases;
     s.checked = p.checked;
@@ -312,6 +320,21 @@ void Compiler::compileHostTensors() {
   compile(g_.hostReads, exe_->hostReads, "createHostRead");
 }
 
+// Large streaming memory takes an engine option. From which size on is not documented: public
+// programs of the vendor's set it for 16 GiB or more. Whether of one buffer or of all together is
+// not known either: the stricter reading is all.
+static void checkStreamingMemory(const GraphImpl &graph, const OptionFlags &options) {
+  constexpr std::uint64_t limit = std::uint64_t(16) << 30;
+  std::uint64_t bytes = 0;
+  for (const auto &b : graph.remoteList)
+    bytes += std::uint64_t(b->repeats) * b->numElements * typeSize(b->type);
+  const auto extended = options.find("target.extendedMemory");
+  if (bytes >= limit && (extended == options.end() || extended->second != "true"))
+    throw stream_memory_allocation_error(
+        "engine option target.extendedMemory must be true where remote buffers have " +
+        std::to_string(limit) + " bytes or more, got " + std::to_string(bytes) + " bytes");
+}
+
 std::shared_ptr<ExecutableImpl> Compiler::compile(ArrayRef<program::Program> programs,
                                                   const ProgressFunc &progress) {
   auto report = [&](int step) {
@@ -319,6 +342,7 @@ std::shared_ptr<ExecutableImpl> Compiler::compile(ArrayRef<program::Program> pro
       progress(step, 4);
   };
   checkEngineOptions(exe_->options);
+  checkStreamingMemory(g_, exe_->options);
   report(0);
   exe_->dry = sparq::emulator::DryRun::active();
   if (exe_->dry)

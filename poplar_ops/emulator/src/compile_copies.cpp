@@ -104,6 +104,8 @@ Step Compiler::compileCopy(const ProgramImpl &p, const std::string &name) {
               b + sb - a, b + se - a, [&](std::size_t db, std::size_t de, unsigned dstTile) {
                 if (srcTile != dstTile)
                   moves.push_back({srcTile, dstTile, from, a + db - b, a + de - b});
+                else
+                  code_.addPieces(srcTile, 1);
               });
         });
   });
@@ -129,42 +131,68 @@ Step Compiler::compileCopy(const ProgramImpl &p, const std::string &name) {
     cost.exchanges = 1;
     cost.syncs = 1;
     cost.before = exchangeCost(moves, nullptr);
+    code_.addExchange(g_, moves);
   }
   s.cost = addCost(std::move(cost));
   exe_->copies.push_back(std::move(plan));
   return s;
 }
 
-// Packets of at most 1 KiB; one does not span two rows or two tiles.
-static std::uint64_t countPackets(const GraphImpl &g, const Tensor &t, std::size_t rowElements,
-                                  std::size_t size) {
-  constexpr std::uint64_t packetBytes = 1024;
-  std::uint64_t packets = 0, bytes = 0;
-  std::size_t leftInRow = rowElements;
+// Packets of at most 1 KiB; one does not span two rows or two tiles. Counts them, the code that they
+// take on their tiles, and what waits there: offsets of rows, and, where a packet's elements do not
+// lie together or are no whole words, all of it.
+std::uint64_t Compiler::accountTransfer(const Tensor &t, std::size_t rowElements,
+                                        const Tensor &offsets) {
+  constexpr std::uint64_t packetBytes = 1024, wordBytes = 4;
+  const std::size_t size = typeSize(t.elementType());
+  std::fill(temporaries_.begin(), temporaries_.end(), 0);
+  std::map<unsigned, std::uint64_t> packetsOf; // by tile
+  std::uint64_t bytes = 0;
+  std::size_t leftInRow = rowElements, pieces = 0;
   unsigned current = noTile;
+  VarId var = 0;
+  std::size_t next = 0;
   auto close = [&] {
-    packets += (bytes + packetBytes - 1) / packetBytes;
+    if (bytes == 0)
+      return;
+    packetsOf[current] += (bytes + packetBytes - 1) / packetBytes;
+    if (offsets.valid())
+      temporaries_[current] += wordBytes;
+    if (pieces > 1 || bytes % wordBytes) {
+      temporaries_[current] += bytes;
+      code_.addPieces(current, pieces);
+    }
     bytes = 0;
+    pieces = 0;
   };
   forEachPiece(Access::impl(t), [&](VarId v, std::size_t begin, std::size_t n) {
-    g.variables[v].tiles.forEach(begin, begin + n,
-                                 [&](std::size_t b, std::size_t e, unsigned tile) {
-                                   if (tile != current)
-                                     close();
-                                   current = tile;
-                                   while (b < e) {
-                                     const std::size_t m = std::min(e - b, leftInRow);
-                                     bytes += m * size;
-                                     b += m;
-                                     leftInRow -= m;
-                                     if (leftInRow == 0) {
-                                       close();
-                                       leftInRow = rowElements;
-                                     }
-                                   }
-                                 });
+    g_.variables[v].tiles.forEach(begin, begin + n,
+                                  [&](std::size_t b, std::size_t e, unsigned tile) {
+                                    if (tile != current)
+                                      close();
+                                    current = tile;
+                                    while (b < e) {
+                                      const std::size_t m = std::min(e - b, leftInRow);
+                                      pieces += bytes == 0 || v != var || b != next;
+                                      bytes += m * size;
+                                      b += m;
+                                      var = v;
+                                      next = b;
+                                      leftInRow -= m;
+                                      if (leftInRow == 0) {
+                                        close();
+                                        leftInRow = rowElements;
+                                      }
+                                    }
+                                  });
   });
   close();
+  accountTemporaries();
+  std::uint64_t packets = 0;
+  for (const auto &tile : packetsOf) {
+    packets += tile.second;
+    code_.addTransfer(tile.first, tile.second);
+  }
   return packets;
 }
 
@@ -206,7 +234,7 @@ Step Compiler::compileStream(const ProgramImpl &p, const std::string &name) {
   cost.buffer = stream.handle;
   cost.rows = 1;
   cost.bytes = plan.bytes;
-  cost.packets = countPackets(g_, t, stream.numElements, size);
+  cost.packets = accountTransfer(t, stream.numElements, Tensor());
   cost.syncs = 1;
   s.cost = addCost(std::move(cost));
   exe_->transfers.push_back(std::move(plan));
@@ -295,7 +323,7 @@ Step Compiler::compileRemote(const ProgramImpl &p, const std::string &name) {
   cost.buffer = buffer.handle;
   cost.rows = plan.rows;
   cost.bytes = plan.bytes;
-  cost.packets = countPackets(g_, t, buffer.numElements, size);
+  cost.packets = accountTransfer(t, buffer.numElements, p.offset);
   cost.syncs = 1;
   s.cost = addCost(std::move(cost));
   exe_->transfers.push_back(std::move(plan));

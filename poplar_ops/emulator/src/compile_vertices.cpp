@@ -245,6 +245,8 @@ Compiler::EdgePlace Compiler::placeEdge(const VertexRecord &v, const FieldRecord
   // when they are rearranged. A device never rearranges a single piece: its allocator aligns it.
   if (pieces > 1)
     temporaries_[v.tile] += onTile * size;
+  if (pieces > 1 && onTile)
+    code_.addPieces(v.tile, pieces);
   const std::uint64_t bytes = count * size;
   const bool output = f.info->direction == Direction::Output;
   if (straight && !buffered) {

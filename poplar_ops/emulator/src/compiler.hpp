@@ -2,6 +2,7 @@
 // From a graph and its programs to a plan, with every check on the way.
 #pragma once
 
+#include "code_memory.hpp"
 #include "control_slice.hpp"
 #include "liveness.hpp"
 #include "plan.hpp"
@@ -9,15 +10,6 @@
 
 namespace poplar {
 namespace core {
-
-// A piece of a variable that goes from one tile to another.
-struct Move {
-  unsigned srcTile;
-  unsigned dstTile;
-  VarId var;
-  std::size_t begin;
-  std::size_t end;
-};
 
 // Marks a relocation's target as an offset in the state image, whose address is not known yet.
 constexpr Address relocationInState = Address(1) << 63;
@@ -65,6 +57,7 @@ private:
   Step compileStream(const ProgramImpl &p, const std::string &name);
   Step compileRemote(const ProgramImpl &p, const std::string &name);
   std::vector<Run> packRuns(const Tensor &t) const;
+  std::uint64_t accountTransfer(const Tensor &t, std::size_t rowElements, const Tensor &offsets);
 
   // compile_vertices.cpp
   void compileComputeSet(unsigned id);
@@ -88,6 +81,7 @@ private:
   // accounting.cpp
   ExchangeCount exchangeCost(std::vector<Move> &moves, std::vector<std::uint64_t> *landing) const;
   void addComputeCost(const ComputeSetRecord &cs, StepCount &cost);
+  void accountTemporaries();
   void accountMemory(ArrayRef<program::Program> programs);
 
   const GraphImpl &g_;
@@ -99,9 +93,10 @@ private:
   std::unique_ptr<ControlSlice> slice_; // of a dry run
   std::vector<unsigned> functionStack_;
   const bool guardEdges_, checkWorkers_, checkAlignment_;
-  // Temporaries of the compute set being compiled, and the most any one needed, per tile.
+  // Temporaries of the compute set or copy being compiled, and the most any one needed, per tile.
   std::vector<std::uint64_t> temporaries_, maxTemporaries_;
   std::vector<std::uint64_t> vertexStateBytes_;
+  CodeMemory code_;
 };
 
 void checkEngineOptions(const OptionFlags &options);

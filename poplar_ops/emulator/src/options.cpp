@@ -163,6 +163,10 @@ void checkEngineOptions(const OptionFlags &options) {
     if (known.count(o.first) == 0)
       throw invalid_option("engine option must be a known one, got '" + o.first + "' = '" +
                            o.second + "'");
+  const auto extended = options.find("target.extendedMemory");
+  if (extended != options.end() && extended->second != "true" && extended->second != "false")
+    throw invalid_option("engine option target.extendedMemory must be true or false, got '" +
+                         extended->second + "'");
   const auto rounding = options.find("prng.enableStochasticRounding");
   if (rounding != options.end() && rounding->second != "false")
     throw invalid_option("engine option prng.enableStochasticRounding must be false here, got '" +

@@ -14,9 +14,9 @@ namespace sparq {
 //
 //   filled    {nTasks} UNSIGNED_INT                             positions held
 //   valueSum  {nTasks, headDim} FLOAT                           running sum of the values
-//   tail      {nTasks, nTailParts, headDim, tailWidth} HALF     columns of the unfilled chunk
-//   tailIndex {nTasks, nTailParts, headDim, ...} UNSIGNED_INT   with an index of few bits: of its
-//                                                               full blocks
+//   tail      {nTasks, headDim, tailWidth} HALF                 columns of the unfilled chunk
+//   tailIndex {nTasks, headDim, ...} UNSIGNED_INT               with an index of few bits: records
+//                                                               of its full blocks
 //
 // A resident cache has keys and values {nTasks, capacity, headDim} HALF in SRAM instead of the
 // buffers; only the host can fill it.
@@ -38,8 +38,10 @@ void addCodelets(poplar::Graph &graph, const std::string &directory = "");
 // The file that addCodelets loads. Throws as that does.
 std::string codeletsPath(const std::string &directory = "");
 
-// Allocates the cache: `name` makes its handles unique ("<name>/rows", ...).
-Cache createCache(poplar::Graph &graph, const Plan &plan, const std::string &name);
+// Allocates the cache: `name` makes its handles unique ("<name>/rows", ...). One that a HostCache
+// writes (`hostWrites`) has the spare rows in streaming memory that this needs: see RemoteRows.
+Cache createCache(poplar::Graph &graph, const Plan &plan, const std::string &name,
+                  bool hostWrites = true);
 
 // Appends one position to every task whose `active` is 1.
 //   key, value  {batch, nKvHeads, headDim} HALF;  active {batch} UNSIGNED_INT, 0 or 1. The caller

@@ -41,28 +41,40 @@ struct Placement {
 //                for each block of 64 positions, its codes and their parameters side by side
 //                (codelets/key_index.hpp)
 //
-// The positions since the last full chunk are the tail: their columns stay in SRAM, in pieces of
-// tailLength positions on the last parts of the task's slot. With an index of few bits a piece has
-// the records of its full blocks, and fp16 columns of one block, the one that is being filled.
+// The positions since the last full chunk are the tail: their columns stay in SRAM, those of
+// tailComponents components on each part of the task's slot, so that no tile has much of it. With an
+// index of few bits these are the records of full blocks, and fp16 columns of one block, the one
+// that is being filled. To be scored, they are brought together by position: pieces of tailLength
+// positions, on the last parts of the slot.
 struct CacheLayout {
   unsigned nTasks, headDim;
   unsigned capacity;        // of the request, rounded up to whole chunks
   unsigned positionsPerRow; // 1, or as many as fill a packet where rows are only read in sequence
   unsigned chunk;           // a power of two; 0: no key columns, and so no tail
   unsigned tailLength;
-  unsigned tailFirst; // piece i of the tail is on part tailFirst + i
-  unsigned indexBits; // of the key columns: 16, 8 or 4
+  unsigned tailFirst;      // piece i of the tail is scored on part tailFirst + i
+  unsigned tailComponents; // even, so that a token's numbers for a part are whole words
+  unsigned indexBits;      // of the key columns: 16, 8 or 4
 
   bool quantised() const { return indexBits != 16; }
   // What so many positions of a component take in key columns, a multiple of 64: numbers of fp16,
   // or words. And in bytes.
   std::size_t columnElements(unsigned positions) const;
   std::size_t columnBytes(unsigned positions) const;
-  // Positions that a piece of the tail holds in fp16.
+  // Positions that the tail holds in fp16, a power of two.
   unsigned tailWidth() const;
-  // Bytes that a task's tail takes on a tile with a piece of it.
+  // Of these, the ones that a part needs to score its piece.
+  unsigned scoredWidth() const;
+  // Bytes that a task's tail takes on a tile that keeps some of it, and on one that scores it.
   std::size_t tailBytes() const {
-    return headDim * (tailWidth() * std::size_t(2) + (quantised() ? columnBytes(tailLength) : 0));
+    return tailComponents * (tailWidth() * std::size_t(2) + (quantised() ? columnBytes(chunk) : 0));
+  }
+  std::size_t scoredBytes() const {
+    return headDim * (scoredWidth() * std::size_t(2) + (quantised() ? columnBytes(tailLength) : 0));
+  }
+  // Parts that keep some of the tail.
+  unsigned nTailSlices() const {
+    return chunk ? (headDim + tailComponents - 1) / tailComponents : 0;
   }
   unsigned nTailParts() const { return chunk ? (chunk + tailLength - 1) / tailLength : 0; }
   unsigned nChunks() const { return chunk ? capacity / chunk : 0; }

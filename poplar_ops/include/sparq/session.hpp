@@ -37,6 +37,10 @@ public:
 
   const Plan &plan() const { return plan_; }
   const std::vector<std::uint32_t> &lengths() const { return cache_->lengths(); }
+  // What the cache takes of the IPU's streaming memory, and whether that makes the engine run with
+  // `target.extendedMemory`.
+  std::uint64_t streamingBytes() const { return streamingBytes_; }
+  bool extendedMemory() const;
   poplar::Engine &engine() { return *engine_; }
 
   // The host's side of the cache: see HostCache.
@@ -90,6 +94,7 @@ private:
     HostTensor key, value, counts;
   } append_, fill_;
   unsigned repeats_ = 0, fillTokens_ = 0;
+  std::uint64_t streamingBytes_ = 0;
 };
 
 } // namespace sparq

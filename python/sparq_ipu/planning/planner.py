@@ -18,8 +18,26 @@ import numpy as np
 
 from sparq_ipu.kernels import BASELINE, DEFAULT, Attention, Kernel, kernel_named
 from sparq_ipu.planning.device_model import DeviceModel, device_model
+from sparq_ipu.planning.measured_range import footprint_extrapolated
 from sparq_reference import CacheSpec, DoesNotFit, SparqSettings, checks
 from sparq_reference.settings import settings_columns
+
+#: what the SRAM of a tile is counted as, by its names in `Plan.memory`; the last five are the estimated code
+TILE_KINDS = (
+    "variables",
+    "vertex_state",
+    "temporaries",
+    "vertex_code",
+    "stacks",
+    "control_code",
+    "exchange_code",
+    "host_exchange_code",
+)
+
+
+def tile_bytes_by_kind(memory: dict[str, Any]) -> dict[str, int]:
+    """Of the fullest tile; `memory` as `emulator_memory` has it."""
+    return {kind: int(memory[kind]) for kind in TILE_KINDS}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,6 +89,13 @@ class Plan:
     #: the emulator's counts by step, as `emulator_last_run` has them
     steps: list[dict[str, Any]] = dataclasses.field(default_factory=list, repr=False)
     time_source: str = "modelled"
+    #: whether the engine runs with the option target.extendedMemory
+    extended_memory: bool = False
+
+    @property
+    def footprint_extrapolated(self) -> bool:
+        """Whether the cache of one IPU is larger than any that was measured for the device model."""
+        return footprint_extrapolated(kernel_named("plan", self.kernel), self.streaming_memory_bytes)
 
     @property
     def max_tile_bytes(self) -> int:
@@ -118,8 +143,11 @@ class Plan:
             "speedup_vs_dense_streaming": self.speedup_vs_dense_streaming,
             "speedup_if_gateway_shared": self.speedup_if_gateway_shared,
             "max_tile_bytes": self.max_tile_bytes,
+            "tile_bytes_by_kind": tile_bytes_by_kind(self.memory),
             "tile_bytes_limit": int(self.memory["limit"]),
             "streaming_memory_bytes": self.streaming_memory_bytes,
+            "extended_memory": self.extended_memory,
+            "footprint_extrapolated": self.footprint_extrapolated,
             "mapping": self.mapping,
         }
 
@@ -138,9 +166,15 @@ class Plan:
             f"  waves: at most {waves['n_waves']} of {waves['positions_per_wave']} positions",
             f"  SRAM: {self.max_tile_bytes} of {self.memory['limit']} bytes on tile {self.memory['tile']}: "
             + ", ".join(f"{name} {n}" for name, n in self.memory["largest"][:4]),
+            "    by kind: "
+            + ", ".join(
+                f"{kind.replace('_', ' ')} {n}" for kind, n in tile_bytes_by_kind(self.memory).items()
+            ),
             f"  streaming memory: {self.streaming_memory_bytes / 1e9:.3f} GB of "
             f"{self.model.streaming_memory_bytes / 1e9:.0f} GB per IPU; "
-            f"{self.streamed_bytes / 1e6:.3f} MB moved",
+            f"{self.streamed_bytes / 1e6:.3f} MB moved"
+            + (", target.extendedMemory" if self.extended_memory else "")
+            + ("; larger than any measured: times extrapolated" if self.footprint_extrapolated else ""),
             f"  modelled for {self.model.name}: {self.seconds_per_query * 1e6:.1f} us, "
             + ", ".join(
                 f"{name} {t * 1e6:.1f}"
@@ -439,4 +473,5 @@ def _planned(request: _Request) -> Plan:
         seconds_per_query=seconds,
         seconds_if_gateway_shared=seconds + _seconds_beyond(model, request.n_ipus, streamed),
         steps=steps,
+        extended_memory=counted["extended_memory"],
     )

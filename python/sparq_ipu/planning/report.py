@@ -60,7 +60,7 @@ def sections(source: data.Source) -> list[data.Section]:
         data.Section(
             "SRAM",
             f"The fullest tile of the program above: {headline.max_tile_bytes} of {headline.memory['limit']} "
-            "bytes. Variables, vertex state and temporaries are counted; code and stacks are an allowance.",
+            "bytes. Variables, vertex state and temporaries are counted; code and stacks are estimated.",
             ("largest on that tile", "bytes"),
             tuple((name, str(n)) for name, n in headline.memory["largest"][:8]),
             "sram",

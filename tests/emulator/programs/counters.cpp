@@ -105,6 +105,7 @@ int main(int argc, char **argv) {
               << ",\"limit\":" << m.limit << ",\"variables\":" << m.variables
               << ",\"vertexState\":" << m.vertexState << ",\"temporaries\":" << m.temporaries
               << ",\"codeAndStacks\":" << m.codeAndStacks
+              << ",\"codePerTile\":" << jsonList(m.codePerTile)
               << ",\"perTile\":" << jsonList(m.bytesPerTile) << ",\"largest\":{";
     for (std::size_t i = 0; i < m.largest.size(); ++i)
       std::cout << (i ? "," : "") << quoted(m.largest[i].name) << ":" << m.largest[i].bytes;

@@ -135,8 +135,9 @@ int main(int argc, char **argv) {
     const Engine engine(bench.graph, programs);
     const sparq::emulator::MemoryCount m = sparq::emulator::memory(engine);
     std::cout << "{\"case\":" << quoted(c.first) << ",\"bytes\":" << m.bytes - m.codeAndStacks
-              << ",\"live\":" << m.liveBytes - m.codeAndStacks << ",\"tile\":" << m.liveTile
-              << ",\"step\":" << quoted(m.liveStep) << ",\"always\":{";
+              << ",\"live\":" << m.liveBytes - m.codePerTile[m.liveTile]
+              << ",\"tile\":" << m.liveTile << ",\"step\":" << quoted(m.liveStep)
+              << ",\"always\":{";
     const char *separator = "";
     for (const sparq::emulator::MemoryUse &use : m.alwaysLive) {
       std::cout << separator << quoted(use.name) << ":" << use.bytes;

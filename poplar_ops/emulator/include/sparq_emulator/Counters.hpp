@@ -66,8 +66,9 @@ struct MemoryUse {
 /// counts, at each step, the elements that are live: from a write to the last read that may follow,
 /// over all programs in any order. What is read, or changed as an InOut, before anything has written
 /// it is live from the start, and so always; program::WriteUndef ends that.
-/// Temporaries are those of the compute set that needs most: landing and rearrangement buffers of
-/// edges that are off-tile, fragmented or misaligned.
+/// Temporaries are those of the compute set or copy that needs most: landing and rearrangement
+/// buffers of edges that are off-tile, fragmented or misaligned, and of copies of streams and remote
+/// buffers. The lower figure has only those of compute sets.
 struct MemoryCount {
   unsigned tile = 0;
   std::uint64_t bytes = 0; // total on that tile
@@ -75,9 +76,10 @@ struct MemoryCount {
   std::uint64_t variables = 0;
   std::uint64_t vertexState = 0;
   std::uint64_t temporaries = 0;
-  std::uint64_t codeAndStacks = 0; // a fixed allowance, see DeviceModel.hpp
-  std::vector<MemoryUse> largest;  // of that tile, largest first
-  std::vector<std::uint64_t> bytesPerTile;
+  std::uint64_t codeAndStacks = 0; // estimated, see CodeModel.hpp: the sum of the next five
+  std::uint64_t vertexCode = 0, stacks = 0, controlCode = 0, exchangeCode = 0, hostExchangeCode = 0;
+  std::vector<MemoryUse> largest;                       // of that tile, largest first
+  std::vector<std::uint64_t> bytesPerTile, codePerTile; // all; code and stacks alone
 
   std::uint64_t liveBytes =
       0;                 // the most that a tile needs at one step, with state, code and stacks

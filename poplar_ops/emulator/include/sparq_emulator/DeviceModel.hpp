@@ -40,10 +40,6 @@ struct DeviceModel {
   double sharedRows(std::uint64_t bytes, std::uint64_t rows) const;
 };
 
-/// SRAM taken on every tile by code, the control program and the stacks of six workers and the
-/// supervisor: an allowance, not a count.
-constexpr std::uint64_t codeAndStackBytes = 16 * 1024;
-
 /// Modelled seconds by category; host launch overhead is not included.
 struct ModelledTime {
   double compute = 0;  // worker cycles and the fixed cost of compute sets

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What connects a graph to its host: remote buffers, streams, handles.
+#include <sparq_emulator/Counters.hpp>
+
 #include "cases.hpp"
 
 void remoteBuffers(Cases &c) {
@@ -54,6 +56,23 @@ void remoteBuffers(Cases &c) {
     b.graph.setInitialValue(b.offsets[2], bad ? 4u : 2u);
     b.prog.add(Copy(b.rows, b.remote, b.offsets, "scatter"));
     b.run();
+  });
+  c.add("remote_buffers_need_extended_memory", [](bool bad) {
+    Bench b;
+    b.graph.addRemoteBuffer("large", HALF, std::size_t(1) << 20, std::size_t(1) << 12); // 8 GiB
+    b.graph.addRemoteBuffer("as large", HALF, std::size_t(1) << 20, std::size_t(1) << 12);
+    const sparq::emulator::DryRun dry;
+    b.run({{"target.extendedMemory", bad ? "false" : "true"}});
+  });
+  c.add("remote_buffers_just_without_extended_memory", [](bool bad) {
+    Bench b; // its own buffer has 160 bytes
+    b.graph.addRemoteBuffer("large", HALF, 8, (std::size_t(1) << 30) - (bad ? 10 : 11));
+    const sparq::emulator::DryRun dry;
+    b.run();
+  });
+  c.add("extended_memory_is_true_or_false", [](bool bad) {
+    Bench b;
+    b.run({{"target.extendedMemory", bad ? "1" : "true"}});
   });
   c.add("remote_without_offset", [](bool bad) {
     Bench b;

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+// An estimate of the memory that code takes on each tile.
+#pragma once
+
+#include <sparq_emulator/CodeModel.hpp>
+
+#include <map>
+#include <set>
+#include <vector>
+
+#include "core.hpp"
+
+namespace poplar {
+namespace core {
+
+// A piece of a variable that goes from one tile to another.
+struct Move {
+  unsigned srcTile;
+  unsigned dstTile;
+  VarId var;
+  std::size_t begin;
+  std::size_t end;
+};
+
+/// Adds up code while a graph is compiled.
+class CodeMemory {
+public:
+  explicit CodeMemory(unsigned tiles) : tiles_(tiles) {}
+
+  /// Bytes of one tile, by kind.
+  struct Bytes {
+    std::uint64_t vertex = 0, stacks = 0, control = 0, exchange = 0, hostExchange = 0;
+    std::uint64_t total() const { return vertex + stacks + control + exchange + hostExchange; }
+  };
+
+  void addVertex(unsigned tile, const codelet_abi::Vertex &type);
+  /// A step of a program; a branch with so many ways.
+  void addStep() { control_ += model_.perStep; }
+  void addBranch(std::size_t ways) {
+    control_ += model_.perBranch + (ways > 2 ? ways : 0) * model_.perStep;
+  }
+  /// One exchange between tiles. `moves` may come back in another order.
+  void addExchange(const GraphImpl &graph, std::vector<Move> &moves);
+  /// Pieces that are copied within a tile.
+  void addPieces(unsigned tile, std::uint64_t n) {
+    tiles_[tile].exchange += n * model_.perPieceCopied;
+  }
+  /// The share of a tile in a copy of a stream or remote buffer.
+  void addTransfer(unsigned tile, std::uint64_t packets) {
+    tiles_[tile].hostExchange += model_.perTransfer + packets * model_.perPacket;
+  }
+
+  Bytes bytes(unsigned tile) const;
+
+private:
+  struct Tile {
+    std::set<const codelet_abi::Vertex *> codelets;
+    std::uint64_t vertices = 0, tokens = 0, exchange = 0, hostExchange = 0;
+  };
+  const sparq::emulator::CodeModel model_;
+  std::vector<Tile> tiles_;
+  std::uint64_t control_ = 0;
+};
+
+} // namespace core
+} // namespace poplar
