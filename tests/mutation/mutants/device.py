@@ -215,9 +215,9 @@ MUTANTS = [
         "poplar_ops/src/cycles.hpp",
         _MODEL,
         [
-            ("dividePair = 2 * 3 + 2", "dividePair = 2 + 2", "a division takes 1 slot"),
+            ("floatDivide = 3;", "floatDivide = 1;", "a division takes 1 slot"),
             ("callSlots = 20", "callSlots = 10", "a call takes half as long"),
-            ("scalarStep = 3", "scalarStep = 2", "a step of a loop takes 2 slots"),
+            ("loopSlots = 2;", "loopSlots = 1;", "a loop costs 1 slot a turn"),
         ],
     ),
     *of(
