@@ -225,7 +225,7 @@ def test_what_can_not_fit_is_refused_before_the_dry_run(monkeypatch):
 
 @pytest.mark.parametrize(("kernel", "index_bits"), [v for v in VARIANTS if v[0] != "dense-sram"])
 def test_the_early_check_is_a_lower_bound(kernel, index_bits):
-    for heads, seq_len, near in ((128, 16384, 0.9), (4096, 63, 0), (4096, 255, 0), (512, 1087, 0)):
+    for heads, seq_len, near in ((128, 16384, 0.9), (1536, 63, 0), (4096, 255, 0), (512, 1087, 0)):
         found = planning.plan(
             1,
             heads,
@@ -245,6 +245,18 @@ def test_the_early_check_is_a_lower_bound(kernel, index_bits):
             early,
             found,
         )
+
+
+def test_a_need_above_its_lower_bound_is_refused():
+    """A byte of streaming memory too little, where keys, values and index alone would fit: scratch rows."""
+    shape = dict(batch=1, n_heads=8, head_dim=64, seq_len=200, rank=8, top_k=8, baseline=False)
+    need = planning.plan(**shape).streaming_memory_bytes
+    assert sum(KERNELS["sparq-streaming"].streaming_bytes(CacheSpec(1, 8, 64, 200)).values()) < need - 1
+    enough, less = (dataclasses.replace(device_model(), streaming_memory_bytes=need - n) for n in (0, 1))
+    assert planning.plan(**shape, device=enough).streaming_memory_bytes == need
+    with pytest.raises(DoesNotFit, match=f"must be at most {need - 1} bytes, got {need} ") as refused:
+        planning.plan(**shape, device=less)
+    assert (refused.value.need, refused.value.room) == (need, need - 1)
 
 
 def test_a_smaller_key_index_moves_and_takes_less():

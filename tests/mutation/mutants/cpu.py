@@ -75,7 +75,7 @@ MUTANTS = [
     ),
     *of(
         "poplar_ops/cpu/stream_sum.cpp",
-        "tests/cpu tests/bench/test_cpu_sparq.py",
+        "tests/cpu/test_cpu_errors.py tests/bench/test_cpu_sparq.py",
         [("offset < 0 || offset % granule", "offset < 0", "an offset that is no multiple is taken")],
     ),
     *of(
