@@ -10,26 +10,9 @@
 // maths library.
 #pragma once
 
+#include "masks.hpp"
+
 namespace sparq {
-
-// The integer type of the same shape as V, for work on bit patterns.
-template <class V> struct BitsOf;
-template <> struct BitsOf<float> {
-  using type = unsigned;
-};
-
-template <class To, class From> inline To bitcast(const From &from) {
-  static_assert(sizeof(To) == sizeof(From), "bitcast: sizes differ");
-  To to;
-  __builtin_memcpy(&to, &from, sizeof(To));
-  return to;
-}
-
-// condition ? a : b, by lanes. A function, so that types other than V can have one.
-template <class Condition, class V>
-inline V select(const Condition &condition, const V &a, const V &b) {
-  return condition ? a : b;
-}
 
 // Below this argument a softmax weight is 0 (contract E2: keeps every later product clear of the
 // fp32 denormals).
@@ -44,9 +27,8 @@ constexpr unsigned nLanes = 8;
 // exp(x) for x in [-87, 0]. Contract E5: error at most 1.05 ulp, monotone, exactly 1 at 0, never
 // denormal.
 template <class V> inline V expNonPositive(V x) {
-  using Bits = typename BitsOf<V>::type;
   // exp rounds to 1 above -2^-25, and so r * r below can not underflow.
-  x = select(x > -0x1p-25f, V{}, x);
+  x = zeroAbove(x, -0x1p-25f, x);
   const V t = x * 0x1.715476p+0f + 0x1.8p+23f; // round(x / ln 2) in the low bits of t
   const V n = t - 0x1.8p+23f;
   const V r =
@@ -55,15 +37,13 @@ template <class V> inline V expNonPositive(V x) {
   p = p * r + 0x1.5554e8p-5f;
   p = p * r + 0x1.5554dcp-3f;
   p = p * r + 0.5f;
-  const V y = 1.0f + (r + (r * r) * p);
-  return bitcast<V>(bitcast<Bits>(y) + ((bitcast<Bits>(t) - 0x4B400000u) << 23)); // y * 2^n
+  return timesPowerOfTwo(1.0f + (r + (r * r) * p), t);
 }
 
 // exp(x) for x <= 0, cut to 0 below minSoftmaxArgument.
 template <class V> inline V softmaxWeight(V x) {
-  const V clamped = select(x < minSoftmaxArgument, V{} + minSoftmaxArgument, x);
-  const V weight = expNonPositive(clamped);
-  return select(x < minSoftmaxArgument, V{}, weight);
+  // Any argument that exp takes does where the weight is 0 anyway; 0 is the cheapest.
+  return zeroBelow(x, minSoftmaxArgument, expNonPositive(zeroBelow(x, minSoftmaxArgument, x)));
 }
 
 // sqrt(t) for t in [2^-60, 2^60] by a guess and three Heron steps. Contract E4: error below 0.76
@@ -76,8 +56,16 @@ inline float squareRoot(float t) {
   return x;
 }
 
+// Without its sign.
+template <class V> inline V withoutSign(const V &x) {
+  using Bits = typename BitsOf<V>::type;
+  return keepBits(x, bitcast<V>(Bits{} + 0x7fffffffu));
+}
+
 // x, or +0 where |x| < 2^-48.
-inline float flush(float x) { return (x < flushThreshold && x > -flushThreshold) ? 0.0f : x; }
+template <class V> inline V flush(const V &x) {
+  return zeroBelow(withoutSign(x), flushThreshold, x);
+}
 
 // The eight lanes of a lane sum to one number: (0+4, 1+5, 2+6, 3+7), (0+2, 1+3), (0+1).
 template <class Lanes> inline float treeSum(const Lanes &lane) {

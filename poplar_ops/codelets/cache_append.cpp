@@ -2,7 +2,7 @@
 //
 // One more token in the cache: its row of K and V, its column entries, the running sum of values,
 // the length.
-#include "lanes.hpp"
+#include "halves.hpp"
 
 namespace sparq {
 
@@ -23,8 +23,9 @@ public:
   }
 };
 
-// The token's key into the tail of the key columns. One worker: neighbouring halves share a word.
-class AppendTail : public poplar::Vertex {
+// The token's key into the tail of the key columns, components shared out over the workers: a
+// component's positions fill whole words.
+class AppendTail : public poplar::MultiVertex {
 public:
   poplar::Input<unsigned> filled;
   poplar::Input<unsigned> active;
@@ -34,11 +35,12 @@ public:
   // filled.
   unsigned nComponents, width;
 
-  bool compute() {
+  bool compute(unsigned worker) {
+    if (!*active)
+      return true;
     const unsigned position = *filled & (width - 1);
-    if (*active)
-      for (unsigned c = 0; c != nComponents; ++c)
-        tail[c * width + position] = key[c];
+    for (unsigned c = worker; c < nComponents; c += numWorkers())
+      copyHalf(&tail[0], c * width + position, &key[c]);
     return true;
   }
 };
@@ -99,8 +101,12 @@ public:
   unsigned headDim, nChunks, chunk, rowBase, scratchRow;
 
   bool compute(unsigned worker) {
+    // A chunk is a power of two, and there is no instruction that divides.
+    const unsigned first =
+        *full ? rowBase + (*filled >> (31 - __builtin_clz(chunk))) - 1 : scratchRow;
+    const unsigned step = *full ? nChunks : 1;
     for (unsigned c = worker; c < headDim; c += numWorkers())
-      rows[c] = *full ? rowBase + c * nChunks + *filled / chunk - 1 : scratchRow + c;
+      rows[c] = first + c * step;
     return true;
   }
 };

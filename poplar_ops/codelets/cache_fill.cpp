@@ -3,7 +3,7 @@
 // Many tokens at once into an empty row of the cache (prefill): what append would leave, one token
 // after the other. Also what an operator on a device has to settle for itself: how many tokens a
 // row takes.
-#include "lanes.hpp"
+#include "halves.hpp"
 
 namespace sparq {
 
@@ -13,7 +13,7 @@ class FillLength : public poplar::Vertex {
 public:
   poplar::Input<int> length;
   poplar::Output<unsigned> held;
-  poplar::Output<bool> replace;
+  poplar::Output<unsigned> replace; // 0 or 1
   unsigned nTokens;
 
   bool compute() {
@@ -45,9 +45,14 @@ public:
   unsigned n, headDim, tailLength;
 
   bool compute(unsigned worker) {
-    for (unsigned c = worker; c < headDim; c += numWorkers())
-      for (unsigned i = 0; i != n; ++i)
-        columns[c * tailLength + i] = keys[i * headDim + c];
+    const unsigned inFours = n & ~(quadSize - 1);
+    for (unsigned c = worker * quadSize; c < headDim; c += numWorkers() * quadSize) {
+      for (unsigned i = 0; i != inFours; i += quadSize)
+        transposeFour(&keys[i * headDim + c], headDim, &columns[c * tailLength + i], tailLength);
+      for (unsigned i = inFours; i != n; ++i)
+        for (unsigned j = 0; j != quadSize; ++j)
+          columns[(c + j) * tailLength + i] = keys[i * headDim + c + j];
+    }
     return true;
   }
 };
@@ -61,12 +66,11 @@ public:
   unsigned index, chunk, nComponents;
 
   bool compute(unsigned worker) {
-    if (*held / chunk != index)
+    if ((*held & ~(chunk - 1)) != index * chunk)
       return true;
     const unsigned n = *held & (chunk - 1);
     for (unsigned c = worker; c < nComponents; c += numWorkers())
-      for (unsigned i = 0; i != n; ++i)
-        tail[c * chunk + i] = columns[c * chunk + i];
+      copyHalves(&tail[c * chunk], &columns[c * chunk], n);
     return true;
   }
 };

@@ -6,7 +6,23 @@
 
 namespace sparq {
 
-// Two workers never write halves of one word: each takes eight components at a time.
+// Eight components of a head: the unit in which the workers share the output, so that no two write
+// one word.
+struct Eight {
+  unsigned head, first;
+  Eight(unsigned worker, unsigned width) : head(0), first(worker * nLanes) { wrap(width); }
+  void next(unsigned width) {
+    first += 6 * nLanes;
+    wrap(width);
+  }
+
+private:
+  void wrap(unsigned width) {
+    for (; first >= width; first -= width)
+      ++head;
+  }
+};
+
 class Combine : public poplar::MultiVertex {
 public:
   poplar::Input<unsigned> filled;
@@ -20,21 +36,18 @@ public:
   bool meanValue;
 
   bool compute(unsigned worker) {
-    const unsigned nChunks = width / nLanes;
     const float count = static_cast<float>(*filled);
-    for (unsigned item = worker; item < groupSize * nChunks; item += numWorkers()) {
-      const unsigned h = item / nChunks, first = item % nChunks * nLanes;
-      const float ratio = flush(approxSums[h] / totals[h]);
-      const float alpha = ratio < 1.0f ? ratio : 1.0f;
+    for (Eight item(worker, width); item.head < groupSize; item.next(width)) {
+      const unsigned h = item.head;
+      const float alpha = smaller(flush(approxSums[h] / totals[h]), 1.0f);
       Lanes accumulator{}; // the left fold of the blocks
-      for (unsigned b = 0; b != nBlocks; ++b)
-        accumulator += loadLanes(&partials[(b * groupSize + h) * width + first]);
-      for (unsigned i = 0; i != nLanes; ++i) {
-        float y = flush(accumulator[i]) / sums[h];
-        if (meanValue)
-          y = alpha * y + (1.0f - alpha) * (valueSum[first + i] / count);
-        output[h * width + first + i] = narrow(y);
-      }
+      const float *partial = &partials[h * width + item.first];
+      for (unsigned b = 0; b != nBlocks; ++b, partial += groupSize * width)
+        accumulator += loadLanes(partial);
+      Lanes y = flush(accumulator) / sums[h];
+      if (meanValue)
+        y = alpha * y + (1.0f - alpha) * (loadLanes(&valueSum[item.first]) / count);
+      storeNarrow(&output[h * width + item.first], y);
     }
     return true;
   }
@@ -49,11 +62,9 @@ public:
   unsigned groupSize, width;
 
   bool compute(unsigned worker) {
-    const unsigned nChunks = width / nLanes;
-    for (unsigned item = worker; item < groupSize * nChunks; item += numWorkers()) {
-      const unsigned h = item / nChunks, first = item % nChunks * nLanes;
-      for (unsigned c = first; c != first + nLanes; ++c)
-        output[h * width + c] = narrow(flush(accumulator[h * width + c]) / sums[h]);
+    for (Eight item(worker, width); item.head < groupSize; item.next(width)) {
+      const unsigned at = item.head * width + item.first;
+      storeNarrow(&output[at], flush(loadLanes(&accumulator[at])) / sums[item.head]);
     }
     return true;
   }

@@ -32,14 +32,14 @@ public:
 class RowOffsets : public poplar::MultiVertex {
 public:
   poplar::Input<unsigned> wave;
-  WordsOut rows; // [nRows]
-  unsigned part, stride, length, nRows, capacity, positionsPerRow, rowBase;
+  WordsOut rows;               // [nRows]
+  unsigned nRows, rowsPerWave; // of this part; of all of them
+  unsigned firstRow, lastRow;  // of the part's first wave; the last of the cache
 
   bool compute(unsigned worker) {
-    const unsigned first = (*wave * stride + part * length) / positionsPerRow;
-    const unsigned last = (capacity - 1) / positionsPerRow;
+    const unsigned first = firstRow + *wave * rowsPerWave;
     for (unsigned i = worker; i < nRows; i += numWorkers())
-      rows[i] = rowBase + minimum(first + i, last);
+      rows[i] = minimum(first + i, lastRow);
     return true;
   }
 };

@@ -9,25 +9,28 @@ namespace sparq {
 class RowScores : public poplar::MultiVertex {
 public:
   poplar::Input<unsigned> filled;
-  HalvesIn keys;      // [nRows][headDim]
-  HalvesIn query;     // [groupSize][headDim]
-  FloatsOut scores;   // [groupSize][nRows]
-  FloatsInOut maxima; // [6][groupSize]
+  HalvesIn keys;    // [nRows][headDim]
+  HalvesIn query;   // [groupSize][headDim]
+  FloatsOut scores; // [groupSize][nRows]
+  FloatsOut maxima; // [6][groupSize]
   unsigned groupSize, headDim, nRows, firstRow;
   float scale;
 
   bool compute(unsigned worker) {
     const unsigned n = *filled > firstRow ? minimum(*filled - firstRow, nRows) : 0;
-    for (unsigned h = 0; h != groupSize; ++h)
-      maxima[worker * groupSize + h] = lowest;
-    for (unsigned item = worker; item < nRows * groupSize; item += numWorkers()) {
-      const unsigned row = item % nRows, h = item / nRows;
-      const float score =
-          row < n ? dot(&query[h * headDim], &keys[row * headDim], headDim) * scale : 0.0f;
-      scores[h * nRows + row] = score;
-      float &largest = maxima[worker * groupSize + h];
-      if (row < n && score > largest)
-        largest = score;
+    // Rows of all heads shared out: of each head a worker goes on where it is after the last one.
+    unsigned row = worker;
+    for (unsigned h = 0; h != groupSize; ++h, row -= nRows) {
+      float largest = lowest;
+      for (; row < nRows; row += numWorkers()) {
+        float score = 0.0f;
+        if (row < n) {
+          score = dot(&query[h * headDim], &keys[row * headDim], headDim) * scale;
+          largest = larger(score, largest);
+        }
+        scores[h * nRows + row] = score;
+      }
+      maxima[worker * groupSize + h] = largest;
     }
     return true;
   }

@@ -16,23 +16,19 @@ using IntsOut = poplar::Output<poplar::Vector<int, ONE_PTR, 8>>;
 // Positions of one word of codes, at most.
 static constexpr unsigned maxPerWord = 8;
 
-static inline float halfOf(unsigned bits) {
-  return static_cast<float>(bitcast<half>(static_cast<unsigned short>(bits)));
-}
-
 // The coefficients of one query head for one block. parameters(j): the last word of the record of
-// component j. A step and a value of the query multiply exactly.
+// component j, its step and its lowest value. A step and a value of the query multiply exactly.
 template <class Parameters>
 static inline void blockCoefficients(const Parameters &parameters, const float *query,
                                      unsigned rank, float limit, int *coefficients, float &unit,
                                      float &offset) {
   float largest = 0.0f, sum = 0.0f;
   for (unsigned j = 0; j != rank; ++j) {
-    const unsigned word = parameters(j);
-    const float value = query[j] * halfOf(word), size = value < 0.0f ? -value : value;
-    coefficients[j] = bitcast<int>(value);
-    largest = size > largest ? size : largest;
-    sum += query[j] * halfOf(word >> 16);
+    // As halves they never see an integer register.
+    const Pair products = query[j] * load<Pair>(reinterpret_cast<const half *>(parameters(j)));
+    coefficients[j] = bitcast<int>(products[0]);
+    largest = larger(withoutSign(products[0]), largest);
+    sum += products[1];
   }
   const float inverse = largest == 0.0f ? 0.0f : limit / largest;
   for (unsigned j = 0; j != rank; ++j)
@@ -49,11 +45,15 @@ coefficientsOfBlocks(const Column &column, const float *query, unsigned groupSiz
                      unsigned indexBits, unsigned nBlocks, float limit, int *coefficients,
                      float *units, float *offsets, unsigned first, unsigned step) {
   const unsigned record = recordWords(indexBits);
-  for (unsigned item = first; item < nBlocks * groupSize; item += step) {
-    const unsigned last = item / groupSize * record + record - 1, h = item % groupSize;
-    const auto parameters = [&](unsigned j) { return column(j)[last]; };
-    blockCoefficients(parameters, query + h * rank, rank, limit, coefficients + item * rank,
-                      units[item], offsets[item]);
+  unsigned h = first;
+  for (unsigned block = 0; block != nBlocks; ++block, h -= groupSize) {
+    const unsigned last = block * record + record - 1;
+    const auto parameters = [&](unsigned j) { return column(j) + last; };
+    for (; h < groupSize; h += step) {
+      const unsigned row = block * groupSize + h;
+      blockCoefficients(parameters, query + h * rank, rank, limit, coefficients + row * rank,
+                        units[row], offsets[row]);
+    }
   }
 }
 
@@ -109,9 +109,12 @@ struct Coefficients {
 template <class Column>
 static inline void scoreBlocks(const Column &column, const Coefficients &c, unsigned nBlocks,
                                float *scores, unsigned headStride, unsigned first, unsigned step) {
-  const unsigned words = codeWords(c.indexBits), perWord = 32 / c.indexBits;
-  for (unsigned item = first; item < nBlocks * words; item += step) {
-    const unsigned block = item / words, at = block * recordWords(c.indexBits) + item % words;
+  const unsigned words = codeWords(c.indexBits), perWord = c.indexBits == 4 ? 8 : 4;
+  unsigned block = 0, inBlock = first;
+  for (unsigned item = first; item < nBlocks * words; item += step, inBlock += step) {
+    for (; inBlock >= words; inBlock -= words)
+      ++block;
+    const unsigned at = block * recordWords(c.indexBits) + inBlock;
     const auto word = [&](unsigned j) { return column(j)[at]; };
     for (unsigned h = 0; h != c.groupSize; ++h) {
       const unsigned row = block * c.groupSize + h;
@@ -121,10 +124,13 @@ static inline void scoreBlocks(const Column &column, const Coefficients &c, unsi
         sumOfFour(word, coefficients, c.rank, total);
       else
         sumOfEight(word, coefficients, c.rank, total);
-      for (unsigned k = 0; k != perWord; ++k)
-        scores[h * headStride + item * perWord + k] =
-            (c.units[row] * static_cast<float>(total[k]) + c.offsets[row]) *
-            c.inverseTemperature[h];
+      for (unsigned k = 0; k != perWord; k += quadSize) {
+        Quad sum;
+        for (unsigned i = 0; i != quadSize; ++i)
+          sum[i] = static_cast<float>(total[k + i]);
+        store(&scores[h * headStride + item * perWord + k],
+              (c.units[row] * sum + c.offsets[row]) * c.inverseTemperature[h]);
+      }
     }
   }
 }

@@ -68,15 +68,15 @@ struct Selection {
 
 private:
   static float sum(const float *totals, unsigned nPartials, unsigned size) {
-    Pair pair{};
+    Quad four{};
     float one = 0.0f;
     for (unsigned partial = 0; partial != nPartials; ++partial, totals += nDigits)
       if (size == 1)
         one += totals[0];
       else
-        for (unsigned i = 0; i != size; i += pairSize)
-          pair += load<Pair>(totals + i);
-    return size == 1 ? one : pair[0] + pair[1];
+        for (unsigned i = 0; i != size; i += quadSize)
+          four += load<Quad>(totals + i);
+    return size == 1 ? one : (four[0] + four[1]) + (four[2] + four[3]);
   }
 };
 
@@ -85,10 +85,21 @@ static inline unsigned candidates(unsigned filled, unsigned nRecent) {
   return filled > nRecent ? filled - nRecent : 0;
 }
 
-static inline void clearCounts(float *count) {
-  for (unsigned digit = 0; digit != nDigits; digit += pairSize)
-    store(count + digit, Pair{});
-}
+// How many keys have each digit, of one of the workers: [64][6] of all, so that a digit's of a part
+// are one piece.
+class DigitCounts {
+public:
+  DigitCounts(float *ofAll, unsigned worker) : count(ofAll + worker) {
+    for (unsigned digit = 0; digit != nDigits; digit += 8)
+      for (unsigned i = 0; i != 8; ++i)
+        count[(digit + i) * nOfAll] = 0.0f;
+  }
+  void add(unsigned digit) { count[digit * nOfAll] += 1.0f; }
+
+private:
+  static constexpr unsigned nOfAll = 6;
+  float *count;
+};
 
 // key[p] = sum over the group of weight[h, p] / Z[h], ascending by head; scaled. And the first
 // pass: a fresh start of the selection, and this part's candidates counted by their first digit.
@@ -99,14 +110,13 @@ public:
   FloatsIn sums;      // [groupSize], Z
   FloatsOut keys;     // [partPositions], those of candidates
   WordsOut states;    // [6][3], a Selection for each worker
-  FloatsInOut counts; // [6][64]
+  FloatsInOut counts; // [64][6]
   unsigned groupSize, partPositions, topK, nRecent;
   unsigned part, stride, length, nWaves, tailLength, tailFirst, chunk;
 
   bool compute(unsigned worker) {
     Selection{0, topK - nRecent, 1}.keep(&states[worker * Selection::size]);
-    float *count = &counts[worker * nDigits];
-    clearCounts(count);
+    DigitCounts count(&counts[0], worker);
     const Segments segments(part, stride, length, nWaves, tailLength, tailFirst, chunk, *filled);
     const unsigned limit = candidates(*filled, nRecent);
     for (unsigned s = 0; s != segments.count(); ++s) {
@@ -118,8 +128,12 @@ public:
         key *= keyScale;
         store(&keys[first + p], key);
         const QuadBits bits = bitcast<QuadBits>(key) >> Selection::shift(0);
-        for (unsigned i = 0; i != minimum(n - p, quadSize); ++i)
-          count[bits[i] & (nDigits - 1)] += 1.0f; // within the counts for NaN too
+        if (p + quadSize <= n)
+          for (unsigned i = 0; i != quadSize; ++i)
+            count.add(bits[i] & (nDigits - 1)); // within the counts for NaN too
+        else
+          for (unsigned i = 0; i != n - p; ++i)
+            count.add(bits[i] & (nDigits - 1));
       }
     }
     return true;
@@ -133,7 +147,7 @@ public:
   FloatsIn keys;      // [partPositions]
   FloatsIn totals;    // [nPartials][64], of the last pass
   WordsInOut states;  // [6][3], a Selection for each worker
-  FloatsInOut counts; // [6][64]
+  FloatsInOut counts; // [64][6]
   unsigned nPartials, nRecent, part, stride, length, nWaves, tailLength, tailFirst, chunk;
 
   bool compute(unsigned worker) {
@@ -143,36 +157,48 @@ public:
     const unsigned shift = Selection::shift(selection.pass++);
     selection.keep(state);
 
-    float *count = &counts[worker * nDigits];
-    clearCounts(count);
+    DigitCounts count(&counts[0], worker);
+    const unsigned settled = shift + digitBits, prefix = selection.prefix >> settled;
     const Segments segments(part, stride, length, nWaves, tailLength, tailFirst, chunk, *filled);
     const unsigned limit = candidates(*filled, nRecent);
     for (unsigned s = 0; s != segments.count(); ++s) {
       const float *key = &keys[segments.local(s)];
       const unsigned n = segments.valid(s, limit);
-      for (unsigned p = worker; p < n; p += numWorkers()) {
+      const auto add = [&](unsigned p) {
         const unsigned bits = bitcast<unsigned>(key[p]);
-        if (((bits ^ selection.prefix) >> shift >> digitBits) == 0)
-          count[(bits >> shift) & (nDigits - 1)] += 1.0f;
-      }
+        if (bits >> settled == prefix)
+          count.add((bits >> shift) & (nDigits - 1));
+      };
+      unsigned p = worker * quadSize;
+      for (; p + quadSize <= n; p += numWorkers() * quadSize)
+        for (unsigned i = 0; i != quadSize; ++i)
+          add(p + i);
+      for (; p < n; ++p)
+        add(p);
     }
     return true;
   }
 };
 
-// Sums of `nRows` partial counts (of the workers of all parts of a slot), two digits an item.
+// Sums of the counts of the workers of `nRows` parts, two digits an item.
 class SumCounts : public poplar::MultiVertex {
 public:
-  FloatsIn counts;  // [nItems][nRows][2]
+  FloatsIn counts;  // [nItems][nRows][2][6]
   FloatsOut totals; // [nItems][2]
   unsigned nItems, nRows;
 
   bool compute(unsigned worker) {
+    constexpr unsigned nOfDigit = 6;
     for (unsigned item = worker; item < nItems; item += numWorkers()) {
-      Pair sum{};
-      for (unsigned row = 0; row != nRows; ++row)
-        sum += load<Pair>(&counts[(item * nRows + row) * pairSize]);
-      store(&totals[item * pairSize], sum);
+      Pair first{}, second{};
+      const float *count = &counts[item * nRows * 2 * nOfDigit];
+      for (unsigned row = 0; row != nRows; ++row, count += 2 * nOfDigit)
+        for (unsigned i = 0; i != nOfDigit; i += pairSize) {
+          first += load<Pair>(count + i);
+          second += load<Pair>(count + nOfDigit + i);
+        }
+      totals[item * 2] = first[0] + first[1];
+      totals[item * 2 + 1] = second[0] + second[1];
     }
     return true;
   }
@@ -202,13 +228,15 @@ public:
                           : everyTie;
     const Segments segments(part, stride, length, nWaves, tailLength, tailFirst, chunk, *filled);
     const unsigned limit = *filled <= topK ? 0 : candidates(*filled, nRecent);
-    unsigned piece = 0;
+    unsigned piece = worker;
     for (unsigned s = 0; s != segments.count(); ++s) {
+      const unsigned begin = segments.local(s), end = begin + segments.room(s);
       const unsigned n = segments.valid(s, *filled), nCandidates = segments.valid(s, limit);
-      for (unsigned first = 0; first != segments.room(s); first += pieceSize, ++piece)
-        if (piece % numWorkers() == worker)
-          mark(piece, n > first ? minimum(n - first, pieceSize) : 0,
-               nCandidates > first ? minimum(nCandidates - first, pieceSize) : 0, selection.prefix);
+      for (; piece * pieceSize < end; piece += numWorkers()) {
+        const unsigned first = piece * pieceSize - begin;
+        mark(piece, n > first ? minimum(n - first, pieceSize) : 0,
+             nCandidates > first ? minimum(nCandidates - first, pieceSize) : 0, selection.prefix);
+      }
     }
     return true;
   }
@@ -219,8 +247,12 @@ private:
     unsigned above = 0, equal = 0;
     for (unsigned p = 0; p != nCandidates; ++p) {
       const unsigned key = bitcast<unsigned>(keys[piece * pieceSize + p]);
-      above |= static_cast<unsigned>(key > threshold) << p;
-      equal |= static_cast<unsigned>(key == threshold) << p;
+      if (key < threshold) // nearly all
+        continue;
+      if (key == threshold)
+        equal |= 1u << p;
+      else
+        above |= 1u << p;
     }
     for (unsigned p = nCandidates; p != n; ++p)
       above |= 1u << p;
@@ -242,7 +274,7 @@ public:
   WordsOut keyRows;    // [nEntries]
   WordsOut valueRows;  // [nEntries]
   unsigned firstEntry, nEntries, rowBase, valueRow, nWaveParts, nPieces;
-  unsigned stride, length, nWaves, tailLength, tailFirst, chunk;
+  unsigned stride, length, nWaves, chunk;
 
   bool compute(unsigned worker) {
     const unsigned perWorker = (nEntries + numWorkers() - 1) / numWorkers();
@@ -250,15 +282,18 @@ public:
     const unsigned end = minimum(begin + perWorker, nEntries);
     if (begin == end)
       return true;
-    const Segments segments(0, stride, length, nWaves, tailLength, tailFirst, chunk, *filled);
     unsigned piece = 0;
     Pair before{}; // above, equal: of the pieces before
     skip(piece, before, firstEntry + begin);
+    // Of the piece that it starts within, the first ones may be entries of another worker.
+    unsigned others = firstEntry + begin - nSelected(before);
     unsigned entry = begin;
-    for (; piece != nPieces && entry != end; ++piece) {
-      // Of the piece that it starts within, the first ones may be entries of another worker.
-      unsigned bits = dropLowest(selected(piece, before), firstEntry + entry - nSelected(before));
-      const unsigned row = rowBase + position(segments, piece);
+    for (Place place(*this, piece); piece != nPieces && entry != end; ++piece, place.next(*this)) {
+      unsigned bits = selected(piece, before);
+      if (others != 0)
+        bits = dropLowest(bits, others);
+      others = 0;
+      const unsigned row = rowBase + place.position;
       for (; bits != 0 && entry != end; bits &= bits - 1, ++entry) {
         const unsigned keyRow = row + lowestOne(bits);
         keyRows[entry] = keyRow;
@@ -276,21 +311,23 @@ public:
 private:
   // How many positions are selected among pieces with so many above and equal.
   unsigned nSelected(const Pair &before) const {
-    const float ties = before[1] < tiesToTake[0] ? before[1] : tiesToTake[0];
-    return static_cast<unsigned>(before[0] + ties);
+    return static_cast<unsigned>(before[0] + smaller(before[1], tiesToTake[0]));
   }
 
   // To the piece that has the wanted entry: eight pieces at a time, then one.
   void skip(unsigned &piece, Pair &before, unsigned entry) const {
-    for (unsigned step = 8; step != 0; step /= 8)
-      for (; piece + step <= nPieces; piece += step) {
-        Pair after = before;
-        for (unsigned i = 0; i != step; ++i)
-          after += load<Pair>(&counts[(piece + i) * 2]);
-        if (nSelected(after) > entry)
-          break;
-        before = after;
-      }
+    skipBy<8>(piece, before, entry);
+    skipBy<1>(piece, before, entry);
+  }
+  template <unsigned step> void skipBy(unsigned &piece, Pair &before, unsigned entry) const {
+    for (; piece + step <= nPieces; piece += step) {
+      Pair after = before;
+      for (unsigned i = 0; i != step; ++i)
+        after += load<Pair>(&counts[(piece + i) * 2]);
+      if (nSelected(after) > entry)
+        break;
+      before = after;
+    }
   }
 
   // The marks of a piece, of its ties only the first that are still to be taken.
@@ -311,14 +348,32 @@ private:
     return bits >> at << at;
   }
 
-  // Where a piece begins.
-  unsigned position(const Segments &segments, unsigned piece) const {
-    const unsigned inWave = length / pieceSize * nWaveParts;
-    const unsigned s = minimum(piece / inWave, nWaves), inSegment = piece - s * inWave;
-    const unsigned perPart = segments.room(s) / pieceSize;
-    const unsigned part = inSegment / perPart + (segments.isTail(s) ? tailFirst : 0);
-    return segments.begin(s, part) + inSegment % perPart * pieceSize;
-  }
+  // Where a piece begins: parts follow one another within a wave, and within the tail.
+  struct Place {
+    unsigned wave, left; // pieces of the wave that are left, this one too
+    unsigned position;
+    Place(const ExpandMarks &v, unsigned piece) : wave(0) {
+      const unsigned inWave = v.piecesOfWave();
+      for (; piece >= inWave && wave != v.nWaves; piece -= inWave)
+        ++wave;
+      begin(v, piece);
+    }
+    void next(const ExpandMarks &v) {
+      position += pieceSize;
+      if (--left == 0) { // never in the tail
+        ++wave;
+        begin(v, 0);
+      }
+    }
+
+  private:
+    void begin(const ExpandMarks &v, unsigned piece) {
+      const bool inTail = wave == v.nWaves;
+      left = inTail ? ~0u : v.piecesOfWave() - piece;
+      position = (inTail ? *v.filled & ~(v.chunk - 1) : wave * v.stride) + piece * pieceSize;
+    }
+  };
+  unsigned piecesOfWave() const { return length / pieceSize * nWaveParts; }
 };
 
 } // namespace sparq

@@ -28,6 +28,10 @@ typedef unsigned QuadBits __attribute__((vector_size(16)));
 constexpr unsigned quadSize = 4;
 typedef float Pair __attribute__((vector_size(8)));
 constexpr unsigned pairSize = 2;
+typedef unsigned PairBits __attribute__((vector_size(8)));
+template <> struct BitsOf<Pair> {
+  using type = PairBits;
+};
 template <> struct BitsOf<Quad> {
   using type = QuadBits;
 };
@@ -50,6 +54,16 @@ inline Lanes loadLanes(const float *from) { return load<Lanes>(from); }
 inline Lanes loadLanes(const half *from) { return load<Lanes>(from); }
 inline void storeLanes(float *to, const Lanes &lanes) { store(to, lanes); }
 
+// The tree of a lane sum (contract E3), two of its additions at a time.
+inline float treeSum(const Lanes &lanes) {
+  struct Pairs {
+    Pair of[nLanes / pairSize];
+  };
+  const Pairs pairs = bitcast<Pairs>(lanes);
+  const Pair sum = (pairs.of[0] + pairs.of[2]) + (pairs.of[1] + pairs.of[3]);
+  return sum[0] + sum[1];
+}
+
 // Dot product of fp16 vectors, n a multiple of 8: component c in lane c mod 8, ascending, then the
 // tree.
 inline float dot(const half *a, const half *b, unsigned n) {
@@ -59,12 +73,23 @@ inline float dot(const half *a, const half *b, unsigned n) {
   return treeSum(sum);
 }
 
+// The largest number of a vector of them.
+inline float largestOf(const Pair &pair) { return larger(pair[0], pair[1]); }
+inline float largestOf(const Quad &quad) {
+  struct Pairs {
+    Pair of[quadSize / pairSize];
+  };
+  const Pairs pairs = bitcast<Pairs>(quad);
+  return largestOf(larger(pairs.of[0], pairs.of[1]));
+}
+
 // fp32 to fp16: clamp, then nearest even. The clamp makes overflow saturate whatever the target's
 // default is.
-inline half narrow(float x) {
-  const float clamped = x > 65504.0f ? 65504.0f : x < -65504.0f ? -65504.0f : x;
-  return static_cast<half>(clamped);
+template <class V> inline V clamped(const V &x) {
+  return smaller(larger(x, V{} - 65504.0f), V{} + 65504.0f);
 }
+inline half narrow(float x) { return static_cast<half>(clamped(x)); }
+template <class V> inline void storeNarrow(half *to, const V &lanes) { store(to, clamped(lanes)); }
 
 constexpr float lowest = -3.402823466e+38f, highest = 3.402823466e+38f;
 
@@ -72,7 +97,7 @@ constexpr float lowest = -3.402823466e+38f, highest = 3.402823466e+38f;
 inline float largestOfSix(const float *partial, unsigned stride) {
   float largest = partial[0];
   for (unsigned i = 1; i != 6; ++i)
-    largest = partial[i * stride] > largest ? partial[i * stride] : largest;
+    largest = larger(partial[i * stride], largest);
   return largest;
 }
 

@@ -2,8 +2,8 @@
 //
 // Full blocks of keys into the key index (contract E9): when a token fills one, and block by block
 // when many tokens come at once.
+#include "halves.hpp"
 #include "key_index.hpp"
-#include "lanes.hpp"
 
 namespace sparq {
 
@@ -92,15 +92,14 @@ public:
   unsigned index, chunk, nComponents, indexBits, columnWords;
 
   bool compute(unsigned worker) {
-    if (*held / chunk != index)
+    if ((*held & ~(chunk - 1)) != index * chunk)
       return true;
     const unsigned nTail = *held & (chunk - 1), nComplete = nTail / blockSize,
                    nOpen = nTail % blockSize;
     for (unsigned c = worker; c < nComponents; c += numWorkers()) {
       for (unsigned i = 0; i != nComplete * recordWords(indexBits); ++i)
         tailIndex[c * columnWords + i] = columnIndex[c * columnWords + i];
-      for (unsigned i = 0; i != nOpen; ++i)
-        tail[c * blockSize + i] = columns[c * chunk + nComplete * blockSize + i];
+      copyHalves(&tail[c * blockSize], &columns[c * chunk + nComplete * blockSize], nOpen);
     }
     return true;
   }

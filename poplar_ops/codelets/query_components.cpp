@@ -12,11 +12,6 @@ namespace sparq {
 // magnitude, or 0 where it is not selected.
 static constexpr unsigned magnitudeMask = 0x7fffffffu;
 
-// |q| of eight components.
-static inline Lanes magnitude(const half *query) {
-  return bitcast<Lanes>(bitcast<LaneBits>(loadLanes(query)) & magnitudeMask);
-}
-
 // a[c], components shared out over the workers. NaN and infinity, which are nobody's inputs, count as
 // the largest number: numbers can be ranked, and `rank` of them are selected whatever comes in.
 class GroupMagnitude : public poplar::MultiVertex {
@@ -29,9 +24,8 @@ public:
     for (unsigned c = worker * nLanes; c < headDim; c += numWorkers() * nLanes) {
       Lanes sum{};
       for (unsigned h = 0; h != groupSize; ++h) // ascending by head
-        sum += magnitude(&query[h * headDim + c]);
-      const Lanes most = Lanes{} + highest;
-      storeLanes(&magnitudes[c], select(sum < most, sum, most));
+        sum += withoutSign(loadLanes(&query[h * headDim + c]));
+      storeLanes(&magnitudes[c], smaller(sum, Lanes{} + highest));
     }
     return true;
   }
@@ -48,7 +42,7 @@ public:
     for (unsigned h = worker; h < groupSize; h += numWorkers()) {
       Lanes sum{};
       for (unsigned c = 0; c != headDim; c += nLanes)
-        sum += magnitude(&query[h * headDim + c]);
+        sum += withoutSign(loadLanes(&query[h * headDim + c]));
       sums[h] = treeSum(sum);
     }
     return true;
@@ -67,18 +61,20 @@ public:
     for (unsigned i = worker; i < nComponents; i += numWorkers()) {
       const unsigned c = first + i;
       const float own = magnitudes[c];
-      // Equal values: the lower index comes first. A comparison of vectors gives -1 where it holds.
+      // Equal values: the lower index comes first. Counted in floats, which stay where they are
+      // compared.
       const unsigned quad = c / quadSize * quadSize;
-      QuadBits before{};
+      const Quad one = Quad{} + 1.0f;
+      Quad before{};
       for (unsigned other = 0; other != quad; other += quadSize)
-        before -= bitcast<QuadBits>(load<Quad>(&magnitudes[other]) >= own);
+        before += zeroBelow(load<Quad>(&magnitudes[other]), own, one);
       for (unsigned other = quad + quadSize; other < headDim; other += quadSize)
-        before -= bitcast<QuadBits>(load<Quad>(&magnitudes[other]) > own);
-      for (unsigned j = 0; j != quadSize; ++j) {
-        const float a = magnitudes[quad + j];
-        before[j] += quad + j < c ? a >= own : a > own;
-      }
-      selected[i] = before[0] + before[1] + before[2] + before[3] < rank ? magnitudeMask : 0u;
+        before += zeroUpTo(load<Quad>(&magnitudes[other]), own, one);
+      float all = (before[0] + before[1]) + (before[2] + before[3]);
+      for (unsigned other = quad; other != quad + quadSize; ++other)
+        all += other < c ? zeroBelow(magnitudes[other], own, 1.0f)
+                         : zeroUpTo(magnitudes[other], own, 1.0f);
+      selected[i] = all < static_cast<float>(rank) ? magnitudeMask : 0u;
     }
     return true;
   }
@@ -116,9 +112,9 @@ public:
     for (unsigned h = worker; h < groupSize; h += numWorkers()) {
       Lanes kept{};
       for (unsigned c = 0; c != headDim; c += nLanes) {
-        LaneBits mask;
-        __builtin_memcpy(&mask, &selected[c], sizeof(mask));
-        kept += bitcast<Lanes>(bitcast<LaneBits>(loadLanes(&query[h * headDim + c])) & mask);
+        Lanes mask;
+        __builtin_memcpy(&mask, aligned<sizeof(mask)>(&selected[c]), sizeof(mask));
+        kept += keepBits(loadLanes(&query[h * headDim + c]), mask);
       }
       inverseTemperature[h] = sparq::inverseTemperature(magnitudeSums[h], treeSum(kept),
                                                         static_cast<float>(headDim), scale);

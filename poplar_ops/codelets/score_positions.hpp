@@ -16,7 +16,12 @@ static inline void scorePositions(const Column &column, const float *query, unsi
                                   unsigned n, unsigned step) {
   for (unsigned p = first; p < n; p += step) {
     Quad sum{};
-    for (unsigned j = 0; j != rank; ++j)
+    unsigned j = 0;
+    for (; j + 2 <= rank; j += 2) { // two to a pass, which has a price of its own
+      sum += query[j] * load<Quad>(column(j) + p);
+      sum += query[j + 1] * load<Quad>(column(j + 1) + p);
+    }
+    if (j != rank)
       sum += query[j] * load<Quad>(column(j) + p);
     store(scores + p, sum * inverseTemperature);
   }

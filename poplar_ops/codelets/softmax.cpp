@@ -17,14 +17,18 @@ public:
   bool compute(unsigned worker) {
     const Segments segments(part, stride, length, nWaves, tailLength, tailFirst, chunk, *filled);
     for (unsigned h = 0; h != groupSize; ++h) {
-      float largest = lowest;
+      Quad four = Quad{} + lowest;
+      float rest = lowest; // of what fills no four
       for (unsigned s = 0; s != segments.count(); ++s) {
         const float *score = &scores[h * partPositions + segments.local(s)];
         const unsigned n = segments.valid(s, *filled);
-        for (unsigned p = worker; p < n; p += numWorkers())
-          largest = score[p] > largest ? score[p] : largest;
+        unsigned p = worker * quadSize;
+        for (; p + quadSize <= n; p += numWorkers() * quadSize)
+          four = larger(load<Quad>(score + p), four);
+        for (; p < n; ++p)
+          rest = larger(score[p], rest);
       }
-      maxima[worker * groupSize + h] = largest;
+      maxima[worker * groupSize + h] = larger(largestOf(four), rest);
     }
     return true;
   }
@@ -42,8 +46,7 @@ public:
     if (groupSize == 1) {
       const Pair of = pairs(worker * pairSize, nPartials, numWorkers() * pairSize, &maxima[0]);
       const float last = maxima[nPartials - 1]; // in no pair if their number is odd
-      const float largest = of[0] > of[1] ? of[0] : of[1];
-      maximum[worker] = last > largest ? last : largest;
+      maximum[worker] = larger(largestOf(of), last);
     } else if (groupSize % pairSize == 0) {
       for (unsigned h = 0; h != groupSize; h += pairSize)
         store(&maximum[worker * groupSize + h],
@@ -52,10 +55,8 @@ public:
     } else {
       for (unsigned h = 0; h != groupSize; ++h) {
         float largest = lowest;
-        for (unsigned i = worker; i < nPartials; i += numWorkers()) {
-          const float m = maxima[i * groupSize + h];
-          largest = m > largest ? m : largest;
-        }
+        for (unsigned i = worker; i < nPartials; i += numWorkers())
+          largest = larger(maxima[i * groupSize + h], largest);
         maximum[worker * groupSize + h] = largest;
       }
     }
@@ -66,10 +67,8 @@ private:
   // The largest of pairs that begin at first, first + step, ... and end before n.
   static Pair pairs(unsigned first, unsigned n, unsigned step, const float *from) {
     Pair largest = Pair{} + lowest;
-    for (unsigned i = first; i + pairSize <= n; i += step) {
-      const Pair m = load<Pair>(from + i);
-      largest = m > largest ? m : largest;
-    }
+    for (unsigned i = first; i + pairSize <= n; i += step)
+      largest = larger(load<Pair>(from + i), largest);
     return largest;
   }
 };
@@ -92,6 +91,8 @@ public:
         for (unsigned p = worker * quadSize; p < room; p += numWorkers() * quadSize) {
           if (p + quadSize <= n)
             store(weight + p, softmaxWeight(load<Quad>(weight + p) - m));
+          else if (p >= n)
+            store(weight + p, Quad{});
           else
             for (unsigned i = p; i != p + quadSize; ++i)
               weight[i] = i < n ? softmaxWeight(weight[i] - m) : 0.0f;
@@ -129,9 +130,14 @@ public:
 
   bool compute(unsigned worker) {
     for (unsigned h = worker; h < groupSize; h += numWorkers()) {
+      const float *block = &blockSums[h * nBlocks];
       float sum = 0.0f;
-      for (unsigned b = 0; b != nBlocks; ++b)
-        sum += blockSums[h * nBlocks + b];
+      unsigned b = 0;
+      for (; b + quadSize <= nBlocks; b += quadSize) // four to a pass, which has a price of its own
+        for (unsigned i = 0; i != quadSize; ++i)
+          sum += block[b + i];
+      for (; b != nBlocks; ++b)
+        sum += block[b];
       sums[h] = sum;
     }
     return true;

@@ -5,23 +5,39 @@
 
 namespace sparq {
 
+static inline unsigned maximum(unsigned a, unsigned b) { return a > b ? a : b; }
+
+// The largest number of positions in full chunks, one partial result a worker: once a query.
+class LongestRow : public poplar::MultiVertex {
+public:
+  WordsIn filled;   // [nSlots]
+  WordsOut longest; // [6]
+  unsigned nSlots, chunk;
+
+  bool compute(unsigned worker) {
+    unsigned most = 0;
+    for (unsigned slot = worker; slot < nSlots; slot += numWorkers())
+      most = maximum(filled[slot], most);
+    longest[worker] = most & ~(chunk - 1);
+    return true;
+  }
+};
+
 // Moves to the next wave and says whether it has any position. Start from wave = 2^32 - 1.
 class NextWave : public poplar::Vertex {
 public:
-  WordsIn filled; // [nSlots]
+  WordsIn longest; // [6]
   poplar::InOut<unsigned> wave;
   poplar::Output<bool> more;
-  unsigned nSlots, stride, chunk;
+  unsigned stride;
 
   bool compute() {
-    unsigned longest = 0;
-    for (unsigned slot = 0; slot != nSlots; ++slot) {
-      const unsigned flushed = filled[slot] & ~(chunk - 1);
-      longest = flushed > longest ? flushed : longest;
-    }
+    unsigned most = longest[0];
+    for (unsigned i = 1; i != 6; ++i)
+      most = maximum(longest[i], most);
     const unsigned next = *wave + 1;
     *wave = next;
-    *more = next * stride < longest;
+    *more = next * stride < most;
     return true;
   }
 };

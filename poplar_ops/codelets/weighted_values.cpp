@@ -40,17 +40,29 @@ public:
 private:
   template <class V> void accumulate(unsigned worker, unsigned n) {
     constexpr unsigned step = sizeof(V) / sizeof(float);
-    const unsigned nBlocks = (nRows + blockSize - 1) / blockSize, nSteps = width / step;
-    for (unsigned item = worker; item < nBlocks * groupSize * nSteps; item += numWorkers()) {
-      const unsigned c = item % nSteps * step, h = item / nSteps % groupSize;
-      const unsigned b = item / nSteps / groupSize;
-      const float *weight = &weights[h * headStride + *wave * weightStride];
-      V sum{};
-      const unsigned stop = minimum((b + 1) * blockSize, n);
-      for (unsigned p = b * blockSize; p < stop; ++p)
-        sum += weight[p] * load<V>(&values[p * width + c]);
-      store(&partials[(b * groupSize + h) * width + c], sum);
+    const unsigned nBlocks = (nRows + blockSize - 1) / blockSize;
+    // Components of all blocks and heads shared out: a worker goes on where it is after a head.
+    unsigned c = worker * step;
+    for (unsigned b = 0; b != nBlocks; ++b)
+      for (unsigned h = 0; h != groupSize; ++h, c -= width)
+        for (; c < width; c += numWorkers() * step)
+          store(&partials[(b * groupSize + h) * width + c],
+                ofBlock<V>(b, &weights[h * headStride + *wave * weightStride], &values[c], n));
+  }
+
+  // Of rows below n of block b.
+  template <class V>
+  V ofBlock(unsigned b, const float *weight, const half *value, unsigned n) const {
+    const unsigned stop = minimum((b + 1) * blockSize, n);
+    V sum{};
+    unsigned p = b * blockSize;
+    for (; p + 2 <= stop; p += 2) { // two to a pass, which has a price of its own
+      sum += weight[p] * load<V>(value + p * width);
+      sum += weight[p + 1] * load<V>(value + (p + 1) * width);
     }
+    if (p < stop)
+      sum += weight[p] * load<V>(value + p * width);
+    return sum;
   }
 };
 

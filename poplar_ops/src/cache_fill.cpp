@@ -45,7 +45,7 @@ public:
         layout(cache.plan.layout), key(key), value(value), lengths(lengths), dc(dc) {
     const std::size_t d = shape.headDim;
     staging.held = graph.addVariable(UNSIGNED_INT, {shape.batch}, {dc, "held"});
-    replace = graph.addVariable(BOOL, {shape.batch}, {dc, "replace"});
+    replace = graph.addVariable(UNSIGNED_INT, {shape.batch}, {dc, "replace"});
     for (Tensor *rows : {&staging.keyRows, &staging.valueRows})
       *rows = addSliced(graph, p, UNSIGNED_INT, p.slots, stepLength(),
                         (stepLength() + p.parts - 1) / p.parts, 1, {dc, "fill_rows"})
@@ -249,7 +249,7 @@ private:
   const Tensor key, value, lengths;
   const DebugContext &dc;
   Staging staging;
-  Tensor replace; // {batch} BOOL
+  Tensor replace; // {batch} UNSIGNED_INT, 0 or 1
 };
 
 } // namespace

@@ -105,6 +105,21 @@ void checkTensor(const std::string &op, const char *argument, const Tensor &tens
                 text(tensor.shape()));
 }
 
+// {6} UNSIGNED_INT on tile 0: positions of the round's longest row in full chunks, found once, by the
+// first loop of the round.
+static Tensor longestRow(const Context &context, const Waves &waves) {
+  return context.once("longest_row_" + std::to_string(context.round), [&] {
+    const unsigned nSlots = context.nSlots(), first = context.task(0);
+    const Tensor t =
+        context.graph.addVariable(UNSIGNED_INT, {cycles::nWorkers}, {context.dc, "longest_row"});
+    context.graph.setTileMapping(t, 0);
+    addVertex(context.graph, context.execute("longest_row"), "sparq::LongestRow", 0,
+              {{"filled", context.cache.filled.slice(first, first + nSlots, 0)}, {"longest", t}},
+              {{"nSlots", nSlots}, {"chunk", waves.chunk}}, cycles::longestRow(nSlots));
+    return t;
+  });
+}
+
 void addWaveLoop(const Context &context, const Waves &waves, const WaveIndex &wave,
                  const Sequence &body) {
   Graph &graph = context.graph;
@@ -124,13 +139,9 @@ void addWaveLoop(const Context &context, const Waves &waves, const WaveIndex &wa
     return t;
   });
   const ComputeSet cs = graph.addComputeSet({context.dc, "next_wave"});
-  const unsigned nSlots = context.nSlots(), first = context.placement().firstTask(context.round);
   addVertex(graph, cs, "sparq::NextWave", 0,
-            {{"filled", context.cache.filled.slice(first, first + nSlots, 0)},
-             {"wave", wave.counter},
-             {"more", more}},
-            {{"nSlots", nSlots}, {"stride", waves.stride}, {"chunk", waves.chunk}},
-            cycles::nextWave(nSlots));
+            {{"longest", longestRow(context, waves)}, {"wave", wave.counter}, {"more", more}},
+            {{"stride", waves.stride}}, cycles::nextWave());
   context.program.add(Copy(before, wave.counter, false, {context.dc, "first_wave"}));
   context.program.add(
       RepeatWhileTrue(Execute(cs, {context.dc, "next_wave"}), more, body, {context.dc, "waves"}));

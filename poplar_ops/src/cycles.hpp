@@ -21,26 +21,24 @@ constexpr double callSlots = 20;
 constexpr double loopSlots = 2;
 
 // ---- floating point: one instruction a pair of fp32, one slot each, but for these
-constexpr double floatDivide = 3; // of one number; 1 or 3 by the data
-constexpr double scalarSelect =
-    4; // compare, fetch the flag, branch, copy: there is no conditional move
-constexpr double pairSelect = 5; // compare, then both sides masked and joined, the mask inverted
+constexpr double floatDivide = 3;  // of one number; 1 or 3 by the data
+constexpr double scalarSelect = 4; // compare, fetch the flag, branch, copy: no conditional move
+constexpr double pairSelect = 5;   // compare, then both sides masked and joined, the mask inverted
 
 // ---- between the register files: by a store and a load
 constexpr double toInteger = 2, toFloat = 2; // one number
 constexpr double pairToInteger = 3;          // one store of 64 bits, two loads of 32
 constexpr double pairToFloat = 3;            // two stores, one load
 
-// ---- integers
-constexpr double integerDivide = 40; // a call: normalise, then some 4 for each of 8 quotient bits
-constexpr double multiplyHigh = 15;  // the high half of a product, by four products of 16 bits
+// ---- integers: vectors are worked on number by number
+constexpr double multiplyHigh = 15; // the high half of a product, by four products of 16 bits
 
-// ---- memory
-constexpr double unaligned =
-    2; // 64 bits at an address known to be a multiple of 4 only: two accesses
-constexpr double halfStore = 10; // a call, 8 in it: a load, the half put into its word, a store
+// ---- memory: 64 bits in one access where the compiler knows the address to be a multiple of 8
+// What no codelet does any more in a loop: an access of 64 bits at a multiple of 4 (two of 32), a
+// division of integers (a call of some 40 slots, 4 a quotient bit), the store of a single half (a
+// call, 10 slots).
 
-// A pass of a loop over vectors: main and floating-point instructions issue in pairs.
+// A pass of a loop over vectors: instructions of the main side and of floating point issue in pairs.
 inline double pass(double arithmetic, double main) {
   return std::max(arithmetic, main) + loopSlots;
 }

@@ -17,13 +17,17 @@ std::vector<Setting> with(std::vector<Setting> settings, std::initializer_list<S
   return settings;
 }
 
-// Counts of a digit pair come from every worker of the parts that hold positions: nRows numbers to
-// add up. In how many sums, if each costs the next pass more: the fewest slots on the way to one
-// total. Divides the workers, so that all sums have as many numbers.
-unsigned nPartialSums(unsigned nRows) {
+// The counts of a digit come from every part that holds positions. In how many sums are they added
+// up, if each costs the next pass more: in as many as take the fewest slots on the way to one total.
+// Divides these parts, so that all sums have as many numbers.
+unsigned nPartialSums(unsigned nHolding, unsigned nParts) {
+  const auto slots = [&](unsigned n) {
+    const unsigned items = (n * nDigits / 2 + nParts - 1) / nParts; // of one part
+    return cycles::share(items) * cycles::digitPairSum(nHolding / n) + cycles::settle(n);
+  };
   unsigned best = 1;
-  for (const unsigned n : {2u, 3u, 6u})
-    if (nRows / n + cycles::settle(n) < nRows / best + cycles::settle(best))
+  for (unsigned n = 2; n <= 6; ++n)
+    if (nHolding % n == 0 && slots(n) < slots(best))
       best = n;
   return best;
 }
@@ -44,8 +48,8 @@ public:
         ++nHolding;
         firstHolding = part;
       }
-    nPartials = nPartialSums(nHolding * nWorkers);
-    nRows = nHolding * nWorkers / nPartials;
+    nPartials = nPartialSums(nHolding, parts);
+    partsPerSum = nHolding / nPartials;
     nItems = nPartials * nDigits / 2;
     itemsPerPart = (nItems + parts - 1) / parts;
     createTensors();
@@ -53,7 +57,7 @@ public:
 
   Selected add() const {
     for (unsigned slot = 0; slot != context.nSlots(); ++slot) {
-      const Tensor ofParts = holding(counts[slot], waves); // {parts, workers, digits}
+      const Tensor ofParts = holding(counts[slot], waves); // {parts, digits, workers}
       for (unsigned part = 0; part != parts; ++part) {
         if (part * itemsPerPart < nItems)
           addSums(slot, part, ofParts);
@@ -70,7 +74,7 @@ private:
     const unsigned nPieces = n / piece;
     keys = context.perPart(FLOAT, {n}, "keys");
     states = context.perPart(UNSIGNED_INT, {nWorkers * 3}, "selection");
-    counts = context.perPart(FLOAT, {nWorkers, nDigits}, "digit_counts");
+    counts = context.perPart(FLOAT, {nDigits, nWorkers}, "digit_counts");
     totals = context.sliced(FLOAT, nItems, itemsPerPart, 2, "digit_totals")
                  .reshape({context.placement().slots, nPartials * nDigits});
     marks = context.perPart(UNSIGNED_INT, {nPieces, 2}, "marks");
@@ -103,15 +107,16 @@ private:
     const unsigned first = part * itemsPerPart, end = std::min(first + itemsPerPart, nItems);
     std::vector<Tensor> ofItems;
     for (unsigned item = first; item != end; ++item) {
-      const std::size_t workers = nWorkers / nPartials, worker = item / (nDigits / 2) * workers,
+      const std::size_t firstPart = item / (nDigits / 2) * partsPerSum,
                         digit = item % (nDigits / 2) * 2;
       ofItems.push_back(
-          ofParts.slice(worker, worker + workers, 1).slice(digit, digit + 2, 2).flatten());
+          ofParts.slice(firstPart, firstPart + partsPerSum).slice(digit, digit + 2, 1).flatten());
     }
     for (const ComputeSet &cs : steps.sums)
       addVertex(graph, cs, "sparq::SumCounts", context.tile(slot, part),
                 {{"counts", concat(ofItems)}, {"totals", totals[slot].slice(first * 2, end * 2)}},
-                {{"nItems", end - first}, {"nRows", nRows}}, cycles::sumCounts(end - first, nRows));
+                {{"nItems", end - first}, {"nRows", partsPerSum}},
+                cycles::sumCounts(end - first, partsPerSum));
   }
 
   // What the part does with its own positions: make keys, count them by digit, mark them.
@@ -178,8 +183,6 @@ private:
                  {"stride", waves.stride},
                  {"length", waves.length},
                  {"nWaves", waves.nWaves},
-                 {"tailLength", waves.tailLength},
-                 {"tailFirst", waves.tailFirst},
                  {"chunk", waves.chunk}},
                 cycles::expandMarks(nAll, end - first, topK));
     }
@@ -214,7 +217,7 @@ private:
   const unsigned n = waves.partPositions(), parts = context.parts();
   const unsigned rowsPerPart = (topK + parts - 1) / parts; // entries of the list that a part makes
   unsigned firstHolding = parts;                           // first part that holds positions
-  unsigned nPartials = 0, nRows = 0; // partial sums of a count, and the numbers of each
+  unsigned nPartials = 0, partsPerSum = 0; // partial sums of a count, and the parts of each
   // Item i, two digits of a partial sum, is added up on part i / itemsPerPart.
   unsigned nItems = 0, itemsPerPart = 0;
   Tensor keys, states, counts, totals, marks, marked, tiesToTake, selectedSums;

@@ -3,6 +3,9 @@
 // Cycle estimates of the vertices: what each inner loop loads, computes and stores, by the rules of
 // cycles.hpp. Where the work depends on the data, an estimate is for a full part, with the selected
 // positions spread evenly; ties in top-k are counted as rare.
+//
+// Widths are multiples of 8, lengths of parts multiples of 64. `arithmetic` is floating point, `main`
+// all other instructions; where one waits for the other they are added up.
 #pragma once
 
 #include "cycles.hpp"
@@ -11,178 +14,216 @@ namespace sparq {
 namespace cycles {
 
 // ---- lanes.hpp, arith.hpp
-// Softmax weight of a pair: subtract the maximum, three selects, 19 of exp; both t and y to
-// integers, subtract, shift and add of each number, and back.
-constexpr double weightPair = 1 + 3 * pairSelect + 19 + 2 * pairToInteger + 2 * 3 + pairToFloat;
-// Eight lanes to a number, one by one, and its store.
-constexpr double treeSum = 16;
-// The largest of six: a load and a select of each after the first.
-constexpr double largestOfSix = 5 * (1 + scalarSelect);
-// Eight products of fp16 added up: four pairs, each widened twice, multiplied, added; eight words loaded.
-inline double dotEight() { return pass(4 * 4, 8); }
-// Two compares and two branches; half store.
-constexpr double flush = 2 * scalarSelect, narrow = 2 * scalarSelect + 1;
+// Softmax weight of a pair: subtract the maximum, compare with the least argument and mask twice, in
+// exp compare and mask, 19 of arithmetic, times the power of two. Of that the numbers go through the
+// integer registers, each shifted and added to.
+constexpr double weightPair = 1 + 3 + 2 + 19 + 1 + pairToInteger + 2 * 2 + pairToFloat;
+// Eight lanes to a number: three sums of pairs, one of their halves; its store.
+constexpr double treeSum = 4 + 1;
+// Six loads, the addresses of five, the last maximum; the others beside the loads.
+constexpr double largestOfSix = 6 + 5 + 1;
+// Eight products of fp16, added up: of each of four pairs widen twice, multiply, add; two loads of each
+// row.
+constexpr double dotEight = std::max(4.0 * 4, 2.0 * 2) + loopSlots;
+// Of a pair: magnitude, compare, mask. Of a pair: two limits.
+constexpr double flushPair = 3, clampPair = 2;
 
 // ---- approx_scores.cpp
-// Four positions, one component: of two pairs widen, multiply, add; two words of keys, the query, the
-// column's address.
-inline double approxFour() { return pass(2 * 3, 4); }
+// Four positions, two components to a pass: of four pairs widen, multiply, add; of each component the
+// keys, the query, the address.
+inline double scoreFour(double rank, double addressSlots) {
+  return rank / 2 * pass(4 * 3, 2 * (2 + addressSlots)) + 2 + 2 + loopSlots; // scale, store
+}
 inline std::uint64_t approxScores(double n, double g, double rank) {
-  return multi(g * share(n / 4) * (rank * approxFour() + 2 + 4 + loopSlots)); // scale, store
+  return multi(g * share(n / 4) * scoreFour(rank, 1));
 }
+// The address from the number of the component: load, multiply, add.
 inline std::uint64_t tailScores(double n, double g, double rank) {
-  return multi(g * share(n / 4) * (rank * pass(2 * 3, 6) + 2 + 4 + loopSlots));
+  return multi(g * share(n / 4) * scoreFour(rank, 3));
 }
+// Load, multiply, add, store; of each chunk its number.
 inline std::uint64_t columnOffsets(double nOwn, double rank) {
   return multi(nOwn * (share(rank) * (4 + loopSlots) + 6));
 }
 
 // ---- key_index.cpp
+// Of each component first widen, multiply, magnitude, maximum, add, beside address, two loads, store;
+// then load, multiply, round, to an integer, subtract, store. Two divisions and what else is once.
 inline std::uint64_t blockCoefficients(double nBlocks, double g, double rank) {
-  const double first = 3 + 2 * (toFloat + 2) + 1 + scalarSelect + 1 + toInteger + scalarSelect + 2,
-               second = 1 + 1 + 1 + toInteger + 1 + 1;
-  return shared(nBlocks * g, integerDivide + 3 + rank * (first + second + 2 * loopSlots) + 20);
+  const double second = 1 + 1 + 1 + toInteger + 1 + 1 + loopSlots;
+  return shared(nBlocks * g, rank * (pass(5, 4) + second) + 2 * floatDivide + 14);
 }
+// Of each component address, two loads, and of four pairs of codes (of four codes) shift, mask,
+// multiply, add, but for the first shift (and the last mask). Sums of 4 bits are taken apart in turns
+// of 16 components: four words, 6 each. Of each score to a float, convert; of two three of arithmetic
+// and a store.
 inline std::uint64_t indexScores(double nBlocks, double g, double rank, unsigned bits) {
-  const double word = bits == 4 ? rank * (3 + 4 * 4 - 1 + loopSlots) + (rank + 15) / 16 * 24
+  const double turns = static_cast<double>(static_cast<unsigned>(rank + 15) / 16),
+               word = bits == 4 ? rank * (3 + 4 * 4 - 1 + loopSlots) + turns * 4 * 6
                                 : rank * (3 + 4 * 4 - 2 + loopSlots);
-  const double score = toFloat + 1 + 3 + 2;
-  return shared(nBlocks * 2 * bits, integerDivide + 13 + g * (word + 32.0 / bits * score));
+  return shared(nBlocks * 2 * bits, 10 + g * (word + 32.0 / bits * (toFloat + 1 + 4 / 2.0)));
 }
 
 // ---- query_components.cpp
-// Of a pair: widen, to integers, two masked, back, add.
-constexpr double magnitudePair = 1 + pairToInteger + 2 + pairToFloat + 1;
+// Eight components of a head: of each pair widen, mask, add; two loads of the query, four of masks.
+constexpr double magnitudeEight = std::max(4.0 * 3, 2.0 + 4) + loopSlots;
+// And of each pair a limit and a store.
 inline std::uint64_t groupMagnitude(double d, double g) {
-  return shared(d / 8, g * (4 * magnitudePair + loopSlots) + 4 * pairSelect + 8);
+  return shared(d / 8, g * magnitudeEight + 4 + 4);
 }
 inline std::uint64_t magnitudeSums(double d, double g) {
-  return shared(g, d / 8 * (4 * magnitudePair + loopSlots) + treeSum);
+  return shared(g, d / 8 * magnitudeEight + treeSum);
 }
+// Compares each with all: four of them two loads, and of two pairs compare, mask, add. Its own four
+// one by one, the sum, the rank.
 inline std::uint64_t componentRanks(double n, double d) {
-  return shared(n, d / 4 * (2 * (1 + pairToInteger + 2) + loopSlots) + 44);
+  return shared(n, d / 4 * pass(2 * 3, 2) + 44);
 }
-// A worker but the first counts the masks before its range, or those behind it, and lists its range;
-// all sum up for their heads: mask a pair, add, and the inverse temperature.
+// A worker but the first counts the masks before its range, or those behind it: two loads and
+// additions a pass. It lists its range: load, branch, and of what is selected, spread evenly, the
+// index, and of each head load, widen, store and two addresses. All sum up for their heads, with 40
+// for the inverse temperature.
 inline std::uint64_t componentList(unsigned d, unsigned g, double rank) {
   double busiest = 0;
   for (unsigned worker = 0; worker != nWorkers; ++worker) {
     const unsigned range = worker == 0 ? 0 : (d + 4) / 5,
-                   before = worker == 0 ? 0 : (worker - 1) * range,
+                   before = worker == 0 ? 0 : std::min(d, (worker - 1) * range),
                    nHeads = (g + nWorkers - 1 - worker) / nWorkers;
-    const double masks = std::min(before, d - std::min(before, d)) / 2,
-                 head = d / 8 * (4 * (magnitudePair + 2) + loopSlots) + treeSum + 40;
-    busiest =
-        std::max(busiest, masks * (4 + loopSlots) +
-                              range * (2 + loopSlots + rank / d * (2 + 5 * g)) + nHeads * head);
+    busiest = std::max(busiest, std::min(before, d - before) / 2 * (4 + loopSlots) +
+                                    range * (2 + loopSlots + rank / d * (2 + 5 * g)) +
+                                    nHeads * (d / 8 * magnitudeEight + treeSum + 40));
   }
-  return multi(busiest);
+  return multi(multiplyHigh + busiest);
 }
 
 // ---- softmax.cpp
+// Two maxima of pairs beside two loads; at the end the largest of six numbers and a store.
 inline std::uint64_t partialMax(double n, double g) {
-  return multi(g * share(n) * (1 + scalarSelect + loopSlots));
+  return multi(g * (share(n / 4) * pass(2, 2) + 6));
 }
+// Two at a time, of two results or of two heads, where the numbers are even.
 inline std::uint64_t reduceMax(double nPartials, unsigned g) {
   if (g == 1)
-    return shared(static_cast<std::uint64_t>(nPartials + 1) / 2, pass(pairSelect, unaligned));
-  return g % 2 == 0 ? shared(nPartials, g / 2 * pass(pairSelect, unaligned))
-                    : shared(nPartials, g * (1 + scalarSelect + loopSlots));
+    return shared((nPartials + 1) / 2, pass(1, 1));
+  return g % 2 == 0 ? shared(nPartials, g / 2 * pass(1, 1)) : shared(nPartials, g * pass(1, 2));
 }
+// Four without a position: two compares, two stores.
 inline std::uint64_t softmaxWeights(double nOwn, double nAll, double g) {
   return multi(g * (largestOfSix + share(nOwn / 4) * (2 * weightPair + loopSlots) +
-                    share((nAll - nOwn) / 4) * 4 * (3 + loopSlots)));
+                    share((nAll - nOwn) / 4) * (4 + loopSlots)));
 }
-inline std::uint64_t blockSums(double nBlocks) {
-  return shared(nBlocks, 8 * pass(4, 4 * unaligned) + treeSum);
+inline std::uint64_t blockSums(double nBlocks) { return shared(nBlocks, 8 * pass(4, 4) + treeSum); }
+// Four at a time.
+inline std::uint64_t foldSums(double nBlocks, double g) {
+  return shared(g, nBlocks / 4 * pass(4, 4));
 }
-inline std::uint64_t foldSums(double nBlocks, double g) { return shared(g, nBlocks * pass(1, 1)); }
 
 // ---- key_topk.cpp
-constexpr double nDigits = 64;
-constexpr double clearCounts = nDigits / 2 * (unaligned + loopSlots);
-// At most three sums of 16 digits, three of 4, three of 1, each compared and subtracted.
+// Eight of the 64 counts a pass.
+constexpr double clearCounts = 8 * (8 + loopSlots);
+// Shift, mask, the place of the count, load, add, store.
+constexpr double countDigit = 6;
+// At most three sums of 16 digits, three of 4, three of 1, four at a time; after each its numbers
+// added up and compared, 6, and two to go on.
 inline double settle(double nPartials) {
-  return 3 * nPartials * (10 * pass(1, unaligned) + pass(1, 1)) + 9 * (scalarSelect + 6);
+  return 3 * nPartials * ((4 + 1) * pass(2, 2) + pass(1, 1)) + 9 * (6 + 2 + loopSlots);
 }
+// Four keys: of each head four divisions, two additions beside three loads; scale, store, to integers,
+// count.
 inline std::uint64_t groupKeys(double n, double g) {
-  // Four keys: of each head four divisions and two additions; scale; the keys to integers; of each
-  // shift, mask, is it one of the part's, count.
-  const double head = pass(4 * floatDivide + 2, 2 * unaligned + 1),
-               four = 2 + 2 * unaligned + 2 * pairToInteger + 4 * (2 + 2 + 3) + loopSlots;
-  return multi(clearCounts + share(n / 4) * (g * head + four));
+  return multi(clearCounts + share(n / 4) * (g * pass(4 * floatDivide + 2, 3) + 2 + 2 +
+                                             2 * pairToInteger + 4 * countDigit + loopSlots));
 }
+// Four keys, of each load, shift, compare, branch; one key in four begins with the prefix, over all
+// passes.
 inline std::uint64_t keyHistogram(double n, double nPartials) {
-  return multi(clearCounts + settle(nPartials) + share(n) * (5 + loopSlots + 5 / 4.0));
+  return multi(clearCounts + settle(nPartials) + share(n / 4) * (4 * 4 + loopSlots + countDigit));
 }
+// Of each part the counts of six workers for two digits: six additions beside six loads.
+inline double digitPairSum(double nRows) { return nRows * pass(6, 6) + 6; }
 inline std::uint64_t sumCounts(double nItems, double nRows) {
-  return shared(nItems, nRows * pass(1, unaligned) + 4);
+  return shared(nItems, digitPairSum(nRows));
 }
+// A key: load, compare, branch; of one in eight the bit, 4. Of a piece what is where, 10, and of both
+// words the number of ones as a float and two stores.
 inline std::uint64_t markKeys(double n, double nPartials) {
-  return multi(settle(nPartials) +
-               share(n / 32) * (32 * (7 + loopSlots) + 2 * (1 + toFloat + 2) + 10) +
-               n / 32 * (multiplyHigh + 5));
+  const double piece = 32 * (3 + loopSlots) + 32 / 8 * 4 + 10 + 2 * (1 + toFloat + 1 + 2);
+  return multi(settle(nPartials) + share(n / 32) * piece);
 }
+// The worker's entries by a product; eight pieces at a time, each loaded and added, then how many are
+// selected (minimum, sum, convert, to an integer, compare, branch); at most eight single ones; the ones
+// before its own, 10 in each of five halves. An entry is 12, a piece that it walks over 18.
 inline std::uint64_t expandMarks(double nPieces, double nEntries, double topK) {
-  return multi(nPieces / 8 * (8 * unaligned + 12) + 8 * 14 + 5 * 10 +
-               share(nEntries) * (12 + (3 * integerDivide + 22) * nPieces / topK));
+  const double skipped = 3 + toInteger + 2 + loopSlots;
+  return multi(multiplyHigh + nPieces / 8 * (8 + skipped) + 8 * (1 + skipped) + 5 * 10 +
+               share(nEntries) * (12 + 18 * nPieces / topK));
 }
+// Of a block two words of marks, 5 each; of each head eight lanes in memory, cleared, loaded, added up,
+// and a selected position 13.
 inline std::uint64_t selectedSums(double nBlocks, double g, double perBlock) {
-  return shared(nBlocks, 10 + g * (8 + 13 * perBlock + treeSum));
+  return shared(nBlocks, 2 * 5 + g * (4 + 13 * perBlock + 4 + treeSum));
 }
 
 // ---- gathered_attention.cpp
+// A score is scaled, compared and stored, the row tested.
 inline std::uint64_t rowScores(double n, double g, double d) {
-  return shared(n * g, d / 8 * dotEight() + treeSum + integerDivide + 3 + 5 + scalarSelect);
+  return shared(n * g, d / 8 * dotEight + treeSum + 5 + loopSlots);
 }
+// One number at a time, for there are few; load, test, store.
 inline std::uint64_t rowWeights(double n, double g) {
   return multi(g * (largestOfSix + share(n) * (weightPair + 4 + loopSlots)));
 }
 inline std::uint64_t listSums(double topK, double g) {
-  return shared(g, topK / 8 * pass(4, 4 * unaligned) + topK / 64 * treeSum + 16);
+  return shared(g, topK / 8 * pass(4, 4) + topK / 64 * (treeSum + 6) + 16);
 }
 
 // ---- weighted_values.cpp
+// Two rows to a pass: of each pair widen, multiply, add; of each row the weight, the address, the
+// values in 64 bits, or in 32 where there are two.
 inline std::uint64_t weightedValues(double nBlocks, double nRows, double width, double g) {
-  const double lanes = width > 12 ? 8 : 2, row = lanes == 8 ? pass(4 * 3, 6) : pass(3, 3);
-  return shared(nBlocks * g * (width / lanes),
-                3 * integerDivide + 16 + std::min(nRows, 64.0) * row);
+  const double lanes = width > 12 ? 8 : 2, // as the codelet does
+      pairs = lanes / 2, words = lanes == 8 ? 2 : 1, row = pass(2 * pairs * 3, 2 * (2 + words)) / 2;
+  return shared(nBlocks * g * (width / lanes), std::min(nRows, 64.0) * row + pairs + 12);
 }
+// Four pairs of each block; the accumulator loaded and stored.
 inline std::uint64_t foldBlocks(double nBlocks, double width, double g) {
-  return shared(g * width / 8, nBlocks * pass(4, 4 * unaligned) + 20);
+  return shared(g * width / 8, nBlocks * pass(4, 4) + 8 + 4);
 }
 
 // ---- combine.cpp
+// Eight components: flush, divide, clamp, narrow, two stores, on to the next.
+constexpr double finish = 4 * (flushPair + clampPair + 1) + 8 * floatDivide + 2 + 3;
+// The share (divide, flush, minimum, loads), the blocks with an address each, the mean (divide; of each
+// pair two products and a sum; 1 - alpha).
 inline std::uint64_t combine(double nBlocks, double width, double g) {
-  const double component = flush + 2 * floatDivide + 4 + narrow + halfStore + 3 + loopSlots;
-  return shared(g * width / 8, integerDivide + 3 + floatDivide + flush + scalarSelect +
-                                   nBlocks * pass(4, 4 * unaligned) + 8 * component);
+  return shared(g * width / 8, floatDivide + flushPair + 5 + nBlocks * pass(4, 5) +
+                                   8 * floatDivide + 4 * 3 + 1 + finish);
 }
-inline std::uint64_t combineDense(double width, double g) {
-  return shared(g * width / 8,
-                integerDivide + 3 + 8 * (1 + flush + floatDivide + narrow + halfStore + loopSlots));
-}
+inline std::uint64_t combineDense(double width, double g) { return shared(g * width / 8, finish); }
 
 // ---- dense_scores.cpp, waves.cpp
 inline std::uint64_t denseScores(double n, double g, double d) {
-  return shared(n, g * (d / 8 * dotEight() + treeSum + 4));
+  return shared(n, g * (d / 8 * dotEight + treeSum + 2 + loopSlots)); // scale, store
 }
-inline std::uint64_t rowOffsets(double n) {
-  return multi(2 * integerDivide + share(n) * (4 + loopSlots));
-}
-inline std::uint64_t nextWave(double nSlots) { return single(nSlots * (4 + loopSlots) + 6); }
+// Add, compare, branch, store.
+inline std::uint64_t rowOffsets(double n) { return shared(n, 4 + loopSlots); }
+// Load, compare, branch, copy.
+inline std::uint64_t longestRow(double nSlots) { return shared(nSlots, 4 + loopSlots); }
+inline std::uint64_t nextWave() { return single(5 * 4 + 8); }
 
 // ---- cache_append.cpp, quantise.cpp
 inline std::uint64_t appendOffsets() { return single(8); }
-inline std::uint64_t appendTail(double nComponents) {
-  return single(nComponents * (2 + halfStore + loopSlots) + 4);
-}
-inline std::uint64_t appendSum(double width) { return shared(width / 8, pass(8, 20)); }
+// The half, its word, mask, shift, OR, store, the address.
+inline std::uint64_t appendTail(double d) { return multi(10 + share(d) * (7 + loopSlots)); }
+// Widen and add beside six loads and four stores.
+inline std::uint64_t appendSum(double width) { return shared(width / 8, pass(8, 10)); }
 inline std::uint64_t advanceLength() { return single(10); }
 inline std::uint64_t anyFull(double n) { return single(n * (2 + loopSlots)); }
-inline std::uint64_t flushOffsets(double d) { return shared(d, integerDivide + 6 + loopSlots); }
+inline std::uint64_t flushOffsets(double d) { return multi(12 + share(d) * (2 + loopSlots)); }
 inline std::uint64_t chunkFull() { return single(8); }
-// The least and largest of eight at a time, then of eight; the step; 64 codes.
+// The least and largest of eight keys at a time (of each pair widen, two selects), then of eight
+// numbers; 40 for the step; of 64 codes load, widen, three of arithmetic, to an integer, subtract,
+// limit, shift, OR.
 constexpr double quantiseBlock = 8 * (4 * (1 + 2 * pairSelect) + loopSlots) + 14 * scalarSelect +
                                  40 + 64 * (2 + 3 + toInteger + 1 + 3 + 2 + loopSlots);
 inline std::uint64_t quantiseTail(double d) { return shared(d, quantiseBlock); }
@@ -190,20 +231,21 @@ inline std::uint64_t quantiseTail(double d) { return shared(d, quantiseBlock); }
 // ---- cache_fill.cpp, quantise.cpp
 inline std::uint64_t fillLength() { return single(10); }
 inline std::uint64_t fillOffsets(double n) { return shared(n, 3 + loopSlots); }
+// 4 x 4 halves: eight words loaded, eight of mask, shift and OR stored, 12 addresses.
 inline std::uint64_t fillColumns(double d, double n) {
-  return shared(d, n * (2 + halfStore + loopSlots));
+  return shared(d / 4, n / 4 * (8 + 8 * (3 + 1) + 12 + loopSlots));
 }
-inline std::uint64_t fillTail(double d, double n) {
-  return shared(d, n * (2 + halfStore + loopSlots));
-}
+// Four halves loaded and stored.
+inline std::uint64_t fillTail(double d, double n) { return shared(d, n / 4 * (2 + loopSlots) + 6); }
+// A row: widen and add four pairs beside three of memory.
 inline std::uint64_t fillSum(double n, double width) {
-  return shared(width / 8, n * pass(4 * 2, 5) + 16);
+  return shared(width / 8, n * pass(4 * 2, 3) + 8);
 }
 inline std::uint64_t fillIndex(double d, double nBlocks) {
   return shared(d, nBlocks * quantiseBlock);
 }
 inline std::uint64_t fillTailIndex(double d, double nWords) {
-  return shared(d, nWords * (2 + loopSlots) + 64 * (2 + halfStore + loopSlots));
+  return shared(d, nWords * (2 + loopSlots) + 64 / 4 * (2 + loopSlots) + 6);
 }
 inline std::uint64_t activeToken() { return single(8); }
 

@@ -23,24 +23,22 @@ void readRows(const Context &context, const Waves &waves, const RowWave &landing
   const CacheLayout &layout = context.layout();
   const unsigned perRow = layout.positionsPerRow;
   const ComputeSet cs = context.execute("row_offsets");
-  for (unsigned slot = 0; slot != context.nSlots(); ++slot)
+  for (unsigned slot = 0; slot != context.nSlots(); ++slot) {
+    const auto rowBase = static_cast<unsigned>(firstRow + layout.keyRow(context.task(slot), 0));
     for (unsigned part = 0; part != context.parts(); ++part) {
       const unsigned room = waves.room(part), first = part * waves.length / perRow;
       if (room == 0)
         break;
-      addVertex(
-          context.graph, cs, "sparq::RowOffsets", context.tile(slot, part),
-          {{"wave", wave.on(slot, part)},
-           {"rows", landing.offsets[slot].slice(first, first + room / perRow)}},
-          {{"part", part},
-           {"stride", waves.stride},
-           {"length", waves.length},
-           {"nRows", room / perRow},
-           {"capacity", layout.capacity},
-           {"positionsPerRow", perRow},
-           {"rowBase", static_cast<unsigned>(firstRow + layout.keyRow(context.task(slot), 0))}},
-          cycles::rowOffsets(room / perRow));
+      addVertex(context.graph, cs, "sparq::RowOffsets", context.tile(slot, part),
+                {{"wave", wave.on(slot, part)},
+                 {"rows", landing.offsets[slot].slice(first, first + room / perRow)}},
+                {{"nRows", room / perRow},
+                 {"rowsPerWave", waves.stride / perRow},
+                 {"firstRow", rowBase + first},
+                 {"lastRow", rowBase + (layout.capacity - 1) / perRow}},
+                cycles::rowOffsets(room / perRow));
     }
+  }
   const std::size_t nRows = std::size_t(context.nSlots()) * waves.stride / perRow;
   readRemote(context.cache.rows,
              context.active(landing.rows).reshape({nRows, std::size_t(perRow) * context.headDim()}),

@@ -14,10 +14,10 @@ from vertex import POISON, assert_bits, halves, run, word, words
 def test_fill_length(length: int, held: int, replace: bool) -> None:
     out = run(
         "FillLength",
-        dict(length=np.array(length, np.int32), held=word(77), replace=np.array(not replace)),
+        dict(length=np.array(length, np.int32), held=word(77), replace=word(77)),
         nTokens=10,
     )
-    assert (int(out["held"]), bool(out["replace"])) == (held, replace)
+    assert (int(out["held"]), int(out["replace"])) == (held, int(replace))
 
 
 @pytest.mark.parametrize("n", [1, 6, 13])

@@ -38,7 +38,7 @@ def test_group_keys(layout: Layout, n_recent: int) -> None:
                 sums=sums,
                 keys=floats(layout.part_positions),
                 states=words(6, 3),
-                counts=floats(6, DIGITS),
+                counts=floats(DIGITS, 6),
             ),
             groupSize=3,
             partPositions=layout.part_positions,
@@ -49,16 +49,17 @@ def test_group_keys(layout: Layout, n_recent: int) -> None:
         competes = positions[part] < candidates
         assert_bits(out["keys"][competes], by_part[part][competes])
         assert out["states"].tolist() == [[0, 12 - n_recent, 1]] * 6
-        digits += out["counts"].sum(axis=0)
+        digits += out["counts"].sum(axis=1)
     first_digits = keys[:candidates].view(np.uint32) >> (BITS * (PASSES - 1))
     assert digits.tolist() == np.bincount(first_digits, minlength=DIGITS).tolist()
 
 
 @pytest.mark.parametrize("n_items", [1, 2, 7, 12, 13, 32])
 def test_sum_counts(n_items: int) -> None:
-    counts = np.arange(n_items * 5 * 2, dtype=np.float32).reshape(n_items, 5, 2)
+    """Of each digit those of six workers on five parts."""
+    counts = np.arange(n_items * 5 * 2 * 6, dtype=np.float32).reshape(n_items, 5, 2, 6)
     out = run("SumCounts", dict(counts=counts, totals=floats(n_items, 2)), nItems=n_items, nRows=5)
-    assert out["totals"].tolist() == counts.sum(axis=1).tolist()
+    assert out["totals"].tolist() == counts.sum(axis=(1, 3)).tolist()
 
 
 def select(
@@ -77,8 +78,10 @@ def select(
     n_pieces = layout.part_positions // 32
 
     def total(counts: list[np.ndarray]) -> np.ndarray:
-        per_worker = np.sum(counts, axis=0).reshape(n_partials, 6 // n_partials, DIGITS)
-        return per_worker.sum(axis=1, dtype=np.float32)
+        partial = np.zeros((n_partials, DIGITS), np.float32)
+        for part, of_workers in enumerate(counts):
+            partial[part % n_partials] += of_workers.sum(axis=1)
+        return partial
 
     scaled, states, counts = [], [], []
     for part in parts:
@@ -90,7 +93,7 @@ def select(
                 sums=np.ones(1, np.float32),
                 keys=floats(layout.part_positions),
                 states=words(6, 3),
-                counts=floats(6, DIGITS),
+                counts=floats(DIGITS, 6),
             ),
             groupSize=1,
             partPositions=layout.part_positions,
@@ -111,7 +114,7 @@ def select(
                     keys=scaled[part],
                     totals=totals,
                     states=states[part],
-                    counts=floats(6, DIGITS),
+                    counts=floats(DIGITS, 6),
                 ),
                 nPartials=n_partials,
                 nRecent=n_local,
@@ -162,7 +165,10 @@ def select(
             valueRow=1_000_000,
             nPieces=len(all_marks),
             nWaveParts=layout.n_wave_parts,
-            **layout.common(),
+            stride=layout.stride,
+            length=layout.length,
+            nWaves=layout.n_waves,
+            chunk=layout.chunk,
         )
         np.testing.assert_array_equal(out["valueRows"], out["keyRows"] + 1_000_000)
         rows.append(out["keyRows"])

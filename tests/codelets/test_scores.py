@@ -129,28 +129,29 @@ def test_row_offsets(per_row: int) -> None:
     out = run(
         "RowOffsets",
         dict(wave=word(3), rows=words(64 // per_row)),
-        part=1,
-        stride=192,
-        length=128,
         nRows=64 // per_row,
-        capacity=3 * 192 + 160,
-        positionsPerRow=per_row,
-        rowBase=5000,
+        rowsPerWave=192 // per_row,
+        firstRow=5000 + 128 // per_row,
+        lastRow=5000 + (3 * 192 + 160) // per_row - 1,
     )
     positions = 3 * 192 + 128 + np.arange(0, 64, per_row)
     last = 3 * 192 + 160 - per_row
     assert out["rows"].tolist() == (5000 + np.minimum(positions, last) // per_row).tolist()
 
 
+@pytest.mark.parametrize("n_slots", [1, 5, 6, 7, 20])
+def test_longest_row_is_in_the_results_of_the_workers(n_slots: int) -> None:
+    filled = np.random.default_rng(n_slots).integers(0, 1 << 24, n_slots).astype(np.uint32)
+    out = run("LongestRow", dict(filled=filled, longest=words(6)), nSlots=n_slots, chunk=64)
+    assert out["longest"].max() == filled.max() // 64 * 64
+    assert (out["longest"][n_slots:] == 0).all()
+
+
 def test_next_wave_stops_behind_the_longest() -> None:
     def one(wave: int, filled: list[int], chunk: int) -> tuple[int, bool]:
-        out = run(
-            "NextWave",
-            dict(filled=np.array(filled, np.uint32), wave=word(wave), more=np.array(False)),
-            nSlots=len(filled),
-            stride=100,
-            chunk=chunk,
-        )
+        slots = dict(filled=np.array(filled, np.uint32), longest=words(6))
+        longest = run("LongestRow", slots, nSlots=len(filled), chunk=chunk)["longest"]
+        out = run("NextWave", dict(longest=longest, wave=word(wave), more=np.array(False)), stride=100)
         return int(out["wave"]), bool(out["more"])
 
     def step(wave: int, filled: list[int], chunk: int) -> tuple[int, bool]:
