@@ -18,8 +18,8 @@ MUTANTS = [
         ),
         [
             (
-                "x < flushThreshold && x > -flushThreshold",
-                "x <= flushThreshold && x >= -flushThreshold",
+                "zeroBelow(withoutSign(x), flushThreshold, x)",
+                "zeroUpTo(withoutSign(x), flushThreshold, x)",
                 "flush cuts 2**-48 itself",
             ),
             ("0x1.120b96p-7f", "0x1.120b98p-7f", "one bit of a coefficient of exp"),
@@ -38,7 +38,11 @@ MUTANTS = [
                 "rowBase + *filled",
                 "an inactive element is written",
             ),
-            ("*filled / chunk - 1", "*filled / chunk", "a chunk is flushed to the place of the next"),
+            (
+                "__builtin_clz(chunk))) - 1",
+                "__builtin_clz(chunk)))",
+                "a chunk is flushed to the place of the next",
+            ),
             ("found |= full[slot];", "found = full[slot];", "only the last element can be full"),
         ],
     ),
@@ -46,11 +50,15 @@ MUTANTS = [
         "poplar_ops/codelets/combine.cpp",
         f"{_CODELETS}gathered_attention.py tests/ops/test_attention.py",
         [
-            ("ratio < 1.0f ? ratio : 1.0f", "ratio", "alpha may pass 1"),
+            (
+                "smaller(flush(approxSums[h] / totals[h]), 1.0f)",
+                "flush(approxSums[h] / totals[h])",
+                "alpha may pass 1",
+            ),
             ("flush(approxSums[h] / totals[h])", "approxSums[h] / totals[h]", "a tiny alpha is not cut"),
             (
-                "float y = flush(accumulator[i]) / sums[h];",
-                "float y = accumulator[i] / sums[h];",
+                "flush(accumulator) / sums[h]",
+                "accumulator / sums[h]",
                 "tiny sums are not cut before the division",
             ),
         ],
@@ -59,17 +67,25 @@ MUTANTS = [
         "poplar_ops/codelets/softmax.cpp",
         f"{_CODELETS}softmax.py",
         [
-            ("maximum[worker] = last", "maximum[0] = last", "six workers write one maximum"),
-            ("last > largest ? last : largest", "largest", "of an odd number of maxima the last is left out"),
+            (
+                "maximum[worker] = larger(largestOf(of), last)",
+                "maximum[0] = larger(largestOf(of), last)",
+                "six workers write one maximum",
+            ),
+            (
+                "larger(largestOf(of), last)",
+                "largestOf(of)",
+                "of an odd number of maxima the last is left out",
+            ),
             (
                 "i < n ? softmaxWeight(weight[i] - m) : 0.0f",
                 "softmaxWeight(weight[i] - m)",
                 "what is behind the length has a weight",
             ),
             (
-                "for (unsigned b = 0; b != nBlocks; ++b)\n        sum += blockSums",
-                "for (unsigned b = nBlocks; b-- != 0;)\n        sum += blockSums",
-                "blocks are added descending",
+                "sum += block[b + i];",
+                "sum += block[b + quadSize - 1 - i];",
+                "blocks are added in another order",
             ),
         ],
     ),
@@ -77,12 +93,8 @@ MUTANTS = [
         "poplar_ops/codelets/query_components.cpp",
         f"{_CODELETS}query_components.py",
         [
-            (
-                "quad + j < c ? a >= own : a > own",
-                "quad + j < c ? a > own : a >= own",
-                "of equal components the last is taken",
-            ),
-            ("select(sum < most, sum, most)", "sum", "NaN is not the largest magnitude"),
+            ("all += other < c ?", "all += other > c ?", "of equal components the last is taken"),
+            ("smaller(sum, Lanes{} + highest)", "sum", "NaN is not the largest magnitude"),
         ],
     ),
     *of(
@@ -90,9 +102,9 @@ MUTANTS = [
         f"{_CODELETS}gathered_attention.py",
         [
             (
-                "maxima[worker * groupSize + h] = lowest;",
-                "for (unsigned w = 0; worker == 0 && w != 6; ++w) maxima[w * groupSize + h] = lowest;",
-                "worker 0 clears the maxima of all: a race",
+                "maxima[worker * groupSize + h] = largest;",
+                "maxima[h] = largest;",
+                "workers write one maximum: a race",
             ),
             (
                 "weight = row < n ? softmaxWeight(weight - m) : 0.0f",
