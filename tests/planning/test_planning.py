@@ -19,6 +19,7 @@ if not core.has_emulator:
 
 from sparq_ipu import planning  # noqa: E402
 from sparq_ipu.kernels import KERNELS, Attention  # noqa: E402
+from sparq_ipu.planning import planner  # noqa: E402
 from sparq_ipu.planning.device_model import device_model  # noqa: E402
 from sparq_reference import CacheSpec, DoesNotFit, SparqSettings  # noqa: E402
 
@@ -285,6 +286,30 @@ def test_a_key_index_is_nothing_to_dense_attention():
     assert sparq.speedup_vs_dense_streaming == dense.seconds_per_query / sparq.seconds_per_query
 
 
+def test_there_is_a_plan_where_dense_attention_does_not_fit(monkeypatch):
+    shape = dict(batch=1, n_heads=4, head_dim=64, seq_len=256)
+    expected = planning.plan(**shape, baseline=False)
+    really = planner._planned
+
+    def planned_but_dense(request):
+        if request.kernel.takes_settings:
+            return really(request)
+        raise DoesNotFit("plan: tile memory", "tile memory", 2, 1)
+
+    monkeypatch.setattr(planner, "_planned", planned_but_dense)
+    plan = planning.plan(**shape)
+    assert plan == expected and plan.speedup_vs_dense_streaming is None
+
+
+def test_the_baseline_is_without_the_append_program():
+    """With it, a row of the cache would hold one position, and dense attention would seem slower."""
+    shape = dict(batch=1, n_heads=8, head_dim=64, seq_len=1024)
+    dense, appending = (planning.plan(**shape, kernel="dense-streaming", append=a) for a in (False, True))
+    assert appending.seconds_per_query > 1.1 * dense.seconds_per_query
+    sparq = planning.plan(**shape, append=True)
+    assert sparq.speedup_vs_dense_streaming == dense.seconds_per_query / sparq.seconds_per_query
+
+
 def test_a_smaller_key_index_fits_on_fewer_ipus():
     """What is refused on one IPU with 16 bits: 66 GB of keys and values, and of the key index."""
     shape = dict(batch=40, seq_len=65536, baseline=False)
@@ -407,6 +432,13 @@ def test_the_slowest_ipu_sets_the_pace(lengths):
     assert slow.seconds_per_query > 1.05 * quick.seconds_per_query
     several = planning.plan(2, **shape, n_ipus=2, lengths=lengths)
     assert several.steps == slow.steps and several.seconds_per_query == slow.seconds_per_query
+    assert several.model.tiles == 1
+    # What is done wave by wave counts as often: in bytes, and in what a shared gateway takes longer.
+    reads = [step for step in slow.steps if step["kind"].startswith("remote")]
+    assert max(step["executions"] for step in reads) > 1
+    assert several.streamed_bytes == sum(step["bytes"] * step["executions"] for step in reads)
+    moved = slow.seconds_per_query - slow.fixed_seconds
+    assert several.seconds_if_gateway_shared == pytest.approx(slow.fixed_seconds + 2 * moved)
 
 
 @pytest.mark.parametrize(
