@@ -12,8 +12,10 @@ import importlib.util
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import hypothesis
+import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -31,3 +33,31 @@ hypothesis.settings.register_profile("dev", max_examples=25, derandomize=True, *
 hypothesis.settings.register_profile("ci", max_examples=150, derandomize=True, **_ALWAYS)
 hypothesis.settings.register_profile("nightly", max_examples=3000, **_ALWAYS)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
+
+#: folders whose tests share what takes long to make: a build, or every source parsed
+TOGETHER = ("emulator", "fidelity", "popart")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    """In a parallel run (-n), one process has the tests of such a folder: two would wait for one build, or do
+    the same work twice. Another --dist than "load" is left as it is."""
+    if getattr(config.option, "numprocesses", None) and config.option.dist in ("no", "load"):
+        config.option.dist = "loadgroup"
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """A process of such a run has the arguments of the command line alone, so this is said to it."""
+    node.workerinput["loadgroup"] = node.config.option.dist == "loadgroup"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not getattr(config, "workerinput", {}).get("loadgroup"):
+        return
+    config.option.loadgroup = True  # as pytest-xdist has it with --dist loadgroup
+    for item in items:
+        folder = item.path.relative_to(ROOT / "tests").parts[0] if ROOT / "tests" in item.path.parents else ""
+        if folder in TOGETHER:
+            item.add_marker(pytest.mark.xdist_group(name=folder))

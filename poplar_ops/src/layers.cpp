@@ -39,9 +39,8 @@ private:
   // state {nTasks, rows, width}, of all layers {nTasks, rows, nLayers * width}; so many rows of a
   // task are on each part of its slot.
   void addState(const Tensor &state, const Tensor &stored, unsigned rowsPerPart) const {
-    const bool halves = !(state.elementType() != HALF);
-    const std::string type =
-        "sparq::" + direction + "Layer<" + (halves ? "half>" : "unsigned int>");
+    const bool words = state.elementType() != HALF;
+    const std::string type = "sparq::" + direction + "Layer<" + (words ? "unsigned int>" : "half>");
     const unsigned width = static_cast<unsigned>(state.dim(2));
     forEachPart(
         state.dim(1), rowsPerPart, [&](unsigned task, unsigned part, unsigned begin, unsigned end) {
@@ -51,7 +50,7 @@ private:
                      {"stored", stored[task].slice(begin, end).flatten()},
                      {"state", state[task].slice(begin, end).flatten()}},
                     {{"nLayers", cache.layout().nLayers}, {"nRows", end - begin}, {"width", width}},
-                    cycles::moveLayer(end - begin, halves ? width / 4 : width));
+                    cycles::moveLayer(end - begin, words ? width : width / 4));
         });
   }
 

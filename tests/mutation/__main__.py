@@ -40,7 +40,7 @@ def chosen(wanted: list[str], sample: bool) -> list[Mutant]:
     """The mutants of some files, folders or names; all of them if none are given."""
     every = mutants.every()
     if sample:  # spread over the reference, whose tests need nothing built and take seconds
-        every = [m for m in every if m.file.startswith("reference/") and not needs_modules(m)][::5]
+        every = [m for m in every if m.file.startswith("reference/") and not needs_modules(m)][::7]
     if not wanted:
         return every
     found: list[Mutant] = []
@@ -89,6 +89,12 @@ def main() -> int:
     parser.add_argument("--list", action="store_true", help="list the mutants, run nothing")
     parser.add_argument("--sample", action="store_true", help="a few of the reference only")
     parser.add_argument("--copy", type=Path, default=ROOT / "build" / "mutation", help="where the copy is")
+    parser.add_argument(
+        "--modules",
+        type=Path,
+        metavar="DIR",
+        help="where the C++ modules are, for mutants in Python; else built",
+    )
     parser.add_argument("--no-baseline", action="store_true", help="do not run the tests unbroken first")
     parser.add_argument("-v", "--verbose", action="store_true", help="which test noticed")
     arguments = parser.parse_args()
@@ -101,7 +107,7 @@ def main() -> int:
         print(f"{len(wanted)} mutants")
         return 0
 
-    tree = CopiedTree(arguments.copy)
+    tree = CopiedTree(arguments.copy.resolve(), arguments.modules)
     tree.check_packages()
     if not arguments.no_baseline:
         tree.prepare(wanted)

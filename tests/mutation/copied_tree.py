@@ -24,10 +24,15 @@ class BuildFailed(Exception):
 
 
 class CopiedTree:
-    """The copy. `folder` is kept between runs: what was built there stays, and only what changed is built."""
+    """The copy. `folder` is kept between runs: what was built there stays, and only what changed is built.
 
-    def __init__(self, folder: Path) -> None:
+    Args:
+        modules: where the modules of the tree are built already; None: they are built in `folder`.
+    """
+
+    def __init__(self, folder: Path, modules: Path | None = None) -> None:
         self.root = folder / "tree"
+        self._modules = modules
         self._build_folder = folder / "cmake"
         self._is_built = False
         self._copy()
@@ -59,18 +64,23 @@ class CopiedTree:
 
     def prepare(self, mutants: list[Mutant]) -> None:
         """Build the modules, if the tests of these mutants want them."""
-        if not self._is_built and any(needs_modules(mutant) for mutant in mutants):
+        if self._is_built or not any(needs_modules(mutant) for mutant in mutants):
+            return
+        built = self._modules or self._build_folder / "poplar_ops"
+        if not self._modules:
             self.build("all")
-            package = self.root / "python" / "sparq_ipu"
-            for pattern in ("_core*.so", "cpu/_cpu*.so", "sparq_codelets.gp"):
-                for built in (self._build_folder / "poplar_ops").glob(pattern):
-                    link = package / built.name
-                    if not link.exists():
-                        link.symlink_to(built)
-            self._is_built = True
+        for pattern in ("_core*.so", "_cpu*.so", "cpu/_cpu*.so", "sparq_codelets.gp"):
+            for module in built.glob(pattern):
+                link = self.root / "python" / "sparq_ipu" / module.name
+                if link.is_symlink():
+                    link.unlink()
+                link.symlink_to(module.resolve())
+        self._is_built = True
 
     def build(self, target: str) -> None:
         """Build a target of the copy's CMake project."""
+        if self._modules:
+            raise BuildFailed("--modules are those of the source as it is: a mutant in C++ needs its own")
         if not (self._build_folder / "build.ninja").exists():
             pybind11 = subprocess.run(
                 [sys.executable, "-m", "pybind11", "--cmakedir"],

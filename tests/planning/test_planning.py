@@ -19,6 +19,7 @@ if not core.has_emulator:
 
 from sparq_ipu import planning  # noqa: E402
 from sparq_ipu.kernels import KERNELS, Attention  # noqa: E402
+from sparq_ipu.planning import planner  # noqa: E402
 from sparq_ipu.planning.device_model import device_model  # noqa: E402
 from sparq_reference import CacheSpec, DoesNotFit, SparqSettings  # noqa: E402
 
@@ -225,7 +226,7 @@ def test_what_can_not_fit_is_refused_before_the_dry_run(monkeypatch):
 
 @pytest.mark.parametrize(("kernel", "index_bits"), [v for v in VARIANTS if v[0] != "dense-sram"])
 def test_the_early_check_is_a_lower_bound(kernel, index_bits):
-    for heads, seq_len, near in ((128, 16384, 0.9), (4096, 63, 0), (4096, 255, 0), (512, 1087, 0)):
+    for heads, seq_len, near in ((128, 16384, 0.9), (1536, 63, 0), (4096, 255, 0), (512, 1087, 0)):
         found = planning.plan(
             1,
             heads,
@@ -245,6 +246,18 @@ def test_the_early_check_is_a_lower_bound(kernel, index_bits):
             early,
             found,
         )
+
+
+def test_a_need_above_its_lower_bound_is_refused():
+    """A byte of streaming memory too little, where keys, values and index alone would fit: scratch rows."""
+    shape = dict(batch=1, n_heads=8, head_dim=64, seq_len=200, rank=8, top_k=8, baseline=False)
+    need = planning.plan(**shape).streaming_memory_bytes
+    assert sum(KERNELS["sparq-streaming"].streaming_bytes(CacheSpec(1, 8, 64, 200)).values()) < need - 1
+    enough, less = (dataclasses.replace(device_model(), streaming_memory_bytes=need - n) for n in (0, 1))
+    assert planning.plan(**shape, device=enough).streaming_memory_bytes == need
+    with pytest.raises(DoesNotFit, match=f"must be at most {need - 1} bytes, got {need} ") as refused:
+        planning.plan(**shape, device=less)
+    assert (refused.value.need, refused.value.room) == (need, need - 1)
 
 
 def test_a_smaller_key_index_moves_and_takes_less():
@@ -270,6 +283,30 @@ def test_a_key_index_is_nothing_to_dense_attention():
     dense = planning.plan(**shape, kernel="dense-streaming")
     assert planning.plan(**shape, kernel="dense-streaming", index_bits=4, rank=64) == dense
     sparq = planning.plan(**shape, index_bits=np.int8(4))
+    assert sparq.speedup_vs_dense_streaming == dense.seconds_per_query / sparq.seconds_per_query
+
+
+def test_there_is_a_plan_where_dense_attention_does_not_fit(monkeypatch):
+    shape = dict(batch=1, n_heads=4, head_dim=64, seq_len=256)
+    expected = planning.plan(**shape, baseline=False)
+    really = planner._planned
+
+    def planned_but_dense(request):
+        if request.kernel.takes_settings:
+            return really(request)
+        raise DoesNotFit("plan: tile memory", "tile memory", 2, 1)
+
+    monkeypatch.setattr(planner, "_planned", planned_but_dense)
+    plan = planning.plan(**shape)
+    assert plan == expected and plan.speedup_vs_dense_streaming is None
+
+
+def test_the_baseline_is_without_the_append_program():
+    """With it, a row of the cache would hold one position, and dense attention would seem slower."""
+    shape = dict(batch=1, n_heads=8, head_dim=64, seq_len=1024)
+    dense, appending = (planning.plan(**shape, kernel="dense-streaming", append=a) for a in (False, True))
+    assert appending.seconds_per_query > 1.1 * dense.seconds_per_query
+    sparq = planning.plan(**shape, append=True)
     assert sparq.speedup_vs_dense_streaming == dense.seconds_per_query / sparq.seconds_per_query
 
 
@@ -401,6 +438,25 @@ def test_several_ipus_are_one_ipu_with_a_share():
     assert two.seconds_if_gateway_shared - two.fixed_seconds == pytest.approx(
         2 * (two.seconds_per_query - two.fixed_seconds)
     )
+
+
+@pytest.mark.parametrize("lengths", [[9000, 40], [40, 9000]])
+def test_the_slowest_ipu_sets_the_pace(lengths):
+    """Shares that differ in the number of waves, and so in time; whichever comes first."""
+    shape = dict(
+        n_heads=4, n_kv_heads=1, head_dim=32, seq_len=9000, rank=8, top_k=16, n_tiles=1, baseline=False
+    )
+    slow, quick = (planning.plan(1, **shape, lengths=[length]) for length in (9000, 40))
+    assert slow.seconds_per_query > 1.05 * quick.seconds_per_query
+    several = planning.plan(2, **shape, n_ipus=2, lengths=lengths)
+    assert several.steps == slow.steps and several.seconds_per_query == slow.seconds_per_query
+    assert several.model.tiles == 1
+    # What is done wave by wave counts as often: in bytes, and in what a shared gateway takes longer.
+    reads = [step for step in slow.steps if step["kind"].startswith("remote")]
+    assert max(step["executions"] for step in reads) > 1
+    assert several.streamed_bytes == sum(step["bytes"] * step["executions"] for step in reads)
+    moved = slow.seconds_per_query - slow.fixed_seconds
+    assert several.seconds_if_gateway_shared == pytest.approx(slow.fixed_seconds + 2 * moved)
 
 
 @pytest.mark.parametrize(

@@ -280,8 +280,8 @@ def test_a_share_below_the_flush_is_zero() -> None:
 
 
 def test_a_sum_below_the_flush_is_zero() -> None:
-    """Of values -2**-24 with a weight of exp(-20), about 2**-53, nothing is left; with exp(-14), about 2**-44,
-    a negative number, and -0 of it in float16 (E2, E6)."""
+    """Values of -2**-24 with a weight of exp(-20) give about -2**-53, and so +0; with exp(-14) a negative
+    number, which is -0 in float16 (E2, E6)."""
     for score, stays in ((-20, False), (-14, True)):
         query, key, value = np.zeros((1, 1, 8), np.float16), *np.zeros((2, 1, 1, 2, 8), np.float16)
         query[..., 0], key[..., 1, 0] = 1, score * 8**0.5

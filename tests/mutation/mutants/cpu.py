@@ -17,6 +17,7 @@ MUTANTS = [
                 "std::min(1.0f, flush(total / weightSum[h]))",
                 "flush(total / weightSum[h])",
                 "alpha may pass 1",
+                "a sum of some weights, in the blocks of all, is never above theirs: rounding is monotone",
             ),
             (
                 "y[c] = flush(y[c]) / weightSum;",
@@ -24,7 +25,11 @@ MUTANTS = [
                 "tiny sums are not cut before the division",
             ),
             ("firstLocal + i)", "firstLocal)", "one local position, many times"),
-            ("end = std::min(end, firstLocal);", "", "a local position can be selected twice"),
+            (
+                "end = std::min(end, firstLocal);",
+                "end = std::min(end, firstLocal + 1);",
+                "a local position can be selected twice",
+            ),
             (
                 "s.positions[i] = s.candidates[s.positions[i]];",
                 "(void)0;",
@@ -49,7 +54,7 @@ MUTANTS = [
             ("if (count > capacity - held)", "if (false)", "appends go on behind the capacity"),
             (
                 "nHeld[copy.to] = nHeld[copy.from];",
-                "(void)0;",
+                "nHeld[copy.to] += 0 * nHeld[copy.from];",
                 "a repeated element has the length of another",
             ),
             ("keyIndex.copy(from, to, n);", "", "a repeated element has the key index of another"),
@@ -70,7 +75,7 @@ MUTANTS = [
     ),
     *of(
         "poplar_ops/cpu/stream_sum.cpp",
-        "tests/cpu tests/bench/test_cpu_sparq.py",
+        "tests/cpu/test_cpu_errors.py tests/bench/test_cpu_sparq.py",
         [("offset < 0 || offset % granule", "offset < 0", "an offset that is no multiple is taken")],
     ),
     *of(

@@ -17,36 +17,16 @@ MUTANTS = [
             for name in ("softmax", "query_components", "scores", "gathered_attention")
         ),
         [
-            ("flushThreshold = 0x1p-48f", "flushThreshold = 0x1.000002p-48f", "flush cuts 2**-48 itself"),
+            (
+                "zeroBelow(withoutSign(x), flushThreshold, x)",
+                "zeroUpTo(withoutSign(x), flushThreshold, x)",
+                "flush cuts 2**-48 itself",
+            ),
             ("0x1.120b96p-7f", "0x1.120b98p-7f", "one bit of a coefficient of exp"),
             ("minSoftmaxArgument = -54.0f", "minSoftmaxArgument = -53.0f", "weights end too early"),
+            ("return (a + c) + (b + d);", "return (a + b) + (c + d);", "lanes are folded in another order"),
             ("selected == 0.0f ? scale : ", "", "no scale where the selected components are 0"),
         ],
-    ),
-    *of(
-        "poplar_ops/codelets/lanes.hpp",
-        f"{_CODELETS}softmax.py {_CODELETS}query_components.py",
-        [
-            (
-                "(pairs.of[0] + pairs.of[2]) + (pairs.of[1] + pairs.of[3])",
-                "(pairs.of[0] + pairs.of[1]) + (pairs.of[2] + pairs.of[3])",
-                "lanes are folded in another order",
-            )
-        ],
-    ),
-    *of(
-        "poplar_ops/codelets/halves.hpp",
-        f"{_CODELETS}cache_append.py {_CODELETS}cache_fill_vertices.py",
-        [
-            ("& ~(0xFFFFu << shift)", "", "a half is put over the one that it replaces"),
-            ("i + quadSize <= n", "i < n", "more halves are copied than there are"),
-            ("a >> 16 | (b & ~low)", "b >> 16 | (a & ~low)", "neighbours change places"),
-        ],
-    ),
-    *of(
-        "poplar_ops/codelets/masks.hpp",
-        f"{_CODELETS}ipu_branch.py",
-        [("+ 0x3F800000u", "+ 0x3F000000u", "on an IPU a weight is half as large")],
     ),
     *of(
         "poplar_ops/codelets/cache_append.cpp",
@@ -59,8 +39,8 @@ MUTANTS = [
                 "an inactive element is written",
             ),
             (
-                "(*filled >> (31 - __builtin_clz(chunk))) - 1",
-                "(*filled >> (31 - __builtin_clz(chunk)))",
+                "__builtin_clz(chunk))) - 1",
+                "__builtin_clz(chunk)))",
                 "a chunk is flushed to the place of the next",
             ),
             ("found |= full[slot];", "found = full[slot];", "only the last element can be full"),
@@ -75,14 +55,10 @@ MUTANTS = [
                 "flush(approxSums[h] / totals[h])",
                 "alpha may pass 1",
             ),
+            ("flush(approxSums[h] / totals[h])", "approxSums[h] / totals[h]", "a tiny alpha is not cut"),
             (
-                "smaller(flush(approxSums[h] / totals[h]), 1.0f)",
-                "smaller(approxSums[h] / totals[h], 1.0f)",
-                "a tiny alpha is not cut",
-            ),
-            (
-                "Lanes y = flush(accumulator) / sums[h];",
-                "Lanes y = accumulator / sums[h];",
+                "flush(accumulator) / sums[h]",
+                "accumulator / sums[h]",
                 "tiny sums are not cut before the division",
             ),
         ],
@@ -91,7 +67,11 @@ MUTANTS = [
         "poplar_ops/codelets/softmax.cpp",
         f"{_CODELETS}softmax.py",
         [
-            ("maximum[worker] = larger(", "maximum[0] = larger(", "six workers write one maximum"),
+            (
+                "maximum[worker] = larger(largestOf(of), last)",
+                "maximum[0] = larger(largestOf(of), last)",
+                "six workers write one maximum",
+            ),
             (
                 "larger(largestOf(of), last)",
                 "largestOf(of)",
@@ -102,14 +82,18 @@ MUTANTS = [
                 "softmaxWeight(weight[i] - m)",
                 "what is behind the length has a weight",
             ),
-            ("sum += block[b + i];", "sum += block[b + 3 - i];", "blocks are added descending"),
+            (
+                "sum += block[b + i];",
+                "sum += block[b + quadSize - 1 - i];",
+                "blocks are added in another order",
+            ),
         ],
     ),
     *of(
         "poplar_ops/codelets/query_components.cpp",
         f"{_CODELETS}query_components.py",
         [
-            ("all += other < c ?", "all += other >= c ?", "of equal components the last is taken"),
+            ("all += other < c ?", "all += other > c ?", "of equal components the last is taken"),
             ("smaller(sum, Lanes{} + highest)", "sum", "NaN is not the largest magnitude"),
         ],
     ),
@@ -119,8 +103,8 @@ MUTANTS = [
         [
             (
                 "maxima[worker * groupSize + h] = largest;",
-                "for (unsigned w = 0; w <= worker; ++w) maxima[w * groupSize + h] = largest;",
-                "a worker writes the maxima of those before it: a race",
+                "maxima[h] = largest;",
+                "workers write one maximum: a race",
             ),
             (
                 "weight = row < n ? softmaxWeight(weight - m) : 0.0f",
@@ -241,11 +225,11 @@ MUTANTS = [
     ),
     *of(
         "poplar_ops/src/cycles.hpp",
-        "tests/device_model/test_cycles.py",
+        _MODEL,
         [
-            ("floatDivide = 3", "floatDivide = 1", "a division takes 1 slot"),
+            ("floatDivide = 3;", "floatDivide = 1;", "a division takes 1 slot"),
             ("callSlots = 20", "callSlots = 10", "a call takes half as long"),
-            ("loopSlots = 2", "loopSlots = 1", "a pass of a loop takes 1 slot"),
+            ("loopSlots = 2;", "loopSlots = 1;", "a loop costs 1 slot a turn"),
         ],
     ),
     *of(

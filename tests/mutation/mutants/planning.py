@@ -5,7 +5,16 @@ from __future__ import annotations
 
 from . import of
 
-_PLANNING = "tests/planning/test_planning.py"
+_QUICK = (
+    "the_slowest_ipu_sets_the_pace several_ipus_are_one_ipu_with_a_share split refusals "
+    "fixed_seconds_do_not_depend_on_the_streaming_rate the_refused_need_is_what_the_cache_takes "
+    "what_can_not_fit_is_refused_before_the_dry_run a_need_above_its_lower_bound_is_refused "
+    "a_key_index_is_nothing_to_dense_attention the_baseline_is_without_the_append_program "
+    "there_is_a_plan_where_dense_attention_does_not_fit "
+    "headline_is_quick_and_needs_no_cache"
+)
+#: those of its tests that take no minutes
+_PLANNING = " ".join(f"tests/planning/test_planning.py::test_{name}" for name in _QUICK.split())
 
 MUTANTS = [
     *of(

@@ -61,10 +61,13 @@ private:
 class Function {
 public:
   Function() = default;
-  explicit Function(unsigned id) : id_(id) {}
+  Function(const Function &) = default;
+  Function &operator=(const Function &) = default;
   unsigned getId() const { return id_; }
 
 private:
+  friend class Graph;
+  explicit Function(unsigned id) : id_(id) {}
   unsigned id_ = ~0u;
 };
 

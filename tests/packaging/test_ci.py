@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CI does not skip in silence: .ci/check_skips holds a log of .ci/run against .ci/skips."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+CI = ROOT / ".ci"
+RULES = [
+    line.split(" | ") for line in (CI / "skips").read_text().splitlines() if line and not line.startswith("#")
+]
+NO_IPU = "SKIPPED [2] tests/ops/test_ipu_hardware.py:13: no IPU: rounding on silicon was not checked\n"
+NO_TORCH = "SKIPPED [1] tests/models/test_generate.py:13: could not import 'torch': No module named 'torch'\n"
+LOG = (
+    "=== tests: the README's command (1 s so far)\n{first}12 passed\n\n=== slow tests (90 s so far)\n{second}"
+)
+
+
+def check(tmp_path: Path, first: str, second: str) -> subprocess.CompletedProcess:
+    (tmp_path / "log").write_text(LOG.format(first=first, second=second))
+    command = [sys.executable, str(CI / "check_skips"), str(tmp_path / "log")]
+    return subprocess.run(command, stdout=subprocess.PIPE, text=True)
+
+
+def test_what_is_allowed_passes_and_is_listed(tmp_path: Path) -> None:
+    done = check(tmp_path, NO_IPU + NO_TORCH, NO_IPU)
+    assert done.returncode == 0, done.stdout
+    assert (
+        done.stdout.count("CI has no IPU") == 2 and "3 tests or files, 0 of them not allowed" in done.stdout
+    )
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("", "SKIPPED [1] tests/cpu/test_cpu_builds.py:23: qemu-aarch64 is not installed\n"),
+        ("", "SKIPPED [1] tests/fidelity/test_api_fidelity.py:64: no libclang: no such file\n"),
+        ("SKIPPED [9] tests/ops/test_append.py:16: the extension module is not built\n", ""),
+        ("", NO_TORCH),  # allowed in the other step only
+    ],
+)
+def test_what_is_not_fails(tmp_path: Path, first: str, second: str) -> None:
+    done = check(tmp_path, first, second)
+    assert done.returncode == 1 and "NOT ALLOWED by .ci/skips" in done.stdout
+
+
+def test_every_rule_names_a_step_and_tests_that_exist() -> None:
+    run = (CI / "run").read_text()
+    steps = re.findall(r'^step "(.*)"$', run, re.MULTILINE)
+    assert run.rstrip().splitlines()[-2].startswith(".ci/check_skips ")
+    for step, test, why in RULES:
+        assert why and (step == "." or any(step in name for name in steps)), step
+        for file in re.findall(r"tests/\w+/\w+\.py", test):
+            assert (ROOT / file).exists(), file
+
+
+def test_what_tests_want_is_installed_before_them() -> None:
+    run = (CI / "run").read_text()
+    for program in ("clang++", "aarch64-linux-gnu-g++", "qemu-aarch64"):
+        assert run.index(f"command -v {program}") < run.index("pytest -q")
