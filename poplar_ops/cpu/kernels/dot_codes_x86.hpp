@@ -61,8 +61,7 @@ inline void addWord(const unsigned char *const *rows, std::size_t at, const Code
 // The dot products of one vector of codes, `halves` 1 or 2 of them from `low` on.
 template <unsigned bits, unsigned H, bool low, unsigned halves>
 inline void dotCodes(const unsigned char *const *rows, unsigned nWords, std::size_t at,
-                     const CellOfHead *heads, unsigned block,
-                     BesideCells &beside,
+                     const CellOfHead *heads, unsigned block, BesideCells &beside,
                      Codes (*total)[halves * (bits == 4 ? 4 : 2)]) {
   constexpr unsigned each = componentsOfWord(bits), half = bits == 4 ? 4 : 2, S = halves * half;
   constexpr unsigned most = bits == 4 ? quadsTogether : ~0u;

@@ -120,7 +120,6 @@ public:
     while (left)
       lines(1);
   }
-  std::size_t allLines() const { return cell.rank() * ((cell.rowBytes() + 63) / 64); }
 
 private:
   void nextRow() {
@@ -166,8 +165,7 @@ struct BesideCells {
 // H heads, blocks [begin, end) of a cell.
 template <unsigned bits, unsigned H>
 inline void scoreCell(const IndexScores &a, unsigned head, std::size_t stepsAt, float limit,
-                      std::size_t cell, unsigned begin, unsigned end,
-                      BesideCells &beside) {
+                      std::size_t cell, unsigned begin, unsigned end, BesideCells &beside) {
   constexpr unsigned each = componentsOfWord(bits), step = stepBlocks(bits);
   const unsigned rank = a.range.rank, nWords = (rank + each - 1) / each;
   CellOfHead heads[H];
@@ -222,7 +220,7 @@ template <unsigned bits> inline void indexScoresOf(const IndexScores &a) {
       beside.ahead.start(cell < lastCell ? Cell(a.range, cell + 1)
                                          : Cell(*a.next, a.next->begin / cellBlocks));
     const std::size_t words = (last - first) * wordsOfBlock<bits>(nWords) * passes;
-    beside.linesEach = static_cast<unsigned>((beside.ahead.allLines() + words - 1) / words);
+    beside.linesEach = static_cast<unsigned>((rank * now.rowBytes() / 64 + words - 1) / words);
     unsigned head = 0;
     for (; head + headsTogether <= a.groupSize; head += headsTogether)
       scoreCell<bits, headsTogether>(a, head, now.stepsAt(), limit, cell, first, last, beside);
