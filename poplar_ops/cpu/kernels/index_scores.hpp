@@ -192,13 +192,12 @@ inline void scoreCell(const IndexScores &a, unsigned head, std::size_t stepsAt, 
 template <unsigned bits> inline void indexScoresOf(const IndexScores &a) {
   constexpr unsigned two = headsTogether < 2 ? headsTogether : 2;
   const unsigned rank = a.range.rank;
+  const unsigned nWords = (rank + componentsOfWord(bits) - 1) / componentsOfWord(bits);
   const float limit = static_cast<float>(coefficientLimit(bits, rank));
   // Words are made of whole groups of components: those beyond the rank count 0 times anything.
   const unsigned padded = (rank + 3) / 4 * 4;
   for (unsigned i = rank * cellBlocks; i < padded * cellBlocks; ++i)
     a.products[i] = 0.0f;
-
-  const unsigned nWords = (rank + componentsOfWord(bits) - 1) / componentsOfWord(bits);
 
   const std::size_t begin = a.range.begin, end = a.range.end;
   const unsigned passes =
