@@ -31,7 +31,7 @@ struct CellLayout {
   unsigned bits, headDim;
   std::size_t blocks; // that the capacity has room for
 
-  std::size_t blockBytes() const { return blockPositions * bits / 8; }
+  constexpr std::size_t blockBytes() const { return blockPositions * bits / 8; }
   std::size_t nCells() const { return (blocks + cellBlocks - 1) / cellBlocks; }
   // Blocks of a cell.
   std::size_t blocksOf(std::size_t cell) const {
@@ -40,7 +40,7 @@ struct CellLayout {
   }
   // Where in a cell its steps are; its lows follow.
   std::size_t stepsAt(std::size_t cell) const { return blocksOf(cell) * blockBytes(); }
-  std::size_t wholeCellBytes() const { return cellBlocks * (blockBytes() + 4); }
+  constexpr std::size_t wholeCellBytes() const { return cellBlocks * (blockBytes() + 4); }
   // Whole lines of the processor's caches.
   std::size_t cellBytes(std::size_t cell) const {
     return (stepsAt(cell) + cellBlocks * 4 + 63) / 64 * 64;

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-CHECKS = ("levels", "threads", "conversions", "allocations", "refusals")
+CHECKS = ("levels", "threads", "conversions", "weights", "allocations", "refusals")
 
 pytestmark = pytest.mark.slow
 

@@ -8,17 +8,6 @@
 // file, and the linker can not put the AVX-512 copy of one into the portable kernels. For the same
 // reason nothing here calls an inline function of the standard library.
 
-#include "several.hpp"
-
-namespace sparq {
-template <> struct BitsOf<Vec> {
-  using type = BitsVec;
-};
-template <> struct BitsOf<SeveralVecs> {
-  using type = SeveralBits;
-};
-} // namespace sparq
-
 #include "components.hpp"
 #include "rough_keys.hpp"
 

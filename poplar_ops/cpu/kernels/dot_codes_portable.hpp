@@ -7,6 +7,8 @@ using Shorts = short __attribute__((vector_size(16)));
 using FourBytes = unsigned char __attribute__((vector_size(4)));
 
 constexpr unsigned stepBlocks(unsigned) { return 1; }
+// Calls of BesideCells::word for a block, on average.
+template <unsigned bits> constexpr unsigned wordsOfBlock(unsigned nWords) { return nWords; }
 
 // The coefficient of component j.
 template <unsigned bits>
@@ -78,8 +80,10 @@ inline void scoreBlock8(const unsigned char *const *rows, unsigned n, CellOfHead
 
 template <unsigned bits, unsigned H>
 inline void scoreBlocks(const unsigned char *const *rows, unsigned nWords, CellOfHead *heads,
-                        unsigned block, unsigned) {
+                        unsigned block, unsigned, BesideCells &beside) {
   static_assert(H == 1, "one head at a time");
+  for (unsigned word = 0; word < nWords; ++word)
+    beside.word();
   if (bits == 4)
     scoreBlock4(rows, nWords * 4, heads[0], block);
   else

@@ -21,12 +21,6 @@ struct CellOfHead {
 
 inline Vec magnitude(Vec x) { return bitcast<Vec>(bitcast<BitsVec>(x) & 0x7FFFFFFFu); }
 
-#ifdef SPARQ_CODES_X86
-#include "dot_codes_x86.hpp"
-#else
-#include "dot_codes_portable.hpp"
-#endif
-
 // Coefficients, units and offsets of a cell's blocks.
 template <unsigned bits>
 inline void prepareCell(const IndexScores &a, const float *query, std::size_t stepsAt, float limit,
@@ -60,6 +54,23 @@ inline void prepareCell(const IndexScores &a, const float *query, std::size_t st
     }
 }
 
+// Spreads `things` evenly over `steps`, without a division for each.
+class Pace {
+public:
+  Pace() = default;
+  Pace(std::size_t thingsIn, std::size_t stepsIn) : things(thingsIn), all(stepsIn) {}
+  // Of the next n steps.
+  std::size_t steps(std::size_t n) {
+    std::size_t due = 0;
+    for (owed += things * n; owed >= all; owed -= all)
+      ++due;
+    return due;
+  }
+
+private:
+  std::size_t things = 0, all = 1, owed = 0;
+};
+
 // The selected components of one cell.
 class Cell {
 public:
@@ -81,28 +92,45 @@ private:
 };
 
 // Asks for the memory of a cell, component after component, a few lines at a time: in L1 there is
-// room for what is computed with and for what comes next.
+// room for what is computed with and for what comes next. (More lines at a time, or with fewer
+// instructions for each: measured, the processor then loses some, and all is slower.)
 class FetchAhead {
 public:
   void start(const Cell &of) {
     cell = of;
     left = cell.rank();
-    nextRow();
+    startRow();
   }
-  void lines(std::size_t n) {
-    for (; n && left; --n) {
-      __builtin_prefetch(at);
-      at += 64;
-      if (at >= end && --left)
+  // The next n lines; at the end a few that nobody needs.
+  void lines(unsigned n) {
+    if (!left)
+      return;
+    const unsigned char *line = at;
+    for (; n; --n) {
+      __builtin_prefetch(line);
+      line += 64;
+      if (line == end) {
         nextRow();
+        line = at;
+      }
     }
+    at = line;
   }
-  std::size_t allLines() const { return cell.rank() * ((cell.rowBytes() + 63) / 64); }
+  void rest() {
+    while (left)
+      lines(1);
+  }
 
 private:
   void nextRow() {
+    if (left && --left)
+      startRow();
+    else
+      end = nullptr;
+  }
+  void startRow() {
     at = cell.row(cell.rank() - left);
-    end = at + cell.rowBytes();
+    end = at + (cell.rowBytes() + 63) / 64 * 64;
   }
   Cell cell;
   unsigned left = 0; // components
@@ -112,19 +140,27 @@ private:
 // What is done while the memory is waited for, in small portions: fetching what comes next, and, at
 // equal pace, the softmax of another pair.
 struct BesideCells {
+  BesideCells(SoftmaxWeights *softmaxIn, std::size_t blocks)
+      : softmax(softmaxIn), pace(softmax ? softmax->n / blockSize : 0, blocks) {}
+  // After each word that is added to sums.
+  void word() { ahead.lines(linesEach); }
   void blocks(unsigned n) {
-    for (; n; --n) {
-      ahead.lines(linesEach);
-      ++done;
-      if (softmax)
-        softmaxUntil(*softmax, softmax->n / blockSize * done / all);
-    }
+    softmaxBlocks += pace.steps(n);
+    if (softmax)
+      softmaxUntil(*softmax, softmaxBlocks);
   }
   SoftmaxWeights *const softmax;
-  const std::size_t all; // blocks to come
-  std::size_t done = 0, linesEach = 0;
-  FetchAhead ahead{};
+  Pace pace;
+  std::size_t softmaxBlocks = 0;
+  unsigned linesEach = 0;
+  FetchAhead ahead;
 };
+
+#ifdef SPARQ_CODES_X86
+#include "dot_codes_x86.hpp"
+#else
+#include "dot_codes_portable.hpp"
+#endif
 
 // H heads, blocks [begin, end) of a cell.
 template <unsigned bits, unsigned H>
@@ -142,7 +178,7 @@ inline void scoreCell(const IndexScores &a, unsigned head, std::size_t stepsAt, 
   }
   for (unsigned block = begin; block < end; block += step) {
     const unsigned n = end - block < step ? end - block : step;
-    scoreBlocks<bits, H>(a.rows, nWords, heads, block, n);
+    scoreBlocks<bits, H>(a.rows, nWords, heads, block, n, beside);
     beside.blocks(n);
   }
   for (unsigned h = 0; h < H; ++h) {
@@ -156,6 +192,7 @@ inline void scoreCell(const IndexScores &a, unsigned head, std::size_t stepsAt, 
 template <unsigned bits> inline void indexScoresOf(const IndexScores &a) {
   constexpr unsigned two = headsTogether < 2 ? headsTogether : 2;
   const unsigned rank = a.range.rank;
+  const unsigned nWords = (rank + componentsOfWord(bits) - 1) / componentsOfWord(bits);
   const float limit = static_cast<float>(coefficientLimit(bits, rank));
   // Words are made of whole groups of components: those beyond the rank count 0 times anything.
   const unsigned padded = (rank + 3) / 4 * 4;
@@ -165,7 +202,7 @@ template <unsigned bits> inline void indexScoresOf(const IndexScores &a) {
   const std::size_t begin = a.range.begin, end = a.range.end;
   const unsigned passes =
       a.groupSize / headsTogether + (a.groupSize % headsTogether + two - 1) / two;
-  BesideCells beside{a.softmax, (end - begin) * passes};
+  BesideCells beside(a.softmax, (end - begin) * passes);
   const std::size_t lastCell = (end - 1) / cellBlocks;
   for (std::size_t cell = begin / cellBlocks; cell <= lastCell; ++cell) {
     const Cell now(a.range, cell);
@@ -173,17 +210,16 @@ template <unsigned bits> inline void indexScoresOf(const IndexScores &a) {
       a.rows[j] = now.row(j < rank ? j : 0);
     if (cell == begin / cellBlocks && !a.fetched) {
       beside.ahead.start(now);
-      beside.ahead.lines(~std::size_t(0));
+      beside.ahead.rest();
     }
     const std::size_t from = cell * cellBlocks;
     const auto first = static_cast<unsigned>(from < begin ? begin - from : 0);
     const auto last = static_cast<unsigned>(end - from < cellBlocks ? end - from : cellBlocks);
-    beside.linesEach = 0;
-    if (cell < lastCell || a.next) {
+    if (cell < lastCell || a.next)
       beside.ahead.start(cell < lastCell ? Cell(a.range, cell + 1)
                                          : Cell(*a.next, a.next->begin / cellBlocks));
-      beside.linesEach = beside.ahead.allLines() / ((last - first) * passes) + 1;
-    }
+    const std::size_t words = (last - first) * wordsOfBlock<bits>(nWords) * passes;
+    beside.linesEach = static_cast<unsigned>((rank * now.rowBytes() / 64 + words - 1) / words);
     unsigned head = 0;
     for (; head + headsTogether <= a.groupSize; head += headsTogether)
       scoreCell<bits, headsTogether>(a, head, now.stepsAt(), limit, cell, first, last, beside);
@@ -191,7 +227,7 @@ template <unsigned bits> inline void indexScoresOf(const IndexScores &a) {
       scoreCell<bits, two>(a, head, now.stepsAt(), limit, cell, first, last, beside);
     for (; head < a.groupSize; ++head)
       scoreCell<bits, 1>(a, head, now.stepsAt(), limit, cell, first, last, beside);
-    beside.ahead.lines(~std::size_t(0));
+    beside.ahead.rest();
   }
 }
 

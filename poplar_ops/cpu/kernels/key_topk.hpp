@@ -51,17 +51,27 @@ inline unsigned appendAtLeast(const std::int32_t *x, std::int32_t threshold, std
 #endif
 
 // The indices of keys above `bound`, ascending, and up to 16 numbers after them; returns how many.
-inline std::size_t gatherAbove(const std::int32_t *keys, std::size_t n, std::int32_t bound,
-                               std::uint32_t *where) {
-  std::size_t count = 0, j = 0;
+// With maxima of the blocks, where there are few such keys, most blocks need no look; which ones is
+// listed first, since branches for each would be mispredicted half of the time.
+inline std::size_t gatherAbove(const std::int32_t *keys, const std::int32_t *maxima, std::size_t n,
+                               std::int32_t bound, std::uint32_t *where, std::int32_t *work) {
+  std::size_t count = 0;
   if (bound == 0x7FFFFFFF)
     return 0;
-  for (; j + blockSize <= n; j += blockSize) {
+  const std::int32_t reach = bound + 1;
+  const std::size_t blocks = n / blockSize;
+  std::size_t listed = 0;
+  for (std::size_t block = 0; block < blocks; ++block) {
+    work[listed] = static_cast<std::int32_t>(block);
+    listed += !maxima || atLeast(maxima + block * 16, reach);
+  }
+  for (std::size_t i = 0; i < listed; ++i) {
+    const std::size_t j = static_cast<std::size_t>(work[i]) * blockSize;
     for (unsigned part = 0; part < blockSize; part += 16)
-      count += appendAtLeast(keys + j + part, bound + 1, static_cast<std::uint32_t>(j + part),
+      count += appendAtLeast(keys + j + part, reach, static_cast<std::uint32_t>(j + part),
                              where + count);
   }
-  for (; j < n; ++j)
+  for (std::size_t j = blocks * blockSize; j < n; ++j)
     if (keys[j] > bound)
       where[count++] = static_cast<std::uint32_t>(j);
   return count;
@@ -111,15 +121,14 @@ inline void keyTopK(const KeyTopK &a) {
   const std::size_t n = a.end - a.begin;
   if (a.nBest == 0)
     return;
-  std::int32_t bound =
-      a.maxima ? lowerBound(a.maxima + a.begin / blockSize * 16, n / blockSize, a.nBest, a.work)
-               : 0;
+  const std::int32_t *const maxima = a.maxima ? a.maxima + a.begin / blockSize * 16 : nullptr;
+  std::int32_t bound = maxima ? lowerBound(maxima, n / blockSize, a.nBest, a.work) : 0;
   if (a.merit)
     bound = roughBound(bound, a.merit->groupSize);
   std::int32_t *const found = a.work;
   std::uint32_t *const where = a.workIndex, *to = a.positions;
   const std::uint32_t *const stop = to + a.nBest;
-  const std::size_t above = gatherAbove(keys, n, bound, where);
+  const std::size_t above = gatherAbove(keys, maxima, n, bound, where, a.work);
   const auto base = static_cast<std::uint32_t>(a.begin);
   if (a.merit && above >= a.nBest) {
     Merit merit = *a.merit;

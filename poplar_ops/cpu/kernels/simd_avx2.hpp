@@ -6,7 +6,7 @@ using Vec = float __attribute__((vector_size(32)));
 using BitsVec = unsigned __attribute__((vector_size(32)));
 using IntVec = int __attribute__((vector_size(32)));
 using Lanes = Vec;
-constexpr unsigned severalVectors = 2; // that are computed with side by side: see several.hpp
+constexpr unsigned severalVectors = 2; // that the softmax computes with side by side
 constexpr unsigned width = 8;
 
 inline Vec load(const float *from) { return _mm256_loadu_ps(from); }

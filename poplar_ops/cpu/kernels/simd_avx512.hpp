@@ -7,7 +7,7 @@ using Vec = float __attribute__((vector_size(64)));
 using BitsVec = unsigned __attribute__((vector_size(64)));
 using IntVec = int __attribute__((vector_size(64)));
 using Lanes = float __attribute__((vector_size(32)));
-constexpr unsigned severalVectors = 4; // that are computed with side by side: see several.hpp
+constexpr unsigned severalVectors = 4; // that the softmax computes with side by side
 constexpr unsigned width = 16;
 #define SPARQ_WIDE_VECTORS
 
@@ -39,6 +39,11 @@ inline Lanes maximum(Lanes a, Lanes b) { return _mm256_max_ps(a, b); }
 constexpr unsigned lanesStep = 16;
 inline Lanes addToLanes(Lanes sum, const Vec *x) {
   return (sum + _mm512_castps512_ps256(x[0])) + _mm512_extractf32x8_ps(x[0], 1);
+}
+
+// The same for two blocks, which have half a vector each.
+inline Vec addToTwoLanes(Vec sum, Vec x, Vec y) {
+  return (sum + _mm512_shuffle_f32x4(x, y, 0x44)) + _mm512_shuffle_f32x4(x, y, 0xEE);
 }
 
 #include "simd_x86.hpp"

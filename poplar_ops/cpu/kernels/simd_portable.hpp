@@ -7,7 +7,7 @@ using Vec = float __attribute__((vector_size(16)));
 using BitsVec = unsigned __attribute__((vector_size(16)));
 using IntVec = int __attribute__((vector_size(16)));
 using HalfVec = Half __attribute__((vector_size(8)));
-constexpr unsigned severalVectors = 2; // that are computed with side by side: see several.hpp
+constexpr unsigned severalVectors = 2; // that the softmax computes with side by side
 constexpr unsigned width = 4;
 
 inline Vec load(const float *from) {

@@ -8,10 +8,12 @@
 //   threads      callers on several threads, one cache and many; appends in between
 //   conversions  fp16 to fp32 and back, every bit pattern; with denormals flushed by the processor
 //                too, where that can be set
+//   weights      softmax weights, of a number in 257 of those that scores less their maximum can be
 //   allocations  a call that repeats another allocates nothing
 //   refusals     what the library refuses, and that a refusal changes nothing
 //   race         a data race, on purpose: ThreadSanitizer must report it
 //   overflow     a read past the end of a buffer, on purpose: AddressSanitizer must report it
+#include "../codelets/arith.hpp"
 #include "dispatch.hpp"
 #include "kv_cache.hpp"
 #include "stream_sum.hpp"
@@ -23,6 +25,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <limits>
 #include <new>
 #include <stdexcept>
 #include <thread>
@@ -339,6 +342,28 @@ void conversions() {
   std::printf("conversions: all finite fp16 numbers, and between them\n");
 }
 
+// The kernels have the exponential of arith.hpp in a form of their own.
+void weights() {
+  std::vector<float> arguments;
+  const auto bits = [](float x) { return sparq::bitcast<std::uint32_t>(x); };
+  for (std::uint32_t x = bits(-0.0f); x < bits(-100.0f); x += 257)
+    arguments.push_back(sparq::bitcast<float>(x));
+  for (float edge : {0x1p-25f, 0x1p-63f, 54.0f, 87.0f})
+    for (std::uint32_t x = bits(-edge) - 64; x < bits(-edge) + 64; ++x)
+      arguments.push_back(sparq::bitcast<float>(x));
+  arguments.resize((arguments.size() + 63) / 64 * 64, -std::numeric_limits<float>::infinity());
+  std::vector<float> sums(arguments.size() / 64);
+  for (const Kernels *kernels : availableKernels()) {
+    std::vector<float> got = arguments;
+    sparq::cpu::SoftmaxWeights step{got.data(), got.size(), 0.0f, sums.data(), nullptr};
+    kernels->softmaxWeights(step);
+    for (std::size_t i = 0; i < got.size(); ++i)
+      check(bits(got[i]) == bits(sparq::softmaxWeight(arguments[i])),
+            std::string("weights: ") + kernels->name);
+  }
+  std::printf("weights: %zu arguments\n", arguments.size());
+}
+
 template <class Error> void refused(const std::string &message, const std::function<void()> &call) {
   try {
     call();
@@ -448,6 +473,8 @@ int main(int argc, char **argv) {
     threads(n ? n : 4);
   else if (what == "conversions")
     conversions();
+  else if (what == "weights")
+    weights();
   else if (what == "allocations")
     allocations();
   else if (what == "refusals")
@@ -458,7 +485,8 @@ int main(int argc, char **argv) {
     overflow();
   else {
     std::fprintf(
-        stderr, "usage: %s levels|threads|conversions|allocations|refusals|race|overflow [count]\n",
+        stderr,
+        "usage: %s levels|threads|conversions|weights|allocations|refusals|race|overflow [count]\n",
         argv[0]);
     return 2;
   }
