@@ -18,7 +18,7 @@ def test_other_tools_have_another_folder(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_sources_are_compared_by_content(tmp_path: Path) -> None:
-    """Also where time and size are the same; what is the same keeps its time, so that it is not built again."""
+    """Also where time and size are the same. What is the same keeps its time, and is not built again."""
     source, target = tmp_path / "source", tmp_path / "target"
     source.mkdir()
     for name in ("changes", "stays", "goes"):
