@@ -125,6 +125,7 @@ def test_measured_times_are_for_one_query(tmp_path: Path, monkeypatch: pytest.Mo
             self._session = real(*arguments, device="emulator", **options)
             self.write = self._session.write
             self.streaming_memory_bytes = self._session.streaming_memory_bytes
+            self.extended_memory = self._session.extended_memory
 
         def attention(self, index: int, query: np.ndarray, repeated: bool = False) -> np.ndarray:
             launches.append(repeated)

@@ -25,7 +25,7 @@ MUTANTS = [
     ),
     *of(
         "poplar_ops/codelets/lanes.hpp",
-        f"{_CODELETS}softmax.py {_CODELETS}query_components.py",
+        f"{_CODELETS}scores.py {_CODELETS}gathered_attention.py",
         [
             (
                 "(pairs.of[0] + pairs.of[2]) + (pairs.of[1] + pairs.of[3])",
