@@ -29,6 +29,31 @@ MUTANTS = [
         ],
     ),
     *of(
+        "poplar_ops/codelets/lanes.hpp",
+        f"{_CODELETS}scores.py {_CODELETS}gathered_attention.py",
+        [
+            (
+                "(pairs.of[0] + pairs.of[2]) + (pairs.of[1] + pairs.of[3])",
+                "(pairs.of[0] + pairs.of[1]) + (pairs.of[2] + pairs.of[3])",
+                "lanes are folded in another order",
+            )
+        ],
+    ),
+    *of(
+        "poplar_ops/codelets/halves.hpp",
+        f"{_CODELETS}cache_append.py {_CODELETS}cache_fill_vertices.py",
+        [
+            ("& ~(0xFFFFu << shift)", "", "a half is put over the one that it replaces"),
+            ("i + quadSize <= n", "i < n", "more halves are copied than there are"),
+            ("a >> 16 | (b & ~low)", "b >> 16 | (a & ~low)", "neighbours change places"),
+        ],
+    ),
+    *of(
+        "poplar_ops/codelets/masks.hpp",
+        f"{_CODELETS}ipu_branch.py",
+        [("+ 0x3F800000u", "+ 0x3F000000u", "on an IPU a weight is half as large")],
+    ),
+    *of(
         "poplar_ops/codelets/cache_append.cpp",
         f"{_CODELETS}cache_append.py tests/ops/test_append.py",
         [
