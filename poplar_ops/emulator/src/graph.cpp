@@ -405,7 +405,9 @@ Tensor Graph::addReplicationIndexConstant(const DebugContext &dc) {
 
 Function Graph::addFunction(const program::Program &program) {
   impl->functions.push_back(program);
-  return Function(static_cast<unsigned>(impl->functions.size() - 1));
+  Function function;
+  function.id_ = static_cast<unsigned>(impl->functions.size() - 1);
+  return function;
 }
 
 } // namespace poplar

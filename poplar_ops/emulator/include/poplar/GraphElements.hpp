@@ -67,7 +67,6 @@ public:
 
 private:
   friend class Graph;
-  explicit Function(unsigned id) : id_(id) {}
   unsigned id_ = ~0u;
 };
 
