@@ -91,13 +91,19 @@ void CacheOp::appendAttributes(popart::OpSerialiserBase &os) const {
   os.appendAttribute("codelets", codeletsHash());
 }
 
+std::vector<const CacheOp *> CacheOp::ofModel() const {
+  std::vector<const CacheOp *> found;
+  for (const popart::Op *const op : getIr().getAllOps())
+    if (const auto *const other = dynamic_cast<const CacheOp *>(op))
+      found.push_back(other);
+  return found;
+}
+
 std::vector<const CacheOp *> CacheOp::ofCache() const {
   std::vector<const CacheOp *> found;
-  for (const popart::Op *const op : getIr().getAllOps()) {
-    const auto *const other = dynamic_cast<const CacheOp *>(op);
-    if (other != nullptr && other->cacheName_ == cacheName_)
+  for (const CacheOp *const other : ofModel())
+    if (other->cacheName_ == cacheName_)
       found.push_back(other);
-  }
   return found;
 }
 

@@ -40,6 +40,8 @@ public:
 
   // The operators of this one's cache, itself included, in all graphs of the model.
   std::vector<const CacheOp *> ofCache() const;
+  // Those of all caches.
+  std::vector<const CacheOp *> ofModel() const;
 
 protected:
   // For setup(): takes the shape from the inputs' axes and the attributes, and puts the operator

@@ -118,17 +118,29 @@ public:
 
   void grow(poplar::program::Sequence &program) const override {
     const DecodeOp &op = getOp<DecodeOp>();
-    const sparq::Cache &held = cache();
-    const poplar::Tensor active = sparq::activeTokens(graph(), held, getInTensor(activeIndex),
-                                                      program, debugContext("active"));
-    sparq::append(graph(), held, getInTensor(keyIndex), getInTensor(valueIndex), active, program,
-                  debugContext("append"));
+    CacheGroup &mine = group();
+    const sparq::Cache &held = mine.cache();
+    const std::size_t which = mine.index(op.attention());
+    const Body body = [&](const std::vector<poplar::Tensor> &inputs,
+                          poplar::program::Sequence &steps) -> std::vector<poplar::Tensor> {
+      const poplar::Tensor active =
+          sparq::activeTokens(graph(), held, inputs[activeIndex], steps, debugContext("active"));
+      sparq::append(graph(), held, inputs[keyIndex], inputs[valueIndex], active, steps,
+                    debugContext("append"));
+      const poplar::Tensor lengths =
+          sparq::heldPositions(graph(), held, steps, debugContext("held"));
+      return {
+          sparq::attend(graph(), held, which, inputs[queryIndex], steps, debugContext("attention")),
+          lengths};
+    };
+    const std::vector<poplar::Tensor> made =
+        mine.add(graph(), op.cacheName(), "decode" + std::to_string(which), body,
+                 {getInTensor(queryIndex), getInTensor(keyIndex), getInTensor(valueIndex),
+                  getInTensor(activeIndex)},
+                 program, debugContext("decode"));
+    setOutTensor(outputIndex, made[outputIndex]);
     if (op.output->hasIndex(lengthsIndex))
-      setOutTensor(lengthsIndex,
-                   sparq::heldPositions(graph(), held, program, debugContext("held")));
-    setOutTensor(outputIndex,
-                 sparq::attend(graph(), held, layer().index(op.attention()),
-                               getInTensor(queryIndex), program, debugContext("attention")));
+      setOutTensor(lengthsIndex, made[lengthsIndex]);
   }
 };
 

@@ -50,10 +50,19 @@ public:
   }
 
   void grow(poplar::program::Sequence &program) const override {
-    const sparq::Cache &held = cache();
-    sparq::fillCache(graph(), held, getInTensor(keyIndex), getInTensor(valueIndex),
-                     getInTensor(lengthsIndex), program, debugContext("fill"));
-    setOutTensor(0, sparq::heldPositions(graph(), held, program, debugContext("held")));
+    const CacheFillOp &op = getOp<CacheFillOp>();
+    CacheGroup &mine = group();
+    const sparq::Cache &held = mine.cache();
+    const poplar::Tensor key = getInTensor(keyIndex);
+    const Body body = [&](const std::vector<poplar::Tensor> &inputs,
+                          poplar::program::Sequence &steps) -> std::vector<poplar::Tensor> {
+      sparq::fillCache(graph(), held, inputs[keyIndex], inputs[valueIndex], inputs[lengthsIndex],
+                       steps, debugContext("fill"));
+      return {sparq::heldPositions(graph(), held, steps, debugContext("held"))};
+    };
+    setOutTensor(0, mine.add(graph(), op.cacheName(), "fill" + std::to_string(key.dim(2)), body,
+                             {key, getInTensor(valueIndex), getInTensor(lengthsIndex)}, program,
+                             debugContext("fill"))[0]);
   }
 };
 

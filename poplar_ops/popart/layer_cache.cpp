@@ -1,63 +1,154 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "layer_cache.hpp"
 #include "sparq/cache_fill.hpp"
+#include "sparq/layers.hpp"
 #include <algorithm>
-#include <map>
 #include <mutex>
 
 namespace sparq_popart {
+namespace {
+
+// What is found by device and name. Lowerings own the values: an entry whose device is gone has
+// expired, even if another device now has its address.
+template <class T> class Registry {
+public:
+  template <class Make>
+  std::shared_ptr<T> get(const void *device, const std::string &name, const Make &make) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    for (auto entry = all_.begin(); entry != all_.end();)
+      entry = entry->second.expired() ? all_.erase(entry) : std::next(entry);
+    std::weak_ptr<T> &entry = all_[{device, name}];
+    std::shared_ptr<T> found = entry.lock();
+    if (found == nullptr)
+      entry = found = make();
+    return found;
+  }
+
+private:
+  std::map<std::pair<const void *, std::string>, std::weak_ptr<T>> all_;
+  std::mutex mutex_;
+};
+
+// What the operators of a cache want of it.
+struct Wanted {
+  sparq::Shape shape;
+  sparq::Programs programs;
+
+  explicit Wanted(const CacheOp &op) : shape(op.shape()) {
+    for (const CacheOp *const other : op.ofCache()) {
+      other->require(programs);
+      shape.nHeads = std::max(shape.nHeads, other->shape().nHeads);
+    }
+    if (shape.nHeads == 0) // filled and never read
+      shape.nHeads = shape.nKvHeads;
+  }
+
+  bool operator==(const Wanted &o) const {
+    const auto all = [](const sparq::Shape &s) {
+      return std::make_tuple(s.batch, s.nKvHeads, s.headDim, s.capacity, s.indexBits, s.nHeads);
+    };
+    const std::vector<sparq::Attention> &mine = programs.attention, &theirs = o.programs.attention;
+    return all(shape) == all(o.shape) && mine.size() == theirs.size() &&
+           std::is_permutation(mine.begin(), mine.end(), theirs.begin());
+  }
+};
+
+// Names of the caches like that of `op`, on its IPU, in the model's order.
+std::vector<std::string> alike(const CacheOp &op) {
+  const Wanted wanted(op);
+  std::vector<std::string> names;
+  for (const CacheOp *const other : op.ofModel()) {
+    const std::string &name = other->cacheName();
+    if (std::find(names.begin(), names.end(), name) == names.end() &&
+        other->settings.vgraphId == op.settings.vgraphId && Wanted(*other) == wanted)
+      names.push_back(name);
+  }
+  return names;
+}
+
+} // namespace
+
+CacheGroup::CacheGroup(poplar::Graph &graph, const CacheOp &op,
+                       const std::vector<std::string> &names)
+    : names_(names) {
+  const Wanted wanted(op);
+  programs_ = wanted.programs;
+  programs_.nLayers = static_cast<unsigned>(names.size());
+  const sparq::Plan plan = sparq::makePlan(graph.getTarget(), wanted.shape, programs_);
+  const bool hostWrites = false; // only operators do
+  cache_ = sparq::createCache(graph, plan, "sparq/" + names.front(), hostWrites);
+  sparq::initialiseCache(graph, cache_);
+}
+
+std::size_t CacheGroup::index(const sparq::Attention &attention) const {
+  const std::vector<sparq::Attention> &all = programs_.attention;
+  return static_cast<std::size_t>(std::find(all.begin(), all.end(), attention) - all.begin());
+}
+
+CacheGroup::Shared CacheGroup::makeShared(poplar::Graph &graph, const Body &body,
+                                          const std::vector<poplar::Tensor> &inputs,
+                                          const std::string &what) const {
+  const poplar::DebugContext dc{cache_.name + "/" + what};
+  Shared shared;
+  for (const poplar::Tensor &input : inputs)
+    shared.inputs.push_back(graph.clone(input, {dc, "input"}));
+  poplar::program::Sequence program({}, dc);
+  sparq::loadLayer(cache_, program, dc);
+  shared.outputs = body(shared.inputs, program);
+  sparq::storeLayer(cache_, program, dc);
+  shared.function = graph.addFunction(program);
+  return shared;
+}
+
+std::vector<poplar::Tensor> CacheGroup::add(poplar::Graph &graph, const std::string &name,
+                                            const std::string &what, const Body &body,
+                                            const std::vector<poplar::Tensor> &inputs,
+                                            poplar::program::Sequence &program,
+                                            const poplar::DebugContext &dc) {
+  if (names_.size() == 1)
+    return body(inputs, program);
+  const auto known = shared_.find(what);
+  const Shared &shared =
+      known != shared_.end()
+          ? known->second
+          : shared_.emplace(what, makeShared(graph, body, inputs, what)).first->second;
+  const auto layer = std::find(names_.begin(), names_.end(), name) - names_.begin();
+  sparq::selectLayer(graph, cache_, static_cast<unsigned>(layer), program, dc);
+  for (std::size_t i = 0; i != inputs.size(); ++i)
+    program.add(poplar::program::Copy(inputs[i], shared.inputs[i], false, {dc, "input"}));
+  program.add(poplar::program::Call(shared.function, dc));
+  std::vector<poplar::Tensor> outputs;
+  for (const poplar::Tensor &made : shared.outputs) {
+    outputs.push_back(graph.clone(made, {dc, "output"}));
+    program.add(poplar::program::Copy(made, outputs.back(), false, {dc, "output"}));
+  }
+  return outputs;
+}
 
 std::shared_ptr<LayerCache> LayerCache::find(const popart::popx::Devicex *device,
                                              const std::string &name) {
-  // The Opx own the caches: an entry whose device is gone has expired, even if another device now
-  // has its address.
-  static std::map<std::pair<const void *, std::string>, std::weak_ptr<LayerCache>> all;
-  static std::mutex mutex;
-  const std::lock_guard<std::mutex> lock(mutex);
-  for (auto entry = all.begin(); entry != all.end();)
-    entry = entry->second.expired() ? all.erase(entry) : std::next(entry);
-  std::weak_ptr<LayerCache> &entry = all[{device, name}];
-  std::shared_ptr<LayerCache> layer = entry.lock();
-  if (layer == nullptr)
-    entry = layer = std::make_shared<LayerCache>();
-  return layer;
+  static Registry<LayerCache> all;
+  return all.get(device, name, [] { return std::make_shared<LayerCache>(); });
 }
 
-const sparq::Cache &LayerCache::get(const popart::popx::Opx &opx) {
+CacheGroup &LayerCache::get(const popart::popx::Devicex *device, const popart::popx::Opx &opx) {
+  static Registry<CacheGroup> all;
   const CacheOp &op = opx.getOp<CacheOp>();
-  if (!created_) {
-    create(opx.graph(), op);
+  if (group_ == nullptr) {
+    const std::vector<std::string> names = alike(op);
+    group_ = all.get(device, names.front(),
+                     [&] { return std::make_shared<CacheGroup>(opx.graph(), op, names); });
     virtualGraph_ = opx.getVirtualGraphId();
-    created_ = true;
   }
   if (opx.getVirtualGraphId() != virtualGraph_)
     throw sparq::Error(op.opid.type + ": virtual graph must be " + std::to_string(virtualGraph_) +
                        " as in the other operators of cache '" + op.cacheName() + "', got " +
                        std::to_string(opx.getVirtualGraphId()));
-  return cache_;
-}
-
-std::size_t LayerCache::index(const sparq::Attention &attention) const {
-  const std::vector<sparq::Attention> &all = programs_.attention;
-  return static_cast<std::size_t>(std::find(all.begin(), all.end(), attention) - all.begin());
-}
-
-void LayerCache::create(poplar::Graph &graph, const CacheOp &op) {
-  sparq::Shape shape = op.shape();
-  for (const CacheOp *const other : op.ofCache()) {
-    other->require(programs_);
-    shape.nHeads = std::max(shape.nHeads, other->shape().nHeads);
-  }
-  if (shape.nHeads == 0) // filled and never read
-    shape.nHeads = shape.nKvHeads;
-  const sparq::Plan plan = sparq::makePlan(graph.getTarget(), shape, programs_);
-  const bool hostWrites = false; // only operators do
-  cache_ = sparq::createCache(graph, plan, "sparq/" + op.cacheName(), hostWrites);
-  sparq::initialiseCache(graph, cache_);
+  return *group_;
 }
 
 CacheOpx::CacheOpx(popart::Op *op, popart::popx::Devicex *device)
-    : popart::popx::Opx(op, device),
+    : popart::popx::Opx(op, device), device_(device),
       layer_(LayerCache::find(device, getOp<CacheOp>().cacheName())) {
   sparq::addCodelets(graph());
 }

@@ -1,14 +1,53 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The KV cache that the operators of one cache_name share while a model is lowered to Poplar.
+// The KV caches of a model while it is lowered to Poplar. Operators of one cache_name share one;
+// caches that are alike, and on one IPU, are the layers of one sparq::Cache, and share its programs.
 #pragma once
 
 #include "cache_op.hpp"
 #include "sparq/cache.hpp"
+#include <functional>
+#include <map>
 #include <memory>
 
 namespace sparq_popart {
 
+// Adds what an operator does to the program: inputs to outputs, on the layer that is loaded.
+using Body = std::function<std::vector<poplar::Tensor>(const std::vector<poplar::Tensor> &inputs,
+                                                       poplar::program::Sequence &program)>;
+
+// The caches of one kind: the same shape, settings of all their operators, and IPU.
+class CacheGroup {
+public:
+  // Allocated for what the operators on these caches need. The first name is in all handles.
+  CacheGroup(poplar::Graph &graph, const CacheOp &op, const std::vector<std::string> &names);
+
+  const sparq::Cache &cache() const { return cache_; }
+  // Which of the programs that the cache was planned for this is.
+  std::size_t index(const sparq::Attention &attention) const;
+  // Adds `body`, which `what` names, on a layer. With several layers it is one function for all of
+  // them: inputs are copied to the function's, outputs from there.
+  std::vector<poplar::Tensor> add(poplar::Graph &graph, const std::string &name,
+                                  const std::string &what, const Body &body,
+                                  const std::vector<poplar::Tensor> &inputs,
+                                  poplar::program::Sequence &program,
+                                  const poplar::DebugContext &dc);
+
+private:
+  struct Shared {
+    poplar::Function function;
+    std::vector<poplar::Tensor> inputs, outputs;
+  };
+  Shared makeShared(poplar::Graph &graph, const Body &body,
+                    const std::vector<poplar::Tensor> &inputs, const std::string &what) const;
+
+  std::vector<std::string> names_; // of the layers
+  sparq::Programs programs_;
+  sparq::Cache cache_;
+  std::map<std::string, Shared> shared_;
+};
+
+// One cache: that of a name.
 class LayerCache {
 public:
   // The one of this name on this device: made by the first Opx that asks, gone with the last, so
@@ -16,19 +55,13 @@ public:
   static std::shared_ptr<LayerCache> find(const popart::popx::Devicex *device,
                                           const std::string &name);
 
-  // Allocated, for what all of the model's operators on it need, when it is first asked for. Throws
-  // sparq::Error where the operators are not all on one IPU.
-  const sparq::Cache &get(const popart::popx::Opx &opx);
-  // Which of the programs that the cache was planned for this is.
-  std::size_t index(const sparq::Attention &attention) const;
+  // Its group, allocated when it is first asked for. Throws sparq::Error where the operators of this
+  // name are not all on one IPU.
+  CacheGroup &get(const popart::popx::Devicex *device, const popart::popx::Opx &opx);
 
 private:
-  void create(poplar::Graph &graph, const CacheOp &op);
-
-  bool created_ = false;
+  std::shared_ptr<CacheGroup> group_;
   std::int64_t virtualGraph_ = 0;
-  sparq::Programs programs_;
-  sparq::Cache cache_;
 };
 
 // An operator's lowering: finds its cache, and adds the codelets before any vertex is.
@@ -37,10 +70,10 @@ public:
   CacheOpx(popart::Op *op, popart::popx::Devicex *device);
 
 protected:
-  LayerCache &layer() const { return *layer_; }
-  const sparq::Cache &cache() const { return layer_->get(*this); }
+  CacheGroup &group() const { return layer_->get(device_, *this); }
 
 private:
+  const popart::popx::Devicex *device_;
   std::shared_ptr<LayerCache> layer_;
 };
 

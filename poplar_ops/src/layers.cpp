@@ -117,14 +117,13 @@ void loadLayer(const Cache &cache, Sequence &program, const DebugContext &dc) {
     program.add(Call(cache.load, {dc, "load_layer"}));
 }
 
-void loadLayer(Graph &graph, const Cache &cache, unsigned layer, Sequence &program,
-               const DebugContext &dc) {
+void selectLayer(Graph &graph, const Cache &cache, unsigned layer, Sequence &program,
+                 const DebugContext &dc) {
   if (cache.layout().nLayers == 1)
     return;
   const Tensor number = graph.addConstant(UNSIGNED_INT, {}, layer, {dc, "layer_number"});
   graph.setTileMapping(number, 0);
   program.add(Copy(number, cache.layerNumber, false, {dc, "layer_number"}));
-  loadLayer(cache, program, dc);
 }
 
 void storeLayer(const Cache &cache, Sequence &program, const DebugContext &dc) {

@@ -186,6 +186,8 @@ public:
     return results;
   }
 
+  std::uint64_t vertices() const { return sparq::emulator::memory(*engine_).vertices; }
+
   // Bytes of each remote buffer of the compiled model, by handle.
   std::map<std::string, std::uint64_t> streamingMemory() const {
     std::map<std::string, std::uint64_t> bytes;
@@ -273,5 +275,6 @@ PYBIND11_MODULE(_popart_lowering, m) {
       .def("compile", &Model::compile, "n_tiles"_a = 8, "iterations"_a = 1,
            "virtual_graphs"_a = std::map<popart::VGraphId, std::pair<unsigned, unsigned>>())
       .def("run", &Model::run, "inputs"_a)
-      .def("streaming_memory", &Model::streamingMemory);
+      .def("streaming_memory", &Model::streamingMemory)
+      .def("vertices", &Model::vertices);
 }

@@ -228,6 +228,67 @@ def test_fill_then_decode(lowering: ModuleType, virtual_graph: int | None) -> No
         np.testing.assert_array_equal(bits(out["dense"]), bits(held.dense(arrays["query_dense"])))
 
 
+@pytest.mark.parametrize("index_bits", [16, 4])
+def test_layers_share_one_program(lowering: ModuleType, index_bits: int) -> None:
+    """Caches that are alike: one pair of buffers, one program. Each layer has its own lengths and contents."""
+    n_layers, n_prompt = 3, 70
+    rng = np.random.default_rng(7)
+    held = [Held() for _ in range(n_layers)]
+
+    def model_of(layers: int) -> Any:
+        model = lowering.Model()
+        for layer in range(layers):
+            cache = dict(capacity=CAPACITY, cache_name=f"layer{layer}", index_bits=index_bits)
+            inputs = add_inputs(model, f"_prompt{layer}", n_prompt)
+            model.add_op("CacheFill", list(inputs.values()), [f"filled{layer}"], cache)
+            inputs = add_inputs(model, str(layer))
+            names = [*inputs.values(), f"filled{layer}"]
+            attributes = dict(cache, n_kv_heads=N_KV_HEADS, **SETTINGS)
+            model.add_op("SparqDecode", names, [f"out{layer}", f"lengths{layer}"], attributes)
+        model.compile(n_tiles=9)
+        return model
+
+    model = model_of(n_layers)
+    buffers = model.streaming_memory()
+    assert set(buffers) == {"sparq/layer0/rows", "sparq/layer0/key_columns"}
+    alone = model_of(1)
+    assert {name: n_layers * n for name, n in alone.streaming_memory().items()} == buffers
+    assert model.vertices() < 1.2 * alone.vertices()  # what loads and stores a layer
+
+    for step in range(70):
+        inputs, expected = {}, []
+        for layer, of_layer in enumerate(held):
+            prompt = {name: halves(rng, BATCH, N_KV_HEADS, n_prompt, HEAD_DIM) for name in ("key", "value")}
+            lengths = [-1, -1]
+            if step == 0:
+                lengths = [n_prompt - layer, layer + 1]
+            elif step == 50 + layer:
+                lengths = [-1, 60]
+            prompt["lengths"] = np.array(lengths, np.int32)
+            of_layer.fill(**prompt)
+            token = {name: halves(rng, *SHAPES[name]) for name in ("query", "key", "value")}
+            token["active"] = np.array([1, (step + layer) % 3 != 0], np.int32)
+            of_layer.append(token["key"], token["value"], token["active"])
+            expected.append((of_layer.sparq(token["query"], index_bits=index_bits), of_layer.lengths.copy()))
+            inputs.update({f"{name}_prompt{layer}": array for name, array in prompt.items()})
+            inputs.update({f"{name}{layer}": array for name, array in token.items()})
+        results = model.run(inputs)
+        for layer, (output, lengths) in enumerate(expected):
+            np.testing.assert_array_equal(bits(results[f"out{layer}"]), bits(output), f"{step} {layer}")
+            np.testing.assert_array_equal(results[f"lengths{layer}"], lengths)
+
+
+@pytest.mark.parametrize("other", [dict(capacity=150), dict(rank=5), dict(index_bits=8)], ids=str)
+def test_caches_that_differ_are_not_layers_of_one(lowering: ModuleType, other: dict) -> None:
+    model = lowering.Model()
+    for layer, more in enumerate(({}, other)):
+        inputs = add_inputs(model, str(layer))
+        attributes = {**DECODE, **SETTINGS, "cache_name": f"layer{layer}", **more}
+        model.add_op("SparqDecode", list(inputs.values()), [f"out{layer}"], attributes)
+    model.compile(n_tiles=7)
+    assert {name.split("/")[1] for name in model.streaming_memory()} == {"layer0", "layer1"}
+
+
 def test_two_settings_on_one_cache(make: Any) -> None:
     make.add("SparqDecode", "_a")
     make.add("SparqDecode", "_b", rank=16, top_k=2, n_local=0, mean_value=0)

@@ -13,9 +13,9 @@ namespace sparq {
 void loadLayer(const Cache &cache, poplar::program::Sequence &program,
                const poplar::DebugContext &dc = {});
 
-// The same with a number that the program is built with.
-void loadLayer(poplar::Graph &graph, const Cache &cache, unsigned layer,
-               poplar::program::Sequence &program, const poplar::DebugContext &dc = {});
+// Makes cache.layerNumber a number that the program is built with.
+void selectLayer(poplar::Graph &graph, const Cache &cache, unsigned layer,
+                 poplar::program::Sequence &program, const poplar::DebugContext &dc = {});
 
 // Keeps what the program made of the layer that it loaded.
 void storeLayer(const Cache &cache, poplar::program::Sequence &program,
