@@ -20,11 +20,11 @@ MUTANTS = [
             ),
             ("held += counts", "pass", "pending tokens all land at position 0"),
             (
-                "self._replace(key[index], value[index], self._lengths[index])",
-                "self._replace(key[index], value[index], self._lengths)",
+                "lengths = self._lengths[layer][index]",
+                "lengths = self._lengths[layer]",
                 "reorder leaves the lengths",
             ),
-            ("self._pending.clear()", "pass", "a reset keeps what is pending"),
+            ("self._pending[layer].clear()", "pass", "a reset keeps what is pending"),
             (
                 "if self._session is not None and n_heads == self._n_heads and wanted",
                 "if self._session is not None and wanted",
@@ -38,12 +38,13 @@ MUTANTS = [
             ),
             ("if every == [wanted]:", "if True:", "no second try with one program alone"),
             (
-                'if self._memory == "sram" and self._lengths.any():',
+                'if self._memory == "sram" and self._lengths[layer].any():',
                 "if False:",
                 "a cache in SRAM can be appended to",
             ),
             ("n_tiles, 0, bow.tiles)", "n_tiles, 0, 2 * bow.tiles)", "more tiles than there are"),
-            ("self._lengths = np.zeros_like(self._lengths)", "pass", "a reset keeps the lengths"),
+            ("np.zeros_like(self._lengths[layer])", "self._lengths[layer]", "a reset keeps the lengths"),
+            ("self._lengths = self._lengths.copy()", "pass", "lengths that were asked for change"),
             ("self._attention.index(wanted)", "0", "always the first program"),
         ],
     ),
@@ -54,7 +55,7 @@ MUTANTS = [
             ("MAX_THREADS = 1024", "MAX_THREADS = 1025", "one more thread is allowed"),
             ('os.environ.get(ISA_VARIABLE) or "auto"', '"auto"', "the environment variable is ignored"),
             (
-                'check_room(spec, host_memory(), "memory of this machine")',
+                'check_room(spec, n_layers, host_memory(), "memory of this machine")',
                 "pass",
                 "a cache that can never be full is made",
             ),
@@ -90,8 +91,8 @@ MUTANTS = [
         _OPS,
         [
             (
-                "np.array(self._backend.lengths, dtype=np.int64)",
-                "self._backend.lengths",
+                "np.array([backend.lengths for backend in self._backends], dtype=np.int64)",
+                "[backend.lengths for backend in self._backends]",
                 "lengths can be changed from outside",
             ),
             (

@@ -159,8 +159,8 @@ MUTANTS = [
         "poplar_ops/src/session.cpp",
         "tests/ops/test_errors.py tests/ops/test_append.py tests/ops/test_cache_fill.py",
         [
-            ("  cache_->checkRoom(1, active);\n", "", "append goes on behind the capacity"),
-            ("cache_->advance(active);", "", "the host does not count what is appended"),
+            ("  cache_->checkRoom(layer, 1, active);\n", "", "append goes on behind the capacity"),
+            ("cache_->advance(layer, active);", "", "the host does not count what is appended"),
             ("(repeats_ != 0 ? 2 : 1)", "2", "fill runs another program"),
             ("index >= nAttention()", "index > nAttention()", "a program that is none is run"),
         ],
