@@ -173,8 +173,8 @@ void bindEmulator(py::module_ &module) {
   module.def(
       "emulator_memory", [](PySession &session) { return memoryOf(session.session().engine()); },
       "session"_a);
-  module.def("emulator_plan", &plan, "cache"_a, "n_heads"_a, "attention"_a, "append"_a, "n_tiles"_a, "n_layers"_a,
-             "lengths"_a, "model"_a,
+  module.def("emulator_plan", &plan, "cache"_a, "n_heads"_a, "attention"_a, "append"_a, "n_tiles"_a,
+             "n_layers"_a, "lengths"_a, "model"_a,
              "Counts one call of an attention program, without running it.");
 }
 

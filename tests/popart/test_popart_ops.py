@@ -230,7 +230,7 @@ def test_fill_then_decode(lowering: ModuleType, virtual_graph: int | None) -> No
 
 @pytest.mark.parametrize("index_bits", [16, 4])
 def test_layers_share_one_program(lowering: ModuleType, index_bits: int) -> None:
-    """Caches that are alike: one pair of buffers, one program. Each layer has its own lengths and contents."""
+    """Caches that are alike: one pair of buffers, one program; each has its own lengths and contents."""
     n_layers, n_prompt = 3, 70
     rng = np.random.default_rng(7)
     held = [Held() for _ in range(n_layers)]

@@ -67,7 +67,8 @@ class IpuBackend:
 
     @property
     def lengths(self) -> np.ndarray:
-        return self._layers.lengths[self._layer]
+        lengths: np.ndarray = self._layers.lengths[self._layer]
+        return lengths
 
     @property
     def session(self) -> _core.Session | None:

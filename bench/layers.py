@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plan the attention of a stack of layers that share one program, and say what grows with them.
+
+    python bench/layers.py                                  # Llama-3-8B's shape; 1, 8, 32 layers on 1, 4 IPUs
+    python bench/layers.py --layers 80 --heads 64 --ipus 8  # another stack
+    python bench/layers.py --write                          # the table of docs/device_model.md
+
+Every IPU has its share of the KV heads of all layers. A row counts the program that appends and that of SparQ
+attention: its vertices, the code of all tiles, SRAM of the fullest tile, and the modelled time of all layers
+for one token of every batch element.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import sys
+from typing import Iterable
+
+from common import ROOT, Column, CommandLine, Row, Workload, new_row, number, plan_into, text_table
+
+from sparq_ipu.kernels import DEFAULT
+from sparq_ipu.tables import replace_block
+
+DOCUMENT = ROOT / "docs/device_model.md"
+BLOCK = "layers"
+NOTES = "Exit status: 0, or 2 where the command line is wrong."
+
+COLUMNS = (
+    Column("index", 5, lambda row: f"int{row['index_bits']}" if row["index_bits"] != 16 else "fp16"),
+    Column("IPUs", 4, lambda row: str(row["n_ipus"])),
+    Column("layers", 6, lambda row: str(row["n_layers"])),
+    Column("vertices", 8, lambda row: number(row.get("vertices"), ",.0f")),
+    Column("code, MB of all tiles", 21, lambda row: number(row.get("code_bytes"), ".2f", 1e-6)),
+    Column("KiB/tile", 8, lambda row: number(row.get("max_tile_bytes"), ".0f", 1 / 1024)),
+    Column("streaming GB", 12, lambda row: number(row.get("streaming_memory_bytes"), ".3f", 1e-9)),
+    Column("us a layer", 10, lambda row: number(row.get("seconds_per_query"), ".1f", 1e6)),
+    Column("us a token", 10, lambda row: number(row.get("seconds_per_token"), ".0f", 1e6)),
+)
+
+
+def command_line() -> CommandLine:
+    cli = CommandLine(
+        __file__,
+        __doc__,
+        NOTES,
+        many=("index_bits",),
+        defaults={"n_kv_heads": 8, "index_bits": [16, 8, 4]},
+    )
+    add = cli.run.add_argument
+    add("--layers", type=int, nargs="+", default=[1, 8, 32], metavar="N", help="layers of the stack [1 8 32]")
+    add("--ipus", type=int, nargs="+", default=[1, 4], metavar="N", help="IPUs that share the KV heads [1 4]")
+    add("--write", action="store_true", help=f"put the table into {DOCUMENT.relative_to(ROOT)}")
+    cli.add_run("nothing: plans have no random numbers")
+    return cli
+
+
+def planned(workload: Workload, n_ipus: int, n_layers: int, a: argparse.Namespace) -> Row:
+    """A row of results. One that does not fit says what there is too little of."""
+    row = new_row(
+        "layers", DEFAULT.name, "bow", workload, time_source="modelled", seed=a.seed, command=a.command
+    )
+    row.update(n_ipus=n_ipus, n_layers=n_layers)
+    result = plan_into(row, workload, n_ipus=n_ipus, n_layers=n_layers, append=True, baseline=False)
+    if result is not None:
+        row["vertices"] = result.memory["vertices"]
+        row["code_bytes"] = sum(result.memory["code_per_tile"])
+    return row
+
+
+def markdown(rows: Iterable[Row]) -> str:
+    """The table for the document."""
+    head = [column.heading for column in COLUMNS]
+    lines = [head, ["---:"] * len(head), *([column.text(row) for column in COLUMNS] for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def main(argv: list[str] | None = None) -> int:
+    cli = command_line()
+    a = cli.parse(argv)
+    for name in ("layers", "ipus"):
+        if min(getattr(a, name)) < 1:
+            cli.error(f"--{name} must be at least 1, got {min(getattr(a, name))}")
+    rows = []
+    points = list(itertools.product(cli.workloads(a, takes_settings=True), a.ipus, a.layers))
+    for workload, n_ipus, n_layers in points:
+        rows.append(planned(workload, n_ipus, n_layers, a))
+        print(f"\r{len(rows)}/{len(points)} planned", end="", file=sys.stderr, flush=True)
+    print("", file=sys.stderr)
+    if a.json is not None:
+        a.json.append(rows)
+    print(text_table(COLUMNS, rows))
+    print("All times are modelled for a Bow IPU; us a token is attention of all layers.")
+    if a.write:
+        replace_block(DOCUMENT, BLOCK, markdown(rows))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""bench/layers.py: what a stack of layers takes that share one program."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("sparq_ipu._core", reason="the extension module is not built")
+
+import layers
+from common import ROOT
+
+TINY = ["--S", "256", "--heads", "4", "--kv-heads", "2", "--head-dim", "16", "--r", "4", "--k", "16"]
+
+
+def rows_of(capsys: pytest.CaptureFixture, path: Path, *words: str) -> list[dict[str, Any]]:
+    assert layers.main([*words, "--json", str(path)]) == 0
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    assert all(row["error"] is None for row in rows)
+    return rows
+
+
+def test_rows_and_table(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    words = [*TINY, "--layers", "1", "3", "--ipus", "2", "--index-bits", "4"]
+    one, three = rows_of(capsys, tmp_path / "rows.jsonl", *words)
+    assert (one["n_layers"], three["n_layers"], three["n_ipus"]) == (1, 3, 2)
+    assert three["seconds_per_token"] == pytest.approx(3 * three["seconds_per_query"])
+    assert one["streaming_memory_bytes"] < three["streaming_memory_bytes"]
+    assert f"{three['vertices']:,}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("flag", ["--layers", "--ipus"])
+def test_refused_numbers(flag: str, capsys: pytest.CaptureFixture) -> None:
+    with pytest.raises(SystemExit) as stop:
+        layers.main([*TINY, flag, "0"])
+    assert stop.value.code == 2
+    assert f"{flag} must be at least 1, got 0" in capsys.readouterr().err
+
+
+def test_what_does_not_split_or_fit_is_a_row(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    words = [*TINY, "--ipus", "3", "--layers", "1", "2000", "--json", str(path)]
+    assert layers.main(words) == 0
+    errors = [json.loads(line)["error"] for line in path.read_text().splitlines()]
+    assert "n_ipus must split n_kv_heads" in errors[0]
+    assert "n_layers must be in [1, 1024], got 2000" in errors[-1]
+
+
+@pytest.mark.slow
+def test_the_documents_table_and_what_grows(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    """The table of docs/device_model.md; 32 layers have vertices and code of one, and under 5 % more."""
+    rows = rows_of(capsys, tmp_path / "rows.jsonl")
+    assert layers.markdown(rows) in (ROOT / "docs/device_model.md").read_text()
+    stacks = {(row["index_bits"], row["n_ipus"], row["n_layers"]): row for row in rows}
+    for (index_bits, n_ipus, n_layers), row in stacks.items():
+        for what in ("vertices", "code_bytes"):
+            assert row[what] < 1.05 * stacks[index_bits, n_ipus, 1][what]
+        if n_layers > 1:  # control: one layer has no vertices that load and store
+            assert row["vertices"] > stacks[index_bits, n_ipus, 1]["vertices"]
