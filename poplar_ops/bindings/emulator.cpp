@@ -84,6 +84,9 @@ NamedValues memoryOf(const poplar::Engine &engine) {
   py::list largest;
   for (const emulator::MemoryUse &use : m.largest)
     largest.append(py::make_tuple(use.name, use.bytes));
+  py::list alwaysLive;
+  for (const emulator::MemoryUse &use : m.alwaysLive)
+    alwaysLive.append(py::make_tuple(use.name, use.bytes));
   return py::dict("tile"_a = m.tile, "bytes"_a = m.bytes, "limit"_a = m.limit,
                   "variables"_a = m.variables, "vertex_state"_a = m.vertexState,
                   "temporaries"_a = m.temporaries, "code_and_stacks"_a = m.codeAndStacks,
@@ -91,7 +94,7 @@ NamedValues memoryOf(const poplar::Engine &engine) {
                   "control_code"_a = m.controlCode, "exchange_code"_a = m.exchangeCode,
                   "host_exchange_code"_a = m.hostExchangeCode, "largest"_a = largest,
                   "bytes_per_tile"_a = m.bytesPerTile, "code_per_tile"_a = m.codePerTile,
-                  "vertices"_a = m.vertices);
+                  "vertices"_a = m.vertices, "always_live"_a = alwaysLive);
 }
 
 py::dict toDict(const Waves &w) {
@@ -110,8 +113,8 @@ py::dict toDict(const Plan &plan, const Waves &waves) {
 
 // Counts one attention call over a cache of these lengths, without memory for it or arithmetic.
 NamedValues plan(const CacheSpec &cache, unsigned nHeads, const Attention &attention, bool append,
-                 unsigned nTiles, unsigned nLayers, const std::vector<std::uint32_t> &lengths,
-                 const NamedValues &parameters) {
+                 unsigned nTiles, const std::vector<std::uint32_t> &lengths,
+                 const NamedValues &parameters, unsigned nLayers) {
   const DeviceModel model = modelFrom(parameters);
   Programs programs;
   programs.append = append;
@@ -174,7 +177,7 @@ void bindEmulator(py::module_ &module) {
       "emulator_memory", [](PySession &session) { return memoryOf(session.session().engine()); },
       "session"_a);
   module.def("emulator_plan", &plan, "cache"_a, "n_heads"_a, "attention"_a, "append"_a, "n_tiles"_a,
-             "n_layers"_a, "lengths"_a, "model"_a,
+             "lengths"_a, "model"_a, "n_layers"_a = 1u,
              "Counts one call of an attention program, without running it.");
 }
 

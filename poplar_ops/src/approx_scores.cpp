@@ -83,10 +83,11 @@ public:
   }
   ScoredTail createTail() const {
     const std::size_t d = context.headDim();
-    ScoredTail tail{createPieces(HALF, {d, layout.scoredWidth()}, "scored_tail"), {}};
+    ScoredTail tail{context.begin(createPieces(HALF, {d, layout.scoredWidth()}, "scored_tail")),
+                    {}};
     if (layout.quantised())
-      tail.index = createPieces(columnType(layout), {d, layout.columnElements(layout.tailLength)},
-                                "scored_tail_index");
+      tail.index = context.begin(createPieces(
+          columnType(layout), {d, layout.columnElements(layout.tailLength)}, "scored_tail_index"));
     return tail;
   }
 
@@ -201,7 +202,7 @@ void approxScores(const Context &context, const SparqSettings &settings, const W
                   const QueryComponents &q, const WaveIndex &wave, const Scores &scores) {
   const ColumnScores steps(context, settings, waves, q, wave, scores);
   const Tensor landing = steps.createLanding(), offsets = steps.createOffsets(),
-               columns = steps.createColumns();
+               columns = context.begin(steps.createColumns()); // a part may have room for more
   const ScoredTail tail = steps.createTail();
   Sequence body({}, {context.dc, "wave"});
   const Context inner = context.within(body);

@@ -54,6 +54,13 @@ struct Context {
     program.add(poplar::program::Execute(cs, {dc, name}));
     return cs;
   }
+  // What the program is about to make piece by piece, as an InOut of its vertices: it holds nothing
+  // yet. Else Poplar takes it to hold something from the start of the program, and keeps its memory
+  // from all others.
+  poplar::Tensor begin(const poplar::Tensor &tensor) const {
+    program.add(poplar::program::WriteUndef(tensor, {dc, "begin"}));
+    return tensor;
+  }
   Context within(poplar::program::Sequence &body) const {
     return {graph, cache, round, body, dc, variables};
   }

@@ -57,7 +57,7 @@ void denseRound(const Context &context, const Waves &waves, const Tensor &query,
   // written, so never folded either.
   const Tensor partials = context.perPart(FLOAT, {blocksPerPart, g, d}, "partials")
                               .reshape({p.slots, std::size_t(p.parts) * blocksPerPart, g, d});
-  const Tensor accumulator = createByComponent(context, FLOAT, "accumulator");
+  const Tensor accumulator = context.begin(createByComponent(context, FLOAT, "accumulator"));
 
   // Adds the vertices of one stage; values(slot, part) are the positions on that part.
   const auto score = [&](const Context &in, const auto &keys) {

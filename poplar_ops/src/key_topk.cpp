@@ -74,7 +74,6 @@ private:
     const unsigned nPieces = n / piece;
     keys = context.perPart(FLOAT, {n}, "keys");
     states = context.perPart(UNSIGNED_INT, {nWorkers * 3}, "selection");
-    counts = context.perPart(FLOAT, {nDigits, nWorkers}, "digit_counts");
     totals = context.sliced(FLOAT, nItems, itemsPerPart, 2, "digit_totals")
                  .reshape({context.placement().slots, nPartials * nDigits});
     marks = context.perPart(UNSIGNED_INT, {nPieces, 2}, "marks");
@@ -91,7 +90,8 @@ private:
     ComputeSet sums[2]; // of the first pass, of the others
     ComputeSet histogram, mark, expand;
   };
-  static Steps createSteps(const Context &context) {
+  static Steps createSteps(const Context &context, const Tensor &counts) {
+    context.begin(counts);
     const ComputeSet group = context.execute("group_keys"),
                      firstSum = context.execute("sum_counts");
     Sequence pass({}, {context.dc, "pass"});
@@ -222,9 +222,10 @@ private:
   unsigned nPartials = 0, partsPerSum = 0; // partial sums of a count, and the parts of each
   // Item i, two digits of a partial sum, is added up on part i / itemsPerPart.
   unsigned nItems = 0, itemsPerPart = 0;
-  Tensor keys, states, counts, totals, marks, marked, tiesToTake, selectedSums;
+  const Tensor counts = context.perPart(FLOAT, {nDigits, nWorkers}, "digit_counts");
+  Tensor keys, states, totals, marks, marked, tiesToTake, selectedSums;
   Tensor keyRows, valueRows; // {slots, topK}
-  const Steps steps = createSteps(context);
+  const Steps steps = createSteps(context, counts);
 };
 
 } // namespace

@@ -44,7 +44,7 @@ std::vector<Setting> positionSettings(const Waves &waves, unsigned part) {
 Scores createScores(const Context &context, const Waves &waves) {
   const std::size_t g = context.groupSize(), n = waves.partPositions();
   Scores scores;
-  scores.weights = context.perPart(FLOAT, {g, n}, "weights");
+  scores.weights = context.begin(context.perPart(FLOAT, {g, n}, "weights"));
   scores.maxima = context.perPart(FLOAT, {6 * g}, "maxima");
   scores.maximum = context.perPart(FLOAT, {6 * g}, "maximum");
   scores.blockSums = context.perPart(FLOAT, {g, n / block}, "block_sums");

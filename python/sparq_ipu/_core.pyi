@@ -59,7 +59,7 @@ def emulator_plan(
     attention: Attention,
     append: bool,
     n_tiles: int,
-    n_layers: int,
     lengths: Sequence[int],
     model: dict[str, Any],
+    n_layers: int = 1,
 ) -> dict[str, Any]: ...

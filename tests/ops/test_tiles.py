@@ -135,3 +135,24 @@ def test_every_vertex_has_an_estimate(index_bits: int) -> None:
         steps = _core.emulator_last_run(session)["steps"]
         assert sum(s["vertices"] for s in steps) > 0
         assert sum(s["vertices_without_estimate"] for s in steps) == 0
+
+
+#: what lives on between two programs: the cache, what the host writes for them, what it reads of them
+KEPT = ("cache/", "append/", "query", "dense/output", "sparq0/output")
+
+
+@pytest.mark.parametrize("index_bits", [16, 4])
+@pytest.mark.parametrize("n_layers", [1, 4])
+@pytest.mark.parametrize("n_tiles", [24, 5])  # one round, several
+def test_working_tensors_live_within_a_program(n_tiles: int, n_layers: int, index_bits: int) -> None:
+    """Else Poplar would keep their memory for them alone, in every layer."""
+    session = _core.Session(
+        CacheSpec(2, 4, 16, 700, index_bits=index_bits),
+        8,
+        attention=[DENSE, sparq(4, 16)],
+        n_tiles=n_tiles,
+        n_layers=n_layers,
+    )
+    live = [name for name, _ in _core.emulator_memory(session)["always_live"]]
+    assert "cache/tail" in live  # control: there is something that does
+    assert [name for name in live if not name.startswith(KEPT)] == []

@@ -469,9 +469,9 @@ def _counted(request: _Request) -> dict[str, Any]:
             Attention(request.kernel.name, request.settings),
             request.append,
             request.n_tiles,
-            request.n_layers,
             list(share),
             request.model.parameters(),
+            request.n_layers,
         )
         for share in request.shares
     )
