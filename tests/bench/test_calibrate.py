@@ -176,6 +176,8 @@ def test_write_changes_data_header_and_document(capsys, tmp_path, monkeypatch):
     header = before["HEADER"].replace(repr(model.shared_row_penalty), "0.5")
     assert header != before["HEADER"]
     copies["HEADER"].write_text(header)
-    copies["DOCUMENT"].write_text(before["DOCUMENT"].replace("| 91 |", "| 92 |"))
+    start = before["DOCUMENT"].index("<!-- begin calibration")
+    changed = before["DOCUMENT"][start:].replace("| 91 |", "| 92 |", 1)
+    copies["DOCUMENT"].write_text(before["DOCUMENT"][:start] + changed)
     assert calibrate.main(["--write"]) == 0
     assert {name: path.read_text() for name, path in copies.items()} == before

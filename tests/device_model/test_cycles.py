@@ -81,6 +81,8 @@ EXPECTED = {
     "fillIndex(12, 3)": tile(2 * 3 * 1424),
     "fillTailIndex(12, 9)": tile(2 * (9 * 4 + 16 * 4 + 6)),
     "activeToken()": 20 + 8,
+    "moveLayer(4, 128)": tile(4 * (22 * 4 + 6)),
+    "moveTail(4, 16, 144)": tile(4 * ((3 + 24) * 4 + 12)),
     # another number of pieces for each worker
     "indexScores(1, 1, 16, 4)": tile(2 * (10 + 16 * (3 + 15 + 2) + 24 + 8 * 5)),
     "groupMagnitude(56, 1)": tile(2 * (14 + 8)),
