@@ -207,10 +207,9 @@ class Plan:
             ),
         ]
         if self.n_layers > 1:
-            lines.insert(1, f"  {self.n_layers} layers; memory is of all of them, times of one call of one")
-            lines.append(
-                f"  {self.n_layers} layers, modelled: {self.seconds_per_token * 1e6:.1f} us a token for attention"
-            )
+            lines.insert(1, f"  {self.n_layers} layers: memory is of all of them, times of one call of one")
+            all_layers = f"{self.seconds_per_token * 1e6:.1f} us a token"
+            lines[-1] += f"; all layers one after the other: {all_layers}"
         if self.n_ipus > 1:
             share = min(self.n_ipus, self.model.ipus_per_gateway)
             lines.insert(
@@ -359,8 +358,8 @@ def plan(
             tile memory).
         device: name of a device model ("bow", "gc200"), or a model.
         n_ipus: IPUs that share KV heads, then batch, each with a process; nothing passes between them.
-        n_layers: layers of this shape on the same IPUs, in [1, 1024]. Times are of one layer's call, memory is of
-            all; `seconds_per_token` is the time of all layers. Dense attention in SRAM has one layer only.
+        n_layers: layers of this shape on the same IPUs, in [1, 1024]. Times are of one layer's call, memory is
+            of all; `seconds_per_token` is the time of all layers. Dense attention in SRAM has one layer only.
         n_tiles: tiles of the IPU; 0: all.
         options: of the cache, see `sparq_reference.CacheSpec`: index_bits (16, 8 or 4). As the settings, not
             used by dense attention.
