@@ -358,8 +358,8 @@ def plan(
             tile memory).
         device: name of a device model ("bow", "gc200"), or a model.
         n_ipus: IPUs that share KV heads, then batch, each with a process; nothing passes between them.
-        n_layers: layers of this shape on the same IPUs, in [1, 1024]. Times are of one layer's call, memory is
-            of all; `seconds_per_token` is the time of all layers. Dense attention in SRAM has one layer only.
+        n_layers: layers of this shape on the same IPUs, in [1, 1024]. Times are of one layer's call, memory
+            is of all; `seconds_per_token` is the time of all layers. Dense attention in SRAM has one only.
         n_tiles: tiles of the IPU; 0: all.
         options: of the cache, see `sparq_reference.CacheSpec`: index_bits (16, 8 or 4). As the settings, not
             used by dense attention.
