@@ -91,7 +91,7 @@ CacheGroup::Shared CacheGroup::makeShared(poplar::Graph &graph, const Body &body
   const poplar::DebugContext dc{cache_.name + "/" + what};
   Shared shared;
   for (const poplar::Tensor &input : inputs)
-    shared.inputs.push_back(graph.clone(input, {dc, "input"}));
+    shared.inputs.push_back(graph.clone(input, poplar::DebugContext(dc, "input")));
   poplar::program::Sequence program({}, dc);
   sparq::loadLayer(cache_, program, dc);
   shared.outputs = body(shared.inputs, program);
@@ -119,7 +119,7 @@ std::vector<poplar::Tensor> CacheGroup::add(poplar::Graph &graph, const std::str
   program.add(poplar::program::Call(shared.function, dc));
   std::vector<poplar::Tensor> outputs;
   for (const poplar::Tensor &made : shared.outputs) {
-    outputs.push_back(graph.clone(made, {dc, "output"}));
+    outputs.push_back(graph.clone(made, poplar::DebugContext(dc, "output")));
     program.add(poplar::program::Copy(made, outputs.back(), false, {dc, "output"}));
   }
   return outputs;

@@ -45,6 +45,9 @@ RIVALS = {
     ),
     "poplar::Graph::addConstant(const Type&, const Tensor&, ArrayRef<u64>, ArrayRef<T>, "
     "const DebugContext&)": ("a debug context, our fourth argument, is no list of values"),
+    "poplar::Graph::clone(const Tensor&, const Tensor&, const DebugContext&, TensorCloneMethod)": (
+        "a debug context, our second argument, is no tensor"
+    ),
     "poplar::Graph::setInitialValue(const Tensor&, const map<unsigned,unsigned>&)": "an ArrayRef is no map",
 }
 #: headers whose declarations the emulator's overloads are taken from

@@ -48,8 +48,9 @@ void control(Cases &c) {
     b.run();
   });
   c.add("function_calls_itself", [](bool bad) {
-    Bench b;
-    Function f = b.graph.addFunction(bad ? Program(Call(Function(0))) : Program(Sequence()));
+    Bench b, other;
+    const Function first = other.graph.addFunction(Sequence()); // and so of b
+    Function f = b.graph.addFunction(bad ? Program(Call(first)) : Program(Sequence()));
     b.prog.add(Call(f));
     b.run();
   });
