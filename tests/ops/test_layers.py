@@ -143,7 +143,7 @@ def test_programs_do_not_grow_with_layers() -> None:
 @pytest.mark.parametrize("device", ["emulator", "cpu", "reference"])
 def test_a_cache_of_layers_wants_to_be_told_which(device: str) -> None:
     if device == "cpu":
-        pytest.importorskip("sparq_ipu._cpu", reason="the CPU kernels are not built")
+        pytest.importorskip("sparq_ipu._cpu", reason="cpu is not available here: not built")
     cache = KVCache(1, 2, 8, 64, n_layers=3, device=device)
     token = np.zeros((1, 2, 1, 8), np.float16)
     query = np.zeros((1, 2, 8), np.float16)
