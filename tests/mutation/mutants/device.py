@@ -167,7 +167,7 @@ MUTANTS = [
     ),
     *of(
         "poplar_ops/src/plan.cpp",
-        f"{_ATTENTION} tests/planning/test_planning.py {_MODEL}",
+        f"{_ATTENTION} tests/ops/test_words.py tests/planning/test_planning.py {_MODEL}",
         [
             (
                 "return indexBits == 4 ? 1024 : 512;",
@@ -179,7 +179,11 @@ MUTANTS = [
                 "constexpr double workingShare = 0.97;",
                 "plans leave no room for what is not counted",
             ),
-            ("std::max(byPosition, byComponent)", "byPosition", "rows by component are not limited"),
+            (
+                "std::max(byPosition, byComponent)",
+                "std::max(byPosition, std::min<std::uint64_t>(byComponent, 0))",
+                "rows by component are not limited",
+            ),
             ("sram != resident)", "false)", "kernels of two memories share a cache"),
         ],
     ),
