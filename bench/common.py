@@ -350,6 +350,11 @@ NO_TIMES: Row = dict.fromkeys(
 )
 #: what a modelled time has beside it
 NO_RANGE: Row = dict.fromkeys(ON_CHIP_COLUMNS)
+#: columns over the baseline kernel, and the times that they compare
+SPEEDUPS = {
+    "speedup_vs_dense_streaming": "seconds_per_query",
+    "speedup_if_on_chip_doubled": "seconds_if_on_chip_doubled",
+}
 
 
 def new_row(

@@ -22,6 +22,7 @@ import numpy as np
 from common import (
     NO_RANGE,
     NO_TIMES,
+    SPEEDUPS,
     Column,
     CommandLine,
     Progress,
@@ -46,11 +47,6 @@ from sparq_ipu.tables import kernel_label
 from sparq_reference import SparqSettings
 from sparq_reference.checks import INDEX_BITS
 
-#: columns over the baseline, and the times that they compare
-SPEEDUPS = {
-    "speedup_vs_dense_streaming": "seconds_per_query",
-    "speedup_if_on_chip_doubled": "seconds_if_on_chip_doubled",
-}
 _core: Any = importlib.import_module("sparq_ipu._core")
 
 

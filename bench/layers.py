@@ -17,10 +17,21 @@ import itertools
 import sys
 from typing import Iterable
 
-from common import ROOT, Column, CommandLine, Row, Workload, new_row, number, plan_into, text_table
+from common import (
+    ROOT,
+    Column,
+    CommandLine,
+    Row,
+    Workload,
+    check_output,
+    new_row,
+    number,
+    plan_into,
+    text_table,
+)
 
 from sparq_ipu.kernels import DEFAULT
-from sparq_ipu.tables import replace_block
+from sparq_ipu.tables import markdown_table, replace_block
 
 DOCUMENT = ROOT / "docs/device_model.md"
 BLOCK = "layers"
@@ -70,9 +81,7 @@ def planned(workload: Workload, n_ipus: int, n_layers: int, a: argparse.Namespac
 
 def markdown(rows: Iterable[Row]) -> str:
     """The table for the document."""
-    head = [column.heading for column in COLUMNS]
-    lines = [head, ["---:"] * len(head), *([column.text(row) for column in COLUMNS] for row in rows)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return markdown_table([c.heading for c in COLUMNS], ([c.text(row) for c in COLUMNS] for row in rows))
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -81,6 +90,7 @@ def main(argv: list[str] | None = None) -> int:
     for name in ("layers", "ipus"):
         if min(getattr(a, name)) < 1:
             cli.error(f"--{name} must be at least 1, got {min(getattr(a, name))}")
+    check_output(cli.parser, "--write", DOCUMENT if a.write else None)
     rows = []
     points = list(itertools.product(cli.workloads(a, takes_settings=True), a.ipus, a.layers))
     for workload, n_ipus, n_layers in points:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import itertools
 from typing import Any, Iterable
 
-from common import WORKLOAD_COLUMNS, Row
+from common import SPEEDUPS, WORKLOAD_COLUMNS, Row
 
 from sparq_ipu.kernels import BASELINE, DEFAULT, KERNELS
 from sparq_ipu.planning import plan
@@ -41,12 +41,8 @@ def speedups(rows: Iterable[Row]) -> list[Row]:
 
     planned = [r for r in rows if r["error"] is None]
     base = {shape(r): r for r in planned if r["kernel"] == BASELINE.name}
-    names = (
-        ("speedup_vs_dense_streaming", "seconds_per_query"),
-        ("speedup_if_on_chip_doubled", "seconds_if_on_chip_doubled"),
-    )
     return [
-        {**r, **{speedup: dense and dense[seconds] / r[seconds] for speedup, seconds in names}}
+        {**r, **{speedup: dense and dense[seconds] / r[seconds] for speedup, seconds in SPEEDUPS.items()}}
         for r in planned
         if KERNELS[r["kernel"]].takes_settings
         for dense in [base.get(shape(r))]

@@ -127,20 +127,18 @@ public:
           sparq::activeTokens(graph(), held, inputs[activeIndex], steps, debugContext("active"));
       sparq::append(graph(), held, inputs[keyIndex], inputs[valueIndex], active, steps,
                     debugContext("append"));
-      const poplar::Tensor lengths =
-          sparq::heldPositions(graph(), held, steps, debugContext("held"));
-      return {
-          sparq::attend(graph(), held, which, inputs[queryIndex], steps, debugContext("attention")),
-          lengths};
+      return {sparq::attend(graph(), held, which, inputs[queryIndex], steps,
+                            debugContext("attention"))};
     };
     const std::vector<poplar::Tensor> made =
         mine.add(graph(), op.cacheName(), "decode" + std::to_string(which), body,
                  {getInTensor(queryIndex), getInTensor(keyIndex), getInTensor(valueIndex),
                   getInTensor(activeIndex)},
                  program, debugContext("decode"));
-    setOutTensor(outputIndex, made[outputIndex]);
-    if (op.output->hasIndex(lengthsIndex))
-      setOutTensor(lengthsIndex, made[lengthsIndex]);
+    setOutTensor(outputIndex, made[0]);
+    if (op.output->hasIndex(lengthsIndex)) // the layer is still the one that was loaded
+      setOutTensor(lengthsIndex,
+                   sparq::heldPositions(graph(), held, program, debugContext("held")));
   }
 };
 

@@ -58,11 +58,12 @@ public:
                           poplar::program::Sequence &steps) -> std::vector<poplar::Tensor> {
       sparq::fillCache(graph(), held, inputs[keyIndex], inputs[valueIndex], inputs[lengthsIndex],
                        steps, debugContext("fill"));
-      return {sparq::heldPositions(graph(), held, steps, debugContext("held"))};
+      return {};
     };
-    setOutTensor(0, mine.add(graph(), op.cacheName(), "fill" + std::to_string(key.dim(2)), body,
-                             {key, getInTensor(valueIndex), getInTensor(lengthsIndex)}, program,
-                             debugContext("fill"))[0]);
+    mine.add(graph(), op.cacheName(), "fill" + std::to_string(key.dim(2)), body,
+             {key, getInTensor(valueIndex), getInTensor(lengthsIndex)}, program,
+             debugContext("fill"));
+    setOutTensor(0, sparq::heldPositions(graph(), held, program, debugContext("held")));
   }
 };
 

@@ -18,17 +18,13 @@ namespace {
 // What says which layer it is.
 void addLayerNumber(Graph &graph, Cache &cache) {
   const Placement &p = cache.plan.placement;
-  const std::size_t slots = p.slots, parts = p.parts;
   if (cache.layout().nLayers != 1) {
     cache.layerNumber = graph.addVariable(UNSIGNED_INT, {}, {cache.name + "/layer_number"});
     graph.setTileMapping(cache.layerNumber, 0);
     cache.layer = addPerPart(graph, p, UNSIGNED_INT, p.parts, {}, {cache.name + "/layer"});
     return;
   }
-  cache.layer = graph.addConstant(UNSIGNED_INT, {slots, parts}, 0u, {cache.name + "/layer"});
-  for (unsigned slot = 0; slot != p.slots; ++slot)
-    for (unsigned part = 0; part != p.parts; ++part)
-      graph.setTileMapping(cache.layer[slot][part], p.tile(slot, part));
+  cache.layer = addZeroPerPart(graph, p, {cache.name + "/layer"});
 }
 
 Cache allocate(Graph &graph, const Plan &plan, const std::string &name, bool hostWrites) {

@@ -27,6 +27,15 @@ Tensor addPerPart(Graph &graph, const Placement &placement, const Type &type, un
   return tensor;
 }
 
+Tensor addZeroPerPart(Graph &graph, const Placement &placement, const DebugContext &dc) {
+  const std::size_t slots = placement.slots, parts = placement.parts;
+  const Tensor zero = graph.addConstant(UNSIGNED_INT, {slots, parts}, 0u, dc);
+  for (unsigned slot = 0; slot != slots; ++slot)
+    for (unsigned part = 0; part != parts; ++part)
+      graph.setTileMapping(zero[slot][part], placement.tile(slot, part));
+  return zero;
+}
+
 Tensor addSliced(Graph &graph, const Placement &placement, const Type &type, unsigned nOuter,
                  std::size_t extent, std::size_t piece, std::size_t inner, const DebugContext &dc) {
   const Tensor tensor = graph.addVariable(type, {nOuter, extent, inner}, dc);
@@ -51,14 +60,8 @@ Tensor Context::perPart(const Type &type, const std::vector<std::size_t> &shape,
 WaveIndex Context::waveIndex(unsigned nWaves) const {
   WaveIndex wave;
   if (nWaves == 1)
-    wave.zero = once("only_wave", [&] {
-      const std::size_t nSlots = placement().slots, nParts = parts();
-      const Tensor t = graph.addConstant(UNSIGNED_INT, {nSlots, nParts}, 0u, {dc, "only_wave"});
-      for (unsigned slot = 0; slot != nSlots; ++slot)
-        for (unsigned part = 0; part != nParts; ++part)
-          graph.setTileMapping(t[slot][part], tile(slot, part));
-      return t;
-    });
+    wave.zero =
+        once("only_wave", [&] { return addZeroPerPart(graph, placement(), {dc, "only_wave"}); });
   else
     wave.counter = once("wave", [&] {
       const Tensor t = graph.addVariable(UNSIGNED_INT, {}, {dc, "wave"});

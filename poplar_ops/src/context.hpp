@@ -85,6 +85,10 @@ poplar::Tensor addPerPart(poplar::Graph &graph, const Placement &placement,
                           const poplar::Type &type, unsigned nParts,
                           const std::vector<std::size_t> &shape, const poplar::DebugContext &dc);
 
+// A constant 0 {slots, parts} UNSIGNED_INT, one on each part's tile.
+poplar::Tensor addZeroPerPart(poplar::Graph &graph, const Placement &placement,
+                              const poplar::DebugContext &dc);
+
 // A variable {nOuter, extent, inner} whose dimension `extent` is cut into pieces of `piece`, piece
 // i of outer element o on tile(o % slots, i). Pieces beyond the parts wrap.
 poplar::Tensor addSliced(poplar::Graph &graph, const Placement &placement, const poplar::Type &type,

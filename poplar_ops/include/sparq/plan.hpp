@@ -89,9 +89,8 @@ struct CacheLayout {
   std::size_t scratchRow(unsigned task) const { return nTasks * rowsPerTask() + task; }
   // How far behind a row of keys the same row of values is.
   std::size_t valueRow() const { return scratchRow(nTasks); }
-  std::size_t nRows() const { return 2 * valueRow(); }
-  // How far a layer's rows are from the same rows of the layer before.
-  std::size_t layerRows() const { return nRows(); }
+  // Of a layer: how far its rows are from the same rows of the layer before.
+  std::size_t layerRows() const { return 2 * valueRow(); }
 
   std::size_t columnRow(unsigned task, unsigned component, unsigned chunkIndex) const {
     return (std::size_t(task) * headDim + component) * nChunks() + chunkIndex;
