@@ -251,29 +251,55 @@ public:
   }
 };
 
-// The misses of one KV head in the list of all: they follow those of the heads before.
-static inline unsigned firstMiss(const unsigned *nMisses, unsigned slot) {
-  unsigned first = 0;
-  for (unsigned s = 0; s != slot; ++s)
-    first += nMisses[s];
-  return first;
-}
+// Where the misses of one KV head begin in the list of all: behind those of the heads before.
+class FirstMiss : public poplar::Vertex {
+public:
+  WordsIn nMisses; // [nBefore]
+  poplar::Output<unsigned> first;
+  unsigned nBefore;
 
-// A head's own rows of a wave, 0 where the wave has others.
+  bool compute() {
+    unsigned sum = 0;
+    for (unsigned s = 0; s != nBefore; ++s)
+      sum += nMisses[s];
+    *first = sum;
+    return true;
+  }
+};
+
+// A wave takes the misses [begin, begin + waveRows) of the list of all. Those of one KV head among them,
+// by their numbers in its own list.
+struct OfWave {
+  unsigned begin, stop; // of the head's own list
+  int offset;           // of its miss 0 in the wave
+  OfWave(unsigned wave, unsigned waveRows, unsigned first, unsigned n)
+      : offset(static_cast<int>(first - wave * waveRows)) {
+    const unsigned from = wave * waveRows, end = from + waveRows;
+    begin = from > first ? minimum(from - first, n) : 0;
+    stop = end > first ? minimum(end - first, n) : 0;
+  }
+};
+
+// A head's own rows of a wave, 0 where the wave has others. Each worker has a piece of the wave.
 class PlaceMisses : public poplar::MultiVertex {
 public:
   poplar::Input<unsigned> wave;
-  WordsIn nMisses;  // [nSlots]
+  poplar::Input<unsigned> first;
+  poplar::Input<unsigned> nMisses;
   WordsIn rows;     // [topK]
   WordsOut waveRow; // [waveRows]
-  unsigned slot, waveRows;
+  unsigned waveRows;
 
   bool compute(unsigned worker) {
-    const unsigned first = firstMiss(&nMisses[0], slot), n = nMisses[slot];
-    const unsigned begin = *wave * waveRows;
-    for (unsigned i = worker; i < waveRows; i += numWorkers()) {
-      const unsigned miss = begin + i - first; // wraps around below the first
-      waveRow[i] = miss < n ? rows[miss] : 0;
+    const unsigned each = (waveRows + 2 * numWorkers() - 1) / (2 * numWorkers()) * 2;
+    const unsigned begin = minimum(worker * each, waveRows), end = minimum(begin + each, waveRows);
+    for (unsigned i = begin; i < end; i += 2) // two at a time; waveRows is even
+      store(reinterpret_cast<float *>(&waveRow[i]), Pair{});
+    const OfWave own(*wave, waveRows, *first, *nMisses);
+    for (unsigned miss = own.begin; miss < own.stop; ++miss) {
+      const unsigned at = miss + static_cast<unsigned>(own.offset);
+      if (at >= begin && at < end)
+        waveRow[at] = rows[miss];
     }
     return true;
   }
@@ -297,12 +323,6 @@ public:
   }
 };
 
-// n halves, whole words.
-static inline void copyWords(half *to, const half *from, unsigned n) {
-  for (unsigned i = 0; i != n; i += 2)
-    storeWord(to + i, loadWord(from + i));
-}
-
 // Rows of keys and values as they arrive, to pieces: of the keys a pair of lanes each (components 2p and
 // 2p + 1 of every eight), of the values `width` components, which divides headDim.
 class CutRows : public poplar::MultiVertex {
@@ -313,15 +333,19 @@ public:
 
   bool compute(unsigned worker) {
     const unsigned perPair = headDim / 4;
-    for (unsigned i = worker * 8; i < headDim; i += numWorkers() * 8)
-      for (unsigned pair = 0; pair != 4; ++pair)
-        for (unsigned row = 0; row != n; ++row)
-          storeWord(&pieces[(pair * n + row) * perPair + i / 4],
-                    loadWord(&rows[row * 2 * headDim + i + pair * 2]));
+    unsigned pair = worker;
+    for (unsigned row = 0; row != n; ++row, pair -= 4)
+      for (; pair < 4; pair += numWorkers()) {
+        const half *from = &rows[row * 2 * headDim + pair * 2];
+        half *to = &pieces[(pair * n + row) * perPair];
+        for (unsigned i = 0; i != perPair; i += 2)
+          storeWord(to + i, loadWord(from + i * 4));
+      }
     for (unsigned c = worker * width; c < headDim; c += numWorkers() * width) {
+      const half *from = &rows[headDim + c];
+      half *to = &pieces[n * (headDim + c)];
       for (unsigned row = 0; row != n; ++row)
-        copyWords(&pieces[n * (headDim + c) + row * width], &rows[(row * 2 + 1) * headDim + c],
-                  width);
+        copyHalves(to + row * width, from + row * 2 * headDim, width);
     }
     return true;
   }
@@ -332,24 +356,31 @@ class InsertRows : public poplar::MultiVertex {
 public:
   poplar::Input<unsigned> layer;
   poplar::Input<unsigned> wave;
-  WordsIn nMisses;  // [nSlots]
+  poplar::Input<unsigned> first;
+  poplar::Input<unsigned> nMisses;
   WordsIn slots;    // [topK], by number of the miss
   HalvesIn pieces;  // [waveRows][width]
-  HalvesInOut rows; // [nLayers][nRows][width]: slot s is row s >> setShift of set s % nSets
-  unsigned slot, waveRows, nRows, width, set, setShift;
+  HalvesInOut rows; // [nLayers][nRows][width]: slot s is row s >> setShift of set s % 2^setShift
+  unsigned waveRows, nRows, width, set, setShift;
 
   bool compute(unsigned worker) {
-    const unsigned first = firstMiss(&nMisses[0], slot), n = nMisses[slot];
-    const unsigned begin = *wave * waveRows, end = begin + waveRows;
-    unsigned miss = begin > first ? begin - first : 0;
-    const unsigned stop = end > first ? minimum(end - first, n) : 0;
+    const OfWave wanted(*wave, waveRows, *first, *nMisses);
     half *own = &rows[*layer * nRows * width];
-    for (miss += worker; miss < stop; miss += numWorkers()) {
+    for (unsigned miss = wanted.begin + worker; miss < wanted.stop; miss += numWorkers()) {
       const unsigned to = slots[miss] - 1;
-      if (setOf(to, setShift) == set)
-        copyWords(own + (to >> setShift) * width, &pieces[(first + miss - begin) * width], width);
+      if (setOf(to, setShift) != set)
+        continue;
+      const unsigned from = miss + static_cast<unsigned>(wanted.offset);
+      copyWords(own + (to >> setShift) * width, &pieces[from * width], width);
     }
     return true;
+  }
+
+private:
+  // n halves, whole words.
+  static void copyWords(half *to, const half *from, unsigned n) {
+    for (unsigned i = 0; i != n; i += 2)
+      storeWord(to + i, loadWord(from + i));
   }
 };
 

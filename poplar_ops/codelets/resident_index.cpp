@@ -24,11 +24,14 @@ public:
   IntsOut coefficients;   // [nBlocks][groupSize][rank], those of full blocks
   FloatsOut units;        // [nBlocks][groupSize]
   FloatsOut offsets;      // [nBlocks][groupSize]
+  WordsOut columns;       // [rank]: where each component's records begin
   unsigned groupSize, rank, headDim, indexBits, columnWords, firstBlock, nBlocks;
   float limit;
 
   bool compute(unsigned worker) {
-    const unsigned *base = &index[*layer * headDim * columnWords];
+    const unsigned first = *layer * headDim * columnWords, *base = &index[first];
+    for (unsigned j = worker; j < rank; j += numWorkers())
+      columns[j] = first + components[j] * columnWords;
     const auto column = [&](unsigned j) { return base + components[j] * columnWords; };
     coefficientsOfBlocks(column, &selectedQuery[0], groupSize, rank, indexBits,
                          nFullBlocks(*filled, firstBlock, nBlocks), limit, &coefficients[0],
@@ -41,19 +44,18 @@ public:
 class ResidentScores : public poplar::MultiVertex {
 public:
   poplar::Input<unsigned> filled;
-  poplar::Input<unsigned> layer;
   WordsIn index;               // [nLayers][headDim][columnWords]
-  WordsIn components;          // [rank]
+  WordsIn columns;             // [rank]: where each component's records begin
   IntsIn coefficients;         // [nBlocks][groupSize][rank]
   FloatsIn units;              // [nBlocks][groupSize]
   FloatsIn offsets;            // [nBlocks][groupSize]
   FloatsIn inverseTemperature; // [groupSize]
   FloatsInOut scores;          // [groupSize][partPositions]; those of full blocks are written
-  unsigned groupSize, rank, headDim, indexBits, columnWords, firstBlock, nBlocks, partPositions;
+  unsigned groupSize, rank, indexBits, firstBlock, nBlocks, partPositions;
 
   bool compute(unsigned worker) {
-    const unsigned *base = &index[*layer * headDim * columnWords];
-    const auto column = [&](unsigned j) { return base + components[j] * columnWords; };
+    const unsigned *base = &index[0];
+    const auto column = [&](unsigned j) { return base + columns[j]; };
     scoreBlocks(column,
                 {&coefficients[0], &units[0], &offsets[0], &inverseTemperature[0], groupSize, rank,
                  indexBits},

@@ -168,6 +168,11 @@ private:
                    {"ownersShift", log2Of(hot.nOwners)},
                    {"byPosition", hot.policy == HotPolicy::oldest}},
                   cycles::dealSlots(topK, hot.nWays(), hot.nOwners));
+    first = atHome({}, "first_miss");
+    for (unsigned slot = 0; slot != context.nSlots(); ++slot)
+      addVertex(graph, merge, "sparq::FirstMiss", context.tile(slot, home),
+                {{"nMisses", nMisses.slice(0, std::max(1u, slot))}, {"first", first[slot]}},
+                {{"nBefore", slot}}, cycles::firstMiss(slot));
     addMerge(merge, byEntry, hits, slots);
     addMerge(merge, byMiss, noSlots(), missSlots);
   }
@@ -177,6 +182,10 @@ private:
   unsigned landingTile(unsigned landing) const {
     const unsigned nTiles = graph.getTarget().getNumTiles(), n = nLandings();
     return n < nTiles ? landing * (nTiles / n) : landing % nTiles;
+  }
+  // Rows of a wave that are one task's, for estimates: twice an even share.
+  unsigned ownRows() const {
+    return std::min(topK, 2 * ceilDiv(hot.waveRows, context.nSlots()));
   }
   // {landings, shape...}, spread over the tiles: a remote copy is fastest when it is spread wide.
   Tensor perLanding(const Type &type, const std::vector<std::size_t> &shape,
@@ -251,11 +260,11 @@ private:
     for (unsigned slot = 0; slot != nSlots; ++slot)
       addVertex(graph, place, "sparq::PlaceMisses", context.tile(slot, home),
                 {{"wave", wave},
-                 {"nMisses", context.active(nMisses)},
+                 {"first", first[slot]},
+                 {"nMisses", nMisses[slot]},
                  {"rows", rows[slot]},
                  {"waveRow", placed[slot]}},
-                {{"slot", slot}, {"waveRows", hot.waveRows}},
-                cycles::placeMisses(hot.waveRows, slot));
+                {{"waveRows", hot.waveRows}}, cycles::placeMisses(hot.waveRows, ownRows()));
     for (unsigned i = 0; i != nLandings(); ++i)
       addVertex(graph, sum, "sparq::WaveRows", landingTile(i),
                 {{"ofSlots", context.active(placed).slice(i * n, (i + 1) * n, 1).flatten()},
@@ -291,18 +300,17 @@ private:
       addVertex(graph, insert, "sparq::InsertRows", context.tile(slot, part),
                 {{"layer", layer(slot, part)},
                  {"wave", wave},
-                 {"nMisses", context.active(nMisses)},
+                 {"first", first[slot]},
+                 {"nMisses", nMisses[slot]},
                  {"slots", missSlots[slot]},
                  {"pieces", pieces[slot][i].flatten()},
                  {"rows", rows.flatten()}},
-                {{"slot", slot},
-                 {"waveRows", hot.waveRows},
+                {{"waveRows", hot.waveRows},
                  {"nRows", static_cast<unsigned>(rows.dim(1))},
                  {"width", width},
                  {"set", set},
                  {"setShift", setShift}},
-                cycles::insertRows(slot, std::min(topK, 2 * ceilDiv(hot.waveRows, nSlots)), width,
-                                   1u << setShift));
+                cycles::insertRows(ownRows(), width, 1u << setShift));
     };
     for (unsigned slot = 0; slot != nSlots; ++slot) {
       const unsigned task = context.task(slot);
@@ -324,7 +332,7 @@ private:
   const unsigned topK, rowsPerPart;
   const unsigned home = p.parts - 1; // has less to do than the first parts
   Tensor hits, nHits, byEntry, byMiss, nFree;
-  Tensor entries, rows, nMisses; // of misses
+  Tensor entries, rows, nMisses, first; // of misses
   Tensor slots, missSlots;       // {slots, topK}
 };
 

@@ -42,9 +42,9 @@ unsigned powerOfTwo(unsigned n) {
 
 // Owners beyond these save nothing, and what all of them have to say grows.
 constexpr unsigned maxOwners = 32;
-// Rows of a wave of misses: more come on chip for nothing where few are missing, fewer cost more waves
-// where many are.
-constexpr unsigned usualWaveRows = 512;
+// Rows of a wave of misses: this share of all that are selected, for about so many are missing, within
+// limits. More come on chip for nothing where few are missing, fewer cost more waves where many are.
+constexpr unsigned waveShare = 8, leastWaveRows = 64, mostWaveRows = 512;
 // A list of selected positions in bytes is a part of a tile's memory, as are their rows.
 constexpr unsigned maxHotRows = 1u << 16;
 
@@ -64,9 +64,10 @@ HotRows makeHotRows(const Shape &shape, const Programs &programs, const CacheLay
   hot.width = 4;
   while (shape.headDim % hot.width != 0 || shape.headDim / hot.width > placement.parts)
     hot.width += 4;
-  const unsigned most = roundUp(std::max(1u, placement.slots * topK), HotRows::cutRows);
-  hot.waveRows = std::min(most, roundUp(options.waveRows != 0 ? options.waveRows : usualWaveRows,
-                                        HotRows::cutRows));
+  const unsigned most = roundUp(std::max(1u, placement.slots * topK), HotRows::cutRows),
+                 usual = std::clamp(most / waveShare, leastWaveRows, mostWaveRows);
+  hot.waveRows = std::min(
+      most, roundUp(options.waveRows != 0 ? options.waveRows : usual, HotRows::cutRows));
   return hot;
 }
 

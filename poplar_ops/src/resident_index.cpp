@@ -37,13 +37,15 @@ void residentScores(const Context &context, const SparqSettings &settings, const
                  columnWords = static_cast<unsigned>(layout.columnElements(waves.length));
   const Tensor coefficients = context.perPart(INT, {nBlocks, g, r}, "coefficients"),
                units = context.perPart(FLOAT, {nBlocks, g}, "units"),
-               offsets = context.perPart(FLOAT, {nBlocks, g}, "offsets");
+               offsets = context.perPart(FLOAT, {nBlocks, g}, "offsets"),
+               columns = context.perPart(UNSIGNED_INT, {r}, "columns");
   const Tensor open = gatherOpenBlock(context, last);
   const ComputeSet coefficient = context.execute("block_coefficients"),
                    score = context.execute("approx_scores");
   for (unsigned slot = 0; slot != context.nSlots(); ++slot) {
-    // Beside the coefficients, for it needs none.
-    addVertex(context.graph, coefficient, "sparq::TailScores", context.tile(slot, last),
+    // On a part of its own beside the others, else before them: they write to one tensor.
+    addVertex(context.graph, last < waves.nWaveParts() ? coefficient : score,
+              "sparq::TailScores", context.tile(slot, last),
               {{"tail", open[slot].flatten()},
                {"components", q.components[slot][last]},
                {"selectedQuery", q.selectedQuery[slot][last]},
@@ -58,18 +60,6 @@ void residentScores(const Context &context, const SparqSettings &settings, const
     for (unsigned part = 0; part != waves.nWaveParts(); ++part) {
       const unsigned tile = context.tile(slot, part);
       const Tensor index = context.cache.index[context.task(slot)][part].flatten();
-      const std::vector<Setting> sizes{{"groupSize", g},
-                                       {"rank", r},
-                                       {"headDim", d},
-                                       {"indexBits", bits},
-                                       {"columnWords", columnWords},
-                                       {"firstBlock", part * nBlocks},
-                                       {"nBlocks", nBlocks}};
-      const auto with = [&](const Setting &more) {
-        std::vector<Setting> all = sizes;
-        all.push_back(more);
-        return all;
-      };
       addVertex(context.graph, coefficient, "sparq::ResidentCoefficients", tile,
                 {{"filled", context.filled(slot, part)},
                  {"layer", context.cache.layer[slot][part]},
@@ -78,21 +68,33 @@ void residentScores(const Context &context, const SparqSettings &settings, const
                  {"selectedQuery", q.selectedQuery[slot][part]},
                  {"coefficients", coefficients[slot][part].flatten()},
                  {"units", units[slot][part].flatten()},
-                 {"offsets", offsets[slot][part].flatten()}},
-                with({"limit", static_cast<float>(coefficientLimit(bits, r))}),
+                 {"offsets", offsets[slot][part].flatten()},
+                 {"columns", columns[slot][part]}},
+                {{"groupSize", g},
+                 {"rank", r},
+                 {"headDim", d},
+                 {"indexBits", bits},
+                 {"columnWords", columnWords},
+                 {"firstBlock", part * nBlocks},
+                 {"nBlocks", nBlocks},
+                 {"limit", static_cast<float>(coefficientLimit(bits, r))}},
                 cycles::residentCoefficients(nBlocks, g, r));
       addVertex(context.graph, score, "sparq::ResidentScores", tile,
                 {{"filled", context.filled(slot, part)},
-                 {"layer", context.cache.layer[slot][part]},
                  {"index", index},
-                 {"components", q.components[slot][part]},
+                 {"columns", columns[slot][part]},
                  {"coefficients", coefficients[slot][part].flatten()},
                  {"units", units[slot][part].flatten()},
                  {"offsets", offsets[slot][part].flatten()},
                  {"inverseTemperature", q.inverseTemperature[slot][part]},
                  {"scores", scores.weights[slot][part].flatten()}},
-                with({"partPositions", waves.partPositions()}),
-                cycles::residentScores(nBlocks, g, r, bits));
+                {{"groupSize", g},
+                 {"rank", r},
+                 {"indexBits", bits},
+                 {"firstBlock", part * nBlocks},
+                 {"nBlocks", nBlocks},
+                 {"partPositions", waves.partPositions()}},
+                cycles::indexScores(nBlocks, g, r, bits));
     }
   }
 }

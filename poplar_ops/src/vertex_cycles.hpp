@@ -57,21 +57,17 @@ inline std::uint64_t blockCoefficients(double nBlocks, double g, double rank, do
 // multiply, add, but for the first shift (and the last mask). Sums of 4 bits are taken apart in turns
 // of 16 components: four words, 6 each. Of each score to a float, convert; of two three of arithmetic
 // and a store.
-inline std::uint64_t indexScores(double nBlocks, double g, double rank, unsigned bits,
-                                 double address = 1) {
+inline std::uint64_t indexScores(double nBlocks, double g, double rank, unsigned bits) {
   const double turns = static_cast<double>(static_cast<unsigned>(rank + 15) / 16),
-               word = bits == 4 ? rank * (address + 2 + 4 * 4 - 1 + loopSlots) + turns * 4 * 6
-                                : rank * (address + 2 + 4 * 4 - 2 + loopSlots);
+               word = bits == 4 ? rank * (3 + 4 * 4 - 1 + loopSlots) + turns * 4 * 6
+                                : rank * (3 + 4 * 4 - 2 + loopSlots);
   return shared(nBlocks * 2 * bits, 10 + g * (word + 32.0 / bits * (toFloat + 1 + 4 / 2.0)));
 }
 
 // ---- resident_index.cpp
-// The address from the number of the component: load, multiply, add.
+// The address from the number of the component: load, multiply, add. And once that, and a store.
 inline std::uint64_t residentCoefficients(double nBlocks, double g, double rank) {
-  return blockCoefficients(nBlocks, g, rank, 3);
-}
-inline std::uint64_t residentScores(double nBlocks, double g, double rank, unsigned bits) {
-  return indexScores(nBlocks, g, rank, bits, 3);
+  return blockCoefficients(nBlocks, g, rank, 3) + multi(share(rank) * (4 + loopSlots)) - multi(0);
 }
 // Load, store; two addresses of a component.
 inline std::uint64_t storeRecords(double d, double nWords) {
@@ -102,31 +98,32 @@ inline std::uint64_t mergeSlots(double nEntries, double nOwners) {
 inline std::uint64_t listMisses(double topK) {
   return multi(10 + (nWorkers - 1) * (11 + loopSlots) + share(topK) * (9 + loopSlots));
 }
-// The owner's turn (2), load, minimum (2), add, compare and branch. Of each miss that it takes, twice the
-// even share: ways (two loads, two compares with a branch, copies), then two loads and four stores.
+// The owner's turn (2), load, minimum (2), add, compare and branch. Of each miss that it takes, an even
+// share: ways (two loads, two compares with a branch, copies), then two loads and four stores.
 inline std::uint64_t dealSlots(double topK, double nWays, double nOwners) {
-  const double mine = static_cast<double>(static_cast<unsigned>((2 * topK + nOwners - 1) / nOwners));
+  const double mine = static_cast<double>(static_cast<unsigned>((topK + nOwners - 1) / nOwners));
   return single(20 + nOwners * (8 + loopSlots) + mine * (nWays * (7 + loopSlots) + 14));
 }
 inline std::uint64_t moreMisses(double nSlots) { return single(nSlots * (2 + loopSlots) + 8); }
-// What comes before: load, add. An entry: two of arithmetic, compare, branch, address, load, store.
-inline std::uint64_t placeMisses(double nRows, double slot) {
-  return multi(slot * (2 + loopSlots) + 8 + share(nRows) * (7 + loopSlots));
+inline std::uint64_t firstMiss(double nBefore) { return single(nBefore * (2 + loopSlots) + 2); }
+// Cleared two at a time. Each worker looks at all of the head's rows: two of arithmetic, two compares with
+// branches; of a sixth, load and store with two addresses.
+inline std::uint64_t placeMisses(double nRows, double nOwn) {
+  return multi(24 + share(nRows / 2) * (1 + loopSlots) + nOwn * (6 + loopSlots) +
+               share(nOwn) * 4);
 }
 inline std::uint64_t waveRows(double n, double nSlots) {
   return shared(n, nSlots * (3 + loopSlots) + 5);
 }
-// Of each eight components of keys four words: load, store, two addresses; of values words, and an address
-// for each row.
+// Of each row and pair a run of words: load, store. Of each slice of values and row 64 bits at a time.
 inline std::uint64_t cutRows(double n, double d, double width) {
-  return multi(share(d / 8) * 4 * (n * (4 + loopSlots) + 2) +
-               share(d / width) * n * (width / 2 * (2 + loopSlots) + 6));
+  return multi(share(n * 4) * (d / 8 * (2 + loopSlots) + 8) +
+               share(d / width) * (6 + n * (width / 4 * (2 + loopSlots) + 4)));
 }
 // Of the head's rows one in nSets is the part's own: its words; of the others the slot.
-inline std::uint64_t insertRows(double slot, double nRows, double width, double nSets) {
+inline std::uint64_t insertRows(double nRows, double width, double nSets) {
   const double own = static_cast<double>(static_cast<unsigned>(share(nRows) / nSets + 1));
-  return multi(slot * (2 + loopSlots) + 14 + share(nRows) * (5 + loopSlots) +
-               own * (width / 2 * (2 + loopSlots) + 8));
+  return multi(18 + share(nRows) * (5 + loopSlots) + own * (width / 2 * (2 + loopSlots) + 8));
 }
 inline std::uint64_t dealNewest(double nWays) { return single(nWays * (7 + loopSlots) + 16); }
 inline std::uint64_t insertNewest(double nOwners, double width) {
