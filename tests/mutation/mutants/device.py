@@ -25,7 +25,11 @@ MUTANTS = [
             ("0x1.120b96p-7f", "0x1.120b98p-7f", "one bit of a coefficient of exp"),
             ("minSoftmaxArgument = -54.0f", "minSoftmaxArgument = -53.0f", "weights end too early"),
             ("return (a + c) + (b + d);", "return (a + b) + (c + d);", "lanes are folded in another order"),
-            ("selected == 0.0f ? scale : ", "", "no scale where the selected components are 0"),
+            (
+                "selected == 0.0f ? scale",
+                "selected < 0.0f ? scale",
+                "no scale where the selected components are 0",
+            ),
         ],
     ),
     *of(
@@ -147,6 +151,12 @@ MUTANTS = [
                 "minimum(first + tailLength, filled)",
                 "first + tailLength",
                 "the tail goes on behind the length",
+                "each caller's limit is at most the length, and the smaller of the two is taken",
+            ),
+            (
+                "minimum(first + length, (segment + 1) * stride)",
+                "first + length",
+                "a wave goes on in the next",
             ),
         ],
     ),
