@@ -124,7 +124,7 @@ MUTANTS = [
     ),
     *of(
         "python/sparq_ipu/kernels.py",
-        f"tests/ops/test_words.py tests/ops/test_errors.py {_PLANNING} tests/bench/test_common.py",
+        f"tests/bench/test_ipu_sparq.py::test_rows tests/ops/test_words.py tests/ops/test_errors.py {_PLANNING}",
         [
             (
                 'BASELINE = KERNELS["dense-streaming"]',

@@ -8,6 +8,7 @@ from . import of
 _CODELETS = "tests/codelets/test_"
 _ATTENTION = "tests/ops/test_attention.py tests/ops/test_tiles.py tests/ops/test_append.py"
 _MODEL = "tests/device_model/test_device_model.py"
+_CYCLES = "tests/device_model/test_cycles.py::test_every_formula"
 
 MUTANTS = [
     *of(
@@ -172,7 +173,12 @@ MUTANTS = [
             ("  cache_->checkRoom(layer, 1, active);\n", "", "append goes on behind the capacity"),
             ("cache_->advance(layer, active);", "", "the host does not count what is appended"),
             ("(repeats_ != 0 ? 2 : 1)", "2", "fill runs another program"),
-            ("index >= nAttention()", "index > nAttention()", "a program that is none is run"),
+            (
+                "index >= nAttention()",
+                "index > nAttention()",
+                "a program that is none is run",
+                "the binding, which alone calls it here, refuses such an index before",
+            ),
         ],
     ),
     *of(
@@ -181,7 +187,7 @@ MUTANTS = [
         [
             (
                 "return indexBits == 4 ? 1024 : 512;",
-                "return 512;",
+                "return indexBits == 4 ? 512 : 512;",
                 "chunks of a small index are half as long",
             ),
             (
@@ -224,7 +230,7 @@ MUTANTS = [
     ),
     *of(
         "poplar_ops/src/key_topk.cpp",
-        _ATTENTION,
+        f"tests/planning/test_planning.py::test_a_list_is_no_longer_than_the_cache {_ATTENTION}",
         [
             (
                 "topK(std::min(settings.topK, contextIn.layout().capacity))",
@@ -253,6 +259,7 @@ MUTANTS = [
                 "data_.resize(rows_.batch_ * rows_.rowBytes_);",
                 "",
                 "the last batch is shorter than what is written",
+                "what fills it up goes to spare rows, which nothing reads; its memory is reserved",
             ),
             (
                 "std::min(i, n - 1)",
@@ -264,7 +271,7 @@ MUTANTS = [
     ),
     *of(
         "poplar_ops/src/cycles.hpp",
-        _MODEL,
+        _CYCLES,
         [
             ("floatDivide = 3;", "floatDivide = 1;", "a division takes 1 slot"),
             ("callSlots = 20", "callSlots = 10", "a call takes half as long"),
