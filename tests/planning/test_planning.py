@@ -31,16 +31,16 @@ SHAPES = [
     (1, 1, 1, 8, 64, 1, [1]),
     (1, 2, 1, 16, 200, 3, [200]),
     (2, 4, 2, 32, 300, 16, [17, 290]),
-    (3, 6, 3, 64, 700, 64, [700, 1, 512]),
+    (3, 6, 3, 64, 700, 64, [1, 700, 512]),
     (1, 4, 4, 64, 2048, 64, [2048]),
     (1, 4, 4, 64, 2048, 64, [600]),
-    (4, 8, 2, 32, 1100, 5, [1100, 900, 64, 65]),
-    (2, 8, 8, 128, 1500, 1472, [1500, 1024]),
+    (4, 8, 2, 32, 1100, 5, [65, 900, 1100, 64]),
+    (2, 8, 8, 128, 1500, 1472, [1024, 1500]),
     (1, 32, 8, 128, 4096, 1472, [4096]),
     # several waves: all of them, some of them, of several rounds
     (1, 1, 1, 128, 9000, 1, [9000]),
     (1, 1, 1, 128, 9000, 1, [300]),
-    (4, 2, 2, 128, 5000, 4, [5000, 4097, 600, 1]),
+    (4, 2, 2, 128, 5000, 4, [600, 4097, 1, 5000]),
 ]
 SETTINGS = SparqSettings(8, 24, 3, True)
 
@@ -437,7 +437,7 @@ def test_the_range_of_a_time_is_twice_the_work_on_chip():
 
 
 def test_several_ipus_are_one_ipu_with_a_share():
-    several = planning.plan(2, 16, 4, 32, 512, rank=8, top_k=16, n_ipus=8, lengths=[512, 40])
+    several = planning.plan(2, 16, 4, 32, 512, rank=8, top_k=16, n_ipus=8, lengths=[40, 512])
     alone = planning.plan(1, 4, 1, 32, 512, rank=8, top_k=16)
     assert several.per_ipu == (1, 4, 1)
     assert several.steps == alone.steps  # the longer element sets the pace
