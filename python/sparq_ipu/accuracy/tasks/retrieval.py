@@ -25,7 +25,8 @@ def _answer(words: Words, prompt: str, answer: str, **labels: Any) -> Probe:
     return Probe(words.encode(prompt), target, [words.is_number(token) for token in target], labels)
 
 
-def _needle(words: Words, city: str, number: str) -> list[int]:
+def needle(words: Words, city: str, number: str) -> list[int]:
+    """The sentences that tell of a city's number, as tokens."""
     return words.encode(
         f"\nThe secret number of {city} is {number}. Remember it: the secret number of {city} is {number}.\n"
     )
@@ -44,8 +45,8 @@ def build_needle(
     length = lengths[index % len(lengths)]
     depth = depths[index // len(lengths) % len(depths)]
     city, number = words.random.choice(CITIES), words.digits()
-    needle = _needle(words, city, number)
-    context, distance = insert(words.filler(index, length - len(needle)), [(depth, needle)])
+    told = needle(words, city, number)
+    context, distance = insert(words.filler(index, length - len(told)), [(depth, told)])
     probe = _answer(words, f"\n\nThe secret number of {city} is", f" {number}", depth=depth, length=length)
     return Item("needle", index, context, [probe], distance)
 
@@ -56,7 +57,7 @@ def build_multikey(tokenizer: Tokenizer, index: int, seed: int, *, length: int =
     cities = words.random.sample(CITIES, keys)
     numbers = [words.digits() for _ in cities]
     depths = [0.03 + (DEEPEST - 0.03) * i / keys for i in range(keys)]
-    needles = [_needle(words, city, number) for city, number in zip(cities, numbers)]
+    needles = [needle(words, city, number) for city, number in zip(cities, numbers)]
     context, distance = insert(
         words.filler(index, length - sum(map(len, needles))), list(zip(depths, needles))
     )
