@@ -12,6 +12,7 @@ from sparq_reference import checks
 from ..models import RECOMMENDED
 from .methods import Method, SparQ, parse_method
 from .tasks import TASKS
+from .text import TEXTS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,6 +134,13 @@ COMPARISONS = (
     ),
     ("alisa:kv_bits=8@sparq:r=16,k=128", "sparq:r=16,mean_from=1"),
 )
+# What may be recommended for a key index in SRAM: fewer or more positions, some or all components (head_dim
+# is 64 here). `held_out_plan` confirms it.
+TIERED_METHODS = tuple(
+    str(parse_method(f"{RECOMMENDED_METHOD},{part}"))
+    for part in ("k=128", "k=256", "r=64,k=128", "r=64,k=256")
+)
+HELD_OUT_SEED = 1  # the study has 0, and 7 was tried before settings were chosen
 QUICK_METHODS = (
     "dense",
     "sparq:r=16",
@@ -184,6 +192,10 @@ def _check_size(task: str, name: str, value: Any) -> None:
     if name not in defaults:
         raise ValueError(f"accuracy: size of {task} must be one of {', '.join(defaults)}, got {name!r}")
     argument, default = f"{task}.{name}", defaults[name]
+    if isinstance(default, str):
+        if value not in TEXTS:
+            checks.fail("accuracy", argument, f"be one of {', '.join(TEXTS)}", repr(value))
+        return
     several = isinstance(default, tuple)
     if several and not (isinstance(value, (list, tuple)) and value):
         checks.fail("accuracy", argument, "be a list of one or more", repr(value))
@@ -208,6 +220,22 @@ def default_plan() -> Plan:
         "frequent": 4,
     }
     return Plan({name: {"items": n} for name, n in items.items()}, list(DEFAULT_METHODS))
+
+
+def held_out_plan() -> Plan:
+    """Texts, needles and seed that no setting was chosen on; dense attention and what may be recommended."""
+    texts = {"texts": "held_out"}
+    tasks: dict[str, dict[str, Any]] = {
+        "lm": {"items": 12, **texts},
+        "repetition": {"items": 12, **texts},
+        "needle": {"items": 12, **texts},
+        "multikey": {"items": 12, **texts},
+        "multivalue": {"items": 12, **texts},
+        "tracking": {"items": 12, **texts},
+        "common": {"items": 6},  # words, no text
+        "frequent": {"items": 6},
+    }
+    return Plan(tasks, list(TIERED_METHODS), HELD_OUT_SEED)
 
 
 def quick_plan() -> Plan:
