@@ -17,5 +17,21 @@ hit rate of one's choice. Needs NumPy only.
 from __future__ import annotations
 
 from .file import FORMAT, KINDS, Trace, TraceLayer, is_trace, load
+from .reuse import POLICIES, HotRows, Reuse, simulate
+from .selection import selected_positions
+from .synthetic import synthetic_trace
 
-__all__ = ["FORMAT", "KINDS", "Trace", "TraceLayer", "is_trace", "load"]
+__all__ = [
+    "FORMAT",
+    "KINDS",
+    "POLICIES",
+    "HotRows",
+    "Reuse",
+    "Trace",
+    "TraceLayer",
+    "is_trace",
+    "load",
+    "selected_positions",
+    "simulate",
+    "synthetic_trace",
+]
