@@ -108,8 +108,7 @@ def _block_scores(
     largest = np.abs(weight).max(axis=0)
     nothing = largest == 0
     inverse = np.float32(limit) / np.where(nothing, one, largest)
-    coefficient = key_index.round_to_integer(weight * inverse)
-    coefficient[:, nothing] = 0
+    coefficient = key_index.round_to_integer(weight * inverse)  # of nothing, every weight is 0
     unit = np.where(nothing, np.float32(0), largest * (one / np.float32(limit)))
     offset = np.zeros(largest.shape, np.float32)
     for c in range(len(low)):
