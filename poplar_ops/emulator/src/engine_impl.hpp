@@ -11,6 +11,7 @@
 #include <sparq_emulator/Counters.hpp>
 
 #include "plan.hpp"
+#include "reads.hpp"
 #include "thread_pool.hpp"
 
 #if defined(__SANITIZE_ADDRESS__)
@@ -57,6 +58,9 @@ struct EngineImpl {
   sparq::emulator::HostCalls hostCalls;
   std::vector<std::uint8_t> transferBuffer;
   std::vector<std::uint32_t> offsets;
+  std::unique_ptr<ReadReport> reads; // with SPARQ_EMULATOR_REPORT_READS=1
+
+  void fill(void *p, const Type &type, std::uint64_t bytes) const; // as what nothing has written
 
   std::uint8_t *at(Address a) { return arena.get() + a; }
 

@@ -1,14 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+// More of the standard library than this file needs: programs written for the SDK find it with its headers.
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <fstream>
+#include <iostream>
 #include <map>
 #include <memory>
+#include <numeric>
+#include <set>
 #include <sstream>
 #include <string>
 #include <type_traits>
+#include <unordered_map>
+#include <unordered_set>
 #include <vector>
+#if __cplusplus >= 201703L
+#include <optional>
+#endif
 
 #include "ArrayRef.hpp"
 #include "CodeletFileType.hpp"
