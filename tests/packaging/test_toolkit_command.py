@@ -9,13 +9,14 @@ import sys
 from pathlib import Path
 
 import pytest
+
 import sparq_ipu.emulator
 
 
 def test_the_folder_is_beside_the_package_or_the_error_says_what_to_do(tmp_path, monkeypatch):
     monkeypatch.setattr(sparq_ipu.emulator, "__file__", str(tmp_path / "emulator.py"))
     monkeypatch.setattr(sparq_ipu.emulator.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(FileNotFoundError, match="toolkit must lie beside .*cmake --install"):
+    with pytest.raises(FileNotFoundError, match=r"toolkit must lie beside .*cmake --install"):
         sparq_ipu.emulator.prefix()
     header = tmp_path / "toolkit" / "include" / "poplar" / "Graph.hpp"
     header.parent.mkdir(parents=True)
