@@ -6,6 +6,7 @@
 #include <functional>
 
 #include "core.hpp"
+#include "not_implemented.hpp"
 
 namespace poplar {
 
@@ -152,7 +153,7 @@ Device Device::createCPUDevice(unsigned numIPUs) {
 }
 
 Device Device::createSimulatorDevice(const Target &, const OptionFlags &) {
-  throw poplar_error("createSimulatorDevice: there is no instruction simulator here; use IPUModel");
+  core::notImplemented("Device::createSimulatorDevice");
 }
 
 DeviceManager DeviceManager::createDeviceManager() { return {}; }

@@ -271,7 +271,10 @@ void Engine::connectStreamToCallback(StringRef handle, StreamCallbackHandle f) {
   const core::StreamInfo &s = findStream(*impl, handle.str(), "connectStreamToCallback");
   core::StreamState state;
   state.callback.reset(new StreamCallbackHandle(std::move(f)));
-  impl->streams[s.handle] = std::move(state);
+  core::StreamState &old = impl->streams[s.handle];
+  if (old.callback && !old.prefetched.empty())
+    (*old.callback)->invalidatePrefetched();
+  old = std::move(state);
 }
 
 void Engine::connectStreamToCallback(StringRef handle, unsigned index, StreamCallbackHandle f) {

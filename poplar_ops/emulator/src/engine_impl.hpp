@@ -34,6 +34,8 @@ Block allocateBlock(std::uint64_t bytes);
 struct StreamState {
   std::uint8_t *begin = nullptr, *end = nullptr, *at = nullptr;
   std::unique_ptr<StreamCallbackHandle> callback;
+  std::vector<std::uint8_t>
+      prefetched; // the next transfer, where the callback has given it already
 };
 
 struct EngineImpl {
@@ -69,6 +71,7 @@ private:
   bool runComputeSet(const ComputeSetPlan &plan);
   void runCopy(const CopyPlan &plan);
   void runStream(const TransferPlan &plan);
+  void prefetch(StreamState &s, std::uint64_t bytes);
   void runRemote(const TransferPlan &plan);
   void readOffsets(const TransferPlan &plan);
   void print(const PrintPlan &plan);

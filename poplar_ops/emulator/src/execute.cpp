@@ -109,6 +109,17 @@ void EngineImpl::runCopy(const CopyPlan &plan) {
   copyRuns(arena.get(), arena.get(), plan.runs.data(), plan.runs.data() + plan.runs.size());
 }
 
+// What the callback gives before it is asked for is what the next transfer takes.
+void EngineImpl::prefetch(StreamState &s, std::uint64_t bytes) {
+  const auto option = exe->options.find("exchange.enablePrefetch");
+  s.prefetched.clear();
+  if (option != exe->options.end() && option->second == "false")
+    return;
+  s.prefetched.resize(bytes);
+  if ((*s.callback)->prefetch(s.prefetched.data()) != StreamCallback::Result::Success)
+    s.prefetched.clear();
+}
+
 void EngineImpl::runStream(const TransferPlan &plan) {
   const StreamInfo &info = *exe->streams[plan.index];
   const auto it = streams.find(info.handle);
@@ -120,8 +131,10 @@ void EngineImpl::runStream(const TransferPlan &plan) {
   if (s.callback) {
     transferBuffer.resize(plan.bytes);
     host = transferBuffer.data();
-    if (plan.toDevice)
+    if (plan.toDevice && s.prefetched.empty())
       (*s.callback)->fetch(host);
+    else if (plan.toDevice)
+      transferBuffer.swap(s.prefetched), host = transferBuffer.data();
   }
   if (reads && plan.toDevice)
     reads->written(plan.runs);
@@ -136,6 +149,8 @@ void EngineImpl::runStream(const TransferPlan &plan) {
     if (!plan.toDevice)
       (*s.callback)->fetch(host);
     (*s.callback)->complete();
+    if (plan.toDevice)
+      prefetch(s, plan.bytes);
   } else {
     s.at += plan.bytes;
     if (s.end && s.at == s.end)
