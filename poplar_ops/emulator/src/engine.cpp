@@ -71,6 +71,9 @@ void EngineImpl::load(const Device &device) {
                                     toString(exe->target.getTargetType()) + "), got " +
                                     std::to_string(t.getNumTiles()) + " tiles, " +
                                     toString(t.getTargetType()));
+  if (!device.isAttached())
+    throw application_runtime_error("load: the device must be attached, got device " +
+                                    std::to_string(device.getId()) + ", which is not");
   if (exe->replication != 1)
     throw graph_replication_error("load: a graph must have 1 replica to run here, got " +
                                   std::to_string(exe->replication) +

@@ -195,6 +195,7 @@ struct ExecutableImpl {
   std::vector<Step> programs;
   std::vector<std::shared_ptr<const StreamInfo>> streams;
   std::vector<std::shared_ptr<const RemoteBufferInfo>> remotes;
+  std::vector<unsigned> remoteIPUs; // by remote buffer: whose it is
   std::map<std::string, HostTensorPlan> hostWrites;
   std::map<std::string, HostTensorPlan> hostReads;
   std::vector<sparq::emulator::StepCount> costs; // executions left 0

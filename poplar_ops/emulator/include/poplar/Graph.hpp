@@ -328,6 +328,7 @@ private:
   void setTensorInitialValue(const Tensor &t, const void *values, std::size_t n,
                              const TypeTraits &traits, bool broadcast);
   unsigned toPhysicalTile(unsigned tile, const char *what) const;
+  Graph withTiles(const std::vector<unsigned> &list, unsigned numIPUs) const;
 
   std::shared_ptr<core::GraphImpl> impl;
   std::vector<unsigned> tiles; // of a virtual graph: physical tile of each of its tiles
