@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which declarations of SDK 3.3 the emulator's headers have: same name, parameter types and numbers of arguments."""
+"""Which declarations of SDK 3.3 the emulator's headers have: by name, parameters, numbers of arguments."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ TYPES = ("CLASS_DECL", "STRUCT_DECL", "ENUM_DECL", "TYPEDEF_DECL", "TYPE_ALIAS_D
 
 
 class Declared(NamedTuple):
-    """What headers declare: names of types and enumerators; functions with least and most number of arguments."""
+    """What headers declare: types and enumerators; functions with least and most number of arguments."""
 
     names: frozenset[str]
     functions: dict[tuple[str, tuple[str, ...]], tuple[int, int]]
