@@ -8,11 +8,10 @@ namespace py = pybind11;
 using namespace py::literals;
 
 namespace sparq {
-namespace {
 
 // fp16 arrays cross as their bit patterns: pybind11 has no fp16 of its own.
 std::uint16_t *halves(const py::array &array, const std::string &op, const char *argument,
-                      bool writeable = false) {
+                      bool writeable) {
   if (array.dtype().kind() != 'f' || array.dtype().itemsize() != 2)
     throw Error(op + ": " + argument + " must be float16, got " +
                 std::string(py::str(array.dtype())));
@@ -37,8 +36,6 @@ void expectShape(const py::array &array, const std::vector<py::ssize_t> &shape,
 py::array newHalves(const std::vector<py::ssize_t> &shape) {
   return py::array(py::dtype("float16"), shape);
 }
-
-} // namespace
 
 PySession::PySession(const Shape &shape, const Programs &programs, const DeviceOptions &device,
                      unsigned repeats)
@@ -155,7 +152,8 @@ PYBIND11_MODULE(_core, m) {
   using namespace sparq;
   m.doc() = "Attention programs on an IPU or its emulator.";
   translateErrors();
-  py::class_<PySession>(m, "Session")
+  py::class_<EngineOwner>(m, "EngineOwner");
+  py::class_<PySession, EngineOwner>(m, "Session")
       .def(py::init([](const CacheSpec &cache, unsigned nHeads,
                        const std::vector<Attention> &attention, bool append,
                        const std::string &device, unsigned nTiles, unsigned repeats,
@@ -203,6 +201,7 @@ PYBIND11_MODULE(_core, m) {
       "The kernels of this build, as sparq_ipu.kernels describes them.");
   m.def("device_unavailable", &deviceUnavailable, "device"_a,
         "Why a device can not be opened; empty if it can.");
+  bindPod(m);
   bindRunVertex(m);
   bindEmulator(m);
 }
