@@ -186,6 +186,7 @@ NamedValues planPod(const CacheSpec &cache, unsigned nHeads, const Attention &at
     streaming.append(py::make_tuple(use.name, use.bytes, use.ipu));
   result["streaming_memory"] = streaming;
   result["extended_memory"] = session->extendedMemory();
+  result["slots"] = session->plan(0).placement.slots;
   return result;
 }
 
