@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 from transformers import PretrainedConfig
-from transformers.cache_utils import Cache, CacheLayerMixin
+from transformers.cache_utils import Cache, CacheLayerMixin, DynamicSlidingWindowLayer
 
 from sparq_ipu import KVCache
 from sparq_ipu.attention import attention
@@ -26,6 +26,7 @@ from sparq_ipu.transformers.autograd import without_backward
 from sparq_ipu.transformers.columns import RealColumns, to_columns
 from sparq_ipu.transformers.settings import LayerSettings
 from sparq_ipu.transformers.storage import Storage, check_options
+from sparq_ipu.transformers.supported import LayerKinds, text_config
 from sparq_ipu.transformers.traffic import Traffic
 from sparq_reference import NotFinite, checks
 
@@ -49,6 +50,7 @@ class SparqLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly ty
     Args:
         index: of the layer, for messages.
         capacity: most positions of one row; None: the cache grows by doubling, which copies it.
+        window: most recent columns that the model lets a token attend to, itself included; None: all.
         device, check_finite, options: as `sparq_ipu.KVCache`; `index_bits`, if left out, is what the settings
             of the first tokens ask for.
     """
@@ -69,11 +71,13 @@ class SparqLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly ty
         capacity: int | None = None,
         device: str = "auto",
         check_finite: bool = True,
+        window: int | None = None,
         **options: Any,
     ):
         super().__init__()  # type: ignore[no-untyped-call]
         self.index = index
         self.capacity = capacity
+        self.window = window
         self._options = dict(options, device=device, check_finite=check_finite)
         self._clear()
 
@@ -287,7 +291,7 @@ class SparqLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly ty
 
     def __deepcopy__(self, memo: dict[int, Any]) -> SparqLayer:
         """A copy that shares nothing: continue one prompt in two ways."""
-        copy = SparqLayer(self.index, self.capacity, **self._options)
+        copy = SparqLayer(self.index, self.capacity, window=self.window, **self._options)
         if self.is_initialized:
             self._select(copy, torch.arange(self.batch_size))
             copy.is_initialized = True
@@ -329,10 +333,56 @@ class SparqLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly ty
         """
         self._take(key, value)
 
+    @property
+    def is_beyond_window(self) -> bool:
+        """There are columns that a token must not attend to."""
+        return self.window is not None and self._columns.n_columns > self.window
+
     @outside_graphs
-    def attend(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    def attend_window(self, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """One token came to attention, which is the model's own. key, value: what `update` returned.
+
+        Returns:
+            Keys and values of the columns in its window, (batch, n_kv_heads, window, head_dim) float16.
+
+        Raises:
+            ValueError: key and value are not that, or came before.
+        """
+        self._take(key, value)
+        assert self.window is not None  # `is_beyond_window`
+        lengths = np.minimum(self.cache.lengths, self.window)
+        self.traffic.count(self.cache.spec, lengths, np.ones(len(lengths), bool), None)
+        if bool(self.real.all()):  # columns are positions
+            n = self._columns.n_columns
+            rows = [torch.from_numpy(x) for x in self.cache.read(n - self.window, n)]
+        else:
+            rows = [x[:, :, -self.window :] for x in self._by_column()]
+        keys, values = (without_backward(x, key, value) for x in rows)
+        return keys, values
+
+    @outside_graphs
+    def check_mask(self, mask: torch.Tensor | None) -> None:
+        """Whether a mask (batch, 1, 1, n_columns), bool or added to scores, shows one token all real columns
+        and no others, as `attend` does.
+
+        Raises:
+            ValueError: it does not: it is one of the model's own.
+        """
+        if mask is None:
+            return
+        shown = mask if mask.dtype == torch.bool else mask == 0
+        if shown.shape[1:3] != (1, 1) or not torch.equal(
+            shown[:, 0, 0].expand(self.batch_size, -1), self.real
+        ):
+            got = "one of the model that hides others"
+            checks.fail("sparq_attention", "attention_mask", "show one token all real tokens", got)
+
+    @outside_graphs
+    def attend(
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, factor: float = 1.0
+    ) -> torch.Tensor:
         """One decode step: query (batch, n_heads, 1, head_dim) -> (batch, 1, n_heads, head_dim), in the dtype
-        of the query. key, value: what `update` returned.
+        of the query. key, value: what `update` returned. factor: of the scores, beside 1/sqrt(head_dim).
 
         Raises:
             ValueError: key and value are not that, or came before; a row without any real token, NaN or
@@ -345,7 +395,10 @@ class SparqLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly ty
                 "SparqCache: attention_mask must leave a real token in every row before one is decoded, "
                 f"got lengths {lengths.tolist()}"
             )
-        half = query.detach()[:, :, 0].to(torch.float16).contiguous().numpy()
+        token = query.detach()[:, :, 0]
+        if abs(factor - 1) > 1e-6:  # the kernels know 1/sqrt(head_dim) alone
+            token = token.float() * factor
+        half = token.to(torch.float16).contiguous().numpy()
         output = self._attention(half, lengths, settings)
         return without_backward(torch.from_numpy(output).to(query.dtype).unsqueeze(1), query, key, value)
 
@@ -392,15 +445,35 @@ class SparqCache(Cache):
         check_finite: bool = True,
         **options: Any,
     ):
-        config = getattr(config, "config", config).get_text_config(decoder=True)
         options = check_options("SparqCache", device, capacity, check_finite, options)
-        super().__init__(layers=[SparqLayer(index, **options) for index in range(config.num_hidden_layers)])
+        kinds = LayerKinds.of(text_config(config))
+        layers: list[Any] = []
+        for index, window in enumerate(kinds.windows):
+            if window is not None and index in kinds.own:
+                layers.append(DynamicSlidingWindowLayer(sliding_window=window))
+            else:
+                layers.append(SparqLayer(index, window=window, **options))
+        super().__init__(layers=layers)
+
+
+def kinds_of(cache: Any) -> LayerKinds:
+    """The kinds of layers that a cache is for."""
+    return LayerKinds(
+        tuple(
+            layer.window if isinstance(layer, SparqLayer) else getattr(layer, "sliding_window", None)
+            for layer in cache.layers
+        )
+    )
+
+
+def sparq_layers(cache: Any) -> list[SparqLayer]:
+    """Of a cache, the layers that are not left to the model; none of None."""
+    return [layer for layer in getattr(cache, "layers", []) if isinstance(layer, SparqLayer)]
 
 
 def is_sparq_cache(cache: object) -> bool:
-    """Whether every layer of a transformers cache is a `SparqLayer`."""
-    layers = getattr(cache, "layers", [])
-    return len(layers) > 0 and all(isinstance(layer, SparqLayer) for layer in layers)
+    """Whether a transformers cache is one for an enabled model."""
+    return len(sparq_layers(cache)) > 0
 
 
 def cache_traffic(cache: Cache) -> dict[str, int]:
@@ -408,15 +481,15 @@ def cache_traffic(cache: Cache) -> dict[str, int]:
 
     Returns:
         n_steps: decode steps; bytes_read: bytes of the KV cache, queries and outputs that they moved, over
-        all layers, by the formulas of `sparq_reference.transfers` (counted, not measured); bytes_dense: what
-        dense attention would have.
+        all layers that are not left to the model, by the formulas of `sparq_reference.transfers` (counted,
+        not measured); bytes_dense: what dense attention would have.
 
     Raises:
         ValueError: not a cache of an enabled model.
     """
     if not is_sparq_cache(cache):
         checks.fail("cache_traffic", "cache", "be one of an enabled model", type(cache).__name__)
-    traffic = [layer.traffic for layer in cache.layers if isinstance(layer, SparqLayer)]
+    traffic = [layer.traffic for layer in sparq_layers(cache)]
     return {
         "n_steps": traffic[0].n_steps,
         "bytes_read": sum(layer.bytes_read for layer in traffic),
