@@ -38,8 +38,8 @@ def difference(one, other) -> float:
 @pytest.mark.parametrize("name", FAMILIES)
 def test_an_enabled_model_says_what_the_model_says(name):
     model = model_of(name)
-    # a batch with padding that gets longer than a window, one that begins so, and one that never does
-    for lengths in ((21, 9), (40, 18), (13, 9)):
+    # a batch with padding that gets longer than a window, a text that begins so, a batch that never does
+    for lengths in ((21, 9), (40,), (13, 9)):
         tokens, mask = left_padded([tokens_of(n, seed=n) for n in lengths])
         plain = step_logits(model, tokens, 8, mask)
         enable(model, rank=2, top_k=1000)
