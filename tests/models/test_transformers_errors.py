@@ -452,7 +452,7 @@ ONCE = (
 )
 
 OTHER_MASK = (
-    "sparq_attention: attention_mask must show one token all real tokens, "
+    "sparq_attention: attention_mask must show a token all real tokens before it, "
     "got one of the model that hides others"
 )
 

@@ -87,7 +87,7 @@ def _attention_over(base: Callable[..., Any]) -> Callable[..., Any]:
         dropout: float = 0.0,
         **kwargs: Any,
     ) -> tuple[torch.Tensor, None]:
-        """Attention of one layer: `base` for several tokens, the layer's KVCache for one.
+        """Attention of one layer: `base` for prefill, the layer's KVCache for decode steps.
 
         Args:
             query: (batch, n_heads, n_tokens, head_dim); key, value: what the cache's `update` returned.
@@ -110,7 +110,7 @@ def _attention_over(base: Callable[..., Any]) -> Callable[..., Any]:
                 checks.fail("sparq_attention", "model", ATTEND_ONCE, got)
             if key.shape[2] != query.shape[2]:
                 checks.fail("sparq_attention", "past_key_values", "be a SparqCache", "keys of another cache")
-        elif query.shape[2] > 1:
+        elif query.shape[2] > 1 and not layer.waits:
             layer.attend_prefill(key, value)
         elif layer.is_beyond_window:
             key, value = layer.attend_window(key, value)
@@ -119,7 +119,7 @@ def _attention_over(base: Callable[..., Any]) -> Callable[..., Any]:
             result = own(key, value, mask)
             return result
         else:
-            layer.check_mask(attention_mask)
+            layer.check_mask(attention_mask, query.shape[2])
             factor = 1.0 if scaling is None else scaling * query.shape[-1] ** 0.5
             return layer.attend(query, key, value, factor), None
         result = own(key, value, attention_mask)

@@ -21,6 +21,7 @@ from transformers.cache_utils import Cache, CacheLayerMixin, DynamicSlidingWindo
 
 from sparq_ipu import KVCache
 from sparq_ipu.attention import attention
+from sparq_ipu.tokens import append_and_attend
 from sparq_ipu.torch.graphs import outside_graphs
 from sparq_ipu.transformers.autograd import without_backward
 from sparq_ipu.transformers.columns import RealColumns, to_columns
@@ -42,6 +43,8 @@ class _Announcement:
     real: torch.Tensor | None
     #: how to attend to them; None: densely
     settings: LayerSettings | None
+    #: several tokens are decode steps in one, not prefill
+    is_step: bool
 
 
 class SparqLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly typed in transformers
@@ -86,6 +89,10 @@ class SparqLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly ty
         self._announced: _Announcement | None = None
         #: what `update` returned for the announced tokens: see `_take`
         self._returned: tuple[torch.Tensor, ...] = ()
+        #: several tokens of one step, which are appended when their queries come
+        self._waiting: tuple[torch.Tensor, torch.Tensor] | None = None
+        #: tokens may be taken back
+        self._is_croppable = False
         #: what the decode steps so far moved
         self.traffic = Traffic()
 
@@ -120,15 +127,25 @@ class SparqLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly ty
 
     # What the model's forward hook says before each forward pass.
 
-    def arm(self, real: torch.Tensor | None, settings: LayerSettings | None) -> None:
+    def arm(
+        self,
+        real: torch.Tensor | None,
+        settings: LayerSettings | None,
+        is_step: bool = False,
+        is_croppable: bool = False,
+    ) -> None:
         """Announce new tokens.
 
         Args:
             real: which of them are real, (batch, n_tokens) bool; None: all.
             settings: how to attend to them; None: densely.
+            is_step: several tokens are decode steps in one: each attends as if it came alone.
+            is_croppable: tokens may be taken back later.
         """
-        self._announced = _Announcement(real, settings)
+        self._announced = _Announcement(real, settings, is_step)
+        self._is_croppable = is_croppable
         self._returned = ()
+        self._waiting = None
 
     def check_options(self, settings: LayerSettings | None) -> None:
         """Whether `arm` can be called with these settings.
@@ -146,6 +163,7 @@ class SparqLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly ty
         """Take the announcement back."""
         self._announced = None
         self._returned = ()
+        self._waiting = None
 
     @property
     def is_armed(self) -> bool:
@@ -191,9 +209,9 @@ class SparqLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly ty
         """Store new tokens (batch, n_kv_heads, n_tokens, head_dim), rounded to float16.
 
         Returns:
-            Keys and values of all columns for several tokens (prefill). For one token (a decode step), that
-            token only: the attention function finds the rest in `cache`, through the attribute `sparq_layer`
-            of the keys.
+            Keys and values of all columns for several tokens (prefill). For a decode step, those of its token
+            or tokens only: the attention function finds the rest in `cache`, through the attribute
+            `sparq_layer` of the keys.
 
         Raises:
             RuntimeError: the model is not enabled.
@@ -210,20 +228,32 @@ class SparqLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly ty
             checks.fail("sparq_attention", "model", ATTEND_ONCE, got)
         key = key_states.detach().to(torch.float16).contiguous()
         value = value_states.detach().to(torch.float16).contiguous()
-        try:
-            self._store(key, value, self._announced.real)
-        except NotFinite as error:
-            raise NotFinite(f"{error} (layer {self.index}; the cache is float16)") from error
-        if key.shape[2] == 1:
+        n_tokens = key.shape[2]
+        if self._is_step(n_tokens):
+            self._storage.reserve(self._columns.n_columns + n_tokens)
+            self._columns.append(None, n_tokens)
+            self._waiting = key, value
+        else:
+            try:
+                self._store(key, value, self._announced.real)
+            except NotFinite as error:
+                raise NotFinite(f"{error} (layer {self.index}; the cache is float16)") from error
+        if n_tokens == 1 or self._waiting is not None:
             keys, values = key_states, value_states
         else:
-            is_all = key.shape[2] == self._columns.n_columns
+            is_all = n_tokens == self._columns.n_columns
             keys, values = (key, value) if is_all else self._by_column()
             keys = without_backward(keys.to(key_states.dtype), key_states)
             values = without_backward(values.to(value_states.dtype), value_states)
         keys.sparq_layer = self  # type: ignore[attr-defined]  # a tensor takes attributes
         self._returned, self._versions = (keys, values), (_version(keys), _version(values))
         return keys, values
+
+    def _is_step(self, n_tokens: int) -> bool:
+        """Several announced tokens are decode steps in one, here too: they are within the window."""
+        if self._announced is None or not self._announced.is_step or n_tokens == 1:
+            return False
+        return self.window is None or self._columns.n_columns + n_tokens <= self.window
 
     def _store(self, key: torch.Tensor, value: torch.Tensor, real: torch.Tensor | None) -> None:
         """Tokens (batch, n_kv_heads, n_tokens, head_dim) float16; `real` as `_Announcement`."""
@@ -277,17 +307,26 @@ class SparqLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly ty
         if self.is_initialized:
             self._select(self, indices)
 
-    def crop(self, *args: Any) -> None:
-        """Refused.
+    def crop(self, n_columns: int) -> None:
+        """Take the last columns back: -n of them; a positive number says how many to keep, as transformers 4
+        does.
 
         Raises:
-            NotImplementedError: always. Assisted generation and prompt lookup crop caches. They verify
-                several tokens per step, which is dense attention, not SparQ.
+            NotImplementedError: the model is enabled for one token a step. Assisted generation and prompt
+                lookup check several, which would be prefill: the model's own dense attention.
         """
-        raise NotImplementedError(
-            "SparqCache: crop must not be called, got a request to drop tokens; assisted generation and "
-            "prompt lookup decode several tokens per step, which SparQ attention does not do"
-        )
+        if not self._is_croppable:
+            raise NotImplementedError(
+                "SparqCache: crop must not be called with tokens_per_step=1, got a request to drop tokens; "
+                "assisted generation and prompt lookup check several tokens per step: "
+                "enable(model, ..., tokens_per_step=32)"
+            )
+        held = self.get_seq_length()
+        kept = min(n_columns, held) if n_columns > 0 else max(held + n_columns, 0)
+        if kept == held:
+            return
+        self._columns.n_columns = kept
+        self.cache.truncate(self.real.sum(dim=1).numpy())
 
     def __deepcopy__(self, memo: dict[int, Any]) -> SparqLayer:
         """A copy that shares nothing: continue one prompt in two ways."""
@@ -361,9 +400,9 @@ class SparqLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly ty
         return keys, values
 
     @outside_graphs
-    def check_mask(self, mask: torch.Tensor | None) -> None:
-        """Whether a mask (batch, 1, 1, n_columns), bool or added to scores, shows one token all real columns
-        and no others, as `attend` does.
+    def check_mask(self, mask: torch.Tensor | None, n_tokens: int) -> None:
+        """Whether a mask (batch, 1, n_tokens, n_columns), bool or added to scores, shows each of the last
+        tokens all real columns up to its own and no others, as `attend` does.
 
         Raises:
             ValueError: it does not: it is one of the model's own.
@@ -371,41 +410,78 @@ class SparqLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly ty
         if mask is None:
             return
         shown = mask if mask.dtype == torch.bool else mask == 0
-        if shown.shape[1:3] != (1, 1) or not torch.equal(
-            shown[:, 0, 0].expand(self.batch_size, -1), self.real
-        ):
+        n = self._columns.n_columns
+        causal = torch.arange(n) <= torch.arange(n - n_tokens, n)[:, None]
+        expected = (self.real[:, None] & causal)[:, None]
+        if shown.shape[1:] != expected.shape[1:] or not bool((shown == expected).all()):
             got = "one of the model that hides others"
-            checks.fail("sparq_attention", "attention_mask", "show one token all real tokens", got)
+            checks.fail("sparq_attention", "attention_mask", "show a token all real tokens before it", got)
 
     @outside_graphs
     def attend(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, factor: float = 1.0
     ) -> torch.Tensor:
-        """One decode step: query (batch, n_heads, 1, head_dim) -> (batch, 1, n_heads, head_dim), in the dtype
-        of the query. key, value: what `update` returned. factor: of the scores, beside 1/sqrt(head_dim).
+        """Decode steps: query (batch, n_heads, n_tokens, head_dim) -> (batch, n_tokens, n_heads, head_dim),
+        in the dtype of the query. key, value: what `update` returned. factor: of the scores, beside
+        1/sqrt(head_dim).
 
         Raises:
             ValueError: key and value are not that, or came before; a row without any real token, NaN or
                 infinity in the query.
         """
+        waiting = self._waiting
         settings = self._take(key, value)
-        lengths = self.cache.lengths
-        if not lengths.all():
+        if waiting is None and not self.cache.lengths.all():
             raise ValueError(
                 "SparqCache: attention_mask must leave a real token in every row before one is decoded, "
-                f"got lengths {lengths.tolist()}"
+                f"got lengths {self.cache.lengths.tolist()}"
             )
-        token = query.detach()[:, :, 0]
+        tokens = query.detach()
         if abs(factor - 1) > 1e-6:  # the kernels know 1/sqrt(head_dim) alone
-            token = token.float() * factor
-        half = token.to(torch.float16).contiguous().numpy()
-        output = self._attention(half, lengths, settings)
-        return without_backward(torch.from_numpy(output).to(query.dtype).unsqueeze(1), query, key, value)
+            tokens = tokens.float() * factor
+        half = tokens.to(torch.float16).contiguous().numpy()
+        if waiting is None:
+            output = self._attention(half[:, :, 0], settings)[:, None]
+        else:
+            output = self._attention_of_tokens(half, waiting[0].numpy(), waiting[1].numpy(), settings)
+        return without_backward(torch.from_numpy(output).to(query.dtype), query, key, value)
 
-    def _attention(
-        self, query: np.ndarray, lengths: np.ndarray, settings: LayerSettings | None
+    @property
+    def waits(self) -> bool:
+        """Several tokens of one step are on their way to `attend`."""
+        return self._waiting is not None
+
+    def _attention_of_tokens(
+        self, query: np.ndarray, key: np.ndarray, value: np.ndarray, settings: LayerSettings | None
     ) -> np.ndarray:
+        """Several tokens (batch, heads, n_tokens, head_dim), as one after another, to the bit."""
+        n_tokens = query.shape[2]
+        try:
+            if settings is None:
+                output = append_and_attend(query, key, value, self.cache)
+            else:
+                spec, is_checked = self.cache.spec, self.cache.check_finite
+                checks.check_append("append", key, value, spec, self.cache.lengths, check_finite=is_checked)
+                if is_checked:
+                    checks.check_finite("sparq_attention", "query", query)
+        except ValueError:
+            self._columns.n_columns -= n_tokens  # none has come
+            raise
+        if settings is None:
+            for back in reversed(range(n_tokens)):
+                lengths = self.cache.lengths - back
+                self.traffic.count(self.cache.spec, lengths, np.ones(len(lengths), bool), None)
+            return np.swapaxes(output, 1, 2)
+        outputs = []
+        for index in range(n_tokens):
+            token = slice(index, index + 1)
+            self.cache.append(key[:, :, token], value[:, :, token])
+            outputs.append(self._attention(np.ascontiguousarray(query[:, :, index]), settings))
+        return np.stack(outputs, axis=1)
+
+    def _attention(self, query: np.ndarray, settings: LayerSettings | None) -> np.ndarray:
         """Attention of query (batch, n_heads, head_dim), counted; rows below min_seq_len are dense."""
+        lengths = self.cache.lengths
         sparq = None if settings is None else settings.attention
         dense = np.ones(len(lengths), bool) if settings is None else lengths < settings.min_seq_len
         output = attention(query, self.cache, None if dense.all() else sparq)

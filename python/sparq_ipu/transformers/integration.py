@@ -12,6 +12,7 @@ from typing import Any, Mapping
 import torch
 from transformers import DynamicCache, PretrainedConfig, PreTrainedModel
 
+from sparq_ipu.tokens import MAX_TOKENS
 from sparq_ipu.torch.graphs import outside_graphs
 from sparq_ipu.transformers.attention import (
     FORWARD_PASS,
@@ -47,6 +48,7 @@ def enable(
     device: str = "auto",
     capacity: int | None = None,
     check_finite: bool = True,
+    tokens_per_step: int = 1,
     **options: Any,
 ) -> None:
     """Decode with SparQ attention: `model.generate` and one-token forward passes, through a float16 KV cache.
@@ -67,6 +69,9 @@ def enable(
         device: of the KV cache; "auto" is the CPU kernels where they are built, else the NumPy reference.
         check_finite: as `sparq_ipu.KVCache`.
         capacity: most positions of one batch row; None grows as needed.
+        tokens_per_step: a forward pass of up to so many tokens, at most 32, on top of a filled cache is
+            decode steps in one: each token attends as if it came alone. With 1, several tokens are prefill.
+            Assisted generation and prompt lookup need more than 1, as `generate_lossless` does.
 
     Raises:
         ValueError: `enable: <argument> must <rule>, got <value>`; also for a model that is not supported; and
@@ -77,8 +82,9 @@ def enable(
     default = LayerSettings.of("enable", head_dim, LayerSettings.take(options))
     settings = settings_of_layers("enable", default, layers, n_layers_of(model), head_dim)
     names = [*(field.name for field in dataclasses.fields(LayerSettings)), "layers"]
+    tokens_per_step = checks.check_integer("enable", "tokens_per_step", tokens_per_step, 1, MAX_TOKENS)
     options = check_options("enable", device, capacity, check_finite, options, names)
-    _install("enable", model, settings, options)
+    _install("enable", model, settings, options, tokens_per_step)
 
 
 def enable_dense(
@@ -87,6 +93,7 @@ def enable_dense(
     device: str = "auto",
     capacity: int | None = None,
     check_finite: bool = True,
+    tokens_per_step: int = 1,
     **options: Any,
 ) -> None:
     """Decode with dense attention through the same float16 KV cache: the run to compare SparQ with.
@@ -94,8 +101,10 @@ def enable_dense(
     Args and Raises: as `enable`.
     """
     check_model("enable_dense", model)
-    options = check_options("enable_dense", device, capacity, check_finite, options)
-    _install("enable_dense", model, [None] * n_layers_of(model), options)
+    op = "enable_dense"
+    tokens_per_step = checks.check_integer(op, "tokens_per_step", tokens_per_step, 1, MAX_TOKENS)
+    options = check_options(op, device, capacity, check_finite, options)
+    _install(op, model, [None] * n_layers_of(model), options, tokens_per_step)
 
 
 def disable(model: PreTrainedModel) -> None:
@@ -122,7 +131,13 @@ def is_enabled(model: PreTrainedModel) -> bool:
     return isinstance(model, PreTrainedModel) and hasattr(decoder_of(model), _STATE)
 
 
-def _install(op: str, model: PreTrainedModel, settings: ModelSettings, options: dict[str, Any]) -> None:
+def _install(
+    op: str,
+    model: PreTrainedModel,
+    settings: ModelSettings,
+    options: dict[str, Any],
+    tokens_per_step: int,
+) -> None:
     if is_enabled(model):
         disable(model)
     decoder = decoder_of(model)
@@ -134,16 +149,28 @@ def _install(op: str, model: PreTrainedModel, settings: ModelSettings, options: 
     _set_attention(model, name)
     if model.config._attn_implementation != name:
         checks.fail(op, "model", "accept another attention implementation", type(model).__name__)
-    hooks = _Hooks(settings, options, kinds)
+    hooks = _Hooks(settings, options, kinds, tokens_per_step)
     handles = [
         decoder.register_forward_pre_hook(hooks.before, with_kwargs=True),
         decoder.register_forward_hook(hooks.after, with_kwargs=True),
     ]
     for module in attention_modules(model):
         setattr(module, FORWARD_PASS, hooks.forward_pass)
-    setattr(decoder, _STATE, {"attn_implementation": own, "handles": handles})
+    setattr(decoder, _STATE, {"attn_implementation": own, "handles": handles, "hooks": hooks})
     attention = "dense attention" if settings == [None] * len(settings) else "SparQ attention"
     _log.log(logging.WARNING if kinds.has_windows else logging.INFO, "%s: %s", op, kinds.describe(attention))
+
+
+def decoding(op: str, model: PreTrainedModel) -> _Hooks:
+    """How an enabled model decodes.
+
+    Raises:
+        ValueError: it is not enabled.
+    """
+    if not is_enabled(model):
+        checks.fail(op, "model", "be enabled", "one that is not")
+    hooks: _Hooks = getattr(decoder_of(model), _STATE)["hooks"]
+    return hooks
 
 
 def _own_config(model: PreTrainedModel) -> None:
@@ -170,9 +197,15 @@ class _Hooks:
     transformers gives a cache layer keys and values, but no attention mask. So padding is announced here.
     """
 
-    def __init__(self, settings: ModelSettings, options: dict[str, Any], kinds: LayerKinds):
+    def __init__(
+        self, settings: ModelSettings, options: dict[str, Any], kinds: LayerKinds, tokens_per_step: int
+    ):
         self._settings = settings
-        self._options = options
+        self.tokens_per_step = tokens_per_step
+        #: of the caches that it makes
+        self.cache_options = options
+        #: attend densely for now, whatever the settings
+        self.is_dense = False
         self._kinds = kinds
         self.forward_pass = ForwardPass(kinds.own)
 
@@ -214,13 +247,13 @@ class _Hooks:
         if cache is None:
             use_cache = kwargs.get("use_cache")
             use_cache = getattr(module.config, "use_cache", True) if use_cache is None else use_cache
-            return SparqCache(module.config, **self._options) if use_cache else None
+            return SparqCache(module.config, **self.cache_options) if use_cache else None
         if is_sparq_cache(cache):
             return cache
         # Made by `generate`, or by the caller, who keeps it over turns: the object stays, its layers change.
         is_ours_to_fill = type(cache) is DynamicCache and not getattr(cache, "offloading", False)
         if is_ours_to_fill and cache.get_seq_length() == 0:
-            cache.layers[:] = SparqCache(module.config, **self._options).layers
+            cache.layers[:] = SparqCache(module.config, **self.cache_options).layers
             cache.layer_class_to_replicate = None
             return cache
         return checks.fail(
@@ -257,5 +290,7 @@ class _Hooks:
                 real = None
         elif past and not bool(layers[0].real.all()):
             checks.fail(op, "attention_mask", "repeat that of the tokens in past_key_values", None)
+        is_step = past > 0 and real is None and 1 < n_tokens <= self.tokens_per_step
         for layer in layers:
-            layer.arm(real, self._settings[layer.index])
+            settings = None if self.is_dense else self._settings[layer.index]
+            layer.arm(real, settings, is_step, self.tokens_per_step > 1)

@@ -135,6 +135,14 @@ MUTANTS = [
         ],
     ),
     *of(
+        "python/sparq_ipu/transformers/lossless.py",
+        "tests/models/test_several_tokens.py",
+        [
+            ("hooks.is_dense = True", "hooks.is_dense = False", "drafts are checked by SparQ attention"),
+            ("cache.crop(-n)", "pass", "drafts stay in the cache"),
+        ],
+    ),
+    *of(
         "python/sparq_ipu/transformers/supported.py",
         "tests/models/test_families.py",
         [
