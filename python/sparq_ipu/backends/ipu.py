@@ -144,9 +144,7 @@ class IpuLayers:
     """A session (compiled program, loaded device) that all layers share, made when first needed; until then,
     what was appended to each. Calls from several threads take turns."""
 
-    def __init__(
-        self, device: str, spec: CacheSpec, n_layers: int, n_tiles: int, memory: str, tiers: Tiers
-    ):
+    def __init__(self, device: str, spec: CacheSpec, n_layers: int, n_tiles: int, memory: str, tiers: Tiers):
         self._device = device
         self._spec = spec
         self._n_layers = n_layers
