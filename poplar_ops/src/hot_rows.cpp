@@ -124,7 +124,7 @@ private:
   void list() {
     entries = atHome({topK}, "missing_entries");
     rows = atHome({topK}, "missing_rows");
-    nMisses = atHome({}, "n_misses");
+    nMisses = cache.hot.misses.slice(context.task(0), context.task(0) + context.nSlots());
     const ComputeSet cs = context.execute("list_misses");
     for (unsigned slot = 0; slot != context.nSlots(); ++slot)
       addVertex(graph, cs, "sparq::ListMisses", context.tile(slot, home),
@@ -210,7 +210,7 @@ private:
   Tensor nMissesToFetch() const {
     const double hitRate = context.plan().assumedHitRate;
     if (hitRate < 0)
-      return context.active(nMisses);
+      return nMisses;
     const auto n = static_cast<unsigned>(std::lround((1 - hitRate) * topK));
     const Tensor assumed =
         graph.addConstant(UNSIGNED_INT, {context.nSlots()}, n, {context.dc, "assumed_misses"});

@@ -106,12 +106,12 @@ CacheLayout makeLayout(const Shape &shape, const Programs &programs, unsigned nT
   return layout;
 }
 
-Placement place(const Shape &shape, unsigned nTiles, unsigned nRounds) {
+Placement place(const Shape &shape, unsigned nTiles, unsigned nRounds, unsigned mostParts) {
   Placement p{};
   p.nTasks = shape.nTasks();
   p.slots = ceilDiv(p.nTasks, nRounds);
   p.nRounds = ceilDiv(p.nTasks, p.slots);
-  p.parts = std::min(nTiles / p.slots, maxParts);
+  p.parts = std::min(nTiles / p.slots, mostParts);
   p.width = ceilDiv(shape.headDim / 8, p.parts) * 8;
   p.nSlices = ceilDiv(shape.headDim, p.width);
   return p;
@@ -170,7 +170,8 @@ Plan arrange(const Shape &shape, const Programs &programs, const CacheLayout &la
   plan.shape = shape;
   plan.resident = isResident(programs);
   plan.layout = layout;
-  plan.placement = place(shape, nTiles, nRounds);
+  // In three tiers the block that is being filled has a part to itself.
+  plan.placement = place(shape, nTiles, nRounds, maxParts + layout.tiered);
   if (layout.chunk) { // the last parts: the waves fill up the first ones
     plan.layout.tailLength = partLength(layout.chunk, plan.placement.parts);
     plan.layout.tailFirst = plan.placement.parts - plan.layout.nTailParts();
