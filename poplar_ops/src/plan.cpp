@@ -45,6 +45,9 @@ constexpr unsigned maxOwners = 32;
 // Rows of a wave of misses: this share of all that are selected, for about so many are missing, within
 // limits. More come on chip for nothing where few are missing, fewer cost more waves where many are.
 constexpr unsigned waveShare = 8, leastWaveRows = 64, mostWaveRows = 512;
+// Slots whose misses are fetched together. Each of their parts gets a piece of every such row, so more are
+// more exchange; the misses of fewer differ more, and rows come on chip for nothing.
+constexpr unsigned groupSlots = 8;
 // A list of selected positions in bytes is a part of a tile's memory, as are their rows.
 constexpr unsigned maxHotRows = 1u << 16;
 
@@ -65,10 +68,11 @@ HotRows makeHotRows(const Shape &shape, const Programs &programs, const CacheLay
   hot.width = 4;
   while (shape.headDim % hot.width != 0 || shape.headDim / hot.width > placement.parts)
     hot.width += 4;
-  const unsigned most = roundUp(std::max(1u, placement.slots * topK), HotRows::cutRows),
+  hot.nGroups = std::max(1u, placement.slots / groupSlots);
+  const unsigned unit = HotRows::cutRows * hot.nGroups,
+                 most = roundUp(std::max(1u, placement.slots * topK), unit),
                  usual = std::clamp(most / waveShare, leastWaveRows, mostWaveRows);
-  hot.waveRows =
-      std::min(most, roundUp(options.waveRows != 0 ? options.waveRows : usual, HotRows::cutRows));
+  hot.waveRows = std::min(most, roundUp(options.waveRows != 0 ? options.waveRows : usual, unit));
   return hot;
 }
 
