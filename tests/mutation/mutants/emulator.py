@@ -24,7 +24,11 @@ MUTANTS = [
                 "(rowBytes / sharedRowKneeBytes)",
                 "the penalty has no knee",
             ),
-            ("s.tileCycles + m.computeSetFixedCycles", "s.tileCycles", "a compute set has no fixed cost"),
+            (
+                "s.tileCycles + m.computeSetFixedCycles",
+                "s.tileCycles + 0 * m.computeSetFixedCycles",
+                "a compute set has no fixed cost",
+            ),
         ],
     ),
     *of(
