@@ -46,7 +46,7 @@ def record(file: Path, mutant: Mutant, result: str, detail: str) -> None:
     rows = read(file)
     if result in ("killed", "NOTICED"):
         found = re.match(r"(?:FAILED|ERROR) (\S+?)(?:\[|\s|$)", detail)
-        detail = found.group(1) if found else " ".join(detail.split())[:80]
+        detail = found.group(1) if found else "no result: the process ended or did not end"
     row = Row(mutant.file, mutant.why, result, result, " ".join(detail.split())[:300])
     if row.key in rows:
         row = row._replace(first=rows[row.key].first)
