@@ -128,11 +128,12 @@ def test_model_decoded_by_an_oracle_gives_the_same_predictions(evaluator):
     assert np.abs(actual - other).max() > 0.1
 
 
-def test_prefill_in_parts_equals_prefill_at_once(evaluator):
+@pytest.mark.parametrize("length", [50, CONTEXT - 10])  # fewer tokens follow than rows are kept of
+def test_prefill_in_parts_equals_prefill_at_once(evaluator, length):
     whole = evaluator.prefill(TOKENS[:CONTEXT])
-    first = evaluator.prefill(TOKENS[:50])
-    parts = evaluator.prefill(TOKENS[50:CONTEXT], first)
-    assert first.length == 50 and parts.length == CONTEXT
+    first = evaluator.prefill(TOKENS[:length])
+    parts = evaluator.prefill(TOKENS[length:CONTEXT], first)
+    assert first.length == length and parts.length == CONTEXT
     assert evaluator.prefill([], parts) is parts
     for layer, cache in whole.layers.items():
         other = parts.layers[layer]
