@@ -146,7 +146,7 @@ def make_plan(args: argparse.Namespace) -> Plan:
         except json.JSONDecodeError as error:
             raise ValueError(f"accuracy: size must be TASK.NAME=JSON, got {text!r}: {error}") from None
     seed = plan.seed if args.seed is None else args.seed
-    return type(plan)(tasks, args.methods or plan.methods, seed)
+    return type(plan)(tasks, args.methods or plan.methods, seed, plan.decode_only)
 
 
 def versions() -> dict[str, str]:
