@@ -11,7 +11,10 @@ from sparq_reference.settings import CacheSpec
 #: whether this build has the emulator; without it, no function below whose name begins so
 has_emulator: bool
 
-class Session:
+class EngineOwner:
+    """What counts of a run are asked of."""
+
+class Session(EngineOwner):
     """Attention programs over one cache, compiled and on a device."""
 
     def __init__(
@@ -26,6 +29,9 @@ class Session:
         repeats: int = 0,
         fill_tokens: int = 0,
         n_layers: int = 1,
+        hot_rows: int = 0,
+        hot_policy: str = "lru",
+        wave_rows: int = 0,
     ) -> None: ...
     @property
     def n_layers(self) -> int: ...
@@ -43,6 +49,42 @@ class Session:
         self, index: int, query: np.ndarray, repeated: bool = False, layer: int = 0
     ) -> np.ndarray: ...
 
+class PodSession(EngineOwner):
+    """A session over several IPUs."""
+
+    def __init__(
+        self,
+        cache: CacheSpec,
+        n_heads: int,
+        *,
+        attention: Sequence[Attention] = (),
+        append: bool = True,
+        device: str = "emulator",
+        n_tiles: int = 0,
+        n_layers: int = 1,
+        n_ipus: int = 1,
+        split: str = "layers",
+        stacked: bool = False,
+        hot_rows: int = 0,
+        hot_policy: str = "lru",
+        wave_rows: int = 0,
+    ) -> None: ...
+    @property
+    def n_layers(self) -> int: ...
+    @property
+    def n_ipus(self) -> int: ...
+    @property
+    def streaming_memory_bytes(self) -> list[int]: ...
+    @property
+    def extended_memory(self) -> bool: ...
+    def lengths(self, layer: int = 0) -> list[int]: ...
+    def write(self, key: np.ndarray, value: np.ndarray, counts: Sequence[int], layer: int = 0) -> None: ...
+    def append(self, key: np.ndarray, value: np.ndarray, active: Sequence[int], layer: int = 0) -> None: ...
+    def read(self, n_tokens: int, layer: int = 0) -> tuple[np.ndarray, np.ndarray]: ...
+    def reset(self, layer: int = 0) -> None: ...
+    def attention(self, index: int, query: np.ndarray, layer: int = 0) -> np.ndarray: ...
+    def attend_all(self, index: int, query: np.ndarray) -> np.ndarray: ...
+
 def kernels() -> list[dict[str, Any]]: ...
 def device_unavailable(device: str) -> str: ...
 def run_vertex(
@@ -50,9 +92,9 @@ def run_vertex(
 ) -> dict[str, np.ndarray]: ...
 def emulator_device_model() -> dict[str, Any]: ...
 def emulator_streaming_seconds(bytes: int, packets: int, rows: int, model: dict[str, Any] = {}) -> float: ...
-def emulator_host_calls(session: Session) -> dict[str, Any]: ...
-def emulator_last_run(session: Session, model: dict[str, Any] = {}) -> dict[str, Any]: ...
-def emulator_memory(session: Session) -> dict[str, Any]: ...
+def emulator_host_calls(session: EngineOwner) -> dict[str, Any]: ...
+def emulator_last_run(session: EngineOwner, model: dict[str, Any] = {}) -> dict[str, Any]: ...
+def emulator_memory(session: EngineOwner) -> dict[str, Any]: ...
 def emulator_plan(
     cache: CacheSpec,
     n_heads: int,
@@ -62,4 +104,20 @@ def emulator_plan(
     lengths: Sequence[int],
     model: dict[str, Any],
     n_layers: int = 1,
+    hot_rows: int = 0,
+    hit_rate: float = 0.0,
+) -> dict[str, Any]: ...
+def emulator_pod_plan(
+    cache: CacheSpec,
+    n_heads: int,
+    attention: Attention,
+    append: bool,
+    n_tiles: int,
+    lengths: Sequence[int],
+    model: dict[str, Any],
+    n_layers: int,
+    n_ipus: int,
+    split: str,
+    hot_rows: int = 0,
+    hit_rate: float = 0.0,
 ) -> dict[str, Any]: ...

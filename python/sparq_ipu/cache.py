@@ -32,7 +32,8 @@ class KVCache(HasSpec):
             unspecified for such input.
         options: of the cache, as `sparq_reference.CacheSpec`: `index_bits`, 16 (the default), 8 or 4, bits of
             a number of the key index that SparQ scores positions from (docs/exactness.md E9); and of the
-            device's backend, e.g. `n_threads` on "cpu", `n_tiles` on "emulator".
+            device's backend, e.g. `n_threads` on "cpu", `n_tiles` on "emulator", `n_ipus` and
+            `split` on "ipu" and "emulator".
 
     With several layers `reset` and `reorder` are for all of them; `append`, `read` and attention want one.
 
@@ -155,6 +156,21 @@ class KVCache(HasSpec):
         stop = longest if stop is None else checks.check_integer("read", "stop", stop, 0, longest)
         start = checks.check_integer("read", "start", start, 0, stop)
         return backend.read(start, stop)
+
+    def truncate(self, lengths: np.ndarray) -> None:
+        """Forget the last positions. What is left is, to the bit, the cache that never had them.
+
+        Args:
+            lengths: (batch,) integers, how many positions each element keeps.
+
+        Raises:
+            ValueError: wrong shape, or more positions than are held; the cache is then unchanged.
+        """
+        backend = self.one_layer("truncate")
+        held = self.lengths
+        backend.truncate(
+            checks.check_integers("truncate", "lengths", lengths, self.batch, 0, held, "[0, positions held]")
+        )
 
     def reset(self) -> None:
         """Forget every position, of every layer."""
