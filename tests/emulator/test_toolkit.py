@@ -89,7 +89,7 @@ def test_cmake_finds_it(shell, toolkit, tmp_path):
 
 
 def test_what_is_declared_works_or_says_what_it_is(shell, tmp_path):
-    """Each call that is not implemented throws with its own name; what is implemented gives what it should."""
+    """Each call that is not implemented throws with its own name; the others give what they should."""
     shell(f"g++ -std=c++11 -Wall -Wextra -Werror {HERE}/declared.cpp -lpoplar -o declared", tmp_path)
     lines = [line.split("|") for line in shell("./declared", tmp_path).stdout.splitlines()]
     refused = {name: message for name, message in lines if "not implemented" in message}
@@ -102,6 +102,7 @@ def test_what_is_declared_works_or_says_what_it_is(shell, tmp_path):
         ("asked", "fcfcfcfc"),
         ("contiguous", "6 1 1"),
         ("unbroadcast", "{1,2,3}"),
+        ("constant", "1 3 0"),
         ("limits", "65535 -65504"),
         ("json", '{"a":1,"b":[true,"x\\u000a"]}'),
         ("code", "MEMORY_ERROR 1"),

@@ -130,6 +130,10 @@ int main() {
             << (r.undoRearrangement(r.rearrange(shuffled)) == shuffled) << "\n";
   std::cout << "unbroadcast|"
             << graph.findUnbroadcastTensor(t.expand({0}).broadcast(5, 0)).shapeToString() << "\n";
+  float three = 0;
+  const bool isConstant = graph.addConstant(HALF, {}, 3.0f).getConstantValue(&three);
+  std::cout << "constant|" << isConstant << " " << three << " " << t[0][0].getConstantValue(&three)
+            << "\n";
   std::cout << "limits|" << target.getTypeLimitsMaxAs<unsigned>(UNSIGNED_SHORT) << " "
             << target.getTypeLimitsLowestAs<float>(HALF) << "\n";
   std::cout << "json|"

@@ -51,6 +51,12 @@ private:
   std::size_t size_ = 0;
 };
 
+#if __cplusplus >= 201703L
+template <class T> ArrayRef(const std::vector<T> &) -> ArrayRef<T>;
+template <class T, std::size_t N> ArrayRef(const std::array<T, N> &) -> ArrayRef<T>;
+template <class T> ArrayRef(const T *, std::size_t) -> ArrayRef<T>;
+#endif
+
 } // namespace poplar
 
 namespace gccs {
