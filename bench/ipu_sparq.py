@@ -103,8 +103,8 @@ def command_line() -> CommandLine:
         type=int,
         default=1,
         metavar="N",
-        help="with --plan-only: IPUs that share KV heads, then batch, a process each; with --layers: those of "
-        "one program, a power of two [1]",
+        help="with --plan-only: IPUs that share KV heads, then batch, a process each; with --layers: those "
+        "of one program, a power of two [1]",
     )
     add(
         "--layers",

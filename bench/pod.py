@@ -83,7 +83,7 @@ def run(
     step: Callable[[str], None],
 ) -> None:
     """All layers in one launch, each with the output of the one before as its query; compared bit for bit
-    with the CPU kernels or the reference, layer by layer. What an emulated run counts goes into the row too."""
+    with the CPU kernels or the reference, layer by layer. What an emulated run counts is in the row too."""
     step("compile")
     session = _core.PodSession(
         workload.spec,
