@@ -157,18 +157,20 @@ PYBIND11_MODULE(_core, m) {
       .def(py::init([](const CacheSpec &cache, unsigned nHeads,
                        const std::vector<Attention> &attention, bool append,
                        const std::string &device, unsigned nTiles, unsigned repeats,
-                       unsigned fillTokens, unsigned nLayers) {
+                       unsigned fillTokens, unsigned nLayers, unsigned hotRows,
+                       const std::string &hotPolicy, unsigned waveRows) {
              Programs programs;
              programs.attention = attention;
              programs.append = append;
              programs.fillTokens = fillTokens;
              programs.nLayers = nLayers;
+             programs.tiers = {hotRows, hotPolicyNamed("session", hotPolicy), waveRows};
              return std::make_unique<PySession>(Shape(cache, nHeads), programs,
                                                 DeviceOptions{device, nTiles}, repeats);
            }),
            "cache"_a, "n_heads"_a, py::kw_only(), "attention"_a = py::tuple(), "append"_a = true,
            "device"_a = "emulator", "n_tiles"_a = 0u, "repeats"_a = 0u, "fill_tokens"_a = 0u,
-           "n_layers"_a = 1u)
+           "n_layers"_a = 1u, "hot_rows"_a = 0u, "hot_policy"_a = "lru", "wave_rows"_a = 0u)
       .def("write", &PySession::write, "key"_a, "value"_a, "counts"_a, "layer"_a = 0u)
       .def("append", &PySession::append, "key"_a, "value"_a, "active"_a, "layer"_a = 0u)
       .def("fill", &PySession::fill, "key"_a, "value"_a, "lengths"_a, "layer"_a = 0u)
@@ -192,7 +194,7 @@ PYBIND11_MODULE(_core, m) {
         py::typing::List<NamedValues> all;
         for (const Kernel *const kernel : kernels())
           all.append(py::dict("name"_a = kernel->name, "op"_a = kernel->op,
-                              "memory"_a = kernel->memory == Memory::sram ? "sram" : "streaming",
+                              "memory"_a = nameOf(kernel->memory),
                               "takes_settings"_a = kernel->takesSettings));
         return all;
       },

@@ -111,6 +111,30 @@ py::array attention(const KVCache &cache, const py::array &query,
   return output;
 }
 
+// Dense attention of the last tokens held, query (batch, n_heads, n_tokens, head_dim) ->
+// (batch, n_kv_heads, n_tokens, n_heads / n_kv_heads, head_dim).
+py::array attentionOfTokens(const KVCache &cache, const py::array &query) {
+  const char *const op = "dense_attention";
+  checkHalf(op, "query", query, 4);
+  checkShape(
+      op, "query", query, "(batch, n_heads, n_tokens, head_dim)",
+      {static_cast<std::int64_t>(cache.batch), -1, -1, static_cast<std::int64_t>(cache.headDim)});
+  const std::int64_t nHeads = query.shape(1), nKvHeads = static_cast<std::int64_t>(cache.nKvHeads);
+  py::array output(py::dtype("float16"),
+                   {query.shape(0), static_cast<py::ssize_t>(nKvHeads), query.shape(2),
+                    query.shape(1) / nKvHeads, query.shape(3)});
+  const Query view{static_cast<const char *>(query.data()),
+                   {query.strides(0), query.strides(1), query.strides(3)},
+                   query.strides(2),
+                   static_cast<std::size_t>(query.shape(2))};
+  Half *const to = static_cast<Half *>(output.mutable_data());
+  {
+    py::gil_scoped_release release;
+    cache.attention(view, nHeads, nullptr, to);
+  }
+  return output;
+}
+
 } // namespace
 
 PYBIND11_MODULE(_cpu, m) {
@@ -136,6 +160,14 @@ PYBIND11_MODULE(_cpu, m) {
           [](const KVCache &cache) { return cache.nPairs() * cache.keyIndex.pairBytes(); })
       .def("append", &append, py::arg("key"), py::arg("value"), py::arg("lengths"))
       .def("read", &readPositions, py::arg("start"), py::arg("stop"))
+      .def(
+          "truncate",
+          [](KVCache &cache, const Integers &lengths) {
+            const std::int64_t *data = perElement("truncate", "lengths", cache, lengths);
+            py::gil_scoped_release release;
+            cache.truncate(data);
+          },
+          py::arg("lengths"))
       .def("reset", &KVCache::reset, py::call_guard<py::gil_scoped_release>())
       .def(
           "reorder",
@@ -146,7 +178,9 @@ PYBIND11_MODULE(_cpu, m) {
           },
           py::arg("index"))
       .def("attention", &attention, py::arg("query"), py::arg("settings") = py::none(),
-           "SparQ attention, or dense attention where settings is None.");
+           "SparQ attention, or dense attention where settings is None.")
+      .def("attention_of_tokens", &attentionOfTokens, py::arg("query"),
+           "Dense attention of the last tokens held.");
 
   py::class_<StreamSum>(m, "StreamSum")
       .def(py::init<std::int64_t, std::int64_t, const std::string &>(), py::arg("n_bytes"),

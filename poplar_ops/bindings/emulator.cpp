@@ -113,20 +113,26 @@ py::dict toDict(const Waves &w) {
 // Tile mapping and waves of the plan, in the words of sparq/plan.hpp.
 py::dict toDict(const Plan &plan, const Waves &waves) {
   const Placement &p = plan.placement;
-  return py::dict("n_tasks"_a = p.nTasks, "slots"_a = p.slots, "rounds"_a = p.nRounds,
+  py::dict result("n_tasks"_a = p.nTasks, "slots"_a = p.slots, "rounds"_a = p.nRounds,
                   "parts"_a = p.parts, "tiles_used"_a = p.slots * p.parts,
                   "capacity"_a = plan.layout.capacity, "chunk"_a = plan.layout.chunk,
                   "positions_per_row"_a = plan.layout.positionsPerRow, "waves"_a = toDict(waves));
+  if (plan.layout.tiered)
+    result["hot_rows"] = plan.hot.nSlots;
+  return result;
 }
 
 // Counts one attention call over a cache of these lengths, without memory for it or arithmetic.
 NamedValues plan(const CacheSpec &cache, unsigned nHeads, const Attention &attention, bool append,
                  unsigned nTiles, const std::vector<std::uint32_t> &lengths,
-                 const NamedValues &parameters, unsigned nLayers) {
+                 const NamedValues &parameters, unsigned nLayers, unsigned hotRows,
+                 double hitRate) {
   const DeviceModel model = modelFrom(parameters);
   Programs programs;
   programs.append = append;
   programs.nLayers = nLayers;
+  programs.tiers.hotRows = hotRows;
+  programs.tiers.assumedHitRate = hitRate;
   programs.attention = {attention};
   std::unique_ptr<Session> session;
   {
@@ -219,7 +225,7 @@ void bindEmulator(py::module_ &module) {
       "emulator_memory", [](EngineOwner &session) { return memoryOf(session.engine()); },
       "session"_a);
   module.def("emulator_plan", &plan, "cache"_a, "n_heads"_a, "attention"_a, "append"_a, "n_tiles"_a,
-             "lengths"_a, "model"_a, "n_layers"_a = 1u,
+             "lengths"_a, "model"_a, "n_layers"_a = 1u, "hot_rows"_a = 0u, "hit_rate"_a = 0.0,
              "Counts one call of an attention program, without running it.");
   module.def("emulator_pod_plan", &planPod, "cache"_a, "n_heads"_a, "attention"_a, "append"_a,
              "n_tiles"_a, "lengths"_a, "model"_a, "n_layers"_a, "n_ipus"_a, "split"_a,

@@ -78,9 +78,9 @@ void attend(const KVCache &cache, const Query &query, std::size_t nHeads,
             const SparqSettings *settings, Half *output) {
   PoolLease pool(cache.nThreads);
   const unsigned nThreads = pool->nThreads();
-  const std::size_t nPairs = cache.nPairs();
   Call call{cache, cache.kernels, query, nHeads, nHeads / cache.nKvHeads, settings, output, 0};
-  for (std::size_t i = 0; i < nPairs; ++i)
+  const std::size_t nPairs = call.nWorks();
+  for (std::size_t i = 0; i < cache.nPairs(); ++i)
     call.maxLength = std::max(call.maxLength, cache.pair(i).length);
 
   // Scratch: the order of the pairs, memory for the team of all threads, memory for each thread.
@@ -105,7 +105,7 @@ void attend(const KVCache &cache, const Query &query, std::size_t nHeads,
 
   for (std::size_t i = 0; i < nPairs; ++i) {
     pairs[i] = static_cast<std::uint32_t>(i);
-    lengths[i] = cache.pair(i).length;
+    lengths[i] = cache.pair(call.pairNumber(i)).length; // alike: the tokens of a pair stay together
   }
   const std::size_t nSplit = schedulePairs(pairs, nPairs, lengths, nThreads);
   std::atomic<std::size_t> next{nSplit};

@@ -56,6 +56,16 @@ struct Call {
   Half *output;
   std::size_t maxLength;
 
+  // Each token of the query has its own work on a pair: number pair * nTokens + token. It sees the
+  // positions up to its own.
+  std::size_t pairNumber(std::size_t index) const { return index / query.nTokens; }
+  KVCache::Pair pair(std::size_t index) const {
+    KVCache::Pair seen = cache.pair(pairNumber(index));
+    seen.length -= query.nTokens - 1 - index % query.nTokens;
+    return seen;
+  }
+  std::size_t nWorks() const { return cache.nPairs() * query.nTokens; }
+
   // With one head the scores of a pair and the softmax of the one before are computed together.
   bool pipelined() const { return settings && groupSize == 1; }
   bool isDense(std::size_t length) const {

@@ -43,8 +43,10 @@ KVCache::KVCache(const CacheSpec &specIn, std::int64_t threads, const std::strin
       kernels(kernelsNamed("KVCache", isa)),
       keyRows(product({batch, nKvHeads, capacity, headDim, sizeof(Half)})),
       valueRows(product({batch, nKvHeads, capacity, headDim, sizeof(Half)})),
-      keyIndex(spec, kernels), valueSums(product({batch, nKvHeads, headDim, sizeof(float)})),
-      slot(batch), nHeld(batch, 0) {
+      keyIndex(spec, kernels), nBlocks(capacity / blockSize + 1),
+      valueSums(product({batch, nKvHeads, headDim, sizeof(float)})),
+      blockSums(product({batch, nKvHeads, nBlocks, headDim, sizeof(float)})), slot(batch),
+      nHeld(batch, 0) {
   for (std::size_t b = 0; b < batch; ++b)
     slot[b] = b;
 }
@@ -56,6 +58,7 @@ KVCache::Pair KVCache::pair(std::size_t index) const {
           keyIndex.columns(at),
           keyIndex.cells(at),
           valueSums.as<float>() + at * headDim,
+          blockSums.as<float>() + at * nBlocks * headDim,
           at,
           nHeld[slot[b]]};
 }
@@ -76,6 +79,9 @@ void KVCache::appendTo(const Pair &pair, const char *key, const char *value,
   for (std::size_t done = begin; done < end;) {
     // In pieces, so that what one step writes the next finds in the cache.
     const std::size_t stop = std::min(end, (done / piece + 1) * piece);
+    if (done % blockSize == 0)
+      std::memcpy(pair.blockSums + done / blockSize * headDim, pair.valueSum,
+                  headDim * sizeof(float));
     for (std::size_t p = done; p < stop; ++p) {
       const auto token = static_cast<std::ptrdiff_t>(p - begin);
       copyRow(pair.keyRows + p * headDim, key + token * keyTokens.stride[2], keyTokens.stride[3],
@@ -142,6 +148,30 @@ void KVCache::read(Half *key, Half *value, std::int64_t start, std::int64_t nTok
   pool->run(work);
 }
 
+void KVCache::truncate(const std::int64_t *lengths) {
+  std::unique_lock<std::shared_mutex> lock(access);
+  for (std::size_t b = 0; b < batch; ++b) {
+    const std::size_t held = nHeld[slot[b]];
+    if (lengths[b] < 0 || static_cast<std::size_t>(lengths[b]) > held)
+      fail("truncate: lengths must be in [0, " + std::to_string(held) + "] (element " +
+           std::to_string(b) + "), got " + std::to_string(lengths[b]));
+  }
+  for (std::size_t i = 0; i < nPairs(); ++i) {
+    const Pair at = pair(i);
+    const auto length = static_cast<std::size_t>(lengths[i / nKvHeads]);
+    if (length == at.length)
+      continue;
+    const std::size_t block = length / blockSize, begin = block * blockSize;
+    std::memcpy(at.valueSum, at.blockSums + block * headDim, headDim * sizeof(float));
+    kernels.addRows(at.valueRows + begin * headDim, length - begin, static_cast<unsigned>(headDim),
+                    at.valueSum);
+    if (keyIndex.quantised && begin < length && at.length / blockSize != block)
+      keyIndex.append(at.at, at.keyRows, begin, length); // an open block again
+  }
+  for (std::size_t b = 0; b < batch; ++b)
+    nHeld[slot[b]] = static_cast<std::size_t>(lengths[b]);
+}
+
 void KVCache::reset() {
   std::unique_lock<std::shared_mutex> lock(access);
   std::memset(valueSums.as<float>(), 0, batch * nKvHeads * headDim * sizeof(float));
@@ -199,6 +229,9 @@ void KVCache::reorder(const std::int64_t *index) {
       keyIndex.copy(from, to, n);
       std::memcpy(valueSums.as<float>() + to * headDim, valueSums.as<float>() + from * headDim,
                   headDim * sizeof(float));
+      std::memcpy(blockSums.as<float>() + to * nBlocks * headDim,
+                  blockSums.as<float>() + from * nBlocks * headDim,
+                  (n / blockSize + 1) * headDim * sizeof(float));
     }
   };
   PoolLease pool(total * nKvHeads * headDim < parallelWork ? 1 : nThreads);
@@ -214,12 +247,18 @@ void KVCache::attention(const Query &query, std::int64_t nHeads, const SparqSett
   if (settings)
     check(op, *settings, spec.headDim);
   checkHeads(op, spec, nHeads);
+  if (query.nTokens == 0 || (settings && query.nTokens > 1))
+    fail(std::string(op) + ": n_tokens must be " + (settings ? "1" : "at least 1") + ", got " +
+         std::to_string(query.nTokens));
   std::shared_lock<std::shared_mutex> lock(access);
   for (std::size_t b = 0; b < batch; ++b)
     if (nHeld[slot[b]] == 0)
       fail(std::string(op) +
            ": cache must hold at least one position of every batch element, got none of element " +
            std::to_string(b));
+    else if (nHeld[slot[b]] < query.nTokens)
+      fail(std::string(op) + ": cache must hold the tokens of the query, got " +
+           std::to_string(nHeld[slot[b]]) + " positions of element " + std::to_string(b));
   attend(*this, query, static_cast<std::size_t>(nHeads), settings, output);
 }
 

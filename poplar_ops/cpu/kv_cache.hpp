@@ -26,9 +26,11 @@ struct Tokens { // (batch, n_kv_heads, n_tokens, head_dim)
   const char *data;
   std::ptrdiff_t stride[4];
 };
-struct Query { // (batch, n_heads, head_dim)
+struct Query { // (batch, n_heads, head_dim) of each token
   const char *data;
   std::ptrdiff_t stride[3];
+  std::ptrdiff_t tokenStride = 0;
+  std::size_t nTokens = 1;
 };
 
 class KVCache {
@@ -41,13 +43,18 @@ public:
   // past the capacity; the cache is then unchanged.
   void append(const Tokens &key, const Tokens &value, std::int64_t nTokens,
               const std::int64_t *counts);
+  // Forgets the last positions: batch element b keeps the first lengths[b]. What is left is, to the
+  // bit, the cache to which no others were appended. Throws Error for more than it holds.
+  void truncate(const std::int64_t *lengths);
   void reset();
   // Batch element b becomes a copy of what element index[b] was. Throws Error for
   // an index out of range; the cache is then unchanged.
   void reorder(const std::int64_t *index);
 
   // SparQ attention, or dense attention where settings is null. nHeads a multiple of nKvHeads;
-  // output (batch, nHeads, headDim), contiguous. Throws Error, also for an empty batch element.
+  // output (batch, nKvHeads, nTokens, nHeads / nKvHeads, headDim), contiguous. Throws Error, also
+  // for an empty batch element. Several tokens (dense attention only) are the last ones held: each
+  // attends to the positions up to its own.
   void attention(const Query &query, std::int64_t nHeads, const SparqSettings *settings,
                  Half *output) const;
 
@@ -68,6 +75,7 @@ public:
     Half *keyColumns;          // (headDim, keyIndex.columnStride), see KeyIndex
     KeyCells cells;            // of a quantised index
     float *valueSum;           // (headDim,)
+    float *blockSums;          // (blocks, headDim): that sum before each block of 64 positions
     std::size_t at;            // number of the pair in memory
     std::size_t length;
   };
@@ -84,7 +92,8 @@ public:
   const KeyIndex keyIndex;
 
 private:
-  Buffer valueSums;
+  const std::size_t nBlocks; // begun ones that the capacity has room for
+  Buffer valueSums, blockSums;
   std::vector<std::size_t> slot;    // of each batch element
   std::vector<std::size_t> nHeld;   // by slot
   mutable std::shared_mutex access; // shared: attention; exclusive: changes

@@ -20,10 +20,9 @@ float foldBlocks(const float *partial, std::size_t n) {
 PairAttention::PairAttention(const Call &callIn, std::size_t indexIn, const PairQuery &queryIn,
                              const Scratch &scratch, const Team &teamIn, unsigned buffer)
     : call(callIn), cache(callIn.cache), kernels(callIn.kernels), query(queryIn), s(scratch),
-      team(teamIn), scores(scratch.scores[buffer]), index(indexIn),
-      pair(callIn.cache.pair(indexIn)), g(static_cast<unsigned>(call.groupSize)),
-      d(static_cast<unsigned>(cache.headDim)), length(pair.length),
-      blocks((length + blockSize - 1) / blockSize), first(team.begin(blocks)),
+      team(teamIn), scores(scratch.scores[buffer]), index(indexIn), pair(callIn.pair(indexIn)),
+      g(static_cast<unsigned>(call.groupSize)), d(static_cast<unsigned>(cache.headDim)),
+      length(pair.length), blocks((length + blockSize - 1) / blockSize), first(team.begin(blocks)),
       last(team.end(blocks)), scale(attentionScale(d)) {}
 
 void PairAttention::dense() {

@@ -45,9 +45,11 @@ public:
     const KVCache &cache = call->cache;
     const std::size_t g = call->groupSize, d = cache.headDim;
     const std::ptrdiff_t *const stride = call->query.stride;
-    const char *from = call->query.data +
-                       static_cast<std::ptrdiff_t>(index / cache.nKvHeads) * stride[0] +
-                       static_cast<std::ptrdiff_t>(index % cache.nKvHeads * g) * stride[1];
+    const std::size_t number = call->pairNumber(index);
+    const char *from =
+        call->query.data + static_cast<std::ptrdiff_t>(number / cache.nKvHeads) * stride[0] +
+        static_cast<std::ptrdiff_t>(number % cache.nKvHeads * g) * stride[1] +
+        static_cast<std::ptrdiff_t>(index % call->query.nTokens) * call->query.tokenStride;
     for (std::size_t h = 0; h < g; ++h)
       for (std::size_t c = 0; c < d; ++c)
         std::memcpy(half + h * d + c,
@@ -55,7 +57,7 @@ public:
                         static_cast<std::ptrdiff_t>(c) * stride[2],
                     sizeof(Half));
     call->kernels.widen(half, query, g * d);
-    pair = cache.pair(index);
+    pair = call->pair(index);
     if (call->isDense(pair.length))
       return;
     chooseComponents(g, d);

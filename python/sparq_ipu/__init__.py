@@ -13,7 +13,16 @@ from sparq_ipu.attention import dense_attention, sparq_attention
 from sparq_ipu.cache import KVCache
 from sparq_ipu.devices import available_devices
 from sparq_ipu.planning import plan
+from sparq_ipu.tokens import append_and_attend
 
 __version__ = "0.1.0"
 
-__all__ = ["KVCache", "__version__", "available_devices", "dense_attention", "plan", "sparq_attention"]
+__all__ = [
+    "KVCache",
+    "__version__",
+    "append_and_attend",
+    "available_devices",
+    "dense_attention",
+    "plan",
+    "sparq_attention",
+]

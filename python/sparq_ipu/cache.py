@@ -157,6 +157,21 @@ class KVCache(HasSpec):
         start = checks.check_integer("read", "start", start, 0, stop)
         return backend.read(start, stop)
 
+    def truncate(self, lengths: np.ndarray) -> None:
+        """Forget the last positions. What is left is, to the bit, the cache that never had them.
+
+        Args:
+            lengths: (batch,) integers, how many positions each element keeps.
+
+        Raises:
+            ValueError: wrong shape, or more positions than are held; the cache is then unchanged.
+        """
+        backend = self.one_layer("truncate")
+        held = self.lengths
+        backend.truncate(
+            checks.check_integers("truncate", "lengths", lengths, self.batch, 0, held, "[0, positions held]")
+        )
+
     def reset(self) -> None:
         """Forget every position, of every layer."""
         for backend in self._backends:

@@ -146,6 +146,12 @@ def _add_attention(parser: argparse.ArgumentParser) -> None:
     sparq.add_argument("--min-seq-len", type=int, default=0, help="decode densely below this length")
     sparq.add_argument("--layer-settings", default="", help='what differs, as "0:dense,1:no-mean-value"')
     sparq.add_argument(
+        "--lossless",
+        type=_positive_integer,
+        metavar="N",
+        help="draft N tokens at a time (at most 31), and let dense attention check them: greedy decoding alone",
+    )
+    sparq.add_argument(
         "--dense", action="store_true", help="dense attention through the same float16 cache instead"
     )
 

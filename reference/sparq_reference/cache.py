@@ -98,6 +98,24 @@ class KVCache(HasSpec):
         self._value_sum = exact.sum_values(value, lengths=n_new, initial=self._value_sum)
         self._lengths = self._lengths + n_new
 
+    def truncate(self, lengths: np.ndarray) -> None:
+        """Forget the last positions: element b keeps the first lengths[b], as if no others had been added.
+
+        Args:
+            lengths: (batch,) integers in [0, positions held].
+
+        Raises:
+            ValueError: `truncate: lengths must <rule>, got <value>`; the cache is then unchanged.
+        """
+        kept = checks.check_integers(
+            "truncate", "lengths", lengths, self.spec.batch, 0, self._lengths, "[0, positions held]"
+        )
+        for b in range(self.spec.batch):
+            self._key[b, :, kept[b] :] = np.nan
+            self._value[b, :, kept[b] :] = np.nan
+        self._lengths = kept
+        self._value_sum = exact.sum_values(self.value, lengths=kept)
+
     def reorder(self, index: np.ndarray) -> None:
         """Batch element i becomes what element index[i] was, for beam search; elements may repeat.
 

@@ -138,7 +138,6 @@ EXPECTED = {
     "function_calls_itself": ("graph_recursion_error", "function 0"),
     "run_before_load": ("application_runtime_error", "run: .*loaded"),
     "unknown_program": ("index_error", "1 programs, got 1"),
-    "unknown_option": ("invalid_option", "'debug.instrumnt' = 'true'"),
     "device_of_another_size": ("application_runtime_error", "4 tiles.*got 5 tiles"),
     "tile_memory": (
         "sparq::emulator::OutOfTileMemory",

@@ -135,21 +135,23 @@ def test_arguments_of_a_cache(model, options, message):
     "make, message",
     [
         (lambda: torch.nn.Linear(2, 2), "model must be a transformers PreTrainedModel, got Linear"),
-        (
-            lambda: tiny_model("Mistral", sliding_window=64),
-            "model must have full attention in every layer, got Mistral",
-        ),
-        (lambda: tiny_model("Gemma2"), "model must have full attention in every layer, got Gemma2"),
+        (lambda: tiny_model("Gemma2"), "model must have no attn_logit_softcapping, got Gemma2ForCausalLM"),
         (
             lambda: tiny_model("Gemma2", layer_types=["full_attention"] * 3, sliding_window=None),
             "model must have no attn_logit_softcapping, got Gemma2ForCausalLM with 50.0",
         ),
         (
-            lambda: tiny_model("Granite", attention_multiplier=0.5),
-            "scaling must be 1/sqrt(head_dim=16)=0.25, got 0.5",
+            lambda: tiny_model("Llama", layer_types=["full_attention"] * 2 + ["chunked_attention"]),
+            "model must have layers of full_attention or sliding_attention alone, got LlamaForCausalLM with "
+            "chunked_attention, full_attention",
+        ),
+        (
+            lambda: tiny_model("Llama", layer_types=["full_attention"] * 2 + ["sliding_attention"]),
+            "model must say its sliding_window, got LlamaForCausalLM with sliding_attention and none",
         ),
         (lambda: tiny_model("Mamba"), "model must be of the Llama type"),
-        (lambda: tiny_model("GPT2", n_layer=3, n_head=6, n_embd=96), "model must be of the Llama type"),
+        (lambda: tiny_model("Bloom"), "model must be of the Llama type"),
+        (lambda: tiny_model("DeepseekV3", first_k_dense_replace=3), "model must have no kv_lora_rank"),
         (
             lambda: transformers.T5ForConditionalGeneration(
                 transformers.T5Config(d_model=32, d_ff=32, num_layers=1, num_heads=2, d_kv=16, vocab_size=101)
@@ -237,7 +239,6 @@ def test_gradients(model, trained):
         (dict(s_aux="sinks"), "s_aux must not be set: it is not supported, got 'sinks'"),
         (dict(sliding_window=64), "sliding_window must not be set: it is not supported, got 64"),
         (dict(dropout=0.1), "dropout must be 0, got 0.1"),
-        (dict(scaling=0.5), "scaling must be 1/sqrt(head_dim=16)=0.25, got 0.5"),
     ],
 )
 def test_arguments_of_attention(model, arguments, message):
@@ -450,6 +451,11 @@ ONCE = (
     "sparq_attention: model must attend once in every layer, to the keys and values that its cache returned, "
 )
 
+OTHER_MASK = (
+    "sparq_attention: attention_mask must show a token all real tokens before it, "
+    "got one of the model that hides others"
+)
+
 
 class Attends:
     """Attention of a layer as most models have it, and other ways to use the same cache and interface."""
@@ -457,6 +463,7 @@ class Attends:
     def __init__(self, module):
         self.module = module
         self.how = "as it should"
+        self.hidden = -1e4
 
     def __call__(self, hidden_states, position_embeddings, attention_mask=None, past_key_values=None, **_):
         module = self.module
@@ -480,6 +487,7 @@ class Attends:
             k.mul_(2)
         elif self.how == "a mask":
             attention_mask = torch.zeros(1, 1, q.shape[2], past_key_values.get_seq_length())
+            attention_mask[..., 3] = self.hidden
         interface = transformers.AttentionInterface()[module.config._attn_implementation]
 
         def attend(k):
@@ -529,7 +537,7 @@ def test_attention_of_another_kind(model, how, got, n_tokens, grad):
 
 @pytest.mark.parametrize("n_tokens", [5, 1])
 def test_a_mask_of_the_model_itself(model, n_tokens):
-    """Decoding has no mask; several tokens are the model's own attention."""
+    """Decoding attends to all real tokens; several tokens are the model's own attention."""
     layer = model.model.layers[1]
     attends = layer.self_attn.forward = Attends(layer.self_attn)
     enable(model, **SETTINGS)
@@ -539,9 +547,10 @@ def test_a_mask_of_the_model_itself(model, n_tokens):
         if n_tokens > 1:
             model(tokens_of(n_tokens), past_key_values=cache)
             return
-        message = "sparq_attention: attention_mask must be None for one token, got one of the model"
-        with pytest.raises(ValueError, match="^" + re.escape(message)):
+        with pytest.raises(ValueError, match="^" + re.escape(OTHER_MASK)):
             model(tokens_of(n_tokens), past_key_values=cache)
+        attends.hidden = 0.0  # it hides nothing
+        model(tokens_of(n_tokens), past_key_values=model(tokens_of(10)).past_key_values)
 
 
 @pytest.mark.parametrize(
@@ -550,7 +559,7 @@ def test_a_mask_of_the_model_itself(model, n_tokens):
         # attends twice a layer, to halves of the values
         ("DiffLlama", ONCE + "got other values in layer 0"),
         # adds what it makes of the values to the scores
-        ("Doge", "sparq_attention: attention_mask must be None for one token, got one of the model"),
+        ("Doge", OTHER_MASK),
     ],
 )
 @pytest.mark.parametrize("turn_on", [lambda model: enable(model, **SETTINGS), enable_dense])

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Programs to steps; where everything lies in the block of device memory.
-#include <cstdlib>
 #include <cstring>
 
 #include "compiler.hpp"
+#include "reads.hpp"
 #include "replication.hpp"
 
 namespace poplar {
@@ -41,12 +41,6 @@ void poison(void *p, const Type &type, std::uint64_t bytes) {
     fill(&word, 4);
 }
 
-// Whether a variable of the environment asks for a check that costs time.
-static bool isAskedFor(const char *variable) {
-  const char *value = std::getenv(variable);
-  return value && *value && std::string(value) != "0";
-}
-
 Compiler::Compiler(const GraphImpl &graph, const OptionFlags &options)
     : g_(graph), exe_(std::make_shared<ExecutableImpl>()),
       guardEdges_(isAskedFor("SPARQ_EMULATOR_GUARD")),
@@ -56,6 +50,8 @@ Compiler::Compiler(const GraphImpl &graph, const OptionFlags &options)
   exe_->target = graph.device;
   exe_->replication = graph.replication;
   exe_->options = options;
+  exe_->zeros = fillsWithZeros();
+  exe_->reportsReads = isAskedFor("SPARQ_EMULATOR_REPORT_READS");
   exe_->libraries = graph.libraries;
   exe_->streams = graph.streamList;
   exe_->remotes = graph.remoteList;

@@ -5,6 +5,7 @@
 #include <functional>
 
 #include "core.hpp"
+#include "not_implemented.hpp"
 
 namespace poplar {
 
@@ -159,7 +160,7 @@ Device Device::createCPUDevice(unsigned numIPUs) {
 }
 
 Device Device::createSimulatorDevice(const Target &, const OptionFlags &) {
-  throw poplar_error("createSimulatorDevice: there is no instruction simulator here; use IPUModel");
+  core::notImplemented("Device::createSimulatorDevice");
 }
 
 IPUModel::IPUModel(char const *ipuVersion) : IPUVersion(ipuVersion) {

@@ -36,6 +36,13 @@ class Backend(Protocol):
         """Decode attention, (batch, n_heads, head_dim) float16 in and out: SparQ attention, or dense
         attention where settings is None."""
 
+    def attention_of_tokens(self, query: np.ndarray) -> np.ndarray:
+        """Dense attention of the last tokens held, (batch, n_heads, n_tokens, head_dim) float16 in and out:
+        each to the positions up to its own. Asked on "cpu" and "reference" alone."""
+
+    def truncate(self, lengths: np.ndarray) -> None:
+        """Keep the first lengths[b] positions of each element, lengths[b] <= what it holds."""
+
     def read(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
         """Keys and values of positions [start, stop), 0 <= start <= stop <= the longest length; 0 at
         or beyond an element's length."""

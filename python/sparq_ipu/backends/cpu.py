@@ -105,6 +105,13 @@ class CPUBackend:
     def attention(self, query: np.ndarray, settings: SparqSettings | None) -> np.ndarray:
         return self._cache.attention(query, settings)
 
+    def attention_of_tokens(self, query: np.ndarray) -> np.ndarray:
+        output = self._cache.attention_of_tokens(query)  # by KV head, then token, then head of the group
+        return np.swapaxes(output, 2, 3).reshape(query.shape)
+
+    def truncate(self, lengths: np.ndarray) -> None:
+        self._cache.truncate(lengths)
+
     def read(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
         return self._cache.read(start, stop)
 

@@ -103,6 +103,15 @@ class IpuBackend:
     def attention(self, query: np.ndarray, settings: SparqSettings | None) -> np.ndarray:
         return self._layers.attention(self._layer, query, settings)
 
+    def attention_of_tokens(self, query: np.ndarray) -> np.ndarray:
+        raise NotImplementedError("a program takes one token a call")  # the caller says so first
+
+    def truncate(self, lengths: np.ndarray) -> None:
+        key, value = self.read(0, int(lengths.max()))
+        self.reset()
+        if lengths.any():
+            self.append(key, value, lengths)
+
     def read(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
         return self._layers.read(self._layer, start, stop)
 

@@ -8,7 +8,7 @@ import dataclasses
 import numpy as np
 
 from sparq_ipu.backends.room import check_room, host_memory
-from sparq_reference import CacheSpec, KVCache, SparqSettings
+from sparq_reference import CacheSpec, KVCache, SparqSettings, exact
 
 
 def unavailable(device: str) -> str | None:
@@ -43,6 +43,16 @@ class ReferenceBackend:
 
     def attention(self, query: np.ndarray, settings: SparqSettings | None) -> np.ndarray:
         return self._cache.attention(query, settings, check_finite=False)
+
+    def attention_of_tokens(self, query: np.ndarray) -> np.ndarray:
+        cache, output = self._cache, np.empty_like(query)
+        for back, index in enumerate(reversed(range(query.shape[2]))):
+            token = query[:, :, index]
+            output[:, :, index] = exact.dense_unchecked(token, cache.key, cache.value, cache.lengths - back)
+        return output
+
+    def truncate(self, lengths: np.ndarray) -> None:
+        self._cache.truncate(lengths)
 
     def read(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
         held = (np.arange(start, stop) < self._cache.lengths[:, None])[:, None, :, None]

@@ -22,16 +22,19 @@ from sparq_ipu.transformers.settings import RECOMMENDED, LayerSettings, SparqSet
 if TYPE_CHECKING:
     from sparq_ipu.transformers.cache import SparqCache, cache_traffic
     from sparq_ipu.transformers.integration import disable, enable, enable_dense, is_enabled
+    from sparq_ipu.transformers.lossless import LosslessRun, generate_lossless
 
 __all__ = [
     "RECOMMENDED",
     "LayerSettings",
+    "LosslessRun",
     "SparqCache",
     "SparqSettings",
     "cache_traffic",
     "disable",
     "enable",
     "enable_dense",
+    "generate_lossless",
     "is_enabled",
 ]
 
@@ -39,8 +42,17 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = "cache" if name in ("SparqCache", "cache_traffic") else "integration"
+    module = _MODULES.get(name, "integration")
     return getattr(importlib.import_module(f"{__name__}.{module}"), name)
+
+
+#: where a name is, if not in `integration`
+_MODULES = {
+    "SparqCache": "cache",
+    "cache_traffic": "cache",
+    "LosslessRun": "lossless",
+    "generate_lossless": "lossless",
+}
 
 
 def __dir__() -> list[str]:

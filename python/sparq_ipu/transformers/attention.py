@@ -37,32 +37,32 @@ FORWARD_PASS = "_sparq_ipu_forward_pass"
 class ForwardPass:
     """What attention must know of the forward pass that it is called in."""
 
+    #: layers that keep the model's own attention
+    own: frozenset[int] = frozenset()
     #: its tokens go to a SparqCache
     has_cache: bool = False
 
 
-def register(base: str) -> str:
+def register(base: str, has_windows: bool = False) -> str:
     """Register SparQ attention whose prefill is `base`; returns the name to give a model.
+
+    Args:
+        has_windows: some layers see a window of positions. Their own attention wants masks for one token too.
 
     A mask function is registered with it: without one, transformers passes no mask at all, neither for
     padding nor for prefill on top of a filled cache.
     """
-    name = f"sparq_ipu_{base}"
+    # transformers looks for "sdpa" in a name, and refuses it for models that have "eager" alone
+    name = f"sparq_ipu_{'dense' if base == 'sdpa' else base}{'_windows' if has_windows else ''}"
+    mask = _mask_interface()[base]
     AttentionInterface.register(name, _attention_over(_attention_interface()[base]))
-    AttentionMaskInterface.register(name, _mask_over(_mask_interface()[base]))
+    AttentionMaskInterface.register(name, mask if has_windows else _mask_over(mask))
     return name
 
 
 def is_registered(base: str) -> bool:
     """Whether transformers knows both an attention and a mask function of this name."""
     return base in _attention_interface() and base in _mask_interface()
-
-
-def check_scaling(op: str, scaling: float | None, head_dim: int) -> None:
-    """The kernels scale scores by 1/sqrt(head_dim), so nothing else will do."""
-    expected = head_dim**-0.5
-    if scaling is not None and abs(scaling - expected) > 1e-6 * expected:
-        checks.fail(op, "scaling", f"be 1/sqrt(head_dim={head_dim})={expected:.6g}", scaling)
 
 
 def _mask_over(base: Callable[..., Any]) -> Callable[..., Any]:
@@ -87,35 +87,59 @@ def _attention_over(base: Callable[..., Any]) -> Callable[..., Any]:
         dropout: float = 0.0,
         **kwargs: Any,
     ) -> tuple[torch.Tensor, None]:
-        """Attention of one layer: `base` for several tokens, the layer's KVCache for one.
+        """Attention of one layer: `base` for prefill, the layer's KVCache for decode steps.
 
         Args:
             query: (batch, n_heads, n_tokens, head_dim); key, value: what the cache's `update` returned.
         Returns: output (batch, n_tokens, n_heads, head_dim), and None for the weights.
         Raises: ValueError for a feature that SparQ attention does not have, and for a foreign cache.
         """
-        for name, argument in kwargs.items():
-            if name not in _HARMLESS and argument is not None and argument is not False:
-                checks.fail("sparq_attention", name, "not be set: it is not supported", repr(argument))
-        if dropout:
-            checks.fail("sparq_attention", "dropout", "be 0", dropout)
-        check_scaling("sparq_attention", scaling, query.shape[-1])
+
+        def own(key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None) -> Any:
+            return base(module, query, key, value, mask, scaling=scaling, dropout=dropout, **kwargs)
+
+        forward: ForwardPass = getattr(module, FORWARD_PASS, _NO_FORWARD_PASS)
+        if module.layer_idx in forward.own:
+            result: tuple[torch.Tensor, None] = own(key, value, attention_mask)
+            return result
         layer = getattr(key, "sparq_layer", None)
-        if layer is not None and query.shape[2] == 1:
-            if attention_mask is not None:  # `_mask_over` makes none: it is one of the model's own
-                checks.fail("sparq_attention", "attention_mask", "be None for one token", "one of the model")
-            return layer.attend(query, key, value), None
-        forward = getattr(module, FORWARD_PASS, None)
-        if layer is not None:
+        _check_arguments(kwargs, dropout, None if layer is None else layer.window)
+        if layer is None:
+            if forward.has_cache:
+                got = f"other keys in {type(module).__name__}"
+                checks.fail("sparq_attention", "model", ATTEND_ONCE, got)
+            if key.shape[2] != query.shape[2]:
+                checks.fail("sparq_attention", "past_key_values", "be a SparqCache", "keys of another cache")
+        elif query.shape[2] > 1 and not layer.waits:
             layer.attend_prefill(key, value)
-        elif forward is not None and forward.has_cache:
-            got = f"other keys in {type(module).__name__}"
-            checks.fail("sparq_attention", "model", ATTEND_ONCE, got)
-        elif key.shape[2] != query.shape[2]:
-            checks.fail("sparq_attention", "past_key_values", "be a SparqCache", "keys of another cache")
-        result: tuple[torch.Tensor, None] = base(
-            module, query, key, value, attention_mask, scaling=scaling, dropout=dropout, **kwargs
-        )
+        elif layer.is_beyond_window:
+            key, value = layer.attend_window(key, value)
+            mask = None if attention_mask is None else attention_mask[..., -key.shape[2] :]
+            key, value = (x.to(query.dtype) for x in (key, value))
+            result = own(key, value, mask)
+            return result
+        else:
+            layer.check_mask(attention_mask, query.shape[2])
+            factor = 1.0 if scaling is None else scaling * query.shape[-1] ** 0.5
+            return layer.attend(query, key, value, factor), None
+        result = own(key, value, attention_mask)
         return result
 
     return attention
+
+
+_NO_FORWARD_PASS = ForwardPass()
+
+
+def _check_arguments(arguments: dict[str, Any], dropout: float, window: int | None) -> None:
+    """Refuse what would change the result. `window`: that of the layer, which its attention must have too."""
+    for name, argument in arguments.items():
+        if name == "sliding_window" and argument is not None and argument == window:
+            window = None
+        elif name not in _HARMLESS and argument is not None and argument is not False:
+            checks.fail("sparq_attention", name, "not be set: it is not supported", repr(argument))
+    if window is not None:
+        got = arguments.get("sliding_window")
+        checks.fail("sparq_attention", "sliding_window", f"be that of the config, {window}", got)
+    if dropout:
+        checks.fail("sparq_attention", "dropout", "be 0", dropout)

@@ -17,16 +17,18 @@ from typing import Any
 import numpy as np
 import torch
 from transformers import PretrainedConfig
-from transformers.cache_utils import Cache, CacheLayerMixin
+from transformers.cache_utils import Cache, CacheLayerMixin, DynamicSlidingWindowLayer
 
 from sparq_ipu import KVCache
 from sparq_ipu.attention import attention
+from sparq_ipu.tokens import append_and_attend
 from sparq_ipu.torch.graphs import outside_graphs
 from sparq_ipu.transformers.autograd import without_backward
 from sparq_ipu.transformers.columns import RealColumns, to_columns
 from sparq_ipu.transformers.settings import LayerSettings
 from sparq_ipu.transformers.stack import LayerStack
 from sparq_ipu.transformers.storage import Storage, check_options, is_stacked
+from sparq_ipu.transformers.supported import LayerKinds, text_config
 from sparq_ipu.transformers.traffic import Traffic
 from sparq_reference import NotFinite, checks
 
@@ -42,6 +44,8 @@ class _Announcement:
     real: torch.Tensor | None
     #: how to attend to them; None: densely
     settings: LayerSettings | None
+    #: several tokens are decode steps in one, not prefill
+    is_step: bool
 
 
 class SparqLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly typed in transformers
@@ -50,6 +54,7 @@ class SparqLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly ty
     Args:
         index: of the layer, for messages.
         capacity: most positions of one row; None: the cache grows by doubling, which copies it.
+        window: most recent columns that the model lets a token attend to, itself included; None: all.
         device, check_finite, options: as `sparq_ipu.KVCache`; `index_bits`, if left out, is what the settings
             of the first tokens ask for.
         stack: where layers share one KVCache.
@@ -71,12 +76,14 @@ class SparqLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly ty
         capacity: int | None = None,
         device: str = "auto",
         check_finite: bool = True,
+        window: int | None = None,
         stack: LayerStack | None = None,
         **options: Any,
     ):
         super().__init__()  # type: ignore[no-untyped-call]
         self.index = index
         self.capacity = capacity
+        self.window = window
         self._stack = stack
         self._options = dict(options, device=device, check_finite=check_finite)
         self.is_initialized = False
@@ -89,6 +96,10 @@ class SparqLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly ty
         self._announced: _Announcement | None = None
         #: what `update` returned for the announced tokens: see `_take`
         self._returned: tuple[torch.Tensor, ...] = ()
+        #: several tokens of one step, which are appended when their queries come
+        self._waiting: tuple[torch.Tensor, torch.Tensor] | None = None
+        #: tokens may be taken back
+        self._is_croppable = False
         #: what the decode steps so far moved
         self.traffic = Traffic()
 
@@ -123,15 +134,25 @@ class SparqLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly ty
 
     # What the model's forward hook says before each forward pass.
 
-    def arm(self, real: torch.Tensor | None, settings: LayerSettings | None) -> None:
+    def arm(
+        self,
+        real: torch.Tensor | None,
+        settings: LayerSettings | None,
+        is_step: bool = False,
+        is_croppable: bool = False,
+    ) -> None:
         """Announce new tokens.
 
         Args:
             real: which of them are real, (batch, n_tokens) bool; None: all.
             settings: how to attend to them; None: densely.
+            is_step: several tokens are decode steps in one: each attends as if it came alone.
+            is_croppable: tokens may be taken back later.
         """
-        self._announced = _Announcement(real, settings)
+        self._announced = _Announcement(real, settings, is_step)
+        self._is_croppable = is_croppable
         self._returned = ()
+        self._waiting = None
 
     def check_options(self, settings: LayerSettings | None) -> None:
         """Whether `arm` can be called with these settings.
@@ -149,6 +170,7 @@ class SparqLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly ty
         """Take the announcement back."""
         self._announced = None
         self._returned = ()
+        self._waiting = None
 
     @property
     def is_armed(self) -> bool:
@@ -197,9 +219,9 @@ class SparqLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly ty
         """Store new tokens (batch, n_kv_heads, n_tokens, head_dim), rounded to float16.
 
         Returns:
-            Keys and values of all columns for several tokens (prefill). For one token (a decode step), that
-            token only: the attention function finds the rest in `cache`, through the attribute `sparq_layer`
-            of the keys.
+            Keys and values of all columns for several tokens (prefill). For a decode step, those of its token
+            or tokens only: the attention function finds the rest in `cache`, through the attribute
+            `sparq_layer` of the keys.
 
         Raises:
             RuntimeError: the model is not enabled.
@@ -216,20 +238,32 @@ class SparqLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly ty
             checks.fail("sparq_attention", "model", ATTEND_ONCE, got)
         key = key_states.detach().to(torch.float16).contiguous()
         value = value_states.detach().to(torch.float16).contiguous()
-        try:
-            self._store(key, value, self._announced.real)
-        except NotFinite as error:
-            raise NotFinite(f"{error} (layer {self.index}; the cache is float16)") from error
-        if key.shape[2] == 1:
+        n_tokens = key.shape[2]
+        if self._is_step(n_tokens):
+            self._storage.reserve(self._columns.n_columns + n_tokens)
+            self._columns.append(None, n_tokens)
+            self._waiting = key, value
+        else:
+            try:
+                self._store(key, value, self._announced.real)
+            except NotFinite as error:
+                raise NotFinite(f"{error} (layer {self.index}; the cache is float16)") from error
+        if n_tokens == 1 or self._waiting is not None:
             keys, values = key_states, value_states
         else:
-            is_all = key.shape[2] == self._columns.n_columns
+            is_all = n_tokens == self._columns.n_columns
             keys, values = (key, value) if is_all else self._by_column()
             keys = without_backward(keys.to(key_states.dtype), key_states)
             values = without_backward(values.to(value_states.dtype), value_states)
         keys.sparq_layer = self  # type: ignore[attr-defined]  # a tensor takes attributes
         self._returned, self._versions = (keys, values), (_version(keys), _version(values))
         return keys, values
+
+    def _is_step(self, n_tokens: int) -> bool:
+        """Several announced tokens are decode steps in one, here too: they are within the window."""
+        if self._announced is None or not self._announced.is_step or n_tokens == 1:
+            return False
+        return self.window is None or self._columns.n_columns + n_tokens <= self.window
 
     def _store(self, key: torch.Tensor, value: torch.Tensor, real: torch.Tensor | None) -> None:
         """Tokens (batch, n_kv_heads, n_tokens, head_dim) float16; `real` as `_Announcement`."""
@@ -283,21 +317,30 @@ class SparqLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly ty
         if self.is_initialized:
             self._select(self, indices)
 
-    def crop(self, *args: Any) -> None:
-        """Refused.
+    def crop(self, n_columns: int) -> None:
+        """Take the last columns back: -n of them; a positive number says how many to keep, as transformers 4
+        does.
 
         Raises:
-            NotImplementedError: always. Assisted generation and prompt lookup crop caches. They verify
-                several tokens per step, which is dense attention, not SparQ.
+            NotImplementedError: the model is enabled for one token a step. Assisted generation and prompt
+                lookup check several, which would be prefill: the model's own dense attention.
         """
-        raise NotImplementedError(
-            "SparqCache: crop must not be called, got a request to drop tokens; assisted generation and "
-            "prompt lookup decode several tokens per step, which SparQ attention does not do"
-        )
+        if not self._is_croppable:
+            raise NotImplementedError(
+                "SparqCache: crop must not be called with tokens_per_step=1, got a request to drop tokens; "
+                "assisted generation and prompt lookup check several tokens per step: "
+                "enable(model, ..., tokens_per_step=32)"
+            )
+        held = self.get_seq_length()
+        kept = min(n_columns, held) if n_columns > 0 else max(held + n_columns, 0)
+        if kept == held:
+            return
+        self._columns.n_columns = kept
+        self.cache.truncate(self.real.sum(dim=1).numpy())
 
     def __deepcopy__(self, memo: dict[int, Any]) -> SparqLayer:
         """A copy that shares nothing: continue one prompt in two ways."""
-        copy = SparqLayer(self.index, self.capacity, **self._options)
+        copy = SparqLayer(self.index, self.capacity, window=self.window, **self._options)
         if self.is_initialized:
             self._select(copy, torch.arange(self.batch_size))
             copy.is_initialized = True
@@ -342,30 +385,116 @@ class SparqLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly ty
         """
         self._take(key, value)
 
+    @property
+    def is_beyond_window(self) -> bool:
+        """There are columns that a token must not attend to."""
+        return self.window is not None and self._columns.n_columns > self.window
+
     @outside_graphs
-    def attend(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-        """One decode step: query (batch, n_heads, 1, head_dim) -> (batch, 1, n_heads, head_dim), in the dtype
-        of the query. key, value: what `update` returned.
+    def attend_window(self, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """One token came to attention, which is the model's own. key, value: what `update` returned.
+
+        Returns:
+            Keys and values of the columns in its window, (batch, n_kv_heads, window, head_dim) float16.
+
+        Raises:
+            ValueError: key and value are not that, or came before.
+        """
+        self._take(key, value)
+        assert self.window is not None  # `is_beyond_window`
+        lengths = np.minimum(self.cache.lengths, self.window)
+        self.traffic.count(self.cache.spec, lengths, np.ones(len(lengths), bool), None)
+        if bool(self.real.all()):  # columns are positions
+            n = self._columns.n_columns
+            rows = [torch.from_numpy(x) for x in self.cache.read(n - self.window, n)]
+        else:
+            rows = [x[:, :, -self.window :] for x in self._by_column()]
+        keys, values = (without_backward(x, key, value) for x in rows)
+        return keys, values
+
+    @outside_graphs
+    def check_mask(self, mask: torch.Tensor | None, n_tokens: int) -> None:
+        """Whether a mask (batch, 1, n_tokens, n_columns), bool or added to scores, shows each of the last
+        tokens all real columns up to its own and no others, as `attend` does.
+
+        Raises:
+            ValueError: it does not: it is one of the model's own.
+        """
+        if mask is None:
+            return
+        shown = mask if mask.dtype == torch.bool else mask == 0
+        n = self._columns.n_columns
+        causal = torch.arange(n) <= torch.arange(n - n_tokens, n)[:, None]
+        expected = (self.real[:, None] & causal)[:, None]
+        if shown.shape[1:] != expected.shape[1:] or not bool((shown == expected).all()):
+            got = "one of the model that hides others"
+            checks.fail("sparq_attention", "attention_mask", "show a token all real tokens before it", got)
+
+    @outside_graphs
+    def attend(
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, factor: float = 1.0
+    ) -> torch.Tensor:
+        """Decode steps: query (batch, n_heads, n_tokens, head_dim) -> (batch, n_tokens, n_heads, head_dim),
+        in the dtype of the query. key, value: what `update` returned. factor: of the scores, beside
+        1/sqrt(head_dim).
 
         Raises:
             ValueError: key and value are not that, or came before; a row without any real token, NaN or
                 infinity in the query.
         """
+        waiting = self._waiting
         settings = self._take(key, value)
-        lengths = self.cache.lengths
-        if not lengths.all():
+        if waiting is None and not self.cache.lengths.all():
             raise ValueError(
                 "SparqCache: attention_mask must leave a real token in every row before one is decoded, "
-                f"got lengths {lengths.tolist()}"
+                f"got lengths {self.cache.lengths.tolist()}"
             )
-        half = query.detach()[:, :, 0].to(torch.float16).contiguous().numpy()
-        output = self._attention(half, lengths, settings)
-        return without_backward(torch.from_numpy(output).to(query.dtype).unsqueeze(1), query, key, value)
+        tokens = query.detach()
+        if abs(factor - 1) > 1e-6:  # the kernels know 1/sqrt(head_dim) alone
+            tokens = tokens.float() * factor
+        half = tokens.to(torch.float16).contiguous().numpy()
+        if waiting is None:
+            output = self._attention(half[:, :, 0], settings)[:, None]
+        else:
+            output = self._attention_of_tokens(half, waiting[0].numpy(), waiting[1].numpy(), settings)
+        return without_backward(torch.from_numpy(output).to(query.dtype), query, key, value)
 
-    def _attention(
-        self, query: np.ndarray, lengths: np.ndarray, settings: LayerSettings | None
+    @property
+    def waits(self) -> bool:
+        """Several tokens of one step are on their way to `attend`."""
+        return self._waiting is not None
+
+    def _attention_of_tokens(
+        self, query: np.ndarray, key: np.ndarray, value: np.ndarray, settings: LayerSettings | None
     ) -> np.ndarray:
+        """Several tokens (batch, heads, n_tokens, head_dim), as one after another, to the bit."""
+        n_tokens = query.shape[2]
+        try:
+            if settings is None:
+                output = append_and_attend(query, key, value, self.cache)
+            else:
+                spec, is_checked = self.cache.spec, self.cache.check_finite
+                checks.check_append("append", key, value, spec, self.cache.lengths, check_finite=is_checked)
+                if is_checked:
+                    checks.check_finite("sparq_attention", "query", query)
+        except ValueError:
+            self._columns.n_columns -= n_tokens  # none has come
+            raise
+        if settings is None:
+            for back in reversed(range(n_tokens)):
+                lengths = self.cache.lengths - back
+                self.traffic.count(self.cache.spec, lengths, np.ones(len(lengths), bool), None)
+            return np.swapaxes(output, 1, 2)
+        outputs = []
+        for index in range(n_tokens):
+            token = slice(index, index + 1)
+            self.cache.append(key[:, :, token], value[:, :, token])
+            outputs.append(self._attention(np.ascontiguousarray(query[:, :, index]), settings))
+        return np.stack(outputs, axis=1)
+
+    def _attention(self, query: np.ndarray, settings: LayerSettings | None) -> np.ndarray:
         """Attention of query (batch, n_heads, head_dim), counted; rows below min_seq_len are dense."""
+        lengths = self.cache.lengths
         sparq = None if settings is None else settings.attention
         dense = np.ones(len(lengths), bool) if settings is None else lengths < settings.min_seq_len
         output = attention(query, self.cache, None if dense.all() else sparq)
@@ -408,17 +537,36 @@ class SparqCache(Cache):
         check_finite: bool = True,
         **options: Any,
     ):
-        config = getattr(config, "config", config).get_text_config(decoder=True)
         options = check_options("SparqCache", device, capacity, check_finite, options)
-        n_layers = config.num_hidden_layers
-        stack = LayerStack(n_layers) if is_stacked(options) else None
-        super().__init__(layers=[SparqLayer(index, stack=stack, **options) for index in range(n_layers)])
+        kinds = LayerKinds.of(text_config(config))
+        stack = LayerStack(len(kinds.windows)) if is_stacked(options) else None
+        layers: list[Any] = []
+        for index, window in enumerate(kinds.windows):
+            if window is not None and index in kinds.own:
+                layers.append(DynamicSlidingWindowLayer(sliding_window=window))
+            else:
+                layers.append(SparqLayer(index, window=window, stack=stack, **options))
+        super().__init__(layers=layers)
+
+
+def kinds_of(cache: Any) -> LayerKinds:
+    """The kinds of layers that a cache is for."""
+    return LayerKinds(
+        tuple(
+            layer.window if isinstance(layer, SparqLayer) else getattr(layer, "sliding_window", None)
+            for layer in cache.layers
+        )
+    )
+
+
+def sparq_layers(cache: Any) -> list[SparqLayer]:
+    """Of a cache, the layers that are not left to the model; none of None."""
+    return [layer for layer in getattr(cache, "layers", []) if isinstance(layer, SparqLayer)]
 
 
 def is_sparq_cache(cache: object) -> bool:
-    """Whether every layer of a transformers cache is a `SparqLayer`."""
-    layers = getattr(cache, "layers", [])
-    return len(layers) > 0 and all(isinstance(layer, SparqLayer) for layer in layers)
+    """Whether a transformers cache is one for an enabled model."""
+    return len(sparq_layers(cache)) > 0
 
 
 def cache_traffic(cache: Cache) -> dict[str, int]:
@@ -426,15 +574,15 @@ def cache_traffic(cache: Cache) -> dict[str, int]:
 
     Returns:
         n_steps: decode steps; bytes_read: bytes of the KV cache, queries and outputs that they moved, over
-        all layers, by the formulas of `sparq_reference.transfers` (counted, not measured); bytes_dense: what
-        dense attention would have.
+        all layers that are not left to the model, by the formulas of `sparq_reference.transfers` (counted,
+        not measured); bytes_dense: what dense attention would have.
 
     Raises:
         ValueError: not a cache of an enabled model.
     """
     if not is_sparq_cache(cache):
         checks.fail("cache_traffic", "cache", "be one of an enabled model", type(cache).__name__)
-    traffic = [layer.traffic for layer in cache.layers if isinstance(layer, SparqLayer)]
+    traffic = [layer.traffic for layer in sparq_layers(cache)]
     return {
         "n_steps": traffic[0].n_steps,
         "bytes_read": sum(layer.bytes_read for layer in traffic),

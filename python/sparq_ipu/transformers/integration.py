@@ -6,27 +6,39 @@ from __future__ import annotations
 import copy
 import dataclasses
 import inspect
+import logging
 from typing import Any, Mapping
 
 import torch
 from transformers import DynamicCache, PretrainedConfig, PreTrainedModel
 
+from sparq_ipu.tokens import MAX_TOKENS
 from sparq_ipu.torch.graphs import outside_graphs
 from sparq_ipu.transformers.attention import (
     FORWARD_PASS,
     ForwardPass,
-    check_scaling,
     is_registered,
     register,
 )
-from sparq_ipu.transformers.cache import SparqCache, is_sparq_cache
+from sparq_ipu.transformers.cache import SparqCache, is_sparq_cache, kinds_of, sparq_layers
 from sparq_ipu.transformers.settings import LayerSettings, ModelSettings, settings_of_layers
 from sparq_ipu.transformers.storage import check_options
+from sparq_ipu.transformers.supported import (
+    LayerKinds,
+    attention_modules,
+    check_model,
+    decoder_of,
+    head_dim_of,
+    n_layers_of,
+    text_config,
+)
 from sparq_reference import checks
 
 #: Attribute of an enabled decoder: what `disable` needs to restore it. There it is seen from the model and
 #: from its decoder, and `copy.deepcopy` of a model copies it with the hooks.
 _STATE = "_sparq_ipu_enabled"
+
+_log = logging.getLogger("sparq_ipu")
 
 
 def enable(
@@ -36,6 +48,7 @@ def enable(
     device: str = "auto",
     capacity: int | None = None,
     check_finite: bool = True,
+    tokens_per_step: int = 1,
     **options: Any,
 ) -> None:
     """Decode with SparQ attention: `model.generate` and one-token forward passes, through a float16 KV cache.
@@ -46,8 +59,9 @@ def enable(
     recommends. `model.config` becomes a copy: another model may have been built from the same object.
 
     Args:
-        model: a decoder of the Llama type (Llama, Mistral, Qwen2, Qwen3, SmolLM, ...) on the CPU, in eval
-            mode.
+        model: a decoder of the Llama type (Llama, Mistral, Gemma, Qwen, Pythia, OPT, ...: docs/models.md has
+            a table) on the CPU, in eval mode. Layers that see a window of positions may keep their own
+            attention: the logger "sparq_ipu" says so in a line.
         options: the settings of all layers: rank, top_k, index_bits and so on, see `LayerSettings`; and
             options of `sparq_ipu.KVCache`.
         layers: what differs in some layers, by index: None is dense, a mapping replaces settings, e.g.
@@ -55,18 +69,22 @@ def enable(
         device: of the KV cache; "auto" is the CPU kernels where they are built, else the NumPy reference.
         check_finite: as `sparq_ipu.KVCache`.
         capacity: most positions of one batch row; None grows as needed.
+        tokens_per_step: a forward pass of up to so many tokens, at most 32, on top of a filled cache is
+            decode steps in one: each token attends as if it came alone. With 1, several tokens are prefill.
+            Assisted generation and prompt lookup need more than 1, as `generate_lossless` does.
 
     Raises:
         ValueError: `enable: <argument> must <rule>, got <value>`; also for a model that is not supported; and
             what `sparq_ipu.KVCache` says of its options. The model is then unchanged.
     """
-    _check_model("enable", model)
-    head_dim = _head_dim(model)
+    check_model("enable", model)
+    head_dim = head_dim_of(model)
     default = LayerSettings.of("enable", head_dim, LayerSettings.take(options))
-    settings = settings_of_layers("enable", default, layers, _n_layers(model), head_dim)
+    settings = settings_of_layers("enable", default, layers, n_layers_of(model), head_dim)
     names = [*(field.name for field in dataclasses.fields(LayerSettings)), "layers"]
+    tokens_per_step = checks.check_integer("enable", "tokens_per_step", tokens_per_step, 1, MAX_TOKENS)
     options = check_options("enable", device, capacity, check_finite, options, names)
-    _install("enable", model, settings, options)
+    _install("enable", model, settings, options, tokens_per_step)
 
 
 def enable_dense(
@@ -75,15 +93,18 @@ def enable_dense(
     device: str = "auto",
     capacity: int | None = None,
     check_finite: bool = True,
+    tokens_per_step: int = 1,
     **options: Any,
 ) -> None:
     """Decode with dense attention through the same float16 KV cache: the run to compare SparQ with.
 
     Args and Raises: as `enable`.
     """
-    _check_model("enable_dense", model)
-    options = check_options("enable_dense", device, capacity, check_finite, options)
-    _install("enable_dense", model, [None] * _n_layers(model), options)
+    check_model("enable_dense", model)
+    op = "enable_dense"
+    tokens_per_step = checks.check_integer(op, "tokens_per_step", tokens_per_step, 1, MAX_TOKENS)
+    options = check_options(op, device, capacity, check_finite, options)
+    _install(op, model, [None] * n_layers_of(model), options, tokens_per_step)
 
 
 def disable(model: PreTrainedModel) -> None:
@@ -95,9 +116,10 @@ def disable(model: PreTrainedModel) -> None:
     """
     if not is_enabled(model):
         checks.fail("disable", "model", "be enabled", "one that is not")
-    state = getattr(model.base_model, _STATE)
-    delattr(model.base_model, _STATE)
-    for module in _attention_modules(model):
+    decoder = decoder_of(model)
+    state = getattr(decoder, _STATE)
+    delattr(decoder, _STATE)
+    for module in attention_modules(model):
         delattr(module, FORWARD_PASS)
     for handle in state["handles"]:
         handle.remove()
@@ -106,35 +128,57 @@ def disable(model: PreTrainedModel) -> None:
 
 def is_enabled(model: PreTrainedModel) -> bool:
     """Whether `enable` or `enable_dense` is in force, for a model and its decoder alike."""
-    return hasattr(getattr(model, "base_model", model), _STATE)
+    return isinstance(model, PreTrainedModel) and hasattr(decoder_of(model), _STATE)
 
 
-def _install(op: str, model: PreTrainedModel, settings: ModelSettings, options: dict[str, Any]) -> None:
+def _install(
+    op: str,
+    model: PreTrainedModel,
+    settings: ModelSettings,
+    options: dict[str, Any],
+    tokens_per_step: int,
+) -> None:
     if is_enabled(model):
         disable(model)
-    decoder: Any = model.base_model  # torch gives it no type
+    decoder = decoder_of(model)
+    kinds = LayerKinds.of(text_config(model))
     own = decoder.config._attn_implementation
     # "eager" is a function private to each model's file, so its prefill runs as "sdpa": the same mathematics
-    name = register(own if own != "eager" and is_registered(own) else "sdpa")
+    name = register(own if own != "eager" and is_registered(own) else "sdpa", kinds.has_windows)
     _own_config(model)
     _set_attention(model, name)
     if model.config._attn_implementation != name:
         checks.fail(op, "model", "accept another attention implementation", type(model).__name__)
-    hooks = _Hooks(settings, options)
+    hooks = _Hooks(settings, options, kinds, tokens_per_step)
     handles = [
         decoder.register_forward_pre_hook(hooks.before, with_kwargs=True),
         decoder.register_forward_hook(hooks.after, with_kwargs=True),
     ]
-    for module in _attention_modules(model):
+    for module in attention_modules(model):
         setattr(module, FORWARD_PASS, hooks.forward_pass)
-    setattr(decoder, _STATE, {"attn_implementation": own, "handles": handles})
+    setattr(decoder, _STATE, {"attn_implementation": own, "handles": handles, "hooks": hooks})
+    attention = "dense attention" if settings == [None] * len(settings) else "SparQ attention"
+    _log.log(logging.WARNING if kinds.has_windows else logging.INFO, "%s: %s", op, kinds.describe(attention))
+
+
+def decoding(op: str, model: PreTrainedModel) -> _Hooks:
+    """How an enabled model decodes.
+
+    Raises:
+        ValueError: it is not enabled.
+    """
+    if not is_enabled(model):
+        checks.fail(op, "model", "be enabled", "one that is not")
+    hooks: _Hooks = getattr(decoder_of(model), _STATE)["hooks"]
+    return hooks
 
 
 def _own_config(model: PreTrainedModel) -> None:
     """Give the model a copy of its config: all models that were built from one object share it, and the name
     of their attention is in it."""
     copies: dict[int, Any] = {}  # by the identity of what was copied: the modules of a model share theirs
-    for module in {id(module): module for module in (model, *model.base_model.modules())}.values():
+    every = (model, *model.modules(), *decoder_of(model).modules())
+    for module in {id(module): module for module in every}.values():
         for name, value in list(vars(module).items()):
             if isinstance(value, PretrainedConfig):
                 setattr(module, name, copy.deepcopy(value, copies))
@@ -142,8 +186,8 @@ def _own_config(model: PreTrainedModel) -> None:
 
 def _set_attention(model: PreTrainedModel, name: str) -> None:
     """Of the model and its decoder, whose configs are two where the decoder alone was enabled."""
-    decoder: Any = model.base_model
-    for part in {id(part): part for part in (decoder, model)}.values():
+    parts: tuple[Any, ...] = (decoder_of(model), model.base_model, model)
+    for part in {id(part): part for part in parts}.values():
         part.set_attn_implementation(name)
 
 
@@ -153,10 +197,17 @@ class _Hooks:
     transformers gives a cache layer keys and values, but no attention mask. So padding is announced here.
     """
 
-    def __init__(self, settings: ModelSettings, options: dict[str, Any]):
+    def __init__(
+        self, settings: ModelSettings, options: dict[str, Any], kinds: LayerKinds, tokens_per_step: int
+    ):
         self._settings = settings
-        self._options = options
-        self.forward_pass = ForwardPass()
+        self.tokens_per_step = tokens_per_step
+        #: of the caches that it makes
+        self.cache_options = options
+        #: attend densely for now, whatever the settings
+        self.is_dense = False
+        self._kinds = kinds
+        self.forward_pass = ForwardPass(kinds.own)
 
     @outside_graphs
     def before(
@@ -185,7 +236,7 @@ class _Hooks:
         """Forward hook of the decoder: every layer must have attended to what it stored."""
         self.forward_pass.has_cache = False
         cache = kwargs.get("past_key_values")
-        missed = [layer.index for layer in cache.layers if layer.is_armed] if cache is not None else []
+        missed = [layer.index for layer in sparq_layers(cache) if layer.is_armed]
         if missed:
             raise RuntimeError(
                 f"sparq_attention: the model must attend through its cache in every layer, not so in {missed}"
@@ -196,13 +247,13 @@ class _Hooks:
         if cache is None:
             use_cache = kwargs.get("use_cache")
             use_cache = getattr(module.config, "use_cache", True) if use_cache is None else use_cache
-            return SparqCache(module.config, **self._options) if use_cache else None
+            return SparqCache(module.config, **self.cache_options) if use_cache else None
         if is_sparq_cache(cache):
             return cache
         # Made by `generate`, or by the caller, who keeps it over turns: the object stays, its layers change.
         is_ours_to_fill = type(cache) is DynamicCache and not getattr(cache, "offloading", False)
         if is_ours_to_fill and cache.get_seq_length() == 0:
-            cache.layers[:] = SparqCache(module.config, **self._options).layers
+            cache.layers[:] = SparqCache(module.config, **self.cache_options).layers
             cache.layer_class_to_replicate = None
             return cache
         return checks.fail(
@@ -213,13 +264,13 @@ class _Hooks:
         )
 
     def _announce(self, cache: Any, mask: torch.Tensor | None, batch: int, n_tokens: int) -> None:
-        op, layers = "sparq_attention", cache.layers
-        held = {layer.get_seq_length() for layer in layers}
-        if len(held) != 1 or len(layers) != len(self._settings):
+        op, layers = "sparq_attention", sparq_layers(cache)
+        held = {int(layer.get_seq_length()) for layer in cache.layers}
+        if len(held) != 1 or kinds_of(cache) != self._kinds:
             rule = f"hold the same tokens in all {len(self._settings)} layers"
             checks.fail(op, "past_key_values", rule, sorted(held))
-        for layer, settings in zip(layers, self._settings):
-            layer.check_options(settings)
+        for layer in layers:
+            layer.check_options(self._settings[layer.index])
         (past,) = held
         if past and layers[0].batch_size != batch:
             checks.fail(op, "batch", f"be that of past_key_values, {layers[0].batch_size}", batch)
@@ -239,56 +290,7 @@ class _Hooks:
                 real = None
         elif past and not bool(layers[0].real.all()):
             checks.fail(op, "attention_mask", "repeat that of the tokens in past_key_values", None)
-        for layer, settings in zip(layers, self._settings):
-            layer.arm(real, settings)
-
-
-def _n_layers(model: PreTrainedModel) -> int:
-    return int(model.config.get_text_config(decoder=True).num_hidden_layers)
-
-
-def _head_dim(model: PreTrainedModel) -> int:
-    config = model.config.get_text_config(decoder=True)
-    return int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
-
-
-def _attention_modules(model: PreTrainedModel) -> list[torch.nn.Module]:
-    return [m for m in model.base_model.modules() if hasattr(m, "layer_idx") and hasattr(m, "q_proj")]
-
-
-def _check_model(op: str, model: PreTrainedModel) -> None:
-    """Refuse models whose attention is not what the kernels compute. Their structure is judged, not their
-    name."""
-    if not isinstance(model, PreTrainedModel):
-        checks.fail(op, "model", "be a transformers PreTrainedModel", type(model).__name__)
-    name = type(model).__name__
-    if model.config.is_encoder_decoder:
-        checks.fail(op, "model", "be a decoder", f"the encoder-decoder {name}")
-    config = model.config.get_text_config(decoder=True)
-    n_layers = getattr(config, "num_hidden_layers", None)
-    modules = _attention_modules(model)
-    if not getattr(model, "_supports_attention_backend", False) or len(modules) != n_layers:
-        checks.fail(
-            op, "model", "be of the Llama type: one attention per layer, through AttentionInterface", name
-        )
-    if not all(getattr(module, "is_causal", True) for module in modules):
-        checks.fail(op, "model", "attend causally", name)
-    other = set(getattr(config, "layer_types", None) or ["full_attention"]) - {"full_attention"}
-    if other or getattr(config, "sliding_window", None) is not None:
-        got = ", ".join(sorted(other)) or f"sliding_window={config.sliding_window}"
-        checks.fail(op, "model", "have full attention in every layer", f"{name} with {got}")
-    for feature in ("attn_logit_softcapping", "attention_sink", "attention_chunk_size"):
-        if getattr(config, feature, None):
-            checks.fail(op, "model", f"have no {feature}", f"{name} with {getattr(config, feature)}")
-    if any(hasattr(module, "sinks") for module in modules):
-        checks.fail(op, "model", "have no attention sinks", name)
-    head_dim = _head_dim(model)
-    if head_dim % checks.HEAD_DIM_MULTIPLE:
-        checks.fail(op, "head_dim", f"be a multiple of {checks.HEAD_DIM_MULTIPLE}", head_dim)
-    for module in modules:
-        check_scaling(op, getattr(module, "scaling", None), head_dim)
-    devices = {parameter.device.type for parameter in model.parameters()}
-    if devices != {"cpu"}:
-        checks.fail(op, "model", "be on the CPU", ", ".join(sorted(devices)))
-    if model.training:
-        checks.fail(op, "model", "be in eval mode", "training mode")
+        is_step = past > 0 and real is None and 1 < n_tokens <= self.tokens_per_step
+        for layer in layers:
+            settings = None if self.is_dense else self._settings[layer.index]
+            layer.arm(real, settings, is_step, self.tokens_per_step > 1)

@@ -49,7 +49,7 @@ MUTANTS = [
     ),
     *of(
         "poplar_ops/cpu/kv_cache.cpp",
-        _CACHE,
+        f"{_CACHE} tests/cpu/test_tokens.py",
         [
             ("if (count > capacity - held)", "if (false)", "appends go on behind the capacity"),
             (
@@ -59,7 +59,23 @@ MUTANTS = [
             ),
             ("keyIndex.copy(from, to, n);", "", "a repeated element has the key index of another"),
             ("(n - held) * headDim * sizeof(Half))", "0)", "what is read behind a length is not 0"),
+            (
+                "keyIndex.append(at.at, at.keyRows, begin, length);",
+                "(void)0;",
+                "a block that is open again has the columns of another",
+            ),
+            (
+                "(n / blockSize + 1) * headDim * sizeof(float)",
+                "0 * n",
+                "a repeated element can not be truncated",
+            ),
+            ("if (done % blockSize == 0)", "if (done == 0)", "sums before later blocks are not kept"),
         ],
+    ),
+    *of(
+        "poplar_ops/cpu/call.hpp",
+        "tests/cpu/test_tokens.py",
+        [("query.nTokens - 1 - index % query.nTokens", "0", "a token sees those behind it")],
     ),
     *of(
         "poplar_ops/cpu/schedule.cpp",

@@ -81,7 +81,6 @@ MUTANTS = [
                 "2 * self.cache.capacity",
                 "self.cache.capacity + 1",
                 "a cache grows by one",
-                "results are the same; it is copied at every token",
             ),
             ("if self._grows and n_positions", "if n_positions", "a fixed capacity grows"),
             ("real.sum(dim=1).numpy())", "None)", "what is behind the real tokens is appended"),
@@ -122,15 +121,40 @@ MUTANTS = [
         "python/sparq_ipu/transformers/attention.py",
         f"{_ERRORS} {_DECODE}",
         [
-            ("> 1e-6 * expected", "> 1e6 * expected", "another scale of scores is taken"),
             ("if dropout:", "if False:", "dropout is taken"),
-            ("return None if q_length == 1 else base", "return base", "a mask is made for one token"),
             (
-                "elif forward is not None and forward.has_cache:",
-                "elif False:",
-                "keys that did not come from the cache are taken",
+                "return None if q_length == 1 else base",
+                "return base",
+                "a mask is made for one token",
+                "it shows all real tokens: attention looks whether it does, and needs none",
             ),
-            ("elif key.shape[2] != query.shape[2]:", "elif False:", "keys of another cache are taken"),
+            ("if forward.has_cache:", "if False:", "keys that did not come from the cache are taken"),
+            ("if key.shape[2] != query.shape[2]:", "if False:", "keys of another cache are taken"),
+            ("layer.check_mask(attention_mask)", "pass", "a mask of the model itself is not followed"),
+        ],
+    ),
+    *of(
+        "python/sparq_ipu/transformers/lossless.py",
+        "tests/models/test_several_tokens.py",
+        [
+            ("hooks.is_dense = True", "hooks.is_dense = False", "drafts are checked by SparQ attention"),
+            ("cache.crop(-n)", "pass", "drafts stay in the cache"),
+        ],
+    ),
+    *of(
+        "python/sparq_ipu/transformers/supported.py",
+        "tests/models/test_families.py",
+        [
+            (
+                "if None not in self.windows:",
+                "if False:",
+                "layers that all have windows are left to the model",
+            ),
+            (
+                "return inner if isinstance(inner, PreTrainedModel) else base",
+                "return base",
+                "OPT is not decoded",
+            ),
         ],
     ),
     *of(

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The families of models that docs/models.md names, as tiny models with random weights. Needs no torch."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+#: positions of the windows
+WINDOW = 24
+_ALTERNATING = dict(layer_types=["sliding_attention", "full_attention", "sliding_attention"])
+_OPT = dict(ffn_dim=64, word_embed_proj_dim=96)
+
+
+class Family(NamedTuple):
+    """One row of the table.
+
+    Attributes:
+        kind: of transformers' config and model, for `tiny_models.tiny_config`.
+        changes: of the config.
+        layers: what the table says of its layers.
+    """
+
+    kind: str
+    changes: dict[str, Any]
+    layers: str = "all"
+
+
+_WITHIN = "all, within the window"
+_FULL = "those without a window"
+
+FAMILIES = {
+    "Llama 2": Family("Llama", dict(num_key_value_heads=6)),
+    "Llama 3": Family(
+        "Llama",
+        dict(
+            rope_scaling=dict(
+                rope_type="llama3",
+                factor=8.0,
+                low_freq_factor=1.0,
+                high_freq_factor=4.0,
+                original_max_position_embeddings=64,
+            )
+        ),
+    ),
+    "Mistral": Family("Mistral", dict(sliding_window=None)),
+    "Mistral with a sliding window": Family("Mistral", dict(sliding_window=WINDOW), _WITHIN),
+    "Gemma": Family("Gemma", {}),
+    "Gemma 2 without soft-capping": Family(
+        "Gemma2",
+        dict(_ALTERNATING, sliding_window=WINDOW, attn_logit_softcapping=None, query_pre_attn_scalar=32),
+        _FULL,
+    ),
+    "Gemma 3": Family(
+        "Gemma3Text", dict(_ALTERNATING, sliding_window=WINDOW, query_pre_attn_scalar=32), _FULL
+    ),
+    "Pythia, GPT-NeoX": Family("GPTNeoX", {}),
+    "OPT": Family("OPT", _OPT),
+    "GPT-2": Family(
+        "GPT2",
+        dict(n_layer=3, n_head=6, n_embd=96, n_positions=1024, scale_attn_by_inverse_layer_idx=True),
+    ),
+    "Phi": Family("Phi", {}),
+    "Phi-3": Family("Phi3", dict(sliding_window=None)),
+    "Phi-3 with a sliding window": Family("Phi3", dict(sliding_window=WINDOW), _WITHIN),
+    "Qwen 2": Family("Qwen2", {}),
+    "Qwen 2 with sliding windows": Family(
+        "Qwen2", dict(_ALTERNATING, use_sliding_window=True, sliding_window=WINDOW), _FULL
+    ),
+    "Qwen 3": Family("Qwen3", {}),
+    "SmolLM 3": Family("SmolLM3", {}),
+    "OLMo 2": Family("Olmo2", {}),
+    "Granite": Family("Granite", dict(attention_multiplier=0.5)),
+    "Cohere": Family("Cohere", {}),
+    "StarCoder 2": Family("Starcoder2", {}),
+}

@@ -1,0 +1,236 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Several tokens in one forward pass that are decode steps: assisted generation, prompt lookup, lossless."""
+
+from __future__ import annotations
+
+import copy
+import re
+
+import pytest
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+from tiny_models import greedy, left_padded, tiny_model, tokens_of  # noqa: E402
+
+from sparq_ipu.transformers import (  # noqa: E402
+    SparqCache,
+    cache_traffic,
+    enable,
+    enable_dense,
+    generate_lossless,
+)
+
+SETTINGS = dict(rank=4, top_k=12, n_local=3)
+
+
+def prefilled(model, tokens, **options):
+    cache = SparqCache(model, **options)
+    with torch.no_grad():
+        model(tokens, past_key_values=cache)
+    return cache
+
+
+def logits_of(model, tokens, cache, at_once: int):
+    """(batch, n_tokens, vocabulary): so many tokens in one forward pass."""
+    with torch.no_grad():
+        parts = [model(part, past_key_values=cache).logits for part in tokens.split(at_once, dim=1)]
+    return torch.cat(parts, dim=1)
+
+
+def lengths_and_keys(cache):
+    return [(layer.cache.lengths.tolist(), layer.keys) for layer in cache.layers]
+
+
+@pytest.mark.parametrize(
+    "settings", [None, SETTINGS, dict(SETTINGS, min_seq_len=35), dict(SETTINGS, index_bits=4)]
+)
+@pytest.mark.parametrize("device", ["auto", "reference"])
+def test_several_tokens_are_as_one_after_another(model, settings, device):
+    def turn_on(**options):
+        if settings is None:
+            enable_dense(model, device=device, **options)
+        else:
+            enable(model, device=device, **settings, **options)
+
+    model.double()  # torch then rounds beneath what float16 sees, also where it computes several at once
+    prompt, text = tokens_of(60, batch=2), tokens_of(9, seed=3, batch=2)
+    turn_on()
+    cache = prefilled(model, prompt, device=device)
+    expected = logits_of(model, text, cache, 1)
+    turn_on(tokens_per_step=9)
+    got = prefilled(model, prompt, device=device)
+    assert (logits_of(model, text, got, 9) - expected).abs().max() < 1e-9 * expected.abs().max()
+    assert cache_traffic(got) == cache_traffic(cache)
+    for (lengths, keys), (other_lengths, other_keys) in zip(lengths_and_keys(cache), lengths_and_keys(got)):
+        assert lengths == other_lengths and torch.equal(keys, other_keys)
+    if settings is not None:  # negative control: as prefill, which is dense
+        turn_on()
+        prefill = logits_of(model, text, prefilled(model, prompt, device=device), 9)
+        assert (prefill - expected).abs().max() > 1e-3 * expected.abs().max()
+
+
+def test_more_tokens_and_padding_are_prefill(model):
+    """A turn of a chat that happens to be short is one with tokens_per_step=1 alone."""
+    enable(model, **SETTINGS, tokens_per_step=4)
+    for new, mask in ((tokens_of(5), None), (tokens_of(3), torch.tensor([[1] * 40 + [0, 1, 1]]))):
+        cache = prefilled(model, tokens_of(40))
+        model(new, past_key_values=cache, attention_mask=mask)
+        assert cache_traffic(cache)["n_steps"] == 0
+        model(
+            tokens_of(2),
+            past_key_values=cache,
+            attention_mask=None
+            if mask is None
+            else torch.cat([mask, torch.ones(1, 2, dtype=torch.int64)], 1),
+        )
+        assert cache_traffic(cache)["n_steps"] == 2
+
+
+def test_crop_is_as_if_they_had_never_come(model):
+    enable(model, **SETTINGS, index_bits=4, tokens_per_step=8)
+    tokens, mask = left_padded([tokens_of(70), tokens_of(50, seed=1)])
+    text = tokens_of(8, seed=3, batch=2)
+
+    def step(cache, n_tokens):
+        held = cache.get_seq_length()
+        full = torch.cat([mask, torch.ones(2, held + n_tokens - 70, dtype=torch.int64)], dim=1)
+        positions = full.sum(-1, keepdim=True) - n_tokens + torch.arange(n_tokens)
+        with torch.no_grad():
+            return model(
+                text[:, :n_tokens], attention_mask=full, position_ids=positions, past_key_values=cache
+            ).logits
+
+    cache = SparqCache(model)
+    with torch.no_grad():
+        model(
+            tokens,
+            attention_mask=mask,
+            position_ids=(mask.cumsum(-1) - 1).clamp(min=0),
+            past_key_values=cache,
+        )
+    fresh = copy.deepcopy(cache)
+    step(cache, 8)
+    cache.crop(-8)
+    assert cache.get_seq_length() == 70
+    assert torch.equal(step(cache, 5), step(fresh, 5))
+    cache.crop(-3)
+    fresh.crop(72)  # as transformers 4 says it
+    assert torch.equal(step(cache, 1), step(fresh, 1))
+    assert [layer.cache.lengths.tolist() for layer in cache.layers] == [[73, 53]] * 3
+
+
+@pytest.mark.parametrize("options", [dict(prompt_lookup_num_tokens=3), dict(assistant_model=None)])
+def test_assisted_generation(model, options):
+    if "assistant_model" in options:
+        options = dict(assistant_model=tiny_model(seed=1))
+        options["assistant_model"].generation_config.num_assistant_tokens = 2
+    prompt = torch.cat([tokens_of(12)] * 3, dim=1)  # repeats, so that lookup finds something
+    for turn_on in (
+        lambda n: enable_dense(model, tokens_per_step=n),
+        lambda n: enable(model, rank=4, top_k=100, tokens_per_step=n),
+    ):
+        turn_on(1)
+        expected = greedy(model, prompt, 20)
+        turn_on(32)
+        assert torch.equal(greedy(model, prompt, 20, **options), expected)
+    enable(model, **SETTINGS, tokens_per_step=32)
+    assert greedy(model, prompt, 20, **options).shape == (1, 20)
+
+
+def test_lossless_says_what_dense_attention_says(model):
+    """On 20 prompts, and SparQ by itself says something else."""
+    n_drafted = n_accepted = n_other = 0
+    for seed in range(20):
+        prompt = tokens_of(30 + seed, seed=seed)
+        enable_dense(model)
+        dense = greedy(model, prompt, 10)[0].tolist()
+        enable(model, **SETTINGS, tokens_per_step=8)
+        n_other += greedy(model, prompt, 10)[0].tolist() != dense
+        run = generate_lossless(model, prompt, 10, draft_tokens=1 + seed % 5)
+        assert run.tokens == dense
+        assert len(dense) == 1 + run.n_rounds + run.n_accepted
+        n_drafted, n_accepted = n_drafted + run.n_drafted, n_accepted + run.n_accepted
+    assert n_other >= 10 and 0 < n_accepted < n_drafted
+
+
+def test_lossless_accepts_all_that_is_dense(model):
+    enable(model, rank=4, top_k=1000, tokens_per_step=8)
+    run = generate_lossless(model, tokens_of(30), 18, draft_tokens=7)
+    # 17 tokens after the first: 7 drafted ones and one more, twice; the last alone
+    assert (run.n_rounds, run.n_drafted, run.acceptance) == (3, 14, 1.0)
+    assert run.tokens_per_second > 0 and run.prefill_seconds > 0
+
+
+def test_lossless_stops(model):
+    enable(model, **SETTINGS, tokens_per_step=8)
+    every = generate_lossless(model, tokens_of(30), 12).tokens
+    stop = every[6]
+    cut = every[: every.index(stop) + 1]
+    assert generate_lossless(model, tokens_of(30), 12, stop=(stop,)).tokens == cut
+    model.generation_config.eos_token_id = stop
+    assert generate_lossless(model, tokens_of(30), 12).tokens == cut
+    assert len(generate_lossless(model, tokens_of(30), 1).tokens) == 1
+
+
+def test_lossless_with_windows():
+    """Layers that keep the model's own attention take tokens back too."""
+    if not hasattr(transformers.DynamicCache, "activate_past_recording"):
+        pytest.skip(f"transformers {transformers.__version__} does not take tokens back from a window")
+    kinds = ["sliding_attention", "full_attention", "sliding_attention"]
+    model = tiny_model("Gemma3Text", layer_types=kinds, sliding_window=16, query_pre_attn_scalar=16)
+    enable_dense(model)
+    dense = greedy(model, tokens_of(30), 12)[0].tolist()
+    enable(model, **SETTINGS, tokens_per_step=8)
+    assert generate_lossless(model, tokens_of(30), 12).tokens == dense
+
+
+@pytest.mark.parametrize(
+    "changes, options, message",
+    [
+        (
+            dict(),
+            dict(),
+            "model must be enabled with tokens_per_step above draft_tokens=4, got tokens_per_step=1",
+        ),
+        (dict(tokens_per_step=8), dict(draft_tokens=32), "draft_tokens must be in [1, 31], got 32"),
+        (dict(tokens_per_step=8), dict(max_new_tokens=0), "max_new_tokens must be in [1, 16777216], got 0"),
+        (
+            dict(tokens_per_step=8),
+            dict(tokens=tokens_of(5, batch=2)),
+            "tokens must have shape (1, n_tokens), got (2, 5)",
+        ),
+    ],
+)
+def test_what_lossless_refuses(model, changes, options, message):
+    enable(model, **SETTINGS, **changes)
+    arguments = {"tokens": tokens_of(5), "max_new_tokens": 4, **options}
+    with pytest.raises(ValueError, match="^" + re.escape(f"generate_lossless: {message}")):
+        generate_lossless(model, **arguments)
+
+
+def test_lossless_needs_an_enabled_model(model):
+    with pytest.raises(ValueError, match=r"^generate_lossless: model must be enabled, got one that is not"):
+        generate_lossless(model, tokens_of(5), 4)
+
+
+@pytest.mark.parametrize("n", [0, 33, True])
+def test_tokens_per_step(model, n):
+    for op, turn_on in (
+        ("enable", lambda: enable(model, **SETTINGS, tokens_per_step=n)),
+        ("enable_dense", lambda: enable_dense(model, tokens_per_step=n)),
+    ):
+        with pytest.raises(ValueError, match=rf"^{op}: tokens_per_step must be "):
+            turn_on()
+
+
+def test_a_step_that_fails_leaves_the_cache_as_it_was(model):
+    enable(model, **SETTINGS, tokens_per_step=8)
+    cache, other = (prefilled(model, tokens_of(30)) for _ in range(2))
+    embedded = model.get_input_embeddings()(tokens_of(3)).clone()
+    embedded[0, 2, 0] = float("inf")
+    with pytest.raises(ValueError, match="must be finite"):
+        model(inputs_embeds=embedded, past_key_values=cache)
+    assert cache.get_seq_length() == 30
+    text = tokens_of(3, seed=4)
+    assert torch.equal(logits_of(model, text, cache, 3), logits_of(model, text, other, 3))
