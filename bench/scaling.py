@@ -2,7 +2,8 @@
 """Plan attention of a whole model over Pods of several sizes, for several lengths, and say where adding IPUs
 stops paying.
 
-    python bench/scaling.py --json scaling.jsonl --write     # the tables of docs/scaling.md
+    python bench/scaling.py --json scaling.jsonl --write                     # the table of docs/scaling.md
+    python bench/scaling.py --read bench/results/scaling.jsonl.gz --write    # the same, from rows of before
     python bench/scaling.py --S 16384 --B 1 --ipus 4 --layers 80 --heads 64
 
 Every row is a plan (`sparq_ipu.planning.plan_pod`): modelled, nothing is run.
@@ -11,8 +12,11 @@ Every row is a plan (`sparq_ipu.planning.plan_pod`): modelled, nothing is run.
 from __future__ import annotations
 
 import argparse
+import gzip
 import itertools
+import json
 import sys
+from pathlib import Path
 from typing import Any, Iterable
 
 from common import (
@@ -43,7 +47,7 @@ def _share(row: Row, *names: str) -> str:
     return "-" if not seconds else f"{sum(seconds[n] for n in names) / seconds['total']:.1%}"
 
 
-def _range(row: Row, first: str, second: str, scale: float = 1.0, form: str = ".3g") -> str:
+def _range(row: Row, first: str, second: str, scale: float = 1.0, form: str = ",.1f") -> str:
     if row.get(first) is None:
         return "-"
     ends = (format(row[first] * scale, form), format(row[second] * scale, form))
@@ -55,7 +59,7 @@ def _per_second(row: Row) -> str:
     if row.get("seconds_of_busiest_ipu") is None:
         return "-"
     ends = [
-        format(row["batch"] / row[name], ".3g")
+        format(row["batch"] / row[name], ",.1f")
         for name in ("seconds_of_busiest_ipu", "seconds_of_busiest_ipu_if_gateway_shared")
     ]
     return ends[0] if ends[0] == ends[1] else " to ".join(ends)
@@ -79,7 +83,7 @@ COLUMNS = (
     Column("split", -6, lambda row: row["split"]),
     Column("fits", -30, refusal),
     Column("ms a token", 16, lambda row: _range(row, "seconds_per_token", "seconds_if_gateway_shared", 1e3)),
-    Column("ms, one by one", 14, lambda row: number(row.get("seconds_if_in_turn"), ".3g", 1e3)),
+    Column("ms, one by one", 14, lambda row: number(row.get("seconds_if_in_turn"), ",.1f", 1e3)),
     Column("tokens/s in flight", 18, _per_second),
     Column("streaming", 9, lambda row: _share(row, "streaming")),
     Column("on chip", 8, lambda row: _share(row, "compute", "exchange", "sync")),
@@ -102,6 +106,7 @@ def command_line() -> CommandLine:
     add("--ipus", type=int, nargs="+", default=[4, 16, 64], metavar="N", help="IPUs, powers of two [4 16 64]")
     add("--tiles", type=int, default=0, metavar="N", help="tiles of an IPU [all of them]")
     add("--write", action="store_true", help=f"put the table into {DOCUMENT.relative_to(ROOT)}")
+    add("--read", metavar="FILE", help="rows of an earlier run (.jsonl or .jsonl.gz) instead of planning")
     cli.add_run("nothing: plans have no random numbers")
     return cli
 
@@ -127,20 +132,33 @@ def markdown(rows: Iterable[Row]) -> str:
     return markdown_table([c.heading for c in COLUMNS], ([c.text(row) for c in COLUMNS] for row in rows))
 
 
+def read_rows(path: Path) -> list[Row]:
+    """Those that --json wrote, compressed or not."""
+    data = path.read_bytes()
+    text = gzip.decompress(data) if path.suffix == ".gz" else data
+    return [json.loads(line) for line in text.splitlines()]
+
+
 def main(argv: list[str] | None = None) -> int:
     cli = command_line()
     a = cli.parse(argv)
     if a.layers < 1:
         cli.error(f"--layers must be at least 1, got {a.layers}")
     check_output(cli.parser, "--write", DOCUMENT if a.write else None)
-    workloads = sorted(cli.workloads(a, takes_settings=True), key=lambda w: (w.spec.batch, w.seq_len))
-    points = list(itertools.product(workloads, a.ipus, SPLITS))
     rows = []
+    if a.read:
+        try:
+            rows = read_rows(Path(a.read))
+        except (OSError, ValueError) as error:
+            cli.error(f"--read must be a file of rows, got {a.read} ({error})")
+    workloads = [] if a.read else cli.workloads(a, takes_settings=True)
+    workloads = sorted(workloads, key=lambda w: (w.spec.batch, w.seq_len))
+    points = list(itertools.product(workloads, a.ipus, SPLITS))
     for workload, n_ipus, split in points:
         rows.append(planned(workload, n_ipus, split, a))
         print(f"\r{len(rows)}/{len(points)} planned", end="", file=sys.stderr, flush=True)
     print("", file=sys.stderr)
-    if a.json is not None:
+    if a.json is not None and not a.read:
         a.json.append(rows)
     print(text_table(COLUMNS, rows))
     print(
