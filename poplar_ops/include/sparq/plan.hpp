@@ -142,14 +142,17 @@ HotPolicy hotPolicyNamed(const char *op, const std::string &name);
 // s belongs to owner s % nOwners, which is that part of the task's slot. Of the rows in it the keys are
 // spread over parts by pairs of lanes and by s % nSets, the values by components.
 struct HotRows {
-  unsigned nSlots = 0; // a multiple of nOwners; 0: there is no such buffer
+  unsigned nSlots = 0;             // a multiple of nOwners; 0: there is no such buffer
   unsigned nOwners = 1, nSets = 1; // powers of two, nSets not above nOwners
   unsigned width = 0;              // components of a value on one part: a divisor of headDim
-  unsigned waveRows = 0; // that are fetched at a time, for all tasks together: a multiple of cutRows
+  // Rows that are fetched at a time, for all tasks together, and in how many groups: the tasks of a
+  // group have waveRows / nGroups of them together, a multiple of cutRows.
+  unsigned waveRows = 0, nGroups = 1;
   HotPolicy policy = HotPolicy::leastRecent;
 
-  static constexpr unsigned cutRows = 4;  // that arrive on one tile
-  static constexpr unsigned nPairs = 4; // of lanes: docs/exactness.md E3
+  static constexpr unsigned cutRows = 4; // that arrive on one tile
+  static constexpr unsigned nPairs = 4;  // of lanes: docs/exactness.md E3
+  unsigned groupRows() const { return waveRows / nGroups; }
   unsigned nWays() const { return nSlots / nOwners; }
   unsigned rowsOfSet() const { return nSlots / nSets; }
   unsigned setShift() const {
@@ -177,7 +180,8 @@ struct TierOptions {
   unsigned hotRows = 0;
   HotPolicy policy = HotPolicy::leastRecent;
   unsigned waveRows = 0; // fetched at a time, for all KV heads; 0: a number that suits most
-  // For planning: the share of selected rows that is taken to be hot, instead of looking. Below 0: looks.
+  // For planning: the share of selected rows that is taken to be hot, instead of looking. Below 0:
+  // looks.
   double assumedHitRate = -1;
 };
 
@@ -199,9 +203,9 @@ struct Plan {
   Shape shape;
   Placement placement;
   CacheLayout layout;
-  bool resident = false;                   // keys and values in SRAM
+  bool resident = false; // keys and values in SRAM
   HotRows hot{};
-  double assumedHitRate = -1; // see TierOptions
+  double assumedHitRate = -1;              // see TierOptions
   std::vector<PlannedAttention> attention; // one for each entry of Programs::attention
 };
 
