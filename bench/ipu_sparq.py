@@ -472,8 +472,7 @@ def stacks(a: argparse.Namespace, device: str, progress: Progress) -> list[Row]:
             else:
                 print(f"  not run: {reason}")
         print()
-        if planned is not None:
-            rows.append(row)
+        rows.append(row)
     print(pod.describe(a, device_model()))
     pod.print_results(rows, a)
     return rows
