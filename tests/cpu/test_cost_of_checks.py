@@ -15,7 +15,7 @@ from sparq_reference import SparqSettings, checks
 
 @pytest.mark.slow
 def test_checks_of_a_decode_step_take_less_than_20_microseconds():
-    """Those of an appended token, the settings and the query, by the quickest of many runs: 12 us measured."""
+    """Those of an appended token, the settings and the query, the quickest of many runs: 12 us measured."""
     cache = sparq_ipu.KVCache(1, 8, 128, 64, device="reference")
     token, query = np.ones((1, 8, 1, 128), np.float16), np.ones((1, 32, 128), np.float16)
     cache.append(token, token)
