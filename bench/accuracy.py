@@ -42,6 +42,11 @@ def arguments() -> argparse.ArgumentParser:
         "--quick", action="store_true", help="few methods, short contexts, one or two items a task"
     )
     parser.add_argument(
+        "--held-out",
+        action="store_true",
+        help="texts, needles and seed that no setting was chosen on; the settings that may be recommended",
+    )
+    parser.add_argument(
         "--list", action="store_true", help="list methods with their parameters, tasks, the plan; do not run"
     )
     parser.add_argument(
@@ -62,7 +67,7 @@ def arguments() -> argparse.ArgumentParser:
         metavar="TASK.NAME=JSON",
         help="a size of a task, e.g. lm.length=1024 or needle.lengths=[512,1024]; repeatable",
     )
-    parser.add_argument("--seed", type=int, default=0, help="of all contexts and questions (default 0)")
+    parser.add_argument("--seed", type=int, help="of all contexts and questions (default: the plan's)")
     parser.add_argument(
         "--jobs",
         type=int,
@@ -108,14 +113,16 @@ def arguments() -> argparse.ArgumentParser:
 
 def make_plan(args: argparse.Namespace) -> Plan:
     try:
-        from sparq_ipu.accuracy.plan import default_plan, quick_plan
+        from sparq_ipu.accuracy.plan import default_plan, held_out_plan, quick_plan
     except ImportError:
         from sparq_ipu.models import import_torch
 
         import_torch("accuracy")  # says what to install
         raise
 
-    plan = quick_plan() if args.quick else default_plan()
+    if args.quick and args.held_out:
+        raise ValueError("accuracy: held-out must be given without quick, got both")
+    plan = quick_plan() if args.quick else held_out_plan() if args.held_out else default_plan()
     tasks = {name: dict(sizes) for name, sizes in plan.tasks.items()}
     if args.tasks:
         tasks = {name: tasks.get(name, {"items": 1}) for name in args.tasks}
@@ -138,7 +145,8 @@ def make_plan(args: argparse.Namespace) -> Plan:
             tasks[name][size] = json.loads(value)
         except json.JSONDecodeError as error:
             raise ValueError(f"accuracy: size must be TASK.NAME=JSON, got {text!r}: {error}") from None
-    return type(plan)(tasks, args.methods or plan.methods, args.seed)
+    seed = plan.seed if args.seed is None else args.seed
+    return type(plan)(tasks, args.methods or plan.methods, seed)
 
 
 def versions() -> dict[str, str]:

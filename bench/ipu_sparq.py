@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Callable
 
 import numpy as np
+import pod
 from common import (
     NO_RANGE,
     NO_TIMES,
@@ -38,6 +39,7 @@ from common import (
 )
 from inputs import Inputs, load_inputs, random_inputs
 
+from sparq_ipu.backends.pod import SPLITS
 from sparq_ipu.kernels import BASELINE, DEFAULT, KERNELS, Attention, Kernel, exact_attention, ideal_attention
 from sparq_ipu.planning.device_model import device_model
 from sparq_ipu.planning.measured_range import footprint_extrapolated
@@ -59,6 +61,7 @@ def command_line() -> CommandLine:
         "  python bench/ipu_sparq.py --S 16384 --r 32 --k 128\n"
         f"  python bench/ipu_sparq.py --S 8192 --heads 32 --kv-heads 8 --B 4 --kernel {DEFAULT.name}\n"
         f"  python bench/ipu_sparq.py --S 65536 --B 16 --kernel {DEFAULT.name} --plan-only --ipus 4\n"
+        "  python bench/ipu_sparq.py --S 16384 --r 32 --k 128 --layers 32 --ipus 16\n"
         "  python bench/ipu_sparq.py --input tests/data/smollm2_hamlet.npz --r 16 --k 64 --local 16\n"
         "Exit status: 0 ok, 1 a result differs or a kernel failed, 2 bad usage.",
         many=("index_bits",),
@@ -100,7 +103,21 @@ def command_line() -> CommandLine:
         type=int,
         default=1,
         metavar="N",
-        help="with --plan-only: IPUs that share KV heads, then batch, a process each [1]",
+        help="with --plan-only: IPUs that share KV heads, then batch, a process each; with --layers: those of "
+        "one program, a power of two [1]",
+    )
+    add(
+        "--layers",
+        type=int,
+        default=1,
+        metavar="N",
+        help="attention of so many layers in one program: planned, and run where the caches fit here [1]",
+    )
+    add(
+        "--split",
+        choices=SPLITS,
+        default=SPLITS[0],
+        help="with --layers: what an IPU has, some of the layers or some of the KV heads [layers]",
     )
     add("--stages", action="store_true", help="print where the modelled time goes, by stage")
     return cli
@@ -110,11 +127,13 @@ def parse(cli: CommandLine, argv: list[str] | None) -> argparse.Namespace:
     """The arguments, checked before there are inputs. `kernels`: those to run; `workloads`: one for each
     --index-bits, None with --input."""
     a = cli.parse(argv)
-    cli.at_least(a, tiles=0, inner_reps=1, ipus=1)
+    cli.at_least(a, tiles=0, inner_reps=1, ipus=1, layers=1)
+    if a.layers != 1 and (a.input or a.stages):
+        cli.error(f"--layers must be 1 with --input or --stages, got {a.layers}")
     tiles = device_model().tiles
     if a.tiles > tiles:
         cli.error(f"--tiles must be at most {tiles}, got {a.tiles}")
-    if a.ipus != 1 and not a.plan_only:
+    if a.ipus != 1 and not a.plan_only and a.layers == 1:
         cli.error(f"--ipus must be 1 without --plan-only, got {a.ipus}")
     if a.layer is not None and not a.input:
         cli.error(f"--layer must be given together with --input, got {a.layer} alone")
@@ -378,10 +397,50 @@ def runs(
     return rows
 
 
+def stacks(a: argparse.Namespace, device: str, progress: Progress) -> list[Row]:
+    """With --layers: plan every kernel over all IPUs, then run what fits this machine."""
+    rows = []
+    for kernel, workload in jobs(a, a.workloads):
+        if kernel.memory == "sram":  # has one layer
+            continue
+        row = first_row(kernel, device if device == "ipu" else device_model().name, workload, a)
+        row["label"] = label(row)
+        progress.step(f"{row['label']}: plan")
+        planned = pod.planned(row, kernel, workload, a)
+        progress.step(None)
+        print(f"{row['label']}: {row['error']}\n" if planned is None else f"{planned}")
+        if planned is not None and not a.plan_only:
+            reason = pod.why_not_run(planned)
+            if reason is None:
+                try:
+                    pod.run(
+                        row,
+                        kernel,
+                        workload,
+                        a,
+                        device,
+                        lambda s, of=row["label"]: progress.step(f"{of}: {s}"),
+                    )
+                except (ValueError, RuntimeError, MemoryError) as error:
+                    row.update(failure(error))
+                progress.step(None)
+            else:
+                print(f"  not run: {reason}")
+        print()
+        if planned is not None:
+            rows.append(row)
+    print(pod.describe(a, device_model()))
+    pod.print_results(rows, a)
+    return rows
+
+
 def main(argv: list[str] | None = None) -> int:
     cli = command_line()
     a = parse(cli, argv)
-    if a.plan_only:
+    if a.layers != 1:
+        device = "emulator" if a.plan_only else choose_device(cli, a.device)
+        rows = stacks(a, device, Progress())
+    elif a.plan_only:
         rows = plans(a)
     else:
         device = choose_device(cli, a.device)

@@ -47,12 +47,15 @@ from sparq_ipu.kernels import Attention, Kernel
 from sparq_ipu.planning.device_model import NAMES, device_model
 from sparq_ipu.tables import replace_block
 from sparq_reference.checks import INDEX_BITS
+from sparq_reference.settings import CacheSpec
 
 _core: Any = importlib.import_module("sparq_ipu._core")
 
 DOCUMENT = ROOT / "docs/device_model.md"
 #: positions written at once
 BLOCK = 2048
+#: of an emulated point, so many KV heads are compared with the NumPy reference; all with the CPU kernels
+REFERENCE_HEADS = 4
 #: the published benchmark's, by argument; one value for what is not here
 GRID = {
     "capacity": [1024 << i for i in range(7)],
@@ -160,9 +163,47 @@ def expected_outputs(points: list[Point], query: np.ndarray, seed: int) -> list[
     return outputs
 
 
+def sampled_heads(spec: CacheSpec, seed: int) -> list[tuple[int, int]]:
+    """(element, KV head) that are compared with the reference: all of a small batch, else the first, the
+    last, and some between."""
+    every = list(itertools.product(range(spec.batch), range(spec.n_kv_heads)))
+    if len(every) <= REFERENCE_HEADS:
+        return every
+    rng = np.random.default_rng((seed, len(every), spec.capacity))
+    between = rng.choice(len(every) - 2, REFERENCE_HEADS - 2, replace=False) + 1
+    return [every[i] for i in sorted({0, len(every) - 1, *map(int, between)})]
+
+
+def equals_reference(
+    points: list[Point], outputs: list[np.ndarray], query: np.ndarray, seed: int
+) -> list[bool]:
+    """Whether outputs of points of one shape have the bits of the NumPy reference in the sampled KV heads."""
+    from sparq_ipu import KVCache
+    from sparq_ipu.attention import attention
+
+    shape = points[0].workload
+    spec, group = shape.spec, shape.n_heads // shape.spec.n_kv_heads
+    one = dataclasses.replace(spec, batch=1, n_kv_heads=1)
+    equal = [True] * len(points)
+    for b, of_element in itertools.groupby(sampled_heads(spec, seed), key=lambda pair: pair[0]):
+        heads = [h for _, h in of_element]
+        caches = [KVCache(**dataclasses.asdict(one), device="reference") for _ in heads]
+        for at in range(0, spec.capacity, BLOCK):
+            key, value = random_positions(spec, seed, b, at // BLOCK, min(BLOCK, spec.capacity - at))
+            for h, cache in zip(heads, caches):
+                cache.append(key[None, h : h + 1], value[None, h : h + 1])
+        for h, cache in zip(heads, caches):
+            own = slice(h * group, (h + 1) * group)
+            for i, point in enumerate(points):
+                expected = attention(query[b : b + 1, own], cache, point.workload.settings)[0]
+                found = outputs[i][b, own]
+                equal[i] &= bool(np.array_equal(found.view(np.uint16), expected.view(np.uint16)))
+    return equal
+
+
 def emulate(points: list[Point], rows: list[Row], seed: int) -> None:
-    """Run points of one shape on the emulator: are their bits those of the CPU kernels, their counts the
-    plans'? The answers go into their rows."""
+    """Run points of one shape on the emulator: are their bits those of the CPU kernels, and in some heads
+    those of the NumPy reference, and their counts the plans'? The answers go into their rows."""
     if not points:
         return
     shape = points[0].workload
@@ -170,6 +211,8 @@ def emulate(points: list[Point], rows: list[Row], seed: int) -> None:
         (shape.spec.batch, shape.n_heads, shape.spec.head_dim), np.float32
     )
     query = query.astype(np.float16)
+    n_checked, n_tasks = len(sampled_heads(shape.spec, seed)), shape.spec.n_tasks
+    outputs = []
     for point, row, expected in zip(points, rows, expected_outputs(points, query, seed)):
         session = filled(
             _core.Session(
@@ -186,9 +229,10 @@ def emulate(points: list[Point], rows: list[Row], seed: int) -> None:
         counted = _core.emulator_last_run(session, device_model(row["device"]).parameters())
         bytes_of_tile = _core.emulator_memory(session)["bytes"]
         del session  # before the next one takes as much memory
+        outputs.append(output)
         row.update(
             emulated=True,
-            checked_against="CPU kernels",
+            checked_against=f"CPU kernels; NumPy reference in {n_checked} of {n_tasks} KV heads",
             bit_exact=bool(np.array_equal(output.view(np.uint16), expected.view(np.uint16))),
             plan_equals_run=counted["seconds"]["total"] == row["seconds_per_query"]
             and bytes_of_tile == row["max_tile_bytes"],
@@ -197,6 +241,9 @@ def emulate(points: list[Point], rows: list[Row], seed: int) -> None:
             row["error"] = "the emulated result differs from that of the CPU kernels"
         elif not row["plan_equals_run"]:
             row["error"] = "the emulated run differs from the plan"
+    for row, equal in zip(rows, equals_reference(points, outputs, query, seed)):
+        if not equal:
+            row.update(bit_exact=False, error="the emulated result differs from that of the NumPy reference")
 
 
 def work(points: list[Point], device: str, emulate_bytes: float, seed: int) -> list[Row]:

@@ -8,11 +8,10 @@ namespace py = pybind11;
 using namespace py::literals;
 
 namespace sparq {
-namespace {
 
 // fp16 arrays cross as their bit patterns: pybind11 has no fp16 of its own.
 std::uint16_t *halves(const py::array &array, const std::string &op, const char *argument,
-                      bool writeable = false) {
+                      bool writeable) {
   if (array.dtype().kind() != 'f' || array.dtype().itemsize() != 2)
     throw Error(op + ": " + argument + " must be float16, got " +
                 std::string(py::str(array.dtype())));
@@ -37,8 +36,6 @@ void expectShape(const py::array &array, const std::vector<py::ssize_t> &shape,
 py::array newHalves(const std::vector<py::ssize_t> &shape) {
   return py::array(py::dtype("float16"), shape);
 }
-
-} // namespace
 
 PySession::PySession(const Shape &shape, const Programs &programs, const DeviceOptions &device,
                      unsigned repeats)
@@ -155,22 +152,25 @@ PYBIND11_MODULE(_core, m) {
   using namespace sparq;
   m.doc() = "Attention programs on an IPU or its emulator.";
   translateErrors();
-  py::class_<PySession>(m, "Session")
+  py::class_<EngineOwner>(m, "EngineOwner");
+  py::class_<PySession, EngineOwner>(m, "Session")
       .def(py::init([](const CacheSpec &cache, unsigned nHeads,
                        const std::vector<Attention> &attention, bool append,
                        const std::string &device, unsigned nTiles, unsigned repeats,
-                       unsigned fillTokens, unsigned nLayers) {
+                       unsigned fillTokens, unsigned nLayers, unsigned hotRows,
+                       const std::string &hotPolicy, unsigned waveRows) {
              Programs programs;
              programs.attention = attention;
              programs.append = append;
              programs.fillTokens = fillTokens;
              programs.nLayers = nLayers;
+             programs.tiers = {hotRows, hotPolicyNamed("session", hotPolicy), waveRows};
              return std::make_unique<PySession>(Shape(cache, nHeads), programs,
                                                 DeviceOptions{device, nTiles}, repeats);
            }),
            "cache"_a, "n_heads"_a, py::kw_only(), "attention"_a = py::tuple(), "append"_a = true,
            "device"_a = "emulator", "n_tiles"_a = 0u, "repeats"_a = 0u, "fill_tokens"_a = 0u,
-           "n_layers"_a = 1u)
+           "n_layers"_a = 1u, "hot_rows"_a = 0u, "hot_policy"_a = "lru", "wave_rows"_a = 0u)
       .def("write", &PySession::write, "key"_a, "value"_a, "counts"_a, "layer"_a = 0u)
       .def("append", &PySession::append, "key"_a, "value"_a, "active"_a, "layer"_a = 0u)
       .def("fill", &PySession::fill, "key"_a, "value"_a, "lengths"_a, "layer"_a = 0u)
@@ -194,13 +194,14 @@ PYBIND11_MODULE(_core, m) {
         py::typing::List<NamedValues> all;
         for (const Kernel *const kernel : kernels())
           all.append(py::dict("name"_a = kernel->name, "op"_a = kernel->op,
-                              "memory"_a = kernel->memory == Memory::sram ? "sram" : "streaming",
+                              "memory"_a = nameOf(kernel->memory),
                               "takes_settings"_a = kernel->takesSettings));
         return all;
       },
       "The kernels of this build, as sparq_ipu.kernels describes them.");
   m.def("device_unavailable", &deviceUnavailable, "device"_a,
         "Why a device can not be opened; empty if it can.");
+  bindPod(m);
   bindRunVertex(m);
   bindEmulator(m);
 }

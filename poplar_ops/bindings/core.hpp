@@ -27,14 +27,29 @@ template <> struct type_caster<sparq::Attention> {
 
 namespace sparq {
 
+// Arrays and their bit patterns (core.cpp): fp16 has no type of its own in pybind11. They throw Error where an
+// array has another dtype or shape.
+std::uint16_t *halves(const pybind11::array &array, const std::string &op, const char *argument,
+                      bool writeable = false);
+void expectShape(const pybind11::array &array, const std::vector<pybind11::ssize_t> &shape,
+                 const std::string &op, const char *argument);
+pybind11::array newHalves(const std::vector<pybind11::ssize_t> &shape);
+
 // For signatures that say what is in a container.
 using NamedValues = pybind11::typing::Dict<pybind11::str, pybind11::object>;
 using NamedArrays = pybind11::typing::Dict<pybind11::str, pybind11::array>;
 using KeyAndValue = pybind11::typing::Tuple<pybind11::array, pybind11::array>;
 
+// What counts of a run are asked of.
+class EngineOwner {
+public:
+  virtual ~EngineOwner() = default;
+  virtual poplar::Engine &engine() = 0;
+};
+
 // Session with NumPy arrays; the GIL is released while the device works. Calls from several threads
 // take turns.
-class PySession {
+class PySession : public EngineOwner {
 public:
   PySession(const Shape &shape, const Programs &programs, const DeviceOptions &device,
             unsigned repeats);
@@ -50,6 +65,7 @@ public:
   void reset(unsigned layer);
   std::vector<std::uint32_t> lengths(unsigned layer);
   Session &session() { return *session_; }
+  poplar::Engine &engine() override { return session_->engine(); }
 
 private:
   std::mutex mutex_; // taken without the GIL only, which its holder may wait for
@@ -61,6 +77,9 @@ private:
 // Adds what only the emulator can tell: counters, modelled times. Does nothing in a build against
 // the SDK.
 void bindEmulator(pybind11::module_ &module);
+
+// PodSession, and what of it only the emulator can tell.
+void bindPod(pybind11::module_ &module);
 
 void bindRunVertex(pybind11::module_ &module);
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Counts and modelled times of the emulator, for Python.
-#include "core.hpp"
+#include "pod.hpp"
 #include "sparq_emulator/Counters.hpp"
 #include "sparq_emulator/DeviceModel.hpp"
 
@@ -27,6 +27,8 @@ template <class Model, class F> void forEachParameter(Model &m, const F &f) {
   f("shared_row_penalty", m.sharedRowPenalty);
   f("shared_row_knee_bytes", m.sharedRowKneeBytes);
   f("host_stream_bytes_per_second", m.hostStreamBytesPerSecond);
+  f("link_bytes_per_second", m.linkBytesPerSecond);
+  f("link_hop_seconds", m.linkHopSeconds);
 }
 
 // A Bow IPU, with these parameters instead of its own.
@@ -54,7 +56,7 @@ NamedValues parametersOf(const DeviceModel &model) {
 py::dict toDict(const emulator::ModelledTime &t) {
   return py::dict("compute"_a = t.compute, "exchange"_a = t.exchange, "sync"_a = t.sync,
                   "streaming"_a = t.streaming, "host_streams"_a = t.hostStreams,
-                  "total"_a = t.total());
+                  "links"_a = t.links, "total"_a = t.total());
 }
 
 py::dict toDict(const emulator::StepCount &s) {
@@ -65,7 +67,9 @@ py::dict toDict(const emulator::StepCount &s) {
       "exchange_bytes_in"_a = s.before.bytesIn + s.after.bytesIn,
       "max_exchange_bytes_before"_a = s.before.maxBytes,
       "max_exchange_bytes_after"_a = s.after.maxBytes, "syncs"_a = s.syncs, "buffer"_a = s.buffer,
-      "rows"_a = s.rows, "bytes"_a = s.bytes, "packets"_a = s.packets);
+      "rows"_a = s.rows, "bytes"_a = s.bytes, "packets"_a = s.packets, "ipus"_a = s.ipus,
+      "link_bytes"_a = s.links.bytes, "max_link_bytes"_a = s.links.maxBytes,
+      "link_exchanges"_a = s.links.exchanges, "link_hops"_a = s.links.syncHops);
 }
 
 NamedValues lastRunOf(const poplar::Engine &engine, const DeviceModel &model) {
@@ -76,7 +80,11 @@ NamedValues lastRunOf(const poplar::Engine &engine, const DeviceModel &model) {
     d["seconds"] = toDict(emulator::modelledTime(model, step));
     list.append(d);
   }
-  return py::dict("steps"_a = list, "seconds"_a = toDict(emulator::modelledTime(model, steps)));
+  py::list byIpu;
+  for (const emulator::ModelledTime &time : emulator::modelledTimeByIPU(model, steps))
+    byIpu.append(toDict(time));
+  return py::dict("steps"_a = list, "seconds"_a = toDict(emulator::modelledTime(model, steps)),
+                  "seconds_by_ipu"_a = byIpu);
 }
 
 NamedValues memoryOf(const poplar::Engine &engine) {
@@ -105,20 +113,26 @@ py::dict toDict(const Waves &w) {
 // Tile mapping and waves of the plan, in the words of sparq/plan.hpp.
 py::dict toDict(const Plan &plan, const Waves &waves) {
   const Placement &p = plan.placement;
-  return py::dict("n_tasks"_a = p.nTasks, "slots"_a = p.slots, "rounds"_a = p.nRounds,
+  py::dict result("n_tasks"_a = p.nTasks, "slots"_a = p.slots, "rounds"_a = p.nRounds,
                   "parts"_a = p.parts, "tiles_used"_a = p.slots * p.parts,
                   "capacity"_a = plan.layout.capacity, "chunk"_a = plan.layout.chunk,
                   "positions_per_row"_a = plan.layout.positionsPerRow, "waves"_a = toDict(waves));
+  if (plan.layout.tiered)
+    result["hot_rows"] = plan.hot.nSlots;
+  return result;
 }
 
 // Counts one attention call over a cache of these lengths, without memory for it or arithmetic.
 NamedValues plan(const CacheSpec &cache, unsigned nHeads, const Attention &attention, bool append,
                  unsigned nTiles, const std::vector<std::uint32_t> &lengths,
-                 const NamedValues &parameters, unsigned nLayers) {
+                 const NamedValues &parameters, unsigned nLayers, unsigned hotRows,
+                 double hitRate) {
   const DeviceModel model = modelFrom(parameters);
   Programs programs;
   programs.append = append;
   programs.nLayers = nLayers;
+  programs.tiers.hotRows = hotRows;
+  programs.tiers.assumedHitRate = hitRate;
   programs.attention = {attention};
   std::unique_ptr<Session> session;
   {
@@ -142,6 +156,40 @@ NamedValues plan(const CacheSpec &cache, unsigned nHeads, const Attention &atten
   return result;
 }
 
+// Counts attention of all layers over all IPUs, one launch, with caches of these lengths.
+NamedValues planPod(const CacheSpec &cache, unsigned nHeads, const Attention &attention,
+                    bool append, unsigned nTiles, const std::vector<std::uint32_t> &lengths,
+                    const NamedValues &parameters, unsigned nLayers, unsigned nIpus,
+                    const std::string &split) {
+  const DeviceModel model = modelFrom(parameters);
+  Programs programs;
+  programs.append = append;
+  programs.nLayers = nLayers;
+  programs.attention = {attention};
+  std::unique_ptr<PodSession> session;
+  {
+    const py::gil_scoped_release release;
+    const emulator::DryRun dry;
+    DeviceOptions options;
+    options.nTiles = nTiles;
+    session = std::make_unique<PodSession>(Shape(cache, nHeads), programs, options, nIpus,
+                                           splitNamed(split), true);
+    session->assumeLengths(lengths);
+    std::vector<std::uint16_t> query(std::size_t(cache.batch) * nHeads * cache.headDim);
+    session->attendAll(0, query.data(), query.data());
+  }
+  poplar::Engine &engine = session->engine();
+  NamedValues result = lastRunOf(engine, model);
+  result["memory"] = memoryOf(engine);
+  py::list streaming;
+  for (const emulator::MemoryUse &use : emulator::streamingMemory(engine))
+    streaming.append(py::make_tuple(use.name, use.bytes, use.ipu));
+  result["streaming_memory"] = streaming;
+  result["extended_memory"] = session->extendedMemory();
+  result["slots"] = session->plan(0).placement.slots;
+  return result;
+}
+
 } // namespace
 
 void bindEmulator(py::module_ &module) {
@@ -158,27 +206,30 @@ void bindEmulator(py::module_ &module) {
       "Modelled seconds of one remote copy.");
   module.def(
       "emulator_last_run",
-      [](PySession &session, const NamedValues &model) {
-        return lastRunOf(session.session().engine(), modelFrom(model));
+      [](EngineOwner &session, const NamedValues &model) {
+        return lastRunOf(session.engine(), modelFrom(model));
       },
       "session"_a, "model"_a = py::dict(),
       "What the last run did and, by the device model, how long it would take: seconds by category "
       "and by step.");
   module.def(
       "emulator_host_calls",
-      [](PySession &session) -> NamedValues {
-        const emulator::HostCalls calls = emulator::hostCalls(session.session().engine());
+      [](EngineOwner &session) -> NamedValues {
+        const emulator::HostCalls calls = emulator::hostCalls(session.engine());
         return py::dict("runs"_a = calls.runs, "tensor_writes"_a = calls.tensorWrites,
                         "tensor_reads"_a = calls.tensorReads, "row_writes"_a = calls.rowWrites,
                         "row_reads"_a = calls.rowReads);
       },
       "session"_a, "What the host has asked of the engine since the session was made.");
   module.def(
-      "emulator_memory", [](PySession &session) { return memoryOf(session.session().engine()); },
+      "emulator_memory", [](EngineOwner &session) { return memoryOf(session.engine()); },
       "session"_a);
   module.def("emulator_plan", &plan, "cache"_a, "n_heads"_a, "attention"_a, "append"_a, "n_tiles"_a,
-             "lengths"_a, "model"_a, "n_layers"_a = 1u,
+             "lengths"_a, "model"_a, "n_layers"_a = 1u, "hot_rows"_a = 0u, "hit_rate"_a = 0.0,
              "Counts one call of an attention program, without running it.");
+  module.def("emulator_pod_plan", &planPod, "cache"_a, "n_heads"_a, "attention"_a, "append"_a,
+             "n_tiles"_a, "lengths"_a, "model"_a, "n_layers"_a, "n_ipus"_a, "split"_a,
+             "Counts attention of all layers over several IPUs, without running it.");
 }
 
 } // namespace sparq

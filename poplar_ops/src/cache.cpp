@@ -6,6 +6,7 @@
 #include "remote_copy.hpp"
 #include "sparq/remote_rows.hpp"
 #include "steps.hpp"
+#include "tiers.hpp"
 #include "vertex_cycles.hpp"
 
 namespace sparq {
@@ -62,12 +63,15 @@ Cache allocate(Graph &graph, const Plan &plan, const std::string &name, bool hos
     const std::size_t nSpare = hostWrites ? RemoteRows::batchSize(nRows, rowBytes, nTiles) : 0;
     return graph.addRemoteBuffer(name + what, type, width, nRows + nSpare);
   };
-  cache.rows = buffer("/rows", HALF, std::size_t(layout.positionsPerRow) * d,
-                      layout.nLayers * layout.layerRows());
+  cache.rows = buffer("/rows", HALF, layout.rowElements(), layout.nLayers * layout.layerRows());
   if (layout.chunk == 0)
     return cache;
-  cache.keyColumns = buffer("/key_columns", columnType(layout), layout.columnElements(layout.chunk),
-                            layout.nLayers * layout.layerColumns(p.slots));
+  if (layout.tiered)
+    addTiers(graph, cache);
+  else
+    cache.keyColumns =
+        buffer("/key_columns", columnType(layout), layout.columnElements(layout.chunk),
+               layout.nLayers * layout.layerColumns(p.slots));
   const unsigned n = layout.tailComponents;
   cache.valueSum = state(FLOAT, d, p.width, 1, "/value_sum", cache.stored.valueSum).squeeze({2});
   cache.tail = state(HALF, d, n, layout.tailWidth(), "/tail", cache.stored.tail);
@@ -123,8 +127,13 @@ void addRowWrites(Graph &graph, const Cache &cache, const Tensor &key, const Ten
                {"valueRow", static_cast<unsigned>(layout.valueRow())}},
               cycles::appendOffsets());
   program.add(Execute(cs, {dc, "append_offsets"}));
-  writeRemote(cache.rows, concat(key.reshape({nTasks, d}), value.reshape({nTasks, d}), 0),
-              rows.dimShuffle({1, 0}).flatten(), program, {dc, "write_rows"});
+  const Tensor keys = key.reshape({nTasks, d}), values = value.reshape({nTasks, d});
+  if (layout.tiered)
+    writeRemote(cache.rows, concat(keys, values, 1), rows.slice(0, 1, 1).flatten(), program,
+                {dc, "write_rows"});
+  else
+    writeRemote(cache.rows, concat(keys, values, 0), rows.dimShuffle({1, 0}).flatten(), program,
+                {dc, "write_rows"});
 }
 
 // Full chunks of key columns to streaming memory, round by round.
@@ -208,7 +217,10 @@ Sequence quantiseProgram(Graph &graph, const Cache &cache, const Tensor &blockFu
         {{"chunk", layout.chunk}}, cycles::chunkFull());
   }
   program.add(Execute(cs, {dc, "quantise_tail"}));
-  addIfAny(graph, full, flushProgram(graph, cache, full, dc), program, {dc, "flush"});
+  if (layout.tiered) // a chunk is a block
+    program.add(storeRecords(graph, cache, full, dc));
+  else
+    addIfAny(graph, full, flushProgram(graph, cache, full, dc), program, {dc, "flush"});
   return program;
 }
 
@@ -262,6 +274,8 @@ void append(Graph &graph, const Cache &cache, const Tensor &key, const Tensor &v
               cycles::advanceLength());
   }
   program.add(Execute(store, {dc, "append_tail"}));
+  if (layout.tiered)
+    insertNewest(graph, cache, keys, values, perTask, program, dc);
   program.add(Execute(advance, {dc, "advance"}));
   if (layout.chunk == 0)
     return;

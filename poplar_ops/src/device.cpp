@@ -7,15 +7,21 @@ namespace sparq {
 
 poplar::Device openDevice(const DeviceOptions &options) {
   if (options.device == "ipu") {
+#if !__has_include(<sparq_emulator/Errors.hpp>) // what the emulator lists is no IPU
     poplar::DeviceManager manager = poplar::DeviceManager::createDeviceManager();
-    for (poplar::Device &device : manager.getDevices(poplar::TargetType::IPU, 1))
+    for (poplar::Device &device : manager.getDevices(poplar::TargetType::IPU, options.nIpus))
       if (device.attach())
         return std::move(device);
-    throw Error("device: an IPU must be present and free, got none");
+#endif
+    throw Error(options.nIpus == 1
+                    ? std::string("device: an IPU must be present and free, got none")
+                    : "device: a device of n_ipus=" + std::to_string(options.nIpus) +
+                          " IPUs must be present and free, got none");
   }
   if (options.device != "emulator")
     throw Error("device: device must be 'ipu' or 'emulator', got '" + options.device + "'");
   poplar::IPUModel model;
+  model.numIPUs = options.nIpus;
   if (options.nTiles != 0)
     model.tilesPerIPU = options.nTiles;
   poplar::Device device = model.createDevice();

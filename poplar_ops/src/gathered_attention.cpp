@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "list_weights.hpp"
 #include "planning.hpp"
 #include "sparq/scale.hpp"
 #include "steps.hpp"
@@ -17,9 +18,10 @@ class ListAttention {
 public:
   ListAttention(const Context &contextIn, const QueryComponents &qIn, unsigned listLength)
       : context(contextIn), graph(contextIn.graph), p(contextIn.placement()), q(qIn),
-        g(contextIn.groupSize()), d(contextIn.headDim()), topK(listLength) {
-    keyRows = context.sliced(HALF, topK, rowsPerPart, d, "key_rows");
-    valueRows = context.sliced(HALF, topK, rowsPerPart, d, "value_rows");
+        g(contextIn.groupSize()), d(contextIn.headDim()), topK(listLength),
+        weights(contextIn, listLength) {
+    keyRows = context.sliced(HALF, topK, weights.rowsPerPart, d, "key_rows");
+    valueRows = context.sliced(HALF, topK, weights.rowsPerPart, d, "value_rows");
   }
 
   // Fetches the rows {slots, 2, topK}.
@@ -41,91 +43,36 @@ public:
     }
   }
 
-  // Exact scores and their softmax. Meanwhile the sum of the approximate weights that were
-  // selected, {groupSize, blocks} of each slot.
+  // Exact scores and their softmax; see ListWeights::weigh.
   void weigh(const std::vector<Tensor> &selectedSums) {
-    weights = context.sliced(FLOAT, topK, rowsPerPart, g, "row_weights");
-    approxSums = context.sliced(FLOAT, 1, 1, g, "row_approx_sums").squeeze({1});
-    const Tensor maxima = context.perPart(FLOAT, {6 * std::size_t(g)}, "row_maxima");
-    const Tensor maximum = context.perPart(FLOAT, {6 * std::size_t(g)}, "row_maximum");
-    addScores(maxima, selectedSums);
-    // With few rows, only the first workers had exact scores to take the largest of.
-    const std::size_t nMaxima = std::min(6u, rowsPerPart * g) * std::size_t(g);
-    std::vector<Tensor> ofSlots;
-    for (unsigned slot = 0; slot != context.nSlots(); ++slot)
-      ofSlots.push_back(maxima[slot].slice({0, 0}, {nScoring, nMaxima}));
-    reduceMax(context, ofSlots, maximum);
-    addWeights(maximum);
+    weights.weigh(selectedSums, [&](const ComputeSet &cs, const ListWeights::Piece &piece) {
+      const auto [slot, part, first, n, scores, maxima] = piece;
+      addVertex(graph, cs, "sparq::RowScores", context.tile(slot, part),
+                {{"filled", context.filled(slot, part)},
+                 {"keys", keyRows[slot].slice(first, first + n).flatten()},
+                 {"query", q.query[slot][part]},
+                 {"scores", scores},
+                 {"maxima", maxima}},
+                {{"groupSize", g},
+                 {"headDim", d},
+                 {"nRows", n},
+                 {"firstRow", first},
+                 {"scale", attentionScale(d)}},
+                cycles::rowScores(n, g, d));
+    });
   }
 
   Gathered sum() const;
 
 private:
-  // The part's piece seen as {groupSize, rows}: head by head, as the vertices index it.
-  Tensor own(const Tensor &t, unsigned slot, unsigned part) const {
-    const unsigned first = part * rowsPerPart, n = std::min(rowsPerPart, topK - first);
-    return t[slot].slice(first, first + n).reshape({g, n});
-  }
-  // All of a slot, {groupSize, topK}.
-  Tensor all(const Tensor &t, unsigned slot) const {
-    std::vector<Tensor> pieces;
-    for (unsigned part = 0; part != nScoring; ++part)
-      pieces.push_back(own(t, slot, part));
-    return concat(pieces, 1);
-  }
-
-  void addScores(const Tensor &maxima, const std::vector<Tensor> &selectedSums) const {
-    const ComputeSet score = context.execute("row_scores");
-    for (unsigned slot = 0; slot != context.nSlots(); ++slot) {
-      const unsigned nBlocks = static_cast<unsigned>(selectedSums[slot].dim(1));
-      addVertex(graph, score, "sparq::FoldSums", context.tile(slot, p.parts - 1),
-                {{"blockSums", selectedSums[slot].flatten()}, {"sums", approxSums[slot]}},
-                {{"nBlocks", nBlocks}, {"groupSize", g}}, cycles::foldSums(nBlocks, g));
-      for (unsigned part = 0; part != nScoring; ++part) {
-        const unsigned first = part * rowsPerPart, n = std::min(rowsPerPart, topK - first);
-        addVertex(graph, score, "sparq::RowScores", context.tile(slot, part),
-                  {{"filled", context.filled(slot, part)},
-                   {"keys", keyRows[slot].slice(first, first + n).flatten()},
-                   {"query", q.query[slot][part]},
-                   {"scores", own(weights, slot, part).flatten()},
-                   {"maxima", maxima[slot][part]}},
-                  {{"groupSize", g},
-                   {"headDim", d},
-                   {"nRows", n},
-                   {"firstRow", first},
-                   {"scale", attentionScale(d)}},
-                  cycles::rowScores(n, g, d));
-      }
-    }
-  }
-
-  void addWeights(const Tensor &maximum) const {
-    const ComputeSet weigh = context.execute("row_weights");
-    for (unsigned slot = 0; slot != context.nSlots(); ++slot)
-      for (unsigned part = 0; part != nScoring; ++part) {
-        const unsigned first = part * rowsPerPart, n = std::min(rowsPerPart, topK - first);
-        addVertex(graph, weigh, "sparq::RowWeights", context.tile(slot, part),
-                  {{"filled", context.filled(slot, part)},
-                   {"maximum", maximum[slot][part]},
-                   {"weights", own(weights, slot, part).flatten()}},
-                  {{"groupSize", g}, {"nRows", n}, {"firstRow", first}}, cycles::rowWeights(n, g));
-      }
-  }
-
   const Context &context;
   Graph &graph;
   const Placement &p;
   const QueryComponents &q;
   const unsigned g, d;
   const unsigned topK;
-  // Row i of a slot lands on part i / rowsPerPart, which scores it.
-  const unsigned rowsPerPart = (topK + p.parts - 1) / p.parts;
-  const unsigned nScoring = (topK + rowsPerPart - 1) / rowsPerPart; // parts that have rows
-  Tensor keyRows, valueRows;                                        // {slots, topK, headDim}
-  // Weights of a part's rows for every head: {slots, topK, groupSize} in memory, so that a part's
-  // are one piece.
-  Tensor weights;
-  Tensor approxSums; // {slots, groupSize}
+  ListWeights weights;
+  Tensor keyRows, valueRows; // {slots, topK, headDim}
 };
 
 Gathered ListAttention::sum() const {
@@ -143,10 +90,10 @@ Gathered ListAttention::sum() const {
       context.sliced(FLOAT, items, itemsPerPart, std::size_t(g) * width, "row_partials");
   Gathered gathered;
   gathered.sums = context.sliced(FLOAT, 1, 1, g, "row_sums").squeeze({1});
-  gathered.approxSums = approxSums;
+  gathered.approxSums = weights.approxSums;
   const ComputeSet cs = context.execute("weighted_values");
   for (unsigned slot = 0; slot != context.nSlots(); ++slot) {
-    const Tensor e = all(weights, slot);
+    const Tensor e = weights.all(slot);
     for (unsigned item = 0; item != items; ++item) {
       const unsigned b = item / nSlices, c = item % nSlices * width, cEnd = std::min(c + width, d);
       const unsigned first = b * 64, end = std::min(first + 64, topK);
@@ -155,10 +102,8 @@ Gathered ListAttention::sum() const {
           valueRows[slot].slice(first, end).slice(c, cEnd, 1), e.slice(first, end, 1),
           flatPartials[slot][item].slice(0, std::size_t(g) * (cEnd - c)).reshape({1, g, cEnd - c}));
     }
-    addVertex(graph, cs, "sparq::ListSums", context.tile(slot, p.parts - 1),
-              {{"weights", e.flatten()}, {"sums", gathered.sums[slot]}},
-              {{"groupSize", g}, {"topK", topK}}, cycles::listSums(topK, g));
   }
+  weights.addSums(cs, gathered.sums);
   std::vector<Tensor> slicesOfAll;
   for (unsigned slice = 0; slice != nSlices; ++slice) {
     const unsigned n = std::min(width, d - slice * width);

@@ -3,6 +3,7 @@
 #include "../codelets/key_index.hpp"
 #include "half_bits.hpp"
 #include "sparq/layers.hpp"
+#include "sparq/tiers.hpp"
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -58,8 +59,11 @@ HostCache::HostCache(Graph &graph, const Cache &cache)
   rows_ = RemoteRows(graph, cache.rows, layout_.nLayers * layout_.layerRows(), handle("rows"));
   if (layout_.chunk == 0)
     return;
-  keyColumns_ = RemoteRows(graph, cache.keyColumns, layout_.nLayers * layout_.layerColumns(nSlots_),
-                           handle("key_columns"));
+  if (layout_.tiered)
+    buildTierPrograms(graph, cache);
+  else
+    keyColumns_ = RemoteRows(graph, cache.keyColumns,
+                             layout_.nLayers * layout_.layerColumns(nSlots_), handle("key_columns"));
   writeSum_ = HostTensor::writable(graph, cache.valueSum, handle("value_sum"));
   readSum_ = HostTensor::readable(graph, cache.valueSum, handle("value_sum"));
   writeTail_ = HostTensor::writable(graph, cache.tail, handle("tail"));
@@ -67,12 +71,24 @@ HostCache::HostCache(Graph &graph, const Cache &cache)
     writeTailIndex_ = HostTensor::writable(graph, cache.tailIndex, handle("tail_index"));
 }
 
+// With several layers, of the one that was selected.
+void HostCache::buildTierPrograms(Graph &graph, const Cache &cache) {
+  loadLayer(cache, index_, {cache.name});
+  indexRows(graph, cache, index_, {cache.name});
+  storeLayer(cache, index_, {cache.name});
+  loadLayer(cache, forget_, {cache.name});
+  forgetHot(graph, cache, forget_, {cache.name});
+}
+
 std::vector<program::Program> HostCache::programs() const {
   std::vector<program::Program> all;
   if (resident_)
     return all;
   all = rows_.programs();
-  if (layout_.chunk != 0)
+  if (layout_.tiered)
+    for (const program::Program &program : {index_, forget_})
+      all.push_back(program);
+  else if (layout_.chunk != 0)
     for (const program::Program &program : keyColumns_.programs())
       all.push_back(program);
   if (layout_.nLayers != 1)
@@ -85,8 +101,11 @@ void HostCache::setFirstProgram(unsigned first) {
   rows_.setFirstProgram(first);
   first += static_cast<unsigned>(rows_.programs().size());
   keyColumns_.setFirstProgram(first);
+  firstTierProgram_ = first;
   firstLayerProgram_ =
-      first + (layout_.chunk != 0 ? static_cast<unsigned>(keyColumns_.programs().size()) : 0);
+      first + (layout_.tiered       ? 2
+               : layout_.chunk != 0 ? static_cast<unsigned>(keyColumns_.programs().size())
+                                    : 0);
 }
 
 void HostCache::selectLayer(Engine &engine, unsigned layer) const {
@@ -104,9 +123,7 @@ void HostCache::store(Engine &engine) const {
     engine.run(firstLayerProgram_ + 1);
 }
 
-std::size_t HostCache::rowElements() const {
-  return std::size_t(layout_.positionsPerRow) * shape_.headDim;
-}
+std::size_t HostCache::rowElements() const { return layout_.rowElements(); }
 
 void HostCache::reset(Engine &engine, unsigned layer) {
   load(engine, layer);
@@ -118,6 +135,8 @@ void HostCache::reset(Engine &engine, unsigned layer) {
   lengths_[layer].assign(shape_.batch, 0);
   writeLengths(engine, layer);
   store(engine);
+  if (layout_.tiered)
+    engine.run(firstTierProgram_ + 1);
 }
 
 void HostCache::setLengths(Engine &engine, unsigned layer,
@@ -209,6 +228,13 @@ void HostCache::writeRows(RemoteRows::Writer &writer, const NewTokens &tokens,
     const unsigned n = std::min(layout_.positionsPerRow - inRow, end - position);
     const std::size_t index =
         tokens.layer * layout_.layerRows() + layout_.keyRow(tokens.task, position);
+    if (layout_.tiered) {
+      std::copy_n(tokens.keys + std::size_t(position - tokens.held) * d, d, row.begin());
+      std::copy_n(tokens.values + std::size_t(position - tokens.held) * d, d, row.begin() + d);
+      writer.add(index, row.data());
+      ++position;
+      continue;
+    }
     for (const bool ofValues : {false, true}) {
       std::fill(row.begin(), row.end(), 0);
       if (inRow != 0)
@@ -235,7 +261,7 @@ void HostCache::write(Engine &engine, unsigned layer, const std::uint16_t *key,
     Tail tail{std::vector<std::uint16_t>(writeTail_.size()),
               std::vector<std::uint32_t>(writeTailIndex_.size())};
     readSum_.read(engine, sum.data());
-    const OldRows old = readOldRows(engine, layer);
+    const OldRows old = layout_.tiered ? OldRows{} : readOldRows(engine, layer);
     RemoteRows::Writer rows(rows_, engine), columns(keyColumns_, engine);
     const unsigned d = shape_.headDim;
     for (unsigned task = 0; task != shape_.nTasks(); ++task) {
@@ -249,17 +275,22 @@ void HostCache::write(Engine &engine, unsigned layer, const std::uint16_t *key,
       for (unsigned i = 0; i != tokens.n; ++i) // ascending, one addition a position
         for (unsigned c = 0; c != d; ++c)
           sum[std::size_t(task) * d + c] += widen(tokens.values[std::size_t(i) * d + c]);
-      writeColumns(columns, tokens, old, tail);
+      if (!layout_.tiered)
+        writeColumns(columns, tokens, old, tail);
     }
     rows.finish();
-    columns.finish();
     writeSum_.write(engine, sum.data());
-    writeTail_.write(engine, tail.columns.data());
-    writeTailIndex_.write(engine, tail.index.data());
+    if (!layout_.tiered && layout_.chunk != 0) {
+      columns.finish();
+      writeTail_.write(engine, tail.columns.data());
+      writeTailIndex_.write(engine, tail.index.data());
+    }
   }
   advance(layer, counts);
   writeLengths(engine, layer);
   store(engine);
+  if (layout_.tiered) // the device makes the index, from the rows
+    engine.run(firstTierProgram_);
 }
 
 // The host writes whole tensors, so a cache in SRAM is filled at once.
@@ -340,8 +371,10 @@ void HostCache::read(Engine &engine, unsigned layer, std::uint16_t *key, std::ui
     std::size_t n;
   };
   std::vector<std::size_t> rows;
-  std::vector<Piece> pieces;
   const std::size_t base = layer * layout_.layerRows();
+  if (layout_.tiered)
+    return readTiered(engine, layer, key, value, nTokens);
+  std::vector<Piece> pieces;
   for (const auto &part :
        {std::make_pair(base, key), std::make_pair(base + layout_.valueRow(), value)})
     for (unsigned task = 0; task != shape_.nTasks(); ++task) {
@@ -356,6 +389,28 @@ void HostCache::read(Engine &engine, unsigned layer, std::uint16_t *key, std::ui
     }
   rows_.read(engine, rows, [&](std::size_t i, const void *data) {
     std::memcpy(pieces[i].to, data, pieces[i].n * sizeof(std::uint16_t));
+  });
+}
+
+// A row is the key and the value of a position.
+void HostCache::readTiered(Engine &engine, unsigned layer, std::uint16_t *key,
+                           std::uint16_t *value, unsigned nTokens) const {
+  const std::size_t d = shape_.headDim;
+  std::vector<std::size_t> rows, at;
+  for (unsigned task = 0; task != shape_.nTasks(); ++task) {
+    const unsigned length = std::min(lengths_[layer][task / shape_.nKvHeads], nTokens);
+    const std::size_t first = std::size_t(task) * nTokens;
+    for (unsigned position = 0; position != length; ++position) {
+      rows.push_back(layer * layout_.layerRows() + layout_.keyRow(task, position));
+      at.push_back((first + position) * d);
+    }
+    for (std::uint16_t *const to : {key, value})
+      std::fill(to + (first + length) * d, to + (first + nTokens) * d, 0);
+  }
+  rows_.read(engine, rows, [&](std::size_t i, const void *data) {
+    const auto *const row = static_cast<const std::uint16_t *>(data);
+    std::copy_n(row, d, key + at[i]);
+    std::copy_n(row + d, d, value + at[i]);
   });
 }
 

@@ -4,8 +4,20 @@
 
 namespace sparq {
 
+const char *nameOf(Memory memory) {
+  switch (memory) {
+  case Memory::sram:
+    return "sram";
+  case Memory::tiered:
+    return "tiered";
+  default:
+    return "streaming";
+  }
+}
+
 const std::vector<const Kernel *> &kernels() {
-  static const std::vector<const Kernel *> all{&denseSram, &denseStreaming, &sparqStreaming};
+  static const std::vector<const Kernel *> all{&denseSram, &denseStreaming, &sparqStreaming,
+                                               &sparqTiered};
   return all;
 }
 

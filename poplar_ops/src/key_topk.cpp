@@ -37,8 +37,9 @@ unsigned nPartialSums(unsigned nHolding, unsigned nParts) {
 class Selection {
 public:
   Selection(const Context &contextIn, const SparqSettings &settings, const Waves &wavesIn,
-            const Scores &scoresIn)
+            const Scores &scoresIn, Selected::Entries entriesIn)
       : context(contextIn), graph(contextIn.graph), waves(wavesIn), scores(scoresIn),
+        entries(entriesIn),
         // A list no longer than the capacity: with top_k beyond it, everything is selected anyway.
         topK(std::min(settings.topK, contextIn.layout().capacity)),
         nRecent(std::min(settings.nLocal, topK)) {
@@ -177,9 +178,9 @@ private:
                  {"valueRows", valueRows[slot].slice(first, end)}},
                 {{"firstEntry", first},
                  {"nEntries", end - first},
-                 {"rowBase", static_cast<unsigned>(context.layout().keyRow(context.task(slot), 0))},
-                 {"valueRow", static_cast<unsigned>(context.layout().valueRow())},
-                 {"layerRows", context.cache.layerRows()},
+                 {"rowBase", rowNumber(context.layout().keyRow(context.task(slot), 0))},
+                 {"valueRow", rowNumber(context.layout().valueRow())},
+                 {"layerRows", rowNumber(context.cache.layerRows())},
                  {"nWaveParts", waves.nWaveParts()},
                  {"nPieces", nAll},
                  {"stride", waves.stride},
@@ -188,6 +189,11 @@ private:
                  {"chunk", waves.chunk}},
                 cycles::expandMarks(nAll, end - first, topK));
     }
+  }
+
+  // What to add to positions: nothing, where they are wanted themselves.
+  unsigned rowNumber(std::size_t row) const {
+    return entries == Selected::Entries::positions ? 0 : static_cast<unsigned>(row);
   }
 
   // The weights of the part's selected positions, added up by block.
@@ -215,6 +221,7 @@ private:
   Graph &graph;
   const Waves &waves;
   const Scores &scores;
+  const Selected::Entries entries;
   const unsigned topK, nRecent;
   const unsigned n = waves.partPositions(), parts = context.parts();
   const unsigned rowsPerPart = (topK + parts - 1) / parts; // entries of the list that a part makes
@@ -231,8 +238,8 @@ private:
 } // namespace
 
 Selected selectPositions(const Context &context, const SparqSettings &settings, const Waves &waves,
-                         const Scores &scores) {
-  return Selection(context, settings, waves, scores).add();
+                         const Scores &scores, Selected::Entries entries) {
+  return Selection(context, settings, waves, scores, entries).add();
 }
 
 } // namespace sparq

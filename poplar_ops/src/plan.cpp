@@ -23,16 +23,52 @@ bool needsKeyColumns(const Programs &programs) {
 }
 
 // The memory that all kernels read from.
-bool isResident(const Programs &programs) {
-  bool resident = false;
-  for (const Attention &attention : programs.attention) {
-    const bool sram = attention.kernel->memory == Memory::sram;
-    if (&attention != &programs.attention.front() && sram != resident)
+Memory memoryOf(const Programs &programs) {
+  for (const Attention &attention : programs.attention)
+    if (attention.kernel->memory != programs.attention.front().kernel->memory)
       throw Error(std::string("plan: kernels must all read one memory, got ") +
                   programs.attention.front().kernel->name + " and " + attention.kernel->name);
-    resident = sram;
-  }
-  return resident;
+  return programs.attention.empty() ? Memory::streaming : programs.attention.front().kernel->memory;
+}
+bool isResident(const Programs &programs) { return memoryOf(programs) == Memory::sram; }
+
+// The greatest power of two that is not above n.
+unsigned powerOfTwo(unsigned n) {
+  unsigned power = 1;
+  while (power <= n / 2)
+    power *= 2;
+  return power;
+}
+
+// Owners beyond these save nothing, and what all of them have to say grows.
+constexpr unsigned maxOwners = 32;
+// Rows of a wave of misses: this share of all that are selected, for about so many are missing, within
+// limits. More come on chip for nothing where few are missing, fewer cost more waves where many are.
+constexpr unsigned waveShare = 8, leastWaveRows = 64, mostWaveRows = 512;
+// A list of selected positions in bytes is a part of a tile's memory, as are their rows.
+constexpr unsigned maxHotRows = 1u << 16;
+
+HotRows makeHotRows(const Shape &shape, const Programs &programs, const CacheLayout &layout,
+                    const Placement &placement) {
+  unsigned topK = 0;
+  for (const Attention &attention : programs.attention)
+    topK = std::max(topK, std::min(attention.settings.topK, layout.capacity));
+  const TierOptions &options = programs.tiers;
+  HotRows hot{};
+  hot.policy = options.policy;
+  hot.nOwners = std::min(maxOwners, powerOfTwo(placement.parts));
+  hot.nSets = std::min(hot.nOwners, powerOfTwo(std::max(1u, placement.parts / HotRows::nPairs)));
+  const unsigned wanted = options.hotRows != 0 ? std::max(options.hotRows, topK)
+                                               : std::min(4 * std::min(topK, maxHotRows), layout.capacity);
+  hot.nSlots = roundUp(std::max(wanted, topK), hot.nOwners);
+  hot.width = 4;
+  while (shape.headDim % hot.width != 0 || shape.headDim / hot.width > placement.parts)
+    hot.width += 4;
+  const unsigned most = roundUp(std::max(1u, placement.slots * topK), HotRows::cutRows),
+                 usual = std::clamp(most / waveShare, leastWaveRows, mostWaveRows);
+  hot.waveRows = std::min(
+      most, roundUp(options.waveRows != 0 ? options.waveRows : usual, HotRows::cutRows));
+  return hot;
 }
 
 CacheLayout makeLayout(const Shape &shape, const Programs &programs, unsigned nTiles,
@@ -42,7 +78,12 @@ CacheLayout makeLayout(const Shape &shape, const Programs &programs, unsigned nT
   layout.nLayers = programs.nLayers;
   layout.headDim = shape.headDim;
   layout.indexBits = shape.indexBits;
-  if (needsKeyColumns(programs)) {
+  layout.tiered = memoryOf(programs) == Memory::tiered;
+  if (layout.tiered) {
+    layout.chunk = block;
+    layout.positionsPerRow = 1;
+    layout.capacity = roundUp(shape.capacity, block);
+  } else if (needsKeyColumns(programs)) {
     layout.chunk = maxChunk(shape.indexBits);
     // The tail of every task stays in SRAM: smaller chunks where that would be much of it, or where
     // the capacity is smaller.
@@ -102,6 +143,25 @@ void checkRows(const Shape &shape, const CacheLayout &layout) {
                      "rows of streaming memory", rows, most);
 }
 
+void checkTiers(const Shape &shape, const Programs &programs) {
+  if (memoryOf(programs) != Memory::tiered)
+    return;
+  if (shape.indexBits == 16)
+    throw Error("plan: index_bits must be 8 or 4 where memory is 'tiered', got 16");
+  if (programs.tiers.hotRows > maxHotRows)
+    throw Error("plan: hot_rows must be in [0, " + std::to_string(maxHotRows) + "], got " +
+                std::to_string(programs.tiers.hotRows));
+  for (const Attention &attention : programs.attention) {
+    const unsigned topK = std::min(attention.settings.topK, shape.capacity);
+    if (topK > maxHotRows)
+      throw Error("plan: top_k must be at most " + std::to_string(maxHotRows) +
+                  " where memory is 'tiered', got " + std::to_string(topK));
+    if (programs.tiers.hotRows != 0 && programs.tiers.hotRows < topK)
+      throw Error("plan: hot_rows must be 0 or at least top_k=" + std::to_string(topK) + ", got " +
+                  std::to_string(programs.tiers.hotRows));
+  }
+}
+
 // With so many rounds.
 Plan arrange(const Shape &shape, const Programs &programs, const CacheLayout &layout,
              unsigned nTiles, unsigned nRounds) {
@@ -115,12 +175,22 @@ Plan arrange(const Shape &shape, const Programs &programs, const CacheLayout &la
     plan.layout.tailFirst = plan.placement.parts - plan.layout.nTailParts();
     plan.layout.tailComponents = roundUp(ceilDiv(shape.headDim, plan.placement.parts), 4);
   }
+  if (layout.tiered) {
+    plan.hot = makeHotRows(shape, programs, layout, plan.placement);
+    plan.assumedHitRate = programs.tiers.assumedHitRate;
+  }
   for (const Attention &attention : programs.attention)
     plan.attention.push_back({attention, attention.kernel->waves(plan, attention, nTiles)});
   return plan;
 }
 
 } // namespace
+
+HotPolicy hotPolicyNamed(const char *op, const std::string &name) {
+  if (name != "lru" && name != "recent")
+    throw Error(std::string(op) + ": hot_policy must be 'lru' or 'recent', got '" + name + "'");
+  return name == "lru" ? HotPolicy::leastRecent : HotPolicy::oldest;
+}
 
 std::size_t CacheLayout::columnElements(unsigned positions) const {
   return quantised() ? std::size_t(positions / block) * recordWords(indexBits) : positions;
@@ -145,6 +215,7 @@ Plan makePlan(const poplar::Target &target, const Shape &shape, const Programs &
   for (const Attention &attention : programs.attention)
     if (attention.kernel->takesSettings)
       check("plan", attention.settings, shape.headDim);
+  checkTiers(shape, programs);
   const unsigned nTiles = target.getNumTiles();
   const std::uint64_t tileBytes = target.getBytesPerTile();
   const CacheLayout layout = makeLayout(shape, programs, nTiles, tileBytes);

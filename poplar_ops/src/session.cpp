@@ -66,7 +66,7 @@ Session::Session(const Shape &shape, const Programs &programs, const DeviceOptio
   const Cache cache = createCache(graph, plan_, cacheName);
   if (!plan_.resident)
     streamingBytes_ = bytesOf(cache.rows, graph.getTarget());
-  if (plan_.layout.chunk != 0)
+  if (plan_.layout.chunk != 0 && !plan_.layout.tiered)
     streamingBytes_ += bytesOf(cache.keyColumns, graph.getTarget());
   cache_ = std::make_unique<HostCache>(graph, cache);
   compile(graph, buildPrograms(graph, cache, programs));

@@ -71,13 +71,16 @@ void approxScores(const Context &context, const SparqSettings &settings, const W
 
 // ---- key_topk.cpp
 struct Selected {
-  poplar::Tensor rows; // {slots, 2, topK} UNSIGNED_INT rows of the cache, ascending: keys, values
+  enum class Entries { rows, positions };
+  // {slots, 2, topK} UNSIGNED_INT, ascending: rows of the cache, of keys and of values; or positions, all
+  // twice. Where fewer positions are held the first one fills up.
+  poplar::Tensor rows;
   poplar::Tensor
       sums; // {slots, parts, groupSize, partPositions / 64} FLOAT: approximate weights of
             // the selected positions, by block
 };
 Selected selectPositions(const Context &context, const SparqSettings &settings, const Waves &waves,
-                         const Scores &scores);
+                         const Scores &scores, Selected::Entries = Selected::Entries::rows);
 
 // ---- weighted_values.cpp
 // Adds the vertices of one compute set: values {nRows, headDim or a slice}, weights flat, partials

@@ -49,9 +49,9 @@ inline std::uint64_t columnOffsets(double nOwn, double rank) {
 // ---- key_index.cpp
 // Of each component first widen, multiply, magnitude, maximum, add, beside address, two loads, store;
 // then load, multiply, round, to an integer, subtract, store. Two divisions and what else is once.
-inline std::uint64_t blockCoefficients(double nBlocks, double g, double rank) {
+inline std::uint64_t blockCoefficients(double nBlocks, double g, double rank, double address = 1) {
   const double second = 1 + 1 + 1 + toInteger + 1 + 1 + loopSlots;
-  return shared(nBlocks * g, rank * (pass(5, 4) + second) + 2 * floatDivide + 14);
+  return shared(nBlocks * g, rank * (pass(5, address + 3) + second) + 2 * floatDivide + 14);
 }
 // Of each component address, two loads, and of four pairs of codes (of four codes) shift, mask,
 // multiply, add, but for the first shift (and the last mask). Sums of 4 bits are taken apart in turns
@@ -62,6 +62,89 @@ inline std::uint64_t indexScores(double nBlocks, double g, double rank, unsigned
                word = bits == 4 ? rank * (3 + 4 * 4 - 1 + loopSlots) + turns * 4 * 6
                                 : rank * (3 + 4 * 4 - 2 + loopSlots);
   return shared(nBlocks * 2 * bits, 10 + g * (word + 32.0 / bits * (toFloat + 1 + 4 / 2.0)));
+}
+
+// ---- resident_index.cpp
+// The address from the number of the component: load, multiply, add. And once that, and a store.
+inline std::uint64_t residentCoefficients(double nBlocks, double g, double rank) {
+  return blockCoefficients(nBlocks, g, rank, 3) + multi(share(rank) * (4 + loopSlots)) - multi(0);
+}
+// Load, store; two addresses of a component.
+inline std::uint64_t storeRecords(double d, double nWords) {
+  return multi(12 + share(d) * (nWords * (2 + loopSlots) + 6));
+}
+inline std::uint64_t nextBlock() { return single(3); }
+
+// ---- hot_rows.cpp
+// An entry is cleared. A way is loaded and compared with both ends; of those within, spread evenly over
+// the workers, the search halves what is left (7), then compares, counts and stores twice (12).
+inline std::uint64_t findHot(double topK, double nWays, double nOwners) {
+  const double inList = std::min(nWays, 2 * topK / nOwners) / nWorkers;
+  double halvings = 0;
+  for (double n = share(topK); n > 1; n /= 2)
+    ++halvings;
+  return multi(24 + share(topK) * (1 + loopSlots) + nWays * (6 + loopSlots) +
+               static_cast<double>(static_cast<unsigned>(inList + 1)) * (halvings * 7 + 12));
+}
+// Two stores an entry.
+inline std::uint64_t freeWays(double topK) { return multi(share(topK) * (2 + loopSlots) + 14); }
+inline std::uint64_t sumFound(double nOwners) { return multi(nOwners * (3 + loopSlots) + 2); }
+// Address, load, OR.
+inline std::uint64_t mergeSlots(double nEntries, double nOwners) {
+  return shared(nEntries, nOwners * (3 + loopSlots) + 4);
+}
+// Of the workers before: their share (8), load, subtract, add. An entry: two loads, branch, add, two
+// addresses, two stores, count.
+inline std::uint64_t listMisses(double topK) {
+  return multi(10 + (nWorkers - 1) * (11 + loopSlots) + share(topK) * (9 + loopSlots));
+}
+// The owner's turn (2), load, minimum (2), add, compare and branch. Of each miss that it takes, an even
+// share: ways (two loads, two compares with a branch, copies), then two loads and four stores.
+inline std::uint64_t dealSlots(double topK, double nWays, double nOwners) {
+  const double mine = static_cast<double>(static_cast<unsigned>((topK + nOwners - 1) / nOwners));
+  return single(20 + nOwners * (8 + loopSlots) + mine * (nWays * (7 + loopSlots) + 14));
+}
+inline std::uint64_t moreMisses(double nSlots) { return single(nSlots * (2 + loopSlots) + 8); }
+inline std::uint64_t firstMiss(double nBefore) { return single(nBefore * (2 + loopSlots) + 2); }
+// Cleared two at a time. Each worker looks at all of the head's rows: two of arithmetic, two compares with
+// branches; of a sixth, load and store with two addresses.
+inline std::uint64_t placeMisses(double nRows, double nOwn) {
+  return multi(24 + share(nRows / 2) * (1 + loopSlots) + nOwn * (6 + loopSlots) +
+               share(nOwn) * 4);
+}
+inline std::uint64_t waveRows(double n, double nSlots) {
+  return shared(n, nSlots * (3 + loopSlots) + 5);
+}
+// Of each row and pair a run of words: load, store. Of each slice of values and row 64 bits at a time.
+inline std::uint64_t cutRows(double n, double d, double width) {
+  return multi(share(n * 4) * (d / 8 * (2 + loopSlots) + 8) +
+               share(d / width) * (6 + n * (width / 4 * (2 + loopSlots) + 4)));
+}
+// Of the head's rows one in nSets is the part's own: its words; of the others the slot.
+inline std::uint64_t insertRows(double nRows, double width, double nSets) {
+  const double own = static_cast<double>(static_cast<unsigned>(share(nRows) / nSets + 1));
+  return multi(18 + share(nRows) * (5 + loopSlots) + own * (width / 2 * (2 + loopSlots) + 8));
+}
+inline std::uint64_t dealNewest(double nWays) { return single(nWays * (7 + loopSlots) + 16); }
+inline std::uint64_t insertNewest(double nOwners, double width) {
+  return multi(nOwners * (2 + loopSlots) + 8 + share(width / 2) * (2 + loopSlots));
+}
+inline std::uint64_t forgetHot(double nWays) { return multi(share(nWays) * (2 + loopSlots) + 4); }
+
+// ---- hot_attention.cpp
+// Of an entry the slot, and twice an even share of them is the part's own: of each head the pairs of every
+// eight components (two loads, an address; widen twice, multiply, add), then a store.
+inline std::uint64_t laneSums(double topK, double nSets, double g, double d) {
+  const double own = static_cast<double>(
+      static_cast<unsigned>(std::min(share(topK), 2 * share(topK) / nSets + 1)));
+  return multi(share(topK) * (5 + loopSlots) + own * (6 + g * (d / 8 * pass(4, 3) + 6)));
+}
+// Four loads, three additions of pairs, one of halves; scaled, compared, stored.
+inline std::uint64_t laneScores(double n, double g) { return shared(n * g, 4 + 4 + 12 + loopSlots); }
+// An entry: slot, address (2), weight, value; widen, multiply, add.
+inline std::uint64_t hotValues(double topK, double width, double g) {
+  const double nBlocks = static_cast<double>(static_cast<unsigned>((topK + 63) / 64));
+  return shared(nBlocks * g * width / 2, std::min(topK, 64.0) * pass(3, 5) + 10);
 }
 
 // ---- query_components.cpp

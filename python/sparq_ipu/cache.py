@@ -32,7 +32,8 @@ class KVCache(HasSpec):
             unspecified for such input.
         options: of the cache, as `sparq_reference.CacheSpec`: `index_bits`, 16 (the default), 8 or 4, bits of
             a number of the key index that SparQ scores positions from (docs/exactness.md E9); and of the
-            device's backend, e.g. `n_threads` on "cpu", `n_tiles` on "emulator".
+            device's backend, e.g. `n_threads` on "cpu", `n_tiles` on "emulator", `n_ipus` and
+            `split` on "ipu" and "emulator".
 
     With several layers `reset` and `reorder` are for all of them; `append`, `read` and attention want one.
 

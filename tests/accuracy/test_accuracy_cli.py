@@ -44,6 +44,16 @@ def test_plan_from_arguments(bench):
     assert plan.methods == ["dense", "flexgen", "h2o@sparq"] and plan.seed == 7
 
 
+def test_the_held_out_plan(bench):
+    """Other texts and another seed than the study's, the recommended settings among the methods."""
+    plan, study = plan_of(bench, "--held-out"), plan_of(bench)
+    assert plan.seed != study.seed == 0 and set(plan.tasks) == set(study.tasks)
+    on_text = {name for name, sizes in plan.tasks.items() if sizes.get("texts") == "held_out"}
+    assert on_text == set(TASKS) - {"common", "frequent"}
+    assert plan_module.RECOMMENDED_METHOD in plan.methods
+    assert plan_of(bench, "--held-out", "--seed", "5").seed == 5
+
+
 def test_list_names_everything(bench, capsys):
     assert bench.main(["--list"]) == 0
     out = capsys.readouterr().out
@@ -62,7 +72,9 @@ def test_list_names_everything(bench, capsys):
         ),
         (["--size", "lm.length"], "accuracy: size must be TASK.NAME=JSON, TASK one of lm, "),
         (["--size", "lm.length=x"], "accuracy: size must be TASK.NAME=JSON, got 'lm.length=x': Expecting"),
-        (["--size", "lm.foo=1"], "accuracy: size of lm must be one of items, length, span, got 'foo'"),
+        (["--size", "lm.foo=1"], "accuracy: size of lm must be one of items, length, span, texts, got 'f"),
+        (["--size", 'lm.texts="none"'], "accuracy: lm.texts must be one of study, held_out, got 'none'"),
+        (["--quick", "--held-out"], "accuracy: held-out must be given without quick, got both"),
         (["--size", "lm.length=-5"], "accuracy: lm.length must be in [1, 16777216], got -5"),
         (["--size", "lm.items=true"], "accuracy: lm.items must be an integer in [1, 16777216], got True"),
         (["--size", "needle.lengths=512"], "accuracy: needle.lengths must be a list of one or more, got 512"),

@@ -189,13 +189,29 @@ def test_score_ranking():
     }
 
 
-def test_excerpts_are_plain_and_mixed():
-    names = [name for name, _ in text.excerpts()]
+@pytest.mark.parametrize("texts", text.TEXTS)
+def test_excerpts_are_plain_and_mixed(texts):
+    names = [name for name, _ in text.excerpts(texts)]
     assert len(names) == len(set(names)) >= 12
-    assert [name.split("_")[0] for name in names[:4]] == ["play", "novel", "speech", "play"]
-    for name, content in text.excerpts():
+    assert [name.split("_")[0] for name in names[:4]] == [*text.TEXTS[texts][1], "play"]
+    for name, content in text.excerpts(texts):
         assert content.isascii() and 23_000 < len(content) < 25_000, name
         assert "Gutenberg" not in content, name
+
+
+def test_sets_of_texts_are_different_works():
+    """What confirms a choice was not seen when it was made; every task on text can be given it."""
+    study, held_out = (text.excerpts(texts) for texts in ("study", "held_out"))
+    assert not {name for name, _ in study} & {name for name, _ in held_out}
+    lines = [{line for _, content in found for line in content.splitlines()} for found in (study, held_out)]
+    assert not {line for line in lines[0] & lines[1] if len(line) > 40}
+    for name in set(TASKS) - {"common", "frequent"}:
+        tokenizer = TinyTokenizer()
+        item = build(name, index=1, tokenizer=tokenizer, texts="held_out")
+        words = tokenizer.decode(item.context)
+        starts = range(0, len(words) - 100, 20)
+        assert any(words[at : at + 100] in held_out[1][1] for at in starts), name
+        assert not any(words[at : at + 100] in study[1][1] for at in starts), name
 
 
 def test_filler_error():

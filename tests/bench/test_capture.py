@@ -12,7 +12,12 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 import capture as bench  # noqa: E402
+from tiny import TinyTokenizer  # noqa: E402
 from tiny_models import save_checkpoint, tiny_model, tokens_of  # noqa: E402
+
+from sparq_ipu import traces  # noqa: E402
+from sparq_ipu.accuracy.tasks.retrieval import CITIES  # noqa: E402
+from sparq_ipu.accuracy.trace_tokens import trace_tokens  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -65,6 +70,82 @@ def test_queries_are_after_rotary_embedding(model):
             expected = weights @ arrays["value_0"][0, head // 3, :n] / weights.sum()
             got = seen[0][0, n - 1, 16 * head : 16 * head + 16].numpy()
             np.testing.assert_allclose(got, expected, atol=2e-2 * np.abs(arrays["value_0"]).max())
+
+
+def test_a_trace_is_the_same_inputs_step_by_step(model):
+    """And step by step means: as a decode through a KV cache, one token after the other."""
+    tokens = tokens_of(30)
+    trace = bench.capture_trace(model, tokens, [2, 0], 4, text="t", kind="prose", model_name="m")
+    assert trace.layer_numbers == [0, 2] and (trace.start, trace.n_steps, trace.n_positions) == (26, 4, 30)
+    assert (trace.text, trace.kind, trace.model) == ("t", "prose", "m")
+    arrays = bench.capture(model, tokens, [0, 2], 4)
+    stepped = bench.capture(model, tokens[:, :27], [0, 2], 1)  # until the first step
+    for number, layer in trace.layers.items():
+        assert np.array_equal(layer.query, arrays[f"query_{number}"][0].swapaxes(0, 1))
+        assert np.array_equal(layer.key, arrays[f"key_{number}"][0])
+        np.testing.assert_allclose(layer.query[0], stepped[f"query_{number}"][0][:, 0], atol=2e-2)
+        query, key, value = next(layer.steps(trace.start))
+        assert np.array_equal(query, layer.query[0])
+        np.testing.assert_allclose(key, stepped[f"key_{number}"][0][:, 26:], atol=2e-2)
+        np.testing.assert_allclose(value, stepped[f"value_{number}"][0][:, 26:], atol=2e-2)
+    with pytest.raises(ValueError, match=r"^capture: n_steps must be below n_tokens=30, got 30$"):
+        bench.capture_trace(model, tokens, [0], 30, text="", kind="prose", model_name="")
+
+
+def test_command_of_a_trace(checkpoint, tmp_path, capsys):
+    output = tmp_path / "trace"
+    words = [
+        "--model",
+        str(checkpoint),
+        "--text-file",
+        str(checkpoint / "prompt.txt"),
+        "--output",
+        str(output),
+    ]
+    sizes = ["--tokens", "50", "--steps", "6", "--layers", "2,1", "--kv-heads", "1"]
+    assert bench.main([*words, *sizes, "--kind", "repetition"]) == 0
+    assert "kind       repetition" in capsys.readouterr().out
+    trace = traces.load(output)
+    assert (trace.text, trace.kind, trace.model) == ("prompt", "repetition", checkpoint.name)
+    assert (trace.start, trace.n_steps, trace.n_kv_heads, trace.layer_numbers) == (44, 6, 1, [1, 2])
+    for options, message in (
+        (["--tokens", "50", "--steps", "50"], "--steps must be in [1, --tokens=50), got 50"),
+        (["--tokens", "50", "--steps", "0"], "--steps must be in [1, --tokens=50), got 0"),
+        (["--kind", "repetition"], "--kind and --kv-heads must come with --steps, got none"),
+        (["--tokens", "61", "--steps", "1"], "capture: n_tokens must be at most the 60 of the text, got 61"),
+        ([*sizes, "--kv-heads", "3"], "trace: n_kv_heads must be in [1, 2], got 3"),
+        ([*sizes, "--kind", "retrieval"], "capture: n_tokens must leave room for what is asked, got "),
+    ):
+        with pytest.raises(SystemExit):
+            bench.main([*words, "--force", "--layers", "1", *options])
+        assert message in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        bench.main(["--excerpt", "none", "--output", str(tmp_path / "x")])
+    assert "--excerpt must be among play_as_you_like_it, " in capsys.readouterr().err
+    assert not (tmp_path / "x").exists()
+
+
+def test_what_is_decoded():
+    tokenizer = TinyTokenizer()
+    text = " ".join(f"word{i}" for i in range(1500))
+    sizes = dict(n_tokens=1400, n_steps=40)
+
+    def said(kind, seed=0, **changes):
+        tokens = trace_tokens(tokenizer, text, kind, **{**sizes, **changes}, seed=seed)
+        assert len(tokens) == {**sizes, **changes}["n_tokens"]
+        return tokenizer.decode(tokens[:1360]), tokenizer.decode(tokens[1360:])
+
+    before, after = said("prose")
+    assert before + after == tokenizer.decode(tokenizer(text, add_special_tokens=False)["input_ids"][:1400])
+    before, after = said("repetition")
+    assert after.strip() and after.strip() in before[: len(before) // 2] and text.startswith(before)
+    before, after = said("retrieval")
+    facts = re.findall(r"The secret number of (\w+) is (\d{5})\.", after)
+    assert facts and all(f"The secret number of {city} is {number}." in before for city, number in facts)
+    assert said("retrieval", seed=1)[1] != after
+    everything = tokenizer.decode(trace_tokens(tokenizer, text, "retrieval", n_tokens=1500, n_steps=500))
+    asked = re.findall(r"\n\nThe secret number of (\w+) is", everything)
+    assert sorted(asked[:30]) == sorted(CITIES) and len(asked) > 30 and asked[:30] != asked[30:60]
 
 
 def test_command(checkpoint, tmp_path, capsys):

@@ -55,6 +55,8 @@ def test_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert sum(row["tile_bytes_by_kind"].values()) == row["max_tile_bytes"]
         assert row["extended_memory"] is row["footprint_extrapolated"] is False
     sram, dense, sparq, int8, int4 = rows
+    assert [row["theoretical_speedup"] > 1 for row in rows] == [False, False, True, True, True]
+    assert sram["theoretical_speedup"] == dense["theoretical_speedup"] == 1
     assert sram["streaming_memory_bytes"] == 0
     assert dense["streaming_memory_bytes"] >= 2 * 2 * 256 * 64 * 2  # KV heads, K and V, whole chunks
     assert sram["streamed_bytes"] == 0

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import dataclasses
 import gzip
 import json
 
@@ -153,7 +154,7 @@ def test_emulation_checks_bits_and_counts(kernel, index_bits):
     row = point.row("bow", 0)
     sweep.emulate([point], [row], 0)
     assert row["emulated"] and row["bit_exact"] and row["plan_equals_run"] and row["error"] is None
-    assert row["checked_against"] == "CPU kernels"
+    assert row["checked_against"] == "CPU kernels; NumPy reference in 4 of 8 KV heads"
 
 
 def test_emulation_sees_a_wrong_plan_and_a_wrong_result(monkeypatch):
@@ -167,9 +168,34 @@ def test_emulation_sees_a_wrong_plan_and_a_wrong_result(monkeypatch):
     from sparq_ipu import attention
 
     right = attention.attention
-    monkeypatch.setattr(attention, "attention", lambda *a: right(*a) + 1)
-    sweep.emulate([point], [row], 0)
-    assert row["error"] == "the emulated result differs from that of the CPU kernels" and not row["bit_exact"]
+    for device, name in (("cpu", "CPU kernels"), ("reference", "NumPy reference")):
+
+        def of_device(query, cache, settings, device=device):
+            return right(query, cache, settings) + (cache.device == device)
+
+        monkeypatch.setattr(attention, "attention", of_device)
+        sweep.emulate([point], [row], 0)
+        assert row["error"] == f"the emulated result differs from that of the {name}"
+        assert row["bit_exact"] is False
+
+
+def test_every_kv_head_of_the_sample_is_compared(monkeypatch):
+    """One wrong output in any sampled head, of any element, is seen; all are sampled where they are few."""
+    point = point_of(DEFAULT.name, batch=3)
+    spec = point.workload.spec
+    heads = sweep.sampled_heads(spec, 0)
+    assert len(set(heads)) == sweep.REFERENCE_HEADS and {(0, 0), (2, 7)} < set(heads)
+    assert len({b for b, _ in heads}) > 1 and sweep.sampled_heads(spec, 1) != heads
+    few = dataclasses.replace(spec, batch=1, n_kv_heads=2)
+    assert sweep.sampled_heads(few, 0) == [(0, 0), (0, 1)]
+    query = np.random.default_rng(0).standard_normal((3, point.workload.n_heads, 128)).astype(np.float16)
+    right = sweep.expected_outputs([point], query, 0)[0]
+    assert sweep.equals_reference([point, point], [right, right], query, 0) == [True, True]
+    group = point.workload.n_heads // 8
+    for b, h in heads:
+        wrong = right.copy()
+        wrong[b, h * group + group - 1, 5] += 1
+        assert sweep.equals_reference([point, point], [right, wrong], query, 0) == [True, False]
 
 
 def test_a_wrong_emulation_ends_with_status_1(tmp_path, monkeypatch, capsys):

@@ -215,9 +215,9 @@ def test_alpha_at_the_flush_threshold(share: np.float32, stays: bool) -> None:
         "Combine",
         dict(
             filled=word(1),
-            partials=np.full((1, 1, 8), 1 / THRESHOLD),
+            partials=np.full((1, 1, 8), 1 / THRESHOLD, np.float32),
             sums=np.ones(1, np.float32),
-            approxSums=np.full(1, 4 * share),
+            approxSums=np.full(1, 4 * share, np.float32),
             totals=np.full(1, 4, np.float32),
             valueSum=np.zeros(8, np.float32),
             output=halves(1, 8),

@@ -10,6 +10,19 @@ from sparq_reference import exact, numerics
 GROUP = 3
 
 
+#: for each coefficient of exp, arguments at which the result is another one if the coefficient is the next
+#: float below, and the next above
+TELLING = {
+    "_INV_LN2": ("-0x1.01d9ccp+5", "-0x1.92068p+5"),
+    "_LN2_LOW": ("-0x1.62dc16p-1", "-0x1.a5a1dp+5"),
+    "_EXP_P5": ("-0x1.54ec3p+5", "-0x1.b004fcp+3"),
+    "_EXP_P4": ("-0x1.4e34c8p-2", "-0x1.5aa0f6p-2"),
+    "_EXP_P3": ("-0x1.b04604p-2", "-0x1.60834p-2"),
+    "_EXP_P2": ("-0x1.3c321p-2", "-0x1.2fbc28p-2"),
+    "_EXP_P1": ("-0x1.82c428p-3", "-0x1.21fb96p-2"),
+}
+
+
 def of_six(maximum: np.ndarray) -> np.ndarray:
     """The maximum as six workers leave it: one has it, others have less."""
     return np.stack([maximum if worker == 4 else maximum - worker - 1 for worker in range(6)])
@@ -57,9 +70,10 @@ def test_reduce_max(group: int, n_partials: int) -> None:
         assert_bits(out["maximum"].max(axis=0), partial.max(axis=0))
 
 
+@pytest.mark.parametrize("spread_of_scores", [0.5, 20.0])  # many weights count, or a few
 @pytest.mark.parametrize("layout", LAYOUTS, ids=lambda x: f"{x.n_parts}parts{x.filled}")
-def test_weights_and_sums(layout: Layout) -> None:
-    scores = scores_of(layout)
+def test_weights_and_sums(layout: Layout, spread_of_scores: float) -> None:
+    scores = scores_of(layout, spread_of_scores)
     weights, weight_sum, maximum = exact.softmax_weights(scores)
     spread = layout.spread(scores, np.nan)
     all_sums = []
@@ -94,10 +108,27 @@ def test_weights_and_sums(layout: Layout) -> None:
         assert numerics.fold_blocks(ordered[:, ::-1]).tolist() != weight_sum.tolist()
 
 
+@pytest.mark.parametrize("name", TELLING)
+def test_telling_arguments(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They do tell."""
+    coefficient = getattr(numerics, name)
+    for hexadecimal, towards in zip(TELLING[name], (-np.inf, np.inf)):
+        x = np.array([float.fromhex(hexadecimal)], np.float32)
+        right = numerics.exp(x)
+        monkeypatch.setattr(numerics, name, np.nextafter(coefficient, np.float32(towards)))
+        assert numerics.exp(x) != right
+        monkeypatch.undo()
+
+
 def test_weights_over_the_whole_range() -> None:
-    """Scores from the maximum down past the cut at -54, in steps that hit both sides of it."""
+    """Scores from the maximum down past the cut at -54, in steps that hit both sides of it, and numbers that
+    tell each coefficient of exp from its neighbours."""
     below = np.concatenate(
-        [np.linspace(0, 60, 250), [54.0, np.nextafter(np.float32(54), np.float32(55)), 1e30]]
+        [
+            np.linspace(0, 60, 200),
+            [54.0, np.nextafter(np.float32(54), np.float32(55)), 1e30],
+            [-float.fromhex(x) for of_one in TELLING.values() for x in of_one],
+        ]
     )
     scores = np.sort(-below.astype(np.float32))[::-1][None].repeat(2, 0).copy()
     layout = Layout(1, 256, 256, 1, 0, 0, 1, scores.shape[1])

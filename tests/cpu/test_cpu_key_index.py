@@ -108,7 +108,7 @@ def test_split_between_threads(isa: str, index_bits: int, kind: str) -> None:
     """Few and long pairs are split by blocks of positions: threads begin and end inside a cell."""
     tensors = make_attention(
         np.random.default_rng(KINDS.index(kind)),
-        batch=2, group_size=2, seq_len=5000, head_dim=16, lengths=np.array([5000, 2200]),
+        batch=2, group_size=2, seq_len=5000, head_dim=16, lengths=np.array([2200, 5000]),
         kinds=(kind, kind, "normal"),
     )  # fmt: skip
     check_attention(tensors, index_bits, dict(rank=5, top_k=300, n_local=17, mean_value=True), isa)
@@ -116,7 +116,7 @@ def test_split_between_threads(isa: str, index_bits: int, kind: str) -> None:
 
 def test_several_groups_of_cells(isa: str, index_bits: int) -> None:
     """Sixteen cells of a component are together; this has two groups of them, the second cut short."""
-    lengths = np.array([18000, 17408, 16384, 16383])
+    lengths = np.array([16384, 18000, 16383, 17408])
     tensors = make_attention(np.random.default_rng(9), batch=4, seq_len=18000, head_dim=8, lengths=lengths)
     check_attention(tensors, index_bits, dict(rank=3, top_k=100), isa, threads=(1, 3))
 

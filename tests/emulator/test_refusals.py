@@ -138,7 +138,6 @@ EXPECTED = {
     "function_calls_itself": ("graph_recursion_error", "function 0"),
     "run_before_load": ("application_runtime_error", "run: .*loaded"),
     "unknown_program": ("index_error", "1 programs, got 1"),
-    "unknown_option": ("invalid_option", "'debug.instrumnt' = 'true'"),
     "device_of_another_size": ("application_runtime_error", "4 tiles.*got 5 tiles"),
     "tile_memory": (
         "sparq::emulator::OutOfTileMemory",
@@ -186,6 +185,19 @@ EXPECTED = {
         "graph_replication_error",
         "If: .*remote buffer 'remote'; got 'value', which depends on host write 'host'",
     ),
+    "remote_buffer_of_two_ipus": (
+        "control_program_error",
+        "'rows'.*the tiles of one IPU, got IPU 0 and IPU 1",
+    ),
+    "remote_copy_over_two_ipus": ("control_program_error", "one IPU, got IPU 0 and IPU 1"),
+    "remote_offset_on_another_ipu": ("control_program_error", "one IPU, got IPU 0 and IPU 1"),
+    "streaming_memory_of_an_ipu": (
+        "stream_memory_allocation_error",
+        "remote buffers of IPU 1 have 17179869184 bytes or more, got 17179869184",
+    ),
+    "virtual_graph_across_ipus": ("invalid_tile_mapping", r"all of each \(4\), got 2 to 6"),
+    "virtual_tile_of_each_ipu": ("invalid_tile_mapping", "tile of an IPU must be below 4, got 4"),
+    "tile_memory_of_an_ipu": ("sparq::emulator::OutOfTileMemory", "tile 2 of IPU 1 must need at most 638976"),
     "missing_codelet_file": ("file_load_error", r"test_codelets.gp.not'"),
     "codelet_syntax": ("link_error", "expected ';'"),
     "codelet_defined_twice": ("graph_object_load_error", "test::Increment is defined already"),

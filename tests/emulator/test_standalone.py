@@ -24,7 +24,7 @@ INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.MULTILINE)
 SYSTEM = re.compile(r"(sys/|sanitizer/)?[a-z_0-9]+(\.h)?")
 #: names of what is built on the emulator
 OTHERS = re.compile(
-    r"(?<!\w)(sparq/|sparq_(?!emulator|add_codelets\b)\w+|_core\b|_cpu\b|pybind11|Session\b|KVCache\b|attention\b"
+    r"(?<!\w)(sparq/|sparq_(?!emulator|add_codelets\b|ipu\.emulator\b)\w+|_core\b|_cpu\b|pybind11|Session\b|KVCache\b|attention\b"
     r"|cache/|bindings\b|poplar_ops/(?!emulator\b))"
 )
 

@@ -23,6 +23,12 @@ def test_the_exception_holds_need_room_and_tile(programs, words):
     )
 
 
+@pytest.mark.parametrize("halves", [1, 2, 3, 4, 5, 7, 8])
+def test_a_variable_takes_whole_words_of_8_bytes(programs, halves):
+    counted = programs.json("tile_memory", 10, halves)["counted"]
+    assert counted["need"] == 8 * 10 + 8 * -(-halves // 4) + CODE_AND_STACKS
+
+
 def test_the_exception_is_the_one_of_the_api(programs):
     r = programs.json("tile_memory", FITS + 1)
     assert r["messageOfBase"] == r["message"]

@@ -148,6 +148,7 @@ def test_other_dtypes_are_rounded_on_the_way_in(dtype):
     )
 
 
+@pytest.mark.skipif(not hasattr(torch, "export"), reason="torch.export came with torch 2.1")
 @pytest.mark.parametrize("cls, settings", MODULES)
 def test_compiled_and_exported_equal_the_module(cls, settings):
     module = cls(**SHAPE, **settings, state="tensors").eval()
@@ -164,6 +165,7 @@ def test_compiled_and_exported_equal_the_module(cls, settings):
     assert module.held().tolist() == [22, 13]
 
 
+@pytest.mark.skipif(not hasattr(torch, "compiler"), reason="torch.compiler came with torch 2.1")
 def test_device_state_leaves_the_graph_by_name():
     """With the cache outside of tensors, torch.compile breaks the graph there, and refuses if it may not."""
     module = SparqAttention(**SHAPE, **SETTINGS, device="reference")
@@ -372,6 +374,7 @@ def test_a_refused_step_stores_no_token(cls, settings, state, name):
     assert module.held().tolist() == [6, 1]  # negative control: only a step that works changes it
 
 
+@pytest.mark.skipif(not hasattr(torch, "export"), reason="torch.export came with torch 2.1")
 @pytest.mark.parametrize("how", ["compiled", "exported"])
 def test_a_refused_step_of_a_graph_stores_no_token(how):
     """What depends on data is looked at when the graph runs, not while it is traced."""

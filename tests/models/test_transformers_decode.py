@@ -35,6 +35,8 @@ from sparq_ipu.transformers import (  # noqa: E402
     enable_dense,
     is_enabled,
 )
+from sparq_ipu.transformers.traffic import Traffic  # noqa: E402
+from sparq_reference import CacheSpec, SparqSettings  # noqa: E402
 
 SETTINGS = dict(rank=4, top_k=12, n_local=3, mean_value=True)
 
@@ -417,6 +419,20 @@ def test_traffic_is_counted(model):
         dense += 2 * 2 * 3 * full
         sparq += 2 * 2 * (2 * part + full)
     assert cache_traffic(cache) == {"n_steps": 3, "bytes_read": sparq, "bytes_dense": dense}
+
+
+def test_a_step_of_a_batch_is_one_step():
+    """Its bytes are those of its rows, each of its own length, dense or not."""
+    settings = SparqSettings(rank=4, top_k=12)
+    rows = [(31, False), (5, True), (400, False)]
+    batch, alone = Traffic(), [Traffic() for _ in rows]
+    lengths, dense = (np.array(column) for column in zip(*rows))
+    batch.count(CacheSpec(3, 2, 16, 512), lengths, dense, settings)
+    for one, row in zip(alone, rows):
+        one.count(CacheSpec(1, 2, 16, 512), *(np.array([x]) for x in row), settings)
+    assert batch.n_steps == 1 and len({one.bytes_read for one in alone}) == 3
+    assert batch.bytes_read == sum(one.bytes_read for one in alone)
+    assert batch.bytes_dense == sum(one.bytes_dense for one in alone)
 
 
 def test_disable_restores(model):

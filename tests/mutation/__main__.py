@@ -4,9 +4,11 @@
     python tests/mutation reference/                   every mutant of the files below a folder
     python tests/mutation planner-3 poplar_ops/src     some by name (or a part of it), and a folder
     python tests/mutation --sample                     a few of the reference, in less than a minute
+    python tests/mutation codelets/ --record           keep the results in tests/mutation/results.tsv
 
-The list is in tests/mutation/mutants/. The tree is not changed: a copy of it is, in build/mutation. The
-modules are built there once; for a mutant in C++, what depends on it is built again. Before anything is
+The list is in tests/mutation/mutants/, what became of each in tests/mutation/results.tsv. The tree is not
+changed: a copy of it is, in build/mutation. The modules are built there once; for a mutant in C++, what
+depends on it is built again (with ccache, if it is there: mending then costs little). Before anything is
 broken, the tests must pass. An editable installation hides the copy: run this where there is none.
 
 Each mutant is reported as
@@ -30,6 +32,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import mutants
+import results
 from copied_tree import ROOT, BuildFailed, CopiedTree, needs_modules, target_of
 from mutants import Mutant
 
@@ -77,7 +80,7 @@ def result_of(mutant: Mutant, tree: CopiedTree) -> tuple[str, str]:
     if done.returncode in (4, 5):  # of pytest: wrong arguments, no tests
         return "did not apply", done.stdout[-1000:]
     failed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR", "no result"))]
-    detail = failed[0] if failed else done.stdout[-200:]
+    detail = failed[0] if failed else done.stdout[-200:].strip()
     return ("NOTICED" if mutant.survives else "killed"), detail
 
 
@@ -96,6 +99,14 @@ def main() -> int:
         help="where the C++ modules are, for mutants in Python; else built",
     )
     parser.add_argument("--no-baseline", action="store_true", help="do not run the tests unbroken first")
+    parser.add_argument(
+        "--record",
+        type=Path,
+        nargs="?",
+        const=results.FILE,
+        metavar="FILE",
+        help="put the results into this table; without FILE into the one that is committed",
+    )
     parser.add_argument("-v", "--verbose", action="store_true", help="which test noticed")
     arguments = parser.parse_args()
 
@@ -123,6 +134,8 @@ def main() -> int:
         tree.prepare([mutant])
         result, detail = result_of(mutant, tree)
         counts[result] += 1
+        if arguments.record:
+            results.record(arguments.record, mutant, result, detail)
         print(f"{result:<13} {mutant.name} ({time.monotonic() - start:.0f} s): {mutant.why}", flush=True)
         if detail and (arguments.verbose or result not in GOOD):
             print("    " + detail.replace("\n", "\n    "), flush=True)

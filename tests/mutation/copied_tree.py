@@ -94,6 +94,8 @@ class CopiedTree:
                 "Python_EXECUTABLE": sys.executable,
                 "pybind11_DIR": pybind11,
             }
+            if shutil.which("ccache"):
+                options["CMAKE_CXX_COMPILER_LAUNCHER"] = "ccache"
             configure = [_tool("cmake"), "-S", str(self.root), "-B", str(self._build_folder), "-G", "Ninja"]
             self._run_build([*configure, *(f"-D{name}={value}" for name, value in options.items())])
         self._run_build([_tool("cmake"), "--build", str(self._build_folder), "-j2", "--target", target])

@@ -88,7 +88,7 @@ def test_blocks_fill_chunks_of_an_index(index_bits: int, n_tiles: int) -> None:
     rng = np.random.default_rng(n_tiles)
     capacity = 1200
     a = make_attention(
-        rng, batch=2, n_kv_heads=2, seq_len=capacity, head_dim=16, lengths=np.array([1022, 500])
+        rng, batch=2, n_kv_heads=2, seq_len=capacity, head_dim=16, lengths=np.array([500, 1022])
     )
     cache = sparq_ipu.KVCache(2, 2, 16, capacity, device="emulator", n_tiles=n_tiles, index_bits=index_bits)
     cache.append(np.nan_to_num(a.key), np.nan_to_num(a.value), a.lengths)
@@ -170,7 +170,7 @@ def test_bulk_on_bulk(kind: str, append: bool) -> None:
 @pytest.mark.parametrize("index_bits", [16, 8, 4])
 def test_reorder_and_reset(index_bits: int) -> None:
     rng = np.random.default_rng(1)
-    a = make_attention(rng, batch=3, seq_len=70, head_dim=8, lengths=np.array([70, 5, 33]))
+    a = make_attention(rng, batch=3, seq_len=70, head_dim=8, lengths=np.array([5, 70, 33]))
     options = dict(index_bits=index_bits)
     cache = sparq_ipu.KVCache(3, 1, 8, 80, device="emulator", n_tiles=4, **options)
     cache.append(np.nan_to_num(a.key), np.nan_to_num(a.value), a.lengths)
@@ -196,7 +196,7 @@ def test_read(device: str) -> None:
     name, _, memory = device.partition("-")
     options = {"n_tiles": 4, "memory": memory or "streaming"} if name == "emulator" else {}
     rng = np.random.default_rng(3)
-    lengths = np.array([70, 5, 33])
+    lengths = np.array([5, 33, 70])
     a = make_attention(rng, batch=3, n_kv_heads=2, seq_len=70, head_dim=8, lengths=lengths)
     cache = sparq_ipu.KVCache(3, 2, 8, 80, device=name, **options)
     assert [x.shape for x in cache.read()] == [(3, 2, 0, 8)] * 2

@@ -9,6 +9,7 @@ import re
 import resource
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -23,21 +24,23 @@ from sparq_ipu.planning import planner  # noqa: E402
 from sparq_ipu.planning.device_model import device_model  # noqa: E402
 from sparq_reference import CacheSpec, DoesNotFit, SparqSettings  # noqa: E402
 
+README = Path(__file__).resolve().parents[2] / "README.md"
+
 #: batch, n_heads, n_kv_heads, head_dim, capacity, tiles, lengths
 SHAPES = [
     (1, 1, 1, 8, 64, 1, [1]),
     (1, 2, 1, 16, 200, 3, [200]),
     (2, 4, 2, 32, 300, 16, [17, 290]),
-    (3, 6, 3, 64, 700, 64, [700, 1, 512]),
+    (3, 6, 3, 64, 700, 64, [1, 700, 512]),
     (1, 4, 4, 64, 2048, 64, [2048]),
     (1, 4, 4, 64, 2048, 64, [600]),
-    (4, 8, 2, 32, 1100, 5, [1100, 900, 64, 65]),
-    (2, 8, 8, 128, 1500, 1472, [1500, 1024]),
+    (4, 8, 2, 32, 1100, 5, [65, 900, 1100, 64]),
+    (2, 8, 8, 128, 1500, 1472, [1024, 1500]),
     (1, 32, 8, 128, 4096, 1472, [4096]),
     # several waves: all of them, some of them, of several rounds
     (1, 1, 1, 128, 9000, 1, [9000]),
     (1, 1, 1, 128, 9000, 1, [300]),
-    (4, 2, 2, 128, 5000, 4, [5000, 4097, 600, 1]),
+    (4, 2, 2, 128, 5000, 4, [600, 4097, 1, 5000]),
 ]
 SETTINGS = SparqSettings(8, 24, 3, True)
 
@@ -286,6 +289,15 @@ def test_a_key_index_is_nothing_to_dense_attention():
     assert sparq.speedup_vs_dense_streaming == dense.seconds_per_query / sparq.seconds_per_query
 
 
+def test_a_list_is_no_longer_than_the_cache():
+    """top_k beyond all positions selects all of them, and takes the memory and the time of that."""
+    shape = dict(batch=1, n_heads=2, head_dim=16, seq_len=512, rank=4, baseline=False)
+    every, more, fewer = (planning.plan(**shape, top_k=top_k) for top_k in (512, 100_000, 64))
+    for name in ("seconds_per_query", "max_tile_bytes", "streaming_memory_bytes"):
+        assert getattr(more, name) == getattr(every, name)
+    assert fewer.max_tile_bytes < every.max_tile_bytes  # a list does take memory
+
+
 def test_there_is_a_plan_where_dense_attention_does_not_fit(monkeypatch):
     shape = dict(batch=1, n_heads=4, head_dim=64, seq_len=256)
     expected = planning.plan(**shape, baseline=False)
@@ -376,7 +388,8 @@ def test_headline_is_quick_and_needs_no_cache():
     assert peak < 8e9
     assert seconds < 10  # about one on an idle machine
     assert plan.time_source == "modelled" and "modelled" in str(plan)
-    assert plan.speedup_vs_dense_streaming > 5
+    (row,) = re.findall(r"^sparq-streaming  .*$", README.read_text(encoding="utf-8"), re.MULTILINE)
+    assert f" {plan.speedup_vs_dense_streaming:.2f}x" in row and "7." in row
     assert plan.max_tile_bytes == max(plan.memory["bytes_per_tile"]) < plan.memory["limit"]
     assert sum(plan.stages_by_name().values()) == pytest.approx(plan.seconds_per_query, rel=1e-12)
     row = plan.row()
@@ -424,7 +437,7 @@ def test_the_range_of_a_time_is_twice_the_work_on_chip():
 
 
 def test_several_ipus_are_one_ipu_with_a_share():
-    several = planning.plan(2, 16, 4, 32, 512, rank=8, top_k=16, n_ipus=8, lengths=[512, 40])
+    several = planning.plan(2, 16, 4, 32, 512, rank=8, top_k=16, n_ipus=8, lengths=[40, 512])
     alone = planning.plan(1, 4, 1, 32, 512, rank=8, top_k=16)
     assert several.per_ipu == (1, 4, 1)
     assert several.steps == alone.steps  # the longer element sets the pace

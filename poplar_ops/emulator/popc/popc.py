@@ -7,6 +7,7 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -26,7 +27,7 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
         prog="popc",
         description=__doc__,
         epilog="Example: popc -O3 -I include codelets.cpp -o codelets.gp. The host compiler is $CXX, "
-        "else c++. Flags not listed here go to it.",
+        "else clang++ (as popc itself is a Clang), else c++. Flags not listed here go to it.",
     )
     p.add_argument("sources", nargs="*", help="C++ files with vertex classes")
     p.add_argument("-o", dest="output", help="the object to write (.gp)")
@@ -46,7 +47,8 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     p.add_argument("--list-targets", action="version", version="cpu", help="print the targets")
     p.add_argument("--version", action="version", version=VERSION)
     args, extra = p.parse_known_args(argv)
-    args.extra = [e for e in extra if e.startswith("-")]
+    # what names an IPU's architecture means nothing to a host's compiler
+    args.extra = [e for e in extra if e.startswith("-") and not e.startswith(("-march=ipu", "-mcpu=ipu"))]
     args.sources += [e for e in extra if not e.startswith("-")]
     if not args.sources:
         p.error("no source file")
@@ -70,7 +72,7 @@ def run(command: list[str], verbose: bool) -> None:
 
 def main(argv: Sequence[str]) -> int:
     args = parse_arguments(argv)
-    compiler = shlex.split(os.environ.get("CXX", "")) or ["c++"]
+    compiler = shlex.split(os.environ.get("CXX", "")) or ["clang++" if shutil.which("clang++") else "c++"]
     language = ["-std=c++17", "-D__POPC__"]
     language += [f"-I{d}" for d in [os.path.join(HERE, "..", "include"), HERE, *args.includes]]
     language += [f"-D{d}" for d in args.defines]

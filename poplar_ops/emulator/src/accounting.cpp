@@ -4,8 +4,10 @@
 #include <sparq_emulator/Errors.hpp>
 
 #include <algorithm>
+#include <tuple>
 
 #include "compiler.hpp"
+#include "links.hpp"
 
 namespace poplar {
 namespace core {
@@ -52,6 +54,62 @@ sparq::emulator::ExchangeCount Compiler::exchangeCost(std::vector<Move> &moves,
       (*landing)[t] += in[t];
   }
   return c;
+}
+
+std::string Compiler::nameOfTile(unsigned tile) const {
+  if (g_.target.getNumIPUs() == 1)
+    return "tile " + std::to_string(tile);
+  return "tile " + std::to_string(tile % g_.target.getTilesPerIPU()) + " of IPU " +
+         std::to_string(ipuOf(tile));
+}
+
+static void insert(unsigned ipu, std::vector<unsigned> &ipus) {
+  const auto at = std::lower_bound(ipus.begin(), ipus.end(), ipu);
+  if (at == ipus.end() || *at != ipu)
+    ipus.insert(at, ipu);
+}
+
+void Compiler::addIPUs(const Tensor &t, std::vector<unsigned> &ipus) const {
+  if (g_.target.getNumIPUs() == 1) {
+    insert(0, ipus);
+    return;
+  }
+  forEachRegion(Access::impl(t), [&](VarId var, std::size_t b, std::size_t n) {
+    g_.variables[var].tiles.forEach(
+        b, b + n, [&](std::size_t, std::size_t, unsigned tile) { insert(ipuOf(tile), ipus); });
+  });
+}
+
+// An element that several tiles of an IPU receive crosses a link once.
+void Compiler::addLinks(const std::vector<Move> &moves, StepCount &cost) const {
+  if (g_.target.getNumIPUs() == 1)
+    return;
+  std::vector<Move> crossing; // with IPUs for tiles
+  for (const Move &m : moves) {
+    Move by = m;
+    by.srcTile = ipuOf(m.srcTile);
+    by.dstTile = ipuOf(m.dstTile);
+    insert(by.srcTile, cost.ipus);
+    insert(by.dstTile, cost.ipus);
+    if (by.srcTile != by.dstTile)
+      crossing.push_back(by);
+  }
+  std::sort(crossing.begin(), crossing.end(), [](const Move &a, const Move &b) {
+    return std::tie(a.srcTile, a.dstTile, a.var, a.begin) <
+           std::tie(b.srcTile, b.dstTile, b.var, b.begin);
+  });
+  IpuFlows flows;
+  std::size_t end = 0;
+  for (std::size_t i = 0; i < crossing.size(); ++i) {
+    const Move &m = crossing[i];
+    const bool same = i && crossing[i - 1].srcTile == m.srcTile &&
+                      crossing[i - 1].dstTile == m.dstTile && crossing[i - 1].var == m.var;
+    const std::size_t from = same ? std::max(end, m.begin) : m.begin;
+    end = same ? std::max(end, m.end) : m.end;
+    if (m.end > from)
+      flows[{m.srcTile, m.dstTile}] += (m.end - from) * typeSize(g_.variables[m.var].type);
+  }
+  addLinkExchange(flows, g_.target.getNumIPUs(), cost.links);
 }
 
 // Bytes of a vertex on the device: pointers and state as laid out there, not as here.
@@ -135,6 +193,7 @@ void Compiler::addComputeCost(const ComputeSetRecord &cs, StepCount &cost) {
     const VertexRecord &v = g_.vertices[id];
     vertexStateBytes_[v.tile] += deviceStateBytes(v);
     code_.addVertex(v.tile, *v.type);
+    insert(ipuOf(v.tile), cost.ipus);
     ++cost.vertices;
     VertexPerfEstimate estimate = v.estimate;
     bool has = v.hasEstimate;
@@ -172,6 +231,7 @@ void Compiler::addComputeCost(const ComputeSetRecord &cs, StepCount &cost) {
   if (!in.empty()) {
     ++cost.exchanges;
     cost.before = exchangeCost(in, &temporaries_);
+    addLinks(in, cost);
     code_.addExchange(g_, in);
   }
   if (!out.empty()) {
@@ -179,6 +239,7 @@ void Compiler::addComputeCost(const ComputeSetRecord &cs, StepCount &cost) {
     ++cost.syncs;
     exchangeCost(waiting, &temporaries_);
     cost.after = exchangeCost(out, nullptr);
+    addLinks(out, cost);
     code_.addExchange(g_, out);
   }
   for (unsigned t = 0; t < tiles; ++t)
@@ -200,7 +261,7 @@ void Compiler::checkCodeFits() const {
       continue;
     auto part = [](const char *name, std::uint64_t n) { return name + std::to_string(n); };
     throw sparq::emulator::OutOfTileMemory(
-        "tile memory: code of tile " + std::to_string(tile) + " must need at most " +
+        "tile memory: code of " + nameOfTile(tile) + " must need at most " +
             std::to_string(code_.room()) + " bytes, got " + std::to_string(b.code()) + " (" +
             part("vertex code ", b.vertex) + part(", control code ", b.control) +
             part(", exchange code ", b.exchange) + part(", host exchange code ", b.hostExchange) +
@@ -276,11 +337,10 @@ void Compiler::accountMemory(ArrayRef<program::Program> programs) {
   std::string list;
   for (std::size_t i = 0; i < m.largest.size() && i < 5; ++i)
     list += (i ? ", " : "") + m.largest[i].name + " " + std::to_string(m.largest[i].bytes);
-  throw sparq::emulator::OutOfTileMemory("tile memory: tile " + std::to_string(m.tile) +
-                                             " must need at most " + std::to_string(m.limit) +
-                                             " bytes, got " + std::to_string(m.bytes) +
-                                             " (largest: " + list + ")",
-                                         m.bytes, m.limit, m.tile);
+  throw sparq::emulator::OutOfTileMemory(
+      "tile memory: " + nameOfTile(m.tile) + " must need at most " + std::to_string(m.limit) +
+          " bytes, got " + std::to_string(m.bytes) + " (largest: " + list + ")",
+      m.bytes, m.limit, m.tile);
 }
 
 } // namespace core

@@ -75,11 +75,19 @@ private:
   std::vector<std::string> files_;
 };
 
-// The popc to use: $SPARQ_POPC, then the one this library was built with, then PATH.
+// The popc to use: $SPARQ_POPC, then the one of the toolkit that this library is part of, then the one this
+// library was built with, then PATH.
 std::string findPopc() {
   const char *env = std::getenv("SPARQ_POPC");
   if (env && *env)
     return env;
+  Dl_info here;
+  if (dladdr(reinterpret_cast<const void *>(&exists), &here) && here.dli_fname) {
+    const std::string library = absolutePath(here.dli_fname);
+    const std::string popc = library.substr(0, library.rfind('/') + 1) + "../bin/popc";
+    if (endsWith(library.substr(0, library.rfind('/') + 1), "/lib/") && exists(popc))
+      return popc;
+  }
 #ifdef SPARQ_POPC_PATH
   if (exists(SPARQ_POPC_PATH))
     return SPARQ_POPC_PATH;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Programs to steps; where everything lies in the block of device memory.
-#include <cstdlib>
 #include <cstring>
 
 #include "compiler.hpp"
+#include "reads.hpp"
 #include "replication.hpp"
 
 namespace poplar {
@@ -41,12 +41,6 @@ void poison(void *p, const Type &type, std::uint64_t bytes) {
     fill(&word, 4);
 }
 
-// Whether a variable of the environment asks for a check that costs time.
-static bool isAskedFor(const char *variable) {
-  const char *value = std::getenv(variable);
-  return value && *value && std::string(value) != "0";
-}
-
 Compiler::Compiler(const GraphImpl &graph, const OptionFlags &options)
     : g_(graph), exe_(std::make_shared<ExecutableImpl>()),
       guardEdges_(isAskedFor("SPARQ_EMULATOR_GUARD")),
@@ -56,9 +50,13 @@ Compiler::Compiler(const GraphImpl &graph, const OptionFlags &options)
   exe_->target = graph.device;
   exe_->replication = graph.replication;
   exe_->options = options;
+  exe_->zeros = fillsWithZeros();
+  exe_->reportsReads = isAskedFor("SPARQ_EMULATOR_REPORT_READS");
   exe_->libraries = graph.libraries;
   exe_->streams = graph.streamList;
   exe_->remotes = graph.remoteList;
+  exe_->remoteIPUs.assign(graph.remoteList.size(), 0);
+  remoteClaimed_.assign(graph.remoteList.size(), false);
   const unsigned tiles = graph.target.getNumTiles();
   temporaries_.assign(tiles, 0);
   maxTemporaries_.assign(tiles, 0);
@@ -190,6 +188,8 @@ Step Compiler::compileSync(const std::string &name) {
   cost.name = name;
   cost.kind = sparq::emulator::StepKind::Sync;
   cost.syncs = 1;
+  for (unsigned ipu = 0; ipu != g_.target.getNumIPUs(); ++ipu)
+    cost.ipus.push_back(ipu);
   s.cost = addCost(cost);
   return s;
 }
@@ -320,21 +320,6 @@ void Compiler::compileHostTensors() {
   compile(g_.hostReads, exe_->hostReads, "createHostRead");
 }
 
-// Large streaming memory takes an engine option. From which size on is not documented: public
-// programs of the vendor's set it for 16 GiB or more. Whether of one buffer or of all together is
-// not known either: the stricter reading is all.
-static void checkStreamingMemory(const GraphImpl &graph, const OptionFlags &options) {
-  constexpr std::uint64_t limit = std::uint64_t(16) << 30;
-  std::uint64_t bytes = 0;
-  for (const auto &b : graph.remoteList)
-    bytes += std::uint64_t(b->repeats) * b->numElements * typeSize(b->type);
-  const auto extended = options.find("target.extendedMemory");
-  if (bytes >= limit && (extended == options.end() || extended->second != "true"))
-    throw stream_memory_allocation_error(
-        "engine option target.extendedMemory must be true where remote buffers have " +
-        std::to_string(limit) + " bytes or more, got " + std::to_string(bytes) + " bytes");
-}
-
 std::shared_ptr<ExecutableImpl> Compiler::compile(ArrayRef<program::Program> programs,
                                                   const ProgressFunc &progress) {
   auto report = [&](int step) {
@@ -342,7 +327,6 @@ std::shared_ptr<ExecutableImpl> Compiler::compile(ArrayRef<program::Program> pro
       progress(step, 4);
   };
   checkEngineOptions(exe_->options);
-  checkStreamingMemory(g_, exe_->options);
   report(0);
   exe_->dry = sparq::emulator::DryRun::active();
   if (exe_->dry)
@@ -367,6 +351,7 @@ std::shared_ptr<ExecutableImpl> Compiler::compile(ArrayRef<program::Program> pro
   for (const program::Program &p : programs)
     exe_->programs.push_back(compileProgram(p, ""));
   checkReplicas(g_, programs);
+  checkStreamingMemory();
   report(2);
   compileHostTensors();
   report(3);

@@ -131,8 +131,11 @@ Step Compiler::compileCopy(const ProgramImpl &p, const std::string &name) {
     cost.exchanges = 1;
     cost.syncs = 1;
     cost.before = exchangeCost(moves, nullptr);
+    addLinks(moves, cost);
     code_.addExchange(g_, moves);
   }
+  addIPUs(src, cost.ipus);
+  addIPUs(dst, cost.ipus);
   s.cost = addCost(std::move(cost));
   exe_->copies.push_back(std::move(plan));
   return s;
@@ -235,6 +238,7 @@ Step Compiler::compileStream(const ProgramImpl &p, const std::string &name) {
   cost.rows = 1;
   cost.bytes = plan.bytes;
   cost.packets = accountTransfer(t, stream.numElements, Tensor());
+  addIPUs(t, cost.ipus);
   cost.syncs = 1;
   s.cost = addCost(std::move(cost));
   exe_->transfers.push_back(std::move(plan));
@@ -268,6 +272,45 @@ static void checkRemoteShape(const std::string &what, const RemoteBufferInfo &bu
                                 "} (offsets, elements of a row), got " + t.getDebugStr());
 }
 
+// Streaming memory belongs to an IPU: its tiles alone reach a buffer there, and one buffer has one
+// IPU. PopART refuses a buffer of several virtual graphs; that offsets must be there too is the
+// stricter reading.
+void Compiler::claimRemote(const RemoteBufferInfo &buffer, const Tensor &t, const Tensor &offsets,
+                           const std::string &what) {
+  std::vector<unsigned> ipus;
+  if (remoteClaimed_[buffer.index])
+    ipus.push_back(exe_->remoteIPUs[buffer.index]);
+  addIPUs(t, ipus);
+  if (offsets.valid())
+    addIPUs(offsets, ipus);
+  if (ipus.size() > 1)
+    throw control_program_error(
+        what + ": copies of a remote buffer must be to and from the tiles " +
+        "of one IPU, got IPU " + std::to_string(ipus[0]) + " and IPU " + std::to_string(ipus[1]));
+  remoteClaimed_[buffer.index] = true;
+  exe_->remoteIPUs[buffer.index] = ipus.empty() ? 0 : ipus[0];
+}
+
+// Large streaming memory takes an engine option. From which size on is not documented: public
+// programs of the vendor's set it for 16 GiB or more. Whether of one buffer or of all of an IPU is
+// not known either: the stricter reading is all.
+void Compiler::checkStreamingMemory() const {
+  constexpr std::uint64_t limit = std::uint64_t(16) << 30;
+  std::vector<std::uint64_t> bytes(g_.target.getNumIPUs(), 0);
+  for (const auto &b : g_.remoteList)
+    bytes[exe_->remoteIPUs[b->index]] +=
+        std::uint64_t(b->repeats) * b->numElements * typeSize(b->type);
+  const auto extended = exe_->options.find("target.extendedMemory");
+  if (extended != exe_->options.end() && extended->second == "true")
+    return;
+  for (std::size_t ipu = 0; ipu != bytes.size(); ++ipu)
+    if (bytes[ipu] >= limit)
+      throw stream_memory_allocation_error(
+          "engine option target.extendedMemory must be true where remote buffers" +
+          (bytes.size() == 1 ? std::string() : " of IPU " + std::to_string(ipu)) + " have " +
+          std::to_string(limit) + " bytes or more, got " + std::to_string(bytes[ipu]) + " bytes");
+}
+
 Step Compiler::compileRemote(const ProgramImpl &p, const std::string &name) {
   const RemoteBufferInfo &buffer = Access::info(p.remote);
   const bool in = p.kind == ProgramKind::CopyFromRemote;
@@ -291,6 +334,7 @@ Step Compiler::compileRemote(const ProgramImpl &p, const std::string &name) {
   if (in)
     checkDestination(what, t);
   checkMapped(t, what);
+  claimRemote(buffer, t, p.offset, what);
   const std::size_t size = typeSize(buffer.type);
   plan.index = buffer.index;
   plan.toDevice = in;
@@ -324,6 +368,7 @@ Step Compiler::compileRemote(const ProgramImpl &p, const std::string &name) {
   cost.rows = plan.rows;
   cost.bytes = plan.bytes;
   cost.packets = accountTransfer(t, buffer.numElements, p.offset);
+  addIPUs(t, cost.ipus);
   cost.syncs = 1;
   s.cost = addCost(std::move(cost));
   exe_->transfers.push_back(std::move(plan));

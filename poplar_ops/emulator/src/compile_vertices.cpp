@@ -240,6 +240,8 @@ Compiler::EdgePlace Compiler::placeEdge(const VertexRecord &v, const FieldRecord
   });
   if (pieces == 0 && !buffered)
     return {0, 0, false};
+  if (exe_->reportsReads)
+    plan.edges.push_back({v.type->name, f.info->name, f.info->direction, packRuns(t)});
   const bool straight = pieces == 0 || (pieces == 1 && addressOf(var, begin) % align == 0);
   // Elements of other tiles are counted where they land. Elements of this tile need memory only
   // when they are rearranged. A device never rearranges a single piece: its allocator aligns it.
@@ -249,8 +251,9 @@ Compiler::EdgePlace Compiler::placeEdge(const VertexRecord &v, const FieldRecord
     code_.addPieces(v.tile, pieces);
   const std::uint64_t bytes = count * size;
   const bool output = f.info->direction == Direction::Output;
+  const bool poisoned = output && !exe_->zeros;
   if (straight && !buffered) {
-    if (output)
+    if (poisoned)
       plan.poisons.push_back({addressOf(var, begin), bytes, impl.type});
     return {addressOf(var, begin), count, false};
   }
@@ -260,7 +263,7 @@ Compiler::EdgePlace Compiler::placeEdge(const VertexRecord &v, const FieldRecord
     plan.guards.push_back({at + bytes, guardBytes, f.info->name});
   }
   const std::vector<Run> runs = packRuns(t);
-  if (output)
+  if (poisoned)
     plan.poisons.push_back({at, bytes, impl.type});
   else
     for (const Run &r : runs)

@@ -57,6 +57,9 @@ private:
   Step compileStream(const ProgramImpl &p, const std::string &name);
   Step compileRemote(const ProgramImpl &p, const std::string &name);
   std::vector<Run> packRuns(const Tensor &t) const;
+  void claimRemote(const RemoteBufferInfo &buffer, const Tensor &t, const Tensor &offsets,
+                   const std::string &what);
+  void checkStreamingMemory() const;
   std::uint64_t accountTransfer(const Tensor &t, std::size_t rowElements, const Tensor &offsets);
 
   // compile_vertices.cpp
@@ -79,6 +82,10 @@ private:
   void writeCount(std::uint64_t at, std::size_t count);
 
   // accounting.cpp
+  unsigned ipuOf(unsigned tile) const { return tile / g_.target.getTilesPerIPU(); }
+  std::string nameOfTile(unsigned tile) const;
+  void addIPUs(const Tensor &t, std::vector<unsigned> &ipus) const;
+  void addLinks(const std::vector<Move> &moves, StepCount &cost) const;
   ExchangeCount exchangeCost(std::vector<Move> &moves, std::vector<std::uint64_t> *landing) const;
   void addComputeCost(const ComputeSetRecord &cs, StepCount &cost);
   void accountTemporaries();
@@ -93,6 +100,7 @@ private:
   std::map<unsigned, unsigned> functionPlans_;
   std::unique_ptr<ControlSlice> slice_; // of a dry run
   std::vector<unsigned> functionStack_;
+  std::vector<bool> remoteClaimed_; // by remote buffer: a copy has said whose it is
   const bool guardEdges_, checkWorkers_, checkAlignment_;
   // Temporaries of the compute set or copy being compiled, and the most any one needed, per tile.
   std::vector<std::uint64_t> temporaries_, maxTemporaries_;

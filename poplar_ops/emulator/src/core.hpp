@@ -44,7 +44,11 @@ struct DeviceInfo {
   Target target;
   unsigned id = 0;
   bool attached = true;
+  bool listed = false; // by a DeviceManager: an IPU has one owner at a time
+  unsigned firstIPU = 0;
 };
+bool attachIPUs(DeviceInfo &device); // false where another has one of them
+void detachIPUs(DeviceInfo &device);
 
 /// For the end of a switch over an enumeration: no enumerator is left, so the value is none.
 template <class Enumeration> [[noreturn]] void throwUnknown(const char *what, Enumeration value) {

@@ -58,9 +58,11 @@ MemoryCount memory(const poplar::Engine &engine) { return Access::impl(engine).e
 
 std::vector<MemoryUse> streamingMemory(const poplar::Engine &engine) {
   std::vector<MemoryUse> r;
-  for (const auto &b : Access::impl(engine).exe->remotes)
-    r.push_back(
-        {b->handle, std::uint64_t(b->repeats) * b->numElements * poplar::core::typeSize(b->type)});
+  const poplar::core::ExecutableImpl &exe = *Access::impl(engine).exe;
+  for (const auto &b : exe.remotes)
+    r.push_back({b->handle,
+                 std::uint64_t(b->repeats) * b->numElements * poplar::core::typeSize(b->type),
+                 exe.remoteIPUs[b->index]});
   return r;
 }
 

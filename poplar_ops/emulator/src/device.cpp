@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Targets and devices.
-#include <poplar/DeviceManager.hpp>
 #include <poplar/IPUModel.hpp>
 
 #include <functional>
 
 #include "core.hpp"
+#include "not_implemented.hpp"
 
 namespace poplar {
 
@@ -20,7 +20,10 @@ Target Access::makeTarget(TargetInfo i) {
 }
 Device Access::makeDevice(DeviceInfo i) {
   Device d;
-  d.info = std::make_shared<DeviceInfo>(std::move(i));
+  d.info = std::shared_ptr<DeviceInfo>(new DeviceInfo(std::move(i)), [](DeviceInfo *info) {
+    detachIPUs(*info);
+    delete info;
+  });
   return d;
 }
 } // namespace core
@@ -118,13 +121,12 @@ unsigned Device::getId() const { return checked(info).id; }
 const Target &Device::getTarget() const { return checked(info).target; }
 bool Device::attach() const {
   checked(info);
-  info->attached = true;
-  return true;
+  return core::attachIPUs(*info);
 }
 bool Device::isAttached() const { return checked(info).attached; }
 void Device::detach() const {
   checked(info);
-  info->attached = false;
+  core::detachIPUs(*info);
 }
 void Device::getDriverVersion(unsigned &major, unsigned &minor, unsigned &point) const {
   major = minor = point = 0;
@@ -132,8 +134,14 @@ void Device::getDriverVersion(unsigned &major, unsigned &minor, unsigned &point)
 bool Device::supportsRemoteBuffers() const {
   return checked(info).target.getTargetType() != TargetType::CPU;
 }
-bool Device::hasGateway() const { return false; }
-std::vector<int> Device::getDriverIDs() const { return {0}; }
+bool Device::hasGateway() const { return checked(info).listed; }
+std::vector<int> Device::getDriverIDs() const {
+  const core::DeviceInfo &d = checked(info);
+  std::vector<int> r;
+  for (unsigned i = 0; i != d.target.getNumIPUs(); ++i)
+    r.push_back(static_cast<int>(d.firstIPU + i));
+  return r;
+}
 
 Device Device::createVirtualDevice(unsigned tilesPerIPU) {
   core::DeviceInfo i = checked(info);
@@ -152,29 +160,8 @@ Device Device::createCPUDevice(unsigned numIPUs) {
 }
 
 Device Device::createSimulatorDevice(const Target &, const OptionFlags &) {
-  throw poplar_error("createSimulatorDevice: there is no instruction simulator here; use IPUModel");
+  core::notImplemented("Device::createSimulatorDevice");
 }
-
-DeviceManager DeviceManager::createDeviceManager() { return {}; }
-std::size_t DeviceManager::getNumDevices() const { return 0; }
-std::vector<Device> DeviceManager::getDevices(const OptionFlags &) const { return {}; }
-std::vector<Device> DeviceManager::getDevices(TargetType type, unsigned requiredNumIPUs,
-                                              const OptionFlags &) const {
-  std::vector<Device> r;
-  if (type == TargetType::CPU) {
-    r.push_back(Device::createCPUDevice(requiredNumIPUs));
-  } else if (type == TargetType::IPU_MODEL) {
-    IPUModel model;
-    model.numIPUs = requiredNumIPUs;
-    r.push_back(model.createDevice());
-  }
-  return r;
-}
-Device DeviceManager::getDevice(unsigned deviceManagerId, const OptionFlags &) const {
-  throw poplar_error("getDevice: there is no IPU on this machine, got id " +
-                     std::to_string(deviceManagerId));
-}
-std::vector<unsigned> DeviceManager::getChildDeviceIds(unsigned, unsigned) const { return {}; }
 
 IPUModel::IPUModel(char const *ipuVersion) : IPUVersion(ipuVersion) {
   if (IPUVersion != "ipu1" && IPUVersion != "ipu2" && IPUVersion != "ipu21")

@@ -51,6 +51,9 @@ ModelledTime modelledTime(const DeviceModel &m, const StepCount &s) {
   t.compute = n * static_cast<double>(computeCycles(m, s)) / m.clock;
   t.exchange = n * static_cast<double>(exchangeCycles(m, s)) / m.clock;
   t.sync = n * static_cast<double>(s.syncs * m.syncCycles) / m.clock;
+  // There and back, each time.
+  t.links = n * (static_cast<double>(s.links.maxBytes) / m.linkBytesPerSecond +
+                 s.links.exchanges * 2.0 * s.links.syncHops * m.linkHopSeconds);
   switch (s.kind) {
   case StepKind::Compute:
   case StepKind::Copy:
@@ -74,6 +77,7 @@ static void accumulate(ModelledTime &a, const ModelledTime &b) {
   a.sync += b.sync;
   a.streaming += b.streaming;
   a.hostStreams += b.hostStreams;
+  a.links += b.links;
 }
 
 ModelledTime modelledTime(const DeviceModel &m, const std::vector<StepCount> &steps) {
@@ -81,6 +85,20 @@ ModelledTime modelledTime(const DeviceModel &m, const std::vector<StepCount> &st
   for (const StepCount &s : steps)
     accumulate(t, modelledTime(m, s));
   return t;
+}
+
+std::vector<ModelledTime> modelledTimeByIPU(const DeviceModel &m,
+                                            const std::vector<StepCount> &steps) {
+  std::vector<ModelledTime> r;
+  for (const StepCount &s : steps) {
+    const ModelledTime t = modelledTime(m, s);
+    for (const unsigned ipu : s.ipus) {
+      if (r.size() <= ipu)
+        r.resize(ipu + 1);
+      accumulate(r[ipu], t);
+    }
+  }
+  return r;
 }
 
 std::map<std::string, ModelledTime>

@@ -56,6 +56,13 @@ void EngineImpl::checkLoaded(const char *op) const {
                                     ": the engine must be loaded on a device first");
 }
 
+void EngineImpl::fill(void *p, const Type &type, std::uint64_t bytes) const {
+  if (exe->zeros)
+    std::memset(p, 0, bytes);
+  else
+    poison(p, type, bytes);
+}
+
 void EngineImpl::load(const Device &device) {
   const Target &t = device.getTarget();
   if (t != exe->target)
@@ -64,6 +71,9 @@ void EngineImpl::load(const Device &device) {
                                     toString(exe->target.getTargetType()) + "), got " +
                                     std::to_string(t.getNumTiles()) + " tiles, " +
                                     toString(t.getTargetType()));
+  if (!device.isAttached())
+    throw application_runtime_error("load: the device must be attached, got device " +
+                                    std::to_string(device.getId()) + ", which is not");
   if (exe->replication != 1)
     throw graph_replication_error("load: a graph must have 1 replica to run here, got " +
                                   std::to_string(exe->replication) +
@@ -73,7 +83,7 @@ void EngineImpl::load(const Device &device) {
     std::memset(arena.get(), 0, exe->arenaBytes);
   for (const VariablePlan &v : exe->variables) {
     if (!exe->dry || v.controls)
-      poison(at(v.at), v.type, v.bytes);
+      fill(at(v.at), v.type, v.bytes);
     if (!v.data.empty())
       std::memcpy(at(v.at), v.data.data(), v.data.size());
     for (const InitialValues &i : v.initial)
@@ -96,8 +106,10 @@ void EngineImpl::load(const Device &device) {
     const RemoteBufferInfo &b = *exe->remotes[i];
     const std::uint64_t bytes = std::uint64_t(b.repeats) * b.numElements * typeSize(b.type);
     remote[i] = allocateBlock(bytes);
-    poison(remote[i].get(), b.type, bytes);
+    fill(remote[i].get(), b.type, bytes);
   }
+  if (exe->reportsReads && !exe->dry)
+    reads.reset(new ReadReport(*exe));
   loaded = true;
 }
 
@@ -201,6 +213,8 @@ void Engine::readTensor(StringRef handle, void *buf, void *bufEnd) {
       hostTensor(impl->exe->hostReads, handle.str(), bytes, "readTensor");
   impl->checkLoaded("readTensor");
   ++impl->hostCalls.tensorReads;
+  if (impl->reads)
+    impl->reads->read(t.runs, "readTensor of '" + handle.str() + "'");
   std::vector<core::Run> back = t.runs;
   for (core::Run &r : back) {
     std::swap(r.dst, r.src);
@@ -221,6 +235,8 @@ void Engine::writeTensor(StringRef handle, const void *buf, const void *bufEnd) 
     return;
   core::copyRuns(impl->arena.get(), static_cast<const std::uint8_t *>(buf), t.runs.data(),
                  t.runs.data() + t.runs.size());
+  if (impl->reads)
+    impl->reads->written(t.runs);
 }
 
 static const core::StreamInfo &findStream(const EngineImpl &e, const std::string &handle,
@@ -258,7 +274,10 @@ void Engine::connectStreamToCallback(StringRef handle, StreamCallbackHandle f) {
   const core::StreamInfo &s = findStream(*impl, handle.str(), "connectStreamToCallback");
   core::StreamState state;
   state.callback.reset(new StreamCallbackHandle(std::move(f)));
-  impl->streams[s.handle] = std::move(state);
+  core::StreamState &old = impl->streams[s.handle];
+  if (old.callback && !old.prefetched.empty())
+    (*old.callback)->invalidatePrefetched();
+  old = std::move(state);
 }
 
 void Engine::connectStreamToCallback(StringRef handle, unsigned index, StreamCallbackHandle f) {

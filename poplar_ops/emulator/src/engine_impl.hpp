@@ -11,6 +11,7 @@
 #include <sparq_emulator/Counters.hpp>
 
 #include "plan.hpp"
+#include "reads.hpp"
 #include "thread_pool.hpp"
 
 #if defined(__SANITIZE_ADDRESS__)
@@ -33,6 +34,8 @@ Block allocateBlock(std::uint64_t bytes);
 struct StreamState {
   std::uint8_t *begin = nullptr, *end = nullptr, *at = nullptr;
   std::unique_ptr<StreamCallbackHandle> callback;
+  std::vector<std::uint8_t>
+      prefetched; // the next transfer, where the callback has given it already
 };
 
 struct EngineImpl {
@@ -57,6 +60,9 @@ struct EngineImpl {
   sparq::emulator::HostCalls hostCalls;
   std::vector<std::uint8_t> transferBuffer;
   std::vector<std::uint32_t> offsets;
+  std::unique_ptr<ReadReport> reads; // with SPARQ_EMULATOR_REPORT_READS=1
+
+  void fill(void *p, const Type &type, std::uint64_t bytes) const; // as what nothing has written
 
   std::uint8_t *at(Address a) { return arena.get() + a; }
 
@@ -65,6 +71,7 @@ private:
   bool runComputeSet(const ComputeSetPlan &plan);
   void runCopy(const CopyPlan &plan);
   void runStream(const TransferPlan &plan);
+  void prefetch(StreamState &s, std::uint64_t bytes);
   void runRemote(const TransferPlan &plan);
   void readOffsets(const TransferPlan &plan);
   void print(const PrintPlan &plan);

@@ -68,6 +68,8 @@ static void checkGuards(const std::uint8_t *base, const VertexPlan &v, const Gua
 bool EngineImpl::runComputeSet(const ComputeSetPlan &plan) {
   std::uint8_t *base = arena.get();
   std::atomic<bool> all{true};
+  if (reads)
+    reads->beforeVertices(plan);
   // Several vertices per piece: they are short, and there are many.
   const std::size_t grain = std::max<std::size_t>(1, plan.vertices.size() / (pool->threads() * 8));
   pool->run(plan.vertices.size(), grain, [&](std::size_t begin, std::size_t end) {
@@ -96,11 +98,26 @@ bool EngineImpl::runComputeSet(const ComputeSetPlan &plan) {
     if (!ok)
       all = false;
   });
+  if (reads)
+    reads->afterVertices(plan);
   return all;
 }
 
 void EngineImpl::runCopy(const CopyPlan &plan) {
+  if (reads)
+    reads->copied(plan.runs);
   copyRuns(arena.get(), arena.get(), plan.runs.data(), plan.runs.data() + plan.runs.size());
+}
+
+// What the callback gives before it is asked for is what the next transfer takes.
+void EngineImpl::prefetch(StreamState &s, std::uint64_t bytes) {
+  const auto option = exe->options.find("exchange.enablePrefetch");
+  s.prefetched.clear();
+  if (option != exe->options.end() && option->second == "false")
+    return;
+  s.prefetched.resize(bytes);
+  if ((*s.callback)->prefetch(s.prefetched.data()) != StreamCallback::Result::Success)
+    s.prefetched.clear();
 }
 
 void EngineImpl::runStream(const TransferPlan &plan) {
@@ -114,9 +131,15 @@ void EngineImpl::runStream(const TransferPlan &plan) {
   if (s.callback) {
     transferBuffer.resize(plan.bytes);
     host = transferBuffer.data();
-    if (plan.toDevice)
+    if (plan.toDevice && s.prefetched.empty())
       (*s.callback)->fetch(host);
+    else if (plan.toDevice)
+      transferBuffer.swap(s.prefetched), host = transferBuffer.data();
   }
+  if (reads && plan.toDevice)
+    reads->written(plan.runs);
+  else if (reads)
+    reads->read(plan.runs, "stream '" + info.handle + "'");
   const Run *begin = plan.runs.data(), *end = begin + plan.runs.size();
   if (plan.toDevice)
     copyRuns(arena.get(), host, begin, end);
@@ -126,6 +149,8 @@ void EngineImpl::runStream(const TransferPlan &plan) {
     if (!plan.toDevice)
       (*s.callback)->fetch(host);
     (*s.callback)->complete();
+    if (plan.toDevice)
+      prefetch(s, plan.bytes);
   } else {
     s.at += plan.bytes;
     if (s.end && s.at == s.end)
@@ -140,6 +165,8 @@ void EngineImpl::readOffsets(const TransferPlan &plan) {
   offsets.assign(plan.rows, 0);
   if (!plan.hasOffsets)
     return;
+  if (reads)
+    reads->read(plan.offsetRuns, "an offset of remote buffer '" + info.handle + "'");
   copyRunsBack(reinterpret_cast<std::uint8_t *>(offsets.data()), arena.get(),
                plan.offsetRuns.data(), plan.offsetRuns.data() + plan.offsetRuns.size());
   auto what = [&](std::uint64_t i) {
@@ -176,6 +203,8 @@ void EngineImpl::readOffsets(const TransferPlan &plan) {
 
 void EngineImpl::runRemote(const TransferPlan &plan) {
   readOffsets(plan);
+  if (reads && plan.toDevice)
+    reads->written(plan.runs);
   std::uint8_t *rows = remote[plan.index].get(), *base = arena.get();
   const Run *runs = plan.runs.data();
   // Large transfers are split over the threads; rows are independent (a store's rows are distinct).
@@ -214,6 +243,8 @@ void EngineImpl::print(const PrintPlan &plan) {
 }
 
 std::int64_t EngineImpl::readPredicate(const Step &s) {
+  if (reads)
+    reads->read(s.predicate, s.predicateBytes, "a branch or loop");
   const std::uint8_t *p = at(s.predicate);
   std::int32_t v = 0;
   if (s.predicateBytes == 1)
@@ -278,6 +309,8 @@ void EngineImpl::execute(const Step &s) {
     const bool all = runComputeSet(exe->computeSets[s.index]);
     if (s.hasPredicate)
       *at(s.predicate) = all;
+    if (reads && s.hasPredicate)
+      reads->written(s.predicate, 1);
     return;
   }
   case StepOp::Copy:
@@ -317,8 +350,12 @@ void EngineImpl::execute(const Step &s) {
   case StepOp::Sync:
     return;
   case StepOp::Poison: {
-    for (const Span &p : exe->poisons[s.index])
-      poison(at(p.at), p.type, p.bytes);
+    for (const Span &p : exe->poisons[s.index]) {
+      if (!exe->zeros)
+        poison(at(p.at), p.type, p.bytes);
+      if (reads)
+        reads->undefined(p.at, p.bytes);
+    }
     return;
   }
   case StepOp::Print:
@@ -333,6 +370,8 @@ void EngineImpl::execute(const Step &s) {
       std::memcpy(&since, at(s.predicate), 8);
     cycles -= since;
     std::memcpy(at(s.value), &cycles, 8); // low word first
+    if (reads)
+      reads->written(s.value, 8);
     return;
   }
   }

@@ -368,27 +368,55 @@ DataStream RemoteBuffer::getHostToIpuStream() const {
 
 // ---- virtual graphs and the rest
 
-Graph Graph::createVirtualGraph(const std::vector<unsigned> &perIpuTiles) {
+// `tiles` are of this graph; so many of each of the IPUs.
+Graph Graph::withTiles(const std::vector<unsigned> &list, unsigned numIPUs) const {
   Graph g(target);
   g.impl = impl;
-  for (unsigned t : perIpuTiles)
+  for (unsigned t : list)
     g.tiles.push_back(toPhysicalTile(t, "createVirtualGraph"));
-  g.target = target.createVirtualTarget(1, static_cast<unsigned>(perIpuTiles.size()));
+  g.target = target.createVirtualTarget(numIPUs, static_cast<unsigned>(list.size()) / numIPUs);
   return g;
 }
 
+// The same tiles of every IPU.
+Graph Graph::createVirtualGraph(const std::vector<unsigned> &perIpuTiles) {
+  const unsigned ipus = target.getNumIPUs(), perIpu = target.getTilesPerIPU();
+  std::vector<unsigned> t;
+  for (unsigned ipu = 0; ipu < ipus; ++ipu)
+    for (unsigned tile : perIpuTiles) {
+      if (tile >= perIpu)
+        throw invalid_tile_mapping("createVirtualGraph: tile of an IPU must be below " +
+                                   std::to_string(perIpu) + ", got " + std::to_string(tile));
+      t.push_back(ipu * perIpu + tile);
+    }
+  return withTiles(t, ipus);
+}
+
+// Tiles of this graph, IPU behind IPU: some of one of them, or all of several.
 Graph Graph::createVirtualGraph(unsigned lowerTile, unsigned upperTile) {
   if (lowerTile >= upperTile)
     throw invalid_tile_mapping("createVirtualGraph: lowerTile must be below upperTile, got " +
                                std::to_string(lowerTile) + " and " + std::to_string(upperTile));
+  const unsigned perIpu = target.getTilesPerIPU();
+  unsigned ipus = 1;
+  if (lowerTile / perIpu != (upperTile - 1) / perIpu) {
+    if (lowerTile % perIpu != 0 || upperTile % perIpu != 0)
+      throw invalid_tile_mapping("createVirtualGraph: tiles of several IPUs must be all of each (" +
+                                 std::to_string(perIpu) + "), got " + std::to_string(lowerTile) +
+                                 " to " + std::to_string(upperTile));
+    ipus = (upperTile - lowerTile) / perIpu;
+  }
   std::vector<unsigned> t;
   for (unsigned i = lowerTile; i < upperTile; ++i)
     t.push_back(i);
-  return createVirtualGraph(t);
+  return withTiles(t, ipus);
 }
 
 Graph Graph::createVirtualGraph(unsigned numTilesPerIPU) {
-  return createVirtualGraph(0, numTilesPerIPU);
+  std::vector<unsigned> t;
+  for (unsigned i = 0; i < numTilesPerIPU; ++i)
+    t.push_back(i);
+  return createVirtualGraph(t);
 }
 
 Graph Graph::getTopLevelGraph() {

@@ -5,6 +5,7 @@
 
 #include <cctype>
 #include <cstdlib>
+#include <iostream>
 #include <iterator>
 #include <set>
 
@@ -159,10 +160,11 @@ void checkEngineOptions(const OptionFlags &options) {
                                               "streamCallbacks.multiThreadMode",
                                               "streamCallbacks.numWorkerThreads",
                                               "streamCallbacks.numaAware"};
+  // Programs carry options of other versions of the SDK. What none knows here changes nothing here.
   for (const auto &o : options)
     if (known.count(o.first) == 0)
-      throw invalid_option("engine option must be a known one, got '" + o.first + "' = '" +
-                           o.second + "'");
+      std::cerr << "emulator: warning: engine option '" << o.first << "' = '" << o.second
+                << "' is not known here and has no effect\n";
   const auto extended = options.find("target.extendedMemory");
   if (extended != options.end() && extended->second != "true" && extended->second != "false")
     throw invalid_option("engine option target.extendedMemory must be true or false, got '" +

@@ -73,6 +73,14 @@ struct Written {
   std::string field; // as an error names it
 };
 
+// What an edge takes of device memory, for SPARQ_EMULATOR_REPORT_READS=1.
+struct EdgeUse {
+  std::string vertex;
+  std::string field;
+  codelet_abi::Direction direction;
+  std::vector<Run> runs; // `dst` is an address
+};
+
 struct ComputeSetPlan {
   std::string name;
   std::vector<VertexPlan> vertices; // by tile
@@ -81,6 +89,7 @@ struct ComputeSetPlan {
   std::vector<Span> poisons;        // Outputs, before the vertex runs
   std::vector<Guard> guards;        // with SPARQ_EMULATOR_GUARD=1
   std::vector<Written> written;     // with SPARQ_EMULATOR_CHECK_WORKERS=1
+  std::vector<EdgeUse> edges;       // with SPARQ_EMULATOR_REPORT_READS=1
 };
 
 struct CopyPlan {
@@ -168,7 +177,9 @@ struct ExecutableImpl {
   Target target; // the device's: of all replicas
   unsigned replication = 1;
   OptionFlags options;
-  bool dry = false; // compiled for a dry run, see Counters.hpp
+  bool dry = false;   // compiled for a dry run, see Counters.hpp
+  bool zeros = false; // what nothing has written holds zeros, and an Output keeps what it holds
+  bool reportsReads = false; // of what nothing has written
   std::vector<std::shared_ptr<CodeletLibrary>> libraries;
   std::vector<VariablePlan> variables;
   Address stateAt = 0;
@@ -184,6 +195,7 @@ struct ExecutableImpl {
   std::vector<Step> programs;
   std::vector<std::shared_ptr<const StreamInfo>> streams;
   std::vector<std::shared_ptr<const RemoteBufferInfo>> remotes;
+  std::vector<unsigned> remoteIPUs; // by remote buffer: whose it is
   std::map<std::string, HostTensorPlan> hostWrites;
   std::map<std::string, HostTensorPlan> hostReads;
   std::vector<sparq::emulator::StepCount> costs; // executions left 0

@@ -179,6 +179,8 @@ VertexRef Graph::addVertex(ComputeSet cs, StringRef vertexType,
   for (const ConnectionDesc &c : connections) {
     if (c.isArray)
       connect(v[c.field], ArrayRef<Tensor>(c.tensors));
+    else if (c.tensors.empty())
+      connectConstant(v[c.field], c.value.data(), c.traits);
     else
       connect(v[c.field], c.tensors[0]);
   }
@@ -447,6 +449,12 @@ layout::Vector FieldData::getProfilerVectorLayout(std::size_t nestingLevel) cons
     return layout::Vector::OnePtr;
   }
   core::throwUnknown("layout of a field", l);
+}
+
+layout::VectorList FieldData::getProfilerVectorListLayout() const {
+  return field_->info->nesting == codelet_abi::Nesting::VectorList
+             ? layout::VectorList::DeltaNElements
+             : layout::VectorList::NotAVector;
 }
 
 std::string FieldData::name() const { return field_->info->name; }

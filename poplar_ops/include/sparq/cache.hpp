@@ -21,6 +21,16 @@ namespace sparq {
 // A resident cache has keys and values {nTasks, capacity, headDim} HALF in SRAM instead of the
 // buffers; only the host can fill it.
 //
+// One in three tiers has, of all layers:
+//
+//   index      {nTasks, parts, nLayers, headDim, ...} UNSIGNED_INT  records of the full blocks of the
+//                                                                   positions of each part
+//   hot.keys   {nTasks, nSets, 4, nLayers, rows, headDim / 4} HALF  hot rows, by pairs of lanes
+//   hot.values {nTasks, slices, nLayers, nSlots, width} HALF        by components
+//   hot.held, hot.stamps  {nTasks, nOwners, nLayers, nWays} UNSIGNED_INT  what is in which slot, and
+//                                                                         when it was last selected
+//   hot.clock  {nTasks, nOwners} UNSIGNED_INT                       attention calls so far
+//
 // With several layers these are of the layer that is being worked on. What the others hold is in
 // `stored`, each {nTasks, ..., nLayers * size}, on the same tiles. A program says which layer it
 // works on by `layerNumber`, loads it (sparq/layers.hpp), and where it has altered it stores it.
@@ -34,6 +44,10 @@ struct Cache {
   poplar::RemoteBuffer rows, keyColumns;
   poplar::Tensor filled, valueSum, tail, tailIndex;
   poplar::Tensor keys, values;
+  poplar::Tensor index;
+  struct {
+    poplar::Tensor keys, values, held, stamps, clock;
+  } hot;
   poplar::Tensor layerNumber, layer;
   struct {
     poplar::Tensor filled, valueSum, tail, tailIndex;

@@ -71,6 +71,9 @@ private:
   };
   void writeColumns(RemoteRows::Writer &writer, const NewTokens &tokens, const OldRows &old,
                     Tail &tail) const;
+  void buildTierPrograms(poplar::Graph &graph, const Cache &cache);
+  void readTiered(poplar::Engine &engine, unsigned layer, std::uint16_t *key, std::uint16_t *value,
+                  unsigned nTokens) const;
   void readResident(poplar::Engine &engine, std::uint16_t *key, std::uint16_t *value,
                     unsigned nTokens) const;
 
@@ -80,8 +83,9 @@ private:
   HostTensor layerNumber_, filled_, writeSum_, readSum_, writeTail_, writeTailIndex_;
   std::array<HostTensor, 2> writeRows_, readRows_; // keys, values of a resident cache
   RemoteRows rows_, keyColumns_;
-  poplar::program::Sequence load_, store_; // with several layers
-  unsigned firstLayerProgram_ = 0;
+  poplar::program::Sequence load_, store_;   // with several layers
+  poplar::program::Sequence index_, forget_; // in three tiers: see sparq/tiers.hpp
+  unsigned firstLayerProgram_ = 0, firstTierProgram_ = 0;
   unsigned nSlots_;
   std::vector<std::vector<std::uint32_t>> lengths_; // of each layer
 };

@@ -13,7 +13,9 @@
 
 namespace sparq {
 
-enum class Memory { streaming, sram };
+// tiered: the key index and hot rows in SRAM, all rows in streaming memory
+enum class Memory { streaming, sram, tiered };
+const char *nameOf(Memory memory);
 
 // What a kernel needs of the fullest tile, in bytes.
 struct TileNeed {
@@ -40,6 +42,7 @@ struct Kernel {
 
 extern const Kernel denseSram, denseStreaming; // dense_attention.cpp
 extern const Kernel sparqStreaming;            // sparq_attention.cpp
+extern const Kernel sparqTiered;               // tiered_attention.cpp
 
 // All of them, in the order in which tables show them.
 const std::vector<const Kernel *> &kernels();

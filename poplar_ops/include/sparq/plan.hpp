@@ -7,6 +7,7 @@
 #include "sparq/settings.hpp"
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 namespace poplar {
@@ -56,6 +57,7 @@ struct CacheLayout {
   unsigned tailFirst;      // piece i of the tail is scored on part tailFirst + i
   unsigned tailComponents; // a multiple of 4: a part's share of a key is whole 64-bit words
   unsigned indexBits;      // of the key columns: 16, 8 or 4
+  bool tiered;             // the key index in SRAM, keys and values in one row
 
   bool quantised() const { return indexBits != 16; }
   // Of what SRAM keeps of a layer: all layers', and where there are several the one being worked on.
@@ -82,6 +84,10 @@ struct CacheLayout {
   unsigned nTailParts() const { return chunk ? (chunk + tailLength - 1) / tailLength : 0; }
   unsigned nChunks() const { return chunk ? capacity / chunk : 0; }
   std::size_t rowsPerTask() const { return capacity / positionsPerRow; }
+  // Numbers of a row.
+  std::size_t rowElements() const {
+    return std::size_t(positionsPerRow) * headDim * (tiered ? 2 : 1);
+  }
 
   std::size_t keyRow(unsigned task, unsigned position) const {
     return task * rowsPerTask() + position / positionsPerRow;
@@ -90,7 +96,7 @@ struct CacheLayout {
   // How far behind a row of keys the same row of values is.
   std::size_t valueRow() const { return scratchRow(nTasks); }
   // Of a layer: how far its rows are from the same rows of the layer before.
-  std::size_t layerRows() const { return 2 * valueRow(); }
+  std::size_t layerRows() const { return (tiered ? 1 : 2) * valueRow(); }
 
   std::size_t columnRow(unsigned task, unsigned component, unsigned chunkIndex) const {
     return (std::size_t(task) * headDim + component) * nChunks() + chunkIndex;
@@ -126,6 +132,34 @@ struct Waves {
   }
 };
 
+// Which row of the buffer of hot rows makes room for another: the one that was selected least recently, or
+// the one of the oldest position.
+enum class HotPolicy { leastRecent, oldest };
+// "lru" or "recent", the one that keeps the most recent positions. Throws Error for another name.
+HotPolicy hotPolicyNamed(const char *op, const std::string &name);
+
+// The buffer of hot rows that every task has where a cache is in three tiers (codelets/hot_rows.cpp). Slot
+// s belongs to owner s % nOwners, which is that part of the task's slot. Of the rows in it the keys are
+// spread over parts by pairs of lanes and by s % nSets, the values by components.
+struct HotRows {
+  unsigned nSlots = 0; // a multiple of nOwners; 0: there is no such buffer
+  unsigned nOwners = 1, nSets = 1; // powers of two, nSets not above nOwners
+  unsigned width = 0;              // components of a value on one part: a divisor of headDim
+  unsigned waveRows = 0; // that are fetched at a time, for all tasks together: a multiple of cutRows
+  HotPolicy policy = HotPolicy::leastRecent;
+
+  static constexpr unsigned cutRows = 4;  // that arrive on one tile
+  static constexpr unsigned nPairs = 4; // of lanes: docs/exactness.md E3
+  unsigned nWays() const { return nSlots / nOwners; }
+  unsigned rowsOfSet() const { return nSlots / nSets; }
+  unsigned setShift() const {
+    unsigned shift = 0;
+    while (1u << shift < nSets)
+      ++shift;
+    return shift;
+  }
+};
+
 struct Kernel; // sparq/kernels.hpp
 
 // One attention program: a kernel, and the settings of those that take some.
@@ -136,6 +170,17 @@ struct Attention {
   bool operator==(const Attention &o) const { return kernel == o.kernel && settings == o.settings; }
 };
 
+// What a caller chooses of a cache in three tiers. Results do not depend on it.
+struct TierOptions {
+  // Hot rows of a KV head, rounded up; 0: four times the largest topK of the programs, or the capacity
+  // where that is less.
+  unsigned hotRows = 0;
+  HotPolicy policy = HotPolicy::leastRecent;
+  unsigned waveRows = 0; // fetched at a time, for all KV heads; 0: a number that suits most
+  // For planning: the share of selected rows that is taken to be hot, instead of looking. Below 0: looks.
+  double assumedHitRate = -1;
+};
+
 // What a graph is to have on one cache.
 struct Programs {
   std::vector<Attention> attention;
@@ -143,6 +188,7 @@ struct Programs {
   bool append = true;      // without it, and without key columns, rows are packed for reading in
                            // sequence
   unsigned fillTokens = 0; // of one call of the prefill program; 0: there is none
+  TierOptions tiers{};     // where the cache is in three tiers
 };
 
 struct PlannedAttention : Attention {
@@ -154,6 +200,8 @@ struct Plan {
   Placement placement;
   CacheLayout layout;
   bool resident = false;                   // keys and values in SRAM
+  HotRows hot{};
+  double assumedHitRate = -1; // see TierOptions
   std::vector<PlannedAttention> attention; // one for each entry of Programs::attention
 };
 

@@ -17,10 +17,11 @@ namespace sparq {
 
 struct DeviceOptions {
   std::string device = "emulator"; // or "ipu"
-  unsigned nTiles = 0;             // of the emulated IPU; 0: all of a real one
+  unsigned nTiles = 0;             // of an emulated IPU; 0: all of a real one
+  unsigned nIpus = 1;
 };
 
-// Attaches to one IPU, or opens an emulated one. Throws Error where there is none (or, on the
+// Attaches to IPUs, or opens emulated ones. Throws Error where there is none (or, on the
 // emulator's side, where this build's Poplar can not emulate streaming memory: only the bundled
 // emulator can).
 poplar::Device openDevice(const DeviceOptions &options);

@@ -12,6 +12,7 @@ from sparq_reference import checks
 from ..models import RECOMMENDED
 from .methods import Method, SparQ, parse_method
 from .tasks import TASKS
+from .text import TEXTS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,6 +118,13 @@ COMPARISONS = (
         for bits in ("index_bits=8", "index_bits=4")
     ),
     ("sparq:mean_from=1,index_bits=4", "sparq:r=16,mean_from=1"),
+    # what may be recommended for a key index in SRAM
+    ("sparq:k=256,mean_from=1,index_bits=4", "sparq:mean_from=1,index_bits=4"),
+    ("sparq:r=64,k=256,mean_from=1,index_bits=4", "sparq:k=256,mean_from=1,index_bits=4"),
+    *(
+        (f"sparq:k=256,mean_from=1,index_bits=4,rows={rows}", "sparq:k=256,mean_from=1,index_bits=4")
+        for rows in ("int8_row", "int8_block")
+    ),
     ("alisa:kv_bits=8@sparq:r=16,k=128", "alisa@sparq:r=16,k=128"),
     # rivals at equal transfer, the mean value where it does no harm
     *(
@@ -126,6 +134,17 @@ COMPARISONS = (
     ),
     ("alisa:kv_bits=8@sparq:r=16,k=128", "sparq:r=16,mean_from=1"),
 )
+# What may be recommended for a key index in SRAM: fewer or more positions, some or all components (head_dim
+# is 64 here), rows of 8 bits. `held_out_plan` confirms it.
+TIERED = str(parse_method(f"{RECOMMENDED_METHOD},k=256"))
+TIERED_METHODS = (
+    RECOMMENDED_METHOD,
+    TIERED,
+    str(parse_method(f"{TIERED},r=64")),
+    f"{TIERED},rows=int8_row",
+    f"{TIERED},rows=int8_block",
+)
+HELD_OUT_SEED = 1  # the study has 0, and 7 was tried before settings were chosen
 QUICK_METHODS = (
     "dense",
     "sparq:r=16",
@@ -177,6 +196,10 @@ def _check_size(task: str, name: str, value: Any) -> None:
     if name not in defaults:
         raise ValueError(f"accuracy: size of {task} must be one of {', '.join(defaults)}, got {name!r}")
     argument, default = f"{task}.{name}", defaults[name]
+    if isinstance(default, str):
+        if value not in TEXTS:
+            checks.fail("accuracy", argument, f"be one of {', '.join(TEXTS)}", repr(value))
+        return
     several = isinstance(default, tuple)
     if several and not (isinstance(value, (list, tuple)) and value):
         checks.fail("accuracy", argument, "be a list of one or more", repr(value))
@@ -201,6 +224,22 @@ def default_plan() -> Plan:
         "frequent": 4,
     }
     return Plan({name: {"items": n} for name, n in items.items()}, list(DEFAULT_METHODS))
+
+
+def held_out_plan() -> Plan:
+    """Texts, needles and seed that no setting was chosen on; dense attention and what may be recommended."""
+    texts = {"texts": "held_out"}
+    tasks: dict[str, dict[str, Any]] = {
+        "lm": {"items": 6, **texts},
+        "repetition": {"items": 6, **texts},
+        "needle": {"items": 6, **texts},
+        "multikey": {"items": 6, **texts},
+        "multivalue": {"items": 6, **texts},
+        "tracking": {"items": 6, **texts},
+        "common": {"items": 6},  # words, no text
+        "frequent": {"items": 6},
+    }
+    return Plan(tasks, list(TIERED_METHODS), HELD_OUT_SEED)
 
 
 def quick_plan() -> Plan:

@@ -23,7 +23,7 @@ from .tasks import Tokenizer, Words
 TOP = 32
 RANKS = (4, 8, 16, 32)
 TOP_KS = (32, 64, 128, 256)
-COVERAGE = {"rank": 16, "top_k": 128}
+COVERAGE: dict[str, Any] = {"rank": 16, "top_k": 128}
 AXES = ("item", "layer", "kv_head", "position", "component")
 
 

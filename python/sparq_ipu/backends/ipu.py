@@ -32,12 +32,22 @@ def unavailable(device: str) -> str | None:
 
 
 def create(
-    device: str, spec: CacheSpec, n_layers: int, *, n_tiles: int = 0, memory: str = MEMORIES[0]
+    device: str,
+    spec: CacheSpec,
+    n_layers: int,
+    *,
+    n_tiles: int = 0,
+    memory: str = MEMORIES[0],
+    n_ipus: int = 1,
+    split: str = "layers",
 ) -> list[IpuBackend]:
-    """The caches of all layers, on one IPU.
+    """The caches of all layers, on one IPU or several.
 
     Args:
-        n_tiles: tiles of the emulated IPU; 0: all 1472. Results do not depend on it.
+        n_tiles: tiles of an emulated IPU; 0: all 1472. Results do not depend on it.
+        n_ipus: IPUs, a power of two up to 64. Results do not depend on it.
+        split: what of a model an IPU has: "layers" (layer l of L is on IPU l * n_ipus // L), or "heads" (all
+            layers, of a share of the KV heads, then of the batch).
         memory: "streaming" (rows of K and V in streaming memory), or "sram": all of the cache on chip, dense
             attention only, filled once.
 
@@ -47,14 +57,23 @@ def create(
     """
     if memory not in MEMORIES:
         raise ValueError(f"KVCache: memory must be {' or '.join(map(repr, MEMORIES))}, got {memory!r}")
+    from sparq_ipu.backends import pod  # which is made of what is here
+
     bow = device_model()
     n_tiles = checks.check_integer("KVCache", "n_tiles", n_tiles, 0, bow.tiles)
+    checked_ipus = pod.check_n_ipus("KVCache", n_ipus)
+    shares = pod.share_out("KVCache", spec, n_layers, checked_ipus, split)
     if device == "emulator":  # an IPU knows what it has
         on_chip = (n_tiles or bow.tiles) * bow.tile_bytes
         rooms = {"streaming": bow.streaming_memory_bytes, "sram": on_chip}
         resources = {"streaming": "streaming memory", "sram": "tile memory"}
-        check_room(spec, n_layers, rooms[memory], resources[memory])
+        if checked_ipus == 1:
+            check_room(spec, n_layers, rooms[memory], resources[memory])
+        else:
+            pod.check_rooms(shares, rooms[memory], resources[memory])
     layers = IpuLayers(device, spec, n_layers, n_tiles, memory)
+    if checked_ipus != 1:
+        layers = pod.PodLayers(checked_ipus, split, device, spec, n_layers, n_tiles, memory)
     return [IpuBackend(layers, layer) for layer in range(n_layers)]
 
 

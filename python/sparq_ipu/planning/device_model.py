@@ -56,6 +56,10 @@ class DeviceModel:
     #: bytes of a row from which on the penalty grows no further
     shared_row_knee_bytes: float
     host_stream_bytes_per_second: float
+    #: one link to another IPU, in one direction
+    link_bytes_per_second: float
+    #: of the message that all IPUs have met, there or back
+    link_hop_seconds: float
     #: SRAM of a tile
     tile_bytes: int
     #: streaming memory of one IPU

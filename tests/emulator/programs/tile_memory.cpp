@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A graph that may not fit tile memory: tile_memory WORDS.
-// It has a variable of WORDS 8-byte words, all on tile 2.
+// A graph that may not fit tile memory: tile_memory WORDS [HALVES].
+// It has a variable of WORDS 8-byte words and one of HALVES halves, all on tile 2.
 // One JSON object: what memory() counts, and what the exception says, as each of its types.
 #include <sparq_emulator/Counters.hpp>
 #include <sparq_emulator/Errors.hpp>
@@ -11,12 +11,14 @@ using namespace poplar;
 using namespace poplar::program;
 
 int main(int argc, char **argv) {
-  if (argc != 2)
+  if (argc != 2 && argc != 3)
     return 2;
   const Device device = emulatedDevice(4);
   Graph graph(device);
   const Tensor big = graph.addVariable(FLOAT, {2 * std::stoul(argv[1])}, "big");
   graph.setTileMapping(big, 2);
+  if (argc == 3)
+    graph.setTileMapping(graph.addVariable(HALF, {std::stoul(argv[2])}, "small"), 2);
 
   const Engine lenient(graph, Sequence(), {{"debug.allowOutOfMemory", "true"}});
   const sparq::emulator::MemoryCount count = sparq::emulator::memory(lenient);

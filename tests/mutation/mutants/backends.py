@@ -6,6 +6,7 @@ from __future__ import annotations
 from . import of
 
 _PLANNING = "tests/planning/test_planning.py"
+_WORDS = "tests/bench/test_ipu_sparq.py::test_rows tests/ops/test_words.py tests/ops/test_errors.py"
 _OPS = "tests/ops/test_copies.py tests/ops/test_errors.py tests/ops/test_sessions.py tests/ops/test_append.py"
 
 MUTANTS = [
@@ -124,7 +125,7 @@ MUTANTS = [
     ),
     *of(
         "python/sparq_ipu/kernels.py",
-        f"tests/ops/test_words.py tests/ops/test_errors.py {_PLANNING} tests/bench/test_common.py",
+        f"{_WORDS} {_PLANNING}",
         [
             (
                 'BASELINE = KERNELS["dense-streaming"]',

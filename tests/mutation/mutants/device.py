@@ -8,6 +8,7 @@ from . import of
 _CODELETS = "tests/codelets/test_"
 _ATTENTION = "tests/ops/test_attention.py tests/ops/test_tiles.py tests/ops/test_append.py"
 _MODEL = "tests/device_model/test_device_model.py"
+_CYCLES = "tests/device_model/test_cycles.py::test_every_formula"
 
 MUTANTS = [
     *of(
@@ -25,7 +26,11 @@ MUTANTS = [
             ("0x1.120b96p-7f", "0x1.120b98p-7f", "one bit of a coefficient of exp"),
             ("minSoftmaxArgument = -54.0f", "minSoftmaxArgument = -53.0f", "weights end too early"),
             ("return (a + c) + (b + d);", "return (a + b) + (c + d);", "lanes are folded in another order"),
-            ("selected == 0.0f ? scale : ", "", "no scale where the selected components are 0"),
+            (
+                "selected == 0.0f ? scale",
+                "selected < 0.0f ? scale",
+                "no scale where the selected components are 0",
+            ),
         ],
     ),
     *of(
@@ -147,6 +152,12 @@ MUTANTS = [
                 "minimum(first + tailLength, filled)",
                 "first + tailLength",
                 "the tail goes on behind the length",
+                "each caller's limit is at most the length, and the smaller of the two is taken",
+            ),
+            (
+                "minimum(first + length, (segment + 1) * stride)",
+                "first + length",
+                "a wave goes on in the next",
             ),
         ],
     ),
@@ -162,7 +173,12 @@ MUTANTS = [
             ("  cache_->checkRoom(layer, 1, active);\n", "", "append goes on behind the capacity"),
             ("cache_->advance(layer, active);", "", "the host does not count what is appended"),
             ("(repeats_ != 0 ? 2 : 1)", "2", "fill runs another program"),
-            ("index >= nAttention()", "index > nAttention()", "a program that is none is run"),
+            (
+                "index >= nAttention()",
+                "index > nAttention()",
+                "a program that is none is run",
+                "the binding, which alone calls it here, refuses such an index before",
+            ),
         ],
     ),
     *of(
@@ -171,7 +187,7 @@ MUTANTS = [
         [
             (
                 "return indexBits == 4 ? 1024 : 512;",
-                "return 512;",
+                "return indexBits == 4 ? 512 : 512;",
                 "chunks of a small index are half as long",
             ),
             (
@@ -214,7 +230,7 @@ MUTANTS = [
     ),
     *of(
         "poplar_ops/src/key_topk.cpp",
-        _ATTENTION,
+        f"tests/planning/test_planning.py::test_a_list_is_no_longer_than_the_cache {_ATTENTION}",
         [
             (
                 "topK(std::min(settings.topK, contextIn.layout().capacity))",
@@ -243,6 +259,7 @@ MUTANTS = [
                 "data_.resize(rows_.batch_ * rows_.rowBytes_);",
                 "",
                 "the last batch is shorter than what is written",
+                "what fills it up goes to spare rows, which nothing reads; its memory is reserved",
             ),
             (
                 "std::min(i, n - 1)",
@@ -254,7 +271,7 @@ MUTANTS = [
     ),
     *of(
         "poplar_ops/src/cycles.hpp",
-        _MODEL,
+        _CYCLES,
         [
             ("floatDivide = 3;", "floatDivide = 1;", "a division takes 1 slot"),
             ("callSlots = 20", "callSlots = 10", "a call takes half as long"),

@@ -81,7 +81,6 @@ MUTANTS = [
                 "2 * self.cache.capacity",
                 "self.cache.capacity + 1",
                 "a cache grows by one",
-                "results are the same; it is copied at every token",
             ),
             ("if self._grows and n_positions", "if n_positions", "a fixed capacity grows"),
             ("real.sum(dim=1).numpy())", "None)", "what is behind the real tokens is appended"),

@@ -17,9 +17,11 @@ public:
 
   ArrayRef() = default;
   ArrayRef(const T *p, std::size_t n) : data_(p), size_(n) {}
-  ArrayRef(const std::vector<std::remove_const_t<T>> &v) : data_(v.data()), size_(v.size()) {}
+  ArrayRef(const std::vector<typename std::remove_const<T>::type> &v)
+      : data_(v.data()), size_(v.size()) {}
   template <std::size_t N>
-  ArrayRef(const std::array<std::remove_const_t<T>, N> &a) : data_(a.data()), size_(N) {}
+  ArrayRef(const std::array<typename std::remove_const<T>::type, N> &a)
+      : data_(a.data()), size_(N) {}
   template <std::size_t N> ArrayRef(const T (&a)[N]) : data_(a), size_(N) {}
 #if defined(__GNUC__) && !defined(__clang__) && __GNUC__ >= 9
 #pragma GCC diagnostic push
@@ -39,7 +41,9 @@ public:
   const T &front() const { return data_[0]; }
   const T &back() const { return data_[size_ - 1]; }
   const T &operator[](std::size_t i) const { return data_[i]; }
-  std::vector<std::remove_const_t<T>> cloneAsVector() const { return {begin(), end()}; }
+  std::vector<typename std::remove_const<T>::type> cloneAsVector() const {
+    return {begin(), end()};
+  }
 
 private:
   const T *data_ = nullptr;

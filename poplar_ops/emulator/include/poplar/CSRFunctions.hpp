@@ -22,6 +22,14 @@ struct FloatingPointBehaviour {
 void setFloatingPointBehaviour(poplar::Graph &graph, poplar::program::Sequence &prog,
                                const FloatingPointBehaviour &behaviour,
                                const DebugContext &debugContext = {});
+// Not implemented in the emulator: these throw.
+void setFloatingPointBehaviour(poplar::Graph &graph, poplar::program::Sequence &prog,
+                               const poplar::Tensor &behaviour,
+                               const DebugContext &debugContext = {});
+Tensor getAndModifyFloatingPointBehaviour(poplar::Graph &graph, poplar::program::Sequence &prog,
+                                          const FloatingPointBehaviour &clear,
+                                          const FloatingPointBehaviour &set,
+                                          const DebugContext &debugContext = {});
 void setStochasticRounding(poplar::Graph &graph, poplar::program::Sequence &prog, bool enable,
                            const DebugContext &debugContext = {});
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <string>
+
 namespace poplar {
 enum class CodeletFileType {
   PreprocessedAsmSource,
@@ -11,4 +13,11 @@ enum class CodeletFileType {
   Object,
   Auto
 };
+
+/// By the end of a file's name.
+CodeletFileType getCodeletFileType(const char *path);
+/// The end of the names of such files, with its dot.
+std::string getExtensionFromFileType(CodeletFileType type);
+/// The compiler's option for such files.
+std::string getLanguageOption(CodeletFileType type);
 } // namespace poplar

@@ -2,9 +2,12 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
+#include <utility>
 
+#include "ProfileValue.hpp"
 #include "StringRef.hpp"
 
 namespace poplar {
@@ -34,6 +37,7 @@ private:
 };
 
 class DebugContext;
+enum class DebugSerializationFormat { JSON, CBOR };
 
 /// Debug information of one operation; its path names everything the operation makes.
 class DebugInfo {
@@ -44,9 +48,20 @@ public:
   virtual ~DebugInfo() = default;
   DebugId getId() const { return 0; }
   std::string getPathName() const { return path_; }
+  /// Kept, and written nowhere.
+  bool setValue(std::string name, ProfileValue value) {
+    values_[std::move(name)] = std::move(value);
+    return true;
+  }
+  // Not implemented in the emulator: these throw.
+  static void
+  initializeStreamer(const std::string &fileName,
+                     const DebugSerializationFormat &format = DebugSerializationFormat::CBOR);
+  static void closeStreamer();
 
 private:
   std::string path_;
+  std::map<std::string, ProfileValue> values_;
 };
 
 /// A name and the path of its parent: "parent/name".
@@ -56,8 +71,7 @@ public:
   DebugNameAndId(const char *name);
   DebugNameAndId(DebugId debugId);
   DebugNameAndId(const DebugInfo &debugInfo, std::string name = "");
-  DebugNameAndId(const DebugNameAndId &parent, StringRef name);
-  DebugNameAndId(const DebugNameAndId &) = default;
+  DebugNameAndId(const DebugNameAndId &parent, StringRef name = "");
   DebugNameAndId &operator=(const DebugNameAndId &) = default;
   std::string getPathName() const { return path_; }
 

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <map>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "Target.hpp"
@@ -30,6 +32,8 @@ public:
   bool supportsRemoteBuffers() const;
   bool hasGateway() const;
   std::vector<int> getDriverIDs() const;
+  /// An emulated device has none.
+  std::map<std::string, std::string> getAttributes() const { return {}; }
   void reset() const {}
   Device createVirtualDevice(unsigned tilesPerIPU);
 

@@ -7,7 +7,8 @@
 
 namespace poplar {
 
-/// Lists the IPUs of this machine: none, since this library drives no hardware.
+/// Lists the IPUs of this machine: none, since this library drives no hardware, unless the
+/// environment variable SPARQ_EMULATOR_IPUS asks for emulated ones.
 class DeviceManager {
 public:
   DeviceManager() = default;

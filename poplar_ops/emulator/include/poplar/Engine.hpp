@@ -14,6 +14,7 @@
 #include "Device.hpp"
 #include "Executable.hpp"
 #include "Graph.hpp"
+#include "HostFunctionCallback.hpp"
 #include "OptionFlags.hpp"
 #include "Program.hpp"
 #include "StreamCallback.hpp"
@@ -40,6 +41,27 @@ public:
 Executable compileGraph(const Graph &graph, ArrayRef<program::Program> progs,
                         const OptionFlags &opt = {}, ProgressFunc progressCallBack = ProgressFunc(),
                         const DebugContext &debugContext = {});
+
+/// A part of a program compiled alone, and memory set aside for it: not implemented in the emulator,
+/// functions that give or take them throw.
+class Module;
+class Preallocations;
+Module compileModule(const Graph &graph, program::Program prog, const OptionFlags &opt = {},
+                     ProgressFunc progressCallBack = ProgressFunc(),
+                     const DebugContext &debugContext = {});
+Module compileModule(const Graph &graph, program::Program prog, const Preallocations &preallocs,
+                     const OptionFlags &opt = {}, ProgressFunc progressCallBack = ProgressFunc(),
+                     const DebugContext &debugContext = {});
+Executable compileGraph(const Graph &graph, ArrayRef<program::Program> progs,
+                        const Preallocations &preallocs, const OptionFlags &opt = {},
+                        ProgressFunc progressCallBack = ProgressFunc(),
+                        const DebugContext &debugContext = {});
+Executable compileGraph(const Graph &graph, ArrayRef<program::Program> progs, bool,
+                        const OptionFlags &opt, ProgressFunc progressCallBack,
+                        const DebugContext &debugContext);
+Executable compileGraph(const Graph &graph, ArrayRef<program::Program> progs,
+                        const Preallocations &preallocs, bool, const OptionFlags &opt,
+                        ProgressFunc progressCallBack, const DebugContext &debugContext);
 
 /// Loads a compiled graph on a device and runs its programs. Move-only.
 class Engine {
@@ -109,6 +131,14 @@ public:
     checkRemoteRow(handle, w.size() * sizeof(T));
     copyToRemoteBuffer(const_cast<T *>(w.data()), handle, repeatIndex, replicationIndex);
   }
+
+  // Not implemented in the emulator: these throw.
+  void insertSimulatedError(ErrorCode code, const ErrorLocation &location);
+  void eraseSimulatedError(const ErrorLocation &location);
+  void clearSimulatedErrors();
+  std::vector<ErrorLocation> getSimulatedErrorLocations(unsigned prog, unsigned numRuns = 1) const;
+  std::vector<ErrorLocation> getSimulatedErrorLocations(StringRef name, unsigned numRuns = 1) const;
+  void connectHostFunction(StringRef name, unsigned index, HostCallbackHandle f);
 
   std::vector<std::string> listStreams() const;
   OptionFlags getEngineOptions() const;

@@ -61,6 +61,7 @@ private:
 class Function {
 public:
   Function() = default;
+  explicit Function(unsigned id) : id_(id) {}
   Function(const Function &) = default;
   Function &operator=(const Function &) = default;
   unsigned getId() const { return id_; }

@@ -74,6 +74,12 @@ public:
                   const DebugContext &dc = {});
 };
 
+/// Not implemented in the emulator: throws.
+class Loop : public Program {
+public:
+  Loop(const Program &body, const DebugContext &dc = {});
+};
+
 class If : public Program {
 public:
   If(Tensor predicate, const Program &trueBody, const Program &falseBody,
@@ -108,6 +114,8 @@ public:
   Copy(const RemoteBuffer &buffer, Tensor dst, Tensor offset, const DebugContext &dc = {});
   Copy(Tensor src, const RemoteBuffer &buffer, const DebugContext &dc = {});
   Copy(Tensor src, const RemoteBuffer &buffer, Tensor offset, const DebugContext &dc = {});
+  /// Not implemented in the emulator: throws.
+  Copy(const FunctionBuffer &buffer, const Function &f, const DebugContext &dc = {});
 };
 
 class CrossReplicaCopy : public Program {
@@ -140,6 +148,9 @@ public:
 class Call : public Program {
 public:
   Call(Function f, const DebugContext &dc = {});
+  /// Not implemented in the emulator: throws.
+  Call(HostFunction f, ArrayRef<Tensor> inputs, ArrayRef<Tensor> outputs,
+       const DebugContext &dc = {});
 };
 
 class PrintTensor : public Program {

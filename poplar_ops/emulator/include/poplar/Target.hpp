@@ -14,6 +14,10 @@
 
 namespace poplar {
 
+/// How the links between IPUs are laid out.
+enum class IpuLinkConfiguration { Default, SlidingWindow, BarleyTwist };
+enum class IpuLinkTopology { Mesh, Torus, Line };
+
 namespace core {
 struct TargetInfo;
 struct Access;
@@ -53,6 +57,47 @@ public:
   bool supportsExchangeBusSharing() const;
   unsigned getTilesPerSharedExchangeBus() const;
   double getTileClockFrequency() const;
+
+  // target_properties.cpp: of the second generation, whatever the target.
+  std::vector<unsigned> getMemoryElementOffsets() const;
+  unsigned getInterleavedMemoryElementIndex() const;
+  unsigned getFp8ConvUnitMaxPipelineDepth() const;
+  unsigned getFp16ConvUnitMaxPipelineDepth() const;
+  unsigned getFp32ConvUnitMaxPipelineDepth() const;
+  unsigned getFp8ConvUnitInputLoadElemsPerCycle() const;
+  unsigned getFp16ConvUnitInputLoadElemsPerCycle() const;
+  unsigned getFp32ConvUnitInputLoadElemsPerCycle() const;
+  unsigned getFp8InFp16OutConvUnitsPerTile() const;
+  unsigned getFp16InFp16OutConvUnitsPerTile() const;
+  unsigned getFp16InFp32OutConvUnitsPerTile() const;
+  unsigned getFp32InFp32OutConvUnitsPerTile() const;
+  unsigned getConvUnitCoeffLoadBytesPerCycle() const;
+  unsigned getWeightsPerConvUnit(const Type &type) const;
+  unsigned getConvUnitInputLoadElemsPerCycle(const Type &type) const;
+  unsigned getConvUnitMaxPipelineDepth(const Type &type) const;
+  unsigned getNumConvUnits(const Type &inputType, const Type &partialType) const;
+  /// The largest and the lowest number of a type.
+  template <typename T> T getTypeLimitsMaxAs(const Type &type) const {
+    return static_cast<T>(getTypeLimitsMax(type));
+  }
+  template <typename T> T getTypeLimitsLowestAs(const Type &type) const {
+    return static_cast<T>(getTypeLimitsLowest(type));
+  }
+  IpuLinkConfiguration getIpuLinkConfiguration() const;
+  IpuLinkTopology getIpuLinkTopology() const;
+  unsigned getIpuLinkDomainSize() const;
+  unsigned getInstanceSize() const;
+  bool getGatewayMode() const;
+  // Not implemented in the emulator: these throw.
+  unsigned getNumTilesPerXBContext() const;
+  unsigned getNumContextsPerXB() const;
+  unsigned getTileHostExchangeXB(unsigned tile) const;
+  unsigned getTileHostExchangeContext(unsigned tile) const;
+  unsigned getTileHostExchangeContextPosition(unsigned tile) const;
+  unsigned makeFpIctlValue(bool inv, bool div0, bool oflo, bool esr, bool nanoo) const;
+  unsigned getFpIctlRegIndex() const;
+  unsigned getDbgDataRegIndex() const;
+
   Target createVirtualTarget(unsigned numIPUs, unsigned tilesPerIPU) const;
 
   static Target createCPUTarget(bool accurateHalf = false, unsigned numIPUs = 1);
@@ -67,6 +112,8 @@ public:
 
 private:
   friend struct core::Access;
+  long double getTypeLimitsMax(const Type &type) const;
+  long double getTypeLimitsLowest(const Type &type) const;
   std::shared_ptr<const core::TargetInfo> info;
 };
 

@@ -87,6 +87,9 @@ public:
   std::string getVarStr() const;
   std::string getDebugStr() const;
   bool valid() const;
+  /// Of an FP8 tensor, which the emulator has none of: not valid().
+  Tensor getMetadata() const;
+  bool hasMetadata() const;
 
   bool operator==(const Tensor &other) const;
   bool operator!=(const Tensor &other) const { return !(*this == other); }

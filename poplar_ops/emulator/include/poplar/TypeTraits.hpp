@@ -14,6 +14,8 @@ struct TypeTraits {
   bool isFloat = false;
   bool isBool = false;
 
+  /// A whole number, bool among them.
+  template <class T> static constexpr bool isIntegral() { return std::is_integral<T>::value; }
   bool isSimpleType() const { return size != 0; }
 
   template <class T> static constexpr bool isSimpleType() { return std::is_arithmetic<T>::value; }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 
 #include "Interval.hpp"
 
@@ -32,3 +33,9 @@ struct VariableInterval {
 };
 
 } // namespace poplar
+
+namespace std {
+template <> struct hash<poplar::VariableRef> {
+  size_t operator()(const poplar::VariableRef &v) const { return v.hash(); }
+};
+} // namespace std

@@ -35,6 +35,7 @@ public:
   std::size_t getSizeAtIndex(std::size_t i) const;
   SizeT operator[](std::size_t i) const { return SizeT(getSizeAtIndex(i)); }
   layout::Vector getProfilerVectorLayout(std::size_t nestingLevel) const;
+  layout::VectorList getProfilerVectorListLayout() const;
   std::string name() const;
   template <class T> T getInitialValue(const Target &) const {
     return static_cast<T>(core::fieldInitialValue(*field_, 0));

@@ -6,6 +6,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "ErrorCode.hpp"
+
 namespace poplar {
 
 class DebugContext;
@@ -93,7 +95,13 @@ struct link_error : poplar_error {
   link_error(const std::string &s, const std::string &out = "") : poplar_error(s), output(out) {}
   link_error(const char *s, const char *out = "") : poplar_error(s), output(out) {}
 };
-POPLAR_ERROR(runtime_error, poplar_error);
+struct runtime_error : poplar_error {
+  struct ErrorInfo {
+    ErrorCode code = ErrorCode::NONE;
+  };
+  runtime_error(const std::string &s) : poplar_error(s) {}
+  runtime_error(const char *s) : poplar_error(s) {}
+};
 POPLAR_ERROR(application_runtime_error, runtime_error);
 POPLAR_ERROR(system_runtime_error, runtime_error);
 enum class RecoveryAction { IPU_RESET, LINK_RESET, PARTITION_RESET, FULL_RESET };

@@ -27,6 +27,14 @@ struct ExchangeCount {
   std::uint64_t maxBytes = 0;    // largest max(in, out) of a tile
 };
 
+/// Bytes that one execution of a step sends from IPU to IPU.
+struct LinkCount {
+  std::uint64_t bytes = 0;    // over all IPUs
+  std::uint64_t maxBytes = 0; // over the busiest link
+  unsigned exchanges = 0;     // that cross links; each needs all IPUs to meet
+  unsigned syncHops = 0;      // how far the message that they have met goes
+};
+
 /// One step of a program (one Execute or Copy in the source): its cost each time it runs, and how
 /// often it ran.
 struct StepCount {
@@ -48,6 +56,8 @@ struct StepCount {
   ExchangeCount before;   // Compute: off-tile inputs. Copy: the copy
   ExchangeCount after;    // Compute: off-tile outputs
   unsigned syncs = 0;
+  LinkCount links;
+  std::vector<unsigned> ipus; // that take part, ascending
 
   // Remote and stream steps.
   std::string buffer; // handle
@@ -59,6 +69,7 @@ struct StepCount {
 struct MemoryUse {
   std::string name; // debug name of a variable, or what else takes the memory
   std::uint64_t bytes = 0;
+  unsigned ipu = 0; // of a remote buffer: the only one whose copies may name it
 };
 
 /// SRAM of the fullest tile: an upper bound, and what no overlaying gets below.

@@ -30,6 +30,9 @@ struct DeviceModel {
   double sharedRowPenalty = 0.097679;
   double sharedRowKneeBytes = 32768;
   double hostStreamBytesPerSecond = 5.5e9;
+  // One link between IPUs, in one direction; and a hop of the message that all IPUs have met.
+  double linkBytesPerSecond = 14602888806.4;
+  double linkHopSeconds = 15e-9;
 
   std::uint64_t cycles(const StepCount &step) const; // on-chip cycles of one execution
   /// Seconds of one remote copy.
@@ -47,12 +50,16 @@ struct ModelledTime {
   double sync = 0;
   double streaming = 0; // remote buffers
   double hostStreams = 0;
-  double total() const { return compute + exchange + sync + streaming + hostStreams; }
+  double links = 0; // between IPUs
+  double total() const { return compute + exchange + sync + streaming + hostStreams + links; }
   double onChip() const { return compute + exchange + sync; }
 };
 
 ModelledTime modelledTime(const DeviceModel &model, const StepCount &step); // all its executions
 ModelledTime modelledTime(const DeviceModel &model, const std::vector<StepCount> &steps);
+/// Of each IPU: the steps that it takes part in.
+std::vector<ModelledTime> modelledTimeByIPU(const DeviceModel &model,
+                                            const std::vector<StepCount> &steps);
 /// By the first `depth` components of the steps' debug paths.
 std::map<std::string, ModelledTime> modelledTimeByStage(const DeviceModel &model,
                                                         const std::vector<StepCount> &steps,

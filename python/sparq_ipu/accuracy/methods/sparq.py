@@ -15,6 +15,7 @@ from sparq_reference.settings import SparqSettings
 
 from .base import HIDDEN, Method, Span, attend_to, check_bits, top_positions
 from .key_index import KeyIndex
+from .rows import ROWS, round_blocks, round_rows
 
 TEMPERATURES = ("sparq", "sqrt_d", "sqrt_r", "none")
 
@@ -41,9 +42,13 @@ class SparQ(Method):
         step) per component and block. Its arithmetic is that of the kernels (docs/exactness.md, E9): integers
         made of K and of the query, both rounded to fp16 first. Positions behind the last full block are
         scored from K.
+    rows: how the selected rows of K and V are stored: "fp16", or in 8 bits by a rule of rows.py, "int8_row"
+        or "int8_block" (the latter with a key index, whose low and step it uses). The mean value is that of
+        the values before.
 
     Transfer: S r + 2 k d + 4 d; without the mean value 2 d less; with a key index of b bits each position of
-        a full block counts r b/16 + 2 r/64 in place of r.
+        a full block counts r b/16 + 2 r/64 in place of r; with rows of 8 bits 2 k d is halved, and each
+        selected row counts 2 more for its scales, or 1 with "int8_block".
 
     These are not the settings of the device kernels (`sparq_reference.settings.SparqSettings`, which
     `sparq_attention` and `transformers.enable` take):
@@ -66,6 +71,7 @@ class SparQ(Method):
     mean_value_from: int = dataclasses.field(default=0, metadata={"short": "mean_from"})
     temperature: str = dataclasses.field(default="sparq", metadata={"short": "tau"})
     index_bits: int = dataclasses.field(default=16, metadata={"short": "index_bits"})
+    rows: str = dataclasses.field(default="fp16", metadata={"short": "rows"})
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -77,6 +83,10 @@ class SparQ(Method):
             rule = f"be one of {', '.join(TEMPERATURES)}"
             checks.fail(self.name, "temperature", rule, repr(self.temperature))
         check_bits(self.name, "index_bits", self.index_bits)
+        if self.rows not in ROWS:
+            checks.fail(self.name, "rows", f"be one of {', '.join(ROWS)}", repr(self.rows))
+        if self.rows == "int8_block" and self.index_bits == 16:
+            checks.fail(self.name, "rows", "be fp16 or int8_row without a key index", repr(self.rows))
 
     @classmethod
     def from_settings(
@@ -144,8 +154,7 @@ class SparQ(Method):
         if self.index_bits < 16:
             key_index = KeyIndex.of(span.key, self.index_bits)
             end = key_index.n_positions
-            n_full = (span.positions() + 1) // BLOCK * BLOCK  # positions in full blocks, at each query
-            indexed = torch.arange(end)[None, :] < n_full
+            indexed = _in_full_blocks(span, end)
             scores[..., :end] = torch.where(indexed, key_index.scores(query, self.rank), scores[..., :end])
         kept, total = (magnitude * used).sum(-1, keepdim=True), magnitude.sum(-1, keepdim=True)
         return scores / self._tau(span, kept, total)
@@ -174,13 +183,27 @@ class SparQ(Method):
     def _attend(self, span: Span) -> torch.Tensor:
         selected, s_hat = self.select(span)
         selected = selected[:, None]
-        out = attend_to(span, selected)
+        out = self._attend_to_rows(span, selected)
         if self.mean_value_from < 0 or span.layer < self.mean_value_from:
             return out
         alpha = (s_hat * selected).sum(-1, keepdim=True)
         count = torch.arange(1, span.seq_len + 1)[:, None]
         mean = (span.value.cumsum(1) / count)[:, span.first :]  # running mean as each query sees it
         return alpha * out + (1 - alpha) * mean[:, None]
+
+    def _attend_to_rows(self, span: Span, selected: torch.Tensor) -> torch.Tensor:
+        """Exact attention over the selected positions, with their rows as they are stored."""
+        if self.rows == "fp16":
+            return attend_to(span, selected)
+        value = round_rows(span.value)
+        if self.rows == "int8_row":
+            return attend_to(dataclasses.replace(span, key=round_rows(span.key), value=value), selected)
+        blocks = round_blocks(span.key, self.index_bits)
+        end = blocks.shape[1]
+        stored = torch.cat([blocks, span.key[:, end:]], 1)
+        exact, scores = span.scores(), dataclasses.replace(span, key=stored).scores()
+        scores = torch.where(_in_full_blocks(span, span.seq_len), scores, exact)
+        return attend_to(dataclasses.replace(span, value=value), selected, scores)
 
     def _score_elements(self, seq_len: int) -> tuple[int, float]:
         """(elements of K read for scores as K is cached, elements of a key index beside K)."""
@@ -192,12 +215,20 @@ class SparQ(Method):
 
     def _cache_elements(self, seq_len: int, head_dim: int, group_size: int) -> tuple[float, float]:
         scored, key_index = self._score_elements(seq_len)
-        elements = transfers.sparq_elements(seq_len, head_dim, 0, min(self.top_k, seq_len)) + scored
+        n_rows = min(self.top_k, seq_len)
+        elements = transfers.sparq_elements(seq_len, head_dim, 0, n_rows) + scored
+        if self.rows != "fp16":
+            elements += n_rows * (2 if self.rows == "int8_row" else 1) - n_rows * head_dim
         # Equation 11 in two parts, with what the paper does not have. The mean value row, read and written,
         # keeps its 16 bits, and is left out with the mean value. A key index of few bits is a store of its
         # own, so kv_bits does not shrink it a second time.
         mean_value = 2 * head_dim
         return elements - mean_value, key_index + (0 if self.mean_value_from < 0 else mean_value)
+
+
+def _in_full_blocks(span: Span, end: int) -> torch.Tensor:
+    """(n_queries, end) bool: positions in blocks that are full at the time of each query."""
+    return torch.arange(end)[None, :] < (span.positions() + 1) // BLOCK * BLOCK
 
 
 @dataclasses.dataclass(frozen=True)

@@ -85,10 +85,10 @@ class Words:
     def is_number(self, token: int) -> bool:
         return self.tokenizer.decode([token]).strip().isdigit()
 
-    def filler(self, index: int, n_tokens: int) -> list[int]:
-        """n_tokens of the index-th excerpt, from a seeded start."""
-        texts = excerpts()
-        tokens = self.encode(texts[index % len(texts)][1])
+    def filler(self, index: int, n_tokens: int, texts: str = "study") -> list[int]:
+        """n_tokens of the index-th excerpt of a set of texts, from a seeded start."""
+        found = excerpts(texts)
+        tokens = self.encode(found[index % len(found)][1])
         if n_tokens > len(tokens):
             raise ValueError(f"accuracy: length must be at most {len(tokens)} tokens of text, got {n_tokens}")
         start = self.random.randrange(len(tokens) - n_tokens + 1)
@@ -132,6 +132,7 @@ class Metric:
 class Task:
     """name; build(tokenizer, index, seed, **sizes) -> Item; score; metrics, the first the main one.
 
+    The sizes of a task on running text have `texts`, the set that it is from (`text.TEXTS`).
     questions: ways to process the prompt: "dense" (prefilled, only the answer is sparse) and/or "sparse"
         (decoded by the method).
     needs_dense: the scorer wants dense log-probabilities too.

@@ -12,13 +12,15 @@ from .item import Item, Metric, Probe, Task, Tokenizer, Words
 LN2 = math.log(2)
 
 
-def build_lm(tokenizer: Tokenizer, index: int, seed: int, *, length: int = 3584, span: int = 96) -> Item:
+def build_lm(
+    tokenizer: Tokenizer, index: int, seed: int, *, length: int = 3584, span: int = 96, texts: str = "study"
+) -> Item:
     """`length` tokens of text, then `span` more to predict.
 
     The last token of the text is the prompt, so that the method decodes every prediction.
     """
     words = Words(tokenizer, f"lm {seed} {index}")
-    tokens = words.filler(index, length + span)
+    tokens = words.filler(index, length + span, texts)
     return Item(
         "lm", index, tokens[: length - 1], [Probe([tokens[length - 1]], tokens[length:], [True] * span)]
     )
@@ -48,13 +50,14 @@ def build_repetition(
     passages: int = 2,
     cue: int = 64,
     span: int = 64,
+    texts: str = "study",
 ) -> Item:
     """A text, then the beginning (`cue` tokens) of passages of it, to be continued for `span` tokens.
 
     The passages stand at 10 to 50 % of the text.
     """
     words = Words(tokenizer, f"repetition {seed} {index}")
-    context = words.filler(index, length)
+    context = words.filler(index, length, texts)
     probes = []
     for i in range(passages):
         # One in each equal part of the range, so that passages do not overlap by chance.

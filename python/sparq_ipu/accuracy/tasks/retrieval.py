@@ -25,7 +25,8 @@ def _answer(words: Words, prompt: str, answer: str, **labels: Any) -> Probe:
     return Probe(words.encode(prompt), target, [words.is_number(token) for token in target], labels)
 
 
-def _needle(words: Words, city: str, number: str) -> list[int]:
+def needle(words: Words, city: str, number: str) -> list[int]:
+    """The sentences that tell of a city's number, as tokens."""
     return words.encode(
         f"\nThe secret number of {city} is {number}. Remember it: the secret number of {city} is {number}.\n"
     )
@@ -38,27 +39,30 @@ def build_needle(
     *,
     lengths: tuple[int, ...] = (1536, 2304, 3072),
     depths: tuple[float, ...] = (0.05, 0.2, 0.35, 0.5),
+    texts: str = "study",
 ) -> Item:
     """One needle; item `index` takes length index % len(lengths) and then the depths in turn."""
     words = Words(tokenizer, f"needle {seed} {index}")
     length = lengths[index % len(lengths)]
     depth = depths[index // len(lengths) % len(depths)]
     city, number = words.random.choice(CITIES), words.digits()
-    needle = _needle(words, city, number)
-    context, distance = insert(words.filler(index, length - len(needle)), [(depth, needle)])
+    told = needle(words, city, number)
+    context, distance = insert(words.filler(index, length - len(told), texts), [(depth, told)])
     probe = _answer(words, f"\n\nThe secret number of {city} is", f" {number}", depth=depth, length=length)
     return Item("needle", index, context, [probe], distance)
 
 
-def build_multikey(tokenizer: Tokenizer, index: int, seed: int, *, length: int = 2560, keys: int = 6) -> Item:
+def build_multikey(
+    tokenizer: Tokenizer, index: int, seed: int, *, length: int = 2560, keys: int = 6, texts: str = "study"
+) -> Item:
     """`keys` needles of different cities, each asked for."""
     words = Words(tokenizer, f"multikey {seed} {index}")
     cities = words.random.sample(CITIES, keys)
     numbers = [words.digits() for _ in cities]
     depths = [0.03 + (DEEPEST - 0.03) * i / keys for i in range(keys)]
-    needles = [_needle(words, city, number) for city, number in zip(cities, numbers)]
+    needles = [needle(words, city, number) for city, number in zip(cities, numbers)]
     context, distance = insert(
-        words.filler(index, length - sum(map(len, needles))), list(zip(depths, needles))
+        words.filler(index, length - sum(map(len, needles)), texts), list(zip(depths, needles))
     )
     probes = [
         _answer(
@@ -70,7 +74,14 @@ def build_multikey(tokenizer: Tokenizer, index: int, seed: int, *, length: int =
 
 
 def build_multivalue(
-    tokenizer: Tokenizer, index: int, seed: int, *, length: int = 2560, keys: int = 2, values: int = 3
+    tokenizer: Tokenizer,
+    index: int,
+    seed: int,
+    *,
+    length: int = 2560,
+    keys: int = 2,
+    values: int = 3,
+    texts: str = "study",
 ) -> Item:
     """`values` needles for each of `keys` cities, far apart.
 
@@ -85,7 +96,9 @@ def build_multivalue(
             place = i * keys + j
             depth = 0.03 + (DEEPEST - 0.03) * place / (keys * values)
             pieces.append((depth, words.encode(f"\nA secret number of {city} is {numbers[city][i]}.\n")))
-    context, distance = insert(words.filler(index, length - sum(len(tokens) for _, tokens in pieces)), pieces)
+    context, distance = insert(
+        words.filler(index, length - sum(len(tokens) for _, tokens in pieces), texts), pieces
+    )
     probes = []
     for city in cities:
         sentence = f"A secret number of {city} is"
@@ -95,7 +108,14 @@ def build_multivalue(
 
 
 def build_tracking(
-    tokenizer: Tokenizer, index: int, seed: int, *, length: int = 2560, chains: int = 3, hops: int = 1
+    tokenizer: Tokenizer,
+    index: int,
+    seed: int,
+    *,
+    length: int = 2560,
+    chains: int = 3,
+    hops: int = 1,
+    texts: str = "study",
 ) -> Item:
     """Variables set to a number, then copied `hops` times to other variables.
 
@@ -128,7 +148,7 @@ def build_tracking(
         target += digits
         scored += [words.is_number(token) for token in digits]
         probes.append(Probe(prompt, target, scored, {"length": length}))
-    filler = words.filler(index, length - sum(len(tokens) for _, tokens in pieces))
+    filler = words.filler(index, length - sum(len(tokens) for _, tokens in pieces), texts)
     context, distance = insert(filler, pieces)
     return Item("tracking", index, context, probes, distance)
 

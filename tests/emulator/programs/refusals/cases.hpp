@@ -83,4 +83,5 @@ void streams(Cases &c);
 void control(Cases &c);
 void engine(Cases &c);
 void replication(Cases &c);
+void ipus(Cases &c);
 void codeletFiles(Cases &c);

@@ -38,7 +38,7 @@ int main(int argc, char **argv) {
   codelets = argv[1];
   Cases cases;
   for (auto add : {mapping, fields, races, views, copies, remoteBuffers, streams, control, engine,
-                   replication, codeletFiles})
+                   replication, ipus, codeletFiles})
     add(cases);
   for (const auto &c : cases.list)
     std::cout << "{\"case\":" << quoted(c.first) << ",\"refused\":" << outcome(c.second, true)

@@ -70,10 +70,6 @@ void engine(Cases &c) {
     engine.load(b.device);
     engine.run(bad ? 1 : 0);
   });
-  c.add("unknown_option", [](bool bad) {
-    Bench b;
-    b.run({{bad ? "debug.instrumnt" : "debug.instrument", "true"}});
-  });
   c.add("device_of_another_size", [](bool bad) {
     Bench b;
     Engine engine(b.graph, b.prog);

@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A stack of layers over the IPUs of a Pod, for bench/ipu_sparq.py --layers: plans, and runs of what fits."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import importlib
+import time
+from typing import Any, Callable
+
+import numpy as np
+from common import Column, Row, Workload, failure, number, text_table, timing
+from inputs import random_inputs
+
+from sparq_ipu import KVCache
+from sparq_ipu.attention import attention
+from sparq_ipu.backends.room import host_memory
+from sparq_ipu.devices import available_devices
+from sparq_ipu.kernels import Attention, Kernel
+from sparq_ipu.planning import PodPlan, plan_pod
+from sparq_ipu.planning.links import gateways
+
+_core: Any = importlib.import_module("sparq_ipu._core")
+
+#: of this machine's memory: what emulated caches may take
+MEMORY_SHARE = 0.5
+
+COLUMNS = (
+    Column("kernel", -20, lambda r: r["label"]),
+    Column("us a token", 12, lambda r: number(r["seconds_per_token"], ".1f", 1e6)),
+    Column("gateway shared", 14, lambda r: number(r["seconds_if_gateway_shared"], ".1f", 1e6)),
+    Column("one by one", 12, lambda r: number(r["seconds_if_in_turn"], ".1f", 1e6)),
+    Column("streaming", 10, lambda r: _share(r, "streaming")),
+    Column("on chip", 8, lambda r: _share(r, "compute", "exchange", "sync")),
+    Column("links", 6, lambda r: _share(r, "links")),
+    Column("GB an IPU", 9, lambda r: number(r["streaming_memory_bytes"], ".2f", 1e-9)),
+    Column("KiB/tile", 9, lambda r: number(r["max_tile_bytes"], ".0f", 1 / 1024)),
+    Column("bit-exact", 10, lambda r: {True: "yes", False: "NO", None: "not run"}[r["bit_exact"]]),
+)
+
+
+def _share(row: Row, *names: str) -> str:
+    seconds = row.get("seconds_by_category")
+    return "-" if not seconds else f"{sum(seconds[n] for n in names) / seconds['total']:.1%}"
+
+
+def planned(row: Row, kernel: Kernel, workload: Workload, a: argparse.Namespace) -> PodPlan | None:
+    """Plan at full size, into the row."""
+    arguments = workload.plan_arguments()
+    try:
+        result = plan_pod(
+            **arguments,
+            kernel=kernel.name,
+            n_layers=a.layers,
+            n_ipus=a.ipus,
+            split=a.split,
+            n_tiles=a.tiles,
+        )
+    except ValueError as error:
+        row.update(failure(error))
+        return None
+    row.update(result.row())
+    row["seconds_per_query"] = result.seconds_per_token / a.layers
+    return result
+
+
+def why_not_run(plan: PodPlan) -> str | None:
+    """Why this machine can not emulate it; None if it can."""
+    need = plan.streaming_memory_bytes * plan.n_ipus
+    room = host_memory()
+    if room is not None and need > MEMORY_SHARE * room:
+        return f"its caches take {need / 1e9:.1f} GB, of this machine's {room / 1e9:.1f} GB"
+    return None
+
+
+def run(
+    row: Row,
+    kernel: Kernel,
+    workload: Workload,
+    a: argparse.Namespace,
+    device: str,
+    step: Callable[[str], None],
+) -> None:
+    """All layers in one launch, each with the output of the one before as its query; compared bit for bit
+    with the CPU kernels or the reference, layer by layer. What an emulated run counts goes into the row too."""
+    step("compile")
+    session = _core.PodSession(
+        workload.spec,
+        workload.n_heads,
+        attention=[Attention(kernel.name, workload.settings)],
+        append=False,
+        device=device,
+        n_tiles=a.tiles,
+        n_layers=a.layers,
+        n_ipus=a.ipus,
+        split=a.split,
+        stacked=True,
+    )
+    on = next(name for name in available_devices() if name in ("cpu", "reference"))
+    query = expected = random_inputs(
+        dataclasses.replace(workload.spec, capacity=1), workload.n_heads, a.seed
+    ).query
+    for layer in range(a.layers):
+        step(f"fill layer {layer}")
+        inputs = random_inputs(workload.spec, workload.n_heads, a.seed + 1 + layer)
+        session.write(inputs.key, inputs.value, [workload.seq_len] * workload.spec.batch, layer)
+        if a.check:
+            cache = KVCache(**dataclasses.asdict(workload.spec), device=on)
+            cache.append(inputs.key, inputs.value)
+            expected = attention(expected, cache, workload.settings)
+    step("run")
+    output = session.attend_all(0, query)
+    if a.check:
+        differ = output.view(np.uint16) != expected.view(np.uint16)
+        row["checked_against"] = on
+        row["bit_exact"] = not differ.any()
+        if differ.any():
+            row["error"] = f"{differ.sum()} of {output.size} outputs differ from {on}"
+    if device == "ipu":
+        seconds = []
+        for i in range(a.warmup + a.reps):
+            start = time.perf_counter()
+            session.attend_all(0, query)
+            if i >= a.warmup:
+                seconds.append(time.perf_counter() - start)
+        row.update(timing(seconds))
+        row["seconds_per_token"], row["time_source"] = row["seconds_per_query"], "measured"
+        return
+    report = _core.emulator_last_run(session, {"tiles": a.tiles} if a.tiles else {})
+    of_token = report["seconds"] if a.split == "layers" else report["seconds_by_ipu"][0]
+    row["emulated_seconds_per_token"] = of_token["total"]
+    row["emulated_seconds_by_category"] = of_token
+
+
+def print_results(rows: list[Row], a: argparse.Namespace) -> None:
+    print(text_table(COLUMNS, rows))
+    print(f"us a token: attention of {a.layers} layers for one token of every batch element; modelled.")
+    if a.split == "heads":
+        print("gateway shared: where the IPUs behind one gateway share the streaming rate of one.")
+        print("one by one: where the programs of the IPUs run one after the other.")
+    else:
+        print("One IPU streams at a time, so a shared gateway takes nothing from one token.")
+    for row in rows:
+        if row.get("emulated_seconds_per_token"):
+            emulated = row["emulated_seconds_per_token"]
+            off = emulated / row["seconds_per_token"] - 1
+            print(f"{row['label']}: the emulated run counts {emulated * 1e6:.1f} us, {off:+.2%} of the plan")
+
+
+def describe(a: argparse.Namespace, n_gateways_of: Any) -> str:
+    n = gateways(a.ipus, n_gateways_of)
+    return f"{a.layers} layers over {a.ipus} IPUs behind {n} gateways, split by {a.split}"

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// SparQ: exact attention over the selected rows where they are, in the buffer of hot rows (contract
+// E6.4). Keys are spread by pairs of lanes of the lane sum, and by slot: set s % 2^setShift. Values are
+// spread by components. So every sum is added up in its order, wherever a row happens to be.
+#include "hot_rows.hpp"
+
+namespace sparq {
+
+// The sums of some pairs of lanes, of the selected keys that this part has.
+class LaneSums : public poplar::MultiVertex {
+public:
+  poplar::Input<unsigned> filled;
+  poplar::Input<unsigned> layer;
+  WordsIn slots;   // [topK], slot + 1
+  HalvesIn query;  // [groupSize][headDim]
+  HalvesIn keys;   // [nLayers][nRows][headDim / 4]
+  FloatsOut sums;  // [topK][groupSize][2]
+  unsigned groupSize, headDim, topK, nRows, pair, set, setShift;
+
+  bool compute(unsigned worker) {
+    const unsigned n = minimum(*filled, topK), width = headDim / 4;
+    for (unsigned e = worker; e < n; e += numWorkers()) {
+      const unsigned slot = slots[e] - 1;
+      if (setOf(slot, setShift) != set)
+        continue;
+      const half *key = &keys[(*layer * nRows + (slot >> setShift)) * width];
+      for (unsigned h = 0; h != groupSize; ++h) {
+        const half *q = &query[h * headDim + pair * 2];
+        Pair sum{};
+        for (unsigned i = 0; i != width; i += 2)
+          sum += load<Pair>(q + i * 4) * load<Pair>(key + i);
+        store(&sums[(e * groupSize + h) * 2], sum);
+      }
+    }
+    return true;
+  }
+};
+
+// Exact scores of some entries of the list, from the sums of all lanes.
+class LaneScores : public poplar::MultiVertex {
+public:
+  poplar::Input<unsigned> filled;
+  WordsIn slots;    // [nRows], slot + 1
+  FloatsIn sums;    // [nSets][4][nRows][groupSize][2]
+  FloatsOut scores; // [groupSize][nRows]
+  FloatsOut maxima; // [6][groupSize]
+  unsigned groupSize, nRows, firstRow, setShift;
+  float scale;
+
+  bool compute(unsigned worker) {
+    const unsigned n = *filled > firstRow ? minimum(*filled - firstRow, nRows) : 0;
+    const unsigned perPair = nRows * groupSize * 2;
+    // Rows of all heads shared out: of each head a worker goes on where it is after the last one.
+    unsigned row = worker;
+    for (unsigned h = 0; h != groupSize; ++h, row -= nRows) {
+      float largest = lowest;
+      for (; row < nRows; row += numWorkers()) {
+        float score = 0.0f;
+        if (row < n) {
+          const unsigned set = setOf(slots[row] - 1, setShift);
+          const float *lanes = &sums[set * 4 * perPair + (row * groupSize + h) * 2];
+          const Pair sum = (load<Pair>(lanes) + load<Pair>(lanes + 2 * perPair)) +
+                           (load<Pair>(lanes + perPair) + load<Pair>(lanes + 3 * perPair));
+          score = (sum[0] + sum[1]) * scale;
+          largest = larger(score, largest);
+        }
+        scores[h * nRows + row] = score;
+      }
+      maxima[worker * groupSize + h] = largest;
+    }
+    return true;
+  }
+};
+
+// Weighted sums of the values of all entries, of `width` components: the partial sums of blocks of 64
+// entries, each ascending from +0 (contract E3).
+class HotValues : public poplar::MultiVertex {
+public:
+  poplar::Input<unsigned> filled;
+  poplar::Input<unsigned> layer;
+  WordsIn slots;      // [topK], slot + 1
+  FloatsIn weights;   // [groupSize][topK]
+  HalvesIn values;    // [nLayers][nRows][width]
+  FloatsOut partials; // [ceil(topK / 64)][groupSize][width]
+  unsigned groupSize, topK, nRows, width;
+
+  bool compute(unsigned worker) {
+    const unsigned n = minimum(*filled, topK), nBlocks = (topK + blockSize - 1) / blockSize;
+    const half *base = &values[*layer * nRows * width];
+    unsigned c = worker * pairSize;
+    for (unsigned b = 0; b != nBlocks; ++b)
+      for (unsigned h = 0; h != groupSize; ++h, c -= width)
+        for (; c < width; c += numWorkers() * pairSize) {
+          const float *weight = &weights[h * topK];
+          const unsigned stop = minimum((b + 1) * blockSize, n);
+          Pair sum{};
+          for (unsigned e = b * blockSize; e < stop; ++e)
+            sum += weight[e] * load<Pair>(base + (slots[e] - 1) * width + c);
+          store(&partials[(b * groupSize + h) * width + c], sum);
+        }
+    return true;
+  }
+};
+
+} // namespace sparq

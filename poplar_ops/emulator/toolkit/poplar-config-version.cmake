@@ -1,0 +1,9 @@
+# SPDX-License-Identifier: Apache-2.0
+# The API is that of this version; an older one may be asked for.
+set(PACKAGE_VERSION 3.3.0)
+if(NOT PACKAGE_FIND_VERSION VERSION_GREATER PACKAGE_VERSION)
+  set(PACKAGE_VERSION_COMPATIBLE TRUE)
+  if(PACKAGE_FIND_VERSION VERSION_EQUAL PACKAGE_VERSION)
+    set(PACKAGE_VERSION_EXACT TRUE)
+  endif()
+endif()

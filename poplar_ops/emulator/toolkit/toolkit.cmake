@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+# The toolkit: headers, libpoplar, popc and a CMake package in one folder, laid out as the SDK is, so that programs
+# written for the SDK build with their own build lines.
+#
+#   <prefix>/include       poplar/, sparq_emulator/, ipudef.h and others that codelets include
+#   <prefix>/lib           libpoplar, cmake/poplar
+#   <prefix>/bin/popc      for this folder's popc/
+#   <prefix>/enable.sh     sets PATH, CPATH, LIBRARY_PATH, LD_LIBRARY_PATH, CMAKE_PREFIX_PATH
+
+# The same objects as the emulator's library, linked once more: under the SDK's name, and always shared.
+add_library(poplar_toolkit SHARED $<TARGET_OBJECTS:poplar_emulator>)
+set_target_properties(poplar_toolkit PROPERTIES OUTPUT_NAME poplar LINKER_LANGUAGE CXX
+  LIBRARY_OUTPUT_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR}/toolkit/lib)
+target_link_libraries(poplar_toolkit PRIVATE Threads::Threads ${CMAKE_DL_LIBS})
+if(SPARQ_SANITIZE)
+  target_link_options(poplar_toolkit PRIVATE ${SPARQ_SANITIZE_FLAGS})
+endif()
+
+configure_file(${CMAKE_CURRENT_LIST_DIR}/popc.in ${CMAKE_CURRENT_BINARY_DIR}/toolkit/bin/popc @ONLY)
+
+# Alone, the prefix is the toolkit. In a Python wheel it is a folder of the package.
+set(SPARQ_TOOLKIT_FOLDER "")
+if(NOT CMAKE_SOURCE_DIR STREQUAL CMAKE_CURRENT_SOURCE_DIR)
+  set(SPARQ_TOOLKIT_FOLDER sparq_ipu/toolkit/)
+endif()
+install(DIRECTORY include/ DESTINATION ${SPARQ_TOOLKIT_FOLDER}include)
+install(DIRECTORY popc/ DESTINATION ${SPARQ_TOOLKIT_FOLDER}popc PATTERN "__pycache__" EXCLUDE)
+install(TARGETS poplar_toolkit DESTINATION ${SPARQ_TOOLKIT_FOLDER}lib)
+install(PROGRAMS ${CMAKE_CURRENT_BINARY_DIR}/toolkit/bin/popc DESTINATION ${SPARQ_TOOLKIT_FOLDER}bin)
+install(FILES toolkit/enable.sh DESTINATION ${SPARQ_TOOLKIT_FOLDER}.)
+install(FILES toolkit/poplar-config.cmake toolkit/poplar-config-version.cmake
+  DESTINATION ${SPARQ_TOOLKIT_FOLDER}lib/cmake/poplar)

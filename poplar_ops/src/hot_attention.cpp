@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "list_weights.hpp"
+#include "planning.hpp"
+#include "sparq/scale.hpp"
+#include "tiers.hpp"
+#include "vertex_cycles.hpp"
+
+namespace sparq {
+
+using namespace poplar;
+using namespace poplar::program;
+
+namespace {
+
+// {slots, nSets * 4, topK, groupSize, 2} FLOAT: sums of lanes, on the parts that have the keys.
+Tensor laneSums(const Context &context, const QueryComponents &q, const Tensor &slots) {
+  const HotRows &hot = context.plan().hot;
+  const unsigned topK = static_cast<unsigned>(slots.dim(1)), g = context.groupSize(),
+                 d = context.headDim(), n = hot.nSets * HotRows::nPairs;
+  const Placement &p = context.placement();
+  const Tensor sums = context.once("lane_sums", [&] {
+    const Tensor t =
+        context.graph.addVariable(FLOAT, {p.slots, n, topK, g, 2}, {context.dc, "lane_sums"});
+    for (unsigned slot = 0; slot != p.slots; ++slot)
+      for (unsigned i = 0; i != n; ++i)
+        context.graph.setTileMapping(t[slot][i], p.tile(slot, i % p.parts));
+    return t;
+  });
+  const ComputeSet cs = context.execute("lane_sums");
+  for (unsigned slot = 0; slot != context.nSlots(); ++slot)
+    for (unsigned i = 0; i != n; ++i) {
+      const unsigned part = i % p.parts;
+      addVertex(context.graph, cs, "sparq::LaneSums", context.tile(slot, part),
+                {{"filled", context.filled(slot, part)},
+                 {"layer", context.cache.layer[slot][part]},
+                 {"slots", slots[slot]},
+                 {"query", q.query[slot][part]},
+                 {"keys", context.cache.hot.keys[context.task(slot)][i].flatten()},
+                 {"sums", sums[slot][i].flatten()}},
+                {{"groupSize", g},
+                 {"headDim", d},
+                 {"topK", topK},
+                 {"nRows", hot.rowsOfSet()},
+                 {"pair", i % HotRows::nPairs},
+                 {"set", i / HotRows::nPairs},
+                 {"setShift", hot.setShift()}},
+                cycles::laneSums(topK, hot.nSets, g, d));
+    }
+  return sums;
+}
+
+} // namespace
+
+Gathered hotAttention(const Context &context, const Waves &waves, const QueryComponents &q,
+                      const Selected &selected, const Tensor &slots) {
+  const HotRows &hot = context.plan().hot;
+  const unsigned topK = static_cast<unsigned>(slots.dim(1)), g = context.groupSize(),
+                 d = context.headDim(), nBlocks = ceilDiv(topK, block), nSlices = d / hot.width;
+  const Placement &p = context.placement();
+  const Tensor lanes = laneSums(context, q, slots);
+  std::vector<Tensor> sums;
+  for (unsigned slot = 0; slot != context.nSlots(); ++slot)
+    sums.push_back(ascending(selected.sums[slot], waves, block));
+  ListWeights weights(context, topK);
+  weights.weigh(sums, [&](const ComputeSet &cs, const ListWeights::Piece &piece) {
+    const unsigned end = piece.first + piece.n;
+    addVertex(context.graph, cs, "sparq::LaneScores", context.tile(piece.slot, piece.part),
+              {{"filled", context.filled(piece.slot, piece.part)},
+               {"slots", slots[piece.slot].slice(piece.first, end)},
+               {"sums", lanes[piece.slot].slice(piece.first, end, 1).flatten()},
+               {"scores", piece.scores},
+               {"maxima", piece.maxima}},
+              {{"groupSize", g},
+               {"nRows", piece.n},
+               {"firstRow", piece.first},
+               {"setShift", hot.setShift()},
+               {"scale", attentionScale(d)}},
+              cycles::laneScores(piece.n, g));
+  });
+  Gathered gathered;
+  gathered.sums = context.sliced(FLOAT, 1, 1, g, "row_sums").squeeze({1});
+  gathered.approxSums = weights.approxSums;
+  const Tensor partials = context.once("row_partials", [&] {
+    const Tensor t = context.graph.addVariable(FLOAT, {p.slots, nSlices, nBlocks, g, hot.width},
+                                               {context.dc, "row_partials"});
+    for (unsigned slot = 0; slot != p.slots; ++slot)
+      for (unsigned i = 0; i != nSlices; ++i)
+        context.graph.setTileMapping(t[slot][i], p.tile(slot, i));
+    return t;
+  });
+  const ComputeSet cs = context.execute("weighted_values");
+  for (unsigned slot = 0; slot != context.nSlots(); ++slot) {
+    const Tensor all = weights.all(slot).flatten();
+    for (unsigned part = 0; part != nSlices; ++part)
+      addVertex(context.graph, cs, "sparq::HotValues", context.tile(slot, part),
+                {{"filled", context.filled(slot, part)},
+                 {"layer", context.cache.layer[slot][part]},
+                 {"slots", slots[slot]},
+                 {"weights", all},
+                 {"values", context.cache.hot.values[context.task(slot)][part].flatten()},
+                 {"partials", partials[slot][part].flatten()}},
+                {{"groupSize", g},
+                 {"topK", topK},
+                 {"nRows", hot.nSlots},
+                 {"width", hot.width}},
+                cycles::hotValues(topK, hot.width, g));
+  }
+  weights.addSums(cs, gathered.sums);
+  gathered.partials = partials.dimShuffle({0, 2, 3, 1, 4}).reshape({p.slots, nBlocks, g, d});
+  return gathered;
+}
+
+} // namespace sparq

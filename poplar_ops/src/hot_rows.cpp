@@ -1,0 +1,345 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The selected positions into the buffer of hot rows: which are there, which slots the others get, and
+// waves of rows for them from streaming memory.
+#include "planning.hpp"
+#include "tiers.hpp"
+#include "vertex_cycles.hpp"
+#include <cmath>
+#include <limits>
+
+namespace sparq {
+
+using namespace poplar;
+using namespace poplar::program;
+
+namespace {
+
+class HotBuffer {
+public:
+  HotBuffer(const Context &contextIn, const Tensor &positionsIn)
+      : context(contextIn), graph(contextIn.graph), p(contextIn.placement()),
+        hot(contextIn.plan().hot), cache(contextIn.cache), positions(positionsIn),
+        topK(static_cast<unsigned>(positionsIn.dim(1))),
+        rowsPerPart((topK + p.parts - 1) / p.parts) {}
+
+  Tensor makeHot() {
+    find();
+    list();
+    deal();
+    fetch();
+    return slots;
+  }
+
+private:
+  // {slots, nOwners, shape...}, each on its owner.
+  Tensor perOwner(const std::vector<std::size_t> &shape, const char *name) const {
+    return context.once(name, [&] {
+      return addPerPart(graph, p, UNSIGNED_INT, hot.nOwners, shape, {context.dc, name});
+    });
+  }
+  // {slots, topK}, entries spread over the parts as they are in the list of positions.
+  Tensor perEntry(const char *name) const {
+    return context.sliced(UNSIGNED_INT, topK, rowsPerPart, 1, name).squeeze({2});
+  }
+  // {slots, shape...} on the part that speaks for a task.
+  Tensor atHome(const std::vector<std::size_t> &shape, const char *name) const {
+    return context.once(name, [&] {
+      std::vector<std::size_t> full{p.slots};
+      full.insert(full.end(), shape.begin(), shape.end());
+      const Tensor t = graph.addVariable(UNSIGNED_INT, full, {context.dc, name});
+      for (unsigned slot = 0; slot != p.slots; ++slot)
+        graph.setTileMapping(t[slot], p.tile(slot, home));
+      return t;
+    });
+  }
+  Tensor layer(unsigned slot, unsigned part) const { return cache.layer[slot][part]; }
+  Tensor ofOwner(const Tensor &t, unsigned slot, unsigned owner) const {
+    return t[context.task(slot)][owner].flatten();
+  }
+
+  // Adds the vertices that merge what owners {slots, nOwners, topK} say of each entry with what is known.
+  void addMerge(const ComputeSet &cs, const Tensor &found, const Tensor &before,
+                const Tensor &merged) const {
+    for (unsigned slot = 0; slot != context.nSlots(); ++slot)
+      for (unsigned part = 0; part * rowsPerPart < topK; ++part) {
+        const unsigned first = part * rowsPerPart, end = std::min(first + rowsPerPart, topK);
+        addVertex(graph, cs, "sparq::MergeSlots", context.tile(slot, part),
+                  {{"found", found[slot].slice(first, end, 1).flatten()},
+                   {"before", before[slot].slice(first, end)},
+                   {"slots", merged[slot].slice(first, end)}},
+                  {{"nOwners", hot.nOwners}, {"nEntries", end - first}},
+                  cycles::mergeSlots(end - first, hot.nOwners));
+      }
+  }
+  Tensor noSlots() const {
+    return context.once("no_slots", [&] {
+      const Tensor zero =
+          graph.addConstant(UNSIGNED_INT, {p.slots, topK}, 0u, {context.dc, "no_slots"});
+      for (unsigned slot = 0; slot != p.slots; ++slot)
+        for (unsigned first = 0, part = 0; first < topK; first += rowsPerPart, ++part)
+          graph.setTileMapping(zero[slot].slice(first, std::min(first + rowsPerPart, topK)),
+                               p.tile(slot, part));
+      return zero;
+    });
+  }
+
+  void find() {
+    const Tensor found = perOwner({topK}, "hot_found"), nFound = perOwner({nWorkers}, "n_found");
+    hits = perEntry("hot_hits");
+    nHits = atHome({nWorkers}, "n_hits");
+    byEntry = perOwner({topK}, "dealt_by_entry");
+    byMiss = perOwner({topK}, "dealt_by_miss");
+    nFree = perOwner({}, "n_free");
+    const ComputeSet look = context.execute("find_hot"), merge = context.execute("merge_hits");
+    for (unsigned slot = 0; slot != context.nSlots(); ++slot) {
+      for (unsigned owner = 0; owner != hot.nOwners; ++owner) {
+        const unsigned tile = context.tile(slot, owner);
+        addVertex(graph, look, "sparq::FindHot", tile,
+                  {{"filled", context.filled(slot, owner)},
+                   {"layer", layer(slot, owner)},
+                   {"clock", cache.hot.clock[context.task(slot)][owner]},
+                   {"positions", positions[slot]},
+                   {"held", ofOwner(cache.hot.held, slot, owner)},
+                   {"stamps", ofOwner(cache.hot.stamps, slot, owner)},
+                   {"slots", found[slot][owner]},
+                   {"nFound", nFound[slot][owner]}},
+                  {{"topK", topK},
+                   {"nWays", hot.nWays()},
+                   {"owner", owner},
+                   {"nOwners", hot.nOwners}},
+                  cycles::findHot(topK, hot.nWays(), hot.nOwners));
+        addVertex(graph, merge, "sparq::FreeWays", tile,
+                  {{"nFound", nFound[slot][owner]},
+                   {"nFree", nFree[slot][owner]},
+                   {"byEntry", byEntry[slot][owner]},
+                   {"byMiss", byMiss[slot][owner]}},
+                  {{"nWays", hot.nWays()}, {"topK", topK}}, cycles::freeWays(topK));
+      }
+      addVertex(graph, merge, "sparq::SumFound", context.tile(slot, home),
+                {{"nFound", nFound[slot].flatten()}, {"nHits", nHits[slot]}},
+                {{"nOwners", hot.nOwners}}, cycles::sumFound(hot.nOwners));
+    }
+    addMerge(merge, found, noSlots(), hits);
+  }
+
+  void list() {
+    entries = atHome({topK}, "missing_entries");
+    rows = atHome({topK}, "missing_rows");
+    nMisses = atHome({}, "n_misses");
+    const ComputeSet cs = context.execute("list_misses");
+    for (unsigned slot = 0; slot != context.nSlots(); ++slot)
+      addVertex(graph, cs, "sparq::ListMisses", context.tile(slot, home),
+                {{"filled", context.filled(slot, home)},
+                 {"layer", layer(slot, home)},
+                 {"positions", positions[slot]},
+                 {"hits", hits[slot]},
+                 {"nHits", nHits[slot]},
+                 {"entries", entries[slot]},
+                 {"rows", rows[slot]},
+                 {"nMisses", nMisses[slot]}},
+                {{"topK", topK},
+                 {"rowBase",
+                  static_cast<unsigned>(context.layout().keyRow(context.task(slot), 0))},
+                 {"layerRows", cache.layerRows()}},
+                cycles::listMisses(topK));
+  }
+
+  void deal() {
+    slots = perEntry("hot_slots");
+    missSlots = perEntry("missing_slots");
+    const ComputeSet cs = context.execute("deal_slots"), merge = context.execute("merge_dealt");
+    for (unsigned slot = 0; slot != context.nSlots(); ++slot)
+      for (unsigned owner = 0; owner != hot.nOwners; ++owner)
+        addVertex(graph, cs, "sparq::DealSlots", context.tile(slot, owner),
+                  {{"layer", layer(slot, owner)},
+                   {"clock", cache.hot.clock[context.task(slot)][owner]},
+                   {"nMisses", nMisses[slot]},
+                   {"positions", positions[slot]},
+                   {"entries", entries[slot]},
+                   {"nFree", nFree[slot]},
+                   {"held", ofOwner(cache.hot.held, slot, owner)},
+                   {"stamps", ofOwner(cache.hot.stamps, slot, owner)},
+                   {"byEntry", byEntry[slot][owner]},
+                   {"byMiss", byMiss[slot][owner]}},
+                  {{"nWays", hot.nWays()},
+                   {"owner", owner},
+                   {"nOwners", hot.nOwners},
+                   {"ownersShift", log2Of(hot.nOwners)},
+                   {"byPosition", hot.policy == HotPolicy::oldest}},
+                  cycles::dealSlots(topK, hot.nWays(), hot.nOwners));
+    first = atHome({}, "first_miss");
+    for (unsigned slot = 0; slot != context.nSlots(); ++slot)
+      addVertex(graph, merge, "sparq::FirstMiss", context.tile(slot, home),
+                {{"nMisses", nMisses.slice(0, std::max(1u, slot))}, {"first", first[slot]}},
+                {{"nBefore", slot}}, cycles::firstMiss(slot));
+    addMerge(merge, byEntry, hits, slots);
+    addMerge(merge, byMiss, noSlots(), missSlots);
+  }
+
+  // ---- rows from streaming memory, wave by wave
+  unsigned nLandings() const { return hot.waveRows / HotRows::cutRows; }
+  unsigned landingTile(unsigned landing) const {
+    const unsigned nTiles = graph.getTarget().getNumTiles(), n = nLandings();
+    return n < nTiles ? landing * (nTiles / n) : landing % nTiles;
+  }
+  // Rows of a wave that are one task's, for estimates: twice an even share.
+  unsigned ownRows() const {
+    return std::min(topK, 2 * ceilDiv(hot.waveRows, context.nSlots()));
+  }
+  // {landings, shape...}, spread over the tiles: a remote copy is fastest when it is spread wide.
+  Tensor perLanding(const Type &type, const std::vector<std::size_t> &shape,
+                    const char *name) const {
+    return context.once(name, [&] {
+      std::vector<std::size_t> full{nLandings()};
+      full.insert(full.end(), shape.begin(), shape.end());
+      const Tensor t = graph.addVariable(type, full, {context.dc, name});
+      for (unsigned i = 0; i != nLandings(); ++i)
+        graph.setTileMapping(t[i], landingTile(i));
+      return t;
+    });
+  }
+  // {slots, n, waveRows, width} HALF, piece i on that part.
+  Tensor pieces(unsigned n, unsigned width, const char *name) const {
+    return context.once(name, [&] {
+      const Tensor t =
+          graph.addVariable(HALF, {p.slots, n, hot.waveRows, width}, {context.dc, name});
+      for (unsigned slot = 0; slot != p.slots; ++slot)
+        for (unsigned i = 0; i != n; ++i)
+          graph.setTileMapping(t[slot][i], p.tile(slot, i % p.parts));
+      return t;
+    });
+  }
+
+  // How many rows each task has to fetch: as found, or as assumed.
+  Tensor nMissesToFetch() const {
+    const double hitRate = context.plan().assumedHitRate;
+    if (hitRate < 0)
+      return context.active(nMisses);
+    const auto n = static_cast<unsigned>(std::lround((1 - hitRate) * topK));
+    const Tensor assumed =
+        graph.addConstant(UNSIGNED_INT, {context.nSlots()}, n, {context.dc, "assumed_misses"});
+    graph.setTileMapping(assumed, 0);
+    return assumed;
+  }
+
+  void fetch() const {
+    const Tensor wave = context.once("miss_wave", [&] {
+      const Tensor t = graph.addVariable(UNSIGNED_INT, {}, {context.dc, "miss_wave"});
+      graph.setTileMapping(t, 0);
+      return t;
+    });
+    const Tensor before = graph.addConstant(
+        UNSIGNED_INT, {}, std::numeric_limits<unsigned>::max(), {context.dc, "before_first_wave"});
+    graph.setTileMapping(before, 0);
+    const Tensor more = context.once("more_misses", [&] {
+      const Tensor t = graph.addVariable(BOOL, {}, {context.dc, "more_misses"});
+      graph.setTileMapping(t, 0);
+      return t;
+    });
+    const ComputeSet next = graph.addComputeSet({context.dc, "next_misses"});
+    addVertex(graph, next, "sparq::MoreMisses", 0,
+              {{"nMisses", nMissesToFetch()}, {"wave", wave}, {"more", more}},
+              {{"nSlots", context.nSlots()}, {"waveRows", hot.waveRows}},
+              cycles::moreMisses(context.nSlots()));
+    context.program.add(Copy(before, wave, false, {context.dc, "first_wave"}));
+    Sequence body({}, {context.dc, "fetch"});
+    addWave(context.within(body), wave);
+    context.program.add(RepeatWhileTrue(Execute(next, {context.dc, "next_misses"}), more, body,
+                                        {context.dc, "misses"}));
+  }
+
+  void addWave(const Context &inner, const Tensor &wave) const {
+    const unsigned d = context.headDim(), n = HotRows::cutRows, nSlots = context.nSlots(),
+                   pairWidth = d / HotRows::nPairs, nSlices = d / hot.width;
+    const Tensor placed = atHome({hot.waveRows}, "placed_misses");
+    const Tensor offsets = perLanding(UNSIGNED_INT, {n}, "wave_rows");
+    const Tensor landing = perLanding(HALF, {n, 2 * std::size_t(d)}, "landing");
+    const Tensor cut = perLanding(HALF, {n * 2 * std::size_t(d)}, "cut_rows");
+    const ComputeSet place = inner.execute("place_misses"), sum = inner.execute("wave_rows");
+    for (unsigned slot = 0; slot != nSlots; ++slot)
+      addVertex(graph, place, "sparq::PlaceMisses", context.tile(slot, home),
+                {{"wave", wave},
+                 {"first", first[slot]},
+                 {"nMisses", nMisses[slot]},
+                 {"rows", rows[slot]},
+                 {"waveRow", placed[slot]}},
+                {{"waveRows", hot.waveRows}}, cycles::placeMisses(hot.waveRows, ownRows()));
+    for (unsigned i = 0; i != nLandings(); ++i)
+      addVertex(graph, sum, "sparq::WaveRows", landingTile(i),
+                {{"ofSlots", context.active(placed).slice(i * n, (i + 1) * n, 1).flatten()},
+                 {"offsets", offsets[i]}},
+                {{"nSlots", nSlots}, {"n", n}}, cycles::waveRows(n, nSlots));
+    readRemote(cache.rows, landing.reshape({hot.waveRows, 2 * std::size_t(d)}), offsets.flatten(),
+               inner.program, {context.dc, "read_rows"});
+    const ComputeSet cutting = inner.execute("cut_rows");
+    for (unsigned i = 0; i != nLandings(); ++i)
+      addVertex(graph, cutting, "sparq::CutRows", landingTile(i),
+                {{"rows", landing[i].flatten()}, {"pieces", cut[i]}},
+                {{"n", n}, {"headDim", d}, {"width", hot.width}}, cycles::cutRows(n, d, hot.width));
+    // Every part gets its piece of every row of the wave.
+    const Tensor keyPieces = pieces(HotRows::nPairs * hot.nSets, pairWidth, "key_pieces"),
+                 valuePieces = pieces(nSlices, hot.width, "value_pieces");
+    const auto ofRows = [&](std::size_t begin, std::size_t nPieces, std::size_t width) {
+      return cut.slice(begin, begin + nPieces * n * width, 1)
+          .reshape({nLandings(), nPieces, n, width})
+          .dimShuffle({1, 0, 2, 3})
+          .reshape({1, nPieces, hot.waveRows, width});
+    };
+    const Tensor keys = ofRows(0, HotRows::nPairs, pairWidth).broadcast(hot.nSets, 1),
+                 values = ofRows(std::size_t(n) * d, nSlices, hot.width);
+    inner.program.add(Copy(concat(keys.broadcast(nSlots, 0).flatten(),
+                                  values.broadcast(nSlots, 0).flatten()),
+                           concat(context.active(keyPieces).flatten(),
+                                  context.active(valuePieces).flatten()),
+                           false, {context.dc, "spread_rows"}));
+    const ComputeSet insert = inner.execute("insert_rows");
+    const auto addInsert = [&](unsigned slot, unsigned i, const Tensor &pieces, const Tensor &rows,
+                               unsigned set, unsigned setShift) {
+      const unsigned part = i % p.parts, width = static_cast<unsigned>(rows.dim(2));
+      addVertex(graph, insert, "sparq::InsertRows", context.tile(slot, part),
+                {{"layer", layer(slot, part)},
+                 {"wave", wave},
+                 {"first", first[slot]},
+                 {"nMisses", nMisses[slot]},
+                 {"slots", missSlots[slot]},
+                 {"pieces", pieces[slot][i].flatten()},
+                 {"rows", rows.flatten()}},
+                {{"waveRows", hot.waveRows},
+                 {"nRows", static_cast<unsigned>(rows.dim(1))},
+                 {"width", width},
+                 {"set", set},
+                 {"setShift", setShift}},
+                cycles::insertRows(ownRows(), width, 1u << setShift));
+    };
+    for (unsigned slot = 0; slot != nSlots; ++slot) {
+      const unsigned task = context.task(slot);
+      for (unsigned i = 0; i != HotRows::nPairs * hot.nSets; ++i)
+        addInsert(slot, i, keyPieces, cache.hot.keys[task][i], i / HotRows::nPairs,
+                  hot.setShift());
+      for (unsigned i = 0; i != nSlices; ++i)
+        addInsert(slot, i, valuePieces, cache.hot.values[task][i], 0, 0);
+    }
+  }
+
+  static constexpr unsigned nWorkers = cycles::nWorkers;
+  const Context &context;
+  Graph &graph;
+  const Placement &p;
+  const HotRows &hot;
+  const Cache &cache;
+  const Tensor positions; // {slots, topK}
+  const unsigned topK, rowsPerPart;
+  const unsigned home = p.parts - 1; // has less to do than the first parts
+  Tensor hits, nHits, byEntry, byMiss, nFree;
+  Tensor entries, rows, nMisses, first; // of misses
+  Tensor slots, missSlots;       // {slots, topK}
+};
+
+} // namespace
+
+Tensor makeHot(const Context &context, const Tensor &positions) {
+  return HotBuffer(context, positions).makeHot();
+}
+
+} // namespace sparq

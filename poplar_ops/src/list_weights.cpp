@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "list_weights.hpp"
+#include "vertex_cycles.hpp"
+
+namespace sparq {
+
+using namespace poplar;
+
+ListWeights::ListWeights(const Context &contextIn, unsigned topKIn)
+    : topK(topKIn), rowsPerPart((topKIn + contextIn.parts() - 1) / contextIn.parts()),
+      nScoring((topKIn + rowsPerPart - 1) / rowsPerPart), context(contextIn),
+      g(contextIn.groupSize()) {
+  weights = context.sliced(FLOAT, topK, rowsPerPart, g, "row_weights");
+  approxSums = context.sliced(FLOAT, 1, 1, g, "row_approx_sums").squeeze({1});
+}
+
+Tensor ListWeights::own(unsigned slot, unsigned part) const {
+  const unsigned first = part * rowsPerPart, n = std::min(rowsPerPart, topK - first);
+  return weights[slot].slice(first, first + n).reshape({g, n});
+}
+
+Tensor ListWeights::all(unsigned slot) const {
+  std::vector<Tensor> pieces;
+  for (unsigned part = 0; part != nScoring; ++part)
+    pieces.push_back(own(slot, part));
+  return concat(pieces, 1);
+}
+
+template <class Use> void ListWeights::forEachPiece(const Tensor &maxima, const Use &use) const {
+  for (unsigned slot = 0; slot != context.nSlots(); ++slot)
+    for (unsigned part = 0; part != nScoring; ++part) {
+      const unsigned first = part * rowsPerPart;
+      use(Piece{slot, part, first, std::min(rowsPerPart, topK - first),
+                own(slot, part).flatten(), maxima[slot][part]});
+    }
+}
+
+void ListWeights::weigh(const std::vector<Tensor> &selectedSums,
+                        const std::function<void(const ComputeSet &, const Piece &)> &addScores) {
+  const Tensor maxima = context.perPart(FLOAT, {6 * std::size_t(g)}, "row_maxima");
+  const Tensor maximum = context.perPart(FLOAT, {6 * std::size_t(g)}, "row_maximum");
+  const ComputeSet score = context.execute("row_scores");
+  for (unsigned slot = 0; slot != context.nSlots(); ++slot) {
+    const unsigned nBlocks = static_cast<unsigned>(selectedSums[slot].dim(1));
+    addVertex(context.graph, score, "sparq::FoldSums", context.tile(slot, context.parts() - 1),
+              {{"blockSums", selectedSums[slot].flatten()}, {"sums", approxSums[slot]}},
+              {{"nBlocks", nBlocks}, {"groupSize", g}}, cycles::foldSums(nBlocks, g));
+  }
+  forEachPiece(maxima, [&](const Piece &piece) { addScores(score, piece); });
+  // With few rows, only the first workers had exact scores to take the largest of.
+  const std::size_t nMaxima = std::min(6u, rowsPerPart * g) * std::size_t(g);
+  std::vector<Tensor> ofSlots;
+  for (unsigned slot = 0; slot != context.nSlots(); ++slot)
+    ofSlots.push_back(maxima[slot].slice({0, 0}, {nScoring, nMaxima}));
+  reduceMax(context, ofSlots, maximum);
+  const ComputeSet weigh = context.execute("row_weights");
+  forEachPiece(maximum, [&](const Piece &piece) {
+    addVertex(context.graph, weigh, "sparq::RowWeights", context.tile(piece.slot, piece.part),
+              {{"filled", context.filled(piece.slot, piece.part)},
+               {"maximum", piece.maxima},
+               {"weights", piece.scores}},
+              {{"groupSize", g}, {"nRows", piece.n}, {"firstRow", piece.first}},
+              cycles::rowWeights(piece.n, g));
+  });
+}
+
+void ListWeights::addSums(const ComputeSet &cs, const Tensor &sums) const {
+  for (unsigned slot = 0; slot != context.nSlots(); ++slot)
+    addVertex(context.graph, cs, "sparq::ListSums", context.tile(slot, context.parts() - 1),
+              {{"weights", all(slot).flatten()}, {"sums", sums[slot]}},
+              {{"groupSize", g}, {"topK", topK}}, cycles::listSums(topK, g));
+}
+
+} // namespace sparq

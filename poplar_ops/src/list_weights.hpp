@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Softmax over the list of selected positions, whatever makes their scores.
+#pragma once
+
+#include "steps.hpp"
+#include <functional>
+
+namespace sparq {
+
+// Of one round. Entry i of a slot's list is on part i / rowsPerPart.
+class ListWeights {
+public:
+  ListWeights(const Context &context, unsigned topK);
+
+  // Entries [first, first + n) of a slot on one part; scores {groupSize * n} flat, maxima {6 *
+  // groupSize}.
+  struct Piece {
+    unsigned slot, part, first, n;
+    poplar::Tensor scores, maxima;
+  };
+  // Makes weights of scores: `addScores` adds the vertex of one part that makes these. Meanwhile the sum
+  // of the approximate weights that were selected, selectedSums {groupSize, blocks} of each slot.
+  void weigh(const std::vector<poplar::Tensor> &selectedSums,
+             const std::function<void(const poplar::ComputeSet &, const Piece &)> &addScores);
+  // The weights of a slot, {groupSize, topK}.
+  poplar::Tensor all(unsigned slot) const;
+  // Adds the vertices that make sums {slots, groupSize} of them.
+  void addSums(const poplar::ComputeSet &cs, const poplar::Tensor &sums) const;
+
+  const unsigned topK, rowsPerPart, nScoring; // parts that have entries
+  poplar::Tensor approxSums;                  // {slots, groupSize}
+
+private:
+  // The part's piece seen as {groupSize, rows}: head by head, as the vertices index it.
+  poplar::Tensor own(unsigned slot, unsigned part) const;
+  template <class Use> void forEachPiece(const poplar::Tensor &maxima, const Use &use) const;
+
+  const Context &context;
+  const unsigned g;
+  // {slots, topK, groupSize} in memory, so that a part's are one piece.
+  poplar::Tensor weights;
+};
+
+} // namespace sparq

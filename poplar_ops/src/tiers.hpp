@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A cache in three tiers: the key index in SRAM, hot rows in SRAM, all rows in streaming memory.
+#pragma once
+
+#include "steps.hpp"
+
+namespace sparq {
+
+// ---- tiered_cache.cpp: what a cache has of its own
+// Positions whose records a part has: the parts of a slot take them in order.
+unsigned residentLength(const Plan &plan);
+// Allocates cache.index and cache.hot.
+void addTiers(poplar::Graph &graph, Cache &cache);
+// The records of blocks that an append has filled, from the tail to the parts that keep them; full
+// {nTasks}.
+poplar::program::Sequence storeRecords(poplar::Graph &graph, const Cache &cache,
+                                       const poplar::Tensor &full, const poplar::DebugContext &dc);
+// A position that is appended is hot: key, value {nTasks, headDim}, active {nTasks}. To be called before
+// lengths grow.
+void insertNewest(poplar::Graph &graph, const Cache &cache, const poplar::Tensor &key,
+                  const poplar::Tensor &value, const poplar::Tensor &active,
+                  poplar::program::Sequence &program, const poplar::DebugContext &dc);
+
+// ---- resident_index.cpp
+// Scores of all positions: of full blocks from the index, of the others from the tail.
+void residentScores(const Context &context, const SparqSettings &settings, const Waves &waves,
+                    const QueryComponents &q, const Scores &scores);
+
+// ---- hot_rows.cpp
+// Brings the selected positions {slots, topK} into the buffer of hot rows; their slots, plus 1, {slots,
+// topK} UNSIGNED_INT.
+poplar::Tensor makeHot(const Context &context, const poplar::Tensor &positions);
+
+// ---- hot_attention.cpp
+// Attention over these slots; `selected` as selectPositions gives it.
+Gathered hotAttention(const Context &context, const Waves &waves, const QueryComponents &q,
+                      const Selected &selected, const poplar::Tensor &slots);
+
+} // namespace sparq

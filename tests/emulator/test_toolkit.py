@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs written for the SDK build against the installed emulator with their own build lines, and run."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import builds
+import numpy as np
+import pytest
+
+HERE = Path(__file__).resolve().parent / "toolkit"
+CODELETS = str(HERE / "relax_codelets.cpp")
+
+
+def expected(steps: int) -> np.ndarray:
+    x = np.arange(16, dtype=np.float32) % 5
+    for _ in range(steps):
+        y = x.copy()
+        y[1:-1] = x[1:-1] + (x[:-2] + x[2:] - x[1:-1] * np.float32(2)) * np.float32(0.25)
+        x = y
+    return x
+
+
+@pytest.fixture(scope="module")
+def toolkit(programs, tmp_path_factory) -> Path:
+    where = tmp_path_factory.mktemp("toolkit")
+    install = [builds.tool("cmake"), "--install", str(programs.build), "--prefix", str(where)]
+    subprocess.run(install, check=True, stdout=subprocess.DEVNULL)
+    return where
+
+
+@pytest.fixture(scope="module")
+def shell(toolkit):
+    """Runs a command line where the toolkit is enabled."""
+    built = {key: value for key, value in os.environ.items() if not key.startswith("SPARQ_POPC")}
+
+    def run(command: str, cwd: Path, **variables: str) -> subprocess.CompletedProcess:
+        line = f". {toolkit}/enable.sh && {command}"
+        result = subprocess.run(
+            ["bash", "-c", line], cwd=cwd, env={**built, **variables}, text=True, capture_output=True
+        )
+        assert result.returncode == 0, result.stderr[-5000:]
+        return result
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def relax(shell, tmp_path_factory) -> Path:
+    where = tmp_path_factory.mktemp("relax")
+    shell(f"g++ -std=c++11 -Wall -Wextra -Werror {HERE}/relax.cpp -lpoplar -o relax", where)
+    return where
+
+
+def numbers(text: str) -> list[float]:
+    return [float(word) for word in text.split()]
+
+
+def test_a_plain_build_line_and_codelets_compiled_at_run_time(shell, relax):
+    result = shell(f"./relax {CODELETS} 5", relax)
+    np.testing.assert_allclose(numbers(result.stdout)[:16], expected(5), rtol=1e-5)
+    assert "'an.optionOfAnotherVersion' = '1' is not known here" in result.stderr
+    assert "debug.instrument" not in result.stderr
+
+
+def test_what_nobody_wrote_is_poison_or_zero(shell, relax):
+    command = f"./relax {CODELETS} 5"
+    assert np.isnan(numbers(shell(command, relax).stdout)[16:]).all()
+    assert numbers(shell(command, relax, SPARQ_EMULATOR_FILL="zero").stdout)[16:] == [5] * 4
+
+
+def test_reads_of_what_nobody_wrote_are_reported(shell, relax):
+    lines = shell(f"./relax {CODELETS} 5", relax, SPARQ_EMULATOR_REPORT_READS="1").stderr.splitlines()
+    reports = [line for line in lines if "nothing has written" in line]
+    assert reports == [
+        "emulator: field 'seen' of vertex Relax reads element 0 of variable 'seen', which nothing has written"
+    ]
+
+
+def test_cmake_finds_it(shell, toolkit, tmp_path):
+    cmake = builds.tool("cmake")
+    shell(f"{cmake} -S {HERE} -B . >log && {cmake} --build . >>log", tmp_path)
+    result = shell("./relax relax.gp 3", tmp_path)
+    np.testing.assert_allclose(numbers(result.stdout)[:16], expected(3), rtol=1e-5)
+    assert str(toolkit / "lib") in (tmp_path / "CMakeCache.txt").read_text()

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every generated block of a document is compared, whole, with what generates it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+BEGIN = re.compile(r"^<!-- begin (\w+): ([^>]*?) -->$", re.MULTILINE)
+#: (document, script that writes the block): the tests that compare. Each is an equality of the whole block,
+#: so that no figure of it can be another.
+COMPARED = {
+    ("docs/accuracy.md", "bench/accuracy.py"): (
+        "tests/accuracy/test_accuracy_documents.py::test_documents_are_what_the_results_say",
+        "tests/accuracy/test_accuracy_documents.py::test_every_block_of_the_document_is_generated",
+        "tests/accuracy/test_accuracy_documents.py::test_an_altered_figure_is_put_right",
+    ),
+    ("docs/device_model.md", "bench/calibrate.py"): (
+        "tests/bench/test_calibrate.py::test_the_document_has_what_is_printed",
+    ),
+    ("docs/device_model.md", "bench/layers.py"): (
+        "tests/bench/test_layers.py::test_the_documents_table_and_what_grows",
+    ),
+    ("docs/device_model.md", "bench/sweep.py"): (
+        "tests/bench/test_sweep.py::test_the_published_tables_are_those_of_the_committed_rows",
+    ),
+}
+
+
+def documents() -> list[Path]:
+    folders = ("docs", "bench", "examples", "poplar_ops", "python", "reference", "tests")
+    return [*ROOT.glob("*.md"), *(path for folder in folders for path in (ROOT / folder).rglob("*.md"))]
+
+
+def test_every_block_has_a_test_that_compares_it() -> None:
+    found = set()
+    for path in documents():
+        text = path.read_text(encoding="utf-8")
+        blocks = BEGIN.findall(text)
+        assert text.count("<!-- begin ") == len(blocks), f"{path.name}: a block must begin as the others do"
+        for name, command in blocks:
+            assert text.count(f"<!-- end {name} -->") == 1, f"{path.name}: {name}"
+            found.add((str(path.relative_to(ROOT)), re.findall(r"\bbench/\w+\.py\b", command)[0]))
+    assert found == set(COMPARED)
+
+
+@pytest.mark.parametrize("test", [test for tests in COMPARED.values() for test in tests])
+def test_the_test_is_there(test: str) -> None:
+    file, _, name = test.partition("::")
+    assert re.search(rf"^def {name}\(", (ROOT / file).read_text(encoding="utf-8"), re.MULTILINE)

@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plans of several IPUs: as an emulated run counts, and refused where an IPU has no room."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sparq_ipu.backends.pod import share_out
+from sparq_ipu.kernels import Attention
+from sparq_ipu.planning import plan, plan_pod
+from sparq_ipu.planning.device_model import device_model
+from sparq_ipu.planning.links import busiest_link_bytes, link_seconds, sync_hops
+from sparq_reference import CacheSpec, DoesNotFit, SparqSettings
+
+_core = pytest.importorskip("sparq_ipu._core", reason="the extension module is not built")
+
+SETTINGS: dict[str, Any] = dict(rank=16, top_k=64)
+SHAPE: dict[str, Any] = dict(batch=2, n_heads=16, n_kv_heads=4, head_dim=64, seq_len=2048)
+
+
+def emulated(n_layers: int, n_ipus: int, split: str) -> dict[str, Any]:
+    spec = CacheSpec(2, 4, 64, 2048)
+    attention = Attention("sparq-streaming", SparqSettings(**SETTINGS))
+    model = {**device_model().parameters(), "tiles": 64}
+    counted: dict[str, Any] = _core.emulator_pod_plan(
+        spec, 16, attention, False, 64, [2048, 2048], model, n_layers, n_ipus, split
+    )
+    return counted
+
+
+@pytest.mark.parametrize(
+    ("n_layers", "n_ipus", "split"),
+    [
+        (8, 4, "layers"),
+        (3, 2, "layers"),
+        (4, 4, "layers"),
+        (4, 4, "heads"),
+        (2, 8, "heads"),
+        (2, 1, "layers"),
+    ],
+)
+def test_a_plan_is_what_the_emulator_counts(n_layers: int, n_ipus: int, split: str) -> None:
+    """Made from one IPU's counts and the links, against the program of all IPUs."""
+    planned = plan_pod(**SHAPE, **SETTINGS, n_layers=n_layers, n_ipus=n_ipus, split=split, n_tiles=64)
+    counted = emulated(n_layers, n_ipus, split)
+    of_ipu = counted["seconds"] if split == "layers" else counted["seconds_by_ipu"][0]
+    assert planned.seconds_per_token == pytest.approx(of_ipu["total"], rel=2e-3)
+    for name in ("compute", "streaming", "sync"):
+        assert planned.seconds_by_category[name] == pytest.approx(of_ipu[name], rel=1e-3)
+    assert planned.seconds_by_category["links"] == pytest.approx(of_ipu["links"], rel=1e-9)
+    assert planned.seconds_if_in_turn == pytest.approx(counted["seconds"]["total"], rel=5e-3)
+    busiest = max(seconds["total"] for seconds in counted["seconds_by_ipu"])
+    assert planned.seconds_of_busiest_ipu == pytest.approx(busiest, rel=5e-3)
+    by_ipu = [0] * n_ipus
+    for _, n_bytes, ipu in counted["streaming_memory"]:
+        by_ipu[ipu] += n_bytes
+    assert planned.streaming_memory_bytes == max(by_ipu)
+    streamed = sum(s["bytes"] * s["executions"] for s in counted["steps"] if s["kind"] == "remote-read")
+    assert planned.streamed_bytes == streamed
+
+
+def test_a_plan_of_one_ipu_is_that_of_a_layer() -> None:
+    """Beside the copies from layer to layer, which `plan` does not have."""
+    pod = plan_pod(**SHAPE, **SETTINGS, n_layers=8, n_ipus=1, n_tiles=64)
+    one = plan(**SHAPE, **SETTINGS, n_layers=8, n_tiles=64, baseline=False)
+    assert pod.seconds_per_token == pytest.approx(one.seconds_per_token, rel=2e-3)
+    assert pod.seconds_per_token > one.seconds_per_token
+
+
+def test_both_ends_of_the_gateway() -> None:
+    heads = plan_pod(**SHAPE, **SETTINGS, n_layers=2, n_ipus=4, split="heads", n_tiles=64)
+    streaming = heads.seconds_by_category["streaming"]
+    more = heads.seconds_if_gateway_shared - heads.seconds_per_token
+    assert 1.5 * streaming < more < 3 * streaming  # all but the fixed cost of copies, three times more
+    layers = plan_pod(**SHAPE, **SETTINGS, n_layers=4, n_ipus=4, n_tiles=64)
+    assert layers.seconds_if_gateway_shared == layers.seconds_per_token  # one streams at a time
+    assert layers.seconds_of_busiest_ipu < layers.seconds_of_busiest_ipu_if_gateway_shared
+    assert layers.tokens_per_second_in_flight > 3 * layers.tokens_per_second
+
+
+def test_links_are_those_of_the_emulator() -> None:
+    """Each pair of eight IPUs, and all to one: the ladder in Python and in C++."""
+    model = device_model()
+    assert [sync_hops(n) for n in (1, 2, 4, 8, 64)] == [1, 1, 2, 3, 17]
+    assert busiest_link_bytes({(0, 1): 32}) == 8
+    assert busiest_link_bytes({(0, 5): 32, (4, 2): 32, (6, 2): 32}) == 32
+    assert link_seconds(model, {}, 4) == 2 * 2 * 15e-9
+    for split, n_layers in (("layers", 8), ("heads", 1)):
+        counted = emulated(n_layers, 8, split)
+        for step in counted["steps"]:
+            if not step["link_bytes"]:
+                continue
+            if split == "layers":
+                (source, target), n_bytes = step["ipus"], step["link_bytes"]
+                flows = {(source, target): n_bytes}
+            else:
+                n_bytes = step["link_bytes"] // 7
+                others = range(1, 8)
+                out = step["name"].startswith("scatter")
+                flows = {((0, ipu) if out else (ipu, 0)): n_bytes for ipu in others}
+            assert busiest_link_bytes(flows) == step["max_link_bytes"]
+            assert step["link_hops"] == sync_hops(8)
+            seconds = link_seconds(model, flows, 8) * step["executions"]
+            assert step["seconds"]["links"] == pytest.approx(seconds, rel=1e-9)
+
+
+def test_shares_are_all_layers_and_all_tasks() -> None:
+    for n_layers, n_ipus in itertools.product((4, 7, 32, 80), (1, 2, 4)):
+        shares = share_out("plan", CacheSpec(1, 8, 64, 64), n_layers, n_ipus, "layers")
+        owner = [layer * n_ipus // n_layers for layer in range(n_layers)]
+        assert [
+            [s.first_layer <= layer < s.first_layer + s.n_layers for s in shares].index(True)
+            for layer in range(n_layers)
+        ] == owner
+    for n_ipus in (1, 2, 4, 8, 16, 32):
+        shares = share_out("plan", CacheSpec(4, 8, 64, 64), 3, n_ipus, "heads")
+        assert sum(s.spec.n_tasks for s in shares) == 32 and {s.n_layers for s in shares} == {3}
+
+
+def test_refused_plans_name_ipu_and_resource() -> None:
+    with pytest.raises(DoesNotFit, match="plan: streaming memory of IPU 0 must be at most 64000000000") as e:
+        plan_pod(seq_len=1 << 18, n_layers=256, n_ipus=4, n_kv_heads=8)
+    assert e.value.resource == "streaming memory of IPU 0"
+    assert e.value.need > e.value.room == 64 * 10**9
+    # IPU 1 of 4 has three of ten layers, IPU 0 too; so the first is named
+    with pytest.raises(DoesNotFit, match=r"tile memory: .* \(IPU 0\)") as e:
+        plan_pod(4, 4, 4, 64, 512, rank=8, top_k=24, n_layers=1000, n_ipus=4, n_tiles=2, append=True)
+    assert e.value.resource == "tile memory of IPU 0"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (dict(n_ipus=6), "plan: n_ipus must be a power of two up to 64, got 6"),
+        (dict(n_ipus=64), "plan: n_ipus must be at most n_layers=32 where layers are split, got 64"),
+        (dict(n_ipus=64, split="heads"), "plan: n_ipus must split n_kv_heads=32, then batch=1, evenly"),
+        (dict(split="tokens"), "plan: split must be 'layers' or 'heads', got 'tokens'"),
+        (dict(n_heads=33, n_kv_heads=2), "plan: n_heads must be a multiple of n_kv_heads=2, got 33"),
+    ],
+)
+def test_refused_arguments(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        plan_pod(**options)
+
+
+def test_text_and_row() -> None:
+    for split in ("layers", "heads"):
+        planned = plan_pod(**SHAPE, **SETTINGS, n_layers=4, n_ipus=4, split=split, n_tiles=64)
+        text, row = str(planned), planned.row()
+        assert "4 IPUs behind 1 gateways" in text and f"split by {split}" in text
+        assert row["time_source"] == "modelled" and row["n_ipus"] == 4 and row["split"] == split
+        parts = [t for name, t in row["seconds_by_category"].items() if name != "total"]
+        assert row["seconds_per_token"] == pytest.approx(np.sum(parts))
