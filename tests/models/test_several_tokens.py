@@ -156,7 +156,7 @@ def test_lossless_says_what_dense_attention_says(model):
 
 def test_lossless_accepts_all_that_is_dense(model):
     enable(model, rank=4, top_k=1000, tokens_per_step=8)
-    run = generate_lossless(model, tokens_of(30), 18, draft_tokens=7)
+    run = generate_lossless(copy.deepcopy(model), tokens_of(30), 18, draft_tokens=7)  # enabled too
     # 17 tokens after the first: 7 drafted ones and one more, twice; the last alone
     assert (run.n_rounds, run.n_drafted, run.acceptance) == (3, 14, 1.0)
     assert run.tokens_per_second > 0 and run.prefill_seconds > 0
