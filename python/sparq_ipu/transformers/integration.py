@@ -149,7 +149,7 @@ def disable(model: PreTrainedModel) -> None:
 
 def is_enabled(model: PreTrainedModel) -> bool:
     """Whether `enable` or `enable_dense` is in force, for a model and its decoder alike."""
-    return isinstance(model, PreTrainedModel) and hasattr(decoder_of(model), _STATE)
+    return hasattr(model, "base_model") and hasattr(decoder_of(model), _STATE)
 
 
 def _install(
