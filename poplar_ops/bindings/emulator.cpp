@@ -160,11 +160,13 @@ NamedValues plan(const CacheSpec &cache, unsigned nHeads, const Attention &atten
 NamedValues planPod(const CacheSpec &cache, unsigned nHeads, const Attention &attention,
                     bool append, unsigned nTiles, const std::vector<std::uint32_t> &lengths,
                     const NamedValues &parameters, unsigned nLayers, unsigned nIpus,
-                    const std::string &split) {
+                    const std::string &split, unsigned hotRows, double hitRate) {
   const DeviceModel model = modelFrom(parameters);
   Programs programs;
   programs.append = append;
   programs.nLayers = nLayers;
+  programs.tiers.hotRows = hotRows;
+  programs.tiers.assumedHitRate = hitRate;
   programs.attention = {attention};
   std::unique_ptr<PodSession> session;
   {
@@ -229,6 +231,7 @@ void bindEmulator(py::module_ &module) {
              "Counts one call of an attention program, without running it.");
   module.def("emulator_pod_plan", &planPod, "cache"_a, "n_heads"_a, "attention"_a, "append"_a,
              "n_tiles"_a, "lengths"_a, "model"_a, "n_layers"_a, "n_ipus"_a, "split"_a,
+             "hot_rows"_a = 0u, "hit_rate"_a = 0.0,
              "Counts attention of all layers over several IPUs, without running it.");
 }
 

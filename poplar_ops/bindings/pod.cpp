@@ -91,11 +91,13 @@ void bindPod(py::module_ &module) {
       .def(py::init([](const CacheSpec &cache, unsigned nHeads,
                        const std::vector<Attention> &attention, bool append,
                        const std::string &device, unsigned nTiles, unsigned nLayers, unsigned nIpus,
-                       const std::string &split, bool stacked) {
+                       const std::string &split, bool stacked, unsigned hotRows,
+                       const std::string &hotPolicy, unsigned waveRows) {
              Programs programs;
              programs.attention = attention;
              programs.append = append;
              programs.nLayers = nLayers;
+             programs.tiers = {hotRows, hotPolicyNamed("session", hotPolicy), waveRows};
              DeviceOptions options;
              options.device = device;
              options.nTiles = nTiles;
@@ -104,7 +106,8 @@ void bindPod(py::module_ &module) {
            }),
            "cache"_a, "n_heads"_a, py::kw_only(), "attention"_a = py::tuple(), "append"_a = true,
            "device"_a = "emulator", "n_tiles"_a = 0u, "n_layers"_a = 1u, "n_ipus"_a = 1u,
-           "split"_a = "layers", "stacked"_a = false)
+           "split"_a = "layers", "stacked"_a = false, "hot_rows"_a = 0u, "hot_policy"_a = "lru",
+           "wave_rows"_a = 0u)
       .def_property_readonly("n_layers", [](PyPodSession &s) { return s.session().nLayers(); })
       .def_property_readonly("n_ipus", [](PyPodSession &s) { return s.session().nIpus(); })
       .def_property_readonly(

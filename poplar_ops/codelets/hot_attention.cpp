@@ -12,10 +12,10 @@ class LaneSums : public poplar::MultiVertex {
 public:
   poplar::Input<unsigned> filled;
   poplar::Input<unsigned> layer;
-  WordsIn slots;   // [topK], slot + 1
-  HalvesIn query;  // [groupSize][headDim]
-  HalvesIn keys;   // [nLayers][nRows][headDim / 4]
-  FloatsOut sums;  // [topK][groupSize][2]
+  WordsIn slots;  // [topK], slot + 1
+  HalvesIn query; // [groupSize][headDim]
+  HalvesIn keys;  // [nLayers][nRows][headDim / 4]
+  FloatsOut sums; // [topK][groupSize][2]
   unsigned groupSize, headDim, topK, nRows, pair, set, setShift;
 
   bool compute(unsigned worker) {

@@ -75,9 +75,9 @@ public:
 // How many of its ways an owner may give away: all but its hits. Beside it what it deals is cleared.
 class FreeWays : public poplar::MultiVertex {
 public:
-  WordsIn nFound;                // [6]
+  WordsIn nFound; // [6]
   poplar::Output<unsigned> nFree;
-  WordsOut byEntry, byMiss;      // [topK]: see DealSlots
+  WordsOut byEntry, byMiss; // [topK]: see DealSlots
   unsigned nWays, topK;
 
   bool compute(unsigned worker) {

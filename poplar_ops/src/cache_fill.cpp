@@ -3,6 +3,7 @@
 #include "context.hpp"
 #include "planning.hpp"
 #include "remote_copy.hpp"
+#include "sparq/tiers.hpp"
 #include "vertex_cycles.hpp"
 #include <algorithm>
 
@@ -50,7 +51,7 @@ public:
       *rows = addSliced(graph, p, UNSIGNED_INT, p.slots, stepLength(),
                         (stepLength() + p.parts - 1) / p.parts, 1, {dc, "fill_rows"})
                   .squeeze({2});
-    if (layout.chunk == 0)
+    if (!fillsColumns())
       return;
     staging.columnRows =
         addSliced(graph, p, UNSIGNED_INT, p.slots, 1, 1, d, {dc, "fill_column_rows"}).squeeze({1});
@@ -81,11 +82,17 @@ public:
     program.add(Execute(cs, {dc, "fill_lengths"}));
     for (unsigned b = 0; b != shape.batch; ++b)
       program.add(If(replace[b], element(b), Sequence(), {dc, "fill"}));
+    if (layout.tiered) {
+      indexRows(graph, cache, program, dc);
+      forgetHot(graph, cache, program, dc);
+    }
   }
 
 private:
   unsigned nTokens() const { return static_cast<unsigned>(key.dim(2)); }
-  unsigned stepLength() const { return layout.chunk ? layout.chunk : rowsPerStep; }
+  // Key columns in streaming memory, chunk by chunk; else there are rows alone.
+  bool fillsColumns() const { return layout.chunk != 0 && !layout.tiered; }
+  unsigned stepLength() const { return fillsColumns() ? layout.chunk : rowsPerStep; }
   unsigned slot(unsigned task) const { return task % p.slots; }
   // Elements of a component's key columns in a piece of the tail.
   unsigned pieceSize() const {
@@ -113,8 +120,10 @@ private:
       for (unsigned task = first; task < end; task += p.slots) {
         const Group group{task, std::min(p.slots, end - task)};
         addRows(program, group, step);
-        if (layout.chunk != 0)
+        if (fillsColumns())
           addColumns(program, group, step);
+        else if (layout.tiered)
+          addSums(program, group, step);
       }
     }
     program.add(Copy(staging.held[b].expand({0}).broadcast(shape.nKvHeads, 0),
@@ -142,14 +151,15 @@ private:
                  {"step", 1u},
                  {"layerRows", cache.layerRows()}},
                 cycles::fillOffsets(n));
-      addVertex(graph, cs, "sparq::FillOffsets", p.home(slot(task)),
-                {{"layer", layer}, {"rows", valueRows.back()}},
-                {{"n", n},
-                 {"first", static_cast<unsigned>(firstRow + layout.valueRow())},
-                 {"step", 1u},
-                 {"layerRows", cache.layerRows()}},
-                cycles::fillOffsets(n));
-      if (layout.chunk != 0) {
+      if (!layout.tiered)
+        addVertex(graph, cs, "sparq::FillOffsets", p.home(slot(task)),
+                  {{"layer", layer}, {"rows", valueRows.back()}},
+                  {{"n", n},
+                   {"first", static_cast<unsigned>(firstRow + layout.valueRow())},
+                   {"step", 1u},
+                   {"layerRows", cache.layerRows()}},
+                  cycles::fillOffsets(n));
+      if (fillsColumns()) {
         const unsigned chunk = step.begin / layout.chunk;
         addVertex(graph, cs, "sparq::FillOffsets", p.home(slot(task)),
                   {{"layer", layer}, {"rows", staging.columnRows[slot(task)]}},
@@ -161,8 +171,33 @@ private:
       }
     }
     program.add(Execute(cs, {dc, "fill_offsets"}));
-    writeRemote(cache.rows, concat(concat(keys), concat(values), 0),
-                concat(concat(keyRows), concat(valueRows), 0), program, {dc, "fill_rows"});
+    if (layout.tiered)
+      writeRemote(cache.rows, concat(concat(keys), concat(values), 1), concat(keyRows), program,
+                  {dc, "fill_rows"});
+    else
+      writeRemote(cache.rows, concat(concat(keys), concat(values), 0),
+                  concat(concat(keyRows), concat(valueRows), 0), program, {dc, "fill_rows"});
+  }
+
+  // The running sum of a task's values.
+  void addSum(const ComputeSet &cs, unsigned task, const Step &step) const {
+    const unsigned n = step.end - step.begin, d = shape.headDim;
+    for (unsigned slice = 0; slice != p.nSlices; ++slice) {
+      const unsigned first = slice * p.width, end = std::min(first + p.width, d);
+      addVertex(graph, cs, "sparq::FillSum", p.tile(slot(task), slice),
+                {{"held", staging.held[task / shape.nKvHeads]},
+                 {"values",
+                  ofTask(value, task).slice(step.begin, step.end).slice(first, end, 1).flatten()},
+                 {"valueSum", cache.valueSum[task].slice(first, end)}},
+                {{"first", step.begin}, {"n", n}, {"width", end - first}},
+                cycles::fillSum(n, end - first));
+    }
+  }
+  void addSums(Sequence &program, const Group &group, const Step &step) const {
+    const ComputeSet cs = graph.addComputeSet({dc, "fill_sums"});
+    for (unsigned task = group.firstTask; task != group.firstTask + group.nTasks; ++task)
+      addSum(cs, task, step);
+    program.add(Execute(cs, {dc, "fill_sums"}));
   }
 
   // The chunk's key columns: transposed piece by piece, kept as the tail where the element ends
@@ -175,8 +210,6 @@ private:
     std::vector<Tensor> columns, rows;
     for (unsigned task = group.firstTask; task != group.firstTask + group.nTasks; ++task) {
       const Tensor keys = ofTask(key, task).slice(step.begin, step.end);
-      const Tensor values = ofTask(value, task).slice(step.begin, step.end);
-      const Tensor held = staging.held[task / shape.nKvHeads];
       for (unsigned piece = 0, at = 0; at < n; ++piece, at += layout.tailLength) {
         const unsigned own = std::min(layout.tailLength, n - at);
         const unsigned tile = p.tile(slot(task), layout.tailFirst + piece);
@@ -196,15 +229,7 @@ private:
                     cycles::fillIndex(d, own / block));
       }
       addTail(keep, task, index, n);
-      for (unsigned slice = 0; slice != p.nSlices; ++slice) {
-        const unsigned first = slice * p.width, end = std::min(first + p.width, d);
-        addVertex(graph, keep, "sparq::FillSum", p.tile(slot(task), slice),
-                  {{"held", held},
-                   {"values", values.slice(first, end, 1).flatten()},
-                   {"valueSum", cache.valueSum[task].slice(first, end)}},
-                  {{"first", step.begin}, {"n", n}, {"width", end - first}},
-                  cycles::fillSum(n, end - first));
-      }
+      addSum(keep, task, step);
       columns.push_back(layout.quantised() ? byComponent(staging.index, task, pieceSize())
                                            : byComponent(staging.columns, task, layout.tailLength));
       rows.push_back(staging.columnRows[slot(task)]);

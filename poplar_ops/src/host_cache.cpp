@@ -62,8 +62,9 @@ HostCache::HostCache(Graph &graph, const Cache &cache)
   if (layout_.tiered)
     buildTierPrograms(graph, cache);
   else
-    keyColumns_ = RemoteRows(graph, cache.keyColumns,
-                             layout_.nLayers * layout_.layerColumns(nSlots_), handle("key_columns"));
+    keyColumns_ =
+        RemoteRows(graph, cache.keyColumns, layout_.nLayers * layout_.layerColumns(nSlots_),
+                   handle("key_columns"));
   writeSum_ = HostTensor::writable(graph, cache.valueSum, handle("value_sum"));
   readSum_ = HostTensor::readable(graph, cache.valueSum, handle("value_sum"));
   writeTail_ = HostTensor::writable(graph, cache.tail, handle("tail"));
@@ -393,8 +394,8 @@ void HostCache::read(Engine &engine, unsigned layer, std::uint16_t *key, std::ui
 }
 
 // A row is the key and the value of a position.
-void HostCache::readTiered(Engine &engine, unsigned layer, std::uint16_t *key,
-                           std::uint16_t *value, unsigned nTokens) const {
+void HostCache::readTiered(Engine &engine, unsigned layer, std::uint16_t *key, std::uint16_t *value,
+                           unsigned nTokens) const {
   const std::size_t d = shape_.headDim;
   std::vector<std::size_t> rows, at;
   for (unsigned task = 0; task != shape_.nTasks(); ++task) {

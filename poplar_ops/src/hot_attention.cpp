@@ -99,10 +99,7 @@ Gathered hotAttention(const Context &context, const Waves &waves, const QueryCom
                  {"weights", all},
                  {"values", context.cache.hot.values[context.task(slot)][part].flatten()},
                  {"partials", partials[slot][part].flatten()}},
-                {{"groupSize", g},
-                 {"topK", topK},
-                 {"nRows", hot.nSlots},
-                 {"width", hot.width}},
+                {{"groupSize", g}, {"topK", topK}, {"nRows", hot.nSlots}, {"width", hot.width}},
                 cycles::hotValues(topK, hot.width, g));
   }
   weights.addSums(cs, gathered.sums);

@@ -95,20 +95,18 @@ private:
     for (unsigned slot = 0; slot != context.nSlots(); ++slot) {
       for (unsigned owner = 0; owner != hot.nOwners; ++owner) {
         const unsigned tile = context.tile(slot, owner);
-        addVertex(graph, look, "sparq::FindHot", tile,
-                  {{"filled", context.filled(slot, owner)},
-                   {"layer", layer(slot, owner)},
-                   {"clock", cache.hot.clock[context.task(slot)][owner]},
-                   {"positions", positions[slot]},
-                   {"held", ofOwner(cache.hot.held, slot, owner)},
-                   {"stamps", ofOwner(cache.hot.stamps, slot, owner)},
-                   {"slots", found[slot][owner]},
-                   {"nFound", nFound[slot][owner]}},
-                  {{"topK", topK},
-                   {"nWays", hot.nWays()},
-                   {"owner", owner},
-                   {"nOwners", hot.nOwners}},
-                  cycles::findHot(topK, hot.nWays(), hot.nOwners));
+        addVertex(
+            graph, look, "sparq::FindHot", tile,
+            {{"filled", context.filled(slot, owner)},
+             {"layer", layer(slot, owner)},
+             {"clock", cache.hot.clock[context.task(slot)][owner]},
+             {"positions", positions[slot]},
+             {"held", ofOwner(cache.hot.held, slot, owner)},
+             {"stamps", ofOwner(cache.hot.stamps, slot, owner)},
+             {"slots", found[slot][owner]},
+             {"nFound", nFound[slot][owner]}},
+            {{"topK", topK}, {"nWays", hot.nWays()}, {"owner", owner}, {"nOwners", hot.nOwners}},
+            cycles::findHot(topK, hot.nWays(), hot.nOwners));
         addVertex(graph, merge, "sparq::FreeWays", tile,
                   {{"nFound", nFound[slot][owner]},
                    {"nFree", nFree[slot][owner]},
@@ -139,8 +137,7 @@ private:
                  {"rows", rows[slot]},
                  {"nMisses", nMisses[slot]}},
                 {{"topK", topK},
-                 {"rowBase",
-                  static_cast<unsigned>(context.layout().keyRow(context.task(slot), 0))},
+                 {"rowBase", static_cast<unsigned>(context.layout().keyRow(context.task(slot), 0))},
                  {"layerRows", cache.layerRows()}},
                 cycles::listMisses(topK));
   }
@@ -184,9 +181,7 @@ private:
     return n < nTiles ? landing * (nTiles / n) : landing % nTiles;
   }
   // Rows of a wave that are one task's, for estimates: twice an even share.
-  unsigned ownRows() const {
-    return std::min(topK, 2 * ceilDiv(hot.waveRows, context.nSlots()));
-  }
+  unsigned ownRows() const { return std::min(topK, 2 * ceilDiv(hot.waveRows, context.nSlots())); }
   // {landings, shape...}, spread over the tiles: a remote copy is fastest when it is spread wide.
   Tensor perLanding(const Type &type, const std::vector<std::size_t> &shape,
                     const char *name) const {
@@ -229,8 +224,8 @@ private:
       graph.setTileMapping(t, 0);
       return t;
     });
-    const Tensor before = graph.addConstant(
-        UNSIGNED_INT, {}, std::numeric_limits<unsigned>::max(), {context.dc, "before_first_wave"});
+    const Tensor before = graph.addConstant(UNSIGNED_INT, {}, std::numeric_limits<unsigned>::max(),
+                                            {context.dc, "before_first_wave"});
     graph.setTileMapping(before, 0);
     const Tensor more = context.once("more_misses", [&] {
       const Tensor t = graph.addVariable(BOOL, {}, {context.dc, "more_misses"});
@@ -288,11 +283,10 @@ private:
     };
     const Tensor keys = ofRows(0, HotRows::nPairs, pairWidth).broadcast(hot.nSets, 1),
                  values = ofRows(std::size_t(n) * d, nSlices, hot.width);
-    inner.program.add(Copy(concat(keys.broadcast(nSlots, 0).flatten(),
-                                  values.broadcast(nSlots, 0).flatten()),
-                           concat(context.active(keyPieces).flatten(),
-                                  context.active(valuePieces).flatten()),
-                           false, {context.dc, "spread_rows"}));
+    inner.program.add(
+        Copy(concat(keys.broadcast(nSlots, 0).flatten(), values.broadcast(nSlots, 0).flatten()),
+             concat(context.active(keyPieces).flatten(), context.active(valuePieces).flatten()),
+             false, {context.dc, "spread_rows"}));
     const ComputeSet insert = inner.execute("insert_rows");
     const auto addInsert = [&](unsigned slot, unsigned i, const Tensor &pieces, const Tensor &rows,
                                unsigned set, unsigned setShift) {
@@ -315,8 +309,7 @@ private:
     for (unsigned slot = 0; slot != nSlots; ++slot) {
       const unsigned task = context.task(slot);
       for (unsigned i = 0; i != HotRows::nPairs * hot.nSets; ++i)
-        addInsert(slot, i, keyPieces, cache.hot.keys[task][i], i / HotRows::nPairs,
-                  hot.setShift());
+        addInsert(slot, i, keyPieces, cache.hot.keys[task][i], i / HotRows::nPairs, hot.setShift());
       for (unsigned i = 0; i != nSlices; ++i)
         addInsert(slot, i, valuePieces, cache.hot.values[task][i], 0, 0);
     }
@@ -333,7 +326,7 @@ private:
   const unsigned home = p.parts - 1; // has less to do than the first parts
   Tensor hits, nHits, byEntry, byMiss, nFree;
   Tensor entries, rows, nMisses, first; // of misses
-  Tensor slots, missSlots;       // {slots, topK}
+  Tensor slots, missSlots;              // {slots, topK}
 };
 
 } // namespace

@@ -30,8 +30,8 @@ template <class Use> void ListWeights::forEachPiece(const Tensor &maxima, const 
   for (unsigned slot = 0; slot != context.nSlots(); ++slot)
     for (unsigned part = 0; part != nScoring; ++part) {
       const unsigned first = part * rowsPerPart;
-      use(Piece{slot, part, first, std::min(rowsPerPart, topK - first),
-                own(slot, part).flatten(), maxima[slot][part]});
+      use(Piece{slot, part, first, std::min(rowsPerPart, topK - first), own(slot, part).flatten(),
+                maxima[slot][part]});
     }
 }
 

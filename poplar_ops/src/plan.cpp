@@ -58,16 +58,17 @@ HotRows makeHotRows(const Shape &shape, const Programs &programs, const CacheLay
   hot.policy = options.policy;
   hot.nOwners = std::min(maxOwners, powerOfTwo(placement.parts));
   hot.nSets = std::min(hot.nOwners, powerOfTwo(std::max(1u, placement.parts / HotRows::nPairs)));
-  const unsigned wanted = options.hotRows != 0 ? std::max(options.hotRows, topK)
-                                               : std::min(4 * std::min(topK, maxHotRows), layout.capacity);
+  const unsigned wanted = options.hotRows != 0
+                              ? std::max(options.hotRows, topK)
+                              : std::min(4 * std::min(topK, maxHotRows), layout.capacity);
   hot.nSlots = roundUp(std::max(wanted, topK), hot.nOwners);
   hot.width = 4;
   while (shape.headDim % hot.width != 0 || shape.headDim / hot.width > placement.parts)
     hot.width += 4;
   const unsigned most = roundUp(std::max(1u, placement.slots * topK), HotRows::cutRows),
                  usual = std::clamp(most / waveShare, leastWaveRows, mostWaveRows);
-  hot.waveRows = std::min(
-      most, roundUp(options.waveRows != 0 ? options.waveRows : usual, HotRows::cutRows));
+  hot.waveRows =
+      std::min(most, roundUp(options.waveRows != 0 ? options.waveRows : usual, HotRows::cutRows));
   return hot;
 }
 

@@ -151,7 +151,7 @@ void PodSession::addShard(Graph &graph, const Share &share, const Programs &prog
   shard.cache = createCache(shard.graph, shard.plan, "ipu" + std::to_string(ipu) + "/cache");
   if (!shard.plan.resident)
     shard.streamingBytes = bytesOf(shard.cache.rows, graph.getTarget());
-  if (shard.plan.layout.chunk != 0)
+  if (shard.plan.layout.chunk != 0 && !shard.plan.layout.tiered)
     shard.streamingBytes += bytesOf(shard.cache.keyColumns, graph.getTarget());
   shard.host = std::make_unique<HostCache>(shard.graph, shard.cache);
   addAttention(shard);

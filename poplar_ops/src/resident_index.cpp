@@ -44,8 +44,8 @@ void residentScores(const Context &context, const SparqSettings &settings, const
                    score = context.execute("approx_scores");
   for (unsigned slot = 0; slot != context.nSlots(); ++slot) {
     // On a part of its own beside the others, else before them: they write to one tensor.
-    addVertex(context.graph, last < waves.nWaveParts() ? coefficient : score,
-              "sparq::TailScores", context.tile(slot, last),
+    addVertex(context.graph, last < waves.nWaveParts() ? coefficient : score, "sparq::TailScores",
+              context.tile(slot, last),
               {{"tail", open[slot].flatten()},
                {"components", q.components[slot][last]},
                {"selectedQuery", q.selectedQuery[slot][last]},

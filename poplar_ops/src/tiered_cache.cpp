@@ -45,9 +45,9 @@ void addTiers(Graph &graph, Cache &cache) {
   cache.index = addOnParts(graph, p, UNSIGNED_INT, nIndexParts(plan),
                            {nLayers, d, plan.layout.columnElements(residentLength(plan))}, same,
                            cache.name + "/index");
-  cache.hot.keys = addOnParts(graph, p, HALF, hot.nSets * HotRows::nPairs,
-                              {nLayers, hot.rowsOfSet(), d / HotRows::nPairs}, same,
-                              cache.name + "/hot_keys");
+  cache.hot.keys =
+      addOnParts(graph, p, HALF, hot.nSets * HotRows::nPairs,
+                 {nLayers, hot.rowsOfSet(), d / HotRows::nPairs}, same, cache.name + "/hot_keys");
   cache.hot.values = addOnParts(graph, p, HALF, plan.shape.headDim / hot.width,
                                 {nLayers, hot.nSlots, hot.width}, same, cache.name + "/hot_values");
   for (Tensor *const t : {&cache.hot.held, &cache.hot.stamps})
@@ -113,8 +113,8 @@ void insertNewest(Graph &graph, const Cache &cache, const Tensor &key, const Ten
                  {"nOwners", hot.nOwners},
                  {"byPosition", hot.policy == HotPolicy::oldest}},
                 cycles::dealNewest(hot.nWays()));
-    const auto addInsert = [&](unsigned part, const Tensor &piece, const Tensor &rows,
-                               unsigned set, unsigned setShift) {
+    const auto addInsert = [&](unsigned part, const Tensor &piece, const Tensor &rows, unsigned set,
+                               unsigned setShift) {
       addVertex(graph, insert, "sparq::InsertNewest", p.tile(slot, part % p.parts),
                 {{"layer", cache.layer[slot][part % p.parts]},
                  {"slots", slots[task]},
@@ -132,8 +132,8 @@ void insertNewest(Graph &graph, const Cache &cache, const Tensor &key, const Ten
       addInsert(i, pairs.slice(i % HotRows::nPairs, i % HotRows::nPairs + 1, 1),
                 cache.hot.keys[task][i], i / HotRows::nPairs, hot.setShift());
     for (unsigned i = 0; i != d / hot.width; ++i)
-      addInsert(i, value[task].slice(i * hot.width, (i + 1) * hot.width),
-                cache.hot.values[task][i], 0, 0);
+      addInsert(i, value[task].slice(i * hot.width, (i + 1) * hot.width), cache.hot.values[task][i],
+                0, 0);
   }
   program.add(Execute(deal, {dc, "deal_newest"}));
   program.add(Execute(insert, {dc, "insert_newest"}));

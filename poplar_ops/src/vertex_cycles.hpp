@@ -109,8 +109,7 @@ inline std::uint64_t firstMiss(double nBefore) { return single(nBefore * (2 + lo
 // Cleared two at a time. Each worker looks at all of the head's rows: two of arithmetic, two compares with
 // branches; of a sixth, load and store with two addresses.
 inline std::uint64_t placeMisses(double nRows, double nOwn) {
-  return multi(24 + share(nRows / 2) * (1 + loopSlots) + nOwn * (6 + loopSlots) +
-               share(nOwn) * 4);
+  return multi(24 + share(nRows / 2) * (1 + loopSlots) + nOwn * (6 + loopSlots) + share(nOwn) * 4);
 }
 inline std::uint64_t waveRows(double n, double nSlots) {
   return shared(n, nSlots * (3 + loopSlots) + 5);
@@ -140,7 +139,9 @@ inline std::uint64_t laneSums(double topK, double nSets, double g, double d) {
   return multi(share(topK) * (5 + loopSlots) + own * (6 + g * (d / 8 * pass(4, 3) + 6)));
 }
 // Four loads, three additions of pairs, one of halves; scaled, compared, stored.
-inline std::uint64_t laneScores(double n, double g) { return shared(n * g, 4 + 4 + 12 + loopSlots); }
+inline std::uint64_t laneScores(double n, double g) {
+  return shared(n * g, 4 + 4 + 12 + loopSlots);
+}
 // An entry: slot, address (2), weight, value; widen, multiply, add.
 inline std::uint64_t hotValues(double topK, double width, double g) {
   const double nBlocks = static_cast<double>(static_cast<unsigned>((topK + 63) / 64));

@@ -29,6 +29,9 @@ class Session(EngineOwner):
         repeats: int = 0,
         fill_tokens: int = 0,
         n_layers: int = 1,
+        hot_rows: int = 0,
+        hot_policy: str = "lru",
+        wave_rows: int = 0,
     ) -> None: ...
     @property
     def n_layers(self) -> int: ...
@@ -62,6 +65,9 @@ class PodSession(EngineOwner):
         n_ipus: int = 1,
         split: str = "layers",
         stacked: bool = False,
+        hot_rows: int = 0,
+        hot_policy: str = "lru",
+        wave_rows: int = 0,
     ) -> None: ...
     @property
     def n_layers(self) -> int: ...
@@ -98,6 +104,8 @@ def emulator_plan(
     lengths: Sequence[int],
     model: dict[str, Any],
     n_layers: int = 1,
+    hot_rows: int = 0,
+    hit_rate: float = 0.0,
 ) -> dict[str, Any]: ...
 def emulator_pod_plan(
     cache: CacheSpec,
@@ -110,4 +118,6 @@ def emulator_pod_plan(
     n_layers: int,
     n_ipus: int,
     split: str,
+    hot_rows: int = 0,
+    hit_rate: float = 0.0,
 ) -> dict[str, Any]: ...

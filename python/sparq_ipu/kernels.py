@@ -23,7 +23,8 @@ class Kernel:
     """One attention kernel of the device program."""
 
     name: str
-    #: where it reads keys and values: "streaming" or "sram"
+    #: where it reads keys and values: "streaming", "sram", or "tiered": the key index and hot rows in SRAM, all
+    #: rows in streaming memory
     memory: str
     #: takes `SparqSettings`; else it is dense attention
     takes_settings: bool
@@ -42,25 +43,27 @@ class Kernel:
     def streaming_bytes(self, cache: CacheSpec) -> dict[str, int]:
         """Bytes that the positions alone take in streaming memory, by buffer: a lower bound, without
         rounding to chunks and scratch rows. Nothing for a cache in SRAM."""
-        if self.memory != "streaming":
+        if self.memory == "sram":
             return {}
         rows = 2 * _bytes_of_keys(cache)
-        if not self.takes_settings:
+        if not self.takes_settings or self.memory == "tiered":
             return {"cache/rows": rows}
-        # of a key index of few bits full blocks alone: what is behind them is on chip
-        behind = 0 if cache.index_bits == 16 else cache.capacity % BLOCK
-        index = transfers.index_bytes(cache.capacity - behind, cache.head_dim, cache.index_bits)
-        return {"cache/rows": rows, "cache/key_columns": cache.n_tasks * index}
+        return {"cache/rows": rows, "cache/key_columns": _bytes_of_index(cache)}
 
     def sram_bytes(self, cache: CacheSpec) -> int:
-        """Bytes that keys and values take in SRAM, over all tiles."""
-        return 2 * _bytes_of_keys(cache) if self.memory == "sram" else 0
+        """Bytes that keys and values, or the key index, take in SRAM, over all tiles: a lower bound."""
+        if self.memory == "streaming":
+            return 0
+        return 2 * _bytes_of_keys(cache) if self.memory == "sram" else _bytes_of_index(cache)
 
     def transfer_elements(self, seq_len: int, head_dim: int, settings: SparqSettings | None) -> int:
-        """Elements that one query moves for one KV head, by the paper's formula."""
+        """Elements that one query moves for one KV head, by the paper's formula. Of a cache in three tiers the
+        selected rows alone, as if none were hot."""
         if settings is None:
             return transfers.dense_elements(seq_len, head_dim)
         top_k = min(settings.top_k, seq_len)  # all that there is to read
+        if self.memory == "tiered":
+            return transfers.sparq_elements(0, head_dim, 0, top_k)
         return transfers.sparq_elements(seq_len, head_dim, settings.rank, top_k)
 
     def transfer_bytes(
@@ -70,6 +73,8 @@ class Kernel:
         if settings is None:
             return transfers.dense_bytes(seq_len, head_dim)
         top_k = min(settings.top_k, seq_len)
+        if self.memory == "tiered":
+            return transfers.ELEMENT_BYTES * transfers.sparq_elements(0, head_dim, 0, top_k)
         return transfers.sparq_bytes(seq_len, head_dim, settings.rank, top_k, index_bits)
 
     def theoretical_speedup(
@@ -79,11 +84,20 @@ class Kernel:
         if settings is None:
             return 1.0
         top_k = min(settings.top_k, seq_len)
+        if self.memory == "tiered":
+            return seq_len / top_k
         return transfers.theoretical_speedup(seq_len, head_dim, settings.rank, top_k, index_bits)
 
 
 def _bytes_of_keys(cache: CacheSpec) -> int:
     return 2 * cache.n_tasks * cache.capacity * cache.head_dim
+
+
+def _bytes_of_index(cache: CacheSpec) -> int:
+    # of a key index of few bits full blocks alone: what is behind them is on chip anyway
+    behind = 0 if cache.index_bits == 16 else cache.capacity % BLOCK
+    index = transfers.index_bytes(cache.capacity - behind, cache.head_dim, cache.index_bits)
+    return cache.n_tasks * index
 
 
 #: every kernel by name, in the order of tables
@@ -93,6 +107,12 @@ KERNELS = {
         Kernel("dense-sram", "sram", False, "dense attention, the cache in SRAM"),
         Kernel("dense-streaming", "streaming", False, "dense attention, the cache in streaming memory"),
         Kernel("sparq-streaming", "streaming", True, "SparQ attention, the cache in streaming memory"),
+        Kernel(
+            "sparq-tiered",
+            "tiered",
+            True,
+            "SparQ attention, the key index and hot rows in SRAM, all rows in streaming memory",
+        ),
     )
 }
 
@@ -103,7 +123,7 @@ BASELINE = KERNELS["dense-streaming"]
 DEFAULT = KERNELS["sparq-streaming"]
 
 #: where a cache can be, the default first
-MEMORIES = ("streaming", "sram")
+MEMORIES = ("streaming", "sram", "tiered")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -142,14 +142,15 @@ HotPolicy hotPolicyNamed(const char *op, const std::string &name);
 // s belongs to owner s % nOwners, which is that part of the task's slot. Of the rows in it the keys are
 // spread over parts by pairs of lanes and by s % nSets, the values by components.
 struct HotRows {
-  unsigned nSlots = 0; // a multiple of nOwners; 0: there is no such buffer
+  unsigned nSlots = 0;             // a multiple of nOwners; 0: there is no such buffer
   unsigned nOwners = 1, nSets = 1; // powers of two, nSets not above nOwners
   unsigned width = 0;              // components of a value on one part: a divisor of headDim
-  unsigned waveRows = 0; // that are fetched at a time, for all tasks together: a multiple of cutRows
+  unsigned waveRows =
+      0; // that are fetched at a time, for all tasks together: a multiple of cutRows
   HotPolicy policy = HotPolicy::leastRecent;
 
-  static constexpr unsigned cutRows = 4;  // that arrive on one tile
-  static constexpr unsigned nPairs = 4; // of lanes: docs/exactness.md E3
+  static constexpr unsigned cutRows = 4; // that arrive on one tile
+  static constexpr unsigned nPairs = 4;  // of lanes: docs/exactness.md E3
   unsigned nWays() const { return nSlots / nOwners; }
   unsigned rowsOfSet() const { return nSlots / nSets; }
   unsigned setShift() const {
@@ -199,9 +200,9 @@ struct Plan {
   Shape shape;
   Placement placement;
   CacheLayout layout;
-  bool resident = false;                   // keys and values in SRAM
+  bool resident = false; // keys and values in SRAM
   HotRows hot{};
-  double assumedHitRate = -1; // see TierOptions
+  double assumedHitRate = -1;              // see TierOptions
   std::vector<PlannedAttention> attention; // one for each entry of Programs::attention
 };
 

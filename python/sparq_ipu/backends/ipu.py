@@ -8,6 +8,7 @@ added; the cache moves over.
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from typing import TYPE_CHECKING, Tuple
 
@@ -16,6 +17,7 @@ import numpy as np
 from sparq_ipu.backends.room import check_room
 from sparq_ipu.kernels import MEMORIES, Attention, attention_over
 from sparq_ipu.planning.device_model import device_model
+from sparq_ipu.tiers import POLICIES, Tiers, check_index
 from sparq_reference import CacheSpec, DoesNotFit, SparqSettings, checks
 
 if TYPE_CHECKING:
@@ -40,6 +42,9 @@ def create(
     memory: str = MEMORIES[0],
     n_ipus: int = 1,
     split: str = "layers",
+    hot_rows: int = 0,
+    hot_policy: str = POLICIES[0],
+    wave_rows: int = 0,
 ) -> list[IpuBackend]:
     """The caches of all layers, on one IPU or several.
 
@@ -48,8 +53,11 @@ def create(
         n_ipus: IPUs, a power of two up to 64. Results do not depend on it.
         split: what of a model an IPU has: "layers" (layer l of L is on IPU l * n_ipus // L), or "heads" (all
             layers, of a share of the KV heads, then of the batch).
-        memory: "streaming" (rows of K and V in streaming memory), or "sram": all of the cache on chip, dense
-            attention only, filled once.
+        memory: "streaming" (rows of K and V in streaming memory); "tiered": the key index and hot rows on chip,
+            all rows in streaming memory, SparQ attention only, with `index_bits` 8 or 4; or "sram": all of the
+            cache on chip, dense attention only, filled once.
+        hot_rows, hot_policy, wave_rows: with "tiered", see `sparq_ipu.tiers.Tiers`. Results do not depend on
+            them.
 
     Raises:
         ValueError: an option out of range; DoesNotFit, which is one, where the emulated IPU has no memory for
@@ -57,6 +65,11 @@ def create(
     """
     if memory not in MEMORIES:
         raise ValueError(f"KVCache: memory must be {' or '.join(map(repr, MEMORIES))}, got {memory!r}")
+    tiers = Tiers(hot_rows, hot_policy, wave_rows)
+    if memory == "tiered":
+        check_index("KVCache", spec.index_bits)
+    elif tiers != Tiers():
+        raise ValueError(f"KVCache: memory must be 'tiered' where hot rows are asked for, got {memory!r}")
     from sparq_ipu.backends import pod  # which is made of what is here
 
     bow = device_model()
@@ -66,14 +79,15 @@ def create(
     if device == "emulator":  # an IPU knows what it has
         on_chip = (n_tiles or bow.tiles) * bow.tile_bytes
         rooms = {"streaming": bow.streaming_memory_bytes, "sram": on_chip}
-        resources = {"streaming": "streaming memory", "sram": "tile memory"}
+        rooms["tiered"] = rooms["streaming"]
+        resources = {"streaming": "streaming memory", "sram": "tile memory", "tiered": "streaming memory"}
         if checked_ipus == 1:
             check_room(spec, n_layers, rooms[memory], resources[memory])
         else:
             pod.check_rooms(shares, rooms[memory], resources[memory])
-    layers = IpuLayers(device, spec, n_layers, n_tiles, memory)
+    layers = IpuLayers(device, spec, n_layers, n_tiles, memory, tiers)
     if checked_ipus != 1:
-        layers = pod.PodLayers(checked_ipus, split, device, spec, n_layers, n_tiles, memory)
+        layers = pod.PodLayers(checked_ipus, split, device, spec, n_layers, n_tiles, memory, tiers)
     return [IpuBackend(layers, layer) for layer in range(n_layers)]
 
 
@@ -130,12 +144,13 @@ class IpuLayers:
     """A session (compiled program, loaded device) that all layers share, made when first needed; until then,
     what was appended to each. Calls from several threads take turns."""
 
-    def __init__(self, device: str, spec: CacheSpec, n_layers: int, n_tiles: int, memory: str):
+    def __init__(self, device: str, spec: CacheSpec, n_layers: int, n_tiles: int, memory: str, tiers: Tiers):
         self._device = device
         self._spec = spec
         self._n_layers = n_layers
         self._n_tiles = n_tiles
         self._memory = memory
+        self._tiers = tiers
         self._session: _core.Session | None = None
         self._n_heads = 0
         #: programs of the session, in its order
@@ -156,6 +171,8 @@ class IpuLayers:
 
     def check_settings(self, op: str, settings: SparqSettings | None) -> None:
         attention_over(self._memory, settings, op)
+        if self._memory == "tiered":
+            self._tiers.check(op, self._spec, settings)
 
     def append(self, layer: int, key: np.ndarray, value: np.ndarray, lengths: np.ndarray) -> None:
         with self._lock:
@@ -170,6 +187,8 @@ class IpuLayers:
 
     def attention(self, layer: int, query: np.ndarray, settings: SparqSettings | None) -> np.ndarray:
         wanted = attention_over(self._memory, settings)
+        if self._memory == "tiered":
+            self._tiers.check("sparq_attention", self._spec, settings)
         with self._lock:
             session = self._session_with(query.shape[1], wanted)
             index = self._attention.index(wanted)
@@ -205,7 +224,7 @@ class IpuLayers:
     def _write(self, session: _core.Session, layer: int, tokens: Tokens) -> None:
         key, value = np.ascontiguousarray(tokens[0]), np.ascontiguousarray(tokens[1])
         counts = [int(n) for n in tokens[2]]
-        if key.shape[2] == 1 and self._memory == "streaming":
+        if key.shape[2] == 1 and self._memory != "sram":
             session.append(key, value, counts, layer)  # on the device
         elif key.shape[2] > 0:
             session.write(key, value, counts, layer)  # by the host
@@ -260,6 +279,7 @@ class IpuLayers:
             device=self._device,
             n_tiles=self._n_tiles,
             n_layers=self._n_layers,
+            **dataclasses.asdict(self._tiers),
         )
         self._session, self._n_heads, self._attention = session, n_heads, attention
         return session

@@ -96,6 +96,7 @@ class PodLayers(IpuLayers):
             n_layers=self._n_layers,
             n_ipus=self._n_ipus,
             split=self._split,
+            **dataclasses.asdict(self._tiers),
         )
         # it has the methods of a session that layers use
         self._session, self._n_heads, self._attention = cast(_core.Session, session), n_heads, attention

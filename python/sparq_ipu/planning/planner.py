@@ -20,6 +20,7 @@ from sparq_ipu.kernels import BASELINE, DEFAULT, Attention, Kernel, kernel_named
 from sparq_ipu.planning.device_model import DeviceModel, device_model
 from sparq_ipu.planning.measured_range import footprint_extrapolated
 from sparq_ipu.planning.on_chip import on_chip_range, on_chip_seconds
+from sparq_ipu.tiers import Tiers, check_index
 from sparq_reference import CacheSpec, DoesNotFit, SparqSettings, checks
 from sparq_reference.settings import settings_columns
 
@@ -66,6 +67,8 @@ class Plan:
     settings: SparqSettings | None
     #: of the cache, by name: index_bits
     options: dict[str, Any]
+    #: share of the selected rows that is taken to be hot; None where none can be
+    hit_rate: float | None
     model: DeviceModel
     n_ipus: int
     #: layers of this shape that share the programs, all on every one of the IPUs
@@ -154,6 +157,7 @@ class Plan:
             **settings_columns(self.settings),
             "n_ipus": self.n_ipus,
             "n_layers": self.n_layers,
+            "hit_rate": self.hit_rate,
             "seconds_per_query": self.seconds_per_query,
             "seconds_per_token": self.seconds_per_token,
             "time_source": self.time_source,
@@ -206,6 +210,12 @@ class Plan:
                 if name != "total" and t > 0
             ),
         ]
+        if self.hit_rate is not None:
+            lines.insert(
+                1,
+                f"  hot rows: {m['hot_rows']} of each KV head; {self.hit_rate:.0%} of the selected rows are taken "
+                "to be among them",
+            )
         if self.n_layers > 1:
             lines.insert(1, f"  {self.n_layers} layers: memory is of all of them, times of one call of one")
             all_layers = f"{self.seconds_per_token * 1e6:.1f} us a token"
@@ -257,6 +267,10 @@ class _Request:
     n_ipus: int
     n_layers: int
     n_tiles: int
+    #: of a cache in three tiers
+    tiers: Tiers
+    #: None where no rows can be hot
+    hit_rate: float | None
     #: of the cache, by name
     options: dict[str, Any]
 
@@ -289,7 +303,7 @@ def _check_cache_in_sram(model: DeviceModel, n_bytes: int) -> None:
         need = math.ceil(n_bytes / model.tiles)
         raise DoesNotFit(
             f"plan: tile memory: the fullest tile must need at most {model.tile_bytes} bytes, "
-            f"got {need} (keys and values alone, over {model.tiles} tiles)",
+            f"got {need} (of the cache alone, over {model.tiles} tiles)",
             "tile memory",
             need,
             model.tile_bytes,
@@ -343,6 +357,8 @@ def plan(
     n_ipus: int = 1,
     n_layers: int = 1,
     n_tiles: int = 0,
+    hot_rows: int = 0,
+    hit_rate: float = 0.0,
     baseline: bool = True,
     **options: Any,
 ) -> Plan:
@@ -361,8 +377,11 @@ def plan(
         n_layers: layers of this shape on the same IPUs, in [1, 1024]. Times are of one layer's call, memory
             is of all; `seconds_per_token` is the time of all layers. Dense attention in SRAM has one only.
         n_tiles: tiles of the IPU; 0: all.
-        options: of the cache, see `sparq_reference.CacheSpec`: index_bits (16, 8 or 4). As the settings, not
-            used by dense attention.
+        hot_rows: of "sparq-tiered", see `sparq_ipu.tiers.Tiers`.
+        hit_rate: of "sparq-tiered", in [0, 1]: the share of selected rows that is taken to be hot; 0: all are
+            read from streaming memory. Not predicted: docs/device_model.md has what was measured.
+        options: of the cache, see `sparq_reference.CacheSpec`: index_bits (16, 8 or 4; of "sparq-tiered" 4
+            where it is not given). As the settings, not used by dense attention.
         baseline: for a kernel that takes settings, plan dense-streaming too, for the predicted speed-up.
 
     Raises:
@@ -370,8 +389,9 @@ def plan(
         DoesNotFit (a ValueError): tile memory or the streaming memory of an IPU can not hold it.
         RuntimeError: the extension module is not built, or without the emulator to count with.
     """
+    chosen = kernel_named("plan", kernel)
     request = _checked(
-        kernel_named("plan", kernel),
+        chosen,
         (batch, n_heads, n_heads if n_kv_heads is None else n_kv_heads, head_dim, seq_len, n_ipus),
         (rank, top_k, n_local, mean_value),
         lengths,
@@ -379,7 +399,8 @@ def plan(
         device if isinstance(device, DeviceModel) else device_model(device),
         n_tiles,
         checks.check_integer("plan", "n_layers", n_layers, 1, checks.MAX_LAYERS),
-        options,
+        (Tiers(hot_rows, op="plan"), _check_hit_rate(hit_rate)),
+        {"index_bits": 4, **options} if chosen.memory == "tiered" else options,
     )
     result = _planned(request)
     if request.kernel is BASELINE:
@@ -412,9 +433,10 @@ def _checked(
     model: DeviceModel,
     n_tiles: object,
     n_layers: int,
+    tiers: tuple[Tiers, float],
     options: dict[str, Any],
 ) -> _Request:
-    """Arguments of `plan` as a request."""
+    """Arguments of `plan` as a request; `tiers`: hot rows and hit rate."""
     for name in options:
         if name not in CacheSpec.options():
             checks.fail("plan", "options", f"be among {CacheSpec.options()}", repr(name))
@@ -431,9 +453,11 @@ def _checked(
     else:
         high = np.full(batch, seq_len)
         held = checks.check_integers("plan", "lengths", lengths, batch, 1, high, f"[1, seq_len={seq_len}]")
-    return _Request(
+    request = _Request(
         kernel=kernel,
         settings=SparqSettings(*settings, op="plan", head_dim=head_dim) if kernel.takes_settings else None,
+        tiers=tiers[0],
+        hit_rate=tiers[1] if kernel.memory == "tiered" else None,
         batch=batch,
         n_heads=n_heads,
         n_kv_heads=n_kv_heads,
@@ -447,6 +471,16 @@ def _checked(
         n_tiles=tiles,
         options=checked if kernel.takes_settings else _options({}, head_dim),
     )
+    if kernel.memory == "tiered":
+        check_index("plan", checked["index_bits"])
+        tiers[0].check("plan", request.cache, request.settings)
+    return request
+
+
+def _check_hit_rate(hit_rate: object) -> float:
+    if isinstance(hit_rate, bool) or not isinstance(hit_rate, (int, float)) or not 0 <= hit_rate <= 1:
+        checks.fail("plan", "hit_rate", "be in [0, 1]", repr(hit_rate))
+    return float(hit_rate)
 
 
 def _counted(request: _Request) -> dict[str, Any]:
@@ -458,7 +492,7 @@ def _counted(request: _Request) -> dict[str, Any]:
     if not _core.has_emulator:
         raise RuntimeError("plan: the extension module must be built with the emulator, got one without")
     # before the dry run, whose own time and memory grow with the size
-    _check_cache_in_sram(request.model, request.kernel.sram_bytes(request.cache))
+    _check_cache_in_sram(request.model, request.kernel.sram_bytes(request.cache) * request.n_layers)
     of_layer = request.kernel.streaming_bytes(request.cache)
     _check_streaming_memory(request.model, {name: n * request.n_layers for name, n in of_layer.items()})
     counts = (
@@ -471,6 +505,8 @@ def _counted(request: _Request) -> dict[str, Any]:
             list(share),
             request.model.parameters(),
             request.n_layers,
+            request.tiers.hot_rows,
+            request.hit_rate or 0.0,
         )
         for share in request.shares
     )
@@ -506,6 +542,7 @@ def _planned(request: _Request) -> Plan:
         seq_len=request.seq_len,
         settings=request.settings,
         options=request.options,
+        hit_rate=request.hit_rate,
         model=model,
         n_ipus=request.n_ipus,
         n_layers=request.n_layers,

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a caller chooses of a cache in three tiers (docs/design.md): the buffer of hot rows. No result depends on
+it."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from sparq_reference import CacheSpec, SparqSettings, checks
+
+#: which row makes room for another: the one that was selected least recently, or, to keep the most recent
+#: tokens, that of the oldest position
+POLICIES = ("lru", "recent")
+
+MAX_HOT_ROWS = 1 << 16
+MAX_WAVE_ROWS = 1 << 16
+
+
+@dataclasses.dataclass(frozen=True)
+class Tiers:
+    """The buffer of hot rows of a cache.
+
+    Args:
+        hot_rows: rows of keys and values of each KV head that stay in SRAM, in [0, 65536], rounded up; 0: four
+            times the largest top_k of the programs.
+        hot_policy: "lru" or "recent", see `POLICIES`.
+        wave_rows: rows that are read from streaming memory at a time, for all KV heads, in [0, 65536]; 0: an
+            eighth of those that are selected, at least 64 and at most 512.
+
+    Raises:
+        ValueError: an argument out of range; the message begins with `op`.
+    """
+
+    hot_rows: int = 0
+    hot_policy: str = POLICIES[0]
+    wave_rows: int = 0
+    op: dataclasses.InitVar[str] = "KVCache"
+
+    def __post_init__(self, op: str) -> None:
+        for name, most in (("hot_rows", MAX_HOT_ROWS), ("wave_rows", MAX_WAVE_ROWS)):
+            object.__setattr__(self, name, checks.check_integer(op, name, getattr(self, name), 0, most))
+        if self.hot_policy not in POLICIES:
+            raise ValueError(
+                f"{op}: hot_policy must be {' or '.join(map(repr, POLICIES))}, got {self.hot_policy!r}"
+            )
+
+    def check(self, op: str, spec: CacheSpec, settings: SparqSettings | None) -> None:
+        """Whether attention over such a cache can have these settings.
+
+        Raises:
+            ValueError: `<op>: <argument> must <rule>, got <value>`.
+        """
+        if settings is None:
+            return
+        top_k = min(settings.top_k, spec.capacity)
+        if top_k > MAX_HOT_ROWS:
+            checks.fail(op, "top_k", f"be at most {MAX_HOT_ROWS} where memory is 'tiered'", top_k)
+        if 0 < self.hot_rows < top_k:
+            checks.fail(op, "hot_rows", f"be 0 or at least top_k={top_k}", self.hot_rows)
+
+
+def check_index(op: str, index_bits: int) -> None:
+    """Whether a key index of so many bits can stay in SRAM.
+
+    Raises:
+        ValueError: 16: the keys themselves are no index.
+    """
+    if index_bits == 16:
+        checks.fail(op, "index_bits", "be 8 or 4 where memory is 'tiered'", index_bits)
