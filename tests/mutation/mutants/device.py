@@ -16,7 +16,8 @@ MUTANTS = [
         " ".join(
             f"{_CODELETS}{name}.py"
             for name in ("softmax", "query_components", "scores", "gathered_attention")
-        ),
+        )
+        + " tests/cpu/test_cpu_bits.py",  # the tree of lanes is that of the CPU kernels
         [
             (
                 "zeroBelow(withoutSign(x), flushThreshold, x)",
@@ -200,7 +201,11 @@ MUTANTS = [
                 "std::max(byPosition, std::min<std::uint64_t>(byComponent, 0))",
                 "rows by component are not limited",
             ),
-            ("sram != resident)", "false)", "kernels of two memories share a cache"),
+            (
+                "if (attention.kernel->memory != programs.attention.front().kernel->memory)",
+                "if (false)",
+                "kernels of two memories share a cache",
+            ),
         ],
     ),
     *of(
@@ -221,6 +226,12 @@ MUTANTS = [
         [
             ("if (2 * nRows * d * 2 <= maxCopyBytes)", "if (false)", "keys and values come in two copies"),
             ("(topK + 63) / 64", "topK / 64", "the last block of the list is left out"),
+        ],
+    ),
+    *of(
+        "poplar_ops/src/list_weights.cpp",
+        _ATTENTION,
+        [
             (
                 "std::min(6u, rowsPerPart * g)",
                 "std::min(5u, rowsPerPart * g)",
