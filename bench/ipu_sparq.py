@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One decode step of attention on an IPU, by every kernel: dense attention over a cache in SRAM and over one
-in streaming memory, SparQ attention over one in streaming memory, with a key index of 16, 8 and 4 bits.
+in streaming memory, SparQ attention over one in streaming memory, with a key index of 16, 8 and 4 bits, and over
+one in three tiers, whose key index and hot rows are in SRAM.
 
     python bench/ipu_sparq.py --S 16384 --r 32 --k 128
 
@@ -38,7 +39,9 @@ from common import (
     timing,
 )
 from inputs import Inputs, load_inputs, random_inputs
+from steps import STEP_COLUMNS, print_steps, run_steps, shape_of, speedups
 
+from sparq_ipu import traces
 from sparq_ipu.backends.pod import SPLITS
 from sparq_ipu.kernels import BASELINE, DEFAULT, KERNELS, Attention, Kernel, exact_attention, ideal_attention
 from sparq_ipu.planning.device_model import device_model
@@ -46,6 +49,7 @@ from sparq_ipu.planning.measured_range import footprint_extrapolated
 from sparq_ipu.planning.on_chip import on_chip_range
 from sparq_ipu.planning.planner import TILE_KINDS, tile_bytes_by_kind
 from sparq_ipu.tables import kernel_label
+from sparq_ipu.tiers import POLICIES
 from sparq_reference import SparqSettings
 from sparq_reference.checks import INDEX_BITS
 
@@ -119,6 +123,37 @@ def command_line() -> CommandLine:
         default=SPLITS[0],
         help="with --layers: what an IPU has, some of the layers or some of the KV heads [layers]",
     )
+    tiers = cli.parser.add_argument_group("three tiers (sparq-tiered)").add_argument
+    tiers(
+        "--hot-rows",
+        type=int,
+        default=0,
+        metavar="N",
+        help="rows of keys and values of each KV head that stay in SRAM; 0: four times --k [0]",
+    )
+    tiers("--hot-policy", choices=POLICIES, default=POLICIES[0], help="which row makes room for another [lru]")
+    tiers(
+        "--wave-rows",
+        type=int,
+        default=0,
+        metavar="N",
+        help="rows that are read at a time; 0: an eighth of those that are selected, 64 to 512 [0]",
+    )
+    tiers(
+        "--hit-rate",
+        type=float,
+        default=0.0,
+        metavar="P",
+        help="with --plan-only: the share of selected rows that is taken to be hot [0: none]",
+    )
+    tiers(
+        "--steps",
+        type=int,
+        default=0,
+        metavar="N",
+        help="run N decode steps of a trace, given by --input (bench/capture.py --steps records one): hit rate, "
+        "bytes and time of a step, each compared with the reference",
+    )
     add("--stages", action="store_true", help="print where the modelled time goes, by stage")
     return cli
 
@@ -156,6 +191,8 @@ def jobs(a: argparse.Namespace, workloads: list[Workload]) -> list[tuple[Kernel,
         (kernel, workload)
         for kernel in a.kernels.values()
         for workload in dict.fromkeys(w.on(kernel) for w in workloads)
+        # of several key indices those that can stay in SRAM
+        if kernel.memory != "tiered" or workload.spec.index_bits != 16 or len(a.index_bits or INDEX_BITS) == 1
     ]
 
 
@@ -254,6 +291,9 @@ def run_kernel(
         device=row["device"],
         n_tiles=a.tiles,
         repeats=a.inner_reps if on_ipu else 0,
+        hot_rows=a.hot_rows,
+        hot_policy=a.hot_policy,
+        wave_rows=a.wave_rows,
     )
     row["streaming_memory_bytes"] = session.streaming_memory_bytes
     row["extended_memory"] = session.extended_memory
@@ -347,6 +387,8 @@ def print_results(rows: list[Row]) -> None:
     if any(row["footprint_extrapolated"] for row in rows):
         print("*: extrapolated, for a cache larger than any that was measured for the model.")
     print(f"speed-up: against {BASELINE.name}. in theory: bytes moved, dense / SparQ.")
+    if any(KERNELS[row["kernel"]].memory == "tiered" for row in rows):
+        print("sparq-tiered: the first query after the cache was filled, so no row is hot yet.")
     print("max |error|: against the same attention in float64.")
     if any(row["index_bits"] != 16 for row in rows):
         print("    There the query is not rounded to score a key index: near ties, others are selected.")
@@ -357,7 +399,8 @@ def plans(a: argparse.Namespace) -> list[Row]:
     rows = []
     for kernel, workload in jobs(a, a.workloads):
         rows.append(first_row(kernel, device_model().name, workload, a))
-        planned = plan_into(rows[-1], workload, n_ipus=a.ipus, n_tiles=a.tiles)
+        tiers = dict(hot_rows=a.hot_rows, hit_rate=a.hit_rate) if kernel.memory == "tiered" else {}
+        planned = plan_into(rows[-1], workload, n_ipus=a.ipus, n_tiles=a.tiles, **tiers)
         print(f"{label(rows[-1])}: {rows[-1]['error']}\n" if planned is None else f"{planned}\n")
     return rows
 
@@ -434,6 +477,47 @@ def stacks(a: argparse.Namespace, device: str, progress: Progress) -> list[Row]:
     return rows
 
 
+def read_trace(cli: CommandLine, a: argparse.Namespace) -> tuple[traces.Trace, list[Workload]]:
+    """That of --input, and what its steps are workloads for; sets a.layer where it was left out."""
+    try:
+        trace = traces.load(a.input)
+    except OSError as error:
+        cli.error(f"--input must be a file that can be read, got {a.input} ({error.strerror})")
+    except ValueError as error:
+        cli.error(f"--input must be a trace, got {a.input} ({error})")
+    a.layer = trace.layer_numbers[0] if a.layer is None else a.layer
+    if a.layer not in trace.layers:
+        cli.error(f"--layer must be one of {trace.layer_numbers} of {a.input}, got {a.layer}")
+    if a.steps > trace.n_steps:
+        cli.error(f"--steps must be at most {trace.n_steps}, those of {a.input}, got {a.steps}")
+    return trace, cli.workloads(a, a.takes_settings, **shape_of(trace, a.steps))
+
+
+def runs_of_steps(cli: CommandLine, a: argparse.Namespace, device: str, progress: Progress) -> list[Row]:
+    """Steps of a trace by each kernel; prints what came out."""
+    if device != "emulator":
+        cli.error(f"--device must be emulator with --steps, got {device}")
+    trace, workloads = read_trace(cli, a)
+    rows = []
+    todo = jobs(a, workloads)
+    for i, (kernel, workload) in enumerate(todo, 1):
+        row = first_row(kernel, device, workload, a)
+        row.update(dict.fromkeys(STEP_COLUMNS))
+        rows.append(row)
+
+        def step(text: str, of: str = f"[{i}/{len(todo)}] {label(row)}:") -> None:
+            progress.step(f"{of} {text}")
+
+        try:
+            run_steps(row, workload, trace, a, step)
+        except (ValueError, RuntimeError, MemoryError) as error:
+            row.update(failure(error))
+        progress.step(None)
+    speedups(rows, workloads[0], a)
+    print_steps(rows, trace, a)
+    return rows
+
+
 def main(argv: list[str] | None = None) -> int:
     cli = command_line()
     a = parse(cli, argv)
@@ -445,6 +529,11 @@ def main(argv: list[str] | None = None) -> int:
     else:
         device = choose_device(cli, a.device)
         progress = Progress()
+        if a.steps:
+            rows = runs_of_steps(cli, a, device, progress)
+            if a.json:
+                a.json.append(rows)
+            return 1 if any(row["error"] for row in rows) else 0
         if a.input:
             inputs, workloads = read_inputs(cli, a)
         else:

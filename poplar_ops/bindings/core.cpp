@@ -119,6 +119,12 @@ void PySession::reset(unsigned layer) {
   session_->reset(layer);
 }
 
+std::vector<std::uint32_t> PySession::misses() {
+  const py::gil_scoped_release release;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return session_->misses();
+}
+
 std::vector<std::uint32_t> PySession::lengths(unsigned layer) {
   const py::gil_scoped_release release;
   const std::lock_guard<std::mutex> lock(mutex_);
@@ -178,6 +184,8 @@ PYBIND11_MODULE(_core, m) {
       .def("reset", &PySession::reset, "layer"_a = 0u)
       .def_property_readonly("n_layers", [](PySession &s) { return s.session().nLayers(); })
       .def("lengths", &PySession::lengths, "layer"_a = 0u)
+      .def("misses", &PySession::misses,
+           "Of a cache in three tiers: rows of each KV head that the last attention call fetched.")
       .def_property_readonly(
           "streaming_memory_bytes",
           [](PySession &session) { return session.session().streamingBytes(); }, "Of the cache.")

@@ -64,6 +64,7 @@ public:
                             unsigned layer);
   void reset(unsigned layer);
   std::vector<std::uint32_t> lengths(unsigned layer);
+  std::vector<std::uint32_t> misses();
   Session &session() { return *session_; }
   poplar::Engine &engine() override { return session_->engine(); }
 

@@ -235,25 +235,32 @@ private:
   }
 };
 
-// Whether a wave of rows has to be fetched: `wave` counts those before it.
+// Whether a wave of rows has to be fetched: `wave` counts those before it. Each group of slots has
+// waveRows of a wave.
 class MoreMisses : public poplar::Vertex {
 public:
   WordsIn nMisses; // [nSlots]
   poplar::InOut<unsigned> wave;
   poplar::Output<bool> more;
-  unsigned nSlots, waveRows;
+  unsigned nSlots, groupSlots, waveRows;
 
   bool compute() {
-    unsigned all = 0;
-    for (unsigned slot = 0; slot != nSlots; ++slot)
-      all += nMisses[slot];
     *wave += 1; // from the number before 0
-    *more = *wave * waveRows < all;
+    const unsigned fetched = *wave * waveRows;
+    bool left = false;
+    for (unsigned begin = 0; begin < nSlots; begin += groupSlots) {
+      const unsigned end = minimum(begin + groupSlots, nSlots);
+      unsigned ofGroup = 0;
+      for (unsigned slot = begin; slot != end; ++slot)
+        ofGroup += nMisses[slot];
+      left |= fetched < ofGroup;
+    }
+    *more = left;
     return true;
   }
 };
 
-// Where the misses of one KV head begin in the list of all: behind those of the heads before.
+// Where the misses of one KV head begin in the list of its group: behind those of the heads before.
 class FirstMiss : public poplar::Vertex {
 public:
   WordsIn nMisses; // [nBefore]
@@ -269,7 +276,7 @@ public:
   }
 };
 
-// A wave takes the misses [begin, begin + waveRows) of the list of all. Those of one KV head among them,
+// A wave takes the misses [begin, begin + waveRows) of a group's list. Those of one KV head among them,
 // by their numbers in its own list.
 struct OfWave {
   unsigned begin, stop; // of the head's own list
@@ -307,7 +314,7 @@ public:
   }
 };
 
-// The rows that a wave fetches: of all heads, one has it; row 0 where none does.
+// The rows that a wave fetches: of the heads of a group one has it; row 0 where none does.
 class WaveRows : public poplar::MultiVertex {
 public:
   WordsIn ofSlots;  // [nSlots][n]

@@ -124,7 +124,7 @@ private:
   void list() {
     entries = atHome({topK}, "missing_entries");
     rows = atHome({topK}, "missing_rows");
-    nMisses = atHome({}, "n_misses");
+    nMisses = cache.hot.misses.slice(context.task(0), context.task(0) + context.nSlots());
     const ComputeSet cs = context.execute("list_misses");
     for (unsigned slot = 0; slot != context.nSlots(); ++slot)
       addVertex(graph, cs, "sparq::ListMisses", context.tile(slot, home),
@@ -167,21 +167,32 @@ private:
                   cycles::dealSlots(topK, hot.nWays(), hot.nOwners));
     first = atHome({}, "first_miss");
     for (unsigned slot = 0; slot != context.nSlots(); ++slot)
-      addVertex(graph, merge, "sparq::FirstMiss", context.tile(slot, home),
-                {{"nMisses", nMisses.slice(0, std::max(1u, slot))}, {"first", first[slot]}},
-                {{"nBefore", slot}}, cycles::firstMiss(slot));
+      addVertex(
+          graph, merge, "sparq::FirstMiss", context.tile(slot, home),
+          {{"nMisses", nMisses.slice(groupOf(slot).begin, std::max(groupOf(slot).begin + 1, slot))},
+           {"first", first[slot]}},
+          {{"nBefore", slot - groupOf(slot).begin}}, cycles::firstMiss(slot - groupOf(slot).begin));
     addMerge(merge, byEntry, hits, slots);
     addMerge(merge, byMiss, noSlots(), missSlots);
   }
 
   // ---- rows from streaming memory, wave by wave
+  // Slots whose misses are in one list.
+  struct Group {
+    unsigned number, begin, end;
+  };
+  unsigned groupSlots() const { return ceilDiv(p.slots, hot.nGroups); }
+  Group groupOf(unsigned slot) const {
+    const unsigned number = slot / groupSlots(), begin = number * groupSlots();
+    return {number, begin, std::min(begin + groupSlots(), context.nSlots())};
+  }
   unsigned nLandings() const { return hot.waveRows / HotRows::cutRows; }
   unsigned landingTile(unsigned landing) const {
     const unsigned nTiles = graph.getTarget().getNumTiles(), n = nLandings();
     return n < nTiles ? landing * (nTiles / n) : landing % nTiles;
   }
   // Rows of a wave that are one task's, for estimates: twice an even share.
-  unsigned ownRows() const { return std::min(topK, 2 * ceilDiv(hot.waveRows, context.nSlots())); }
+  unsigned ownRows() const { return std::min(topK, 2 * ceilDiv(hot.groupRows(), groupSlots())); }
   // {landings, shape...}, spread over the tiles: a remote copy is fastest when it is spread wide.
   Tensor perLanding(const Type &type, const std::vector<std::size_t> &shape,
                     const char *name) const {
@@ -194,11 +205,11 @@ private:
       return t;
     });
   }
-  // {slots, n, waveRows, width} HALF, piece i on that part.
+  // {slots, n, groupRows, width} HALF, piece i on that part.
   Tensor pieces(unsigned n, unsigned width, const char *name) const {
     return context.once(name, [&] {
       const Tensor t =
-          graph.addVariable(HALF, {p.slots, n, hot.waveRows, width}, {context.dc, name});
+          graph.addVariable(HALF, {p.slots, n, hot.groupRows(), width}, {context.dc, name});
       for (unsigned slot = 0; slot != p.slots; ++slot)
         for (unsigned i = 0; i != n; ++i)
           graph.setTileMapping(t[slot][i], p.tile(slot, i % p.parts));
@@ -210,7 +221,7 @@ private:
   Tensor nMissesToFetch() const {
     const double hitRate = context.plan().assumedHitRate;
     if (hitRate < 0)
-      return context.active(nMisses);
+      return nMisses;
     const auto n = static_cast<unsigned>(std::lround((1 - hitRate) * topK));
     const Tensor assumed =
         graph.addConstant(UNSIGNED_INT, {context.nSlots()}, n, {context.dc, "assumed_misses"});
@@ -233,10 +244,11 @@ private:
       return t;
     });
     const ComputeSet next = graph.addComputeSet({context.dc, "next_misses"});
-    addVertex(graph, next, "sparq::MoreMisses", 0,
-              {{"nMisses", nMissesToFetch()}, {"wave", wave}, {"more", more}},
-              {{"nSlots", context.nSlots()}, {"waveRows", hot.waveRows}},
-              cycles::moreMisses(context.nSlots()));
+    addVertex(
+        graph, next, "sparq::MoreMisses", 0,
+        {{"nMisses", nMissesToFetch()}, {"wave", wave}, {"more", more}},
+        {{"nSlots", context.nSlots()}, {"groupSlots", groupSlots()}, {"waveRows", hot.groupRows()}},
+        cycles::moreMisses(context.nSlots(), hot.nGroups));
     context.program.add(Copy(before, wave, false, {context.dc, "first_wave"}));
     Sequence body({}, {context.dc, "fetch"});
     addWave(context.within(body), wave);
@@ -247,7 +259,7 @@ private:
   void addWave(const Context &inner, const Tensor &wave) const {
     const unsigned d = context.headDim(), n = HotRows::cutRows, nSlots = context.nSlots(),
                    pairWidth = d / HotRows::nPairs, nSlices = d / hot.width;
-    const Tensor placed = atHome({hot.waveRows}, "placed_misses");
+    const Tensor placed = atHome({hot.groupRows()}, "placed_misses");
     const Tensor offsets = perLanding(UNSIGNED_INT, {n}, "wave_rows");
     const Tensor landing = perLanding(HALF, {n, 2 * std::size_t(d)}, "landing");
     const Tensor cut = perLanding(HALF, {n * 2 * std::size_t(d)}, "cut_rows");
@@ -259,12 +271,18 @@ private:
                  {"nMisses", nMisses[slot]},
                  {"rows", rows[slot]},
                  {"waveRow", placed[slot]}},
-                {{"waveRows", hot.waveRows}}, cycles::placeMisses(hot.waveRows, ownRows()));
-    for (unsigned i = 0; i != nLandings(); ++i)
+                {{"waveRows", hot.groupRows()}}, cycles::placeMisses(hot.groupRows(), ownRows()));
+    // Landings of a group without a task of this round fetch what nobody takes.
+    const unsigned perGroup = nLandings() / hot.nGroups;
+    for (unsigned i = 0; i != nLandings(); ++i) {
+      const unsigned firstSlot = i / perGroup * groupSlots(), row = i % perGroup * n;
+      const Group group = groupOf(firstSlot < nSlots ? firstSlot : 0);
       addVertex(graph, sum, "sparq::WaveRows", landingTile(i),
-                {{"ofSlots", context.active(placed).slice(i * n, (i + 1) * n, 1).flatten()},
+                {{"ofSlots", placed.slice(group.begin, group.end).slice(row, row + n, 1).flatten()},
                  {"offsets", offsets[i]}},
-                {{"nSlots", nSlots}, {"n", n}}, cycles::waveRows(n, nSlots));
+                {{"nSlots", group.end - group.begin}, {"n", n}},
+                cycles::waveRows(n, group.end - group.begin));
+    }
     readRemote(cache.rows, landing.reshape({hot.waveRows, 2 * std::size_t(d)}), offsets.flatten(),
                inner.program, {context.dc, "read_rows"});
     const ComputeSet cutting = inner.execute("cut_rows");
@@ -272,21 +290,25 @@ private:
       addVertex(graph, cutting, "sparq::CutRows", landingTile(i),
                 {{"rows", landing[i].flatten()}, {"pieces", cut[i]}},
                 {{"n", n}, {"headDim", d}, {"width", hot.width}}, cycles::cutRows(n, d, hot.width));
-    // Every part gets its piece of every row of the wave.
+    // Every part gets its piece of every row of its group.
     const Tensor keyPieces = pieces(HotRows::nPairs * hot.nSets, pairWidth, "key_pieces"),
                  valuePieces = pieces(nSlices, hot.width, "value_pieces");
-    const auto ofRows = [&](std::size_t begin, std::size_t nPieces, std::size_t width) {
-      return cut.slice(begin, begin + nPieces * n * width, 1)
-          .reshape({nLandings(), nPieces, n, width})
-          .dimShuffle({1, 0, 2, 3})
-          .reshape({1, nPieces, hot.waveRows, width});
-    };
-    const Tensor keys = ofRows(0, HotRows::nPairs, pairWidth).broadcast(hot.nSets, 1),
-                 values = ofRows(std::size_t(n) * d, nSlices, hot.width);
-    inner.program.add(
-        Copy(concat(keys.broadcast(nSlots, 0).flatten(), values.broadcast(nSlots, 0).flatten()),
-             concat(context.active(keyPieces).flatten(), context.active(valuePieces).flatten()),
-             false, {context.dc, "spread_rows"}));
+    std::vector<Tensor> from, to;
+    for (unsigned slot = 0; slot != nSlots; ++slot) {
+      const std::size_t firstLanding = std::size_t(groupOf(slot).number) * perGroup;
+      const auto ofRows = [&](std::size_t begin, std::size_t nPieces, std::size_t width) {
+        return cut.slice(firstLanding, firstLanding + perGroup)
+            .slice(begin, begin + nPieces * n * width, 1)
+            .reshape({perGroup, nPieces, n, width})
+            .dimShuffle({1, 0, 2, 3})
+            .flatten();
+      };
+      from.push_back(ofRows(0, HotRows::nPairs, pairWidth).broadcast(hot.nSets, 0));
+      to.push_back(keyPieces[slot].flatten());
+      from.push_back(ofRows(std::size_t(n) * d, nSlices, hot.width));
+      to.push_back(valuePieces[slot].flatten());
+    }
+    inner.program.add(Copy(concat(from), concat(to), false, {context.dc, "spread_rows"}));
     const ComputeSet insert = inner.execute("insert_rows");
     const auto addInsert = [&](unsigned slot, unsigned i, const Tensor &pieces, const Tensor &rows,
                                unsigned set, unsigned setShift) {
@@ -299,7 +321,7 @@ private:
                  {"slots", missSlots[slot]},
                  {"pieces", pieces[slot][i].flatten()},
                  {"rows", rows.flatten()}},
-                {{"waveRows", hot.waveRows},
+                {{"waveRows", hot.groupRows()},
                  {"nRows", static_cast<unsigned>(rows.dim(1))},
                  {"width", width},
                  {"set", set},

@@ -45,6 +45,9 @@ constexpr unsigned maxOwners = 32;
 // Rows of a wave of misses: this share of all that are selected, for about so many are missing, within
 // limits. More come on chip for nothing where few are missing, fewer cost more waves where many are.
 constexpr unsigned waveShare = 8, leastWaveRows = 64, mostWaveRows = 512;
+// Slots whose misses are fetched together. Each of their parts gets a piece of every such row, so more are
+// more exchange; the misses of fewer differ more, and rows come on chip for nothing.
+constexpr unsigned groupSlots = 8;
 // A list of selected positions in bytes is a part of a tile's memory, as are their rows.
 constexpr unsigned maxHotRows = 1u << 16;
 
@@ -65,10 +68,11 @@ HotRows makeHotRows(const Shape &shape, const Programs &programs, const CacheLay
   hot.width = 4;
   while (shape.headDim % hot.width != 0 || shape.headDim / hot.width > placement.parts)
     hot.width += 4;
-  const unsigned most = roundUp(std::max(1u, placement.slots * topK), HotRows::cutRows),
+  hot.nGroups = std::max(1u, placement.slots / groupSlots);
+  const unsigned unit = HotRows::cutRows * hot.nGroups,
+                 most = roundUp(std::max(1u, placement.slots * topK), unit),
                  usual = std::clamp(most / waveShare, leastWaveRows, mostWaveRows);
-  hot.waveRows =
-      std::min(most, roundUp(options.waveRows != 0 ? options.waveRows : usual, HotRows::cutRows));
+  hot.waveRows = std::min(most, roundUp(options.waveRows != 0 ? options.waveRows : usual, unit));
   return hot;
 }
 
@@ -106,12 +110,12 @@ CacheLayout makeLayout(const Shape &shape, const Programs &programs, unsigned nT
   return layout;
 }
 
-Placement place(const Shape &shape, unsigned nTiles, unsigned nRounds) {
+Placement place(const Shape &shape, unsigned nTiles, unsigned nRounds, unsigned mostParts) {
   Placement p{};
   p.nTasks = shape.nTasks();
   p.slots = ceilDiv(p.nTasks, nRounds);
   p.nRounds = ceilDiv(p.nTasks, p.slots);
-  p.parts = std::min(nTiles / p.slots, maxParts);
+  p.parts = std::min(nTiles / p.slots, mostParts);
   p.width = ceilDiv(shape.headDim / 8, p.parts) * 8;
   p.nSlices = ceilDiv(shape.headDim, p.width);
   return p;
@@ -170,7 +174,8 @@ Plan arrange(const Shape &shape, const Programs &programs, const CacheLayout &la
   plan.shape = shape;
   plan.resident = isResident(programs);
   plan.layout = layout;
-  plan.placement = place(shape, nTiles, nRounds);
+  // In three tiers the block that is being filled has a part to itself.
+  plan.placement = place(shape, nTiles, nRounds, maxParts + layout.tiered);
   if (layout.chunk) { // the last parts: the waves fill up the first ones
     plan.layout.tailLength = partLength(layout.chunk, plan.placement.parts);
     plan.layout.tailFirst = plan.placement.parts - plan.layout.nTailParts();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sparq/session.hpp"
 #include "sparq/cache_fill.hpp"
+#include "sparq/kernels.hpp"
 #include "sparq/layers.hpp"
 #include <map>
 
@@ -154,6 +155,8 @@ std::vector<Program> Session::buildPrograms(Graph &graph, const Cache &cache,
   const Shape &shape = plan_.shape;
   const Tensor query = addOnHomes(graph, {shape.batch, shape.nHeads, shape.headDim}, "query");
   query_ = HostTensor::writable(graph, query, "query");
+  if (plan_.layout.tiered)
+    misses_ = HostTensor::readable(graph, cache.hot.misses, "misses");
   const std::vector<std::string> names = programNames(plan_);
   std::vector<Program> all;
   all.push_back(programs.append && !plan_.resident ? buildAppend(graph, cache)
@@ -186,6 +189,18 @@ void Session::compile(Graph &graph, const std::vector<Program> &all) {
   } catch (const graph_memory_allocation_error &error) {
     throw outOfTileMemory(error);
   }
+}
+
+std::vector<std::uint32_t> Session::misses() {
+  if (!plan_.layout.tiered)
+    throw Error("misses: memory must be 'tiered', got '" +
+                std::string(nameOf(plan_.attention.empty()
+                                       ? Memory::streaming
+                                       : plan_.attention.front().kernel->memory)) +
+                "'");
+  std::vector<std::uint32_t> counts(plan_.shape.nTasks());
+  misses_.read(*engine_, counts.data());
+  return counts;
 }
 
 void Session::assumeLengths(const std::vector<std::uint32_t> &lengths, unsigned layer) {

@@ -55,8 +55,13 @@ void addTiers(Graph &graph, Cache &cache) {
                     cache.name + (t == &cache.hot.held ? "/hot_held" : "/hot_stamps"));
   cache.hot.clock =
       addOnParts(graph, p, UNSIGNED_INT, hot.nOwners, {}, same, cache.name + "/hot_clock");
+  cache.hot.misses = addOnParts(
+                         graph, p, UNSIGNED_INT, 1, {}, [&](unsigned) { return p.parts - 1; },
+                         cache.name + "/hot_misses")
+                         .squeeze({1});
   // Nothing is hot, at step 0. The clock is never set back: it counts for all layers.
-  for (const Tensor &t : {cache.hot.held, cache.hot.stamps, cache.hot.clock})
+  for (const Tensor &t :
+       {cache.hot.held, cache.hot.stamps, cache.hot.clock, cache.hot.misses})
     graph.setInitialValue(t, ArrayRef<unsigned>(std::vector<unsigned>(t.numElements(), 0)));
 }
 

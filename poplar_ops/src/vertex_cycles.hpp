@@ -116,7 +116,9 @@ inline std::uint64_t dealSlots(double topK, double nWays, double nOwners) {
   const double mine = static_cast<double>(static_cast<unsigned>((topK + nOwners - 1) / nOwners));
   return single(20 + nOwners * (8 + loopSlots) + mine * (nWays * (7 + loopSlots) + 14));
 }
-inline std::uint64_t moreMisses(double nSlots) { return single(nSlots * (2 + loopSlots) + 8); }
+inline std::uint64_t moreMisses(double nSlots, double nGroups) {
+  return single(nSlots * (2 + loopSlots) + nGroups * (6 + loopSlots) + 8);
+}
 inline std::uint64_t firstMiss(double nBefore) { return single(nBefore * (2 + loopSlots) + 2); }
 // Cleared two at a time. Each worker looks at all of the head's rows: two of arithmetic, two compares with
 // branches; of a sixth, load and store with two addresses.

@@ -30,6 +30,7 @@ namespace sparq {
 //   hot.held, hot.stamps  {nTasks, nOwners, nLayers, nWays} UNSIGNED_INT  what is in which slot, and
 //                                                                         when it was last selected
 //   hot.clock  {nTasks, nOwners} UNSIGNED_INT                       attention calls so far
+//   hot.misses {nTasks} UNSIGNED_INT                                rows that the last call fetched
 //
 // With several layers these are of the layer that is being worked on. What the others hold is in
 // `stored`, each {nTasks, ..., nLayers * size}, on the same tiles. A program says which layer it
@@ -46,7 +47,7 @@ struct Cache {
   poplar::Tensor keys, values;
   poplar::Tensor index;
   struct {
-    poplar::Tensor keys, values, held, stamps, clock;
+    poplar::Tensor keys, values, held, stamps, clock, misses;
   } hot;
   poplar::Tensor layerNumber, layer;
   struct {

@@ -145,12 +145,14 @@ struct HotRows {
   unsigned nSlots = 0;             // a multiple of nOwners; 0: there is no such buffer
   unsigned nOwners = 1, nSets = 1; // powers of two, nSets not above nOwners
   unsigned width = 0;              // components of a value on one part: a divisor of headDim
-  unsigned waveRows =
-      0; // that are fetched at a time, for all tasks together: a multiple of cutRows
+  // Rows that are fetched at a time, for all tasks together, and in how many groups: the tasks of a
+  // group have waveRows / nGroups of them together, a multiple of cutRows.
+  unsigned waveRows = 0, nGroups = 1;
   HotPolicy policy = HotPolicy::leastRecent;
 
   static constexpr unsigned cutRows = 4; // that arrive on one tile
   static constexpr unsigned nPairs = 4;  // of lanes: docs/exactness.md E3
+  unsigned groupRows() const { return waveRows / nGroups; }
   unsigned nWays() const { return nSlots / nOwners; }
   unsigned rowsOfSet() const { return nSlots / nSets; }
   unsigned setShift() const {
@@ -178,7 +180,8 @@ struct TierOptions {
   unsigned hotRows = 0;
   HotPolicy policy = HotPolicy::leastRecent;
   unsigned waveRows = 0; // fetched at a time, for all KV heads; 0: a number that suits most
-  // For planning: the share of selected rows that is taken to be hot, instead of looking. Below 0: looks.
+  // For planning: the share of selected rows that is taken to be hot, instead of looking. Below 0:
+  // looks.
   double assumedHitRate = -1;
 };
 

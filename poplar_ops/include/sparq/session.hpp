@@ -71,6 +71,10 @@ public:
   void attention(std::size_t index, const std::uint16_t *query, std::uint16_t *output,
                  bool repeated = false, unsigned layer = 0);
 
+  // Of a cache in three tiers: how many rows of each task the last attention call had to fetch. Throws
+  // Error where there are no tiers.
+  std::vector<std::uint32_t> misses();
+
 private:
   void checkLayer(const char *op, unsigned layer) const;
   // A variable {shape}, whose first dimensions are the tasks, each on the home tile of its slot.
@@ -87,7 +91,7 @@ private:
   Plan plan_;
   std::unique_ptr<HostCache> cache_;
   std::unique_ptr<poplar::Engine> engine_;
-  HostTensor query_;
+  HostTensor query_, misses_;
   std::vector<HostTensor> outputs_; // of each attention program
   // What append and fill take: keys, values, and which elements are active or how long they are.
   struct NewTokens {

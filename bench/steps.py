@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Decode steps of a recorded trace, one after the other: what `ipu_sparq.py --steps` runs. Each step appends the
+token by the device, attends, and is compared with the reference."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import statistics
+from pathlib import Path
+from typing import Any, Callable
+
+import numpy as np
+from common import Column, Row, Workload, number, text_table
+
+from sparq_ipu import traces
+from sparq_ipu.kernels import BASELINE, Attention, Kernel, exact_attention
+from sparq_ipu.planning.planner import plan
+from sparq_ipu.tables import kernel_label
+
+_core: Any = importlib.import_module("sparq_ipu._core")
+
+#: of a row of --steps, beside those of all rows; None where the kernel has no hot rows
+STEP_COLUMNS = (
+    "text",
+    "kind",
+    "layer",
+    "n_steps",
+    "hot_rows",
+    "hot_policy",
+    "misses_per_step",
+    "hit_rate",
+    "seconds_per_step",
+    "seconds_p95",
+    "streamed_bytes_per_step",
+)
+
+
+def shape_of(trace: traces.Trace, n_steps: int) -> dict[str, int]:
+    """Arguments of a workload: the cache that the first steps of a trace need."""
+    return dict(
+        capacity=trace.start + n_steps,
+        batch=1,
+        n_heads=trace.n_heads,
+        n_kv_heads=trace.n_kv_heads,
+        head_dim=trace.head_dim,
+    )
+
+
+def run_steps(
+    row: Row,
+    workload: Workload,
+    trace: traces.Trace,
+    a: argparse.Namespace,
+    step: Callable[[str], None],
+) -> None:
+    """Run the first `a.steps` steps of layer `a.layer`; results go into `row`."""
+    layer = trace.layers[a.layer]
+    tiers = dict(hot_rows=a.hot_rows, hot_policy=a.hot_policy, wave_rows=a.wave_rows)
+    kernel: Kernel = a.kernels[row["kernel"]]
+    tiered = kernel.memory == "tiered"
+    step("compile")
+    session = _core.Session(
+        workload.spec,
+        workload.n_heads,
+        attention=[Attention(row["kernel"], workload.settings)],
+        device=row["device"],
+        n_tiles=a.tiles,
+        **(tiers if tiered else {}),
+    )
+    step("fill the cache")
+    first = slice(None, trace.start)
+    session.write(layer.key[None, :, first].copy(), layer.value[None, :, first].copy(), [trace.start])
+    seconds, streamed, misses, differ = [], [], [], 0
+    for i, (query, key, value) in enumerate(layer.steps(trace.start)):
+        if i == a.steps:
+            break
+        step(f"step {i + 1} of {a.steps}")
+        session.append(key[None].copy(), value[None].copy(), [1])
+        output = session.attention(0, query[None].copy())
+        report = _core.emulator_last_run(session, {"tiles": a.tiles} if a.tiles else {})
+        seconds.append(report["seconds"]["total"])
+        streamed.append(
+            sum(s["bytes"] * s["executions"] for s in report["steps"] if s["kind"] == "remote-read")
+        )
+        if tiered:
+            misses.append(sum(session.misses()))
+        if a.check:
+            held = slice(None, trace.start + i + 1)
+            expected = exact_attention(
+                query[None],
+                layer.key[None, :, held],
+                layer.value[None, :, held],
+                workload.settings,
+                workload.spec.index_bits,
+            )
+            differ += int((output.view(np.uint16) != expected.view(np.uint16)).any())
+    row.update(
+        text=trace.text,
+        kind=trace.kind,
+        layer=a.layer,
+        n_steps=len(seconds),
+        seconds_per_query=statistics.median(seconds),
+        seconds_per_step=seconds,
+        seconds_p95=sorted(seconds)[int(0.95 * (len(seconds) - 1))],
+        streamed_bytes_per_step=streamed,
+        streamed_bytes=int(statistics.median(streamed)),
+    )
+    if a.check:
+        row.update(checked_against="reference", bit_exact=differ == 0)
+        if differ:
+            row["error"] = f"outputs of {differ} of {len(seconds)} steps differ from the reference"
+    if tiered and workload.settings is not None:
+        selected = min(workload.settings.top_k, workload.seq_len) * workload.spec.n_kv_heads
+        later = misses[1:] or misses  # at the first step nothing is hot
+        row.update(
+            hot_rows=a.hot_rows,
+            hot_policy=a.hot_policy,
+            misses_per_step=misses,
+            hit_rate=1 - statistics.fmean(later) / selected,
+        )
+
+
+def speedups(rows: list[Row], workload: Workload, a: argparse.Namespace) -> None:
+    """Against dense-streaming, planned for the last length."""
+    shape = {k: v for k, v in workload.plan_arguments().items() if k in ("batch", "n_heads", "n_kv_heads")}
+    dense = plan(
+        **shape,
+        head_dim=workload.spec.head_dim,
+        seq_len=workload.seq_len,
+        kernel=BASELINE.name,
+        n_tiles=a.tiles,
+    )
+    for row in rows:
+        if row["seconds_per_query"]:
+            row["speedup_vs_dense_streaming"] = dense.seconds_per_query / row["seconds_per_query"]
+
+
+def _of_first(row: Row) -> str:
+    return number(row["seconds_per_step"] and row["seconds_per_step"][0], ".1f", 1e6)
+
+
+STEP_TABLE = (
+    Column("kernel", -20, lambda r: kernel_label(r["kernel"], r["index_bits"])),
+    Column("hit rate", 9, lambda r: number(r["hit_rate"], ".1%")),
+    Column("us a step", 10, lambda r: number(r["seconds_per_query"], ".1f", 1e6)),
+    Column("95th", 8, lambda r: number(r["seconds_p95"], ".1f", 1e6)),
+    Column("first", 8, _of_first),
+    Column("KB streamed", 12, lambda r: number(r["streamed_bytes"], ".1f", 1e-3)),
+    Column("speed-up", 9, lambda r: number(r["speedup_vs_dense_streaming"], ".1f", 1, "x")),
+    Column("bit-exact", 10, lambda r: {True: "every step", False: "NO", None: "unchecked"}[r["bit_exact"]]),
+)
+
+
+def print_steps(rows: list[Row], trace: traces.Trace, a: argparse.Namespace) -> None:
+    print(
+        f"{Path(a.input).name}: {trace.text} ({trace.kind}, {trace.model}), layer {a.layer}, {a.steps} steps from "
+        f"{trace.start} positions on, {trace.n_heads} heads, {trace.n_kv_heads} KV heads, "
+        f"head_dim {trace.head_dim}"
+    )
+    print(text_table(STEP_TABLE, rows))
+    print("Modelled for one Bow IPU from what the emulator counted; nothing was measured on an IPU.")
+    print("us a step, KB streamed: medians over the steps. 95th: percentile. first: nothing was hot yet.")
+    print("hit rate: of the selected rows, after the first step.")
+    print(f"speed-up: {BASELINE.name}, planned for the last length, over the median.")
