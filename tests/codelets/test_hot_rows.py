@@ -426,7 +426,7 @@ def test_waves_of_misses(counts: list[int], n: int) -> None:
     wave, n_waves = word(2**32 - 1), 0  # the number before 0
     while True:
         fields = dict(nMisses=np.array(counts, np.uint32), wave=wave, more=np.array(False))
-        out = run("MoreMisses", fields, nSlots=len(counts), waveRows=n)
+        out = run("MoreMisses", fields, nSlots=len(counts), groupSlots=len(counts), waveRows=n)
         wave = out["wave"].astype(np.uint32)
         assert wave == n_waves and out["more"] == (n_waves * n < sum(counts))
         if not out["more"]:
@@ -452,10 +452,16 @@ def check_wave(lists: Lists, wave: int, n: int, top_k: int) -> None:
     np.testing.assert_array_equal(offsets["offsets"], np.where(expected == 0, 0, expected - 1))
 
 
-def test_more_misses_says_yes() -> None:
-    fields = dict(nMisses=np.array([3, 6], np.uint32), wave=word(1), more=np.array(False))
-    for n, more in ((4, True), (5, False)):  # 8 before the wave, or 10
-        assert run("MoreMisses", fields, nSlots=2, waveRows=n)["more"] == more
+@pytest.mark.parametrize(
+    ("group_slots", "most"), [(1, 13), (2, 15), (3, 19), (4, 24), (5, 37), (6, 37)]
+)  # misses of the group with most
+@pytest.mark.parametrize("wave", [0, 2])
+def test_waves_last_as_long_as_the_largest_group(group_slots: int, most: int, wave: int) -> None:
+    counts = np.array([6, 3, 9, 6, 13], np.uint32)
+    fields = dict(nMisses=counts, wave=word((wave - 1) % 2**32), more=np.array(False))
+    for rows in range(1, 39):
+        out = run("MoreMisses", fields, nSlots=5, groupSlots=group_slots, waveRows=rows)
+        assert out["wave"] == wave and out["more"] == (wave * rows < most)
 
 
 @pytest.mark.parametrize("n_before", [0, 1, 5])
