@@ -47,11 +47,13 @@ public:
     nFound[worker] = 0;
     if (begin == stop)
       return true;
+    // Copies, for a stamp that is stored could be any of these.
+    const unsigned ways = nWays, *const ownHeld = &held[*layer * ways];
+    unsigned *const ownStamps = &stamps[*layer * ways];
     unsigned found = 0;
     const unsigned lowest = positions[begin], highest = positions[stop - 1];
-    for (unsigned way = 0; way != nWays; ++way) {
-      const unsigned at = *layer * nWays + way;
-      const unsigned position = held[at] - 1; // of no position: too large
+    for (unsigned way = 0; way != ways; ++way) {
+      const unsigned position = ownHeld[way] - 1; // of no position: too large
       if (position < lowest || position > highest)
         continue;
       unsigned first = begin, n = stop - begin; // the last entry that is not beyond it
@@ -64,7 +66,7 @@ public:
       if (positions[first] != position)
         continue;
       slots[first] = way * nOwners + owner + 1;
-      stamps[at] = *clock + 1;
+      ownStamps[way] = *clock + 1;
       ++found;
     }
     nFound[worker] = found;
@@ -448,9 +450,10 @@ public:
   unsigned nWays;
 
   bool compute(unsigned worker) {
-    for (unsigned way = worker; way < nWays; way += numWorkers()) {
-      held[*layer * nWays + way] = 0;
-      stamps[*layer * nWays + way] = 0;
+    unsigned *const ownHeld = &held[*layer * nWays], *const ownStamps = &stamps[*layer * nWays];
+    for (unsigned way = worker, ways = nWays; way < ways; way += numWorkers()) {
+      ownHeld[way] = 0;
+      ownStamps[way] = 0;
     }
     return true;
   }

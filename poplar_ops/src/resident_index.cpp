@@ -94,7 +94,7 @@ void residentScores(const Context &context, const SparqSettings &settings, const
                  {"firstBlock", part * nBlocks},
                  {"nBlocks", nBlocks},
                  {"partPositions", waves.partPositions()}},
-                cycles::indexScores(nBlocks, g, r, bits));
+                cycles::residentScores(nBlocks, g, r, bits));
     }
   }
 }

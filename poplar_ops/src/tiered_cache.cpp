@@ -187,7 +187,7 @@ public:
                   {{"layer", cache.layer[slot][part]},
                    {"block", number},
                    {"rows", staging.offsets[slot][part]}},
-                  rowSettings(slot, part * length), cycles::fillOffsets(block));
+                  rowSettings(slot, part * length), cycles::blockOffsets(block));
     program.add(Execute(offsets, {dc, "block_offsets"}));
     staging.read(program);
     for (unsigned slot = 0; slot != nSlots; ++slot)
@@ -221,7 +221,7 @@ public:
                 {{"filled", cache.filled[firstTask + slot]},
                  {"layer", cache.layer[slot][part]},
                  {"rows", staging.offsets[slot][0]}},
-                rowSettings(slot, 0), cycles::fillOffsets(block));
+                rowSettings(slot, 0), cycles::blockOffsets(block));
     program.add(Execute(offsets, {dc, "open_block_offsets"}));
     staging.read(program);
     program.add(Copy(staging.columns.slice(0, nSlots).squeeze({1}),

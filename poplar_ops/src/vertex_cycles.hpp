@@ -57,10 +57,11 @@ inline std::uint64_t blockCoefficients(double nBlocks, double g, double rank, do
 // multiply, add, but for the first shift (and the last mask). Sums of 4 bits are taken apart in turns
 // of 16 components: four words, 6 each. Of each score to a float, convert; of two three of arithmetic
 // and a store.
-inline std::uint64_t indexScores(double nBlocks, double g, double rank, unsigned bits) {
+inline std::uint64_t indexScores(double nBlocks, double g, double rank, unsigned bits,
+                                 double address = 1) {
   const double turns = static_cast<double>(static_cast<unsigned>(rank + 15) / 16),
-               word = bits == 4 ? rank * (3 + 4 * 4 - 1 + loopSlots) + turns * 4 * 6
-                                : rank * (3 + 4 * 4 - 2 + loopSlots);
+               word = bits == 4 ? rank * (address + 2 + 4 * 4 - 1 + loopSlots) + turns * 4 * 6
+                                : rank * (address + 2 + 4 * 4 - 2 + loopSlots);
   return shared(nBlocks * 2 * bits, 10 + g * (word + 32.0 / bits * (toFloat + 1 + 4 / 2.0)));
 }
 
@@ -69,22 +70,33 @@ inline std::uint64_t indexScores(double nBlocks, double g, double rank, unsigned
 inline std::uint64_t residentCoefficients(double nBlocks, double g, double rank) {
   return blockCoefficients(nBlocks, g, rank, 3) + multi(share(rank) * (4 + loopSlots)) - multi(0);
 }
+// The address is kept: load, add.
+inline std::uint64_t residentScores(double nBlocks, double g, double rank, unsigned bits) {
+  return indexScores(nBlocks, g, rank, bits, 2);
+}
 // Load, store; two addresses of a component.
 inline std::uint64_t storeRecords(double d, double nWords) {
   return multi(12 + share(d) * (nWords * (2 + loopSlots) + 6));
 }
 inline std::uint64_t nextBlock() { return single(3); }
+// Add, minimum (2), add, store.
+inline std::uint64_t blockOffsets(double n) { return shared(n, 5 + loopSlots); }
 
 // ---- hot_rows.cpp
-// An entry is cleared. A way is loaded and compared with both ends; of those within, spread evenly over
-// the workers, the search halves what is left (7), then compares, counts and stores twice (12).
+// An entry is cleared. A way is loaded, its number kept and compared with both ends. Ways are spread evenly
+// over the workers that have a position near theirs: the search halves what is left (shift, add, load,
+// compare and branch, add, subtract), then load, compare, branch. Of hits, twice an even share and spread in
+// the same way: the slot (3), the step (2), two stores, an address, count.
 inline std::uint64_t findHot(double topK, double nWays, double nOwners) {
-  const double inList = std::min(nWays, 2 * topK / nOwners) / nWorkers;
+  const auto ofWorker = [](double n) {
+    return static_cast<double>(static_cast<unsigned>(n / nWorkers + 1));
+  };
   double halvings = 0;
   for (double n = share(topK); n > 1; n /= 2)
     ++halvings;
   return multi(24 + share(topK) * (1 + loopSlots) + nWays * (6 + loopSlots) +
-               static_cast<double>(static_cast<unsigned>(inList + 1)) * (halvings * 7 + 12));
+               ofWorker(nWays) * (halvings * (7 + loopSlots) + 3) +
+               ofWorker(std::min(nWays, 2 * topK / nOwners)) * 9);
 }
 // Two stores an entry.
 inline std::uint64_t freeWays(double topK) { return multi(share(topK) * (2 + loopSlots) + 14); }

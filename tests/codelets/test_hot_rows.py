@@ -1,0 +1,596 @@
+# SPDX-License-Identifier: Apache-2.0
+"""hot_rows.cpp: which selected rows are hot, where the others go, and how they come in."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from vertex import WORD_POISON, assert_bits, halves, run, word, words
+
+LAYER, N_LAYERS = 1, 3  # what a vertex works on, and what it must leave alone
+N_WORKERS = 6
+
+
+def half_bits(rng: np.random.Generator, *shape: int) -> np.ndarray:
+    """Numbers as they come in memory: any bits."""
+    return rng.integers(0, 2**16, shape).astype(np.uint16).view(np.float16)
+
+
+def shares(top_k: int) -> np.ndarray:
+    """(top_k,): the worker that has an entry: each a run of the same length, the last ones less."""
+    return np.arange(top_k) // -(-top_k // N_WORKERS)
+
+
+class Buffer(NamedTuple):
+    """What the owners of a KV head know before a step."""
+
+    held: np.ndarray  # (owners, layers, ways): position + 1, 0 where there is none
+    stamps: np.ndarray  # (owners, layers, ways): the step that last selected it, 0 at first
+    clock: int
+
+    def settings(self, owner: int) -> dict[str, int]:
+        n_owners, _, n_ways = self.held.shape
+        return dict(nWays=n_ways, owner=owner, nOwners=n_owners)
+
+    def slots(self) -> dict[int, int]:
+        """position -> slot, of LAYER."""
+        held = self.held[:, LAYER]
+        return {int(held[o, w]) - 1: int(w) * len(held) + int(o) for o, w in zip(*np.nonzero(held))}
+
+
+def some_buffer(rng: np.random.Generator, n_owners: int, n_ways: int, capacity: int, n_held: int) -> Buffer:
+    """n_held positions below `capacity` in slots at random; of each layer others."""
+    held = np.zeros((N_LAYERS, n_owners * n_ways), np.uint32)
+    for of_layer in held:
+        into = rng.permutation(of_layer.size)[:n_held]
+        of_layer[into] = rng.permutation(capacity)[: len(into)] + 1
+    held = np.ascontiguousarray(held.reshape(N_LAYERS, n_owners, n_ways).swapaxes(0, 1))
+    clock = int(rng.integers(1, 9))
+    stamps = rng.integers(0, clock + 1, held.shape).astype(np.uint32) * (held != 0)
+    return Buffer(held, stamps, clock)
+
+
+def some_positions(rng: np.random.Generator, top_k: int, filled: int) -> np.ndarray:
+    """A list of ascending positions; behind those in use whatever was there."""
+    n = min(filled, top_k)
+    positions = rng.integers(0, max(filled, 1), top_k).astype(np.uint32)
+    positions[:n] = np.sort(rng.permutation(filled)[:n])
+    return positions
+
+
+# ---- which are hot
+
+
+class Found(NamedTuple):
+    slots: np.ndarray  # (owners, top_k)
+    n_found: np.ndarray  # (owners, 6)
+    stamps: np.ndarray  # (owners, layers, ways)
+
+
+def find(buffer: Buffer, positions: np.ndarray, filled: int) -> Found:
+    """FindHot of every owner."""
+    outs = [
+        run(
+            "FindHot",
+            dict(
+                filled=word(filled),
+                layer=word(LAYER),
+                clock=word(buffer.clock),
+                positions=positions,
+                held=buffer.held[owner],
+                stamps=buffer.stamps[owner],
+                slots=words(len(positions)),
+                nFound=words(N_WORKERS),
+            ),
+            topK=len(positions),
+            **buffer.settings(owner),
+        )
+        for owner in range(len(buffer.held))
+    ]
+    return Found(*(np.stack([out[name] for out in outs]) for name in ("slots", "nFound", "stamps")))
+
+
+@pytest.mark.parametrize(
+    ("n_owners", "n_ways", "top_k", "filled", "n_held"),
+    [
+        (4, 6, 24, 200, 20),  # some are hot
+        (4, 6, 24, 24, 24),  # all are, and nothing else is
+        (2, 8, 13, 9, 5),  # fewer positions than entries: workers without any
+        (1, 7, 7, 500, 0),  # an empty buffer
+        (4, 2, 1, 50, 8),
+        (2, 40, 33, 70, 60),  # many beside them
+        (8, 1, 8, 0, 3),  # nothing selected
+        (1, 64, 6, 64, 64),
+    ],
+)
+@pytest.mark.parametrize("seed", range(3))
+def test_find_hot(n_owners: int, n_ways: int, top_k: int, filled: int, n_held: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    positions = some_positions(rng, top_k, filled)
+    buffer = some_buffer(rng, n_owners, n_ways, max(filled, n_held), n_held)
+    where = buffer.slots()
+    slots, n_found, stamps = (
+        np.zeros((n_owners, top_k)),
+        np.zeros((n_owners, N_WORKERS)),
+        buffer.stamps.copy(),
+    )
+    for entry, position in enumerate(positions[:filled]):
+        if int(position) in where:
+            way, owner = divmod(where[int(position)], n_owners)
+            slots[owner, entry] = where[int(position)] + 1
+            n_found[owner, shares(top_k)[entry]] += 1
+            stamps[owner, LAYER, way] = buffer.clock + 1
+    found = find(buffer, positions, filled)
+    np.testing.assert_array_equal(found.slots, slots)
+    np.testing.assert_array_equal(found.n_found, n_found)
+    assert_bits(found.stamps, stamps)
+
+
+def test_the_ends_of_each_share_are_found() -> None:
+    """Positions that are first or last of a worker's entries, and those beside them."""
+    positions = np.arange(10, 10 + 12 * 3, 3, dtype=np.uint32)  # two to a worker
+    held = np.arange(8, 48, dtype=np.uint32)[None, None].repeat(N_LAYERS, 1)
+    found = find(Buffer(held, np.zeros_like(held), 5), positions, 100)
+    np.testing.assert_array_equal(found.slots[0], positions - 7 + 1)
+    assert found.n_found.tolist() == [[2] * 6]
+
+
+@pytest.mark.parametrize(
+    ("n_found", "n_free"), [([0] * 6, 9), ([1, 0, 2, 0, 0, 1], 5), ([1, 2, 1, 2, 1, 2], 0)]
+)
+@pytest.mark.parametrize("top_k", [1, 6, 20])
+def test_free_ways(n_found: list[int], n_free: int, top_k: int) -> None:
+    out = run(
+        "FreeWays",
+        dict(nFound=np.array(n_found, np.uint32), nFree=word(77), byEntry=words(top_k), byMiss=words(top_k)),
+        nWays=9,
+        topK=top_k,
+    )
+    assert out["nFree"] == n_free
+    assert not out["byEntry"].any() and not out["byMiss"].any()
+
+
+@pytest.mark.parametrize("n_owners", [1, 2, 8, 32])
+def test_sum_found(n_owners: int) -> None:
+    n_found = np.random.default_rng(n_owners).integers(0, 99, (n_owners, N_WORKERS)).astype(np.uint32)
+    out = run("SumFound", dict(nFound=n_found, nHits=words(N_WORKERS)), nOwners=n_owners)
+    assert out["nHits"].tolist() == n_found.sum(axis=0).tolist()
+
+
+@pytest.mark.parametrize(("n_owners", "n_entries"), [(1, 1), (4, 6), (32, 7), (3, 40)])
+def test_merge_slots(n_owners: int, n_entries: int) -> None:
+    """Of each entry nobody says anything, or an owner, or it was known."""
+    rng = np.random.default_rng(n_entries)
+    says = rng.integers(-2, n_owners, n_entries)
+    found, before = np.zeros((n_owners, n_entries), np.uint32), np.zeros(n_entries, np.uint32)
+    slots = rng.integers(1, 2**20, n_entries).astype(np.uint32)
+    for entry, owner in enumerate(says):
+        if owner >= 0:
+            found[owner, entry] = slots[entry]
+        elif owner == -1:
+            before[entry] = slots[entry]
+    out = run(
+        "MergeSlots",
+        dict(found=found, before=before, slots=words(n_entries)),
+        nOwners=n_owners,
+        nEntries=n_entries,
+    )
+    np.testing.assert_array_equal(out["slots"], np.where(says == -2, 0, slots))
+
+
+# ---- where the others go
+
+
+class Misses(NamedTuple):
+    n: int
+    entries: np.ndarray  # (top_k,)
+    rows: np.ndarray  # (top_k,)
+
+
+def list_misses(positions: np.ndarray, hits: np.ndarray, filled: int) -> Misses:
+    """ListMisses, of a head whose rows begin at 1000, 10000 for a layer."""
+    top_k = len(positions)
+    in_use = np.arange(top_k) < filled
+    n_hits = np.bincount(shares(top_k)[in_use & (hits != 0)], minlength=N_WORKERS)
+    out = run(
+        "ListMisses",
+        dict(
+            filled=word(filled),
+            layer=word(LAYER),
+            positions=positions,
+            hits=hits,
+            nHits=n_hits.astype(np.uint32),
+            entries=words(top_k),
+            rows=words(top_k),
+            nMisses=word(77),
+        ),
+        topK=top_k,
+        rowBase=1000,
+        layerRows=10000,
+    )
+    return Misses(int(out["nMisses"]), out["entries"], out["rows"])
+
+
+@pytest.mark.parametrize(
+    ("top_k", "filled"), [(1, 9), (6, 6), (24, 100), (29, 17), (29, 3), (8, 0), (64, 64)]
+)
+@pytest.mark.parametrize("share_of_hits", [0, 0.5, 1])
+def test_list_misses(top_k: int, filled: int, share_of_hits: float) -> None:
+    rng = np.random.default_rng(top_k)
+    positions = some_positions(rng, top_k, filled)
+    hits = rng.integers(1, 99, top_k).astype(np.uint32) * (rng.random(top_k) < share_of_hits)
+    n = min(filled, top_k)
+    hits[n:] = 0
+    misses = list_misses(positions, hits.astype(np.uint32), filled)
+    expected = np.flatnonzero(hits[:n] == 0)
+    assert misses.n == len(expected)
+    assert misses.entries[: misses.n].tolist() == expected.tolist()
+    assert misses.rows[: misses.n].tolist() == (1000 + LAYER * 10000 + positions[expected] + 1).tolist()
+    assert (misses.entries[misses.n :] == WORD_POISON).all() and (
+        misses.rows[misses.n :] == WORD_POISON
+    ).all()
+
+
+class Dealt(NamedTuple):
+    by_entry: np.ndarray  # (owners, top_k)
+    by_miss: np.ndarray  # (owners, top_k)
+    after: Buffer
+
+
+def deal(
+    buffer: Buffer, positions: np.ndarray, misses: Misses, n_free: np.ndarray, by_position: bool
+) -> Dealt:
+    """DealSlots of every owner."""
+    n_owners, top_k = len(buffer.held), len(positions)
+    outs = [
+        run(
+            "DealSlots",
+            dict(
+                layer=word(LAYER),
+                clock=word(buffer.clock),
+                nMisses=word(misses.n),
+                positions=positions,
+                entries=misses.entries,
+                nFree=n_free.astype(np.uint32),
+                held=buffer.held[owner],
+                stamps=buffer.stamps[owner],
+                byEntry=np.zeros(top_k, np.uint32),
+                byMiss=np.zeros(top_k, np.uint32),
+            ),
+            **buffer.settings(owner),
+            ownersShift=n_owners.bit_length() - 1,
+            byPosition=by_position,
+        )
+        for owner in range(n_owners)
+    ]
+    assert {int(out["clock"]) for out in outs} == {buffer.clock + 1}
+    by_entry, by_miss, held, stamps = (
+        np.stack([out[name] for out in outs]) for name in ("byEntry", "byMiss", "held", "stamps")
+    )
+    return Dealt(by_entry, by_miss, Buffer(held, stamps, buffer.clock + 1))
+
+
+def expected_deal(
+    buffer: Buffer, positions: np.ndarray, misses: Misses, n_free: np.ndarray, by_position: bool
+) -> tuple[np.ndarray, Buffer]:
+    """(slots of the misses, the buffer after): the smallest share that is enough; owners in turn, from that
+    of the step on; of each the ways with the smallest keys, by number where these are equal."""
+    n_owners, now = len(buffer.held), buffer.clock + 1
+    share = -(-misses.n // n_owners)
+    while np.minimum(n_free, share).sum() < misses.n:
+        share += 1
+    turns = [(now + i) % n_owners for i in range(n_owners)]
+    owners = [owner for owner in turns for _ in range(min(int(n_free[owner]), share))][: misses.n]
+    held, stamps, slots = buffer.held.copy(), buffer.stamps.copy(), np.zeros(misses.n, np.uint32)
+    for owner in range(n_owners):
+        mine = [miss for miss in range(misses.n) if owners[miss] == owner]
+        keys = (held if by_position else stamps)[owner, LAYER].astype(np.int64)
+        ways = [w for w in np.argsort(keys, kind="stable") if stamps[owner, LAYER, w] != now]
+        for miss, way in zip(mine, ways):
+            held[owner, LAYER, way] = positions[misses.entries[miss]] + 1
+            stamps[owner, LAYER, way] = now
+            slots[miss] = way * n_owners + owner + 1
+    return slots, Buffer(held, stamps, now)
+
+
+@pytest.mark.parametrize("by_position", [False, True])
+@pytest.mark.parametrize(
+    ("n_owners", "n_ways", "top_k", "filled", "n_held"),
+    [
+        (4, 10, 24, 200, 40),
+        (4, 10, 24, 200, 30),  # empty slots
+        (4, 8, 32, 300, 32),  # as many slots as entries
+        (4, 8, 32, 32, 32),  # everything is hot
+        (2, 6, 7, 5, 0),  # empty, and fewer positions than entries
+        (1, 9, 9, 50, 9),
+        (8, 2, 11, 40, 16),  # fewer misses than two of each owner
+        (16, 4, 3, 90, 64),  # not one of each
+    ],
+)
+@pytest.mark.parametrize("seed", range(2))
+def test_deal_slots(
+    n_owners: int, n_ways: int, top_k: int, filled: int, n_held: int, by_position: bool, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    positions = some_positions(rng, top_k, filled)
+    buffer = some_buffer(rng, n_owners, n_ways, max(filled, n_held), n_held)
+    found = find(buffer, positions, filled)
+    buffer = buffer._replace(stamps=found.stamps)
+    misses = list_misses(positions, found.slots.max(axis=0), filled)
+    n_free = n_ways - found.n_found.sum(axis=1)
+    check_deal(buffer, positions, misses, n_free, by_position)
+
+
+def check_deal(
+    buffer: Buffer, positions: np.ndarray, misses: Misses, n_free: np.ndarray, by_position: bool
+) -> None:
+    dealt = deal(buffer, positions, misses, n_free, by_position)
+    slots, after = expected_deal(buffer, positions, misses, n_free, by_position)
+    assert ((dealt.by_miss != 0).sum(axis=0) <= 1).all()  # one owner has it
+    np.testing.assert_array_equal(dealt.by_miss.max(axis=0)[: misses.n], slots)
+    assert not dealt.by_miss[:, misses.n :].any()
+    by_entry = np.zeros(len(positions), np.uint32)
+    by_entry[misses.entries[: misses.n]] = slots
+    np.testing.assert_array_equal(dealt.by_entry.sum(axis=0), by_entry)
+    owner_of = (dealt.by_entry.max(axis=0) - 1) % len(buffer.held)
+    assert all(dealt.by_entry[owner_of[e], e] for e in np.flatnonzero(by_entry))
+    assert_bits(dealt.after.held, after.held)
+    assert_bits(dealt.after.stamps, after.stamps)
+
+
+@pytest.mark.parametrize("clock", range(4))  # every owner begins once
+@pytest.mark.parametrize(
+    "n_free", [(0, 0, 0, 8), (8, 0, 1, 0), (1, 2, 3, 2), (2, 8, 8, 8), (3, 3, 3, 3), (0, 8, 0, 8)]
+)
+def test_the_share_grows_where_owners_have_no_room(n_free: tuple[int, ...], clock: int) -> None:
+    """Eight misses, two of each of four owners if all of these had room."""
+    buffer = some_buffer(np.random.default_rng(clock), 4, 8, 900, 32)
+    stamps = np.minimum(buffer.stamps, clock)
+    for owner, n in enumerate(n_free):
+        stamps[owner, LAYER, : 8 - n] = clock + 1  # selected now
+    positions = np.arange(1000, 1012, dtype=np.uint32)
+    entries = np.array([0, 1, 3, 4, 5, 8, 10, 11, 99, 99, 99, 99], np.uint32)
+    misses = Misses(8, entries, entries)
+    check_deal(Buffer(buffer.held, stamps, clock), positions, misses, np.array(n_free), False)
+
+
+@pytest.mark.parametrize("by_position", [False, True])
+@given(data=st.data())
+def test_steps_of_a_head(by_position: bool, data: st.DataObject) -> None:
+    """Selections one after the other: each row that is selected has a slot of its own and is in it, none that
+    was hot is fetched again, and what goes is never what is selected now."""
+    n_owners = data.draw(st.sampled_from([1, 2, 4]), label="n_owners")
+    top_k = data.draw(st.sampled_from([1, 5, 12, 20]), label="top_k")
+    n_ways = -(-top_k // n_owners) + data.draw(st.sampled_from([0, 1, 4]), label="more ways")
+    rng = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
+    empty = np.zeros((n_owners, N_LAYERS, n_ways), np.uint32)
+    buffer = Buffer(empty, empty, 0)
+    for filled in (3, 15, 30, 31):
+        positions = some_positions(rng, top_k, filled)
+        before = buffer.slots()
+        found = find(buffer, positions, filled)
+        hits = found.slots.max(axis=0)
+        misses = list_misses(positions, hits, filled)
+        n_free = n_ways - found.n_found.sum(axis=1)
+        dealt = deal(buffer._replace(stamps=found.stamps), positions, misses, n_free, by_position)
+        buffer = dealt.after
+        n = min(filled, top_k)
+        slots = np.maximum(hits, dealt.by_entry.max(axis=0))[:n]
+        assert misses.n == sum(int(p) not in before for p in positions[:n])
+        after = buffer.slots()
+        assert [after[int(p)] + 1 for p in positions[:n]] == slots.tolist()
+        assert all(after[p] == slot for p, slot in before.items() if p in positions[:n])
+        np.testing.assert_array_equal(buffer.held[:, [0, 2]], 0)  # other layers
+
+
+# ---- how their rows come in
+
+
+class Lists(NamedTuple):
+    """Misses of several heads."""
+
+    rows: list[np.ndarray]  # of each head (its misses,)
+    first: list[int]
+
+    def of_wave(self, wave: int, n: int) -> np.ndarray:
+        """(n,) rows of the list of all, 0 behind its end."""
+        every = np.concatenate([*self.rows, np.zeros(n * (wave + 1), np.uint32)]).astype(np.uint32)
+        return every[wave * n : (wave + 1) * n]
+
+
+def some_lists(seed: int, counts: list[int]) -> Lists:
+    rng = np.random.default_rng(seed)
+    rows = [rng.integers(1, 2**30, n).astype(np.uint32) for n in counts]
+    return Lists(rows, [sum(counts[:slot]) for slot in range(len(counts))])
+
+
+#: misses of each head, and rows of a wave
+WAVES = (
+    ([3, 0, 5], 8),  # a wave holds all
+    ([10, 1, 20, 0, 9], 12),  # more than a wave, heads that are cut twice
+    ([0, 0], 4),
+    ([16], 4),
+    ([4, 4, 4], 4),
+    ([1, 30], 26),
+)
+
+
+@pytest.mark.parametrize(("counts", "n"), WAVES)
+def test_waves_of_misses(counts: list[int], n: int) -> None:
+    """Waves until there is no more: what each head places, and what is read for all."""
+    lists, top_k = some_lists(n, counts), 40
+    wave, n_waves = word(2**32 - 1), 0  # the number before 0
+    while True:
+        fields = dict(nMisses=np.array(counts, np.uint32), wave=wave, more=np.array(False))
+        out = run("MoreMisses", fields, nSlots=len(counts), groupSlots=len(counts), waveRows=n)
+        wave = out["wave"].astype(np.uint32)
+        assert wave == n_waves and out["more"] == (n_waves * n < sum(counts))
+        if not out["more"]:
+            break
+        check_wave(lists, n_waves, n, top_k)
+        n_waves += 1
+    assert n_waves == -(-sum(counts) // n)
+
+
+def check_wave(lists: Lists, wave: int, n: int, top_k: int) -> None:
+    placed = []
+    for of_head, first in zip(lists.rows, lists.first):
+        rows = words(top_k)
+        rows[: len(of_head)] = of_head
+        fields = dict(
+            wave=word(wave), first=word(first), nMisses=word(len(of_head)), rows=rows, waveRow=words(n)
+        )
+        placed.append(run("PlaceMisses", fields, waveRows=n)["waveRow"])
+    expected = lists.of_wave(wave, n)
+    assert ((np.stack(placed) != 0).sum(axis=0) <= 1).all()
+    np.testing.assert_array_equal(np.stack(placed).max(axis=0), expected)
+    offsets = run("WaveRows", dict(ofSlots=np.stack(placed), offsets=words(n)), nSlots=len(placed), n=n)
+    np.testing.assert_array_equal(offsets["offsets"], np.where(expected == 0, 0, expected - 1))
+
+
+@pytest.mark.parametrize(
+    ("group_slots", "most"), [(1, 13), (2, 15), (3, 19), (4, 24), (5, 37), (6, 37)]
+)  # misses of the group with most
+@pytest.mark.parametrize("wave", [0, 2])
+def test_waves_last_as_long_as_the_largest_group(group_slots: int, most: int, wave: int) -> None:
+    counts = np.array([6, 3, 9, 6, 13], np.uint32)
+    fields = dict(nMisses=counts, wave=word((wave - 1) % 2**32), more=np.array(False))
+    for rows in range(1, 39):
+        out = run("MoreMisses", fields, nSlots=5, groupSlots=group_slots, waveRows=rows)
+        assert out["wave"] == wave and out["more"] == (wave * rows < most)
+
+
+@pytest.mark.parametrize("n_before", [0, 1, 5])
+def test_first_miss(n_before: int) -> None:
+    fields = dict(nMisses=np.arange(3, 3 + max(n_before, 1), dtype=np.uint32), first=word(77))
+    expected = sum(range(3, 3 + n_before))
+    assert run("FirstMiss", fields, nBefore=n_before)["first"] == expected
+
+
+@pytest.mark.parametrize("n", [1, 4, 7])
+@pytest.mark.parametrize(("head_dim", "width"), [(8, 4), (16, 8), (64, 4), (64, 64), (96, 12), (128, 8)])
+def test_cut_rows(n: int, head_dim: int, width: int) -> None:
+    rows = half_bits(np.random.default_rng(head_dim), n, 2, head_dim)
+    out = run(
+        "CutRows",
+        dict(rows=rows, pieces=halves(n * 2 * head_dim)),
+        n=n,
+        headDim=head_dim,
+        width=width,
+    )
+    lanes = [[c for c in range(head_dim) if c % 8 // 2 == pair] for pair in range(4)]
+    keys = [rows[:, 0, of_pair].ravel() for of_pair in lanes]
+    values = [rows[:, 1, c : c + width].ravel() for c in range(0, head_dim, width)]
+    assert_bits(out["pieces"], np.concatenate(keys + values))
+
+
+@pytest.mark.parametrize(("counts", "n"), WAVES)
+@pytest.mark.parametrize(("set_shift", "width"), [(0, 4), (2, 16)])
+def test_insert_rows(counts: list[int], n: int, set_shift: int, width: int) -> None:
+    """Of every wave those of one head that belong to the set, into its layer."""
+    rng, top_k, n_rows, n_sets = np.random.default_rng(n), 40, 41, 1 << set_shift
+    head = len(counts) - 1
+    slots, first, of_set = words(top_k), sum(counts[:head]), n_sets - 1
+    slots[: counts[head]] = rng.permutation(n_rows * n_sets)[: counts[head]] + 1
+    rows = half_bits(rng, N_LAYERS, n_rows, width)
+    expected = rows.copy()
+    for wave in range(-(-sum(counts) // n) + 1):
+        pieces = half_bits(rng, n, width)
+        rows = run(
+            "InsertRows",
+            dict(
+                layer=word(LAYER),
+                wave=word(wave),
+                first=word(first),
+                nMisses=word(counts[head]),
+                slots=slots,
+                pieces=pieces,
+                rows=rows,
+            ),
+            waveRows=n,
+            nRows=n_rows,
+            width=width,
+            set=of_set,
+            setShift=set_shift,
+        )["rows"]
+        for miss in range(counts[head]):
+            row, its_set = divmod(int(slots[miss]) - 1, n_sets)
+            if its_set == of_set and 0 <= first + miss - wave * n < n:
+                expected[LAYER, row] = pieces[first + miss - wave * n]
+        assert_bits(rows, expected)
+
+
+# ---- a row that is appended, and rows that are replaced
+
+
+@pytest.mark.parametrize("by_position", [False, True])
+@pytest.mark.parametrize("active", [0, 1])
+@pytest.mark.parametrize(("n_owners", "n_ways", "n_held"), [(4, 5, 20), (4, 5, 9), (1, 3, 0), (32, 1, 32)])
+@pytest.mark.parametrize("filled", [0, 64, 99])
+def test_deal_newest(
+    n_owners: int, n_ways: int, n_held: int, filled: int, active: int, by_position: bool
+) -> None:
+    """To the owner whose turn it is: the way that was selected least recently, or has the oldest position."""
+    buffer = some_buffer(np.random.default_rng(filled), n_owners, n_ways, 100, n_held)
+    for owner in range(n_owners):
+        held, stamps = buffer.held[owner], buffer.stamps[owner]
+        out = run(
+            "DealNewest",
+            dict(
+                filled=word(filled),
+                active=word(active),
+                layer=word(LAYER),
+                clock=word(buffer.clock),
+                held=held,
+                stamps=stamps,
+                slot=word(77),
+            ),
+            **buffer.settings(owner),
+            byPosition=by_position,
+        )
+        expected_held, expected_stamps, slot = held.copy(), stamps.copy(), 0
+        if active and filled % n_owners == owner:
+            way = int(np.argmin((held if by_position else stamps)[LAYER]))
+            expected_held[LAYER, way], expected_stamps[LAYER, way] = filled + 1, buffer.clock
+            slot = way * n_owners + owner + 1
+        assert out["slot"] == slot
+        assert_bits(out["held"], expected_held)
+        assert_bits(out["stamps"], expected_stamps)
+
+
+@pytest.mark.parametrize(("n_owners", "owner"), [(4, 2), (1, 0), (4, None)])
+@pytest.mark.parametrize(("set_shift", "width"), [(0, 4), (1, 8), (2, 26)])
+def test_insert_newest(n_owners: int, owner: int | None, set_shift: int, width: int) -> None:
+    rng = np.random.default_rng(width)
+    n_rows, slot, slots = 6, 13, np.zeros(n_owners, np.uint32)
+    rows, piece = half_bits(rng, N_LAYERS, n_rows << 2, width), half_bits(rng, width)
+    if owner is not None:
+        slots[owner] = slot + 1
+    for of_set in range(1 << set_shift):
+        expected = rows.copy()
+        if owner is not None and slot % (1 << set_shift) == of_set:
+            expected[LAYER, slot >> set_shift] = piece
+        out = run(
+            "InsertNewest",
+            dict(layer=word(LAYER), slots=slots, piece=piece, rows=rows),
+            nOwners=n_owners,
+            nRows=n_rows << 2,
+            width=width,
+            set=of_set,
+            setShift=set_shift,
+        )
+        assert_bits(out["rows"], expected)
+
+
+@pytest.mark.parametrize("n_ways", [1, 6, 17])
+def test_forget_hot(n_ways: int) -> None:
+    rng = np.random.default_rng(n_ways)
+    held, stamps = rng.integers(1, 99, (2, N_LAYERS, n_ways)).astype(np.uint32)
+    out = run("ForgetHot", dict(layer=word(LAYER), held=held, stamps=stamps), nWays=n_ways)
+    for before, after in ((held, out["held"]), (stamps, out["stamps"])):
+        assert not after[LAYER].any()
+        np.testing.assert_array_equal(after[[0, 2]], before[[0, 2]])

@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""resident_index.cpp: the key index that stays on the tiles, what it is made of and what it says."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from index_records import (
+    BITS,
+    GROUP,
+    HEAD_DIM,
+    INT_POISON,
+    coefficients,
+    make_problem,
+    record_words,
+    records,
+    some_columns,
+    without_sign_of_zero,
+)
+from strategies import KINDS
+from vertex import assert_bits, floats, halves, run, word, words
+
+LAYER, N_LAYERS = 1, 3
+N_BLOCKS, FIRST_BLOCK = 3, 2  # of a part: positions 128 to 319
+
+
+def some_words(seed: int, *shape: int) -> np.ndarray:
+    """An index in which other records are."""
+    return np.random.default_rng(seed).integers(0, 2**32, shape, np.uint32)
+
+
+@pytest.mark.parametrize("bits", BITS)
+@given(
+    kind=st.sampled_from(KINDS),
+    rank=st.sampled_from((1, 5, 16)),
+    n_full=st.sampled_from((3, 0, 1, 2)),
+    behind=st.sampled_from((0, 1, 63)),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_scores(bits: int, kind: str, rank: int, n_full: int, behind: int, seed: int) -> None:
+    """Of the full blocks of a part, from the records of the selected components of its layer."""
+    x = make_problem(kind, bits, rank, N_BLOCKS, seed)
+    column_words = N_BLOCKS * record_words(bits)
+    components = np.sort(np.random.default_rng(seed).permutation(HEAD_DIM)[:rank]).astype(np.uint32)
+    index = some_words(seed, N_LAYERS, HEAD_DIM, column_words)
+    index[LAYER, components] = records(x.columns, bits)
+    filled = (FIRST_BLOCK + n_full) * 64 + behind
+    if n_full == N_BLOCKS:
+        filled += 640  # positions of other parts
+    shared = dict(filled=word(filled), index=index)
+    sizes = dict(groupSize=GROUP, rank=rank, indexBits=bits, firstBlock=FIRST_BLOCK, nBlocks=N_BLOCKS)
+    out = run(
+        "ResidentCoefficients",
+        dict(
+            shared,
+            layer=word(LAYER),
+            components=components,
+            selectedQuery=x.query,
+            columns=words(rank),
+            **coefficients(N_BLOCKS, rank),
+        ),
+        **sizes,
+        headDim=HEAD_DIM,
+        columnWords=column_words,
+        limit=x.limit,
+    )
+    assert out["columns"].tolist() == [(LAYER * HEAD_DIM + int(c)) * column_words for c in components]
+    assert np.abs(out["coefficients"][:n_full]).max(initial=0) <= x.limit
+    assert (out["coefficients"][n_full:] == INT_POISON).all()
+    n_local, names = N_BLOCKS * 64 + 64, ("columns", "coefficients", "units", "offsets")
+    scored = run(
+        "ResidentScores",
+        dict(
+            shared,
+            **{name: out[name] for name in names},
+            inverseTemperature=x.inverse_temperature,
+            scores=floats(GROUP, n_local),
+        ),
+        **sizes,
+        partPositions=n_local,
+    )
+    expected = floats(GROUP, n_local)
+    expected[:, : n_full * 64] = x.scores()[:, : n_full * 64]
+    assert_bits(scored["scores"], expected)
+
+
+@pytest.mark.parametrize("bits", BITS)
+@pytest.mark.parametrize(
+    ("filled", "full", "block"),
+    # the block that ends where the tokens do: 2, 3 and 4 are the part's
+    [
+        (192, 1, 0),
+        (256, 1, 1),
+        (320, 1, 2),
+        (128, 1, None),
+        (384, 1, None),
+        (64, 1, None),
+        (256, 0, None),
+        (0, 0, None),
+    ],
+)
+def test_store_records(bits: int, filled: int, full: int, block: int | None) -> None:
+    record = record_words(bits)
+    of_block = some_words(filled, HEAD_DIM, record)
+    index = some_words(bits, N_LAYERS, HEAD_DIM, N_BLOCKS * record)
+    expected = index.copy()
+    if block is not None:
+        expected[LAYER, :, block * record : (block + 1) * record] = of_block
+    out = run(
+        "StoreRecords",
+        dict(filled=word(filled), full=word(full), layer=word(LAYER), records=of_block, index=index),
+        headDim=HEAD_DIM,
+        indexBits=bits,
+        columnWords=N_BLOCKS * record,
+        firstBlock=FIRST_BLOCK,
+        nBlocks=N_BLOCKS,
+    )
+    assert_bits(out["index"], expected)
+
+
+@pytest.mark.parametrize(("block", "after"), [(2**32 - 1, 0), (0, 1), (7, 8)])
+def test_next_block(block: int, after: int) -> None:
+    assert run("NextBlock", dict(block=word(block)))["block"] == after
+
+
+@pytest.mark.parametrize(("block", "first_row"), [(0, 500), (2, 500), (3, 500), (9, 500)])
+def test_block_offsets(block: int, first_row: int) -> None:
+    """Rows of the part's block in the layer; those behind the last row are the last one."""
+    last = 500 + 3 * 64 + 9
+    out = run(
+        "BlockOffsets",
+        dict(layer=word(LAYER), block=word(block), rows=words(64)),
+        firstRow=first_row,
+        lastRow=last,
+        layerRows=10_000,
+    )
+    expected = [10_000 * LAYER + min(first_row + block * 64 + i, last) for i in range(64)]
+    assert out["rows"].tolist() == expected
+
+
+@pytest.mark.parametrize("filled", [0, 1, 63, 64, 65, 200, 256])
+def test_open_block_offsets(filled: int) -> None:
+    """Rows of the block that is being filled."""
+    out = run(
+        "OpenBlockOffsets",
+        dict(filled=word(filled), layer=word(LAYER), rows=words(64)),
+        firstRow=500,
+        lastRow=500 + 220,
+        layerRows=10_000,
+    )
+    expected = [10_000 * LAYER + min(500 + filled // 64 * 64 + i, 500 + 220) for i in range(64)]
+    assert out["rows"].tolist() == expected
+
+
+@pytest.mark.parametrize("head_dim", [4, 8, 24, 28, 128])
+def test_row_columns(head_dim: int) -> None:
+    rng = np.random.default_rng(head_dim)
+    rows = rng.integers(0, 2**16, (64, 2, head_dim)).astype(np.uint16).view(np.float16)
+    out = run("RowColumns", dict(rows=rows, columns=halves(head_dim, 64)), headDim=head_dim)
+    assert_bits(out["columns"], rows[:, 0].T.copy())
+
+
+@pytest.mark.parametrize("bits", BITS)
+@pytest.mark.parametrize(
+    ("block", "filled", "is_full"),
+    [
+        (0, 192, True),
+        (0, 191, False),
+        (2, 999, True),
+        (2, 320, True),
+        (1, 255, False),
+        (3, 999, False),
+        (0, 64, False),
+    ],
+)
+def test_index_block(bits: int, block: int, filled: int, is_full: bool) -> None:
+    """The records of a block that is full and the part's; nothing else."""
+    columns = some_columns("normal", (HEAD_DIM, 64), np.random.default_rng(filled))
+    record = record_words(bits)
+    index = some_words(bits, N_LAYERS, HEAD_DIM, N_BLOCKS * record)
+    expected = index.copy()
+    if is_full:
+        expected[LAYER, :, block * record : (block + 1) * record] = records(columns, bits)
+    out = run(
+        "IndexBlock",
+        dict(filled=word(filled), layer=word(LAYER), block=word(block), columns=columns, index=index),
+        headDim=HEAD_DIM,
+        indexBits=bits,
+        columnWords=N_BLOCKS * record,
+        firstBlock=FIRST_BLOCK,
+        nBlocks=N_BLOCKS,
+    )
+    changed = out["index"].copy()
+    if is_full:
+        mine = changed[LAYER, :, block * record : (block + 1) * record]
+        changed[LAYER, :, block * record : (block + 1) * record] = without_sign_of_zero(mine, bits)
+    assert_bits(changed, expected)

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mutants of a cache in three tiers: its codelets, and the builders of its program."""
+
+from __future__ import annotations
+
+from . import of
+
+_HOT_ROWS = "tests/codelets/test_hot_rows.py"
+_HOT_ATTENTION = "tests/codelets/test_hot_attention.py"
+_INDEX = "tests/codelets/test_resident_index.py"
+_PROGRAM = "tests/ops/test_tiered_program.py"
+_CYCLES = "tests/device_model/test_cycles.py::test_every_formula"
+
+MUTANTS = [
+    *of(
+        "poplar_ops/codelets/hot_rows.cpp",
+        _HOT_ROWS,
+        [
+            ("positions[first + step] <= position", "positions[first + step] < position", "hits are missed"),
+            ("n -= nFound[w];", "n -= 0 * nFound[w];", "ways of hits may be given away"),
+            ("rowBase + *layer * layerRows + 1", "rowBase + 1", "rows of another layer are fetched"),
+            ("stamps[way] != now && ", "", "a row that is selected now makes room"),
+            (
+                "    while (!isEnough(share, now, first))\n",
+                "    if (!isEnough(share, now, first))\n",
+                "a share grows once",
+            ),
+            ("(now + i) & (nOwners - 1)", "i & (nOwners - 1)", "every step begins with one owner"),
+            ("at >= begin && at < end", "at >= begin", "workers write the rows of others"),
+            (
+                "loadWord(from + i * 4)",
+                "loadWord(from + i * 2)",
+                "pairs of lanes are cut from other components",
+            ),
+            ("if (setOf(to, setShift) != set)", "if (false)", "every set of keys has the rows of all"),
+            ("!*active || ", "", "an element that does not grow gets a hot row"),
+        ],
+    ),
+    *of(
+        "poplar_ops/codelets/hot_attention.cpp",
+        _HOT_ATTENTION,
+        [
+            (
+                "&query[h * headDim + pair * 2]",
+                "&query[h * headDim]",
+                "keys meet other components of the query",
+            ),
+            (
+                "(load<Pair>(lanes) + load<Pair>(lanes + 2 * perPair)) +\n"
+                "                           (load<Pair>(lanes + perPair) +",
+                "(load<Pair>(lanes) + load<Pair>(lanes + perPair)) +\n"
+                "                           (load<Pair>(lanes + 2 * perPair) +",
+                "lanes are folded in another order",
+            ),
+            ("&values[*layer * nRows * width]", "&values[0]", "values of another layer"),
+        ],
+    ),
+    *of(
+        "poplar_ops/codelets/resident_index.cpp",
+        _INDEX,
+        [
+            ("minimum(full - firstBlock, nBlocks)", "minimum(full, nBlocks)", "blocks of other parts count"),
+            (
+                "if (*block >= nFullBlocks(",
+                "if (*block > nFullBlocks(",
+                "a block that is not full is indexed",
+            ),
+            ("(*filled & ~(blockSize - 1))", "*filled", "the open block begins at the next token"),
+        ],
+    ),
+    *of(
+        "poplar_ops/src/hot_attention.cpp",
+        _PROGRAM,
+        [('{"set", i / HotRows::nPairs}', '{"set", 0}', "keys of the other sets are left out")],
+    ),
+    *of(
+        "poplar_ops/src/tiered_cache.cpp",
+        _PROGRAM,
+        [
+            (
+                "value[task].slice(i * hot.width, (i + 1) * hot.width)",
+                "value[task].slice(0, hot.width)",
+                "an appended row is hot with other values",
+            ),
+            (
+                '{"nWays", hot.nWays()}}, cycles::forgetHot',
+                '{"nWays", hot.nWays() - 1}}, cycles::forgetHot',
+                "after a reset the last way is still hot",
+            ),
+        ],
+    ),
+    *of(
+        "poplar_ops/src/resident_index.cpp",
+        _PROGRAM,
+        [
+            (
+                "last < waves.nWaveParts() ? coefficient : score",
+                "score",
+                "two vertices write to one tensor at once",
+            )
+        ],
+    ),
+    *of(
+        "poplar_ops/src/vertex_cycles.hpp",
+        _CYCLES,
+        [
+            (
+                "indexScores(nBlocks, g, rank, bits, 2)",
+                "indexScores(nBlocks, g, rank, bits)",
+                "an address is free",
+            )
+        ],
+    ),
+]
