@@ -155,8 +155,8 @@ STEP_TABLE = (
 def print_steps(rows: list[Row], trace: traces.Trace, a: argparse.Namespace) -> None:
     print(
         f"{Path(a.input).name}: {trace.text} ({trace.kind}, {trace.model}), "
-        f"layer {a.layer}, {a.steps} steps from {trace.start} positions on, {trace.n_heads} heads, {trace.n_kv_heads} KV heads, "
-        f"head_dim {trace.head_dim}"
+        f"layer {a.layer}, {a.steps} steps from {trace.start} positions on, {trace.n_heads} heads, "
+        f"{trace.n_kv_heads} KV heads, head_dim {trace.head_dim}"
     )
     print(text_table(STEP_TABLE, rows))
     print("Modelled for one Bow IPU from what the emulator counted; nothing was measured on an IPU.")
