@@ -33,7 +33,7 @@ MUTANTS = [
                 "a refused first prompt leaves a cache behind",
             ),
             (
-                "is_all = key.shape[2] == self._columns.n_columns",
+                "is_all = n_tokens == self._columns.n_columns",
                 "is_all = True",
                 "a second prompt attends to itself only",
             ),
@@ -130,7 +130,7 @@ MUTANTS = [
             ),
             ("if forward.has_cache:", "if False:", "keys that did not come from the cache are taken"),
             ("if key.shape[2] != query.shape[2]:", "if False:", "keys of another cache are taken"),
-            ("layer.check_mask(attention_mask)", "pass", "a mask of the model itself is not followed"),
+            ("layer.check_mask(attention_mask, query.shape[2])", "pass", "a mask of the model itself is not followed"),
         ],
     ),
     *of(
