@@ -130,7 +130,11 @@ MUTANTS = [
             ),
             ("if forward.has_cache:", "if False:", "keys that did not come from the cache are taken"),
             ("if key.shape[2] != query.shape[2]:", "if False:", "keys of another cache are taken"),
-            ("layer.check_mask(attention_mask, query.shape[2])", "pass", "a mask of the model itself is not followed"),
+            (
+                "layer.check_mask(attention_mask, query.shape[2])",
+                "pass",
+                "a mask of the model itself is not followed",
+            ),
         ],
     ),
     *of(
