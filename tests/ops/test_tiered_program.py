@@ -17,12 +17,9 @@ pytest.importorskip("sparq_ipu._core", reason="the extension module is not built
 class Both:
     """The same tokens in a tiered cache on the emulator and in one of the reference."""
 
-    def __init__(
-        self, rng: np.random.Generator, batch: int, index_bits: int, n_tiles: int, tiers: dict[str, Any]
-    ):
-        spec: dict[str, Any] = dict(
-            batch=batch, n_kv_heads=2, head_dim=24, capacity=400, index_bits=index_bits
-        )
+    def __init__(self, batch: int, index_bits: int, n_tiles: int, tiers: dict[str, Any]):
+        spec: dict[str, Any] = dict(batch=batch, n_kv_heads=2, head_dim=24, capacity=400)
+        spec["index_bits"] = index_bits
         self.rng, self.batch = np.random.default_rng(n_tiles), batch
         self.tiered = KVCache(
             **spec, memory="tiered", device="emulator", n_layers=2, n_tiles=n_tiles, **tiers
