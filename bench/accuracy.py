@@ -6,6 +6,7 @@
     python bench/accuracy.py --jobs 2 --out runs/accuracy.jsonl     the whole table; run again to continue
     python bench/accuracy.py --report-only --out runs/accuracy.jsonl --report page.md --plots plots
     python bench/accuracy.py --methods sparq:r=16,k=64 h2o@sparq:r=16,k=64 --tasks repetition needle
+    python bench/accuracy.py --held-out --out runs/held_out.jsonl          confirm settings on other texts
     python bench/accuracy.py --statistics --out runs/statistics.jsonl     of the model's own attention instead
     python bench/accuracy.py --write                                the published results into docs/
     python bench/accuracy.py --coverage                             simulate what the intervals cover, 10 s
@@ -28,10 +29,13 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "bench/results/accuracy_smollm2_135m.jsonl"
+HELD_OUT = ROOT / "bench/results/accuracy_held_out.jsonl"
+ROWS = ROOT / "bench/results/row_bits.jsonl"
 STATISTICS = ROOT / "bench/results/attention_statistics.jsonl"
 COVERAGE = ROOT / "bench/results/interval_coverage.jsonl"
 DOCUMENT = ROOT / "docs/accuracy.md"
 TABLES = ROOT / "docs/accuracy_tables.md"
+HELD_OUT_TABLES = ROOT / "docs/accuracy_held_out.md"
 
 
 def arguments() -> argparse.ArgumentParser:
@@ -101,7 +105,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument(
         "--write",
         action="store_true",
-        help=f"only put the results of bench/results into docs/{DOCUMENT.name} and docs/{TABLES.name}",
+        help=f"only put the results of bench/results into docs/{DOCUMENT.name} and its pages of tables",
     )
     parser.add_argument(
         "--coverage",
@@ -146,7 +150,7 @@ def make_plan(args: argparse.Namespace) -> Plan:
         except json.JSONDecodeError as error:
             raise ValueError(f"accuracy: size must be TASK.NAME=JSON, got {text!r}: {error}") from None
     seed = plan.seed if args.seed is None else args.seed
-    return type(plan)(tasks, args.methods or plan.methods, seed)
+    return type(plan)(tasks, args.methods or plan.methods, seed, plan.decode_only)
 
 
 def versions() -> dict[str, str]:
@@ -183,9 +187,9 @@ def main(argv: list[str] | None = None) -> int:
         return 2
 
 
-def read_coverage() -> list[dict[str, Any]]:
-    """The published simulation of the intervals."""
-    return [json.loads(line) for line in COVERAGE.read_text(encoding="utf-8").splitlines()]
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """The lines of a file of JSON lines."""
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
 def write_coverage(path: Path) -> None:
@@ -198,14 +202,17 @@ def write_coverage(path: Path) -> None:
 
 
 def write_documents() -> None:
-    """Make docs/accuracy_tables.md and the generated blocks of docs/accuracy.md from the published lines."""
+    """Make the pages of tables and the generated blocks of docs/accuracy.md from the published lines."""
     from sparq_ipu.accuracy import document, report, runner
     from sparq_ipu.tables import replace_block
 
-    lines = runner.read_results(RESULTS)
-    head = f"<!-- from bench/results/{RESULTS.name}: python bench/accuracy.py --write -->\n\n"
-    TABLES.write_text(head + report.page(lines), encoding="utf-8")
-    made = document.blocks(lines, runner.read_results(STATISTICS), read_coverage())
+    lines, held_out = runner.read_results(RESULTS), runner.read_results(HELD_OUT)
+    for page, source, shown in ((TABLES, RESULTS, lines), (HELD_OUT_TABLES, HELD_OUT, held_out)):
+        head = f"<!-- from bench/results/{source.name}: python bench/accuracy.py --write -->\n\n"
+        page.write_text(head + report.page(shown), encoding="utf-8")
+    made = document.blocks(
+        lines, held_out, read_lines(ROWS), runner.read_results(STATISTICS), read_lines(COVERAGE)
+    )
     for name, text in made.items():
         replace_block(DOCUMENT, name, text)
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One decode step of attention on an IPU, by every kernel: dense attention over a cache in SRAM and over one
-in streaming memory, SparQ attention over one in streaming memory, with a key index of 16, 8 and 4 bits, and over
-one in three tiers, whose key index and hot rows are in SRAM.
+in streaming memory, SparQ attention over one in streaming memory, with a key index of 16, 8 and 4 bits, and
+over one in three tiers, whose key index and hot rows are in SRAM.
 
     python bench/ipu_sparq.py --S 16384 --r 32 --k 128
 
@@ -43,7 +43,7 @@ from steps import STEP_COLUMNS, print_steps, run_steps, shape_of, speedups
 
 from sparq_ipu import traces
 from sparq_ipu.backends.pod import SPLITS
-from sparq_ipu.kernels import BASELINE, DEFAULT, KERNELS, Attention, Kernel, exact_attention, ideal_attention
+from sparq_ipu.kernels import BASELINE, DEFAULT, KERNELS, TIERED, Attention, Kernel, exact_attention, ideal_attention
 from sparq_ipu.planning.device_model import device_model
 from sparq_ipu.planning.measured_range import footprint_extrapolated
 from sparq_ipu.planning.on_chip import on_chip_range
@@ -107,8 +107,8 @@ def command_line() -> CommandLine:
         type=int,
         default=1,
         metavar="N",
-        help="with --plan-only: IPUs that share KV heads, then batch, a process each; with --layers: those of "
-        "one program, a power of two [1]",
+        help="with --plan-only: IPUs that share KV heads, then batch, a process each; with --layers: those "
+        "of one program, a power of two [1]",
     )
     add(
         "--layers",
@@ -123,7 +123,7 @@ def command_line() -> CommandLine:
         default=SPLITS[0],
         help="with --layers: what an IPU has, some of the layers or some of the KV heads [layers]",
     )
-    tiers = cli.parser.add_argument_group("three tiers (sparq-tiered)").add_argument
+    tiers = cli.parser.add_argument_group(f"three tiers ({TIERED.name})").add_argument
     tiers(
         "--hot-rows",
         type=int,
@@ -131,7 +131,9 @@ def command_line() -> CommandLine:
         metavar="N",
         help="rows of keys and values of each KV head that stay in SRAM; 0: four times --k [0]",
     )
-    tiers("--hot-policy", choices=POLICIES, default=POLICIES[0], help="which row makes room for another [lru]")
+    tiers(
+        "--hot-policy", choices=POLICIES, default=POLICIES[0], help="which row makes room for another [lru]"
+    )
     tiers(
         "--wave-rows",
         type=int,
@@ -388,7 +390,7 @@ def print_results(rows: list[Row]) -> None:
         print("*: extrapolated, for a cache larger than any that was measured for the model.")
     print(f"speed-up: against {BASELINE.name}. in theory: bytes moved, dense / SparQ.")
     if any(KERNELS[row["kernel"]].memory == "tiered" for row in rows):
-        print("sparq-tiered: the first query after the cache was filled, so no row is hot yet.")
+        print(f"{TIERED.name}: the first query after the cache was filled, so no row is hot yet.")
     print("max |error|: against the same attention in float64.")
     if any(row["index_bits"] != 16 for row in rows):
         print("    There the query is not rounded to score a key index: near ties, others are selected.")
@@ -470,8 +472,7 @@ def stacks(a: argparse.Namespace, device: str, progress: Progress) -> list[Row]:
             else:
                 print(f"  not run: {reason}")
         print()
-        if planned is not None:
-            rows.append(row)
+        rows.append(row)
     print(pod.describe(a, device_model()))
     pod.print_results(rows, a)
     return rows

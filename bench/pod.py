@@ -28,14 +28,14 @@ MEMORY_SHARE = 0.5
 
 COLUMNS = (
     Column("kernel", -20, lambda r: r["label"]),
-    Column("us a token", 12, lambda r: number(r["seconds_per_token"], ".1f", 1e6)),
-    Column("gateway shared", 14, lambda r: number(r["seconds_if_gateway_shared"], ".1f", 1e6)),
-    Column("one by one", 12, lambda r: number(r["seconds_if_in_turn"], ".1f", 1e6)),
+    Column("us a token", 12, lambda r: number(r.get("seconds_per_token"), ".1f", 1e6)),
+    Column("gateway shared", 14, lambda r: number(r.get("seconds_if_gateway_shared"), ".1f", 1e6)),
+    Column("one by one", 12, lambda r: number(r.get("seconds_if_in_turn"), ".1f", 1e6)),
     Column("streaming", 10, lambda r: _share(r, "streaming")),
     Column("on chip", 8, lambda r: _share(r, "compute", "exchange", "sync")),
     Column("links", 6, lambda r: _share(r, "links")),
-    Column("GB an IPU", 9, lambda r: number(r["streaming_memory_bytes"], ".2f", 1e-9)),
-    Column("KiB/tile", 9, lambda r: number(r["max_tile_bytes"], ".0f", 1 / 1024)),
+    Column("GB an IPU", 9, lambda r: number(r.get("streaming_memory_bytes"), ".2f", 1e-9)),
+    Column("KiB/tile", 9, lambda r: number(r.get("max_tile_bytes"), ".0f", 1 / 1024)),
     Column("bit-exact", 10, lambda r: {True: "yes", False: "NO", None: "not run"}[r["bit_exact"]]),
 )
 
@@ -83,7 +83,7 @@ def run(
     step: Callable[[str], None],
 ) -> None:
     """All layers in one launch, each with the output of the one before as its query; compared bit for bit
-    with the CPU kernels or the reference, layer by layer. What an emulated run counts goes into the row too."""
+    with the CPU kernels or the reference, layer by layer. What an emulated run counts is in the row too."""
     step("compile")
     session = _core.PodSession(
         workload.spec,

@@ -139,6 +139,11 @@ def _where(lines: Sequence[Line], **wanted: Any) -> list[Line]:
     return [line for line in lines if all(line[name] == value for name, value in wanted.items())]
 
 
+def _recorded(lines: Sequence[Line]) -> list[Line]:
+    """Without those of traces that are made; all, where there are no others."""
+    return [line for line in lines if line["kind"] != "synthetic"] or list(lines)
+
+
 def _columns(lines: Sequence[Line]) -> list[tuple[str, str, int]]:
     """(heading, policy, multiple of top_k) of each buffer."""
     found = sorted({(line["policy"], line["n_hot"] // line["top_k"]) for line in lines})
@@ -164,7 +169,11 @@ def by_text(lines: Sequence[Line]) -> str:
 
 def by_layer(lines: Sequence[Line], multiple: int = 4) -> str:
     """Hit rate of "lru" by layer and kind of text, the mean of the texts of a kind."""
-    some = [line for line in lines if line["policy"] == "lru" and line["n_hot"] == multiple * line["top_k"]]
+    some = [
+        line
+        for line in _recorded(lines)
+        if line["policy"] == "lru" and line["n_hot"] == multiple * line["top_k"]
+    ]
     columns = [(kind, top_k) for top_k in _values(some, "top_k") for kind in _values(some, "kind")]
     rows = [
         [
@@ -181,7 +190,7 @@ def by_layer(lines: Sequence[Line], multiple: int = 4) -> str:
 
 def misses(lines: Sequence[Line]) -> str:
     """Rows read from streaming memory, a step and KV head, "lru": mean, and of steps of one layer."""
-    rows = []
+    lines, rows = _recorded(lines), []
     for top_k in _values(lines, "top_k"):
         for multiple in sorted({line["n_hot"] // line["top_k"] for line in lines}):
             some = _where(lines, top_k=top_k, policy="lru", n_hot=multiple * top_k)
@@ -203,6 +212,7 @@ def draw(lines: Sequence[Line], path: Path) -> None:
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
+    lines = _recorded(lines)
     top_ks, kinds = _values(lines, "top_k"), _values(lines, "kind")
     figure, axes = plt.subplots(1, len(top_ks) + 1, figsize=(5 * len(top_ks) + 5, 4.2), sharey=True)
     colours = dict(zip(kinds, ("tab:blue", "tab:orange", "tab:green", "tab:red")))

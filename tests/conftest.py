@@ -38,26 +38,20 @@ hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 TOGETHER = ("emulator", "fidelity", "popart")
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_cmdline_main(config: pytest.Config) -> None:
-    """In a parallel run (-n), one process has the tests of such a folder: two would wait for one build, or do
-    the same work twice. Another --dist than "load" is left as it is."""
-    if getattr(config.option, "numprocesses", None) and config.option.dist in ("no", "load"):
-        config.option.dist = "loadgroup"
-
-
 @pytest.hookimpl(optionalhook=True)
-def pytest_configure_node(node: Any) -> None:
-    """A process of such a run has the arguments of the command line alone, so this is said to it."""
-    node.workerinput["loadgroup"] = node.config.option.dist == "loadgroup"
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """In a parallel run (-n), one process has the tests of such a folder: two would wait for one build, or do
+    the same work twice. Another --dist than "load" is left as it is.
 
+    A scheduler of our own, for the groups of --dist loadgroup are lost with pytest 9.2.
+    """
+    if config.getvalue("dist") != "load":
+        return None
+    from xdist.scheduler import LoadScopeScheduling
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if not getattr(config, "workerinput", {}).get("loadgroup"):
-        return
-    config.option.loadgroup = True  # as pytest-xdist has it with --dist loadgroup
-    for item in items:
-        folder = item.path.relative_to(ROOT / "tests").parts[0] if ROOT / "tests" in item.path.parents else ""
-        if folder in TOGETHER:
-            item.add_marker(pytest.mark.xdist_group(name=folder))
+    class ByFolder(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            folder = nodeid.split("/")[1] if nodeid.startswith("tests/") else ""
+            return folder if folder in TOGETHER else nodeid
+
+    return ByFolder(config, log)

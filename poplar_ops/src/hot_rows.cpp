@@ -225,7 +225,8 @@ private:
     const auto n = static_cast<unsigned>(std::lround((1 - hitRate) * topK));
     const Tensor assumed =
         graph.addConstant(UNSIGNED_INT, {context.nSlots()}, n, {context.dc, "assumed_misses"});
-    graph.setTileMapping(assumed, 0);
+    for (unsigned slot = 0; slot != context.nSlots(); ++slot)
+      graph.setTileMapping(assumed[slot], context.tile(slot, home));
     return assumed;
   }
 

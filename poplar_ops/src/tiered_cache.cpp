@@ -160,13 +160,19 @@ void forgetHot(Graph &graph, const Cache &cache, Sequence &program, const DebugC
 
 namespace {
 
-// Of one round: rows of one block of every part, or of the open block of every task, by component.
+// Rows of one block of every part, or of the open block of every task, by component.
 class BlockReader {
 public:
-  BlockReader(Graph &graphIn, const Cache &cacheIn, unsigned round, const DebugContext &dcIn)
+  BlockReader(Graph &graphIn, const Cache &cacheIn, const DebugContext &dcIn)
       : graph(graphIn), cache(cacheIn), plan(cacheIn.plan), p(plan.placement),
-        nParts(nIndexParts(plan)), nSlots(p.nActive(round)), firstTask(p.firstTask(round)),
-        dc(dcIn) {}
+        nParts(nIndexParts(plan)), dc(dcIn), ofParts(*this, nParts, 0),
+        ofSlots(*this, 1, p.parts - 1) {}
+
+  // What follows is for the tasks of this round.
+  void setRound(unsigned round) {
+    nSlots = p.nActive(round);
+    firstTask = p.firstTask(round);
+  }
 
   // Block `number` of each part, a counter, into the index.
   Sequence indexBlocks(const Tensor &number) const {
@@ -174,7 +180,7 @@ public:
     const unsigned d = plan.shape.headDim, length = residentLength(plan), nBlocks = length / block;
     const ComputeSet offsets = graph.addComputeSet({dc, "block_offsets"}),
                      index = graph.addComputeSet({dc, "index_block"});
-    const Staging staging(*this, nParts, 0);
+    const Staging &staging = ofParts;
     for (unsigned slot = 0; slot != nSlots; ++slot)
       for (unsigned part = 0; part != nParts; ++part)
         addVertex(graph, offsets, "sparq::BlockOffsets", p.tile(slot, part),
@@ -209,7 +215,7 @@ public:
     Sequence program({}, {dc, "open_block"});
     const ComputeSet offsets = graph.addComputeSet({dc, "open_block_offsets"});
     const unsigned part = p.parts - 1;
-    const Staging staging(*this, 1, part);
+    const Staging &staging = ofSlots;
     for (unsigned slot = 0; slot != nSlots; ++slot)
       addVertex(graph, offsets, "sparq::OpenBlockOffsets", p.tile(slot, part),
                 {{"filled", cache.filled[firstTask + slot]},
@@ -218,7 +224,7 @@ public:
                 rowSettings(slot, 0), cycles::blockOffsets(block));
     program.add(Execute(offsets, {dc, "open_block_offsets"}));
     staging.read(program);
-    program.add(Copy(staging.columns.squeeze({1}),
+    program.add(Copy(staging.columns.slice(0, nSlots).squeeze({1}),
                      cache.tail.slice(firstTask, firstTask + nSlots, 0), false,
                      {dc, "open_block"}));
     return program;
@@ -241,10 +247,10 @@ private:
       columns = add(HALF, {d, block}, "columns_of_block");
     }
     Tensor add(const Type &type, const std::vector<std::size_t> &shape, const char *name) const {
-      std::vector<std::size_t> full{reader.nSlots, nBlocks};
+      std::vector<std::size_t> full{reader.p.slots, nBlocks};
       full.insert(full.end(), shape.begin(), shape.end());
       const Tensor t = reader.graph.addVariable(type, full, {reader.dc, name});
-      for (unsigned slot = 0; slot != reader.nSlots; ++slot)
+      for (unsigned slot = 0; slot != reader.p.slots; ++slot)
         for (unsigned i = 0; i != nBlocks; ++i)
           reader.graph.setTileMapping(t[slot][i], reader.p.tile(slot, firstPart + i));
       return t;
@@ -252,9 +258,10 @@ private:
     // Reads the rows and cuts them into columns.
     void read(Sequence &program) const {
       const unsigned d = reader.plan.shape.headDim;
-      const std::size_t n = offsets.numElements();
-      readRemote(reader.cache.rows, rows.reshape({n, 2 * std::size_t(d)}), offsets.flatten(),
-                 program, {reader.dc, "read_rows"});
+      const Tensor active = offsets.slice(0, reader.nSlots);
+      readRemote(reader.cache.rows,
+                 rows.slice(0, reader.nSlots).reshape({active.numElements(), 2 * std::size_t(d)}),
+                 active.flatten(), program, {reader.dc, "read_rows"});
       const ComputeSet cs = reader.graph.addComputeSet({reader.dc, "row_columns"});
       for (unsigned slot = 0; slot != reader.nSlots; ++slot)
         for (unsigned i = 0; i != nBlocks; ++i)
@@ -277,8 +284,10 @@ private:
   const Cache &cache;
   const Plan &plan;
   const Placement &p;
-  const unsigned nParts, nSlots, firstTask;
+  const unsigned nParts;
+  unsigned nSlots = 0, firstTask = 0;
   const DebugContext &dc;
+  const Staging ofParts, ofSlots;
 };
 
 } // namespace
@@ -294,8 +303,9 @@ void indexRows(Graph &graph, const Cache &cache, Sequence &program, const DebugC
   const ComputeSet next = graph.addComputeSet({dc, "next_block"});
   addVertex(graph, next, "sparq::NextBlock", 0, {{"block", number}}, {}, cycles::nextBlock());
   Sequence body({Execute(next, {dc, "next_block"})}, {dc, "blocks"});
+  BlockReader reader(graph, cache, dc);
   for (unsigned round = 0; round != plan.placement.nRounds; ++round) {
-    const BlockReader reader(graph, cache, round, dc);
+    reader.setRound(round);
     body.add(reader.indexBlocks(number));
     program.add(reader.openBlocks());
   }

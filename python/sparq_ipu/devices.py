@@ -31,6 +31,11 @@ def _reason_unavailable(device: str) -> str | None:
     return reason
 
 
+def why_unavailable(device: str) -> str | None:
+    """Why a device of `BACKENDS` can not run here; None if it can."""
+    return _reason_unavailable(device)
+
+
 def options_of(device: str) -> list[str]:
     """Names of the options that the backend of an available device has: the keyword-only parameters of its
     `create`."""

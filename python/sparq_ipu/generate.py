@@ -146,10 +146,15 @@ def _add_attention(parser: argparse.ArgumentParser) -> None:
     sparq.add_argument("--min-seq-len", type=int, default=0, help="decode densely below this length")
     sparq.add_argument("--layer-settings", default="", help='what differs, as "0:dense,1:no-mean-value"')
     sparq.add_argument(
+        "--settings",
+        type=Path,
+        help="a file that python -m sparq_ipu.tune wrote, in place of the settings above",
+    )
+    sparq.add_argument(
         "--lossless",
         type=_positive_integer,
         metavar="N",
-        help="draft N tokens at a time (at most 31), and let dense attention check them: greedy decoding alone",
+        help="draft N tokens at a time, at most 31, and let dense attention check them; greedy alone",
     )
     sparq.add_argument(
         "--dense", action="store_true", help="dense attention through the same float16 cache instead"
@@ -323,6 +328,11 @@ def main(argv: list[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     try:
         layers = parse_layer_settings(arguments.layer_settings)
+        others = {"--temperature": arguments.temperature, "--dense": arguments.dense or None}
+        others["--compare-dense"] = arguments.compare_dense or None
+        for name, value in others.items():
+            if arguments.lossless and value is not None:
+                raise ValueError(f"generate: --lossless must be greedy and alone, got {name} too")
         smollm2_path() if arguments.model is None else check_path(arguments.model)
         text = _text(arguments)
         torch, _ = import_torch("generate")
@@ -335,8 +345,15 @@ def main(argv: list[str] | None = None) -> int:
         prompt = _encode(arguments, text, tokenizer)
 
         def turn_on() -> None:
+            per_step = (arguments.lossless or 0) + 1
             if arguments.dense:
                 enable_dense(model, device=arguments.device)
+            elif arguments.settings is not None:
+                settings = arguments.settings
+                enable(model, settings=settings, device=arguments.device, tokens_per_step=per_step)
+            elif arguments.lossless:
+                options = dict(_settings(arguments), device=arguments.device, tokens_per_step=per_step)
+                enable(model, layers=layers, **options)
             else:
                 enable(model, layers=layers, device=arguments.device, **_settings(arguments))
 
@@ -345,6 +362,8 @@ def main(argv: list[str] | None = None) -> int:
         print(f"\n{error}", file=sys.stderr)
         return 2
 
+    if arguments.lossless:
+        return _lossless(arguments, model, tokenizer, prompt)
     sampling: dict[str, Any] = {}
     if arguments.temperature is not None:
         sampling = {"do_sample": True, "temperature": arguments.temperature, "top_p": arguments.top_p}
@@ -377,6 +396,44 @@ def main(argv: list[str] | None = None) -> int:
     return 0
 
 
+def _lossless(arguments: argparse.Namespace, model: Any, tokenizer: Any, prompt: Any) -> int:
+    """What dense attention says, drafted by SparQ; and how many drafts were right."""
+    from sparq_ipu.transformers import generate_lossless
+
+    run = generate_lossless(
+        model,
+        prompt,
+        arguments.new_tokens,
+        draft_tokens=arguments.lossless,
+        device=arguments.device,
+    )
+    print(tokenizer.decode(run.tokens))
+    print(f"\nprompt    {prompt.shape[1]} tokens, read in {run.prefill_seconds:.2f} s")
+    print(
+        f"decode    {len(run.tokens)} tokens, {run.tokens_per_second:.2f} tokens per second after the first"
+    )
+    print(
+        f"drafts    {run.n_accepted} of {run.n_drafted} accepted ({run.acceptance:.3f}), "
+        f"{run.n_rounds} times checked"
+    )
+    if arguments.json is not None:
+        line = {
+            "model": str(arguments.model or "SmolLM2-135M-Instruct"),
+            "attention": "lossless",
+            "settings": None if arguments.settings is None else str(arguments.settings),
+            **_settings(arguments),
+            "draft_tokens": arguments.lossless,
+            "seq_len": prompt.shape[1],
+            "n_new": len(run.tokens),
+            "acceptance": run.acceptance,
+            "tokens_per_second": run.tokens_per_second,
+            "prefill_seconds": run.prefill_seconds,
+        }
+        with arguments.json.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+    return 0
+
+
 def _row(arguments: argparse.Namespace, run: Run, n_prompt: int, device: str) -> dict[str, Any]:
     """The figures of a run, by name."""
     return {
@@ -384,6 +441,7 @@ def _row(arguments: argparse.Namespace, run: Run, n_prompt: int, device: str) ->
         "attention": "dense" if arguments.dense else "sparq",
         **({} if arguments.dense else _settings(arguments)),
         "layer_settings": arguments.layer_settings,
+        "settings": None if arguments.settings is None else str(arguments.settings),
         "device": device,
         "seq_len": n_prompt,
         "n_new": len(run.tokens),

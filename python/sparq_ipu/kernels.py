@@ -121,6 +121,8 @@ DENSE_SRAM = KERNELS["dense-sram"]
 BASELINE = KERNELS["dense-streaming"]
 #: what the project is about: the default of plans and benchmarks
 DEFAULT = KERNELS["sparq-streaming"]
+#: the key index and hot rows in SRAM
+TIERED = KERNELS["sparq-tiered"]
 
 #: where a cache can be, the default first
 MEMORIES = ("streaming", "sram", "tiered")

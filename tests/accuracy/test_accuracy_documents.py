@@ -23,7 +23,7 @@ def bench(tmp_path, monkeypatch):
     spec = importlib.util.spec_from_file_location("bench_accuracy", ROOT / "bench" / "accuracy.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    for name in ("DOCUMENT", "TABLES"):
+    for name in ("DOCUMENT", "TABLES", "HELD_OUT_TABLES"):
         copy = tmp_path / getattr(module, name).name
         copy.write_text(getattr(module, name).read_text())
         monkeypatch.setattr(module, name, copy)
@@ -37,7 +37,7 @@ def published(path: Path) -> str:
 def test_documents_are_what_the_results_say(bench):
     """If this fails: run `python bench/accuracy.py --write`, and read again what the prose claims."""
     assert bench.main(["--write"]) == 0
-    for path in (bench.DOCUMENT, bench.TABLES):
+    for path in (bench.DOCUMENT, bench.TABLES, bench.HELD_OUT_TABLES):
         assert path.read_text() == published(path), path.name
 
 
@@ -49,9 +49,11 @@ def test_an_altered_figure_is_put_right(bench):
     assert len(names) == len(BLOCK.findall(shown))  # each of them is another
     bench.DOCUMENT.write_text(altered)
     bench.TABLES.write_text("")
+    bench.HELD_OUT_TABLES.write_text("")
     assert bench.main(["--write"]) == 0
     assert bench.DOCUMENT.read_text() == published(bench.DOCUMENT)
     assert bench.TABLES.read_text() == published(bench.TABLES)
+    assert bench.HELD_OUT_TABLES.read_text() == published(bench.HELD_OUT_TABLES)
 
 
 def test_blocks_follow_the_results(bench, tmp_path, monkeypatch):
@@ -72,7 +74,13 @@ def test_blocks_follow_the_results(bench, tmp_path, monkeypatch):
 
 def test_every_block_of_the_document_is_generated(bench):
     names = [name for name, _ in BLOCK.findall(published(bench.DOCUMENT))]
-    made = document.blocks(read_results(bench.RESULTS), read_results(bench.STATISTICS), bench.read_coverage())
+    made = document.blocks(
+        read_results(bench.RESULTS),
+        read_results(bench.HELD_OUT),
+        bench.read_lines(bench.ROWS),
+        read_results(bench.STATISTICS),
+        bench.read_lines(bench.COVERAGE),
+    )
     assert len(names) == len(set(names)) and set(names) == set(made)
     assert published(bench.DOCUMENT).count("<!-- ") == 2 * len(names)
 
@@ -90,3 +98,22 @@ def test_a_method_without_results_is_named(bench):
     message = r"^accuracy: results must have oracle on lm, got none$"
     with pytest.raises(ValueError, match=message):
         document.differences(lines, document.DIFFERENCES["first_layer"])
+
+
+def test_differences_of_a_run_that_goes_on(bench):
+    """What no context has is left out; a value is that of the contexts that both methods have."""
+    lines = read_results(bench.RESULTS)
+    first, second = document.RECOMMENDED, "dense"
+    some = [
+        line
+        for line in lines
+        if (line.get("method"), line.get("task")) != (second, "multikey")
+        and not (line.get("method") == first and line.get("task") == "lm" and line["item"] > 3)
+    ]
+    wanted = [(first, second, (document.BPC, document.MULTIKEY))]
+    table = document.differences(some, wanted, partial=True).splitlines()
+    assert len(table) == 3 and table[2].startswith(f"| lm BPC: `{first}` - `dense` | 4 | ")
+    of_four = [line for line in lines if line.get("item", 0) < 4]
+    assert table[2].split(" | ")[2:] == document.differences(of_four, wanted).splitlines()[2].split(" | ")[1:]
+    counts = dict(row.split(" | ")[:2] for row in document.done_table(some).splitlines()[2:])
+    assert counts[f"| `{first}`"] == "4" and counts["| `dense`"] == "6"

@@ -128,11 +128,12 @@ def test_model_decoded_by_an_oracle_gives_the_same_predictions(evaluator):
     assert np.abs(actual - other).max() > 0.1
 
 
-def test_prefill_in_parts_equals_prefill_at_once(evaluator):
+@pytest.mark.parametrize("length", [50, CONTEXT - 10])  # fewer tokens follow than rows are kept of
+def test_prefill_in_parts_equals_prefill_at_once(evaluator, length):
     whole = evaluator.prefill(TOKENS[:CONTEXT])
-    first = evaluator.prefill(TOKENS[:50])
-    parts = evaluator.prefill(TOKENS[50:CONTEXT], first)
-    assert first.length == 50 and parts.length == CONTEXT
+    first = evaluator.prefill(TOKENS[:length])
+    parts = evaluator.prefill(TOKENS[length:CONTEXT], first)
+    assert first.length == length and parts.length == CONTEXT
     assert evaluator.prefill([], parts) is parts
     for layer, cache in whole.layers.items():
         other = parts.layers[layer]
@@ -220,3 +221,28 @@ def test_sparq_agrees_with_the_transformers_integration(evaluator, text, setting
     # rounding may swap a position at the edge of the selection, hence the median; another rank is another
     # method
     assert np.median(error) < 0.1 * np.median(np.abs(different - expected))
+
+
+@pytest.mark.parametrize("start", [0, 23])
+def test_a_prefill_without_a_record_is_the_same(evaluator, start):
+    """Keys and values of every layer, at once and after a prefix; the weights are left out."""
+    tokens = list(range(100, 140))
+    recorded = plain = None
+    if start:
+        recorded, plain = evaluator.prefill(tokens[:start]), evaluator.prefill(tokens[:start], record=False)
+    recorded = evaluator.prefill(tokens[start:], recorded)
+    plain = evaluator.prefill(tokens[start:], plain, record=False)
+    assert recorded.length == plain.length == 40
+    for layer, cache in recorded.layers.items():
+        other = plain.layers[layer]
+        assert other.weight_sum is None and other.recent_weights is None
+        for name in ("keys", "values"):
+            pieces = torch.cat(getattr(cache, name), 1), torch.cat(getattr(other, name), 1)
+            torch.testing.assert_close(*pieces, atol=1e-4, rtol=1e-4)
+    sparse = parse_method("sparq:r=4,k=8")
+    spans = [evaluator.span(prefix, [7, 8, 9], sparse) for prefix in (recorded, plain)]
+    torch.testing.assert_close(*spans, atol=2e-3, rtol=0)
+    for name in ("h2o:k=8", "alisa:k=8"):
+        assert parse_method(name).needs_history
+        with pytest.raises(ValueError, match="must be recorded by the prefill"):
+            evaluator.span(plain, [7], parse_method(name))

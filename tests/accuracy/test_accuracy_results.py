@@ -225,6 +225,17 @@ def test_report_says_worse_only_where_the_interval_does():
     assert better.high < 0
 
 
+def test_only_items_that_both_methods_have_are_compared():
+    lines = fake_lines({"dense": [5, 5, 4, 5], "bad": [1, 0, 1, 1, 5]})
+    bad, dense = (report.select(lines, "needle", "sparse")[m] for m in ("bad", "dense"))
+    metric = TASKS["needle"].metrics[0]
+    shared = report.difference({i: bad[i] for i in dense}, dense, metric)
+    assert len(bad) == 5 and shared.value < -0.5
+    assert report.difference(bad, dense, metric) == shared
+    assert report.difference(dense, bad, metric).value == -shared.value
+    assert report.difference({9: bad[4]}, dense, metric) is None
+
+
 def test_a_distance_from_dense_is_not_compared_with_dense():
     """KL cannot be below 0: calling it worse says nothing. Bits per character are compared."""
     plan = {"tasks": {"lm": {"items": 5}}, "methods": ["dense", "near", "far"], "seed": 0}

@@ -59,6 +59,39 @@ def test_made_traces(tmp_path: Path) -> None:
     assert [line["hit_rate"] for line in reuse._where(reuse.read(out)[4:], policy="lru")] == [0.5, 0.5]
 
 
+def published() -> tuple[dict[str, str], dict[str, str]]:
+    """Blocks of docs/reuse.md, and what the published lines say."""
+    return dict(BLOCK.findall(reuse.DOCUMENT.read_text())), reuse.blocks(reuse.read(reuse.RESULTS))
+
+
+def test_the_document_is_what_the_lines_say() -> None:
+    """If this fails: run `python bench/reuse.py --write`, and read again what the prose claims."""
+    shown, made = published()
+    assert shown == {name: text + "\n" for name, text in made.items()}
+
+
+def test_write_puts_an_altered_figure_right(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    right = reuse.DOCUMENT.read_text()
+    altered = BLOCK.sub(lambda block: re.sub(r"(?<= )0\.\d", "8", block.group(0)), right)
+    assert altered != right
+    monkeypatch.setattr(reuse, "DOCUMENT", tmp_path / "reuse.md")
+    reuse.DOCUMENT.write_text(altered)
+    assert reuse.main(["--write"]) == 0
+    assert reuse.DOCUMENT.read_text() == right
+
+
+def test_made_traces_are_apart_from_recorded_ones() -> None:
+    lines = reuse.read(reuse.RESULTS)
+    assert {"synthetic", "prose", "repetition", "retrieval"} == {line["kind"] for line in lines}
+    never = [line for line in lines if line["text"] == "hit rate 0"]
+    assert never and all(line["hit_rate"] == 0 for line in never)
+    most = [line["misses_mean"] == line["top_k"] - line["n_local"] for line in never]
+    assert all(most)
+    changed = [dict(line, hit_rate=0.5) if line["kind"] == "synthetic" else line for line in lines]
+    old, new = reuse.blocks(lines), reuse.blocks(changed)
+    assert {name for name in old if old[name] != new[name]} == {"texts"}
+
+
 def test_refusals(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     real, made = ["--input", str(REAL)], ["--synthetic", "0", "--S", "600"]
     for words, text in (

@@ -4,13 +4,16 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 
 import numpy as np
 import pytest
 
+from sparq_ipu.kernels import Attention
 from sparq_ipu.planning import device_model as models
 from sparq_ipu.planning import published_program as published
+from sparq_reference import CacheSpec, SparqSettings
 
 #: bytes, packets, rows of remote copies on both sides of every limit of the formula
 COPIES = [
@@ -36,11 +39,7 @@ def test_cpp_has_the_numbers_of_the_data_file(core):
     assert core.emulator_device_model() == models.device_model("bow").parameters()
 
 
-def test_every_cpp_parameter_can_be_set(core):
-    # A model in which every parameter differs gives another result than the default one where it matters.
-    model = models.device_model("bow")
-    for name, value in model.parameters().items():
-        core.emulator_streaming_seconds(1, 1, 1, {name: value})
+def test_an_unknown_parameter_is_refused(core):
     with pytest.raises(
         ValueError, match=r"device_model: model must have only known parameters, got .*'wings'"
     ):
@@ -192,3 +191,52 @@ def test_extrapolation_is_sane(kernel, settings, batch):
     rate = n_bytes / seconds[-1]
     assert 0.85 * model.streaming_bytes_per_second < rate < model.streaming_bytes_per_second
     assert seconds[0] < 2e-3 * batch  # no constant runs away at short lengths
+
+
+def test_seconds_of_every_step_by_hand(core):
+    """What the emulator counted times the parameters: each kind of step, also in loops, and their sum."""
+    spec = CacheSpec(1, 1, 64, 9000)
+    attention = [Attention("sparq-streaming", SparqSettings(32, 100))]
+    session = core.Session(spec, 1, attention=attention, n_tiles=2)
+    rows = np.ones((1, 1, 9000, 64), np.float16)
+    session.write(rows, rows, [9000])
+    session.attention(0, np.ones((1, 1, 64), np.float16))
+    bow = models.device_model("bow")
+    for model in (bow, dataclasses.replace(bow, **{k: 2 * v for k, v in bow.parameters().items()})):
+        check_seconds(core.emulator_last_run(session, model.parameters()), model)
+    # each parameter of one IPU counts by itself
+    seconds = core.emulator_last_run(session, bow.parameters())["seconds"]
+    for name, value in bow.parameters().items():
+        changed = core.emulator_last_run(session, {**bow.parameters(), name: 2 * value})["seconds"]
+        assert (changed == seconds) == name.startswith(("link_", "host_stream_")), name
+
+
+def check_seconds(run, model):
+    for step in run["steps"]:
+        n, kind = step["executions"], step["kind"]
+        transfers = sum(
+            math.ceil(step[f"max_exchange_bytes_{when}"] / model.exchange_bytes_per_cycle)
+            for when in ("before", "after")
+        )
+        computing = step["tile_cycles"] + model.compute_set_fixed_cycles if kind == "compute" else 0
+        copy = (step["bytes"], step["packets"], step["rows"])
+        expected = {
+            "compute": n * computing / model.clock_hz,
+            "exchange": n * (step["exchanges"] * model.exchange_fixed_cycles + transfers) / model.clock_hz,
+            "sync": n * step["syncs"] * model.sync_cycles / model.clock_hz,
+            "streaming": n * model.streaming_seconds(*copy) if kind.startswith("remote-") else 0.0,
+            "host_streams": n * step["bytes"] / model.host_stream_bytes_per_second
+            if kind.startswith("stream-")
+            else 0.0,
+        }
+        for category, seconds in expected.items():
+            assert step["seconds"][category] == pytest.approx(seconds, rel=1e-12), (step["name"], category)
+    steps = run["steps"]
+    for category, seconds in run["seconds"].items():
+        assert seconds == pytest.approx(sum(s["seconds"][category] for s in steps), rel=1e-12)
+    assert run["seconds"]["total"] == pytest.approx(
+        sum(v for k, v in run["seconds"].items() if k != "total"), rel=1e-12
+    )
+    # each kind is there, and so is what would hide a mistake: loops, several syncs, bytes of the host
+    assert {s["kind"] for s in steps} >= {"compute", "remote-read"}
+    assert any(s["executions"] > 1 for s in steps if s["kind"] == "remote-read")

@@ -117,3 +117,9 @@ def test_host_stream(lines):
     s = step(lines, "remote", "host")
     assert (s["kind"], s["bytes"], s["packets"]) == ("stream-in", 2048, 2)
     assert s["hostSeconds"] > 0 and s["streamingSeconds"] == 0
+
+
+@pytest.mark.parametrize("category", ["hostSeconds", "streamingSeconds"])
+def test_seconds_in_all_are_those_of_the_steps(lines, category):
+    of_steps = sum(x[category] for x in lines if x["program"] == "remote")
+    assert one(lines, "remote in all")[category] == pytest.approx(of_steps, rel=1e-4) and of_steps > 0

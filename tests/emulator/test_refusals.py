@@ -51,10 +51,6 @@ EXPECTED = {
         "graph_connection_error",
         "'out'.*element 7 of 'y'.*'in'.*element 7 of 'y'",
     ),
-    "output_is_an_input_of_the_vertex": (
-        "graph_connection_error",
-        "'work'.*Output and Input of one vertex.*'out'.*element 7 of 'x'.*'in'.*element 7 of 'x'",
-    ),
     "inout_against_read": ("graph_connection_error", "'data'.*element 0 of 'x'.*'in'"),
     "slice_out_of_range": ("index_error", r"\[0, 8\).*got \[2, 9\)"),
     "slice_backwards": ("index_error", r"got \[3, 2\)"),

@@ -144,19 +144,20 @@ def test_lossless_says_what_dense_attention_says(model):
     for seed in range(20):
         prompt = tokens_of(30 + seed, seed=seed)
         enable_dense(model)
-        dense = greedy(model, prompt, 10)[0].tolist()
+        dense = greedy(model, prompt, 8)[0].tolist()
         enable(model, **SETTINGS, tokens_per_step=8)
-        n_other += greedy(model, prompt, 10)[0].tolist() != dense
-        run = generate_lossless(model, prompt, 10, draft_tokens=1 + seed % 5)
+        if seed < 6:
+            n_other += greedy(model, prompt, 8)[0].tolist() != dense
+        run = generate_lossless(model, prompt, 8, draft_tokens=1 + seed % 5)
         assert run.tokens == dense
         assert len(dense) == 1 + run.n_rounds + run.n_accepted
         n_drafted, n_accepted = n_drafted + run.n_drafted, n_accepted + run.n_accepted
-    assert n_other >= 10 and 0 < n_accepted < n_drafted
+    assert n_other >= 3 and 0 < n_accepted < n_drafted
 
 
 def test_lossless_accepts_all_that_is_dense(model):
     enable(model, rank=4, top_k=1000, tokens_per_step=8)
-    run = generate_lossless(model, tokens_of(30), 18, draft_tokens=7)
+    run = generate_lossless(copy.deepcopy(model), tokens_of(30), 18, draft_tokens=7)  # enabled too
     # 17 tokens after the first: 7 drafted ones and one more, twice; the last alone
     assert (run.n_rounds, run.n_drafted, run.acceptance) == (3, 14, 1.0)
     assert run.tokens_per_second > 0 and run.prefill_seconds > 0

@@ -241,18 +241,19 @@ def test_prefill_in_chunks(model):
 @pytest.mark.parametrize("moved", [4096, 37])
 def test_cache_grows(model, monkeypatch, moved):
     monkeypatch.setattr("sparq_ipu.transformers.storage._MOVED", moved)  # at once, or in pieces
+    monkeypatch.setattr("sparq_ipu.transformers.storage.FIRST_ROOM", 20)
     enable(model, **SETTINGS)
     fixed = SparqCache(model, capacity=640)
     growing = SparqCache(model)
     tokens, mask = left_padded([tokens_of(30), tokens_of(12, seed=1)])
-    n = 300
+    n = 60
     assert (
         greedy(model, tokens, n, past_key_values=growing, attention_mask=mask).tolist()
         == greedy(model, tokens, n, past_key_values=fixed, attention_mask=mask).tolist()
     )
     for layer, other in zip(growing.layers, fixed.layers):
-        assert layer.cache.capacity == 2 * (30 + 256)  # doubled once, not moved at every step
-        assert layer.cache.lengths.tolist() == other.cache.lengths.tolist() == [329, 311]
+        assert layer.cache.capacity == 2 * (30 + 20)  # doubled once, not moved at every step
+        assert layer.cache.lengths.tolist() == other.cache.lengths.tolist() == [89, 71]
 
 
 @pytest.mark.parametrize("available, expected", [(True, "cpu"), (False, "reference")])

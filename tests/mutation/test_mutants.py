@@ -10,6 +10,7 @@ from pathlib import Path
 
 import mutants
 import pytest
+import results
 
 ROOT = Path(__file__).resolve().parents[2]
 EVERY = mutants.every()
@@ -55,3 +56,25 @@ def test_it_lists() -> None:
     done = run("--list", "reference/")
     assert done.returncode == 0 and "sparq_reference/numerics-1: " in done.stdout
     assert run("--list", "no/such/folder").returncode != 0
+
+
+def test_the_table_of_results_reads() -> None:
+    """Every row has a result; where no test failed, the row says why, or what is missing."""
+    rows = results.read()
+    assert len(rows) >= 200 and {(m.file, m.why) for m in EVERY} & set(rows)
+    for row in rows.values():
+        assert (ROOT / row.file).suffix in (".py", ".cpp", ".hpp") and row.why
+        assert row.last in ("killed", "known", "SURVIVED") and row.noticed_by, row
+        assert row.last != "killed" or row.noticed_by.startswith(("tests/", "no result")), row
+
+
+def test_results_are_recorded_and_the_first_is_kept(tmp_path: Path) -> None:
+    table = tmp_path / "results.tsv"
+    one, other = EVERY[:2]
+    results.record(table, one, "SURVIVED", "")
+    results.record(table, other, "known", "a\treason\nof two lines")
+    results.record(table, one, "killed", "FAILED tests/some.py::test_it[4-x] - AssertionError")
+    rows = results.read(table)
+    assert rows[one.file, one.why][2:] == ("SURVIVED", "killed", "tests/some.py::test_it")
+    assert rows[other.file, other.why][2:] == ("known", "known", "a reason of two lines")
+    assert len(rows) == 2

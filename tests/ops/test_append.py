@@ -87,6 +87,10 @@ def test_blocks_fill_chunks_of_an_index(index_bits: int, n_tiles: int) -> None:
     """Chunks of 512 or 1024 positions: the device quantises block after block, and the last of a chunk."""
     rng = np.random.default_rng(n_tiles)
     capacity = 1200
+    spec = CacheSpec(2, 2, 16, capacity, index_bits=index_bits)
+    sparq = Attention("sparq-streaming", SparqSettings(**SETTINGS))
+    mapping = _core.emulator_plan(spec, 2, sparq, True, n_tiles, [500, 1022], {})["mapping"]
+    assert mapping["chunk"] == {8: 512, 4: 1024}[index_bits]
     a = make_attention(
         rng, batch=2, n_kv_heads=2, seq_len=capacity, head_dim=16, lengths=np.array([500, 1022])
     )

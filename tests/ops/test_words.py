@@ -221,7 +221,8 @@ def test_one_list_of_kernels() -> None:
 @pytest.mark.parametrize("name", kernels.KERNELS)
 def test_each_kernel_by_name(name: str) -> None:
     kernel = kernels.kernel_named("op", name)
-    made = session(SPEC, 2, Attention(name, kernel.settings(SETTINGS)))
+    spec = dataclasses.replace(SPEC, index_bits=4) if kernel.memory == "tiered" else SPEC
+    made = session(spec, 2, Attention(name, kernel.settings(SETTINGS)))
     wrong = np.zeros((2, 2, 8), np.float16)
     assert refused(lambda: made.attention(0, wrong)) == (
         f"{kernel.op}: query must have shape (2, 2, 16), got (2, 2, 8)"

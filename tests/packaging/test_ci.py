@@ -64,3 +64,13 @@ def test_what_tests_want_is_installed_before_them() -> None:
     run = (CI / "run").read_text()
     for program in ("clang++", "aarch64-linux-gnu-g++", "qemu-aarch64"):
         assert run.index(f"command -v {program}") < run.index("pytest -q")
+
+
+def test_one_process_has_the_tests_that_share_a_build() -> None:
+    """In a parallel run: else both wait for the build, or do the same work twice."""
+    tests = ROOT / "tests" / "emulator" / "test_standalone.py"
+    command = [sys.executable, "-m", "pytest", "-n", "2", "-v", "-p", "no:cacheprovider", str(tests)]
+    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    assert "2/2 workers" in done.stdout, done.stdout[-2000:]
+    processes = re.findall(r"^\[(gw\d)\] .* tests/emulator/", done.stdout, re.MULTILINE)
+    assert len(processes) > 20 and len(set(processes)) == 1

@@ -127,7 +127,7 @@ void Compiler::checkVertex(const VertexRecord &v, const ComputeSetRecord &cs) co
 // No element may be written twice in a compute set, nor written by one vertex and read by another,
 // nor be an Output and an Input of one vertex: what an Output holds before the vertex runs is
 // undefined.
-ComputeSetUse Compiler::checkConflicts(const ComputeSetRecord &cs) const {
+ComputeSetUse Compiler::checkConflicts(const ComputeSetRecord &cs) {
   struct Use : Extent {
     vertex_id vertex;
     const FieldRecord *field;
@@ -180,14 +180,13 @@ ComputeSetUse Compiler::checkConflicts(const ComputeSetRecord &cs) const {
     if (w != writes.begin() && std::prev(w)->var == r.var && std::prev(w)->end > r.begin)
       --w;
     for (; w != writes.end() && w->var == r.var && w->begin < r.end; ++w)
-      if (w->end > r.begin &&
-          (w->vertex != r.vertex || w->field->info->direction == Direction::Output))
+      if (w->end > r.begin && w->vertex != r.vertex)
         throw graph_connection_error(
-            set +
-            (w->vertex != r.vertex ? "an element that one vertex writes must not be read by another"
-                                   : "an element must not be Output and Input of one vertex") +
-            ", got " + place(*w, std::max(w->begin, r.begin)) + " and " +
+            set + "an element that one vertex writes must not be read by another, got " +
+            place(*w, std::max(w->begin, r.begin)) + " and " +
             place(r, std::max(w->begin, r.begin)));
+      else if (w->end > r.begin && w->field->info->direction == Direction::Output)
+        inPlace_.insert(&g_.vertices[r.vertex]);
   }
   merge(use.reads);
   merge(use.writes);
@@ -251,7 +250,7 @@ Compiler::EdgePlace Compiler::placeEdge(const VertexRecord &v, const FieldRecord
     code_.addPieces(v.tile, pieces);
   const std::uint64_t bytes = count * size;
   const bool output = f.info->direction == Direction::Output;
-  const bool poisoned = output && !exe_->zeros;
+  const bool poisoned = output && !exe_->zeros && inPlace_.count(&v) == 0;
   if (straight && !buffered) {
     if (poisoned)
       plan.poisons.push_back({addressOf(var, begin), bytes, impl.type});

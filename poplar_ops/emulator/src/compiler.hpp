@@ -65,7 +65,7 @@ private:
   // compile_vertices.cpp
   void compileComputeSet(unsigned id);
   void checkVertex(const VertexRecord &v, const ComputeSetRecord &cs) const;
-  ComputeSetUse checkConflicts(const ComputeSetRecord &cs) const;
+  ComputeSetUse checkConflicts(const ComputeSetRecord &cs);
   struct EdgePlace {
     Address at;
     std::size_t count;
@@ -97,6 +97,7 @@ private:
   std::map<unsigned, unsigned> computeSetPlans_;  // id -> index of plan
   std::map<unsigned, StepCount> computeSetCosts_; // by id
   std::vector<ComputeSetUse> computeSetUses_;     // by id
+  std::set<const VertexRecord *> inPlace_;        // with elements that are Output and Input
   std::map<unsigned, unsigned> functionPlans_;
   std::unique_ptr<ControlSlice> slice_; // of a dry run
   std::vector<unsigned> functionStack_;

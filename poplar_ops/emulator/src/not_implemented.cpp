@@ -4,6 +4,7 @@
 
 #include <poplar/CSRFunctions.hpp>
 #include <poplar/Engine.hpp>
+#include <poplar/Quarter.hpp>
 
 namespace poplar {
 
@@ -111,6 +112,8 @@ void DebugInfo::initializeStreamer(const std::string &, const DebugSerialization
   notImplemented("DebugInfo::initializeStreamer");
 }
 void DebugInfo::closeStreamer() { notImplemented("DebugInfo::closeStreamer"); }
+
+std::uint8_t QuarterMetadata::getBinary() const { notImplemented("QuarterMetadata::getBinary"); }
 
 std::string getLanguageOption(CodeletFileType) { notImplemented("getLanguageOption"); }
 

@@ -111,6 +111,20 @@ bool Tensor::containsConstant() const {
   return found;
 }
 
+bool Tensor::constantAsDouble(double &value) const {
+  const TensorImpl &t = Access::impl(*this);
+  bool found = false;
+  if (core::numElements(t.shape) == 1)
+    core::forEachPiece(t, [&](core::VarId v, std::size_t begin, std::size_t) {
+      const core::Variable &variable = t.graph->variables[v];
+      found = variable.constant && !variable.replicaIndex;
+      if (found)
+        value = core::valueAsDouble(variable.data.data() + begin * core::typeSize(variable.type),
+                                    variable.type);
+    });
+  return found;
+}
+
 bool Tensor::isParallelWriteable() const { return !containsAliases() && !containsConstant(); }
 
 std::vector<Interval> Tensor::getContiguousRegions() const {

@@ -13,7 +13,7 @@ from typing import Any, Iterable
 from ..tables import markdown_table
 from . import coverage, report
 from .methods import Method, parse_method
-from .plan import LEVELS
+from .plan import LEVELS, TIERED, TIERED_METHODS
 from .plan import RECOMMENDED_METHOD as RECOMMENDED
 from .tasks import TASKS, Metric
 
@@ -36,6 +36,11 @@ def _late(level: str) -> str:
 def _bits(method: str, index_bits: int) -> str:
     """A SparQ method with another key index."""
     return str(dataclasses.replace(parse_method(method), index_bits=index_bits))  # type: ignore[call-arg]
+
+
+def _components(method: str, rank: int) -> str:
+    """A SparQ method with another rank."""
+    return str(dataclasses.replace(parse_method(method), rank=rank))  # type: ignore[call-arg]
 
 
 # The recommended settings with a key index of 16 bits: what other methods of 16 bits are compared with.
@@ -95,6 +100,17 @@ DIFFERENCES: dict[str, list[tuple[str, str, tuple[str, ...]]]] = {
     ],
 }
 
+#: the same, of the held-out texts
+TASKS_THERE = (REPETITION, MULTIKEY, "multivalue digits", "tracking digits")
+HELD_OUT_DIFFERENCES: dict[str, list[tuple[str, str, tuple[str, ...]]]] = {
+    "held_out_dense": [(method, "dense", (BPC, *TASKS_THERE)) for method in (RECOMMENDED, TIERED)],
+    "held_out_settings": [
+        (TIERED, RECOMMENDED, (KL, BPC, *TASKS_THERE)),
+        (_components(TIERED, 64), TIERED, (KL, BPC, *TASKS_THERE)),
+    ],
+    "held_out_rows": [(method, TIERED, (KL, *TASKS_THERE)) for method in TIERED_METHODS if "rows=" in method],
+}
+
 
 def _metric(measure: str) -> tuple[str, str, Metric]:
     """(task, question, metric) of a measure such as "lm KL"; the whole prompt is decoded by the method."""
@@ -103,28 +119,39 @@ def _metric(measure: str) -> tuple[str, str, Metric]:
     return task, TASKS[task].questions[-1], metric
 
 
-def differences(lines: list[dict[str, Any]], wanted: Iterable[tuple[str, str, tuple[str, ...]]]) -> str:
+def differences(
+    lines: list[dict[str, Any]], wanted: Iterable[tuple[str, str, tuple[str, ...]]], partial: bool = False
+) -> str:
     """A table of two methods' values and their paired difference; bold where the difference is clear.
 
-    wanted: (first method, second method, measures), as in DIFFERENCES.
-    Raises: ValueError if the lines lack one of the methods.
+    wanted: (first method, second method, measures), as in DIFFERENCES. partial: leave out what was not run,
+    and show how many contexts the rest has; a method's value is then that of the contexts that both have.
+    Raises: ValueError if the lines lack one of the methods, unless `partial`.
     """
     rows = []
     for first, second, measures in wanted:
         for measure in measures:
             task, question, metric = _metric(measure)
             by_method = report.select(lines, task, question)
-            for method in (first, second):
-                if method not in by_method:
-                    raise ValueError(f"accuracy: results must have {method} on {task}, got none")
-            gap = report.difference(by_method[first], by_method[second], metric)
+            missing = [method for method in (first, second) if method not in by_method]
+            if missing and partial:
+                continue
+            if missing:
+                raise ValueError(f"accuracy: results must have {missing[0]} on {task}, got none")
+            both = set(by_method[first]) & set(by_method[second])
+            items = [
+                {i: line for i, line in by_method[method].items() if i in both or not partial}
+                for method in (first, second)
+            ]
+            gap = report.difference(items[0], items[1], metric)
             assert gap is not None  # both methods have been run on some item
-            estimates = [report.estimate(by_method[method], metric) for method in (first, second)]
-            values = [f"{estimate.value:.{metric.digits}f}" for estimate in estimates]
+            values = [f"{report.estimate(found, metric).value:.{metric.digits}f}" for found in items]
             text = report.interval(gap, metric.digits, "+")
             bold = f"**{text}**" if report.clear(gap) else text
-            rows.append([f"{measure}: `{first}` - `{second}`", *values, bold])
-    return markdown_table(["first - second", "first", "second", "difference [95 %]"], rows)
+            contexts = [str(gap.n)] if partial else []
+            rows.append([f"{measure}: `{first}` - `{second}`", *contexts, *values, bold])
+    contexts = ["contexts"] if partial else []
+    return markdown_table(["first - second", *contexts, "first", "second", "difference [95 %]"], rows)
 
 
 def run_table(lines: list[dict[str, Any]]) -> str:
@@ -133,6 +160,19 @@ def run_table(lines: list[dict[str, Any]]) -> str:
     header = ["methods", *(f"contexts of {task}" for task in plan["tasks"])]
     row = [str(len(plan["methods"])), *(str(sizes.get("items", 1)) for sizes in plan["tasks"].values())]
     return markdown_table(header, [row])
+
+
+def done_table(lines: list[dict[str, Any]]) -> str:
+    """How many contexts of each task every method has, of those of the plan."""
+    plan = lines[0]["plan"]
+    rows = []
+    for method in plan["methods"]:
+        counts = (
+            len(report.select(lines, task, TASKS[task].questions[-1]).get(method, {}))
+            for task in plan["tasks"]
+        )
+        rows.append([f"`{method}`", *counts])
+    return markdown_table(["contexts", *plan["tasks"]], rows)
 
 
 def levels(lines: list[dict[str, Any]]) -> str:
@@ -160,6 +200,9 @@ def settings_table(lines: list[dict[str, Any]]) -> str:
     for method in methods:
         row = [f"`{method}`", f"{report.compression(data['lm'][method]):.1f}"]
         for _, task, metric, digits, with_interval in columns:
+            if method not in data[task]:  # not run yet
+                row.append("")
+                continue
             value = report.estimate(data[task][method], metric)
             row.append(report.interval(value, digits) if with_interval else f"{value.value:.{digits}f}")
         rows.append(row)
@@ -189,19 +232,49 @@ def decode_summary(lines: list[dict[str, Any]]) -> str:
     )
 
 
+def rows_table(found: list[dict[str, Any]]) -> str:
+    """Rows of 8 bits: the error of the attention output, by trace (`bench/rows.py`)."""
+    rows = []
+    for line in found:
+        name = f"{line['kind']}: {line['text']}"
+        for rule, error in line["against_fp16_rows"].items():
+            dense = line["against_dense"]
+            rows.append(
+                [
+                    name,
+                    line["top_k"],
+                    f"`{rule}`",
+                    f"{error:.4f}",
+                    f"{dense[rule]:.4f}",
+                    f"{dense['fp16']:.4f}",
+                ]
+            )
+    header = ["trace", "k", "rows", "error against fp16 rows", "against dense", "fp16 rows against dense"]
+    return markdown_table(header, rows)
+
+
 def blocks(
-    lines: list[dict[str, Any]], statistics: list[dict[str, Any]], simulated: list[dict[str, Any]]
+    lines: list[dict[str, Any]],
+    held_out: list[dict[str, Any]],
+    rows: list[dict[str, Any]],
+    statistics: list[dict[str, Any]],
+    simulated: list[dict[str, Any]],
 ) -> dict[str, str]:
     """Name -> text of every generated block.
 
-    lines: of the file of results. statistics: of the file of attention statistics. simulated: of the file of
-    simulated intervals (`coverage.lines`).
+    lines: of the file of results. held_out: of that of the held-out texts. rows: of `bench/rows.py`.
+    statistics: of the file of attention statistics. simulated: of the file of simulated intervals
+    (`coverage.lines`).
     """
     return {
         "run": run_table(lines),
         "levels": levels(lines),
         "settings": settings_table(lines),
         **{name: differences(lines, wanted) for name, wanted in DIFFERENCES.items()},
+        "held_out_run": done_table(held_out),
+        "held_out": settings_table(held_out),
+        **{name: differences(held_out, wanted, True) for name, wanted in HELD_OUT_DIFFERENCES.items()},
+        "rows": rows_table(rows),
         "decode": decode_summary(lines),
         "coverage": coverage.table(simulated),
         "statistics": report.statistics_page(statistics),

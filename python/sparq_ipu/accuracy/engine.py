@@ -26,12 +26,13 @@ _CHUNK = 256  # queries per step of the dense prefill
 
 @dataclasses.dataclass
 class LayerCache:
-    """One layer's K and V as lists of pieces, with what stateful methods start from (see History)."""
+    """One layer's K and V as lists of pieces, with what stateful methods start from (see History; None if it
+    was not recorded)."""
 
     keys: list[torch.Tensor]
     values: list[torch.Tensor]
-    weight_sum: torch.Tensor
-    recent_weights: torch.Tensor
+    weight_sum: torch.Tensor | None = None
+    recent_weights: torch.Tensor | None = None
 
 
 @dataclasses.dataclass
@@ -72,6 +73,7 @@ class _Record:
         weight_sum = torch.zeros(n_heads, seq_len)
         recent = torch.zeros(n_heads, min(N_RECENT, n_queries), seq_len)
         if old:
+            assert old.weight_sum is not None and old.recent_weights is not None
             weight_sum[:, :first] = old.weight_sum
         outputs = []
         for start in range(0, n_queries, _CHUNK):
@@ -88,7 +90,7 @@ class _Record:
                 rows = weights[:, max(0, kept_from - start) :]
                 at = max(start, kept_from) - kept_from
                 recent[:, at : at + rows.shape[1], :end] = rows
-        if old:
+        if old and old.recent_weights is not None:
             before = torch.nn.functional.pad(old.recent_weights, (0, n_queries))
             recent = torch.cat([before, recent], 1)[:, -N_RECENT:]
         self.layers[layer] = LayerCache(
@@ -98,6 +100,32 @@ class _Record:
             recent,
         )
         return torch.cat(outputs, 2)
+
+
+class _Plain:
+    """The same without a record of weights: for methods that start from none, in less time."""
+
+    def __init__(self, prefix: Prefix | None) -> None:
+        self.prefix = prefix
+        self.layers: dict[int, LayerCache] = {}
+
+    def attend(
+        self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float
+    ) -> torch.Tensor:
+        old = self.prefix.layers[layer] if self.prefix else LayerCache([], [])
+        self.layers[layer] = LayerCache([*old.keys, key], [*old.values, value])
+        key, value = torch.cat([*old.keys, key], 1)[:, None], torch.cat([*old.values, value], 1)[:, None]
+        n_queries, seq_len = query.shape[2], key.shape[2]
+        # With a prefix the last query still sees everything; `is_causal` would align the first.
+        mask = torch.ones(n_queries, seq_len, dtype=torch.bool).tril_(seq_len - n_queries)
+        return torch.nn.functional.scaled_dot_product_attention(
+            query,
+            key.expand(-1, query.shape[1], -1, -1),
+            value.expand(-1, query.shape[1], -1, -1),
+            attn_mask=mask if old.keys else None,
+            is_causal=not old.keys,
+            scale=scale,
+        )
 
 
 class _Sparse:
@@ -178,16 +206,17 @@ class Evaluator:
         )
 
     @torch.inference_mode()
-    def prefill(self, tokens: Sequence[int], prefix: Prefix | None = None) -> Prefix:
+    def prefill(self, tokens: Sequence[int], prefix: Prefix | None = None, *, record: bool = True) -> Prefix:
         """Dense processing of `tokens`, after `prefix` if given.
 
-        The prefix is not changed; the result shares its tensors.
+        The prefix is not changed; the result shares its tensors. record: the weights that stateful methods
+        start from (`Method.needs_history`); a prefix without them can not go on with them.
         """
         if len(tokens) == 0:
             if prefix is None:
                 raise ValueError("accuracy: tokens must not be empty without a prefix, got 0")
             return prefix
-        run = _Record(prefix)
+        run = _Record(prefix) if record else _Plain(prefix)
         start = prefix.length if prefix else 0
         self._forward(tokens, start, run, logits_to_keep=1)
         return Prefix(start + len(tokens), run.layers)

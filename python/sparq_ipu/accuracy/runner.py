@@ -166,7 +166,7 @@ class Runner:
         for n, (task, i) in enumerate(jobs):
             wanted = [
                 (question, label)
-                for question in task.questions
+                for question in self.plan.questions(task.name)
                 for label in self.plan.methods
                 if (task.name, i, question, label) not in done
             ]
@@ -188,12 +188,13 @@ class Runner:
         evaluator = self.evaluator
         shape = (item.seq_len, evaluator.head_dim, evaluator.group_size, evaluator.n_layers)
         methods = {label: Contender(label).resolve(*shape) for _, label in wanted}
-        prefix = evaluator.prefill(item.context)
+        record = any(method.needs_history for method in methods.values())
+        prefix = evaluator.prefill(item.context, record=record)
         sums: dict[tuple[str, str], dict[str, float]] = {pair: {} for pair in wanted}
         seconds = dict.fromkeys(wanted, 0.0)
         for probe in item.probes:
             for question in dict.fromkeys(question for question, _ in wanted):
-                base, tokens = self._start(prefix, probe, question)
+                base, tokens = self._start(prefix, probe, question, record)
                 dense = self._log_probs(base, tokens, probe, Dense()) if task.needs_dense else None
                 for label in (label for asked, label in wanted if asked == question):
                     began = time.monotonic()
@@ -229,11 +230,14 @@ class Runner:
             for question, label in wanted
         ]
 
-    def _start(self, prefix: Prefix, probe: Probe, question: str) -> tuple[Prefix, list[int]]:
+    def _start(
+        self, prefix: Prefix, probe: Probe, question: str, record: bool = True
+    ) -> tuple[Prefix, list[int]]:
         """The dense prefix and the tokens to decode: all of the prompt, or its last token only."""
         if question == "sparse":
             return prefix, probe.prompt + probe.target[:-1]
-        return self.evaluator.prefill(probe.prompt[:-1], prefix), probe.prompt[-1:] + probe.target[:-1]
+        base = self.evaluator.prefill(probe.prompt[:-1], prefix, record=record)
+        return base, probe.prompt[-1:] + probe.target[:-1]
 
     def _log_probs(self, base: Prefix, tokens: list[int], probe: Probe, method: Method) -> torch.Tensor:
         logits = self.evaluator.span(base, tokens, method)[-len(probe.target) :]

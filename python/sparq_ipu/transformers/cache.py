@@ -26,7 +26,8 @@ from sparq_ipu.torch.graphs import outside_graphs
 from sparq_ipu.transformers.autograd import without_backward
 from sparq_ipu.transformers.columns import RealColumns, to_columns
 from sparq_ipu.transformers.settings import LayerSettings
-from sparq_ipu.transformers.storage import Storage, check_options
+from sparq_ipu.transformers.stack import LayerStack
+from sparq_ipu.transformers.storage import Storage, check_options, is_stacked
 from sparq_ipu.transformers.supported import LayerKinds, text_config
 from sparq_ipu.transformers.traffic import Traffic
 from sparq_reference import NotFinite, checks
@@ -56,6 +57,7 @@ class SparqLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly ty
         window: most recent columns that the model lets a token attend to, itself included; None: all.
         device, check_finite, options: as `sparq_ipu.KVCache`; `index_bits`, if left out, is what the settings
             of the first tokens ask for.
+        stack: where layers share one KVCache.
     """
 
     is_compileable = False
@@ -75,16 +77,21 @@ class SparqLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly ty
         device: str = "auto",
         check_finite: bool = True,
         window: int | None = None,
+        stack: LayerStack | None = None,
         **options: Any,
     ):
         super().__init__()  # type: ignore[no-untyped-call]
         self.index = index
         self.capacity = capacity
         self.window = window
+        self._stack = stack
         self._options = dict(options, device=device, check_finite=check_finite)
+        self.is_initialized = False
         self._clear()
 
     def _clear(self) -> None:
+        if self.is_initialized:
+            self._storage.forget()
         self.is_initialized = False
         self._announced: _Announcement | None = None
         #: what `update` returned for the announced tokens: see `_take`
@@ -197,7 +204,10 @@ class SparqLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly ty
         self.batch_size = self.max_batch_size = key_states.shape[0]
         settings = None if self._announced is None else self._announced.settings
         options = {**({} if settings is None else settings.of_cache), **self._options}
-        self._storage = Storage.for_tokens(key_states, self.capacity, options)
+        if self._stack is None:
+            self._storage = Storage.for_tokens(key_states, self.capacity, options)
+        else:
+            self._storage = self._stack.storage(self.index, key_states, self.capacity, options)
         room = max(self._storage.cache.capacity, key_states.shape[2])
         self._columns = RealColumns(torch.empty((self.batch_size, room), dtype=torch.bool))
         self.is_initialized = True
@@ -339,7 +349,10 @@ class SparqLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly ty
     def _select(self, to: SparqLayer, indices: torch.Tensor) -> None:
         """Layer `to` holds the rows `indices` of this one."""
         index = torch.arange(self.batch_size)[indices]
-        to._storage, to._columns = self._storage.select(index), self._columns.select(index)
+        selected = self._storage.select(index)
+        if to is self:
+            self._storage.forget()
+        to._storage, to._columns, to._stack = selected, self._columns.select(index), selected.stack
         to.batch_size = to.max_batch_size = len(index)
 
     # What the attention function asks.
@@ -509,6 +522,9 @@ class SparqCache(Cache):
         check_finite, options: as `sparq_ipu.KVCache`. `index_bits` is best left out: the cache then has what
             the model is enabled with, layer by layer, when its first tokens come. It keeps that.
 
+    On an IPU or the emulator layers of one shape share one KVCache, with its program and its devices
+    (`n_ipus` and `split`, as `sparq_ipu.KVCache`, put them on several IPUs).
+
     Raises:
         ValueError: an option that is unknown or out of range; RuntimeError: the device is not available.
     """
@@ -523,12 +539,13 @@ class SparqCache(Cache):
     ):
         options = check_options("SparqCache", device, capacity, check_finite, options)
         kinds = LayerKinds.of(text_config(config))
+        stack = LayerStack(len(kinds.windows)) if is_stacked(options) else None
         layers: list[Any] = []
         for index, window in enumerate(kinds.windows):
             if window is not None and index in kinds.own:
                 layers.append(DynamicSlidingWindowLayer(sliding_window=window))
             else:
-                layers.append(SparqLayer(index, window=window, **options))
+                layers.append(SparqLayer(index, window=window, stack=stack, **options))
         super().__init__(layers=layers)
 
 

@@ -22,6 +22,7 @@ from sparq_ipu.transformers.attention import (
 )
 from sparq_ipu.transformers.cache import SparqCache, is_sparq_cache, kinds_of, sparq_layers
 from sparq_ipu.transformers.settings import LayerSettings, ModelSettings, settings_of_layers
+from sparq_ipu.transformers.settings_file import PathLike, read_settings
 from sparq_ipu.transformers.storage import check_options
 from sparq_ipu.transformers.supported import (
     LayerKinds,
@@ -44,6 +45,7 @@ _log = logging.getLogger("sparq_ipu")
 def enable(
     model: PreTrainedModel,
     *,
+    settings: PathLike | None = None,
     layers: Mapping[int, Mapping[str, Any] | None] | None = None,
     device: str = "auto",
     capacity: int | None = None,
@@ -64,6 +66,7 @@ def enable(
             attention: the logger "sparq_ipu" says so in a line.
         options: the settings of all layers: rank, top_k, index_bits and so on, see `LayerSettings`; and
             options of `sparq_ipu.KVCache`.
+        settings: a file that `python -m sparq_ipu.tune` wrote, in place of the settings and `layers`.
         layers: what differs in some layers, by index: None is dense, a mapping replaces settings, e.g.
             `{0: None, 1: {"mean_value": False}, 2: {"index_bits": 8}}`.
         device: of the KV cache; "auto" is the CPU kernels where they are built, else the NumPy reference.
@@ -79,12 +82,30 @@ def enable(
     """
     check_model("enable", model)
     head_dim = head_dim_of(model)
+    if settings is not None:
+        layers = _from_file(settings, n_layers_of(model), layers, options)
     default = LayerSettings.of("enable", head_dim, LayerSettings.take(options))
-    settings = settings_of_layers("enable", default, layers, n_layers_of(model), head_dim)
+    of_layers = settings_of_layers("enable", default, layers, n_layers_of(model), head_dim)
     names = [*(field.name for field in dataclasses.fields(LayerSettings)), "layers"]
     tokens_per_step = checks.check_integer("enable", "tokens_per_step", tokens_per_step, 1, MAX_TOKENS)
     options = check_options("enable", device, capacity, check_finite, options, names)
-    _install("enable", model, settings, options, tokens_per_step)
+    _install("enable", model, of_layers, options, tokens_per_step)
+
+
+def _from_file(
+    path: PathLike, n_layers: int, layers: Mapping[int, Any] | None, options: dict[str, Any]
+) -> dict[int, Any]:
+    """The settings of a file: those of all layers are put into `options`, what differs is returned."""
+    given = LayerSettings.take(dict(options))
+    if given or layers is not None:
+        got = ", ".join([*given, *([] if layers is None else ["layers"])])
+        checks.fail("enable", "settings", "be given alone", f"a file and {got}")
+    read = read_settings("enable", path)
+    if read.pop("n_layers") != n_layers:
+        checks.fail("enable", "settings", f"be of a model with {n_layers} layers", path)
+    of_layers: dict[int, Any] = read.pop("layers")
+    options.update(read)
+    return of_layers
 
 
 def enable_dense(
@@ -128,7 +149,7 @@ def disable(model: PreTrainedModel) -> None:
 
 def is_enabled(model: PreTrainedModel) -> bool:
     """Whether `enable` or `enable_dense` is in force, for a model and its decoder alike."""
-    return isinstance(model, PreTrainedModel) and hasattr(decoder_of(model), _STATE)
+    return hasattr(model, "base_model") and hasattr(decoder_of(model), _STATE)
 
 
 def _install(
@@ -200,7 +221,7 @@ class _Hooks:
     def __init__(
         self, settings: ModelSettings, options: dict[str, Any], kinds: LayerKinds, tokens_per_step: int
     ):
-        self._settings = settings
+        self.settings = settings
         self.tokens_per_step = tokens_per_step
         #: of the caches that it makes
         self.cache_options = options
@@ -267,10 +288,10 @@ class _Hooks:
         op, layers = "sparq_attention", sparq_layers(cache)
         held = {int(layer.get_seq_length()) for layer in cache.layers}
         if len(held) != 1 or kinds_of(cache) != self._kinds:
-            rule = f"hold the same tokens in all {len(self._settings)} layers"
+            rule = f"hold the same tokens in all {len(self.settings)} layers"
             checks.fail(op, "past_key_values", rule, sorted(held))
         for layer in layers:
-            layer.check_options(self._settings[layer.index])
+            layer.check_options(self.settings[layer.index])
         (past,) = held
         if past and layers[0].batch_size != batch:
             checks.fail(op, "batch", f"be that of past_key_values, {layers[0].batch_size}", batch)
@@ -292,5 +313,5 @@ class _Hooks:
             checks.fail(op, "attention_mask", "repeat that of the tokens in past_key_values", None)
         is_step = past > 0 and real is None and 1 < n_tokens <= self.tokens_per_step
         for layer in layers:
-            settings = None if self.is_dense else self._settings[layer.index]
+            settings = None if self.is_dense else self.settings[layer.index]
             layer.arm(real, settings, is_step, self.tokens_per_step > 1)

@@ -3,15 +3,19 @@
 
 from __future__ import annotations
 
-from typing import Any, Sequence
+from typing import TYPE_CHECKING, Any, Sequence
 
 import numpy as np
 import torch
 
 from sparq_ipu import KVCache
+from sparq_ipu.backends.pod import MAX_IPUS
 from sparq_ipu.devices import options_of, resolve_device
 from sparq_ipu.transformers.columns import to_positions
 from sparq_reference import CacheSpec, checks
+
+if TYPE_CHECKING:
+    from sparq_ipu.transformers.stack import LayerStack
 
 #: positions that a growing cache has room for beyond its first tokens
 FIRST_ROOM = 256
@@ -61,8 +65,16 @@ def check_options(
             every = dict.fromkeys([*settings, *known, "device", "capacity", "check_finite"])
             checks.fail(op, "options", f"be among {list(every)}", repr(name))
     options = dict(options, device=device, check_finite=check_finite)
-    KVCache(1, 1, checks.HEAD_DIM_MULTIPLE, 1, **options)  # checks its options; thrown away
+    # Checks them, and is thrown away. What it has of layers and rows can be split over any IPUs.
+    n = MAX_IPUS if is_stacked(options) else 1
+    KVCache(n, 1, checks.HEAD_DIM_MULTIPLE, 1, n_layers=n, **options)
     return dict(options, capacity=capacity)
+
+
+def is_stacked(options: dict[str, Any]) -> bool:
+    """Whether layers with these options of `sparq_ipu.KVCache` share one: where a program is compiled for
+    them, and takes a device. A cache in SRAM has one layer."""
+    return options["device"] in ("ipu", "emulator") and options.get("memory") != "sram"
 
 
 class Storage:
@@ -75,10 +87,14 @@ class Storage:
     """
 
     def __init__(self, cache: KVCache, grows: bool, options: dict[str, Any]):
-        #: what attention reads
-        self.cache = cache
+        self._cache = cache
         self._grows = grows
         self._options = options
+
+    @property
+    def cache(self) -> KVCache:
+        """What attention reads."""
+        return self._cache
 
     @classmethod
     def for_tokens(cls, key: torch.Tensor, capacity: int | None, options: dict[str, Any]) -> Storage:
@@ -96,7 +112,7 @@ class Storage:
         """Room for so many positions, unless the capacity is fixed."""
         if self._grows and n_positions > self.cache.capacity:
             capacity = max(n_positions, 2 * self.cache.capacity)
-            self.cache = self._moved(np.arange(self.cache.batch), min(capacity, checks.MAX_CAPACITY))
+            self._cache = self._moved(np.arange(self.cache.batch), min(capacity, checks.MAX_CAPACITY))
 
     def append(self, key: torch.Tensor, value: torch.Tensor, real: torch.Tensor | None) -> None:
         """Append the real ones among tokens.
@@ -108,13 +124,13 @@ class Storage:
         Raises:
             ValueError: as `KVCache.append`; nothing has changed then.
         """
-        _append(self.cache, key, value, real)
+        append_real(self.cache, key, value, real)
 
     def replace(self, key: torch.Tensor, value: torch.Tensor, real: torch.Tensor) -> None:
         """Hold these tokens, as `append` takes them, and no others."""
         cache = self._empty(self.cache.batch, self.cache.capacity)
-        _append(cache, key, value, real)
-        self.cache = cache
+        append_real(cache, key, value, real)
+        self._cache = cache
 
     def read(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys and values by position, (batch, n_kv_heads, longest length, head_dim) float16."""
@@ -125,22 +141,35 @@ class Storage:
         """What the rows `index` hold, in that order, as a storage of its own."""
         return Storage(self._moved(index.numpy(), self.cache.capacity), self._grows, self._options)
 
+    @property
+    def stack(self) -> LayerStack | None:
+        """What it shares with other layers."""
+        return None
+
+    def forget(self) -> None:
+        """Nobody asks any more for what it holds."""
+
     def _empty(self, batch: int, capacity: int) -> KVCache:
         return KVCache(batch, self.cache.n_kv_heads, self.cache.head_dim, capacity, **self._options)
 
     def _moved(self, index: np.ndarray, capacity: int) -> KVCache:
         """A new KVCache with what the rows `index` hold, moved a piece at a time."""
-        lengths = self.cache.lengths
         cache = self._empty(len(index), capacity)
-        longest = int(lengths.max())
-        for start in range(0, longest, _MOVED):
-            stop = min(start + _MOVED, longest)
-            key, value = (x[index] for x in self.cache.read(start, stop))
-            cache.append(key, value, np.clip(lengths[index] - start, 0, stop - start))
+        move(self.cache, cache, index)
         return cache
 
 
-def _append(cache: KVCache, key: torch.Tensor, value: torch.Tensor, real: torch.Tensor | None) -> None:
+def move(source: KVCache, target: KVCache, index: np.ndarray) -> None:
+    """Append what the rows `index` of one cache hold to another, a piece at a time."""
+    lengths = source.lengths
+    longest = int(lengths.max())
+    for start in range(0, longest, _MOVED):
+        stop = min(start + _MOVED, longest)
+        key, value = (x[index] for x in source.read(start, stop))
+        target.append(key, value, np.clip(lengths[index] - start, 0, stop - start))
+
+
+def append_real(cache: KVCache, key: torch.Tensor, value: torch.Tensor, real: torch.Tensor | None) -> None:
     if real is None or bool(real.all()):
         cache.append(key.numpy(), value.numpy())
     elif bool(real.any()):

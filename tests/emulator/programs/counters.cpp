@@ -37,6 +37,10 @@ void report(const std::string &program, const Engine &engine) {
               << ",\"streamingSeconds\":" << t.streaming << ",\"hostSeconds\":" << t.hostStreams
               << "}\n";
   }
+  const ModelledTime all = modelledTime(model, lastRun(engine));
+  std::cout << "{\"program\":" << quoted(program + " in all")
+            << ",\"streamingSeconds\":" << all.streaming << ",\"hostSeconds\":" << all.hostStreams
+            << "}\n";
 }
 
 } // namespace

@@ -40,12 +40,20 @@ int main(int argc, char **argv) {
     graph.setInitialValue(v["last"], tile == tiles - 1);
     graph.setTileMapping(v, tile);
   }
+  // Input and Output of one vertex are the same elements, as public programs have it.
+  ComputeSet inPlace = graph.addComputeSet("increment");
+  for (unsigned tile = 0; tile < tiles; ++tile) {
+    Tensor here = rod.slice(tile * part, (tile + 1) * part);
+    graph.setTileMapping(
+        graph.addVertex(inPlace, "Increment", {{"x", here}, {"y", here}, {"by", 1.0f}}), tile);
+  }
   DataStream in = graph.addHostToDeviceFIFO("in", FLOAT, n);
   DataStream out = graph.addDeviceToHostFIFO("out", FLOAT, n);
   DataStream count = graph.addDeviceToHostFIFO("count", FLOAT, tiles);
   Sequence prog;
   prog.add(Copy(in, rod));
   prog.add(Repeat(steps, Sequence({Execute(cs), Copy(next, rod)})));
+  prog.add(Execute(inPlace));
   prog.add(Copy(rod, out));
   prog.add(Copy(seen, count));
 

@@ -27,3 +27,16 @@ public:
     return true;
   }
 };
+
+class Increment : public poplar::Vertex {
+public:
+  poplar::Input<poplar::Vector<float>> x;
+  poplar::Output<poplar::Vector<float>> y;
+  poplar::Input<float> by;
+
+  bool compute() {
+    for (unsigned i = 0; i < x.size(); ++i)
+      y[i] = x[i] + by;
+    return true;
+  }
+};

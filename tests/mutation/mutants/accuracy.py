@@ -9,6 +9,9 @@ _METHODS = "tests/accuracy/test_accuracy_methods.py"
 _INTERVALS = "tests/accuracy/test_accuracy_intervals.py"
 _ENGINE = "tests/accuracy/test_accuracy_engine.py"
 _TASKS = "tests/accuracy/test_accuracy_tasks.py"
+_REVISION = (
+    "tests/accuracy/test_accuracy_results.py::test_lines_of_a_former_revision_are_left_out_and_computed_anew"
+)
 
 MUTANTS = [
     *of(
@@ -44,7 +47,7 @@ MUTANTS = [
     ),
     *of(
         "python/sparq_ipu/accuracy/methods/sparq.py",
-        f"{_METHODS} tests/accuracy/test_accuracy_key_index.py",
+        f"{_METHODS} tests/accuracy/test_accuracy_key_index.py {_REVISION}",
         [
             ("(1 - alpha) * mean[:, None]", "mean[:, None]", "the mean has full weight"),
             (

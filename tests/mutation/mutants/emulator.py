@@ -10,7 +10,7 @@ _TESTS = "tests/emulator/test_"
 MUTANTS = [
     *of(
         "poplar_ops/emulator/src/device_model.cpp",
-        "tests/device_model/test_device_model.py",
+        f"{_TESTS}counters.py tests/device_model/test_device_model.py",
         [
             (
                 "n * m.streamingSeconds(s.bytes, s.packets, s.rows)",
@@ -24,7 +24,11 @@ MUTANTS = [
                 "(rowBytes / sharedRowKneeBytes)",
                 "the penalty has no knee",
             ),
-            ("s.tileCycles + m.computeSetFixedCycles", "s.tileCycles", "a compute set has no fixed cost"),
+            (
+                "s.tileCycles + m.computeSetFixedCycles",
+                "s.tileCycles + 0 * m.computeSetFixedCycles",
+                "a compute set has no fixed cost",
+            ),
         ],
     ),
     *of(

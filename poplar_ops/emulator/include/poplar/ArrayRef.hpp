@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <cassert>
 #include <cstddef>
 #include <initializer_list>
 #include <type_traits>
@@ -49,6 +50,12 @@ private:
   const T *data_ = nullptr;
   std::size_t size_ = 0;
 };
+
+#if __cplusplus >= 201703L
+template <class T> ArrayRef(const std::vector<T> &) -> ArrayRef<T>;
+template <class T, std::size_t N> ArrayRef(const std::array<T, N> &) -> ArrayRef<T>;
+template <class T> ArrayRef(const T *, std::size_t) -> ArrayRef<T>;
+#endif
 
 } // namespace poplar
 

@@ -110,6 +110,13 @@ private:
   SourceLocation loc_;
 };
 
+inline std::ostream &operator<<(std::ostream &os, const DebugNameAndId &id) {
+  return os << id.getPathName();
+}
+inline std::ostream &operator<<(std::ostream &os, const DebugContext &context) {
+  return os << context.getPathName();
+}
+
 inline DebugInfo::DebugInfo(const DebugContext &context, std::string)
     : path_(context.getPathName()) {}
 inline DebugNameAndId::DebugNameAndId(std::string name, DebugId, std::string parentPath)

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cassert>
 #include <cstring>
 #include <ostream>
 #include <string>
@@ -22,6 +23,7 @@ public:
   const char *end() const { return data_ + size_; }
   char operator[](std::size_t i) const { return data_[i]; }
   std::string str() const { return size_ ? std::string(data_, size_) : std::string(); }
+  std::string cloneAsString() const { return str(); }
   operator std::string() const { return str(); }
 
 private:
@@ -32,6 +34,8 @@ private:
 inline bool operator==(const StringRef &a, const StringRef &b) {
   return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size()) == 0);
 }
+inline bool operator<(const StringRef &a, const StringRef &b) { return a.str() < b.str(); }
+inline std::string operator+(const StringRef &a, const StringRef &b) { return a.str() + b.str(); }
 inline bool operator!=(const StringRef &a, const StringRef &b) { return !(a == b); }
 inline std::ostream &operator<<(std::ostream &os, const StringRef &s) { return os << s.str(); }
 

@@ -87,6 +87,14 @@ public:
   std::string getVarStr() const;
   std::string getDebugStr() const;
   bool valid() const;
+  /// The value of a tensor of one constant element; false for any other tensor.
+  template <typename T> bool getConstantValue(T *result) const {
+    double value = 0;
+    if (!constantAsDouble(value))
+      return false;
+    *result = static_cast<T>(value);
+    return true;
+  }
   /// Of an FP8 tensor, which the emulator has none of: not valid().
   Tensor getMetadata() const;
   bool hasMetadata() const;
@@ -96,6 +104,7 @@ public:
 
 private:
   friend struct core::Access;
+  bool constantAsDouble(double &value) const;
   std::shared_ptr<const core::TensorImpl> impl;
 };
 

@@ -13,9 +13,8 @@ struct TypeTraits {
   bool isSigned = false;
   bool isFloat = false;
   bool isBool = false;
+  bool isIntegral = false; // bool among them
 
-  /// A whole number, bool among them.
-  template <class T> static constexpr bool isIntegral() { return std::is_integral<T>::value; }
   bool isSimpleType() const { return size != 0; }
 
   template <class T> static constexpr bool isSimpleType() { return std::is_arithmetic<T>::value; }
@@ -27,6 +26,7 @@ struct TypeTraits {
       t.isSigned = std::is_signed<T>::value;
       t.isFloat = std::is_floating_point<T>::value;
       t.isBool = std::is_same<T, bool>::value;
+      t.isIntegral = std::is_integral<T>::value;
     }
     return t;
   }

@@ -140,6 +140,8 @@ class Method:
     """
 
     name: ClassVar[str] = ""
+    #: whether it starts from the attention weights of the prefill
+    needs_history: ClassVar[bool] = False
 
     dense_layers: int = dataclasses.field(default=0, metadata={"short": "dense_layers"})
     kv_bits: int = dataclasses.field(default=16, metadata={"short": "kv_bits"})

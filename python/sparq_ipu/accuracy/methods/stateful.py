@@ -75,6 +75,7 @@ class H2O(_Walking):
     """
 
     name: ClassVar[str] = "h2o"
+    needs_history: ClassVar[bool] = True
     n_local: int = dataclasses.field(default=-1, metadata={"short": "l"})
 
     def __post_init__(self) -> None:
@@ -132,6 +133,7 @@ class Alisa(_Walking):
     """
 
     name: ClassVar[str] = "alisa"
+    needs_history: ClassVar[bool] = True
     n_recent: int = dataclasses.field(default=32, metadata={"short": "n_recent"})
 
     def __post_init__(self) -> None:

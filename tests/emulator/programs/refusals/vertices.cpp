@@ -221,12 +221,6 @@ void races(Cases &c) {
     b.affine(bad ? b.y[0].reverse(0) : b.x[0], b.y[1]);
     b.run();
   });
-  c.add("output_is_an_input_of_the_vertex", [](bool bad) {
-    Bench b;
-    const Tensor rows = b.x.flatten();
-    b.affine(rows.slice(0, 8), rows.slice(bad ? 7 : 8, bad ? 15 : 16));
-    b.run();
-  });
   c.add("inout_against_read", [](bool bad) {
     Bench b;
     VertexRef v = b.graph.addVertex(b.cs, "test::Increment", {{"data", bad ? b.x[0] : b.x[1]}});

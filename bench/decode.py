@@ -1,0 +1,375 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tokens per second of a whole model's decoding on a CPU: transformers as it is, and with our caches.
+
+    python bench/decode.py --S 8192 32768 --json decode.jsonl
+
+The methods are interleaved: in each round every method decodes a few tokens.
+    plain-sdpa, plain-eager     transformers' attention and DynamicCache; "-static": its StaticCache
+    dense                       `enable_dense`, the control: our cache and kernels, and no sparsity
+    sparq                       `enable`
+A row has the median of all steps, their spread, and the bytes that the cache takes. The model has the shape
+of SmolLM2-135M and random weights, unless --model names a checkpoint or "smollm2"; keys and values in the
+cache are random too. So speed is measured, and what is said means nothing. stdout: one JSON line for each
+method, type and length; stderr: progress, and a table made from those lines.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import statistics
+import sys
+import time
+from pathlib import Path
+from typing import Any, Callable, Iterable
+
+from common import (
+    SCHEMA,
+    Column,
+    JsonLines,
+    Progress,
+    Row,
+    check_output,
+    git_revision,
+    number,
+    repeat_command,
+    text_table,
+)
+
+#: SmolLM2-135M, by the names of LlamaConfig
+SHAPE = dict(
+    vocab_size=49152,
+    hidden_size=576,
+    intermediate_size=1536,
+    num_hidden_layers=30,
+    num_attention_heads=9,
+    num_key_value_heads=3,
+    head_dim=64,
+    tie_word_embeddings=True,
+)
+#: a small one, to try this bench
+TINY = dict(
+    vocab_size=97,
+    hidden_size=48,
+    intermediate_size=64,
+    num_hidden_layers=2,
+    num_attention_heads=3,
+    num_key_value_heads=1,
+    head_dim=16,
+)
+SHAPES = {"smollm2-shape": SHAPE, "tiny-shape": TINY}
+METHODS = ("plain-sdpa", "plain-eager", "plain-sdpa-static", "plain-eager-static", "dense", "sparq")
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    cli = argparse.ArgumentParser(
+        prog="bench/decode.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    cli.add_argument("--model", default="smollm2-shape", help=f'{", ".join(SHAPES)}, "smollm2", or a path')
+    cli.add_argument("--S", type=int, nargs="+", default=[8192], help="positions held (default 8192)")
+    cli.add_argument("--batch", type=int, default=1, help="batch elements (default 1)")
+    cli.add_argument(
+        "--dtypes",
+        nargs="+",
+        default=["float32", "bfloat16"],
+        choices=("float32", "bfloat16", "float16"),
+        help="of the weights (default float32 bfloat16)",
+    )
+    cli.add_argument("--methods", nargs="+", default=list(METHODS), choices=METHODS, help="(default all)")
+    cli.add_argument("--r", type=int, default=32, help="rank (default 32)")
+    cli.add_argument("--k", type=int, default=128, help="top_k (default 128)")
+    cli.add_argument("--local", type=int, default=32, help="n_local (default 32)")
+    cli.add_argument("--index-bits", type=int, default=4, help="16, 8 or 4 (default 4)")
+    cli.add_argument("--steps", type=int, default=4, help="tokens a method decodes in a round (default 4)")
+    cli.add_argument("--rounds", type=int, default=5, help="(default 5; one more before them is not counted)")
+    cli.add_argument("--threads", type=int, default=2, help="of PyTorch and of our kernels (default 2)")
+    cli.add_argument("--seed", type=int, default=0)
+    cli.add_argument("--json", type=Path, help="append the rows to this file too")
+    return cli
+
+
+def load(name: str, dtype: str, seed: int) -> Any:
+    """A model with weights of that type, in eval mode."""
+    import torch
+    import transformers
+
+    if name not in SHAPES:
+        from sparq_ipu.models import load_model, load_smollm2
+
+        return (load_smollm2(dtype) if name == "smollm2" else load_model(name, dtype))[0]
+    torch.manual_seed(seed)
+    config = transformers.LlamaConfig(max_position_embeddings=1 << 20, **SHAPES[name])
+    model = transformers.AutoModelForCausalLM.from_config(config)
+    return model.to(getattr(torch, dtype)).eval().requires_grad_(False)
+
+
+class Method:
+    """One way to decode, and its cache.
+
+    Args:
+        name: of METHODS.
+        model: shared by the methods of one type.
+        a: the command line.
+    """
+
+    def __init__(self, name: str, model: Any, a: argparse.Namespace):
+        self.name, self.model = name, model
+        self._options = dict(rank=a.r, top_k=a.k, n_local=a.local, index_bits=a.index_bits)
+        self._threads = a.threads
+        self.seconds: list[float] = []
+        self.cache: Any = None
+
+    def turn_on(self) -> None:
+        """The model decodes this way."""
+        from sparq_ipu.transformers import disable, enable, enable_dense, is_enabled
+
+        if is_enabled(self.model):
+            disable(self.model)
+        if self.name == "sparq":
+            enable(self.model, **self._options)
+        elif self.name == "dense":
+            enable_dense(self.model)
+        else:
+            self.model.set_attn_implementation(self.name.split("-")[1])
+
+    def fill(self, tensors: Callable[[], Iterable[tuple[Any, Any]]], n_more: int) -> None:
+        """Make the cache.
+
+        Args:
+            tensors: yields keys and values of one layer after another.
+            n_more: positions that will be added.
+        """
+        import torch
+        import transformers
+
+        from sparq_ipu.transformers import SparqCache
+
+        config, dtype = self.model.config, self.model.dtype
+        for index, (key, value) in enumerate(tensors()):
+            key, value = key.to(dtype), value.to(dtype)
+            if self.cache is None:
+                capacity = key.shape[2] + n_more
+                if self.name in ("dense", "sparq"):
+                    bits = self._options["index_bits"] if self.name == "sparq" else 16
+                    options: dict[str, Any] = dict(device="cpu", n_threads=self._threads, index_bits=bits)
+                    self.cache = SparqCache(config, capacity=capacity, check_finite=False, **options)
+                elif self.name.endswith("-static"):
+                    self.cache = transformers.StaticCache(config=config, max_cache_len=capacity)
+                else:
+                    self.cache = transformers.DynamicCache()
+            if self.name in ("dense", "sparq"):
+                self.cache.layers[index].arm(None, None)
+            with torch.no_grad():
+                self.cache.update(key, value, index, {"cache_position": torch.arange(key.shape[2])})
+            if self.name in ("dense", "sparq"):
+                self.cache.layers[index].disarm()
+
+    def cache_bytes(self) -> int:
+        """Memory of the cache for the positions it has room for, in bytes; counted."""
+        total = 0
+        for layer in self.cache.layers:
+            if self.name in ("dense", "sparq"):
+                spec, backend = layer.cache.spec, layer.cache.one_layer("bench")
+                rows = 2 * 2 * spec.n_tasks * spec.capacity * spec.head_dim
+                total += rows + backend.key_index_bytes
+            else:
+                total += sum(x.numel() * x.element_size() for x in (layer.keys, layer.values))
+        return total
+
+    def decode(self, tokens: Any, is_counted: bool) -> Any:
+        """Tokens (n, batch, 1), one step each; the logits of the first."""
+        import torch
+
+        self.turn_on()
+        first = None
+        with torch.no_grad():
+            for token in tokens:
+                start = time.perf_counter()
+                logits = self.model(token, past_key_values=self.cache, use_cache=True).logits
+                seconds = time.perf_counter() - start
+                if is_counted:
+                    self.seconds.append(seconds)
+                first = logits if first is None else first
+        return first
+
+
+def rows_of(a: argparse.Namespace, seq_len: int, progress: Progress, command: str) -> list[Row]:
+    """Measure all methods and types at one length."""
+    import torch
+
+    from sparq_ipu.transformers import disable, is_enabled
+
+    methods: list[tuple[str, Method]] = []
+    rows: list[Row] = []
+    generator = torch.Generator().manual_seed(a.seed)
+    n_tokens = a.steps * (a.rounds + 1)
+    for dtype in a.dtypes:
+        progress.step(f"{seq_len} positions, {dtype}: weights and caches")
+        model = load(a.model, dtype, a.seed)
+        config = model.config
+        head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        shape = (a.batch, config.num_key_value_heads, seq_len, head_dim)
+
+        def tensors(
+            shape: tuple[int, ...] = shape, n_layers: int = config.num_hidden_layers
+        ) -> Iterable[tuple[Any, Any]]:
+            made = torch.Generator().manual_seed(a.seed + 1)
+            for _ in range(n_layers):
+                key, value = (torch.randn(shape, generator=made).to(torch.float16) for _ in range(2))
+                yield key, value
+
+        for name in a.methods:
+            row = _row(a, name, dtype, seq_len, model, command)
+            rows.append(row)
+            method = Method(name, model, a)
+            try:
+                method.turn_on()
+                method.fill(tensors, n_tokens)
+                methods.append((dtype, method))
+                row["cache_bytes"] = method.cache_bytes()
+            except (ValueError, RuntimeError, MemoryError, TypeError) as error:
+                row["error"] = f"{type(error).__name__}: {error}"
+    tokens = torch.randint(0, config.vocab_size, (n_tokens, a.batch, 1), generator=generator)
+    expected: Any = None
+    running = {(row["dtype"], row["method"]): row for row in rows}
+    for turn in range(a.rounds + 1):
+        progress.step(f"{seq_len} positions: round {turn} of {a.rounds}")
+        # another order in each round: nobody always follows the same one
+        first = turn % max(len(methods), 1)
+        for dtype, method in methods[first:] + methods[:first]:
+            row = running[dtype, method.name]
+            if row["error"] is not None:
+                continue
+            try:
+                now = tokens[turn * a.steps : (turn + 1) * a.steps]
+                logits = method.decode(now, is_counted=turn > 0).float()
+            except (ValueError, RuntimeError, MemoryError, TypeError) as error:
+                row["error"] = f"{type(error).__name__}: {error}"
+                continue
+            if turn == 0:
+                expected = logits if expected is None else expected
+                difference = (logits - expected).abs().max() / expected.abs().max()
+                row["logits_differ"] = float(difference)
+    progress.step(None)
+    for dtype, method in methods:
+        row = running[dtype, method.name]
+        if method.seconds and row["error"] is None:
+            row.update(_times(method.seconds, a.batch))
+        if is_enabled(method.model):
+            disable(method.model)
+        method.cache = None
+    gc.collect()
+    return rows
+
+
+def _row(a: argparse.Namespace, name: str, dtype: str, seq_len: int, model: Any, command: str) -> Row:
+    is_sparq = name == "sparq"
+    return {
+        "schema": SCHEMA,
+        "bench": "decode",
+        "model": a.model,
+        "weights": "real" if a.model not in SHAPES else "random",
+        "cache": "synthetic",
+        "method": name,
+        "dtype": dtype,
+        "seq_len": seq_len,
+        "batch": a.batch,
+        "rank": a.r if is_sparq else None,
+        "top_k": a.k if is_sparq else None,
+        "n_local": a.local if is_sparq else None,
+        "index_bits": a.index_bits if is_sparq else None,
+        "n_threads": a.threads,
+        "weight_bytes": sum(p.numel() * p.element_size() for p in model.parameters()),
+        "cache_bytes": None,
+        "logits_differ": None,
+        "seconds_per_step": None,
+        "seconds_mad": None,
+        "seconds_min": None,
+        "seconds_max": None,
+        "tokens_per_second": None,
+        "n_steps": None,
+        "seed": a.seed,
+        "git": git_revision(),
+        "command": command,
+        "error": None,
+    }
+
+
+def _times(seconds: list[float], batch: int) -> Row:
+    median = statistics.median(seconds)
+    return {
+        "seconds_per_step": median,
+        "seconds_mad": statistics.median(abs(s - median) for s in seconds),
+        "seconds_min": min(seconds),
+        "seconds_max": max(seconds),
+        "tokens_per_second": batch / median,
+        "n_steps": len(seconds),
+    }
+
+
+def best_plain(rows: Iterable[Row], of: Row) -> float | None:
+    """Tokens per second of the best method without us, at the length and batch of a row."""
+    speeds = [
+        row["tokens_per_second"]
+        for row in rows
+        if row["method"].startswith("plain")
+        and (row["seq_len"], row["batch"]) == (of["seq_len"], of["batch"])
+    ]
+    return max((speed for speed in speeds if speed is not None), default=None)
+
+
+def table(rows: list[Row], as_markdown: bool = False) -> str:
+    """The rows, for people."""
+
+    def times(row: Row) -> str:
+        best, own = best_plain(rows, row), row["tokens_per_second"]
+        return "-" if best is None or own is None else f"{own / best:.2f}x"
+
+    columns = [
+        Column("positions", 9, lambda row: str(row["seq_len"])),
+        Column("batch", 5, lambda row: str(row["batch"])),
+        Column("method", -18, lambda row: row["method"]),
+        Column("weights", -8, lambda row: row["dtype"]),
+        Column("tokens/s", 8, lambda row: number(row["tokens_per_second"], ".2f")),
+        Column("ms a step", 9, lambda row: number(row["seconds_per_step"], ".1f", 1e3)),
+        Column("MAD ms", 6, lambda row: number(row["seconds_mad"], ".1f", 1e3)),
+        Column("of best plain", 13, times),
+        Column("cache MB", 8, lambda row: number(row["cache_bytes"], ".0f", 1e-6)),
+    ]
+    if not as_markdown:
+        return text_table(columns, rows)
+    lines = ["| " + " | ".join(c.heading for c in columns) + " |", "|" + "---|" * len(columns)]
+    lines += ["| " + " | ".join(c.text(row) for c in columns) + " |" for row in rows]
+    return "\n".join(lines)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The command; returns the exit status: 1 if a method failed."""
+    words = sys.argv[1:] if argv is None else argv
+    cli = parser()
+    a = cli.parse_args(words)
+    for flag in ("batch", "steps", "rounds", "threads"):
+        if getattr(a, flag) < 1:
+            cli.error(f"--{flag} must be at least 1, got {getattr(a, flag)}")
+    if min(a.S) < 1:
+        cli.error(f"--S must be at least 1, got {min(a.S)}")
+    check_output(cli, "--json", a.json)
+    import torch
+
+    torch.set_num_threads(a.threads)
+    progress, rows = Progress(), []
+    for seq_len in a.S:
+        new = rows_of(a, seq_len, progress, repeat_command("decode", words))
+        rows += new
+        for row in new:
+            print(json.dumps(row), flush=True)
+        if a.json is not None:
+            JsonLines(a.json, "decode").append(new)
+    print(table(rows), file=sys.stderr)
+    return int(any(row["error"] for row in rows))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command `sparq-ipu`, also `python -m sparq_ipu`: one name for the commands of the package.
+
+sparq-ipu devices                  which devices this machine has, and why not the others
+sparq-ipu generate --help          continue a text
+sparq-ipu tune --help              find settings for a model
+sparq-ipu report --help            a page of modelled times
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+
+import sparq_ipu
+from sparq_ipu.devices import BACKENDS, why_unavailable
+
+#: commands that are modules with a `main`, and what they do
+COMMANDS = {
+    "generate": "continue a text with a model, and say how fast",
+    "tune": "find settings of SparQ attention for a model",
+    "report": "a page of tables and plots of modelled times",
+}
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="sparq-ipu", description="SparQ attention for IPUs and CPUs.")
+    parser.add_argument("--version", action="version", version=f"sparq-ipu {sparq_ipu.__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    commands.add_parser("devices", help="which devices this machine has, and why not the others")
+    for name, does in COMMANDS.items():
+        commands.add_parser(name, help=does, add_help=False)
+    return parser
+
+
+def devices() -> str:
+    """A line for each device."""
+    reasons = {device: why_unavailable(device) for device in BACKENDS}
+    width = max(len(device) for device in reasons)
+    lines = [f"{device:{width}}  {reason or 'available'}" for device, reason in reasons.items()]
+    return "\n".join(lines)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The command; returns the exit status."""
+    words = sys.argv[1:] if argv is None else argv
+    # what follows the name of a command is that command's own
+    arguments, rest = _parser().parse_known_args(words[:1])
+    if arguments.command == "devices":
+        _parser().parse_args(words)
+        print(devices())
+        return 0
+    module = importlib.import_module(f"sparq_ipu.{arguments.command}")
+    status: int = module.main([*rest, *words[1:]])
+    return status

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Settings of a model in a file: `python -m sparq_ipu.tune` writes it, `enable(model, settings=FILE)` and
+`python -m sparq_ipu.generate --settings FILE` read it. JSON; needs no torch."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import json
+import os
+from pathlib import Path
+from typing import Any, Union
+
+from sparq_ipu.transformers.settings import LayerSettings, ModelSettings, settings_of_layers
+from sparq_reference import checks
+
+FORMAT = "sparq-ipu settings 1"
+
+PathLike = Union[str, "os.PathLike[str]"]
+
+
+def write_settings(path: PathLike, settings: ModelSettings, about: dict[str, Any]) -> None:
+    """Write the settings of every layer, and what is to be known about them.
+
+    Args:
+        settings: of each layer; None: dense. Not all of them dense.
+        about: anything that JSON can hold, e.g. the model and what was measured.
+
+    Raises:
+        OSError: the file can not be written.
+    """
+    sparq = [layer for layer in settings if layer is not None]
+    default = collections.Counter(sparq).most_common(1)[0][0]
+    layers: dict[str, Any] = {}
+    for index, layer in enumerate(settings):
+        if layer is None:
+            layers[str(index)] = None
+        elif layer != default:
+            layers[str(index)] = layer.arguments()
+    content = {
+        "format": FORMAT,
+        "n_layers": len(settings),
+        "settings": {**default.arguments(), "layers": layers},
+        "about": about,
+    }
+    Path(path).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+
+def read_settings(op: str, path: PathLike) -> dict[str, Any]:
+    """The keyword arguments of `enable` that a file holds.
+
+    Args:
+        op: what messages begin with.
+
+    Raises:
+        ValueError: it can not be read, is of another kind, or holds what is no setting.
+    """
+
+    def refuse(got: object) -> None:
+        checks.fail(op, "settings", f"be a file of {FORMAT!r}", got)
+
+    try:
+        content = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        refuse(f"{path} ({getattr(error, 'strerror', None) or 'not JSON'})")
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        refuse(f"{path}, which is none")
+    arguments = content.get("settings")
+    if not isinstance(arguments, dict) or not isinstance(arguments.get("layers"), dict):
+        refuse(f"{path} without settings")
+    n_layers = content.get("n_layers")
+    names = [field.name for field in dataclasses.fields(LayerSettings)]
+    wrong = set(arguments) - {*names, "layers"}
+    if wrong or not isinstance(n_layers, int):
+        refuse(f"{path} with {sorted(wrong) or f'n_layers={n_layers!r}'}")
+    given = {name: value for name, value in arguments.items() if name != "layers"}
+    layers = {int(k) if k.isdigit() else k: v for k, v in arguments["layers"].items()}
+    default = LayerSettings.of(op, None, given)
+    settings_of_layers(op, default, layers, n_layers, checks.MAX_INDEX_HEAD_DIM)  # of any head_dim
+    return {**given, "layers": layers, "n_layers": n_layers}

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+// Calls what the emulator has not implemented, and prints what each throws; then uses what is there and prints what
+// it gave.
+#include <cstring>
+#include <functional>
+#include <iostream>
+#include <memory>
+#include <vector>
+
+#include <poplar/CSRFunctions.hpp>
+#include <poplar/Engine.hpp>
+#include <poplar/Graph.hpp>
+#include <poplar/IPUModel.hpp>
+#include <poplar/ProfileValue.hpp>
+#include <poplar/Quarter.hpp>
+
+using namespace poplar;
+using namespace poplar::program;
+
+static void refused(const char *name, const std::function<void()> &f) {
+  try {
+    f();
+    std::cout << name << "|did not throw\n";
+  } catch (const poplar_error &e) {
+    std::cout << name << "|" << e.what() << "\n";
+  }
+}
+
+static void print(const char *name, const std::vector<float> &values) {
+  std::cout << name << "|";
+  for (float v : values)
+    std::cout << v << " ";
+  std::cout << "\n";
+}
+
+// Gives 1, 2, 3, ... and counts what it was asked.
+struct Source : StreamCallback {
+  float next = 1;
+  std::string &asked;
+  explicit Source(std::string &asked) : asked(asked) {}
+  Result prefetch(void *p) override {
+    asked += "p";
+    return give(p), Result::Success;
+  }
+  void fetch(void *p) override {
+    asked += "f";
+    give(p);
+  }
+  void complete() override { asked += "c"; }
+  void invalidatePrefetched() override { asked += "i"; }
+  void give(void *p) {
+    std::memcpy(p, &next, 4);
+    next += 1;
+  }
+};
+
+int main() {
+  IPUModel model;
+  model.tilesPerIPU = 4;
+  Device device = model.createDevice();
+  const Target target = device.getTarget();
+  Graph graph(target);
+  Tensor t = graph.addVariable(FLOAT, {2, 3}, VariableMappingMethod::LINEAR, "t");
+  Sequence prog;
+  const OptionFlags none;
+
+  refused("Device::createSimulatorDevice", [&] { Device::createSimulatorDevice(target); });
+  refused("Graph::addExternalExchangeVertex",
+          [&] { graph.addExternalExchangeVertex(ComputeSet(0), "X", 1, true, true); });
+  refused("Graph::addExternalVariable", [&] { graph.addExternalVariable(FLOAT, {2}, "x"); });
+  refused("Graph::addFunctionBuffer",
+          [&] { graph.addFunctionBuffer(Function(0), FunctionBufferMappingType::REMOTE); });
+  refused("Graph::addHostFunction", [&] { graph.addHostFunction("f", {}, {}); });
+  refused("Graph::addVariable of quarter", [&] { graph.addVariable(QUARTER, Tensor(), {2}); });
+  refused("Graph::clone of quarter", [&] { graph.clone(QUARTER, Tensor(), t); });
+  refused("Graph::setInitialValue with a map",
+          [&] { graph.setInitialValue(t, std::map<unsigned, unsigned>()); });
+  refused("QuarterMetadata::getBinary",
+          [&] { QuarterMetadata(QuarterMetadata::Format::F143, 0).getBinary(); });
+  refused("Target::getNumTilesPerXBContext", [&] { target.getNumTilesPerXBContext(); });
+  refused("Target::getNumContextsPerXB", [&] { target.getNumContextsPerXB(); });
+  refused("Target::getTileHostExchangeXB", [&] { target.getTileHostExchangeXB(0); });
+  refused("Target::getTileHostExchangeContext", [&] { target.getTileHostExchangeContext(0); });
+  refused("Target::getTileHostExchangeContextPosition",
+          [&] { target.getTileHostExchangeContextPosition(0); });
+  refused("Target::makeFpIctlValue", [&] { target.makeFpIctlValue(true, true, true, true, true); });
+  refused("Target::getFpIctlRegIndex", [&] { target.getFpIctlRegIndex(); });
+  refused("Target::getDbgDataRegIndex", [&] { target.getDbgDataRegIndex(); });
+  refused("DebugInfo::initializeStreamer", [&] { DebugInfo::initializeStreamer("f"); });
+  refused("DebugInfo::closeStreamer", [&] { DebugInfo::closeStreamer(); });
+  refused("getLanguageOption", [&] { getLanguageOption(CodeletFileType::CppSource); });
+  refused("program::Loop", [&] { Loop loop(prog); });
+  refused("program::Copy of a FunctionBuffer", [&] { Copy copy(FunctionBuffer(0), Function(0)); });
+  refused("program::Call of a HostFunction", [&] { Call call(HostFunction(0), {}, {}); });
+  refused("setFloatingPointBehaviour with a tensor",
+          [&] { setFloatingPointBehaviour(graph, prog, t); });
+  refused("getAndModifyFloatingPointBehaviour", [&] {
+    getAndModifyFloatingPointBehaviour(graph, prog, FloatingPointBehaviour(),
+                                       FloatingPointBehaviour());
+  });
+  refused("compileGraph with a bool",
+          [&] { compileGraph(graph, {prog}, true, none, ProgressFunc(), {}); });
+
+  DataStream in = graph.addHostToDeviceFIFO("in", FLOAT, 1);
+  DataStream out = graph.addDeviceToHostFIFO("out", FLOAT, 1);
+  Tensor x = graph.addVariable(FLOAT, {1}, VariableMappingMethod::LINEAR, "x");
+  prog.add(Repeat(2, Sequence({Copy(in, x), Copy(x, out)})));
+  for (const char *option : {"true", "false"}) {
+    Engine engine(graph, prog, {{"exchange.enablePrefetch", option}});
+    std::string asked;
+    std::vector<float> got;
+    engine.connectStreamToCallback("in", std::unique_ptr<Source>(new Source(asked)));
+    engine.connectStreamToCallback("out",
+                                   [&](void *p) { got.push_back(*static_cast<float *>(p)); });
+    engine.load(device);
+    engine.run();
+    engine.run();
+    engine.connectStreamToCallback("in", std::unique_ptr<Source>(new Source(asked)));
+    print("streamed", got);
+    std::cout << "asked|" << asked << "\n";
+  }
+  refused("Engine::clearSimulatedErrors", [&] { Engine(graph, prog).clearSimulatedErrors(); });
+  refused("Engine::getSimulatedErrorLocations",
+          [&] { Engine(graph, prog).getSimulatedErrorLocations(0); });
+
+  const Tensor shuffled = t.dimShuffle({1, 0}).flatten();
+  const TensorRearranger r = graph.getSimplifyingRearranger(shuffled);
+  std::cout << "contiguous|" << shuffled.getContiguousRegions().size() << " "
+            << r.rearrange(shuffled).getContiguousRegions().size() << " "
+            << (r.undoRearrangement(r.rearrange(shuffled)) == shuffled) << "\n";
+  std::cout << "unbroadcast|"
+            << graph.findUnbroadcastTensor(t.expand({0}).broadcast(5, 0)).shapeToString() << "\n";
+  float three = 0;
+  const bool isConstant = graph.addConstant(HALF, {}, 3.0f).getConstantValue(&three);
+  std::cout << "constant|" << isConstant << " " << three << " " << t[0][0].getConstantValue(&three)
+            << "\n";
+  std::cout << "limits|" << target.getTypeLimitsMaxAs<unsigned>(UNSIGNED_SHORT) << " "
+            << target.getTypeLimitsLowestAs<float>(HALF) << "\n";
+  std::cout << "json|"
+            << ProfileValue(ProfileValue::Map{{"a", 1}, {"b", ProfileValue::Vector{true, "x\n"}}})
+            << "\n";
+  std::cout << "code|" << errorCodeToString(ErrorCode::MEMORY_ERROR) << " "
+            << (errorCodeFromString("MEMORY_ERROR") == ErrorCode::MEMORY_ERROR) << "\n";
+}

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A transformers model on the emulator: its layers share one KVCache, on one IPU or several."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+pytest.importorskip("transformers", reason="transformers is not installed")
+pytest.importorskip("sparq_ipu._core", reason="the extension module is not built")
+
+from tiny_models import greedy, tiny_model, tokens_of  # noqa: E402
+
+from sparq_ipu import transformers as sparq  # noqa: E402
+from sparq_ipu.transformers import SparqCache  # noqa: E402
+
+SETTINGS: dict[str, Any] = dict(rank=8, top_k=8, n_local=2)
+
+
+def sessions(cache: SparqCache) -> set[int]:
+    return {id(layer.cache._backends[0].session) for layer in cache.layers}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, dict(n_ipus=2), dict(n_ipus=2, split="heads"), dict(capacity=40, index_bits=8)],
+    ids=["one", "layers", "heads", "fixed"],
+)
+def test_tokens_are_those_of_the_reference_and_layers_share(options: dict[str, Any]) -> None:
+    model, tokens = tiny_model(), tokens_of(21, batch=2)
+    index_bits = options.get("index_bits", 16)
+    sparq.enable(model, **SETTINGS, index_bits=index_bits)
+    reference = SparqCache(model, device="reference")
+    emulator = SparqCache(model, device="emulator", n_tiles=16, **options)
+    expected = greedy(model, tokens, 5, past_key_values=reference)
+    assert (greedy(model, tokens, 5, past_key_values=emulator) == expected).all()
+    for ours, theirs in zip(emulator.layers, reference.layers):
+        assert torch.equal(ours.keys, theirs.keys) and torch.equal(ours.values, theirs.values)
+    assert len(sessions(emulator)) == 1  # three layers, one program, one device
+    emulator.reset()  # another prompt, of another batch
+    other = tokens_of(9, seed=3)
+    again = greedy(model, other, 4, past_key_values=emulator)
+    assert (again == greedy(model, other, 4, past_key_values=SparqCache(model, device="reference"))).all()
+    assert len(sessions(emulator)) == 1
+
+
+def test_growth_selection_and_copies_keep_layers_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sparq_ipu.transformers.stack.FIRST_ROOM", 1)  # so that it soon grows
+    model, tokens = tiny_model(), tokens_of(12, batch=3)
+    sparq.enable(model, **SETTINGS)
+
+    def run(device: str, **options: Any) -> tuple[Any, ...]:
+        cache = SparqCache(model, device=device, **options)
+        first = greedy(model, tokens, 4, past_key_values=cache)
+        copied = copy.deepcopy(cache)
+        cache.batch_select_indices(torch.tensor([2, 0]))
+        cache.batch_repeat_interleave(2)
+        cache.reorder_cache(torch.tensor([1, 1, 3, 0]))
+        grown = [(layer.keys, layer.values) for layer in [*cache.layers, *copied.layers]]
+        following = greedy(model, torch.cat([tokens, first[:, -4:]], 1), 3, past_key_values=copied)
+        return cache, copied, first, following, grown
+
+    on_emulator, of_reference = run("emulator", n_tiles=16), run("reference")
+    for ours, theirs in zip(on_emulator[2:4], of_reference[2:4]):
+        assert (ours == theirs).all()
+    for ours, theirs in zip(on_emulator[4], of_reference[4]):
+        assert all(torch.equal(a, b) for a, b in zip(ours, theirs))
+    assert on_emulator[1].layers[0].cache.capacity >= 18
+    assert len(sessions(on_emulator[1])) == 1
+    stacks = {id(layer._stack) for layer in on_emulator[0].layers}
+    assert len(stacks) == 1 and stacks != {id(layer._stack) for layer in on_emulator[1].layers}
+
+
+def test_options_of_a_pod_are_checked_before_there_is_a_prompt() -> None:
+    model = tiny_model()
+    with pytest.raises(ValueError, match="n_ipus must be a power of two up to 64, got 3"):
+        SparqCache(model, device="emulator", n_ipus=3)
+    with pytest.raises(ValueError, match="split must be 'layers' or 'heads', got 'rows'"):
+        SparqCache(model, device="emulator", n_ipus=2, split="rows")

@@ -1,0 +1,351 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A cache in three tiers: the same bits as the reference whatever is hot, and what is hot by its rules."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from strategies import KINDS, tensors
+from vertex import assert_bits
+
+import sparq_ipu
+from sparq_ipu import KVCache, dense_attention, sparq_attention
+from sparq_ipu.kernels import Attention
+from sparq_reference import CacheSpec, SparqSettings
+
+_core = pytest.importorskip("sparq_ipu._core", reason="the extension module is not built")
+pytestmark = pytest.mark.skipif(
+    bool(_core.device_unavailable("emulator")), reason="the emulator is not available here"
+)
+
+CAPACITY = 330
+SHAPES = st.tuples(
+    st.sampled_from([16, 8, 24, 80]),  # head_dim
+    st.sampled_from([2, 1, 3]),  # n_kv_heads
+    st.sampled_from([1, 2, 4]),  # group_size
+    st.integers(1, 2),  # batch
+)
+TIERS = st.fixed_dictionaries(
+    dict(
+        hot_rows=st.sampled_from([0, 20, 33, 64, 400]),
+        hot_policy=st.sampled_from(["lru", "recent"]),
+        wave_rows=st.sampled_from([0, 4, 8, 40]),
+        n_tiles=st.sampled_from([24, 4, 7, 64]),
+        n_layers=st.sampled_from([1, 2, 3]),
+        index_bits=st.sampled_from([4, 8]),
+    )
+)
+STEP = st.tuples(
+    st.sampled_from(["append", "token", "token", "reset", "reorder", "attend"]),
+    st.integers(0, 2),
+    st.one_of(st.integers(1, 90), st.sampled_from([63, 64, 65, 128, 191])),
+    st.sampled_from(KINDS),
+)
+
+
+class Pair:
+    """The same layers on the emulator, in three tiers, and in the reference."""
+
+    def __init__(self, shape: tuple[int, int, int, int], tiers: dict[str, Any], seed: int):
+        self.head_dim, self.n_kv_heads, group_size, self.batch = shape
+        self.n_heads = self.n_kv_heads * group_size
+        sizes = (self.batch, self.n_kv_heads, self.head_dim, CAPACITY)
+        self.caches = [
+            KVCache(*sizes, device="emulator", memory="tiered", **tiers),
+            KVCache(*sizes, device="reference", n_layers=tiers["n_layers"], index_bits=tiers["index_bits"]),
+        ]
+        self.n_layers = tiers["n_layers"]
+        self.rng = np.random.default_rng(seed)
+
+    def append(self, layer: int, n: int, kind: str) -> None:
+        held = self.caches[1].layer(layer).lengths
+        n = min(n, CAPACITY - int(held.max()))
+        if n == 0:
+            return
+        counts = self.rng.integers(0, n + 1, self.batch)
+        counts[self.rng.integers(self.batch)] = n  # any element may be the longest
+        key, value = (tensors(kind, (self.batch, self.n_kv_heads, n, self.head_dim), self.rng) for _ in "kv")
+        for cache in self.caches:
+            cache.layer(layer).append(key, value, counts)
+
+    def reset(self, layer: int) -> None:
+        for cache in self.caches:
+            cache.layer(layer).reset()
+
+    def reorder(self, layer: int) -> None:
+        index = self.rng.integers(0, self.batch, self.batch)
+        for cache in self.caches:
+            cache.layer(layer).reorder(index)
+
+    def attend(self, layer: int, settings: SparqSettings) -> None:
+        if not self.caches[1].layer(layer).lengths.all():
+            return
+        query = tensors("normal", (self.batch, self.n_heads, self.head_dim), self.rng)
+        outputs = [sparq_attention(query, c.layer(layer), **settings.arguments()) for c in self.caches]
+        assert_bits(*outputs)
+
+    def read(self, layer: int) -> None:
+        if self.caches[1].layer(layer).lengths.any():
+            for actual, expected in zip(*(c.layer(layer).read() for c in self.caches)):
+                assert_bits(actual, expected)
+
+
+@given(shape=SHAPES, tiers=TIERS, data=st.data())
+def test_results_do_not_depend_on_what_is_hot(
+    shape: tuple[int, int, int, int], tiers: dict[str, Any], data: st.DataObject
+) -> None:
+    top_k = data.draw(st.sampled_from([16, 1, 5, 20]))
+    settings_ = SparqSettings(
+        rank=data.draw(st.integers(1, shape[0])),
+        top_k=top_k,
+        n_local=data.draw(st.integers(0, top_k)),
+        mean_value=data.draw(st.booleans()),
+    )
+    pair = Pair(shape, tiers, data.draw(st.integers(0, 99)))
+    for layer in data.draw(st.permutations(range(pair.n_layers))):
+        pair.append(layer, data.draw(st.integers(1, 200)), "normal")
+        pair.attend(layer, settings_)
+    for kind, at, n, contents in data.draw(st.lists(STEP, max_size=14)):
+        layer = at % pair.n_layers
+        if kind in ("append", "token"):
+            pair.append(layer, 1 if kind == "token" else n, contents)
+        elif kind == "reset":
+            pair.reset(layer)
+        elif kind == "reorder":
+            pair.reorder(layer)
+        pair.attend(layer, settings_)
+    for layer in range(pair.n_layers):
+        pair.attend(layer, settings_)
+        pair.read(layer)
+
+
+def session_of(top_k: int, n_local: int = 0, **tiers: Any) -> Any:
+    """A session with one KV head and 200 positions, head_dim 16."""
+    rng = np.random.default_rng(0)
+    attention = [Attention("sparq-tiered", SparqSettings(rank=8, top_k=top_k, n_local=n_local))]
+    session = _core.Session(
+        CacheSpec(1, 1, 16, 400, index_bits=4), 1, attention=attention, n_tiles=8, **tiers
+    )
+    key, value = (rng.standard_normal((1, 1, 200, 16)).astype(np.float16) for _ in "kv")
+    session.write(key, value, [200])
+    return session
+
+
+def misses_of(session: Any, query: np.ndarray) -> int:
+    session.attention(0, query.reshape(1, 1, 16))
+    (misses,) = session.misses()
+    return int(misses)
+
+
+def queries(n: int) -> np.ndarray:
+    return np.random.default_rng(1).standard_normal((n, 16)).astype(np.float16)
+
+
+def test_rows_that_were_selected_are_hot() -> None:
+    session = session_of(top_k=16)
+    query = queries(2)
+    assert misses_of(session, query[0]) == 16  # nothing is hot yet
+    assert misses_of(session, query[0]) == 0
+    between = misses_of(session, query[1])
+    assert 0 < between <= 16
+    assert misses_of(session, query[0]) == 0  # four times top_k have room
+
+
+def test_a_buffer_of_top_k_rows_forgets() -> None:
+    session = session_of(top_k=16, hot_rows=16)
+    query = queries(2)
+    misses_of(session, query[0])
+    missed = misses_of(session, query[1])
+    assert missed > 0
+    assert misses_of(session, query[0]) == missed  # as many as the other query has displaced
+
+
+def test_reset_forgets_what_was_hot() -> None:
+    session = session_of(top_k=16)
+    query = queries(1)[0]
+    misses_of(session, query)
+    rng = np.random.default_rng(0)
+    key, value = (rng.standard_normal((1, 1, 200, 16)).astype(np.float16) for _ in "kv")
+    session.reset()
+    session.write(key, value, [200])
+    assert misses_of(session, query) == 16
+
+
+@pytest.mark.parametrize("policy", ["lru", "recent"])
+def test_tokens_that_are_appended_are_hot(policy: str) -> None:
+    session = session_of(top_k=16, n_local=16, hot_policy=policy)
+    query = queries(1)[0]
+    assert misses_of(session, query) == 16
+    rng = np.random.default_rng(2)
+    for _ in range(40):  # more than a block, and no attention between
+        key, value = (rng.standard_normal((1, 1, 1, 16)).astype(np.float16) for _ in "kv")
+        session.append(key, value, [1])
+    assert misses_of(session, query) == 0
+
+
+def test_policies_keep_other_rows() -> None:
+    """Among the rows of 60 tokens, an old row that is selected again and again: "lru" keeps it, for "recent" it
+    goes first."""
+
+    def later_misses(policy: str) -> int:
+        session = session_of(top_k=16, hot_rows=32, hot_policy=policy)
+        query = queries(1)[0]
+        misses_of(session, query)  # 16 rows of all positions
+        rng = np.random.default_rng(3)
+        misses = 0
+        for _ in range(60):
+            key = np.zeros((1, 1, 1, 16), np.float16)  # never among the best
+            value = rng.standard_normal((1, 1, 1, 16)).astype(np.float16)
+            session.append(key, value, [1])
+            misses += misses_of(session, query)
+        return misses
+
+    assert later_misses("lru") == 0
+    assert later_misses("recent") > 0
+
+
+def test_prefill_on_the_device() -> None:
+    rng = np.random.default_rng(4)
+    settings_ = SparqSettings(rank=8, top_k=24, n_local=4)
+    spec = CacheSpec(2, 2, 24, 300, index_bits=4)
+    attention = [Attention("sparq-tiered", settings_)]
+    session = _core.Session(spec, 4, attention=attention, n_tiles=24, fill_tokens=200, n_layers=2)
+    caches = [KVCache(2, 2, 24, 300, device="reference", index_bits=4) for _ in range(2)]
+    for layer, lengths in ((1, [200, 70]), (0, [129, 3]), (1, [64, 191]), (0, [-1, 128])):
+        key, value = (rng.standard_normal((2, 2, 200, 24)).astype(np.float16) for _ in "kv")
+        session.fill(key, value, lengths, layer)
+        held = caches[layer].lengths
+        keys, values = caches[layer].read() if held.any() else (key[:, :, :0], value[:, :, :0])
+        caches[layer].reset()
+        for b, n in enumerate(lengths):
+            own = np.zeros(2, np.int64)
+            own[b] = n if n >= 0 else held[b]
+            new = (key, value) if n >= 0 else (keys, values)
+            caches[layer].append(*new, own)
+        for _ in range(2):
+            query = rng.standard_normal((2, 4, 24)).astype(np.float16)
+            expected = sparq_attention(query, caches[layer], **settings_.arguments())
+            assert_bits(session.attention(0, query, layer=layer), expected)
+            token = [rng.standard_normal((2, 2, 1, 24)).astype(np.float16) for _ in "kv"]
+            session.append(*token, [1, 1], layer)
+            caches[layer].append(*token)
+
+
+@pytest.mark.parametrize("split", ["layers", "heads"])
+def test_several_ipus(split: str) -> None:
+    rng = np.random.default_rng(5)
+    sizes = (1, 2, 16, 130)
+    pod = KVCache(
+        *sizes, n_layers=2, device="emulator", memory="tiered", index_bits=4, n_tiles=6, n_ipus=2, split=split
+    )
+    reference = KVCache(*sizes, n_layers=2, device="reference", index_bits=4)
+    for step in range(6):
+        for layer in (1, 0):
+            n = 100 if step == 0 else 1
+            key, value = (rng.standard_normal((1, 2, n, 16)).astype(np.float16) for _ in "kv")
+            query = rng.standard_normal((1, 4, 16)).astype(np.float16)
+            outputs = []
+            for cache in (pod, reference):
+                cache.layer(layer).append(key, value)
+                outputs.append(sparq_attention(query, cache.layer(layer), rank=8, top_k=16, n_local=2))
+            assert_bits(*outputs)
+
+
+def tiered(**options: Any) -> KVCache:
+    arguments: dict[str, Any] = dict(device="emulator", memory="tiered", index_bits=4, n_tiles=4)
+    return KVCache(1, 1, 16, 128, **{**arguments, **options})
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        (dict(index_bits=16), "KVCache: index_bits must be 8 or 4 where memory is 'tiered', got 16"),
+        (dict(hot_rows=-1), "KVCache: hot_rows must be in [0, 65536], got -1"),
+        (dict(wave_rows=65537), "KVCache: wave_rows must be in [0, 65536], got 65537"),
+        (dict(hot_policy="newest"), "KVCache: hot_policy must be 'lru' or 'recent', got 'newest'"),
+        (
+            dict(memory="streaming", hot_rows=8),
+            "KVCache: memory must be 'tiered' where hot rows are asked for, got 'streaming'",
+        ),
+        (
+            dict(memory="three tiers"),
+            "KVCache: memory must be 'streaming' or 'sram' or 'tiered', got 'three tiers'",
+        ),
+    ],
+)
+def test_bad_options_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError) as error:
+        tiered(**options)
+    assert str(error.value) == message
+
+
+def test_bad_calls_are_refused_and_leave_the_cache() -> None:
+    cache = tiered(hot_rows=8)
+    rng = np.random.default_rng(6)
+    key, value = (rng.standard_normal((1, 1, 70, 16)).astype(np.float16) for _ in "kv")
+    query = rng.standard_normal((1, 2, 16)).astype(np.float16)
+    cache.append(key, value)
+    with pytest.raises(
+        ValueError, match="^dense_attention: memory must be 'sram' or 'streaming', got 'tiered'$"
+    ):
+        dense_attention(query, cache)
+    with pytest.raises(ValueError, match="^sparq_attention: hot_rows must be 0 or at least top_k=9, got 8$"):
+        sparq_attention(query, cache, rank=8, top_k=9)
+    reference = KVCache(1, 1, 16, 128, device="reference", index_bits=4)
+    reference.append(key, value)
+    outputs = [sparq_attention(query, c, rank=8, top_k=8) for c in (cache, reference)]
+    assert_bits(*outputs)
+
+
+def test_misses_are_of_tiers_alone() -> None:
+    attention = [Attention("sparq-streaming", SparqSettings(rank=8, top_k=4))]
+    session = _core.Session(CacheSpec(1, 1, 16, 64), 1, attention=attention, n_tiles=2)
+    with pytest.raises(ValueError, match="^misses: memory must be 'tiered', got 'streaming'$"):
+        session.misses()
+
+
+def test_a_plan_takes_a_hit_rate() -> None:
+    shape: dict[str, Any] = dict(n_heads=4, seq_len=1024, head_dim=32, rank=8, top_k=32, baseline=False)
+    cold, hot = (sparq_ipu.plan(**shape, kernel="sparq-tiered", n_tiles=64, hit_rate=h) for h in (0.0, 1.0))
+    assert cold.options == {"index_bits": 4}
+    assert hot.streamed_bytes == 0 < cold.streamed_bytes
+    assert cold.streamed_bytes == 4 * 32 * 2 * 32 * 2  # every selected row, and no other
+    for hit_rate in (-0.1, 1.1, "1", True):
+        with pytest.raises(ValueError, match=r"^plan: hit_rate must be in \[0, 1\], got "):
+            sparq_ipu.plan(**shape, kernel="sparq-tiered", hit_rate=hit_rate)  # type: ignore[arg-type]
+
+
+def test_a_plan_counts_as_a_run_does() -> None:
+    """With nothing hot: waves, bytes and seconds of the plan are those of the first call."""
+    settings_ = SparqSettings(rank=8, top_k=32)
+    spec = CacheSpec(1, 4, 32, 1024, index_bits=4)
+    session = _core.Session(
+        spec, 4, attention=[Attention("sparq-tiered", settings_)], append=False, n_tiles=64
+    )
+    rng = np.random.default_rng(7)
+    session.write(*(rng.standard_normal((1, 4, 1024, 32)).astype(np.float16) for _ in "kv"), [1024])
+    session.attention(0, rng.standard_normal((1, 4, 32)).astype(np.float16))
+    run = _core.emulator_last_run(session, {"tiles": 64})
+    planned = sparq_ipu.plan(
+        1, 4, 4, 32, 1024, kernel="sparq-tiered", n_tiles=64, baseline=False, rank=8, top_k=32
+    )
+    assert planned.seconds_per_query == run["seconds"]["total"]
+    executions = [(s["name"], s["executions"]) for s in run["steps"]]
+    assert executions == [(s.name, s.executions) for s in planned.stages]
+    some = sparq_ipu.plan(
+        1, 4, 4, 32, 1024, kernel="sparq-tiered", n_tiles=64, baseline=False, rank=8, top_k=32, hit_rate=0.5
+    )
+    assert executions != [(s.name, s.executions) for s in some.stages]  # negative control
+
+
+def test_one_tile_does_it_all() -> None:
+    pair = Pair((16, 1, 2, 1), dict(n_tiles=1, n_layers=2, index_bits=4, wave_rows=4), 0)
+    settings_ = SparqSettings(rank=8, top_k=9, n_local=2)
+    for step in range(6):
+        for layer in (1, 0):
+            pair.append(layer, 150 if step == 0 else 1, "normal")
+            pair.attend(layer, settings_)

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command `sparq-ipu`, and what it is installed as."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import sparq_ipu
+from sparq_ipu import cli, devices
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_it_is_installed_by_that_name():
+    scripts = re.search(
+        r"^\[project.scripts\]\n((?:.+\n)+)", (ROOT / "pyproject.toml").read_text(), re.MULTILINE
+    )
+    assert scripts is not None and scripts[1] == 'sparq-ipu = "sparq_ipu.cli:main"\n'
+    ran = subprocess.run([sys.executable, "-m", "sparq_ipu", "--version"], capture_output=True, text=True)
+    assert (ran.returncode, ran.stdout) == (0, f"sparq-ipu {sparq_ipu.__version__}\n")
+
+
+def test_devices(capsys, monkeypatch):
+    monkeypatch.setattr(cli, "why_unavailable", lambda device: "no such chip" if device == "ipu" else None)
+    assert cli.main(["devices"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == list(devices.BACKENDS)
+    assert lines[0].endswith("  no such chip") and all(line.endswith("  available") for line in lines[1:])
+    monkeypatch.undo()
+    assert [device for device in devices.BACKENDS if cli.why_unavailable(device) is None] == (
+        sparq_ipu.available_devices()
+    )
+
+
+@pytest.mark.parametrize("command", cli.COMMANDS)
+def test_a_command_gets_what_follows_its_name(command, monkeypatch):
+    got = []
+    module = importlib.import_module(f"sparq_ipu.{command}")
+    monkeypatch.setattr(module, "main", lambda words: got.append(words) or 3)
+    assert cli.main([command, "--model", "x", "--help", "--version"]) == 3
+    assert got == [["--model", "x", "--help", "--version"]]
+
+
+@pytest.mark.parametrize("words", [[], ["other"], ["devices", "x"]])
+def test_bad_usage(words):
+    with pytest.raises(SystemExit) as stop:
+        cli.main(words)
+    assert stop.value.code == 2
+
+
+def test_the_citation_has_the_version():
+    citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert f"\nversion: {sparq_ipu.__version__}\n" in citation
