@@ -17,9 +17,10 @@ pytest.importorskip("sparq_ipu._core", reason="the extension module is not built
 class Both:
     """The same tokens in a tiered cache on the emulator and in one of the reference."""
 
-    def __init__(self, rng: np.random.Generator, index_bits: int, n_tiles: int, tiers: dict[str, Any]):
-        spec: dict[str, Any] = dict(batch=2, n_kv_heads=2, head_dim=24, capacity=400, index_bits=index_bits)
-        self.rng = rng
+    def __init__(self, batch: int, index_bits: int, n_tiles: int, tiers: dict[str, Any]):
+        spec: dict[str, Any] = dict(batch=batch, n_kv_heads=2, head_dim=24, capacity=400)
+        spec["index_bits"] = index_bits
+        self.rng, self.batch = np.random.default_rng(n_tiles), batch
         self.tiered = KVCache(
             **spec, memory="tiered", device="emulator", n_layers=2, n_tiles=n_tiles, **tiers
         )
@@ -28,31 +29,34 @@ class Both:
     def numbers(self, *shape: int) -> np.ndarray:
         return self.rng.standard_normal(shape).astype(np.float16)
 
-    def append(self, layer: int, n: int, counts: list[int] | None = None) -> None:
-        key, value = self.numbers(2, 2, n, 24), self.numbers(2, 2, n, 24)
+    def append(self, layer: int, n: int, least: int | None = None) -> None:
+        """n tokens to the first element, `least` to the last, if it is given; between them to the others."""
+        counts = None if least is None else np.linspace(n, least, self.batch).astype(int)
+        key, value = self.numbers(self.batch, 2, n, 24), self.numbers(self.batch, 2, n, 24)
         for cache in (self.tiered.layer(layer), self.reference[layer]):
             cache.append(key, value, counts)
 
     def attend(self, layer: int) -> None:
-        query, options = self.numbers(2, 4, 24), dict(rank=8, top_k=24, n_local=4)
+        query, options = self.numbers(self.batch, 4, 24), dict(rank=8, top_k=24, n_local=4)
         expected = sparq_attention(query, self.reference[layer], **options)
         assert_bits(sparq_attention(query, self.tiered.layer(layer), **options), expected)
 
 
 @pytest.mark.parametrize(
-    ("index_bits", "n_tiles", "tiers"),
+    ("batch", "index_bits", "n_tiles", "tiers"),
     [
-        (8, 40, dict(hot_rows=24, wave_rows=4)),  # as few as can be, many waves, two sets of keys
-        (4, 9, dict(hot_policy="recent")),  # several parts
-        (8, 3, dict(hot_rows=40)),  # rounds of KV heads
+        (2, 8, 40, dict(hot_rows=24, wave_rows=4)),  # as few as can be, many waves, two sets of keys
+        (2, 4, 9, dict(hot_policy="recent")),  # several parts
+        (2, 8, 3, dict(hot_rows=40)),  # rounds of KV heads
+        (9, 4, 40, dict(wave_rows=8)),  # groups of KV heads that fetch their own misses
     ],
 )
-def test_tokens_one_by_one(index_bits: int, n_tiles: int, tiers: dict[str, Any]) -> None:
+def test_tokens_one_by_one(batch: int, index_bits: int, n_tiles: int, tiers: dict[str, Any]) -> None:
     """Through the end of a block, each appended row hot at once; layers between each other; and again
     after a reset, when what was hot is another's."""
-    both = Both(np.random.default_rng(n_tiles), index_bits, n_tiles, tiers)
-    both.append(0, 253, [253, 61])
-    both.append(1, 20, [3, 20])
+    both = Both(batch, index_bits, n_tiles, tiers)
+    both.append(0, 253, 61)
+    both.append(1, 20, 3)
     for _ in range(4):
         for layer in (0, 1):
             both.attend(layer)
