@@ -6,10 +6,10 @@
     python bench/tiers.py --write                # the tables of docs/device_model.md
 
 Every IPU has its share of the layers. As many of these as fit SRAM are in three tiers: key index and hot rows
-in SRAM, all rows in streaming memory. The others are SparQ layers whose key index, of as many bits, is streamed.
-SRAM of the fullest tile grows by the same bytes with each layer, so it is planned for one layer and for two; the
-number that fits is planned once more. Times are of attention of all layers for one token, with a share of
-the selected rows that is taken to be hot.
+in SRAM, all rows in streaming memory. The others are SparQ layers whose key index, of as many bits, is
+streamed. SRAM of the fullest tile grows by the same bytes with each layer, so it is planned for one layer and
+for two; the number that fits is planned once more. Times are of attention of all layers for one token, with a
+share of the selected rows that is taken to be hot.
 """
 
 from __future__ import annotations
@@ -167,6 +167,23 @@ def measured_steps() -> str:
     return markdown_table(heads, map(cells, rows))
 
 
+def rates() -> str:
+    """The table of hit rates at one shape."""
+    heads = ("KV heads", "k", "hit rate", "us", "on chip us", "speed-up")
+    rows = []
+    for n_kv_heads in (32, 8):
+        for top_k in (128, 256):
+            for hit_rate in (0.0, 0.89, 0.95):
+                planned = plan(1, 32, n_kv_heads, kernel=TIERED.name, top_k=top_k, hit_rate=hit_rate)
+                times = (
+                    number(planned.seconds_per_query, ".1f", 1e6),
+                    number(planned.on_chip_seconds, ".1f", 1e6),
+                )
+                speedup = number(planned.speedup_vs_dense_streaming, ".0f", 1, "x")
+                rows.append([str(n_kv_heads), str(top_k), f"{hit_rate:.2f}", *times, speedup])
+    return markdown_table(heads, rows)
+
+
 def main(argv: list[str] | None = None) -> int:
     cli = command_line()
     a = cli.parse(argv)
@@ -189,6 +206,7 @@ def main(argv: list[str] | None = None) -> int:
     if a.write:
         replace_block(DOCUMENT, "tiers", markdown(rows))
         replace_block(DOCUMENT, "steps", measured_steps())
+        replace_block(DOCUMENT, "rates", rates())
     return 0
 
 

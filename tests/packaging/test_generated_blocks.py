@@ -24,6 +24,10 @@ COMPARED = {
     ("docs/device_model.md", "bench/layers.py"): (
         "tests/bench/test_layers.py::test_the_documents_table_and_what_grows",
     ),
+    ("docs/device_model.md", "bench/tiers.py"): (
+        "tests/bench/test_tiers.py::test_the_documents_tables",
+        "tests/bench/test_tiers.py::test_the_table_of_recorded_steps",
+    ),
     ("docs/device_model.md", "bench/sweep.py"): (
         "tests/bench/test_sweep.py::test_the_published_tables_are_those_of_the_committed_rows",
     ),
