@@ -43,7 +43,16 @@ from steps import STEP_COLUMNS, print_steps, run_steps, shape_of, speedups
 
 from sparq_ipu import traces
 from sparq_ipu.backends.pod import SPLITS
-from sparq_ipu.kernels import BASELINE, DEFAULT, KERNELS, TIERED, Attention, Kernel, exact_attention, ideal_attention
+from sparq_ipu.kernels import (
+    BASELINE,
+    DEFAULT,
+    KERNELS,
+    TIERED,
+    Attention,
+    Kernel,
+    exact_attention,
+    ideal_attention,
+)
 from sparq_ipu.planning.device_model import device_model
 from sparq_ipu.planning.measured_range import footprint_extrapolated
 from sparq_ipu.planning.on_chip import on_chip_range
@@ -153,8 +162,8 @@ def command_line() -> CommandLine:
         type=int,
         default=0,
         metavar="N",
-        help="run N decode steps of a trace, given by --input (bench/capture.py --steps records one): hit rate, "
-        "bytes and time of a step, each compared with the reference",
+        help="run N decode steps of a trace, given by --input (bench/capture.py --steps records one): hit "
+        "rate, bytes and time of a step, each compared with the reference",
     )
     add("--stages", action="store_true", help="print where the modelled time goes, by stage")
     return cli
@@ -164,7 +173,11 @@ def parse(cli: CommandLine, argv: list[str] | None) -> argparse.Namespace:
     """The arguments, checked before there are inputs. `kernels`: those to run; `workloads`: one for each
     --index-bits, None with --input."""
     a = cli.parse(argv)
-    cli.at_least(a, tiles=0, inner_reps=1, ipus=1, layers=1)
+    cli.at_least(a, tiles=0, inner_reps=1, ipus=1, layers=1, hot_rows=0, wave_rows=0, steps=0)
+    if not 0 <= a.hit_rate <= 1:
+        cli.error(f"--hit-rate must be in [0, 1], got {a.hit_rate}")
+    if a.steps and not a.input:
+        cli.error(f"--steps must be given together with --input, got {a.steps} alone")
     if a.layers != 1 and (a.input or a.stages):
         cli.error(f"--layers must be 1 with --input or --stages, got {a.layers}")
     tiles = device_model().tiles

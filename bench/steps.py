@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decode steps of a recorded trace, one after the other: what `ipu_sparq.py --steps` runs. Each step appends the
-token by the device, attends, and is compared with the reference."""
+"""Decode steps of a recorded trace, one after the other: what `ipu_sparq.py --steps` runs. Each step appends
+the token by the device, attends, and is compared with the reference."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def run_steps(
 
 
 def speedups(rows: list[Row], workload: Workload, a: argparse.Namespace) -> None:
-    """Against dense-streaming, planned for the last length."""
+    """Against dense attention in streaming memory, planned for the last length."""
     shape = {k: v for k, v in workload.plan_arguments().items() if k in ("batch", "n_heads", "n_kv_heads")}
     dense = plan(
         **shape,
@@ -154,9 +154,9 @@ STEP_TABLE = (
 
 def print_steps(rows: list[Row], trace: traces.Trace, a: argparse.Namespace) -> None:
     print(
-        f"{Path(a.input).name}: {trace.text} ({trace.kind}, {trace.model}), layer {a.layer}, {a.steps} steps from "
-        f"{trace.start} positions on, {trace.n_heads} heads, {trace.n_kv_heads} KV heads, "
-        f"head_dim {trace.head_dim}"
+        f"{Path(a.input).name}: {trace.text} ({trace.kind}, {trace.model}), "
+        f"layer {a.layer}, {a.steps} steps from {trace.start} positions on, {trace.n_heads} heads, "
+        f"{trace.n_kv_heads} KV heads, head_dim {trace.head_dim}"
     )
     print(text_table(STEP_TABLE, rows))
     print("Modelled for one Bow IPU from what the emulator counted; nothing was measured on an IPU.")

@@ -43,7 +43,7 @@ from common import (
 from inputs import random_positions
 from sweep_tables import summary
 
-from sparq_ipu.kernels import Attention, Kernel
+from sparq_ipu.kernels import KERNELS, Attention, Kernel
 from sparq_ipu.planning.device_model import NAMES, device_model
 from sparq_ipu.tables import replace_block
 from sparq_reference.checks import INDEX_BITS
@@ -108,6 +108,11 @@ def key_of(row: Row) -> tuple[Any, ...]:
     return (row["kernel"], row["device"], *(row.get(name) for name in WORKLOAD_COLUMNS))
 
 
+def swept() -> dict[str, Kernel]:
+    """The kernels of the sweep: those whose time does not depend on what earlier steps selected."""
+    return {name: kernel for name, kernel in KERNELS.items() if kernel.memory != "tiered"}
+
+
 def grid(cli: CommandLine, a: argparse.Namespace) -> list[Point]:
     """Small caches first; points of one shape side by side."""
 
@@ -118,7 +123,7 @@ def grid(cli: CommandLine, a: argparse.Namespace) -> list[Point]:
 
     points = [
         Point(kernel, workload)
-        for kernel in cli.chosen(a).values()
+        for kernel in cli.chosen(a, swept()).values()
         for workload in cli.workloads(a, kernel.takes_settings)
         if wanted(workload)
     ]
@@ -313,7 +318,7 @@ def command_line() -> CommandLine:
         many=ARGUMENTS,
         defaults=GRID,
     )
-    cli.add_kernel(many=True)
+    cli.add_kernel({name: kernel.description for name, kernel in swept().items()}, many=True)
     cli.add_run("the random inputs of --emulate", json_aliases=("--out",))
     add = cli.run.add_argument
     add("--device", choices=NAMES, default="bow", help="device model that times are of [%(default)s]")

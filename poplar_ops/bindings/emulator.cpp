@@ -227,11 +227,12 @@ void bindEmulator(py::module_ &module) {
       "emulator_memory", [](EngineOwner &session) { return memoryOf(session.engine()); },
       "session"_a);
   module.def("emulator_plan", &plan, "cache"_a, "n_heads"_a, "attention"_a, "append"_a, "n_tiles"_a,
-             "lengths"_a, "model"_a, "n_layers"_a = 1u, "hot_rows"_a = 0u, "hit_rate"_a = 0.0,
+             "lengths"_a, "model"_a, "n_layers"_a = 1u, "hot_rows"_a = 0u,
+             "hit_rate"_a.noconvert() = 0.0,
              "Counts one call of an attention program, without running it.");
   module.def("emulator_pod_plan", &planPod, "cache"_a, "n_heads"_a, "attention"_a, "append"_a,
              "n_tiles"_a, "lengths"_a, "model"_a, "n_layers"_a, "n_ipus"_a, "split"_a,
-             "hot_rows"_a = 0u, "hit_rate"_a = 0.0,
+             "hot_rows"_a = 0u, "hit_rate"_a.noconvert() = 0.0,
              "Counts attention of all layers over several IPUs, without running it.");
 }
 

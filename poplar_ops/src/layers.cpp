@@ -22,10 +22,13 @@ public:
       : graph(graphIn), cache(cacheIn), p(cacheIn.plan.placement), cs(csIn),
         direction(loads ? "Load" : "Store") {}
 
-  void add() const {
+  void addLengths() const {
     const std::size_t nTasks = p.nTasks, nLayers = cache.layout().nLayers;
     addState(cache.filled.reshape({nTasks, 1, 1}),
              cache.stored.filled.reshape({nTasks, 1, nLayers}), 1);
+  }
+
+  void addRest() const {
     if (!cache.tail.valid())
       return;
     addState(asWords(cache.valueSum.expand({2})), asWords(cache.stored.valueSum), p.width);
@@ -101,8 +104,18 @@ void addLayerFunctions(Graph &graph, Cache &cache) {
   const auto moves = [&](bool loads) {
     const std::string name = cache.name + (loads ? "/load_layer" : "/store_layer");
     const ComputeSet cs = graph.addComputeSet({name});
-    Moves(graph, cache, cs, loads).add();
-    return Execute(cs, {name});
+    Sequence program({Execute(cs, {name})}, {name});
+    const Moves all(graph, cache, cs, loads);
+    all.addRest();
+    if (!cache.layout().tiered) {
+      all.addLengths();
+      return program;
+    }
+    // There the tail can come from streaming memory. Control flow depends on lengths, and must not on that.
+    const ComputeSet ofLengths = graph.addComputeSet({name + "_lengths"});
+    Moves(graph, cache, ofLengths, loads).addLengths();
+    program.add(Execute(ofLengths, {name + "_lengths"}));
+    return program;
   };
   cache.load = graph.addFunction(
       Sequence({Copy(cache.layerNumber.expand({0, 0}).broadcast(p.slots, 0).broadcast(p.parts, 1),

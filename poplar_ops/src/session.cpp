@@ -193,11 +193,11 @@ void Session::compile(Graph &graph, const std::vector<Program> &all) {
 
 std::vector<std::uint32_t> Session::misses() {
   if (!plan_.layout.tiered)
-    throw Error("misses: memory must be 'tiered', got '" +
-                std::string(nameOf(plan_.attention.empty()
-                                       ? Memory::streaming
-                                       : plan_.attention.front().kernel->memory)) +
-                "'");
+    throw Error(
+        "misses: memory must be 'tiered', got '" +
+        std::string(nameOf(plan_.attention.empty() ? Memory::streaming
+                                                   : plan_.attention.front().kernel->memory)) +
+        "'");
   std::vector<std::uint32_t> counts(plan_.shape.nTasks());
   misses_.read(*engine_, counts.data());
   return counts;

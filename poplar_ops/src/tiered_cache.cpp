@@ -60,8 +60,7 @@ void addTiers(Graph &graph, Cache &cache) {
                          cache.name + "/hot_misses")
                          .squeeze({1});
   // Nothing is hot, at step 0. The clock is never set back: it counts for all layers.
-  for (const Tensor &t :
-       {cache.hot.held, cache.hot.stamps, cache.hot.clock, cache.hot.misses})
+  for (const Tensor &t : {cache.hot.held, cache.hot.stamps, cache.hot.clock, cache.hot.misses})
     graph.setInitialValue(t, ArrayRef<unsigned>(std::vector<unsigned>(t.numElements(), 0)));
 }
 

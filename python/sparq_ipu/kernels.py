@@ -23,8 +23,8 @@ class Kernel:
     """One attention kernel of the device program."""
 
     name: str
-    #: where it reads keys and values: "streaming", "sram", or "tiered": the key index and hot rows in SRAM, all
-    #: rows in streaming memory
+    #: where it reads keys and values: "streaming", "sram", or "tiered": the key index and hot rows in SRAM,
+    #: all rows in streaming memory
     memory: str
     #: takes `SparqSettings`; else it is dense attention
     takes_settings: bool
@@ -57,8 +57,8 @@ class Kernel:
         return 2 * _bytes_of_keys(cache) if self.memory == "sram" else _bytes_of_index(cache)
 
     def transfer_elements(self, seq_len: int, head_dim: int, settings: SparqSettings | None) -> int:
-        """Elements that one query moves for one KV head, by the paper's formula. Of a cache in three tiers the
-        selected rows alone, as if none were hot."""
+        """Elements that one query moves for one KV head, by the paper's formula. Of a cache in three tiers
+        the selected rows alone, as if none were hot."""
         if settings is None:
             return transfers.dense_elements(seq_len, head_dim)
         top_k = min(settings.top_k, seq_len)  # all that there is to read

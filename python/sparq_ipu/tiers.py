@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a caller chooses of a cache in three tiers (docs/design.md): the buffer of hot rows. No result depends on
-it."""
+"""What a caller chooses of a cache in three tiers (docs/design.md): the buffer of hot rows. No result depends
+on it."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class Tiers:
     """The buffer of hot rows of a cache.
 
     Args:
-        hot_rows: rows of keys and values of each KV head that stay in SRAM, in [0, 65536], rounded up; 0: four
-            times the largest top_k of the programs.
+        hot_rows: rows of keys and values of each KV head that stay in SRAM, in [0, 65536], rounded up; 0:
+            four times the largest top_k of the programs.
         hot_policy: "lru" or "recent", see `POLICIES`.
-        wave_rows: rows that are read from streaming memory at a time, for all KV heads, in [0, 65536]; 0: an
-            eighth of those that are selected, at least 64 and at most 512.
+        wave_rows: rows that are read from streaming memory at a time, for all KV heads, in [0, 65536]; 0:
+            an eighth of those that are selected, at least 64 and at most 512.
 
     Raises:
         ValueError: an argument out of range; the message begins with `op`.

@@ -14,9 +14,10 @@ pytest.importorskip("sparq_ipu._core", reason="the extension module is not built
 REAL = str(Path(__file__).resolve().parents[1] / "data" / "smollm2_hamlet.npz")
 
 import ipu_sparq  # noqa: E402
+import steps  # noqa: E402
 from common import Workload  # noqa: E402
 
-from sparq_ipu.kernels import BASELINE, DEFAULT, KERNELS  # noqa: E402
+from sparq_ipu.kernels import BASELINE, DEFAULT, KERNELS, TIERED  # noqa: E402
 from sparq_ipu.planning.on_chip import ON_CHIP_COLUMNS, on_chip_range  # noqa: E402
 from sparq_reference import CacheSpec, SparqSettings  # noqa: E402
 
@@ -33,7 +34,10 @@ FIELDS = {
 
 
 #: labels of a run of everything, in order
-LABELS = [*KERNELS, f"{DEFAULT.name} int8", f"{DEFAULT.name} int4"]
+LABELS = [
+    *(name for name in KERNELS if name != TIERED.name),
+    *(f"{kernel.name} {index}" for kernel in (DEFAULT, TIERED) for index in ("int8", "int4")),
+]
 
 
 def run(*arguments: str, tmp_path: Path) -> tuple[int, list[dict[str, Any]]]:
@@ -46,7 +50,7 @@ def test_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     status, rows = run(*SMALL, tmp_path=tmp_path)
     assert status == 0
     assert [ipu_sparq.label(row) for row in rows] == LABELS
-    assert [row["index_bits"] for row in rows] == [16, 16, 16, 8, 4]
+    assert [row["index_bits"] for row in rows] == [16, 16, 16, 8, 4, 8, 4]
     for row in rows:
         assert set(row) >= FIELDS
         assert row["bit_exact"] is True and row["checked_against"] == "reference" and row["error"] is None
@@ -54,8 +58,8 @@ def test_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert 0 < row["max_abs_error_vs_float64"] < 1e-2
         assert sum(row["tile_bytes_by_kind"].values()) == row["max_tile_bytes"]
         assert row["extended_memory"] is row["footprint_extrapolated"] is False
-    sram, dense, sparq, int8, int4 = rows
-    assert [row["theoretical_speedup"] > 1 for row in rows] == [False, False, True, True, True]
+    sram, dense, sparq, int8, int4, *tiered = rows
+    assert [row["theoretical_speedup"] > 1 for row in rows] == [False, False, *[True] * 5]
     assert sram["theoretical_speedup"] == dense["theoretical_speedup"] == 1
     assert sram["streaming_memory_bytes"] == 0
     assert dense["streaming_memory_bytes"] >= 2 * 2 * 256 * 64 * 2  # KV heads, K and V, whole chunks
@@ -69,11 +73,13 @@ def test_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert sparq["speedup_if_on_chip_doubled"] == dense[doubled] / sparq[doubled]
     for row, bits in ((int8, 8), (int4, 4)):  # a chunk is 4 blocks, each with its codes, low and step
         assert row["streamed_bytes"] == 2 * (16 * (256 * bits // 8 + 4 * 4) + 2 * 2 * 32 * 64)
+    for row in tiered:  # the selected rows, none of them hot
+        assert row["streamed_bytes"] == 2 * 2 * 32 * 64 * 2 and row["theoretical_speedup"] == 200 / 32
     out = capsys.readouterr()
-    assert [line.split("  ")[0] for line in out.out.splitlines()[3:8]] == LABELS
+    assert [line.split("  ")[0] for line in out.out.splitlines()[3:10]] == LABELS
     assert "modelled" in out.out and "nothing was measured on an IPU" in out.out
-    assert "[3/5] sparq-streaming: check against the reference" in out.err
-    assert "[5/5] sparq-streaming int4: check against the reference" in out.err
+    assert "[3/7] sparq-streaming: check against the reference" in out.err
+    assert "[5/7] sparq-streaming int4: check against the reference" in out.err
 
 
 def test_wrong_results_get_no_time(
@@ -209,7 +215,7 @@ def test_real_inputs(tmp_path: Path) -> None:
         "--input", REAL, "--layer", "23", "--r", "16", "--k", "64", "--device", "emulator", tmp_path=tmp_path
     )
     assert status == 0
-    assert [row["bit_exact"] for row in rows] == [True] * 5
+    assert [row["bit_exact"] for row in rows] == [True] * 7
     assert (rows[0]["n_heads"], rows[0]["n_kv_heads"], rows[0]["seq_len"]) == (9, 3, 768)
 
 
@@ -222,7 +228,10 @@ def test_plan_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _, rows = run(*SMALL, "--no-check", tmp_path=tmp_path)
     for plan, row in zip(planned, rows):
         for field in ("seconds_per_query", "streamed_bytes", "max_tile_bytes"):
-            assert plan[field] == row[field], (row["kernel"], field)
+            if field != "max_tile_bytes" or row["kernel"] != TIERED.name:
+                assert plan[field] == row[field], (row["kernel"], field)
+        # the constant that says how many rows are missing
+        assert 0 <= plan["max_tile_bytes"] - row["max_tile_bytes"] <= 8
 
 
 def test_plan_that_does_not_fit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -238,6 +247,7 @@ def test_one_key_index(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert status == 0 and [(row["kernel"], row["index_bits"]) for row in rows] == [
         *((name, 16) for name in KERNELS if not KERNELS[name].takes_settings),
         (DEFAULT.name, 4),
+        (TIERED.name, 4),
     ]
     assert "index_bits" not in capsys.readouterr().out  # the heading is of all rows, a label of one
 
@@ -269,3 +279,68 @@ def test_the_readme_shows_what_the_main_job_prints(capsys: pytest.CaptureFixture
     assert len(table.splitlines()) > 10
     assert table in printed
     assert table.replace("yes", "no", 1) not in printed  # negative control
+
+
+TRACE = str(Path(__file__).resolve().parents[1] / "data" / "smollm2_steps.npz")
+STEPS = f"--input {TRACE} --steps 5 --tiles 24 --device emulator --r 16 --k 24 --local 4".split()
+
+
+def test_steps_of_a_trace(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--index-bits", "4", "--layer", "20"]
+    status, rows = run(*STEPS, *words, "--kernel", TIERED.name, tmp_path=tmp_path)
+    assert status == 0
+    (row,) = rows
+    assert row["bit_exact"] and row["n_steps"] == 5 and row["layer"] == 20 and row["n_heads"] == 6
+    # the first step finds nothing but the token that was appended
+    assert row["misses_per_step"][0] == 2 * (24 - 1)
+    assert row["hit_rate"] == pytest.approx(1 - sum(row["misses_per_step"][1:]) / 4 / (2 * 24))
+    assert 0 < row["hit_rate"] < 1
+    assert row["seconds_per_query"] == sorted(row["seconds_per_step"])[2]
+    assert row["seconds_per_step"][0] == max(row["seconds_per_step"])
+    assert row["streamed_bytes_per_step"][0] >= row["misses_per_step"][0] * 2 * 64 * 2
+    assert row["speedup_vs_dense_streaming"] > 0
+    out = capsys.readouterr().out
+    assert "every step" in out and f"{row['hit_rate']:.1%}" in out
+    # more rows are hot in a larger buffer, and other kernels have none
+    _, rows = run(*STEPS, *words, "--hot-rows", "400", tmp_path=tmp_path)
+    assert [r["kernel"] for r in rows] == [row["kernel"], *KERNELS]
+    assert rows[-1]["hit_rate"] >= row["hit_rate"] and rows[-1]["hot_rows"] == 400
+    assert all(r["hit_rate"] is None and r["bit_exact"] for r in rows[1:-1] if not r["error"])
+
+
+def test_steps_see_a_wrong_result(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = steps.exact_attention
+
+    def wrong(query: Any, key: Any, *rest: Any) -> np.ndarray:
+        output = right(query, key, *rest)
+        if key.shape[2] == 512 + 3:
+            output.view(np.uint16)[0, 1, 2] ^= 1
+        return output
+
+    monkeypatch.setattr(steps, "exact_attention", wrong)
+    status, (row,) = run(*STEPS, "--index-bits", "8", "--kernel", TIERED.name, tmp_path=tmp_path)
+    assert status == 1 and row["bit_exact"] is False
+    assert row["error"] == "outputs of 1 of 5 steps differ from the reference"
+    assert "NO" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        (["--steps", "3"], "--steps must be given together with --input, got 3 alone"),
+        (["--input", TRACE, "--steps", "65"], f"--steps must be at most 64, those of {TRACE}, got 65"),
+        (
+            ["--input", TRACE, "--steps", "1", "--layer", "3"],
+            f"--layer must be one of [2, 20] of {TRACE}, got 3",
+        ),
+        (["--steps", "-1"], "--steps must be at least 0, got -1"),
+        (["--hit-rate", "1.5"], "--hit-rate must be in [0, 1], got 1.5"),
+        (["--hot-rows", "-1"], "--hot-rows must be at least 0, got -1"),
+    ],
+)
+def test_bad_steps_are_refused(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        ipu_sparq.main([*words, "--device", "emulator"])
+    assert stopped.value.code == 2 and message in capsys.readouterr().err

@@ -59,7 +59,7 @@ def test_the_grid_has_every_kernel_and_value(monkeypatch):
     words = "--S 64 --B 1 --heads 8 --kv-heads 8 2 --head-dim 16 32 --r 4 8 --k 4 --local 0 2"
     points = grid(*words.split())
     assert len({p.key("bow") for p in points}) == len(points) == 2 * 2 * (2 + 2 * 4)
-    assert {p.kernel.name for p in points} == set(KERNELS)
+    assert {p.kernel.name for p in points} == set(sweep.swept())
     chosen = grid(*words.split(), "--kernel", "new", BASELINE.name)
     assert {p.kernel.name for p in chosen} == {"new", BASELINE.name}
 
@@ -73,7 +73,7 @@ def test_key_indices_that_are_asked_for_are_of_every_point():
             for p in grid(*words, *more)
         ]
 
-    dense = [(name, 16, None) for name in KERNELS if not KERNELS[name].takes_settings]
+    dense = [(name, 16, None) for name in sweep.swept() if not KERNELS[name].takes_settings]
     usual = [*dense, *((DEFAULT.name, 16, r) for r in (4, 32)), *((DEFAULT.name, b, 32) for b in (8, 4))]
     assert sorted(found(), key=str) == sorted(usual, key=str)
     asked = [*dense, *((DEFAULT.name, b, r) for b in (4, 8) for r in (4, 32))]
@@ -84,7 +84,7 @@ def test_a_sweep_resumes(tmp_path, capsys):
     out = tmp_path / "sweep.jsonl"
     assert sweep.main(["--json", str(out), *SMALL]) == 0
     first = rows(out)
-    assert [r["kernel"] for r in first] == list(KERNELS)
+    assert [r["kernel"] for r in first] == list(sweep.swept())
     assert all(r["error"] is None and r["time_source"] == "modelled" for r in first)
     assert "3 to do, 0 done before" in capsys.readouterr().err
     assert sweep.main(["--json", str(out), *SMALL]) == 0
@@ -146,7 +146,7 @@ def test_only_what_does_not_fit_counts_as_refused():
 
 
 @pytest.mark.parametrize(
-    ("kernel", "index_bits"), [*((name, 16) for name in KERNELS), (DEFAULT.name, 8), (DEFAULT.name, 4)]
+    ("kernel", "index_bits"), [*((name, 16) for name in sweep.swept()), (DEFAULT.name, 8), (DEFAULT.name, 4)]
 )
 def test_emulation_checks_bits_and_counts(kernel, index_bits):
     pytest.importorskip("sparq_ipu._cpu")
@@ -213,7 +213,7 @@ def test_a_wrong_emulation_ends_with_status_1(tmp_path, monkeypatch, capsys):
     assert "wrong: python bench/sweep.py --kernel dense-sram --S 256" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("kernel", sweep.swept())
 def test_a_cache_is_written_in_blocks(kernel, monkeypatch):
     # 100 positions in blocks of 32, in both elements: every position in its place.
     pytest.importorskip("sparq_ipu._cpu")
@@ -245,7 +245,7 @@ def test_a_cache_is_written_in_blocks(kernel, monkeypatch):
 
 def test_cache_bytes_count_keys_twice_where_they_are_kept_twice():
     rows = 8 * 256 * 128 * 2
-    assert {name: point_of(name).cache_bytes // rows for name in KERNELS} == {
+    assert {name: point_of(name).cache_bytes // rows for name in sweep.swept()} == {
         "dense-sram": 2,
         "dense-streaming": 2,
         "sparq-streaming": 3,

@@ -16,6 +16,7 @@ from tiny_models import greedy, tiny_model, tokens_of  # noqa: E402
 
 from sparq_ipu import transformers as sparq  # noqa: E402
 from sparq_ipu.transformers import SparqCache  # noqa: E402
+from sparq_ipu.transformers.stack import LayerStack  # noqa: E402
 
 SETTINGS: dict[str, Any] = dict(rank=8, top_k=8, n_local=2)
 
@@ -80,3 +81,17 @@ def test_options_of_a_pod_are_checked_before_there_is_a_prompt() -> None:
         SparqCache(model, device="emulator", n_ipus=3)
     with pytest.raises(ValueError, match="split must be 'layers' or 'heads', got 'rows'"):
         SparqCache(model, device="emulator", n_ipus=2, split="rows")
+
+
+def test_a_layer_that_has_forgotten_begins_anew_and_another_shape_is_alone() -> None:
+    stack, options = LayerStack(3), dict(device="emulator", n_tiles=4, check_finite=True)
+    token = torch.ones(1, 1, 3, 8, dtype=torch.float16)
+    first, second = (stack.storage(index, token, 16, options) for index in range(2))
+    first.append(token, token, None)
+    second.append(token, token, None)
+    first.forget()
+    first = stack.storage(0, token, 16, options)
+    assert first.cache.lengths.tolist() == [0] and second.cache.lengths.tolist() == [3]
+    wide = torch.ones(1, 2, 3, 8, dtype=torch.float16)
+    other = stack.storage(2, wide, 16, options)
+    assert other.stack is None and other.cache.n_kv_heads == 2 and first.stack is second.stack is stack

@@ -81,12 +81,12 @@ def test_sessions_refuse(call: Callable[[Any, np.ndarray], Any], text: str) -> N
         (
             dict(device="emulator", memory="disk"),
             ValueError,
-            "must be 'streaming' or 'sram', got 'disk'",
+            "must be 'streaming' or 'sram' or 'tiered', got 'disk'",
         ),
         (
             dict(device="emulator", n_tile=1),
             ValueError,
-            "options must be among ['index_bits', 'n_tiles', 'memory'], got 'n_tile'",
+            "'memory', 'n_ipus', 'split', 'hot_rows', 'hot_policy', 'wave_rows'], got 'n_tile'",
         ),
         (
             dict(device="reference", n_tiles=1),
@@ -125,7 +125,9 @@ def test_empty_elements_and_dense_only_memory() -> None:
         sparq_ipu.dense_attention(query, cache)
     rows = np.ones((2, 1, 3, 8), np.float16)
     cache.append(rows, rows)
-    with pytest.raises(ValueError, match="sparq_attention: memory must be 'streaming', got 'sram'"):
+    with pytest.raises(
+        ValueError, match="sparq_attention: memory must be 'streaming' or 'tiered', got 'sram'"
+    ):
         sparq_ipu.sparq_attention(query, cache, rank=2, top_k=2)
     with pytest.raises(ValueError, match="append: a cache in SRAM must be empty, got length 3"):
         cache.append(rows, rows)

@@ -188,8 +188,8 @@ def test_tokens_that_are_appended_are_hot(policy: str) -> None:
 
 
 def test_policies_keep_other_rows() -> None:
-    """Among the rows of 60 tokens, an old row that is selected again and again: "lru" keeps it, for "recent" it
-    goes first."""
+    """Among the rows of 60 tokens, an old row that is selected again and again: "lru" keeps it, for "recent"
+    it goes first."""
 
     def later_misses(policy: str) -> int:
         session = session_of(top_k=16, hot_rows=32, hot_policy=policy)
@@ -290,10 +290,10 @@ def test_bad_calls_are_refused_and_leave_the_cache() -> None:
     query = rng.standard_normal((1, 2, 16)).astype(np.float16)
     cache.append(key, value)
     with pytest.raises(
-        ValueError, match="^dense_attention: memory must be 'sram' or 'streaming', got 'tiered'$"
+        ValueError, match=r"^dense_attention: memory must be 'sram' or 'streaming', got 'tiered'$"
     ):
         dense_attention(query, cache)
-    with pytest.raises(ValueError, match="^sparq_attention: hot_rows must be 0 or at least top_k=9, got 8$"):
+    with pytest.raises(ValueError, match=r"^sparq_attention: hot_rows must be 0 or at least top_k=9, got 8$"):
         sparq_attention(query, cache, rank=8, top_k=9)
     reference = KVCache(1, 1, 16, 128, device="reference", index_bits=4)
     reference.append(key, value)
@@ -304,7 +304,7 @@ def test_bad_calls_are_refused_and_leave_the_cache() -> None:
 def test_misses_are_of_tiers_alone() -> None:
     attention = [Attention("sparq-streaming", SparqSettings(rank=8, top_k=4))]
     session = _core.Session(CacheSpec(1, 1, 16, 64), 1, attention=attention, n_tiles=2)
-    with pytest.raises(ValueError, match="^misses: memory must be 'tiered', got 'streaming'$"):
+    with pytest.raises(ValueError, match=r"^misses: memory must be 'tiered', got 'streaming'$"):
         session.misses()
 
 

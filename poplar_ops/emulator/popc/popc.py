@@ -73,7 +73,8 @@ def run(command: list[str], verbose: bool) -> None:
 def main(argv: Sequence[str]) -> int:
     args = parse_arguments(argv)
     compiler = shlex.split(os.environ.get("CXX", "")) or ["clang++" if shutil.which("clang++") else "c++"]
-    language = ["-std=c++17", "-D__POPC__"]
+    # `half` is a type of the IPU's compiler, so codelets use it without a header
+    language = ["-std=c++17", "-D__POPC__", "-include", "poplar/HalfFloat.hpp"]
     language += [f"-I{d}" for d in [os.path.join(HERE, "..", "include"), HERE, *args.includes]]
     language += [f"-D{d}" for d in args.defines]
     flags = [*language, f"-O{args.optimise}", "-ffp-contract=off", "-fPIC", "-fvisibility=hidden"]

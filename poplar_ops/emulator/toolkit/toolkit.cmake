@@ -18,10 +18,11 @@ endif()
 
 configure_file(${CMAKE_CURRENT_LIST_DIR}/popc.in ${CMAKE_CURRENT_BINARY_DIR}/toolkit/bin/popc @ONLY)
 
-# Alone, the prefix is the toolkit. In a Python wheel it is a folder of the package.
-set(SPARQ_TOOLKIT_FOLDER "")
-if(NOT CMAKE_SOURCE_DIR STREQUAL CMAKE_CURRENT_SOURCE_DIR)
-  set(SPARQ_TOOLKIT_FOLDER sparq_ipu/toolkit/)
+# Alone, the prefix is the toolkit. A project that this one is a part of says in which folder it goes, or leaves it out.
+if(CMAKE_SOURCE_DIR STREQUAL CMAKE_CURRENT_SOURCE_DIR)
+  set(SPARQ_TOOLKIT_FOLDER "")
+elseif(NOT DEFINED SPARQ_TOOLKIT_FOLDER)
+  return()
 endif()
 install(DIRECTORY include/ DESTINATION ${SPARQ_TOOLKIT_FOLDER}include)
 install(DIRECTORY popc/ DESTINATION ${SPARQ_TOOLKIT_FOLDER}popc PATTERN "__pycache__" EXCLUDE)

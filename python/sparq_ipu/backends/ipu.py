@@ -53,9 +53,9 @@ def create(
         n_ipus: IPUs, a power of two up to 64. Results do not depend on it.
         split: what of a model an IPU has: "layers" (layer l of L is on IPU l * n_ipus // L), or "heads" (all
             layers, of a share of the KV heads, then of the batch).
-        memory: "streaming" (rows of K and V in streaming memory); "tiered": the key index and hot rows on chip,
-            all rows in streaming memory, SparQ attention only, with `index_bits` 8 or 4; or "sram": all of the
-            cache on chip, dense attention only, filled once.
+        memory: "streaming" (rows of K and V in streaming memory); "tiered": the key index and hot rows on
+            chip, all rows in streaming memory, SparQ attention only, with `index_bits` 8 or 4; or "sram":
+            all of the cache on chip, dense attention only, filled once.
         hot_rows, hot_policy, wave_rows: with "tiered", see `sparq_ipu.tiers.Tiers`. Results do not depend on
             them.
 

@@ -213,8 +213,8 @@ class Plan:
         if self.hit_rate is not None:
             lines.insert(
                 1,
-                f"  hot rows: {m['hot_rows']} of each KV head; {self.hit_rate:.0%} of the selected rows are taken "
-                "to be among them",
+                f"  hot rows: {m['hot_rows']} of each KV head; {self.hit_rate:.0%} of the selected rows are "
+                "taken to be among them",
             )
         if self.n_layers > 1:
             lines.insert(1, f"  {self.n_layers} layers: memory is of all of them, times of one call of one")
