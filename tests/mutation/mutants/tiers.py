@@ -71,7 +71,7 @@ MUTANTS = [
     *of(
         "poplar_ops/src/hot_attention.cpp",
         _PROGRAM,
-        [('{"set", i / HotRows::nPairs}', '{"set", 0}', "keys of the other sets are left out")],
+        [('{"set", i / HotRows::nPairs}', '{"set", i % 1}', "keys of the other sets are left out")],
     ),
     *of(
         "poplar_ops/src/tiered_cache.cpp",
