@@ -15,6 +15,7 @@ import tiers
 from common import ROOT
 
 import sparq_ipu
+from sparq_reference import DoesNotFit
 
 SMALL = "--head-dim 64 --r 8 --k 16 --model Llama-3-8B".split()
 
@@ -37,7 +38,7 @@ def test_as_many_layers_as_fit(tmp_path: Path, capsys: pytest.CaptureFixture) ->
     assert one["max_tile_bytes"] < many["max_tile_bytes"] <= 638976
     # one more does not fit
     shape = dict(n_heads=32, n_kv_heads=8, head_dim=64, seq_len=65536, rank=8, top_k=16, append=True)
-    with pytest.raises(sparq_ipu.DoesNotFit):
+    with pytest.raises(DoesNotFit):
         sparq_ipu.plan(
             **shape,  # type: ignore[arg-type]
             kernel="sparq-tiered",

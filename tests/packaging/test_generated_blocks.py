@@ -24,6 +24,12 @@ COMPARED = {
     ("docs/device_model.md", "bench/layers.py"): (
         "tests/bench/test_layers.py::test_the_documents_table_and_what_grows",
     ),
+    ("docs/reuse.md", "bench/reuse.py"): (
+        "tests/bench/test_reuse.py::test_the_document_is_what_the_lines_say",
+    ),
+    ("docs/scaling.md", "bench/scaling.py"): (
+        "tests/bench/test_pod.py::test_the_document_has_the_table_of_its_rows",
+    ),
     ("docs/device_model.md", "bench/tiers.py"): (
         "tests/bench/test_tiers.py::test_the_documents_tables",
         "tests/bench/test_tiers.py::test_the_table_of_recorded_steps",
