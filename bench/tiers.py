@@ -107,6 +107,8 @@ class Shape:
         most = min(n_layers, 2 + (one.memory["limit"] - two.max_tile_bytes) // more)
         while most and not self._fits(most):
             most -= 1
+        while most < n_layers and self._fits(most + 1):
+            most += 1
         return int(most)
 
     def _fits(self, n_layers: int) -> int:

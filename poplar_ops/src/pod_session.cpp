@@ -366,8 +366,10 @@ void PodSession::putPart(const Shard &shard, const std::vector<std::uint16_t> &p
 
 template <class T>
 std::vector<T> PodSession::ofBatch(const Shard &shard, const std::vector<T> &all) const {
-  const auto first = all.begin() + shard.share.firstBatch;
-  return {first, first + shard.share.shape.batch};
+  std::vector<T> own(shard.share.shape.batch);
+  for (unsigned b = 0; b != own.size(); ++b)
+    own[b] = all[shard.share.firstBatch + b];
+  return own;
 }
 
 std::vector<std::uint32_t> PodSession::lengths(unsigned layer) const {
