@@ -3,13 +3,11 @@
 
     python bench/tiers.py                        # Llama-3-8B's and Llama-2-7B's shapes; 1, 4, 16 IPUs
     python bench/tiers.py --S 16384 --ipus 4     # one line of each
-    python bench/tiers.py --write                # the tables of docs/device_model.md
+    python bench/tiers.py --json bench/results/tiers.jsonl --write    # the tables of docs/device_model.md
 
-Every IPU has its share of the layers. As many of these as fit SRAM are in three tiers: key index and hot rows
-in SRAM, all rows in streaming memory. The others are SparQ layers whose key index, of as many bits, is
-streamed. SRAM of the fullest tile grows by the same bytes with each layer, so it is planned for one layer and
-for two; the number that fits is planned once more. Times are of attention of all layers for one token, with a
-share of the selected rows that is taken to be hot.
+`sparq_ipu.planning.place_layers` for several models: as many layers as fit SRAM in three tiers, the others
+with a streamed key index. Times are of attention of all layers for one token, with a share of the selected
+rows that is taken to be hot.
 """
 
 from __future__ import annotations
@@ -33,8 +31,9 @@ from common import (
     text_table,
 )
 
-from sparq_ipu.kernels import DEFAULT, TIERED
-from sparq_ipu.planning.planner import Plan, plan
+from sparq_ipu.kernels import TIERED
+from sparq_ipu.planning.placement import place_layers
+from sparq_ipu.planning.planner import plan
 from sparq_ipu.tables import markdown_table, replace_block
 
 DOCUMENT = ROOT / "docs/device_model.md"
@@ -51,7 +50,7 @@ COLUMNS = (
     Column("S", 7, lambda row: f"{row['seq_len']:,}"),
     Column("IPUs", 4, lambda row: str(row["n_ipus"])),
     Column("layers an IPU", 13, lambda row: str(row["n_layers"])),
-    Column("in three tiers", 14, lambda row: str(row["n_tiered"])),
+    Column("in three tiers", 14, lambda row: number(row["n_tiered"], ".0f")),
     Column("KiB/tile", 8, lambda row: number(row["max_tile_bytes"], ".0f", 1 / 1024)),
     Column("us a tiered layer", 17, lambda row: number(row["seconds_tiered"], ".0f", 1e6)),
     Column("us a streamed layer", 19, lambda row: number(row["seconds_streamed"], ".0f", 1e6)),
@@ -76,71 +75,27 @@ def command_line() -> CommandLine:
     return cli
 
 
-class Shape:
-    """The plans of one model and length, each made once."""
-
-    def __init__(self, workload: Workload) -> None:
-        self._arguments = dict(workload.plan_arguments(), append=True, baseline=False)
-        self._made: dict[tuple[str, int], Plan | ValueError] = {}
-
-    def plan(self, kernel: str, n_layers: int) -> Plan:
-        """Raises: DoesNotFit."""
-        key = kernel, n_layers
-        if key not in self._made:
-            tiers = dict(hit_rate=HIT_RATE) if kernel == TIERED.name else {}
-            try:
-                self._made[key] = plan(kernel=kernel, n_layers=n_layers, **self._arguments, **tiers)
-            except ValueError as error:
-                self._made[key] = error
-        made = self._made[key]
-        if isinstance(made, ValueError):
-            raise made
-        return made
-
-    def most_tiered(self, n_layers: int) -> int:
-        """How many of so many layers fit SRAM."""
-        try:
-            one, two = (self.plan(TIERED.name, n) for n in (1, 2))
-        except ValueError:
-            return self._fits(1)
-        more = two.max_tile_bytes - one.max_tile_bytes
-        most = min(n_layers, 2 + (one.memory["limit"] - two.max_tile_bytes) // more)
-        while most and not self._fits(most):
-            most -= 1
-        while most < n_layers and self._fits(most + 1):
-            most += 1
-        return int(most)
-
-    def _fits(self, n_layers: int) -> int:
-        try:
-            self.plan(TIERED.name, n_layers)
-        except ValueError:
-            return 0
-        return n_layers
-
-
-def row_of(shape: Shape, workload: Workload, model: str, n_ipus: int, a: argparse.Namespace) -> Row:
+def row_of(workload: Workload, model: str, n_ipus: int, a: argparse.Namespace) -> Row:
     row = new_row(
         "tiers", TIERED.name, "bow", workload, time_source="modelled", seed=a.seed, command=a.command
     )
-    n_layers = -(-LAYERS // n_ipus)
-    row.update(model=model, n_ipus=n_ipus, n_layers=n_layers, hit_rate=HIT_RATE)
+    row.update(model=model, n_ipus=n_ipus, n_layers=-(-LAYERS // n_ipus), hit_rate=HIT_RATE)
     names = ("n_tiered", "max_tile_bytes", "seconds_tiered", "seconds_streamed", "seconds_per_token")
     row.update(dict.fromkeys((*names, "seconds_if_streamed")))
-    row["n_tiered"] = shape.most_tiered(n_layers)
     try:
-        if row["n_tiered"]:
-            tiered = shape.plan(TIERED.name, row["n_tiered"])
-            row.update(max_tile_bytes=tiered.max_tile_bytes, seconds_tiered=tiered.seconds_per_query)
-        streamed = shape.plan(DEFAULT.name, 1).seconds_per_query
+        placed = place_layers(**workload.plan_arguments(), n_layers=LAYERS, n_ipus=n_ipus, hit_rate=HIT_RATE)
     except ValueError as error:
         row.update(failure(error))
         return row
-    rest = n_layers - row["n_tiered"]
-    row["seconds_streamed"] = streamed
-    row["seconds_if_streamed"] = LAYERS * streamed
-    of_ipu = row["n_tiered"] * (row["seconds_tiered"] or 0.0) + rest * streamed
-    row["seconds_per_token"] = of_ipu * LAYERS / n_layers  # IPUs work one after the other
+    if placed.tiered:
+        row["max_tile_bytes"] = placed.tiered.max_tile_bytes
+        row["seconds_tiered"] = placed.tiered.seconds_per_query
+    row.update(
+        n_tiered=placed.n_tiered,
+        seconds_streamed=placed.streamed.seconds_per_query,
+        seconds_per_token=placed.seconds_per_token,
+        seconds_if_streamed=placed.seconds_if_streamed,
+    )
     return row
 
 
@@ -196,9 +151,8 @@ def main(argv: list[str] | None = None) -> int:
     for model in a.model:
         n_heads, n_kv_heads = MODELS[model]
         for workload in cli.workloads(a, takes_settings=True, n_heads=n_heads, n_kv_heads=n_kv_heads):
-            shape = Shape(workload)
             for n_ipus in a.ipus:
-                rows.append(row_of(shape, workload, model, n_ipus, a))
+                rows.append(row_of(workload, model, n_ipus, a))
                 print(f"\r{len(rows)} planned", end="", file=sys.stderr, flush=True)
     print("", file=sys.stderr)
     if a.json is not None:

@@ -14,8 +14,7 @@ pytest.importorskip("sparq_ipu._core", reason="the extension module is not built
 import tiers
 from common import ROOT
 
-import sparq_ipu
-from sparq_reference import DoesNotFit
+from sparq_ipu.planning import place_layers
 
 SMALL = "--head-dim 64 --r 8 --k 16 --model Llama-3-8B".split()
 
@@ -31,27 +30,17 @@ def rows_of(path: Path, *words: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_as_many_layers_as_fit(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    one, many = rows_of(tmp_path / "rows.jsonl", *SMALL, "--S", "65536", "--ipus", "32", "1")
-    assert (one["n_layers"], one["n_tiered"]) == (1, 1)
-    assert 1 < many["n_tiered"] < many["n_layers"] == 32
-    assert one["max_tile_bytes"] < many["max_tile_bytes"] <= 638976
-    # one more does not fit
-    shape = dict(n_heads=32, n_kv_heads=8, head_dim=64, seq_len=65536, rank=8, top_k=16, append=True)
-    with pytest.raises(DoesNotFit):
-        sparq_ipu.plan(
-            **shape,  # type: ignore[arg-type]
-            kernel="sparq-tiered",
-            n_layers=many["n_tiered"] + 1,
-            baseline=False,
-        )
-    assert one["seconds_per_token"] == pytest.approx(32 * one["seconds_tiered"])
-    rest = 32 - many["n_tiered"]
-    assert many["seconds_per_token"] == pytest.approx(
-        many["n_tiered"] * many["seconds_tiered"] + rest * many["seconds_streamed"]
-    )
-    assert many["seconds_if_streamed"] == pytest.approx(32 * many["seconds_streamed"])
-    assert f"{many['n_tiered']}" in capsys.readouterr().out
+def test_rows_are_placements(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    words = [*SMALL, "--S", "2048", "--ipus", "32", "16"]
+    one, two = rows_of(tmp_path / "rows.jsonl", *words)
+    assert (one["n_layers"], one["n_tiered"], two["n_layers"], two["n_tiered"]) == (1, 1, 2, 2)
+    shape = dict(n_heads=32, n_kv_heads=8, head_dim=64, seq_len=2048, rank=8, top_k=16)
+    placed = place_layers(**shape, n_layers=32, n_ipus=16, hit_rate=0.9)  # type: ignore[arg-type]
+    assert two["seconds_per_token"] == placed.seconds_per_token
+    assert two["seconds_if_streamed"] == placed.seconds_if_streamed
+    assert placed.tiered is not None and two["max_tile_bytes"] == placed.tiered.max_tile_bytes
+    assert one["max_tile_bytes"] < two["max_tile_bytes"]
+    assert f"{1e3 * two['seconds_per_token']:.2f}" in capsys.readouterr().out
 
 
 def test_refused_numbers(capsys: pytest.CaptureFixture) -> None:
@@ -68,8 +57,20 @@ def test_the_table_of_recorded_steps() -> None:
     assert all(row["bit_exact"] is True and row["error"] is None for row in rows)
 
 
+def published() -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (ROOT / "bench/results/tiers.jsonl").read_text().splitlines()]
+
+
+def test_the_documents_tables() -> None:
+    assert block("tiers") == tiers.markdown(published()) + "\n"
+
+
 @pytest.mark.slow
-def test_the_documents_tables(tmp_path: Path) -> None:
-    rows = rows_of(tmp_path / "rows.jsonl")
-    assert block("tiers") == tiers.markdown(rows) + "\n"
+def test_rows_of_the_document_are_plans_of_today(tmp_path: Path) -> None:
+    words = "--S 16384 --ipus 4 --model Llama-2-7B".split()
+    (today,) = rows_of(tmp_path / "rows.jsonl", *words)
+    (then,) = (r for r in published() if (r["model"], r["seq_len"], r["n_ipus"]) == ("Llama-2-7B", 16384, 4))
+    for of_run in ("git", "command"):
+        del today[of_run], then[of_run]
+    assert today == then
     assert block("rates") == tiers.rates() + "\n"

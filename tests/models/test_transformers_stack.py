@@ -27,8 +27,14 @@ def sessions(cache: SparqCache) -> set[int]:
 
 @pytest.mark.parametrize(
     "options",
-    [{}, dict(n_ipus=2), dict(n_ipus=2, split="heads"), dict(capacity=40, index_bits=8)],
-    ids=["one", "layers", "heads", "fixed"],
+    [
+        {},
+        dict(n_ipus=2),
+        dict(n_ipus=2, split="heads"),
+        dict(capacity=40, index_bits=8),
+        dict(memory="tiered", index_bits=4, hot_rows=12),
+    ],
+    ids=["one", "layers", "heads", "fixed", "tiers"],
 )
 def test_tokens_are_those_of_the_reference_and_layers_share(options: dict[str, Any]) -> None:
     model, tokens = tiny_model(), tokens_of(21, batch=2)

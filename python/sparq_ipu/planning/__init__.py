@@ -2,13 +2,25 @@
 """What an attention program would do on an IPU, and how long it would take: modelled, nothing is run.
 
 planner            `plan`: counts one kernel on one shape: tiles, waves, memory, bytes, time
+placement          `place_layers`: which layers of a model fit in three tiers; `longest_context`
 pod                `plan_pod`: all layers of a model over several IPUs
 device_model       from counts to seconds
 published_program  the published benchmark as counts, and its measurements: what the model is fitted on
 report             a page of tables and pictures; `python -m sparq_ipu.report`
 """
 
+from sparq_ipu.planning.placement import LayerPlacement, longest_context, place_layers
 from sparq_ipu.planning.planner import Plan, Stage, plan, split
 from sparq_ipu.planning.pod import PodPlan, plan_pod
 
-__all__ = ["Plan", "PodPlan", "Stage", "plan", "plan_pod", "split"]
+__all__ = [
+    "LayerPlacement",
+    "Plan",
+    "PodPlan",
+    "Stage",
+    "longest_context",
+    "place_layers",
+    "plan",
+    "plan_pod",
+    "split",
+]

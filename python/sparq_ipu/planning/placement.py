@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which layers of a model fit in three tiers, and what the others cost.
+
+    print(sparq_ipu.planning.place_layers(n_heads=32, n_kv_heads=8, seq_len=65536, n_layers=32, n_ipus=4))
+
+Every IPU has its share of the layers. As many of these as fit SRAM are in three tiers: key index and hot rows
+in SRAM, all rows in streaming memory; none, where that is slower. The others stream their key index, of as
+many bits.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+from sparq_ipu.kernels import DEFAULT, TIERED
+from sparq_ipu.planning.planner import Plan, plan
+from sparq_reference import DoesNotFit, checks
+
+#: of contexts that are tried by `longest_context`
+STEP = 1024
+
+
+@dataclasses.dataclass(frozen=True)
+class LayerPlacement:
+    """Where the layers of one IPU are; the last IPU may have fewer."""
+
+    seq_len: int
+    n_layers: int
+    n_ipus: int
+    layers_per_ipu: int
+    #: of these, how many are in three tiers
+    n_tiered: int
+    #: of a layer in three tiers; None where none fits. Its memory is of all n_tiered.
+    tiered: Plan | None
+    #: of a layer whose index is streamed
+    streamed: Plan
+
+    @property
+    def seconds_per_token(self) -> float:
+        """Modelled: attention of all layers for one token, IPU after IPU."""
+        of_tiered = self.n_tiered * self.tiered.seconds_per_query if self.tiered else 0.0
+        of_ipu = of_tiered + (self.layers_per_ipu - self.n_tiered) * self.streamed.seconds_per_query
+        return of_ipu * self.n_layers / self.layers_per_ipu
+
+    @property
+    def seconds_if_streamed(self) -> float:
+        """The same with no layer in three tiers."""
+        return self.n_layers * self.streamed.seconds_per_query
+
+    def __str__(self) -> str:
+        rest = self.layers_per_ipu - self.n_tiered
+        lines = [
+            f"{self.n_layers} layers on {self.n_ipus} IPUs at {self.seq_len} positions: of an IPU's "
+            f"{self.layers_per_ipu} layers {self.n_tiered} in three tiers, {rest} with a streamed key index"
+        ]
+        if self.tiered:
+            lines.append(
+                f"  in three tiers: {self.tiered.seconds_per_query * 1e6:.1f} us a layer at a hit rate of "
+                f"{self.tiered.hit_rate:.0%}; {self.tiered.max_tile_bytes} of "
+                f"{self.tiered.memory['limit']} bytes of the fullest tile"
+            )
+        lines.append(f"  streamed: {self.streamed.seconds_per_query * 1e6:.1f} us a layer")
+        lines.append(
+            f"  modelled, attention of a token: {self.seconds_per_token * 1e3:.3f} ms; "
+            f"with every index streamed {self.seconds_if_streamed * 1e3:.3f} ms"
+        )
+        return "\n".join(lines)
+
+
+def _fits(n_layers: int, **arguments: Any) -> Plan | None:
+    try:
+        return plan(kernel=TIERED.name, n_layers=n_layers, baseline=False, **arguments)
+    except DoesNotFit:
+        return None
+
+
+def most_tiered(n_layers: int, **arguments: Any) -> tuple[int, Plan | None]:
+    """How many of so many layers fit the SRAM of one IPU in three tiers, and the plan of these.
+
+    Args:
+        arguments: of `sparq_ipu.plan`, without kernel, n_layers, n_ipus and baseline.
+    """
+    one, two = (_fits(n, **arguments) for n in (1, 2))
+    if one is None or n_layers == 1:
+        return (0, None) if one is None else (1, one)
+    if two is None:
+        return 1, one
+    # SRAM grows by the same bytes with each layer, but for rounding
+    more = two.max_tile_bytes - one.max_tile_bytes
+    most = min(n_layers, 2 + (int(one.memory["limit"]) - two.max_tile_bytes) // more)
+    best = _fits(most, **arguments)
+    while best is None:
+        most -= 1
+        best = _fits(most, **arguments)
+    while most < n_layers:
+        another = _fits(most + 1, **arguments)
+        if another is None:
+            break
+        most, best = most + 1, another
+    return most, best
+
+
+def place_layers(
+    batch: int = 1,
+    n_heads: int = 32,
+    n_kv_heads: int | None = None,
+    head_dim: int = 128,
+    seq_len: int = 16384,
+    *,
+    n_layers: int = 32,
+    n_ipus: int = 1,
+    hot_rows: int = 0,
+    hit_rate: float = 0.0,
+    **others: Any,
+) -> LayerPlacement:
+    """Place the layers of a model.
+
+    Args:
+        n_layers: of the model; an IPU has ceil(n_layers / n_ipus) of them.
+        hot_rows, hit_rate: of layers in three tiers, see `sparq_ipu.plan`.
+        others: as `sparq_ipu.plan`; `index_bits` is 4 unless given.
+
+    Raises:
+        ValueError: an argument out of range.
+        DoesNotFit (a ValueError): the layers of an IPU do not fit with streamed indices either: tile memory,
+            or streaming memory for their rows.
+        RuntimeError: as `sparq_ipu.plan`.
+    """
+    n_layers = checks.check_integer("place_layers", "n_layers", n_layers, 1, checks.MAX_LAYERS)
+    n_ipus = checks.check_integer("place_layers", "n_ipus", n_ipus, 1, n_layers)
+    per_ipu = math.ceil(n_layers / n_ipus)
+    shape = dict(batch=batch, n_heads=n_heads, n_kv_heads=n_kv_heads, head_dim=head_dim, seq_len=seq_len)
+    same: dict[str, Any] = {**shape, "append": True, "index_bits": 4, **others}
+    streamed = plan(kernel=DEFAULT.name, n_layers=per_ipu, baseline=False, **same)
+    n_tiered, tiered = most_tiered(per_ipu, **same, hot_rows=hot_rows, hit_rate=hit_rate)
+    if tiered is not None and tiered.seconds_per_query >= streamed.seconds_per_query:
+        n_tiered, tiered = 0, None  # of short contexts there is little to stream
+    return LayerPlacement(seq_len, n_layers, n_ipus, per_ipu, n_tiered, tiered, streamed)
+
+
+def longest_context(n_layers: int = 1, *, most: int = checks.MAX_CAPACITY, **arguments: Any) -> int:
+    """The longest context, a multiple of 1024, at which so many layers fit one IPU in three tiers; 0: none.
+
+    Args:
+        n_layers: of one IPU.
+        most: positions that are tried at most.
+        arguments: of `sparq_ipu.plan`, without kernel, seq_len, n_ipus and baseline.
+    """
+    same = {"append": True, **arguments}
+
+    def fits(steps: int) -> bool:
+        return _fits(n_layers, seq_len=steps * STEP, **same) is not None
+
+    low, high = 0, 1
+    while high * STEP <= most and fits(high):
+        low, high = high, high * 2
+    high = min(high, most // STEP + 1)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low * STEP

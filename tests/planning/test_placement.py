@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which layers of a model fit in three tiers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+pytest.importorskip("sparq_ipu._core", reason="the extension module is not built")
+
+from sparq_ipu.planning import longest_context, place_layers, plan
+from sparq_reference import DoesNotFit
+
+#: of a small IPU
+SMALL: dict[str, Any] = dict(n_heads=4, n_kv_heads=2, head_dim=32, rank=8, top_k=16, n_tiles=16)
+#: where streaming takes long
+WIDE: dict[str, Any] = dict(n_heads=4, n_kv_heads=4, head_dim=64, rank=32, top_k=32, n_tiles=64)
+
+
+def tiered(n_layers: int, seq_len: int, shape: dict[str, Any] = SMALL) -> Any:
+    return plan(
+        **shape,
+        seq_len=seq_len,
+        kernel="sparq-tiered",
+        n_layers=n_layers,
+        append=True,
+        baseline=False,
+        hit_rate=0.75,
+    )
+
+
+def test_as_many_as_fit_and_no_more() -> None:
+    placed = place_layers(**WIDE, seq_len=32768, n_layers=40, n_ipus=1, hit_rate=0.75)
+    assert 2 < placed.n_tiered < 40 == placed.layers_per_ipu
+    assert placed.tiered.row() == tiered(placed.n_tiered, 32768, WIDE).row()
+    with pytest.raises(DoesNotFit):
+        tiered(placed.n_tiered + 1, 32768, WIDE)
+    of_tiered = placed.n_tiered * placed.tiered.seconds_per_query
+    rest = (40 - placed.n_tiered) * placed.streamed.seconds_per_query
+    assert placed.seconds_per_token == pytest.approx(of_tiered + rest)
+    assert placed.seconds_per_token < placed.seconds_if_streamed == 40 * placed.streamed.seconds_per_query
+    text = str(placed)
+    assert f"{placed.n_tiered} in three tiers, {40 - placed.n_tiered} with a streamed" in text
+    assert "hit rate of 75%" in text
+
+
+def test_ipus_share_the_layers() -> None:
+    one, four = (place_layers(**WIDE, seq_len=32768, n_layers=10, n_ipus=n, hit_rate=0.75) for n in (1, 4))
+    assert (one.layers_per_ipu, four.layers_per_ipu, four.n_tiered) == (10, 3, 3), four
+    assert four.seconds_per_token == pytest.approx(10 * four.tiered.seconds_per_query)
+
+
+def test_none_fits() -> None:
+    placed = place_layers(**SMALL, seq_len=262144, n_layers=2)
+    assert placed.n_tiered == 0 and placed.tiered is None
+    assert placed.seconds_per_token == placed.seconds_if_streamed
+    assert "0 in three tiers, 2 with a streamed" in str(placed)
+
+
+def test_tiers_that_are_slower_are_left_out() -> None:
+    placed = place_layers(**SMALL, seq_len=256, n_layers=2)
+    assert tiered(2, 256).seconds_per_query > placed.streamed.seconds_per_query
+    assert placed.n_tiered == 0 and placed.tiered is None
+
+
+def test_the_longest_context() -> None:
+    longest = longest_context(3, **SMALL, hit_rate=0.75)
+    assert longest % 1024 == 0
+    tiered(3, longest)
+    with pytest.raises(DoesNotFit):
+        tiered(3, longest + 1024)
+    assert longest_context(3, **SMALL, most=2048) == 2048
+    assert longest_context(1024, **SMALL) == 0
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (dict(n_layers=0), r"place_layers: n_layers must be in \[1, 1024\], got 0"),
+        (dict(n_layers=4, n_ipus=5), r"place_layers: n_ipus must be in \[1, 4\], got 5"),
+        (dict(hit_rate=2), r"plan: hit_rate must be in \[0, 1\], got 2"),
+        (dict(index_bits=16), r"plan: index_bits must be 8 or 4 where memory is 'tiered', got 16"),
+    ],
+)
+def test_refusals(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        place_layers(**SMALL, **{"seq_len": 256, **arguments})
