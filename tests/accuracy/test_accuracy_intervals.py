@@ -138,7 +138,7 @@ def test_coverage_command_writes_the_lines_and_shows_the_table(tmp_path, monkeyp
 def test_published_simulation_is_what_the_code_gives():
     """If this fails: run `python bench/accuracy.py --coverage` and `--write`, and read the prose again."""
     bench = load_bench()
-    found = bench.read_coverage()
+    found = bench.read_lines(bench.COVERAGE)
     keys = {(line["items"], line["n"], line["method"]) for line in found}
     assert (
         len(keys) == len(found) == len(coverage.DISTRIBUTIONS) * len(coverage.SIZES) * len(coverage.METHODS)

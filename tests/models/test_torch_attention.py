@@ -216,7 +216,7 @@ def test_cache_is_not_in_the_state_dict():
         ),
         (
             dict(device="emulator", memory="sram", n_tiles=1),
-            "SparqAttention: memory must be 'streaming', got 'sram'",
+            "SparqAttention: memory must be 'streaming' or 'tiered', got 'sram'",
         ),
         (dict(mean_value="no"), "SparqAttention: mean_value must be True or False, got 'no'"),
         (dict(topk=6), "KVCache: options must be among ["),
