@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sparq/plan.hpp"
-#include "../codelets/key_index.hpp"
+#include "../codelets/row_codes.hpp"
 #include "planning.hpp"
 #include <poplar/Target.hpp>
 
@@ -83,6 +83,7 @@ CacheLayout makeLayout(const Shape &shape, const Programs &programs, unsigned nT
   layout.nLayers = programs.nLayers;
   layout.headDim = shape.headDim;
   layout.indexBits = shape.indexBits;
+  layout.rowBits = shape.rowBits;
   layout.tiered = memoryOf(programs) == Memory::tiered;
   if (layout.tiered) {
     layout.chunk = block;
@@ -149,8 +150,12 @@ void checkRows(const Shape &shape, const CacheLayout &layout) {
 }
 
 void checkTiers(const Shape &shape, const Programs &programs) {
-  if (memoryOf(programs) != Memory::tiered)
+  if (memoryOf(programs) != Memory::tiered) {
+    if (shape.rowBits != 16)
+      throw Error("plan: row_bits must be 16 unless memory is 'tiered', got " +
+                  std::to_string(shape.rowBits));
     return;
+  }
   if (shape.indexBits == 16)
     throw Error("plan: index_bits must be 8 or 4 where memory is 'tiered', got 16");
   if (programs.tiers.hotRows > maxHotRows)
@@ -204,6 +209,11 @@ std::size_t CacheLayout::columnElements(unsigned positions) const {
 
 std::size_t CacheLayout::columnBytes(unsigned positions) const {
   return columnElements(positions) * (quantised() ? 4 : 2);
+}
+
+std::size_t CacheLayout::rowElements() const {
+  return rowBits == 8 ? codedRow(headDim)
+                      : std::size_t(positionsPerRow) * headDim * (tiered ? 2 : 1);
 }
 
 unsigned CacheLayout::tailWidth() const { return quantised() ? block : chunk; }

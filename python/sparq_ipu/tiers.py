@@ -67,3 +67,13 @@ def check_index(op: str, index_bits: int) -> None:
     """
     if index_bits == 16:
         checks.fail(op, "index_bits", "be 8 or 4 where memory is 'tiered'", index_bits)
+
+
+def check_row_bits(op: str, row_bits: int, memory: str) -> None:
+    """Whether a cache in this memory of a device can have rows of so many bits.
+
+    Raises:
+        ValueError: 8, unless memory is "tiered".
+    """
+    if row_bits != 16 and memory != "tiered":
+        checks.fail(op, "row_bits", "be 16 unless memory is 'tiered'", row_bits)

@@ -19,8 +19,9 @@ from sparq_reference.numerics import to_half, widen
 GROUP = 16
 #: largest |code|
 CODE_LIMIT = 127
-#: smallest scale: below it, codes times scales would come near the smallest float16 numbers
-SMALLEST_SCALE = np.float32(2.0**-20)
+#: scales are in this range: below it, codes times scales would come near the smallest float16 numbers; above
+#: it they would exceed the largest
+SCALE_RANGE = np.float32(2.0**-20), np.float32(2.0**9)
 
 _ONE = np.float32(1.0)
 _LIMIT = np.float32(CODE_LIMIT)
@@ -53,7 +54,8 @@ def encode(rows: np.ndarray) -> RowCodes:
     missing = n_groups * GROUP - head_dim
     x = np.concatenate([x, np.zeros((*x.shape[:-1], missing), np.float32)], axis=-1)
     x = x.reshape(*x.shape[:-1], n_groups, GROUP)
-    scale = np.maximum(to_bfloat16(np.abs(x).max(axis=-1) * (_ONE / _LIMIT)), SMALLEST_SCALE)
+    scale = to_bfloat16(np.abs(x).max(axis=-1) * (_ONE / _LIMIT))
+    scale = np.minimum(np.maximum(scale, SCALE_RANGE[0]), SCALE_RANGE[1])
     code = round_to_integer(x * (_ONE / scale)[..., None])
     code = np.minimum(np.maximum(code, -_LIMIT), _LIMIT).astype(np.int8)
     return RowCodes(code.reshape(*rows.shape[:-1], -1)[..., :head_dim], scale)

@@ -17,8 +17,8 @@ import numpy as np
 from sparq_ipu.backends.room import check_room
 from sparq_ipu.kernels import MEMORIES, Attention, attention_over
 from sparq_ipu.planning.device_model import device_model
-from sparq_ipu.tiers import POLICIES, Tiers, check_index
-from sparq_reference import CacheSpec, DoesNotFit, SparqSettings, checks
+from sparq_ipu.tiers import POLICIES, Tiers, check_index, check_row_bits
+from sparq_reference import CacheSpec, DoesNotFit, SparqSettings, checks, row_codes
 
 if TYPE_CHECKING:
     from sparq_ipu import _core
@@ -65,6 +65,7 @@ def create(
     """
     if memory not in MEMORIES:
         raise ValueError(f"KVCache: memory must be {' or '.join(map(repr, MEMORIES))}, got {memory!r}")
+    check_row_bits("KVCache", spec.row_bits, memory)
     tiers = Tiers(hot_rows, hot_policy, wave_rows)
     if memory == "tiered":
         check_index("KVCache", spec.index_bits)
@@ -180,7 +181,8 @@ class IpuLayers:
                 longest = int(self._lengths[layer].max())
                 raise ValueError(f"append: a cache in SRAM must be empty, got length {longest}")
             if self._session is None:
-                self._pending[layer].append((key.copy(), value.copy(), lengths.copy()))
+                held = (row_codes.round_rows(rows, self._spec.row_bits) for rows in (key.copy(), value.copy()))
+                self._pending[layer].append((*held, lengths.copy()))
             else:
                 self._write(self._session, layer, (key, value, lengths))
             self._set_lengths(layer, self._lengths[layer] + lengths)
