@@ -52,6 +52,13 @@ EXPECTED = {
     "waveRows(7, 5)": tile(2 * (5 * 5 + 5)),
     # 16 pairs of a row, 3 for a worker; 8 slices, 2
     "cutRows(4, 96, 12)": tile(3 * (12 * 4 + 8) + 2 * (6 + 4 * (3 * 4 + 4))),
+    # 4 rows of 12 eights, 8 for a worker: two fours of 9, a scale of 6, 3; four words stored, 2 a pass
+    "cutCodes(4, 96, 12)": tile(8 * (2 * 9 + 6 + 3 + 8 + 2) + 2 * (6 + 4 * (3 * (9 + 6 + 1 + 2) + 6))),
+    "codeColumns(96)": tile(2 * 32 * (2 * (2 * 9 + 6 + 3 + 3) + 8 * 4 + 2)),
+    # of 3 rows 5 twos each, 3 for a worker
+    "roundRows(3, 136)": tile(
+        3 * (2 * (2 * 18 + 14 + 2 + 4 + 2 + 2 + 3 + 4 * (4 + 12 + 2 + 6 + 12 + 1 + 2)) + 8)
+    ),
     "insertRows(20, 16, 2)": tile(18 + 4 * 7 + 3 * (8 * 4 + 8)),
     "insertRows(20, 16, 1)": tile(18 + 4 * 7 + 5 * (8 * 4 + 8)),
     "dealNewest(10)": 20 + 10 * 9 + 16,

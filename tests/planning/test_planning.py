@@ -196,7 +196,7 @@ def test_a_dry_run_leaves_later_sessions_alone():
         (dict(index_bits=True), r"plan: index_bits must be one of 16, 8, 4, got True$"),
         (dict(index_bits="4"), r"plan: index_bits must be one of 16, 8, 4, got '4'$"),
         (dict(index_bits=4.0, kernel="dense-sram"), r"plan: index_bits must be one of 16, 8, 4, got 4.0$"),
-        (dict(bits=4), r"plan: options must be among \['index_bits'\], got 'bits'"),
+        (dict(bits=4), r"plan: options must be among \['index_bits', 'row_bits'\], got 'bits'"),
         (dict(rank=129), r"plan: rank must be in \[1, head_dim=128\], got 129"),
         (dict(lengths=[1, 2]), r"plan: lengths must have shape \(batch=1,\), got \(2,\)"),
         (dict(lengths=5), r"plan: lengths must have shape \(batch=1,\), got \(\)"),
@@ -290,7 +290,7 @@ def test_a_smaller_key_index_moves_and_takes_less():
     assert [p.streamed_bytes - rows for p in (sixteen, eight, four)] == [
         8 * 32 * n for n in (4096 * 2, 64 * (64 + 4), 64 * (32 + 4))
     ]
-    assert four.options == dict(index_bits=4) and four.row()["index_bits"] == 4
+    assert four.options == dict(index_bits=4, row_bits=16) and four.row()["index_bits"] == 4
     assert "seq_len 4096, index_bits 4, rank 32" in str(four)
     assert "index_bits" not in str(sixteen) and sixteen.row()["index_bits"] == 16
 

@@ -181,7 +181,9 @@ class IpuLayers:
                 longest = int(self._lengths[layer].max())
                 raise ValueError(f"append: a cache in SRAM must be empty, got length {longest}")
             if self._session is None:
-                held = (row_codes.round_rows(rows, self._spec.row_bits) for rows in (key.copy(), value.copy()))
+                held = (
+                    row_codes.round_rows(rows, self._spec.row_bits) for rows in (key.copy(), value.copy())
+                )
                 self._pending[layer].append((*held, lengths.copy()))
             else:
                 self._write(self._session, layer, (key, value, lengths))
