@@ -198,7 +198,7 @@ def test_a_call_without_index_bits_means_16(ipu):
             call(capacity=48, cache_name="layer0", index_bits=wrong)
     with pytest.raises(
         ValueError,
-        match="^CacheFill: attributes must be capacity, index_bits, memory, hot_rows, hot_policy, wave_rows, ",
+        match=r"^CacheFill: attributes must be capacity, index_bits, memory, hot_rows, hot_policy, wave_",
     ):
         call(cache_name="layer0", index_bits=4)
     wide = torch.zeros(2, 2, 5, 65544).half()
