@@ -196,19 +196,6 @@ Sequence flushProgram(Graph &graph, const Cache &cache, const Tensor &full,
   return flush;
 }
 
-// Runs `body` where any of `full` {nTasks} is set.
-void addIfAny(Graph &graph, const Tensor &full, const Sequence &body, Sequence &program,
-              const DebugContext &dc) {
-  const unsigned nTasks = static_cast<unsigned>(full.numElements());
-  const Tensor any = graph.addVariable(BOOL, {}, {dc, "any_full"});
-  graph.setTileMapping(any, 0);
-  const ComputeSet test = graph.addComputeSet({dc, "any_full"});
-  addVertex(graph, test, "sparq::AnyFull", 0, {{"full", full}, {"any", any}}, {{"nSlots", nTasks}},
-            cycles::anyFull(nTasks));
-  program.add(Execute(test, {dc, "any_full"}));
-  program.add(If(any, body, Sequence(), dc));
-}
-
 // Full blocks into the index, and from there full chunks to streaming memory.
 Sequence quantiseProgram(Graph &graph, const Cache &cache, const Tensor &blockFull,
                          const DebugContext &dc) {

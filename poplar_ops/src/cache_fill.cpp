@@ -93,8 +93,9 @@ public:
     for (unsigned b = 0; b != shape.batch; ++b)
       program.add(If(replace[b], element(b), Sequence(), {dc, "fill"}));
     if (layout.tiered) {
-      indexRows(graph, cache, program, dc);
-      forgetHot(graph, cache, program, dc);
+      Sequence index({}, {dc, "index"});
+      indexRows(graph, cache, index, dc);
+      addIfAny(graph, replace, index, program, {dc, "index"});
     }
   }
 
@@ -138,6 +139,8 @@ private:
     }
     program.add(Copy(staging.held[b].expand({0}).broadcast(shape.nKvHeads, 0),
                      cache.filled.slice(first, end), false, {dc, "set_filled"}));
+    if (layout.tiered)
+      forgetHot(graph, cache, first, end, program, dc);
     return program;
   }
 

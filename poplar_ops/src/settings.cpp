@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sparq/settings.hpp"
-#include <limits>
 
 namespace sparq {
 namespace {
@@ -57,9 +56,8 @@ void check(const char *op, const SparqSettings &settings, unsigned headDim) {
   checkRange(op, "n_local", settings.nLocal, 0, settings.topK, "top_k=");
 }
 
-unsigned toUnsigned(const char *op, const char *argument, std::int64_t value) {
-  constexpr std::int64_t most = std::numeric_limits<unsigned>::max();
-  if (value < 0 || value > most)
+unsigned toUnsigned(const char *op, const char *argument, std::int64_t value, std::uint32_t most) {
+  if (value < 0 || value > std::int64_t(most))
     fail(op, argument, "be in [0, " + std::to_string(most) + "]", value);
   return static_cast<unsigned>(value);
 }

@@ -144,10 +144,15 @@ void insertNewest(Graph &graph, const Cache &cache, const Tensor &key, const Ten
 }
 
 void forgetHot(Graph &graph, const Cache &cache, Sequence &program, const DebugContext &dc) {
+  forgetHot(graph, cache, 0, cache.plan.shape.nTasks(), program, dc);
+}
+
+void forgetHot(Graph &graph, const Cache &cache, unsigned firstTask, unsigned endTask,
+               Sequence &program, const DebugContext &dc) {
   const Placement &p = cache.plan.placement;
   const HotRows &hot = cache.plan.hot;
   const ComputeSet cs = graph.addComputeSet({dc, "forget_hot"});
-  for (unsigned task = 0; task != p.nTasks; ++task)
+  for (unsigned task = firstTask; task != endTask; ++task)
     for (unsigned owner = 0; owner != hot.nOwners; ++owner)
       addVertex(graph, cs, "sparq::ForgetHot", p.tile(task % p.slots, owner),
                 {{"layer", cache.layer[task % p.slots][owner]},

@@ -136,6 +136,7 @@ struct Waves {
 enum class HotPolicy { leastRecent, oldest };
 // "lru" or "recent", the one that keeps the most recent positions. Throws Error for another name.
 HotPolicy hotPolicyNamed(const char *op, const std::string &name);
+const char *nameOf(HotPolicy policy);
 
 // The buffer of hot rows that every task has where a cache is in three tiers (codelets/hot_rows.cpp). Slot
 // s belongs to owner s % nOwners, which is that part of the task's slot. Of the rows in it the keys are
@@ -174,6 +175,8 @@ struct Attention {
 
 // What a caller chooses of a cache in three tiers. Results do not depend on it.
 struct TierOptions {
+  static constexpr unsigned maxRows = 1u << 16; // of either number below
+
   // Hot rows of a KV head, rounded up; 0: four times the largest topK of the programs, or the capacity
   // where that is less.
   unsigned hotRows = 0;
@@ -207,6 +210,12 @@ struct Plan {
   double assumedHitRate = -1;              // see TierOptions
   std::vector<PlannedAttention> attention; // one for each entry of Programs::attention
 };
+
+// Throw Error unless a cache of this spec can be in three tiers with these options, and attention over it
+// can have these settings. `op` is the name that the message begins with.
+void checkTiers(const char *op, const CacheSpec &spec, const TierOptions &tiers);
+void checkTiers(const char *op, const CacheSpec &spec, const TierOptions &tiers,
+                const SparqSettings &settings);
 
 // Throws Error where a shape or a setting is out of range, or where kernels do not share a cache.
 Plan makePlan(const poplar::Target &target, const Shape &shape, const Programs &programs);

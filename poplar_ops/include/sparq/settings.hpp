@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <stdexcept>
 #include <string>
 
@@ -78,7 +79,8 @@ void checkHeads(const char *op, const CacheSpec &spec, std::int64_t nHeads);
 void check(const char *op, const Shape &shape);
 void check(const char *op, const SparqSettings &settings, unsigned headDim);
 
-// `value` as the descriptions above hold it. Throws Error where it does not fit.
-unsigned toUnsigned(const char *op, const char *argument, std::int64_t value);
+// `value` as the descriptions above hold it. Throws Error where it is not in [0, most].
+unsigned toUnsigned(const char *op, const char *argument, std::int64_t value,
+                    std::uint32_t most = std::numeric_limits<std::uint32_t>::max());
 
 } // namespace sparq

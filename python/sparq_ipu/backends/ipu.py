@@ -17,7 +17,7 @@ import numpy as np
 from sparq_ipu.backends.room import check_room
 from sparq_ipu.kernels import MEMORIES, Attention, attention_over
 from sparq_ipu.planning.device_model import device_model
-from sparq_ipu.tiers import POLICIES, Tiers, check_index, check_row_bits
+from sparq_ipu.tiers import POLICIES, Tiers, check_memory
 from sparq_reference import CacheSpec, DoesNotFit, SparqSettings, checks, row_codes
 
 if TYPE_CHECKING:
@@ -63,14 +63,8 @@ def create(
         ValueError: an option out of range; DoesNotFit, which is one, where the emulated IPU has no memory for
             the keys and values of a full cache.
     """
-    if memory not in MEMORIES:
-        raise ValueError(f"KVCache: memory must be {' or '.join(map(repr, MEMORIES))}, got {memory!r}")
-    check_row_bits("KVCache", spec.row_bits, memory)
     tiers = Tiers(hot_rows, hot_policy, wave_rows)
-    if memory == "tiered":
-        check_index("KVCache", spec.index_bits)
-    elif tiers != Tiers():
-        raise ValueError(f"KVCache: memory must be 'tiered' where hot rows are asked for, got {memory!r}")
+    check_memory("KVCache", memory, MEMORIES, spec, tiers)
     from sparq_ipu.backends import pod  # which is made of what is here
 
     bow = device_model()
