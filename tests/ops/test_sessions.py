@@ -60,6 +60,15 @@ def test_a_device_serves_one_session(monkeypatch: pytest.MonkeyPatch) -> None:
         One(CacheSpec(1, 1, 8, 64), 1)
 
 
+def test_queries_of_other_numbers_of_heads() -> None:
+    """A program is of so many heads; another number takes another program, over the same cache."""
+    a = make_attention(np.random.default_rng(2), seq_len=70, n_kv_heads=2, head_dim=16, group_size=2)
+    cache = filled(a)
+    for query in (a.query, a.query[:, ::2], a.query):
+        expected = exact.dense_attention(query, a.key, a.value)
+        assert_same(sparq_ipu.dense_attention(query, cache), expected)
+
+
 def test_settings_that_do_not_fit_together() -> None:
     """Programs of all settings so far share the tiles. Where they can not, the new one stands alone."""
     a = make_attention(np.random.default_rng(1), seq_len=2000, n_kv_heads=2, head_dim=128)

@@ -133,6 +133,16 @@ def test_a_plan_is_what_a_run_reports(shape, kernel, index_bits, append):
     assert plan.streamed_bytes == streamed_bytes(counted)
 
 
+def test_keys_and_values_in_sram_count_when_rounds_are_chosen():
+    """Above 70 % of a tile, two tasks of two tiles take turns: 64 bytes of scores and 64 of partial sums for
+    every position, beside 128 of keys and 128 of values."""
+    shape = dict(batch=2, n_heads=16, n_kv_heads=1, head_dim=64, n_tiles=2)
+    for seq_len, rounds in ((1152, 1), (1216, 2), (1472, 2)):
+        assert (seq_len * (64 + 64 + 128 + 128) > 0.7 * 638976) == (rounds == 2)
+        plan = planning.plan(**shape, seq_len=seq_len, kernel="dense-sram", baseline=False)
+        assert plan.mapping["rounds"] == rounds, seq_len
+
+
 def streamed_bytes(counted):
     return sum(s["bytes"] * s["executions"] for s in counted["steps"] if s["kind"].startswith("remote"))
 
