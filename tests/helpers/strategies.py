@@ -27,9 +27,9 @@ HALF_MAX = 65504.0
 HALF_TINY = 2.0**-24  #: smallest fp16 denormal
 
 
-def fewer(share: int) -> settings:
-    """For a test whose examples take long: one in `share` of those that the profile asks for, 8 at least."""
-    return settings(max_examples=max(8, settings().max_examples // share))
+def fewer(share: int, least: int = 8) -> settings:
+    """For a test whose examples take long: one in `share` of those that the profile asks for."""
+    return settings(max_examples=max(least, settings().max_examples // share))
 
 
 def half(x: np.ndarray) -> np.ndarray:
