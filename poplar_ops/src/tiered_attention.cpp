@@ -63,7 +63,8 @@ TileNeed planNeed(const Plan &plan, const PlannedAttention &attention, unsigned)
                       k = std::min(attention.settings.topK, layout.capacity),
                       rounds = plan.placement.nRounds, layers = layout.nLayers;
   const std::uint64_t marks = layout.capacity / 32 * 16, lists = k * (6 + 3 * g) * 4,
-                      pieces = std::uint64_t(hot.groupRows()) * (d / 4 + hot.width) * 2,
+                      pieces = std::uint64_t(std::max(hot.groupRows(), hot.headRows)) *
+                               hot.partBytes(plan.shape.headDim, plan.placement.parts),
                       coefficients = w.length / block * g * (r + 2) * 4;
   // What rounds keep is there for every task of a slot.
   const std::uint64_t index = layout.columnBytes(w.length) * d,

@@ -119,6 +119,7 @@ inline std::uint64_t dealSlots(double topK, double nWays, double nOwners) {
 inline std::uint64_t moreMisses(double nSlots, double nGroups) {
   return single(nSlots * (2 + loopSlots) + nGroups * (6 + loopSlots) + 8);
 }
+inline std::uint64_t mostMiss(double nSlots) { return single(nSlots * (2 + loopSlots) + 4); }
 inline std::uint64_t firstMiss(double nBefore) { return single(nBefore * (2 + loopSlots) + 2); }
 // Cleared two at a time. Each worker looks at all of the head's rows: two of arithmetic, two compares with
 // branches; of a sixth, load and store with two addresses.
@@ -128,6 +129,8 @@ inline std::uint64_t placeMisses(double nRows, double nOwn) {
 inline std::uint64_t waveRows(double n, double nSlots) {
   return shared(n, nSlots * (3 + loopSlots) + 5);
 }
+// Its number (2), compare and branch (2), load, subtract, store.
+inline std::uint64_t headRows(double n) { return shared(n, 7 + loopSlots); }
 // Of each row and pair a run of words: load, store. Of each slice of values and row 64 bits at a time.
 inline std::uint64_t cutRows(double n, double d, double width) {
   return multi(share(n * 4) * (d / 8 * (2 + loopSlots) + 8) +

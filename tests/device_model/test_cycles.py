@@ -47,6 +47,8 @@ EXPECTED = {
     # 7 of 26 misses, each of which looks at 10 ways
     "dealSlots(26, 10, 4)": 20 + 20 + 4 * 10 + 7 * (10 * 9 + 14),
     "moreMisses(5, 2)": 20 + 5 * 4 + 2 * 8 + 8,
+    "mostMiss(5)": 20 + 5 * 4 + 4,
+    "headRows(7)": tile(2 * (7 + 2)),
     "firstMiss(3)": 20 + 3 * 4 + 2,
     "placeMisses(64, 20)": tile(24 + 6 * 3 + 20 * 8 + 4 * 4),
     "waveRows(7, 5)": tile(2 * (5 * 5 + 5)),
