@@ -199,8 +199,10 @@ inline std::uint64_t componentList(unsigned d, unsigned g, double rank) {
 
 // ---- softmax.cpp
 // Two maxima of pairs beside two loads; at the end the largest of six numbers and a store.
-inline std::uint64_t partialMax(double n, double g) {
-  return multi(g * (share(n / 4) * pass(2, 2) + 6));
+inline std::uint64_t partialMax(double n, double g, unsigned nPieces) {
+  const double ofPiece =
+      static_cast<double>((static_cast<std::uint64_t>(n / 4) + nPieces - 1) / nPieces);
+  return shared(nPieces * g, ofPiece * pass(2, 2) + 6);
 }
 // Two at a time, of two results or of two heads, where the numbers are even.
 inline std::uint64_t reduceMax(double nPartials, unsigned g) {

@@ -72,7 +72,8 @@ EXPECTED = {
     "componentList(128, 1, 32)": tile(15 + 26 * (4 + 2) + 26 * (4 + (2 + 5) / 4)),
     # the second worker, with three heads
     "componentList(64, 14, 16)": tile(15 + 13 * (4 + (2 + 70) / 4) + 3 * (8 * 14 + 5 + 40)),
-    "partialMax(192, 2)": tile(2 * (8 * (2 + 2) + 6)),
+    "partialMax(192, 2, 6)": tile(2 * (8 * (2 + 2) + 6)),
+    "partialMax(192, 8, 1)": tile(2 * (48 * (2 + 2) + 6)),
     "reduceMax(13, 1)": tile(2 * 3),
     "reduceMax(12, 4)": tile(2 * 2 * 3),
     "reduceMax(12, 3)": tile(2 * 3 * 4),
@@ -155,7 +156,7 @@ STEPS = {
     "sparq-streaming": {
         "approx_scores": tile(2 * 11 * (8 * 14 + 6)),
         "tail_scores": tile(2 * 3 * (8 * 14 + 6)),
-        "partial_max": tile(2 * (14 * 4 + 6)),
+        "partial_max": tile(27 * 4 + 6),  # three pieces of a head, each a worker's
         "softmax_weights": tile(2 * (12 + 14 * 74)),
         "block_sums": tile(2 * (8 * 6 + 5)),  # 2 * 320 / 64 blocks
         "fold_sums": tile(18 * 6),  # 72 blocks, a head to a worker
