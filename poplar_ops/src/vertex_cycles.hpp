@@ -74,6 +74,25 @@ inline std::uint64_t residentCoefficients(double nBlocks, double g, double rank)
 inline std::uint64_t residentScores(double nBlocks, double g, double rank, unsigned bits) {
   return indexScores(nBlocks, g, rank, bits, 2);
 }
+// Of each component first as blockCoefficients; then, beside a load and two stores, multiply, round by two
+// additions, add, copy, narrow.
+inline std::uint64_t groupCoefficients(double nBlocks, double g, double rank) {
+  return shared(nBlocks * g, rank * (pass(5, 3 + 3) + pass(6, 3)) + 2 * floatDivide + 14) +
+         multi(share(rank) * (4 + loopSlots)) - multi(0);
+}
+// Two sums: of two components two loads and a product each, a sum, widened twice, two additions; of one the
+// same without the sum. Four components to a pass, three pointers beside the counter.
+inline double twoSums(unsigned rank) {
+  return rank / 4 * pass(2 * 2 * (2 + 1 + 2 + 2), 2 * 2 * 4 + 3) +
+         rank % 4 * pass(2 * 5, 2 * 2 + 3);
+}
+// A word of a component: its place, an address, load, shift, OR twice; two stores, a load and two stores around
+// masks, differences and a product. Of each head its eight sums, of four of these four numbers loaded, four
+// stored, two addresses.
+inline std::uint64_t groupScores(double nBlocks, double g, unsigned rank) {
+  return shared(nBlocks * 8,
+                10 + rank * pass(5, 3 + 3 + 5) + g * (twoSums(rank) + 2 * (4 + 4 + 2) + 6));
+}
 // Load, store; two addresses of a component.
 inline std::uint64_t storeRecords(double d, double nWords) {
   return multi(12 + share(d) * (nWords * (2 + loopSlots) + 6));
