@@ -40,6 +40,10 @@ TIERS = st.fixed_dictionaries(
         row_bits=st.sampled_from([8, 16]),
     )
 )
+TIERED_ON_FEW_TILES: tuple[dict[str, Any], ...] = (
+    dict(device="emulator", memory="tiered", n_tiles=6),
+    dict(device="reference"),
+)
 STEP = st.tuples(
     st.sampled_from(["append", "token", "token", "reset", "reorder", "attend"]),
     st.integers(0, 2),
@@ -351,6 +355,10 @@ def test_a_plan_takes_a_hit_rate() -> None:
     assert cold.options == {"index_bits": 4, "row_bits": 16}
     assert hot.streamed_bytes == 0 < cold.streamed_bytes
     assert cold.streamed_bytes == 4 * 32 * 2 * 32 * 2  # every selected row, and no other
+    few = sparq_ipu.plan(**shape, kernel="sparq-tiered", n_tiles=64, hit_rate=0.3)  # 88 misses of 128
+    steps = [[stage.name.split("/")[-1] for stage in planned.stages] for planned in (cold, few, hot)]
+    assert ["head_rows" in names for names in steps] == [True, False, False]
+    assert ["place_misses" in names for names in steps] == [False, True, False]
     for hit_rate in (-0.1, 1.1, "1", True):
         with pytest.raises(ValueError, match=r"^plan: hit_rate must be in \[0, 1\], got "):
             sparq_ipu.plan(**shape, kernel="sparq-tiered", hit_rate=hit_rate)  # type: ignore[arg-type]
@@ -377,6 +385,22 @@ def test_a_plan_counts_as_a_run_does() -> None:
         1, 4, 4, 32, 1024, kernel="sparq-tiered", n_tiles=64, baseline=False, rank=8, top_k=32, hit_rate=0.5
     )
     assert executions != [(s.name, s.executions) for s in some.stages]  # negative control
+
+
+def test_wide_waves_follow_one_another() -> None:
+    """Every head fetches its own rows, more than fit on a tile at once."""
+    rng, settings_ = np.random.default_rng(5), dict(rank=16, top_k=52, n_local=4)
+    spec: dict[str, Any] = dict(batch=1, n_kv_heads=3, head_dim=256, capacity=128, index_bits=4)
+    caches = [KVCache(**spec, **options) for options in TIERED_ON_FEW_TILES]
+    rows = [rng.standard_normal((1, 3, 100, 256)).astype(np.float16) for _ in "kv"]
+    query = rng.standard_normal((1, 3, 256)).astype(np.float16)
+    for cache in caches:
+        cache.append(*rows)
+    assert_bits(*(sparq_attention(query, cache, **settings_) for cache in caches))
+    plan = sparq_ipu.plan(
+        1, 3, 3, 256, 128, kernel="sparq-tiered", n_tiles=6, rank=16, top_k=52, hit_rate=0.0, baseline=False
+    )
+    assert [stage.executions for stage in plan.stages if stage.name.endswith("head_rows")] == [2]
 
 
 def test_one_tile_does_it_all() -> None:
