@@ -216,7 +216,7 @@ def summary(rows: Iterable[Row]) -> str:
         )
         speeds += [heading, speedup_table(values, DEFAULT, main, index_bits)]
     for row_bits in ROW_BITS:
-        heading = f"The same of {kernel_label(TIERED.name, 4, row_bits)}: the first query, of whose rows none is hot:"
+        heading = f"The same of {kernel_label(TIERED.name, 4, row_bits)}: the first query, no row is hot:"
         speeds += [heading, speedup_table(values, TIERED, main, 4, row_bits)]
     return "\n\n".join(
         (
