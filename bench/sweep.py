@@ -8,8 +8,8 @@
 
 The grid has every combination of the values of the flags, for every kernel. Flags of the shape and of SparQ
 take one value or more. By default the grid is that of the published benchmark, once with 32 KV heads and once
-with 8; and where rank and top-k are those of the main job (32 and 128), with a key index of 8 and 4 bits too,
-and in three tiers, there also with rows of 8 bits. Of these the first query is planned and run, when no row is
+with 8; where rank and top-k are those of the main job (32 and 128), with a key index of 8 and 4 bits too, and
+in three tiers, there also with rows of 8 bits. Of these the first query is planned and run, when no row is
 hot: later ones are faster by what the steps before them selected (bench/tiers.py).
 
 One JSON line for each kernel and shape. A sweep also resumes from the file of --json: lines that it has are
