@@ -15,6 +15,7 @@ struct Option {
 template <class Options, class F> void forEachOption(Options &&all, const F &f) {
   f(Option{"capacity", false}, all.spec.capacity);
   f(Option{"index_bits"}, all.spec.indexBits);
+  f(Option{"row_bits"}, all.spec.rowBits);
   f(Option{"memory"}, all.memory);
   f(Option{"hot_rows", true, sparq::TierOptions::maxRows}, all.tiers.hotRows);
   f(Option{"hot_policy"}, all.tiers.policy);
@@ -69,11 +70,14 @@ CacheOptions::CacheOptions(const popart::OpCreatorInfo &info) {
 }
 
 void CacheOptions::check(const char *op, const sparq::CacheSpec &shape) const {
-  CacheOptions without = *this;
-  without.tiers = {};
-  if (memory == sparq::Memory::tiered)
+  if (memory == sparq::Memory::tiered) {
     sparq::checkTiers(op, shape, tiers);
-  else if (!(*this == without))
+    return;
+  }
+  sparq::checkNoTiers(op, shape);
+  CacheOptions none = *this;
+  none.tiers = {};
+  if (!(*this == none))
     throw sparq::Error(std::string(op) +
                        ": memory must be 'tiered' where hot rows are asked for, got " +
                        text(memory));

@@ -262,7 +262,8 @@ private:
                    pairWidth = d / HotRows::nPairs, nSlices = d / hot.width;
     const Tensor placed = atHome({hot.groupRows()}, "placed_misses");
     const Tensor offsets = perLanding(UNSIGNED_INT, {n}, "wave_rows");
-    const Tensor landing = perLanding(HALF, {n, 2 * std::size_t(d)}, "landing");
+    const std::size_t rowElements = context.layout().rowElements();
+    const Tensor landing = perLanding(HALF, {n, rowElements}, "landing");
     const Tensor cut = perLanding(HALF, {n * 2 * std::size_t(d)}, "cut_rows");
     const ComputeSet place = inner.execute("place_misses"), sum = inner.execute("wave_rows");
     for (unsigned slot = 0; slot != nSlots; ++slot)
@@ -284,13 +285,15 @@ private:
                 {{"nSlots", group.end - group.begin}, {"n", n}},
                 cycles::waveRows(n, group.end - group.begin));
     }
-    readRemote(cache.rows, landing.reshape({hot.waveRows, 2 * std::size_t(d)}), offsets.flatten(),
+    readRemote(cache.rows, landing.reshape({hot.waveRows, rowElements}), offsets.flatten(),
                inner.program, {context.dc, "read_rows"});
+    const bool coded = context.layout().rowBits == 8;
     const ComputeSet cutting = inner.execute("cut_rows");
     for (unsigned i = 0; i != nLandings(); ++i)
-      addVertex(graph, cutting, "sparq::CutRows", landingTile(i),
+      addVertex(graph, cutting, coded ? "sparq::CutCodes" : "sparq::CutRows", landingTile(i),
                 {{"rows", landing[i].flatten()}, {"pieces", cut[i]}},
-                {{"n", n}, {"headDim", d}, {"width", hot.width}}, cycles::cutRows(n, d, hot.width));
+                {{"n", n}, {"headDim", d}, {"width", hot.width}},
+                coded ? cycles::cutCodes(n, d, hot.width) : cycles::cutRows(n, d, hot.width));
     // Every part gets its piece of every row of its group.
     const Tensor keyPieces = pieces(HotRows::nPairs * hot.nSets, pairWidth, "key_pieces"),
                  valuePieces = pieces(nSlices, hot.width, "value_pieces");

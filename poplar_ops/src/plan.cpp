@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sparq/plan.hpp"
-#include "../codelets/key_index.hpp"
+#include "../codelets/row_codes.hpp"
 #include "planning.hpp"
 #include <poplar/Target.hpp>
 
@@ -83,6 +83,7 @@ CacheLayout makeLayout(const Shape &shape, const Programs &programs, unsigned nT
   layout.nLayers = programs.nLayers;
   layout.headDim = shape.headDim;
   layout.indexBits = shape.indexBits;
+  layout.rowBits = shape.rowBits;
   layout.tiered = memoryOf(programs) == Memory::tiered;
   if (layout.tiered) {
     layout.chunk = block;
@@ -149,8 +150,10 @@ void checkRows(const Shape &shape, const CacheLayout &layout) {
 }
 
 void checkPrograms(const Shape &shape, const Programs &programs) {
-  if (memoryOf(programs) != Memory::tiered)
+  if (memoryOf(programs) != Memory::tiered) {
+    checkNoTiers("plan", shape);
     return;
+  }
   checkTiers("plan", shape, programs.tiers);
   for (const Attention &attention : programs.attention)
     checkTiers("plan", shape, programs.tiers, attention.settings);
@@ -199,6 +202,12 @@ void checkTiers(const char *op, const CacheSpec &spec, const TierOptions &tiers,
                 ", got " + std::to_string(tiers.hotRows));
 }
 
+void checkNoTiers(const char *op, const CacheSpec &spec) {
+  if (spec.rowBits != 16)
+    throw Error(std::string(op) + ": row_bits must be 16 unless memory is 'tiered', got " +
+                std::to_string(spec.rowBits));
+}
+
 HotPolicy hotPolicyNamed(const char *op, const std::string &name) {
   if (name != "lru" && name != "recent")
     throw Error(std::string(op) + ": hot_policy must be 'lru' or 'recent', got '" + name + "'");
@@ -213,6 +222,11 @@ std::size_t CacheLayout::columnElements(unsigned positions) const {
 
 std::size_t CacheLayout::columnBytes(unsigned positions) const {
   return columnElements(positions) * (quantised() ? 4 : 2);
+}
+
+std::size_t CacheLayout::rowElements() const {
+  return rowBits == 8 ? codedRow(headDim)
+                      : std::size_t(positionsPerRow) * headDim * (tiered ? 2 : 1);
 }
 
 unsigned CacheLayout::tailWidth() const { return quantised() ? block : chunk; }

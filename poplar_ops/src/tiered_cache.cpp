@@ -240,14 +240,14 @@ private:
     const BlockReader &reader;
     unsigned nBlocks, firstPart;
     Tensor offsets; // {slots, blocks, 64} UNSIGNED_INT
-    Tensor rows;    // {slots, blocks, 64, 2 * headDim} HALF
+    Tensor rows;    // {slots, blocks, 64, row} HALF
     Tensor columns; // {slots, blocks, headDim, 64} HALF
 
     Staging(const BlockReader &readerIn, unsigned n, unsigned first)
         : reader(readerIn), nBlocks(n), firstPart(first) {
       const std::size_t d = reader.plan.shape.headDim;
       offsets = add(UNSIGNED_INT, {block}, "block_rows");
-      rows = add(HALF, {block, 2 * d}, "rows_of_block");
+      rows = add(HALF, {block, reader.plan.layout.rowElements()}, "rows_of_block");
       columns = add(HALF, {d, block}, "columns_of_block");
     }
     Tensor add(const Type &type, const std::vector<std::size_t> &shape, const char *name) const {
@@ -263,15 +263,19 @@ private:
     void read(Sequence &program) const {
       const unsigned d = reader.plan.shape.headDim;
       const Tensor active = offsets.slice(0, reader.nSlots);
+      const CacheLayout &layout = reader.plan.layout;
       readRemote(reader.cache.rows,
-                 rows.slice(0, reader.nSlots).reshape({active.numElements(), 2 * std::size_t(d)}),
+                 rows.slice(0, reader.nSlots).reshape({active.numElements(), layout.rowElements()}),
                  active.flatten(), program, {reader.dc, "read_rows"});
+      const bool coded = layout.rowBits == 8;
       const ComputeSet cs = reader.graph.addComputeSet({reader.dc, "row_columns"});
       for (unsigned slot = 0; slot != reader.nSlots; ++slot)
         for (unsigned i = 0; i != nBlocks; ++i)
-          addVertex(reader.graph, cs, "sparq::RowColumns", reader.p.tile(slot, firstPart + i),
+          addVertex(reader.graph, cs, coded ? "sparq::CodeColumns" : "sparq::RowColumns",
+                    reader.p.tile(slot, firstPart + i),
                     {{"rows", rows[slot][i].flatten()}, {"columns", columns[slot][i].flatten()}},
-                    {{"headDim", d}}, cycles::fillColumns(d, block));
+                    {{"headDim", d}},
+                    coded ? cycles::codeColumns(d) : cycles::fillColumns(d, block));
       program.add(Execute(cs, {reader.dc, "row_columns"}));
     }
   };

@@ -78,6 +78,7 @@ def check_memory(op: str, memory: object, memories: Sequence[str], spec: CacheSp
     """
     if memory not in memories:
         checks.fail(op, "memory", f"be {' or '.join(map(repr, memories))}", repr(memory))
+    check_row_bits(op, spec.row_bits, memory)
     if memory == "tiered":
         check_index(op, spec.index_bits)
     elif tiers != Tiers():
@@ -92,3 +93,13 @@ def check_index(op: str, index_bits: int) -> None:
     """
     if index_bits == 16:
         checks.fail(op, "index_bits", "be 8 or 4 where memory is 'tiered'", index_bits)
+
+
+def check_row_bits(op: str, row_bits: int, memory: object) -> None:
+    """Whether a cache in this memory of a device can have rows of so many bits.
+
+    Raises:
+        ValueError: 8, unless memory is "tiered".
+    """
+    if row_bits != 16 and memory != "tiered":
+        checks.fail(op, "row_bits", "be 16 unless memory is 'tiered'", row_bits)

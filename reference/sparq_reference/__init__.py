@@ -4,6 +4,7 @@
 exact       bit for bit the contract of docs/exactness.md: float16 in and out, float32 between
 ideal       the same functions in float64, straight from the equations of the paper
 numerics    the float32 arithmetic of the contract: sums in a fixed order, exp, sqrt, rounding
+row_codes   rows of keys and values in 8 bits
 settings    SparqSettings and CacheSpec: what a call and a cache are described by
 errors      kinds of errors that callers tell apart
 KVCache     keys, values and their running sum, for the exact twin
@@ -11,7 +12,7 @@ transfers   elements moved by each attention algorithm, speedups, arithmetic int
 checks      validation of arguments, for every package of the project
 """
 
-from sparq_reference import checks, errors, exact, ideal, numerics, settings, transfers
+from sparq_reference import checks, errors, exact, ideal, numerics, row_codes, settings, transfers
 from sparq_reference.cache import KVCache
 from sparq_reference.errors import DoesNotFit, NotFinite
 from sparq_reference.settings import CacheSpec, SparqSettings
@@ -27,6 +28,7 @@ __all__ = [
     "exact",
     "ideal",
     "numerics",
+    "row_codes",
     "settings",
     "transfers",
 ]

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-torch = pytest.importorskip("torch", reason="torch is not installed")
-pytest.importorskip("transformers", reason="transformers is not installed")
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
 torch.set_num_threads(1)
 
 from tiny_models import greedy, tiny_model, tokens_of  # noqa: E402

@@ -57,6 +57,7 @@ struct CacheLayout {
   unsigned tailFirst;      // piece i of the tail is scored on part tailFirst + i
   unsigned tailComponents; // a multiple of 4: a part's share of a key is whole 64-bit words
   unsigned indexBits;      // of the key columns: 16, 8 or 4
+  unsigned rowBits;        // of keys and values: 16 or, in three tiers, 8
   bool tiered;             // the key index in SRAM, keys and values in one row
 
   bool quantised() const { return indexBits != 16; }
@@ -85,9 +86,7 @@ struct CacheLayout {
   unsigned nChunks() const { return chunk ? capacity / chunk : 0; }
   std::size_t rowsPerTask() const { return capacity / positionsPerRow; }
   // Numbers of a row.
-  std::size_t rowElements() const {
-    return std::size_t(positionsPerRow) * headDim * (tiered ? 2 : 1);
-  }
+  std::size_t rowElements() const;
 
   std::size_t keyRow(unsigned task, unsigned position) const {
     return task * rowsPerTask() + position / positionsPerRow;
@@ -217,6 +216,8 @@ struct Plan {
 void checkTiers(const char *op, const CacheSpec &spec, const TierOptions &tiers);
 void checkTiers(const char *op, const CacheSpec &spec, const TierOptions &tiers,
                 const SparqSettings &settings);
+// Throws Error unless one of this spec can be elsewhere.
+void checkNoTiers(const char *op, const CacheSpec &spec);
 
 // Throws Error where a shape or a setting is out of range, or where kernels do not share a cache.
 Plan makePlan(const poplar::Target &target, const Shape &shape, const Programs &programs);

@@ -18,7 +18,7 @@ from sparq_ipu.backends.room import check_room
 from sparq_ipu.kernels import MEMORIES, Attention, attention_over
 from sparq_ipu.planning.device_model import device_model
 from sparq_ipu.tiers import POLICIES, Tiers, check_memory
-from sparq_reference import CacheSpec, DoesNotFit, SparqSettings, checks
+from sparq_reference import CacheSpec, DoesNotFit, SparqSettings, checks, row_codes
 
 if TYPE_CHECKING:
     from sparq_ipu import _core
@@ -175,7 +175,10 @@ class IpuLayers:
                 longest = int(self._lengths[layer].max())
                 raise ValueError(f"append: a cache in SRAM must be empty, got length {longest}")
             if self._session is None:
-                self._pending[layer].append((key.copy(), value.copy(), lengths.copy()))
+                held = (
+                    row_codes.round_rows(rows, self._spec.row_bits) for rows in (key.copy(), value.copy())
+                )
+                self._pending[layer].append((*held, lengths.copy()))
             else:
                 self._write(self._session, layer, (key, value, lengths))
             self._set_lengths(layer, self._lengths[layer] + lengths)
