@@ -66,6 +66,18 @@ template <> struct type_caster<sparq::SparqSettings> {
   }
 };
 
+template <> struct type_caster<sparq::WindowSettings> {
+  PYBIND11_TYPE_CASTER(sparq::WindowSettings,
+                       const_name("sparq_reference.settings.WindowSettings"));
+  bool load(handle source, bool) {
+    AttributeReader from(source, "WindowSettings");
+    from.read("top_k", value.topK);
+    from.read("n_local", value.nLocal);
+    from.read("n_recent", value.nRecent);
+    return from.complete();
+  }
+};
+
 } // namespace detail
 } // namespace pybind11
 

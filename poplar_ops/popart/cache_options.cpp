@@ -70,14 +70,14 @@ CacheOptions::CacheOptions(const popart::OpCreatorInfo &info) {
 }
 
 void CacheOptions::check(const char *op, const sparq::CacheSpec &shape) const {
-  if (memory == sparq::Memory::tiered) {
+  if (shape.rowBits != 16 && memory != sparq::Memory::tiered)
+    throw sparq::Error(std::string(op) + ": row_bits must be 16 unless memory is 'tiered', got " +
+                       text(shape.rowBits));
+  CacheOptions without = *this;
+  without.tiers = {};
+  if (memory == sparq::Memory::tiered)
     sparq::checkTiers(op, shape, tiers);
-    return;
-  }
-  sparq::checkNoTiers(op, shape);
-  CacheOptions none = *this;
-  none.tiers = {};
-  if (!(*this == none))
+  else if (!(*this == without))
     throw sparq::Error(std::string(op) +
                        ": memory must be 'tiered' where hot rows are asked for, got " +
                        text(memory));

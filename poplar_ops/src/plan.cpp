@@ -48,6 +48,8 @@ constexpr unsigned waveShare = 8, leastWaveRows = 64, mostWaveRows = 512;
 // Slots whose misses are fetched together. Each of their parts gets a piece of every such row, so more are
 // more exchange; the misses of fewer differ more, and rows come on chip for nothing.
 constexpr unsigned groupSlots = 8;
+// Rows of a wave in which every head has as many of its own: of all heads, and in bytes on a part.
+constexpr unsigned mostWideRows = 8192, mostWideBytes = 24 * 1024;
 // A list of selected positions in bytes is a part of a tile's memory, as are their rows.
 constexpr unsigned maxHotRows = TierOptions::maxRows;
 
@@ -73,6 +75,13 @@ HotRows makeHotRows(const Shape &shape, const Programs &programs, const CacheLay
                  most = roundUp(std::max(1u, placement.slots * topK), unit),
                  usual = std::clamp(most / waveShare, leastWaveRows, mostWaveRows);
   hot.waveRows = std::min(most, roundUp(options.waveRows != 0 ? options.waveRows : usual, unit));
+  if (options.waveRows == 0) {
+    const unsigned rowBytes = hot.partBytes(shape.headDim, placement.parts),
+                   atOnce = std::min(mostWideRows / placement.slots, mostWideBytes / rowBytes),
+                   rows = std::min(roundUp(topK, HotRows::cutRows),
+                                   atOnce / HotRows::cutRows * HotRows::cutRows);
+    hot.headRows = rows * placement.slots > hot.waveRows ? rows : 0;
+  }
   return hot;
 }
 
@@ -151,7 +160,9 @@ void checkRows(const Shape &shape, const CacheLayout &layout) {
 
 void checkPrograms(const Shape &shape, const Programs &programs) {
   if (memoryOf(programs) != Memory::tiered) {
-    checkNoTiers("plan", shape);
+    if (shape.rowBits != 16)
+      throw Error("plan: row_bits must be 16 unless memory is 'tiered', got " +
+                  std::to_string(shape.rowBits));
     return;
   }
   checkTiers("plan", shape, programs.tiers);
@@ -200,12 +211,6 @@ void checkTiers(const char *op, const CacheSpec &spec, const TierOptions &tiers,
   if (tiers.hotRows != 0 && tiers.hotRows < topK)
     throw Error(std::string(op) + ": hot_rows must be 0 or at least top_k=" + std::to_string(topK) +
                 ", got " + std::to_string(tiers.hotRows));
-}
-
-void checkNoTiers(const char *op, const CacheSpec &spec) {
-  if (spec.rowBits != 16)
-    throw Error(std::string(op) + ": row_bits must be 16 unless memory is 'tiered', got " +
-                std::to_string(spec.rowBits));
 }
 
 HotPolicy hotPolicyNamed(const char *op, const std::string &name) {

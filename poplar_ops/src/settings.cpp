@@ -56,6 +56,17 @@ void check(const char *op, const SparqSettings &settings, unsigned headDim) {
   checkRange(op, "n_local", settings.nLocal, 0, settings.topK, "top_k=");
 }
 
+void check(const char *op, const WindowSettings &settings, std::int64_t nHeads) {
+  checkRange(op, "top_k", settings.topK, 1, maxCapacity);
+  checkRange(op, "n_local", settings.nLocal, 0, settings.topK, "top_k=");
+  checkRange(op, "n_recent", settings.nRecent, 0, maxRecentHeads);
+  const std::int64_t most = maxRecentHeads / nHeads;
+  if (settings.remembers() && settings.nRecent > most)
+    fail(op, "n_recent",
+         "be in [0, " + std::to_string(most) + "] for n_heads=" + std::to_string(nHeads),
+         settings.nRecent);
+}
+
 unsigned toUnsigned(const char *op, const char *argument, std::int64_t value, std::uint32_t most) {
   if (value < 0 || value > std::int64_t(most))
     fail(op, argument, "be in [0, " + std::to_string(most) + "]", value);

@@ -55,6 +55,8 @@ private:
 };
 
 // ---- resident_index.cpp
+// Whether codes are taken out of their words once for all heads of a group (codelets/code_products.hpp).
+bool scoredByGroup(const Plan &plan);
 // Scores of all positions: of full blocks from the index, of the others from the tail.
 void residentScores(const Context &context, const SparqSettings &settings, const Waves &waves,
                     const QueryComponents &q, const Scores &scores);

@@ -78,7 +78,7 @@ def check_memory(op: str, memory: object, memories: Sequence[str], spec: CacheSp
     """
     if memory not in memories:
         checks.fail(op, "memory", f"be {' or '.join(map(repr, memories))}", repr(memory))
-    check_row_bits(op, spec.row_bits, memory)
+    check_row_bits(op, spec.row_bits, str(memory))
     if memory == "tiered":
         check_index(op, spec.index_bits)
     elif tiers != Tiers():
@@ -95,7 +95,7 @@ def check_index(op: str, index_bits: int) -> None:
         checks.fail(op, "index_bits", "be 8 or 4 where memory is 'tiered'", index_bits)
 
 
-def check_row_bits(op: str, row_bits: int, memory: object) -> None:
+def check_row_bits(op: str, row_bits: int, memory: str) -> None:
     """Whether a cache in this memory of a device can have rows of so many bits.
 
     Raises:

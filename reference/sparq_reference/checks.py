@@ -231,6 +231,24 @@ def check_query(op: str, query: np.ndarray, cache: CacheSpec, *, check_finite: b
         _check_finite(op, "query", query)
 
 
+def check_tokens(
+    op: str, query: np.ndarray, cache: CacheSpec, lengths: np.ndarray, *, check_finite: bool = True
+) -> int:
+    """Queries (batch, n_heads, n_tokens, head_dim) of the last positions of a cache of such lengths; return
+    n_tokens."""
+    shape: tuple[int, ...] = getattr(query, "shape", ())
+    if len(shape) != 4 or shape[2] == 0:
+        got = shape or type(query).__name__
+        fail(op, "query", "have shape (batch, n_heads, n_tokens, head_dim), none of them 0", got)
+    for index in range(shape[2]):
+        check_query(op, query[:, :, index], cache, check_finite=check_finite)
+    if np.count_nonzero(lengths < shape[2]):
+        b = int(np.argmin(lengths))
+        got = f"{lengths[b]} positions of element {b}"
+        fail(op, "cache", f"hold the {shape[2]} tokens of the query", got)
+    return int(shape[2])
+
+
 def check_not_empty(op: str, lengths: np.ndarray) -> None:
     """Attention needs a position in every batch element."""
     if np.count_nonzero(lengths < 1):

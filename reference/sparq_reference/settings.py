@@ -20,6 +20,9 @@ from sparq_reference.checks import (
     fail,
 )
 
+#: of the shares of attention in window attention, most steps times heads: their sum stays below 2**31 (E10)
+MAX_RECENT_HEADS = (1 << 15) - 1
+
 _Settings = TypeVar("_Settings", bound="SparqSettings")
 
 
@@ -95,6 +98,59 @@ class SparqSettings:
     def __str__(self) -> str:
         mean_value = "" if self.mean_value else ", without the mean value"
         return f"rank {self.rank}, top_k {self.top_k}, n_local {self.n_local}{mean_value}"
+
+
+@dataclasses.dataclass(frozen=True)
+class WindowSettings:
+    """Window attention: ALISA's sparse window attention (arXiv:2403.17312, Algorithm 1), local and strided
+    attention. Its selection does not look at the query.
+
+    Args:
+        top_k: positions attended to, in [1, 2**24]; all of them where there are no more (paper: 2 k).
+        n_local: of these, the most recent positions, 0 <= n_local <= top_k; None: half, the larger half of an
+            odd top_k. With n_local = top_k this is local attention.
+        n_recent: the others are those with the largest sums of attention weights over so many last steps
+            (paper: k, which is top_k // 2); at most 32767 // n_heads. 0: every n-th of the others instead,
+            which is strided attention where n_local is 0 too.
+        op: what messages begin with.
+
+    Raises:
+        ValueError: `<op>: <argument> must <rule>, got <value>`.
+    """
+
+    top_k: int
+    n_local: int = None  # type: ignore[assignment]  # an integer once it is made
+    n_recent: int = 32
+    op: dataclasses.InitVar[str] = "WindowSettings"
+
+    def __post_init__(self, op: str) -> None:
+        top_k = check_integer(op, "top_k", self.top_k, 1, MAX_CAPACITY)
+        n_local = top_k - top_k // 2 if self.n_local is None else self.n_local
+        n_local = check_integer(op, "n_local", n_local, 0, top_k, f"[0, top_k={top_k}]")
+        n_recent = check_integer(op, "n_recent", self.n_recent, 0, MAX_RECENT_HEADS)
+        for name, value in (("top_k", top_k), ("n_local", n_local), ("n_recent", n_recent)):
+            object.__setattr__(self, name, value)
+
+    @property
+    def remembers(self) -> bool:
+        """Whether it selects by the weights of earlier steps."""
+        return self.n_recent > 0 and self.n_local < self.top_k
+
+    def check_heads(self, op: str, n_heads: int) -> None:
+        """Raise ValueError unless sums over so many heads stay below 2**31."""
+        if self.remembers and self.n_recent * n_heads > MAX_RECENT_HEADS:
+            most = MAX_RECENT_HEADS // n_heads
+            fail(op, "n_recent", f"be in [0, {most}] for n_heads={n_heads}", self.n_recent)
+
+    def check(self, op: str, head_dim: int) -> None:
+        """Nothing to check: these settings are for heads of any size."""
+
+    def arguments(self) -> dict[str, Any]:
+        """The settings by name, as keyword arguments take them."""
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+
+    def __str__(self) -> str:
+        return f"top_k {self.top_k}, n_local {self.n_local}, n_recent {self.n_recent}"
 
 
 def settings_columns(settings: SparqSettings | None) -> dict[str, Any]:

@@ -148,11 +148,18 @@ struct HotRows {
   // Rows that are fetched at a time, for all tasks together, and in how many groups: the tasks of a
   // group have waveRows / nGroups of them together, a multiple of cutRows.
   unsigned waveRows = 0, nGroups = 1;
+  // Where most rows are missing, every task fetches so many of its own at a time; 0: never.
+  unsigned headRows = 0;
   HotPolicy policy = HotPolicy::leastRecent;
 
   static constexpr unsigned cutRows = 4; // that arrive on one tile
   static constexpr unsigned nPairs = 4;  // of lanes: docs/exactness.md E3
   unsigned groupRows() const { return waveRows / nGroups; }
+  // Of a row on one part, at most: pieces of keys and of values.
+  unsigned partBytes(unsigned headDim, unsigned parts) const {
+    const auto most = [parts](unsigned pieces) { return (pieces + parts - 1) / parts; };
+    return 2 * (most(nPairs * nSets) * headDim / nPairs + most(headDim / width) * width);
+  }
   unsigned nWays() const { return nSlots / nOwners; }
   unsigned rowsOfSet() const { return nSlots / nSets; }
   unsigned setShift() const {
@@ -216,8 +223,6 @@ struct Plan {
 void checkTiers(const char *op, const CacheSpec &spec, const TierOptions &tiers);
 void checkTiers(const char *op, const CacheSpec &spec, const TierOptions &tiers,
                 const SparqSettings &settings);
-// Throws Error unless one of this spec can be elsewhere.
-void checkNoTiers(const char *op, const CacheSpec &spec);
 
 // Throws Error where a shape or a setting is out of range, or where kernels do not share a cache.
 Plan makePlan(const poplar::Target &target, const Shape &shape, const Programs &programs);
