@@ -79,7 +79,7 @@ class Steps:
                 settings = {k: v for k, v in self.caches[each].items() if k in (*SETTINGS, "index_bits")}
                 expected = held.sparq(inputs[f"query_{each}"], **settings)
                 np.testing.assert_array_equal(bits(results[f"out_{each}"]), bits(expected))
-        return int(self.model.executions().get("place_misses", 0))
+        return int(self.model.executions().get("insert_rows", 0))
 
     def other_query(self) -> np.ndarray:
         return halves(self.rng, *SHAPES["query"])
