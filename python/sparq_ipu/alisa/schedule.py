@@ -28,7 +28,7 @@ class Attention:
             the sums of earlier weights, as ALISA does.
         rank_share: share of the index that a step reads: rank / head_dim.
         running_sums: the sums of earlier weights are kept, in 32 bits, and not added up anew at each step:
-            docs/exactness.md E10, not Algorithm 1.
+            docs/exactness.md E11, not Algorithm 1.
 
     Raises:
         ValueError: `Attention: <argument> must <rule>, got <value>`.

@@ -18,8 +18,8 @@ from sparq_ipu.backends import History
 from sparq_ipu.backends.room import check_room
 from sparq_ipu.kernels import MEMORIES, Attention, Settings, attention_over
 from sparq_ipu.planning.device_model import device_model
-from sparq_ipu.tiers import POLICIES, Tiers, check_index
-from sparq_reference import CacheSpec, DoesNotFit, WindowSettings, checks
+from sparq_ipu.tiers import POLICIES, Tiers, check_memory
+from sparq_reference import CacheSpec, DoesNotFit, WindowSettings, checks, row_codes
 
 if TYPE_CHECKING:
     from sparq_ipu import _core
@@ -64,13 +64,8 @@ def create(
         ValueError: an option out of range; DoesNotFit, which is one, where the emulated IPU has no memory for
             the keys and values of a full cache.
     """
-    if memory not in MEMORIES:
-        raise ValueError(f"KVCache: memory must be {' or '.join(map(repr, MEMORIES))}, got {memory!r}")
     tiers = Tiers(hot_rows, hot_policy, wave_rows)
-    if memory == "tiered":
-        check_index("KVCache", spec.index_bits)
-    elif tiers != Tiers():
-        raise ValueError(f"KVCache: memory must be 'tiered' where hot rows are asked for, got {memory!r}")
+    check_memory("KVCache", memory, MEMORIES, spec, tiers)
     from sparq_ipu.backends import pod  # which is made of what is here
 
     bow = device_model()
@@ -190,7 +185,10 @@ class IpuLayers:
                 longest = int(self._lengths[layer].max())
                 raise ValueError(f"append: a cache in SRAM must be empty, got length {longest}")
             if self._session is None:
-                self._pending[layer].append((key.copy(), value.copy(), lengths.copy()))
+                held = (
+                    row_codes.round_rows(rows, self._spec.row_bits) for rows in (key.copy(), value.copy())
+                )
+                self._pending[layer].append((*held, lengths.copy()))
             else:
                 self._write(self._session, layer, (key, value, lengths))
             self._set_lengths(layer, self._lengths[layer] + lengths)
