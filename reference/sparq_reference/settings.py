@@ -20,7 +20,7 @@ from sparq_reference.checks import (
     fail,
 )
 
-#: of the shares of attention in window attention, most steps times heads: their sum stays below 2**31 (E10)
+#: of the shares of attention in window attention, most steps times heads: their sum stays below 2**31 (E11)
 MAX_RECENT_HEADS = (1 << 15) - 1
 
 _Settings = TypeVar("_Settings", bound="SparqSettings")
