@@ -35,8 +35,8 @@ from sparq_reference import CacheSpec, DoesNotFit, SparqSettings, checks  # noqa
 from sparq_reference.settings import settings_columns  # noqa: E402
 
 #: version of the rows. 2: the same names in all benches; 3: index_bits tells rows apart; 4: a modelled time
-#: has its on-chip range
-SCHEMA = 4
+#: has its on-chip range; 5: row_bits tells rows apart
+SCHEMA = 5
 Row = Dict[str, Any]
 
 
@@ -71,6 +71,7 @@ SETTINGS_FLAGS = (
     Flag("--local", "n_local", 0, "of these, the most recent positions, which are always taken"),
     Flag("--no-mean-value", "mean_value", True, "do not give the weight of the others to the mean value"),
     Flag("--index-bits", "index_bits", 16, "of the key index, what positions are scored from: 16, 8 or 4"),
+    Flag("--row-bits", "row_bits", 16, "of keys and values: 16, or of a cache in three tiers 8"),
 )
 FLAGS = (*SHAPE_FLAGS, *SETTINGS_FLAGS)
 ARGUMENTS = tuple(f.argument for f in FLAGS)
@@ -114,6 +115,8 @@ class Workload:
     def on(self, kernel: Kernel) -> Workload:
         """The same for this kernel: without settings if it takes none, and then with a plain cache."""
         same = self if kernel.takes_settings else self.with_plain_cache()
+        if kernel.memory != "tiered":  # which alone has rows of 8 bits
+            same = dataclasses.replace(same, spec=dataclasses.replace(same.spec, row_bits=16))
         return dataclasses.replace(same, settings=kernel.settings(self.settings))
 
     def with_plain_cache(self) -> Workload:
@@ -188,6 +191,7 @@ class CommandLine:
         notes: for the end of --help: examples, exit status.
         many: arguments whose flags take one value or more.
         defaults: by argument, where they are not those of the flags.
+        without: arguments whose flags it does not have: they are as their defaults say.
     """
 
     def __init__(
@@ -198,6 +202,7 @@ class CommandLine:
         *,
         many: Sequence[str] = (),
         defaults: Mapping[str, Any] | None = None,
+        without: Sequence[str] = (),
     ) -> None:
         self.bench = Path(script).stem
         self._many = many
@@ -213,7 +218,10 @@ class CommandLine:
             former = [f"{f.former} for {f.flag}" for f in flags if f.former]
             group = self.parser.add_argument_group(title, f"Also accepted: {', '.join(former)}.")
             for flag in flags:
-                self._add_flag(group, flag)
+                if flag.argument in without:
+                    self.parser.set_defaults(**{flag.argument: None})
+                else:
+                    self._add_flag(group, flag)
         #: for the flags of the bench
         self.run = self.parser.add_argument_group("run")
 

@@ -239,10 +239,10 @@ class Expected:
 
     def __init__(self, inputs: Inputs) -> None:
         self._inputs = inputs
-        self._known: dict[tuple[SparqSettings | None, int], tuple[np.ndarray, np.ndarray]] = {}
+        self._known: dict[tuple[SparqSettings | None, int, int], tuple[np.ndarray, np.ndarray]] = {}
 
     def of(self, workload: Workload) -> tuple[np.ndarray, np.ndarray]:
-        how = workload.settings, workload.spec.index_bits
+        how = workload.settings, workload.spec.index_bits, workload.spec.row_bits
         if how not in self._known:
             qkv = self._inputs.query, self._inputs.key, self._inputs.value
             self._known[how] = exact_attention(*qkv, *how), ideal_attention(*qkv, *how)
@@ -253,7 +253,7 @@ def first_row(kernel: Kernel, device: str, workload: Workload, a: argparse.Names
     """What is known before the kernel runs; `workload` as the kernel has it."""
     shape = workload.seq_len, workload.spec.head_dim
     attended = *shape, workload.settings
-    index_bits = workload.spec.index_bits
+    bits = workload.spec.index_bits, workload.spec.row_bits
     row = new_row(
         "ipu_sparq",
         kernel.name,
@@ -269,9 +269,9 @@ def first_row(kernel: Kernel, device: str, workload: Workload, a: argparse.Names
         # elements of K and V that one query moves, by the paper's formula, for one KV head; and bytes
         transfer_elements=kernel.transfer_elements(*attended),
         transfer_elements_dense=BASELINE.transfer_elements(*shape, None),
-        transfer_bytes=kernel.transfer_bytes(*attended, index_bits),
+        transfer_bytes=kernel.transfer_bytes(*attended, *bits),
         transfer_bytes_dense=BASELINE.transfer_bytes(*shape, None),
-        theoretical_speedup=kernel.theoretical_speedup(*attended, index_bits),
+        theoretical_speedup=kernel.theoretical_speedup(*attended, *bits),
         speedup_vs_dense_streaming=None,
         speedup_if_on_chip_doubled=None,
         seconds_by_category=None,
@@ -357,7 +357,7 @@ def check(row: Row, output: np.ndarray, exact_output: np.ndarray, ideal_output: 
 
 def label(row: Row) -> str:
     """Of a row, for people: unlike any other of a run."""
-    return kernel_label(row["kernel"], row["index_bits"])
+    return kernel_label(row["kernel"], row["index_bits"], row["row_bits"])
 
 
 def share_on_chip(row: Row) -> float | None:

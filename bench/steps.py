@@ -93,6 +93,7 @@ def run_steps(
                 layer.value[None, :, held],
                 workload.settings,
                 workload.spec.index_bits,
+                workload.spec.row_bits,
             )
             differ += int((output.view(np.uint16) != expected.view(np.uint16)).any())
     row.update(
@@ -141,7 +142,7 @@ def _of_first(row: Row) -> str:
 
 
 STEP_TABLE = (
-    Column("kernel", -20, lambda r: kernel_label(r["kernel"], r["index_bits"])),
+    Column("kernel", -20, lambda r: kernel_label(r["kernel"], r["index_bits"], r["row_bits"])),
     Column("hit rate", 9, lambda r: number(r["hit_rate"], ".1%")),
     Column("us a step", 10, lambda r: number(r["seconds_per_query"], ".1f", 1e6)),
     Column("95th", 8, lambda r: number(r["seconds_p95"], ".1f", 1e6)),

@@ -27,6 +27,8 @@ try:
 except ImportError:
     poptorch = None
 
+#: of SparQ attention and its caches, as options of the command line
+SETTINGS = ("rank", "top_k", "n_local", "index_bits", "memory")
 #: what a model makes of tokens: (prompt, lengths, token, position, active, fills) -> logits
 Step = Callable[..., torch.Tensor]
 
@@ -199,7 +201,8 @@ class Decoder(torch.nn.Module):
         batch: rows, each with a text of its own.
         capacity: most positions of one text.
         prompt_tokens: most tokens of a prompt.
-        settings: those of `SparqAttention`: rank, top_k and so on; None is dense attention.
+        settings: those of `SparqAttention`: rank, top_k and so on, and options of its cache; None is dense
+            attention.
         n_ipus: over which layers are spread, as evenly as can be: layer l of L on IPU l * n_ipus // L.
     """
 
@@ -379,12 +382,14 @@ def main() -> None:
     parser.add_argument("--rank", type=int, default=8, help="components that score positions (paper: r)")
     parser.add_argument("--top-k", type=int, default=32, help="positions attended to (paper: k)")
     parser.add_argument("--n-local", type=int, default=8, help="of these, the last ones (paper: l)")
+    parser.add_argument("--index-bits", type=int, default=16, help="of the key index: 16, 8 or 4")
+    parser.add_argument("--memory", default="streaming", help="of the caches, or tiered: with 8 or 4 bits")
     parser.add_argument("--temperature", type=float, default=0.0, help="0: the most likely token")
     parser.add_argument("--seed", type=int, default=0, help="of weights, prompts and sampling")
     a = parser.parse_args()
 
     torch.manual_seed(a.seed)
-    settings = None if a.dense else {"rank": a.rank, "top_k": a.top_k, "n_local": a.n_local}
+    settings = None if a.dense else {n: getattr(a, n) for n in SETTINGS}
     sizes = (a.batch, a.capacity, a.prompt_tokens, settings, a.ipus)
     if a.checkpoint:
         from transformers import AutoModelForCausalLM

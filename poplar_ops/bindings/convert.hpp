@@ -49,6 +49,7 @@ template <> struct type_caster<sparq::CacheSpec> {
     from.read("head_dim", value.headDim);
     from.read("capacity", value.capacity);
     from.read("index_bits", value.indexBits);
+    from.read("row_bits", value.rowBits);
     return from.complete();
   }
 };
@@ -61,6 +62,18 @@ template <> struct type_caster<sparq::SparqSettings> {
     from.read("top_k", value.topK);
     from.read("n_local", value.nLocal);
     from.read("mean_value", value.meanValue);
+    return from.complete();
+  }
+};
+
+template <> struct type_caster<sparq::WindowSettings> {
+  PYBIND11_TYPE_CASTER(sparq::WindowSettings,
+                       const_name("sparq_reference.settings.WindowSettings"));
+  bool load(handle source, bool) {
+    AttributeReader from(source, "WindowSettings");
+    from.read("top_k", value.topK);
+    from.read("n_local", value.nLocal);
+    from.read("n_recent", value.nRecent);
     return from.complete();
   }
 };

@@ -20,6 +20,7 @@ using namespace sparq::cpu;
 using sparq::CacheSpec;
 using sparq::Error;
 using sparq::SparqSettings;
+using sparq::WindowSettings;
 
 namespace {
 
@@ -111,6 +112,57 @@ py::array attention(const KVCache &cache, const py::array &query,
   return output;
 }
 
+py::array windowAttention(KVCache &cache, const py::array &query, const WindowSettings &settings) {
+  const char *const op = "window_attention";
+  checkHalf(op, "query", query, 3);
+  checkShape(
+      op, "query", query, "(batch, n_heads, head_dim)",
+      {static_cast<std::int64_t>(cache.batch), -1, static_cast<std::int64_t>(cache.headDim)});
+  py::array output(py::dtype("float16"), {query.shape(0), query.shape(1), query.shape(2)});
+  const Query view{static_cast<const char *>(query.data()),
+                   {query.strides(0), query.strides(1), query.strides(2)}};
+  const std::int64_t nHeads = query.shape(1);
+  Half *const to = static_cast<Half *>(output.mutable_data());
+  {
+    py::gil_scoped_release release;
+    cache.windowAttention(view, nHeads, settings, to);
+  }
+  return output;
+}
+
+void observe(KVCache &cache, const py::array &query, const WindowSettings &settings) {
+  const char *const op = "observe";
+  checkHalf(op, "query", query, 4);
+  checkShape(
+      op, "query", query, "(batch, n_heads, n_tokens, head_dim)",
+      {static_cast<std::int64_t>(cache.batch), -1, -1, static_cast<std::int64_t>(cache.headDim)});
+  const Query view{static_cast<const char *>(query.data()),
+                   {query.strides(0), query.strides(1), query.strides(3)},
+                   query.strides(2),
+                   static_cast<std::size_t>(query.shape(2))};
+  const std::int64_t nHeads = query.shape(1);
+  py::gil_scoped_release release;
+  cache.observe(view, nHeads, settings);
+}
+
+// The shares of the steps that a batch element's history remembers, the oldest first.
+std::vector<py::array> historyOf(const KVCache &cache, std::size_t element) {
+  if (element >= cache.batch)
+    throw Error("history: element must be in [0, batch=" + std::to_string(cache.batch) + "), got " +
+                std::to_string(element));
+  std::vector<py::array> steps;
+  for (const std::vector<std::uint32_t> &shares : cache.historyOf(element))
+    steps.push_back(
+        py::array_t<std::uint32_t>(static_cast<py::ssize_t>(shares.size()), shares.data()));
+  return steps;
+}
+
+void addStep(KVCache &cache, std::size_t element, std::int64_t nRecent,
+             const py::array_t<std::uint32_t, py::array::c_style | py::array::forcecast> &shares) {
+  cache.addStep(element, sparq::toUnsigned("add_step", "n_recent", nRecent), shares.data(),
+                static_cast<std::size_t>(shares.size()));
+}
+
 // Dense attention of the last tokens held, query (batch, n_heads, n_tokens, head_dim) ->
 // (batch, n_kv_heads, n_tokens, n_heads / n_kv_heads, head_dim).
 py::array attentionOfTokens(const KVCache &cache, const py::array &query) {
@@ -179,6 +231,11 @@ PYBIND11_MODULE(_cpu, m) {
           py::arg("index"))
       .def("attention", &attention, py::arg("query"), py::arg("settings") = py::none(),
            "SparQ attention, or dense attention where settings is None.")
+      .def("window_attention", &windowAttention, py::arg("query"), py::arg("settings"))
+      .def("observe", &observe, py::arg("query"), py::arg("settings"))
+      .def_property_readonly("n_recent", &KVCache::nRecent)
+      .def("history", &historyOf, py::arg("element"))
+      .def("add_step", &addStep, py::arg("element"), py::arg("n_recent"), py::arg("shares"))
       .def("attention_of_tokens", &attentionOfTokens, py::arg("query"),
            "Dense attention of the last tokens held.");
 

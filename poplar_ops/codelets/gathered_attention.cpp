@@ -11,7 +11,7 @@ public:
   poplar::Input<unsigned> filled;
   HalvesIn keys;    // [nRows][headDim]
   HalvesIn query;   // [groupSize][headDim]
-  FloatsOut scores; // [groupSize][nRows]
+  FloatsOut scores; // [groupSize][nRows]; the lowest number for rows that stand for no position
   FloatsOut maxima; // [6][groupSize]
   unsigned groupSize, headDim, nRows, firstRow;
   float scale;
@@ -23,7 +23,7 @@ public:
     for (unsigned h = 0; h != groupSize; ++h, row -= nRows) {
       float largest = lowest;
       for (; row < nRows; row += numWorkers()) {
-        float score = 0.0f;
+        float score = lowest;
         if (row < n) {
           score = dot(&query[h * headDim], &keys[row * headDim], headDim) * scale;
           largest = larger(score, largest);

@@ -43,7 +43,7 @@ public:
   poplar::Input<unsigned> filled;
   WordsIn slots;    // [nRows], slot + 1
   FloatsIn sums;    // [nSets][4][nRows][groupSize][2]
-  FloatsOut scores; // [groupSize][nRows]
+  FloatsOut scores; // [groupSize][nRows]; the lowest number for rows that stand for no position
   FloatsOut maxima; // [6][groupSize]
   unsigned groupSize, nRows, firstRow, setShift;
   float scale;
@@ -56,7 +56,7 @@ public:
     for (unsigned h = 0; h != groupSize; ++h, row -= nRows) {
       float largest = lowest;
       for (; row < nRows; row += numWorkers()) {
-        float score = 0.0f;
+        float score = lowest;
         if (row < n) {
           const unsigned set = setOf(slots[row] - 1, setShift);
           const float *lanes = &sums[set * 4 * perPair + (row * groupSize + h) * 2];

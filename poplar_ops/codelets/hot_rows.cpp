@@ -260,6 +260,22 @@ public:
   }
 };
 
+// Whether so many rows are missing, of all KV heads, that each of them fetches its own.
+class MostMiss : public poplar::Vertex {
+public:
+  WordsIn nMisses; // [nSlots]
+  poplar::Output<bool> most;
+  unsigned nSlots, enough;
+
+  bool compute() {
+    unsigned sum = 0;
+    for (unsigned slot = 0; slot != nSlots; ++slot)
+      sum += nMisses[slot];
+    *most = sum >= enough;
+    return true;
+  }
+};
+
 // Where the misses of one KV head begin in the list of its group: behind those of the heads before.
 class FirstMiss : public poplar::Vertex {
 public:
@@ -328,6 +344,24 @@ public:
         row |= ofSlots[slot * n + i];
       offsets[i] = row == 0 ? 0 : row - 1;
     }
+    return true;
+  }
+};
+
+// The rows that a wave fetches of one KV head, which has waveRows of every wave: n of these, from number
+// `row` on; row 0 behind its last miss.
+class HeadRows : public poplar::MultiVertex {
+public:
+  poplar::Input<unsigned> wave;
+  poplar::Input<unsigned> nMisses;
+  WordsIn rows;     // [topK]
+  WordsOut offsets; // [n]
+  unsigned waveRows, row, n;
+
+  bool compute(unsigned worker) {
+    const unsigned first = *wave * waveRows + row;
+    for (unsigned i = worker; i < n; i += numWorkers())
+      offsets[i] = first + i < *nMisses ? rows[first + i] - 1 : 0;
     return true;
   }
 };

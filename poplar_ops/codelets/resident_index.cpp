@@ -2,6 +2,7 @@
 //
 // A key index that stays in SRAM: each part has the records of its own positions, of all components and
 // all layers. Scores as from columns that were streamed (contract E9).
+#include "code_products.hpp"
 #include "index_scores.hpp"
 #include "quantise.hpp"
 
@@ -62,6 +63,97 @@ public:
                 nFullBlocks(*filled, firstBlock, nBlocks), &scores[0], partPositions, worker,
                 numWorkers());
     return true;
+  }
+};
+
+// The same of codes of 4 bits for several heads: see code_products.hpp.
+class GroupCoefficients : public poplar::MultiVertex {
+public:
+  poplar::Input<unsigned> filled;
+  poplar::Input<unsigned> layer;
+  WordsIn index;          // [nLayers][headDim][columnWords]
+  WordsIn components;     // [rank]
+  FloatsIn selectedQuery; // [groupSize][rank]
+  HalvesOut coefficients; // [nBlocks][groupSize][rank][4], those of full blocks
+  FloatsOut units;        // [nBlocks][groupSize]
+  FloatsOut offsets;      // [nBlocks][groupSize]
+  FloatsOut biases;       // [nBlocks][groupSize]
+  WordsOut columns;       // [rank]: where each component's records begin
+  unsigned groupSize, rank, headDim, columnWords, firstBlock, nBlocks;
+  float limit;
+
+  bool compute(unsigned worker) {
+    const unsigned first = *layer * headDim * columnWords, *base = &index[first];
+    for (unsigned j = worker; j < rank; j += numWorkers())
+      columns[j] = first + components[j] * columnWords;
+    const unsigned n = nFullBlocks(*filled, firstBlock, nBlocks);
+    unsigned h = worker;
+    for (unsigned block = 0; block != n; ++block, h -= groupSize) {
+      const unsigned last = (block + 1) * recordWords(4) - 1;
+      const auto parameters = [&](unsigned j) { return base + components[j] * columnWords + last; };
+      for (; h < groupSize; h += numWorkers()) {
+        const unsigned row = block * groupSize + h;
+        fourfoldCoefficients(parameters, &selectedQuery[h * rank], rank, limit,
+                             &coefficients[row * rank * quadSize], units[row], offsets[row],
+                             biases[row]);
+      }
+    }
+    return true;
+  }
+};
+
+class GroupScores : public poplar::MultiVertex {
+public:
+  poplar::Input<unsigned> filled;
+  WordsIn index;               // [nLayers][headDim][columnWords]
+  WordsIn columns;             // [rank]: where each component's records begin
+  HalvesIn coefficients;       // [nBlocks][groupSize][rank][4]
+  FloatsIn units;              // [nBlocks][groupSize]
+  FloatsIn offsets;            // [nBlocks][groupSize]
+  FloatsIn biases;             // [nBlocks][groupSize]
+  FloatsIn inverseTemperature; // [groupSize]
+  HalvesOut codes;             // [6][rank][8]: of the word that a worker is at
+  FloatsInOut scores;          // [groupSize][partPositions]; those of full blocks are written
+  unsigned groupSize, rank, firstBlock, nBlocks, partPositions;
+
+  bool compute(unsigned worker) {
+    half *const own = &codes[worker * rank * codesOfWord];
+    const unsigned nWords = nFullBlocks(*filled, firstBlock, nBlocks) * codeWords(4);
+    for (unsigned item = worker; item < nWords; item += numWorkers()) {
+      const unsigned block = item / codeWords(4),
+                     at = block * recordWords(4) + item % codeWords(4); // powers of two
+      for (unsigned j = 0; j != rank; ++j)
+        expandCodes(index[columns[j] + at], own + j * codesOfWord);
+      unsigned h = 0;
+      for (; h + 2 <= groupSize; h += 2)
+        for (unsigned half = 0; half != 2; ++half) {
+          const auto *of = own + half * quadSize;
+          const TwoSums sums(of, of, ofHead(block, h), ofHead(block, h + 1), rank);
+          finish(sums.first, block, h, item, half);
+          finish(sums.second, block, h + 1, item, half);
+        }
+      if (h != groupSize) {
+        const TwoSums sums(own, own + quadSize, ofHead(block, h), ofHead(block, h), rank);
+        finish(sums.first, block, h, item, 0);
+        finish(sums.second, block, h, item, 1);
+      }
+    }
+    return true;
+  }
+
+private:
+  const half *ofHead(unsigned block, unsigned h) const {
+    return &coefficients[(block * groupSize + h) * rank * quadSize];
+  }
+  // The scores of positions 0, 4, 2, 6 of a word, or of those behind them.
+  void finish(const Quad &sum, unsigned block, unsigned h, unsigned word, unsigned behind) {
+    const unsigned row = block * groupSize + h;
+    const Quad score = (units[row] * (sum + biases[row]) + offsets[row]) * inverseTemperature[h];
+    float *const to = &scores[h * partPositions + word * codesOfWord + behind];
+    to[0] = score[0];
+    to[4] = score[1];
+    to[2] = score[2];
+    to[6] = score[3];
   }
 };
 

@@ -6,31 +6,43 @@
 
 namespace sparq {
 
-// Largest score of each head among this part's positions, one partial result a worker.
+// Largest score of each head among this part's positions. The fours of a head are dealt to nPieces partial
+// results; these, of all heads, are shared out over the workers. More make the work even, fewer leave less to
+// whoever takes the largest of all.
 class PartialMax : public poplar::MultiVertex {
 public:
   poplar::Input<unsigned> filled;
   FloatsIn scores;  // [groupSize][partPositions]
-  FloatsOut maxima; // [6][groupSize]
-  unsigned groupSize, partPositions, part, stride, length, nWaves, tailLength, tailFirst, chunk;
+  FloatsOut maxima; // [nPieces][groupSize]
+  unsigned nPieces, groupSize, partPositions;
+  unsigned part, stride, length, nWaves, tailLength, tailFirst, chunk;
 
   bool compute(unsigned worker) {
     const Segments segments(part, stride, length, nWaves, tailLength, tailFirst, chunk, *filled);
-    for (unsigned h = 0; h != groupSize; ++h) {
-      Quad four = Quad{} + lowest;
-      float rest = lowest; // of what fills no four
-      for (unsigned s = 0; s != segments.count(); ++s) {
-        const float *score = &scores[h * partPositions + segments.local(s)];
-        const unsigned n = segments.valid(s, *filled);
-        unsigned p = worker * quadSize;
-        for (; p + quadSize <= n; p += numWorkers() * quadSize)
-          four = larger(load<Quad>(score + p), four);
-        for (; p < n; ++p)
-          rest = larger(score[p], rest);
-      }
-      maxima[worker * groupSize + h] = larger(largestOf(four), rest);
+    unsigned piece = 0;
+    for (unsigned h = worker;; h += numWorkers()) {
+      for (; h >= groupSize; h -= groupSize)
+        ++piece;
+      if (piece >= nPieces)
+        return true;
+      maxima[piece * groupSize + h] = ofPiece(segments, &scores[h * partPositions], piece);
     }
-    return true;
+  }
+
+private:
+  float ofPiece(const Segments &segments, const float *ofHead, unsigned piece) const {
+    Quad four = Quad{} + lowest;
+    float rest = lowest; // of what fills no four
+    for (unsigned s = 0; s != segments.count(); ++s) {
+      const float *score = ofHead + segments.local(s);
+      const unsigned n = segments.valid(s, *filled);
+      unsigned p = piece * quadSize;
+      for (; p + quadSize <= n; p += nPieces * quadSize)
+        four = larger(load<Quad>(score + p), four);
+      for (; p < n; ++p)
+        rest = larger(score[p], rest);
+    }
+    return larger(largestOf(four), rest);
   }
 };
 

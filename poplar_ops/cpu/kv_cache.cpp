@@ -5,7 +5,9 @@
 #include "attention.hpp"
 #include "dispatch.hpp"
 #include "key_columns.hpp"
+#include "row_codes.hpp"
 #include "thread_pool.hpp"
+#include "window_attention.hpp"
 
 #include <atomic>
 #include <cstring>
@@ -88,6 +90,10 @@ void KVCache::appendTo(const Pair &pair, const char *key, const char *value,
               headDim);
       copyRow(pair.valueRows + p * headDim, value + token * valueTokens.stride[2],
               valueTokens.stride[3], headDim);
+      if (spec.rowBits == 8) {
+        roundRow(pair.keyRows + p * headDim, headDim);
+        roundRow(pair.valueRows + p * headDim, headDim);
+      }
     }
     keyIndex.append(pair.at, pair.keyRows, done, stop);
     kernels.addRows(pair.valueRows + done * headDim, stop - done, static_cast<unsigned>(headDim),
@@ -168,8 +174,11 @@ void KVCache::truncate(const std::int64_t *lengths) {
     if (keyIndex.quantised && begin < length && at.length / blockSize != block)
       keyIndex.append(at.at, at.keyRows, begin, length); // an open block again
   }
-  for (std::size_t b = 0; b < batch; ++b)
+  for (std::size_t b = 0; b < batch; ++b) {
     nHeld[slot[b]] = static_cast<std::size_t>(lengths[b]);
+    if (history)
+      history->truncate(slot[b], nHeld[slot[b]]);
+  }
 }
 
 void KVCache::reset() {
@@ -177,6 +186,7 @@ void KVCache::reset() {
   std::memset(valueSums.as<float>(), 0, batch * nKvHeads * headDim * sizeof(float));
   for (std::size_t &n : nHeld)
     n = 0;
+  history = nullptr;
 }
 
 void KVCache::reorder(const std::int64_t *index) {
@@ -236,8 +246,11 @@ void KVCache::reorder(const std::int64_t *index) {
   };
   PoolLease pool(total * nKvHeads * headDim < parallelWork ? 1 : nThreads);
   pool->run(work);
-  for (const Copy &copy : copies)
+  for (const Copy &copy : copies) {
     nHeld[copy.to] = nHeld[copy.from];
+    if (history)
+      history->copy(copy.from, copy.to);
+  }
   slot = newSlot;
 }
 
@@ -260,6 +273,83 @@ void KVCache::attention(const Query &query, std::int64_t nHeads, const SparqSett
       fail(std::string(op) + ": cache must hold the tokens of the query, got " +
            std::to_string(nHeld[slot[b]]) + " positions of element " + std::to_string(b));
   attend(*this, query, static_cast<std::size_t>(nHeads), settings, output);
+}
+
+void KVCache::checkWindow(const char *op, const Query &query, std::int64_t nHeads,
+                          const WindowSettings &settings) const {
+  checkHeads(op, spec, nHeads);
+  check(op, settings, nHeads);
+  for (std::size_t s : slot)
+    if (nHeld[s] < query.nTokens)
+      fail(std::string(op) + ": cache must hold the " + std::to_string(query.nTokens) +
+           " tokens of the query, got " + std::to_string(nHeld[s]) + " positions of an element");
+  if (history && settings.remembers() && settings.nRecent != history->nRecent)
+    fail(std::string(op) + ": n_recent must be the n_recent=" + std::to_string(history->nRecent) +
+         " of the steps so far, got " + std::to_string(settings.nRecent));
+}
+
+// Where a step with such settings is remembered; null if it is not.
+WindowHistory *KVCache::historyFor(const WindowSettings &settings) {
+  if (!settings.remembers())
+    return nullptr;
+  if (!history)
+    history = std::make_unique<WindowHistory>(batch, capacity, settings.nRecent);
+  return history.get();
+}
+
+void KVCache::windowAttention(const Query &query, std::int64_t nHeads,
+                              const WindowSettings &settings, Half *output) {
+  std::unique_lock<std::shared_mutex> lock(access);
+  checkWindow("window_attention", query, nHeads, settings);
+  attendInWindow(*this, historyFor(settings), query, static_cast<std::size_t>(nHeads), settings, 0,
+                 output);
+}
+
+void KVCache::observe(const Query &query, std::int64_t nHeads, const WindowSettings &settings) {
+  std::unique_lock<std::shared_mutex> lock(access);
+  checkWindow("observe", query, nHeads, settings);
+  WindowHistory *const steps = historyFor(settings);
+  if (!steps)
+    return;
+  const auto heads = static_cast<std::size_t>(nHeads);
+  std::vector<Half> output(product({batch, heads, headDim}));
+  WindowSettings everything;
+  everything.topK = everything.nLocal = spec.capacity;
+  // Steps that would leave the history again need not be computed.
+  const std::size_t skipped = query.nTokens - std::min<std::size_t>(query.nTokens, steps->nRecent);
+  for (std::size_t token = skipped; token < query.nTokens; ++token) {
+    Query one{query.data + static_cast<std::ptrdiff_t>(token) * query.tokenStride,
+              {query.stride[0], query.stride[1], query.stride[2]}};
+    attendInWindow(*this, steps, one, heads, everything, query.nTokens - 1 - token, output.data());
+  }
+}
+
+std::vector<std::vector<std::uint32_t>> KVCache::historyOf(std::size_t b) const {
+  std::shared_lock<std::shared_mutex> lock(access);
+  std::vector<std::vector<std::uint32_t>> result;
+  for (std::size_t i = 0; history && i < history->nSteps(slot[b]); ++i)
+    result.push_back(history->step(slot[b], i));
+  return result;
+}
+
+unsigned KVCache::nRecent() const {
+  std::shared_lock<std::shared_mutex> lock(access);
+  return history ? history->nRecent : 0;
+}
+
+void KVCache::addStep(std::size_t b, unsigned recent, const std::uint32_t *shares,
+                      std::size_t length) {
+  std::unique_lock<std::shared_mutex> lock(access);
+  if (b >= batch || length > capacity)
+    fail("add_step: a step must be of one of " + std::to_string(batch) +
+         " elements and at most capacity=" + std::to_string(capacity) + " positions, got element " +
+         std::to_string(b) + ", " + std::to_string(length) + " positions");
+  WindowSettings settings;
+  settings.nRecent = recent;
+  WindowHistory *const steps = historyFor(settings);
+  steps->begin(slot[b], length);
+  for (std::size_t p = 0; p < length; ++p)
+    steps->give(slot[b], static_cast<std::uint32_t>(p), shares[p]);
 }
 
 } // namespace cpu

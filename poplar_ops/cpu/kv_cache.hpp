@@ -12,8 +12,10 @@
 #include "kernels/table.hpp"
 #include "key_index.hpp"
 #include "sparq/settings.hpp"
+#include "window_history.hpp"
 
 #include <cstdint>
+#include <memory>
 #include <shared_mutex>
 #include <string>
 #include <vector>
@@ -58,6 +60,19 @@ public:
   void attention(const Query &query, std::int64_t nHeads, const SparqSettings *settings,
                  Half *output) const;
 
+  // Window attention of one token; output {batch, nHeads, headDim}. Settings that remember add the
+  // step to the history. Throws Error, also for another nRecent than that of the steps so far.
+  void windowAttention(const Query &query, std::int64_t nHeads, const WindowSettings &settings,
+                       Half *output);
+  // Puts the dense attention of the last tokens held, those of the query, into the history.
+  void observe(const Query &query, std::int64_t nHeads, const WindowSettings &settings);
+  // The history of a batch element: the shares of each step by position, the oldest step first.
+  std::vector<std::vector<std::uint32_t>> historyOf(std::size_t b) const;
+  // Steps that the history remembers; 0 while there is none.
+  unsigned nRecent() const;
+  // Adds a step to a batch element's history: shares of `length` positions, at most the capacity.
+  void addStep(std::size_t b, unsigned recent, const std::uint32_t *shares, std::size_t length);
+
   // (batch,) positions held.
   std::vector<std::int64_t> lengths() const;
   // Keys and values of positions [start, start + nTokens), {batch, nKvHeads, nTokens, headDim};
@@ -81,10 +96,14 @@ public:
   };
   Pair pair(std::size_t index) const;
   std::size_t nPairs() const { return batch * nKvHeads; }
+  std::size_t slotOf(std::size_t b) const { return slot[b]; } // where its memory is
 
 private:
   void appendTo(const Pair &pair, const char *key, const char *value, const Tokens &keyTokens,
                 const Tokens &valueTokens, std::size_t count) const;
+  void checkWindow(const char *op, const Query &query, std::int64_t nHeads,
+                   const WindowSettings &settings) const;
+  WindowHistory *historyFor(const WindowSettings &settings);
 
   Buffer keyRows, valueRows;
 
@@ -94,9 +113,10 @@ public:
 private:
   const std::size_t nBlocks; // begun ones that the capacity has room for
   Buffer valueSums, blockSums;
-  std::vector<std::size_t> slot;    // of each batch element
-  std::vector<std::size_t> nHeld;   // by slot
-  mutable std::shared_mutex access; // shared: attention; exclusive: changes
+  std::vector<std::size_t> slot;          // of each batch element
+  std::vector<std::size_t> nHeld;         // by slot
+  std::unique_ptr<WindowHistory> history; // null before the first step that is remembered
+  mutable std::shared_mutex access;       // shared: attention; exclusive: changes
 };
 
 } // namespace cpu

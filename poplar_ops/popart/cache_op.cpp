@@ -10,13 +10,6 @@
 namespace sparq_popart {
 namespace {
 
-// Calls f(name, field, optional) for what attributes say of a cache; the rest follows from the
-// inputs. A new option of CacheSpec gets its line here.
-template <class Spec, class F> void forEachOption(Spec &&spec, const F &f) {
-  f("capacity", spec.capacity, false);
-  f("index_bits", spec.indexBits, true);
-}
-
 // FNV-1a of the codelets that the program will be built from.
 std::string codeletsHash() {
   static const std::string hash = [] {
@@ -56,34 +49,29 @@ bool comesAfter(popart::Op *from, const popart::Op *to) {
 
 popart::OpDefinition::Attributes cacheAttributes(std::initializer_list<const char *> more) {
   popart::OpDefinition::Attributes all;
-  const auto add = [&](const char *name, unsigned, bool) {
+  const auto add = [&](const std::string &name) {
     all.emplace(name, popart::OpDefinition::Attribute("*"));
   };
-  add("cache_name", 0, false);
-  forEachOption(sparq::CacheSpec(), add);
+  add("cache_name");
+  for (const auto &option : CacheOptions().shown())
+    add(option.first);
   for (const char *const name : more)
-    add(name, 0, false);
+    add(name);
   return all;
 }
 
 CacheOp::CacheOp(const popart::OpCreatorInfo &info)
     : popart::Op(info.opid, info.settings),
-      cacheName_(info.attributes.getAttribute<popart::Attributes::String>("cache_name")) {
-  forEachOption(spec_, [&](const char *name, unsigned &field, bool optional) {
-    using popart::Attributes;
-    const Attributes &given = info.attributes;
-    field = sparq::toUnsigned(opid.type.c_str(), name,
-                              optional ? given.getAttribute<Attributes::Int>(name, field)
-                                       : given.getAttribute<Attributes::Int>(name));
-  });
+      cacheName_(info.attributes.getAttribute<popart::Attributes::String>("cache_name")),
+      options_(info) {
   shape_.batch = 0;
 }
 
 void CacheOp::appendOutlineAttributes(popart::OpSerialiserBase &os) const {
   popart::Op::appendOutlineAttributes(os);
   os.appendAttribute("cache_name", cacheName_);
-  forEachOption(spec_,
-                [&](const char *name, unsigned value, bool) { os.appendAttribute(name, value); });
+  for (const auto &option : options_.shown())
+    os.appendAttribute(option.first, option.second);
 }
 
 void CacheOp::appendAttributes(popart::OpSerialiserBase &os) const {
@@ -111,13 +99,14 @@ void CacheOp::join(const Sizes &sizes) {
   checkSession();
   const char *const op = opid.type.c_str();
   const auto axis = [&](const char *name) { return sparq::toUnsigned(op, name, sizes.at(name)); };
-  sparq::Shape shape(spec_, sizes.count("n_heads") != 0 ? axis("n_heads") : 0);
+  sparq::Shape shape(options_.spec, sizes.count("n_heads") != 0 ? axis("n_heads") : 0);
   shape.batch = axis("batch");
   shape.nKvHeads = axis("n_kv_heads");
   shape.headDim = axis("head_dim");
   sparq::check(op, static_cast<const sparq::CacheSpec &>(shape));
   if (shape.nHeads != 0)
     sparq::checkHeads(op, shape, shape.nHeads);
+  options_.check(op, shape);
   shape_ = shape;
   for (const CacheOp *const other : ofCache())
     if (other != this && other->shape_.batch != 0)
@@ -140,20 +129,22 @@ void CacheOp::checkSession() const {
 
 void CacheOp::checkAgreement(const CacheOp &other) const {
   const sparq::Shape &mine = shape_, &theirs = other.shape_;
-  const auto agree = [&](const char *argument, unsigned a, unsigned b) {
+  const auto agreeAs = [&](const std::string &argument, const std::string &a,
+                           const std::string &b) {
     if (a != b)
-      throw sparq::Error(opid.type + ": " + argument + " must be " + std::to_string(b) +
-                         " as in the other operators of cache '" + cacheName_ + "', got " +
-                         std::to_string(a));
+      throw sparq::Error(opid.type + ": " + argument + " must be " + b +
+                         " as in the other operators of cache '" + cacheName_ + "', got " + a);
+  };
+  const auto agree = [&](const char *argument, unsigned a, unsigned b) {
+    agreeAs(argument, std::to_string(a), std::to_string(b));
   };
   agree("batch", mine.batch, theirs.batch);
   agree("n_kv_heads", mine.nKvHeads, theirs.nKvHeads);
   agree("head_dim", mine.headDim, theirs.headDim);
-  std::vector<unsigned> options;
-  forEachOption(other.spec_, [&](const char *, unsigned value, bool) { options.push_back(value); });
-  auto expected = options.begin();
-  forEachOption(spec_,
-                [&](const char *name, unsigned value, bool) { agree(name, value, *expected++); });
+  const auto values = other.options_.shown();
+  auto expected = values.begin();
+  for (const auto &option : options_.shown())
+    agreeAs(option.first, option.second, (expected++)->second);
   if (mine.nHeads != 0 && theirs.nHeads != 0)
     agree("n_heads", mine.nHeads, theirs.nHeads);
 }

@@ -6,8 +6,7 @@
 // not read, but they order the operators by data, in whatever graphs they are.
 #pragma once
 
-#include "popart_headers.hpp"
-#include "sparq/plan.hpp"
+#include "cache_options.hpp"
 #include "tensor_rules.hpp"
 #include <initializer_list>
 #include <string>
@@ -26,6 +25,7 @@ public:
   explicit CacheOp(const popart::OpCreatorInfo &info);
 
   const std::string &cacheName() const { return cacheName_; }
+  const CacheOptions &options() const { return options_; }
   // Known after setup(): batch is 0 before. nHeads is 0 where the operator does not say.
   const sparq::Shape &shape() const { return shape_; }
   // Adds the attention program that this operator needs of the cache.
@@ -48,8 +48,6 @@ protected:
   // behind those of its cache that were in the graph before. Throws sparq::Error where the shape is
   // out of range or not that of the others.
   void join(const Sizes &sizes);
-  // As the attributes say: batch, nKvHeads and headDim are not known here.
-  const sparq::CacheSpec &spec() const { return spec_; }
 
 private:
   void checkSession() const;
@@ -57,7 +55,7 @@ private:
   void orderBehindOthers();
 
   std::string cacheName_;
-  sparq::CacheSpec spec_;
+  CacheOptions options_;
   sparq::Shape shape_;
 };
 

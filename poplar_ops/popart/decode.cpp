@@ -43,6 +43,8 @@ public:
     if (wanted.kernel->takesSettings)
       sparq::check(opid.type.c_str(), wanted.settings,
                    sparq::toUnsigned(opid.type.c_str(), "head_dim", sizes.at("head_dim")));
+    if (wanted.kernel->memory == sparq::Memory::tiered)
+      sparq::checkTiers(opid.type.c_str(), options().spec, options().tiers, wanted.settings);
     join(sizes);
     outInfo(outputIndex) = inInfo(queryIndex);
     if (output->hasIndex(lengthsIndex))
@@ -70,7 +72,12 @@ private:
 
 class DenseDecodeOp : public DecodeOp {
 public:
-  using DecodeOp::DecodeOp;
+  explicit DenseDecodeOp(const popart::OpCreatorInfo &info) : DecodeOp(info) {
+    if (options().memory != sparq::Memory::streaming)
+      throw sparq::Error(opid.type + ": memory must be 'streaming', got '" +
+                         sparq::nameOf(options().memory) + "'");
+  }
+
   std::unique_ptr<popart::Op> clone() const override {
     return std::make_unique<DenseDecodeOp>(*this);
   }
@@ -97,7 +104,10 @@ public:
   std::unique_ptr<popart::Op> clone() const override {
     return std::make_unique<SparqDecodeOp>(*this);
   }
-  sparq::Attention attention() const override { return {&sparq::sparqStreaming, settings_}; }
+  sparq::Attention attention() const override {
+    const bool tiered = options().memory == sparq::Memory::tiered;
+    return {tiered ? &sparq::sparqTiered : &sparq::sparqStreaming, settings_};
+  }
   void appendOutlineAttributes(popart::OpSerialiserBase &os) const override {
     DecodeOp::appendOutlineAttributes(os);
     os.appendAttribute("rank", settings_.rank);

@@ -32,7 +32,7 @@ public:
 
   void setup() override {
     const Sizes sizes = checkInputs(*this, rules, 1);
-    const std::int64_t nTokens = sizes.at("n_tokens"), capacity = spec().capacity;
+    const std::int64_t nTokens = sizes.at("n_tokens"), capacity = options().spec.capacity;
     if (nTokens < 1 || nTokens > capacity)
       throw sparq::Error(opid.type + ": n_tokens must be in [1, capacity=" +
                          std::to_string(capacity) + "], got " + std::to_string(nTokens));

@@ -31,10 +31,12 @@ private:
 
 // What the operators of a cache want of it.
 struct Wanted {
+  CacheOptions options;
   sparq::Shape shape;
   sparq::Programs programs;
 
-  explicit Wanted(const CacheOp &op) : shape(op.shape()) {
+  explicit Wanted(const CacheOp &op) : options(op.options()), shape(op.shape()) {
+    programs.tiers = options.tiers;
     for (const CacheOp *const other : op.ofCache()) {
       other->require(programs);
       shape.nHeads = std::max(shape.nHeads, other->shape().nHeads);
@@ -45,10 +47,10 @@ struct Wanted {
 
   bool operator==(const Wanted &o) const {
     const auto all = [](const sparq::Shape &s) {
-      return std::make_tuple(s.batch, s.nKvHeads, s.headDim, s.capacity, s.indexBits, s.nHeads);
+      return std::make_tuple(s.batch, s.nKvHeads, s.headDim, s.nHeads);
     };
     const std::vector<sparq::Attention> &mine = programs.attention, &theirs = o.programs.attention;
-    return all(shape) == all(o.shape) && mine.size() == theirs.size() &&
+    return options == o.options && all(shape) == all(o.shape) && mine.size() == theirs.size() &&
            std::is_permutation(mine.begin(), mine.end(), theirs.begin());
   }
 };

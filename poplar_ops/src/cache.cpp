@@ -105,12 +105,36 @@ Tensor activePerTask(Graph &graph, const Cache &cache, const Tensor &active, Seq
   return perTask;
 }
 
-void addRowWrites(Graph &graph, const Cache &cache, const Tensor &key, const Tensor &value,
-                  const Tensor &active, Sequence &program, const DebugContext &dc) {
+// One position of every task.
+struct NewRows {
+  Tensor keys, values; // {nTasks, headDim} HALF
+  Tensor rows;         // {nTasks, row} HALF, as streaming memory has them where it has both in one
+};
+
+NewRows makeNewRows(Graph &graph, const Cache &cache, const Tensor &key, const Tensor &value,
+                    Sequence &program, const DebugContext &dc) {
+  const Placement &p = cache.plan.placement;
+  const unsigned nTasks = cache.plan.shape.nTasks(), d = cache.plan.shape.headDim;
+  const Tensor keys = key.reshape({nTasks, d}), values = value.reshape({nTasks, d});
+  if (cache.layout().rowBits == 16)
+    return {keys, values, concat(keys, values, 1)};
+  constexpr unsigned width = 32; // two groups of a scale each: a part's work
+  const RowRounder rounder(
+      graph, cache.layout(), nTasks, width,
+      [&](unsigned task, unsigned component) {
+        return p.tile(task % p.slots, component / width % p.parts);
+      },
+      dc);
+  const RoundedRows rounded = rounder.round({{0, nTasks}}, keys, values, program, dc);
+  return {rounded.keys, rounded.values, rounded.rows};
+}
+
+void addRowWrites(Graph &graph, const Cache &cache, const NewRows &newRows, const Tensor &active,
+                  Sequence &program, const DebugContext &dc) {
   const Shape &shape = cache.plan.shape;
   const Placement &p = cache.plan.placement;
   const CacheLayout &layout = cache.layout();
-  const unsigned nTasks = shape.nTasks(), d = shape.headDim;
+  const unsigned nTasks = shape.nTasks();
   // {nTasks, 2}: the row of the key, the row of the value.
   const Tensor rows =
       addSliced(graph, p, UNSIGNED_INT, nTasks, 1, 1, 2, {dc, "append_rows"}).squeeze({1});
@@ -127,13 +151,12 @@ void addRowWrites(Graph &graph, const Cache &cache, const Tensor &key, const Ten
                {"valueRow", static_cast<unsigned>(layout.valueRow())}},
               cycles::appendOffsets());
   program.add(Execute(cs, {dc, "append_offsets"}));
-  const Tensor keys = key.reshape({nTasks, d}), values = value.reshape({nTasks, d});
   if (layout.tiered)
-    writeRemote(cache.rows, concat(keys, values, 1), rows.slice(0, 1, 1).flatten(), program,
+    writeRemote(cache.rows, newRows.rows, rows.slice(0, 1, 1).flatten(), program,
                 {dc, "write_rows"});
   else
-    writeRemote(cache.rows, concat(keys, values, 0), rows.dimShuffle({1, 0}).flatten(), program,
-                {dc, "write_rows"});
+    writeRemote(cache.rows, concat(newRows.keys, newRows.values, 0),
+                rows.dimShuffle({1, 0}).flatten(), program, {dc, "write_rows"});
 }
 
 // Full chunks of key columns to streaming memory, round by round.
@@ -171,19 +194,6 @@ Sequence flushProgram(Graph &graph, const Cache &cache, const Tensor &full,
                 rows.slice(0, n, 0).flatten(), flush, {dc, "write_key_columns"});
   }
   return flush;
-}
-
-// Runs `body` where any of `full` {nTasks} is set.
-void addIfAny(Graph &graph, const Tensor &full, const Sequence &body, Sequence &program,
-              const DebugContext &dc) {
-  const unsigned nTasks = static_cast<unsigned>(full.numElements());
-  const Tensor any = graph.addVariable(BOOL, {}, {dc, "any_full"});
-  graph.setTileMapping(any, 0);
-  const ComputeSet test = graph.addComputeSet({dc, "any_full"});
-  addVertex(graph, test, "sparq::AnyFull", 0, {{"full", full}, {"any", any}}, {{"nSlots", nTasks}},
-            cycles::anyFull(nTasks));
-  program.add(Execute(test, {dc, "any_full"}));
-  program.add(If(any, body, Sequence(), dc));
 }
 
 // Full blocks into the index, and from there full chunks to streaming memory.
@@ -240,8 +250,9 @@ void append(Graph &graph, const Cache &cache, const Tensor &key, const Tensor &v
                 (cache.plan.resident ? std::string("a cache in SRAM")
                                      : std::to_string(layout.positionsPerRow)));
   const Tensor perTask = activePerTask(graph, cache, active, program, dc);
-  addRowWrites(graph, cache, key, value, perTask, program, dc);
-  const Tensor keys = key.reshape({nTasks, d}), values = value.reshape({nTasks, d});
+  const NewRows newRows = makeNewRows(graph, cache, key, value, program, dc);
+  const Tensor &keys = newRows.keys, &values = newRows.values;
+  addRowWrites(graph, cache, newRows, perTask, program, dc);
   const Tensor full =
       addSliced(graph, p, UNSIGNED_INT, nTasks, 1, 1, 1, {dc, "full"}).reshape({nTasks});
   const ComputeSet store = graph.addComputeSet({dc, "append_tail"}),

@@ -4,8 +4,10 @@
 #include "planning.hpp"
 #include "remote_copy.hpp"
 #include "sparq/tiers.hpp"
+#include "tiers.hpp"
 #include "vertex_cycles.hpp"
 #include <algorithm>
+#include <optional>
 
 namespace sparq {
 
@@ -51,6 +53,14 @@ public:
       *rows = addSliced(graph, p, UNSIGNED_INT, p.slots, stepLength(),
                         (stepLength() + p.parts - 1) / p.parts, 1, {dc, "fill_rows"})
                   .squeeze({2});
+    if (layout.rowBits == 8)
+      rounder.emplace(
+          graph, layout, p.slots * stepLength(), static_cast<unsigned>(d),
+          [&](unsigned row, unsigned) {
+            const unsigned perPart = (stepLength() + p.parts - 1) / p.parts;
+            return p.tile(row / stepLength(), row % stepLength() / perPart);
+          },
+          dc);
     if (!fillsColumns())
       return;
     staging.columnRows =
@@ -83,8 +93,9 @@ public:
     for (unsigned b = 0; b != shape.batch; ++b)
       program.add(If(replace[b], element(b), Sequence(), {dc, "fill"}));
     if (layout.tiered) {
-      indexRows(graph, cache, program, dc);
-      forgetHot(graph, cache, program, dc);
+      Sequence index({}, {dc, "index"});
+      indexRows(graph, cache, index, dc);
+      addIfAny(graph, replace, index, program, {dc, "index"});
     }
   }
 
@@ -119,21 +130,23 @@ private:
       const Step step{begin, std::min(begin + stepLength(), nTokens())};
       for (unsigned task = first; task < end; task += p.slots) {
         const Group group{task, std::min(p.slots, end - task)};
-        addRows(program, group, step);
+        const std::vector<Tensor> values = addRows(program, group, step);
         if (fillsColumns())
           addColumns(program, group, step);
         else if (layout.tiered)
-          addSums(program, group, step);
+          addSums(program, group, step, values);
       }
     }
     program.add(Copy(staging.held[b].expand({0}).broadcast(shape.nKvHeads, 0),
                      cache.filled.slice(first, end), false, {dc, "set_filled"}));
+    if (layout.tiered)
+      forgetHot(graph, cache, first, end, program, dc);
     return program;
   }
 
   // Every row goes to its place, those beyond the length too: nobody reads a row there before
-  // append has written it.
-  void addRows(Sequence &program, const Group &group, const Step &step) const {
+  // append has written it. The values {step, headDim} of each task, as they are held.
+  std::vector<Tensor> addRows(Sequence &program, const Group &group, const Step &step) const {
     const unsigned n = step.end - step.begin, d = shape.headDim;
     const ComputeSet cs = graph.addComputeSet({dc, "fill_offsets"});
     std::vector<Tensor> keyRows, valueRows, keys, values;
@@ -171,32 +184,44 @@ private:
       }
     }
     program.add(Execute(cs, {dc, "fill_offsets"}));
+    Tensor rows;
+    if (rounder) {
+      std::vector<Interval> places;
+      for (unsigned task = group.firstTask; task != group.firstTask + group.nTasks; ++task)
+        places.emplace_back(slot(task) * stepLength(), slot(task) * stepLength() + n);
+      const RoundedRows rounded = rounder->round(places, concat(keys), concat(values), program, dc);
+      for (unsigned i = 0; i != group.nTasks; ++i)
+        values[i] = rounded.values.slice(i * n, (i + 1) * n);
+      rows = rounded.rows;
+    } else if (layout.tiered) {
+      rows = concat(concat(keys), concat(values), 1);
+    }
     if (layout.tiered)
-      writeRemote(cache.rows, concat(concat(keys), concat(values), 1), concat(keyRows), program,
-                  {dc, "fill_rows"});
+      writeRemote(cache.rows, rows, concat(keyRows), program, {dc, "fill_rows"});
     else
       writeRemote(cache.rows, concat(concat(keys), concat(values), 0),
                   concat(concat(keyRows), concat(valueRows), 0), program, {dc, "fill_rows"});
+    return values;
   }
 
-  // The running sum of a task's values.
-  void addSum(const ComputeSet &cs, unsigned task, const Step &step) const {
+  // The running sum of a task's values {step, headDim}.
+  void addSum(const ComputeSet &cs, unsigned task, const Step &step, const Tensor &values) const {
     const unsigned n = step.end - step.begin, d = shape.headDim;
     for (unsigned slice = 0; slice != p.nSlices; ++slice) {
       const unsigned first = slice * p.width, end = std::min(first + p.width, d);
       addVertex(graph, cs, "sparq::FillSum", p.tile(slot(task), slice),
                 {{"held", staging.held[task / shape.nKvHeads]},
-                 {"values",
-                  ofTask(value, task).slice(step.begin, step.end).slice(first, end, 1).flatten()},
+                 {"values", values.slice(first, end, 1).flatten()},
                  {"valueSum", cache.valueSum[task].slice(first, end)}},
                 {{"first", step.begin}, {"n", n}, {"width", end - first}},
                 cycles::fillSum(n, end - first));
     }
   }
-  void addSums(Sequence &program, const Group &group, const Step &step) const {
+  void addSums(Sequence &program, const Group &group, const Step &step,
+               const std::vector<Tensor> &values) const {
     const ComputeSet cs = graph.addComputeSet({dc, "fill_sums"});
-    for (unsigned task = group.firstTask; task != group.firstTask + group.nTasks; ++task)
-      addSum(cs, task, step);
+    for (unsigned i = 0; i != group.nTasks; ++i)
+      addSum(cs, group.firstTask + i, step, values[i]);
     program.add(Execute(cs, {dc, "fill_sums"}));
   }
 
@@ -229,7 +254,7 @@ private:
                     cycles::fillIndex(d, own / block));
       }
       addTail(keep, task, index, n);
-      addSum(keep, task, step);
+      addSum(keep, task, step, ofTask(value, task).slice(step.begin, step.end));
       columns.push_back(layout.quantised() ? byComponent(staging.index, task, pieceSize())
                                            : byComponent(staging.columns, task, layout.tailLength));
       rows.push_back(staging.columnRows[slot(task)]);
@@ -283,7 +308,8 @@ private:
   const Tensor key, value, lengths;
   const DebugContext &dc;
   Staging staging;
-  Tensor replace; // {batch} UNSIGNED_INT, 0 or 1
+  std::optional<RowRounder> rounder; // where rows have 8 bits
+  Tensor replace;                    // {batch} UNSIGNED_INT, 0 or 1
 };
 
 } // namespace

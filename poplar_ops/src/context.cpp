@@ -150,4 +150,16 @@ void addWaveLoop(const Context &context, const Waves &waves, const WaveIndex &wa
       RepeatWhileTrue(Execute(cs, {context.dc, "next_wave"}), more, body, {context.dc, "waves"}));
 }
 
+void addIfAny(Graph &graph, const Tensor &flags, const Sequence &body, Sequence &program,
+              const DebugContext &dc) {
+  const unsigned n = static_cast<unsigned>(flags.numElements());
+  const Tensor any = graph.addVariable(BOOL, {}, {dc, "any_full"});
+  graph.setTileMapping(any, 0);
+  const ComputeSet test = graph.addComputeSet({dc, "any_full"});
+  addVertex(graph, test, "sparq::AnyFull", 0, {{"full", flags}, {"any", any}}, {{"nSlots", n}},
+            cycles::anyFull(n));
+  program.add(Execute(test, {dc, "any_full"}));
+  program.add(If(any, body, Sequence(), dc));
+}
+
 } // namespace sparq

@@ -122,4 +122,9 @@ void checkTensor(const std::string &op, const char *argument, const poplar::Tens
 void addWaveLoop(const Context &context, const Waves &waves, const WaveIndex &wave,
                  const poplar::program::Sequence &body);
 
+// Runs `body` where any of `flags` {n} UNSIGNED_INT is set.
+void addIfAny(poplar::Graph &graph, const poplar::Tensor &flags,
+              const poplar::program::Sequence &body, poplar::program::Sequence &program,
+              const poplar::DebugContext &dc);
+
 } // namespace sparq

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sparq/host_cache.hpp"
-#include "../codelets/key_index.hpp"
+#include "../codelets/row_codes.hpp"
 #include "half_bits.hpp"
 #include "sparq/layers.hpp"
 #include "sparq/tiers.hpp"
@@ -32,6 +32,37 @@ void quantiseBlock(const std::uint16_t *keys, unsigned indexBits, std::uint32_t 
   const float inverse = inverseStep(widen(step));
   packCodes(record, indexBits, [&](unsigned i) { return codeOf(x[i], low, inverse, indexBits); });
   record[codeWords(indexBits)] = step | std::uint32_t(narrow(low)) << 16;
+}
+
+// One key or value into its codes and scales, as codelets/row_codes.cpp does.
+void encodeNumbers(const std::uint16_t *from, unsigned headDim, std::uint16_t *codes,
+                   std::uint16_t *scales) {
+  std::fill_n(scales, nRowScales(headDim), 0);
+  for (unsigned first = 0; first < headDim; first += rowGroup) {
+    const unsigned end = std::min(first + rowGroup, headDim);
+    float most = 0;
+    for (unsigned c = first; c != end; ++c)
+      most = std::max(most, std::abs(widen(from[c])));
+    const float scale = rowScale(most), inverse = 1.0f / scale;
+    scales[first / rowGroup] = static_cast<std::uint16_t>(bitcast<unsigned>(scale) >> 16);
+    for (unsigned c = first; c != end; c += 4) {
+      std::uint32_t word = 0;
+      for (unsigned i = 0; i != 4; ++i)
+        word |= static_cast<std::uint32_t>(rowCode(widen(from[c + i]), inverse) + codeOffset)
+                << codeShift(i);
+      std::memcpy(codes + c / 2, &word, sizeof(word));
+    }
+  }
+}
+void decodeNumbers(const std::uint16_t *codes, const std::uint16_t *scales, unsigned headDim,
+                   std::uint16_t *to) {
+  for (unsigned c = 0; c != headDim; ++c) {
+    std::uint32_t word;
+    std::memcpy(&word, codes + c / 4 * 2, sizeof(word));
+    const int code = static_cast<int>((word >> codeShift(c % 4)) & 0xffu) - int(codeOffset);
+    to[c] = narrow(static_cast<float>(code) *
+                   bitcast<float>(std::uint32_t(scales[c / rowGroup]) << 16));
+  }
 }
 
 } // namespace
@@ -230,8 +261,8 @@ void HostCache::writeRows(RemoteRows::Writer &writer, const NewTokens &tokens,
     const std::size_t index =
         tokens.layer * layout_.layerRows() + layout_.keyRow(tokens.task, position);
     if (layout_.tiered) {
-      std::copy_n(tokens.keys + std::size_t(position - tokens.held) * d, d, row.begin());
-      std::copy_n(tokens.values + std::size_t(position - tokens.held) * d, d, row.begin() + d);
+      const std::size_t at = std::size_t(position - tokens.held) * d;
+      writeTieredRow(tokens.keys + at, tokens.values + at, row.data());
       writer.add(index, row.data());
       ++position;
       continue;
@@ -248,6 +279,32 @@ void HostCache::writeRows(RemoteRows::Writer &writer, const NewTokens &tokens,
     }
     position += n;
   }
+}
+
+// A row is the key and the value of a position.
+void HostCache::writeTieredRow(const std::uint16_t *key, const std::uint16_t *value,
+                               std::uint16_t *row) const {
+  const unsigned d = shape_.headDim;
+  if (layout_.rowBits == 16) {
+    std::copy_n(key, d, row);
+    std::copy_n(value, d, row + d);
+    return;
+  }
+  std::uint16_t *const scales = row + d;
+  encodeNumbers(key, d, row, scales);
+  encodeNumbers(value, d, row + d / 2, scales + nRowScales(d));
+}
+void HostCache::readTieredRow(const std::uint16_t *row, std::uint16_t *key,
+                              std::uint16_t *value) const {
+  const unsigned d = shape_.headDim;
+  if (layout_.rowBits == 16) {
+    std::copy_n(row, d, key);
+    std::copy_n(row + d, d, value);
+    return;
+  }
+  const std::uint16_t *const scales = row + d;
+  decodeNumbers(row, scales, d, key);
+  decodeNumbers(row + d / 2, scales + nRowScales(d), d, value);
 }
 
 void HostCache::write(Engine &engine, unsigned layer, const std::uint16_t *key,
@@ -273,9 +330,17 @@ void HostCache::write(Engine &engine, unsigned layer, const std::uint16_t *key,
       writeRows(rows, tokens, old);
       if (layout_.chunk == 0)
         continue;
-      for (unsigned i = 0; i != tokens.n; ++i) // ascending, one addition a position
+      std::vector<std::uint16_t> row(rowElements()), oneKey(d), oneValue(d);
+      for (unsigned i = 0; i != tokens.n; ++i) { // ascending, one addition a position
+        const std::uint16_t *held = tokens.values + std::size_t(i) * d;
+        if (layout_.rowBits == 8) { // as the row has it
+          writeTieredRow(tokens.keys + std::size_t(i) * d, held, row.data());
+          readTieredRow(row.data(), oneKey.data(), oneValue.data());
+          held = oneValue.data();
+        }
         for (unsigned c = 0; c != d; ++c)
-          sum[std::size_t(task) * d + c] += widen(tokens.values[std::size_t(i) * d + c]);
+          sum[std::size_t(task) * d + c] += widen(held[c]);
+      }
       if (!layout_.tiered)
         writeColumns(columns, tokens, old, tail);
     }
@@ -393,7 +458,6 @@ void HostCache::read(Engine &engine, unsigned layer, std::uint16_t *key, std::ui
   });
 }
 
-// A row is the key and the value of a position.
 void HostCache::readTiered(Engine &engine, unsigned layer, std::uint16_t *key, std::uint16_t *value,
                            unsigned nTokens) const {
   const std::size_t d = shape_.headDim;
@@ -409,9 +473,7 @@ void HostCache::readTiered(Engine &engine, unsigned layer, std::uint16_t *key, s
       std::fill(to + (first + length) * d, to + (first + nTokens) * d, 0);
   }
   rows_.read(engine, rows, [&](std::size_t i, const void *data) {
-    const auto *const row = static_cast<const std::uint16_t *>(data);
-    std::copy_n(row, d, key + at[i]);
-    std::copy_n(row + d, d, value + at[i]);
+    readTieredRow(static_cast<const std::uint16_t *>(data), key + at[i], value + at[i]);
   });
 }
 

@@ -145,7 +145,10 @@ private:
   void deal() {
     slots = perEntry("hot_slots");
     missSlots = perEntry("missing_slots");
+    startWaves();
     const ComputeSet cs = context.execute("deal_slots"), merge = context.execute("merge_dealt");
+    addMore(cs);
+    addMost(cs);
     for (unsigned slot = 0; slot != context.nSlots(); ++slot)
       for (unsigned owner = 0; owner != hot.nOwners; ++owner)
         addVertex(graph, cs, "sparq::DealSlots", context.tile(slot, owner),
@@ -186,30 +189,44 @@ private:
     const unsigned number = slot / groupSlots(), begin = number * groupSlots();
     return {number, begin, std::min(begin + groupSlots(), context.nSlots())};
   }
-  unsigned nLandings() const { return hot.waveRows / HotRows::cutRows; }
-  unsigned landingTile(unsigned landing) const {
-    const unsigned nTiles = graph.getTarget().getNumTiles(), n = nLandings();
+  // The rows of a wave, and where they go on chip: each group has so many, the first ones of a wave.
+  struct Wave {
+    unsigned groupRows, groupSlots, nGroups;
+    unsigned ownRows;   // that are one task's, for estimates
+    std::string prefix; // of the names of its tensors
+
+    unsigned nLandings() const { return nGroups * perGroup(); }
+    unsigned perGroup() const { return groupRows / HotRows::cutRows; }
+  };
+  // Of misses of several heads, one behind the other: twice an even share may be of one.
+  Wave sharedWave() const {
+    return {hot.groupRows(), groupSlots(), hot.nGroups,
+            std::min(topK, 2 * ceilDiv(hot.groupRows(), groupSlots())), ""};
+  }
+  // Every head has its own rows.
+  Wave wideWave() const { return {hot.headRows, 1, p.slots, hot.headRows, "wide_"}; }
+
+  unsigned landingTile(const Wave &w, unsigned landing) const {
+    const unsigned nTiles = graph.getTarget().getNumTiles(), n = w.nLandings();
     return n < nTiles ? landing * (nTiles / n) : landing % nTiles;
   }
-  // Rows of a wave that are one task's, for estimates: twice an even share.
-  unsigned ownRows() const { return std::min(topK, 2 * ceilDiv(hot.groupRows(), groupSlots())); }
   // {landings, shape...}, spread over the tiles: a remote copy is fastest when it is spread wide.
-  Tensor perLanding(const Type &type, const std::vector<std::size_t> &shape,
+  Tensor perLanding(const Wave &w, const Type &type, const std::vector<std::size_t> &shape,
                     const char *name) const {
-    return context.once(name, [&] {
-      std::vector<std::size_t> full{nLandings()};
+    return context.once(w.prefix + name, [&] {
+      std::vector<std::size_t> full{w.nLandings()};
       full.insert(full.end(), shape.begin(), shape.end());
-      const Tensor t = graph.addVariable(type, full, {context.dc, name});
-      for (unsigned i = 0; i != nLandings(); ++i)
-        graph.setTileMapping(t[i], landingTile(i));
+      const Tensor t = graph.addVariable(type, full, {context.dc, w.prefix + name});
+      for (unsigned i = 0; i != w.nLandings(); ++i)
+        graph.setTileMapping(t[i], landingTile(w, i));
       return t;
     });
   }
   // {slots, n, groupRows, width} HALF, piece i on that part.
-  Tensor pieces(unsigned n, unsigned width, const char *name) const {
-    return context.once(name, [&] {
+  Tensor pieces(const Wave &w, unsigned n, unsigned width, const char *name) const {
+    return context.once(w.prefix + name, [&] {
       const Tensor t =
-          graph.addVariable(HALF, {p.slots, n, hot.groupRows(), width}, {context.dc, name});
+          graph.addVariable(HALF, {p.slots, n, w.groupRows, width}, {context.dc, w.prefix + name});
       for (unsigned slot = 0; slot != p.slots; ++slot)
         for (unsigned i = 0; i != n; ++i)
           graph.setTileMapping(t[slot][i], p.tile(slot, i % p.parts));
@@ -217,6 +234,15 @@ private:
     });
   }
 
+  // What says which wave comes next is on the last tile, which has the least to do.
+  unsigned controlTile() const { return graph.getTarget().getNumTiles() - 1; }
+  Tensor control(const Type &type, const char *name) const {
+    return context.once(name, [&] {
+      const Tensor t = graph.addVariable(type, {}, {context.dc, name});
+      graph.setTileMapping(t, controlTile());
+      return t;
+    });
+  }
   // How many rows each task has to fetch: as found, or as assumed.
   Tensor nMissesToFetch() const {
     const double hitRate = context.plan().assumedHitRate;
@@ -229,41 +255,57 @@ private:
       graph.setTileMapping(assumed[slot], context.tile(slot, home));
     return assumed;
   }
-
-  void fetch() const {
-    const Tensor wave = context.once("miss_wave", [&] {
-      const Tensor t = graph.addVariable(UNSIGNED_INT, {}, {context.dc, "miss_wave"});
-      graph.setTileMapping(t, 0);
-      return t;
-    });
+  void startWaves() {
+    wave = control(UNSIGNED_INT, "miss_wave");
+    nextWave = control(UNSIGNED_INT, "next_miss_wave");
+    more = control(BOOL, "more_misses");
     const Tensor before = graph.addConstant(UNSIGNED_INT, {}, std::numeric_limits<unsigned>::max(),
                                             {context.dc, "before_first_wave"});
-    graph.setTileMapping(before, 0);
-    const Tensor more = context.once("more_misses", [&] {
-      const Tensor t = graph.addVariable(BOOL, {}, {context.dc, "more_misses"});
-      graph.setTileMapping(t, 0);
-      return t;
-    });
-    const ComputeSet next = graph.addComputeSet({context.dc, "next_misses"});
+    graph.setTileMapping(before, controlTile());
+    context.program.add(Copy(before, nextWave, false, {context.dc, "first_wave"}));
+  }
+  // The next wave, and whether there is one. Beside other work: a compute set costs more than this.
+  void addMore(const ComputeSet &cs) const {
     addVertex(
-        graph, next, "sparq::MoreMisses", 0,
-        {{"nMisses", nMissesToFetch()}, {"wave", wave}, {"more", more}},
+        graph, cs, "sparq::MoreMisses", controlTile(),
+        {{"nMisses", nMissesToFetch()}, {"wave", nextWave}, {"more", more}},
         {{"nSlots", context.nSlots()}, {"groupSlots", groupSlots()}, {"waveRows", hot.groupRows()}},
         cycles::moreMisses(context.nSlots(), hot.nGroups));
-    context.program.add(Copy(before, wave, false, {context.dc, "first_wave"}));
-    Sequence body({}, {context.dc, "fetch"});
-    addWave(context.within(body), wave);
-    context.program.add(RepeatWhileTrue(Execute(next, {context.dc, "next_misses"}), more, body,
-                                        {context.dc, "misses"}));
+  }
+  // Whether so many rows are missing that every head fetches its own.
+  void addMost(const ComputeSet &cs) {
+    if (hot.headRows == 0)
+      return;
+    most = control(BOOL, "most_miss");
+    addVertex(graph, cs, "sparq::MostMiss", controlTile(),
+              {{"nMisses", nMissesToFetch()}, {"most", most}},
+              {{"nSlots", context.nSlots()}, {"enough", ceilDiv(3 * context.nSlots() * topK, 4)}},
+              cycles::mostMiss(context.nSlots()));
   }
 
-  void addWave(const Context &inner, const Tensor &wave) const {
-    const unsigned d = context.headDim(), n = HotRows::cutRows, nSlots = context.nSlots(),
-                   pairWidth = d / HotRows::nPairs, nSlices = d / hot.width;
-    const Tensor placed = atHome({hot.groupRows()}, "placed_misses");
-    const Tensor offsets = perLanding(UNSIGNED_INT, {n}, "wave_rows");
-    const Tensor landing = perLanding(HALF, {n, 2 * std::size_t(d)}, "landing");
-    const Tensor cut = perLanding(HALF, {n * 2 * std::size_t(d)}, "cut_rows");
+  void fetch() const {
+    Sequence body({}, {context.dc, "fetch"});
+    addSharedWave(context.within(body));
+    const RepeatWhileTrue waves(Sequence({}, {context.dc, "more_misses"}), more, body,
+                                {context.dc, "misses"});
+    if (hot.headRows == 0) {
+      context.program.add(waves);
+      return;
+    }
+    const unsigned nWaves = ceilDiv(topK, hot.headRows);
+    Sequence wide({}, {context.dc, "fetch_wide"});
+    addWideWave(context.within(wide), nWaves);
+    context.program.add(
+        If(most, Repeat(nWaves, wide, {context.dc, "wide_misses"}), waves, {context.dc, "fetch"}));
+  }
+
+  // Rows of groups, of each head those that are listed in `placed`.
+  void addSharedWave(const Context &inner) const {
+    const Wave w = sharedWave();
+    const unsigned n = HotRows::cutRows, nSlots = context.nSlots();
+    const Tensor placed = atHome({w.groupRows}, "placed_misses"),
+                 offsets = perLanding(w, UNSIGNED_INT, {n}, "wave_rows");
+    inner.program.add(Copy(nextWave, wave, false, {inner.dc, "next_wave"}));
     const ComputeSet place = inner.execute("place_misses"), sum = inner.execute("wave_rows");
     for (unsigned slot = 0; slot != nSlots; ++slot)
       addVertex(graph, place, "sparq::PlaceMisses", context.tile(slot, home),
@@ -272,35 +314,80 @@ private:
                  {"nMisses", nMisses[slot]},
                  {"rows", rows[slot]},
                  {"waveRow", placed[slot]}},
-                {{"waveRows", hot.groupRows()}}, cycles::placeMisses(hot.groupRows(), ownRows()));
+                {{"waveRows", w.groupRows}}, cycles::placeMisses(w.groupRows, w.ownRows));
     // Landings of a group without a task of this round fetch what nobody takes.
-    const unsigned perGroup = nLandings() / hot.nGroups;
-    for (unsigned i = 0; i != nLandings(); ++i) {
-      const unsigned firstSlot = i / perGroup * groupSlots(), row = i % perGroup * n;
+    for (unsigned i = 0; i != w.nLandings(); ++i) {
+      const unsigned firstSlot = i / w.perGroup() * w.groupSlots, row = i % w.perGroup() * n;
       const Group group = groupOf(firstSlot < nSlots ? firstSlot : 0);
-      addVertex(graph, sum, "sparq::WaveRows", landingTile(i),
+      addVertex(graph, sum, "sparq::WaveRows", landingTile(w, i),
                 {{"ofSlots", placed.slice(group.begin, group.end).slice(row, row + n, 1).flatten()},
                  {"offsets", offsets[i]}},
                 {{"nSlots", group.end - group.begin}, {"n", n}},
                 cycles::waveRows(n, group.end - group.begin));
     }
-    readRemote(cache.rows, landing.reshape({hot.waveRows, 2 * std::size_t(d)}), offsets.flatten(),
-               inner.program, {context.dc, "read_rows"});
+    readAndInsert(inner, w, offsets, first, [&](const ComputeSet &cs) { addMore(cs); });
+  }
+
+  // Of every head its own rows, as many of each.
+  void addWideWave(const Context &inner, unsigned nWaves) const {
+    const Wave w = wideWave();
+    const unsigned n = HotRows::cutRows, nSlots = context.nSlots();
+    const Tensor offsets = perLanding(w, UNSIGNED_INT, {n}, "wave_rows");
+    inner.program.add(Copy(nextWave, wave, false, {inner.dc, "next_wave"}));
+    const ComputeSet list = inner.execute("head_rows");
+    for (unsigned i = 0; i != w.nLandings(); ++i) {
+      const unsigned slot = std::min(i / w.perGroup(), nSlots - 1);
+      addVertex(graph, list, "sparq::HeadRows", landingTile(w, i),
+                {{"wave", wave},
+                 {"nMisses", nMisses[slot]},
+                 {"rows", rows[slot]},
+                 {"offsets", offsets[i]}},
+                {{"waveRows", w.groupRows}, {"row", i % w.perGroup() * n}, {"n", n}},
+                cycles::headRows(n));
+    }
+    const Tensor zero = context.once("wide_first", [&] {
+      const Tensor t = graph.addConstant(UNSIGNED_INT, {p.slots}, 0u, {context.dc, "wide_first"});
+      for (unsigned slot = 0; slot != p.slots; ++slot)
+        graph.setTileMapping(t[slot], p.tile(slot, home));
+      return t;
+    });
+    readAndInsert(inner, w, offsets, zero, [&](const ComputeSet &cs) {
+      if (nWaves != 1)
+        addMore(cs); // counts
+    });
+  }
+
+  // Reads the rows, and brings each to the parts of the tasks that may have it: those whose misses are at
+  // firstMiss {slots} and behind in the list of their group take theirs. addNext: what the wave after this
+  // one needs.
+  template <class AddNext>
+  void readAndInsert(const Context &inner, const Wave &w, const Tensor &offsets,
+                     const Tensor &firstMiss, const AddNext &addNext) const {
+    const unsigned d = context.headDim(), n = HotRows::cutRows, nSlots = context.nSlots(),
+                   pairWidth = d / HotRows::nPairs, nSlices = d / hot.width;
+    const bool coded = context.layout().rowBits == 8;
+    const std::size_t rowElements = context.layout().rowElements();
+    const Tensor landing = perLanding(w, HALF, {n, rowElements}, "landing"),
+                 cut = perLanding(w, HALF, {n * 2 * std::size_t(d)}, "cut_rows");
+    readRemote(cache.rows, landing.reshape({std::size_t(w.nLandings()) * n, rowElements}),
+               offsets.flatten(), inner.program, {context.dc, "read_rows"});
     const ComputeSet cutting = inner.execute("cut_rows");
-    for (unsigned i = 0; i != nLandings(); ++i)
-      addVertex(graph, cutting, "sparq::CutRows", landingTile(i),
+    for (unsigned i = 0; i != w.nLandings(); ++i)
+      addVertex(graph, cutting, coded ? "sparq::CutCodes" : "sparq::CutRows", landingTile(w, i),
                 {{"rows", landing[i].flatten()}, {"pieces", cut[i]}},
-                {{"n", n}, {"headDim", d}, {"width", hot.width}}, cycles::cutRows(n, d, hot.width));
+                {{"n", n}, {"headDim", d}, {"width", hot.width}},
+                coded ? cycles::cutCodes(n, d, hot.width) : cycles::cutRows(n, d, hot.width));
+    addNext(cutting);
     // Every part gets its piece of every row of its group.
-    const Tensor keyPieces = pieces(HotRows::nPairs * hot.nSets, pairWidth, "key_pieces"),
-                 valuePieces = pieces(nSlices, hot.width, "value_pieces");
+    const Tensor keyPieces = pieces(w, HotRows::nPairs * hot.nSets, pairWidth, "key_pieces"),
+                 valuePieces = pieces(w, nSlices, hot.width, "value_pieces");
     std::vector<Tensor> from, to;
     for (unsigned slot = 0; slot != nSlots; ++slot) {
-      const std::size_t firstLanding = std::size_t(groupOf(slot).number) * perGroup;
+      const std::size_t firstLanding = std::size_t(slot / w.groupSlots) * w.perGroup();
       const auto ofRows = [&](std::size_t begin, std::size_t nPieces, std::size_t width) {
-        return cut.slice(firstLanding, firstLanding + perGroup)
+        return cut.slice(firstLanding, firstLanding + w.perGroup())
             .slice(begin, begin + nPieces * n * width, 1)
-            .reshape({perGroup, nPieces, n, width})
+            .reshape({w.perGroup(), nPieces, n, width})
             .dimShuffle({1, 0, 2, 3})
             .flatten();
       };
@@ -317,17 +404,17 @@ private:
       addVertex(graph, insert, "sparq::InsertRows", context.tile(slot, part),
                 {{"layer", layer(slot, part)},
                  {"wave", wave},
-                 {"first", first[slot]},
+                 {"first", firstMiss[slot]},
                  {"nMisses", nMisses[slot]},
                  {"slots", missSlots[slot]},
                  {"pieces", pieces[slot][i].flatten()},
                  {"rows", rows.flatten()}},
-                {{"waveRows", hot.groupRows()},
+                {{"waveRows", w.groupRows},
                  {"nRows", static_cast<unsigned>(rows.dim(1))},
                  {"width", width},
                  {"set", set},
                  {"setShift", setShift}},
-                cycles::insertRows(ownRows(), width, 1u << setShift));
+                cycles::insertRows(w.ownRows, width, 1u << setShift));
     };
     for (unsigned slot = 0; slot != nSlots; ++slot) {
       const unsigned task = context.task(slot);
@@ -350,6 +437,8 @@ private:
   Tensor hits, nHits, byEntry, byMiss, nFree;
   Tensor entries, rows, nMisses, first; // of misses
   Tensor slots, missSlots;              // {slots, topK}
+  Tensor wave, nextWave, more,
+      most; // of waves: which, the one after it; whether, and of which kind
 };
 
 } // namespace

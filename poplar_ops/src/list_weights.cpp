@@ -47,11 +47,14 @@ void ListWeights::weigh(const std::vector<Tensor> &selectedSums,
               {{"nBlocks", nBlocks}, {"groupSize", g}}, cycles::foldSums(nBlocks, g));
   }
   forEachPiece(maxima, [&](const Piece &piece) { addScores(score, piece); });
-  // With few rows, only the first workers had exact scores to take the largest of.
+  // With few rows, only the first workers had exact scores to take the largest of; or there are no more
+  // scores than maxima.
   const std::size_t nMaxima = std::min(6u, rowsPerPart * g) * std::size_t(g);
+  const bool fewScores = std::size_t(topK) * g < nScoring * nMaxima;
   std::vector<Tensor> ofSlots;
   for (unsigned slot = 0; slot != context.nSlots(); ++slot)
-    ofSlots.push_back(maxima[slot].slice({0, 0}, {nScoring, nMaxima}));
+    ofSlots.push_back(fewScores ? all(slot).transpose()
+                                : maxima[slot].slice({0, 0}, {nScoring, nMaxima}));
   reduceMax(context, ofSlots, maximum);
   const ComputeSet weigh = context.execute("row_weights");
   forEachPiece(maximum, [&](const Piece &piece) {

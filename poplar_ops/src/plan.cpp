@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sparq/plan.hpp"
-#include "../codelets/key_index.hpp"
+#include "../codelets/row_codes.hpp"
 #include "planning.hpp"
 #include <poplar/Target.hpp>
 
@@ -48,8 +48,10 @@ constexpr unsigned waveShare = 8, leastWaveRows = 64, mostWaveRows = 512;
 // Slots whose misses are fetched together. Each of their parts gets a piece of every such row, so more are
 // more exchange; the misses of fewer differ more, and rows come on chip for nothing.
 constexpr unsigned groupSlots = 8;
+// Rows of a wave in which every head has as many of its own: of all heads, and in bytes on a part.
+constexpr unsigned mostWideRows = 8192, mostWideBytes = 24 * 1024;
 // A list of selected positions in bytes is a part of a tile's memory, as are their rows.
-constexpr unsigned maxHotRows = 1u << 16;
+constexpr unsigned maxHotRows = TierOptions::maxRows;
 
 HotRows makeHotRows(const Shape &shape, const Programs &programs, const CacheLayout &layout,
                     const Placement &placement) {
@@ -73,6 +75,13 @@ HotRows makeHotRows(const Shape &shape, const Programs &programs, const CacheLay
                  most = roundUp(std::max(1u, placement.slots * topK), unit),
                  usual = std::clamp(most / waveShare, leastWaveRows, mostWaveRows);
   hot.waveRows = std::min(most, roundUp(options.waveRows != 0 ? options.waveRows : usual, unit));
+  if (options.waveRows == 0) {
+    const unsigned rowBytes = hot.partBytes(shape.headDim, placement.parts),
+                   atOnce = std::min(mostWideRows / placement.slots, mostWideBytes / rowBytes),
+                   rows = std::min(roundUp(topK, HotRows::cutRows),
+                                   atOnce / HotRows::cutRows * HotRows::cutRows);
+    hot.headRows = rows * placement.slots > hot.waveRows ? rows : 0;
+  }
   return hot;
 }
 
@@ -83,6 +92,7 @@ CacheLayout makeLayout(const Shape &shape, const Programs &programs, unsigned nT
   layout.nLayers = programs.nLayers;
   layout.headDim = shape.headDim;
   layout.indexBits = shape.indexBits;
+  layout.rowBits = shape.rowBits;
   layout.tiered = memoryOf(programs) == Memory::tiered;
   if (layout.tiered) {
     layout.chunk = block;
@@ -148,23 +158,16 @@ void checkRows(const Shape &shape, const CacheLayout &layout) {
                      "rows of streaming memory", rows, most);
 }
 
-void checkTiers(const Shape &shape, const Programs &programs) {
-  if (memoryOf(programs) != Memory::tiered)
+void checkPrograms(const Shape &shape, const Programs &programs) {
+  if (memoryOf(programs) != Memory::tiered) {
+    if (shape.rowBits != 16)
+      throw Error("plan: row_bits must be 16 unless memory is 'tiered', got " +
+                  std::to_string(shape.rowBits));
     return;
-  if (shape.indexBits == 16)
-    throw Error("plan: index_bits must be 8 or 4 where memory is 'tiered', got 16");
-  if (programs.tiers.hotRows > maxHotRows)
-    throw Error("plan: hot_rows must be in [0, " + std::to_string(maxHotRows) + "], got " +
-                std::to_string(programs.tiers.hotRows));
-  for (const Attention &attention : programs.attention) {
-    const unsigned topK = std::min(attention.settings.topK, shape.capacity);
-    if (topK > maxHotRows)
-      throw Error("plan: top_k must be at most " + std::to_string(maxHotRows) +
-                  " where memory is 'tiered', got " + std::to_string(topK));
-    if (programs.tiers.hotRows != 0 && programs.tiers.hotRows < topK)
-      throw Error("plan: hot_rows must be 0 or at least top_k=" + std::to_string(topK) + ", got " +
-                  std::to_string(programs.tiers.hotRows));
   }
+  checkTiers("plan", shape, programs.tiers);
+  for (const Attention &attention : programs.attention)
+    checkTiers("plan", shape, programs.tiers, attention.settings);
 }
 
 // With so many rounds.
@@ -192,11 +195,31 @@ Plan arrange(const Shape &shape, const Programs &programs, const CacheLayout &la
 
 } // namespace
 
+void checkTiers(const char *op, const CacheSpec &spec, const TierOptions &tiers) {
+  if (spec.indexBits == 16)
+    throw Error(std::string(op) + ": index_bits must be 8 or 4 where memory is 'tiered', got 16");
+  toUnsigned(op, "hot_rows", tiers.hotRows, TierOptions::maxRows);
+  toUnsigned(op, "wave_rows", tiers.waveRows, TierOptions::maxRows);
+}
+
+void checkTiers(const char *op, const CacheSpec &spec, const TierOptions &tiers,
+                const SparqSettings &settings) {
+  const unsigned topK = std::min(settings.topK, spec.capacity);
+  if (topK > maxHotRows)
+    throw Error(std::string(op) + ": top_k must be at most " + std::to_string(maxHotRows) +
+                " where memory is 'tiered', got " + std::to_string(topK));
+  if (tiers.hotRows != 0 && tiers.hotRows < topK)
+    throw Error(std::string(op) + ": hot_rows must be 0 or at least top_k=" + std::to_string(topK) +
+                ", got " + std::to_string(tiers.hotRows));
+}
+
 HotPolicy hotPolicyNamed(const char *op, const std::string &name) {
   if (name != "lru" && name != "recent")
     throw Error(std::string(op) + ": hot_policy must be 'lru' or 'recent', got '" + name + "'");
   return name == "lru" ? HotPolicy::leastRecent : HotPolicy::oldest;
 }
+
+const char *nameOf(HotPolicy policy) { return policy == HotPolicy::leastRecent ? "lru" : "recent"; }
 
 std::size_t CacheLayout::columnElements(unsigned positions) const {
   return quantised() ? std::size_t(positions / block) * recordWords(indexBits) : positions;
@@ -204,6 +227,11 @@ std::size_t CacheLayout::columnElements(unsigned positions) const {
 
 std::size_t CacheLayout::columnBytes(unsigned positions) const {
   return columnElements(positions) * (quantised() ? 4 : 2);
+}
+
+std::size_t CacheLayout::rowElements() const {
+  return rowBits == 8 ? codedRow(headDim)
+                      : std::size_t(positionsPerRow) * headDim * (tiered ? 2 : 1);
 }
 
 unsigned CacheLayout::tailWidth() const { return quantised() ? block : chunk; }
@@ -221,7 +249,7 @@ Plan makePlan(const poplar::Target &target, const Shape &shape, const Programs &
   for (const Attention &attention : programs.attention)
     if (attention.kernel->takesSettings)
       check("plan", attention.settings, shape.headDim);
-  checkTiers(shape, programs);
+  checkPrograms(shape, programs);
   const unsigned nTiles = target.getNumTiles();
   const std::uint64_t tileBytes = target.getBytesPerTile();
   const CacheLayout layout = makeLayout(shape, programs, nTiles, tileBytes);

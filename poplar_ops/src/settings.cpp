@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sparq/settings.hpp"
-#include <limits>
 
 namespace sparq {
 namespace {
@@ -33,6 +32,8 @@ void check(const char *op, const CacheSpec &spec) {
          static_cast<std::int64_t>(nTasks));
   if (spec.indexBits != 16 && spec.indexBits != 8 && spec.indexBits != 4)
     fail(op, "index_bits", "be one of 16, 8, 4", spec.indexBits);
+  if (spec.rowBits != 16 && spec.rowBits != 8)
+    fail(op, "row_bits", "be one of 16, 8", spec.rowBits);
   // so that a coefficient is at least 1 (contract E9)
   if (spec.indexBits != 16 && spec.headDim > 1u << 16)
     fail(op, "head_dim", "be at most 65536 with index_bits=" + std::to_string(spec.indexBits),
@@ -55,9 +56,19 @@ void check(const char *op, const SparqSettings &settings, unsigned headDim) {
   checkRange(op, "n_local", settings.nLocal, 0, settings.topK, "top_k=");
 }
 
-unsigned toUnsigned(const char *op, const char *argument, std::int64_t value) {
-  constexpr std::int64_t most = std::numeric_limits<unsigned>::max();
-  if (value < 0 || value > most)
+void check(const char *op, const WindowSettings &settings, std::int64_t nHeads) {
+  checkRange(op, "top_k", settings.topK, 1, maxCapacity);
+  checkRange(op, "n_local", settings.nLocal, 0, settings.topK, "top_k=");
+  checkRange(op, "n_recent", settings.nRecent, 0, maxRecentHeads);
+  const std::int64_t most = maxRecentHeads / nHeads;
+  if (settings.remembers() && settings.nRecent > most)
+    fail(op, "n_recent",
+         "be in [0, " + std::to_string(most) + "] for n_heads=" + std::to_string(nHeads),
+         settings.nRecent);
+}
+
+unsigned toUnsigned(const char *op, const char *argument, std::int64_t value, std::uint32_t most) {
+  if (value < 0 || value > std::int64_t(most))
     fail(op, argument, "be in [0, " + std::to_string(most) + "]", value);
   return static_cast<unsigned>(value);
 }

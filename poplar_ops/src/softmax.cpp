@@ -41,11 +41,31 @@ std::vector<Setting> positionSettings(const Waves &waves, unsigned part) {
       {"chunk", waves.chunk}};
 }
 
+// Partial maxima of a part's scores of one head: as many as take the fewest cycles until every part has the
+// largest of all.
+static unsigned nMaxPieces(const Context &context, const Waves &waves) {
+  const unsigned g = context.groupSize();
+  unsigned nHolding = 0, nOwn = 0;
+  for (unsigned part = 0; part != context.parts(); ++part) {
+    nHolding += waves.nOwn(part) != 0;
+    nOwn = std::max(nOwn, waves.nOwn(part));
+  }
+  const auto cycles = [&](unsigned n) { // a word of a tile arrives in a cycle
+    return cycles::partialMax(nOwn, g, n) + std::uint64_t(nHolding) * n * g +
+           cycles::reduceMax(nHolding * n, g);
+  };
+  unsigned best = cycles::nWorkers;
+  for (const unsigned n : {3u, 2u, 1u})
+    if (cycles(n) < cycles(best))
+      best = n;
+  return best;
+}
+
 Scores createScores(const Context &context, const Waves &waves) {
   const std::size_t g = context.groupSize(), n = waves.partPositions();
   Scores scores;
   scores.weights = context.begin(context.perPart(FLOAT, {g, n}, "weights"));
-  scores.maxima = context.perPart(FLOAT, {6 * g}, "maxima");
+  scores.maxima = context.perPart(FLOAT, {nMaxPieces(context, waves) * g}, "maxima");
   scores.maximum = context.perPart(FLOAT, {6 * g}, "maximum");
   scores.blockSums = context.perPart(FLOAT, {g, n / block}, "block_sums");
   scores.sums = context.perPart(FLOAT, {g}, "sums");
@@ -72,6 +92,11 @@ void softmax(const Context &context, const Waves &waves, const Scores &scores) {
     all.insert(all.end(), {{"groupSize", g}, {"partPositions", n}});
     return all;
   };
+  const auto nPieces = static_cast<unsigned>(scores.maxima.dim(2)) / g;
+  const auto pieces = [&](std::vector<Setting> all) {
+    all.push_back({"nPieces", nPieces});
+    return all;
+  };
   const ComputeSet partial = context.execute("partial_max");
   for (unsigned slot = 0; slot != context.nSlots(); ++slot)
     for (unsigned part = 0; part != context.parts(); ++part)
@@ -79,7 +104,7 @@ void softmax(const Context &context, const Waves &waves, const Scores &scores) {
                 {{"filled", context.filled(slot, part)},
                  {"scores", scores.weights[slot][part].flatten()},
                  {"maxima", scores.maxima[slot][part]}},
-                settings(part), cycles::partialMax(waves.nOwn(part), g));
+                pieces(settings(part)), cycles::partialMax(waves.nOwn(part), g, nPieces));
   std::vector<Tensor> maxima;
   for (unsigned slot = 0; slot != context.nSlots(); ++slot)
     maxima.push_back(holding(scores.maxima[slot], waves));

@@ -39,7 +39,7 @@ void selectComponents(const Context &context, const SparqSettings &settings,
 // ---- softmax.cpp: softmax over positions spread over the parts
 struct Scores {
   poplar::Tensor weights;   // {slots, parts, groupSize, partPositions} FLOAT: scores, then weights
-  poplar::Tensor maxima;    // {slots, parts, 6 * groupSize} FLOAT
+  poplar::Tensor maxima;    // {slots, parts, n * groupSize} FLOAT: of n pieces of the part's
   poplar::Tensor maximum;   // {slots, parts, 6 * groupSize} FLOAT: of six workers
   poplar::Tensor blockSums; // {slots, parts, groupSize, partPositions / 64} FLOAT
   poplar::Tensor sums;      // {slots, parts, groupSize} FLOAT, Z

@@ -63,8 +63,11 @@ TileNeed planNeed(const Plan &plan, const PlannedAttention &attention, unsigned)
                       k = std::min(attention.settings.topK, layout.capacity),
                       rounds = plan.placement.nRounds, layers = layout.nLayers;
   const std::uint64_t marks = layout.capacity / 32 * 16, lists = k * (6 + 3 * g) * 4,
-                      pieces = std::uint64_t(hot.groupRows()) * (d / 4 + hot.width) * 2,
-                      coefficients = w.length / block * g * (r + 2) * 4;
+                      pieces = std::uint64_t(std::max(hot.groupRows(), hot.headRows)) *
+                               hot.partBytes(plan.shape.headDim, plan.placement.parts),
+                      nRows = w.length / block * g,
+                      coefficients = scoredByGroup(plan) ? nRows * (8 * r + 12) + 6 * 16 * r
+                                                         : nRows * (4 * r + 8);
   // What rounds keep is there for every task of a slot.
   const std::uint64_t index = layout.columnBytes(w.length) * d,
                       rows = hot.rowsOfSet() * d / 2 + std::uint64_t(hot.nSlots) * hot.width * 2;

@@ -144,10 +144,15 @@ void insertNewest(Graph &graph, const Cache &cache, const Tensor &key, const Ten
 }
 
 void forgetHot(Graph &graph, const Cache &cache, Sequence &program, const DebugContext &dc) {
+  forgetHot(graph, cache, 0, cache.plan.shape.nTasks(), program, dc);
+}
+
+void forgetHot(Graph &graph, const Cache &cache, unsigned firstTask, unsigned endTask,
+               Sequence &program, const DebugContext &dc) {
   const Placement &p = cache.plan.placement;
   const HotRows &hot = cache.plan.hot;
   const ComputeSet cs = graph.addComputeSet({dc, "forget_hot"});
-  for (unsigned task = 0; task != p.nTasks; ++task)
+  for (unsigned task = firstTask; task != endTask; ++task)
     for (unsigned owner = 0; owner != hot.nOwners; ++owner)
       addVertex(graph, cs, "sparq::ForgetHot", p.tile(task % p.slots, owner),
                 {{"layer", cache.layer[task % p.slots][owner]},
@@ -235,14 +240,14 @@ private:
     const BlockReader &reader;
     unsigned nBlocks, firstPart;
     Tensor offsets; // {slots, blocks, 64} UNSIGNED_INT
-    Tensor rows;    // {slots, blocks, 64, 2 * headDim} HALF
+    Tensor rows;    // {slots, blocks, 64, row} HALF
     Tensor columns; // {slots, blocks, headDim, 64} HALF
 
     Staging(const BlockReader &readerIn, unsigned n, unsigned first)
         : reader(readerIn), nBlocks(n), firstPart(first) {
       const std::size_t d = reader.plan.shape.headDim;
       offsets = add(UNSIGNED_INT, {block}, "block_rows");
-      rows = add(HALF, {block, 2 * d}, "rows_of_block");
+      rows = add(HALF, {block, reader.plan.layout.rowElements()}, "rows_of_block");
       columns = add(HALF, {d, block}, "columns_of_block");
     }
     Tensor add(const Type &type, const std::vector<std::size_t> &shape, const char *name) const {
@@ -258,15 +263,19 @@ private:
     void read(Sequence &program) const {
       const unsigned d = reader.plan.shape.headDim;
       const Tensor active = offsets.slice(0, reader.nSlots);
+      const CacheLayout &layout = reader.plan.layout;
       readRemote(reader.cache.rows,
-                 rows.slice(0, reader.nSlots).reshape({active.numElements(), 2 * std::size_t(d)}),
+                 rows.slice(0, reader.nSlots).reshape({active.numElements(), layout.rowElements()}),
                  active.flatten(), program, {reader.dc, "read_rows"});
+      const bool coded = layout.rowBits == 8;
       const ComputeSet cs = reader.graph.addComputeSet({reader.dc, "row_columns"});
       for (unsigned slot = 0; slot != reader.nSlots; ++slot)
         for (unsigned i = 0; i != nBlocks; ++i)
-          addVertex(reader.graph, cs, "sparq::RowColumns", reader.p.tile(slot, firstPart + i),
+          addVertex(reader.graph, cs, coded ? "sparq::CodeColumns" : "sparq::RowColumns",
+                    reader.p.tile(slot, firstPart + i),
                     {{"rows", rows[slot][i].flatten()}, {"columns", columns[slot][i].flatten()}},
-                    {{"headDim", d}}, cycles::fillColumns(d, block));
+                    {{"headDim", d}},
+                    coded ? cycles::codeColumns(d) : cycles::fillColumns(d, block));
       program.add(Execute(cs, {reader.dc, "row_columns"}));
     }
   };

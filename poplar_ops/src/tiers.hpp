@@ -4,6 +4,7 @@
 #pragma once
 
 #include "steps.hpp"
+#include <functional>
 
 namespace sparq {
 
@@ -22,7 +23,40 @@ void insertNewest(poplar::Graph &graph, const Cache &cache, const poplar::Tensor
                   const poplar::Tensor &value, const poplar::Tensor &active,
                   poplar::program::Sequence &program, const poplar::DebugContext &dc);
 
+// ---- row_codes.cpp
+// Rows as a cache of 8 bits holds them (docs/exactness.md E10).
+struct RoundedRows {
+  poplar::Tensor keys, values; // {n, headDim} HALF
+  poplar::Tensor rows;         // {n, layout.rowElements()} HALF: what streaming memory gets
+};
+// Which tile rounds component `component` of row `row`; components of a value follow those of its key.
+using TileOfRow = std::function<unsigned(unsigned row, unsigned component)>;
+// Working tensors for rows that are rounded, in pieces of `width` components: a multiple of 32, or
+// headDim.
+class RowRounder {
+public:
+  RowRounder(poplar::Graph &graph, const CacheLayout &layout, unsigned nRows, unsigned width,
+             const TileOfRow &tileOf, const poplar::DebugContext &dc);
+  // Rounds keys, values {n, headDim} HALF in the places of these rows.
+  RoundedRows round(const std::vector<poplar::Interval> &ranges, const poplar::Tensor &keys,
+                    const poplar::Tensor &values, poplar::program::Sequence &program,
+                    const poplar::DebugContext &dc) const;
+
+private:
+  struct Piece {
+    bool ofValues;
+    unsigned first, n;                     // components
+    poplar::Tensor numbers, codes, scales; // {nRows, ...} HALF
+    std::vector<unsigned> tiles;           // by row
+  };
+  poplar::Graph &graph;
+  const CacheLayout layout;
+  std::vector<Piece> pieces; // of keys, then of values
+};
+
 // ---- resident_index.cpp
+// Whether codes are taken out of their words once for all heads of a group (codelets/code_products.hpp).
+bool scoredByGroup(const Plan &plan);
 // Scores of all positions: of full blocks from the index, of the others from the tail.
 void residentScores(const Context &context, const SparqSettings &settings, const Waves &waves,
                     const QueryComponents &q, const Scores &scores);

@@ -74,6 +74,25 @@ inline std::uint64_t residentCoefficients(double nBlocks, double g, double rank)
 inline std::uint64_t residentScores(double nBlocks, double g, double rank, unsigned bits) {
   return indexScores(nBlocks, g, rank, bits, 2);
 }
+// Of each component first as blockCoefficients; then, beside a load and two stores, multiply, round by two
+// additions, add, copy, narrow.
+inline std::uint64_t groupCoefficients(double nBlocks, double g, double rank) {
+  return shared(nBlocks * g, rank * (pass(5, 3 + 3) + pass(6, 3)) + 2 * floatDivide + 14) +
+         multi(share(rank) * (4 + loopSlots)) - multi(0);
+}
+// Two sums: of two components two loads and a product each, a sum, widened twice, two additions; of one the
+// same without the sum. Four components to a pass, three pointers beside the counter.
+inline double twoSums(unsigned rank) {
+  return rank / 4 * pass(2 * 2 * (2 + 1 + 2 + 2), 2 * 2 * 4 + 3) +
+         rank % 4 * pass(2 * 5, 2 * 2 + 3);
+}
+// A word of a component: its place, an address, load, shift, OR twice; two stores, a load and two stores around
+// masks, differences and a product. Of each head its eight sums, of four of these four numbers loaded, four
+// stored, two addresses.
+inline std::uint64_t groupScores(double nBlocks, double g, unsigned rank) {
+  return shared(nBlocks * 8,
+                10 + rank * pass(5, 3 + 3 + 5) + g * (twoSums(rank) + 2 * (4 + 4 + 2) + 6));
+}
 // Load, store; two addresses of a component.
 inline std::uint64_t storeRecords(double d, double nWords) {
   return multi(12 + share(d) * (nWords * (2 + loopSlots) + 6));
@@ -119,6 +138,7 @@ inline std::uint64_t dealSlots(double topK, double nWays, double nOwners) {
 inline std::uint64_t moreMisses(double nSlots, double nGroups) {
   return single(nSlots * (2 + loopSlots) + nGroups * (6 + loopSlots) + 8);
 }
+inline std::uint64_t mostMiss(double nSlots) { return single(nSlots * (2 + loopSlots) + 4); }
 inline std::uint64_t firstMiss(double nBefore) { return single(nBefore * (2 + loopSlots) + 2); }
 // Cleared two at a time. Each worker looks at all of the head's rows: two of arithmetic, two compares with
 // branches; of a sixth, load and store with two addresses.
@@ -128,6 +148,8 @@ inline std::uint64_t placeMisses(double nRows, double nOwn) {
 inline std::uint64_t waveRows(double n, double nSlots) {
   return shared(n, nSlots * (3 + loopSlots) + 5);
 }
+// Its number (2), compare and branch (2), load, subtract, store.
+inline std::uint64_t headRows(double n) { return shared(n, 7 + loopSlots); }
 // Of each row and pair a run of words: load, store. Of each slice of values and row 64 bits at a time.
 inline std::uint64_t cutRows(double n, double d, double width) {
   return multi(share(n * 4) * (d / 8 * (2 + loopSlots) + 8) +
@@ -196,8 +218,10 @@ inline std::uint64_t componentList(unsigned d, unsigned g, double rank) {
 
 // ---- softmax.cpp
 // Two maxima of pairs beside two loads; at the end the largest of six numbers and a store.
-inline std::uint64_t partialMax(double n, double g) {
-  return multi(g * (share(n / 4) * pass(2, 2) + 6));
+inline std::uint64_t partialMax(double n, double g, unsigned nPieces) {
+  const double ofPiece =
+      static_cast<double>((static_cast<std::uint64_t>(n / 4) + nPieces - 1) / nPieces);
+  return shared(nPieces * g, ofPiece * pass(2, 2) + 6);
 }
 // Two at a time, of two results or of two heads, where the numbers are even.
 inline std::uint64_t reduceMax(double nPartials, unsigned g) {
@@ -326,6 +350,32 @@ inline std::uint64_t chunkFull() { return single(8); }
 constexpr double quantiseBlock = 8 * (4 * (1 + 2 * pairSelect) + loopSlots) + 14 * scalarSelect +
                                  40 + 64 * (2 + 3 + toInteger + 1 + 3 + 2 + loopSlots);
 inline std::uint64_t quantiseTail(double d) { return shared(d, quantiseBlock); }
+
+// ---- row_codes.cpp
+// Of four codes: load, two masks, a shift, two ORs, by a store of two words and a load to the numbers'
+// registers; beside that widen, subtract, multiply by pairs, narrow. Of a scale load, choose, move.
+constexpr double decodeFour = 1 + 2 + 1 + 2 + pairToFloat, decodeScale = 4 + toFloat;
+// Of eight components of a key two fours, their scale, four words stored with their addresses.
+constexpr double decodeOctet = 2 * decodeFour + decodeScale + 3;
+inline std::uint64_t cutCodes(double n, double d, double width) {
+  return multi(share(n * d / 8) * (decodeOctet + 4 * 2 + loopSlots) +
+               share(d / width) *
+                   (6 + n * (width / 4 * (decodeFour + decodeScale + 1 + loopSlots) + 6)));
+}
+// Of two positions an octet each, eight words mixed by mask, shift and OR, and stored.
+inline std::uint64_t codeColumns(double d) {
+  return shared(d / 8, 64 / 2 * (2 * (decodeOctet + 3) + 8 * (3 + 1) + loopSlots));
+}
+// Of a group four pairs of lanes twice widened, without sign, compared; lanes to one number; the scale:
+// to an integer, four of rounding, back, two limits, a division. Of four codes load, widen, multiply,
+// round, limit, multiply, store; through integer registers each masked, shifted, joined.
+constexpr double roundGroup = 2 * (4 * 4 + loopSlots) + 7 * 2 + toInteger + 4 + toFloat + 2 +
+                              floatDivide +
+                              4 * (2 * 2 + 2 * 6 + 2 + 2 * pairToInteger + 4 * 3 + 1 + loopSlots);
+inline std::uint64_t roundRows(double n, double width) {
+  const double twos = static_cast<double>(static_cast<unsigned>((width + 31) / 32));
+  return shared(n * twos, 2 * roundGroup + 8);
+}
 
 // ---- cache_fill.cpp, quantise.cpp
 inline std::uint64_t fillLength() { return single(10); }

@@ -9,7 +9,7 @@ One decode step of attention reads a few bytes of the KV cache instead of all of
 same bits: see docs/exactness.md.
 """
 
-from sparq_ipu.attention import dense_attention, sparq_attention
+from sparq_ipu.attention import dense_attention, sparq_attention, window_attention
 from sparq_ipu.cache import KVCache
 from sparq_ipu.devices import available_devices
 from sparq_ipu.planning import plan
@@ -25,4 +25,5 @@ __all__ = [
     "dense_attention",
     "plan",
     "sparq_attention",
+    "window_attention",
 ]

@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decode attention over a `KVCache`: dense and SparQ."""
+"""Decode attention over a `KVCache`: dense, SparQ, and the window attention of ALISA."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from sparq_ipu.cache import KVCache
-from sparq_ipu.kernels import op_of
+from sparq_ipu.kernels import Settings, check_device
 from sparq_reference import checks
-from sparq_reference.settings import SparqSettings
+from sparq_reference.cache import op_of
+from sparq_reference.settings import SparqSettings, WindowSettings
 
 
 def dense_attention(query: np.ndarray, cache: KVCache) -> np.ndarray:
@@ -63,14 +64,50 @@ def sparq_attention(
     return cache.one_layer("sparq_attention").attention(query, settings)
 
 
-def attention(query: np.ndarray, cache: KVCache, settings: SparqSettings | None = None) -> np.ndarray:
-    """`sparq_attention` with these settings; `dense_attention` where they are None.
+def window_attention(
+    query: np.ndarray,
+    cache: KVCache,
+    *,
+    top_k: int,
+    n_local: int | None = None,
+    n_recent: int = 32,
+) -> np.ndarray:
+    """Window attention of one query token per batch element: ALISA's sparse window attention
+    (arXiv:2403.17312, Algorithm 1), or local or strided attention (docs/alisa.md).
+
+    The positions are chosen before the query is seen, one set for all heads: the last n_local, and those that
+    got most attention in the last n_recent steps. Each call is such a step: the cache remembers it, until
+    `reset`. After a prompt, `KVCache.observe` puts the prompt's last steps there.
+
+    Args:
+        query: (batch, n_heads, head_dim) float16; n_heads a multiple of the cache's n_kv_heads.
+        cache: on "cpu" or "reference"; at least one position in every batch element.
+        top_k: positions attended to, at least 1; all of them where an element has no more.
+        n_local: of these, the most recent, 0 <= n_local <= top_k; None: half. top_k: local attention.
+        n_recent: steps whose attention weights are summed, in [0, 32767 // n_heads], the same in all calls.
+            0: no history but every n-th position; with n_local 0 this is strided attention.
+
+    Returns:
+        (batch, n_heads, head_dim) float16, bit for bit `sparq_reference.exact.window_attention`.
+
+    Raises:
+        ValueError: wrong shape or dtype, NaN or infinity, a setting out of range, an empty batch element, a
+            device without the kernel.
+    """
+    op = "window_attention"
+    settings = WindowSettings(top_k, n_local, n_recent, op=op)  # type: ignore[arg-type]  # None: half
+    return attention(query, cache, settings)
+
+
+def attention(query: np.ndarray, cache: KVCache, settings: Settings = None) -> np.ndarray:
+    """`sparq_attention` or `window_attention` with these settings; `dense_attention` where they are None.
 
     Raises:
         ValueError: as these functions.
     """
-    op = op_of(settings is not None)
+    op = op_of(settings)
     check_call(op, query, cache)
+    check_device(op, settings, cache.device)
     if settings is not None:
         settings.check(op, cache.head_dim)
     return cache.one_layer(op).attention(query, settings)

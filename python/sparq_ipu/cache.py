@@ -10,8 +10,9 @@ import numpy as np
 
 from sparq_ipu.backends import Backend
 from sparq_ipu.devices import backend_module, options_of, resolve_device
+from sparq_ipu.kernels import Settings, check_device
 from sparq_reference import checks
-from sparq_reference.settings import CacheSpec, HasSpec, SparqSettings
+from sparq_reference.settings import CacheSpec, HasSpec, WindowSettings
 
 
 class KVCache(HasSpec):
@@ -106,7 +107,7 @@ class KVCache(HasSpec):
         lengths = np.array([backend.lengths for backend in self._backends], dtype=np.int64)
         return lengths[0] if self.n_layers == 1 else lengths
 
-    def check_settings(self, op: str, settings: SparqSettings | None) -> None:
+    def check_settings(self, op: str, settings: Settings) -> None:
         """Whether attention over this cache can have these settings; None: dense attention.
 
         Raises:
@@ -114,6 +115,7 @@ class KVCache(HasSpec):
         """
         if settings is not None:
             settings.check(op, self.head_dim)
+        check_device(op, settings, self.device)
         self._backends[0].check_settings(op, settings)
 
     def append(self, key: np.ndarray, value: np.ndarray, lengths: np.ndarray | None = None) -> None:
@@ -172,6 +174,28 @@ class KVCache(HasSpec):
             checks.check_integers("truncate", "lengths", lengths, self.batch, 0, held, "[0, positions held]")
         )
 
+    def observe(
+        self, query: np.ndarray, *, top_k: int, n_local: int | None = None, n_recent: int = 32
+    ) -> None:
+        """Put the dense attention of the last tokens held into the history that window attention selects by.
+
+        Call it after a prompt, with the queries of its last n_recent tokens (of more, the last count), before
+        the first `window_attention` of these settings. Settings without a history: nothing happens.
+
+        Args:
+            query: (batch, n_heads, n_tokens, head_dim) float16, of the last n_tokens positions held.
+            top_k, n_local, n_recent: as of `window_attention`.
+
+        Raises:
+            ValueError: as `window_attention`; an element that holds fewer positions.
+        """
+        op = "observe"
+        settings = WindowSettings(top_k, n_local, n_recent, op=op)  # type: ignore[arg-type]  # None: half
+        check_device(op, settings, self.device)
+        backend = self.one_layer(op)
+        checks.check_tokens(op, query, self.spec, backend.lengths, check_finite=self.check_finite)
+        backend.observe(query, settings)
+
     def reset(self) -> None:
         """Forget every position, of every layer."""
         for backend in self._backends:
@@ -199,13 +223,17 @@ class KVCache(HasSpec):
         }
         layers = [self.layer(i) for i in range(self.n_layers)]
         held = [(*layer.read(), layer.lengths) for layer in layers]
-        return {"arguments": {**arguments, **self._options}, "layers": held}
+        histories = [backend.history() for backend in self._backends]
+        return {"arguments": {**arguments, **self._options}, "layers": held, "histories": histories}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         KVCache.__init__(self, **state["arguments"])
         for backend, (key, value, lengths) in zip(self._backends, state["layers"]):
             if lengths.any():  # they were looked at when they came first
                 backend.append(key, value, lengths)
+        for backend, history in zip(self._backends, state.get("histories", ())):
+            if history is not None:
+                backend.set_history(history)
 
     def __copy__(self) -> KVCache:
         copied = type(self).__new__(type(self))

@@ -5,17 +5,21 @@ the report and the benchmarks read it.
 A kernel computes dense attention, or SparQ attention where it takes settings; several kernels compute the
 same bits from caches in different memories. To add one: its entry here, and its entry in C++
 (poplar_ops/include/sparq/kernels.hpp). A test compares the two lists.
+
+Window attention (docs/alisa.md) is a kernel of hosts alone: HOST_KERNELS. The program of an IPU refuses it.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from typing import Union
 
 import numpy as np
 
-from sparq_reference import checks, exact, ideal, transfers
+from sparq_reference import checks, exact, ideal, row_codes, transfers
+from sparq_reference.cache import op_of as op_with
 from sparq_reference.numerics import BLOCK
-from sparq_reference.settings import CacheSpec, SparqSettings
+from sparq_reference.settings import CacheSpec, SparqSettings, WindowSettings
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,7 +50,10 @@ class Kernel:
         if self.memory == "sram":
             return {}
         rows = 2 * _bytes_of_keys(cache)
-        if not self.takes_settings or self.memory == "tiered":
+        if self.memory == "tiered":
+            of_row = transfers.row_bytes(cache.head_dim, cache.row_bits)
+            return {"cache/rows": cache.n_tasks * cache.capacity * of_row}
+        if not self.takes_settings:
             return {"cache/rows": rows}
         return {"cache/rows": rows, "cache/key_columns": _bytes_of_index(cache)}
 
@@ -67,25 +74,37 @@ class Kernel:
         return transfers.sparq_elements(seq_len, head_dim, settings.rank, top_k)
 
     def transfer_bytes(
-        self, seq_len: int, head_dim: int, settings: SparqSettings | None, index_bits: int = 16
+        self,
+        seq_len: int,
+        head_dim: int,
+        settings: SparqSettings | None,
+        index_bits: int = 16,
+        row_bits: int = 16,
     ) -> int:
-        """Bytes that one query moves for one KV head: that formula, with a key index of so many bits."""
+        """Bytes that one query moves for one KV head: that formula, with a key index and (of a cache in three
+        tiers) rows of so many bits."""
         if settings is None:
             return transfers.dense_bytes(seq_len, head_dim)
         top_k = min(settings.top_k, seq_len)
-        if self.memory == "tiered":
-            return transfers.ELEMENT_BYTES * transfers.sparq_elements(0, head_dim, 0, top_k)
+        if self.memory == "tiered":  # the new row too; the mean value, read and written, has 16 bits
+            rows = (top_k + 1) * transfers.row_bytes(head_dim, row_bits)
+            return rows + 2 * transfers.ELEMENT_BYTES * head_dim
         return transfers.sparq_bytes(seq_len, head_dim, settings.rank, top_k, index_bits)
 
     def theoretical_speedup(
-        self, seq_len: int, head_dim: int, settings: SparqSettings | None, index_bits: int = 16
+        self,
+        seq_len: int,
+        head_dim: int,
+        settings: SparqSettings | None,
+        index_bits: int = 16,
+        row_bits: int = 16,
     ) -> float:
         """Of cache reads, against dense attention: see `transfers.theoretical_speedup`."""
         if settings is None:
             return 1.0
         top_k = min(settings.top_k, seq_len)
         if self.memory == "tiered":
-            return seq_len / top_k
+            return seq_len * transfers.row_bytes(head_dim) / (top_k * transfers.row_bytes(head_dim, row_bits))
         return transfers.theoretical_speedup(seq_len, head_dim, settings.rank, top_k, index_bits)
 
 
@@ -124,6 +143,33 @@ DEFAULT = KERNELS["sparq-streaming"]
 #: the key index and hot rows in SRAM
 TIERED = KERNELS["sparq-tiered"]
 
+
+@dataclasses.dataclass(frozen=True)
+class HostKernel:
+    """One attention kernel that only devices with the cache in host memory have."""
+
+    name: str
+    #: these devices
+    devices: tuple[str, ...]
+    #: one line for people
+    description: str
+
+    def transfer_elements(self, seq_len: int, head_dim: int, settings: WindowSettings) -> int:
+        """Elements that one query moves for one KV head, as the SparQ paper counts H2O: 2 k d + 2 d + 2 S
+        where a history of S sums is read and written, else 2 k d + 2 d."""
+        top_k = min(settings.top_k, seq_len)
+        if settings.remembers:
+            return transfers.h2o_elements(seq_len, head_dim, top_k)
+        return transfers.lm_infinite_elements(head_dim, top_k)
+
+
+WINDOW = HostKernel("window-host", ("cpu", "reference"), "window attention (ALISA), the cache in host memory")
+#: kernels that no program of an IPU has, by name
+HOST_KERNELS = {kernel.name: kernel for kernel in (WINDOW,)}
+
+#: settings of an attention call; None: dense attention
+Settings = Union[SparqSettings, WindowSettings, None]
+
 #: where a cache can be, the default first
 MEMORIES = ("streaming", "sram", "tiered")
 
@@ -141,6 +187,17 @@ def op_of(takes_settings: bool) -> str:
     return "sparq_attention" if takes_settings else "dense_attention"
 
 
+def check_device(op: str, settings: Settings, device: str) -> None:
+    """Whether a device has a kernel for such settings.
+
+    Raises:
+        ValueError: it has none; the message names the kernel.
+    """
+    if isinstance(settings, WindowSettings) and device not in WINDOW.devices:
+        rule = f"be {' or '.join(map(repr, WINDOW.devices))} for the kernel {WINDOW.name}"
+        checks.fail(op, "device", rule, f"{device!r}, whose program has no such kernel")
+
+
 def kernel_named(op: str, name: object) -> Kernel:
     """The kernel of this name.
 
@@ -152,12 +209,15 @@ def kernel_named(op: str, name: object) -> Kernel:
     return KERNELS[name]
 
 
-def attention_over(memory: str, settings: SparqSettings | None, op: str | None = None) -> Attention:
+def attention_over(memory: str, settings: Settings, op: str | None = None) -> Attention:
     """The program for a cache in that memory. `op` is what messages begin with; None: the attention.
 
     Raises:
         ValueError: no kernel reads that memory with such settings.
     """
+    if isinstance(settings, WindowSettings):
+        check_device(op or op_with(settings), settings, "ipu")
+        raise AssertionError("an IPU has no such kernel")
     for kernel in KERNELS.values():
         if (kernel.memory, kernel.takes_settings) == (memory, settings is not None):
             return Attention(kernel.name, settings)
@@ -172,8 +232,11 @@ def exact_attention(
     value: np.ndarray,
     settings: SparqSettings | None,
     index_bits: int = 16,
+    row_bits: int = 16,
 ) -> np.ndarray:
-    """What any kernel must compute, to the bit: the reference; arguments as `sparq_reference.exact`."""
+    """What any kernel must compute, to the bit: the reference; arguments as `sparq_reference.exact`. With
+    row_bits=8 keys and values are rounded first, as a cache rounds them."""
+    key, value = (row_codes.round_rows(rows, row_bits) for rows in (key, value))
     if settings is None:
         return exact.dense_attention(query, key, value)
     return exact.sparq_attention(query, key, value, index_bits=index_bits, **settings.arguments())
@@ -185,8 +248,10 @@ def ideal_attention(
     value: np.ndarray,
     settings: SparqSettings | None,
     index_bits: int = 16,
+    row_bits: int = 16,
 ) -> np.ndarray:
     """The same in float64; arguments as `sparq_reference.ideal`."""
+    key, value = (row_codes.round_rows(rows, row_bits) for rows in (key, value))
     if settings is None:
         return ideal.dense_attention(query, key, value)
     return ideal.sparq_attention(query, key, value, index_bits=index_bits, **settings.arguments())

@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any, Iterable, Sequence
 
 
-def kernel_label(kernel: str, index_bits: int | None = 16) -> str:
-    """A kernel as tables call it: with the bits of its cache's key index, where these are not 16."""
-    return kernel if index_bits in (None, 16) else f"{kernel} int{index_bits}"
+def kernel_label(kernel: str, index_bits: int | None = 16, row_bits: int | None = 16) -> str:
+    """A kernel as tables call it: with the bits of its cache's key index and of its rows, where these are not
+    16."""
+    index = "" if index_bits in (None, 16) else f" int{index_bits}"
+    return kernel + index + ("" if row_bits in (None, 16) else f", rows int{row_bits}")
 
 
 def markdown_table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:

@@ -5,6 +5,7 @@ on it."""
 from __future__ import annotations
 
 import dataclasses
+from typing import Any, Sequence
 
 from sparq_reference import CacheSpec, SparqSettings, checks
 
@@ -44,6 +45,16 @@ class Tiers:
                 f"{op}: hot_policy must be {' or '.join(map(repr, POLICIES))}, got {self.hot_policy!r}"
             )
 
+    @classmethod
+    def take(cls, op: str, options: dict[str, Any]) -> Tiers:
+        """Of these keyword arguments, those that are about hot rows: removed from them.
+
+        Raises:
+            ValueError: as the constructor.
+        """
+        names = [field.name for field in dataclasses.fields(cls)]
+        return cls(**{name: options.pop(name) for name in names if name in options}, op=op)
+
     def check(self, op: str, spec: CacheSpec, settings: SparqSettings | None) -> None:
         """Whether attention over such a cache can have these settings.
 
@@ -59,6 +70,21 @@ class Tiers:
             checks.fail(op, "hot_rows", f"be 0 or at least top_k={top_k}", self.hot_rows)
 
 
+def check_memory(op: str, memory: object, memories: Sequence[str], spec: CacheSpec, tiers: Tiers) -> None:
+    """Whether a cache can be in that memory, one of `memories`, with this buffer of hot rows.
+
+    Raises:
+        ValueError: `<op>: <argument> must <rule>, got <value>`.
+    """
+    if memory not in memories:
+        checks.fail(op, "memory", f"be {' or '.join(map(repr, memories))}", repr(memory))
+    check_row_bits(op, spec.row_bits, str(memory))
+    if memory == "tiered":
+        check_index(op, spec.index_bits)
+    elif tiers != Tiers():
+        checks.fail(op, "memory", "be 'tiered' where hot rows are asked for", repr(memory))
+
+
 def check_index(op: str, index_bits: int) -> None:
     """Whether a key index of so many bits can stay in SRAM.
 
@@ -67,3 +93,13 @@ def check_index(op: str, index_bits: int) -> None:
     """
     if index_bits == 16:
         checks.fail(op, "index_bits", "be 8 or 4 where memory is 'tiered'", index_bits)
+
+
+def check_row_bits(op: str, row_bits: int, memory: str) -> None:
+    """Whether a cache in this memory of a device can have rows of so many bits.
+
+    Raises:
+        ValueError: 8, unless memory is "tiered".
+    """
+    if row_bits != 16 and memory != "tiered":
+        checks.fail(op, "row_bits", "be 16 unless memory is 'tiered'", row_bits)

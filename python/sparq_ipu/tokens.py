@@ -7,9 +7,10 @@ import numpy as np
 
 from sparq_ipu.attention import attention, check_call
 from sparq_ipu.cache import KVCache
-from sparq_ipu.kernels import op_of
+from sparq_ipu.kernels import Settings, check_device
 from sparq_reference import checks
-from sparq_reference.settings import SparqSettings
+from sparq_reference.cache import op_of
+from sparq_reference.settings import WindowSettings
 
 #: most tokens of one step
 MAX_TOKENS = 32
@@ -22,7 +23,7 @@ def append_and_attend(
     key: np.ndarray,
     value: np.ndarray,
     cache: KVCache,
-    settings: SparqSettings | None = None,
+    settings: Settings = None,
 ) -> np.ndarray:
     """Append tokens to every batch element, and attend from each of them to all positions up to its own.
 
@@ -42,7 +43,7 @@ def append_and_attend(
         ValueError: as `KVCache.append` and the attention functions; a number of tokens out of range; several
             tokens on another device. The cache is then unchanged.
     """
-    op = op_of(settings is not None)
+    op = op_of(settings)
     n_tokens = _check(op, query, key, value, cache, settings)
     if n_tokens == 1:
         cache.append(key, value)
@@ -66,7 +67,7 @@ def _check(
     key: np.ndarray,
     value: np.ndarray,
     cache: KVCache,
-    settings: SparqSettings | None,
+    settings: Settings,
 ) -> int:
     """The number of tokens; raises as `append_and_attend`."""
     if not isinstance(query, np.ndarray) or query.ndim != 4:
@@ -75,8 +76,11 @@ def _check(
     n_tokens = checks.check_integer(op, "n_tokens", query.shape[2], 1, MAX_TOKENS)
     for index in range(n_tokens):
         check_call(op, query[:, :, index], cache, n_new=1)
+    check_device(op, settings, cache.device)
     if settings is not None:
         settings.check(op, cache.head_dim)
+    if isinstance(settings, WindowSettings):
+        settings.check_heads(op, query.shape[1])
     checks.check_append(op, key, value, cache.spec, cache.lengths, check_finite=cache.check_finite)
     if key.shape[2] != n_tokens:
         checks.fail(op, "key", f"have the n_tokens={n_tokens} of query", key.shape)

@@ -1,20 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The specification of sparq-ipu in NumPy: SparQ attention (arXiv:2312.04985v6) and dense attention.
+"""The specification of sparq-ipu in NumPy: SparQ attention (arXiv:2312.04985v6), dense attention, and the
+window attention of ALISA (arXiv:2403.17312).
 
 exact       bit for bit the contract of docs/exactness.md: float16 in and out, float32 between
 ideal       the same functions in float64, straight from the equations of the paper
 numerics    the float32 arithmetic of the contract: sums in a fixed order, exp, sqrt, rounding
-settings    SparqSettings and CacheSpec: what a call and a cache are described by
+row_codes   rows of keys and values in 8 bits
+settings    SparqSettings, WindowSettings and CacheSpec: what a call and a cache are described by
 errors      kinds of errors that callers tell apart
+window      what window attention selects by: the history of attention weights
 KVCache     keys, values and their running sum, for the exact twin
 transfers   elements moved by each attention algorithm, speedups, arithmetic intensity
 checks      validation of arguments, for every package of the project
 """
 
-from sparq_reference import checks, errors, exact, ideal, numerics, settings, transfers
+from sparq_reference import checks, errors, exact, ideal, numerics, row_codes, settings, transfers, window
 from sparq_reference.cache import KVCache
 from sparq_reference.errors import DoesNotFit, NotFinite
-from sparq_reference.settings import CacheSpec, SparqSettings
+from sparq_reference.settings import CacheSpec, SparqSettings, WindowSettings
 
 __all__ = [
     "CacheSpec",
@@ -22,11 +25,14 @@ __all__ = [
     "KVCache",
     "NotFinite",
     "SparqSettings",
+    "WindowSettings",
     "checks",
     "errors",
     "exact",
     "ideal",
     "numerics",
+    "row_codes",
     "settings",
     "transfers",
+    "window",
 ]

@@ -7,8 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from sparq_reference import checks, exact
-from sparq_reference.settings import CacheSpec, HasSpec, SparqSettings
+from sparq_reference import checks, exact, row_codes, window
+from sparq_reference.settings import CacheSpec, HasSpec, SparqSettings, WindowSettings
+
+
+def op_of(settings: SparqSettings | WindowSettings | None) -> str:
+    """What messages call attention with such settings."""
+    if settings is None:
+        return "dense_attention"
+    return "window_attention" if isinstance(settings, WindowSettings) else "sparq_attention"
 
 
 class KVCache(HasSpec):
@@ -63,6 +70,17 @@ class KVCache(HasSpec):
         self._value.fill(np.nan)
         self._value_sum.fill(0)
         self._lengths.fill(0)
+        #: of window attention; None before its first step
+        self._history: window.WindowHistory | None = None
+
+    @property
+    def history(self) -> window.WindowHistory | None:
+        """The steps of window attention so far; None if there were none that are remembered."""
+        return self._history
+
+    @history.setter
+    def history(self, history: window.WindowHistory | None) -> None:
+        self._history = history
 
     def append(
         self,
@@ -91,6 +109,7 @@ class KVCache(HasSpec):
             lengths=lengths,
             check_finite=check_finite,
         )
+        key, value = (row_codes.round_rows(rows, self.spec.row_bits) for rows in (key, value))
         for b in range(self.spec.batch):
             start, stop = self._lengths[b], self._lengths[b] + n_new[b]
             self._key[b, :, start:stop] = key[b, :, : n_new[b]]
@@ -114,6 +133,8 @@ class KVCache(HasSpec):
             self._key[b, :, kept[b] :] = np.nan
             self._value[b, :, kept[b] :] = np.nan
         self._lengths = kept
+        if self._history is not None:
+            self._history.truncate(kept)
         self._value_sum = exact.sum_values(self.value, lengths=kept)
 
     def reorder(self, index: np.ndarray) -> None:
@@ -127,28 +148,37 @@ class KVCache(HasSpec):
         self._value = self._value[index]
         self._value_sum = self._value_sum[index]
         self._lengths = self._lengths[index]
+        if self._history is not None:
+            self._history.reorder(index)
 
     def attention(
-        self, query: np.ndarray, settings: SparqSettings | None = None, *, check_finite: bool = True
+        self,
+        query: np.ndarray,
+        settings: SparqSettings | WindowSettings | None = None,
+        *,
+        check_finite: bool = True,
     ) -> np.ndarray:
-        """SparQ attention over the positions held, or dense attention where settings is None.
+        """SparQ or window attention over the positions held, or dense attention where settings is None.
 
         Args:
             query: (batch, n_heads, head_dim) float16; n_heads a multiple of n_kv_heads.
             check_finite: refuse NaN and infinity in the query. Keys and values were checked when they came.
 
         Returns:
-            (batch, n_heads, head_dim) float16, as `exact.sparq_attention` and `exact.dense_attention`.
+            (batch, n_heads, head_dim) float16, as `exact.sparq_attention`, `exact.window_attention` and
+            `exact.dense_attention`.
 
         Raises:
             ValueError: of the query; an element of the batch that holds nothing.
         """
-        op = "dense_attention" if settings is None else "sparq_attention"
+        op = op_of(settings)
         checks.check_query(op, query, self.spec, check_finite=check_finite)
         checks.check_not_empty(op, self._lengths)
         if settings is None:
             return exact.dense_unchecked(query, self.key, self.value, self._lengths)
         settings.check(op, self.spec.head_dim)
+        if isinstance(settings, WindowSettings):
+            return self._window_attention(op, query, settings)
         return exact.sparq_steps(
             query,
             self.key,
@@ -158,6 +188,41 @@ class KVCache(HasSpec):
             lengths=self._lengths,
             value_sum=self._value_sum,
         ).output
+
+    def _window_attention(self, op: str, query: np.ndarray, settings: WindowSettings) -> np.ndarray:
+        window.check_history(op, self._history, settings, query.shape[1])
+        seq_len = int(self._lengths.max())
+        sums = np.zeros((self.spec.batch, seq_len), np.uint32)
+        if settings.remembers and self._history is not None:
+            sums = self._history.sums(seq_len)
+        steps = exact.window_steps(query, self.key, self.value, sums, settings, lengths=self._lengths)
+        if settings.remembers:
+            self._remember(settings, steps.shares, self._lengths)
+        return steps.output
+
+    def _remember(self, settings: WindowSettings, shares: np.ndarray, lengths: np.ndarray) -> None:
+        if self._history is None:
+            self._history = window.WindowHistory(self.spec.batch, settings.n_recent)
+        for b, length in enumerate(lengths):
+            self._history.add(b, shares[b, :length])
+
+    def observe(self, query: np.ndarray, settings: WindowSettings, *, check_finite: bool = True) -> None:
+        """Put the dense attention of the last tokens held into the history, each to the positions up to its
+        own: what window attention after a prompt selects by. Nothing happens if the settings ask for none.
+
+        Args:
+            query: (batch, n_heads, n_tokens, head_dim) float16, of the last n_tokens positions.
+
+        Raises:
+            ValueError: of the query; an element of the batch that holds fewer positions.
+        """
+        op = "observe"
+        n_tokens = checks.check_tokens(op, query, self.spec, self._lengths, check_finite=check_finite)
+        window.check_history(op, self._history, settings, query.shape[1])
+        for index in range(n_tokens if settings.remembers else 0):
+            lengths = self._lengths - (n_tokens - 1 - index)
+            shares = exact.dense_shares(query[:, :, index], self.key, self.value, lengths)
+            self._remember(settings, shares, lengths)
 
     def dense_attention(self, query: np.ndarray, *, check_finite: bool = True) -> np.ndarray:
         """`attention` without settings."""

@@ -8,7 +8,7 @@ The functions take NumPy arrays; callers that hold other containers pass views o
 from __future__ import annotations
 
 import operator
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, Sequence
 
 import numpy as np
 
@@ -23,6 +23,8 @@ MAX_CAPACITY = 1 << 24
 MAX_LAYERS = 1024
 #: bits of a number of the key index (E9); 16: the keys themselves
 INDEX_BITS = (16, 8, 4)
+#: bits of a number of a row of keys and values (docs/exactness.md, E10)
+ROW_BITS = (16, 8)
 #: largest head_dim with a key index of 8 or 4 bits: so many products of a code and a coefficient of at least
 #: 1 have a sum below 2**24 (E9)
 MAX_INDEX_HEAD_DIM = 1 << 16
@@ -60,20 +62,31 @@ def check_integer(
     return number
 
 
-def check_index_bits(op: str, value: object, head_dim: int) -> int:
-    """`value` as an int of INDEX_BITS; with 8 or 4, head_dim has a limit."""
-    rule = f"be one of {', '.join(map(str, INDEX_BITS))}"
+def _check_bits(op: str, argument: str, value: object, allowed: Sequence[int]) -> int:
+    """`value` as an int, one of `allowed`."""
+    rule = f"be one of {', '.join(map(str, allowed))}"
     if isinstance(value, (bool, np.bool_)):
-        fail(op, "index_bits", rule, repr(value))
+        fail(op, argument, rule, repr(value))
     try:
         number = operator.index(value)  # type: ignore[arg-type]
     except TypeError:
-        fail(op, "index_bits", rule, repr(value))
-    if number not in INDEX_BITS:
-        fail(op, "index_bits", rule, number)
+        fail(op, argument, rule, repr(value))
+    if number not in allowed:
+        fail(op, argument, rule, number)
+    return number
+
+
+def check_index_bits(op: str, value: object, head_dim: int) -> int:
+    """`value` as an int of INDEX_BITS; with 8 or 4, head_dim has a limit."""
+    number = _check_bits(op, "index_bits", value, INDEX_BITS)
     if number != INDEX_BITS[0] and head_dim > MAX_INDEX_HEAD_DIM:
         fail(op, "head_dim", f"be at most {MAX_INDEX_HEAD_DIM} with index_bits={number}", head_dim)
     return number
+
+
+def check_row_bits(op: str, value: object) -> int:
+    """`value` as an int of ROW_BITS."""
+    return _check_bits(op, "row_bits", value, ROW_BITS)
 
 
 def check_bool(op: str, argument: str, value: object) -> bool:
@@ -216,6 +229,24 @@ def check_query(op: str, query: np.ndarray, cache: CacheSpec, *, check_finite: b
         fail(op, "n_heads", f"be a multiple of n_kv_heads={cache.n_kv_heads}", shape[1])
     if check_finite:
         _check_finite(op, "query", query)
+
+
+def check_tokens(
+    op: str, query: np.ndarray, cache: CacheSpec, lengths: np.ndarray, *, check_finite: bool = True
+) -> int:
+    """Queries (batch, n_heads, n_tokens, head_dim) of the last positions of a cache of such lengths; return
+    n_tokens."""
+    shape: tuple[int, ...] = getattr(query, "shape", ())
+    if len(shape) != 4 or shape[2] == 0:
+        got = shape or type(query).__name__
+        fail(op, "query", "have shape (batch, n_heads, n_tokens, head_dim), none of them 0", got)
+    for index in range(shape[2]):
+        check_query(op, query[:, :, index], cache, check_finite=check_finite)
+    if np.count_nonzero(lengths < shape[2]):
+        b = int(np.argmin(lengths))
+        got = f"{lengths[b]} positions of element {b}"
+        fail(op, "cache", f"hold the {shape[2]} tokens of the query", got)
+    return int(shape[2])
 
 
 def check_not_empty(op: str, lengths: np.ndarray) -> None:

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from sparq_reference import checks, key_index, numerics
+from sparq_reference import checks, key_index, numerics, window
 from sparq_reference.layout import Steps, all_lengths, each_kv_head
 from sparq_reference.numerics import to_half, widen
-from sparq_reference.settings import SparqSettings
+from sparq_reference.settings import SparqSettings, WindowSettings
 
 
 def query_components(query: np.ndarray, *, rank: int, n_kv_heads: int) -> np.ndarray:
@@ -120,6 +120,13 @@ def key_topk(
 
 def _attend(query: np.ndarray, key: np.ndarray, value: np.ndarray) -> np.ndarray:
     """Equation 2: queries (group_size, head_dim) over the rows of key, value (n, head_dim) -> float32."""
+    return _attend_with_weights(query, key, value)[0]
+
+
+def _attend_with_weights(
+    query: np.ndarray, key: np.ndarray, value: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """`_attend`, and its softmax before division: weights (group_size, n) and their sums (group_size,)."""
     q = widen(query)
     scores = np.empty((q.shape[0], key.shape[0]), np.float32)
     for start in range(0, key.shape[0], numerics.CHUNK):
@@ -128,7 +135,7 @@ def _attend(query: np.ndarray, key: np.ndarray, value: np.ndarray) -> np.ndarray
             scores[head, start : start + len(rows)] = numerics.dot(q[head], rows)
     weights, weight_sum, _ = softmax_weights(scores * numerics.scale(q.shape[1]))
     attended: np.ndarray = numerics.flush(numerics.weighted_sum(weights, value)) / weight_sum[:, None]
-    return attended
+    return attended, weights, weight_sum
 
 
 def gathered_attention(
@@ -321,3 +328,80 @@ def sparq_steps(
         mean,
         to_half(output),
     )
+
+
+def window_attention(
+    query: np.ndarray,
+    key: np.ndarray,
+    value: np.ndarray,
+    history: window.WindowHistory,
+    *,
+    top_k: int,
+    n_local: int | None = None,
+    n_recent: int = 32,
+    lengths: np.ndarray | None = None,
+    check_finite: bool = True,
+) -> np.ndarray:
+    """Window attention of one decode step: Algorithm 1 of ALISA (arXiv:2403.17312), or local or strided.
+
+    Args:
+        query, key, value, lengths, check_finite: as of `dense_attention`.
+        history: of the steps before; this step is added to it, where the settings ask for a history.
+        top_k, n_local, n_recent: see `WindowSettings`.
+
+    Returns:
+        (batch, n_heads, head_dim) float16; overflow saturates at 65504.
+
+    Raises:
+        ValueError: `window_attention: <argument> must <rule>, got <value>`, the history unchanged.
+    """
+    op = "window_attention"
+    lengths = checks.check_attention(op, query, key, value, lengths=lengths, check_finite=check_finite)
+    settings = WindowSettings(top_k, n_local, n_recent, op=op)  # type: ignore[arg-type]  # None: half
+    window.check_history(op, history, settings, query.shape[1])
+    steps = window_steps(query, key, value, history.sums(key.shape[2]), settings, lengths=lengths)
+    if settings.remembers:
+        for b, length in enumerate(lengths):
+            history.add(b, steps.shares[b, :length])
+    return steps.output
+
+
+def shares_of(weights: np.ndarray, weight_sum: np.ndarray) -> np.ndarray:
+    """Shares of attention in units of 2**-16, summed over heads (E10).
+
+    weights (n_heads, n), weight_sum (n_heads,) -> (n,) uint32.
+    """
+    units = weights / weight_sum[:, None] * np.float32(window.UNITS)
+    total: np.ndarray = key_index.round_to_integer(units).astype(np.uint32).sum(axis=0, dtype=np.uint32)
+    return total
+
+
+def dense_shares(query: np.ndarray, key: np.ndarray, value: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """What a step of window attention over all positions adds to the history: (batch, seq_len) uint32."""
+    everything = WindowSettings(key.shape[2], key.shape[2])
+    none = np.zeros((key.shape[0], key.shape[2]), np.uint32)
+    return window_steps(query, key, value, none, everything, lengths=lengths).shares
+
+
+def window_steps(
+    query: np.ndarray,
+    key: np.ndarray,
+    value: np.ndarray,
+    sums: np.ndarray,
+    settings: WindowSettings,
+    *,
+    lengths: np.ndarray | None = None,
+) -> window.WindowSteps:
+    """`window_attention` with every intermediate, without checks; sums (batch, seq_len) of the history."""
+    lengths = all_lengths(key, lengths)
+    positions, counts = window.select_positions(sums, settings, lengths)
+    shares = np.zeros((key.shape[0], key.shape[2]), np.uint32)
+    output = np.empty(query.shape, np.float16)
+    for b, kv, heads in each_kv_head(query, key):
+        rows = positions[b, : counts[b]]
+        attended, weights, weight_sum = _attend_with_weights(
+            query[b, heads], key[b, kv][rows], value[b, kv][rows]
+        )
+        output[b, heads] = to_half(attended)
+        shares[b, rows] += shares_of(weights, weight_sum)
+    return window.WindowSteps(positions, counts, shares, output)

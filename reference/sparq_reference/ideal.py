@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from sparq_reference import checks, key_index, numerics
+from sparq_reference import checks, key_index, numerics, window
 from sparq_reference.layout import Steps, all_lengths, each_kv_head
-from sparq_reference.settings import SparqSettings
+from sparq_reference.settings import SparqSettings, WindowSettings
 
 
 def _double(x: np.ndarray) -> np.ndarray:
@@ -125,10 +125,17 @@ def key_topk(
 
 def _attend(query: np.ndarray, key: np.ndarray, value: np.ndarray) -> np.ndarray:
     """Equation 2: queries (group_size, head_dim) over the rows of key, value (n, head_dim) -> float64."""
+    return _attend_with_weights(query, key, value)[0]
+
+
+def _attend_with_weights(
+    query: np.ndarray, key: np.ndarray, value: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """`_attend`, and its softmax before division: weights (group_size, n) and their sums (group_size,)."""
     scores = _double(query) @ _double(key).T / np.sqrt(query.shape[1])
     weights, weight_sum, _ = softmax_weights(scores)
     attended: np.ndarray = (weights @ _double(value)) / weight_sum[:, None]
-    return attended
+    return attended, weights, weight_sum
 
 
 def gathered_attention(
@@ -298,3 +305,73 @@ def sparq_steps(
         mean,
         output,
     )
+
+
+def window_attention(
+    query: np.ndarray,
+    key: np.ndarray,
+    value: np.ndarray,
+    history: window.WindowHistory,
+    *,
+    top_k: int,
+    n_local: int | None = None,
+    n_recent: int = 32,
+    lengths: np.ndarray | None = None,
+    check_finite: bool = True,
+) -> np.ndarray:
+    """Window attention of one decode step: Algorithm 1 of ALISA (arXiv:2403.17312), or local or strided.
+
+    Arguments as of `exact.window_attention`, of any floating dtype and any head_dim, with a history that is
+    `WindowHistory(..., exact=False)`; float64, not saturated.
+
+    Raises:
+        ValueError: `window_attention: <argument> must <rule>, got <value>`, the history unchanged.
+    """
+    op = "window_attention"
+    lengths = checks.check_attention(
+        op, query, key, value, lengths=lengths, check_finite=check_finite, exact=False
+    )
+    settings = WindowSettings(top_k, n_local, n_recent, op=op)  # type: ignore[arg-type]  # None: half
+    window.check_history(op, history, settings, query.shape[1])
+    steps = window_steps(query, key, value, history.sums(key.shape[2]), settings, lengths=lengths)
+    if settings.remembers:
+        for b, length in enumerate(lengths):
+            history.add(b, steps.shares[b, :length])
+    return steps.output
+
+
+def shares_of(weights: np.ndarray, weight_sum: np.ndarray) -> np.ndarray:
+    """Shares of attention, all of one head's being 1, summed over heads: (n_heads, n), (n_heads,) -> (n,)."""
+    total: np.ndarray = (weights / weight_sum[:, None]).sum(axis=0)
+    return total
+
+
+def dense_shares(query: np.ndarray, key: np.ndarray, value: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """What a step of window attention over all positions adds to the history: (batch, seq_len) float64."""
+    everything = WindowSettings(key.shape[2], key.shape[2])
+    none = np.zeros((key.shape[0], key.shape[2]))
+    return window_steps(query, key, value, none, everything, lengths=lengths).shares
+
+
+def window_steps(
+    query: np.ndarray,
+    key: np.ndarray,
+    value: np.ndarray,
+    sums: np.ndarray,
+    settings: WindowSettings,
+    *,
+    lengths: np.ndarray | None = None,
+) -> window.WindowSteps:
+    """`window_attention` with every intermediate, without checks; sums (batch, seq_len) of the history."""
+    lengths = all_lengths(key, lengths)
+    positions, counts = window.select_positions(sums, settings, lengths)
+    shares = np.zeros((key.shape[0], key.shape[2]))
+    output = np.empty(query.shape)
+    for b, kv, heads in each_kv_head(query, key):
+        rows = positions[b, : counts[b]]
+        attended, weights, weight_sum = _attend_with_weights(
+            query[b, heads], key[b, kv][rows], value[b, kv][rows]
+        )
+        output[b, heads] = attended
+        shares[b, rows] += shares_of(weights, weight_sum)
+    return window.WindowSteps(positions, counts, shares, output)

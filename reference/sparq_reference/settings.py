@@ -16,8 +16,12 @@ from sparq_reference.checks import (
     check_bool,
     check_index_bits,
     check_integer,
+    check_row_bits,
     fail,
 )
+
+#: of the shares of attention in window attention, most steps times heads: their sum stays below 2**31 (E10)
+MAX_RECENT_HEADS = (1 << 15) - 1
 
 _Settings = TypeVar("_Settings", bound="SparqSettings")
 
@@ -96,6 +100,59 @@ class SparqSettings:
         return f"rank {self.rank}, top_k {self.top_k}, n_local {self.n_local}{mean_value}"
 
 
+@dataclasses.dataclass(frozen=True)
+class WindowSettings:
+    """Window attention: ALISA's sparse window attention (arXiv:2403.17312, Algorithm 1), local and strided
+    attention. Its selection does not look at the query.
+
+    Args:
+        top_k: positions attended to, in [1, 2**24]; all of them where there are no more (paper: 2 k).
+        n_local: of these, the most recent positions, 0 <= n_local <= top_k; None: half, the larger half of an
+            odd top_k. With n_local = top_k this is local attention.
+        n_recent: the others are those with the largest sums of attention weights over so many last steps
+            (paper: k, which is top_k // 2); at most 32767 // n_heads. 0: every n-th of the others instead,
+            which is strided attention where n_local is 0 too.
+        op: what messages begin with.
+
+    Raises:
+        ValueError: `<op>: <argument> must <rule>, got <value>`.
+    """
+
+    top_k: int
+    n_local: int = None  # type: ignore[assignment]  # an integer once it is made
+    n_recent: int = 32
+    op: dataclasses.InitVar[str] = "WindowSettings"
+
+    def __post_init__(self, op: str) -> None:
+        top_k = check_integer(op, "top_k", self.top_k, 1, MAX_CAPACITY)
+        n_local = top_k - top_k // 2 if self.n_local is None else self.n_local
+        n_local = check_integer(op, "n_local", n_local, 0, top_k, f"[0, top_k={top_k}]")
+        n_recent = check_integer(op, "n_recent", self.n_recent, 0, MAX_RECENT_HEADS)
+        for name, value in (("top_k", top_k), ("n_local", n_local), ("n_recent", n_recent)):
+            object.__setattr__(self, name, value)
+
+    @property
+    def remembers(self) -> bool:
+        """Whether it selects by the weights of earlier steps."""
+        return self.n_recent > 0 and self.n_local < self.top_k
+
+    def check_heads(self, op: str, n_heads: int) -> None:
+        """Raise ValueError unless sums over so many heads stay below 2**31."""
+        if self.remembers and self.n_recent * n_heads > MAX_RECENT_HEADS:
+            most = MAX_RECENT_HEADS // n_heads
+            fail(op, "n_recent", f"be in [0, {most}] for n_heads={n_heads}", self.n_recent)
+
+    def check(self, op: str, head_dim: int) -> None:
+        """Nothing to check: these settings are for heads of any size."""
+
+    def arguments(self) -> dict[str, Any]:
+        """The settings by name, as keyword arguments take them."""
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+
+    def __str__(self) -> str:
+        return f"top_k {self.top_k}, n_local {self.n_local}, n_recent {self.n_recent}"
+
+
 def settings_columns(settings: SparqSettings | None) -> dict[str, Any]:
     """The settings by name, for a row of results; None each for dense attention."""
     names = [field.name for field in dataclasses.fields(SparqSettings)]
@@ -113,6 +170,8 @@ class CacheSpec:
         capacity: most positions of one batch element, in [1, 2**24].
         index_bits: of a number of the key index, what SparQ scores positions from: 16 (the keys themselves,
             float16), or 8 or 4 (docs/exactness.md E9), with head_dim at most 2**16.
+        row_bits: of a number of the rows of keys and values: 16 (float16), or 8: rows are rounded when they are
+            appended (docs/exactness.md E10).
         op: what messages begin with.
 
     Raises:
@@ -124,6 +183,7 @@ class CacheSpec:
     head_dim: int
     capacity: int
     index_bits: int = 16
+    row_bits: int = 16
     op: dataclasses.InitVar[str] = "CacheSpec"
 
     def __post_init__(self, op: str) -> None:
@@ -135,6 +195,7 @@ class CacheSpec:
         if self.n_tasks > MAX_CAPACITY:
             fail(op, "batch * n_kv_heads", f"be at most {MAX_CAPACITY}", self.n_tasks)
         object.__setattr__(self, "index_bits", check_index_bits(op, self.index_bits, self.head_dim))
+        object.__setattr__(self, "row_bits", check_row_bits(op, self.row_bits))
 
     @property
     def n_tasks(self) -> int:
@@ -181,3 +242,8 @@ class HasSpec:
     def index_bits(self) -> int:
         """Bits of a number of the key index."""
         return self.spec.index_bits
+
+    @property
+    def row_bits(self) -> int:
+        """Bits of a number of the rows of keys and values."""
+        return self.spec.row_bits

@@ -9,7 +9,7 @@ among the `top_k` and cost nothing more.
 
 from __future__ import annotations
 
-from sparq_reference.checks import check_index_bits
+from sparq_reference.checks import check_index_bits, check_row_bits
 from sparq_reference.numerics import BLOCK
 
 #: of keys, values and the mean value row: fp16
@@ -56,6 +56,13 @@ def sparq_bytes(seq_len: int, head_dim: int, rank: int, top_k: int, index_bits: 
     kept in two layouts, that is not counted.
     """
     return index_bytes(seq_len, rank, index_bits) + ELEMENT_BYTES * sparq_elements(0, head_dim, 0, top_k)
+
+
+def row_bytes(head_dim: int, row_bits: int = 16) -> int:
+    """Key and value of a position: 4 d, or with 8 bits 2 d and, as a device keeps them, 2 scales of 2 bytes for
+    every 32 components of each."""
+    bits = check_row_bits("row_bytes", row_bits)
+    return 2 * head_dim * ELEMENT_BYTES if bits == 16 else 2 * (head_dim + 4 * -(-head_dim // 32))
 
 
 def h2o_elements(seq_len: int, head_dim: int, top_k: int) -> int:

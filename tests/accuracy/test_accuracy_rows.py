@@ -14,7 +14,7 @@ import torch
 from sparq_ipu import traces
 from sparq_ipu.accuracy.methods import Dense, Span, parse_method
 from sparq_ipu.accuracy.methods.rows import round_blocks, round_rows
-from sparq_reference import key_index
+from sparq_reference import key_index, row_codes
 
 REAL = Path(__file__).resolve().parents[1] / "data" / "smollm2_steps.npz"
 F32 = np.float32
@@ -133,7 +133,25 @@ def test_attention_is_that_of_the_rounded_rows(rows):
                 np.testing.assert_allclose(got[kv, g, i], expected, atol=2e-5)
 
 
-@pytest.mark.parametrize("rows", ["int8_row", "int8_block"])
+def test_rows_of_the_kernels():
+    """Everything is made from the rounded rows; and rounding them is seen."""
+    trace = traces.load(REAL)
+    span = span_of(trace, 20, first=60)
+    rounded = {
+        name: torch.tensor(
+            row_codes.decode(row_codes.encode(getattr(span, name).numpy().astype(np.float16))).astype(
+                np.float32
+            )
+        )
+        for name in ("key", "value")
+    }
+    text = "sparq:k=64,mean_from=1,index_bits=4"
+    got = parse_method(f"{text},rows=int8").attend(span)
+    assert torch.equal(got, parse_method(text).attend(dataclasses.replace(span, **rounded)))
+    assert not torch.equal(got, parse_method(text).attend(span))
+
+
+@pytest.mark.parametrize("rows", ["int8", "int8_row", "int8_block"])
 def test_steps_one_by_one_are_the_same(rows):
     trace = traces.load(REAL)
     method = parse_method(f"sparq:k=64,mean_from=1,index_bits=4,rows={rows}")
@@ -165,9 +183,11 @@ def test_options_and_transfer():
         for rows in ("int8_row", "int8_block")
     )
     assert by_row == plain - 10 * 64 + 20 and by_block == plain - 10 * 64 + 10
+    of_kernels = parse_method("sparq:k=10,index_bits=4,rows=int8").transfer(1000, 64)
+    assert of_kernels == plain - 10 * 64 + 10 * 2 * 4  # groups of 16 of 64 components
     for text, message in (
-        ("sparq:rows=int4", "sparq: rows must be one of fp16, int8_row, int8_block, got 'int4'"),
-        ("sparq:rows=int8_block", "sparq: rows must be fp16 or int8_row without a key index, got 'int8_blo"),
+        ("sparq:rows=int4", "sparq: rows must be one of fp16, int8, int8_row, int8_block, got 'int4'"),
+        ("sparq:rows=int8_block", "sparq: rows must not be int8_block without a key index, got 'int8_blo"),
     ):
         with pytest.raises(ValueError, match="^" + re.escape(message)):
             parse_method(text)

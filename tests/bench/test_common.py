@@ -16,7 +16,7 @@ from typing import Any
 import common
 import pytest
 
-from sparq_ipu.kernels import BASELINE, DEFAULT, KERNELS, Kernel
+from sparq_ipu.kernels import BASELINE, DEFAULT, TIERED
 from sparq_reference import CacheSpec, DoesNotFit, SparqSettings
 
 BENCH = Path(common.__file__).parent
@@ -65,19 +65,21 @@ def refused(cli: common.CommandLine, words: str, capsys: pytest.CaptureFixture[s
 def test_flags_describe_a_workload() -> None:
     cli = command_line()
     words = "--S 256 --B 2 --heads 8 --kv-heads 4 --head-dim 64 --r 16 --k 32 --local 3 --no-mean-value"
-    words += " --index-bits 4"
+    words += " --index-bits 4 --row-bits 8"
     a = cli.parse([*words.split(), "--seed", "5", "--reps", "7"])
-    expected = common.Workload(CacheSpec(2, 4, 64, 256, 4), 8, SparqSettings(16, 32, 3, False))
+    expected = common.Workload(CacheSpec(2, 4, 64, 256, 4, 8), 8, SparqSettings(16, 32, 3, False))
     assert cli.workloads(a, takes_settings=True) == [expected]
     assert (a.seed, a.reps, a.warmup, a.json) == (5, 7, 1, None)
     assert expected.flags() == words.split()
     assert str(expected) == (
-        "batch 2, 8 heads, 4 KV heads, head_dim 64, seq_len 256, index_bits 4, rank 16, top_k 32, n_local 3, "
-        "without the mean value"
+        "batch 2, 8 heads, 4 KV heads, head_dim 64, seq_len 256, index_bits 4, row_bits 8, rank 16, top_k 32, "
+        "n_local 3, without the mean value"
     )
     dense = cli.workloads(a, takes_settings=False)[0]
     assert dense == common.Workload(CacheSpec(2, 4, 64, 256), 8, None) == expected.on(BASELINE)
-    assert expected.on(DEFAULT) == expected
+    assert expected.on(TIERED) == expected
+    spec = dataclasses.replace(expected.spec, row_bits=16)  # rows of 8 bits are in three tiers alone
+    assert expected.on(DEFAULT) == dataclasses.replace(expected, spec=spec)
     plain = expected.with_plain_cache()
     assert plain == common.Workload(CacheSpec(2, 4, 64, 256), 8, expected.settings) != expected
     assert "index_bits" not in str(plain) and plain.columns()["index_bits"] == 16
@@ -242,9 +244,9 @@ def test_a_row_that_was_cut_off_is_taken_away(tmp_path: Path, kept: int) -> None
         ("hello\n", "line 1 is not JSON"),
         ("hello", "line 1 is not JSON"),
         (json.dumps(new_row()) + "\n\n", "line 2 is not JSON"),
-        ('{"schema": 4, "bench": "some"\n', "line 1 is not JSON"),  # cut off in the middle of the file
+        ('{"schema": 5, "bench": "some"\n', "line 1 is not JSON"),  # cut off in the middle of the file
         ("[1]\n", "line 1 has schema None, bench None"),
-        (json.dumps(new_row(bench="sweep")), "line 1 has schema 4, bench 'sweep'"),
+        (json.dumps(new_row(bench="sweep")), "line 1 has schema 5, bench 'sweep'"),
         (json.dumps(new_row(schema=2)) + "\n", "line 1 has schema 2, bench 'some'"),
         ('{"kernel": "dense", "repro": "python bench/some.py"}\n', "line 1 has schema None, bench None"),
     ],
@@ -256,7 +258,7 @@ def test_other_files_are_refused(
     path.write_text(text)
     error = refused(command_line(), f"--json {path}", capsys)
     assert (
-        f"--json must be a file that can be written, new or with rows of some.py (schema 4), got '{path}'"
+        f"--json must be a file that can be written, new or with rows of some.py (schema 5), got '{path}'"
         in (error)
     )
     assert message in error
@@ -366,7 +368,7 @@ def test_the_command_of_a_row_repeats_it(
         ("--heads 5", "--heads must be a multiple of --kv-heads=2, got 5"),
         ("--json none/rows.jsonl", "--json must be a file that can be written"),
         ("--index-bits 12", "--index-bits must be one of 16, 8, 4, got 12"),
-        ("--json other.jsonl", "line 1 has schema 4, bench 'some'"),
+        ("--json other.jsonl", "line 1 has schema 5, bench 'some'"),
     ],
 )
 def test_bad_usage_is_refused_before_any_work(
@@ -396,6 +398,7 @@ def test_help_names_every_shared_flag(bench: ModuleType, capsys: pytest.CaptureF
         bench.main(["--help"])
     text = capsys.readouterr().out
     assert stop.value.code == 0
+    on_host = bench.__name__ in ("cpu_sparq", "reference")  # nothing there keeps rows in 8 bits
     for flag in [*(f.flag for f in common.FLAGS), "--seed", "--json"]:
-        assert f"  {flag}" in text
+        assert (f"  {flag}" in text) is not (on_host and flag == "--row-bits")
     assert "Exit status: 0 ok, 1 " in text

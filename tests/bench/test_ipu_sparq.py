@@ -88,8 +88,8 @@ def test_wrong_results_get_no_time(
     """A reference that differs in one bit of one output."""
     right = ipu_sparq.exact_attention
 
-    def wrong(query: Any, key: Any, value: Any, settings: Any, index_bits: int) -> np.ndarray:
-        output = right(query, key, value, settings, index_bits)
+    def wrong(query: Any, key: Any, value: Any, settings: Any, index_bits: int, *rest: Any) -> np.ndarray:
+        output = right(query, key, value, settings, index_bits, *rest)
         if settings is None or index_bits == 4:
             output.view(np.uint16)[0, 1, 2] ^= 1
         return output

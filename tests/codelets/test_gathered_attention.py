@@ -38,7 +38,7 @@ def test_row_scores_and_weights(seed: int, kind: str, first: int, filled: int) -
         firstRow=first,
         scale=float(numerics.scale(HEAD_DIM)),
     )
-    scores = np.zeros((GROUP, n_rows), np.float32)
+    scores = np.full((GROUP, n_rows), np.finfo(np.float32).min, np.float32)
     scores[:, :n] = numerics.dot(query[:, None], keys[None, :n]) * numerics.scale(HEAD_DIM)
     assert_bits(out["scores"], scores)
     if n:

@@ -96,7 +96,7 @@ def test_scores(
     for of_set in range(n_sets):
         assert_bits(sums[of_set][:, :n][:, its_set != of_set], floats(4, (its_set != of_set).sum(), group, 2))
         assert_bits(sums[of_set][:, n:], floats(4, top_k - n, group, 2))
-    expected = np.zeros((group, top_k), np.float32)
+    expected = np.full((group, top_k), LOWEST, np.float32)
     expected[:, :n] = (
         numerics.dot(x.query[:, None].astype(np.float32), x.keys[None].astype(np.float32)) * scale
     )

@@ -464,6 +464,27 @@ def test_waves_last_as_long_as_the_largest_group(group_slots: int, most: int, wa
         assert out["wave"] == wave and out["more"] == (wave * rows < most)
 
 
+@pytest.mark.parametrize(("counts", "enough", "most"), [([3, 4], 7, 1), ([3, 4], 8, 0), ([0], 1, 0)])
+def test_most_miss(counts: list[int], enough: int, most: int) -> None:
+    fields = dict(nMisses=np.array(counts, np.uint32), most=np.array(not most))
+    assert run("MostMiss", fields, nSlots=len(counts), enough=enough)["most"] == most
+
+
+@pytest.mark.parametrize(("n_misses", "wave_rows"), [(19, 20), (19, 8), (20, 8), (0, 8)])
+def test_rows_of_a_head(n_misses: int, wave_rows: int) -> None:
+    """Wave by wave, four at a time; row 0 behind the last miss, whatever is in the list."""
+    rng = np.random.default_rng(n_misses)
+    rows = rng.integers(1, 2**32, 40, np.uint32)
+    expected = np.zeros(40, np.uint32)
+    expected[:n_misses] = rows[:n_misses] - 1
+    for wave in range(-(-20 // wave_rows)):
+        for row in range(0, wave_rows, 4):
+            fields = dict(wave=word(wave), nMisses=word(n_misses), rows=rows, offsets=words(4))
+            out = run("HeadRows", fields, waveRows=wave_rows, row=row, n=4)
+            first = wave * wave_rows + row
+            np.testing.assert_array_equal(out["offsets"], expected[first : first + 4])
+
+
 @pytest.mark.parametrize("n_before", [0, 1, 5])
 def test_first_miss(n_before: int) -> None:
     fields = dict(nMisses=np.arange(3, 3 + max(n_before, 1), dtype=np.uint32), first=word(77))

@@ -134,20 +134,60 @@ int main() {
 """
 
 
-def test_the_branches_for_an_ipu_give_the_same_bits(tmp_path: Path) -> None:
-    source = tmp_path / "functions.cpp"
-    source.write_text(FUNCTIONS)
-    (tmp_path / "ipu_builtins.h").write_text(BUILTINS)
+#: the largest coefficients with all codes, and sums of an odd number of components
+PRODUCTS = """
+#ifdef __IPU__
+typedef __fp16 half;
+#endif
+#include "code_products.hpp"
+#include <cstdio>
+int main() {
+  constexpr unsigned rank = 7;
+  unsigned state = 1;
+  for (unsigned i = 0; i != 2000; ++i) {
+    alignas(8) half codes[rank * 8], coefficients[2][rank * 4];
+    for (unsigned j = 0; j != rank; ++j) {
+      state = state * 1664525u + 1013904223u;
+      sparq::expandCodes(i < 256 ? i * 0x01010101u : state, codes + j * 8);
+      for (unsigned h = 0; h != 2; ++h)
+        sparq::store(&coefficients[h][j * 4],
+                     sparq::Quad{} + (state >> h & 0x30000u ? 127.0f : -127.0f));
+    }
+    const sparq::TwoSums sums(codes, codes + 4, coefficients[0], coefficients[1], rank);
+    std::fwrite(codes, sizeof(codes), 1, stdout);
+    std::fwrite(&sums, sizeof(sums), 1, stdout);
+  }
+}
+"""
+
+
+def outputs_of_branches(text: str, where: Path) -> list[bytes]:
+    """What a program says as it is, and as an IPU's compiler sees it."""
+    source = where / "functions.cpp"
+    source.write_text(text)
+    (where / "ipu_builtins.h").write_text(BUILTINS)
     options = ["-std=c++17", "-O1", "-ffp-contract=off", "-Wall", "-Wextra", "-Werror", "-Wno-psabi"]
     if platform.machine() == "x86_64":
         options.append("-mf16c")
-    headers = [f"-I{tmp_path}", f"-I{CODELETS}", f"-I{CODELETS.parent / 'emulator' / 'include'}"]
+    headers = [f"-I{where}", f"-I{CODELETS}", f"-I{CODELETS.parent / 'emulator' / 'include'}"]
     outputs = []
-    for branch in ([], ["-D__IPU__=1"]):
-        binary = tmp_path / f"functions{len(branch)}"
+    # A half of an IPU can be returned, unlike an __fp16.
+    for branch in ([], ["-D__IPU__=1", "-Xclang", "-fallow-half-arguments-and-returns"]):
+        binary = where / f"functions{len(branch)}"
         subprocess.run([clang(), *options, *branch, *headers, str(source), "-o", str(binary)], check=True)
         outputs.append(subprocess.run([str(binary)], capture_output=True, check=True).stdout)
+    return outputs
+
+
+def test_the_branches_for_an_ipu_give_the_same_bits(tmp_path: Path) -> None:
+    outputs = outputs_of_branches(FUNCTIONS, tmp_path)
     assert len(outputs[0]) == 20000 * (8 * 4 * (8 + 2 + 1) + 16)
+    assert outputs[0] == outputs[1]
+
+
+def test_products_of_codes_are_exact_in_fp16(tmp_path: Path) -> None:
+    outputs = outputs_of_branches(PRODUCTS, tmp_path)
+    assert len(outputs[0]) == 2000 * (7 * 16 + 32)
     assert outputs[0] == outputs[1]
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from strategies import fewer
 from vertex import LAYOUTS, POISON, Layout, assert_bits, floats, in_order, run, word, words
 
 from sparq_reference import exact, numerics
@@ -226,6 +227,7 @@ KEYS = {
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=lambda x: f"{x.n_parts}parts{x.filled}")
 @pytest.mark.parametrize("kind", KEYS)
+@fewer(6)
 @given(data=st.data())
 def test_selection_equals_stable_sort(layout: Layout, kind: str, data: st.DataObject) -> None:
     n = layout.filled

@@ -12,6 +12,7 @@ from index_records import (
     GROUP,
     HEAD_DIM,
     INT_POISON,
+    Problem,
     coefficients,
     make_problem,
     record_words,
@@ -84,6 +85,81 @@ def test_scores(bits: int, kind: str, rank: int, n_full: int, behind: int, seed:
     expected = floats(GROUP, n_local)
     expected[:, : n_full * 64] = x.scores()[:, : n_full * 64]
     assert_bits(scored["scores"], expected)
+
+
+@given(
+    kind=st.sampled_from(KINDS),
+    group=st.sampled_from((2, 3, 5)),
+    rank=st.sampled_from((1, 4, 7, 16)),
+    n_full=st.sampled_from((3, 0, 1)),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_scores_of_a_group(kind: str, group: int, rank: int, n_full: int, seed: int) -> None:
+    """The same scores where codes are taken out of their words once for all heads."""
+    x, column_words = make_problem(kind, 4, rank, N_BLOCKS, seed, group), N_BLOCKS * record_words(4)
+    components = np.sort(np.random.default_rng(seed).permutation(HEAD_DIM)[:rank]).astype(np.uint32)
+    index = some_words(seed, N_LAYERS, HEAD_DIM, column_words)
+    index[LAYER, components] = records(x.columns, 4)
+    shared = dict(filled=word((FIRST_BLOCK + n_full) * 64 + 5), index=index)
+    sizes = dict(groupSize=group, rank=rank, firstBlock=FIRST_BLOCK, nBlocks=N_BLOCKS)
+    of_rows = {name: floats(N_BLOCKS, group) for name in ("units", "offsets", "biases")}
+    out = run(
+        "GroupCoefficients",
+        dict(
+            shared,
+            layer=word(LAYER),
+            components=components,
+            selectedQuery=x.query,
+            columns=words(rank),
+            coefficients=halves(N_BLOCKS, group, rank, 4),
+            **of_rows,
+        ),
+        **sizes,
+        headDim=HEAD_DIM,
+        columnWords=column_words,
+        limit=x.limit,
+    )
+    once = out["coefficients"][:n_full, :, :, 0].astype(np.float32)
+    np.testing.assert_array_equal(out["coefficients"][:n_full], np.repeat(once[..., None], 4, axis=-1))
+    np.testing.assert_array_equal(out["biases"][:n_full], 8 * once.sum(axis=-1))
+    n_local = N_BLOCKS * 64 + 64
+    scored = run(
+        "GroupScores",
+        dict(
+            shared,
+            **{name: out[name] for name in ("columns", "coefficients", *of_rows)},
+            inverseTemperature=x.inverse_temperature,
+            codes=halves(6, rank, 8),
+            scores=floats(group, n_local),
+        ),
+        **sizes,
+        partPositions=n_local,
+    )
+    expected = floats(group, n_local)
+    expected[:, : n_full * 64] = x.scores()[:, : n_full * 64]
+    assert_bits(scored["scores"], expected)
+
+
+def test_the_largest_products_are_exact() -> None:
+    """The largest coefficient and the smallest code, less 8: two such products are all that fp16 holds."""
+    columns = np.zeros((4, 64), np.float16)
+    columns[:, -1] = 15
+    columns[2:, :16] = np.arange(16)
+    x = Problem(
+        columns, np.array([[1, 1, -1, 1], [-1, -1, 1, -1]], np.float32), np.ones(2, np.float32), 127.0, 4
+    )
+    shared = dict(filled=word(64), index=records(columns, 4)[None])
+    sizes = dict(groupSize=2, rank=4, firstBlock=0, nBlocks=1)
+    of_rows = {name: floats(1, 2) for name in ("units", "offsets", "biases")}
+    made = dict(columns=words(4), coefficients=halves(1, 2, 4, 4), **of_rows)
+    fields = dict(shared, layer=word(0), components=np.arange(4, dtype=np.uint32), selectedQuery=x.query)
+    out = run("GroupCoefficients", dict(fields, **made), **sizes, headDim=4, columnWords=9, limit=127.0)
+    assert np.abs(out["coefficients"]).min() == 127
+    fields = dict(
+        shared, codes=halves(6, 4, 8), scores=floats(2, 64), inverseTemperature=np.ones(2, np.float32)
+    )
+    out = run("GroupScores", dict(fields, **{name: out[name] for name in made}), **sizes, partPositions=64)
+    assert_bits(out["scores"], x.scores())
 
 
 @pytest.mark.parametrize("bits", BITS)

@@ -33,15 +33,17 @@ def scores_of(layout: Layout, spread: float = 20.0) -> np.ndarray:
     return (rng.standard_normal((GROUP, layout.filled)) * spread).astype(np.float32)
 
 
+@pytest.mark.parametrize("n_pieces", [6, 3, 2, 1])
 @pytest.mark.parametrize("layout", LAYOUTS, ids=lambda x: f"{x.n_parts}parts{x.filled}")
-def test_maximum_over_parts(layout: Layout) -> None:
+def test_maximum_over_parts(layout: Layout, n_pieces: int) -> None:
     scores = scores_of(layout)
     spread = layout.spread(scores, np.nan)  # what is not a position is never looked at
     partial = []
     for part in range(layout.n_parts):
         out = run(
             "PartialMax",
-            dict(filled=word(layout.filled), scores=spread[part], maxima=floats(6, GROUP)),
+            dict(filled=word(layout.filled), scores=spread[part], maxima=floats(n_pieces, GROUP)),
+            nPieces=n_pieces,
             groupSize=GROUP,
             partPositions=layout.part_positions,
             **layout.settings(part),

@@ -271,3 +271,28 @@ def test_unchecked_nan_does_no_harm(isa: str, group_size: int) -> None:
             cache = filled_cache(broken, isa=isa, n_threads=n_threads, check_finite=False)
             sparq = sparq_attention(broken.query, cache, rank=3, top_k=20, n_local=2)
             assert sparq.shape == dense_attention(broken.query, cache).shape == broken.query.shape
+
+
+@pytest.mark.parametrize("head_dim", [8, 40, 128])
+def test_rows_of_8_bits(isa: str, head_dim: int) -> None:
+    """Rounded as the reference rounds them, in one call or one by one, and of any strides."""
+    rng = np.random.default_rng(head_dim)
+    key, value = (rng.standard_normal((2, 2, 3, 90, head_dim)) * 30).astype(np.float16)
+    options = dict(capacity=100, isa=isa, index_bits=4, row_bits=8)
+    sizes = dict(batch=2, n_kv_heads=3, head_dim=head_dim)
+    at_once = KVCache(**sizes, **options, device="cpu")
+    at_once.append(key, value)
+    one_by_one = KVCache(**sizes, **options, device="cpu")
+    for i in range(90):
+        turned = (
+            np.ascontiguousarray(x[:, :, i : i + 1].swapaxes(1, 3)).swapaxes(1, 3) for x in (key, value)
+        )
+        one_by_one.append(*turned)
+    query = rng.standard_normal((2, 6, head_dim)).astype(np.float16)
+    expected = exact.sparq_attention(
+        query, *(row_codes.round_rows(x, 8) for x in (key, value)), rank=5, top_k=9, index_bits=4
+    )
+    for cache in (at_once, one_by_one):
+        assert_same_bits(sparq_attention(query, cache, rank=5, top_k=9), expected, isa)
+        for got, given_ in zip(cache.read(), (key, value)):
+            assert_same_bits(got, row_codes.round_rows(given_, 8), isa)

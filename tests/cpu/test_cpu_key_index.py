@@ -9,7 +9,7 @@ from cpu_caches import THREADS, assert_same_bits, filled_cache, make_cache
 from hypothesis import given
 from hypothesis import strategies as st
 from near_ties import columns_with_a_step_near_a_tie
-from strategies import GROUP_SIZES, KINDS, Attention, attentions, make_attention, sparq_settings
+from strategies import GROUP_SIZES, KINDS, Attention, attentions, fewer, make_attention, sparq_settings
 
 from sparq_ipu import KVCache, dense_attention, sparq_attention
 from sparq_reference import exact, key_index
@@ -48,6 +48,7 @@ def check_attention(
         assert_same_bits(dense_attention(tensors.query, cache), dense, f"dense, {what}")
 
 
+@fewer(3, least=20)
 @given(data=st.data())
 def test_bits(isa: str, index_bits: int, data: st.DataObject) -> None:
     tensors = data.draw(attentions(seq_lens=SEQ_LENS))

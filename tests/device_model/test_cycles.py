@@ -34,6 +34,9 @@ EXPECTED = {
     "residentScores(3, 2, 33, 4)": tile(4 * (10 + 2 * (33 * (4 + 15 + 2) + 3 * 24 + 8 * (2 + 1 + 2)))),
     "residentScores(3, 2, 33, 8)": tile(8 * (10 + 2 * (33 * (4 + 14 + 2) + 4 * (2 + 1 + 2)))),
     "residentCoefficients(4, 2, 32)": tile(2 * (32 * ((6 + 2) + (1 + 1 + 1 + 2 + 1 + 1 + 2)) + 20) + 6 * 6),
+    "groupCoefficients(4, 2, 32)": tile(2 * (32 * ((6 + 2) + (6 + 2)) + 20) + 6 * 6),
+    # of a worker four words: 35 components, of which three are behind the last four
+    "groupScores(3, 4, 35)": tile(4 * (10 + 35 * (11 + 2) + 4 * (8 * (28 + 2) + 3 * (10 + 2) + 2 * 10 + 6))),
     "storeRecords(64, 17)": tile(12 + 11 * (17 * 4 + 6)),
     "nextBlock()": 20 + 3,
     "blockOffsets(64)": tile(11 * 7),
@@ -47,11 +50,20 @@ EXPECTED = {
     # 7 of 26 misses, each of which looks at 10 ways
     "dealSlots(26, 10, 4)": 20 + 20 + 4 * 10 + 7 * (10 * 9 + 14),
     "moreMisses(5, 2)": 20 + 5 * 4 + 2 * 8 + 8,
+    "mostMiss(5)": 20 + 5 * 4 + 4,
+    "headRows(7)": tile(2 * (7 + 2)),
     "firstMiss(3)": 20 + 3 * 4 + 2,
     "placeMisses(64, 20)": tile(24 + 6 * 3 + 20 * 8 + 4 * 4),
     "waveRows(7, 5)": tile(2 * (5 * 5 + 5)),
     # 16 pairs of a row, 3 for a worker; 8 slices, 2
     "cutRows(4, 96, 12)": tile(3 * (12 * 4 + 8) + 2 * (6 + 4 * (3 * 4 + 4))),
+    # 4 rows of 12 eights, 8 for a worker: two fours of 9, a scale of 6, 3; four words stored, 2 a pass
+    "cutCodes(4, 96, 12)": tile(8 * (2 * 9 + 6 + 3 + 8 + 2) + 2 * (6 + 4 * (3 * (9 + 6 + 1 + 2) + 6))),
+    "codeColumns(96)": tile(2 * 32 * (2 * (2 * 9 + 6 + 3 + 3) + 8 * 4 + 2)),
+    # of 3 rows 5 twos each, 3 for a worker
+    "roundRows(3, 136)": tile(
+        3 * (2 * (2 * 18 + 14 + 2 + 4 + 2 + 2 + 3 + 4 * (4 + 12 + 2 + 6 + 12 + 1 + 2)) + 8)
+    ),
     "insertRows(20, 16, 2)": tile(18 + 4 * 7 + 3 * (8 * 4 + 8)),
     "insertRows(20, 16, 1)": tile(18 + 4 * 7 + 5 * (8 * 4 + 8)),
     "dealNewest(10)": 20 + 10 * 9 + 16,
@@ -70,7 +82,8 @@ EXPECTED = {
     "componentList(128, 1, 32)": tile(15 + 26 * (4 + 2) + 26 * (4 + (2 + 5) / 4)),
     # the second worker, with three heads
     "componentList(64, 14, 16)": tile(15 + 13 * (4 + (2 + 70) / 4) + 3 * (8 * 14 + 5 + 40)),
-    "partialMax(192, 2)": tile(2 * (8 * (2 + 2) + 6)),
+    "partialMax(192, 2, 6)": tile(2 * (8 * (2 + 2) + 6)),
+    "partialMax(192, 8, 1)": tile(2 * (48 * (2 + 2) + 6)),
     "reduceMax(13, 1)": tile(2 * 3),
     "reduceMax(12, 4)": tile(2 * 2 * 3),
     "reduceMax(12, 3)": tile(2 * 3 * 4),
@@ -153,7 +166,7 @@ STEPS = {
     "sparq-streaming": {
         "approx_scores": tile(2 * 11 * (8 * 14 + 6)),
         "tail_scores": tile(2 * 3 * (8 * 14 + 6)),
-        "partial_max": tile(2 * (14 * 4 + 6)),
+        "partial_max": tile(27 * 4 + 6),  # three pieces of a head, each a worker's
         "softmax_weights": tile(2 * (12 + 14 * 74)),
         "block_sums": tile(2 * (8 * 6 + 5)),  # 2 * 320 / 64 blocks
         "fold_sums": tile(18 * 6),  # 72 blocks, a head to a worker

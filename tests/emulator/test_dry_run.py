@@ -45,6 +45,7 @@ def outcomes(programs) -> dict:
         ("cycle_count", {"yes": 1}),
         ("write_undef", {"yes": 1}),  # an undefined bool is not 0
         ("never_written", {"yes": 1}),
+        ("beside_remote", {"yes": 1}),
         ("error_not_reached", {"no": 1}),
     ],
 )

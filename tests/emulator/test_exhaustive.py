@@ -30,8 +30,9 @@ ENUMERATIONS = {
 def errors(programs, tmp_path_factory) -> dict[str, str]:
     """What the compiler says of each source, with another value in every enumeration."""
     entries = json.loads((programs.build / "compile_commands.json").read_text())
-    commands = {Path(e["file"]).name: e for e in entries if Path(e["file"]).parent.name == "src"}
-    emulator = Path(commands["compile.cpp"]["file"]).parents[1]
+    one = next(e for e in entries if "poplar_emulator.dir" in e["command"])  # perhaps of several sources
+    (include,) = re.findall(r"-I(\S*/emulator/include)\b", one["command"])
+    emulator = Path(include).parent
     changed = tmp_path_factory.mktemp("emulator")
     for folder in ("include", "popc", "src"):
         shutil.copytree(emulator / folder, changed / folder)
@@ -43,10 +44,10 @@ def errors(programs, tmp_path_factory) -> dict[str, str]:
         (changed / header).write_text(text)
     found = {}
     for source in {source for _, sources in ENUMERATIONS.values() for source in sources}:
-        command = commands[source]["command"].replace(str(emulator), str(changed))
+        command = one["command"].replace(one["file"], str(emulator / "src" / source))
         r = subprocess.run(
-            [*shlex.split(command), "-fsyntax-only"],
-            cwd=commands[source]["directory"],
+            [*shlex.split(command.replace(str(emulator), str(changed))), "-fsyntax-only"],
+            cwd=one["directory"],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

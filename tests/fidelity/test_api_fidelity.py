@@ -7,6 +7,9 @@ agree in name, parameter types and number of arguments, the emulator's declarati
 
 from __future__ import annotations
 
+import atexit
+import os
+import tempfile
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -42,11 +45,35 @@ FLAGS = [
 RIVALS: dict[str, str] = {}
 #: headers whose declarations the emulator's overloads are taken from
 HEADERS = ("Engine", "DeviceManager", "Graph", "IPUModel", "OptionFlags", "Program", "Vertex")
+#: of the C++ library, what most sources include
+OF_THE_LIBRARY = (
+    "algorithm",
+    "cstring",
+    "functional",
+    "limits",
+    "map",
+    "memory",
+    "optional",
+    "sstream",
+    "vector",
+)
 
 
 @lru_cache(maxsize=None)
 def uses_of(source: Path) -> tuple[Use, ...]:
-    return tuple(uses(cindex(), parse(cindex(), source, FLAGS), OWN))
+    return tuple(uses(cindex(), parse(cindex(), source, [*FLAGS, *headers_once()]), OWN))
+
+
+@lru_cache(maxsize=None)
+def headers_once() -> tuple[str, str]:
+    """Flags with which the headers of others, most of each source, are not parsed again."""
+    text = "".join(f"#include <poplar/{header}.hpp>\n" for header in HEADERS)
+    text += "".join(f"#include <{header}>\n" for header in OF_THE_LIBRARY)
+    handle, file = tempfile.mkstemp(".pch")
+    os.close(handle)
+    atexit.register(os.unlink, file)
+    parse(cindex(), OPS / "src" / "headers.cpp", FLAGS, text).save(file)
+    return "-include-pch", file
 
 
 @lru_cache(maxsize=None)
@@ -65,7 +92,7 @@ def sdk() -> Sdk:
 def uses_in_text(text: str) -> list[Use]:
     """Uses of a source file of ours that has this text."""
     file = OPS / "src" / "control.cpp"
-    return list(uses(cindex(), parse(cindex(), file, FLAGS, text), OWN))
+    return list(uses(cindex(), parse(cindex(), file, [*FLAGS, *headers_once()], text), OWN))
 
 
 def all_calls() -> list[Call]:

@@ -213,3 +213,42 @@ def sparq(
         y = [fl(fl(alpha * a) + fl(fl(1.0 - alpha) * m)) for a, m in zip(y3, v_mean)]
         output.append(y if mean_value else y3)
     return output
+
+
+def window(
+    heads: list[list[float]],
+    keys: list[list[list[float]]],
+    rows: list[list[list[float]]],
+    steps: list[list[int]],
+    top_k: int,
+    n_local: int,
+    n_recent: int,
+) -> tuple[list[list[float]], list[int]]:
+    """E10: all heads of a layer over the keys and values of each KV head, before narrowing; the shares of
+    this step. `steps` has the shares of all those before it."""
+    length, group_size = len(keys[0]), len(heads) // len(keys)
+    if length <= top_k:
+        chosen = list(range(length))
+    else:
+        first_local = length - n_local
+        remembered = steps[max(0, len(steps) - n_recent) :]
+        if n_local == top_k:
+            others = []
+        elif n_recent:
+            sums = [sum(step[p] for step in remembered if p < len(step)) for p in range(first_local)]
+            others = best([float(x) for x in sums], top_k - n_local)
+        else:
+            stride = math.ceil(first_local / (top_k - n_local))
+            others = [p for p in range(first_local) if (first_local - 1 - p) % stride == 0]
+        chosen = others + list(range(first_local, length))
+    shares = [0] * length
+    output = []
+    for h, q in enumerate(heads):
+        kv = h // group_size
+        own_keys, own_rows = [keys[kv][p] for p in chosen], [rows[kv][p] for p in chosen]
+        output.append(attend(q, own_keys, own_rows))
+        scores = [fl(lane_sum([fl(a * b) for a, b in zip(q, key)]) * scale(len(q))) for key in own_keys]
+        weights, total = softmax(scores)
+        for p, w in zip(chosen, weights):
+            shares[p] += int(rne(fl(fl(w / total) * 2.0**16)))
+    return output, shares

@@ -47,8 +47,8 @@ def some_columns(kind: str, shape: tuple[int, int], rng: np.random.Generator) ->
 
 class Problem(NamedTuple):
     columns: np.ndarray  # (rank, positions) float16
-    query: np.ndarray  # (GROUP, rank) float32
-    inverse_temperature: np.ndarray  # (GROUP,) float32
+    query: np.ndarray  # (group, rank) float32
+    inverse_temperature: np.ndarray  # (group,) float32
     limit: float
     bits: int
 
@@ -66,14 +66,14 @@ class Problem(NamedTuple):
         )
 
 
-def make_problem(kind: str, bits: int, rank: int, n_blocks: int, seed: int) -> Problem:
+def make_problem(kind: str, bits: int, rank: int, n_blocks: int, seed: int, group: int = GROUP) -> Problem:
     rng = np.random.default_rng(seed)
-    query = tensors(kind, (GROUP, rank), rng).astype(np.float32)
+    query = tensors(kind, (group, rank), rng).astype(np.float32)
     query[1] = 0
     return Problem(
         some_columns(kind, (rank, 64 * n_blocks), rng),
         query,
-        np.array([0.125, 0.3, 1.7], np.float32),
+        np.resize(np.array([0.125, 0.3, 1.7], np.float32), group),
         float(key_index.coefficient_limit(bits, rank)),
         bits,
     )

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+from hypothesis import settings
 from hypothesis import strategies as st
 
 from sparq_reference import SparqSettings, checks
@@ -24,6 +25,11 @@ KINDS = ("normal", "heavy_tailed", "constant", "one_hot", "huge", "tiny", "wide"
 
 HALF_MAX = 65504.0
 HALF_TINY = 2.0**-24  #: smallest fp16 denormal
+
+
+def fewer(share: int, least: int = 8) -> settings:
+    """For a test whose examples take long: one in `share` of those that the profile asks for."""
+    return settings(max_examples=max(least, settings().max_examples // share))
 
 
 def half(x: np.ndarray) -> np.ndarray:

@@ -11,6 +11,7 @@ import os
 import re
 import subprocess
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Iterator, Sequence, Union
 
@@ -100,6 +101,7 @@ def load_libclang() -> Any:
     return cindex
 
 
+@lru_cache(maxsize=None)
 def system_includes() -> list[str]:
     """Include directories of the host's compiler: libclang's wheel has none of its own."""
     compiler = os.environ.get("CXX", "c++")

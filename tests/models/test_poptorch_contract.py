@@ -29,6 +29,8 @@ from sparq_reference import SparqSettings, exact  # noqa: E402
 
 SHAPE = dict(batch=2, n_kv_heads=2, head_dim=16, capacity=48)
 SETTINGS = dict(rank=4, top_k=6, n_local=2, mean_value=True)
+#: what travels of a cache where nothing is asked for
+OPTIONS = dict(index_bits=16, memory="streaming", hot_rows=0, hot_policy="lru", wave_rows=0)
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -87,8 +89,8 @@ def test_decode_call(ipu):
         mean_value=1,
         capacity=48,
         n_kv_heads=2,
-        index_bits=16,
         cache_name="layer0",
+        **OPTIONS,
     )
     assert type(attributes["mean_value"]) is int
     assert list(module.buffers()) == []  # nothing of the fallback goes to the device
@@ -99,7 +101,7 @@ def test_dense_call(ipu):
     module(torch.randn(2, 4, 16), torch.randn(2, 2, 16), torch.randn(2, 2, 16), torch.tensor([0, 1]))
     ((name, _, _, inputs, attributes),) = ipu.calls
     assert name == "DenseDecode" and inputs[3].tolist() == [0, 1]
-    assert attributes == dict(capacity=48, n_kv_heads=2, index_bits=16, cache_name="layer1")
+    assert attributes == dict(capacity=48, n_kv_heads=2, cache_name="layer1", **OPTIONS)
 
 
 def test_fill_call(ipu):
@@ -114,7 +116,7 @@ def test_fill_call(ipu):
         ((2,), torch.int32),
     ]
     assert inputs[2].tolist() == [5, -1]
-    assert attributes == dict(capacity=48, index_bits=16, cache_name="layer0")
+    assert attributes == dict(capacity=48, cache_name="layer0", **OPTIONS)
     assert held.dtype == torch.int32
 
 
@@ -194,7 +196,10 @@ def test_a_call_without_index_bits_means_16(ipu):
     ):
         with pytest.raises(ValueError, match="^CacheFill: " + re.escape(message) + "$"):
             call(capacity=48, cache_name="layer0", index_bits=wrong)
-    with pytest.raises(ValueError, match=r"^CacheFill: attributes must be capacity, index_bits, cache_name,"):
+    with pytest.raises(
+        ValueError,
+        match=r"^CacheFill: attributes must be capacity, index_bits, memory, hot_rows, hot_policy, wave_",
+    ):
         call(cache_name="layer0", index_bits=4)
     wide = torch.zeros(2, 2, 5, 65544).half()
     with pytest.raises(
@@ -203,6 +208,68 @@ def test_a_call_without_index_bits_means_16(ipu):
         custom = contract.CACHE_FILL, (wide, wide, lengths), (lengths,)
         poptorch_attention.custom_op(*custom, capacity=48, cache_name="layer0", index_bits=8)
     assert len(ipu.calls) == 2
+
+
+TIERS = dict(memory="tiered", hot_rows=32, hot_policy="recent", wave_rows=8)
+
+
+def test_three_tiers_are_attributes(ipu):
+    """Of every operator on the cache, with Python's own types."""
+    options = dict(TIERS, hot_rows=np.int64(32), index_bits=4)
+    module = SparqAttention(**SHAPE, cache_name="layer0", **options, **SETTINGS)
+    assert module.memory == "tiered" and "memory='tiered', hot_rows=32, hot_policy='recent'" in repr(module)
+    module.fill(torch.randn(2, 2, 5, 16), torch.randn(2, 2, 5, 16))
+    module(torch.randn(2, 4, 16), torch.randn(2, 2, 16), torch.randn(2, 2, 16))
+    assert [call[0] for call in ipu.calls] == ["CacheFill", "SparqDecode"]
+    for *_, attributes in ipu.calls:
+        assert {name: attributes[name] for name in TIERS} == TIERS and attributes["index_bits"] == 4
+        assert type(attributes["hot_rows"]) is int
+
+
+def test_off_the_ipu_three_tiers_change_nothing():
+    modules = [
+        SparqAttention(**SHAPE, cache_name="layer0", index_bits=4, **tiers, **SETTINGS)
+        for tiers in (TIERS, {})
+    ]
+    tokens, step = torch.randn(2, 2, 2, 40, 16), torch.randn(4, 2, 2, 16)
+    for module in modules:
+        module.fill(*tokens)
+    outputs = [module(torch.cat([step[0], step[1]], dim=1), *step[2:]) for module in modules]
+    assert torch.equal(*outputs)
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        (dict(memory="sram"), "memory must be 'streaming' or 'tiered', got 'sram'"),
+        (dict(memory=4), "memory must be 'streaming' or 'tiered', got 4"),
+        (dict(index_bits=16), "index_bits must be 8 or 4 where memory is 'tiered', got 16"),
+        (dict(memory="streaming"), "memory must be 'tiered' where hot rows are asked for, got 'streaming'"),
+        (dict(hot_rows=65537), "hot_rows must be in [0, 65536], got 65537"),
+        (dict(hot_rows=5), "hot_rows must be 0 or at least top_k=6, got 5"),
+        (dict(hot_rows=2.5), "hot_rows must be an integer in [0, 65536], got 2.5"),
+        (dict(wave_rows=-1), "wave_rows must be in [0, 65536], got -1"),
+        (dict(hot_policy="new"), "hot_policy must be 'lru' or 'recent', got 'new'"),
+        (
+            dict(top_k=65537, capacity=70000),
+            "top_k must be at most 65536 where memory is 'tiered', got 65537",
+        ),
+    ],
+)
+def test_modules_refuse_other_tiers(change, message):
+    arguments = {**SHAPE, **SETTINGS, "index_bits": 4, **TIERS, **change}
+    with pytest.raises(ValueError, match="^SparqAttention: " + re.escape(message)):
+        SparqAttention(cache_name="layer0", **arguments)
+
+
+def test_dense_attention_has_no_tiers():
+    for options, got in (
+        (dict(memory="tiered", index_bits=4), "'streaming', got 'tiered'"),
+        (dict(memory="sram"), "'streaming' or 'tiered', got 'sram'"),
+        (dict(hot_rows=8), "'tiered' where hot rows are asked for, got 'streaming'"),
+    ):
+        with pytest.raises(ValueError, match=f"^DenseAttention: memory must be {got}$"):
+            DenseAttention(**SHAPE, cache_name="layer0", **options)
 
 
 @pytest.mark.parametrize("wrong", [5, True, 4.0, "4", None])
@@ -473,10 +540,14 @@ def mismatches(text, ops):
         for attribute in op.attributes:
             getter = "Int" if attribute.type == "int" else "String"
             read = set(re.findall(rf'Attributes::(\w+)>\("{attribute.name}"\)', text))
-            if not read:  # read through a helper that takes the name, or in the list of a cache's options
+            option = re.search(
+                rf'Option\{{"{attribute.name}".*?\}}, all\.(spec|tiers|memory)(\.policy)?', text
+            )
+            if option:  # in the list of a cache's options: numbers, but for two
+                read = {"String" if option[2] or option[1] == "memory" else "Int"}
+            elif not read:  # read through a helper that takes the name
                 read = set(re.findall(r"Attributes::(\w+)>\(name\)", text))
-                listed = rf'\("{attribute.name}"\)|\bf\("{attribute.name}", spec\.'
-                read |= set() if re.search(listed, text) else {"nowhere"}
+                read |= set() if f'("{attribute.name}")' in text else {"nowhere"}
             if read != {getter}:
                 found.append(f"{op.name}: {attribute.name}")
     return found
@@ -503,6 +574,8 @@ def test_the_operators_in_cpp_follow_the_table():
         (change(op, attributes=(change(rank, type="string"), *more)), "SparqDecode: rank"),
         (change(op, attributes=(*op.attributes, change(rank, name="room"))), "SparqDecode: room"),
         (change(op, attributes=(change(more[3], type="string"),)), "SparqDecode: capacity"),
+        (change(op, attributes=(change(more[6], type="int"),)), "SparqDecode: memory"),
+        (change(op, attributes=(change(more[8], type="int"),)), "SparqDecode: hot_policy"),
     ):
         assert mismatches(text, [wrong]) == [where]
 

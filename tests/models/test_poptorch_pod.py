@@ -20,10 +20,9 @@ from tiny_models import greedy, tiny_model, tokens_of  # noqa: E402
 from vertex import assert_bits  # noqa: E402
 
 from sparq_ipu import transformers as sparq  # noqa: E402
-from sparq_ipu.kernels import Attention, exact_attention  # noqa: E402
+from sparq_ipu.kernels import attention_over, exact_attention  # noqa: E402
 from sparq_ipu.poptorch import attention as poptorch_attention  # noqa: E402
 from sparq_ipu.transformers import SparqCache  # noqa: E402
-from sparq_reference import CacheSpec  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
 SETTINGS: dict[str, Any] = dict(rank=6, top_k=8, n_local=2)
@@ -94,10 +93,18 @@ class Emulated(types.ModuleType):
             name = layer.self_attn.attention.cache_name
             self.layer_of[name], self.rows[name] = counts[ipu], [[] for _ in range(BATCH)]
             counts[ipu] += 1
-        spec = CacheSpec(first.batch, first.n_kv_heads, first.head_dim, first.capacity)
-        attention = [Attention("sparq-streaming", first.settings)]
+        self.index_bits = first.index_bits
+        attention = [attention_over(first.memory, first.settings)]
         self.sessions = [
-            _core.Session(spec, n_heads, attention=attention, n_tiles=8, fill_tokens=PROMPT, n_layers=n)
+            _core.Session(
+                first.spec,
+                n_heads,
+                attention=attention,
+                n_tiles=8,
+                fill_tokens=PROMPT,
+                n_layers=n,
+                hot_rows=first.tiers.hot_rows,
+            )
             for n in counts
         ]
 
@@ -144,7 +151,8 @@ class Emulated(types.ModuleType):
                 pairs = zip(self.rows[cache][b], token)
                 self.rows[cache][b] = [np.concatenate([held, new[b]], axis=1) for held, new in pairs]
             k, v = self.rows[cache][b]
-            assert_bits(output[b : b + 1], exact_attention(query[b : b + 1], k[None], v[None], self.settings))
+            alone = query[b : b + 1], k[None], v[None]
+            assert_bits(output[b : b + 1], exact_attention(*alone, self.settings, self.index_bits))
         return [torch.from_numpy(output), torch.tensor(session.lengths(layer), dtype=torch.int32)]
 
 
@@ -163,12 +171,14 @@ def test_tokens_are_those_of_transformers(llama: Any, expected: dict[str, Any], 
         ]
 
 
+@pytest.mark.parametrize("options", [{}, dict(memory="tiered", index_bits=4, hot_rows=12)], ids=str)
 def test_over_two_emulated_ipus(
-    llama: Any, expected: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    llama: Any, expected: dict[str, Any], monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
 ) -> None:
+    """Texts are shorter than a block of the key index, so its bits change none of them."""
     pytest.importorskip("sparq_ipu._core", reason="the extension module is not built")
     pod = example()
-    decoder = pod.Decoder.like(llama, BATCH, CAPACITY, PROMPT, SETTINGS, n_ipus=2)
+    decoder = pod.Decoder.like(llama, BATCH, CAPACITY, PROMPT, {**SETTINGS, **options}, n_ipus=2)
     stand_in = Emulated(decoder, llama.config.num_attention_heads)
     monkeypatch.setattr(poptorch_attention, "poptorch", stand_in)
     monkeypatch.setattr(poptorch_attention, "load_library", lambda: None)

@@ -119,7 +119,7 @@ def test_options_of_the_cache(model, options, message):
         (dict(capacity=2.5), "SparqCache: capacity must be an integer in [1, 16777216], got 2.5"),
         (
             dict(device="reference", foo=1),
-            "SparqCache: options must be among ['index_bits', 'device', 'capacity', 'check_finite'], "
+            "SparqCache: options must be among ['index_bits', 'row_bits', 'device', 'capacity', 'check_finite'], "
             "got 'foo'",
         ),
         (dict(index_bits=32), "KVCache: index_bits must be one of 16, 8, 4, got 32"),

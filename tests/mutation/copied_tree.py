@@ -91,6 +91,8 @@ class CopiedTree:
             options = {
                 "CMAKE_MAKE_PROGRAM": _tool("ninja"),
                 "SPARQ_USE_EMULATOR": "ON",
+                "CMAKE_INTERPROCEDURAL_OPTIMIZATION": "OFF",  # linking would take longer than the tests
+                "CMAKE_CXX_FLAGS_RELEASE": "-O2 -DNDEBUG",
                 "Python_EXECUTABLE": sys.executable,
                 "pybind11_DIR": pybind11,
             }

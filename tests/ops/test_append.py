@@ -229,6 +229,30 @@ def test_read(device: str) -> None:
         assert str(caught.value) == f"read: {text}"
 
 
+def test_several_appends_are_held_before_there_is_a_program() -> None:
+    """Of each element one behind the other; a program is first compiled for attention."""
+    cache = sparq_ipu.KVCache(2, 1, 8, 40, device="emulator")
+    tokens = np.random.default_rng(0).standard_normal((3, 2, 1, 6, 8)).astype(np.float16)
+    expected = np.zeros((2, 1, 40, 8), np.float16)
+    held = np.zeros(2, np.int64)
+    for new, counts in zip(tokens, ([4, 1], [0, 6], [5, 3])):
+        cache.append(new, -new, np.array(counts))
+        for b, n in enumerate(counts):
+            expected[b, :, held[b] : held[b] + n] = new[b, :, :n]
+        held += counts
+    for index in ([0, 1], [1, 0]):
+        cache.reorder(np.array(index))
+        assert cache.lengths.tolist() == held[index].tolist()
+        assert_same(cache.read()[0], expected[index][:, :, :10])
+        assert_same(
+            cache.read()[1], np.where(expected[index] == 0, np.float16(0), -expected[index])[:, :, :10]
+        )
+    cache.reset()
+    cache.append(tokens[0], tokens[1], np.array([6, 2]))
+    assert_same(cache.read()[0][0], tokens[0, 0])
+    assert_same(cache.read()[1][1, :, :2], tokens[1, 1, :, :2])
+
+
 @pytest.mark.parametrize("which", ["key", "value", "lengths"])
 @pytest.mark.parametrize("device", ["emulator", "emulator-sram", "cpu", "reference"])
 def test_the_caller_may_use_his_arrays_again(device: str, which: str) -> None:

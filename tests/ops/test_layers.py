@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from strategies import fewer
 from vertex import assert_bits
 
 from sparq_ipu import KVCache, dense_attention, sparq_attention
@@ -69,6 +70,7 @@ class Stacks:
         assert_bits(dense_attention(query, of_layer), dense_attention(query, expected))
 
 
+@fewer(3)
 @given(data=st.data(), index_bits=st.sampled_from([16, 8, 4]), n_tiles=st.sampled_from([24, 7, 3]))
 def test_layers_are_each_their_own(data: st.DataObject, index_bits: int, n_tiles: int) -> None:
     n_layers, batch = data.draw(st.sampled_from([8, 2, 3])), data.draw(st.integers(1, 2))

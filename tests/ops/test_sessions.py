@@ -60,6 +60,30 @@ def test_a_device_serves_one_session(monkeypatch: pytest.MonkeyPatch) -> None:
         One(CacheSpec(1, 1, 8, 64), 1)
 
 
+def test_queries_of_other_numbers_of_heads() -> None:
+    """A program is of so many heads; another number takes another program, over the same cache."""
+    a = make_attention(np.random.default_rng(2), seq_len=70, n_kv_heads=2, head_dim=16, group_size=2)
+    cache = filled(a)
+    for query in (a.query, a.query[:, ::2], a.query):
+        expected = exact.dense_attention(query, a.key, a.value)
+        assert_same(sparq_ipu.dense_attention(query, cache), expected)
+
+
+def test_a_cache_goes_on_after_a_program_that_does_not_fit() -> None:
+    """The old program is gone by then; what it held is there, and tokens come behind it."""
+    cache = sparq_ipu.KVCache(1, 1, 16, 4000, device="emulator", n_tiles=1)
+    tokens = np.random.default_rng(3).standard_normal((1, 1, 150, 16)).astype(np.float16)
+    cache.append(tokens[:, :, :100], tokens[:, :, :100])
+    query = np.ones((1, 256, 16), np.float16)
+    sparq_ipu.dense_attention(query[:, :1], cache)
+    with pytest.raises(DoesNotFit):
+        sparq_ipu.dense_attention(query, cache)
+    cache.append(tokens[:, :, 100:], tokens[:, :, 100:])
+    assert_same(cache.read()[0], tokens)
+    expected = exact.dense_attention(query[:, :1], tokens, tokens)
+    assert_same(sparq_ipu.dense_attention(query[:, :1], cache), expected)
+
+
 def test_settings_that_do_not_fit_together() -> None:
     """Programs of all settings so far share the tiles. Where they can not, the new one stands alone."""
     a = make_attention(np.random.default_rng(1), seq_len=2000, n_kv_heads=2, head_dim=128)

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import KINDS, tensors
+from strategies import KINDS, fewer, tensors
 from vertex import assert_bits
 
 import sparq_ipu
 from sparq_ipu import KVCache, dense_attention, sparq_attention
 from sparq_ipu.kernels import Attention
-from sparq_reference import CacheSpec, SparqSettings
+from sparq_reference import CacheSpec, SparqSettings, row_codes
 
 _core = pytest.importorskip("sparq_ipu._core", reason="the extension module is not built")
 pytestmark = pytest.mark.skipif(
@@ -37,7 +37,12 @@ TIERS = st.fixed_dictionaries(
         n_tiles=st.sampled_from([24, 4, 7, 64]),
         n_layers=st.sampled_from([1, 2, 3]),
         index_bits=st.sampled_from([4, 8]),
+        row_bits=st.sampled_from([8, 16]),
     )
+)
+TIERED_ON_FEW_TILES: tuple[dict[str, Any], ...] = (
+    dict(device="emulator", memory="tiered", n_tiles=6),
+    dict(device="reference"),
 )
 STEP = st.tuples(
     st.sampled_from(["append", "token", "token", "reset", "reorder", "attend"]),
@@ -56,7 +61,11 @@ class Pair:
         sizes = (self.batch, self.n_kv_heads, self.head_dim, CAPACITY)
         self.caches = [
             KVCache(*sizes, device="emulator", memory="tiered", **tiers),
-            KVCache(*sizes, device="reference", n_layers=tiers["n_layers"], index_bits=tiers["index_bits"]),
+            KVCache(
+                *sizes,
+                device="reference",
+                **{name: tiers[name] for name in ("n_layers", "index_bits", "row_bits")},
+            ),
         ]
         self.n_layers = tiers["n_layers"]
         self.rng = np.random.default_rng(seed)
@@ -94,6 +103,7 @@ class Pair:
                 assert_bits(actual, expected)
 
 
+@fewer(3)
 @given(shape=SHAPES, tiers=TIERS, data=st.data())
 def test_results_do_not_depend_on_what_is_hot(
     shape: tuple[int, int, int, int], tiers: dict[str, Any], data: st.DataObject
@@ -208,13 +218,15 @@ def test_policies_keep_other_rows() -> None:
     assert later_misses("recent") > 0
 
 
-def test_prefill_on_the_device() -> None:
+@pytest.mark.parametrize("row_bits", [16, 8])
+def test_prefill_on_the_device(row_bits: int) -> None:
     rng = np.random.default_rng(4)
     settings_ = SparqSettings(rank=8, top_k=24, n_local=4)
-    spec = CacheSpec(2, 2, 24, 300, index_bits=4)
+    spec = CacheSpec(2, 2, 24, 300, index_bits=4, row_bits=row_bits)
     attention = [Attention("sparq-tiered", settings_)]
     session = _core.Session(spec, 4, attention=attention, n_tiles=24, fill_tokens=200, n_layers=2)
-    caches = [KVCache(2, 2, 24, 300, device="reference", index_bits=4) for _ in range(2)]
+    same = dict(device="reference", index_bits=4, row_bits=row_bits)
+    caches = [KVCache(2, 2, 24, 300, **same) for _ in range(2)]
     for layer, lengths in ((1, [200, 70]), (0, [129, 3]), (1, [64, 191]), (0, [-1, 128])):
         key, value = (rng.standard_normal((2, 2, 200, 24)).astype(np.float16) for _ in "kv")
         session.fill(key, value, lengths, layer)
@@ -239,10 +251,9 @@ def test_prefill_on_the_device() -> None:
 def test_several_ipus(split: str) -> None:
     rng = np.random.default_rng(5)
     sizes = (1, 2, 16, 130)
-    pod = KVCache(
-        *sizes, n_layers=2, device="emulator", memory="tiered", index_bits=4, n_tiles=6, n_ipus=2, split=split
-    )
-    reference = KVCache(*sizes, n_layers=2, device="reference", index_bits=4)
+    same: dict[str, Any] = dict(n_layers=2, index_bits=4, row_bits=8)
+    pod = KVCache(*sizes, device="emulator", memory="tiered", n_tiles=6, n_ipus=2, split=split, **same)
+    reference = KVCache(*sizes, device="reference", **same)
     for step in range(6):
         for layer in (1, 0):
             n = 100 if step == 0 else 1
@@ -264,6 +275,12 @@ def tiered(**options: Any) -> KVCache:
     "options, message",
     [
         (dict(index_bits=16), "KVCache: index_bits must be 8 or 4 where memory is 'tiered', got 16"),
+        (
+            dict(memory="streaming", row_bits=8),
+            "KVCache: row_bits must be 16 unless memory is 'tiered', got 8",
+        ),
+        (dict(memory="sram", row_bits=8), "KVCache: row_bits must be 16 unless memory is 'tiered', got 8"),
+        (dict(row_bits=4), "KVCache: row_bits must be one of 16, 8, got 4"),
         (dict(hot_rows=-1), "KVCache: hot_rows must be in [0, 65536], got -1"),
         (dict(wave_rows=65537), "KVCache: wave_rows must be in [0, 65536], got 65537"),
         (dict(hot_policy="newest"), "KVCache: hot_policy must be 'lru' or 'recent', got 'newest'"),
@@ -301,6 +318,30 @@ def test_bad_calls_are_refused_and_leave_the_cache() -> None:
     assert_bits(*outputs)
 
 
+def test_rows_of_8_bits_move_fewer_bytes() -> None:
+    """Of a row 2 * 16 bytes of codes and 2 * 2 scales of 2 bytes; both caches hold rounded rows before and
+    after the program is compiled."""
+    rng = np.random.default_rng(8)
+    key, value = (rng.standard_normal((1, 1, 70, 16)).astype(np.float16) for _ in "kv")
+    query = rng.standard_normal((1, 2, 16)).astype(np.float16)
+    moved, held = {}, {}
+    for row_bits in (16, 8):
+        cache = tiered(row_bits=row_bits)
+        cache.append(key, value)
+        before = cache.read()
+        sparq_attention(query, cache, rank=8, top_k=8)
+        for rows, same, given_ in zip(cache.read(), before, (key, value)):
+            assert_bits(rows, same)
+            assert_bits(rows, row_codes.round_rows(given_, row_bits))
+        report = _core.emulator_last_run(cache._backends[0].session)
+        moved[row_bits] = {
+            s["name"]: s["bytes"] for s in report["steps"] if s["kind"] == "remote-read" and s["executions"]
+        }
+        held[row_bits] = _core.emulator_memory(cache._backends[0].session)["remote_bytes"]["cache/rows"]
+    of_wave = {row_bits: next(iter(steps.values())) for row_bits, steps in moved.items()}
+    assert of_wave[8] / of_wave[16] == (2 * 16 + 2 * 2 * 2) / (2 * 2 * 16) == held[8] / held[16]
+
+
 def test_misses_are_of_tiers_alone() -> None:
     attention = [Attention("sparq-streaming", SparqSettings(rank=8, top_k=4))]
     session = _core.Session(CacheSpec(1, 1, 16, 64), 1, attention=attention, n_tiles=2)
@@ -311,9 +352,13 @@ def test_misses_are_of_tiers_alone() -> None:
 def test_a_plan_takes_a_hit_rate() -> None:
     shape: dict[str, Any] = dict(n_heads=4, seq_len=1024, head_dim=32, rank=8, top_k=32, baseline=False)
     cold, hot = (sparq_ipu.plan(**shape, kernel="sparq-tiered", n_tiles=64, hit_rate=h) for h in (0.0, 1.0))
-    assert cold.options == {"index_bits": 4}
+    assert cold.options == {"index_bits": 4, "row_bits": 16}
     assert hot.streamed_bytes == 0 < cold.streamed_bytes
     assert cold.streamed_bytes == 4 * 32 * 2 * 32 * 2  # every selected row, and no other
+    few = sparq_ipu.plan(**shape, kernel="sparq-tiered", n_tiles=64, hit_rate=0.3)  # 88 misses of 128
+    steps = [[stage.name.split("/")[-1] for stage in planned.stages] for planned in (cold, few, hot)]
+    assert ["head_rows" in names for names in steps] == [True, False, False]
+    assert ["place_misses" in names for names in steps] == [False, True, False]
     for hit_rate in (-0.1, 1.1, "1", True):
         with pytest.raises(ValueError, match=r"^plan: hit_rate must be in \[0, 1\], got "):
             sparq_ipu.plan(**shape, kernel="sparq-tiered", hit_rate=hit_rate)  # type: ignore[arg-type]
@@ -340,6 +385,22 @@ def test_a_plan_counts_as_a_run_does() -> None:
         1, 4, 4, 32, 1024, kernel="sparq-tiered", n_tiles=64, baseline=False, rank=8, top_k=32, hit_rate=0.5
     )
     assert executions != [(s.name, s.executions) for s in some.stages]  # negative control
+
+
+def test_wide_waves_follow_one_another() -> None:
+    """Every head fetches its own rows, more than fit on a tile at once."""
+    rng, settings_ = np.random.default_rng(5), dict(rank=16, top_k=52, n_local=4)
+    spec: dict[str, Any] = dict(batch=1, n_kv_heads=3, head_dim=256, capacity=128, index_bits=4)
+    caches = [KVCache(**spec, **options) for options in TIERED_ON_FEW_TILES]
+    rows = [rng.standard_normal((1, 3, 100, 256)).astype(np.float16) for _ in "kv"]
+    query = rng.standard_normal((1, 3, 256)).astype(np.float16)
+    for cache in caches:
+        cache.append(*rows)
+    assert_bits(*(sparq_attention(query, cache, **settings_) for cache in caches))
+    plan = sparq_ipu.plan(
+        1, 3, 3, 256, 128, kernel="sparq-tiered", n_tiles=6, rank=16, top_k=52, hit_rate=0.0, baseline=False
+    )
+    assert [stage.executions for stage in plan.stages if stage.name.endswith("head_rows")] == [2]
 
 
 def test_one_tile_does_it_all() -> None:

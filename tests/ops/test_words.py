@@ -20,7 +20,7 @@ import sparq_ipu
 from sparq_ipu import kernels
 from sparq_ipu.attention import attention as attend
 from sparq_ipu.kernels import Attention
-from sparq_reference import CacheSpec, DoesNotFit, NotFinite, SparqSettings, checks
+from sparq_reference import CacheSpec, DoesNotFit, NotFinite, SparqSettings, WindowSettings, checks
 
 _core = pytest.importorskip("sparq_ipu._core", reason="the extension module is not built")
 _cpu = pytest.importorskip("sparq_ipu._cpu", reason="the extension module sparq_ipu._cpu is not built")
@@ -122,6 +122,31 @@ def test_settings(changes: dict[str, int]) -> None:
     assert refused(lambda: session(SPEC, 2, attention)) == python.replace("op:", "plan:", 1)
     assert refused(lambda: plan(SPEC, 2, attention)) == python.replace("op:", "plan:", 1)
     assert refused(lambda: cpu_attention(bad)) == python.replace("op:", "sparq_attention:", 1)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        dict(top_k=0),
+        dict(top_k=MOST + 1),
+        dict(n_local=6),
+        dict(n_recent=2**15),
+        dict(n_recent=2**14),
+        dict(top_k=0, n_local=9),
+    ],
+    ids=str,
+)
+def test_window_settings(changes: dict[str, int]) -> None:
+    bad = changed(WindowSettings(5, 1, 3), **changes)
+    python = refused(
+        lambda: WindowSettings(**vars(bad), op="window_attention").check_heads("window_attention", 2)
+    )
+    cache = cpu_cache()
+    token = np.ones((2, 2, 1, 16), np.float16)
+    cache.append(token, token, np.ones(2, np.int64))
+    assert refused(lambda: cache.window_attention(token[:, :, 0], bad)) == python
+    assert refused(lambda: cache.observe(token, bad)) == python.replace("window_attention:", "observe:", 1)
+    cache.window_attention(token[:, :, 0], changed(WindowSettings(5, 1, 2**14 - 1)))  # negative control
 
 
 @pytest.mark.parametrize("n_heads", [1, 3, 5])

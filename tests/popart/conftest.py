@@ -3,13 +3,16 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import os
 import sys
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import builds
+import popart_models
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -53,3 +56,10 @@ def lowering() -> ModuleType:
     loaded = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(loaded)
     return loaded
+
+
+@pytest.fixture
+def make(lowering: ModuleType) -> Any:
+    """Builds small models: make.add(op, ...) adds an operator with inputs of its own to make.model."""
+    model = lowering.Model()
+    return SimpleNamespace(model=model, add=functools.partial(popart_models.add_op, model))

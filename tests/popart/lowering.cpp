@@ -196,6 +196,22 @@ public:
     return bytes;
   }
 
+  // Of the last run: how often each step was executed, by the last part of its name.
+  std::map<std::string, std::uint64_t> executions() const {
+    std::map<std::string, std::uint64_t> counts;
+    for (const sparq::emulator::StepCount &step : sparq::emulator::lastRun(*engine_))
+      counts[step.name.substr(step.name.rfind('/') + 1)] += step.executions;
+    return counts;
+  }
+
+  // What SRAM keeps for good: variables that are live between programs, in bytes.
+  std::map<std::string, std::uint64_t> stateInSram() const {
+    std::map<std::string, std::uint64_t> bytes;
+    for (const sparq::emulator::MemoryUse &use : sparq::emulator::memory(*engine_).alwaysLive)
+      bytes[use.name] += use.bytes;
+    return bytes;
+  }
+
 private:
   popart::Graph &graph() { return ir_.getMainGraph(); }
   popart::Op &op(popart::OpId id) { return *graph().getOps().at(id); }
@@ -276,5 +292,7 @@ PYBIND11_MODULE(_popart_lowering, m) {
            "virtual_graphs"_a = std::map<popart::VGraphId, std::pair<unsigned, unsigned>>())
       .def("run", &Model::run, "inputs"_a)
       .def("streaming_memory", &Model::streamingMemory)
+      .def("executions", &Model::executions)
+      .def("state_in_sram", &Model::stateInSram)
       .def("vertices", &Model::vertices);
 }

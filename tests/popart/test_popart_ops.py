@@ -7,112 +7,27 @@ these tests say that the operators compute and order what they should, not that 
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-
-import sparq_ipu
-from sparq_reference import exact
-
-
-def load_contract() -> ModuleType:
-    """sparq_ipu.poptorch.contract without its package, which needs PyTorch."""
-    file = Path(sparq_ipu.__file__).parent / "poptorch" / "contract.py"
-    spec = importlib.util.spec_from_file_location("sparq_contract", file)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["sparq_contract"] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
-
-
-contract = load_contract()
-
-
-BATCH, N_HEADS, N_KV_HEADS, HEAD_DIM, CAPACITY = 2, 4, 2, 16, 200
-SETTINGS = dict(rank=4, top_k=20, n_local=3, mean_value=1)
-CACHE = dict(capacity=CAPACITY, cache_name="layer0")
-DECODE = dict(n_kv_heads=N_KV_HEADS, **CACHE)
-SHAPES = {
-    "query": (BATCH, N_HEADS, HEAD_DIM),
-    "key": (BATCH, N_KV_HEADS, HEAD_DIM),
-    "value": (BATCH, N_KV_HEADS, HEAD_DIM),
-    "active": (BATCH,),
-    "lengths": (BATCH,),
-    "held": (BATCH,),
-}
-
-
-def bits(x: np.ndarray) -> np.ndarray:
-    return np.ascontiguousarray(x).view(np.uint16)
-
-
-def halves(rng: np.random.Generator, *shape: int) -> np.ndarray:
-    return rng.standard_normal(shape).astype(np.float16)
-
-
-class Held:
-    """What a cache should hold, and what the operators should do to it."""
-
-    def __init__(self, batch=BATCH, n_kv_heads=N_KV_HEADS, capacity=CAPACITY, head_dim=HEAD_DIM):
-        self.key = np.zeros((batch, n_kv_heads, capacity, head_dim), np.float16)
-        self.value = np.zeros_like(self.key)
-        self.lengths = np.zeros(batch, np.int64)
-
-    def fill(self, key: np.ndarray, value: np.ndarray, lengths: np.ndarray) -> None:
-        for b, n in enumerate(lengths):
-            if n >= 0:
-                n = min(int(n), key.shape[2])
-                self.key[b, :, :n], self.value[b, :, :n], self.lengths[b] = key[b, :, :n], value[b, :, :n], n
-
-    def append(self, key: np.ndarray, value: np.ndarray, active: np.ndarray) -> None:
-        for b in np.flatnonzero((np.asarray(active) != 0) & (self.lengths < self.key.shape[2])):
-            self.key[b, :, self.lengths[b]], self.value[b, :, self.lengths[b]] = key[b], value[b]
-            self.lengths[b] += 1
-
-    def sparq(self, query: np.ndarray, **settings: Any) -> np.ndarray:
-        settings = {**SETTINGS, **settings}
-        settings["mean_value"] = bool(settings["mean_value"])
-        return exact.sparq_attention(query, self.key, self.value, **settings, lengths=self.lengths)
-
-    def dense(self, query: np.ndarray) -> np.ndarray:
-        return exact.dense_attention(query, self.key, self.value, lengths=self.lengths)
-
-
-def add_inputs(model: Any, suffix: str = "", n_tokens: int = 0, **shapes: tuple) -> dict:
-    """The inputs of a decode operator, or, with n_tokens, of a fill; names by argument."""
-    shapes = {**SHAPES, **shapes}
-    if n_tokens:
-        for name in ("key", "value"):
-            batch, heads, dim = shapes[name]
-            shapes[name] = (batch, heads, n_tokens, dim)
-    names = ("key", "value", "lengths") if n_tokens else ("query", "key", "value", "active")
-    for name in names:  # `held` is left out
-        dtype = "int32" if name in ("active", "lengths") else "float16"
-        model.add_input(name + suffix, dtype, shapes[name])
-    return {name: name + suffix for name in names}
-
-
-@pytest.fixture
-def make(lowering: ModuleType) -> Any:
-    """Builds small models: make(op, ...) adds an operator with inputs of its own."""
-    model = lowering.Model()
-
-    def add(
-        op: str, suffix: str = "", n_tokens: int = 0, shapes: dict | None = None, **attributes: Any
-    ) -> int:
-        inputs = add_inputs(model, suffix, n_tokens, **(shapes or {}))
-        defaults = dict(CACHE) if op == "CacheFill" else dict(DECODE)
-        if op == "SparqDecode":
-            defaults.update(SETTINGS)
-        return model.add_op(op, list(inputs.values()), [f"out{suffix}"], {**defaults, **attributes})
-
-    return SimpleNamespace(model=model, add=add)
+from popart_models import (
+    BATCH,
+    CACHE,
+    CAPACITY,
+    DECODE,
+    HEAD_DIM,
+    N_KV_HEADS,
+    SETTINGS,
+    SHAPES,
+    Held,
+    add_inputs,
+    attributes_of,
+    bits,
+    contract,
+    halves,
+)
 
 
 def test_registered_as_the_contract_says(lowering: ModuleType) -> None:
@@ -576,8 +491,7 @@ def test_messages_of_shapes_are_those_of_python(
         dims = shape if wrong and shape is not None else right
         model.add_input(tensor.name, kind, dims)
         tensors.append(SimpleNamespace(dtype=f"torch.{kind}", shape=dims))
-    values = dict(SETTINGS, **DECODE, index_bits=16)
-    attributes = {a.name: values[a.name] for a in op.attributes}
+    attributes = attributes_of(op)
     with pytest.raises(ValueError) as theirs:
         contract.arguments(op, tensors, [SimpleNamespace(dtype="torch.float16", shape=())], attributes)
     with pytest.raises(ValueError) as ours:

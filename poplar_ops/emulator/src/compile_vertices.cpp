@@ -308,9 +308,18 @@ void Compiler::compileComputeSet(unsigned id) {
     image.resize(at + bytes, 0);
     return at;
   };
+  // What is done around a vertex, up to here.
+  auto finish = [&plan](VertexPlan &p) {
+    p.gathersEnd = static_cast<unsigned>(plan.gathers.size());
+    p.scattersEnd = static_cast<unsigned>(plan.scatters.size());
+    p.poisonsEnd = static_cast<unsigned>(plan.poisons.size());
+    p.guardsEnd = static_cast<unsigned>(plan.guards.size());
+    p.writtenEnd = static_cast<unsigned>(plan.written.size());
+  };
   for (vertex_id vid : order) {
     const VertexRecord &v = g_.vertices[vid];
-    VertexPlan p{};
+    VertexPlan p{}, before{};
+    finish(before);
     const std::size_t state = reserve(v.type->size, std::max<std::size_t>(16, v.type->align));
     p.run = v.type->run;
     p.state = state;
@@ -354,11 +363,15 @@ void Compiler::compileComputeSet(unsigned id) {
           writeCount(data + i * stride + 8, e.count);
       }
     }
-    p.gathersEnd = static_cast<unsigned>(plan.gathers.size());
-    p.scattersEnd = static_cast<unsigned>(plan.scatters.size());
-    p.poisonsEnd = static_cast<unsigned>(plan.poisons.size());
-    p.guardsEnd = static_cast<unsigned>(plan.guards.size());
-    p.writtenEnd = static_cast<unsigned>(plan.written.size());
+    if (slice_ && !slice_->runs(vid)) { // it counts, but a dry run leaves it out
+      plan.gathers.resize(before.gathersEnd);
+      plan.scatters.resize(before.scattersEnd);
+      plan.poisons.resize(before.poisonsEnd);
+      plan.guards.resize(before.guardsEnd);
+      plan.written.resize(before.writtenEnd);
+      continue;
+    }
+    finish(p);
     p.name = v.type->name;
     p.tile = v.tile;
     plan.vertices.push_back(p);

@@ -7,7 +7,8 @@ namespace core {
 using codelet_abi::Direction;
 
 ControlSlice::ControlSlice(const GraphImpl &graph, ArrayRef<program::Program> programs)
-    : g_(graph), computeSets_(graph.computeSets.size(), 0), functions_(graph.functions.size(), 0) {
+    : g_(graph), computeSets_(graph.computeSets.size(), 0), vertices_(graph.vertices.size(), 0),
+      functions_(graph.functions.size(), 0) {
   for (const program::Program &p : programs)
     collect(p);
   // Backwards, until nothing is added: what writes a needed variable needs all that it reads.
@@ -26,35 +27,37 @@ ControlSlice::ControlSlice(const GraphImpl &graph, ArrayRef<program::Program> pr
                           copy->name + "'");
 }
 
-void ControlSlice::followComputeSets() {
-  auto writesNeeded = [&](vertex_id v) {
-    for (const FieldRecord &f : g_.vertices[v].fields)
-      if (f.info->direction == Direction::Output || f.info->direction == Direction::InOut)
-        for (const Tensor &t : f.edges)
-          if (writes(t))
-            return true;
-    return false;
-  };
-  for (unsigned id = 0; id < computeSets_.size(); ++id) {
-    const std::vector<vertex_id> &vertices = g_.computeSets[id].vertices;
-    if (!computeSets_[id] && std::any_of(vertices.begin(), vertices.end(), writesNeeded))
-      add(id);
-  }
-  for (const ProgramImpl *execute : reporting_)
-    if (writes(execute->predicate))
-      add(execute->computeSet.getId());
+bool ControlSlice::writesNeeded(vertex_id vertex) const {
+  for (const FieldRecord &f : g_.vertices[vertex].fields)
+    if (f.info->direction == Direction::Output || f.info->direction == Direction::InOut)
+      for (const Tensor &t : f.edges)
+        if (writes(t))
+          return true;
+  return false;
 }
 
-void ControlSlice::add(unsigned computeSet) {
-  if (computeSet >= computeSets_.size()) // of another graph: compileExecute refuses it
-    return;
-  if (computeSets_[computeSet])
-    return;
+void ControlSlice::followComputeSets() {
+  for (unsigned id = 0; id < computeSets_.size(); ++id)
+    for (vertex_id v : g_.computeSets[id].vertices)
+      if (!vertices_[v] && writesNeeded(v))
+        add(id, v);
+  for (const ProgramImpl *execute : reporting_) {
+    const unsigned id = execute->computeSet.getId();
+    if (id < computeSets_.size() &&
+        writes(execute->predicate)) // of another graph: compileExecute refuses it
+      for (vertex_id v : g_.computeSets[id].vertices)
+        add(id, v);
+  }
+}
+
+void ControlSlice::add(unsigned computeSet, vertex_id vertex) {
   computeSets_[computeSet] = 1;
-  for (vertex_id v : g_.computeSets[computeSet].vertices)
-    for (const FieldRecord &f : g_.vertices[v].fields)
-      for (const Tensor &t : f.edges)
-        need(t);
+  if (vertices_[vertex])
+    return;
+  vertices_[vertex] = 1;
+  for (const FieldRecord &f : g_.vertices[vertex].fields)
+    for (const Tensor &t : f.edges)
+      need(t);
 }
 
 void ControlSlice::need(const Tensor &t) {

@@ -72,6 +72,9 @@ private:
   void writeColumns(RemoteRows::Writer &writer, const NewTokens &tokens, const OldRows &old,
                     Tail &tail) const;
   void buildTierPrograms(poplar::Graph &graph, const Cache &cache);
+  void writeTieredRow(const std::uint16_t *key, const std::uint16_t *value,
+                      std::uint16_t *row) const;
+  void readTieredRow(const std::uint16_t *row, std::uint16_t *key, std::uint16_t *value) const;
   void readTiered(poplar::Engine &engine, unsigned layer, std::uint16_t *key, std::uint16_t *value,
                   unsigned nTokens) const;
   void readResident(poplar::Engine &engine, std::uint16_t *key, std::uint16_t *value,

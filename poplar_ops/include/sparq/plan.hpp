@@ -57,6 +57,7 @@ struct CacheLayout {
   unsigned tailFirst;      // piece i of the tail is scored on part tailFirst + i
   unsigned tailComponents; // a multiple of 4: a part's share of a key is whole 64-bit words
   unsigned indexBits;      // of the key columns: 16, 8 or 4
+  unsigned rowBits;        // of keys and values: 16 or, in three tiers, 8
   bool tiered;             // the key index in SRAM, keys and values in one row
 
   bool quantised() const { return indexBits != 16; }
@@ -85,9 +86,7 @@ struct CacheLayout {
   unsigned nChunks() const { return chunk ? capacity / chunk : 0; }
   std::size_t rowsPerTask() const { return capacity / positionsPerRow; }
   // Numbers of a row.
-  std::size_t rowElements() const {
-    return std::size_t(positionsPerRow) * headDim * (tiered ? 2 : 1);
-  }
+  std::size_t rowElements() const;
 
   std::size_t keyRow(unsigned task, unsigned position) const {
     return task * rowsPerTask() + position / positionsPerRow;
@@ -137,6 +136,7 @@ struct Waves {
 enum class HotPolicy { leastRecent, oldest };
 // "lru" or "recent", the one that keeps the most recent positions. Throws Error for another name.
 HotPolicy hotPolicyNamed(const char *op, const std::string &name);
+const char *nameOf(HotPolicy policy);
 
 // The buffer of hot rows that every task has where a cache is in three tiers (codelets/hot_rows.cpp). Slot
 // s belongs to owner s % nOwners, which is that part of the task's slot. Of the rows in it the keys are
@@ -148,11 +148,18 @@ struct HotRows {
   // Rows that are fetched at a time, for all tasks together, and in how many groups: the tasks of a
   // group have waveRows / nGroups of them together, a multiple of cutRows.
   unsigned waveRows = 0, nGroups = 1;
+  // Where most rows are missing, every task fetches so many of its own at a time; 0: never.
+  unsigned headRows = 0;
   HotPolicy policy = HotPolicy::leastRecent;
 
   static constexpr unsigned cutRows = 4; // that arrive on one tile
   static constexpr unsigned nPairs = 4;  // of lanes: docs/exactness.md E3
   unsigned groupRows() const { return waveRows / nGroups; }
+  // Of a row on one part, at most: pieces of keys and of values.
+  unsigned partBytes(unsigned headDim, unsigned parts) const {
+    const auto most = [parts](unsigned pieces) { return (pieces + parts - 1) / parts; };
+    return 2 * (most(nPairs * nSets) * headDim / nPairs + most(headDim / width) * width);
+  }
   unsigned nWays() const { return nSlots / nOwners; }
   unsigned rowsOfSet() const { return nSlots / nSets; }
   unsigned setShift() const {
@@ -175,6 +182,8 @@ struct Attention {
 
 // What a caller chooses of a cache in three tiers. Results do not depend on it.
 struct TierOptions {
+  static constexpr unsigned maxRows = 1u << 16; // of either number below
+
   // Hot rows of a KV head, rounded up; 0: four times the largest topK of the programs, or the capacity
   // where that is less.
   unsigned hotRows = 0;
@@ -208,6 +217,12 @@ struct Plan {
   double assumedHitRate = -1;              // see TierOptions
   std::vector<PlannedAttention> attention; // one for each entry of Programs::attention
 };
+
+// Throw Error unless a cache of this spec can be in three tiers with these options, and attention over it
+// can have these settings. `op` is the name that the message begins with.
+void checkTiers(const char *op, const CacheSpec &spec, const TierOptions &tiers);
+void checkTiers(const char *op, const CacheSpec &spec, const TierOptions &tiers,
+                const SparqSettings &settings);
 
 // Throws Error where a shape or a setting is out of range, or where kernels do not share a cache.
 Plan makePlan(const poplar::Target &target, const Shape &shape, const Programs &programs);

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <stdexcept>
 #include <string>
 
@@ -40,6 +41,8 @@ struct CacheSpec {
   unsigned capacity = 1; // most positions of one batch element
   // Of a number of the key index: 16 (the keys themselves), 8 or 4 (docs/exactness.md E9).
   unsigned indexBits = 16;
+  // Of a number of the rows of keys and values: 16, or 8 (docs/exactness.md E10).
+  unsigned rowBits = 16;
 
   // Independent problems: one KV head of one batch element. Task t is batch element t / nKvHeads,
   // KV head t % nKvHeads.
@@ -69,14 +72,30 @@ struct SparqSettings {
   }
 };
 
+// Of window attention, most steps times heads: the sums of their shares stay below 2^31
+// (docs/exactness.md E10).
+constexpr unsigned maxRecentHeads = (1u << 15) - 1;
+
+// Window attention (arXiv:2403.17312, Algorithm 1).
+struct WindowSettings {
+  unsigned topK = 128;   // positions attended to (paper: 2 k)
+  unsigned nLocal = 64;  // of these, the most recent ones
+  unsigned nRecent = 32; // the others are the best of so many last steps; 0: every n-th position
+
+  // Whether it selects by the attention of earlier steps.
+  bool remembers() const { return nRecent > 0 && nLocal < topK; }
+};
+
 // Throw Error unless the argument is in range. `op` is the name that the message begins with; a
 // check that passes allocates nothing.
 void check(const char *op, const CacheSpec &spec);
 void checkHeads(const char *op, const CacheSpec &spec, std::int64_t nHeads);
 void check(const char *op, const Shape &shape);
 void check(const char *op, const SparqSettings &settings, unsigned headDim);
+void check(const char *op, const WindowSettings &settings, std::int64_t nHeads);
 
-// `value` as the descriptions above hold it. Throws Error where it does not fit.
-unsigned toUnsigned(const char *op, const char *argument, std::int64_t value);
+// `value` as the descriptions above hold it. Throws Error where it is not in [0, most].
+unsigned toUnsigned(const char *op, const char *argument, std::int64_t value,
+                    std::uint32_t most = std::numeric_limits<std::uint32_t>::max());
 
 } // namespace sparq

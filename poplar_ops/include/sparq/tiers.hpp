@@ -13,5 +13,8 @@ void indexRows(poplar::Graph &graph, const Cache &cache, poplar::program::Sequen
 // Nothing of the layer is hot any more: its rows were replaced.
 void forgetHot(poplar::Graph &graph, const Cache &cache, poplar::program::Sequence &program,
                const poplar::DebugContext &dc = {});
+// Of tasks [firstTask, endTask) alone.
+void forgetHot(poplar::Graph &graph, const Cache &cache, unsigned firstTask, unsigned endTask,
+               poplar::program::Sequence &program, const poplar::DebugContext &dc = {});
 
 } // namespace sparq

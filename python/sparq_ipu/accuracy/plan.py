@@ -123,7 +123,7 @@ COMPARISONS = (
     ("sparq:r=64,k=256,mean_from=1,index_bits=4", "sparq:k=256,mean_from=1,index_bits=4"),
     *(
         (f"sparq:k=256,mean_from=1,index_bits=4,rows={rows}", "sparq:k=256,mean_from=1,index_bits=4")
-        for rows in ("int8_row", "int8_block")
+        for rows in ("int8", "int8_row", "int8_block")
     ),
     ("alisa:kv_bits=8@sparq:r=16,k=128", "alisa@sparq:r=16,k=128"),
     # rivals at equal transfer, the mean value where it does no harm
@@ -143,6 +143,7 @@ TIERED_METHODS = (
     str(parse_method(f"{TIERED},r=64")),
     f"{TIERED},rows=int8_row",
     f"{TIERED},rows=int8_block",
+    f"{TIERED},rows=int8",
 )
 HELD_OUT_SEED = 1  # the study has 0, and 7 was tried before settings were chosen
 QUICK_METHODS = (

@@ -11,11 +11,21 @@ A backend module defines
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
-from sparq_reference.settings import SparqSettings
+from sparq_reference.settings import WindowSettings
+
+if TYPE_CHECKING:
+    from sparq_ipu.kernels import Settings
+
+
+class History(NamedTuple):
+    """The steps that window attention remembers of one layer, for a copy of a cache."""
+
+    n_recent: int  #: steps there is room for
+    steps: list[list[np.ndarray]]  #: of each batch element, the oldest first: shares (length,) uint32
 
 
 class Backend(Protocol):
@@ -26,15 +36,25 @@ class Backend(Protocol):
     def lengths(self) -> np.ndarray:
         """(batch,) integers: positions held."""
 
-    def check_settings(self, op: str, settings: SparqSettings | None) -> None:
+    def check_settings(self, op: str, settings: Settings) -> None:
         """Raise ValueError, beginning with `op`, if `attention` has no program for such settings."""
 
     def append(self, key: np.ndarray, value: np.ndarray, lengths: np.ndarray) -> None:
         """Append the first lengths[b] tokens of key, value (batch, n_kv_heads, n_tokens, head_dim)."""
 
-    def attention(self, query: np.ndarray, settings: SparqSettings | None) -> np.ndarray:
-        """Decode attention, (batch, n_heads, head_dim) float16 in and out: SparQ attention, or dense
-        attention where settings is None."""
+    def attention(self, query: np.ndarray, settings: Settings) -> np.ndarray:
+        """Decode attention, (batch, n_heads, head_dim) float16 in and out: SparQ or window attention, or
+        dense attention where settings is None."""
+
+    def observe(self, query: np.ndarray, settings: WindowSettings) -> None:
+        """Put the dense attention of the last tokens held, (batch, n_heads, n_tokens, head_dim), into the
+        history of window attention. Asked on "cpu" and "reference" alone."""
+
+    def history(self) -> History | None:
+        """What window attention remembers; None: nothing."""
+
+    def set_history(self, history: History) -> None:
+        """Remember that instead, in a cache that remembers nothing."""
 
     def attention_of_tokens(self, query: np.ndarray) -> np.ndarray:
         """Dense attention of the last tokens held, (batch, n_heads, n_tokens, head_dim) float16 in and out:

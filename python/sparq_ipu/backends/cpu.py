@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from sparq_ipu.backends import History
 from sparq_ipu.backends.room import check_room, host_memory
-from sparq_reference import CacheSpec, SparqSettings, checks
+from sparq_reference import CacheSpec, WindowSettings, checks
 
 if TYPE_CHECKING:
     from sparq_ipu import _cpu
+    from sparq_ipu.kernels import Settings
 
 #: overrides the choice of the instruction set where the option `isa` is not given
 ISA_VARIABLE = "SPARQ_CPU_ISA"
@@ -96,14 +98,30 @@ class CPUBackend:
         """Memory of the key index: the keys by component. Those by position are not counted."""
         return self._cache.key_index_bytes
 
-    def check_settings(self, op: str, settings: SparqSettings | None) -> None:
+    def check_settings(self, op: str, settings: Settings) -> None:
         pass  # one program for all settings
 
     def append(self, key: np.ndarray, value: np.ndarray, lengths: np.ndarray) -> None:
         self._cache.append(key, value, lengths)
 
-    def attention(self, query: np.ndarray, settings: SparqSettings | None) -> np.ndarray:
+    def attention(self, query: np.ndarray, settings: Settings) -> np.ndarray:
+        if isinstance(settings, WindowSettings):
+            return self._cache.window_attention(query, settings)
         return self._cache.attention(query, settings)
+
+    def observe(self, query: np.ndarray, settings: WindowSettings) -> None:
+        self._cache.observe(query, settings)
+
+    def history(self) -> History | None:
+        n_recent = self._cache.n_recent
+        if n_recent == 0:
+            return None
+        return History(n_recent, [self._cache.history(b) for b in range(len(self._cache.lengths))])
+
+    def set_history(self, history: History) -> None:
+        for element, steps in enumerate(history.steps):
+            for shares in steps:
+                self._cache.add_step(element, history.n_recent, shares)
 
     def attention_of_tokens(self, query: np.ndarray) -> np.ndarray:
         output = self._cache.attention_of_tokens(query)  # by KV head, then token, then head of the group

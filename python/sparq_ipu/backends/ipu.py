@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Tuple
 
 import numpy as np
 
+from sparq_ipu.backends import History
 from sparq_ipu.backends.room import check_room
-from sparq_ipu.kernels import MEMORIES, Attention, attention_over
+from sparq_ipu.kernels import MEMORIES, Attention, Settings, attention_over
 from sparq_ipu.planning.device_model import device_model
-from sparq_ipu.tiers import POLICIES, Tiers, check_index
-from sparq_reference import CacheSpec, DoesNotFit, SparqSettings, checks
+from sparq_ipu.tiers import POLICIES, Tiers, check_memory
+from sparq_reference import CacheSpec, DoesNotFit, WindowSettings, checks, row_codes
 
 if TYPE_CHECKING:
     from sparq_ipu import _core
@@ -63,13 +64,8 @@ def create(
         ValueError: an option out of range; DoesNotFit, which is one, where the emulated IPU has no memory for
             the keys and values of a full cache.
     """
-    if memory not in MEMORIES:
-        raise ValueError(f"KVCache: memory must be {' or '.join(map(repr, MEMORIES))}, got {memory!r}")
     tiers = Tiers(hot_rows, hot_policy, wave_rows)
-    if memory == "tiered":
-        check_index("KVCache", spec.index_bits)
-    elif tiers != Tiers():
-        raise ValueError(f"KVCache: memory must be 'tiered' where hot rows are asked for, got {memory!r}")
+    check_memory("KVCache", memory, MEMORIES, spec, tiers)
     from sparq_ipu.backends import pod  # which is made of what is here
 
     bow = device_model()
@@ -108,14 +104,23 @@ class IpuBackend:
         """The `sparq_ipu._core.Session` of all layers; None before the first attention call."""
         return self._layers.session
 
-    def check_settings(self, op: str, settings: SparqSettings | None) -> None:
+    def check_settings(self, op: str, settings: Settings) -> None:
         self._layers.check_settings(op, settings)
 
     def append(self, key: np.ndarray, value: np.ndarray, lengths: np.ndarray) -> None:
         self._layers.append(self._layer, key, value, lengths)
 
-    def attention(self, query: np.ndarray, settings: SparqSettings | None) -> np.ndarray:
+    def attention(self, query: np.ndarray, settings: Settings) -> np.ndarray:
         return self._layers.attention(self._layer, query, settings)
+
+    def observe(self, query: np.ndarray, settings: WindowSettings) -> None:
+        raise NotImplementedError("a program has no window attention")  # the caller says so first
+
+    def history(self) -> History | None:
+        return None
+
+    def set_history(self, history: History) -> None:
+        raise NotImplementedError("a program has no window attention")
 
     def attention_of_tokens(self, query: np.ndarray) -> np.ndarray:
         raise NotImplementedError("a program takes one token a call")  # the caller says so first
@@ -169,10 +174,10 @@ class IpuLayers:
     def session(self) -> _core.Session | None:
         return self._session
 
-    def check_settings(self, op: str, settings: SparqSettings | None) -> None:
-        attention_over(self._memory, settings, op)
+    def check_settings(self, op: str, settings: Settings) -> None:
+        wanted = attention_over(self._memory, settings, op)
         if self._memory == "tiered":
-            self._tiers.check(op, self._spec, settings)
+            self._tiers.check(op, self._spec, wanted.settings)
 
     def append(self, layer: int, key: np.ndarray, value: np.ndarray, lengths: np.ndarray) -> None:
         with self._lock:
@@ -180,15 +185,18 @@ class IpuLayers:
                 longest = int(self._lengths[layer].max())
                 raise ValueError(f"append: a cache in SRAM must be empty, got length {longest}")
             if self._session is None:
-                self._pending[layer].append((key.copy(), value.copy(), lengths.copy()))
+                held = (
+                    row_codes.round_rows(rows, self._spec.row_bits) for rows in (key.copy(), value.copy())
+                )
+                self._pending[layer].append((*held, lengths.copy()))
             else:
                 self._write(self._session, layer, (key, value, lengths))
             self._set_lengths(layer, self._lengths[layer] + lengths)
 
-    def attention(self, layer: int, query: np.ndarray, settings: SparqSettings | None) -> np.ndarray:
+    def attention(self, layer: int, query: np.ndarray, settings: Settings) -> np.ndarray:
         wanted = attention_over(self._memory, settings)
         if self._memory == "tiered":
-            self._tiers.check("sparq_attention", self._spec, settings)
+            self._tiers.check("sparq_attention", self._spec, wanted.settings)
         with self._lock:
             session = self._session_with(query.shape[1], wanted)
             index = self._attention.index(wanted)

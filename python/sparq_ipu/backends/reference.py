@@ -4,11 +4,16 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from sparq_ipu.backends import History
 from sparq_ipu.backends.room import check_room, host_memory
-from sparq_reference import CacheSpec, KVCache, SparqSettings, exact
+from sparq_reference import CacheSpec, KVCache, WindowSettings, exact, window
+
+if TYPE_CHECKING:
+    from sparq_ipu.kernels import Settings
 
 
 def unavailable(device: str) -> str | None:
@@ -35,14 +40,30 @@ class ReferenceBackend:
     def lengths(self) -> np.ndarray:
         return self._cache.lengths
 
-    def check_settings(self, op: str, settings: SparqSettings | None) -> None:
+    def check_settings(self, op: str, settings: Settings) -> None:
         pass  # one program for all settings
 
     def append(self, key: np.ndarray, value: np.ndarray, lengths: np.ndarray) -> None:
         self._cache.append(key, value, lengths, check_finite=False)
 
-    def attention(self, query: np.ndarray, settings: SparqSettings | None) -> np.ndarray:
+    def attention(self, query: np.ndarray, settings: Settings) -> np.ndarray:
         return self._cache.attention(query, settings, check_finite=False)
+
+    def observe(self, query: np.ndarray, settings: WindowSettings) -> None:
+        self._cache.observe(query, settings, check_finite=False)
+
+    def history(self) -> History | None:
+        held = self._cache.history
+        if held is None:
+            return None
+        return History(held.n_recent, [held.steps(b) for b in range(self._cache.batch)])
+
+    def set_history(self, history: History) -> None:
+        held = window.WindowHistory(self._cache.batch, history.n_recent)
+        for element, steps in enumerate(history.steps):
+            for shares in steps:
+                held.add(element, shares)
+        self._cache.history = held
 
     def attention_of_tokens(self, query: np.ndarray) -> np.ndarray:
         cache, output = self._cache, np.empty_like(query)

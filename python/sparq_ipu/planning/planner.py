@@ -20,7 +20,7 @@ from sparq_ipu.kernels import BASELINE, DEFAULT, Attention, Kernel, kernel_named
 from sparq_ipu.planning.device_model import DeviceModel, device_model
 from sparq_ipu.planning.measured_range import footprint_extrapolated
 from sparq_ipu.planning.on_chip import on_chip_range, on_chip_seconds
-from sparq_ipu.tiers import Tiers, check_index
+from sparq_ipu.tiers import Tiers, check_index, check_row_bits
 from sparq_reference import CacheSpec, DoesNotFit, SparqSettings, checks
 from sparq_reference.settings import settings_columns
 
@@ -381,7 +381,8 @@ def plan(
         hit_rate: of "sparq-tiered", in [0, 1]: the share of selected rows that is taken to be hot; 0: all are
             read from streaming memory. Not predicted: docs/device_model.md has what was measured.
         options: of the cache, see `sparq_reference.CacheSpec`: index_bits (16, 8 or 4; of "sparq-tiered" 4
-            where it is not given). As the settings, not used by dense attention.
+            where it is not given), row_bits (16; of "sparq-tiered" also 8). As the settings, not used by dense
+            attention.
         baseline: for a kernel that takes settings, plan dense-streaming too, for the predicted speed-up.
 
     Raises:
@@ -413,7 +414,10 @@ def plan(
     if not request.kernel.takes_settings or not baseline:
         return result
     try:
-        dense = _planned(dataclasses.replace(request, kernel=BASELINE, settings=None, append=False))
+        plain = _options({}, request.head_dim)
+        dense = _planned(
+            dataclasses.replace(request, kernel=BASELINE, settings=None, append=False, options=plain)
+        )
     except DoesNotFit:  # there is no speed-up over it then
         return result
     return dataclasses.replace(
@@ -471,6 +475,7 @@ def _checked(
         n_tiles=tiles,
         options=checked if kernel.takes_settings else _options({}, head_dim),
     )
+    check_row_bits("plan", request.options["row_bits"], kernel.memory)
     if kernel.memory == "tiered":
         check_index("plan", checked["index_bits"])
         tiers[0].check("plan", request.cache, request.settings)

@@ -12,6 +12,7 @@ import torch
 import sparq_ipu.torch
 from sparq_ipu.poptorch import contract
 from sparq_ipu.poptorch.library import load_library
+from sparq_ipu.tiers import Tiers
 from sparq_ipu.torch import ops
 from sparq_reference import checks
 from sparq_reference.settings import CacheSpec, HasSpec, SparqSettings
@@ -49,6 +50,7 @@ class _Attention(HasSpec, torch.nn.Module):
         spec: shape of the cache.
         settings: of SparQ attention; None: dense attention.
         cache_name: of the cache, as `DenseAttention`.
+        memory, tiers: where the cache is.
     """
 
     #: the operator of a decode step
@@ -56,13 +58,19 @@ class _Attention(HasSpec, torch.nn.Module):
     #: the module that this one is when it does not run on an IPU
     module_elsewhere: type[sparq_ipu.torch.DenseAttention] | type[sparq_ipu.torch.SparqAttention]
 
-    def __init__(self, spec: CacheSpec, settings: SparqSettings | None, cache_name: str):
+    def __init__(
+        self, spec: CacheSpec, settings: SparqSettings | None, cache_name: str, memory: str, tiers: Tiers
+    ):
         super().__init__()
+        op = type(self).__name__
         if not isinstance(cache_name, str) or not (cache_name and cache_name.isascii()):
             rule = "be a string of ASCII characters, not empty"
-            checks.fail(type(self).__name__, "cache_name", rule, repr(cache_name))
+            checks.fail(op, "cache_name", rule, repr(cache_name))
+        contract.check_cache(op, spec, memory, tiers, settings, dense=settings is None)
         self.spec = spec
         self.settings = settings
+        self.memory = memory
+        self.tiers = tiers
         self.cache_name = cache_name
         # In a list, which hides it from PopTorch: buffers of a submodule would be sent to the IPU.
         self._elsewhere: list[sparq_ipu.torch.DenseAttention | sparq_ipu.torch.SparqAttention] = []
@@ -86,7 +94,9 @@ class _Attention(HasSpec, torch.nn.Module):
         if held is None:  # nothing to wait for
             held = torch.zeros(self.batch, dtype=torch.int32)
         ops.check_integer_tensor(op.name, "held", held)
-        attributes = contract.attributes_of(op, self.spec, self.cache_name, self.settings)
+        attributes = contract.attributes_of(
+            op, self.spec, self.cache_name, self.settings, self.memory, self.tiers
+        )
         return custom_op(op, (*inputs, held.to(torch.int32)), example_outputs, **attributes)
 
     def fill(
@@ -194,7 +204,8 @@ class _Attention(HasSpec, torch.nn.Module):
 
     def extra_repr(self) -> str:
         settings = {} if self.settings is None else self.settings.arguments()
-        values = {**dataclasses.asdict(self.spec), "cache_name": self.cache_name, **settings}
+        memory = {"memory": self.memory, **dataclasses.asdict(self.tiers)} if self.memory == "tiered" else {}
+        values = {**dataclasses.asdict(self.spec), "cache_name": self.cache_name, **settings, **memory}
         return ", ".join(f"{name}={value!r}" for name, value in values.items())
 
 
@@ -205,7 +216,8 @@ class DenseAttention(_Attention):
         batch, n_kv_heads, head_dim, capacity: shape of the cache, as `sparq_ipu.KVCache`.
         cache_name: of the KV cache on the IPU; modules of one name share one cache, so give each layer its
             own.
-        options: of the cache, as `sparq_ipu.KVCache`: index_bits. Modules of one cache must agree on them.
+        options: of the cache, as `sparq_ipu.KVCache`: index_bits. Those of its memory are for
+            `SparqAttention` alone. Modules of one cache must agree on all of them.
 
     Raises:
         ValueError: an argument out of range.
@@ -217,8 +229,10 @@ class DenseAttention(_Attention):
     def __init__(
         self, batch: int, n_kv_heads: int, head_dim: int, capacity: int, *, cache_name: str, **options: Any
     ):
-        spec = CacheSpec(batch, n_kv_heads, head_dim, capacity, op=type(self).__name__, **options)
-        super().__init__(spec, None, cache_name)
+        op = type(self).__name__
+        memory, tiers = contract.take_memory(op, options)
+        spec = CacheSpec(batch, n_kv_heads, head_dim, capacity, op=op, **options)
+        super().__init__(spec, None, cache_name, memory, tiers)
 
 
 class SparqAttention(_Attention):
@@ -228,8 +242,9 @@ class SparqAttention(_Attention):
         batch, n_kv_heads, head_dim, capacity: shape of the cache, as `sparq_ipu.KVCache`.
         cache_name: of the KV cache on the IPU; modules of one name share one cache, so give each layer its
             own.
-        settings: those of `sparq_ipu.sparq_attention`: rank, top_k and so on; and the options of
-            `DenseAttention`.
+        settings: those of `sparq_ipu.sparq_attention`: rank, top_k and so on; and options of the cache, as
+            `sparq_ipu.KVCache`: index_bits; memory, "streaming" or "tiered", and with "tiered" hot_rows,
+            hot_policy and wave_rows. Where the cache is changes no result, and nothing off the IPU.
 
     Raises:
         ValueError: an argument out of range.
@@ -250,4 +265,5 @@ class SparqAttention(_Attention):
     ):
         op = type(self).__name__
         spec = CacheSpec(batch, n_kv_heads, head_dim, capacity, op=op, **CacheSpec.take(settings))
-        super().__init__(spec, SparqSettings.of(op, spec.head_dim, settings), cache_name)
+        memory, tiers = contract.take_memory(op, settings)
+        super().__init__(spec, SparqSettings.of(op, spec.head_dim, settings), cache_name, memory, tiers)

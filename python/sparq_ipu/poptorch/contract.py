@@ -3,7 +3,7 @@
 table.
 
 The settings and the options of the cache are attributes. Their names, types, limits and defaults are those of
-`SparqSettings` and `CacheSpec`.
+`SparqSettings`, `CacheSpec` and `Tiers`.
 
 Needs neither torch nor PopTorch.
 """
@@ -13,12 +13,16 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Mapping, Sequence
 
+from sparq_ipu.tiers import Tiers, check_memory
 from sparq_reference import checks
 from sparq_reference.settings import CacheSpec, SparqSettings
 
 #: ONNX domain and version of every operator
 DOMAIN = "ai.sparq"
 VERSION = 1
+
+#: where the cache of an operator can be, the default first: as of `sparq_ipu.KVCache`, but not all in SRAM
+MEMORIES = ("streaming", "tiered")
 
 #: attribute type -> the Python type that PopTorch takes
 ATTRIBUTE_TYPES: dict[str, type[Any]] = {"int": int, "string": str}
@@ -46,7 +50,7 @@ class AttributeContract:
 
     name: str
     type: str
-    default: int | None = None
+    default: int | str | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,11 +82,20 @@ def _attributes(described_by: type, *names: str) -> tuple[AttributeContract, ...
 
 
 _SETTINGS = _attributes(SparqSettings)
-#: of the cache; a class attribute of a dataclass is the default of its field
-_OPTIONS = tuple(
-    dataclasses.replace(attribute, default=getattr(CacheSpec, attribute.name))
-    for attribute in _attributes(CacheSpec, *CacheSpec.options())
-)
+
+
+def _with_defaults(described_by: type, *names: str) -> tuple[AttributeContract, ...]:
+    """The same with their defaults; a class attribute of a dataclass is the default of its field."""
+    return tuple(
+        dataclasses.replace(attribute, default=getattr(described_by, attribute.name))
+        for attribute in _attributes(described_by, *names)
+    )
+
+
+#: of the cache
+_OF_SPEC = _with_defaults(CacheSpec, *CacheSpec.options())
+_OF_TIERS = _with_defaults(Tiers)
+_OPTIONS = (*_OF_SPEC, AttributeContract("memory", "string", MEMORIES[0]), *_OF_TIERS)
 #: of the cache: batch and head_dim come with the shapes of the inputs
 _CACHE_OF_DECODE = (*_attributes(CacheSpec, "capacity", "n_kv_heads"), *_OPTIONS)
 _CACHE_OF_FILL = (*_attributes(CacheSpec, "capacity"), *_OPTIONS)
@@ -124,11 +137,46 @@ CACHE_FILL = OpContract(
 OPS = (SPARQ_DECODE, DENSE_DECODE, CACHE_FILL)
 
 
+def take_memory(op: str, options: dict[str, Any]) -> tuple[str, Tiers]:
+    """Of these keyword arguments, those that say where the cache is: removed from them.
+
+    Raises:
+        ValueError: `<op>: <argument> must <rule>, got <value>`.
+    """
+    return options.pop("memory", MEMORIES[0]), Tiers.take(op, options)
+
+
+def check_cache(
+    op: str, spec: CacheSpec, memory: object, tiers: Tiers, settings: SparqSettings | None, dense: bool
+) -> None:
+    """Whether an operator can have such a cache. Settings are None where it takes none; `dense`: it attends
+    to all positions.
+
+    Raises:
+        ValueError: `<op>: <argument> must <rule>, got <value>`.
+    """
+    check_memory(op, memory, MEMORIES, spec, tiers)
+    if dense:
+        check_memory(op, memory, MEMORIES[:1], spec, tiers)
+    elif memory == "tiered":
+        tiers.check(op, spec, settings)
+
+
 def attributes_of(
-    op: OpContract, spec: CacheSpec, cache_name: str, settings: SparqSettings | None
+    op: OpContract,
+    spec: CacheSpec,
+    cache_name: str,
+    settings: SparqSettings | None,
+    memory: str = MEMORIES[0],
+    tiers: Tiers | None = None,
 ) -> dict[str, Any]:
     """The attributes of an operator on that cache, by name; settings are None where it takes none."""
-    known = {**dataclasses.asdict(spec), "cache_name": cache_name}
+    known = {
+        **dataclasses.asdict(spec),
+        **dataclasses.asdict(tiers or Tiers()),
+        "memory": memory,
+        "cache_name": cache_name,
+    }
     if settings is not None:
         known.update(settings.arguments())
     return {attribute.name: known[attribute.name] for attribute in op.attributes}
@@ -203,6 +251,20 @@ def _checked_attributes(op: OpContract, attributes: Mapping[str, Any], head_dim:
             # PopART takes an empty string for a missing attribute, PopTorch takes ASCII only
             checks.fail(op.name, attribute.name, "be a string of ASCII characters, not empty", repr(value))
         checked[attribute.name] = value
-    options = {attribute.name: checked[attribute.name] for attribute in _OPTIONS}
-    CacheSpec(1, 1, head_dim, 1, op=op.name, **options)  # checks them; thrown away
+    _check_ranges(op, checked, head_dim)
     return checked
+
+
+def _check_ranges(op: OpContract, attributes: Mapping[str, Any], head_dim: int) -> None:
+    """By making what the attributes describe, which checks them."""
+
+    def named(contracts: Sequence[AttributeContract]) -> dict[str, Any]:
+        return {attribute.name: attributes[attribute.name] for attribute in contracts}
+
+    spec = CacheSpec(1, 1, head_dim, attributes["capacity"], op=op.name, **named(_OF_SPEC))
+    settings = None
+    if "top_k" in attributes:
+        of_settings = {**named(_SETTINGS), "mean_value": True}  # a number here
+        settings = SparqSettings(**of_settings, op=op.name, head_dim=head_dim)
+    tiers = Tiers(**named(_OF_TIERS), op=op.name)
+    check_cache(op.name, spec, attributes["memory"], tiers, settings, dense=op is DENSE_DECODE)

@@ -94,6 +94,20 @@ std::vector<std::pair<std::string, Case>> cases() {
     b.program.add(WriteUndef(flag));
     b.program.add(b.branch(flag));
   });
+  c.emplace_back("beside_remote", [](Bench &b) { // a vertex of the same set that nothing depends on
+    RemoteBuffer remote = b.graph.addRemoteBuffer("rows", UNSIGNED_INT, 1);
+    Tensor row = b.scalar(UNSIGNED_INT, "row"), more = b.scalar(BOOL, "more");
+    Tensor i = b.scalar(UNSIGNED_INT, "i", 9u);
+    ComputeSet both = b.below(i, 10, more);
+    VertexRef other = b.graph.addVertex(both, "test::Below",
+                                        {{"value", row}, {"below", b.scalar(BOOL, "other")}});
+    b.graph.setInitialValue(other["limit"], 10u);
+    b.graph.setTileMapping(other, 0);
+    b.graph.setPerfEstimate(other, 30);
+    b.program.add(Copy(remote, row.reshape({1}), "load"));
+    b.program.add(Execute(both));
+    b.program.add(b.branch(more));
+  });
   c.emplace_back("reported_from_remote", [](Bench &b) {
     RemoteBuffer remote = b.graph.addRemoteBuffer("rows", UNSIGNED_INT, 1);
     Tensor i = b.scalar(UNSIGNED_INT, "i"), reported = b.scalar(BOOL, "reported");

@@ -35,7 +35,6 @@ MUTANTS = [
                 "[*self._attention, wanted]",
                 "[wanted]",
                 "a new program replaces the others",
-                "results are the same; programs are compiled more often",
             ),
             ("if every == [wanted]:", "if True:", "no second try with one program alone"),
             (

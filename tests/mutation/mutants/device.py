@@ -301,4 +301,52 @@ MUTANTS = [
             ("partials.slice(0, waves.stride / 64, 1)", "partials", "blocks behind a wave are added"),
         ],
     ),
+    *of(
+        "poplar_ops/codelets/key_topk.cpp",
+        f"{_CODELETS}key_topk.py",
+        [
+            ("wanted -= n;\n", "\n", "keys of higher digits are not counted"),
+            (
+                "filled > nRecent ? filled - nRecent : 0",
+                "filled + 0 * nRecent",
+                "recent positions compete too",
+            ),
+            ("if (bits >> settled == prefix)", "if (prefix != ~0u)", "keys of other prefixes are counted"),
+            (
+                "? static_cast<float>(selection.remaining)",
+                "? static_cast<float>(selection.remaining + 1)",
+                "a tie too many is taken",
+            ),
+            ("if (key < threshold)", "if (key <= threshold)", "ties are not marked"),
+            ("if (n >= low)", "if (n > low)", "a worker lists what another one does"),
+            ("*v.filled & ~(v.chunk - 1)", "*v.filled", "the tail begins at the next token"),
+            (
+                "tiesToTake[0] - before[1]",
+                "tiesToTake[0] - 0 * before[1]",
+                "every piece takes as many ties as all together",
+            ),
+        ],
+    ),
+    *of(
+        "poplar_ops/src/pod_session.cpp",
+        "tests/pod/test_pod_sessions.py",
+        [
+            (
+                "own = own.slice(s.firstKvHead * heads, (s.firstKvHead + s.shape.nKvHeads) * heads, 1);",
+                "own = own.slice(0, s.shape.nKvHeads * heads, 1);",
+                "every IPU gets the first heads",
+            ),
+            ("if (ipu + 1 != shards_.size())", "if (ipu != ipu)", "the next IPU gets no query"),
+            (
+                "    if (layer != 0)\n      program.add(Copy(outputs_[index], query_,",
+                "    if (layer > 1)\n      program.add(Copy(outputs_[index], query_,",
+                "the second layer gets the query of the first",
+            ),
+            (
+                "    shard.host->checkRoom(layer, nTokens, ofBatch(shard, counts));",
+                "    (void)shard;",
+                "IPUs before the one that refuses are written",
+            ),
+        ],
+    ),
 ]

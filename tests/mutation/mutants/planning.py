@@ -104,4 +104,40 @@ MUTANTS = [
             ("if not 0 < share <= 1:", "if not 0 <= share <= 1:", "a share of 0 is taken"),
         ],
     ),
+    *of(
+        "python/sparq_ipu/planning/placement.py",
+        "tests/planning/test_placement.py",
+        [
+            (
+                "tiered.seconds_per_query >= streamed.seconds_per_query",
+                "False",
+                "tiers that are slower are taken",
+            ),
+            (
+                "(self.layers_per_ipu - self.n_tiered) * self.streamed",
+                "self.layers_per_ipu * self.streamed",
+                "layers in three tiers stream their index too",
+            ),
+            ("math.ceil(n_layers / n_ipus)", "n_layers // n_ipus", "layers that do not divide are left out"),
+            ("return of_ipu * self.n_layers / self.layers_per_ipu", "return of_ipu", "one IPU is all"),
+            ("high = min(high, most // STEP + 1)", "pass", "longer contexts than asked for are tried"),
+            ("while best is None:", "while False:", "an estimate that is too high stands"),
+            ("if another is None:", "if True:", "an estimate that is too low stands"),
+        ],
+    ),
+    *of(
+        "python/sparq_ipu/planning/pod.py",
+        "tests/pod/test_pod_plans.py",
+        [
+            (
+                "add(shared, request.n_layers)",
+                "add(shared)",
+                "heads pass between IPUs once, not in every layer",
+            ),
+            ("(n_ipus - 1) * alone[0]", "n_ipus * alone[0]", "in turn, one IPU works twice"),
+            ("for ipu in range(n_ipus - 1):", "for ipu in range(0):", "layers are handed over for nothing"),
+            ("+ 2 * sum(last.values())", "+ sum(last.values())", "in a pipeline nothing is received"),
+            ("streamed_bytes=sum(", "streamed_bytes=max(", "one step is all that is streamed"),
+        ],
+    ),
 ]

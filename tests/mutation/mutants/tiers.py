@@ -111,4 +111,37 @@ MUTANTS = [
             )
         ],
     ),
+    *of(
+        "poplar_ops/src/hot_rows.cpp",
+        f"{_PROGRAM} tests/ops/test_tiered.py",
+        [
+            ('{"set", set},', '{"set", 0 * set},', "every set of keys takes the rows of the first"),
+            (
+                "std::numeric_limits<unsigned>::max(),\n",
+                "0u,\n",
+                "the first wave of rows is left out",
+            ),
+            (
+                "firstSlot = i / perGroup *",
+                "firstSlot = 0 * (i / perGroup) *",
+                "only the first group fetches its rows",
+            ),
+            (
+                "addMerge(merge, byEntry, hits, slots);",
+                "addMerge(merge, byEntry, noSlots(), slots);",
+                "rows that were hot have no slot",
+            ),
+        ],
+    ),
+    *of(
+        "poplar_ops/src/tiered_attention.cpp",
+        "tests/planning/test_placement.py tests/planning/test_planning.py",
+        [
+            (
+                "first ? rounds * layers * (index + rows) : 0",
+                "first ? rounds * (index + rows) : 0",
+                "hot rows and indices of other layers are not counted in a plan",
+            ),
+        ],
+    ),
 ]

@@ -143,6 +143,22 @@ MUTANTS = [
         [
             ("hooks.is_dense = True", "hooks.is_dense = False", "drafts are checked by SparQ attention"),
             ("cache.crop(-n)", "pass", "drafts stay in the cache"),
+            (
+                "if n_same < n:\n                cache.crop(n_same - n)",
+                "if n_same + 1 < n:\n                cache.crop(n_same - n)",
+                "one refused draft stays in the cache",
+            ),
+            (
+                "n = min(draft_tokens, max_new_tokens - len(run.tokens) - 1)",
+                "n = draft_tokens",
+                "more tokens come than were asked for",
+            ),
+            ("new[: ends[0] + 1] if ends else new", "new", "a text goes on behind its end"),
+            (
+                "if drafts[i + 1] != right[i]), n)",
+                "if drafts[i] != right[i]), n)",
+                "a draft is compared with the next one",
+            ),
         ],
     ),
     *of(

@@ -5,6 +5,10 @@ Keys and values are rounded to float16, then stored as integers of 8 bits, and r
 arithmetic is float32, one rounding an operation, with to_half where it says float16: a device can repeat it
 bit for bit. round() is to the nearest integer, ties to even. 1 / x and x / y are correctly rounded.
 
+"int8" is what the kernels have: groups of 16 components share a scale of 8 significant bits
+(`sparq_reference.row_codes`, docs/exactness.md, E10). Keys and values are rounded as they come, so the key
+index and the mean value are made from rounded rows too. The two others are what it was chosen among.
+
 "int8_row", for a row x of head_dim components, K and V alike:
 
     scale = float16(max|x| * (1 / 127))
@@ -24,11 +28,25 @@ is not rounded to 8 bits: its block has no low and step yet.
 
 from __future__ import annotations
 
+import numpy as np
 import torch
+
+from sparq_reference import row_codes
 
 from .key_index import KeyIndex, to_half
 
-ROWS = ("fp16", "int8_row", "int8_block")
+ROWS = ("fp16", "int8", "int8_row", "int8_block")
+
+
+def as_held(rows: torch.Tensor) -> torch.Tensor:
+    """(..., head_dim) float32 -> the same as a cache with row_bits=8 holds it."""
+    half = to_half(rows).numpy().astype(np.float16)
+    return torch.tensor(row_codes.round_rows(half, 8).astype(np.float32))
+
+
+def scales_of_row(rows: str, head_dim: int) -> int:
+    """Scales that the key and the value of a position have together, numbers of 16 bits."""
+    return {"int8": 2 * -(-head_dim // row_codes.GROUP), "int8_row": 2, "int8_block": 1}[rows]
 
 
 def _inverse(step: torch.Tensor) -> torch.Tensor:

@@ -15,7 +15,7 @@ from sparq_reference.settings import SparqSettings
 
 from .base import HIDDEN, Method, Span, attend_to, check_bits, top_positions
 from .key_index import KeyIndex
-from .rows import ROWS, round_blocks, round_rows
+from .rows import ROWS, as_held, round_blocks, round_rows, scales_of_row
 
 TEMPERATURES = ("sparq", "sqrt_d", "sqrt_r", "none")
 
@@ -42,13 +42,14 @@ class SparQ(Method):
         step) per component and block. Its arithmetic is that of the kernels (docs/exactness.md, E9): integers
         made of K and of the query, both rounded to fp16 first. Positions behind the last full block are
         scored from K.
-    rows: how the selected rows of K and V are stored: "fp16", or in 8 bits by a rule of rows.py, "int8_row"
-        or "int8_block" (the latter with a key index, whose low and step it uses). The mean value is that of
-        the values before.
+    rows: how rows of K and V are stored: "fp16", or in 8 bits by a rule of rows.py. "int8" is what the
+        kernels have (row_bits=8, docs/exactness.md, E10): everything is made from the rounded rows. The two
+        others, "int8_row" and "int8_block" (with a key index, whose low and step it uses), are of the
+        selected rows alone.
 
     Transfer: S r + 2 k d + 4 d; without the mean value 2 d less; with a key index of b bits each position of
         a full block counts r b/16 + 2 r/64 in place of r; with rows of 8 bits 2 k d is halved, and each
-        selected row counts 2 more for its scales, or 1 with "int8_block".
+        selected row counts what it has of scales: d/8, 2 with "int8_row", 1 with "int8_block".
 
     These are not the settings of the device kernels (`sparq_reference.settings.SparqSettings`, which
     `sparq_attention` and `transformers.enable` take):
@@ -86,7 +87,7 @@ class SparQ(Method):
         if self.rows not in ROWS:
             checks.fail(self.name, "rows", f"be one of {', '.join(ROWS)}", repr(self.rows))
         if self.rows == "int8_block" and self.index_bits == 16:
-            checks.fail(self.name, "rows", "be fp16 or int8_row without a key index", repr(self.rows))
+            checks.fail(self.name, "rows", "not be int8_block without a key index", repr(self.rows))
 
     @classmethod
     def from_settings(
@@ -181,6 +182,8 @@ class SparQ(Method):
         return top_positions(weight, self.top_k, lower_first=self.index_bits < 16) & visible, s_hat
 
     def _attend(self, span: Span) -> torch.Tensor:
+        if self.rows == "int8":
+            span = dataclasses.replace(span, key=as_held(span.key), value=as_held(span.value))
         selected, s_hat = self.select(span)
         selected = selected[:, None]
         out = self._attend_to_rows(span, selected)
@@ -193,7 +196,7 @@ class SparQ(Method):
 
     def _attend_to_rows(self, span: Span, selected: torch.Tensor) -> torch.Tensor:
         """Exact attention over the selected positions, with their rows as they are stored."""
-        if self.rows == "fp16":
+        if self.rows in ("fp16", "int8"):
             return attend_to(span, selected)
         value = round_rows(span.value)
         if self.rows == "int8_row":
@@ -218,7 +221,7 @@ class SparQ(Method):
         n_rows = min(self.top_k, seq_len)
         elements = transfers.sparq_elements(seq_len, head_dim, 0, n_rows) + scored
         if self.rows != "fp16":
-            elements += n_rows * (2 if self.rows == "int8_row" else 1) - n_rows * head_dim
+            elements += n_rows * (scales_of_row(self.rows, head_dim) - head_dim)
         # Equation 11 in two parts, with what the paper does not have. The mean value row, read and written,
         # keeps its 16 bits, and is left out with the mean value. A key index of few bits is a store of its
         # own, so kv_bits does not shrink it a second time.

@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Window attention on device "cpu": the bits of the reference, and its history, on any number of threads."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from functools import partial
+from typing import Any, Callable
+
+import numpy as np
+import pytest
+import strategies
+from cpu_caches import assert_same_bits
+from hypothesis import given
+from hypothesis import strategies as st
+
+import sparq_ipu
+from sparq_ipu.attention import attention
+from sparq_reference import SparqSettings, WindowSettings
+
+_cpu = pytest.importorskip("sparq_ipu._cpu", reason="the extension module sparq_ipu._cpu is not built")
+
+
+def message(call: Callable[[], object]) -> str:
+    with pytest.raises(ValueError) as error:
+        call()
+    return str(error.value)
+
+
+def caches(*shape: int, **options: Any) -> list[sparq_ipu.KVCache]:
+    """The reference, and the kernels with these options."""
+    return [sparq_ipu.KVCache(*shape, device="reference"), sparq_ipu.KVCache(*shape, device="cpu", **options)]
+
+
+def tokens(seed: int, batch: int, n_heads: int, n_kv_heads: int, n: int, kind: str, head_dim: int) -> tuple:
+    rng = np.random.default_rng(seed)
+    shapes = ((batch, n_heads, n, head_dim), *[(batch, n_kv_heads, n, head_dim)] * 2)
+    return tuple(strategies.tensors(kind, shape, rng) for shape in shapes)
+
+
+def histories(cache: sparq_ipu.KVCache) -> list[list[list[int]]] | None:
+    """The shares of each step of each batch element."""
+    held = cache.one_layer("test").history()
+    return None if held is None else [[s.tolist() for s in steps] for steps in held.steps]
+
+
+@given(
+    isa_index=st.integers(0, 9),
+    n_threads=st.sampled_from((1, 2, 3, 8)),
+    seed=st.integers(0, 2**32 - 1),
+    kind=st.sampled_from(strategies.KINDS),
+    shape=st.sampled_from(((1, 1, 1, 8), (3, 2, 2, 16), (2, 6, 2, 80), (1, 8, 1, 64))),
+    start=st.sampled_from((3, 64, 130)),
+    settings=st.sampled_from(
+        (
+            (1, 0, 2),
+            (7, None, 3),
+            (8, 8, 3),
+            (9, 0, 0),
+            (40, 5, 0),
+            (64, 1, 40),
+            (65, None, 1),
+            (300, None, 4),
+        )
+    ),
+)
+def test_bits(
+    isa_index: int, n_threads: int, seed: int, kind: str, shape: tuple, start: int, settings: tuple
+) -> None:
+    """Steps after a prompt, with all that changes a cache between them."""
+    batch, n_heads, n_kv_heads, head_dim = shape
+    isas = _cpu.available_isas()
+    both = caches(batch, n_kv_heads, head_dim, 150, isa=isas[isa_index % len(isas)], n_threads=n_threads)
+    query, key, value = tokens(seed, batch, n_heads, n_kv_heads, start + 8, kind, head_dim)
+    chosen = WindowSettings(*settings)
+    rng = np.random.default_rng(seed)
+    lengths = rng.integers(3, start + 1, batch)
+    index = rng.integers(0, batch, batch)
+    for cache in both:
+        cache.append(key[:, :, :start], value[:, :, :start], lengths)
+        cache.observe(query[:, :, start - 3 : start], **chosen.arguments())
+    for now in range(start, start + 8):
+        outputs = []
+        for cache in both:
+            cache.append(key[:, :, now : now + 1], value[:, :, now : now + 1])
+            outputs.append(attention(query[:, :, now], cache, chosen))
+            if now == start + 3:
+                cache.truncate(cache.lengths - 2)
+            if now == start + 5:
+                cache.reorder(index)
+        assert_same_bits(outputs[1], outputs[0], f"step {now}")
+        assert histories(both[1]) == histories(both[0])
+    assert (histories(both[0]) is not None) == chosen.remembers
+
+
+def test_many_positions_and_threads() -> None:
+    """Selection among thousands of sums, and a history longer than the steps: running sums stay exact."""
+    both = caches(2, 2, 16, 5100, n_threads=3)
+    query, key, value = tokens(5, 2, 8, 2, 5040, "normal", 16)
+    for cache in both:
+        cache.append(key[:, :, :5000], value[:, :, :5000], np.array([5000, 2100]))
+        cache.observe(3 * query[:, :, 4980:5000], top_k=300, n_recent=16)
+    for now in range(5000, 5040):
+        outputs = []
+        for cache in both:
+            cache.append(key[:, :, now : now + 1], value[:, :, now : now + 1])
+            outputs.append(sparq_ipu.window_attention(query[:, :, now], cache, top_k=300, n_recent=16))
+        assert_same_bits(outputs[1], outputs[0], f"step {now}")
+    assert histories(both[1]) == histories(both[0])
+
+
+@pytest.mark.parametrize("device", ["cpu", "reference"])
+def test_copies_remember(device: str) -> None:
+    cache = sparq_ipu.KVCache(2, 1, 8, 64, device=device)
+    query, key, value = tokens(2, 2, 2, 1, 30, "normal", 8)
+    cache.append(key[:, :, :20], value[:, :, :20])
+    cache.observe(query[:, :, 16:20], top_k=4, n_recent=3)
+    copies = [copy.copy(cache), copy.deepcopy(cache), pickle.loads(pickle.dumps(cache))]
+    assert all(histories(c) == histories(cache) for c in copies)
+    for now in range(20, 30):
+        outputs = []
+        for each in (cache, *copies):
+            each.append(key[:, :, now : now + 1], value[:, :, now : now + 1])
+            outputs.append(sparq_ipu.window_attention(query[:, :, now], each, top_k=4, n_recent=3))
+        assert all((y.view(np.uint16) == outputs[0].view(np.uint16)).all() for y in outputs)
+    cache.reset()
+    assert histories(cache) is None
+    forgetful = sparq_ipu.KVCache(2, 1, 8, 64, device=device)
+    forgetful.append(key[:, :, :29], value[:, :, :29])
+    y = sparq_ipu.window_attention(query[:, :, 29], forgetful, top_k=4, n_recent=3)
+    assert not np.array_equal(y, outputs[0])  # negative control: without the history
+
+
+@pytest.mark.parametrize("device", ["cpu", "reference"])
+def test_several_tokens_a_step(device: str) -> None:
+    query, key, value = tokens(4, 2, 4, 2, 12, "normal", 8)
+    cache, one_by_one = (sparq_ipu.KVCache(2, 2, 8, 64, device=device) for _ in range(2))
+    settings = WindowSettings(4, n_recent=5)
+    got = sparq_ipu.append_and_attend(query, key, value, cache, settings)
+    for now in range(12):
+        one_by_one.append(key[:, :, now : now + 1], value[:, :, now : now + 1])
+        assert_same_bits(got[:, :, now], attention(query[:, :, now], one_by_one, settings), f"token {now}")
+    assert histories(cache) == histories(one_by_one)
+
+
+def test_refusals() -> None:
+    query, key, value = tokens(0, 2, 4, 2, 9, "normal", 8)
+    for cache in caches(2, 2, 8, 64):
+        cache.append(key, value)
+        sparq_ipu.window_attention(query[:, :, 8], cache, top_k=4, n_recent=3)
+        before = histories(cache)
+        for call, words in (
+            (dict(top_k=4, n_recent=2), "n_recent must be the n_recent=3 of the steps so far, got 2"),
+            (dict(top_k=4, n_recent=9000), "n_recent must be in [0, 8191] for n_heads=4, got 9000"),
+            (dict(top_k=0), "top_k must be in [1, 16777216], got 0"),
+        ):
+            for op, refused in (
+                ("window_attention", partial(sparq_ipu.window_attention, query[:, :, 8], cache, **call)),
+                ("observe", partial(cache.observe, query[:, :, 8:], **call)),
+            ):
+                assert message(refused) == f"{op}: {words}"
+        many = np.concatenate([query, query], axis=2)
+        words = "observe: cache must hold the 18 tokens of the query, got 9 positions of element 0"
+        assert message(partial(cache.observe, many, top_k=4, n_recent=3)) == words
+        assert histories(cache) == before
+
+
+def test_devices_without_the_kernel_say_so() -> None:
+    pytest.importorskip("sparq_ipu._core", reason="the extension module is not built")
+    query, key, value = tokens(0, 1, 2, 2, 9, "normal", 8)
+    cache = sparq_ipu.KVCache(1, 2, 8, 64, device="emulator", n_tiles=1)
+    cache.append(key, value)
+    rule = "device must be 'cpu' or 'reference' for the kernel window-host"
+    got = "got 'emulator', whose program has no such kernel"
+    settings = WindowSettings(4)
+    token = [x[:, :, :1] for x in (query, key, value)]
+    for op, call in (
+        ("window_attention", lambda: sparq_ipu.window_attention(query[:, :, 8], cache, top_k=4)),
+        ("observe", lambda: cache.observe(query, top_k=4)),
+        ("enable", lambda: cache.check_settings("enable", settings)),
+        ("window_attention", lambda: sparq_ipu.append_and_attend(*token, cache, settings)),
+    ):
+        assert message(call) == f"{op}: {rule}, {got}"
+    assert cache.lengths == [9]
+    cache.check_settings("enable", SparqSettings(2, 4))  # negative control
