@@ -46,7 +46,8 @@ class Steps:
             self.model.add_op("SparqDecode", token, [f"out_{name}", f"held_{name}"], attributes)
         self.model.compile(n_tiles=n_tiles)
         self.held = {
-            name: Held(capacity=options.get("capacity", CAPACITY)) for name, options in caches.items()
+            name: Held(capacity=options.get("capacity", CAPACITY), row_bits=options.get("row_bits", 16))
+            for name, options in caches.items()
         }
         self.rng = np.random.default_rng(seed)
         self.query = halves(self.rng, *SHAPES["query"])
@@ -89,6 +90,7 @@ class Steps:
     [
         dict(n_tiles=24),
         dict(n_tiles=7, index_bits=8, hot_rows=20, wave_rows=4),
+        dict(n_tiles=24, row_bits=8, hot_rows=20),
         dict(n_tiles=64, hot_rows=33, hot_policy="recent", wave_rows=16),
         dict(n_tiles=1, hot_rows=200, index_bits=8, hot_policy="recent"),
     ],
@@ -293,6 +295,12 @@ def test_outlining_sees_what_differs(make: Any) -> None:
 REFUSED = [
     ("SparqDecode", dict(index_bits=16), "index_bits must be 8 or 4 where memory is 'tiered', got 16"),
     ("CacheFill", dict(index_bits=16), "index_bits must be 8 or 4 where memory is 'tiered', got 16"),
+    ("SparqDecode", dict(row_bits=4), "row_bits must be one of 16, 8, got 4"),
+    (
+        "CacheFill",
+        dict(row_bits=8, memory="streaming"),
+        "row_bits must be 16 unless memory is 'tiered', got 8",
+    ),
     ("SparqDecode", dict(memory="sram"), "memory must be 'streaming' or 'tiered', got 'sram'"),
     ("DenseDecode", dict(memory="sram"), "memory must be 'streaming' or 'tiered', got 'sram'"),
     ("CacheFill", dict(memory="Tiered"), "memory must be 'streaming' or 'tiered', got 'Tiered'"),
