@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of 8 bits: contract E10."""
+"""Rows of 8 bits: contract E11."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def bits(x: np.ndarray) -> np.ndarray:
 
 def some_rows(seed: int, *shape: int) -> np.ndarray:
     rng = np.random.default_rng(seed)
-    size = np.exp2(rng.integers(-26, 16, shape[:-1] + (1,)))
+    size = np.exp2(rng.integers(-26, 16, (*shape[:-1], 1)))
     return (rng.uniform(-1, 1, shape) * size).astype(np.float16)
 
 
 def round_in_fractions(row: np.ndarray) -> list[float]:
-    """Rule E10 for one row, in exact fractions but where the rule rounds to float32."""
+    """Rule E11 for one row, in exact fractions but where the rule rounds to float32."""
     out: list[float] = []
     for start in range(0, len(row), 16):
         group = [float(x) for x in row[start : start + 16]]
@@ -81,8 +81,8 @@ def test_scales_of_other_widths_would_not_do() -> None:
 
 @given(st.integers(0, 2**32 - 1), st.sampled_from([8, 24, 64]))
 def test_error(seed: int, head_dim: int) -> None:
-    """Half a scale, half a unit of float16, and what the rounding of the scale may cut off: at most 1/255 of the
-    largest number of the group, or 2**-21 where that is more."""
+    """Half a scale, half a unit of float16, and what the rounding of the scale may cut off: at most 1/255 of
+    the largest number of the group, or 2**-21 where that is more."""
     row = some_rows(seed, head_dim)
     got = row_codes.round_rows(row, 8).astype(float)
     for start in range(0, head_dim, 16):
