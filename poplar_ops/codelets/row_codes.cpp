@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Rows of keys and values in 8 bits (contract E11): rounded as they are appended, decoded as they
+// Rows of keys and values in 8 bits (contract E10): rounded as they are appended, decoded as they
 // arrive from streaming memory.
 #include "row_codes.hpp"
 #include "halves.hpp"

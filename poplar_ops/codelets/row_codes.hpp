@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Rows of keys and values in 8 bits (contract E11): how they are kept, and the arithmetic that makes
+// Rows of keys and values in 8 bits (contract E10): how they are kept, and the arithmetic that makes
 // them. Groups of 16 consecutive components share a scale, a bfloat16 number.
 //
 // A row of streaming memory, in halves: codes of the key, codes of the value, scales of the key, scales

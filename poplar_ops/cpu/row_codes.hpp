@@ -7,7 +7,7 @@
 namespace sparq {
 namespace cpu {
 
-// A key or a value as a cache with rows of 8 bits holds it (docs/exactness.md E11), in place.
+// A key or a value as a cache with rows of 8 bits holds it (docs/exactness.md E10), in place.
 void roundRow(Half *row, std::size_t headDim);
 
 } // namespace cpu

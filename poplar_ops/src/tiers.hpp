@@ -24,7 +24,7 @@ void insertNewest(poplar::Graph &graph, const Cache &cache, const poplar::Tensor
                   poplar::program::Sequence &program, const poplar::DebugContext &dc);
 
 // ---- row_codes.cpp
-// Rows as a cache of 8 bits holds them (docs/exactness.md E11).
+// Rows as a cache of 8 bits holds them (docs/exactness.md E10).
 struct RoundedRows {
   poplar::Tensor keys, values; // {n, headDim} HALF
   poplar::Tensor rows;         // {n, layout.rowElements()} HALF: what streaming memory gets

@@ -23,7 +23,7 @@ MAX_CAPACITY = 1 << 24
 MAX_LAYERS = 1024
 #: bits of a number of the key index (E9); 16: the keys themselves
 INDEX_BITS = (16, 8, 4)
-#: bits of a number of a row of keys and values (docs/exactness.md, E11)
+#: bits of a number of a row of keys and values (docs/exactness.md, E10)
 ROW_BITS = (16, 8)
 #: largest head_dim with a key index of 8 or 4 bits: so many products of a code and a coefficient of at least
 #: 1 have a sum below 2**24 (E9)

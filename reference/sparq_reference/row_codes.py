@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rows of keys and values in 8 bits: what a cache holds where row_bits is 8.
 
-Rule E11 of docs/exactness.md. A row is rounded when it is appended, by itself; then the cache is that of 16
+Rule E10 of docs/exactness.md. A row is rounded when it is appended, by itself; then the cache is that of 16
 bits which was given the rounded rows. Rounding twice is rounding once, so what was read from a cache can be
 appended to another one.
 """

@@ -171,7 +171,7 @@ class CacheSpec:
         index_bits: of a number of the key index, what SparQ scores positions from: 16 (the keys themselves,
             float16), or 8 or 4 (docs/exactness.md E9), with head_dim at most 2**16.
         row_bits: of a number of the rows of keys and values: 16 (float16), or 8: rows are rounded when they
-            are appended (docs/exactness.md E11).
+            are appended (docs/exactness.md E10).
         op: what messages begin with.
 
     Raises:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""row_codes.cpp: rows of keys and values in 8 bits (contract E11), against the reference."""
+"""row_codes.cpp: rows of keys and values in 8 bits (contract E10), against the reference."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of 8 bits: contract E11."""
+"""Rows of 8 bits: contract E10."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def some_rows(seed: int, *shape: int) -> np.ndarray:
 
 
 def round_in_fractions(row: np.ndarray) -> list[float]:
-    """Rule E11 for one row, in exact fractions but where the rule rounds to float32."""
+    """Rule E10 for one row, in exact fractions but where the rule rounds to float32."""
     out: list[float] = []
     for start in range(0, len(row), 16):
         group = [float(x) for x in row[start : start + 16]]

@@ -41,7 +41,7 @@ struct CacheSpec {
   unsigned capacity = 1; // most positions of one batch element
   // Of a number of the key index: 16 (the keys themselves), 8 or 4 (docs/exactness.md E9).
   unsigned indexBits = 16;
-  // Of a number of the rows of keys and values: 16, or 8 (docs/exactness.md E11).
+  // Of a number of the rows of keys and values: 16, or 8 (docs/exactness.md E10).
   unsigned rowBits = 16;
 
   // Independent problems: one KV head of one batch element. Task t is batch element t / nKvHeads,

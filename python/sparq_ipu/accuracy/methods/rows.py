@@ -6,7 +6,7 @@ arithmetic is float32, one rounding an operation, with to_half where it says flo
 bit for bit. round() is to the nearest integer, ties to even. 1 / x and x / y are correctly rounded.
 
 "int8" is what the kernels have: groups of 16 components share a scale of 8 significant bits
-(`sparq_reference.row_codes`, docs/exactness.md, E11). Keys and values are rounded as they come, so the key
+(`sparq_reference.row_codes`, docs/exactness.md, E10). Keys and values are rounded as they come, so the key
 index and the mean value are made from rounded rows too. The two others are what it was chosen among.
 
 "int8_row", for a row x of head_dim components, K and V alike:

@@ -43,7 +43,7 @@ class SparQ(Method):
         made of K and of the query, both rounded to fp16 first. Positions behind the last full block are
         scored from K.
     rows: how rows of K and V are stored: "fp16", or in 8 bits by a rule of rows.py. "int8" is what the
-        kernels have (row_bits=8, docs/exactness.md, E11): everything is made from the rounded rows. The two
+        kernels have (row_bits=8, docs/exactness.md, E10): everything is made from the rounded rows. The two
         others, "int8_row" and "int8_block" (with a key index, whose low and step it uses), are of the
         selected rows alone.
 
