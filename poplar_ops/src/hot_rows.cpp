@@ -256,6 +256,7 @@ private:
     return assumed;
   }
   void startWaves() {
+    toFetch = nMissesToFetch();
     wave = control(UNSIGNED_INT, "miss_wave");
     nextWave = control(UNSIGNED_INT, "next_miss_wave");
     more = control(BOOL, "more_misses");
@@ -268,7 +269,7 @@ private:
   void addMore(const ComputeSet &cs) const {
     addVertex(
         graph, cs, "sparq::MoreMisses", controlTile(),
-        {{"nMisses", nMissesToFetch()}, {"wave", nextWave}, {"more", more}},
+        {{"nMisses", toFetch}, {"wave", nextWave}, {"more", more}},
         {{"nSlots", context.nSlots()}, {"groupSlots", groupSlots()}, {"waveRows", hot.groupRows()}},
         cycles::moreMisses(context.nSlots(), hot.nGroups));
   }
@@ -277,8 +278,7 @@ private:
     if (hot.headRows == 0)
       return;
     most = control(BOOL, "most_miss");
-    addVertex(graph, cs, "sparq::MostMiss", controlTile(),
-              {{"nMisses", nMissesToFetch()}, {"most", most}},
+    addVertex(graph, cs, "sparq::MostMiss", controlTile(), {{"nMisses", toFetch}, {"most", most}},
               {{"nSlots", context.nSlots()}, {"enough", ceilDiv(3 * context.nSlots() * topK, 4)}},
               cycles::mostMiss(context.nSlots()));
   }
@@ -437,8 +437,9 @@ private:
   Tensor hits, nHits, byEntry, byMiss, nFree;
   Tensor entries, rows, nMisses, first; // of misses
   Tensor slots, missSlots;              // {slots, topK}
-  Tensor wave, nextWave, more,
-      most; // of waves: which, the one after it; whether, and of which kind
+  Tensor toFetch;                       // {slots}: misses, or how many are taken to be
+  // The wave, the one after it, whether there is one, and whether it is a wide one.
+  Tensor wave, nextWave, more, most;
 };
 
 } // namespace

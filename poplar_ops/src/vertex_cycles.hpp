@@ -178,10 +178,15 @@ inline std::uint64_t laneSums(double topK, double nSets, double g, double d) {
 inline std::uint64_t laneScores(double n, double g) {
   return shared(n * g, 4 + 4 + 12 + loopSlots);
 }
-// An entry: slot, address (2), weight, value; widen, multiply, add.
-inline std::uint64_t hotValues(double topK, double width, double g) {
-  const double nBlocks = static_cast<double>(static_cast<unsigned>((topK + 63) / 64));
-  return shared(nBlocks * g * width / 2, std::min(topK, 64.0) * pass(3, 5) + 10);
+// Of four heads at once, then two, then one. Two entries to a pass: of each slot, address (2), value, the weights;
+// widen, and of each head multiply, add. The partial sums' addresses and stores.
+inline std::uint64_t hotValues(double topK, double width, unsigned g) {
+  const double nBlocks = static_cast<double>(static_cast<unsigned>((topK + 63) / 64)),
+               items = share(nBlocks * width / 2), rows = std::min(topK, 64.0);
+  const auto ofHeads = [&](double n) {
+    return items * (rows / 2 * pass(2 * (1 + 2 * n), 2 * (4 + n)) + 8 + 2 * n);
+  };
+  return multi(g / 4 * ofHeads(4) + g % 4 / 2 * ofHeads(2) + g % 2 * ofHeads(1));
 }
 
 // ---- query_components.cpp

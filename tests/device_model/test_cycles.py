@@ -73,8 +73,10 @@ EXPECTED = {
     "laneSums(24, 4, 2, 64)": tile(4 * 7 + 3 * (6 + 2 * (8 * (4 + 2) + 6))),
     "laneSums(24, 1, 1, 64)": tile(4 * 7 + 4 * (6 + 8 * (4 + 2) + 6)),
     "laneScores(7, 2)": tile(3 * (4 + 4 + 12 + 2)),
-    "hotValues(130, 16, 2)": tile(8 * (64 * (5 + 2) + 10)),
-    "hotValues(20, 4, 1)": tile(20 * 7 + 10),
+    # of 24 pairs of components in three blocks four for a worker
+    "hotValues(130, 16, 2)": tile(4 * (32 * (12 + 2) + 12)),
+    "hotValues(20, 4, 1)": tile(10 * (10 + 2) + 10),
+    "hotValues(128, 4, 7)": tile((32 * (18 + 2) + 16) + (32 * (12 + 2) + 12) + (32 * (10 + 2) + 10)),
     "groupMagnitude(128, 2)": tile(3 * (2 * (12 + 2) + 8)),
     "magnitudeSums(128, 7)": tile(2 * (16 * 14 + 5)),
     "componentRanks(6, 128)": tile(32 * (6 + 2) + 44),

@@ -94,8 +94,8 @@ MUTANTS = [
         _PROGRAM,
         [
             (
-                "last < waves.nWaveParts() ? coefficient : score",
-                "score",
+                "helped ? beside : before",
+                "beside",
                 "two vertices write to one tensor at once",
             )
         ],
@@ -122,8 +122,8 @@ MUTANTS = [
                 "the first wave of rows is left out",
             ),
             (
-                "firstSlot = i / perGroup *",
-                "firstSlot = 0 * (i / perGroup) *",
+                "firstSlot = i / w.perGroup() *",
+                "firstSlot = 0 * (i / w.perGroup()) *",
                 "only the first group fetches its rows",
             ),
             (
