@@ -25,15 +25,29 @@ public:
       if (setOf(slot, setShift) != set)
         continue;
       const half *key = &keys[(*layer * nRows + (slot >> setShift)) * width];
-      for (unsigned h = 0; h != groupSize; ++h) {
-        const half *q = &query[h * headDim + pair * 2];
-        Pair sum{};
-        for (unsigned i = 0; i != width; i += 2)
-          sum += load<Pair>(q + i * 4) * load<Pair>(key + i);
-        store(&sums[(e * groupSize + h) * 2], sum);
-      }
+      unsigned h = 0;
+      for (; h + 4 <= groupSize; h += 4)
+        ofHeads<4>(key, h, e);
+      for (; h + 2 <= groupSize; h += 2)
+        ofHeads<2>(key, h, e);
+      if (h != groupSize)
+        ofHeads<1>(key, h, e);
     }
     return true;
+  }
+
+private:
+  // Of nHeads heads at once, for which a key is loaded and widened once.
+  template <unsigned nHeads> void ofHeads(const half *key, unsigned firstHead, unsigned entry) {
+    const half *const q = &query[firstHead * headDim + pair * 2];
+    Pair of[nHeads] = {};
+    for (unsigned i = 0; i != headDim / 4; i += 2) {
+      const Pair two = load<Pair>(key + i);
+      for (unsigned h = 0; h != nHeads; ++h)
+        of[h] += load<Pair>(q + h * headDim + i * 4) * two;
+    }
+    for (unsigned h = 0; h != nHeads; ++h)
+      store(&sums[(entry * groupSize + firstHead + h) * 2], of[h]);
   }
 };
 

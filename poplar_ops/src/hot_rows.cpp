@@ -151,23 +151,24 @@ private:
     addMost(cs);
     for (unsigned slot = 0; slot != context.nSlots(); ++slot)
       for (unsigned owner = 0; owner != hot.nOwners; ++owner)
-        addVertex(graph, cs, "sparq::DealSlots", context.tile(slot, owner),
-                  {{"layer", layer(slot, owner)},
-                   {"clock", cache.hot.clock[context.task(slot)][owner]},
-                   {"nMisses", nMisses[slot]},
-                   {"positions", positions[slot]},
-                   {"entries", entries[slot]},
-                   {"nFree", nFree[slot]},
-                   {"held", ofOwner(cache.hot.held, slot, owner)},
-                   {"stamps", ofOwner(cache.hot.stamps, slot, owner)},
-                   {"byEntry", byEntry[slot][owner]},
-                   {"byMiss", byMiss[slot][owner]}},
-                  {{"nWays", hot.nWays()},
-                   {"owner", owner},
-                   {"nOwners", hot.nOwners},
-                   {"ownersShift", log2Of(hot.nOwners)},
-                   {"byPosition", hot.policy == HotPolicy::oldest}},
-                  cycles::dealSlots(topK, hot.nWays(), hot.nOwners));
+        addVertex(
+            graph, cs, "sparq::DealSlots", context.tile(slot, owner),
+            {{"layer", layer(slot, owner)},
+             {"clock", cache.hot.clock[context.task(slot)][owner]},
+             {"nMisses", nMisses[slot]},
+             {"positions", positions[slot]},
+             {"entries", entries[slot]},
+             {"nFree", nFree[slot]},
+             {"held", ofOwner(cache.hot.held, slot, owner)},
+             {"stamps", ofOwner(cache.hot.stamps, slot, owner)},
+             {"byEntry", byEntry[slot][owner]},
+             {"byMiss", byMiss[slot][owner]}},
+            {{"nWays", hot.nWays()},
+             {"owner", owner},
+             {"nOwners", hot.nOwners},
+             {"ownersShift", log2Of(hot.nOwners)},
+             {"byPosition", hot.policy == HotPolicy::oldest}},
+            cycles::dealSlots(topK, hot.nWays(), hot.nOwners, hot.policy == HotPolicy::oldest));
     first = atHome({}, "first_miss");
     for (unsigned slot = 0; slot != context.nSlots(); ++slot)
       addVertex(

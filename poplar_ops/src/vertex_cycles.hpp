@@ -129,21 +129,24 @@ inline std::uint64_t mergeSlots(double nEntries, double nOwners) {
 inline std::uint64_t listMisses(double topK) {
   return multi(10 + (nWorkers - 1) * (11 + loopSlots) + share(topK) * (9 + loopSlots));
 }
-// The owner's turn (2), load, minimum (2), add, compare and branch. Of each miss that it takes, an even
-// share: ways (two loads, two compares with a branch, copies), then two loads and four stores.
-inline std::uint64_t dealSlots(double topK, double nWays, double nOwners) {
-  const double mine = static_cast<double>(static_cast<unsigned>((topK + nOwners - 1) / nOwners));
-  return single(20 + nOwners * (8 + loopSlots) + mine * (nWays * (7 + loopSlots) + 14));
+// Of an owner load, minimum (2), add, two to a pass, in four runs. Of each miss that it takes, an even share: a way
+// (load, compare and branch, copies), four to a pass, or by position (two loads, two compares with a branch,
+// copies); then two loads and four stores.
+inline std::uint64_t dealSlots(double topK, double nWays, double nOwners, bool byPosition = false) {
+  const double mine = static_cast<double>(static_cast<unsigned>((topK + nOwners - 1) / nOwners)),
+               way = byPosition ? 7 + loopSlots : 4 + loopSlots / 4;
+  return single(20 + nOwners * (4 + loopSlots / 2) + 40 + mine * (nWays * way + 14));
 }
 inline std::uint64_t moreMisses(double nSlots, double nGroups) {
   return single(nSlots * (2 + loopSlots) + nGroups * (6 + loopSlots) + 8);
 }
 inline std::uint64_t mostMiss(double nSlots) { return single(nSlots * (2 + loopSlots) + 4); }
 inline std::uint64_t firstMiss(double nBefore) { return single(nBefore * (2 + loopSlots) + 2); }
-// Cleared two at a time. Each worker looks at all of the head's rows: two of arithmetic, two compares with
-// branches; of a sixth, load and store with two addresses.
+// Cleared two at a time. Of a worker's piece those that are the head's, which may be all that it has: a load and
+// a store.
 inline std::uint64_t placeMisses(double nRows, double nOwn) {
-  return multi(24 + share(nRows / 2) * (1 + loopSlots) + nOwn * (6 + loopSlots) + share(nOwn) * 4);
+  const double pairs = share(nRows / 2);
+  return multi(32 + pairs * (1 + loopSlots) + std::min(2 * pairs, nOwn) * (2 + loopSlots));
 }
 inline std::uint64_t waveRows(double n, double nSlots) {
   return shared(n, nSlots * (3 + loopSlots) + 5);
@@ -167,12 +170,15 @@ inline std::uint64_t insertNewest(double nOwners, double width) {
 inline std::uint64_t forgetHot(double nWays) { return multi(share(nWays) * (2 + loopSlots) + 4); }
 
 // ---- hot_attention.cpp
-// Of an entry the slot, and twice an even share of them is the part's own: of each head the pairs of every
-// eight components (two loads, an address; widen twice, multiply, add), then a store.
-inline std::uint64_t laneSums(double topK, double nSets, double g, double d) {
+// Of an entry the slot, and twice an even share of them is the part's own. Of four heads at once, then two, then one:
+// the pairs of every eight components (of the key an address, a load, widen; of each head load, widen, multiply,
+// add), then a store.
+inline std::uint64_t laneSums(double topK, double nSets, unsigned g, double d) {
   const double own = static_cast<double>(
       static_cast<unsigned>(std::min(share(topK), 2 * share(topK) / nSets + 1)));
-  return multi(share(topK) * (5 + loopSlots) + own * (6 + g * (d / 8 * pass(4, 3) + 6)));
+  const auto ofHeads = [&](double n) { return d / 8 * pass(1 + 3 * n, 2 + n) + 6 + 2 * (n - 1); };
+  return multi(share(topK) * (5 + loopSlots) +
+               own * (6 + g / 4 * ofHeads(4) + g % 4 / 2 * ofHeads(2) + g % 2 * ofHeads(1)));
 }
 // Four loads, three additions of pairs, one of halves; scaled, compared, stored.
 inline std::uint64_t laneScores(double n, double g) {

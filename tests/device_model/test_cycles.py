@@ -48,12 +48,14 @@ EXPECTED = {
     "mergeSlots(7, 4)": tile(2 * (4 * 5 + 4)),
     "listMisses(24)": tile(10 + 5 * (11 + 2) + 4 * (9 + 2)),
     # 7 of 26 misses, each of which looks at 10 ways
-    "dealSlots(26, 10, 4)": 20 + 20 + 4 * 10 + 7 * (10 * 9 + 14),
+    "dealSlots(26, 10, 4)": 20 + 20 + 4 * 5 + 40 + int(7 * (10 * 4.5 + 14)),
+    "dealSlots(26, 10, 4, true)": 20 + 20 + 4 * 5 + 40 + 7 * (10 * 9 + 14),
     "moreMisses(5, 2)": 20 + 5 * 4 + 2 * 8 + 8,
     "mostMiss(5)": 20 + 5 * 4 + 4,
     "headRows(7)": tile(2 * (7 + 2)),
     "firstMiss(3)": 20 + 3 * 4 + 2,
-    "placeMisses(64, 20)": tile(24 + 6 * 3 + 20 * 8 + 4 * 4),
+    "placeMisses(64, 20)": tile(32 + 6 * 3 + 12 * 4),
+    "placeMisses(64, 7)": tile(32 + 6 * 3 + 7 * 4),
     "waveRows(7, 5)": tile(2 * (5 * 5 + 5)),
     # 16 pairs of a row, 3 for a worker; 8 slices, 2
     "cutRows(4, 96, 12)": tile(3 * (12 * 4 + 8) + 2 * (6 + 4 * (3 * 4 + 4))),
@@ -70,8 +72,9 @@ EXPECTED = {
     "insertNewest(8, 16)": tile(8 * 4 + 8 + 2 * 4),
     "forgetHot(17)": tile(3 * 4 + 4),
     # of 4 entries of a worker 3 are the part's, or all
-    "laneSums(24, 4, 2, 64)": tile(4 * 7 + 3 * (6 + 2 * (8 * (4 + 2) + 6))),
+    "laneSums(24, 4, 2, 64)": tile(4 * 7 + 3 * (6 + 8 * (7 + 2) + 8)),
     "laneSums(24, 1, 1, 64)": tile(4 * 7 + 4 * (6 + 8 * (4 + 2) + 6)),
+    "laneSums(24, 1, 5, 64)": tile(4 * 7 + 4 * (6 + 8 * (13 + 2) + 12 + 8 * (4 + 2) + 6)),
     "laneScores(7, 2)": tile(3 * (4 + 4 + 12 + 2)),
     # of 24 pairs of components in three blocks four for a worker
     "hotValues(130, 16, 2)": tile(4 * (32 * (12 + 2) + 12)),
