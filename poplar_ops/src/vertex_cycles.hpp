@@ -74,11 +74,15 @@ inline std::uint64_t residentCoefficients(double nBlocks, double g, double rank)
 inline std::uint64_t residentScores(double nBlocks, double g, double rank, unsigned bits) {
   return indexScores(nBlocks, g, rank, bits, 2);
 }
-// Of each component first as blockCoefficients; then, beside a load and two stores, multiply, round by two
-// additions, add, copy, narrow.
-inline std::uint64_t groupCoefficients(double nBlocks, double g, double rank) {
-  return shared(nBlocks * g, rank * (pass(5, 3 + 3) + pass(6, 3)) + 2 * floatDivide + 14) +
-         multi(share(rank) * (4 + loopSlots)) - multi(0);
+// Of two heads at once, of an odd number the last alone. Of each component first address (3), parameters, widen, and
+// of each head load, multiply, magnitude, maximum, add, store; then of each head, beside a load and two stores,
+// multiply, round by two additions, add, copy, narrow.
+inline std::uint64_t groupCoefficients(double nBlocks, unsigned g, double rank) {
+  const auto ofHeads = [&](double n) {
+    return rank * (pass(1 + 4 * n, 4 + 2 * n) + pass(6 * n, 3 * n)) + n * (2 * floatDivide + 14);
+  };
+  return multi(share(nBlocks * (g / 2)) * ofHeads(2) + share(nBlocks * (g % 2)) * ofHeads(1) +
+               share(rank) * (4 + loopSlots));
 }
 // Two sums: of two components two loads and a product each, a sum, widened twice, two additions; of one the
 // same without the sum. Four components to a pass, three pointers beside the counter.

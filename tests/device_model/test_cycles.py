@@ -34,7 +34,8 @@ EXPECTED = {
     "residentScores(3, 2, 33, 4)": tile(4 * (10 + 2 * (33 * (4 + 15 + 2) + 3 * 24 + 8 * (2 + 1 + 2)))),
     "residentScores(3, 2, 33, 8)": tile(8 * (10 + 2 * (33 * (4 + 14 + 2) + 4 * (2 + 1 + 2)))),
     "residentCoefficients(4, 2, 32)": tile(2 * (32 * ((6 + 2) + (1 + 1 + 1 + 2 + 1 + 1 + 2)) + 20) + 6 * 6),
-    "groupCoefficients(4, 2, 32)": tile(2 * (32 * ((6 + 2) + (6 + 2)) + 20) + 6 * 6),
+    "groupCoefficients(4, 4, 32)": tile(2 * (32 * ((9 + 2) + (12 + 2)) + 2 * 20) + 6 * 6),
+    "groupCoefficients(4, 3, 32)": tile(32 * (11 + 14) + 40 + 32 * ((6 + 2) + (6 + 2)) + 20 + 6 * 6),
     # of a worker four words: 35 components, of which three are behind the last four
     "groupScores(3, 4, 35)": tile(4 * (10 + 35 * (11 + 2) + 4 * (8 * (28 + 2) + 3 * (10 + 2) + 2 * 10 + 6))),
     "storeRecords(64, 17)": tile(12 + 11 * (17 * 4 + 6)),
