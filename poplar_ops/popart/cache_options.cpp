@@ -15,6 +15,7 @@ struct Option {
 template <class Options, class F> void forEachOption(Options &&all, const F &f) {
   f(Option{"capacity", false}, all.spec.capacity);
   f(Option{"index_bits"}, all.spec.indexBits);
+  f(Option{"row_bits"}, all.spec.rowBits);
   f(Option{"memory"}, all.memory);
   f(Option{"hot_rows", true, sparq::TierOptions::maxRows}, all.tiers.hotRows);
   f(Option{"hot_policy"}, all.tiers.policy);
@@ -69,6 +70,9 @@ CacheOptions::CacheOptions(const popart::OpCreatorInfo &info) {
 }
 
 void CacheOptions::check(const char *op, const sparq::CacheSpec &shape) const {
+  if (shape.rowBits != 16 && memory != sparq::Memory::tiered)
+    throw sparq::Error(std::string(op) + ": row_bits must be 16 unless memory is 'tiered', got " +
+                       text(shape.rowBits));
   CacheOptions without = *this;
   without.tiers = {};
   if (memory == sparq::Memory::tiered)

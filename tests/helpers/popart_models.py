@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 import sparq_ipu
-from sparq_reference import exact
+from sparq_reference import exact, row_codes
 
 
 def load_contract() -> ModuleType:
@@ -54,21 +54,27 @@ def halves(rng: np.random.Generator, *shape: int) -> np.ndarray:
 class Held:
     """What a cache should hold, and what the operators should do to it."""
 
-    def __init__(self, batch=BATCH, n_kv_heads=N_KV_HEADS, capacity=CAPACITY, head_dim=HEAD_DIM):
+    def __init__(self, batch=BATCH, n_kv_heads=N_KV_HEADS, capacity=CAPACITY, head_dim=HEAD_DIM, row_bits=16):
+        self.row_bits = row_bits
         self.key = np.zeros((batch, n_kv_heads, capacity, head_dim), np.float16)
         self.value = np.zeros_like(self.key)
         self.lengths = np.zeros(batch, np.int64)
 
     def fill(self, key: np.ndarray, value: np.ndarray, lengths: np.ndarray) -> None:
+        key, value = self._rounded(key, value)
         for b, n in enumerate(lengths):
             if n >= 0:
                 n = min(int(n), key.shape[2])
                 self.key[b, :, :n], self.value[b, :, :n], self.lengths[b] = key[b, :, :n], value[b, :, :n], n
 
     def append(self, key: np.ndarray, value: np.ndarray, active: np.ndarray) -> None:
+        key, value = self._rounded(key, value)
         for b in np.flatnonzero((np.asarray(active) != 0) & (self.lengths < self.key.shape[2])):
             self.key[b, :, self.lengths[b]], self.value[b, :, self.lengths[b]] = key[b], value[b]
             self.lengths[b] += 1
+
+    def _rounded(self, *rows: np.ndarray) -> list[np.ndarray]:
+        return [row_codes.round_rows(each, self.row_bits) for each in rows]
 
     def sparq(self, query: np.ndarray, **settings: Any) -> np.ndarray:
         settings = {**SETTINGS, **settings}

@@ -127,12 +127,17 @@ def test_each_scored_token_comes_from_a_decode_step(
 
 
 def test_what_is_too_long_is_cut_as_lm_eval_cuts_it(model: Any, tokenizer: Any) -> None:
-    long = Instance("loglikelihood_rolling", {}, (" ".join(f"w{n % 90}" for n in range(30)),), 0)
-    expected = SparqLM(model, tokenizer=tokenizer, attention="own", max_length=8)
-    found = SparqLM(model, tokenizer=tokenizer, rank=3, top_k=64, max_length=8)
-    assert found.loglikelihood_rolling([long], disable_tqdm=True) == pytest.approx(
-        expected.loglikelihood_rolling([long], disable_tqdm=True), rel=1e-3
+    text = " ".join(f"w{n % 90}" for n in range(30))
+    rolling = Instance("loglikelihood_rolling", {}, (text,), 0)
+    answer = Instance("loglikelihood", {}, (text, " w7 w8"), 0)
+    own, everything = (
+        SparqLM(model, tokenizer=tokenizer, max_length=8, **options)
+        for options in ({"attention": "own"}, {"rank": 3, "top_k": 64})
     )
+    found = everything.loglikelihood_rolling([rolling], disable_tqdm=True)
+    assert found == pytest.approx(own.loglikelihood_rolling([rolling], disable_tqdm=True), rel=1e-3)
+    ((score, _),) = everything.loglikelihood([answer], disable_tqdm=True)
+    assert score == pytest.approx(own.loglikelihood([answer], disable_tqdm=True)[0][0], rel=1e-3)
 
 
 def test_tasks(model: Any, tokenizer: Any, tasks: Path) -> None:

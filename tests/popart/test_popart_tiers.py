@@ -46,7 +46,8 @@ class Steps:
             self.model.add_op("SparqDecode", token, [f"out_{name}", f"held_{name}"], attributes)
         self.model.compile(n_tiles=n_tiles)
         self.held = {
-            name: Held(capacity=options.get("capacity", CAPACITY)) for name, options in caches.items()
+            name: Held(capacity=options.get("capacity", CAPACITY), row_bits=options.get("row_bits", 16))
+            for name, options in caches.items()
         }
         self.rng = np.random.default_rng(seed)
         self.query = halves(self.rng, *SHAPES["query"])
@@ -78,7 +79,7 @@ class Steps:
                 settings = {k: v for k, v in self.caches[each].items() if k in (*SETTINGS, "index_bits")}
                 expected = held.sparq(inputs[f"query_{each}"], **settings)
                 np.testing.assert_array_equal(bits(results[f"out_{each}"]), bits(expected))
-        return int(self.model.executions().get("place_misses", 0))
+        return int(self.model.executions().get("insert_rows", 0))
 
     def other_query(self) -> np.ndarray:
         return halves(self.rng, *SHAPES["query"])
@@ -89,6 +90,7 @@ class Steps:
     [
         dict(n_tiles=24),
         dict(n_tiles=7, index_bits=8, hot_rows=20, wave_rows=4),
+        dict(n_tiles=24, row_bits=8, hot_rows=20),
         dict(n_tiles=64, hot_rows=33, hot_policy="recent", wave_rows=16),
         dict(n_tiles=1, hot_rows=200, index_bits=8, hot_policy="recent"),
     ],
@@ -273,6 +275,7 @@ def test_outlining_sees_what_differs(make: Any) -> None:
         {},
         dict(memory="streaming"),
         dict(index_bits=8),
+        dict(row_bits=8),
         dict(hot_rows=64),
         dict(hot_policy="recent"),
         dict(wave_rows=8),
@@ -293,6 +296,12 @@ def test_outlining_sees_what_differs(make: Any) -> None:
 REFUSED = [
     ("SparqDecode", dict(index_bits=16), "index_bits must be 8 or 4 where memory is 'tiered', got 16"),
     ("CacheFill", dict(index_bits=16), "index_bits must be 8 or 4 where memory is 'tiered', got 16"),
+    ("SparqDecode", dict(row_bits=4), "row_bits must be one of 16, 8, got 4"),
+    (
+        "CacheFill",
+        dict(row_bits=8, memory="streaming"),
+        "row_bits must be 16 unless memory is 'tiered', got 8",
+    ),
     ("SparqDecode", dict(memory="sram"), "memory must be 'streaming' or 'tiered', got 'sram'"),
     ("DenseDecode", dict(memory="sram"), "memory must be 'streaming' or 'tiered', got 'sram'"),
     ("CacheFill", dict(memory="Tiered"), "memory must be 'streaming' or 'tiered', got 'Tiered'"),
@@ -350,6 +359,7 @@ def test_messages_are_those_of_python(lowering: ModuleType, op: str, change: dic
         (dict(hot_rows=40), "hot_rows must be 0 as in the other operators of cache 'layer0', got 40"),
         (dict(hot_policy="recent"), "hot_policy must be 'lru' as in the other operators of cache 'layer0', "),
         (dict(wave_rows=8), "wave_rows must be 0 as in the other operators of cache 'layer0', got 8"),
+        (dict(row_bits=8), "row_bits must be 16 as in the other operators of cache 'layer0', got 8"),
         (dict(index_bits=8), "index_bits must be 4 as in the other operators of cache 'layer0', got 8"),
     ],
     ids=str,
