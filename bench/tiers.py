@@ -32,8 +32,8 @@ from common import (
 )
 
 from sparq_ipu.kernels import TIERED
+from sparq_ipu.planning import report_data
 from sparq_ipu.planning.placement import place_layers
-from sparq_ipu.planning.planner import plan
 from sparq_ipu.tables import markdown_table, replace_block
 
 DOCUMENT = ROOT / "docs/device_model.md"
@@ -126,19 +126,7 @@ def measured_steps() -> str:
 
 def rates() -> str:
     """The table of hit rates at one shape."""
-    heads = ("KV heads", "k", "hit rate", "us", "on chip us", "speed-up")
-    rows = []
-    for n_kv_heads in (32, 8):
-        for top_k in (128, 256):
-            for hit_rate in (0.0, 0.89, 0.95):
-                planned = plan(1, 32, n_kv_heads, kernel=TIERED.name, top_k=top_k, hit_rate=hit_rate)
-                times = (
-                    number(planned.seconds_per_query, ".1f", 1e6),
-                    number(planned.on_chip_seconds, ".1f", 1e6),
-                )
-                speedup = number(planned.speedup_vs_dense_streaming, ".0f", 1, "x")
-                rows.append([str(n_kv_heads), str(top_k), f"{hit_rate:.2f}", *times, speedup])
-    return markdown_table(heads, rows)
+    return markdown_table(report_data.TIER_HEADER, report_data.tier_rows("bow"))
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -82,34 +82,45 @@ private:
   }
 };
 
-// As blockCoefficients: four copies of each, and 8 times their sum.
-template <class Parameters>
+// As blockCoefficients of nHeads heads, whose parameters are looked up and widened once: four copies of each
+// coefficient, and as a bias 8 times their sum.
+template <unsigned nHeads, class Parameters>
 static inline void fourfoldCoefficients(const Parameters &parameters, const float *query,
-                                        unsigned rank, float limit, half *coefficients, float &unit,
-                                        float &offset, float &bias) {
-  float largest = 0.0f, sum = 0.0f, all = 0.0f;
+                                        unsigned rank, float limit, half *coefficients,
+                                        float *units, float *offsets, float *biases) {
+  float largest[nHeads] = {}, sums[nHeads] = {}, all[nHeads] = {}, inverse[nHeads];
+  const auto place = [&](unsigned h, unsigned j) {
+    return coefficients + (h * rank + j) * quadSize;
+  };
   for (unsigned j = 0; j != rank; ++j) {
-    const Pair products = query[j] * load<Pair>(reinterpret_cast<const half *>(parameters(j)));
-    const float ofStep = products[0];
-    __builtin_memcpy(aligned<sizeof(float)>(static_cast<void *>(coefficients + j * quadSize)),
-                     &ofStep, sizeof(ofStep));
-    largest = larger(withoutSign(ofStep), largest);
-    sum += products[1];
+    const Pair ofBlock = load<Pair>(reinterpret_cast<const half *>(parameters(j)));
+    for (unsigned h = 0; h != nHeads; ++h) {
+      const Pair products = query[h * rank + j] * ofBlock;
+      const float ofStep = products[0];
+      __builtin_memcpy(aligned<sizeof(float)>(static_cast<void *>(place(h, j))), &ofStep,
+                       sizeof(ofStep));
+      largest[h] = larger(withoutSign(ofStep), largest[h]);
+      sums[h] += products[1];
+    }
   }
-  const float inverse = largest == 0.0f ? 0.0f : limit / largest;
-  for (unsigned j = 0; j != rank; ++j) {
-    half *const to = coefficients + j * quadSize;
-    float ofStep;
-    __builtin_memcpy(&ofStep, aligned<sizeof(float)>(static_cast<const void *>(to)),
-                     sizeof(ofStep));
-    const float rounded = (ofStep * inverse + integerShift) - integerShift;
-    all += rounded;
-    store(to, Pair{rounded, rounded});
-    store(to + pairSize, Pair{rounded, rounded});
+  for (unsigned h = 0; h != nHeads; ++h)
+    inverse[h] = largest[h] == 0.0f ? 0.0f : limit / largest[h];
+  for (unsigned j = 0; j != rank; ++j)
+    for (unsigned h = 0; h != nHeads; ++h) {
+      half *const to = place(h, j);
+      float ofStep;
+      __builtin_memcpy(&ofStep, aligned<sizeof(float)>(static_cast<const void *>(to)),
+                       sizeof(ofStep));
+      const float rounded = (ofStep * inverse[h] + integerShift) - integerShift;
+      all[h] += rounded;
+      store(to, Pair{rounded, rounded});
+      store(to + pairSize, Pair{rounded, rounded});
+    }
+  for (unsigned h = 0; h != nHeads; ++h) {
+    units[h] = largest[h] * (1.0f / limit);
+    offsets[h] = sums[h];
+    biases[h] = 8.0f * all[h];
   }
-  unit = largest * (1.0f / limit);
-  offset = sum;
-  bias = 8.0f * all;
 }
 
 } // namespace sparq

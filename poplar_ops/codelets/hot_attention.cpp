@@ -25,15 +25,29 @@ public:
       if (setOf(slot, setShift) != set)
         continue;
       const half *key = &keys[(*layer * nRows + (slot >> setShift)) * width];
-      for (unsigned h = 0; h != groupSize; ++h) {
-        const half *q = &query[h * headDim + pair * 2];
-        Pair sum{};
-        for (unsigned i = 0; i != width; i += 2)
-          sum += load<Pair>(q + i * 4) * load<Pair>(key + i);
-        store(&sums[(e * groupSize + h) * 2], sum);
-      }
+      unsigned h = 0;
+      for (; h + 4 <= groupSize; h += 4)
+        ofHeads<4>(key, h, e);
+      for (; h + 2 <= groupSize; h += 2)
+        ofHeads<2>(key, h, e);
+      if (h != groupSize)
+        ofHeads<1>(key, h, e);
     }
     return true;
+  }
+
+private:
+  // Of nHeads heads at once, for which a key is loaded and widened once.
+  template <unsigned nHeads> void ofHeads(const half *key, unsigned firstHead, unsigned entry) {
+    const half *const q = &query[firstHead * headDim + pair * 2];
+    Pair of[nHeads] = {};
+    for (unsigned i = 0; i != headDim / 4; i += 2) {
+      const Pair two = load<Pair>(key + i);
+      for (unsigned h = 0; h != nHeads; ++h)
+        of[h] += load<Pair>(q + h * headDim + i * 4) * two;
+    }
+    for (unsigned h = 0; h != nHeads; ++h)
+      store(&sums[(entry * groupSize + firstHead + h) * 2], of[h]);
   }
 };
 
@@ -86,20 +100,40 @@ public:
   unsigned groupSize, topK, nRows, width;
 
   bool compute(unsigned worker) {
+    unsigned h = 0;
+    for (; h + 4 <= groupSize; h += 4)
+      ofHeads<4>(h, worker);
+    for (; h + 2 <= groupSize; h += 2)
+      ofHeads<2>(h, worker);
+    if (h != groupSize)
+      ofHeads<1>(h, worker);
+    return true;
+  }
+
+private:
+  // Of nHeads heads at once, for which a value is looked up and widened once. Pairs of components of all blocks
+  // are shared out.
+  template <unsigned nHeads> void ofHeads(unsigned firstHead, unsigned worker) {
     const unsigned n = minimum(*filled, topK), nBlocks = (topK + blockSize - 1) / blockSize;
     const half *base = &values[*layer * nRows * width];
     unsigned c = worker * pairSize;
-    for (unsigned b = 0; b != nBlocks; ++b)
-      for (unsigned h = 0; h != groupSize; ++h, c -= width)
-        for (; c < width; c += numWorkers() * pairSize) {
-          const float *weight = &weights[h * topK];
-          const unsigned stop = minimum((b + 1) * blockSize, n);
-          Pair sum{};
-          for (unsigned e = b * blockSize; e < stop; ++e)
-            sum += weight[e] * load<Pair>(base + (slots[e] - 1) * width + c);
-          store(&partials[(b * groupSize + h) * width + c], sum);
-        }
-    return true;
+    for (unsigned b = 0; b != nBlocks; ++b, c -= width)
+      for (; c < width; c += numWorkers() * pairSize) {
+        const unsigned stop = minimum((b + 1) * blockSize, n);
+        Pair sums[nHeads] = {};
+        const auto add = [&](unsigned e) {
+          const Pair value = load<Pair>(base + (slots[e] - 1) * width + c);
+          for (unsigned i = 0; i != nHeads; ++i)
+            sums[i] += weights[(firstHead + i) * topK + e] * value;
+        };
+        unsigned e = b * blockSize;
+        for (; e + 2 <= stop; e += 2) // two to a pass, which has a price of its own
+          add(e), add(e + 1);
+        if (e < stop)
+          add(e);
+        for (unsigned i = 0; i != nHeads; ++i)
+          store(&partials[(b * groupSize + firstHead + i) * width + c], sums[i]);
+      }
   }
 };
 

@@ -123,9 +123,16 @@ public:
 
   bool compute(unsigned worker) {
     for (unsigned e = worker; e < nEntries; e += numWorkers()) {
-      unsigned slot = before[e];
-      for (unsigned owner = 0; owner != nOwners; ++owner)
-        slot |= found[owner * nEntries + e];
+      unsigned slot = before[e], at = e;
+      const auto add = [&] {
+        slot |= found[at];
+        at += nEntries;
+      };
+      unsigned owner = 0;
+      for (; owner + 4 <= nOwners; owner += 4) // four to a pass, which has a price of its own
+        add(), add(), add(), add();
+      for (; owner != nOwners; ++owner)
+        add();
       slots[e] = slot;
     }
     return true;
@@ -133,16 +140,26 @@ public:
 };
 
 // Which way of an owner goes first: of those that are not selected now the one with the smallest key, by
-// number where these are equal.
+// number where these are equal. There is one that is not selected now; its stamp is below all others' then.
 static inline unsigned victim(const unsigned *held, const unsigned *stamps, unsigned nWays,
                               unsigned now, bool byPosition) {
-  const unsigned *keys = byPosition ? held : stamps;
-  unsigned best = 0, least = ~0u;
-  for (unsigned way = 0; way != nWays; ++way)
-    if (stamps[way] != now && keys[way] < least) {
+  unsigned best = 0, least = ~0u, way = 0;
+  const auto take = [&](unsigned key) {
+    if (key < least) {
       best = way;
-      least = keys[way];
+      least = key;
     }
+    ++way;
+  };
+  if (byPosition) {
+    while (way != nWays)
+      take(stamps[way] != now ? held[way] : ~0u);
+    return best;
+  }
+  while (way + 4 <= nWays) // four to a pass, which has a price of its own
+    take(stamps[way]), take(stamps[way]), take(stamps[way]), take(stamps[way]);
+  while (way != nWays)
+    take(stamps[way]);
   return best;
 }
 
@@ -224,14 +241,20 @@ public:
 private:
   // Whether all misses find a slot; and how many go to the owners before this one.
   bool isEnough(unsigned share, unsigned now, unsigned &first) const {
-    unsigned room = 0;
-    for (unsigned i = 0; i != nOwners; ++i) {
-      const unsigned at = (now + i) & (nOwners - 1);
-      if (at == owner)
-        first = room;
-      room += minimum(nFree[at], share);
-    }
-    return room >= *nMisses;
+    const unsigned start = now & (nOwners - 1), nBefore = (owner - now) & (nOwners - 1);
+    first = inTurn(start, nBefore, share);
+    return first + inTurn(owner, nOwners - nBefore, share) >= *nMisses;
+  }
+  // What so many owners take, from one on and around.
+  unsigned inTurn(unsigned begin, unsigned n, unsigned share) const {
+    const unsigned end = minimum(begin + n, nOwners);
+    return inOrder(begin, end, share) + inOrder(0, begin + n - end, share);
+  }
+  unsigned inOrder(unsigned begin, unsigned end, unsigned share) const {
+    unsigned sum = 0, at = begin;
+    for (; at + 2 <= end; at += 2) // two to a pass, which has a price of its own
+      sum += minimum(nFree[at], share) + minimum(nFree[at + 1], share);
+    return at < end ? sum + minimum(nFree[at], share) : sum;
   }
 };
 
@@ -321,11 +344,10 @@ public:
     for (unsigned i = begin; i < end; i += 2) // two at a time; waveRows is even
       store(reinterpret_cast<float *>(&waveRow[i]), Pair{});
     const OfWave own(*wave, waveRows, *first, *nMisses);
-    for (unsigned miss = own.begin; miss < own.stop; ++miss) {
-      const unsigned at = miss + static_cast<unsigned>(own.offset);
-      if (at >= begin && at < end)
-        waveRow[at] = rows[miss];
-    }
+    const unsigned offset = static_cast<unsigned>(own.offset), place = own.begin + offset,
+                   from = place < begin ? begin : place, to = minimum(own.stop + offset, end);
+    for (unsigned at = from; at < to; ++at)
+      waveRow[at] = rows[at - offset];
     return true;
   }
 };

@@ -86,19 +86,26 @@ public:
     const unsigned first = *layer * headDim * columnWords, *base = &index[first];
     for (unsigned j = worker; j < rank; j += numWorkers())
       columns[j] = first + components[j] * columnWords;
-    const unsigned n = nFullBlocks(*filled, firstBlock, nBlocks);
+    // Pairs of heads of all blocks are shared out; then, of an odd number, the last head of each.
+    const unsigned n = nFullBlocks(*filled, firstBlock, nBlocks), nPairs = groupSize / 2;
     unsigned h = worker;
-    for (unsigned block = 0; block != n; ++block, h -= groupSize) {
-      const unsigned last = (block + 1) * recordWords(4) - 1;
-      const auto parameters = [&](unsigned j) { return base + components[j] * columnWords + last; };
-      for (; h < groupSize; h += numWorkers()) {
-        const unsigned row = block * groupSize + h;
-        fourfoldCoefficients(parameters, &selectedQuery[h * rank], rank, limit,
-                             &coefficients[row * rank * quadSize], units[row], offsets[row],
-                             biases[row]);
-      }
-    }
+    for (unsigned block = 0; block != n; ++block, h -= nPairs)
+      for (; h < nPairs; h += numWorkers())
+        ofHeads<2>(base, block, h * 2);
+    if (groupSize % 2 != 0)
+      for (unsigned block = worker; block < n; block += numWorkers())
+        ofHeads<1>(base, block, groupSize - 1);
     return true;
+  }
+
+private:
+  template <unsigned nHeads>
+  void ofHeads(const unsigned *base, unsigned block, unsigned firstHead) {
+    const unsigned last = (block + 1) * recordWords(4) - 1, row = block * groupSize + firstHead;
+    fourfoldCoefficients<nHeads>(
+        [&](unsigned j) { return base + components[j] * columnWords + last; },
+        &selectedQuery[firstHead * rank], rank, limit, &coefficients[row * rank * quadSize],
+        &units[row], &offsets[row], &biases[row]);
   }
 };
 

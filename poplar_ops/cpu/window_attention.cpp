@@ -12,7 +12,7 @@ namespace sparq {
 namespace cpu {
 namespace {
 
-// All of one head's attention, in units of a share (contract E10).
+// All of one head's attention, in units of a share (contract E11).
 constexpr float shareUnits = 65536.0f;
 
 // The positions of one batch element.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Window attention of one decode step (docs/exactness.md, E10): one set of positions for all heads
+// Window attention of one decode step (docs/exactness.md, E11): one set of positions for all heads
 // of a batch element, chosen without the query.
 #pragma once
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What window attention selects by: how much of the attention of the last steps each position got
-// (contract E10). Shares are integers, so a running sum over the steps is exact, in any order.
+// (contract E11). Shares are integers, so a running sum over the steps is exact, in any order.
 #pragma once
 
 #include "buffer.hpp"

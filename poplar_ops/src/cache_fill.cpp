@@ -186,9 +186,9 @@ private:
     program.add(Execute(cs, {dc, "fill_offsets"}));
     Tensor rows;
     if (rounder) {
-      std::vector<Interval> places;
+      std::vector<RowRounder::Range> places;
       for (unsigned task = group.firstTask; task != group.firstTask + group.nTasks; ++task)
-        places.emplace_back(slot(task) * stepLength(), slot(task) * stepLength() + n);
+        places.push_back({slot(task) * stepLength(), slot(task) * stepLength() + n});
       const RoundedRows rounded = rounder->round(places, concat(keys), concat(values), program, dc);
       for (unsigned i = 0; i != group.nTasks; ++i)
         values[i] = rounded.values.slice(i * n, (i + 1) * n);

@@ -45,7 +45,11 @@ public:
 
   // Exact scores and their softmax; see ListWeights::weigh.
   void weigh(const std::vector<Tensor> &selectedSums) {
-    weights.weigh(selectedSums, [&](const ComputeSet &cs, const ListWeights::Piece &piece) {
+    bool first = true;
+    weights.weigh([&](const ComputeSet &cs, const ListWeights::Piece &piece) {
+      if (first) // meanwhile
+        weights.addApproxSums(cs, selectedSums, context.parts() - 1);
+      first = false;
       const auto [slot, part, first, n, scores, maxima] = piece;
       addVertex(graph, cs, "sparq::RowScores", context.tile(slot, part),
                 {{"filled", context.filled(slot, part)},

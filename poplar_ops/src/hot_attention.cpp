@@ -62,7 +62,7 @@ Gathered hotAttention(const Context &context, const Waves &waves, const QueryCom
   for (unsigned slot = 0; slot != context.nSlots(); ++slot)
     sums.push_back(ascending(selected.sums[slot], waves, block));
   ListWeights weights(context, topK);
-  weights.weigh(sums, [&](const ComputeSet &cs, const ListWeights::Piece &piece) {
+  weights.weigh([&](const ComputeSet &cs, const ListWeights::Piece &piece) {
     const unsigned end = piece.first + piece.n;
     addVertex(context.graph, cs, "sparq::LaneScores", context.tile(piece.slot, piece.part),
               {{"filled", context.filled(piece.slot, piece.part)},
@@ -103,6 +103,8 @@ Gathered hotAttention(const Context &context, const Waves &waves, const QueryCom
                 cycles::hotValues(topK, hot.width, g));
   }
   weights.addSums(cs, gathered.sums);
+  weights.addApproxSums(cs, sums,
+                        p.parts > 1 ? p.parts - 2 : 0); // not where the other sums are made
   gathered.partials = partials.dimShuffle({0, 2, 3, 1, 4}).reshape({p.slots, nBlocks, g, d});
   return gathered;
 }

@@ -151,23 +151,24 @@ private:
     addMost(cs);
     for (unsigned slot = 0; slot != context.nSlots(); ++slot)
       for (unsigned owner = 0; owner != hot.nOwners; ++owner)
-        addVertex(graph, cs, "sparq::DealSlots", context.tile(slot, owner),
-                  {{"layer", layer(slot, owner)},
-                   {"clock", cache.hot.clock[context.task(slot)][owner]},
-                   {"nMisses", nMisses[slot]},
-                   {"positions", positions[slot]},
-                   {"entries", entries[slot]},
-                   {"nFree", nFree[slot]},
-                   {"held", ofOwner(cache.hot.held, slot, owner)},
-                   {"stamps", ofOwner(cache.hot.stamps, slot, owner)},
-                   {"byEntry", byEntry[slot][owner]},
-                   {"byMiss", byMiss[slot][owner]}},
-                  {{"nWays", hot.nWays()},
-                   {"owner", owner},
-                   {"nOwners", hot.nOwners},
-                   {"ownersShift", log2Of(hot.nOwners)},
-                   {"byPosition", hot.policy == HotPolicy::oldest}},
-                  cycles::dealSlots(topK, hot.nWays(), hot.nOwners));
+        addVertex(
+            graph, cs, "sparq::DealSlots", context.tile(slot, owner),
+            {{"layer", layer(slot, owner)},
+             {"clock", cache.hot.clock[context.task(slot)][owner]},
+             {"nMisses", nMisses[slot]},
+             {"positions", positions[slot]},
+             {"entries", entries[slot]},
+             {"nFree", nFree[slot]},
+             {"held", ofOwner(cache.hot.held, slot, owner)},
+             {"stamps", ofOwner(cache.hot.stamps, slot, owner)},
+             {"byEntry", byEntry[slot][owner]},
+             {"byMiss", byMiss[slot][owner]}},
+            {{"nWays", hot.nWays()},
+             {"owner", owner},
+             {"nOwners", hot.nOwners},
+             {"ownersShift", log2Of(hot.nOwners)},
+             {"byPosition", hot.policy == HotPolicy::oldest}},
+            cycles::dealSlots(topK, hot.nWays(), hot.nOwners, hot.policy == HotPolicy::oldest));
     first = atHome({}, "first_miss");
     for (unsigned slot = 0; slot != context.nSlots(); ++slot)
       addVertex(
@@ -256,6 +257,7 @@ private:
     return assumed;
   }
   void startWaves() {
+    toFetch = nMissesToFetch();
     wave = control(UNSIGNED_INT, "miss_wave");
     nextWave = control(UNSIGNED_INT, "next_miss_wave");
     more = control(BOOL, "more_misses");
@@ -268,7 +270,7 @@ private:
   void addMore(const ComputeSet &cs) const {
     addVertex(
         graph, cs, "sparq::MoreMisses", controlTile(),
-        {{"nMisses", nMissesToFetch()}, {"wave", nextWave}, {"more", more}},
+        {{"nMisses", toFetch}, {"wave", nextWave}, {"more", more}},
         {{"nSlots", context.nSlots()}, {"groupSlots", groupSlots()}, {"waveRows", hot.groupRows()}},
         cycles::moreMisses(context.nSlots(), hot.nGroups));
   }
@@ -277,8 +279,7 @@ private:
     if (hot.headRows == 0)
       return;
     most = control(BOOL, "most_miss");
-    addVertex(graph, cs, "sparq::MostMiss", controlTile(),
-              {{"nMisses", nMissesToFetch()}, {"most", most}},
+    addVertex(graph, cs, "sparq::MostMiss", controlTile(), {{"nMisses", toFetch}, {"most", most}},
               {{"nSlots", context.nSlots()}, {"enough", ceilDiv(3 * context.nSlots() * topK, 4)}},
               cycles::mostMiss(context.nSlots()));
   }
@@ -437,8 +438,9 @@ private:
   Tensor hits, nHits, byEntry, byMiss, nFree;
   Tensor entries, rows, nMisses, first; // of misses
   Tensor slots, missSlots;              // {slots, topK}
-  Tensor wave, nextWave, more,
-      most; // of waves: which, the one after it; whether, and of which kind
+  Tensor toFetch;                       // {slots}: misses, or how many are taken to be
+  // The wave, the one after it, whether there is one, and whether it is a wide one.
+  Tensor wave, nextWave, more, most;
 };
 
 } // namespace

@@ -35,17 +35,10 @@ template <class Use> void ListWeights::forEachPiece(const Tensor &maxima, const 
     }
 }
 
-void ListWeights::weigh(const std::vector<Tensor> &selectedSums,
-                        const std::function<void(const ComputeSet &, const Piece &)> &addScores) {
+void ListWeights::weigh(const std::function<void(const ComputeSet &, const Piece &)> &addScores) {
   const Tensor maxima = context.perPart(FLOAT, {6 * std::size_t(g)}, "row_maxima");
   const Tensor maximum = context.perPart(FLOAT, {6 * std::size_t(g)}, "row_maximum");
   const ComputeSet score = context.execute("row_scores");
-  for (unsigned slot = 0; slot != context.nSlots(); ++slot) {
-    const unsigned nBlocks = static_cast<unsigned>(selectedSums[slot].dim(1));
-    addVertex(context.graph, score, "sparq::FoldSums", context.tile(slot, context.parts() - 1),
-              {{"blockSums", selectedSums[slot].flatten()}, {"sums", approxSums[slot]}},
-              {{"nBlocks", nBlocks}, {"groupSize", g}}, cycles::foldSums(nBlocks, g));
-  }
   forEachPiece(maxima, [&](const Piece &piece) { addScores(score, piece); });
   // With few rows, only the first workers had exact scores to take the largest of; or there are no more
   // scores than maxima.
@@ -65,6 +58,16 @@ void ListWeights::weigh(const std::vector<Tensor> &selectedSums,
               {{"groupSize", g}, {"nRows", piece.n}, {"firstRow", piece.first}},
               cycles::rowWeights(piece.n, g));
   });
+}
+
+void ListWeights::addApproxSums(const ComputeSet &cs, const std::vector<Tensor> &selectedSums,
+                                unsigned part) const {
+  for (unsigned slot = 0; slot != context.nSlots(); ++slot) {
+    const unsigned nBlocks = static_cast<unsigned>(selectedSums[slot].dim(1));
+    addVertex(context.graph, cs, "sparq::FoldSums", context.tile(slot, part),
+              {{"blockSums", selectedSums[slot].flatten()}, {"sums", approxSums[slot]}},
+              {{"nBlocks", nBlocks}, {"groupSize", g}}, cycles::foldSums(nBlocks, g));
+  }
 }
 
 void ListWeights::addSums(const ComputeSet &cs, const Tensor &sums) const {

@@ -19,10 +19,12 @@ public:
     unsigned slot, part, first, n;
     poplar::Tensor scores, maxima;
   };
-  // Makes weights of scores: `addScores` adds the vertex of one part that makes these. Meanwhile the sum
-  // of the approximate weights that were selected, selectedSums {groupSize, blocks} of each slot.
-  void weigh(const std::vector<poplar::Tensor> &selectedSums,
-             const std::function<void(const poplar::ComputeSet &, const Piece &)> &addScores);
+  // Makes weights of scores: `addScores` adds the vertex of one part that makes these.
+  void weigh(const std::function<void(const poplar::ComputeSet &, const Piece &)> &addScores);
+  // Adds the vertices, on that part, that make approxSums: of the approximate weights that were selected,
+  // selectedSums {groupSize, blocks} of each slot.
+  void addApproxSums(const poplar::ComputeSet &cs, const std::vector<poplar::Tensor> &selectedSums,
+                     unsigned part) const;
   // The weights of a slot, {groupSize, topK}.
   poplar::Tensor all(unsigned slot) const;
   // Adds the vertices that make sums {slots, groupSize} of them.

@@ -14,6 +14,8 @@ constexpr unsigned packet = 1024; // bytes that streaming memory moves at a time
 unsigned maxChunk(unsigned indexBits) { return indexBits == 4 ? 1024 : 512; }
 // More tiles to a slot cost more in exchange than they save in arithmetic.
 constexpr unsigned maxParts = 128;
+// Parts beside these that share the scores of one block: four positions each.
+constexpr unsigned openParts = 16;
 // Of a tile's memory: what all working tensors of a slot may take.
 constexpr double workingShare = 0.7;
 
@@ -177,8 +179,8 @@ Plan arrange(const Shape &shape, const Programs &programs, const CacheLayout &la
   plan.shape = shape;
   plan.resident = isResident(programs);
   plan.layout = layout;
-  // In three tiers the block that is being filled has a part to itself.
-  plan.placement = place(shape, nTiles, nRounds, maxParts + layout.tiered);
+  // In three tiers the block that is being filled has parts to itself.
+  plan.placement = place(shape, nTiles, nRounds, maxParts + (layout.tiered ? openParts : 0));
   if (layout.chunk) { // the last parts: the waves fill up the first ones
     plan.layout.tailLength = partLength(layout.chunk, plan.placement.parts);
     plan.layout.tailFirst = plan.placement.parts - plan.layout.nTailParts();

@@ -11,21 +11,73 @@ using namespace poplar::program;
 
 namespace {
 
-// The block that is being filled, on the part that scores it: {slots, headDim, 64} HALF.
-Tensor gatherOpenBlock(const Context &context, unsigned part) {
-  const Placement &p = context.placement();
-  const Tensor open = context.once("open_block", [&] {
-    const Tensor t =
-        context.graph.addVariable(HALF, {p.slots, context.headDim(), block}, {context.dc, "open"});
-    for (unsigned slot = 0; slot != p.slots; ++slot)
-      context.graph.setTileMapping(t[slot], p.tile(slot, part));
-    return t;
-  });
-  const unsigned first = context.task(0);
-  context.program.add(Copy(context.cache.tail.slice(first, first + context.nSlots(), 0),
-                           context.active(open), false, {context.dc, "gather_open_block"}));
-  return open;
-}
+// The block that is being filled: its scores are the last part's, but other parts that hold no full blocks help
+// to make them. The keys of a block are a lot for one tile to receive.
+class OpenBlock {
+public:
+  OpenBlock(const Context &contextIn, const Waves &wavesIn)
+      : context(contextIn), waves(wavesIn), last(contextIn.parts() - 1),
+        helped(waves.nWaveParts() <= last),
+        nPieces(helped ? std::min(context.parts() - waves.nWaveParts(), block / four) : 1) {}
+
+  // The keys {headDim, positions} of each piece, to the parts that score them.
+  void gather() {
+    const unsigned first = context.task(0), nSlots = context.nSlots();
+    const Tensor tail = context.cache.tail.slice(first, first + nSlots, 0);
+    std::vector<Tensor> from, to;
+    for (unsigned i = 0; i != nPieces; ++i) {
+      const std::string name = "open_" + std::to_string(i);
+      pieces.push_back(context.once(name, [&] {
+        const Placement &p = context.placement();
+        const Tensor t = context.graph.addVariable(
+            HALF, {p.slots, context.headDim(), end(i) - begin(i)}, {context.dc, name});
+        for (unsigned slot = 0; slot != p.slots; ++slot)
+          context.graph.setTileMapping(t[slot], p.tile(slot, part(i)));
+        return t;
+      }));
+      from.push_back(tail.slice(begin(i), end(i), 2).flatten());
+      to.push_back(context.active(pieces[i]).flatten());
+    }
+    context.program.add(Copy(concat(from), concat(to), false, {context.dc, "gather_open_block"}));
+  }
+
+  // Adds the vertices that score it: beside those of full blocks where no part has both, else before them,
+  // for they write to one tensor.
+  void score(const ComputeSet &before, const ComputeSet &beside, unsigned slot,
+             const QueryComponents &q, const Tensor &scores) const {
+    const unsigned g = context.groupSize(), r = static_cast<unsigned>(q.components.dim(2)),
+                   tailBegin = waves.nWaves * waves.length;
+    const Tensor ofTail = scores[slot][last].slice(tailBegin, tailBegin + block, 1);
+    for (unsigned i = 0; i != nPieces; ++i)
+      addVertex(context.graph, helped ? beside : before, "sparq::TailScores",
+                context.tile(slot, part(i)),
+                {{"tail", pieces[i][slot].flatten()},
+                 {"components", q.components[slot][part(i)]},
+                 {"selectedQuery", q.selectedQuery[slot][part(i)]},
+                 {"inverseTemperature", q.inverseTemperature[slot][part(i)]},
+                 {"scores", ofTail.slice(begin(i), end(i), 1).flatten()}},
+                {{"groupSize", g},
+                 {"rank", r},
+                 {"tailLength", end(i) - begin(i)},
+                 {"tailBegin", 0u},
+                 {"partPositions", end(i) - begin(i)}},
+                cycles::tailScores(end(i) - begin(i), g, r));
+  }
+
+private:
+  // Piece i has these positions, whole fours, and is on this part.
+  unsigned begin(unsigned i) const { return block / four * i / nPieces * four; }
+  unsigned end(unsigned i) const { return begin(i + 1); }
+  unsigned part(unsigned i) const { return last - i; }
+
+  static constexpr unsigned four = 4;
+  const Context &context;
+  const Waves &waves;
+  const unsigned last;
+  const bool helped;
+  const unsigned nPieces;
+  std::vector<Tensor> pieces;
+};
 
 } // namespace
 
@@ -37,7 +89,7 @@ void residentScores(const Context &context, const SparqSettings &settings, const
                     const QueryComponents &q, const Scores &scores) {
   const CacheLayout &layout = context.layout();
   const unsigned g = context.groupSize(), r = settings.rank, bits = layout.indexBits,
-                 d = context.headDim(), nBlocks = waves.length / block, last = waves.tailFirst,
+                 d = context.headDim(), nBlocks = waves.length / block,
                  columnWords = static_cast<unsigned>(layout.columnElements(waves.length));
   const bool byGroup = scoredByGroup(context.plan());
   const Tensor coefficients = byGroup ? context.perPart(HALF, {nBlocks, g, r, 4}, "coefficients")
@@ -50,24 +102,12 @@ void residentScores(const Context &context, const SparqSettings &settings, const
     biases = context.perPart(FLOAT, {nBlocks, g}, "biases");
     codes = context.perPart(HALF, {cycles::nWorkers, r, 8}, "codes");
   }
-  const Tensor open = gatherOpenBlock(context, last);
+  OpenBlock open(context, waves);
+  open.gather();
   const ComputeSet coefficient = context.execute("block_coefficients"),
                    score = context.execute("approx_scores");
   for (unsigned slot = 0; slot != context.nSlots(); ++slot) {
-    // On a part of its own beside the others, else before them: they write to one tensor.
-    addVertex(context.graph, last < waves.nWaveParts() ? coefficient : score, "sparq::TailScores",
-              context.tile(slot, last),
-              {{"tail", open[slot].flatten()},
-               {"components", q.components[slot][last]},
-               {"selectedQuery", q.selectedQuery[slot][last]},
-               {"inverseTemperature", q.inverseTemperature[slot][last]},
-               {"scores", scores.weights[slot][last].flatten()}},
-              {{"groupSize", g},
-               {"rank", r},
-               {"tailLength", waves.tailLength},
-               {"tailBegin", waves.nWaves * waves.length},
-               {"partPositions", waves.partPositions()}},
-              cycles::tailScores(waves.tailLength, g, r));
+    open.score(coefficient, score, slot, q, scores.weights);
     for (unsigned part = 0; part != waves.nWaveParts(); ++part) {
       const unsigned tile = context.tile(slot, part);
       const Tensor index = context.cache.index[context.task(slot)][part].flatten();

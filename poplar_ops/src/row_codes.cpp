@@ -34,7 +34,7 @@ RowRounder::RowRounder(Graph &graphIn, const CacheLayout &layoutIn, unsigned nRo
     }
 }
 
-RoundedRows RowRounder::round(const std::vector<Interval> &ranges, const Tensor &keys,
+RoundedRows RowRounder::round(const std::vector<Range> &ranges, const Tensor &keys,
                               const Tensor &values, Sequence &program,
                               const DebugContext &dc) const {
   const ComputeSet cs = graph.addComputeSet({dc, "round_rows"});
@@ -42,11 +42,11 @@ RoundedRows RowRounder::round(const std::vector<Interval> &ranges, const Tensor 
   for (const Piece &piece : pieces) {
     const Tensor from =
         (piece.ofValues ? values : keys).slice(piece.first, piece.first + piece.n, 1);
-    std::size_t done = 0;
-    for (const Interval &range : ranges)
-      for (std::size_t begin = range.begin(), end; begin != range.end(); begin = end) {
+    unsigned done = 0;
+    for (const Range &range : ranges)
+      for (unsigned begin = range.begin, end; begin != range.end; begin = end) {
         // Rows that follow each other on a tile share a vertex.
-        for (end = begin + 1; end != range.end() && piece.tiles[end] == piece.tiles[begin];)
+        for (end = begin + 1; end != range.end && piece.tiles[end] == piece.tiles[begin];)
           ++end;
         const auto own = [&](const Tensor &t) { return t.slice(begin, end).flatten(); };
         addVertex(graph, cs, "sparq::RoundRows", piece.tiles[begin],
@@ -54,14 +54,14 @@ RoundedRows RowRounder::round(const std::vector<Interval> &ranges, const Tensor 
                    {"rounded", own(piece.numbers)},
                    {"codes", own(piece.codes)},
                    {"scales", own(piece.scales)}},
-                  {{"n", static_cast<unsigned>(end - begin)}, {"width", piece.n}},
-                  cycles::roundRows(static_cast<double>(end - begin), piece.n));
+                  {{"n", end - begin}, {"width", piece.n}},
+                  cycles::roundRows(end - begin, piece.n));
         done += end - begin;
       }
     const auto chosen = [&](const Tensor &t) {
       std::vector<Tensor> slices;
-      for (const Interval &range : ranges)
-        slices.push_back(t.slice(range.begin(), range.end()));
+      for (const Range &range : ranges)
+        slices.push_back(t.slice(range.begin, range.end));
       return concat(slices);
     };
     numbers[piece.ofValues].push_back(chosen(piece.numbers));

@@ -37,8 +37,11 @@ class RowRounder {
 public:
   RowRounder(poplar::Graph &graph, const CacheLayout &layout, unsigned nRows, unsigned width,
              const TileOfRow &tileOf, const poplar::DebugContext &dc);
+  struct Range {
+    unsigned begin, end;
+  };
   // Rounds keys, values {n, headDim} HALF in the places of these rows.
-  RoundedRows round(const std::vector<poplar::Interval> &ranges, const poplar::Tensor &keys,
+  RoundedRows round(const std::vector<Range> &ranges, const poplar::Tensor &keys,
                     const poplar::Tensor &values, poplar::program::Sequence &program,
                     const poplar::DebugContext &dc) const;
 

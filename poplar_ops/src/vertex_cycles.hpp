@@ -74,11 +74,15 @@ inline std::uint64_t residentCoefficients(double nBlocks, double g, double rank)
 inline std::uint64_t residentScores(double nBlocks, double g, double rank, unsigned bits) {
   return indexScores(nBlocks, g, rank, bits, 2);
 }
-// Of each component first as blockCoefficients; then, beside a load and two stores, multiply, round by two
-// additions, add, copy, narrow.
-inline std::uint64_t groupCoefficients(double nBlocks, double g, double rank) {
-  return shared(nBlocks * g, rank * (pass(5, 3 + 3) + pass(6, 3)) + 2 * floatDivide + 14) +
-         multi(share(rank) * (4 + loopSlots)) - multi(0);
+// Of two heads at once, of an odd number the last alone. Of each component first address (3), parameters, widen, and
+// of each head load, multiply, magnitude, maximum, add, store; then of each head, beside a load and two stores,
+// multiply, round by two additions, add, copy, narrow.
+inline std::uint64_t groupCoefficients(double nBlocks, unsigned g, double rank) {
+  const auto ofHeads = [&](double n) {
+    return rank * (pass(1 + 4 * n, 4 + 2 * n) + pass(6 * n, 3 * n)) + n * (2 * floatDivide + 14);
+  };
+  return multi(share(nBlocks * (g / 2)) * ofHeads(2) + share(nBlocks * (g % 2)) * ofHeads(1) +
+               share(rank) * (4 + loopSlots));
 }
 // Two sums: of two components two loads and a product each, a sum, widened twice, two additions; of one the
 // same without the sum. Four components to a pass, three pointers beside the counter.
@@ -120,30 +124,33 @@ inline std::uint64_t findHot(double topK, double nWays, double nOwners) {
 // Two stores an entry.
 inline std::uint64_t freeWays(double topK) { return multi(share(topK) * (2 + loopSlots) + 14); }
 inline std::uint64_t sumFound(double nOwners) { return multi(nOwners * (3 + loopSlots) + 2); }
-// Address, load, OR.
-inline std::uint64_t mergeSlots(double nEntries, double nOwners) {
-  return shared(nEntries, nOwners * (3 + loopSlots) + 4);
+// Of four owners each address, load, OR; of what is left one by one.
+inline std::uint64_t mergeSlots(double nEntries, unsigned nOwners) {
+  return shared(nEntries, nOwners / 4 * (4 * 3 + loopSlots) + nOwners % 4 * (3 + loopSlots) + 4);
 }
 // Of the workers before: their share (8), load, subtract, add. An entry: two loads, branch, add, two
 // addresses, two stores, count.
 inline std::uint64_t listMisses(double topK) {
   return multi(10 + (nWorkers - 1) * (11 + loopSlots) + share(topK) * (9 + loopSlots));
 }
-// The owner's turn (2), load, minimum (2), add, compare and branch. Of each miss that it takes, an even
-// share: ways (two loads, two compares with a branch, copies), then two loads and four stores.
-inline std::uint64_t dealSlots(double topK, double nWays, double nOwners) {
-  const double mine = static_cast<double>(static_cast<unsigned>((topK + nOwners - 1) / nOwners));
-  return single(20 + nOwners * (8 + loopSlots) + mine * (nWays * (7 + loopSlots) + 14));
+// Of an owner load, minimum (2), add, two to a pass, in four runs. Of each miss that it takes, an even share: a way
+// (load, compare and branch, copies), four to a pass, or by position (two loads, two compares with a branch,
+// copies); then two loads and four stores.
+inline std::uint64_t dealSlots(double topK, double nWays, double nOwners, bool byPosition = false) {
+  const double mine = static_cast<double>(static_cast<unsigned>((topK + nOwners - 1) / nOwners)),
+               way = byPosition ? 7 + loopSlots : 4 + loopSlots / 4;
+  return single(20 + nOwners * (4 + loopSlots / 2) + 40 + mine * (nWays * way + 14));
 }
 inline std::uint64_t moreMisses(double nSlots, double nGroups) {
   return single(nSlots * (2 + loopSlots) + nGroups * (6 + loopSlots) + 8);
 }
 inline std::uint64_t mostMiss(double nSlots) { return single(nSlots * (2 + loopSlots) + 4); }
 inline std::uint64_t firstMiss(double nBefore) { return single(nBefore * (2 + loopSlots) + 2); }
-// Cleared two at a time. Each worker looks at all of the head's rows: two of arithmetic, two compares with
-// branches; of a sixth, load and store with two addresses.
+// Cleared two at a time. Of a worker's piece those that are the head's, which may be all that it has: a load and
+// a store.
 inline std::uint64_t placeMisses(double nRows, double nOwn) {
-  return multi(24 + share(nRows / 2) * (1 + loopSlots) + nOwn * (6 + loopSlots) + share(nOwn) * 4);
+  const double pairs = share(nRows / 2);
+  return multi(32 + pairs * (1 + loopSlots) + std::min(2 * pairs, nOwn) * (2 + loopSlots));
 }
 inline std::uint64_t waveRows(double n, double nSlots) {
   return shared(n, nSlots * (3 + loopSlots) + 5);
@@ -167,21 +174,29 @@ inline std::uint64_t insertNewest(double nOwners, double width) {
 inline std::uint64_t forgetHot(double nWays) { return multi(share(nWays) * (2 + loopSlots) + 4); }
 
 // ---- hot_attention.cpp
-// Of an entry the slot, and twice an even share of them is the part's own: of each head the pairs of every
-// eight components (two loads, an address; widen twice, multiply, add), then a store.
-inline std::uint64_t laneSums(double topK, double nSets, double g, double d) {
+// Of an entry the slot, and twice an even share of them is the part's own. Of four heads at once, then two, then one:
+// the pairs of every eight components (of the key an address, a load, widen; of each head load, widen, multiply,
+// add), then a store.
+inline std::uint64_t laneSums(double topK, double nSets, unsigned g, double d) {
   const double own = static_cast<double>(
       static_cast<unsigned>(std::min(share(topK), 2 * share(topK) / nSets + 1)));
-  return multi(share(topK) * (5 + loopSlots) + own * (6 + g * (d / 8 * pass(4, 3) + 6)));
+  const auto ofHeads = [&](double n) { return d / 8 * pass(1 + 3 * n, 2 + n) + 6 + 2 * (n - 1); };
+  return multi(share(topK) * (5 + loopSlots) +
+               own * (6 + g / 4 * ofHeads(4) + g % 4 / 2 * ofHeads(2) + g % 2 * ofHeads(1)));
 }
 // Four loads, three additions of pairs, one of halves; scaled, compared, stored.
 inline std::uint64_t laneScores(double n, double g) {
   return shared(n * g, 4 + 4 + 12 + loopSlots);
 }
-// An entry: slot, address (2), weight, value; widen, multiply, add.
-inline std::uint64_t hotValues(double topK, double width, double g) {
-  const double nBlocks = static_cast<double>(static_cast<unsigned>((topK + 63) / 64));
-  return shared(nBlocks * g * width / 2, std::min(topK, 64.0) * pass(3, 5) + 10);
+// Of four heads at once, then two, then one. Two entries to a pass: of each slot, address (2), value, the weights;
+// widen, and of each head multiply, add. The partial sums' addresses and stores.
+inline std::uint64_t hotValues(double topK, double width, unsigned g) {
+  const double nBlocks = static_cast<double>(static_cast<unsigned>((topK + 63) / 64)),
+               items = share(nBlocks * width / 2), rows = std::min(topK, 64.0);
+  const auto ofHeads = [&](double n) {
+    return items * (rows / 2 * pass(2 * (1 + 2 * n), 2 * (4 + n)) + 8 + 2 * n);
+  };
+  return multi(g / 4 * ofHeads(4) + g % 4 / 2 * ofHeads(2) + g % 2 * ofHeads(1));
 }
 
 // ---- query_components.cpp
@@ -231,8 +246,8 @@ inline std::uint64_t reduceMax(double nPartials, unsigned g) {
 }
 // Four without a position: two compares, two stores.
 inline std::uint64_t softmaxWeights(double nOwn, double nAll, double g) {
-  return multi(g * (largestOfSix + share(nOwn / 4) * (2 * weightPair + loopSlots) +
-                    share((nAll - nOwn) / 4) * (4 + loopSlots)));
+  return multi(g * largestOfSix + share(g * nOwn / 4) * (2 * weightPair + loopSlots) +
+               share(g * (nAll - nOwn) / 4) * (4 + loopSlots));
 }
 inline std::uint64_t blockSums(double nBlocks) { return shared(nBlocks, 8 * pass(4, 4) + treeSum); }
 // Four at a time.
@@ -291,9 +306,11 @@ inline std::uint64_t selectedSums(double nBlocks, double g, double perBlock) {
 inline std::uint64_t rowScores(double n, double g, double d) {
   return shared(n * g, d / 8 * dotEight + treeSum + 5 + loopSlots);
 }
-// One number at a time, for there are few; load, test, store.
+// One number at a time, for there are few; load, test, store. Of heads without a row of the worker only the test.
 inline std::uint64_t rowWeights(double n, double g) {
-  return multi(g * (largestOfSix + share(n) * (weightPair + 4 + loopSlots)));
+  const double rows = share(n * g), heads = std::min(g, rows);
+  return multi(heads * largestOfSix + (g - heads) * loopSlots +
+               rows * (weightPair + 4 + loopSlots));
 }
 // Four pairs beside eight loads, for a list may begin at any word.
 inline std::uint64_t listSums(double topK, double g) {

@@ -367,7 +367,7 @@ def window_attention(
 
 
 def shares_of(weights: np.ndarray, weight_sum: np.ndarray) -> np.ndarray:
-    """Shares of attention in units of 2**-16, summed over heads (E10).
+    """Shares of attention in units of 2**-16, summed over heads (E11).
 
     weights (n_heads, n), weight_sum (n_heads,) -> (n,) uint32.
     """

@@ -20,7 +20,7 @@ from sparq_reference.checks import (
     fail,
 )
 
-#: of the shares of attention in window attention, most steps times heads: their sum stays below 2**31 (E10)
+#: of the shares of attention in window attention, most steps times heads: their sum stays below 2**31 (E11)
 MAX_RECENT_HEADS = (1 << 15) - 1
 
 _Settings = TypeVar("_Settings", bound="SparqSettings")
@@ -170,8 +170,8 @@ class CacheSpec:
         capacity: most positions of one batch element, in [1, 2**24].
         index_bits: of a number of the key index, what SparQ scores positions from: 16 (the keys themselves,
             float16), or 8 or 4 (docs/exactness.md E9), with head_dim at most 2**16.
-        row_bits: of a number of the rows of keys and values: 16 (float16), or 8: rows are rounded when they are
-            appended (docs/exactness.md E10).
+        row_bits: of a number of the rows of keys and values: 16 (float16), or 8: rows are rounded when they
+            are appended (docs/exactness.md E10).
         op: what messages begin with.
 
     Raises:

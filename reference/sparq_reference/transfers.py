@@ -59,8 +59,8 @@ def sparq_bytes(seq_len: int, head_dim: int, rank: int, top_k: int, index_bits: 
 
 
 def row_bytes(head_dim: int, row_bits: int = 16) -> int:
-    """Key and value of a position: 4 d, or with 8 bits 2 d and, as a device keeps them, 2 scales of 2 bytes for
-    every 32 components of each."""
+    """Key and value of a position: 4 d, or with 8 bits 2 d and, as a device keeps them, 2 scales of 2 bytes
+    for every 32 components of each."""
     bits = check_row_bits("row_bytes", row_bits)
     return 2 * head_dim * ELEMENT_BYTES if bits == 16 else 2 * (head_dim + 4 * -(-head_dim // 32))
 

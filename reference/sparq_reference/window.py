@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What window attention (ALISA, arXiv:2403.17312, Algorithm 1) selects by: the history of attention weights.
 
-The rules are those of docs/exactness.md, E10. Both twins share this module: `exact` keeps shares of attention
+The rules are those of docs/exactness.md, E11. Both twins share this module: `exact` keeps shares of attention
 as integers, `ideal` as float64.
 """
 
@@ -14,7 +14,7 @@ import numpy as np
 from sparq_reference import checks
 from sparq_reference.settings import WindowSettings
 
-#: units of a share of attention: all of one head's attention is so many (E10)
+#: units of a share of attention: all of one head's attention is so many (E11)
 UNITS = 1 << 16
 
 

@@ -122,6 +122,18 @@ def test_stateful_method_agrees_with_its_oracle(text):
     np.testing.assert_allclose(parse_method(text).attend(span).numpy(), expected, atol=2e-5)
 
 
+@pytest.mark.parametrize(("top_k", "n_recent"), [(20, 32), (21, 4)])
+def test_one_set_for_all_heads_agrees_with_its_oracle(top_k, n_recent):
+    span, query = make_span()
+    q, k, v = (array.double().numpy() for array in (query, span.key, span.value))
+    rows = [oracles.prefill_weights(q[h, :, :FIRST], k[h, :FIRST]) for h in range(HEADS)]
+    expected = oracles.alisa_one_set(q[:, :, FIRST:], k, v, FIRST, rows, top_k=top_k, n_recent=n_recent)
+    text = f"alisa:k={top_k},n_recent={n_recent}"
+    own = parse_method(f"{text},one_set=1").attend(make_span()[0]).numpy()
+    np.testing.assert_allclose(own, expected, atol=2e-5)
+    assert np.abs(parse_method(text).attend(span).numpy() - own).max() > 1e-3  # negative control
+
+
 def test_h2o_keeps_what_decode_steps_attend_to():
     """The prompt's two positions have sums of 0.6 and 0.5. The third position, which the first decode step
     attends to, then has 1: the second one is evicted, not the third."""
@@ -404,6 +416,7 @@ def test_describe_methods_names_every_parameter():
         ("lm_infinite:k=16", r"lm_infinite: top_k must be in \[17, 16777216\], got 16"),
         ("h2o:k=1", r"h2o: top_k must be in \[2, 16777216\], got 1"),
         ("h2o:k=8,l=8", r"h2o: n_local must be in \[-1, top_k=8\), got 8"),
+        ("alisa:one_set=2", r"alisa: one_set must be in \[0, 1\], got 2"),
         ("alisa:n_recent=0", r"alisa: n_recent must be in \[1, 16777216\], got 0"),
         ("quest", "parse_method: name must be one of dense, .*, got 'quest'"),
         ("sparq:q=1", "parse_method: parameter of sparq must be one of .*, got 'q=1'"),

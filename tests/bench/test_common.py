@@ -16,7 +16,7 @@ from typing import Any
 import common
 import pytest
 
-from sparq_ipu.kernels import BASELINE, DEFAULT, TIERED
+from sparq_ipu.kernels import BASELINE, DEFAULT, KERNELS, TIERED, Kernel
 from sparq_reference import CacheSpec, DoesNotFit, SparqSettings
 
 BENCH = Path(common.__file__).parent
@@ -72,8 +72,8 @@ def test_flags_describe_a_workload() -> None:
     assert (a.seed, a.reps, a.warmup, a.json) == (5, 7, 1, None)
     assert expected.flags() == words.split()
     assert str(expected) == (
-        "batch 2, 8 heads, 4 KV heads, head_dim 64, seq_len 256, index_bits 4, row_bits 8, rank 16, top_k 32, "
-        "n_local 3, without the mean value"
+        "batch 2, 8 heads, 4 KV heads, head_dim 64, seq_len 256, index_bits 4, row_bits 8, rank 16, "
+        "top_k 32, n_local 3, without the mean value"
     )
     dense = cli.workloads(a, takes_settings=False)[0]
     assert dense == common.Workload(CacheSpec(2, 4, 64, 256), 8, None) == expected.on(BASELINE)

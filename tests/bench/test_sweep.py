@@ -19,10 +19,12 @@ import sweep  # noqa: E402
 import sweep_tables  # noqa: E402
 from common import WORKLOAD_COLUMNS, Workload  # noqa: E402
 
-from sparq_ipu.kernels import BASELINE, DEFAULT, KERNELS, Kernel  # noqa: E402
+from sparq_ipu.kernels import BASELINE, DEFAULT, KERNELS, TIERED, Kernel  # noqa: E402
 from sparq_ipu.planning import report_data  # noqa: E402
 from sparq_reference import CacheSpec, SparqSettings  # noqa: E402
 
+#: kernels that take any size of a key index
+STREAMED = [name for name, kernel in KERNELS.items() if kernel is not TIERED]
 SMALL = "--S 256 --B 1 --kv-heads 8 --r 16 --k 64".split()
 
 
@@ -35,8 +37,8 @@ def grid(*words):
     return sweep.grid(cli, sweep.parse(cli, list(words)))
 
 
-def point_of(kernel, batch=1, seq_len=256, index_bits=16):
-    workload = Workload(CacheSpec(batch, 8, 128, seq_len, index_bits), 32, SparqSettings(16, 64))
+def point_of(kernel, batch=1, seq_len=256, index_bits=16, row_bits=16):
+    workload = Workload(CacheSpec(batch, 8, 128, seq_len, index_bits, row_bits), 32, SparqSettings(16, 64))
     return sweep.Point(KERNELS[kernel], workload.on(KERNELS[kernel]))
 
 
@@ -46,9 +48,16 @@ def test_the_grid_is_the_published_one():
     for n_kv_heads in (32, 8):
         found = sum(p.workload.spec.n_kv_heads == n_kv_heads for p in sparq)
         assert found == sweep_tables.PUBLISHED_POINTS
-    fewer = [p.workload for p in points if p.workload.spec.index_bits != 16]
-    assert {(w.settings.rank, w.settings.top_k) for w in fewer} == {(32, 128)}
-    assert [sum(w.spec.index_bits == bits for w in fewer) for bits in (8, 4)] == [2 * 28] * 2
+    fewer = [p for p in points if p.workload.spec.index_bits != 16]
+    assert {(p.workload.settings.rank, p.workload.settings.top_k) for p in fewer} == {(32, 128)}
+    bits = [(p.kernel.name, p.workload.spec.index_bits, p.workload.spec.row_bits) for p in fewer]
+    assert {each: bits.count(each) for each in bits} == {
+        (DEFAULT.name, 8, 16): 2 * 28,
+        (DEFAULT.name, 4, 16): 2 * 28,
+        (TIERED.name, 8, 16): 2 * 28,
+        (TIERED.name, 4, 16): 2 * 28,
+        (TIERED.name, 4, 8): 2 * 28,
+    }
     assert len({p.key("bow") for p in points}) == len(points) == 2 * (336 + 2 * 28) + len(fewer)
     sizes = [p.workload.spec.n_tasks * p.workload.seq_len for p in points]
     assert sizes == sorted(sizes)
@@ -59,7 +68,7 @@ def test_the_grid_has_every_kernel_and_value(monkeypatch):
     words = "--S 64 --B 1 --heads 8 --kv-heads 8 2 --head-dim 16 32 --r 4 8 --k 4 --local 0 2"
     points = grid(*words.split())
     assert len({p.key("bow") for p in points}) == len(points) == 2 * 2 * (2 + 2 * 4)
-    assert {p.kernel.name for p in points} == set(sweep.swept())
+    assert {p.kernel.name for p in points} == {*STREAMED, "new"}
     chosen = grid(*words.split(), "--kernel", "new", BASELINE.name)
     assert {p.kernel.name for p in chosen} == {"new", BASELINE.name}
 
@@ -73,18 +82,23 @@ def test_key_indices_that_are_asked_for_are_of_every_point():
             for p in grid(*words, *more)
         ]
 
-    dense = [(name, 16, None) for name in sweep.swept() if not KERNELS[name].takes_settings]
+    dense = [(name, 16, None) for name in STREAMED if not KERNELS[name].takes_settings]
     usual = [*dense, *((DEFAULT.name, 16, r) for r in (4, 32)), *((DEFAULT.name, b, 32) for b in (8, 4))]
-    assert sorted(found(), key=str) == sorted(usual, key=str)
+    tiered = [(TIERED.name, b, 32) for b in (8, 4, 4)]  # twice: rows of 16 and of 8 bits
+    assert sorted(found(), key=str) == sorted([*usual, *tiered], key=str)
     asked = [*dense, *((DEFAULT.name, b, r) for b in (4, 8) for r in (4, 32))]
-    assert sorted(found("--index-bits", "8", "4"), key=str) == sorted(asked, key=str)
+    tiered = [(TIERED.name, b, r) for b in (8, 4, 4) for r in (4, 32)]
+    assert sorted(found("--index-bits", "8", "4"), key=str) == sorted([*asked, *tiered], key=str)
+    every = [(TIERED.name, b, 32) for b in (8, 8, 4, 4)]
+    both = found("--row-bits", "16", "8")
+    assert sorted(each for each in both if each[0] == TIERED.name) == sorted(every)
 
 
 def test_a_sweep_resumes(tmp_path, capsys):
     out = tmp_path / "sweep.jsonl"
     assert sweep.main(["--json", str(out), *SMALL]) == 0
     first = rows(out)
-    assert [r["kernel"] for r in first] == list(sweep.swept())
+    assert [r["kernel"] for r in first] == STREAMED
     assert all(r["error"] is None and r["time_source"] == "modelled" for r in first)
     assert "3 to do, 0 done before" in capsys.readouterr().err
     assert sweep.main(["--json", str(out), *SMALL]) == 0
@@ -132,7 +146,9 @@ def test_refusals_are_rows(tmp_path):
 
 def test_only_what_does_not_fit_counts_as_refused():
     """By the row's own fact, whatever the message says."""
-    base = dict(kernel=BASELINE.name, index_bits=16, n_kv_heads=8, emulated=False, max_tile_bytes=1)
+    base = dict(
+        kernel=BASELINE.name, index_bits=16, row_bits=16, n_kv_heads=8, emulated=False, max_tile_bytes=1
+    )
     lacks = dict(need=2, room=1)
     made = [
         {**base, "error": "tile memory", "does_not_fit": None},
@@ -146,11 +162,18 @@ def test_only_what_does_not_fit_counts_as_refused():
 
 
 @pytest.mark.parametrize(
-    ("kernel", "index_bits"), [*((name, 16) for name in sweep.swept()), (DEFAULT.name, 8), (DEFAULT.name, 4)]
+    ("kernel", "index_bits", "row_bits"),
+    [
+        *((name, 16, 16) for name in STREAMED),
+        (DEFAULT.name, 8, 16),
+        (DEFAULT.name, 4, 16),
+        (TIERED.name, 4, 16),
+        (TIERED.name, 8, 8),
+    ],
 )
-def test_emulation_checks_bits_and_counts(kernel, index_bits):
+def test_emulation_checks_bits_and_counts(kernel, index_bits, row_bits):
     pytest.importorskip("sparq_ipu._cpu")
-    point = point_of(kernel, index_bits=index_bits)
+    point = point_of(kernel, index_bits=index_bits, row_bits=row_bits)
     row = point.row("bow", 0)
     sweep.emulate([point], [row], 0)
     assert row["emulated"] and row["bit_exact"] and row["plan_equals_run"] and row["error"] is None
@@ -213,7 +236,7 @@ def test_a_wrong_emulation_ends_with_status_1(tmp_path, monkeypatch, capsys):
     assert "wrong: python bench/sweep.py --kernel dense-sram --S 256" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("kernel", sweep.swept())
+@pytest.mark.parametrize("kernel", STREAMED)
 def test_a_cache_is_written_in_blocks(kernel, monkeypatch):
     # 100 positions in blocks of 32, in both elements: every position in its place.
     pytest.importorskip("sparq_ipu._cpu")
@@ -245,7 +268,7 @@ def test_a_cache_is_written_in_blocks(kernel, monkeypatch):
 
 def test_cache_bytes_count_keys_twice_where_they_are_kept_twice():
     rows = 8 * 256 * 128 * 2
-    assert {name: point_of(name).cache_bytes // rows for name in sweep.swept()} == {
+    assert {name: point_of(name).cache_bytes // rows for name in STREAMED} == {
         "dense-sram": 2,
         "dense-streaming": 2,
         "sparq-streaming": 3,
@@ -302,7 +325,7 @@ def test_the_table_of_speedups_is_of_one_setting(tmp_path, capsys, monkeypatch):
     assert "[16 8 4]" in sweep.command_line().parser.format_help()
     made = rows(out)
     others = [dict(n_local=4), dict(mean_value=False)]
-    sparq, *fewer = (r for r in made if (r["rank"], r["top_k"]) == (32, 128))
+    sparq, *fewer = (r for r in made if r["kernel"] == DEFAULT.name and (r["rank"], r["top_k"]) == (32, 128))
     with open(out, "a") as file:
         file.writelines(json.dumps({**sparq, **o, "seconds_per_query": 1.0}) + "\n" for o in others)
     capsys.readouterr()
@@ -317,6 +340,12 @@ def test_the_table_of_speedups_is_of_one_setting(tmp_path, capsys, monkeypatch):
         table = text.partition(heading)[2]
         assert f"| 256 | {cell(row, dense)} |" in table
         assert f"| sparq-streaming int{row['index_bits']}, 8 KV heads | 1 | 1 |" in text
+    for label, row_bits in (("sparq-tiered int4", 16), ("sparq-tiered int4, rows int8", 8)):
+        (row,) = (
+            r for r in made if (r["kernel"], r["index_bits"], r["row_bits"]) == (TIERED.name, 4, row_bits)
+        )
+        assert f"| 256 | {cell(row, dense)} |" in text.partition(f"The same of {label}: the first query")[2]
+        assert f"| {label}, 8 KV heads | 1 | 1 |" in text
 
 
 def test_the_report_reads_the_file(tmp_path):

@@ -79,7 +79,7 @@ def make_problem(
 @pytest.mark.parametrize("n_sets", [1, 2, 4])
 @given(
     kind=st.sampled_from(KINDS),
-    group=st.sampled_from((1, 3)),
+    group=st.sampled_from((1, 3, 4)),
     head_dim=st.sampled_from((8, 40)),
     top_k=st.sampled_from((1, 6, 13)),
     filled=st.sampled_from((100, 13, 6, 5, 0)),
@@ -127,7 +127,7 @@ def test_scores(
 
 @given(
     kind=st.sampled_from(KINDS),
-    group=st.sampled_from((1, 3)),
+    group=st.sampled_from((1, 3, 4, 7)),
     width=st.sampled_from((4, 8, 12, 16)),
     top_k=st.sampled_from((1, 64, 70, 130)),
     filled=st.sampled_from((1000, 129, 64, 63, 1, 0)),

@@ -17,7 +17,7 @@ SHIFTS = (0, 16, 8, 24)
 
 def some_rows(rng: np.random.Generator, *shape: int) -> np.ndarray:
     """Finite numbers of very different size, by group; some of them 0, some the largest."""
-    size = np.exp2(rng.integers(-24, 16, shape[:-1] + (-(-shape[-1] // 16),))).repeat(16, axis=-1)
+    size = np.exp2(rng.integers(-24, 16, (*shape[:-1], -(-shape[-1] // 16)))).repeat(16, axis=-1)
     rows = (rng.uniform(-1, 1, shape) * size[..., : shape[-1]]).astype(np.float16)
     rows[rng.random(shape) < 0.1] = 0
     rows[rng.random(shape) < 0.02] = -65504

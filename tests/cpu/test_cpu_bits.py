@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from strategies import KINDS, Attention, attentions, make_attention, sparq_settings
 
-from sparq_ipu import dense_attention, sparq_attention
-from sparq_reference import SparqSettings, exact, numerics
+from sparq_ipu import KVCache, dense_attention, sparq_attention
+from sparq_reference import SparqSettings, exact, numerics, row_codes
 
 #: layouts in which tensors may come
 LAYOUTS = ("contiguous", "odd_address", "reversed", "tokens_first", "every_second")

@@ -30,7 +30,15 @@ def message(call: Callable[[], object]) -> str:
 
 def caches(*shape: int, **options: Any) -> list[sparq_ipu.KVCache]:
     """The reference, and the kernels with these options."""
-    return [sparq_ipu.KVCache(*shape, device="reference"), sparq_ipu.KVCache(*shape, device="cpu", **options)]
+    return both_with({}, *shape, **options)
+
+
+def both_with(of_cache: dict[str, int], *shape: int, **options: Any) -> list[sparq_ipu.KVCache]:
+    """The same with these fields of `CacheSpec`."""
+    return [
+        sparq_ipu.KVCache(*shape, device="reference", **of_cache),
+        sparq_ipu.KVCache(*shape, device="cpu", **of_cache, **options),
+    ]
 
 
 def tokens(seed: int, batch: int, n_heads: int, n_kv_heads: int, n: int, kind: str, head_dim: int) -> tuple:
@@ -52,6 +60,7 @@ def histories(cache: sparq_ipu.KVCache) -> list[list[list[int]]] | None:
     kind=st.sampled_from(strategies.KINDS),
     shape=st.sampled_from(((1, 1, 1, 8), (3, 2, 2, 16), (2, 6, 2, 80), (1, 8, 1, 64))),
     start=st.sampled_from((3, 64, 130)),
+    of_cache=st.sampled_from(({}, dict(index_bits=4), dict(index_bits=4, row_bits=8))),
     settings=st.sampled_from(
         (
             (1, 0, 2),
@@ -66,12 +75,20 @@ def histories(cache: sparq_ipu.KVCache) -> list[list[list[int]]] | None:
     ),
 )
 def test_bits(
-    isa_index: int, n_threads: int, seed: int, kind: str, shape: tuple, start: int, settings: tuple
+    isa_index: int,
+    n_threads: int,
+    seed: int,
+    kind: str,
+    shape: tuple,
+    start: int,
+    of_cache: dict,
+    settings: tuple,
 ) -> None:
     """Steps after a prompt, with all that changes a cache between them."""
     batch, n_heads, n_kv_heads, head_dim = shape
     isas = _cpu.available_isas()
-    both = caches(batch, n_kv_heads, head_dim, 150, isa=isas[isa_index % len(isas)], n_threads=n_threads)
+    options = dict(isa=isas[isa_index % len(isas)], n_threads=n_threads)
+    both = both_with(of_cache, batch, n_kv_heads, head_dim, 150, **options)
     query, key, value = tokens(seed, batch, n_heads, n_kv_heads, start + 8, kind, head_dim)
     chosen = WindowSettings(*settings)
     rng = np.random.default_rng(seed)

@@ -34,7 +34,8 @@ EXPECTED = {
     "residentScores(3, 2, 33, 4)": tile(4 * (10 + 2 * (33 * (4 + 15 + 2) + 3 * 24 + 8 * (2 + 1 + 2)))),
     "residentScores(3, 2, 33, 8)": tile(8 * (10 + 2 * (33 * (4 + 14 + 2) + 4 * (2 + 1 + 2)))),
     "residentCoefficients(4, 2, 32)": tile(2 * (32 * ((6 + 2) + (1 + 1 + 1 + 2 + 1 + 1 + 2)) + 20) + 6 * 6),
-    "groupCoefficients(4, 2, 32)": tile(2 * (32 * ((6 + 2) + (6 + 2)) + 20) + 6 * 6),
+    "groupCoefficients(4, 4, 32)": tile(2 * (32 * ((9 + 2) + (12 + 2)) + 2 * 20) + 6 * 6),
+    "groupCoefficients(4, 3, 32)": tile(32 * (11 + 14) + 40 + 32 * ((6 + 2) + (6 + 2)) + 20 + 6 * 6),
     # of a worker four words: 35 components, of which three are behind the last four
     "groupScores(3, 4, 35)": tile(4 * (10 + 35 * (11 + 2) + 4 * (8 * (28 + 2) + 3 * (10 + 2) + 2 * 10 + 6))),
     "storeRecords(64, 17)": tile(12 + 11 * (17 * 4 + 6)),
@@ -45,15 +46,17 @@ EXPECTED = {
     "findHot(6, 2, 4)": tile(24 + 3 + 2 * 8 + 3 + 9),
     "freeWays(24)": tile(4 * 4 + 14),
     "sumFound(8)": tile(8 * 5 + 2),
-    "mergeSlots(7, 4)": tile(2 * (4 * 5 + 4)),
+    "mergeSlots(7, 7)": tile(2 * ((4 * 3 + 2) + 3 * 5 + 4)),
     "listMisses(24)": tile(10 + 5 * (11 + 2) + 4 * (9 + 2)),
     # 7 of 26 misses, each of which looks at 10 ways
-    "dealSlots(26, 10, 4)": 20 + 20 + 4 * 10 + 7 * (10 * 9 + 14),
+    "dealSlots(26, 10, 4)": 20 + 20 + 4 * 5 + 40 + int(7 * (10 * 4.5 + 14)),
+    "dealSlots(26, 10, 4, true)": 20 + 20 + 4 * 5 + 40 + 7 * (10 * 9 + 14),
     "moreMisses(5, 2)": 20 + 5 * 4 + 2 * 8 + 8,
     "mostMiss(5)": 20 + 5 * 4 + 4,
     "headRows(7)": tile(2 * (7 + 2)),
     "firstMiss(3)": 20 + 3 * 4 + 2,
-    "placeMisses(64, 20)": tile(24 + 6 * 3 + 20 * 8 + 4 * 4),
+    "placeMisses(64, 20)": tile(32 + 6 * 3 + 12 * 4),
+    "placeMisses(64, 7)": tile(32 + 6 * 3 + 7 * 4),
     "waveRows(7, 5)": tile(2 * (5 * 5 + 5)),
     # 16 pairs of a row, 3 for a worker; 8 slices, 2
     "cutRows(4, 96, 12)": tile(3 * (12 * 4 + 8) + 2 * (6 + 4 * (3 * 4 + 4))),
@@ -70,11 +73,14 @@ EXPECTED = {
     "insertNewest(8, 16)": tile(8 * 4 + 8 + 2 * 4),
     "forgetHot(17)": tile(3 * 4 + 4),
     # of 4 entries of a worker 3 are the part's, or all
-    "laneSums(24, 4, 2, 64)": tile(4 * 7 + 3 * (6 + 2 * (8 * (4 + 2) + 6))),
+    "laneSums(24, 4, 2, 64)": tile(4 * 7 + 3 * (6 + 8 * (7 + 2) + 8)),
     "laneSums(24, 1, 1, 64)": tile(4 * 7 + 4 * (6 + 8 * (4 + 2) + 6)),
+    "laneSums(24, 1, 5, 64)": tile(4 * 7 + 4 * (6 + 8 * (13 + 2) + 12 + 8 * (4 + 2) + 6)),
     "laneScores(7, 2)": tile(3 * (4 + 4 + 12 + 2)),
-    "hotValues(130, 16, 2)": tile(8 * (64 * (5 + 2) + 10)),
-    "hotValues(20, 4, 1)": tile(20 * 7 + 10),
+    # of 24 pairs of components in three blocks four for a worker
+    "hotValues(130, 16, 2)": tile(4 * (32 * (12 + 2) + 12)),
+    "hotValues(20, 4, 1)": tile(10 * (10 + 2) + 10),
+    "hotValues(128, 4, 7)": tile((32 * (18 + 2) + 16) + (32 * (12 + 2) + 12) + (32 * (10 + 2) + 10)),
     "groupMagnitude(128, 2)": tile(3 * (2 * (12 + 2) + 8)),
     "magnitudeSums(128, 7)": tile(2 * (16 * 14 + 5)),
     "componentRanks(6, 128)": tile(32 * (6 + 2) + 44),
@@ -87,8 +93,8 @@ EXPECTED = {
     "reduceMax(13, 1)": tile(2 * 3),
     "reduceMax(12, 4)": tile(2 * 2 * 3),
     "reduceMax(12, 3)": tile(2 * 3 * 4),
-    # 36 slots for the weights of a pair; 32 fours with positions, 16 without
-    "softmaxWeights(128, 192, 2)": tile(2 * (12 + 6 * (2 * 36 + 2) + 3 * 6)),
+    # 36 slots for the weights of a pair; of both heads 64 fours with positions, 32 without
+    "softmaxWeights(128, 192, 2)": tile(2 * 12 + 11 * (2 * 36 + 2) + 6 * 6),
     "blockSums(7)": tile(2 * (8 * 6 + 5)),
     "foldSums(96, 2)": tile(24 * 6),
     "groupKeys(192, 2)": tile(80 + 8 * (2 * 16 + 2 + 2 + 6 + 4 * 6 + 2)),
@@ -99,7 +105,8 @@ EXPECTED = {
     "expandMarks(64, 12, 128)": tile(15 + 8 * (8 + 9) + 8 * 10 + 50 + 2 * (12 + 18 / 2)),
     "selectedSums(3, 2, 8)": tile(10 + 2 * (4 + 13 * 8 + 4 + 5)),
     "rowScores(3, 4, 128)": tile(2 * (16 * (16 + 2) + 5 + 7)),
-    "rowWeights(3, 2)": tile(2 * (12 + 36 + 6)),
+    "rowWeights(3, 2)": tile(12 + 2 + 36 + 6),
+    "rowWeights(7, 3)": tile(3 * 12 + 4 * (36 + 6)),
     "listSums(128, 2)": tile(16 * 10 + 2 * 11 + 16),
     "weightedValues(2, 64, 8, 2)": tile(3 * (64 * 4 + 1 + 12)),
     "weightedValues(2, 200, 16, 2)": tile(2 * (64 * 13 + 4 + 12)),
@@ -167,7 +174,7 @@ STEPS = {
         "approx_scores": tile(2 * 11 * (8 * 14 + 6)),
         "tail_scores": tile(2 * 3 * (8 * 14 + 6)),
         "partial_max": tile(27 * 4 + 6),  # three pieces of a head, each a worker's
-        "softmax_weights": tile(2 * (12 + 14 * 74)),
+        "softmax_weights": tile(2 * 12 + 27 * 74),
         "block_sums": tile(2 * (8 * 6 + 5)),  # 2 * 320 / 64 blocks
         "fold_sums": tile(18 * 6),  # 72 blocks, a head to a worker
         "group_keys": tile(80 + 14 * (2 * 16 + 36)),

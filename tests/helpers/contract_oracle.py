@@ -224,7 +224,7 @@ def window(
     n_local: int,
     n_recent: int,
 ) -> tuple[list[list[float]], list[int]]:
-    """E10: all heads of a layer over the keys and values of each KV head, before narrowing; the shares of
+    """E11: all heads of a layer over the keys and values of each KV head, before narrowing; the shares of
     this step. `steps` has the shares of all those before it."""
     length, group_size = len(keys[0]), len(heads) // len(keys)
     if length <= top_k:

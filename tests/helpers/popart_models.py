@@ -54,9 +54,7 @@ def halves(rng: np.random.Generator, *shape: int) -> np.ndarray:
 class Held:
     """What a cache should hold, and what the operators should do to it."""
 
-    def __init__(
-        self, batch=BATCH, n_kv_heads=N_KV_HEADS, capacity=CAPACITY, head_dim=HEAD_DIM, row_bits=16
-    ):
+    def __init__(self, batch=BATCH, n_kv_heads=N_KV_HEADS, capacity=CAPACITY, head_dim=HEAD_DIM, row_bits=16):
         self.row_bits = row_bits
         self.key = np.zeros((batch, n_kv_heads, capacity, head_dim), np.float16)
         self.value = np.zeros_like(self.key)

@@ -30,7 +30,7 @@ from sparq_reference import SparqSettings, exact  # noqa: E402
 SHAPE = dict(batch=2, n_kv_heads=2, head_dim=16, capacity=48)
 SETTINGS = dict(rank=4, top_k=6, n_local=2, mean_value=True)
 #: what travels of a cache where nothing is asked for
-OPTIONS = dict(index_bits=16, memory="streaming", hot_rows=0, hot_policy="lru", wave_rows=0)
+OPTIONS = dict(index_bits=16, row_bits=16, memory="streaming", hot_rows=0, hot_policy="lru", wave_rows=0)
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -198,7 +198,7 @@ def test_a_call_without_index_bits_means_16(ipu):
             call(capacity=48, cache_name="layer0", index_bits=wrong)
     with pytest.raises(
         ValueError,
-        match=r"^CacheFill: attributes must be capacity, index_bits, memory, hot_rows, hot_policy, wave_",
+        match=r"^CacheFill: attributes must be capacity, index_bits, row_bits, memory, hot_rows, hot_",
     ):
         call(cache_name="layer0", index_bits=4)
     wide = torch.zeros(2, 2, 5, 65544).half()
@@ -565,6 +565,7 @@ def test_the_operators_in_cpp_follow_the_table():
     change = dataclasses.replace
     op, (query, *others) = contract.SPARQ_DECODE, contract.SPARQ_DECODE.inputs
     rank, *more = op.attributes
+    named = {attribute.name: attribute for attribute in more}
     for wrong, where in (
         (change(op, name="SparseDecode"), "SparseDecode"),
         (change(op, inputs=(change(query, dtype="FLOAT"), *others)), "SparqDecode: inputs"),
@@ -573,9 +574,9 @@ def test_the_operators_in_cpp_follow_the_table():
         (change(op, attributes=(change(rank, name="r"), *more)), "SparqDecode: r"),
         (change(op, attributes=(change(rank, type="string"), *more)), "SparqDecode: rank"),
         (change(op, attributes=(*op.attributes, change(rank, name="room"))), "SparqDecode: room"),
-        (change(op, attributes=(change(more[3], type="string"),)), "SparqDecode: capacity"),
-        (change(op, attributes=(change(more[6], type="int"),)), "SparqDecode: memory"),
-        (change(op, attributes=(change(more[8], type="int"),)), "SparqDecode: hot_policy"),
+        (change(op, attributes=(change(named["capacity"], type="string"),)), "SparqDecode: capacity"),
+        (change(op, attributes=(change(named["memory"], type="int"),)), "SparqDecode: memory"),
+        (change(op, attributes=(change(named["hot_policy"], type="int"),)), "SparqDecode: hot_policy"),
     ):
         assert mismatches(text, [wrong]) == [where]
 

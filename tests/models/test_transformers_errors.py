@@ -119,8 +119,8 @@ def test_options_of_the_cache(model, options, message):
         (dict(capacity=2.5), "SparqCache: capacity must be an integer in [1, 16777216], got 2.5"),
         (
             dict(device="reference", foo=1),
-            "SparqCache: options must be among ['index_bits', 'row_bits', 'device', 'capacity', 'check_finite'], "
-            "got 'foo'",
+            "SparqCache: options must be among ['index_bits', 'row_bits', 'device', 'capacity', "
+            "'check_finite'], got 'foo'",
         ),
         (dict(index_bits=32), "KVCache: index_bits must be one of 16, 8, 4, got 32"),
         (dict(index_bits=None), "KVCache: index_bits must be one of 16, 8, 4, got None"),

@@ -247,6 +247,11 @@ def test_several_appends_are_held_before_there_is_a_program() -> None:
         assert_same(
             cache.read()[1], np.where(expected[index] == 0, np.float16(0), -expected[index])[:, :, :10]
         )
+    with pytest.raises(ValueError, match=r"append: length must be at most capacity=40 .* got 41"):
+        cache.append(*np.zeros((2, 2, 1, 31, 8), np.float16), np.array([31, 31]))
+    assert cache.lengths.tolist() == [10, 9]
+    cache.lengths[:] = 0  # of a copy
+    assert cache.lengths.tolist() == [10, 9]
     cache.reset()
     cache.append(tokens[0], tokens[1], np.array([6, 2]))
     assert_same(cache.read()[0][0], tokens[0, 0])

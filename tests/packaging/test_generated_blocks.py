@@ -18,6 +18,9 @@ COMPARED = {
         "tests/accuracy/test_accuracy_documents.py::test_every_block_of_the_document_is_generated",
         "tests/accuracy/test_accuracy_documents.py::test_an_altered_figure_is_put_right",
     ),
+    ("docs/alisa.md", "bench/alisa.py"): (
+        "tests/bench/test_alisa.py::test_the_document_is_what_the_lines_say",
+    ),
     ("docs/device_model.md", "bench/calibrate.py"): (
         "tests/bench/test_calibrate.py::test_the_document_has_what_is_printed",
     ),

@@ -117,12 +117,13 @@ def test_a_plan_is_what_a_run_reports(shape, kernel, index_bits, append):
         return
     counted, memory = run(shape, kernel, append, dataclasses.replace(model, tiles=shape[5]), index_bits)
     if KERNELS[kernel].memory == "tiered":
-        # A plan takes as many rows to be missing of every KV head, which is a constant of its program.
+        # A plan takes as many rows to be missing of every KV head, which is a constant of its program:
+        # 4 bytes, and 4 of code for each of the three times that the tile which counts waves gets them.
         if min(shape[6]) < SETTINGS.top_k:
             assert plan.streamed_bytes >= streamed_bytes(counted)
             return
         more = [a - b for a, b in zip(plan.memory["bytes_per_tile"], memory["bytes_per_tile"])]
-        assert all(0 <= n <= 8 * plan.mapping["rounds"] for n in more)
+        assert all(0 <= n <= (4 + 3 * 4) * plan.mapping["rounds"] for n in more)
         assert sum(n > 0 for n in more) <= plan.mapping["slots"]
         same = ("vertex_code", "exchange_code", "control_code", "vertices", "stacks", "temporaries", "limit")
         memory = {**plan.memory, **{name: memory[name] for name in same}}

@@ -131,8 +131,32 @@ def test_calibration_rows_cover_every_measurement():
     assert sum(int(row[1]) for row in data.calibration_rows()) == 108
 
 
+def test_the_table_of_three_tiers(monkeypatch):
+    """Plans as a caller would make them: the first and the last of the table."""
+    points = data.TIER_POINTS[0], data.TIER_POINTS[-1]
+    assert points == ((32, 128, 16, 0.0), (8, 256, 8, 0.95))
+    monkeypatch.setattr(data, "TIER_POINTS", points)
+    first, last = (
+        plan(1, 32, heads, kernel="sparq-tiered", top_k=k, row_bits=bits, hit_rate=rate)
+        for heads, k, bits, rate in points
+    )
+
+    def cells(p):
+        return (
+            f"{p.seconds_per_query * 1e6:.1f}",
+            f"{p.on_chip_seconds * 1e6:.1f}",
+            f"{p.speedup_vs_dense_streaming:.0f}x",
+        )
+
+    assert list(data.tier_rows("bow")) == [
+        ("32", "128", "fp16", "0.00", *cells(first)),
+        ("8", "256", "int8", "0.95", *cells(last)),
+    ]
+
+
 def test_pages(source, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(data, "Source", lambda *a: source)
+    monkeypatch.setattr(data, "TIER_POINTS", data.TIER_POINTS[:1])
     assert report.main(["--out", str(tmp_path), "--no-pictures"]) == 0
     assert capsys.readouterr().out.strip() == str(tmp_path / "report.md")
     page = (tmp_path / "report.md").read_text()
@@ -148,6 +172,7 @@ def test_pages(source, tmp_path, monkeypatch, capsys):
 
 def test_without_matplotlib(source, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(data, "Source", lambda *a: source)
+    monkeypatch.setattr(data, "TIER_POINTS", data.TIER_POINTS[:1])
     real = builtins.__import__
 
     def missing(name, *args, **kwargs):

@@ -79,7 +79,7 @@ class Steps:
                 settings = {k: v for k, v in self.caches[each].items() if k in (*SETTINGS, "index_bits")}
                 expected = held.sparq(inputs[f"query_{each}"], **settings)
                 np.testing.assert_array_equal(bits(results[f"out_{each}"]), bits(expected))
-        return int(self.model.executions().get("place_misses", 0))
+        return int(self.model.executions().get("insert_rows", 0))
 
     def other_query(self) -> np.ndarray:
         return halves(self.rng, *SHAPES["query"])
@@ -275,6 +275,7 @@ def test_outlining_sees_what_differs(make: Any) -> None:
         {},
         dict(memory="streaming"),
         dict(index_bits=8),
+        dict(row_bits=8),
         dict(hot_rows=64),
         dict(hot_policy="recent"),
         dict(wave_rows=8),
@@ -358,6 +359,7 @@ def test_messages_are_those_of_python(lowering: ModuleType, op: str, change: dic
         (dict(hot_rows=40), "hot_rows must be 0 as in the other operators of cache 'layer0', got 40"),
         (dict(hot_policy="recent"), "hot_policy must be 'lru' as in the other operators of cache 'layer0', "),
         (dict(wave_rows=8), "wave_rows must be 0 as in the other operators of cache 'layer0', got 8"),
+        (dict(row_bits=8), "row_bits must be 16 as in the other operators of cache 'layer0', got 8"),
         (dict(index_bits=8), "index_bits must be 4 as in the other operators of cache 'layer0', got 8"),
     ],
     ids=str,

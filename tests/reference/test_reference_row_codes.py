@@ -22,7 +22,7 @@ def bits(x: np.ndarray) -> np.ndarray:
 
 def some_rows(seed: int, *shape: int) -> np.ndarray:
     rng = np.random.default_rng(seed)
-    size = np.exp2(rng.integers(-26, 16, shape[:-1] + (1,)))
+    size = np.exp2(rng.integers(-26, 16, (*shape[:-1], 1)))
     return (rng.uniform(-1, 1, shape) * size).astype(np.float16)
 
 
@@ -81,8 +81,8 @@ def test_scales_of_other_widths_would_not_do() -> None:
 
 @given(st.integers(0, 2**32 - 1), st.sampled_from([8, 24, 64]))
 def test_error(seed: int, head_dim: int) -> None:
-    """Half a scale, half a unit of float16, and what the rounding of the scale may cut off: at most 1/255 of the
-    largest number of the group, or 2**-21 where that is more."""
+    """Half a scale, half a unit of float16, and what the rounding of the scale may cut off: at most 1/255 of
+    the largest number of the group, or 2**-21 where that is more."""
     row = some_rows(seed, head_dim)
     got = row_codes.round_rows(row, 8).astype(float)
     for start in range(0, head_dim, 16):

@@ -73,7 +73,7 @@ struct SparqSettings {
 };
 
 // Of window attention, most steps times heads: the sums of their shares stay below 2^31
-// (docs/exactness.md E10).
+// (docs/exactness.md E11).
 constexpr unsigned maxRecentHeads = (1u << 15) - 1;
 
 // Window attention (arXiv:2403.17312, Algorithm 1).

@@ -185,10 +185,9 @@ class IpuLayers:
                 longest = int(self._lengths[layer].max())
                 raise ValueError(f"append: a cache in SRAM must be empty, got length {longest}")
             if self._session is None:
-                held = (
-                    row_codes.round_rows(rows, self._spec.row_bits) for rows in (key.copy(), value.copy())
-                )
-                self._pending[layer].append((*held, lengths.copy()))
+                bits = self._spec.row_bits
+                key, value = row_codes.round_rows(key.copy(), bits), row_codes.round_rows(value.copy(), bits)
+                self._pending[layer].append((key, value, lengths.copy()))
             else:
                 self._write(self._session, layer, (key, value, lengths))
             self._set_lengths(layer, self._lengths[layer] + lengths)

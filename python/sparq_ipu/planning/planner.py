@@ -381,8 +381,8 @@ def plan(
         hit_rate: of "sparq-tiered", in [0, 1]: the share of selected rows that is taken to be hot; 0: all are
             read from streaming memory. Not predicted: docs/device_model.md has what was measured.
         options: of the cache, see `sparq_reference.CacheSpec`: index_bits (16, 8 or 4; of "sparq-tiered" 4
-            where it is not given), row_bits (16; of "sparq-tiered" also 8). As the settings, not used by dense
-            attention.
+            where it is not given), row_bits (16; of "sparq-tiered" also 8). As the settings, not used by
+            dense attention.
         baseline: for a kernel that takes settings, plan dense-streaming too, for the predicted speed-up.
 
     Raises:

@@ -50,6 +50,14 @@ def sections(source: data.Source) -> list[data.Section]:
             "speedup",
         ),
         data.Section(
+            "Three tiers",
+            "sparq-tiered: key index (4 bits) and hot rows in SRAM, so that only selected rows that are "
+            "not hot are streamed; S=16384, 32 heads, r=32, 4 * k hot rows. The hit rate is assumed; 0 is the "
+            "first step, and docs/reuse.md has those of recorded text. Speed-ups are over dense-streaming.",
+            data.TIER_HEADER,
+            tuple(data.tier_rows(source.device)),
+        ),
+        data.Section(
             "Where the time goes",
             f"At S=16384 the modelled fixed cost of a query (all but bytes and packets of remote copies) is "
             f"{headline.fixed_seconds * 1e6:.1f} us of {headline.seconds_per_query * 1e6:.1f} us; at S=1024 "

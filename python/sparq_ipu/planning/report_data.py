@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import sys
 from pathlib import Path
 from typing import Any, Iterator, Optional, Tuple
 
-from sparq_ipu.kernels import BASELINE, DEFAULT
+from sparq_ipu.kernels import BASELINE, DEFAULT, TIERED
 from sparq_ipu.planning import published_program as published
 from sparq_ipu.planning.device_model import device_model, parameters_file
 from sparq_ipu.planning.planner import Plan, plan
@@ -133,7 +134,9 @@ class Source:
 
 
 def _has_default_settings(row: dict[str, Any]) -> bool:
-    """Whether all settings but rank and top_k are the defaults, which the page shows."""
+    """Whether all settings but rank, top_k and the key index are the defaults, which the page shows."""
+    if row.get("row_bits", 16) != 16:
+        return False
     if row["rank"] is None:
         return True
     wanted = settings_columns(SparqSettings(row["rank"], row["top_k"]))
@@ -227,6 +230,35 @@ def comparison_rows(source: Source) -> Iterator[tuple[str, ...]]:
                     number(speedup, 1, ".2f", "x"),
                     number(published_speedup, 1, ".2f", "x"),
                 )
+
+
+#: of tables of caches in three tiers, and what they are about: KV heads, top_k, bits of rows, share of the
+#: selected rows that is hot
+TIER_HEADER = ("KV heads", "k", "rows", "hit rate", "us", "on chip us", "speed-up")
+TIER_POINTS = tuple(itertools.product((32, 8), (128, 256), (16, 8), (0.0, 0.89, 0.95)))
+
+
+def tier_rows(device: str) -> Iterator[tuple[str, ...]]:
+    """Plans of caches in three tiers at S=16384, 32 heads, rank 32, with a key index of 4 bits."""
+    for n_kv_heads, top_k, row_bits, hit_rate in TIER_POINTS:
+        p = plan(
+            *(1, N_HEADS, n_kv_heads, HEAD_DIM, 16384),
+            kernel=TIERED.name,
+            rank=HEADLINE[0],
+            top_k=top_k,
+            row_bits=row_bits,
+            hit_rate=hit_rate,
+            device=device,
+        )
+        yield (
+            str(n_kv_heads),
+            str(top_k),
+            "fp16" if row_bits == 16 else f"int{row_bits}",
+            f"{hit_rate:.2f}",
+            number(p.seconds_per_query, 1e6, ".1f"),
+            number(p.on_chip_seconds, 1e6, ".1f"),
+            number(p.speedup_vs_dense_streaming, 1, ".0f", "x"),
+        )
 
 
 def number(value: float | None, factor: float, form: str, unit: str = "") -> str:

@@ -21,7 +21,7 @@ from sparq_ipu.transformers.settings import RECOMMENDED, LayerSettings, SparqSet
 
 if TYPE_CHECKING:
     from sparq_ipu.transformers.cache import SparqCache, cache_traffic
-    from sparq_ipu.transformers.integration import disable, enable, enable_dense, is_enabled
+    from sparq_ipu.transformers.integration import disable, enable, enable_dense, enable_window, is_enabled
     from sparq_ipu.transformers.lossless import LosslessRun, generate_lossless
 
 __all__ = [
@@ -34,6 +34,7 @@ __all__ = [
     "disable",
     "enable",
     "enable_dense",
+    "enable_window",
     "generate_lossless",
     "is_enabled",
 ]

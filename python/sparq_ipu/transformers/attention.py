@@ -111,7 +111,7 @@ def _attention_over(base: Callable[..., Any]) -> Callable[..., Any]:
             if key.shape[2] != query.shape[2]:
                 checks.fail("sparq_attention", "past_key_values", "be a SparqCache", "keys of another cache")
         elif query.shape[2] > 1 and not layer.waits:
-            layer.attend_prefill(key, value)
+            layer.attend_prefill(key, value, query, _factor(scaling, query))
         elif layer.is_beyond_window:
             key, value = layer.attend_window(key, value)
             mask = None if attention_mask is None else attention_mask[..., -key.shape[2] :]
@@ -120,8 +120,7 @@ def _attention_over(base: Callable[..., Any]) -> Callable[..., Any]:
             return result
         else:
             layer.check_mask(attention_mask, query.shape[2])
-            factor = 1.0 if scaling is None else scaling * query.shape[-1] ** 0.5
-            return layer.attend(query, key, value, factor), None
+            return layer.attend(query, key, value, _factor(scaling, query)), None
         result = own(key, value, attention_mask)
         return result
 
@@ -129,6 +128,11 @@ def _attention_over(base: Callable[..., Any]) -> Callable[..., Any]:
 
 
 _NO_FORWARD_PASS = ForwardPass()
+
+
+def _factor(scaling: float | None, query: torch.Tensor) -> float:
+    """Of the scores, beside 1/sqrt(head_dim)."""
+    return 1.0 if scaling is None else scaling * float(query.shape[-1]) ** 0.5
 
 
 def _check_arguments(arguments: dict[str, Any], dropout: float, window: int | None) -> None:

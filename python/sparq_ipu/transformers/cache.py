@@ -25,7 +25,7 @@ from sparq_ipu.tokens import append_and_attend
 from sparq_ipu.torch.graphs import outside_graphs
 from sparq_ipu.transformers.autograd import without_backward
 from sparq_ipu.transformers.columns import RealColumns, to_columns
-from sparq_ipu.transformers.settings import LayerSettings
+from sparq_ipu.transformers.settings import AnyLayerSettings, WindowLayerSettings
 from sparq_ipu.transformers.stack import LayerStack
 from sparq_ipu.transformers.storage import Storage, check_options, is_stacked
 from sparq_ipu.transformers.supported import LayerKinds, text_config
@@ -43,7 +43,7 @@ class _Announcement:
     #: (batch, n_tokens) bool, which of them are real; None: all
     real: torch.Tensor | None
     #: how to attend to them; None: densely
-    settings: LayerSettings | None
+    settings: AnyLayerSettings | None
     #: several tokens are decode steps in one, not prefill
     is_step: bool
 
@@ -137,7 +137,7 @@ class SparqLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly ty
     def arm(
         self,
         real: torch.Tensor | None,
-        settings: LayerSettings | None,
+        settings: AnyLayerSettings | None,
         is_step: bool = False,
         is_croppable: bool = False,
     ) -> None:
@@ -154,7 +154,7 @@ class SparqLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly ty
         self._returned = ()
         self._waiting = None
 
-    def check_options(self, settings: LayerSettings | None) -> None:
+    def check_options(self, settings: AnyLayerSettings | None) -> None:
         """Whether `arm` can be called with these settings.
 
         Raises:
@@ -357,7 +357,7 @@ class SparqLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly ty
 
     # What the attention function asks.
 
-    def _take(self, key: torch.Tensor, value: torch.Tensor) -> LayerSettings | None:
+    def _take(self, key: torch.Tensor, value: torch.Tensor) -> AnyLayerSettings | None:
         """How to attend to the announced tokens, which have come to attention.
 
         Attention reads the cache, not `key` and `value`. So these must be what `update` returned, as it was
@@ -377,13 +377,26 @@ class SparqLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly ty
         return settings
 
     @outside_graphs
-    def attend_prefill(self, key: torch.Tensor, value: torch.Tensor) -> None:
-        """Several tokens came to attention, which is the model's own. key, value: what `update` returned.
+    def attend_prefill(
+        self, key: torch.Tensor, value: torch.Tensor, query: torch.Tensor, factor: float = 1.0
+    ) -> None:
+        """Several tokens came to attention, which is the model's own. Window attention looks at the last of
+        them: later steps select by their attention.
+
+        Args:
+            key, value: what `update` returned.
+            query, factor: as of `attend`.
 
         Raises:
-            ValueError: they are not that; or came before.
+            ValueError: key and value are not that, or came before.
         """
-        self._take(key, value)
+        settings = self._take(key, value)
+        if isinstance(settings, WindowLayerSettings) and not self.is_beyond_window:
+            hidden = (~self.real[:, -query.shape[2] :]).any(0).nonzero()
+            n_shown = query.shape[2] - (int(hidden.max()) + 1 if len(hidden) else 0)
+            n = min(n_shown, settings.n_recent)  # all rows have a token in each of these columns
+            if n:
+                self.cache.observe(_half(query[:, :, -n:], factor), **settings.arguments())
 
     @property
     def is_beyond_window(self) -> bool:
@@ -449,10 +462,7 @@ class SparqLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly ty
                 "SparqCache: attention_mask must leave a real token in every row before one is decoded, "
                 f"got lengths {self.cache.lengths.tolist()}"
             )
-        tokens = query.detach()
-        if abs(factor - 1) > 1e-6:  # the kernels know 1/sqrt(head_dim) alone
-            tokens = tokens.float() * factor
-        half = tokens.to(torch.float16).contiguous().numpy()
+        half = _half(query, factor)
         if waiting is None:
             output = self._attention(half[:, :, 0], settings)[:, None]
         else:
@@ -465,7 +475,7 @@ class SparqLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly ty
         return self._waiting is not None
 
     def _attention_of_tokens(
-        self, query: np.ndarray, key: np.ndarray, value: np.ndarray, settings: LayerSettings | None
+        self, query: np.ndarray, key: np.ndarray, value: np.ndarray, settings: AnyLayerSettings | None
     ) -> np.ndarray:
         """Several tokens (batch, heads, n_tokens, head_dim), as one after another, to the bit."""
         n_tokens = query.shape[2]
@@ -492,7 +502,7 @@ class SparqLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly ty
             outputs.append(self._attention(np.ascontiguousarray(query[:, :, index]), settings))
         return np.stack(outputs, axis=1)
 
-    def _attention(self, query: np.ndarray, settings: LayerSettings | None) -> np.ndarray:
+    def _attention(self, query: np.ndarray, settings: AnyLayerSettings | None) -> np.ndarray:
         """Attention of query (batch, n_heads, head_dim), counted; rows below min_seq_len are dense."""
         lengths = self.cache.lengths
         sparq = None if settings is None else settings.attention
@@ -502,6 +512,15 @@ class SparqLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly ty
             output = np.where(dense[:, None, None], attention(query, self.cache), output)
         self.traffic.count(self.cache.spec, lengths, dense, sparq)
         return output
+
+
+def _half(query: torch.Tensor, factor: float) -> np.ndarray:
+    """The query as the kernels take it, who know 1/sqrt(head_dim) alone."""
+    tokens = query.detach()
+    if abs(factor - 1) > 1e-6:
+        tokens = tokens.float() * factor
+    half: np.ndarray = tokens.to(torch.float16).contiguous().numpy()
+    return half
 
 
 def _version(tensor: torch.Tensor) -> int | None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`enable` and `disable`: turn SparQ attention on and off for a model of transformers."""
+"""`enable`, `disable` and what goes with them: SparQ or window attention for a model of transformers."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any, Mapping
 import torch
 from transformers import DynamicCache, PretrainedConfig, PreTrainedModel
 
+from sparq_ipu.kernels import check_device
 from sparq_ipu.tokens import MAX_TOKENS
 from sparq_ipu.torch.graphs import outside_graphs
 from sparq_ipu.transformers.attention import (
@@ -21,7 +22,12 @@ from sparq_ipu.transformers.attention import (
     register,
 )
 from sparq_ipu.transformers.cache import SparqCache, is_sparq_cache, kinds_of, sparq_layers
-from sparq_ipu.transformers.settings import LayerSettings, ModelSettings, settings_of_layers
+from sparq_ipu.transformers.settings import (
+    LayerSettings,
+    ModelSettings,
+    WindowLayerSettings,
+    settings_of_layers,
+)
 from sparq_ipu.transformers.settings_file import PathLike, read_settings
 from sparq_ipu.transformers.storage import check_options
 from sparq_ipu.transformers.supported import (
@@ -128,6 +134,41 @@ def enable_dense(
     _install(op, model, [None] * n_layers_of(model), options, tokens_per_step)
 
 
+def enable_window(
+    model: PreTrainedModel,
+    *,
+    top_k: int,
+    n_local: int | None = None,
+    n_recent: int = 32,
+    device: str = "auto",
+    capacity: int | None = None,
+    check_finite: bool = True,
+    tokens_per_step: int = 1,
+    **options: Any,
+) -> None:
+    """Decode with window attention in every layer: ALISA's, local or strided (docs/alisa.md).
+
+    The history that it selects by begins with the last n_recent tokens of the prompt. It is forgotten where
+    a later mask hides tokens that were shown.
+
+    Args:
+        top_k, n_local, n_recent: as `sparq_ipu.window_attention`.
+        device: "auto", "cpu" or "reference": an IPU has no such kernel.
+        capacity, check_finite, tokens_per_step, options: as `enable`.
+
+    Raises:
+        ValueError: as `enable`.
+    """
+    op = "enable_window"
+    check_model(op, model)
+    settings = WindowLayerSettings(top_k, n_local, n_recent, op=op)  # type: ignore[arg-type]  # None: half
+    settings.check_heads(op, text_config(model).num_attention_heads)
+    tokens_per_step = checks.check_integer(op, "tokens_per_step", tokens_per_step, 1, MAX_TOKENS)
+    options = check_options(op, device, capacity, check_finite, options)
+    check_device(op, settings, options["device"])
+    _install(op, model, [settings for _ in range(n_layers_of(model))], options, tokens_per_step)
+
+
 def disable(model: PreTrainedModel) -> None:
     """Restore the model as it was before `enable`. Its SparQ caches can then not be used until it is enabled
     again. A copy (`copy.deepcopy`) of an enabled model is enabled too, and is disabled by itself.
@@ -179,6 +220,8 @@ def _install(
         setattr(module, FORWARD_PASS, hooks.forward_pass)
     setattr(decoder, _STATE, {"attn_implementation": own, "handles": handles, "hooks": hooks})
     attention = "dense attention" if settings == [None] * len(settings) else "SparQ attention"
+    if isinstance(settings[0], WindowLayerSettings):
+        attention = "window attention"
     _log.log(logging.WARNING if kinds.has_windows else logging.INFO, "%s: %s", op, kinds.describe(attention))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 from functools import cached_property
-from typing import Any, List, Mapping, Optional
+from typing import Any, ClassVar, List, Mapping, Optional, Union
 
 import sparq_reference
 from sparq_reference import checks
@@ -63,8 +63,25 @@ class LayerSettings(sparq_reference.SparqSettings):
 #: their first name in `sparq_ipu.transformers`, kept for those who import it
 SparqSettings = LayerSettings
 
+
+class WindowLayerSettings(sparq_reference.WindowSettings):
+    """Window attention of one layer of a model, as `sparq_reference.WindowSettings`; what a layer asks of its
+    settings, it answers as `LayerSettings` does."""
+
+    min_seq_len: ClassVar[int] = 0
+    index_bits: ClassVar[int | None] = None
+    of_cache: ClassVar[Mapping[str, Any]] = {}
+
+    @cached_property
+    def attention(self) -> sparq_reference.WindowSettings:
+        """What an attention call takes of them."""
+        return sparq_reference.WindowSettings(**self.arguments())
+
+
+#: settings of a layer that has some
+AnyLayerSettings = Union[LayerSettings, WindowLayerSettings]
 #: settings of every layer, in order; None is dense attention
-ModelSettings = List[Optional[LayerSettings]]
+ModelSettings = List[Optional[AnyLayerSettings]]
 
 
 def settings_of_layers(
@@ -83,7 +100,7 @@ def settings_of_layers(
         ValueError: not a mapping, a layer that does not exist, an unknown setting, a value out of range.
     """
     default.check(op, head_dim)
-    settings: ModelSettings = [default] * n_layers
+    settings: ModelSettings = [default for _ in range(n_layers)]
     if layers is None:
         layers = {}
     if not isinstance(layers, Mapping):

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from sparq_ipu import KVCache
+from sparq_ipu.backends import History
 from sparq_ipu.backends.pod import MAX_IPUS
 from sparq_ipu.devices import options_of, resolve_device
 from sparq_ipu.transformers.columns import to_positions
@@ -127,7 +128,8 @@ class Storage:
         append_real(self.cache, key, value, real)
 
     def replace(self, key: torch.Tensor, value: torch.Tensor, real: torch.Tensor) -> None:
-        """Hold these tokens, as `append` takes them, and no others."""
+        """Hold these tokens, as `append` takes them, and no others. A history of window attention is
+        forgotten: its positions are others now."""
         cache = self._empty(self.cache.batch, self.cache.capacity)
         append_real(cache, key, value, real)
         self._cache = cache
@@ -156,6 +158,10 @@ class Storage:
         """A new KVCache with what the rows `index` hold, moved a piece at a time."""
         cache = self._empty(len(index), capacity)
         move(self.cache, cache, index)
+        history = self.cache.one_layer("move").history()
+        if history is not None:  # of window attention
+            steps = [history.steps[row] for row in index]
+            cache.one_layer("move").set_history(History(history.n_recent, steps))
         return cache
 
 

@@ -7,8 +7,9 @@ import dataclasses
 
 import numpy as np
 
-from sparq_ipu.kernels import BASELINE, DEFAULT
-from sparq_reference.settings import CacheSpec, SparqSettings
+from sparq_ipu.kernels import BASELINE, DEFAULT, WINDOW, Settings
+from sparq_reference.settings import CacheSpec, WindowSettings
+from sparq_reference.transfers import ELEMENT_BYTES
 
 
 @dataclasses.dataclass
@@ -25,9 +26,7 @@ class Traffic:
     bytes_read: int = 0
     bytes_dense: int = 0
 
-    def count(
-        self, spec: CacheSpec, lengths: np.ndarray, is_dense: np.ndarray, settings: SparqSettings | None
-    ) -> None:
+    def count(self, spec: CacheSpec, lengths: np.ndarray, is_dense: np.ndarray, settings: Settings) -> None:
         """Add one decode step.
 
         Args:
@@ -37,7 +36,12 @@ class Traffic:
         bits, head_dim = spec.index_bits, spec.head_dim
         for seq_len, dense in zip(lengths.tolist(), is_dense.tolist()):
             full = BASELINE.transfer_bytes(seq_len, head_dim, None)
-            part = full if dense else DEFAULT.transfer_bytes(seq_len, head_dim, settings, bits)
+            if dense or settings is None:
+                part = full
+            elif isinstance(settings, WindowSettings):
+                part = ELEMENT_BYTES * WINDOW.transfer_elements(seq_len, head_dim, settings)
+            else:
+                part = DEFAULT.transfer_bytes(seq_len, head_dim, settings, bits)
             self.bytes_dense += spec.n_kv_heads * full
             self.bytes_read += spec.n_kv_heads * part
         self.n_steps += 1

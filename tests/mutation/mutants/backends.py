@@ -15,8 +15,8 @@ MUTANTS = [
         _OPS,
         [
             (
-                "(key.copy(), value.copy(), lengths.copy())",
-                "(key, value, lengths)",
+                "for rows in (key.copy(), value.copy())",
+                "for rows in (key, value)",
                 "pending tokens are the caller's arrays",
             ),
             ("held += counts", "pass", "pending tokens all land at position 0"),

@@ -44,7 +44,11 @@ MUTANTS = [
                 "0.0",
                 "the fixed cost of a copy depends on the rate",
             ),
-            ("append=False))", "append=request.append))", "the baseline is planned with the append program"),
+            (
+                "append=False, options=plain",
+                "append=request.append, options=plain",
+                "the baseline is planned with the append program",
+            ),
             (
                 "dense.seconds_per_query / result.seconds_per_query",
                 "result.seconds_per_query / dense.seconds_per_query",

@@ -19,14 +19,18 @@ MUTANTS = [
             ("positions[first + step] <= position", "positions[first + step] < position", "hits are missed"),
             ("n -= nFound[w];", "n -= 0 * nFound[w];", "ways of hits may be given away"),
             ("rowBase + *layer * layerRows + 1", "rowBase + 1", "rows of another layer are fetched"),
-            ("stamps[way] != now && ", "", "a row that is selected now makes room"),
+            ("stamps[way] != now ? held[way] : ~0u", "held[way]", "a row that is selected now makes room"),
             (
                 "    while (!isEnough(share, now, first))\n",
                 "    if (!isEnough(share, now, first))\n",
                 "a share grows once",
             ),
-            ("(now + i) & (nOwners - 1)", "i & (nOwners - 1)", "every step begins with one owner"),
-            ("at >= begin && at < end", "at >= begin", "workers write the rows of others"),
+            (
+                "start = now & (nOwners - 1), nBefore = (owner - now) & (nOwners - 1);",
+                "start = 0, nBefore = owner;",
+                "every step begins with one owner",
+            ),
+            ("minimum(own.stop + offset, end)", "own.stop + offset", "workers write the rows of others"),
             (
                 "loadWord(from + i * 4)",
                 "loadWord(from + i * 2)",
@@ -41,8 +45,8 @@ MUTANTS = [
         _HOT_ATTENTION,
         [
             (
-                "&query[h * headDim + pair * 2]",
-                "&query[h * headDim]",
+                "&query[firstHead * headDim + pair * 2]",
+                "&query[firstHead * headDim]",
                 "keys meet other components of the query",
             ),
             (
@@ -94,8 +98,8 @@ MUTANTS = [
         _PROGRAM,
         [
             (
-                "last < waves.nWaveParts() ? coefficient : score",
-                "score",
+                "helped ? beside : before",
+                "beside",
                 "two vertices write to one tensor at once",
             )
         ],
@@ -122,8 +126,8 @@ MUTANTS = [
                 "the first wave of rows is left out",
             ),
             (
-                "firstSlot = i / perGroup *",
-                "firstSlot = 0 * (i / perGroup) *",
+                "firstSlot = i / w.perGroup() *",
+                "firstSlot = 0 * (i / w.perGroup()) *",
                 "only the first group fetches its rows",
             ),
             (

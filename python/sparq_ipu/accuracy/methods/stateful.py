@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from sparq_reference import checks, transfers
+from sparq_reference import checks, transfers, window
 
 from .base import Method, Span
 
@@ -35,7 +35,7 @@ class _Walking(Method):
         raise NotImplementedError
 
     def _observe(self, state: Any, position: int, index: torch.Tensor, weight: torch.Tensor) -> None:
-        """Told the group-summed weights (n_kv_heads, n) of the positions read."""
+        """Told the weights (n_kv_heads, group_size, n) of the positions read."""
         raise NotImplementedError
 
     def _attend(self, span: Span) -> torch.Tensor:
@@ -50,7 +50,7 @@ class _Walking(Method):
             scores = torch.einsum("hgd,hnd->hgn", span.query[:, :, i], span.key[head, index]) * span.scale
             weights = torch.softmax(scores, dim=-1)
             outputs.append(torch.einsum("hgn,hnd->hgd", weights, span.value[head, index]))
-            self._observe(history.state, position, index, weights.sum(1))
+            self._observe(history.state, position, index, weights)
         return torch.stack(outputs, dim=2)
 
     def _cache_elements(self, seq_len: int, head_dim: int, group_size: int) -> tuple[float, float]:
@@ -118,7 +118,7 @@ class H2O(_Walking):
     def _observe(
         self, state: dict[str, torch.Tensor], position: int, index: torch.Tensor, weight: torch.Tensor
     ) -> None:
-        state["sum"] = state["sum"] + weight
+        state["sum"] = state["sum"] + weight.sum(1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,16 +129,23 @@ class Alisa(_Walking):
     the weights that the last `n_recent` queries gave them (group-summed; a position not read gets 0). The
     first sums come from the dense prefill. Nothing is evicted for good, but a position without weight in the
     window cannot come back before its rivals have none.
+
+    one_set: 1: the arithmetic of the kernel `sparq_ipu.window_attention` (docs/exactness.md, E11): one set of
+        positions for all heads of the layer, by shares of attention that are integers, equal ones by lower
+        index. 0: a set for each KV head, by floats. The shares of the prefill are rounded once for each KV
+        head; the kernel, which sees its queries, rounds them for each head.
     Transfer: 2 k d + 2 d + 2 S, counted as H2O's.
     """
 
     name: ClassVar[str] = "alisa"
     needs_history: ClassVar[bool] = True
     n_recent: int = dataclasses.field(default=32, metadata={"short": "n_recent"})
+    one_set: int = dataclasses.field(default=0, metadata={"short": "one_set"})
 
     def __post_init__(self) -> None:
         super().__post_init__()
         checks.check_integer(self.name, "n_recent", self.n_recent, 1, checks.MAX_CAPACITY)
+        checks.check_integer(self.name, "one_set", self.one_set, 0, 1)
 
     @property
     def local(self) -> int:
@@ -152,11 +159,14 @@ class Alisa(_Walking):
         if recent is None:
             checks.fail(self.name, "history.recent_weights", "be recorded by the prefill", None)
         recent = recent[:, -self.n_recent :, : span.first]
+        n_kv_heads = recent.shape[0]
+        if self.one_set:
+            recent = torch.round(recent * window.UNITS).long().sum(0, keepdim=True)
         # A ring of rows, summed afresh at each step: a running sum would leave rounding where true zeros
         # belong.
-        rows = torch.zeros(recent.shape[0], self.n_recent, span.seq_len)
+        rows = torch.zeros(recent.shape[0], self.n_recent, span.seq_len, dtype=recent.dtype)
         rows[:, : recent.shape[1], : span.first] = recent
-        return {"rows": rows, "next": recent.shape[1] % self.n_recent}
+        return {"rows": rows, "next": recent.shape[1] % self.n_recent, "n_kv_heads": n_kv_heads}
 
     def _select(self, state: dict[str, Any], position: int) -> torch.Tensor:
         rows = state["rows"]
@@ -165,6 +175,10 @@ class Alisa(_Walking):
         oldest_local = max(0, position + 1 - self.local)
         local = torch.arange(oldest_local, position + 1).expand(rows.shape[0], -1)
         weight = rows[:, :, :oldest_local].sum(1)
+        if self.one_set:
+            order = weight.sort(dim=-1, descending=True, stable=True).indices
+            index = torch.cat([order[:, : self.top_k // 2], local], dim=1)
+            return index.expand(state["n_kv_heads"], -1)
         best = weight.topk(min(self.top_k // 2, oldest_local), dim=-1).indices
         return torch.cat([best, local], dim=1)
 
@@ -172,5 +186,9 @@ class Alisa(_Walking):
         self, state: dict[str, Any], position: int, index: torch.Tensor, weight: torch.Tensor
     ) -> None:
         row = state["rows"][:, state["next"]]
-        row.zero_().scatter_(1, index, weight)
+        if self.one_set:
+            shares = torch.round(weight * window.UNITS).long().sum((0, 1))
+            row.zero_().scatter_(1, index[:1], shares[None])
+        else:
+            row.zero_().scatter_(1, index, weight.sum(1))
         state["next"] = (state["next"] + 1) % self.n_recent

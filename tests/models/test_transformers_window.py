@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`enable_window`: window attention in a model, bit for bit an oracle over the ordinary cache."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+from tiny_models import Oracle, greedy, left_padded, step_logits, tiny_model, tokens_of  # noqa: E402
+
+import sparq_ipu  # noqa: E402
+from sparq_ipu.transformers import (  # noqa: E402
+    cache_traffic,
+    disable,
+    enable_dense,
+    enable_window,
+    storage,
+)
+from sparq_reference import WindowSettings, exact, window  # noqa: E402
+
+SETTINGS = dict(top_k=8, n_local=4, n_recent=5)
+DEVICES = [d for d in sparq_ipu.available_devices() if d in ("cpu", "reference")]
+
+
+class WindowOracle(Oracle):
+    """Window attention, with a history of its own for each layer and row."""
+
+    def __init__(self, n_layers: int, batch: int, **settings: int):
+        super().__init__([None] * n_layers)
+        self.window = settings
+        self.histories = [
+            [window.WindowHistory(1, max(1, settings["n_recent"])) for _ in range(batch)]
+            for _ in range(n_layers)
+        ]
+
+    def install(self, model) -> None:
+        super().install(model)
+        own = transformers.AttentionInterface()[self.name]
+
+        def attention(module, query, key, value, attention_mask, **kwargs):
+            if query.shape[2] > 1 and WindowSettings(**self.window).remembers:
+                self._observe(module.layer_idx, query, key, value, attention_mask)
+            return own(module, query, key, value, attention_mask, **kwargs)
+
+        transformers.AttentionInterface.register(self.name, attention)
+
+    def _observe(self, layer, query, key, value, mask) -> None:
+        """The prompt's last tokens, as many as every row has."""
+        real = mask[:, 0, -1].bool()
+        n = min(self.window["n_recent"], query.shape[2], int(real.sum(1).min()))
+        for b, history in enumerate(self.histories[layer]):
+            k, v = (x[b : b + 1, :, real[b]].to(torch.float16).numpy() for x in (key, value))
+            for back in reversed(range(n)):
+                q = query[b : b + 1, :, query.shape[2] - 1 - back].to(torch.float16).numpy()
+                length = k.shape[2] - back
+                history.add(0, exact.dense_shares(q, k, v, np.array([length]))[0, :length])
+
+    def _row(self, layer, b, query, key, value, mask) -> np.ndarray:
+        real = mask[b, 0, 0].bool()
+        q = query[b : b + 1, :, 0].to(torch.float16).numpy()
+        k, v = key[b : b + 1, :, real].numpy(), value[b : b + 1, :, real].numpy()
+        return exact.window_attention(q, k, v, self.histories[layer][b], **self.window)[0]
+
+
+@pytest.fixture
+def model():
+    return tiny_model()
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("changes", [{}, dict(n_recent=0, n_local=0), dict(n_local=8)], ids=str)
+def test_padded_batch_equals_the_oracle_bit_for_bit(model, device, changes):
+    tokens, mask = left_padded([tokens_of(40), tokens_of(23, seed=1), tokens_of(4, seed=2)])
+    settings = {**SETTINGS, **changes}
+    enable_window(model, device=device, **settings)
+    got = step_logits(model, tokens, 8, mask)
+    disable(model)
+    oracle = copy.deepcopy(model)
+    WindowOracle(3, 3, **settings).install(oracle)
+    assert torch.equal(got, step_logits(oracle, tokens, 8, mask))
+    # negative control: one token more
+    WindowOracle(3, 3, **{**settings, "top_k": 9}).install(oracle)
+    assert not torch.equal(got, step_logits(oracle, tokens, 8, mask))
+
+
+def test_a_growing_cache_and_rows_keep_the_history(model, monkeypatch):
+    """The cache grows twice; beams reorder and repeat its rows."""
+    monkeypatch.setattr(storage, "FIRST_ROOM", 4)
+    tokens = tokens_of(12)
+    enable_window(model, **SETTINGS)
+    grown = greedy(model, tokens, 24)
+    enable_window(model, capacity=300, **SETTINGS)
+    assert torch.equal(grown, greedy(model, tokens, 24))
+    options = dict(num_beams=3, do_sample=False, max_new_tokens=8)
+    beams = model.generate(tokens, **options)
+    enable_window(model, device="reference", **SETTINGS)
+    assert torch.equal(beams, model.generate(tokens, **options))
+
+
+def test_enough_tokens_are_dense_attention(model):
+    tokens = tokens_of(20, batch=2)
+    enable_dense(model)
+    dense = step_logits(model, tokens, 6)
+    enable_window(model, top_k=26, n_local=0)
+    assert torch.equal(step_logits(model, tokens, 6), dense)
+    enable_window(model, top_k=10)
+    assert not torch.equal(step_logits(model, tokens, 6), dense)  # negative control
+
+
+def test_several_tokens_a_step_are_one_after_another(model):
+    """Prompt lookup checks several tokens at once and takes some back."""
+    tokens = tokens_of(8).repeat(1, 4)
+    enable_window(model, tokens_per_step=8, top_k=40, n_recent=3)
+    plain = model.generate(tokens, max_new_tokens=16, do_sample=False)
+    looked_up = model.generate(tokens, max_new_tokens=16, do_sample=False, prompt_lookup_num_tokens=3)
+    assert plain.shape == looked_up.shape
+
+
+def test_traffic_is_that_of_the_kernel(model):
+    enable_window(model, **SETTINGS)
+    output = model.generate(
+        tokens_of(30), max_new_tokens=4, do_sample=False, return_dict_in_generate=True, use_cache=True
+    )
+    moved = cache_traffic(output.past_key_values)
+    steps = range(31, 31 + moved["n_steps"])
+    per_head = sum(2 * (2 * 8 * 16 + 2 * 16 + 2 * n) for n in steps)
+    assert moved["n_steps"] == 3 and moved["bytes_read"] == 3 * 2 * per_head < moved["bytes_dense"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (dict(top_k=0), "top_k must be in [1, 16777216], got 0"),
+        (dict(top_k=8, n_recent=6000), "n_recent must be in [0, 5461] for n_heads=6, got 6000"),
+        (dict(top_k=8, tokens_per_step=0), "tokens_per_step must be in [1, 32], got 0"),
+        (dict(top_k=8, foo=1), "options must be among"),
+    ],
+)
+def test_refusals(model, arguments, words):
+    with pytest.raises(ValueError) as error:
+        enable_window(model, **arguments)
+    assert str(error.value).startswith(f"enable_window: {words}")
+    assert not sparq_ipu.transformers.is_enabled(model)
+
+
+def test_an_emulator_has_no_such_kernel(model):
+    pytest.importorskip("sparq_ipu._core", reason="the extension module is not built")
+    with pytest.raises(ValueError, match=r"^enable_window: device must be 'cpu' or 'reference' for"):
+        enable_window(model, top_k=8, device="emulator")
