@@ -125,7 +125,12 @@ def test_what_the_document_says_of_its_rows() -> None:
         assert parts["attention"] - short["seconds_attention"] < 0.12 * total
     wide, narrow = rows["sparq", "float32", 8192], rows["sparq", "bfloat16", 8192]
     assert wide["weight_bytes"] / wide["seconds_products"] == pytest.approx(13.7e9, rel=0.02)
+    assert narrow["weight_bytes"] / narrow["seconds_products"] == pytest.approx(9.1e9, rel=0.02)
     assert narrow["seconds_products"] / wide["seconds_products"] == pytest.approx(0.75, abs=0.03)
+    rate = max(row["memory_bytes_per_second"] for row in rows.values())
+    assert [round(row["weight_bytes"] / rate * 1e3) for row in (wide, narrow)] == [15, 8]
+    longer = rows["sparq", "float32", 32768]["seconds_per_step"] - wide["seconds_per_step"]
+    assert round(longer * 1e3) == 6
 
 
 def test_the_parts_of_a_step() -> None:
