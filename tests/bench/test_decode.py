@@ -113,7 +113,8 @@ def test_what_the_document_says_of_its_rows() -> None:
     """The list under the table of docs/models.md."""
     rows = {
         (row["method"], row["dtype"], row["seq_len"]): row
-        for row in decode_tables.published(decode_tables.read_rows(decode.ROWS))
+        for row in decode_tables.read_rows(decode.ROWS)
+        if row["clock"] == "cpu"
     }
     for dtype in ("float32", "bfloat16"):
         row, short = rows["sparq", dtype, 8192], rows["sparq", dtype, 64]
