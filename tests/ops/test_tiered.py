@@ -404,7 +404,7 @@ def test_wide_waves_follow_one_another() -> None:
 
 
 def test_one_tile_does_it_all() -> None:
-    pair = Pair((16, 1, 2, 1), dict(n_tiles=1, n_layers=2, index_bits=4, wave_rows=4), 0)
+    pair = Pair((16, 1, 2, 1), dict(n_tiles=1, n_layers=2, index_bits=4, row_bits=16, wave_rows=4), 0)
     settings_ = SparqSettings(rank=8, top_k=9, n_local=2)
     for step in range(6):
         for layer in (1, 0):

@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, Callable
 
 import pytest
 
 pytest.importorskip("sparq_ipu._core", reason="the extension module is not built")
 
-from sparq_ipu.planning import longest_context, place_layers, plan
+from sparq_ipu.planning import longest_context, place_layers, placement, plan
 from sparq_reference import DoesNotFit
 
 #: of a small IPU
@@ -43,6 +44,31 @@ def test_as_many_as_fit_and_no_more() -> None:
     text = str(placed)
     assert f"{placed.n_tiered} in three tiers, {40 - placed.n_tiered} with a streamed" in text
     assert "hit rate of 75%" in text
+
+
+@pytest.mark.parametrize(
+    "need, most",
+    [
+        (lambda n: 100 * n, 10),
+        (lambda n: 100 * n + 150 * (n > 5), 8),
+        (lambda n: 100 * n - 150 * (n > 2), 11),
+    ],
+)
+def test_memory_that_grows_unevenly(
+    need: Callable[[int], int], most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One and two layers say about how many fit 1000 bytes; that is then tried."""
+
+    def fits(n_layers: int) -> Any:
+        return (
+            SimpleNamespace(max_tile_bytes=need(n_layers), memory={"limit": 1000})
+            if need(n_layers) <= 1000
+            else None
+        )
+
+    monkeypatch.setattr(placement, "_fits", fits)
+    found, best = placement.most_tiered(20)
+    assert found == most and best is not None and best.max_tile_bytes == need(most)
 
 
 def test_ipus_share_the_layers() -> None:

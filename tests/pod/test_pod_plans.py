@@ -71,6 +71,13 @@ def test_a_plan_of_one_ipu_is_that_of_a_layer() -> None:
     assert pod.seconds_per_token > one.seconds_per_token
 
 
+def test_an_ipu_of_a_pipeline_receives_and_hands_over() -> None:
+    one, two = (plan_pod(**SHAPE, **SETTINGS, n_layers=n, n_ipus=n, n_tiles=64) for n in (1, 2))
+    once = two.seconds_per_token - 2 * one.seconds_per_token
+    assert once > 1e-7
+    assert two.seconds_of_busiest_ipu == pytest.approx(one.seconds_of_busiest_ipu + 2 * once, rel=1e-9)
+
+
 def test_both_ends_of_the_gateway() -> None:
     heads = plan_pod(**SHAPE, **SETTINGS, n_layers=2, n_ipus=4, split="heads", n_tiles=64)
     streaming = heads.seconds_by_category["streaming"]

@@ -15,8 +15,8 @@ MUTANTS = [
         _OPS,
         [
             (
-                "for rows in (key.copy(), value.copy())",
-                "for rows in (key, value)",
+                "round_rows(key.copy(), bits), row_codes.round_rows(value.copy(), bits)",
+                "round_rows(key, bits), row_codes.round_rows(value, bits)",
                 "pending tokens are the caller's arrays",
             ),
             ("held += counts", "pass", "pending tokens all land at position 0"),

@@ -336,7 +336,7 @@ MUTANTS = [
                 "own = own.slice(0, s.shape.nKvHeads * heads, 1);",
                 "every IPU gets the first heads",
             ),
-            ("if (ipu + 1 != shards_.size())", "if (ipu != ipu)", "the next IPU gets no query"),
+            ("if (ipu + 1 != shards_.size())", "if (ipu == shards_.size())", "the next IPU gets no query"),
             (
                 "    if (layer != 0)\n      program.add(Copy(outputs_[index], query_,",
                 "    if (layer > 1)\n      program.add(Copy(outputs_[index], query_,",

@@ -160,7 +160,7 @@ MUTANTS = [
         [
             (
                 "first ? rounds * layers * (index + rows) : 0",
-                "first ? rounds * (index + rows) : 0",
+                "first ? rounds * std::min<std::uint64_t>(layers, 1) * (index + rows) : 0",
                 "hot rows and indices of other layers are not counted in a plan",
             ),
         ],

@@ -95,7 +95,7 @@ MUTANTS = [
         "python/sparq_ipu/transformers/traffic.py",
         _DECODE,
         [
-            ("full if dense else", "full if not dense else", "dense rows count as sparse"),
+            ("if dense or settings is None:", "if settings is None:", "dense rows count as sparse"),
             ("spec.n_kv_heads * part", "part", "one KV head is counted"),
             ("self.n_steps += 1", "self.n_steps += len(lengths)", "rows count as steps"),
         ],
