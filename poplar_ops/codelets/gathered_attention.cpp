@@ -46,9 +46,12 @@ public:
 
   bool compute(unsigned worker) {
     const unsigned n = *filled > firstRow ? minimum(*filled - firstRow, nRows) : 0;
-    for (unsigned h = 0; h != groupSize; ++h) {
+    unsigned row = worker; // shared out as above
+    for (unsigned h = 0; h != groupSize; ++h, row -= nRows) {
+      if (row >= nRows)
+        continue;
       const float m = largestOfSix(&maximum[h], groupSize);
-      for (unsigned row = worker; row < nRows; row += numWorkers()) {
+      for (; row < nRows; row += numWorkers()) {
         float &weight = weights[h * nRows + row];
         weight = row < n ? softmaxWeight(weight - m) : 0.0f;
       }

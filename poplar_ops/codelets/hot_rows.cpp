@@ -123,9 +123,16 @@ public:
 
   bool compute(unsigned worker) {
     for (unsigned e = worker; e < nEntries; e += numWorkers()) {
-      unsigned slot = before[e];
-      for (unsigned owner = 0; owner != nOwners; ++owner)
-        slot |= found[owner * nEntries + e];
+      unsigned slot = before[e], at = e;
+      const auto add = [&] {
+        slot |= found[at];
+        at += nEntries;
+      };
+      unsigned owner = 0;
+      for (; owner + 4 <= nOwners; owner += 4) // four to a pass, which has a price of its own
+        add(), add(), add(), add();
+      for (; owner != nOwners; ++owner)
+        add();
       slots[e] = slot;
     }
     return true;

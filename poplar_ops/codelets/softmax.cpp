@@ -95,12 +95,14 @@ public:
 
   bool compute(unsigned worker) {
     const Segments segments(part, stride, length, nWaves, tailLength, tailFirst, chunk, *filled);
+    // Fours of all heads shared out: of each segment a worker goes on where it is after the last one.
+    unsigned p = worker * quadSize;
     for (unsigned h = 0; h != groupSize; ++h) {
       const float m = largestOfSix(&maximum[h], groupSize);
       for (unsigned s = 0; s != segments.count(); ++s) {
         float *const weight = &weights[h * partPositions + segments.local(s)];
         const unsigned n = segments.valid(s, *filled), room = segments.room(s);
-        for (unsigned p = worker * quadSize; p < room; p += numWorkers() * quadSize) {
+        for (; p < room; p += numWorkers() * quadSize) {
           if (p + quadSize <= n)
             store(weight + p, softmaxWeight(load<Quad>(weight + p) - m));
           else if (p >= n)
@@ -109,6 +111,7 @@ public:
             for (unsigned i = p; i != p + quadSize; ++i)
               weight[i] = i < n ? softmaxWeight(weight[i] - m) : 0.0f;
         }
+        p -= room;
       }
     }
     return true;

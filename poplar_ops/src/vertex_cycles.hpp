@@ -124,9 +124,9 @@ inline std::uint64_t findHot(double topK, double nWays, double nOwners) {
 // Two stores an entry.
 inline std::uint64_t freeWays(double topK) { return multi(share(topK) * (2 + loopSlots) + 14); }
 inline std::uint64_t sumFound(double nOwners) { return multi(nOwners * (3 + loopSlots) + 2); }
-// Address, load, OR.
-inline std::uint64_t mergeSlots(double nEntries, double nOwners) {
-  return shared(nEntries, nOwners * (3 + loopSlots) + 4);
+// Of four owners each address, load, OR; of what is left one by one.
+inline std::uint64_t mergeSlots(double nEntries, unsigned nOwners) {
+  return shared(nEntries, nOwners / 4 * (4 * 3 + loopSlots) + nOwners % 4 * (3 + loopSlots) + 4);
 }
 // Of the workers before: their share (8), load, subtract, add. An entry: two loads, branch, add, two
 // addresses, two stores, count.
@@ -246,8 +246,8 @@ inline std::uint64_t reduceMax(double nPartials, unsigned g) {
 }
 // Four without a position: two compares, two stores.
 inline std::uint64_t softmaxWeights(double nOwn, double nAll, double g) {
-  return multi(g * (largestOfSix + share(nOwn / 4) * (2 * weightPair + loopSlots) +
-                    share((nAll - nOwn) / 4) * (4 + loopSlots)));
+  return multi(g * largestOfSix + share(g * nOwn / 4) * (2 * weightPair + loopSlots) +
+               share(g * (nAll - nOwn) / 4) * (4 + loopSlots));
 }
 inline std::uint64_t blockSums(double nBlocks) { return shared(nBlocks, 8 * pass(4, 4) + treeSum); }
 // Four at a time.
@@ -306,9 +306,11 @@ inline std::uint64_t selectedSums(double nBlocks, double g, double perBlock) {
 inline std::uint64_t rowScores(double n, double g, double d) {
   return shared(n * g, d / 8 * dotEight + treeSum + 5 + loopSlots);
 }
-// One number at a time, for there are few; load, test, store.
+// One number at a time, for there are few; load, test, store. Of heads without a row of the worker only the test.
 inline std::uint64_t rowWeights(double n, double g) {
-  return multi(g * (largestOfSix + share(n) * (weightPair + 4 + loopSlots)));
+  const double rows = share(n * g), heads = std::min(g, rows);
+  return multi(heads * largestOfSix + (g - heads) * loopSlots +
+               rows * (weightPair + 4 + loopSlots));
 }
 // Four pairs beside eight loads, for a list may begin at any word.
 inline std::uint64_t listSums(double topK, double g) {

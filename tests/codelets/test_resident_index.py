@@ -119,6 +119,7 @@ def test_scores_of_a_group(kind: str, group: int, rank: int, n_full: int, seed: 
         columnWords=column_words,
         limit=x.limit,
     )
+    assert out["columns"].tolist() == [(LAYER * HEAD_DIM + int(c)) * column_words for c in components]
     once = out["coefficients"][:n_full, :, :, 0].astype(np.float32)
     np.testing.assert_array_equal(out["coefficients"][:n_full], np.repeat(once[..., None], 4, axis=-1))
     np.testing.assert_array_equal(out["biases"][:n_full], 8 * once.sum(axis=-1))

@@ -46,7 +46,7 @@ EXPECTED = {
     "findHot(6, 2, 4)": tile(24 + 3 + 2 * 8 + 3 + 9),
     "freeWays(24)": tile(4 * 4 + 14),
     "sumFound(8)": tile(8 * 5 + 2),
-    "mergeSlots(7, 4)": tile(2 * (4 * 5 + 4)),
+    "mergeSlots(7, 7)": tile(2 * ((4 * 3 + 2) + 3 * 5 + 4)),
     "listMisses(24)": tile(10 + 5 * (11 + 2) + 4 * (9 + 2)),
     # 7 of 26 misses, each of which looks at 10 ways
     "dealSlots(26, 10, 4)": 20 + 20 + 4 * 5 + 40 + int(7 * (10 * 4.5 + 14)),
@@ -93,8 +93,8 @@ EXPECTED = {
     "reduceMax(13, 1)": tile(2 * 3),
     "reduceMax(12, 4)": tile(2 * 2 * 3),
     "reduceMax(12, 3)": tile(2 * 3 * 4),
-    # 36 slots for the weights of a pair; 32 fours with positions, 16 without
-    "softmaxWeights(128, 192, 2)": tile(2 * (12 + 6 * (2 * 36 + 2) + 3 * 6)),
+    # 36 slots for the weights of a pair; of both heads 64 fours with positions, 32 without
+    "softmaxWeights(128, 192, 2)": tile(2 * 12 + 11 * (2 * 36 + 2) + 6 * 6),
     "blockSums(7)": tile(2 * (8 * 6 + 5)),
     "foldSums(96, 2)": tile(24 * 6),
     "groupKeys(192, 2)": tile(80 + 8 * (2 * 16 + 2 + 2 + 6 + 4 * 6 + 2)),
@@ -105,7 +105,8 @@ EXPECTED = {
     "expandMarks(64, 12, 128)": tile(15 + 8 * (8 + 9) + 8 * 10 + 50 + 2 * (12 + 18 / 2)),
     "selectedSums(3, 2, 8)": tile(10 + 2 * (4 + 13 * 8 + 4 + 5)),
     "rowScores(3, 4, 128)": tile(2 * (16 * (16 + 2) + 5 + 7)),
-    "rowWeights(3, 2)": tile(2 * (12 + 36 + 6)),
+    "rowWeights(3, 2)": tile(12 + 2 + 36 + 6),
+    "rowWeights(7, 3)": tile(3 * 12 + 4 * (36 + 6)),
     "listSums(128, 2)": tile(16 * 10 + 2 * 11 + 16),
     "weightedValues(2, 64, 8, 2)": tile(3 * (64 * 4 + 1 + 12)),
     "weightedValues(2, 200, 16, 2)": tile(2 * (64 * 13 + 4 + 12)),
@@ -173,7 +174,7 @@ STEPS = {
         "approx_scores": tile(2 * 11 * (8 * 14 + 6)),
         "tail_scores": tile(2 * 3 * (8 * 14 + 6)),
         "partial_max": tile(27 * 4 + 6),  # three pieces of a head, each a worker's
-        "softmax_weights": tile(2 * (12 + 14 * 74)),
+        "softmax_weights": tile(2 * 12 + 27 * 74),
         "block_sums": tile(2 * (8 * 6 + 5)),  # 2 * 320 / 64 blocks
         "fold_sums": tile(18 * 6),  # 72 blocks, a head to a worker
         "group_keys": tile(80 + 14 * (2 * 16 + 36)),

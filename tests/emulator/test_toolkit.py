@@ -95,16 +95,21 @@ def test_what_is_declared_works_or_says_what_it_is(shell, tmp_path):
     lines = [line.split("|") for line in shell("./declared", tmp_path).stdout.splitlines()]
     refused = {name: message for name, message in lines if "not implemented" in message}
     assert all(message == f"{name}: not implemented in the emulator" for name, message in refused.items())
-    assert len(refused) == 28
+    assert len(refused) == 32
     assert [(name, text.strip()) for name, text in lines if name not in refused] == [
         ("streamed", "1 2 3 4"),
         ("asked", "fcpcpcpcpi"),
         ("streamed", "1 2 3 4"),
         ("asked", "fcfcfcfc"),
+        ("zeros", "0 0"),
         ("contiguous", "6 1 1"),
         ("unbroadcast", "{1,2,3}"),
         ("constant", "1 3 0"),
         ("limits", "65535 -65504"),
         ("json", '{"a":1,"b":[true,"x\\u000a"]}'),
+        ("drivers", "1"),
+        ("target", '{"an.option":"7"} {}'),
+        ("same", "10000"),
+        ("profile", "."),
         ("code", "MEMORY_ERROR 1"),
     ]

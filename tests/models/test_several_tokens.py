@@ -175,6 +175,18 @@ def test_lossless_stops(model):
     assert len(generate_lossless(model, tokens_of(30), 1).tokens) == 1
 
 
+def test_lossless_stops_within_a_round(model):
+    """Drafts that are right, but stand behind the end of the text, do not come."""
+    enable(model, rank=4, top_k=1000, tokens_per_step=8)
+    every = generate_lossless(model, tokens_of(30), 7, draft_tokens=5).tokens
+    firsts = sorted({every.index(token) for token in every} - {0, 6})
+    assert firsts  # in the round of tokens 1 to 6
+    for at in firsts:
+        stop = (every[at],)
+        run = generate_lossless(model, tokens_of(30), 7, draft_tokens=5, stop=stop)
+        assert run.tokens == every[: at + 1] and run.n_accepted == 5
+
+
 def test_lossless_with_windows():
     """Layers that keep the model's own attention take tokens back too."""
     if not hasattr(transformers.DynamicCache, "activate_past_recording"):

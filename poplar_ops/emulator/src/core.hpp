@@ -37,6 +37,7 @@ struct TargetInfo {
   unsigned memcpyBytesPerCycle = 8;
   unsigned minIPUSyncDelay = 15;
   unsigned globalSyncCycles = 500;
+  OptionFlags options;                             // that the target was made with
   std::uint64_t hostStreamBytes = hostStreamLimit; // at most, of one stream or host handle
 };
 

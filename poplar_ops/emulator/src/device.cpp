@@ -68,6 +68,7 @@ unsigned Target::getNumStrideBits() const { return 10; }
 bool Target::supportsExchangeBusSharing() const { return true; }
 unsigned Target::getTilesPerSharedExchangeBus() const { return 2; }
 double Target::getTileClockFrequency() const { return info->clock; }
+const OptionFlags &Target::getTargetOptions() const { return info->options; }
 
 Target Target::createVirtualTarget(unsigned numIPUs, unsigned tilesPerIPU) const {
   TargetInfo i = *info;
@@ -95,7 +96,7 @@ Target Target::createIPUTarget(unsigned numIPUs, StringRef systemType, const Opt
   return createIPUTarget(numIPUs, TargetInfo().tilesPerIPU, systemType, opts);
 }
 Target Target::createIPUTarget(unsigned numIPUs, unsigned tilesPerIPU, StringRef systemType,
-                               const OptionFlags &) {
+                               const OptionFlags &opts) {
   const std::string system = systemType.str();
   TargetInfo i;
   i.type = TargetType::IPU;
@@ -103,6 +104,7 @@ Target Target::createIPUTarget(unsigned numIPUs, unsigned tilesPerIPU, StringRef
   i.arch = system == "ipu21" ? "ipu21" : "ipu2";
   i.numIPUs = numIPUs;
   i.tilesPerIPU = tilesPerIPU;
+  i.options = opts;
   if (numIPUs == 0 || tilesPerIPU == 0)
     throw invalid_machine_model("createIPUTarget: IPUs and tiles must be at least 1, got " +
                                 std::to_string(numIPUs) + " and " + std::to_string(tilesPerIPU));
@@ -135,11 +137,11 @@ bool Device::supportsRemoteBuffers() const {
   return checked(info).target.getTargetType() != TargetType::CPU;
 }
 bool Device::hasGateway() const { return checked(info).listed; }
-std::vector<int> Device::getDriverIDs() const {
+std::vector<unsigned> Device::getDriverIDs() const {
   const core::DeviceInfo &d = checked(info);
-  std::vector<int> r;
+  std::vector<unsigned> r;
   for (unsigned i = 0; i != d.target.getNumIPUs(); ++i)
-    r.push_back(static_cast<int>(d.firstIPU + i));
+    r.push_back(d.firstIPU + i);
   return r;
 }
 

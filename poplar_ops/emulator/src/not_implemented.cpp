@@ -5,6 +5,7 @@
 #include <poplar/CSRFunctions.hpp>
 #include <poplar/Engine.hpp>
 #include <poplar/Quarter.hpp>
+#include <poplar/RandomSeed.hpp>
 
 namespace poplar {
 
@@ -49,6 +50,20 @@ std::vector<ErrorLocation> Engine::getSimulatedErrorLocations(StringRef, unsigne
 }
 void Engine::connectHostFunction(StringRef, unsigned, HostCallbackHandle) {
   notImplemented("Engine::connectHostFunction");
+}
+
+void printGraphSummary(std::ostream &, const std::string &, const OptionFlags &) {
+  notImplemented("printGraphSummary");
+}
+void printProfileSummary(std::ostream &, const std::string &, const OptionFlags &) {
+  notImplemented("printProfileSummary");
+}
+
+Tensor getHwSeeds(Graph &, program::Sequence &, const DebugContext &) {
+  notImplemented("getHwSeeds");
+}
+void setHwSeeds(Graph &, const Tensor &, program::Sequence &, const DebugContext &) {
+  notImplemented("setHwSeeds");
 }
 
 void setFloatingPointBehaviour(poplar::Graph &, poplar::program::Sequence &, const poplar::Tensor &,

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Options: JSON reading, and which an engine knows.
+#include <poplar/EngineOptions.hpp>
 #include <poplar/OptionFlags.hpp>
 #include <poplar/exceptions.hpp>
 
@@ -8,6 +9,7 @@
 #include <iostream>
 #include <iterator>
 #include <set>
+#include <sstream>
 
 #include "compiler.hpp"
 
@@ -115,6 +117,15 @@ void readJSONFromEnv(StringRef name, OptionFlags &flags) {
   const char *env = std::getenv(name.str().c_str());
   if (env)
     readJSON(env, flags);
+}
+
+EngineOptions::EngineOptions(const OptionFlags &flags, const Target &target,
+                             unsigned replicationFactor) {
+  OptionFlags all = flags;
+  readJSONFromEnv("POPLAR_ENGINE_OPTIONS", all);
+  std::ostringstream text;
+  text << all << ' ' << target.hash() << ' ' << replicationFactor;
+  hash_ = std::hash<std::string>()(text.str());
 }
 
 namespace core {

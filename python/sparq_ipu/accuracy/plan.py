@@ -228,7 +228,7 @@ def default_plan() -> Plan:
         "needle": 12,
         "multikey": 5,
         "multivalue": 5,
-        "tracking": 3,
+        "tracking": 5,
         "common": 4,
         "frequent": 4,
     }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Calls what the emulator has not implemented, and prints what each throws; then uses what is there and prints what
 // it gave.
+#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <iostream>
@@ -9,10 +10,12 @@
 
 #include <poplar/CSRFunctions.hpp>
 #include <poplar/Engine.hpp>
+#include <poplar/EngineOptions.hpp>
 #include <poplar/Graph.hpp>
 #include <poplar/IPUModel.hpp>
 #include <poplar/ProfileValue.hpp>
 #include <poplar/Quarter.hpp>
+#include <poplar/RandomSeed.hpp>
 
 using namespace poplar;
 using namespace poplar::program;
@@ -54,6 +57,12 @@ struct Source : StreamCallback {
   }
 };
 
+// Has only what it must have.
+struct Plain : StreamCallback {
+  Result prefetch(void *) override { return Result::NotAvailable; }
+  void fetch(void *p) override { std::memset(p, 0, 4); }
+};
+
 int main() {
   IPUModel model;
   model.tilesPerIPU = 4;
@@ -88,6 +97,10 @@ int main() {
   refused("Target::getDbgDataRegIndex", [&] { target.getDbgDataRegIndex(); });
   refused("DebugInfo::initializeStreamer", [&] { DebugInfo::initializeStreamer("f"); });
   refused("DebugInfo::closeStreamer", [&] { DebugInfo::closeStreamer(); });
+  refused("printGraphSummary", [&] { printGraphSummary(std::cout, "profile.pop", none); });
+  refused("printProfileSummary", [&] { printProfileSummary(std::cout, "profile.pop", none); });
+  refused("getHwSeeds", [&] { getHwSeeds(graph, prog); });
+  refused("setHwSeeds", [&] { setHwSeeds(graph, t, prog); });
   refused("getLanguageOption", [&] { getLanguageOption(CodeletFileType::CppSource); });
   refused("program::Loop", [&] { Loop loop(prog); });
   refused("program::Copy of a FunctionBuffer", [&] { Copy copy(FunctionBuffer(0), Function(0)); });
@@ -119,6 +132,16 @@ int main() {
     print("streamed", got);
     std::cout << "asked|" << asked << "\n";
   }
+  {
+    Engine engine(graph, prog);
+    std::vector<float> got;
+    engine.connectStreamToCallback("in", std::unique_ptr<Plain>(new Plain()));
+    engine.connectStreamToCallback("out",
+                                   [&](void *p) { got.push_back(*static_cast<float *>(p)); });
+    engine.load(device);
+    engine.run();
+    print("zeros", got);
+  }
   refused("Engine::clearSimulatedErrors", [&] { Engine(graph, prog).clearSimulatedErrors(); });
   refused("Engine::getSimulatedErrorLocations",
           [&] { Engine(graph, prog).getSimulatedErrorLocations(0); });
@@ -139,6 +162,29 @@ int main() {
   std::cout << "json|"
             << ProfileValue(ProfileValue::Map{{"a", 1}, {"b", ProfileValue::Vector{true, "x\n"}}})
             << "\n";
+  const std::vector<unsigned> drivers = device.getDriverIDs();
+  std::cout << "drivers|" << drivers.size() << "\n";
+  const OptionFlags some = {{"an.option", "7"}};
+  std::cout << "target|" << Target::createIPUTarget(2, "ipu2", some).getTargetOptions() << " "
+            << target.getTargetOptions() << "\n";
+  const EngineOptions made(some, target), same(some, target);
+  const Target two = Target::createIPUTarget(2, "ipu2");
+  std::cout << "same|" << (made.hash() == hash_value(same))
+            << (made.hash() == std::hash<EngineOptions>()(EngineOptions(none, target)))
+            << (made.hash() == EngineOptions(some, two).hash())
+            << (made.hash() == EngineOptions(some, target, 2).hash());
+  setenv("POPLAR_ENGINE_OPTIONS", "{\"an.option\":\"8\"}", 1);
+  std::cout << (made.hash() == EngineOptions(some, target).hash()) << "\n";
+  unsetenv("POPLAR_ENGINE_OPTIONS");
+  Graph large(target);
+  Sequence much;
+  much.add(Copy(large.addVariable(FLOAT, {1u << 20}, VariableMappingMethod::LINEAR, "large"),
+                large.addVariable(FLOAT, {1u << 20}, VariableMappingMethod::LINEAR, "too")));
+  try {
+    Engine engine(large, much);
+  } catch (const graph_memory_allocation_error &e) {
+    std::cout << "profile|" << e.profilePath << ".\n";
+  }
   std::cout << "code|" << errorCodeToString(ErrorCode::MEMORY_ERROR) << " "
             << (errorCodeFromString("MEMORY_ERROR") == ErrorCode::MEMORY_ERROR) << "\n";
 }

@@ -31,7 +31,7 @@ public:
   void getDriverVersion(unsigned &major, unsigned &minor, unsigned &point) const;
   bool supportsRemoteBuffers() const;
   bool hasGateway() const;
-  std::vector<int> getDriverIDs() const;
+  std::vector<unsigned> getDriverIDs() const;
   /// An emulated device has none.
   std::map<std::string, std::string> getAttributes() const { return {}; }
   void reset() const {}

@@ -149,4 +149,8 @@ private:
   std::unique_ptr<core::EngineImpl> impl;
 };
 
+// Of a profile in a file. The emulator writes none: these throw.
+void printGraphSummary(std::ostream &os, const std::string &profilePath, const OptionFlags &opts);
+void printProfileSummary(std::ostream &os, const std::string &profilePath, const OptionFlags &opts);
+
 } // namespace poplar

@@ -13,7 +13,7 @@ class StreamCallbackBase {
 public:
   enum class Result { Success, NotAvailable };
   virtual ~StreamCallbackBase() = default;
-  virtual void complete() = 0;
+  virtual void complete() {}
   virtual void invalidatePrefetched() {}
 };
 

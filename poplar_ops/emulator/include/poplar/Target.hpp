@@ -57,6 +57,8 @@ public:
   bool supportsExchangeBusSharing() const;
   unsigned getTilesPerSharedExchangeBus() const;
   double getTileClockFrequency() const;
+  /// What createIPUTarget was given; changes nothing here.
+  const OptionFlags &getTargetOptions() const;
 
   // target_properties.cpp: of the second generation, whatever the target.
   std::vector<unsigned> getMemoryElementOffsets() const;

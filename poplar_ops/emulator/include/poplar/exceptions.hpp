@@ -86,7 +86,12 @@ POPLAR_ERROR(tensor_metadata_error, poplar_error);
 POPLAR_ERROR(stream_connection_error, poplar_error);
 POPLAR_ERROR(overflow_error, poplar_error);
 POPLAR_ERROR(memory_elem_constraints_error, poplar_error);
-POPLAR_ERROR(graph_memory_allocation_error, poplar_error);
+struct graph_memory_allocation_error : poplar_error {
+  explicit graph_memory_allocation_error(const std::string &s) : poplar_error(s) {}
+  explicit graph_memory_allocation_error(const char *s) : poplar_error(s) {}
+  /// Of the graph's profile; empty where none was written. The emulator writes none.
+  std::string profilePath;
+};
 POPLAR_ERROR(stream_memory_allocation_error, poplar_error);
 POPLAR_ERROR(invalid_machine_model, poplar_error);
 POPLAR_ERROR(invalid_option, poplar_error);
