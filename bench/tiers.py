@@ -107,13 +107,17 @@ def markdown(rows: Iterable[Row]) -> str:
 def measured_steps() -> str:
     """The table of recorded steps, from their published rows."""
     rows = [json.loads(line) for line in STEPS.read_text().splitlines()]
-    heads = ("kind", "layer", "k", "hit rate", "us a step", "95th percentile", "first step", "KB a step")
+    heads = (
+        *("kind", "layer", "k", "rows", "hit rate"),
+        *("us a step", "95th percentile", "first step", "KB a step"),
+    )
 
     def cells(row: dict[str, Any]) -> list[str]:
         return [
             row["kind"],
             str(row["layer"]),
             str(row["top_k"]),
+            "fp16" if row["row_bits"] == 16 else f"int{row['row_bits']}",
             f"{row['hit_rate']:.3f}",
             number(row["seconds_per_query"], ".1f", 1e6),
             number(row["seconds_p95"], ".1f", 1e6),
