@@ -120,6 +120,7 @@ def test_scores_of_a_group(kind: str, group: int, rank: int, n_full: int, seed: 
         limit=x.limit,
     )
     assert out["columns"].tolist() == [(LAYER * HEAD_DIM + int(c)) * column_words for c in components]
+    assert out["columns"].tolist() == [(LAYER * HEAD_DIM + int(c)) * column_words for c in components]
     once = out["coefficients"][:n_full, :, :, 0].astype(np.float32)
     np.testing.assert_array_equal(out["coefficients"][:n_full], np.repeat(once[..., None], 4, axis=-1))
     np.testing.assert_array_equal(out["biases"][:n_full], 8 * once.sum(axis=-1))
@@ -155,6 +156,7 @@ def test_the_largest_products_are_exact() -> None:
     made = dict(columns=words(4), coefficients=halves(1, 2, 4, 4), **of_rows)
     fields = dict(shared, layer=word(0), components=np.arange(4, dtype=np.uint32), selectedQuery=x.query)
     out = run("GroupCoefficients", dict(fields, **made), **sizes, headDim=4, columnWords=9, limit=127.0)
+    assert out["columns"].tolist() == [0, 9, 18, 27]
     assert np.abs(out["coefficients"]).min() == 127
     fields = dict(
         shared, codes=halves(6, 4, 8), scores=floats(2, 64), inverseTemperature=np.ones(2, np.float32)
