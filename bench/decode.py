@@ -7,10 +7,12 @@ The methods are interleaved: in each round every method decodes a few tokens.
     plain-sdpa, plain-eager     transformers' attention and DynamicCache; "-static": its StaticCache
     dense                       `enable_dense`, the control: our cache and kernels, and no sparsity
     sparq                       `enable`
-A row has the median of all steps, their spread, and the bytes that the cache takes. The model has the shape
+A row has the median of all steps, their spread, the bytes that the cache takes, the load of the machine, and
+where the time of a step goes (of steps that are not counted). The model has the shape
 of SmolLM2-135M and random weights, unless --model names a checkpoint or "smollm2"; keys and values in the
 cache are random too. So speed is measured, and what is said means nothing. stdout: one JSON line for each
-method, type and length; stderr: progress, and a table made from those lines.
+method, type and length; stderr: progress, and a table made from those lines. --write puts the table of the
+committed rows into README.md, and more of them into docs/models.md.
 """
 
 from __future__ import annotations
@@ -18,13 +20,16 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import os
+import platform
 import statistics
 import sys
 import time
 from pathlib import Path
-from typing import Any, Callable, Iterable
+from typing import Any, Iterable
 
 from common import (
+    ROOT,
     SCHEMA,
     Column,
     JsonLines,
@@ -36,6 +41,14 @@ from common import (
     repeat_command,
     text_table,
 )
+from decode_parts import PARTS, clock, memory_rate
+from decode_tables import all_rows, best_plain, of_the_lengths, plot, read_rows
+
+from sparq_ipu.tables import replace_block
+
+#: the published tables
+ROWS = ROOT / "bench/results/decode.jsonl"
+BLOCKS = {ROOT / "README.md": of_the_lengths, ROOT / "docs/models.md": all_rows}
 
 #: SmolLM2-135M, by the names of LlamaConfig
 SHAPE = dict(
@@ -59,6 +72,8 @@ TINY = dict(
     head_dim=16,
 )
 SHAPES = {"smollm2-shape": SHAPE, "tiny-shape": TINY}
+#: wall time, and the CPU time of this thread
+CLOCKS = {False: time.perf_counter, True: time.thread_time}
 METHODS = ("plain-sdpa", "plain-eager", "plain-sdpa-static", "plain-eager-static", "dense", "sparq")
 
 
@@ -85,8 +100,19 @@ def parser() -> argparse.ArgumentParser:
     cli.add_argument("--steps", type=int, default=4, help="tokens a method decodes in a round (default 4)")
     cli.add_argument("--rounds", type=int, default=5, help="(default 5; one more before them is not counted)")
     cli.add_argument("--threads", type=int, default=2, help="of PyTorch and of our kernels (default 2)")
+    cli.add_argument(
+        "--cpu-time",
+        action="store_true",
+        help="count the CPU time of one thread, which other work on the machine disturbs little; "
+        "with --threads 1 and OMP_NUM_THREADS=1",
+    )
     cli.add_argument("--seed", type=int, default=0)
     cli.add_argument("--json", type=Path, help="append the rows to this file too")
+    cli.add_argument("--read", type=Path, help="measure nothing: take the rows of that file")
+    cli.add_argument("--plot", type=Path, help="draw tokens per second over the length (needs matplotlib)")
+    cli.add_argument(
+        "--write", action="store_true", help="put the tables of the rows into README.md and docs/models.md"
+    )
     return cli
 
 
@@ -118,6 +144,7 @@ class Method:
         self.name, self.model = name, model
         self._options = dict(rank=a.r, top_k=a.k, n_local=a.local, index_bits=a.index_bits)
         self._threads = a.threads
+        self._now = CLOCKS[a.cpu_time]
         self.seconds: list[float] = []
         self.cache: Any = None
 
@@ -134,11 +161,11 @@ class Method:
         else:
             self.model.set_attn_implementation(self.name.split("-")[1])
 
-    def fill(self, tensors: Callable[[], Iterable[tuple[Any, Any]]], n_more: int) -> None:
+    def fill(self, tensors: Iterable[tuple[Any, Any]], n_more: int) -> None:
         """Make the cache.
 
         Args:
-            tensors: yields keys and values of one layer after another.
+            tensors: keys and values of one layer after another.
             n_more: positions that will be added.
         """
         import torch
@@ -147,7 +174,7 @@ class Method:
         from sparq_ipu.transformers import SparqCache
 
         config, dtype = self.model.config, self.model.dtype
-        for index, (key, value) in enumerate(tensors()):
+        for index, (key, value) in enumerate(tensors):
             key, value = key.to(dtype), value.to(dtype)
             if self.cache is None:
                 capacity = key.shape[2] + n_more
@@ -178,17 +205,27 @@ class Method:
                 total += sum(x.numel() * x.element_size() for x in (layer.keys, layer.values))
         return total
 
-    def decode(self, tokens: Any, is_counted: bool) -> Any:
+    def parts(self, tokens: Any) -> Row:
+        """Where the time of such steps goes; they are not counted."""
+        self.turn_on()
+        with clock(self.model, self._now) as of:
+            start = self._now()
+            self.decode(tokens, is_counted=False, is_on=True)
+            total = self._now() - start
+        return {f"seconds_{name}": seconds for name, seconds in of.parts(total, len(tokens)).items()}
+
+    def decode(self, tokens: Any, is_counted: bool, is_on: bool = False) -> Any:
         """Tokens (n, batch, 1), one step each; the logits of the first."""
         import torch
 
-        self.turn_on()
+        if not is_on:
+            self.turn_on()
         first = None
         with torch.no_grad():
             for token in tokens:
-                start = time.perf_counter()
+                start = self._now()
                 logits = self.model(token, past_key_values=self.cache, use_cache=True).logits
-                seconds = time.perf_counter() - start
+                seconds = self._now() - start
                 if is_counted:
                     self.seconds.append(seconds)
                 first = logits if first is None else first
@@ -204,7 +241,10 @@ def rows_of(a: argparse.Namespace, seq_len: int, progress: Progress, command: st
     methods: list[tuple[str, Method]] = []
     rows: list[Row] = []
     generator = torch.Generator().manual_seed(a.seed)
-    n_tokens = a.steps * (a.rounds + 1)
+    n_tokens = a.steps * (a.rounds + 2)
+    load_average = [os.getloadavg()[0]]
+    rate = memory_rate(a.threads)
+    tensors: list[Any] | None = None
     for dtype in a.dtypes:
         progress.step(f"{seq_len} positions, {dtype}: weights and caches")
         model = load(a.model, dtype, a.seed)
@@ -212,13 +252,10 @@ def rows_of(a: argparse.Namespace, seq_len: int, progress: Progress, command: st
         head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         shape = (a.batch, config.num_key_value_heads, seq_len, head_dim)
 
-        def tensors(
-            shape: tuple[int, ...] = shape, n_layers: int = config.num_hidden_layers
-        ) -> Iterable[tuple[Any, Any]]:
+        if tensors is None:
             made = torch.Generator().manual_seed(a.seed + 1)
-            for _ in range(n_layers):
-                key, value = (torch.randn(shape, generator=made).to(torch.float16) for _ in range(2))
-                yield key, value
+            n_layers = config.num_hidden_layers
+            tensors = [tuple(torch.randn(2, *shape, generator=made).half()) for _ in range(n_layers)]
 
         for name in a.methods:
             row = _row(a, name, dtype, seq_len, model, command)
@@ -231,6 +268,7 @@ def rows_of(a: argparse.Namespace, seq_len: int, progress: Progress, command: st
                 row["cache_bytes"] = method.cache_bytes()
             except (ValueError, RuntimeError, MemoryError, TypeError) as error:
                 row["error"] = f"{type(error).__name__}: {error}"
+    tensors = None
     tokens = torch.randint(0, config.vocab_size, (n_tokens, a.batch, 1), generator=generator)
     expected: Any = None
     running = {(row["dtype"], row["method"]): row for row in rows}
@@ -252,14 +290,18 @@ def rows_of(a: argparse.Namespace, seq_len: int, progress: Progress, command: st
                 expected = logits if expected is None else expected
                 difference = (logits - expected).abs().max() / expected.abs().max()
                 row["logits_differ"] = float(difference)
-    progress.step(None)
+    load_average.append(os.getloadavg()[0])
+    progress.step(f"{seq_len} positions: the parts of a step")
     for dtype, method in methods:
         row = running[dtype, method.name]
+        row["load_average"], row["memory_bytes_per_second"] = load_average, rate
         if method.seconds and row["error"] is None:
             row.update(_times(method.seconds, a.batch))
+            row.update(method.parts(tokens[-a.steps :]))
         if is_enabled(method.model):
             disable(method.model)
         method.cache = None
+    progress.step(None)
     gc.collect()
     return rows
 
@@ -281,6 +323,7 @@ def _row(a: argparse.Namespace, name: str, dtype: str, seq_len: int, model: Any,
         "n_local": a.local if is_sparq else None,
         "index_bits": a.index_bits if is_sparq else None,
         "n_threads": a.threads,
+        "clock": "cpu" if a.cpu_time else "wall",
         "weight_bytes": sum(p.numel() * p.element_size() for p in model.parameters()),
         "cache_bytes": None,
         "logits_differ": None,
@@ -290,6 +333,11 @@ def _row(a: argparse.Namespace, name: str, dtype: str, seq_len: int, model: Any,
         "seconds_max": None,
         "tokens_per_second": None,
         "n_steps": None,
+        **{f"seconds_{name}": None for name in PARTS},
+        "cpu": _processor(),
+        "nice": os.nice(0),
+        "load_average": None,
+        "memory_bytes_per_second": None,
         "seed": a.seed,
         "git": git_revision(),
         "command": command,
@@ -309,18 +357,17 @@ def _times(seconds: list[float], batch: int) -> Row:
     }
 
 
-def best_plain(rows: Iterable[Row], of: Row) -> float | None:
-    """Tokens per second of the best method without us, at the length and batch of a row."""
-    speeds = [
-        row["tokens_per_second"]
-        for row in rows
-        if row["method"].startswith("plain")
-        and (row["seq_len"], row["batch"]) == (of["seq_len"], of["batch"])
-    ]
-    return max((speed for speed in speeds if speed is not None), default=None)
+def _processor() -> str:
+    """What the machine calls its processor, and how many of them the process may use."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        name = next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+        return f"{name}, {len(os.sched_getaffinity(0))} cores"
+    except (OSError, StopIteration, AttributeError):
+        return platform.processor() or platform.machine()
 
 
-def table(rows: list[Row], as_markdown: bool = False) -> str:
+def table(rows: list[Row]) -> str:
     """The rows, for people."""
 
     def times(row: Row) -> str:
@@ -338,11 +385,7 @@ def table(rows: list[Row], as_markdown: bool = False) -> str:
         Column("of best plain", 13, times),
         Column("cache MB", 8, lambda row: number(row["cache_bytes"], ".0f", 1e-6)),
     ]
-    if not as_markdown:
-        return text_table(columns, rows)
-    lines = ["| " + " | ".join(c.heading for c in columns) + " |", "|" + "---|" * len(columns)]
-    lines += ["| " + " | ".join(c.text(row) for c in columns) + " |" for row in rows]
-    return "\n".join(lines)
+    return text_table(columns, rows)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -355,12 +398,22 @@ def main(argv: list[str] | None = None) -> int:
             cli.error(f"--{flag} must be at least 1, got {getattr(a, flag)}")
     if min(a.S) < 1:
         cli.error(f"--S must be at least 1, got {min(a.S)}")
-    check_output(cli, "--json", a.json)
-    import torch
+    if a.cpu_time and (a.threads != 1 or os.environ.get("OMP_NUM_THREADS") != "1"):
+        cli.error("--cpu-time must have --threads 1 and OMP_NUM_THREADS=1: it is that of one thread")
+    for flag in ("json", "plot"):
+        check_output(cli, f"--{flag}", getattr(a, flag))
+    rows: list[Row] = []
+    if a.read is not None:
+        try:
+            rows = read_rows(a.read)
+        except (OSError, ValueError) as error:
+            cli.error(f"--read must be a file of rows, got {a.read} ({error})")
+    else:
+        import torch
 
-    torch.set_num_threads(a.threads)
-    progress, rows = Progress(), []
-    for seq_len in a.S:
+        torch.set_num_threads(a.threads)
+    progress = Progress()
+    for seq_len in a.S if a.read is None else ():
         new = rows_of(a, seq_len, progress, repeat_command("decode", words))
         rows += new
         for row in new:
@@ -368,6 +421,10 @@ def main(argv: list[str] | None = None) -> int:
         if a.json is not None:
             JsonLines(a.json, "decode").append(new)
     print(table(rows), file=sys.stderr)
+    if a.plot is not None:
+        plot(rows, a.plot)
+    for document, of_rows in BLOCKS.items() if a.write else ():
+        replace_block(document, "decode", of_rows(rows))
     return int(any(row["error"] for row in rows))
 
 

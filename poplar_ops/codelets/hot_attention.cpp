@@ -41,11 +41,16 @@ private:
   template <unsigned nHeads> void ofHeads(const half *key, unsigned firstHead, unsigned entry) {
     const half *const q = &query[firstHead * headDim + pair * 2];
     Pair of[nHeads] = {};
-    for (unsigned i = 0; i != headDim / 4; i += 2) {
+    const auto add = [&](unsigned i) {
       const Pair two = load<Pair>(key + i);
       for (unsigned h = 0; h != nHeads; ++h)
         of[h] += load<Pair>(q + h * headDim + i * 4) * two;
-    }
+    };
+    unsigned i = 0;
+    for (; i + 4 <= headDim / 4; i += 4) // two pairs to a pass, which has a price of its own
+      add(i), add(i + 2);
+    if (i != headDim / 4)
+      add(i);
     for (unsigned h = 0; h != nHeads; ++h)
       store(&sums[(entry * groupSize + firstHead + h) * 2], of[h]);
   }

@@ -436,14 +436,16 @@ public:
       if (setOf(to, setShift) != set)
         continue;
       const unsigned from = miss + static_cast<unsigned>(wanted.offset);
-      copyWords(own + (to >> setShift) * width, &pieces[from * width], width);
+      copyPiece(own + (to >> setShift) * width, &pieces[from * width], width);
     }
     return true;
   }
 
 private:
-  // n halves, whole words.
-  static void copyWords(half *to, const half *from, unsigned n) {
+  // n halves, whole words; 64 bits at a time, where all rows begin at a multiple of that.
+  static void copyPiece(half *to, const half *from, unsigned n) {
+    if (n % quadSize == 0)
+      return copyHalves(to, from, n);
     for (unsigned i = 0; i != n; i += 2)
       storeWord(to + i, loadWord(from + i));
   }

@@ -162,10 +162,11 @@ inline std::uint64_t cutRows(double n, double d, double width) {
   return multi(share(n * 4) * (d / 8 * (2 + loopSlots) + 8) +
                share(d / width) * (6 + n * (width / 4 * (2 + loopSlots) + 4)));
 }
-// Of the head's rows one in nSets is the part's own: its words; of the others the slot.
-inline std::uint64_t insertRows(double nRows, double width, double nSets) {
+// Of the head's rows one in nSets is the part's own: its words, or 64 bits at a time; of the others the slot.
+inline std::uint64_t insertRows(double nRows, unsigned width, double nSets) {
   const double own = static_cast<double>(static_cast<unsigned>(share(nRows) / nSets + 1));
-  return multi(18 + share(nRows) * (5 + loopSlots) + own * (width / 2 * (2 + loopSlots) + 8));
+  return multi(18 + share(nRows) * (5 + loopSlots) +
+               own * (width / (width % 4 == 0 ? 4 : 2) * (2 + loopSlots) + 8));
 }
 inline std::uint64_t dealNewest(double nWays) { return single(nWays * (7 + loopSlots) + 16); }
 inline std::uint64_t insertNewest(double nOwners, double width) {
@@ -176,11 +177,14 @@ inline std::uint64_t forgetHot(double nWays) { return multi(share(nWays) * (2 + 
 // ---- hot_attention.cpp
 // Of an entry the slot, and twice an even share of them is the part's own. Of four heads at once, then two, then one:
 // the pairs of every eight components (of the key an address, a load, widen; of each head load, widen, multiply,
-// add), then a store.
-inline std::uint64_t laneSums(double topK, double nSets, unsigned g, double d) {
+// add), two to a pass; then a store.
+inline std::uint64_t laneSums(double topK, double nSets, unsigned g, unsigned d) {
   const double own = static_cast<double>(
       static_cast<unsigned>(std::min(share(topK), 2 * share(topK) / nSets + 1)));
-  const auto ofHeads = [&](double n) { return d / 8 * pass(1 + 3 * n, 2 + n) + 6 + 2 * (n - 1); };
+  const auto ofHeads = [&](double n) {
+    return d / 16 * pass(2 * (1 + 3 * n), 2 * (2 + n)) + d / 8 % 2 * pass(1 + 3 * n, 2 + n) + 6 +
+           2 * (n - 1);
+  };
   return multi(share(topK) * (5 + loopSlots) +
                own * (6 + g / 4 * ofHeads(4) + g % 4 / 2 * ofHeads(2) + g % 2 * ofHeads(1)));
 }

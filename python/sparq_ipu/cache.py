@@ -160,7 +160,8 @@ class KVCache(HasSpec):
         return backend.read(start, stop)
 
     def truncate(self, lengths: np.ndarray) -> None:
-        """Forget the last positions. What is left is, to the bit, the cache that never had them.
+        """Forget the last positions. What is left is, to the bit, the cache that never had them; but steps of
+        window attention that its history had dropped by then do not come back (docs/exactness.md E11).
 
         Args:
             lengths: (batch,) integers, how many positions each element keeps.

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ pytest.importorskip("transformers")
 pytest.importorskip("sparq_ipu._cpu", reason="the CPU kernels are not built")
 
 import decode
+import decode_parts
+import decode_tables
 
 TINY = ["--model", "tiny-shape", "--steps", "2", "--rounds", "2", "--threads", "1", "--r", "4", "--k", "8"]
 
@@ -36,24 +39,133 @@ def test_rows(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
         assert (row["logits_differ"] > 0.01) == (name == "sparq"), name
         assert row["n_steps"] == 4 and row["tokens_per_second"] == 2 / row["seconds_per_step"]
         assert row["seconds_min"] <= row["seconds_per_step"] <= row["seconds_max"]
-    # keys and values of 2 layers, 2 elements, 1 head of 16; room for 6 tokens more, or those that came
-    rows_bytes = 2 * 2 * 2 * 16 * 76
+        parts = [row[f"seconds_{part}"] for part in ("products", "attention", "rest")]
+        assert min(parts) > 0 and row["nice"] is not None and len(row["load_average"]) == 2
+        assert 1e8 < row["memory_bytes_per_second"] < 1e13
+    # keys and values of 2 layers, 2 elements, 1 head of 16; room for 8 tokens more, or those that came
+    rows_bytes = 2 * 2 * 2 * 16 * 78
     assert by_method["plain-sdpa"]["cache_bytes"] == 2 * 2 * 2 * 16 * 70 * 4
     assert by_method["plain-sdpa-static"]["cache_bytes"] == rows_bytes * 4
     assert by_method["dense"]["cache_bytes"] >= rows_bytes * 2
     assert "of best plain" in capsys.readouterr().err
 
 
-def test_table() -> None:
-    def row(method: str, speed: float | None, seq_len: int = 8) -> dict[str, Any]:
-        names = ["batch", "dtype", "seconds_per_step", "seconds_mad", "cache_bytes", "error"]
-        values: dict[str, Any] = dict.fromkeys(names)
-        values.update(method=method, tokens_per_second=speed, seq_len=seq_len, batch=1, dtype="float32")
-        return values
+def row(method: str, speed: float | None, seq_len: int = 8, dtype: str = "float32", **more: Any) -> dict:
+    names = ["seconds_per_step", "seconds_mad", "seconds_min", "seconds_max", "cache_bytes", "error"]
+    names += ["seconds_products", "seconds_attention", "seconds_rest"]
+    values: dict[str, Any] = dict.fromkeys(names)
+    values.update(method=method, tokens_per_second=speed, seq_len=seq_len, batch=1, dtype=dtype)
+    values.update(cpu="a processor", n_threads=2, clock="wall", load_average=[1.0, 2.0])
+    return {**values, "memory_bytes_per_second": 2e9, "command": "python bench/decode.py", **more}
 
+
+def test_tables() -> None:
     rows = [row("plain-sdpa", 4.0), row("plain-eager", None), row("sparq", 10.0), row("sparq", 5.0, 16)]
-    text = decode.table(rows, as_markdown=True).splitlines()
-    assert [line.split("|")[8].strip() for line in text[2:]] == ["1.00x", "-", "2.50x", "-"]
+    text = decode.table(rows).splitlines()
+    assert [re.findall(r"([\d.]+)x", line) for line in text[2:]] == [["1.00"], [], ["2.50"], []]
+    rows += [row("plain-eager", 5.0, dtype="bfloat16"), row("dense", 7.0, dtype="bfloat16")]
+    lines = decode_tables.of_the_lengths(rows).splitlines()
+    assert lines[2:4] == [
+        "| 8 | 5.0 (eager bf16) | - | 7.0 | 10.0 | - | 2.0x |",
+        "| 16 | - | - | - | 5.0 | - | - |",
+    ]
+    said = "By wall time, 2 threads (load 1.0 to 2.0); a processor, which read memory at 2.0 to 2.0 GB/s."
+    assert lines[5] == said
+    lines = decode_tables.all_rows(rows).splitlines()
+    assert lines[2] == "| plain-sdpa | fp32 | 8 | 1 | 4.0 | - | - | - to - | - | - | - | - |"
+    assert lines[-3] == f"{said} The commands:" and len(lines) == 11
+    assert lines[-1] == "    OMP_NUM_THREADS=2 python bench/decode.py"
+
+
+def test_a_busy_machine_is_not_published() -> None:
+    quiet, by_cpu = row("sparq", 4.0), row("sparq", 3.0, clock="cpu", load_average=[9.0, 9.0])
+    busy = row("sparq", 1.0, load_average=[2.0, 9.0])
+    assert decode_tables.published([busy, by_cpu, quiet]) == [quiet]
+    assert decode_tables.published([busy, by_cpu]) == [by_cpu]
+    assert decode_tables.published([busy]) == []
+    text = decode_tables.of_the_lengths([busy, by_cpu])
+    assert "By CPU time of one thread, for the machine had other work (load 9.0 to 9.0)" in text
+
+
+def test_rows_can_be_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("matplotlib")
+    (tmp_path / "rows").write_text(
+        "\n".join(json.dumps(row(name, 4.0, n)) for name in ("plain-sdpa", "sparq") for n in (8, 16))
+    )
+    document = tmp_path / "README.md"
+    document.write_text("<!-- begin decode: x -->\n<!-- end decode -->\n")
+    monkeypatch.setattr(decode, "BLOCKS", {document: decode_tables.of_the_lengths})
+    words = ["--read", str(tmp_path / "rows"), "--write", "--plot", str(tmp_path / "plot.png")]
+    assert decode.main(words) == 0
+    assert "| 16 | 4.0 (sdpa fp32) |" in document.read_text()
+    assert (tmp_path / "plot.png").stat().st_size > 5000
+
+
+def test_the_documents_are_what_the_rows_say() -> None:
+    rows = decode_tables.read_rows(decode.ROWS)
+    assert not any(row["error"] for row in rows)
+    for document, of_rows in decode.BLOCKS.items():
+        block = document.read_text().partition("<!-- begin decode: ")[2].partition("<!-- end decode -->")[0]
+        assert block.partition("\n")[2] == of_rows(rows) + "\n", document.name
+
+
+def test_what_the_document_says_of_its_rows() -> None:
+    """The list under the table of docs/models.md."""
+    rows = {
+        (row["method"], row["dtype"], row["seq_len"]): row
+        for row in decode_tables.read_rows(decode.ROWS)
+        if row["clock"] == "cpu"
+    }
+    for dtype in ("float32", "bfloat16"):
+        row, short = rows["sparq", dtype, 8192], rows["sparq", dtype, 64]
+        parts = {name: row[f"seconds_{name}"] for name in decode_parts.PARTS}
+        total = sum(parts.values())
+        assert 0.5 < parts["products"] / total < 0.65
+        assert 0.25 < parts["attention"] / total < 1 / 3
+        assert 0.13 < parts["rest"] / total < 0.16
+        assert parts["attention"] - short["seconds_attention"] < 0.12 * total
+    wide, narrow = rows["sparq", "float32", 8192], rows["sparq", "bfloat16", 8192]
+    assert wide["weight_bytes"] / wide["seconds_products"] == pytest.approx(13.7e9, rel=0.02)
+    assert narrow["weight_bytes"] / narrow["seconds_products"] == pytest.approx(9.1e9, rel=0.02)
+    assert narrow["seconds_products"] / wide["seconds_products"] == pytest.approx(0.75, abs=0.03)
+    rate = max(row["memory_bytes_per_second"] for row in rows.values())
+    assert [round(row["weight_bytes"] / rate * 1e3) for row in (wide, narrow)] == [15, 8]
+    longer = rows["sparq", "float32", 32768]["seconds_per_step"] - wide["seconds_per_step"]
+    assert round(longer * 1e3) == 6
+
+
+def test_the_parts_of_a_step() -> None:
+    """Each module's time is counted once, in one part."""
+    import torch
+
+    class Attention(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = torch.nn.Linear(4, 4)
+
+        def forward(self, x: Any) -> Any:
+            now[0] += 10  # attention itself
+            return self.inner(x)
+
+    class Layer(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.self_attn, self.outer = Attention(), torch.nn.Linear(4, 4)
+
+        def forward(self, x: Any) -> Any:
+            now[0] += 100  # all else
+            return self.outer(self.self_attn(x))
+
+    now, layer = [0.0], Layer()
+    for linear in (layer.outer, layer.self_attn.inner):
+        linear.register_forward_hook(lambda *_: now.__setitem__(0, now[0] + 1))
+    with decode_parts.clock(layer, lambda: now[0]) as clock:
+        for _ in range(2):
+            layer(torch.zeros(4))
+    assert clock.parts(now[0], 2) == {"products": 2, "attention": 10, "rest": 100}
+    before = now[0]
+    layer(torch.zeros(4))
+    assert now[0] == before + 112 and clock.seconds["linear"] == 4  # it no longer counts
 
 
 def test_a_method_that_fails_is_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,7 +179,15 @@ def test_a_method_that_fails_is_a_row(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize(
-    "words", [["--S", "0"], ["--rounds", "0"], ["--json", "/nowhere/x"], ["--batch", "x"]]
+    "words",
+    [
+        ["--S", "0"],
+        ["--rounds", "0"],
+        ["--json", "/nowhere/x"],
+        ["--batch", "x"],
+        ["--read", "/nowhere/x"],
+        ["--cpu-time", "--threads", "2"],
+    ],
 )
 def test_bad_usage(words: list[str]) -> None:
     with pytest.raises(SystemExit) as stop:

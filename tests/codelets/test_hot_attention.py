@@ -80,7 +80,7 @@ def make_problem(
 @given(
     kind=st.sampled_from(KINDS),
     group=st.sampled_from((1, 3, 4)),
-    head_dim=st.sampled_from((8, 40)),
+    head_dim=st.sampled_from((8, 40, 48)),
     top_k=st.sampled_from((1, 6, 13)),
     filled=st.sampled_from((100, 13, 6, 5, 0)),
     seed=st.integers(0, 2**32 - 1),

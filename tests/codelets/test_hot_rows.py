@@ -510,7 +510,7 @@ def test_cut_rows(n: int, head_dim: int, width: int) -> None:
 
 
 @pytest.mark.parametrize(("counts", "n"), WAVES)
-@pytest.mark.parametrize(("set_shift", "width"), [(0, 4), (2, 16)])
+@pytest.mark.parametrize(("set_shift", "width"), [(0, 4), (2, 16), (1, 6)])
 def test_insert_rows(counts: list[int], n: int, set_shift: int, width: int) -> None:
     """Of every wave those of one head that belong to the set, into its layer."""
     rng, top_k, n_rows, n_sets = np.random.default_rng(n), 40, 41, 1 << set_shift

@@ -67,15 +67,15 @@ EXPECTED = {
     "roundRows(3, 136)": tile(
         3 * (2 * (2 * 18 + 14 + 2 + 4 + 2 + 2 + 3 + 4 * (4 + 12 + 2 + 6 + 12 + 1 + 2)) + 8)
     ),
-    "insertRows(20, 16, 2)": tile(18 + 4 * 7 + 3 * (8 * 4 + 8)),
-    "insertRows(20, 16, 1)": tile(18 + 4 * 7 + 5 * (8 * 4 + 8)),
+    "insertRows(20, 16, 2)": tile(18 + 4 * 7 + 3 * (4 * 4 + 8)),
+    "insertRows(20, 18, 1)": tile(18 + 4 * 7 + 5 * (9 * 4 + 8)),
     "dealNewest(10)": 20 + 10 * 9 + 16,
     "insertNewest(8, 16)": tile(8 * 4 + 8 + 2 * 4),
     "forgetHot(17)": tile(3 * 4 + 4),
     # of 4 entries of a worker 3 are the part's, or all
-    "laneSums(24, 4, 2, 64)": tile(4 * 7 + 3 * (6 + 8 * (7 + 2) + 8)),
-    "laneSums(24, 1, 1, 64)": tile(4 * 7 + 4 * (6 + 8 * (4 + 2) + 6)),
-    "laneSums(24, 1, 5, 64)": tile(4 * 7 + 4 * (6 + 8 * (13 + 2) + 12 + 8 * (4 + 2) + 6)),
+    "laneSums(24, 4, 2, 64)": tile(4 * 7 + 3 * (6 + 4 * (14 + 2) + 8)),
+    "laneSums(24, 1, 1, 72)": tile(4 * 7 + 4 * (6 + 4 * (8 + 2) + (4 + 2) + 6)),
+    "laneSums(24, 1, 5, 64)": tile(4 * 7 + 4 * (6 + 4 * (26 + 2) + 12 + 4 * (8 + 2) + 6)),
     "laneScores(7, 2)": tile(3 * (4 + 4 + 12 + 2)),
     # of 24 pairs of components in three blocks four for a worker
     "hotValues(130, 16, 2)": tile(4 * (32 * (12 + 2) + 12)),

@@ -64,7 +64,7 @@ SETTINGS = dict(rank=4, top_k=12)
         (
             dict(device="reference", min_seqlen=12),
             "enable: options must be among ['rank', 'top_k', 'n_local', 'mean_value', 'min_seq_len', "
-            "'index_bits', 'layers', 'device', 'capacity', 'check_finite'], got 'min_seqlen'",
+            "'index_bits', 'layers', 'row_bits', 'device', 'capacity', 'check_finite'], got 'min_seqlen'",
         ),
         (dict(topk=12), "enable: options must be among ['rank', "),
         (dict(device="reference", n_threads=2), "enable: options must be among ['rank', "),

@@ -19,6 +19,7 @@ from sparq_ipu.transformers import (  # noqa: E402
     disable,
     enable_dense,
     enable_window,
+    generate_lossless,
     storage,
 )
 from sparq_reference import WindowSettings, exact, window  # noqa: E402
@@ -119,6 +120,15 @@ def test_several_tokens_a_step_are_one_after_another(model):
     plain = model.generate(tokens, max_new_tokens=16, do_sample=False)
     looked_up = model.generate(tokens, max_new_tokens=16, do_sample=False, prompt_lookup_num_tokens=3)
     assert plain.shape == looked_up.shape
+
+
+def test_drafts_of_window_attention_end_as_dense_attention(model):
+    tokens = tokens_of(40)
+    enable_dense(model)
+    dense = model.generate(tokens, max_new_tokens=12, do_sample=False)
+    enable_window(model, top_k=20, tokens_per_step=8)
+    run = generate_lossless(model, tokens, max_new_tokens=12, draft_tokens=4)
+    assert run.tokens == dense[0, 40:].tolist() and run.n_drafted > 0
 
 
 def test_traffic_is_that_of_the_kernel(model):

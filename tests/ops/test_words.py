@@ -176,7 +176,8 @@ def test_numbers_that_no_field_holds(field: dataclasses.Field, value: int) -> No
     words = f"{field.name} must be in [0, 4294967295], got {value}"
     bad = changed(SPEC if of_spec else SETTINGS, **{field.name: value})
     if of_spec:
-        rule = "be one of 16, 8, 4" if field.name == "index_bits" else "be in [1, "
+        rules = {"index_bits": "be one of 16, 8, 4", "row_bits": "be one of 16, 8"}
+        rule = rules.get(field.name, "be in [1, ")
         assert refused(lambda: CacheSpec(**vars(bad))).startswith(f"CacheSpec: {field.name} must {rule}")
         for call in (session, cpu_cache):
             assert refused(lambda call=call: call(bad)) == f"CacheSpec: {words}"
@@ -200,7 +201,7 @@ def of_another_type(description: Any) -> list[SimpleNamespace]:
 
 def test_descriptions_of_another_type() -> None:
     specs, settings = of_another_type(SPEC), of_another_type(SETTINGS)
-    assert len(specs) == 5 * 5 and len(settings) == 3 * 5 + 4
+    assert len(specs) == 6 * 5 and len(settings) == 3 * 5 + 4
     for bad in specs:
         for call in (session, cpu_cache):
             with pytest.raises(TypeError):

@@ -27,6 +27,12 @@ COMPARED = {
     ("docs/device_model.md", "bench/layers.py"): (
         "tests/bench/test_layers.py::test_the_documents_table_and_what_grows",
     ),
+    ("README.md", "bench/decode.py"): (
+        "tests/bench/test_decode.py::test_the_documents_are_what_the_rows_say",
+    ),
+    ("docs/models.md", "bench/decode.py"): (
+        "tests/bench/test_decode.py::test_the_documents_are_what_the_rows_say",
+    ),
     ("docs/reuse.md", "bench/reuse.py"): (
         "tests/bench/test_reuse.py::test_the_document_is_what_the_lines_say",
     ),

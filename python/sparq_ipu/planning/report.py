@@ -52,8 +52,8 @@ def sections(source: data.Source) -> list[data.Section]:
         data.Section(
             "Three tiers",
             "sparq-tiered: key index (4 bits) and hot rows in SRAM, so that only selected rows that are "
-            "not hot are streamed; S=16384, 32 heads, r=32, 4 * k hot rows. The hit rate is assumed; 0 is the "
-            "first step, and docs/reuse.md has those of recorded text. Speed-ups are over dense-streaming.",
+            "not hot are streamed; S=16384, 32 heads, r=32, 4 * k hot rows. The hit rate is assumed: 0 is of "
+            "the first step; docs/reuse.md has those of recorded text. Speed-ups are over dense-streaming.",
             data.TIER_HEADER,
             tuple(data.tier_rows(source.device)),
         ),

@@ -36,12 +36,14 @@ class Traffic:
         bits, head_dim = spec.index_bits, spec.head_dim
         for seq_len, dense in zip(lengths.tolist(), is_dense.tolist()):
             full = BASELINE.transfer_bytes(seq_len, head_dim, None)
-            if dense or settings is None:
-                part = full
-            elif isinstance(settings, WindowSettings):
-                part = ELEMENT_BYTES * WINDOW.transfer_elements(seq_len, head_dim, settings)
-            else:
-                part = DEFAULT.transfer_bytes(seq_len, head_dim, settings, bits)
+            part = full if dense else _bytes(seq_len, head_dim, settings, bits)
             self.bytes_dense += spec.n_kv_heads * full
             self.bytes_read += spec.n_kv_heads * part
         self.n_steps += 1
+
+
+def _bytes(seq_len: int, head_dim: int, settings: Settings, bits: int) -> int:
+    """Of one query and KV head."""
+    if isinstance(settings, WindowSettings):
+        return ELEMENT_BYTES * WINDOW.transfer_elements(seq_len, head_dim, settings)
+    return DEFAULT.transfer_bytes(seq_len, head_dim, settings, bits)

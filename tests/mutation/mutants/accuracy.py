@@ -28,8 +28,8 @@ MUTANTS = [
             ),
             ('(state["next"] + 1) % self.n_recent', 'state["next"]', "ALISA overwrites one row"),
             (
-                "row.zero_().scatter_(1, index, weight.sum(1))",
-                "row.scatter_(1, index, weight.sum(1))",
+                "row.zero_().scatter_(1, index, weight)",
+                "row.scatter_(1, index, weight)",
                 "old weights stay in ALISA's window",
             ),
             (

@@ -38,6 +38,7 @@ MUTANTS = [
             ),
             ("if (setOf(to, setShift) != set)", "if (false)", "every set of keys has the rows of all"),
             ("!*active || ", "", "an element that does not grow gets a hot row"),
+            ("first + i < *nMisses", "first + i <= *nMisses", "a row behind the last miss is read"),
         ],
     ),
     *of(
@@ -70,6 +71,22 @@ MUTANTS = [
                 "a block that is not full is indexed",
             ),
             ("(*filled & ~(blockSize - 1))", "*filled", "the open block begins at the next token"),
+        ],
+    ),
+    *of(
+        "poplar_ops/codelets/code_products.hpp",
+        f"{_INDEX} tests/codelets/test_ipu_branch.py",
+        [
+            (
+                "biases[h] = 8.0f * all[h];",
+                "biases[h] = 0.0f;",
+                "codes stay 8 too small",
+            ),
+            (
+                "exponents | 0x00F000F0u",
+                "exponents | 0x000F000Fu",
+                "odd positions have codes of even ones",
+            ),
         ],
     ),
     *of(

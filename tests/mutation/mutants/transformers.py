@@ -95,7 +95,7 @@ MUTANTS = [
         "python/sparq_ipu/transformers/traffic.py",
         _DECODE,
         [
-            ("if dense or settings is None:", "if settings is None:", "dense rows count as sparse"),
+            ("full if dense else _bytes(", "_bytes(", "dense rows count as sparse"),
             ("spec.n_kv_heads * part", "part", "one KV head is counted"),
             ("self.n_steps += 1", "self.n_steps += len(lengths)", "rows count as steps"),
         ],

@@ -187,8 +187,9 @@ class Alisa(_Walking):
     ) -> None:
         row = state["rows"][:, state["next"]]
         if self.one_set:
-            shares = torch.round(weight * window.UNITS).long().sum((0, 1))
-            row.zero_().scatter_(1, index[:1], shares[None])
+            index = index[:1]
+            weight = torch.round(weight * window.UNITS).long().sum((0, 1))[None]
         else:
-            row.zero_().scatter_(1, index, weight.sum(1))
+            weight = weight.sum(1)
+        row.zero_().scatter_(1, index, weight)
         state["next"] = (state["next"] + 1) % self.n_recent

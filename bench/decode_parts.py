@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where the time of a decode step goes: matrix products, attention with its cache, and all else.
+
+Clocks around modules of the model: they see what transformers and PyTorch do between them too, and cost some
+microseconds each. So the parts are of steps of their own, which are not counted in tokens per second.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import Any, Callable, Iterator
+
+#: read at a time: far beyond any cache of the processor
+STREAM_BYTES = 1 << 28
+#: the parts of a step
+PARTS = ("products", "attention", "rest")
+
+
+class Clock:
+    """Seconds spent in modules, summed over steps."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self.seconds: dict[str, float] = dict.fromkeys(("linear", "attention", "linear in attention"), 0.0)
+        self._starts: list[float] = []
+        self._in_attention = False
+
+    def before(self, module: Any, *_: Any) -> None:
+        """A hook in front of a module."""
+        if not _is_linear(module):
+            self._in_attention = True
+        self._starts.append(self._now())
+
+    def after(self, module: Any, *_: Any) -> None:
+        """A hook behind it."""
+        seconds = self._now() - self._starts.pop()
+        if _is_linear(module):
+            self.seconds["linear"] += seconds
+            self.seconds["linear in attention"] += seconds if self._in_attention else 0.0
+        else:
+            self.seconds["attention"] += seconds
+            self._in_attention = False
+
+    def parts(self, total: float, n_steps: int) -> dict[str, float]:
+        """Seconds of each part of a step, of n_steps that took `total` seconds."""
+        attention = self.seconds["attention"] - self.seconds["linear in attention"]
+        rest = total - self.seconds["linear"] - attention
+        return dict(zip(PARTS, (x / n_steps for x in (self.seconds["linear"], attention, rest))))
+
+
+def memory_rate(n_threads: int) -> float:
+    """Bytes per second at which this machine reads memory: the best of ten tries. Weights and cache are too
+    large for the processor to keep, so they can not be read faster."""
+    from sparq_ipu import _cpu
+
+    memory, seconds = _cpu.StreamSum(STREAM_BYTES, n_threads=n_threads), []
+    for _ in range(10):
+        start = time.perf_counter()
+        memory.run(0, STREAM_BYTES)
+        seconds.append(time.perf_counter() - start)
+    return STREAM_BYTES / min(seconds)
+
+
+def _is_linear(module: Any) -> bool:
+    return type(module).__name__ == "Linear"
+
+
+@contextlib.contextmanager
+def clock(model: Any, now: Callable[[], float]) -> Iterator[Clock]:
+    """Measures forward passes of the model, while it is in force. `now`: seconds."""
+    of = Clock(now)
+    handles = []
+    for name, module in model.named_modules():
+        if _is_linear(module) or name.endswith("self_attn"):
+            handles.append(module.register_forward_pre_hook(of.before))
+            handles.append(module.register_forward_hook(of.after))
+    try:
+        yield of
+    finally:
+        for handle in handles:
+            handle.remove()
