@@ -394,7 +394,8 @@ COLUMNS = (
 
 
 def print_results(rows: list[Row]) -> None:
-    print(text_table(COLUMNS, rows))
+    longest = max(len(label(row)) for row in rows)
+    print(text_table((Column("kernel", -max(20, longest), label), *COLUMNS[1:]), rows))
     if rows[0]["time_source"] == "modelled":
         print("Modelled for one Bow IPU from what the emulator counted; nothing was measured on an IPU.")
         print("on chip: the share of that time which is not spent on streaming memory, an estimate.")

@@ -248,6 +248,7 @@ class KVCache(HasSpec):
         return (
             f"KVCache(batch={self.batch}, n_kv_heads={self.n_kv_heads}, head_dim={self.head_dim}, "
             f"capacity={self.capacity}, index_bits={self.index_bits}"
+            + (f", row_bits={self.row_bits}" if self.row_bits != 16 else "")
             + (f", n_layers={self.n_layers}" if self.n_layers != 1 else "")
             + f", device={self.device!r})"
         )

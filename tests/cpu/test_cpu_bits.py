@@ -292,6 +292,7 @@ def test_rows_of_8_bits(isa: str, head_dim: int) -> None:
     expected = exact.sparq_attention(
         query, *(row_codes.round_rows(x, 8) for x in (key, value)), rank=5, top_k=9, index_bits=4
     )
+    assert "index_bits=4, row_bits=8, device='cpu'" in repr(at_once)
     for cache in (at_once, one_by_one):
         assert_same_bits(sparq_attention(query, cache, rank=5, top_k=9), expected, isa)
         for got, given_ in zip(cache.read(), (key, value)):
