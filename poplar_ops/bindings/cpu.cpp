@@ -5,6 +5,7 @@
 #include "convert.hpp"
 #include "dispatch.hpp"
 #include "kv_cache.hpp"
+#include "openmp.hpp"
 #include "stream_sum.hpp"
 #include "thread_pool.hpp"
 
@@ -93,9 +94,11 @@ py::typing::Tuple<py::array, py::array> readPositions(const KVCache &cache, std:
   return py::make_tuple(key, value);
 }
 
-py::array attention(const KVCache &cache, const py::array &query,
-                    const std::optional<SparqSettings> &settings) {
-  const char *const op = settings ? "sparq_attention" : "dense_attention";
+// A query of one step, checked, and an output for it: `attend(query, n_heads, output)` runs without the
+// interpreter's lock.
+template <class Attend>
+py::array attended(const char *op, const KVCache &cache, const py::array &query,
+                   const Attend &attend) {
   checkHalf(op, "query", query, 3);
   checkShape(
       op, "query", query, "(batch, n_heads, head_dim)",
@@ -107,27 +110,24 @@ py::array attention(const KVCache &cache, const py::array &query,
   Half *const to = static_cast<Half *>(output.mutable_data());
   {
     py::gil_scoped_release release;
-    cache.attention(view, nHeads, settings ? &*settings : nullptr, to);
+    attend(view, nHeads, to);
   }
   return output;
 }
 
+py::array attention(const KVCache &cache, const py::array &query,
+                    const std::optional<SparqSettings> &settings) {
+  return attended(settings ? "sparq_attention" : "dense_attention", cache, query,
+                  [&](const Query &view, std::int64_t nHeads, Half *to) {
+                    cache.attention(view, nHeads, settings ? &*settings : nullptr, to);
+                  });
+}
+
 py::array windowAttention(KVCache &cache, const py::array &query, const WindowSettings &settings) {
-  const char *const op = "window_attention";
-  checkHalf(op, "query", query, 3);
-  checkShape(
-      op, "query", query, "(batch, n_heads, head_dim)",
-      {static_cast<std::int64_t>(cache.batch), -1, static_cast<std::int64_t>(cache.headDim)});
-  py::array output(py::dtype("float16"), {query.shape(0), query.shape(1), query.shape(2)});
-  const Query view{static_cast<const char *>(query.data()),
-                   {query.strides(0), query.strides(1), query.strides(2)}};
-  const std::int64_t nHeads = query.shape(1);
-  Half *const to = static_cast<Half *>(output.mutable_data());
-  {
-    py::gil_scoped_release release;
-    cache.windowAttention(view, nHeads, settings, to);
-  }
-  return output;
+  return attended("window_attention", cache, query,
+                  [&](const Query &view, std::int64_t nHeads, Half *to) {
+                    cache.windowAttention(view, nHeads, settings, to);
+                  });
 }
 
 void observe(KVCache &cache, const py::array &query, const WindowSettings &settings) {
@@ -200,6 +200,8 @@ PYBIND11_MODULE(_cpu, m) {
     return names;
   });
   m.def("default_threads", &defaultThreads);
+  m.def("use_openmp", &useOpenmp,
+        "Run calls on the threads of the OpenMP runtime that is in the process; False: none is.");
 
   py::class_<KVCache>(m, "KVCache")
       .def(py::init<const CacheSpec &, std::int64_t, const std::string &>(), py::arg("spec"),

@@ -185,8 +185,10 @@ class IpuLayers:
                 longest = int(self._lengths[layer].max())
                 raise ValueError(f"append: a cache in SRAM must be empty, got length {longest}")
             if self._session is None:
-                bits = self._spec.row_bits
-                key, value = row_codes.round_rows(key.copy(), bits), row_codes.round_rows(value.copy(), bits)
+                bits = self._spec.row_bits  # the caller may change its arrays before they are written
+                key, value = (
+                    rows.copy() if bits == 16 else row_codes.round_rows(rows, bits) for rows in (key, value)
+                )
                 self._pending[layer].append((key, value, lengths.copy()))
             else:
                 self._write(self._session, layer, (key, value, lengths))

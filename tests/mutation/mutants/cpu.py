@@ -48,6 +48,20 @@ MUTANTS = [
         ],
     ),
     *of(
+        "poplar_ops/cpu/openmp.cpp",
+        "tests/cpu/test_cpu_openmp.py",
+        [
+            ("  if (complete)\n", "  if (true)\n", "a team that is too small works"),
+            ("return region.complete;", "return true;", "a call that nobody made counts as made"),
+            (
+                "inUse.store(false, std::memory_order_relaxed);",
+                "",
+                "a child asks a runtime for threads that it does not have",
+            ),
+            ("std::strcmp(wanted, \"0\") == 0", "std::strcmp(wanted, \"0\") == 1", "it can not be switched off"),
+        ],
+    ),
+    *of(
         "poplar_ops/cpu/kv_cache.cpp",
         f"{_CACHE} tests/cpu/test_tokens.py",
         [
