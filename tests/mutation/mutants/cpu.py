@@ -58,7 +58,7 @@ MUTANTS = [
                 "",
                 "a child asks a runtime for threads that it does not have",
             ),
-            ("std::strcmp(wanted, \"0\") == 0", "std::strcmp(wanted, \"0\") == 1", "it can not be switched off"),
+            ('std::strcmp(wanted, "0") == 0', 'std::strcmp(wanted, "0") == 1', "it can not be switched off"),
         ],
     ),
     *of(
