@@ -106,6 +106,10 @@ def attention(query: np.ndarray, cache: KVCache, settings: Settings = None) -> n
         ValueError: as these functions.
     """
     op = op_of(settings)
+    if isinstance(cache, KVCache):
+        output = cache.one_layer(op).attention_of_query(query, settings, cache.check_finite)
+        if output is not None:
+            return output
     check_call(op, query, cache)
     check_device(op, settings, cache.device)
     if settings is not None:

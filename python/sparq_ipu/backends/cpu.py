@@ -121,6 +121,14 @@ class CPUBackend:
     def append(self, key: np.ndarray, value: np.ndarray, lengths: np.ndarray) -> None:
         self._cache.append(key, value, lengths)
 
+    def append_token(self, key: np.ndarray, value: np.ndarray, check_finite: bool) -> bool:
+        return self._cache.append_token(key, value, check_finite)
+
+    def attention_of_query(
+        self, query: np.ndarray, settings: Settings, check_finite: bool
+    ) -> np.ndarray | None:
+        return self._cache.attention_of_query(query, settings, check_finite)
+
     def attention(self, query: np.ndarray, settings: Settings) -> np.ndarray:
         if isinstance(settings, WindowSettings):
             return self._cache.window_attention(query, settings)

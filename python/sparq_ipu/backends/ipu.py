@@ -110,6 +110,14 @@ class IpuBackend:
     def append(self, key: np.ndarray, value: np.ndarray, lengths: np.ndarray) -> None:
         self._layers.append(self._layer, key, value, lengths)
 
+    def append_token(self, key: np.ndarray, value: np.ndarray, check_finite: bool) -> bool:
+        return False
+
+    def attention_of_query(
+        self, query: np.ndarray, settings: Settings, check_finite: bool
+    ) -> np.ndarray | None:
+        return None
+
     def attention(self, query: np.ndarray, settings: Settings) -> np.ndarray:
         return self._layers.attention(self._layer, query, settings)
 
