@@ -107,15 +107,12 @@ Tokens tokensOf(const py::array &a) {
 }
 
 // One token for every batch element, checked and appended in one call. False, and nothing has
-// happened, where `append` with its callers' checks has something to say.
+// happened, where the caller must look at the arrays.
 bool appendToken(KVCache &cache, const py::object &key, const py::object &value, bool checkFinite) {
   for (const py::object *const tokens : {&key, &value})
     if (!isOrdinary(*tokens, {cache.batch, cache.nKvHeads, 1, cache.headDim}, checkFinite))
       return false;
   const std::vector<std::int64_t> counts(cache.batch, 1);
-  for (const std::int64_t held : cache.lengths())
-    if (held == static_cast<std::int64_t>(cache.capacity))
-      return false;
   const Tokens keys = tokensOf(py::reinterpret_borrow<py::array>(key)),
                values = tokensOf(py::reinterpret_borrow<py::array>(value));
   py::gil_scoped_release release;
@@ -195,7 +192,7 @@ py::array windowAttention(KVCache &cache, const py::array &query, const WindowSe
 }
 
 // `attention` or `windowAttention`, checked in the same call. None, and nothing has happened, where the
-// checks of their callers have something to say.
+// caller must look at the query.
 std::optional<py::array> attentionOfQuery(KVCache &cache, const py::object &query,
                                           const py::object &settings, bool checkFinite) {
   if (!py::isinstance<py::array>(query))
@@ -207,9 +204,6 @@ std::optional<py::array> attentionOfQuery(KVCache &cache, const py::object &quer
   if (nHeads % cache.nKvHeads != 0 ||
       !isOrdinary(query, {cache.batch, nHeads, cache.headDim}, checkFinite))
     return std::nullopt;
-  for (const std::int64_t held : cache.lengths())
-    if (held == 0)
-      return std::nullopt;
   if (settings.is_none())
     return attention(cache, array, std::nullopt);
   if (py::hasattr(settings, "n_recent"))

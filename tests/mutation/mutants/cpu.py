@@ -62,6 +62,22 @@ MUTANTS = [
         ],
     ),
     *of(
+        "poplar_ops/bindings/cpu.cpp",
+        "tests/cpu/test_cpu_checks_at_once.py",
+        [
+            ("(bits & 0x7c00u) != 0x7c00u", "bits != 0x7c00u", "NaN passes"),
+            ("all = all &&", "all =", "the last component alone is looked at"),
+            ("(Py_TYPE(object.ptr()) != ndarray)", "(ndarray == nullptr)", "masked arrays pass"),
+            ("type.byteorder() != '='", "false", "the other byte order is read as this one"),
+            (
+                "array.strides(array.ndim() - 1) != sizeof(Half)",
+                "false",
+                "components apart are looked at as neighbours",
+            ),
+            ("nHeads % cache.nKvHeads != 0", "false", "heads that fit no group pass"),
+        ],
+    ),
+    *of(
         "poplar_ops/cpu/kv_cache.cpp",
         f"{_CACHE} tests/cpu/test_tokens.py",
         [
