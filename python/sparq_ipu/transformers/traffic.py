@@ -7,7 +7,7 @@ import dataclasses
 
 import numpy as np
 
-from sparq_ipu.kernels import BASELINE, DEFAULT, WINDOW, Settings
+from sparq_ipu.kernels import BASELINE, DEFAULT, Settings, window_elements
 from sparq_reference.settings import CacheSpec, WindowSettings
 from sparq_reference.transfers import ELEMENT_BYTES
 
@@ -45,5 +45,5 @@ class Traffic:
 def _bytes(seq_len: int, head_dim: int, settings: Settings, bits: int) -> int:
     """Of one query and KV head."""
     if isinstance(settings, WindowSettings):
-        return ELEMENT_BYTES * WINDOW.transfer_elements(seq_len, head_dim, settings)
+        return ELEMENT_BYTES * window_elements(seq_len, head_dim, settings)
     return DEFAULT.transfer_bytes(seq_len, head_dim, settings, bits)
