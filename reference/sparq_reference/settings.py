@@ -153,10 +153,11 @@ class WindowSettings:
         return f"top_k {self.top_k}, n_local {self.n_local}, n_recent {self.n_recent}"
 
 
-def settings_columns(settings: SparqSettings | None) -> dict[str, Any]:
-    """The settings by name, for a row of results; None each for dense attention."""
-    names = [field.name for field in dataclasses.fields(SparqSettings)]
-    return {name: None if settings is None else getattr(settings, name) for name in names}
+def settings_columns(settings: SparqSettings | WindowSettings | None) -> dict[str, Any]:
+    """The settings by name, for a row of results; None each for dense attention. Window attention has one
+    more."""
+    columns = dict.fromkeys(field.name for field in dataclasses.fields(SparqSettings))
+    return columns if settings is None else {**columns, **settings.arguments()}
 
 
 @dataclasses.dataclass(frozen=True)
