@@ -308,7 +308,7 @@ def too_many_rows(capacity: int) -> Any:
 
 def too_many_columns(head_dim: int) -> Any:
     """More rows by component than by position."""
-    return session(CacheSpec(256, 1, head_dim, 8), 1, n_tiles=1472)
+    return session(CacheSpec(256, 1, head_dim, 8), 1, Attention("sparq-streaming", SETTINGS), n_tiles=1472)
 
 
 @pytest.mark.parametrize(
