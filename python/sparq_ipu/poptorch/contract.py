@@ -247,7 +247,7 @@ def _checked_attributes(op: OpContract, attributes: Mapping[str, Any], head_dim:
     names = [attribute.name for attribute in op.attributes]
     defaults = {a.name: a.default for a in op.attributes if a.default is not None}
     if set(names) != {*attributes, *defaults}:
-        checks.fail(op.name, "attributes", f"be {', '.join(names)}", ", ".join(attributes))
+        checks.fail(op.name, "attributes", f"be {', '.join(names) or 'none'}", ", ".join(attributes))
     attributes = {**defaults, **attributes}
     checked = {}
     for attribute in op.attributes:
