@@ -15,11 +15,11 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import time
-from typing import Any, Callable, Sequence
+from typing import Any, Callable, Sequence, Tuple
 
 import torch
 
-from sparq_ipu.poptorch import DenseAttention, SparqAttention
+from sparq_ipu.poptorch import DenseAttention, SparqAttention, begin
 from sparq_ipu.poptorch.attention import running_on_ipu
 
 try:
@@ -29,8 +29,8 @@ except ImportError:
 
 #: of SparQ attention and its caches, as options of the command line
 SETTINGS = ("rank", "top_k", "n_local", "index_bits", "memory")
-#: what a model makes of tokens: (prompt, lengths, token, position, active, fills) -> logits
-Step = Callable[..., torch.Tensor]
+#: what a model makes of tokens: (prompt, lengths, token, position, active, fills) -> logits, positions held
+Step = Callable[..., Tuple[torch.Tensor, torch.Tensor]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,13 +111,15 @@ class Attention(torch.nn.Module):
         theta = self.shape.rope_theta
         return rotate(query, position, theta), rotate(key, position, theta), value
 
-    def fill(self, x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+    def fill(
+        self, x: torch.Tensor, lengths: torch.Tensor, held: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """Prompts x (batch, n, width): dense causal attention among themselves; rows with a length of 0 or
-        more then hold that many of their tokens."""
+        more then hold that many of their tokens. Also positions held, as `step`."""
         n = x.shape[1]
         position = torch.arange(n).expand(x.shape[0], n)
         query, key, value = self._projected(x, position)
-        self.attention.fill(key, value, lengths)
+        held = self.attention.fill(key, value, lengths, held)
         key, value = (t.to(torch.float16).to(t.dtype) for t in (key, value))  # as the cache has them
         group = self.shape.n_heads // self.shape.n_kv_heads
         keys, values = key.repeat_interleave(group, dim=1), value.repeat_interleave(group, dim=1)
@@ -125,13 +127,15 @@ class Attention(torch.nn.Module):
         later = torch.triu(torch.ones(n, n), diagonal=1)
         scores = scores + later.to(scores.dtype) * -10000.0
         weights = torch.softmax(scores.float(), dim=-1).to(x.dtype)
-        return self.o_proj((weights @ values).transpose(1, 2).reshape(*x.shape[:2], -1))
+        return self.o_proj((weights @ values).transpose(1, 2).reshape(*x.shape[:2], -1)), held
 
-    def step(self, x: torch.Tensor, position: torch.Tensor, active: torch.Tensor) -> torch.Tensor:
-        """One token x (batch, 1, width) of every active row."""
+    def step(
+        self, x: torch.Tensor, position: torch.Tensor, active: torch.Tensor, held: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """One token x (batch, 1, width) of every active row. Also positions held afterwards, (batch,)."""
         query, key, value = (t[:, :, 0] for t in self._projected(x, position[:, None]))
-        attended = self.attention(query, key, value, active)
-        return self.o_proj(attended.reshape(x.shape[0], 1, -1))
+        attended, held = self.attention.step(query, key, value, active, held)
+        return self.o_proj(attended.reshape(x.shape[0], 1, -1)), held
 
 
 class MLP(torch.nn.Module):
@@ -165,23 +169,27 @@ class Layer(torch.nn.Module):
         position: torch.Tensor,
         active: torch.Tensor,
         fills: torch.Tensor,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+        held: torch.Tensor,
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """prompt (batch, n, width), token (batch, 1, width): the one that this call is about becomes what it
-        is behind this layer, the other stays."""
+        is behind this layer, the other stays. held: from the layer before, and to the next one, so that the
+        result of every operator is used; PopTorch drops those that are not."""
 
         def of_prompt() -> list[torch.Tensor]:
-            h = prompt + self.self_attn.fill(self.input_layernorm(prompt), lengths)
-            return [h + self.mlp(self.post_attention_layernorm(h)), token]
+            attended, now_held = self.self_attn.fill(self.input_layernorm(prompt), lengths, held)
+            h = prompt + attended
+            return [h + self.mlp(self.post_attention_layernorm(h)), token, now_held]
 
         def of_token() -> list[torch.Tensor]:
-            h = token + self.self_attn.step(self.input_layernorm(token), position, active)
-            return [prompt, h + self.mlp(self.post_attention_layernorm(h))]
+            attended, now_held = self.self_attn.step(self.input_layernorm(token), position, active, held)
+            h = token + attended
+            return [prompt, h + self.mlp(self.post_attention_layernorm(h)), now_held]
 
         if running_on_ipu():  # both are compiled, one is run
-            prompt, token = poptorch.cond(fills, of_prompt, [], of_token, [])
+            prompt, token, held = poptorch.cond(fills, of_prompt, [], of_token, [])
         else:
-            prompt, token = of_prompt() if fills else of_token()
-        return prompt, token
+            prompt, token, held = of_prompt() if fills else of_token()
+        return prompt, token, held
 
 
 class Body(torch.nn.Module):
@@ -254,25 +262,27 @@ class Decoder(torch.nn.Module):
         position: torch.Tensor,
         active: torch.Tensor,
         fills: torch.Tensor,
-    ) -> torch.Tensor:
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """Args, all integers of 32 bits:
             prompt: (batch, prompt_tokens), padded behind its tokens. lengths: (batch,) of the prompts; 0
                 empties a row, -1 leaves it as it is.
             token: (batch,), one of each row. position: (batch,), where it is in its text. active: (batch,), 0
                 where a row gets no token.
             fills: (1,), 1: the call is about the prompts; 0: about the tokens.
-        Returns: (batch, vocabulary) logits behind the last token of each row that the call was about.
+        Returns: (batch, vocabulary) logits behind the last token of each row that the call was about, and the
+            positions that each row holds, (batch,) int32.
         """
         both = self.model.embed_tokens(torch.cat([prompt, token[:, None]], dim=1))
         prompts, tokens = both[:, :-1], both[:, -1:]
         is_fill = fills.reshape(()) > 0
+        held = begin(lengths)  # all attention is in branches
         for layer in self.model.layers:
-            prompts, tokens = layer(prompts, tokens, lengths, position, active, is_fill)
+            prompts, tokens, held = layer(prompts, tokens, lengths, position, active, is_fill, held)
         column = torch.arange(prompt.shape[1]) == (lengths - 1)[:, None]
         ends = (prompts * column[:, :, None].to(prompts.dtype)).sum(dim=1)
         last = torch.where(is_fill, ends, tokens[:, 0])
         logits: torch.Tensor = self.lm_head(self.model.norm(last))
-        return logits.float()
+        return logits.float(), held
 
 
 def greedy(logits: torch.Tensor) -> torch.Tensor:
@@ -312,7 +322,7 @@ def generate(
     token = torch.zeros(batch, dtype=torch.int32)
 
     def call(fills: int, prompt: torch.Tensor, lengths: list[int], active: list[int]) -> None:
-        logits = step(
+        logits, now_held = step(
             prompt,
             torch.tensor(lengths, dtype=torch.int32),
             token,
@@ -324,6 +334,8 @@ def generate(
             if lengths[row] >= 0:
                 held[row] = lengths[row]
             held[row] += active[row]
+        if now_held.tolist() != held:
+            raise RuntimeError(f"rows must hold {held} positions, got {now_held.tolist()}")
         about = [
             (row, text)
             for row, text in enumerate(rows)

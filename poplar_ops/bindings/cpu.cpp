@@ -5,6 +5,7 @@
 #include "convert.hpp"
 #include "dispatch.hpp"
 #include "kv_cache.hpp"
+#include "openmp.hpp"
 #include "stream_sum.hpp"
 #include "thread_pool.hpp"
 
@@ -13,6 +14,8 @@
 #include <pybind11/stl.h>
 #include <pybind11/typing.h>
 
+#include <cstring>
+#include <initializer_list>
 #include <optional>
 
 namespace py = pybind11;
@@ -54,6 +57,69 @@ const std::int64_t *perElement(const char *op, const char *argument, const KVCac
   return array.data();
 }
 
+// Whether a function of this module takes the array without a question: an ndarray itself, of fp16 in
+// this machine's byte order, rows one after another or not; and, with `finite`, no NaN or infinity.
+bool isOrdinary(const py::object &object, std::initializer_list<std::size_t> shape, bool finite) {
+  constexpr int numberOfHalf = 23; // NPY_HALF
+  const auto *const ndarray = py::detail::npy_api::get().PyArray_Type_;
+  if (Py_TYPE(object.ptr()) != ndarray)
+    return false;
+  const auto array = py::reinterpret_borrow<py::array>(object);
+  const py::dtype type = array.dtype();
+  if (type.num() != numberOfHalf || type.byteorder() != '=' ||
+      array.ndim() != static_cast<py::ssize_t>(shape.size()) ||
+      array.strides(array.ndim() - 1) != sizeof(Half))
+    return false;
+  std::size_t rows = 1;
+  py::ssize_t axis = 0;
+  for (const std::size_t n : shape) {
+    if (n == 0 || array.shape(axis) != static_cast<py::ssize_t>(n))
+      return false;
+    if (++axis != array.ndim())
+      rows *= n;
+  }
+  if (!finite)
+    return true;
+  const std::size_t width = *(shape.end() - 1);
+  for (std::size_t row = 0; row != rows; ++row) {
+    const char *at = static_cast<const char *>(array.data());
+    std::size_t left = row;
+    for (py::ssize_t a = array.ndim() - 2; a >= 0; --a) {
+      const auto n = static_cast<std::size_t>(array.shape(a));
+      at += static_cast<std::ptrdiff_t>(left % n) * array.strides(a);
+      left /= n;
+    }
+    bool all = true;
+    for (std::size_t c = 0; c != width; ++c) {
+      Half bits;
+      std::memcpy(&bits, at + c * sizeof(Half), sizeof(bits));
+      all = all && (bits & 0x7c00u) != 0x7c00u;
+    }
+    if (!all)
+      return false;
+  }
+  return true;
+}
+
+Tokens tokensOf(const py::array &a) {
+  return {static_cast<const char *>(a.data()),
+          {a.strides(0), a.strides(1), a.strides(2), a.strides(3)}};
+}
+
+// One token for every batch element, checked and appended in one call. False, and nothing has
+// happened, where the caller must look at the arrays.
+bool appendToken(KVCache &cache, const py::object &key, const py::object &value, bool checkFinite) {
+  for (const py::object *const tokens : {&key, &value})
+    if (!isOrdinary(*tokens, {cache.batch, cache.nKvHeads, 1, cache.headDim}, checkFinite))
+      return false;
+  const std::vector<std::int64_t> counts(cache.batch, 1);
+  const Tokens keys = tokensOf(py::reinterpret_borrow<py::array>(key)),
+               values = tokensOf(py::reinterpret_borrow<py::array>(value));
+  py::gil_scoped_release release;
+  cache.append(keys, values, 1, counts.data());
+  return true;
+}
+
 void append(KVCache &cache, const py::array &key, const py::array &value, const Integers &lengths) {
   const std::vector<std::int64_t> shape{static_cast<std::int64_t>(cache.batch),
                                         static_cast<std::int64_t>(cache.nKvHeads), -1,
@@ -64,11 +130,7 @@ void append(KVCache &cache, const py::array &key, const py::array &value, const 
   checkShape("append", "value", value, "(batch, n_kv_heads, n_tokens, head_dim)",
              {shape[0], shape[1], key.shape(2), shape[3]});
   const std::int64_t *counts = perElement("append", "lengths", cache, lengths);
-  const auto tokens = [](const py::array &a) {
-    return Tokens{static_cast<const char *>(a.data()),
-                  {a.strides(0), a.strides(1), a.strides(2), a.strides(3)}};
-  };
-  const Tokens keyTokens = tokens(key), valueTokens = tokens(value);
+  const Tokens keyTokens = tokensOf(key), valueTokens = tokensOf(value);
   const std::int64_t nTokens = key.shape(2);
   py::gil_scoped_release release;
   cache.append(keyTokens, valueTokens, nTokens, counts);
@@ -93,9 +155,11 @@ py::typing::Tuple<py::array, py::array> readPositions(const KVCache &cache, std:
   return py::make_tuple(key, value);
 }
 
-py::array attention(const KVCache &cache, const py::array &query,
-                    const std::optional<SparqSettings> &settings) {
-  const char *const op = settings ? "sparq_attention" : "dense_attention";
+// A query of one step, checked, and an output for it: `attend(query, n_heads, output)` runs without the
+// interpreter's lock.
+template <class Attend>
+py::array attended(const char *op, const KVCache &cache, const py::array &query,
+                   const Attend &attend) {
   checkHalf(op, "query", query, 3);
   checkShape(
       op, "query", query, "(batch, n_heads, head_dim)",
@@ -107,27 +171,44 @@ py::array attention(const KVCache &cache, const py::array &query,
   Half *const to = static_cast<Half *>(output.mutable_data());
   {
     py::gil_scoped_release release;
-    cache.attention(view, nHeads, settings ? &*settings : nullptr, to);
+    attend(view, nHeads, to);
   }
   return output;
 }
 
+py::array attention(const KVCache &cache, const py::array &query,
+                    const std::optional<SparqSettings> &settings) {
+  return attended(settings ? "sparq_attention" : "dense_attention", cache, query,
+                  [&](const Query &view, std::int64_t nHeads, Half *to) {
+                    cache.attention(view, nHeads, settings ? &*settings : nullptr, to);
+                  });
+}
+
 py::array windowAttention(KVCache &cache, const py::array &query, const WindowSettings &settings) {
-  const char *const op = "window_attention";
-  checkHalf(op, "query", query, 3);
-  checkShape(
-      op, "query", query, "(batch, n_heads, head_dim)",
-      {static_cast<std::int64_t>(cache.batch), -1, static_cast<std::int64_t>(cache.headDim)});
-  py::array output(py::dtype("float16"), {query.shape(0), query.shape(1), query.shape(2)});
-  const Query view{static_cast<const char *>(query.data()),
-                   {query.strides(0), query.strides(1), query.strides(2)}};
-  const std::int64_t nHeads = query.shape(1);
-  Half *const to = static_cast<Half *>(output.mutable_data());
-  {
-    py::gil_scoped_release release;
-    cache.windowAttention(view, nHeads, settings, to);
-  }
-  return output;
+  return attended("window_attention", cache, query,
+                  [&](const Query &view, std::int64_t nHeads, Half *to) {
+                    cache.windowAttention(view, nHeads, settings, to);
+                  });
+}
+
+// `attention` or `windowAttention`, checked in the same call. None, and nothing has happened, where the
+// caller must look at the query.
+std::optional<py::array> attentionOfQuery(KVCache &cache, const py::object &query,
+                                          const py::object &settings, bool checkFinite) {
+  if (!py::isinstance<py::array>(query))
+    return std::nullopt;
+  const auto array = py::reinterpret_borrow<py::array>(query);
+  if (array.ndim() != 3)
+    return std::nullopt;
+  const auto nHeads = static_cast<std::size_t>(array.shape(1));
+  if (nHeads % cache.nKvHeads != 0 ||
+      !isOrdinary(query, {cache.batch, nHeads, cache.headDim}, checkFinite))
+    return std::nullopt;
+  if (settings.is_none())
+    return attention(cache, array, std::nullopt);
+  if (py::hasattr(settings, "n_recent"))
+    return windowAttention(cache, array, settings.cast<WindowSettings>());
+  return attention(cache, array, settings.cast<SparqSettings>());
 }
 
 void observe(KVCache &cache, const py::array &query, const WindowSettings &settings) {
@@ -200,6 +281,8 @@ PYBIND11_MODULE(_cpu, m) {
     return names;
   });
   m.def("default_threads", &defaultThreads);
+  m.def("use_openmp", &useOpenmp,
+        "Run calls on the threads of the OpenMP runtime that is in the process; False: none is.");
 
   py::class_<KVCache>(m, "KVCache")
       .def(py::init<const CacheSpec &, std::int64_t, const std::string &>(), py::arg("spec"),
@@ -211,6 +294,7 @@ PYBIND11_MODULE(_cpu, m) {
           "key_index_bytes",
           [](const KVCache &cache) { return cache.nPairs() * cache.keyIndex.pairBytes(); })
       .def("append", &append, py::arg("key"), py::arg("value"), py::arg("lengths"))
+      .def("append_token", &appendToken, py::arg("key"), py::arg("value"), py::arg("check_finite"))
       .def("read", &readPositions, py::arg("start"), py::arg("stop"))
       .def(
           "truncate",
@@ -232,6 +316,8 @@ PYBIND11_MODULE(_cpu, m) {
       .def("attention", &attention, py::arg("query"), py::arg("settings") = py::none(),
            "SparQ attention, or dense attention where settings is None.")
       .def("window_attention", &windowAttention, py::arg("query"), py::arg("settings"))
+      .def("attention_of_query", &attentionOfQuery, py::arg("query"), py::arg("settings"),
+           py::arg("check_finite"))
       .def("observe", &observe, py::arg("query"), py::arg("settings"))
       .def_property_readonly("n_recent", &KVCache::nRecent)
       .def("history", &historyOf, py::arg("element"))

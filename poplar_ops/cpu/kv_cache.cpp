@@ -2,10 +2,10 @@
 #include "kv_cache.hpp"
 
 #include "../codelets/arith.hpp"
+#include "../src/row_groups.hpp"
 #include "attention.hpp"
 #include "dispatch.hpp"
 #include "key_columns.hpp"
-#include "row_codes.hpp"
 #include "thread_pool.hpp"
 #include "window_attention.hpp"
 
@@ -90,10 +90,9 @@ void KVCache::appendTo(const Pair &pair, const char *key, const char *value,
               headDim);
       copyRow(pair.valueRows + p * headDim, value + token * valueTokens.stride[2],
               valueTokens.stride[3], headDim);
-      if (spec.rowBits == 8) {
-        roundRow(pair.keyRows + p * headDim, headDim);
-        roundRow(pair.valueRows + p * headDim, headDim);
-      }
+      if (spec.rowBits == 8)
+        for (Half *const row : {pair.keyRows + p * headDim, pair.valueRows + p * headDim})
+          roundRow(row, headDim, row);
     }
     keyIndex.append(pair.at, pair.keyRows, done, stop);
     kernels.addRows(pair.valueRows + done * headDim, stop - done, static_cast<unsigned>(headDim),

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "thread_pool.hpp"
 
+#include "openmp.hpp"
+
 #include <cstdlib>
 #include <stdexcept>
 #include <string>
@@ -139,6 +141,8 @@ void ThreadPool::runErased(Erased function, const void *argument) {
     function(argument, 0);
     return;
   }
+  if (runOnOpenmp(threads, function, argument))
+    return;
   leaveCallerAlone();
   call = function;
   work = argument;

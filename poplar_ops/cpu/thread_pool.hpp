@@ -5,7 +5,7 @@
 // A call leases a pool for its duration: an idle one, or a new one if callers are more than ever
 // before. So calls from several threads never wait for each other, and in the steady state nothing
 // is created or allocated. Idle workers sleep after a short spin. After fork() the child starts
-// with no pools.
+// with no pools. Where openmp.hpp has other threads for a call, a pool's own go on sleeping.
 #pragma once
 
 #include "buffer.hpp"

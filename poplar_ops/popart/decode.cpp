@@ -5,6 +5,7 @@
 //   query {batch, n_heads, head_dim}, key, value {batch, n_kv_heads, head_dim} FLOAT16, active
 //   {batch} INT32; held {batch} INT32 may be missing -> output, as query, and, where the model takes
 //   it, lengths_out {batch} INT32: positions held afterwards
+#include "attribute_rules.hpp"
 #include "layer_cache.hpp"
 #include "sparq/cache_fill.hpp"
 #include "sparq/kernels.hpp"
@@ -159,21 +160,13 @@ const popart::OpDefinition::DataTypes integer{popart::DataType::INT32};
 const popart::OpDefinition::Inputs inputs{
     {"query", half}, {"key", half}, {"value", half}, {"active", integer}, {"held", integer}};
 const popart::OpDefinition::Outputs outputs{{"output", half}, {"lengths_out", integer}};
-template <class Op> popart::OpCreator<Op> creator(const popart::OpDefinitions &definitions) {
-  return popart::OpCreator<Op>(
-      definitions,
-      [](const popart::OpCreatorInfo &info) -> std::unique_ptr<popart::Op> {
-        return std::make_unique<Op>(info);
-      },
-      true);
-}
 
-const auto denseCreator = creator<DenseDecodeOp>(popart::OpDefinitions{
-    {denseDecode, popart::OpDefinition(inputs, outputs, cacheAttributes({"n_kv_heads"}))}});
-const auto sparqCreator = creator<SparqDecodeOp>(popart::OpDefinitions{
-    {sparqDecode, popart::OpDefinition(
-                      inputs, outputs,
-                      cacheAttributes({"n_kv_heads", "rank", "top_k", "n_local", "mean_value"}))}});
+const auto denseCreator = creator<DenseDecodeOp>(
+    denseDecode, popart::OpDefinition(inputs, outputs, cacheAttributes({"n_kv_heads"})));
+const auto sparqCreator = creator<SparqDecodeOp>(
+    sparqDecode, popart::OpDefinition(
+                     inputs, outputs,
+                     cacheAttributes({"n_kv_heads", "rank", "top_k", "n_local", "mean_value"})));
 const popart::popx::OpxCreator<DecodeOpx> opxCreator(std::vector<popart::OperatorIdentifier>{
     denseDecode, sparqDecode});
 

@@ -5,6 +5,7 @@
 //   key, value {batch, n_kv_heads, n_tokens, head_dim} FLOAT16, lengths {batch} INT32; held {batch}
 //   INT32 may be missing
 //   -> lengths_out {batch} INT32: positions held afterwards
+#include "attribute_rules.hpp"
 #include "layer_cache.hpp"
 #include "sparq/cache_fill.hpp"
 #include "tensor_rules.hpp"
@@ -74,12 +75,7 @@ const popart::OpDefinition
                    {{"key", half}, {"value", half}, {"lengths", integer}, {"held", integer}}),
                popart::OpDefinition::Outputs({{"lengths_out", integer}}), cacheAttributes());
 
-const popart::OpCreator<CacheFillOp> opCreator(
-    popart::OpDefinitions{{cacheFill, definition}},
-    [](const popart::OpCreatorInfo &info) -> std::unique_ptr<popart::Op> {
-      return std::make_unique<CacheFillOp>(info);
-    },
-    true);
+const auto opCreator = creator<CacheFillOp>(cacheFill, definition);
 const popart::popx::OpxCreator<CacheFillOpx> opxCreator(cacheFill);
 
 } // namespace

@@ -55,6 +55,11 @@ struct Wanted {
   }
 };
 
+// The IPU, which PopART takes to be the first where nothing says so.
+std::int64_t virtualGraph(const popart::Op &op) {
+  return op.settings.vgraphId ? *op.settings.vgraphId : 0;
+}
+
 // Names of the caches like that of `op`, on its IPU, in the model's order.
 std::vector<std::string> alike(const CacheOp &op) {
   const Wanted wanted(op);
@@ -62,7 +67,7 @@ std::vector<std::string> alike(const CacheOp &op) {
   for (const CacheOp *const other : op.ofModel()) {
     const std::string &name = other->cacheName();
     if (std::find(names.begin(), names.end(), name) == names.end() &&
-        other->settings.vgraphId == op.settings.vgraphId && Wanted(*other) == wanted)
+        virtualGraph(*other) == virtualGraph(op) && Wanted(*other) == wanted)
       names.push_back(name);
   }
   return names;
@@ -136,16 +141,16 @@ std::shared_ptr<LayerCache> LayerCache::find(const popart::popx::Devicex *device
 CacheGroup &LayerCache::get(const popart::popx::Devicex *device, const popart::popx::Opx &opx) {
   static Registry<CacheGroup> all;
   const CacheOp &op = opx.getOp<CacheOp>();
+  const std::int64_t first = virtualGraph(*op.ofCache().front()), mine = virtualGraph(op);
+  if (mine != first)
+    throw sparq::Error(op.opid.type + ": virtual graph must be " + std::to_string(first) +
+                       " as in the other operators of cache '" + op.cacheName() + "', got " +
+                       std::to_string(mine));
   if (group_ == nullptr) {
     const std::vector<std::string> names = alike(op);
     group_ = all.get(device, names.front(),
                      [&] { return std::make_shared<CacheGroup>(opx.graph(), op, names); });
-    virtualGraph_ = opx.getVirtualGraphId();
   }
-  if (opx.getVirtualGraphId() != virtualGraph_)
-    throw sparq::Error(op.opid.type + ": virtual graph must be " + std::to_string(virtualGraph_) +
-                       " as in the other operators of cache '" + op.cacheName() + "', got " +
-                       std::to_string(opx.getVirtualGraphId()));
   return *group_;
 }
 

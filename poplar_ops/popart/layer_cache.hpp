@@ -61,7 +61,6 @@ public:
 
 private:
   std::shared_ptr<CacheGroup> group_;
-  std::int64_t virtualGraph_ = 0;
 };
 
 // An operator's lowering: finds its cache, and adds the codelets before any vertex is.

@@ -153,12 +153,12 @@ void addWaveLoop(const Context &context, const Waves &waves, const WaveIndex &wa
 void addIfAny(Graph &graph, const Tensor &flags, const Sequence &body, Sequence &program,
               const DebugContext &dc) {
   const unsigned n = static_cast<unsigned>(flags.numElements());
-  const Tensor any = graph.addVariable(BOOL, {}, {dc, "any_full"});
+  const Tensor any = graph.addVariable(BOOL, {}, {dc, "any"});
   graph.setTileMapping(any, 0);
-  const ComputeSet test = graph.addComputeSet({dc, "any_full"});
+  const ComputeSet test = graph.addComputeSet({dc, "any"});
   addVertex(graph, test, "sparq::AnyFull", 0, {{"full", flags}, {"any", any}}, {{"nSlots", n}},
             cycles::anyFull(n));
-  program.add(Execute(test, {dc, "any_full"}));
+  program.add(Execute(test, {dc, "any"}));
   program.add(If(any, body, Sequence(), dc));
 }
 

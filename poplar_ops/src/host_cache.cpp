@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sparq/host_cache.hpp"
-#include "../codelets/row_codes.hpp"
 #include "half_bits.hpp"
+#include "row_groups.hpp"
 #include "sparq/layers.hpp"
 #include "sparq/tiers.hpp"
 #include <algorithm>
@@ -34,25 +34,20 @@ void quantiseBlock(const std::uint16_t *keys, unsigned indexBits, std::uint32_t 
   record[codeWords(indexBits)] = step | std::uint32_t(narrow(low)) << 16;
 }
 
-// One key or value into its codes and scales, as codelets/row_codes.cpp does.
+// One key or value into its codes and scales.
 void encodeNumbers(const std::uint16_t *from, unsigned headDim, std::uint16_t *codes,
                    std::uint16_t *scales) {
   std::fill_n(scales, nRowScales(headDim), 0);
-  for (unsigned first = 0; first < headDim; first += rowGroup) {
-    const unsigned end = std::min(first + rowGroup, headDim);
-    float most = 0;
-    for (unsigned c = first; c != end; ++c)
-      most = std::max(most, std::abs(widen(from[c])));
-    const float scale = rowScale(most), inverse = 1.0f / scale;
-    scales[first / rowGroup] = static_cast<std::uint16_t>(bitcast<unsigned>(scale) >> 16);
-    for (unsigned c = first; c != end; c += 4) {
-      std::uint32_t word = 0;
-      for (unsigned i = 0; i != 4; ++i)
-        word |= static_cast<std::uint32_t>(rowCode(widen(from[c + i]), inverse) + codeOffset)
-                << codeShift(i);
-      std::memcpy(codes + c / 2, &word, sizeof(word));
-    }
-  }
+  eachRowGroup(
+      from, headDim, [&](std::size_t first, std::size_t n, float scale, const float *code) {
+        scales[first / rowGroup] = static_cast<std::uint16_t>(bitcast<unsigned>(scale) >> 16);
+        for (std::size_t c = 0; c != n; c += 4) {
+          std::uint32_t word = 0;
+          for (unsigned i = 0; i != 4; ++i)
+            word |= static_cast<std::uint32_t>(code[c + i] + codeOffset) << codeShift(i);
+          std::memcpy(codes + (first + c) / 2, &word, sizeof(word));
+        }
+      });
 }
 void decodeNumbers(const std::uint16_t *codes, const std::uint16_t *scales, unsigned headDim,
                    std::uint16_t *to) {
@@ -322,6 +317,7 @@ void HostCache::write(Engine &engine, unsigned layer, const std::uint16_t *key,
     const OldRows old = layout_.tiered ? OldRows{} : readOldRows(engine, layer);
     RemoteRows::Writer rows(rows_, engine), columns(keyColumns_, engine);
     const unsigned d = shape_.headDim;
+    std::vector<std::uint16_t> rounded(layout_.rowBits == 8 ? d : 0);
     for (unsigned task = 0; task != shape_.nTasks(); ++task) {
       const unsigned b = task / shape_.nKvHeads;
       const std::size_t first = std::size_t(task) * nTokens * d;
@@ -330,13 +326,11 @@ void HostCache::write(Engine &engine, unsigned layer, const std::uint16_t *key,
       writeRows(rows, tokens, old);
       if (layout_.chunk == 0)
         continue;
-      std::vector<std::uint16_t> row(rowElements()), oneKey(d), oneValue(d);
       for (unsigned i = 0; i != tokens.n; ++i) { // ascending, one addition a position
         const std::uint16_t *held = tokens.values + std::size_t(i) * d;
         if (layout_.rowBits == 8) { // as the row has it
-          writeTieredRow(tokens.keys + std::size_t(i) * d, held, row.data());
-          readTieredRow(row.data(), oneKey.data(), oneValue.data());
-          held = oneValue.data();
+          roundRow(held, d, rounded.data());
+          held = rounded.data();
         }
         for (unsigned c = 0; c != d; ++c)
           sum[std::size_t(task) * d + c] += widen(held[c]);

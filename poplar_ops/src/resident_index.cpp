@@ -111,81 +111,53 @@ void residentScores(const Context &context, const SparqSettings &settings, const
     for (unsigned part = 0; part != waves.nWaveParts(); ++part) {
       const unsigned tile = context.tile(slot, part);
       const Tensor index = context.cache.index[context.task(slot)][part].flatten();
-      const float limit = static_cast<float>(coefficientLimit(bits, r));
+      std::vector<Edge> coefficientEdges{{"filled", context.filled(slot, part)},
+                                         {"layer", context.cache.layer[slot][part]},
+                                         {"index", index},
+                                         {"components", q.components[slot][part]},
+                                         {"selectedQuery", q.selectedQuery[slot][part]},
+                                         {"coefficients", coefficients[slot][part].flatten()},
+                                         {"units", units[slot][part].flatten()},
+                                         {"offsets", offsets[slot][part].flatten()},
+                                         {"columns", columns[slot][part]}};
+      std::vector<Setting> coefficientSettings{
+          {"groupSize", g},
+          {"rank", r},
+          {"headDim", d},
+          {"columnWords", columnWords},
+          {"firstBlock", part * nBlocks},
+          {"nBlocks", nBlocks},
+          {"limit", static_cast<float>(coefficientLimit(bits, r))}};
+      std::vector<Edge> scoreEdges{{"filled", context.filled(slot, part)},
+                                   {"index", index},
+                                   {"columns", columns[slot][part]},
+                                   {"coefficients", coefficients[slot][part].flatten()},
+                                   {"units", units[slot][part].flatten()},
+                                   {"offsets", offsets[slot][part].flatten()},
+                                   {"inverseTemperature", q.inverseTemperature[slot][part]},
+                                   {"scores", scores.weights[slot][part].flatten()}};
+      std::vector<Setting> scoreSettings{{"groupSize", g},
+                                         {"rank", r},
+                                         {"firstBlock", part * nBlocks},
+                                         {"nBlocks", nBlocks},
+                                         {"partPositions", waves.partPositions()}};
       if (byGroup) {
-        addVertex(context.graph, coefficient, "sparq::GroupCoefficients", tile,
-                  {{"filled", context.filled(slot, part)},
-                   {"layer", context.cache.layer[slot][part]},
-                   {"index", index},
-                   {"components", q.components[slot][part]},
-                   {"selectedQuery", q.selectedQuery[slot][part]},
-                   {"coefficients", coefficients[slot][part].flatten()},
-                   {"units", units[slot][part].flatten()},
-                   {"offsets", offsets[slot][part].flatten()},
-                   {"biases", biases[slot][part].flatten()},
-                   {"columns", columns[slot][part]}},
-                  {{"groupSize", g},
-                   {"rank", r},
-                   {"headDim", d},
-                   {"columnWords", columnWords},
-                   {"firstBlock", part * nBlocks},
-                   {"nBlocks", nBlocks},
-                   {"limit", limit}},
-                  cycles::groupCoefficients(nBlocks, g, r));
-        addVertex(context.graph, score, "sparq::GroupScores", tile,
-                  {{"filled", context.filled(slot, part)},
-                   {"index", index},
-                   {"columns", columns[slot][part]},
-                   {"coefficients", coefficients[slot][part].flatten()},
-                   {"units", units[slot][part].flatten()},
-                   {"offsets", offsets[slot][part].flatten()},
-                   {"biases", biases[slot][part].flatten()},
-                   {"inverseTemperature", q.inverseTemperature[slot][part]},
-                   {"codes", codes[slot][part].flatten()},
-                   {"scores", scores.weights[slot][part].flatten()}},
-                  {{"groupSize", g},
-                   {"rank", r},
-                   {"firstBlock", part * nBlocks},
-                   {"nBlocks", nBlocks},
-                   {"partPositions", waves.partPositions()}},
-                  cycles::groupScores(nBlocks, g, r));
-        continue;
+        coefficientEdges.push_back({"biases", biases[slot][part].flatten()});
+        scoreEdges.push_back({"biases", biases[slot][part].flatten()});
+        scoreEdges.push_back({"codes", codes[slot][part].flatten()});
+      } else { // the other vertices are for codes of 4 bits alone
+        coefficientSettings.push_back({"indexBits", bits});
+        scoreSettings.push_back({"indexBits", bits});
       }
-      addVertex(context.graph, coefficient, "sparq::ResidentCoefficients", tile,
-                {{"filled", context.filled(slot, part)},
-                 {"layer", context.cache.layer[slot][part]},
-                 {"index", index},
-                 {"components", q.components[slot][part]},
-                 {"selectedQuery", q.selectedQuery[slot][part]},
-                 {"coefficients", coefficients[slot][part].flatten()},
-                 {"units", units[slot][part].flatten()},
-                 {"offsets", offsets[slot][part].flatten()},
-                 {"columns", columns[slot][part]}},
-                {{"groupSize", g},
-                 {"rank", r},
-                 {"headDim", d},
-                 {"indexBits", bits},
-                 {"columnWords", columnWords},
-                 {"firstBlock", part * nBlocks},
-                 {"nBlocks", nBlocks},
-                 {"limit", limit}},
-                cycles::residentCoefficients(nBlocks, g, r));
-      addVertex(context.graph, score, "sparq::ResidentScores", tile,
-                {{"filled", context.filled(slot, part)},
-                 {"index", index},
-                 {"columns", columns[slot][part]},
-                 {"coefficients", coefficients[slot][part].flatten()},
-                 {"units", units[slot][part].flatten()},
-                 {"offsets", offsets[slot][part].flatten()},
-                 {"inverseTemperature", q.inverseTemperature[slot][part]},
-                 {"scores", scores.weights[slot][part].flatten()}},
-                {{"groupSize", g},
-                 {"rank", r},
-                 {"indexBits", bits},
-                 {"firstBlock", part * nBlocks},
-                 {"nBlocks", nBlocks},
-                 {"partPositions", waves.partPositions()}},
-                cycles::residentScores(nBlocks, g, r, bits));
+      addVertex(context.graph, coefficient,
+                byGroup ? "sparq::GroupCoefficients" : "sparq::ResidentCoefficients", tile,
+                coefficientEdges, coefficientSettings,
+                byGroup ? cycles::groupCoefficients(nBlocks, g, r)
+                        : cycles::residentCoefficients(nBlocks, g, r));
+      addVertex(context.graph, score, byGroup ? "sparq::GroupScores" : "sparq::ResidentScores",
+                tile, scoreEdges, scoreSettings,
+                byGroup ? cycles::groupScores(nBlocks, g, r)
+                        : cycles::residentScores(nBlocks, g, r, bits));
     }
   }
 }

@@ -4,7 +4,6 @@
 #pragma once
 
 #include <cstdint>
-#include <initializer_list>
 #include <poplar/Graph.hpp>
 #include <string>
 #include <utility>
@@ -13,17 +12,17 @@
 
 namespace sparq {
 
+using Edge = std::pair<const char *, poplar::Tensor>;
 using Setting = std::pair<const char *, std::variant<unsigned, float, bool>>;
 
 inline void addVertex(poplar::Graph &graph, const poplar::ComputeSet &cs, const char *type,
-                      unsigned tile,
-                      std::initializer_list<std::pair<const char *, poplar::Tensor>> edges,
+                      unsigned tile, const std::vector<Edge> &edges,
                       const std::vector<Setting> &settings, std::uint64_t cycles) {
   poplar::VertexRef vertex = graph.addVertex(cs, type);
   graph.setTileMapping(vertex, tile);
-  for (const auto &edge : edges)
+  for (const Edge &edge : edges)
     graph.connect(vertex[edge.first], edge.second);
-  for (const auto &setting : settings) {
+  for (const Setting &setting : settings) {
     const poplar::FieldRef field = vertex[setting.first];
     std::visit([&](auto value) { graph.setInitialValue(field, value); }, setting.second);
   }

@@ -27,8 +27,7 @@ def dense_attention(query: np.ndarray, cache: KVCache) -> np.ndarray:
     Raises:
         ValueError: wrong shape or dtype, NaN or infinity, an empty batch element.
     """
-    check_call("dense_attention", query, cache)
-    return cache.one_layer("dense_attention").attention(query, None)
+    return attention(query, cache)
 
 
 def sparq_attention(
@@ -59,9 +58,8 @@ def sparq_attention(
     Raises:
         ValueError: wrong shape or dtype, NaN or infinity, a setting out of range, an empty batch element.
     """
-    check_call("sparq_attention", query, cache)
-    settings = SparqSettings(rank, top_k, n_local, mean_value, op="sparq_attention", head_dim=cache.head_dim)
-    return cache.one_layer("sparq_attention").attention(query, settings)
+    op = "sparq_attention"
+    return attention(query, cache, SparqSettings(rank, top_k, n_local, mean_value, op=op))
 
 
 def window_attention(
@@ -106,6 +104,10 @@ def attention(query: np.ndarray, cache: KVCache, settings: Settings = None) -> n
         ValueError: as these functions.
     """
     op = op_of(settings)
+    if isinstance(cache, KVCache):
+        output = cache.one_layer(op).attention_of_query(query, settings, cache.check_finite)
+        if output is not None:
+            return output
     check_call(op, query, cache)
     if settings is not None:
         settings.check(op, cache.head_dim)

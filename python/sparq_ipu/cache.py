@@ -104,8 +104,9 @@ class KVCache(HasSpec):
     @property
     def lengths(self) -> np.ndarray:
         """Positions held, (batch,) int64; with several layers (n_layers, batch)."""
-        lengths = np.array([backend.lengths for backend in self._backends], dtype=np.int64)
-        return lengths[0] if self.n_layers == 1 else lengths
+        if len(self._backends) == 1:
+            return np.array(self._backends[0].lengths, dtype=np.int64)
+        return np.array([backend.lengths for backend in self._backends], dtype=np.int64)
 
     def check_settings(self, op: str, settings: Settings) -> None:
         """Whether attention over this cache can have these settings; None: dense attention.
@@ -131,6 +132,8 @@ class KVCache(HasSpec):
                 the cache is then unchanged.
         """
         backend = self.one_layer("append")
+        if lengths is None and backend.append_token(key, value, self.check_finite):
+            return
         counts = checks.check_append(
             "append",
             key,

@@ -44,6 +44,7 @@ def test_row_scores_and_weights(seed: int, kind: str, first: int, filled: int) -
     if n:
         np.testing.assert_array_equal(out["maxima"].max(axis=0), scores[:, :n].max(axis=1))
     maximum = scores[:, :n].max(axis=1) if n else np.zeros(GROUP, np.float32)
+    out["scores"][:, n:] = maximum[:, None]  # as if they were the best
     out = run(
         "RowWeights",
         dict(

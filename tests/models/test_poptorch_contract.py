@@ -148,6 +148,22 @@ def test_what_an_operator_returns_orders_the_next_one(ipu):
         module(*token, held=torch.zeros(3, dtype=torch.int32))
 
 
+def test_begin_is_an_operator_on_the_ipu_alone(ipu, monkeypatch):
+    held = torch.tensor([3, -1])
+    begun = poptorch_attention.begin(held)
+    ((name, domain, version, (given,), attributes),) = ipu.calls
+    assert (name, domain, version, attributes) == ("Begin", "ai.sparq", 1, {})
+    assert given.tolist() == [3, -1] and given.dtype == begun.dtype == torch.int32
+    with pytest.raises(ValueError, match=r"^Begin: held must be integers, got float32$"):
+        poptorch_attention.begin(torch.zeros(2))
+    with pytest.raises(ValueError, match=r"^Begin: held must have shape \(batch\), got \(\)$"):
+        poptorch_attention.begin(torch.tensor(3))
+    with pytest.raises(ValueError, match=r"^Begin: attributes must be none, got capacity$"):
+        poptorch_attention.custom_op(contract.BEGIN, (given,), (given,), capacity=4)
+    monkeypatch.setattr(ipu, "isRunningOnIpu", lambda: False)
+    assert poptorch_attention.begin(held).tolist() == [3, -1] and len(ipu.calls) == 1
+
+
 def test_off_the_ipu_step_returns_output_and_lengths():
     module = SparqAttention(**SHAPE, cache_name="layer0", **SETTINGS)
     token = torch.randn(2, 4, 16), torch.randn(2, 2, 16), torch.randn(2, 2, 16)

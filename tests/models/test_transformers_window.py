@@ -114,13 +114,23 @@ def test_enough_tokens_are_dense_attention(model):
 
 
 def test_several_tokens_a_step_are_one_after_another(model):
-    """Prompt lookup checks several tokens at once and takes some back."""
+    """Prompt lookup checks several tokens at once and takes some back. The history is long enough to drop no
+    step, for those would not come back. (Products of several tokens at once differ in their last bits.)"""
     tokens = tokens_of(8).repeat(1, 4)
-    enable_window(model, tokens_per_step=8, top_k=40, n_recent=3)
     end = dict(eos_token_id=100)  # lookup of transformers 4 needs one; it does not come here
-    plain = model.generate(tokens, max_new_tokens=16, do_sample=False, **end)
-    looked_up = model.generate(tokens, max_new_tokens=16, do_sample=False, prompt_lookup_num_tokens=3, **end)
-    assert plain.shape == looked_up.shape
+
+    def outputs(top_k, **options):
+        enable_window(model, tokens_per_step=8, top_k=top_k, n_recent=64)
+        generated = model.generate(
+            tokens, max_new_tokens=24, do_sample=False, return_dict_in_generate=True, output_logits=True,
+            **end, **options,
+        )  # fmt: skip
+        return generated.sequences, torch.stack(generated.logits)
+
+    plain, logits = outputs(20)
+    looked_up, same = outputs(20, prompt_lookup_num_tokens=3)
+    assert torch.equal(plain, looked_up) and torch.allclose(logits, same, atol=0.01)
+    assert not torch.allclose(logits, outputs(19)[1], atol=0.01)  # negative control
 
 
 def test_drafts_of_window_attention_end_as_dense_attention(model):

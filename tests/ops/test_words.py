@@ -306,11 +306,17 @@ def too_many_rows(capacity: int) -> Any:
     return session(CacheSpec(256, 1, 8, capacity), 1, n_tiles=1472)
 
 
+def too_many_columns(head_dim: int) -> Any:
+    """More rows by component than by position."""
+    return session(CacheSpec(256, 1, head_dim, 8), 1, Attention("sparq-streaming", SETTINGS), n_tiles=1472)
+
+
 @pytest.mark.parametrize(
     ("resource", "call", "fits", "too_much", "room"),
     [
         ("tile memory", too_much_for_the_tiles, 512, 32768, 638976),
         ("rows of streaming memory", too_many_rows, 64, MOST, 2**32 - 1),
+        ("rows of streaming memory", too_many_columns, 64, MOST, 2**32 - 1),
     ],
 )
 def test_what_does_not_fit(

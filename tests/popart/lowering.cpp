@@ -48,12 +48,15 @@ public:
     const popart::OperatorIdentifier opid("ai.sparq", type, 1);
     const popart::OpManager::OpInfo &info = popart::OpManager::all().at(opid);
     popart::Attributes values;
+    values.set("__debug_info_id", popart::Attributes::Int(nextId_)); // one of PopART's own
     for (const auto &item : attributes) {
       const auto name = item.first.cast<std::string>();
-      if (info.definition.attributes.count(name) == 0)
-        throw popart::error("an attribute must be in the operator's definition, got " + name);
       if (py::isinstance<py::str>(item.second))
         values.set(name, item.second.cast<std::string>());
+      else if (py::isinstance<py::float_>(item.second))
+        values.set(name, item.second.cast<float>());
+      else if (py::isinstance<py::list>(item.second))
+        values.set(name, item.second.cast<popart::Attributes::Ints>());
       else
         values.set(name, item.second.cast<std::int64_t>());
     }
@@ -99,32 +102,7 @@ public:
   }
 
   // Any order that tensors and constraints allow; of those free to go, the one added last first.
-  std::vector<popart::OpId> schedule() {
-    std::map<popart::OpId, int> waiting;
-    const auto eachAfter = [&](popart::Op *o, const auto &visit) {
-      for (const popart::Tensor *const tensor : o->output->tensors())
-        for (popart::Op *const consumer : tensor->consumers.getOps())
-          visit(consumer);
-      for (popart::Op *const after : graph().topoCons->getAfters(o))
-        visit(after);
-    };
-    for (const auto &entry : graph().getOps()) {
-      waiting.emplace(entry.first, 0);
-      eachAfter(entry.second.get(), [&](const popart::Op *after) { ++waiting[after->id]; });
-    }
-    std::vector<popart::OpId> order;
-    while (order.size() != graph().getOps().size()) {
-      const auto next = std::find_if(waiting.rbegin(), waiting.rend(),
-                                     [](const auto &entry) { return entry.second == 0; });
-      if (next == waiting.rend())
-        throw popart::error("operators must have an order, got a cycle");
-      const popart::OpId id = next->first;
-      waiting.erase(id);
-      order.push_back(id);
-      eachAfter(&op(id), [&](const popart::Op *after) { --waiting.at(after->id); });
-    }
-    return order;
-  }
+  std::vector<popart::OpId> schedule() { return order(true); }
 
   // Lowers, compiles, loads. Runs `iterations` times a run; virtual graphs are ranges of tiles.
   void compile(unsigned nTiles, unsigned iterations,
@@ -147,10 +125,12 @@ public:
       devicex_->top.createHostWrite(id, tensor);
       devicex_->tensors.emplace(id, tensor);
     }
-    poplar::program::Sequence program;
+    // As PopART does: each operator is lowered as soon as there are the tensors that it takes, into
+    // a sequence of its own, and these are put together in the order of the schedule.
+    std::map<popart::OpId, poplar::program::Sequence> sequences;
     outputs_.clear();
-    for (const popart::OpId id : schedule()) {
-      opxs_.at(id)->grow(program);
+    for (const popart::OpId id : order(false)) {
+      opxs_.at(id)->grow(sequences[id]);
       for (const popart::Tensor *const tensor : op(id).output->tensors()) {
         const poplar::Tensor &made = devicex_->tensors.at(tensor->id);
         const std::vector<std::size_t> shape(tensor->info.shape().begin(),
@@ -161,6 +141,9 @@ public:
         outputs_.push_back(tensor->id);
       }
     }
+    poplar::program::Sequence program;
+    for (const popart::OpId id : schedule())
+      program.add(sequences.at(id));
     engine_ = std::make_unique<poplar::Engine>(devicex_->top,
                                                poplar::program::Repeat(iterations, program));
     engine_->load(device_);
@@ -235,6 +218,34 @@ private:
     }
     o.setup();
     return o.id;
+  }
+
+  std::vector<popart::OpId> order(bool constraints) {
+    std::map<popart::OpId, int> waiting;
+    const auto eachAfter = [&](popart::Op *o, const auto &visit) {
+      for (const popart::Tensor *const tensor : o->output->tensors())
+        for (popart::Op *const consumer : tensor->consumers.getOps())
+          visit(consumer);
+      if (constraints)
+        for (popart::Op *const after : graph().topoCons->getAfters(o))
+          visit(after);
+    };
+    for (const auto &entry : graph().getOps()) {
+      waiting.emplace(entry.first, 0);
+      eachAfter(entry.second.get(), [&](const popart::Op *after) { ++waiting[after->id]; });
+    }
+    std::vector<popart::OpId> found;
+    while (found.size() != graph().getOps().size()) {
+      const auto next = std::find_if(waiting.rbegin(), waiting.rend(),
+                                     [](const auto &entry) { return entry.second == 0; });
+      if (next == waiting.rend())
+        throw popart::error("operators must have an order, got a cycle");
+      const popart::OpId id = next->first;
+      waiting.erase(id);
+      found.push_back(id);
+      eachAfter(&op(id), [&](const popart::Op *after) { --waiting.at(after->id); });
+    }
+    return found;
   }
 
   void checkArray(const std::string &id, const py::array &array) {

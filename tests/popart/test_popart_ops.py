@@ -305,7 +305,8 @@ def test_a_cache_that_is_only_filled(make: Any) -> None:
 
 
 def test_operators_of_a_cache_keep_the_order_of_the_model(make: Any) -> None:
-    """The scheduler of the stand-in takes the last operator first, wherever it may."""
+    """The scheduler of the stand-in takes the last operator first, wherever it may. It lowers them in yet
+    another order, that of the tensors alone, as PopART does."""
     first = make.add("CacheFill", "_a", n_tokens=7)
     second = make.add("SparqDecode", "_b")
     other = make.add("SparqDecode", "_c", cache_name="layer1")
@@ -441,6 +442,18 @@ def shaped(**shapes: tuple) -> dict:
         (dict(index_bits=5), "index_bits must be one of 16, 8, 4, got 5"),
         (dict(index_bits=-4), "index_bits must be in [0, 4294967295], got -4"),
         (dict(n_kv_heads=1), "n_kv_heads must be that of key=2, got 1"),
+        # of another type: PopART would read 0, or nothing
+        (dict(rank=4.5), "rank must be of type int, got 4.5"),
+        (dict(mean_value="yes"), "mean_value must be of type int, got 'yes'"),
+        (dict(n_local=[1, 2]), "n_local must be of type int, got a list"),
+        (dict(memory=1), "memory must be of type string, got 1"),
+        (dict(cache_name=2.5), "cache_name must be of type string, got 2.5"),
+        (dict(hot_policy=[1]), "hot_policy must be of type string, got a list"),
+        (
+            dict(indexbits=4),
+            "attributes must be among cache_name, capacity, hot_policy, hot_rows, index_bits, mean_value, "
+            "memory, n_kv_heads, n_local, rank, row_bits, top_k, wave_rows, got indexbits",
+        ),
         (shaped(query=(2, 3, 16)), "n_heads must be a multiple of n_kv_heads=2, got 3"),
         (
             shaped(query=(2, 4, 12), key=(2, 2, 12), value=(2, 2, 12)),
@@ -541,8 +554,43 @@ def test_one_cache_one_ipu(lowering: ModuleType) -> None:
     model.add_op("DenseDecode", list(a.values()), ["a"], DECODE, virtual_graph=0)
     model.add_op("DenseDecode", list(b.values()), ["b"], DECODE, virtual_graph=1)
     message = "^DenseDecode: virtual graph must be 0 as in the other operators of cache 'layer0', got 1$"
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=message):  # of the model's first, whichever is lowered first
         model.compile(n_tiles=8, virtual_graphs={0: (0, 4), 1: (4, 8)})
+
+
+def test_begin_gives_what_it_takes(lowering: ModuleType) -> None:
+    """In a tensor of its own: what comes after may write to it."""
+    model = lowering.Model()
+    model.add_input("held", "int32", (BATCH,))
+    begin = model.add_op("Begin", ["held"], ["begun"], {})
+    about = model.describe(begin)
+    assert not about["side_effect"] and about["subgraph_value"] < 1
+    inputs = add_inputs(model)
+    model.add_op("DenseDecode", [*inputs.values(), "begun"], ["out", "after"], DECODE)
+    model.compile(n_tiles=3)
+    arrays = {n: halves(np.random.default_rng(9), *SHAPES[n]) for n in ("query", "key", "value")}
+    held = np.array([7, -5], np.int32)
+    out = model.run({**arrays, "held": held, "active": np.array([1, 0], np.int32)})
+    np.testing.assert_array_equal(out["begun"], held)
+    np.testing.assert_array_equal(out["after"], [1, 0])
+
+
+@pytest.mark.parametrize(
+    "dtype, shape, attributes, message",
+    [
+        ("float16", (2,), {}, "held must be int32, got float16"),
+        ("int32", (2, 1), {}, "held must have shape (batch), got (2, 1)"),
+        ("int32", (2,), dict(capacity=4), "attributes must be none, got capacity"),
+    ],
+)
+def test_messages_of_begin(
+    lowering: ModuleType, dtype: str, shape: tuple, attributes: dict, message: str
+) -> None:
+    model = lowering.Model()
+    model.add_input("held", dtype, shape)
+    with pytest.raises(ValueError) as caught:
+        model.add_op("Begin", ["held"], ["begun"], attributes)
+    assert str(caught.value) == f"Begin: {message}"
 
 
 def test_attributes_and_inputs_must_be_given(make: Any) -> None:

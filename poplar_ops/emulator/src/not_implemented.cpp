@@ -4,6 +4,7 @@
 
 #include <poplar/CSRFunctions.hpp>
 #include <poplar/Engine.hpp>
+#include <poplar/MetadataCreation.hpp>
 #include <poplar/Quarter.hpp>
 #include <poplar/RandomSeed.hpp>
 
@@ -129,6 +130,17 @@ void DebugInfo::initializeStreamer(const std::string &, const DebugSerialization
 void DebugInfo::closeStreamer() { notImplemented("DebugInfo::closeStreamer"); }
 
 std::uint8_t QuarterMetadata::getBinary() const { notImplemented("QuarterMetadata::getBinary"); }
+
+Tensor createConstantMetadataTensor(Graph &, QuarterMetadata::Format, int, const DebugContext &) {
+  notImplemented("createConstantMetadataTensor");
+}
+Tensor createVariableMetadataTensor(Graph &, QuarterMetadata::Format, int, const DebugContext &) {
+  notImplemented("createVariableMetadataTensor");
+}
+Tensor createVariableMetadataTensor(Graph &, QuarterMetadata::Format, const Tensor &,
+                                    program::Sequence &, const DebugContext &) {
+  notImplemented("createVariableMetadataTensor with a scale on the device");
+}
 
 std::string getLanguageOption(CodeletFileType) { notImplemented("getLanguageOption"); }
 

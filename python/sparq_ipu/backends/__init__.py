@@ -42,6 +42,16 @@ class Backend(Protocol):
     def append(self, key: np.ndarray, value: np.ndarray, lengths: np.ndarray) -> None:
         """Append the first lengths[b] tokens of key, value (batch, n_kv_heads, n_tokens, head_dim)."""
 
+    def append_token(self, key: np.ndarray, value: np.ndarray, check_finite: bool) -> bool:
+        """Append a token for every batch element, (batch, n_kv_heads, 1, head_dim), if that can be checked in
+        the same call. False: nothing has happened, check and `append`. Arguments arrive unchecked."""
+
+    def attention_of_query(
+        self, query: np.ndarray, settings: Settings, check_finite: bool
+    ) -> np.ndarray | None:
+        """`attention`, if the query can be checked in the same call. None: nothing has happened, check and
+        ask for `attention`. The query arrives unchecked."""
+
     def attention(self, query: np.ndarray, settings: Settings) -> np.ndarray:
         """Decode attention, (batch, n_heads, head_dim) float16 in and out: SparQ or window attention, or
         dense attention where settings is None."""

@@ -35,6 +35,23 @@ def unavailable(device: str) -> str | None:
     return None
 
 
+def share_threads() -> bool:
+    """From now on run the kernels on the OpenMP threads of this process, those of PyTorch.
+
+    PyTorch's threads poll for some milliseconds after each operation. Threads of ours would wait for their
+    processors. Called when `sparq_ipu.torch` is imported.
+
+    Returns:
+        Whether that is so: not where the process has no OpenMP runtime, the kernels are not built, or the
+        environment has SPARQ_CPU_OPENMP=0.
+    """
+    try:
+        from sparq_ipu import _cpu
+    except ImportError:
+        return False
+    return _cpu.use_openmp()
+
+
 def create(
     device: str,
     spec: CacheSpec,
@@ -103,6 +120,14 @@ class CPUBackend:
 
     def append(self, key: np.ndarray, value: np.ndarray, lengths: np.ndarray) -> None:
         self._cache.append(key, value, lengths)
+
+    def append_token(self, key: np.ndarray, value: np.ndarray, check_finite: bool) -> bool:
+        return self._cache.append_token(key, value, check_finite)
+
+    def attention_of_query(
+        self, query: np.ndarray, settings: Settings, check_finite: bool
+    ) -> np.ndarray | None:
+        return self._cache.attention_of_query(query, settings, check_finite)
 
     def attention(self, query: np.ndarray, settings: Settings) -> np.ndarray:
         if isinstance(settings, WindowSettings):

@@ -111,6 +111,14 @@ class IpuBackend:
     def append(self, key: np.ndarray, value: np.ndarray, lengths: np.ndarray) -> None:
         self._layers.append(self._layer, key, value, lengths)
 
+    def append_token(self, key: np.ndarray, value: np.ndarray, check_finite: bool) -> bool:
+        return False
+
+    def attention_of_query(
+        self, query: np.ndarray, settings: Settings, check_finite: bool
+    ) -> np.ndarray | None:
+        return None
+
     def attention(self, query: np.ndarray, settings: Settings) -> np.ndarray:
         return self._layers.attention(self._layer, query, settings)
 
@@ -194,8 +202,10 @@ class IpuLayers:
                 longest = int(self._lengths[layer].max())
                 raise ValueError(f"append: a cache in SRAM must be empty, got length {longest}")
             if self._session is None:
-                bits = self._spec.row_bits
-                key, value = row_codes.round_rows(key.copy(), bits), row_codes.round_rows(value.copy(), bits)
+                bits = self._spec.row_bits  # the caller may change its arrays before they are written
+                key, value = (
+                    rows.copy() if bits == 16 else row_codes.round_rows(rows, bits) for rows in (key, value)
+                )
                 self._pending[layer].append((key, value, lengths.copy()))
             else:
                 self._write(self._session, layer, (key, value, lengths))

@@ -46,6 +46,14 @@ class ReferenceBackend:
     def append(self, key: np.ndarray, value: np.ndarray, lengths: np.ndarray) -> None:
         self._cache.append(key, value, lengths, check_finite=False)
 
+    def append_token(self, key: np.ndarray, value: np.ndarray, check_finite: bool) -> bool:
+        return False
+
+    def attention_of_query(
+        self, query: np.ndarray, settings: Settings, check_finite: bool
+    ) -> np.ndarray | None:
+        return None
+
     def attention(self, query: np.ndarray, settings: Settings) -> np.ndarray:
         return self._cache.attention(query, settings, check_finite=False)
 

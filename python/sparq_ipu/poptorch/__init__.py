@@ -7,7 +7,15 @@ with the same results. docs/poptorch.md says how to build the operators and whic
 """
 
 from sparq_ipu.poptorch import contract
-from sparq_ipu.poptorch.attention import DenseAttention, SparqAttention, custom_op, running_on_ipu
+from sparq_ipu.poptorch.attention import DenseAttention, SparqAttention, begin, custom_op, running_on_ipu
 from sparq_ipu.poptorch.library import load_library
 
-__all__ = ["DenseAttention", "SparqAttention", "contract", "custom_op", "load_library", "running_on_ipu"]
+__all__ = [
+    "DenseAttention",
+    "SparqAttention",
+    "begin",
+    "contract",
+    "custom_op",
+    "load_library",
+    "running_on_ipu",
+]

@@ -43,6 +43,26 @@ def custom_op(
     return tuple(poptorch.custom_op(**checked))
 
 
+def begin(held: torch.Tensor) -> torch.Tensor:
+    """What comes before all attention of a model where that is in branches (`poptorch.cond`) or in the body
+    of a loop (`poptorch.for_loop`) alone: PopART takes operators there only if it has seen one outside.
+
+    Args:
+        held: (batch,) integers, from an input of the model, not a constant.
+
+    Returns:
+        The same as int32. Pass it on as `held` to what comes first: PopTorch drops what nobody uses.
+
+    Raises:
+        ValueError: not a tensor of integers.
+    """
+    ops.check_integer_tensor(contract.BEGIN.name, "held", held)
+    held = held.to(torch.int32)
+    if not running_on_ipu():
+        return held
+    return custom_op(contract.BEGIN, (held,), (held,))[0]
+
+
 class _Attention(HasSpec, torch.nn.Module):
     """A decode attention whose KV cache is the operators' own, in streaming memory, known by name.
 
@@ -116,7 +136,8 @@ class _Attention(HasSpec, torch.nn.Module):
 
         Returns:
             Positions held, (batch,) int32. Pass it on as `held` to what comes next on this cache: on the IPU,
-            that makes it wait.
+            that makes it wait. Where nothing comes next, pass it on to another cache or return it from the
+            model: PopTorch drops an operator whose results nobody uses, and the cache would not be filled.
 
         Raises:
             ValueError: wrong shape; off the IPU also NaN, infinity, a length out of range or above the

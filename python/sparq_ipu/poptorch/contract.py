@@ -133,8 +133,17 @@ CACHE_FILL = OpContract(
     attributes=(*_CACHE_OF_FILL, _CACHE_NAME),
 )
 
+#: Gives what it takes. PopART accepts operators of a domain in branches and bodies of loops only if the main
+#: graph has one of that domain too: this one.
+BEGIN = OpContract(
+    "Begin",
+    inputs=(dataclasses.replace(_HELD, optional=False),),
+    outputs=(_LENGTHS_OUT,),
+    attributes=(),
+)
+
 #: every operator
-OPS = (SPARQ_DECODE, DENSE_DECODE, CACHE_FILL)
+OPS = (SPARQ_DECODE, DENSE_DECODE, CACHE_FILL, BEGIN)
 
 
 def take_memory(op: str, options: dict[str, Any]) -> tuple[str, Tiers]:
@@ -217,7 +226,7 @@ def arguments(
         "domain": DOMAIN,
         "domain_version": VERSION,
         "example_outputs": list(example_outputs),
-        "attributes": _checked_attributes(op, attributes, sizes["head_dim"]),
+        "attributes": _checked_attributes(op, attributes, sizes.get("head_dim", 0)),
     }
 
 
@@ -238,7 +247,7 @@ def _checked_attributes(op: OpContract, attributes: Mapping[str, Any], head_dim:
     names = [attribute.name for attribute in op.attributes]
     defaults = {a.name: a.default for a in op.attributes if a.default is not None}
     if set(names) != {*attributes, *defaults}:
-        checks.fail(op.name, "attributes", f"be {', '.join(names)}", ", ".join(attributes))
+        checks.fail(op.name, "attributes", f"be {', '.join(names) or 'none'}", ", ".join(attributes))
     attributes = {**defaults, **attributes}
     checked = {}
     for attribute in op.attributes:
@@ -251,7 +260,8 @@ def _checked_attributes(op: OpContract, attributes: Mapping[str, Any], head_dim:
             # PopART takes an empty string for a missing attribute, PopTorch takes ASCII only
             checks.fail(op.name, attribute.name, "be a string of ASCII characters, not empty", repr(value))
         checked[attribute.name] = value
-    _check_ranges(op, checked, head_dim)
+    if op.attributes:
+        _check_ranges(op, checked, head_dim)
     return checked
 
 

@@ -9,7 +9,10 @@
 implementations, for torch.compile and torch.export. docs/models.md shows both.
 """
 
+from sparq_ipu.backends import cpu
 from sparq_ipu.torch import ops
 from sparq_ipu.torch.attention import DenseAttention, SparqAttention, WindowAttention
 
 __all__ = ["DenseAttention", "SparqAttention", "WindowAttention", "ops"]
+
+cpu.share_threads()

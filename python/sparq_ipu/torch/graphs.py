@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Callable, TypeVar
 
 import torch
@@ -16,4 +17,10 @@ def outside_graphs(function: _Function) -> _Function:
     if disable is None:
         return function
     disabled: _Function = disable(function)
-    return disabled
+
+    @functools.wraps(function)
+    def outside(*args: Any, **kwargs: Any) -> Any:
+        # What `disable` makes sets the compiler's state in every call, which takes longer than some layers.
+        return (disabled if torch.compiler.is_compiling() else function)(*args, **kwargs)
+
+    return outside  # type: ignore[return-value]

@@ -457,14 +457,15 @@ class SparqLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly ty
         """
         waiting = self._waiting
         settings = self._take(key, value)
-        if waiting is None and not self.cache.lengths.all():
-            raise ValueError(
-                "SparqCache: attention_mask must leave a real token in every row before one is decoded, "
-                f"got lengths {self.cache.lengths.tolist()}"
-            )
         half = _half(query, factor)
         if waiting is None:
-            output = self._attention(half[:, :, 0], settings)[:, None]
+            lengths = self.cache.lengths
+            if np.count_nonzero(lengths) < len(lengths):
+                raise ValueError(
+                    "SparqCache: attention_mask must leave a real token in every row before one is decoded, "
+                    f"got lengths {lengths.tolist()}"
+                )
+            output = self._attention(half[:, :, 0], lengths, settings)[:, None]
         else:
             output = self._attention_of_tokens(half, waiting[0].numpy(), waiting[1].numpy(), settings)
         return without_backward(torch.from_numpy(output).to(query.dtype), query, key, value)
@@ -499,16 +500,20 @@ class SparqLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly ty
         for index in range(n_tokens):
             token = slice(index, index + 1)
             self.cache.append(key[:, :, token], value[:, :, token])
-            outputs.append(self._attention(np.ascontiguousarray(query[:, :, index]), settings))
+            one = np.ascontiguousarray(query[:, :, index])
+            outputs.append(self._attention(one, self.cache.lengths, settings))
         return np.stack(outputs, axis=1)
 
-    def _attention(self, query: np.ndarray, settings: AnyLayerSettings | None) -> np.ndarray:
-        """Attention of query (batch, n_heads, head_dim), counted; rows below min_seq_len are dense."""
-        lengths = self.cache.lengths
+    def _attention(
+        self, query: np.ndarray, lengths: np.ndarray, settings: AnyLayerSettings | None
+    ) -> np.ndarray:
+        """Attention of query (batch, n_heads, head_dim), counted; rows below min_seq_len are dense.
+        lengths: of the cache."""
         sparq = None if settings is None else settings.attention
         dense = np.ones(len(lengths), bool) if settings is None else lengths < settings.min_seq_len
-        output = attention(query, self.cache, None if dense.all() else sparq)
-        if dense.any() and not dense.all():  # a call is for all rows, so both are made
+        n_dense = np.count_nonzero(dense)
+        output = attention(query, self.cache, None if n_dense == len(dense) else sparq)
+        if 0 < n_dense < len(dense):  # a call is for all rows, so both are made
             output = np.where(dense[:, None, None], attention(query, self.cache), output)
         self.traffic.count(self.cache.spec, lengths, dense, sparq)
         return output

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 import numpy as np
 
@@ -33,17 +34,18 @@ class Traffic:
             lengths: (batch,) positions of each row.
             is_dense: (batch,) bool: rows that attended densely; the others had `settings`.
         """
-        bits, head_dim = spec.index_bits, spec.head_dim
         for seq_len, dense in zip(lengths.tolist(), is_dense.tolist()):
-            full = BASELINE.transfer_bytes(seq_len, head_dim, None)
-            part = full if dense else _bytes(seq_len, head_dim, settings, bits)
-            self.bytes_dense += spec.n_kv_heads * full
-            self.bytes_read += spec.n_kv_heads * part
+            of_settings = None if dense else settings
+            self.bytes_dense += spec.n_kv_heads * _bytes(seq_len, spec.head_dim, None, spec.index_bits)
+            self.bytes_read += spec.n_kv_heads * _bytes(seq_len, spec.head_dim, of_settings, spec.index_bits)
         self.n_steps += 1
 
 
+@functools.lru_cache(maxsize=256)  # the layers of a model, one after another, ask the same
 def _bytes(seq_len: int, head_dim: int, settings: Settings, bits: int) -> int:
     """Of one query and KV head."""
+    if settings is None:
+        return BASELINE.transfer_bytes(seq_len, head_dim, None)
     if isinstance(settings, WindowSettings):
         return ELEMENT_BYTES * window_elements(seq_len, head_dim, settings)
     return DEFAULT.transfer_bytes(seq_len, head_dim, settings, bits)

@@ -13,6 +13,7 @@
 #include <poplar/EngineOptions.hpp>
 #include <poplar/Graph.hpp>
 #include <poplar/IPUModel.hpp>
+#include <poplar/MetadataCreation.hpp>
 #include <poplar/ProfileValue.hpp>
 #include <poplar/Quarter.hpp>
 #include <poplar/RandomSeed.hpp>
@@ -86,6 +87,12 @@ int main() {
           [&] { graph.setInitialValue(t, std::map<unsigned, unsigned>()); });
   refused("QuarterMetadata::getBinary",
           [&] { QuarterMetadata(QuarterMetadata::Format::F143, 0).getBinary(); });
+  const auto f143 = QuarterMetadata::Format::F143;
+  Sequence creation;
+  refused("createConstantMetadataTensor", [&] { createConstantMetadataTensor(graph, f143, 1); });
+  refused("createVariableMetadataTensor", [&] { createVariableMetadataTensor(graph, f143, 1); });
+  refused("createVariableMetadataTensor with a scale on the device",
+          [&] { createVariableMetadataTensor(graph, f143, t, creation); });
   refused("Target::getNumTilesPerXBContext", [&] { target.getNumTilesPerXBContext(); });
   refused("Target::getNumContextsPerXB", [&] { target.getNumContextsPerXB(); });
   refused("Target::getTileHostExchangeXB", [&] { target.getTileHostExchangeXB(0); });

@@ -15,8 +15,8 @@ MUTANTS = [
         _OPS,
         [
             (
-                "round_rows(key.copy(), bits), row_codes.round_rows(value.copy(), bits)",
-                "round_rows(key, bits), row_codes.round_rows(value, bits)",
+                "rows.copy() if bits == 16",
+                "rows if bits == 16",
                 "pending tokens are the caller's arrays",
             ),
             ("held += counts", "pass", "pending tokens all land at position 0"),

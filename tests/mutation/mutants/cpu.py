@@ -48,6 +48,36 @@ MUTANTS = [
         ],
     ),
     *of(
+        "poplar_ops/cpu/openmp.cpp",
+        "tests/cpu/test_cpu_openmp.py",
+        [
+            ("  if (complete)\n", "  if (true)\n", "a team that is too small works"),
+            ("return region.complete;", "return true;", "a call that nobody made counts as made"),
+            (
+                "inUse.store(false, std::memory_order_relaxed);",
+                "",
+                "a child asks a runtime for threads that it does not have",
+            ),
+            ('std::strcmp(wanted, "0") == 0', 'std::strcmp(wanted, "0") == 1', "it can not be switched off"),
+        ],
+    ),
+    *of(
+        "poplar_ops/bindings/cpu.cpp",
+        "tests/cpu/test_cpu_checks_at_once.py",
+        [
+            ("(bits & 0x7c00u) != 0x7c00u", "bits != 0x7c00u", "NaN passes"),
+            ("all = all &&", "all =", "the last component alone is looked at"),
+            ("(Py_TYPE(object.ptr()) != ndarray)", "(ndarray == nullptr)", "masked arrays pass"),
+            ("type.byteorder() != '='", "false", "the other byte order is read as this one"),
+            (
+                "array.strides(array.ndim() - 1) != sizeof(Half)",
+                "false",
+                "components apart are looked at as neighbours",
+            ),
+            ("nHeads % cache.nKvHeads != 0", "false", "heads that fit no group pass"),
+        ],
+    ),
+    *of(
         "poplar_ops/cpu/kv_cache.cpp",
         f"{_CACHE} tests/cpu/test_tokens.py",
         [

@@ -102,6 +102,7 @@ MUTANTS = [
                 "plan.placement.nRounds * plan.layout.nLayers * (index + rows)",
                 "plan.placement.nRounds * (index + rows)",
                 "hot rows and indices of other layers are not counted in a plan",
+                "what does not fit is refused all the same, when it is compiled; the count saves that work",
             ),
             (
                 "value[task].slice(i * hot.width, (i + 1) * hot.width)",

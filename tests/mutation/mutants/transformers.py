@@ -95,8 +95,12 @@ MUTANTS = [
         "python/sparq_ipu/transformers/traffic.py",
         _DECODE,
         [
-            ("full if dense else _bytes(", "_bytes(", "dense rows count as sparse"),
-            ("spec.n_kv_heads * part", "part", "one KV head is counted"),
+            ("None if dense else settings", "settings", "dense rows count as sparse"),
+            (
+                "self.bytes_read += spec.n_kv_heads * _bytes",
+                "self.bytes_read += _bytes",
+                "one KV head is counted",
+            ),
             ("self.n_steps += 1", "self.n_steps += len(lengths)", "rows count as steps"),
         ],
     ),

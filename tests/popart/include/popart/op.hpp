@@ -52,6 +52,7 @@ public:
   virtual void setup() {}
   virtual float getSubgraphValue() const = 0;
   float getHighSubgraphValue() const { return 1000.0f; }
+  float getLowSubgraphValue() const { return 0.1f; }
   virtual bool hasSideEffect() const { return false; }
   virtual bool isOutlineable() const { return true; }
   virtual void appendOutlineAttributes(OpSerialiserBase &os) const;

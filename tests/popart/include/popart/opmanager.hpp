@@ -11,23 +11,36 @@ namespace popart {
 class Attributes {
 public:
   using Int = std::int64_t;
+  using Ints = std::vector<std::int64_t>;
+  using Float = float;
   using String = std::string;
+  using Value = std::variant<Int, Ints, Float, String>;
 
+  // As PopART: a value of another type reads as 0 or as empty, an empty string as a missing one.
   template <class T> T getAttribute(const std::string &key) const {
     const auto found = all_.find(key);
-    // PopART takes an empty string for a missing one.
-    if (found == all_.end() || found->second == Value(String()))
+    const T value = getAttribute<T>(key, T());
+    if (found == all_.end() || (std::is_same<T, String>::value && value == T()))
       throw error("no attribute key " + key);
-    return std::get<T>(found->second);
+    return value;
   }
   template <class T> T getAttribute(const std::string &key, const T &defaultValue) const {
-    return all_.count(key) != 0 ? std::get<T>(all_.at(key)) : defaultValue;
+    const auto found = all_.find(key);
+    if (found == all_.end())
+      return defaultValue;
+    const T *const held = std::get_if<T>(&found->second);
+    const T value = held != nullptr ? *held : T();
+    return std::is_same<T, String>::value && value == T() ? defaultValue : value;
   }
-  using Value = std::variant<Int, String>;
-  void set(const std::string &key, const Value &value) { all_[key] = value; }
-  const std::map<std::string, Value> &all() const { return all_; }
+  const std::vector<std::string> &getNames() const { return names_; }
+  void set(const std::string &key, const Value &value) {
+    if (all_.count(key) == 0)
+      names_.push_back(key);
+    all_[key] = value;
+  }
 
 private:
+  std::vector<std::string> names_;
   std::map<std::string, Value> all_;
 };
 

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Begin, which gives what it takes. PopART knows of a domain by the operators that are in the main
+// graph alone: one of these makes it accept those in the branches and bodies below.
+//   held {batch} INT32 -> lengths_out {batch} INT32, the same values
+#include "attribute_rules.hpp"
+#include "cache_op.hpp"
+#include "tensor_rules.hpp"
+
+namespace sparq_popart {
+namespace {
+
+const popart::OperatorIdentifier begin(domain, "Begin", 1);
+
+const std::vector<TensorRule> rules{{"held", popart::DataType::INT32, {"batch"}}};
+
+class BeginOp : public popart::Op {
+public:
+  explicit BeginOp(const popart::OpCreatorInfo &info) : popart::Op(info.opid, info.settings) {}
+
+  std::unique_ptr<popart::Op> clone() const override { return std::make_unique<BeginOp>(*this); }
+
+  void setup() override {
+    checkInputs(*this, rules, 0);
+    outInfo(0) = inInfo(0);
+  }
+
+  float getSubgraphValue() const override { return getLowSubgraphValue(); }
+};
+
+class BeginOpx : public popart::popx::Opx {
+public:
+  BeginOpx(popart::Op *op, popart::popx::Devicex *device) : popart::popx::Opx(op, device) {
+    verifyOp<BeginOp>(op, {begin});
+  }
+
+  void grow(poplar::program::Sequence &program) const override {
+    const poplar::Tensor held = getInTensor(0);
+    const poplar::DebugContext dc = debugContext("begin");
+    const poplar::Tensor given = graph().clone(held, dc);
+    program.add(poplar::program::Copy(held, given, false, dc));
+    setOutTensor(0, given);
+  }
+};
+
+const popart::OpDefinition::DataTypes integer{popart::DataType::INT32};
+const popart::OpDefinition definition(popart::OpDefinition::Inputs({{"held", integer}}),
+                                      popart::OpDefinition::Outputs({{"lengths_out", integer}}),
+                                      popart::OpDefinition::Attributes());
+
+const auto opCreator = creator<BeginOp>(begin, definition);
+const popart::popx::OpxCreator<BeginOpx> opxCreator(begin);
+
+} // namespace
+} // namespace sparq_popart
