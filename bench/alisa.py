@@ -7,8 +7,10 @@
     python bench/alisa.py --model OPT-30B --machine H100-80 --batch 64 --sparsity 0.8     one workload
     python bench/alisa.py --write                             the published lines into docs/alisa.md
     python bench/alisa.py --plots docs                        pictures like its figures 9 and 12 (matplotlib)
+    python bench/alisa.py --device emulator --trace prose.npz --layers 15 --hot-rows 4352 1024
+                                                              its phases, executed on an emulated IPU: minutes
 
-The model is python/sparq_ipu/alisa. Nothing here was measured on a GPU.
+The model is python/sparq_ipu/alisa. Nothing here was measured on a GPU, or on an IPU.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ import sys
 from pathlib import Path
 from typing import Any, Sequence
 
+import alisa_device
 import alisa_lines
 import numpy as np
 from alisa_lines import LONG, SCHEMA, Line
@@ -40,6 +43,9 @@ from sparq_ipu.tables import markdown_table, replace_block
 RESULTS = ROOT / "bench/results/alisa.jsonl"
 ACCURACY = ROOT / "bench/results/accuracy_smollm2_135m.jsonl"
 DOCUMENT = ROOT / "docs/alisa.md"
+TRACE = ROOT / "tests/data/smollm2_steps.npz"
+#: positions of a larger layer that steps are planned for
+PLANNED_FOR = 4608
 
 
 def arguments() -> argparse.ArgumentParser:
@@ -63,6 +69,19 @@ def arguments() -> argparse.ArgumentParser:
     one("--sparsity", type=float, default=0.8, metavar="X", help="share of tokens not attended to [0.8]")
     one("--bits", type=int, default=8, choices=(8, 16), help="of a stored number [8]")
     one("--recompute", choices=RECOMPUTE, default=RECOMPUTE[0], help=f"[{RECOMPUTE[0]}]")
+    device = parser.add_argument_group("phases on a device").add_argument
+    device("--device", choices=("emulator",), help="execute phases I and II there")
+    device(
+        "--trace",
+        type=Path,
+        default=TRACE,
+        metavar="FILE",
+        help="a trace of bench/capture.py [the tests' own]",
+    )
+    device("--layers", type=int, nargs="+", metavar="N", help="layers of the trace [all]")
+    device(
+        "--hot-rows", type=int, nargs="+", default=[800], metavar="N", help="buffers of hot rows [800 each]"
+    )
     return parser
 
 
@@ -321,6 +340,66 @@ def sparq(lines: Sequence[Line]) -> str:
     return markdown_table(header, rows)
 
 
+def device(lines: Sequence[Line]) -> str:
+    """Phases I and II as an emulated IPU executes them."""
+    rows = []
+    for line in _where(lines, kind="device"):
+        cells = []
+        for phase in ("I", "II"):
+            of = line[phase]
+            cells += (
+                [of["steps"], f"{of['predicted']:.1f}", f"{of['counted']:.1f}", f"{of['seconds'] * 1e6:.0f}"]
+                if of
+                else ["-"] * 4
+            )
+        name = f"{line['attention']} k={line['of_top_k']}, {line['policy']}"
+        rows.append([line["trace"].split(":")[0], name, line["hot_rows"], f"{line['first']:.0f}", *cells])
+    of_phases = [
+        f"{phase}: {what}" for phase in ("I", "II") for what in ("steps", "predicted", "counted", "us")
+    ]
+    return markdown_table(["trace", "attention, buffer", "hot rows", "first step", *of_phases], rows)
+
+
+def device_plan(lines: Sequence[Line]) -> str:
+    """What a step of a larger layer takes on an IPU, with the hit rates that were counted."""
+    rows = [
+        [
+            line["trace"].split(":")[0],
+            f"{line['attention']} k={line['of_top_k']}",
+            line["n_kv_heads"],
+            line["hot_rows"],
+            f"{line['hit_rate']:.3f}",
+            f"{line['seconds'] * 1e6:.0f}",
+            f"{line['seconds_of_small_waves'] * 1e6:.0f}",
+            f"{line['streaming'] * 1e6:.0f}",
+            f"{line['if_on_chip_doubled'] * 1e6:.0f}",
+        ]
+        for line in _where(lines, kind="device-plan")
+    ]
+    header = ["trace", "attention", "KV heads", "hot rows", "hit rate", "us", "us, waves of 64"]
+    return markdown_table([*header, "of it streaming", "with twice the work on chip"], rows)
+
+
+def device_recompute(lines: Sequence[Line]) -> str:
+    """Phase III on an IPU: a token's rows loaded, or made again from the layer's input."""
+    rows = []
+    for line in _where(lines, kind="device-recompute"):
+        again = line["input"] + line["products"]
+        cells = [line[name] for name in ("rows_16", "rows_8", "input", "products")]
+        factors = [f"{line[name] / again:.2f}" for name in ("rows_16", "rows_8")]
+        rows.append([line["layer"], *(f"{x * 1e6:.2f}" for x in cells), *factors])
+    header = [
+        "layer of",
+        "rows, 16 bits",
+        "rows, 8 bits",
+        "its input",
+        "products",
+        "gain, 16 bits",
+        "gain, 8 bits",
+    ]
+    return markdown_table(header, rows)
+
+
 def blocks(lines: Sequence[Line]) -> dict[str, str]:
     """Name -> text of every generated block of docs/alisa.md."""
     stated, slower = _costs(lines)
@@ -334,6 +413,9 @@ def blocks(lines: Sequence[Line]) -> dict[str, str]:
         "sensitivity": sensitivity(lines),
         "overheads": overheads(lines),
         "sparq": sparq(lines),
+        "device": device(lines),
+        "device_plan": device_plan(lines),
+        "device_recompute": device_recompute(lines),
     }
 
 
@@ -388,12 +470,21 @@ def main(argv: Sequence[str] | None = None) -> int:
             parser.error(str(error))
         return 0
     progress = Progress()
-    lines = alisa_lines.everything(ACCURACY, progress.step)
+    try:
+        if a.device is not None:
+            lines = alisa_device.lines_of(a.trace, a.layers, a.hot_rows, progress.step)
+            lines += alisa_device.plan_lines(lines, PLANNED_FOR)
+            tables = {"device": device(lines), "device_plan": device_plan(lines)}
+        else:
+            lines = alisa_lines.everything(ACCURACY, progress.step) + alisa_device.recompute_lines()
+            tables = blocks(lines)
+    except (OSError, ValueError) as error:
+        parser.error(str(error))
     progress.step(None)
     if a.json is not None:
         with a.json.open("a", encoding="utf-8") as file:
             file.writelines(json.dumps(line) + "\n" for line in lines)
-    print("\n\n".join(f"{name}\n\n{text}" for name, text in blocks(lines).items()))
+    print("\n\n".join(f"{name}\n\n{text}" for name, text in tables.items()))
     return 0
 
 

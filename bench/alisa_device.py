@@ -108,7 +108,7 @@ def lines_of(
     progress: Callable[[str], object],
     n_tiles: int = 0,
 ) -> list[Line]:
-    """A line for each layer, buffer and run: means of both phases."""
+    """A line for each layer, buffer and run: what the first step read, and means of the others by phase."""
     trace = traces.load(path)
     lines = []
     for layer in layers or trace.layers:
@@ -117,7 +117,7 @@ def lines_of(
         for n_hot in hot_rows:
             for name, settings, policy in RUNS:
                 progress(f"layer {layer}, {n_hot} hot rows, {name} {policy}")
-                steps = list(executed(trace, layer, settings, n_hot, policy, n_tiles))
+                first, *steps = executed(trace, layer, settings, n_hot, policy, n_tiles)
                 line: Line = {
                     "schema": SCHEMA,
                     "kind": "device",
@@ -127,6 +127,7 @@ def lines_of(
                     **{f"of_{key}": value for key, value in settings.arguments().items()},
                     "hot_rows": n_hot,
                     "policy": policy,
+                    "first": round(first.counted, 2),
                 }
                 for phase, of in (
                     ("I", [s for s in steps if s.held <= n_hot]),
@@ -141,6 +142,66 @@ def lines_of(
                     }
                 lines.append(line)
     return lines
+
+
+# ---- what that would take on an IPU
+
+
+#: heads and KV heads of a layer of head_dim 128: LLaMA-7B's, and one with grouped queries
+SHAPES = ((32, 32), (32, 8))
+#: rows that are read at a time: as many as suit most, or few, for so few are missing
+WAVES = {"seconds": 0, "seconds_of_small_waves": 64}
+
+
+def plan_lines(lines: Sequence[Line], seq_len: int, n_tiles: int = 0) -> list[Line]:
+    """Modelled seconds of a step of a larger layer, rows of 8 bits, with the hit rates that were counted in
+    phase II; of buffers of "lru" that phase I does not fit."""
+    made = []
+    for line in lines:
+        if line["kind"] != "device" or line["policy"] != "lru" or line["I"]:
+            continue
+        hit_rate = 1 - line["II"]["counted"] / line["of_top_k"]
+        window = line["attention"] == "ALISA"
+        names = ("top_k", "n_local", "n_recent") if window else ("rank", "top_k", "n_local", "mean_value")
+        for n_heads, n_kv_heads in SHAPES:
+            plans = {
+                column: sparq_ipu.plan(
+                    1,
+                    n_heads,
+                    n_kv_heads,
+                    128,
+                    seq_len,
+                    kernel="window-tiered" if window else "sparq-tiered",
+                    row_bits=8,
+                    hot_rows=line["hot_rows"],
+                    wave_rows=wave_rows,
+                    hit_rate=hit_rate,
+                    n_tiles=n_tiles,
+                    append=True,
+                    baseline=False,
+                    **{name: line[f"of_{name}"] for name in names},
+                )
+                for column, wave_rows in WAVES.items()
+            }
+            plan = plans["seconds_of_small_waves"]
+            made.append(
+                {
+                    "schema": SCHEMA,
+                    "kind": "device-plan",
+                    "trace": line["trace"],
+                    "attention": line["attention"],
+                    "of_top_k": line["of_top_k"],
+                    "hot_rows": line["hot_rows"],
+                    "n_kv_heads": n_kv_heads,
+                    "seq_len": seq_len,
+                    "hit_rate": round(hit_rate, 4),
+                    **{column: of.seconds_per_query for column, of in plans.items()},
+                    "streaming": plan.seconds_by_category["streaming"],
+                    "if_on_chip_doubled": plan.seconds_if_on_chip_doubled,
+                    "max_tile_bytes": plan.max_tile_bytes,
+                }
+            )
+    return made
 
 
 # ---- phase III, by the device model

@@ -125,13 +125,14 @@ py::dict toDict(const Plan &plan, const Waves &waves) {
 // Counts one attention call over a cache of these lengths, without memory for it or arithmetic.
 NamedValues plan(const CacheSpec &cache, unsigned nHeads, const Attention &attention, bool append,
                  unsigned nTiles, const std::vector<std::uint32_t> &lengths,
-                 const NamedValues &parameters, unsigned nLayers, unsigned hotRows,
-                 double hitRate) {
+                 const NamedValues &parameters, unsigned nLayers, unsigned hotRows, double hitRate,
+                 unsigned waveRows) {
   const DeviceModel model = modelFrom(parameters);
   Programs programs;
   programs.append = append;
   programs.nLayers = nLayers;
   programs.tiers.hotRows = hotRows;
+  programs.tiers.waveRows = waveRows;
   programs.tiers.assumedHitRate = hitRate;
   programs.attention = {attention};
   std::unique_ptr<Session> session;
@@ -228,7 +229,7 @@ void bindEmulator(py::module_ &module) {
       "session"_a);
   module.def("emulator_plan", &plan, "cache"_a, "n_heads"_a, "attention"_a, "append"_a, "n_tiles"_a,
              "lengths"_a, "model"_a, "n_layers"_a = 1u, "hot_rows"_a = 0u,
-             "hit_rate"_a.noconvert() = 0.0,
+             "hit_rate"_a.noconvert() = 0.0, "wave_rows"_a = 0u,
              "Counts one call of an attention program, without running it.");
   module.def("emulator_pod_plan", &planPod, "cache"_a, "n_heads"_a, "attention"_a, "append"_a,
              "n_tiles"_a, "lengths"_a, "model"_a, "n_layers"_a, "n_ipus"_a, "split"_a,

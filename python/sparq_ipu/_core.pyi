@@ -111,6 +111,7 @@ def emulator_plan(
     n_layers: int = 1,
     hot_rows: int = 0,
     hit_rate: float = 0.0,
+    wave_rows: int = 0,
 ) -> dict[str, Any]: ...
 def emulator_pod_plan(
     cache: CacheSpec,

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from strategies import make_attention
@@ -48,6 +50,24 @@ def test_tokens_appended_by_the_device_and_a_key_index(index_bits: int) -> None:
             output = sparq_ipu.sparq_attention(query, cache, **settings)
             held = key[:, :, : n + 1], value[:, :, : n + 1]
             expected = exact.sparq_attention(query, *held, **settings, index_bits=index_bits)
+            np.testing.assert_array_equal(output.view(np.uint16), expected.view(np.uint16))
+
+
+@pytest.mark.parametrize("options", [{}, dict(memory="tiered", index_bits=4, hot_policy="recent")], ids=str)
+def test_steps_of_window_attention(options: dict[str, Any]) -> None:
+    """Shares of attention as integers, their ring, and selection by them; strided positions by division."""
+    rng, (batch, heads, dim, seq_len) = np.random.default_rng(5), (2, 2, 64, 700)
+    key, value = rng.standard_normal((2, batch, heads, seq_len, dim)).astype(np.float16)
+    caches = [sparq_ipu.KVCache(batch, heads, dim, 800, device=DEVICE, **options)]
+    caches.append(sparq_ipu.KVCache(batch, heads, dim, 800, device="reference"))
+    for cache in caches:
+        cache.append(key[:, :, :680], value[:, :, :680])
+    for n in range(680, seq_len):
+        query = (2 * rng.standard_normal((batch, 2 * heads, dim))).astype(np.float16)
+        for cache in caches:
+            cache.append(key[:, :, n : n + 1], value[:, :, n : n + 1])
+        for settings in (dict(top_k=64, n_recent=8), dict(top_k=50, n_local=5, n_recent=0)):
+            output, expected = (sparq_ipu.window_attention(query, cache, **settings) for cache in caches)
             np.testing.assert_array_equal(output.view(np.uint16), expected.view(np.uint16))
 
 

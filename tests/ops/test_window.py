@@ -106,6 +106,8 @@ class Pair:
 
 
 @fewer(3)
+@example(((2, 2, 3, 16)), (7, None, 3), MEMORIES[2], 2, 1, 5, ["token"] * 4)  # two rounds
+@example(((2, 2, 3, 16)), (7, None, 3), MEMORIES[0], 2, 1, 5, ["token"] * 2)
 @example(((2, 2, 3, 16)), (7, None, 3), MEMORIES[0], 24, 2, 5, ["token", "truncate", "token", "reorder"] * 2)
 @example(((1, 3, 2, 80)), (9, 0, 0), MEMORIES[1], 24, 1, 5, ["token", "sparq", "token"])
 @given(

@@ -360,6 +360,7 @@ def plan(
     n_tiles: int = 0,
     hot_rows: int = 0,
     hit_rate: float = 0.0,
+    wave_rows: int = 0,
     baseline: bool = True,
     **options: Any,
 ) -> Plan:
@@ -380,7 +381,7 @@ def plan(
         n_layers: layers of this shape on the same IPUs, in [1, 1024]. Times are of one layer's call, memory
             is of all; `seconds_per_token` is the time of all layers. Dense attention in SRAM has one only.
         n_tiles: tiles of the IPU; 0: all.
-        hot_rows: of a cache in three tiers, see `sparq_ipu.tiers.Tiers`.
+        hot_rows, wave_rows: of a cache in three tiers, see `sparq_ipu.tiers.Tiers`.
         hit_rate: of a cache in three tiers, in [0, 1]: the share of selected rows that is taken to be hot;
             0: all are read from streaming memory. Not predicted: docs/device_model.md has what was measured.
         options: of the cache, see `sparq_reference.CacheSpec`: index_bits (16, 8 or 4; in three tiers 4 where
@@ -403,7 +404,7 @@ def plan(
         device if isinstance(device, DeviceModel) else device_model(device),
         n_tiles,
         checks.check_integer("plan", "n_layers", n_layers, 1, checks.MAX_LAYERS),
-        (Tiers(hot_rows, op="plan"), _check_hit_rate(hit_rate)),
+        (Tiers(hot_rows, wave_rows=wave_rows, op="plan"), _check_hit_rate(hit_rate)),
         {"index_bits": 4, **options} if chosen.memory == "tiered" else options,
     )
     result = _planned(request)
@@ -531,6 +532,7 @@ def _counted(request: _Request) -> dict[str, Any]:
             request.n_layers,
             request.tiers.hot_rows,
             request.hit_rate or 0.0,
+            request.tiers.wave_rows,
         )
         for share in request.shares
     )

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plans of window attention: what a run reports, and the memory that its history takes."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+
+core = pytest.importorskip("sparq_ipu._core", reason="the extension module is not built")
+if not core.has_emulator:
+    pytest.skip("built without the emulator", allow_module_level=True)
+
+from sparq_ipu import planning  # noqa: E402
+from sparq_ipu.kernels import WINDOW_KERNELS, Attention  # noqa: E402
+from sparq_ipu.planning.device_model import device_model  # noqa: E402
+from sparq_reference import CacheSpec, WindowSettings  # noqa: E402
+
+#: batch, n_heads, n_kv_heads, head_dim, capacity, tiles, lengths; several rounds, and a tile for each part
+SHAPES = [(3, 6, 3, 64, 700, 4, [30, 700, 512]), (1, 4, 2, 32, 300, 40, [290])]
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("settings", [WindowSettings(24, n_recent=5), WindowSettings(24, 0, 0)], ids=str)
+@pytest.mark.parametrize("name", WINDOW_KERNELS)
+def test_a_plan_is_what_a_run_reports(shape: tuple[Any, ...], settings: WindowSettings, name: str) -> None:
+    batch, n_heads, n_kv_heads, head_dim, capacity, tiles, lengths = shape
+    options = dict(index_bits=4, row_bits=8) if WINDOW_KERNELS[name].memory == "tiered" else {}
+    model = device_model()
+    plan = planning.plan(
+        batch,
+        n_heads,
+        n_kv_heads,
+        head_dim,
+        capacity,
+        kernel=name,
+        lengths=lengths,
+        n_tiles=tiles,
+        append=True,
+        baseline=False,
+        **settings.arguments(),
+        **options,
+    )
+    session = core.Session(
+        CacheSpec(batch, n_kv_heads, head_dim, capacity, **options),
+        n_heads,
+        attention=[Attention(name, settings)],
+        n_tiles=tiles,
+    )
+    key = np.random.default_rng(0).standard_normal((batch, n_kv_heads, max(lengths), head_dim))
+    session.write(key.astype(np.float16), key.astype(np.float16), lengths)
+    session.attention(0, np.ones((batch, n_heads, head_dim), np.float16))
+    counted = core.emulator_last_run(session, dataclasses.replace(model, tiles=tiles).parameters())
+    if options and not settings.n_recent:  # a strided list has fewer rows, which a plan does not know
+        assert plan.seconds_per_query >= counted["seconds"]["total"]
+    else:  # of three tiers too: at first nothing is hot
+        assert plan.steps == counted["steps"]
+        assert plan.seconds_per_query == counted["seconds"]["total"]
+    assert plan.row()["n_recent"] == settings.n_recent and plan.row()["top_k"] == 24
+    assert all(step["vertices_without_estimate"] == 0 for step in plan.steps)
+
+
+def test_a_history_takes_132_bytes_a_position() -> None:
+    """Of 32 steps and their sum, in fours of positions on most tiles of a large IPU; of each layer."""
+    shape: dict[str, Any] = dict(batch=1, n_heads=8, n_kv_heads=8, head_dim=64, seq_len=2048, top_k=64)
+
+    def largest(**changes: Any) -> int:
+        plan = planning.plan(**shape, kernel="window-streaming", n_tiles=512, baseline=False, **changes)
+        return int(plan.memory["variables"])
+
+    more = largest(n_recent=32) - largest(n_recent=16)
+    assert more == 16 * 4 * 4
+    assert (
+        largest(n_recent=32, n_layers=9) - largest(n_recent=16, n_layers=9) == 10 * more
+    )  # and a staging one
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (dict(n_ipus=2), "n_ipus must be 1 for window attention, got 2"),
+        (dict(n_recent=1024), "n_recent must be in [0, 1023] for n_heads=32, got 1024"),
+        (dict(n_local=129), "n_local must be in [0, top_k=128], got 129"),
+        (dict(row_bits=8), "row_bits must be 16 unless memory is 'tiered', got 8"),
+        (dict(kernel="window-tiered", hot_rows=5), "hot_rows must be 0 or at least top_k=128, got 5"),
+        (dict(kernel="window-tiered", wave_rows=-1), "wave_rows must be in [0, 65536], got -1"),
+    ],
+)
+def test_refusals(arguments: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError) as error:
+        planning.plan(**{"kernel": "window-streaming", **arguments})
+    assert str(error.value) == f"plan: {words}"
+    if "n_ipus" in arguments:
+        with pytest.raises(ValueError, match="n_ipus must be 1 for window attention, got 2"):
+            planning.plan_pod(1, 4, seq_len=64, kernel="window-streaming", n_ipus=2)
