@@ -125,6 +125,34 @@ std::vector<std::uint32_t> PySession::misses() {
   return session_->misses();
 }
 
+std::vector<std::vector<py::array>> PySession::history(unsigned layer) {
+  std::vector<HostHistory::Steps> all;
+  {
+    const py::gil_scoped_release release;
+    const std::lock_guard<std::mutex> lock(mutex_);
+    all = session_->history(layer);
+  }
+  std::vector<std::vector<py::array>> history;
+  for (const HostHistory::Steps &steps : all) {
+    history.emplace_back();
+    for (const std::vector<std::uint32_t> &shares : steps)
+      history.back().push_back(Shares(static_cast<py::ssize_t>(shares.size()), shares.data()));
+  }
+  return history;
+}
+
+void PySession::setHistory(const std::vector<std::vector<Shares>> &history, unsigned layer) {
+  std::vector<HostHistory::Steps> all;
+  for (const std::vector<Shares> &steps : history) {
+    all.emplace_back();
+    for (const Shares &shares : steps)
+      all.back().emplace_back(shares.data(), shares.data() + shares.size());
+  }
+  const py::gil_scoped_release release;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  session_->setHistory(all, layer);
+}
+
 std::vector<std::uint32_t> PySession::lengths(unsigned layer) {
   const py::gil_scoped_release release;
   const std::lock_guard<std::mutex> lock(mutex_);
@@ -141,16 +169,29 @@ bool py::detail::type_caster<sparq::Attention>::load(handle source, bool) {
     return false;
   value.kernel = &sparq::kernelNamed("session", cast_op<std::string &>(kernel));
   const object given = source.attr("settings");
-  const char *const wanted = value.kernel->takesSettings ? "SparqSettings" : "None";
-  if (given.is_none() == value.kernel->takesSettings)
-    throw sparq::Error(std::string("session: settings of ") + value.kernel->name + " must be " +
-                       wanted + ", got " + std::string(str(given)));
-  if (!value.kernel->takesSettings)
-    return true;
+  const sparq::Kernel &kernelOf = *value.kernel;
+  const char *const wanted = kernelOf.takesSettings ? "SparqSettings"
+                             : kernelOf.takesWindow ? "WindowSettings"
+                                                    : "None";
   make_caster<sparq::SparqSettings> settings;
-  if (!settings.load(given, convert))
-    return false;
-  value.settings = cast_op<sparq::SparqSettings &>(settings);
+  make_caster<sparq::WindowSettings> window;
+  const bool none = given.is_none(), isSettings = !none && settings.load(given, convert),
+             isWindow = !none && window.load(given, convert);
+  const bool other =
+      kernelOf.takesSettings ? isWindow && !isSettings : kernelOf.takesWindow && isSettings;
+  if (none == (kernelOf.takesSettings || kernelOf.takesWindow) || other)
+    throw sparq::Error("session: settings of " + std::string(kernelOf.name) + " must be " + wanted +
+                       ", got " + std::string(str(given)));
+  if (kernelOf.takesSettings) {
+    if (!isSettings)
+      return false;
+    value.settings = cast_op<sparq::SparqSettings &>(settings);
+  }
+  if (kernelOf.takesWindow) {
+    if (!isWindow)
+      return false;
+    value.window = cast_op<sparq::WindowSettings &>(window);
+  }
   return true;
 }
 
@@ -187,6 +228,12 @@ PYBIND11_MODULE(_core, m) {
       .def("misses", &PySession::misses,
            "Of a cache in three tiers: rows of each KV head that the last attention call fetched.")
       .def_property_readonly(
+          "n_recent", [](PySession &s) { return s.session().nRecent(); },
+          "Steps that window attention remembers, 0 without it.")
+      .def("history", &PySession::history, "layer"_a = 0u,
+           "Of each batch element the shares of its steps, the oldest first.")
+      .def("set_history", &PySession::setHistory, "steps"_a, "layer"_a = 0u)
+      .def_property_readonly(
           "streaming_memory_bytes",
           [](PySession &session) { return session.session().streamingBytes(); }, "Of the cache.")
       .def_property_readonly(
@@ -201,9 +248,9 @@ PYBIND11_MODULE(_core, m) {
       [] {
         py::typing::List<NamedValues> all;
         for (const Kernel *const kernel : kernels())
-          all.append(py::dict("name"_a = kernel->name, "op"_a = kernel->op,
-                              "memory"_a = nameOf(kernel->memory),
-                              "takes_settings"_a = kernel->takesSettings));
+          all.append(py::dict(
+              "name"_a = kernel->name, "op"_a = kernel->op, "memory"_a = nameOf(kernel->memory),
+              "takes_settings"_a = kernel->takesSettings, "takes_window"_a = kernel->takesWindow));
         return all;
       },
       "The kernels of this build, as sparq_ipu.kernels describes them.");

@@ -51,6 +51,9 @@ public:
 // take turns.
 class PySession : public EngineOwner {
 public:
+  // Of a step of window attention, by position; and of each batch element those that are remembered.
+  using Shares =
+      pybind11::array_t<std::uint32_t, pybind11::array::c_style | pybind11::array::forcecast>;
   PySession(const Shape &shape, const Programs &programs, const DeviceOptions &device,
             unsigned repeats);
   void write(const pybind11::array &key, const pybind11::array &value,
@@ -65,6 +68,8 @@ public:
   void reset(unsigned layer);
   std::vector<std::uint32_t> lengths(unsigned layer);
   std::vector<std::uint32_t> misses();
+  std::vector<std::vector<pybind11::array>> history(unsigned layer);
+  void setHistory(const std::vector<std::vector<Shares>> &steps, unsigned layer);
   Session &session() { return *session_; }
   poplar::Engine &engine() override { return session_->engine(); }
 

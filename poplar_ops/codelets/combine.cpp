@@ -23,6 +23,14 @@ private:
   }
 };
 
+// The left fold of the blocks of eight components.
+static inline Lanes foldPartials(const float *partial, unsigned nBlocks, unsigned stride) {
+  Lanes accumulator{};
+  for (unsigned b = 0; b != nBlocks; ++b, partial += stride)
+    accumulator += loadLanes(partial);
+  return accumulator;
+}
+
 class Combine : public poplar::MultiVertex {
 public:
   poplar::Input<unsigned> filled;
@@ -40,14 +48,29 @@ public:
     for (Eight item(worker, width); item.head < groupSize; item.next(width)) {
       const unsigned h = item.head;
       const float alpha = smaller(flush(approxSums[h] / totals[h]), 1.0f);
-      Lanes accumulator{}; // the left fold of the blocks
-      const float *partial = &partials[h * width + item.first];
-      for (unsigned b = 0; b != nBlocks; ++b, partial += groupSize * width)
-        accumulator += loadLanes(partial);
-      Lanes y = flush(accumulator) / sums[h];
+      const float *const partial = &partials[h * width + item.first];
+      Lanes y = flush(foldPartials(partial, nBlocks, groupSize * width)) / sums[h];
       if (meanValue)
         y = alpha * y + (1.0f - alpha) * (loadLanes(&valueSum[item.first]) / count);
       storeNarrow(&output[h * width + item.first], y);
+    }
+    return true;
+  }
+};
+
+// Attention over the listed positions alone (contract E11): y = y3.
+class CombineList : public poplar::MultiVertex {
+public:
+  FloatsIn partials; // [nBlocks][groupSize][width], blocks of the list
+  FloatsIn sums;     // [groupSize]
+  HalvesOut output;  // [groupSize][width]
+  unsigned nBlocks, groupSize, width;
+
+  bool compute(unsigned worker) {
+    for (Eight item(worker, width); item.head < groupSize; item.next(width)) {
+      const unsigned at = item.head * width + item.first;
+      const Lanes sum = foldPartials(&partials[at], nBlocks, groupSize * width);
+      storeNarrow(&output[at], flush(sum) / sums[item.head]);
     }
     return true;
   }

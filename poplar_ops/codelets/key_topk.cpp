@@ -43,7 +43,7 @@ struct Selection {
     state[2] = pass;
   }
 
-  // The digit of a pass sits at this bit.
+  // The digit of a pass sits at this bit. Keys of 31 bits have a pass before pass 0.
   static unsigned shift(unsigned pass) { return digitBits * (nPasses - 1 - pass); }
   // Settle the digit that the totals of the last pass decide: [nPartials][nDigits], to be added
   // up. From the top, first a quarter of the digits at a time, then a quarter of these, then one.
@@ -135,6 +135,33 @@ public:
           for (unsigned i = 0; i != n - p; ++i)
             count.add(bits[i] & (nDigits - 1));
       }
+    }
+    return true;
+  }
+};
+
+// Keys that are given: integers below 2^30, or below 2^31 with one pass more (contract E11), as floats of
+// the same bits. A fresh start of the selection, and the first pass.
+class GivenKeys : public poplar::MultiVertex {
+public:
+  poplar::Input<unsigned> filled;
+  FloatsIn keys;                      // [partPositions]
+  WordsOut states;                    // [6][3], a Selection for each worker
+  FloatsInOut counts;                 // [64][6]
+  unsigned topK, nRecent, morePasses; // 0 or 1
+  unsigned part, stride, length, nWaves, tailLength, tailFirst, chunk;
+
+  bool compute(unsigned worker) {
+    const unsigned done = 1 - morePasses, shift = Selection::shift(done - 1);
+    Selection{0, topK - nRecent, done}.keep(&states[worker * Selection::size]);
+    DigitCounts count(&counts[0], worker);
+    const Segments segments(part, stride, length, nWaves, tailLength, tailFirst, chunk, *filled);
+    const unsigned limit = candidates(*filled, nRecent);
+    for (unsigned s = 0; s != segments.count(); ++s) {
+      const float *key = &keys[segments.local(s)];
+      const unsigned n = segments.valid(s, limit);
+      for (unsigned p = worker; p < n; p += numWorkers())
+        count.add((bitcast<unsigned>(key[p]) >> shift) & (nDigits - 1));
     }
     return true;
   }

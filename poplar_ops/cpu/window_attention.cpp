@@ -2,7 +2,7 @@
 #include "window_attention.hpp"
 
 #include "../codelets/arith.hpp"
-#include "../codelets/key_index.hpp"
+#include "../codelets/window_history.hpp"
 #include "pair_query.hpp"
 #include "scratch.hpp"
 
@@ -11,9 +11,6 @@
 namespace sparq {
 namespace cpu {
 namespace {
-
-// All of one head's attention, in units of a share (contract E11).
-constexpr float shareUnits = 65536.0f;
 
 // The positions of one batch element.
 struct Selection {
@@ -83,7 +80,7 @@ void attendPair(const Call &call, std::size_t index, const PairQuery &query, con
       total = total + s.blockSums[block];
     s.sums[h] = total;
     for (std::size_t i = 0; shares && i < count; ++i)
-      shares[i] += static_cast<std::uint32_t>(roundToInteger(weights[i] / total * shareUnits));
+      shares[i] += shareOf(weights[i], total);
   }
   std::memset(s.sum, 0, g * d * sizeof(float));
   WeightedValues sum{};

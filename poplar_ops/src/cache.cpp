@@ -8,6 +8,7 @@
 #include "steps.hpp"
 #include "tiers.hpp"
 #include "vertex_cycles.hpp"
+#include "window_history.hpp"
 
 namespace sparq {
 
@@ -85,6 +86,8 @@ Cache allocate(Graph &graph, const Plan &plan, const std::string &name, bool hos
 
 Cache createCache(Graph &graph, const Plan &plan, const std::string &name, bool hostWrites) {
   Cache cache = allocate(graph, plan, name, hostWrites);
+  if (plan.history.nRecent != 0)
+    addHistory(graph, cache);
   if (plan.layout.nLayers != 1)
     addLayerFunctions(graph, cache);
   return cache;

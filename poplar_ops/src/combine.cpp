@@ -32,6 +32,23 @@ void combine(const Context &context, bool meanValue, const Gathered &gathered, c
     }
 }
 
+void combineList(const Context &context, const Gathered &gathered, const Tensor &output) {
+  const Placement &p = context.placement();
+  const unsigned g = context.groupSize(), d = context.headDim();
+  const unsigned nBlocks = static_cast<unsigned>(gathered.partials.dim(1));
+  const ComputeSet cs = context.execute("combine");
+  for (unsigned slot = 0; slot != context.nSlots(); ++slot)
+    for (unsigned slice = 0; slice != p.nSlices; ++slice) {
+      const unsigned first = slice * p.width, end = std::min(first + p.width, d);
+      addVertex(context.graph, cs, "sparq::CombineList", context.tile(slot, slice),
+                {{"partials", gathered.partials[slot].slice(first, end, 2).flatten()},
+                 {"sums", gathered.sums[slot]},
+                 {"output", output[slot].slice(first, end, 1).flatten()}},
+                {{"nBlocks", nBlocks}, {"groupSize", g}, {"width", end - first}},
+                cycles::combineList(nBlocks, end - first, g));
+    }
+}
+
 void combineDense(const Context &context, const Tensor &accumulator, const Scores &scores,
                   const Tensor &output) {
   const Placement &p = context.placement();

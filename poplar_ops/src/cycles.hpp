@@ -31,12 +31,12 @@ constexpr double pairToInteger = 3;          // one store of 64 bits, two loads 
 constexpr double pairToFloat = 3;            // two stores, one load
 
 // ---- integers: vectors are worked on number by number
-constexpr double multiplyHigh = 15; // the high half of a product, by four products of 16 bits
+constexpr double multiplyHigh = 15;  // the high half of a product, by four products of 16 bits
+constexpr double integerDivide = 40; // a call, 4 a quotient bit
 
 // ---- memory: 64 bits in one access where the compiler knows the address to be a multiple of 8
 // What no codelet does any more in a loop: an access of 64 bits at a multiple of 4 (two of 32), a
-// division of integers (a call of some 40 slots, 4 a quotient bit), the store of a single half (a
-// call, 10 slots).
+// division of integers, the store of a single half (a call, 10 slots).
 
 // A pass of a loop over vectors: instructions of the main side and of floating point issue in pairs.
 inline double pass(double arithmetic, double main) {

@@ -128,7 +128,7 @@ Gathered gatheredAttention(const Context &context, const Waves &waves, const Que
                            const Selected &selected) {
   ListAttention list(context, q, static_cast<unsigned>(selected.rows.dim(2)));
   std::vector<Tensor> sums;
-  for (unsigned slot = 0; slot != context.nSlots(); ++slot)
+  for (unsigned slot = 0; selected.sums.valid() && slot != context.nSlots(); ++slot)
     sums.push_back(ascending(selected.sums[slot], waves, block));
   list.read(selected.rows);
   list.weigh(sums);

@@ -59,7 +59,7 @@ Gathered hotAttention(const Context &context, const Waves &waves, const QueryCom
   const Placement &p = context.placement();
   const Tensor lanes = laneSums(context, q, slots);
   std::vector<Tensor> sums;
-  for (unsigned slot = 0; slot != context.nSlots(); ++slot)
+  for (unsigned slot = 0; selected.sums.valid() && slot != context.nSlots(); ++slot)
     sums.push_back(ascending(selected.sums[slot], waves, block));
   ListWeights weights(context, topK);
   weights.weigh([&](const ComputeSet &cs, const ListWeights::Piece &piece) {

@@ -16,8 +16,8 @@ const char *nameOf(Memory memory) {
 }
 
 const std::vector<const Kernel *> &kernels() {
-  static const std::vector<const Kernel *> all{&denseSram, &denseStreaming, &sparqStreaming,
-                                               &sparqTiered};
+  static const std::vector<const Kernel *> all{&denseSram,   &denseStreaming,  &sparqStreaming,
+                                               &sparqTiered, &windowStreaming, &windowTiered};
   return all;
 }
 

@@ -10,7 +10,9 @@ using namespace poplar::program;
 
 namespace {
 
-constexpr unsigned nDigits = 64, nPasses = 5, nWorkers = 6, piece = 32; // as in the codelets
+constexpr unsigned nDigits = 64, nWorkers = 6, piece = 32; // as in the codelets
+// Settle 30 bits; of wide keys there is one more.
+constexpr unsigned nPassesOfFloats = 5;
 
 std::vector<Setting> with(std::vector<Setting> settings, std::initializer_list<Setting> more) {
   settings.insert(settings.end(), more);
@@ -36,13 +38,17 @@ unsigned nPartialSums(unsigned nHolding, unsigned nParts) {
 // part.
 class Selection {
 public:
-  Selection(const Context &contextIn, const SparqSettings &settings, const Waves &wavesIn,
-            const Scores &scoresIn, Selected::Entries entriesIn)
-      : context(contextIn), graph(contextIn.graph), waves(wavesIn), scores(scoresIn),
-        entries(entriesIn),
+  // What positions are selected by: their scores, or keys as they are.
+  struct By {
+    const Scores *scores;
+    Tensor keys;         // {slots, parts, partPositions} UNSIGNED_INT where there are no scores
+    unsigned morePasses; // 1: of 31 bits
+  };
+  Selection(const Context &contextIn, unsigned wanted, unsigned nLocal, const Waves &wavesIn,
+            const By &byIn, Selected::Entries entriesIn)
+      : context(contextIn), graph(contextIn.graph), waves(wavesIn), by(byIn), entries(entriesIn),
         // A list no longer than the capacity: with top_k beyond it, everything is selected anyway.
-        topK(std::min(settings.topK, contextIn.layout().capacity)),
-        nRecent(std::min(settings.nLocal, topK)) {
+        topK(std::min(wanted, contextIn.layout().capacity)), nRecent(std::min(nLocal, topK)) {
     unsigned nHolding = 0;
     for (unsigned part = parts; part-- != 0;)
       if (waves.nOwn(part) != 0) {
@@ -73,14 +79,15 @@ public:
 private:
   void createTensors() {
     const unsigned nPieces = n / piece;
-    keys = context.perPart(FLOAT, {n}, "keys");
+    keys = by.scores ? context.perPart(FLOAT, {n}, "keys") : by.keys.reinterpret(FLOAT);
     states = context.perPart(UNSIGNED_INT, {nWorkers * 3}, "selection");
     totals = context.sliced(FLOAT, nItems, itemsPerPart, 2, "digit_totals")
                  .reshape({context.placement().slots, nPartials * nDigits});
     marks = context.perPart(UNSIGNED_INT, {nPieces, 2}, "marks");
     marked = context.perPart(FLOAT, {nPieces, 2}, "marked_counts");
     tiesToTake = context.perPart(FLOAT, {1}, "ties_to_take");
-    selectedSums = context.perPart(FLOAT, {context.groupSize(), n / block}, "selected_sums");
+    if (by.scores)
+      selectedSums = context.perPart(FLOAT, {context.groupSize(), n / block}, "selected_sums");
     keyRows = context.sliced(UNSIGNED_INT, topK, rowsPerPart, 1, "selected_keys").squeeze({2});
     valueRows = context.sliced(UNSIGNED_INT, topK, rowsPerPart, 1, "selected_values").squeeze({2});
   }
@@ -91,14 +98,15 @@ private:
     ComputeSet sums[2]; // of the first pass, of the others
     ComputeSet histogram, mark, expand;
   };
-  static Steps createSteps(const Context &context, const Tensor &counts) {
+  Steps createSteps() const {
     context.begin(counts);
     const ComputeSet group = context.execute("group_keys"),
                      firstSum = context.execute("sum_counts");
     Sequence pass({}, {context.dc, "pass"});
     const Context inner = context.within(pass);
     const ComputeSet histogram = inner.execute("key_histogram"), sum = inner.execute("sum_counts");
-    context.program.add(Repeat(nPasses - 1, pass, {context.dc, "radix_passes"}));
+    context.program.add(
+        Repeat(nPassesOfFloats + by.morePasses - 1, pass, {context.dc, "radix_passes"}));
     const ComputeSet mark = context.execute("mark_keys"), expand = context.execute("expand_marks");
     return {group, {firstSum, sum}, histogram, mark, expand};
   }
@@ -125,16 +133,26 @@ private:
     const unsigned tile = context.tile(slot, part), g = context.groupSize();
     const double nOwn = waves.nOwn(part);
     const std::vector<Setting> where = positionSettings(waves, part);
-    addVertex(
-        graph, steps.group, "sparq::GroupKeys", tile,
-        {{"filled", context.filled(slot, part)},
-         {"weights", scores.weights[slot][part].flatten()},
-         {"sums", scores.sums[slot][part]},
-         {"keys", keys[slot][part]},
-         {"states", states[slot][part]},
-         {"counts", counts[slot][part].flatten()}},
-        with(where, {{"groupSize", g}, {"partPositions", n}, {"topK", topK}, {"nRecent", nRecent}}),
-        cycles::groupKeys(nOwn, g));
+    if (by.scores)
+      addVertex(
+          graph, steps.group, "sparq::GroupKeys", tile,
+          {{"filled", context.filled(slot, part)},
+           {"weights", by.scores->weights[slot][part].flatten()},
+           {"sums", by.scores->sums[slot][part]},
+           {"keys", keys[slot][part]},
+           {"states", states[slot][part]},
+           {"counts", counts[slot][part].flatten()}},
+          with(where,
+               {{"groupSize", g}, {"partPositions", n}, {"topK", topK}, {"nRecent", nRecent}}),
+          cycles::groupKeys(nOwn, g));
+    else
+      addVertex(graph, steps.group, "sparq::GivenKeys", tile,
+                {{"filled", context.filled(slot, part)},
+                 {"keys", keys[slot][part]},
+                 {"states", states[slot][part]},
+                 {"counts", counts[slot][part].flatten()}},
+                with(where, {{"topK", topK}, {"nRecent", nRecent}, {"morePasses", by.morePasses}}),
+                cycles::givenKeys(nOwn));
     addVertex(graph, steps.histogram, "sparq::KeyHistogram", tile,
               {{"filled", context.filled(slot, part)},
                {"keys", keys[slot][part]},
@@ -164,7 +182,7 @@ private:
     const Tensor allMarks = ordered(marks), allCounts = ordered(marked);
     const unsigned nAll = static_cast<unsigned>(allMarks.dim(0));
     for (unsigned part = 0; part != parts; ++part)
-      if (waves.nOwn(part) != 0)
+      if (by.scores && waves.nOwn(part) != 0)
         addSelectedSums(slot, part, allCounts);
     for (unsigned part = 0; part * rowsPerPart < topK; ++part) {
       const unsigned first = part * rowsPerPart, end = std::min(first + rowsPerPart, topK);
@@ -204,7 +222,7 @@ private:
         {{"marks", marks[slot][part].flatten()},
          {"counts", allCounts.flatten()},
          {"tiesToTake", tiesToTake[slot][part]},
-         {"weights", scores.weights[slot][part].flatten()},
+         {"weights", by.scores->weights[slot][part].flatten()},
          {"sums", selectedSums[slot][part].flatten()}},
         {{"groupSize", g},
          {"partPositions", n},
@@ -220,7 +238,7 @@ private:
   const Context &context;
   Graph &graph;
   const Waves &waves;
-  const Scores &scores;
+  const By by;
   const Selected::Entries entries;
   const unsigned topK, nRecent;
   const unsigned n = waves.partPositions(), parts = context.parts();
@@ -232,14 +250,21 @@ private:
   const Tensor counts = context.perPart(FLOAT, {nDigits, nWorkers}, "digit_counts");
   Tensor keys, states, totals, marks, marked, tiesToTake, selectedSums;
   Tensor keyRows, valueRows; // {slots, topK}
-  const Steps steps = createSteps(context, counts);
+  const Steps steps = createSteps();
 };
 
 } // namespace
 
 Selected selectPositions(const Context &context, const SparqSettings &settings, const Waves &waves,
                          const Scores &scores, Selected::Entries entries) {
-  return Selection(context, settings, waves, scores, entries).add();
+  return Selection(context, settings.topK, settings.nLocal, waves, {&scores, {}, 0}, entries).add();
+}
+
+Selected selectByKeys(const Context &context, const WindowSettings &settings, const Waves &waves,
+                      const Tensor &keys, bool wide, Selected::Entries entries) {
+  return Selection(context, settings.topK, settings.nLocal, waves, {nullptr, keys, wide ? 1u : 0u},
+                   entries)
+      .add();
 }
 
 } // namespace sparq

@@ -62,6 +62,8 @@ void ListWeights::weigh(const std::function<void(const ComputeSet &, const Piece
 
 void ListWeights::addApproxSums(const ComputeSet &cs, const std::vector<Tensor> &selectedSums,
                                 unsigned part) const {
+  if (selectedSums.empty())
+    return;
   for (unsigned slot = 0; slot != context.nSlots(); ++slot) {
     const unsigned nBlocks = static_cast<unsigned>(selectedSums[slot].dim(1));
     addVertex(context.graph, cs, "sparq::FoldSums", context.tile(slot, part),
@@ -75,6 +77,19 @@ void ListWeights::addSums(const ComputeSet &cs, const Tensor &sums) const {
     addVertex(context.graph, cs, "sparq::ListSums", context.tile(slot, context.parts() - 1),
               {{"weights", all(slot).flatten()}, {"sums", sums[slot]}},
               {{"groupSize", g}, {"topK", topK}}, cycles::listSums(topK, g));
+}
+
+void ListWeights::addShares(const ComputeSet &cs, const Tensor &sums,
+                            const std::vector<Tensor> &shares) const {
+  for (unsigned slot = 0; slot != context.nSlots(); ++slot)
+    for (unsigned part = 0; part != nScoring; ++part) {
+      const unsigned first = part * rowsPerPart, n = std::min(rowsPerPart, topK - first);
+      addVertex(context.graph, cs, "sparq::ListShares", context.tile(slot, part),
+                {{"weights", own(slot, part).flatten()},
+                 {"sums", sums[slot]},
+                 {"shares", shares[slot].slice(first, first + n)}},
+                {{"groupSize", g}, {"nRows", n}}, cycles::listShares(n, g));
+    }
 }
 
 } // namespace sparq

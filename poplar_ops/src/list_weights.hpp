@@ -29,6 +29,10 @@ public:
   poplar::Tensor all(unsigned slot) const;
   // Adds the vertices that make sums {slots, groupSize} of them.
   void addSums(const poplar::ComputeSet &cs, const poplar::Tensor &sums) const;
+  // Adds the vertices that make shares of attention of them (contract E11): shares {slots, topK}, each on
+  // the part that has its weights.
+  void addShares(const poplar::ComputeSet &cs, const poplar::Tensor &sums,
+                 const std::vector<poplar::Tensor> &shares) const;
 
   const unsigned topK, rowsPerPart, nScoring; // parts that have entries
   poplar::Tensor approxSums;                  // {slots, groupSize}

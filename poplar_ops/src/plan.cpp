@@ -59,7 +59,7 @@ HotRows makeHotRows(const Shape &shape, const Programs &programs, const CacheLay
                     const Placement &placement) {
   unsigned topK = 0;
   for (const Attention &attention : programs.attention)
-    topK = std::max(topK, std::min(attention.settings.topK, layout.capacity));
+    topK = std::max(topK, std::min(attention.topK(), layout.capacity));
   const TierOptions &options = programs.tiers;
   HotRows hot{};
   hot.policy = options.policy;
@@ -114,7 +114,11 @@ CacheLayout makeLayout(const Shape &shape, const Programs &programs, unsigned nT
     layout.positionsPerRow = 1;
     layout.capacity = roundUp(shape.capacity, layout.chunk);
   } else {
-    layout.positionsPerRow = programs.append ? 1 : std::max(1u, packet / (shape.headDim * 2));
+    const bool gathers =
+        std::any_of(programs.attention.begin(), programs.attention.end(),
+                    [](const Attention &attention) { return attention.kernel->takesWindow; });
+    layout.positionsPerRow =
+        programs.append || gathers ? 1 : std::max(1u, packet / (shape.headDim * 2));
     while (block % layout.positionsPerRow != 0)
       --layout.positionsPerRow;
     layout.capacity = roundUp(shape.capacity, block);
@@ -141,6 +145,10 @@ TileNeed tileNeed(const Plan &plan, unsigned nTiles) {
     sum.working += need.working;
     sum.cache += need.cache;
   }
+  if (plan.history.nRecent != 0)
+    sum.cache +=
+        ceilDiv(std::uint64_t(plan.shape.batch) * plan.history.nPieces, plan.history.nTiles) *
+        plan.history.pieceBytes() * plan.layout.nCopies();
   if (plan.layout.chunk)
     sum.working += plan.layout.tailBytes() * plan.placement.nRounds * plan.layout.nCopies();
   return sum;
@@ -160,7 +168,39 @@ void checkRows(const Shape &shape, const CacheLayout &layout) {
                      "rows of streaming memory", rows, most);
 }
 
+// The steps that the programs remember, 0 where none does.
+unsigned recentSteps(const Programs &programs) {
+  unsigned nRecent = 0;
+  for (const Attention &attention : programs.attention) {
+    if (!attention.remembers())
+      continue;
+    if (nRecent != 0 && attention.window.nRecent != nRecent)
+      throw Error("plan: n_recent must be the same in all programs that remember, got " +
+                  std::to_string(nRecent) + " and " + std::to_string(attention.window.nRecent));
+    nRecent = attention.window.nRecent;
+  }
+  return nRecent;
+}
+
+History makeHistory(const Shape &shape, const Programs &programs, const CacheLayout &layout,
+                    const Placement &placement) {
+  History history{};
+  history.nRecent = recentSteps(programs);
+  if (history.nRecent == 0)
+    return history;
+  // Fours, so that a piece begins at a multiple of 64 bits.
+  history.nTiles = placement.slots * placement.parts;
+  const unsigned perElement = std::max(1u, history.nTiles / shape.batch);
+  history.length = roundUp(ceilDiv(layout.capacity, perElement), 4);
+  history.nPieces = ceilDiv(layout.capacity, history.length);
+  return history;
+}
+
 void checkPrograms(const Shape &shape, const Programs &programs) {
+  for (const Attention &attention : programs.attention)
+    if (attention.kernel->takesWindow)
+      check("plan", attention.window, shape.nHeads);
+  recentSteps(programs);
   if (memoryOf(programs) != Memory::tiered) {
     if (shape.rowBits != 16)
       throw Error("plan: row_bits must be 16 unless memory is 'tiered', got " +
@@ -169,7 +209,10 @@ void checkPrograms(const Shape &shape, const Programs &programs) {
   }
   checkTiers("plan", shape, programs.tiers);
   for (const Attention &attention : programs.attention)
-    checkTiers("plan", shape, programs.tiers, attention.settings);
+    if (attention.kernel->takesWindow)
+      checkTiers("plan", shape, programs.tiers, attention.window);
+    else
+      checkTiers("plan", shape, programs.tiers, attention.settings);
 }
 
 // With so many rounds.
@@ -190,6 +233,7 @@ Plan arrange(const Shape &shape, const Programs &programs, const CacheLayout &la
     plan.hot = makeHotRows(shape, programs, layout, plan.placement);
     plan.assumedHitRate = programs.tiers.assumedHitRate;
   }
+  plan.history = makeHistory(shape, programs, layout, plan.placement);
   for (const Attention &attention : programs.attention)
     plan.attention.push_back({attention, attention.kernel->waves(plan, attention, nTiles)});
   return plan;
@@ -204,9 +248,9 @@ void checkTiers(const char *op, const CacheSpec &spec, const TierOptions &tiers)
   toUnsigned(op, "wave_rows", tiers.waveRows, TierOptions::maxRows);
 }
 
-void checkTiers(const char *op, const CacheSpec &spec, const TierOptions &tiers,
-                const SparqSettings &settings) {
-  const unsigned topK = std::min(settings.topK, spec.capacity);
+static void checkTopK(const char *op, const CacheSpec &spec, const TierOptions &tiers,
+                      unsigned wanted) {
+  const unsigned topK = std::min(wanted, spec.capacity);
   if (topK > maxHotRows)
     throw Error(std::string(op) + ": top_k must be at most " + std::to_string(maxHotRows) +
                 " where memory is 'tiered', got " + std::to_string(topK));
@@ -214,6 +258,20 @@ void checkTiers(const char *op, const CacheSpec &spec, const TierOptions &tiers,
     throw Error(std::string(op) + ": hot_rows must be 0 or at least top_k=" + std::to_string(topK) +
                 ", got " + std::to_string(tiers.hotRows));
 }
+
+void checkTiers(const char *op, const CacheSpec &spec, const TierOptions &tiers,
+                const SparqSettings &settings) {
+  checkTopK(op, spec, tiers, settings.topK);
+}
+
+void checkTiers(const char *op, const CacheSpec &spec, const TierOptions &tiers,
+                const WindowSettings &settings) {
+  checkTopK(op, spec, tiers, settings.topK);
+}
+
+unsigned Attention::topK() const { return kernel->takesWindow ? window.topK : settings.topK; }
+
+bool Attention::remembers() const { return kernel->takesWindow && window.remembers(); }
 
 HotPolicy hotPolicyNamed(const char *op, const std::string &name) {
   if (name != "lru" && name != "recent")

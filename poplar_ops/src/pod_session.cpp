@@ -95,6 +95,10 @@ PodSession::PodSession(const Shape &shape, const Programs &programs, const Devic
                        unsigned nIpus, Split split, bool stacked)
     : shape_(shape), nLayers_(programs.nLayers), split_(split) {
   check("plan", shape);
+  for (const Attention &attention : programs.attention)
+    if (attention.kernel->takesWindow)
+      throw Error(std::string("plan: n_ipus must be 1 for the kernel ") + attention.kernel->name +
+                  ", got a session of several");
   const std::vector<Share> shares = shareOut(shape, nLayers_, nIpus, split);
   DeviceOptions all = options;
   all.nIpus = nIpus;

@@ -17,7 +17,7 @@ using namespace poplar::program;
 namespace {
 
 // Programs of an engine: append, each attention, each attention repeated (where timing was asked
-// for), fill (where that was asked for), those of the host's side of the cache.
+// for), fill (where that was asked for), those of the host's side of the cache and of the history.
 constexpr unsigned appendProgram = 0, firstAttention = 1;
 
 const char *const cacheName = "cache";
@@ -40,7 +40,8 @@ std::vector<std::string> programNames(const Plan &plan) {
   std::map<const Kernel *, unsigned> count;
   for (const PlannedAttention &attention : plan.attention) {
     const unsigned i = count[attention.kernel]++;
-    const bool numbered = attention.kernel->takesSettings || i != 0;
+    const bool numbered =
+        attention.kernel->takesSettings || attention.kernel->takesWindow || i != 0;
     names.push_back(attention.kernel->prefix + (numbered ? std::to_string(i) : std::string()));
   }
   return names;
@@ -70,6 +71,7 @@ Session::Session(const Shape &shape, const Programs &programs, const DeviceOptio
   if (plan_.layout.chunk != 0 && !plan_.layout.tiered)
     streamingBytes_ += bytesOf(cache.keyColumns, graph.getTarget());
   cache_ = std::make_unique<HostCache>(graph, cache);
+  history_ = HostHistory(graph, cache);
   compile(graph, buildPrograms(graph, cache, programs));
   engine_->load(device_);
   for (unsigned layer = 0; layer != nLayers(); ++layer)
@@ -101,6 +103,8 @@ void Session::read(std::uint16_t *key, std::uint16_t *value, unsigned nTokens, u
 void Session::reset(unsigned layer) {
   checkLayer("reset", layer);
   cache_->reset(*engine_, layer);
+  if (history_.any(layer))
+    setHistory(std::vector<HostHistory::Steps>(plan_.shape.batch), layer);
 }
 
 Tensor Session::addOnHomes(Graph &graph, const std::vector<std::size_t> &shape,
@@ -176,6 +180,9 @@ std::vector<Program> Session::buildPrograms(Graph &graph, const Cache &cache,
   cache_->setFirstProgram(static_cast<unsigned>(all.size()));
   for (const Program &program : cache_->programs())
     all.push_back(program);
+  history_.setFirstProgram(static_cast<unsigned>(all.size()));
+  for (const Program &program : history_.programs())
+    all.push_back(program);
   return all;
 }
 
@@ -250,6 +257,13 @@ void Session::fill(const std::uint16_t *key, const std::uint16_t *value,
   for (unsigned b = 0; b != shape.batch; ++b)
     if (lengths[b] >= 0)
       cache_->replaced(layer, b, static_cast<std::uint32_t>(lengths[b]));
+  if (!history_.any(layer))
+    return;
+  std::vector<HostHistory::Steps> steps = history(layer);
+  for (unsigned b = 0; b != shape.batch; ++b)
+    if (lengths[b] >= 0)
+      steps[b].clear();
+  setHistory(steps, layer);
 }
 
 void Session::attention(std::size_t index, const std::uint16_t *query, std::uint16_t *output,
@@ -264,6 +278,21 @@ void Session::attention(std::size_t index, const std::uint16_t *query, std::uint
   query_.write(*engine_, query);
   engine_->run(static_cast<unsigned>(program));
   outputs_[index].read(*engine_, output);
+  if (plan_.attention[index].remembers())
+    for (unsigned i = 0; i != (repeated && repeats_ != 0 ? repeats_ : 1); ++i)
+      history_.advance(layer, cache_->lengths(layer));
+}
+
+std::vector<HostHistory::Steps> Session::history(unsigned layer) {
+  checkLayer("history", layer);
+  cache_->selectLayer(*engine_, layer);
+  return history_.read(*engine_, layer);
+}
+
+void Session::setHistory(const std::vector<HostHistory::Steps> &steps, unsigned layer) {
+  checkLayer("set_history", layer);
+  cache_->selectLayer(*engine_, layer);
+  history_.write(*engine_, layer, steps);
 }
 
 } // namespace sparq

@@ -77,10 +77,14 @@ struct Selected {
   poplar::Tensor rows;
   poplar::Tensor
       sums; // {slots, parts, groupSize, partPositions / 64} FLOAT: approximate weights of
-            // the selected positions, by block
+            // the selected positions, by block; invalid where positions have none
 };
 Selected selectPositions(const Context &context, const SparqSettings &settings, const Waves &waves,
                          const Scores &scores, Selected::Entries = Selected::Entries::rows);
+// The last nLocal positions, and of the others those with the largest keys {slots, parts, partPositions}
+// UNSIGNED_INT, integers below 2^30, or `wide` ones below 2^31. Without sums.
+Selected selectByKeys(const Context &context, const WindowSettings &settings, const Waves &waves,
+                      const poplar::Tensor &keys, bool wide, Selected::Entries entries);
 
 // ---- weighted_values.cpp
 // Adds the vertices of one compute set: values {nRows, headDim or a slice}, weights flat, partials
@@ -104,7 +108,7 @@ poplar::Tensor createByComponent(const Context &context, const poplar::Type &typ
 struct Gathered {
   poplar::Tensor partials;   // {slots, blocks of the list, groupSize, headDim} FLOAT
   poplar::Tensor sums;       // {slots, groupSize} FLOAT, E
-  poplar::Tensor approxSums; // {slots, groupSize} FLOAT, W
+  poplar::Tensor approxSums; // {slots, groupSize} FLOAT, W; holds nothing without Selected::sums
 };
 Gathered gatheredAttention(const Context &context, const Waves &waves, const QueryComponents &q,
                            const Selected &selected);
@@ -112,6 +116,8 @@ Gathered gatheredAttention(const Context &context, const Waves &waves, const Que
 // ---- combine.cpp: {slots, groupSize, headDim} HALF
 void combine(const Context &context, bool meanValue, const Gathered &gathered, const Scores &scores,
              const poplar::Tensor &output);
+// Without approximate weights: over the list alone.
+void combineList(const Context &context, const Gathered &gathered, const poplar::Tensor &output);
 void combineDense(const Context &context, const poplar::Tensor &accumulator, const Scores &scores,
                   const poplar::Tensor &output);
 

@@ -58,22 +58,17 @@ TileNeed planNeed(const Plan &plan, const PlannedAttention &attention, unsigned)
   const Waves &w = attention.waves;
   const HotRows &hot = plan.hot;
   const CacheLayout &layout = plan.layout;
-  const std::uint64_t g = plan.shape.groupSize(), d = plan.shape.headDim,
-                      r = attention.settings.rank,
-                      k = std::min(attention.settings.topK, layout.capacity),
-                      rounds = plan.placement.nRounds, layers = layout.nLayers;
+  const std::uint64_t g = plan.shape.groupSize(), r = attention.settings.rank,
+                      k = std::min(attention.settings.topK, layout.capacity);
   const std::uint64_t marks = layout.capacity / 32 * 16, lists = k * (6 + 3 * g) * 4,
                       pieces = std::uint64_t(std::max(hot.groupRows(), hot.headRows)) *
                                hot.partBytes(plan.shape.headDim, plan.placement.parts),
                       nRows = w.length / block * g,
                       coefficients = scoredByGroup(plan) ? nRows * (8 * r + 12) + 6 * 16 * r
                                                          : nRows * (4 * r + 8);
-  // What rounds keep is there for every task of a slot.
-  const std::uint64_t index = layout.columnBytes(w.length) * d,
-                      rows = hot.rowsOfSet() * d / 2 + std::uint64_t(hot.nSlots) * hot.width * 2;
   const bool first = &attention == &plan.attention.front(); // of all programs
   return {scoreBytes(plan, w) + marks + lists + pieces + coefficients,
-          first ? rounds * layers * (index + rows) : 0};
+          first ? tieredCacheBytes(plan) : 0};
 }
 
 } // namespace

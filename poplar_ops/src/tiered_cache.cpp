@@ -36,6 +36,14 @@ unsigned residentLength(const Plan &plan) {
   return partLength(plan.layout.capacity, plan.placement.parts);
 }
 
+std::uint64_t tieredCacheBytes(const Plan &plan) {
+  const HotRows &hot = plan.hot;
+  const std::uint64_t d = plan.shape.headDim,
+                      index = plan.layout.columnBytes(residentLength(plan)) * d,
+                      rows = hot.rowsOfSet() * d / 2 + std::uint64_t(hot.nSlots) * hot.width * 2;
+  return plan.placement.nRounds * plan.layout.nLayers * (index + rows);
+}
+
 void addTiers(Graph &graph, Cache &cache) {
   const Plan &plan = cache.plan;
   const Placement &p = plan.placement;

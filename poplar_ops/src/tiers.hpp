@@ -11,6 +11,8 @@ namespace sparq {
 // ---- tiered_cache.cpp: what a cache has of its own
 // Positions whose records a part has: the parts of a slot take them in order.
 unsigned residentLength(const Plan &plan);
+// What index and hot rows take on a part, of every task that it works on in turn.
+std::uint64_t tieredCacheBytes(const Plan &plan);
 // Allocates cache.index and cache.hot.
 void addTiers(poplar::Graph &graph, Cache &cache);
 // The records of blocks that an append has filled, from the tail to the parts that keep them; full

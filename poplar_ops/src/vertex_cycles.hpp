@@ -275,6 +275,10 @@ inline std::uint64_t groupKeys(double n, double g) {
   return multi(clearCounts + share(n / 4) * (g * pass(4 * floatDivide + 2, 3) + 2 + 2 +
                                              2 * pairToInteger + 4 * countDigit + loopSlots));
 }
+// A key: load, count.
+inline std::uint64_t givenKeys(double n) {
+  return multi(clearCounts + share(n) * (1 + countDigit + loopSlots));
+}
 // Four keys, of each load, shift, compare, branch; one key in four begins with the prefix, over all
 // passes.
 inline std::uint64_t keyHistogram(double n, double nPartials) {
@@ -342,6 +346,10 @@ constexpr double finish = 4 * (flushPair + clampPair + 1) + 8 * floatDivide + 2 
 inline std::uint64_t combine(double nBlocks, double width, double g) {
   return shared(g * width / 8, floatDivide + flushPair + 5 + nBlocks * pass(4, 5) +
                                    8 * floatDivide + 4 * 3 + 1 + finish);
+}
+// As combine, without share and mean.
+inline std::uint64_t combineList(double nBlocks, double width, double g) {
+  return shared(g * width / 8, 5 + nBlocks * pass(4, 5) + finish);
 }
 inline std::uint64_t combineDense(double width, double g) { return shared(g * width / 8, finish); }
 
@@ -418,6 +426,34 @@ inline std::uint64_t fillTailIndex(double d, double nWords) {
   return shared(d, nWords * (2 + loopSlots) + 64 / 4 * (2 + loopSlots) + 6);
 }
 inline std::uint64_t activeToken() { return single(8); }
+
+// ---- window_history.cpp
+// Of each head two loads, an address, divide, multiply, round, to an integer, subtract, add; a store.
+inline std::uint64_t listShares(double n, double g) {
+  return shared(n, g * (3 + floatDivide + 2 + toInteger + 2 + loopSlots) + 2 + loopSlots);
+}
+// Of each KV head load, add, address; a store.
+inline std::uint64_t sumShares(double n, double nKvHeads) {
+  return shared(n, nKvHeads * (3 + loopSlots) + 2 + loopSlots);
+}
+inline std::uint64_t nextStep() { return single(8); }
+// A position of the oldest step: two loads, subtract, two stores. The search halves the list (shift, add,
+// load, compare and branch, two to go on). Each of a worker's positions may be selected: load, subtract,
+// compare and branch, the share, its store, a load, add, store, two addresses.
+inline std::uint64_t addStep(double length, double topK) {
+  double halvings = 0;
+  for (double n = topK; n >= 1; n /= 2)
+    ++halvings;
+  const double own = share(length);
+  return multi(24 + own * (5 + loopSlots) + halvings * (7 + loopSlots) +
+               std::min(own, topK) * (11 + loopSlots));
+}
+// Two divisions, limits and sums. Of an entry compare, branch, multiply, add, two stores.
+constexpr double stridedPositions = 2 * integerDivide + 14;
+inline std::uint64_t stridedCount() { return single(stridedPositions); }
+inline std::uint64_t stridedRows(double n) {
+  return multi(stridedPositions + share(n) * (9 + loopSlots));
+}
 
 // ---- layers.cpp
 // A load, a store; the addresses of a run.

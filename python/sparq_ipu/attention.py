@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 
 from sparq_ipu.cache import KVCache
-from sparq_ipu.kernels import Settings, check_device
+from sparq_ipu.kernels import Settings
 from sparq_reference import checks
 from sparq_reference.cache import op_of
 from sparq_reference.settings import SparqSettings, WindowSettings
@@ -27,8 +27,7 @@ def dense_attention(query: np.ndarray, cache: KVCache) -> np.ndarray:
     Raises:
         ValueError: wrong shape or dtype, NaN or infinity, an empty batch element.
     """
-    check_call("dense_attention", query, cache)
-    return cache.one_layer("dense_attention").attention(query, None)
+    return attention(query, cache)
 
 
 def sparq_attention(
@@ -59,9 +58,8 @@ def sparq_attention(
     Raises:
         ValueError: wrong shape or dtype, NaN or infinity, a setting out of range, an empty batch element.
     """
-    check_call("sparq_attention", query, cache)
-    settings = SparqSettings(rank, top_k, n_local, mean_value, op="sparq_attention", head_dim=cache.head_dim)
-    return cache.one_layer("sparq_attention").attention(query, settings)
+    op = "sparq_attention"
+    return attention(query, cache, SparqSettings(rank, top_k, n_local, mean_value, op=op))
 
 
 def window_attention(
@@ -81,7 +79,7 @@ def window_attention(
 
     Args:
         query: (batch, n_heads, head_dim) float16; n_heads a multiple of the cache's n_kv_heads.
-        cache: on "cpu" or "reference"; at least one position in every batch element.
+        cache: keys and values; at least one position in every batch element.
         top_k: positions attended to, at least 1; all of them where an element has no more.
         n_local: of these, the most recent, 0 <= n_local <= top_k; None: half. top_k: local attention.
         n_recent: steps whose attention weights are summed, in [0, 32767 // n_heads], the same in all calls.
@@ -92,7 +90,7 @@ def window_attention(
 
     Raises:
         ValueError: wrong shape or dtype, NaN or infinity, a setting out of range, an empty batch element, a
-            device without the kernel.
+            cache in SRAM or over several IPUs.
     """
     op = "window_attention"
     settings = WindowSettings(top_k, n_local, n_recent, op=op)  # type: ignore[arg-type]  # None: half
@@ -111,7 +109,6 @@ def attention(query: np.ndarray, cache: KVCache, settings: Settings = None) -> n
         if output is not None:
             return output
     check_call(op, query, cache)
-    check_device(op, settings, cache.device)
     if settings is not None:
         settings.check(op, cache.head_dim)
     return cache.one_layer(op).attention(query, settings)

@@ -10,7 +10,7 @@ import numpy as np
 
 from sparq_ipu.backends import Backend
 from sparq_ipu.devices import backend_module, options_of, resolve_device
-from sparq_ipu.kernels import Settings, check_device
+from sparq_ipu.kernels import Settings
 from sparq_reference import checks
 from sparq_reference.settings import CacheSpec, HasSpec, WindowSettings
 
@@ -116,7 +116,6 @@ class KVCache(HasSpec):
         """
         if settings is not None:
             settings.check(op, self.head_dim)
-        check_device(op, settings, self.device)
         self._backends[0].check_settings(op, settings)
 
     def append(self, key: np.ndarray, value: np.ndarray, lengths: np.ndarray | None = None) -> None:
@@ -184,7 +183,8 @@ class KVCache(HasSpec):
         """Put the dense attention of the last tokens held into the history that window attention selects by.
 
         Call it after a prompt, with the queries of its last n_recent tokens (of more, the last count), before
-        the first `window_attention` of these settings. Settings without a history: nothing happens.
+        the first `window_attention` of these settings. Settings without a history: nothing happens. For a
+        cache on an IPU or the emulator the host computes it, from the rows of the prompt.
 
         Args:
             query: (batch, n_heads, n_tokens, head_dim) float16, of the last n_tokens positions held.
@@ -195,8 +195,8 @@ class KVCache(HasSpec):
         """
         op = "observe"
         settings = WindowSettings(top_k, n_local, n_recent, op=op)  # type: ignore[arg-type]  # None: half
-        check_device(op, settings, self.device)
         backend = self.one_layer(op)
+        backend.check_settings(op, settings)
         checks.check_tokens(op, query, self.spec, backend.lengths, check_finite=self.check_finite)
         backend.observe(query, settings)
 

@@ -6,7 +6,7 @@ A kernel computes dense attention, or SparQ attention where it takes settings; s
 same bits from caches in different memories. To add one: its entry here, and its entry in C++
 (poplar_ops/include/sparq/kernels.hpp). A test compares the two lists.
 
-Window attention (docs/alisa.md) is a kernel of hosts alone: HOST_KERNELS. The program of an IPU refuses it.
+Window attention (docs/alisa.md), which SparQ is compared with, has a list of its own: WINDOW_KERNELS.
 """
 
 from __future__ import annotations
@@ -30,15 +30,22 @@ class Kernel:
     #: where it reads keys and values: "streaming", "sram", or "tiered": the key index and hot rows in SRAM,
     #: all rows in streaming memory
     memory: str
-    #: takes `SparqSettings`; else it is dense attention
+    #: takes `SparqSettings`
     takes_settings: bool
     #: one line for people
     description: str
+    #: takes `WindowSettings`; with neither it is dense attention
+    takes_window: bool = False
+
+    @property
+    def is_dense(self) -> bool:
+        """Attends to all positions: there is nothing to set."""
+        return not (self.takes_settings or self.takes_window)
 
     @property
     def op(self) -> str:
         """What messages call it."""
-        return op_of(self.takes_settings)
+        return "window_attention" if self.takes_window else op_of(self.takes_settings)
 
     def settings(self, settings: SparqSettings | None) -> SparqSettings | None:
         """`settings` if the kernel takes some, else None."""
@@ -144,28 +151,32 @@ DEFAULT = KERNELS["sparq-streaming"]
 TIERED = KERNELS["sparq-tiered"]
 
 
-@dataclasses.dataclass(frozen=True)
-class HostKernel:
-    """One attention kernel that only devices with the cache in host memory have."""
+#: of window attention (ALISA), by name
+WINDOW_KERNELS = {
+    kernel.name: kernel
+    for kernel in (
+        Kernel(
+            "window-streaming", "streaming", False, "window attention, the cache in streaming memory", True
+        ),
+        Kernel(
+            "window-tiered",
+            "tiered",
+            False,
+            "window attention, hot rows in SRAM, all rows in streaming memory",
+            True,
+        ),
+    )
+}
 
-    name: str
-    #: these devices
-    devices: tuple[str, ...]
-    #: one line for people
-    description: str
 
-    def transfer_elements(self, seq_len: int, head_dim: int, settings: WindowSettings) -> int:
-        """Elements that one query moves for one KV head, as the SparQ paper counts H2O: 2 k d + 2 d + 2 S
-        where a history of S sums is read and written, else 2 k d + 2 d."""
-        top_k = min(settings.top_k, seq_len)
-        if settings.remembers:
-            return transfers.h2o_elements(seq_len, head_dim, top_k)
-        return transfers.lm_infinite_elements(head_dim, top_k)
+def window_elements(seq_len: int, head_dim: int, settings: WindowSettings) -> int:
+    """Elements that one query moves for one KV head, as the SparQ paper counts H2O: 2 k d + 2 d + 2 S where a
+    history of S sums is read and written, else 2 k d + 2 d."""
+    top_k = min(settings.top_k, seq_len)
+    if settings.remembers:
+        return transfers.h2o_elements(seq_len, head_dim, top_k)
+    return transfers.lm_infinite_elements(head_dim, top_k)
 
-
-WINDOW = HostKernel("window-host", ("cpu", "reference"), "window attention (ALISA), the cache in host memory")
-#: kernels that no program of an IPU has, by name
-HOST_KERNELS = {kernel.name: kernel for kernel in (WINDOW,)}
 
 #: settings of an attention call; None: dense attention
 Settings = Union[SparqSettings, WindowSettings, None]
@@ -179,23 +190,18 @@ class Attention:
     """An attention program: the name of a kernel, and its settings (None for dense attention)."""
 
     kernel: str
-    settings: SparqSettings | None
+    settings: Settings
+
+    @property
+    def n_recent(self) -> int:
+        """Steps that it remembers."""
+        window = self.settings
+        return window.n_recent if isinstance(window, WindowSettings) and window.remembers else 0
 
 
 def op_of(takes_settings: bool) -> str:
     """What messages call dense attention, or SparQ attention."""
     return "sparq_attention" if takes_settings else "dense_attention"
-
-
-def check_device(op: str, settings: Settings, device: str) -> None:
-    """Whether a device has a kernel for such settings.
-
-    Raises:
-        ValueError: it has none; the message names the kernel.
-    """
-    if isinstance(settings, WindowSettings) and device not in WINDOW.devices:
-        rule = f"be {' or '.join(map(repr, WINDOW.devices))} for the kernel {WINDOW.name}"
-        checks.fail(op, "device", rule, f"{device!r}, whose program has no such kernel")
 
 
 def kernel_named(op: str, name: object) -> Kernel:
@@ -204,9 +210,10 @@ def kernel_named(op: str, name: object) -> Kernel:
     Raises:
         ValueError: there is none.
     """
-    if not isinstance(name, str) or name not in KERNELS:
-        raise ValueError(f"{op}: kernel must be one of {', '.join(KERNELS)}, got {name!r}")
-    return KERNELS[name]
+    known = {**KERNELS, **WINDOW_KERNELS}
+    if not isinstance(name, str) or name not in known:
+        raise ValueError(f"{op}: kernel must be one of {', '.join(known)}, got {name!r}")
+    return known[name]
 
 
 def attention_over(memory: str, settings: Settings, op: str | None = None) -> Attention:
@@ -215,15 +222,17 @@ def attention_over(memory: str, settings: Settings, op: str | None = None) -> At
     Raises:
         ValueError: no kernel reads that memory with such settings.
     """
-    if isinstance(settings, WindowSettings):
-        check_device(op or op_with(settings), settings, "ipu")
-        raise AssertionError("an IPU has no such kernel")
-    for kernel in KERNELS.values():
-        if (kernel.memory, kernel.takes_settings) == (memory, settings is not None):
+    window = isinstance(settings, WindowSettings)
+    those = [
+        kernel
+        for kernel in (*KERNELS.values(), *WINDOW_KERNELS.values())
+        if (kernel.takes_window, kernel.takes_settings) == (window, not window and settings is not None)
+    ]
+    for kernel in those:
+        if kernel.memory == memory:
             return Attention(kernel.name, settings)
-    op = op or op_of(settings is not None)
-    others = [repr(k.memory) for k in KERNELS.values() if k.takes_settings == (settings is not None)]
-    return checks.fail(op, "memory", f"be {' or '.join(others)}", repr(memory))
+    others = [repr(kernel.memory) for kernel in those]
+    return checks.fail(op or op_with(settings), "memory", f"be {' or '.join(others)}", repr(memory))
 
 
 def exact_attention(

@@ -7,7 +7,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Sequence
 
-from sparq_reference import CacheSpec, SparqSettings, checks
+from sparq_reference import CacheSpec, SparqSettings, WindowSettings, checks
 
 #: which row makes room for another: the one that was selected least recently, or, to keep the most recent
 #: tokens, that of the oldest position
@@ -55,7 +55,7 @@ class Tiers:
         names = [field.name for field in dataclasses.fields(cls)]
         return cls(**{name: options.pop(name) for name in names if name in options}, op=op)
 
-    def check(self, op: str, spec: CacheSpec, settings: SparqSettings | None) -> None:
+    def check(self, op: str, spec: CacheSpec, settings: SparqSettings | WindowSettings | None) -> None:
         """Whether attention over such a cache can have these settings.
 
         Raises:

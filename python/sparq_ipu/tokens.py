@@ -7,7 +7,7 @@ import numpy as np
 
 from sparq_ipu.attention import attention, check_call
 from sparq_ipu.cache import KVCache
-from sparq_ipu.kernels import Settings, check_device
+from sparq_ipu.kernels import Settings
 from sparq_reference import checks
 from sparq_reference.cache import op_of
 from sparq_reference.settings import WindowSettings
@@ -76,11 +76,11 @@ def _check(
     n_tokens = checks.check_integer(op, "n_tokens", query.shape[2], 1, MAX_TOKENS)
     for index in range(n_tokens):
         check_call(op, query[:, :, index], cache, n_new=1)
-    check_device(op, settings, cache.device)
     if settings is not None:
         settings.check(op, cache.head_dim)
     if isinstance(settings, WindowSettings):
         settings.check_heads(op, query.shape[1])
+    cache.one_layer(op).check_settings(op, settings)
     checks.check_append(op, key, value, cache.spec, cache.lengths, check_finite=cache.check_finite)
     if key.shape[2] != n_tokens:
         checks.fail(op, "key", f"have the n_tokens={n_tokens} of query", key.shape)

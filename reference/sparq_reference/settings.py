@@ -131,6 +131,23 @@ class WindowSettings:
         for name, value in (("top_k", top_k), ("n_local", n_local), ("n_recent", n_recent)):
             object.__setattr__(self, name, value)
 
+    @classmethod
+    def of(cls, op: str, arguments: Mapping[str, Any]) -> WindowSettings:
+        """Settings from keyword arguments of another call.
+
+        Raises:
+            ValueError: as the constructor; also for a top_k that is missing.
+        """
+        if "top_k" not in arguments:
+            fail(op, "top_k", "be given", "nothing")
+        return cls(**arguments, op=op)
+
+    @classmethod
+    def take(cls, options: dict[str, Any]) -> dict[str, Any]:
+        """Of these keyword arguments, those that are settings: removed from them, and returned."""
+        names = [field.name for field in dataclasses.fields(cls)]
+        return {name: options.pop(name) for name in names if name in options}
+
     @property
     def remembers(self) -> bool:
         """Whether it selects by the weights of earlier steps."""
@@ -153,10 +170,11 @@ class WindowSettings:
         return f"top_k {self.top_k}, n_local {self.n_local}, n_recent {self.n_recent}"
 
 
-def settings_columns(settings: SparqSettings | None) -> dict[str, Any]:
-    """The settings by name, for a row of results; None each for dense attention."""
-    names = [field.name for field in dataclasses.fields(SparqSettings)]
-    return {name: None if settings is None else getattr(settings, name) for name in names}
+def settings_columns(settings: SparqSettings | WindowSettings | None) -> dict[str, Any]:
+    """The settings by name, for a row of results; None each for dense attention. Window attention has one
+    more."""
+    columns = dict.fromkeys(field.name for field in dataclasses.fields(SparqSettings))
+    return columns if settings is None else {**columns, **settings.arguments()}
 
 
 @dataclasses.dataclass(frozen=True)

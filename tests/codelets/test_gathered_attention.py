@@ -44,6 +44,7 @@ def test_row_scores_and_weights(seed: int, kind: str, first: int, filled: int) -
     if n:
         np.testing.assert_array_equal(out["maxima"].max(axis=0), scores[:, :n].max(axis=1))
     maximum = scores[:, :n].max(axis=1) if n else np.zeros(GROUP, np.float32)
+    out["scores"][:, n:] = maximum[:, None]  # as if they were the best
     out = run(
         "RowWeights",
         dict(
@@ -184,6 +185,14 @@ def test_combine(seed: int, mean_value: bool, exponent: int) -> None:
         width=width,
     )
     assert_bits(dense["output"], numerics.to_half(attended))
+    listed = run(
+        "CombineList",
+        dict(partials=partials, sums=sums, output=halves(GROUP, width)),
+        nBlocks=3,
+        groupSize=GROUP,
+        width=width,
+    )
+    assert_bits(listed["output"], numerics.to_half(attended))
 
 
 THRESHOLD = np.float32(2.0**-48)
@@ -193,7 +202,7 @@ EDGES = [(THRESHOLD, True), (BELOW, False), (np.nextafter(THRESHOLD, np.float32(
 
 
 @pytest.mark.parametrize(("number", "stays"), [*EDGES, *((-x, stays) for x, stays in EDGES)])
-@pytest.mark.parametrize("vertex", ["Combine", "CombineDense"])
+@pytest.mark.parametrize("vertex", ["Combine", "CombineList", "CombineDense"])
 def test_accumulators_at_the_flush_threshold(vertex: str, number: np.float32, stays: bool) -> None:
     """Divided by 2**-48, so that what stays shows in fp16."""
     accumulator = np.full((1, 8), number)
@@ -203,8 +212,10 @@ def test_accumulators_at_the_flush_threshold(vertex: str, number: np.float32, st
         fields.update(filled=word(1), partials=accumulator[None], approxSums=ones, totals=ones)
         fields.update(valueSum=np.zeros(8, np.float32))
         out = run("Combine", fields, nBlocks=1, groupSize=1, width=8, meanValue=False)
+    elif vertex == "CombineList":
+        out = run(vertex, dict(fields, partials=accumulator[None]), nBlocks=1, groupSize=1, width=8)
     else:
-        out = run("CombineDense", dict(fields, accumulator=accumulator), groupSize=1, width=8)
+        out = run(vertex, dict(fields, accumulator=accumulator), groupSize=1, width=8)
     assert_bits(out["output"], np.full((1, 8), np.sign(number) if stays else 0, np.float16))
 
 

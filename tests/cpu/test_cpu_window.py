@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import sparq_ipu
 from sparq_ipu.attention import attention
-from sparq_reference import SparqSettings, WindowSettings
+from sparq_reference import WindowSettings
 
 _cpu = pytest.importorskip("sparq_ipu._cpu", reason="the extension module sparq_ipu._cpu is not built")
 
@@ -181,23 +181,3 @@ def test_refusals() -> None:
         words = "observe: cache must hold the 18 tokens of the query, got 9 positions of element 0"
         assert message(partial(cache.observe, many, top_k=4, n_recent=3)) == words
         assert histories(cache) == before
-
-
-def test_devices_without_the_kernel_say_so() -> None:
-    pytest.importorskip("sparq_ipu._core", reason="the extension module is not built")
-    query, key, value = tokens(0, 1, 2, 2, 9, "normal", 8)
-    cache = sparq_ipu.KVCache(1, 2, 8, 64, device="emulator", n_tiles=1)
-    cache.append(key, value)
-    rule = "device must be 'cpu' or 'reference' for the kernel window-host"
-    got = "got 'emulator', whose program has no such kernel"
-    settings = WindowSettings(4)
-    token = [x[:, :, :1] for x in (query, key, value)]
-    for op, call in (
-        ("window_attention", lambda: sparq_ipu.window_attention(query[:, :, 8], cache, top_k=4)),
-        ("observe", lambda: cache.observe(query, top_k=4)),
-        ("enable", lambda: cache.check_settings("enable", settings)),
-        ("window_attention", lambda: sparq_ipu.append_and_attend(*token, cache, settings)),
-    ):
-        assert message(call) == f"{op}: {rule}, {got}"
-    assert cache.lengths == [9]
-    cache.check_settings("enable", SparqSettings(2, 4))  # negative control

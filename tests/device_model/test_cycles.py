@@ -98,6 +98,7 @@ EXPECTED = {
     "blockSums(7)": tile(2 * (8 * 6 + 5)),
     "foldSums(96, 2)": tile(24 * 6),
     "groupKeys(192, 2)": tile(80 + 8 * (2 * 16 + 2 + 2 + 6 + 4 * 6 + 2)),
+    "givenKeys(192)": tile(80 + 32 * (1 + 6 + 2)),
     # clear, settle the digit of two partial sums, count
     "keyHistogram(192, 2)": tile(80 + (6 * (5 * 4 + 3) + 90) + 8 * (16 + 2 + 6)),
     "sumCounts(7, 4)": tile(2 * (4 * 8 + 6)),
@@ -113,6 +114,7 @@ EXPECTED = {
     "weightedValues(1, 20, 16, 1)": tile(20 * 13 + 4 + 12),
     "foldBlocks(3, 32, 2)": tile(2 * (3 * 6 + 12)),
     "combine(2, 16, 2)": tile(3 + 3 + 5 + 2 * 7 + 24 + 12 + 1 + 53),
+    "combineList(2, 16, 2)": tile(5 + 2 * 7 + 53),
     "combineDense(16, 2)": tile(4 * (3 + 2 + 1) + 24 + 5),
     "denseScores(64, 2, 128)": tile(11 * 2 * (16 * 18 + 5 + 4)),
     "rowOffsets(20)": tile(4 * 6),
@@ -134,6 +136,14 @@ EXPECTED = {
     "fillIndex(12, 3)": tile(2 * 3 * 1424),
     "fillTailIndex(12, 9)": tile(2 * (9 * 4 + 16 * 4 + 6)),
     "activeToken()": 20 + 8,
+    "listShares(7, 4)": tile(2 * (4 * (3 + 3 + 2 + 2 + 2 + 2) + 4)),
+    "sumShares(7, 8)": tile(2 * (8 * 5 + 4)),
+    "nextStep()": 20 + 8,
+    # two positions to a worker, a list of 12: four halvings
+    "addStep(8, 12)": tile(24 + 2 * 7 + 4 * 9 + 2 * 13),
+    "addStep(64, 5)": tile(24 + 11 * 7 + 3 * 9 + 5 * 13),
+    "stridedCount()": 20 + 2 * 40 + 14,
+    "stridedRows(7)": tile(2 * 40 + 14 + 2 * 11),
     "moveLayer(4, 128)": tile(4 * (22 * 4 + 6)),
     "moveTail(4, 16, 144)": tile(4 * ((3 + 24) * 4 + 12)),
     # another number of pieces for each worker

@@ -169,7 +169,16 @@ def test_refusals(model, arguments, words):
     assert not sparq_ipu.transformers.is_enabled(model)
 
 
-def test_an_emulator_has_no_such_kernel(model):
-    pytest.importorskip("sparq_ipu._core", reason="the extension module is not built")
-    with pytest.raises(ValueError, match=r"^enable_window: device must be 'cpu' or 'reference' for"):
-        enable_window(model, top_k=8, device="emulator")
+@pytest.mark.skipif("emulator" not in sparq_ipu.available_devices(), reason="there is no emulator here")
+@pytest.mark.parametrize(
+    "options", [{}, dict(memory="tiered", index_bits=4, hot_policy="recent", row_bits=8)], ids=str
+)
+def test_an_emulated_ipu_does_the_same(model, options):
+    tokens, mask = left_padded([tokens_of(20), tokens_of(13, seed=1)])
+    of_cache = {name: options[name] for name in ("index_bits", "row_bits") if name in options}
+    enable_window(model, device="reference", **SETTINGS, **of_cache)
+    expected = step_logits(model, tokens, 4, mask)
+    enable_window(model, device="emulator", n_tiles=16, capacity=48, **SETTINGS, **options)
+    assert torch.equal(step_logits(model, tokens, 4, mask), expected)
+    enable_window(model, device="emulator", n_tiles=16, capacity=48, **{**SETTINGS, "top_k": 9}, **options)
+    assert not torch.equal(step_logits(model, tokens, 4, mask), expected)  # negative control

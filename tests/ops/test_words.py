@@ -231,12 +231,12 @@ def test_descriptions_of_another_type() -> None:
 
 def registry(all_kernels: Any) -> list[dict[str, Any]]:
     """Of each kernel what C++ tells."""
-    names = ("name", "op", "memory", "takes_settings")
+    names = ("name", "op", "memory", "takes_settings", "takes_window")
     return [{name: getattr(kernel, name) for name in names} for kernel in all_kernels]
 
 
 def test_one_list_of_kernels() -> None:
-    own = list(kernels.KERNELS.values())
+    own = [*kernels.KERNELS.values(), *kernels.WINDOW_KERNELS.values()]
     assert _core.kernels() == registry(own)
     # negative control: another order, one too few, one with another memory
     other = dataclasses.replace(own[0], memory="streaming")
@@ -260,11 +260,27 @@ def test_each_kernel_by_name(name: str) -> None:
     )
 
 
+@pytest.mark.parametrize("name", kernels.WINDOW_KERNELS)
+def test_settings_of_window_kernels(name: str) -> None:
+    kernel = kernels.kernel_named("op", name)
+    spec = dataclasses.replace(SPEC, index_bits=4) if kernel.memory == "tiered" else SPEC
+    made = session(spec, 2, Attention(name, WindowSettings(5)))
+    wrong = np.zeros((2, 2, 8), np.float16)
+    assert refused(lambda: made.attention(0, wrong)) == (
+        "window_attention: query must have shape (2, 2, 16), got (2, 2, 8)"
+    )
+    for settings in (None, SETTINGS):
+        words = f"session: settings of {name} must be WindowSettings, got {settings}"
+        assert refused(lambda s=settings: session(spec, 2, Attention(name, s))) == words
+    words = f"session: settings of sparq-streaming must be SparqSettings, got {WindowSettings(5)}"
+    assert refused(lambda: session(SPEC, 2, Attention("sparq-streaming", WindowSettings(5)))) == words
+
+
 def test_no_such_kernel() -> None:
     for name in ("sparq-sram", "", "Dense-sram"):
         python = refused(lambda name=name: kernels.kernel_named("session", name))
         assert refused(lambda name=name: session(SPEC, 2, Attention(name, None))) == python
-        assert ", ".join(kernels.KERNELS) in python
+        assert ", ".join([*kernels.KERNELS, *kernels.WINDOW_KERNELS]) in python
 
 
 def test_kernels_of_a_cache_read_one_memory() -> None:
@@ -290,11 +306,17 @@ def too_many_rows(capacity: int) -> Any:
     return session(CacheSpec(256, 1, 8, capacity), 1, n_tiles=1472)
 
 
+def too_many_columns(head_dim: int) -> Any:
+    """More rows by component than by position."""
+    return session(CacheSpec(256, 1, head_dim, 8), 1, Attention("sparq-streaming", SETTINGS), n_tiles=1472)
+
+
 @pytest.mark.parametrize(
     ("resource", "call", "fits", "too_much", "room"),
     [
         ("tile memory", too_much_for_the_tiles, 512, 32768, 638976),
         ("rows of streaming memory", too_many_rows, 64, MOST, 2**32 - 1),
+        ("rows of streaming memory", too_many_columns, 64, MOST, 2**32 - 1),
     ],
 )
 def test_what_does_not_fit(

@@ -32,7 +32,14 @@ namespace sparq {
 //   hot.clock  {nTasks, nOwners} UNSIGNED_INT                       attention calls so far
 //   hot.misses {nTasks} UNSIGNED_INT                                rows that the last call fetched
 //
-// With several layers these are of the layer that is being worked on. What the others hold is in
+// One of which window attention remembers steps has, of all layers, in pieces by position (History in
+// sparq/plan.hpp):
+//
+//   history.rows  {batch, nPieces, nLayers, nRecent * length} UNSIGNED_INT  shares of each step
+//   history.sums  {batch, nPieces, nLayers, length} UNSIGNED_INT            of all of them
+//   history.step  {batch, nPieces, nLayers} UNSIGNED_INT                    the row of the newest
+//
+// With several layers the first four are of the layer that is being worked on. What the others hold is in
 // `stored`, each {nTasks, ..., nLayers * size}, on the same tiles. A program says which layer it
 // works on by `layerNumber`, loads it (sparq/layers.hpp), and where it has altered it stores it.
 //
@@ -49,6 +56,9 @@ struct Cache {
   struct {
     poplar::Tensor keys, values, held, stamps, clock, misses;
   } hot;
+  struct {
+    poplar::Tensor rows, sums, step;
+  } history;
   poplar::Tensor layerNumber, layer;
   struct {
     poplar::Tensor filled, valueSum, tail, tailIndex;

@@ -28,7 +28,7 @@ struct Kernel {
   const char *op;     // what messages call it: "sparq_attention"
   const char *prefix; // of its steps in a profile: "sparq"
   Memory memory;      // where it reads keys and values
-  bool takesSettings; // SparqSettings; others ignore them
+  bool takesSettings; // SparqSettings
   bool keyColumns;    // reads keys by component too
 
   // How positions come on chip, for this placement and layout of a plan.
@@ -38,11 +38,14 @@ struct Kernel {
   poplar::Tensor (*build)(poplar::Graph &graph, const Cache &cache,
                           const PlannedAttention &attention, const poplar::Tensor &query,
                           poplar::program::Sequence &program, const poplar::DebugContext &dc);
+
+  bool takesWindow = false; // WindowSettings
 };
 
-extern const Kernel denseSram, denseStreaming; // dense_attention.cpp
-extern const Kernel sparqStreaming;            // sparq_attention.cpp
-extern const Kernel sparqTiered;               // tiered_attention.cpp
+extern const Kernel denseSram, denseStreaming;     // dense_attention.cpp
+extern const Kernel sparqStreaming;                // sparq_attention.cpp
+extern const Kernel sparqTiered;                   // tiered_attention.cpp
+extern const Kernel windowStreaming, windowTiered; // window_attention.cpp
 
 // All of them, in the order in which tables show them.
 const std::vector<const Kernel *> &kernels();

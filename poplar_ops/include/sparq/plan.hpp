@@ -170,14 +170,36 @@ struct HotRows {
   }
 };
 
+// What window attention remembers of each batch element (docs/exactness.md E11): shares of the last
+// nRecent steps and their sum, by position, in pieces of `length` positions that are spread over all parts
+// of all slots.
+struct History {
+  unsigned nRecent = 0; // 0: nothing
+  unsigned length = 0, nPieces = 0;
+  unsigned nTiles = 1; // that have pieces
+
+  unsigned tile(unsigned element, unsigned piece) const {
+    return (element * nPieces + piece) % nTiles;
+  }
+  // Bytes of one piece in one layer.
+  std::uint64_t pieceBytes() const { return std::uint64_t(nRecent + 1) * length * 4 + 4; }
+};
+
 struct Kernel; // sparq/kernels.hpp
 
-// One attention program: a kernel, and the settings of those that take some.
+// One attention program: a kernel, and the settings that it takes, if any.
 struct Attention {
   const Kernel *kernel = nullptr;
   SparqSettings settings{};
+  WindowSettings window{};
 
-  bool operator==(const Attention &o) const { return kernel == o.kernel && settings == o.settings; }
+  bool operator==(const Attention &o) const {
+    return kernel == o.kernel && settings == o.settings && window == o.window;
+  }
+  // Positions that it attends to, most.
+  unsigned topK() const;
+  // Whether it selects by the attention of earlier steps.
+  bool remembers() const;
 };
 
 // What a caller chooses of a cache in three tiers. Results do not depend on it.
@@ -214,6 +236,7 @@ struct Plan {
   CacheLayout layout;
   bool resident = false; // keys and values in SRAM
   HotRows hot{};
+  History history{};
   double assumedHitRate = -1;              // see TierOptions
   std::vector<PlannedAttention> attention; // one for each entry of Programs::attention
 };
@@ -223,6 +246,8 @@ struct Plan {
 void checkTiers(const char *op, const CacheSpec &spec, const TierOptions &tiers);
 void checkTiers(const char *op, const CacheSpec &spec, const TierOptions &tiers,
                 const SparqSettings &settings);
+void checkTiers(const char *op, const CacheSpec &spec, const TierOptions &tiers,
+                const WindowSettings &settings);
 
 // Throws Error where a shape or a setting is out of range, or where kernels do not share a cache.
 Plan makePlan(const poplar::Target &target, const Shape &shape, const Programs &programs);

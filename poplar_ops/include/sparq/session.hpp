@@ -5,6 +5,7 @@
 #pragma once
 
 #include "sparq/host_cache.hpp"
+#include "sparq/host_history.hpp"
 #include "sparq/kernels.hpp"
 #include <cstdint>
 #include <memory>
@@ -71,6 +72,12 @@ public:
   void attention(std::size_t index, const std::uint16_t *query, std::uint16_t *output,
                  bool repeated = false, unsigned layer = 0);
 
+  // What window attention remembers of a layer, of each batch element; n_recent() steps at most, 0 where no
+  // program remembers any. setHistory throws Error where there are more, or of more positions than capacity.
+  unsigned nRecent() const { return plan_.history.nRecent; }
+  std::vector<HostHistory::Steps> history(unsigned layer = 0);
+  void setHistory(const std::vector<HostHistory::Steps> &steps, unsigned layer = 0);
+
   // Of a cache in three tiers: how many rows of each task the last attention call had to fetch. Throws
   // Error where there are no tiers.
   std::vector<std::uint32_t> misses();
@@ -90,6 +97,7 @@ private:
   poplar::Device device_;
   Plan plan_;
   std::unique_ptr<HostCache> cache_;
+  HostHistory history_;
   std::unique_ptr<poplar::Engine> engine_;
   HostTensor query_, misses_;
   std::vector<HostTensor> outputs_; // of each attention program

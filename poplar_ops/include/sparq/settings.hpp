@@ -84,6 +84,9 @@ struct WindowSettings {
 
   // Whether it selects by the attention of earlier steps.
   bool remembers() const { return nRecent > 0 && nLocal < topK; }
+  bool operator==(const WindowSettings &o) const {
+    return topK == o.topK && nLocal == o.nLocal && nRecent == o.nRecent;
+  }
 };
 
 // Throw Error unless the argument is in range. `op` is the name that the message begins with; a

@@ -58,7 +58,7 @@ class Backend(Protocol):
 
     def observe(self, query: np.ndarray, settings: WindowSettings) -> None:
         """Put the dense attention of the last tokens held, (batch, n_heads, n_tokens, head_dim), into the
-        history of window attention. Asked on "cpu" and "reference" alone."""
+        history of window attention."""
 
     def history(self) -> History | None:
         """What window attention remembers; None: nothing."""

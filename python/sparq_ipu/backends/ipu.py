@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Tuple
 
 import numpy as np
 
-from sparq_ipu.backends import History
+from sparq_ipu.backends import Backend, History, cpu, reference
 from sparq_ipu.backends.room import check_room
 from sparq_ipu.kernels import MEMORIES, Attention, Settings, attention_over
 from sparq_ipu.planning.device_model import device_model
 from sparq_ipu.tiers import POLICIES, Tiers, check_memory
 from sparq_reference import CacheSpec, DoesNotFit, WindowSettings, checks, row_codes
+from sparq_reference.cache import op_of
 
 if TYPE_CHECKING:
     from sparq_ipu import _core
@@ -55,8 +56,8 @@ def create(
         split: what of a model an IPU has: "layers" (layer l of L is on IPU l * n_ipus // L), or "heads" (all
             layers, of a share of the KV heads, then of the batch).
         memory: "streaming" (rows of K and V in streaming memory); "tiered": the key index and hot rows on
-            chip, all rows in streaming memory, SparQ attention only, with `index_bits` 8 or 4; or "sram":
-            all of the cache on chip, dense attention only, filled once.
+            chip, all rows in streaming memory, SparQ and window attention only, with `index_bits` 8 or 4; or
+            "sram": all of the cache on chip, dense attention only, filled once.
         hot_rows, hot_policy, wave_rows: with "tiered", see `sparq_ipu.tiers.Tiers`. Results do not depend on
             them.
 
@@ -122,22 +123,19 @@ class IpuBackend:
         return self._layers.attention(self._layer, query, settings)
 
     def observe(self, query: np.ndarray, settings: WindowSettings) -> None:
-        raise NotImplementedError("a program has no window attention")  # the caller says so first
+        self._layers.observe(self._layer, query, settings)
 
     def history(self) -> History | None:
-        return None
+        return self._layers.history(self._layer)
 
     def set_history(self, history: History) -> None:
-        raise NotImplementedError("a program has no window attention")
+        self._layers.set_history(self._layer, history)
 
     def attention_of_tokens(self, query: np.ndarray) -> np.ndarray:
         raise NotImplementedError("a program takes one token a call")  # the caller says so first
 
     def truncate(self, lengths: np.ndarray) -> None:
-        key, value = self.read(0, int(lengths.max()))
-        self.reset()
-        if lengths.any():
-            self.append(key, value, lengths)
+        self._layers.truncate(self._layer, lengths)
 
     def read(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
         return self._layers.read(self._layer, start, stop)
@@ -147,6 +145,13 @@ class IpuBackend:
 
     def reorder(self, index: np.ndarray) -> None:
         self._layers.reorder(self._layer, index)
+
+
+def _host_cache(spec: CacheSpec) -> Backend:
+    """A cache of one layer on the host, of the fastest kind."""
+    if cpu.unavailable("cpu") is None:
+        return cpu.create("cpu", spec, 1)[0]
+    return reference.create("reference", spec, 1)[0]
 
 
 #: keys, values, and how many of them are real, as `append` takes them
@@ -171,6 +176,10 @@ class IpuLayers:
         # Of each layer, appended while there is no session: copies, since the caller may change his arrays.
         self._pending: list[list[Tokens]] = [[] for _ in range(n_layers)]
         self._lengths = np.zeros((n_layers, spec.batch), np.int64)
+        # Of each layer: for how many steps window attention remembers, 0 where it never did; and what, while
+        # the session does not have it.
+        self._n_recent = [0] * n_layers
+        self._histories: list[History | None] = [None] * n_layers
         self._lock = threading.RLock()
 
     @property
@@ -203,13 +212,71 @@ class IpuLayers:
             self._set_lengths(layer, self._lengths[layer] + lengths)
 
     def attention(self, layer: int, query: np.ndarray, settings: Settings) -> np.ndarray:
-        wanted = attention_over(self._memory, settings)
-        if self._memory == "tiered":
-            self._tiers.check("sparq_attention", self._spec, wanted.settings)
+        op = op_of(settings)
+        self.check_settings(op, settings)
+        wanted = attention_over(self._memory, settings, op)
         with self._lock:
+            self._check_history(op, layer, query.shape[1], settings)
             session = self._session_with(query.shape[1], wanted)
             index = self._attention.index(wanted)
-            return session.attention(index, np.ascontiguousarray(query), layer=layer)
+            output = session.attention(index, np.ascontiguousarray(query), layer=layer)
+            if wanted.n_recent:
+                self._n_recent[layer] = wanted.n_recent
+            return output
+
+    def _check_history(self, op: str, layer: int, n_heads: int, settings: Settings) -> None:
+        """Raise ValueError unless so many heads can be counted, and the steps so far are as many as these."""
+        if not isinstance(settings, WindowSettings) or not settings.remembers:
+            return
+        settings.check_heads(op, n_heads)
+        held = self._n_recent[layer]
+        if held not in (0, settings.n_recent):
+            checks.fail(op, "n_recent", f"be the n_recent={held} of the steps so far", settings.n_recent)
+
+    def observe(self, layer: int, query: np.ndarray, settings: WindowSettings) -> None:
+        """On the host: a program attends to listed positions, these tokens to all."""
+        with self._lock:
+            self._check_history("observe", layer, query.shape[1], settings)
+            if not settings.remembers:
+                return
+            key, value = self._contents(layer)  # rounded, if at all: so as rows of 16 bits
+            host = _host_cache(dataclasses.replace(self._spec, row_bits=16))
+            host.append(key, value, self._lengths[layer])
+            before = self.history(layer)
+            if before is not None:
+                host.set_history(before)
+            host.observe(query, settings)
+            after = host.history()
+            assert after is not None  # these settings remember
+            self.set_history(layer, after)
+
+    def history(self, layer: int) -> History | None:
+        with self._lock:
+            n_recent = self._n_recent[layer]
+            if n_recent == 0:
+                return None
+            if self._session is None or self._session.n_recent != n_recent:
+                return self._histories[layer]
+            return History(n_recent, self._session.history(layer))
+
+    def set_history(self, layer: int, history: History) -> None:
+        with self._lock:
+            self._n_recent[layer] = history.n_recent
+            self._histories[layer] = history
+            if self._session is not None and self._session.n_recent == history.n_recent:
+                self._session.set_history(history.steps, layer)
+
+    def truncate(self, layer: int, lengths: np.ndarray) -> None:
+        with self._lock:
+            history = self.history(layer)
+            key, value = self._contents(layer)
+            longest = int(lengths.max())
+            self.reset(layer)
+            if longest:
+                self.append(layer, key[:, :, :longest], value[:, :, :longest], lengths)
+            if history is not None:
+                kept = [[s for s in of if len(s) <= n] for of, n in zip(history.steps, lengths)]
+                self.set_history(layer, History(history.n_recent, kept))
 
     def read(self, layer: int, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
         with self._lock:
@@ -222,9 +289,12 @@ class IpuLayers:
             if self._session is not None:
                 self._session.reset(layer)
             self._set_lengths(layer, np.zeros_like(self._lengths[layer]))
+            self._n_recent[layer] = 0
+            self._histories[layer] = None
 
     def reorder(self, layer: int, index: np.ndarray) -> None:
         with self._lock:
+            history = self.history(layer)
             key, value = self._contents(layer)
             lengths = self._lengths[layer][index]
             self._pending[layer] = [(key[index], value[index], lengths)]
@@ -232,6 +302,8 @@ class IpuLayers:
                 self._session.reset(layer)
                 self._flush_pending(self._session, layer)
             self._set_lengths(layer, lengths)
+            if history is not None:
+                self.set_history(layer, History(history.n_recent, [history.steps[b] for b in index]))
 
     def _set_lengths(self, layer: int, lengths: np.ndarray) -> None:
         """In a new array: who asked for lengths keeps what he got."""
@@ -271,9 +343,12 @@ class IpuLayers:
         if self._session is not None and n_heads == self._n_heads and wanted in self._attention:
             return self._session
         every = self._attention if wanted in self._attention else [*self._attention, wanted]
+        if wanted.n_recent:  # a session remembers so many steps, or none
+            every = [program for program in every if program.n_recent in (0, wanted.n_recent)]
         if self._session is not None:
             # A device serves one session: give it back before the next one wants it.
             held = [(*self._contents(layer), self._lengths[layer]) for layer in range(self._n_layers)]
+            self._histories = [self.history(layer) for layer in range(self._n_layers)]
             self._pending = [[tokens] for tokens in held]
             self._session = None
         try:
@@ -284,6 +359,9 @@ class IpuLayers:
             session = self._compile(n_heads, [wanted])  # too much with all programs so far: this one then
         for layer in range(self._n_layers):
             self._flush_pending(session, layer)
+            history = self._histories[layer]
+            if history is not None and history.n_recent == session.n_recent:
+                session.set_history(history.steps, layer)
         return session
 
     def _compile(self, n_heads: int, attention: list[Attention]) -> _core.Session:

@@ -9,8 +9,8 @@ from typing import Any, cast
 
 from sparq_ipu.backends.ipu import IpuLayers
 from sparq_ipu.backends.room import check_room
-from sparq_ipu.kernels import Attention
-from sparq_reference import CacheSpec, checks
+from sparq_ipu.kernels import Attention, Settings
+from sparq_reference import CacheSpec, WindowSettings, checks
 
 #: how a model can be split over IPUs
 SPLITS = ("layers", "heads")
@@ -83,6 +83,11 @@ class PodLayers(IpuLayers):
         super().__init__(*arguments)
         self._n_ipus = n_ipus
         self._split = split
+
+    def check_settings(self, op: str, settings: Settings) -> None:
+        if isinstance(settings, WindowSettings):
+            checks.fail(op, "n_ipus", "be 1 for window attention", self._n_ipus)
+        super().check_settings(op, settings)
 
     def _compile(self, n_heads: int, attention: list[Attention]) -> Any:
         from sparq_ipu import _core

@@ -16,12 +16,12 @@ from typing import Any, Sequence
 
 import numpy as np
 
-from sparq_ipu.kernels import BASELINE, DEFAULT, Attention, Kernel, kernel_named
+from sparq_ipu.kernels import BASELINE, DEFAULT, Attention, Kernel, Settings, kernel_named
 from sparq_ipu.planning.device_model import DeviceModel, device_model
 from sparq_ipu.planning.measured_range import footprint_extrapolated
 from sparq_ipu.planning.on_chip import on_chip_range, on_chip_seconds
 from sparq_ipu.tiers import Tiers, check_index, check_row_bits
-from sparq_reference import CacheSpec, DoesNotFit, SparqSettings, checks
+from sparq_reference import CacheSpec, DoesNotFit, SparqSettings, WindowSettings, checks
 from sparq_reference.settings import settings_columns
 
 #: what the SRAM of a tile is counted as, by its names in `Plan.memory`; the last five are the estimated code
@@ -64,7 +64,7 @@ class Plan:
     head_dim: int
     seq_len: int
     #: None for dense attention
-    settings: SparqSettings | None
+    settings: Settings
     #: of the cache, by name: index_bits
     options: dict[str, Any]
     #: share of the selected rows that is taken to be hot; None where none can be
@@ -255,7 +255,7 @@ class _Request:
     """What is to be planned, checked."""
 
     kernel: Kernel
-    settings: SparqSettings | None
+    settings: Settings
     batch: int
     n_heads: int
     n_kv_heads: int
@@ -349,8 +349,9 @@ def plan(
     kernel: str = DEFAULT.name,
     rank: int = 32,
     top_k: int = 128,
-    n_local: int = 0,
+    n_local: int | None = None,
     mean_value: bool = True,
+    n_recent: int = 32,
     lengths: Sequence[int] | None = None,
     append: bool = False,
     device: str | DeviceModel = "bow",
@@ -367,21 +368,23 @@ def plan(
     Args:
         batch, n_heads, n_kv_heads, head_dim: of the layer; n_kv_heads None: as many as n_heads.
         seq_len: capacity of the cache in positions, and its length unless `lengths` says otherwise.
-        kernel: a name of `sparq_ipu.kernels.KERNELS`.
-        rank, top_k, n_local, mean_value: of SparQ attention; not used by the others.
+        kernel: a name of `sparq_ipu.kernels.KERNELS` or `WINDOW_KERNELS`.
+        rank, top_k, n_local, mean_value: of SparQ attention; n_local None: 0. Not used by dense attention.
+        top_k, n_local, n_recent: of window attention; n_local None: half of top_k.
         lengths: (batch,) positions held by each batch element, in [1, seq_len].
         append: whether the program that appends on the device is compiled too (a `KVCache` has it; it takes
             tile memory).
         device: name of a device model ("bow", "gc200"), or a model.
-        n_ipus: IPUs that share KV heads, then batch, each with a process; nothing passes between them.
+        n_ipus: IPUs that share KV heads, then batch, each with a process; nothing passes between them. Of
+            window attention 1.
         n_layers: layers of this shape on the same IPUs, in [1, 1024]. Times are of one layer's call, memory
             is of all; `seconds_per_token` is the time of all layers. Dense attention in SRAM has one only.
         n_tiles: tiles of the IPU; 0: all.
-        hot_rows: of "sparq-tiered", see `sparq_ipu.tiers.Tiers`.
-        hit_rate: of "sparq-tiered", in [0, 1]: the share of selected rows that is taken to be hot; 0: all are
-            read from streaming memory. Not predicted: docs/device_model.md has what was measured.
-        options: of the cache, see `sparq_reference.CacheSpec`: index_bits (16, 8 or 4; of "sparq-tiered" 4
-            where it is not given), row_bits (16; of "sparq-tiered" also 8). As the settings, not used by
+        hot_rows: of a cache in three tiers, see `sparq_ipu.tiers.Tiers`.
+        hit_rate: of a cache in three tiers, in [0, 1]: the share of selected rows that is taken to be hot;
+            0: all are read from streaming memory. Not predicted: docs/device_model.md has what was measured.
+        options: of the cache, see `sparq_reference.CacheSpec`: index_bits (16, 8 or 4; in three tiers 4 where
+            it is not given), row_bits (16; in three tiers also 8). As the settings, not used by
             dense attention.
         baseline: for a kernel that takes settings, plan dense-streaming too, for the predicted speed-up.
 
@@ -394,7 +397,7 @@ def plan(
     request = _checked(
         chosen,
         (batch, n_heads, n_heads if n_kv_heads is None else n_kv_heads, head_dim, seq_len, n_ipus),
-        (rank, top_k, n_local, mean_value),
+        (rank, top_k, n_local, mean_value, n_recent),
         lengths,
         append,
         device if isinstance(device, DeviceModel) else device_model(device),
@@ -411,7 +414,7 @@ def plan(
             speedup_if_gateway_shared=1.0,
             speedup_if_on_chip_doubled=1.0,
         )
-    if not request.kernel.takes_settings or not baseline:
+    if request.kernel.is_dense or not baseline:
         return result
     try:
         plain = _options({}, request.head_dim)
@@ -431,7 +434,7 @@ def plan(
 def _checked(
     kernel: Kernel,
     sizes: tuple[object, ...],
-    settings: tuple[int, int, int, bool],
+    settings: tuple[int, int, int | None, bool, int],
     lengths: object,
     append: bool,
     model: DeviceModel,
@@ -459,7 +462,7 @@ def _checked(
         held = checks.check_integers("plan", "lengths", lengths, batch, 1, high, f"[1, seq_len={seq_len}]")
     request = _Request(
         kernel=kernel,
-        settings=SparqSettings(*settings, op="plan", head_dim=head_dim) if kernel.takes_settings else None,
+        settings=_settings(kernel, head_dim, *settings),
         tiers=tiers[0],
         hit_rate=tiers[1] if kernel.memory == "tiered" else None,
         batch=batch,
@@ -473,13 +476,29 @@ def _checked(
         n_ipus=n_ipus,
         n_layers=n_layers,
         n_tiles=tiles,
-        options=checked if kernel.takes_settings else _options({}, head_dim),
+        options=_options({}, head_dim) if kernel.is_dense else checked,
     )
+    if isinstance(request.settings, WindowSettings):
+        request.settings.check_heads("plan", n_heads)
+        if n_ipus != 1:  # a share of the heads would select for itself
+            checks.fail("plan", "n_ipus", "be 1 for window attention", n_ipus)
     check_row_bits("plan", request.options["row_bits"], kernel.memory)
     if kernel.memory == "tiered":
         check_index("plan", checked["index_bits"])
         tiers[0].check("plan", request.cache, request.settings)
     return request
+
+
+def _settings(
+    kernel: Kernel, head_dim: int, rank: int, top_k: int, n_local: int | None, mean_value: bool, n_recent: int
+) -> Settings:
+    """Of these arguments of `plan` those that the kernel takes."""
+    if kernel.takes_window:
+        return WindowSettings(top_k, n_local, n_recent, op="plan")  # type: ignore[arg-type]  # None: half
+    if kernel.is_dense:
+        return None
+    n_local = 0 if n_local is None else n_local
+    return SparqSettings(rank, top_k, n_local, mean_value, op="plan", head_dim=head_dim)
 
 
 def _check_hit_rate(hit_rate: object) -> float:

@@ -199,6 +199,8 @@ def plan_pod(
         RuntimeError: the extension module is not built, or without the emulator to count with.
     """
     chosen = kernel_named("plan", kernel)
+    if chosen.takes_window:
+        checks.fail("plan", "n_ipus", "be 1 for window attention", n_ipus)
     kv_heads = n_heads if n_kv_heads is None else n_kv_heads
     spec = CacheSpec(batch, kv_heads, head_dim, seq_len, op="plan", **options)
     heads = checks.check_integer("plan", "n_heads", n_heads, 1, checks.MAX_CAPACITY)

@@ -11,8 +11,8 @@ implementations, for torch.compile and torch.export. docs/models.md shows both.
 
 from sparq_ipu.backends import cpu
 from sparq_ipu.torch import ops
-from sparq_ipu.torch.attention import DenseAttention, SparqAttention
+from sparq_ipu.torch.attention import DenseAttention, SparqAttention, WindowAttention
 
-__all__ = ["DenseAttention", "SparqAttention", "ops"]
+__all__ = ["DenseAttention", "SparqAttention", "WindowAttention", "ops"]
 
 cpu.share_threads()

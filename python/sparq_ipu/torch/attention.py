@@ -11,11 +11,12 @@ import torch
 
 from sparq_ipu import KVCache
 from sparq_ipu.attention import check_call
-from sparq_ipu.kernels import op_of
+from sparq_ipu.kernels import Settings
 from sparq_ipu.torch import ops
 from sparq_ipu.torch.graphs import outside_graphs
 from sparq_reference import checks
-from sparq_reference.settings import CacheSpec, HasSpec, SparqSettings
+from sparq_reference.cache import op_of
+from sparq_reference.settings import CacheSpec, HasSpec, SparqSettings, WindowSettings
 
 #: where the cache may live
 STATES = ("device", "tensors")
@@ -26,7 +27,7 @@ class _StreamingAttention(HasSpec, torch.nn.Module):
 
     Args:
         spec: shape of the cache.
-        settings: of SparQ attention; None: dense attention.
+        settings: of SparQ or window attention; None: dense attention.
         state, device, options: as `DenseAttention`.
     """
 
@@ -39,7 +40,7 @@ class _StreamingAttention(HasSpec, torch.nn.Module):
     def __init__(
         self,
         spec: CacheSpec,
-        settings: SparqSettings | None,
+        settings: Settings,
         state: str,
         device: str,
         options: dict[str, Any],
@@ -52,7 +53,7 @@ class _StreamingAttention(HasSpec, torch.nn.Module):
         self.spec = spec
         self.settings = settings
         #: what messages call the attention
-        self._op = op_of(settings is not None)
+        self._op = op_of(settings)
         # Plain tuples, because torch.compile may not be able to trace the methods of dataclasses.
         self._row = (spec.batch, spec.n_kv_heads, spec.head_dim)
         self._settings_values = () if settings is None else tuple(settings.arguments().values())
@@ -62,6 +63,10 @@ class _StreamingAttention(HasSpec, torch.nn.Module):
             # Here: the first step would store its token before attention refuses.
             self._cache.check_settings(op, settings)
         else:
+            if isinstance(settings, WindowSettings):
+                checks.fail(
+                    op, "state", 'be "device": no tensors hold the history of window attention', repr(state)
+                )
             if device != "auto":
                 checks.fail(op, "device", 'be "auto" for state="tensors"', repr(device))
             for name, value in options.items():
@@ -252,6 +257,55 @@ class SparqAttention(_StreamingAttention):
         super().__init__(spec, settings, state, device, options)
 
 
+class WindowAttention(_StreamingAttention):
+    """Window attention (ALISA, arXiv:2403.17312, Algorithm 1; local, strided) with a streaming KV cache, and
+    the history that it selects by.
+
+    Args:
+        batch, n_kv_heads, head_dim, capacity: shape of the cache, as `sparq_ipu.KVCache`.
+        state: "device": cache and history are a `sparq_ipu.KVCache`. There is no other.
+        device: as `sparq_ipu.KVCache`.
+        options: the settings of `sparq_ipu.window_attention`: top_k, n_local, n_recent; and the options of
+            `sparq_ipu.KVCache`.
+
+    Raises:
+        ValueError: an argument out of range.
+        RuntimeError: the device is not available here.
+    """
+
+    settings: WindowSettings
+
+    def __init__(
+        self,
+        batch: int,
+        n_kv_heads: int,
+        head_dim: int,
+        capacity: int,
+        *,
+        state: str = "device",
+        device: str = "auto",
+        **options: Any,
+    ):
+        op = type(self).__name__
+        spec = CacheSpec(batch, n_kv_heads, head_dim, capacity, op=op, **CacheSpec.take(options))
+        settings = WindowSettings.of(op, WindowSettings.take(options))
+        super().__init__(spec, settings, state, device, options)
+
+    def observe(self, query: torch.Tensor) -> None:
+        """Put the dense attention of the last tokens held into the history: after a prompt, with its last
+        n_recent queries.
+
+        Args:
+            query: (batch, n_heads, n_tokens, head_dim), rounded to float16.
+
+        Raises:
+            ValueError: as `sparq_ipu.KVCache.observe`.
+        """
+        ops.check_floating_tensor("observe", "query", query)
+        ops.check_on_cpu("observe", query=query)
+        self._cache.observe(_halves(query), **self.settings.arguments())
+
+
 @outside_graphs
 def _append(cache: KVCache, key: torch.Tensor, value: torch.Tensor, lengths: torch.Tensor | None) -> None:
     cache.append(_halves(key), _halves(value), None if lengths is None else lengths.detach().numpy())
@@ -269,6 +323,8 @@ def _step(
     counts = None if active is None else (active.detach().numpy() != 0).astype(np.int64)
     # Attention's own checks come before the token is stored, so the backend is called directly afterwards.
     check_call(module._op, half, cache, 1 if counts is None else counts)
+    if isinstance(module.settings, WindowSettings):
+        module.settings.check_heads(module._op, half.shape[1])
     cache.append(_halves(key)[:, :, None], _halves(value)[:, :, None], counts)
     output = torch.from_numpy(cache.one_layer(module._op).attention(half, module.settings))
     return output if query.dtype == torch.float16 else output.to(query.dtype)

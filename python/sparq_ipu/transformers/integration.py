@@ -12,7 +12,6 @@ from typing import Any, Mapping
 import torch
 from transformers import DynamicCache, PretrainedConfig, PreTrainedModel
 
-from sparq_ipu.kernels import check_device
 from sparq_ipu.tokens import MAX_TOKENS
 from sparq_ipu.torch.graphs import outside_graphs
 from sparq_ipu.transformers.attention import (
@@ -153,8 +152,7 @@ def enable_window(
 
     Args:
         top_k, n_local, n_recent: as `sparq_ipu.window_attention`.
-        device: "auto", "cpu" or "reference": an IPU has no such kernel.
-        capacity, check_finite, tokens_per_step, options: as `enable`.
+        device, capacity, check_finite, tokens_per_step, options: as `enable`.
 
     Raises:
         ValueError: as `enable`.
@@ -165,7 +163,6 @@ def enable_window(
     settings.check_heads(op, text_config(model).num_attention_heads)
     tokens_per_step = checks.check_integer(op, "tokens_per_step", tokens_per_step, 1, MAX_TOKENS)
     options = check_options(op, device, capacity, check_finite, options)
-    check_device(op, settings, options["device"])
     _install(op, model, [settings for _ in range(n_layers_of(model))], options, tokens_per_step)
 
 

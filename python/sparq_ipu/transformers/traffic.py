@@ -8,7 +8,7 @@ import functools
 
 import numpy as np
 
-from sparq_ipu.kernels import BASELINE, DEFAULT, WINDOW, Settings
+from sparq_ipu.kernels import BASELINE, DEFAULT, Settings, window_elements
 from sparq_reference.settings import CacheSpec, WindowSettings
 from sparq_reference.transfers import ELEMENT_BYTES
 
@@ -47,5 +47,5 @@ def _bytes(seq_len: int, head_dim: int, settings: Settings, bits: int) -> int:
     if settings is None:
         return BASELINE.transfer_bytes(seq_len, head_dim, None)
     if isinstance(settings, WindowSettings):
-        return ELEMENT_BYTES * WINDOW.transfer_elements(seq_len, head_dim, settings)
+        return ELEMENT_BYTES * window_elements(seq_len, head_dim, settings)
     return DEFAULT.transfer_bytes(seq_len, head_dim, settings, bits)

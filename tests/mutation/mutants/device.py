@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from . import of
 
+_WINDOW = "tests/ops/test_window.py"
 _CODELETS = "tests/codelets/test_"
 _ATTENTION = "tests/ops/test_attention.py tests/ops/test_tiles.py tests/ops/test_append.py"
 _MODEL = "tests/device_model/test_device_model.py"
@@ -88,8 +89,8 @@ MUTANTS = [
             ),
             ("flush(approxSums[h] / totals[h])", "approxSums[h] / totals[h]", "a tiny alpha is not cut"),
             (
-                "flush(accumulator) / sums[h]",
-                "accumulator / sums[h]",
+                "flush(foldPartials(partial, nBlocks, groupSize * width)) / sums[h]",
+                "foldPartials(partial, nBlocks, groupSize * width) / sums[h]",
                 "tiny sums are not cut before the division",
             ),
         ],
@@ -244,11 +245,73 @@ MUTANTS = [
         f"tests/planning/test_planning.py::test_a_list_is_no_longer_than_the_cache {_ATTENTION}",
         [
             (
-                "topK(std::min(settings.topK, contextIn.layout().capacity))",
-                "topK(settings.topK)",
+                "topK(std::min(wanted, contextIn.layout().capacity))",
+                "topK(wanted)",
                 "lists are longer than the cache",
             ),
-            ("nRecent(std::min(settings.nLocal, topK))", "nRecent(0)", "local positions are not taken"),
+            ("nRecent(std::min(nLocal, topK))", "nRecent(0)", "local positions are not taken"),
+        ],
+    ),
+    *of(
+        "poplar_ops/src/window_history.cpp",
+        _WINDOW,
+        [
+            (
+                '{{"nRecent", history.nRecent}}, cycles',
+                '{{"nRecent", history.nRecent + 1}}, cycles',
+                "the ring has a row more",
+            ),
+            (
+                "if (task % nKvHeads == 0) {",
+                "if (list.round == 0 && task % nKvHeads == 0) {",
+                "lists of later rounds are not kept",
+            ),
+            (
+                "firstRow + piece * history.length",
+                "firstRow",
+                "every piece has the positions of the first",
+            ),
+        ],
+    ),
+    *of(
+        "poplar_ops/src/window_attention.cpp",
+        _WINDOW,
+        [
+            (
+                "settings.nRecent * shape.nHeads >= mostNarrowSteps",
+                "false",
+                "sums above 2^30 are ordered by their low bits",
+            ),
+            (
+                'ofList.emplace("filled", strided.count)',
+                'ofList.emplace("filled", variables.at("filled"))',
+                "a strided list is taken to be full",
+            ),
+        ],
+    ),
+    *of(
+        "poplar_ops/src/host_history.cpp",
+        _WINDOW,
+        [
+            (
+                "(newest_[layer][b] + nRecent_ - back) % nRecent_",
+                "lengths.size() - 1 - back",
+                "the ring is read as if it began at its first row",
+            ),
+            (
+                "sum[p] += shares[p];",
+                "sum[p] = shares[p];",
+                "a history that is written has the last step's sums",
+            ),
+        ],
+    ),
+    *of(
+        "poplar_ops/codelets/window_history.cpp",
+        f"{_CODELETS}window_history.py {_WINDOW}",
+        [
+            ("sum[p] -= row[p];", "", "steps are never taken away"),
+            ("minimum(*filled, topK);", "topK;", "what fills up a list is a position"),
+            ("share += shareOf", "share = shareOf", "the last head's share counts"),
         ],
     ),
     *of(

@@ -71,7 +71,7 @@ MUTANTS = [
             ),
             ('int(step["executions"])', "1", "the wait for a shared gateway is counted once a loop"),
             (
-                "checked if kernel.takes_settings else _options({}, head_dim)",
+                "_options({}, head_dim) if kernel.is_dense else checked",
                 "checked",
                 "dense attention has a key index",
             ),

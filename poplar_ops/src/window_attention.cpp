@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Window attention (arXiv:2403.17312, Algorithm 1; docs/exactness.md E11): the steps in order. Every KV
+// head selects for itself, at the same time and the same positions: a list made once would have to be
+// sent to all of them.
+#include "planning.hpp"
+#include "tiers.hpp"
+#include "vertex_cycles.hpp"
+#include "window_history.hpp"
+
+namespace sparq {
+
+using namespace poplar;
+using namespace poplar::program;
+
+namespace {
+
+// Sums of shares are below this power of two; above it, selection has a pass more.
+constexpr unsigned mostNarrowSteps = 1u << 14; // of a step and head 2^16 units
+
+// The positions that are selected without a history, and how many there are: {slots, parts}.
+struct Strided {
+  Selected selected;
+  Tensor count;
+};
+
+Strided stridedPositions(const Context &context, const WindowSettings &settings,
+                         Selected::Entries entries) {
+  const CacheLayout &layout = context.layout();
+  const unsigned topK = std::min(settings.topK, layout.capacity),
+                 nLocal = std::min(settings.nLocal, topK), parts = context.parts(),
+                 rowsPerPart = ceilDiv(topK, parts);
+  const Tensor count = context.perPart(UNSIGNED_INT, {}, "n_listed"),
+               keyRows =
+                   context.sliced(UNSIGNED_INT, topK, rowsPerPart, 1, "listed_keys").squeeze({2}),
+               valueRows =
+                   context.sliced(UNSIGNED_INT, topK, rowsPerPart, 1, "listed_values").squeeze({2});
+  const auto row = [&](std::size_t number) {
+    return entries == Selected::Entries::positions ? 0 : static_cast<unsigned>(number);
+  };
+  const ComputeSet cs = context.execute("strided_rows");
+  for (unsigned slot = 0; slot != context.nSlots(); ++slot)
+    for (unsigned part = 0; part != parts; ++part) {
+      const unsigned first = part * rowsPerPart, end = std::min(first + rowsPerPart, topK);
+      addVertex(context.graph, cs, "sparq::StridedCount", context.tile(slot, part),
+                {{"filled", context.filled(slot, part)}, {"count", count[slot][part]}},
+                {{"topK", topK}, {"nLocal", nLocal}}, cycles::stridedCount());
+      if (first < topK)
+        addVertex(context.graph, cs, "sparq::StridedRows", context.tile(slot, part),
+                  {{"filled", context.filled(slot, part)},
+                   {"layer", context.cache.layer[slot][part]},
+                   {"keyRows", keyRows[slot].slice(first, end)},
+                   {"valueRows", valueRows[slot].slice(first, end)}},
+                  {{"topK", topK},
+                   {"nLocal", nLocal},
+                   {"firstEntry", first},
+                   {"nEntries", end - first},
+                   {"rowBase", row(layout.keyRow(context.task(slot), 0))},
+                   {"valueRow", row(layout.valueRow())},
+                   {"layerRows", row(context.cache.layerRows())}},
+                  cycles::stridedRows(end - first));
+    }
+  return {{concat(keyRows.expand({1}), valueRows.expand({1}), 1), {}}, count};
+}
+
+Tensor build(Graph &graph, const Cache &cache, const PlannedAttention &attention,
+             const Tensor &query, Sequence &program, const DebugContext &dc) {
+  const Shape &shape = cache.plan.shape;
+  const Placement &p = cache.plan.placement;
+  const WindowSettings &settings = attention.window;
+  const Waves &waves = attention.waves;
+  const bool tiered = cache.layout().tiered, remembers = settings.remembers(),
+             wide = settings.nRecent * shape.nHeads >= mostNarrowSteps;
+  const auto entries = tiered ? Selected::Entries::positions : Selected::Entries::rows;
+  std::map<std::string, Tensor> variables, ofList;
+  const Tensor output = createOutput(graph, cache, {dc, "output"});
+  std::unique_ptr<HistoryStep> history;
+  if (remembers)
+    history = std::make_unique<HistoryStep>(graph, cache, settings.topK, program, dc);
+  for (unsigned round = 0; round != p.nRounds; ++round) {
+    const Context context{graph, cache, round, program, dc, variables};
+    const std::size_t first = p.firstTask(round);
+    QueryComponents q;
+    q.query = createQuery(context);
+    loadQuery(context, query, q.query);
+    // What attends to the list takes the number of its entries for the length.
+    const Context list{graph, cache, round, program, dc, ofList};
+    Selected selected;
+    if (remembers) {
+      selected =
+          selectByKeys(context, settings, waves, history->keys(context, waves), wide, entries);
+      ofList.emplace("filled",
+                     variables.at("filled")); // of more positions, the list has all of its entries
+    } else {
+      const Strided strided = stridedPositions(context, settings, entries);
+      selected = strided.selected;
+      ofList.emplace("filled", strided.count);
+    }
+    const auto attend = [&] {
+      if (!tiered)
+        return gatheredAttention(list, waves, q, selected);
+      const Tensor slots = makeHot(list, selected.rows.slice(0, 1, 1).squeeze({1}));
+      return hotAttention(list, waves, q, selected, slots);
+    };
+    const Gathered gathered = attend();
+    combineList(list, gathered, output.slice(first, first + p.nActive(round), 0));
+    if (remembers)
+      history->take(list, selected, gathered);
+  }
+  if (remembers)
+    history->addStep();
+  return output.reshape({shape.batch, shape.nHeads, shape.headDim});
+}
+
+// All positions at once, of which each part selects among its own.
+Waves planWaves(const Plan &plan, const Attention &, unsigned) {
+  Waves w{};
+  w.stride = plan.layout.capacity;
+  w.length = partLength(plan.layout.capacity, plan.placement.parts);
+  w.nWaves = 1;
+  w.chunk = 1;
+  return w;
+}
+
+// Keys, marks, and the list with its weights; `rows`: what the listed rows take.
+std::uint64_t workingBytes(const Plan &plan, const PlannedAttention &attention,
+                           std::uint64_t rows) {
+  const std::uint64_t g = plan.shape.groupSize(),
+                      k = std::min(attention.topK(), plan.layout.capacity);
+  return attention.waves.partPositions() * std::uint64_t(4) + plan.layout.capacity / 32 * 16 +
+         k * (6 + 3 * g) * 4 + rows;
+}
+
+TileNeed streamingNeed(const Plan &plan, const PlannedAttention &attention, unsigned) {
+  const Placement &p = plan.placement;
+  const std::uint64_t k = std::min(attention.topK(), plan.layout.capacity), d = plan.shape.headDim,
+                      partials = ceilDiv(k, block) * plan.shape.groupSize() * p.width * 4;
+  return {workingBytes(plan, attention, ceilDiv(k, p.parts) * d * 2 * 3 + partials), 0};
+}
+
+TileNeed tieredNeed(const Plan &plan, const PlannedAttention &attention, unsigned) {
+  const HotRows &hot = plan.hot;
+  const std::uint64_t pieces = std::uint64_t(std::max(hot.groupRows(), hot.headRows)) *
+                               hot.partBytes(plan.shape.headDim, plan.placement.parts);
+  const bool first = &attention == &plan.attention.front(); // of all programs
+  return {workingBytes(plan, attention, pieces), first ? tieredCacheBytes(plan) : 0};
+}
+
+} // namespace
+
+const Kernel windowStreaming{"window-streaming",
+                             "window_attention",
+                             "window",
+                             Memory::streaming,
+                             false,
+                             false,
+                             planWaves,
+                             streamingNeed,
+                             build,
+                             true};
+const Kernel windowTiered{"window-tiered", "window_attention",
+                          "window",        Memory::tiered,
+                          false,           true,
+                          planWaves,       tieredNeed,
+                          build,           true};
+
+} // namespace sparq
