@@ -4,7 +4,6 @@
 
 #include <poplar/CSRFunctions.hpp>
 #include <poplar/Engine.hpp>
-#include <poplar/Quarter.hpp>
 #include <poplar/RandomSeed.hpp>
 
 namespace poplar {
@@ -127,8 +126,6 @@ void DebugInfo::initializeStreamer(const std::string &, const DebugSerialization
   notImplemented("DebugInfo::initializeStreamer");
 }
 void DebugInfo::closeStreamer() { notImplemented("DebugInfo::closeStreamer"); }
-
-std::uint8_t QuarterMetadata::getBinary() const { notImplemented("QuarterMetadata::getBinary"); }
 
 std::string getLanguageOption(CodeletFileType) { notImplemented("getLanguageOption"); }
 

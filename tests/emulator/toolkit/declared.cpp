@@ -84,8 +84,6 @@ int main() {
   refused("Graph::clone of quarter", [&] { graph.clone(QUARTER, Tensor(), t); });
   refused("Graph::setInitialValue with a map",
           [&] { graph.setInitialValue(t, std::map<unsigned, unsigned>()); });
-  refused("QuarterMetadata::getBinary",
-          [&] { QuarterMetadata(QuarterMetadata::Format::F143, 0).getBinary(); });
   refused("Target::getNumTilesPerXBContext", [&] { target.getNumTilesPerXBContext(); });
   refused("Target::getNumContextsPerXB", [&] { target.getNumContextsPerXB(); });
   refused("Target::getTileHostExchangeXB", [&] { target.getTileHostExchangeXB(0); });
