@@ -75,6 +75,14 @@ def test_missing_estimates_are_reported(lines):
     )
 
 
+def test_estimators_read_constants(lines):
+    values = one(lines, "values")
+    assert (values["cycles"], values["flops"]) == (234 * 10**5 + 51, 2)
+    assert values["message"] == (
+        "getInitialValues: field 'rows' must be state or connected to constants, got 'x'"
+    )
+
+
 def test_tile_memory(lines):
     m = one(lines, "memory")
     code = m["codePerTile"]  # tests of its own: test_code_memory.py

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import subprocess
 import sys
@@ -90,6 +91,23 @@ def test_enumerators_bools_and_numbers_in_names(tmp_path):
     }
 
 
+def test_instantiations_of_partial_specialisations_have_all_arguments(tmp_path):
+    names = found(
+        tmp_path,
+        """
+        #include <poplar/Vertex.hpp>
+        enum class Kind { One, Two };
+        template <class T, bool flag, Kind k> class Part : public poplar::Vertex {
+          poplar::Input<T> in; public: bool compute() { return true; } };
+        template <class U> class Part<U, true, Kind::Two> : public poplar::Vertex {
+          poplar::Output<U> special; public: bool compute() { return true; } };
+        template class Part<int, true, Kind::Two>;
+        template class Part<float, true, Kind::One>;
+        """,
+    )
+    assert names == {"Part<int,true,Kind::Two>": ["special"], "Part<float,true,Kind::One>": ["in"]}
+
+
 def test_macros_and_includes(tmp_path):
     (tmp_path / "inc").mkdir()
     (tmp_path / "inc" / "shared.hpp").write_text("#include <poplar/Vertex.hpp>\nusing poplar::Output;\n")
@@ -134,6 +152,33 @@ def test_object_and_depfile(tmp_path):
     assert depfile.startswith(f"{out}:") and "registration0.cpp" not in depfile
 
 
+@pytest.mark.skipif(sys.platform == "darwin", reason="a signed library can not carry objects")
+def test_objects_are_linked_with_one_another(tmp_path):
+    (tmp_path / "a.cpp").write_text(
+        """
+        #include <poplar/Vertex.hpp>
+        int elsewhere();
+        template <class T, bool flag> struct A : poplar::Vertex {
+          poplar::Output<T> o; void compute() { *o = 0; } };
+        template <class T> struct A<T, true> : poplar::Vertex {
+          poplar::Output<T> o; void compute() { *o = elsewhere(); } };
+        template struct A<int, true>;
+        """
+    )
+    (tmp_path / "b.cpp").write_text("int elsewhere() { return 2; }\n")
+    for name in "ab":
+        r = popc("-O0", tmp_path / f"{name}.cpp", "-o", tmp_path / f"{name}.gp")
+        assert r.returncode == 0, r.stderr
+    with pytest.raises(OSError, match="elsewhere"):
+        ctypes.CDLL(str(tmp_path / "a.gp"), mode=os.RTLD_NOW)
+    r = popc(tmp_path / "a.gp", tmp_path / "b.gp", "-MF", tmp_path / "d", "-o", tmp_path / "both.gp")
+    assert r.returncode == 0, r.stderr
+    both, units = ctypes.CDLL(str(tmp_path / "both.gp"), mode=os.RTLD_NOW), ctypes.c_uint()
+    both.poplar_codelet_tables(ctypes.byref(units))
+    assert units.value == 2
+    assert "a.gp" in (tmp_path / "d").read_text() and "b.gp" in (tmp_path / "d").read_text()
+
+
 @pytest.mark.parametrize(
     ("args", "env", "status", "message"),
     [
@@ -145,6 +190,7 @@ def test_object_and_depfile(tmp_path):
             "installed, got 'no-such-compiler'",
         ),
         (["{tmp}/bad.cpp", "-o", "{tmp}/x.gp"], {}, 1, "no template named 'Output'"),
+        (["{tmp}/other.gp", "-o", "{tmp}/x.gp"], {}, 1, "a .gp to link must be made by popc"),
         (["-o", "{tmp}/x.gp"], {}, 2, "no source file"),
         (["{tmp}/good.cpp"], {}, 2, "-o is needed"),
     ],
@@ -155,6 +201,7 @@ def test_errors(tmp_path, args, env, status, message):
         "struct A : poplar::Vertex { poplar::Output<int> o; void compute() { *o = 1; } };\n"
     )
     (tmp_path / "bad.cpp").write_text("struct A { Output<int> o; };\n")
+    (tmp_path / "other.gp").write_text("not an object")
     r = popc(*[a.format(tmp=tmp_path) for a in args], **env)
     assert r.returncode == status and message in r.stderr, r.stderr
     assert not (tmp_path / "x.gp").exists()

@@ -138,6 +138,11 @@ def test_views_agree_with_numpy(driver, chain):
     assert got["read"] == flat.tolist()
     assert got["mapped"] == flat.size
     assert got["sorted"] == flat.size
+    distinct = np.unique(flat)  # a region's alias says which of these are its elements
+    assert len(got["bounds"]) == 2 * len(got["aliases"])
+    for i, alias in enumerate(got["aliases"]):
+        begin, end = got["bounds"][2 * i : 2 * i + 2]
+        assert flat[begin:end].tolist() == distinct[alias : alias + end - begin].tolist()
     assert got["writeable"] == (np.unique(flat).size == flat.size)
     if flat.size:
         breaks = np.count_nonzero(np.diff(flat) != 1) + 1

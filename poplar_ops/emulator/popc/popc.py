@@ -16,7 +16,8 @@ from typing import Sequence
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)
 
-from registration import registration_source, tables_source  # noqa: E402
+from objects import append_objects, extract_objects  # noqa: E402
+from registration import registration_source, tables_source, unit_name  # noqa: E402
 from vertices import PopcError, find_vertices  # noqa: E402
 
 VERSION = "popc 3.3 (host codelets)"
@@ -29,7 +30,7 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
         epilog="Example: popc -O3 -I include codelets.cpp -o codelets.gp. The host compiler is $CXX, "
         "else clang++ (as popc itself is a Clang), else c++. Flags not listed here go to it.",
     )
-    p.add_argument("sources", nargs="*", help="C++ files with vertex classes")
+    p.add_argument("sources", nargs="*", help="C++ files with vertex classes, and .gp objects")
     p.add_argument("-o", dest="output", help="the object to write (.gp)")
     p.add_argument("-O", dest="optimise", default="3", help="optimisation level (default 3)")
     p.add_argument(
@@ -73,18 +74,22 @@ def run(command: list[str], verbose: bool) -> None:
 def main(argv: Sequence[str]) -> int:
     args = parse_arguments(argv)
     compiler = shlex.split(os.environ.get("CXX", "")) or ["clang++" if shutil.which("clang++") else "c++"]
-    # `half` is a type of the IPU's compiler, so codelets use it without a header
-    language = ["-std=c++17", "-D__POPC__", "-include", "poplar/HalfFloat.hpp"]
+    # `half` and `quarter` are types of the IPU's compiler, so codelets use them without a header
+    language = ["-std=c++17", "-D__POPC__", "-include", "poplar/QuarterFloat.hpp"]
     language += [f"-I{d}" for d in [os.path.join(HERE, "..", "include"), HERE, *args.includes]]
     language += [f"-D{d}" for d in args.defines]
     flags = [*language, f"-O{args.optimise}", "-ffp-contract=off", "-fPIC", "-fvisibility=hidden"]
     flags.append("-Wno-psabi")  # vectors wider than the baseline's registers do not cross objects
     try:
         with tempfile.TemporaryDirectory(prefix="popc-") as tmp:
-            objects, depfiles = [], []
+            objects: dict[str, str] = {}  # by the names of their units
+            depfiles: list[str] = []
             for i, source in enumerate(args.sources):
                 if not os.path.isfile(source):
                     raise PopcError(f"source file must exist, got '{source}'")
+                if source.endswith(".gp"):
+                    objects.update(extract_objects(source, tmp))
+                    continue
                 source = os.path.abspath(source)
                 standard = [e for e in args.extra if e.startswith("-std")]
                 warnings: list[str] = []
@@ -97,32 +102,36 @@ def main(argv: Sequence[str]) -> int:
                     for v in vertices:
                         print(v.name + ": " + ", ".join(v.fields))
                     continue
+                name = unit_name(source, args.defines)
                 unit = os.path.join(tmp, f"registration{i}.cpp")
                 with open(unit, "w") as f:
-                    f.write(registration_source(source, vertices, i))
-                objects.append(os.path.join(tmp, f"unit{i}.o"))
-                depfiles.append(os.path.join(tmp, f"unit{i}.d"))
+                    f.write(registration_source(source, vertices, name))
+                objects[name] = os.path.join(tmp, f"{name}.o")
+                depfiles.append(os.path.join(tmp, f"{name}.d"))
                 where = ["-I", os.path.dirname(source), "-MMD", "-MF", depfiles[-1]]
-                run(compiler + flags + args.extra + where + ["-c", unit, "-o", objects[-1]], args.verbose)
+                run(compiler + flags + args.extra + where + ["-c", unit, "-o", objects[name]], args.verbose)
             if args.list_vertices:
                 return 0
             tables = os.path.join(tmp, "tables.cpp")
             with open(tables, "w") as f:
-                f.write(tables_source(len(objects)))
+                f.write(tables_source(list(objects)))
             partial = args.output + ".tmp"
-            run(compiler + flags + args.extra + ["-shared", tables] + objects + ["-o", partial], args.verbose)
+            linked = [tables, *objects.values(), "-o", partial]
+            run(compiler + flags + args.extra + ["-shared", *linked], args.verbose)
+            append_objects(partial, objects)
             os.replace(partial, args.output)
             if args.depfile:
-                write_depfile(args.depfile, args.output, depfiles, tmp)
+                linked = [s for s in args.sources if s.endswith(".gp")]
+                write_depfile(args.depfile, args.output, depfiles, linked, tmp)
     except PopcError as e:
         print(f"popc: {e}", file=sys.stderr)
         return 1
     return 0
 
 
-def write_depfile(path: str, target: str, parts: Sequence[str], tmp: str) -> None:
-    """One make rule: the object depends on every source and header, the generated ones left out."""
-    files: list[str] = []
+def write_depfile(path: str, target: str, parts: Sequence[str], linked: Sequence[str], tmp: str) -> None:
+    """One make rule: the object depends on every source, header and object, the generated ones left out."""
+    files = list(linked)
     for part in parts:
         with open(part) as f:
             words = f.read().replace("\\\n", " ").split(":", 1)[1].split()

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <type_traits>
 
-#include <poplar/HalfFloat.hpp>
+#include <poplar/QuarterFloat.hpp>
 #include <poplar/Vertex.hpp>
 
 #include "codelet_abi.hpp"
@@ -47,6 +47,8 @@ template <class T> constexpr Element elementOf() {
     return Element::LongLong;
   if (std::is_same<U, unsigned long long>::value)
     return Element::UnsignedLongLong;
+  if (std::is_same<U, quarter>::value)
+    return Element::Quarter;
   if (std::is_same<U, half>::value)
     return Element::Half;
   if (std::is_same<U, float>::value)
@@ -118,8 +120,9 @@ template <class T> struct FieldShape<poplar::InOut<T>> : EdgeShape<T, Direction:
 
 template <class C, class T> constexpr codelet_abi::Field describe(const char *name, T C::*) {
   constexpr Shape s = FieldShape<std::remove_cv_t<T>>::get();
-  static_assert(s.element != Element::Invalid, "vertex fields hold bool, integers of up to 64 "
-                                               "bits, half or float, and edges or vectors of them");
+  static_assert(s.element != Element::Invalid,
+                "vertex fields hold bool, integers of up to 64 "
+                "bits, quarter, half or float, and edges or vectors of them");
   return {name,          0,          s.direction,    s.nesting, s.element, s.layout,
           s.outerLayout, s.minAlign, s.outerMinAlign};
 }

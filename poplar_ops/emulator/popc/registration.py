@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Sequence
 
 from vertices import Vertex
@@ -12,7 +13,13 @@ def quote(s: str) -> str:
     return '"' + s.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
-def registration_source(source: str, vertices: Sequence[Vertex], unit: int) -> str:
+def unit_name(source: str, defines: Sequence[str]) -> str:
+    """Of the source's object: others may be linked to it later, so no two have the same."""
+    with open(source, "rb") as f:
+        return hashlib.sha1(f.read() + "\0".join(["", *defines]).encode()).hexdigest()[:16]
+
+
+def registration_source(source: str, vertices: Sequence[Vertex], unit: str) -> str:
     """A translation unit that includes `source` and defines its table of vertices."""
     out: list[str] = [
         f"#include {quote(source)}",
@@ -53,17 +60,17 @@ def registration_source(source: str, vertices: Sequence[Vertex], unit: int) -> s
     return "\n".join(out) + "\n"
 
 
-def tables_source(units: int) -> str:
+def tables_source(units: Sequence[str]) -> str:
     """The exported function that lists the tables of all units."""
     out = ['#include "codelet_abi.hpp"', "namespace codelet_registration {"]
-    for i in range(units):
-        out.append(f"extern const codelet_abi::Table table{i};")
+    for unit in units:
+        out.append(f"extern const codelet_abi::Table table{unit};")
     out.append("}")
     out.append('extern "C" __attribute__((visibility("default")))')
     out.append("const codelet_abi::Table *const *poplar_codelet_tables(unsigned *n) {")
-    listed = ", ".join(f"&codelet_registration::table{i}" for i in range(units))
+    listed = ", ".join(f"&codelet_registration::table{unit}" for unit in units)
     out.append(f"  static const codelet_abi::Table *const tables[] = {{{listed}}};")
-    out.append(f"  *n = {units};")
+    out.append(f"  *n = {len(units)};")
     out.append("  return tables;")
     out.append("}")
     return "\n".join(out) + "\n"

@@ -234,6 +234,9 @@ class Finder:
         template = self.template_of(cursor)
         if template is None:
             return []
+        # A partial specialisation has parameters of its own, but names are made of the template's.
+        while self.template_of(template) is not None:
+            template = self.template_of(template)
         parameters = [
             c
             for c in template.get_children()

@@ -194,8 +194,6 @@ Graph::getSortedContiguousRegions(const Tensor &t, ArrayRef<Interval> regions,
       if (!kept.empty() && kept.back().var == p.var &&
           p.begin < kept.back().begin + kept.back().length) {
         const std::size_t covered = kept.back().begin + kept.back().length - p.begin;
-        if (aliases)
-          aliases->push_back(p.at);
         if (covered < p.length)
           kept.push_back({p.var, p.begin + covered, p.length - covered, p.at + covered});
         continue;
@@ -205,16 +203,28 @@ Graph::getSortedContiguousRegions(const Tensor &t, ArrayRef<Interval> regions,
     parts = std::move(kept);
   }
   std::vector<std::vector<Interval>> r;
+  std::size_t distinct = 0,
+              end = 0; // elements so far, each once, and where in the variable they end
   for (std::size_t i = 0; i < parts.size(); ++i) {
     const Part &p = parts[i];
+    if (i == 0 || parts[i - 1].var != p.var)
+      end = 0;
+    const std::size_t again =
+        p.begin < end ? end - p.begin : 0; // how many of these at least are not new
+    const std::size_t first = distinct - again;
+    distinct += p.length > again ? p.length - again : 0;
+    end = std::max(end, p.begin + p.length);
     const bool follows =
         i && parts[i - 1].var == p.var && parts[i - 1].begin + parts[i - 1].length == p.begin;
     if (!follows)
       r.emplace_back();
     if (follows && r.back().back().end() == p.at)
       r.back().back() = Interval(r.back().back().begin(), p.at + p.length);
-    else
+    else {
       r.back().emplace_back(p.at, p.at + p.length);
+      if (aliases)
+        aliases->push_back(first);
+    }
   }
   return r;
 }

@@ -129,8 +129,6 @@ void DebugInfo::initializeStreamer(const std::string &, const DebugSerialization
 }
 void DebugInfo::closeStreamer() { notImplemented("DebugInfo::closeStreamer"); }
 
-std::uint8_t QuarterMetadata::getBinary() const { notImplemented("QuarterMetadata::getBinary"); }
-
 Tensor createConstantMetadataTensor(Graph &, QuarterMetadata::Format, int, const DebugContext &) {
   notImplemented("createConstantMetadataTensor");
 }

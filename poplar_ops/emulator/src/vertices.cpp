@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "core.hpp"
+#include "regions.hpp"
 
 namespace poplar {
 
@@ -55,17 +56,30 @@ VertexIntrospector Access::introspect(const VertexRecord &v) {
   return i;
 }
 
-std::size_t fieldInitialCount(const FieldRecord &f) {
-  return f.initial.size() / std::max<std::size_t>(1, typeSize(typeOf(f.info->element)));
-}
+std::size_t fieldEdgeCount(const FieldRecord &f) { return f.edges.size(); }
 
-double fieldInitialValue(const FieldRecord &f, std::size_t i) {
-  if (i >= fieldInitialCount(f))
-    throw index_error(std::string("getInitialValue: field '") + f.info->name + "' has " +
-                      std::to_string(fieldInitialCount(f)) + " initial values, got index " +
-                      std::to_string(i));
+std::vector<double> fieldInitialValues(const FieldRecord &f, std::size_t edge) {
   const Type type = typeOf(f.info->element);
-  return valueAsDouble(f.initial.data() + i * typeSize(type), type);
+  const std::size_t size = typeSize(type);
+  std::vector<double> r;
+  if (f.info->direction == Direction::State) {
+    for (std::size_t i = 0; i < f.initial.size(); i += size)
+      r.push_back(valueAsDouble(f.initial.data() + i, type));
+    return r;
+  }
+  if (edge >= f.edges.size() || !f.edges[edge].valid())
+    throw index_error(std::string("getInitialValues: field '") + f.info->name +
+                      "' must be connected");
+  const TensorImpl &t = Access::impl(f.edges[edge]);
+  forEachPiece(t, [&](VarId var, std::size_t begin, std::size_t n) {
+    const Variable &v = t.graph->variables[var];
+    if (!v.constant)
+      throw index_error(std::string("getInitialValues: field '") + f.info->name +
+                        "' must be state or connected to constants, got '" + v.name + "'");
+    for (std::size_t i = begin; i < begin + n; ++i)
+      r.push_back(valueAsDouble(v.data.data() + i * size, type));
+  });
+  return r;
 }
 
 namespace {

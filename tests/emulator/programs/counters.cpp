@@ -43,12 +43,46 @@ void report(const std::string &program, const Engine &engine) {
             << "}\n";
 }
 
+// Estimators read constants that vertices are connected to as they read state.
+void estimateFromValues(const Device &device, const char *codelets) {
+  Graph graph(device);
+  graph.addCodelets(codelets);
+  Tensor c = graph.addConstant<float>(FLOAT, {5}, {1, 2, 3, 4, 5}, "c");
+  Tensor x = graph.addVariable(FLOAT, {2}, "x"), sum = graph.addVariable(FLOAT, {}, "sum");
+  graph.registerPerfEstimator(
+      "test::WeightedRows<float>", [](const VertexIntrospector &v, const Target &t) {
+        std::uint64_t cycles = 0;
+        for (const auto &row : v.getFieldInfo("rows").getInitialValues<std::vector<unsigned>>(t)) {
+          cycles *= 1000;
+          for (unsigned element : row)
+            cycles = 10 * cycles + element;
+        }
+        return VertexPerfEstimate(cycles,
+                                  v.getFieldInfo("weights").getInitialValues<unsigned>(t).size());
+      });
+  ComputeSet cs = graph.addComputeSet("values");
+  auto vertex = [&](const Tensor &second) {
+    VertexRef v = graph.addVertex(cs, "test::WeightedRows<float>", {{"sum", sum}});
+    graph.connect(v["rows"], {c.slice(1, 4), second});
+    graph.setInitialValue(v["weights"], std::vector<unsigned>{6, 7});
+    return v;
+  };
+  const VertexPerfEstimate e = graph.getPerfEstimate(vertex(concat(c.slice(4, 5), c.slice(0, 1))));
+  std::cout << "{\"program\":\"values\",\"cycles\":" << e.cycles << ",\"flops\":" << e.flops;
+  try {
+    graph.getPerfEstimate(vertex(x));
+  } catch (const index_error &error) {
+    std::cout << ",\"message\":" << quoted(error.what()) << "}\n";
+  }
+}
+
 } // namespace
 
 int main(int argc, char **argv) {
   if (argc != 2)
     return 2;
   Device device = emulatedDevice(4);
+  estimateFromValues(device, argv[1]);
   {
     Graph graph(device);
     graph.addCodelets(argv[1]);

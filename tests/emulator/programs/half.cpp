@@ -3,8 +3,12 @@
 //   half widen          all 65536 halves to float
 //   half narrow         the floats on stdin to half
 //   half narrow-double  the doubles on stdin to half
+//   half quarter METADATA         all 256 quarters to double
+//   half to-quarter METADATA NAN  the doubles on stdin to quarter; NAN is 1 where overflow gives NaN
 #include <poplar/HalfFloat.hpp>
+#include <poplar/QuarterFloat.hpp>
 #include <poplar/Target.hpp>
+#include <poplar/TypeConversion.hpp>
 
 #include <cstdint>
 #include <iostream>
@@ -25,8 +29,45 @@ template <class T> static void writeAll(const std::vector<T> &v) {
                   static_cast<std::streamsize>(v.size() * sizeof(T)));
 }
 
+// The functions of codelets agree with the host's.
+static int quarters(const std::string &mode, int byte, bool nanOnOverflow) {
+  const auto m = poplar::unpackMetadata(static_cast<poplar::MetadataType>(byte));
+  const poplar::QuarterMetadata metadata(m.format, m.scale);
+  if (metadata.getBinary() != byte)
+    return 3;
+  if (mode == "quarter") {
+    std::vector<std::uint8_t> q(256);
+    for (unsigned i = 0; i < 256; ++i)
+      q[i] = static_cast<std::uint8_t>(i);
+    std::vector<double> d(256);
+    poplar::convertFromDeviceType(poplar::QUARTER, metadata, q.data(), d.data(), 256);
+    for (unsigned i = 0; i < 256; ++i) {
+      const float f = poplar::toFloat(quarter::fromBits(q[i]), m);
+      if (i != 0x80 && f != static_cast<float>(d[i]))
+        return 1;
+      if (poplar::toHalf(quarter::fromBits(q[i]), m).bits() != half(f).bits())
+        return 1;
+    }
+    writeAll(d);
+    return 0;
+  }
+  const std::vector<double> d = readAll<double>();
+  std::vector<std::uint8_t> q(d.size());
+  poplar::convertToDeviceType(poplar::QUARTER, metadata, poplar::ArrayRef<double>(d), q.data(),
+                              nanOnOverflow);
+  for (std::size_t i = 0; i < d.size(); ++i) {
+    const float f = static_cast<float>(d[i]);
+    if (static_cast<double>(f) == d[i] && !nanOnOverflow && poplar::toQuarter(f, m).bits() != q[i])
+      return 1;
+  }
+  writeAll(q);
+  return 0;
+}
+
 int main(int argc, char **argv) {
   const std::string mode = argc > 1 ? argv[1] : "";
+  if (argc > 2)
+    return quarters(mode, std::stoi(argv[2]), argc > 3 && std::stoi(argv[3]));
   const poplar::Target target;
   if (mode == "widen") {
     std::vector<std::uint16_t> h(65536);

@@ -156,14 +156,19 @@ void run(const std::string &line) {
     for (const Interval &i : tile)
       mapped += i.size();
   std::size_t inRegions = 0;
-  for (const auto &r : graph.getSortedContiguousRegions(view, {Interval(0, view.numElements())}))
-    for (const Interval &i : r)
+  std::vector<std::size_t> aliases, bounds;
+  for (const auto &r :
+       graph.getSortedContiguousRegions(view, {Interval(0, view.numElements())}, false, &aliases))
+    for (const Interval &i : r) {
       inRegions += i.size();
+      bounds.insert(bounds.end(), {i.begin(), i.end()});
+    }
   std::cout << "{\"shape\":" << jsonList(view.shape()) << ",\"copied\":" << jsonList(copied)
             << ",\"read\":" << jsonList(read) << ",\"writeable\":" << (writeable ? "true" : "false")
             << ",\"base\":" << jsonList(after) << ",\"mapped\":" << mapped
-            << ",\"sorted\":" << inRegions << ",\"regions\":" << view.getContiguousRegions().size()
-            << "}" << std::endl;
+            << ",\"sorted\":" << inRegions << ",\"bounds\":" << jsonList(bounds)
+            << ",\"aliases\":" << jsonList(aliases)
+            << ",\"regions\":" << view.getContiguousRegions().size() << "}" << std::endl;
 }
 
 } // namespace

@@ -85,8 +85,6 @@ int main() {
   refused("Graph::clone of quarter", [&] { graph.clone(QUARTER, Tensor(), t); });
   refused("Graph::setInitialValue with a map",
           [&] { graph.setInitialValue(t, std::map<unsigned, unsigned>()); });
-  refused("QuarterMetadata::getBinary",
-          [&] { QuarterMetadata(QuarterMetadata::Format::F143, 0).getBinary(); });
   const auto f143 = QuarterMetadata::Format::F143;
   Sequence creation;
   refused("createConstantMetadataTensor", [&] { createConstantMetadataTensor(graph, f143, 1); });

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
+
 namespace poplar {
 
 /// How a vector field is stored in the vertex. On the host every layout is a pointer and a count;
@@ -40,6 +42,8 @@ template <class T> struct VectorStorage {
 template <class T, bool HasSize> struct VectorView : protected VectorStorage<T> {
   T *data() const { return this->ptr; }
   T &operator[](unsigned i) const { return this->ptr[i]; }
+  /// Of `quarter`, which no tensor here has: so nothing is connected, and there are none.
+  const std::uint8_t *getMetadata() const { return nullptr; }
 };
 template <class T> struct VectorView<T, true> : VectorView<T, false> {
   unsigned size() const { return this->count; }

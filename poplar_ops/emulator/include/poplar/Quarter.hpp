@@ -5,19 +5,26 @@
 
 namespace poplar {
 
-/// How the bits of an FP8 number are shared out, and the power of two that scales it. The emulator has no FP8.
+/// How the bits of an FP8 number are shared out, and the power of two that scales it: see QuarterFloat.hpp.
 class QuarterMetadata {
 public:
   enum class Format { F143, F152 };
-  QuarterMetadata(Format format, int scale) : format_(format), scale_(scale) {}
+  QuarterMetadata() = default;
+  /// `scale` is from -32 to 31; throws tensor_metadata_error.
+  QuarterMetadata(Format format, int scale);
   Format getFormat() const { return format_; }
   int getScale() const { return scale_; }
-  /// Not implemented in the emulator: throws.
+  /// The byte that a tensor of QUARTER_METADATA holds.
   std::uint8_t getBinary() const;
 
+  friend bool operator==(const QuarterMetadata &a, const QuarterMetadata &b) {
+    return a.format_ == b.format_ && a.scale_ == b.scale_;
+  }
+  friend bool operator!=(const QuarterMetadata &a, const QuarterMetadata &b) { return !(a == b); }
+
 private:
-  Format format_;
-  int scale_;
+  Format format_ = Format::F143;
+  int scale_ = 0;
 };
 
 } // namespace poplar

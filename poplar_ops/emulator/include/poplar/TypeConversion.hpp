@@ -2,6 +2,7 @@
 #pragma once
 
 #include "ArrayRef.hpp"
+#include "Quarter.hpp"
 #include "Target.hpp"
 #include "Type.hpp"
 
@@ -12,5 +13,15 @@ void convertToDeviceType(const Type &type, ArrayRef<float> src, void *dst);
 void convertToDeviceType(const Type &type, ArrayRef<double> src, void *dst);
 /// The reverse.
 void convertFromDeviceType(const Type &type, const void *src, float *dst, std::size_t numElements);
+
+/// With metadata: of QUARTER alone. What rounds to more than the greatest value becomes that value, or NaN.
+void convertToDeviceType(const Type &type, const QuarterMetadata &metadata, ArrayRef<float> src,
+                         void *dst, bool nanOnOverflow = false);
+void convertToDeviceType(const Type &type, const QuarterMetadata &metadata, ArrayRef<double> src,
+                         void *dst, bool nanOnOverflow = false);
+void convertFromDeviceType(const Type &type, const QuarterMetadata &metadata, const void *src,
+                           float *dst, std::size_t numElements);
+void convertFromDeviceType(const Type &type, const QuarterMetadata &metadata, const void *src,
+                           double *dst, std::size_t numElements);
 
 } // namespace poplar

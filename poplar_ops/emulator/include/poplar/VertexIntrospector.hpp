@@ -15,11 +15,11 @@ struct VertexRecord;
 struct FieldRecord;
 struct GraphImpl;
 struct Access;
-double fieldInitialValue(const FieldRecord &field, std::size_t i);
-std::size_t fieldInitialCount(const FieldRecord &field);
+std::vector<double> fieldInitialValues(const FieldRecord &field, std::size_t edge);
+std::size_t fieldEdgeCount(const FieldRecord &field);
 } // namespace core
 
-/// What an estimator may know of a field: its sizes and initial values.
+/// What an estimator may know of a field: its sizes, and values of state and of constants it is connected to.
 class FieldData {
 public:
   class SizeT {
@@ -37,17 +37,34 @@ public:
   layout::Vector getProfilerVectorLayout(std::size_t nestingLevel) const;
   layout::VectorList getProfilerVectorListLayout() const;
   std::string name() const;
-  template <class T> T getInitialValue(const Target &) const {
-    return static_cast<T>(core::fieldInitialValue(*field_, 0));
+  /// The first value. Throws index_error where there is none.
+  template <class T> T getInitialValue(const Target &target) const {
+    return getInitialValues<T>(target).at(0);
   }
+  /// Throws index_error where an element is not constant. `T` is a number, or for a list of vectors a
+  /// std::vector of numbers.
   template <class T> std::vector<T> getInitialValues(const Target &) const {
-    std::vector<T> r;
-    for (std::size_t i = 0; i < core::fieldInitialCount(*field_); ++i)
-      r.push_back(static_cast<T>(core::fieldInitialValue(*field_, i)));
-    return r;
+    return Values<T>::of(*field_);
   }
 
 private:
+  template <class T> struct Values {
+    static std::vector<T> of(const core::FieldRecord &field, std::size_t edge = 0) {
+      std::vector<T> r;
+      for (double v : core::fieldInitialValues(field, edge))
+        r.push_back(static_cast<T>(v));
+      return r;
+    }
+  };
+  template <class T> struct Values<std::vector<T>> {
+    static std::vector<std::vector<T>> of(const core::FieldRecord &field) {
+      std::vector<std::vector<T>> r;
+      for (std::size_t i = 0; i < core::fieldEdgeCount(field); ++i)
+        r.push_back(Values<T>::of(field, i));
+      return r;
+    }
+  };
+
   friend class VertexIntrospector;
   const core::FieldRecord *field_ = nullptr;
 };
