@@ -16,6 +16,7 @@ import sparq_ipu
 from sparq_ipu import traces
 from sparq_ipu.alisa import MODELS, Model
 from sparq_ipu.attention import attention
+from sparq_ipu.kernels import attention_over
 from sparq_ipu.planning.device_model import device_model
 from sparq_reference import SparqSettings, WindowSettings, checks, transfers
 
@@ -161,8 +162,9 @@ def plan_lines(lines: Sequence[Line], seq_len: int, n_tiles: int = 0) -> list[Li
         if line["kind"] != "device" or line["policy"] != "lru" or line["I"]:
             continue
         hit_rate = 1 - line["II"]["counted"] / line["of_top_k"]
-        window = line["attention"] == "ALISA"
-        names = ("top_k", "n_local", "n_recent") if window else ("rank", "top_k", "n_local", "mean_value")
+        given = {key[3:]: value for key, value in line.items() if key.startswith("of_")}
+        settings = WindowSettings(**given) if "n_recent" in given else SparqSettings(**given)
+        kernel = attention_over("tiered", settings).kernel
         for n_heads, n_kv_heads in SHAPES:
             plans = {
                 column: sparq_ipu.plan(
@@ -171,7 +173,7 @@ def plan_lines(lines: Sequence[Line], seq_len: int, n_tiles: int = 0) -> list[Li
                     n_kv_heads,
                     128,
                     seq_len,
-                    kernel="window-tiered" if window else "sparq-tiered",
+                    kernel=kernel,
                     row_bits=8,
                     hot_rows=line["hot_rows"],
                     wave_rows=wave_rows,
@@ -179,7 +181,7 @@ def plan_lines(lines: Sequence[Line], seq_len: int, n_tiles: int = 0) -> list[Li
                     n_tiles=n_tiles,
                     append=True,
                     baseline=False,
-                    **{name: line[f"of_{name}"] for name in names},
+                    **settings.arguments(),
                 )
                 for column, wave_rows in WAVES.items()
             }
