@@ -143,3 +143,48 @@ def test_an_output_that_is_read_shows_and_an_inout_does_not(programs):
     assert run("Adds", 0)["result"] == [11] * 6
     output = run("AddsToNothing", 0)["result"]
     np.testing.assert_array_equal(output, [np.nan] * 6)
+
+
+PRINTED = """\
+vector: [ 1.0000000  1.5000000 -2.0000000  2.5000000]
+matrix: [
+  [5.0000000 4.5000000]
+  [4.0000000 3.5000000]
+]
+cube: [
+  [
+    [1.0000000 2.0000000]
+  ]
+  [
+    [3.0000000 4.0000000]
+  ]
+]
+scalar: 7.0000000
+wide: [ 10.25000   2.00000 300.00000]
+huge: [1.0000000e+09 2.0000000e+00]
+tiny: [1.0000000e+00 9.9999999e-09]
+odd: [      inf 1.0000000 0.0000000]
+scientific: [ 1.50e+00 -2.00e+01]
+unaligned: [1 22.5 9.99999994e-09]
+other: {
+  {1.0,2.0}
+  {3.0,4.0}
+}
+split: [ 0.0  1.0  2.0  3.0  4.0
+  5.0  6.0  7.0  8.0  9.0
+ 10.0 11.0]
+not split: [ 0.0  1.0  2.0  3.0  4.0  5.0  6.0  7.0  8.0  9.0 10.0 11.0]
+cut: [ 0.0  1.0 ... 10.0 11.0]
+cut rows: [
+  [ 0.0  1.0]
+  ...
+  [10.0 11.0]
+]
+not cut: [ 0.0  1.0  2.0  3.0  4.0  5.0  6.0  7.0  8.0  9.0 10.0 11.0]
+whole: [  1 -20   3]
+"""
+
+
+def test_printed_tensors(programs):
+    """As the vendor's tutorials show them, and by the rules that PopART's header gives for the format."""
+    assert programs.run("printing") == PRINTED

@@ -281,7 +281,8 @@ double valueAsDouble(const void *src, const Type &type) {
   case 2:
     return type == UNSIGNED_SHORT ? load<std::uint16_t>(src) : load<std::int16_t>(src);
   case 4:
-    return type == INT || type == LONG ? load<std::int32_t>(src) : load<std::uint32_t>(src);
+    return type == INT || type == LONG ? static_cast<double>(load<std::int32_t>(src))
+                                       : static_cast<double>(load<std::uint32_t>(src));
   default:
     return type == LONGLONG ? static_cast<double>(load<std::int64_t>(src))
                             : static_cast<double>(load<std::uint64_t>(src));
