@@ -102,6 +102,8 @@ def select(
                 morePasses=more_passes,
                 **layout.settings(part),
             )
+            # what the later passes go on from: they rely on it
+            assert out["states"].tolist() == [[0, top_k - n_local, 1 - more_passes]] * 6
             scaled.append(out["keys"])
             states.append(out["states"])
             counts.append(out["counts"])
