@@ -58,9 +58,9 @@ void addHistory(Graph &graph, Cache &cache) {
 
 HistoryOfLayer historyOfLayer(Graph &graph, const Cache &cache) {
   const History &history = cache.plan.history;
-  const auto &[rows, sums, step] = cache.history;
+  const auto &stored = cache.history;
   if (cache.layout().nLayers == 1)
-    return {rows.squeeze({2}), sums.squeeze({2}), step.squeeze({2}), {}, {}};
+    return {stored.rows.squeeze({2}), stored.sums.squeeze({2}), stored.step.squeeze({2}), {}, {}};
   const auto add = [&](const std::vector<std::size_t> &shape, const char *what) {
     return addPieces(graph, cache.plan, shape, cache.name + what);
   };
@@ -78,18 +78,18 @@ HistoryOfLayer historyOfLayer(Graph &graph, const Cache &cache) {
     for (unsigned b = 0; b != cache.plan.shape.batch; ++b)
       for (unsigned piece = 0; piece != history.nPieces; ++piece) {
         const unsigned tile = history.tile(b, piece);
-        const auto addMove = [&](const Tensor &stored, const Tensor &state) {
+        const auto addMove = [&](const Tensor &all, const Tensor &state) {
           const auto width = static_cast<unsigned>(state[b][piece].numElements());
           addVertex(graph, cs, type, tile,
                     {{"layer", layerOn(cache, tile)},
-                     {"stored", stored[b][piece].flatten()},
+                     {"stored", all[b][piece].flatten()},
                      {"state", state[b][piece].flatten()}},
                     {{"nLayers", cache.layout().nLayers}, {"nRows", 1u}, {"width", width}},
                     cycles::moveLayer(1, width));
         };
-        addMove(rows, layer.rows);
-        addMove(sums, layer.sums);
-        addMove(step, layer.step);
+        addMove(stored.rows, layer.rows);
+        addMove(stored.sums, layer.sums);
+        addMove(stored.step, layer.step);
       }
     return Sequence({Execute(cs, dc)}, dc);
   };
