@@ -20,6 +20,7 @@ struct Runtime {
 };
 Runtime runtime;
 std::atomic<bool> inUse{false};
+std::atomic<bool> forked{false};
 
 template <class Function> bool lookUp(const char *name, Function &function) {
   void *const symbol = dlsym(RTLD_DEFAULT, name);
@@ -32,9 +33,12 @@ bool findRuntime() {
   if (wanted && std::strcmp(wanted, "0") == 0)
     return false;
   // After fork() a runtime waits for threads that the child does not have.
-  static const bool once =
-      pthread_atfork(nullptr, nullptr, [] { inUse.store(false, std::memory_order_relaxed); }) == 0;
-  return once && lookUp("GOMP_parallel", runtime.parallel) &&
+  static const bool once = pthread_atfork(nullptr, nullptr, [] {
+                             inUse.store(false, std::memory_order_relaxed);
+                             forked.store(true, std::memory_order_relaxed);
+                           }) == 0;
+  return once && !forked.load(std::memory_order_relaxed) &&
+         lookUp("GOMP_parallel", runtime.parallel) &&
          lookUp("omp_get_num_threads", runtime.teamSize) &&
          lookUp("omp_get_thread_num", runtime.threadNumber);
 }

@@ -56,7 +56,8 @@ child = os.fork()
 if child == 0:
     same = False
     try:
-        same = bool((attend() == expected).all()) and runtime.regions() == 0
+        same = not _cpu.use_openmp()  # asked again, it is still refused
+        same = same and bool((attend() == expected).all()) and runtime.regions() == 0
     finally:
         os._exit(0 if same else 1)
 assert os.waitpid(child, 0)[1] == 0

@@ -82,3 +82,15 @@ class Backend(Protocol):
 
     def reorder(self, index: np.ndarray) -> None:
         """Batch element b becomes a copy of what element index[b] was (beam search)."""
+
+
+class ChecksBefore:
+    """Of a backend whose arguments are always checked before its calls."""
+
+    def append_token(self, key: np.ndarray, value: np.ndarray, check_finite: bool) -> bool:
+        return False
+
+    def attention_of_query(
+        self, query: np.ndarray, settings: Settings, check_finite: bool
+    ) -> np.ndarray | None:
+        return None

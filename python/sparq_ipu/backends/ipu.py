@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Tuple
 
 import numpy as np
 
-from sparq_ipu.backends import Backend, History, cpu, reference
+from sparq_ipu.backends import Backend, ChecksBefore, History, cpu, reference
 from sparq_ipu.backends.room import check_room
 from sparq_ipu.kernels import MEMORIES, Attention, Settings, attention_over
 from sparq_ipu.planning.device_model import device_model
@@ -88,7 +88,7 @@ def create(
     return [IpuBackend(layers, layer) for layer in range(n_layers)]
 
 
-class IpuBackend:
+class IpuBackend(ChecksBefore):
     """One layer's cache: `sparq_ipu.backends.Backend`."""
 
     def __init__(self, layers: IpuLayers, layer: int):
@@ -110,14 +110,6 @@ class IpuBackend:
 
     def append(self, key: np.ndarray, value: np.ndarray, lengths: np.ndarray) -> None:
         self._layers.append(self._layer, key, value, lengths)
-
-    def append_token(self, key: np.ndarray, value: np.ndarray, check_finite: bool) -> bool:
-        return False
-
-    def attention_of_query(
-        self, query: np.ndarray, settings: Settings, check_finite: bool
-    ) -> np.ndarray | None:
-        return None
 
     def attention(self, query: np.ndarray, settings: Settings) -> np.ndarray:
         return self._layers.attention(self._layer, query, settings)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sparq_ipu.backends import History
+from sparq_ipu.backends import ChecksBefore, History
 from sparq_ipu.backends.room import check_room, host_memory
 from sparq_reference import CacheSpec, KVCache, WindowSettings, exact, window
 
@@ -27,7 +27,7 @@ def create(device: str, spec: CacheSpec, n_layers: int) -> list[ReferenceBackend
     return [ReferenceBackend(spec) for _ in range(n_layers)]
 
 
-class ReferenceBackend:
+class ReferenceBackend(ChecksBefore):
     """`sparq_reference.KVCache` behind the backend protocol.
 
     `sparq_ipu.KVCache` looks for NaN and infinity, or not, as its `check_finite` says: not again here.
@@ -45,14 +45,6 @@ class ReferenceBackend:
 
     def append(self, key: np.ndarray, value: np.ndarray, lengths: np.ndarray) -> None:
         self._cache.append(key, value, lengths, check_finite=False)
-
-    def append_token(self, key: np.ndarray, value: np.ndarray, check_finite: bool) -> bool:
-        return False
-
-    def attention_of_query(
-        self, query: np.ndarray, settings: Settings, check_finite: bool
-    ) -> np.ndarray | None:
-        return None
 
     def attention(self, query: np.ndarray, settings: Settings) -> np.ndarray:
         return self._cache.attention(query, settings, check_finite=False)

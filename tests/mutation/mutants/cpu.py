@@ -58,6 +58,11 @@ MUTANTS = [
                 "",
                 "a child asks a runtime for threads that it does not have",
             ),
+            (
+                "return once && !forked.load(std::memory_order_relaxed)",
+                "return once",
+                "a child may begin again",
+            ),
             ('std::strcmp(wanted, "0") == 0', 'std::strcmp(wanted, "0") == 1', "it can not be switched off"),
         ],
     ),
