@@ -104,6 +104,13 @@ def test_profile_summary(programs):
     assert "without a performance estimate" not in summary
 
 
+def test_profile_summary_of_a_loop(programs):
+    """Of each step the time of once, and how often: a vertex of 40 + 3 slots, on its tile alone, three times."""
+    summary = programs.run("executable", programs.codelets, "run", "-", SPARQ_EMULATOR_IPUS="1")
+    (cycles, times) = re.findall(r"OnTileExecute: increment\n +Cycles: +(\d+) .*, times (\d+)", summary)[0]
+    assert (int(cycles), int(times)) == (6 * (40 + 3) + 285 + 90, 3)
+
+
 def test_profile_summary_shows_what_is_asked_for(programs):
     brief = programs.run("matvec", 2, 1, "showExecutionSteps", "false")
     assert "Execution:" in brief
