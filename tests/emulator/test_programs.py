@@ -105,7 +105,7 @@ def test_profile_summary(programs):
 
 
 def test_profile_summary_of_a_loop(programs):
-    """Of each step the time of once, and how often: a vertex of 40 + 3 slots, on its tile alone, three times."""
+    """Of each step the time of once, and how often: here three times, on one tile 40 + 3 slots."""
     summary = programs.run("executable", programs.codelets, "run", "-", SPARQ_EMULATOR_IPUS="1")
     (cycles, times) = re.findall(r"OnTileExecute: increment\n +Cycles: +(\d+) .*, times (\d+)", summary)[0]
     assert (int(cycles), int(times)) == (6 * (40 + 3) + 285 + 90, 3)
