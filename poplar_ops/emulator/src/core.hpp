@@ -222,6 +222,9 @@ struct GraphImpl {
   std::string describe(const FieldRef &f) const;
 };
 
+// runtime_vertices.cpp: those that need no codelets.
+void addRuntimeVertices(GraphImpl &graph);
+
 // The only way from public objects to what they hold.
 struct Access {
   static const TensorImpl &impl(const Tensor &t); // throws for a default-constructed tensor
