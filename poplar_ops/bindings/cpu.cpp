@@ -57,8 +57,8 @@ const std::int64_t *perElement(const char *op, const char *argument, const KVCac
   return array.data();
 }
 
-// Whether a function of this module takes the array without a question: an ndarray itself, of fp16 in
-// this machine's byte order, rows one after another or not; and, with `finite`, no NaN or infinity.
+// Whether the object can be read as it is: an ndarray, no subclass, of fp16 in this machine's byte order
+// and of this shape, each row's numbers one after another; with `finite`, without NaN and infinity.
 bool isOrdinary(const py::object &object, std::initializer_list<std::size_t> shape, bool finite) {
   constexpr int numberOfHalf = 23; // NPY_HALF
   const auto *const ndarray = py::detail::npy_api::get().PyArray_Type_;

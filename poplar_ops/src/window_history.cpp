@@ -30,6 +30,25 @@ Tensor layerOn(const Cache &cache, unsigned tile) {
   return cache.layer[tile / parts][tile % parts];
 }
 
+// Adds, for each piece, the load of a layer from `stored` {batch, nPieces, nLayers...} into `state`, or its store.
+void addMoves(Graph &graph, const ComputeSet &cs, const Cache &cache, bool loads,
+              const Tensor &stored, const Tensor &state) {
+  const char *const type =
+      loads ? "sparq::LoadLayer<unsigned int>" : "sparq::StoreLayer<unsigned int>";
+  const History &history = cache.plan.history;
+  for (unsigned b = 0; b != cache.plan.shape.batch; ++b)
+    for (unsigned piece = 0; piece != history.nPieces; ++piece) {
+      const unsigned tile = history.tile(b, piece);
+      const auto width = static_cast<unsigned>(state[b][piece].numElements());
+      addVertex(graph, cs, type, tile,
+                {{"layer", layerOn(cache, tile)},
+                 {"stored", stored[b][piece].flatten()},
+                 {"state", state[b][piece].flatten()}},
+                {{"nLayers", cache.layout().nLayers}, {"nRows", 1u}, {"width", width}},
+                cycles::moveLayer(1, width));
+    }
+}
+
 // A variable {n, topK}; entries of the list of task taskOf(i) on the parts of its slot.
 template <class TaskOf>
 Tensor addLists(Graph &graph, const Placement &p, unsigned n, unsigned topK, unsigned rowsPerPart,
@@ -71,26 +90,11 @@ HistoryOfLayer historyOfLayer(Graph &graph, const Cache &cache) {
       {},
       {}};
   const auto moves = [&](bool loads) {
-    const char *const type =
-        loads ? "sparq::LoadLayer<unsigned int>" : "sparq::StoreLayer<unsigned int>";
     const DebugContext dc{cache.name + (loads ? "/load_history" : "/store_history")};
     const ComputeSet cs = graph.addComputeSet(dc);
-    for (unsigned b = 0; b != cache.plan.shape.batch; ++b)
-      for (unsigned piece = 0; piece != history.nPieces; ++piece) {
-        const unsigned tile = history.tile(b, piece);
-        const auto addMove = [&](const Tensor &all, const Tensor &state) {
-          const auto width = static_cast<unsigned>(state[b][piece].numElements());
-          addVertex(graph, cs, type, tile,
-                    {{"layer", layerOn(cache, tile)},
-                     {"stored", all[b][piece].flatten()},
-                     {"state", state[b][piece].flatten()}},
-                    {{"nLayers", cache.layout().nLayers}, {"nRows", 1u}, {"width", width}},
-                    cycles::moveLayer(1, width));
-        };
-        addMove(stored.rows, layer.rows);
-        addMove(stored.sums, layer.sums);
-        addMove(stored.step, layer.step);
-      }
+    addMoves(graph, cs, cache, loads, stored.rows, layer.rows);
+    addMoves(graph, cs, cache, loads, stored.sums, layer.sums);
+    addMoves(graph, cs, cache, loads, stored.step, layer.step);
     return Sequence({Execute(cs, dc)}, dc);
   };
   return {layer.rows, layer.sums, layer.step, moves(true), moves(false)};
@@ -115,16 +119,7 @@ HistoryStep::HistoryStep(Graph &graphIn, const Cache &cacheIn, unsigned wanted, 
   }
   const Tensor loaded = addPieces(graph, plan, {history.length}, "recent_sums");
   const ComputeSet cs = graph.addComputeSet({dc, "recent_sums"});
-  for (unsigned b = 0; b != batch; ++b)
-    for (unsigned piece = 0; piece != history.nPieces; ++piece) {
-      const unsigned tile = history.tile(b, piece);
-      addVertex(graph, cs, "sparq::LoadLayer<unsigned int>", tile,
-                {{"layer", layerOn(cache, tile)},
-                 {"stored", cache.history.sums[b][piece].flatten()},
-                 {"state", loaded[b][piece]}},
-                {{"nLayers", cache.layout().nLayers}, {"nRows", 1u}, {"width", history.length}},
-                cycles::moveLayer(1, history.length));
-    }
+  addMoves(graph, cs, cache, true, cache.history.sums, loaded);
   program.add(Execute(cs, {dc, "recent_sums"}));
   sums = loaded.reshape({batch, held});
 }

@@ -27,7 +27,22 @@ _Settings = TypeVar("_Settings", bound="SparqSettings")
 
 
 @dataclasses.dataclass(frozen=True)
-class SparqSettings:
+class _ByName:
+    """Settings as keyword arguments."""
+
+    @classmethod
+    def take(cls, options: dict[str, Any]) -> dict[str, Any]:
+        """Of these keyword arguments, those that are settings: removed from them, and returned."""
+        names = [field.name for field in dataclasses.fields(cls)]
+        return {name: options.pop(name) for name in names if name in options}
+
+    def arguments(self) -> dict[str, Any]:
+        """The settings by name, as keyword arguments take them."""
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+
+
+@dataclasses.dataclass(frozen=True)
+class SparqSettings(_ByName):
     """SparQ attention (arXiv:2312.04985, Algorithm 1).
 
     Args:
@@ -81,19 +96,9 @@ class SparqSettings:
                 fail(op, field.name, "be given", "nothing")
         return cls(**arguments, op=op, head_dim=head_dim)
 
-    @classmethod
-    def take(cls, options: dict[str, Any]) -> dict[str, Any]:
-        """Of these keyword arguments, those that are settings: removed from them, and returned."""
-        names = [field.name for field in dataclasses.fields(cls)]
-        return {name: options.pop(name) for name in names if name in options}
-
     def check(self, op: str, head_dim: int) -> None:
         """Raise ValueError unless these settings are for heads of so many components."""
         check_integer(op, "rank", self.rank, 1, head_dim, f"[1, head_dim={head_dim}]")
-
-    def arguments(self) -> dict[str, Any]:
-        """The settings by name, as keyword arguments take them."""
-        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
 
     def __str__(self) -> str:
         mean_value = "" if self.mean_value else ", without the mean value"
@@ -101,7 +106,7 @@ class SparqSettings:
 
 
 @dataclasses.dataclass(frozen=True)
-class WindowSettings:
+class WindowSettings(_ByName):
     """Window attention: ALISA's sparse window attention (arXiv:2403.17312, Algorithm 1), local and strided
     attention. Its selection does not look at the query.
 
@@ -142,12 +147,6 @@ class WindowSettings:
             fail(op, "top_k", "be given", "nothing")
         return cls(**arguments, op=op)
 
-    @classmethod
-    def take(cls, options: dict[str, Any]) -> dict[str, Any]:
-        """Of these keyword arguments, those that are settings: removed from them, and returned."""
-        names = [field.name for field in dataclasses.fields(cls)]
-        return {name: options.pop(name) for name in names if name in options}
-
     @property
     def remembers(self) -> bool:
         """Whether it selects by the weights of earlier steps."""
@@ -161,10 +160,6 @@ class WindowSettings:
 
     def check(self, op: str, head_dim: int) -> None:
         """Nothing to check: these settings are for heads of any size."""
-
-    def arguments(self) -> dict[str, Any]:
-        """The settings by name, as keyword arguments take them."""
-        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
 
     def __str__(self) -> str:
         return f"top_k {self.top_k}, n_local {self.n_local}, n_recent {self.n_recent}"

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import functools
+import re
 
 import numpy as np
 import pytest
@@ -60,6 +61,61 @@ def test_a_tutorial_that_compiles_its_own_codelet(programs):
     matrix = np.add.outer(np.arange(rows), 2 * np.arange(cols))
     want = matrix @ (np.arange(cols) % 3)
     assert [float(x) for x in programs.run("matvec", rows, cols).split()] == want.tolist()
+
+
+def figures(summary: str, section: str) -> dict[str, int]:
+    """The first number of each line of a section, by what is before its colon."""
+    (lines,) = [part for part in summary.split("\n\n") if part.startswith(section)]
+    found = re.findall(r"^ *(.+): +([\d,]+)", lines, re.MULTILINE)
+    return {name: int(number.replace(",", "")) for name, number in found}
+
+
+def test_profile_summary(programs):
+    everything = "showExecutionSteps true showVarStorage true showPerIpuMemoryUsage true".split()
+    summary = programs.run("matvec", 9, 14, *everything)
+    assert "Nothing here was measured." in summary
+    assert figures(summary, "Target:") == {
+        "Number of IPUs": 1,
+        "Tiles per IPU": 1472,
+        "Total Tiles": 1472,
+        "Memory Per-Tile": 638976,
+        "Total Memory": 1472 * 638976,
+        "Clock Speed (approx)": 1850,
+    }
+    graph = figures(summary, "Graph:")
+    assert graph["Number of vertices"] == 9 and "    9  DotProduct\n" in summary
+    memory = figures(summary, "Memory Usage:")
+    parts = "Variables, Vertex state, Temporaries, Stacks"
+    codes = [f"{kind} Code (est.)" for kind in ("Vertex", "Control", "Exchange", "Host Exchange")]
+    assert memory["In all"] == sum(memory[name] for name in [*parts.split(", "), *codes])
+    assert memory["IPU 0"] == memory["Total for all IPUs"] > 1472 * memory["Stacks"]
+    assert "56 B  matrix\n" in summary and "Always live, on all tiles:\n    none\n" in summary
+    time = figures(summary, "Execution:")
+    assert sum(time.values()) == pytest.approx(2 * time["Total cycles"], abs=4)  # the rest are its parts
+    assert time["Compute cycles"] == 6 * (20 + 3 * 14) + 285 and time["Sync cycles"] == 4 * 90
+    assert time["IPU exchange cycles"] == 100 + (14 * 4 - 4) // 4
+    steps = re.findall(r"^  (\w+).*: (.*)\n    Cycles: +([\d,]+) \(.* us\), times 1$", summary, re.MULTILINE)
+    assert [step[:2] for step in steps] == [
+        ("StreamCopy", "<anonymous>"),
+        ("StreamCopy", "<anonymous>"),
+        ("OnTileExecute", "multiply"),
+        ("StreamCopy", "<anonymous>"),
+    ]
+    # a vertex of 20 + 3 * 14 slots of a worker, the vector sent to it; fixed costs of each
+    assert int(steps[2][2]) == 6 * (20 + 3 * 14) + 285 + 100 + (14 * 4 - 4) // 4 + 90
+    assert sum(int(step[2]) for step in steps) == pytest.approx(time["Total cycles"], abs=4)
+    assert f"Moved:              {9 * 14 * 4} B of 'matrix'" in summary
+    assert "without a performance estimate" not in summary
+
+
+def test_profile_summary_shows_what_is_asked_for(programs):
+    brief = programs.run("matvec", 2, 1, "showExecutionSteps", "false")
+    assert "Execution:" in brief
+    for absent in ("Cycles:", "Always live", "IPU 0:"):
+        assert absent not in brief
+    assert "2 vertices without a performance estimate, as DotProduct of 'multiply'" in brief
+    with pytest.raises(RuntimeError, match="option showVarStorage must be true or false, got 'yes'"):
+        programs.run("matvec", 2, 1, "showVarStorage", "yes")
 
 
 def heat(cells: int, steps: int) -> np.ndarray:

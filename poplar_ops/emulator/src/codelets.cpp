@@ -148,6 +148,8 @@ void loadObject(GraphImpl &g, const std::string &path, const std::string &shownP
   if (!handle)
     throw graph_object_load_error(shownPath, dlerror());
   auto library = std::make_shared<CodeletLibrary>(handle, shownPath);
+  if (Access::info(g.target).type == TargetType::IPU) // its executables may be serialised
+    library->object = readAll(path);
   const auto tables =
       reinterpret_cast<codelet_abi::TablesFunction>(dlsym(handle, codelet_abi::tablesSymbol));
   if (!tables)
@@ -196,6 +198,14 @@ void compileAndLoad(GraphImpl &g, const std::vector<std::string> &sources, const
 }
 
 } // namespace
+
+void core::loadObjectOfBytes(GraphImpl &g, const std::string &bytes, const std::string &shownPath) {
+  TempDir dir;
+  const std::string path = dir.file("codelets.gp");
+  std::ofstream(path, std::ios::binary) << bytes;
+  loadObject(g, path, shownPath); // stays mapped after the file is gone
+  g.libraries.back()->object = bytes;
+}
 
 bool Graph::addCodelets(StringRef src, CodeletFileType type, StringRef compileFlags,
                         std::ostream &compileOutput, StringRef) {

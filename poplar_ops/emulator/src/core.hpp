@@ -191,6 +191,7 @@ struct RemoteBufferInfo {
 struct CodeletLibrary {
   void *handle = nullptr;
   std::string path;
+  std::string object; // its bytes, where the target is an IPU
   CodeletLibrary(void *h, std::string p) : handle(h), path(std::move(p)) {}
   CodeletLibrary(const CodeletLibrary &) = delete;
   ~CodeletLibrary();
@@ -224,6 +225,8 @@ struct GraphImpl {
 
 // runtime_vertices.cpp: those that need no codelets.
 void addRuntimeVertices(GraphImpl &graph);
+// codelets.cpp: as addCodelets of a file with these bytes, for an executable.
+void loadObjectOfBytes(GraphImpl &graph, const std::string &bytes, const std::string &shownPath);
 
 // The only way from public objects to what they hold.
 struct Access {

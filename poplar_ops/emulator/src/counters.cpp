@@ -1,8 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <sparq_emulator/Counters.hpp>
-#include <sparq_emulator/DeviceModel.hpp>
-
-#include <iomanip>
 
 #include "engine_impl.hpp"
 
@@ -73,20 +70,3 @@ bool DryRun::active() { return dryRuns != 0; }
 
 } // namespace emulator
 } // namespace sparq
-
-namespace poplar {
-
-void Engine::printProfileSummary(std::ostream &os, const OptionFlags &) {
-  const sparq::emulator::DeviceModel model;
-  const auto steps = sparq::emulator::lastRun(*this);
-  const auto m = sparq::emulator::memory(*this);
-  os << "Modelled, not measured.\nTile memory: at most " << m.bytes << " of " << m.limit
-     << " bytes (tile " << m.tile << ")\n";
-  os << "executions  modelled us  kind          name\n";
-  for (const auto &s : steps)
-    os << std::setw(10) << s.executions << "  " << std::setw(11) << std::fixed
-       << std::setprecision(3) << modelledTime(model, s).total() * 1e6 << "  " << std::setw(12)
-       << std::left << sparq::emulator::toString(s.kind) << std::right << "  " << s.name << "\n";
-}
-
-} // namespace poplar

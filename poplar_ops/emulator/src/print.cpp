@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // How tensors are printed: nested brackets, one line per row, long dimensions cut in the middle.
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdio>
 
@@ -45,9 +46,18 @@ private:
   void analyse() {
     const std::size_t n = numElements(shape_);
     double largest = 0, smallest = 0;
+    // The widest is the largest in magnitude, of positive or of negative ones, or no number at all.
+    std::array<std::size_t, 2> widest = {n, n};
     for (std::size_t i = 0; i != n; ++i) {
-      const double magnitude = std::fabs(value(i));
-      if (!std::isfinite(magnitude) || magnitude == 0)
+      const double v = value(i), magnitude = std::fabs(v);
+      if (!std::isfinite(magnitude)) {
+        width_ = std::max(width_, number(i).size());
+        continue;
+      }
+      std::size_t &same = widest[std::signbit(v)];
+      if (same == n || magnitude > std::fabs(value(same)))
+        same = i;
+      if (magnitude == 0)
         continue;
       largest = std::max(largest, magnitude);
       smallest = smallest == 0 ? magnitude : std::min(smallest, magnitude);
@@ -60,8 +70,9 @@ private:
     }
     decimals_ = f_.floatFormat == FloatFormat::Fixed ? std::max(digits - wholeDigits(largest), 0)
                                                      : digits - 1;
-    for (std::size_t i = 0; i != n; ++i)
-      width_ = std::max(width_, number(i).size());
+    for (const std::size_t i : widest)
+      if (i != n)
+        width_ = std::max(width_, number(i).size());
   }
 
   std::string number(std::size_t i) const {

@@ -23,13 +23,10 @@ STATES = ("device", "tensors")
 
 
 class _StreamingAttention(HasSpec, torch.nn.Module):
-    """A KV cache, how it is fed, and attention over it.
+    """A KV cache, how it is fed, and attention over it. Arguments: as `DenseAttention`."""
 
-    Args:
-        spec: shape of the cache.
-        settings: of SparQ or window attention; None: dense attention.
-        state, device, options: as `DenseAttention`.
-    """
+    #: of SparQ or window attention; None: dense attention
+    settings: Settings
 
     # the buffers of state="tensors"
     key_cache: torch.Tensor
@@ -39,14 +36,19 @@ class _StreamingAttention(HasSpec, torch.nn.Module):
 
     def __init__(
         self,
-        spec: CacheSpec,
-        settings: Settings,
-        state: str,
-        device: str,
-        options: dict[str, Any],
+        batch: int,
+        n_kv_heads: int,
+        head_dim: int,
+        capacity: int,
+        *,
+        state: str = "device",
+        device: str = "auto",
+        **options: Any,
     ):
         super().__init__()
         op = type(self).__name__
+        spec = CacheSpec(batch, n_kv_heads, head_dim, capacity, op=op, **CacheSpec.take(options))
+        settings = self._take_settings(op, spec, options)
         if state not in STATES:
             checks.fail(op, "state", f"be one of {', '.join(STATES)}", repr(state))
         self.state = state
@@ -73,6 +75,11 @@ class _StreamingAttention(HasSpec, torch.nn.Module):
                 checks.fail(op, name, 'be left out for state="tensors"', repr(value))
             for name, tensor in ops.empty_tensors(spec).items():
                 self.register_buffer(name, tensor, persistent=False)
+
+    @classmethod
+    def _take_settings(cls, op: str, spec: CacheSpec, options: dict[str, Any]) -> Settings:
+        """The settings, from keyword arguments that they are removed from."""
+        raise NotImplementedError
 
     def held(self) -> torch.Tensor:
         """Positions held by each row, (batch,) int64."""
@@ -207,20 +214,9 @@ class DenseAttention(_StreamingAttention):
         RuntimeError: the device is not available here.
     """
 
-    def __init__(
-        self,
-        batch: int,
-        n_kv_heads: int,
-        head_dim: int,
-        capacity: int,
-        *,
-        state: str = "device",
-        device: str = "auto",
-        **options: Any,
-    ):
-        op = type(self).__name__
-        spec = CacheSpec(batch, n_kv_heads, head_dim, capacity, op=op, **CacheSpec.take(options))
-        super().__init__(spec, None, state, device, options)
+    @classmethod
+    def _take_settings(cls, op: str, spec: CacheSpec, options: dict[str, Any]) -> None:
+        """Dense attention has none."""
 
 
 class SparqAttention(_StreamingAttention):
@@ -240,21 +236,9 @@ class SparqAttention(_StreamingAttention):
 
     settings: SparqSettings
 
-    def __init__(
-        self,
-        batch: int,
-        n_kv_heads: int,
-        head_dim: int,
-        capacity: int,
-        *,
-        state: str = "device",
-        device: str = "auto",
-        **options: Any,
-    ):
-        op = type(self).__name__
-        spec = CacheSpec(batch, n_kv_heads, head_dim, capacity, op=op, **CacheSpec.take(options))
-        settings = SparqSettings.of(op, spec.head_dim, SparqSettings.take(options))
-        super().__init__(spec, settings, state, device, options)
+    @classmethod
+    def _take_settings(cls, op: str, spec: CacheSpec, options: dict[str, Any]) -> SparqSettings:
+        return SparqSettings.of(op, spec.head_dim, SparqSettings.take(options))
 
 
 class WindowAttention(_StreamingAttention):
@@ -275,21 +259,9 @@ class WindowAttention(_StreamingAttention):
 
     settings: WindowSettings
 
-    def __init__(
-        self,
-        batch: int,
-        n_kv_heads: int,
-        head_dim: int,
-        capacity: int,
-        *,
-        state: str = "device",
-        device: str = "auto",
-        **options: Any,
-    ):
-        op = type(self).__name__
-        spec = CacheSpec(batch, n_kv_heads, head_dim, capacity, op=op, **CacheSpec.take(options))
-        settings = WindowSettings.of(op, WindowSettings.take(options))
-        super().__init__(spec, settings, state, device, options)
+    @classmethod
+    def _take_settings(cls, op: str, spec: CacheSpec, options: dict[str, Any]) -> WindowSettings:
+        return WindowSettings.of(op, WindowSettings.take(options))
 
     def observe(self, query: torch.Tensor) -> None:
         """Put the dense attention of the last tokens held into the history: after a prompt, with its last

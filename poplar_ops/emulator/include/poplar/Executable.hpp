@@ -23,8 +23,10 @@ public:
   Executable(const Executable &) = delete;
   Executable &operator=(const Executable &) = delete;
   ~Executable();
-  /// Throws runtime_error: executables of models cannot be serialised.
+  /// With its codelets, for this build of the emulator. Throws runtime_error unless the target is an IPU: executables of
+  /// models cannot be serialised.
   void serialize(std::ostream &out) const;
+  /// Throws graph_object_load_error for what is not whole, or comes from another build, whatever checkPackageHash says.
   static Executable deserialize(std::istream &in, bool checkPackageHash = true);
 
 private:
