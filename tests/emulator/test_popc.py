@@ -207,6 +207,18 @@ def test_errors(tmp_path, args, env, status, message):
     assert not (tmp_path / "x.gp").exists()
 
 
+def test_functions_of_cmath_outside_std_take_floats(tmp_path):
+    """As with the IPU's standard library. Else abs(0.5f) would be abs(int), which is 0."""
+    found(
+        tmp_path,
+        "#include <cmath>\n#include <type_traits>\n"
+        + "".join(
+            f"static_assert(std::is_same<decltype({call}), float>::value, {chr(34)}{call}{chr(34)});\n"
+            for call in ["abs(0.5f)", "sqrt(0.5f)", "pow(0.5f, 2.f)", "floor(0.5f)"]
+        ),
+    )
+
+
 WIDE = """
     #include <cstddef>
     #include <cstdint>

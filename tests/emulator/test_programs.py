@@ -27,6 +27,10 @@ def test_every_kind_of_field(programs, tiles):
     flat[2:7] += 3
     np.testing.assert_array_equal(np.reshape(r["inOut"], (3, 4)), flat.reshape(4, 3).T)
     assert r["ids"] == [i % 6 for i in range(15)]
+    assert r["ways"] == [100, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6]
+    turned = (np.arange(8 * 8 * 16) * 7 % 127).reshape(8, 8, 16).transpose(0, 2, 1).reshape(-1)
+    for size in (1, 2, 4):  # bytes an element
+        np.testing.assert_array_equal(np.reshape(r[f"transposed {size}"], (3, -1)), [turned] * 3)
     # 65519 is held as 65504, the largest half
     assert r["sums"] == [6 + 10 * (0.5 + 0.25 + 65504), x[5, 1:4].sum() + 10 * x[:5, 7].sum()]
     assert r["picked"] == [-5, -(3) - 7]

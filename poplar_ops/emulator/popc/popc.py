@@ -76,6 +76,8 @@ def main(argv: Sequence[str]) -> int:
     compiler = shlex.split(os.environ.get("CXX", "")) or ["clang++" if shutil.which("clang++") else "c++"]
     # `half` and `quarter` are types of the IPU's compiler, so codelets use them without a header
     language = ["-std=c++17", "-D__POPC__", "-include", "poplar/QuarterFloat.hpp"]
+    # the IPU's standard library is Clang's, whose <cmath> has abs(float) and the like outside std too
+    language += ["-include", "math.h"]
     language += [f"-I{d}" for d in [os.path.join(HERE, "..", "include"), HERE, *args.includes]]
     language += [f"-D{d}" for d in args.defines]
     flags = [*language, f"-O{args.optimise}", "-ffp-contract=off", "-fPIC", "-fvisibility=hidden"]

@@ -141,6 +141,17 @@ template <class V> constexpr codelet_abi::VertexKind kindOf() {
              : codelet_abi::VertexKind::Vertex;
 }
 
+// A class may have compute() and compute(unsigned), and derive from another kind of vertex for each. Only one
+// of the two fits each of these; where a class has but one, whatever it is, the last takes it.
+template <class V> using ByWorker = std::is_base_of<poplar::MultiVertex, V>;
+template <class C, class R> constexpr auto entry(std::true_type, R (C::*f)(unsigned)) { return f; }
+template <class C, class R> constexpr auto entry(std::true_type, R (C::*f)(unsigned) const) {
+  return f;
+}
+template <class C, class R> constexpr auto entry(std::false_type, R (C::*f)()) { return f; }
+template <class C, class R> constexpr auto entry(std::false_type, R (C::*f)() const) { return f; }
+template <class Kind, class F> constexpr F entry(Kind, F f) { return f; }
+
 template <class V, class C> bool call(V &v, bool (C::*f)(), unsigned) { return (v.*f)(); }
 template <class V, class C> bool call(V &v, void (C::*f)(), unsigned) { return (v.*f)(), true; }
 template <class V, class C> bool call(V &v, bool (C::*f)() const, unsigned) { return (v.*f)(); }

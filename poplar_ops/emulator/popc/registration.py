@@ -32,7 +32,10 @@ def registration_source(source: str, vertices: Sequence[Vertex], unit: str) -> s
         for k, name in enumerate(["compute", *v.fields]):
             # The tag makes the friend that Reveal defines visible to argument-dependent lookup.
             out.append(f"struct Tag{x}_{k} {{ friend constexpr auto revealed(Tag{x}_{k}); }};")
-            out.append(f"template struct Reveal<Tag{x}_{k}, &{v.cpp_type}::{name}>;")
+            member = f"&{v.cpp_type}::{name}"
+            if k == 0:
+                member = f"entry(typename ByWorker<{v.cpp_type}>::type(), {member})"
+            out.append(f"template struct Reveal<Tag{x}_{k}, {member}>;")
         out.append(f"using V{x} = {v.cpp_type};")
         out.append(f"static bool run{x}(void *p, unsigned worker) {{")
         out.append(f"  return call(*static_cast<V{x} *>(p), revealed(Tag{x}_0()), worker);")

@@ -223,6 +223,8 @@ struct GraphImpl {
   std::string describe(const FieldRef &f) const;
 };
 
+// runtime_vertices.cpp: those that need no codelets.
+void addRuntimeVertices(GraphImpl &graph);
 // codelets.cpp: as addCodelets of a file with these bytes, for an executable.
 void loadObjectOfBytes(GraphImpl &graph, const std::string &bytes, const std::string &shownPath);
 

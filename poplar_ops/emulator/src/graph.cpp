@@ -81,6 +81,7 @@ Graph::Graph(const Target &t, replication_factor r)
   impl->target = target;
   impl->device = t;
   impl->replication = r;
+  core::addRuntimeVertices(*impl);
 }
 Graph::Graph(const Device &device, replication_factor r) : Graph(device.getTarget(), r) {}
 Graph::Graph(Graph &&) noexcept = default;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Properties of targets that the emulator itself has no use for, but that others plan with. They are those of the
-// second generation: 64 products of halves a cycle and tile, 16 of floats, as its published speeds have it.
+// second generation: 64 products of halves a cycle and tile, as its published speeds have it. Units of convolution are
+// as many as PopLibs has codelets for: it has none that takes 16 for halves to floats.
 #include <poplar/CodeletFileType.hpp>
 #include <poplar/Target.hpp>
 #include <poplar/exceptions.hpp>
@@ -36,8 +37,8 @@ unsigned Target::getFp16ConvUnitInputLoadElemsPerCycle() const { return 4; }
 unsigned Target::getFp32ConvUnitInputLoadElemsPerCycle() const { return 2; }
 unsigned Target::getFp8InFp16OutConvUnitsPerTile() const { return 16; }
 unsigned Target::getFp16InFp16OutConvUnitsPerTile() const { return 16; }
-unsigned Target::getFp16InFp32OutConvUnitsPerTile() const { return 16; }
-unsigned Target::getFp32InFp32OutConvUnitsPerTile() const { return 8; }
+unsigned Target::getFp16InFp32OutConvUnitsPerTile() const { return 8; }
+unsigned Target::getFp32InFp32OutConvUnitsPerTile() const { return 16; }
 unsigned Target::getConvUnitCoeffLoadBytesPerCycle() const { return 32; }
 unsigned Target::getConvUnitInputLoadElemsPerCycle(const Type &type) const {
   return type == FLOAT  ? getFp32ConvUnitInputLoadElemsPerCycle()

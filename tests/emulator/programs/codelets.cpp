@@ -2,6 +2,7 @@
 // Vertices of the emulator's tests: every kind of field, and what can go wrong with them.
 #include <poplar/HalfFloat.hpp>
 #include <poplar/Vertex.hpp>
+#include <type_traits>
 
 using namespace poplar;
 static constexpr auto ONE_PTR = poplar::VectorLayout::ONE_PTR;
@@ -47,6 +48,16 @@ public:
     return true;
   }
 };
+
+// For either kind of vertex a compute() of its own.
+template <bool byWorker> class Ways : public std::conditional_t<byWorker, MultiVertex, Vertex> {
+public:
+  InOut<Vector<unsigned, ONE_PTR>> data;
+  void compute() { data[0] = 100; }
+  void compute(unsigned worker) { data[worker] = worker + 1; }
+};
+template class Ways<false>;
+template class Ways<true>;
 
 // Sum of rows of different lengths, each with a weight.
 template <typename T> class WeightedRows : public Vertex {

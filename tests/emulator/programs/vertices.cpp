@@ -7,6 +7,52 @@
 using namespace poplar;
 using namespace poplar::program;
 
+// Transposes eight matrices of 8 times 16 elements three times, with the vertices that a graph knows without
+// codelets. Returns what these give, one behind the other.
+static Tensor transposed(Graph &graph, Sequence &prog, const Type &type, const Tensor &in) {
+  const std::string suffix = "<" + type.toString().str() + ">";
+  const unsigned side = type == UNSIGNED_CHAR ? 8 : 4, rows = 8 / side, cols = 16 / side;
+  Tensor out = graph.addVariable(type, {3, 8, 8 * 16}, VariableMappingMethod::LINEAR, "transposed");
+  ComputeSet cs = graph.addComputeSet("transpose");
+  std::vector<VertexRef> all;
+  const auto blocks = [&](const char *kind, const Tensor &src, const Tensor &dst) {
+    VertexRef v = graph.addVertex(cs, "poplar_rt::" + (kind + suffix),
+                                  {{"src", src.flatten()}, {"dst", dst.flatten()}});
+    graph.setInitialValue(v["numSrcRowsD4Or8"], rows);
+    graph.setInitialValue(v["numSrcColumnsD4Or8"], cols);
+    all.push_back(v);
+    return v;
+  };
+  VertexRef byMatrix = blocks("Transpose1D", in, out[0]);
+  graph.setInitialValue(byMatrix["numTranspositions"], 2u); // of two workers; of the others one
+  graph.setInitialValue(byMatrix["workerCount"], 2u);
+  VertexRef single = blocks("Transpose1DSingleWorker", in, out[1]);
+  graph.setInitialValue(single["numTranspositionsM1"], 7u);
+  // Three matrices, a row of blocks to a worker; the others as a list.
+  VertexRef split = blocks("SplitTranspose1D", in.slice(0, 3), out[2].slice(0, 3));
+  std::vector<unsigned short> parts;
+  for (unsigned i = 0; i < 3; ++i)
+    for (unsigned r = 0; r < rows; ++r)
+      for (unsigned part : {i * 128 / side + r * 16, i * 128 / side + r, 1u, cols})
+        parts.push_back(static_cast<unsigned short>(part));
+  Tensor workList = graph.addConstant<unsigned short>(UNSIGNED_SHORT, {parts.size()}, parts);
+  graph.setTileMapping(workList, 0);
+  graph.connect(split["workList"], workList);
+  VertexRef lists =
+      graph.addVertex(cs, "poplar_rt::Transpose2D" + suffix,
+                      {{"src", in.slice(3, 8).flatten(1, 3)}, {"dst", out[2].slice(3, 8)}});
+  graph.setInitialValue(lists["numSrcRows"], 8u);
+  graph.setInitialValue(lists["numSrcColumns"], 16u);
+  all.push_back(lists);
+  for (const VertexRef &v : all) {
+    graph.setTileMapping(v, 0);
+    if (graph.getPerfEstimate(v).cycles < 3 * 128 * graph.getTarget().getTypeSize(type) / 8)
+      throw std::runtime_error("estimated as faster than memory");
+  }
+  prog.add(Execute(cs));
+  return out;
+}
+
 int main(int argc, char **argv) {
   if (argc != 3)
     return 2;
@@ -53,6 +99,13 @@ int main(int argc, char **argv) {
   graph.connect(workers["out"], ids);
   graph.setInitialValue(workers["n"], 15u);
   graph.setTileMapping(workers, 0);
+
+  Tensor ways = graph.addVariable(UNSIGNED_INT, {2, 6}, VariableMappingMethod::LINEAR, "ways");
+  graph.setInitialValue<unsigned>(ways, 0u);
+  for (unsigned byWorker : {0, 1})
+    graph.setTileMapping(graph.addVertex(mixed, byWorker ? "test::Ways<true>" : "test::Ways<false>",
+                                         {{"data", ways[byWorker]}}),
+                         0);
 
   // Lists of vectors, by 2-D tensor and one by one; half and float.
   Tensor h = graph.addConstant<float>(HALF, {2, 3}, {1, 2, 3, 0.5f, 0.25f, 65519}, "h");
@@ -115,9 +168,21 @@ int main(int argc, char **argv) {
   graph.setTileMapping(value, tiles - 1);
   prog.add(Execute(mixed));
 
+  std::vector<std::pair<std::string, Tensor>> transposes;
+  for (const Type &type : {UNSIGNED_CHAR, SHORT, UNSIGNED_INT}) {
+    Tensor in = graph.addVariable(type, {8, 8, 16}, VariableMappingMethod::LINEAR, "in");
+    std::vector<unsigned> numbers(in.numElements());
+    for (unsigned i = 0; i < numbers.size(); ++i)
+      numbers[i] = i * 7 % 127;
+    graph.setInitialValue<unsigned>(in, numbers);
+    transposes.push_back({type.toString().str(), transposed(graph, prog, type, in)});
+    graph.createHostRead(type.toString(), transposes.back().second);
+  }
+
   for (const auto &t : {std::pair<const char *, Tensor>("y", y),
                         {"inOut", inOut},
                         {"ids", ids},
+                        {"ways", ways},
                         {"sums", sums},
                         {"picked", picked},
                         {"b", b},
@@ -134,6 +199,12 @@ int main(int argc, char **argv) {
   std::cout << "{\"y\":" << jsonList(readTensor<float>(engine, "y", 32))
             << ",\"inOut\":" << jsonList(readTensor<float>(engine, "inOut", 12))
             << ",\"ids\":" << jsonList(readTensor<unsigned>(engine, "ids", 15))
+            << ",\"ways\":" << jsonList(readTensor<unsigned>(engine, "ways", 12))
+            << ",\"transposed 1\":"
+            << jsonList(readTensor<std::uint8_t>(engine, "unsigned char", 3 * 1024))
+            << ",\"transposed 2\":" << jsonList(readTensor<short>(engine, "short", 3 * 1024))
+            << ",\"transposed 4\":"
+            << jsonList(readTensor<unsigned>(engine, "unsigned int", 3 * 1024))
             << ",\"sums\":" << jsonList(readTensor<float>(engine, "sums", 2))
             << ",\"picked\":" << jsonList(readTensor<int>(engine, "picked", 2))
             << ",\"b\":" << jsonList(bf)

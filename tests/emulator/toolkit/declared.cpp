@@ -6,6 +6,8 @@
 #include <functional>
 #include <iostream>
 #include <memory>
+#include <set>
+#include <unordered_set>
 #include <vector>
 
 #include <poplar/CSRFunctions.hpp>
@@ -174,6 +176,8 @@ int main() {
             << target.getTargetOptions() << "\n";
   const EngineOptions made(some, target), same(some, target);
   const Target two = Target::createIPUTarget(2, "ipu2");
+  std::cout << "keys|" << std::unordered_set<Type>{FLOAT, HALF, FLOAT}.size() << " "
+            << std::set<Target>{target, two, device.getTarget()}.size() << "\n";
   std::cout << "same|" << (made.hash() == hash_value(same))
             << (made.hash() == std::hash<EngineOptions>()(EngineOptions(none, target)))
             << (made.hash() == EngineOptions(some, two).hash())

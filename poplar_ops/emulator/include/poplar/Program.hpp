@@ -19,6 +19,8 @@
 
 namespace poplar {
 
+class Graph;
+
 namespace core {
 struct ProgramImpl;
 struct Access;

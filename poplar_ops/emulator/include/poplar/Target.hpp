@@ -111,6 +111,8 @@ public:
 
   friend bool operator==(const Target &a, const Target &b) { return a.hash() == b.hash(); }
   friend bool operator!=(const Target &a, const Target &b) { return !(a == b); }
+  /// Some order, for keys of maps.
+  friend bool operator<(const Target &a, const Target &b) { return a.hash() < b.hash(); }
 
 private:
   friend struct core::Access;

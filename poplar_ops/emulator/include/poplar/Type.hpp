@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <ostream>
 #include <string>
@@ -75,3 +76,9 @@ POPLAR_EQUIVALENT_DEVICE_TYPE(float, FLOAT);
 #undef POPLAR_EQUIVALENT_DEVICE_TYPE
 
 } // namespace poplar
+
+namespace std {
+template <> struct hash<poplar::Type> {
+  size_t operator()(const poplar::Type &type) const { return type.hash(); }
+};
+} // namespace std
