@@ -28,7 +28,7 @@ using sparq::emulator::MemoryCount;
 using sparq::emulator::MemoryUse;
 using sparq::emulator::StepCount;
 
-constexpr char heading[] = "sparq emulator executable, format 1\n";
+constexpr char heading[] = "emulated Poplar executable, format 1\n";
 
 [[noreturn]] void refuse(const std::string &why) {
   throw graph_object_load_error("executable", why);
