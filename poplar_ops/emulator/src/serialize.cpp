@@ -34,7 +34,7 @@ constexpr char heading[] = "emulated Poplar executable, format 1\n";
   throw graph_object_load_error("executable", why);
 }
 
-// Writes what it is called with, or reads it. Structured bindings name every member: a new one does not compile
+// Writes what it is called with, or reads it. Each `auto &[...]` names every member: a new one does not compile
 // until it is here too.
 class Archive {
 public:
