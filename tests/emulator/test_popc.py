@@ -207,6 +207,20 @@ def test_errors(tmp_path, args, env, status, message):
     assert not (tmp_path / "x.gp").exists()
 
 
+def test_warnings_that_a_program_asks_for_are_those_of_its_own_code(tmp_path):
+    source = tmp_path / "a.cpp"
+    vertex = (
+        "#include <poplar/HalfFloat.hpp>\n#include <poplar/Vertex.hpp>\n"
+        "struct A : poplar::Vertex {{ poplar::Input<float> i; poplar::Output<half> o;\n"
+        "  void compute() {{ *o = half(float({value})); }} }};\n"
+    )
+    flags = ["-Wall", "-Wextra", "-Wdouble-promotion", "-Wconversion", "-Wshadow", "-Werror"]
+    for value, status in (("*i * 2.f", 0), ("*i * 2.0", 1)):
+        source.write_text(vertex.format(value=value))
+        r = popc(source, "-o", tmp_path / "a.gp", *flags)
+        assert r.returncode == status and ("a.cpp:4" in r.stderr) == (status == 1), r.stderr
+
+
 def test_functions_of_cmath_outside_std_take_floats(tmp_path):
     """As with the IPU's standard library. Else abs(0.5f) would be abs(int), which is 0."""
     found(

@@ -80,7 +80,9 @@ def main(argv: Sequence[str]) -> int:
     language = ["-std=c++17", "-D__POPC__", "-include", "poplar/QuarterFloat.hpp"]
     # the IPU's standard library is Clang's, whose <cmath> has abs(float) and the like outside std too
     language += ["-include", "math.h"]
-    language += [f"-I{d}" for d in [os.path.join(HERE, "..", "include"), HERE, *args.includes]]
+    language += [f"-I{d}" for d in args.includes]
+    for own in (os.path.join(HERE, "..", "include"), HERE):
+        language += ["-isystem", own]  # where a program's own warnings do not look
     language += [f"-D{d}" for d in args.defines]
     flags = [*language, f"-O{args.optimise}", "-ffp-contract=off", "-fPIC", "-fvisibility=hidden"]
     flags.append("-Wno-psabi")  # vectors wider than the baseline's registers do not cross objects
@@ -112,7 +114,7 @@ def main(argv: Sequence[str]) -> int:
                     f.write(registration_source(source, vertices, name))
                 objects[name] = os.path.join(tmp, f"{name}.o")
                 depfiles.append(os.path.join(tmp, f"{name}.d"))
-                where = ["-I", os.path.dirname(source), "-MMD", "-MF", depfiles[-1]]
+                where = ["-I", os.path.dirname(source), "-MD", "-MF", depfiles[-1]]
                 run(compiler + flags + args.extra + where + ["-c", unit, "-o", objects[name]], args.verbose)
             if args.list_vertices:
                 return 0
