@@ -207,6 +207,20 @@ def test_errors(tmp_path, args, env, status, message):
     assert not (tmp_path / "x.gp").exists()
 
 
+def test_warnings_that_a_program_asks_for_are_those_of_its_own_code(tmp_path):
+    source = tmp_path / "a.cpp"
+    vertex = (
+        "#include <poplar/HalfFloat.hpp>\n#include <poplar/Vertex.hpp>\n"
+        "struct A : poplar::Vertex {{ poplar::Input<float> i; poplar::Output<half> o;\n"
+        "  void compute() {{ *o = half(float({value})); }} }};\n"
+    )
+    flags = ["-Wall", "-Wextra", "-Wdouble-promotion", "-Wconversion", "-Wshadow", "-Werror"]
+    for value, status in (("*i * 2.f", 0), ("*i * 2.0", 1)):
+        source.write_text(vertex.format(value=value))
+        r = popc(source, "-o", tmp_path / "a.gp", *flags)
+        assert r.returncode == status and ("a.cpp:4" in r.stderr) == (status == 1), r.stderr
+
+
 def test_functions_of_cmath_outside_std_take_floats(tmp_path):
     """As with the IPU's standard library. Else abs(0.5f) would be abs(int), which is 0."""
     found(
@@ -251,7 +265,7 @@ def test_a_field_whose_width_differs_on_a_device_is_refused(tmp_path, where, wid
     assert f"field '{name}' must have a type of the same width on host and device, got " in r.stderr
     assert wide in r.stderr and "32 bits on a device" in r.stderr
     source.write_text(WIDE.format(**NARROW))
-    r = popc(source, "-o", tmp_path / "a.gp", "-Werror")
+    r = popc(source, "-o", tmp_path / "a.gp", "-Werror", "-Werror=width")
     assert r.returncode == 0 and r.stderr == "", r.stderr
 
 
@@ -266,13 +280,13 @@ def test_a_field_whose_width_differs_on_a_device_is_refused(tmp_path, where, wid
     ],
 )
 def test_elsewhere_it_is_a_warning(tmp_path, body, named):
-    """As the SDK's own codelets have it; with -Werror an error, as of the compiler."""
+    """As the SDK's own codelets have it, and others' built with -Werror; with -Werror=width an error."""
     source = tmp_path / "a.cpp"
     source.write_text(WIDE.format(**{**NARROW, "body": body}))
-    r = popc(source, "-o", tmp_path / "a.gp")
+    r = popc(source, "-o", tmp_path / "a.gp", "-Werror")
     assert r.returncode == 0 and (tmp_path / "a.gp").exists()
     assert r.stderr.startswith(f"popc: warning: {source}:10:") and f": {named} must have a type" in r.stderr
-    r = popc(source, "-o", tmp_path / "b.gp", "-Werror")
+    r = popc(source, "-o", tmp_path / "b.gp", "-Werror=width")
     assert r.returncode == 1 and f": {named} must have a type" in r.stderr
     assert not (tmp_path / "b.gp").exists()
 
@@ -286,7 +300,7 @@ def test_what_has_one_width_passes(tmp_path):
     """
     source = tmp_path / "a.cpp"
     source.write_text("#include <algorithm>\n" + WIDE.format(**{**NARROW, "body": body}))
-    r = popc(source, "-o", tmp_path / "a.gp", "-Werror")
+    r = popc(source, "-o", tmp_path / "a.gp", "-Werror", "-Werror=width")
     assert r.returncode == 0 and r.stderr == "", r.stderr
 
 

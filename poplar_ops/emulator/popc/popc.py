@@ -51,6 +51,8 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     # what names an IPU's architecture means nothing to a host's compiler
     args.extra = [e for e in extra if e.startswith("-") and not e.startswith(("-march=ipu", "-mcpu=ipu"))]
     args.sources += [e for e in extra if not e.startswith("-")]
+    args.widths_are_errors = "-Werror=width" in args.extra  # popc's own warning; no compiler knows it
+    args.extra = [e for e in args.extra if e != "-Werror=width"]
     if not args.sources:
         p.error("no source file")
     if not args.output and not args.list_vertices:
@@ -78,7 +80,9 @@ def main(argv: Sequence[str]) -> int:
     language = ["-std=c++17", "-D__POPC__", "-include", "poplar/QuarterFloat.hpp"]
     # the IPU's standard library is Clang's, whose <cmath> has abs(float) and the like outside std too
     language += ["-include", "math.h"]
-    language += [f"-I{d}" for d in [os.path.join(HERE, "..", "include"), HERE, *args.includes]]
+    language += [f"-I{d}" for d in args.includes]
+    for own in (os.path.join(HERE, "..", "include"), HERE):
+        language += ["-isystem", own]  # where a program's own warnings do not look
     language += [f"-D{d}" for d in args.defines]
     flags = [*language, f"-O{args.optimise}", "-ffp-contract=off", "-fPIC", "-fvisibility=hidden"]
     flags.append("-Wno-psabi")  # vectors wider than the baseline's registers do not cross objects
@@ -96,7 +100,7 @@ def main(argv: Sequence[str]) -> int:
                 standard = [e for e in args.extra if e.startswith("-std")]
                 warnings: list[str] = []
                 vertices = find_vertices(source, compiler, language + standard, warnings)
-                if warnings and "-Werror" in args.extra:
+                if warnings and args.widths_are_errors:
                     raise PopcError("\n".join(warnings))
                 for warning in warnings:
                     print(f"popc: warning: {warning}", file=sys.stderr)
@@ -110,7 +114,7 @@ def main(argv: Sequence[str]) -> int:
                     f.write(registration_source(source, vertices, name))
                 objects[name] = os.path.join(tmp, f"{name}.o")
                 depfiles.append(os.path.join(tmp, f"{name}.d"))
-                where = ["-I", os.path.dirname(source), "-MMD", "-MF", depfiles[-1]]
+                where = ["-I", os.path.dirname(source), "-MD", "-MF", depfiles[-1]]
                 run(compiler + flags + args.extra + where + ["-c", unit, "-o", objects[name]], args.verbose)
             if args.list_vertices:
                 return 0
