@@ -16,6 +16,7 @@
 #include <sstream>
 
 #include "core.hpp"
+#include "random.hpp"
 
 extern char **environ;
 
@@ -143,32 +144,49 @@ int runPopc(const std::vector<std::string> &args, const std::string &log) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
-void loadObject(GraphImpl &g, const std::string &path, const std::string &shownPath) {
-  void *handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+// Of an open object.
+std::shared_ptr<CodeletLibrary>
+readTables(void *handle, const std::string &shownPath, std::string object,
+           const std::function<void(const codelet_abi::Vertex &, bool)> &f) {
   if (!handle)
     throw graph_object_load_error(shownPath, dlerror());
-  auto library = std::make_shared<CodeletLibrary>(handle, shownPath);
+  auto library = std::make_shared<CodeletLibrary>(handle, shownPath, std::move(object));
   const auto tables =
       reinterpret_cast<codelet_abi::TablesFunction>(dlsym(handle, codelet_abi::tablesSymbol));
   if (!tables)
     throw graph_object_load_error(shownPath, "it is not a codelet object made by popc");
   unsigned n = 0;
   const codelet_abi::Table *const *t = tables(&n);
-  for (unsigned i = 0; i < n; ++i) {
+  for (unsigned i = 0; i < n; ++i)
     if (t[i]->version != codelet_abi::version)
       throw graph_object_load_error(
           shownPath, "its format must be " + std::to_string(codelet_abi::version) + ", got " +
                          std::to_string(t[i]->version) + "; run popc again");
-    for (unsigned k = 0; k < t[i]->numVertices; ++k) {
-      const codelet_abi::Vertex &v = t[i]->vertices[k];
-      if (g.codelets.count(v.name))
-        throw graph_object_load_error(shownPath,
-                                      std::string("vertex type ") + v.name + " is defined already");
-    }
-  }
+  auto *worker =
+      reinterpret_cast<codelet_abi::WorkerFunction *>(dlsym(handle, codelet_abi::workerSymbol));
+  if (worker)
+    *worker = core::currentWorker;
   for (unsigned i = 0; i < n; ++i)
     for (unsigned k = 0; k < t[i]->numVertices; ++k)
-      g.codelets[t[i]->vertices[k].name] = &t[i]->vertices[k];
+      f(t[i]->vertices[k], worker != nullptr);
+  return library;
+}
+
+void loadObject(GraphImpl &g, const std::string &path, const std::string &shownPath) {
+  std::vector<std::pair<const codelet_abi::Vertex *, bool>> found;
+  auto library =
+      readTables(dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL), shownPath, readAll(path),
+                 [&](const codelet_abi::Vertex &v, bool asksWorker) {
+                   if (g.codelets.count(v.name))
+                     throw graph_object_load_error(shownPath, std::string("vertex type ") + v.name +
+                                                                  " is defined already");
+                   found.push_back({&v, asksWorker});
+                 });
+  for (const auto &v : found) {
+    g.codelets[v.first->name] = v.first;
+    if (v.second)
+      g.askWorker.insert(v.first);
+  }
   g.libraries.push_back(std::move(library));
 }
 
@@ -196,6 +214,15 @@ void compileAndLoad(GraphImpl &g, const std::vector<std::string> &sources, const
 }
 
 } // namespace
+
+std::shared_ptr<CodeletLibrary>
+core::loadCodelets(const std::string &object, const std::string &shownPath,
+                   const std::function<void(const codelet_abi::Vertex &, bool)> &f) {
+  TempDir dir;
+  const std::string path = dir.file("codelets.gp");
+  std::ofstream(path, std::ios::binary) << object;
+  return readTables(dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL), shownPath, object, f);
+}
 
 bool Graph::addCodelets(StringRef src, CodeletFileType type, StringRef compileFlags,
                         std::ostream &compileOutput, StringRef) {

@@ -5,6 +5,7 @@
 #include <poplar/Engine.hpp>
 
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <set>
@@ -191,10 +192,18 @@ struct RemoteBufferInfo {
 struct CodeletLibrary {
   void *handle = nullptr;
   std::string path;
-  CodeletLibrary(void *h, std::string p) : handle(h), path(std::move(p)) {}
+  std::string object; // the file's bytes: serialised with an executable
+  CodeletLibrary(void *h, std::string p, std::string o)
+      : handle(h), path(std::move(p)), object(std::move(o)) {}
   CodeletLibrary(const CodeletLibrary &) = delete;
   ~CodeletLibrary();
 };
+
+/// Loads a codelet object from its bytes; calls `f` for each of its vertices, with whether its codelets ask for the
+/// worker that runs them.
+std::shared_ptr<CodeletLibrary>
+loadCodelets(const std::string &object, const std::string &shownPath,
+             const std::function<void(const codelet_abi::Vertex &, bool asksWorker)> &f);
 
 struct GraphImpl {
   Target target; // of one replica
@@ -204,6 +213,8 @@ struct GraphImpl {
   std::vector<VertexRecord> vertices;
   std::vector<ComputeSetRecord> computeSets;
   std::unordered_map<std::string, const codelet_abi::Vertex *> codelets;
+  std::set<const codelet_abi::Vertex *>
+      askWorker; // of codelets with builtins that ask for the worker
   std::vector<std::shared_ptr<CodeletLibrary>> libraries;
   std::set<std::string> codeletFiles;
   std::unordered_map<std::string, PerfEstimateFunc> estimators;

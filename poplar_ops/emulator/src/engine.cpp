@@ -144,13 +144,6 @@ Executable::Executable() = default;
 Executable::Executable(Executable &&) noexcept = default;
 Executable &Executable::operator=(Executable &&) noexcept = default;
 Executable::~Executable() = default;
-void Executable::serialize(std::ostream &) const {
-  throw runtime_error("serialize: executables can be serialised for IPU targets only, got " +
-                      toString(impl->target.getTargetType()));
-}
-Executable Executable::deserialize(std::istream &, bool) {
-  throw graph_object_load_error("executable", "there are no serialised executables for models");
-}
 
 Engine::Engine(const Graph &graph, ArrayRef<program::Program> progs, const OptionFlags &opt,
                ProgressFunc progress, const DebugContext &dc)

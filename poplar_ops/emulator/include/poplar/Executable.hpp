@@ -18,18 +18,19 @@ struct Access;
 /// A compiled graph with its programs. Move-only.
 class Executable {
 public:
+  Executable(); // of nothing: to be assigned
   Executable(Executable &&) noexcept;
   Executable &operator=(Executable &&) noexcept;
   Executable(const Executable &) = delete;
   Executable &operator=(const Executable &) = delete;
   ~Executable();
-  /// Throws runtime_error: executables of models cannot be serialised.
+  /// In a form of the emulator's own, with the codelets: for the machine that it was compiled on. Throws runtime_error
+  /// for targets that are no IPU: executables of models cannot be serialised.
   void serialize(std::ostream &out) const;
   static Executable deserialize(std::istream &in, bool checkPackageHash = true);
 
 private:
   friend struct core::Access;
-  Executable();
   std::shared_ptr<core::ExecutableImpl> impl;
 };
 
