@@ -373,6 +373,7 @@ void Compiler::compileComputeSet(unsigned id) {
     }
     finish(p);
     p.name = v.type->name;
+    plan.asksWorker |= g_.askWorker.count(v.type) != 0;
     p.tile = v.tile;
     plan.vertices.push_back(p);
   }

@@ -65,14 +65,28 @@ static void checkGuards(const std::uint8_t *base, const VertexPlan &v, const Gua
 #endif
 }
 
+// From vertex `i` on, the first that is not on the tile of the one before it.
+static std::size_t nextTile(const std::vector<VertexPlan> &vertices, std::size_t i) {
+  while (i > 0 && i < vertices.size() && vertices[i].tile == vertices[i - 1].tile)
+    ++i;
+  return i;
+}
+
 bool EngineImpl::runComputeSet(const ComputeSetPlan &plan) {
   std::uint8_t *base = arena.get();
   std::atomic<bool> all{true};
   if (reads)
     reads->beforeVertices(plan);
+  if (plan.asksWorker && !plan.vertices.empty())
+    generators.reserve(plan.vertices.back().tile + 1);
   // Several vertices per piece: they are short, and there are many.
   const std::size_t grain = std::max<std::size_t>(1, plan.vertices.size() / (pool->threads() * 8));
   pool->run(plan.vertices.size(), grain, [&](std::size_t begin, std::size_t end) {
+    if (plan.asksWorker) { // a tile's run in order, on one thread: random numbers do not depend on how many there are
+      begin = nextTile(plan.vertices, begin);
+      end = nextTile(plan.vertices, end);
+    }
+    unsigned turn = 0; // of the workers, where a vertex has one
     bool ok = true;
     for (std::size_t i = begin; i < end; ++i) {
       const VertexPlan &v = plan.vertices[i];
@@ -85,12 +99,17 @@ bool EngineImpl::runComputeSet(const ComputeSetPlan &plan) {
       for (unsigned k = poisons; k < v.poisonsEnd; ++k)
         poison(base + plan.poisons[k].at, plan.poisons[k].type, plan.poisons[k].bytes);
       copyRuns(base, base, plan.gathers.data() + gathers, plan.gathers.data() + v.gathersEnd);
+      turn = i > begin && previous->tile == v.tile ? (turn + 1) % workersPerTile : 0;
+      const unsigned first = v.calls == 1 ? turn : 0;
       if (written != v.writtenEnd)
         ok &= runChecked(base, plan, v, plan.written.data() + written,
-                         plan.written.data() + v.writtenEnd);
+                         plan.written.data() + v.writtenEnd, generators);
       else
-        for (unsigned w = 0; w < v.calls; ++w)
+        for (unsigned w = 0; w < v.calls; ++w) {
+          if (plan.asksWorker)
+            generators.enter(v.tile, first + w);
           ok &= v.run(base + v.state, w);
+        }
       if (guards != v.guardsEnd)
         checkGuards(base, v, plan.guards.data() + guards, plan.guards.data() + v.guardsEnd);
       copyRuns(base, base, plan.scatters.data() + scatters, plan.scatters.data() + v.scattersEnd);

@@ -84,12 +84,13 @@ struct EdgeUse {
 struct ComputeSetPlan {
   std::string name;
   std::vector<VertexPlan> vertices; // by tile
-  std::vector<Run> gathers;         // inputs that are not contiguous or not aligned
-  std::vector<Run> scatters;        // such outputs
-  std::vector<Span> poisons;        // Outputs, before the vertex runs
-  std::vector<Guard> guards;        // with SPARQ_EMULATOR_GUARD=1
-  std::vector<Written> written;     // with SPARQ_EMULATOR_CHECK_WORKERS=1
-  std::vector<EdgeUse> edges;       // with SPARQ_EMULATOR_REPORT_READS=1
+  bool asksWorker = false;      // a vertex of it takes random numbers or the like: see random.hpp
+  std::vector<Run> gathers;     // inputs that are not contiguous or not aligned
+  std::vector<Run> scatters;    // such outputs
+  std::vector<Span> poisons;    // Outputs, before the vertex runs
+  std::vector<Guard> guards;    // with SPARQ_EMULATOR_GUARD=1
+  std::vector<Written> written; // with SPARQ_EMULATOR_CHECK_WORKERS=1
+  std::vector<EdgeUse> edges;   // with SPARQ_EMULATOR_REPORT_READS=1
 };
 
 struct CopyPlan {
@@ -181,6 +182,7 @@ struct ExecutableImpl {
   bool zeros = false; // what nothing has written holds zeros, and an Output keeps what it holds
   bool reportsReads = false; // of what nothing has written
   std::vector<std::shared_ptr<CodeletLibrary>> libraries;
+  std::set<std::string> names; // of fields, where it was read from a stream
   std::vector<VariablePlan> variables;
   Address stateAt = 0;
   std::vector<std::uint8_t> stateImage;

@@ -106,8 +106,6 @@ int main() {
   refused("DebugInfo::closeStreamer", [&] { DebugInfo::closeStreamer(); });
   refused("printGraphSummary", [&] { printGraphSummary(std::cout, "profile.pop", none); });
   refused("printProfileSummary", [&] { printProfileSummary(std::cout, "profile.pop", none); });
-  refused("getHwSeeds", [&] { getHwSeeds(graph, prog); });
-  refused("setHwSeeds", [&] { setHwSeeds(graph, t, prog); });
   refused("getLanguageOption", [&] { getLanguageOption(CodeletFileType::CppSource); });
   refused("program::Loop", [&] { Loop loop(prog); });
   refused("program::Copy of a FunctionBuffer", [&] { Copy copy(FunctionBuffer(0), Function(0)); });
