@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The worker that runs a vertex: its random numbers, also in executables that are saved, and its cycle counter."""
+"""The worker that runs a vertex: its random numbers, also of a saved executable, and its cycle counter."""
 
 from __future__ import annotations
 

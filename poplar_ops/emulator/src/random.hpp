@@ -16,6 +16,9 @@ constexpr unsigned workersPerTile = 6;
 /// The worker that this thread stands for.
 codelet_abi::Worker *currentWorker();
 
+/// Of the counter of the worker's tile (cycle_counter.cpp).
+std::uint64_t tileCycles();
+
 /// The vertex types of the library's own, which move the generators' states.
 std::vector<const codelet_abi::Vertex *> builtInVertices();
 
