@@ -62,7 +62,7 @@ def registration_source(source: str, vertices: Sequence[Vertex], unit: str) -> s
 
 
 def tables_source(units: Sequence[str], asks_worker: bool) -> str:
-    """The exported function that lists the tables of all units; the variable by which builtins ask for the worker."""
+    """The exported function that lists the tables of all units; what builtins call for the worker."""
     out = ['#include "codelet_abi.hpp"', "namespace codelet_registration {"]
     for unit in units:
         out.append(f"extern const codelet_abi::Table table{unit};")
