@@ -316,3 +316,14 @@ def test_c_sources_are_compiled_as_c_and_linked(tmp_path):
     assert undefined.returncode == 0 and "twice" not in undefined.stdout
     r = popc("--list-vertices", tmp_path / "twice.c", tmp_path / "v.cpp")
     assert r.stdout == "V: o\n"
+
+
+def test_flags_for_the_ipus_own_compiler_are_ignored(tmp_path):
+    source = tmp_path / "v.cpp"
+    source.write_text(
+        "#include <poplar/Vertex.hpp>\n"
+        "struct V : poplar::Vertex { poplar::Output<int> o; bool compute() { *o = N; return true; } };\n"
+    )
+    flags = ["-X", "-no-such-flag", "-X-mllvm", "-X--Ot", "-DN=3", "-target", "ipu2,ipu21"]
+    r = popc(source, *flags, "-o", tmp_path / "v.gp")
+    assert r.returncode == 0 and r.stderr == "", r.stderr

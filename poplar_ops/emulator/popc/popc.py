@@ -45,11 +45,12 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
         "-target", "--target", default="cpu", help="accepted; objects are for the host whatever it says"
     )
     p.add_argument("-MF", dest="depfile", help="write a make rule with the headers the object depends on")
+    p.add_argument("-X", metavar="FLAG", help="for the IPU's own compiler: ignored")
     p.add_argument("--verbose", action="store_true", help="print the commands")
     p.add_argument("--list-vertices", action="store_true", help="print vertices and fields; compile nothing")
     p.add_argument("--list-targets", action="version", version="cpu", help="print the targets")
     p.add_argument("--version", action="version", version=VERSION)
-    args, extra = p.parse_known_args(argv)
+    args, extra = p.parse_known_args(without_ipu_flags(argv))
     # what names an IPU's architecture means nothing to a host's compiler
     args.extra = [e for e in extra if e.startswith("-") and not e.startswith(("-march=ipu", "-mcpu=ipu"))]
     args.sources += [e for e in extra if not e.startswith("-")]
@@ -58,6 +59,11 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     if not args.output and not args.list_vertices:
         p.error("-o is needed")
     return args
+
+
+def without_ipu_flags(argv: Sequence[str]) -> list[str]:
+    """Without `-X FLAG` and `-XFLAG`: what they hand to the IPU's compiler means nothing to a host's."""
+    return [a for i, a in enumerate(argv) if not a.startswith("-X") and (i == 0 or argv[i - 1] != "-X")]
 
 
 def run(command: list[str], verbose: bool) -> None:
