@@ -19,6 +19,11 @@ class Input<Vector<T, L, A, I>> : public field::VectorView<const T, vectorHasSiz
 public:
   const Input &operator*() const { return *this; }
   const Input *operator->() const { return this; }
+  // Functions of codelets take a Vector: of edges of every direction, and without const.
+  operator Vector<T, L, A, I> &() { return reinterpret_cast<Vector<T, L, A, I> &>(*this); }
+  operator const Vector<T, L, A, I> &() const {
+    return reinterpret_cast<const Vector<T, L, A, I> &>(*this);
+  }
 };
 template <class T, VectorListLayout L, unsigned A, bool I>
 class Input<VectorList<T, L, A, I>> : public field::VectorView<const Input<Vector<T>>, true> {
@@ -37,7 +42,7 @@ private:
   T *ptr;
 };
 template <class T, VectorLayout L, unsigned A, bool I>
-class Output<Vector<T, L, A, I>> : public field::VectorView<T, vectorHasSize(L)> {
+class Output<Vector<T, L, A, I>> : public Vector<T, L, A, I> {
 public:
   const Output &operator*() const { return *this; }
   const Output *operator->() const { return this; }
@@ -59,7 +64,7 @@ private:
   T *ptr;
 };
 template <class T, VectorLayout L, unsigned A, bool I>
-class InOut<Vector<T, L, A, I>> : public field::VectorView<T, vectorHasSize(L)> {
+class InOut<Vector<T, L, A, I>> : public Vector<T, L, A, I> {
 public:
   const InOut &operator*() const { return *this; }
   const InOut *operator->() const { return this; }
