@@ -83,7 +83,9 @@ def main(argv: Sequence[str]) -> int:
     args = parse_arguments(argv)
     compiler = shlex.split(os.environ.get("CXX", "")) or ["clang++" if shutil.which("clang++") else "c++"]
     # `half` and `quarter` are types of the IPU's compiler, so codelets use them without a header
-    common = [f"-I{d}" for d in [os.path.join(HERE, "..", "include"), HERE, *args.includes]]
+    headers = os.path.join(HERE, "..", "include")
+    common = [f"-I{d}" for d in [headers, HERE, *args.includes]]
+    common += ["-idirafter", os.path.join(headers, "poplar")]  # codelets leave the folder out
     common += ["-D__POPC__", *(f"-D{d}" for d in args.defines)]
     # and so do the functions that are built into it
     language = ["-std=c++17", "-include", "poplar/QuarterFloat.hpp", "-include", "builtins.hpp", *common]

@@ -22,8 +22,8 @@ def unit_name(source: str, defines: Sequence[str]) -> str:
 def registration_source(source: str, vertices: Sequence[Vertex], unit: str) -> str:
     """A translation unit that includes `source` and defines its table of vertices."""
     out: list[str] = [
+        '#include "registration.hpp"',  # first: a source may define macros
         f"#include {quote(source)}",
-        '#include "registration.hpp"',
         "namespace codelet_registration {",
     ]
     tables: list[str] = []

@@ -5,7 +5,8 @@
 
 namespace poplar {
 
-/// An edge the vertex reads.
+/// An edge the vertex reads. A vector of them is a Vector as any other, as the SDK has it: codelets hand it to functions,
+/// and point to its elements, without const. They must not write there.
 template <class T> class Input {
 public:
   const T &operator*() const { return *ptr; }
@@ -15,15 +16,10 @@ private:
   const T *ptr;
 };
 template <class T, VectorLayout L, unsigned A, bool I>
-class Input<Vector<T, L, A, I>> : public field::VectorView<const T, vectorHasSize(L)> {
+class Input<Vector<T, L, A, I>> : public Vector<T, L, A, I> {
 public:
   const Input &operator*() const { return *this; }
   const Input *operator->() const { return this; }
-  // Functions of codelets take a Vector: of edges of every direction, and without const.
-  operator Vector<T, L, A, I> &() { return reinterpret_cast<Vector<T, L, A, I> &>(*this); }
-  operator const Vector<T, L, A, I> &() const {
-    return reinterpret_cast<const Vector<T, L, A, I> &>(*this);
-  }
 };
 template <class T, VectorListLayout L, unsigned A, bool I>
 class Input<VectorList<T, L, A, I>> : public field::VectorView<const Input<Vector<T>>, true> {
