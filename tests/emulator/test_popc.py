@@ -342,3 +342,42 @@ def test_c_sources_are_compiled_as_c_and_linked(tmp_path):
     assert undefined.returncode == 0 and "twice" not in undefined.stdout
     r = popc("--list-vertices", tmp_path / "twice.c", tmp_path / "v.cpp")
     assert r.stdout == "V: o\n"
+
+
+def test_flags_for_the_ipus_own_compiler_are_ignored(tmp_path):
+    source = tmp_path / "v.cpp"
+    source.write_text(
+        "#include <poplar/Vertex.hpp>\n"
+        "struct V : poplar::Vertex { poplar::Output<int> o; bool compute() { *o = N; return true; } };\n"
+    )
+    flags = ["-X", "-no-such-flag", "-X-mllvm", "-X--Ot", "-DN=3", "-target", "ipu2,ipu21"]
+    r = popc(source, *flags, "-o", tmp_path / "v.gp")
+    assert r.returncode == 0 and r.stderr == "", r.stderr
+
+
+def test_what_codelets_take_for_granted(tmp_path):
+    """Headers without their folder, builtins without a header, macros, pointers to what is read."""
+    source = tmp_path / "v.cpp"
+    source.write_text(
+        """
+        #include <poplar/Vertex.hpp>
+        #include <poplar/VectorListTypes.hpp>
+        #include <StackSizeDefs.hpp>
+        #include <ipu_intrinsics>
+        #define quarter 0.25f
+        struct V : poplar::Vertex {
+          poplar::Input<poplar::Vector<float, poplar::VectorLayout::ONE_PTR, 8>> in;
+          poplar::Output<poplar::Vector<float>> out;
+          bool compute() {
+            float2 *pairs = reinterpret_cast<float2 *>(&in[0]);
+            const float2 least = __builtin_ipu_min(pairs[0], pairs[1]);
+            const float2 grown = least + __builtin_ipu_f32v2grand();
+            out[0] = __builtin_ipu_max(ipu::andc(grown, least)[0], quarter);
+            out[1] = __builtin_ipu_f16tof32(__builtin_ipu_f32tof16(__builtin_ipu_ln(grown[1])));
+            return __builtin_ipu_isfinite(out[1]);
+          }
+        };
+        """
+    )
+    r = popc(source, "-o", tmp_path / "v.gp")
+    assert r.returncode == 0 and r.stderr == "", r.stderr

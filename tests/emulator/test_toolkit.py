@@ -71,6 +71,7 @@ def test_what_is_declared_works_or_says_what_it_is(shell, tmp_path):
     assert all(message == f"{name}: not implemented in the emulator" for name, message in refused.items())
     assert len(refused) == 32
     assert [(name, text.strip()) for name, text in lines if name not in refused] == [
+        ("tensors", "1 1"),
         ("streamed", "1 2 3 4"),
         ("asked", "fcpcpcpcpi"),
         ("streamed", "1 2 3 4"),

@@ -53,6 +53,8 @@ inline float __builtin_ipu_urand_f32() {
 }
 inline half __builtin_ipu_urand_f16() { return static_cast<half>(__builtin_ipu_urand_f32()); }
 
+inline float __builtin_ipu_f16tof32(half a) { return a; }
+inline half __builtin_ipu_f32tof16(float a) { return static_cast<half>(a); }
 inline float __builtin_ipu_max(float a, float b) { return std::fmax(a, b); }
 inline float __builtin_ipu_min(float a, float b) { return std::fmin(a, b); }
 inline float __builtin_ipu_exp(float a) { return std::exp(a); }

@@ -45,11 +45,12 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
         "-target", "--target", default="cpu", help="accepted; objects are for the host whatever it says"
     )
     p.add_argument("-MF", dest="depfile", help="write a make rule with the headers the object depends on")
+    p.add_argument("-X", metavar="FLAG", help="for the IPU's own compiler: ignored")
     p.add_argument("--verbose", action="store_true", help="print the commands")
     p.add_argument("--list-vertices", action="store_true", help="print vertices and fields; compile nothing")
     p.add_argument("--list-targets", action="version", version="cpu", help="print the targets")
     p.add_argument("--version", action="version", version=VERSION)
-    args, extra = p.parse_known_args(argv)
+    args, extra = p.parse_known_args(without_ipu_flags(argv))
     # what names an IPU's architecture means nothing to a host's compiler
     args.extra = [e for e in extra if e.startswith("-") and not e.startswith(("-march=ipu", "-mcpu=ipu"))]
     args.sources += [e for e in extra if not e.startswith("-")]
@@ -60,6 +61,11 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     if not args.output and not args.list_vertices:
         p.error("-o is needed")
     return args
+
+
+def without_ipu_flags(argv: Sequence[str]) -> list[str]:
+    """Without `-X FLAG` and `-XFLAG`: what they hand to the IPU's compiler means nothing to a host's."""
+    return [a for i, a in enumerate(argv) if not a.startswith("-X") and (i == 0 or argv[i - 1] != "-X")]
 
 
 def run(command: list[str], verbose: bool) -> None:
@@ -79,9 +85,11 @@ def main(argv: Sequence[str]) -> int:
     args = parse_arguments(argv)
     compiler = shlex.split(os.environ.get("CXX", "")) or ["clang++" if shutil.which("clang++") else "c++"]
     # `half` and `quarter` are types of the IPU's compiler, so codelets use them without a header
+    headers = os.path.join(HERE, "..", "include")
     common = [f"-I{d}" for d in args.includes]
-    for own in (os.path.join(HERE, "..", "include"), HERE):
+    for own in (headers, HERE):
         common += ["-isystem", own]  # where a program's own warnings do not look
+    common += ["-idirafter", os.path.join(headers, "poplar")]  # codelets leave the folder out
     common += ["-D__POPC__", *(f"-D{d}" for d in args.defines)]
     # and so do the functions that are built into it
     language = ["-std=c++17", "-include", "poplar/QuarterFloat.hpp", "-include", "builtins.hpp", *common]

@@ -22,8 +22,8 @@ def unit_name(source: str, defines: Sequence[str]) -> str:
 def registration_source(source: str, vertices: Sequence[Vertex], unit: str) -> str:
     """A translation unit that includes `source` and defines its table of vertices."""
     out: list[str] = [
+        '#include "registration.hpp"',  # first: a source may define macros
         f"#include {quote(source)}",
-        '#include "registration.hpp"',
         "namespace codelet_registration {",
     ]
     tables: list[str] = []
@@ -65,7 +65,7 @@ def registration_source(source: str, vertices: Sequence[Vertex], unit: str) -> s
 
 
 def tables_source(units: Sequence[str], asks_worker: bool) -> str:
-    """The exported function that lists the tables of all units; the variable by which builtins ask for the worker."""
+    """The exported function that lists the tables of all units; what builtins call for the worker."""
     out = ['#include "codelet_abi.hpp"', "namespace codelet_registration {"]
     for unit in units:
         out.append(f"extern const codelet_abi::Table table{unit};")

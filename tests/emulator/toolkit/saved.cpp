@@ -6,12 +6,21 @@
 
 #include <poplar/Vertex.hpp>
 
+// Edges of every direction are Vectors to a function, without const too.
+inline unsigned total(poplar::Vector<unsigned> &of) {
+  unsigned sum = 0;
+  for (unsigned i = 0; i < of.size(); ++i)
+    sum += of[i];
+  return sum;
+}
+inline unsigned sizeOf(const poplar::Vector<unsigned> &of) { return of.size(); }
+
 class Draw : public poplar::MultiVertex {
 public:
   poplar::Output<poplar::Vector<unsigned>> tile, worker, drawn;
   poplar::Output<poplar::Vector<float>> fraction;
   void compute(unsigned w) {
-    const unsigned each = drawn.size() / numWorkers();
+    const unsigned each = sizeOf(drawn) / numWorkers();
     tile[w] = __builtin_ipu_get_tile_id();
     worker[w] = __builtin_ipu_get_worker_id();
     for (unsigned i = 0; i < each; ++i)
@@ -32,10 +41,11 @@ public:
 
 class Add : public poplar::Vertex {
 public:
-  poplar::InOut<unsigned> sum;
+  poplar::InOut<poplar::Vector<unsigned>> sum;
+  poplar::Input<poplar::Vector<unsigned>> more;
   const std::size_t by; // 32 bits on a device
   bool compute() {
-    *sum = *sum + static_cast<unsigned>(by);
+    sum[0] = total(sum) + sizeOf(more) - 2 + total(more) + static_cast<unsigned>(by);
     return true;
   }
 };
@@ -95,8 +105,10 @@ Executable build(const Device &device) {
 
   Tensor sum = onTile(UNSIGNED_INT, 2, "sum"), flag = graph.addVariable(BOOL, {}, "flag");
   graph.setTileMapping(flag, tile);
-  VertexRef adding = graph.addVertex(add, "Add", {{"sum", sum[0]}});
-  graph.setInitialValue(adding["by"], 5u);
+  Tensor more = graph.addConstant<unsigned>(UNSIGNED_INT, {2}, {1, 1});
+  graph.setTileMapping(more, tile);
+  VertexRef adding = graph.addVertex(add, "Add", {{"sum", sum.slice(0, 1)}, {"more", more}});
+  graph.setInitialValue(adding["by"], 3u);
   graph.setInitialValue(sum, ArrayRef<unsigned>({100, 7}));
   graph.setTileMapping(adding, tile);
   RemoteBuffer buffer = graph.addRemoteBuffer("rows", UNSIGNED_INT, 2, 1);
