@@ -198,6 +198,16 @@ def test_guards_see_writes_outside_an_edge(programs, index, place):
     )
 
 
+def test_guards_see_a_write_to_an_input(programs):
+    for row in (0, 1):
+        error = programs.json("guard", programs.codelets, row, "input", SPARQ_EMULATOR_GUARD="1")["error"]
+        refused = "must not write to its Input 'in', got elements that have changed"
+        assert error == f"vertex test::WriteInput on tile 1 {refused}"
+    for guard in "01":  # controls: with nothing written there is nothing to see
+        x = programs.json("guard", programs.codelets, -1, "input", SPARQ_EMULATOR_GUARD=guard)["x"]
+        assert x == [0.0] * 12
+
+
 def test_elements_of_an_output_that_are_not_written_are_poisoned(programs):
     want = [0.0] * 4 + [np.nan, np.nan, 1, np.nan] + [0.0] * 4
     for guard in "01":

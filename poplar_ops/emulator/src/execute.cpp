@@ -49,20 +49,40 @@ static void copyRunsBack(std::uint8_t *src, const std::uint8_t *dst, const Run *
   }
 }
 
-static void checkGuards(const std::uint8_t *base, const VertexPlan &v, const Guard *begin,
-                        const Guard *end) {
+// Whether the gathers' destinations hold what their sources hold.
+static bool areCopies(const std::uint8_t *base, const Run *begin, const Run *end) {
+  for (const Run *r = begin; r != end; ++r)
+    for (std::uint64_t i = 0; i < r->count; ++i) {
+      const std::int64_t k = static_cast<std::int64_t>(i);
+      if (std::memcmp(base + r->dst + k * r->dstStep, base + r->src + k * r->srcStep, r->bytes) !=
+          0)
+        return false;
+    }
+  return true;
+}
+
+static void checkGuards(const std::uint8_t *base, const ComputeSetPlan &plan, const VertexPlan &v,
+                        const Guard *begin, const Guard *end) {
+  const auto refuse = [&](const std::string &what) {
+    throw application_runtime_error(std::string("vertex ") + v.name + " on tile " +
+                                    std::to_string(v.tile) + " must not write " + what);
+  };
+  bool before = true; // guards come in pairs
+  for (const Guard *g = begin; g != end; ++g) {
+    if (g->isInput()) {
+      if (!areCopies(base, plan.gathers.data() + g->gathers, plan.gathers.data() + g->gathersEnd))
+        refuse("to its Input '" + std::string(g->field) + "', got elements that have changed");
+      continue;
+    }
 #if !defined(SPARQ_ADDRESS_SANITIZER) // it reports the access itself
-  for (const Guard *g = begin; g != end; ++g)
     for (std::uint64_t i = 0; i < g->bytes; ++i)
       if (base[g->at + i] != guardPattern)
-        throw application_runtime_error(
-            std::string("vertex ") + v.name + " on tile " + std::to_string(v.tile) +
-            " must not write outside the elements of field '" + g->field + "', got a write " +
-            ((g - begin) % 2 ? std::to_string(i) + " bytes after them"
-                             : std::to_string(g->bytes - i) + " bytes before them"));
-#else
-  (void)base, (void)v, (void)begin, (void)end;
+        refuse("outside the elements of field '" + std::string(g->field) + "', got a write " +
+               (before ? std::to_string(g->bytes - i) + " bytes before them"
+                       : std::to_string(i) + " bytes after them"));
 #endif
+    before = !before;
+  }
 }
 
 // From vertex `i` on, the first that is not on the tile of the one before it.
@@ -111,7 +131,7 @@ bool EngineImpl::runComputeSet(const ComputeSetPlan &plan) {
           ok &= v.run(base + v.state, w);
         }
       if (guards != v.guardsEnd)
-        checkGuards(base, v, plan.guards.data() + guards, plan.guards.data() + v.guardsEnd);
+        checkGuards(base, plan, v, plan.guards.data() + guards, plan.guards.data() + v.guardsEnd);
       copyRuns(base, base, plan.scatters.data() + scatters, plan.scatters.data() + v.scattersEnd);
     }
     if (!ok)

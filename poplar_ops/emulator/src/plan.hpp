@@ -55,11 +55,14 @@ struct VertexPlan {
   unsigned tile;
 };
 
-// Bytes beside an edge's buffer that no vertex may touch, filled with guardPattern.
+// Bytes beside an edge's buffer that no vertex may touch, filled with guardPattern; or an Input's buffer, which
+// must be left as these gathers filled it.
 struct Guard {
   Address at;
   std::uint64_t bytes;
   const char *field;
+  unsigned gathers = 0, gathersEnd = 0;
+  bool isInput() const { return gathers != gathersEnd; }
 };
 constexpr std::uint64_t guardBytes = 64;
 constexpr unsigned char guardPattern = 0xc5;

@@ -128,9 +128,9 @@ public:
     name = found->second->name;
   }
   void operator()(Guard &x) {
-    auto &[at, n, field] = x;
+    auto &[at, n, field, gathers, gathersEnd] = x;
     std::string name = writes() ? field : "";
-    all(at, n, name);
+    all(at, n, name, gathers, gathersEnd);
     if (!writes())
       field = names_->insert(name).first->c_str();
   }
