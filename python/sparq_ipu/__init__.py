@@ -14,11 +14,14 @@ from sparq_ipu.cache import KVCache
 from sparq_ipu.devices import available_devices
 from sparq_ipu.planning import plan
 from sparq_ipu.tokens import append_and_attend
+from sparq_reference.settings import SparqSettings, WindowSettings
 
 __version__ = "0.1.0"
 
 __all__ = [
     "KVCache",
+    "SparqSettings",
+    "WindowSettings",
     "__version__",
     "append_and_attend",
     "available_devices",

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from sparq_ipu.backends import Backend
-from sparq_ipu.devices import backend_module, options_of, resolve_device
+from sparq_ipu.devices import backend_module, check_option_names, resolve_device
 from sparq_ipu.kernels import Settings
 from sparq_reference import checks
 from sparq_reference.settings import CacheSpec, HasSpec, WindowSettings
@@ -63,10 +63,8 @@ class KVCache(HasSpec):
         self.device = resolve_device("KVCache", device)
         self.check_finite = checks.check_bool("KVCache", "check_finite", check_finite)
         self._options = options
-        known = options_of(self.device)
-        for name in options:
-            if name not in known:
-                checks.fail("KVCache", "options", f"be among {CacheSpec.options() + known}", repr(name))
+        more = [*CacheSpec.options(), "n_layers", "device", "check_finite"]
+        check_option_names("KVCache", self.device, options, more)
         n_layers = checks.check_integer("KVCache", "n_layers", n_layers, 1, checks.MAX_LAYERS)
         create = backend_module(self.device).create
         self._backends: list[Backend] = create(self.device, self.spec, n_layers, **options)
@@ -253,5 +251,7 @@ class KVCache(HasSpec):
             f"capacity={self.capacity}, index_bits={self.index_bits}"
             + (f", row_bits={self.row_bits}" if self.row_bits != 16 else "")
             + (f", n_layers={self.n_layers}" if self.n_layers != 1 else "")
-            + f", device={self.device!r})"
+            + f", device={self.device!r}"
+            + "".join(f", {name}={value!r}" for name, value in self._options.items())
+            + ")"
         )

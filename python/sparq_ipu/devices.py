@@ -6,7 +6,9 @@ from __future__ import annotations
 import importlib
 import inspect
 from functools import lru_cache
-from typing import Any
+from typing import Any, Mapping, Sequence
+
+from sparq_reference import checks
 
 #: Every device name, in the order in which `"auto"` tries them, and the module of its backend.
 BACKENDS = {
@@ -41,6 +43,25 @@ def options_of(device: str) -> list[str]:
     `create`."""
     parameters = inspect.signature(backend_module(device).create).parameters
     return [name for name, p in parameters.items() if p.kind is p.KEYWORD_ONLY]
+
+
+def check_option_names(op: str, device: str, options: Mapping[str, Any], more: Sequence[str]) -> None:
+    """Whether a cache on this device, an available one, has options of these names.
+
+    Args:
+        more: what else the caller takes by name, for messages.
+
+    Raises:
+        ValueError: one has not; the message says which devices here do, or what names there are.
+    """
+    known = options_of(device)
+    for name, value in options.items():
+        if name not in known:
+            others = [other for other in available_devices() if name in options_of(other)]
+            if others:
+                rule = f"be left out on device {device!r}: it is for {' and '.join(map(repr, others))}"
+                checks.fail(op, name, rule, repr(value))
+            checks.fail(op, "options", f"be among {list(dict.fromkeys([*more, *known]))}", repr(name))
 
 
 def available_devices() -> list[str]:

@@ -10,7 +10,7 @@ from sparq_ipu.cache import KVCache
 from sparq_ipu.kernels import Settings
 from sparq_reference import checks
 from sparq_reference.cache import op_of
-from sparq_reference.settings import WindowSettings
+from sparq_reference.settings import SparqSettings, WindowSettings
 
 #: most tokens of one step
 MAX_TOKENS = 32
@@ -34,7 +34,8 @@ def append_and_attend(
         query: (batch, n_heads, n_tokens, head_dim) float16, n_tokens in [1, 32].
         key, value: (batch, n_kv_heads, n_tokens, head_dim) float16.
         cache: on "cpu" or "reference" if there is more than one token.
-        settings: None: dense attention, which reads the cache once for all tokens.
+        settings: `sparq_ipu.SparqSettings` or `sparq_ipu.WindowSettings`; None: dense attention, which reads
+            the cache once for all tokens.
 
     Returns:
         (batch, n_heads, n_tokens, head_dim) float16.
@@ -43,6 +44,9 @@ def append_and_attend(
         ValueError: as `KVCache.append` and the attention functions; a number of tokens out of range; several
             tokens on another device. The cache is then unchanged.
     """
+    if not isinstance(settings, (SparqSettings, WindowSettings, type(None))):
+        rule = "be sparq_ipu.SparqSettings, sparq_ipu.WindowSettings or None"
+        checks.fail("append_and_attend", "settings", rule, type(settings).__name__)
     op = op_of(settings)
     n_tokens = _check(op, query, key, value, cache, settings)
     if n_tokens == 1:

@@ -174,3 +174,16 @@ def test_an_ipu_takes_one_token_a_call():
     reference.truncate(np.array([2, 1]))
     attended = sparq_ipu.dense_attention(query[:, :, 1], cache)
     assert attended.tobytes() == reference.attention(query[:, :, 1]).tobytes()
+
+
+def test_settings_of_another_type_are_refused() -> None:
+    cache = sparq_ipu.KVCache(1, 1, 8, 16, device="cpu")
+    rows = [np.zeros((1, 1, 2, 8), np.float16) for _ in range(3)]
+    for settings in (dict(rank=4, top_k=8), (4, 8)):
+        with pytest.raises(
+            ValueError, match=r"^append_and_attend: settings must be sparq_ipu.SparqSettings, "
+        ):
+            sparq_ipu.append_and_attend(*rows, cache, settings)
+    assert cache.lengths.tolist() == [0]
+    sparq_ipu.append_and_attend(*rows, cache, sparq_ipu.SparqSettings(rank=4, top_k=8))
+    assert cache.lengths.tolist() == [2]

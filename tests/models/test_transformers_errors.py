@@ -67,7 +67,10 @@ SETTINGS = dict(rank=4, top_k=12)
             "'index_bits', 'layers', 'row_bits', 'device', 'capacity', 'check_finite'], got 'min_seqlen'",
         ),
         (dict(topk=12), "enable: options must be among ['rank', "),
-        (dict(device="reference", n_threads=2), "enable: options must be among ['rank', "),
+        (
+            dict(device="reference", n_threads=2),
+            "enable: n_threads must be left out on device 'reference': it is for 'cpu', got 2",
+        ),
         (dict(check_finite="no"), "KVCache: check_finite must be True or False, got 'no'"),
     ],
 )
@@ -80,6 +83,10 @@ def test_settings(model, changes, message):
 def test_a_setting_that_is_missing(model):
     with pytest.raises(ValueError, match=r"^enable: top_k must be given, got nothing$"):
         enable(model, rank=4)
+    with pytest.raises(
+        ValueError, match=r"^enable: options must be among .*, got 'topk'$"
+    ):  # it is there, misspelled
+        enable(model, rank=4, topk=8)
     assert not is_enabled(model)
 
 
@@ -270,7 +277,8 @@ def filled(cache, model):
 def test_foreign_caches(model, make, got):
     enable(model, **SETTINGS)
     message = (
-        f"sparq_attention: past_key_values must be a SparqCache, an empty DynamicCache or None, got {got}"
+        f"sparq_attention: past_key_values must be a SparqCache, "
+        f"an empty DynamicCache that offloads nothing, or None, got {got}"
     )
     with pytest.raises(ValueError, match=r"^" + re.escape(message)):
         model(tokens_of(3), past_key_values=make(model))

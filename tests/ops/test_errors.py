@@ -91,7 +91,7 @@ def test_sessions_refuse(call: Callable[[Any, np.ndarray], Any], text: str) -> N
         (
             dict(device="reference", n_tiles=1),
             ValueError,
-            "options must be among ['index_bits', 'row_bits'], got 'n_tiles'",
+            "KVCache: n_tiles must be left out on device 'reference': it is for 'emulator', got 1",
         ),
         (dict(device="emulator", n_tiles=-1), ValueError, "n_tiles must be in [0, 1472], got -1"),
         (dict(device="emulator", n_tiles=1473), ValueError, "n_tiles must be in [0, 1472], got 1473"),

@@ -217,7 +217,18 @@ def test_a_dry_run_leaves_later_sessions_alone():
         (dict(index_bits=True), r"plan: index_bits must be one of 16, 8, 4, got True$"),
         (dict(index_bits="4"), r"plan: index_bits must be one of 16, 8, 4, got '4'$"),
         (dict(index_bits=4.0, kernel="dense-sram"), r"plan: index_bits must be one of 16, 8, 4, got 4.0$"),
-        (dict(bits=4), r"plan: options must be among \['index_bits', 'row_bits'\], got 'bits'"),
+        (
+            dict(bits=4),
+            r"plan: options must be among \['kernel', 'rank', .*'index_bits', 'row_bits'\], got 'bits'",
+        ),
+        (
+            dict(hit_rate=0.9),
+            "plan: hit_rate must be 0 for kernel 'sparq-streaming', which has no hot rows, got 0.9",
+        ),
+        (
+            dict(hot_rows=9, kernel="dense-sram"),
+            "plan: hot_rows must be 0 for kernel 'dense-sram', which has .*, got 9",
+        ),
         (dict(rank=129), r"plan: rank must be in \[1, head_dim=128\], got 129"),
         (dict(lengths=[1, 2]), r"plan: lengths must have shape \(batch=1,\), got \(2,\)"),
         (dict(lengths=5), r"plan: lengths must have shape \(batch=1,\), got \(\)"),

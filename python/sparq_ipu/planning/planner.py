@@ -11,6 +11,7 @@ what control flow depends on: no cache is allocated and nothing is computed. Eve
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import math
 from typing import Any, Sequence
 
@@ -395,6 +396,10 @@ def plan(
         RuntimeError: the extension module is not built, or without the emulator to count with.
     """
     chosen = kernel_named("plan", kernel)
+    of_tiers = dict(hot_rows=hot_rows, hit_rate=hit_rate, wave_rows=wave_rows)
+    for name, value in {} if chosen.memory == "tiered" else of_tiers.items():
+        if value:
+            checks.fail("plan", name, f"be 0 for kernel {kernel!r}, which has no hot rows", repr(value))
     request = _checked(
         chosen,
         (batch, n_heads, n_heads if n_kv_heads is None else n_kv_heads, head_dim, seq_len, n_ipus),
@@ -447,7 +452,8 @@ def _checked(
     """Arguments of `plan` as a request; `tiers`: hot rows and hit rate."""
     for name in options:
         if name not in CacheSpec.options():
-            checks.fail("plan", "options", f"be among {CacheSpec.options()}", repr(name))
+            own = [p.name for p in inspect.signature(plan).parameters.values() if p.kind is p.KEYWORD_ONLY]
+            checks.fail("plan", "options", f"be among {[*own, *CacheSpec.options()]}", repr(name))
     names = ("batch", "n_heads", "n_kv_heads", "head_dim", "seq_len", "n_ipus")
     batch, n_heads, n_kv_heads, head_dim, seq_len, n_ipus = (
         checks.check_integer("plan", name, size, 1, checks.MAX_CAPACITY) for name, size in zip(names, sizes)

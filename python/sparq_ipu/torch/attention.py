@@ -4,19 +4,22 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Callable
+from typing import Any, Callable, ClassVar, Sequence
 
 import numpy as np
 import torch
 
 from sparq_ipu import KVCache
 from sparq_ipu.attention import check_call
+from sparq_ipu.devices import check_option_names, resolve_device
 from sparq_ipu.kernels import Settings
 from sparq_ipu.torch import ops
 from sparq_ipu.torch.graphs import outside_graphs
 from sparq_reference import checks
 from sparq_reference.cache import op_of
 from sparq_reference.settings import CacheSpec, HasSpec, SparqSettings, WindowSettings
+
+FLOAT16_MAX = torch.finfo(torch.float16).max
 
 #: where the cache may live
 STATES = ("device", "tensors")
@@ -48,7 +51,12 @@ class _StreamingAttention(HasSpec, torch.nn.Module):
         super().__init__()
         op = type(self).__name__
         spec = CacheSpec(batch, n_kv_heads, head_dim, capacity, op=op, **CacheSpec.take(options))
-        settings = self._take_settings(op, spec, options)
+        of_settings = {name: options.pop(name) for name in self._settings_names if name in options}
+        if state == "device":  # before a setting that is missing: it may be here, misspelled
+            names = [*self._settings_names, *CacheSpec.options(), "state", "device", "check_finite"]
+            of_backend = {name: options[name] for name in options if name != "check_finite"}
+            check_option_names(op, resolve_device(op, device), of_backend, names)
+        settings = self._settings_of(op, spec, of_settings)
         if state not in STATES:
             checks.fail(op, "state", f"be one of {', '.join(STATES)}", repr(state))
         self.state = state
@@ -76,9 +84,12 @@ class _StreamingAttention(HasSpec, torch.nn.Module):
             for name, tensor in ops.empty_tensors(spec).items():
                 self.register_buffer(name, tensor, persistent=False)
 
+    #: names of the settings
+    _settings_names: ClassVar[Sequence[str]] = ()
+
     @classmethod
-    def _take_settings(cls, op: str, spec: CacheSpec, options: dict[str, Any]) -> Settings:
-        """The settings, from keyword arguments that they are removed from."""
+    def _settings_of(cls, op: str, spec: CacheSpec, arguments: dict[str, Any]) -> Settings:
+        """The settings, from keyword arguments of these names."""
         raise NotImplementedError
 
     def held(self) -> torch.Tensor:
@@ -215,7 +226,7 @@ class DenseAttention(_StreamingAttention):
     """
 
     @classmethod
-    def _take_settings(cls, op: str, spec: CacheSpec, options: dict[str, Any]) -> None:
+    def _settings_of(cls, op: str, spec: CacheSpec, arguments: dict[str, Any]) -> None:
         """Dense attention has none."""
 
 
@@ -236,9 +247,11 @@ class SparqAttention(_StreamingAttention):
 
     settings: SparqSettings
 
+    _settings_names = tuple(field.name for field in dataclasses.fields(SparqSettings))
+
     @classmethod
-    def _take_settings(cls, op: str, spec: CacheSpec, options: dict[str, Any]) -> SparqSettings:
-        return SparqSettings.of(op, spec.head_dim, SparqSettings.take(options))
+    def _settings_of(cls, op: str, spec: CacheSpec, arguments: dict[str, Any]) -> SparqSettings:
+        return SparqSettings.of(op, spec.head_dim, arguments)
 
 
 class WindowAttention(_StreamingAttention):
@@ -259,9 +272,11 @@ class WindowAttention(_StreamingAttention):
 
     settings: WindowSettings
 
+    _settings_names = tuple(field.name for field in dataclasses.fields(WindowSettings))
+
     @classmethod
-    def _take_settings(cls, op: str, spec: CacheSpec, options: dict[str, Any]) -> WindowSettings:
-        return WindowSettings.of(op, WindowSettings.take(options))
+    def _settings_of(cls, op: str, spec: CacheSpec, arguments: dict[str, Any]) -> WindowSettings:
+        return WindowSettings.of(op, arguments)
 
     def observe(self, query: torch.Tensor) -> None:
         """Put the dense attention of the last tokens held into the history: after a prompt, with its last
@@ -280,7 +295,11 @@ class WindowAttention(_StreamingAttention):
 
 @outside_graphs
 def _append(cache: KVCache, key: torch.Tensor, value: torch.Tensor, lengths: torch.Tensor | None) -> None:
-    cache.append(_halves(key), _halves(value), None if lengths is None else lengths.detach().numpy())
+    try:
+        cache.append(_halves(key), _halves(value), None if lengths is None else lengths.detach().numpy())
+    except ValueError:
+        _check_range("append", key=key, value=value)
+        raise
 
 
 @outside_graphs
@@ -293,13 +312,27 @@ def _step(
 ) -> torch.Tensor:
     half, cache = _halves(query), module._cache
     counts = None if active is None else (active.detach().numpy() != 0).astype(np.int64)
-    # Attention's own checks come before the token is stored, so the backend is called directly afterwards.
-    check_call(module._op, half, cache, 1 if counts is None else counts)
-    if isinstance(module.settings, WindowSettings):
-        module.settings.check_heads(module._op, half.shape[1])
-    cache.append(_halves(key)[:, :, None], _halves(value)[:, :, None], counts)
+    try:
+        # Attention's own checks come before the token is stored; then the backend is called directly.
+        check_call(module._op, half, cache, 1 if counts is None else counts)
+        if isinstance(module.settings, WindowSettings):
+            module.settings.check_heads(module._op, half.shape[1])
+        cache.append(_halves(key)[:, :, None], _halves(value)[:, :, None], counts)
+    except ValueError:
+        _check_range(module._op, query=query, key=key, value=value)
+        raise
     output = torch.from_numpy(cache.one_layer(module._op).attention(half, module.settings))
     return output if query.dtype == torch.float16 else output.to(query.dtype)
+
+
+def _check_range(op: str, **tensors: torch.Tensor) -> None:
+    """Whether a number was refused that is finite, but not in float16."""
+    for name, tensor in tensors.items():
+        beyond = tensor.isfinite() & tensor.to(torch.float16).isinf()
+        if beyond.any():
+            at = beyond.nonzero()[0].tolist()
+            rule = f"be at most {FLOAT16_MAX:.0f} in magnitude, the largest float16"
+            checks.fail(op, name, rule, f"{tensor[tuple(at)].item()} at {at}")
 
 
 def _halves(tensor: torch.Tensor) -> np.ndarray:

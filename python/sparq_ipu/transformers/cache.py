@@ -561,7 +561,16 @@ class SparqCache(Cache):
         check_finite: bool = True,
         **options: Any,
     ):
-        options = check_options("SparqCache", device, capacity, check_finite, options)
+        self._make(config, check_options("SparqCache", device, capacity, check_finite, options))
+
+    @classmethod
+    def of_checked(cls, config: PretrainedConfig, options: dict[str, Any]) -> SparqCache:
+        """With options that `check_options` gave: of an enabled model, whose layers say what these do not."""
+        cache = cls.__new__(cls)
+        cache._make(config, options)
+        return cache
+
+    def _make(self, config: PretrainedConfig, options: dict[str, Any]) -> None:
         kinds = LayerKinds.of(text_config(config))
         stack = LayerStack(len(kinds.windows)) if is_stacked(options) else None
         layers: list[Any] = []

@@ -28,7 +28,7 @@ from sparq_ipu.transformers.settings import (
     settings_of_layers,
 )
 from sparq_ipu.transformers.settings_file import PathLike, read_settings
-from sparq_ipu.transformers.storage import check_options
+from sparq_ipu.transformers.storage import check_names, check_options, host_device
 from sparq_ipu.transformers.supported import (
     LayerKinds,
     attention_modules,
@@ -89,11 +89,13 @@ def enable(
     head_dim = head_dim_of(model)
     if settings is not None:
         layers = _from_file(settings, n_layers_of(model), layers, options)
-    default = LayerSettings.of("enable", head_dim, LayerSettings.take(options))
-    of_layers = settings_of_layers("enable", default, layers, n_layers_of(model), head_dim)
     names = [*(field.name for field in dataclasses.fields(LayerSettings)), "layers"]
+    of_default = LayerSettings.take(options)
+    check_names("enable", host_device("enable", device), options, names)
+    default = LayerSettings.of("enable", head_dim, of_default)
+    of_layers = settings_of_layers("enable", default, layers, n_layers_of(model), head_dim)
     tokens_per_step = checks.check_integer("enable", "tokens_per_step", tokens_per_step, 1, MAX_TOKENS)
-    options = check_options("enable", device, capacity, check_finite, options, names)
+    options = check_options("enable", device, capacity, check_finite, options, names, of_layers)
     _install("enable", model, of_layers, options, tokens_per_step)
 
 
@@ -129,7 +131,7 @@ def enable_dense(
     check_model("enable_dense", model)
     op = "enable_dense"
     tokens_per_step = checks.check_integer(op, "tokens_per_step", tokens_per_step, 1, MAX_TOKENS)
-    options = check_options(op, device, capacity, check_finite, options)
+    options = check_options(op, device, capacity, check_finite, options, layers=[None])
     _install(op, model, [None] * n_layers_of(model), options, tokens_per_step)
 
 
@@ -162,7 +164,7 @@ def enable_window(
     settings = WindowLayerSettings(top_k, n_local, n_recent, op=op)  # type: ignore[arg-type]  # None: half
     settings.check_heads(op, text_config(model).num_attention_heads)
     tokens_per_step = checks.check_integer(op, "tokens_per_step", tokens_per_step, 1, MAX_TOKENS)
-    options = check_options(op, device, capacity, check_finite, options)
+    options = check_options(op, device, capacity, check_finite, options, layers=[settings])
     _install(op, model, [settings for _ in range(n_layers_of(model))], options, tokens_per_step)
 
 
@@ -308,19 +310,19 @@ class _Hooks:
         if cache is None:
             use_cache = kwargs.get("use_cache")
             use_cache = getattr(module.config, "use_cache", True) if use_cache is None else use_cache
-            return SparqCache(module.config, **self.cache_options) if use_cache else None
+            return SparqCache.of_checked(module.config, self.cache_options) if use_cache else None
         if is_sparq_cache(cache):
             return cache
         # Made by `generate`, or by the caller, who keeps it over turns: the object stays, its layers change.
         is_ours_to_fill = type(cache) is DynamicCache and not getattr(cache, "offloading", False)
         if is_ours_to_fill and cache.get_seq_length() == 0:
-            cache.layers[:] = SparqCache(module.config, **self.cache_options).layers
+            cache.layers[:] = SparqCache.of_checked(module.config, self.cache_options).layers
             cache.layer_class_to_replicate = None
             return cache
         return checks.fail(
             "sparq_attention",
             "past_key_values",
-            "be a SparqCache, an empty DynamicCache or None",
+            "be a SparqCache, an empty DynamicCache that offloads nothing, or None",
             f"{type(cache).__name__} of length {cache.get_seq_length()}",
         )
 

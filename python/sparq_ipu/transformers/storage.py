@@ -11,11 +11,12 @@ import torch
 from sparq_ipu import KVCache
 from sparq_ipu.backends import History
 from sparq_ipu.backends.pod import MAX_IPUS
-from sparq_ipu.devices import options_of, resolve_device
+from sparq_ipu.devices import check_option_names, resolve_device
 from sparq_ipu.transformers.columns import to_positions
 from sparq_reference import CacheSpec, checks
 
 if TYPE_CHECKING:
+    from sparq_ipu.transformers.settings import AnyLayerSettings
     from sparq_ipu.transformers.stack import LayerStack
 
 #: positions that a growing cache has room for beyond its first tokens
@@ -39,6 +40,17 @@ def host_device(op: str, device: str) -> str:
         return resolve_device(op, "reference")
 
 
+def check_names(op: str, device: str, options: dict[str, Any], settings: Sequence[str]) -> None:
+    """Whether a model's caches have options of these names; `settings`: what else the caller takes by name.
+
+    Raises:
+        ValueError: one has not.
+    """
+    of_spec = CacheSpec.options()
+    rest = {name: value for name, value in options.items() if name not in of_spec}
+    check_option_names(op, device, rest, [*settings, *of_spec, "device", "capacity", "check_finite"])
+
+
 def check_options(
     op: str,
     device: str,
@@ -46,12 +58,14 @@ def check_options(
     check_finite: bool,
     options: dict[str, Any],
     settings: Sequence[str] = (),
+    layers: Sequence[AnyLayerSettings | None] = (),
 ) -> dict[str, Any]:
     """Options of a model's caches, by name, with the device resolved. Checked before there is a prompt.
 
     Args:
         options: others of `sparq_ipu.KVCache`.
         settings: what else the caller takes by name, for messages.
+        layers: what the caches will be attended to with; None is dense attention.
 
     Raises:
         ValueError: an option that is unknown or out of range.
@@ -60,22 +74,39 @@ def check_options(
     device = host_device(op, device)
     if capacity is not None:
         checks.check_integer(op, "capacity", capacity, 1, checks.MAX_CAPACITY)
-    known = [*CacheSpec.options(), *options_of(device)]
-    for name in options:
-        if name not in known:
-            every = dict.fromkeys([*settings, *known, "device", "capacity", "check_finite"])
-            checks.fail(op, "options", f"be among {list(every)}", repr(name))
+    check_names(op, device, options, settings)
+    if options.get("memory") == "sram":
+        rule = "be 'streaming' or 'tiered': a cache in SRAM takes no token after the first ones"
+        checks.fail(op, "memory", rule, "'sram'")
     options = dict(options, device=device, check_finite=check_finite)
-    # Checks them, and is thrown away. What it has of layers and rows can be split over any IPUs.
-    n = MAX_IPUS if is_stacked(options) else 1
-    KVCache(n, 1, checks.HEAD_DIM_MULTIPLE, 1, n_layers=n, **options)
+    _check_layers(op, options, layers)
     return dict(options, capacity=capacity)
+
+
+def _check_layers(op: str, options: dict[str, Any], layers: Sequence[AnyLayerSettings | None]) -> None:
+    """Whether layers that are attended to with these can have caches with these options; none: any."""
+    # Caches that are thrown away. What one has of layers and rows can be split over any IPUs.
+    n = MAX_IPUS if is_stacked(options) else 1
+    shape = (n, 1, checks.HEAD_DIM_MULTIPLE, 1)
+    if not layers:
+        KVCache(*shape, n_layers=n, **options)
+    any_settings = next((of_layer for of_layer in layers if of_layer is not None), None)
+    for index, of_layer in enumerate(layers):
+        if of_layer in layers[:index]:
+            continue
+        like = any_settings if of_layer is None else of_layer
+        of_cache = {} if like is None else like.of_cache
+        backend = KVCache(*shape, n_layers=n, **{**of_cache, **options}).layer(0).one_layer(op)
+        if of_layer is not None:
+            backend.check_settings(op, of_layer.attention)
+        if of_layer is None or of_layer.min_seq_len:  # some steps are dense
+            backend.check_settings(op, None)
 
 
 def is_stacked(options: dict[str, Any]) -> bool:
     """Whether layers with these options of `sparq_ipu.KVCache` share one: where a program is compiled for
-    them, and takes a device. A cache in SRAM has one layer."""
-    return options["device"] in ("ipu", "emulator") and options.get("memory") != "sram"
+    them, and takes a device."""
+    return options["device"] in ("ipu", "emulator")
 
 
 class Storage:
