@@ -407,7 +407,7 @@ def print_results(rows: list[Row]) -> None:
     if any(KERNELS[row["kernel"]].memory == "tiered" for row in rows):
         print(f"{TIERED.name}: the first query after the cache was filled, so no row is hot yet.")
     if any(row["max_tile_bytes"] for row in rows):
-        print("KiB/tile: of the fullest tile. of it code: its code and stacks, estimated; the rest is counted.")
+        print("KiB/tile: of the fullest tile. of it code: code and stacks, estimated; the rest is counted.")
     print("max |error|: against the same attention in float64.")
     if any(row["index_bits"] != 16 for row in rows):
         print("    There the query is not rounded to score a key index: near ties, others are selected.")
