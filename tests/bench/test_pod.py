@@ -108,12 +108,27 @@ def test_what_the_document_says_of_its_rows() -> None:
         ends = row["seconds_per_token"], row["seconds_if_gateway_shared"]
         assert [round(1e3 * t) for t in ends] == [low, high]
     assert not any(row["seq_len"] == 2**20 for row in rows)
+    seconds = many["seconds_by_category"]
+    total = seconds["total"]
+    on_chip = sum(seconds[name] for name in ("compute", "exchange", "sync"))
+    text = " ".join((ROOT / "docs/scaling.md").read_text().split())
+    assert f"are bit-exact, and {1e3 * total:.2f} ms in plan and run. " in text
+    shares = [
+        f"{100 * part / total:.{digits}f} %"
+        for part, digits in ((seconds["streaming"], 1), (on_chip, 1), (seconds["links"], 2))
+    ]
+    assert "{} of the time is streaming, {} work on chip and {} links.".format(*shares) in text
 
 
 @pytest.mark.slow
 def test_rows_of_the_document_are_plans_of_today() -> None:
     rows = [row for row in scaling.read_rows(ROWS) if not row["error"] and row["seq_len"] == 2**14]
-    for row in rows[:2]:
+    assert [(row["n_ipus"], row["split"]) for row in rows[:3]] == [
+        (4, "layers"),
+        (4, "heads"),
+        (16, "layers"),
+    ]
+    for row in rows[:3]:
         shape = (row["batch"], row["n_heads"], row["n_kv_heads"], row["head_dim"], row["seq_len"])
         planned = plan_pod(*shape, n_layers=row["n_layers"], n_ipus=row["n_ipus"], split=row["split"])
         assert planned.seconds_per_token == pytest.approx(row["seconds_per_token"], rel=1e-6)

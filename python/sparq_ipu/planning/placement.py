@@ -146,7 +146,8 @@ def longest_context(n_layers: int = 1, *, most: int = checks.MAX_CAPACITY, **arg
     Args:
         n_layers: of one IPU.
         most: positions that are tried at most.
-        arguments: of `sparq_ipu.plan`, without kernel, seq_len, n_ipus and baseline.
+        arguments: of `sparq_ipu.plan`, without kernel, seq_len, n_ipus and baseline. `append` is True unless
+            given: a program that appends takes SRAM too, so a context is shorter than with False.
     """
     same = {"append": True, **arguments}
 
