@@ -44,6 +44,7 @@ from common import (
 from decode_parts import PARTS, clock, memory_rate
 from decode_tables import all_rows, best_plain, of_the_lengths, plot, read_rows
 
+from sparq_ipu.extras import needed
 from sparq_ipu.tables import replace_block
 
 #: the published tables
@@ -409,7 +410,9 @@ def main(argv: list[str] | None = None) -> int:
         except (OSError, ValueError) as error:
             cli.error(f"--read must be a file of rows, got {a.read} ({error})")
     else:
-        import torch
+        with needed("bench/decode.py", is_command=True):
+            import torch
+            import transformers  # noqa: F401  # found missing before anything is measured
 
         torch.set_num_threads(a.threads)
     progress = Progress()

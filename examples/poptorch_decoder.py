@@ -14,9 +14,12 @@ import argparse
 import time
 from typing import Any, Callable
 
-import torch
+from sparq_ipu.extras import needed
 
-from sparq_ipu.poptorch import DenseAttention, SparqAttention
+with needed("poptorch_decoder.py", is_command=__name__ == "__main__"):
+    import torch
+
+    from sparq_ipu.poptorch import DenseAttention, SparqAttention
 
 
 class Layer(torch.nn.Module):
@@ -138,8 +141,10 @@ def main() -> None:
     model = Decoder(arguments.batch, arguments.capacity, None if arguments.dense else settings).eval()
     step: Callable[..., torch.Tensor] = model
     if arguments.ipu:
-        import poptorch  # type: ignore[import-not-found]
-
+        try:
+            import poptorch  # type: ignore[import-not-found]
+        except ImportError as error:
+            parser.error(f"--ipu must have PopTorch, which comes with the Poplar SDK, got {error}")
         from sparq_ipu.poptorch import load_library
 
         load_library()  # before PopTorch sees the model

@@ -15,12 +15,16 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import time
+from pathlib import Path
 from typing import Any, Callable, Sequence, Tuple
 
-import torch
+from sparq_ipu.extras import needed
 
-from sparq_ipu.poptorch import DenseAttention, SparqAttention, begin
-from sparq_ipu.poptorch.attention import running_on_ipu
+with needed("poptorch_pod.py", is_command=__name__ == "__main__"):
+    import torch
+
+    from sparq_ipu.poptorch import DenseAttention, SparqAttention, begin
+    from sparq_ipu.poptorch.attention import running_on_ipu
 
 try:
     import poptorch  # type: ignore[import-not-found]
@@ -401,14 +405,20 @@ def main() -> None:
     parser.add_argument("--temperature", type=float, default=0.0, help="0: the most likely token")
     parser.add_argument("--seed", type=int, default=0, help="of weights, prompts and sampling")
     a = parser.parse_args()
+    if a.checkpoint and not (Path(a.checkpoint) / "config.json").is_file():
+        parser.error(f"--checkpoint must be a folder with a config.json, got {a.checkpoint}")
+    if a.ipu and poptorch is None:
+        parser.error("--ipu must have PopTorch, which comes with the Poplar SDK, got none")
 
     torch.manual_seed(a.seed)
     settings = None if a.dense else {n: getattr(a, n) for n in SETTINGS}
     sizes = (a.batch, a.capacity, a.prompt_tokens, settings, a.ipus)
     if a.checkpoint:
-        from transformers import AutoModelForCausalLM
+        with needed("poptorch_pod.py", is_command=True):
+            from transformers import AutoModelForCausalLM
 
-        decoder = Decoder.like(AutoModelForCausalLM.from_pretrained(a.checkpoint), *sizes)
+        model = AutoModelForCausalLM.from_pretrained(a.checkpoint, local_files_only=True)
+        decoder = Decoder.like(model, *sizes)
     else:
         decoder = Decoder(Shape(), *sizes).eval().requires_grad_(False)
     vocabulary = decoder.lm_head.out_features

@@ -52,5 +52,5 @@ def main(argv: list[str] | None = None) -> int:
         print(devices())
         return 0
     module = importlib.import_module(f"sparq_ipu.{arguments.command}")
-    status: int = module.main([*rest, *words[1:]])
+    status: int = module.main([*rest, *words[1:]], prog=f"sparq-ipu {arguments.command}")
     return status

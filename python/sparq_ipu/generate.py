@@ -14,8 +14,8 @@ machine that does other work too, repeat them before you conclude anything.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
-import os
 import shlex
 import sys
 import time
@@ -24,17 +24,25 @@ from typing import Any, Callable
 
 import numpy as np
 
-from sparq_ipu.transformers.checkpoints import (
-    check_path,
-    import_torch,
-    load_model,
-    load_smollm2,
-    smollm2_path,
-)
+from sparq_ipu.command_line import description, number, output_path, positive_integer, read_text
+from sparq_ipu.devices import resolve_device
+from sparq_ipu.transformers.checkpoints import Checkpoint, import_torch, smollm2_path
 from sparq_ipu.transformers.generation import Run, first_difference, forced_predictions, generate, prefill
+from sparq_ipu.transformers.settings import LayerSettings, settings_of_layers
+from sparq_ipu.transformers.settings_file import read_settings
 
 __all__ = ["Run", "first_difference", "forced_predictions", "generate", "main", "prefill"]
 
+#: of all layers, where no option says otherwise
+_DEFAULTS = LayerSettings(rank=32, top_k=128, n_local=0, index_bits=16)
+#: of them, those that are integers
+_SETTINGS_HELP = {
+    "rank": "query components that score positions (paper: r)",
+    "top_k": "positions attended to (paper: k)",
+    "n_local": "of these, the most recent ones (paper: l)",
+    "index_bits": "of a number of the key index, from which positions are scored: 16, 8 or 4",
+    "min_seq_len": "decode densely below this length",
+}
 #: settings that may differ by layer, as --layer-settings spells them
 _LAYER_WORDS: dict[str, dict[str, Any] | None] = {"dense": None, "no-mean-value": {"mean_value": False}}
 
@@ -57,36 +65,10 @@ def parse_layer_settings(text: str) -> dict[int, dict[str, Any] | None]:
     return layers
 
 
-def _number(
-    kind: type[int] | type[float], rule: str, is_valid: Callable[[float], bool]
-) -> Callable[[str], float]:
-    def parse(text: str) -> float:
-        try:
-            number = kind(text)
-        except ValueError:
-            number = None
-        if number is None or not is_valid(number):
-            raise argparse.ArgumentTypeError(f"must be {rule}, got {text!r}")
-        return number
-
-    return parse
-
-
-_positive_integer = _number(int, "a positive integer", lambda n: n > 0)
-
-
-def _output_path(text: str) -> Path:
-    """A path that can be written: it is written last, when a long run would be lost."""
-    path = Path(text)
-    if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise argparse.ArgumentTypeError(f"must be a file that can be written, got {text!r}")
-    return path
-
-
-def _parser() -> argparse.ArgumentParser:
+def _parser(prog: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m sparq_ipu.generate",
-        description=__doc__,
+        prog=prog,
+        description=description(__doc__, prog),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     _add_text_and_model(parser)
@@ -101,13 +83,13 @@ def _add_text_and_model(parser: argparse.ArgumentParser) -> None:
     source.add_argument("--prompt", help="the text to continue")
     source.add_argument("--prompt-file", type=Path, help="a file with the text to continue (UTF-8)")
     text.add_argument(
-        "--prompt-tokens", type=_positive_integer, help="keep only the first N tokens of the prompt"
+        "--prompt-tokens", type=positive_integer, help="keep only the first N tokens of the prompt"
     )
     text.add_argument(
         "--chat", action="store_true", help="the prompt is a user's message: apply the chat template"
     )
     text.add_argument(
-        "--new-tokens", type=_positive_integer, default=128, help="most tokens to generate (default 128)"
+        "--new-tokens", type=positive_integer, default=128, help="most tokens to generate (default 128)"
     )
     model = parser.add_argument_group("model")
     model.add_argument(
@@ -124,35 +106,30 @@ def _add_text_and_model(parser: argparse.ArgumentParser) -> None:
     model.add_argument(
         "--device", default="auto", help="of the KV cache: auto, cpu, reference, ... (default auto)"
     )
-    model.add_argument("--threads", type=_positive_integer, help="threads of PyTorch")
+    model.add_argument("--threads", type=positive_integer, help="threads of PyTorch")
 
 
 def _add_attention(parser: argparse.ArgumentParser) -> None:
     sparq = parser.add_argument_group("SparQ attention (arXiv:2312.04985)")
+    for name, text in _SETTINGS_HELP.items():
+        default = getattr(_DEFAULTS, name)
+        sparq.add_argument(_flag(name), type=int, help=f"{text} (default {default})")
     sparq.add_argument(
-        "--rank", type=int, default=32, help="query components that score positions (paper: r)"
-    )
-    sparq.add_argument("--top-k", type=int, default=128, help="positions attended to (paper: k)")
-    sparq.add_argument("--n-local", type=int, default=0, help="of these, the most recent ones (paper: l)")
-    sparq.add_argument(
-        "--no-mean-value", action="store_true", help="do not give the rest's weight to the mean value"
+        "--no-mean-value",
+        action="store_true",
+        help="do not give the rest's weight to the mean value (default: every layer gives it)",
     )
     sparq.add_argument(
-        "--index-bits",
-        type=int,
-        default=16,
-        help="of a number of the key index, from which positions are scored: 16, 8 or 4 (default 16)",
+        "--layer-settings", default="", help='what differs, as "0:dense,1:no-mean-value" (default: nothing)'
     )
-    sparq.add_argument("--min-seq-len", type=int, default=0, help="decode densely below this length")
-    sparq.add_argument("--layer-settings", default="", help='what differs, as "0:dense,1:no-mean-value"')
     sparq.add_argument(
         "--settings",
         type=Path,
-        help="a file that python -m sparq_ipu.tune wrote, in place of the settings above",
+        help="a file that sparq-ipu tune wrote, in place of the settings above",
     )
     sparq.add_argument(
         "--lossless",
-        type=_positive_integer,
+        type=positive_integer,
         metavar="N",
         help="draft N tokens at a time, at most 31, and let dense attention check them; greedy alone",
     )
@@ -165,18 +142,18 @@ def _add_sampling_and_output(parser: argparse.ArgumentParser) -> None:
     sampling = parser.add_argument_group("sampling (greedy by default)")
     sampling.add_argument(
         "--temperature",
-        type=_number(float, "a positive number", lambda x: 0 < x < float("inf")),
+        type=number(float, "a positive number", lambda x: 0 < x < float("inf")),
         help="sample at this temperature",
     )
     sampling.add_argument(
         "--top-p",
-        type=_number(float, "in [0, 1]", lambda x: 0 <= x <= 1),
+        type=number(float, "in [0, 1]", lambda x: 0 <= x <= 1),
         default=1.0,
         help="sample among the most likely, up to this mass (default 1: all)",
     )
     sampling.add_argument(
         "--seed",
-        type=_number(int, "an integer in [0, 2**63)", lambda n: 0 <= n < 1 << 63),
+        type=number(int, "an integer in [0, 2**63)", lambda n: 0 <= n < 1 << 63),
         default=0,
         help="of the random numbers that sampling draws (default 0)",
     )
@@ -184,38 +161,102 @@ def _add_sampling_and_output(parser: argparse.ArgumentParser) -> None:
     output.add_argument(
         "--compare-dense", action="store_true", help="run densely too, and say where the texts part"
     )
-    output.add_argument("--json", type=_output_path, help="append one JSON line with the figures")
+    output.add_argument("--json", type=output_path, help="append one JSON line with the figures")
 
 
-def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
-    """What `sparq_ipu.transformers.enable` takes."""
-    return {
-        "rank": arguments.rank,
-        "top_k": arguments.top_k,
-        "n_local": arguments.n_local,
-        "mean_value": not arguments.no_mean_value,
-        "min_seq_len": arguments.min_seq_len,
-        "index_bits": arguments.index_bits,
-    }
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def _given(arguments: argparse.Namespace) -> list[str]:
+    """The options that say settings, of those on the command line."""
+    flags = [_flag(name) for name in _SETTINGS_HELP if getattr(arguments, name) is not None]
+    flags += ["--no-mean-value"] * arguments.no_mean_value
+    return flags + ["--layer-settings"] * bool(arguments.layer_settings)
+
+
+def _check_alone(arguments: argparse.Namespace) -> None:
+    """Refuse options that exclude each other."""
+    others = {"--temperature": arguments.temperature, "--dense": arguments.dense or None}
+    others["--compare-dense"] = arguments.compare_dense or None
+    for name, value in others.items():
+        if arguments.lossless and value is not None:
+            raise ValueError(f"generate: --lossless must be greedy and alone, got {name} too")
+    given = _given(arguments)
+    if arguments.settings is not None and given:
+        got = ", ".join(given)
+        raise ValueError(f"generate: --settings must be in place of the other settings, got {got} too")
+
+
+@dataclasses.dataclass(frozen=True)
+class _Settings:
+    """What the layers of a model have: `common`, but for what `layers` says of some."""
+
+    common: dict[str, Any]
+    layers: dict[int, dict[str, Any] | None]
+    #: of the model, where a file says it
+    n_layers: int | None = None
+
+    @classmethod
+    def of(cls, arguments: argparse.Namespace) -> _Settings:
+        """Of a command line, or of the file that it names. Needs no model.
+
+        Raises:
+            ValueError: no model can have them.
+        """
+        layers = parse_layer_settings(arguments.layer_settings)
+        if arguments.settings is not None:
+            read = read_settings("generate", arguments.settings)
+            return cls(layers=read.pop("layers"), n_layers=read.pop("n_layers"), common=read)
+        common = _DEFAULTS.arguments()
+        given = {name: getattr(arguments, name) for name in _SETTINGS_HELP}
+        common.update({name: value for name, value in given.items() if value is not None})
+        common["mean_value"] = not arguments.no_mean_value
+        LayerSettings.of("generate", None, common)
+        return cls(common, layers)
+
+    def check(self, n_layers: int, head_dim: int) -> None:
+        """Refuse what a model of that shape can not have.
+
+        Raises:
+            ValueError: as `sparq_ipu.transformers.enable`.
+        """
+        if self.n_layers not in (None, n_layers):
+            raise ValueError(
+                f"generate: --settings must be of a model with {n_layers} layers, got one of {self.n_layers}"
+            )
+        default = LayerSettings.of("generate", head_dim, self.common)
+        settings_of_layers("generate", default, self.layers, n_layers, head_dim)
+
+    def enable(self, model: Any, device: str, tokens_per_step: int) -> None:
+        """Decode with them."""
+        from sparq_ipu.transformers import enable
+
+        enable(model, layers=self.layers, device=device, tokens_per_step=tokens_per_step, **self.common)
+
+    def __str__(self) -> str:
+        every = _words(LayerSettings.of("generate", None, self.common).arguments())
+        of_layers = [
+            f"layer {index}: {'dense' if changes is None else _words(changes)}"
+            for index, changes in sorted(self.layers.items())
+        ]
+        return "; ".join([every, *of_layers])
+
+
+def _words(settings: dict[str, Any]) -> str:
+    """As text; a cache that nobody told the index_bits has 16."""
+    said = {name: 16 if value is None else value for name, value in settings.items()}
+    return " ".join(f"{name}={value}" for name, value in said.items())
 
 
 def _text(arguments: argparse.Namespace) -> str:
     """The prompt, read before the model is loaded."""
     if arguments.prompt is not None:
         return str(arguments.prompt)
-    path: Path = arguments.prompt_file
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise ValueError(
-            f"generate: --prompt-file must be a file of UTF-8 text that can be read, got {path} ({reason})"
-        ) from None
+    return read_text("generate", "--prompt-file", arguments.prompt_file)
 
 
 def _encode(arguments: argparse.Namespace, text: str, tokenizer: Any) -> Any:
-    if tokenizer is None:
-        raise ValueError(f"generate: --model must have a tokenizer, got none in {arguments.model}")
     tokens = tokenizer(text, return_tensors="pt").input_ids
     if arguments.prompt_tokens is not None:
         tokens = tokens[:, : arguments.prompt_tokens]
@@ -223,8 +264,8 @@ def _encode(arguments: argparse.Namespace, text: str, tokenizer: Any) -> Any:
         message = [{"role": "user", "content": tokenizer.decode(tokens[0])}]
         text = tokenizer.apply_chat_template(message, add_generation_prompt=True, tokenize=False)
         tokens = tokenizer(text, return_tensors="pt").input_ids
-    if tokens.shape[1] < 2:
-        raise ValueError(f"generate: the prompt must have at least 2 tokens, got {tokens.shape[1]}")
+    if tokens.shape[1] < 1:
+        raise ValueError(f"generate: the prompt must have at least 1 token, got {tokens.shape[1]}")
     return tokens
 
 
@@ -310,52 +351,47 @@ def _compare(
     return {"parts_after": part, "agreement": agreement, "dense_tokens_per_second": dense.tokens_per_second}
 
 
-def _load(arguments: argparse.Namespace) -> tuple[Any, Any]:
-    """The model and its tokenizer; says on stderr how long it took."""
+def _load(arguments: argparse.Namespace, checkpoint: Checkpoint) -> Any:
+    """The model; says on stderr how long it took."""
     print("loading the model ...", end="", file=sys.stderr, flush=True)
     start = time.perf_counter()
-    if arguments.model is None:
-        loaded = load_smollm2(arguments.dtype)
-    else:
-        loaded = load_model(arguments.model, arguments.dtype)
+    model = checkpoint.model(arguments.dtype)
     print(f" {time.perf_counter() - start:.1f} s", file=sys.stderr)
-    return loaded
+    return model
 
 
-def main(argv: list[str] | None = None) -> int:
-    """The command; returns the exit status: 0, or 2 for bad usage."""
-    parser = _parser()
-    arguments = parser.parse_args(argv)
+def main(argv: list[str] | None = None, prog: str = "python -m sparq_ipu.generate") -> int:
+    """The command; returns the exit status: 0, or 2 for bad usage.
+
+    What needs no weights is checked before they are read, and what needs no torch before that is imported.
+    """
+    arguments = _parser(prog).parse_args(argv)
     try:
-        layers = parse_layer_settings(arguments.layer_settings)
-        others = {"--temperature": arguments.temperature, "--dense": arguments.dense or None}
-        others["--compare-dense"] = arguments.compare_dense or None
-        for name, value in others.items():
-            if arguments.lossless and value is not None:
-                raise ValueError(f"generate: --lossless must be greedy and alone, got {name} too")
-        smollm2_path() if arguments.model is None else check_path(arguments.model)
+        _check_alone(arguments)
+        settings = _Settings.of(arguments)
+        if arguments.device != "auto":
+            resolve_device("generate", arguments.device)
+        checkpoint = Checkpoint(smollm2_path() if arguments.model is None else arguments.model)
+        if not checkpoint.has_tokenizer:
+            raise ValueError(f"generate: --model must have a tokenizer, got none in {arguments.model}")
         text = _text(arguments)
         torch, _ = import_torch("generate")
-        from sparq_ipu.transformers import enable, enable_dense
+        from sparq_ipu.transformers import enable_dense
         from sparq_ipu.transformers.storage import host_device
 
         if arguments.threads:
             torch.set_num_threads(arguments.threads)
-        model, tokenizer = _load(arguments)
+        if not arguments.dense:
+            settings.check(*checkpoint.shape)
+        tokenizer = checkpoint.tokenizer
         prompt = _encode(arguments, text, tokenizer)
+        model = _load(arguments, checkpoint)
 
         def turn_on() -> None:
-            per_step = (arguments.lossless or 0) + 1
             if arguments.dense:
                 enable_dense(model, device=arguments.device)
-            elif arguments.settings is not None:
-                settings = arguments.settings
-                enable(model, settings=settings, device=arguments.device, tokens_per_step=per_step)
-            elif arguments.lossless:
-                options = dict(_settings(arguments), device=arguments.device, tokens_per_step=per_step)
-                enable(model, layers=layers, **options)
             else:
-                enable(model, layers=layers, device=arguments.device, **_settings(arguments))
+                settings.enable(model, arguments.device, (arguments.lossless or 0) + 1)
 
         turn_on()
     except (ValueError, RuntimeError, OSError, ImportError) as error:
@@ -363,7 +399,7 @@ def main(argv: list[str] | None = None) -> int:
         return 2
 
     if arguments.lossless:
-        return _lossless(arguments, model, tokenizer, prompt)
+        return _lossless(arguments, settings, model, tokenizer, prompt)
     sampling: dict[str, Any] = {}
     if arguments.temperature is not None:
         sampling = {"do_sample": True, "temperature": arguments.temperature, "top_p": arguments.top_p}
@@ -376,6 +412,7 @@ def main(argv: list[str] | None = None) -> int:
 
     result = run(sys.stdout)
     print("\n\n" + _describe(result, prompt.shape[1]))
+    print(f"settings  {'dense attention' if arguments.dense else settings}")
     device = host_device("generate", arguments.device)
     slow = " (NumPy: exact, and slow)" if device == "reference" else ""
     print(f"device    {device}{slow}")
@@ -386,7 +423,7 @@ def main(argv: list[str] | None = None) -> int:
         comparison = _compare(model, tokenizer, prompt, result, run(None), turn_on, bool(sampling))
     if arguments.json is not None:
         line = {
-            **_row(arguments, result, prompt.shape[1], device),
+            **_row(arguments, settings, result, prompt.shape[1], device),
             **comparison,
             "seed": arguments.seed,
             "repro": "python -m sparq_ipu.generate " + shlex.join(argv if argv is not None else sys.argv[1:]),
@@ -396,7 +433,9 @@ def main(argv: list[str] | None = None) -> int:
     return 0
 
 
-def _lossless(arguments: argparse.Namespace, model: Any, tokenizer: Any, prompt: Any) -> int:
+def _lossless(
+    arguments: argparse.Namespace, settings: _Settings, model: Any, tokenizer: Any, prompt: Any
+) -> int:
     """What dense attention says, drafted by SparQ; and how many drafts were right."""
     from sparq_ipu.transformers import generate_lossless
 
@@ -416,12 +455,13 @@ def _lossless(arguments: argparse.Namespace, model: Any, tokenizer: Any, prompt:
         f"drafts    {run.n_accepted} of {run.n_drafted} accepted ({run.acceptance:.3f}), "
         f"{run.n_rounds} times checked"
     )
+    print(f"settings  {settings}")
     if arguments.json is not None:
         line = {
             "model": str(arguments.model or "SmolLM2-135M-Instruct"),
             "attention": "lossless",
             "settings": None if arguments.settings is None else str(arguments.settings),
-            **_settings(arguments),
+            **settings.common,
             "draft_tokens": arguments.lossless,
             "seq_len": prompt.shape[1],
             "n_new": len(run.tokens),
@@ -434,12 +474,14 @@ def _lossless(arguments: argparse.Namespace, model: Any, tokenizer: Any, prompt:
     return 0
 
 
-def _row(arguments: argparse.Namespace, run: Run, n_prompt: int, device: str) -> dict[str, Any]:
+def _row(
+    arguments: argparse.Namespace, settings: _Settings, run: Run, n_prompt: int, device: str
+) -> dict[str, Any]:
     """The figures of a run, by name."""
     return {
         "model": str(arguments.model or "SmolLM2-135M-Instruct"),
         "attention": "dense" if arguments.dense else "sparq",
-        **({} if arguments.dense else _settings(arguments)),
+        **({} if arguments.dense else settings.common),
         "layer_settings": arguments.layer_settings,
         "settings": None if arguments.settings is None else str(arguments.settings),
         "device": device,

@@ -21,16 +21,20 @@ import copy
 from pathlib import Path
 from typing import Any, List, Sequence, Tuple
 
-import torch
-import transformers
-from lm_eval.api.registry import register_model
-from lm_eval.models.huggingface import HFLM
-from tqdm import tqdm
-
+from sparq_ipu.extras import needed
 from sparq_ipu.generate import parse_layer_settings
 from sparq_ipu.models import RECOMMENDED, load_smollm2
-from sparq_ipu.transformers import LayerSettings, enable, enable_dense
+from sparq_ipu.transformers import LayerSettings
 from sparq_reference import checks
+
+with needed("sparq_ipu.lm_eval", is_command=__name__ == "__main__"):
+    import torch
+    import transformers
+    from lm_eval.api.registry import register_model
+    from lm_eval.models.huggingface import HFLM
+    from tqdm import tqdm
+
+    from sparq_ipu.transformers import enable, enable_dense
 
 #: how a model may attend: SparQ, dense over the same cache, or as it is without this package
 ATTENTION = ("sparq", "dense", "own")

@@ -17,14 +17,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from sparq_ipu.generate import _number, _output_path, _positive_integer
-from sparq_ipu.transformers.checkpoints import (
-    check_path,
-    import_torch,
-    load_model,
-    load_smollm2,
-    smollm2_path,
-)
+from sparq_ipu.command_line import description, number, output_path, positive_integer, read_text
+from sparq_ipu.transformers.checkpoints import Checkpoint, import_torch, smollm2_path
+from sparq_ipu.transformers.settings import LayerSettings
 
 
 def _integers(text: str) -> list[int]:
@@ -34,60 +29,86 @@ def _integers(text: str) -> list[int]:
         raise argparse.ArgumentTypeError(f"must be integers, comma separated, got {text!r}") from None
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(prog: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m sparq_ipu.tune",
-        description=__doc__,
+        prog=prog,
+        description=description(__doc__, prog),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("model", help='checkpoint directory, .gguf file, or "smollm2"')
     parser.add_argument("--text", type=Path, required=True, help="a file of UTF-8 text like those to come")
     bound = parser.add_mutually_exclusive_group(required=True)
-    kind = _number(float, "a positive number", lambda x: 0 < x < float("inf"))
+    kind = number(float, "a positive number", lambda x: 0 < x < float("inf"))
     bound.add_argument("--max-kl", type=kind, help="bound on the mean divergence, in nats; 0.02 is little")
-    share = _number(float, "in (0, 1)", lambda x: 0 < x < 1)
+    share = number(float, "in (0, 1)", lambda x: 0 < x < 1)
     bound.add_argument("--min-agreement", type=share, help="bound on the share of equal tokens, e.g. 0.95")
-    parser.add_argument("--output", type=_output_path, required=True, help="file for the settings (JSON)")
+    parser.add_argument("--output", type=output_path, required=True, help="file for the settings (JSON)")
     parser.add_argument(
-        "--prompt-tokens", type=_positive_integer, default=1024, help="read densely, of each piece (1024)"
+        "--prompt-tokens", type=positive_integer, default=1024, help="read densely, of each piece (1024)"
     )
     parser.add_argument(
-        "--tokens", type=_positive_integer, default=64, help="measured behind them, of each piece (64)"
+        "--tokens", type=positive_integer, default=64, help="measured behind them, of each piece (64)"
     )
     parser.add_argument(
-        "--pieces", type=_positive_integer, default=1, help="to choose on, and as many to hold out (1)"
+        "--pieces", type=positive_integer, default=1, help="to choose on, and as many to hold out (1)"
     )
     parser.add_argument(
-        "--seq-len", type=_positive_integer, help="length at which traffic counts (that of a piece)"
+        "--seq-len", type=positive_integer, help="length at which traffic counts (that of a piece)"
     )
     parser.add_argument("--ranks", type=_integers, help="(a quarter and a half of head_dim)")
     parser.add_argument("--top-ks", type=_integers, default=[64, 128, 256], help="(64,128,256)")
     parser.add_argument("--index-bits", type=_integers, default=[8, 4], help="(8,4)")
     parser.add_argument("--n-local", type=int, default=32, help="(32)")
-    parser.add_argument("--threads", type=_positive_integer, help="threads of PyTorch")
+    parser.add_argument("--threads", type=positive_integer, help="threads of PyTorch")
     return parser
 
 
-def main(argv: list[str] | None = None) -> int:
-    """The command; returns the exit status: 0; 1 if no settings hold the bound; 2 for bad usage."""
-    arguments = _parser().parse_args(argv)
+def _check(arguments: argparse.Namespace) -> None:
+    """Refuse settings that no model can have.
+
+    Raises:
+        ValueError: as `sparq_ipu.transformers.tuning.candidates`.
+    """
+    for top_k in arguments.top_ks:
+        for rank in arguments.ranks or [1]:
+            for index_bits in arguments.index_bits:
+                n_local = min(arguments.n_local, top_k)
+                options = dict(rank=rank, top_k=top_k, n_local=n_local, index_bits=index_bits)
+                LayerSettings.of("tune", None, options)
+
+
+def _warn_of_cuts(arguments: argparse.Namespace) -> None:
+    cut = [str(top_k) for top_k in arguments.top_ks if top_k < arguments.n_local]
+    if cut:
+        where = ", ".join(cut)
+        print(f"tune: n_local is top_k, not {arguments.n_local}, where top_k is {where}", file=sys.stderr)
+
+
+def main(argv: list[str] | None = None, prog: str = "python -m sparq_ipu.tune") -> int:
+    """The command; returns the exit status: 0; 1 if no settings hold the bound; 2 for bad usage.
+
+    What needs no weights is checked before they are read, and what needs no torch before that is imported.
+    """
+    arguments = _parser(prog).parse_args(argv)
     try:
-        smollm2_path() if arguments.model == "smollm2" else check_path(arguments.model)
-        text = arguments.text.read_text(encoding="utf-8")
+        _check(arguments)
+        checkpoint = Checkpoint(smollm2_path() if arguments.model == "smollm2" else arguments.model)
+        text = read_text("tune", "--text", arguments.text)
+        if not checkpoint.has_tokenizer:
+            raise ValueError(f"tune: MODEL must have a tokenizer, got none in {arguments.model}")
         torch, _ = import_torch("tune")
         from sparq_ipu.transformers import supported, tuning
 
         if arguments.threads:
             torch.set_num_threads(arguments.threads)
-        model, tokenizer = load_smollm2() if arguments.model == "smollm2" else load_model(arguments.model)
-        if tokenizer is None:
-            raise ValueError(f"tune: MODEL must have a tokenizer, got none in {arguments.model}")
-        supported.check_model("tune", model)
-        head_dim = supported.head_dim_of(model)
+        _, head_dim = checkpoint.shape
+        _warn_of_cuts(arguments)
         ranks = arguments.ranks or [head_dim // 4, head_dim // 2]
         grid = tuning.candidates(head_dim, ranks, arguments.top_ks, arguments.index_bits, arguments.n_local)
-        tokens = tokenizer(text, return_tensors="pt").input_ids
+        tokens = checkpoint.tokenizer(text, return_tensors="pt").input_ids
         pieces = tuning.cut(tokens, arguments.prompt_tokens, arguments.tokens, 2 * arguments.pieces)
+        model = checkpoint.model()
+        supported.check_model("tune", model)
         tuned = tuning.tune(
             model,
             pieces[: arguments.pieces],

@@ -18,6 +18,8 @@ from tiny_models import greedy, save_checkpoint, tiny_model, tokens_of  # noqa: 
 
 from sparq_ipu import generate  # noqa: E402
 from sparq_ipu.transformers import enable, enable_dense  # noqa: E402
+from sparq_ipu.transformers.settings import LayerSettings  # noqa: E402
+from sparq_ipu.transformers.settings_file import write_settings  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -172,21 +174,102 @@ def test_options(checkpoint, capsys):
 @pytest.mark.parametrize(
     "options, message",
     [
-        (("--rank", "0"), "enable: rank must be in [1, head_dim=16], got 0"),
+        (("--rank", "0"), "generate: rank must be in [1, 16777216], got 0"),
         (
             ("--rank", "4", "--layer-settings", "0:sparse"),
             "--layer-settings must be LAYER:dense or no-mean-value",
         ),
-        (("--rank", "4", "--layer-settings", "9:dense"), "enable: layers must be in [0, n_layers=3), got 9"),
-        (("--rank", "4", "--prompt-tokens", "1"), "generate: the prompt must have at least 2 tokens, got 1"),
-        (("--rank", "4", "--device", "gpu"), "device must be one of"),
-        (("--rank", "4", "--index-bits", "5"), "enable: index_bits must be one of 16, 8, 4, got 5"),
+        (("--rank", "4", "--device", "gpu"), "generate: device must be one of"),
+        (("--rank", "4", "--index-bits", "5"), "generate: index_bits must be one of 16, 8, 4, got 5"),
+        (("--rank", "4", "--n-local", "-1"), "generate: n_local must be in [0, top_k=128], got -1"),
         (("--rank", "4", "--model", "nowhere"), "load_model: path must exist, got nowhere"),
+        (
+            ("--settings", "nowhere"),
+            "generate: settings must be a file of 'sparq-ipu settings 1', got nowhere",
+        ),
+        (
+            ("--settings", "nowhere", "--rank", "3", "--no-mean-value", "--layer-settings", "0:dense"),
+            "generate: --settings must be in place of the other settings, "
+            "got --rank, --no-mean-value, --layer-settings too",
+        ),
     ],
 )
-def test_bad_usage(checkpoint, capsys, options, message):
+def test_bad_usage(checkpoint, capsys, monkeypatch, options, message):
+    """Said before torch is imported."""
+    monkeypatch.setitem(sys.modules, "torch", None)
     assert call(checkpoint, *options) == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        (("--rank", "17"), "generate: rank must be in [1, head_dim=16], got 17"),
+        (
+            ("--rank", "4", "--layer-settings", "9:dense"),
+            "generate: layers must be in [0, n_layers=3), got 9",
+        ),
+        (("--settings", "four"), "generate: --settings must be of a model with 3 layers, got one of 4"),
+    ],
+)
+def test_what_the_model_can_not_have(checkpoint, capsys, monkeypatch, tmp_path, options, message):
+    """Said by its config, before the weights are read."""
+    monkeypatch.chdir(tmp_path)
+    write_settings("four", [LayerSettings(4, 12)] * 4, {})
+    monkeypatch.setattr(generate.Checkpoint, "model", None)
+    assert call(checkpoint, *options) == 2
+    error = capsys.readouterr().err
+    assert message in error and "loading" not in error
+
+
+def test_a_config_without_heads(checkpoint, capsys, monkeypatch, tmp_path):
+    folder = save_checkpoint(tmp_path)
+    (folder / "config.json").write_text('{"model_type": "mamba"}')
+    monkeypatch.setattr(generate.Checkpoint, "model", None)
+    assert call(checkpoint, "--rank", "3", "--model", str(folder)) == 2
+    assert "load_model: config must say the layers and heads" in capsys.readouterr().err
+
+
+def test_the_settings_that_were_used(checkpoint, capsys, tmp_path):
+    """In the output and in the line of JSON, wherever they came from."""
+    write_settings(tmp_path / "file", [None, LayerSettings(3, 9), LayerSettings(3, 9)], {})
+    same = "n_local=0 mean_value=True min_seq_len=0 index_bits="
+    rows = tmp_path / "rows"
+    for options, said in [
+        (("--rank", "3"), f"rank=3 top_k=128 {same}16"),
+        (("--rank", "3", "--lossless", "2"), f"rank=3 top_k=128 {same}16"),
+        (
+            ("--rank", "3", "--layer-settings", "2:dense,0:no-mean-value"),
+            f"rank=3 top_k=128 {same}16; layer 0: mean_value=False; layer 2: dense",
+        ),
+        (("--settings", str(tmp_path / "file")), f"rank=3 top_k=9 {same}16; layer 0: dense"),
+        (("--dense",), "dense attention"),
+    ]:
+        assert call(checkpoint, *options, "--json", str(rows)) == 0
+        assert f"\nsettings  {said}\n" in capsys.readouterr().out
+    assert json.loads(rows.read_text().splitlines()[3])["top_k"] == 9
+
+
+def test_help_says_the_defaults(capsys):
+    with pytest.raises(SystemExit):
+        generate.main(["--help"])
+    words = " ".join(capsys.readouterr().out.split())
+    for name, default in dict(rank=32, top_k=128, n_local=0, index_bits=16, min_seq_len=0).items():
+        flag = "--" + name.replace("_", "-")
+        assert re.search(rf"{flag} {name.upper()} [^(]*(\([^)]*\) )?\(default {default}\)", words), flag
+
+
+def test_a_prompt_of_one_token(checkpoint, capsys):
+    """Its text is that of the model; SparQ's is the dense one where everything is selected."""
+    options = ("--prompt-tokens", "1", "--rank", "3", "--top-k", "100", "--compare-dense")
+    assert call(checkpoint, *options) == 0
+    out = capsys.readouterr().out
+    model = tiny_model()
+    assert out.startswith(" ".join(f"w{int(token)}" for token in greedy(model, tokens_of(60)[:, :1], 12)[0]))
+    assert "texts     the same, 12 tokens" in out and "agreement 1.000" in out
+    assert "prompt    1 tokens" in out
+    assert call(checkpoint, *options[:-1], "--lossless", "3") == 0
+    assert capsys.readouterr().out.splitlines()[0] == out.splitlines()[0]
 
 
 @pytest.mark.parametrize(
@@ -224,7 +307,7 @@ def test_checkpoint_without_a_tokenizer(checkpoint, capsys, tmp_path):
 def test_paths_come_first(checkpoint, capsys, monkeypatch, tmp_path):
     """Before torch is imported, which takes seconds, and before the model is loaded."""
     monkeypatch.setitem(sys.modules, "torch", None)
-    monkeypatch.setattr(generate, "load_model", None)
+    monkeypatch.setattr(generate.Checkpoint, "model", None)
     assert call(checkpoint, "--model", "nowhere") == 2
     assert "load_model: path must exist, got nowhere" in capsys.readouterr().err
     (tmp_path / "latin").write_bytes(b"\xe9t\xe9 ")
@@ -245,7 +328,7 @@ def test_without_torch(checkpoint, capsys, monkeypatch):
 
 
 def test_every_option_has_help():
-    assert all(action.help for action in generate._parser()._actions)
+    assert all(action.help for action in generate._parser("generate")._actions)
 
 
 def test_help_teaches(capsys):

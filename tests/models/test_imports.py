@@ -6,8 +6,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+from sparq_ipu import models
+from sparq_ipu.extras import needed
+from sparq_ipu.transformers import checkpoints
 
 # a process in which some packages cannot be imported
 BLOCK = """
@@ -86,6 +91,81 @@ def test_a_missing_framework_is_an_import_error(names, framework):
     result = run(code, framework)
     lines = [f"blocked: {framework}" in line for line in result.stdout.splitlines()]
     assert lines == [True] * len(names), result.stdout + result.stderr
+
+
+#: of an optional package: what asks for it and begins the message, and what installs it
+MISSING = {
+    "torch": (
+        [
+            "sparq_ipu.torch",
+            "sparq_ipu.poptorch",
+            "sparq_ipu.lm_eval",
+            "sparq_ipu.transformers.enable",
+        ],
+        "models",
+    ),
+    "lm_eval": (["sparq_ipu.lm_eval"], "models,lm-eval"),
+}
+#: of commands: words, the package that is missing, how the message begins
+COMMANDS = [
+    (["-m", "sparq_ipu.lm_eval", "--help"], "torch", "sparq_ipu.lm_eval: torch"),
+    (["bench/decode.py", "--model", "tiny-shape"], "torch", "bench/decode.py: torch"),
+    (["bench/decode.py", "--model", "tiny-shape"], "transformers", "bench/decode.py: transformers"),
+    (["examples/poptorch_decoder.py"], "torch", "poptorch_decoder.py: torch"),
+    (["examples/poptorch_pod.py"], "torch", "poptorch_pod.py: torch"),
+]
+
+
+@pytest.mark.parametrize("package", MISSING)
+def test_a_missing_package_says_what_to_install(package):
+    names, extra = MISSING[package]
+    if package == "lm_eval":
+        pytest.importorskip("transformers")  # which would be missed first
+    code = "import importlib\n" + f"sys.modules[{package!r}] = None\n"
+    for name in names:
+        module, _, last = name.rpartition(".")
+        ask = f"importlib.import_module({name!r})" if last != "enable" else f"import {module}; {name}"
+        code += f"try: {ask}\nexcept ModuleNotFoundError as error: print(error)\n"
+    result = run(code)
+    lines = result.stdout.splitlines()
+    assert len(lines) == len(names), result.stdout + result.stderr
+    for name, line in zip(names, lines):
+        assert line.startswith(f"{name}: {package} must be installed, got ")
+        assert line.endswith(f"; run: pip install 'sparq-ipu[{extra}]'")
+
+
+@pytest.mark.parametrize("words, package, message", COMMANDS)
+def test_a_command_says_it_in_one_line(words, package, message, tmp_path):
+    """Status 2 and no traceback. A module of that name that is not there is in its place."""
+    if package != "torch":
+        pytest.importorskip("torch")
+    name, path = f"{package}.py", Path(__file__).resolve().parents[2]
+    (tmp_path / name).write_text(f"raise ModuleNotFoundError('blocked', name={package!r})\n")
+    if words[0] != "-m":
+        words = [str(path / words[0]), *words[1:]]
+    environment = dict(os.environ, PYTHONPATH=os.pathsep.join([str(tmp_path), *sys.path]))
+    result = subprocess.run([sys.executable, *words], capture_output=True, text=True, env=environment)
+    expected = f"{message} must be installed, got blocked; run: pip install 'sparq-ipu[models]'\n"
+    assert (result.returncode, result.stdout, result.stderr) == (2, "", expected)
+
+
+def test_other_errors_of_an_import_pass():
+    """A package that is there and broken: to install it again may not help."""
+    with pytest.raises(ImportError, match=r"^libx\.so: cannot open$"):
+        with needed("x"):
+            raise ImportError("libx.so: cannot open", name="torch")
+    with pytest.raises(ModuleNotFoundError, match=r"^other$"):
+        with needed("x", is_command=True):
+            raise ModuleNotFoundError("other", name="sparq_ipu.nothing")
+
+
+def test_a_gguf_file_needs_gguf(tmp_path, monkeypatch):
+    pytest.importorskip("transformers")
+    (tmp_path / "model.gguf").touch()
+    monkeypatch.setitem(sys.modules, "gguf", None)
+    for load in (models.load_model, lambda path: checkpoints.Checkpoint(path).config):
+        with pytest.raises(ImportError, match=r"^load_model: gguf must be installed to read model"):
+            load(tmp_path / "model.gguf")
 
 
 def test_every_public_name_is_there():

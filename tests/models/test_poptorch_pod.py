@@ -222,6 +222,25 @@ def test_over_two_emulated_ipus(
     assert [session.n_layers for session in stand_in.sessions] == [2, 1]
 
 
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        (["--checkpoint", "nodir"], "--checkpoint must be a folder with a config.json, got nodir"),
+        (["--ipu"], "--ipu must have PopTorch, which comes with the Poplar SDK"),
+    ],
+)
+def test_bad_usage(
+    words: list[str], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    pod = example()
+    monkeypatch.setattr(pod, "poptorch", None)
+    monkeypatch.setattr(pod, "Decoder", None)
+    monkeypatch.setattr("sys.argv", ["poptorch_pod.py", *words])
+    with pytest.raises(SystemExit) as stop:
+        pod.main()
+    assert stop.value.code == 2 and message in capsys.readouterr().err
+
+
 def test_sampling() -> None:
     pod = example()
     logits = torch.tensor([[0.0, 8.0, 0.0], [9.0, 0.0, 0.0]])

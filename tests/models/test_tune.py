@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import sys
 
 import pytest
 
@@ -185,6 +186,43 @@ def test_the_commands(tmp_path, capsys):
     assert not output.exists()
     assert tune.main([*command[:-2], "--tokens", "50", "--max-kl", "1"]) == 2
     assert "tune: text must have at least 2 x (20 + 50) tokens, got 60" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "options, message, has_torch",
+    [
+        (("--index-bits", "8,5"), "tune: index_bits must be one of 16, 8, 4, got 5", False),
+        (("--top-ks", "0"), "tune: top_k must be in [1, 16777216], got 0", False),
+        (("--n-local", "-1"), "tune: n_local must be in [0, top_k=64], got -1", False),
+        (
+            ("--text", "nofile"),
+            "tune: --text must be a file of UTF-8 text that can be read, got nofile (No such file",
+            False,
+        ),
+        (("--ranks", "4,99"), "tune: rank must be in [1, head_dim=16], got 99", True),
+        (("--tokens", "50"), "tune: text must have at least 2 x (1024 + 50) tokens, got 60", True),
+    ],
+)
+def test_bad_usage_is_seen_before_the_weights(tmp_path, capsys, monkeypatch, options, message, has_torch):
+    """And where it can be, before torch is imported."""
+    folder = save_checkpoint(tmp_path)
+    monkeypatch.setattr(tune.Checkpoint, "model", None)
+    if not has_torch:
+        monkeypatch.setitem(sys.modules, "torch", None)
+    command = [str(folder), "--text", str(folder / "prompt.txt"), "--output", str(folder / "x")]
+    assert tune.main([*command, "--max-kl", "1", *options]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_cut_n_local_is_said(tmp_path, capsys, monkeypatch):
+    folder = save_checkpoint(tmp_path)
+    monkeypatch.setattr(tune.Checkpoint, "model", None)
+    command = [str(folder), "--text", str(folder / "prompt.txt"), "--output", str(folder / "x")]
+    command += ["--max-kl", "1", "--top-ks", "8,16,32", "--n-local"]
+    assert tune.main([*command, "32"]) == 2  # the text is too short
+    assert "tune: n_local is top_k, not 32, where top_k is 8, 16\n" in capsys.readouterr().err
+    assert tune.main([*command, "8"]) == 2
+    assert "n_local" not in capsys.readouterr().err
 
 
 @pytest.mark.slow

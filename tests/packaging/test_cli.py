@@ -42,9 +42,23 @@ def test_devices(capsys, monkeypatch):
 def test_a_command_gets_what_follows_its_name(command, monkeypatch):
     got = []
     module = importlib.import_module(f"sparq_ipu.{command}")
-    monkeypatch.setattr(module, "main", lambda words: got.append(words) or 3)
+    monkeypatch.setattr(module, "main", lambda words, prog: got.append((words, prog)) or 3)
     assert cli.main([command, "--model", "x", "--help", "--version"]) == 3
-    assert got == [["--model", "x", "--help", "--version"]]
+    assert got == [(["--model", "x", "--help", "--version"], f"sparq-ipu {command}")]
+
+
+@pytest.mark.parametrize("command", cli.COMMANDS)
+def test_help_has_the_name_that_was_called(command, capsys):
+    for main, name in [
+        (lambda: cli.main([command, "--help"]), f"sparq-ipu {command}"),
+        (lambda: importlib.import_module(f"sparq_ipu.{command}").main(["--help"]), f"sparq_ipu.{command}"),
+    ]:
+        with pytest.raises(SystemExit) as stop:
+            main()
+        shown = capsys.readouterr().out
+        assert stop.value.code == 0 and re.match(rf"usage: (python -m )?{re.escape(name)} ", shown)
+        assert re.search(rf"^    (python -m )?{re.escape(name)} ", shown, re.MULTILINE)
+        assert ("python -m" in shown) == (name != f"sparq-ipu {command}")
 
 
 @pytest.mark.parametrize("words", [[], ["other"], ["devices", "x"]])

@@ -170,9 +170,9 @@ def test_pages(source, tmp_path, monkeypatch, capsys):
     assert "<script" not in page
 
 
-def test_without_matplotlib(source, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(data, "Source", lambda *a: source)
-    monkeypatch.setattr(data, "TIER_POINTS", data.TIER_POINTS[:1])
+def test_without_matplotlib(tmp_path, monkeypatch, capsys):
+    """It is refused before anything is planned or written."""
+    monkeypatch.setattr(data, "Source", None)
     real = builtins.__import__
 
     def missing(name, *args, **kwargs):
@@ -181,8 +181,18 @@ def test_without_matplotlib(source, tmp_path, monkeypatch, capsys):
         return real(name, *args, **kwargs)
 
     monkeypatch.setattr(builtins, "__import__", missing)
-    assert report.main(["--out", str(tmp_path)]) == 1
-    assert "report: matplotlib must be installed for pictures" in capsys.readouterr().err
+    assert report.main(["--out", str(tmp_path / "page")]) == 2
+    error = capsys.readouterr().err
+    assert "report: matplotlib must be installed for pictures (pip install 'sparq-ipu[plot]')" in error
+    assert not (tmp_path / "page").exists()
+
+
+def test_a_file_is_no_directory(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(data, "Source", None)
+    (tmp_path / "page").touch()
+    with pytest.raises(SystemExit):
+        report.main(["--out", str(tmp_path / "page"), "--no-pictures"])
+    assert "--out must be a directory that can be written, got " in capsys.readouterr().err
 
 
 def test_replace_block(tmp_path):

@@ -18,8 +18,10 @@ import sys
 from pathlib import Path
 from typing import Sequence
 
+from sparq_ipu.command_line import description
 from sparq_ipu.kernels import DEFAULT
 from sparq_ipu.planning import report_data as data
+from sparq_ipu.planning import report_pictures
 from sparq_ipu.planning.device_model import NAMES
 from sparq_ipu.tables import markdown_table
 from sparq_reference.checks import INDEX_BITS
@@ -127,10 +129,12 @@ def as_html(parts: Sequence[data.Section], pictures: dict[str, bytes]) -> str:
     return "\n".join(out) + "\n"
 
 
-def main(arguments: list[str] | None = None) -> int:
+def main(arguments: list[str] | None = None, prog: str = "python -m sparq_ipu.report") -> int:
+    """The command; returns the exit status: 0; 1 if nothing can be planned; 2 for bad usage, and without
+    matplotlib, which is looked for before any work."""
     parser = argparse.ArgumentParser(
-        prog="python -m sparq_ipu.report",
-        description=__doc__,
+        prog=prog,
+        description=description(__doc__, prog),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--out", type=Path, required=True, metavar="DIRECTORY", help="where the page goes")
@@ -142,16 +146,22 @@ def main(arguments: list[str] | None = None) -> int:
     a = parser.parse_args(arguments)
     if a.sweep and not a.sweep.exists():
         parser.error(f"--sweep must name a file, got {a.sweep}")
-    a.out.mkdir(parents=True, exist_ok=True)
+    try:
+        if a.pictures:
+            report_pictures.load_matplotlib()
+        a.out.mkdir(parents=True, exist_ok=True)
+    except RuntimeError as error:
+        print(error, file=sys.stderr)
+        return 2
+    except OSError as error:
+        parser.error(f"--out must be a directory that can be written, got {a.out} ({error.strerror})")
     source = data.Source(a.device, a.sweep, a.quiet)
     drawn: list[Path] = []
     try:
         parts = sections(source)
         if a.pictures:
-            from sparq_ipu.planning import report_pictures
-
             drawn = report_pictures.draw(source, a.out)
-    except RuntimeError as error:  # no emulator to plan with, or nothing to draw with
+    except RuntimeError as error:  # no emulator to plan with
         print(error, file=sys.stderr)
         return 1
     if a.format == "md":

@@ -224,8 +224,8 @@ PICTURES: dict[str, Callable[[Any, Source], Any]] = {
 }
 
 
-def draw(source: Source, directory: Path) -> list[Path]:
-    """All pictures as PNG files.
+def load_matplotlib() -> Any:
+    """`matplotlib.pyplot`, which needs no display.
 
     Raises:
         RuntimeError: matplotlib is not installed.
@@ -240,6 +240,16 @@ def draw(source: Source, directory: Path) -> list[Path]:
             "report: matplotlib must be installed for pictures (pip install 'sparq-ipu[plot]'), or use "
             f"--no-pictures, got {error}"
         ) from None
+    return plt
+
+
+def draw(source: Source, directory: Path) -> list[Path]:
+    """All pictures as PNG files.
+
+    Raises:
+        RuntimeError: matplotlib is not installed.
+    """
+    plt = load_matplotlib()
     paths = []
     for name, picture in PICTURES.items():
         figure = picture(plt, source)

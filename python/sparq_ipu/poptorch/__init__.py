@@ -6,9 +6,12 @@ streaming memory; without PopTorch, or outside of an IPU model, they are the mod
 with the same results. docs/poptorch.md says how to build the operators and which options to set.
 """
 
+from sparq_ipu.extras import needed
 from sparq_ipu.poptorch import contract
-from sparq_ipu.poptorch.attention import DenseAttention, SparqAttention, begin, custom_op, running_on_ipu
 from sparq_ipu.poptorch.library import load_library
+
+with needed("sparq_ipu.poptorch"):
+    from sparq_ipu.poptorch.attention import DenseAttention, SparqAttention, begin, custom_op, running_on_ipu
 
 __all__ = [
     "DenseAttention",

@@ -10,8 +10,11 @@ implementations, for torch.compile and torch.export. docs/models.md shows both.
 """
 
 from sparq_ipu.backends import cpu
-from sparq_ipu.torch import ops
-from sparq_ipu.torch.attention import DenseAttention, SparqAttention, WindowAttention
+from sparq_ipu.extras import needed
+
+with needed("sparq_ipu.torch"):
+    from sparq_ipu.torch import ops
+    from sparq_ipu.torch.attention import DenseAttention, SparqAttention, WindowAttention
 
 __all__ = ["DenseAttention", "SparqAttention", "WindowAttention", "ops"]
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from sparq_ipu.extras import needed
 from sparq_ipu.transformers.settings import RECOMMENDED, LayerSettings, SparqSettings
 
 if TYPE_CHECKING:
@@ -44,7 +45,8 @@ def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module = _MODULES.get(name, "integration")
-    return getattr(importlib.import_module(f"{__name__}.{module}"), name)
+    with needed(f"{__name__}.{name}"):
+        return getattr(importlib.import_module(f"{__name__}.{module}"), name)
 
 
 #: where a name is, if not in `integration`

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Union
 
@@ -77,6 +78,95 @@ def import_torch(op: str) -> tuple[Any, Any]:
     return torch, transformers
 
 
+def _check_dtype(dtype: str) -> None:
+    dtypes = ("float32", "float16", "bfloat16")
+    if dtype not in dtypes:
+        raise ValueError(f"load_model: dtype must be one of {', '.join(dtypes)}, got {dtype!r}")
+
+
+class Checkpoint:
+    """A model on disk, of which the config and the tokenizer can be had without the weights. Nothing is
+    downloaded.
+
+    Args:
+        path: a checkpoint directory (config.json and weights), or one .gguf file of a Llama-type model.
+
+    Raises: FileNotFoundError, ValueError naming the argument.
+    """
+
+    def __init__(self, path: PathLike):
+        self.path = check_path(path)
+        is_file = self.path.is_file()
+        self._source = str(self.path.parent if is_file else self.path)
+        self._options: dict[str, Any] = {"local_files_only": True}
+        if is_file:
+            self._options["gguf_file"] = self.path.name
+
+    @property
+    def has_tokenizer(self) -> bool:
+        """Whether there is one: a directory may have none."""
+        if self.path.is_file():
+            return True
+        return any(self.path.glob("tokenizer*")) or (self.path / "vocab.json").exists()
+
+    @cached_property
+    def config(self) -> Any:
+        """That of transformers.
+
+        Raises: ImportError without transformers, or without gguf for such a file.
+        """
+        return self._transformers().AutoConfig.from_pretrained(self._source, **self._options)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Layers of the decoder, and components of a head.
+
+        Raises: ValueError if the config does not say them; as `config`.
+        """
+        config = self.config
+        from sparq_ipu.transformers.supported import head_dim_of, n_layers_of
+
+        try:
+            return n_layers_of(config), head_dim_of(config)
+        except AttributeError:
+            raise ValueError(
+                "load_model: config must say the layers and heads of a decoder, "
+                f"got a {type(config).__name__}, which does not"
+            ) from None
+
+    @cached_property
+    def tokenizer(self) -> Any:
+        """That of transformers; None if there is none. Raises: as `config`."""
+        if not self.has_tokenizer:
+            return None
+        return self._transformers().AutoTokenizer.from_pretrained(self._source, **self._options)
+
+    def model(self, dtype: str = "float32", attn_implementation: str = "sdpa") -> Any:
+        """With its weights; arguments and what it is as of `load_model`."""
+        _check_dtype(dtype)
+        transformers = self._transformers()
+        import torch
+
+        options = dict(self._options, config=self.config)
+        dtype_name = (
+            "dtype" if tuple(map(int, transformers.__version__.split(".")[:2])) >= (4, 56) else "torch_dtype"
+        )
+        options[dtype_name] = getattr(torch, dtype)
+        model = transformers.AutoModelForCausalLM.from_pretrained(
+            self._source, attn_implementation=attn_implementation, **options
+        )
+        return model.eval().requires_grad_(False)
+
+    def _transformers(self) -> Any:
+        _, transformers = import_torch("load_model")
+        if self.path.is_file() and importlib.util.find_spec("gguf") is None:
+            raise ImportError(
+                f"load_model: gguf must be installed to read {self.path.name}, got no such package; "
+                "run: pip install 'sparq-ipu[models]'"
+            )
+        return transformers
+
+
 def load_model(path: PathLike, dtype: str = "float32", attn_implementation: str = "sdpa") -> tuple[Any, Any]:
     """A causal language model and its tokenizer from local files only; nothing is downloaded.
 
@@ -86,29 +176,9 @@ def load_model(path: PathLike, dtype: str = "float32", attn_implementation: str 
         attn_implementation: a name registered in transformers' AttentionInterface.
     Returns: (model, tokenizer): the model in eval mode on the CPU, gradients off; tokenizer None if the
         directory has none.
-    Raises: FileNotFoundError, ValueError naming the argument; ImportError without transformers.
+    Raises: FileNotFoundError, ValueError naming the argument; ImportError without transformers, or without
+        gguf for such a file.
     """
-    dtypes = ("float32", "float16", "bfloat16")
-    if dtype not in dtypes:
-        raise ValueError(f"load_model: dtype must be one of {', '.join(dtypes)}, got {dtype!r}")
-    path = check_path(path)
-    torch, transformers = import_torch("load_model")
-    if path.is_file():
-        source, gguf = str(path.parent), {"gguf_file": path.name}
-        has_tokenizer = True
-    else:
-        source, gguf = str(path), {}
-        has_tokenizer = any(path.glob("tokenizer*")) or (path / "vocab.json").exists()
-    options: dict[str, Any] = dict(gguf, local_files_only=True)
-    dtype_name = (
-        "dtype" if tuple(map(int, transformers.__version__.split(".")[:2])) >= (4, 56) else "torch_dtype"
-    )
-    options[dtype_name] = getattr(torch, dtype)
-    model = transformers.AutoModelForCausalLM.from_pretrained(
-        source, attn_implementation=attn_implementation, **options
-    )
-    model.eval().requires_grad_(False)
-    tokenizer = None
-    if has_tokenizer:
-        tokenizer = transformers.AutoTokenizer.from_pretrained(source, local_files_only=True, **gguf)
-    return model, tokenizer
+    _check_dtype(dtype)
+    checkpoint = Checkpoint(path)
+    return checkpoint.model(dtype, attn_implementation), checkpoint.tokenizer

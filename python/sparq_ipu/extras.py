@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What to install where an optional package is missing. Needs the standard library only."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from typing import Iterator
+
+#: of an optional package, by the name it is imported by: what installs it
+INSTALLS = {
+    "torch": "pip install 'sparq-ipu[models]'",
+    "transformers": "pip install 'sparq-ipu[models]'",
+    "gguf": "pip install 'sparq-ipu[models]'",
+    "tqdm": "pip install 'sparq-ipu[models]'",
+    "lm_eval": "pip install 'sparq-ipu[models,lm-eval]'",
+    "matplotlib": "pip install 'sparq-ipu[plot]'",
+}
+
+
+class PackageMissing(ModuleNotFoundError):
+    """An optional package is not installed; the message says how to install it."""
+
+
+@contextlib.contextmanager
+def needed(op: str, is_command: bool = False) -> Iterator[None]:
+    """Imports of optional packages go inside; one that is missing is an error that says what to install.
+
+    Args:
+        op: what the message begins with.
+        is_command: end the process with one line on stderr and status 2, without a traceback.
+
+    Raises:
+        PackageMissing: a package of `INSTALLS` is not there. Other errors pass as they are.
+    """
+    try:
+        try:
+            yield
+        except PackageMissing:  # from a module inside, which has said it
+            raise
+        except ModuleNotFoundError as error:
+            name = (error.name or "").partition(".")[0]
+            if name not in INSTALLS:
+                raise
+            raise PackageMissing(
+                f"{op}: {name} must be installed, got {error}; run: {INSTALLS[name]}", name=name
+            ) from error
+    except PackageMissing as error:
+        if not is_command:
+            raise
+        print(error, file=sys.stderr)
+        sys.exit(2)
