@@ -45,6 +45,7 @@ def environment(toolkit: Path) -> dict[str, str]:
     for name, folder in PATHS:
         now = os.environ.get(name)
         found[name] = os.pathsep.join([str(toolkit / folder), *([now] if now else [])])
+    found["LIBRARY_PATH"] += os.pathsep + str(toolkit / "lib" / "absent")  # last: others come first
     return found
 
 

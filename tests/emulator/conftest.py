@@ -76,3 +76,27 @@ def programs() -> Programs:
             options = (f"-DPython3_EXECUTABLE={sys.executable}", "-DCMAKE_CXX_FLAGS_RELEASE=-O1 -DNDEBUG")
             builds.cmake(top / "tree" / EMULATOR, where, "-DSPARQ_BUILD_TESTS=ON", *options)
     return Programs(where)
+
+
+@pytest.fixture(scope="session")
+def toolkit(programs, tmp_path_factory) -> Path:
+    where = tmp_path_factory.mktemp("toolkit")
+    install = [builds.tool("cmake"), "--install", str(programs.build), "--prefix", str(where)]
+    subprocess.run(install, check=True, stdout=subprocess.DEVNULL)
+    return where
+
+
+@pytest.fixture(scope="session")
+def shell(toolkit):
+    """Runs a command line where the toolkit is enabled."""
+    built = {key: value for key, value in os.environ.items() if not key.startswith("SPARQ_POPC")}
+
+    def run(command: str, cwd: Path, **variables: str) -> subprocess.CompletedProcess:
+        line = f". {toolkit}/enable.sh && {command}"
+        result = subprocess.run(
+            ["bash", "-c", line], cwd=cwd, env={**built, **variables}, text=True, capture_output=True
+        )
+        assert result.returncode == 0, result.stderr[-5000:]
+        return result
+
+    return run

@@ -55,7 +55,7 @@ def test_what_is_not_whole_is_refused(programs, saved, tmp_path):
         file.write_bytes(changed)
         return load(programs, file)
 
-    assert "executable: it must begin with 'sparq emulator executable, format" in said(b"")
+    assert "executable: it must begin with 'emulated Poplar executable, format" in said(b"")
     assert "it must begin with" in said(b"x" + content)
     assert "it must begin with" in said(content.replace(b"format 1", b"format 2"))
     n = len(content) - heading - 16

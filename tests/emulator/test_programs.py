@@ -108,6 +108,13 @@ def test_profile_summary(programs):
     assert "without a performance estimate" not in summary
 
 
+def test_profile_summary_of_a_loop(programs):
+    """Of each step the time of once, and how often: here three times, on one tile 40 + 3 slots."""
+    summary = programs.run("executable", programs.codelets, "run", "-", SPARQ_EMULATOR_IPUS="1")
+    (cycles, times) = re.findall(r"OnTileExecute: increment\n +Cycles: +(\d+) .*, times (\d+)", summary)[0]
+    assert (int(cycles), int(times)) == (6 * (40 + 3) + 285 + 90, 3)
+
+
 def test_profile_summary_shows_what_is_asked_for(programs):
     brief = programs.run("matvec", 2, 1, "showExecutionSteps", "false")
     assert "Execution:" in brief
@@ -189,6 +196,16 @@ def test_guards_see_writes_outside_an_edge(programs, index, place):
         "vertex test::WriteAt on tile 1 must not write outside the elements of field 'out', "
         f"got a write {place} them"
     )
+
+
+def test_guards_see_a_write_to_an_input(programs):
+    for row in (0, 1):
+        error = programs.json("guard", programs.codelets, row, "input", SPARQ_EMULATOR_GUARD="1")["error"]
+        refused = "must not write to its Input 'in', got elements that have changed"
+        assert error == f"vertex test::WriteInput on tile 1 {refused}"
+    for guard in "01":  # controls: with nothing written there is nothing to see
+        x = programs.json("guard", programs.codelets, -1, "input", SPARQ_EMULATOR_GUARD=guard)["x"]
+        assert x == [0.0] * 12
 
 
 def test_elements_of_an_output_that_are_not_written_are_poisoned(programs):

@@ -9,7 +9,7 @@
 
 namespace codelet_abi {
 
-constexpr unsigned version = 2;
+constexpr unsigned version = 3;
 
 enum class Direction : std::uint8_t { Input, Output, InOut, State };
 
@@ -89,5 +89,16 @@ struct Table {
 // Exported by a codelet object: `n` tables, one per source file.
 using TablesFunction = const Table *const *(*)(unsigned *n);
 constexpr const char *tablesSymbol = "poplar_codelet_tables";
+
+// The worker that runs a vertex, for the IPU's builtins that ask for it.
+struct Worker {
+  unsigned tile;
+  unsigned id;               // 0 to 5
+  std::uint64_t *generator;  // two words: the state of its random numbers
+  std::uint64_t (*cycles)(); // of the tile's counter
+};
+using WorkerFunction = Worker *(*)();
+// Exported by a codelet object with such builtins: a variable of that type. Loading the object sets it.
+constexpr const char *workerSymbol = "poplar_codelet_worker";
 
 } // namespace codelet_abi

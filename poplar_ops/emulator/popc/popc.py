@@ -16,11 +16,13 @@ from typing import Sequence
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)
 
-from objects import append_objects, extract_objects  # noqa: E402
+from objects import append_objects, extract_objects, read  # noqa: E402
 from registration import registration_source, tables_source, unit_name  # noqa: E402
 from vertices import PopcError, find_vertices  # noqa: E402
 
 VERSION = "popc 3.3 (host codelets)"
+C_UNIT = "c_"  # begins the name of a C source's unit, which has no vertices
+WORKER = b"poplar_codelet_worker"  # the symbol that builtins ask for the worker
 
 
 def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
@@ -30,7 +32,7 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
         epilog="Example: popc -O3 -I include codelets.cpp -o codelets.gp. The host compiler is $CXX, "
         "else clang++ (as popc itself is a Clang), else c++. Flags not listed here go to it.",
     )
-    p.add_argument("sources", nargs="*", help="C++ files with vertex classes, and .gp objects")
+    p.add_argument("sources", nargs="*", help="C++ files with vertex classes, C files, and .gp objects")
     p.add_argument("-o", dest="output", help="the object to write (.gp)")
     p.add_argument("-O", dest="optimise", default="3", help="optimisation level (default 3)")
     p.add_argument(
@@ -43,11 +45,12 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
         "-target", "--target", default="cpu", help="accepted; objects are for the host whatever it says"
     )
     p.add_argument("-MF", dest="depfile", help="write a make rule with the headers the object depends on")
+    p.add_argument("-X", metavar="FLAG", help="for the IPU's own compiler: ignored")
     p.add_argument("--verbose", action="store_true", help="print the commands")
     p.add_argument("--list-vertices", action="store_true", help="print vertices and fields; compile nothing")
     p.add_argument("--list-targets", action="version", version="cpu", help="print the targets")
     p.add_argument("--version", action="version", version=VERSION)
-    args, extra = p.parse_known_args(argv)
+    args, extra = p.parse_known_args(without_ipu_flags(argv))
     # what names an IPU's architecture means nothing to a host's compiler
     args.extra = [e for e in extra if e.startswith("-") and not e.startswith(("-march=ipu", "-mcpu=ipu"))]
     args.sources += [e for e in extra if not e.startswith("-")]
@@ -58,6 +61,11 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     if not args.output and not args.list_vertices:
         p.error("-o is needed")
     return args
+
+
+def without_ipu_flags(argv: Sequence[str]) -> list[str]:
+    """Without `-X FLAG` and `-XFLAG`: what they hand to the IPU's compiler means nothing to a host's."""
+    return [a for i, a in enumerate(argv) if not a.startswith("-X") and (i == 0 or argv[i - 1] != "-X")]
 
 
 def run(command: list[str], verbose: bool) -> None:
@@ -77,15 +85,19 @@ def main(argv: Sequence[str]) -> int:
     args = parse_arguments(argv)
     compiler = shlex.split(os.environ.get("CXX", "")) or ["clang++" if shutil.which("clang++") else "c++"]
     # `half` and `quarter` are types of the IPU's compiler, so codelets use them without a header
-    language = ["-std=c++17", "-D__POPC__", "-include", "poplar/QuarterFloat.hpp"]
+    headers = os.path.join(HERE, "..", "include")
+    common = [f"-I{d}" for d in args.includes]
+    for own in (headers, HERE):
+        common += ["-isystem", own]  # where a program's own warnings do not look
+    common += ["-idirafter", os.path.join(headers, "poplar")]  # codelets leave the folder out
+    common += ["-D__POPC__", *(f"-D{d}" for d in args.defines)]
+    # and so do the functions that are built into it
+    language = ["-std=c++17", "-include", "poplar/QuarterFloat.hpp", "-include", "builtins.hpp", *common]
     # the IPU's standard library is Clang's, whose <cmath> has abs(float) and the like outside std too
     language += ["-include", "math.h"]
-    language += [f"-I{d}" for d in args.includes]
-    for own in (os.path.join(HERE, "..", "include"), HERE):
-        language += ["-isystem", own]  # where a program's own warnings do not look
-    language += [f"-D{d}" for d in args.defines]
-    flags = [*language, f"-O{args.optimise}", "-ffp-contract=off", "-fPIC", "-fvisibility=hidden"]
-    flags.append("-Wno-psabi")  # vectors wider than the baseline's registers do not cross objects
+    code = [f"-O{args.optimise}", "-ffp-contract=off", "-fPIC", "-fvisibility=hidden"]
+    code.append("-Wno-psabi")  # vectors wider than the baseline's registers do not cross objects
+    flags = [*language, *code]
     try:
         with tempfile.TemporaryDirectory(prefix="popc-") as tmp:
             objects: dict[str, str] = {}  # by the names of their units
@@ -97,6 +109,16 @@ def main(argv: Sequence[str]) -> int:
                     objects.update(extract_objects(source, tmp))
                     continue
                 source = os.path.abspath(source)
+                if source.endswith(".c"):
+                    if args.list_vertices:
+                        continue
+                    name = C_UNIT + unit_name(source, args.defines)
+                    objects[name] = os.path.join(tmp, f"{name}.o")
+                    depfiles.append(os.path.join(tmp, f"{name}.d"))
+                    where = ["-MMD", "-MF", depfiles[-1], "-x", "c", "-c", source, "-o", objects[name]]
+                    extra = [e for e in args.extra if not e.startswith("-std=c++")]
+                    run(compiler + common + code + extra + where, args.verbose)
+                    continue
                 standard = [e for e in args.extra if e.startswith("-std")]
                 warnings: list[str] = []
                 vertices = find_vertices(source, compiler, language + standard, warnings)
@@ -120,7 +142,9 @@ def main(argv: Sequence[str]) -> int:
                 return 0
             tables = os.path.join(tmp, "tables.cpp")
             with open(tables, "w") as f:
-                f.write(tables_source(list(objects)))
+                units = [name for name in objects if not name.startswith(C_UNIT)]
+                asks_worker = any(WORKER in read(path) for path in objects.values())
+                f.write(tables_source(units, asks_worker))
             partial = args.output + ".tmp"
             linked = [tables, *objects.values(), "-o", partial]
             run(compiler + flags + args.extra + ["-shared", *linked], args.verbose)

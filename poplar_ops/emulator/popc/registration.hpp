@@ -127,6 +127,12 @@ template <class C, class T> constexpr codelet_abi::Field describe(const char *na
           s.outerLayout, s.minAlign, s.outerMinAlign};
 }
 
+// State that has an element's type on a device, and a wider one here: a graph's value fills its lower half.
+template <class C, class T>
+constexpr codelet_abi::Field describe(const char *name, T C::*, Element element) {
+  return {name, 0, Direction::State, Nesting::Scalar, element, Layout::Span, Layout::Span, 0, 0};
+}
+
 // Where the member lies in a V: the base class that declares it may not come first.
 template <class V, class C, class T> std::size_t offsetIn(T C::*member) {
   alignas(V) static unsigned char space[sizeof(V)];

@@ -22,8 +22,8 @@ def unit_name(source: str, defines: Sequence[str]) -> str:
 def registration_source(source: str, vertices: Sequence[Vertex], unit: str) -> str:
     """A translation unit that includes `source` and defines its table of vertices."""
     out: list[str] = [
+        '#include "registration.hpp"',  # first: a source may define macros
         f"#include {quote(source)}",
-        '#include "registration.hpp"',
         "namespace codelet_registration {",
     ]
     tables: list[str] = []
@@ -42,7 +42,8 @@ def registration_source(source: str, vertices: Sequence[Vertex], unit: str) -> s
         out.append("}")
         out.append(f"static codelet_abi::Field fields{x}[] = {{")
         for k, f in enumerate(v.fields, 1):
-            out.append(f"  describe({quote(f)}, revealed(Tag{x}_{k}())),")
+            element = ", codelet_abi::Element::UnsignedInt" if f in v.narrower else ""
+            out.append(f"  describe({quote(f)}, revealed(Tag{x}_{k}()){element}),")
         out.append("  {}};")
         out.append(f"static bool place{x}() {{")
         for k in range(1, len(v.fields) + 1):
@@ -63,13 +64,16 @@ def registration_source(source: str, vertices: Sequence[Vertex], unit: str) -> s
     return "\n".join(out) + "\n"
 
 
-def tables_source(units: Sequence[str]) -> str:
-    """The exported function that lists the tables of all units."""
+def tables_source(units: Sequence[str], asks_worker: bool) -> str:
+    """The exported function that lists the tables of all units; what builtins call for the worker."""
     out = ['#include "codelet_abi.hpp"', "namespace codelet_registration {"]
     for unit in units:
         out.append(f"extern const codelet_abi::Table table{unit};")
     out.append("}")
     out.append('extern "C" __attribute__((visibility("default")))')
+    if asks_worker:
+        out.append("codelet_abi::WorkerFunction poplar_codelet_worker = nullptr;")
+        out.append('extern "C" __attribute__((visibility("default")))')
     out.append("const codelet_abi::Table *const *poplar_codelet_tables(unsigned *n) {")
     listed = ", ".join(f"&codelet_registration::table{unit}" for unit in units)
     out.append(f"  static const codelet_abi::Table *const tables[] = {{{listed}}};")

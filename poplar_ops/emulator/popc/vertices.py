@@ -21,6 +21,7 @@ class Vertex(NamedTuple):
     name: str  # as graphs name it: "ns::X<half,2>"
     cpp_type: str  # as C++ names it: "::ns::X<half, 2>"
     fields: list[str]
+    narrower: set[str]  # of them those of state that have 32 bits on a device and 64 on the host
     tokens: int  # of its source: see CodeSize
 
 
@@ -115,7 +116,9 @@ class Finder:
         if not self.has_compute(cursor):
             return  # a base class of vertices
         name = self.vertex_name(cursor)
-        self.found[name] = Vertex(name, self.cpp_type(cursor), self.fields(cursor), self.tokens(cursor))
+        fields = self.fields(cursor)
+        names, narrower = [c.spelling for c in fields], {c.spelling for c in fields if self.widths.narrows(c)}
+        self.found[name] = Vertex(name, self.cpp_type(cursor), names, narrower, self.tokens(cursor))
 
     def tokens(self, cursor) -> int:
         """Of the class and the classes that it is made from, with all that they call."""
@@ -197,9 +200,9 @@ class Finder:
 
     # ---- fields
 
-    def fields(self, cursor) -> list[str]:
-        """Names of the fields in order of declaration, those of base classes first."""
-        result: list[str] = []
+    def fields(self, cursor) -> list:
+        """Cursors of the fields in order of declaration, those of base classes first."""
+        result: list = []
         for base in self.bases(cursor):
             if not self.qualified_name(base).startswith("poplar::"):
                 result += self.fields(base)
@@ -209,7 +212,7 @@ class Finder:
         wrong = [message for message in map(self.widths.of_field, fields) if message]
         if wrong:
             raise PopcError("\n".join(wrong))
-        return result + [c.spelling for c in fields]
+        return result + fields
 
     def has_compute(self, cursor) -> bool:
         owner = self.definition_with_body(cursor)

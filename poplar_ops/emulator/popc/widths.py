@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Types whose width is another one on a device: `long`, and with it `size_t` and `ptrdiff_t`, has 32 bits
 there and 64 on most hosts. What overflows there passes here. The SDK takes them, and its own libraries
-declare local variables so, therefore that is a warning. A field of a vertex is refused: what a graph writes
-there would have another size."""
+declare local variables so, therefore that is a warning. So it is for a number without sign that is state of a
+vertex: what a graph writes there fills the lower half. Any other field is refused: what it holds or points to
+would have another size."""
 
 from __future__ import annotations
 
@@ -48,8 +49,14 @@ class Widths:
 
     def of_field(self, cursor) -> str | None:
         """What is wrong with a field of a vertex."""
+        if self.narrows(cursor):
+            return None
         at, what = cursor.location, self.offence(cursor)
         return what and f"{at.file.name}:{at.line}:{at.column}: {what}"
+
+    def narrows(self, cursor) -> bool:
+        """Whether a field is plain state of a type like size_t."""
+        return cursor.type.get_canonical().kind == self.types.ULONG and self.differs(cursor.type, 0)
 
     def offence(self, cursor) -> str | None:
         if cursor.kind in self.casts:

@@ -16,6 +16,7 @@
 #include <sstream>
 
 #include "core.hpp"
+#include "random.hpp"
 
 extern char **environ;
 
@@ -168,9 +169,16 @@ void loadObject(GraphImpl &g, const std::string &path, const std::string &shownP
                                       std::string("vertex type ") + v.name + " is defined already");
     }
   }
+  auto *worker =
+      reinterpret_cast<codelet_abi::WorkerFunction *>(dlsym(handle, codelet_abi::workerSymbol));
+  if (worker)
+    *worker = core::currentWorker;
   for (unsigned i = 0; i < n; ++i)
-    for (unsigned k = 0; k < t[i]->numVertices; ++k)
+    for (unsigned k = 0; k < t[i]->numVertices; ++k) {
       g.codelets[t[i]->vertices[k].name] = &t[i]->vertices[k];
+      if (worker)
+        g.askWorker.insert(&t[i]->vertices[k]);
+    }
   g.libraries.push_back(std::move(library));
 }
 

@@ -264,11 +264,15 @@ Compiler::EdgePlace Compiler::placeEdge(const VertexRecord &v, const FieldRecord
     plan.guards.push_back({at + bytes, guardBytes, f.info->name});
   }
   const std::vector<Run> runs = packRuns(t);
+  const auto gathers = static_cast<unsigned>(plan.gathers.size());
   if (poisoned)
     plan.poisons.push_back({at, bytes, impl.type});
   else
     for (const Run &r : runs)
       plan.gathers.push_back({at + r.src, r.dst, r.bytes, r.count, r.srcStep, r.dstStep});
+  if (guardEdges_ && f.info->direction == Direction::Input && !runs.empty())
+    plan.guards.push_back(
+        {at, bytes, f.info->name, gathers, static_cast<unsigned>(plan.gathers.size())});
   if (f.info->direction != Direction::Input)
     for (const Run &r : runs)
       plan.scatters.push_back({r.dst, at + r.src, r.bytes, r.count, r.dstStep, r.srcStep});
@@ -375,6 +379,7 @@ void Compiler::compileComputeSet(unsigned id) {
     }
     finish(p);
     p.name = v.type->name;
+    plan.asksWorker |= g_.askWorker.count(v.type) != 0;
     p.tile = v.tile;
     plan.vertices.push_back(p);
   }

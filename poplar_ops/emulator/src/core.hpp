@@ -205,6 +205,7 @@ struct GraphImpl {
   std::vector<VertexRecord> vertices;
   std::vector<ComputeSetRecord> computeSets;
   std::unordered_map<std::string, const codelet_abi::Vertex *> codelets;
+  std::set<const codelet_abi::Vertex *> askWorker; // of codelets whose builtins ask for it
   std::vector<std::shared_ptr<CodeletLibrary>> libraries;
   std::set<std::string> codeletFiles;
   std::unordered_map<std::string, PerfEstimateFunc> estimators;

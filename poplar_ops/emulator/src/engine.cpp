@@ -92,6 +92,8 @@ void EngineImpl::load(const Device &device) {
   }
   for (const ComputeSetPlan &cs : exe->computeSets) {
     for (const Guard &g : cs.guards) {
+      if (g.isInput())
+        continue;
       std::memset(at(g.at), guardPattern, g.bytes);
       ASAN_POISON_MEMORY_REGION(at(g.at), g.bytes);
     }

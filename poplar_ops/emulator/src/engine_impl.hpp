@@ -11,6 +11,7 @@
 #include <sparq_emulator/Counters.hpp>
 
 #include "plan.hpp"
+#include "random.hpp"
 #include "reads.hpp"
 #include "thread_pool.hpp"
 
@@ -60,6 +61,7 @@ struct EngineImpl {
   sparq::emulator::HostCalls hostCalls;
   std::vector<std::uint8_t> transferBuffer;
   std::vector<std::uint32_t> offsets;
+  Generators generators;
   std::unique_ptr<ReadReport> reads; // with SPARQ_EMULATOR_REPORT_READS=1
 
   void fill(void *p, const Type &type, std::uint64_t bytes) const; // as what nothing has written

@@ -49,20 +49,47 @@ static void copyRunsBack(std::uint8_t *src, const std::uint8_t *dst, const Run *
   }
 }
 
-static void checkGuards(const std::uint8_t *base, const VertexPlan &v, const Guard *begin,
-                        const Guard *end) {
+// Whether the gathers' destinations hold what their sources hold.
+static bool areCopies(const std::uint8_t *base, const Run *begin, const Run *end) {
+  for (const Run *r = begin; r != end; ++r)
+    for (std::uint64_t i = 0; i < r->count; ++i) {
+      const std::int64_t k = static_cast<std::int64_t>(i);
+      if (std::memcmp(base + r->dst + k * r->dstStep, base + r->src + k * r->srcStep, r->bytes) !=
+          0)
+        return false;
+    }
+  return true;
+}
+
+static void checkGuards(const std::uint8_t *base, const ComputeSetPlan &plan, const VertexPlan &v,
+                        const Guard *begin, const Guard *end) {
+  const auto refuse = [&](const std::string &what) {
+    throw application_runtime_error(std::string("vertex ") + v.name + " on tile " +
+                                    std::to_string(v.tile) + " must not write " + what);
+  };
+  bool before = true; // guards come in pairs
+  for (const Guard *g = begin; g != end; ++g) {
+    if (g->isInput()) {
+      if (!areCopies(base, plan.gathers.data() + g->gathers, plan.gathers.data() + g->gathersEnd))
+        refuse("to its Input '" + std::string(g->field) + "', got elements that have changed");
+      continue;
+    }
 #if !defined(SPARQ_ADDRESS_SANITIZER) // it reports the access itself
-  for (const Guard *g = begin; g != end; ++g)
     for (std::uint64_t i = 0; i < g->bytes; ++i)
       if (base[g->at + i] != guardPattern)
-        throw application_runtime_error(
-            std::string("vertex ") + v.name + " on tile " + std::to_string(v.tile) +
-            " must not write outside the elements of field '" + g->field + "', got a write " +
-            ((g - begin) % 2 ? std::to_string(i) + " bytes after them"
-                             : std::to_string(g->bytes - i) + " bytes before them"));
-#else
-  (void)base, (void)v, (void)begin, (void)end;
+        refuse("outside the elements of field '" + std::string(g->field) + "', got a write " +
+               (before ? std::to_string(g->bytes - i) + " bytes before them"
+                       : std::to_string(i) + " bytes after them"));
 #endif
+    before = !before;
+  }
+}
+
+// From vertex `i` on, the first that is not on the tile of the one before it.
+static std::size_t nextTile(const std::vector<VertexPlan> &vertices, std::size_t i) {
+  while (i > 0 && i < vertices.size() && vertices[i].tile == vertices[i - 1].tile)
+    ++i;
+  return i;
 }
 
 bool EngineImpl::runComputeSet(const ComputeSetPlan &plan) {
@@ -70,9 +97,16 @@ bool EngineImpl::runComputeSet(const ComputeSetPlan &plan) {
   std::atomic<bool> all{true};
   if (reads)
     reads->beforeVertices(plan);
+  if (plan.asksWorker && !plan.vertices.empty())
+    generators.reserve(plan.vertices.back().tile + 1);
   // Several vertices per piece: they are short, and there are many.
   const std::size_t grain = std::max<std::size_t>(1, plan.vertices.size() / (pool->threads() * 8));
   pool->run(plan.vertices.size(), grain, [&](std::size_t begin, std::size_t end) {
+    if (plan.asksWorker) { // a tile's run in order, on one thread: random numbers do not depend on how many there are
+      begin = nextTile(plan.vertices, begin);
+      end = nextTile(plan.vertices, end);
+    }
+    unsigned turn = 0; // of the workers, where a vertex has one
     bool ok = true;
     for (std::size_t i = begin; i < end; ++i) {
       const VertexPlan &v = plan.vertices[i];
@@ -85,14 +119,19 @@ bool EngineImpl::runComputeSet(const ComputeSetPlan &plan) {
       for (unsigned k = poisons; k < v.poisonsEnd; ++k)
         poison(base + plan.poisons[k].at, plan.poisons[k].type, plan.poisons[k].bytes);
       copyRuns(base, base, plan.gathers.data() + gathers, plan.gathers.data() + v.gathersEnd);
+      turn = i > begin && previous->tile == v.tile ? (turn + 1) % workersPerTile : 0;
+      const unsigned first = v.calls == 1 ? turn : 0;
       if (written != v.writtenEnd)
         ok &= runChecked(base, plan, v, plan.written.data() + written,
-                         plan.written.data() + v.writtenEnd);
+                         plan.written.data() + v.writtenEnd, generators);
       else
-        for (unsigned w = 0; w < v.calls; ++w)
+        for (unsigned w = 0; w < v.calls; ++w) {
+          if (plan.asksWorker)
+            generators.enter(v.tile, first + w);
           ok &= v.run(base + v.state, w);
+        }
       if (guards != v.guardsEnd)
-        checkGuards(base, v, plan.guards.data() + guards, plan.guards.data() + v.guardsEnd);
+        checkGuards(base, plan, v, plan.guards.data() + guards, plan.guards.data() + v.guardsEnd);
       copyRuns(base, base, plan.scatters.data() + scatters, plan.scatters.data() + v.scattersEnd);
     }
     if (!ok)

@@ -60,13 +60,6 @@ void printProfileSummary(std::ostream &, const std::string &, const OptionFlags 
   notImplemented("printProfileSummary");
 }
 
-Tensor getHwSeeds(Graph &, program::Sequence &, const DebugContext &) {
-  notImplemented("getHwSeeds");
-}
-void setHwSeeds(Graph &, const Tensor &, program::Sequence &, const DebugContext &) {
-  notImplemented("setHwSeeds");
-}
-
 void setFloatingPointBehaviour(poplar::Graph &, poplar::program::Sequence &, const poplar::Tensor &,
                                const DebugContext &) {
   notImplemented("setFloatingPointBehaviour with a tensor");

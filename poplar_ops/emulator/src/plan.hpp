@@ -55,11 +55,14 @@ struct VertexPlan {
   unsigned tile;
 };
 
-// Bytes beside an edge's buffer that no vertex may touch, filled with guardPattern.
+// Bytes beside an edge's buffer that no vertex may touch, filled with guardPattern; or an Input's buffer, which
+// must be left as these gathers filled it.
 struct Guard {
   Address at;
   std::uint64_t bytes;
   const char *field;
+  unsigned gathers = 0, gathersEnd = 0;
+  bool isInput() const { return gathers != gathersEnd; }
 };
 constexpr std::uint64_t guardBytes = 64;
 constexpr unsigned char guardPattern = 0xc5;
@@ -84,12 +87,13 @@ struct EdgeUse {
 struct ComputeSetPlan {
   std::string name;
   std::vector<VertexPlan> vertices; // by tile
-  std::vector<Run> gathers;         // inputs that are not contiguous or not aligned
-  std::vector<Run> scatters;        // such outputs
-  std::vector<Span> poisons;        // Outputs, before the vertex runs
-  std::vector<Guard> guards;        // with SPARQ_EMULATOR_GUARD=1
-  std::vector<Written> written;     // with SPARQ_EMULATOR_CHECK_WORKERS=1
-  std::vector<EdgeUse> edges;       // with SPARQ_EMULATOR_REPORT_READS=1
+  bool asksWorker = false;      // a vertex of it takes random numbers or the like: see random.hpp
+  std::vector<Run> gathers;     // inputs that are not contiguous or not aligned
+  std::vector<Run> scatters;    // such outputs
+  std::vector<Span> poisons;    // Outputs, before the vertex runs
+  std::vector<Guard> guards;    // with SPARQ_EMULATOR_GUARD=1
+  std::vector<Written> written; // with SPARQ_EMULATOR_CHECK_WORKERS=1
+  std::vector<EdgeUse> edges;   // with SPARQ_EMULATOR_REPORT_READS=1
 };
 
 struct CopyPlan {
@@ -181,6 +185,7 @@ struct ExecutableImpl {
   bool zeros = false; // what nothing has written holds zeros, and an Output keeps what it holds
   bool reportsReads = false; // of what nothing has written
   std::vector<std::shared_ptr<CodeletLibrary>> libraries;
+  std::set<std::string> names; // of fields, where it was read from a stream
   std::vector<VariablePlan> variables;
   Address stateAt = 0;
   std::vector<std::uint8_t> stateImage;

@@ -10,12 +10,11 @@
 #include <cstring>
 #include <fstream>
 #include <istream>
-#include <mutex>
 #include <ostream>
-#include <set>
 #include <type_traits>
 
 #include "plan.hpp"
+#include "random.hpp"
 
 namespace poplar {
 namespace core {
@@ -28,13 +27,13 @@ using sparq::emulator::MemoryCount;
 using sparq::emulator::MemoryUse;
 using sparq::emulator::StepCount;
 
-constexpr char heading[] = "sparq emulator executable, format 1\n";
+constexpr char heading[] = "emulated Poplar executable, format 1\n";
 
 [[noreturn]] void refuse(const std::string &why) {
   throw graph_object_load_error("executable", why);
 }
 
-// Writes what it is called with, or reads it. Structured bindings name every member: a new one does not compile
+// Writes what it is called with, or reads it. Each `auto &[...]` names every member: a new one does not compile
 // until it is here too.
 class Archive {
 public:
@@ -129,11 +128,11 @@ public:
     name = found->second->name;
   }
   void operator()(Guard &x) {
-    auto &[at, n, field] = x;
+    auto &[at, n, field, gathers, gathersEnd] = x;
     std::string name = writes() ? field : "";
-    all(at, n, name);
+    all(at, n, name, gathers, gathersEnd);
     if (!writes())
-      field = kept(name);
+      field = names_->insert(name).first->c_str();
   }
   void operator()(Written &x) {
     auto &[at, n, type, direction, field] = x;
@@ -144,8 +143,8 @@ public:
     all(vertex, field, direction, runs);
   }
   void operator()(ComputeSetPlan &x) {
-    auto &[name, ofSet, gathers, scatters, poisons, guards, written, edges] = x;
-    all(name, ofSet, gathers, scatters, poisons, guards, written, edges);
+    auto &[name, ofSet, asksWorker, gathers, scatters, poisons, guards, written, edges] = x;
+    all(name, ofSet, asksWorker, gathers, scatters, poisons, guards, written, edges);
   }
   void operator()(CopyPlan &x) {
     auto &[runs, staging, stagingBytes] = x;
@@ -213,11 +212,12 @@ public:
         host, largest, perTile, codePerTile, ofGraph, live, liveTile, liveStep, alwaysLive);
   }
   void operator()(ExecutableImpl &x) {
-    auto &[target, replication, options, dry, zeros, reportsReads, libraries, variables, stateAt,
-           stateImage, relocations, arenaBytes, computeSets, copies, transfers, poisons, prints,
-           functions, programs, streams, remotes, remoteIPUs, hostWrites, hostReads, costs,
+    auto &[target, replication, options, dry, zeros, reportsReads, libraries, names, variables,
+           stateAt, stateImage, relocations, arenaBytes, computeSets, copies, transfers, poisons,
+           prints, functions, programs, streams, remotes, remoteIPUs, hostWrites, hostReads, costs,
            memory] = x;
     (void)libraries; // the codelet objects, which come first
+    names_ = &names; // which guards point to
     all(target, replication, options, dry, zeros, reportsReads, variables, stateAt, stateImage,
         relocations, arenaBytes, computeSets, copies, transfers, poisons, prints, functions,
         programs, streams, remotes, remoteIPUs, hostWrites, hostReads, costs, memory);
@@ -242,17 +242,10 @@ private:
     (*this)(written);
     return written;
   }
-  // Guards point to names that codelet objects hold; these are held here.
-  static const char *kept(const std::string &name) {
-    static std::mutex mutex;
-    static std::set<std::string> names;
-    const std::lock_guard<std::mutex> lock(mutex);
-    return names.insert(name).first->c_str();
-  }
-
   std::string *out_ = nullptr;
   const std::string *in_ = nullptr;
   std::size_t at_ = 0;
+  std::set<std::string> *names_ = nullptr; // of the executable
 };
 
 // Of the classes whose members it writes: they differ between builds with other members.
@@ -321,9 +314,12 @@ std::shared_ptr<ExecutableImpl> deserialized(std::istream &in) {
     refuse("it must come from this build of the emulator, it comes from another");
   archive.all(names, objects);
   GraphImpl graph; // what knows how to load codelets
+  addRuntimeVertices(graph);
   for (std::size_t i = 0; i != names.size(); ++i)
     loadObjectOfBytes(graph, objects[i], names[i]);
   archive.vertices = graph.codelets;
+  for (const codelet_abi::Vertex *v : builtInVertices())
+    archive.vertices[v->name] = v;
   auto exe = std::make_shared<ExecutableImpl>();
   archive(*exe);
   exe->libraries = graph.libraries;

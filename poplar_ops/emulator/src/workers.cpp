@@ -2,6 +2,7 @@
 #include "workers.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <sstream>
 
@@ -26,8 +27,13 @@ struct Share {
 class Workers {
 public:
   Workers(std::uint8_t *base, const ComputeSetPlan &plan, const VertexPlan &v, const Written *begin,
-          const Written *end)
-      : base_(base), plan_(plan), v_(v) {
+          const Written *end, Generators &generators)
+      : base_(base), plan_(plan), v_(v), generators_(generators) {
+    for (unsigned w = 0; w < v.calls && plan.asksWorker; ++w) {
+      generators.enter(v.tile, w);
+      const std::uint64_t *state = currentWorker()->generator;
+      states_.push_back({state[0], state[1]});
+    }
     layOut(begin, end);
     before_ = Bytes(bytes_);
     read(before_);
@@ -75,7 +81,13 @@ private:
     for (const Share &p : shares_)
       std::memcpy(base_ + p.what->at, from.data() + p.at, p.what->bytes);
   }
-  bool call(unsigned worker) const { return v_.run(base_ + v_.state, worker); }
+  bool call(unsigned worker) const {
+    if (plan_.asksWorker) {
+      generators_.enter(v_.tile, worker);
+      std::copy(states_[worker].begin(), states_[worker].end(), currentWorker()->generator);
+    }
+    return v_.run(base_ + v_.state, worker);
+  }
 
   // What `worker` leaves behind when it runs on `start`, which is then put back.
   Bytes resultOn(const Bytes &start, unsigned worker) const {
@@ -249,6 +261,8 @@ private:
   std::uint8_t *base_;
   const ComputeSetPlan &plan_;
   const VertexPlan &v_;
+  Generators &generators_;
+  std::vector<std::array<std::uint64_t, 2>> states_; // of the workers' generators, at the start
   std::vector<Share> shares_;
   std::uint64_t bytes_ = 0;
   Bytes before_;
@@ -262,8 +276,8 @@ private:
 } // namespace
 
 bool runChecked(std::uint8_t *base, const ComputeSetPlan &plan, const VertexPlan &v,
-                const Written *begin, const Written *end) {
-  return Workers(base, plan, v, begin, end).run();
+                const Written *begin, const Written *end, Generators &generators) {
+  return Workers(base, plan, v, begin, end, generators).run();
 }
 
 } // namespace core

@@ -4,6 +4,7 @@
 #
 #   <prefix>/include       poplar/, sparq_emulator/, ipudef.h and others that codelets include
 #   <prefix>/lib           libpoplar, cmake/poplar
+#   <prefix>/lib/absent    empty libraries under the names of those that are not here
 #   <prefix>/bin/popc      for this folder's popc/
 #   <prefix>/enable.sh     sets PATH, CPATH, LIBRARY_PATH, LD_LIBRARY_PATH, CMAKE_PREFIX_PATH
 
@@ -28,6 +29,15 @@ install(DIRECTORY include/ DESTINATION ${SPARQ_TOOLKIT_FOLDER}include)
 install(DIRECTORY popc/ DESTINATION ${SPARQ_TOOLKIT_FOLDER}popc PATTERN "__pycache__" EXCLUDE)
 install(TARGETS poplar_toolkit DESTINATION ${SPARQ_TOOLKIT_FOLDER}lib)
 install(PROGRAMS ${CMAKE_CURRENT_BINARY_DIR}/toolkit/bin/popc DESTINATION ${SPARQ_TOOLKIT_FOLDER}bin)
+# Build lines name libraries of the SDK that a program does not use. Empty ones, which the linker finds last:
+# what does use them fails with "undefined reference".
+if(NOT APPLE)
+  foreach(absent gcl gcl_ct popfloat poplin popnn popops poprand popsolver popsparse poputil pvti)
+    set(archive ${CMAKE_CURRENT_BINARY_DIR}/toolkit/absent/lib${absent}.a)
+    file(WRITE ${archive} "!<arch>\n")
+    install(FILES ${archive} DESTINATION ${SPARQ_TOOLKIT_FOLDER}lib/absent)
+  endforeach()
+endif()
 install(FILES toolkit/enable.sh DESTINATION ${SPARQ_TOOLKIT_FOLDER}.)
 install(FILES toolkit/poplar-config.cmake toolkit/poplar-config-version.cmake
   DESTINATION ${SPARQ_TOOLKIT_FOLDER}lib/cmake/poplar)

@@ -145,6 +145,20 @@ public:
   }
 };
 
+// Writes to what it may only read, which compiles, as with the SDK.
+class WriteInput : public Vertex {
+public:
+  Vector<Input<Vector<float>>> in;
+  Output<float> out;
+  int row;
+  bool compute() {
+    *out = in[0][1];
+    if (row >= 0)
+      in[row][3] = 7;
+    return true;
+  }
+};
+
 class Short : public Vertex {
 public:
   Input<Vector<float, SHORT_SPAN>> in;

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// A vertex that writes element INDEX of an edge of 4: guard CODELETS.gp INDEX.
+// A vertex that writes element INDEX of an edge of 4: guard CODELETS.gp INDEX; or of one of its two Inputs, or of
+// neither (-1): guard CODELETS.gp INDEX input.
 #include "util.hpp"
 
 using namespace poplar;
 using namespace poplar::program;
 
 int main(int argc, char **argv) {
-  if (argc != 3)
+  if (argc != 3 && argc != 4)
     return 2;
   Device device = emulatedDevice(2);
   Graph graph(device);
@@ -15,8 +16,12 @@ int main(int argc, char **argv) {
   graph.setInitialValue<float>(x, 0);
   graph.createHostRead("x", x);
   ComputeSet cs = graph.addComputeSet("cs");
-  VertexRef v = graph.addVertex(cs, "test::WriteAt", {{"out", x[1]}});
-  graph.setInitialValue(v["index"], std::stoi(argv[2]));
+  const bool ofInput = argc == 4;
+  VertexRef v = ofInput ? graph.addVertex(cs, "test::WriteInput", {{"out", x[1][2]}})
+                        : graph.addVertex(cs, "test::WriteAt", {{"out", x[1]}});
+  if (ofInput) // the second in pieces
+    graph.connect(v["in"], std::vector<Tensor>{x[0], concat(x[2].slice(2, 4), x[2].slice(0, 2))});
+  graph.setInitialValue(v[ofInput ? "row" : "index"], std::stoi(argv[2]));
   graph.setTileMapping(v, 1);
   Engine engine(graph, Execute(cs));
   engine.load(device);

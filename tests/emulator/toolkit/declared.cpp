@@ -21,6 +21,7 @@
 #include <poplar/RandomSeed.hpp>
 
 using namespace poplar;
+using namespace pva; // as the SDK's headers name it
 using namespace poplar::program;
 
 static void refused(const char *name, const std::function<void()> &f) {
@@ -104,10 +105,22 @@ int main() {
   refused("Target::getDbgDataRegIndex", [&] { target.getDbgDataRegIndex(); });
   refused("DebugInfo::initializeStreamer", [&] { DebugInfo::initializeStreamer("f"); });
   refused("DebugInfo::closeStreamer", [&] { DebugInfo::closeStreamer(); });
+  {
+    Tensor odd = graph.addVariable(HALF, {2, 3});
+    graph.setTileMapping(odd.slice({0, 1}, {2, 3}), 1);
+    std::stringstream form, text;
+    graph.serializeTensors(form, {odd, t}, SerializationFormat::Binary);
+    graph.serializeTensors(text, {odd}, SerializationFormat::JSON);
+    const std::vector<Tensor> read = graph.deserializeTensors(form, SerializationFormat::Binary);
+    const bool same = read.at(0).shape() == odd.shape() && read[0].elementType() == HALF &&
+                      graph.getTileMapping(read[0], false) == graph.getTileMapping(odd, false) &&
+                      read.at(1).shape() == t.shape() &&
+                      graph.getTileMapping(read[1], false) == graph.getTileMapping(t, false);
+    std::cout << "tensors|" << same << " " << (text.str().find("\"mapping\"") != std::string::npos)
+              << "\n";
+  }
   refused("printGraphSummary", [&] { printGraphSummary(std::cout, "profile.pop", none); });
   refused("printProfileSummary", [&] { printProfileSummary(std::cout, "profile.pop", none); });
-  refused("getHwSeeds", [&] { getHwSeeds(graph, prog); });
-  refused("setHwSeeds", [&] { setHwSeeds(graph, t, prog); });
   refused("getLanguageOption", [&] { getLanguageOption(CodeletFileType::CppSource); });
   refused("program::Loop", [&] { Loop loop(prog); });
   refused("program::Copy of a FunctionBuffer", [&] { Copy copy(FunctionBuffer(0), Function(0)); });

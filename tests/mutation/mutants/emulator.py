@@ -61,6 +61,41 @@ MUTANTS = [
         ],
     ),
     *of(
+        "poplar_ops/emulator/src/serialize.cpp",
+        f"{_TESTS}executable.py",
+        [
+            (
+                "if (checksum(content) != expected)",
+                "if (expected == 0 && checksum(content) != 0)",
+                "a file that was changed is taken",
+            ),
+            ("if (ofClasses != sizes())", "if (false)", "a file of another build is taken"),
+            (
+                "all(name, type, at, n, data, initial, controls);",
+                "all(name, type, at, n, data, controls);\n    (void)initial;",
+                "initial values are left out",
+            ),
+            (
+                "all(op, index, cost, count, flag,",
+                "(void)count;\n    all(op, index, cost, flag,",
+                "loops forget how often",
+            ),
+        ],
+    ),
+    *of(
+        "poplar_ops/emulator/src/profile_summary.cpp",
+        f"{_TESTS}programs.py",
+        [
+            ('{"Sync cycles", t.sync}', '{"Sync cycles", t.links}', "syncs are not told from links"),
+            ("missing += s.verticesWithoutEstimate;", "", "nothing tells that estimates are missing"),
+            (
+                "const double once = seconds / static_cast<double>(s.executions);",
+                "const double once = seconds;",
+                "a step of a loop takes the time of all",
+            ),
+        ],
+    ),
+    *of(
         "poplar_ops/emulator/src/types.cpp",
         f"{_TESTS}half.py {_TESTS}exhaustive.py {_TESTS}refusals.py {_TESTS}counters.py",
         [

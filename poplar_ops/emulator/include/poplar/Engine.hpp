@@ -21,6 +21,11 @@
 #include "StringRef.hpp"
 #include "exceptions.hpp"
 
+// Of the library that reads the SDK's profiles, which is not here: programs name the namespace.
+namespace pva {
+class Report;
+}
+
 namespace poplar {
 
 namespace core {

@@ -18,6 +18,7 @@ struct Access;
 /// A compiled graph with its programs. Move-only.
 class Executable {
 public:
+  Executable(); // of nothing: to be assigned
   Executable(Executable &&) noexcept;
   Executable &operator=(Executable &&) noexcept;
   Executable(const Executable &) = delete;
@@ -31,7 +32,6 @@ public:
 
 private:
   friend struct core::Access;
-  Executable();
   std::shared_ptr<core::ExecutableImpl> impl;
 };
 

@@ -312,6 +312,10 @@ public:
 
   /// Variables and vertices as JSON in a form of the emulator's own, whatever the format.
   void serialize(std::ostream &out, SerializationFormat format) const;
+  /// Types, shapes and tiles of tensors, without what they hold. Only Binary can be read back: as variables of this graph.
+  void serializeTensors(std::ostream &out, ArrayRef<Tensor> tensors,
+                        SerializationFormat format) const;
+  std::vector<Tensor> deserializeTensors(std::istream &in, SerializationFormat format);
   void serialize(std::ostream &out, ArrayRef<program::Program> progs,
                  SerializationFormat format) const;
   /// The vertices and their edges in the language of Graphviz.

@@ -5,7 +5,8 @@
 
 namespace poplar {
 
-/// An edge the vertex reads.
+/// An edge the vertex reads. A vector of them is a Vector as any other, as the SDK has it: codelets hand it to functions,
+/// and point to its elements, without const. They must not write there.
 template <class T> class Input {
 public:
   const T &operator*() const { return *ptr; }
@@ -15,7 +16,7 @@ private:
   const T *ptr;
 };
 template <class T, VectorLayout L, unsigned A, bool I>
-class Input<Vector<T, L, A, I>> : public field::VectorView<const T, vectorHasSize(L)> {
+class Input<Vector<T, L, A, I>> : public Vector<T, L, A, I> {
 public:
   const Input &operator*() const { return *this; }
   const Input *operator->() const { return this; }
@@ -37,7 +38,7 @@ private:
   T *ptr;
 };
 template <class T, VectorLayout L, unsigned A, bool I>
-class Output<Vector<T, L, A, I>> : public field::VectorView<T, vectorHasSize(L)> {
+class Output<Vector<T, L, A, I>> : public Vector<T, L, A, I> {
 public:
   const Output &operator*() const { return *this; }
   const Output *operator->() const { return this; }
@@ -59,7 +60,7 @@ private:
   T *ptr;
 };
 template <class T, VectorLayout L, unsigned A, bool I>
-class InOut<Vector<T, L, A, I>> : public field::VectorView<T, vectorHasSize(L)> {
+class InOut<Vector<T, L, A, I>> : public Vector<T, L, A, I> {
 public:
   const InOut &operator*() const { return *this; }
   const InOut *operator->() const { return this; }
