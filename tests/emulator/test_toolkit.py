@@ -84,6 +84,8 @@ def test_what_is_declared_works_or_says_what_it_is(shell, tmp_path):
         ("json", '{"a":1,"b":[true,"x\\u000a"]}'),
         ("drivers", "1"),
         ("target", '{"an.option":"7"} {}'),
+        ("one of all", "{6} index_error"),
+        ("regions", "011"),
         ("keys", "2 2"),
         ("same", "10000"),
         ("profile", "."),

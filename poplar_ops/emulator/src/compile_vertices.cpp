@@ -103,6 +103,8 @@ void Compiler::checkVertex(const VertexRecord &v, const ComputeSetRecord &cs) co
     }
     if (f.edges.empty() && !f.sized)
       throw graph_connection_error(what() + " must be connected or have its size set, got neither");
+    if (isListOfEdges(f) && !f.sized)
+      throw no_size_specified(what() + " must have its size set, got elements alone");
     for (; i < f.edges.size(); ++i) {
       const Tensor &edge = f.edges[i];
       if (!edge.valid())

@@ -61,8 +61,15 @@ std::vector<Tensor> Tensor::slices(const std::vector<std::vector<Interval>> &int
                                    unsigned dimension) const {
   std::vector<Tensor> r;
   r.reserve(intervals.size());
-  for (const auto &list : intervals)
-    r.push_back(concat(slices(ArrayRef<Interval>(list), dimension), dimension));
+  // PopLibs slices all operands of a map as its output, and those of one element too: that stands for all of them.
+  const bool one = dimension < rank() && dim(dimension) == 1;
+  for (const auto &list : intervals) {
+    std::vector<Tensor> parts;
+    for (const Interval &i : list)
+      parts.push_back(one && i.end() > 1 ? broadcast(static_cast<unsigned>(i.size()), dimension)
+                                         : slice(i, dimension));
+    r.push_back(concat(parts, dimension));
+  }
   return r;
 }
 

@@ -102,6 +102,10 @@ void setSize(const GraphImpl &g, const FieldRef &ref, FieldRecord &f, std::size_
   if (f.sized && f.size != n)
     throw graph_connection_error(std::string(op) + ": " + g.describe(ref) + " must keep its size " +
                                  std::to_string(f.size) + ", got " + std::to_string(n));
+  if (f.edges.size() > n)
+    throw graph_connection_error(std::string(op) + ": " + g.describe(ref) + " must have room for " +
+                                 std::to_string(f.edges.size()) + " elements, got " +
+                                 std::to_string(n));
   f.sized = true;
   f.size = n;
   f.edges.resize(n);
@@ -211,10 +215,9 @@ void Graph::connect(FieldRef ref, const Tensor &tensor) {
     if (!list)
       throw graph_connection_error("connect: " + impl->describe(ref) +
                                    " must not be indexed: it is not a list");
-    if (!f.sized)
-      throw no_size_specified("connect: " + impl->describe(ref) +
-                              " must have its size set before an element is connected");
-    if (ref.getIndex() >= f.size)
+    if (!f.sized && ref.getIndex() >= f.edges.size())
+      f.edges.resize(ref.getIndex() + 1); // its size may be set afterwards
+    if (f.sized && ref.getIndex() >= f.size)
       throw index_error("connect: " + impl->describe(ref) + ": index must be below its size " +
                         std::to_string(f.size) + ", got " + std::to_string(ref.getIndex()));
     core::setEdge(*impl, ref, f, f.edges[ref.getIndex()], tensor,

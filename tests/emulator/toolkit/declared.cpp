@@ -189,6 +189,17 @@ int main() {
             << target.getTargetOptions() << "\n";
   const EngineOptions made(some, target), same(some, target);
   const Target two = Target::createIPUTarget(2, "ipu2");
+  const std::vector<std::vector<Interval>> lists = {{Interval(0, 2), Interval(5, 9)}};
+  std::cout << "one of all|" << t[1].slice(2, 3).slices(lists)[0].shapeToString();
+  try {
+    t[1].slices(lists);
+  } catch (const index_error &e) {
+    std::cout << " index_error";
+  }
+  std::cout << "\n";
+  std::cout << "regions|" << (shuffled.getVarRegions() == t.flatten().getVarRegions())
+            << (t.getVarRegions() == t.flatten().getVarRegions())
+            << (t[0].getVarRegions() < t[1].getVarRegions()) << "\n";
   std::cout << "keys|" << std::unordered_set<Type>{FLOAT, HALF, FLOAT}.size() << " "
             << std::set<Target>{target, two, device.getTarget()}.size() << "\n";
   std::cout << "same|" << (made.hash() == hash_value(same))

@@ -30,6 +30,13 @@ struct VariableInterval {
   VariableInterval(VariableRef v, Interval i) : var(v), interval(i) {}
   VariableInterval(const VariableInterval &) = default;
   VariableInterval &operator=(const VariableInterval &) = default;
+  friend bool operator==(const VariableInterval &a, const VariableInterval &b) {
+    return a.var == b.var && a.interval == b.interval;
+  }
+  friend bool operator!=(const VariableInterval &a, const VariableInterval &b) { return !(a == b); }
+  friend bool operator<(const VariableInterval &a, const VariableInterval &b) {
+    return a.var < b.var || (a.var == b.var && a.interval < b.interval);
+  }
 };
 
 } // namespace poplar

@@ -89,9 +89,20 @@ void fields(Cases &c) {
   c.add("list_without_size", [](bool bad) {
     Bench b;
     VertexRef v = b.graph.addVertex(b.cs, "test::WeightedRows<float>");
-    if (!bad)
-      b.graph.setFieldSize(v["rows"], 3);
-    b.graph.connect(v["rows"][0], b.x[0]);
+    b.graph.connect(v["sum"], b.y[0][0]);
+    b.graph.connect(v["rows"][1], b.x[0]);
+    b.graph.connect(v["rows"][0], b.x[1]);
+    if (!bad) // after its elements, as PopLibs does
+      b.graph.setFieldSize(v["rows"], 2);
+    b.graph.setInitialValue<unsigned>(v["weights"], ArrayRef<unsigned>({1, 1}));
+    b.graph.setTileMapping(v, 0);
+    b.run();
+  });
+  c.add("list_size_below_its_elements", [](bool bad) {
+    Bench b;
+    VertexRef v = b.graph.addVertex(b.cs, "test::WeightedRows<float>");
+    b.graph.connect(v["rows"][2], b.x[0]);
+    b.graph.setFieldSize(v["rows"], bad ? 2 : 3);
   });
   c.add("list_index_out_of_range", [](bool bad) {
     Bench b;
