@@ -85,8 +85,8 @@ MUTANTS = [
             ("if self._grows and n_positions", "if n_positions", "a fixed capacity grows"),
             ("real.sum(dim=1).numpy())", "None)", "what is behind the real tokens is appended"),
             (
-                "KVCache(n, 1, checks.HEAD_DIM_MULTIPLE, 1, n_layers=n, **options)",
-                "pass  # checks",
+                "    _check_layers(op, options, layers)\n",
+                "",
                 "options are looked at when the first prompt comes",
             ),
         ],
