@@ -420,7 +420,7 @@ def test_without_an_extension_module(monkeypatch, tmp_path, capsys):
     monkeypatch.setitem(sys.modules, "sparq_ipu._core", None)
     with pytest.raises(RuntimeError, match=r"^plan: the extension module must be built, got none"):
         planning.plan()
-    assert report.main(["--out", str(tmp_path), "--quiet"]) == 1
+    assert report.main(["--out", str(tmp_path), "--quiet", "--no-pictures"]) == 1
     assert "plan: the extension module must be built" in capsys.readouterr().err
 
 
