@@ -127,7 +127,7 @@ public:
     verifyOp<DecodeOp>(op, {denseDecode, sparqDecode});
   }
 
-  void grow(poplar::program::Sequence &program) const override {
+  void growPrograms(poplar::program::Sequence &program) const override {
     const DecodeOp &op = getOp<DecodeOp>();
     CacheGroup &mine = group();
     const sparq::Cache &held = mine.cache();

@@ -50,7 +50,7 @@ public:
     verifyOp<CacheFillOp>(op, {cacheFill});
   }
 
-  void grow(poplar::program::Sequence &program) const override {
+  void growPrograms(poplar::program::Sequence &program) const override {
     const CacheFillOp &op = getOp<CacheFillOp>();
     CacheGroup &mine = group();
     const sparq::Cache &held = mine.cache();

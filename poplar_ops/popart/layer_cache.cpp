@@ -4,6 +4,7 @@
 #include "sparq/layers.hpp"
 #include <algorithm>
 #include <mutex>
+#include <poplar/CSRFunctions.hpp>
 
 namespace sparq_popart {
 namespace {
@@ -158,6 +159,17 @@ CacheOpx::CacheOpx(popart::Op *op, popart::popx::Devicex *device)
     : popart::popx::Opx(op, device), device_(device),
       layer_(LayerCache::find(device, getOp<CacheOp>().cacheName())) {
   sparq::addCodelets(graph());
+}
+
+void CacheOpx::grow(poplar::program::Sequence &program) const {
+  if (!getOp<CacheOp>().getIr().getSessionOptions().enableFloatingPointChecks)
+    return growPrograms(program);
+  const poplar::FloatingPointBehaviour exceptions(true, true, true, false, true),
+      none(false, false, false, false, false);
+  const poplar::Tensor before = poplar::getAndModifyFloatingPointBehaviour(
+      graph(), program, exceptions, none, debugContext("exceptions_off"));
+  growPrograms(program);
+  poplar::setFloatingPointBehaviour(graph(), program, before, debugContext("exceptions"));
 }
 
 } // namespace sparq_popart

@@ -68,7 +68,12 @@ class CacheOpx : public popart::popx::Opx {
 public:
   CacheOpx(popart::Op *op, popart::popx::Devicex *device);
 
+  // With the session's enableFloatingPointChecks, exceptions are off meanwhile: kernels also compute
+  // with what rows hold that nobody has written, and use nothing of it.
+  void grow(poplar::program::Sequence &program) const final;
+
 protected:
+  virtual void growPrograms(poplar::program::Sequence &program) const = 0;
   CacheGroup &group() const { return layer_->get(device_, *this); }
 
 private:

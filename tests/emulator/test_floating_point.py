@@ -41,6 +41,7 @@ CALM = {
     ("ToHalf", "1e-8", "0"): 0.0,
     ("GuardedDivide", "1", "0"): 0.0,
     ("GuardedDivide", "0", "0"): 0.0,
+    ("GuardedProduct", "1e30", "1e30"): 0.5,
     ("GuardedRoot", "-1", "5"): 5.0,
     ("Sigmoid", "-1000", "0"): 0.0,
     ("Sigmoid", "-88.75", "0"): 0.0,

@@ -163,7 +163,7 @@ def test_remote_rows(programs, data):
     r = programs.json("remote", tiles, rows, width, fragmented, stdin=numbers)
     source = np.arange(rows * width, dtype=np.uint16).reshape(rows, width)
     np.testing.assert_array_equal(np.reshape(r["data"], (n, width)), source[read])
-    sink = np.full((rows, width), 0x7EBD, np.uint16)  # rows never written are poisoned
+    sink = np.full((rows, width), 0x7CBD, np.uint16)  # rows never written are poisoned
     sink[write] = source[read]
     np.testing.assert_array_equal(np.reshape(r["sink"], (rows, width)), sink)
 

@@ -11,8 +11,8 @@ import pytest
 _core = pytest.importorskip("sparq_ipu._core", reason="the extension module is not built")
 
 #: what the emulator fills an Output with before the vertex runs: a vertex that writes too little shows
-POISON = np.uint32(0x7FEDBEAD).view(np.float32)
-HALF_POISON = np.uint16(0x7EBD).view(np.float16)
+POISON = np.uint32(0x7FADBEAD).view(np.float32)
+HALF_POISON = np.uint16(0x7CBD).view(np.float16)
 WORD_POISON = np.uint32(0xBAADF00D)
 
 

@@ -8,6 +8,7 @@
 #include <popart/opmanager.hpp>
 #include <popart/opserialiser.hpp>
 #include <popart/popx/opxmanager.hpp>
+#include <poplar/CSRFunctions.hpp>
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
@@ -64,7 +65,8 @@ public:
     return addToGraph(info.factory({opid, settings, values}), inputs, outputs);
   }
 
-  void setOptions(bool stochasticRounding, std::int64_t replicas) {
+  void setOptions(bool stochasticRounding, std::int64_t replicas, bool floatingPointChecks) {
+    ir_.options.enableFloatingPointChecks = floatingPointChecks;
     ir_.options.enableStochasticRounding = stochasticRounding;
     ir_.options.enableReplicatedGraphs = replicas != 1;
     ir_.options.replicatedGraphCount = replicas;
@@ -144,8 +146,11 @@ public:
     poplar::program::Sequence program;
     for (const popart::OpId id : schedule())
       program.add(sequences.at(id));
-    engine_ = std::make_unique<poplar::Engine>(devicex_->top,
-                                               poplar::program::Repeat(iterations, program));
+    poplar::program::Sequence whole; // checks are switched on first, where the session asks
+    if (ir_.options.enableFloatingPointChecks)
+      poplar::setFloatingPointBehaviour(devicex_->top, whole, {true, true, true, false, true});
+    whole.add(poplar::program::Repeat(iterations, program));
+    engine_ = std::make_unique<poplar::Engine>(devicex_->top, whole);
     engine_->load(device_);
   }
 
@@ -293,7 +298,8 @@ PYBIND11_MODULE(_popart_lowering, m) {
       .def("add_input", &Model::addInput, "id"_a, "dtype"_a, "shape"_a)
       .def("add_op", &Model::addOp, "type"_a, "inputs"_a, "outputs"_a, "attributes"_a,
            "virtual_graph"_a = py::none())
-      .def("set_options", &Model::setOptions, "stochastic_rounding"_a = false, "replicas"_a = 1)
+      .def("set_options", &Model::setOptions, "stochastic_rounding"_a = false, "replicas"_a = 1,
+           "floating_point_checks"_a = false)
       .def("clone_op", &Model::cloneOp, "id"_a, "inputs"_a, "outputs"_a)
       .def("setup", &Model::setup, "id"_a)
       .def("describe", &Model::describe, "id"_a)

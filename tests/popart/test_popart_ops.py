@@ -388,6 +388,27 @@ def test_options_of_the_session(make: Any, op: str, options: dict, message: str)
     make.add(op, "_good", n_tokens=7 if op == "CacheFill" else 0)
 
 
+@pytest.mark.parametrize("checks", [False, True])
+def test_checks_of_floating_point_do_not_stop_operators(make: Any, checks: bool) -> None:
+    """They are off while an operator runs, where the session has them, and on again behind it."""
+    make.model.set_options(floating_point_checks=checks)
+    make.add("CacheFill", "_fill", n_tokens=7)
+    make.add("SparqDecode", "_decode")
+    make.model.compile()
+    rng, held = np.random.default_rng(3), Held()
+    prompt = [halves(rng, BATCH, N_KV_HEADS, 7, HEAD_DIM) for _ in "kv"]
+    held.fill(*prompt, np.array([7, 2]))
+    arrays = dict(zip(("key_fill", "value_fill"), prompt), lengths_fill=np.array([7, 2], np.int32))
+    for name in ("query", "key", "value"):
+        arrays[f"{name}_decode"] = halves(rng, *SHAPES[name])
+    active = np.array([1, 0], np.int32)
+    held.append(arrays["key_decode"], arrays["value_decode"], active)
+    out = make.model.run({**arrays, "active_decode": active})
+    np.testing.assert_array_equal(bits(out["out_decode"]), bits(held.sparq(arrays["query_decode"])))
+    counts = make.model.executions()
+    assert counts.get("exceptions_off", 0) == counts.get("exceptions", 0) == (2 if checks else 0)
+
+
 def test_outlining_sees_what_differs(make: Any) -> None:
     ids = [
         make.add("SparqDecode", "_0"),

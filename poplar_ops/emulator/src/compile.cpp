@@ -27,8 +27,8 @@ void poison(void *p, const Type &type, std::uint64_t bytes) {
       i += m;
     }
   };
-  const std::uint16_t halfNaN = 0x7ebd, shortWord = 0xbaad;
-  const std::uint32_t floatNaN = 0x7fedbead, word = 0xbaadf00d;
+  const std::uint16_t halfNaN = 0x7cbd, shortWord = 0xbaad;
+  const std::uint32_t floatNaN = 0x7fadbead, word = 0xbaadf00d;
   if (type == FLOAT)
     fill(&floatNaN, 4);
   else if (type == HALF)

@@ -36,6 +36,9 @@ struct ToHalf {
 struct GuardedDivide {
   static float of(float a, float b) { return b != 0.0f ? a / b : 0.0f; }
 };
+struct GuardedProduct {
+  static float of(float a, float b) { return a < 1e10f ? a * b : 0.5f; }
+};
 struct GuardedRoot {
   static float of(float a, float b) { return a > 0.0f ? b * std::sqrt(a) : b; }
 };
@@ -63,6 +66,7 @@ template class Map<Log>;
 template class Map<Sqrt>;
 template class Map<ToHalf>;
 template class Map<GuardedDivide>;
+template class Map<GuardedProduct>;
 template class Map<GuardedRoot>;
 template class Map<Sigmoid>;
 

@@ -138,4 +138,43 @@ MUTANTS = [
             ("if (requireComplete && !complete)", "if (false)", "a mapping with gaps is complete"),
         ],
     ),
+    *of(
+        "poplar_ops/emulator/src/floating_point.cpp",
+        f"{_TESTS}floating_point.py",
+        [
+            (
+                "(*tileControl & ~v.clear) | v.set",
+                "*tileControl | v.set",
+                "a modified behaviour clears nothing",
+            ),
+            (
+                "std::feraiseexcept(isNaN ? FE_OVERFLOW | FE_INVALID : FE_OVERFLOW);",
+                "std::feraiseexcept(FE_OVERFLOW);",
+                "a half that overflows to NaN is not invalid",
+            ),
+            ("control_.assign(tiles, control);", "control_.resize(tiles, control);", "a load resets nothing"),
+        ],
+    ),
+    *of(
+        "poplar_ops/emulator/src/execute.cpp",
+        f"{_TESTS}floating_point.py",
+        [
+            (
+                "if (stops && !v.showsEvents)",
+                "if (false)",
+                "codelets that hide their events run with exceptions on",
+            ),
+        ],
+    ),
+    *of(
+        "poplar_ops/emulator/popc/popc.py",
+        f"{_TESTS}floating_point.py",
+        [
+            (
+                '["-ffp-exception-behavior=maytrap"] if "clang" in version',
+                '[] if "clang" in version',
+                "Clang computes what a branch leaves out",
+            ),
+        ],
+    ),
 ]

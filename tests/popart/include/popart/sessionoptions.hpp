@@ -9,6 +9,7 @@ namespace popart {
 
 struct SessionOptions {
   bool enableStochasticRounding = false;
+  bool enableFloatingPointChecks = false;
   bool enableReplicatedGraphs = false;
   std::int64_t replicatedGraphCount = 1;
   std::int64_t getGlobalReplicationFactor() const {
