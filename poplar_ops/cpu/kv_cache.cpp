@@ -159,7 +159,8 @@ void KVCache::truncate(const std::int64_t *lengths) {
     const std::size_t held = nHeld[slot[b]];
     if (lengths[b] < 0 || static_cast<std::size_t>(lengths[b]) > held)
       fail("truncate: lengths must be in [0, " + std::to_string(held) + "] (element " +
-           std::to_string(b) + "), got " + std::to_string(lengths[b]));
+           std::to_string(b) + " holds " + std::to_string(held) + "), got " +
+           std::to_string(lengths[b]));
   }
   for (std::size_t i = 0; i < nPairs(); ++i) {
     const Pair at = pair(i);
