@@ -192,6 +192,14 @@ def test_options(checkpoint, capsys):
             "generate: --settings must be in place of the other settings, "
             "got --rank, --no-mean-value, --layer-settings too",
         ),
+        (
+            ("--dense", "--rank", "3", "--index-bits", "4"),
+            "generate: --dense must be without settings of SparQ, got --rank, --index-bits too",
+        ),
+        (
+            ("--dense", "--settings", "four"),
+            "generate: --dense must be without settings of SparQ, got --settings too",
+        ),
     ],
 )
 def test_bad_usage(checkpoint, capsys, monkeypatch, options, message):

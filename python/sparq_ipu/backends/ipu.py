@@ -224,7 +224,9 @@ class IpuLayers:
         spec = self._spec
         sizes = f"batch={spec.batch}, n_kv_heads={spec.n_kv_heads}, head_dim={spec.head_dim}"
         sizes += f", n_heads={n_heads}" + (f", n_layers={self._n_layers}" if self._n_layers != 1 else "")
-        message = f"{op}: capacity must be one whose program fits the device, got {spec.capacity} with {sizes}"
+        message = (
+            f"{op}: capacity must be one whose program fits the device, got {spec.capacity} with {sizes}"
+        )
         return DoesNotFit(f"{message}: {error}", error.resource, error.need, error.room)
 
     def _check_history(self, op: str, layer: int, n_heads: int, settings: Settings) -> None:
