@@ -312,6 +312,12 @@ def test_checkpoint_without_a_tokenizer(checkpoint, capsys, tmp_path):
     assert f"generate: --model must have a tokenizer, got none in {tmp_path}" in capsys.readouterr().err
 
 
+def test_a_text_of_no_tokens(checkpoint, capsys, monkeypatch):
+    monkeypatch.setattr(generate.Checkpoint, "model", None)
+    assert generate.main(["--model", str(checkpoint), "--prompt", "", "--rank", "3"]) == 2
+    assert "generate: the prompt must have at least 1 token, got 0" in capsys.readouterr().err
+
+
 def test_paths_come_first(checkpoint, capsys, monkeypatch, tmp_path):
     """Before torch is imported, which takes seconds, and before the model is loaded."""
     monkeypatch.setitem(sys.modules, "torch", None)
