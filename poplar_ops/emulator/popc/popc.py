@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -22,6 +23,8 @@ from vertices import PopcError, find_vertices  # noqa: E402
 
 VERSION = "popc 3.3 (host codelets)"
 C_UNIT = "c_"  # begins the name of a C source's unit, which has no vertices
+#: what a parser says of a vector type that no header has declared
+VECTOR_TYPE = re.compile(r"(?:type name|identifier) '(?:u?(?:char|short|int|longlong)|long|half|float)[24]'")
 WORKER = b"poplar_codelet_worker"  # the symbol that builtins ask for the worker
 OVERFLOW = b"poplar_codelet_half_overflow"  # the symbol that all objects name that show floating-point events
 
@@ -111,6 +114,9 @@ def main(argv: Sequence[str]) -> int:
         common += ["-isystem", own]  # where a program's own warnings do not look
     common += ["-idirafter", os.path.join(headers, "poplar")]  # codelets leave the folder out
     common += ["-D__POPC__", *(f"-D{d}" for d in args.defines)]
+    common.append(
+        "-fno-math-errno"
+    )  # a tile has no errno: functions of a loop's constants can leave the loop
     # and so do the functions that are built into it
     language = ["-std=c++17", "-include", "poplar/QuarterFloat.hpp", "-include", "builtins.hpp", *common]
     # the IPU's standard library is Clang's, whose <cmath> has abs(float) and the like outside std too
@@ -147,7 +153,15 @@ def main(argv: Sequence[str]) -> int:
                     continue
                 standard = [e for e in args.extra if e.startswith("-std")]
                 warnings: list[str] = []
-                vertices = find_vertices(source, compiler, language + standard, warnings)
+                known: list[str] = []  # beyond what its headers declare
+                try:
+                    vertices = find_vertices(source, compiler, language + standard, warnings)
+                except PopcError as e:
+                    if not VECTOR_TYPE.search(str(e)):
+                        raise
+                    # The IPU's compiler has them. A model's has not, and codelets for both define them there.
+                    known = ["-include", "ipudef.h"]
+                    vertices = find_vertices(source, compiler, language + known + standard, warnings)
                 if warnings and args.widths_are_errors:
                     raise PopcError("\n".join(warnings))
                 for warning in warnings:
@@ -162,7 +176,7 @@ def main(argv: Sequence[str]) -> int:
                     f.write(registration_source(source, vertices, name))
                 objects[name] = os.path.join(tmp, f"{name}.o")
                 depfiles.append(os.path.join(tmp, f"{name}.d"))
-                where = ["-I", os.path.dirname(source), "-MD", "-MF", depfiles[-1]]
+                where = [*known, "-I", os.path.dirname(source), "-MD", "-MF", depfiles[-1]]
                 run(compiler + flags + args.extra + where + ["-c", unit, "-o", objects[name]], args.verbose)
             if args.list_vertices:
                 return 0

@@ -3,7 +3,7 @@
 //
 // A file is a line of text, the length and a checksum of what follows, and that: the sizes of the plan's classes, so
 // that another build's file is refused; the codelet objects; the plan. Numbers are as this machine holds them.
-#include <poplar/Executable.hpp>
+#include <poplar/Engine.hpp>
 #include <poplar/exceptions.hpp>
 
 #include <array>
@@ -13,9 +13,7 @@
 #include <ostream>
 #include <type_traits>
 
-#include "floating_point.hpp"
-#include "plan.hpp"
-#include "random.hpp"
+#include "engine_impl.hpp"
 
 namespace poplar {
 namespace core {
@@ -329,15 +327,19 @@ std::shared_ptr<ExecutableImpl> deserialized(std::istream &in) {
   return exe;
 }
 
-} // namespace core
-
-void Executable::serialize(std::ostream &out) const {
-  if (impl->target.getTargetType() != TargetType::IPU)
+void write(std::ostream &out, const ExecutableImpl &exe) {
+  if (exe.target.getTargetType() != TargetType::IPU)
     throw runtime_error("serialize: executables can be serialised for IPU targets only, got " +
-                        toString(impl->target.getTargetType()));
-  const std::string text = core::serialized(*impl);
+                        toString(exe.target.getTargetType()));
+  const std::string text = serialized(exe);
   out.write(text.data(), static_cast<std::streamsize>(text.size()));
 }
+
+} // namespace core
+
+void Executable::serialize(std::ostream &out) const { core::write(out, *impl); }
+
+void Engine::serializeExecutable(std::ostream &out) const { core::write(out, *impl->exe); }
 
 Executable Executable::deserialize(std::istream &in, bool) {
   return core::Access::makeExecutable(core::deserialized(in));
