@@ -94,7 +94,7 @@ def main(argv: Sequence[str]) -> int:
         common += ["-isystem", own]  # where a program's own warnings do not look
     common += ["-idirafter", os.path.join(headers, "poplar")]  # codelets leave the folder out
     common += ["-D__POPC__", *(f"-D{d}" for d in args.defines)]
-    common.append("-fno-math-errno")  # a tile has no errno: what a loop does not change can leave the loop
+    common.append("-fno-math-errno")  # a tile has none: what a loop does not change can leave the loop
     # and so do the functions that are built into it
     language = ["-std=c++17", "-include", "poplar/QuarterFloat.hpp", "-include", "builtins.hpp", *common]
     # the IPU's standard library is Clang's, whose <cmath> has abs(float) and the like outside std too
