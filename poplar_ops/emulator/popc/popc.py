@@ -100,6 +100,8 @@ def main(argv: Sequence[str]) -> int:
     # the IPU's standard library is Clang's, whose <cmath> has abs(float) and the like outside std too
     language += ["-include", "math.h"]
     code = [f"-O{args.optimise}", "-ffp-contract=off", "-fPIC", "-fvisibility=hidden"]
+    if any("clang" in os.path.basename(c) for c in compiler):
+        code.append("-Wno-unknown-attributes")  # poplar::constraint and others are the IPU's compiler's
     code.append("-Wno-psabi")  # vectors wider than the baseline's registers do not cross objects
     flags = [*language, *code]
     try:
