@@ -99,8 +99,11 @@ def check_bool(op: str, argument: str, value: object) -> bool:
 def check_integers(
     op: str, argument: str, values: object, batch: int, low: int, high: np.ndarray, interval: str
 ) -> np.ndarray:
-    """`values` as int64 (batch,), each in [low, high[b]]; `interval` is the text of the interval, where {b} and
-    {high} stand for the first element that is not in it and its end."""
+    """`values` as int64 (batch,), each in [low, high[b]].
+
+    `interval` is the text of the interval: {b} stands for the first element that is not in it, {high} for its
+    end.
+    """
     if isinstance(values, np.ma.MaskedArray):  # what it masks would be read
         fail(op, argument, "be integers without a mask", type(values).__name__)
     try:

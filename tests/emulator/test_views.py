@@ -122,6 +122,26 @@ def chains(draw):
     return " ".join(text), shape, steps
 
 
+def check_clones(got: dict, flat: np.ndarray) -> None:
+    """Of each element of a clone, its place in the new variable; `flat` orders the originals by address."""
+    assert got["likewise"]  # type, shape, tiles
+    distinct, by_address = np.unique(flat, return_inverse=True)
+    in_turn = np.arange(flat.size)
+    assert got["new"] == in_turn.tolist()
+    assert got["all"] == by_address.tolist()
+    assert got["order"] == (by_address if distinct.size == flat.size else in_turn).tolist()
+    if flat.size == 0:
+        return
+    tiles, place = np.unique(np.stack([got["tiles"], by_address]), axis=1, return_inverse=True)
+    place = place.reshape(-1)
+    assert got["gather"] == place.tolist()
+    # Two clones: a tile's elements of the first, then those of the second.
+    begin = np.searchsorted(tiles[0], tiles[0])[place]
+    run = np.bincount(tiles[0].astype(int))[got["tiles"]]
+    assert got["two0"] == (place + begin).tolist()
+    assert got["two1"] == (place + begin + run).tolist()
+
+
 @settings(max_examples=max(400, settings().max_examples))
 @given(chains())
 def test_views_agree_with_numpy(driver, chain):
@@ -138,11 +158,14 @@ def test_views_agree_with_numpy(driver, chain):
     assert got["read"] == flat.tolist()
     assert got["mapped"] == flat.size
     assert got["sorted"] == flat.size
-    distinct = np.unique(flat)  # a region's alias says which of these are its elements
     assert len(got["bounds"]) == 2 * len(got["aliases"])
+    stands = np.full(flat.size, -1)  # of each element of the view, which one stands for it
     for i, alias in enumerate(got["aliases"]):
         begin, end = got["bounds"][2 * i : 2 * i + 2]
-        assert flat[begin:end].tolist() == distinct[alias : alias + end - begin].tolist()
+        stands[begin:end] = np.arange(alias, alias + end - begin)
+    assert flat[stands].tolist() == flat.tolist()
+    assert np.unique(stands).size == np.unique(flat).size
+    check_clones(got, flat)
     assert got["writeable"] == (np.unique(flat).size == flat.size)
     if flat.size:
         breaks = np.count_nonzero(np.diff(flat) != 1) + 1

@@ -26,6 +26,7 @@ C_UNIT = "c_"  # begins the name of a C source's unit, which has no vertices
 #: what a parser says of a vector type that no header has declared
 VECTOR_TYPE = re.compile(r"(?:type name|identifier) '(?:u?(?:char|short|int|longlong)|long|half|float)[24]'")
 WORKER = b"poplar_codelet_worker"  # the symbol that builtins ask for the worker
+OVERFLOW = b"poplar_codelet_half_overflow"  # the symbol that all objects name that show floating-point events
 
 
 def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
@@ -46,6 +47,13 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     )
     p.add_argument(
         "-target", "--target", default="cpu", help="accepted; objects are for the host whatever it says"
+    )
+    p.add_argument(
+        "--floating-point-events",
+        action="store_true",
+        default=os.environ.get("SPARQ_POPC_EVENTS", "0") not in ("", "0"),
+        help="make codelets, at most at -O1, for programs that switch floating-point exceptions on "
+        "(SPARQ_POPC_EVENTS=1 asks for the same)",
     )
     p.add_argument("-MF", dest="depfile", help="write a make rule with the headers the object depends on")
     p.add_argument("-X", metavar="FLAG", help="for the IPU's own compiler: ignored")
@@ -69,6 +77,18 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
 def without_ipu_flags(argv: Sequence[str]) -> list[str]:
     """Without `-X FLAG` and `-XFLAG`: what they hand to the IPU's compiler means nothing to a host's."""
     return [a for i, a in enumerate(argv) if not a.startswith("-X") and (i == 0 or argv[i - 1] != "-X")]
+
+
+def event_flags(compiler: Sequence[str]) -> list[str]:
+    """What makes the host's flags tell of the events that the source has, and of no others.
+
+    By default Clang also computes what a branch leaves out. GCC does not; neither does with these.
+    """
+    try:
+        version = subprocess.run([*compiler, "--version"], stdout=subprocess.PIPE, text=True).stdout
+    except FileNotFoundError as e:
+        raise PopcError(f"the host compiler must be installed, got '{compiler[0]}' (set CXX)") from e
+    return ["-ffp-exception-behavior=maytrap"] if "clang" in version else ["-ftrapping-math"]
 
 
 def run(command: list[str], verbose: bool) -> None:
@@ -103,8 +123,14 @@ def main(argv: Sequence[str]) -> int:
     if any("clang" in os.path.basename(c) for c in compiler):
         code.append("-Wno-unknown-attributes")  # poplar::constraint and others are the IPU's compiler's
     code.append("-Wno-psabi")  # vectors wider than the baseline's registers do not cross objects
-    flags = [*language, *code]
     try:
+        if args.floating_point_events:
+            common.append("-DSPARQ_FLOATING_POINT_EVENTS")
+            language.append("-DSPARQ_FLOATING_POINT_EVENTS")
+            code += event_flags(compiler)
+            if args.optimise != "0":
+                code[0] = "-O1"  # a vectoriser would compute what no element asks for
+        flags = [*language, *code]
         with tempfile.TemporaryDirectory(prefix="popc-") as tmp:
             objects: dict[str, str] = {}  # by the names of their units
             depfiles: list[str] = []
@@ -158,7 +184,12 @@ def main(argv: Sequence[str]) -> int:
             with open(tables, "w") as f:
                 units = [name for name in objects if not name.startswith(C_UNIT)]
                 asks_worker = any(WORKER in read(path) for path in objects.values())
-                f.write(tables_source(units, asks_worker))
+                shows_events = {name: OVERFLOW in read(objects[name]) for name in units}
+                if len(set(shows_events.values())) > 1:
+                    raise PopcError(
+                        "codelets of one object must all have --floating-point-events or none, got both"
+                    )
+                f.write(tables_source(units, asks_worker, all(shows_events.values())))
             partial = args.output + ".tmp"
             linked = [tables, *objects.values(), "-o", partial]
             run(compiler + flags + args.extra + ["-shared", *linked], args.verbose)

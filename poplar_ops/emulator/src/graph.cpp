@@ -188,49 +188,6 @@ void Graph::setInitialValueHalf(const Tensor &t, ArrayRef<uint16_t> values) {
   setInitialValue(t, ArrayRef<float>(f));
 }
 
-Tensor Graph::clone(const Tensor &t, const DebugContext &dc, TensorCloneMethod method) {
-  return clone(t.elementType(), t, dc, method);
-}
-
-Tensor Graph::clone(const Type &type, const Tensor &t, const DebugContext &dc,
-                    TensorCloneMethod method) {
-  const TensorImpl &i = Access::impl(t);
-  if (method == TensorCloneMethod::PRESERVE_ORDER_AND_ALIASES && t.containsAliases())
-    throw tensor_creation_error(
-        "clone: PRESERVE_ORDER_AND_ALIASES of a tensor with aliases is not supported, got " +
-        t.getDebugStr());
-  std::string name = dc.getPathName();
-  if (name.empty())
-    name =
-        impl->variables[core::regionsOf(t).empty() ? 0 : core::regionsOf(t)[0].var].name + "_clone";
-  Tensor r = addVariable(type, i.shape, {name});
-  // Elements of the clone are in the order of the view, each on the tile of the element it copies.
-  core::Variable &v = impl->variables[Access::impl(r).var];
-  std::size_t at = 0;
-  core::forEachRegion(i, [&](VarId var, std::size_t begin, std::size_t length) {
-    impl->variables[var].tiles.forEach(begin, begin + length,
-                                       [&](std::size_t b, std::size_t e, unsigned tile) {
-                                         if (tile != core::noTile)
-                                           v.tiles.set(at + b - begin, at + e - begin, tile);
-                                       });
-    at += length;
-  });
-  return r;
-}
-
-Tensor Graph::cloneN(const Tensor &t, std::size_t N, const DebugContext &dc,
-                     TensorCloneMethod method, TensorCloneDuplicationMethod duplicationMethod) {
-  return cloneN(t.elementType(), t, N, dc, method, duplicationMethod);
-}
-
-Tensor Graph::cloneN(const Type &type, const Tensor &t, std::size_t N, const DebugContext &dc,
-                     TensorCloneMethod method, TensorCloneDuplicationMethod) {
-  std::vector<Tensor> r;
-  for (std::size_t i = 0; i < N; ++i)
-    r.push_back(clone(type, t, dc, method).expand({0}));
-  return concat(r, 0);
-}
-
 // ---- host handles
 
 template <class Map>

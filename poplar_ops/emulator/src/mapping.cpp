@@ -202,28 +202,47 @@ Graph::getSortedContiguousRegions(const Tensor &t, ArrayRef<Interval> regions,
     }
     parts = std::move(kept);
   }
+  // Of elements that come more than once, the first ones stand for all: a part is split where what
+  // stands for it is not one interval of the view.
+  std::vector<Part> firsts; // of the run of elements that `parts` cover without a gap
   std::vector<std::vector<Interval>> r;
-  std::size_t distinct = 0,
-              end = 0; // elements so far, each once, and where in the variable they end
-  for (std::size_t i = 0; i < parts.size(); ++i) {
-    const Part &p = parts[i];
-    if (i == 0 || parts[i - 1].var != p.var)
-      end = 0;
-    const std::size_t again =
-        p.begin < end ? end - p.begin : 0; // how many of these at least are not new
-    const std::size_t first = distinct - again;
-    distinct += p.length > again ? p.length - again : 0;
-    end = std::max(end, p.begin + p.length);
-    const bool follows =
-        i && parts[i - 1].var == p.var && parts[i - 1].begin + parts[i - 1].length == p.begin;
+  std::size_t lastFirst = 0; // what stands for the last interval's end
+  auto append = [&](std::size_t at, std::size_t length, std::size_t first, bool follows) {
     if (!follows)
       r.emplace_back();
-    if (follows && r.back().back().end() == p.at)
-      r.back().back() = Interval(r.back().back().begin(), p.at + p.length);
+    if (follows && r.back().back().end() == at && (!aliases || lastFirst == first))
+      r.back().back() = Interval(r.back().back().begin(), at + length);
     else {
-      r.back().emplace_back(p.at, p.at + p.length);
+      r.back().emplace_back(at, at + length);
       if (aliases)
         aliases->push_back(first);
+    }
+    lastFirst = first + length;
+  };
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    Part p = parts[i];
+    bool follows =
+        i && parts[i - 1].var == p.var && parts[i - 1].begin + parts[i - 1].length == p.begin;
+    if (!aliases) {
+      append(p.at, p.length, p.at, follows);
+      continue;
+    }
+    if (!firsts.empty() &&
+        (firsts.back().var != p.var || firsts.back().begin + firsts.back().length <= p.begin))
+      firsts.clear();
+    std::size_t k = std::upper_bound(firsts.begin(), firsts.end(), p.begin,
+                                     [](std::size_t x, const Part &q) { return x < q.begin; }) -
+                    firsts.begin();
+    for (k = k ? k - 1 : 0; k < firsts.size() && p.length; ++k) {
+      const Part &q = firsts[k];
+      const std::size_t skip = p.begin - q.begin, n = std::min(p.length, q.length - skip);
+      append(p.at, n, q.at + skip, follows);
+      p = {p.var, p.begin + n, p.length - n, p.at + n};
+      follows = true;
+    }
+    if (p.length) {
+      append(p.at, p.length, p.at, follows);
+      firsts.push_back(p);
     }
   }
   return r;

@@ -114,8 +114,9 @@ public:
     all(name, type, at, n, data, initial, controls);
   }
   void operator()(VertexPlan &x) {
-    auto &[run, state, calls, gathers, scatters, poisons, guards, written, name, tile] = x;
-    all(state, calls, gathers, scatters, poisons, guards, written, tile);
+    auto &[run, state, calls, gathers, scatters, poisons, guards, written, name, tile,
+           showsEvents] = x;
+    all(state, calls, gathers, scatters, poisons, guards, written, tile, showsEvents);
     std::string type = writes() ? name : "";
     (*this)(type);
     if (writes())
@@ -317,8 +318,9 @@ std::shared_ptr<ExecutableImpl> deserialized(std::istream &in) {
   for (std::size_t i = 0; i != names.size(); ++i)
     loadObjectOfBytes(graph, objects[i], names[i]);
   archive.vertices = graph.codelets;
-  for (const codelet_abi::Vertex *v : builtInVertices())
-    archive.vertices[v->name] = v;
+  for (const auto &builtIn : {builtInVertices(), floatingPointVertices()})
+    for (const codelet_abi::Vertex *v : builtIn)
+      archive.vertices[v->name] = v;
   auto exe = std::make_shared<ExecutableImpl>();
   archive(*exe);
   exe->libraries = graph.libraries;

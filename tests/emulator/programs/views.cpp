@@ -105,6 +105,53 @@ void runMapping(std::istream &is) {
             << ",\"complete\":" << (complete ? "true" : "false") << "}" << std::endl;
 }
 
+// Of each element of the flattened view, where in its variable it is.
+std::vector<std::size_t> addresses(const Tensor &t) {
+  std::vector<std::size_t> r;
+  for (const VariableInterval &v : t.getVarRegions())
+    for (std::size_t i = v.interval.begin(); i < v.interval.end(); ++i)
+      r.push_back(i);
+  return r;
+}
+
+// The tile of each element of the flattened view.
+std::vector<unsigned> tilesOf(const Graph &graph, const Tensor &t) {
+  std::vector<unsigned> r(t.numElements());
+  const auto mapping = graph.getTileMapping(t);
+  for (unsigned tile = 0; tile < mapping.size(); ++tile)
+    for (const Interval &i : mapping[tile])
+      std::fill(r.begin() + i.begin(), r.begin() + i.end(), tile);
+  return r;
+}
+
+// Clones by each method, and two at a time with what is on one tile together.
+std::string clones(Graph &graph, const Tensor &view) {
+  std::ostringstream os;
+  const std::pair<const char *, TensorCloneMethod> methods[] = {
+      {"new", TensorCloneMethod::CREATE_NEW_ORDER},
+      {"order", TensorCloneMethod::PRESERVE_ORDER_UNLESS_ALIASES},
+      {"all", TensorCloneMethod::PRESERVE_ORDER_AND_ALIASES},
+      {"gather", TensorCloneMethod::GATHER_AND_PRESERVE_TILE_ORDER_AND_ALIASES}};
+  bool likewise = true;
+  for (const auto &m : methods) {
+    const Tensor c = graph.clone(FLOAT, view, "clone", m.second);
+    likewise = likewise && c.elementType() == FLOAT && c.shape() == view.shape() &&
+               tilesOf(graph, c) == tilesOf(graph, view);
+    os << ",\"" << m.first << "\":" << jsonList(addresses(c));
+  }
+  const Tensor two =
+      graph.cloneN(view, 2, "two", methods[3].second,
+                   TensorCloneDuplicationMethod::DUPLICATE_BY_TILE_CONTIGUOUS_REGION);
+  for (unsigned i = 0; i < 2; ++i) {
+    likewise = likewise && two[i].shape() == view.shape() &&
+               tilesOf(graph, two[i]) == tilesOf(graph, view);
+    os << ",\"two" << i << "\":" << jsonList(addresses(two[i]));
+  }
+  os << ",\"tiles\":" << jsonList(tilesOf(graph, view))
+     << ",\"likewise\":" << (likewise ? "true" : "false");
+  return os.str();
+}
+
 void run(const std::string &line) {
   std::istringstream is(line);
   if (line.compare(0, 4, "map ") == 0) {
@@ -168,7 +215,8 @@ void run(const std::string &line) {
             << ",\"base\":" << jsonList(after) << ",\"mapped\":" << mapped
             << ",\"sorted\":" << inRegions << ",\"bounds\":" << jsonList(bounds)
             << ",\"aliases\":" << jsonList(aliases)
-            << ",\"regions\":" << view.getContiguousRegions().size() << "}" << std::endl;
+            << ",\"regions\":" << view.getContiguousRegions().size() << clones(graph, view) << "}"
+            << std::endl;
 }
 
 } // namespace

@@ -280,8 +280,8 @@ public:
   Tensor getVariable(VariableRef v) const;
   bool isConstant(VariableRef v) const;
   /// The given parts of the flattened view, sorted by address and merged, as lists of intervals
-  /// that are contiguous in memory. `aliases` gets an index for each interval, the same where elements are the
-  /// same: the place of its first element among the distinct ones, counted by address.
+  /// that are contiguous in memory. `aliases` gets for each interval where in the flattened view its
+  /// elements come first by this order: the interval's own begin, unless others have them already.
   std::vector<std::vector<Interval>>
   getSortedContiguousRegions(const Tensor &t, ArrayRef<Interval> regions,
                              bool removeAliasedIntervals = false,

@@ -2,7 +2,8 @@
 #pragma once
 
 // `half`: IEEE binary16, as an IPU converts it by default: round to nearest even, overflow
-// saturates.
+// saturates. In codelets made with popc --floating-point-events the overflow is an event, and gives NaN where the
+// tile says so.
 
 #include <cstdint>
 #include <cstring>
@@ -55,11 +56,21 @@ SPARQ_HALF_CONSTEXPR float toFloat(std::uint16_t h) {
   return asFloat(sign | choose(exponent == 0, denormal, normal));
 }
 
+#ifdef SPARQ_FLOATING_POINT_EVENTS
+// codelet_abi.hpp
+extern "C" __attribute__((visibility("default")))
+std::uint16_t (*poplar_codelet_half_overflow)(std::uint16_t sign);
+#endif
+
 /// Rounds to nearest even. Above 65504 (infinity too) gives 65504; NaN gives the quiet NaN 0x7e00.
 SPARQ_HALF_CONSTEXPR std::uint16_t fromFloat(float f) {
   const std::uint32_t bits = asBits(f);
   const std::uint32_t sign = (bits >> 16) & 0x8000u;
   const std::uint32_t magnitude = bits & 0x7fffffffu;
+#ifdef SPARQ_FLOATING_POINT_EVENTS
+  if (magnitude >= 0x477ff000u && magnitude < 0x7f800000u) // what rounds above 65504; not infinity
+    return poplar_codelet_half_overflow(static_cast<std::uint16_t>(sign));
+#endif
   const std::uint32_t clamped =
       choose(static_cast<std::int32_t>(magnitude) < 0x477fe000, magnitude, 0x477fe000u);
   const std::uint32_t normal = (clamped - (112u << 23) + 0xfffu + ((clamped >> 13) & 1u)) >> 13;
