@@ -49,6 +49,12 @@ inline std::uint64_t random64() {
 
 } // namespace ipu_builtins
 
+// A tile's registers are not here: codelets may name these, and do not link where something calls them.
+extern "C" __attribute__((visibility("hidden"))) void __builtin_ipu_put(std::uint32_t value,
+                                                                        unsigned char number);
+extern "C" __attribute__((visibility("hidden"))) void __builtin_ipu_uput(std::uint32_t value,
+                                                                         unsigned char number);
+
 inline std::uint32_t __builtin_ipu_urand32() {
   return static_cast<std::uint32_t>(ipu_builtins::random64());
 }

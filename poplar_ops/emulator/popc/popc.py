@@ -114,14 +114,14 @@ def main(argv: Sequence[str]) -> int:
         common += ["-isystem", own]  # where a program's own warnings do not look
     common += ["-idirafter", os.path.join(headers, "poplar")]  # codelets leave the folder out
     common += ["-D__POPC__", *(f"-D{d}" for d in args.defines)]
-    common.append(
-        "-fno-math-errno"
-    )  # a tile has no errno: functions of a loop's constants can leave the loop
+    common.append("-fno-math-errno")  # a tile has none: what a loop does not change can leave the loop
     # and so do the functions that are built into it
     language = ["-std=c++17", "-include", "poplar/QuarterFloat.hpp", "-include", "builtins.hpp", *common]
     # the IPU's standard library is Clang's, whose <cmath> has abs(float) and the like outside std too
     language += ["-include", "math.h"]
     code = [f"-O{args.optimise}", "-ffp-contract=off", "-fPIC", "-fvisibility=hidden"]
+    if any("clang" in os.path.basename(c) for c in compiler):
+        code.append("-Wno-unknown-attributes")  # poplar::constraint and others are the IPU's compiler's
     code.append("-Wno-psabi")  # vectors wider than the baseline's registers do not cross objects
     try:
         if args.floating_point_events:

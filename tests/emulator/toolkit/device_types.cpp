@@ -20,10 +20,12 @@ int main(int, char **argv) {
   Tensor x = graph.addVariable(HALF, {4}, "x"), out = graph.addVariable(HALF, {12}, "out"),
          sums = graph.addVariable(FLOAT, {2}, "sums");
   ComputeSet cs = graph.addComputeSet("cs");
-  VertexRef between =
-      graph.addVertex(cs, "Between", {{"x", x}, {"out", out}, {"fill", 0.1f}, {"width", 3u}});
+  // a size_t of 64 bits would be of both
+  Tensor widths = graph.addConstant<unsigned>(UNSIGNED_INT, {2}, {3, 1}, "widths");
+  VertexRef between = graph.addVertex(
+      cs, "Between", {{"x", x}, {"out", out}, {"fill", 0.1f}, {"width", widths[0]}});
   VertexRef pairs = graph.addVertex(cs, "Pairs", {{"x", x}, {"sums", sums}});
-  for (const Tensor &t : {x, out, sums})
+  for (const Tensor &t : {x, out, sums, widths})
     graph.setTileMapping(t, 0);
   graph.setTileMapping(between, 0);
   graph.setTileMapping(pairs, 0);
