@@ -49,6 +49,12 @@ std::vector<ErrorLocation> Engine::getSimulatedErrorLocations(unsigned, unsigned
 std::vector<ErrorLocation> Engine::getSimulatedErrorLocations(StringRef, unsigned) const {
   notImplemented("Engine::getSimulatedErrorLocations");
 }
+void Engine::readTensor(StringRef, QuarterMetadata &, void *, void *) {
+  notImplemented("Engine::readTensor of quarter");
+}
+void Engine::writeTensor(StringRef, const QuarterMetadata &, const void *, const void *) {
+  notImplemented("Engine::writeTensor of quarter");
+}
 void Engine::connectHostFunction(StringRef, unsigned, HostCallbackHandle) {
   notImplemented("Engine::connectHostFunction");
 }
