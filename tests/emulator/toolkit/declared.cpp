@@ -92,6 +92,7 @@ int main() {
   const auto f143 = QuarterMetadata::Format::F143;
   QuarterMetadata metadata(f143, 1);
   Engine idle(graph, Sequence());
+  refused("dumpProgram", [&] { dumpProgram(graph, prog, std::cout); });
   refused("Engine::readTensor of quarter",
           [&] { idle.readTensor("t", metadata, nullptr, nullptr); });
   refused("Engine::writeTensor of quarter",
