@@ -159,7 +159,8 @@ void KVCache::truncate(const std::int64_t *lengths) {
     const std::size_t held = nHeld[slot[b]];
     if (lengths[b] < 0 || static_cast<std::size_t>(lengths[b]) > held)
       fail("truncate: lengths must be in [0, " + std::to_string(held) + "] (element " +
-           std::to_string(b) + "), got " + std::to_string(lengths[b]));
+           std::to_string(b) + " holds " + std::to_string(held) + "), got " +
+           std::to_string(lengths[b]));
   }
   for (std::size_t i = 0; i < nPairs(); ++i) {
     const Pair at = pair(i);
@@ -253,6 +254,27 @@ void KVCache::reorder(const std::int64_t *index) {
   slot = newSlot;
 }
 
+// The next two are, to the word, the reference's `check_not_empty` and `check_tokens`.
+void KVCache::checkNotEmpty(const char *op) const {
+  for (std::size_t b = 0; b < batch; ++b)
+    if (nHeld[slot[b]] == 0)
+      fail(std::string(op) +
+           ": cache must hold at least one position of every batch element, got none of element " +
+           std::to_string(b));
+}
+
+void KVCache::checkTokens(const char *op, std::size_t nTokens) const {
+  std::size_t shortest = 0;
+  for (std::size_t b = 1; b < batch; ++b)
+    if (nHeld[slot[b]] < nHeld[slot[shortest]])
+      shortest = b;
+  const std::size_t held = nHeld[slot[shortest]];
+  if (held < nTokens)
+    fail(std::string(op) + ": cache must hold the " + std::to_string(nTokens) +
+         " tokens of the query, got " + std::to_string(held) + " positions of element " +
+         std::to_string(shortest));
+}
+
 void KVCache::attention(const Query &query, std::int64_t nHeads, const SparqSettings *settings,
                         Half *output) const {
   const char *const op = settings ? "sparq_attention" : "dense_attention";
@@ -263,25 +285,17 @@ void KVCache::attention(const Query &query, std::int64_t nHeads, const SparqSett
     fail(std::string(op) + ": n_tokens must be " + (settings ? "1" : "at least 1") + ", got " +
          std::to_string(query.nTokens));
   std::shared_lock<std::shared_mutex> lock(access);
-  for (std::size_t b = 0; b < batch; ++b)
-    if (nHeld[slot[b]] == 0)
-      fail(std::string(op) +
-           ": cache must hold at least one position of every batch element, got none of element " +
-           std::to_string(b));
-    else if (nHeld[slot[b]] < query.nTokens)
-      fail(std::string(op) + ": cache must hold the tokens of the query, got " +
-           std::to_string(nHeld[slot[b]]) + " positions of element " + std::to_string(b));
+  if (query.nTokens == 1)
+    checkNotEmpty(op);
+  else
+    checkTokens(op, query.nTokens);
   attend(*this, query, static_cast<std::size_t>(nHeads), settings, output);
 }
 
-void KVCache::checkWindow(const char *op, const Query &query, std::int64_t nHeads,
+void KVCache::checkWindow(const char *op, std::int64_t nHeads,
                           const WindowSettings &settings) const {
   checkHeads(op, spec, nHeads);
   check(op, settings, nHeads);
-  for (std::size_t s : slot)
-    if (nHeld[s] < query.nTokens)
-      fail(std::string(op) + ": cache must hold the " + std::to_string(query.nTokens) +
-           " tokens of the query, got " + std::to_string(nHeld[s]) + " positions of an element");
   if (history && settings.remembers() && settings.nRecent != history->nRecent)
     fail(std::string(op) + ": n_recent must be the n_recent=" + std::to_string(history->nRecent) +
          " of the steps so far, got " + std::to_string(settings.nRecent));
@@ -299,14 +313,16 @@ WindowHistory *KVCache::historyFor(const WindowSettings &settings) {
 void KVCache::windowAttention(const Query &query, std::int64_t nHeads,
                               const WindowSettings &settings, Half *output) {
   std::unique_lock<std::shared_mutex> lock(access);
-  checkWindow("window_attention", query, nHeads, settings);
+  checkWindow("window_attention", nHeads, settings);
+  checkNotEmpty("window_attention");
   attendInWindow(*this, historyFor(settings), query, static_cast<std::size_t>(nHeads), settings, 0,
                  output);
 }
 
 void KVCache::observe(const Query &query, std::int64_t nHeads, const WindowSettings &settings) {
   std::unique_lock<std::shared_mutex> lock(access);
-  checkWindow("observe", query, nHeads, settings);
+  checkWindow("observe", nHeads, settings);
+  checkTokens("observe", query.nTokens);
   WindowHistory *const steps = historyFor(settings);
   if (!steps)
     return;

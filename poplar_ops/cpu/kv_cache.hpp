@@ -101,8 +101,9 @@ public:
 private:
   void appendTo(const Pair &pair, const char *key, const char *value, const Tokens &keyTokens,
                 const Tokens &valueTokens, std::size_t count) const;
-  void checkWindow(const char *op, const Query &query, std::int64_t nHeads,
-                   const WindowSettings &settings) const;
+  void checkNotEmpty(const char *op) const;
+  void checkTokens(const char *op, std::size_t nTokens) const;
+  void checkWindow(const char *op, std::int64_t nHeads, const WindowSettings &settings) const;
   WindowHistory *historyFor(const WindowSettings &settings);
 
   Buffer keyRows, valueRows;

@@ -186,6 +186,9 @@ def _check_alone(arguments: argparse.Namespace) -> None:
     if arguments.settings is not None and given:
         got = ", ".join(given)
         raise ValueError(f"generate: --settings must be in place of the other settings, got {got} too")
+    sparq = given + (["--settings"] if arguments.settings is not None else [])
+    if arguments.dense and sparq:
+        raise ValueError(f"generate: --dense must be without settings of SparQ, got {', '.join(sparq)} too")
 
 
 @dataclasses.dataclass(frozen=True)

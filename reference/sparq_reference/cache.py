@@ -126,9 +126,7 @@ class KVCache(HasSpec):
         Raises:
             ValueError: `truncate: lengths must <rule>, got <value>`; the cache is then unchanged.
         """
-        kept = checks.check_integers(
-            "truncate", "lengths", lengths, self.spec.batch, 0, self._lengths, "[0, positions held]"
-        )
+        kept = checks.check_truncate("truncate", lengths, self._lengths)
         for b in range(self.spec.batch):
             self._key[b, :, kept[b] :] = np.nan
             self._value[b, :, kept[b] :] = np.nan

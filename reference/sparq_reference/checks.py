@@ -99,7 +99,11 @@ def check_bool(op: str, argument: str, value: object) -> bool:
 def check_integers(
     op: str, argument: str, values: object, batch: int, low: int, high: np.ndarray, interval: str
 ) -> np.ndarray:
-    """`values` as int64 (batch,), each in [low, high[b]]; `interval` is the text of the interval."""
+    """`values` as int64 (batch,), each in [low, high[b]].
+
+    `interval` is the text of the interval: {b} stands for the first element that is not in it, {high} for its
+    end.
+    """
     if isinstance(values, np.ma.MaskedArray):  # what it masks would be read
         fail(op, argument, "be integers without a mask", type(values).__name__)
     try:
@@ -112,7 +116,8 @@ def check_integers(
         fail(op, argument, f"have shape (batch={batch},)", array.shape)
     bad = (array < low) | (array > high)
     if bad.any():
-        fail(op, argument, f"be in {interval}", int(array[bad][0]))
+        b = int(np.argmax(bad))
+        fail(op, argument, "be in " + interval.format(b=b, high=high[b]), int(array[b]))
     return array.astype(np.int64)
 
 
@@ -309,3 +314,9 @@ def check_reorder(op: str, index: object, batch: int) -> np.ndarray:
     """`index` as int64 (batch,), each in [0, batch)."""
     high = np.full(batch, batch - 1, np.int64)
     return check_integers(op, "index", index, batch, 0, high, f"[0, batch={batch})")
+
+
+def check_truncate(op: str, lengths: object, held: np.ndarray) -> np.ndarray:
+    """`lengths` as int64 (batch,), each in [0, held[b]]."""
+    interval = "[0, {high}] (element {b} holds {high})"
+    return check_integers(op, "lengths", lengths, len(held), 0, held, interval)

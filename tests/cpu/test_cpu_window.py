@@ -164,8 +164,14 @@ def test_several_tokens_a_step(device: str) -> None:
 def test_refusals() -> None:
     query, key, value = tokens(0, 2, 4, 2, 9, "normal", 8)
     for cache in caches(2, 2, 8, 64):
+        empty = "window_attention: cache must hold at least one position of every batch element, got none of"
+        one_step = partial(sparq_ipu.window_attention, query[:, :, 8], cache, top_k=4, n_recent=3)
+        assert message(one_step) == f"{empty} element 0"
+        cache.append(key, value, np.array([9, 0]))
+        assert message(one_step) == f"{empty} element 1"
+        cache.reset()
         cache.append(key, value)
-        sparq_ipu.window_attention(query[:, :, 8], cache, top_k=4, n_recent=3)
+        one_step()
         before = histories(cache)
         for call, words in (
             (dict(top_k=4, n_recent=2), "n_recent must be the n_recent=3 of the steps so far, got 2"),

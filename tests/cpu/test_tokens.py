@@ -143,7 +143,9 @@ def test_what_is_refused_changes_nothing(device):
     with pytest.raises(ValueError, match=r"^sparq_attention: rank must be in \[1, head_dim=16\], got 17"):
         append_and_attend(query, key, value, cache, SparqSettings(17, 4))
     for lengths, message in (
-        ([291, 3], "truncate: lengths must be in [0, positions held], got 291"),
+        ([291, 3], "truncate: lengths must be in [0, 290] (element 0 holds 290), got 291"),
+        ([290, 21], "truncate: lengths must be in [0, 20] (element 1 holds 20), got 21"),
+        ([290, -1], "truncate: lengths must be in [0, 20] (element 1 holds 20), got -1"),
         ([1], "truncate: lengths must have shape (batch=2,), got (1,)"),
         ([1.0, 1.0], "truncate: lengths must be integers, got float64"),
     ):

@@ -298,6 +298,24 @@ def test_elsewhere_it_is_a_warning(tmp_path, body, named):
     assert not (tmp_path / "b.gp").exists()
 
 
+def test_an_input_of_size_t_is_taken_and_one_of_64_bits_is_not(tmp_path):
+    """Both are one type here, and only the first has 32 bits on a device."""
+    source = tmp_path / "a.cpp"
+    text = """
+        #include <cstdint>
+        #include <poplar/Vertex.hpp>
+        struct A : poplar::Vertex {{ poplar::Input<{}> n; bool compute() {{ return *n != 0; }} }};
+    """
+    for wide, flags, status, said in (
+        ("std::size_t", (), 0, "warning: "),
+        ("std::size_t", ("-Werror=width",), 1, "field 'n' must have a type of the same width"),
+        ("std::uint64_t", (), 1, "vertex fields hold"),
+    ):
+        source.write_text(text.format(wide))
+        r = popc(source, "-o", tmp_path / "a.gp", *flags)
+        assert r.returncode == status and said in r.stderr, r.stderr
+
+
 def test_what_has_one_width_passes(tmp_path):
     """64 bits that are 64 on both; sizes of vectors, which are unsigned; what a library declares."""
     body = """
@@ -364,6 +382,9 @@ def test_what_codelets_take_for_granted(tmp_path):
         #include <poplar/VectorListTypes.hpp>
         #include <StackSizeDefs.hpp>
         #include <ipu_intrinsics>
+        #ifndef __NO_MATH_ERRNO__
+        #error "functions of <cmath> set errno, so a compiler may not move them out of a loop"
+        #endif
         #define quarter 0.25f
         struct V : poplar::Vertex {
           poplar::Input<poplar::Vector<float, poplar::VectorLayout::ONE_PTR, 8>> in;

@@ -63,14 +63,29 @@ def test_cmake_finds_it(shell, toolkit, tmp_path):
     assert str(toolkit / "lib") in (tmp_path / "CMakeCache.txt").read_text()
 
 
+def test_types_that_a_device_has_of_its_own(shell, tmp_path):
+    """Vectors without a header, constants of half, edges that are assigned to half, a size_t of 32 bits."""
+    shell(f"popc -O1 {HERE}/no_header_codelets.cpp -o pairs.gp", tmp_path)
+    shell(f"g++ -std=c++11 -Wall -Wextra -Werror {HERE}/device_types.cpp -lpoplar -o device_types", tmp_path)
+    command = f"./device_types {HERE}/device_types_codelets.cpp pairs.gp saved"
+    lines = shell(command, tmp_path, SPARQ_EMULATOR_IPUS="1").stdout.splitlines()
+    assert len(lines) == 2 and lines[0] == lines[1]  # and from the file that serializeExecutable wrote
+    got = numbers(lines[0])
+    between = [0.1] * 3 + [-1.5, 0.25, 0.125, 0.25, 0.125, 1, -0.5, 0.5, -1]
+    assert got[:12] == np.array(between, np.float16).view(np.uint16).tolist()
+    # three times each number, pairs added, and their places and one
+    assert got[12:] == [-6 + 2.25 + 0 + 1, 0.375 + 9 + 2 + 1]
+
+
 def test_what_is_declared_works_or_says_what_it_is(shell, tmp_path):
     """Each call that is not implemented throws with its own name; the others give what they should."""
     shell(f"g++ -std=c++11 -Wall -Wextra -Werror {HERE}/declared.cpp -lpoplar -o declared", tmp_path)
     lines = [line.split("|") for line in shell("./declared", tmp_path).stdout.splitlines()]
     refused = {name: message for name, message in lines if "not implemented" in message}
     assert all(message == f"{name}: not implemented in the emulator" for name, message in refused.items())
-    assert len(refused) == 35
+    assert len(refused) == 32
     assert [(name, text.strip()) for name, text in lines if name not in refused] == [
+        ("control", str(1 | 1 << 1 | 1 << 2 | 1 << 19 | 1 << 20)),
         ("tensors", "1 1"),
         ("streamed", "1 2 3 4"),
         ("asked", "fcpcpcpcpi"),

@@ -192,6 +192,14 @@ def test_options(checkpoint, capsys):
             "generate: --settings must be in place of the other settings, "
             "got --rank, --no-mean-value, --layer-settings too",
         ),
+        (
+            ("--dense", "--rank", "3", "--index-bits", "4"),
+            "generate: --dense must be without settings of SparQ, got --rank, --index-bits too",
+        ),
+        (
+            ("--dense", "--settings", "four"),
+            "generate: --dense must be without settings of SparQ, got --settings too",
+        ),
     ],
 )
 def test_bad_usage(checkpoint, capsys, monkeypatch, options, message):
@@ -302,6 +310,12 @@ def test_checkpoint_without_a_tokenizer(checkpoint, capsys, tmp_path):
     tiny_model().save_pretrained(tmp_path)
     assert call(checkpoint, "--model", str(tmp_path)) == 2
     assert f"generate: --model must have a tokenizer, got none in {tmp_path}" in capsys.readouterr().err
+
+
+def test_a_text_of_no_tokens(checkpoint, capsys, monkeypatch):
+    monkeypatch.setattr(generate.Checkpoint, "model", None)
+    assert generate.main(["--model", str(checkpoint), "--prompt", "", "--rank", "3"]) == 2
+    assert "generate: the prompt must have at least 1 token, got 0" in capsys.readouterr().err
 
 
 def test_paths_come_first(checkpoint, capsys, monkeypatch, tmp_path):

@@ -107,8 +107,13 @@ def test_too_much_for_the_tiles_leaves_the_cache_usable() -> None:
     a = make_attention(np.random.default_rng(2), seq_len=2000, n_kv_heads=2, head_dim=128)
     cache = filled(a, n_tiles=2)
     before = sparq_ipu.dense_attention(a.query, cache)
-    with pytest.raises(DoesNotFit, match="tile memory"):
+    with pytest.raises(DoesNotFit, match="plan: tile memory: ") as caught:
         sparq_ipu.sparq_attention(a.query, cache, rank=128, top_k=2000)
+    assert str(caught.value).startswith(
+        "sparq_attention: capacity must be one whose program fits the device, "
+        f"got {cache.capacity} with batch=1, n_kv_heads=2, head_dim=128, n_heads={a.query.shape[1]}: plan: "
+    )
+    assert caught.value.resource == "tile memory" and caught.value.room < caught.value.need
     assert cache.lengths == 2000
     assert_same(sparq_ipu.dense_attention(a.query, cache), before)
 

@@ -10,6 +10,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include <type_traits>
+
 #include <poplar/HalfFloat.hpp>
 
 // Codelets reach rows of elements through pointers to vectors: these types may alias.
@@ -60,6 +62,19 @@ template <class V> V splat(typename V::vector_element e) {
   for (unsigned i = 0; i < V::vector_size; ++i)
     r[i] = e;
   return r;
+}
+// `__builtin_convertvector`: of these vectors, and of those that a compiler has.
+template <class To, class From>
+typename std::enable_if<std::is_class<From>::value, To>::type converted(const From &v) {
+  static_assert(int(To::vector_size) == int(From::vector_size), "as many elements");
+  To r;
+  for (unsigned i = 0; i < To::vector_size; ++i)
+    r[i] = static_cast<typename To::vector_element>(v[i]);
+  return r;
+}
+template <class To, class From>
+typename std::enable_if<!std::is_class<From>::value, To>::type converted(const From &v) {
+  return __builtin_convertvector(v, To);
 }
 } // namespace vector_types
 } // namespace poplar
@@ -126,6 +141,8 @@ SPARQ_VECTOR_COMPARISON(>=)
 #undef SPARQ_VECTOR_ARITHMETIC
 #undef SPARQ_VECTOR_COMPARISON
 #undef SPARQ_VECTOR_UNARY
+
+#define __builtin_convertvector(v, ...) (::poplar::vector_types::converted<__VA_ARGS__>(v))
 
 /// What a hardware loop can count.
 typedef unsigned rptsize_t;

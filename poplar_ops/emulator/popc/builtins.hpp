@@ -24,6 +24,12 @@ inline unsigned __builtin_ipu_get_scount_u() {
   return static_cast<unsigned>(poplar_codelet_worker()->cycles() >> 32);
 }
 
+#ifdef SPARQ_FLOATING_POINT_EVENTS
+// Tells popc of each object that it is made so.
+[[gnu::used]] static const auto *const poplar_codelet_shows_events =
+    &poplar::half_bits::poplar_codelet_half_overflow;
+#endif
+
 namespace ipu_builtins {
 
 inline std::uint64_t rotated(std::uint64_t x, unsigned by) { return (x << by) | (x >> (64 - by)); }
@@ -62,7 +68,10 @@ inline float __builtin_ipu_exp2(float a) { return std::exp2(a); }
 inline float __builtin_ipu_ln(float a) { return std::log(a); }
 inline float __builtin_ipu_log2(float a) { return std::log2(a); }
 inline float __builtin_ipu_tanh(float a) { return std::tanh(a); }
-inline float __builtin_ipu_sigm(float a) { return 1.0f / (1.0f + std::exp(-a)); }
+// 0 where exp(-a) is infinite: an instruction does not overflow on its way.
+inline float __builtin_ipu_sigm(float a) {
+  return a < -0x1.62e42ep+6f ? 0.0f : 1.0f / (1.0f + std::exp(-a));
+}
 inline bool __builtin_ipu_isnan(float a) { return std::isnan(a); }
 inline bool __builtin_ipu_isinf(float a) { return std::isinf(a); }
 inline bool __builtin_ipu_isfinite(float a) { return std::isfinite(a); }

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -22,7 +23,10 @@ from vertices import PopcError, find_vertices  # noqa: E402
 
 VERSION = "popc 3.3 (host codelets)"
 C_UNIT = "c_"  # begins the name of a C source's unit, which has no vertices
+#: what a parser says of a vector type that no header has declared
+VECTOR_TYPE = re.compile(r"(?:type name|identifier) '(?:u?(?:char|short|int|longlong)|long|half|float)[24]'")
 WORKER = b"poplar_codelet_worker"  # the symbol that builtins ask for the worker
+OVERFLOW = b"poplar_codelet_half_overflow"  # the symbol that all objects name that show floating-point events
 
 
 def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
@@ -43,6 +47,13 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     )
     p.add_argument(
         "-target", "--target", default="cpu", help="accepted; objects are for the host whatever it says"
+    )
+    p.add_argument(
+        "--floating-point-events",
+        action="store_true",
+        default=os.environ.get("SPARQ_POPC_EVENTS", "0") not in ("", "0"),
+        help="make codelets, at most at -O1, for programs that switch floating-point exceptions on "
+        "(SPARQ_POPC_EVENTS=1 asks for the same)",
     )
     p.add_argument("-MF", dest="depfile", help="write a make rule with the headers the object depends on")
     p.add_argument("-X", metavar="FLAG", help="for the IPU's own compiler: ignored")
@@ -68,6 +79,18 @@ def without_ipu_flags(argv: Sequence[str]) -> list[str]:
     return [a for i, a in enumerate(argv) if not a.startswith("-X") and (i == 0 or argv[i - 1] != "-X")]
 
 
+def event_flags(compiler: Sequence[str]) -> list[str]:
+    """What makes the host's flags tell of the events that the source has, and of no others.
+
+    By default Clang also computes what a branch leaves out. GCC does not; neither does with these.
+    """
+    try:
+        version = subprocess.run([*compiler, "--version"], stdout=subprocess.PIPE, text=True).stdout
+    except FileNotFoundError as e:
+        raise PopcError(f"the host compiler must be installed, got '{compiler[0]}' (set CXX)") from e
+    return ["-ffp-exception-behavior=maytrap"] if "clang" in version else ["-ftrapping-math"]
+
+
 def run(command: list[str], verbose: bool) -> None:
     if verbose:
         print(" ".join(shlex.quote(c) for c in command), file=sys.stderr)
@@ -91,14 +114,23 @@ def main(argv: Sequence[str]) -> int:
         common += ["-isystem", own]  # where a program's own warnings do not look
     common += ["-idirafter", os.path.join(headers, "poplar")]  # codelets leave the folder out
     common += ["-D__POPC__", *(f"-D{d}" for d in args.defines)]
+    common.append(
+        "-fno-math-errno"
+    )  # a tile has no errno: functions of a loop's constants can leave the loop
     # and so do the functions that are built into it
     language = ["-std=c++17", "-include", "poplar/QuarterFloat.hpp", "-include", "builtins.hpp", *common]
     # the IPU's standard library is Clang's, whose <cmath> has abs(float) and the like outside std too
     language += ["-include", "math.h"]
     code = [f"-O{args.optimise}", "-ffp-contract=off", "-fPIC", "-fvisibility=hidden"]
     code.append("-Wno-psabi")  # vectors wider than the baseline's registers do not cross objects
-    flags = [*language, *code]
     try:
+        if args.floating_point_events:
+            common.append("-DSPARQ_FLOATING_POINT_EVENTS")
+            language.append("-DSPARQ_FLOATING_POINT_EVENTS")
+            code += event_flags(compiler)
+            if args.optimise != "0":
+                code[0] = "-O1"  # a vectoriser would compute what no element asks for
+        flags = [*language, *code]
         with tempfile.TemporaryDirectory(prefix="popc-") as tmp:
             objects: dict[str, str] = {}  # by the names of their units
             depfiles: list[str] = []
@@ -121,7 +153,15 @@ def main(argv: Sequence[str]) -> int:
                     continue
                 standard = [e for e in args.extra if e.startswith("-std")]
                 warnings: list[str] = []
-                vertices = find_vertices(source, compiler, language + standard, warnings)
+                known: list[str] = []  # beyond what its headers declare
+                try:
+                    vertices = find_vertices(source, compiler, language + standard, warnings)
+                except PopcError as e:
+                    if not VECTOR_TYPE.search(str(e)):
+                        raise
+                    # The IPU's compiler has them. A model's has not, and codelets for both define them there.
+                    known = ["-include", "ipudef.h"]
+                    vertices = find_vertices(source, compiler, language + known + standard, warnings)
                 if warnings and args.widths_are_errors:
                     raise PopcError("\n".join(warnings))
                 for warning in warnings:
@@ -136,7 +176,7 @@ def main(argv: Sequence[str]) -> int:
                     f.write(registration_source(source, vertices, name))
                 objects[name] = os.path.join(tmp, f"{name}.o")
                 depfiles.append(os.path.join(tmp, f"{name}.d"))
-                where = ["-I", os.path.dirname(source), "-MD", "-MF", depfiles[-1]]
+                where = [*known, "-I", os.path.dirname(source), "-MD", "-MF", depfiles[-1]]
                 run(compiler + flags + args.extra + where + ["-c", unit, "-o", objects[name]], args.verbose)
             if args.list_vertices:
                 return 0
@@ -144,7 +184,12 @@ def main(argv: Sequence[str]) -> int:
             with open(tables, "w") as f:
                 units = [name for name in objects if not name.startswith(C_UNIT)]
                 asks_worker = any(WORKER in read(path) for path in objects.values())
-                f.write(tables_source(units, asks_worker))
+                shows_events = {name: OVERFLOW in read(objects[name]) for name in units}
+                if len(set(shows_events.values())) > 1:
+                    raise PopcError(
+                        "codelets of one object must all have --floating-point-events or none, got both"
+                    )
+                f.write(tables_source(units, asks_worker, all(shows_events.values())))
             partial = args.output + ".tmp"
             linked = [tables, *objects.values(), "-o", partial]
             run(compiler + flags + args.extra + ["-shared", *linked], args.verbose)

@@ -127,10 +127,17 @@ template <class C, class T> constexpr codelet_abi::Field describe(const char *na
           s.outerLayout, s.minAlign, s.outerMinAlign};
 }
 
-// State that has an element's type on a device, and a wider one here: a graph's value fills its lower half.
+// State that has an element's type on a device, and a wider one here: a graph's value fills its lower half. And what
+// such an Input points to, which the class reads as a device does.
 template <class C, class T>
 constexpr codelet_abi::Field describe(const char *name, T C::*, Element element) {
   return {name, 0, Direction::State, Nesting::Scalar, element, Layout::Span, Layout::Span, 0, 0};
+}
+
+template <class C>
+constexpr codelet_abi::Field describe(const char *name, poplar::Input<unsigned long> C::*,
+                                      Element element) {
+  return {name, 0, Direction::Input, Nesting::Scalar, element, Layout::Span, Layout::Span, 0, 0};
 }
 
 // Where the member lies in a V: the base class that declares it may not come first.

@@ -64,16 +64,22 @@ def registration_source(source: str, vertices: Sequence[Vertex], unit: str) -> s
     return "\n".join(out) + "\n"
 
 
-def tables_source(units: Sequence[str], asks_worker: bool) -> str:
-    """The exported function that lists the tables of all units; what builtins call for the worker."""
+def tables_source(units: Sequence[str], asks_worker: bool, shows_events: bool) -> str:
+    """The exported function that lists the tables of all units, and what codelets call in the library."""
     out = ['#include "codelet_abi.hpp"', "namespace codelet_registration {"]
     for unit in units:
         out.append(f"extern const codelet_abi::Table table{unit};")
     out.append("}")
-    out.append('extern "C" __attribute__((visibility("default")))')
+    variables = []
     if asks_worker:
-        out.append("codelet_abi::WorkerFunction poplar_codelet_worker = nullptr;")
-        out.append('extern "C" __attribute__((visibility("default")))')
+        variables.append("codelet_abi::WorkerFunction poplar_codelet_worker = nullptr;")
+    if shows_events:
+        variables.append("codelet_abi::OverflowFunction poplar_codelet_half_overflow = nullptr;")
+    exported = '__attribute__((visibility("default")))'
+    out.append('extern "C" {')  # braces: a variable declared `extern` by itself must not be initialised
+    out += [f"{exported} {variable}" for variable in variables]
+    out.append("}")
+    out.append(f'extern "C" {exported}')
     out.append("const codelet_abi::Table *const *poplar_codelet_tables(unsigned *n) {")
     listed = ", ".join(f"&codelet_registration::table{unit}" for unit in units)
     out.append(f"  static const codelet_abi::Table *const tables[] = {{{listed}}};")

@@ -2,8 +2,8 @@
 """Types whose width is another one on a device: `long`, and with it `size_t` and `ptrdiff_t`, has 32 bits
 there and 64 on most hosts. What overflows there passes here. The SDK takes them, and its own libraries
 declare local variables so, therefore that is a warning. So it is for a number without sign that is state of a
-vertex: what a graph writes there fills the lower half. Any other field is refused: what it holds or points to
-would have another size."""
+vertex, or an Input of it: what a graph writes there fills the lower half. Any other field is refused: what it
+holds or points to would have another size."""
 
 from __future__ import annotations
 
@@ -55,8 +55,11 @@ class Widths:
         return what and f"{at.file.name}:{at.line}:{at.column}: {what}"
 
     def narrows(self, cursor) -> bool:
-        """Whether a field is plain state of a type like size_t."""
-        return cursor.type.get_canonical().kind == self.types.ULONG and self.differs(cursor.type, 0)
+        """Whether a field is plain state of a type like size_t, or an Input of one."""
+        of = cursor.type
+        if of.get_canonical().spelling.replace("const ", "") == "poplar::Input<unsigned long>":
+            of = of.get_template_argument_type(0)
+        return of.get_canonical().kind == self.types.ULONG and self.differs(of, 0)
 
     def offence(self, cursor) -> str | None:
         if cursor.kind in self.casts:

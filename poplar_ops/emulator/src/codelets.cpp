@@ -16,6 +16,7 @@
 #include <sstream>
 
 #include "core.hpp"
+#include "floating_point.hpp"
 #include "random.hpp"
 
 extern char **environ;
@@ -173,11 +174,17 @@ void loadObject(GraphImpl &g, const std::string &path, const std::string &shownP
       reinterpret_cast<codelet_abi::WorkerFunction *>(dlsym(handle, codelet_abi::workerSymbol));
   if (worker)
     *worker = core::currentWorker;
+  auto *overflow =
+      reinterpret_cast<codelet_abi::OverflowFunction *>(dlsym(handle, codelet_abi::overflowSymbol));
+  if (overflow)
+    *overflow = core::overflowedHalf;
   for (unsigned i = 0; i < n; ++i)
     for (unsigned k = 0; k < t[i]->numVertices; ++k) {
       g.codelets[t[i]->vertices[k].name] = &t[i]->vertices[k];
       if (worker)
         g.askWorker.insert(&t[i]->vertices[k]);
+      if (!overflow)
+        g.hideEvents.insert(&t[i]->vertices[k]);
     }
   g.libraries.push_back(std::move(library));
 }

@@ -381,6 +381,7 @@ void Compiler::compileComputeSet(unsigned id) {
     p.name = v.type->name;
     plan.asksWorker |= g_.askWorker.count(v.type) != 0;
     p.tile = v.tile;
+    p.showsEvents = g_.hideEvents.count(v.type) == 0;
     plan.vertices.push_back(p);
   }
   StepCount cost;

@@ -206,6 +206,8 @@ struct GraphImpl {
   std::vector<ComputeSetRecord> computeSets;
   std::unordered_map<std::string, const codelet_abi::Vertex *> codelets;
   std::set<const codelet_abi::Vertex *> askWorker; // of codelets whose builtins ask for it
+  std::set<const codelet_abi::Vertex *>
+      hideEvents; // of codelets not made to show floating-point ones
   std::vector<std::shared_ptr<CodeletLibrary>> libraries;
   std::set<std::string> codeletFiles;
   std::unordered_map<std::string, PerfEstimateFunc> estimators;

@@ -110,6 +110,7 @@ void EngineImpl::load(const Device &device) {
     remote[i] = allocateBlock(bytes);
     fill(remote[i].get(), b.type, bytes);
   }
+  floatingPoint.load(exe->options, exe->target.getNumTiles());
   if (exe->reportsReads && !exe->dry)
     reads.reset(new ReadReport(*exe));
   loaded = true;

@@ -10,6 +10,7 @@
 
 #include <sparq_emulator/Counters.hpp>
 
+#include "floating_point.hpp"
 #include "plan.hpp"
 #include "random.hpp"
 #include "reads.hpp"
@@ -62,6 +63,7 @@ struct EngineImpl {
   std::vector<std::uint8_t> transferBuffer;
   std::vector<std::uint32_t> offsets;
   Generators generators;
+  FloatingPoint floatingPoint;
   std::unique_ptr<ReadReport> reads; // with SPARQ_EMULATOR_REPORT_READS=1
 
   void fill(void *p, const Type &type, std::uint64_t bytes) const; // as what nothing has written
@@ -71,6 +73,8 @@ struct EngineImpl {
 private:
   void execute(const Step &s);
   bool runComputeSet(const ComputeSetPlan &plan);
+  bool runVertex(const ComputeSetPlan &plan, const VertexPlan &v, unsigned firstWorker);
+  void stopAtEvents(const ComputeSetPlan &plan, const VertexPlan &v, unsigned worker) const;
   void runCopy(const CopyPlan &plan);
   void runStream(const TransferPlan &plan);
   void prefetch(StreamState &s, std::uint64_t bytes);

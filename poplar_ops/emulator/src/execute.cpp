@@ -92,6 +92,39 @@ static std::size_t nextTile(const std::vector<VertexPlan> &vertices, std::size_t
   return i;
 }
 
+// What an IPU stops at while `worker` runs is seen when it has run.
+void EngineImpl::stopAtEvents(const ComputeSetPlan &plan, const VertexPlan &v,
+                              unsigned worker) const {
+  const char *const event = stoppingEvent(floatingPoint.of(v.tile));
+  if (event)
+    throw application_runtime_error(
+        "run: floating-point " + std::string(event) + " in vertex " + v.name +
+        (v.calls == 1 ? "" : ", worker " + std::to_string(worker) + ",") + " on tile " +
+        std::to_string(v.tile) + (plan.name.empty() ? "" : " of compute set '" + plan.name + "'") +
+        ", where it is an exception");
+}
+
+bool EngineImpl::runVertex(const ComputeSetPlan &plan, const VertexPlan &v, unsigned firstWorker) {
+  std::uint8_t *const state = arena.get() + v.state;
+  const bool stops = floatingPoint.of(v.tile) != 0;
+  if (stops && !v.showsEvents)
+    throw application_runtime_error(
+        std::string("run: vertex ") + v.name + " on tile " + std::to_string(v.tile) +
+        " must come from codelets made with popc --floating-point-events (or with "
+        "SPARQ_POPC_EVENTS=1) where floating-point exceptions are on, got others");
+  bool all = true;
+  for (unsigned w = 0; w < v.calls; ++w) {
+    if (plan.asksWorker)
+      generators.enter(v.tile, firstWorker + w);
+    if (stops)
+      clearEvents();
+    all &= v.run(state, w);
+    if (stops)
+      stopAtEvents(plan, v, w);
+  }
+  return all;
+}
+
 bool EngineImpl::runComputeSet(const ComputeSetPlan &plan) {
   std::uint8_t *base = arena.get();
   std::atomic<bool> all{true};
@@ -121,15 +154,15 @@ bool EngineImpl::runComputeSet(const ComputeSetPlan &plan) {
       copyRuns(base, base, plan.gathers.data() + gathers, plan.gathers.data() + v.gathersEnd);
       turn = i > begin && previous->tile == v.tile ? (turn + 1) % workersPerTile : 0;
       const unsigned first = v.calls == 1 ? turn : 0;
-      if (written != v.writtenEnd)
+      if (plan.asksWorker || v.showsEvents)
+        floatingPoint.enter(v.tile);
+      // Its many runs on other values would have events of their own.
+      const bool checks = written != v.writtenEnd && !floatingPoint.of(v.tile);
+      if (checks)
         ok &= runChecked(base, plan, v, plan.written.data() + written,
                          plan.written.data() + v.writtenEnd, generators);
       else
-        for (unsigned w = 0; w < v.calls; ++w) {
-          if (plan.asksWorker)
-            generators.enter(v.tile, first + w);
-          ok &= v.run(base + v.state, w);
-        }
+        ok &= runVertex(plan, v, first);
       if (guards != v.guardsEnd)
         checkGuards(base, plan, v, plan.guards.data() + guards, plan.guards.data() + v.guardsEnd);
       copyRuns(base, base, plan.scatters.data() + scatters, plan.scatters.data() + v.scattersEnd);

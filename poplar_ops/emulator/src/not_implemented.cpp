@@ -2,7 +2,6 @@
 // What the SDK has and the emulator has not: each throws an error with its name.
 #include "not_implemented.hpp"
 
-#include <poplar/CSRFunctions.hpp>
 #include <poplar/Engine.hpp>
 #include <poplar/MetadataCreation.hpp>
 #include <poplar/Quarter.hpp>
@@ -70,16 +69,6 @@ void printProfileSummary(std::ostream &, const std::string &, const OptionFlags 
   notImplemented("printProfileSummary");
 }
 
-void setFloatingPointBehaviour(poplar::Graph &, poplar::program::Sequence &, const poplar::Tensor &,
-                               const DebugContext &) {
-  notImplemented("setFloatingPointBehaviour with a tensor");
-}
-Tensor getAndModifyFloatingPointBehaviour(poplar::Graph &, poplar::program::Sequence &,
-                                          const FloatingPointBehaviour &,
-                                          const FloatingPointBehaviour &, const DebugContext &) {
-  notImplemented("getAndModifyFloatingPointBehaviour");
-}
-
 VertexRef Graph::addExternalExchangeVertex(ComputeSet, StringRef, unsigned, bool, bool) {
   notImplemented("Graph::addExternalExchangeVertex");
 }
@@ -120,9 +109,6 @@ unsigned Target::getTileHostExchangeContext(unsigned) const {
 }
 unsigned Target::getTileHostExchangeContextPosition(unsigned) const {
   notImplemented("Target::getTileHostExchangeContextPosition");
-}
-unsigned Target::makeFpIctlValue(bool, bool, bool, bool, bool) const {
-  notImplemented("Target::makeFpIctlValue");
 }
 unsigned Target::getFpIctlRegIndex() const { notImplemented("Target::getFpIctlRegIndex"); }
 unsigned Target::getDbgDataRegIndex() const { notImplemented("Target::getDbgDataRegIndex"); }

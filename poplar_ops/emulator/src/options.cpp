@@ -12,6 +12,7 @@
 #include <sstream>
 
 #include "compiler.hpp"
+#include "floating_point.hpp"
 
 namespace poplar {
 
@@ -176,6 +177,7 @@ void checkEngineOptions(const OptionFlags &options) {
     if (known.count(o.first) == 0)
       std::cerr << "emulator: warning: engine option '" << o.first << "' = '" << o.second
                 << "' is not known here and has no effect\n";
+  checkFloatingPointOptions(options);
   const auto extended = options.find("target.extendedMemory");
   if (extended != options.end() && extended->second != "true" && extended->second != "false")
     throw invalid_option("engine option target.extendedMemory must be true or false, got '" +

@@ -53,6 +53,7 @@ struct VertexPlan {
   unsigned gathersEnd, scattersEnd, poisonsEnd, guardsEnd, writtenEnd;
   const char *name;
   unsigned tile;
+  bool showsEvents; // its object is made so that the host's flags tell them
 };
 
 // Bytes beside an edge's buffer that no vertex may touch, filled with guardPattern; or an Input's buffer, which

@@ -328,19 +328,4 @@ Tensor cycleCount(Graph &graph, program::Sequence &prog, unsigned tile, SyncType
   return count;
 }
 
-void setFloatingPointBehaviour(poplar::Graph &, poplar::program::Sequence &,
-                               const FloatingPointBehaviour &b, const DebugContext &) {
-  if (b.inv || b.div0 || b.oflo || b.esr || b.nanoo)
-    throw poplar_error(
-        "setFloatingPointBehaviour: inv, div0, oflo, esr and nanoo must be false here, got " +
-        std::to_string(b.inv) + ", " + std::to_string(b.div0) + ", " + std::to_string(b.oflo) +
-        ", " + std::to_string(b.esr) + " and " + std::to_string(b.nanoo));
-}
-
-void setStochasticRounding(poplar::Graph &, poplar::program::Sequence &, bool enable,
-                           const DebugContext &) {
-  if (enable)
-    throw poplar_error("setStochasticRounding: enable must be false here, got true");
-}
-
 } // namespace poplar

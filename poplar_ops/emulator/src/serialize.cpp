@@ -3,7 +3,7 @@
 //
 // A file is a line of text, the length and a checksum of what follows, and that: the sizes of the plan's classes, so
 // that another build's file is refused; the codelet objects; the plan. Numbers are as this machine holds them.
-#include <poplar/Executable.hpp>
+#include <poplar/Engine.hpp>
 #include <poplar/exceptions.hpp>
 
 #include <array>
@@ -13,8 +13,7 @@
 #include <ostream>
 #include <type_traits>
 
-#include "plan.hpp"
-#include "random.hpp"
+#include "engine_impl.hpp"
 
 namespace poplar {
 namespace core {
@@ -115,8 +114,9 @@ public:
     all(name, type, at, n, data, initial, controls);
   }
   void operator()(VertexPlan &x) {
-    auto &[run, state, calls, gathers, scatters, poisons, guards, written, name, tile] = x;
-    all(state, calls, gathers, scatters, poisons, guards, written, tile);
+    auto &[run, state, calls, gathers, scatters, poisons, guards, written, name, tile,
+           showsEvents] = x;
+    all(state, calls, gathers, scatters, poisons, guards, written, tile, showsEvents);
     std::string type = writes() ? name : "";
     (*this)(type);
     if (writes())
@@ -318,23 +318,28 @@ std::shared_ptr<ExecutableImpl> deserialized(std::istream &in) {
   for (std::size_t i = 0; i != names.size(); ++i)
     loadObjectOfBytes(graph, objects[i], names[i]);
   archive.vertices = graph.codelets;
-  for (const codelet_abi::Vertex *v : builtInVertices())
-    archive.vertices[v->name] = v;
+  for (const auto &builtIn : {builtInVertices(), floatingPointVertices()})
+    for (const codelet_abi::Vertex *v : builtIn)
+      archive.vertices[v->name] = v;
   auto exe = std::make_shared<ExecutableImpl>();
   archive(*exe);
   exe->libraries = graph.libraries;
   return exe;
 }
 
-} // namespace core
-
-void Executable::serialize(std::ostream &out) const {
-  if (impl->target.getTargetType() != TargetType::IPU)
+void write(std::ostream &out, const ExecutableImpl &exe) {
+  if (exe.target.getTargetType() != TargetType::IPU)
     throw runtime_error("serialize: executables can be serialised for IPU targets only, got " +
-                        toString(impl->target.getTargetType()));
-  const std::string text = core::serialized(*impl);
+                        toString(exe.target.getTargetType()));
+  const std::string text = serialized(exe);
   out.write(text.data(), static_cast<std::streamsize>(text.size()));
 }
+
+} // namespace core
+
+void Executable::serialize(std::ostream &out) const { core::write(out, *impl); }
+
+void Engine::serializeExecutable(std::ostream &out) const { core::write(out, *impl->exe); }
 
 Executable Executable::deserialize(std::istream &in, bool) {
   return core::Access::makeExecutable(core::deserialized(in));

@@ -209,12 +209,25 @@ class IpuLayers:
         wanted = attention_over(self._memory, settings, op)
         with self._lock:
             self._check_history(op, layer, query.shape[1], settings)
-            session = self._session_with(query.shape[1], wanted)
+            try:
+                session = self._session_with(query.shape[1], wanted)
+            except DoesNotFit as error:
+                raise self._does_not_fit(op, query.shape[1], error) from error
             index = self._attention.index(wanted)
             output = session.attention(index, np.ascontiguousarray(query), layer=layer)
             if wanted.n_recent:
                 self._n_recent[layer] = wanted.n_recent
             return output
+
+    def _does_not_fit(self, op: str, n_heads: int, error: DoesNotFit) -> DoesNotFit:
+        """The planner's words, with those of the caller before them."""
+        spec = self._spec
+        sizes = f"batch={spec.batch}, n_kv_heads={spec.n_kv_heads}, head_dim={spec.head_dim}"
+        sizes += f", n_heads={n_heads}" + (f", n_layers={self._n_layers}" if self._n_layers != 1 else "")
+        message = (
+            f"{op}: capacity must be one whose program fits the device, got {spec.capacity} with {sizes}"
+        )
+        return DoesNotFit(f"{message}: {error}", error.resource, error.need, error.room)
 
     def _check_history(self, op: str, layer: int, n_heads: int, settings: Settings) -> None:
         """Raise ValueError unless so many heads can be counted, and the steps so far are as many as these."""

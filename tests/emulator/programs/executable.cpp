@@ -21,8 +21,8 @@ Executable compile(const Target &target, const std::string &codelets) {
     graph.setTileMapping(x[row], row);
   graph.setTileMapping(y, 5);
   graph.setTileMapping(ids, 3);
-  Tensor offset = graph.addConstant<unsigned>(UNSIGNED_INT, {1}, {2}, "offset"),
-         three = graph.addConstant<int>(INT, {}, {3}, "three");
+  Tensor offset = graph.addConstant<unsigned>(UNSIGNED_INT, {1}, 2U, "offset"),
+         three = graph.addConstant<int>(INT, {}, 3, "three");
   graph.setTileMapping(offset, 0);
   graph.setTileMapping(three, 0);
   graph.setInitialValue<float>(y.flatten().slice(0, 2), {0.5f, -0.25f});

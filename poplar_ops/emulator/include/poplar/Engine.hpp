@@ -84,6 +84,8 @@ public:
   Engine &operator=(Engine &&) noexcept;
   ~Engine();
 
+  /// As Executable::serialize does.
+  void serializeExecutable(std::ostream &out) const;
   void prepare(const Device &device);
   void prepare(const Device &device, const RuntimeOptions &opts);
   void deploy();

@@ -28,6 +28,16 @@ public:
   const Input *operator->() const { return this; }
 };
 
+/// Of a size_t, which has 32 bits on a device: popc refuses an Input<uint64_t>, which is the same type here.
+template <> class Input<unsigned long> {
+public:
+  unsigned long operator*() const { return *ptr; }
+  operator unsigned long() const { return *ptr; }
+
+private:
+  const unsigned *ptr;
+};
+
 /// An edge the vertex writes.
 template <class T> class Output {
 public:

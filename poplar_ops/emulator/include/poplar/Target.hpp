@@ -90,13 +90,14 @@ public:
   unsigned getIpuLinkDomainSize() const;
   unsigned getInstanceSize() const;
   bool getGatewayMode() const;
+  /// A tile's control register with these switched on.
+  unsigned makeFpIctlValue(bool inv, bool div0, bool oflo, bool esr, bool nanoo) const;
   // Not implemented in the emulator: these throw.
   unsigned getNumTilesPerXBContext() const;
   unsigned getNumContextsPerXB() const;
   unsigned getTileHostExchangeXB(unsigned tile) const;
   unsigned getTileHostExchangeContext(unsigned tile) const;
   unsigned getTileHostExchangeContextPosition(unsigned tile) const;
-  unsigned makeFpIctlValue(bool inv, bool div0, bool oflo, bool esr, bool nanoo) const;
   unsigned getFpIctlRegIndex() const;
   unsigned getDbgDataRegIndex() const;
 
