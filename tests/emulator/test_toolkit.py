@@ -83,7 +83,7 @@ def test_what_is_declared_works_or_says_what_it_is(shell, tmp_path):
     lines = [line.split("|") for line in shell("./declared", tmp_path).stdout.splitlines()]
     refused = {name: message for name, message in lines if "not implemented" in message}
     assert all(message == f"{name}: not implemented in the emulator" for name, message in refused.items())
-    assert len(refused) == 29
+    assert len(refused) == 32
     assert [(name, text.strip()) for name, text in lines if name not in refused] == [
         ("control", str(1 | 1 << 1 | 1 << 2 | 1 << 19 | 1 << 20)),
         ("tensors", "1 1"),
@@ -104,5 +104,7 @@ def test_what_is_declared_works_or_says_what_it_is(shell, tmp_path):
         ("keys", "2 2"),
         ("same", "10000"),
         ("profile", "."),
+        ("from the environment", '{"debug.allowOutOfMemory":"true"}'),
+        ("quarter", "{F143, 1} 3"),
         ("code", "MEMORY_ERROR 1"),
     ]

@@ -50,6 +50,7 @@ Compiler::Compiler(const GraphImpl &graph, const OptionFlags &options)
   exe_->target = graph.device;
   exe_->replication = graph.replication;
   exe_->options = options;
+  readJSONFromEnv("POPLAR_ENGINE_OPTIONS", exe_->options);
   exe_->zeros = fillsWithZeros();
   exe_->reportsReads = isAskedFor("SPARQ_EMULATOR_REPORT_READS");
   exe_->libraries = graph.libraries;

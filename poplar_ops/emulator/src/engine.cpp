@@ -190,15 +190,16 @@ void Engine::enableExecutionProfiling() {}
 
 static const core::HostTensorPlan &
 hostTensor(const std::map<std::string, core::HostTensorPlan> &map, const std::string &handle,
-           std::uint64_t bytes, const char *op) {
+           std::uint64_t bytes, const char *op, bool mayBeLarger) {
   const auto it = map.find(handle);
   if (it == map.end())
     throw stream_connection_error(std::string(op) + ": handle must be one of the graph's, got '" +
                                   handle + "'");
-  if (bytes != it->second.bytes)
+  if (bytes < it->second.bytes || (bytes != it->second.bytes && !mayBeLarger))
     throw stream_connection_error(std::string(op) + ": the host array of '" + handle +
-                                  "' must have " + std::to_string(it->second.bytes) +
-                                  " bytes, got " + std::to_string(bytes));
+                                  "' must have " + (mayBeLarger ? "at least " : "") +
+                                  std::to_string(it->second.bytes) + " bytes, got " +
+                                  std::to_string(bytes));
   return it->second;
 }
 
@@ -206,7 +207,7 @@ void Engine::readTensor(StringRef handle, void *buf, void *bufEnd) {
   const auto bytes =
       static_cast<std::uint64_t>(static_cast<char *>(bufEnd) - static_cast<char *>(buf));
   const core::HostTensorPlan &t =
-      hostTensor(impl->exe->hostReads, handle.str(), bytes, "readTensor");
+      hostTensor(impl->exe->hostReads, handle.str(), bytes, "readTensor", true);
   impl->checkLoaded("readTensor");
   ++impl->hostCalls.tensorReads;
   if (impl->reads)
@@ -224,7 +225,7 @@ void Engine::writeTensor(StringRef handle, const void *buf, const void *bufEnd) 
   const auto bytes = static_cast<std::uint64_t>(static_cast<const char *>(bufEnd) -
                                                 static_cast<const char *>(buf));
   const core::HostTensorPlan &t =
-      hostTensor(impl->exe->hostWrites, handle.str(), bytes, "writeTensor");
+      hostTensor(impl->exe->hostWrites, handle.str(), bytes, "writeTensor", false);
   impl->checkLoaded("writeTensor");
   ++impl->hostCalls.tensorWrites;
   if (impl->exe->dry && !t.controls)

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Metadata of FP8 numbers, and conversion of host values to them and back.
+#include <ostream>
+
 #include <poplar/Quarter.hpp>
 #include <poplar/QuarterFloat.hpp>
 #include <poplar/TypeConversion.hpp>
@@ -16,6 +18,11 @@ QuarterMetadata::QuarterMetadata(Format format, int scale) : format_(format), sc
 
 std::uint8_t QuarterMetadata::getBinary() const {
   return static_cast<std::uint8_t>((format_ == Format::F143 ? 0x80 : 0) | (scale_ & 0x3f));
+}
+
+std::ostream &operator<<(std::ostream &os, const QuarterMetadata &metadata) {
+  return os << (metadata.getFormat() == QuarterMetadata::Format::F143 ? "{F143, " : "{F152, ")
+            << metadata.getScale() << "}";
 }
 
 namespace {

@@ -441,7 +441,9 @@ std::size_t FieldData::size() const {
 }
 
 std::size_t FieldData::getSizeAtIndex(std::size_t i) const {
-  if (!core::isList(*field_) || i >= field_->edges.size() || !field_->edges[i].valid())
+  if (!core::isList(*field_))
+    return size();
+  if (i >= field_->edges.size() || !field_->edges[i].valid())
     throw index_error(std::string("getSizeAtIndex: field '") + field_->info->name +
                       "' must be a list of more than " + std::to_string(i) + " connected edges");
   return field_->edges[i].numElements();

@@ -57,8 +57,9 @@ void estimateFromValues(const Device &device, const char *codelets) {
           for (unsigned element : row)
             cycles = 10 * cycles + element;
         }
-        return VertexPerfEstimate(cycles,
-                                  v.getFieldInfo("weights").getInitialValues<unsigned>(t).size());
+        const auto weights = v.getFieldInfo("weights");
+        const std::size_t size = weights.getInitialValues<unsigned>(t).size();
+        return VertexPerfEstimate(cycles, weights.getSizeAtIndex(1) == size ? size : 0);
       });
   ComputeSet cs = graph.addComputeSet("values");
   auto vertex = [&](const Tensor &second) {

@@ -18,6 +18,7 @@
 #include <poplar/ProfileValue.hpp>
 #include <poplar/Quarter.hpp>
 #include <poplar/RandomSeed.hpp>
+#include <poplar/TypeConversion.hpp>
 
 using namespace poplar;
 using namespace pva; // as the SDK's headers name it
@@ -88,6 +89,13 @@ int main() {
   refused("Graph::setInitialValue with a map",
           [&] { graph.setInitialValue(t, std::map<unsigned, unsigned>()); });
   const auto f143 = QuarterMetadata::Format::F143;
+  QuarterMetadata metadata(f143, 1);
+  Engine idle(graph, Sequence());
+  refused("dumpProgram", [&] { dumpProgram(graph, prog, std::cout); });
+  refused("Engine::readTensor of quarter",
+          [&] { idle.readTensor("t", metadata, nullptr, nullptr); });
+  refused("Engine::writeTensor of quarter",
+          [&] { idle.writeTensor("t", metadata, nullptr, nullptr); });
   Sequence creation;
   refused("createConstantMetadataTensor", [&] { createConstantMetadataTensor(graph, f143, 1); });
   refused("createVariableMetadataTensor", [&] { createVariableMetadataTensor(graph, f143, 1); });
@@ -211,6 +219,15 @@ int main() {
   } catch (const graph_memory_allocation_error &e) {
     std::cout << "profile|" << e.profilePath << ".\n";
   }
+  setenv("POPLAR_ENGINE_OPTIONS", "{\"debug.allowOutOfMemory\":\"true\"}", 1);
+  std::cout << "from the environment|" << Engine(large, much).getEngineOptions() << "\n";
+  unsetenv("POPLAR_ENGINE_OPTIONS");
+  const float whole = 3;
+  std::uint8_t stored = 0;
+  std::vector<float> back(1);
+  convertToDeviceType(QUARTER, metadata, ArrayRef<const float>(&whole, 1), &stored);
+  convertFromDeviceType(QUARTER, metadata, &stored, ArrayRef<float>(back));
+  std::cout << "quarter|" << metadata << " " << back[0] << "\n";
   std::cout << "code|" << errorCodeToString(ErrorCode::MEMORY_ERROR) << " "
             << (errorCodeFromString("MEMORY_ERROR") == ErrorCode::MEMORY_ERROR) << "\n";
 }

@@ -17,6 +17,7 @@
 #include "HostFunctionCallback.hpp"
 #include "OptionFlags.hpp"
 #include "Program.hpp"
+#include "Quarter.hpp"
 #include "StreamCallback.hpp"
 #include "StringRef.hpp"
 #include "exceptions.hpp"
@@ -110,6 +111,11 @@ public:
     writeTensor(handle, static_cast<const void *>(buf.begin()),
                 static_cast<const void *>(buf.end()));
   }
+
+  /// Of tensors of QUARTER, which are not implemented.
+  void readTensor(StringRef handle, QuarterMetadata &metadata, void *buf, void *bufEnd);
+  void writeTensor(StringRef handle, const QuarterMetadata &metadata, const void *buf,
+                   const void *bufEnd);
 
   /// A circular buffer of whole transfers.
   void connectStream(StringRef handle, void *begin, void *end);

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <initializer_list>
+#include <iosfwd>
 #include <map>
 #include <memory>
 #include <string>
@@ -180,6 +181,9 @@ public:
   AbortOnCondition(Tensor predicate, const DebugContext &dc = {});
   AbortOnCondition(Tensor predicate, const std::string &message, const DebugContext &dc = {});
 };
+
+/// Not implemented: the SDK's own description of a program, in JSON.
+void dumpProgram(const Graph &graph, const Program &program, std::ostream &os);
 
 } // namespace program
 } // namespace poplar

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <iosfwd>
 
 namespace poplar {
 
@@ -26,5 +27,8 @@ private:
   Format format_ = Format::F143;
   int scale_ = 0;
 };
+
+/// As `{F143, -2}`: format and scale.
+std::ostream &operator<<(std::ostream &os, const QuarterMetadata &metadata);
 
 } // namespace poplar
