@@ -24,8 +24,6 @@ public:
   ArrayRef(const std::array<typename std::remove_const<T>::type, N> &a)
       : data_(a.data()), size_(N) {}
   template <std::size_t N> ArrayRef(const T (&a)[N]) : data_(a), size_(N) {}
-  template <class U, typename std::enable_if<std::is_same<U, const T>::value, int>::type = 0>
-  ArrayRef(const ArrayRef<U> &other) : data_(other.data()), size_(other.size()) {}
 #if defined(__GNUC__) && !defined(__clang__) && __GNUC__ >= 9
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Winit-list-lifetime"

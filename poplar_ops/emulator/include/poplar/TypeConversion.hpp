@@ -22,6 +22,11 @@ void convertToDeviceType(const Type &type, const QuarterMetadata &metadata, Arra
                          void *dst, bool nanOnOverflow = false);
 void convertToDeviceType(const Type &type, const QuarterMetadata &metadata, ArrayRef<double> src,
                          void *dst, bool nanOnOverflow = false);
+template <typename T>
+void convertToDeviceType(const Type &type, const QuarterMetadata &metadata,
+                         const ArrayRef<const T> &src, void *dst, bool nanOnOverflow = false) {
+  convertToDeviceType(type, metadata, ArrayRef<T>(src.data(), src.size()), dst, nanOnOverflow);
+}
 void convertFromDeviceType(const Type &type, const QuarterMetadata &metadata, const void *src,
                            float *dst, std::size_t numElements);
 void convertFromDeviceType(const Type &type, const QuarterMetadata &metadata, const void *src,
