@@ -11,7 +11,7 @@
 namespace poplar {
 
 /// What an engine of programs for a target is made with, to be told from others: the flags, with those of
-/// the environment variable POPLAR_ENGINE_OPTIONS. The emulator's engines do not look at that.
+/// the environment variable POPLAR_ENGINE_OPTIONS.
 class EngineOptions {
 public:
   EngineOptions(const OptionFlags &flags, const Target &target, unsigned replicationFactor = 1);
