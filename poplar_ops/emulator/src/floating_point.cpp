@@ -8,13 +8,9 @@
 
 #include <cfenv>
 
-#include "core.hpp"
+#include "tile_vertices.hpp"
 
 namespace poplar {
-
-using core::Access;
-using core::GraphImpl;
-
 namespace core {
 namespace {
 
@@ -72,36 +68,14 @@ constexpr codelet_abi::Field modifyFields[] = {
 constexpr codelet_abi::Field restoreFields[] = {
     field("control", offsetof(RestoreVertex, control), codelet_abi::Direction::Input)};
 
-template <class V, unsigned n>
-constexpr codelet_abi::Vertex vertexType(const char *name, const codelet_abi::Field (&fields)[n],
-                                         bool (*run)(void *, unsigned)) {
-  constexpr unsigned tokens = 20; // a few words between registers and memory
-  return {name, codelet_abi::VertexKind::Vertex, sizeof(V), alignof(V), fields, n, run, tokens};
-}
+constexpr unsigned controlTokens = 20; // a few words between registers and memory
 constexpr codelet_abi::Vertex putType =
-    vertexType<PutVertex>("poplar::PutFloatingPointControl", putFields, put);
-constexpr codelet_abi::Vertex modifyType =
-    vertexType<ModifyVertex>("poplar::ModifyFloatingPointControl", modifyFields, modify);
-constexpr codelet_abi::Vertex restoreType =
-    vertexType<RestoreVertex>("poplar::RestoreFloatingPointControl", restoreFields, restore);
-
-// A vertex on every tile of the graph; connect(vertex, tile) fills its fields.
-template <class F>
-void addVertices(Graph &graph, const codelet_abi::Vertex &type, program::Sequence &prog,
-                 const DebugContext &dc, F connect) {
-  constexpr unsigned cycles = 20; // a call, a word each way
-  GraphImpl &g = Access::impl(graph);
-  g.codelets[type.name] = &type;
-  g.askWorker.insert(&type);
-  ComputeSet cs = graph.addComputeSet({dc, type.name});
-  for (unsigned tile = 0; tile < graph.getTarget().getNumTiles(); ++tile) {
-    VertexRef v = graph.addVertex(cs, type.name);
-    connect(v, tile);
-    graph.setTileMapping(v, tile);
-    graph.setPerfEstimate(v, cycles);
-  }
-  prog.add(program::Execute(cs, dc));
-}
+    tileVertexType<PutVertex>("poplar::PutFloatingPointControl", putFields, put, controlTokens);
+constexpr codelet_abi::Vertex modifyType = tileVertexType<ModifyVertex>(
+    "poplar::ModifyFloatingPointControl", modifyFields, modify, controlTokens);
+constexpr codelet_abi::Vertex restoreType = tileVertexType<RestoreVertex>(
+    "poplar::RestoreFloatingPointControl", restoreFields, restore, controlTokens);
+constexpr unsigned controlCycles = 20; // a call, a word each way
 
 std::uint32_t controlOf(const FloatingPointBehaviour &b) {
   return (b.inv ? fpInvalid : 0u) | (b.div0 ? fpDivideByZero : 0u) | (b.oflo ? fpOverflow : 0u) |
@@ -173,9 +147,9 @@ const char *stoppingEvent(std::uint32_t control) {
 void setFloatingPointBehaviour(poplar::Graph &graph, poplar::program::Sequence &prog,
                                const FloatingPointBehaviour &behaviour, const DebugContext &dc) {
   const std::uint32_t control = core::controlToSet("setFloatingPointBehaviour", behaviour);
-  core::addVertices(graph, core::putType, prog, dc, [&](const VertexRef &v, unsigned) {
-    graph.setInitialValue(v["control"], control);
-  });
+  core::addOnEveryTile(
+      graph, core::putType, core::controlCycles, prog, dc,
+      [&](const VertexRef &v, unsigned) { graph.setInitialValue(v["control"], control); });
 }
 
 void setFloatingPointBehaviour(poplar::Graph &graph, poplar::program::Sequence &prog,
@@ -186,9 +160,9 @@ void setFloatingPointBehaviour(poplar::Graph &graph, poplar::program::Sequence &
                        core::shapeString(shape) + " (tiles), got " +
                        behaviour.elementType().toString() + " of " +
                        core::shapeString(behaviour.shape()));
-  core::addVertices(graph, core::restoreType, prog, dc, [&](const VertexRef &v, unsigned tile) {
-    graph.connect(v["control"], behaviour[tile]);
-  });
+  core::addOnEveryTile(
+      graph, core::restoreType, core::controlCycles, prog, dc,
+      [&](const VertexRef &v, unsigned tile) { graph.connect(v["control"], behaviour[tile]); });
 }
 
 Tensor getAndModifyFloatingPointBehaviour(poplar::Graph &graph, poplar::program::Sequence &prog,
@@ -198,12 +172,13 @@ Tensor getAndModifyFloatingPointBehaviour(poplar::Graph &graph, poplar::program:
   const std::uint32_t setting = core::controlToSet("getAndModifyFloatingPointBehaviour: set", set);
   const unsigned tiles = graph.getTarget().getNumTiles();
   Tensor before = graph.addVariable(UNSIGNED_INT, {tiles}, {dc, "floatingPointBehaviour"});
-  core::addVertices(graph, core::modifyType, prog, dc, [&](const VertexRef &v, unsigned tile) {
-    graph.setTileMapping(before[tile], tile);
-    graph.connect(v["before"], before[tile]);
-    graph.setInitialValue(v["clear"], core::controlOf(clear));
-    graph.setInitialValue(v["set"], setting);
-  });
+  core::addOnEveryTile(graph, core::modifyType, core::controlCycles, prog, dc,
+                       [&](const VertexRef &v, unsigned tile) {
+                         graph.setTileMapping(before[tile], tile);
+                         graph.connect(v["before"], before[tile]);
+                         graph.setInitialValue(v["clear"], core::controlOf(clear));
+                         graph.setInitialValue(v["set"], setting);
+                       });
   return before;
 }
 

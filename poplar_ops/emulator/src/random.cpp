@@ -4,13 +4,9 @@
 #include <poplar/Graph.hpp>
 #include <poplar/RandomSeed.hpp>
 
-#include "core.hpp"
+#include "tile_vertices.hpp"
 
 namespace poplar {
-
-using core::Access;
-using core::GraphImpl;
-
 namespace core {
 namespace {
 
@@ -59,35 +55,16 @@ constexpr codelet_abi::Field seedsField(codelet_abi::Direction direction) {
 constexpr codelet_abi::Field given[] = {seedsField(codelet_abi::Direction::Input)},
                              taken[] = {seedsField(codelet_abi::Direction::Output)};
 constexpr unsigned seedsTokens = 50; // four words in or out of registers, for six workers
-constexpr codelet_abi::Vertex setSeeds{"poplar::SetHwSeeds",
-                                       codelet_abi::VertexKind::Vertex,
-                                       sizeof(SeedsVertex),
-                                       alignof(SeedsVertex),
-                                       given,
-                                       1,
-                                       moveSeeds<true>,
-                                       seedsTokens};
-constexpr codelet_abi::Vertex getSeeds{"poplar::GetHwSeeds",
-                                       codelet_abi::VertexKind::Vertex,
-                                       sizeof(SeedsVertex),
-                                       alignof(SeedsVertex),
-                                       taken,
-                                       1,
-                                       moveSeeds<false>,
-                                       seedsTokens};
+constexpr codelet_abi::Vertex setSeeds =
+    tileVertexType<SeedsVertex>("poplar::SetHwSeeds", given, moveSeeds<true>, seedsTokens);
+constexpr codelet_abi::Vertex getSeeds =
+    tileVertexType<SeedsVertex>("poplar::GetHwSeeds", taken, moveSeeds<false>, seedsTokens);
 
 void addSeedsVertices(Graph &graph, const Tensor &seeds, const codelet_abi::Vertex &type,
                       program::Sequence &prog, const DebugContext &dc) {
-  GraphImpl &g = Access::impl(graph);
-  g.codelets[type.name] = &type;
-  g.askWorker.insert(&type);
-  ComputeSet cs = graph.addComputeSet({dc, type.name});
-  for (unsigned tile = 0; tile < graph.getTarget().getNumTiles(); ++tile) {
-    VertexRef v = graph.addVertex(cs, type.name, {{"seeds", seeds[tile].flatten()}});
-    graph.setTileMapping(v, tile);
-    graph.setPerfEstimate(v, 4 * workersPerTile * wordsPerWorker);
-  }
-  prog.add(program::Execute(cs, dc));
+  addOnEveryTile(
+      graph, type, 4 * workersPerTile * wordsPerWorker, prog, dc,
+      [&](const VertexRef &v, unsigned tile) { graph.connect(v["seeds"], seeds[tile].flatten()); });
 }
 
 std::vector<std::size_t> seedsShape(const Graph &graph) {
