@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Tuple
 import numpy as np
 
 from sparq_ipu.backends import Backend, ChecksBefore, History, cpu, reference
-from sparq_ipu.backends.room import check_room
+from sparq_ipu.backends.room import check_room, sizes_of
 from sparq_ipu.kernels import MEMORIES, Attention, Settings, attention_over
 from sparq_ipu.planning.device_model import device_model
 from sparq_ipu.tiers import POLICIES, Tiers, check_memory
@@ -221,13 +221,9 @@ class IpuLayers:
 
     def _does_not_fit(self, op: str, n_heads: int, error: DoesNotFit) -> DoesNotFit:
         """The planner's words, with those of the caller before them."""
-        spec = self._spec
-        sizes = f"batch={spec.batch}, n_kv_heads={spec.n_kv_heads}, head_dim={spec.head_dim}"
-        sizes += f", n_heads={n_heads}" + (f", n_layers={self._n_layers}" if self._n_layers != 1 else "")
-        message = (
-            f"{op}: capacity must be one whose program fits the device, got {spec.capacity} with {sizes}"
-        )
-        return DoesNotFit(f"{message}: {error}", error.resource, error.need, error.room)
+        rule = "capacity must be one whose program fits the device"
+        got = f"{self._spec.capacity} with {sizes_of(self._spec, self._n_layers)}, n_heads={n_heads}"
+        return DoesNotFit(f"{op}: {rule}, got {got}: {error}", error.resource, error.need, error.room)
 
     def _check_history(self, op: str, layer: int, n_heads: int, settings: Settings) -> None:
         """Raise ValueError unless so many heads can be counted, and the steps so far are as many as these."""

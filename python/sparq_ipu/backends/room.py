@@ -20,6 +20,12 @@ def host_memory() -> int | None:
         return None
 
 
+def sizes_of(spec: CacheSpec, n_layers: int) -> str:
+    """The sizes of a cache that memory depends on beside its capacity, for messages."""
+    sizes = f"batch={spec.batch}, n_kv_heads={spec.n_kv_heads}, head_dim={spec.head_dim}"
+    return sizes + (f", n_layers={n_layers}" if n_layers != 1 else "")
+
+
 def check_room(spec: CacheSpec, n_layers: int, room: int | None, resource: str) -> None:
     """Whether keys and values alone fit; what a device stores beside them is its own to refuse.
 
@@ -34,8 +40,7 @@ def check_room(spec: CacheSpec, n_layers: int, room: int | None, resource: str) 
     need = of_position * spec.capacity
     if room is None or need <= room:
         return
-    shape = f"batch={spec.batch}, n_kv_heads={spec.n_kv_heads}, head_dim={spec.head_dim}"
-    shape += f", n_layers={n_layers}" if n_layers != 1 else ""
+    shape = sizes_of(spec, n_layers)
     has = f"({room} bytes of {resource}; keys and values of {shape} take {of_position} a position)"
     most = room // of_position
     if most:
