@@ -143,7 +143,12 @@ def test_options_of_an_engine_switch_exceptions_on(results):
     assert "overflow (oflo)" in stopped
     assert results(case, f"option:{events}=false", "run") == [65504.0]
     assert math.isnan(results(case, f"option:{nan}=true", "run")[0])
+    (stopped,) = results(case, f"option:{events}=false", f"engine:{events}=true", "run")
+    assert "overflow (oflo)" in stopped
+    assert results(case, f"option:{events}=true", f"engine:{events}=false", "run") == [65504.0]
     given = json.dumps({events: "true"})
+    (stopped,) = results(case, f"engine:{events}=false", "run", POPLAR_ENGINE_OPTIONS=given)
+    assert "overflow (oflo)" in stopped
     (stopped,) = results(case, "run", POPLAR_ENGINE_OPTIONS=given)
     assert "overflow (oflo)" in stopped
     assert results(case, "set:00000", "run", POPLAR_ENGINE_OPTIONS=given) == [65504.0]

@@ -46,9 +46,9 @@ static unsigned threadCount() {
   return std::max(1u, std::thread::hardware_concurrency());
 }
 
-EngineImpl::EngineImpl(std::shared_ptr<const ExecutableImpl> e)
-    : exe(std::move(e)), pool(new ThreadPool(threadCount())), remote(exe->remotes.size()),
-      written(exe->remotes.size()), executions(exe->costs.size(), 0) {}
+EngineImpl::EngineImpl(std::shared_ptr<const ExecutableImpl> e, OptionFlags o)
+    : exe(std::move(e)), options(std::move(o)), pool(new ThreadPool(threadCount())),
+      remote(exe->remotes.size()), written(exe->remotes.size()), executions(exe->costs.size(), 0) {}
 
 void EngineImpl::checkLoaded(const char *op) const {
   if (!loaded)
@@ -110,7 +110,7 @@ void EngineImpl::load(const Device &device) {
     remote[i] = allocateBlock(bytes);
     fill(remote[i].get(), b.type, bytes);
   }
-  floatingPoint.load(exe->options, exe->target.getNumTiles());
+  floatingPoint.load(options, exe->target.getNumTiles());
   if (exe->reportsReads && !exe->dry)
     reads.reset(new ReadReport(*exe));
   loaded = true;
@@ -158,7 +158,12 @@ Engine::Engine(Executable &&exe, const OptionFlags &opt)
     : Engine(static_cast<const Executable &>(exe), opt) {}
 Engine::Engine(const Executable &exe, const OptionFlags &opt) {
   core::checkEngineOptions(opt);
-  impl.reset(new EngineImpl(Access::impl(exe)));
+  OptionFlags all = Access::impl(exe)->options;
+  for (const auto &o : opt)
+    all.set(o.first, o.second);
+  readJSONFromEnv("POPLAR_ENGINE_OPTIONS", all);
+  core::checkFloatingPointOptions(all);
+  impl.reset(new EngineImpl(Access::impl(exe), std::move(all)));
 }
 Engine::Engine(Engine &&) noexcept = default;
 Engine &Engine::operator=(Engine &&) noexcept = default;

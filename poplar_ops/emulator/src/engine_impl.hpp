@@ -41,7 +41,7 @@ struct StreamState {
 };
 
 struct EngineImpl {
-  explicit EngineImpl(std::shared_ptr<const ExecutableImpl> e);
+  EngineImpl(std::shared_ptr<const ExecutableImpl> e, OptionFlags o);
 
   void load(const Device &device);
   void run(unsigned program);
@@ -50,6 +50,7 @@ struct EngineImpl {
   void checkLoaded(const char *op) const;
 
   std::shared_ptr<const ExecutableImpl> exe;
+  OptionFlags options; // the executable's, in their place the engine's, then the environment's
   std::unique_ptr<ThreadPool> pool;
   bool loaded = false;
   Block arena;

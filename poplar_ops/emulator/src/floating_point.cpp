@@ -4,7 +4,6 @@
 #include "floating_point.hpp"
 
 #include <poplar/CSRFunctions.hpp>
-#include <poplar/EngineOptions.hpp>
 
 #include <cfenv>
 
@@ -119,11 +118,8 @@ void checkFloatingPointOptions(const OptionFlags &options) {
 }
 
 void FloatingPoint::load(const OptionFlags &options, unsigned tiles) {
-  OptionFlags all = options;
-  readJSONFromEnv("POPLAR_ENGINE_OPTIONS", all);
-  checkFloatingPointOptions(all);
-  const std::uint32_t control =
-      (isTrue(all, eventsOption) ? fpEvents : 0u) | (isTrue(all, nanOption) ? fpNanOnOverflow : 0u);
+  const std::uint32_t control = (isTrue(options, eventsOption) ? fpEvents : 0u) |
+                                (isTrue(options, nanOption) ? fpNanOnOverflow : 0u);
   control_.assign(tiles, control);
 }
 

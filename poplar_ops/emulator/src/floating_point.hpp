@@ -35,7 +35,7 @@ void checkFloatingPointOptions(const OptionFlags &options);
 /// The registers of an engine's tiles. They keep what they hold from program to program.
 class FloatingPoint {
 public:
-  /// As an engine's options have it, and POPLAR_ENGINE_OPTIONS, which goes before them.
+  /// As an engine's options have it.
   void load(const OptionFlags &options, unsigned tiles);
   std::uint32_t of(unsigned tile) const { return control_[tile]; }
 

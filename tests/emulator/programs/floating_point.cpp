@@ -53,7 +53,7 @@ int main(int argc, char **argv) try {
 
   const std::vector<std::string> steps(argv + 5, argv + argc);
   std::vector<Program> programs;
-  OptionFlags options;
+  OptionFlags options, ofEngine;
   Tensor before;
   for (const std::string &step : steps) {
     Sequence program;
@@ -71,12 +71,13 @@ int main(int argc, char **argv) try {
       graph.createHostRead("before", before);
     } else if (kind == "restore") {
       setFloatingPointBehaviour(graph, program, before);
-    } else if (kind == "option") {
-      options.set(rest.substr(0, rest.find('=')), rest.substr(rest.find('=') + 1));
+    } else if (kind == "option" || kind == "engine") {
+      (kind == "engine" ? ofEngine : options)
+          .set(rest.substr(0, rest.find('=')), rest.substr(rest.find('=') + 1));
     }
     programs.push_back(program);
   }
-  Engine engine(graph, programs, options);
+  Engine engine(compileGraph(graph, programs, options), ofEngine);
   engine.load(device);
   std::string separator = "[";
   auto print = [&](const std::string &json) {
