@@ -14,7 +14,7 @@ from mutants import Mutant
 ROOT = Path(__file__).resolve().parents[2]
 
 #: tests of these folders need none of the modules, or build what they need
-WITHOUT_MODULES = ("tests/reference", "tests/emulator", "tests/popart", "tests/fidelity", "tests/packaging")
+WITHOUT_MODULES = ("tests/reference", "tests/popart", "emulator/", "tests/packaging")
 #: seconds after which a test run counts as one that failed: a mutant may wait for ever
 PATIENCE = 1200
 
@@ -157,7 +157,7 @@ def needs_modules(mutant: Mutant) -> bool:
 
 def target_of(file: str) -> str | None:
     """What a change of the file makes necessary to build; None: nothing."""
-    if not file.startswith("poplar_ops/"):
+    if not file.startswith(("poplar_ops/", "emulator/")):
         return None
     if file == "poplar_ops/codelets/arith.hpp":
         return "all"  # the CPU kernels have it too
