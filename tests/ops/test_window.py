@@ -245,7 +245,7 @@ def test_what_a_session_refuses() -> None:
     made.set_history([[], [[1, 2], [3, 4, 5]]])  # negative control
     assert [[s.tolist() for s in steps] for steps in made.history()] == [[], [[1, 2], [3, 4, 5]]]
     with pytest.raises(ValueError, match="n_ipus must be 1 for the kernel window-streaming"):
-        _core.PodSession(
+        _core.Session(
             spec,
             4,
             attention=[Attention("window-streaming", WindowSettings(5))],
