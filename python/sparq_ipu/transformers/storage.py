@@ -10,7 +10,7 @@ import torch
 
 from sparq_ipu import KVCache
 from sparq_ipu.backends import History
-from sparq_ipu.backends.pod import MAX_IPUS
+from sparq_ipu.device_options import MAX_IPUS
 from sparq_ipu.devices import check_option_names, resolve_device
 from sparq_ipu.transformers.columns import to_positions
 from sparq_reference import CacheSpec, checks
