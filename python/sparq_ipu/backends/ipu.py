@@ -19,7 +19,7 @@ from sparq_ipu.backends.room import check_room, sizes_of
 from sparq_ipu.device_options import DeviceOptions
 from sparq_ipu.kernels import Attention, Settings, attention_over
 from sparq_ipu.planning.device_model import device_model
-from sparq_reference import CacheSpec, DoesNotFit, WindowSettings, checks, row_codes, window
+from sparq_reference import CacheSpec, DoesNotFit, WindowSettings, row_codes, window
 from sparq_reference.cache import op_of
 
 if TYPE_CHECKING:
