@@ -181,9 +181,6 @@ def window_elements(seq_len: int, head_dim: int, settings: WindowSettings) -> in
 #: settings of an attention call; None: dense attention
 Settings = Union[SparqSettings, WindowSettings, None]
 
-#: where a cache can be, the default first
-MEMORIES = ("streaming", "sram", "tiered")
-
 
 @dataclasses.dataclass(frozen=True)
 class Attention:
