@@ -66,22 +66,20 @@ class ModelShape:
         return self.n_layers * self.layer_weights + embeddings + self.hidden_size
 
 
-def _published(name: str, *sizes: int, tied: bool = False) -> ModelShape:
-    return ModelShape(name, *sizes, tied=tied, source="the model's published config.json")
+_SOURCE = "the model's published config.json"
 
-
-#: models by name: layers, heads, KV heads, head_dim, hidden, intermediate, vocabulary
+#: models by name: layers, heads, KV heads, head_dim, hidden, intermediate, vocabulary; gated, tied
 MODELS: Mapping[str, ModelShape] = {
     shape.name: shape
     for shape in (
-        _published("SmolLM2-135M", 30, 9, 3, 64, 576, 1536, 49152, tied=True),
-        _published("Qwen2.5-0.5B", 24, 14, 2, 64, 896, 4864, 151936, tied=True),
-        _published("Qwen2.5-1.5B", 28, 12, 2, 128, 1536, 8960, 151936, tied=True),
-        _published("Llama-2-7B", 32, 32, 32, 128, 4096, 11008, 32000),
-        _published("Mistral-7B-v0.3", 32, 32, 8, 128, 4096, 14336, 32768),
-        _published("Llama-3-8B", 32, 32, 8, 128, 4096, 14336, 128256),
-        _published("Llama-2-13B", 40, 40, 40, 128, 5120, 13824, 32000),
-        _published("Llama-3-70B", 80, 64, 8, 128, 8192, 28672, 128256),
+        ModelShape("SmolLM2-135M", 30, 9, 3, 64, 576, 1536, 49152, True, True, _SOURCE),
+        ModelShape("Qwen2.5-0.5B", 24, 14, 2, 64, 896, 4864, 151936, True, True, _SOURCE),
+        ModelShape("Qwen2.5-1.5B", 28, 12, 2, 128, 1536, 8960, 151936, True, True, _SOURCE),
+        ModelShape("Llama-2-7B", 32, 32, 32, 128, 4096, 11008, 32000, True, False, _SOURCE),
+        ModelShape("Mistral-7B-v0.3", 32, 32, 8, 128, 4096, 14336, 32768, True, False, _SOURCE),
+        ModelShape("Llama-3-8B", 32, 32, 8, 128, 4096, 14336, 128256, True, False, _SOURCE),
+        ModelShape("Llama-2-13B", 40, 40, 40, 128, 5120, 13824, 32000, True, False, _SOURCE),
+        ModelShape("Llama-3-70B", 80, 64, 8, 128, 8192, 28672, 128256, True, False, _SOURCE),
     )
 }
 

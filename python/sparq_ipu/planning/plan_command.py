@@ -66,7 +66,7 @@ def summary(plans: Sequence[ModelPlan]) -> tuple[tuple[str, ...], list[tuple[str
         *("attention", "fits", "weights in", "layers in three tiers"),
         *("KiB/tile", "GB streaming", "ms a token", "if on chip twice", "tokens/s"),
     )
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for p in plans:
         needs = [ipu.need for ipu in p.ipus]
         times = (
