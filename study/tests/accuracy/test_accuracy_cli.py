@@ -20,12 +20,12 @@ from sparq_study.accuracy.methods import parse_method
 from sparq_study.accuracy.tasks import TASKS
 
 ROOT = Path(__file__).resolve().parents[3]
-SCRIPT = ROOT / "bench" / "accuracy.py"
+SCRIPT = ROOT / "study" / "accuracy.py"
 
 
 @pytest.fixture(scope="module")
 def bench():
-    spec = importlib.util.spec_from_file_location("bench_accuracy", SCRIPT)
+    spec = importlib.util.spec_from_file_location("study_accuracy", SCRIPT)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

@@ -20,7 +20,7 @@ BLOCK = re.compile(r"<!-- begin (\w+):[^>]*-->\n(.*?)<!-- end \1 -->", re.DOTALL
 @pytest.fixture
 def bench(tmp_path, monkeypatch):
     """study/accuracy.py, its documents replaced by copies that `--write` may change."""
-    spec = importlib.util.spec_from_file_location("bench_accuracy", ROOT / "bench" / "accuracy.py")
+    spec = importlib.util.spec_from_file_location("study_accuracy", ROOT / "study" / "accuracy.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     for name in ("DOCUMENT", "TABLES", "HELD_OUT_TABLES"):

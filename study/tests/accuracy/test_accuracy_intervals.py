@@ -116,7 +116,7 @@ def test_other_intervals_hold_it_less_often():
 
 def load_bench():
     """study/accuracy.py as a module."""
-    spec = importlib.util.spec_from_file_location("bench_accuracy", ROOT / "bench" / "accuracy.py")
+    spec = importlib.util.spec_from_file_location("study_accuracy", ROOT / "study" / "accuracy.py")
     bench = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(bench)
     return bench
