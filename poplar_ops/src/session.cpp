@@ -72,8 +72,8 @@ void Session::checkWindows(const Programs &programs, const Share &share) const {
   if (share.shape.nKvHeads != shape_.nKvHeads)
     for (const Attention &attention : programs.attention)
       if (attention.remembers()) // sums are over all heads
-        throw Error("plan: split must be 'layers' where KV heads that share a history of window "
-                    "attention would be split, got 'heads'");
+        throw Error("plan: split must be 'layers' where heads of one history of window attention "
+                    "would be split, got 'heads'");
 }
 
 void Session::addEntries(bool spread) {

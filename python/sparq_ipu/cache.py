@@ -196,8 +196,9 @@ class KVCache(HasSpec):
         op = "observe"
         settings = WindowSettings(top_k, n_local, n_recent, op=op)  # type: ignore[arg-type]  # None: half
         backend = self.one_layer(op)
-        backend.check_settings(op, settings)
         checks.check_tokens(op, query, self.spec, backend.lengths, check_finite=self.check_finite)
+        settings.check_heads(op, query.shape[1])
+        backend.check_settings(op, settings)
         backend.observe(query, settings)
 
     def reset(self) -> None:

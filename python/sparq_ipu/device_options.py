@@ -146,7 +146,7 @@ class DeviceOptions:
         if not isinstance(settings, WindowSettings) or not settings.remembers or self.split != "heads":
             return
         if math.gcd(self.n_ipus, spec.n_kv_heads) != 1:  # sums are over all heads
-            rule = "be 'layers' where KV heads that share a history of window attention would be split"
+            rule = "be 'layers' where heads of one history of window attention would be split"
             checks.fail(op, "split", rule, repr(self.split))
 
     def shares(self, op: str, spec: CacheSpec, n_layers: int) -> list[Share]:

@@ -198,7 +198,7 @@ def test_messages_of_a_session() -> None:
     for op, call in (
         ("append", lambda: session.append(token, token, [1, 1], 2)),
         ("append", lambda: session.write(token, token, [1, 1], 2)),
-        ("attention", lambda: session.attention(0, query, 2)),
+        ("attention", lambda: session.attention(0, query, layer=2)),
         ("read", lambda: session.read(1, 2)),
         ("reset", lambda: session.reset(2)),
         ("lengths", lambda: session.lengths(2)),

@@ -58,7 +58,8 @@ class Backend(Protocol):
         """(batch,) integers: positions held."""
 
     def check_settings(self, op: str, settings: Settings) -> None:
-        """Raise ValueError, beginning with `op`, if `attention` has no program for such settings."""
+        """Raise ValueError, beginning with `op`, if `attention` has no program for such settings, or the
+        history of window attention is one of another n_recent."""
 
     def append(self, key: np.ndarray, value: np.ndarray, lengths: np.ndarray) -> None:
         """Append the first lengths[b] tokens of key, value (batch, n_kv_heads, n_tokens, head_dim)."""

@@ -15,7 +15,7 @@ import numpy as np
 
 from sparq_ipu.backends import AnyCache, History
 from sparq_ipu.backends.room import check_room, host_memory
-from sparq_reference import CacheSpec, WindowSettings, checks
+from sparq_reference import CacheSpec, WindowSettings, checks, window
 
 if TYPE_CHECKING:
     from sparq_ipu import _cpu
@@ -127,7 +127,7 @@ class CPUBackend:
         return self._cache.key_index_bytes
 
     def check_settings(self, op: str, settings: Settings) -> None:
-        pass  # one program for all settings
+        window.check_recent(op, self._cache.n_recent, settings)
 
     def append(self, key: np.ndarray, value: np.ndarray, lengths: np.ndarray) -> None:
         self._cache.append(key, value, lengths)
@@ -155,9 +155,10 @@ class CPUBackend:
         return History(n_recent, [self._cache.history(b) for b in range(len(self._cache.lengths))])
 
     def set_history(self, history: History) -> None:
+        self._cache.begin_history(history.n_recent)
         for element, steps in enumerate(history.steps):
             for shares in steps:
-                self._cache.add_step(element, history.n_recent, shares)
+                self._cache.add_step(element, shares)
 
     def attention_of_tokens(self, query: np.ndarray) -> np.ndarray:
         output = self._cache.attention_of_tokens(query)  # by KV head, then token, then head of the group

@@ -18,7 +18,7 @@ from sparq_ipu.backends import Backend, ChecksBefore, History, cpu, reference
 from sparq_ipu.backends.room import STREAMING_MEMORY_BYTES, TILE_BYTES, check_room, sizes_of
 from sparq_ipu.device_options import MAX_TILES, DeviceOptions
 from sparq_ipu.kernels import Attention, Settings, attention_over
-from sparq_reference import CacheSpec, DoesNotFit, WindowSettings, checks, row_codes
+from sparq_reference import CacheSpec, DoesNotFit, WindowSettings, row_codes, window
 from sparq_reference.cache import op_of
 
 if TYPE_CHECKING:
@@ -74,6 +74,7 @@ class IpuBackend(ChecksBefore):
 
     def check_settings(self, op: str, settings: Settings) -> None:
         self._layers.check_settings(op, settings)
+        window.check_recent(op, self._layers.n_recent(self._layer), settings)
 
     def append(self, key: np.ndarray, value: np.ndarray, lengths: np.ndarray) -> None:
         self._layers.append(self._layer, key, value, lengths)
@@ -148,6 +149,10 @@ class IpuLayers:
     def session(self) -> _core.Session | None:
         return self._session
 
+    def n_recent(self, layer: int) -> int:
+        """Steps that window attention remembers of a layer; 0 if none came yet."""
+        return self._n_recent[layer]
+
     def check_settings(self, op: str, settings: Settings) -> None:
         self._options.check_attention(op, self._spec, settings)
 
@@ -193,9 +198,7 @@ class IpuLayers:
         if not isinstance(settings, WindowSettings) or not settings.remembers:
             return
         settings.check_heads(op, n_heads)
-        held = self._n_recent[layer]
-        if held not in (0, settings.n_recent):
-            checks.fail(op, "n_recent", f"be the n_recent={held} of the steps so far", settings.n_recent)
+        window.check_recent(op, self._n_recent[layer], settings)
 
     def observe(self, layer: int, query: np.ndarray, settings: WindowSettings) -> None:
         """On the host: a program attends to listed positions, these tokens to all."""

@@ -48,7 +48,8 @@ class ReferenceBackend(ChecksBefore):
         return self._cache.lengths
 
     def check_settings(self, op: str, settings: Settings) -> None:
-        pass  # one program for all settings
+        held = self._cache.history
+        window.check_recent(op, 0 if held is None else held.n_recent, settings)
 
     def append(self, key: np.ndarray, value: np.ndarray, lengths: np.ndarray) -> None:
         self._cache.append(key, value, lengths, check_finite=False)
