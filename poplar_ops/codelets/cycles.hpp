@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the compiler of an IPU makes of a codelet, in issue slots: the rules by which
-// vertex_cycles.hpp estimates every vertex. They are read off the public back end of that compiler,
-// not measured.
+// What the compiler of an IPU makes of a codelet, in issue slots: the rules by which each <concept>.cycles.hpp
+// estimates the vertices of the codelets beside it, from what their inner loops load, compute and store. The
+// rules are read off the public back end of that compiler, not measured.
 //
 // A worker issues one bundle every six tile cycles: an instruction of the main side (a load, store,
-// branch or integer instruction) beside one of floating point. Six workers fill the tile's slots.
+// branch or integer instruction) beside one of floating point. Six workers fill the tile's slots. Below
+// `arithmetic` is floating point, `main` all else; where one waits for the other they are added up.
+//
+// Where the work depends on the data, an estimate is for a full part, with the selected positions spread
+// evenly; ties in top-k are counted as rare. Widths are multiples of 8, lengths of parts multiples of 64.
 #pragma once
 
 #include <algorithm>
