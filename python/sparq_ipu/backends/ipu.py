@@ -20,7 +20,7 @@ from sparq_ipu.kernels import MEMORIES, Attention, Settings, attention_over
 from sparq_ipu.planning.device_model import device_model
 from sparq_ipu.tiers import POLICIES, Tiers, check_memory
 from sparq_reference import CacheSpec, DoesNotFit, WindowSettings, checks, row_codes
-from sparq_reference.cache import op_of
+from sparq_reference.settings import op_of
 
 if TYPE_CHECKING:
     from sparq_ipu import _core
@@ -227,7 +227,7 @@ class IpuLayers:
 
     def _check_history(self, op: str, layer: int, n_heads: int, settings: Settings) -> None:
         """Raise ValueError unless so many heads can be counted, and the steps so far are as many as these."""
-        if not isinstance(settings, WindowSettings) or not settings.remembers:
+        if settings is None or settings.kind != "window" or not settings.remembers:
             return
         settings.check_heads(op, n_heads)
         held = self._n_recent[layer]

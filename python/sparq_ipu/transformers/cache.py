@@ -416,7 +416,7 @@ class SparqLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly ty
         self._take(key, value)
         assert self.window is not None  # `is_beyond_window`
         lengths = np.minimum(self.cache.lengths, self.window)
-        self.traffic.count(self.cache.spec, lengths, np.ones(len(lengths), bool), None)
+        self.traffic.count(self.cache, lengths, np.ones(len(lengths), bool), None)
         if bool(self.real.all()):  # columns are positions
             n = self._columns.n_columns
             rows = [torch.from_numpy(x) for x in self.cache.read(n - self.window, n)]
@@ -494,7 +494,7 @@ class SparqLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly ty
         if settings is None:
             for back in reversed(range(n_tokens)):
                 lengths = self.cache.lengths - back
-                self.traffic.count(self.cache.spec, lengths, np.ones(len(lengths), bool), None)
+                self.traffic.count(self.cache, lengths, np.ones(len(lengths), bool), None)
             return np.swapaxes(output, 1, 2)
         outputs = []
         for index in range(n_tokens):
@@ -515,7 +515,7 @@ class SparqLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly ty
         output = attention(query, self.cache, None if n_dense == len(dense) else sparq)
         if 0 < n_dense < len(dense):  # a call is for all rows, so both are made
             output = np.where(dense[:, None, None], attention(query, self.cache), output)
-        self.traffic.count(self.cache.spec, lengths, dense, sparq)
+        self.traffic.count(self.cache, lengths, dense, sparq)
         return output
 
 

@@ -132,13 +132,13 @@ MUTANTS = [
                 "speed-ups are over another kernel",
             ),
             (
-                "rows = 2 * _bytes_of_keys(cache)",
-                "rows = _bytes_of_keys(cache)",
+                "cache.n_tasks * cache.capacity * of_row)",
+                "cache.n_tasks * cache.capacity * of_row // 2)",
                 "values take no streaming memory",
             ),
             (
-                "return 2 * _bytes_of_keys(cache) if",
-                "return 3 * _bytes_of_keys(cache) if",
+                "if buffer.is_in_sram)",
+                ")",
                 "a cache in SRAM seems larger than it is",
             ),
             ("cache.capacity % BLOCK", "0", "the open block is counted in streaming memory"),
