@@ -31,7 +31,7 @@ from sparq_ipu.planning import published_program as published
 from sparq_ipu.planning.device_model import PARAMETERS, DeviceModel, device_model, parameters_file
 from sparq_ipu.tables import markdown_table, replace_block
 
-HEADER = ROOT / "poplar_ops/emulator/include/sparq_emulator/DeviceModel.hpp"
+HEADER = ROOT / "emulator/include/sparq_emulator/DeviceModel.hpp"
 DOCUMENT = ROOT / "docs/device_model.md"
 
 #: fitted parameters of the device: name here -> name in DeviceModel.hpp

@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 #: pages that are not in docs/: where they are
 ELSEWHERE = {
     "index.md": "README.md",
-    "emulator.md": "poplar_ops/emulator/README.md",
+    "emulator.md": "emulator/README.md",
     "reference.md": "reference/README.md",
     "contributing.md": "CONTRIBUTING.md",
     "changelog.md": "CHANGELOG.md",

@@ -135,13 +135,13 @@ def test_one_set_for_all_heads_agrees_with_its_oracle(top_k, n_recent):
 
 
 def test_h2o_keeps_what_decode_steps_attend_to():
-    """The prompt's two positions have sums of 0.6 and 0.5. The third position, which the first decode step
+    """The prompt's two positions have sums of 0.9 and 0.8. The third position, which the first decode step
     attends to, then has 1: the second one is evicted, not the third."""
     key, value = torch.zeros(1, 4, 8), torch.eye(8)[None, :4]
     key[0, 2, 0] = 20
     query = torch.zeros(1, 1, 2, 8)
     query[..., 0] = 1
-    span = Span(query, key, value, 0, 1.0, History(torch.tensor([[0.6, 0.5]])))
+    span = Span(query, key, value, 0, 1.0, History(torch.tensor([[0.9, 0.8]])))
     output = parse_method("h2o:k=3,l=1").attend(span)
     assert torch.allclose(output[0, 0], value[0, 2].expand(2, 8), atol=1e-6)
     assert span.history.state["index"].tolist() == [[0, 2, 3]]

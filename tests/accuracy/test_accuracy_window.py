@@ -59,4 +59,6 @@ def test_positions_are_those_of_a_real_cache(layer: int, device: str) -> None:
         assert newest.nonzero()[:, 0].tolist() == [p for p in wanted[0].tolist() if newest[p]]
         own = cache.one_layer("test").history().steps[0][-1].astype(np.int64)
         assert np.abs(newest[: now + 1].numpy() - own).max() <= KV_HEADS * GROUP
-        np.testing.assert_allclose(got.reshape(-1, DIM).numpy(), output[0].astype(np.float32), atol=4e-3)
+        # The kernel's output is rounded to fp16: half an ulp. Sums in fp32 are the rest, as with the oracles.
+        expected = output[0].astype(np.float32)
+        np.testing.assert_allclose(got.reshape(-1, DIM).numpy(), expected, rtol=2**-11, atol=2e-5)

@@ -111,6 +111,20 @@ def test_bits(
     assert (histories(both[0]) is not None) == chosen.remembers
 
 
+def test_elements_that_changed_places_are_cut_on_their_own() -> None:
+    """After a reorder an element lies in another's place: its own history is cut there, at its own length."""
+    both = caches(3, 1, 8, 40)
+    query, key, value = tokens(7, 3, 2, 1, 30, "normal", 8)
+    settings = WindowSettings(8, None, 3)
+    for cache in both:
+        cache.append(key, value, np.array([30, 20, 10]))
+        cache.observe(query[:, :, 20:24], **settings.arguments())
+        cache.reorder(np.array([2, 0, 1]))
+        cache.truncate(np.array([4, 29, 13]))
+    assert histories(both[1]) == histories(both[0]) is not None
+    assert_same_bits(*(attention(query[:, :, 0], cache, settings) for cache in reversed(both)), "after")
+
+
 def test_many_positions_and_threads() -> None:
     """Selection among thousands of sums, and a history longer than the steps: running sums stay exact."""
     both = caches(2, 2, 16, 5100, n_threads=3)

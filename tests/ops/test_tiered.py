@@ -218,13 +218,13 @@ def test_policies_keep_other_rows() -> None:
     assert later_misses("recent") > 0
 
 
-@pytest.mark.parametrize("row_bits", [16, 8])
-def test_prefill_on_the_device(row_bits: int) -> None:
+@pytest.mark.parametrize(("row_bits", "n_tiles"), [(16, 24), (8, 24), (16, 8)])  # 1 and 3 blocks a part
+def test_prefill_on_the_device(row_bits: int, n_tiles: int) -> None:
     rng = np.random.default_rng(4)
     settings_ = SparqSettings(rank=8, top_k=24, n_local=4)
     spec = CacheSpec(2, 2, 24, 300, index_bits=4, row_bits=row_bits)
     attention = [Attention("sparq-tiered", settings_)]
-    session = _core.Session(spec, 4, attention=attention, n_tiles=24, fill_tokens=200, n_layers=2)
+    session = _core.Session(spec, 4, attention=attention, n_tiles=n_tiles, fill_tokens=200, n_layers=2)
     same = dict(device="reference", index_bits=4, row_bits=row_bits)
     caches = [KVCache(2, 2, 24, 300, **same) for _ in range(2)]
     for layer, lengths in ((1, [200, 70]), (0, [129, 3]), (1, [64, 191]), (0, [-1, 128])):

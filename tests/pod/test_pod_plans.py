@@ -89,6 +89,20 @@ def test_both_ends_of_the_gateway() -> None:
     assert layers.tokens_per_second_in_flight > 3 * layers.tokens_per_second
 
 
+@pytest.mark.parametrize("split", ["layers", "heads"])
+def test_a_gateway_is_shared_by_its_own_ipus_alone(split: str) -> None:
+    """Eight IPUs are behind two gateways: each copy is as slow as where four share one."""
+    shape = {**SHAPE, "n_kv_heads": 8}
+
+    def beyond(n_ipus: int) -> float:
+        n_layers, n_kv_heads = (n_ipus, 8) if split == "layers" else (1, n_ipus)  # an IPU's share stays
+        shape.update(n_kv_heads=n_kv_heads, n_heads=4 * n_kv_heads)
+        made = plan_pod(**shape, **SETTINGS, n_layers=n_layers, n_ipus=n_ipus, split=split, n_tiles=64)
+        return made.seconds_of_busiest_ipu_if_gateway_shared - made.seconds_of_busiest_ipu
+
+    assert 0 < beyond(2) < 0.5 * beyond(4) and beyond(8) == pytest.approx(beyond(4), rel=1e-6)
+
+
 def test_links_are_those_of_the_emulator() -> None:
     """Each pair of eight IPUs, and all to one: the ladder in Python and in C++."""
     model = device_model()

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Settings of all tests: where the Python packages are, and the Hypothesis profiles. What tests share is in
-helpers/, which pyproject.toml puts on the path.
+tests/helpers/, which pyproject.toml puts on the path.
 
 HYPOTHESIS_PROFILE chooses how much is tried: dev (default: small, fast), ci (derandomised, moderate) or
 nightly (random, large; a failure prints the blob that reproduces it).
@@ -17,7 +17,7 @@ from typing import Any
 import hypothesis
 import pytest
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parent
 
 # without an installation, the packages that need no build come from the tree
 for folder, package in (("reference", "sparq_reference"), ("python", "sparq_ipu")):
@@ -25,7 +25,7 @@ for folder, package in (("reference", "sparq_reference"), ("python", "sparq_ipu"
         sys.path.append(str(ROOT / folder))
 
 # The six workers of a vertex run in both orders, and what one sees of another is an error
-# (poplar_ops/emulator/README.md); SPARQ_EMULATOR_CHECK_WORKERS=0 turns that off.
+# (emulator/README.md); SPARQ_EMULATOR_CHECK_WORKERS=0 turns that off.
 os.environ.setdefault("SPARQ_EMULATOR_CHECK_WORKERS", "1")
 
 _ALWAYS = dict(deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow], print_blob=True)
@@ -34,8 +34,8 @@ hypothesis.settings.register_profile("ci", max_examples=150, derandomize=True, *
 hypothesis.settings.register_profile("nightly", max_examples=3000, **_ALWAYS)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 
-#: folders whose tests share what takes long to make: a build, or every source parsed
-TOGETHER = ("emulator", "fidelity", "popart")
+#: folders and files whose tests share what takes long to make: a build, or every source parsed
+TOGETHER = ("emulator/", "tests/ops/test_api_fidelity.py", "tests/popart/")
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -51,7 +51,6 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     class ByFolder(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            folder = nodeid.split("/")[1] if nodeid.startswith("tests/") else ""
-            return folder if folder in TOGETHER else nodeid
+            return next((place for place in TOGETHER if nodeid.startswith(place)), nodeid)
 
     return ByFolder(config, log)

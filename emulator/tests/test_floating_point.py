@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-POPC = ROOT / "poplar_ops" / "emulator" / "popc" / "popc.py"
+POPC = Path(__file__).resolve().parents[1] / "popc" / "popc.py"
 INV, DIV0, OFLO, NONE, ALL = "10000", "01000", "00100", "00000", "11101"
 #: by vertex, a and b: the behaviour that stops it alone, and what it gives where nothing does
 EVENTS = {

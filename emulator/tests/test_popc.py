@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-POPC = Path(__file__).resolve().parents[2] / "poplar_ops" / "emulator" / "popc" / "popc.py"
+POPC = Path(__file__).resolve().parents[1] / "popc" / "popc.py"
 
 
 def popc(*args, **env):

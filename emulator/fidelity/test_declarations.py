@@ -11,7 +11,7 @@ import pytest
 from uses import load_libclang, normalise, parse, qualified_name, split_parameters
 
 HERE = Path(__file__).resolve().parent
-INCLUDE = HERE.parents[1] / "poplar_ops" / "emulator" / "include"
+INCLUDE = HERE.parent / "include"
 #: the emulator's headers lack these, and why
 UNKNOWN = "what it gives or holds is not known"
 MISSING = {

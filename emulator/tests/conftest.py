@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Builds the emulator with the tests' device programs once, outside the tree, and runs them.
 
-What is built is a copy of the emulator's folder and of this one, with nothing else beside them: so every test
-here also shows that the emulator needs nothing else of the project.
+What is built is a copy of the emulator's folder, with nothing else beside it: so every test here also shows
+that the emulator needs nothing else of the project.
 
 SPARQ_TEST_BUILD_DIR names a build of the emulator made with -DSPARQ_BUILD_TESTS=ON to use instead.
 """
@@ -19,9 +19,7 @@ from pathlib import Path
 import builds
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-EMULATOR = Path("poplar_ops") / "emulator"
-FOLDERS = (EMULATOR, Path("tests") / "emulator")
+EMULATOR = Path(__file__).resolve().parents[1]
 
 
 class Programs:
@@ -67,14 +65,13 @@ def programs() -> Programs:
     else:
         if builds.tool("cmake") is None:
             pytest.skip("needs cmake")
-        top = Path(tempfile.gettempdir()) / f"sparq-emulator-tests-{os.getuid()}-{builds.key(ROOT)}"
+        top = Path(tempfile.gettempdir()) / f"sparq-emulator-tests-{os.getuid()}-{builds.key(EMULATOR)}"
         where = top / "build"
         with builds.alone(top):
-            for folder in FOLDERS:
-                builds.copy_changed(ROOT / folder, top / "tree" / folder)
+            builds.copy_changed(EMULATOR, top / "emulator")
             # -O1: these programs take longer to compile than to run.
             options = (f"-DPython3_EXECUTABLE={sys.executable}", "-DCMAKE_CXX_FLAGS_RELEASE=-O1 -DNDEBUG")
-            builds.cmake(top / "tree" / EMULATOR, where, "-DSPARQ_BUILD_TESTS=ON", *options)
+            builds.cmake(top / "emulator", where, "-DSPARQ_BUILD_TESTS=ON", *options)
     return Programs(where)
 
 
