@@ -2,8 +2,9 @@
 """Settings of all tests: where the Python packages are, and the Hypothesis profiles. What tests share is in
 tests/helpers/, which pyproject.toml puts on the path.
 
-HYPOTHESIS_PROFILE chooses how much is tried: dev (default: small, fast), ci (derandomised, moderate) or
-nightly (random, large; a failure prints the blob that reproduces it).
+HYPOTHESIS_PROFILE chooses how much is tried: dev (default: small, fast), ci (derandomised, moderate), random
+(small, other examples each time) or nightly (random, large). A failure of the last two prints the blob that
+reproduces it, and --hypothesis-seed repeats a run.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ os.environ.setdefault("SPARQ_EMULATOR_CHECK_WORKERS", "1")
 _ALWAYS = dict(deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow], print_blob=True)
 hypothesis.settings.register_profile("dev", max_examples=25, derandomize=True, **_ALWAYS)
 hypothesis.settings.register_profile("ci", max_examples=150, derandomize=True, **_ALWAYS)
+hypothesis.settings.register_profile("random", max_examples=25, database=None, **_ALWAYS)
 hypothesis.settings.register_profile("nightly", max_examples=3000, **_ALWAYS)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 

@@ -160,7 +160,7 @@ def processor() -> str:
 @functools.lru_cache(maxsize=None)
 def isa_in_use() -> str:
     """Instruction set of a cache made now."""
-    return cpu.create("cpu", CacheSpec(1, 1, 8, 1), 1)[0].isa
+    return cpu.create("cpu", CacheSpec(1, 1, 8, 1), 1, cpu.Options())[0].isa
 
 
 def needed_bytes(workload: Workload) -> int:

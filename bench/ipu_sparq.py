@@ -42,7 +42,7 @@ from inputs import Inputs, load_inputs, random_inputs
 from steps import STEP_COLUMNS, print_steps, run_steps, shape_of, speedups
 
 from sparq_ipu import traces
-from sparq_ipu.backends.pod import SPLITS
+from sparq_ipu.device_options import POLICIES, SPLITS, DeviceOptions
 from sparq_ipu.kernels import (
     BASELINE,
     DEFAULT,
@@ -58,7 +58,6 @@ from sparq_ipu.planning.measured_range import footprint_extrapolated
 from sparq_ipu.planning.on_chip import on_chip_range
 from sparq_ipu.planning.planner import TILE_KINDS, tile_bytes_by_kind
 from sparq_ipu.tables import kernel_label
-from sparq_ipu.tiers import POLICIES
 from sparq_reference.checks import INDEX_BITS
 
 _core: Any = importlib.import_module("sparq_ipu._core")
@@ -300,13 +299,10 @@ def run_kernel(
         workload.spec,
         workload.n_heads,
         attention=[Attention(row["kernel"], workload.settings)],
+        options=DeviceOptions(a.tiles, hot_rows=a.hot_rows, hot_policy=a.hot_policy, wave_rows=a.wave_rows),
         append=False,
         device=row["device"],
-        n_tiles=a.tiles,
         repeats=a.inner_reps if on_ipu else 0,
-        hot_rows=a.hot_rows,
-        hot_policy=a.hot_policy,
-        wave_rows=a.wave_rows,
     )
     row["streaming_memory_bytes"] = session.streaming_memory_bytes
     row["extended_memory"] = session.extended_memory

@@ -14,6 +14,7 @@ import numpy as np
 from common import Column, Row, Workload, number, text_table
 
 from sparq_ipu import traces
+from sparq_ipu.device_options import DeviceOptions
 from sparq_ipu.kernels import BASELINE, Attention, Kernel, exact_attention
 from sparq_ipu.planning.planner import plan
 from sparq_ipu.tables import kernel_label
@@ -56,17 +57,16 @@ def run_steps(
 ) -> None:
     """Run the first `a.steps` steps of layer `a.layer`; results go into `row`."""
     layer = trace.layers[a.layer]
-    tiers = dict(hot_rows=a.hot_rows, hot_policy=a.hot_policy, wave_rows=a.wave_rows)
     kernel: Kernel = a.kernels[row["kernel"]]
     tiered = kernel.memory == "tiered"
+    of_tiers = dict(hot_rows=a.hot_rows, hot_policy=a.hot_policy, wave_rows=a.wave_rows) if tiered else {}
     step("compile")
     session = _core.Session(
         workload.spec,
         workload.n_heads,
         attention=[Attention(row["kernel"], workload.settings)],
+        options=DeviceOptions(a.tiles, kernel.memory, **of_tiers),
         device=row["device"],
-        n_tiles=a.tiles,
-        **(tiers if tiered else {}),
     )
     step("fill the cache")
     first = slice(None, trace.start)

@@ -153,9 +153,6 @@ DEFAULT = KERNELS["sparq-streaming"]
 #: the key index and hot rows in SRAM
 TIERED = KERNELS["sparq-tiered"]
 
-#: where a cache can be, the default first
-MEMORIES = ("streaming", "sram", "tiered")
-
 
 @dataclasses.dataclass(frozen=True)
 class Attention:

@@ -263,7 +263,9 @@ def test_auto_device_is_the_host(model, monkeypatch, available, expected):
     monkeypatch.setattr(devices, "_reason_unavailable", fresh)  # which devices there are is asked once
     plain = devices.backend_module
     kernels = types.SimpleNamespace(
-        unavailable=lambda device: None if available else "not built", create=plain("cpu").create
+        unavailable=lambda device: None if available else "not built",
+        Options=plain("cpu").Options,
+        create=plain("cpu").create,
     )
     monkeypatch.setattr(devices, "backend_module", lambda name: kernels if name == "cpu" else plain(name))
     enable(model, **SETTINGS)

@@ -19,6 +19,7 @@ import pytest
 import sparq_ipu
 from sparq_ipu import kernels
 from sparq_ipu.attention import attention as attend
+from sparq_ipu.device_options import DeviceOptions
 from sparq_ipu.kernels import Attention
 from sparq_reference import CacheSpec, DoesNotFit, NotFinite, SparqSettings, WindowSettings, checks
 
@@ -44,13 +45,13 @@ def refused(call: Callable[[], object]) -> str:
     return str(caught.value)
 
 
-def session(spec: Any = SPEC, n_heads: int = 2, *attention: Any, **options: Any) -> Any:
-    return _core.Session(spec, n_heads, attention=list(attention), **{"n_tiles": 1, **options})
+def session(spec: Any = SPEC, n_heads: int = 2, *attention: Any, n_tiles: int = 1) -> Any:
+    return _core.Session(spec, n_heads, attention=list(attention), options=DeviceOptions(n_tiles))
 
 
 def plan(spec: Any, n_heads: int, attention: Any) -> Any:
     """Counts a call without running it; what `sparq_ipu.plan` does."""
-    return _core.emulator_plan(spec, n_heads, attention, True, 1, [1] * 2, {})
+    return _core.emulator_plan(spec, n_heads, attention, [1] * 2, options=DeviceOptions(1))
 
 
 def cpu_cache(spec: Any = SPEC) -> Any:

@@ -31,6 +31,7 @@ from sparq_ipu.transformers.storage import Storage, check_options, is_stacked
 from sparq_ipu.transformers.supported import LayerKinds, text_config
 from sparq_ipu.transformers.traffic import Traffic
 from sparq_reference import NotFinite, checks
+from sparq_reference.settings import op_of
 
 #: what the attention of a model must do: anything else would be silently wrong
 ATTEND_ONCE = "attend once in every layer, to the keys and values that its cache returned"
@@ -158,13 +159,15 @@ class SparqLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly ty
         """Whether `arm` can be called with these settings.
 
         Raises:
-            ValueError: they ask for another cache than this one, e.g. another `index_bits`.
+            ValueError: they ask for another cache than this one, e.g. another `index_bits` or `n_recent`.
         """
         for name, wanted in ({} if settings is None else settings.of_cache).items():
             own = getattr(self.cache, name) if self.is_initialized else self._options.get(name, wanted)
             if own != wanted:
                 rule = f"be that of past_key_values, {own} in layer {self.index}"
                 checks.fail("sparq_attention", name, rule, wanted)
+        if self.is_initialized and settings is not None:
+            self.cache.check_settings(op_of(settings.attention), settings.attention)
 
     def disarm(self) -> None:
         """Take the announcement back."""

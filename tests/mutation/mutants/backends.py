@@ -38,7 +38,7 @@ MUTANTS = [
             ),
             ("if every == [wanted]:", "if True:", "no second try with one program alone"),
             (
-                'if self._memory == "sram" and self._lengths[layer].any():',
+                'if self._options.memory == "sram" and self._lengths[layer].any():',
                 "if False:",
                 "a cache in SRAM can be appended to",
             ),
