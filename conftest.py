@@ -21,7 +21,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent
 
 # without an installation, the packages that need no build come from the tree
-for folder, package in (("reference", "sparq_reference"), ("python", "sparq_ipu")):
+for folder, package in (("reference", "sparq_reference"), ("python", "sparq_ipu"), ("study", "sparq_study")):
     if importlib.util.find_spec(package) is None:
         sys.path.append(str(ROOT / folder))
 

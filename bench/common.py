@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, Callable, Dict, Iterable, Iterator, Mapping, NamedTuple, NoReturn, Sequence
 
 ROOT = Path(__file__).resolve().parent.parent
-for _room, _package in (("reference", "sparq_reference"), ("python", "sparq_ipu")):
+for _room, _package in (("reference", "sparq_reference"), ("python", "sparq_ipu"), ("study", "sparq_study")):
     if importlib.util.find_spec(_package) is None:  # not installed: from the tree
         sys.path.append(str(ROOT / _room))
 

@@ -41,7 +41,6 @@ from common import (
 from inputs import Inputs, load_inputs, random_inputs
 from steps import STEP_COLUMNS, print_steps, run_steps, shape_of, speedups
 
-from sparq_ipu import traces
 from sparq_ipu.device_options import POLICIES, SPLITS, DeviceOptions
 from sparq_ipu.kernels import (
     BASELINE,
@@ -59,6 +58,7 @@ from sparq_ipu.planning.on_chip import on_chip_range
 from sparq_ipu.planning.planner import TILE_KINDS, tile_bytes_by_kind
 from sparq_ipu.tables import kernel_label
 from sparq_reference.checks import INDEX_BITS
+from sparq_study import traces
 
 _core: Any = importlib.import_module("sparq_ipu._core")
 
@@ -92,7 +92,7 @@ def command_line() -> CommandLine:
         "--input",
         metavar="FILE.npz",
         help="real inputs instead of random ones: arrays query_L, key_L, value_L of layer L, as "
-        "bench/capture.py writes them. They bring their shape; only --S can be given: the last S positions "
+        "study/capture.py writes them. They bring their shape; only --S can be given: the last S positions "
         "[all]",
     )
     add("--layer", type=int, metavar="L", help="which layer of --input [the first]")
@@ -161,7 +161,7 @@ def command_line() -> CommandLine:
         type=int,
         default=0,
         metavar="N",
-        help="run N decode steps of a trace, given by --input (bench/capture.py --steps records one): hit "
+        help="run N decode steps of a trace, given by --input (study/capture.py --steps records one): hit "
         "rate, bytes and time of a step, each compared with the reference",
     )
     add("--stages", action="store_true", help="print where the modelled time goes, by stage")

@@ -110,9 +110,10 @@ STYLE = (
 )
 
 
-def as_html(parts: Sequence[data.Section], pictures: dict[str, bytes]) -> str:
+def as_html(parts: Sequence[data.Section], pictures: dict[str, bytes], title: str = TITLE) -> str:
     """One file: pictures are inside."""
-    out = [f"<!doctype html><meta charset=utf-8><title>{TITLE}</title><style>{STYLE}</style><h1>{TITLE}</h1>"]
+    name = html.escape(title)
+    out = [f"<!doctype html><meta charset=utf-8><title>{name}</title><style>{STYLE}</style><h1>{name}</h1>"]
     for part in parts:
         out.append(f"<h2>{html.escape(part.title)}</h2><p>{html.escape(part.text)}</p>")
         if part.picture in pictures:
