@@ -19,6 +19,7 @@ if not core.has_emulator:
     pytest.skip("built without the emulator", allow_module_level=True)
 
 from sparq_ipu import planning  # noqa: E402
+from sparq_ipu.device_options import DeviceOptions  # noqa: E402
 from sparq_ipu.kernels import KERNELS, Attention  # noqa: E402
 from sparq_ipu.planning import planner  # noqa: E402
 from sparq_ipu.planning.device_model import device_model  # noqa: E402
@@ -74,7 +75,7 @@ def run(shape, kernel, append, model, index_bits=16):
         attention=[Attention(kernel, KERNELS[kernel].settings(SETTINGS))],
         append=append,
         device="emulator",
-        n_tiles=tiles,
+        options=DeviceOptions(tiles),
     )
     key, value = rng.normal(size=(2, batch, n_kv_heads, max(lengths), head_dim)).astype(np.float16)
     session.write(key, value, lengths)

@@ -14,6 +14,7 @@ if not core.has_emulator:
     pytest.skip("built without the emulator", allow_module_level=True)
 
 from sparq_ipu import planning  # noqa: E402
+from sparq_ipu.device_options import DeviceOptions  # noqa: E402
 from sparq_ipu.kernels import KERNELS, Attention  # noqa: E402
 from sparq_ipu.planning.device_model import device_model  # noqa: E402
 from sparq_reference import CacheSpec, WindowSettings  # noqa: E402
@@ -47,7 +48,7 @@ def test_a_plan_is_what_a_run_reports(shape: tuple[Any, ...], settings: WindowSe
         CacheSpec(batch, n_kv_heads, head_dim, capacity, **options),
         n_heads,
         attention=[Attention(name, settings)],
-        n_tiles=tiles,
+        options=DeviceOptions(tiles),
     )
     key = np.random.default_rng(0).standard_normal((batch, n_kv_heads, max(lengths), head_dim))
     session.write(key.astype(np.float16), key.astype(np.float16), lengths)

@@ -42,11 +42,15 @@ MUTANTS = [
                 "if False:",
                 "a cache in SRAM can be appended to",
             ),
-            ("n_tiles, 0, bow.tiles)", "n_tiles, 0, 2 * bow.tiles)", "more tiles than there are"),
             ("np.zeros_like(self._lengths[layer])", "self._lengths[layer]", "a reset keeps the lengths"),
             ("self._lengths = self._lengths.copy()", "pass", "lengths that were asked for change"),
             ("self._attention.index(wanted)", "0", "always the first program"),
         ],
+    ),
+    *of(
+        "python/sparq_ipu/device_options.py",
+        _OPS,
+        [('("n_tiles", 0, MAX_TILES)', '("n_tiles", 0, 2 * MAX_TILES)', "more tiles than there are")],
     ),
     *of(
         "python/sparq_ipu/backends/cpu.py",
