@@ -48,6 +48,11 @@ MUTANTS = [
         ],
     ),
     *of(
+        "python/sparq_ipu/device_options.py",
+        _OPS,
+        [('("n_tiles", 0, MAX_TILES)', '("n_tiles", 0, 2 * MAX_TILES)', "more tiles than there are")],
+    ),
+    *of(
         "python/sparq_ipu/backends/cpu.py",
         "tests/cpu/test_cpu_errors.py tests/cpu/test_cpu_threads.py tests/ops/test_errors.py",
         [
@@ -131,13 +136,13 @@ MUTANTS = [
                 "speed-ups are over another kernel",
             ),
             (
-                "rows = 2 * _bytes_of_keys(cache)",
-                "rows = _bytes_of_keys(cache)",
+                "cache.n_tasks * cache.capacity * of_row)",
+                "cache.n_tasks * cache.capacity * of_row // 2)",
                 "values take no streaming memory",
             ),
             (
-                "return 2 * _bytes_of_keys(cache) if",
-                "return 3 * _bytes_of_keys(cache) if",
+                "if buffer.is_in_sram)",
+                ")",
                 "a cache in SRAM seems larger than it is",
             ),
             ("cache.capacity % BLOCK", "0", "the open block is counted in streaming memory"),
