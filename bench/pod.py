@@ -136,7 +136,7 @@ def run(
 def print_results(rows: list[Row], a: argparse.Namespace) -> None:
     print(text_table(COLUMNS, rows))
     print(f"us a token: attention of {a.layers} layers for one token of every batch element; modelled.")
-    print(f"fits, GB and KiB are of one batch. {NOT_IN_A_PLAN}.")
+    print(f"GB and KiB are of one batch. {NOT_IN_A_PLAN}.")
     if a.split == "heads":
         print("gateway shared: where the IPUs behind one gateway share the streaming rate of one.")
         print("one by one: where the programs of the IPUs run one after the other.")

@@ -73,7 +73,7 @@ def test_steps_of_window_attention(options: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("row_bits", [16, 8])
 def test_three_tiers(row_bits: int) -> None:
-    """Layers in turn: codes and their scales, and rows that are hot, or are fetched and put in place of others."""
+    """Layers in turn: codes and their scales, rows that are hot, and rows fetched in place of others."""
     rng, (batch, heads, dim, seq_len) = np.random.default_rng(row_bits), (2, 2, 64, 270)
     same: dict[str, Any] = dict(index_bits=4, row_bits=row_bits, n_layers=2)
     caches = [sparq_ipu.KVCache(batch, heads, dim, 300, device=DEVICE, memory="tiered", hot_rows=96, **same)]

@@ -26,7 +26,7 @@ from sparq_reference import CacheSpec, DoesNotFit, SparqSettings, WindowSettings
 from sparq_reference.settings import settings_columns
 
 #: of plans of attention alone, for people
-NOT_IN_A_PLAN = "Not in it: weights, products with them, and the caches of other batches in flight (sparq-ipu plan has them)"
+NOT_IN_A_PLAN = "Not in it: weights, and the caches of other batches in flight (sparq-ipu plan has both)"
 
 #: what the SRAM of a tile is counted as, by its names in `Plan.memory`; the last five are the estimated code
 TILE_KINDS = (
