@@ -142,6 +142,7 @@ MUTANTS = [
             ("for ipu in range(n_ipus - 1):", "for ipu in range(0):", "layers are handed over for nothing"),
             ("+ 2 * sum(last.values())", "+ sum(last.values())", "in a pipeline nothing is received"),
             ("streamed_bytes=sum(", "streamed_bytes=max(", "one step is all that is streamed"),
+            ("1 / min(n_at_once, model.ipus_per_gateway)", "1 / n_at_once", "all IPUs share one gateway"),
         ],
     ),
 ]

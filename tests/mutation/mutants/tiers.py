@@ -114,8 +114,13 @@ MUTANTS = [
     ),
     *of(
         "poplar_ops/src/tiered_cache.cpp",
-        f"{_PROGRAM} tests/planning/test_placement.py",
+        f"{_PROGRAM} tests/ops/test_tiered.py tests/planning/test_placement.py",
         [
+            (
+                "program.add(Repeat(nBlocks, body",
+                "program.add(Repeat(nBlocks > 1 ? nBlocks - 1 : 1, body",
+                "a prefill leaves out the last block of each part",
+            ),
             (
                 "plan.placement.nRounds * plan.layout.nLayers * (index + rows)",
                 "plan.placement.nRounds * (index + rows)",
