@@ -306,7 +306,7 @@ MUTANTS = [
         "reference/sparq_reference/row_codes.py",
         f"{_TESTS}row_codes.py",
         [
-            ("np.uint32(0x7FFF) + odd", "np.uint32(0x7FFF)", "scales at a tie go down"),
+            ("np.uint32(0x7FFF) + odd", "np.uint32(0)", "scales are cut"),
             ("np.abs(x).max(axis=-1)", "x.max(axis=-1)", "negative components have no scale"),
             (
                 "np.minimum(np.maximum(scale, SCALE_RANGE[0]), SCALE_RANGE[1])",
