@@ -169,6 +169,16 @@ def test_refused_plans_name_ipu_and_resource() -> None:
         (dict(n_ipus=64, split="heads"), "plan: n_ipus must split n_kv_heads=32, then batch=1, evenly"),
         (dict(split="tokens"), "plan: split must be 'layers' or 'heads', got 'tokens'"),
         (dict(n_heads=33, n_kv_heads=2), "plan: n_heads must be a multiple of n_kv_heads=2, got 33"),
+        (
+            dict(hot_rows=64),
+            "plan: hot_rows must be 0 for kernel 'sparq-streaming', which has no hot rows, got 64",
+        ),
+        (dict(hit_rate=0.5), "plan: hit_rate must be 0 for kernel 'sparq-streaming', which has no hot rows"),
+        (dict(row_bits=8), "plan: row_bits must be 16 unless memory is 'tiered', got 8"),
+        (
+            dict(hops=1),
+            r"plan: options must be among \['n_layers', 'n_ipus', 'split', .*'row_bits'\], got 'hops'",
+        ),
     ],
 )
 def test_refused_arguments(options: dict[str, Any], message: str) -> None:
@@ -184,3 +194,29 @@ def test_text_and_row() -> None:
         assert row["time_source"] == "modelled" and row["n_ipus"] == 4 and row["split"] == split
         parts = [t for name, t in row["seconds_by_category"].items() if name != "total"]
         assert row["seconds_per_token"] == pytest.approx(np.sum(parts))
+
+
+def test_options_are_those_of_a_plan() -> None:
+    """By the same names and with the same defaults; each reaches the program."""
+    tiered = {**SHAPE, **SETTINGS, "kernel": "sparq-tiered", "n_tiles": 64}
+    pod = plan_pod(**tiered, n_layers=1, n_ipus=1)
+    for changes in ({}, dict(hot_rows=64), dict(wave_rows=64), dict(row_bits=8), dict(hit_rate=0.9)):
+        changed, one = plan_pod(**tiered, n_layers=1, n_ipus=1, **changes), plan(**tiered, **changes)
+        assert changed.seconds_per_token == pytest.approx(one.seconds_per_token, rel=2e-2)
+        assert not changes or (changed.memory, changed.seconds_per_token) != (
+            pod.memory,
+            pod.seconds_per_token,
+        )
+        same = set(changed.row()) & set(one.row()) - {"seconds_per_token"}
+        assert {"index_bits", "row_bits", "hit_rate", "n_local", "n_layers"} < same
+        row, of_one = changed.row(), one.row()
+        assert row["index_bits"] == 4 and row["row_bits"] == changes.get("row_bits", 16)
+        described = [n for n in same if "seconds" not in n and "bytes" not in n]
+        assert all(row[name] == of_one[name] for name in described)
+    assert "90% of the selected rows are taken to be hot" in str(changed)
+    # dense attention looks at no option of the cache, as in `plan`
+    plain, dense = (
+        plan_pod(**SHAPE, kernel="dense-streaming", n_layers=2, n_ipus=2, n_tiles=64, **more)
+        for more in ({}, dict(row_bits=8, index_bits=4, rank=8))
+    )
+    assert plain == dense and dense.row()["row_bits"] == 16
