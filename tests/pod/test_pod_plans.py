@@ -14,7 +14,7 @@ from sparq_ipu.kernels import Attention
 from sparq_ipu.planning import plan, plan_pod
 from sparq_ipu.planning.device_model import device_model
 from sparq_ipu.planning.links import busiest_link_bytes, link_seconds, sync_hops
-from sparq_reference import CacheSpec, DoesNotFit, SparqSettings
+from sparq_reference import CacheSpec, DoesNotFit, SparqSettings, WindowSettings
 
 _core = pytest.importorskip("sparq_ipu._core", reason="the extension module is not built")
 
@@ -22,9 +22,12 @@ SETTINGS: dict[str, Any] = dict(rank=16, top_k=64)
 SHAPE: dict[str, Any] = dict(batch=2, n_heads=16, n_kv_heads=4, head_dim=64, seq_len=2048)
 
 
-def emulated(n_layers: int, n_ipus: int, split: str) -> dict[str, Any]:
+SPARQ = Attention("sparq-streaming", SparqSettings(**SETTINGS))
+WINDOW = Attention("window-streaming", WindowSettings(64, n_recent=8))
+
+
+def emulated(n_layers: int, n_ipus: int, split: str, attention: Attention = SPARQ) -> dict[str, Any]:
     spec = CacheSpec(2, 4, 64, 2048)
-    attention = Attention("sparq-streaming", SparqSettings(**SETTINGS))
     model = {**device_model().parameters(), "tiles": 64}
     counted: dict[str, Any] = _core.emulator_plan(
         spec,
@@ -69,6 +72,17 @@ def test_a_plan_is_what_the_emulator_counts(n_layers: int, n_ipus: int, split: s
     assert planned.streaming_memory_bytes == max(by_ipu)
     streamed = sum(s["bytes"] * s["executions"] for s in counted["steps"] if s["kind"] == "remote-read")
     assert planned.streamed_bytes == streamed
+
+
+def test_window_attention_over_several_ipus() -> None:
+    of_window: dict[str, Any] = dict(kernel="window-streaming", top_k=64, n_recent=8, n_layers=4, n_tiles=64)
+    planned = plan_pod(**SHAPE, **of_window, n_ipus=2)
+    counted = emulated(4, 2, "layers", WINDOW)
+    assert planned.seconds_per_token == pytest.approx(counted["seconds"]["total"], rel=2e-3)
+    with pytest.raises(ValueError, match="plan: split must be 'layers' where heads of one history"):
+        plan_pod(**SHAPE, **of_window, n_ipus=2, split="heads")
+    with pytest.raises(ValueError, match="plan: n_ipus must be 1 for window attention, got 2"):
+        plan(**SHAPE, **of_window, n_ipus=2)
 
 
 def test_a_plan_of_one_ipu_is_that_of_a_layer() -> None:

@@ -204,8 +204,8 @@ def check_request(
     )
     if request.settings is not None:
         request.settings.check_heads(op, n_heads)
-        if request.settings.kind == "window" and request.n_ipus != 1:  # a share would select for itself
-            checks.fail(op, "n_ipus", "be 1 for window attention", request.n_ipus)
+        if request.settings.kind == "window" and processes != 1:  # a share would select for itself
+            checks.fail(op, "n_ipus", "be 1 for window attention", processes)
     placed.check(op, request.cache_of_process, request.n_layers, [request.settings])
     return request
 
