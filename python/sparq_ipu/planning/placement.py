@@ -17,7 +17,7 @@ from typing import Any
 from sparq_ipu.device_options import DeviceOptions
 from sparq_ipu.kernels import DEFAULT, TIERED
 from sparq_ipu.planning.planner import plan
-from sparq_ipu.planning.record import Plan
+from sparq_ipu.planning.record import NOT_IN_A_PLAN, Plan
 from sparq_reference import DoesNotFit, checks
 
 #: arguments of `plan` that only a cache in three tiers has
@@ -70,6 +70,7 @@ class LayerPlacement:
             f"  modelled, attention of a token: {self.seconds_per_token * 1e3:.3f} ms; "
             f"with every index streamed {self.seconds_if_streamed * 1e3:.3f} ms"
         )
+        lines.append(f"  {NOT_IN_A_PLAN}")
         return "\n".join(lines)
 
 

@@ -18,6 +18,7 @@ from sparq_ipu.kernels import DEFAULT
 from sparq_ipu.planning.counting import counted, seconds_beyond, streamed_bytes
 from sparq_ipu.planning.device_model import DeviceModel
 from sparq_ipu.planning.links import busiest_link_bytes, gateways, link_seconds
+from sparq_ipu.planning.record import NOT_IN_A_PLAN
 from sparq_ipu.planning.request import OfRequest, Request, check_request
 
 
@@ -127,6 +128,7 @@ class PodPlan(OfRequest):
             f"  if work on chip took twice as long: "
             f"{(self.seconds_per_token + self.on_chip_seconds) * 1e6:.1f} us"
         )
+        lines.append(f"  {NOT_IN_A_PLAN}")
         return "\n".join(lines)
 
 

@@ -10,6 +10,9 @@ from sparq_ipu.planning.measured_range import footprint_extrapolated
 from sparq_ipu.planning.on_chip import on_chip_range, on_chip_seconds
 from sparq_ipu.planning.request import OfRequest
 
+#: of plans of attention alone, for people
+NOT_IN_A_PLAN = "Not in it: weights, and the caches of other batches in flight (sparq-ipu plan has both)"
+
 #: what the SRAM of a tile is counted as, by its names in `Plan.memory`; the last five are the estimated code
 TILE_KINDS = (
     "variables",
