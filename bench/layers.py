@@ -30,8 +30,8 @@ from common import (
     text_table,
 )
 
+from sparq_ipu.commands.tables import markdown_table, replace_block
 from sparq_ipu.kernels import DEFAULT
-from sparq_ipu.tables import markdown_table, replace_block
 
 DOCUMENT = ROOT / "docs/device_model.md"
 BLOCK = "layers"

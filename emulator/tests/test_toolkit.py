@@ -52,7 +52,7 @@ def test_what_options_ask_for_in_vain_is_said_once(shell, relax):
     ]
     assert said('{"autoReport.all": "false"}') == []
     with pytest.raises(
-        AssertionError, match="option debug.instrumentCompute must be true or false, got 'yes'"
+        AssertionError, match=r"option debug.instrumentCompute must be true or false, got 'yes'"
     ):
         said('{"debug.instrumentCompute": "yes"}')
 
