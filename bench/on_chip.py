@@ -19,8 +19,8 @@ from typing import Any, Callable, Dict, Iterable, NamedTuple
 
 from common import ROOT
 
+from sparq_ipu.commands.tables import markdown_table, replace_block
 from sparq_ipu.planning.device_model import DATA, device_model
-from sparq_ipu.tables import markdown_table, replace_block
 
 MEASURED = DATA / "measured_on_chip.json"
 DOCUMENT = ROOT / "docs/on_chip.md"
