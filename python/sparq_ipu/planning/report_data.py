@@ -10,12 +10,12 @@ import sys
 from pathlib import Path
 from typing import Any, Iterator, NamedTuple
 
+from sparq_ipu.commands.tables import kernel_label
 from sparq_ipu.kernels import BASELINE, DEFAULT, TIERED
 from sparq_ipu.planning import published_program as published
 from sparq_ipu.planning.device_model import device_model, parameters_file
 from sparq_ipu.planning.planner import plan
 from sparq_ipu.planning.record import Plan
-from sparq_ipu.tables import kernel_label
 from sparq_reference import DoesNotFit
 from sparq_reference.checks import INDEX_BITS
 from sparq_reference.settings import CacheSpec, SparqSettings
