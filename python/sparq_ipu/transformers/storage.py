@@ -11,7 +11,7 @@ import torch
 from sparq_ipu import KVCache
 from sparq_ipu.backends import History
 from sparq_ipu.device_options import MAX_IPUS
-from sparq_ipu.devices import check_option_names, resolve_device
+from sparq_ipu.devices import backend_module, check_option_names, resolve_device
 from sparq_ipu.transformers.columns import to_positions
 from sparq_reference import CacheSpec, checks
 
@@ -85,22 +85,21 @@ def check_options(
 
 def _check_layers(op: str, options: dict[str, Any], layers: Sequence[AnyLayerSettings | None]) -> None:
     """Whether layers that are attended to with these can have caches with these options; none: any."""
-    # Caches that are thrown away. What one has of layers and rows can be split over any IPUs.
-    n = MAX_IPUS if is_stacked(options) else 1
-    shape = (n, 1, checks.HEAD_DIM_MULTIPLE, 1)
-    if not layers:
-        KVCache(*shape, n_layers=n, **options)
+    of_device = {name: value for name, value in options.items() if name not in ("device", "check_finite")}
+    of_spec = CacheSpec.take(of_device)
+    checks.check_bool("KVCache", "check_finite", options["check_finite"])
+    placed = backend_module(options["device"]).Options(**of_device, op="KVCache")
+    n = MAX_IPUS if is_stacked(options) else 1  # so many layers and rows can be split over any IPUs
     any_settings = next((of_layer for of_layer in layers if of_layer is not None), None)
-    for index, of_layer in enumerate(layers):
-        if of_layer in layers[:index]:
-            continue
+    for of_layer in layers or [None]:
         like = any_settings if of_layer is None else of_layer
-        of_cache = {} if like is None else like.of_cache
-        backend = KVCache(*shape, n_layers=n, **{**of_cache, **options}).layer(0).one_layer(op)
+        of_cache = {**({} if like is None else like.of_cache), **of_spec}
+        spec = CacheSpec(n, 1, checks.HEAD_DIM_MULTIPLE, 1, op="KVCache", **of_cache)
+        placed.check("KVCache", spec, n)
         if of_layer is not None:
-            backend.check_settings(op, of_layer.attention)
-        if of_layer is None or of_layer.min_seq_len:  # some steps are dense
-            backend.check_settings(op, None)
+            placed.check(op, spec, n, [of_layer.attention])
+        if layers and (of_layer is None or of_layer.min_seq_len):  # some steps are dense
+            placed.check(op, spec, n, [None])
 
 
 def is_stacked(options: dict[str, Any]) -> bool:
