@@ -25,7 +25,7 @@ import alisa_device
 import alisa_lines
 import numpy as np
 from alisa_lines import LONG, SCHEMA, Line
-from common import ROOT, Progress, check_output
+from common import ROOT, Progress, check_output, guarded
 
 from sparq_ipu.alisa import (
     MACHINES,
@@ -489,4 +489,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(guarded(main))

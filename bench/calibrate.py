@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, Callable, Sequence
 
 import numpy as np
-from common import ROOT
+from common import ROOT, guarded
 
 from sparq_ipu.kernels import KERNELS
 from sparq_ipu.planning import published_program as published
@@ -352,4 +352,4 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(guarded(main))

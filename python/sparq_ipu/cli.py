@@ -14,6 +14,7 @@ import importlib
 import sys
 
 import sparq_ipu
+from sparq_ipu.command_line import guarded
 from sparq_ipu.devices import BACKENDS, why_unavailable
 
 #: commands that are modules with a `main`, and what they do
@@ -44,6 +45,10 @@ def devices() -> str:
 
 def main(argv: list[str] | None = None) -> int:
     """The command; returns the exit status."""
+    return guarded(_main, argv)
+
+
+def _main(argv: list[str] | None) -> int:
     words = sys.argv[1:] if argv is None else argv
     # what follows the name of a command is that command's own
     arguments, rest = _parser().parse_known_args(words[:1])

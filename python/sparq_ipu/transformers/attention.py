@@ -103,8 +103,9 @@ def _attention_over(base: Callable[..., Any]) -> Callable[..., Any]:
             result: tuple[torch.Tensor, None] = own(key, value, attention_mask)
             return result
         layer = getattr(key, "sparq_layer", None)
-        _check_arguments(kwargs, dropout, None if layer is None else layer.window)
-        if layer is None:
+        if layer is not None:
+            _check_arguments(kwargs, dropout, layer.window)
+        if layer is None:  # no cache: the model's own attention, whatever it has
             if forward.has_cache:
                 got = f"other keys in {type(module).__name__}"
                 checks.fail("sparq_attention", "model", ATTEND_ONCE, got)
