@@ -21,12 +21,12 @@ import pytest
 ROOT = Path(__file__).resolve().parent
 
 # without an installation, the packages that need no build come from the tree
-for folder, package in (("reference", "sparq_reference"), ("python", "sparq_ipu")):
+for folder, package in (("reference", "sparq_reference"), ("python", "sparq_ipu"), ("study", "sparq_study")):
     if importlib.util.find_spec(package) is None:
         sys.path.append(str(ROOT / folder))
 
 # The six workers of a vertex run in both orders, and what one sees of another is an error
-# (emulator/README.md); SPARQ_EMULATOR_CHECK_WORKERS=0 turns that off.
+# (emulator/reference.md); SPARQ_EMULATOR_CHECK_WORKERS=0 turns that off.
 os.environ.setdefault("SPARQ_EMULATOR_CHECK_WORKERS", "1")
 
 _ALWAYS = dict(deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow], print_blob=True)

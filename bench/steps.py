@@ -13,11 +13,11 @@ from typing import Any, Callable
 import numpy as np
 from common import Column, Row, Workload, number, text_table
 
-from sparq_ipu import traces
 from sparq_ipu.device_options import DeviceOptions
 from sparq_ipu.kernels import BASELINE, Attention, Kernel, exact_attention
 from sparq_ipu.planning.planner import plan
 from sparq_ipu.tables import kernel_label
+from sparq_study import traces
 
 _core: Any = importlib.import_module("sparq_ipu._core")
 
@@ -92,8 +92,7 @@ def run_steps(
                 layer.key[None, :, held],
                 layer.value[None, :, held],
                 workload.settings,
-                workload.spec.index_bits,
-                workload.spec.row_bits,
+                workload.spec,
             )
             differ += int((output.view(np.uint16) != expected.view(np.uint16)).any())
     row.update(

@@ -21,6 +21,8 @@ ROOT = Path(__file__).resolve().parents[2]
 ELSEWHERE = {
     "index.md": "README.md",
     "emulator.md": "emulator/README.md",
+    "emulator_reference.md": "emulator/reference.md",
+    "emulator_programs.md": "emulator/programs.md",
     "reference.md": "reference/README.md",
     "contributing.md": "CONTRIBUTING.md",
     "changelog.md": "CHANGELOG.md",
@@ -32,7 +34,7 @@ API = {
     "sparq_ipu.torch": ["sparq_ipu.torch"],
     "sparq_ipu.poptorch": ["sparq_ipu.poptorch"],
     "sparq_ipu.planning": ["sparq_ipu.planning"],
-    "sparq_ipu.traces": ["sparq_ipu.traces"],
+    "sparq_study.traces": ["sparq_study.traces"],
     "sparq_ipu.kernels": ["sparq_ipu.kernels"],
     "sparq_reference": ["sparq_reference.settings", "sparq_reference.errors", "sparq_reference.cache"],
     "sparq_reference.exact": ["sparq_reference.exact"],

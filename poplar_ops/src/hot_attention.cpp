@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "arith/scale.hpp"
 #include "list_weights.hpp"
 #include "planning.hpp"
-#include "sparq/scale.hpp"
 #include "tiers.hpp"
 #include "vertex_cycles.hpp"
 
@@ -33,7 +33,7 @@ Tensor laneSums(const Context &context, const QueryComponents &q, const Tensor &
       addVertex(context.graph, cs, "sparq::LaneSums", context.tile(slot, part),
                 {{"filled", context.filled(slot, part)},
                  {"layer", context.cache.layer[slot][part]},
-                 {"slots", slots[slot]},
+                 {"places", slots[slot]},
                  {"query", q.query[slot][part]},
                  {"keys", context.cache.hot.keys[context.task(slot)][i].flatten()},
                  {"sums", sums[slot][i].flatten()}},
@@ -66,7 +66,7 @@ Gathered hotAttention(const Context &context, const Waves &waves, const QueryCom
     const unsigned end = piece.first + piece.n;
     addVertex(context.graph, cs, "sparq::LaneScores", context.tile(piece.slot, piece.part),
               {{"filled", context.filled(piece.slot, piece.part)},
-               {"slots", slots[piece.slot].slice(piece.first, end)},
+               {"places", slots[piece.slot].slice(piece.first, end)},
                {"sums", lanes[piece.slot].slice(piece.first, end, 1).flatten()},
                {"scores", piece.scores},
                {"maxima", piece.maxima}},
@@ -95,7 +95,7 @@ Gathered hotAttention(const Context &context, const Waves &waves, const QueryCom
       addVertex(context.graph, cs, "sparq::HotValues", context.tile(slot, part),
                 {{"filled", context.filled(slot, part)},
                  {"layer", context.cache.layer[slot][part]},
-                 {"slots", slots[slot]},
+                 {"places", slots[slot]},
                  {"weights", all},
                  {"values", context.cache.hot.values[context.task(slot)][part].flatten()},
                  {"partials", partials[slot][part].flatten()}},

@@ -119,7 +119,7 @@ void insertNewest(Graph &graph, const Cache &cache, const Tensor &key, const Ten
                  {"clock", cache.hot.clock[task][owner]},
                  {"held", cache.hot.held[task][owner].flatten()},
                  {"stamps", cache.hot.stamps[task][owner].flatten()},
-                 {"slot", slots[task][owner]}},
+                 {"place", slots[task][owner]}},
                 {{"nWays", hot.nWays()},
                  {"owner", owner},
                  {"nOwners", hot.nOwners},
@@ -129,7 +129,7 @@ void insertNewest(Graph &graph, const Cache &cache, const Tensor &key, const Ten
                                unsigned setShift) {
       addVertex(graph, insert, "sparq::InsertNewest", p.tile(slot, part % p.parts),
                 {{"layer", cache.layer[slot][part % p.parts]},
-                 {"slots", slots[task]},
+                 {"places", slots[task]},
                  {"piece", piece.flatten()},
                  {"rows", rows.flatten()}},
                 {{"nOwners", hot.nOwners},

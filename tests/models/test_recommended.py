@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import shutil
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,6 @@ from tiny_models import step_logits, tiny_model, tokens_of  # noqa: E402
 
 import sparq_ipu  # noqa: E402
 from sparq_ipu import generate  # noqa: E402
-from sparq_ipu.accuracy.text import excerpts  # noqa: E402
 from sparq_ipu.transformers import RECOMMENDED, enable, enable_dense  # noqa: E402
 from sparq_ipu.transformers.integration import decoding  # noqa: E402
 from sparq_ipu.transformers.settings import LayerSettings, pays_from  # noqa: E402
@@ -100,7 +100,8 @@ def test_the_documented_command_says_what_dense_attention_says(monkeypatch, tmp_
     page = (ROOT / "docs" / "models.md").read_text(encoding="utf-8")
     (command,) = re.findall(r"^    python -m sparq_ipu.generate (.*--compare-dense)$", page, re.MULTILINE)
     monkeypatch.chdir(tmp_path)
-    Path("play.txt").write_text(excerpts()[0][1], encoding="utf-8")
+    (play,) = re.findall(r"^    cp (\S+) play.txt$", page, re.MULTILINE)
+    shutil.copy(ROOT / play, "play.txt")
 
     def run(*options):
         words = [*shlex.split(command), *prompt_tokens, "--new-tokens", "40", "--json", "rows", *options]

@@ -119,7 +119,7 @@ class CopiedTree:
 
     def pytest(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run tests of the copy on the packages of the copy."""
-        paths = [str(self.root / folder) for folder in ("python", "reference")]
+        paths = [str(self.root / folder) for folder in ("python", "reference", "study")]
         environment = {
             **os.environ,
             "PYTHONPATH": os.pathsep.join(paths),
@@ -143,8 +143,9 @@ class CopiedTree:
 
     def check_packages(self) -> None:
         """The tests must see the packages of the copy: an editable installation would hide them."""
-        code = "import sparq_ipu, sparq_reference; print(sparq_ipu.__file__, sparq_reference.__file__)"
-        paths = [str(self.root / folder) for folder in ("python", "reference")]
+        packages = {"python": "sparq_ipu", "reference": "sparq_reference", "study": "sparq_study"}
+        code = "\n".join(f"import {name}; print({name}.__file__)" for name in packages.values())
+        paths = [str(self.root / folder) for folder in packages]
         done = subprocess.run(
             [sys.executable, "-c", code],
             cwd=self.root,
@@ -152,7 +153,7 @@ class CopiedTree:
             stdout=subprocess.PIPE,
             text=True,
         )
-        if done.stdout.count(str(self.root)) != 2:
+        if done.stdout.count(str(self.root)) != len(packages):
             sys.exit(
                 "mutation: Python must import the packages of the copy, got others (an editable "
                 f"installation?): {done.stdout.strip()}"
@@ -173,7 +174,7 @@ def target_of(file: str) -> str | None:
     """What a change of the file makes necessary to build; None: nothing."""
     if not file.startswith(("poplar_ops/", "emulator/")):
         return None
-    if file == "poplar_ops/codelets/arith.hpp":
+    if file.startswith("poplar_ops/arith/"):
         return "all"  # the CPU kernels have it too
     return "_cpu" if file.startswith(("poplar_ops/cpu/", "poplar_ops/bindings/cpu.cpp")) else "_core"
 

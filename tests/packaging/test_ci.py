@@ -56,7 +56,7 @@ def test_every_rule_names_a_step_and_tests_that_exist() -> None:
     assert run.rstrip().splitlines()[-3].startswith(".ci/check_skips ")
     for step, test, why in RULES:
         assert why and (step == "." or any(step in name for name in steps)), step
-        for file in re.findall(r"(?:tests/\w+|emulator/tests)/\w+\.py", test):
+        for file in re.findall(r"(?:tests/\w+|emulator/tests|study/tests/\w+)/\w+\.py", test):
             assert (ROOT / file).exists(), file
 
 
