@@ -39,6 +39,8 @@ class ForwardPass:
 
     #: layers that keep the model's own attention
     own: frozenset[int] = frozenset()
+    #: of the others, those that see a window of positions, and how many
+    windows: dict[int, int] = dataclasses.field(default_factory=dict)
     #: its tokens go to a SparqCache
     has_cache: bool = False
 
@@ -103,9 +105,8 @@ def _attention_over(base: Callable[..., Any]) -> Callable[..., Any]:
             result: tuple[torch.Tensor, None] = own(key, value, attention_mask)
             return result
         layer = getattr(key, "sparq_layer", None)
-        if layer is not None:
-            _check_arguments(kwargs, dropout, layer.window)
-        if layer is None:  # no cache: the model's own attention, whatever it has
+        _check_arguments(kwargs, dropout, forward.windows.get(int(module.layer_idx)))
+        if layer is None:
             if forward.has_cache:
                 got = f"other keys in {type(module).__name__}"
                 checks.fail("sparq_attention", "model", ATTEND_ONCE, got)

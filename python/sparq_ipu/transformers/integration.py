@@ -276,7 +276,8 @@ class _Hooks:
         #: attend densely for now, whatever the settings
         self.is_dense = False
         self._kinds = kinds
-        self.forward_pass = ForwardPass(kinds.own)
+        windows = {index: window for index, window in enumerate(kinds.windows) if window is not None}
+        self.forward_pass = ForwardPass(kinds.own, windows)
 
     @outside_graphs
     def before(
