@@ -28,8 +28,8 @@ for _room, _package in (("reference", "sparq_reference"), ("python", "sparq_ipu"
     if importlib.util.find_spec(_package) is None:  # not installed: from the tree
         sys.path.append(str(ROOT / _room))
 
-from sparq_ipu.command_line import guarded as guarded  # noqa: E402
-from sparq_ipu.command_line import try_writing  # noqa: E402
+from sparq_ipu.commands.command_line import guarded as guarded  # noqa: E402
+from sparq_ipu.commands.command_line import try_writing  # noqa: E402
 from sparq_ipu.kernels import KERNELS, Kernel  # noqa: E402
 from sparq_ipu.planning import Plan, plan  # noqa: E402
 from sparq_ipu.planning.on_chip import ON_CHIP_COLUMNS  # noqa: E402

@@ -42,6 +42,7 @@ from common import (
 from inputs import Inputs, load_inputs, random_inputs
 from steps import STEP_COLUMNS, print_steps, run_steps, shape_of, speedups
 
+from sparq_ipu.commands.tables import kernel_label
 from sparq_ipu.device_options import POLICIES, SPLITS, DeviceOptions
 from sparq_ipu.kernels import (
     BASELINE,
@@ -56,8 +57,7 @@ from sparq_ipu.kernels import (
 from sparq_ipu.planning.device_model import device_model
 from sparq_ipu.planning.measured_range import footprint_extrapolated
 from sparq_ipu.planning.on_chip import on_chip_range
-from sparq_ipu.planning.planner import TILE_KINDS, tile_bytes_by_kind
-from sparq_ipu.tables import kernel_label
+from sparq_ipu.planning.record import TILE_KINDS, tile_bytes_by_kind
 from sparq_reference.checks import INDEX_BITS
 from sparq_study import traces
 
@@ -305,7 +305,7 @@ def run_kernel(
         device=row["device"],
         repeats=a.inner_reps if on_ipu else 0,
     )
-    row["streaming_memory_bytes"] = session.streaming_memory_bytes
+    row["streaming_memory_bytes"] = max(session.streaming_memory_bytes)
     row["extended_memory"] = session.extended_memory
     step("fill the cache")
     session.write(inputs.key, inputs.value, [workload.seq_len] * workload.spec.batch)

@@ -24,7 +24,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sparq_ipu.command_line import guarded
+from sparq_ipu.commands.command_line import guarded
 
 if TYPE_CHECKING:
     from sparq_study.accuracy.plan import Plan
@@ -205,7 +205,7 @@ def write_coverage(path: Path) -> None:
 
 def write_documents() -> None:
     """Make the pages of tables and the generated blocks of docs/accuracy.md from the published lines."""
-    from sparq_ipu.tables import replace_block
+    from sparq_ipu.commands.tables import replace_block
     from sparq_study.accuracy import document, report, runner
 
     lines, held_out = runner.read_results(RESULTS), runner.read_results(HELD_OUT)

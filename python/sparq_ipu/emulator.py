@@ -14,7 +14,7 @@ import shlex
 import sys
 from pathlib import Path
 
-from sparq_ipu.command_line import guarded
+from sparq_ipu.commands.command_line import guarded
 
 #: environment variable, folder of the toolkit that goes to its front
 PATHS = (

@@ -25,7 +25,7 @@ from typing import Any, Callable, Iterator
 
 import numpy as np
 
-from sparq_ipu.command_line import (
+from sparq_ipu.commands.command_line import (
     append_line,
     description,
     guarded,

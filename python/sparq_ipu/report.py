@@ -3,7 +3,7 @@
 
 import sys
 
-from sparq_ipu.command_line import guarded
+from sparq_ipu.commands.command_line import guarded
 from sparq_ipu.planning.report import main
 
 if __name__ == "__main__":

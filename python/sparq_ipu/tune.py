@@ -17,7 +17,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from sparq_ipu.command_line import (
+from sparq_ipu.commands.command_line import (
     description,
     guarded,
     number,

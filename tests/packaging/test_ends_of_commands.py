@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from sparq_ipu.command_line import guarded, output_path, read_text
+from sparq_ipu.commands.command_line import guarded, output_path, read_text
 
 ROOT = Path(__file__).resolve().parents[2]
-STUB = "import sys, time; from sparq_ipu.command_line import guarded\n"
+STUB = "import sys, time; from sparq_ipu.commands.command_line import guarded\n"
 
 
 def test_every_command_is_guarded() -> None:

@@ -101,11 +101,12 @@ def _attention_over(base: Callable[..., Any]) -> Callable[..., Any]:
             return base(module, query, key, value, mask, scaling=scaling, dropout=dropout, **kwargs)
 
         forward: ForwardPass = getattr(module, FORWARD_PASS, _NO_FORWARD_PASS)
-        if module.layer_idx in forward.own:
+        index: Any = module.layer_idx
+        if index in forward.own:
             result: tuple[torch.Tensor, None] = own(key, value, attention_mask)
             return result
         layer = getattr(key, "sparq_layer", None)
-        _check_arguments(kwargs, dropout, forward.windows.get(int(module.layer_idx)))
+        _check_arguments(kwargs, dropout, forward.windows.get(index))
         if layer is None:
             if forward.has_cache:
                 got = f"other keys in {type(module).__name__}"

@@ -15,7 +15,7 @@ import importlib
 import sys
 
 import sparq_ipu
-from sparq_ipu.command_line import guarded
+from sparq_ipu.commands.command_line import guarded
 from sparq_ipu.devices import BACKENDS, why_unavailable
 
 #: commands: the module whose `main` each is, and what it does

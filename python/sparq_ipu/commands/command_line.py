@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the command lines of the package and of bench/ share: types of options, descriptions, and how a
-command ends that is interrupted or can not write. See `sparq_ipu.cli`."""
+command ends that is interrupted or can not write. See `sparq_ipu.commands.cli`."""
 
 from __future__ import annotations
 
