@@ -17,11 +17,6 @@ namespace {
 
 constexpr std::uint64_t extendedFrom = std::uint64_t(16) << 30; // see session.cpp
 
-std::uint64_t bytesOf(const RemoteBuffer &buffer, const Target &target) {
-  return std::uint64_t(buffer.getRepeats()) * buffer.numElements() *
-         target.getTypeSize(buffer.elementType());
-}
-
 std::string nameOf(const Plan &plan, std::size_t index) {
   return plan.attention[index].kernel->prefix + std::to_string(index);
 }
@@ -96,7 +91,7 @@ PodSession::PodSession(const Shape &shape, const Programs &programs, const Devic
     : shape_(shape), nLayers_(programs.nLayers), split_(split) {
   check("plan", shape);
   for (const Attention &attention : programs.attention)
-    if (attention.kernel->takesWindow)
+    if (attention.kernel->takes == Takes::window)
       throw Error(std::string("plan: n_ipus must be 1 for the kernel ") + attention.kernel->name +
                   ", got a session of several");
   const std::vector<Share> shares = shareOut(shape, nLayers_, nIpus, split);
@@ -110,7 +105,7 @@ PodSession::PodSession(const Shape &shape, const Programs &programs, const Devic
     addShard(graph, share, programs);
   if (split_ == Split::heads)
     addWhole(graph);
-  addPrograms(graph, programs.append && !shards_.front().plan.resident, stacked);
+  addPrograms(graph, programs.append && shards_.front().cache.refusal().empty(), stacked);
   compile(graph);
   engine_->load(device_);
   for (unsigned layer = 0; layer != nLayers_; ++layer)
@@ -153,13 +148,10 @@ void PodSession::addShard(Graph &graph, const Share &share, const Programs &prog
   own.nLayers = share.nLayers;
   shard.plan = makePlan(shard.graph.getTarget(), share.shape, own);
   shard.cache = createCache(shard.graph, shard.plan, "ipu" + std::to_string(ipu) + "/cache");
-  if (!shard.plan.resident)
-    shard.streamingBytes = bytesOf(shard.cache.rows, graph.getTarget());
-  if (shard.plan.layout.chunk != 0 && !shard.plan.layout.tiered)
-    shard.streamingBytes += bytesOf(shard.cache.keyColumns, graph.getTarget());
+  shard.streamingBytes = shard.cache.streamingBytes(graph.getTarget());
   shard.host = std::make_unique<HostCache>(shard.graph, shard.cache);
   addAttention(shard);
-  if (programs.append && !shard.plan.resident)
+  if (programs.append && shard.cache.refusal().empty())
     addAppend(shard);
 }
 

@@ -28,11 +28,6 @@ const char *const cacheName = "cache";
 // or more, where it has to.
 constexpr std::uint64_t extendedFrom = std::uint64_t(16) << 30;
 
-std::uint64_t bytesOf(const RemoteBuffer &buffer, const Target &target) {
-  return std::uint64_t(buffer.getRepeats()) * buffer.numElements() *
-         target.getTypeSize(buffer.elementType());
-}
-
 // Of each attention, in a profile. Those that take settings are numbered, others where there is more
 // than one.
 std::vector<std::string> programNames(const Plan &plan) {
@@ -40,8 +35,7 @@ std::vector<std::string> programNames(const Plan &plan) {
   std::map<const Kernel *, unsigned> count;
   for (const PlannedAttention &attention : plan.attention) {
     const unsigned i = count[attention.kernel]++;
-    const bool numbered =
-        attention.kernel->takesSettings || attention.kernel->takesWindow || i != 0;
+    const bool numbered = attention.kernel->takes != Takes::nothing || i != 0;
     names.push_back(attention.kernel->prefix + (numbered ? std::to_string(i) : std::string()));
   }
   return names;
@@ -66,10 +60,7 @@ Session::Session(const Shape &shape, const Programs &programs, const DeviceOptio
   addCodelets(graph);
   plan_ = makePlan(graph.getTarget(), shape, programs);
   const Cache cache = createCache(graph, plan_, cacheName);
-  if (!plan_.resident)
-    streamingBytes_ = bytesOf(cache.rows, graph.getTarget());
-  if (plan_.layout.chunk != 0 && !plan_.layout.tiered)
-    streamingBytes_ += bytesOf(cache.keyColumns, graph.getTarget());
+  streamingBytes_ = cache.streamingBytes(graph.getTarget());
   cache_ = std::make_unique<HostCache>(graph, cache);
   history_ = HostHistory(graph, cache);
   compile(graph, buildPrograms(graph, cache, programs));
@@ -159,12 +150,10 @@ std::vector<Program> Session::buildPrograms(Graph &graph, const Cache &cache,
   const Shape &shape = plan_.shape;
   const Tensor query = addOnHomes(graph, {shape.batch, shape.nHeads, shape.headDim}, "query");
   query_ = HostTensor::writable(graph, query, "query");
-  if (plan_.layout.tiered)
-    misses_ = HostTensor::readable(graph, cache.hot.misses, "misses");
   const std::vector<std::string> names = programNames(plan_);
   std::vector<Program> all;
-  all.push_back(programs.append && !plan_.resident ? buildAppend(graph, cache)
-                                                   : Sequence({}, {"append"}));
+  all.push_back(programs.append && cache.refusal().empty() ? buildAppend(graph, cache)
+                                                           : Sequence({}, {"append"}));
   for (std::size_t i = 0; i != nAttention(); ++i) {
     Sequence body({}, {names[i]});
     loadLayer(cache, body, {names[i]});
@@ -199,15 +188,14 @@ void Session::compile(Graph &graph, const std::vector<Program> &all) {
 }
 
 std::vector<std::uint32_t> Session::misses() {
-  if (!plan_.layout.tiered)
+  const auto counts = cache_->misses(*engine_);
+  if (!counts)
     throw Error(
         "misses: memory must be 'tiered', got '" +
         std::string(nameOf(plan_.attention.empty() ? Memory::streaming
                                                    : plan_.attention.front().kernel->memory)) +
         "'");
-  std::vector<std::uint32_t> counts(plan_.shape.nTasks());
-  misses_.read(*engine_, counts.data());
-  return counts;
+  return *counts;
 }
 
 void Session::assumeLengths(const std::vector<std::uint32_t> &lengths, unsigned layer) {

@@ -99,7 +99,7 @@ private:
   std::unique_ptr<HostCache> cache_;
   HostHistory history_;
   std::unique_ptr<poplar::Engine> engine_;
-  HostTensor query_, misses_;
+  HostTensor query_;
   std::vector<HostTensor> outputs_; // of each attention program
   // What append and fill take: keys, values, and which elements are active or how long they are.
   struct NewTokens {
