@@ -16,6 +16,7 @@ from inputs import random_inputs
 from sparq_ipu import KVCache
 from sparq_ipu.attention import attention
 from sparq_ipu.backends.room import host_memory
+from sparq_ipu.device_options import DeviceOptions
 from sparq_ipu.devices import available_devices
 from sparq_ipu.kernels import Attention, Kernel
 from sparq_ipu.planning import PodPlan, plan_pod
@@ -89,12 +90,10 @@ def run(
         workload.spec,
         workload.n_heads,
         attention=[Attention(kernel.name, workload.settings)],
+        options=DeviceOptions(a.tiles, n_ipus=a.ipus, split=a.split),
         append=False,
         device=device,
-        n_tiles=a.tiles,
         n_layers=a.layers,
-        n_ipus=a.ipus,
-        split=a.split,
         stacked=True,
     )
     on = next(name for name in available_devices() if name in ("cpu", "reference"))

@@ -32,7 +32,7 @@ from common import (
     text_table,
 )
 
-from sparq_ipu.backends.pod import SPLITS
+from sparq_ipu.device_options import SPLITS
 from sparq_ipu.kernels import DEFAULT
 from sparq_ipu.planning import plan_pod
 from sparq_ipu.tables import markdown_table, replace_block

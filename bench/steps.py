@@ -13,10 +13,11 @@ from typing import Any, Callable
 import numpy as np
 from common import Column, Row, Workload, number, text_table
 
-from sparq_ipu import traces
+from sparq_ipu.device_options import DeviceOptions
 from sparq_ipu.kernels import BASELINE, Attention, Kernel, exact_attention
 from sparq_ipu.planning.planner import plan
 from sparq_ipu.tables import kernel_label
+from sparq_study import traces
 
 _core: Any = importlib.import_module("sparq_ipu._core")
 
@@ -56,17 +57,16 @@ def run_steps(
 ) -> None:
     """Run the first `a.steps` steps of layer `a.layer`; results go into `row`."""
     layer = trace.layers[a.layer]
-    tiers = dict(hot_rows=a.hot_rows, hot_policy=a.hot_policy, wave_rows=a.wave_rows)
     kernel: Kernel = a.kernels[row["kernel"]]
     tiered = kernel.memory == "tiered"
+    of_tiers = dict(hot_rows=a.hot_rows, hot_policy=a.hot_policy, wave_rows=a.wave_rows) if tiered else {}
     step("compile")
     session = _core.Session(
         workload.spec,
         workload.n_heads,
         attention=[Attention(row["kernel"], workload.settings)],
+        options=DeviceOptions(a.tiles, kernel.memory, **of_tiers),
         device=row["device"],
-        n_tiles=a.tiles,
-        **(tiers if tiered else {}),
     )
     step("fill the cache")
     first = slice(None, trace.start)
@@ -92,8 +92,7 @@ def run_steps(
                 layer.key[None, :, held],
                 layer.value[None, :, held],
                 workload.settings,
-                workload.spec.index_bits,
-                workload.spec.row_bits,
+                workload.spec,
             )
             differ += int((output.view(np.uint16) != expected.view(np.uint16)).any())
     row.update(

@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 #: pages that are not in docs/: where they are
 ELSEWHERE = {
     "index.md": "README.md",
-    "emulator.md": "poplar_ops/emulator/README.md",
+    "emulator.md": "emulator/README.md",
     "reference.md": "reference/README.md",
     "contributing.md": "CONTRIBUTING.md",
     "changelog.md": "CHANGELOG.md",
@@ -32,7 +32,7 @@ API = {
     "sparq_ipu.torch": ["sparq_ipu.torch"],
     "sparq_ipu.poptorch": ["sparq_ipu.poptorch"],
     "sparq_ipu.planning": ["sparq_ipu.planning"],
-    "sparq_ipu.traces": ["sparq_ipu.traces"],
+    "sparq_study.traces": ["sparq_study.traces"],
     "sparq_ipu.kernels": ["sparq_ipu.kernels"],
     "sparq_reference": ["sparq_reference.settings", "sparq_reference.errors", "sparq_reference.cache"],
     "sparq_reference.exact": ["sparq_reference.exact"],

@@ -6,6 +6,7 @@
 
 #include "sparq/settings.hpp"
 #include <pybind11/pybind11.h>
+#include <string>
 
 namespace pybind11 {
 namespace detail {
@@ -23,6 +24,7 @@ public:
       field = sparq::toUnsigned(type_, name, number);
   }
   void read(const char *name, bool &field) { get(name, field); }
+  void read(const char *name, std::string &field) { get(name, field); }
   bool complete() const { return complete_; }
 
 private:

@@ -193,29 +193,51 @@ bool py::detail::type_caster<sparq::Attention>::load(handle source, bool) {
   return true;
 }
 
+bool py::detail::type_caster<sparq::DeviceOptions>::load(handle source, bool) {
+  AttributeReader from(source, "DeviceOptions");
+  std::string split, hotPolicy;
+  from.read("n_tiles", value.nTiles);
+  from.read("n_ipus", value.nIpus);
+  from.read("split", split);
+  from.read("hot_rows", value.tiers.hotRows);
+  from.read("hot_policy", hotPolicy);
+  from.read("wave_rows", value.tiers.waveRows);
+  if (!from.complete())
+    return false;
+  value.split = sparq::splitNamed("plan", split);
+  value.tiers.policy = sparq::hotPolicyNamed("session", hotPolicy);
+  return true;
+}
+
+namespace sparq {
+
+std::unique_ptr<PySession> makeSession(const CacheSpec &cache, unsigned nHeads,
+                                       const std::vector<Attention> &attention,
+                                       const std::optional<DeviceOptions> &given,
+                                       const std::string &device, unsigned nLayers, bool append,
+                                       unsigned repeats, unsigned fillTokens) {
+  DeviceOptions options = given.value_or(DeviceOptions{});
+  options.device = device;
+  Programs programs;
+  programs.attention = attention;
+  programs.nLayers = nLayers;
+  programs.append = append;
+  programs.fillTokens = fillTokens;
+  programs.tiers = options.tiers;
+  return std::make_unique<PySession>(Shape(cache, nHeads), programs, options, repeats);
+}
+
+} // namespace sparq
+
 PYBIND11_MODULE(_core, m) {
   using namespace sparq;
   m.doc() = "Attention programs on an IPU or its emulator.";
   translateErrors();
   py::class_<EngineOwner>(m, "EngineOwner");
   py::class_<PySession, EngineOwner>(m, "Session")
-      .def(py::init([](const CacheSpec &cache, unsigned nHeads,
-                       const std::vector<Attention> &attention, bool append,
-                       const std::string &device, unsigned nTiles, unsigned repeats,
-                       unsigned fillTokens, unsigned nLayers, unsigned hotRows,
-                       const std::string &hotPolicy, unsigned waveRows) {
-             Programs programs;
-             programs.attention = attention;
-             programs.append = append;
-             programs.fillTokens = fillTokens;
-             programs.nLayers = nLayers;
-             programs.tiers = {hotRows, hotPolicyNamed("session", hotPolicy), waveRows};
-             return std::make_unique<PySession>(Shape(cache, nHeads), programs,
-                                                DeviceOptions{device, nTiles}, repeats);
-           }),
-           "cache"_a, "n_heads"_a, py::kw_only(), "attention"_a = py::tuple(), "append"_a = true,
-           "device"_a = "emulator", "n_tiles"_a = 0u, "repeats"_a = 0u, "fill_tokens"_a = 0u,
-           "n_layers"_a = 1u, "hot_rows"_a = 0u, "hot_policy"_a = "lru", "wave_rows"_a = 0u)
+      .def(py::init(&makeSession), "cache"_a, "n_heads"_a, py::kw_only(),
+           "attention"_a = py::tuple(), "options"_a = py::none(), "device"_a = "emulator",
+           "n_layers"_a = 1u, "append"_a = true, "repeats"_a = 0u, "fill_tokens"_a = 0u)
       .def("write", &PySession::write, "key"_a, "value"_a, "counts"_a, "layer"_a = 0u)
       .def("append", &PySession::append, "key"_a, "value"_a, "active"_a, "layer"_a = 0u)
       .def("fill", &PySession::fill, "key"_a, "value"_a, "lengths"_a, "layer"_a = 0u)
@@ -248,8 +270,7 @@ PYBIND11_MODULE(_core, m) {
         for (const Kernel *const kernel : kernels())
           all.append(py::dict("name"_a = kernel->name, "op"_a = kernel->op,
                               "memory"_a = nameOf(kernel->memory),
-                              "takes_settings"_a = kernel->takes == Takes::sparq,
-                              "takes_window"_a = kernel->takes == Takes::window));
+                              "takes"_a = nameOf(kernel->takes)));
         return all;
       },
       "The kernels of this build, as sparq_ipu.kernels describes them.");

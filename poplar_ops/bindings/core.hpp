@@ -2,9 +2,11 @@
 #pragma once
 
 #include "convert.hpp"
+#include "sparq/device_options.hpp"
 #include "sparq/session.hpp"
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
@@ -19,6 +21,13 @@ namespace detail {
 // sparq_ipu.kernels.Attention has them.
 template <> struct type_caster<sparq::Attention> {
   PYBIND11_TYPE_CASTER(sparq::Attention, const_name("sparq_ipu.kernels.Attention"));
+  bool load(handle source, bool);
+};
+
+// sparq_ipu.device_options.DeviceOptions. Where a cache is, which it says too, follows from the kernels;
+// the device has its own name.
+template <> struct type_caster<sparq::DeviceOptions> {
+  PYBIND11_TYPE_CASTER(sparq::DeviceOptions, const_name("sparq_ipu.device_options.DeviceOptions"));
   bool load(handle source, bool);
 };
 

@@ -238,10 +238,9 @@ std::vector<py::array> historyOf(const KVCache &cache, std::size_t element) {
   return steps;
 }
 
-void addStep(KVCache &cache, std::size_t element, std::int64_t nRecent,
+void addStep(KVCache &cache, std::size_t element,
              const py::array_t<std::uint32_t, py::array::c_style | py::array::forcecast> &shares) {
-  cache.addStep(element, sparq::toUnsigned("add_step", "n_recent", nRecent), shares.data(),
-                static_cast<std::size_t>(shares.size()));
+  cache.addStep(element, shares.data(), static_cast<std::size_t>(shares.size()));
 }
 
 // Dense attention of the last tokens held, query (batch, n_heads, n_tokens, head_dim) ->
@@ -321,7 +320,13 @@ PYBIND11_MODULE(_cpu, m) {
       .def("observe", &observe, py::arg("query"), py::arg("settings"))
       .def_property_readonly("n_recent", &KVCache::nRecent)
       .def("history", &historyOf, py::arg("element"))
-      .def("add_step", &addStep, py::arg("element"), py::arg("n_recent"), py::arg("shares"))
+      .def(
+          "begin_history",
+          [](KVCache &cache, std::int64_t nRecent) {
+            cache.beginHistory(sparq::toUnsigned("begin_history", "n_recent", nRecent));
+          },
+          py::arg("n_recent"))
+      .def("add_step", &addStep, py::arg("element"), py::arg("shares"))
       .def("attention_of_tokens", &attentionOfTokens, py::arg("query"),
            "Dense attention of the last tokens held.");
 

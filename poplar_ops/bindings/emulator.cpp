@@ -122,75 +122,58 @@ py::dict toDict(const Plan &plan, const Waves &waves) {
   return result;
 }
 
-// Counts one attention call over a cache of these lengths, without memory for it or arithmetic.
-NamedValues plan(const CacheSpec &cache, unsigned nHeads, const Attention &attention, bool append,
-                 unsigned nTiles, const std::vector<std::uint32_t> &lengths,
-                 const NamedValues &parameters, unsigned nLayers, unsigned hotRows, double hitRate,
-                 unsigned waveRows) {
-  const DeviceModel model = modelFrom(parameters);
-  Programs programs;
-  programs.append = append;
-  programs.nLayers = nLayers;
-  programs.tiers.hotRows = hotRows;
-  programs.tiers.waveRows = waveRows;
-  programs.tiers.assumedHitRate = hitRate;
-  programs.attention = {attention};
-  std::unique_ptr<Session> session;
-  {
-    const py::gil_scoped_release release;
-    const emulator::DryRun dry;
-    session = std::make_unique<Session>(Shape(cache, nHeads), programs,
-                                        DeviceOptions{"emulator", nTiles});
-    session->assumeLengths(lengths);
-    std::vector<std::uint16_t> query(std::size_t(cache.batch) * nHeads * cache.headDim);
-    session->attention(0, query.data(), query.data());
-  }
-  poplar::Engine &engine = session->engine();
-  NamedValues result = lastRunOf(engine, model);
-  result["memory"] = memoryOf(engine);
-  py::list streaming;
-  for (const emulator::MemoryUse &use : emulator::streamingMemory(engine))
-    streaming.append(py::make_tuple(use.name, use.bytes));
-  result["streaming_memory"] = streaming;
-  result["extended_memory"] = session->extendedMemory();
-  result["mapping"] = toDict(session->plan(), session->plan().attention[0].waves);
-  return result;
-}
-
-// Counts attention of all layers over all IPUs, one launch, with caches of these lengths.
-NamedValues planPod(const CacheSpec &cache, unsigned nHeads, const Attention &attention,
-                    bool append, unsigned nTiles, const std::vector<std::uint32_t> &lengths,
-                    const NamedValues &parameters, unsigned nLayers, unsigned nIpus,
-                    const std::string &split, unsigned hotRows, double hitRate) {
-  const DeviceModel model = modelFrom(parameters);
-  Programs programs;
-  programs.append = append;
-  programs.nLayers = nLayers;
-  programs.tiers.hotRows = hotRows;
-  programs.tiers.assumedHitRate = hitRate;
-  programs.attention = {attention};
-  std::unique_ptr<PodSession> session;
-  {
-    const py::gil_scoped_release release;
-    const emulator::DryRun dry;
-    DeviceOptions options;
-    options.nTiles = nTiles;
-    session = std::make_unique<PodSession>(Shape(cache, nHeads), programs, options, nIpus,
-                                           splitNamed(split), true);
-    session->assumeLengths(lengths);
-    std::vector<std::uint16_t> query(std::size_t(cache.batch) * nHeads * cache.headDim);
-    session->attendAll(0, query.data(), query.data());
-  }
-  poplar::Engine &engine = session->engine();
+NamedValues countsOf(poplar::Engine &engine, const DeviceModel &model, const Plan &plan,
+                     bool extendedMemory) {
   NamedValues result = lastRunOf(engine, model);
   result["memory"] = memoryOf(engine);
   py::list streaming;
   for (const emulator::MemoryUse &use : emulator::streamingMemory(engine))
     streaming.append(py::make_tuple(use.name, use.bytes, use.ipu));
   result["streaming_memory"] = streaming;
-  result["extended_memory"] = session->extendedMemory();
-  result["slots"] = session->plan(0).placement.slots;
+  result["extended_memory"] = extendedMemory;
+  result["mapping"] = toDict(plan, plan.attention[0].waves);
   return result;
+}
+
+// Counts one attention call over a cache of these lengths, without memory for it or arithmetic: of one layer
+// or, stacked, of all layers in one launch.
+NamedValues plan(const CacheSpec &cache, unsigned nHeads, const Attention &attention,
+                 const std::vector<std::uint32_t> &lengths,
+                 const std::optional<DeviceOptions> &given, const NamedValues &parameters,
+                 bool append, unsigned nLayers, double hitRate, bool stacked) {
+  const DeviceModel model = modelFrom(parameters);
+  const DeviceOptions options = given.value_or(DeviceOptions{});
+  Programs programs;
+  programs.append = append;
+  programs.nLayers = nLayers;
+  programs.tiers = options.tiers;
+  programs.tiers.assumedHitRate = hitRate;
+  programs.attention = {attention};
+  const Shape shape(cache, nHeads);
+  std::unique_ptr<Session> one;
+  std::unique_ptr<PodSession> several;
+  {
+    const py::gil_scoped_release release;
+    const emulator::DryRun dry;
+    std::vector<std::uint16_t> query; // as large as a checked shape says
+    const auto makeQuery = [&] { query.resize(std::size_t(cache.batch) * nHeads * cache.headDim); };
+    if (options.nIpus == 1 && !stacked) {
+      one = std::make_unique<Session>(shape, programs, options);
+      one->assumeLengths(lengths);
+      makeQuery();
+      one->attention(0, query.data(), query.data());
+    } else {
+      several = std::make_unique<PodSession>(shape, programs, options, stacked);
+      several->assumeLengths(lengths);
+      makeQuery();
+      if (stacked)
+        several->attendAll(0, query.data(), query.data());
+      else
+        several->attention(0, query.data(), query.data(), 0);
+    }
+  }
+  return one ? countsOf(one->engine(), model, one->plan(), one->extendedMemory())
+             : countsOf(several->engine(), model, several->plan(0), several->extendedMemory());
 }
 
 } // namespace
@@ -227,14 +210,11 @@ void bindEmulator(py::module_ &module) {
   module.def(
       "emulator_memory", [](EngineOwner &session) { return memoryOf(session.engine()); },
       "session"_a);
-  module.def("emulator_plan", &plan, "cache"_a, "n_heads"_a, "attention"_a, "append"_a, "n_tiles"_a,
-             "lengths"_a, "model"_a, "n_layers"_a = 1u, "hot_rows"_a = 0u,
-             "hit_rate"_a.noconvert() = 0.0, "wave_rows"_a = 0u,
-             "Counts one call of an attention program, without running it.");
-  module.def("emulator_pod_plan", &planPod, "cache"_a, "n_heads"_a, "attention"_a, "append"_a,
-             "n_tiles"_a, "lengths"_a, "model"_a, "n_layers"_a, "n_ipus"_a, "split"_a,
-             "hot_rows"_a = 0u, "hit_rate"_a.noconvert() = 0.0,
-             "Counts attention of all layers over several IPUs, without running it.");
+  module.def("emulator_plan", &plan, "cache"_a, "n_heads"_a, "attention"_a, "lengths"_a,
+             py::kw_only(), "options"_a = py::none(), "model"_a = py::dict(), "append"_a = true,
+             "n_layers"_a = 1u, "hit_rate"_a.noconvert() = 0.0, "stacked"_a = false,
+             "Counts one call of an attention program, or of all layers in one launch, without "
+             "running it.");
 }
 
 } // namespace sparq

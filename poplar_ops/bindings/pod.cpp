@@ -9,12 +9,10 @@ using namespace py::literals;
 namespace sparq {
 
 PyPodSession::PyPodSession(const Shape &shape, const Programs &programs,
-                           const DeviceOptions &device, unsigned nIpus, const std::string &split,
-                           bool stacked)
+                           const DeviceOptions &options, bool stacked)
     : shape_(shape) {
   const py::gil_scoped_release release;
-  session_ =
-      std::make_unique<PodSession>(shape, programs, device, nIpus, splitNamed(split), stacked);
+  session_ = std::make_unique<PodSession>(shape, programs, options, stacked);
 }
 
 void PyPodSession::write(const py::array &key, const py::array &value,
@@ -89,25 +87,22 @@ std::vector<std::uint32_t> PyPodSession::lengths(unsigned layer) {
 void bindPod(py::module_ &module) {
   py::class_<PyPodSession, EngineOwner>(module, "PodSession")
       .def(py::init([](const CacheSpec &cache, unsigned nHeads,
-                       const std::vector<Attention> &attention, bool append,
-                       const std::string &device, unsigned nTiles, unsigned nLayers, unsigned nIpus,
-                       const std::string &split, bool stacked, unsigned hotRows,
-                       const std::string &hotPolicy, unsigned waveRows) {
+                       const std::vector<Attention> &attention,
+                       const std::optional<DeviceOptions> &given, const std::string &device,
+                       unsigned nLayers, bool append, bool stacked) {
+             DeviceOptions options = given.value_or(DeviceOptions{});
+             options.device = device;
              Programs programs;
              programs.attention = attention;
              programs.append = append;
              programs.nLayers = nLayers;
-             programs.tiers = {hotRows, hotPolicyNamed("session", hotPolicy), waveRows};
-             DeviceOptions options;
-             options.device = device;
-             options.nTiles = nTiles;
-             return std::make_unique<PyPodSession>(Shape(cache, nHeads), programs, options, nIpus,
-                                                   split, stacked);
+             programs.tiers = options.tiers;
+             return std::make_unique<PyPodSession>(Shape(cache, nHeads), programs, options,
+                                                   stacked);
            }),
-           "cache"_a, "n_heads"_a, py::kw_only(), "attention"_a = py::tuple(), "append"_a = true,
-           "device"_a = "emulator", "n_tiles"_a = 0u, "n_layers"_a = 1u, "n_ipus"_a = 1u,
-           "split"_a = "layers", "stacked"_a = false, "hot_rows"_a = 0u, "hot_policy"_a = "lru",
-           "wave_rows"_a = 0u)
+           "cache"_a, "n_heads"_a, py::kw_only(), "attention"_a = py::tuple(),
+           "options"_a = py::none(), "device"_a = "emulator", "n_layers"_a = 1u, "append"_a = true,
+           "stacked"_a = false)
       .def_property_readonly("n_layers", [](PyPodSession &s) { return s.session().nLayers(); })
       .def_property_readonly("n_ipus", [](PyPodSession &s) { return s.session().nIpus(); })
       .def_property_readonly(

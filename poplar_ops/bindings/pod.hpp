@@ -9,8 +9,8 @@ namespace sparq {
 // PodSession with NumPy arrays, as PySession.
 class PyPodSession : public EngineOwner {
 public:
-  PyPodSession(const Shape &shape, const Programs &programs, const DeviceOptions &device,
-               unsigned nIpus, const std::string &split, bool stacked);
+  PyPodSession(const Shape &shape, const Programs &programs, const DeviceOptions &options,
+               bool stacked);
   void write(const pybind11::array &key, const pybind11::array &value,
              const std::vector<std::uint32_t> &counts, unsigned layer);
   void append(const pybind11::array &key, const pybind11::array &value,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // SparQ: exact attention over the selected rows where they are, in the buffer of hot rows (contract
-// E6.4). Keys are spread by pairs of lanes of the lane sum, and by slot: set s % 2^setShift. Values are
+// E6.4). Keys are spread by pairs of lanes of the lane sum, and by place: set s % 2^setShift. Values are
 // spread by components. So every sum is added up in its order, wherever a row happens to be.
 #include "hot_rows.hpp"
 
@@ -12,7 +12,7 @@ class LaneSums : public poplar::MultiVertex {
 public:
   poplar::Input<unsigned> filled;
   poplar::Input<unsigned> layer;
-  WordsIn slots;  // [topK], slot + 1
+  WordsIn places; // [topK], place + 1
   HalvesIn query; // [groupSize][headDim]
   HalvesIn keys;  // [nLayers][nRows][headDim / 4]
   FloatsOut sums; // [topK][groupSize][2]
@@ -21,10 +21,10 @@ public:
   bool compute(unsigned worker) {
     const unsigned n = minimum(*filled, topK), width = headDim / 4;
     for (unsigned e = worker; e < n; e += numWorkers()) {
-      const unsigned slot = slots[e] - 1;
-      if (setOf(slot, setShift) != set)
+      const unsigned place = places[e] - 1;
+      if (setOf(place, setShift) != set)
         continue;
-      const half *key = &keys[(*layer * nRows + (slot >> setShift)) * width];
+      const half *key = &keys[(*layer * nRows + (place >> setShift)) * width];
       unsigned h = 0;
       for (; h + 4 <= groupSize; h += 4)
         ofHeads<4>(key, h, e);
@@ -60,7 +60,7 @@ private:
 class LaneScores : public poplar::MultiVertex {
 public:
   poplar::Input<unsigned> filled;
-  WordsIn slots;    // [nRows], slot + 1
+  WordsIn places;   // [nRows], place + 1
   FloatsIn sums;    // [nSets][4][nRows][groupSize][2]
   FloatsOut scores; // [groupSize][nRows]; the lowest number for rows that stand for no position
   FloatsOut maxima; // [6][groupSize]
@@ -77,7 +77,7 @@ public:
       for (; row < nRows; row += numWorkers()) {
         float score = lowest;
         if (row < n) {
-          const unsigned set = setOf(slots[row] - 1, setShift);
+          const unsigned set = setOf(places[row] - 1, setShift);
           const float *lanes = &sums[set * 4 * perPair + (row * groupSize + h) * 2];
           const Pair sum = (load<Pair>(lanes) + load<Pair>(lanes + 2 * perPair)) +
                            (load<Pair>(lanes + perPair) + load<Pair>(lanes + 3 * perPair));
@@ -98,7 +98,7 @@ class HotValues : public poplar::MultiVertex {
 public:
   poplar::Input<unsigned> filled;
   poplar::Input<unsigned> layer;
-  WordsIn slots;      // [topK], slot + 1
+  WordsIn places;     // [topK], place + 1
   FloatsIn weights;   // [groupSize][topK]
   HalvesIn values;    // [nLayers][nRows][width]
   FloatsOut partials; // [ceil(topK / 64)][groupSize][width]
@@ -127,7 +127,7 @@ private:
         const unsigned stop = minimum((b + 1) * blockSize, n);
         Pair sums[nHeads] = {};
         const auto add = [&](unsigned e) {
-          const Pair value = load<Pair>(base + (slots[e] - 1) * width + c);
+          const Pair value = load<Pair>(base + (places[e] - 1) * width + c);
           for (unsigned i = 0; i != nHeads; ++i)
             sums[i] += weights[(firstHead + i) * topK + e] * value;
         };

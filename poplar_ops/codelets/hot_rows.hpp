@@ -1,11 +1,49 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// The buffer of hot rows of a KV head: which selected positions are in it (hot_find.cpp), which rows are
+// fetched for the others (hot_misses.cpp), which places these get (hot_places.cpp), and how they come in
+// (hot_insert.cpp). Results never depend on what was in it.
+//
+// A place of the buffer belongs to an owner: place p to owner p % nOwners, whose way p / nOwners it is.
+// Owners and ways are looked at side by side. A miss takes, of the owner it is dealt to, the way that was
+// selected least recently (or holds the oldest position), never one that is selected now. Misses are dealt
+// evenly, beginning with another owner at each step.
+//
+// Lists have topK entries, one a selected position, ascending; of these min(filled, topK) are in use.
+// A place is written as place + 1, 0 where there is none; so is a position in `held`, and a row to fetch.
+//
+// Two owners of two ways, so four places. Held: position 3 in place 0, 8 in place 1, 5 in place 2, none in
+// place 3. A step that begins with owner 0 selects the positions 3, 6, 8 and 9:
+//
+//   entry               0  1  2  3
+//   position            3  6  8  9
+//   FindHot, owner 0    1  0  0  0     place 0 is its way 0
+//   FindHot, owner 1    0  0  2  0     place 1 is its way 0
+//   MergePlaces         1  0  2  0
+//   ListMisses             0     1     by number: entries {1, 3}, rows {6, 9}
+//   DealPlaces, owner 0    3           its way 1, place 2: position 5 goes
+//   DealPlaces, owner 1          4     its way 1, place 3: there was none
+//   MergePlaces         1  3  2  4
 #pragma once
 
 #include "halves.hpp"
 
 namespace sparq {
 
-// Keys of hot rows are spread over 2^setShift sets, by the low bits of the slot.
-inline unsigned setOf(unsigned slot, unsigned setShift) { return slot & ((1u << setShift) - 1); }
+// Keys of hot rows are spread over 2^setShift sets, by the low bits of the place.
+inline unsigned setOf(unsigned place, unsigned setShift) { return place & ((1u << setShift) - 1); }
+
+// A wave takes the misses [begin, begin + waveRows) of a group's list. Those of one KV head among them,
+// by their numbers in its own list.
+struct OfWave {
+  unsigned begin, stop; // of the head's own list
+  int offset;           // of its miss 0 in the wave
+  OfWave(unsigned wave, unsigned waveRows, unsigned first, unsigned n)
+      : offset(static_cast<int>(first - wave * waveRows)) {
+    const unsigned from = wave * waveRows, end = from + waveRows;
+    begin = from > first ? minimum(from - first, n) : 0;
+    stop = end > first ? minimum(end - first, n) : 0;
+  }
+};
 
 } // namespace sparq

@@ -278,8 +278,6 @@ void KVCache::checkTokens(const char *op, std::size_t nTokens) const {
 void KVCache::attention(const Query &query, std::int64_t nHeads, const SparqSettings *settings,
                         Half *output) const {
   const char *const op = settings ? "sparq_attention" : "dense_attention";
-  if (settings)
-    check(op, *settings, spec.headDim);
   checkHeads(op, spec, nHeads);
   if (query.nTokens == 0 || (settings && query.nTokens > 1))
     fail(std::string(op) + ": n_tokens must be " + (settings ? "1" : "at least 1") + ", got " +
@@ -289,12 +287,13 @@ void KVCache::attention(const Query &query, std::int64_t nHeads, const SparqSett
     checkNotEmpty(op);
   else
     checkTokens(op, query.nTokens);
+  if (settings)
+    check(op, *settings, spec.headDim);
   attend(*this, query, static_cast<std::size_t>(nHeads), settings, output);
 }
 
 void KVCache::checkWindow(const char *op, std::int64_t nHeads,
                           const WindowSettings &settings) const {
-  checkHeads(op, spec, nHeads);
   check(op, settings, nHeads);
   if (history && settings.remembers() && settings.nRecent != history->nRecent)
     fail(std::string(op) + ": n_recent must be the n_recent=" + std::to_string(history->nRecent) +
@@ -313,16 +312,18 @@ WindowHistory *KVCache::historyFor(const WindowSettings &settings) {
 void KVCache::windowAttention(const Query &query, std::int64_t nHeads,
                               const WindowSettings &settings, Half *output) {
   std::unique_lock<std::shared_mutex> lock(access);
-  checkWindow("window_attention", nHeads, settings);
+  checkHeads("window_attention", spec, nHeads);
   checkNotEmpty("window_attention");
+  checkWindow("window_attention", nHeads, settings);
   attendInWindow(*this, historyFor(settings), query, static_cast<std::size_t>(nHeads), settings, 0,
                  output);
 }
 
 void KVCache::observe(const Query &query, std::int64_t nHeads, const WindowSettings &settings) {
   std::unique_lock<std::shared_mutex> lock(access);
-  checkWindow("observe", nHeads, settings);
+  checkHeads("observe", spec, nHeads);
   checkTokens("observe", query.nTokens);
+  checkWindow("observe", nHeads, settings);
   WindowHistory *const steps = historyFor(settings);
   if (!steps)
     return;
@@ -352,19 +353,24 @@ unsigned KVCache::nRecent() const {
   return history ? history->nRecent : 0;
 }
 
-void KVCache::addStep(std::size_t b, unsigned recent, const std::uint32_t *shares,
-                      std::size_t length) {
+void KVCache::beginHistory(unsigned recent) {
+  if (recent == 0)
+    fail("begin_history: n_recent must be positive, got 0");
   std::unique_lock<std::shared_mutex> lock(access);
+  history = std::make_unique<WindowHistory>(batch, capacity, recent);
+}
+
+void KVCache::addStep(std::size_t b, const std::uint32_t *shares, std::size_t length) {
+  std::unique_lock<std::shared_mutex> lock(access);
+  if (!history)
+    fail("add_step: a history must have begun, got none");
   if (b >= batch || length > capacity)
     fail("add_step: a step must be of one of " + std::to_string(batch) +
          " elements and at most capacity=" + std::to_string(capacity) + " positions, got element " +
          std::to_string(b) + ", " + std::to_string(length) + " positions");
-  WindowSettings settings;
-  settings.nRecent = recent;
-  WindowHistory *const steps = historyFor(settings);
-  steps->begin(slot[b], length);
+  history->begin(slot[b], length);
   for (std::size_t p = 0; p < length; ++p)
-    steps->give(slot[b], static_cast<std::uint32_t>(p), shares[p]);
+    history->give(slot[b], static_cast<std::uint32_t>(p), shares[p]);
 }
 
 } // namespace cpu

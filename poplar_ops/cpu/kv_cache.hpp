@@ -70,8 +70,10 @@ public:
   std::vector<std::vector<std::uint32_t>> historyOf(std::size_t b) const;
   // Steps that the history remembers; 0 while there is none.
   unsigned nRecent() const;
+  // A history of so many steps, in place of what there was. It remembers none yet.
+  void beginHistory(unsigned recent);
   // Adds a step to a batch element's history: shares of `length` positions, at most the capacity.
-  void addStep(std::size_t b, unsigned recent, const std::uint32_t *shares, std::size_t length);
+  void addStep(std::size_t b, const std::uint32_t *shares, std::size_t length);
 
   // (batch,) positions held.
   std::vector<std::int64_t> lengths() const;

@@ -65,12 +65,12 @@ private:
     for (unsigned slot = 0; slot != context.nSlots(); ++slot)
       for (unsigned part = 0; part * rowsPerPart < topK; ++part) {
         const unsigned first = part * rowsPerPart, end = std::min(first + rowsPerPart, topK);
-        addVertex(graph, cs, "sparq::MergeSlots", context.tile(slot, part),
+        addVertex(graph, cs, "sparq::MergePlaces", context.tile(slot, part),
                   {{"found", found[slot].slice(first, end, 1).flatten()},
                    {"before", before[slot].slice(first, end)},
-                   {"slots", merged[slot].slice(first, end)}},
+                   {"places", merged[slot].slice(first, end)}},
                   {{"nOwners", hot.nOwners}, {"nEntries", end - first}},
-                  cycles::mergeSlots(end - first, hot.nOwners));
+                  cycles::mergePlaces(end - first, hot.nOwners));
       }
   }
   Tensor noSlots() const {
@@ -104,7 +104,7 @@ private:
              {"positions", positions[slot]},
              {"held", ofOwner(buffer.held, slot, owner)},
              {"stamps", ofOwner(buffer.stamps, slot, owner)},
-             {"slots", found[slot][owner]},
+             {"places", found[slot][owner]},
              {"nFound", nFound[slot][owner]}},
             {{"topK", topK}, {"nWays", hot.nWays()}, {"owner", owner}, {"nOwners", hot.nOwners}},
             cycles::findHot(topK, hot.nWays(), hot.nOwners));
@@ -153,7 +153,7 @@ private:
     for (unsigned slot = 0; slot != context.nSlots(); ++slot)
       for (unsigned owner = 0; owner != hot.nOwners; ++owner)
         addVertex(
-            graph, cs, "sparq::DealSlots", context.tile(slot, owner),
+            graph, cs, "sparq::DealPlaces", context.tile(slot, owner),
             {{"layer", layer(slot, owner)},
              {"clock", buffer.clock[context.task(slot)][owner]},
              {"nMisses", nMisses[slot]},
@@ -169,7 +169,7 @@ private:
              {"nOwners", hot.nOwners},
              {"ownersShift", log2Of(hot.nOwners)},
              {"byPosition", hot.policy == HotPolicy::oldest}},
-            cycles::dealSlots(topK, hot.nWays(), hot.nOwners, hot.policy == HotPolicy::oldest));
+            cycles::dealPlaces(topK, hot.nWays(), hot.nOwners, hot.policy == HotPolicy::oldest));
     first = atHome({}, "first_miss");
     for (unsigned slot = 0; slot != context.nSlots(); ++slot)
       addVertex(
@@ -405,7 +405,7 @@ private:
                  {"wave", wave},
                  {"first", firstMiss[slot]},
                  {"nMisses", nMisses[slot]},
-                 {"slots", missSlots[slot]},
+                 {"places", missSlots[slot]},
                  {"pieces", pieces[slot][i].flatten()},
                  {"rows", rows.flatten()}},
                 {{"waveRows", w.groupRows},

@@ -49,12 +49,10 @@ DoesNotFit outOfTileMemory(const graph_memory_allocation_error &error, unsigned 
 
 } // namespace
 
-Split splitNamed(const std::string &name) {
-  if (name == "layers")
-    return Split::layers;
-  if (name == "heads")
-    return Split::heads;
-  throw Error("plan: split must be 'layers' or 'heads', got '" + name + "'");
+Split splitNamed(const char *op, const std::string &name) {
+  if (name != "layers" && name != "heads")
+    throw Error(std::string(op) + ": split must be 'layers' or 'heads', got '" + name + "'");
+  return name == "layers" ? Split::layers : Split::heads;
 }
 
 std::vector<Share> shareOut(const Shape &shape, unsigned nLayers, unsigned nIpus, Split split) {
@@ -87,20 +85,18 @@ std::vector<Share> shareOut(const Shape &shape, unsigned nLayers, unsigned nIpus
 }
 
 PodSession::PodSession(const Shape &shape, const Programs &programs, const DeviceOptions &options,
-                       unsigned nIpus, Split split, bool stacked)
-    : shape_(shape), nLayers_(programs.nLayers), split_(split) {
+                       bool stacked)
+    : shape_(shape), nLayers_(programs.nLayers), split_(options.split) {
   check("plan", shape);
   for (const Attention &attention : programs.attention)
     if (attention.kernel->takes == Takes::window)
       throw Error(std::string("plan: n_ipus must be 1 for the kernel ") + attention.kernel->name +
                   ", got a session of several");
-  const std::vector<Share> shares = shareOut(shape, nLayers_, nIpus, split);
-  DeviceOptions all = options;
-  all.nIpus = nIpus;
-  device_ = openDevice(all);
+  const std::vector<Share> shares = shareOut(shape, nLayers_, options.nIpus, split_);
+  device_ = openDevice(options);
   Graph graph(device_.getTarget());
   addCodelets(graph);
-  shards_.reserve(nIpus);
+  shards_.reserve(options.nIpus);
   for (const Share &share : shares)
     addShard(graph, share, programs);
   if (split_ == Split::heads)

@@ -5,6 +5,7 @@ from typing import Any, Sequence
 
 import numpy as np
 
+from sparq_ipu.device_options import DeviceOptions
 from sparq_ipu.kernels import Attention
 from sparq_reference.settings import CacheSpec
 
@@ -23,15 +24,12 @@ class Session(EngineOwner):
         n_heads: int,
         *,
         attention: Sequence[Attention] = (),
-        append: bool = True,
+        options: DeviceOptions | None = None,
         device: str = "emulator",
-        n_tiles: int = 0,
+        n_layers: int = 1,
+        append: bool = True,
         repeats: int = 0,
         fill_tokens: int = 0,
-        n_layers: int = 1,
-        hot_rows: int = 0,
-        hot_policy: str = "lru",
-        wave_rows: int = 0,
     ) -> None: ...
     @property
     def n_layers(self) -> int: ...
@@ -63,16 +61,11 @@ class PodSession(EngineOwner):
         n_heads: int,
         *,
         attention: Sequence[Attention] = (),
-        append: bool = True,
+        options: DeviceOptions | None = None,
         device: str = "emulator",
-        n_tiles: int = 0,
         n_layers: int = 1,
-        n_ipus: int = 1,
-        split: str = "layers",
+        append: bool = True,
         stacked: bool = False,
-        hot_rows: int = 0,
-        hot_policy: str = "lru",
-        wave_rows: int = 0,
     ) -> None: ...
     @property
     def n_layers(self) -> int: ...
@@ -104,26 +97,12 @@ def emulator_plan(
     cache: CacheSpec,
     n_heads: int,
     attention: Attention,
-    append: bool,
-    n_tiles: int,
     lengths: Sequence[int],
-    model: dict[str, Any],
+    *,
+    options: DeviceOptions | None = None,
+    model: dict[str, Any] = {},
+    append: bool = True,
     n_layers: int = 1,
-    hot_rows: int = 0,
     hit_rate: float = 0.0,
-    wave_rows: int = 0,
-) -> dict[str, Any]: ...
-def emulator_pod_plan(
-    cache: CacheSpec,
-    n_heads: int,
-    attention: Attention,
-    append: bool,
-    n_tiles: int,
-    lengths: Sequence[int],
-    model: dict[str, Any],
-    n_layers: int,
-    n_ipus: int,
-    split: str,
-    hot_rows: int = 0,
-    hit_rate: float = 0.0,
+    stacked: bool = False,
 ) -> dict[str, Any]: ...

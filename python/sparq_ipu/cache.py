@@ -4,15 +4,17 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sparq_ipu.backends import Backend
 from sparq_ipu.devices import backend_module, check_option_names, resolve_device
 from sparq_ipu.kernels import Settings
 from sparq_reference import checks
 from sparq_reference.settings import CacheSpec, HasSpec, WindowSettings
+
+if TYPE_CHECKING:
+    from sparq_ipu.backends import Backend
 
 
 class KVCache(HasSpec):
@@ -37,8 +39,8 @@ class KVCache(HasSpec):
             only with `memory="tiered"`. And of the device's backend:
             on "cpu" `n_threads` and `isa` (docs/cpu.md);
             on "ipu" and "emulator" `memory`, "streaming" (the default), "tiered" (with `index_bits` 8 or 4)
-            or "sram"; with "tiered" `hot_rows`, `hot_policy` and `wave_rows`, see `sparq_ipu.tiers.Tiers`;
-            `n_ipus` and `split`; `n_tiles` of an emulated IPU (docs/design.md).
+            or "sram"; with "tiered" `hot_rows`, `hot_policy` and `wave_rows`; `n_ipus` and `split`; `n_tiles`
+            of an emulated IPU: see `sparq_ipu.device_options.DeviceOptions`.
 
     With several layers `reset` and `reorder` are for all of them; `append`, `read` and attention want one.
 
@@ -70,13 +72,19 @@ class KVCache(HasSpec):
         more = [*CacheSpec.options(), "n_layers", "device", "check_finite"]
         check_option_names("KVCache", self.device, options, more)
         n_layers = checks.check_integer("KVCache", "n_layers", n_layers, 1, checks.MAX_LAYERS)
-        create = backend_module(self.device).create
-        self._backends: list[Backend] = create(self.device, self.spec, n_layers, **options)
+        backend = backend_module(self.device)
+        of_device = backend.Options(**options, op="KVCache")
+        self._backends: list[Backend] = backend.create(self.device, self.spec, n_layers, of_device)
 
     @property
     def n_layers(self) -> int:
         """Layers; 1 for the cache of one layer."""
         return len(self._backends)
+
+    @property
+    def memory(self) -> str:
+        """Where an IPU keeps keys and values, its option; "streaming" on devices that have none."""
+        return str(self._options.get("memory", "streaming"))
 
     def layer(self, index: int) -> KVCache:
         """The cache of layer `index` in [0, n_layers): not a copy, what it is given is in this one too.
@@ -195,8 +203,9 @@ class KVCache(HasSpec):
         op = "observe"
         settings = WindowSettings(top_k, n_local, n_recent, op=op)  # type: ignore[arg-type]  # None: half
         backend = self.one_layer(op)
-        backend.check_settings(op, settings)
         checks.check_tokens(op, query, self.spec, backend.lengths, check_finite=self.check_finite)
+        settings.check_heads(op, query.shape[1])
+        backend.check_settings(op, settings)
         backend.observe(query, settings)
 
     def reset(self) -> None:

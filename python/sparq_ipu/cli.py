@@ -4,6 +4,7 @@
 sparq-ipu devices                  which devices this machine has, and why not the others
 sparq-ipu generate --help          continue a text
 sparq-ipu tune --help              find settings for a model
+sparq-ipu plan --help              what of a model fits on IPUs, and how long a token takes: modelled
 sparq-ipu report --help            a page of modelled times
 """
 
@@ -16,11 +17,12 @@ import sys
 import sparq_ipu
 from sparq_ipu.devices import BACKENDS, why_unavailable
 
-#: commands that are modules with a `main`, and what they do
+#: commands: the module whose `main` each is, and what it does
 COMMANDS = {
-    "generate": "continue a text with a model, and say how fast",
-    "tune": "find settings of SparQ attention for a model",
-    "report": "a page of tables and plots of modelled times",
+    "generate": ("sparq_ipu.generate", "continue a text with a model, and say how fast"),
+    "tune": ("sparq_ipu.tune", "find settings of SparQ attention for a model"),
+    "plan": ("sparq_ipu.planning.plan_command", "what of a model fits on IPUs, and how long a token takes"),
+    "report": ("sparq_ipu.report", "a page of tables and plots of modelled times"),
 }
 
 
@@ -29,7 +31,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"sparq-ipu {sparq_ipu.__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     commands.add_parser("devices", help="which devices this machine has, and why not the others")
-    for name, does in COMMANDS.items():
+    for name, (_, does) in COMMANDS.items():
         commands.add_parser(name, help=does, add_help=False)
     return parser
 
@@ -51,6 +53,6 @@ def main(argv: list[str] | None = None) -> int:
         _parser().parse_args(words)
         print(devices())
         return 0
-    module = importlib.import_module(f"sparq_ipu.{arguments.command}")
+    module = importlib.import_module(COMMANDS[arguments.command][0])
     status: int = module.main([*rest, *words[1:]], prog=f"sparq-ipu {arguments.command}")
     return status

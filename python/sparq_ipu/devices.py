@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
-import inspect
 from functools import lru_cache
 from typing import Any, Mapping, Sequence
 
@@ -39,10 +39,8 @@ def why_unavailable(device: str) -> str | None:
 
 
 def options_of(device: str) -> list[str]:
-    """Names of the options that the backend of an available device has: the keyword-only parameters of its
-    `create`."""
-    parameters = inspect.signature(backend_module(device).create).parameters
-    return [name for name, p in parameters.items() if p.kind is p.KEYWORD_ONLY]
+    """Names of the options that the backend of an available device has."""
+    return [field.name for field in dataclasses.fields(backend_module(device).Options)]
 
 
 def check_option_names(op: str, device: str, options: Mapping[str, Any], more: Sequence[str]) -> None:

@@ -35,7 +35,7 @@ def prefix() -> Path:
             return home.resolve() / "toolkit"
     raise FileNotFoundError(
         f"sparq_ipu.emulator: the toolkit must lie beside {' or '.join(map(str, homes))}, got no folder "
-        "'toolkit': install the package, or build poplar_ops/emulator with CMake and `cmake --install` it"
+        "'toolkit': install the package, or build emulator/ with CMake and `cmake --install` it"
     )
 
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from sparq_reference import checks
-from sparq_reference.settings import WindowSettings
+from sparq_reference.settings import SparqSettings, WindowSettings
 
 #: units of a share of attention: all of one head's attention is so many (E11)
 UNITS = 1 << 16
@@ -110,7 +110,10 @@ def check_history(op: str, history: WindowHistory | None, settings: WindowSettin
     if not settings.remembers:
         return
     settings.check_heads(op, n_heads)
-    if history is not None and history.n_recent != settings.n_recent:
-        checks.fail(
-            op, "n_recent", f"be the n_recent={history.n_recent} of the steps so far", settings.n_recent
-        )
+    check_recent(op, 0 if history is None else history.n_recent, settings)
+
+
+def check_recent(op: str, held: int, settings: SparqSettings | WindowSettings | None) -> None:
+    """Raise ValueError unless a cache that remembers `held` steps, 0 if none came yet, is for these."""
+    if isinstance(settings, WindowSettings) and settings.remembers and held not in (0, settings.n_recent):
+        checks.fail(op, "n_recent", f"be the n_recent={held} of the steps so far", settings.n_recent)

@@ -23,13 +23,13 @@ class Problem(NamedTuple):
 
     query: np.ndarray  # (group, head_dim) float16
     keys: np.ndarray  # (n, head_dim) float16: of the entries in use
-    slots: np.ndarray  # (top_k,) uint32: slot + 1
+    places: np.ndarray  # (top_k,) uint32: place + 1
     filled: int
     n_sets: int
 
     @property
     def top_k(self) -> int:
-        return len(self.slots)
+        return len(self.places)
 
     def lane_sums(self) -> np.ndarray:
         """(n_sets, 4, top_k, group, 2): what LaneSums of every part write, POISON where it is not theirs."""
@@ -40,15 +40,15 @@ class Problem(NamedTuple):
             for pair in range(4):
                 lanes = np.arange(head_dim).reshape(-1, 8)[:, 2 * pair : 2 * pair + 2].ravel()
                 rows = np.full((N_LAYERS, n_rows, head_dim // 4), np.nan, np.float16)
-                for key, slot in zip(self.keys, self.slots):
-                    if (slot - 1) % self.n_sets == of_set:
-                        rows[LAYER, (slot - 1) // self.n_sets] = key[lanes]
+                for key, place in zip(self.keys, self.places):
+                    if (place - 1) % self.n_sets == of_set:
+                        rows[LAYER, (place - 1) // self.n_sets] = key[lanes]
                 sums[of_set, pair] = run(
                     "LaneSums",
                     dict(
                         filled=word(self.filled),
                         layer=word(LAYER),
-                        slots=self.slots,
+                        places=self.places,
                         query=self.query,
                         keys=rows,
                         sums=floats(self.top_k, group, 2),
@@ -69,10 +69,10 @@ def make_problem(
 ) -> Problem:
     rng = np.random.default_rng(seed)
     n = min(top_k, filled)
-    slots = rng.integers(0, 99, top_k).astype(np.uint32)  # whatever behind those in use
-    slots[:n] = rng.permutation((top_k + 3) * n_sets)[:n] + 1
+    places = rng.integers(0, 99, top_k).astype(np.uint32)  # whatever behind those in use
+    places[:n] = rng.permutation((top_k + 3) * n_sets)[:n] + 1
     return Problem(
-        tensors(kind, (group, head_dim), rng), tensors(kind, (n, head_dim), rng), slots, filled, n_sets
+        tensors(kind, (group, head_dim), rng), tensors(kind, (n, head_dim), rng), places, filled, n_sets
     )
 
 
@@ -92,7 +92,7 @@ def test_scores(
     x = make_problem(kind, group, head_dim, top_k, filled, n_sets, seed)
     n, scale = len(x.keys), numerics.scale(head_dim)
     sums = x.lane_sums()
-    its_set = (x.slots[:n].astype(int) - 1) % n_sets
+    its_set = (x.places[:n].astype(int) - 1) % n_sets
     for of_set in range(n_sets):
         assert_bits(sums[of_set][:, :n][:, its_set != of_set], floats(4, (its_set != of_set).sum(), group, 2))
         assert_bits(sums[of_set][:, n:], floats(4, top_k - n, group, 2))
@@ -108,7 +108,7 @@ def test_scores(
             "LaneScores",
             dict(
                 filled=word(filled),
-                slots=x.slots[begin:end],
+                places=x.places[begin:end],
                 sums=sums[:, :, begin:end],
                 scores=floats(group, end - begin),
                 maxima=floats(6, group),
@@ -138,15 +138,15 @@ def test_hot_values(kind: str, group: int, width: int, top_k: int, filled: int, 
     rng = np.random.default_rng(seed)
     n, n_blocks, n_rows = min(top_k, filled), -(-top_k // 64), top_k + 2
     values = tensors(kind, (N_LAYERS, n_rows, width), rng)
-    slots = rng.integers(0, 2**32, top_k, np.uint32)
-    slots[:n] = rng.permutation(n_rows)[:n] + 1
+    places = rng.integers(0, 2**32, top_k, np.uint32)
+    places[:n] = rng.permutation(n_rows)[:n] + 1
     weights = rng.random((group, top_k)).astype(np.float32)
     out = run(
         "HotValues",
         dict(
             filled=word(filled),
             layer=word(LAYER),
-            slots=slots,
+            places=places,
             weights=weights,
             values=values,
             partials=floats(n_blocks, group, width),
@@ -158,6 +158,6 @@ def test_hot_values(kind: str, group: int, width: int, top_k: int, filled: int, 
     )
     expected = np.zeros((n_blocks, group, width), np.float32)
     for entry in range(n):
-        row = values[LAYER, slots[entry] - 1].astype(np.float32)
+        row = values[LAYER, places[entry] - 1].astype(np.float32)
         expected[entry // 64] += weights[:, entry, None] * row
     assert_bits(out["partials"], expected)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""hot_rows.cpp: which selected rows are hot, where the others go, and how they come in."""
+"""hot_*.cpp: which selected rows are hot, where the others go, and how they come in."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ class Buffer(NamedTuple):
         n_owners, _, n_ways = self.held.shape
         return dict(nWays=n_ways, owner=owner, nOwners=n_owners)
 
-    def slots(self) -> dict[int, int]:
-        """position -> slot, of LAYER."""
+    def places(self) -> dict[int, int]:
+        """position -> place, of LAYER."""
         held = self.held[:, LAYER]
         return {int(held[o, w]) - 1: int(w) * len(held) + int(o) for o, w in zip(*np.nonzero(held))}
 
 
 def some_buffer(rng: np.random.Generator, n_owners: int, n_ways: int, capacity: int, n_held: int) -> Buffer:
-    """n_held positions below `capacity` in slots at random; of each layer others."""
+    """n_held positions below `capacity` in places at random; of each layer others."""
     held = np.zeros((N_LAYERS, n_owners * n_ways), np.uint32)
     for of_layer in held:
         into = rng.permutation(of_layer.size)[:n_held]
@@ -66,7 +66,7 @@ def some_positions(rng: np.random.Generator, top_k: int, filled: int) -> np.ndar
 
 
 class Found(NamedTuple):
-    slots: np.ndarray  # (owners, top_k)
+    places: np.ndarray  # (owners, top_k)
     n_found: np.ndarray  # (owners, 6)
     stamps: np.ndarray  # (owners, layers, ways)
 
@@ -83,7 +83,7 @@ def find(buffer: Buffer, positions: np.ndarray, filled: int) -> Found:
                 positions=positions,
                 held=buffer.held[owner],
                 stamps=buffer.stamps[owner],
-                slots=words(len(positions)),
+                places=words(len(positions)),
                 nFound=words(N_WORKERS),
             ),
             topK=len(positions),
@@ -91,7 +91,7 @@ def find(buffer: Buffer, positions: np.ndarray, filled: int) -> Found:
         )
         for owner in range(len(buffer.held))
     ]
-    return Found(*(np.stack([out[name] for out in outs]) for name in ("slots", "nFound", "stamps")))
+    return Found(*(np.stack([out[name] for out in outs]) for name in ("places", "nFound", "stamps")))
 
 
 @pytest.mark.parametrize(
@@ -112,8 +112,8 @@ def test_find_hot(n_owners: int, n_ways: int, top_k: int, filled: int, n_held: i
     rng = np.random.default_rng(seed)
     positions = some_positions(rng, top_k, filled)
     buffer = some_buffer(rng, n_owners, n_ways, max(filled, n_held), n_held)
-    where = buffer.slots()
-    slots, n_found, stamps = (
+    where = buffer.places()
+    places, n_found, stamps = (
         np.zeros((n_owners, top_k)),
         np.zeros((n_owners, N_WORKERS)),
         buffer.stamps.copy(),
@@ -121,11 +121,11 @@ def test_find_hot(n_owners: int, n_ways: int, top_k: int, filled: int, n_held: i
     for entry, position in enumerate(positions[:filled]):
         if int(position) in where:
             way, owner = divmod(where[int(position)], n_owners)
-            slots[owner, entry] = where[int(position)] + 1
+            places[owner, entry] = where[int(position)] + 1
             n_found[owner, shares(top_k)[entry]] += 1
             stamps[owner, LAYER, way] = buffer.clock + 1
     found = find(buffer, positions, filled)
-    np.testing.assert_array_equal(found.slots, slots)
+    np.testing.assert_array_equal(found.places, places)
     np.testing.assert_array_equal(found.n_found, n_found)
     assert_bits(found.stamps, stamps)
 
@@ -135,7 +135,7 @@ def test_the_ends_of_each_share_are_found() -> None:
     positions = np.arange(10, 10 + 12 * 3, 3, dtype=np.uint32)  # two to a worker
     held = np.arange(8, 48, dtype=np.uint32)[None, None].repeat(N_LAYERS, 1)
     found = find(Buffer(held, np.zeros_like(held), 5), positions, 100)
-    np.testing.assert_array_equal(found.slots[0], positions - 7 + 1)
+    np.testing.assert_array_equal(found.places[0], positions - 7 + 1)
     assert found.n_found.tolist() == [[2] * 6]
 
 
@@ -162,24 +162,24 @@ def test_sum_found(n_owners: int) -> None:
 
 
 @pytest.mark.parametrize(("n_owners", "n_entries"), [(1, 1), (4, 6), (32, 7), (3, 40)])
-def test_merge_slots(n_owners: int, n_entries: int) -> None:
+def test_merge_places(n_owners: int, n_entries: int) -> None:
     """Of each entry nobody says anything, or an owner, or it was known."""
     rng = np.random.default_rng(n_entries)
     says = rng.integers(-2, n_owners, n_entries)
     found, before = np.zeros((n_owners, n_entries), np.uint32), np.zeros(n_entries, np.uint32)
-    slots = rng.integers(1, 2**20, n_entries).astype(np.uint32)
+    places = rng.integers(1, 2**20, n_entries).astype(np.uint32)
     for entry, owner in enumerate(says):
         if owner >= 0:
-            found[owner, entry] = slots[entry]
+            found[owner, entry] = places[entry]
         elif owner == -1:
-            before[entry] = slots[entry]
+            before[entry] = places[entry]
     out = run(
-        "MergeSlots",
-        dict(found=found, before=before, slots=words(n_entries)),
+        "MergePlaces",
+        dict(found=found, before=before, places=words(n_entries)),
         nOwners=n_owners,
         nEntries=n_entries,
     )
-    np.testing.assert_array_equal(out["slots"], np.where(says == -2, 0, slots))
+    np.testing.assert_array_equal(out["places"], np.where(says == -2, 0, places))
 
 
 # ---- where the others go
@@ -244,11 +244,11 @@ class Dealt(NamedTuple):
 def deal(
     buffer: Buffer, positions: np.ndarray, misses: Misses, n_free: np.ndarray, by_position: bool
 ) -> Dealt:
-    """DealSlots of every owner."""
+    """DealPlaces of every owner."""
     n_owners, top_k = len(buffer.held), len(positions)
     outs = [
         run(
-            "DealSlots",
+            "DealPlaces",
             dict(
                 layer=word(LAYER),
                 clock=word(buffer.clock),
@@ -277,7 +277,7 @@ def deal(
 def expected_deal(
     buffer: Buffer, positions: np.ndarray, misses: Misses, n_free: np.ndarray, by_position: bool
 ) -> tuple[np.ndarray, Buffer]:
-    """(slots of the misses, the buffer after): the smallest share that is enough; owners in turn, from that
+    """(places of the misses, the buffer after): the smallest share that is enough; owners in turn, from that
     of the step on; of each the ways with the smallest keys, by number where these are equal."""
     n_owners, now = len(buffer.held), buffer.clock + 1
     share = -(-misses.n // n_owners)
@@ -285,7 +285,7 @@ def expected_deal(
         share += 1
     turns = [(now + i) % n_owners for i in range(n_owners)]
     owners = [owner for owner in turns for _ in range(min(int(n_free[owner]), share))][: misses.n]
-    held, stamps, slots = buffer.held.copy(), buffer.stamps.copy(), np.zeros(misses.n, np.uint32)
+    held, stamps, places = buffer.held.copy(), buffer.stamps.copy(), np.zeros(misses.n, np.uint32)
     for owner in range(n_owners):
         mine = [miss for miss in range(misses.n) if owners[miss] == owner]
         keys = (held if by_position else stamps)[owner, LAYER].astype(np.int64)
@@ -293,8 +293,8 @@ def expected_deal(
         for miss, way in zip(mine, ways):
             held[owner, LAYER, way] = positions[misses.entries[miss]] + 1
             stamps[owner, LAYER, way] = now
-            slots[miss] = way * n_owners + owner + 1
-    return slots, Buffer(held, stamps, now)
+            places[miss] = way * n_owners + owner + 1
+    return places, Buffer(held, stamps, now)
 
 
 @pytest.mark.parametrize("by_position", [False, True])
@@ -302,8 +302,8 @@ def expected_deal(
     ("n_owners", "n_ways", "top_k", "filled", "n_held"),
     [
         (4, 10, 24, 200, 40),
-        (4, 10, 24, 200, 30),  # empty slots
-        (4, 8, 32, 300, 32),  # as many slots as entries
+        (4, 10, 24, 200, 30),  # empty places
+        (4, 8, 32, 300, 32),  # as many places as entries
         (4, 8, 32, 32, 32),  # everything is hot
         (2, 6, 7, 5, 0),  # empty, and fewer positions than entries
         (1, 9, 9, 50, 9),
@@ -312,7 +312,7 @@ def expected_deal(
     ],
 )
 @pytest.mark.parametrize("seed", range(2))
-def test_deal_slots(
+def test_deal_places(
     n_owners: int, n_ways: int, top_k: int, filled: int, n_held: int, by_position: bool, seed: int
 ) -> None:
     rng = np.random.default_rng(seed)
@@ -320,7 +320,7 @@ def test_deal_slots(
     buffer = some_buffer(rng, n_owners, n_ways, max(filled, n_held), n_held)
     found = find(buffer, positions, filled)
     buffer = buffer._replace(stamps=found.stamps)
-    misses = list_misses(positions, found.slots.max(axis=0), filled)
+    misses = list_misses(positions, found.places.max(axis=0), filled)
     n_free = n_ways - found.n_found.sum(axis=1)
     check_deal(buffer, positions, misses, n_free, by_position)
 
@@ -329,12 +329,12 @@ def check_deal(
     buffer: Buffer, positions: np.ndarray, misses: Misses, n_free: np.ndarray, by_position: bool
 ) -> None:
     dealt = deal(buffer, positions, misses, n_free, by_position)
-    slots, after = expected_deal(buffer, positions, misses, n_free, by_position)
+    places, after = expected_deal(buffer, positions, misses, n_free, by_position)
     assert ((dealt.by_miss != 0).sum(axis=0) <= 1).all()  # one owner has it
-    np.testing.assert_array_equal(dealt.by_miss.max(axis=0)[: misses.n], slots)
+    np.testing.assert_array_equal(dealt.by_miss.max(axis=0)[: misses.n], places)
     assert not dealt.by_miss[:, misses.n :].any()
     by_entry = np.zeros(len(positions), np.uint32)
-    by_entry[misses.entries[: misses.n]] = slots
+    by_entry[misses.entries[: misses.n]] = places
     np.testing.assert_array_equal(dealt.by_entry.sum(axis=0), by_entry)
     owner_of = (dealt.by_entry.max(axis=0) - 1) % len(buffer.held)
     assert all(dealt.by_entry[owner_of[e], e] for e in np.flatnonzero(by_entry))
@@ -361,7 +361,7 @@ def test_the_share_grows_where_owners_have_no_room(n_free: tuple[int, ...], cloc
 @pytest.mark.parametrize("by_position", [False, True])
 @given(data=st.data())
 def test_steps_of_a_head(by_position: bool, data: st.DataObject) -> None:
-    """Selections one after the other: each row that is selected has a slot of its own and is in it, none that
+    """Selections one after the other: each row that is selected has a place of its own, none that
     was hot is fetched again, and what goes is never what is selected now."""
     n_owners = data.draw(st.sampled_from([1, 2, 4]), label="n_owners")
     top_k = data.draw(st.sampled_from([1, 5, 12, 20]), label="top_k")
@@ -371,19 +371,19 @@ def test_steps_of_a_head(by_position: bool, data: st.DataObject) -> None:
     buffer = Buffer(empty, empty, 0)
     for filled in (3, 15, 30, 31):
         positions = some_positions(rng, top_k, filled)
-        before = buffer.slots()
+        before = buffer.places()
         found = find(buffer, positions, filled)
-        hits = found.slots.max(axis=0)
+        hits = found.places.max(axis=0)
         misses = list_misses(positions, hits, filled)
         n_free = n_ways - found.n_found.sum(axis=1)
         dealt = deal(buffer._replace(stamps=found.stamps), positions, misses, n_free, by_position)
         buffer = dealt.after
         n = min(filled, top_k)
-        slots = np.maximum(hits, dealt.by_entry.max(axis=0))[:n]
+        places = np.maximum(hits, dealt.by_entry.max(axis=0))[:n]
         assert misses.n == sum(int(p) not in before for p in positions[:n])
-        after = buffer.slots()
-        assert [after[int(p)] + 1 for p in positions[:n]] == slots.tolist()
-        assert all(after[p] == slot for p, slot in before.items() if p in positions[:n])
+        after = buffer.places()
+        assert [after[int(p)] + 1 for p in positions[:n]] == places.tolist()
+        assert all(after[p] == place for p, place in before.items() if p in positions[:n])
         np.testing.assert_array_equal(buffer.held[:, [0, 2]], 0)  # other layers
 
 
@@ -515,8 +515,8 @@ def test_insert_rows(counts: list[int], n: int, set_shift: int, width: int) -> N
     """Of every wave those of one head that belong to the set, into its layer."""
     rng, top_k, n_rows, n_sets = np.random.default_rng(n), 40, 41, 1 << set_shift
     head = len(counts) - 1
-    slots, first, of_set = words(top_k), sum(counts[:head]), n_sets - 1
-    slots[: counts[head]] = rng.permutation(n_rows * n_sets)[: counts[head]] + 1
+    places, first, of_set = words(top_k), sum(counts[:head]), n_sets - 1
+    places[: counts[head]] = rng.permutation(n_rows * n_sets)[: counts[head]] + 1
     rows = half_bits(rng, N_LAYERS, n_rows, width)
     expected = rows.copy()
     for wave in range(-(-sum(counts) // n) + 1):
@@ -528,7 +528,7 @@ def test_insert_rows(counts: list[int], n: int, set_shift: int, width: int) -> N
                 wave=word(wave),
                 first=word(first),
                 nMisses=word(counts[head]),
-                slots=slots,
+                places=places,
                 pieces=pieces,
                 rows=rows,
             ),
@@ -539,7 +539,7 @@ def test_insert_rows(counts: list[int], n: int, set_shift: int, width: int) -> N
             setShift=set_shift,
         )["rows"]
         for miss in range(counts[head]):
-            row, its_set = divmod(int(slots[miss]) - 1, n_sets)
+            row, its_set = divmod(int(places[miss]) - 1, n_sets)
             if its_set == of_set and 0 <= first + miss - wave * n < n:
                 expected[LAYER, row] = pieces[first + miss - wave * n]
         assert_bits(rows, expected)
@@ -568,17 +568,17 @@ def test_deal_newest(
                 clock=word(buffer.clock),
                 held=held,
                 stamps=stamps,
-                slot=word(77),
+                place=word(77),
             ),
             **buffer.settings(owner),
             byPosition=by_position,
         )
-        expected_held, expected_stamps, slot = held.copy(), stamps.copy(), 0
+        expected_held, expected_stamps, place = held.copy(), stamps.copy(), 0
         if active and filled % n_owners == owner:
             way = int(np.argmin((held if by_position else stamps)[LAYER]))
             expected_held[LAYER, way], expected_stamps[LAYER, way] = filled + 1, buffer.clock
-            slot = way * n_owners + owner + 1
-        assert out["slot"] == slot
+            place = way * n_owners + owner + 1
+        assert out["place"] == place
         assert_bits(out["held"], expected_held)
         assert_bits(out["stamps"], expected_stamps)
 
@@ -587,17 +587,17 @@ def test_deal_newest(
 @pytest.mark.parametrize(("set_shift", "width"), [(0, 4), (1, 8), (2, 26)])
 def test_insert_newest(n_owners: int, owner: int | None, set_shift: int, width: int) -> None:
     rng = np.random.default_rng(width)
-    n_rows, slot, slots = 6, 13, np.zeros(n_owners, np.uint32)
+    n_rows, place, places = 6, 13, np.zeros(n_owners, np.uint32)
     rows, piece = half_bits(rng, N_LAYERS, n_rows << 2, width), half_bits(rng, width)
     if owner is not None:
-        slots[owner] = slot + 1
+        places[owner] = place + 1
     for of_set in range(1 << set_shift):
         expected = rows.copy()
-        if owner is not None and slot % (1 << set_shift) == of_set:
-            expected[LAYER, slot >> set_shift] = piece
+        if owner is not None and place % (1 << set_shift) == of_set:
+            expected[LAYER, place >> set_shift] = piece
         out = run(
             "InsertNewest",
-            dict(layer=word(LAYER), slots=slots, piece=piece, rows=rows),
+            dict(layer=word(LAYER), places=places, piece=piece, rows=rows),
             nOwners=n_owners,
             nRows=n_rows << 2,
             width=width,

@@ -111,6 +111,20 @@ def test_bits(
     assert (histories(both[0]) is not None) == chosen.remembers
 
 
+def test_elements_that_changed_places_are_cut_on_their_own() -> None:
+    """After a reorder an element lies in another's place: its own history is cut there, at its own length."""
+    both = caches(3, 1, 8, 40)
+    query, key, value = tokens(7, 3, 2, 1, 30, "normal", 8)
+    settings = WindowSettings(8, None, 3)
+    for cache in both:
+        cache.append(key, value, np.array([30, 20, 10]))
+        cache.observe(query[:, :, 20:24], **settings.arguments())
+        cache.reorder(np.array([2, 0, 1]))
+        cache.truncate(np.array([4, 29, 13]))
+    assert histories(both[1]) == histories(both[0]) is not None
+    assert_same_bits(*(attention(query[:, :, 0], cache, settings) for cache in reversed(both)), "after")
+
+
 def test_many_positions_and_threads() -> None:
     """Selection among thousands of sums, and a history longer than the steps: running sums stay exact."""
     both = caches(2, 2, 16, 5100, n_threads=3)
@@ -159,6 +173,60 @@ def test_several_tokens_a_step(device: str) -> None:
         one_by_one.append(key[:, :, now : now + 1], value[:, :, now : now + 1])
         assert_same_bits(got[:, :, now], attention(query[:, :, now], one_by_one, settings), f"token {now}")
     assert histories(cache) == histories(one_by_one)
+
+
+@pytest.mark.parametrize("device", sparq_ipu.available_devices())
+def test_a_copy_remembers_n_recent_where_no_step_is_left(device: str) -> None:
+    cache = sparq_ipu.KVCache(1, 1, 8, 16, device=device)
+    query, key, value = tokens(5, 1, 2, 1, 9, "normal", 8)
+    cache.append(key, value)
+    cache.observe(query[:, :, 8:], top_k=4, n_recent=3)
+    cache.truncate(np.array([8]))
+    for each in (cache, copy.copy(cache)):
+        assert histories(each) == [[]]
+        words = "window_attention: n_recent must be the n_recent=3 of the steps so far, got 2"
+        assert (
+            message(partial(sparq_ipu.window_attention, query[:, :, 8], each, top_k=4, n_recent=2)) == words
+        )
+
+
+@pytest.mark.parametrize("device", sparq_ipu.available_devices())
+@pytest.mark.parametrize("n_tokens", [1, 2])
+def test_a_step_of_another_n_recent_is_refused_before_anything_is_stored(device: str, n_tokens: int) -> None:
+    if n_tokens > 1 and device not in ("cpu", "reference"):
+        pytest.skip("its program takes one token a call")
+    cache = sparq_ipu.KVCache(1, 1, 8, 64, device=device)
+    query, key, value = tokens(6, 1, 2, 1, 10, "normal", 8)
+    cache.append(key, value)
+    cache.observe(query[:, :, 9:], top_k=4, n_recent=3)
+    before, new = histories(cache), [x[:, :, :n_tokens] for x in (query, key, value)]
+    refused = partial(sparq_ipu.append_and_attend, *new, cache)
+    words = "window_attention: n_recent must be the n_recent=3 of the steps so far, got 2"
+    assert message(partial(refused, WindowSettings(4, n_recent=2))) == words
+    words = "window_attention: n_recent must be in [0, 16383] for n_heads=2, got 20000"
+    assert message(partial(refused, WindowSettings(4, n_recent=20000))) == words
+    assert cache.lengths.tolist() == [10] and histories(cache) == before
+    refused(WindowSettings(4, n_recent=3))  # negative control
+    assert cache.lengths.tolist() == [10 + n_tokens] and histories(cache) != before
+
+
+@pytest.mark.parametrize("device", sparq_ipu.available_devices())
+def test_of_two_errors_every_device_names_the_same(device: str) -> None:
+    cache = sparq_ipu.KVCache(1, 1, 8, 64, device=device)
+    query, key, value = tokens(7, 1, 2, 1, 5, "normal", 8)
+    empty = "cache must hold at least one position of every batch element, got none of element 0"
+    last = query[:, :, 4]
+    far = dict(top_k=4, n_recent=20000)
+    assert message(partial(sparq_ipu.window_attention, last, cache, **far)) == f"window_attention: {empty}"
+    too_high = partial(sparq_ipu.sparq_attention, last, cache, rank=9, top_k=4)
+    assert message(too_high) == f"sparq_attention: {empty}"
+    words = "observe: cache must hold the 5 tokens of the query, got 4 positions of element 0"
+    cache.append(key[:, :, :4], value[:, :, :4])
+    assert message(partial(cache.observe, query, **far)) == words
+    cache.observe(query[:, :, 4:], top_k=4, n_recent=3)
+    words = "n_recent must be in [0, 16383] for n_heads=2, got 20000"
+    assert message(partial(sparq_ipu.window_attention, last, cache, **far)) == f"window_attention: {words}"
+    assert message(partial(cache.observe, query[:, :, 4:], **far)) == f"observe: {words}"
 
 
 def test_refusals() -> None:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every method once more, as plain loops over one query at a time in float64.
 
-`sparq_ipu.accuracy.methods` must agree with them. They are written from the papers and share no code with it.
-A step is (query (g, d), key (s, d), value (s, d)) of one KV head, s positions seen.
+`sparq_study.accuracy.methods` must agree with them. They are written from the papers and share no code with
+it. A step is (query (g, d), key (s, d), value (s, d)) of one KV head, s positions seen.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from typing import Iterable, NamedTuple
 
 from uses import Call, NameUse, TypeUse, Use, is_copy_or_move, normalise, split_parameters
 
-FIDELITY = Path(__file__).resolve().parents[1] / "fidelity"
+FIDELITY = Path(__file__).resolve().parents[2] / "emulator" / "fidelity"
 _FUNCTIONS = ("CXXConstructor", "CXXMethod", "FunctionDecl", "FunctionTemplate", "Function")
 
 

@@ -233,7 +233,9 @@ def test_three_tiers_are_attributes(ipu):
     """Of every operator on the cache, with Python's own types."""
     options = dict(TIERS, hot_rows=np.int64(32), index_bits=4)
     module = SparqAttention(**SHAPE, cache_name="layer0", **options, **SETTINGS)
-    assert module.memory == "tiered" and "memory='tiered', hot_rows=32, hot_policy='recent'" in repr(module)
+    assert module.options.memory == "tiered" and "memory='tiered', hot_rows=32, hot_policy='recent'" in repr(
+        module
+    )
     module.fill(torch.randn(2, 2, 5, 16), torch.randn(2, 2, 5, 16))
     module(torch.randn(2, 4, 16), torch.randn(2, 2, 16), torch.randn(2, 2, 16))
     assert [call[0] for call in ipu.calls] == ["CacheFill", "SparqDecode"]

@@ -20,6 +20,7 @@ from tiny_models import greedy, tiny_model, tokens_of  # noqa: E402
 from vertex import assert_bits  # noqa: E402
 
 from sparq_ipu import transformers as sparq  # noqa: E402
+from sparq_ipu.device_options import DeviceOptions  # noqa: E402
 from sparq_ipu.kernels import attention_over, exact_attention  # noqa: E402
 from sparq_ipu.poptorch import attention as poptorch_attention  # noqa: E402
 from sparq_ipu.transformers import SparqCache  # noqa: E402
@@ -100,17 +101,16 @@ class Emulated(types.ModuleType):
             name = layer.self_attn.attention.cache_name
             self.layer_of[name], self.rows[name] = counts[ipu], [[] for _ in range(BATCH)]
             counts[ipu] += 1
-        self.index_bits = first.index_bits
-        attention = [attention_over(first.memory, first.settings)]
+        self.spec = first.spec
+        attention = [attention_over(first.options.memory, first.settings)]
         self.sessions = [
             _core.Session(
                 first.spec,
                 n_heads,
                 attention=attention,
-                n_tiles=8,
+                options=DeviceOptions(n_tiles=8, hot_rows=first.options.hot_rows),
                 fill_tokens=PROMPT,
                 n_layers=n,
-                hot_rows=first.tiers.hot_rows,
             )
             for n in counts
         ]
@@ -175,7 +175,7 @@ class Emulated(types.ModuleType):
                 self.rows[cache][b] = [np.concatenate([held, new[b]], axis=1) for held, new in pairs]
             k, v = self.rows[cache][b]
             alone = query[b : b + 1], k[None], v[None]
-            assert_bits(output[b : b + 1], exact_attention(*alone, self.settings, self.index_bits))
+            assert_bits(output[b : b + 1], exact_attention(*alone, self.settings, self.spec))
         return [torch.from_numpy(output), torch.tensor(session.lengths(layer), dtype=torch.int32)]
 
 

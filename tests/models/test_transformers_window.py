@@ -11,15 +11,17 @@ import pytest
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from tiny_models import Oracle, greedy, left_padded, step_logits, tiny_model, tokens_of  # noqa: E402
+from tiny_models import Oracle, left_padded, step_logits, tiny_model, tokens_of  # noqa: E402
 
 import sparq_ipu  # noqa: E402
 from sparq_ipu.transformers import (  # noqa: E402
+    SparqCache,
     cache_traffic,
     disable,
     enable_dense,
     enable_window,
     generate_lossless,
+    stack,
     storage,
 )
 from sparq_reference import WindowSettings, exact, window  # noqa: E402
@@ -89,18 +91,71 @@ def test_padded_batch_equals_the_oracle_bit_for_bit(model, device, changes):
     assert not torch.equal(got, step_logits(oracle, tokens, 8, mask))
 
 
-def test_a_growing_cache_and_rows_keep_the_history(model, monkeypatch):
+def on(device):
+    """Options of caches there, small ones."""
+    return dict(device=device, n_tiles=8) if device == "emulator" else dict(device=device)
+
+
+@pytest.mark.parametrize("device", sparq_ipu.available_devices())
+def test_a_growing_cache_and_rows_keep_the_history(model, monkeypatch, device):
     """The cache grows twice; beams reorder and repeat its rows."""
-    monkeypatch.setattr(storage, "FIRST_ROOM", 4)
+    for module in (storage, stack):
+        monkeypatch.setattr(module, "FIRST_ROOM", 4)
     tokens = tokens_of(12)
-    enable_window(model, **SETTINGS)
-    grown = greedy(model, tokens, 24)
-    enable_window(model, capacity=300, **SETTINGS)
-    assert torch.equal(grown, greedy(model, tokens, 24))
+    enable_window(model, capacity=300, device="reference", **SETTINGS)
+    expected = step_logits(model, tokens, 24)
     options = dict(num_beams=3, do_sample=False, max_new_tokens=8)
     beams = model.generate(tokens, **options)
-    enable_window(model, device="reference", **SETTINGS)
-    assert torch.equal(beams, model.generate(tokens, **options))
+    enable_window(model, **on(device), **SETTINGS)
+    assert torch.equal(step_logits(model, tokens, 24), expected)
+    assert torch.equal(model.generate(tokens, **options), beams)
+
+
+@pytest.mark.parametrize("device", sparq_ipu.available_devices())
+def test_copies_and_chosen_rows_keep_the_history(model, device):
+    """Of rows that are chosen, each has its own."""
+    tokens, rows = tokens_of(12, batch=3), [2, 0]
+
+    def logits(past, following):
+        with torch.no_grad():
+            parts = [model(part, past_key_values=past).logits[:, -1] for part in following.split(1, dim=1)]
+        return torch.stack(parts)
+
+    enable_window(model, **on(device), **SETTINGS)
+    plain, chosen = (SparqCache(model, **on(device)) for _ in range(2))
+    for cache in (plain, chosen):
+        with torch.no_grad():
+            model(tokens, past_key_values=cache)
+            logits(cache, tokens_of(3, batch=3, seed=1))
+    copied, following = copy.deepcopy(chosen), tokens_of(6, batch=3, seed=2)
+    chosen.batch_select_indices(torch.tensor(rows))
+    for layer, of_all in zip(chosen.layers, plain.layers):
+        held, every = (x.cache.one_layer("test").history() for x in (layer, of_all))
+        assert held.n_recent == every.n_recent == SETTINGS["n_recent"]
+        for steps, expected in zip(held.steps, (every.steps[row] for row in rows)):
+            assert [s.tolist() for s in steps] == [s.tolist() for s in expected] and len(steps) == 5
+    expected = logits(plain, following)
+    assert torch.equal(logits(copied, following), expected)
+    # PyTorch's products of fewer rows may differ in their last bits
+    assert torch.allclose(logits(chosen, following[rows]), expected[:, rows], atol=1e-4)
+
+
+@pytest.mark.parametrize("device", sparq_ipu.available_devices())
+def test_another_n_recent_is_refused_before_anything_changes(model, device):
+    cache = SparqCache(model, **on(device))
+    enable_window(model, **on(device), **SETTINGS)
+    tokens = tokens_of(12)
+    with torch.no_grad():
+        model(tokens, past_key_values=cache)
+        enable_window(model, **on(device), **{**SETTINGS, "n_recent": 4})
+        words = "window_attention: n_recent must be the n_recent=5 of the steps so far, got 4"
+        for n_tokens in (1, 3):
+            with pytest.raises(ValueError, match=words):
+                model(tokens[:, :n_tokens], past_key_values=cache)
+        assert {layer.get_seq_length() for layer in cache.layers} == {12}
+        enable_window(model, **on(device), **SETTINGS)
+        model(tokens[:, :1], past_key_values=cache)  # negative control
+    assert {layer.get_seq_length() for layer in cache.layers} == {13}
 
 
 def test_enough_tokens_are_dense_attention(model):
@@ -178,7 +233,7 @@ def test_an_emulated_ipu_does_the_same(model, options):
     of_cache = {name: options[name] for name in ("index_bits", "row_bits") if name in options}
     enable_window(model, device="reference", **SETTINGS, **of_cache)
     expected = step_logits(model, tokens, 4, mask)
-    enable_window(model, device="emulator", n_tiles=16, capacity=48, **SETTINGS, **options)
+    enable_window(model, device="emulator", n_tiles=16, **SETTINGS, **options)
     assert torch.equal(step_logits(model, tokens, 4, mask), expected)
-    enable_window(model, device="emulator", n_tiles=16, capacity=48, **{**SETTINGS, "top_k": 9}, **options)
+    enable_window(model, device="emulator", n_tiles=16, **{**SETTINGS, "top_k": 9}, **options)
     assert not torch.equal(step_logits(model, tokens, 4, mask), expected)  # negative control

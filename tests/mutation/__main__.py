@@ -3,13 +3,17 @@
 
     python tests/mutation reference/                   every mutant of the files below a folder
     python tests/mutation planner-3 poplar_ops/src     some by name (or a part of it), and a folder
-    python tests/mutation --sample                     a few of the reference, in less than a minute
+    python tests/mutation --sample                     some of all folders, at random, in some two minutes
     python tests/mutation codelets/ --record           keep the results in tests/mutation/results.tsv
 
 The list is in tests/mutation/mutants/, what became of each in tests/mutation/results.tsv. The tree is not
-changed: a copy of it is, in build/mutation. The modules are built there once; for a mutant in C++, what
-depends on it is built again (with ccache, if it is there: mending then costs little). Before anything is
-broken, the tests must pass. An editable installation hides the copy: run this where there is none.
+changed: a copy of it is, in build/mutation. The modules are built there once, or are those of --modules; for
+a mutant in C++, what depends on it is built again (with ccache, if it is there: mending then costs little).
+Before anything is broken, the tests must pass. An editable installation hides the copy: run this where there
+is none.
+
+A sample is of mutants in Python, and of those of one folder in C++: each folder may be the one, and only what
+it needs is built. It prints its seed.
 
 Each mutant is reported as
     killed         a test failed, as it should
@@ -18,6 +22,7 @@ Each mutant is reported as
     NOTICED        a test failed, though the list says that none can: correct the list
     did not build  the compiler refused it: correct the list
     did not apply  its old text is not in the file exactly once: correct the list
+    did not run    pytest could not read the tests, or found none: correct the list
 The status is 0 if each was killed or is known.
 """
 
@@ -25,6 +30,7 @@ from __future__ import annotations
 
 import argparse
 import collections
+import random
 import sys
 import time
 from pathlib import Path
@@ -33,17 +39,27 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import mutants
 import results
-from copied_tree import ROOT, BuildFailed, CopiedTree, needs_modules, target_of
+from copied_tree import ROOT, BuildFailed, CopiedTree, folder_of, needs_modules, target_of
 from mutants import Mutant
 
 GOOD = ("killed", "known")
 
 
-def chosen(wanted: list[str], sample: bool) -> list[Mutant]:
+def sampled(every: list[Mutant], seed: int) -> list[Mutant]:
+    """Eight mutants in Python, and two of one folder in C++."""
+    rng = random.Random(seed)
+    in_python = [m for m in every if m.file.endswith(".py")]
+    folders: dict[str, list[Mutant]] = {}
+    for mutant in every:
+        if mutant not in in_python:
+            folders.setdefault(folder_of(mutant.file), []).append(mutant)
+    in_cpp = folders[rng.choice(sorted(folders))]
+    return rng.sample(in_python, min(8, len(in_python))) + rng.sample(in_cpp, min(2, len(in_cpp)))
+
+
+def chosen(wanted: list[str]) -> list[Mutant]:
     """The mutants of some files, folders or names; all of them if none are given."""
     every = mutants.every()
-    if sample:  # spread over the reference, whose tests need nothing built and take seconds
-        every = [m for m in every if m.file.startswith("reference/") and not needs_modules(m)][::7]
     if not wanted:
         return every
     found: list[Mutant] = []
@@ -69,7 +85,7 @@ def result_of(mutant: Mutant, tree: CopiedTree) -> tuple[str, str]:
     try:
         target = target_of(mutant.file)
         if target and needs_modules(mutant):
-            tree.build(target)
+            tree.build(target, is_broken=True)
         done = tree.pytest("-x", *mutant.tests)
     except BuildFailed as error:
         return "did not build", str(error)
@@ -77,8 +93,13 @@ def result_of(mutant: Mutant, tree: CopiedTree) -> tuple[str, str]:
         tree.write(mutant.file, text)
     if done.returncode == 0:
         return ("known", mutant.survives) if mutant.survives else ("SURVIVED", "")
-    if done.returncode in (4, 5):  # of pytest: wrong arguments, no tests
-        return "did not apply", done.stdout[-1000:]
+    if done.returncode in (
+        2,
+        3,
+        4,
+        5,
+    ):  # of pytest: unreadable tests, its own error, wrong arguments, no tests
+        return "did not run", done.stdout[-1000:]
     failed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR", "no result"))]
     detail = failed[0] if failed else done.stdout[-200:].strip()
     return ("NOTICED" if mutant.survives else "killed"), detail
@@ -90,13 +111,14 @@ def main() -> int:
     )
     parser.add_argument("wanted", nargs="*", metavar="FOLDER", help="a folder, a file, or (a part of) a name")
     parser.add_argument("--list", action="store_true", help="list the mutants, run nothing")
-    parser.add_argument("--sample", action="store_true", help="a few of the reference only")
+    parser.add_argument("--sample", action="store_true", help="some at random")
+    parser.add_argument("--seed", type=int, metavar="N", help="the sample's: repeats it")
     parser.add_argument("--copy", type=Path, default=ROOT / "build" / "mutation", help="where the copy is")
     parser.add_argument(
         "--modules",
         type=Path,
         metavar="DIR",
-        help="where the C++ modules are, for mutants in Python; else built",
+        help="where the C++ modules of the tree are; else built",
     )
     parser.add_argument("--no-baseline", action="store_true", help="do not run the tests unbroken first")
     parser.add_argument(
@@ -110,7 +132,11 @@ def main() -> int:
     parser.add_argument("-v", "--verbose", action="store_true", help="which test noticed")
     arguments = parser.parse_args()
 
-    wanted = chosen(arguments.wanted, arguments.sample)
+    wanted = chosen(arguments.wanted)
+    if arguments.sample:
+        seed = random.SystemRandom().randrange(10**6) if arguments.seed is None else arguments.seed
+        print(f"a sample: repeat it with --sample --seed {seed}", flush=True)
+        wanted = sampled(wanted, seed)
     if arguments.list:
         for mutant in wanted:
             known = f" (none: {mutant.survives})" if mutant.survives else ""

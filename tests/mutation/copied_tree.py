@@ -14,7 +14,7 @@ from mutants import Mutant
 ROOT = Path(__file__).resolve().parents[2]
 
 #: tests of these folders need none of the modules, or build what they need
-WITHOUT_MODULES = ("tests/reference", "tests/emulator", "tests/popart", "tests/fidelity", "tests/packaging")
+WITHOUT_MODULES = ("tests/reference", "tests/popart", "emulator/", "tests/packaging")
 #: seconds after which a test run counts as one that failed: a mutant may wait for ever
 PATIENCE = 1200
 
@@ -27,7 +27,8 @@ class CopiedTree:
     """The copy. `folder` is kept between runs: what was built there stays, and only what changed is built.
 
     Args:
-        modules: where the modules of the tree are built already; None: they are built in `folder`.
+        modules: where the modules of the tree are built already; None: they are built in `folder`, as those
+            of a mutant in C++ are in any case.
     """
 
     def __init__(self, folder: Path, modules: Path | None = None) -> None:
@@ -35,6 +36,8 @@ class CopiedTree:
         self._modules = modules
         self._build_folder = folder / "cmake"
         self._is_built = False
+        #: what was built of broken source last
+        self._broken: str | None = None
         self._copy()
 
     def _copy(self) -> None:
@@ -63,24 +66,29 @@ class CopiedTree:
         (self.root / file).write_text(text, encoding="utf-8")
 
     def prepare(self, mutants: list[Mutant]) -> None:
-        """Build the modules, if the tests of these mutants want them."""
-        if self._is_built or not any(needs_modules(mutant) for mutant in mutants):
+        """The modules of the source as it is, if the tests of these mutants want them."""
+        if not any(needs_modules(mutant) for mutant in mutants):
             return
-        built = self._modules or self._build_folder / "poplar_ops"
-        if not self._modules:
+        if self._modules and not self._is_built:
+            self._link(self._modules)
+        elif not self._is_built:
             self.build("all")
+        elif self._broken and any(target_of(mutant.file) != self._broken for mutant in mutants):
+            self.build(self._broken)  # the source is mended, what was built of it is not
+        self._is_built = True
+
+    def _link(self, built: Path) -> None:
+        """The tests' packages have these modules."""
         for pattern in ("_core*.so", "_cpu*.so", "cpu/_cpu*.so", "sparq_codelets.gp"):
             for module in built.glob(pattern):
                 link = self.root / "python" / "sparq_ipu" / module.name
                 if link.is_symlink():
                     link.unlink()
                 link.symlink_to(module.resolve())
-        self._is_built = True
 
-    def build(self, target: str) -> None:
-        """Build a target of the copy's CMake project."""
-        if self._modules:
-            raise BuildFailed("--modules are those of the source as it is: a mutant in C++ needs its own")
+    def build(self, target: str, is_broken: bool = False) -> None:
+        """Build a target of the copy's CMake project, for the tests' packages."""
+        self._broken = target if is_broken else None
         if not (self._build_folder / "build.ninja").exists():
             pybind11 = subprocess.run(
                 [sys.executable, "-m", "pybind11", "--cmakedir"],
@@ -101,6 +109,7 @@ class CopiedTree:
             configure = [_tool("cmake"), "-S", str(self.root), "-B", str(self._build_folder), "-G", "Ninja"]
             self._run_build([*configure, *(f"-D{name}={value}" for name, value in options.items())])
         self._run_build([_tool("cmake"), "--build", str(self._build_folder), "-j2", "--target", target])
+        self._link(self._build_folder / "poplar_ops")
 
     @staticmethod
     def _run_build(command: list[str]) -> None:
@@ -110,7 +119,7 @@ class CopiedTree:
 
     def pytest(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run tests of the copy on the packages of the copy."""
-        paths = [str(self.root / folder) for folder in ("python", "reference")]
+        paths = [str(self.root / folder) for folder in ("python", "reference", "study")]
         environment = {
             **os.environ,
             "PYTHONPATH": os.pathsep.join(paths),
@@ -134,8 +143,9 @@ class CopiedTree:
 
     def check_packages(self) -> None:
         """The tests must see the packages of the copy: an editable installation would hide them."""
-        code = "import sparq_ipu, sparq_reference; print(sparq_ipu.__file__, sparq_reference.__file__)"
-        paths = [str(self.root / folder) for folder in ("python", "reference")]
+        packages = {"python": "sparq_ipu", "reference": "sparq_reference", "study": "sparq_study"}
+        code = "\n".join(f"import {name}; print({name}.__file__)" for name in packages.values())
+        paths = [str(self.root / folder) for folder in packages]
         done = subprocess.run(
             [sys.executable, "-c", code],
             cwd=self.root,
@@ -143,11 +153,16 @@ class CopiedTree:
             stdout=subprocess.PIPE,
             text=True,
         )
-        if done.stdout.count(str(self.root)) != 2:
+        if done.stdout.count(str(self.root)) != len(packages):
             sys.exit(
                 "mutation: Python must import the packages of the copy, got others (an editable "
                 f"installation?): {done.stdout.strip()}"
             )
+
+
+def folder_of(file: str) -> str:
+    """A part of the project in C++, such as poplar_ops/cpu."""
+    return "/".join(file.split("/")[:2])
 
 
 def needs_modules(mutant: Mutant) -> bool:
@@ -157,7 +172,7 @@ def needs_modules(mutant: Mutant) -> bool:
 
 def target_of(file: str) -> str | None:
     """What a change of the file makes necessary to build; None: nothing."""
-    if not file.startswith("poplar_ops/"):
+    if not file.startswith(("poplar_ops/", "emulator/")):
         return None
     if file == "poplar_ops/codelets/arith.hpp":
         return "all"  # the CPU kernels have it too

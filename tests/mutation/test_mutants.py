@@ -4,16 +4,20 @@
 from __future__ import annotations
 
 import collections
+import runpy
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import mutants
 import pytest
 import results
+from copied_tree import CopiedTree, folder_of, needs_modules, target_of
 
 ROOT = Path(__file__).resolve().parents[2]
 EVERY = mutants.every()
+runner = SimpleNamespace(**runpy.run_path(str(ROOT / "tests" / "mutation" / "__main__.py")))
 
 
 @pytest.mark.parametrize("mutant", EVERY, ids=lambda mutant: mutant.name)
@@ -32,12 +36,12 @@ def test_every_part_has_some() -> None:
         "reference/": 60,
         "poplar_ops/codelets/": 20,
         "poplar_ops/src/": 20,
-        "poplar_ops/emulator/": 20,
+        "emulator/": 20,
         "poplar_ops/cpu/": 12,
         "python/sparq_ipu/backends/": 15,
         "python/sparq_ipu/transformers/": 30,
         "python/sparq_ipu/planning/": 20,
-        "python/sparq_ipu/accuracy/": 40,
+        "study/sparq_study/accuracy/": 40,
     }
     count = collections.Counter(folder for m in EVERY for folder in folders if m.file.startswith(folder))
     assert len(EVERY) >= 250 and all(count[folder] >= n for folder, n in folders.items()), count
@@ -58,6 +62,66 @@ def test_it_lists() -> None:
     assert run("--list", "no/such/folder").returncode != 0
 
 
+def test_a_sample_is_of_every_folder_and_can_be_repeated() -> None:
+    first, second = (run("--list", "--sample").stdout for _ in range(2))
+    seed = first.split()[7]
+    assert run("--list", "--sample", "--seed", seed).stdout == first
+    assert first != second and "10 mutants" in first
+    of_seeds = {folder_of(m.file) for seed in range(100) for m in runner.sampled(EVERY, seed)}
+    assert of_seeds >= {folder_of(m.file) for m in EVERY if not m.file.endswith(".py")}
+
+
+class Tree:
+    """A copy whose tests end with a status."""
+
+    def __init__(self, status: int) -> None:
+        self.status = status
+
+    def text(self, file: str) -> str:
+        return (ROOT / file).read_text(encoding="utf-8")
+
+    def write(self, file: str, text: str) -> None:
+        pass
+
+    def pytest(self, *arguments: str) -> subprocess.CompletedProcess:
+        return subprocess.CompletedProcess([], self.status, "FAILED tests/some.py::test - x\n")
+
+
+@pytest.mark.parametrize(
+    ("status", "expected"),
+    [(0, "SURVIVED"), (1, "killed"), (-11, "killed"), *[(status, "did not run") for status in (2, 3, 4, 5)]],
+)
+def test_only_a_failed_test_kills(status: int, expected: str) -> None:
+    """And a process that ended: 2 to 5 say that pytest could not try."""
+    mutant = next(m for m in EVERY if m.file.endswith(".py") and not m.survives)
+    assert runner.result_of(mutant, Tree(status))[0] == expected
+
+
+def test_what_was_built_of_a_mutant_is_built_again_for_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A mutant in Python, or of other modules, must not meet modules of broken source."""
+    builds = []
+    monkeypatch.setattr(CopiedTree, "_copy", lambda self: None)
+    monkeypatch.setattr(CopiedTree, "_link", lambda self, built: None)
+    monkeypatch.setattr(CopiedTree, "_run_build", staticmethod(lambda command: builds.append(command[-1])))
+    tree = CopiedTree(tmp_path, modules=tmp_path)
+    (tmp_path / "cmake").mkdir()
+    (tmp_path / "cmake" / "build.ninja").touch()
+    in_cpp, of_cpu, in_python = (
+        next(m for m in EVERY if m.file.startswith(folder) and needs_modules(m))
+        for folder in ("poplar_ops/src/", "poplar_ops/cpu/", "python/sparq_ipu/planning/")
+    )
+    tree.prepare([in_python])
+    assert not builds
+    for mutant in (in_cpp, in_cpp, of_cpu):
+        tree.prepare([mutant])
+        tree.build(target_of(mutant.file), is_broken=True)
+    tree.prepare([in_python])
+    tree.prepare([in_python])
+    assert builds == ["_core", "_core", "_core", "_cpu", "_cpu"]
+
+
 def test_the_table_of_results_reads() -> None:
     """Every row has a result; where no test failed, the row says why, or what is missing."""
     rows = results.read()
@@ -65,7 +129,8 @@ def test_the_table_of_results_reads() -> None:
     for row in rows.values():
         assert (ROOT / row.file).suffix in (".py", ".cpp", ".hpp") and row.why
         assert row.last in ("killed", "known", "SURVIVED") and row.noticed_by, row
-        assert row.last != "killed" or row.noticed_by.startswith(("tests/", "no result")), row
+        noticed = ("tests/", "emulator/tests/", "study/tests/", "no result")
+        assert row.last != "killed" or row.noticed_by.startswith(noticed), row
 
 
 def test_results_are_recorded_and_the_first_is_kept(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from strategies import make_attention
 
 import sparq_ipu
+from sparq_ipu.device_options import DeviceOptions
 from sparq_ipu.kernels import Attention
 from sparq_reference import CacheSpec, SparqSettings, exact
 
@@ -89,7 +90,7 @@ def test_blocks_fill_chunks_of_an_index(index_bits: int, n_tiles: int) -> None:
     capacity = 1200
     spec = CacheSpec(2, 2, 16, capacity, index_bits=index_bits)
     sparq = Attention("sparq-streaming", SparqSettings(**SETTINGS))
-    mapping = _core.emulator_plan(spec, 2, sparq, True, n_tiles, [500, 1022], {})["mapping"]
+    mapping = _core.emulator_plan(spec, 2, sparq, [500, 1022], options=DeviceOptions(n_tiles))["mapping"]
     assert mapping["chunk"] == {8: 512, 4: 1024}[index_bits]
     a = make_attention(
         rng, batch=2, n_kv_heads=2, seq_len=capacity, head_dim=16, lengths=np.array([500, 1022])
@@ -151,7 +152,9 @@ def test_bulk_on_bulk(kind: str, append: bool) -> None:
     a = make_attention(np.random.default_rng(7), batch=2, n_kv_heads=3, group_size=2, seq_len=90, head_dim=16)
     settings = SparqSettings(5, 7, 1) if kind == "sparq" else None
     attention = Attention(f"{kind}-streaming", settings)
-    session = _core.Session(CacheSpec(2, 3, 16, 90), 6, attention=[attention], append=append, n_tiles=8)
+    session = _core.Session(
+        CacheSpec(2, 3, 16, 90), 6, attention=[attention], append=append, options=DeviceOptions(n_tiles=8)
+    )
     lengths = np.zeros(2, np.int64)
     for counts in ([5, 33], [0, 2], [40, 1], [1, 31]):
         pieces = [np.zeros((2, 3, 40, 16), np.float16) for _ in range(2)]

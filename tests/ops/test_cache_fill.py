@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from strategies import make_attention
 
+from sparq_ipu.device_options import DeviceOptions
 from sparq_ipu.kernels import Attention
 from sparq_reference import CacheSpec, SparqSettings, exact
 
@@ -54,7 +55,7 @@ class Caches:
             CacheSpec(batch, n_kv_heads, head_dim, capacity, index_bits=index_bits),
             self.n_heads,
             attention=self.attention,
-            n_tiles=n_tiles,
+            options=DeviceOptions(n_tiles=n_tiles),
             fill_tokens=n_tokens,
         )
         self.key = np.zeros((batch, n_kv_heads, capacity, head_dim), np.float16)
@@ -186,8 +187,8 @@ def test_same_as_the_host_wrote() -> None:
         np.random.default_rng(4), batch=2, n_kv_heads=3, seq_len=150, head_dim=16, group_size=2
     )
     spec, attention = CacheSpec(2, 3, 16, 150), [sparq(4, 20, 5, True)]
-    by_host = _core.Session(spec, 6, attention=attention, n_tiles=8)
-    by_device = _core.Session(spec, 6, attention=attention, n_tiles=8, fill_tokens=150)
+    by_host = _core.Session(spec, 6, attention=attention, options=DeviceOptions(n_tiles=8))
+    by_device = _core.Session(spec, 6, attention=attention, options=DeviceOptions(n_tiles=8), fill_tokens=150)
     by_host.write(a.key, a.value, [150, 99])
     by_device.fill(a.key, a.value, [150, 99])
     np.testing.assert_array_equal(bits(by_host.attention(0, a.query)), bits(by_device.attention(0, a.query)))
@@ -202,7 +203,9 @@ def test_same_as_the_host_wrote() -> None:
     ],
 )
 def test_messages(lengths: list[int], message: str) -> None:
-    session = _core.Session(CacheSpec(1, 1, 8, 10), 1, attention=[DENSE], n_tiles=1, fill_tokens=5)
+    session = _core.Session(
+        CacheSpec(1, 1, 8, 10), 1, attention=[DENSE], options=DeviceOptions(n_tiles=1), fill_tokens=5
+    )
     token = np.zeros((1, 1, 5, 8), np.float16)
     with pytest.raises(ValueError, match=f"^{message}$"):
         session.fill(token, token, lengths)
@@ -212,14 +215,27 @@ def test_messages(lengths: list[int], message: str) -> None:
 def test_messages_of_the_builder() -> None:
     token = np.zeros((1, 1, 5, 8), np.float16)
     with pytest.raises(ValueError, match=r"^fill: n_tokens must be in \[1, capacity=10\], got 11$"):
-        _core.Session(CacheSpec(1, 1, 8, 10), 1, attention=[DENSE], n_tiles=1, fill_tokens=11)
+        _core.Session(
+            CacheSpec(1, 1, 8, 10), 1, attention=[DENSE], options=DeviceOptions(n_tiles=1), fill_tokens=11
+        )
     with pytest.raises(ValueError, match=r"^fill: cache must hold one position a row, got a cache in SRAM$"):
-        _core.Session(CacheSpec(1, 1, 8, 10), 1, attention=[DENSE_SRAM], n_tiles=1, fill_tokens=5)
+        _core.Session(
+            CacheSpec(1, 1, 8, 10), 1, attention=[DENSE_SRAM], options=DeviceOptions(n_tiles=1), fill_tokens=5
+        )
     with pytest.raises(ValueError, match=r"^fill: cache must hold one position a row, got 64$"):
-        _core.Session(CacheSpec(1, 1, 8, 10), 1, attention=[DENSE], append=False, n_tiles=1, fill_tokens=5)
-    session = _core.Session(CacheSpec(1, 1, 8, 10), 1, attention=[DENSE], n_tiles=1)
+        _core.Session(
+            CacheSpec(1, 1, 8, 10),
+            1,
+            attention=[DENSE],
+            append=False,
+            options=DeviceOptions(n_tiles=1),
+            fill_tokens=5,
+        )
+    session = _core.Session(CacheSpec(1, 1, 8, 10), 1, attention=[DENSE], options=DeviceOptions(n_tiles=1))
     with pytest.raises(ValueError, match=r"^fill: the session must have been made with fill_tokens, got 0$"):
         session.fill(token, token, [1])
-    session = _core.Session(CacheSpec(1, 1, 8, 10), 1, attention=[DENSE], n_tiles=1, fill_tokens=5)
+    session = _core.Session(
+        CacheSpec(1, 1, 8, 10), 1, attention=[DENSE], options=DeviceOptions(n_tiles=1), fill_tokens=5
+    )
     with pytest.raises(ValueError, match=r"^fill: key must have shape \(1, 1, 5, 8\), got \(1, 1, 4, 8\)$"):
         session.fill(token[:, :, :4], token, [1])

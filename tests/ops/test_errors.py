@@ -11,6 +11,7 @@ import pytest
 
 import sparq_ipu
 from sparq_ipu.backends.room import host_memory
+from sparq_ipu.device_options import DeviceOptions
 from sparq_ipu.kernels import Attention
 from sparq_reference import CacheSpec, DoesNotFit, NotFinite, SparqSettings, checks
 
@@ -26,7 +27,9 @@ def message(function: Callable[[], Any]) -> str:
 def session_of(n_tokens: int, **options: Any) -> Any:
     """A session for 64 positions with SparQ attention, that holds so many."""
     sparq = Attention("sparq-streaming", SparqSettings(4, 5))
-    session = _core.Session(CacheSpec(1, 1, 8, 64), 1, attention=[sparq], n_tiles=1, **options)
+    session = _core.Session(
+        CacheSpec(1, 1, 8, 64), 1, attention=[sparq], options=DeviceOptions(n_tiles=1), **options
+    )
     if n_tokens:
         rows = np.zeros((1, 1, n_tokens, 8), np.float16)
         session.write(rows, rows, [n_tokens])
@@ -138,7 +141,9 @@ def test_too_much_for_the_tiles() -> None:
     """64 MiB of keys and values do not fit in the SRAM of 16 tiles; the message says how much they need."""
     dense = Attention("dense-sram", None)
     with pytest.raises(DoesNotFit, match=r"(?s)638976"):
-        _core.Session(CacheSpec(1, 4, 128, 32768), 4, attention=[dense], append=False, n_tiles=16)
+        _core.Session(
+            CacheSpec(1, 4, 128, 32768), 4, attention=[dense], append=False, options=DeviceOptions(n_tiles=16)
+        )
 
 
 @pytest.mark.parametrize("device", ["cpu", "reference"])

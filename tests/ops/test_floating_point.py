@@ -28,7 +28,7 @@ pytestmark = [
     ),
 ]
 
-ROOT = Path(__file__).resolve().parents[2] / "poplar_ops"
+ROOT = Path(__file__).resolve().parents[2]
 #: as poplar::setFloatingPointBehaviour with inv, div0, oflo and nanoo
 EXCEPTIONS = {"debug.floatPointOpException": "true", "debug.nanOverflowMode": "true"}
 CAPACITY = 200
@@ -55,7 +55,7 @@ OF_THE_UNWRITTEN = {
 @pytest.fixture(scope="module", autouse=True)
 def exceptions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     where = tmp_path_factory.mktemp("codelets")
-    sources = sorted(str(path) for path in (ROOT / "codelets").glob("*.cpp"))
+    sources = sorted(str(path) for path in (ROOT / "poplar_ops" / "codelets").glob("*.cpp"))
     command = [sys.executable, str(ROOT / "emulator" / "popc" / "popc.py"), "--floating-point-events"]
     subprocess.run([*command, *sources, "-o", str(where / "sparq_codelets.gp")], check=True)
     with pytest.MonkeyPatch.context() as patch:

@@ -13,6 +13,7 @@ from strategies import fewer
 from vertex import assert_bits
 
 from sparq_ipu import KVCache, dense_attention, sparq_attention
+from sparq_ipu.device_options import DeviceOptions
 from sparq_ipu.kernels import Attention
 from sparq_reference import CacheSpec, SparqSettings
 
@@ -115,7 +116,9 @@ def test_tokens_one_by_one_through_chunks_and_blocks(index_bits: int) -> None:
 def test_prefill_on_the_device_is_for_one_layer() -> None:
     rng = np.random.default_rng(1)
     spec = CacheSpec(2, 2, 24, 300, index_bits=4)
-    session = _core.Session(spec, 4, attention=[DENSE, SPARQ], n_tiles=24, fill_tokens=200, n_layers=3)
+    session = _core.Session(
+        spec, 4, attention=[DENSE, SPARQ], options=DeviceOptions(n_tiles=24), fill_tokens=200, n_layers=3
+    )
     caches = [KVCache(2, 2, 24, 300, device="reference", index_bits=4) for _ in range(3)]
     for layer, lengths in ((1, [200, 70]), (0, [129, 3]), (2, [64, 191])):
         key, value = (rng.standard_normal((2, 2, 200, 24)).astype(np.float16) for _ in range(2))
@@ -133,7 +136,9 @@ def test_programs_do_not_grow_with_layers() -> None:
 
     def counts(n_layers: int) -> tuple[int, int]:
         spec = CacheSpec(1, 2, 64, 512)
-        session = _core.Session(spec, 8, attention=[SPARQ], n_tiles=64, n_layers=n_layers)
+        session = _core.Session(
+            spec, 8, attention=[SPARQ], options=DeviceOptions(n_tiles=64), n_layers=n_layers
+        )
         memory = _core.emulator_memory(session)
         return memory["vertices"], sum(memory["code_per_tile"])
 
@@ -169,15 +174,23 @@ def test_refused_numbers_of_layers(n_layers: int) -> None:
     with pytest.raises(ValueError, match=rf"KVCache: n_layers must be in \[1, 1024\], got {n_layers}"):
         KVCache(1, 1, 8, 64, n_layers=n_layers, device="emulator")
     with pytest.raises(ValueError, match=rf"plan: n_layers must be in \[1, 1024\], got {n_layers}"):
-        _core.Session(CacheSpec(1, 1, 8, 64), 1, attention=[SPARQ], n_tiles=2, n_layers=n_layers)
+        _core.Session(
+            CacheSpec(1, 1, 8, 64), 1, attention=[SPARQ], options=DeviceOptions(n_tiles=2), n_layers=n_layers
+        )
 
 
 def test_refusals_of_a_session() -> None:
     with pytest.raises(ValueError, match="plan: n_layers must be 1 where keys and values are in SRAM, got 2"):
         _core.Session(
-            CacheSpec(1, 1, 8, 64), 1, attention=[Attention("dense-sram", None)], n_tiles=2, n_layers=2
+            CacheSpec(1, 1, 8, 64),
+            1,
+            attention=[Attention("dense-sram", None)],
+            options=DeviceOptions(n_tiles=2),
+            n_layers=2,
         )
-    session = _core.Session(CacheSpec(1, 1, 8, 64), 1, attention=[SPARQ], n_tiles=2, n_layers=2)
+    session = _core.Session(
+        CacheSpec(1, 1, 8, 64), 1, attention=[SPARQ], options=DeviceOptions(n_tiles=2), n_layers=2
+    )
     key, query = np.zeros((1, 1, 1, 8), np.float16), np.zeros((1, 1, 8), np.float16)
     for op, call in (
         ("append", lambda: session.append(key, key, [1], 2)),

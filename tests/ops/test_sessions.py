@@ -13,6 +13,7 @@ import pytest
 from strategies import make_attention
 
 import sparq_ipu
+from sparq_ipu.device_options import DeviceOptions
 from sparq_ipu.kernels import Attention
 from sparq_reference import CacheSpec, DoesNotFit, SparqSettings, exact
 
@@ -163,7 +164,9 @@ def test_unchecked_nan_does_no_harm(place: str, group_size: int, index_bits: int
 def test_a_kernel_may_be_there_twice() -> None:
     a = make_attention(np.random.default_rng(5), seq_len=70, head_dim=16)
     dense, sparq = Attention("dense-streaming", None), Attention("sparq-streaming", SparqSettings(4, 9))
-    session = _core.Session(CacheSpec(1, 1, 16, 70), 1, attention=[dense, sparq, dense, sparq], n_tiles=4)
+    session = _core.Session(
+        CacheSpec(1, 1, 16, 70), 1, attention=[dense, sparq, dense, sparq], options=DeviceOptions(n_tiles=4)
+    )
     session.write(a.key, a.value, [70])
     expected = [exact.dense_attention(*a.qkv), exact.sparq_attention(*a.qkv, rank=4, top_k=9)] * 2
     for index, output in enumerate(expected):

@@ -14,6 +14,7 @@ from vertex import assert_bits
 
 import sparq_ipu
 from sparq_ipu import KVCache, dense_attention, sparq_attention
+from sparq_ipu.device_options import DeviceOptions
 from sparq_ipu.kernels import Attention
 from sparq_reference import CacheSpec, SparqSettings, row_codes
 
@@ -138,7 +139,10 @@ def session_of(top_k: int, n_local: int = 0, **tiers: Any) -> Any:
     rng = np.random.default_rng(0)
     attention = [Attention("sparq-tiered", SparqSettings(rank=8, top_k=top_k, n_local=n_local))]
     session = _core.Session(
-        CacheSpec(1, 1, 16, 400, index_bits=4), 1, attention=attention, n_tiles=8, **tiers
+        CacheSpec(1, 1, 16, 400, index_bits=4),
+        1,
+        attention=attention,
+        options=DeviceOptions(8, **tiers),
     )
     key, value = (rng.standard_normal((1, 1, 200, 16)).astype(np.float16) for _ in "kv")
     session.write(key, value, [200])
@@ -218,13 +222,15 @@ def test_policies_keep_other_rows() -> None:
     assert later_misses("recent") > 0
 
 
-@pytest.mark.parametrize("row_bits", [16, 8])
-def test_prefill_on_the_device(row_bits: int) -> None:
+@pytest.mark.parametrize(("row_bits", "n_tiles"), [(16, 24), (8, 24), (16, 8)])  # 1 and 3 blocks a part
+def test_prefill_on_the_device(row_bits: int, n_tiles: int) -> None:
     rng = np.random.default_rng(4)
     settings_ = SparqSettings(rank=8, top_k=24, n_local=4)
     spec = CacheSpec(2, 2, 24, 300, index_bits=4, row_bits=row_bits)
     attention = [Attention("sparq-tiered", settings_)]
-    session = _core.Session(spec, 4, attention=attention, n_tiles=24, fill_tokens=200, n_layers=2)
+    session = _core.Session(
+        spec, 4, attention=attention, options=DeviceOptions(n_tiles), fill_tokens=200, n_layers=2
+    )
     same = dict(device="reference", index_bits=4, row_bits=row_bits)
     caches = [KVCache(2, 2, 24, 300, **same) for _ in range(2)]
     for layer, lengths in ((1, [200, 70]), (0, [129, 3]), (1, [64, 191]), (0, [-1, 128])):
@@ -344,7 +350,7 @@ def test_rows_of_8_bits_move_fewer_bytes() -> None:
 
 def test_misses_are_of_tiers_alone() -> None:
     attention = [Attention("sparq-streaming", SparqSettings(rank=8, top_k=4))]
-    session = _core.Session(CacheSpec(1, 1, 16, 64), 1, attention=attention, n_tiles=2)
+    session = _core.Session(CacheSpec(1, 1, 16, 64), 1, attention=attention, options=DeviceOptions(n_tiles=2))
     with pytest.raises(ValueError, match=r"^misses: memory must be 'tiered', got 'streaming'$"):
         session.misses()
 
@@ -369,7 +375,11 @@ def test_a_plan_counts_as_a_run_does() -> None:
     settings_ = SparqSettings(rank=8, top_k=32)
     spec = CacheSpec(1, 4, 32, 1024, index_bits=4)
     session = _core.Session(
-        spec, 4, attention=[Attention("sparq-tiered", settings_)], append=False, n_tiles=64
+        spec,
+        4,
+        attention=[Attention("sparq-tiered", settings_)],
+        append=False,
+        options=DeviceOptions(64),
     )
     rng = np.random.default_rng(7)
     session.write(*(rng.standard_normal((1, 4, 1024, 32)).astype(np.float16) for _ in "kv"), [1024])

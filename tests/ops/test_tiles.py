@@ -8,8 +8,10 @@ import pytest
 from strategies import make_attention
 
 import sparq_ipu
-from sparq_ipu.kernels import Attention, op_of
+from sparq_ipu.device_options import DeviceOptions
+from sparq_ipu.kernels import Attention
 from sparq_reference import CacheSpec, SparqSettings, exact
+from sparq_reference.settings import op_of
 
 _core = pytest.importorskip("sparq_ipu._core", reason="the extension module is not built")
 
@@ -51,13 +53,13 @@ def test_each_round_reads_as_far_as_its_own_elements(
     batch = len(lengths)
     a = make_attention(np.random.default_rng(4), batch=batch, seq_len=9000, head_dim=64, lengths=lengths)
     spec = CacheSpec(batch, 1, 64, 9000)
-    session = _core.Session(spec, 1, attention=[attention], n_tiles=1)
+    session = _core.Session(spec, 1, attention=[attention], options=DeviceOptions(n_tiles=1))
     session.write(a.key, a.value, lengths)
     output = session.attention(0, a.query)
-    mapping = _core.emulator_plan(spec, 1, attention, True, 1, lengths, {})["mapping"]
+    mapping = _core.emulator_plan(spec, 1, attention, lengths, options=DeviceOptions(1))["mapping"]
     assert mapping["rounds"] == batch and mapping["waves"]["n_waves"] > 5
     settings = {} if attention.settings is None else attention.settings.arguments()
-    expected = getattr(exact, op_of(bool(settings)))(*a.qkv, lengths=a.lengths, **settings)
+    expected = getattr(exact, op_of(attention.settings))(*a.qkv, lengths=a.lengths, **settings)
     np.testing.assert_array_equal(output.view(np.uint16), expected.view(np.uint16))
 
     chunk, per_wave = max(mapping["chunk"], 1), mapping["waves"]["positions_per_wave"]
@@ -79,7 +81,9 @@ def test_waves_stop_behind_the_longest_element() -> None:
     a = make_attention(rng, n_kv_heads=2, seq_len=capacity, head_dim=64)
     streamed = {}
     for length in (700, capacity):
-        session = _core.Session(CacheSpec(1, 2, 64, capacity), 2, attention=[sparq(rank, 32)], n_tiles=64)
+        session = _core.Session(
+            CacheSpec(1, 2, 64, capacity), 2, attention=[sparq(rank, 32)], options=DeviceOptions(n_tiles=64)
+        )
         key, value = a.key[:, :, :length].copy(), a.value[:, :, :length].copy()
         session.write(key, value, [length])
         output = session.attention(0, a.query)
@@ -96,7 +100,9 @@ def test_streamed_bytes_are_the_formula_of_the_paper() -> None:
     """S r + 2 k d elements of K and V per KV head (equation 11; the 4 d are not read from the cache)."""
     rng = np.random.default_rng(2)
     a = make_attention(rng, batch=2, n_kv_heads=2, seq_len=1024, head_dim=64)
-    session = _core.Session(CacheSpec(2, 2, 64, 1024), 2, attention=[sparq(8, 48)], n_tiles=64)
+    session = _core.Session(
+        CacheSpec(2, 2, 64, 1024), 2, attention=[sparq(8, 48)], options=DeviceOptions(n_tiles=64)
+    )
     session.write(a.key, a.value, [1024, 1024])
     session.attention(0, a.query)
     steps = _core.emulator_last_run(session)["steps"]
@@ -109,7 +115,7 @@ def test_streamed_bytes_of_an_index(index_bits: int, block: int) -> None:
     """A block of 64 positions of a component takes its codes and four bytes more (contract E9)."""
     a = make_attention(np.random.default_rng(2), batch=2, n_kv_heads=2, seq_len=1024, head_dim=64)
     spec = CacheSpec(2, 2, 64, 1024, index_bits=index_bits)
-    session = _core.Session(spec, 2, attention=[sparq(8, 48)], n_tiles=64)
+    session = _core.Session(spec, 2, attention=[sparq(8, 48)], options=DeviceOptions(n_tiles=64))
     session.write(a.key, a.value, [1024, 1024])
     session.attention(0, a.query)
     steps = _core.emulator_last_run(session)["steps"]
@@ -121,7 +127,9 @@ def test_streamed_bytes_of_an_index(index_bits: int, block: int) -> None:
 def test_every_vertex_has_an_estimate(index_bits: int) -> None:
     a = make_attention(np.random.default_rng(3), seq_len=191, head_dim=16)
     spec = CacheSpec(1, 1, 16, 300, index_bits=index_bits)
-    session = _core.Session(spec, 1, attention=[DENSE, sparq(4, 20, 2)], n_tiles=8, fill_tokens=191)
+    session = _core.Session(
+        spec, 1, attention=[DENSE, sparq(4, 20, 2)], options=DeviceOptions(n_tiles=8), fill_tokens=191
+    )
     session.fill(a.key, a.value, [191])
     steps = _core.emulator_last_run(session)["steps"]
     assert sum(s["vertices"] for s in steps) > 0
@@ -150,7 +158,7 @@ def test_working_tensors_live_within_a_program(n_tiles: int, n_layers: int, inde
         CacheSpec(2, 4, 16, 700, index_bits=index_bits),
         8,
         attention=[DENSE, sparq(4, 16)],
-        n_tiles=n_tiles,
+        options=DeviceOptions(n_tiles=n_tiles),
         n_layers=n_layers,
     )
     live = [name for name, _ in _core.emulator_memory(session)["always_live"]]

@@ -18,6 +18,7 @@ from vertex import assert_bits
 import sparq_ipu
 from sparq_ipu import KVCache
 from sparq_ipu.attention import attention
+from sparq_ipu.device_options import DeviceOptions
 from sparq_ipu.kernels import Attention
 from sparq_reference import CacheSpec, SparqSettings, WindowSettings
 
@@ -222,7 +223,10 @@ def test_what_a_session_refuses() -> None:
 
     def session(*settings: WindowSettings) -> Any:
         return _core.Session(
-            spec, 4, attention=[Attention("window-streaming", s) for s in settings], n_tiles=2
+            spec,
+            4,
+            attention=[Attention("window-streaming", s) for s in settings],
+            options=DeviceOptions(n_tiles=2),
         )
 
     words = "plan: n_recent must be the same in all programs that remember, got 3 and 4"
@@ -241,7 +245,12 @@ def test_what_a_session_refuses() -> None:
     made.set_history([[], [[1, 2], [3, 4, 5]]])  # negative control
     assert [[s.tolist() for s in steps] for steps in made.history()] == [[], [[1, 2], [3, 4, 5]]]
     with pytest.raises(ValueError, match="n_ipus must be 1 for the kernel window-streaming"):
-        _core.PodSession(spec, 4, attention=[Attention("window-streaming", WindowSettings(5))], n_ipus=2)
+        _core.PodSession(
+            spec,
+            4,
+            attention=[Attention("window-streaming", WindowSettings(5))],
+            options=DeviceOptions(n_ipus=2),
+        )
 
 
 def test_prefill_by_the_device_forgets() -> None:
@@ -250,7 +259,7 @@ def test_prefill_by_the_device_forgets() -> None:
         CacheSpec(2, 1, 8, 64),
         1,
         attention=[Attention("window-streaming", WindowSettings(4, n_recent=3))],
-        n_tiles=2,
+        options=DeviceOptions(n_tiles=2),
         fill_tokens=8,
     )
     key = tensors("normal", (2, 1, 8, 8), np.random.default_rng(0))

@@ -40,7 +40,7 @@ def test_what_is_allowed_passes_and_is_listed(tmp_path: Path) -> None:
     ("first", "second"),
     [
         ("", "SKIPPED [1] tests/cpu/test_cpu_builds.py:23: qemu-aarch64 is not installed\n"),
-        ("", "SKIPPED [1] tests/fidelity/test_api_fidelity.py:64: no libclang: no such file\n"),
+        ("", "SKIPPED [1] tests/ops/test_api_fidelity.py:64: no libclang: no such file\n"),
         ("SKIPPED [9] tests/ops/test_append.py:16: the extension module is not built\n", ""),
         ("", NO_TORCH),  # allowed in the other step only
     ],
@@ -53,11 +53,30 @@ def test_what_is_not_fails(tmp_path: Path, first: str, second: str) -> None:
 def test_every_rule_names_a_step_and_tests_that_exist() -> None:
     run = (CI / "run").read_text()
     steps = re.findall(r'^step "(.*)"$', run, re.MULTILINE)
-    assert run.rstrip().splitlines()[-2].startswith(".ci/check_skips ")
+    assert run.rstrip().splitlines()[-3].startswith(".ci/check_skips ")
     for step, test, why in RULES:
         assert why and (step == "." or any(step in name for name in steps)), step
-        for file in re.findall(r"tests/\w+/\w+\.py", test):
+        for file in re.findall(r"(?:tests/\w+|emulator/tests|study/tests/\w+)/\w+\.py", test):
             assert (ROOT / file).exists(), file
+
+
+def test_another_python_than_the_oldest_is_said(tmp_path: Path) -> None:
+    def said_with(minor: int) -> str:
+        program = tmp_path / str(minor) / f"python3.{minor}"
+        program.parent.mkdir()
+        program.write_text("#!/bin/sh\n")
+        program.chmod(0o755)
+        said = tmp_path / f"said_{minor}"
+        said.touch()
+        path = f"{program.parent}:/usr/bin:/bin"
+        environment = {"PATH": path, "PYENV_ROOT": str(tmp_path / "none"), "HOME": str(tmp_path)}
+        command = [str(CI / "oldest_python"), str(said)]
+        done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+        assert done.stdout == f"{program}\n"
+        return said.read_text()
+
+    assert said_with(8) == ""
+    assert said_with(9) == "Python 3.8: not on this machine; 3.9 in its place\n"
 
 
 def test_what_tests_want_is_installed_before_them() -> None:
@@ -68,9 +87,9 @@ def test_what_tests_want_is_installed_before_them() -> None:
 
 def test_one_process_has_the_tests_that_share_a_build() -> None:
     """In a parallel run: else both wait for the build, or do the same work twice."""
-    tests = ROOT / "tests" / "emulator" / "test_standalone.py"
+    tests = ROOT / "emulator" / "tests" / "test_standalone.py"
     command = [sys.executable, "-m", "pytest", "-n", "2", "-v", "-p", "no:cacheprovider", str(tests)]
     done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
     assert "2/2 workers" in done.stdout, done.stdout[-2000:]
-    processes = re.findall(r"^\[(gw\d)\] .* tests/emulator/", done.stdout, re.MULTILINE)
+    processes = re.findall(r"^\[(gw\d)\] .* emulator/tests/", done.stdout, re.MULTILINE)
     assert len(processes) > 20 and len(set(processes)) == 1

@@ -13,13 +13,13 @@ BEGIN = re.compile(r"^<!-- begin (\w+): ([^>]*?) -->$", re.MULTILINE)
 #: (document, script that writes the block): the tests that compare. Each is an equality of the whole block,
 #: so that no figure of it can be another.
 COMPARED = {
-    ("docs/accuracy.md", "bench/accuracy.py"): (
-        "tests/accuracy/test_accuracy_documents.py::test_documents_are_what_the_results_say",
-        "tests/accuracy/test_accuracy_documents.py::test_every_block_of_the_document_is_generated",
-        "tests/accuracy/test_accuracy_documents.py::test_an_altered_figure_is_put_right",
+    ("docs/accuracy.md", "study/accuracy.py"): (
+        "study/tests/accuracy/test_accuracy_documents.py::test_documents_are_what_the_results_say",
+        "study/tests/accuracy/test_accuracy_documents.py::test_every_block_of_the_document_is_generated",
+        "study/tests/accuracy/test_accuracy_documents.py::test_an_altered_figure_is_put_right",
     ),
-    ("docs/alisa.md", "bench/alisa.py"): (
-        "tests/bench/test_alisa.py::test_the_document_is_what_the_lines_say",
+    ("docs/alisa.md", "study/alisa.py"): (
+        "study/tests/alisa/test_alisa.py::test_the_document_is_what_the_lines_say",
     ),
     ("docs/device_model.md", "bench/calibrate.py"): (
         "tests/bench/test_calibrate.py::test_the_document_has_what_is_printed",
@@ -33,8 +33,8 @@ COMPARED = {
     ("docs/models.md", "bench/decode.py"): (
         "tests/bench/test_decode.py::test_the_documents_are_what_the_rows_say",
     ),
-    ("docs/reuse.md", "bench/reuse.py"): (
-        "tests/bench/test_reuse.py::test_the_document_is_what_the_lines_say",
+    ("docs/reuse.md", "study/reuse.py"): (
+        "study/tests/traces/test_reuse_command.py::test_the_document_is_what_the_lines_say",
     ),
     ("docs/scaling.md", "bench/scaling.py"): (
         "tests/bench/test_pod.py::test_the_document_has_the_table_of_its_rows",
@@ -51,7 +51,7 @@ COMPARED = {
 
 
 def documents() -> list[Path]:
-    folders = ("docs", "bench", "examples", "poplar_ops", "python", "reference", "tests")
+    folders = ("docs", "bench", "examples", "poplar_ops", "python", "reference", "study", "tests")
     return [*ROOT.glob("*.md"), *(path for folder in folders for path in (ROOT / folder).rglob("*.md"))]
 
 
@@ -63,7 +63,7 @@ def test_every_block_has_a_test_that_compares_it() -> None:
         assert text.count("<!-- begin ") == len(blocks), f"{path.name}: a block must begin as the others do"
         for name, command in blocks:
             assert text.count(f"<!-- end {name} -->") == 1, f"{path.name}: {name}"
-            found.add((str(path.relative_to(ROOT)), re.findall(r"\bbench/\w+\.py\b", command)[0]))
+            found.add((str(path.relative_to(ROOT)), re.findall(r"\b(?:bench|study)/\w+\.py\b", command)[0]))
     assert found == set(COMPARED)
 
 

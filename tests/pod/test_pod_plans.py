@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sparq_ipu.backends.pod import share_out
+from sparq_ipu.device_options import DeviceOptions
 from sparq_ipu.kernels import Attention
 from sparq_ipu.planning import plan, plan_pod
 from sparq_ipu.planning.device_model import device_model
@@ -26,8 +26,16 @@ def emulated(n_layers: int, n_ipus: int, split: str) -> dict[str, Any]:
     spec = CacheSpec(2, 4, 64, 2048)
     attention = Attention("sparq-streaming", SparqSettings(**SETTINGS))
     model = {**device_model().parameters(), "tiles": 64}
-    counted: dict[str, Any] = _core.emulator_pod_plan(
-        spec, 16, attention, False, 64, [2048, 2048], model, n_layers, n_ipus, split
+    counted: dict[str, Any] = _core.emulator_plan(
+        spec,
+        16,
+        attention,
+        [2048, 2048],
+        options=DeviceOptions(64, n_ipus=n_ipus, split=split),
+        model=model,
+        append=False,
+        n_layers=n_layers,
+        stacked=True,
     )
     return counted
 
@@ -89,6 +97,20 @@ def test_both_ends_of_the_gateway() -> None:
     assert layers.tokens_per_second_in_flight > 3 * layers.tokens_per_second
 
 
+@pytest.mark.parametrize("split", ["layers", "heads"])
+def test_a_gateway_is_shared_by_its_own_ipus_alone(split: str) -> None:
+    """Eight IPUs are behind two gateways: each copy is as slow as where four share one."""
+    shape = {**SHAPE, "n_kv_heads": 8}
+
+    def beyond(n_ipus: int) -> float:
+        n_layers, n_kv_heads = (n_ipus, 8) if split == "layers" else (1, n_ipus)  # an IPU's share stays
+        shape.update(n_kv_heads=n_kv_heads, n_heads=4 * n_kv_heads)
+        made = plan_pod(**shape, **SETTINGS, n_layers=n_layers, n_ipus=n_ipus, split=split, n_tiles=64)
+        return made.seconds_of_busiest_ipu_if_gateway_shared - made.seconds_of_busiest_ipu
+
+    assert 0 < beyond(2) < 0.5 * beyond(4) and beyond(8) == pytest.approx(beyond(4), rel=1e-6)
+
+
 def test_links_are_those_of_the_emulator() -> None:
     """Each pair of eight IPUs, and all to one: the ladder in Python and in C++."""
     model = device_model()
@@ -117,14 +139,14 @@ def test_links_are_those_of_the_emulator() -> None:
 
 def test_shares_are_all_layers_and_all_tasks() -> None:
     for n_layers, n_ipus in itertools.product((4, 7, 32, 80), (1, 2, 4)):
-        shares = share_out("plan", CacheSpec(1, 8, 64, 64), n_layers, n_ipus, "layers")
+        shares = DeviceOptions(n_ipus=n_ipus).shares("plan", CacheSpec(1, 8, 64, 64), n_layers)
         owner = [layer * n_ipus // n_layers for layer in range(n_layers)]
         assert [
             [s.first_layer <= layer < s.first_layer + s.n_layers for s in shares].index(True)
             for layer in range(n_layers)
         ] == owner
     for n_ipus in (1, 2, 4, 8, 16, 32):
-        shares = share_out("plan", CacheSpec(4, 8, 64, 64), 3, n_ipus, "heads")
+        shares = DeviceOptions(n_ipus=n_ipus, split="heads").shares("plan", CacheSpec(4, 8, 64, 64), 3)
         assert sum(s.spec.n_tasks for s in shares) == 32 and {s.n_layers for s in shares} == {3}
 
 

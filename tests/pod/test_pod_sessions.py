@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,7 @@ import pytest
 from vertex import assert_bits
 
 from sparq_ipu import KVCache, dense_attention, sparq_attention
+from sparq_ipu.device_options import DeviceOptions
 from sparq_ipu.kernels import Attention
 from sparq_reference import CacheSpec, DoesNotFit, SparqSettings
 
@@ -94,7 +97,12 @@ def test_all_layers_in_one_launch(n_ipus: int, split: str) -> None:
     rng = np.random.default_rng(3)
     spec = CacheSpec(**SHAPE)
     session = _core.PodSession(
-        spec, 8, attention=[SPARQ], n_tiles=12, n_layers=8, n_ipus=n_ipus, split=split, stacked=True
+        spec,
+        8,
+        attention=[SPARQ],
+        options=DeviceOptions(n_tiles=12, n_ipus=n_ipus, split=split),
+        n_layers=8,
+        stacked=True,
     )
     reference = KVCache(**SHAPE, n_layers=8, device="reference")
     for layer, n in enumerate(LENGTHS):
@@ -126,12 +134,16 @@ def test_all_layers_in_one_launch(n_ipus: int, split: str) -> None:
 def test_memory_is_that_of_each_ipu() -> None:
     spec = CacheSpec(**SHAPE)
     bytes_of = [
-        _core.PodSession(spec, 8, attention=[SPARQ], n_tiles=12, n_layers=4, n_ipus=n).streaming_memory_bytes
+        _core.PodSession(
+            spec, 8, attention=[SPARQ], options=DeviceOptions(n_tiles=12, n_ipus=n), n_layers=4
+        ).streaming_memory_bytes
         for n in (1, 4)
     ]
     assert len(bytes_of[1]) == 4 and len(set(bytes_of[1])) == 1
     assert 3 * bytes_of[1][0] < bytes_of[0][0]
-    session = _core.PodSession(spec, 8, attention=[SPARQ], n_tiles=12, n_layers=3, n_ipus=2)
+    session = _core.PodSession(
+        spec, 8, attention=[SPARQ], options=DeviceOptions(n_tiles=12, n_ipus=2), n_layers=3
+    )
     assert session.streaming_memory_bytes[0] > session.streaming_memory_bytes[1]  # two layers, one
 
 
@@ -154,9 +166,10 @@ def test_memory_is_that_of_each_ipu() -> None:
 def test_refused_pods(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         KVCache(**SHAPE, device="emulator", **options)
-    options = {"n_layers": 1, "split": "layers", **options}
+    n_layers = options.pop("n_layers", 1)
+    unchecked = SimpleNamespace(**{**dataclasses.asdict(DeviceOptions(n_tiles=2)), **options})
     with pytest.raises(ValueError, match=r"plan: (n_ipus|split) must"):
-        _core.PodSession(CacheSpec(**SHAPE), 8, attention=[SPARQ], n_tiles=2, **options)
+        _core.PodSession(CacheSpec(**SHAPE), 8, attention=[SPARQ], options=unchecked, n_layers=n_layers)
 
 
 def test_what_does_not_fit_names_the_ipu_and_the_resource() -> None:
@@ -166,13 +179,21 @@ def test_what_does_not_fit_names_the_ipu_and_the_resource() -> None:
     assert refused.value.need == 2 * 2 * 8 * 128 * (1 << 20) * 16 and refused.value.room == 64 * 10**9
     # on two tiles an IPU, the tail of so many layers is too much
     with pytest.raises(DoesNotFit, match=r"tile \d of IPU \d must need at most 638976") as refused:
-        _core.PodSession(CacheSpec(4, 4, 64, 512), 4, attention=[SPARQ], n_tiles=2, n_layers=200, n_ipus=2)
+        _core.PodSession(
+            CacheSpec(4, 4, 64, 512),
+            4,
+            attention=[SPARQ],
+            options=DeviceOptions(n_tiles=2, n_ipus=2),
+            n_layers=200,
+        )
     assert refused.value.resource in ("tile memory of IPU 0", "tile memory of IPU 1")
     assert refused.value.need > refused.value.room == 638976
 
 
 def test_messages_of_a_session() -> None:
-    session = _core.PodSession(CacheSpec(**SHAPE), 8, attention=[SPARQ], n_tiles=4, n_layers=2, n_ipus=2)
+    session = _core.PodSession(
+        CacheSpec(**SHAPE), 8, attention=[SPARQ], options=DeviceOptions(n_tiles=4, n_ipus=2), n_layers=2
+    )
     token, query = np.zeros((2, 4, 1, 24), np.float16), np.zeros((2, 8, 24), np.float16)
     for op, call in (
         ("append", lambda: session.append(token, token, [1, 1], 2)),
@@ -193,7 +214,10 @@ def test_messages_of_a_session() -> None:
 def test_a_pod_that_is_full_is_unchanged_everywhere() -> None:
     """One batch element has no room: no IPU appends anything."""
     session = _core.PodSession(
-        CacheSpec(2, 1, 24, 64), 2, attention=[SPARQ], n_tiles=4, n_ipus=2, split="heads"
+        CacheSpec(2, 1, 24, 64),
+        2,
+        attention=[SPARQ],
+        options=DeviceOptions(n_tiles=4, n_ipus=2, split="heads"),
     )
     rng = np.random.default_rng(0)
     session.write(numbers(rng, 2, 1, 64, 24), numbers(rng, 2, 1, 64, 24), [3, 64], 0)

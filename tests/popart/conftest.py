@@ -16,7 +16,7 @@ import popart_models
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDERS = ("poplar_ops", "tests/popart")
+FOLDERS = ("emulator", "poplar_ops", "tests/popart")
 #: build trees survive between runs: only what changed is built again
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "sparq-ipu-tests"
 

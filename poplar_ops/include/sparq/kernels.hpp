@@ -19,6 +19,7 @@ const char *nameOf(Memory memory);
 
 // What settings a kernel takes: none, SparqSettings, or WindowSettings.
 enum class Takes { nothing, sparq, window };
+const char *nameOf(Takes takes);
 
 struct Kernel {
   const char *name = nullptr;        // as plans and benchmarks call it

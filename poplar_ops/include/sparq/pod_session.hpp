@@ -3,12 +3,8 @@
 // Sessions over several IPUs: one graph, one engine, one executable, a cache on each IPU (its own
 // remote buffers, its own programs, on a virtual graph of its tiles). Bit for bit as on one IPU,
 // since every task is computed by one IPU as there.
-//
-//   Split::layers   layer l of L is on IPU l * N / L. What passes from IPU to IPU is what a layer
-//                   hands to the next.
-//   Split::heads    every IPU has all layers, of its share of the KV heads, then of the batch. The
-//                   host's tensors are on IPU 0: a token's query, key and value go to all IPUs, and
-//                   their outputs come back.
+// Where heads are split the host's tensors are on IPU 0: a token's query, key and value go to all IPUs, and
+// their outputs come back.
 #pragma once
 
 #include "sparq/host_cache.hpp"
@@ -21,13 +17,6 @@
 #include <vector>
 
 namespace sparq {
-
-enum class Split { layers, heads };
-
-Split splitNamed(const std::string &name);
-
-// Most IPUs that links join.
-constexpr unsigned maxIpus = 64;
 
 // One IPU's part of a pod.
 struct Share {
@@ -44,8 +33,8 @@ class PodSession {
 public:
   // Builds, compiles and loads; as Session. `programs.nLayers` counts all layers. `stacked` adds,
   // for each attention, the program that attendAll runs. There is no program for prefill.
-  PodSession(const Shape &shape, const Programs &programs, const DeviceOptions &device,
-             unsigned nIpus, Split split, bool stacked = false);
+  PodSession(const Shape &shape, const Programs &programs, const DeviceOptions &options,
+             bool stacked = false);
 
   unsigned nLayers() const { return nLayers_; }
   unsigned nIpus() const { return static_cast<unsigned>(shards_.size()); }

@@ -4,6 +4,7 @@
 // and the benchmarks drive.
 #pragma once
 
+#include "sparq/device_options.hpp"
 #include "sparq/host_cache.hpp"
 #include "sparq/host_history.hpp"
 #include "sparq/kernels.hpp"
@@ -15,12 +16,6 @@
 #include <vector>
 
 namespace sparq {
-
-struct DeviceOptions {
-  std::string device = "emulator"; // or "ipu"
-  unsigned nTiles = 0;             // of an emulated IPU; 0: all of a real one
-  unsigned nIpus = 1;
-};
 
 // Attaches to IPUs, or opens emulated ones. Throws Error where there is none (or, on the
 // emulator's side, where this build's Poplar can not emulate streaming memory: only the bundled

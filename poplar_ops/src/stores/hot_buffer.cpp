@@ -194,7 +194,7 @@ void HotBuffer::appendNewest(const Append &step) const {
                  {"clock", clock[task][owner]},
                  {"held", held[task][owner].flatten()},
                  {"stamps", stamps[task][owner].flatten()},
-                 {"slot", slots[task][owner]}},
+                 {"place", slots[task][owner]}},
                 {{"nWays", hot.nWays()},
                  {"owner", owner},
                  {"nOwners", hot.nOwners},
@@ -204,7 +204,7 @@ void HotBuffer::appendNewest(const Append &step) const {
                                unsigned setShift) {
       addVertex(graph, insert, "sparq::InsertNewest", p.tile(slot, part % p.parts),
                 {{"layer", cache.layer[slot][part % p.parts]},
-                 {"slots", slots[task]},
+                 {"places", slots[task]},
                  {"piece", piece.flatten()},
                  {"rows", rows.flatten()}},
                 {{"nOwners", hot.nOwners},

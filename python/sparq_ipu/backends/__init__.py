@@ -5,17 +5,19 @@ IPU or emulated).
 A backend module defines
 
 * `unavailable(device) -> str | None`: why `device` can not run here, None if it can;
-* `create(device, spec, n_layers, **options) -> list[Backend]`, one for each layer; `spec` is a
+* `Options`: a frozen dataclass, of what a caller may choose. It checks each field; its `check` says whether
+  a cache can have them all: `Options` below;
+* `create(device, spec, n_layers, options) -> list[Backend]`, one for each layer; `spec` is a
   `sparq_reference.CacheSpec`, of one layer.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol, Sequence
 
 import numpy as np
 
-from sparq_reference.settings import WindowSettings
+from sparq_reference.settings import CacheSpec, WindowSettings
 
 if TYPE_CHECKING:
     from sparq_ipu.kernels import Settings
@@ -28,6 +30,25 @@ class History(NamedTuple):
     steps: list[list[np.ndarray]]  #: of each batch element, the oldest first: shares (length,) uint32
 
 
+class Options(Protocol):
+    """What `sparq_ipu.KVCache` asks of a backend's options."""
+
+    def check(self, op: str, spec: CacheSpec, n_layers: int = 1, settings: Sequence[Settings] = ()) -> None:
+        """Whether so many layers of such a cache can have these options, and attention each of these
+        settings; None: dense attention. Makes nothing, and does not ask for memory.
+
+        Raises:
+            ValueError: `<op>: <argument> must <rule>, got <value>`.
+        """
+
+
+class AnyCache:
+    """Options that every cache can have, and any attention over it."""
+
+    def check(self, op: str, spec: CacheSpec, n_layers: int = 1, settings: Sequence[Settings] = ()) -> None:
+        pass
+
+
 class Backend(Protocol):
     """What `sparq_ipu.KVCache` asks of a backend: the cache of one layer. Arguments arrive checked; shapes as
     there."""
@@ -37,7 +58,8 @@ class Backend(Protocol):
         """(batch,) integers: positions held."""
 
     def check_settings(self, op: str, settings: Settings) -> None:
-        """Raise ValueError, beginning with `op`, if `attention` has no program for such settings."""
+        """Raise ValueError, beginning with `op`, if `attention` has no program for such settings, or the
+        history of window attention is one of another n_recent."""
 
     def append(self, key: np.ndarray, value: np.ndarray, lengths: np.ndarray) -> None:
         """Append the first lengths[b] tokens of key, value (batch, n_kv_heads, n_tokens, head_dim)."""

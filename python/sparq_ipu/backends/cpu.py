@@ -7,14 +7,15 @@ the same bits.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sparq_ipu.backends import History
+from sparq_ipu.backends import AnyCache, History
 from sparq_ipu.backends.room import check_room, host_memory
-from sparq_reference import CacheSpec, WindowSettings, checks
+from sparq_reference import CacheSpec, WindowSettings, checks, window
 
 if TYPE_CHECKING:
     from sparq_ipu import _cpu
@@ -52,15 +53,9 @@ def share_threads() -> bool:
     return _cpu.use_openmp()
 
 
-def create(
-    device: str,
-    spec: CacheSpec,
-    n_layers: int,
-    *,
-    n_threads: int | None = None,
-    isa: str | None = None,
-) -> list[CPUBackend]:
-    """A cache in host memory for each layer; see `sparq_ipu.backends.Backend`.
+@dataclasses.dataclass(frozen=True)
+class Options(AnyCache):
+    """Options of a cache on the CPU.
 
     Args:
         n_threads: threads of one call, in [1, 1024]; None: OMP_NUM_THREADS, else the processors this process
@@ -69,20 +64,36 @@ def create(
             variable SPARQ_CPU_ISA, else "auto".
 
     Raises:
-        ValueError: `KVCache: <argument> must <rule>, got <value>`; DoesNotFit, which is one, where this
-            machine has no memory for the keys and values of a full cache.
+        ValueError: an argument out of range; the message begins with `op`.
+    """
+
+    n_threads: int | None = None
+    isa: str | None = None
+    op: dataclasses.InitVar[str] = "KVCache"
+
+    def __post_init__(self, op: str) -> None:
+        from sparq_ipu import _cpu
+
+        if self.n_threads is not None:
+            n_threads = checks.check_integer(op, "n_threads", self.n_threads, 1, MAX_THREADS)
+            object.__setattr__(self, "n_threads", n_threads)
+        if self.isa is None:
+            object.__setattr__(self, "isa", os.environ.get(ISA_VARIABLE) or "auto")
+        isas = ["auto", *_cpu.available_isas()]
+        if self.isa not in isas:
+            checks.fail(op, "isa", f"be one of {isas}", repr(self.isa))
+
+
+def create(device: str, spec: CacheSpec, n_layers: int, options: Options) -> list[CPUBackend]:
+    """A cache in host memory for each layer; see `sparq_ipu.backends.Backend`.
+
+    Raises:
+        DoesNotFit (a ValueError): this machine has no memory for the keys and values of a full cache.
         MemoryError: the system has none for the cache now.
     """
     from sparq_ipu import _cpu
 
-    if n_threads is None:
-        n_threads = 0
-    else:
-        n_threads = checks.check_integer("KVCache", "n_threads", n_threads, 1, MAX_THREADS)
-    if isa is None:
-        isa = os.environ.get(ISA_VARIABLE) or "auto"
-    if not isinstance(isa, str):
-        checks.fail("KVCache", "isa", f"be one of {['auto', *_cpu.available_isas()]}", repr(isa))
+    n_threads, isa = options.n_threads or 0, options.isa or "auto"
     check_room(spec, n_layers, host_memory(), "memory of this machine")
     try:
         return [CPUBackend(_cpu.KVCache(spec, n_threads=n_threads, isa=isa)) for _ in range(n_layers)]
@@ -116,7 +127,7 @@ class CPUBackend:
         return self._cache.key_index_bytes
 
     def check_settings(self, op: str, settings: Settings) -> None:
-        pass  # one program for all settings
+        window.check_recent(op, self._cache.n_recent, settings)
 
     def append(self, key: np.ndarray, value: np.ndarray, lengths: np.ndarray) -> None:
         self._cache.append(key, value, lengths)
@@ -130,7 +141,7 @@ class CPUBackend:
         return self._cache.attention_of_query(query, settings, check_finite)
 
     def attention(self, query: np.ndarray, settings: Settings) -> np.ndarray:
-        if isinstance(settings, WindowSettings):
+        if settings is not None and settings.kind == "window":
             return self._cache.window_attention(query, settings)
         return self._cache.attention(query, settings)
 
@@ -144,9 +155,10 @@ class CPUBackend:
         return History(n_recent, [self._cache.history(b) for b in range(len(self._cache.lengths))])
 
     def set_history(self, history: History) -> None:
+        self._cache.begin_history(history.n_recent)
         for element, steps in enumerate(history.steps):
             for shares in steps:
-                self._cache.add_step(element, history.n_recent, shares)
+                self._cache.add_step(element, shares)
 
     def attention_of_tokens(self, query: np.ndarray) -> np.ndarray:
         output = self._cache.attention_of_tokens(query)  # by KV head, then token, then head of the group

@@ -16,14 +16,16 @@ import numpy as np
 
 from sparq_ipu.backends import Backend, ChecksBefore, History, cpu, reference
 from sparq_ipu.backends.room import check_room, sizes_of
-from sparq_ipu.kernels import MEMORIES, Attention, Settings, attention_over
+from sparq_ipu.device_options import DeviceOptions
+from sparq_ipu.kernels import Attention, Settings, attention_over
 from sparq_ipu.planning.device_model import device_model
-from sparq_ipu.tiers import POLICIES, Tiers, check_memory
-from sparq_reference import CacheSpec, DoesNotFit, WindowSettings, checks, row_codes
-from sparq_reference.cache import op_of
+from sparq_reference import CacheSpec, DoesNotFit, WindowSettings, row_codes, window
+from sparq_reference.settings import op_of
 
 if TYPE_CHECKING:
     from sparq_ipu import _core
+
+Options = DeviceOptions
 
 
 def unavailable(device: str) -> str | None:
@@ -35,56 +37,25 @@ def unavailable(device: str) -> str | None:
     return _core.device_unavailable(device) or None
 
 
-def create(
-    device: str,
-    spec: CacheSpec,
-    n_layers: int,
-    *,
-    n_tiles: int = 0,
-    memory: str = MEMORIES[0],
-    n_ipus: int = 1,
-    split: str = "layers",
-    hot_rows: int = 0,
-    hot_policy: str = POLICIES[0],
-    wave_rows: int = 0,
-) -> list[IpuBackend]:
+def create(device: str, spec: CacheSpec, n_layers: int, options: DeviceOptions) -> list[IpuBackend]:
     """The caches of all layers, on one IPU or several.
 
-    Args:
-        n_tiles: tiles of an emulated IPU; 0: all 1472. Results do not depend on it.
-        n_ipus: IPUs, a power of two up to 64. Results do not depend on it.
-        split: what of a model an IPU has: "layers" (layer l of L is on IPU l * n_ipus // L), or "heads" (all
-            layers, of a share of the KV heads, then of the batch).
-        memory: "streaming" (rows of K and V in streaming memory); "tiered": the key index and hot rows on
-            chip, all rows in streaming memory, SparQ and window attention only, with `index_bits` 8 or 4; or
-            "sram": all of the cache on chip, dense attention only, filled once.
-        hot_rows, hot_policy, wave_rows: with "tiered", see `sparq_ipu.tiers.Tiers`. Results do not depend on
-            them.
-
     Raises:
-        ValueError: an option out of range; DoesNotFit, which is one, where the emulated IPU has no memory for
-            the keys and values of a full cache.
+        ValueError: options that such a cache can not have; DoesNotFit, which is one, where the emulated IPU
+            has no memory for the keys and values of a full cache.
     """
-    tiers = Tiers(hot_rows, hot_policy, wave_rows)
-    check_memory("KVCache", memory, MEMORIES, spec, tiers)
     from sparq_ipu.backends import pod  # which is made of what is here
 
-    bow = device_model()
-    n_tiles = checks.check_integer("KVCache", "n_tiles", n_tiles, 0, bow.tiles)
-    checked_ipus = pod.check_n_ipus("KVCache", n_ipus)
-    shares = pod.share_out("KVCache", spec, n_layers, checked_ipus, split)
+    options.check("KVCache", spec, n_layers)
     if device == "emulator":  # an IPU knows what it has
-        on_chip = (n_tiles or bow.tiles) * bow.tile_bytes
-        rooms = {"streaming": bow.streaming_memory_bytes, "sram": on_chip}
-        rooms["tiered"] = rooms["streaming"]
-        resources = {"streaming": "streaming memory", "sram": "tile memory", "tiered": "streaming memory"}
-        if checked_ipus == 1:
-            check_room(spec, n_layers, rooms[memory], resources[memory])
-        else:
-            pod.check_rooms(shares, rooms[memory], resources[memory])
-    layers = IpuLayers(device, spec, n_layers, n_tiles, memory, tiers)
-    if checked_ipus != 1:
-        layers = pod.PodLayers(checked_ipus, split, device, spec, n_layers, n_tiles, memory, tiers)
+        bow = device_model()
+        resource, room = "streaming memory", bow.streaming_memory_bytes
+        if options.memory == "sram":
+            resource, room = "tile memory", (options.n_tiles or bow.tiles) * bow.tile_bytes
+        for ipu, share in enumerate(options.shares("KVCache", spec, n_layers)):
+            of_ipu = "" if options.n_ipus == 1 else f" of IPU {ipu}"
+            check_room(share.spec, share.n_layers, room, resource + of_ipu)
+    layers = (IpuLayers if options.n_ipus == 1 else pod.PodLayers)(device, spec, n_layers, options)
     return [IpuBackend(layers, layer) for layer in range(n_layers)]
 
 
@@ -107,6 +78,7 @@ class IpuBackend(ChecksBefore):
 
     def check_settings(self, op: str, settings: Settings) -> None:
         self._layers.check_settings(op, settings)
+        window.check_recent(op, self._layers.n_recent(self._layer), settings)
 
     def append(self, key: np.ndarray, value: np.ndarray, lengths: np.ndarray) -> None:
         self._layers.append(self._layer, key, value, lengths)
@@ -142,8 +114,8 @@ class IpuBackend(ChecksBefore):
 def _host_cache(spec: CacheSpec) -> Backend:
     """A cache of one layer on the host, of the fastest kind."""
     if cpu.unavailable("cpu") is None:
-        return cpu.create("cpu", spec, 1)[0]
-    return reference.create("reference", spec, 1)[0]
+        return cpu.create("cpu", spec, 1, cpu.Options())[0]
+    return reference.create("reference", spec, 1, reference.Options())[0]
 
 
 #: keys, values, and how many of them are real, as `append` takes them
@@ -154,13 +126,11 @@ class IpuLayers:
     """A session (compiled program, loaded device) that all layers share, made when first needed; until then,
     what was appended to each. Calls from several threads take turns."""
 
-    def __init__(self, device: str, spec: CacheSpec, n_layers: int, n_tiles: int, memory: str, tiers: Tiers):
+    def __init__(self, device: str, spec: CacheSpec, n_layers: int, options: DeviceOptions):
         self._device = device
         self._spec = spec
         self._n_layers = n_layers
-        self._n_tiles = n_tiles
-        self._memory = memory
-        self._tiers = tiers
+        self._options = options
         self._session: _core.Session | None = None
         self._n_heads = 0
         #: programs of the session, in its order
@@ -183,14 +153,16 @@ class IpuLayers:
     def session(self) -> _core.Session | None:
         return self._session
 
+    def n_recent(self, layer: int) -> int:
+        """Steps that window attention remembers of a layer; 0 if none came yet."""
+        return self._n_recent[layer]
+
     def check_settings(self, op: str, settings: Settings) -> None:
-        wanted = attention_over(self._memory, settings, op)
-        if self._memory == "tiered":
-            self._tiers.check(op, self._spec, wanted.settings)
+        self._options.check_attention(op, self._spec, settings)
 
     def append(self, layer: int, key: np.ndarray, value: np.ndarray, lengths: np.ndarray) -> None:
         with self._lock:
-            if self._memory == "sram" and self._lengths[layer].any():
+            if self._options.memory == "sram" and self._lengths[layer].any():
                 longest = int(self._lengths[layer].max())
                 raise ValueError(f"append: a cache in SRAM must be empty, got length {longest}")
             if self._session is None:
@@ -206,7 +178,7 @@ class IpuLayers:
     def attention(self, layer: int, query: np.ndarray, settings: Settings) -> np.ndarray:
         op = op_of(settings)
         self.check_settings(op, settings)
-        wanted = attention_over(self._memory, settings, op)
+        wanted = attention_over(self._options.memory, settings, op)
         with self._lock:
             self._check_history(op, layer, query.shape[1], settings)
             try:
@@ -227,12 +199,10 @@ class IpuLayers:
 
     def _check_history(self, op: str, layer: int, n_heads: int, settings: Settings) -> None:
         """Raise ValueError unless so many heads can be counted, and the steps so far are as many as these."""
-        if not isinstance(settings, WindowSettings) or not settings.remembers:
+        if settings is None or settings.kind != "window" or not settings.remembers:
             return
         settings.check_heads(op, n_heads)
-        held = self._n_recent[layer]
-        if held not in (0, settings.n_recent):
-            checks.fail(op, "n_recent", f"be the n_recent={held} of the steps so far", settings.n_recent)
+        window.check_recent(op, self._n_recent[layer], settings)
 
     def observe(self, layer: int, query: np.ndarray, settings: WindowSettings) -> None:
         """On the host: a program attends to listed positions, these tokens to all."""
@@ -314,7 +284,7 @@ class IpuLayers:
     def _write(self, session: _core.Session, layer: int, tokens: Tokens) -> None:
         key, value = np.ascontiguousarray(tokens[0]), np.ascontiguousarray(tokens[1])
         counts = [int(n) for n in tokens[2]]
-        if key.shape[2] == 1 and self._memory != "sram":
+        if key.shape[2] == 1 and self._options.memory != "sram":
             session.append(key, value, counts, layer)  # on the device
         elif key.shape[2] > 0:
             session.write(key, value, counts, layer)  # by the host
@@ -373,9 +343,8 @@ class IpuLayers:
             n_heads,
             attention=attention,
             device=self._device,
-            n_tiles=self._n_tiles,
+            options=self._options,
             n_layers=self._n_layers,
-            **dataclasses.asdict(self._tiers),
         )
         self._session, self._n_heads, self._attention = session, n_heads, attention
         return session

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sparq_ipu.backends import ChecksBefore, History
+from sparq_ipu.backends import AnyCache, ChecksBefore, History
 from sparq_ipu.backends.room import check_room, host_memory
 from sparq_reference import CacheSpec, KVCache, WindowSettings, exact, window
 
@@ -21,7 +21,14 @@ def unavailable(device: str) -> str | None:
     return None
 
 
-def create(device: str, spec: CacheSpec, n_layers: int) -> list[ReferenceBackend]:
+@dataclasses.dataclass(frozen=True)
+class Options(AnyCache):
+    """There are none."""
+
+    op: dataclasses.InitVar[str] = "KVCache"
+
+
+def create(device: str, spec: CacheSpec, n_layers: int, options: Options) -> list[ReferenceBackend]:
     """A reference cache for each layer; see `sparq_ipu.backends.Backend`."""
     check_room(spec, n_layers, host_memory(), "memory of this machine")
     return [ReferenceBackend(spec) for _ in range(n_layers)]
@@ -41,7 +48,8 @@ class ReferenceBackend(ChecksBefore):
         return self._cache.lengths
 
     def check_settings(self, op: str, settings: Settings) -> None:
-        pass  # one program for all settings
+        held = self._cache.history
+        window.check_recent(op, 0 if held is None else held.n_recent, settings)
 
     def append(self, key: np.ndarray, value: np.ndarray, lengths: np.ndarray) -> None:
         self._cache.append(key, value, lengths, check_finite=False)

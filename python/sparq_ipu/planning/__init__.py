@@ -3,7 +3,8 @@
 
 planner            `plan`: counts one kernel on one shape: tiles, waves, memory, bytes, time
 placement          `place_layers`: which layers of a model fit in three tiers; `longest_context`
-pod                `plan_pod`: all layers of a model over several IPUs
+pod                `plan_pod`: attention of all layers of a model over several IPUs
+whole_model        `plan_model`: a whole model with its weights; `sparq-ipu plan`
 device_model       from counts to seconds
 published_program  the published benchmark as counts, and its measurements: what the model is fitted on
 report             a page of tables and pictures; `python -m sparq_ipu.report`
@@ -12,15 +13,18 @@ report             a page of tables and pictures; `python -m sparq_ipu.report`
 from sparq_ipu.planning.placement import LayerPlacement, longest_context, place_layers
 from sparq_ipu.planning.planner import Plan, Stage, plan, split
 from sparq_ipu.planning.pod import PodPlan, plan_pod
+from sparq_ipu.planning.whole_model import ModelPlan, plan_model
 
 __all__ = [
     "LayerPlacement",
+    "ModelPlan",
     "Plan",
     "PodPlan",
     "Stage",
     "longest_context",
     "place_layers",
     "plan",
+    "plan_model",
     "plan_pod",
     "split",
 ]

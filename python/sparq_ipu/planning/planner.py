@@ -17,11 +17,11 @@ from typing import Any, Sequence
 
 import numpy as np
 
+from sparq_ipu.device_options import DeviceOptions
 from sparq_ipu.kernels import BASELINE, DEFAULT, Attention, Kernel, Settings, kernel_named
 from sparq_ipu.planning.device_model import DeviceModel, device_model
 from sparq_ipu.planning.measured_range import footprint_extrapolated
 from sparq_ipu.planning.on_chip import on_chip_range, on_chip_seconds
-from sparq_ipu.tiers import Tiers, check_index, check_row_bits
 from sparq_reference import CacheSpec, DoesNotFit, SparqSettings, WindowSettings, checks
 from sparq_reference.settings import settings_columns
 
@@ -267,9 +267,7 @@ class _Request:
     model: DeviceModel
     n_ipus: int
     n_layers: int
-    n_tiles: int
-    #: of a cache in three tiers
-    tiers: Tiers
+    device_options: DeviceOptions
     #: None where no rows can be hot
     hit_rate: float | None
     #: of the cache, by name
@@ -370,7 +368,7 @@ def plan(
     Args:
         batch, n_heads, n_kv_heads, head_dim: of the layer; n_kv_heads None: as many as n_heads.
         seq_len: capacity of the cache in positions, and its length unless `lengths` says otherwise.
-        kernel: a name of `sparq_ipu.kernels.KERNELS` or `WINDOW_KERNELS`.
+        kernel: a name of `sparq_ipu.kernels.KERNELS`.
         rank, top_k, n_local, mean_value: of SparQ attention; n_local None: 0. Not used by dense attention.
         top_k, n_local, n_recent: of window attention; n_local None: half of top_k.
         lengths: (batch,) positions held by each batch element, in [1, seq_len].
@@ -382,7 +380,7 @@ def plan(
         n_layers: layers of this shape on the same IPUs, in [1, 1024]. Times are of one layer's call, memory
             is of all; `seconds_per_token` is the time of all layers. Dense attention in SRAM has one only.
         n_tiles: tiles of the IPU; 0: all.
-        hot_rows, wave_rows: of a cache in three tiers, see `sparq_ipu.tiers.Tiers`.
+        hot_rows, wave_rows: of a cache in three tiers, see `sparq_ipu.device_options.DeviceOptions`.
         hit_rate: of a cache in three tiers, in [0, 1]: the share of selected rows that is taken to be hot;
             0: all are read from streaming memory. Not predicted: docs/device_model.md has what was measured.
         options: of the cache, see `sparq_reference.CacheSpec`: index_bits (16, 8 or 4; in three tiers 4 where
@@ -407,9 +405,9 @@ def plan(
         lengths,
         append,
         device if isinstance(device, DeviceModel) else device_model(device),
-        n_tiles,
+        DeviceOptions(n_tiles, chosen.memory, hot_rows=hot_rows, wave_rows=wave_rows, op="plan"),
         checks.check_integer("plan", "n_layers", n_layers, 1, checks.MAX_LAYERS),
-        (Tiers(hot_rows, wave_rows=wave_rows, op="plan"), _check_hit_rate(hit_rate)),
+        _check_hit_rate(hit_rate),
         {"index_bits": 4, **options} if chosen.memory == "tiered" else options,
     )
     result = _planned(request)
@@ -444,12 +442,12 @@ def _checked(
     lengths: object,
     append: bool,
     model: DeviceModel,
-    n_tiles: object,
+    device_options: DeviceOptions,
     n_layers: int,
-    tiers: tuple[Tiers, float],
+    hit_rate: float,
     options: dict[str, Any],
 ) -> _Request:
-    """Arguments of `plan` as a request; `tiers`: hot rows and hit rate."""
+    """Arguments of `plan` as a request."""
     for name in options:
         if name not in CacheSpec.options():
             own = [p.name for p in inspect.signature(plan).parameters.values() if p.kind is p.KEYWORD_ONLY]
@@ -459,7 +457,7 @@ def _checked(
         checks.check_integer("plan", name, size, 1, checks.MAX_CAPACITY) for name, size in zip(names, sizes)
     )
     checked = _options(options, head_dim)
-    tiles = checks.check_integer("plan", "n_tiles", n_tiles, 0, model.tiles)
+    tiles = checks.check_integer("plan", "n_tiles", device_options.n_tiles, 0, model.tiles)
     if n_heads % n_kv_heads != 0:
         checks.fail("plan", "n_heads", f"be a multiple of n_kv_heads={n_kv_heads}", n_heads)
     if lengths is None:
@@ -470,8 +468,8 @@ def _checked(
     request = _Request(
         kernel=kernel,
         settings=_settings(kernel, head_dim, *settings),
-        tiers=tiers[0],
-        hit_rate=tiers[1] if kernel.memory == "tiered" else None,
+        device_options=device_options,
+        hit_rate=hit_rate if kernel.memory == "tiered" else None,
         batch=batch,
         n_heads=n_heads,
         n_kv_heads=n_kv_heads,
@@ -482,17 +480,13 @@ def _checked(
         model=dataclasses.replace(model, tiles=tiles) if tiles else model,
         n_ipus=n_ipus,
         n_layers=n_layers,
-        n_tiles=tiles,
         options=_options({}, head_dim) if kernel.is_dense else checked,
     )
     if isinstance(request.settings, WindowSettings):
         request.settings.check_heads("plan", n_heads)
         if n_ipus != 1:  # a share of the heads would select for itself
             checks.fail("plan", "n_ipus", "be 1 for window attention", n_ipus)
-    check_row_bits("plan", request.options["row_bits"], kernel.memory)
-    if kernel.memory == "tiered":
-        check_index("plan", checked["index_bits"])
-        tiers[0].check("plan", request.cache, request.settings)
+    device_options.check("plan", request.cache, n_layers, [request.settings])
     return request
 
 
@@ -500,7 +494,7 @@ def _settings(
     kernel: Kernel, head_dim: int, rank: int, top_k: int, n_local: int | None, mean_value: bool, n_recent: int
 ) -> Settings:
     """Of these arguments of `plan` those that the kernel takes."""
-    if kernel.takes_window:
+    if kernel.takes == "window":
         return WindowSettings(top_k, n_local, n_recent, op="plan")  # type: ignore[arg-type]  # None: half
     if kernel.is_dense:
         return None
@@ -531,14 +525,12 @@ def _counted(request: _Request) -> dict[str, Any]:
             request.cache,
             request.per_ipu[1],
             Attention(request.kernel.name, request.settings),
-            request.append,
-            request.n_tiles,
             list(share),
-            request.model.parameters(),
-            request.n_layers,
-            request.tiers.hot_rows,
-            request.hit_rate or 0.0,
-            request.tiers.wave_rows,
+            options=request.device_options,
+            model=request.model.parameters(),
+            append=request.append,
+            n_layers=request.n_layers,
+            hit_rate=request.hit_rate or 0.0,
         )
         for share in request.shares
     )
@@ -560,7 +552,7 @@ def _seconds_beyond(model: DeviceModel, n_ipus: int, steps: list[dict[str, Any]]
 def _planned(request: _Request) -> Plan:
     model = request.model
     counted = _counted(request)
-    streaming_memory = dict(counted["streaming_memory"])
+    streaming_memory = {name: n for name, n, _ in counted["streaming_memory"]}
     _check_streaming_memory(model, streaming_memory)
     steps = counted["steps"]
     streamed = [s for s in steps if s["kind"].startswith("remote")]

@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Sequence
 
-from sparq_ipu.backends.pod import Share, check_n_ipus, share_out
+from sparq_ipu.device_options import DeviceOptions, Share
 from sparq_ipu.kernels import DEFAULT, Attention, Kernel, kernel_named
 from sparq_ipu.planning.device_model import DeviceModel, device_model
 from sparq_ipu.planning.links import busiest_link_bytes, gateways, link_seconds
@@ -159,10 +159,16 @@ class _Request:
     n_heads: int
     model: DeviceModel
     n_layers: int
-    n_ipus: int
-    split: str
     append: bool
-    n_tiles: int
+    options: DeviceOptions
+
+    @property
+    def n_ipus(self) -> int:
+        return self.options.n_ipus
+
+    @property
+    def split(self) -> str:
+        return self.options.split
 
 
 def plan_pod(
@@ -199,7 +205,7 @@ def plan_pod(
         RuntimeError: the extension module is not built, or without the emulator to count with.
     """
     chosen = kernel_named("plan", kernel)
-    if chosen.takes_window:
+    if chosen.takes == "window":
         checks.fail("plan", "n_ipus", "be 1 for window attention", n_ipus)
     kv_heads = n_heads if n_kv_heads is None else n_kv_heads
     spec = CacheSpec(batch, kv_heads, head_dim, seq_len, op="plan", **options)
@@ -207,7 +213,7 @@ def plan_pod(
     if heads % spec.n_kv_heads != 0:
         checks.fail("plan", "n_heads", f"be a multiple of n_kv_heads={spec.n_kv_heads}", heads)
     settings = None
-    if chosen.takes_settings:
+    if chosen.takes == "sparq":
         settings = SparqSettings(rank, top_k, n_local, mean_value, op="plan", head_dim=head_dim)
     model = device if isinstance(device, DeviceModel) else device_model(device)
     tiles = checks.check_integer("plan", "n_tiles", n_tiles, 0, model.tiles)
@@ -215,14 +221,12 @@ def plan_pod(
         _Request(
             kernel=chosen,
             settings=settings,
-            spec=spec if chosen.takes_settings else dataclasses.replace(spec, index_bits=16),
+            spec=spec if chosen.takes == "sparq" else dataclasses.replace(spec, index_bits=16),
             n_heads=heads,
             model=dataclasses.replace(model, tiles=tiles) if tiles else model,
             n_layers=checks.check_integer("plan", "n_layers", n_layers, 1, checks.MAX_LAYERS),
-            n_ipus=check_n_ipus("plan", n_ipus),
-            split=split,
             append=append,
-            n_tiles=tiles,
+            options=DeviceOptions(tiles, n_ipus=n_ipus, split=split, op="plan"),
         )
     )
 
@@ -243,17 +247,16 @@ def _counted(request: _Request, share: Share, ipu: int) -> dict[str, Any]:
     of_layer = sum(request.kernel.streaming_bytes(share.spec).values())
     _check_streaming_memory(request, of_layer * share.n_layers, ipu)  # before memory for the dry run
     try:
-        counted: dict[str, Any] = _core.emulator_pod_plan(
+        counted: dict[str, Any] = _core.emulator_plan(
             share.spec,
             request.n_heads * share.spec.n_kv_heads // request.spec.n_kv_heads,
             Attention(request.kernel.name, request.settings),
-            request.append,
-            request.n_tiles,
             [share.spec.capacity] * share.spec.batch,
-            request.model.parameters(),
-            share.n_layers,
-            1,
-            request.split,
+            options=dataclasses.replace(request.options, n_ipus=1),
+            model=request.model.parameters(),
+            append=request.append,
+            n_layers=share.n_layers,
+            stacked=True,
         )
     except DoesNotFit as error:
         if error.resource.startswith("tile memory"):
@@ -318,11 +321,11 @@ class _Between:
 
 
 def _slots(counted: dict[str, Any], request: _Request) -> int:
-    return int(counted["slots"])
+    return int(counted["mapping"]["slots"])
 
 
 def _planned(request: _Request) -> PodPlan:
-    shares = share_out("plan", request.spec, request.n_layers, request.n_ipus, request.split)
+    shares = request.options.shares("plan", request.spec, request.n_layers)
     counts: dict[int, dict[str, Any]] = {}  # by the layers of a share: nothing else differs
     for ipu, share in enumerate(shares):
         if share.n_layers not in counts:

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 
 import sparq_ipu.torch
+from sparq_ipu.device_options import DeviceOptions
 from sparq_ipu.poptorch import contract
 from sparq_ipu.poptorch.library import load_library
-from sparq_ipu.tiers import Tiers
 from sparq_ipu.torch import ops
 from sparq_reference import checks
 from sparq_reference.settings import CacheSpec, HasSpec, SparqSettings
@@ -70,7 +70,7 @@ class _Attention(HasSpec, torch.nn.Module):
         spec: shape of the cache.
         settings: of SparQ attention; None: dense attention.
         cache_name: of the cache, as `DenseAttention`.
-        memory, tiers: where the cache is.
+        options: where the cache is.
     """
 
     #: the operator of a decode step
@@ -79,18 +79,17 @@ class _Attention(HasSpec, torch.nn.Module):
     module_elsewhere: type[sparq_ipu.torch.DenseAttention] | type[sparq_ipu.torch.SparqAttention]
 
     def __init__(
-        self, spec: CacheSpec, settings: SparqSettings | None, cache_name: str, memory: str, tiers: Tiers
+        self, spec: CacheSpec, settings: SparqSettings | None, cache_name: str, options: DeviceOptions
     ):
         super().__init__()
         op = type(self).__name__
         if not isinstance(cache_name, str) or not (cache_name and cache_name.isascii()):
             rule = "be a string of ASCII characters, not empty"
             checks.fail(op, "cache_name", rule, repr(cache_name))
-        contract.check_cache(op, spec, memory, tiers, settings, dense=settings is None)
+        contract.check_cache(op, spec, options, settings, dense=settings is None)
         self.spec = spec
         self.settings = settings
-        self.memory = memory
-        self.tiers = tiers
+        self.options = options
         self.cache_name = cache_name
         # In a list, which hides it from PopTorch: buffers of a submodule would be sent to the IPU.
         self._elsewhere: list[sparq_ipu.torch.DenseAttention | sparq_ipu.torch.SparqAttention] = []
@@ -114,9 +113,7 @@ class _Attention(HasSpec, torch.nn.Module):
         if held is None:  # nothing to wait for
             held = torch.zeros(self.batch, dtype=torch.int32)
         ops.check_integer_tensor(op.name, "held", held)
-        attributes = contract.attributes_of(
-            op, self.spec, self.cache_name, self.settings, self.memory, self.tiers
-        )
+        attributes = contract.attributes_of(op, self.spec, self.cache_name, self.settings, self.options)
         return custom_op(op, (*inputs, held.to(torch.int32)), example_outputs, **attributes)
 
     def fill(
@@ -225,8 +222,10 @@ class _Attention(HasSpec, torch.nn.Module):
 
     def extra_repr(self) -> str:
         settings = {} if self.settings is None else self.settings.arguments()
-        memory = {"memory": self.memory, **dataclasses.asdict(self.tiers)} if self.memory == "tiered" else {}
-        values = {**dataclasses.asdict(self.spec), "cache_name": self.cache_name, **settings, **memory}
+        values = {**dataclasses.asdict(self.spec), "cache_name": self.cache_name, **settings}
+        if self.options.memory == "tiered":
+            for name in ("memory", *DeviceOptions.OF_TIERS):
+                values[name] = getattr(self.options, name)
         return ", ".join(f"{name}={value!r}" for name, value in values.items())
 
 
@@ -251,9 +250,9 @@ class DenseAttention(_Attention):
         self, batch: int, n_kv_heads: int, head_dim: int, capacity: int, *, cache_name: str, **options: Any
     ):
         op = type(self).__name__
-        memory, tiers = contract.take_memory(op, options)
+        of_device = contract.take_options(op, options)
         spec = CacheSpec(batch, n_kv_heads, head_dim, capacity, op=op, **options)
-        super().__init__(spec, None, cache_name, memory, tiers)
+        super().__init__(spec, None, cache_name, of_device)
 
 
 class SparqAttention(_Attention):
@@ -286,5 +285,5 @@ class SparqAttention(_Attention):
     ):
         op = type(self).__name__
         spec = CacheSpec(batch, n_kv_heads, head_dim, capacity, op=op, **CacheSpec.take(settings))
-        memory, tiers = contract.take_memory(op, settings)
-        super().__init__(spec, SparqSettings.of(op, spec.head_dim, settings), cache_name, memory, tiers)
+        of_device = contract.take_options(op, settings)
+        super().__init__(spec, SparqSettings.of(op, spec.head_dim, settings), cache_name, of_device)

@@ -3,7 +3,7 @@
 table.
 
 The settings and the options of the cache are attributes. Their names, types, limits and defaults are those of
-`SparqSettings`, `CacheSpec` and `Tiers`.
+`SparqSettings`, `CacheSpec` and `DeviceOptions`.
 
 Needs neither torch nor PopTorch.
 """
@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Mapping, Sequence
 
-from sparq_ipu.tiers import Tiers, check_memory
+from sparq_ipu.device_options import DeviceOptions, check_choice
 from sparq_reference import checks
 from sparq_reference.settings import CacheSpec, SparqSettings
 
@@ -94,8 +94,8 @@ def _with_defaults(described_by: type, *names: str) -> tuple[AttributeContract, 
 
 #: of the cache
 _OF_SPEC = _with_defaults(CacheSpec, *CacheSpec.options())
-_OF_TIERS = _with_defaults(Tiers)
-_OPTIONS = (*_OF_SPEC, AttributeContract("memory", "string", MEMORIES[0]), *_OF_TIERS)
+_OF_DEVICE = _with_defaults(DeviceOptions, "memory", *DeviceOptions.OF_TIERS)
+_OPTIONS = (*_OF_SPEC, *_OF_DEVICE)
 #: of the cache: batch and head_dim come with the shapes of the inputs
 _CACHE_OF_DECODE = (*_attributes(CacheSpec, "capacity", "n_kv_heads"), *_OPTIONS)
 _CACHE_OF_FILL = (*_attributes(CacheSpec, "capacity"), *_OPTIONS)
@@ -146,17 +146,18 @@ BEGIN = OpContract(
 OPS = (SPARQ_DECODE, DENSE_DECODE, CACHE_FILL, BEGIN)
 
 
-def take_memory(op: str, options: dict[str, Any]) -> tuple[str, Tiers]:
+def take_options(op: str, options: dict[str, Any]) -> DeviceOptions:
     """Of these keyword arguments, those that say where the cache is: removed from them.
 
     Raises:
         ValueError: `<op>: <argument> must <rule>, got <value>`.
     """
-    return options.pop("memory", MEMORIES[0]), Tiers.take(op, options)
+    check_choice(op, "memory", options.get("memory", MEMORIES[0]), MEMORIES)
+    return DeviceOptions.take(op, options, [attribute.name for attribute in _OF_DEVICE])
 
 
 def check_cache(
-    op: str, spec: CacheSpec, memory: object, tiers: Tiers, settings: SparqSettings | None, dense: bool
+    op: str, spec: CacheSpec, options: DeviceOptions, settings: SparqSettings | None, dense: bool
 ) -> None:
     """Whether an operator can have such a cache. Settings are None where it takes none; `dense`: it attends
     to all positions.
@@ -164,11 +165,11 @@ def check_cache(
     Raises:
         ValueError: `<op>: <argument> must <rule>, got <value>`.
     """
-    check_memory(op, memory, MEMORIES, spec, tiers)
+    options.check_memory(op, spec)
     if dense:
-        check_memory(op, memory, MEMORIES[:1], spec, tiers)
-    elif memory == "tiered":
-        tiers.check(op, spec, settings)
+        check_choice(op, "memory", options.memory, MEMORIES[:1])
+    elif settings is not None:
+        options.check_attention(op, spec, settings)
 
 
 def attributes_of(
@@ -176,16 +177,10 @@ def attributes_of(
     spec: CacheSpec,
     cache_name: str,
     settings: SparqSettings | None,
-    memory: str = MEMORIES[0],
-    tiers: Tiers | None = None,
+    options: DeviceOptions,
 ) -> dict[str, Any]:
     """The attributes of an operator on that cache, by name; settings are None where it takes none."""
-    known = {
-        **dataclasses.asdict(spec),
-        **dataclasses.asdict(tiers or Tiers()),
-        "memory": memory,
-        "cache_name": cache_name,
-    }
+    known = {**dataclasses.asdict(spec), **dataclasses.asdict(options), "cache_name": cache_name}
     if settings is not None:
         known.update(settings.arguments())
     return {attribute.name: known[attribute.name] for attribute in op.attributes}
@@ -276,5 +271,5 @@ def _check_ranges(op: OpContract, attributes: Mapping[str, Any], head_dim: int) 
     if "top_k" in attributes:
         of_settings = {**named(_SETTINGS), "mean_value": True}  # a number here
         settings = SparqSettings(**of_settings, op=op.name, head_dim=head_dim)
-    tiers = Tiers(**named(_OF_TIERS), op=op.name)
-    check_cache(op.name, spec, attributes["memory"], tiers, settings, dense=op is DENSE_DECODE)
+    options = take_options(op.name, named(_OF_DEVICE))
+    check_cache(op.name, spec, options, settings, dense=op is DENSE_DECODE)

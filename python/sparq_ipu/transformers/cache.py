@@ -31,6 +31,7 @@ from sparq_ipu.transformers.storage import Storage, check_options, is_stacked
 from sparq_ipu.transformers.supported import LayerKinds, text_config
 from sparq_ipu.transformers.traffic import Traffic
 from sparq_reference import NotFinite, checks
+from sparq_reference.settings import op_of
 
 #: what the attention of a model must do: anything else would be silently wrong
 ATTEND_ONCE = "attend once in every layer, to the keys and values that its cache returned"
@@ -158,13 +159,15 @@ class SparqLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly ty
         """Whether `arm` can be called with these settings.
 
         Raises:
-            ValueError: they ask for another cache than this one, e.g. another `index_bits`.
+            ValueError: they ask for another cache than this one, e.g. another `index_bits` or `n_recent`.
         """
         for name, wanted in ({} if settings is None else settings.of_cache).items():
             own = getattr(self.cache, name) if self.is_initialized else self._options.get(name, wanted)
             if own != wanted:
                 rule = f"be that of past_key_values, {own} in layer {self.index}"
                 checks.fail("sparq_attention", name, rule, wanted)
+        if self.is_initialized and settings is not None:
+            self.cache.check_settings(op_of(settings.attention), settings.attention)
 
     def disarm(self) -> None:
         """Take the announcement back."""
@@ -416,7 +419,7 @@ class SparqLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly ty
         self._take(key, value)
         assert self.window is not None  # `is_beyond_window`
         lengths = np.minimum(self.cache.lengths, self.window)
-        self.traffic.count(self.cache.spec, lengths, np.ones(len(lengths), bool), None)
+        self.traffic.count(self.cache, lengths, np.ones(len(lengths), bool), None)
         if bool(self.real.all()):  # columns are positions
             n = self._columns.n_columns
             rows = [torch.from_numpy(x) for x in self.cache.read(n - self.window, n)]
@@ -494,7 +497,7 @@ class SparqLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly ty
         if settings is None:
             for back in reversed(range(n_tokens)):
                 lengths = self.cache.lengths - back
-                self.traffic.count(self.cache.spec, lengths, np.ones(len(lengths), bool), None)
+                self.traffic.count(self.cache, lengths, np.ones(len(lengths), bool), None)
             return np.swapaxes(output, 1, 2)
         outputs = []
         for index in range(n_tokens):
@@ -515,7 +518,7 @@ class SparqLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly ty
         output = attention(query, self.cache, None if n_dense == len(dense) else sparq)
         if 0 < n_dense < len(dense):  # a call is for all rows, so both are made
             output = np.where(dense[:, None, None], attention(query, self.cache), output)
-        self.traffic.count(self.cache.spec, lengths, dense, sparq)
+        self.traffic.count(self.cache, lengths, dense, sparq)
         return output
 
 

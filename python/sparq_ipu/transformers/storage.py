@@ -10,7 +10,7 @@ import torch
 
 from sparq_ipu import KVCache
 from sparq_ipu.backends import History
-from sparq_ipu.backends.pod import MAX_IPUS
+from sparq_ipu.device_options import MAX_IPUS
 from sparq_ipu.devices import check_option_names, resolve_device
 from sparq_ipu.transformers.columns import to_positions
 from sparq_reference import CacheSpec, checks
@@ -189,21 +189,22 @@ class Storage:
         """A new KVCache with what the rows `index` hold, moved a piece at a time."""
         cache = self._empty(len(index), capacity)
         move(self.cache, cache, index)
-        history = self.cache.one_layer("move").history()
-        if history is not None:  # of window attention
-            steps = [history.steps[row] for row in index]
-            cache.one_layer("move").set_history(History(history.n_recent, steps))
         return cache
 
 
 def move(source: KVCache, target: KVCache, index: np.ndarray) -> None:
-    """Append what the rows `index` of one cache hold to another, a piece at a time."""
+    """Append what the rows `index` of one cache hold to another, an empty one, a piece at a time; and what
+    window attention remembers of them."""
     lengths = source.lengths
     longest = int(lengths.max())
     for start in range(0, longest, _MOVED):
         stop = min(start + _MOVED, longest)
         key, value = (x[index] for x in source.read(start, stop))
         target.append(key, value, np.clip(lengths[index] - start, 0, stop - start))
+    history = source.one_layer("move").history()
+    if history is not None:
+        steps = [history.steps[row] for row in index]
+        target.one_layer("move").set_history(History(history.n_recent, steps))
 
 
 def append_real(cache: KVCache, key: torch.Tensor, value: torch.Tensor, real: torch.Tensor | None) -> None:

@@ -5,17 +5,16 @@ from __future__ import annotations
 
 from . import of
 
-_METHODS = "tests/accuracy/test_accuracy_methods.py"
-_INTERVALS = "tests/accuracy/test_accuracy_intervals.py"
-_ENGINE = "tests/accuracy/test_accuracy_engine.py"
-_TASKS = "tests/accuracy/test_accuracy_tasks.py"
-_REVISION = (
-    "tests/accuracy/test_accuracy_results.py::test_lines_of_a_former_revision_are_left_out_and_computed_anew"
-)
+_METHODS = "study/tests/accuracy/test_accuracy_methods.py"
+_INTERVALS = "study/tests/accuracy/test_accuracy_intervals.py"
+_ENGINE = "study/tests/accuracy/test_accuracy_engine.py"
+_TASKS = "study/tests/accuracy/test_accuracy_tasks.py"
+_RESULTS = "study/tests/accuracy/test_accuracy_results.py"
+_REVISION = f"{_RESULTS}::test_lines_of_a_former_revision_are_left_out_and_computed_anew"
 
 MUTANTS = [
     *of(
-        "python/sparq_ipu/accuracy/methods/stateful.py",
+        "study/sparq_study/accuracy/methods/stateful.py",
         _METHODS,
         [
             ('state["sum"] = state["sum"] + weight', "pass", "H2O never adds the weights of decode steps"),
@@ -46,8 +45,8 @@ MUTANTS = [
         ],
     ),
     *of(
-        "python/sparq_ipu/accuracy/methods/sparq.py",
-        f"{_METHODS} tests/accuracy/test_accuracy_key_index.py {_REVISION}",
+        "study/sparq_study/accuracy/methods/sparq.py",
+        f"{_METHODS} study/tests/accuracy/test_accuracy_key_index.py {_REVISION}",
         [
             ("(1 - alpha) * mean[:, None]", "mean[:, None]", "the mean has full weight"),
             (
@@ -78,7 +77,7 @@ MUTANTS = [
         ],
     ),
     *of(
-        "python/sparq_ipu/accuracy/methods/base.py",
+        "study/sparq_study/accuracy/methods/base.py",
         _METHODS,
         [
             ("span.layer < self.dense_layers", "span.layer <= self.dense_layers", "one layer more is dense"),
@@ -98,7 +97,7 @@ MUTANTS = [
         ],
     ),
     *of(
-        "python/sparq_ipu/accuracy/methods/quantise.py",
+        "study/sparq_study/accuracy/methods/quantise.py",
         _METHODS,
         [
             (".clamp_(0, 2**self.bits - 1)", "", "values outside the range are not clamped"),
@@ -106,7 +105,7 @@ MUTANTS = [
         ],
     ),
     *of(
-        "python/sparq_ipu/accuracy/engine.py",
+        "study/sparq_study/accuracy/engine.py",
         _ENGINE,
         [
             ("weight_sum[:, :first] = old.weight_sum", "pass", "sums of a prefix are forgotten"),
@@ -134,7 +133,7 @@ MUTANTS = [
         ],
     ),
     *of(
-        "python/sparq_ipu/accuracy/measure.py",
+        "study/sparq_study/accuracy/measure.py",
         _INTERVALS,
         [
             ("LEVEL = 0.985", "LEVEL = 0.95", "intervals are shorter than they say"),
@@ -151,8 +150,8 @@ MUTANTS = [
         ],
     ),
     *of(
-        "python/sparq_ipu/accuracy/report.py",
-        f"{_INTERVALS} tests/accuracy/test_accuracy_results.py",
+        "study/sparq_study/accuracy/report.py",
+        f"{_INTERVALS} {_RESULTS}",
         [
             ("FEWEST, ENOUGH = 3, 5", "FEWEST, ENOUGH = 3, 4", "four items are enough for a verdict"),
             ("gap.low > 0 or gap.high < 0", "gap.low > 0", "nothing is clearly lower"),
@@ -161,7 +160,7 @@ MUTANTS = [
         ],
     ),
     *of(
-        "python/sparq_ipu/accuracy/tasks/retrieval.py",
+        "study/sparq_study/accuracy/tasks/retrieval.py",
         _TASKS,
         [
             ("DEEPEST = 0.55", "DEEPEST = 0.95", "what is asked for stands in the window"),

@@ -9,7 +9,8 @@ _WINDOW = "tests/ops/test_window.py"
 _CODELETS = "tests/codelets/test_"
 _ATTENTION = "tests/ops/test_attention.py tests/ops/test_tiles.py tests/ops/test_append.py"
 _MODEL = "tests/device_model/test_device_model.py"
-_CYCLES = "tests/device_model/test_cycles.py::test_every_formula"
+_COUNTED = "tests/device_model/test_counted_cycles.py"
+_CYCLES = "tests/device_model/test_cycles.py::test_steps_of_a_query"
 
 MUTANTS = [
     *of(
@@ -344,13 +345,31 @@ MUTANTS = [
         ],
     ),
     *of(
-        "poplar_ops/src/cycles.hpp",
+        "poplar_ops/codelets/cycles.hpp",
         _CYCLES,
         [
             ("floatDivide = 3;", "floatDivide = 1;", "a division takes 1 slot"),
             ("callSlots = 20", "callSlots = 10", "a call takes half as long"),
             ("loopSlots = 2;", "loopSlots = 1;", "a loop costs 1 slot a turn"),
         ],
+    ),
+    *of(
+        "poplar_ops/codelets/softmax.cycles.hpp",
+        _COUNTED,
+        [
+            ("8 * pass(4, 4) + treeSum", "4 * pass(4, 4) + treeSum", "a lane sum of half a block"),
+            ("share(g * nOwn / 4) *", "share(nOwn / 4) *", "weights of one head"),
+        ],
+    ),
+    *of(
+        "poplar_ops/codelets/hot_places.cycles.hpp",
+        _COUNTED,
+        [("mine * (nWays * way + 14)", "nWays * way + 14", "one miss is dealt")],
+    ),
+    *of(
+        "poplar_ops/codelets/key_topk.cycles.hpp",
+        _COUNTED,
+        [("share(n / 32) * piece", "share(n / 16) * piece", "keys are marked twice")],
     ),
     *of(
         "poplar_ops/src/dense_attention.cpp",

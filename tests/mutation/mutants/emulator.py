@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from . import of
 
-_TESTS = "tests/emulator/test_"
+_TESTS = "emulator/tests/test_"
 
 MUTANTS = [
     *of(
-        "poplar_ops/emulator/src/device_model.cpp",
+        "emulator/src/device_model.cpp",
         f"{_TESTS}counters.py tests/device_model/test_device_model.py",
         [
             (
@@ -32,7 +32,7 @@ MUTANTS = [
         ],
     ),
     *of(
-        "poplar_ops/emulator/src/accounting.cpp",
+        "emulator/src/accounting.cpp",
         f"{_TESTS}counters.py {_TESTS}tile_memory.py {_TESTS}liveness.py {_TESTS}dry_run.py",
         [
             ("+ 7) / 8 * 8)", "+ 3) / 4 * 4)", "variables are rounded up to 4 bytes"),
@@ -52,7 +52,7 @@ MUTANTS = [
         ],
     ),
     *of(
-        "poplar_ops/emulator/src/workers.cpp",
+        "emulator/src/workers.cpp",
         f"{_TESTS}workers.py",
         [
             ("if (writer != w)", "if (false)", "two workers may write one word"),
@@ -61,7 +61,7 @@ MUTANTS = [
         ],
     ),
     *of(
-        "poplar_ops/emulator/src/serialize.cpp",
+        "emulator/src/serialize.cpp",
         f"{_TESTS}executable.py",
         [
             (
@@ -83,7 +83,7 @@ MUTANTS = [
         ],
     ),
     *of(
-        "poplar_ops/emulator/src/profile_summary.cpp",
+        "emulator/src/profile_summary.cpp",
         f"{_TESTS}programs.py",
         [
             ('{"Sync cycles", t.sync}', '{"Sync cycles", t.links}', "syncs are not told from links"),
@@ -96,7 +96,7 @@ MUTANTS = [
         ],
     ),
     *of(
-        "poplar_ops/emulator/src/types.cpp",
+        "emulator/src/types.cpp",
         f"{_TESTS}half.py {_TESTS}exhaustive.py {_TESTS}refusals.py {_TESTS}counters.py",
         [
             ("towardsZero ? bits | 1u : bits - 1u", "bits", "doubles are rounded twice"),
@@ -109,7 +109,7 @@ MUTANTS = [
         ],
     ),
     *of(
-        "poplar_ops/emulator/src/regions.cpp",
+        "emulator/src/regions.cpp",
         f"{_TESTS}views.py",
         [
             ("if (left % shape[i])", "if (false)", "a reshape that is no view is taken for one"),
@@ -122,12 +122,12 @@ MUTANTS = [
         ],
     ),
     *of(
-        "poplar_ops/emulator/src/tensor_views.cpp",
+        "emulator/src/tensor_views.cpp",
         f"{_TESTS}views.py {_TESTS}refusals.py",
         [("if (i >= t.shape[0])", "if (i > t.shape[0])", "an index behind the end is taken")],
     ),
     *of(
-        "poplar_ops/emulator/src/mapping.cpp",
+        "emulator/src/mapping.cpp",
         f"{_TESTS}views.py {_TESTS}refusals.py {_TESTS}programs.py {_TESTS}tile_memory.py",
         [
             (
@@ -139,7 +139,7 @@ MUTANTS = [
         ],
     ),
     *of(
-        "poplar_ops/emulator/src/floating_point.cpp",
+        "emulator/src/floating_point.cpp",
         f"{_TESTS}floating_point.py",
         [
             (
@@ -156,7 +156,7 @@ MUTANTS = [
         ],
     ),
     *of(
-        "poplar_ops/emulator/src/execute.cpp",
+        "emulator/src/execute.cpp",
         f"{_TESTS}floating_point.py",
         [
             (
@@ -167,7 +167,7 @@ MUTANTS = [
         ],
     ),
     *of(
-        "poplar_ops/emulator/popc/popc.py",
+        "emulator/popc/popc.py",
         f"{_TESTS}floating_point.py",
         [
             (

@@ -9,16 +9,22 @@ _HOT_ROWS = "tests/codelets/test_hot_rows.py"
 _HOT_ATTENTION = "tests/codelets/test_hot_attention.py"
 _INDEX = "tests/codelets/test_resident_index.py"
 _PROGRAM = "tests/ops/test_tiered_program.py"
-_CYCLES = "tests/device_model/test_cycles.py::test_every_formula"
+_CYCLES = "tests/device_model/test_cycles.py::test_steps_of_a_query"
 
 MUTANTS = [
     *of(
-        "poplar_ops/codelets/hot_rows.cpp",
+        "poplar_ops/codelets/hot_find.cpp",
         _HOT_ROWS,
         [
             ("positions[first + step] <= position", "positions[first + step] < position", "hits are missed"),
             ("n -= nFound[w];", "n -= 0 * nFound[w];", "ways of hits may be given away"),
             ("rowBase + *layer * layerRows + 1", "rowBase + 1", "rows of another layer are fetched"),
+        ],
+    ),
+    *of(
+        "poplar_ops/codelets/hot_places.cpp",
+        _HOT_ROWS,
+        [
             ("stamps[way] != now ? held[way] : ~0u", "held[way]", "a row that is selected now makes room"),
             (
                 "    while (!isEnough(share, now, first))\n",
@@ -30,15 +36,27 @@ MUTANTS = [
                 "start = 0, nBefore = owner;",
                 "every step begins with one owner",
             ),
+            ("!*active || ", "", "an element that does not grow gets a hot row"),
+        ],
+    ),
+    *of(
+        "poplar_ops/codelets/hot_misses.cpp",
+        _HOT_ROWS,
+        [
             ("minimum(own.stop + offset, end)", "own.stop + offset", "workers write the rows of others"),
+            ("first + i < *nMisses", "first + i <= *nMisses", "a row behind the last miss is read"),
+        ],
+    ),
+    *of(
+        "poplar_ops/codelets/hot_insert.cpp",
+        _HOT_ROWS,
+        [
             (
                 "loadWord(from + i * 4)",
                 "loadWord(from + i * 2)",
                 "pairs of lanes are cut from other components",
             ),
             ("if (setOf(to, setShift) != set)", "if (false)", "every set of keys has the rows of all"),
-            ("!*active || ", "", "an element that does not grow gets a hot row"),
-            ("first + i < *nMisses", "first + i <= *nMisses", "a row behind the last miss is read"),
         ],
     ),
     *of(
@@ -128,7 +146,7 @@ MUTANTS = [
         ],
     ),
     *of(
-        "poplar_ops/src/vertex_cycles.hpp",
+        "poplar_ops/codelets/resident_index.cycles.hpp",
         _CYCLES,
         [
             (

@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Settings of all tests: where the Python packages are, and the Hypothesis profiles. What tests share is in
+tests/helpers/, which pyproject.toml puts on the path.
+
+HYPOTHESIS_PROFILE chooses how much is tried: dev (default: small, fast), ci (derandomised, moderate), random
+(small, other examples each time) or nightly (random, large). A failure of the last two prints the blob that
+reproduces it, and --hypothesis-seed repeats a run.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import hypothesis
+import pytest
+
+ROOT = Path(__file__).resolve().parent
+
+# without an installation, the packages that need no build come from the tree
+for folder, package in (("reference", "sparq_reference"), ("python", "sparq_ipu"), ("study", "sparq_study")):
+    if importlib.util.find_spec(package) is None:
+        sys.path.append(str(ROOT / folder))
+
+# The six workers of a vertex run in both orders, and what one sees of another is an error
+# (emulator/README.md); SPARQ_EMULATOR_CHECK_WORKERS=0 turns that off.
+os.environ.setdefault("SPARQ_EMULATOR_CHECK_WORKERS", "1")
+
+_ALWAYS = dict(deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow], print_blob=True)
+hypothesis.settings.register_profile("dev", max_examples=25, derandomize=True, **_ALWAYS)
+hypothesis.settings.register_profile("ci", max_examples=150, derandomize=True, **_ALWAYS)
+hypothesis.settings.register_profile("random", max_examples=25, database=None, **_ALWAYS)
+hypothesis.settings.register_profile("nightly", max_examples=3000, **_ALWAYS)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
+
+#: folders and files whose tests share what takes long to make: a build, or every source parsed
+TOGETHER = ("emulator/", "tests/ops/test_api_fidelity.py", "tests/popart/")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """In a parallel run (-n), one process has the tests of such a folder: two would wait for one build, or do
+    the same work twice. Another --dist than "load" is left as it is.
+
+    A scheduler of our own, for the groups of --dist loadgroup are lost with pytest 9.2.
+    """
+    if config.getvalue("dist") != "load":
+        return None
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByFolder(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return next((place for place in TOGETHER if nodeid.startswith(place)), nodeid)
+
+    return ByFolder(config, log)

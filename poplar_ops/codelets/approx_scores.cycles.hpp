@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "cycles.hpp"
+
+namespace sparq {
+namespace cycles {
+
+// Four positions, two components to a pass: of four pairs widen, multiply, add; of each component the
+// keys, the query, the address.
+inline double scoreFour(double rank, double addressSlots) {
+  return rank / 2 * pass(4 * 3, 2 * (2 + addressSlots)) + 2 + 2 + loopSlots; // scale, store
+}
+inline std::uint64_t approxScores(double n, double g, double rank) {
+  return multi(g * share(n / 4) * scoreFour(rank, 1));
+}
+// The address from the number of the component: load, multiply, add.
+inline std::uint64_t tailScores(double n, double g, double rank) {
+  return multi(g * share(n / 4) * scoreFour(rank, 3));
+}
+// Load, multiply, add, store; of each chunk its number.
+inline std::uint64_t columnOffsets(double nOwn, double rank) {
+  return multi(nOwn * (share(rank) * (4 + loopSlots) + 6));
+}
+
+} // namespace cycles
+} // namespace sparq

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "lanes.cycles.hpp"
+
+namespace sparq {
+namespace cycles {
+
+// Eight components: flush, divide, clamp, narrow, two stores, on to the next.
+constexpr double finish = 4 * (flushPair + clampPair + 1) + 8 * floatDivide + 2 + 3;
+// The share (divide, flush, minimum, loads), the blocks with an address each, the mean (divide; of each
+// pair two products and a sum; 1 - alpha).
+inline std::uint64_t combine(double nBlocks, double width, double g) {
+  return shared(g * width / 8, floatDivide + flushPair + 5 + nBlocks * pass(4, 5) +
+                                   8 * floatDivide + 4 * 3 + 1 + finish);
+}
+// As combine, without share and mean.
+inline std::uint64_t combineList(double nBlocks, double width, double g) {
+  return shared(g * width / 8, 5 + nBlocks * pass(4, 5) + finish);
+}
+inline std::uint64_t combineDense(double width, double g) { return shared(g * width / 8, finish); }
+
+} // namespace cycles
+} // namespace sparq

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the compiler of an IPU makes of a codelet, in issue slots: the rules by which each <concept>.cycles.hpp
+// estimates the vertices of the codelets beside it, from what their inner loops load, compute and store. The
+// rules are read off the public back end of that compiler, not measured.
+//
+// A worker issues one bundle every six tile cycles: an instruction of the main side (a load, store,
+// branch or integer instruction) beside one of floating point. Six workers fill the tile's slots. Below
+// `arithmetic` is floating point, `main` all else; where one waits for the other they are added up.
+//
+// Where the work depends on the data, an estimate is for a full part, with the selected positions spread
+// evenly; ties in top-k are counted as rare. Widths are multiples of 8, lengths of parts multiples of 64.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+namespace sparq {
+namespace cycles {
+
+constexpr unsigned nWorkers = 6;
+// A worker's start, its vertex's fields, its end (PopLibs' estimators of comparable vertices).
+constexpr double callSlots = 20;
+// Beside the work of one pass of a loop: counter and branch in one, a pointer or an index.
+constexpr double loopSlots = 2;
+
+// ---- floating point: one instruction a pair of fp32, one slot each, but for these
+constexpr double floatDivide = 3;  // of one number; 1 or 3 by the data
+constexpr double scalarSelect = 4; // compare, fetch the flag, branch, copy: no conditional move
+constexpr double pairSelect = 5;   // compare, then both sides masked and joined, the mask inverted
+
+// ---- between the register files: by a store and a load
+constexpr double toInteger = 2, toFloat = 2; // one number
+constexpr double pairToInteger = 3;          // one store of 64 bits, two loads of 32
+constexpr double pairToFloat = 3;            // two stores, one load
+
+// ---- integers: vectors are worked on number by number
+constexpr double multiplyHigh = 15;  // the high half of a product, by four products of 16 bits
+constexpr double integerDivide = 40; // a call, 4 a quotient bit
+
+// ---- memory: 64 bits in one access where the compiler knows the address to be a multiple of 8
+// What no codelet does any more in a loop: an access of 64 bits at a multiple of 4 (two of 32), a
+// division of integers, the store of a single half (a call, 10 slots).
+
+// A pass of a loop over vectors: instructions of the main side and of floating point issue in pairs.
+inline double pass(double arithmetic, double main) {
+  return std::max(arithmetic, main) + loopSlots;
+}
+
+// The most that one of six workers gets of `items` pieces of work.
+inline double share(double items) {
+  return static_cast<double>((static_cast<std::uint64_t>(items) + nWorkers - 1) / nWorkers);
+}
+
+// A MultiVertex whose busiest worker needs `slots` besides the call: in tile cycles.
+inline std::uint64_t multi(double slots) {
+  return static_cast<std::uint64_t>(nWorkers * (callSlots + slots));
+}
+
+// `items` pieces of work of `slots` each, shared out.
+inline std::uint64_t shared(double items, double slots) { return multi(share(items) * slots); }
+
+// A Vertex, one worker: in its own issue slots.
+inline std::uint64_t single(double slots) { return static_cast<std::uint64_t>(callSlots + slots); }
+
+} // namespace cycles
+} // namespace sparq

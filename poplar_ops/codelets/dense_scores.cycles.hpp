@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "lanes.cycles.hpp"
+
+namespace sparq {
+namespace cycles {
+
+inline std::uint64_t denseScores(double n, double g, double d) {
+  return shared(n, g * (d / 8 * dotEight + treeSum + 2 + loopSlots)); // scale, store
+}
+// Add, compare, branch, store.
+inline std::uint64_t rowOffsets(double n) { return shared(n, 4 + loopSlots); }
+
+} // namespace cycles
+} // namespace sparq

@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Which selected positions of a KV head are in its buffer of hot rows, and which rows are missing.
+#include "hot_rows.hpp"
+
+namespace sparq {
+
+// A worker's entries of a list: those before `stop` are in use.
+struct Share {
+  unsigned begin, end, stop;
+  Share(unsigned topK, unsigned filled, unsigned worker, unsigned nWorkers) {
+    const unsigned each = (topK + nWorkers - 1) / nWorkers;
+    begin = minimum(worker * each, topK);
+    end = minimum(begin + each, topK);
+    stop = minimum(end, filled);
+    stop = stop < begin ? begin : stop;
+  }
+};
+
+// Where the owner's ways have positions of the list: each worker some entries.
+class FindHot : public poplar::MultiVertex {
+public:
+  poplar::Input<unsigned> filled;
+  poplar::Input<unsigned> layer;
+  poplar::Input<unsigned> clock; // steps before this one
+  WordsIn positions;             // [topK]
+  WordsIn held;                  // [nLayers][nWays]
+  WordsInOut stamps;             // [nLayers][nWays]: the step that last selected it
+  WordsOut places;               // [topK]: of the owner's hits
+  WordsOut nFound;               // [6]: how many, of each worker's entries
+  unsigned topK, nWays, owner, nOwners;
+
+  bool compute(unsigned worker) {
+    const Share own(topK, *filled, worker, numWorkers());
+    const unsigned begin = own.begin, stop = own.stop;
+    for (unsigned e = begin; e != own.end; ++e)
+      places[e] = 0;
+    nFound[worker] = 0;
+    if (begin == stop)
+      return true;
+    // Copies, for a stamp that is stored could be any of these.
+    const unsigned ways = nWays, *const ownHeld = &held[*layer * ways];
+    unsigned *const ownStamps = &stamps[*layer * ways];
+    unsigned found = 0;
+    const unsigned lowest = positions[begin], highest = positions[stop - 1];
+    for (unsigned way = 0; way != ways; ++way) {
+      const unsigned position = ownHeld[way] - 1; // of no position: too large
+      if (position < lowest || position > highest)
+        continue;
+      unsigned first = begin, n = stop - begin; // the last entry that is not beyond it
+      while (n > 1) {
+        const unsigned step = n / 2;
+        if (positions[first + step] <= position)
+          first += step;
+        n -= step;
+      }
+      if (positions[first] != position)
+        continue;
+      places[first] = way * nOwners + owner + 1;
+      ownStamps[way] = *clock + 1;
+      ++found;
+    }
+    nFound[worker] = found;
+    return true;
+  }
+};
+
+// How many of its ways an owner may give away: all but its hits. Beside it what it deals is cleared.
+class FreeWays : public poplar::MultiVertex {
+public:
+  WordsIn nFound; // [6]
+  poplar::Output<unsigned> nFree;
+  WordsOut byEntry, byMiss; // [topK]: see DealPlaces
+  unsigned nWays, topK;
+
+  bool compute(unsigned worker) {
+    for (unsigned e = worker; e < topK; e += numWorkers()) {
+      byEntry[e] = 0;
+      byMiss[e] = 0;
+    }
+    if (worker != 0)
+      return true;
+    unsigned n = nWays;
+    for (unsigned w = 0; w != numWorkers(); ++w)
+      n -= nFound[w];
+    *nFree = n;
+    return true;
+  }
+};
+
+// Hits of all owners, by the worker whose entries they are.
+class SumFound : public poplar::MultiVertex {
+public:
+  WordsIn nFound; // [nOwners][6]
+  WordsOut nHits; // [6]
+  unsigned nOwners;
+
+  bool compute(unsigned worker) {
+    unsigned n = 0;
+    for (unsigned owner = 0; owner != nOwners; ++owner)
+      n += nFound[owner * numWorkers() + worker];
+    nHits[worker] = n;
+    return true;
+  }
+};
+
+// What owners have found, or dealt, for some entries of the list: one of them has it, the others have 0.
+class MergePlaces : public poplar::MultiVertex {
+public:
+  WordsIn found;   // [nOwners][nEntries]
+  WordsIn before;  // [nEntries]: what was known already
+  WordsOut places; // [nEntries]
+  unsigned nOwners, nEntries;
+
+  bool compute(unsigned worker) {
+    for (unsigned e = worker; e < nEntries; e += numWorkers()) {
+      unsigned place = before[e], at = e;
+      const auto add = [&] {
+        place |= found[at];
+        at += nEntries;
+      };
+      unsigned owner = 0;
+      for (; owner + 4 <= nOwners; owner += 4) // four to a pass, which has a price of its own
+        add(), add(), add(), add();
+      for (; owner != nOwners; ++owner)
+        add();
+      places[e] = place;
+    }
+    return true;
+  }
+};
+
+// The entries that are not hot, ascending: the misses of a KV head, the rows to fetch for them, and how
+// many there are. Each worker has its entries.
+class ListMisses : public poplar::MultiVertex {
+public:
+  poplar::Input<unsigned> filled;
+  poplar::Input<unsigned> layer;
+  WordsIn positions; // [topK]
+  WordsIn hits;      // [topK]: places
+  WordsIn nHits;     // [6]: of each worker's entries
+  WordsOut entries;  // [topK]
+  WordsOut rows;     // [topK]: rows of streaming memory
+  poplar::Output<unsigned> nMisses;
+  unsigned topK, rowBase, layerRows;
+
+  bool compute(unsigned worker) {
+    unsigned miss = 0;
+    for (unsigned w = 0; w != worker; ++w)
+      miss += nOwn(w);
+    const unsigned base = rowBase + *layer * layerRows + 1;
+    const Share own(topK, *filled, worker, numWorkers());
+    for (unsigned e = own.begin; e != own.stop; ++e)
+      if (hits[e] == 0) {
+        entries[miss] = e;
+        rows[miss] = base + positions[e];
+        ++miss;
+      }
+    if (worker + 1 == numWorkers())
+      *nMisses = miss;
+    return true;
+  }
+
+private:
+  // Misses among a worker's entries.
+  unsigned nOwn(unsigned worker) const {
+    const Share share(topK, *filled, worker, numWorkers());
+    return share.stop - share.begin - nHits[worker];
+  }
+};
+
+} // namespace sparq

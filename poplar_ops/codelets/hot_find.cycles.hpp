@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "cycles.hpp"
+
+namespace sparq {
+namespace cycles {
+
+// An entry is cleared. A way is loaded, its number kept and compared with both ends. Ways are spread evenly
+// over the workers that have a position near theirs: the search halves what is left (shift, add, load,
+// compare and branch, add, subtract), then load, compare, branch. Of hits, twice an even share and spread in
+// the same way: the place (3), the step (2), two stores, an address, count.
+inline std::uint64_t findHot(double topK, double nWays, double nOwners) {
+  const auto ofWorker = [](double n) {
+    return static_cast<double>(static_cast<unsigned>(n / nWorkers + 1));
+  };
+  double halvings = 0;
+  for (double n = share(topK); n > 1; n /= 2)
+    ++halvings;
+  return multi(24 + share(topK) * (1 + loopSlots) + nWays * (6 + loopSlots) +
+               ofWorker(nWays) * (halvings * (7 + loopSlots) + 3) +
+               ofWorker(std::min(nWays, 2 * topK / nOwners)) * 9);
+}
+// Two stores an entry.
+inline std::uint64_t freeWays(double topK) { return multi(share(topK) * (2 + loopSlots) + 14); }
+inline std::uint64_t sumFound(double nOwners) { return multi(nOwners * (3 + loopSlots) + 2); }
+// Of four owners each address, load, OR; of what is left one by one.
+inline std::uint64_t mergePlaces(double nEntries, unsigned nOwners) {
+  return shared(nEntries, nOwners / 4 * (4 * 3 + loopSlots) + nOwners % 4 * (3 + loopSlots) + 4);
+}
+// Of the workers before: their share (8), load, subtract, add. An entry: two loads, branch, add, two
+// addresses, two stores, count.
+inline std::uint64_t listMisses(double topK) {
+  return multi(10 + (nWorkers - 1) * (11 + loopSlots) + share(topK) * (9 + loopSlots));
+}
+
+} // namespace cycles
+} // namespace sparq

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Rows as they arrive, cut to pieces and put into their places of the buffer of hot rows.
+#include "hot_rows.hpp"
+
+namespace sparq {
+
+// Rows of keys and values as they arrive, to pieces: of the keys a pair of lanes each (components 2p and
+// 2p + 1 of every eight), of the values `width` components, which divides headDim.
+class CutRows : public poplar::MultiVertex {
+public:
+  HalvesIn rows;    // [n][2][headDim]: of keys, of values
+  HalvesOut pieces; // [4][n][headDim / 4], then [slices][n][width]
+  unsigned n, headDim, width;
+
+  bool compute(unsigned worker) {
+    const unsigned perPair = headDim / 4;
+    unsigned pair = worker;
+    for (unsigned row = 0; row != n; ++row, pair -= 4)
+      for (; pair < 4; pair += numWorkers()) {
+        const half *from = &rows[row * 2 * headDim + pair * 2];
+        half *to = &pieces[(pair * n + row) * perPair];
+        for (unsigned i = 0; i != perPair; i += 2)
+          storeWord(to + i, loadWord(from + i * 4));
+      }
+    for (unsigned c = worker * width; c < headDim; c += numWorkers() * width) {
+      const half *from = &rows[headDim + c];
+      half *to = &pieces[n * (headDim + c)];
+      for (unsigned row = 0; row != n; ++row)
+        copyHalves(to + row * width, from + row * 2 * headDim, width);
+    }
+    return true;
+  }
+};
+
+// A wave's pieces of the head's own rows into their places. Rows are shared out.
+class InsertRows : public poplar::MultiVertex {
+public:
+  poplar::Input<unsigned> layer;
+  poplar::Input<unsigned> wave;
+  poplar::Input<unsigned> first;
+  poplar::Input<unsigned> nMisses;
+  WordsIn places;   // [topK], by number of the miss
+  HalvesIn pieces;  // [waveRows][width]
+  HalvesInOut rows; // [nLayers][nRows][width]: place s is row s >> setShift of set s % 2^setShift
+  unsigned waveRows, nRows, width, set, setShift;
+
+  bool compute(unsigned worker) {
+    const OfWave wanted(*wave, waveRows, *first, *nMisses);
+    half *own = &rows[*layer * nRows * width];
+    for (unsigned miss = wanted.begin + worker; miss < wanted.stop; miss += numWorkers()) {
+      const unsigned to = places[miss] - 1;
+      if (setOf(to, setShift) != set)
+        continue;
+      const unsigned from = miss + static_cast<unsigned>(wanted.offset);
+      copyPiece(own + (to >> setShift) * width, &pieces[from * width], width);
+    }
+    return true;
+  }
+
+private:
+  // n halves, whole words; 64 bits at a time, where all rows begin at a multiple of that.
+  static void copyPiece(half *to, const half *from, unsigned n) {
+    if (n % quadSize == 0)
+      return copyHalves(to, from, n);
+    for (unsigned i = 0; i != n; i += 2)
+      storeWord(to + i, loadWord(from + i));
+  }
+};
+
+// A part's piece of that row.
+class InsertNewest : public poplar::MultiVertex {
+public:
+  poplar::Input<unsigned> layer;
+  WordsIn places;   // [nOwners]: one of them has it
+  HalvesIn piece;   // [width]
+  HalvesInOut rows; // [nLayers][nRows][width]
+  unsigned nOwners, nRows, width, set, setShift;
+
+  bool compute(unsigned worker) {
+    unsigned place = 0;
+    for (unsigned owner = 0; owner != nOwners; ++owner)
+      place |= places[owner];
+    if (place == 0 || setOf(place - 1, setShift) != set)
+      return true;
+    half *row = &rows[(*layer * nRows + ((place - 1) >> setShift)) * width];
+    for (unsigned i = worker * 2; i < width; i += numWorkers() * 2)
+      storeWord(row + i, loadWord(&piece[i]));
+    return true;
+  }
+};
+
+} // namespace sparq

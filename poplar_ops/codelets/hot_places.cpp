@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Which places of the buffer of hot rows the missing rows take, and a row that is appended.
+#include "hot_rows.hpp"
+
+namespace sparq {
+
+// Which way of an owner goes first: of those that are not selected now the one with the smallest key, by
+// number where these are equal. There is one that is not selected now; its stamp is below all others' then.
+static inline unsigned victim(const unsigned *held, const unsigned *stamps, unsigned nWays,
+                              unsigned now, bool byPosition) {
+  unsigned best = 0, least = ~0u, way = 0;
+  const auto take = [&](unsigned key) {
+    if (key < least) {
+      best = way;
+      least = key;
+    }
+    ++way;
+  };
+  if (byPosition) {
+    while (way != nWays)
+      take(stamps[way] != now ? held[way] : ~0u);
+    return best;
+  }
+  while (way + 4 <= nWays) // four to a pass, which has a price of its own
+    take(stamps[way]), take(stamps[way]), take(stamps[way]), take(stamps[way]);
+  while (way != nWays)
+    take(stamps[way]);
+  return best;
+}
+
+// Places of an owner for the misses that are dealt to it.
+class DealPlaces : public poplar::Vertex {
+public:
+  poplar::Input<unsigned> layer;
+  poplar::InOut<unsigned> clock;
+  poplar::Input<unsigned> nMisses;
+  WordsIn positions;  // [topK]
+  WordsIn entries;    // [topK]: of misses
+  WordsIn nFree;      // [nOwners]
+  WordsInOut held;    // [nLayers][nWays]
+  WordsInOut stamps;  // [nLayers][nWays]
+  WordsInOut byEntry; // [topK]: places of own misses, by entry
+  WordsInOut byMiss;  // [topK]: the same, by number of the miss
+  unsigned nWays, owner, nOwners, ownersShift;
+  bool byPosition; // the oldest position goes first
+
+  bool compute() {
+    const unsigned now = *clock + 1;
+    *clock = now;
+    // Each owner takes so many, or all that it has room for; more, where that is not enough.
+    unsigned share = (*nMisses + nOwners - 1) >> ownersShift, first = 0;
+    while (!isEnough(share, now, first))
+      ++share;
+    const unsigned end = minimum(first + minimum(nFree[owner], share), *nMisses);
+    unsigned *ownHeld = &held[*layer * nWays], *ownStamps = &stamps[*layer * nWays];
+    for (unsigned miss = first; miss < end; ++miss) {
+      const unsigned way = victim(ownHeld, ownStamps, nWays, now, byPosition), e = entries[miss];
+      ownHeld[way] = positions[e] + 1;
+      ownStamps[way] = now;
+      const unsigned place = (way << ownersShift) + owner + 1;
+      byEntry[e] = place;
+      byMiss[miss] = place;
+    }
+    return true;
+  }
+
+private:
+  // Whether all misses find a place; and how many go to the owners before this one.
+  bool isEnough(unsigned share, unsigned now, unsigned &first) const {
+    const unsigned start = now & (nOwners - 1), nBefore = (owner - now) & (nOwners - 1);
+    first = inTurn(start, nBefore, share);
+    return first + inTurn(owner, nOwners - nBefore, share) >= *nMisses;
+  }
+  // What so many owners take, from one on and around.
+  unsigned inTurn(unsigned begin, unsigned n, unsigned share) const {
+    const unsigned end = minimum(begin + n, nOwners);
+    return inOrder(begin, end, share) + inOrder(0, begin + n - end, share);
+  }
+  unsigned inOrder(unsigned begin, unsigned end, unsigned share) const {
+    unsigned sum = 0, at = begin;
+    for (; at + 2 <= end; at += 2) // two to a pass, which has a price of its own
+      sum += minimum(nFree[at], share) + minimum(nFree[at + 1], share);
+    return at < end ? sum + minimum(nFree[at], share) : sum;
+  }
+};
+
+// The place of a position that is appended: of the owner whose turn it is.
+class DealNewest : public poplar::Vertex {
+public:
+  poplar::Input<unsigned> filled; // before the position
+  poplar::Input<unsigned> active;
+  poplar::Input<unsigned> layer;
+  poplar::Input<unsigned> clock;
+  WordsInOut held;   // [nLayers][nWays]
+  WordsInOut stamps; // [nLayers][nWays]
+  poplar::Output<unsigned> place;
+  unsigned nWays, owner, nOwners;
+  bool byPosition;
+
+  bool compute() {
+    *place = 0;
+    if (!*active || (*filled & (nOwners - 1)) != owner)
+      return true;
+    unsigned *ownHeld = &held[*layer * nWays], *ownStamps = &stamps[*layer * nWays];
+    const unsigned way = victim(ownHeld, ownStamps, nWays, ~0u, byPosition);
+    ownHeld[way] = *filled + 1;
+    ownStamps[way] = *clock;
+    *place = way * nOwners + owner + 1;
+    return true;
+  }
+};
+
+// Nothing is hot any more, of a layer.
+class ForgetHot : public poplar::MultiVertex {
+public:
+  poplar::Input<unsigned> layer;
+  WordsInOut held;   // [nLayers][nWays]
+  WordsInOut stamps; // [nLayers][nWays]
+  unsigned nWays;
+
+  bool compute(unsigned worker) {
+    unsigned *const ownHeld = &held[*layer * nWays], *const ownStamps = &stamps[*layer * nWays];
+    for (unsigned way = worker, ways = nWays; way < ways; way += numWorkers()) {
+      ownHeld[way] = 0;
+      ownStamps[way] = 0;
+    }
+    return true;
+  }
+};
+
+} // namespace sparq

@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "lanes.cycles.hpp"
+
+namespace sparq {
+namespace cycles {
+
+// Of a block two words of marks, 5 each; of each head eight lanes in memory, cleared, loaded, added up,
+// and a selected position 13.
+inline std::uint64_t selectedSums(double nBlocks, double g, double perBlock) {
+  return shared(nBlocks, 2 * 5 + g * (4 + 13 * perBlock + 4 + treeSum));
+}
+
+} // namespace cycles
+} // namespace sparq

@@ -1,0 +1,598 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A whole model on IPUs: its weights, the caches of all batches in flight, what fits where, and how long a
+token takes.
+
+    print(sparq_ipu.planning.plan_model("Llama-3-8B", seq_len=16384, n_ipus=16))
+
+Everything counts that is there at once. What is planned: attention of all layers (counted in dry runs, as
+by `plan`), weights that are read from streaming memory, and what passes between IPUs. What is not planned,
+and so not in any time here: products with weights that lie in SRAM, norms, sampling, prefill, and the host.
+Every time is modelled (docs/whole_model.md).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any, Callable, Sequence
+
+from sparq_ipu.kernels import BASELINE, DEFAULT, TIERED
+from sparq_ipu.planning.device_model import DeviceModel, device_model
+from sparq_ipu.planning.links import link_seconds
+from sparq_ipu.planning.model_shape import WEIGHT_BITS, ModelShape, shape_of
+from sparq_ipu.planning.planner import Plan, plan, split
+from sparq_reference import DoesNotFit, checks
+
+#: how attention is done: what `kernels` an IPU may have, and the bits of their key index
+ATTENTION = {
+    "dense": ((BASELINE.name,), 16),
+    "published": ((DEFAULT.name,), 16),
+    "best": ((TIERED.name, DEFAULT.name), 4),
+}
+SPLITS = ("layers", "heads")
+#: where weights can lie; "auto": in SRAM if they fit beside the caches' share of it
+WEIGHTS_IN = ("auto", "sram", "streaming")
+#: of a tile, for code, activations and buffers of the products, which are not planned
+PRODUCTS_TILE_BYTES = 96 * 1024
+
+_PACKET = 1024
+
+
+@dataclasses.dataclass(frozen=True)
+class Need:
+    """What one IPU holds, in bytes, all at once.
+
+    Attributes:
+        attention_tile: of the fullest tile: programs of attention, with what SRAM keeps of all caches.
+        weights_tile: of every tile: its share of the weights in SRAM.
+        products_tile: of every tile, see PRODUCTS_TILE_BYTES.
+        cache_streaming, weights_streaming: in streaming memory.
+    """
+
+    attention_tile: int
+    weights_tile: int
+    products_tile: int
+    cache_streaming: int
+    weights_streaming: int
+
+    @property
+    def tile(self) -> int:
+        return self.attention_tile + self.weights_tile + self.products_tile
+
+    @property
+    def streaming(self) -> int:
+        return self.cache_streaming + self.weights_streaming
+
+
+@dataclasses.dataclass(frozen=True)
+class IpuPlan:
+    """One IPU's part of a model; `tiered` and `others` are of one layer's call."""
+
+    n_layers: int
+    has_head: bool
+    n_tiered: int
+    tiered: Plan | None
+    others: Plan | None
+    need: Need
+    weights_read: int  # bytes of streaming memory that a step reads
+    seconds_weights: float
+
+    @property
+    def seconds_attention(self) -> float:
+        of_tiered = self.n_tiered * self.tiered.seconds_per_query if self.tiered else 0.0
+        rest = self.n_layers - self.n_tiered
+        return of_tiered + (rest * self.others.seconds_per_query if self.others else 0.0)
+
+    @property
+    def on_chip_seconds(self) -> float:
+        of_tiered = self.n_tiered * self.tiered.on_chip_seconds if self.tiered else 0.0
+        rest = self.n_layers - self.n_tiered
+        return of_tiered + (rest * self.others.on_chip_seconds if self.others else 0.0)
+
+    @property
+    def seconds(self) -> float:
+        return self.seconds_attention + self.seconds_weights
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelPlan:
+    """A model on IPUs; times in modelled seconds.
+
+    Attributes:
+        in_flight: batches that are there at once; with split "layers" they follow one another through the
+            IPUs, each with caches of its own.
+        weights_in: "sram" or "streaming".
+        ipus: a plan for each IPU.
+        seconds_links: of a step: what passes from IPU to IPU.
+        missing: what does not fit, in words; empty where all does.
+        would_fit: changes, each alone, with which it would fit.
+        weights_would_fit: where weights lie in streaming memory for want of SRAM, changes with which they
+            would lie in SRAM.
+    """
+
+    shape: ModelShape
+    model: DeviceModel
+    batch: int
+    in_flight: int
+    seq_len: int
+    n_ipus: int
+    split: str
+    attention: str
+    hit_rate: float
+    weights: str
+    weights_in: str
+    ipus: tuple[IpuPlan, ...]
+    seconds_links: float
+    missing: tuple[str, ...] = ()
+    would_fit: tuple[str, ...] = ()
+    weights_would_fit: tuple[str, ...] = ()
+
+    @property
+    def fits(self) -> bool:
+        return not self.missing
+
+    @property
+    def in_turn(self) -> bool:
+        """IPUs work one after the other on a step."""
+        return self.split == "layers"
+
+    @property
+    def seconds_per_step(self) -> float:
+        """From a token of every element of one batch to the next."""
+        seconds = [ipu.seconds for ipu in self.ipus]
+        return (sum(seconds) if self.in_turn else max(seconds)) + self.seconds_links
+
+    @property
+    def seconds_if_on_chip_doubled(self) -> float:
+        more = [ipu.on_chip_seconds for ipu in self.ipus]
+        return self.seconds_per_step + (sum(more) if self.in_turn else max(more))
+
+    @property
+    def milliseconds(self) -> dict[str, float]:
+        """Of a step, by what takes them."""
+        share = 1 if self.in_turn else self.n_ipus  # IPUs that work at once, all alike
+        return {
+            "attention": sum(ipu.seconds_attention for ipu in self.ipus) / share * 1e3,
+            "weights from streaming memory": sum(ipu.seconds_weights for ipu in self.ipus) / share * 1e3,
+            "links": self.seconds_links * 1e3,
+        }
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Of all batches in flight: bound by a step's length, and by the IPU that works longest."""
+        busiest = max(ipu.seconds for ipu in self.ipus)
+        return self.batch / max(self.seconds_per_step / self.in_flight, busiest)
+
+    def row(self) -> dict[str, Any]:
+        """One flat record, for JSON lines; bytes are of the IPU that has most."""
+        needs = [ipu.need for ipu in self.ipus]
+        return {
+            "model": self.shape.name,
+            "parameters": self.shape.parameters,
+            "device": self.model.name,
+            "batch": self.batch,
+            "in_flight": self.in_flight,
+            "seq_len": self.seq_len,
+            "n_ipus": self.n_ipus,
+            "split": self.split,
+            "attention": self.attention,
+            "hit_rate": self.hit_rate,
+            "weights": self.weights,
+            "weights_in": self.weights_in,
+            "n_layers_per_ipu": [ipu.n_layers for ipu in self.ipus],
+            "n_tiered_per_ipu": [ipu.n_tiered for ipu in self.ipus],
+            "seconds_per_step": self.seconds_per_step,
+            "seconds_if_on_chip_doubled": self.seconds_if_on_chip_doubled,
+            **{f"seconds_{name.split()[0]}": ms / 1e3 for name, ms in self.milliseconds.items()},
+            "tokens_per_second": self.tokens_per_second,
+            "tile_bytes": max(need.tile for need in needs),
+            "tile_bytes_limit": self.model.tile_bytes,
+            "streaming_bytes": max(need.streaming for need in needs),
+            "streaming_bytes_limit": self.model.streaming_memory_bytes,
+            "fits": self.fits,
+            "missing": list(self.missing),
+            "would_fit": list(self.would_fit),
+            "weights_would_fit": list(self.weights_would_fit),
+            "time_source": "modelled",
+        }
+
+    def __str__(self) -> str:
+        fullest = max(self.ipus, key=lambda ipu: ipu.need.tile)
+        most = max(self.ipus, key=lambda ipu: ipu.need.streaming).need
+        need, kib = fullest.need, 1024
+        n_layers, n_tiered = (sum(getattr(i, name) for i in self.ipus) for name in ("n_layers", "n_tiered"))
+        each = f"{max(i.n_layers for i in self.ipus)} layers on an IPU"
+        tiers = f", {n_tiered} of {n_layers} in three tiers" if n_tiered else ""
+        lines = [
+            f"{self.shape.name}: {self.shape.parameters / 1e9:.2f} billion weights ({self.weights}), "
+            f"{self.seq_len} positions, batch {self.batch}, {self.in_flight} in flight",
+            f"  {self.n_ipus} IPUs ({self.model.name}), split by {self.split}; attention {self.attention}: "
+            f"{each}{tiers}",
+            f"  weights in {'SRAM' if self.weights_in == 'sram' else 'streaming memory'}",
+            f"  SRAM: {need.tile / kib:.0f} of {self.model.tile_bytes / kib:.0f} KiB on the fullest tile: "
+            f"attention and caches {need.attention_tile / kib:.0f}, weights {need.weights_tile / kib:.0f}, "
+            f"kept for products {need.products_tile / kib:.0f}",
+            f"  streaming memory: {most.streaming / 1e9:.2f} of "
+            f"{self.model.streaming_memory_bytes / 1e9:.0f} GB on the IPU with most: caches "
+            f"{most.cache_streaming / 1e9:.2f}, weights {most.weights_streaming / 1e9:.2f}",
+        ]
+        if self.missing:
+            lines += [f"  does not fit: {what}" for what in self.missing]
+            lines += [f"  would fit: {what}" for what in self.would_fit]
+            return "\n".join(lines)
+        parts = " + ".join(f"{name} {ms:.3f}" for name, ms in self.milliseconds.items())
+        lines.append(
+            f"  modelled, a token: {self.seconds_per_step * 1e3:.3f} ms = {parts}; if attention's work "
+            f"on chip took twice as long {self.seconds_if_on_chip_doubled * 1e3:.3f}"
+        )
+        lines.append(f"  modelled: {self.tokens_per_second:.1f} tokens/s of all batches in flight")
+        if n_tiered:
+            rate = f"{self.hit_rate:.0%} of the selected rows are taken to be hot"
+            lines.append(f"  {rate}" + (": none, the slowest case" if self.hit_rate == 0 else ""))
+        if self.weights_would_fit:
+            lines.append(f"  weights would fit SRAM: {'; or '.join(self.weights_would_fit)}")
+        lines.append("  not planned: products with weights in SRAM, norms, sampling, prefill, the host")
+        return "\n".join(lines)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Request:
+    """What is to be planned, checked."""
+
+    shape: ModelShape
+    model: DeviceModel
+    batch: int
+    in_flight: int
+    seq_len: int
+    n_ipus: int
+    split: str
+    attention: str
+    weights: str
+    weights_in: str
+    rank: int
+    top_k: int
+    n_local: int
+    index_bits: int
+    row_bits: int
+    hot_rows: int
+    hit_rate: float
+
+    def layer(self, kernel: str, n_layers: int) -> Plan:
+        """Attention of so many caches of one layer on one IPU.
+
+        Raises:
+            DoesNotFit: it is too large, by itself.
+        """
+        shape, n_parts = self.shape, self.n_ipus if self.split == "heads" else 1
+        batch, n_heads, n_kv_heads = split(self.batch, shape.n_heads, shape.n_kv_heads, n_parts)
+        options: dict[str, Any] = {}
+        if kernel == TIERED.name:
+            options.update(row_bits=self.row_bits, hot_rows=self.hot_rows, hit_rate=self.hit_rate)
+        if kernel != BASELINE.name:
+            options.update(index_bits=self.index_bits, rank=min(self.rank, shape.head_dim), top_k=self.top_k)
+            options.update(n_local=self.n_local)
+        return plan(
+            batch,
+            n_heads,
+            n_kv_heads,
+            shape.head_dim,
+            self.seq_len,
+            kernel=kernel,
+            append=True,
+            device=self.model,
+            n_layers=n_layers,
+            baseline=False,
+            **options,
+        )
+
+
+def plan_model(
+    model: str | ModelShape,
+    *,
+    seq_len: int = 16384,
+    batch: int = 1,
+    in_flight: int = 1,
+    n_ipus: int = 1,
+    split: str = "layers",
+    attention: str = "best",
+    weights: str = "fp16",
+    weights_in: str = "auto",
+    rank: int = 32,
+    top_k: int = 128,
+    n_local: int = 0,
+    index_bits: int | None = None,
+    row_bits: int = 16,
+    hot_rows: int = 0,
+    hit_rate: float = 0.0,
+    device: str | DeviceModel = "bow",
+    progress: Callable[[str], None] | None = None,
+) -> ModelPlan:
+    """Plan a whole model: everything that is in memory at once, and the time of a token.
+
+    Args:
+        model: a name of `model_shape.MODELS`, the path of a config.json, or a shape.
+        seq_len: positions of every cache, all held.
+        batch: elements of one batch; they share the reading of weights.
+        in_flight: batches at once; with split "layers" up to n_ipus of them work at the same time.
+        n_ipus: with split "layers" in [1, n_layers]; with "heads" KV heads, then the batch, split evenly.
+        split: "layers" or "heads", as `sparq_ipu.KVCache`.
+        attention: "dense" (streaming memory), "published" (SparQ as published: fp16 index, streaming memory),
+            or "best": SparQ, as many layers in three tiers as fit and pay, the others streamed.
+        weights: "fp16", "int8" or "int4".
+        weights_in: "sram", "streaming", or "auto": the faster of those that fit.
+        rank, top_k, n_local: of SparQ attention.
+        index_bits: of the key index; None: 4 where attention is "best", else 16.
+        row_bits, hot_rows, hit_rate: of layers in three tiers, see `sparq_ipu.plan`.
+        device: name of a device model, or a model.
+        progress: called with a line about what is being planned.
+
+    Returns:
+        A plan; where something does not fit, one that says what, and which single changes would do.
+
+    Raises:
+        ValueError: an argument out of range.
+        RuntimeError: as `sparq_ipu.plan`.
+    """
+    op = "plan_model"
+    shape = model if isinstance(model, ModelShape) else shape_of(op, model)
+    for name, value, among in (
+        ("split", split, SPLITS),
+        ("attention", attention, tuple(ATTENTION)),
+        ("weights", weights, tuple(WEIGHT_BITS)),
+        ("weights_in", weights_in, WEIGHTS_IN),
+    ):
+        if value not in among:
+            checks.fail(op, name, f"be one of {', '.join(among)}", repr(value))
+    most = shape.n_layers if split == "layers" else 64
+    request = _Request(
+        shape=shape,
+        model=device if isinstance(device, DeviceModel) else device_model(device),
+        batch=checks.check_integer(op, "batch", batch, 1, checks.MAX_CAPACITY),
+        in_flight=checks.check_integer(op, "in_flight", in_flight, 1, checks.MAX_LAYERS),
+        seq_len=checks.check_integer(op, "seq_len", seq_len, 1, checks.MAX_CAPACITY),
+        n_ipus=checks.check_integer(op, "n_ipus", n_ipus, 1, most),
+        split=split,
+        attention=attention,
+        weights=weights,
+        weights_in=weights_in,
+        rank=rank,
+        top_k=top_k,
+        n_local=n_local,
+        index_bits=ATTENTION[attention][1] if index_bits is None else index_bits,
+        row_bits=row_bits,
+        hot_rows=hot_rows,
+        hit_rate=hit_rate,
+    )
+    say = progress or (lambda line: None)
+    result = _planned(request, say)
+    if not result.fits:
+        return dataclasses.replace(result, would_fit=tuple(_changes(request, say)))
+    if result.weights_in == "streaming" and weights_in == "auto":
+        inside = dataclasses.replace(request, weights_in="sram")
+        return dataclasses.replace(result, weights_would_fit=tuple(_changes(inside, say, _SMALLER)))
+    return result
+
+
+def _planned(request: _Request, say: Callable[[str], None]) -> ModelPlan:
+    """The faster of both places for weights, among those that fit; else the one that misses least."""
+    places = ("sram", "streaming") if request.weights_in == "auto" else (request.weights_in,)
+    layers = _Layers(request, say)
+    plans = [_with_weights(request, place, layers) for place in places]
+    fitting = [p for p in plans if p.fits]
+    if fitting:
+        return min(fitting, key=lambda p: p.seconds_per_step)
+    return plans[-1]
+
+
+class _Layers:
+    """Attention plans of one IPU by kernel and number of caches: each is counted once."""
+
+    def __init__(self, request: _Request, say: Callable[[str], None]):
+        self._request = request
+        self._say = say
+        self._plans: dict[tuple[str, int], Plan | DoesNotFit] = {}
+
+    def plan(self, kernel: str, n_caches: int) -> Plan | DoesNotFit:
+        """So many caches; what is too little, where they do not fit by themselves."""
+        key = kernel, n_caches
+        if key not in self._plans:
+            self._say(f"{kernel}: {n_caches} caches of a layer on an IPU")
+            if n_caches > checks.MAX_LAYERS:
+                rule = f"caches of a layer on an IPU must be at most {checks.MAX_LAYERS}, got {n_caches}"
+                return DoesNotFit(f"plan: {rule}", "caches", n_caches, checks.MAX_LAYERS)
+            try:
+                self._plans[key] = self._request.layer(kernel, n_caches)
+            except DoesNotFit as error:
+                self._plans[key] = error
+        return self._plans[key]
+
+
+def _weight_bytes(request: _Request, n_layers: int, has_head: bool) -> int:
+    """What a step reads of an IPU's weights: its share of the layers and of the output's embedding."""
+    shape, bits = request.shape, WEIGHT_BITS[request.weights]
+    numbers = n_layers * shape.layer_weights + (shape.embedding_weights if has_head else 0)
+    share = request.n_ipus if request.split == "heads" else 1
+    return math.ceil(numbers * bits / 8 / share)
+
+
+def _input_bytes(request: _Request, is_first: bool, in_sram: bool) -> int:
+    """The input's embedding lies in streaming memory: a token reads one row. Where it is the output's too,
+    and that lies there on the same IPU, it is there already."""
+    shape = request.shape
+    shares_output = shape.tied and not in_sram and (request.split == "heads" or request.n_ipus == 1)
+    if not is_first or shares_output:
+        return 0
+    share = request.n_ipus if request.split == "heads" else 1
+    return math.ceil(shape.embedding_weights * WEIGHT_BITS[request.weights] / 8 / share)
+
+
+def _parts(request: _Request) -> list[tuple[int, bool, bool]]:
+    """Of each IPU: its layers, whether it has the input's embedding, whether it has the output's."""
+    n, layers = request.n_ipus, request.shape.n_layers
+    if request.split == "heads":
+        return [(layers, True, True)] * n
+    owner = [layer * n // layers for layer in range(layers)]
+    return [(owner.count(ipu), ipu == 0, ipu == n - 1) for ipu in range(n)]
+
+
+def _with_weights(request: _Request, place: str, layers: _Layers) -> ModelPlan:
+    model, parts = request.model, _parts(request)
+    by_part: dict[tuple[int, bool, bool], tuple[IpuPlan, list[str]]] = {}
+    for part in parts:
+        if part not in by_part:
+            by_part[part] = _ipu(request, place, layers, *part)
+    missing: list[str] = []
+    for part, (_, problems) in by_part.items():
+        which = [ipu for ipu, other in enumerate(parts) if other == part]
+        name = f"IPU {which[0]}" if len(which) == 1 else f"IPUs {which[0]} to {which[-1]}"
+        missing += [f"{name}: {what}" for what in problems]
+    return ModelPlan(
+        request.shape,
+        model,
+        request.batch,
+        request.in_flight,
+        request.seq_len,
+        request.n_ipus,
+        request.split,
+        request.attention,
+        request.hit_rate,
+        request.weights,
+        place,
+        tuple(by_part[part][0] for part in parts),
+        _link_seconds(request),
+        tuple(missing),
+    )
+
+
+def _link_seconds(request: _Request) -> float:
+    """What passes between IPUs in a step: hidden states in fp16, from part to part; with heads split every
+    layer adds up the parts' contributions twice, on IPU 0, and hands the sums out again."""
+    n, n_bytes = request.n_ipus, 2 * request.batch * request.shape.hidden_size
+    if n == 1:
+        return 0.0
+    if request.split == "layers":
+        return sum(link_seconds(request.model, {(i, i + 1): n_bytes}, n) for i in range(n - 1))
+    there = link_seconds(request.model, {(i, 0): n_bytes for i in range(1, n)}, n)
+    back = link_seconds(request.model, {(0, i): n_bytes for i in range(1, n)}, n)
+    return 2 * request.shape.n_layers * (there + back)
+
+
+def _ipu(
+    request: _Request, place: str, layers: _Layers, n_layers: int, is_first: bool, has_head: bool
+) -> tuple[IpuPlan, list[str]]:
+    """One IPU, and what does not fit on it."""
+    model = request.model
+    read = _weight_bytes(request, n_layers, has_head)
+    in_sram = place == "sram"
+    weights_tile = math.ceil(read / model.tiles) if in_sram else 0
+    streamed_weights = (0 if in_sram else read) + _input_bytes(request, is_first, in_sram)
+    packets = math.ceil(read / _PACKET)
+    seconds = 0.0 if in_sram else model.streaming_seconds(read, packets, packets)
+    if not in_sram:  # one copy for each layer's matrices
+        seconds += (n_layers - 1) * model.remote_copy_seconds
+    room = model.tile_bytes - PRODUCTS_TILE_BYTES - weights_tile
+    n_tiered, tiered, others, problem = _choose(request, layers, n_layers, room)
+    plans = [p for p in (tiered, others) if p is not None]
+    attention = {
+        "tile memory": 0,
+        "streaming memory": 0,
+        **({problem.resource: problem.need} if problem else {}),
+    }
+    need = Need(
+        attention["tile memory"] + sum(p.max_tile_bytes for p in plans),
+        weights_tile,
+        PRODUCTS_TILE_BYTES,
+        attention["streaming memory"] + sum(p.streaming_memory_bytes for p in plans),
+        streamed_weights,
+    )
+    missing = []
+    if problem is not None:
+        missing.append(
+            f"{problem.resource} ({problem.need} of {problem.room} for attention and caches alone)"
+        )
+    elif need.tile > model.tile_bytes:
+        missing.append(f"tile memory ({need.tile} of {model.tile_bytes} bytes of the fullest tile)")
+    if need.streaming > model.streaming_memory_bytes and problem is None:
+        missing.append(f"streaming memory ({need.streaming} of {model.streaming_memory_bytes} bytes)")
+    return IpuPlan(n_layers, has_head, n_tiered, tiered, others, need, read, seconds), missing
+
+
+def _choose(
+    request: _Request, layers: _Layers, n_layers: int, room: int
+) -> tuple[int, Plan | None, Plan | None, DoesNotFit | None]:
+    """How many layers are in three tiers: as many as fit such room of a tile beside the others, if that pays.
+
+    Returns:
+        Their number, the plan of their caches, that of the others' caches, or what there is too little of.
+    """
+    kernels, flight = ATTENTION[request.attention][0], request.in_flight
+    plain = layers.plan(kernels[-1], n_layers * flight)
+    without = (0, None, plain, None) if isinstance(plain, Plan) else (0, None, None, plain)
+    if kernels[0] != TIERED.name:
+        return without
+    slower = isinstance(plain, Plan)
+
+    def mixed(n_tiered: int) -> tuple[Plan, Plan | None] | None:
+        tiered = layers.plan(TIERED.name, n_tiered * flight)
+        rest = None
+        if n_tiered != n_layers:
+            rest = layers.plan(kernels[-1], (n_layers - n_tiered) * flight)
+        if not isinstance(tiered, Plan) or isinstance(rest, DoesNotFit):
+            return None
+        bytes_ = tiered.max_tile_bytes + (rest.max_tile_bytes if rest else 0)
+        return (tiered, rest) if bytes_ <= room else None
+
+    low, high = 0, n_layers + 1  # SRAM grows with the layers in three tiers
+    best: tuple[Plan, Plan | None] | None = mixed(n_layers)
+    if best is not None:
+        low = n_layers
+    else:
+        high = n_layers
+        while high - low > 1:
+            middle = (low + high) // 2
+            tried = mixed(middle)
+            low, high, best = (middle, high, tried) if tried else (low, middle, best)
+    if best is None:
+        return without
+    tiered, rest = best
+    if slower and isinstance(plain, Plan) and tiered.seconds_per_query >= plain.seconds_per_query:
+        return without  # of short contexts there is little to stream
+    return low, tiered, rest, None
+
+
+#: changes that let weights fit SRAM; of the others nobody would make one for that
+_SMALLER = ("n_ipus", "weights")
+
+
+def _changes(
+    request: _Request, say: Callable[[str], None], names: Sequence[str] | None = None
+) -> Sequence[str]:
+    """Single changes, of these names or any, with which it would fit: the smallest of each kind."""
+    found = []
+
+    def first(name: str, values: Sequence[Any], words: Callable[[Any], str]) -> None:
+        for value in values if names is None or name in names else ():
+            say(f"would it fit with {words(value)}?")
+            try:
+                changed = _planned(dataclasses.replace(request, **{name: value}), lambda line: None)
+            except ValueError:
+                continue
+            if changed.fits:
+                found.append(words(value))
+                return
+
+    more = [2**i for i in range(7) if 2**i > request.n_ipus]
+    if request.split == "layers":
+        more = [n for n in more if n <= request.shape.n_layers]
+    first("n_ipus", more, lambda n: f"{n} IPUs")
+    bits = [w for w in WEIGHT_BITS if WEIGHT_BITS[w] < WEIGHT_BITS[request.weights]]
+    first("weights", bits, lambda w: f"weights in {w}")
+    if request.weights_in == "sram":
+        first("weights_in", ["streaming"], lambda w: "weights in streaming memory")
+    halves = [request.in_flight >> i for i in range(1, 10) if request.in_flight >> i]
+    first("in_flight", halves, lambda n: f"{n} in flight")
+    halves = [request.batch >> i for i in range(1, 10) if request.batch >> i]
+    first("batch", halves, lambda n: f"batch {n}")
+    halves = [request.seq_len >> i for i in range(1, 6) if request.seq_len >> i >= 1024]
+    first("seq_len", halves, lambda n: f"{n} positions")
+    return found

@@ -1,0 +1,333 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Accuracy of SparQ and its rivals on a pretrained model, offline: see docs/accuracy.md.
+
+    python study/accuracy.py --quick                                a look, under 5 minutes on 2 cores
+    python study/accuracy.py --jobs 2 --out runs/accuracy.jsonl     the whole table; run again to continue
+    python study/accuracy.py --report-only --out runs/accuracy.jsonl --report page.md --plots plots
+    python study/accuracy.py --methods sparq:r=16,k=64 h2o@sparq:r=16,k=64 --tasks repetition needle
+    python study/accuracy.py --held-out --out runs/held_out.jsonl          confirm settings on other texts
+    python study/accuracy.py --statistics --out runs/statistics.jsonl     of the model's own attention instead
+    python study/accuracy.py --write                                the published results into docs/
+    python study/accuracy.py --coverage                             simulate what the intervals cover, 10 s
+
+Needs: pip install ./study. Default model: SmolLM2-135M-Instruct from its wheel.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sparq_study.accuracy.plan import Plan
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "study/results/accuracy_smollm2_135m.jsonl"
+HELD_OUT = ROOT / "study/results/accuracy_held_out.jsonl"
+ROWS = ROOT / "study/results/row_bits.jsonl"
+STATISTICS = ROOT / "study/results/attention_statistics.jsonl"
+COVERAGE = ROOT / "study/results/interval_coverage.jsonl"
+DOCUMENT = ROOT / "docs/accuracy.md"
+TABLES = ROOT / "docs/accuracy_tables.md"
+HELD_OUT_TABLES = ROOT / "docs/accuracy_held_out.md"
+
+
+def arguments() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="few methods, short contexts, one or two items a task"
+    )
+    parser.add_argument(
+        "--held-out",
+        action="store_true",
+        help="texts, needles and seed that no setting was chosen on; the settings that may be recommended",
+    )
+    parser.add_argument(
+        "--list", action="store_true", help="list methods with their parameters, tasks, the plan; do not run"
+    )
+    parser.add_argument(
+        "--model", default="smollm2", help="smollm2 (default), a checkpoint directory or a .gguf file"
+    )
+    parser.add_argument(
+        "--methods",
+        nargs="+",
+        metavar="METHOD",
+        help="name:parameter=value,... or METHOD@REFERENCE: with the top_k that moves as much as REFERENCE",
+    )
+    parser.add_argument("--tasks", nargs="+", metavar="TASK", help="some of the plan's tasks")
+    parser.add_argument("--items", type=int, metavar="N", help="items (contexts) of every task")
+    parser.add_argument(
+        "--size",
+        action="append",
+        default=[],
+        metavar="TASK.NAME=JSON",
+        help="a size of a task, e.g. lm.length=1024 or needle.lengths=[512,1024]; repeatable",
+    )
+    parser.add_argument("--seed", type=int, help="of all contexts and questions (default: the plan's)")
+    parser.add_argument(
+        "--jobs",
+        type=int,
+        default=1,
+        metavar="N",
+        help="processes, each with the model and, if N > 1, one thread",
+    )
+    parser.add_argument("--threads", type=int, metavar="N", help="torch threads per process")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        metavar="FILE",
+        help="JSON lines; continued if it holds the same plan (default: stdout, not resumable)",
+    )
+    parser.add_argument("--force", action="store_true", help="start --out over")
+    parser.add_argument(
+        "--decode-check",
+        type=int,
+        default=8,
+        metavar="N",
+        help="tokens per method to decode one by one through the real KV cache, a check (default 8; 0: none)",
+    )
+    parser.add_argument(
+        "--statistics",
+        action="store_true",
+        help="measure the attention of the model (section 3, appendix E of the paper) instead of methods",
+    )
+    parser.add_argument("--report", type=Path, metavar="FILE", help="write the tables as Markdown")
+    parser.add_argument("--plots", type=Path, metavar="FOLDER", help="write plots (needs matplotlib)")
+    parser.add_argument("--report-only", action="store_true", help="do not run anything: read --out")
+    parser.add_argument(
+        "--write",
+        action="store_true",
+        help=f"only put the results of study/results into docs/{DOCUMENT.name} and its pages of tables",
+    )
+    parser.add_argument(
+        "--coverage",
+        action="store_true",
+        help=f"only simulate how often intervals hold the truth, into study/results/{COVERAGE.name} or --out",
+    )
+    return parser
+
+
+def make_plan(args: argparse.Namespace) -> Plan:
+    try:
+        from sparq_study.accuracy.plan import default_plan, held_out_plan, quick_plan
+    except ImportError:
+        from sparq_ipu.models import import_torch
+
+        import_torch("accuracy")  # says what to install
+        raise
+
+    if args.quick and args.held_out:
+        raise ValueError("accuracy: held-out must be given without quick, got both")
+    plan = quick_plan() if args.quick else held_out_plan() if args.held_out else default_plan()
+    tasks = {name: dict(sizes) for name, sizes in plan.tasks.items()}
+    if args.tasks:
+        tasks = {name: tasks.get(name, {"items": 1}) for name in args.tasks}
+    if args.items is not None:
+        if args.items < 1:
+            raise ValueError(f"accuracy: items must be >= 1, got {args.items}")
+        for sizes in tasks.values():
+            sizes["items"] = args.items
+    for name, value, least in (("decode-check", args.decode_check, 0), ("threads", args.threads, 1)):
+        if value is not None and value < least:
+            raise ValueError(f"accuracy: {name} must be >= {least}, got {value}")
+    for text in args.size:
+        key, separator, value = text.partition("=")
+        name, dot, size = key.partition(".")
+        if not separator or not dot or name not in tasks:
+            raise ValueError(
+                f"accuracy: size must be TASK.NAME=JSON, TASK one of {', '.join(tasks)}, got {text!r}"
+            )
+        try:
+            tasks[name][size] = json.loads(value)
+        except json.JSONDecodeError as error:
+            raise ValueError(f"accuracy: size must be TASK.NAME=JSON, got {text!r}: {error}") from None
+    seed = plan.seed if args.seed is None else args.seed
+    return type(plan)(tasks, args.methods or plan.methods, seed, plan.decode_only)
+
+
+def versions() -> dict[str, str]:
+    """What the numbers depend on, for the header."""
+    import torch
+    import transformers
+
+    folder = Path(__file__).resolve().parent
+    try:
+        git = subprocess.run(
+            ["git", "describe", "--always", "--dirty", "--exclude=*"],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        git = "unknown"
+    return {"git": git, "torch": torch.__version__, "transformers": transformers.__version__}
+
+
+def tell(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = arguments()
+    args = parser.parse_args(argv)
+    try:
+        plan = make_plan(args)
+        return run(args, plan)
+    except (ValueError, OSError, ImportError, RuntimeError) as error:
+        tell(f"error: {error}")
+        return 2
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """The lines of a file of JSON lines."""
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def write_coverage(path: Path) -> None:
+    """Simulate the intervals, write the lines and show the table."""
+    from sparq_study.accuracy import coverage
+
+    found = coverage.lines()
+    path.write_text("".join(json.dumps(line) + "\n" for line in found), encoding="utf-8")
+    tell(coverage.table(found))
+
+
+def write_documents() -> None:
+    """Make the pages of tables and the generated blocks of docs/accuracy.md from the published lines."""
+    from sparq_ipu.tables import replace_block
+    from sparq_study.accuracy import document, report, runner
+
+    lines, held_out = runner.read_results(RESULTS), runner.read_results(HELD_OUT)
+    for page, source, shown in ((TABLES, RESULTS, lines), (HELD_OUT_TABLES, HELD_OUT, held_out)):
+        head = f"<!-- from study/results/{source.name}: python study/accuracy.py --write -->\n\n"
+        page.write_text(head + report.page(shown), encoding="utf-8")
+    made = document.blocks(
+        lines, held_out, read_lines(ROWS), runner.read_results(STATISTICS), read_lines(COVERAGE)
+    )
+    for name, text in made.items():
+        replace_block(DOCUMENT, name, text)
+
+
+def run(args: argparse.Namespace, plan: Plan) -> int:
+    from sparq_study.accuracy import report, runner
+    from sparq_study.accuracy.methods import describe_methods
+    from sparq_study.accuracy.tasks import TASKS
+
+    if args.list:
+        print("methods\n" + describe_methods() + "\n\ntasks")
+        for task in TASKS.values():
+            print(f"{task.name}\n    {task.summary}")
+        print("\nplan\n" + json.dumps({"tasks": plan.tasks, "methods": plan.methods}, indent=1))
+        return 0
+    if args.write:
+        write_documents()
+        return 0
+    if args.coverage:
+        write_coverage(args.out or COVERAGE)
+        return 0
+    if args.report_only:
+        if args.out is None:
+            raise ValueError("accuracy: out must be given with --report-only, got none")
+        lines = runner.read_results(args.out)
+    else:
+        lines = measure(args, plan)
+    if lines[0]["plan"].get("statistics"):
+        text = report.statistics_page(lines)
+    else:
+        text = report.page(lines)
+    if args.report:
+        args.report.write_text(text, encoding="utf-8")
+    else:
+        tell(text)
+    if args.plots:
+        from sparq_study.accuracy import plots
+
+        for path in plots.draw(lines, args.plots):
+            tell(f"wrote {path}")
+    return 0
+
+
+def measure(args: argparse.Namespace, plan: Plan) -> list[dict[str, Any]]:
+    """Run the plan (or go on with it) and return all lines."""
+    import tempfile
+
+    from sparq_ipu.models import check_path, import_torch, smollm2_path
+    from sparq_study.accuracy import runner, statistics
+
+    jobs = 1 if args.statistics else args.jobs
+    if jobs < 1:
+        raise ValueError(f"accuracy: jobs must be >= 1, got {jobs}")
+    # before there is a file: a run that has no model leaves none
+    import_torch("accuracy")
+    check_path(smollm2_path() if args.model == "smollm2" else args.model)
+    header = runner.header(plan, model_name(args), versions())
+    if args.statistics:
+        header["plan"] = {"statistics": statistics.settings(args.quick), "seed": plan.seed}
+    with tempfile.TemporaryDirectory() as folder:
+        out = args.out or Path(folder) / "lines.jsonl"
+        runner.Results.create(out, header, args.force)
+        if jobs == 1:
+            work(args, plan, out, 0, 1)
+        else:
+            # spawn, not fork: torch's thread pools do not survive a fork
+            context = multiprocessing.get_context("spawn")
+            processes = [context.Process(target=work, args=(args, plan, out, i, jobs)) for i in range(jobs)]
+            for process in processes:
+                process.start()
+            for process in processes:
+                process.join()
+            if any(process.exitcode for process in processes):
+                raise RuntimeError(f"accuracy: a process failed; what is done is kept in {out}")
+        lines = runner.read_lines(out)
+        if args.out is None:
+            for line in lines:
+                print(json.dumps(line))
+    return lines
+
+
+def model_name(args: argparse.Namespace) -> str:
+    return "SmolLM2-135M-Instruct Q4_1" if args.model == "smollm2" else Path(args.model).name
+
+
+def work(args: argparse.Namespace, plan: Plan, out: Path, part: int, n_parts: int) -> None:
+    """One process: load the model, do every n_parts-th item. The first also does the decode check."""
+    import torch
+
+    from sparq_ipu.models import load_model, load_smollm2
+    from sparq_study.accuracy import runner, statistics
+    from sparq_study.accuracy.engine import Evaluator
+    from sparq_study.accuracy.tasks import TASKS
+
+    if args.threads or n_parts > 1:
+        torch.set_num_threads(args.threads or 1)
+
+    def say(text: str) -> None:
+        tell(f"({part + 1}/{n_parts}) {text}" if n_parts > 1 else text)
+
+    results = runner.Results(out)
+    say(f"loading {model_name(args)}")
+    model, tokenizer = load_smollm2() if args.model == "smollm2" else load_model(args.model)
+    if tokenizer is None:
+        raise ValueError(f"accuracy: model must come with a tokenizer, got none in {args.model}")
+    evaluator = Evaluator(model)
+    if args.statistics:
+        statistics.measure(evaluator, tokenizer, results, plan.seed, args.quick, say)
+        return
+    runs = runner.Runner(evaluator, tokenizer, plan, results, say)
+    if args.decode_check and part == 0:
+        item = TASKS["lm"].build(tokenizer, 0, plan.seed, length=512, span=1)
+        runs.check_decode(item, args.decode_check)
+    runs.run(part, n_parts)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,327 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""How many of the rows that SparQ selects a buffer of hot rows already holds, on traces: see docs/reuse.md.
+
+    python study/capture.py --steps 512 --tokens 4608 --excerpt play_othello --output play.npz
+    python study/reuse.py --input play.npz                          a table
+    python study/reuse.py --input play.npz --json runs/reuse.jsonl --plot runs/reuse.png
+    python study/reuse.py --write                                   the published lines into docs/reuse.md
+
+    python study/reuse.py --synthetic 0 0.9 --k 128 --save made.npz   traces with a stated hit rate
+
+The selection is that of the reference, bit for bit. The buffers are simulated by the rules of
+study/sparq_study/traces/reuse.py.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any, Callable, Dict, Iterator, Sequence
+
+import numpy as np
+from shared import ROOT, Progress, check_output
+
+from sparq_ipu.tables import markdown_table, replace_block
+from sparq_reference import SparqSettings
+from sparq_study import traces
+
+RESULTS = ROOT / "study/results/reuse.jsonl"
+DOCUMENT = ROOT / "docs/reuse.md"
+SCHEMA = 1
+Line = Dict[str, Any]
+
+
+def arguments() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("--input", type=Path, nargs="+", metavar="TRACE", default=[], help="traces of study/capture.py")
+    group = parser.add_argument_group("traces that are made, layer 0 of a model of this shape")
+    made = group.add_argument
+    made("--synthetic", type=float, nargs="+", metavar="RATE", default=[], help="hit rates in [0, 1]")
+    made("--S", type=int, default=16384, metavar="N", help="positions after the last step [16384]")
+    made("--steps", type=int, default=64, metavar="N", help="decode steps [64]")
+    made("--kv-heads", type=int, default=8, metavar="N", help="KV heads [8]")
+    made("--heads", type=int, metavar="N", help="query heads [as --kv-heads]")
+    made("--head-dim", type=int, default=128, metavar="N", help="components of a head [128]")
+    made("--seed", type=int, default=0, metavar="N", help="of their numbers [0]")
+    made("--save", type=Path, metavar="FILE", help="write the trace, of one rate and one --k")
+    add("--r", type=int, default=32, metavar="N", help="rank [32]")
+    add("--k", type=int, nargs="+", default=[128, 256], metavar="N", help="top_k, one or more [128 256]")
+    add("--local", type=int, metavar="N", help="n_local [a quarter of top_k]")
+    add("--index-bits", type=int, default=4, choices=(4, 8), help="of the key index [4]")
+    add(
+        "--hot",
+        type=int,
+        nargs="+",
+        default=[1, 2, 4, 8, 16],
+        metavar="N",
+        help="slots, as multiples of top_k",
+    )
+    add("--policy", nargs="+", choices=traces.POLICIES, default=list(traces.POLICIES), help="[all]")
+    add("--from-step", type=int, metavar="N", help="count steps from this one on [half of the trace]")
+    add("--json", type=Path, metavar="FILE", help="append JSON lines: one for each layer, setting and buffer")
+    add("--plot", type=Path, metavar="FILE", help="draw the lines (needs matplotlib)")
+    add(
+        "--write",
+        action="store_true",
+        help=f"only put study/results/{RESULTS.name} into docs/{DOCUMENT.name}",
+    )
+    return parser
+
+
+def measure(
+    trace: traces.Trace,
+    settings: Sequence[SparqSettings],
+    *,
+    index_bits: int,
+    multiples: Sequence[int],
+    policies: Sequence[str],
+    first: int,
+    progress: Callable[[str], None] = lambda text: None,
+) -> list[Line]:
+    """A line for each layer, setting, policy and buffer size. `first`: the step that counting starts from."""
+    lines = []
+    for layer in trace.layer_numbers:
+        progress(f"{trace.text}, {trace.kind}: layer {layer}")
+        for s, positions in zip(
+            settings, traces.selected_positions(trace, layer, settings, index_bits=index_bits)
+        ):
+            for policy in policies:
+                for multiple in multiples:
+                    n_hot = multiple * s.top_k
+                    reuse = traces.simulate(
+                        positions, trace.start, policy=policy, n_hot=n_hot, n_local=s.n_local
+                    )
+                    misses = reuse.misses[first:] / trace.n_kv_heads
+                    lines.append(
+                        {
+                            "schema": SCHEMA,
+                            "text": trace.text,
+                            "kind": trace.kind,
+                            "model": trace.model,
+                            "start": trace.start,
+                            "n_steps": trace.n_steps,
+                            "from_step": first,
+                            "n_kv_heads": trace.n_kv_heads,
+                            "group_size": trace.n_heads // trace.n_kv_heads,
+                            "head_dim": trace.head_dim,
+                            "layer": layer,
+                            "rank": s.rank,
+                            "top_k": s.top_k,
+                            "n_local": s.n_local,
+                            "index_bits": index_bits,
+                            "policy": policy,
+                            "n_hot": n_hot,
+                            "hit_rate": round(reuse.hit_rate(first), 5),
+                            # rows read from streaming memory, a step and KV head
+                            "misses_mean": round(float(misses.mean()), 3),
+                            "misses_p95": round(float(np.percentile(misses, 95)), 3),
+                            "misses_max": round(float(misses.max()), 3),
+                        }
+                    )
+    return lines
+
+
+def _mean(lines: Sequence[Line], name: str) -> str:
+    return f"{np.mean([line[name] for line in lines]):.3f}" if lines else "-"
+
+
+def _values(lines: Sequence[Line], name: str) -> list[Any]:
+    return list(dict.fromkeys(line[name] for line in lines))
+
+
+def _where(lines: Sequence[Line], **wanted: Any) -> list[Line]:
+    return [line for line in lines if all(line[name] == value for name, value in wanted.items())]
+
+
+def _recorded(lines: Sequence[Line]) -> list[Line]:
+    """Without those of traces that are made; all, where there are no others."""
+    return [line for line in lines if line["kind"] != "synthetic"] or list(lines)
+
+
+def _columns(lines: Sequence[Line]) -> list[tuple[str, str, int]]:
+    """(heading, policy, multiple of top_k) of each buffer."""
+    found = sorted({(line["policy"], line["n_hot"] // line["top_k"]) for line in lines})
+    return [(f"{policy} {multiple}k", policy, multiple) for policy, multiple in found]
+
+
+def by_text(lines: Sequence[Line]) -> str:
+    """Hit rate by text and top_k, the mean of layers, and for each size of each policy."""
+    rows = []
+    columns = _columns(lines)
+    for top_k in _values(lines, "top_k"):
+        for text in _values(lines, "text"):
+            for kind in _values(_where(lines, text=text), "kind"):
+                some = _where(lines, top_k=top_k, text=text, kind=kind)
+                for start in sorted(_values(some, "start")):
+                    cells = [
+                        _mean(_where(some, start=start, policy=policy, n_hot=multiple * top_k), "hit_rate")
+                        for _, policy, multiple in columns
+                    ]
+                    rows.append([f"{kind}: {text}", start, top_k, *cells])
+    return markdown_table(["trace", "positions before", "k", *(head for head, *_ in columns)], rows)
+
+
+def by_layer(lines: Sequence[Line], multiple: int = 4) -> str:
+    """Hit rate of "lru" by layer and kind of text, the mean of the texts of a kind."""
+    some = [
+        line
+        for line in _recorded(lines)
+        if line["policy"] == "lru" and line["n_hot"] == multiple * line["top_k"]
+    ]
+    columns = [(kind, top_k) for top_k in _values(some, "top_k") for kind in _values(some, "kind")]
+    rows = [
+        [
+            layer,
+            *(
+                _mean(_where(some, layer=layer, kind=kind, top_k=top_k), "hit_rate")
+                for kind, top_k in columns
+            ),
+        ]
+        for layer in sorted(_values(some, "layer"))
+    ]
+    return markdown_table(["layer", *(f"{kind}, k={top_k}" for kind, top_k in columns)], rows)
+
+
+def misses(lines: Sequence[Line]) -> str:
+    """Rows read from streaming memory, a step and KV head, "lru": mean, and of steps of one layer."""
+    lines, rows = _recorded(lines), []
+    for top_k in _values(lines, "top_k"):
+        for multiple in sorted({line["n_hot"] // line["top_k"] for line in lines}):
+            some = _where(lines, top_k=top_k, policy="lru", n_hot=multiple * top_k)
+            worst = max(some, key=lambda line: line["misses_mean"], default=None)
+            if worst is not None:
+                mean = np.mean([line["misses_mean"] for line in some])
+                p95 = np.mean([line["misses_p95"] for line in some])
+                most = max(line["misses_max"] for line in some)
+                name = f"{worst['misses_mean']:.1f} (layer {worst['layer']}, {worst['kind']})"
+                rows.append([top_k, f"{multiple}k", f"{mean:.1f}", f"{p95:.1f}", name, f"{most:.1f}"])
+    header = ["k", "buffer", "mean", "95 % of steps below", "worst layer and text", "worst step"]
+    return markdown_table(header, rows)
+
+
+def draw(lines: Sequence[Line], path: Path) -> None:
+    """Hit rate over the size of the buffer, by policy and kind; and by layer."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    lines = _recorded(lines)
+    top_ks, kinds = _values(lines, "top_k"), _values(lines, "kind")
+    figure, axes = plt.subplots(1, len(top_ks) + 1, figsize=(5 * len(top_ks) + 5, 4.2), sharey=True)
+    colours = dict(zip(kinds, ("tab:blue", "tab:orange", "tab:green", "tab:red")))
+    for axis, top_k in zip(axes, top_ks):
+        for kind in kinds:
+            for policy, style in (("lru", "-o"), ("recent", "--s")):
+                some = _where(lines, top_k=top_k, kind=kind, policy=policy)
+                sizes = sorted(_values(some, "n_hot"))
+                rates = [float(_mean(_where(some, n_hot=size), "hit_rate")) for size in sizes]
+                axis.plot(
+                    [s / top_k for s in sizes], rates, style, color=colours[kind], label=f"{policy}, {kind}"
+                )
+        axis.set(xscale="log", xlabel="slots / k", title=f"k = {top_k}, mean of layers", ylim=(0, 1))
+        ticks = sorted({line["n_hot"] // line["top_k"] for line in lines})
+        axis.set_xticks(ticks, [str(t) for t in ticks])
+        axis.minorticks_off()
+        axis.grid(alpha=0.3)
+    axes[0].set_ylabel("hit rate")
+    axes[0].legend(fontsize=8)
+    layers = sorted(_values(lines, "layer"))
+    for top_k, style in zip(top_ks, ("-o", "--s", ":^", "-.x")):
+        for kind in kinds:
+            some = _where(lines, top_k=top_k, kind=kind, policy="lru", n_hot=4 * top_k)
+            rates = [float(_mean(_where(some, layer=layer), "hit_rate")) for layer in layers if some]
+            if rates:
+                axes[-1].plot(layers, rates, style, color=colours[kind], label=f"{kind}, k = {top_k}")
+    axes[-1].set(xlabel="layer", title="lru, 4k slots")
+    axes[-1].grid(alpha=0.3)
+    axes[-1].legend(fontsize=8)
+    figure.tight_layout()
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
+
+
+def read(path: Path) -> list[Line]:
+    """The lines of --json.
+
+    Raises: ValueError where there are others.
+    """
+    lines = [json.loads(text) for text in path.read_text(encoding="utf-8").splitlines()]
+    if not all(isinstance(line, dict) and line.get("schema") == SCHEMA for line in lines):
+        raise ValueError(f"reuse: json must hold lines of schema {SCHEMA}, got others in {path}")
+    return lines
+
+
+def blocks(lines: Sequence[Line]) -> dict[str, str]:
+    """Name -> text of every generated block of docs/reuse.md."""
+    return {"texts": by_text(lines), "layers": by_layer(lines), "misses": misses(lines)}
+
+
+def _traces(a: argparse.Namespace) -> Iterator[tuple[traces.Trace, list[SparqSettings]]]:
+    """The traces of the command line, each with the settings to run it with."""
+
+    def settings(k: int, head_dim: int) -> SparqSettings:
+        return SparqSettings(a.r, k, k // 4 if a.local is None else a.local, op="reuse", head_dim=head_dim)
+
+    for path in a.input:
+        trace = traces.load(path)
+        yield trace, [settings(k, trace.head_dim) for k in a.k]
+    n_heads = a.kv_heads if a.heads is None else a.heads
+    if n_heads < 1 or a.kv_heads < 1 or n_heads % a.kv_heads:
+        raise ValueError(f"reuse: heads must be a multiple of --kv-heads={a.kv_heads}, got {n_heads}")
+    for rate in a.synthetic:
+        for k in a.k:
+            shape = {"n_kv_heads": a.kv_heads, "group_size": n_heads // a.kv_heads, "head_dim": a.head_dim}
+            made = settings(k, a.head_dim)
+            length = {"start": a.S - a.steps, "n_steps": a.steps}
+            yield traces.synthetic_trace(made, hit_rate=rate, **length, **shape, seed=a.seed), [made]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = arguments()
+    a = parser.parse_args(argv)
+    if a.write:
+        for name, text in blocks(read(RESULTS)).items():
+            replace_block(DOCUMENT, name, text)
+        return 0
+    if not a.input and not a.synthetic:
+        parser.error("--input or --synthetic must be given, got none")
+    if min(a.hot) < 1:
+        parser.error(f"--hot must be at least 1, got {min(a.hot)}")
+    if a.save is not None and (len(a.synthetic), len(a.k)) != (1, 1):
+        parser.error("--save must come with one rate of --synthetic and one --k, got others")
+    for flag in ("json", "plot", "save"):
+        check_output(parser, f"--{flag}", getattr(a, flag))
+    progress = Progress()
+    lines: list[Line] = []
+    try:
+        for trace, settings in _traces(a):
+            first = trace.n_steps // 2 if a.from_step is None else a.from_step
+            if not 0 <= first < trace.n_steps:
+                rule = f"reuse: from-step must be in [0, {trace.n_steps}), the steps of {trace.text}"
+                raise ValueError(f"{rule}, got {first}")
+            options = {"index_bits": a.index_bits, "multiples": a.hot, "policies": a.policy, "first": first}
+            lines += measure(trace, settings, **options, progress=progress.step)
+            if a.save is not None:
+                trace.save(a.save)
+    except (OSError, ValueError) as error:
+        progress.step(None)
+        parser.error(str(error))
+    progress.step(None)
+    if a.json is not None:
+        with a.json.open("a", encoding="utf-8") as file:
+            file.writelines(json.dumps(line) + "\n" for line in lines)
+    print("\n\n".join(f"{name}\n\n{text}" for name, text in blocks(lines).items()))
+    if a.plot is not None:
+        draw(lines, a.plot)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

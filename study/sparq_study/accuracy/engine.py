@@ -1,0 +1,264 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs a transformers model with any method of `accuracy.methods` in place of its decode attention.
+
+The prefill is dense and exact. A *span* then follows: its queries are evaluated all at once, each with its
+own mask, and K and V of the span's tokens come from the sparse run itself, so the result is that of
+token-by-token decoding. `Evaluator.decode` is that decoding, through transformers' own KV cache, and exists
+to check it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import torch
+
+from .methods import History, Method, Span
+from .methods.base import HIDDEN
+
+ATTENTION = "sparq_ipu_accuracy"
+N_RECENT = 32  # rows of attention weights kept of the prefill: the largest n_recent of `alisa`
+_CHUNK = 256  # queries per step of the dense prefill
+
+
+@dataclasses.dataclass
+class LayerCache:
+    """One layer's K and V as lists of pieces, with what stateful methods start from (see History; None if it
+    was not recorded)."""
+
+    keys: list[torch.Tensor]
+    values: list[torch.Tensor]
+    weight_sum: torch.Tensor | None = None
+    recent_weights: torch.Tensor | None = None
+
+
+@dataclasses.dataclass
+class Prefix:
+    """A densely processed sequence: `length` tokens, one LayerCache per layer."""
+
+    length: int
+    layers: dict[int, LayerCache]
+
+
+class _Run(Protocol):
+    """Attention of every layer, during one call of the model."""
+
+    def attend(
+        self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float
+    ) -> torch.Tensor:
+        """query (n_kv_heads, group_size, n, d), key and value (n_kv_heads, s, d) -> the shape of query."""
+        ...
+
+
+class _Record:
+    """Dense attention that records: the prefill, or more dense tokens after a prefix."""
+
+    def __init__(self, prefix: Prefix | None) -> None:
+        self.prefix = prefix
+        self.layers: dict[int, LayerCache] = {}
+
+    def attend(
+        self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float
+    ) -> torch.Tensor:
+        old = self.prefix.layers[layer] if self.prefix else None
+        new_key, new_value = key, value
+        if old:
+            key, value = torch.cat([*old.keys, key], 1), torch.cat([*old.values, value], 1)
+        n_heads, _, n_queries, _ = query.shape
+        seq_len = key.shape[1]
+        first = seq_len - n_queries
+        weight_sum = torch.zeros(n_heads, seq_len)
+        recent = torch.zeros(n_heads, min(N_RECENT, n_queries), seq_len)
+        if old:
+            assert old.weight_sum is not None and old.recent_weights is not None
+            weight_sum[:, :first] = old.weight_sum
+        outputs = []
+        for start in range(0, n_queries, _CHUNK):
+            stop = min(start + _CHUNK, n_queries)
+            end = first + stop
+            scores = torch.einsum("hgnd,hsd->hgns", query[:, :, start:stop], key[:, :end]) * scale
+            future = torch.arange(end)[None, :] > torch.arange(first + start, end)[:, None]
+            weights = torch.softmax(scores.masked_fill_(future, HIDDEN), dim=-1)
+            outputs.append(torch.einsum("hgns,hsd->hgnd", weights, value[:, :end]))
+            weights = weights.sum(1)
+            weight_sum[:, :end] += weights.sum(1)
+            kept_from = n_queries - recent.shape[1]
+            if stop > kept_from:
+                rows = weights[:, max(0, kept_from - start) :]
+                at = max(start, kept_from) - kept_from
+                recent[:, at : at + rows.shape[1], :end] = rows
+        if old and old.recent_weights is not None:
+            before = torch.nn.functional.pad(old.recent_weights, (0, n_queries))
+            recent = torch.cat([before, recent], 1)[:, -N_RECENT:]
+        self.layers[layer] = LayerCache(
+            [*(old.keys if old else []), new_key],
+            [*(old.values if old else []), new_value],
+            weight_sum,
+            recent,
+        )
+        return torch.cat(outputs, 2)
+
+
+class _Plain:
+    """The same without a record of weights: for methods that start from none, in less time."""
+
+    def __init__(self, prefix: Prefix | None) -> None:
+        self.prefix = prefix
+        self.layers: dict[int, LayerCache] = {}
+
+    def attend(
+        self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float
+    ) -> torch.Tensor:
+        old = self.prefix.layers[layer] if self.prefix else LayerCache([], [])
+        self.layers[layer] = LayerCache([*old.keys, key], [*old.values, value])
+        key, value = torch.cat([*old.keys, key], 1)[:, None], torch.cat([*old.values, value], 1)[:, None]
+        n_queries, seq_len = query.shape[2], key.shape[2]
+        # With a prefix the last query still sees everything; `is_causal` would align the first.
+        mask = torch.ones(n_queries, seq_len, dtype=torch.bool).tril_(seq_len - n_queries)
+        return torch.nn.functional.scaled_dot_product_attention(
+            query,
+            key.expand(-1, query.shape[1], -1, -1),
+            value.expand(-1, query.shape[1], -1, -1),
+            attn_mask=mask if old.keys else None,
+            is_causal=not old.keys,
+            scale=scale,
+        )
+
+
+class _Sparse:
+    """A method over a span after a prefix; without one, over a real cache that holds all positions."""
+
+    def __init__(self, method: Method, histories: dict[int, History], prefix: Prefix | None) -> None:
+        self.method, self.histories, self.prefix = method, histories, prefix
+
+    def attend(
+        self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float
+    ) -> torch.Tensor:
+        if self.prefix:
+            old = self.prefix.layers[layer]
+            key, value = torch.cat([*old.keys, key], 1), torch.cat([*old.values, value], 1)
+        return self.method.attend(Span(query, key, value, layer, scale, self.histories[layer]))
+
+
+def _attention(
+    module: Any,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    scaling: float | None = None,
+    sparq_run: _Run | None = None,
+    **kwargs: Any,
+) -> tuple[torch.Tensor, None]:
+    """transformers' attention interface.
+
+    query (1, n_heads, n, d), key and value (1, n_kv_heads, s, d) -> (1, n, n_heads, d).
+    """
+    for name in ("sliding_window", "softcap", "position_bias", "s_aux"):
+        if kwargs.get(name) is not None:
+            raise ValueError(
+                f"accuracy: {name} must be absent from the model's attention, got {kwargs[name]!r}"
+            )
+    if sparq_run is None or query.shape[0] != 1:
+        raise ValueError(
+            f"accuracy: {ATTENTION} must be called by Evaluator with batch 1, got batch {query.shape[0]}"
+        )
+    _, n_heads, n_queries, dim = query.shape
+    n_kv_heads = key.shape[1]
+    grouped = query[0].view(n_kv_heads, n_heads // n_kv_heads, n_queries, dim)
+    scale = dim**-0.5 if scaling is None else scaling
+    out = sparq_run.attend(module.layer_idx, grouped, key[0], value[0], scale)
+    return out.reshape(1, n_heads, n_queries, dim).transpose(1, 2), None
+
+
+def _register() -> None:
+    from transformers import AttentionInterface, AttentionMaskInterface
+
+    AttentionInterface.register(ATTENTION, _attention)
+    # The runs mask by position themselves. Without this entry transformers would drop the mask too, silently.
+    AttentionMaskInterface.register(ATTENTION, lambda *args, **kwargs: None)
+
+
+class Evaluator:
+    """A causal language model whose attention can be replaced from call to call.
+
+    model: transformers model in float32 with plain (grouped-query) attention in every layer; its attention
+        implementation is changed for good. One sequence at a time.
+    """
+
+    def __init__(self, model: Any) -> None:
+        if model.dtype != torch.float32:
+            raise ValueError(f"accuracy: model dtype must be float32, got {model.dtype}")
+        _register()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            model.set_attn_implementation(ATTENTION)
+        self.model = model
+        config = model.config
+        self.n_layers: int = config.num_hidden_layers
+        self.n_kv_heads: int = config.num_key_value_heads
+        self.group_size: int = config.num_attention_heads // config.num_key_value_heads
+        self.head_dim: int = (
+            getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        )
+
+    @torch.inference_mode()
+    def prefill(self, tokens: Sequence[int], prefix: Prefix | None = None, *, record: bool = True) -> Prefix:
+        """Dense processing of `tokens`, after `prefix` if given.
+
+        The prefix is not changed; the result shares its tensors. record: the weights that stateful methods
+        start from (`Method.needs_history`); a prefix without them can not go on with them.
+        """
+        if len(tokens) == 0:
+            if prefix is None:
+                raise ValueError("accuracy: tokens must not be empty without a prefix, got 0")
+            return prefix
+        run = _Record(prefix) if record else _Plain(prefix)
+        start = prefix.length if prefix else 0
+        self._forward(tokens, start, run, logits_to_keep=1)
+        return Prefix(start + len(tokens), run.layers)
+
+    @torch.inference_mode()
+    def span(self, prefix: Prefix, tokens: Sequence[int], method: Method) -> torch.Tensor:
+        """Logits (len(tokens), vocab) float32 after each of `tokens`, which follow the prefix.
+
+        The attention of these tokens is that of `method`.
+        """
+        self._check(method)
+        return self._forward(tokens, prefix.length, _Sparse(method, self._histories(prefix.layers), prefix))
+
+    @torch.inference_mode()
+    def decode(self, context: Sequence[int], tokens: Sequence[int], method: Method) -> torch.Tensor:
+        """As `prefill(context)` then `span(tokens)`, token by token through transformers' DynamicCache."""
+        from transformers import DynamicCache
+
+        self._check(method)
+        cache = DynamicCache(config=self.model.config)
+        record = _Record(None)
+        self._forward(context, 0, record, logits_to_keep=1, past_key_values=cache, use_cache=True)
+        run = _Sparse(method, self._histories(record.layers), None)
+        rows = []
+        for i, token in enumerate(tokens):
+            rows.append(self._forward([token], len(context) + i, run, past_key_values=cache, use_cache=True))
+        return torch.cat(rows)
+
+    @staticmethod
+    def _check(method: Method) -> None:
+        n_recent = getattr(method, "n_recent", 0)
+        if n_recent > N_RECENT:
+            raise ValueError(f"accuracy: n_recent must be at most {N_RECENT}, got {n_recent}")
+
+    @staticmethod
+    def _histories(layers: dict[int, LayerCache]) -> dict[int, History]:
+        return {i: History(cache.weight_sum, cache.recent_weights) for i, cache in layers.items()}
+
+    def _forward(self, tokens: Sequence[int], start: int, run: _Run, **options: Any) -> torch.Tensor:
+        ids = torch.tensor([list(tokens)])
+        positions = torch.arange(start, start + len(tokens))[None]
+        options.setdefault("use_cache", False)
+        output = self.model(input_ids=ids, position_ids=positions, sparq_run=run, **options)
+        logits: torch.Tensor = output.logits[0]
+        return logits

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""docs/accuracy.md and docs/accuracy_tables.md hold the figures of the published results, none by hand."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from sparq_study.accuracy import document
+from sparq_study.accuracy.runner import read_results
+
+ROOT = Path(__file__).resolve().parents[3]
+BLOCK = re.compile(r"<!-- begin (\w+):[^>]*-->\n(.*?)<!-- end \1 -->", re.DOTALL)
+
+
+@pytest.fixture
+def bench(tmp_path, monkeypatch):
+    """study/accuracy.py, its documents replaced by copies that `--write` may change."""
+    spec = importlib.util.spec_from_file_location("study_accuracy", ROOT / "study" / "accuracy.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    for name in ("DOCUMENT", "TABLES", "HELD_OUT_TABLES"):
+        copy = tmp_path / getattr(module, name).name
+        copy.write_text(getattr(module, name).read_text())
+        monkeypatch.setattr(module, name, copy)
+    return module
+
+
+def published(path: Path) -> str:
+    return (ROOT / "docs" / path.name).read_text()
+
+
+def test_documents_are_what_the_results_say(bench):
+    """If this fails: run `python study/accuracy.py --write`, and read again what the prose claims."""
+    assert bench.main(["--write"]) == 0
+    for path in (bench.DOCUMENT, bench.TABLES, bench.HELD_OUT_TABLES):
+        assert path.read_text() == published(path), path.name
+
+
+def test_an_altered_figure_is_put_right(bench):
+    """Negative control: a figure altered by hand, in any block, does not survive."""
+    shown = published(bench.DOCUMENT)
+    altered = BLOCK.sub(lambda block: re.sub(r"(?<=[ +-])[0-9]", "8", block.group(0)), shown)
+    names = dict(BLOCK.findall(shown)).items() - dict(BLOCK.findall(altered)).items()
+    assert len(names) == len(BLOCK.findall(shown))  # each of them is another
+    bench.DOCUMENT.write_text(altered)
+    bench.TABLES.write_text("")
+    bench.HELD_OUT_TABLES.write_text("")
+    assert bench.main(["--write"]) == 0
+    assert bench.DOCUMENT.read_text() == published(bench.DOCUMENT)
+    assert bench.TABLES.read_text() == published(bench.TABLES)
+    assert bench.HELD_OUT_TABLES.read_text() == published(bench.HELD_OUT_TABLES)
+
+
+def test_blocks_follow_the_results(bench, tmp_path, monkeypatch):
+    """Negative control: other results make other tables."""
+    lines = read_results(bench.RESULTS)
+    for line in lines:
+        if (line.get("method"), line.get("task")) == (document.R32, "repetition"):
+            line["sums"]["hits"] += 1
+    monkeypatch.setattr(bench, "RESULTS", tmp_path / bench.RESULTS.name)
+    bench.RESULTS.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert bench.main(["--write"]) == 0
+    old, new = (dict(BLOCK.findall(text)) for text in (published(bench.DOCUMENT), bench.DOCUMENT.read_text()))
+    changed = {name for name in old if old[name] != new[name]}
+    of_recommended = {"close"} if document.RECOMMENDED == document.R32 else set()
+    assert changed == {"settings", "first_layer", "bits", "more"} | of_recommended
+    assert bench.TABLES.read_text() != published(bench.TABLES)
+
+
+def test_every_block_of_the_document_is_generated(bench):
+    names = [name for name, _ in BLOCK.findall(published(bench.DOCUMENT))]
+    made = document.blocks(
+        read_results(bench.RESULTS),
+        read_results(bench.HELD_OUT),
+        bench.read_lines(bench.ROWS),
+        read_results(bench.STATISTICS),
+        bench.read_lines(bench.COVERAGE),
+    )
+    assert len(names) == len(set(names)) and set(names) == set(made)
+    assert published(bench.DOCUMENT).count("<!-- ") == 2 * len(names)
+
+
+def test_prose_has_no_figures_and_short_lines(bench):
+    """A decimal fraction outside the blocks is a figure written by hand, which the data would not correct."""
+    prose = BLOCK.sub("", published(bench.DOCUMENT))
+    assert "[0." in published(bench.DOCUMENT) and "[0." not in prose
+    assert re.findall(r"\b\d+\.\d+", re.sub(r"arXiv:[\d.]+", "", prose)) == []
+    assert [line for line in prose.splitlines() if len(line) > 160 and not line.startswith("|")] == []
+
+
+def test_a_method_without_results_is_named(bench):
+    lines = [line for line in read_results(bench.RESULTS) if line.get("method") != "oracle"]
+    message = r"^accuracy: results must have oracle on lm, got none$"
+    with pytest.raises(ValueError, match=message):
+        document.differences(lines, document.DIFFERENCES["first_layer"])
+
+
+def test_differences_of_a_run_that_goes_on(bench):
+    """What no context has is left out; a value is that of the contexts that both methods have."""
+    lines = read_results(bench.RESULTS)
+    first, second = document.RECOMMENDED, "dense"
+    some = [
+        line
+        for line in lines
+        if (line.get("method"), line.get("task")) != (second, "multikey")
+        and not (line.get("method") == first and line.get("task") == "lm" and line["item"] > 3)
+    ]
+    wanted = [(first, second, (document.BPC, document.MULTIKEY))]
+    table = document.differences(some, wanted, partial=True).splitlines()
+    assert len(table) == 3 and table[2].startswith(f"| lm BPC: `{first}` - `dense` | 4 | ")
+    of_four = [line for line in lines if line.get("item", 0) < 4]
+    assert table[2].split(" | ")[2:] == document.differences(of_four, wanted).splitlines()[2].split(" | ")[1:]
+    counts = dict(row.split(" | ")[:2] for row in document.done_table(some).splitlines()[2:])
+    assert counts[f"| `{first}`"] == "4" and counts["| `dense`"] == "6"

@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Traces: the file holds what was recorded, and other files are refused by name."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sparq_study import traces
+
+REAL = Path(__file__).resolve().parents[3] / "tests/data" / "smollm2_steps.npz"
+
+
+def random_layer(seed: int, n_steps: int = 3, n_positions: int = 9) -> traces.TraceLayer:
+    """4 query heads on 2 KV heads, head_dim 8."""
+    rng = np.random.default_rng(seed)
+    shapes = ((n_steps, 4, 8), (2, n_positions, 8), (2, n_positions, 8))
+    return traces.TraceLayer(*(rng.standard_normal(shape).astype(np.float16) for shape in shapes))
+
+
+@pytest.fixture
+def trace() -> traces.Trace:
+    return traces.Trace({5: random_layer(0), 1: random_layer(1)}, 6, "a text", "prose", "a model")
+
+
+def test_a_file_holds_the_trace(trace: traces.Trace, tmp_path: Path) -> None:
+    path = tmp_path / "no suffix"
+    trace.save(path)
+    loaded = traces.load(path)
+    assert (loaded.start, loaded.text, loaded.kind, loaded.model) == (6, "a text", "prose", "a model")
+    assert loaded.layer_numbers == [1, 5]
+    for number, layer in trace.layers.items():
+        for name in ("query", "key", "value"):
+            np.testing.assert_array_equal(getattr(loaded.layers[number], name), getattr(layer, name))
+    assert (loaded.n_steps, loaded.n_heads, loaded.n_kv_heads, loaded.head_dim) == (3, 4, 2, 8)
+    assert loaded.n_positions == 9
+    assert traces.is_trace(path)
+
+
+def test_steps_append_one_position_each(trace: traces.Trace) -> None:
+    layer = trace.layers[1]
+    steps = list(layer.steps(trace.start))
+    assert len(steps) == 3
+    for i, (query, key, value) in enumerate(steps):
+        np.testing.assert_array_equal(query, layer.query[i])
+        np.testing.assert_array_equal(key[:, 0], layer.key[:, 6 + i])
+        np.testing.assert_array_equal(value[:, 0], layer.value[:, 6 + i])
+
+
+def test_a_part_of_a_trace(trace: traces.Trace) -> None:
+    part = trace.cut(layers=[5], n_kv_heads=1, n_steps=2)
+    assert part.layer_numbers == [5] and (part.start, part.n_steps, part.n_positions) == (6, 2, 8)
+    np.testing.assert_array_equal(part.layers[5].query, trace.layers[5].query[:2, :2])
+    np.testing.assert_array_equal(part.layers[5].key, trace.layers[5].key[:1, :8])
+    assert trace.cut().layer_numbers == [1, 5]
+    for options, text in (
+        (dict(layers=[2]), "trace: layers must be among [1, 5], got 2"),
+        (dict(layers=[]), "trace: layers must hold one layer or more, got none"),
+        (dict(n_kv_heads=3), "trace: n_kv_heads must be in [1, 2], got 3"),
+        (dict(n_steps=0), "trace: n_steps must be in [1, 3], got 0"),
+    ):
+        with pytest.raises(ValueError, match="^" + re.escape(text)):
+            trace.cut(**options)
+
+
+def with_array(trace: traces.Trace, name: str, array: np.ndarray) -> dict[int, traces.TraceLayer]:
+    return {**trace.layers, 5: dataclasses.replace(trace.layers[5], **{name: array})}
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "text"),
+    [
+        ("key", lambda a: a.astype(np.float32), "trace: key_5 must be float16, got float32"),
+        ("query", lambda a: a[0], "trace: query_5 must have 3 dimensions, none of them 0, got (4, 8)"),
+        ("value", lambda a: a[:, :0], "trace: value_5 must have 3 dimensions, none of them 0, got (2, 0, 8)"),
+        ("key", lambda a: a[:, 1:], "trace: key_5 must have the shape of the other layers, (2, 9, 8), got"),
+        ("value", lambda a: a * np.float16(np.inf), "trace: value_5 must be finite, got NaN or infinity"),
+    ],
+)
+def test_arrays_of_a_trace(trace: traces.Trace, name: str, change: Any, text: str) -> None:
+    with np.errstate(invalid="ignore"):
+        layers = with_array(trace, name, change(getattr(trace.layers[5], name)))
+    with pytest.raises(ValueError, match="^" + re.escape(text)):
+        dataclasses.replace(trace, layers=layers)
+
+
+@pytest.mark.parametrize(
+    ("layer", "start", "kind", "text"),
+    [
+        (lambda a: a, 7, "prose", "trace: start must be the positions less the steps, and 1 or more, got 7"),
+        (lambda a: a, 6, "poem", "trace: kind must be one of prose, repetition, retrieval, synthetic, got"),
+        (
+            lambda a: dataclasses.replace(a, value=a.value[:1]),
+            6,
+            "prose",
+            "trace: values must have the shape of the keys, (2, 9, 8), got (1, 9, 8)",
+        ),
+        (
+            lambda a: dataclasses.replace(a, query=a.query[:, :3]),
+            6,
+            "prose",
+            "trace: queries must have a multiple of n_kv_heads=2 heads, got (3, 3, 8)",
+        ),
+        (
+            lambda a: dataclasses.replace(a, query=a.query[:, :, :4]),
+            6,
+            "prose",
+            "trace: queries must have head_dim=8 components, got (3, 4, 4)",
+        ),
+    ],
+)
+def test_what_does_not_fit_together(layer: Any, start: int, kind: str, text: str) -> None:
+    with pytest.raises(ValueError, match="^" + re.escape(text)):
+        traces.Trace({0: layer(random_layer(0))}, start, "", kind, "")
+
+
+def test_a_trace_without_a_position_before_it_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"^trace: start must be .* 1 or more, got 0 of 3 positions"):
+        traces.Trace({0: random_layer(0, n_positions=3)}, 0, "", "prose", "")
+
+
+def test_other_files(trace: traces.Trace, tmp_path: Path) -> None:
+    path = tmp_path / "trace.npz"
+    trace.save(path)
+    with np.load(path) as loaded:
+        arrays = dict(loaded)
+    for change, text in (
+        ({"format": np.array("x")}, "trace: file must hold format 'sparq-ipu trace 1', got format 'x' in"),
+        ({"format": None}, "trace: file must hold format 'sparq-ipu trace 1', got ['key_1', "),
+        ({"value_1": None}, "trace: file must hold value_1, got ["),
+        ({"text": None}, "trace: file must hold text, got ["),
+        ({"start": np.array(1.5)}, "trace: start must be an integer, got float64 of shape ()"),
+        ({"start": np.array([1])}, "trace: start must be an integer, got int64 of shape (1,)"),
+        ({"key_5": np.array([None])}, "trace: key_5 must be an array of numbers or a text, got objects"),
+    ):
+        made: dict[str, Any] = {k: v for k, v in {**arrays, **change}.items() if v is not None}
+        with path.open("wb") as file:
+            np.savez(file, **made)
+        with pytest.raises(ValueError, match="^" + re.escape(text)):
+            traces.load(path)
+    assert traces.is_trace(path)
+    path.write_text("none")
+    with pytest.raises(ValueError, match=r"^trace: file must be an \.npz file, got "):
+        traces.load(path)
+    assert not traces.is_trace(path) and not traces.is_trace(tmp_path / "absent")
+    with pytest.raises(FileNotFoundError):
+        traces.load(tmp_path / "absent")
+
+
+def test_the_trace_of_the_tests() -> None:
+    """What tests/data/README.md says of it."""
+    real = traces.load(REAL)
+    assert (real.text, real.kind, real.start, real.n_steps) == ("play_othello", "prose", 512, 64)
+    assert real.layer_numbers == [2, 20]
+    assert (real.n_heads, real.n_kv_heads, real.head_dim) == (6, 2, 64)

@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A whole model on IPUs: everything that is there at once counts, and what is said to fit does."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("sparq_ipu._core", reason="the extension module is not built")
+
+from sparq_ipu.planning import ModelPlan, plan, plan_command, plan_model, whole_model
+from sparq_ipu.planning.device_model import device_model
+from sparq_ipu.planning.model_shape import MODELS, ModelShape, from_config, shape_of
+
+#: a small model, and settings that go with it
+TINY = ModelShape("tiny", 6, 4, 2, 32, 128, 256, 1000)
+SMALL: dict[str, Any] = dict(seq_len=1024, rank=8, top_k=16)
+
+
+def planned(**changes: Any) -> ModelPlan:
+    return plan_model(changes.pop("model", TINY), **{**SMALL, **changes})
+
+
+#: billions, as their authors publish them; Qwen's with biases, which are not counted here
+PUBLISHED = {
+    **{"SmolLM2-135M": 0.1345, "Qwen2.5-0.5B": 0.494, "Qwen2.5-1.5B": 1.5437, "Llama-2-7B": 6.738},
+    **{"Mistral-7B-v0.3": 7.248, "Llama-3-8B": 8.03, "Llama-2-13B": 13.016, "Llama-3-70B": 70.55},
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_models_have_as_many_weights_as_published(name: str) -> None:
+    assert MODELS[name].parameters / 1e9 == pytest.approx(PUBLISHED[name], rel=1e-3)
+
+
+def test_a_config_file_gives_the_shape(tmp_path: Path) -> None:
+    config = {
+        **{"num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8, "hidden_size": 4096},
+        **{"intermediate_size": 14336, "vocab_size": 128256, "tie_word_embeddings": False},
+        "model_type": "llama",
+    }
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    for path in (tmp_path, tmp_path / "config.json"):
+        shape = shape_of("op", str(path))
+        assert shape.parameters == MODELS["Llama-3-8B"].parameters
+        assert (shape.head_dim, shape.n_kv_heads, shape.gated, shape.tied) == (128, 8, True, False)
+    assert from_config("op", {"text_config": config}, "x").n_layers == 32
+    assert not from_config("op", {**config, "model_type": "gpt2"}, "x").gated
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"num_hidden_layers": None}, "num_hidden_layers must be in the model's config (x), got none"),
+        ({"vocab_size": 0}, "vocab_size must be in [1, "),
+        ({"num_key_value_heads": 3}, "n_heads must be a multiple of n_kv_heads=3, got 4"),
+        ({"num_experts": 8}, "model must have no experts"),
+    ],
+)
+def test_a_config_that_says_too_little(change: dict[str, Any], message: str) -> None:
+    config = {
+        **{"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "hidden_size": 64},
+        **{"intermediate_size": 128, "vocab_size": 100, **change},
+    }
+    with pytest.raises(ValueError, match=re.escape(message)):
+        from_config("op", config, "x")
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        ({"model": "no-such-model"}, "plan_model: model must be one of SmolLM2-135M, "),
+        ({"split": "rows"}, "split must be one of layers, heads, got 'rows'"),
+        ({"attention": "x"}, "attention must be one of dense, published, best, got 'x'"),
+        ({"weights": "int3"}, "weights must be one of fp16, int8, int4, got 'int3'"),
+        ({"weights_in": "x"}, "weights_in must be one of auto, sram, streaming, got 'x'"),
+        ({"n_ipus": 7}, "n_ipus must be in [1, 6], got 7"),
+        ({"in_flight": 0}, "in_flight must be in [1, "),
+        ({"hit_rate": 1.5}, "hit_rate must be in [0, 1], got 1.5"),
+    ],
+)
+def test_bad_arguments_are_named(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        planned(**arguments)
+
+
+def test_caches_of_all_batches_in_flight_are_there_at_once() -> None:
+    one, three = (planned(attention="published", in_flight=n, n_ipus=2) for n in (1, 3))
+    layers = dict(n_heads=4, n_kv_heads=2, head_dim=32, kernel="sparq-streaming", append=True, baseline=False)
+    for result, n_layers in ((one, 3), (three, 9)):
+        alone = plan(**layers, **SMALL, n_layers=n_layers)
+        for ipu in result.ipus:
+            assert ipu.need.cache_streaming == alone.streaming_memory_bytes
+            assert ipu.need.attention_tile == alone.max_tile_bytes
+    assert three.ipus[0].need.cache_streaming > 2.9 * one.ipus[0].need.cache_streaming
+    # two IPUs work at once as soon as there are two batches, and no more than two do
+    busiest = max(ipu.seconds for ipu in three.ipus)
+    assert one.tokens_per_second == pytest.approx(1 / one.seconds_per_step)
+    assert three.tokens_per_second == pytest.approx(1 / busiest)
+    two = planned(attention="published", in_flight=2, n_ipus=2)
+    assert one.tokens_per_second < two.tokens_per_second <= 2 * one.tokens_per_second
+
+
+def test_every_layer_and_every_weight_is_somewhere() -> None:
+    for n_ipus in (1, 2, 4):
+        result = planned(n_ipus=n_ipus, weights="int8")
+        assert sum(ipu.n_layers for ipu in result.ipus) == TINY.n_layers
+        assert result.weights_in == "sram" and all(ipu.need.weights_tile > 0 for ipu in result.ipus)
+        in_sram = sum(ipu.weights_read for ipu in result.ipus)
+        in_streaming = sum(ipu.need.weights_streaming for ipu in result.ipus)  # the input's embedding
+        norms = 2 * TINY.hidden_size
+        assert (in_sram + in_streaming) * 8 / 8.5 == pytest.approx(TINY.parameters - norms / 2, abs=8)
+    heads = planned(n_ipus=2, split="heads")
+    assert [ipu.n_layers for ipu in heads.ipus] == [6, 6]
+    assert sum(ipu.weights_read for ipu in heads.ipus) == planned().ipus[0].weights_read
+
+
+def test_an_embedding_that_is_tied_is_there_once() -> None:
+    tied = ModelShape("tied", 6, 4, 2, 32, 128, 256, 1000, tied=True)
+    streamed = [planned(model=m, weights_in="streaming").ipus[0].need.weights_streaming for m in (TINY, tied)]
+    assert streamed[0] - streamed[1] == 2 * TINY.embedding_weights
+    two = planned(
+        model=tied, weights_in="streaming", n_ipus=2
+    )  # the first has the input's, the last the output's
+    assert sum(ipu.need.weights_streaming for ipu in two.ipus) == streamed[0]
+
+
+def test_weights_in_streaming_memory_are_read_at_every_step() -> None:
+    inside, outside = (planned(weights_in=place) for place in ("sram", "streaming"))
+    model = device_model()
+    read = outside.ipus[0].weights_read
+    assert read == 2 * (6 * TINY.layer_weights + TINY.embedding_weights)
+    assert outside.ipus[0].seconds_weights > read / model.streaming_bytes_per_second
+    assert outside.seconds_per_step - inside.seconds_per_step == pytest.approx(
+        outside.ipus[0].seconds_weights
+    )
+    assert inside.ipus[0].need.weights_tile == -(-read // model.tiles)
+    assert planned().weights_in == "sram"  # the faster of both
+
+
+def test_where_three_tiers_pay_layers_are_in_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(whole_model, "PRODUCTS_TILE_BYTES", 196 * 1024)
+    wide = ModelShape("wide", 40, 4, 4, 64, 256, 512, 1000)
+    settings = dict(seq_len=16384, rank=32, top_k=32, hit_rate=0.9)
+    best, published = (plan_model(wide, attention=a, **settings) for a in ("best", "published"))
+    ipu = best.ipus[0]
+    assert 0 < ipu.n_tiered < 40
+    assert ipu.tiered is not None and ipu.others is not None
+    assert ipu.need.attention_tile == ipu.tiered.max_tile_bytes + ipu.others.max_tile_bytes
+    assert ipu.need.tile <= best.model.tile_bytes
+    assert best.seconds_per_step < published.seconds_per_step
+    text = str(best)
+    assert f"{ipu.n_tiered} of 40 in three tiers" in text and "90% of the selected rows" in text
+
+
+def test_what_is_said_to_fit_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    big = ModelShape("big", 8, 4, 2, 32, 3072, 6144, 40000)
+    arguments = dict(**SMALL, weights_in="sram", attention="published")
+    result = plan_model(big, **arguments)
+    assert not result.fits and re.search(r"IPU 0: tile memory \(\d+ of 638976 bytes", result.missing[0])
+    assert "weights in streaming memory" in result.would_fit
+    assert plan_model(big, **{**arguments, "weights_in": "streaming"}).fits
+    assert "weights in int8" in result.would_fit and plan_model(big, **arguments, weights="int8").fits
+    n_ipus = next(int(change.split()[0]) for change in result.would_fit if change.endswith(" IPUs"))
+    assert plan_model(big, **arguments, n_ipus=n_ipus).fits
+    assert not plan_model(big, **arguments, n_ipus=n_ipus // 2).fits
+    row = result.row()
+    assert row["fits"] is False and row["missing"] == list(result.missing)
+    assert "does not fit" in str(result) and "tokens/s" not in str(result)
+    monkeypatch.setattr(whole_model, "PRODUCTS_TILE_BYTES", 700 * 1024)
+    assert not plan_model(big, **{**arguments, "weights_in": "streaming"}).fits
+
+
+def test_a_pipeline_that_memory_cannot_hold_is_refused() -> None:
+    """One batch fits, all that are in flight do not."""
+    model = dataclasses.replace(device_model(), streaming_memory_bytes=12 * 10**6)
+    arguments = dict(n_ipus=6, weights_in="streaming", attention="published", batch=4, device=model)
+    assert planned(**arguments).fits
+    result = planned(in_flight=6, **arguments)
+    assert not result.fits and "IPUs 1 to 4: streaming memory" in "\n".join(result.missing)
+    assert "3 in flight" in result.would_fit and planned(in_flight=3, **arguments).fits
+
+
+def test_the_command(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert plan_command.main(["--models"]) == 0
+    assert "| Llama-3-8B | 32 | 32 | 8 | 128 | 8.03 |" in capsys.readouterr().out
+    rows = tmp_path / "rows.jsonl"
+    assert plan_command.main(["smollm2-135m", "--S", "1024", "--r", "16", "--json", str(rows)]) == 0
+    out, err = capsys.readouterr()
+    assert "not planned: products" in out and "planning: attention dense" in err
+    written = [json.loads(line) for line in rows.read_text().splitlines()]
+    assert [row["attention"] for row in written] == ["dense", "published", "best"]
+    assert all(row["model"] == "SmolLM2-135M" and row["fits"] for row in written)
+    for words, message in (
+        (["x"], "model must be one of"),
+        ([], "MODEL must be given"),
+        (["SmolLM2-135M", "--ipus", "31"], "n_ipus must be in [1, 30], got 31"),
+    ):
+        with pytest.raises(SystemExit) as stopped:
+            plan_command.main(words)
+        assert stopped.value.code == 2
+        assert message in capsys.readouterr().err
+
+
+def test_the_page(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    assert plan_command.main(["SmolLM2-135M", "--S", "1024", "--quiet", "--page", str(tmp_path)]) == 0
+    page = (tmp_path / "plan.html").read_text()
+    assert page.count("data:image/png;base64,") == 2
+    assert "SmolLM2-135M on 1 IPUs: a plan" in page and "Not planned" in page
