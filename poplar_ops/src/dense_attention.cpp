@@ -194,21 +194,30 @@ std::uint64_t sramNeed(const Plan &plan, const PlannedAttention &attention, unsi
   return scoreBytes(plan, attention.waves) + partialBytes(plan, attention.waves);
 }
 
-Kernel kernel(Memory memory) {
-  const bool sram = memory == Memory::sram;
+Kernel kernel(const char *name, Memory memory) {
   Kernel k;
-  k.name = sram ? "dense-sram" : "dense-streaming";
+  k.name = name;
   k.op = "dense_attention";
   k.prefix = "dense";
   k.memory = memory;
-  k.waves = sram ? sramWaves : streamingWaves;
-  k.need = sram ? sramNeed : streamingNeed;
-  k.build = sram ? build<InSram> : build<Streamed>;
   return k;
 }
 
 } // namespace
 
-const Kernel denseSram = kernel(Memory::sram), denseStreaming = kernel(Memory::streaming);
+const Kernel denseSram = [] {
+  Kernel k = kernel("dense-sram", Memory::sram);
+  k.waves = sramWaves;
+  k.need = sramNeed;
+  k.build = build<InSram>;
+  return k;
+}();
+const Kernel denseStreaming = [] {
+  Kernel k = kernel("dense-streaming", Memory::streaming);
+  k.waves = streamingWaves;
+  k.need = streamingNeed;
+  k.build = build<Streamed>;
+  return k;
+}();
 
 } // namespace sparq

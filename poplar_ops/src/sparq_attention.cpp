@@ -114,23 +114,31 @@ std::uint64_t tieredNeed(const Plan &plan, const PlannedAttention &attention, un
   return scoreBytes(plan, w) + marks + lists + pieces + coefficients;
 }
 
-Kernel kernel(Memory memory) {
-  const bool tiered = memory == Memory::tiered;
+Kernel kernel(const char *name, Memory memory) {
   Kernel k;
-  k.name = tiered ? "sparq-tiered" : "sparq-streaming";
+  k.name = name;
   k.op = "sparq_attention";
   k.prefix = "sparq";
   k.memory = memory;
   k.takes = Takes::sparq;
   k.keyColumns = true;
-  k.waves = tiered ? tieredWaves : streamingWaves;
-  k.need = tiered ? tieredNeed : streamingNeed;
   k.build = build;
   return k;
 }
 
 } // namespace
 
-const Kernel sparqStreaming = kernel(Memory::streaming), sparqTiered = kernel(Memory::tiered);
+const Kernel sparqStreaming = [] {
+  Kernel k = kernel("sparq-streaming", Memory::streaming);
+  k.waves = streamingWaves;
+  k.need = streamingNeed;
+  return k;
+}();
+const Kernel sparqTiered = [] {
+  Kernel k = kernel("sparq-tiered", Memory::tiered);
+  k.waves = tieredWaves;
+  k.need = tieredNeed;
+  return k;
+}();
 
 } // namespace sparq

@@ -136,23 +136,30 @@ std::uint64_t tieredNeed(const Plan &plan, const PlannedAttention &attention, un
   return workingBytes(plan, attention, pieces);
 }
 
-Kernel kernel(Memory memory) {
-  const bool tiered = memory == Memory::tiered;
+Kernel kernel(const char *name, Memory memory) {
   Kernel k;
-  k.name = tiered ? "window-tiered" : "window-streaming";
+  k.name = name;
   k.op = "window_attention";
   k.prefix = "window";
   k.memory = memory;
   k.takes = Takes::window;
-  k.keyColumns = tiered;
   k.waves = planWaves;
-  k.need = tiered ? tieredNeed : streamingNeed;
   k.build = build;
   return k;
 }
 
 } // namespace
 
-const Kernel windowStreaming = kernel(Memory::streaming), windowTiered = kernel(Memory::tiered);
+const Kernel windowStreaming = [] {
+  Kernel k = kernel("window-streaming", Memory::streaming);
+  k.need = streamingNeed;
+  return k;
+}();
+const Kernel windowTiered = [] {
+  Kernel k = kernel("window-tiered", Memory::tiered);
+  k.keyColumns = true;
+  k.need = tieredNeed;
+  return k;
+}();
 
 } // namespace sparq
