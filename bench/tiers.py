@@ -109,7 +109,7 @@ def measured_steps() -> str:
     rows = [json.loads(line) for line in STEPS.read_text().splitlines()]
     heads = (
         *("kind", "layer", "k", "rows", "hit rate"),
-        *("us a step", "95th percentile", "first step", "KB a step"),
+        *("us a step", "95th percentile", "first step", "KB a step", "speed-up"),
     )
 
     def cells(row: dict[str, Any]) -> list[str]:
@@ -123,6 +123,7 @@ def measured_steps() -> str:
             number(row["seconds_p95"], ".1f", 1e6),
             number(row["seconds_per_step"][0], ".1f", 1e6),
             number(statistics.fmean(row["streamed_bytes_per_step"]), ".1f", 1e-3),
+            f"{row['speedup_vs_dense_streaming']:.1f}x",
         ]
 
     return markdown_table(heads, map(cells, rows))

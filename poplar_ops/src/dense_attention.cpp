@@ -2,7 +2,7 @@
 //
 // Dense decode attention: all scores, one softmax with the exact maximum, then all values. K is
 // read once, V is read once.
-#include "sparq/scale.hpp"
+#include "arith/scale.hpp"
 #include "stores/rows.hpp"
 #include "vertex_cycles.hpp"
 #include <limits>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "hot_attention.hpp"
+#include "arith/scale.hpp"
 #include "list_weights.hpp"
-#include "sparq/scale.hpp"
 #include "vertex_cycles.hpp"
 
 namespace sparq {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sparq/plan.hpp"
-#include "../codelets/key_index.hpp"
+#include "arith/key_index.hpp"
 #include "stores/store.hpp"
 #include <poplar/Target.hpp>
 

@@ -2,8 +2,8 @@
 //
 // Joined rows of 8 bits (docs/exactness.md E10): rounded as they are appended, so that all other stores
 // have what they hold.
-#include "../../codelets/row_codes.hpp"
-#include "row_groups.hpp"
+#include "arith/row_codes.hpp"
+#include "arith/row_groups.hpp"
 #include "rows.hpp"
 #include "vertex_cycles.hpp"
 #include <cstring>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Key columns of few bits (docs/exactness.md E9): of each block of 64 positions of a component a record.
-#include "../../codelets/key_index.hpp"
-#include "half_bits.hpp"
+#include "arith/half_bits.hpp"
+#include "arith/key_index.hpp"
 #include "index.hpp"
 #include "vertex_cycles.hpp"
 #include <algorithm>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "value_sum.hpp"
-#include "half_bits.hpp"
+#include "arith/half_bits.hpp"
 #include "host_store.hpp"
 #include "vertex_cycles.hpp"
 

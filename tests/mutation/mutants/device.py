@@ -14,7 +14,7 @@ _CYCLES = "tests/device_model/test_cycles.py::test_steps_of_a_query"
 
 MUTANTS = [
     *of(
-        "poplar_ops/codelets/arith.hpp",
+        "poplar_ops/arith/arith.hpp",
         " ".join(
             f"{_CODELETS}{name}.py"
             for name in ("softmax", "query_components", "scores", "gathered_attention")
@@ -57,7 +57,7 @@ MUTANTS = [
         ],
     ),
     *of(
-        "poplar_ops/codelets/masks.hpp",
+        "poplar_ops/arith/masks.hpp",
         f"{_CODELETS}ipu_branch.py",
         [("+ 0x3F800000u", "+ 0x3F000000u", "on an IPU a weight is half as large")],
     ),
