@@ -86,7 +86,7 @@ def run(
     """All layers in one launch, each with the output of the one before as its query; compared bit for bit
     with the CPU kernels or the reference, layer by layer. What an emulated run counts is in the row too."""
     step("compile")
-    session = _core.PodSession(
+    session = _core.Session(
         workload.spec,
         workload.n_heads,
         attention=[Attention(kernel.name, workload.settings)],

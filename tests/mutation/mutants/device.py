@@ -170,11 +170,25 @@ MUTANTS = [
         [("std::min(begin + piece, extent)", "begin + piece", "the last slice is as long as the others")],
     ),
     *of(
-        "poplar_ops/src/session.cpp",
-        "tests/ops/test_errors.py tests/ops/test_append.py tests/ops/test_cache_fill.py",
+        "poplar_ops/src/session_calls.cpp",
+        "tests/ops/test_errors.py tests/ops/test_append.py tests/ops/test_cache_fill.py "
+        "tests/pod/test_pod_sessions.py",
         [
-            ("  cache_->checkRoom(layer, 1, active);\n", "", "append goes on behind the capacity"),
-            ("cache_->advance(layer, active);", "", "the host does not count what is appended"),
+            (
+                "shard->host.checkRoom(layer, nTokens, shard->share.ofBatch(counts));",
+                "(void)shard;",
+                "IPUs before the one that refuses are written",
+            ),
+            (
+                "shard->host.checkRoom(shard->own(layer), 1, shard->share.ofBatch(active));",
+                "(void)shard;",
+                "append goes on behind the capacity",
+            ),
+            (
+                "shard->host.advance(shard->own(layer), shard->share.ofBatch(active));",
+                "(void)shard;",
+                "the host does not count what is appended",
+            ),
             ("(repeats_ != 0 ? 2 : 1)", "2", "fill runs another program"),
             (
                 "index >= nAttention()",
@@ -428,25 +442,16 @@ MUTANTS = [
         ],
     ),
     *of(
-        "poplar_ops/src/pod_session.cpp",
+        "poplar_ops/src/session.cpp",
         "tests/pod/test_pod_sessions.py",
         [
             (
-                "own = own.slice(s.firstKvHead * heads, (s.firstKvHead + s.shape.nKvHeads) * heads, 1);",
-                "own = own.slice(0, s.shape.nKvHeads * heads, 1);",
+                "own.slice(s.firstKvHead * heads, (s.firstKvHead + s.shape.nKvHeads) * heads, 1)",
+                "own.slice(0, s.shape.nKvHeads * heads, 1)",
                 "every IPU gets the first heads",
             ),
-            ("if (ipu + 1 != shards_.size())", "if (ipu == shards_.size())", "the next IPU gets no query"),
-            (
-                "    if (layer != 0)\n      program.add(Copy(outputs_[index], query_,",
-                "    if (layer > 1)\n      program.add(Copy(outputs_[index], query_,",
-                "the second layer gets the query of the first",
-            ),
-            (
-                "    shard.host->checkRoom(layer, nTokens, ofBatch(shard, counts));",
-                "    (void)shard;",
-                "IPUs before the one that refuses are written",
-            ),
+            ("if (&entry != &entries_.back())", "if (false)", "the next IPU gets no query"),
+            ("if (layer != 0)", "if (layer > 1)", "the second layer gets the query of the first"),
         ],
     ),
 ]
