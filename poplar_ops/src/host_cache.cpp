@@ -23,6 +23,8 @@ HostCache::HostCache(Graph &graph, const Cache &cache)
       stores_.push_back(std::move(host));
 }
 
+HostCache::HostCache(HostCache &&) noexcept = default;
+HostCache &HostCache::operator=(HostCache &&) noexcept = default;
 HostCache::~HostCache() = default;
 
 std::vector<program::Program> HostCache::programs() const {

@@ -21,6 +21,8 @@ class HostCache {
 public:
   // Adds what the host needs to the graph. The engine of that graph is given to every call.
   HostCache(poplar::Graph &graph, const Cache &cache);
+  HostCache(HostCache &&) noexcept;
+  HostCache &operator=(HostCache &&) noexcept;
   ~HostCache();
 
   // What the engine has to have among its programs, the first of them as number `first`.
