@@ -31,10 +31,11 @@ from common import (
     text_table,
 )
 
+from sparq_ipu.commands.tables import markdown_table, replace_block
 from sparq_ipu.kernels import TIERED
 from sparq_ipu.planning import report_data
 from sparq_ipu.planning.placement import place_layers
-from sparq_ipu.tables import markdown_table, replace_block
+from sparq_ipu.planning.record import NOT_IN_A_PLAN
 
 DOCUMENT = ROOT / "docs/device_model.md"
 STEPS = ROOT / "bench/results/tiered_steps.jsonl"
@@ -151,7 +152,10 @@ def main(argv: list[str] | None = None) -> int:
     if a.json is not None:
         a.json.append(rows)
     print(text_table(COLUMNS, rows))
-    print("All times are modelled for Bow IPUs: attention of 32 layers for one token.")
+    print(
+        "All times are modelled for Bow IPUs: attention of 32 layers for one token, "
+        f"{HIT_RATE:.0%} of the selected rows assumed to be hot. {NOT_IN_A_PLAN}."
+    )
     if a.write:
         replace_block(DOCUMENT, "tiers", markdown(rows))
         replace_block(DOCUMENT, "steps", measured_steps())
