@@ -202,9 +202,8 @@ std::vector<std::uint32_t> Session::misses() {
     const auto own = shard->host.misses(*engine_);
     if (!own)
       throw Error("misses: memory must be 'tiered', got '" +
-                  std::string(nameOf(nAttention() == 0
-                                         ? Memory::streaming
-                                         : plan().attention.front().kernel->memory)) +
+                  std::string(nameOf(nAttention() == 0 ? Memory::streaming
+                                                       : plan().attention.front().kernel->memory)) +
                   "'");
     putPart(shape_, shard->share, *own, all.data(), 1);
   }
