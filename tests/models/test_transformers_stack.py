@@ -15,7 +15,7 @@ pytest.importorskip("sparq_ipu._core", reason="the extension module is not built
 from tiny_models import greedy, tiny_model, tokens_of  # noqa: E402
 
 from sparq_ipu import transformers as sparq  # noqa: E402
-from sparq_ipu.transformers import SparqCache  # noqa: E402
+from sparq_ipu.transformers import SparqCache, storage  # noqa: E402
 from sparq_ipu.transformers.stack import LayerStack  # noqa: E402
 
 SETTINGS: dict[str, Any] = dict(rank=8, top_k=8, n_local=2)
@@ -81,8 +81,11 @@ def test_growth_selection_and_copies_keep_layers_together(monkeypatch: pytest.Mo
     assert len(stacks) == 1 and stacks != {id(layer._stack) for layer in on_emulator[1].layers}
 
 
-def test_options_of_a_pod_are_checked_before_there_is_a_prompt() -> None:
+def test_options_of_a_pod_are_checked_before_there_is_a_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a cache that is thrown away."""
+    monkeypatch.setattr(storage, "KVCache", lambda *_, **__: pytest.fail("a cache was made"))
     model = tiny_model()
+    SparqCache(model, device="emulator", n_ipus=64)
     with pytest.raises(ValueError, match="n_ipus must be a power of two up to 64, got 3"):
         SparqCache(model, device="emulator", n_ipus=3)
     with pytest.raises(ValueError, match="split must be 'layers' or 'heads', got 'rows'"):
