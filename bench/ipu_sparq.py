@@ -33,6 +33,7 @@ from common import (
     Workload,
     device_options,
     failure,
+    guarded,
     in_flags,
     new_row,
     number,
@@ -570,4 +571,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(guarded(main))

@@ -24,6 +24,7 @@ from common import (
     Row,
     Workload,
     check_output,
+    guarded,
     in_flags,
     new_row,
     number,
@@ -117,4 +118,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(guarded(main))

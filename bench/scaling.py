@@ -28,6 +28,7 @@ from common import (
     Workload,
     check_output,
     failure,
+    guarded,
     in_flags,
     new_row,
     number,
@@ -183,4 +184,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(guarded(main))

@@ -12,6 +12,7 @@ from sparq_ipu import KVCache
 from sparq_ipu.backends import History
 from sparq_ipu.device_options import MAX_IPUS
 from sparq_ipu.devices import backend_module, check_option_names, resolve_device
+from sparq_ipu.kernels import Settings
 from sparq_ipu.transformers.columns import to_positions
 from sparq_reference import CacheSpec, checks
 
@@ -85,21 +86,23 @@ def check_options(
 
 def _check_layers(op: str, options: dict[str, Any], layers: Sequence[AnyLayerSettings | None]) -> None:
     """Whether layers that are attended to with these can have caches with these options; none: any."""
-    of_device = {name: value for name, value in options.items() if name not in ("device", "check_finite")}
-    of_spec = CacheSpec.take(of_device)
+    # What has as many layers and rows as there are IPUs at most can be split over any of them.
+    n = MAX_IPUS if is_stacked(options) else 1
     checks.check_bool("KVCache", "check_finite", options["check_finite"])
-    placed = backend_module(options["device"]).Options(**of_device, op="KVCache")
-    n = MAX_IPUS if is_stacked(options) else 1  # so many layers and rows can be split over any IPUs
     any_settings = next((of_layer for of_layer in layers if of_layer is not None), None)
-    for of_layer in layers or [None]:
+    for index, of_layer in enumerate(layers or [None]):
+        if of_layer in layers[:index]:
+            continue
         like = any_settings if of_layer is None else of_layer
-        of_cache = {**({} if like is None else like.of_cache), **of_spec}
-        spec = CacheSpec(n, 1, checks.HEAD_DIM_MULTIPLE, 1, op="KVCache", **of_cache)
-        placed.check("KVCache", spec, n)
-        if of_layer is not None:
-            placed.check(op, spec, n, [of_layer.attention])
+        given = {**({} if like is None else like.of_cache), **options}
+        device, _ = given.pop("device"), given.pop("check_finite")
+        spec = CacheSpec(n, 1, checks.HEAD_DIM_MULTIPLE, 1, op="KVCache", **CacheSpec.take(given))
+        of_device = backend_module(device).Options(**given, op="KVCache")
+        of_device.check("KVCache", spec, n)
+        attention: list[Settings] = [] if of_layer is None else [of_layer.attention]
         if layers and (of_layer is None or of_layer.min_seq_len):  # some steps are dense
-            placed.check(op, spec, n, [None])
+            attention.append(None)
+        of_device.check(op, spec, n, attention)
 
 
 def is_stacked(options: dict[str, Any]) -> bool:
