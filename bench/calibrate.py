@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, Callable, Sequence
 
 import numpy as np
-from common import ROOT
+from common import ROOT, sparq_kernels
 
 from sparq_ipu.kernels import KERNELS
 from sparq_ipu.planning import published_program as published
@@ -42,7 +42,7 @@ DEVICE = {
     "shared_row_penalty": "sharedRowPenalty",
 }
 #: the order of tables: what reads streaming memory first
-ORDER = sorted(KERNELS.values(), key=lambda kernel: kernel.memory == "sram")
+ORDER = sorted(sparq_kernels().values(), key=lambda kernel: kernel.memory == "sram")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -182,7 +182,7 @@ def cross_validation(rows: Sequence[published.Measurement]) -> tuple[list[list[s
 
 def sparq_measurements(rows: Sequence[published.Measurement]) -> list[published.Measurement]:
     """Those of SparQ attention."""
-    return [m for m in rows if KERNELS[m.kernel].takes_settings]
+    return [m for m in rows if KERNELS[m.kernel].takes == "sparq"]
 
 
 def growth_table(rows: Sequence[published.Measurement]) -> list[list[str]]:

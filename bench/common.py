@@ -114,7 +114,7 @@ class Workload:
 
     def on(self, kernel: Kernel) -> Workload:
         """The same for this kernel: without settings if it takes none, and then with a plain cache."""
-        same = self if kernel.takes_settings else self.with_plain_cache()
+        same = self.with_plain_cache() if kernel.is_dense else self
         if kernel.memory != "tiered":  # which alone has rows of 8 bits
             same = dataclasses.replace(same, spec=dataclasses.replace(same.spec, row_bits=16))
         return dataclasses.replace(same, settings=kernel.settings(self.settings))
@@ -162,11 +162,16 @@ class Workload:
 WORKLOAD_COLUMNS = tuple(Workload(CacheSpec(1, 1, 8, 1), 1, None).columns())
 
 
+def sparq_kernels() -> dict[str, Kernel]:
+    """What benches of SparQ attention run: all kernels but those of window attention, by name."""
+    return {name: kernel for name, kernel in KERNELS.items() if kernel.takes != "window"}
+
+
 def attention_functions() -> dict[str, Kernel]:
     """What kernels compute, by short name (of `dense_attention`: "dense"): one kernel of each. For benches of
     functions on the host, where kernels that differ in their memory are one."""
     functions: dict[str, Kernel] = {}
-    for kernel in KERNELS.values():
+    for kernel in sparq_kernels().values():
         functions.setdefault(kernel.op.split("_")[0], kernel)
     return functions
 
@@ -239,8 +244,8 @@ class CommandLine:
             group.add_argument(f.former, dest=f.argument, type=int, nargs=nargs, help=argparse.SUPPRESS)
 
     def add_kernel(self, names: Mapping[str, str] | None = None, many: bool = False) -> None:
-        """--kernel: some of `names`, of which each is described, or all; by default those of the registry."""
-        names = names or {kernel.name: kernel.description for kernel in KERNELS.values()}
+        """--kernel: some of `names`, of which each is described, or all; None: `sparq_kernels`."""
+        names = names or {kernel.name: kernel.description for kernel in sparq_kernels().values()}
         self.run.add_argument(
             "--kernel",
             choices=("all", *names),
@@ -301,8 +306,9 @@ class CommandLine:
             if value is not None and value < low:
                 self.error(f"--{name.replace('_', '-')} must be at least {low}, got {value}")
 
-    def chosen(self, a: argparse.Namespace, names: Mapping[str, Kernel] = KERNELS) -> dict[str, Kernel]:
-        """The kernels of --kernel, in the order of the registry."""
+    def chosen(self, a: argparse.Namespace, names: Mapping[str, Kernel] | None = None) -> dict[str, Kernel]:
+        """The kernels of --kernel, of `names` (by default `sparq_kernels`) in their order."""
+        names = sparq_kernels() if names is None else names
         asked = [a.kernel] if isinstance(a.kernel, str) else a.kernel
         return {name: kernel for name, kernel in names.items() if name in asked or "all" in asked}
 

@@ -55,8 +55,8 @@ _cpu: Any = importlib.import_module("sparq_ipu._cpu")
 FUNCTIONS = attention_functions()
 #: which of them PyTorch's dense attentions compute, and which its SparQ
 DENSE, SPARQ = (
-    next(name for name, kernel in FUNCTIONS.items() if kernel.takes_settings is takes)
-    for takes in (False, True)
+    next(name for name, kernel in FUNCTIONS.items() if kernel.takes == takes)
+    for takes in ("nothing", "sparq")
 )
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 #: queries that the runs take turns with, so that one does not find the columns of K that the last one read
@@ -203,7 +203,7 @@ def our_kernels(
     timed = []
     for function, kernel in FUNCTIONS.items():
         different = list(zip(workloads, caches))
-        for whole, cache in different if kernel.takes_settings else different[:1]:
+        for whole, cache in different[:1] if kernel.is_dense else different:
             workload = whole.on(kernel)
             name = our_name(function, workload)
 
@@ -212,9 +212,8 @@ def our_kernels(
 
             if a.check:
                 progress.step(f"S={workload.seq_len}: check {name} against the reference")
-                expected = exact_attention(
-                    queries[0], inputs.key, inputs.value, workload.settings, workload.spec.index_bits
-                )
+                held = inputs.key, inputs.value
+                expected = exact_attention(queries[0], *held, workload.settings, workload.spec)
                 progress.step(None)
                 if not np.array_equal(run(0).view(np.uint16), expected.view(np.uint16)):
                     raise WrongResult(f"{name}: the result differs from the reference")

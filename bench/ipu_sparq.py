@@ -57,7 +57,6 @@ from sparq_ipu.planning.measured_range import footprint_extrapolated
 from sparq_ipu.planning.on_chip import on_chip_range
 from sparq_ipu.planning.planner import TILE_KINDS, tile_bytes_by_kind
 from sparq_ipu.tables import kernel_label
-from sparq_reference import SparqSettings
 from sparq_reference.checks import INDEX_BITS
 from sparq_study import traces
 
@@ -188,7 +187,7 @@ def parse(cli: CommandLine, argv: list[str] | None) -> argparse.Namespace:
     if a.layer is not None and not a.input:
         cli.error(f"--layer must be given together with --input, got {a.layer} alone")
     a.kernels = cli.chosen(a)
-    a.takes_settings = any(kernel.takes_settings for kernel in a.kernels.values())
+    a.takes_settings = not all(kernel.is_dense for kernel in a.kernels.values())
     if a.input:
         if a.plan_only:
             cli.error(f"--input must not be given with --plan-only, got {a.input}")
@@ -239,21 +238,19 @@ class Expected:
 
     def __init__(self, inputs: Inputs) -> None:
         self._inputs = inputs
-        self._known: dict[tuple[SparqSettings | None, int, int], tuple[np.ndarray, np.ndarray]] = {}
+        self._known: dict[Workload, tuple[np.ndarray, np.ndarray]] = {}
 
     def of(self, workload: Workload) -> tuple[np.ndarray, np.ndarray]:
-        how = workload.settings, workload.spec.index_bits, workload.spec.row_bits
-        if how not in self._known:
+        if workload not in self._known:
             qkv = self._inputs.query, self._inputs.key, self._inputs.value
-            self._known[how] = exact_attention(*qkv, *how), ideal_attention(*qkv, *how)
-        return self._known[how]
+            how = workload.settings, workload.spec
+            self._known[workload] = exact_attention(*qkv, *how), ideal_attention(*qkv, *how)
+        return self._known[workload]
 
 
 def first_row(kernel: Kernel, device: str, workload: Workload, a: argparse.Namespace) -> Row:
     """What is known before the kernel runs; `workload` as the kernel has it."""
-    shape = workload.seq_len, workload.spec.head_dim
-    attended = *shape, workload.settings
-    bits = workload.spec.index_bits, workload.spec.row_bits
+    attended = workload.spec, workload.settings
     row = new_row(
         "ipu_sparq",
         kernel.name,
@@ -268,10 +265,10 @@ def first_row(kernel: Kernel, device: str, workload: Workload, a: argparse.Names
         streamed_bytes=None,
         # elements of K and V that one query moves, by the paper's formula, for one KV head; and bytes
         transfer_elements=kernel.transfer_elements(*attended),
-        transfer_elements_dense=BASELINE.transfer_elements(*shape, None),
-        transfer_bytes=kernel.transfer_bytes(*attended, *bits),
-        transfer_bytes_dense=BASELINE.transfer_bytes(*shape, None),
-        theoretical_speedup=kernel.theoretical_speedup(*attended, *bits),
+        transfer_elements_dense=BASELINE.transfer_elements(workload.spec, None),
+        transfer_bytes=kernel.transfer_bytes(*attended),
+        transfer_bytes_dense=BASELINE.transfer_bytes(workload.spec, None),
+        theoretical_speedup=kernel.theoretical_speedup(*attended),
         speedup_vs_dense_streaming=None,
         speedup_if_on_chip_doubled=None,
         seconds_by_category=None,

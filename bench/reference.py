@@ -83,7 +83,7 @@ def measure(name: str, workload: Workload, inputs: Inputs, a: argparse.Namespace
     row.update(numpy=np.__version__, input_bytes=sum(x.nbytes for x in inputs), max_abs_error_vs_float64=None)
 
     def run() -> np.ndarray:
-        return exact_attention(*inputs, workload.settings, workload.spec.index_bits)
+        return exact_attention(*inputs, workload.settings, workload.spec)
 
     if a.check:
         progress.step(f"{name}: check against float64")
@@ -123,7 +123,7 @@ def main(argv: list[str] | None = None) -> int:
     cli = command_line()
     a = cli.parse(argv)
     chosen = cli.chosen(a, FUNCTIONS)
-    workload = cli.workloads(a, any(kernel.takes_settings for kernel in chosen.values()))[0]
+    workload = cli.workloads(a, not all(kernel.is_dense for kernel in chosen.values()))[0]
     progress = Progress()
     progress.step("make inputs")
     inputs = random_inputs(workload.spec, workload.n_heads, a.seed)

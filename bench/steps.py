@@ -92,8 +92,7 @@ def run_steps(
                 layer.key[None, :, held],
                 layer.value[None, :, held],
                 workload.settings,
-                workload.spec.index_bits,
-                workload.spec.row_bits,
+                workload.spec,
             )
             differ += int((output.view(np.uint16) != expected.view(np.uint16)).any())
     row.update(

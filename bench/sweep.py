@@ -132,7 +132,7 @@ def grid(cli: CommandLine, a: argparse.Namespace) -> list[Point]:
     points = [
         Point(kernel, workload)
         for kernel in cli.chosen(a).values()
-        for workload in dict.fromkeys(w.on(kernel) for w in cli.workloads(a, kernel.takes_settings))
+        for workload in dict.fromkeys(w.on(kernel) for w in cli.workloads(a, not kernel.is_dense))
         if wanted(workload) and fits_kernel(kernel, workload)
     ]
 

@@ -44,7 +44,7 @@ def speedups(rows: Iterable[Row]) -> list[Row]:
     return [
         {**r, **{speedup: dense and dense[seconds] / r[seconds] for speedup, seconds in SPEEDUPS.items()}}
         for r in planned
-        if KERNELS[r["kernel"]].takes_settings
+        if not KERNELS[r["kernel"]].is_dense
         for dense in [base.get(shape(r))]
     ]
 

@@ -270,9 +270,11 @@ PYBIND11_MODULE(_core, m) {
       [] {
         py::typing::List<NamedValues> all;
         for (const Kernel *const kernel : kernels())
-          all.append(py::dict(
-              "name"_a = kernel->name, "op"_a = kernel->op, "memory"_a = nameOf(kernel->memory),
-              "takes_settings"_a = kernel->takesSettings, "takes_window"_a = kernel->takesWindow));
+          all.append(py::dict("name"_a = kernel->name, "op"_a = kernel->op,
+                              "memory"_a = nameOf(kernel->memory),
+                              "takes"_a = kernel->takesWindow     ? "window"
+                                          : kernel->takesSettings ? "sparq"
+                                                                  : "nothing"));
         return all;
       },
       "The kernels of this build, as sparq_ipu.kernels describes them.");

@@ -9,12 +9,18 @@ One decode step of attention reads a few bytes of the KV cache instead of all of
 same bits: see docs/exactness.md.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
 from sparq_ipu.attention import dense_attention, sparq_attention, window_attention
 from sparq_ipu.cache import KVCache
 from sparq_ipu.devices import available_devices
-from sparq_ipu.planning import plan
 from sparq_ipu.tokens import append_and_attend
 from sparq_reference.settings import SparqSettings, WindowSettings
+
+if TYPE_CHECKING:
+    from sparq_ipu.planning import plan
 
 __version__ = "0.1.0"
 
@@ -30,3 +36,15 @@ __all__ = [
     "sparq_attention",
     "window_attention",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in ("plan", "planning"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import sparq_ipu.planning as planning  # when it is first asked for: who runs attention needs none of it
+
+    return planning if name == "planning" else planning.plan
+
+
+def __dir__() -> list[str]:
+    return [*globals(), "plan"]

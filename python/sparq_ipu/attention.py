@@ -8,8 +8,7 @@ import numpy as np
 from sparq_ipu.cache import KVCache
 from sparq_ipu.kernels import Settings
 from sparq_reference import checks
-from sparq_reference.cache import op_of
-from sparq_reference.settings import SparqSettings, WindowSettings
+from sparq_reference.settings import SparqSettings, WindowSettings, op_of
 
 
 def dense_attention(query: np.ndarray, cache: KVCache) -> np.ndarray:

@@ -4,15 +4,17 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sparq_ipu.backends import Backend
 from sparq_ipu.devices import backend_module, check_option_names, resolve_device
 from sparq_ipu.kernels import Settings
 from sparq_reference import checks
 from sparq_reference.settings import CacheSpec, HasSpec, WindowSettings
+
+if TYPE_CHECKING:
+    from sparq_ipu.backends import Backend
 
 
 class KVCache(HasSpec):
@@ -78,6 +80,11 @@ class KVCache(HasSpec):
     def n_layers(self) -> int:
         """Layers; 1 for the cache of one layer."""
         return len(self._backends)
+
+    @property
+    def memory(self) -> str:
+        """Where an IPU keeps keys and values, its option; "streaming" on devices that have none."""
+        return str(self._options.get("memory", "streaming"))
 
     def layer(self, index: int) -> KVCache:
         """The cache of layer `index` in [0, n_layers): not a copy, what it is given is in this one too.

@@ -2,24 +2,31 @@
 """The attention kernels of the device program: the one place in Python that lists them. Backends, planning,
 the report and the benchmarks read it.
 
-A kernel computes dense attention, or SparQ attention where it takes settings; several kernels compute the
-same bits from caches in different memories. To add one: its entry here, and its entry in C++
-(poplar_ops/include/sparq/kernels.hpp). A test compares the two lists.
-
-Window attention (docs/alisa.md), which SparQ is compared with, has a list of its own: WINDOW_KERNELS.
+A kernel computes dense attention, or SparQ or window attention where it takes settings of that kind; several
+kernels compute the same bits from caches in different memories. To add one: its entry here, and its entry in
+C++ (poplar_ops/include/sparq/kernels.hpp). A test compares the two lists.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Union
+from types import ModuleType
+from typing import NamedTuple
 
 import numpy as np
 
 from sparq_reference import checks, exact, ideal, row_codes, transfers
-from sparq_reference.cache import op_of as op_with
 from sparq_reference.numerics import BLOCK
-from sparq_reference.settings import CacheSpec, SparqSettings, WindowSettings
+from sparq_reference.settings import OPS, CacheSpec, SparqSettings, kind_of, op_of
+from sparq_reference.settings import Settings as Settings  # for who calls attention
+
+
+class Buffer(NamedTuple):
+    """Memory that the positions of a cache take."""
+
+    name: str
+    is_in_sram: bool
+    n_bytes: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,114 +37,110 @@ class Kernel:
     #: where it reads keys and values: "streaming", "sram", or "tiered": the key index and hot rows in SRAM,
     #: all rows in streaming memory
     memory: str
-    #: takes `SparqSettings`
-    takes_settings: bool
+    #: the kind of its settings, of `sparq_reference.settings.OPS`; "nothing": dense attention
+    takes: str
     #: one line for people
     description: str
-    #: takes `WindowSettings`; with neither it is dense attention
-    takes_window: bool = False
 
     @property
     def is_dense(self) -> bool:
         """Attends to all positions: there is nothing to set."""
-        return not (self.takes_settings or self.takes_window)
+        return self.takes == "nothing"
 
     @property
     def op(self) -> str:
         """What messages call it."""
-        return "window_attention" if self.takes_window else op_of(self.takes_settings)
+        return OPS[self.takes]
 
     def settings(self, settings: SparqSettings | None) -> SparqSettings | None:
-        """`settings` if the kernel takes some, else None."""
-        return settings if self.takes_settings else None
+        """`settings` if the kernel takes such, else None."""
+        return settings if kind_of(settings) == self.takes else None
+
+    def buffers(self, cache: CacheSpec) -> list[Buffer]:
+        """What the positions of a cache take: a lower bound, without rounding to chunks and scratch rows."""
+        of_row = transfers.row_bytes(cache.head_dim, cache.row_bits)
+        rows = Buffer("cache/rows", self.memory == "sram", cache.n_tasks * cache.capacity * of_row)
+        is_tiered = self.memory == "tiered"
+        if not is_tiered and self.takes != "sparq":
+            return [rows]
+        # of a key index of few bits full blocks alone: what is behind them is on chip anyway
+        behind = 0 if cache.index_bits == 16 else cache.capacity % BLOCK
+        index = transfers.index_bytes(cache.capacity - behind, cache.head_dim, cache.index_bits)
+        return [rows, Buffer("cache/key_columns", is_tiered, cache.n_tasks * index)]
 
     def streaming_bytes(self, cache: CacheSpec) -> dict[str, int]:
-        """Bytes that the positions alone take in streaming memory, by buffer: a lower bound, without
-        rounding to chunks and scratch rows. Nothing for a cache in SRAM."""
-        if self.memory == "sram":
-            return {}
-        rows = 2 * _bytes_of_keys(cache)
-        if self.memory == "tiered":
-            of_row = transfers.row_bytes(cache.head_dim, cache.row_bits)
-            return {"cache/rows": cache.n_tasks * cache.capacity * of_row}
-        if not self.takes_settings:
-            return {"cache/rows": rows}
-        return {"cache/rows": rows, "cache/key_columns": _bytes_of_index(cache)}
+        """Of `buffers` those in streaming memory, by name."""
+        return {buffer.name: buffer.n_bytes for buffer in self.buffers(cache) if not buffer.is_in_sram}
 
     def sram_bytes(self, cache: CacheSpec) -> int:
-        """Bytes that keys and values, or the key index, take in SRAM, over all tiles: a lower bound."""
-        if self.memory == "streaming":
-            return 0
-        return 2 * _bytes_of_keys(cache) if self.memory == "sram" else _bytes_of_index(cache)
+        """Of `buffers` those in SRAM, over all tiles."""
+        return sum(buffer.n_bytes for buffer in self.buffers(cache) if buffer.is_in_sram)
 
-    def transfer_elements(self, seq_len: int, head_dim: int, settings: SparqSettings | None) -> int:
-        """Elements that one query moves for one KV head, by the paper's formula. Of a cache in three tiers
-        the selected rows alone, as if none were hot."""
+    def transfer_elements(self, cache: CacheSpec, settings: Settings) -> int:
+        """Elements that one query moves for one KV head of a full cache, by the paper's formulas. Of a cache
+        in three tiers the selected rows alone, as if none were hot.
+
+        Window attention as the paper counts H2O where a history of S sums is read and written, 2 k d + 2 d +
+        2 S, else as LM-Infinite, 2 k d + 2 d.
+        """
+        seq_len, head_dim = cache.capacity, cache.head_dim
         if settings is None:
             return transfers.dense_elements(seq_len, head_dim)
         top_k = min(settings.top_k, seq_len)  # all that there is to read
-        if self.memory == "tiered":
-            return transfers.sparq_elements(0, head_dim, 0, top_k)
-        return transfers.sparq_elements(seq_len, head_dim, settings.rank, top_k)
+        streamed = 0 if self.memory == "tiered" else seq_len  # the rest is on chip
+        if settings.kind == "sparq":
+            return transfers.sparq_elements(streamed, head_dim, settings.rank, top_k)
+        if settings.remembers:
+            return transfers.h2o_elements(streamed, head_dim, top_k)
+        return transfers.lm_infinite_elements(head_dim, top_k)
 
-    def transfer_bytes(
-        self,
-        seq_len: int,
-        head_dim: int,
-        settings: SparqSettings | None,
-        index_bits: int = 16,
-        row_bits: int = 16,
-    ) -> int:
-        """Bytes that one query moves for one KV head: that formula, with a key index and (of a cache in three
-        tiers) rows of so many bits."""
+    def transfer_bytes(self, cache: CacheSpec, settings: Settings) -> int:
+        """Bytes that one query moves for one KV head of a full cache: that formula, with the key index and
+        (of a cache in three tiers) the rows in the bits of the cache."""
+        n_bytes = transfers.ELEMENT_BYTES * self.transfer_elements(cache, settings)
         if settings is None:
-            return transfers.dense_bytes(seq_len, head_dim)
+            return n_bytes
+        seq_len, head_dim = cache.capacity, cache.head_dim
         top_k = min(settings.top_k, seq_len)
-        if self.memory == "tiered":  # the new row too; the mean value, read and written, has 16 bits
-            rows = (top_k + 1) * transfers.row_bytes(head_dim, row_bits)
-            return rows + 2 * transfers.ELEMENT_BYTES * head_dim
-        return transfers.sparq_bytes(seq_len, head_dim, settings.rank, top_k, index_bits)
+        if self.memory == "tiered":  # the new row too
+            of_row = transfers.row_bytes(head_dim, cache.row_bits)
+            return n_bytes - (top_k + 1) * (transfers.row_bytes(head_dim) - of_row)
+        if settings.kind == "sparq":
+            return transfers.sparq_bytes(seq_len, head_dim, settings.rank, top_k, cache.index_bits)
+        return n_bytes
 
-    def theoretical_speedup(
-        self,
-        seq_len: int,
-        head_dim: int,
-        settings: SparqSettings | None,
-        index_bits: int = 16,
-        row_bits: int = 16,
-    ) -> float:
+    def theoretical_speedup(self, cache: CacheSpec, settings: SparqSettings | None) -> float:
         """Of cache reads, against dense attention: see `transfers.theoretical_speedup`."""
         if settings is None:
             return 1.0
+        seq_len, head_dim = cache.capacity, cache.head_dim
         top_k = min(settings.top_k, seq_len)
         if self.memory == "tiered":
-            return seq_len * transfers.row_bytes(head_dim) / (top_k * transfers.row_bytes(head_dim, row_bits))
-        return transfers.theoretical_speedup(seq_len, head_dim, settings.rank, top_k, index_bits)
-
-
-def _bytes_of_keys(cache: CacheSpec) -> int:
-    return 2 * cache.n_tasks * cache.capacity * cache.head_dim
-
-
-def _bytes_of_index(cache: CacheSpec) -> int:
-    # of a key index of few bits full blocks alone: what is behind them is on chip anyway
-    behind = 0 if cache.index_bits == 16 else cache.capacity % BLOCK
-    index = transfers.index_bytes(cache.capacity - behind, cache.head_dim, cache.index_bits)
-    return cache.n_tasks * index
+            of_row = transfers.row_bytes(head_dim, cache.row_bits)
+            return seq_len * transfers.row_bytes(head_dim) / (top_k * of_row)
+        return transfers.theoretical_speedup(seq_len, head_dim, settings.rank, top_k, cache.index_bits)
 
 
 #: every kernel by name, in the order of tables
 KERNELS = {
     kernel.name: kernel
     for kernel in (
-        Kernel("dense-sram", "sram", False, "dense attention, the cache in SRAM"),
-        Kernel("dense-streaming", "streaming", False, "dense attention, the cache in streaming memory"),
-        Kernel("sparq-streaming", "streaming", True, "SparQ attention, the cache in streaming memory"),
+        Kernel("dense-sram", "sram", "nothing", "dense attention, the cache in SRAM"),
+        Kernel("dense-streaming", "streaming", "nothing", "dense attention, the cache in streaming memory"),
+        Kernel("sparq-streaming", "streaming", "sparq", "SparQ attention, the cache in streaming memory"),
         Kernel(
             "sparq-tiered",
             "tiered",
-            True,
+            "sparq",
             "SparQ attention, the key index and hot rows in SRAM, all rows in streaming memory",
+        ),
+        # of ALISA (docs/alisa.md), which SparQ is compared with
+        Kernel("window-streaming", "streaming", "window", "window attention, the cache in streaming memory"),
+        Kernel(
+            "window-tiered",
+            "tiered",
+            "window",
+            "window attention, hot rows in SRAM, all rows in streaming memory",
         ),
     )
 }
@@ -151,37 +154,6 @@ DEFAULT = KERNELS["sparq-streaming"]
 TIERED = KERNELS["sparq-tiered"]
 
 
-#: of window attention (ALISA), by name
-WINDOW_KERNELS = {
-    kernel.name: kernel
-    for kernel in (
-        Kernel(
-            "window-streaming", "streaming", False, "window attention, the cache in streaming memory", True
-        ),
-        Kernel(
-            "window-tiered",
-            "tiered",
-            False,
-            "window attention, hot rows in SRAM, all rows in streaming memory",
-            True,
-        ),
-    )
-}
-
-
-def window_elements(seq_len: int, head_dim: int, settings: WindowSettings) -> int:
-    """Elements that one query moves for one KV head, as the SparQ paper counts H2O: 2 k d + 2 d + 2 S where a
-    history of S sums is read and written, else 2 k d + 2 d."""
-    top_k = min(settings.top_k, seq_len)
-    if settings.remembers:
-        return transfers.h2o_elements(seq_len, head_dim, top_k)
-    return transfers.lm_infinite_elements(head_dim, top_k)
-
-
-#: settings of an attention call; None: dense attention
-Settings = Union[SparqSettings, WindowSettings, None]
-
-
 @dataclasses.dataclass(frozen=True)
 class Attention:
     """An attention program: the name of a kernel, and its settings (None for dense attention)."""
@@ -192,13 +164,7 @@ class Attention:
     @property
     def n_recent(self) -> int:
         """Steps that it remembers."""
-        window = self.settings
-        return window.n_recent if isinstance(window, WindowSettings) and window.remembers else 0
-
-
-def op_of(takes_settings: bool) -> str:
-    """What messages call dense attention, or SparQ attention."""
-    return "sparq_attention" if takes_settings else "dense_attention"
+        return 0 if self.settings is None else self.settings.n_remembered
 
 
 def kernel_named(op: str, name: object) -> Kernel:
@@ -207,10 +173,9 @@ def kernel_named(op: str, name: object) -> Kernel:
     Raises:
         ValueError: there is none.
     """
-    known = {**KERNELS, **WINDOW_KERNELS}
-    if not isinstance(name, str) or name not in known:
-        raise ValueError(f"{op}: kernel must be one of {', '.join(known)}, got {name!r}")
-    return known[name]
+    if not isinstance(name, str) or name not in KERNELS:
+        raise ValueError(f"{op}: kernel must be one of {', '.join(KERNELS)}, got {name!r}")
+    return KERNELS[name]
 
 
 def attention_over(memory: str, settings: Settings, op: str | None = None) -> Attention:
@@ -219,17 +184,12 @@ def attention_over(memory: str, settings: Settings, op: str | None = None) -> At
     Raises:
         ValueError: no kernel reads that memory with such settings.
     """
-    window = isinstance(settings, WindowSettings)
-    those = [
-        kernel
-        for kernel in (*KERNELS.values(), *WINDOW_KERNELS.values())
-        if (kernel.takes_window, kernel.takes_settings) == (window, not window and settings is not None)
-    ]
+    those = [kernel for kernel in KERNELS.values() if kernel.takes == kind_of(settings)]
     for kernel in those:
         if kernel.memory == memory:
             return Attention(kernel.name, settings)
     others = [repr(kernel.memory) for kernel in those]
-    return checks.fail(op or op_with(settings), "memory", f"be {' or '.join(others)}", repr(memory))
+    return checks.fail(op or op_of(settings), "memory", f"be {' or '.join(others)}", repr(memory))
 
 
 def exact_attention(
@@ -237,15 +197,11 @@ def exact_attention(
     key: np.ndarray,
     value: np.ndarray,
     settings: SparqSettings | None,
-    index_bits: int = 16,
-    row_bits: int = 16,
+    cache: CacheSpec | None = None,
 ) -> np.ndarray:
-    """What any kernel must compute, to the bit: the reference; arguments as `sparq_reference.exact`. With
-    row_bits=8 keys and values are rounded first, as a cache rounds them."""
-    key, value = (row_codes.round_rows(rows, row_bits) for rows in (key, value))
-    if settings is None:
-        return exact.dense_attention(query, key, value)
-    return exact.sparq_attention(query, key, value, index_bits=index_bits, **settings.arguments())
+    """What any kernel must compute, to the bit: the reference; arguments as `sparq_reference.exact`. `cache`:
+    the bits of the key index and of the rows, which are rounded first, as a cache rounds them; None: 16."""
+    return _attention(exact, query, key, value, settings, cache)
 
 
 def ideal_attention(
@@ -253,11 +209,25 @@ def ideal_attention(
     key: np.ndarray,
     value: np.ndarray,
     settings: SparqSettings | None,
-    index_bits: int = 16,
-    row_bits: int = 16,
+    cache: CacheSpec | None = None,
 ) -> np.ndarray:
     """The same in float64; arguments as `sparq_reference.ideal`."""
+    return _attention(ideal, query, key, value, settings, cache)
+
+
+def _attention(
+    twin: ModuleType,
+    query: np.ndarray,
+    key: np.ndarray,
+    value: np.ndarray,
+    settings: SparqSettings | None,
+    cache: CacheSpec | None,
+) -> np.ndarray:
+    index_bits, row_bits = (16, 16) if cache is None else (cache.index_bits, cache.row_bits)
     key, value = (row_codes.round_rows(rows, row_bits) for rows in (key, value))
+    output: np.ndarray
     if settings is None:
-        return ideal.dense_attention(query, key, value)
-    return ideal.sparq_attention(query, key, value, index_bits=index_bits, **settings.arguments())
+        output = twin.dense_attention(query, key, value)
+    else:
+        output = twin.sparq_attention(query, key, value, index_bits=index_bits, **settings.arguments())
+    return output

@@ -9,8 +9,7 @@ from sparq_ipu.attention import attention, check_call
 from sparq_ipu.cache import KVCache
 from sparq_ipu.kernels import Settings
 from sparq_reference import checks
-from sparq_reference.cache import op_of
-from sparq_reference.settings import SparqSettings, WindowSettings
+from sparq_reference.settings import SparqSettings, WindowSettings, op_of
 
 #: most tokens of one step
 MAX_TOKENS = 32
@@ -82,7 +81,6 @@ def _check(
         check_call(op, query[:, :, index], cache, n_new=1)
     if settings is not None:
         settings.check(op, cache.head_dim)
-    if isinstance(settings, WindowSettings):
         settings.check_heads(op, query.shape[1])
     cache.one_layer(op).check_settings(op, settings)
     checks.check_append(op, key, value, cache.spec, cache.lengths, check_finite=cache.check_finite)

@@ -8,14 +8,7 @@ from typing import Any
 import numpy as np
 
 from sparq_reference import checks, exact, row_codes, window
-from sparq_reference.settings import CacheSpec, HasSpec, SparqSettings, WindowSettings
-
-
-def op_of(settings: SparqSettings | WindowSettings | None) -> str:
-    """What messages call attention with such settings."""
-    if settings is None:
-        return "dense_attention"
-    return "window_attention" if isinstance(settings, WindowSettings) else "sparq_attention"
+from sparq_reference.settings import CacheSpec, HasSpec, Settings, SparqSettings, WindowSettings, op_of
 
 
 class KVCache(HasSpec):
@@ -152,7 +145,7 @@ class KVCache(HasSpec):
     def attention(
         self,
         query: np.ndarray,
-        settings: SparqSettings | WindowSettings | None = None,
+        settings: Settings = None,
         *,
         check_finite: bool = True,
     ) -> np.ndarray:
@@ -175,7 +168,7 @@ class KVCache(HasSpec):
         if settings is None:
             return exact.dense_unchecked(query, self.key, self.value, self._lengths)
         settings.check(op, self.spec.head_dim)
-        if isinstance(settings, WindowSettings):
+        if settings.kind == "window":
             return self._window_attention(op, query, settings)
         return exact.sparq_steps(
             query,

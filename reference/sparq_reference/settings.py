@@ -8,7 +8,7 @@ The same in C++: poplar_ops/include/sparq/settings.hpp. A test compares the word
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Mapping, TypeVar
+from typing import Any, ClassVar, Literal, Mapping, TypeVar, Union
 
 from sparq_reference.checks import (
     HEAD_DIM_MULTIPLE,
@@ -23,12 +23,34 @@ from sparq_reference.checks import (
 #: of the shares of attention in window attention, most steps times heads: their sum stays below 2**31 (E11)
 MAX_RECENT_HEADS = (1 << 15) - 1
 
+#: what an attention takes, and what messages call it
+OPS = {"nothing": "dense_attention", "sparq": "sparq_attention", "window": "window_attention"}
+
 _Settings = TypeVar("_Settings", bound="SparqSettings")
 
 
 @dataclasses.dataclass(frozen=True)
-class _ByName:
-    """Settings as keyword arguments."""
+class _AttentionSettings:
+    """What settings of every kind answer."""
+
+    #: of OPS
+    kind: ClassVar[str]
+
+    @property
+    def n_remembered(self) -> int:
+        """Of how many earlier steps it selects by the weights."""
+        return 0
+
+    @property
+    def remembers(self) -> bool:
+        """Whether it selects by the weights of earlier steps."""
+        return self.n_remembered > 0
+
+    def check(self, op: str, head_dim: int) -> None:
+        """Raise ValueError unless these settings are for heads of so many components."""
+
+    def check_heads(self, op: str, n_heads: int) -> None:
+        """Raise ValueError unless these settings are for so many query heads."""
 
     @classmethod
     def take(cls, options: dict[str, Any]) -> dict[str, Any]:
@@ -42,7 +64,7 @@ class _ByName:
 
 
 @dataclasses.dataclass(frozen=True)
-class SparqSettings(_ByName):
+class SparqSettings(_AttentionSettings):
     """SparQ attention (arXiv:2312.04985, Algorithm 1).
 
     Args:
@@ -56,6 +78,8 @@ class SparqSettings(_ByName):
     Raises:
         ValueError: `<op>: <argument> must <rule>, got <value>`.
     """
+
+    kind: ClassVar[Literal["sparq"]] = "sparq"
 
     rank: int
     top_k: int
@@ -97,7 +121,6 @@ class SparqSettings(_ByName):
         return cls(**arguments, op=op, head_dim=head_dim)
 
     def check(self, op: str, head_dim: int) -> None:
-        """Raise ValueError unless these settings are for heads of so many components."""
         check_integer(op, "rank", self.rank, 1, head_dim, f"[1, head_dim={head_dim}]")
 
     def __str__(self) -> str:
@@ -106,7 +129,7 @@ class SparqSettings(_ByName):
 
 
 @dataclasses.dataclass(frozen=True)
-class WindowSettings(_ByName):
+class WindowSettings(_AttentionSettings):
     """Window attention: ALISA's sparse window attention (arXiv:2403.17312, Algorithm 1), local and strided
     attention. Its selection does not look at the query.
 
@@ -122,6 +145,8 @@ class WindowSettings(_ByName):
     Raises:
         ValueError: `<op>: <argument> must <rule>, got <value>`.
     """
+
+    kind: ClassVar[Literal["window"]] = "window"
 
     top_k: int
     n_local: int = None  # type: ignore[assignment]  # an integer once it is made
@@ -148,24 +173,34 @@ class WindowSettings(_ByName):
         return cls(**arguments, op=op)
 
     @property
-    def remembers(self) -> bool:
-        """Whether it selects by the weights of earlier steps."""
-        return self.n_recent > 0 and self.n_local < self.top_k
+    def n_remembered(self) -> int:
+        return self.n_recent if self.n_local < self.top_k else 0
 
     def check_heads(self, op: str, n_heads: int) -> None:
-        """Raise ValueError unless sums over so many heads stay below 2**31."""
+        # sums over all heads stay below 2**31
         if self.remembers and self.n_recent * n_heads > MAX_RECENT_HEADS:
             most = MAX_RECENT_HEADS // n_heads
             fail(op, "n_recent", f"be in [0, {most}] for n_heads={n_heads}", self.n_recent)
-
-    def check(self, op: str, head_dim: int) -> None:
-        """Nothing to check: these settings are for heads of any size."""
 
     def __str__(self) -> str:
         return f"top_k {self.top_k}, n_local {self.n_local}, n_recent {self.n_recent}"
 
 
-def settings_columns(settings: SparqSettings | WindowSettings | None) -> dict[str, Any]:
+#: settings of an attention call; None: dense attention
+Settings = Union[SparqSettings, WindowSettings, None]
+
+
+def kind_of(settings: Settings) -> str:
+    """What attention with such settings takes, of OPS."""
+    return "nothing" if settings is None else settings.kind
+
+
+def op_of(settings: Settings) -> str:
+    """What messages call attention with such settings."""
+    return OPS[kind_of(settings)]
+
+
+def settings_columns(settings: Settings) -> dict[str, Any]:
     """The settings by name, for a row of results; None each for dense attention. Window attention has one
     more."""
     columns = dict.fromkeys(field.name for field in dataclasses.fields(SparqSettings))

@@ -15,7 +15,7 @@ REAL = str(Path(__file__).resolve().parents[1] / "data" / "smollm2_hamlet.npz")
 
 import ipu_sparq  # noqa: E402
 import steps  # noqa: E402
-from common import Workload  # noqa: E402
+from common import Workload, sparq_kernels  # noqa: E402
 
 from sparq_ipu.kernels import BASELINE, DEFAULT, KERNELS, TIERED  # noqa: E402
 from sparq_ipu.planning.on_chip import ON_CHIP_COLUMNS, on_chip_range  # noqa: E402
@@ -35,7 +35,7 @@ FIELDS = {
 
 #: labels of a run of everything, in order
 LABELS = [
-    *(name for name in KERNELS if name != TIERED.name),
+    *(name for name in sparq_kernels() if name != TIERED.name),
     *(f"{kernel.name} {index}" for kernel in (DEFAULT, TIERED) for index in ("int8", "int4")),
 ]
 
@@ -88,9 +88,9 @@ def test_wrong_results_get_no_time(
     """A reference that differs in one bit of one output."""
     right = ipu_sparq.exact_attention
 
-    def wrong(query: Any, key: Any, value: Any, settings: Any, index_bits: int, *rest: Any) -> np.ndarray:
-        output = right(query, key, value, settings, index_bits, *rest)
-        if settings is None or index_bits == 4:
+    def wrong(query: Any, key: Any, value: Any, settings: Any, cache: Any) -> np.ndarray:
+        output = right(query, key, value, settings, cache)
+        if settings is None or cache.index_bits == 4:
             output.view(np.uint16)[0, 1, 2] ^= 1
         return output
 
@@ -245,7 +245,7 @@ def test_one_key_index(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     """Dense attention is run once, whatever the key index."""
     status, rows = run(*SMALL, "--index-bits", "4", "--no-check", tmp_path=tmp_path)
     assert status == 0 and [(row["kernel"], row["index_bits"]) for row in rows] == [
-        *((name, 16) for name in KERNELS if not KERNELS[name].takes_settings),
+        *((name, 16) for name in KERNELS if KERNELS[name].is_dense),
         (DEFAULT.name, 4),
         (TIERED.name, 4),
     ]
@@ -303,7 +303,7 @@ def test_steps_of_a_trace(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert "every step" in out and f"{row['hit_rate']:.1%}" in out
     # more rows are hot in a larger buffer, and other kernels have none
     _, rows = run(*STEPS, *words, "--hot-rows", "400", tmp_path=tmp_path)
-    assert [r["kernel"] for r in rows] == [row["kernel"], *KERNELS]
+    assert [r["kernel"] for r in rows] == [row["kernel"], *sparq_kernels()]
     assert rows[-1]["hit_rate"] >= row["hit_rate"] and rows[-1]["hot_rows"] == 400
     assert all(r["hit_rate"] is None and r["bit_exact"] for r in rows[1:-1] if not r["error"])
 

@@ -59,7 +59,7 @@ def test_index_bits(
     assert f"--index-bits {index_bits}" in sparq["command"]
     # Negative control: with other positions than those of the twin, results differ.
     right = reference.exact_attention
-    monkeypatch.setattr(reference, "exact_attention", lambda *a: right(*a[:4], 16))
+    monkeypatch.setattr(reference, "exact_attention", lambda *a: right(*a[:4]))
     assert reference.main([*words, "--kernel", "sparq"]) == 1
 
 

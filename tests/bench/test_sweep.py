@@ -17,14 +17,14 @@ if not core.has_emulator:
 
 import sweep  # noqa: E402
 import sweep_tables  # noqa: E402
-from common import WORKLOAD_COLUMNS, Workload  # noqa: E402
+from common import WORKLOAD_COLUMNS, Workload, sparq_kernels  # noqa: E402
 
 from sparq_ipu.kernels import BASELINE, DEFAULT, KERNELS, TIERED, Kernel  # noqa: E402
 from sparq_ipu.planning import report_data  # noqa: E402
 from sparq_reference import CacheSpec, SparqSettings  # noqa: E402
 
 #: kernels that take any size of a key index
-STREAMED = [name for name, kernel in KERNELS.items() if kernel is not TIERED]
+STREAMED = [name for name, kernel in sparq_kernels().items() if kernel is not TIERED]
 SMALL = "--S 256 --B 1 --kv-heads 8 --r 16 --k 64".split()
 
 
@@ -64,7 +64,7 @@ def test_the_grid_is_the_published_one():
 
 
 def test_the_grid_has_every_kernel_and_value(monkeypatch):
-    monkeypatch.setitem(KERNELS, "new", Kernel("new", "streaming", True, "a new one"))
+    monkeypatch.setitem(KERNELS, "new", Kernel("new", "streaming", "sparq", "a new one"))
     words = "--S 64 --B 1 --heads 8 --kv-heads 8 2 --head-dim 16 32 --r 4 8 --k 4 --local 0 2"
     points = grid(*words.split())
     assert len({p.key("bow") for p in points}) == len(points) == 2 * 2 * (2 + 2 * 4)
@@ -82,7 +82,7 @@ def test_key_indices_that_are_asked_for_are_of_every_point():
             for p in grid(*words, *more)
         ]
 
-    dense = [(name, 16, None) for name in STREAMED if not KERNELS[name].takes_settings]
+    dense = [(name, 16, None) for name in STREAMED if KERNELS[name].is_dense]
     usual = [*dense, *((DEFAULT.name, 16, r) for r in (4, 32)), *((DEFAULT.name, b, 32) for b in (8, 4))]
     tiered = [(TIERED.name, b, 32) for b in (8, 4, 4)]  # twice: rows of 16 and of 8 bits
     assert sorted(found(), key=str) == sorted([*usual, *tiered], key=str)
@@ -354,9 +354,10 @@ def test_the_report_reads_the_file(tmp_path):
     source = report_data.Source("bow", out, quiet=True)
     source.plan = None  # everything is in the file
     plain, _ = (r for r in rows(out) if r["kernel"] == DEFAULT.name)
-    assert source.row(DEFAULT.name, 1, 8, 256, 16, 64) == plain  # settings but rank and top_k: the defaults
-    dense = source.seconds(BASELINE.name, 1, 8, 256)
-    assert source.speedup(1, 8, 256, 16, 64) == dense / plain["seconds_per_query"]
+    call = report_data.sparq_call(1, 8, 256, SparqSettings(16, 64))
+    assert source.row(call) == plain  # settings but rank and top_k: the defaults
+    dense = source.seconds(report_data.dense_call(1, 8, 256))
+    assert source.speedup(call) == dense / plain["seconds_per_query"]
 
 
 def test_usage_errors(tmp_path, capsys):

@@ -10,6 +10,7 @@ import re
 import numpy as np
 import pytest
 
+from sparq_ipu.device_options import DeviceOptions
 from sparq_ipu.kernels import Attention
 from sparq_ipu.planning import device_model as models
 from sparq_ipu.planning import published_program as published
@@ -197,7 +198,7 @@ def test_seconds_of_every_step_by_hand(core):
     """What the emulator counted times the parameters: each kind of step, also in loops, and their sum."""
     spec = CacheSpec(1, 1, 64, 9000)
     attention = [Attention("sparq-streaming", SparqSettings(32, 100))]
-    session = core.Session(spec, 1, attention=attention, n_tiles=2)
+    session = core.Session(spec, 1, attention=attention, options=DeviceOptions(2))
     rows = np.ones((1, 1, 9000, 64), np.float16)
     session.write(rows, rows, [9000])
     session.attention(0, np.ones((1, 1, 64), np.float16))

@@ -101,7 +101,7 @@ class Emulated(types.ModuleType):
             name = layer.self_attn.attention.cache_name
             self.layer_of[name], self.rows[name] = counts[ipu], [[] for _ in range(BATCH)]
             counts[ipu] += 1
-        self.index_bits = first.index_bits
+        self.spec = first.spec
         attention = [attention_over(first.options.memory, first.settings)]
         self.sessions = [
             _core.Session(
@@ -175,7 +175,7 @@ class Emulated(types.ModuleType):
                 self.rows[cache][b] = [np.concatenate([held, new[b]], axis=1) for held, new in pairs]
             k, v = self.rows[cache][b]
             alone = query[b : b + 1], k[None], v[None]
-            assert_bits(output[b : b + 1], exact_attention(*alone, self.settings, self.index_bits))
+            assert_bits(output[b : b + 1], exact_attention(*alone, self.settings, self.spec))
         return [torch.from_numpy(output), torch.tensor(session.lengths(layer), dtype=torch.int32)]
 
 

@@ -26,7 +26,7 @@ from tiny_models import (  # noqa: E402
 )
 
 import sparq_ipu  # noqa: E402
-from sparq_ipu import devices  # noqa: E402
+from sparq_ipu import KVCache, available_devices, devices  # noqa: E402
 from sparq_ipu.transformers import (  # noqa: E402
     SparqCache,
     cache_traffic,
@@ -36,7 +36,7 @@ from sparq_ipu.transformers import (  # noqa: E402
     is_enabled,
 )
 from sparq_ipu.transformers.traffic import Traffic  # noqa: E402
-from sparq_reference import CacheSpec, SparqSettings  # noqa: E402
+from sparq_reference import SparqSettings, WindowSettings  # noqa: E402
 
 SETTINGS = dict(rank=4, top_k=12, n_local=3, mean_value=True)
 
@@ -430,12 +430,33 @@ def test_a_step_of_a_batch_is_one_step():
     rows = [(31, False), (5, True), (400, False)]
     batch, alone = Traffic(), [Traffic() for _ in rows]
     lengths, dense = (np.array(column) for column in zip(*rows))
-    batch.count(CacheSpec(3, 2, 16, 512), lengths, dense, settings)
+    batch.count(KVCache(3, 2, 16, 512), lengths, dense, settings)
     for one, row in zip(alone, rows):
-        one.count(CacheSpec(1, 2, 16, 512), *(np.array([x]) for x in row), settings)
+        one.count(KVCache(1, 2, 16, 512), *(np.array([x]) for x in row), settings)
     assert batch.n_steps == 1 and len({one.bytes_read for one in alone}) == 3
     assert batch.bytes_read == sum(one.bytes_read for one in alone)
     assert batch.bytes_dense == sum(one.bytes_dense for one in alone)
+
+
+def test_traffic_is_that_of_the_cache():
+    """In three tiers the selected rows alone, in the bits of the rows."""
+    if "emulator" not in available_devices():
+        pytest.skip("built without the emulator")
+    settings, length, dense = SparqSettings(rank=32, top_k=16), np.array([1024]), np.array([False])
+    options = dict(device="emulator", index_bits=4)
+    moved = []
+    for more in ({}, dict(memory="tiered"), dict(memory="tiered", row_bits=8)):
+        traffic = Traffic()
+        traffic.count(KVCache(1, 1, 64, 1024, **options, **more), length, dense, settings)
+        moved.append(traffic.bytes_read)
+        assert traffic.bytes_dense == 2 * (2 * 1024 * 64 + 2 * 64)
+    row, coded, mean = 2 * 2 * 64, 2 * (64 + 2 * 2 * 2), 2 * 2 * 64  # coded: two scales of 32 components
+    index = 32 * 16 * (64 // 2 + 4)
+    assert moved == [index + 17 * row + mean, 17 * row + mean, 17 * coded + mean] == [23040, 4608, 2704]
+    window = Traffic()
+    tiered = KVCache(1, 1, 64, 1024, **options, memory="tiered", row_bits=8)
+    window.count(tiered, length, dense, WindowSettings(16))
+    assert window.bytes_read == 17 * coded  # what is remembered is on chip
 
 
 def test_disable_restores(model):

@@ -9,8 +9,9 @@ from strategies import make_attention
 
 import sparq_ipu
 from sparq_ipu.device_options import DeviceOptions
-from sparq_ipu.kernels import Attention, op_of
+from sparq_ipu.kernels import Attention
 from sparq_reference import CacheSpec, SparqSettings, exact
+from sparq_reference.settings import op_of
 
 _core = pytest.importorskip("sparq_ipu._core", reason="the extension module is not built")
 
@@ -58,7 +59,7 @@ def test_each_round_reads_as_far_as_its_own_elements(
     mapping = _core.emulator_plan(spec, 1, attention, lengths, options=DeviceOptions(1))["mapping"]
     assert mapping["rounds"] == batch and mapping["waves"]["n_waves"] > 5
     settings = {} if attention.settings is None else attention.settings.arguments()
-    expected = getattr(exact, op_of(bool(settings)))(*a.qkv, lengths=a.lengths, **settings)
+    expected = getattr(exact, op_of(attention.settings))(*a.qkv, lengths=a.lengths, **settings)
     np.testing.assert_array_equal(output.view(np.uint16), expected.view(np.uint16))
 
     chunk, per_wave = max(mapping["chunk"], 1), mapping["waves"]["positions_per_wave"]

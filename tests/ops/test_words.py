@@ -232,12 +232,12 @@ def test_descriptions_of_another_type() -> None:
 
 def registry(all_kernels: Any) -> list[dict[str, Any]]:
     """Of each kernel what C++ tells."""
-    names = ("name", "op", "memory", "takes_settings", "takes_window")
+    names = ("name", "op", "memory", "takes")
     return [{name: getattr(kernel, name) for name in names} for kernel in all_kernels]
 
 
 def test_one_list_of_kernels() -> None:
-    own = [*kernels.KERNELS.values(), *kernels.WINDOW_KERNELS.values()]
+    own = list(kernels.KERNELS.values())
     assert _core.kernels() == registry(own)
     # negative control: another order, one too few, one with another memory
     other = dataclasses.replace(own[0], memory="streaming")
@@ -245,7 +245,11 @@ def test_one_list_of_kernels() -> None:
         assert _core.kernels() != registry(wrong)
 
 
-@pytest.mark.parametrize("name", kernels.KERNELS)
+def kernels_that_take(*kinds: str) -> list[str]:
+    return [name for name, kernel in kernels.KERNELS.items() if kernel.takes in kinds]
+
+
+@pytest.mark.parametrize("name", kernels_that_take("nothing", "sparq"))
 def test_each_kernel_by_name(name: str) -> None:
     kernel = kernels.kernel_named("op", name)
     spec = dataclasses.replace(SPEC, index_bits=4) if kernel.memory == "tiered" else SPEC
@@ -254,14 +258,14 @@ def test_each_kernel_by_name(name: str) -> None:
     assert refused(lambda: made.attention(0, wrong)) == (
         f"{kernel.op}: query must have shape (2, 2, 16), got (2, 2, 8)"
     )
-    settings = None if kernel.takes_settings else SETTINGS
-    wanted = "SparqSettings" if kernel.takes_settings else "None"
+    settings = SETTINGS if kernel.is_dense else None
+    wanted = "None" if kernel.is_dense else "SparqSettings"
     assert refused(lambda: session(SPEC, 2, Attention(name, settings))) == (
         f"session: settings of {name} must be {wanted}, got {settings}"
     )
 
 
-@pytest.mark.parametrize("name", kernels.WINDOW_KERNELS)
+@pytest.mark.parametrize("name", kernels_that_take("window"))
 def test_settings_of_window_kernels(name: str) -> None:
     kernel = kernels.kernel_named("op", name)
     spec = dataclasses.replace(SPEC, index_bits=4) if kernel.memory == "tiered" else SPEC
@@ -281,7 +285,7 @@ def test_no_such_kernel() -> None:
     for name in ("sparq-sram", "", "Dense-sram"):
         python = refused(lambda name=name: kernels.kernel_named("session", name))
         assert refused(lambda name=name: session(SPEC, 2, Attention(name, None))) == python
-        assert ", ".join([*kernels.KERNELS, *kernels.WINDOW_KERNELS]) in python
+        assert ", ".join(kernels.KERNELS) in python
 
 
 def test_kernels_of_a_cache_read_one_memory() -> None:

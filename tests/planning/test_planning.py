@@ -19,6 +19,7 @@ if not core.has_emulator:
     pytest.skip("built without the emulator", allow_module_level=True)
 
 from sparq_ipu import planning  # noqa: E402
+from sparq_ipu.device_options import DeviceOptions  # noqa: E402
 from sparq_ipu.kernels import KERNELS, Attention  # noqa: E402
 from sparq_ipu.planning import planner  # noqa: E402
 from sparq_ipu.planning.device_model import device_model  # noqa: E402
@@ -58,7 +59,8 @@ SHAPES_AND_APPENDS = [
 VARIANTS = [
     (name, bits)
     for name, k in KERNELS.items()
-    for bits in ((16, 8, 4) if k.takes_settings else (16,))
+    if k.takes != "window"
+    for bits in ((16,) if k.is_dense else (16, 8, 4))
     if k.memory != "tiered" or bits != 16
 ]
 
@@ -73,7 +75,7 @@ def run(shape, kernel, append, model, index_bits=16):
         attention=[Attention(kernel, KERNELS[kernel].settings(SETTINGS))],
         append=append,
         device="emulator",
-        n_tiles=tiles,
+        options=DeviceOptions(tiles),
     )
     key, value = rng.normal(size=(2, batch, n_kv_heads, max(lengths), head_dim)).astype(np.float16)
     session.write(key, value, lengths)
@@ -156,7 +158,7 @@ def test_the_comparison_can_fail(kernel):
     counted, _ = run(full, kernel, False, device_model())
     plan = planned(short, kernel, False)
     assert plan.steps != counted["steps"]
-    if KERNELS[kernel].takes_settings:  # and another key index is another program
+    if not KERNELS[kernel].is_dense:  # and another key index is another program
         assert len({repr(planned(full, kernel, False, index_bits=bits).steps) for bits in (16, 8, 4)}) == 3
     assert plan.streamed_bytes < planned(full, kernel, False).streamed_bytes
 
@@ -352,7 +354,7 @@ def test_there_is_a_plan_where_dense_attention_does_not_fit(monkeypatch):
     really = planner._planned
 
     def planned_but_dense(request):
-        if request.kernel.takes_settings:
+        if not request.kernel.is_dense:
             return really(request)
         raise DoesNotFit("plan: tile memory", "tile memory", 2, 1)
 

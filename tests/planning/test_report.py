@@ -16,6 +16,7 @@ from sparq_ipu import plan, tables  # noqa: E402
 from sparq_ipu.planning import report  # noqa: E402
 from sparq_ipu.planning import report_data as data  # noqa: E402
 from sparq_ipu.planning import report_pictures as pictures  # noqa: E402
+from sparq_reference import SparqSettings  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -28,10 +29,10 @@ def source(tmp_path_factory):
             for n_kv_heads in (32, 8):
                 for seq_len in data.LENGTHS:
                     for kernel, settings, bits in (
-                        ("dense-streaming", (None, None), 16),
+                        ("dense-streaming", None, 16),
                         *(("sparq-streaming", *variant) for variant in data.VARIANTS),
                     ):
-                        seconds = (1e-6 if settings[0] is None else 1.25e-8 * bits) * seq_len
+                        seconds = (1e-6 if settings is None else 1.25e-8 * bits) * seq_len
                         row = {
                             "kernel": kernel,
                             "device": "bow",
@@ -40,8 +41,8 @@ def source(tmp_path_factory):
                             "n_kv_heads": n_kv_heads,
                             "head_dim": 128,
                             "seq_len": seq_len,
-                            "rank": settings[0],
-                            "top_k": settings[1],
+                            "rank": settings and settings.rank,
+                            "top_k": settings and settings.top_k,
                             "index_bits": bits,
                             "seconds_per_query": seconds,
                             "seconds_if_on_chip_doubled": seconds + 1e-7 * seq_len,
@@ -54,26 +55,26 @@ def source(tmp_path_factory):
 
 
 def test_rows_come_from_the_file_or_from_a_plan(source):
-    assert source.seconds("dense-streaming", 1, 32, 1024) == pytest.approx(1.024e-3)
-    assert source.speedup(4, 32, 2048, 32, 128) == pytest.approx(5)
-    assert source.speedup(4, 32, 2048, 32, 128, 8) == pytest.approx(10)
-    assert source.seconds("sparq-streaming", 1, 8, 320, 16, 64, 4) == (
+    assert source.seconds(data.dense_call(1, 32, 1024)) == pytest.approx(1.024e-3)
+    assert source.speedup(data.sparq_call(4, 32, 2048)) == pytest.approx(5)
+    assert source.speedup(data.sparq_call(4, 32, 2048, index_bits=8)) == pytest.approx(10)
+    assert source.seconds(data.sparq_call(1, 8, 320, SparqSettings(16, 64), 4)) == (
         plan(1, 32, 8, 128, 320, rank=16, top_k=64, index_bits=4).seconds_per_query
     )
-    assert source.seconds("dense-streaming", 1, 8, 320) == (
+    assert source.seconds(data.dense_call(1, 8, 320)) == (
         plan(1, 32, 8, 128, 320, kernel="dense-streaming").seconds_per_query
     )
-    assert source.row("dense-streaming", 64, 32, 65536)["error"] is None  # from the file
+    assert source.row(data.dense_call(64, 32, 65536))["error"] is None  # from the file
     refused = data.Source("bow", None, quiet=True)
-    assert "streaming memory" in refused.row("dense-streaming", 64, 32, 65536)["error"]
-    assert refused.seconds("dense-streaming", 64, 32, 65536) is None
-    assert refused.speedup(64, 32, 65536, 32, 128) is None
+    assert "streaming memory" in refused.row(data.dense_call(64, 32, 65536))["error"]
+    assert refused.seconds(data.dense_call(64, 32, 65536)) is None
+    assert refused.speedup(data.sparq_call(64, 32, 65536)) is None
 
 
 def test_measured_speedups_are_the_published_ones():
     measured = data.measured_speedups()
-    assert measured[1, 16384, 32, 128] == pytest.approx(7.41, abs=0.005)
-    assert measured[1, 16384, 32, 64] == pytest.approx(40.43 / 5.278, abs=0.005)
+    assert measured[1, 16384, data.HEADLINE] == pytest.approx(7.41, abs=0.005)
+    assert measured[1, 16384, SparqSettings(32, 64)] == pytest.approx(40.43 / 5.278, abs=0.005)
 
 
 @pytest.mark.parametrize("index_bits", [16, 8, 4])
@@ -117,7 +118,7 @@ def test_the_table_of_comparison_has_a_row_for_each_key_index(source):
 def test_the_table_of_steps_has_every_key_index():
     real = data.Source("bow", None, quiet=True)
     rows = {row[0]: row[1:] for row in data.stage_rows(real, 1024)}
-    plans = [real.plan("sparq-streaming", 1, 32, 1024, *data.HEADLINE, bits) for bits in (16, 8, 4)]
+    plans = [real.plan(data.sparq_call(1, 32, 1024, index_bits=bits)) for bits in (16, 8, 4)]
     assert rows["all"] == tuple(f"{p.seconds_per_query * 1e6:.2f}" for p in plans)
     doubled = tuple(f"{p.seconds_if_on_chip_doubled * 1e6:.2f}" for p in plans)
     assert rows["all, if work on chip took twice as long"] == doubled

@@ -14,7 +14,8 @@ if not core.has_emulator:
     pytest.skip("built without the emulator", allow_module_level=True)
 
 from sparq_ipu import planning  # noqa: E402
-from sparq_ipu.kernels import WINDOW_KERNELS, Attention  # noqa: E402
+from sparq_ipu.device_options import DeviceOptions  # noqa: E402
+from sparq_ipu.kernels import KERNELS, Attention  # noqa: E402
 from sparq_ipu.planning.device_model import device_model  # noqa: E402
 from sparq_reference import CacheSpec, WindowSettings  # noqa: E402
 
@@ -24,10 +25,10 @@ SHAPES = [(3, 6, 3, 64, 700, 4, [30, 700, 512]), (1, 4, 2, 32, 300, 40, [290])]
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("settings", [WindowSettings(24, n_recent=5), WindowSettings(24, 0, 0)], ids=str)
-@pytest.mark.parametrize("name", WINDOW_KERNELS)
+@pytest.mark.parametrize("name", [k.name for k in KERNELS.values() if k.takes == "window"])
 def test_a_plan_is_what_a_run_reports(shape: tuple[Any, ...], settings: WindowSettings, name: str) -> None:
     batch, n_heads, n_kv_heads, head_dim, capacity, tiles, lengths = shape
-    options = dict(index_bits=4, row_bits=8) if WINDOW_KERNELS[name].memory == "tiered" else {}
+    options = dict(index_bits=4, row_bits=8) if KERNELS[name].memory == "tiered" else {}
     model = device_model()
     plan = planning.plan(
         batch,
@@ -47,7 +48,7 @@ def test_a_plan_is_what_a_run_reports(shape: tuple[Any, ...], settings: WindowSe
         CacheSpec(batch, n_kv_heads, head_dim, capacity, **options),
         n_heads,
         attention=[Attention(name, settings)],
-        n_tiles=tiles,
+        options=DeviceOptions(tiles),
     )
     key = np.random.default_rng(0).standard_normal((batch, n_kv_heads, max(lengths), head_dim))
     session.write(key.astype(np.float16), key.astype(np.float16), lengths)

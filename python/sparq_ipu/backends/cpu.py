@@ -141,7 +141,7 @@ class CPUBackend:
         return self._cache.attention_of_query(query, settings, check_finite)
 
     def attention(self, query: np.ndarray, settings: Settings) -> np.ndarray:
-        if isinstance(settings, WindowSettings):
+        if settings is not None and settings.kind == "window":
             return self._cache.window_attention(query, settings)
         return self._cache.attention(query, settings)
 

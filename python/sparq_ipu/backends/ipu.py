@@ -20,7 +20,7 @@ from sparq_ipu.device_options import DeviceOptions
 from sparq_ipu.kernels import Attention, Settings, attention_over
 from sparq_ipu.planning.device_model import device_model
 from sparq_reference import CacheSpec, DoesNotFit, WindowSettings, row_codes, window
-from sparq_reference.cache import op_of
+from sparq_reference.settings import op_of
 
 if TYPE_CHECKING:
     from sparq_ipu import _core
@@ -199,7 +199,7 @@ class IpuLayers:
 
     def _check_history(self, op: str, layer: int, n_heads: int, settings: Settings) -> None:
         """Raise ValueError unless so many heads can be counted, and the steps so far are as many as these."""
-        if not isinstance(settings, WindowSettings) or not settings.remembers:
+        if settings is None or settings.kind != "window" or not settings.remembers:
             return
         settings.check_heads(op, n_heads)
         window.check_recent(op, self._n_recent[layer], settings)

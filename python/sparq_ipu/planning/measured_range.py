@@ -21,8 +21,7 @@ SCRATCH = 1.05
 def measured_footprint(kernel: Kernel) -> int:
     """Bytes of the largest cache in streaming memory that a measured program of this kind had: 4.3 GB for
     dense attention, 1.6 GB for SparQ attention, which keeps the keys twice."""
-    name = published.SPARQ if kernel.takes_settings else BASELINE.name
-    copies = 3 if kernel.takes_settings else 2
+    name, copies = (published.SPARQ, 3) if kernel.takes == "sparq" else (BASELINE.name, 2)
     position = published.N_HEADS * published.HEAD_DIM * published.ITEM
     return max(copies * m.batch * m.seq_len * position for m in published.measurements() if m.kernel == name)
 

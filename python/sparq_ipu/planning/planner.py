@@ -368,7 +368,7 @@ def plan(
     Args:
         batch, n_heads, n_kv_heads, head_dim: of the layer; n_kv_heads None: as many as n_heads.
         seq_len: capacity of the cache in positions, and its length unless `lengths` says otherwise.
-        kernel: a name of `sparq_ipu.kernels.KERNELS` or `WINDOW_KERNELS`.
+        kernel: a name of `sparq_ipu.kernels.KERNELS`.
         rank, top_k, n_local, mean_value: of SparQ attention; n_local None: 0. Not used by dense attention.
         top_k, n_local, n_recent: of window attention; n_local None: half of top_k.
         lengths: (batch,) positions held by each batch element, in [1, seq_len].
@@ -494,7 +494,7 @@ def _settings(
     kernel: Kernel, head_dim: int, rank: int, top_k: int, n_local: int | None, mean_value: bool, n_recent: int
 ) -> Settings:
     """Of these arguments of `plan` those that the kernel takes."""
-    if kernel.takes_window:
+    if kernel.takes == "window":
         return WindowSettings(top_k, n_local, n_recent, op="plan")  # type: ignore[arg-type]  # None: half
     if kernel.is_dense:
         return None

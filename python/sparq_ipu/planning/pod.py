@@ -205,7 +205,7 @@ def plan_pod(
         RuntimeError: the extension module is not built, or without the emulator to count with.
     """
     chosen = kernel_named("plan", kernel)
-    if chosen.takes_window:
+    if chosen.takes == "window":
         checks.fail("plan", "n_ipus", "be 1 for window attention", n_ipus)
     kv_heads = n_heads if n_kv_heads is None else n_kv_heads
     spec = CacheSpec(batch, kv_heads, head_dim, seq_len, op="plan", **options)
@@ -213,7 +213,7 @@ def plan_pod(
     if heads % spec.n_kv_heads != 0:
         checks.fail("plan", "n_heads", f"be a multiple of n_kv_heads={spec.n_kv_heads}", heads)
     settings = None
-    if chosen.takes_settings:
+    if chosen.takes == "sparq":
         settings = SparqSettings(rank, top_k, n_local, mean_value, op="plan", head_dim=head_dim)
     model = device if isinstance(device, DeviceModel) else device_model(device)
     tiles = checks.check_integer("plan", "n_tiles", n_tiles, 0, model.tiles)
@@ -221,7 +221,7 @@ def plan_pod(
         _Request(
             kernel=chosen,
             settings=settings,
-            spec=spec if chosen.takes_settings else dataclasses.replace(spec, index_bits=16),
+            spec=spec if chosen.takes == "sparq" else dataclasses.replace(spec, index_bits=16),
             n_heads=heads,
             model=dataclasses.replace(model, tiles=tiles) if tiles else model,
             n_layers=checks.check_integer("plan", "n_layers", n_layers, 1, checks.MAX_LAYERS),

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Sequence
 
 from sparq_ipu.command_line import description
-from sparq_ipu.kernels import DEFAULT
 from sparq_ipu.planning import report_data as data
 from sparq_ipu.planning import report_pictures
 from sparq_ipu.planning.device_model import NAMES
@@ -31,8 +30,8 @@ TITLE = "SparQ attention on an IPU: modelled performance"
 
 def sections(source: data.Source) -> list[data.Section]:
     """The page, in order."""
-    headline = source.plan(DEFAULT.name, 1, 32, 16384, *data.HEADLINE)
-    short = source.plan(DEFAULT.name, 1, 32, 1024, *data.HEADLINE)
+    headline = source.plan(data.sparq_call(1, 32, 16384))
+    short = source.plan(data.sparq_call(1, 32, 1024))
     return [
         data.Section(
             "Speed-up",

@@ -8,7 +8,7 @@ import itertools
 import json
 import sys
 from pathlib import Path
-from typing import Any, Iterator, Optional, Tuple
+from typing import Any, Iterator, NamedTuple
 
 from sparq_ipu.kernels import BASELINE, DEFAULT, TIERED
 from sparq_ipu.planning import published_program as published
@@ -17,21 +17,41 @@ from sparq_ipu.planning.planner import Plan, plan
 from sparq_ipu.tables import kernel_label
 from sparq_reference import DoesNotFit
 from sparq_reference.checks import INDEX_BITS
-from sparq_reference.settings import SparqSettings, settings_columns
+from sparq_reference.settings import CacheSpec, SparqSettings
 
 N_HEADS, HEAD_DIM = 32, 128
 LENGTHS = tuple(1024 << i for i in range(7))
 BATCHES = (1, 4, 16, 64)
-#: rank, top_k of the pictures
-SETTINGS = ((16, 64), (32, 128), (64, 256))
-HEADLINE = (32, 128)
+#: of the pictures
+SETTINGS = (SparqSettings(16, 64), SparqSettings(32, 128), SparqSettings(64, 256))
+HEADLINE = SparqSettings(32, 128)
 #: sizes of the key index that are shown beside 16 bits, at HEADLINE
 FEWER_BITS = tuple(bits for bits in INDEX_BITS if bits != 16)
 #: settings and index_bits of the table
 VARIANTS = (*((settings, 16) for settings in SETTINGS), *((HEADLINE, bits) for bits in FEWER_BITS))
 
-#: of a plan: kernel, batch, n_kv_heads, seq_len, rank, top_k (both None for dense attention), index_bits
-Key = Tuple[str, int, int, int, Optional[int], Optional[int], int]
+
+class Call(NamedTuple):
+    """What a plan is of."""
+
+    kernel: str
+    cache: CacheSpec
+    settings: SparqSettings | None = None
+
+
+def dense_call(batch: int, n_kv_heads: int, seq_len: int) -> Call:
+    return Call(BASELINE.name, CacheSpec(batch, n_kv_heads, HEAD_DIM, seq_len))
+
+
+def sparq_call(
+    batch: int, n_kv_heads: int, seq_len: int, settings: SparqSettings = HEADLINE, index_bits: int = 16
+) -> Call:
+    return Call(DEFAULT.name, CacheSpec(batch, n_kv_heads, HEAD_DIM, seq_len, index_bits), settings)
+
+
+def brief(settings: SparqSettings) -> str:
+    """Settings as pictures and tables call them."""
+    return f"r={settings.rank}, k={settings.top_k}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,104 +71,78 @@ class Source:
     def __init__(self, device: str = "bow", sweep: Path | None = None, quiet: bool = False):
         self.device = device
         self._quiet = quiet
-        self._plans: dict[Key, Plan] = {}
-        self._rows: dict[Key, dict[str, Any]] = {}
+        self._plans: dict[Call, Plan] = {}
+        self._rows: dict[Call, dict[str, Any]] = {}
         lines = sweep.read_text().splitlines() if sweep else []
         for row in map(json.loads, lines):
-            of_page = (row["device"], row["n_heads"], row["head_dim"]) == (device, N_HEADS, HEAD_DIM)
-            if of_page and _has_default_settings(row):
-                shape = row["kernel"], row["batch"], row["n_kv_heads"], row["seq_len"]
-                self._rows[(*shape, row["rank"], row["top_k"], row.get("index_bits", 16))] = row
+            if (row["device"], row["n_heads"], row["head_dim"]) == (device, N_HEADS, HEAD_DIM):
+                self._rows[_call_of(row)] = row
 
-    def row(
-        self,
-        kernel: str,
-        batch: int,
-        n_kv_heads: int,
-        seq_len: int,
-        rank: int | None = None,
-        top_k: int | None = None,
-        index_bits: int = 16,
-    ) -> dict[str, Any]:
+    def row(self, call: Call) -> dict[str, Any]:
         """As `Plan.row()`; "error" says why there is no plan, and is None where there is one."""
-        key = (kernel, batch, n_kv_heads, seq_len, rank, top_k, index_bits)
-        if key not in self._rows:
+        if call not in self._rows:
             try:
-                row = self.plan(*key).row()
+                row = self.plan(call).row()
                 row["error"] = None
             except DoesNotFit as error:
                 row = {"error": str(error)}
-            self._rows[key] = row
-        return self._rows[key]
+            self._rows[call] = row
+        return self._rows[call]
 
-    def plan(
-        self,
-        kernel: str,
-        batch: int,
-        n_kv_heads: int,
-        seq_len: int,
-        rank: int | None = None,
-        top_k: int | None = None,
-        index_bits: int = 16,
-    ) -> Plan:
-        key = (kernel, batch, n_kv_heads, seq_len, rank, top_k, index_bits)
-        if key not in self._plans:
+    def plan(self, call: Call) -> Plan:
+        if call not in self._plans:
+            cache = call.cache
             if not self._quiet:
-                label = kernel_label(kernel, index_bits)
-                print(f"planning {label}, batch {batch}, seq_len {seq_len}", file=sys.stderr, flush=True)
-            sparq: dict[str, Any] = {} if rank is None else {"rank": rank, "top_k": top_k}
-            self._plans[key] = plan(
-                batch,
+                label = f"{kernel_label(call.kernel, cache.index_bits)}, batch {cache.batch}"
+                print(f"planning {label}, seq_len {cache.capacity}", file=sys.stderr, flush=True)
+            self._plans[call] = plan(
+                cache.batch,
                 N_HEADS,
-                n_kv_heads,
-                HEAD_DIM,
-                seq_len,
-                kernel=kernel,
+                cache.n_kv_heads,
+                cache.head_dim,
+                cache.capacity,
+                kernel=call.kernel,
                 device=self.device,
                 baseline=False,
-                index_bits=index_bits,
-                **sparq,
+                **{name: getattr(cache, name) for name in cache.options()},
+                **({} if call.settings is None else call.settings.arguments()),
             )
-        return self._plans[key]
+        return self._plans[call]
 
-    def seconds(self, *key: Any) -> float | None:
-        row = self.row(*key)
+    def seconds(self, call: Call) -> float | None:
+        row = self.row(call)
         return None if row["error"] else row["seconds_per_query"]
 
-    def microseconds(self, *key: Any) -> str:
+    def microseconds(self, call: Call) -> str:
         """For people: from on-chip work as estimated to twice it."""
-        row = self.row(*key)
+        row = self.row(call)
         if row["error"]:
             return "-"
         of_row = row["seconds_per_query"], row["seconds_if_on_chip_doubled"]
         ends = [number(seconds, 1e6, ".0f") for seconds in of_row]
         return "-".join(ends if ends[0] != ends[1] else ends[:1])
 
-    def speedup(
-        self, batch: int, n_kv_heads: int, seq_len: int, rank: int, top_k: int, index_bits: int = 16
-    ) -> float | None:
+    def speedup(self, call: Call) -> float | None:
         """Modelled, over dense-streaming of the same shape; None where one of them does not fit."""
-        dense = self.seconds(BASELINE.name, batch, n_kv_heads, seq_len)
-        sparq = self.seconds(DEFAULT.name, batch, n_kv_heads, seq_len, rank, top_k, index_bits)
+        dense = self.seconds(dense_call(call.cache.batch, call.cache.n_kv_heads, call.cache.capacity))
+        sparq = self.seconds(call)
         return dense / sparq if dense and sparq else None
 
 
-def _has_default_settings(row: dict[str, Any]) -> bool:
-    """Whether all settings but rank, top_k and the key index are the defaults, which the page shows."""
-    if row.get("row_bits", 16) != 16:
-        return False
-    if row["rank"] is None:
-        return True
-    wanted = settings_columns(SparqSettings(row["rank"], row["top_k"]))
-    return all(row.get(name, value) == value for name, value in wanted.items())
+def _call_of(row: dict[str, Any]) -> Call:
+    """Of a row of a sweep, which may lack what has a default."""
+    sizes = (row[name] for name in ("batch", "n_kv_heads", "head_dim", "seq_len"))
+    cache = CacheSpec(*sizes, **CacheSpec.take(dict(row)))
+    settings = None if row["rank"] is None else SparqSettings(**SparqSettings.take(dict(row)))
+    return Call(row["kernel"], cache, settings)
 
 
-def measured_speedups() -> dict[tuple[int, int, int, int], float]:
-    """Published: by (batch, seq_len, rank, top_k)."""
+def measured_speedups() -> dict[tuple[int, int, SparqSettings], float]:
+    """Published: by (batch, seq_len, settings)."""
     rows = published.measurements()
     dense = {(m.batch, m.seq_len): m.seconds for m in rows if m.kernel == published.DENSE}
     return {
-        (m.batch, m.seq_len, m.rank, m.top_k): dense[m.batch, m.seq_len] / m.seconds
+        (m.batch, m.seq_len, SparqSettings(m.rank, m.top_k)): dense[m.batch, m.seq_len] / m.seconds
         for m in rows
         if m.kernel == published.SPARQ and (m.batch, m.seq_len) in dense
     }
@@ -156,7 +150,7 @@ def measured_speedups() -> dict[tuple[int, int, int, int], float]:
 
 def stage_rows(source: Source, seq_len: int) -> Iterator[tuple[str, ...]]:
     """Steps of SparQ at HEADLINE, in program order, with the time of each for every size of the key index."""
-    plans = [source.plan(DEFAULT.name, 1, 32, seq_len, *HEADLINE, bits) for bits in INDEX_BITS]
+    plans = [source.plan(sparq_call(1, 32, seq_len, index_bits=bits)) for bits in INDEX_BITS]
     times = [p.stages_by_name() for p in plans]
     for name in _in_order([list(t) for t in times]):
         yield (name, *(number(t.get(name), 1e6, ".2f") for t in times))
@@ -205,28 +199,26 @@ def calibration_rows() -> Iterator[tuple[str, ...]]:
 
 def comparison_rows(source: Source) -> Iterator[tuple[str, ...]]:
     """Ours, modelled, beside the published program, measured, where both exist."""
-    measured: dict[Key, float] = {
-        (m.kernel, m.batch, 32, m.seq_len, m.rank or None, m.top_k or None, 16): m.seconds
-        for m in published.measurements()
-    }
+    measured: dict[Call, float] = {}
+    for m in published.measurements():
+        settings = SparqSettings(m.rank, m.top_k) if m.rank else None
+        measured[Call(m.kernel, CacheSpec(m.batch, 32, HEAD_DIM, m.seq_len), settings)] = m.seconds
     speedups = measured_speedups()
     for batch in (1, 4):
         for seq_len in (1024, 4096, 16384):
             for settings, index_bits in ((None, 16), *VARIANTS):  # None: dense attention
-                kernel = DEFAULT if settings else BASELINE
-                label = f"{kernel_label(kernel.name, index_bits)}, batch {batch}, S={seq_len}"
                 speedup = published_speedup = None
-                key: Key = (kernel.name, batch, 32, seq_len, None, None, 16)
+                call = dense_call(batch, 32, seq_len)
                 if settings is not None:
-                    key = (kernel.name, batch, 32, seq_len, *settings, index_bits)
-                    label += f", r={settings[0]}, k={settings[1]}"
-                    speedup = source.speedup(batch, 32, seq_len, *settings, index_bits)
+                    call = sparq_call(batch, 32, seq_len, settings, index_bits)
+                    speedup = source.speedup(call)
                     if index_bits == 16:  # all that was published
-                        published_speedup = speedups.get((batch, seq_len, *settings))
+                        published_speedup = speedups.get((batch, seq_len, settings))
+                label = f"{kernel_label(call.kernel, index_bits)}, batch {batch}, S={seq_len}"
                 yield (
-                    label,
-                    source.microseconds(*key),
-                    number(measured.get(key), 1e6, ".0f"),
+                    label if settings is None else f"{label}, {brief(settings)}",
+                    source.microseconds(call),
+                    number(measured.get(call), 1e6, ".0f"),
                     number(speedup, 1, ".2f", "x"),
                     number(published_speedup, 1, ".2f", "x"),
                 )
@@ -244,7 +236,7 @@ def tier_rows(device: str) -> Iterator[tuple[str, ...]]:
         p = plan(
             *(1, N_HEADS, n_kv_heads, HEAD_DIM, 16384),
             kernel=TIERED.name,
-            rank=HEADLINE[0],
+            rank=HEADLINE.rank,
             top_k=top_k,
             row_bits=row_bits,
             hit_rate=hit_rate,

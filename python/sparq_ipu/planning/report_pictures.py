@@ -6,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Callable
 
-from sparq_ipu.kernels import BASELINE, DEFAULT
+from sparq_ipu.kernels import BASELINE
 from sparq_ipu.planning.report_data import (
     BATCHES,
     FEWER_BITS,
@@ -15,11 +15,16 @@ from sparq_ipu.planning.report_data import (
     LENGTHS,
     N_HEADS,
     SETTINGS,
+    Call,
     Source,
+    brief,
+    dense_call,
     measured_speedups,
+    sparq_call,
 )
 from sparq_ipu.tables import kernel_label
 from sparq_reference.checks import INDEX_BITS
+from sparq_reference.settings import SparqSettings
 
 COLOURS = ("#0b6e99", "#c4501b", "#4a7c2f", "#7a4f9e", "#8a6d1d", "#5c6770")
 
@@ -87,17 +92,18 @@ def _lengths_axis(axis: Any) -> None:
 def speedup(plt: Any, source: Source) -> Any:
     figure, (left, right) = _axes(plt, 2)
     measured = measured_speedups()
-    for colour, (rank, top_k) in zip(COLOURS, SETTINGS):
-        label = f"r={rank}, k={top_k}"
-        _speedup_line(left, source, measured, 1, (rank, top_k), label, colour)
+    for colour, settings in zip(COLOURS, SETTINGS):
+        calls = [sparq_call(1, 32, n, settings) for n in LENGTHS]
+        _speedup_line(left, source, measured, calls, brief(settings), colour)
     for style, bits in zip(("--", ":"), FEWER_BITS):
-        label = f"r={HEADLINE[0]}, k={HEADLINE[1]}, int{bits}"
         colour = COLOURS[SETTINGS.index(HEADLINE)]
-        _speedup_line(left, source, {}, 1, HEADLINE, label, colour, bits, style)
+        calls = [sparq_call(1, 32, n, index_bits=bits) for n in LENGTHS]
+        _speedup_line(left, source, {}, calls, f"{brief(HEADLINE)}, int{bits}", colour, style)
     left.set_title("batch 1", fontsize=10)
     for colour, batch in zip(COLOURS, BATCHES):
-        _speedup_line(right, source, measured, batch, HEADLINE, f"batch {batch}", colour)
-    right.set_title(f"r={HEADLINE[0]}, k={HEADLINE[1]}", fontsize=10)
+        calls = [sparq_call(batch, 32, n) for n in LENGTHS]
+        _speedup_line(right, source, measured, calls, f"batch {batch}", colour)
+    right.set_title(brief(HEADLINE), fontsize=10)
     for axis in (left, right):
         _lengths_axis(axis)
         axis.set_ylabel("speed-up over dense-streaming")
@@ -116,18 +122,19 @@ def speedup(plt: Any, source: Source) -> Any:
 def _speedup_line(
     axis: Any,
     source: Source,
-    measured: dict[tuple[int, int, int, int], float],
-    batch: int,
-    settings: tuple[int, int],
+    measured: dict[tuple[int, int, SparqSettings], float],
+    calls: list[Call],
     label: str,
     colour: str,
-    index_bits: int = 16,
     style: str = "-",
 ) -> None:
-    points = [(n, source.speedup(batch, 32, n, *settings, index_bits)) for n in LENGTHS]
+    points = [(call.cache.capacity, source.speedup(call)) for call in calls]
     points = [(n, s) for n, s in points if s]
     axis.plot(*zip(*points), style, color=colour, label=label + ", modelled")
-    there = [(n, measured[(batch, n, *settings)]) for n in LENGTHS if (batch, n, *settings) in measured]
+    there = []
+    for _, cache, settings in calls:
+        if settings is not None and (cache.batch, cache.capacity, settings) in measured:
+            there.append((cache.capacity, measured[cache.batch, cache.capacity, settings]))
     if there:
         axis.plot(*zip(*there), "o", mfc="none", color=colour)
 
@@ -135,7 +142,7 @@ def _speedup_line(
 def stages(plt: Any, source: Source) -> Any:
     figure, (axis,) = _axes(plt, width=9)
     shown = [(n, 16) for n in LENGTHS] + [(n, bits) for bits in FEWER_BITS for n in (4096, 16384, 65536)]
-    rows = [source.row(DEFAULT.name, 1, 32, n, *HEADLINE, bits) for n, bits in shown]
+    rows = [source.row(sparq_call(1, 32, n, index_bits=bits)) for n, bits in shown]
     names = [f"{n // 1024}k" + ("" if bits == 16 else f" int{bits}") for n, bits in shown]
     totals = [row["seconds_per_query"] for row in rows]
     left = [0.0] * len(rows)
@@ -148,9 +155,7 @@ def stages(plt: Any, source: Source) -> Any:
     axis.invert_yaxis()
     axis.set_xlim(0, 100)
     axis.set_xlabel("% of the modelled time")
-    axis.set_title(
-        f"SparQ by stage, batch 1, r={HEADLINE[0]}, k={HEADLINE[1]} (modelled, {source.device})", fontsize=11
-    )
+    axis.set_title(f"SparQ by stage, batch 1, {brief(HEADLINE)} (modelled, {source.device})", fontsize=11)
     axis.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))
     return figure
 
@@ -158,10 +163,10 @@ def stages(plt: Any, source: Source) -> Any:
 def sram(plt: Any, source: Source) -> Any:
     figure, (axis,) = _axes(plt, width=9)
     plans = [
-        (f"SparQ, batch {batch}, S={n}", source.plan(DEFAULT.name, batch, 32, n, *HEADLINE))
+        (f"SparQ, batch {batch}, S={n}", source.plan(sparq_call(batch, 32, n)))
         for batch, n in ((1, 16384), (16, 16384), (64, 16384))
     ]
-    plans.append((f"{BASELINE.name}, batch 1, S=16384", source.plan(BASELINE.name, 1, 32, 16384)))
+    plans.append((f"{BASELINE.name}, batch 1, S=16384", source.plan(dense_call(1, 32, 16384))))
     for colour, (label, plan) in zip(COLOURS, plans):
         used = [n / 1024 for n in plan.memory["bytes_per_tile"]]
         axis.plot(range(len(used)), used, color=colour, linewidth=0.9, label=label)
@@ -177,7 +182,7 @@ def sram(plt: Any, source: Source) -> Any:
 
 def roofline(plt: Any, source: Source) -> Any:
     figure, (axis,) = _axes(plt, width=9)
-    model = source.plan(BASELINE.name, 1, 32, 16384).model
+    model = source.plan(dense_call(1, 32, 16384)).model
     tile_cycles = model.tiles * model.clock_hz  # a second
     intensity = [10 ** (i / 20) for i in range(-20, 121)]
     for label, bytes_per_second, colour in (
@@ -191,10 +196,10 @@ def roofline(plt: Any, source: Source) -> Any:
             label=label,
         )
     axis.axhline(VECTOR_FLOP * tile_cycles, color="#999999", linestyle=":", label="fp32 vector peak")
-    kernels = ((BASELINE, (None, None, 16)), *((DEFAULT, (*HEADLINE, bits)) for bits in INDEX_BITS))
     for marker, colour, n_kv_heads in (("o", COLOURS[2], 32), ("s", COLOURS[3], 8)):
-        for kernel, how in kernels:
-            row = source.row(kernel.name, 1, n_kv_heads, 16384, *how)
+        sparq = [sparq_call(1, n_kv_heads, 16384, index_bits=bits) for bits in INDEX_BITS]
+        for call in (dense_call(1, n_kv_heads, 16384), *sparq):
+            row, bits = source.row(call), call.cache.index_bits
             # Work of dense attention, whoever does it: how fast it is done, seen from outside.
             work = 4.0 * N_HEADS * 16384 * HEAD_DIM
             axis.plot(
@@ -202,10 +207,10 @@ def roofline(plt: Any, source: Source) -> Any:
                 work / row["seconds_per_query"],
                 marker,
                 color=colour,
-                mfc=colour if kernel.takes_settings else "none",
+                mfc="none" if call.settings is None else colour,
                 linestyle="none",
-                alpha=how[-1] / 20 + 0.2,  # fainter with fewer bits
-                label=f"{kernel_label(kernel.name, how[-1])}, {n_kv_heads} KV heads (modelled)",
+                alpha=bits / 20 + 0.2,  # fainter with fewer bits
+                label=f"{kernel_label(call.kernel, bits)}, {n_kv_heads} KV heads (modelled)",
             )
     axis.set_xscale("log")
     axis.set_yscale("log")

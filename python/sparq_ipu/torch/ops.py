@@ -28,9 +28,8 @@ import torch
 
 from sparq_ipu import KVCache, available_devices
 from sparq_ipu.attention import attention as attention_over
-from sparq_ipu.kernels import op_of
 from sparq_reference import checks, exact
-from sparq_reference.settings import CacheSpec, SparqSettings
+from sparq_reference.settings import CacheSpec, SparqSettings, op_of
 
 #: how an operator takes the settings: their names, in the order of its schema
 _SETTINGS = {field.name: field.type for field in dataclasses.fields(SparqSettings)}
@@ -280,7 +279,7 @@ def _attend(
     lengths: torch.Tensor,
     settings: SparqSettings | None,
 ) -> torch.Tensor:
-    op, held = op_of(settings is not None), lengths.numpy()
+    op, held = op_of(settings), lengths.numpy()
     check_tensor(op, "query", query, torch.float16)
     checks.check_not_empty(op, held)
     # The kernels get a copy, which is still much faster than NumPy over the tensors themselves.

@@ -31,7 +31,7 @@ from sparq_ipu.transformers.storage import Storage, check_options, is_stacked
 from sparq_ipu.transformers.supported import LayerKinds, text_config
 from sparq_ipu.transformers.traffic import Traffic
 from sparq_reference import NotFinite, checks
-from sparq_reference.cache import op_of
+from sparq_reference.settings import op_of
 
 #: what the attention of a model must do: anything else would be silently wrong
 ATTEND_ONCE = "attend once in every layer, to the keys and values that its cache returned"
@@ -419,7 +419,7 @@ class SparqLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly ty
         self._take(key, value)
         assert self.window is not None  # `is_beyond_window`
         lengths = np.minimum(self.cache.lengths, self.window)
-        self.traffic.count(self.cache.spec, lengths, np.ones(len(lengths), bool), None)
+        self.traffic.count(self.cache, lengths, np.ones(len(lengths), bool), None)
         if bool(self.real.all()):  # columns are positions
             n = self._columns.n_columns
             rows = [torch.from_numpy(x) for x in self.cache.read(n - self.window, n)]
@@ -497,7 +497,7 @@ class SparqLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly ty
         if settings is None:
             for back in reversed(range(n_tokens)):
                 lengths = self.cache.lengths - back
-                self.traffic.count(self.cache.spec, lengths, np.ones(len(lengths), bool), None)
+                self.traffic.count(self.cache, lengths, np.ones(len(lengths), bool), None)
             return np.swapaxes(output, 1, 2)
         outputs = []
         for index in range(n_tokens):
@@ -518,7 +518,7 @@ class SparqLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly ty
         output = attention(query, self.cache, None if n_dense == len(dense) else sparq)
         if 0 < n_dense < len(dense):  # a call is for all rows, so both are made
             output = np.where(dense[:, None, None], attention(query, self.cache), output)
-        self.traffic.count(self.cache.spec, lengths, dense, sparq)
+        self.traffic.count(self.cache, lengths, dense, sparq)
         return output
 
 

@@ -8,9 +8,9 @@ import functools
 
 import numpy as np
 
-from sparq_ipu.kernels import BASELINE, DEFAULT, Settings, window_elements
-from sparq_reference.settings import CacheSpec, WindowSettings
-from sparq_reference.transfers import ELEMENT_BYTES
+from sparq_ipu import KVCache
+from sparq_ipu.kernels import BASELINE, KERNELS, Settings, attention_over
+from sparq_reference.settings import CacheSpec
 
 
 @dataclasses.dataclass
@@ -27,25 +27,25 @@ class Traffic:
     bytes_read: int = 0
     bytes_dense: int = 0
 
-    def count(self, spec: CacheSpec, lengths: np.ndarray, is_dense: np.ndarray, settings: Settings) -> None:
+    def count(self, cache: KVCache, lengths: np.ndarray, is_dense: np.ndarray, settings: Settings) -> None:
         """Add one decode step.
 
         Args:
+            cache: what attention reads.
             lengths: (batch,) positions of each row.
             is_dense: (batch,) bool: rows that attended densely; the others had `settings`.
         """
         for seq_len, dense in zip(lengths.tolist(), is_dense.tolist()):
-            of_settings = None if dense else settings
-            self.bytes_dense += spec.n_kv_heads * _bytes(seq_len, spec.head_dim, None, spec.index_bits)
-            self.bytes_read += spec.n_kv_heads * _bytes(seq_len, spec.head_dim, of_settings, spec.index_bits)
+            of_dense = _bytes(cache.spec, cache.memory, seq_len, None)
+            self.bytes_dense += of_dense
+            of_row = of_dense if dense else _bytes(cache.spec, cache.memory, seq_len, settings)
+            self.bytes_read += of_row
         self.n_steps += 1
 
 
 @functools.lru_cache(maxsize=256)  # the layers of a model, one after another, ask the same
-def _bytes(seq_len: int, head_dim: int, settings: Settings, bits: int) -> int:
-    """Of one query and KV head."""
-    if settings is None:
-        return BASELINE.transfer_bytes(seq_len, head_dim, None)
-    if isinstance(settings, WindowSettings):
-        return ELEMENT_BYTES * window_elements(seq_len, head_dim, settings)
-    return DEFAULT.transfer_bytes(seq_len, head_dim, settings, bits)
+def _bytes(spec: CacheSpec, memory: str, seq_len: int, settings: Settings) -> int:
+    """Of one query of a batch element."""
+    kernel = BASELINE if settings is None else KERNELS[attention_over(memory, settings).kernel]
+    held = dataclasses.replace(spec, batch=1, capacity=seq_len)
+    return held.n_kv_heads * kernel.transfer_bytes(held, settings)

@@ -21,7 +21,7 @@ from sparq_ipu.transformers.cache import SparqCache
 from sparq_ipu.transformers.integration import decoding, enable_dense
 from sparq_ipu.transformers.settings import LayerSettings, ModelSettings
 from sparq_ipu.transformers.supported import LayerKinds, head_dim_of, n_layers_of, text_config
-from sparq_reference import checks
+from sparq_reference import CacheSpec, checks
 
 #: the bound on the sum is at first this much above what is asked for, and is then multiplied by TIGHTER
 LOOSEST, TIGHTER, TIGHTENINGS = 4.0, 0.6, 24
@@ -201,8 +201,9 @@ def candidates(
 def bytes_read(settings: LayerSettings | None, seq_len: int, head_dim: int) -> int:
     """Bytes that one token reads for one KV head, at that length."""
     if settings is None:
-        return BASELINE.transfer_bytes(seq_len, head_dim, None)
-    return DEFAULT.transfer_bytes(seq_len, head_dim, settings.attention, settings.index_bits or 16)
+        return BASELINE.transfer_bytes(CacheSpec(1, 1, head_dim, seq_len), None)
+    cache = CacheSpec(1, 1, head_dim, seq_len, settings.index_bits or 16)
+    return DEFAULT.transfer_bytes(cache, settings.attention)
 
 
 def tune(

@@ -47,7 +47,7 @@ MUTANTS = [
                 "        return settings",
                 "one announcement serves for two calls",
             ),
-            ("self.traffic.count(self.cache.spec, lengths, dense, sparq)", "pass", "nothing is counted"),
+            ("self.traffic.count(self.cache, lengths, dense, sparq)", "pass", "nothing is counted"),
         ],
     ),
     *of(
@@ -95,10 +95,10 @@ MUTANTS = [
         "python/sparq_ipu/transformers/traffic.py",
         _DECODE,
         [
-            ("None if dense else settings", "settings", "dense rows count as sparse"),
+            ("of_dense if dense else _bytes(", "_bytes(", "dense rows count as sparse"),
             (
-                "self.bytes_read += spec.n_kv_heads * _bytes",
-                "self.bytes_read += _bytes",
+                "return held.n_kv_heads * kernel",
+                "return kernel",
                 "one KV head is counted",
             ),
             ("self.n_steps += 1", "self.n_steps += len(lengths)", "rows count as steps"),
