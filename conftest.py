@@ -26,7 +26,7 @@ for folder, package in (("reference", "sparq_reference"), ("python", "sparq_ipu"
         sys.path.append(str(ROOT / folder))
 
 # The six workers of a vertex run in both orders, and what one sees of another is an error
-# (emulator/README.md); SPARQ_EMULATOR_CHECK_WORKERS=0 turns that off.
+# (emulator/reference.md); SPARQ_EMULATOR_CHECK_WORKERS=0 turns that off.
 os.environ.setdefault("SPARQ_EMULATOR_CHECK_WORKERS", "1")
 
 _ALWAYS = dict(deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow], print_blob=True)

@@ -31,6 +31,7 @@ from common import (
 )
 
 from sparq_ipu.kernels import DEFAULT
+from sparq_ipu.planning.planner import NOT_IN_A_PLAN
 from sparq_ipu.tables import markdown_table, replace_block
 
 DOCUMENT = ROOT / "docs/device_model.md"
@@ -101,6 +102,7 @@ def main(argv: list[str] | None = None) -> int:
         a.json.append(rows)
     print(text_table(COLUMNS, rows))
     print("All times are modelled for a Bow IPU; us a token is attention of all layers.")
+    print(f"{NOT_IN_A_PLAN}.")
     if a.write:
         replace_block(DOCUMENT, BLOCK, markdown(rows))
     return 0

@@ -21,6 +21,7 @@ from sparq_ipu.devices import available_devices
 from sparq_ipu.kernels import Attention, Kernel
 from sparq_ipu.planning import PodPlan, plan_pod
 from sparq_ipu.planning.links import gateways
+from sparq_ipu.planning.planner import NOT_IN_A_PLAN
 
 _core: Any = importlib.import_module("sparq_ipu._core")
 
@@ -86,7 +87,7 @@ def run(
     """All layers in one launch, each with the output of the one before as its query; compared bit for bit
     with the CPU kernels or the reference, layer by layer. What an emulated run counts is in the row too."""
     step("compile")
-    session = _core.PodSession(
+    session = _core.Session(
         workload.spec,
         workload.n_heads,
         attention=[Attention(kernel.name, workload.settings)],
@@ -135,6 +136,7 @@ def run(
 def print_results(rows: list[Row], a: argparse.Namespace) -> None:
     print(text_table(COLUMNS, rows))
     print(f"us a token: attention of {a.layers} layers for one token of every batch element; modelled.")
+    print(f"GB and KiB are of one batch. {NOT_IN_A_PLAN}.")
     if a.split == "heads":
         print("gateway shared: where the IPUs behind one gateway share the streaming rate of one.")
         print("one by one: where the programs of the IPUs run one after the other.")

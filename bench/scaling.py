@@ -35,6 +35,7 @@ from common import (
 from sparq_ipu.device_options import SPLITS
 from sparq_ipu.kernels import DEFAULT
 from sparq_ipu.planning import plan_pod
+from sparq_ipu.planning.planner import NOT_IN_A_PLAN
 from sparq_ipu.tables import markdown_table, replace_block
 
 DOCUMENT = ROOT / "docs/scaling.md"
@@ -165,6 +166,7 @@ def main(argv: list[str] | None = None) -> int:
         "All times are modelled for Bow IPUs. Ranges: every IPU at its full streaming rate, to those behind"
     )
     print("one gateway sharing the rate of one. one by one: where IPUs' programs do not run side by side.")
+    print(f"fits, GB and KiB are of one batch. {NOT_IN_A_PLAN}.")
     if a.write:
         replace_block(DOCUMENT, BLOCK, markdown(rows))
     return 0

@@ -34,6 +34,7 @@ from common import (
 from sparq_ipu.kernels import TIERED
 from sparq_ipu.planning import report_data
 from sparq_ipu.planning.placement import place_layers
+from sparq_ipu.planning.planner import NOT_IN_A_PLAN
 from sparq_ipu.tables import markdown_table, replace_block
 
 DOCUMENT = ROOT / "docs/device_model.md"
@@ -109,7 +110,7 @@ def measured_steps() -> str:
     rows = [json.loads(line) for line in STEPS.read_text().splitlines()]
     heads = (
         *("kind", "layer", "k", "rows", "hit rate"),
-        *("us a step", "95th percentile", "first step", "KB a step"),
+        *("us a step", "95th percentile", "first step", "KB a step", "speed-up"),
     )
 
     def cells(row: dict[str, Any]) -> list[str]:
@@ -123,6 +124,7 @@ def measured_steps() -> str:
             number(row["seconds_p95"], ".1f", 1e6),
             number(row["seconds_per_step"][0], ".1f", 1e6),
             number(statistics.fmean(row["streamed_bytes_per_step"]), ".1f", 1e-3),
+            f"{row['speedup_vs_dense_streaming']:.1f}x",
         ]
 
     return markdown_table(heads, map(cells, rows))
@@ -150,7 +152,10 @@ def main(argv: list[str] | None = None) -> int:
     if a.json is not None:
         a.json.append(rows)
     print(text_table(COLUMNS, rows))
-    print("All times are modelled for Bow IPUs: attention of 32 layers for one token.")
+    print(
+        "All times are modelled for Bow IPUs: attention of 32 layers for one token, "
+        f"{HIT_RATE:.0%} of the selected rows assumed to be hot. {NOT_IN_A_PLAN}."
+    )
     if a.write:
         replace_block(DOCUMENT, "tiers", markdown(rows))
         replace_block(DOCUMENT, "steps", measured_steps())

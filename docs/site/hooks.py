@@ -21,6 +21,8 @@ ROOT = Path(__file__).resolve().parents[2]
 ELSEWHERE = {
     "index.md": "README.md",
     "emulator.md": "emulator/README.md",
+    "emulator_reference.md": "emulator/reference.md",
+    "emulator_programs.md": "emulator/programs.md",
     "reference.md": "reference/README.md",
     "contributing.md": "CONTRIBUTING.md",
     "changelog.md": "CHANGELOG.md",

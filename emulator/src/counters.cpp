@@ -28,16 +28,26 @@ const char *toString(StepKind kind) {
   poplar::core::throwUnknown("toString: kind of step", kind);
 }
 
-std::vector<StepCount> lastRun(const poplar::Engine &engine) {
-  const poplar::core::EngineImpl &e = Access::impl(engine);
+static std::vector<StepCount> stepsThatRan(const std::vector<StepCount> &costs,
+                                           const std::vector<std::uint64_t> &executions) {
   std::vector<StepCount> r;
-  for (std::size_t i = 0; i < e.executions.size(); ++i) {
-    if (!e.executions[i])
+  for (std::size_t i = 0; i < executions.size(); ++i) {
+    if (!executions[i])
       continue;
-    r.push_back(e.exe->costs[i]);
-    r.back().executions = e.executions[i];
+    r.push_back(costs[i]);
+    r.back().executions = executions[i];
   }
   return r;
+}
+
+std::vector<StepCount> lastRun(const poplar::Engine &engine) {
+  const poplar::core::EngineImpl &e = Access::impl(engine);
+  return stepsThatRan(e.exe->costs, e.executions);
+}
+
+std::vector<StepCount> allRuns(const poplar::Engine &engine) {
+  const poplar::core::EngineImpl &e = Access::impl(engine);
+  return stepsThatRan(e.exe->costs, e.profiled);
 }
 
 HostCalls hostCalls(const poplar::Engine &engine) { return Access::impl(engine).hostCalls; }

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <sstream>
+#include <thread>
 
 #include "compiler.hpp"
 #include "engine_impl.hpp"
@@ -48,7 +49,8 @@ static unsigned threadCount() {
 
 EngineImpl::EngineImpl(std::shared_ptr<const ExecutableImpl> e, OptionFlags o)
     : exe(std::move(e)), options(std::move(o)), pool(new ThreadPool(threadCount())),
-      remote(exe->remotes.size()), written(exe->remotes.size()), executions(exe->costs.size(), 0) {}
+      remote(exe->remotes.size()), written(exe->remotes.size()), executions(exe->costs.size(), 0),
+      profiled(executions) {}
 
 void EngineImpl::checkLoaded(const char *op) const {
   if (!loaded)
@@ -91,10 +93,12 @@ void EngineImpl::load(const Device &device) {
     ASAN_POISON_MEMORY_REGION(at(v.at) + (v.bytes + 7) / 8 * 8, 48);
   }
   for (const ComputeSetPlan &cs : exe->computeSets) {
-    for (const Guard &g : cs.guards) {
+    for (std::size_t number = 0; number < cs.guards.size(); ++number) {
+      const Guard &g = cs.guards[number];
       if (g.isInput())
         continue;
-      std::memset(at(g.at), guardPattern, g.bytes);
+      for (std::uint64_t i = 0; i < g.bytes; ++i)
+        *at(g.at + i) = guardByte(number, i);
       ASAN_POISON_MEMORY_REGION(at(g.at), g.bytes);
     }
   }
@@ -189,9 +193,11 @@ std::string Engine::reportTiming(const TimerTimePoint &start, const TimerTimePoi
 }
 void Engine::resetExecutionProfile() {
   std::fill(impl->executions.begin(), impl->executions.end(), 0);
+  std::fill(impl->profiled.begin(), impl->profiled.end(), 0);
+  impl->profiledRuns = 0;
 }
-void Engine::disableExecutionProfiling() {}
-void Engine::enableExecutionProfiling() {}
+void Engine::disableExecutionProfiling() { impl->profiles = false; }
+void Engine::enableExecutionProfiling() { impl->profiles = true; }
 
 static const core::HostTensorPlan &
 hostTensor(const std::map<std::string, core::HostTensorPlan> &map, const std::string &handle,

@@ -59,7 +59,10 @@ struct EngineImpl {
   std::vector<std::vector<std::uint32_t>> written;
   std::uint32_t storeId = 0;
   std::map<std::string, StreamState> streams;
-  std::vector<std::uint64_t> executions; // by cost
+  std::vector<std::uint64_t> executions; // by cost, in the last run
+  std::vector<std::uint64_t> profiled;   // the same, in all runs while profiling was on
+  std::uint64_t profiledRuns = 0;
+  bool profiles = true;
   sparq::emulator::HostCalls hostCalls;
   std::vector<std::uint8_t> transferBuffer;
   std::vector<std::uint32_t> offsets;

@@ -2,6 +2,7 @@
 // Running steps.
 #include <sparq_emulator/DeviceModel.hpp>
 
+#include <atomic>
 #include <cstring>
 #include <iostream>
 
@@ -76,7 +77,7 @@ static void checkGuards(const std::uint8_t *base, const ComputeSetPlan &plan, co
     }
 #if !defined(SPARQ_ADDRESS_SANITIZER) // it reports the access itself
     for (std::uint64_t i = 0; i < g->bytes; ++i)
-      if (base[g->at + i] != guardPattern)
+      if (base[g->at + i] != guardByte(static_cast<std::size_t>(g - plan.guards.data()), i))
         refuse("outside the elements of field '" + std::string(g->field) + "', got a write " +
                (before ? std::to_string(g->bytes - i) + " bytes before them"
                        : std::to_string(i) + " bytes after them"));
@@ -368,8 +369,10 @@ static bool holdsSteps(StepOp op) {
 }
 
 void EngineImpl::execute(const Step &s) {
-  if (s.cost != ~0u)
+  if (s.cost != ~0u) {
     ++executions[s.cost];
+    profiled[s.cost] += profiles;
+  }
   if (exe->dry && !s.controls && !holdsSteps(s.op))
     return;
   switch (s.op) {
@@ -457,6 +460,7 @@ void EngineImpl::run(unsigned program) {
                       std::to_string(exe->programs.size()) + " programs, got " +
                       std::to_string(program));
   ++hostCalls.runs;
+  profiledRuns += profiles;
   std::fill(executions.begin(), executions.end(), 0);
   execute(exe->programs[program]);
 }

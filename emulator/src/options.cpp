@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <iostream>
 #include <iterator>
+#include <mutex>
 #include <set>
 #include <sstream>
 
@@ -131,6 +132,33 @@ EngineOptions::EngineOptions(const OptionFlags &flags, const Target &target,
 
 namespace core {
 
+// The options that are heeded here, and those of which no other value is known.
+static constexpr const char *booleans[] = {"target.extendedMemory",
+                                           "exchange.enablePrefetch",
+                                           "debug.instrument",
+                                           "debug.instrumentCompute",
+                                           "debug.instrumentExternalExchange",
+                                           "debug.instrumentControlFlow",
+                                           "debug.allowOutOfMemory",
+                                           "autoReport.all",
+                                           "autoReport.outputExecutionProfile",
+                                           "autoReport.outputGraphProfile",
+                                           "autoReport.outputDebugInfo",
+                                           "autoReport.streamAtEachRun"};
+
+static bool wantsFile(const std::string &option) {
+  return option.rfind("autoReport.", 0) == 0 || option == "debug.loweredVarDumpFile" ||
+         option == "target.saveArchive";
+}
+
+static void warnOnce(const std::string &text) {
+  static std::mutex mutex;
+  static std::set<std::string> said;
+  const std::lock_guard<std::mutex> lock(mutex);
+  if (said.insert(text).second)
+    std::cerr << "emulator: warning: " << text << "\n";
+}
+
 void checkEngineOptions(const OptionFlags &options) {
   static const std::set<std::string> known = {"target.extendedMemory",
                                               "target.hostSyncTimeout",
@@ -175,13 +203,18 @@ void checkEngineOptions(const OptionFlags &options) {
   // Programs carry options of other versions of the SDK. What none knows here changes nothing here.
   for (const auto &o : options)
     if (known.count(o.first) == 0)
-      std::cerr << "emulator: warning: engine option '" << o.first << "' = '" << o.second
-                << "' is not known here and has no effect\n";
+      warnOnce("engine option '" + o.first + "' = '" + o.second +
+               "' is not known here and has no effect");
+    else if (wantsFile(o.first) && o.second != "false")
+      warnOnce(
+          "engine option '" + o.first + "' = '" + o.second +
+          "' has no effect here: no file is written. Engine::printProfileSummary prints a profile");
+  for (const char *name : booleans)
+    if (const auto o = options.find(name);
+        o != options.end() && o->second != "true" && o->second != "false")
+      throw invalid_option(std::string("engine option ") + name + " must be true or false, got '" +
+                           o->second + "'");
   checkFloatingPointOptions(options);
-  const auto extended = options.find("target.extendedMemory");
-  if (extended != options.end() && extended->second != "true" && extended->second != "false")
-    throw invalid_option("engine option target.extendedMemory must be true or false, got '" +
-                         extended->second + "'");
   const auto rounding = options.find("prng.enableStochasticRounding");
   if (rounding != options.end() && rounding->second != "false")
     throw invalid_option("engine option prng.enableStochasticRounding must be false here, got '" +

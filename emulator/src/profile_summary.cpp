@@ -163,8 +163,8 @@ void printMemory(std::ostream &os, const core::ExecutableImpl &exe, const Option
   }
 }
 
-void printExecution(std::ostream &os, const DeviceModel &model,
-                    const std::vector<StepCount> &steps) {
+void printExecution(std::ostream &os, const DeviceModel &model, const std::vector<StepCount> &steps,
+                    std::uint64_t runs) {
   constexpr std::size_t width = 30;
   os << "\nExecution:\n";
   if (steps.empty()) {
@@ -176,6 +176,7 @@ void printExecution(std::ostream &os, const DeviceModel &model,
   const auto cycles = [&](double seconds) {
     return grouped(static_cast<std::uint64_t>(seconds * model.clock + 0.5));
   };
+  os << "  Of " << grouped(runs) << (runs == 1 ? " run\n" : " runs together\n");
   line(os, "  ", "Total cycles", width,
        cycles(total) + " (approx " + fixed(total * 1e6, 1) + " microseconds)");
   const std::array<std::pair<const char *, double>, 6> parts = {
@@ -251,7 +252,7 @@ void printSteps(std::ostream &os, const DeviceModel &model, const std::vector<St
 void Engine::printProfileSummary(std::ostream &os, const OptionFlags &flags) {
   const Options options = optionsOf(flags);
   const core::ExecutableImpl &exe = *core::Access::impl(*this).exe;
-  const std::vector<StepCount> steps = sparq::emulator::lastRun(*this);
+  const std::vector<StepCount> steps = sparq::emulator::allRuns(*this);
   const DeviceModel model;
   std::ostringstream text; // its formats stay here
   text << "Profile summary of the emulator: counts, and times modelled from them. Nothing here was "
@@ -259,7 +260,7 @@ void Engine::printProfileSummary(std::ostream &os, const OptionFlags &flags) {
   printTarget(text, exe.target);
   printGraph(text, exe);
   printMemory(text, exe, options);
-  printExecution(text, model, steps);
+  printExecution(text, model, steps, core::Access::impl(*this).profiledRuns);
   if (options.executionSteps)
     printSteps(text, model, steps);
   os << text.str();

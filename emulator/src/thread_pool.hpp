@@ -1,16 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Threads that run the pieces of one job at a time.
+// Threads that run the pieces of one job at a time. After fork() the child has threads of its own.
 #pragma once
 
-#include <atomic>
-#include <condition_variable>
 #include <cstddef>
-#include <cstdint>
-#include <exception>
 #include <functional>
-#include <mutex>
-#include <thread>
-#include <vector>
+#include <memory>
 
 namespace poplar {
 namespace core {
@@ -21,7 +15,7 @@ public:
   explicit ThreadPool(unsigned threads);
   ~ThreadPool();
   ThreadPool(const ThreadPool &) = delete;
-  unsigned threads() const { return static_cast<unsigned>(workers_.size()) + 1; }
+  unsigned threads() const { return threads_; }
 
   /// Calls f(begin, end) over pieces of [0, n) of about `grain` items, on any of the threads.
   /// Returns when all are done; rethrows the first exception.
@@ -29,19 +23,12 @@ public:
            const std::function<void(std::size_t, std::size_t)> &f);
 
 private:
-  void work();
-  void takePieces();
+  class Crew;
+  void leaveToTheParent();
 
-  std::vector<std::thread> workers_;
-  std::mutex mutex_;
-  std::condition_variable start_, done_;
-  std::uint64_t generation_ = 0;
-  unsigned busy_ = 0;
-  bool stop_ = false;
-  const std::function<void(std::size_t, std::size_t)> *job_ = nullptr;
-  std::atomic<std::size_t> next_{0};
-  std::size_t n_ = 0, grain_ = 1;
-  std::exception_ptr error_;
+  const unsigned threads_;
+  unsigned forks_; // of this process and those it comes from, when the crew was made
+  std::unique_ptr<Crew> crew_;
 };
 
 } // namespace core

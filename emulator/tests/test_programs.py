@@ -111,8 +111,13 @@ def test_profile_summary(programs):
 def test_profile_summary_of_a_loop(programs):
     """Of each step the time of once, and how often: here three times, on one tile 40 + 3 slots."""
     summary = programs.run("executable", programs.codelets, "run", "-", SPARQ_EMULATOR_IPUS="1")
-    (cycles, times) = re.findall(r"OnTileExecute: increment\n +Cycles: +(\d+) .*, times (\d+)", summary)[0]
-    assert (int(cycles), int(times)) == (6 * (40 + 3) + 285 + 90, 3)
+    found = re.findall(r"OnTileExecute: increment\n +Cycles: +(\d+) .*, times (\d+)", summary)
+    once = 6 * (40 + 3) + 285 + 90
+    # After each of three runs, of all until then: 3 times, another program once, 3 times more.
+    assert [(int(cycles), int(times)) for cycles, times in found] == [(once, n) for n in (3, 3, 1, 6, 1)]
+    assert re.findall(r"Of (\d run.*)", summary) == ["1 run", "2 runs together", "3 runs together"]
+    totals = [int(n.replace(",", "")) for n in re.findall(r"Total cycles: +([\d,]+)", summary)]
+    assert totals[2] - totals[1] == totals[0] > totals[1] - totals[0] > 0
 
 
 def test_profile_summary_shows_what_is_asked_for(programs):
@@ -123,6 +128,11 @@ def test_profile_summary_shows_what_is_asked_for(programs):
     assert "2 vertices without a performance estimate, as DotProduct of 'multiply'" in brief
     with pytest.raises(RuntimeError, match="option showVarStorage must be true or false, got 'yes'"):
         programs.run("matvec", 2, 1, "showVarStorage", "yes")
+
+
+def test_an_engine_goes_on_after_a_fork(programs):
+    """In the child, which does not have the threads of the parent, and which may also just end."""
+    assert programs.json("fork", programs.codelets, threads=3) == {"idle": 0, "child": 0}
 
 
 def heat(cells: int, steps: int) -> np.ndarray:
@@ -195,6 +205,18 @@ def test_guards_see_writes_outside_an_edge(programs, index, place):
     assert r["error"] == (
         "vertex test::WriteAt on tile 1 must not write outside the elements of field 'out', "
         f"got a write {place} them"
+    )
+
+
+def test_guards_see_a_byte_of_another_guard(programs):
+    try:
+        r = programs.json("guard", programs.codelets, 0, "copy", SPARQ_EMULATOR_GUARD="1")
+    except RuntimeError as e:
+        assert "AddressSanitizer: use-after-poison" in str(e)
+        return
+    assert r["error"] == (
+        "vertex test::CopiesOneMore on tile 1 must not write outside the elements of field 'out', "
+        "got a write 0 bytes after them"
     )
 
 

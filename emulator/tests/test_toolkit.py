@@ -41,6 +41,20 @@ def test_a_plain_build_line_and_codelets_compiled_at_run_time(shell, relax):
     assert "debug.instrument" not in result.stderr
 
 
+def test_what_options_ask_for_in_vain_is_said_once(shell, relax):
+    def said(options: str) -> list[str]:
+        lines = shell("./relax relax.gp 5", relax, POPLAR_ENGINE_OPTIONS=options).stderr.splitlines()
+        return [line for line in lines if "autoReport" in line]
+
+    text = "engine option 'autoReport.all' = 'true' has no effect here: no file is written."
+    assert said('{"autoReport.all": true}') == [
+        f"emulator: warning: {text} Engine::printProfileSummary prints a profile"
+    ]
+    assert said('{"autoReport.all": "false"}') == []
+    with pytest.raises(AssertionError, match=r"instrumentCompute must be true or false, got 'yes'"):
+        said('{"debug.instrumentCompute": "yes"}')
+
+
 def test_what_nobody_wrote_is_poison_or_zero(shell, relax):
     command = "./relax relax.gp 5"
     assert np.isnan(numbers(shell(command, relax).stdout)[16:]).all()

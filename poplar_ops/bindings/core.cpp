@@ -37,63 +37,32 @@ py::array newHalves(const std::vector<py::ssize_t> &shape) {
   return py::array(py::dtype("float16"), shape);
 }
 
-PySession::PySession(const Shape &shape, const Programs &programs, const DeviceOptions &device,
-                     unsigned repeats)
+PySession::PySession(const Shape &shape, const Programs &programs, const DeviceOptions &options,
+                     unsigned repeats, bool stacked)
     : shape_(shape), fillTokens_(programs.fillTokens) {
   const py::gil_scoped_release release;
-  session_ = std::make_unique<Session>(shape, programs, device, repeats);
+  session_ = std::make_unique<Session>(shape, programs, options, repeats, stacked);
 }
 
-void PySession::write(const py::array &key, const py::array &value,
-                      const std::vector<std::uint32_t> &counts, unsigned layer) {
-  const py::ssize_t n = key.ndim() == 4 ? key.shape(2) : 0;
+template <class Call> auto PySession::locked(const Call &call) {
+  const py::gil_scoped_release release;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return call(*session_);
+}
+
+template <class Call>
+void PySession::withTokens(const char *op, const py::array &key, const py::array &value,
+                           py::ssize_t nTokens, const Call &call) {
+  const py::ssize_t n = nTokens >= 0 ? nTokens : key.ndim() == 4 ? key.shape(2) : 0;
   const std::vector<py::ssize_t> expected{shape_.batch, shape_.nKvHeads, n, shape_.headDim};
-  expectShape(key, expected, "append", "key");
-  expectShape(value, expected, "append", "value");
-  const std::uint16_t *k = halves(key, "append", "key"), *v = halves(value, "append", "value");
-  const py::gil_scoped_release release;
-  const std::lock_guard<std::mutex> lock(mutex_);
-  session_->write(k, v, static_cast<unsigned>(n), counts, layer);
+  expectShape(key, expected, op, "key");
+  expectShape(value, expected, op, "value");
+  const std::uint16_t *k = halves(key, op, "key"), *v = halves(value, op, "value");
+  locked([&](Session &session) { call(session, k, v, static_cast<unsigned>(n)); });
 }
 
-void PySession::append(const py::array &key, const py::array &value,
-                       const std::vector<std::uint32_t> &active, unsigned layer) {
-  const std::vector<py::ssize_t> expected{shape_.batch, shape_.nKvHeads, 1, shape_.headDim};
-  expectShape(key, expected, "append", "key");
-  expectShape(value, expected, "append", "value");
-  const std::uint16_t *k = halves(key, "append", "key"), *v = halves(value, "append", "value");
-  const py::gil_scoped_release release;
-  const std::lock_guard<std::mutex> lock(mutex_);
-  session_->append(k, v, active, layer);
-}
-
-void PySession::fill(const py::array &key, const py::array &value,
-                     const std::vector<std::int32_t> &lengths, unsigned layer) {
-  // without a prefill program, any number of tokens gets as far as the session's own message
-  const py::ssize_t n = fillTokens_ != 0 ? fillTokens_ : key.ndim() == 4 ? key.shape(2) : 0;
-  const std::vector<py::ssize_t> expected{shape_.batch, shape_.nKvHeads, n, shape_.headDim};
-  expectShape(key, expected, "fill", "key");
-  expectShape(value, expected, "fill", "value");
-  const std::uint16_t *k = halves(key, "fill", "key"), *v = halves(value, "fill", "value");
-  const py::gil_scoped_release release;
-  const std::lock_guard<std::mutex> lock(mutex_);
-  session_->fill(k, v, lengths, layer);
-}
-
-KeyAndValue PySession::read(unsigned nTokens, unsigned layer) {
-  const std::vector<py::ssize_t> shape{shape_.batch, shape_.nKvHeads, nTokens, shape_.headDim};
-  py::array key = newHalves(shape), value = newHalves(shape);
-  std::uint16_t *k = halves(key, "read", "key", true), *v = halves(value, "read", "value", true);
-  {
-    const py::gil_scoped_release release;
-    const std::lock_guard<std::mutex> lock(mutex_);
-    session_->read(k, v, nTokens, layer);
-  }
-  return py::make_tuple(key, value);
-}
-
-py::array PySession::attention(std::int64_t index, const py::array &query, bool repeated,
-                               unsigned layer) {
+template <class Call>
+py::array PySession::withQuery(std::int64_t index, const py::array &query, const Call &call) {
   const std::vector<PlannedAttention> &programs = session_->plan().attention;
   if (index < 0 || index >= static_cast<std::int64_t>(programs.size()))
     throw Error("attention: index must be in [0, " + std::to_string(programs.size()) + "), got " +
@@ -105,35 +74,73 @@ py::array PySession::attention(std::int64_t index, const py::array &query, bool 
   py::array output = newHalves(shape);
   const std::uint16_t *q = halves(query, op, "query");
   std::uint16_t *out = halves(output, op, "output", true);
-  {
-    const py::gil_scoped_release release;
-    const std::lock_guard<std::mutex> lock(mutex_);
-    session_->attention(which, q, out, repeated, layer);
-  }
+  locked([&](Session &session) { call(session, which, q, out); });
   return output;
 }
 
+void PySession::write(const py::array &key, const py::array &value,
+                      const std::vector<std::uint32_t> &counts, unsigned layer) {
+  withTokens("append", key, value, -1,
+             [&](Session &session, const std::uint16_t *k, const std::uint16_t *v, unsigned n) {
+               session.write(k, v, n, counts, layer);
+             });
+}
+
+void PySession::append(const py::array &key, const py::array &value,
+                       const std::vector<std::uint32_t> &active, unsigned layer) {
+  withTokens("append", key, value, 1,
+             [&](Session &session, const std::uint16_t *k, const std::uint16_t *v, unsigned) {
+               session.append(k, v, active, layer);
+             });
+}
+
+void PySession::fill(const py::array &key, const py::array &value,
+                     const std::vector<std::int32_t> &lengths, unsigned layer) {
+  // without a prefill program, any number of tokens gets as far as the session's own message
+  const py::ssize_t n = fillTokens_ != 0 ? static_cast<py::ssize_t>(fillTokens_) : -1;
+  withTokens("fill", key, value, n,
+             [&](Session &session, const std::uint16_t *k, const std::uint16_t *v, unsigned) {
+               session.fill(k, v, lengths, layer);
+             });
+}
+
+KeyAndValue PySession::read(unsigned nTokens, unsigned layer) {
+  const std::vector<py::ssize_t> shape{shape_.batch, shape_.nKvHeads, nTokens, shape_.headDim};
+  py::array key = newHalves(shape), value = newHalves(shape);
+  std::uint16_t *k = halves(key, "read", "key", true), *v = halves(value, "read", "value", true);
+  locked([&](Session &session) { session.read(k, v, nTokens, layer); });
+  return py::make_tuple(key, value);
+}
+
+py::array PySession::attention(std::int64_t index, const py::array &query, bool repeated,
+                               unsigned layer) {
+  return withQuery(index, query,
+                   [&](Session &session, std::size_t which, const std::uint16_t *q,
+                       std::uint16_t *out) { session.attention(which, q, out, repeated, layer); });
+}
+
+py::array PySession::attendAll(std::int64_t index, const py::array &query) {
+  return withQuery(index, query,
+                   [](Session &session, std::size_t which, const std::uint16_t *q,
+                      std::uint16_t *out) { session.attendAll(which, q, out); });
+}
+
 void PySession::reset(unsigned layer) {
-  const py::gil_scoped_release release;
-  const std::lock_guard<std::mutex> lock(mutex_);
-  session_->reset(layer);
+  locked([&](Session &session) { session.reset(layer); });
 }
 
 std::vector<std::uint32_t> PySession::misses() {
-  const py::gil_scoped_release release;
-  const std::lock_guard<std::mutex> lock(mutex_);
-  return session_->misses();
+  return locked([](Session &session) { return session.misses(); });
+}
+
+std::vector<std::uint32_t> PySession::lengths(unsigned layer) {
+  return locked([&](Session &session) { return session.lengths(layer); });
 }
 
 std::vector<std::vector<py::array>> PySession::history(unsigned layer) {
-  std::vector<HostHistory::Steps> all;
-  {
-    const py::gil_scoped_release release;
-    const std::lock_guard<std::mutex> lock(mutex_);
-    all = session_->history(layer);
-  }
   std::vector<std::vector<py::array>> history;
-  for (const HostHistory::Steps &steps : all) {
+  for (const HostHistory::Steps &steps :
+       locked([&](Session &session) { return session.history(layer); })) {
     history.emplace_back();
     for (const std::vector<std::uint32_t> &shares : steps)
       history.back().push_back(Shares(static_cast<py::ssize_t>(shares.size()), shares.data()));
@@ -148,15 +155,7 @@ void PySession::setHistory(const std::vector<std::vector<Shares>> &history, unsi
     for (const Shares &shares : steps)
       all.back().emplace_back(shares.data(), shares.data() + shares.size());
   }
-  const py::gil_scoped_release release;
-  const std::lock_guard<std::mutex> lock(mutex_);
-  session_->setHistory(all, layer);
-}
-
-std::vector<std::uint32_t> PySession::lengths(unsigned layer) {
-  const py::gil_scoped_release release;
-  const std::lock_guard<std::mutex> lock(mutex_);
-  return session_->lengths(layer);
+  locked([&](Session &session) { session.setHistory(all, layer); });
 }
 
 } // namespace sparq
@@ -217,7 +216,7 @@ std::unique_ptr<PySession> makeSession(const CacheSpec &cache, unsigned nHeads,
                                        const std::vector<Attention> &attention,
                                        const std::optional<DeviceOptions> &given,
                                        const std::string &device, unsigned nLayers, bool append,
-                                       unsigned repeats, unsigned fillTokens) {
+                                       unsigned repeats, unsigned fillTokens, bool stacked) {
   DeviceOptions options = given.value_or(DeviceOptions{});
   options.device = device;
   Programs programs;
@@ -225,8 +224,7 @@ std::unique_ptr<PySession> makeSession(const CacheSpec &cache, unsigned nHeads,
   programs.nLayers = nLayers;
   programs.append = append;
   programs.fillTokens = fillTokens;
-  programs.tiers = options.tiers;
-  return std::make_unique<PySession>(Shape(cache, nHeads), programs, options, repeats);
+  return std::make_unique<PySession>(Shape(cache, nHeads), programs, options, repeats, stacked);
 }
 
 } // namespace sparq
@@ -239,13 +237,15 @@ PYBIND11_MODULE(_core, m) {
   py::class_<PySession, EngineOwner>(m, "Session")
       .def(py::init(&makeSession), "cache"_a, "n_heads"_a, py::kw_only(),
            "attention"_a = py::tuple(), "options"_a = py::none(), "device"_a = "emulator",
-           "n_layers"_a = 1u, "append"_a = true, "repeats"_a = 0u, "fill_tokens"_a = 0u)
+           "n_layers"_a = 1u, "append"_a = true, "repeats"_a = 0u, "fill_tokens"_a = 0u,
+           "stacked"_a = false)
       .def("write", &PySession::write, "key"_a, "value"_a, "counts"_a, "layer"_a = 0u)
       .def("append", &PySession::append, "key"_a, "value"_a, "active"_a, "layer"_a = 0u)
       .def("fill", &PySession::fill, "key"_a, "value"_a, "lengths"_a, "layer"_a = 0u)
       .def("read", &PySession::read, "n_tokens"_a, "layer"_a = 0u)
       .def("reset", &PySession::reset, "layer"_a = 0u)
       .def_property_readonly("n_layers", [](PySession &s) { return s.session().nLayers(); })
+      .def_property_readonly("n_ipus", [](PySession &s) { return s.session().nIpus(); })
       .def("lengths", &PySession::lengths, "layer"_a = 0u)
       .def("misses", &PySession::misses,
            "Of a cache in three tiers: rows of each KV head that the last attention call fetched.")
@@ -257,14 +257,22 @@ PYBIND11_MODULE(_core, m) {
       .def("set_history", &PySession::setHistory, "steps"_a, "layer"_a = 0u)
       .def_property_readonly(
           "streaming_memory_bytes",
-          [](PySession &session) { return session.session().streamingBytes(); }, "Of the cache.")
+          [](PySession &session) {
+            std::vector<std::uint64_t> bytes;
+            for (unsigned ipu = 0; ipu != session.session().nIpus(); ++ipu)
+              bytes.push_back(session.session().streamingBytes(ipu));
+            return bytes;
+          },
+          "Of the cache, on each IPU.")
       .def_property_readonly(
           "extended_memory", [](PySession &session) { return session.session().extendedMemory(); },
           "Whether the engine was made with the option target.extendedMemory.")
       .def("attention", &PySession::attention, "index"_a, "query"_a, "repeated"_a = false,
            "layer"_a = 0u,
            "Runs one of the attention programs that the session was made with, by its place in the "
-           "list.");
+           "list.")
+      .def("attend_all", &PySession::attendAll, "index"_a, "query"_a,
+           "All layers in one launch, each with the output of the one before as its query.");
   m.def(
       "kernels",
       [] {
@@ -280,7 +288,6 @@ PYBIND11_MODULE(_core, m) {
       "The kernels of this build, as sparq_ipu.kernels describes them.");
   m.def("device_unavailable", &deviceUnavailable, "device"_a,
         "Why a device can not be opened; empty if it can.");
-  bindPod(m);
   bindRunVertex(m);
   bindEmulator(m);
 }

@@ -63,8 +63,8 @@ public:
   // Of a step of window attention, by position; and of each batch element those that are remembered.
   using Shares =
       pybind11::array_t<std::uint32_t, pybind11::array::c_style | pybind11::array::forcecast>;
-  PySession(const Shape &shape, const Programs &programs, const DeviceOptions &device,
-            unsigned repeats);
+  PySession(const Shape &shape, const Programs &programs, const DeviceOptions &options,
+            unsigned repeats, bool stacked);
   void write(const pybind11::array &key, const pybind11::array &value,
              const std::vector<std::uint32_t> &counts, unsigned layer);
   void append(const pybind11::array &key, const pybind11::array &value,
@@ -74,6 +74,7 @@ public:
   KeyAndValue read(unsigned nTokens, unsigned layer);
   pybind11::array attention(std::int64_t index, const pybind11::array &query, bool repeated,
                             unsigned layer);
+  pybind11::array attendAll(std::int64_t index, const pybind11::array &query);
   void reset(unsigned layer);
   std::vector<std::uint32_t> lengths(unsigned layer);
   std::vector<std::uint32_t> misses();
@@ -83,6 +84,17 @@ public:
   poplar::Engine &engine() override { return session_->engine(); }
 
 private:
+  // Runs `call` on the session with keys and values {batch, nKvHeads, nTokens, headDim}; nTokens below 0: any
+  // number. It gets that too.
+  template <class Call>
+  void withTokens(const char *op, const pybind11::array &key, const pybind11::array &value,
+                  pybind11::ssize_t nTokens, const Call &call);
+  // The same with the query of an attention program, and what is to be its output.
+  template <class Call>
+  pybind11::array withQuery(std::int64_t index, const pybind11::array &query, const Call &call);
+  // What `call` returns, which is given the session.
+  template <class Call> auto locked(const Call &call);
+
   std::mutex mutex_; // taken without the GIL only, which its holder may wait for
   Shape shape_;
   unsigned fillTokens_;
@@ -92,9 +104,6 @@ private:
 // Adds what only the emulator can tell: counters, modelled times. Does nothing in a build against
 // the SDK.
 void bindEmulator(pybind11::module_ &module);
-
-// PodSession, and what of it only the emulator can tell.
-void bindPod(pybind11::module_ &module);
 
 void bindRunVertex(pybind11::module_ &module);
 

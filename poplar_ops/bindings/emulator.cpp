@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Counts and modelled times of the emulator, for Python.
-#include "pod.hpp"
+#include "core.hpp"
 #include "sparq_emulator/Counters.hpp"
 #include "sparq_emulator/DeviceModel.hpp"
 
@@ -122,19 +122,6 @@ py::dict toDict(const Plan &plan, const Waves &waves) {
   return result;
 }
 
-NamedValues countsOf(poplar::Engine &engine, const DeviceModel &model, const Plan &plan,
-                     bool extendedMemory) {
-  NamedValues result = lastRunOf(engine, model);
-  result["memory"] = memoryOf(engine);
-  py::list streaming;
-  for (const emulator::MemoryUse &use : emulator::streamingMemory(engine))
-    streaming.append(py::make_tuple(use.name, use.bytes, use.ipu));
-  result["streaming_memory"] = streaming;
-  result["extended_memory"] = extendedMemory;
-  result["mapping"] = toDict(plan, plan.attention[0].waves);
-  return result;
-}
-
 // Counts one attention call over a cache of these lengths, without memory for it or arithmetic: of one layer
 // or, stacked, of all layers in one launch.
 NamedValues plan(const CacheSpec &cache, unsigned nHeads, const Attention &attention,
@@ -142,38 +129,35 @@ NamedValues plan(const CacheSpec &cache, unsigned nHeads, const Attention &atten
                  const std::optional<DeviceOptions> &given, const NamedValues &parameters,
                  bool append, unsigned nLayers, double hitRate, bool stacked) {
   const DeviceModel model = modelFrom(parameters);
-  const DeviceOptions options = given.value_or(DeviceOptions{});
+  DeviceOptions options = given.value_or(DeviceOptions{});
+  options.tiers.assumedHitRate = hitRate;
   Programs programs;
   programs.append = append;
   programs.nLayers = nLayers;
-  programs.tiers = options.tiers;
-  programs.tiers.assumedHitRate = hitRate;
   programs.attention = {attention};
-  const Shape shape(cache, nHeads);
-  std::unique_ptr<Session> one;
-  std::unique_ptr<PodSession> several;
+  std::unique_ptr<Session> session;
   {
     const py::gil_scoped_release release;
     const emulator::DryRun dry;
-    std::vector<std::uint16_t> query; // as large as a checked shape says
-    const auto makeQuery = [&] { query.resize(std::size_t(cache.batch) * nHeads * cache.headDim); };
-    if (options.nIpus == 1 && !stacked) {
-      one = std::make_unique<Session>(shape, programs, options);
-      one->assumeLengths(lengths);
-      makeQuery();
-      one->attention(0, query.data(), query.data());
-    } else {
-      several = std::make_unique<PodSession>(shape, programs, options, stacked);
-      several->assumeLengths(lengths);
-      makeQuery();
-      if (stacked)
-        several->attendAll(0, query.data(), query.data());
-      else
-        several->attention(0, query.data(), query.data(), 0);
-    }
+    session = std::make_unique<Session>(Shape(cache, nHeads), programs, options, 0, stacked);
+    for (unsigned layer = 0; layer != (stacked ? nLayers : 1); ++layer)
+      session->assumeLengths(lengths, layer);
+    std::vector<std::uint16_t> query(std::size_t(cache.batch) * nHeads * cache.headDim);
+    if (stacked)
+      session->attendAll(0, query.data(), query.data());
+    else
+      session->attention(0, query.data(), query.data());
   }
-  return one ? countsOf(one->engine(), model, one->plan(), one->extendedMemory())
-             : countsOf(several->engine(), model, several->plan(0), several->extendedMemory());
+  poplar::Engine &engine = session->engine();
+  NamedValues result = lastRunOf(engine, model);
+  result["memory"] = memoryOf(engine);
+  py::list streaming;
+  for (const emulator::MemoryUse &use : emulator::streamingMemory(engine))
+    streaming.append(py::make_tuple(use.name, use.bytes, use.ipu));
+  result["streaming_memory"] = streaming;
+  result["extended_memory"] = session->extendedMemory();
+  result["mapping"] = toDict(session->plan(), session->plan().attention[0].waves);
+  return result;
 }
 
 } // namespace

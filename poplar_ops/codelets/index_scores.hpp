@@ -6,7 +6,7 @@
 // one in each half of a word, a product with a coefficient is that of both.
 #pragma once
 
-#include "key_index.hpp"
+#include "arith/key_index.hpp"
 #include "lanes.hpp"
 
 namespace sparq {

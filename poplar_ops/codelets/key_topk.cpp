@@ -22,7 +22,6 @@
 
 namespace sparq {
 
-static constexpr unsigned digitBits = 6, nDigits = 64, nPasses = 5;
 // A key is at most the group size, give or take a rounding. Scaled by a power of two (exactly, and
 // far from denormal: a weight is above 2^-78, a sum of weights at most 2^24) it is below 2, so that
 // the two highest bits of its pattern are 0 and five digits are all of it.

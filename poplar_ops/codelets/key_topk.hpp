@@ -3,12 +3,11 @@
 // Marks of selected positions, one bit each: what says which of them are taken.
 #pragma once
 
+#include "arith/selection.hpp"
 #include "segments.hpp"
 
 namespace sparq {
 
-// Positions that one word of marks stands for.
-static constexpr unsigned pieceSize = 32;
 // More ties than there can be: all are taken, and nobody need count those before his own.
 static constexpr float everyTie = 0x1p25f;
 

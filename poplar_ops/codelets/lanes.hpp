@@ -10,7 +10,7 @@
 #pragma clang fp contract(off)
 #endif
 
-#include "arith.hpp"
+#include "arith/arith.hpp"
 #include <poplar/Vertex.hpp>
 #ifndef __IPU__
 #include <poplar/HalfFloat.hpp>

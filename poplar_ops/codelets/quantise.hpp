@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "arith/key_index.hpp"
 #include "halves.hpp"
-#include "key_index.hpp"
 
 namespace sparq {
 

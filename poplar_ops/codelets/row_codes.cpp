@@ -2,7 +2,7 @@
 //
 // Rows of keys and values in 8 bits (contract E10): rounded as they are appended, decoded as they
 // arrive from streaming memory.
-#include "row_codes.hpp"
+#include "arith/row_codes.hpp"
 #include "halves.hpp"
 
 namespace sparq {

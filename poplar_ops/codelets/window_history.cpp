@@ -6,7 +6,7 @@
 // A history has, by position, a row of shares for each of the last nRecent steps, and their sum. Rows are
 // a ring: a step takes the place of the oldest one. A row that no step has taken is 0, so that it can be
 // taken away like any other.
-#include "window_history.hpp"
+#include "arith/window_history.hpp"
 #include "lanes.hpp"
 
 namespace sparq {

@@ -3,8 +3,8 @@
 // What the parts of one attention call share: its inputs, memory, and the threads of a team.
 #pragma once
 
+#include "arith/scale.hpp"
 #include "kv_cache.hpp"
-#include "sparq/scale.hpp"
 #include "thread_pool.hpp"
 
 #include <algorithm>

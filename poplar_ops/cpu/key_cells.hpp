@@ -21,17 +21,18 @@
 // Like arith.hpp, kernels include this inside an unnamed namespace.
 #pragma once
 
+#include "arith/arith.hpp"
+
 namespace sparq {
 
 constexpr unsigned cellBlocks = 16;
 constexpr unsigned cellsTogether = 16;
-constexpr unsigned blockPositions = 64;
 
 struct CellLayout {
   unsigned bits, headDim;
   std::size_t blocks; // that the capacity has room for
 
-  constexpr std::size_t blockBytes() const { return blockPositions * bits / 8; }
+  constexpr std::size_t blockBytes() const { return blockSize * bits / 8; }
   std::size_t nCells() const { return (blocks + cellBlocks - 1) / cellBlocks; }
   // Blocks of a cell.
   std::size_t blocksOf(std::size_t cell) const {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "key_index.hpp"
 
-#include "../codelets/arith.hpp"
+#include "arith/arith.hpp"
 #include "key_cells.hpp"
 #include "key_columns.hpp"
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kv_cache.hpp"
 
-#include "../codelets/arith.hpp"
-#include "../src/row_groups.hpp"
+#include "arith/arith.hpp"
+#include "arith/row_groups.hpp"
 #include "attention.hpp"
 #include "dispatch.hpp"
 #include "key_columns.hpp"

@@ -4,7 +4,7 @@
 // follows from them before the cache is read (contract E6.1 and E4).
 #pragma once
 
-#include "../codelets/arith.hpp"
+#include "arith/arith.hpp"
 #include "call.hpp"
 
 #include <cstring>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "window_attention.hpp"
 
-#include "../codelets/arith.hpp"
-#include "../codelets/window_history.hpp"
+#include "arith/arith.hpp"
+#include "arith/window_history.hpp"
 #include "pair_query.hpp"
 #include "scratch.hpp"
 

@@ -2,8 +2,8 @@
 //
 // Dense decode attention: all scores, one softmax with the exact maximum, then all values. K is
 // read once, V is read once.
+#include "arith/scale.hpp"
 #include "planning.hpp"
-#include "sparq/scale.hpp"
 #include "steps.hpp"
 #include "vertex_cycles.hpp"
 #include <limits>

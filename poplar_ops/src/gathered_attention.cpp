@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "arith/scale.hpp"
 #include "list_weights.hpp"
 #include "planning.hpp"
-#include "sparq/scale.hpp"
 #include "steps.hpp"
 #include "vertex_cycles.hpp"
 #include <poplar/Program.hpp>

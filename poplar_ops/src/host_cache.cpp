@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sparq/host_cache.hpp"
-#include "half_bits.hpp"
-#include "row_groups.hpp"
+#include "arith/half_bits.hpp"
+#include "arith/row_groups.hpp"
 #include "sparq/layers.hpp"
 #include "sparq/tiers.hpp"
 #include <algorithm>

@@ -80,7 +80,7 @@ std::vector<HostHistory::Steps> HostHistory::read(Engine &engine, unsigned layer
   return all;
 }
 
-void HostHistory::write(Engine &engine, unsigned layer, const std::vector<Steps> &steps) {
+void HostHistory::check(const std::vector<Steps> &steps) const {
   const auto refuse = [](const char *what, std::size_t most, std::size_t got) {
     throw Error(std::string("set_history: ") + what + std::to_string(most) + ", got " +
                 std::to_string(got));
@@ -94,6 +94,10 @@ void HostHistory::write(Engine &engine, unsigned layer, const std::vector<Steps>
       if (shares.size() > capacity_)
         refuse("a step must have at most capacity=", capacity_, shares.size());
   }
+}
+
+void HostHistory::write(Engine &engine, unsigned layer, const std::vector<Steps> &steps) {
+  check(steps);
   std::vector<std::uint32_t> rows(writeRows_.size(), 0), sums(writeSums_.size(), 0),
       newest(writeStep_.size());
   for (unsigned b = 0; b != batch_; ++b) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "key_index.hpp"
-#include "../codelets/key_index.hpp"
+#include "arith/key_index.hpp"
 #include "vertex_cycles.hpp"
 
 namespace sparq {

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "arith/selection.hpp"
 #include "planning.hpp"
 #include "steps.hpp"
 #include "vertex_cycles.hpp"
@@ -9,10 +10,6 @@ using namespace poplar;
 using namespace poplar::program;
 
 namespace {
-
-constexpr unsigned nDigits = 64, nWorkers = 6, piece = 32; // as in the codelets
-// Settle 30 bits; of wide keys there is one more.
-constexpr unsigned nPassesOfFloats = 5;
 
 std::vector<Setting> with(std::vector<Setting> settings, std::initializer_list<Setting> more) {
   settings.insert(settings.end(), more);
@@ -78,9 +75,9 @@ public:
 
 private:
   void createTensors() {
-    const unsigned nPieces = n / piece;
+    const unsigned nPieces = n / pieceSize;
     keys = by.scores ? context.perPart(FLOAT, {n}, "keys") : by.keys.reinterpret(FLOAT);
-    states = context.perPart(UNSIGNED_INT, {nWorkers * 3}, "selection");
+    states = context.perPart(UNSIGNED_INT, {cycles::nWorkers * 3}, "selection");
     totals = context.sliced(FLOAT, nItems, itemsPerPart, 2, "digit_totals")
                  .reshape({context.placement().slots, nPartials * nDigits});
     marks = context.perPart(UNSIGNED_INT, {nPieces, 2}, "marks");
@@ -105,8 +102,7 @@ private:
     Sequence pass({}, {context.dc, "pass"});
     const Context inner = context.within(pass);
     const ComputeSet histogram = inner.execute("key_histogram"), sum = inner.execute("sum_counts");
-    context.program.add(
-        Repeat(nPassesOfFloats + by.morePasses - 1, pass, {context.dc, "radix_passes"}));
+    context.program.add(Repeat(nPasses + by.morePasses - 1, pass, {context.dc, "radix_passes"}));
     const ComputeSet mark = context.execute("mark_keys"), expand = context.execute("expand_marks");
     return {group, {firstSum, sum}, histogram, mark, expand};
   }
@@ -177,7 +173,7 @@ private:
   void addExpand(unsigned slot) const {
     // {pieces, 2} ascending by position.
     const auto ordered = [&](const Tensor &t) {
-      return ascending(t[slot].dimShuffle({0, 2, 1}), waves, piece).transpose();
+      return ascending(t[slot].dimShuffle({0, 2, 1}), waves, pieceSize).transpose();
     };
     const Tensor allMarks = ordered(marks), allCounts = ordered(marked);
     const unsigned nAll = static_cast<unsigned>(allMarks.dim(0));
@@ -247,7 +243,7 @@ private:
   unsigned nPartials = 0, partsPerSum = 0; // partial sums of a count, and the parts of each
   // Item i, two digits of a partial sum, is added up on part i / itemsPerPart.
   unsigned nItems = 0, itemsPerPart = 0;
-  const Tensor counts = context.perPart(FLOAT, {nDigits, nWorkers}, "digit_counts");
+  const Tensor counts = context.perPart(FLOAT, {nDigits, cycles::nWorkers}, "digit_counts");
   Tensor keys, states, totals, marks, marked, tiesToTake, selectedSums;
   Tensor keyRows, valueRows; // {slots, topK}
   const Steps steps = createSteps();

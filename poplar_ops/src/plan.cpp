@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sparq/plan.hpp"
-#include "../codelets/row_codes.hpp"
+#include "arith/row_codes.hpp"
 #include "planning.hpp"
 #include <poplar/Target.hpp>
 

@@ -3,13 +3,14 @@
 // What kernels plan with: sizes that all of them share, and how positions are cut into waves.
 #pragma once
 
+#include "arith/arith.hpp"
 #include "sparq/kernels.hpp"
 #include <algorithm>
 #include <cstdint>
 
 namespace sparq {
 
-constexpr unsigned block = 64; // positions of a block (docs/exactness.md E3)
+constexpr unsigned block = blockSize; // positions of a block (docs/exactness.md E3)
 // Of a tile's memory: what landing buffers of one wave may take.
 constexpr std::uint64_t landingBudget = 64 * 1024;
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "sparq/scale.hpp"
+#include "arith/scale.hpp"
 #include "steps.hpp"
 #include "vertex_cycles.hpp"
 

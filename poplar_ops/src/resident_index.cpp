@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "../codelets/key_index.hpp"
+#include "arith/key_index.hpp"
 #include "planning.hpp"
 #include "tiers.hpp"
 #include "vertex_cycles.hpp"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Rows of keys and values in 8 bits, as they are appended.
-#include "../codelets/row_codes.hpp"
+#include "arith/row_codes.hpp"
 #include "planning.hpp"
 #include "tiers.hpp"
 #include "vertex_cycles.hpp"

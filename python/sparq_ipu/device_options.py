@@ -132,9 +132,8 @@ class DeviceOptions:
         Raises:
             ValueError: `<op>: <argument> must <rule>, got <value>`.
         """
-        if isinstance(settings, WindowSettings) and self.n_ipus != 1:
-            checks.fail(op, "n_ipus", "be 1 for window attention", self.n_ipus)
         attention_over(self.memory, settings, op)
+        self._check_window(op, spec, settings)
         if settings is None or self.memory != "tiered":
             return
         top_k = min(settings.top_k, spec.capacity)
@@ -142,6 +141,13 @@ class DeviceOptions:
             checks.fail(op, "top_k", f"be at most {MAX_HOT_ROWS} where memory is 'tiered'", top_k)
         if 0 < self.hot_rows < top_k:
             checks.fail(op, "hot_rows", f"be 0 or at least top_k={top_k}", self.hot_rows)
+
+    def _check_window(self, op: str, spec: CacheSpec, settings: Settings) -> None:
+        if not isinstance(settings, WindowSettings) or not settings.remembers or self.split != "heads":
+            return
+        if math.gcd(self.n_ipus, spec.n_kv_heads) != 1:  # sums are over all heads
+            rule = "be 'layers' where heads of one history of window attention would be split"
+            checks.fail(op, "split", rule, repr(self.split))
 
     def shares(self, op: str, spec: CacheSpec, n_layers: int) -> list[Share]:
         """The share of each IPU, of so many layers of such a cache.

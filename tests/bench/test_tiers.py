@@ -40,7 +40,9 @@ def test_rows_are_placements(tmp_path: Path, capsys: pytest.CaptureFixture) -> N
     assert two["seconds_if_streamed"] == placed.seconds_if_streamed
     assert placed.tiered is not None and two["max_tile_bytes"] == placed.tiered.max_tile_bytes
     assert one["max_tile_bytes"] < two["max_tile_bytes"]
-    assert f"{1e3 * two['seconds_per_token']:.2f}" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert f"{1e3 * two['seconds_per_token']:.2f}" in printed
+    assert "90% of the selected rows assumed to be hot. Not in it: weights" in printed
 
 
 def test_refused_numbers(capsys: pytest.CaptureFixture) -> None:

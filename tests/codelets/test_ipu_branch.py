@@ -13,7 +13,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-CODELETS = Path(__file__).resolve().parents[2] / "poplar_ops" / "codelets"
+ROOT = Path(__file__).resolve().parents[2]
+CODELETS = ROOT / "poplar_ops" / "codelets"
+HEADERS = [f"-I{ROOT / 'poplar_ops'}", f"-I{ROOT / 'emulator' / 'include'}"]
 PROGRAM = """
 #include <cstdio>
 typedef __fp16 half;
@@ -96,7 +98,7 @@ typedef __fp16 half;
 #else
 #include <poplar/HalfFloat.hpp>
 #endif
-#include "arith.hpp"
+#include "arith/arith.hpp"
 #include "loads.hpp"
 typedef float Eight __attribute__((vector_size(32)));
 typedef float Two __attribute__((vector_size(8)));
@@ -169,7 +171,7 @@ def outputs_of_branches(text: str, where: Path) -> list[bytes]:
     options = ["-std=c++17", "-O1", "-ffp-contract=off", "-Wall", "-Wextra", "-Werror", "-Wno-psabi"]
     if platform.machine() == "x86_64":
         options.append("-mf16c")
-    headers = [f"-I{where}", f"-I{CODELETS}", f"-I{CODELETS.parent / 'emulator' / 'include'}"]
+    headers = [f"-I{where}", f"-I{CODELETS}", *HEADERS]
     outputs = []
     # A half of an IPU can be returned, unlike an __fp16.
     for branch in ([], ["-D__IPU__=1", "-Xclang", "-fallow-half-arguments-and-returns"]):
@@ -207,7 +209,7 @@ def test_nothing_is_contracted_even_where_the_flags_allow_it(tmp_path: Path, pra
         sparq::Lanes lanes(sparq::Lanes a) { return sparq::softmaxWeight(a); }
         """
     )
-    headers = [f"-I{tmp_path}", f"-I{CODELETS}", f"-I{CODELETS.parent / 'emulator' / 'include'}"]
+    headers = [f"-I{tmp_path}", f"-I{CODELETS}", *HEADERS]
     options = ["-std=c++17", "-O3", "-mavx2", "-mfma", "-ffp-contract=on", "-S"]
     subprocess.run([clang(), *options, *headers, str(source), "-o", str(assembly)], check=True)
     assert ("vfmadd" in assembly.read_text()) == (not pragma)

@@ -243,7 +243,7 @@ def build(emulator: Path, codelets: Path, where: Path, clang: str) -> Path:
     options = (
         "-O2 -g0 -fno-vectorize -fno-slp-vectorize -mllvm -unroll-runtime=0 -mllvm -unroll-allow-partial=0"
     )
-    command = [sys.executable, where / "popc" / "popc.py", *options.split(), "-I", codelets]
+    command = [sys.executable, where / "popc" / "popc.py", *options.split(), "-I", codelets.parent]
     command += ["-D__builtin_trap=__builtin_unreachable", source, where / "counter.c", "-o", output]
     compiler = f"{sys.executable} {Path(__file__).resolve()}"
     environment = dict(os.environ, CXX=compiler, COUNTED_CLANG=clang)

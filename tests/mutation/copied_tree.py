@@ -174,7 +174,7 @@ def target_of(file: str) -> str | None:
     """What a change of the file makes necessary to build; None: nothing."""
     if not file.startswith(("poplar_ops/", "emulator/")):
         return None
-    if file == "poplar_ops/codelets/arith.hpp":
+    if file.startswith("poplar_ops/arith/"):
         return "all"  # the CPU kernels have it too
     return "_cpu" if file.startswith(("poplar_ops/cpu/", "poplar_ops/bindings/cpu.cpp")) else "_core"
 

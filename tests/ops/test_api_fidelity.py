@@ -37,7 +37,7 @@ FOLDERS = ("src", "popart", "codelets")
 OWN = [OPS / folder for folder in (*FOLDERS, "include")]
 SOURCES = sorted(source for folder in FOLDERS for source in (OPS / folder).glob("*.cpp"))
 FLAGS = [
-    *(f"-I{OPS / folder}" for folder in ("include", "src", "codelets")),
+    *(f"-I{OPS / folder}" for folder in ("include", "src", "codelets", ".")),
     f"-I{ROOT / 'emulator' / 'include'}",
     f"-I{ROOT / 'tests' / 'popart' / 'include'}",
     '-DSPARQ_CODELETS_DIR="codelets"',

@@ -56,7 +56,13 @@ OF_THE_UNWRITTEN = {
 def exceptions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     where = tmp_path_factory.mktemp("codelets")
     sources = sorted(str(path) for path in (ROOT / "poplar_ops" / "codelets").glob("*.cpp"))
-    command = [sys.executable, str(ROOT / "emulator" / "popc" / "popc.py"), "--floating-point-events"]
+    command = [
+        sys.executable,
+        str(ROOT / "emulator" / "popc" / "popc.py"),
+        "--floating-point-events",
+        "-I",
+        str(ROOT / "poplar_ops"),
+    ]
     subprocess.run([*command, *sources, "-o", str(where / "sparq_codelets.gp")], check=True)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SPARQ_CODELETS", str(where))

@@ -71,6 +71,24 @@ def test_steps_of_window_attention(options: dict[str, Any]) -> None:
             np.testing.assert_array_equal(output.view(np.uint16), expected.view(np.uint16))
 
 
+@pytest.mark.parametrize("row_bits", [16, 8])
+def test_three_tiers(row_bits: int) -> None:
+    """Layers in turn: codes and their scales, rows that are hot, and rows fetched in place of others."""
+    rng, (batch, heads, dim, seq_len) = np.random.default_rng(row_bits), (2, 2, 64, 270)
+    same: dict[str, Any] = dict(index_bits=4, row_bits=row_bits, n_layers=2)
+    caches = [sparq_ipu.KVCache(batch, heads, dim, 300, device=DEVICE, memory="tiered", hot_rows=96, **same)]
+    caches.append(sparq_ipu.KVCache(batch, heads, dim, 300, device="reference", **same))
+    for n in (250, *[1] * (seq_len - 250)):
+        for layer in (0, 1):
+            key, value = rng.standard_normal((2, batch, heads, n, dim)).astype(np.float16)
+            query = rng.standard_normal((batch, 2 * heads, dim)).astype(np.float16)
+            outputs = []
+            for cache in caches:
+                cache.layer(layer).append(key, value)
+                outputs.append(sparq_ipu.sparq_attention(query, cache.layer(layer), rank=16, top_k=64))
+            np.testing.assert_array_equal(*(output.view(np.uint16) for output in outputs))
+
+
 @pytest.mark.parametrize("index_bits", [16, 8, 4])
 @pytest.mark.parametrize("kind", ["denormal", "large", "zeros", "equal", "spread"])
 def test_extreme_numbers(kind: str, index_bits: int) -> None:

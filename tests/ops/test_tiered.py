@@ -343,7 +343,7 @@ def test_rows_of_8_bits_move_fewer_bytes() -> None:
         for rows, same, given_ in zip(cache.read(), before, (key, value)):
             assert_bits(rows, same)
             assert_bits(rows, row_codes.round_rows(given_, row_bits))
-        held[row_bits] = cache._backends[0].session.streaming_memory_bytes
+        (held[row_bits],) = cache._backends[0].session.streaming_memory_bytes
     of_wave = {row_bits: next(iter(steps.values())) for row_bits, steps in moved.items()}
     assert of_wave[8] / of_wave[16] == (2 * 16 + 2 * 2 * 2) / (2 * 2 * 16) == held[8] / held[16]
 

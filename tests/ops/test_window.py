@@ -28,6 +28,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 CAPACITY = 200
+_SPLIT = "split must be 'layers' where heads of one history of window attention would be split, got 'heads'"
 SHAPES = st.sampled_from([(1, 1, 1, 8), (2, 2, 3, 16), (3, 1, 4, 24), (1, 3, 2, 80)])
 SETTINGS = st.sampled_from(
     [(7, None, 3), (20, 4, 2), (1, 0, 2), (8, 8, 3), (9, 0, 0), (9, 4, 0), (64, None, 5), (300, None, 4)]
@@ -200,7 +201,7 @@ def test_refusals_leave_all_as_it_was() -> None:
     assert histories(cache) == before
     others = {
         "memory must be 'streaming' or 'tiered', got 'sram'": dict(memory="sram"),
-        "n_ipus must be 1 for window attention, got 2": dict(n_ipus=2, split="heads"),
+        _SPLIT: dict(n_ipus=2, split="heads"),
         "hot_rows must be 0 or at least top_k=4, got 3": dict(memory="tiered", index_bits=4, hot_rows=3),
     }
     for words, options in others.items():
@@ -244,13 +245,11 @@ def test_what_a_session_refuses() -> None:
     assert made.history() == [[], []]
     made.set_history([[], [[1, 2], [3, 4, 5]]])  # negative control
     assert [[s.tolist() for s in steps] for steps in made.history()] == [[], [[1, 2], [3, 4, 5]]]
-    with pytest.raises(ValueError, match="n_ipus must be 1 for the kernel window-streaming"):
-        _core.PodSession(
-            spec,
-            4,
-            attention=[Attention("window-streaming", WindowSettings(5))],
-            options=DeviceOptions(n_ipus=2),
-        )
+    split = DeviceOptions(n_ipus=2, split="heads")
+    remembers, strided = (Attention("window-streaming", WindowSettings(5, n_recent=n)) for n in (3, 0))
+    words = "plan: split must be 'layers' where heads of one history of window attention would be split"
+    assert message(lambda: _core.Session(spec, 4, attention=[remembers], options=split)).startswith(words)
+    assert _core.Session(spec, 4, attention=[strided], options=split).n_recent == 0  # negative control
 
 
 def test_prefill_by_the_device_forgets() -> None:

@@ -24,6 +24,9 @@ COMPARED = {
     ("docs/device_model.md", "bench/calibrate.py"): (
         "tests/bench/test_calibrate.py::test_the_document_has_what_is_printed",
     ),
+    ("docs/on_chip.md", "bench/on_chip.py"): (
+        "tests/bench/test_on_chip.py::test_the_document_has_what_is_printed",
+    ),
     ("docs/device_model.md", "bench/layers.py"): (
         "tests/bench/test_layers.py::test_the_documents_table_and_what_grows",
     ),

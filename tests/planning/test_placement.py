@@ -42,6 +42,7 @@ def test_as_many_as_fit_and_no_more() -> None:
     assert placed.seconds_per_token == pytest.approx(of_tiered + rest)
     assert placed.seconds_per_token < placed.seconds_if_streamed == 40 * placed.streamed.seconds_per_query
     text = str(placed)
+    assert "Not in it: weights" in text
     assert f"{placed.n_tiered} in three tiers, {40 - placed.n_tiered} with a streamed" in text
     assert "hit rate of 75%" in text
 

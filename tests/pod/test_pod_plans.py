@@ -180,6 +180,7 @@ def test_text_and_row() -> None:
     for split in ("layers", "heads"):
         planned = plan_pod(**SHAPE, **SETTINGS, n_layers=4, n_ipus=4, split=split, n_tiles=64)
         text, row = str(planned), planned.row()
+        assert "Not in it: weights, and the caches of other batches" in text
         assert "4 IPUs behind 1 gateways" in text and f"split by {split}" in text
         assert row["time_source"] == "modelled" and row["n_ipus"] == 4 and row["split"] == split
         parts = [t for name, t in row["seconds_by_category"].items() if name != "total"]

@@ -96,7 +96,7 @@ def test_all_layers_in_one_launch(n_ipus: int, split: str) -> None:
     """Each layer's output is the query of the next: so every layer, in its order, and what links carry."""
     rng = np.random.default_rng(3)
     spec = CacheSpec(**SHAPE)
-    session = _core.PodSession(
+    session = _core.Session(
         spec,
         8,
         attention=[SPARQ],
@@ -134,14 +134,14 @@ def test_all_layers_in_one_launch(n_ipus: int, split: str) -> None:
 def test_memory_is_that_of_each_ipu() -> None:
     spec = CacheSpec(**SHAPE)
     bytes_of = [
-        _core.PodSession(
+        _core.Session(
             spec, 8, attention=[SPARQ], options=DeviceOptions(n_tiles=12, n_ipus=n), n_layers=4
         ).streaming_memory_bytes
         for n in (1, 4)
     ]
     assert len(bytes_of[1]) == 4 and len(set(bytes_of[1])) == 1
     assert 3 * bytes_of[1][0] < bytes_of[0][0]
-    session = _core.PodSession(
+    session = _core.Session(
         spec, 8, attention=[SPARQ], options=DeviceOptions(n_tiles=12, n_ipus=2), n_layers=3
     )
     assert session.streaming_memory_bytes[0] > session.streaming_memory_bytes[1]  # two layers, one
@@ -169,7 +169,7 @@ def test_refused_pods(options: dict[str, Any], message: str) -> None:
     n_layers = options.pop("n_layers", 1)
     unchecked = SimpleNamespace(**{**dataclasses.asdict(DeviceOptions(n_tiles=2)), **options})
     with pytest.raises(ValueError, match=r"plan: (n_ipus|split) must"):
-        _core.PodSession(CacheSpec(**SHAPE), 8, attention=[SPARQ], options=unchecked, n_layers=n_layers)
+        _core.Session(CacheSpec(**SHAPE), 8, attention=[SPARQ], options=unchecked, n_layers=n_layers)
 
 
 def test_what_does_not_fit_names_the_ipu_and_the_resource() -> None:
@@ -179,7 +179,7 @@ def test_what_does_not_fit_names_the_ipu_and_the_resource() -> None:
     assert refused.value.need == 2 * 2 * 8 * 128 * (1 << 20) * 16 and refused.value.room == 64 * 10**9
     # on two tiles an IPU, the tail of so many layers is too much
     with pytest.raises(DoesNotFit, match=r"tile \d of IPU \d must need at most 638976") as refused:
-        _core.PodSession(
+        _core.Session(
             CacheSpec(4, 4, 64, 512),
             4,
             attention=[SPARQ],
@@ -191,14 +191,14 @@ def test_what_does_not_fit_names_the_ipu_and_the_resource() -> None:
 
 
 def test_messages_of_a_session() -> None:
-    session = _core.PodSession(
+    session = _core.Session(
         CacheSpec(**SHAPE), 8, attention=[SPARQ], options=DeviceOptions(n_tiles=4, n_ipus=2), n_layers=2
     )
     token, query = np.zeros((2, 4, 1, 24), np.float16), np.zeros((2, 8, 24), np.float16)
     for op, call in (
         ("append", lambda: session.append(token, token, [1, 1], 2)),
         ("append", lambda: session.write(token, token, [1, 1], 2)),
-        ("attention", lambda: session.attention(0, query, 2)),
+        ("attention", lambda: session.attention(0, query, layer=2)),
         ("read", lambda: session.read(1, 2)),
         ("reset", lambda: session.reset(2)),
         ("lengths", lambda: session.lengths(2)),
@@ -213,7 +213,7 @@ def test_messages_of_a_session() -> None:
 
 def test_a_pod_that_is_full_is_unchanged_everywhere() -> None:
     """One batch element has no room: no IPU appends anything."""
-    session = _core.PodSession(
+    session = _core.Session(
         CacheSpec(2, 1, 24, 64),
         2,
         attention=[SPARQ],

@@ -129,6 +129,9 @@ HostCalls hostCalls(const poplar::Engine &engine);
 
 /// Steps that ran at least once in the last Engine::run(), in program order.
 std::vector<StepCount> lastRun(const poplar::Engine &engine);
+/// The same of all runs since the engine was made, or since resetExecutionProfile(), but for those while profiling was
+/// disabled.
+std::vector<StepCount> allRuns(const poplar::Engine &engine);
 /// Throws poplar::missing_perf_estimate, naming the vertex, when a step's cycles lack an estimate.
 void requireEstimates(const std::vector<StepCount> &steps);
 /// Tile memory of the loaded graph.

@@ -159,6 +159,18 @@ public:
   }
 };
 
+// Copies one element more than there are: from the guard of one edge to that of another.
+class CopiesOneMore : public Vertex {
+public:
+  Input<Vector<float>> in;
+  Output<Vector<float>> out;
+  bool compute() {
+    for (unsigned i = 0; i <= in.size(); ++i)
+      out[i] = in[i];
+    return true;
+  }
+};
+
 class Short : public Vertex {
 public:
   Input<Vector<float, SHORT_SPAN>> in;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A vertex that writes element INDEX of an edge of 4: guard CODELETS.gp INDEX; or of one of its two Inputs, or of
-// neither (-1): guard CODELETS.gp INDEX input.
+// neither (-1): guard CODELETS.gp INDEX input. Or one that copies an element more than there are: guard CODELETS.gp 0
+// copy.
 #include "util.hpp"
 
 using namespace poplar;
@@ -16,12 +17,15 @@ int main(int argc, char **argv) {
   graph.setInitialValue<float>(x, 0);
   graph.createHostRead("x", x);
   ComputeSet cs = graph.addComputeSet("cs");
-  const bool ofInput = argc == 4;
-  VertexRef v = ofInput ? graph.addVertex(cs, "test::WriteInput", {{"out", x[1][2]}})
-                        : graph.addVertex(cs, "test::WriteAt", {{"out", x[1]}});
+  const std::string what = argc == 4 ? argv[3] : "";
+  const bool ofInput = what == "input", copies = what == "copy";
+  VertexRef v = ofInput  ? graph.addVertex(cs, "test::WriteInput", {{"out", x[1][2]}})
+                : copies ? graph.addVertex(cs, "test::CopiesOneMore", {{"in", x[0]}, {"out", x[1]}})
+                         : graph.addVertex(cs, "test::WriteAt", {{"out", x[1]}});
   if (ofInput) // the second in pieces
     graph.connect(v["in"], std::vector<Tensor>{x[0], concat(x[2].slice(2, 4), x[2].slice(0, 2))});
-  graph.setInitialValue(v[ofInput ? "row" : "index"], std::stoi(argv[2]));
+  if (!copies)
+    graph.setInitialValue(v[ofInput ? "row" : "index"], std::stoi(argv[2]));
   graph.setTileMapping(v, 1);
   Engine engine(graph, Execute(cs));
   engine.load(device);

@@ -10,8 +10,8 @@ namespace cpu {
 namespace avx2 {
 namespace {
 
-#include "../../codelets/key_index.hpp"
 #include "../key_cells.hpp"
+#include "arith/key_index.hpp"
 using namespace sparq;
 
 #include "simd_avx2.hpp"

@@ -11,8 +11,8 @@ namespace cpu {
 namespace avx512 {
 namespace {
 
-#include "../../codelets/key_index.hpp"
 #include "../key_cells.hpp"
+#include "arith/key_index.hpp"
 using namespace sparq;
 
 #include "simd_avx512.hpp"

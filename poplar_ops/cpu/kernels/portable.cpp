@@ -8,8 +8,8 @@ namespace cpu {
 namespace portable {
 namespace {
 
-#include "../../codelets/key_index.hpp"
 #include "../key_cells.hpp"
+#include "arith/key_index.hpp"
 using namespace sparq;
 
 #include "simd_portable.hpp"

@@ -32,6 +32,8 @@ public:
   // Of each batch element.
   std::vector<Steps> read(poplar::Engine &engine, unsigned layer) const;
   // Throws Error unless there are at most nRecent steps of at most so many positions as the cache has.
+  void check(const std::vector<Steps> &steps) const;
+  // Throws as that does.
   void write(poplar::Engine &engine, unsigned layer, const std::vector<Steps> &steps);
   // Whether any step is remembered.
   bool any(unsigned layer) const;

@@ -40,7 +40,7 @@ struct Placement {
 //   key_columns  one row is `chunk` positions of one component of the keys; behind them headDim
 //                scratch rows for each slot. With indexBits 16 fp16 numbers, else words: a record
 //                for each block of 64 positions, its codes and their parameters side by side
-//                (codelets/key_index.hpp)
+//                (arith/key_index.hpp)
 //
 // The positions since the last full chunk are the tail: their columns stay in SRAM, those of
 // tailComponents components on each part of the task's slot, so that no tile has much of it. With an

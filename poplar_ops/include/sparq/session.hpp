@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A compiled graph with a cache and attention programs, loaded on a device: what the Python package
+// A compiled graph with caches and attention programs, loaded on one IPU or several: what the Python package
 // and the benchmarks drive.
+//
+// Over several IPUs there is one graph, one engine, one executable, and a cache on each IPU: its own remote
+// buffers, its own programs, on a virtual graph of its tiles. Bit for bit as on one IPU, since every task is
+// computed by one IPU as there. Where heads are split the host's tensors are on IPU 0: what a token brings
+// goes to all IPUs, and their outputs come back.
 #pragma once
 
-#include "sparq/device_options.hpp"
-#include "sparq/host_cache.hpp"
-#include "sparq/host_history.hpp"
 #include "sparq/kernels.hpp"
+#include "sparq/shard.hpp"
 #include <cstdint>
 #include <memory>
 #include <poplar/Device.hpp>
@@ -27,18 +30,23 @@ std::string deviceUnavailable(const std::string &device);
 
 class Session {
 public:
-  // Builds, compiles and loads. repeats > 0 adds, for timing, programs that run each attention
-  // `repeats` times in one launch. Throws DoesNotFit where the tiles can not hold it.
-  Session(const Shape &shape, const Programs &programs, const DeviceOptions &device,
-          unsigned repeats = 0);
+  // Builds, compiles and loads. `programs.nLayers` counts the layers of all IPUs; `programs.tiers` is not
+  // looked at, but that of the options. repeats > 0 adds, for timing, programs that run each attention
+  // `repeats` times in one launch; `stacked`, for each attention, the program that attendAll runs. Throws
+  // DoesNotFit where the tiles can not hold it.
+  Session(const Shape &shape, const Programs &programs, const DeviceOptions &options,
+          unsigned repeats = 0, bool stacked = false);
+  Session(const Session &) = delete;
+  Session &operator=(const Session &) = delete;
 
-  const Plan &plan() const { return plan_; }
-  unsigned nLayers() const { return plan_.layout.nLayers; }
+  const Plan &plan(unsigned ipu = 0) const { return shards_[ipu].plan; }
+  unsigned nLayers() const { return nLayers_; }
+  unsigned nIpus() const { return static_cast<unsigned>(shards_.size()); }
   // Every call below works on one layer, and throws Error where there is no such layer.
-  const std::vector<std::uint32_t> &lengths(unsigned layer = 0) const;
-  // What the cache takes of the IPU's streaming memory, and whether that makes the engine run with
+  std::vector<std::uint32_t> lengths(unsigned layer = 0) const;
+  // What the cache takes of an IPU's streaming memory, and whether that makes the engine run with
   // `target.extendedMemory`.
-  std::uint64_t streamingBytes() const { return streamingBytes_; }
+  std::uint64_t streamingBytes(unsigned ipu = 0) const { return shards_[ipu].streamingBytes(); }
   bool extendedMemory() const;
   poplar::Engine &engine() { return *engine_; }
 
@@ -66,10 +74,13 @@ public:
   // `repeated` runs the timing program.
   void attention(std::size_t index, const std::uint16_t *query, std::uint16_t *output,
                  bool repeated = false, unsigned layer = 0);
+  // All layers in one launch, each with the output of the one before as its query. What a token's
+  // attention takes, without the rest of the model.
+  void attendAll(std::size_t index, const std::uint16_t *query, std::uint16_t *output);
 
-  // What window attention remembers of a layer, of each batch element; n_recent() steps at most, 0 where no
+  // What window attention remembers of a layer, of each batch element; nRecent() steps at most, 0 where no
   // program remembers any. setHistory throws Error where there are more, or of more positions than capacity.
-  unsigned nRecent() const { return plan_.history.nRecent; }
+  unsigned nRecent() const { return plan().history.nRecent; }
   std::vector<HostHistory::Steps> history(unsigned layer = 0);
   void setHistory(const std::vector<HostHistory::Steps> &steps, unsigned layer = 0);
 
@@ -78,30 +89,48 @@ public:
   std::vector<std::uint32_t> misses();
 
 private:
-  void checkLayer(const char *op, unsigned layer) const;
-  // A variable {shape}, whose first dimensions are the tasks, each on the home tile of its slot.
-  poplar::Tensor addOnHomes(poplar::Graph &graph, const std::vector<std::size_t> &shape,
-                            const std::string &name) const;
-  poplar::program::Sequence buildAppend(poplar::Graph &graph, const Cache &cache);
-  poplar::program::Sequence buildFill(poplar::Graph &graph, const Cache &cache);
-  std::vector<poplar::program::Program> buildPrograms(poplar::Graph &graph, const Cache &cache,
-                                                      const Programs &programs);
-  void compile(poplar::Graph &graph, const std::vector<poplar::program::Program> &all);
-  std::size_t nAttention() const { return plan_.attention.size(); }
+  // What the host calls: programs that work together on a layer of some shards, all or one.
+  struct Entry {
+    const Ports *ports;
+    std::vector<Shard *> shards;
+    unsigned firstProgram = 0; // append, each attention, each of them repeated, fill
 
+    // Whether the ports are those of no shard: copies go between.
+    bool isSpread() const { return ports != &shards.front()->ports; }
+  };
+  std::size_t nAttention() const { return plan().attention.size(); }
+  void checkWindows(const Programs &programs, const Share &share) const;
+  void addEntries(bool spread);
+  std::vector<poplar::program::Program> buildPrograms(poplar::Graph &graph, bool stacked);
+  std::vector<poplar::program::Program> programsOf(const Entry &entry) const;
+  // Between the ports of an entry and those of its shards: one copy for all IPUs.
+  poplar::Tensor ofShard(const Shard &shard, const poplar::Tensor &whole) const;
+  template <class PortOf>
+  poplar::program::Program scatter(const Entry &entry, const PortOf &portOf,
+                                   const char *name) const;
+  poplar::program::Program newTokens(const Entry &entry, NewTokens Ports::*tokens,
+                                     poplar::program::Program Shard::*program,
+                                     const char *counts) const;
+  poplar::program::Program attend(const Entry &entry, std::size_t index) const;
+  poplar::program::Sequence stack(std::size_t index);
+  void compile(poplar::Graph &graph, const std::vector<poplar::program::Program> &all);
+
+  void checkBatch(const char *op, std::size_t n) const;
+  void checkIndex(std::size_t index) const;
+  // The entry that has a layer. Throws Error where there is no such layer.
+  const Entry &entryOf(const char *op, unsigned layer) const;
+  void select(const Entry &entry, unsigned layer);
+  void tookStep(const Entry &entry, std::size_t index, unsigned layer);
+
+  Shape shape_;
+  unsigned nLayers_, repeats_, fillTokens_;
   poplar::Device device_;
-  Plan plan_;
-  std::unique_ptr<HostCache> cache_;
-  HostHistory history_;
+  std::vector<Shard> shards_;
+  Ports whole_; // where heads are split, on IPU 0
+  std::vector<Entry> entries_;
+  const Entry *last_ = nullptr; // that attended
+  unsigned firstStack_ = 0;     // program; 0: there are none
   std::unique_ptr<poplar::Engine> engine_;
-  HostTensor query_, misses_;
-  std::vector<HostTensor> outputs_; // of each attention program
-  // What append and fill take: keys, values, and which elements are active or how long they are.
-  struct NewTokens {
-    HostTensor key, value, counts;
-  } append_, fill_;
-  unsigned repeats_ = 0, fillTokens_ = 0;
-  std::uint64_t streamingBytes_ = 0;
 };
 
 } // namespace sparq

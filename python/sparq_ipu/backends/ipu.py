@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Tuple
 import numpy as np
 
 from sparq_ipu.backends import Backend, ChecksBefore, History, cpu, reference
-from sparq_ipu.backends.room import check_room, sizes_of
-from sparq_ipu.device_options import DeviceOptions
+from sparq_ipu.backends.room import STREAMING_MEMORY_BYTES, TILE_BYTES, check_room, sizes_of
+from sparq_ipu.device_options import MAX_TILES, DeviceOptions
 from sparq_ipu.kernels import Attention, Settings, attention_over
-from sparq_ipu.planning.device_model import device_model
 from sparq_reference import CacheSpec, DoesNotFit, WindowSettings, row_codes, window
 from sparq_reference.settings import op_of
 
@@ -44,18 +43,15 @@ def create(device: str, spec: CacheSpec, n_layers: int, options: DeviceOptions) 
         ValueError: options that such a cache can not have; DoesNotFit, which is one, where the emulated IPU
             has no memory for the keys and values of a full cache.
     """
-    from sparq_ipu.backends import pod  # which is made of what is here
-
     options.check("KVCache", spec, n_layers)
     if device == "emulator":  # an IPU knows what it has
-        bow = device_model()
-        resource, room = "streaming memory", bow.streaming_memory_bytes
+        resource, room = "streaming memory", STREAMING_MEMORY_BYTES
         if options.memory == "sram":
-            resource, room = "tile memory", (options.n_tiles or bow.tiles) * bow.tile_bytes
+            resource, room = "tile memory", (options.n_tiles or MAX_TILES) * TILE_BYTES
         for ipu, share in enumerate(options.shares("KVCache", spec, n_layers)):
             of_ipu = "" if options.n_ipus == 1 else f" of IPU {ipu}"
             check_room(share.spec, share.n_layers, room, resource + of_ipu)
-    layers = (IpuLayers if options.n_ipus == 1 else pod.PodLayers)(device, spec, n_layers, options)
+    layers = IpuLayers(device, spec, n_layers, options)
     return [IpuBackend(layers, layer) for layer in range(n_layers)]
 
 

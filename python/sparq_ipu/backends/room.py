@@ -11,6 +11,11 @@ import os
 
 from sparq_reference import CacheSpec, DoesNotFit
 
+#: of an emulated IPU: SRAM of a tile, and the streaming memory of one IPU (a test compares these with
+#: data/device_models.json)
+TILE_BYTES = 638976
+STREAMING_MEMORY_BYTES = 64 * 10**9
+
 
 def host_memory() -> int | None:
     """Bytes of memory of this machine; None where the system does not say."""

@@ -15,7 +15,7 @@ import math
 from typing import Any
 
 from sparq_ipu.kernels import DEFAULT, TIERED
-from sparq_ipu.planning.planner import Plan, plan
+from sparq_ipu.planning.planner import NOT_IN_A_PLAN, Plan, plan
 from sparq_reference import DoesNotFit, checks
 
 #: of contexts that are tried by `longest_context`
@@ -66,6 +66,7 @@ class LayerPlacement:
             f"  modelled, attention of a token: {self.seconds_per_token * 1e3:.3f} ms; "
             f"with every index streamed {self.seconds_if_streamed * 1e3:.3f} ms"
         )
+        lines.append(f"  {NOT_IN_A_PLAN}")
         return "\n".join(lines)
 
 

@@ -25,6 +25,9 @@ from sparq_ipu.planning.on_chip import on_chip_range, on_chip_seconds
 from sparq_reference import CacheSpec, DoesNotFit, SparqSettings, WindowSettings, checks
 from sparq_reference.settings import settings_columns
 
+#: of plans of attention alone, for people
+NOT_IN_A_PLAN = "Not in it: weights, and the caches of other batches in flight (sparq-ipu plan has both)"
+
 #: what the SRAM of a tile is counted as, by its names in `Plan.memory`; the last five are the estimated code
 TILE_KINDS = (
     "variables",

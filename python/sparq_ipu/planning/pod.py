@@ -17,6 +17,7 @@ from sparq_ipu.device_options import DeviceOptions, Share
 from sparq_ipu.kernels import DEFAULT, Attention, Kernel, kernel_named
 from sparq_ipu.planning.device_model import DeviceModel, device_model
 from sparq_ipu.planning.links import busiest_link_bytes, gateways, link_seconds
+from sparq_ipu.planning.planner import NOT_IN_A_PLAN
 from sparq_reference import CacheSpec, DoesNotFit, SparqSettings, checks
 from sparq_reference.settings import settings_columns
 
@@ -146,6 +147,7 @@ class PodPlan:
             f"  if work on chip took twice as long: "
             f"{(self.seconds_per_token + self.on_chip_seconds) * 1e6:.1f} us"
         )
+        lines.append(f"  {NOT_IN_A_PLAN}")
         return "\n".join(lines)
 
 

@@ -50,7 +50,10 @@ R16, INT8 = _late(SIXTH), f"alisa:kv_bits=8@{SIXTH}"
 
 #: block -> (first method, second method, measures): a row for each measure, first minus second
 DIFFERENCES: dict[str, list[tuple[str, str, tuple[str, ...]]]] = {
-    "copying": [(f"{name}@{SIXTH}", _published(SIXTH), (REPETITION,)) for name in RIVALS],
+    "copying": [
+        *((method, "dense", (REPETITION,)) for method in (_published(SIXTH), "sparq")),
+        *((f"{name}@{SIXTH}", _published(SIXTH), (REPETITION,)) for name in RIVALS),
+    ],
     "first_layer": [
         (R32, "sparq", (KL, REPETITION)),
         (_late(SIXTH), _published(SIXTH), (KL, REPETITION)),

@@ -13,7 +13,7 @@
 //   refusals     what the library refuses, and that a refusal changes nothing
 //   race         a data race, on purpose: ThreadSanitizer must report it
 //   overflow     a read past the end of a buffer, on purpose: AddressSanitizer must report it
-#include "../codelets/arith.hpp"
+#include "arith/arith.hpp"
 #include "dispatch.hpp"
 #include "kv_cache.hpp"
 #include "stream_sum.hpp"

@@ -14,7 +14,7 @@ _CYCLES = "tests/device_model/test_cycles.py::test_steps_of_a_query"
 
 MUTANTS = [
     *of(
-        "poplar_ops/codelets/arith.hpp",
+        "poplar_ops/arith/arith.hpp",
         " ".join(
             f"{_CODELETS}{name}.py"
             for name in ("softmax", "query_components", "scores", "gathered_attention")
@@ -57,7 +57,7 @@ MUTANTS = [
         ],
     ),
     *of(
-        "poplar_ops/codelets/masks.hpp",
+        "poplar_ops/arith/masks.hpp",
         f"{_CODELETS}ipu_branch.py",
         [("+ 0x3F800000u", "+ 0x3F000000u", "on an IPU a weight is half as large")],
     ),
@@ -170,11 +170,25 @@ MUTANTS = [
         [("std::min(begin + piece, extent)", "begin + piece", "the last slice is as long as the others")],
     ),
     *of(
-        "poplar_ops/src/session.cpp",
-        "tests/ops/test_errors.py tests/ops/test_append.py tests/ops/test_cache_fill.py",
+        "poplar_ops/src/session_calls.cpp",
+        "tests/ops/test_errors.py tests/ops/test_append.py tests/ops/test_cache_fill.py "
+        "tests/pod/test_pod_sessions.py",
         [
-            ("  cache_->checkRoom(layer, 1, active);\n", "", "append goes on behind the capacity"),
-            ("cache_->advance(layer, active);", "", "the host does not count what is appended"),
+            (
+                "shard->host.checkRoom(layer, nTokens, shard->share.ofBatch(counts));",
+                "(void)shard;",
+                "IPUs before the one that refuses are written",
+            ),
+            (
+                "shard->host.checkRoom(shard->own(layer), 1, shard->share.ofBatch(active));",
+                "(void)shard;",
+                "append goes on behind the capacity",
+            ),
+            (
+                "shard->host.advance(shard->own(layer), shard->share.ofBatch(active));",
+                "(void)shard;",
+                "the host does not count what is appended",
+            ),
             ("(repeats_ != 0 ? 2 : 1)", "2", "fill runs another program"),
             (
                 "index >= nAttention()",
@@ -410,25 +424,16 @@ MUTANTS = [
         ],
     ),
     *of(
-        "poplar_ops/src/pod_session.cpp",
+        "poplar_ops/src/session.cpp",
         "tests/pod/test_pod_sessions.py",
         [
             (
-                "own = own.slice(s.firstKvHead * heads, (s.firstKvHead + s.shape.nKvHeads) * heads, 1);",
-                "own = own.slice(0, s.shape.nKvHeads * heads, 1);",
+                "own.slice(s.firstKvHead * heads, (s.firstKvHead + s.shape.nKvHeads) * heads, 1)",
+                "own.slice(0, s.shape.nKvHeads * heads, 1)",
                 "every IPU gets the first heads",
             ),
-            ("if (ipu + 1 != shards_.size())", "if (ipu == shards_.size())", "the next IPU gets no query"),
-            (
-                "    if (layer != 0)\n      program.add(Copy(outputs_[index], query_,",
-                "    if (layer > 1)\n      program.add(Copy(outputs_[index], query_,",
-                "the second layer gets the query of the first",
-            ),
-            (
-                "    shard.host->checkRoom(layer, nTokens, ofBatch(shard, counts));",
-                "    (void)shard;",
-                "IPUs before the one that refuses are written",
-            ),
+            ("if (&entry != &entries_.back())", "if (false)", "the next IPU gets no query"),
+            ("if (layer != 0)", "if (layer > 1)", "the second layer gets the query of the first"),
         ],
     ),
 ]

@@ -3,8 +3,8 @@
 // Rows of 8 bits (contract E10) for host code; codelets/row_codes.cpp does the same on a device.
 #pragma once
 
-#include "../codelets/row_codes.hpp"
 #include "half_bits.hpp"
+#include "row_codes.hpp"
 #include <algorithm>
 #include <cmath>
 #include <cstddef>

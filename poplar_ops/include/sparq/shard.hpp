@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a session has on one IPU: a cache, the programs over it, and the tensors by which the host and these
+// talk.
+#pragma once
+
+#include "sparq/host_cache.hpp"
+#include "sparq/host_history.hpp"
+#include "sparq/shares.hpp"
+#include <poplar/Program.hpp>
+
+namespace sparq {
+
+// Tokens for the programs that append or fill: keys and values, and which of them are real.
+struct NewTokens {
+  poplar::Tensor key, value, counts;
+  HostTensor writeKey, writeValue, writeCounts;
+
+  void write(poplar::Engine &engine, const std::uint16_t *keys, const std::uint16_t *values,
+             const void *ofElements) const {
+    writeKey.write(engine, keys);
+    writeValue.write(engine, values);
+    writeCounts.write(engine, ofElements);
+  }
+};
+
+// What programs take and give, of a cache of one shape.
+struct Ports {
+  poplar::Tensor query;                // {batch, nHeads, headDim}
+  NewTokens append;                    // {batch, nKvHeads, headDim}, active {batch}
+  NewTokens fill;                      // {batch, nKvHeads, fillTokens, headDim}, lengths {batch}
+  std::vector<poplar::Tensor> outputs; // of each attention
+  HostTensor writeQuery;
+  std::vector<HostTensor> readOutputs;
+};
+
+// Where ports are: what belongs to a task on the home tile of its slot. Names begin with `prefix`.
+struct PortSite {
+  poplar::Graph &graph;
+  const Placement &placement;
+  Shape shape;
+  std::string prefix;
+
+  void addQuery(Ports &ports) const;
+  void addAppend(Ports &ports) const;
+  void addFill(Ports &ports, unsigned nTokens) const;
+  // For outputs that are elsewhere.
+  void addOutput(Ports &ports, const std::string &step) const;
+  void readOutput(Ports &ports, const poplar::Tensor &output, const std::string &step) const;
+
+private:
+  poplar::Tensor add(const std::vector<std::size_t> &extents, const std::string &name) const;
+  NewTokens addTokens(const std::vector<std::size_t> &extents, const std::string &program,
+                      const char *counts, poplar::Type type) const;
+};
+
+struct Shard {
+  // `shared`: several programs call each of these, which are functions then.
+  Shard(const Share &share, poplar::Graph graph, const Programs &programs,
+        const std::string &prefix, bool shared);
+
+  Share share;
+  poplar::Graph graph; // of its tiles
+  Plan plan;
+  Cache cache;
+  HostCache host;
+  HostHistory history;
+  std::vector<std::string> steps; // of each attention, in a profile
+  Ports ports;
+  HostTensor readMisses; // in three tiers
+  // Each works on the layer that was selected.
+  poplar::program::Program append, fill;
+  std::vector<poplar::program::Program> attend;
+
+  unsigned own(unsigned layer) const { return layer - share.firstLayer; }
+  // What the cache takes of the IPU's streaming memory.
+  std::uint64_t streamingBytes() const;
+};
+
+} // namespace sparq

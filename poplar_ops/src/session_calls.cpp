@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a session does for the host once it is loaded.
+#include "sparq/session.hpp"
+
+namespace sparq {
+
+const Session::Entry &Session::entryOf(const char *op, unsigned layer) const {
+  for (const Entry &entry : entries_)
+    if (entry.shards.front()->own(layer) < entry.shards.front()->share.nLayers)
+      return entry;
+  throw Error(std::string(op) + ": layer must be in [0, n_layers=" + std::to_string(nLayers_) +
+              "), got " + std::to_string(layer));
+}
+
+void Session::checkBatch(const char *op, std::size_t n) const {
+  if (n != shape_.batch)
+    throw Error(std::string(op) + ": lengths must have shape (batch=" +
+                std::to_string(shape_.batch) + ",), got (" + std::to_string(n) + ",)");
+}
+
+void Session::select(const Entry &entry, unsigned layer) {
+  for (const Shard *const shard : entry.shards)
+    shard->host.selectLayer(*engine_, shard->own(layer));
+}
+
+std::vector<std::uint32_t> Session::lengths(unsigned layer) const {
+  std::vector<std::uint32_t> all(shape_.batch);
+  for (const Shard *const shard : entryOf("lengths", layer).shards) {
+    const std::vector<std::uint32_t> &own = shard->host.lengths(shard->own(layer));
+    std::copy(own.begin(), own.end(), all.begin() + shard->share.firstBatch);
+  }
+  return all;
+}
+
+void Session::write(const std::uint16_t *key, const std::uint16_t *value, unsigned nTokens,
+                    const std::vector<std::uint32_t> &counts, unsigned layer) {
+  const Entry &entry = entryOf("append", layer);
+  checkBatch("append", counts.size());
+  if (!entry.isSpread()) {
+    Shard &shard = *entry.shards.front();
+    shard.host.write(*engine_, shard.own(layer), key, value, nTokens, counts);
+    return;
+  }
+  for (const Shard *const shard : entry.shards) // before any is altered
+    shard->host.checkRoom(layer, nTokens, shard->share.ofBatch(counts));
+  const std::size_t each = std::size_t(nTokens) * shape_.headDim;
+  for (Shard *const shard : entry.shards)
+    shard->host.write(*engine_, layer, partOf(shape_, shard->share, key, each).data(),
+                      partOf(shape_, shard->share, value, each).data(), nTokens,
+                      shard->share.ofBatch(counts));
+}
+
+void Session::read(std::uint16_t *key, std::uint16_t *value, unsigned nTokens, unsigned layer) {
+  const Entry &entry = entryOf("read", layer);
+  if (!entry.isSpread()) {
+    Shard &shard = *entry.shards.front();
+    shard.host.read(*engine_, shard.own(layer), key, value, nTokens);
+    return;
+  }
+  const std::size_t each = std::size_t(nTokens) * shape_.headDim;
+  for (const Shard *const shard : entry.shards) {
+    std::vector<std::uint16_t> k(shard->share.shape.nTasks() * each), v(k.size());
+    shard->host.read(*engine_, layer, k.data(), v.data(), nTokens);
+    putPart(shape_, shard->share, k, key, each);
+    putPart(shape_, shard->share, v, value, each);
+  }
+}
+
+void Session::reset(unsigned layer) {
+  bool remembered = false;
+  for (Shard *const shard : entryOf("reset", layer).shards) {
+    shard->host.reset(*engine_, shard->own(layer));
+    remembered = remembered || shard->history.any(shard->own(layer));
+  }
+  if (remembered)
+    setHistory(std::vector<HostHistory::Steps>(shape_.batch), layer);
+}
+
+void Session::assumeLengths(const std::vector<std::uint32_t> &lengths, unsigned layer) {
+  const Entry &entry = entryOf("plan", layer);
+  if (lengths.size() != shape_.batch)
+    throw Error("plan: lengths must have one entry for each of batch=" +
+                std::to_string(shape_.batch) + " elements, got " + std::to_string(lengths.size()));
+  for (const std::uint32_t length : lengths)
+    if (length < 1 || length > shape_.capacity)
+      throw Error("plan: lengths must be in [1, capacity=" + std::to_string(shape_.capacity) +
+                  "], got " + std::to_string(length));
+  for (Shard *const shard : entry.shards)
+    shard->host.setLengths(*engine_, shard->own(layer), shard->share.ofBatch(lengths));
+}
+
+void Session::append(const std::uint16_t *key, const std::uint16_t *value,
+                     const std::vector<std::uint32_t> &active, unsigned layer) {
+  const Entry &entry = entryOf("append", layer);
+  checkBatch("append", active.size());
+  for (const Shard *const shard : entry.shards)
+    shard->host.checkRoom(shard->own(layer), 1, shard->share.ofBatch(active));
+  select(entry, layer);
+  entry.ports->append.write(*engine_, key, value, active.data());
+  engine_->run(entry.firstProgram);
+  for (Shard *const shard : entry.shards)
+    shard->host.advance(shard->own(layer), shard->share.ofBatch(active));
+}
+
+void Session::fill(const std::uint16_t *key, const std::uint16_t *value,
+                   const std::vector<std::int32_t> &lengths, unsigned layer) {
+  const Entry &entry = entryOf("fill", layer);
+  if (fillTokens_ == 0)
+    throw Error("fill: the session must have been made with fill_tokens, got 0");
+  checkBatch("fill", lengths.size());
+  for (const std::int32_t length : lengths)
+    if (length < -1 || length > static_cast<std::int64_t>(fillTokens_))
+      throw Error("fill: lengths must be in [-1, n_tokens=" + std::to_string(fillTokens_) +
+                  "], got " + std::to_string(length));
+  select(entry, layer);
+  entry.ports->fill.write(*engine_, key, value, lengths.data());
+  const std::size_t nBefore = 1 + (repeats_ != 0 ? 2 : 1) * nAttention();
+  engine_->run(entry.firstProgram + static_cast<unsigned>(nBefore));
+  for (Shard *const shard : entry.shards) {
+    const unsigned own = shard->own(layer);
+    const std::vector<std::int32_t> ofShard = shard->share.ofBatch(lengths);
+    const bool remembers = shard->history.any(own);
+    std::vector<HostHistory::Steps> steps;
+    if (remembers)
+      steps = shard->history.read(*engine_, own);
+    for (unsigned b = 0; b != ofShard.size(); ++b) {
+      if (ofShard[b] < 0)
+        continue;
+      shard->host.replaced(own, b, static_cast<std::uint32_t>(ofShard[b]));
+      if (remembers)
+        steps[b].clear();
+    }
+    if (remembers)
+      shard->history.write(*engine_, own, steps);
+  }
+}
+
+void Session::tookStep(const Entry &entry, std::size_t index, unsigned layer) {
+  last_ = &entry;
+  if (plan().attention[index].remembers())
+    for (Shard *const shard : entry.shards)
+      shard->history.advance(shard->own(layer), shard->host.lengths(shard->own(layer)));
+}
+
+void Session::attention(std::size_t index, const std::uint16_t *query, std::uint16_t *output,
+                        bool repeated, unsigned layer) {
+  const Entry &entry = entryOf("attention", layer);
+  checkIndex(index);
+  const bool often = repeated && repeats_ != 0;
+  select(entry, layer);
+  entry.ports->writeQuery.write(*engine_, query);
+  engine_->run(entry.firstProgram + static_cast<unsigned>(1 + index + (often ? nAttention() : 0)));
+  entry.ports->readOutputs[index].read(*engine_, output);
+  for (unsigned i = 0; i != (often ? repeats_ : 1); ++i)
+    tookStep(entry, index, layer);
+}
+
+void Session::attendAll(std::size_t index, const std::uint16_t *query, std::uint16_t *output) {
+  checkIndex(index);
+  if (firstStack_ == 0)
+    throw Error("attention: the session must have been made with stacked=True, got False");
+  entries_.front().ports->writeQuery.write(*engine_, query);
+  engine_->run(firstStack_ + static_cast<unsigned>(index));
+  entries_.back().ports->readOutputs[index].read(*engine_, output);
+  for (unsigned layer = 0; layer != nLayers_; ++layer)
+    tookStep(entryOf("attention", layer), index, layer);
+}
+
+void Session::checkIndex(std::size_t index) const {
+  if (index >= nAttention())
+    throw Error("attention: index must be in [0, " + std::to_string(nAttention()) + "), got " +
+                std::to_string(index));
+}
+
+std::vector<HostHistory::Steps> Session::history(unsigned layer) {
+  const Entry &entry = entryOf("history", layer);
+  std::vector<HostHistory::Steps> all(shape_.batch);
+  select(entry, layer);
+  for (const Shard *const shard : entry.shards) {
+    std::vector<HostHistory::Steps> own = shard->history.read(*engine_, shard->own(layer));
+    std::move(own.begin(), own.end(), all.begin() + shard->share.firstBatch);
+  }
+  return all;
+}
+
+void Session::setHistory(const std::vector<HostHistory::Steps> &steps, unsigned layer) {
+  const Entry &entry = entryOf("set_history", layer);
+  if (steps.size() != shape_.batch)
+    throw Error("set_history: steps must be of each of batch=" + std::to_string(shape_.batch) +
+                ", got " + std::to_string(steps.size()));
+  for (const Shard *const shard : entry.shards) // before any is altered
+    shard->history.check(shard->share.ofBatch(steps));
+  select(entry, layer);
+  for (Shard *const shard : entry.shards)
+    shard->history.write(*engine_, shard->own(layer), shard->share.ofBatch(steps));
+}
+
+std::vector<std::uint32_t> Session::misses() {
+  if (!plan().layout.tiered)
+    throw Error("misses: memory must be 'tiered', got '" +
+                std::string(nameOf(nAttention() == 0 ? Memory::streaming
+                                                     : plan().attention.front().kernel->memory)) +
+                "'");
+  std::vector<std::uint32_t> all(shape_.nTasks());
+  for (const Shard *const shard : last_->shards) {
+    std::vector<std::uint32_t> own(shard->share.shape.nTasks());
+    shard->readMisses.read(*engine_, own.data());
+    putPart(shape_, shard->share, own, all.data(), 1);
+  }
+  return all;
+}
+
+} // namespace sparq

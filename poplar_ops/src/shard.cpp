@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sparq/shard.hpp"
+#include "sparq/cache_fill.hpp"
+#include "sparq/kernels.hpp"
+#include "sparq/layers.hpp"
+#include <map>
+
+namespace sparq {
+
+using namespace poplar;
+using namespace poplar::program;
+
+namespace {
+
+std::uint64_t bytesOf(const RemoteBuffer &buffer, const Target &target) {
+  return std::uint64_t(buffer.getRepeats()) * buffer.numElements() *
+         target.getTypeSize(buffer.elementType());
+}
+
+// Of each attention, in a profile. One that a single program has alone is numbered among those of its
+// kernel, and not where it takes no settings and is the only one.
+std::vector<std::string> stepNames(const Plan &plan, bool shared) {
+  std::vector<std::string> names;
+  std::map<const Kernel *, std::size_t> count;
+  for (const PlannedAttention &attention : plan.attention) {
+    const Kernel &kernel = *attention.kernel;
+    const std::size_t i = shared ? names.size() : count[&kernel]++;
+    const bool numbered = shared || kernel.takesSettings || kernel.takesWindow || i != 0;
+    names.push_back(kernel.prefix + (numbered ? std::to_string(i) : std::string()));
+  }
+  return names;
+}
+
+} // namespace
+
+Tensor PortSite::add(const std::vector<std::size_t> &extents, const std::string &name) const {
+  const std::size_t nTasks = shape.nTasks();
+  std::size_t n = 1;
+  for (const std::size_t extent : extents)
+    n *= extent;
+  const Tensor t = graph.addVariable(HALF, {nTasks, n / nTasks}, prefix + name);
+  for (unsigned task = 0; task != nTasks; ++task)
+    graph.setTileMapping(t[task], placement.home(task % placement.slots));
+  return t.reshape(extents);
+}
+
+NewTokens PortSite::addTokens(const std::vector<std::size_t> &extents, const std::string &program,
+                              const char *counts, Type type) const {
+  NewTokens tokens{add(extents, program + "/key"),
+                   add(extents, program + "/value"),
+                   graph.addVariable(type, {shape.batch}, prefix + program + "/" + counts),
+                   {},
+                   {},
+                   {}};
+  graph.setTileMapping(tokens.counts, 0);
+  const auto writable = [&](const Tensor &tensor, const char *what) {
+    return HostTensor::writable(graph, tensor, prefix + program + "/" + what);
+  };
+  tokens.writeKey = writable(tokens.key, "key");
+  tokens.writeValue = writable(tokens.value, "value");
+  tokens.writeCounts = writable(tokens.counts, counts);
+  return tokens;
+}
+
+void PortSite::addQuery(Ports &ports) const {
+  ports.query = add({shape.batch, shape.nHeads, shape.headDim}, "query");
+  ports.writeQuery = HostTensor::writable(graph, ports.query, prefix + "query");
+}
+
+void PortSite::addAppend(Ports &ports) const {
+  ports.append =
+      addTokens({shape.batch, shape.nKvHeads, shape.headDim}, "append", "active", UNSIGNED_INT);
+}
+
+void PortSite::addFill(Ports &ports, unsigned nTokens) const {
+  ports.fill =
+      addTokens({shape.batch, shape.nKvHeads, nTokens, shape.headDim}, "fill", "lengths", INT);
+}
+
+void PortSite::addOutput(Ports &ports, const std::string &step) const {
+  readOutput(ports, add({shape.batch, shape.nHeads, shape.headDim}, step + "/output"), step);
+}
+
+void PortSite::readOutput(Ports &ports, const Tensor &output, const std::string &step) const {
+  ports.outputs.push_back(output);
+  ports.readOutputs.push_back(HostTensor::readable(graph, output, prefix + step + "/output"));
+}
+
+Shard::Shard(const Share &shareIn, Graph tiles, const Programs &programs, const std::string &prefix,
+             bool shared)
+    : share(shareIn), graph(std::move(tiles)),
+      plan(makePlan(graph.getTarget(), share.shape, programs)),
+      cache(createCache(graph, plan, prefix + "cache")), host(graph, cache), history(graph, cache),
+      steps(stepNames(plan, shared)) {
+  const PortSite site{graph, plan.placement, share.shape, prefix};
+  // Of a layer, which it loads, and stores where it alters the cache.
+  const auto made = [&](const char *name, bool alters, const auto &add) -> Program {
+    Sequence body({}, {name});
+    loadLayer(cache, body, {name});
+    add(body);
+    if (alters)
+      storeLayer(cache, body, {name});
+    if (shared)
+      return Call(graph.addFunction(body));
+    return body;
+  };
+  site.addQuery(ports);
+  if (plan.layout.tiered)
+    readMisses = HostTensor::readable(graph, cache.hot.misses, prefix + "misses");
+  append = Sequence({}, {"append"});
+  if (programs.append && !plan.resident) {
+    site.addAppend(ports);
+    const NewTokens &t = ports.append;
+    append = made("append", true, [&](Sequence &body) {
+      sparq::append(graph, cache, t.key, t.value, t.counts, body, {"append"});
+    });
+  }
+  for (std::size_t i = 0; i != plan.attention.size(); ++i)
+    attend.push_back(made(steps[i].c_str(), false, [&](Sequence &body) {
+      site.readOutput(ports, sparq::attend(graph, cache, i, ports.query, body, {steps[i]}),
+                      steps[i]);
+    }));
+  if (programs.fillTokens != 0) {
+    site.addFill(ports, programs.fillTokens);
+    const NewTokens &t = ports.fill;
+    fill = made("fill", true, [&](Sequence &body) {
+      fillCache(graph, cache, t.key, t.value, t.counts, body, {"fill"});
+    });
+  }
+}
+
+std::uint64_t Shard::streamingBytes() const {
+  std::uint64_t bytes = plan.resident ? 0 : bytesOf(cache.rows, graph.getTarget());
+  if (plan.layout.chunk != 0 && !plan.layout.tiered)
+    bytes += bytesOf(cache.keyColumns, graph.getTarget());
+  return bytes;
+}
+
+} // namespace sparq

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""bench/on_chip.py: what others measured, beside the rules."""
+
+from __future__ import annotations
+
+import copy
+import re
+from typing import Any
+
+import on_chip
+import pytest
+from common import ROOT
+
+CONTENT = on_chip.measured_file()
+#: the ways in which a measurement is published
+FORMS = (
+    {"cycles"},
+    {"cycles", "less_cycles"},
+    {"cycles", "passes", "less_cycles", "less_passes"},
+    {"flop", "flop_per_cycle"},
+    {"bytes", "bytes_per_second"},
+    {"seconds", "less_cycles"},
+)
+
+
+def of(records: list[dict[str, Any]], name: str) -> dict[str, Any]:
+    (record,) = (r for r in records if r["name"] == name)
+    return record
+
+
+def test_there_are_enough() -> None:
+    compiled = [r for r in CONTENT["loops"] if r["kind"] != "assembly"]
+    assert len(CONTENT["loops"]) >= 12 and len(compiled) >= 8
+    assert len(on_chip.compared_exchanges(CONTENT)) >= 5 and len(CONTENT["constants"]) >= 4
+
+
+def test_every_measurement_has_an_address() -> None:
+    used = set()
+    for kind in ("loops", "exchanges", "constants", "estimators"):
+        names = [r["name"] for r in CONTENT[kind]]
+        assert len(set(names)) == len(names)
+        for r in CONTENT[kind]:
+            used |= {r["source"], r.get("code", r["source"])}
+            assert r["what"] and (kind == "estimators" or r["chip"] in CONTENT["chips"])
+    assert used == set(CONTENT["sources"])
+    for source in CONTENT["sources"].values():
+        assert re.fullmatch(r"https://github\.com/[\w.-]+/[\w.-]+", source["repository"]) and source["path"]
+        assert source["commit"] is None or re.fullmatch("[0-9a-f]{40}", source["commit"])
+
+
+@pytest.mark.parametrize("record", CONTENT["loops"], ids=lambda r: str(r["name"]))
+def test_a_loop(record: dict[str, Any]) -> None:
+    assert set(record["measured"]) in FORMS
+    assert record["pairing"] in ("stated", "inferred", "weak")
+    assert record["workers"] in (1, on_chip.WORKERS) and record["elements"] > 0
+    assert "popc" in record["compiler"] or "assembly" in record["compiler"]
+    for launch in record["launches"]:
+        for loop in launch["loops"]:
+            assert set(loop) - {"bundles"} == {"passes", "arithmetic", "main", "stores", "bound"}
+            assert loop["stores"] in on_chip.PROPOSED_TOGETHER and loop["bound"] in on_chip.PROPOSED_LOOP
+            assert ("bundles" in loop) == (record["kind"] == "assembly")
+            # of one side a bundle holds one instruction; two loads and a store may be one
+            if "bundles" in loop:
+                assert loop["bundles"] >= max(loop["arithmetic"], loop["main"] / 3)
+
+
+@pytest.mark.parametrize("record", CONTENT["exchanges"], ids=lambda r: str(r["name"]))
+def test_an_exchange(record: dict[str, Any]) -> None:
+    assert record["certainty"] and record["scheduler"]
+    assert (record["bytes"] or record["scheduled"]) and record["phases"] in (1, None)
+    assert record["scheduled"] is None or record["scheduled"] < record["measured"]
+
+
+def test_the_rules_are_those_of_the_codelets() -> None:
+    header = (ROOT / "poplar_ops/codelets/cycles.hpp").read_text()
+    for text in (
+        f"nWorkers = {on_chip.WORKERS};",
+        f"callSlots = {on_chip.CALL_SLOTS};",
+        f"loopSlots = {on_chip.LOOP_SLOTS};",
+        "return std::max(arithmetic, main) + loopSlots;",
+        "nWorkers * (callSlots + slots)",
+    ):
+        assert header.count(text) == 1
+    assert (on_chip.PRESENT.compute_set_cycles, on_chip.PRESENT.exchange_cycles) == (285, 190)
+
+
+def test_by_hand() -> None:
+    """48 passes of a worker: three loads and stores, and 2 of the loop; without pairs 4 and 5."""
+    add = of(CONTENT["loops"], "add, 576")
+    assert on_chip.predicted_cycles(add, on_chip.PRESENT) == 285 + 6 * (20 + 10 + 48 * 5)
+    assert on_chip.predicted_cycles(add, on_chip.PROPOSED) == 165 + 6 * (20 + 10 + 48 * 9)
+    moments = of(CONTENT["loops"], "layer norm: moments, 1152")
+    slots = (20 + 1 + 96 * 4) + (20 + 14 + 96 * 6) + (20 + 22)
+    assert on_chip.predicted_cycles(moments, on_chip.PRESENT) == 285 + 6 * slots
+    series = of(CONTENT["loops"], "series for pi")
+    assert on_chip.measured_cycles(series, {}) == 90
+    assert on_chip.predicted_cycles(series, on_chip.PRESENT) == 6 * (11 + 2)
+    triad = of(CONTENT["loops"], "triad, 7500 a worker")
+    assert triad["measured"]["bytes"] == 1472 * triad["elements"] * 12
+    assert round(on_chip.measured_cycles(triad, CONTENT["clock_hz"])) == 22711
+    scores = of(CONTENT["exchanges"], "scores to rows of softmax")
+    assert on_chip.exchange_cycles(scores, on_chip.PRESENT) == 190 + 8 * 729 * 2 / 4
+    assert on_chip.exchange_cycles(scores, on_chip.PROPOSED) == 250 + 8 * 729 * 2 / 4 + 3 * 8 * 46
+
+
+def test_the_proposed_rules_hold_every_loop() -> None:
+    loops = on_chip.compared_loops(CONTENT)
+    assert on_chip.outside(loops) == []
+    assert set(on_chip.outside(loops, proposed=False)) > {
+        r["name"] for r in CONTENT["loops"] if r["kind"] in ("stores vectors", "stores floats", "both")
+    }
+
+
+def test_a_slower_loop_is_seen() -> None:
+    """What the comparison is for: another measurement, or another count, is outside."""
+    for change in ({"measured": {"cycles": 2940 * 1.2}}, {"launches": []}):
+        altered = copy.deepcopy(CONTENT)
+        of(altered["loops"], "add, 576").update(change)
+        assert on_chip.outside(on_chip.compared_loops(altered)) == ["add, 576"]
+        assert on_chip.report(altered) != on_chip.report(CONTENT)
+
+
+def test_the_document_has_what_is_printed(capsys: pytest.CaptureFixture) -> None:
+    assert on_chip.main([]) == 0
+    printed = capsys.readouterr().out
+    text = on_chip.DOCUMENT.read_text()
+    block = text.partition("<!-- begin measured")[2].partition("-->\n")[2].partition("<!-- end measured")[0]
+    assert block == printed
