@@ -26,10 +26,10 @@ from typing import Any, Callable, Sequence
 import numpy as np
 from common import ROOT, sparq_kernels
 
+from sparq_ipu.commands.tables import markdown_table, replace_block
 from sparq_ipu.kernels import KERNELS
 from sparq_ipu.planning import published_program as published
 from sparq_ipu.planning.device_model import PARAMETERS, DeviceModel, device_model, parameters_file
-from sparq_ipu.tables import markdown_table, replace_block
 
 HEADER = ROOT / "emulator/include/sparq_emulator/DeviceModel.hpp"
 DOCUMENT = ROOT / "docs/device_model.md"

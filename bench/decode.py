@@ -44,8 +44,8 @@ from common import (
 from decode_parts import PARTS, clock, memory_rate
 from decode_tables import all_rows, best_plain, of_the_lengths, plot, read_rows
 
-from sparq_ipu.extras import needed
-from sparq_ipu.tables import replace_block
+from sparq_ipu.commands.extras import needed
+from sparq_ipu.commands.tables import replace_block
 
 #: the published tables
 ROWS = ROOT / "bench/results/decode.jsonl"

@@ -41,6 +41,7 @@ from common import (
 from inputs import Inputs, load_inputs, random_inputs
 from steps import STEP_COLUMNS, print_steps, run_steps, shape_of, speedups
 
+from sparq_ipu.commands.tables import kernel_label
 from sparq_ipu.device_options import POLICIES, SPLITS, DeviceOptions
 from sparq_ipu.kernels import (
     BASELINE,
@@ -55,8 +56,7 @@ from sparq_ipu.kernels import (
 from sparq_ipu.planning.device_model import device_model
 from sparq_ipu.planning.measured_range import footprint_extrapolated
 from sparq_ipu.planning.on_chip import on_chip_range
-from sparq_ipu.planning.planner import TILE_KINDS, tile_bytes_by_kind
-from sparq_ipu.tables import kernel_label
+from sparq_ipu.planning.record import TILE_KINDS, tile_bytes_by_kind
 from sparq_reference.checks import INDEX_BITS
 from sparq_study import traces
 

@@ -30,9 +30,9 @@ from common import (
     text_table,
 )
 
+from sparq_ipu.commands.tables import markdown_table, replace_block
 from sparq_ipu.kernels import DEFAULT
-from sparq_ipu.planning.planner import NOT_IN_A_PLAN
-from sparq_ipu.tables import markdown_table, replace_block
+from sparq_ipu.planning.record import NOT_IN_A_PLAN
 
 DOCUMENT = ROOT / "docs/device_model.md"
 BLOCK = "layers"

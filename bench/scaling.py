@@ -32,11 +32,11 @@ from common import (
     text_table,
 )
 
+from sparq_ipu.commands.tables import markdown_table, replace_block
 from sparq_ipu.device_options import SPLITS
 from sparq_ipu.kernels import DEFAULT
 from sparq_ipu.planning import plan_pod
-from sparq_ipu.planning.planner import NOT_IN_A_PLAN
-from sparq_ipu.tables import markdown_table, replace_block
+from sparq_ipu.planning.record import NOT_IN_A_PLAN
 
 DOCUMENT = ROOT / "docs/scaling.md"
 BLOCK = "scaling"

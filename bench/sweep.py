@@ -45,9 +45,9 @@ from common import (
 from inputs import random_positions
 from sweep_tables import summary
 
+from sparq_ipu.commands.tables import replace_block
 from sparq_ipu.kernels import Attention, Kernel
 from sparq_ipu.planning.device_model import NAMES, device_model
-from sparq_ipu.tables import replace_block
 from sparq_reference.checks import INDEX_BITS, ROW_BITS
 from sparq_reference.settings import CacheSpec
 

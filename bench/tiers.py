@@ -31,11 +31,11 @@ from common import (
     text_table,
 )
 
+from sparq_ipu.commands.tables import markdown_table, replace_block
 from sparq_ipu.kernels import TIERED
 from sparq_ipu.planning import report_data
 from sparq_ipu.planning.placement import place_layers
-from sparq_ipu.planning.planner import NOT_IN_A_PLAN
-from sparq_ipu.tables import markdown_table, replace_block
+from sparq_ipu.planning.record import NOT_IN_A_PLAN
 
 DOCUMENT = ROOT / "docs/device_model.md"
 STEPS = ROOT / "bench/results/tiered_steps.jsonl"

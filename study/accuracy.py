@@ -203,7 +203,7 @@ def write_coverage(path: Path) -> None:
 
 def write_documents() -> None:
     """Make the pages of tables and the generated blocks of docs/accuracy.md from the published lines."""
-    from sparq_ipu.tables import replace_block
+    from sparq_ipu.commands.tables import replace_block
     from sparq_study.accuracy import document, report, runner
 
     lines, held_out = runner.read_results(RESULTS), runner.read_results(HELD_OUT)

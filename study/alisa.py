@@ -27,7 +27,7 @@ import numpy as np
 from alisa_lines import LONG, SCHEMA, Line
 from shared import ROOT, Progress, check_output
 
-from sparq_ipu.tables import markdown_table, replace_block
+from sparq_ipu.commands.tables import markdown_table, replace_block
 from sparq_study.alisa import (
     MACHINES,
     MODELS,

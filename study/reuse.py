@@ -24,7 +24,7 @@ from typing import Any, Callable, Dict, Iterator, Sequence
 import numpy as np
 from shared import ROOT, Progress, check_output
 
-from sparq_ipu.tables import markdown_table, replace_block
+from sparq_ipu.commands.tables import markdown_table, replace_block
 from sparq_reference import SparqSettings
 from sparq_study import traces
 

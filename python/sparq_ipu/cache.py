@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import copy
+import copyreg
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
@@ -93,12 +95,7 @@ class KVCache(HasSpec):
             ValueError: an index out of range.
         """
         index = checks.check_integer("layer", "index", index, 0, self.n_layers - 1)
-        if self.n_layers == 1:
-            return self
-        of_layer = object.__new__(KVCache)
-        of_layer.__dict__.update(self.__dict__)
-        of_layer._backends = [self._backends[index]]
-        return of_layer
+        return self if self.n_layers == 1 else _Layer(self, index)
 
     def one_layer(self, op: str) -> Backend:
         """The backend of a cache of one layer.
@@ -247,13 +244,8 @@ class KVCache(HasSpec):
             if history is not None:
                 backend.set_history(history)
 
-    def __copy__(self) -> KVCache:
-        copied = type(self).__new__(type(self))
-        copied.__setstate__(self.__getstate__())
-        return copied
-
     def __deepcopy__(self, memo: dict[int, Any]) -> KVCache:
-        return self.__copy__()
+        return copy.copy(self)  # by its state, which is new
 
     def __repr__(self) -> str:
         return (
@@ -265,3 +257,16 @@ class KVCache(HasSpec):
             + "".join(f", {name}={value!r}" for name, value in self._options.items())
             + ")"
         )
+
+
+class _Layer(KVCache):
+    """One layer of a cache of several: all that it has, it shares with that."""
+
+    def __init__(self, whole: KVCache, index: int):
+        self.spec, self.device, self.check_finite = whole.spec, whole.device, whole.check_finite
+        self._options = whole._options
+        self._backends = [whole._backends[index]]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy shares nothing: it is a cache of one layer."""
+        return copyreg.__newobj__, (KVCache,), self.__getstate__()  # type: ignore[attr-defined]

@@ -24,7 +24,7 @@ from typing import Any, Callable
 
 import numpy as np
 
-from sparq_ipu.command_line import description, number, output_path, positive_integer, read_text
+from sparq_ipu.commands.command_line import description, number, output_path, positive_integer, read_text
 from sparq_ipu.devices import resolve_device
 from sparq_ipu.transformers.checkpoints import Checkpoint, import_torch, smollm2_path
 from sparq_ipu.transformers.generation import Run, first_difference, forced_predictions, generate, prefill

@@ -21,7 +21,7 @@ import copy
 from pathlib import Path
 from typing import Any, List, Sequence, Tuple
 
-from sparq_ipu.extras import needed
+from sparq_ipu.commands.extras import needed
 from sparq_ipu.generate import parse_layer_settings
 from sparq_ipu.models import RECOMMENDED, load_smollm2
 from sparq_ipu.transformers import LayerSettings

@@ -17,7 +17,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from sparq_ipu.command_line import description, number, output_path, positive_integer, read_text
+from sparq_ipu.commands.command_line import description, number, output_path, positive_integer, read_text
 from sparq_ipu.transformers.checkpoints import Checkpoint, import_torch, smollm2_path
 from sparq_ipu.transformers.settings import LayerSettings
 

@@ -10,6 +10,8 @@ import re
 import numpy as np
 import pytest
 
+from sparq_ipu import device_options
+from sparq_ipu.backends import room
 from sparq_ipu.device_options import DeviceOptions
 from sparq_ipu.kernels import Attention
 from sparq_ipu.planning import device_model as models
@@ -241,3 +243,10 @@ def check_seconds(run, model):
     # each kind is there, and so is what would hide a mistake: loops, several syncs, bytes of the host
     assert {s["kind"] for s in steps} >= {"compute", "remote-read"}
     assert any(s["executions"] > 1 for s in steps if s["kind"] == "remote-read")
+
+
+def test_rooms_of_a_cache_are_those_of_the_model() -> None:
+    """What a cache on an emulated IPU is checked against is known without the model."""
+    bow = models.device_model()
+    assert (bow.tiles, bow.tile_bytes) == (device_options.MAX_TILES, room.TILE_BYTES)
+    assert bow.streaming_memory_bytes == room.STREAMING_MEMORY_BYTES

@@ -231,7 +231,7 @@ def test_a_dry_run_leaves_later_sessions_alone():
         (dict(index_bits=4.0, kernel="dense-sram"), r"plan: index_bits must be one of 16, 8, 4, got 4.0$"),
         (
             dict(bits=4),
-            r"plan: options must be among \['kernel', 'rank', .*'index_bits', 'row_bits'\], got 'bits'",
+            r"plan: options must be among \['kernel', .*'rank', .*'index_bits', 'row_bits'\], got 'bits'",
         ),
         (
             dict(hit_rate=0.9),
@@ -240,6 +240,12 @@ def test_a_dry_run_leaves_later_sessions_alone():
         (
             dict(hot_rows=9, kernel="dense-sram"),
             "plan: hot_rows must be 0 for kernel 'dense-sram', which has .*, got 9",
+        ),
+        (dict(append="x"), "plan: append must be True or False, got 'x'"),
+        (dict(baseline=1), "plan: baseline must be True or False, got 1"),
+        (
+            dict(hot_policy="recent"),
+            "plan: hot_policy must be lru for kernel 'sparq-streaming', which has no h",
         ),
         (dict(rank=129), r"plan: rank must be in \[1, head_dim=128\], got 129"),
         (dict(lengths=[1, 2]), r"plan: lengths must have shape \(batch=1,\), got \(2,\)"),

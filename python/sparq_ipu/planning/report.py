@@ -18,11 +18,11 @@ import sys
 from pathlib import Path
 from typing import Sequence
 
-from sparq_ipu.command_line import description
+from sparq_ipu.commands.command_line import description
+from sparq_ipu.commands.tables import markdown_table
 from sparq_ipu.planning import report_data as data
 from sparq_ipu.planning import report_pictures
 from sparq_ipu.planning.device_model import NAMES
-from sparq_ipu.tables import markdown_table
 from sparq_reference.checks import INDEX_BITS
 
 TITLE = "SparQ attention on an IPU: modelled performance"

@@ -17,7 +17,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from sparq_ipu.extras import needed
+from sparq_ipu.commands.extras import needed
 from sparq_ipu.transformers.settings import RECOMMENDED, LayerSettings, SparqSettings
 
 if TYPE_CHECKING:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the command lines of the package share: types of options, and descriptions. See `sparq_ipu.cli`."""
+"""What the command lines of the package share: types of options, and descriptions."""
 
 from __future__ import annotations
 
