@@ -31,6 +31,7 @@ from common import (
     Row,
     Workload,
     failure,
+    guarded,
     in_flags,
     new_row,
     number,
@@ -559,4 +560,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(guarded(main))

@@ -24,6 +24,7 @@ from common import (
     Row,
     Workload,
     check_output,
+    guarded,
     new_row,
     number,
     plan_into,
@@ -109,4 +110,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(guarded(main))

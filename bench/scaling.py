@@ -27,6 +27,7 @@ from common import (
     Workload,
     check_output,
     failure,
+    guarded,
     new_row,
     number,
     text_table,
@@ -173,4 +174,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(guarded(main))

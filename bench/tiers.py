@@ -26,6 +26,7 @@ from common import (
     Workload,
     check_output,
     failure,
+    guarded,
     new_row,
     number,
     text_table,
@@ -164,4 +165,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(guarded(main))
