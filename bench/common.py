@@ -28,6 +28,8 @@ for _room, _package in (("reference", "sparq_reference"), ("python", "sparq_ipu"
     if importlib.util.find_spec(_package) is None:  # not installed: from the tree
         sys.path.append(str(ROOT / _room))
 
+from sparq_ipu.commands.command_line import guarded as guarded  # noqa: E402
+from sparq_ipu.commands.command_line import try_writing  # noqa: E402
 from sparq_ipu.kernels import KERNELS, Kernel  # noqa: E402
 from sparq_ipu.planning import Plan, plan  # noqa: E402
 from sparq_ipu.planning.on_chip import ON_CHIP_COLUMNS  # noqa: E402
@@ -504,15 +506,6 @@ class JsonLines:
                 file.write(b"\n")
         else:
             os.truncate(self.path, whole)
-
-
-def try_writing(path: Path) -> None:
-    """Raises OSError where the path can not be opened for appending; leaves nothing behind."""
-    is_new = not path.exists()
-    with open(path, "ab"):
-        pass
-    if is_new:
-        path.unlink()
 
 
 def check_output(parser: argparse.ArgumentParser, flag: str, path: Path | None) -> None:

@@ -37,6 +37,7 @@ from common import (
     Row,
     check_output,
     git_revision,
+    guarded,
     number,
     repeat_command,
     text_table,
@@ -156,7 +157,7 @@ class Method:
         if is_enabled(self.model):
             disable(self.model)
         if self.name == "sparq":
-            enable(self.model, **self._options)
+            enable(self.model, published=True, **self._options)
         elif self.name == "dense":
             enable_dense(self.model)
         else:
@@ -432,4 +433,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(guarded(main))

@@ -31,6 +31,7 @@ from common import (
     Row,
     Workload,
     failure,
+    guarded,
     in_flags,
     new_row,
     number,
@@ -56,7 +57,7 @@ from sparq_ipu.kernels import (
 from sparq_ipu.planning.device_model import device_model
 from sparq_ipu.planning.measured_range import footprint_extrapolated
 from sparq_ipu.planning.on_chip import on_chip_range
-from sparq_ipu.planning.planner import TILE_KINDS, tile_bytes_by_kind
+from sparq_ipu.planning.record import TILE_KINDS, tile_bytes_by_kind
 from sparq_reference.checks import INDEX_BITS
 from sparq_study import traces
 
@@ -559,4 +560,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(guarded(main))

@@ -24,6 +24,7 @@ from common import (
     Row,
     Workload,
     check_output,
+    guarded,
     new_row,
     number,
     plan_into,
@@ -32,7 +33,7 @@ from common import (
 
 from sparq_ipu.commands.tables import markdown_table, replace_block
 from sparq_ipu.kernels import DEFAULT
-from sparq_ipu.planning.planner import NOT_IN_A_PLAN
+from sparq_ipu.planning.record import NOT_IN_A_PLAN
 
 DOCUMENT = ROOT / "docs/device_model.md"
 BLOCK = "layers"
@@ -109,4 +110,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(guarded(main))

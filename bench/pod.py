@@ -21,7 +21,7 @@ from sparq_ipu.devices import available_devices
 from sparq_ipu.kernels import Attention, Kernel
 from sparq_ipu.planning import PodPlan, plan_pod
 from sparq_ipu.planning.links import gateways
-from sparq_ipu.planning.planner import NOT_IN_A_PLAN
+from sparq_ipu.planning.record import NOT_IN_A_PLAN
 
 _core: Any = importlib.import_module("sparq_ipu._core")
 

@@ -27,6 +27,7 @@ from common import (
     Workload,
     check_output,
     failure,
+    guarded,
     new_row,
     number,
     text_table,
@@ -36,7 +37,7 @@ from sparq_ipu.commands.tables import markdown_table, replace_block
 from sparq_ipu.device_options import SPLITS
 from sparq_ipu.kernels import DEFAULT
 from sparq_ipu.planning import plan_pod
-from sparq_ipu.planning.planner import NOT_IN_A_PLAN
+from sparq_ipu.planning.record import NOT_IN_A_PLAN
 
 DOCUMENT = ROOT / "docs/scaling.md"
 BLOCK = "scaling"
@@ -173,4 +174,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(guarded(main))

@@ -16,7 +16,7 @@ from common import Column, Row, Workload, number, text_table
 from sparq_ipu.commands.tables import kernel_label
 from sparq_ipu.device_options import DeviceOptions
 from sparq_ipu.kernels import BASELINE, Attention, Kernel, exact_attention
-from sparq_ipu.planning.planner import plan
+from sparq_ipu.planning import plan
 from sparq_study import traces
 
 _core: Any = importlib.import_module("sparq_ipu._core")

@@ -38,6 +38,7 @@ from common import (
     Progress,
     Row,
     Workload,
+    guarded,
     new_row,
     plan_into,
     repeat_command,
@@ -370,4 +371,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(guarded(main))

@@ -26,6 +26,7 @@ from common import (
     Workload,
     check_output,
     failure,
+    guarded,
     new_row,
     number,
     text_table,
@@ -35,7 +36,7 @@ from sparq_ipu.commands.tables import markdown_table, replace_block
 from sparq_ipu.kernels import TIERED
 from sparq_ipu.planning import report_data
 from sparq_ipu.planning.placement import place_layers
-from sparq_ipu.planning.planner import NOT_IN_A_PLAN
+from sparq_ipu.planning.record import NOT_IN_A_PLAN
 
 DOCUMENT = ROOT / "docs/device_model.md"
 STEPS = ROOT / "bench/results/tiered_steps.jsonl"
@@ -164,4 +165,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(guarded(main))
