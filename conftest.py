@@ -39,8 +39,8 @@ _PHASES = (hypothesis.Phase.explicit, hypothesis.Phase.generate)
 hypothesis.settings.register_profile("mutant", max_examples=25, derandomize=True, phases=_PHASES, **_ALWAYS)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 
-#: folders and files whose tests share what takes long to make: a build, or every source parsed
-TOGETHER = ("emulator/", "tests/ops/test_api_fidelity.py", "tests/popart/")
+#: folders whose tests share a build
+TOGETHER = ("emulator/", "tests/popart/")
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -9,7 +9,7 @@ from typing import Iterable
 
 from common import Row, number
 
-from sparq_ipu.tables import markdown_table
+from sparq_ipu.commands.tables import markdown_table
 
 TYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 #: the load average up to which two threads of ours had the machine to themselves

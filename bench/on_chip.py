@@ -17,10 +17,10 @@ import json
 import sys
 from typing import Any, Callable, Dict, Iterable, NamedTuple
 
-from common import ROOT
+from common import ROOT, guarded
 
+from sparq_ipu.commands.tables import markdown_table, replace_block
 from sparq_ipu.planning.device_model import DATA, device_model
-from sparq_ipu.tables import markdown_table, replace_block
 
 MEASURED = DATA / "measured_on_chip.json"
 DOCUMENT = ROOT / "docs/on_chip.md"
@@ -50,9 +50,9 @@ def present_pass(loop: Record) -> float:
     return float(max(loop["arithmetic"], loop["main"]) + LOOP_SLOTS)
 
 
-#: slots of the loop itself: by `rpt`; step, compare, branch; and two to load and shift the bound, where it is
-#: a field that a store in the loop may have changed
-PROPOSED_LOOP = {"repeat": 0, "computed": 3, "field": 5}
+#: slots of the loop itself: by `rpt`; counter and branch in one; step, compare, branch; and two to load and
+#: shift the bound, where it is a field that a store in the loop may have changed
+PROPOSED_LOOP = {"repeat": 0, "local": 1, "computed": 3, "field": 5}
 #: of the side with fewer instructions, the part that issues beside the other
 PROPOSED_TOGETHER = {"vectors": 0.0, "floats": 0.5, "none": 0.0}
 
@@ -148,6 +148,17 @@ def compared_exchanges(content: Record) -> list[Compared]:
     ]
 
 
+def compiled_slots(record: Record) -> float:
+    """Bundles of a pass as the compiler wrote it, and what an instruction takes beside its own."""
+    issued = record["issued_arithmetic"] + record["issued_main"]
+    return float(issued - record["pairs"] + record["more_slots"])
+
+
+def compared_assembly(content: Record) -> list[Compared]:
+    """Loops of the compiler's own output, in slots of a pass."""
+    return [Compared(r, compiled_slots(r), present_pass(r), proposed_pass(r)) for r in content["compiled"]]
+
+
 def outside(compared: Iterable[Compared], proposed: bool = True) -> list[str]:
     """Those that are slower or faster than predicted by more than the tolerance."""
     return [c.record["name"] for c in compared if abs(c.ratios[proposed] - 1) > TOLERANCE]
@@ -189,6 +200,17 @@ def numbers(c: Compared) -> list[str]:
     return [cycles(c.measured), cycles(c.present), present, cycles(c.proposed), proposed]
 
 
+def compiled_row(c: Compared) -> list[str]:
+    r = c.record
+    ours = (f"{r[name]}" for name in ("arithmetic", "main"))
+    theirs = (f"{r[name]}" for name in ("issued_arithmetic", "issued_main", "pairs", "spills"))
+    present, proposed = (f"{ratio:.2f}" for ratio in c.ratios)
+    return [
+        *(r["name"], r["source"], *ours, *theirs, f"{c.measured:g}"),
+        *(f"{c.present:g}", present, f"{c.proposed:g}", proposed),
+    ]
+
+
 def known(value: float | None) -> str:
     return "-" if value is None else cycles(value)
 
@@ -208,6 +230,12 @@ def report(content: Record) -> str:
     loops, exchanges = compared_loops(content), compared_exchanges(content)
     heads = ("measured", "present rules", "ratio", "proposed", "ratio")
     compiled = [c for c in loops if c.record["kind"] != "assembly"]
+    assembly = compared_assembly(content)
+    paired = [
+        r["pairs"] / min(r["issued_arithmetic"], r["issued_main"])
+        for r in content["compiled"]
+        if r["bound"] == "field" and r["issued_arithmetic"]
+    ]
     beyond = [
         c.measured - c.record["scheduled"]
         for c in exchanges
@@ -224,6 +252,19 @@ def report(content: Record) -> str:
             ),
             "Loops, in tile cycles of a whole call (of a pass for the series):",
             markdown_table(("loop", "kind", "chip", "source", "its code is", *heads), map(loop_row, loops)),
+            "Loops in the compiler's own output, in slots of a pass: the instructions as we count them from "
+            "the source, then those it wrote, with stores and loads of what did not fit the registers:",
+            markdown_table(
+                (
+                    *("loop", "source", "arithmetic", "main", "written: arithmetic", "main", "pairs"),
+                    *("spills", "slots", "present rules", "ratio", "proposed", "ratio"),
+                ),
+                map(compiled_row, assembly),
+            ),
+            f"Of these {len(assembly)}, {len(outside(assembly, False))} are outside {TOLERANCE:.0%} of the "
+            f"present rules and {len(outside(assembly))} outside the proposed ones. In the {len(paired)} "
+            f"longer ones, {min(paired):.0%} to {max(paired):.0%} of the side with fewer instructions issue "
+            f"beside the other, {sum(paired) / len(paired):.0%} on average.",
             "Exchanges, by kind:",
             markdown_table(
                 ("exchanges", "number", "measured / present", "measured / proposed"),
@@ -275,6 +316,7 @@ def rule_rows() -> list[list[str]]:
         ["a loop that stores vectors", more, f"{both} + {PROPOSED_LOOP['field']}"],
         ["a loop that stores single floats", more, f"{both} - {half} + {PROPOSED_LOOP['field']}"],
         ["no stores, the bound in a register", more, f"{both} + {PROPOSED_LOOP['repeat']}"],
+        ["stores vectors, the bound in a local copy", more, f"{both} + {PROPOSED_LOOP['local']}"],
         ["no stores, another bound", more, f"{both} + {PROPOSED_LOOP['computed']}"],
         [
             "a compute set, beside its workers' start",
@@ -301,4 +343,4 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(guarded(main))

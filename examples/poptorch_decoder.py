@@ -14,7 +14,7 @@ import argparse
 import time
 from typing import Any, Callable
 
-from sparq_ipu.extras import needed
+from sparq_ipu.commands.extras import needed
 
 with needed("poptorch_decoder.py", is_command=__name__ == "__main__"):
     import torch

@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 from typing import Any, Callable, Sequence, Tuple
 
-from sparq_ipu.extras import needed
+from sparq_ipu.commands.extras import needed
 
 with needed("poptorch_pod.py", is_command=__name__ == "__main__"):
     import torch

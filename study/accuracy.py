@@ -24,6 +24,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sparq_ipu.commands.command_line import guarded
+
 if TYPE_CHECKING:
     from sparq_study.accuracy.plan import Plan
 
@@ -203,7 +205,7 @@ def write_coverage(path: Path) -> None:
 
 def write_documents() -> None:
     """Make the pages of tables and the generated blocks of docs/accuracy.md from the published lines."""
-    from sparq_ipu.tables import replace_block
+    from sparq_ipu.commands.tables import replace_block
     from sparq_study.accuracy import document, report, runner
 
     lines, held_out = runner.read_results(RESULTS), runner.read_results(HELD_OUT)
@@ -330,4 +332,4 @@ def work(args: argparse.Namespace, plan: Plan, out: Path, part: int, n_parts: in
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(guarded(main))

@@ -168,25 +168,23 @@ bool py::detail::type_caster<sparq::Attention>::load(handle source, bool) {
     return false;
   value.kernel = &sparq::kernelNamed("session", cast_op<std::string &>(kernel));
   const object given = source.attr("settings");
-  const sparq::Kernel &kernelOf = *value.kernel;
-  const char *const wanted = kernelOf.takesSettings ? "SparqSettings"
-                             : kernelOf.takesWindow ? "WindowSettings"
-                                                    : "None";
+  const sparq::Takes takes = value.kernel->takes;
+  const bool takesSparq = takes == sparq::Takes::sparq, takesWindow = takes == sparq::Takes::window;
+  const char *const wanted = takesSparq ? "SparqSettings" : takesWindow ? "WindowSettings" : "None";
   make_caster<sparq::SparqSettings> settings;
   make_caster<sparq::WindowSettings> window;
   const bool none = given.is_none(), isSettings = !none && settings.load(given, convert),
              isWindow = !none && window.load(given, convert);
-  const bool other =
-      kernelOf.takesSettings ? isWindow && !isSettings : kernelOf.takesWindow && isSettings;
-  if (none == (kernelOf.takesSettings || kernelOf.takesWindow) || other)
-    throw sparq::Error("session: settings of " + std::string(kernelOf.name) + " must be " + wanted +
-                       ", got " + std::string(str(given)));
-  if (kernelOf.takesSettings) {
+  const bool other = takesSparq ? isWindow && !isSettings : takesWindow && isSettings;
+  if (none == (takesSparq || takesWindow) || other)
+    throw sparq::Error("session: settings of " + std::string(value.kernel->name) + " must be " +
+                       wanted + ", got " + std::string(str(given)));
+  if (takesSparq) {
     if (!isSettings)
       return false;
     value.settings = cast_op<sparq::SparqSettings &>(settings);
   }
-  if (kernelOf.takesWindow) {
+  if (takesWindow) {
     if (!isWindow)
       return false;
     value.window = cast_op<sparq::WindowSettings &>(window);
@@ -280,9 +278,7 @@ PYBIND11_MODULE(_core, m) {
         for (const Kernel *const kernel : kernels())
           all.append(py::dict("name"_a = kernel->name, "op"_a = kernel->op,
                               "memory"_a = nameOf(kernel->memory),
-                              "takes"_a = kernel->takesWindow     ? "window"
-                                          : kernel->takesSettings ? "sparq"
-                                                                  : "nothing"));
+                              "takes"_a = nameOf(kernel->takes)));
         return all;
       },
       "The kernels of this build, as sparq_ipu.kernels describes them.");

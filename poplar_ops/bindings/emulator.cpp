@@ -117,7 +117,7 @@ py::dict toDict(const Plan &plan, const Waves &waves) {
                   "parts"_a = p.parts, "tiles_used"_a = p.slots * p.parts,
                   "capacity"_a = plan.layout.capacity, "chunk"_a = plan.layout.chunk,
                   "positions_per_row"_a = plan.layout.positionsPerRow, "waves"_a = toDict(waves));
-  if (plan.layout.tiered)
+  if (plan.hot.nSlots != 0)
     result["hot_rows"] = plan.hot.nSlots;
   return result;
 }

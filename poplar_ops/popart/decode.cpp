@@ -41,11 +41,11 @@ public:
           opid.type + ": n_kv_heads must be that of key=" + std::to_string(sizes.at("n_kv_heads")) +
           ", got " + std::to_string(nKvHeads_));
     const sparq::Attention wanted = attention();
-    if (wanted.kernel->takesSettings)
+    if (wanted.kernel->takes == sparq::Takes::sparq)
       sparq::check(opid.type.c_str(), wanted.settings,
                    sparq::toUnsigned(opid.type.c_str(), "head_dim", sizes.at("head_dim")));
     if (wanted.kernel->memory == sparq::Memory::tiered)
-      sparq::checkTiers(opid.type.c_str(), options().spec, options().tiers, wanted.settings);
+      sparq::checkTiers(opid.type.c_str(), options().spec, options().tiers, wanted.topK());
     join(sizes);
     outInfo(outputIndex) = inInfo(queryIndex);
     if (output->hasIndex(lengthsIndex))

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "key_index.hpp"
-#include "steps.hpp"
+#include "stores/index.hpp"
 #include "vertex_cycles.hpp"
 #include <poplar/Program.hpp>
 
@@ -14,9 +14,10 @@ namespace {
 // The key columns of one round: from streaming memory wave by wave, and from the tail.
 class ColumnScores {
 public:
-  ColumnScores(const Context &contextIn, const SparqSettings &settings, const Waves &wavesIn,
-               const QueryComponents &qIn, const WaveIndex &waveIn, const Scores &scoresIn)
-      : context(contextIn), graph(contextIn.graph), p(contextIn.placement()),
+  ColumnScores(const KeyColumns &storeIn, const Context &contextIn, const SparqSettings &settings,
+               const Waves &wavesIn, const QueryComponents &qIn, const WaveIndex &waveIn,
+               const Scores &scoresIn)
+      : store(storeIn), context(contextIn), graph(contextIn.graph), p(contextIn.placement()),
         layout(contextIn.layout()), waves(wavesIn), q(qIn), wave(waveIn), scores(scoresIn),
         g(contextIn.groupSize()), r(settings.rank) {}
 
@@ -56,7 +57,7 @@ public:
                    {"firstChunk", first},
                    {"chunksPerWave", chunksPerWave},
                    {"nChunks", layout.nChunks()},
-                   {"layerRows", context.cache.layerColumns()},
+                   {"layerRows", KeyColumns::layerRows(context.cache)},
                    {"rowBase", static_cast<unsigned>(layout.columnRow(context.task(slot), 0, 0))}},
                   cycles::columnOffsets(own, r));
       }
@@ -107,7 +108,7 @@ public:
   // chunk, or records.
   void gatherTail(Moves &byPiece, const ScoredTail &tail) const {
     const bool quantised = layout.quantised();
-    const Tensor &kept = quantised ? context.cache.tailIndex : context.cache.tail;
+    const Tensor &kept = quantised ? store.records() : store.tail();
     const Tensor &pieces = quantised ? tail.index : tail.columns;
     const std::size_t size = pieces.dim(3), row = kept.dim(2);
     for (unsigned slot = 0; slot != context.nSlots(); ++slot)
@@ -121,7 +122,7 @@ public:
   void gatherOpenBlock(Moves &moves, const ScoredTail &tail) const {
     for (unsigned slot = 0; slot != context.nSlots(); ++slot)
       for (unsigned i = 0; i != layout.nTailParts(); ++i)
-        moves.add(context.cache.tail[context.task(slot)], tail.columns[slot][i]);
+        moves.add(store.tail()[context.task(slot)], tail.columns[slot][i]);
   }
 
   // {slots, chunks, rank, row} -> each part's {rank, positions}
@@ -182,6 +183,7 @@ public:
   bool tailBeside() const { return waves.nWaves == 1 && layout.tailFirst >= waves.nWaveParts(); }
 
 private:
+  const KeyColumns &store;
   const Context &context;
   Graph &graph;
   const Placement &p;
@@ -198,17 +200,18 @@ private:
 
 } // namespace
 
-void approxScores(const Context &context, const SparqSettings &settings, const Waves &waves,
-                  const QueryComponents &q, const WaveIndex &wave, const Scores &scores) {
-  const ColumnScores steps(context, settings, waves, q, wave, scores);
+void KeyColumns::score(const Context &context, const SparqSettings &settings, const Waves &waves,
+                       const QueryComponents &q, const Scores &scores) const {
+  const WaveIndex wave = context.waveIndex(waves.nWaves);
+  const ColumnScores steps(*this, context, settings, waves, q, wave, scores);
   const Tensor landing = steps.createLanding(), offsets = steps.createOffsets(),
                columns = context.begin(steps.createColumns()); // a part may have room for more
   const ScoredTail tail = steps.createTail();
   Sequence body({}, {context.dc, "wave"});
   const Context inner = context.within(body);
   steps.addOffsets(inner.execute("column_offsets"), offsets);
-  readRemote(context.cache.keyColumns, steps.landingRows(landing),
-             context.active(offsets).flatten(), body, {context.dc, "read_key_columns"});
+  readRemote(buffer_, steps.landingRows(landing), context.active(offsets).flatten(), body,
+             {context.dc, "read_key_columns"});
   // Behind the waves, but for the steps of the tail that run beside the only one.
   Sequence behind({}, {context.dc, "tail"});
   const Context last = context.within(steps.tailBeside() ? body : behind);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "steps.hpp"
+#include "stores/value_sum.hpp"
 #include "vertex_cycles.hpp"
 
 namespace sparq {
@@ -36,7 +37,7 @@ void combine(const Context &context, bool meanValue, const Gathered &gathered, c
          {"sums", gathered.sums[slot]},
          {"approxSums", gathered.approxSums[slot]},
          {"totals", scores.sums[slot][slice]},
-         {"valueSum", context.cache.valueSum[context.task(slot)].slice(first, end)},
+         {"valueSum", storeOf<ValueSum>(context.cache).sum()[context.task(slot)].slice(first, end)},
          {"output", output[slot].slice(first, end, 1).flatten()}},
         {{"nBlocks", nBlocks}, {"groupSize", g}, {"width", end - first}, {"meanValue", meanValue}},
         cycles::combine(nBlocks, end - first, g));

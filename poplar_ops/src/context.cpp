@@ -51,6 +51,19 @@ Tensor addSliced(Graph &graph, const Placement &placement, const Type &type, uns
   return tensor;
 }
 
+Tensor addOnParts(Graph &graph, const Placement &placement, const Type &type, unsigned n,
+                  const std::vector<std::size_t> &shape, const DebugContext &dc,
+                  unsigned firstPart) {
+  std::vector<std::size_t> full{placement.nTasks, n};
+  full.insert(full.end(), shape.begin(), shape.end());
+  const Tensor t = graph.addVariable(type, full, dc);
+  for (unsigned task = 0; task != placement.nTasks; ++task)
+    for (unsigned i = 0; i != n; ++i)
+      graph.setTileMapping(
+          t[task][i], placement.tile(task % placement.slots, (firstPart + i) % placement.parts));
+  return t;
+}
+
 Tensor Context::perPart(const Type &type, const std::vector<std::size_t> &shape,
                         const char *name) const {
   return once(name,

@@ -3,8 +3,7 @@
 // Dense decode attention: all scores, one softmax with the exact maximum, then all values. K is
 // read once, V is read once.
 #include "arith/scale.hpp"
-#include "planning.hpp"
-#include "steps.hpp"
+#include "stores/rows.hpp"
 #include "vertex_cycles.hpp"
 #include <limits>
 
@@ -44,10 +43,57 @@ struct Piece {
 
 Piece piece(const Waves &waves, unsigned part) { return {part * waves.length, waves.room(part)}; }
 
+// Brings the positions of a wave, and says which are on a part: {positions, headDim}.
+using OnPart = std::function<Tensor(unsigned slot, unsigned part)>;
+
+class Streamed {
+public:
+  Streamed(const Context &context, const Waves &wavesIn)
+      : waves(wavesIn), layout(context.layout()), landing(createRowWave(context, wavesIn)) {}
+  OnPart keys(const Context &in, const WaveIndex &wave) {
+    return read(in, 0, wave, "read_key_rows");
+  }
+  OnPart values(const Context &in, const WaveIndex &wave) {
+    return read(in, layout.valueRow(), wave, "read_value_rows");
+  }
+
+private:
+  OnPart read(const Context &in, std::size_t firstRow, const WaveIndex &wave, const char *name) {
+    readRows(in, waves, landing, firstRow, wave, name);
+    return [this](unsigned slot, unsigned part) {
+      const Piece own = piece(waves, part);
+      return landing.rows[slot].slice(own.first, own.first + own.n);
+    };
+  }
+  const Waves &waves;
+  const CacheLayout &layout;
+  const RowWave landing;
+};
+
+// One wave, which is there.
+class InSram {
+public:
+  InSram(const Context &contextIn, const Waves &wavesIn)
+      : context(contextIn), waves(wavesIn), rows(storeOf<ResidentRows>(contextIn.cache)) {}
+  OnPart keys(const Context &, const WaveIndex &) { return of(rows.keys); }
+  OnPart values(const Context &, const WaveIndex &) { return of(rows.values); }
+
+private:
+  OnPart of(const Tensor &all) const {
+    return [this, all](unsigned slot, unsigned part) {
+      const Piece own = piece(waves, part);
+      return all[context.task(slot)].slice(own.first, own.first + own.n);
+    };
+  }
+  const Context &context;
+  const Waves &waves;
+  const ResidentRows &rows;
+};
+
+template <class From>
 void denseRound(const Context &context, const Waves &waves, const Tensor &query,
                 const Tensor &output) {
   const Placement &p = context.placement();
-  const Cache &cache = context.cache;
   const unsigned g = context.groupSize(), d = context.headDim();
   const WaveIndex wave = context.waveIndex(waves.nWaves);
   const Tensor perPart = createQuery(context);
@@ -60,13 +106,13 @@ void denseRound(const Context &context, const Waves &waves, const Tensor &query,
   const Tensor accumulator = context.begin(createByComponent(context, FLOAT, "accumulator"));
 
   // Adds the vertices of one stage; values(slot, part) are the positions on that part.
-  const auto score = [&](const Context &in, const auto &keys) {
+  const auto score = [&](const Context &in, const OnPart &keys) {
     const ComputeSet cs = in.execute("dense_scores");
     for (unsigned slot = 0; slot != in.nSlots(); ++slot)
       for (unsigned part = 0; part != p.parts && waves.room(part) != 0; ++part)
         addDenseScores(in, cs, waves, slot, part, wave, keys(slot, part), perPart, scores);
   };
-  const auto accumulate = [&](const Context &in, const auto &values) {
+  const auto accumulate = [&](const Context &in, const OnPart &values) {
     const ComputeSet cs = in.execute("weighted_values");
     for (unsigned slot = 0; slot != in.nSlots(); ++slot)
       for (unsigned part = 0; part != p.parts && waves.room(part) != 0; ++part) {
@@ -84,32 +130,16 @@ void denseRound(const Context &context, const Waves &waves, const Tensor &query,
   loadQuery(context, query, perPart);
   Sequence keyWave({}, {context.dc, "key_wave"}), valueWave({}, {context.dc, "value_wave"});
   const Context forKeys = context.within(keyWave), forValues = context.within(valueWave);
-  if (cache.plan.resident) {
-    const auto of = [&](const Tensor &resident) {
-      return [&, resident](unsigned slot, unsigned part) {
-        return resident[context.task(slot)].slice(piece(waves, part).first,
-                                                  piece(waves, part).first + waves.room(part));
-      };
-    };
-    score(forKeys, of(cache.keys));
-    accumulate(forValues, of(cache.values));
-  } else {
-    const RowWave landing = createRowWave(context, waves);
-    const auto landed = [&](unsigned slot, unsigned part) {
-      return landing.rows[slot].slice(piece(waves, part).first,
-                                      piece(waves, part).first + waves.room(part));
-    };
-    readRows(forKeys, waves, landing, 0, wave, "read_key_rows");
-    score(forKeys, landed);
-    readRows(forValues, waves, landing, cache.layout().valueRow(), wave, "read_value_rows");
-    accumulate(forValues, landed);
-  }
+  From source(context, waves);
+  score(forKeys, source.keys(forKeys, wave));
+  accumulate(forValues, source.values(forValues, wave));
   addWaveLoop(context, waves, wave, keyWave);
   softmax(context, waves, scores);
   addWaveLoop(context, waves, wave, valueWave);
   combineDense(context, accumulator, scores, output);
 }
 
+template <class From>
 Tensor build(Graph &graph, const Cache &cache, const PlannedAttention &attention,
              const Tensor &query, Sequence &program, const DebugContext &dc) {
   const Shape &shape = cache.plan.shape;
@@ -119,7 +149,8 @@ Tensor build(Graph &graph, const Cache &cache, const PlannedAttention &attention
   for (unsigned round = 0; round != p.nRounds; ++round) {
     const Context context{graph, cache, round, program, dc, variables};
     const std::size_t first = p.firstTask(round);
-    denseRound(context, attention.waves, query, output.slice(first, first + p.nActive(round), 0));
+    denseRound<From>(context, attention.waves, query,
+                     output.slice(first, first + p.nActive(round), 0));
   }
   return output.reshape({shape.batch, shape.nHeads, shape.headDim});
 }
@@ -139,7 +170,7 @@ Waves streamingWaves(const Plan &plan, const Attention &, unsigned) {
 }
 
 // One wave, all of the cache.
-Waves residentWaves(const Plan &plan, const Attention &, unsigned) {
+Waves sramWaves(const Plan &plan, const Attention &, unsigned) {
   Waves w{};
   w.length = partLength(plan.layout.capacity, plan.placement.parts);
   w.stride = plan.layout.capacity;
@@ -153,24 +184,40 @@ std::uint64_t partialBytes(const Plan &plan, const Waves &waves) {
   return std::uint64_t(waves.length / block) * plan.shape.groupSize() * plan.shape.headDim * 4;
 }
 
-TileNeed streamingNeed(const Plan &plan, const PlannedAttention &attention, unsigned) {
+std::uint64_t streamingNeed(const Plan &plan, const PlannedAttention &attention, unsigned) {
   const Waves &w = attention.waves;
   const std::uint64_t landing = std::uint64_t(w.length) * plan.shape.headDim * 2;
-  return {scoreBytes(plan, w) + landing + partialBytes(plan, w), 0};
+  return scoreBytes(plan, w) + landing + partialBytes(plan, w);
 }
 
-TileNeed residentNeed(const Plan &plan, const PlannedAttention &attention, unsigned) {
-  const Waves &w = attention.waves;
-  return {scoreBytes(plan, w) + partialBytes(plan, w),
-          std::uint64_t(w.length) * plan.shape.headDim * 4 * plan.placement.nRounds};
+std::uint64_t sramNeed(const Plan &plan, const PlannedAttention &attention, unsigned) {
+  return scoreBytes(plan, attention.waves) + partialBytes(plan, attention.waves);
+}
+
+Kernel kernel(const char *name, Memory memory) {
+  Kernel k;
+  k.name = name;
+  k.op = "dense_attention";
+  k.prefix = "dense";
+  k.memory = memory;
+  return k;
 }
 
 } // namespace
 
-const Kernel denseSram{"dense-sram", "dense_attention", "dense",      Memory::sram, false,
-                       false,        residentWaves,     residentNeed, build};
-const Kernel denseStreaming{
-    "dense-streaming", "dense_attention", "dense", Memory::streaming, false, false,
-    streamingWaves,    streamingNeed,     build};
+const Kernel denseSram = [] {
+  Kernel k = kernel("dense-sram", Memory::sram);
+  k.waves = sramWaves;
+  k.need = sramNeed;
+  k.build = build<InSram>;
+  return k;
+}();
+const Kernel denseStreaming = [] {
+  Kernel k = kernel("dense-streaming", Memory::streaming);
+  k.waves = streamingWaves;
+  k.need = streamingNeed;
+  k.build = build<Streamed>;
+  return k;
+}();
 
 } // namespace sparq

@@ -2,7 +2,7 @@
 #include "arith/scale.hpp"
 #include "list_weights.hpp"
 #include "planning.hpp"
-#include "steps.hpp"
+#include "stores/rows.hpp"
 #include "vertex_cycles.hpp"
 #include <poplar/Program.hpp>
 
@@ -32,7 +32,7 @@ public:
     const auto offsets = [&](unsigned i) {
       return context.active(rows).slice(i, i + 1, 1).flatten();
     };
-    const RemoteBuffer &buffer = context.cache.rows;
+    const RemoteBuffer &buffer = storeOf<SplitRows>(context.cache).buffer();
     if (2 * nRows * d * 2 <= maxCopyBytes) { // one fixed cost instead of two
       readRemote(buffer, concat(keysLanding, valuesLanding, 0), concat(offsets(0), offsets(1), 0),
                  context.program, {context.dc, "read_rows"});

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sparq/host_history.hpp"
 #include "sparq/layers.hpp"
-#include "window_history.hpp"
+#include "stores/history.hpp"
 
 namespace sparq {
 
@@ -19,7 +19,7 @@ HostHistory::HostHistory(Graph &graph, const Cache &cache) {
   const unsigned nLayers = cache.layout().nLayers;
   lengths_.assign(nLayers, std::vector<std::deque<std::uint32_t>>(batch_));
   newest_.assign(nLayers, std::vector<std::uint32_t>(batch_, 0));
-  const HistoryOfLayer layer = historyOfLayer(graph, cache);
+  const RecentShares::OfLayer layer = storeOf<RecentShares>(cache).ofLayer(graph, cache);
   if (nLayers != 1) {
     loadLayer(cache, load_, {cache.name});
     load_.add(layer.load);

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "hot_attention.hpp"
 #include "arith/scale.hpp"
 #include "list_weights.hpp"
-#include "planning.hpp"
-#include "tiers.hpp"
 #include "vertex_cycles.hpp"
 
 namespace sparq {
@@ -13,7 +12,8 @@ using namespace poplar::program;
 namespace {
 
 // {slots, nSets * 4, topK, groupSize, 2} FLOAT: sums of lanes, on the parts that have the keys.
-Tensor laneSums(const Context &context, const QueryComponents &q, const Tensor &slots) {
+Tensor laneSums(const Context &context, const HotBuffer &buffer, const QueryComponents &q,
+                const Tensor &slots) {
   const HotRows &hot = context.plan().hot;
   const unsigned topK = static_cast<unsigned>(slots.dim(1)), g = context.groupSize(),
                  d = context.headDim(), n = hot.nSets * HotRows::nPairs;
@@ -35,7 +35,7 @@ Tensor laneSums(const Context &context, const QueryComponents &q, const Tensor &
                  {"layer", context.cache.layer[slot][part]},
                  {"places", slots[slot]},
                  {"query", q.query[slot][part]},
-                 {"keys", context.cache.hot.keys[context.task(slot)][i].flatten()},
+                 {"keys", buffer.keys[context.task(slot)][i].flatten()},
                  {"sums", sums[slot][i].flatten()}},
                 {{"groupSize", g},
                  {"headDim", d},
@@ -51,13 +51,13 @@ Tensor laneSums(const Context &context, const QueryComponents &q, const Tensor &
 
 } // namespace
 
-Gathered hotAttention(const Context &context, const Waves &waves, const QueryComponents &q,
-                      const Selected &selected, const Tensor &slots) {
+Gathered hotAttention(const Context &context, const HotBuffer &buffer, const Waves &waves,
+                      const QueryComponents &q, const Selected &selected, const Tensor &slots) {
   const HotRows &hot = context.plan().hot;
   const unsigned topK = static_cast<unsigned>(slots.dim(1)), g = context.groupSize(),
                  d = context.headDim(), nBlocks = ceilDiv(topK, block), nSlices = d / hot.width;
   const Placement &p = context.placement();
-  const Tensor lanes = laneSums(context, q, slots);
+  const Tensor lanes = laneSums(context, buffer, q, slots);
   std::vector<Tensor> sums;
   for (unsigned slot = 0; selected.sums.valid() && slot != context.nSlots(); ++slot)
     sums.push_back(ascending(selected.sums[slot], waves, block));
@@ -97,7 +97,7 @@ Gathered hotAttention(const Context &context, const Waves &waves, const QueryCom
                  {"layer", context.cache.layer[slot][part]},
                  {"places", slots[slot]},
                  {"weights", all},
-                 {"values", context.cache.hot.values[context.task(slot)][part].flatten()},
+                 {"values", buffer.values[context.task(slot)][part].flatten()},
                  {"partials", partials[slot][part].flatten()}},
                 {{"groupSize", g}, {"topK", topK}, {"nRows", hot.nSlots}, {"width", hot.width}},
                 cycles::hotValues(topK, hot.width, g));

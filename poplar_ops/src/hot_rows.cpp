@@ -2,8 +2,8 @@
 //
 // The selected positions into the buffer of hot rows: which are there, which slots the others get, and
 // waves of rows for them from streaming memory.
-#include "planning.hpp"
-#include "tiers.hpp"
+#include "hot_rows.hpp"
+#include "remote_copy.hpp"
 #include "vertex_cycles.hpp"
 #include <cmath>
 #include <limits>
@@ -15,11 +15,12 @@ using namespace poplar::program;
 
 namespace {
 
-class HotBuffer {
+class HotList {
 public:
-  HotBuffer(const Context &contextIn, const Tensor &positionsIn)
+  HotList(const Context &contextIn, const HotBuffer &bufferIn, const Tensor &positionsIn)
       : context(contextIn), graph(contextIn.graph), p(contextIn.placement()),
-        hot(contextIn.plan().hot), cache(contextIn.cache), positions(positionsIn),
+        hot(contextIn.plan().hot), cache(contextIn.cache), buffer(bufferIn),
+        source(storeOf<JoinedRows>(contextIn.cache)), positions(positionsIn),
         topK(static_cast<unsigned>(positionsIn.dim(1))),
         rowsPerPart((topK + p.parts - 1) / p.parts) {}
 
@@ -99,10 +100,10 @@ private:
             graph, look, "sparq::FindHot", tile,
             {{"filled", context.filled(slot, owner)},
              {"layer", layer(slot, owner)},
-             {"clock", cache.hot.clock[context.task(slot)][owner]},
+             {"clock", buffer.clock[context.task(slot)][owner]},
              {"positions", positions[slot]},
-             {"held", ofOwner(cache.hot.held, slot, owner)},
-             {"stamps", ofOwner(cache.hot.stamps, slot, owner)},
+             {"held", ofOwner(buffer.held, slot, owner)},
+             {"stamps", ofOwner(buffer.stamps, slot, owner)},
              {"places", found[slot][owner]},
              {"nFound", nFound[slot][owner]}},
             {{"topK", topK}, {"nWays", hot.nWays()}, {"owner", owner}, {"nOwners", hot.nOwners}},
@@ -124,7 +125,7 @@ private:
   void list() {
     entries = atHome({topK}, "missing_entries");
     rows = atHome({topK}, "missing_rows");
-    nMisses = cache.hot.misses.slice(context.task(0), context.task(0) + context.nSlots());
+    nMisses = buffer.misses.slice(context.task(0), context.task(0) + context.nSlots());
     const ComputeSet cs = context.execute("list_misses");
     for (unsigned slot = 0; slot != context.nSlots(); ++slot)
       addVertex(graph, cs, "sparq::ListMisses", context.tile(slot, home),
@@ -154,13 +155,13 @@ private:
         addVertex(
             graph, cs, "sparq::DealPlaces", context.tile(slot, owner),
             {{"layer", layer(slot, owner)},
-             {"clock", cache.hot.clock[context.task(slot)][owner]},
+             {"clock", buffer.clock[context.task(slot)][owner]},
              {"nMisses", nMisses[slot]},
              {"positions", positions[slot]},
              {"entries", entries[slot]},
              {"nFree", nFree[slot]},
-             {"held", ofOwner(cache.hot.held, slot, owner)},
-             {"stamps", ofOwner(cache.hot.stamps, slot, owner)},
+             {"held", ofOwner(buffer.held, slot, owner)},
+             {"stamps", ofOwner(buffer.stamps, slot, owner)},
              {"byEntry", byEntry[slot][owner]},
              {"byMiss", byMiss[slot][owner]}},
             {{"nWays", hot.nWays()},
@@ -366,18 +367,15 @@ private:
                      const Tensor &firstMiss, const AddNext &addNext) const {
     const unsigned d = context.headDim(), n = HotRows::cutRows, nSlots = context.nSlots(),
                    pairWidth = d / HotRows::nPairs, nSlices = d / hot.width;
-    const bool coded = context.layout().rowBits == 8;
-    const std::size_t rowElements = context.layout().rowElements();
+    const std::size_t rowElements = context.layout().rowElements;
     const Tensor landing = perLanding(w, HALF, {n, rowElements}, "landing"),
                  cut = perLanding(w, HALF, {n * 2 * std::size_t(d)}, "cut_rows");
-    readRemote(cache.rows, landing.reshape({std::size_t(w.nLandings()) * n, rowElements}),
+    readRemote(source.buffer(), landing.reshape({std::size_t(w.nLandings()) * n, rowElements}),
                offsets.flatten(), inner.program, {context.dc, "read_rows"});
     const ComputeSet cutting = inner.execute("cut_rows");
     for (unsigned i = 0; i != w.nLandings(); ++i)
-      addVertex(graph, cutting, coded ? "sparq::CutCodes" : "sparq::CutRows", landingTile(w, i),
-                {{"rows", landing[i].flatten()}, {"pieces", cut[i]}},
-                {{"n", n}, {"headDim", d}, {"width", hot.width}},
-                coded ? cycles::cutCodes(n, d, hot.width) : cycles::cutRows(n, d, hot.width));
+      source.addCut(graph, cutting, landingTile(w, i), landing[i].flatten(), cut[i], n, d,
+                    hot.width);
     addNext(cutting);
     // Every part gets its piece of every row of its group.
     const Tensor keyPieces = pieces(w, HotRows::nPairs * hot.nSets, pairWidth, "key_pieces"),
@@ -420,9 +418,9 @@ private:
     for (unsigned slot = 0; slot != nSlots; ++slot) {
       const unsigned task = context.task(slot);
       for (unsigned i = 0; i != HotRows::nPairs * hot.nSets; ++i)
-        addInsert(slot, i, keyPieces, cache.hot.keys[task][i], i / HotRows::nPairs, hot.setShift());
+        addInsert(slot, i, keyPieces, buffer.keys[task][i], i / HotRows::nPairs, hot.setShift());
       for (unsigned i = 0; i != nSlices; ++i)
-        addInsert(slot, i, valuePieces, cache.hot.values[task][i], 0, 0);
+        addInsert(slot, i, valuePieces, buffer.values[task][i], 0, 0);
     }
   }
 
@@ -432,6 +430,8 @@ private:
   const Placement &p;
   const HotRows &hot;
   const Cache &cache;
+  const HotBuffer &buffer;
+  const JoinedRows &source;
   const Tensor positions; // {slots, topK}
   const unsigned topK, rowsPerPart;
   const unsigned home = p.parts - 1; // has less to do than the first parts
@@ -445,8 +445,8 @@ private:
 
 } // namespace
 
-Tensor makeHot(const Context &context, const Tensor &positions) {
-  return HotBuffer(context, positions).makeHot();
+Tensor makeHot(const Context &context, const HotBuffer &buffer, const Tensor &positions) {
+  return HotList(context, buffer, positions).makeHot();
 }
 
 } // namespace sparq

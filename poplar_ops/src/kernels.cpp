@@ -15,6 +15,17 @@ const char *nameOf(Memory memory) {
   }
 }
 
+const char *nameOf(Takes takes) {
+  switch (takes) {
+  case Takes::sparq:
+    return "sparq";
+  case Takes::window:
+    return "window";
+  default:
+    return "nothing";
+  }
+}
+
 const std::vector<const Kernel *> &kernels() {
   static const std::vector<const Kernel *> all{&denseSram,   &denseStreaming,  &sparqStreaming,
                                                &sparqTiered, &windowStreaming, &windowTiered};

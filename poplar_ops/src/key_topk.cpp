@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "arith/selection.hpp"
 #include "planning.hpp"
-#include "steps.hpp"
+#include "stores/rows.hpp"
 #include "vertex_cycles.hpp"
 
 namespace sparq {
@@ -42,7 +42,7 @@ public:
     unsigned morePasses; // 1: of 31 bits
   };
   Selection(const Context &contextIn, unsigned wanted, unsigned nLocal, const Waves &wavesIn,
-            const By &byIn, Selected::Entries entriesIn)
+            const By &byIn, const ListRows &entriesIn)
       : context(contextIn), graph(contextIn.graph), waves(wavesIn), by(byIn), entries(entriesIn),
         // A list no longer than the capacity: with top_k beyond it, everything is selected anyway.
         topK(std::min(wanted, contextIn.layout().capacity)), nRecent(std::min(nLocal, topK)) {
@@ -182,6 +182,7 @@ private:
         addSelectedSums(slot, part, allCounts);
     for (unsigned part = 0; part * rowsPerPart < topK; ++part) {
       const unsigned first = part * rowsPerPart, end = std::min(first + rowsPerPart, topK);
+      const ListEntries listed = entries.entries(context.cache, context.task(slot));
       addVertex(graph, steps.expand, "sparq::ExpandMarks", context.tile(slot, part),
                 {{"filled", context.filled(slot, part)},
                  {"layer", context.cache.layer[slot][part]},
@@ -192,9 +193,9 @@ private:
                  {"valueRows", valueRows[slot].slice(first, end)}},
                 {{"firstEntry", first},
                  {"nEntries", end - first},
-                 {"rowBase", rowNumber(context.layout().keyRow(context.task(slot), 0))},
-                 {"valueRow", rowNumber(context.layout().valueRow())},
-                 {"layerRows", rowNumber(context.cache.layerRows())},
+                 {"rowBase", listed.rowBase},
+                 {"valueRow", listed.valueRow},
+                 {"layerRows", listed.layerRows},
                  {"nWaveParts", waves.nWaveParts()},
                  {"nPieces", nAll},
                  {"stride", waves.stride},
@@ -203,11 +204,6 @@ private:
                  {"chunk", waves.chunk}},
                 cycles::expandMarks(nAll, end - first, topK));
     }
-  }
-
-  // What to add to positions: nothing, where they are wanted themselves.
-  unsigned rowNumber(std::size_t row) const {
-    return entries == Selected::Entries::positions ? 0 : static_cast<unsigned>(row);
   }
 
   // The weights of the part's selected positions, added up by block.
@@ -235,7 +231,7 @@ private:
   Graph &graph;
   const Waves &waves;
   const By by;
-  const Selected::Entries entries;
+  const ListRows &entries;
   const unsigned topK, nRecent;
   const unsigned n = waves.partPositions(), parts = context.parts();
   const unsigned rowsPerPart = (topK + parts - 1) / parts; // entries of the list that a part makes
@@ -252,12 +248,12 @@ private:
 } // namespace
 
 Selected selectPositions(const Context &context, const SparqSettings &settings, const Waves &waves,
-                         const Scores &scores, Selected::Entries entries) {
+                         const Scores &scores, const ListRows &entries) {
   return Selection(context, settings.topK, settings.nLocal, waves, {&scores, {}, 0}, entries).add();
 }
 
 Selected selectByKeys(const Context &context, const WindowSettings &settings, const Waves &waves,
-                      const Tensor &keys, bool wide, Selected::Entries entries) {
+                      const Tensor &keys, bool wide, const ListRows &entries) {
   return Selection(context, settings.topK, settings.nLocal, waves, {nullptr, keys, wide ? 1u : 0u},
                    entries)
       .add();

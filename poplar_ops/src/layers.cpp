@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "layers.hpp"
-#include "context.hpp"
+#include "layer_moves.hpp"
+#include "stores/store.hpp"
 #include "vertex_cycles.hpp"
 
 namespace sparq {
@@ -23,71 +23,67 @@ public:
         direction(loads ? "Load" : "Store") {}
 
   void addLengths() const {
-    const std::size_t nTasks = p.nTasks, nLayers = cache.layout().nLayers;
-    addState(cache.filled.reshape({nTasks, 1, 1}),
-             cache.stored.filled.reshape({nTasks, 1, nLayers}), 1);
+    Layered filled;
+    filled.state = cache.filled.reshape({p.nTasks, 1, 1});
+    filled.stored = cache.storedFilled;
+    filled.rowsPerPart = 1;
+    addState(filled);
   }
 
-  void addRest() const {
-    if (!cache.tail.valid())
-      return;
-    addState(asWords(cache.valueSum.expand({2})), asWords(cache.stored.valueSum), p.width);
-    if (cache.tailIndex.valid())
-      addIndexedTail();
-    else
-      addState(cache.tail, cache.stored.tail, cache.layout().tailComponents);
+  // What is made from others comes first.
+  void addStores() const {
+    for (auto store = cache.stores.rbegin(); store != cache.stores.rend(); ++store)
+      for (const Layered &layered : (*store)->layered())
+        if (layered.words.valid())
+          addWithWords(layered);
+        else
+          addState(layered);
   }
 
 private:
-  // state {nTasks, rows, width}, of all layers {nTasks, rows, nLayers * width}; so many rows of a
-  // task are on each part of its slot.
-  void addState(const Tensor &state, const Tensor &stored, unsigned rowsPerPart) const {
+  void addState(const Layered &layered) const {
+    const Tensor state = asWords(layered.state), stored = asWords(layered.stored);
     const bool words = state.elementType() != HALF;
     const std::string type = "sparq::" + direction + "Layer<" + (words ? "unsigned int>" : "half>");
     const unsigned width = static_cast<unsigned>(state.dim(2));
-    forEachPart(
-        state.dim(1), rowsPerPart, [&](unsigned task, unsigned part, unsigned begin, unsigned end) {
-          const unsigned slot = task % p.slots;
-          addVertex(graph, cs, type.c_str(), p.tile(slot, part),
-                    {{"layer", cache.layer[slot][part]},
-                     {"stored", stored[task].slice(begin, end).flatten()},
-                     {"state", state[task].slice(begin, end).flatten()}},
-                    {{"nLayers", cache.layout().nLayers}, {"nRows", end - begin}, {"width", width}},
-                    cycles::moveLayer(end - begin, words ? width : width / 4));
-        });
+    forEachPart(layered, [&](unsigned task, unsigned part, unsigned begin, unsigned end) {
+      const unsigned slot = task % p.slots;
+      addVertex(graph, cs, type.c_str(), p.tile(slot, part),
+                {{"layer", cache.layer[slot][part]},
+                 {"stored", stored[task].slice(begin, end).flatten()},
+                 {"state", state[task].slice(begin, end).flatten()}},
+                {{"nLayers", cache.layout().nLayers}, {"nRows", end - begin}, {"width", width}},
+                cycles::moveLayer(end - begin, words ? width : width / 4));
+    });
   }
 
-  void addIndexedTail() const {
+  void addWithWords(const Layered &tail) const {
     const std::string type = "sparq::" + direction + "Tail";
-    const unsigned width = static_cast<unsigned>(cache.tail.dim(2)),
-                   nWords = static_cast<unsigned>(cache.tailIndex.dim(2));
-    forEachPart(cache.tail.dim(1), cache.layout().tailComponents,
-                [&](unsigned task, unsigned part, unsigned begin, unsigned end) {
-                  const auto own = [&](const Tensor &t) {
-                    return t[task].slice(begin, end).flatten();
-                  };
-                  const unsigned slot = task % p.slots;
-                  addVertex(graph, cs, type.c_str(), p.tile(slot, part),
-                            {{"layer", cache.layer[slot][part]},
-                             {"storedTail", own(cache.stored.tail)},
-                             {"storedIndex", own(cache.stored.tailIndex)},
-                             {"tail", own(cache.tail)},
-                             {"tailIndex", own(cache.tailIndex)}},
-                            {{"nLayers", cache.layout().nLayers},
-                             {"nRows", end - begin},
-                             {"width", width},
-                             {"nWords", nWords}},
-                            cycles::moveTail(end - begin, width / 4, nWords));
-                });
+    const unsigned width = static_cast<unsigned>(tail.state.dim(2)),
+                   nWords = static_cast<unsigned>(tail.words.dim(2));
+    forEachPart(tail, [&](unsigned task, unsigned part, unsigned begin, unsigned end) {
+      const auto own = [&](const Tensor &t) { return t[task].slice(begin, end).flatten(); };
+      const unsigned slot = task % p.slots;
+      addVertex(graph, cs, type.c_str(), p.tile(slot, part),
+                {{"layer", cache.layer[slot][part]},
+                 {"storedTail", own(tail.stored)},
+                 {"storedIndex", own(tail.storedWords)},
+                 {"tail", own(tail.state)},
+                 {"tailIndex", own(tail.words)}},
+                {{"nLayers", cache.layout().nLayers},
+                 {"nRows", end - begin},
+                 {"width", width},
+                 {"nWords", nWords}},
+                cycles::moveTail(end - begin, width / 4, nWords));
+    });
   }
 
   // Calls use(task, part, begin, end) for the rows of every part of every task.
-  template <class Use>
-  void forEachPart(std::size_t nRows, unsigned rowsPerPart, const Use &use) const {
-    const unsigned n = static_cast<unsigned>(nRows);
+  template <class Use> void forEachPart(const Layered &layered, const Use &use) const {
+    const unsigned n = static_cast<unsigned>(layered.state.dim(1)), each = layered.rowsPerPart;
     for (unsigned task = 0; task != p.nTasks; ++task)
-      for (unsigned begin = 0, part = 0; begin < n; begin += rowsPerPart, ++part)
-        use(task, part, begin, std::min(begin + rowsPerPart, n));
+      for (unsigned begin = 0, part = 0; begin < n; begin += each, ++part)
+        use(task, part, begin, std::min(begin + each, n));
   }
 
   Graph &graph;
@@ -101,17 +97,19 @@ private:
 
 void addLayerFunctions(Graph &graph, Cache &cache) {
   const Placement &p = cache.plan.placement;
+  bool lengthsApart = false;
+  for (const auto &store : cache.stores)
+    lengthsApart = lengthsApart || store->lengthsApart();
   const auto moves = [&](bool loads) {
     const std::string name = cache.name + (loads ? "/load_layer" : "/store_layer");
     const ComputeSet cs = graph.addComputeSet({name});
     Sequence program({Execute(cs, {name})}, {name});
     const Moves all(graph, cache, cs, loads);
-    all.addRest();
-    if (!cache.layout().tiered) {
+    all.addStores();
+    if (!lengthsApart) {
       all.addLengths();
       return program;
     }
-    // There the tail can come from streaming memory. Control flow depends on lengths, and must not on that.
     const ComputeSet ofLengths = graph.addComputeSet({name + "_lengths"});
     Moves(graph, cache, ofLengths, loads).addLengths();
     program.add(Execute(ofLengths, {name + "_lengths"}));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "resident_index.hpp"
 #include "arith/key_index.hpp"
-#include "planning.hpp"
-#include "tiers.hpp"
+#include "stores/resident_records.hpp"
 #include "vertex_cycles.hpp"
 
 namespace sparq {
@@ -15,15 +15,15 @@ namespace {
 // to make them. The keys of a block are a lot for one tile to receive.
 class OpenBlock {
 public:
-  OpenBlock(const Context &contextIn, const Waves &wavesIn)
-      : context(contextIn), waves(wavesIn), last(contextIn.parts() - 1),
+  OpenBlock(const Context &contextIn, const Tensor &tailIn, const Waves &wavesIn)
+      : ofAll(tailIn), context(contextIn), waves(wavesIn), last(contextIn.parts() - 1),
         helped(waves.nWaveParts() <= last),
         nPieces(helped ? std::min(context.parts() - waves.nWaveParts(), block / four) : 1) {}
 
   // The keys {headDim, positions} of each piece, to the parts that score them.
   void gather() {
     const unsigned first = context.task(0), nSlots = context.nSlots();
-    const Tensor tail = context.cache.tail.slice(first, first + nSlots, 0);
+    const Tensor tail = ofAll.slice(first, first + nSlots, 0);
     std::vector<Tensor> from, to;
     for (unsigned i = 0; i != nPieces; ++i) {
       const std::string name = "open_" + std::to_string(i);
@@ -71,6 +71,7 @@ private:
   unsigned part(unsigned i) const { return last - i; }
 
   static constexpr unsigned four = 4;
+  const Tensor ofAll; // {nTasks, headDim, 64}
   const Context &context;
   const Waves &waves;
   const unsigned last;
@@ -85,8 +86,9 @@ bool scoredByGroup(const Plan &plan) {
   return plan.layout.indexBits == 4 && plan.shape.groupSize() > 1;
 }
 
-void residentScores(const Context &context, const SparqSettings &settings, const Waves &waves,
-                    const QueryComponents &q, const Scores &scores) {
+void ResidentRecords::score(const Context &context, const SparqSettings &settings,
+                            const Waves &waves, const QueryComponents &q,
+                            const Scores &scores) const {
   const CacheLayout &layout = context.layout();
   const unsigned g = context.groupSize(), r = settings.rank, bits = layout.indexBits,
                  d = context.headDim(), nBlocks = waves.length / block,
@@ -102,7 +104,7 @@ void residentScores(const Context &context, const SparqSettings &settings, const
     biases = context.perPart(FLOAT, {nBlocks, g}, "biases");
     codes = context.perPart(HALF, {cycles::nWorkers, r, 8}, "codes");
   }
-  OpenBlock open(context, waves);
+  OpenBlock open(context, tail(), waves);
   open.gather();
   const ComputeSet coefficient = context.execute("block_coefficients"),
                    score = context.execute("approx_scores");
@@ -110,7 +112,7 @@ void residentScores(const Context &context, const SparqSettings &settings, const
     open.score(coefficient, score, slot, q, scores.weights);
     for (unsigned part = 0; part != waves.nWaveParts(); ++part) {
       const unsigned tile = context.tile(slot, part);
-      const Tensor index = context.cache.index[context.task(slot)][part].flatten();
+      const Tensor index = index_[context.task(slot)][part].flatten();
       std::vector<Edge> coefficientEdges{{"filled", context.filled(slot, part)},
                                          {"layer", context.cache.layer[slot][part]},
                                          {"index", index},

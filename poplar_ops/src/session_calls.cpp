@@ -197,16 +197,15 @@ void Session::setHistory(const std::vector<HostHistory::Steps> &steps, unsigned 
 }
 
 std::vector<std::uint32_t> Session::misses() {
-  if (!plan().layout.tiered)
-    throw Error("misses: memory must be 'tiered', got '" +
-                std::string(nameOf(nAttention() == 0 ? Memory::streaming
-                                                     : plan().attention.front().kernel->memory)) +
-                "'");
   std::vector<std::uint32_t> all(shape_.nTasks());
   for (const Shard *const shard : last_->shards) {
-    std::vector<std::uint32_t> own(shard->share.shape.nTasks());
-    shard->readMisses.read(*engine_, own.data());
-    putPart(shape_, shard->share, own, all.data(), 1);
+    const auto own = shard->host.misses(*engine_);
+    if (!own)
+      throw Error("misses: memory must be 'tiered', got '" +
+                  std::string(nameOf(nAttention() == 0 ? Memory::streaming
+                                                       : plan().attention.front().kernel->memory)) +
+                  "'");
+    putPart(shape_, shard->share, *own, all.data(), 1);
   }
   return all;
 }

@@ -12,11 +12,6 @@ using namespace poplar::program;
 
 namespace {
 
-std::uint64_t bytesOf(const RemoteBuffer &buffer, const Target &target) {
-  return std::uint64_t(buffer.getRepeats()) * buffer.numElements() *
-         target.getTypeSize(buffer.elementType());
-}
-
 // Of each attention, in a profile. One that a single program has alone is numbered among those of its
 // kernel, and not where it takes no settings and is the only one.
 std::vector<std::string> stepNames(const Plan &plan, bool shared) {
@@ -25,7 +20,7 @@ std::vector<std::string> stepNames(const Plan &plan, bool shared) {
   for (const PlannedAttention &attention : plan.attention) {
     const Kernel &kernel = *attention.kernel;
     const std::size_t i = shared ? names.size() : count[&kernel]++;
-    const bool numbered = shared || kernel.takesSettings || kernel.takesWindow || i != 0;
+    const bool numbered = shared || kernel.takes != Takes::nothing || i != 0;
     names.push_back(kernel.prefix + (numbered ? std::to_string(i) : std::string()));
   }
   return names;
@@ -105,10 +100,8 @@ Shard::Shard(const Share &shareIn, Graph tiles, const Programs &programs, const 
     return body;
   };
   site.addQuery(ports);
-  if (plan.layout.tiered)
-    readMisses = HostTensor::readable(graph, cache.hot.misses, prefix + "misses");
   append = Sequence({}, {"append"});
-  if (programs.append && !plan.resident) {
+  if (programs.append && cache.refusal().empty()) {
     site.addAppend(ports);
     const NewTokens &t = ports.append;
     append = made("append", true, [&](Sequence &body) {
@@ -129,11 +122,6 @@ Shard::Shard(const Share &shareIn, Graph tiles, const Programs &programs, const 
   }
 }
 
-std::uint64_t Shard::streamingBytes() const {
-  std::uint64_t bytes = plan.resident ? 0 : bytesOf(cache.rows, graph.getTarget());
-  if (plan.layout.chunk != 0 && !plan.layout.tiered)
-    bytes += bytesOf(cache.keyColumns, graph.getTarget());
-  return bytes;
-}
+std::uint64_t Shard::streamingBytes() const { return cache.streamingBytes(graph.getTarget()); }
 
 } // namespace sparq

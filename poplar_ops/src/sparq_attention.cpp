@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// SparQ decode attention (arXiv:2312.04985, Algorithm 1; docs/exactness.md E6): the steps in order.
-#include "planning.hpp"
-#include "steps.hpp"
+// SparQ decode attention (arXiv:2312.04985, Algorithm 1; docs/exactness.md E6): the steps in order, over
+// whatever stores the cache has. All give the same bits.
+#include "resident_index.hpp"
+#include "stores/index.hpp"
+#include "stores/rows.hpp"
 
 namespace sparq {
 
@@ -21,30 +23,31 @@ Tensor build(Graph &graph, const Cache &cache, const PlannedAttention &attention
   const Placement &p = cache.plan.placement;
   const SparqSettings &settings = attention.settings;
   const Waves &waves = attention.waves;
+  const Index &index = storeOf<Index>(cache);
+  const ListRows &rows = storeOf<ListRows>(cache);
   std::map<std::string, Tensor> variables;
   const Tensor output = createOutput(graph, cache, {dc, "output"});
   for (unsigned round = 0; round != p.nRounds; ++round) {
     const Context context{graph, cache, round, program, dc, variables};
     const std::size_t first = p.firstTask(round);
-    const WaveIndex wave = context.waveIndex(waves.nWaves);
     // E6.1: where the query is largest.
     const QueryComponents q = createQueryComponents(context, settings);
     loadQuery(context, query, q.query);
     selectComponents(context, settings, q);
     // E6.2 and E6.3: approximate scores of all positions, their softmax, the best positions.
     const Scores scores = createScores(context, waves);
-    approxScores(context, settings, waves, q, wave, scores);
+    index.score(context, settings, waves, q, scores);
     softmax(context, waves, scores);
-    const Selected selected = selectPositions(context, settings, waves, scores);
+    const Selected selected = selectPositions(context, settings, waves, scores, rows);
     // E6.4 and E6.5: exact attention over these, and the mean value for the rest.
-    const Gathered gathered = gatheredAttention(context, waves, q, selected);
+    const Gathered gathered = rows.attend(context, waves, q, selected);
     combine(context, settings.meanValue, gathered, scores,
             output.slice(first, first + p.nActive(round), 0));
   }
   return output.reshape({shape.batch, shape.nHeads, shape.headDim});
 }
 
-Waves planWaves(const Plan &plan, const Attention &attention, unsigned nTiles) {
+Waves streamingWaves(const Plan &plan, const Attention &attention, unsigned nTiles) {
   const CacheLayout &layout = plan.layout;
   const Placement &p = plan.placement;
   Waves w{};
@@ -66,7 +69,7 @@ Waves planWaves(const Plan &plan, const Attention &attention, unsigned nTiles) {
   return w;
 }
 
-TileNeed planNeed(const Plan &plan, const PlannedAttention &attention, unsigned nTiles) {
+std::uint64_t streamingNeed(const Plan &plan, const PlannedAttention &attention, unsigned nTiles) {
   const Placement &p = plan.placement;
   const Waves &w = attention.waves;
   const std::uint64_t g = plan.shape.groupSize(), d = plan.shape.headDim,
@@ -80,15 +83,62 @@ TileNeed planNeed(const Plan &plan, const PlannedAttention &attention, unsigned 
                       selected = ceilDiv(k, p.parts) * d * 2 * 3 + k * g * 8,
                       partials = ceilDiv(k, block) * g * p.width * 4,
                       marks = (std::uint64_t(w.nWaves) * w.stride + w.chunk) / 32 * 16;
-  return {scoreBytes(plan, w) + landing + columns + layout.scoredBytes() + selected + partials +
-              marks,
-          0};
+  return scoreBytes(plan, w) + landing + columns + layout.scoredBytes() + selected + partials +
+         marks;
+}
+
+// All positions at once, each part its own; the open block on the last part.
+Waves tieredWaves(const Plan &plan, const Attention &, unsigned) {
+  Waves w{};
+  w.stride = plan.layout.capacity;
+  w.length = partLength(plan.layout.capacity, plan.placement.parts);
+  w.nWaves = 1;
+  w.tailLength = plan.layout.tailLength;
+  w.tailFirst = plan.layout.tailFirst;
+  w.chunk = plan.layout.chunk;
+  return w;
+}
+
+std::uint64_t tieredNeed(const Plan &plan, const PlannedAttention &attention, unsigned) {
+  const Waves &w = attention.waves;
+  const HotRows &hot = plan.hot;
+  const CacheLayout &layout = plan.layout;
+  const std::uint64_t g = plan.shape.groupSize(), r = attention.settings.rank,
+                      k = std::min(attention.settings.topK, layout.capacity);
+  const std::uint64_t marks = layout.capacity / 32 * 16, lists = k * (6 + 3 * g) * 4,
+                      pieces = std::uint64_t(std::max(hot.groupRows(), hot.headRows)) *
+                               hot.partBytes(plan.shape.headDim, plan.placement.parts),
+                      nRows = w.length / block * g,
+                      coefficients = scoredByGroup(plan) ? nRows * (8 * r + 12) + 6 * 16 * r
+                                                         : nRows * (4 * r + 8);
+  return scoreBytes(plan, w) + marks + lists + pieces + coefficients;
+}
+
+Kernel kernel(const char *name, Memory memory) {
+  Kernel k;
+  k.name = name;
+  k.op = "sparq_attention";
+  k.prefix = "sparq";
+  k.memory = memory;
+  k.takes = Takes::sparq;
+  k.keyColumns = true;
+  k.build = build;
+  return k;
 }
 
 } // namespace
 
-const Kernel sparqStreaming{
-    "sparq-streaming", "sparq_attention", "sparq", Memory::streaming, true, true,
-    planWaves,         planNeed,          build};
+const Kernel sparqStreaming = [] {
+  Kernel k = kernel("sparq-streaming", Memory::streaming);
+  k.waves = streamingWaves;
+  k.need = streamingNeed;
+  return k;
+}();
+const Kernel sparqTiered = [] {
+  Kernel k = kernel("sparq-tiered", Memory::tiered);
+  k.waves = tieredWaves;
+  k.need = tieredNeed;
+  return k;
+}();
 
 } // namespace sparq

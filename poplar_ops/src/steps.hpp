@@ -66,25 +66,23 @@ struct ScoredTail {
       columns;          // HALF: the piece; with an index of few bits the block that is being filled
   poplar::Tensor index; // UNSIGNED_INT: with an index of few bits, the piece's records
 };
-void approxScores(const Context &context, const SparqSettings &settings, const Waves &waves,
-                  const QueryComponents &q, const WaveIndex &wave, const Scores &scores);
 
 // ---- key_topk.cpp
+class ListRows; // stores/rows.hpp
 struct Selected {
-  enum class Entries { rows, positions };
-  // {slots, 2, topK} UNSIGNED_INT, ascending: rows of the cache, of keys and of values; or positions, all
-  // twice. Where fewer positions are held the first one fills up.
+  // {slots, 2, topK} UNSIGNED_INT, ascending: rows of keys and of values, or positions, all twice; see
+  // ListRows::entries. Where fewer positions are held the first one fills up.
   poplar::Tensor rows;
   poplar::Tensor
       sums; // {slots, parts, groupSize, partPositions / 64} FLOAT: approximate weights of
             // the selected positions, by block; invalid where positions have none
 };
 Selected selectPositions(const Context &context, const SparqSettings &settings, const Waves &waves,
-                         const Scores &scores, Selected::Entries = Selected::Entries::rows);
+                         const Scores &scores, const ListRows &entries);
 // The last nLocal positions, and of the others those with the largest keys {slots, parts, partPositions}
 // UNSIGNED_INT, integers below 2^30, or `wide` ones below 2^31. Without sums.
 Selected selectByKeys(const Context &context, const WindowSettings &settings, const Waves &waves,
-                      const poplar::Tensor &keys, bool wide, Selected::Entries entries);
+                      const poplar::Tensor &keys, bool wide, const ListRows &entries);
 
 // ---- weighted_values.cpp
 // Adds the vertices of one compute set: values {nRows, headDim or a slice}, weights flat, partials

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "steps.hpp"
+#include "stores/rows.hpp"
 #include "vertex_cycles.hpp"
 #include <poplar/Program.hpp>
 
@@ -42,7 +42,7 @@ void readRows(const Context &context, const Waves &waves, const RowWave &landing
     }
   }
   const std::size_t nRows = std::size_t(context.nSlots()) * waves.stride / perRow;
-  readRemote(context.cache.rows,
+  readRemote(storeOf<SplitRows>(context.cache).buffer(),
              context.active(landing.rows).reshape({nRows, std::size_t(perRow) * context.headDim()}),
              context.active(landing.offsets).flatten(), context.program, {context.dc, name});
 }

@@ -3,8 +3,7 @@
 // Window attention (arXiv:2403.17312, Algorithm 1; docs/exactness.md E11): the steps in order. Every KV
 // head selects for itself, at the same time and the same positions: a list made once would have to be
 // sent to all of them.
-#include "planning.hpp"
-#include "tiers.hpp"
+#include "stores/rows.hpp"
 #include "vertex_cycles.hpp"
 #include "window_history.hpp"
 
@@ -25,7 +24,7 @@ struct Strided {
 };
 
 Strided stridedPositions(const Context &context, const WindowSettings &settings,
-                         Selected::Entries entries) {
+                         const ListRows &entries) {
   const CacheLayout &layout = context.layout();
   const unsigned topK = std::min(settings.topK, layout.capacity),
                  nLocal = std::min(settings.nLocal, topK), parts = context.parts(),
@@ -35,11 +34,9 @@ Strided stridedPositions(const Context &context, const WindowSettings &settings,
                    context.sliced(UNSIGNED_INT, topK, rowsPerPart, 1, "listed_keys").squeeze({2}),
                valueRows =
                    context.sliced(UNSIGNED_INT, topK, rowsPerPart, 1, "listed_values").squeeze({2});
-  const auto row = [&](std::size_t number) {
-    return entries == Selected::Entries::positions ? 0 : static_cast<unsigned>(number);
-  };
   const ComputeSet cs = context.execute("strided_rows");
-  for (unsigned slot = 0; slot != context.nSlots(); ++slot)
+  for (unsigned slot = 0; slot != context.nSlots(); ++slot) {
+    const ListEntries listed = entries.entries(context.cache, context.task(slot));
     for (unsigned part = 0; part != parts; ++part) {
       const unsigned first = part * rowsPerPart, end = std::min(first + rowsPerPart, topK);
       addVertex(context.graph, cs, "sparq::StridedCount", context.tile(slot, part),
@@ -55,11 +52,12 @@ Strided stridedPositions(const Context &context, const WindowSettings &settings,
                    {"nLocal", nLocal},
                    {"firstEntry", first},
                    {"nEntries", end - first},
-                   {"rowBase", row(layout.keyRow(context.task(slot), 0))},
-                   {"valueRow", row(layout.valueRow())},
-                   {"layerRows", row(context.cache.layerRows())}},
+                   {"rowBase", listed.rowBase},
+                   {"valueRow", listed.valueRow},
+                   {"layerRows", listed.layerRows}},
                   cycles::stridedRows(end - first));
     }
+  }
   return {{concat(keyRows.expand({1}), valueRows.expand({1}), 1), {}}, count};
 }
 
@@ -69,9 +67,9 @@ Tensor build(Graph &graph, const Cache &cache, const PlannedAttention &attention
   const Placement &p = cache.plan.placement;
   const WindowSettings &settings = attention.window;
   const Waves &waves = attention.waves;
-  const bool tiered = cache.layout().tiered, remembers = settings.remembers(),
+  const bool remembers = settings.remembers(),
              wide = settings.nRecent * shape.nHeads >= mostNarrowSteps;
-  const auto entries = tiered ? Selected::Entries::positions : Selected::Entries::rows;
+  const ListRows &rows = storeOf<ListRows>(cache);
   std::map<std::string, Tensor> variables, ofList;
   const Tensor output = createOutput(graph, cache, {dc, "output"});
   std::unique_ptr<HistoryStep> history;
@@ -87,22 +85,15 @@ Tensor build(Graph &graph, const Cache &cache, const PlannedAttention &attention
     const Context list{graph, cache, round, program, dc, ofList};
     Selected selected;
     if (remembers) {
-      selected =
-          selectByKeys(context, settings, waves, history->keys(context, waves), wide, entries);
+      selected = selectByKeys(context, settings, waves, history->keys(context, waves), wide, rows);
       ofList.emplace("filled",
                      variables.at("filled")); // of more positions, the list has all of its entries
     } else {
-      const Strided strided = stridedPositions(context, settings, entries);
+      const Strided strided = stridedPositions(context, settings, rows);
       selected = strided.selected;
       ofList.emplace("filled", strided.count);
     }
-    const auto attend = [&] {
-      if (!tiered)
-        return gatheredAttention(list, waves, q, selected);
-      const Tensor slots = makeHot(list, selected.rows.slice(0, 1, 1).squeeze({1}));
-      return hotAttention(list, waves, q, selected, slots);
-    };
-    const Gathered gathered = attend();
+    const Gathered gathered = rows.attend(list, waves, q, selected);
     combineList(list, gathered, output.slice(first, first + p.nActive(round), 0));
     if (remembers)
       history->take(list, selected, gathered);
@@ -131,37 +122,44 @@ std::uint64_t workingBytes(const Plan &plan, const PlannedAttention &attention,
          k * (6 + 3 * g) * 4 + rows;
 }
 
-TileNeed streamingNeed(const Plan &plan, const PlannedAttention &attention, unsigned) {
+std::uint64_t streamingNeed(const Plan &plan, const PlannedAttention &attention, unsigned) {
   const Placement &p = plan.placement;
   const std::uint64_t k = std::min(attention.topK(), plan.layout.capacity), d = plan.shape.headDim,
                       partials = ceilDiv(k, block) * plan.shape.groupSize() * p.width * 4;
-  return {workingBytes(plan, attention, ceilDiv(k, p.parts) * d * 2 * 3 + partials), 0};
+  return workingBytes(plan, attention, ceilDiv(k, p.parts) * d * 2 * 3 + partials);
 }
 
-TileNeed tieredNeed(const Plan &plan, const PlannedAttention &attention, unsigned) {
+std::uint64_t tieredNeed(const Plan &plan, const PlannedAttention &attention, unsigned) {
   const HotRows &hot = plan.hot;
   const std::uint64_t pieces = std::uint64_t(std::max(hot.groupRows(), hot.headRows)) *
                                hot.partBytes(plan.shape.headDim, plan.placement.parts);
-  const bool first = &attention == &plan.attention.front(); // of all programs
-  return {workingBytes(plan, attention, pieces), first ? tieredCacheBytes(plan) : 0};
+  return workingBytes(plan, attention, pieces);
+}
+
+Kernel kernel(const char *name, Memory memory) {
+  Kernel k;
+  k.name = name;
+  k.op = "window_attention";
+  k.prefix = "window";
+  k.memory = memory;
+  k.takes = Takes::window;
+  k.waves = planWaves;
+  k.build = build;
+  return k;
 }
 
 } // namespace
 
-const Kernel windowStreaming{"window-streaming",
-                             "window_attention",
-                             "window",
-                             Memory::streaming,
-                             false,
-                             false,
-                             planWaves,
-                             streamingNeed,
-                             build,
-                             true};
-const Kernel windowTiered{"window-tiered", "window_attention",
-                          "window",        Memory::tiered,
-                          false,           true,
-                          planWaves,       tieredNeed,
-                          build,           true};
+const Kernel windowStreaming = [] {
+  Kernel k = kernel("window-streaming", Memory::streaming);
+  k.need = streamingNeed;
+  return k;
+}();
+const Kernel windowTiered = [] {
+  Kernel k = kernel("window-tiered", Memory::tiered);
+  k.keyColumns = true;
+  k.need = tieredNeed;
+  return k;
+}();
 
 } // namespace sparq

@@ -3,22 +3,10 @@
 // What window attention selects by (docs/exactness.md E11), as a graph sees it.
 #pragma once
 
-#include "steps.hpp"
+#include "stores/history.hpp"
+#include "stores/rows.hpp"
 
 namespace sparq {
-
-// Allocates cache.history, with nothing remembered.
-void addHistory(poplar::Graph &graph, Cache &cache);
-
-// The history of one layer, for the host: with one layer the cache's own tensors, else others, and programs
-// that bring the layer that was loaded last there and back.
-struct HistoryOfLayer {
-  poplar::Tensor rows; // {batch, nPieces, nRecent * length}
-  poplar::Tensor sums; // {batch, nPieces, length}
-  poplar::Tensor step; // {batch, nPieces}
-  poplar::program::Sequence load, store;
-};
-HistoryOfLayer historyOfLayer(poplar::Graph &graph, const Cache &cache);
 
 // One attention program's use of it: in every round `keys`, then `take`; behind them `addStep`.
 class HistoryStep {
@@ -37,6 +25,8 @@ private:
   poplar::Graph &graph;
   const Cache &cache;
   const Placement &p;
+  const RecentShares &history;
+  const ListRows &entries;
   const unsigned topK, rowsPerPart;
   poplar::program::Sequence &program;
   const poplar::DebugContext dc;

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m sparq_ipu`: see `sparq_ipu.cli`."""
+"""`python -m sparq_ipu`: see `sparq_ipu.commands.cli`."""
 
 import sys
 
-from sparq_ipu.cli import main
+from sparq_ipu.commands.cli import main
 
 sys.exit(main())

@@ -255,6 +255,15 @@ class CacheSpec:
         """Names of the fields that have a default: what a caller may leave out."""
         return [f.name for f in dataclasses.fields(cls) if f.default is not dataclasses.MISSING]
 
+    @property
+    def option_values(self) -> dict[str, Any]:
+        """The options, by name."""
+        return {name: getattr(self, name) for name in self.options()}
+
+    def plain(self) -> CacheSpec:
+        """The same without options: each as it is where a caller leaves it out."""
+        return dataclasses.replace(self, **{name: getattr(type(self), name) for name in self.options()})
+
     @classmethod
     def take(cls, options: dict[str, Any]) -> dict[str, Any]:
         """Of these keyword arguments, those that are options of a cache: removed from them, and returned."""

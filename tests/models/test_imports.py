@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from sparq_ipu import models
-from sparq_ipu.extras import needed
+from sparq_ipu.commands.extras import needed
 from sparq_ipu.transformers import checkpoints
 
 # a process in which some packages cannot be imported

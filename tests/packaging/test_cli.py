@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 import sparq_ipu
-from sparq_ipu import cli, devices
+from sparq_ipu import devices
+from sparq_ipu.commands import cli
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -21,7 +22,7 @@ def test_it_is_installed_by_that_name():
     scripts = re.search(
         r"^\[project.scripts\]\n((?:.+\n)+)", (ROOT / "pyproject.toml").read_text(), re.MULTILINE
     )
-    assert scripts is not None and scripts[1] == 'sparq-ipu = "sparq_ipu.cli:main"\n'
+    assert scripts is not None and scripts[1] == 'sparq-ipu = "sparq_ipu.commands.cli:main"\n'
     ran = subprocess.run([sys.executable, "-m", "sparq_ipu", "--version"], capture_output=True, text=True)
     assert (ran.returncode, ran.stdout) == (0, f"sparq-ipu {sparq_ipu.__version__}\n")
 

@@ -11,9 +11,13 @@ from typing import Iterator, Mapping
 
 ROOT = Path(__file__).resolve().parents[2]
 #: packages, and where they are
-PACKAGES = {"sparq_ipu": ROOT / "python/sparq_ipu", "sparq_reference": ROOT / "reference/sparq_reference"}
+PACKAGES = {
+    "sparq_ipu": ROOT / "python/sparq_ipu",
+    "sparq_reference": ROOT / "reference/sparq_reference",
+    "sparq_study": ROOT / "study/sparq_study",
+}
 #: modules that a cache of each device needs; "ipu" serves the emulator too
-BACKENDS = ("ipu", "pod", "cpu", "reference")
+BACKENDS = ("ipu", "cpu", "reference")
 
 Graph = Mapping[str, "set[str]"]
 
@@ -91,6 +95,10 @@ def own_graph() -> Graph:
     return graph({name: (path.read_text(), path.stem == "__init__") for name, path in modules().items()})
 
 
+def test_no_circle_of_imports() -> None:
+    assert circles(own_graph()) == []
+
+
 def test_circles_are_seen() -> None:
     """Negative control: at the top, in functions, by packages that are executed on the way."""
     plain = {"a": ("", True), "a.b": ("", False), "a.c": ("", True), "a.c.d": ("", False), "e": ("", False)}
@@ -109,6 +117,12 @@ def test_circles_are_seen() -> None:
     typed = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from a.c import d"
     for b, d in ((typed, "from a import b"), ("import e", "import e"), ("from a.c import d", "import e")):
         assert circles(graph({**plain, "a.b": (b, False), "a.c.d": (d, False)})) == [], (b, d)
+
+
+def test_nothing_that_is_installed_needs_the_study() -> None:
+    edges = own_graph()
+    users = {name for name, others in edges.items() if any(o.startswith("sparq_study") for o in others)}
+    assert users and all(name.startswith("sparq_study") for name in users), users
 
 
 def loaded(code: str) -> list[str]:

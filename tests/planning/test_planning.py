@@ -102,9 +102,19 @@ def planned(shape, kernel, append, **options):
     )
 
 
-@pytest.mark.parametrize(("kernel", "index_bits"), VARIANTS)
+def cases():
+    """Of each shape two variants without appended tokens and two others with them, so that each variant has
+    several shapes of both. The rest is slow."""
+    for i, (shape, append) in enumerate(SHAPES_AND_APPENDS):
+        for j, variant in enumerate(VARIANTS):
+            marks = () if (3 * i + j) % len(VARIANTS) < 2 else pytest.mark.slow
+            yield pytest.param(shape, append, *variant, marks=marks)
+
+
 @pytest.mark.parametrize(
-    "shape, append", SHAPES_AND_APPENDS, ids=lambda x: x if isinstance(x, bool) else "-".join(map(str, x[:6]))
+    "shape, append, kernel, index_bits",
+    cases(),
+    ids=lambda x: "-".join(map(str, x[:6])) if isinstance(x, tuple) else x,
 )
 def test_a_plan_is_what_a_run_reports(shape, kernel, index_bits, append):
     model = device_model("gc200")
@@ -221,7 +231,7 @@ def test_a_dry_run_leaves_later_sessions_alone():
         (dict(index_bits=4.0, kernel="dense-sram"), r"plan: index_bits must be one of 16, 8, 4, got 4.0$"),
         (
             dict(bits=4),
-            r"plan: options must be among \['kernel', 'rank', .*'index_bits', 'row_bits'\], got 'bits'",
+            r"plan: options must be among \['kernel', .*'rank', .*'index_bits', 'row_bits'\], got 'bits'",
         ),
         (
             dict(hit_rate=0.9),
@@ -230,6 +240,12 @@ def test_a_dry_run_leaves_later_sessions_alone():
         (
             dict(hot_rows=9, kernel="dense-sram"),
             "plan: hot_rows must be 0 for kernel 'dense-sram', which has .*, got 9",
+        ),
+        (dict(append="x"), "plan: append must be True or False, got 'x'"),
+        (dict(baseline=1), "plan: baseline must be True or False, got 1"),
+        (
+            dict(hot_policy="recent"),
+            "plan: hot_policy must be lru for kernel 'sparq-streaming', which has no h",
         ),
         (dict(rank=129), r"plan: rank must be in \[1, head_dim=128\], got 129"),
         (dict(lengths=[1, 2]), r"plan: lengths must have shape \(batch=1,\), got \(2,\)"),

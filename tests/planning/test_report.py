@@ -12,7 +12,8 @@ core = pytest.importorskip("sparq_ipu._core")
 if not core.has_emulator:
     pytest.skip("built without the emulator", allow_module_level=True)
 
-from sparq_ipu import plan, tables  # noqa: E402
+from sparq_ipu import plan  # noqa: E402
+from sparq_ipu.commands import tables  # noqa: E402
 from sparq_ipu.planning import report  # noqa: E402
 from sparq_ipu.planning import report_data as data  # noqa: E402
 from sparq_ipu.planning import report_pictures as pictures  # noqa: E402

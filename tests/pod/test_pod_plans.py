@@ -14,7 +14,7 @@ from sparq_ipu.kernels import Attention
 from sparq_ipu.planning import plan, plan_pod
 from sparq_ipu.planning.device_model import device_model
 from sparq_ipu.planning.links import busiest_link_bytes, link_seconds, sync_hops
-from sparq_reference import CacheSpec, DoesNotFit, SparqSettings
+from sparq_reference import CacheSpec, DoesNotFit, SparqSettings, WindowSettings
 
 _core = pytest.importorskip("sparq_ipu._core", reason="the extension module is not built")
 
@@ -22,9 +22,12 @@ SETTINGS: dict[str, Any] = dict(rank=16, top_k=64)
 SHAPE: dict[str, Any] = dict(batch=2, n_heads=16, n_kv_heads=4, head_dim=64, seq_len=2048)
 
 
-def emulated(n_layers: int, n_ipus: int, split: str) -> dict[str, Any]:
+SPARQ = Attention("sparq-streaming", SparqSettings(**SETTINGS))
+WINDOW = Attention("window-streaming", WindowSettings(64, n_recent=8))
+
+
+def emulated(n_layers: int, n_ipus: int, split: str, attention: Attention = SPARQ) -> dict[str, Any]:
     spec = CacheSpec(2, 4, 64, 2048)
-    attention = Attention("sparq-streaming", SparqSettings(**SETTINGS))
     model = {**device_model().parameters(), "tiles": 64}
     counted: dict[str, Any] = _core.emulator_plan(
         spec,
@@ -69,6 +72,17 @@ def test_a_plan_is_what_the_emulator_counts(n_layers: int, n_ipus: int, split: s
     assert planned.streaming_memory_bytes == max(by_ipu)
     streamed = sum(s["bytes"] * s["executions"] for s in counted["steps"] if s["kind"] == "remote-read")
     assert planned.streamed_bytes == streamed
+
+
+def test_window_attention_over_several_ipus() -> None:
+    of_window: dict[str, Any] = dict(kernel="window-streaming", top_k=64, n_recent=8, n_layers=4, n_tiles=64)
+    planned = plan_pod(**SHAPE, **of_window, n_ipus=2)
+    counted = emulated(4, 2, "layers", WINDOW)
+    assert planned.seconds_per_token == pytest.approx(counted["seconds"]["total"], rel=2e-3)
+    with pytest.raises(ValueError, match="plan: split must be 'layers' where heads of one history"):
+        plan_pod(**SHAPE, **of_window, n_ipus=2, split="heads")
+    with pytest.raises(ValueError, match="plan: n_ipus must be 1 for window attention, got 2"):
+        plan(**SHAPE, **of_window, n_ipus=2)
 
 
 def test_a_plan_of_one_ipu_is_that_of_a_layer() -> None:
@@ -169,6 +183,16 @@ def test_refused_plans_name_ipu_and_resource() -> None:
         (dict(n_ipus=64, split="heads"), "plan: n_ipus must split n_kv_heads=32, then batch=1, evenly"),
         (dict(split="tokens"), "plan: split must be 'layers' or 'heads', got 'tokens'"),
         (dict(n_heads=33, n_kv_heads=2), "plan: n_heads must be a multiple of n_kv_heads=2, got 33"),
+        (
+            dict(hot_rows=64),
+            "plan: hot_rows must be 0 for kernel 'sparq-streaming', which has no hot rows, got 64",
+        ),
+        (dict(hit_rate=0.5), "plan: hit_rate must be 0 for kernel 'sparq-streaming', which has no hot rows"),
+        (dict(row_bits=8), "plan: row_bits must be 16 unless memory is 'tiered', got 8"),
+        (
+            dict(hops=1),
+            r"plan: options must be among \['n_layers', 'n_ipus', 'split', .*'row_bits'\], got 'hops'",
+        ),
     ],
 )
 def test_refused_arguments(options: dict[str, Any], message: str) -> None:
@@ -185,3 +209,29 @@ def test_text_and_row() -> None:
         assert row["time_source"] == "modelled" and row["n_ipus"] == 4 and row["split"] == split
         parts = [t for name, t in row["seconds_by_category"].items() if name != "total"]
         assert row["seconds_per_token"] == pytest.approx(np.sum(parts))
+
+
+def test_options_are_those_of_a_plan() -> None:
+    """By the same names and with the same defaults; each reaches the program."""
+    tiered = {**SHAPE, **SETTINGS, "kernel": "sparq-tiered", "n_tiles": 64}
+    pod = plan_pod(**tiered, n_layers=1, n_ipus=1)
+    for changes in ({}, dict(hot_rows=64), dict(wave_rows=64), dict(row_bits=8), dict(hit_rate=0.9)):
+        changed, one = plan_pod(**tiered, n_layers=1, n_ipus=1, **changes), plan(**tiered, **changes)
+        assert changed.seconds_per_token == pytest.approx(one.seconds_per_token, rel=2e-2)
+        assert not changes or (changed.memory, changed.seconds_per_token) != (
+            pod.memory,
+            pod.seconds_per_token,
+        )
+        same = set(changed.row()) & set(one.row()) - {"seconds_per_token"}
+        assert {"index_bits", "row_bits", "hit_rate", "n_local", "n_layers"} < same
+        row, of_one = changed.row(), one.row()
+        assert row["index_bits"] == 4 and row["row_bits"] == changes.get("row_bits", 16)
+        described = [n for n in same if "seconds" not in n and "bytes" not in n]
+        assert all(row[name] == of_one[name] for name in described)
+    assert "90% of the selected rows are taken to be hot" in str(changed)
+    # dense attention looks at no option of the cache, as in `plan`
+    plain, dense = (
+        plan_pod(**SHAPE, kernel="dense-streaming", n_layers=2, n_ipus=2, n_tiles=64, **more)
+        for more in ({}, dict(row_bits=8, index_bits=4, rank=8))
+    )
+    assert plain == dense and dense.row()["row_bits"] == 16

@@ -4,73 +4,38 @@
 #pragma once
 
 #include "sparq/plan.hpp"
+#include <memory>
 #include <poplar/Graph.hpp>
 #include <poplar/Program.hpp>
 #include <string>
 
 namespace sparq {
 
-// Where rows and columns are: CacheLayout (sparq/plan.hpp). In SRAM:
-//
-//   filled    {nTasks} UNSIGNED_INT                             positions held
-//   valueSum  {nTasks, headDim} FLOAT                           running sum of the values
-//   tail      {nTasks, headDim, tailWidth} HALF                 columns of the unfilled chunk
-//   tailIndex {nTasks, headDim, ...} UNSIGNED_INT               with an index of few bits: records
-//                                                               of its full blocks
-//
-// A resident cache has keys and values {nTasks, capacity, headDim} HALF in SRAM instead of the
-// buffers; only the host can fill it.
-//
-// One in three tiers has, of all layers:
-//
-//   index      {nTasks, parts, nLayers, headDim, ...} UNSIGNED_INT  records of the full blocks of the
-//                                                                   positions of each part
-//   hot.keys   {nTasks, nSets, 4, nLayers, rows, headDim / 4} HALF  hot rows, by pairs of lanes
-//   hot.values {nTasks, slices, nLayers, nSlots, width} HALF        by components
-//   hot.held, hot.stamps  {nTasks, nOwners, nLayers, nWays} UNSIGNED_INT  what is in which slot, and
-//                                                                         when it was last selected
-//   hot.clock  {nTasks, nOwners} UNSIGNED_INT                       attention calls so far
-//   hot.misses {nTasks} UNSIGNED_INT                                rows that the last call fetched
-//
-// One of which window attention remembers steps has, of all layers, in pieces by position (History in
-// sparq/plan.hpp):
-//
-//   history.rows  {batch, nPieces, nLayers, nRecent * length} UNSIGNED_INT  shares of each step
-//   history.sums  {batch, nPieces, nLayers, length} UNSIGNED_INT            of all of them
-//   history.step  {batch, nPieces, nLayers} UNSIGNED_INT                    the row of the newest
-//
-// With several layers the first four are of the layer that is being worked on. What the others hold is in
-// `stored`, each {nTasks, ..., nLayers * size}, on the same tiles. A program says which layer it
-// works on by `layerNumber`, loads it (sparq/layers.hpp), and where it has altered it stores it.
-//
-//   layerNumber {} UNSIGNED_INT                 on tile 0; only with several layers
-//   layer       {slots, parts} UNSIGNED_INT     the same on every part, since the last load; 0 with
-//                                               one layer
+class Store; // src/stores/store.hpp
+
+// Lengths, and stores for everything else. With several layers `filled` is of the layer that is being
+// worked on, as is what stores keep in SRAM by the name of `state`; what the others hold is beside it, on
+// the same tiles. A program says which layer it works on by `layerNumber`, loads it (sparq/layers.hpp), and
+// where it has altered it stores it.
 struct Cache {
   std::string name;
   Plan plan;
-  poplar::RemoteBuffer rows, keyColumns;
-  poplar::Tensor filled, valueSum, tail, tailIndex;
-  poplar::Tensor keys, values;
-  poplar::Tensor index;
-  struct {
-    poplar::Tensor keys, values, held, stamps, clock, misses;
-  } hot;
-  struct {
-    poplar::Tensor rows, sums, step;
-  } history;
-  poplar::Tensor layerNumber, layer;
-  struct {
-    poplar::Tensor filled, valueSum, tail, tailIndex;
-  } stored;
+  poplar::Tensor filled;       // {nTasks} UNSIGNED_INT: positions held
+  poplar::Tensor storedFilled; // {nTasks, 1, nLayers}: of all layers, if there are several
+  poplar::Tensor layerNumber;  // {} UNSIGNED_INT on tile 0; only with several layers
+  poplar::Tensor
+      layer; // {slots, parts} UNSIGNED_INT: the same on every part, since the last load; 0 with
+             // one layer
   poplar::Function load, store; // what all programs call for that; made with the cache
+  std::vector<std::shared_ptr<const Store>> stores; // of the kinds that the plan lists
 
   const CacheLayout &layout() const { return plan.layout; }
   // Numbers to add to a row, layer by layer.
   unsigned layerRows() const { return static_cast<unsigned>(plan.layout.layerRows()); }
-  unsigned layerColumns() const {
-    return static_cast<unsigned>(plan.layout.layerColumns(plan.placement.slots));
-  }
+  // What it takes of the IPU's streaming memory.
+  std::uint64_t streamingBytes(const poplar::Target &target) const;
+  // Why no program can append to it; empty if one can.
+  std::string refusal() const;
 };
 
 // Adds this library's codelets to the graph, once. `directory` holds the .gp files; empty: where
@@ -85,6 +50,9 @@ std::string codeletsPath(const std::string &directory = "");
 // writes (`hostWrites`) has the spare rows in streaming memory that this needs: see RemoteRows.
 Cache createCache(poplar::Graph &graph, const Plan &plan, const std::string &name,
                   bool hostWrites = true);
+
+// Throws Error unless programs can append to the cache.
+void checkGrows(const char *op, const Cache &cache);
 
 // Appends one position to every task whose `active` is 1.
 //   key, value  {batch, nKvHeads, headDim} HALF;  active {batch} UNSIGNED_INT, 0 or 1. The caller

@@ -5,20 +5,25 @@
 
 #include "sparq/cache.hpp"
 #include "sparq/host_tensor.hpp"
-#include "sparq/remote_rows.hpp"
-#include <array>
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <poplar/Engine.hpp>
 #include <string>
 #include <vector>
 
 namespace sparq {
 
+class HostStore; // src/stores/host_store.hpp
+
 // Arrays are C-contiguous fp16 bit patterns. Where a call throws Error the cache is as it was.
 class HostCache {
 public:
   // Adds what the host needs to the graph. The engine of that graph is given to every call.
   HostCache(poplar::Graph &graph, const Cache &cache);
+  HostCache(HostCache &&) noexcept;
+  HostCache &operator=(HostCache &&) noexcept;
+  ~HostCache();
 
   // What the engine has to have among its programs, the first of them as number `first`.
   std::vector<poplar::program::Program> programs() const;
@@ -41,6 +46,8 @@ public:
   // The cache counts as holding so many positions, whatever is in it.
   void setLengths(poplar::Engine &engine, unsigned layer,
                   const std::vector<std::uint32_t> &lengths);
+  // Rows of each task that the last attention call had to fetch; nothing where no rows are hot.
+  std::optional<std::vector<std::uint32_t>> misses(poplar::Engine &engine) const;
 
   // For programs that append or replace on the device: checks before, and what they did after.
   void checkRoom(unsigned layer, unsigned nTokens, const std::vector<std::uint32_t> &counts) const;
@@ -48,48 +55,16 @@ public:
   void replaced(unsigned layer, unsigned b, std::uint32_t length) { lengths_[layer][b] = length; }
 
 private:
-  // The tokens that one task gets: {n, headDim} keys and values.
-  struct NewTokens {
-    unsigned layer, task, held;
-    const std::uint16_t *keys, *values;
-    unsigned n;
-  };
-  std::size_t rowElements() const;
   // Runs a program that loads the layer that was selected, or stores it.
   void load(poplar::Engine &engine, unsigned layer) const;
   void store(poplar::Engine &engine) const;
   void writeLengths(poplar::Engine &engine, unsigned layer) const;
-  void writeResident(poplar::Engine &engine, const std::uint16_t *key, const std::uint16_t *value,
-                     unsigned nTokens, const std::vector<std::uint32_t> &counts) const;
-  struct OldRows;
-  OldRows readOldRows(poplar::Engine &engine, unsigned layer) const;
-  void writeRows(RemoteRows::Writer &writer, const NewTokens &tokens, const OldRows &old) const;
-  // What the tail holds, on the host: see Cache.
-  struct Tail {
-    std::vector<std::uint16_t> columns;
-    std::vector<std::uint32_t> index;
-  };
-  void writeColumns(RemoteRows::Writer &writer, const NewTokens &tokens, const OldRows &old,
-                    Tail &tail) const;
-  void buildTierPrograms(poplar::Graph &graph, const Cache &cache);
-  void writeTieredRow(const std::uint16_t *key, const std::uint16_t *value,
-                      std::uint16_t *row) const;
-  void readTieredRow(const std::uint16_t *row, std::uint16_t *key, std::uint16_t *value) const;
-  void readTiered(poplar::Engine &engine, unsigned layer, std::uint16_t *key, std::uint16_t *value,
-                  unsigned nTokens) const;
-  void readResident(poplar::Engine &engine, std::uint16_t *key, std::uint16_t *value,
-                    unsigned nTokens) const;
 
   Shape shape_;
-  CacheLayout layout_;
-  bool resident_;
-  HostTensor layerNumber_, filled_, writeSum_, readSum_, writeTail_, writeTailIndex_;
-  std::array<HostTensor, 2> writeRows_, readRows_; // keys, values of a resident cache
-  RemoteRows rows_, keyColumns_;
-  poplar::program::Sequence load_, store_;   // with several layers
-  poplar::program::Sequence index_, forget_; // in three tiers: see sparq/tiers.hpp
-  unsigned firstLayerProgram_ = 0, firstTierProgram_ = 0;
-  unsigned nSlots_;
+  HostTensor layerNumber_, filled_;
+  std::vector<std::unique_ptr<HostStore>> stores_;
+  poplar::program::Sequence load_, store_; // with several layers
+  unsigned firstLayerProgram_ = 0;
   std::vector<std::vector<std::uint32_t>> lengths_; // of each layer
 };
 

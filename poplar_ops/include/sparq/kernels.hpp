@@ -17,34 +17,32 @@ namespace sparq {
 enum class Memory { streaming, sram, tiered };
 const char *nameOf(Memory memory);
 
-// What a kernel needs of the fullest tile, in bytes.
-struct TileNeed {
-  std::uint64_t working; // working tensors: more rounds need less
-  std::uint64_t cache;   // keys and values: more rounds need no less
-};
+// What settings a kernel takes: none, SparqSettings, or WindowSettings.
+enum class Takes { nothing, sparq, window };
+const char *nameOf(Takes takes);
 
 struct Kernel {
-  const char *name;   // as plans and benchmarks call it
-  const char *op;     // what messages call it: "sparq_attention"
-  const char *prefix; // of its steps in a profile: "sparq"
-  Memory memory;      // where it reads keys and values
-  bool takesSettings; // SparqSettings
-  bool keyColumns;    // reads keys by component too
+  const char *name = nullptr;        // as plans and benchmarks call it
+  const char *op = nullptr;          // what messages call it: "sparq_attention"
+  const char *prefix = nullptr;      // of its steps in a profile: "sparq"
+  Memory memory = Memory::streaming; // where it reads keys and values
+  Takes takes = Takes::nothing;
+  bool keyColumns = false; // reads keys by component too
 
   // How positions come on chip, for this placement and layout of a plan.
-  Waves (*waves)(const Plan &plan, const Attention &attention, unsigned nTiles);
-  TileNeed (*need)(const Plan &plan, const PlannedAttention &attention, unsigned nTiles);
+  Waves (*waves)(const Plan &plan, const Attention &attention, unsigned nTiles) = nullptr;
+  // Bytes of its working tensors on the fullest tile.
+  std::uint64_t (*need)(const Plan &plan, const PlannedAttention &attention,
+                        unsigned nTiles) = nullptr;
   // Adds the attention to the program; see attend.
   poplar::Tensor (*build)(poplar::Graph &graph, const Cache &cache,
                           const PlannedAttention &attention, const poplar::Tensor &query,
-                          poplar::program::Sequence &program, const poplar::DebugContext &dc);
-
-  bool takesWindow = false; // WindowSettings
+                          poplar::program::Sequence &program,
+                          const poplar::DebugContext &dc) = nullptr;
 };
 
 extern const Kernel denseSram, denseStreaming;     // dense_attention.cpp
-extern const Kernel sparqStreaming;                // sparq_attention.cpp
-extern const Kernel sparqTiered;                   // tiered_attention.cpp
+extern const Kernel sparqStreaming, sparqTiered;   // sparq_attention.cpp
 extern const Kernel windowStreaming, windowTiered; // window_attention.cpp
 
 // All of them, in the order in which tables show them.

@@ -54,11 +54,12 @@ struct CacheLayout {
   unsigned positionsPerRow; // 1, or as many as fill a packet where rows are only read in sequence
   unsigned chunk;           // a power of two; 0: no key columns, and so no tail
   unsigned tailLength;
-  unsigned tailFirst;      // piece i of the tail is scored on part tailFirst + i
-  unsigned tailComponents; // a multiple of 4: a part's share of a key is whole 64-bit words
-  unsigned indexBits;      // of the key columns: 16, 8 or 4
-  unsigned rowBits;        // of keys and values: 16 or, in three tiers, 8
-  bool tiered;             // the key index in SRAM, keys and values in one row
+  unsigned tailFirst;       // piece i of the tail is scored on part tailFirst + i
+  unsigned tailComponents;  // a multiple of 4: a part's share of a key is whole 64-bit words
+  unsigned indexBits;       // of the key columns: 16, 8 or 4
+  unsigned rowBits;         // of keys and values: 16 or, where a buffer keeps hot rows, 8
+  unsigned rowsPerPosition; // 2: keys and values apart; 1: both in one row
+  std::size_t rowElements;  // numbers of a row
 
   bool quantised() const { return indexBits != 16; }
   // Of what SRAM keeps of a layer: all layers', and where there are several the one being worked on.
@@ -79,14 +80,10 @@ struct CacheLayout {
     return headDim * (scoredWidth() * std::size_t(2) + (quantised() ? columnBytes(tailLength) : 0));
   }
   // Parts that keep some of the tail.
-  unsigned nTailSlices() const {
-    return chunk ? (headDim + tailComponents - 1) / tailComponents : 0;
-  }
-  unsigned nTailParts() const { return chunk ? (chunk + tailLength - 1) / tailLength : 0; }
+  unsigned nTailSlices() const { return (headDim + tailComponents - 1) / tailComponents; }
+  unsigned nTailParts() const { return (chunk + tailLength - 1) / tailLength; }
   unsigned nChunks() const { return chunk ? capacity / chunk : 0; }
   std::size_t rowsPerTask() const { return capacity / positionsPerRow; }
-  // Numbers of a row.
-  std::size_t rowElements() const;
 
   std::size_t keyRow(unsigned task, unsigned position) const {
     return task * rowsPerTask() + position / positionsPerRow;
@@ -95,7 +92,7 @@ struct CacheLayout {
   // How far behind a row of keys the same row of values is.
   std::size_t valueRow() const { return scratchRow(nTasks); }
   // Of a layer: how far its rows are from the same rows of the layer before.
-  std::size_t layerRows() const { return (tiered ? 1 : 2) * valueRow(); }
+  std::size_t layerRows() const { return rowsPerPosition * valueRow(); }
 
   std::size_t columnRow(unsigned task, unsigned component, unsigned chunkIndex) const {
     return (std::size_t(task) * headDim + component) * nChunks() + chunkIndex;
@@ -185,7 +182,8 @@ struct History {
   std::uint64_t pieceBytes() const { return std::uint64_t(nRecent + 1) * length * 4 + 4; }
 };
 
-struct Kernel; // sparq/kernels.hpp
+struct Kernel;   // sparq/kernels.hpp
+class StoreKind; // src/stores/store.hpp
 
 // One attention program: a kernel, and the settings that it takes, if any.
 struct Attention {
@@ -234,20 +232,17 @@ struct Plan {
   Shape shape;
   Placement placement;
   CacheLayout layout;
-  bool resident = false; // keys and values in SRAM
+  std::vector<const StoreKind *> stores; // that a cache has
   HotRows hot{};
   History history{};
   double assumedHitRate = -1;              // see TierOptions
   std::vector<PlannedAttention> attention; // one for each entry of Programs::attention
 };
 
-// Throw Error unless a cache of this spec can be in three tiers with these options, and attention over it
-// can have these settings. `op` is the name that the message begins with.
+// Throw Error unless a cache of this spec can be in three tiers with these options, and programs over it can
+// attend to topK positions. `op` is the name that the message begins with.
 void checkTiers(const char *op, const CacheSpec &spec, const TierOptions &tiers);
-void checkTiers(const char *op, const CacheSpec &spec, const TierOptions &tiers,
-                const SparqSettings &settings);
-void checkTiers(const char *op, const CacheSpec &spec, const TierOptions &tiers,
-                const WindowSettings &settings);
+void checkTiers(const char *op, const CacheSpec &spec, const TierOptions &tiers, unsigned topK);
 
 // Throws Error where a shape or a setting is out of range, or where kernels do not share a cache.
 Plan makePlan(const poplar::Target &target, const Shape &shape, const Programs &programs);

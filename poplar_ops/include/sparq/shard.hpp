@@ -67,7 +67,6 @@ struct Shard {
   HostHistory history;
   std::vector<std::string> steps; // of each attention, in a profile
   Ports ports;
-  HostTensor readMisses; // in three tiers
   // Each works on the layer that was selected.
   poplar::program::Program append, fill;
   std::vector<poplar::program::Program> attend;

@@ -11,8 +11,10 @@ report             a page of tables and pictures; `python -m sparq_ipu.report`
 """
 
 from sparq_ipu.planning.placement import LayerPlacement, longest_context, place_layers
-from sparq_ipu.planning.planner import Plan, Stage, plan, split
+from sparq_ipu.planning.planner import plan
 from sparq_ipu.planning.pod import PodPlan, plan_pod
+from sparq_ipu.planning.record import Plan, Stage
+from sparq_ipu.planning.request import split
 from sparq_ipu.planning.whole_model import ModelPlan, plan_model
 
 __all__ = [

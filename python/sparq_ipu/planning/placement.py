@@ -14,10 +14,14 @@ import dataclasses
 import math
 from typing import Any
 
+from sparq_ipu.device_options import DeviceOptions
 from sparq_ipu.kernels import DEFAULT, TIERED
-from sparq_ipu.planning.planner import NOT_IN_A_PLAN, Plan, plan
+from sparq_ipu.planning.planner import plan
+from sparq_ipu.planning.record import NOT_IN_A_PLAN, Plan
 from sparq_reference import DoesNotFit, checks
 
+#: arguments of `plan` that only a cache in three tiers has
+OF_TIERS = ("hit_rate", "row_bits", *DeviceOptions.OF_TIERS)
 #: of contexts that are tried by `longest_context`
 STEP = 1024
 
@@ -112,16 +116,14 @@ def place_layers(
     *,
     n_layers: int = 32,
     n_ipus: int = 1,
-    hot_rows: int = 0,
-    hit_rate: float = 0.0,
     **others: Any,
 ) -> LayerPlacement:
     """Place the layers of a model.
 
     Args:
         n_layers: of the model; an IPU has ceil(n_layers / n_ipus) of them.
-        hot_rows, hit_rate: of layers in three tiers, see `sparq_ipu.plan`.
-        others: as `sparq_ipu.plan`; `index_bits` is 4 unless given.
+        others: as `sparq_ipu.plan`; `index_bits` is 4 unless given. Of layers in three tiers alone:
+            `hit_rate`, `row_bits`, `hot_rows`, `hot_policy` and `wave_rows`.
 
     Raises:
         ValueError: an argument out of range.
@@ -133,9 +135,10 @@ def place_layers(
     n_ipus = checks.check_integer("place_layers", "n_ipus", n_ipus, 1, n_layers)
     per_ipu = math.ceil(n_layers / n_ipus)
     shape = dict(batch=batch, n_heads=n_heads, n_kv_heads=n_kv_heads, head_dim=head_dim, seq_len=seq_len)
+    of_tiers = {name: others.pop(name) for name in OF_TIERS if name in others}
     same: dict[str, Any] = {**shape, "append": True, "index_bits": 4, **others}
     streamed = plan(kernel=DEFAULT.name, n_layers=per_ipu, baseline=False, **same)
-    n_tiered, tiered = most_tiered(per_ipu, **same, hot_rows=hot_rows, hit_rate=hit_rate)
+    n_tiered, tiered = most_tiered(per_ipu, **same, **of_tiers)
     if tiered is not None and tiered.seconds_per_query >= streamed.seconds_per_query:
         n_tiered, tiered = 0, None  # of short contexts there is little to stream
     return LayerPlacement(seq_len, n_layers, n_ipus, per_ipu, n_tiered, tiered, streamed)

@@ -22,11 +22,12 @@ import sys
 from pathlib import Path
 from typing import Any, Callable, Sequence
 
+from sparq_ipu.commands.command_line import guarded
+from sparq_ipu.commands.tables import markdown_table
 from sparq_ipu.planning import report, report_data, report_pictures
 from sparq_ipu.planning.device_model import NAMES
 from sparq_ipu.planning.model_shape import MODELS, WEIGHT_BITS
 from sparq_ipu.planning.whole_model import ATTENTION, SPLITS, WEIGHTS_IN, ModelPlan, plan_model
-from sparq_ipu.tables import markdown_table
 
 KIB = 1024
 
@@ -224,4 +225,4 @@ def main(arguments: list[str] | None = None, prog: str = "sparq-ipu plan") -> in
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(guarded(main))

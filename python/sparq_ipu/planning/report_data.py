@@ -10,11 +10,12 @@ import sys
 from pathlib import Path
 from typing import Any, Iterator, NamedTuple
 
+from sparq_ipu.commands.tables import kernel_label
 from sparq_ipu.kernels import BASELINE, DEFAULT, TIERED
 from sparq_ipu.planning import published_program as published
 from sparq_ipu.planning.device_model import device_model, parameters_file
-from sparq_ipu.planning.planner import Plan, plan
-from sparq_ipu.tables import kernel_label
+from sparq_ipu.planning.planner import plan
+from sparq_ipu.planning.record import Plan
 from sparq_reference import DoesNotFit
 from sparq_reference.checks import INDEX_BITS
 from sparq_reference.settings import CacheSpec, SparqSettings
@@ -104,7 +105,7 @@ class Source:
                 kernel=call.kernel,
                 device=self.device,
                 baseline=False,
-                **{name: getattr(cache, name) for name in cache.options()},
+                **cache.option_values,
                 **({} if call.settings is None else call.settings.arguments()),
             )
         return self._plans[call]

@@ -6,6 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Callable
 
+from sparq_ipu.commands.tables import kernel_label
 from sparq_ipu.kernels import BASELINE
 from sparq_ipu.planning.report_data import (
     BATCHES,
@@ -22,7 +23,6 @@ from sparq_ipu.planning.report_data import (
     measured_speedups,
     sparq_call,
 )
-from sparq_ipu.tables import kernel_label
 from sparq_reference.checks import INDEX_BITS
 from sparq_reference.settings import SparqSettings
 

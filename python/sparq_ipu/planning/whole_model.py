@@ -20,7 +20,9 @@ from sparq_ipu.kernels import BASELINE, DEFAULT, TIERED
 from sparq_ipu.planning.device_model import DeviceModel, device_model
 from sparq_ipu.planning.links import link_seconds
 from sparq_ipu.planning.model_shape import WEIGHT_BITS, ModelShape, shape_of
-from sparq_ipu.planning.planner import Plan, plan, split
+from sparq_ipu.planning.planner import plan
+from sparq_ipu.planning.record import Plan
+from sparq_ipu.planning.request import split
 from sparq_reference import DoesNotFit, checks
 
 #: how attention is done: what `kernels` an IPU may have, and the bits of their key index

@@ -6,7 +6,7 @@ streaming memory; without PopTorch, or outside of an IPU model, they are the mod
 with the same results. docs/poptorch.md says how to build the operators and which options to set.
 """
 
-from sparq_ipu.extras import needed
+from sparq_ipu.commands.extras import needed
 from sparq_ipu.poptorch import contract
 from sparq_ipu.poptorch.library import load_library
 

@@ -10,7 +10,7 @@ implementations, for torch.compile and torch.export. docs/models.md shows both.
 """
 
 from sparq_ipu.backends import cpu
-from sparq_ipu.extras import needed
+from sparq_ipu.commands.extras import needed
 
 with needed("sparq_ipu.torch"):
     from sparq_ipu.torch import ops

@@ -12,7 +12,7 @@ from typing import Any, Callable, Tuple
 
 import numpy as np
 
-from sparq_ipu.tables import markdown_table
+from sparq_ipu.commands.tables import markdown_table
 
 from . import measure
 

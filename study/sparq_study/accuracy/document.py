@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Iterable
 
-from sparq_ipu.tables import markdown_table
+from sparq_ipu.commands.tables import markdown_table
 
 from . import coverage, report
 from .methods import Method, parse_method

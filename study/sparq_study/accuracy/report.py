@@ -9,7 +9,7 @@ from typing import Any, Sequence
 
 import numpy as np
 
-from sparq_ipu.tables import markdown_table
+from sparq_ipu.commands.tables import markdown_table
 
 from .measure import LEVEL, Estimate, paired_difference, ratio
 from .methods import parse_method

@@ -203,11 +203,6 @@ MUTANTS = [
         f"{_ATTENTION} tests/ops/test_words.py tests/planning/test_planning.py {_MODEL}",
         [
             (
-                "return indexBits == 4 ? 1024 : 512;",
-                "return indexBits == 4 ? 512 : 512;",
-                "chunks of a small index are half as long",
-            ),
-            (
                 "constexpr double workingShare = 0.7;",
                 "constexpr double workingShare = 0.97;",
                 "plans leave no room for what is not counted",
@@ -216,11 +211,6 @@ MUTANTS = [
                 "std::max(byPosition, byComponent)",
                 "std::max(byPosition, std::min<std::uint64_t>(byComponent, 0))",
                 "rows by component are not limited",
-            ),
-            (
-                "if (attention.kernel->memory != programs.attention.front().kernel->memory)",
-                "if (false)",
-                "kernels of two memories share a cache",
             ),
         ],
     ),
@@ -268,12 +258,45 @@ MUTANTS = [
         ],
     ),
     *of(
+        "poplar_ops/src/stores/key_columns.cpp",
+        f"{_ATTENTION} tests/ops/test_words.py tests/planning/test_planning.py {_MODEL}",
+        [
+            (
+                "return indexBits == 4 ? 1024 : 512;",
+                "return indexBits == 4 ? 512 : 512;",
+                "chunks of a small index are half as long",
+            ),
+        ],
+    ),
+    *of(
+        "poplar_ops/src/stores/stores.cpp",
+        f"{_ATTENTION} tests/ops/test_words.py tests/planning/test_planning.py {_MODEL}",
+        [
+            (
+                "if (attention.kernel->memory != programs.attention.front().kernel->memory)",
+                "if (false)",
+                "kernels of two memories share a cache",
+            ),
+        ],
+    ),
+    *of(
+        "poplar_ops/src/stores/resident_rows.cpp",
+        f"{_ATTENTION} tests/planning/test_planning.py",
+        [
+            (
+                "plan.shape.headDim * 4 * plan.placement.nRounds",
+                "plan.shape.headDim * 2 * plan.placement.nRounds",
+                "values in SRAM are not counted in a plan",
+            ),
+        ],
+    ),
+    *of(
         "poplar_ops/src/window_history.cpp",
         _WINDOW,
         [
             (
-                '{{"nRecent", history.nRecent}}, cycles',
-                '{{"nRecent", history.nRecent + 1}}, cycles',
+                '{{"nRecent", pieces.nRecent}}, cycles',
+                '{{"nRecent", pieces.nRecent + 1}}, cycles',
                 "the ring has a row more",
             ),
             (
@@ -282,8 +305,8 @@ MUTANTS = [
                 "lists of later rounds are not kept",
             ),
             (
-                "firstRow + piece * history.length",
-                "firstRow",
+                "listed.rowBase + piece * pieces.length",
+                "listed.rowBase",
                 "every piece has the positions of the first",
             ),
         ],
@@ -389,11 +412,6 @@ MUTANTS = [
         "poplar_ops/src/dense_attention.cpp",
         f"{_ATTENTION} tests/planning/test_planning.py",
         [
-            (
-                "* plan.shape.headDim * 4 * plan.placement.nRounds",
-                "* plan.shape.headDim * 2 * plan.placement.nRounds",
-                "values in SRAM are not counted in a plan",
-            ),
             ("partials.slice(0, waves.stride / 64, 1)", "partials", "blocks behind a wave are added"),
         ],
     ),

@@ -21,14 +21,59 @@ MUTANTS = [
         "python/sparq_ipu/planning/planner.py",
         _PLANNING,
         [
-            ("return max(counts, key=", "return min(counts, key=", "the fastest IPU stands for all"),
+            ("slowest = max(counts, key=", "slowest = min(counts, key=", "the fastest IPU stands for all"),
             (
-                "_check_streaming_memory(model, streaming_memory)",
-                "pass",
-                "the second check of streaming memory, of what is really needed",
+                "dense.seconds_per_query / plan.seconds_per_query",
+                "plan.seconds_per_query / dense.seconds_per_query",
+                "the speed-up is upside down",
             ),
             (
-                "for b in range(0, self.batch, batch)",
+                "except DoesNotFit:  # there",
+                "except ZeroDivisionError:  # there",
+                "SparQ can not be planned where dense attention does not fit",
+            ),
+        ],
+    ),
+    *of(
+        "python/sparq_ipu/planning/counting.py",
+        _PLANNING,
+        [
+            (
+                '    _check_streaming_memory(model, result["streaming_memory"], ipu)',
+                "    pass",
+                "the second check of streaming memory, of what is really needed",
+            ),
+            ("min(n_ipus, model.ipus_per_gateway)", "n_ipus", "more IPUs share a gateway than are behind it"),
+            (
+                "if n_bytes > model.tiles * model.tile_bytes:",
+                "if n_bytes > model.tile_bytes:",
+                "a cache in SRAM must fit one tile",
+            ),
+            (
+                'step["bytes"] * step["executions"] for',
+                'step["bytes"] for',
+                "bytes of a loop are counted once",
+            ),
+            ('int(step["executions"])', "1", "the wait for a shared gateway is counted once a loop"),
+        ],
+    ),
+    *of(
+        "python/sparq_ipu/planning/record.py",
+        _PLANNING,
+        [
+            (
+                "copies * self.model.remote_copy_seconds",
+                "0.0",
+                "the fixed cost of a copy depends on the rate",
+            ),
+        ],
+    ),
+    *of(
+        "python/sparq_ipu/planning/request.py",
+        _PLANNING,
+        [
+            (
+                "for b in range(0, self.cache.batch, batch)",
                 "for b in range(0, 1)",
                 "only the first share is counted",
             ),
@@ -38,41 +83,14 @@ MUTANTS = [
                 "KV heads that do not split are split",
             ),
             ("if batch % (n_ipus // heads) != 0:", "if False:", "a batch that does not split is split"),
-            ("min(n_ipus, model.ipus_per_gateway)", "n_ipus", "more IPUs share a gateway than are behind it"),
             (
-                "copies * self.model.remote_copy_seconds",
-                "0.0",
-                "the fixed cost of a copy depends on the rate",
-            ),
-            (
-                "append=False, options=plain",
-                "append=request.append, options=plain",
+                "            append=False,\n",
+                "",
                 "the baseline is planned with the append program",
             ),
             (
-                "dense.seconds_per_query / result.seconds_per_query",
-                "result.seconds_per_query / dense.seconds_per_query",
-                "the speed-up is upside down",
-            ),
-            (
-                "except DoesNotFit:  # there",
-                "except ZeroDivisionError:  # there",
-                "SparQ can not be planned where dense attention does not fit",
-            ),
-            (
-                "if n_bytes > model.tiles * model.tile_bytes:",
-                "if n_bytes > model.tile_bytes:",
-                "a cache in SRAM must fit one tile",
-            ),
-            (
-                's["bytes"] * s["executions"] for s in streamed',
-                's["bytes"] for s in streamed',
-                "bytes of a loop are counted once",
-            ),
-            ('int(step["executions"])', "1", "the wait for a shared gateway is counted once a loop"),
-            (
-                "_options({}, head_dim) if kernel.is_dense else checked",
-                "checked",
+                "cache.plain() if chosen.is_dense else cache",
+                "cache",
                 "dense attention has a key index",
             ),
             (
@@ -142,7 +160,11 @@ MUTANTS = [
             ("for ipu in range(n_ipus - 1):", "for ipu in range(0):", "layers are handed over for nothing"),
             ("+ 2 * sum(last.values())", "+ sum(last.values())", "in a pipeline nothing is received"),
             ("streamed_bytes=sum(", "streamed_bytes=max(", "one step is all that is streamed"),
-            ("1 / min(n_at_once, model.ipus_per_gateway)", "1 / n_at_once", "all IPUs share one gateway"),
         ],
+    ),
+    *of(
+        "python/sparq_ipu/planning/counting.py",
+        "tests/pod/test_pod_plans.py",
+        [("1 / min(n_ipus, model.ipus_per_gateway)", "1 / n_ipus", "all IPUs share one gateway")],
     ),
 ]

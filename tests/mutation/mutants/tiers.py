@@ -113,23 +113,18 @@ MUTANTS = [
         [('{"set", i / HotRows::nPairs}', '{"set", i % 1}', "keys of the other sets are left out")],
     ),
     *of(
-        "poplar_ops/src/tiered_cache.cpp",
-        f"{_PROGRAM} tests/ops/test_tiered.py tests/planning/test_placement.py",
+        "poplar_ops/src/stores/hot_buffer.cpp",
+        f"{_PROGRAM} tests/planning/test_placement.py",
         [
             (
-                "program.add(Repeat(nBlocks, body",
-                "program.add(Repeat(nBlocks > 1 ? nBlocks - 1 : 1, body",
-                "a prefill leaves out the last block of each part",
-            ),
-            (
-                "plan.placement.nRounds * plan.layout.nLayers * (index + rows)",
-                "plan.placement.nRounds * (index + rows)",
-                "hot rows and indices of other layers are not counted in a plan",
+                "plan.placement.nRounds * plan.layout.nLayers * rows",
+                "plan.placement.nRounds * rows",
+                "hot rows of other layers are not counted in a plan",
                 "what does not fit is refused all the same, when it is compiled; the count saves that work",
             ),
             (
-                "value[task].slice(i * hot.width, (i + 1) * hot.width)",
-                "value[task].slice(0, hot.width)",
+                "step.values[task].slice(i * hot.width, (i + 1) * hot.width)",
+                "step.values[task].slice(0, hot.width)",
                 "an appended row is hot with other values",
             ),
             (
@@ -181,6 +176,17 @@ MUTANTS = [
                 "addMerge(merge, byEntry, noSlots(), slots);",
                 "rows that were hot have no slot",
             ),
+        ],
+    ),
+    *of(
+        "poplar_ops/src/stores/resident_records.cpp",
+        "tests/ops/test_tiered.py::test_prefill_on_the_device",
+        [
+            (
+                "program.add(Repeat(nBlocks, body",
+                "program.add(Repeat(nBlocks > 1 ? nBlocks - 1 : 1, body",
+                "a prefill leaves out the last block of each part",
+            )
         ],
     ),
 ]

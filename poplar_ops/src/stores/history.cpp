@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "history.hpp"
+#include "vertex_cycles.hpp"
+
+namespace sparq {
+
+using namespace poplar;
+using namespace poplar::program;
+
+namespace {
+
+// The steps that the programs remember, 0 where none does.
+unsigned recentSteps(const Programs &programs) {
+  unsigned nRecent = 0;
+  for (const Attention &attention : programs.attention) {
+    if (!attention.remembers())
+      continue;
+    if (nRecent != 0 && attention.window.nRecent != nRecent)
+      throw Error("plan: n_recent must be the same in all programs that remember, got " +
+                  std::to_string(nRecent) + " and " + std::to_string(attention.window.nRecent));
+    nRecent = attention.window.nRecent;
+  }
+  return nRecent;
+}
+
+class RecentSharesKind final : public StoreKind {
+public:
+  void check(const Request &request) const override { recentSteps(request.programs); }
+  void arrange(const Request &request, Plan &plan) const override {
+    History &history = plan.history;
+    history.nRecent = recentSteps(request.programs);
+    // Fours, so that a piece begins at a multiple of 64 bits.
+    history.nTiles = plan.placement.slots * plan.placement.parts;
+    const unsigned perElement = std::max(1u, history.nTiles / plan.shape.batch);
+    history.length = roundUp(ceilDiv(plan.layout.capacity, perElement), 4);
+    history.nPieces = ceilDiv(plan.layout.capacity, history.length);
+  }
+  TileNeed need(const Plan &plan) const override {
+    return {0,
+            ceilDiv(std::uint64_t(plan.shape.batch) * plan.history.nPieces, plan.history.nTiles) *
+                plan.history.pieceBytes() * plan.layout.nCopies()};
+  }
+  std::shared_ptr<const Store> make(Graph &graph, const Cache &cache, bool) const override {
+    return std::make_shared<RecentShares>(graph, cache);
+  }
+};
+
+const RecentSharesKind kind;
+
+} // namespace
+
+const StoreKind &recentShares = kind;
+
+Tensor addPieces(Graph &graph, const Plan &plan, const std::vector<std::size_t> &shape,
+                 const std::string &name) {
+  const History &history = plan.history;
+  std::vector<std::size_t> full{plan.shape.batch, history.nPieces};
+  full.insert(full.end(), shape.begin(), shape.end());
+  const Tensor t = graph.addVariable(UNSIGNED_INT, full, {name});
+  for (unsigned b = 0; b != plan.shape.batch; ++b)
+    for (unsigned piece = 0; piece != history.nPieces; ++piece)
+      graph.setTileMapping(t[b][piece], history.tile(b, piece));
+  return t;
+}
+
+Tensor layerOn(const Cache &cache, unsigned tile) {
+  const unsigned parts = cache.plan.placement.parts;
+  return cache.layer[tile / parts][tile % parts];
+}
+
+void addPieceMoves(Graph &graph, const ComputeSet &cs, const Cache &cache, bool loads,
+                   const Tensor &stored, const Tensor &state) {
+  const char *const type =
+      loads ? "sparq::LoadLayer<unsigned int>" : "sparq::StoreLayer<unsigned int>";
+  const History &history = cache.plan.history;
+  for (unsigned b = 0; b != cache.plan.shape.batch; ++b)
+    for (unsigned piece = 0; piece != history.nPieces; ++piece) {
+      const unsigned tile = history.tile(b, piece);
+      const auto width = static_cast<unsigned>(state[b][piece].numElements());
+      addVertex(graph, cs, type, tile,
+                {{"layer", layerOn(cache, tile)},
+                 {"stored", stored[b][piece].flatten()},
+                 {"state", state[b][piece].flatten()}},
+                {{"nLayers", cache.layout().nLayers}, {"nRows", 1u}, {"width", width}},
+                cycles::moveLayer(1, width));
+    }
+}
+
+RecentShares::RecentShares(Graph &graph, const Cache &cache) {
+  const History &history = cache.plan.history;
+  const std::size_t nLayers = cache.layout().nLayers, length = history.length;
+  rows = addPieces(graph, cache.plan, {nLayers, history.nRecent * length},
+                   cache.name + "/history_rows");
+  sums = addPieces(graph, cache.plan, {nLayers, length}, cache.name + "/history_sums");
+  step = addPieces(graph, cache.plan, {nLayers}, cache.name + "/history_step");
+  for (const Tensor &t : {rows, sums, step})
+    graph.setInitialValue(t, ArrayRef<unsigned>(std::vector<unsigned>(t.numElements(), 0)));
+}
+
+RecentShares::OfLayer RecentShares::ofLayer(Graph &graph, const Cache &cache) const {
+  const History &history = cache.plan.history;
+  if (cache.layout().nLayers == 1)
+    return {rows.squeeze({2}), sums.squeeze({2}), step.squeeze({2}), {}, {}};
+  const auto add = [&](const std::vector<std::size_t> &shape, const char *what) {
+    return addPieces(graph, cache.plan, shape, cache.name + what);
+  };
+  const OfLayer layer{
+      add({std::size_t(history.nRecent) * history.length}, "/history_rows_of_layer"),
+      add({history.length}, "/history_sums_of_layer"),
+      add({}, "/history_step_of_layer"),
+      {},
+      {}};
+  const auto moves = [&](bool loads) {
+    const DebugContext dc{cache.name + (loads ? "/load_history" : "/store_history")};
+    const ComputeSet cs = graph.addComputeSet(dc);
+    addPieceMoves(graph, cs, cache, loads, rows, layer.rows);
+    addPieceMoves(graph, cs, cache, loads, sums, layer.sums);
+    addPieceMoves(graph, cs, cache, loads, step, layer.step);
+    return Sequence({Execute(cs, dc)}, dc);
+  };
+  return {layer.rows, layer.sums, layer.step, moves(true), moves(false)};
+}
+
+} // namespace sparq

@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "hot_buffer.hpp"
+#include "host_store.hpp"
+#include "hot_attention.hpp"
+#include "hot_rows.hpp"
+#include "sparq/layers.hpp"
+#include "vertex_cycles.hpp"
+
+namespace sparq {
+
+using namespace poplar;
+using namespace poplar::program;
+
+namespace {
+
+// The greatest power of two that is not above n.
+unsigned powerOfTwo(unsigned n) {
+  unsigned power = 1;
+  while (power <= n / 2)
+    power *= 2;
+  return power;
+}
+
+// Owners beyond these save nothing, and what all of them have to say grows.
+constexpr unsigned maxOwners = 32;
+// Rows of a wave of misses: this share of all that are selected, for about so many are missing, within
+// limits. More come on chip for nothing where few are missing, fewer cost more waves where many are.
+constexpr unsigned waveShare = 8, leastWaveRows = 64, mostWaveRows = 512;
+// Slots whose misses are fetched together. Each of their parts gets a piece of every such row, so more are
+// more exchange; the misses of fewer differ more, and rows come on chip for nothing.
+constexpr unsigned groupSlots = 8;
+// Rows of a wave in which every head has as many of its own: of all heads, and in bytes on a part.
+constexpr unsigned mostWideRows = 8192, mostWideBytes = 24 * 1024;
+// A list of selected positions in bytes is a part of a tile's memory, as are their rows.
+constexpr unsigned maxHotRows = TierOptions::maxRows;
+
+HotRows makeHotRows(const Request &request, const CacheLayout &layout, const Placement &placement) {
+  const Shape &shape = request.shape;
+  const Programs &programs = request.programs;
+  unsigned topK = 0;
+  for (const Attention &attention : programs.attention)
+    topK = std::max(topK, std::min(attention.topK(), layout.capacity));
+  const TierOptions &options = programs.tiers;
+  HotRows hot{};
+  hot.policy = options.policy;
+  hot.nOwners = std::min(maxOwners, powerOfTwo(placement.parts));
+  hot.nSets = std::min(hot.nOwners, powerOfTwo(std::max(1u, placement.parts / HotRows::nPairs)));
+  const unsigned wanted = options.hotRows != 0
+                              ? std::max(options.hotRows, topK)
+                              : std::min(4 * std::min(topK, maxHotRows), layout.capacity);
+  hot.nSlots = roundUp(std::max(wanted, topK), hot.nOwners);
+  hot.width = 4;
+  while (shape.headDim % hot.width != 0 || shape.headDim / hot.width > placement.parts)
+    hot.width += 4;
+  hot.nGroups = std::max(1u, placement.slots / groupSlots);
+  const unsigned unit = HotRows::cutRows * hot.nGroups,
+                 most = roundUp(std::max(1u, placement.slots * topK), unit),
+                 usual = std::clamp(most / waveShare, leastWaveRows, mostWaveRows);
+  hot.waveRows = std::min(most, roundUp(options.waveRows != 0 ? options.waveRows : usual, unit));
+  if (options.waveRows == 0) {
+    const unsigned rowBytes = hot.partBytes(shape.headDim, placement.parts),
+                   atOnce = std::min(mostWideRows / placement.slots, mostWideBytes / rowBytes),
+                   rows = std::min(roundUp(topK, HotRows::cutRows),
+                                   atOnce / HotRows::cutRows * HotRows::cutRows);
+    hot.headRows = rows * placement.slots > hot.waveRows ? rows : 0;
+  }
+  return hot;
+}
+
+class HotBufferKind final : public StoreKind {
+public:
+  void check(const Request &request) const override {
+    checkTiers("plan", request.shape, request.programs.tiers);
+    for (const Attention &attention : request.programs.attention)
+      checkTiers("plan", request.shape, request.programs.tiers, attention.topK());
+  }
+  void arrange(const Request &request, Plan &plan) const override {
+    plan.hot = makeHotRows(request, plan.layout, plan.placement);
+    plan.assumedHitRate = request.programs.tiers.assumedHitRate;
+  }
+  TileNeed need(const Plan &plan) const override {
+    const HotRows &hot = plan.hot;
+    const std::uint64_t rows = std::uint64_t(hot.rowsOfSet()) * plan.shape.headDim / 2 +
+                               std::uint64_t(hot.nSlots) * hot.width * 2;
+    return {0, plan.placement.nRounds * plan.layout.nLayers * rows};
+  }
+  std::shared_ptr<const Store> make(Graph &graph, const Cache &cache, bool) const override {
+    return std::make_shared<HotBuffer>(graph, cache);
+  }
+};
+
+const HotBufferKind kind;
+
+// Nothing is hot of tasks that were replaced.
+class HotFill final : public StoreFill {
+public:
+  HotFill(Graph &graph, const Cache &cache, const HotBuffer &buffer, const DebugContext &dc)
+      : graph_(graph), cache_(cache), buffer_(buffer), dc_(dc) {}
+  void replaced(Sequence &program, unsigned firstTask, unsigned endTask) const override {
+    buffer_.addForget(graph_, cache_, firstTask, endTask, program, dc_);
+  }
+
+private:
+  Graph &graph_;
+  const Cache &cache_;
+  const HotBuffer &buffer_;
+  const DebugContext &dc_;
+};
+
+class HostHotBuffer final : public HostProgram, public HostMisses {
+public:
+  HostHotBuffer(const Sequence &forget, const HostTensor &misses)
+      : HostProgram(forget), misses_(misses) {}
+  void wasReset(Engine &engine, unsigned) override { run(engine); }
+  std::vector<std::uint32_t> misses(Engine &engine) const override {
+    std::vector<std::uint32_t> counts(misses_.size());
+    misses_.read(engine, counts.data());
+    return counts;
+  }
+
+private:
+  HostTensor misses_;
+};
+
+} // namespace
+
+const StoreKind &hotBuffer = kind;
+
+void checkTiers(const char *op, const CacheSpec &spec, const TierOptions &tiers) {
+  if (spec.indexBits == 16)
+    throw Error(std::string(op) + ": index_bits must be 8 or 4 where memory is 'tiered', got 16");
+  toUnsigned(op, "hot_rows", tiers.hotRows, TierOptions::maxRows);
+  toUnsigned(op, "wave_rows", tiers.waveRows, TierOptions::maxRows);
+}
+
+void checkTiers(const char *op, const CacheSpec &spec, const TierOptions &tiers, unsigned wanted) {
+  const unsigned topK = std::min(wanted, spec.capacity);
+  if (topK > maxHotRows)
+    throw Error(std::string(op) + ": top_k must be at most " + std::to_string(maxHotRows) +
+                " where memory is 'tiered', got " + std::to_string(topK));
+  if (tiers.hotRows != 0 && tiers.hotRows < topK)
+    throw Error(std::string(op) + ": hot_rows must be 0 or at least top_k=" + std::to_string(topK) +
+                ", got " + std::to_string(tiers.hotRows));
+}
+
+HotPolicy hotPolicyNamed(const char *op, const std::string &name) {
+  if (name != "lru" && name != "recent")
+    throw Error(std::string(op) + ": hot_policy must be 'lru' or 'recent', got '" + name + "'");
+  return name == "lru" ? HotPolicy::leastRecent : HotPolicy::oldest;
+}
+
+const char *nameOf(HotPolicy policy) { return policy == HotPolicy::leastRecent ? "lru" : "recent"; }
+
+HotBuffer::HotBuffer(Graph &graph, const Cache &cache) {
+  const Plan &plan = cache.plan;
+  const HotRows &hot = plan.hot;
+  const std::size_t d = plan.shape.headDim, nLayers = plan.layout.nLayers;
+  const auto add = [&](const Type &type, unsigned n, const std::vector<std::size_t> &shape,
+                       const char *name, unsigned firstPart = 0) {
+    return addOnParts(graph, plan.placement, type, n, shape, cache.name + name, firstPart);
+  };
+  keys = add(HALF, hot.nSets * HotRows::nPairs, {nLayers, hot.rowsOfSet(), d / HotRows::nPairs},
+             "/hot_keys");
+  values =
+      add(HALF, plan.shape.headDim / hot.width, {nLayers, hot.nSlots, hot.width}, "/hot_values");
+  held = add(UNSIGNED_INT, hot.nOwners, {nLayers, hot.nWays()}, "/hot_held");
+  stamps = add(UNSIGNED_INT, hot.nOwners, {nLayers, hot.nWays()}, "/hot_stamps");
+  clock = add(UNSIGNED_INT, hot.nOwners, {}, "/hot_clock");
+  misses = add(UNSIGNED_INT, 1, {}, "/hot_misses", plan.placement.parts - 1).squeeze({1});
+  // Nothing is hot, at step 0. The clock is never set back: it counts for all layers.
+  for (const Tensor &t : {held, stamps, clock, misses})
+    graph.setInitialValue(t, ArrayRef<unsigned>(std::vector<unsigned>(t.numElements(), 0)));
+}
+
+void HotBuffer::appendNewest(const Append &step) const {
+  Graph &graph = step.graph;
+  const Cache &cache = step.cache;
+  const DebugContext &dc = step.dc;
+  const Plan &plan = cache.plan;
+  const Placement &p = plan.placement;
+  const HotRows &hot = plan.hot;
+  const unsigned d = plan.shape.headDim;
+  const Tensor slots =
+      addOnParts(graph, p, UNSIGNED_INT, hot.nOwners, {}, cache.name + "/newest_slots");
+  const ComputeSet deal = graph.addComputeSet({dc, "deal_newest"}),
+                   insert = graph.addComputeSet({dc, "insert_newest"});
+  for (unsigned task = 0; task != p.nTasks; ++task) {
+    const unsigned slot = task % p.slots;
+    for (unsigned owner = 0; owner != hot.nOwners; ++owner)
+      addVertex(graph, deal, "sparq::DealNewest", p.tile(slot, owner),
+                {{"filled", cache.filled[task]},
+                 {"active", step.active[task]},
+                 {"layer", cache.layer[slot][owner]},
+                 {"clock", clock[task][owner]},
+                 {"held", held[task][owner].flatten()},
+                 {"stamps", stamps[task][owner].flatten()},
+                 {"place", slots[task][owner]}},
+                {{"nWays", hot.nWays()},
+                 {"owner", owner},
+                 {"nOwners", hot.nOwners},
+                 {"byPosition", hot.policy == HotPolicy::oldest}},
+                cycles::dealNewest(hot.nWays()));
+    const auto addInsert = [&](unsigned part, const Tensor &piece, const Tensor &rows, unsigned set,
+                               unsigned setShift) {
+      addVertex(graph, insert, "sparq::InsertNewest", p.tile(slot, part % p.parts),
+                {{"layer", cache.layer[slot][part % p.parts]},
+                 {"places", slots[task]},
+                 {"piece", piece.flatten()},
+                 {"rows", rows.flatten()}},
+                {{"nOwners", hot.nOwners},
+                 {"nRows", static_cast<unsigned>(rows.dim(1))},
+                 {"width", static_cast<unsigned>(rows.dim(2))},
+                 {"set", set},
+                 {"setShift", setShift}},
+                cycles::insertNewest(hot.nOwners, static_cast<unsigned>(rows.dim(2))));
+    };
+    const Tensor pairs = step.keys[task].reshape({d / 8, HotRows::nPairs, 2});
+    for (unsigned i = 0; i != hot.nSets * HotRows::nPairs; ++i)
+      addInsert(i, pairs.slice(i % HotRows::nPairs, i % HotRows::nPairs + 1, 1), keys[task][i],
+                i / HotRows::nPairs, hot.setShift());
+    for (unsigned i = 0; i != d / hot.width; ++i)
+      addInsert(i, step.values[task].slice(i * hot.width, (i + 1) * hot.width), values[task][i], 0,
+                0);
+  }
+  step.program.add(Execute(deal, {dc, "deal_newest"}));
+  step.program.add(Execute(insert, {dc, "insert_newest"}));
+}
+
+void HotBuffer::addForget(Graph &graph, const Cache &cache, unsigned firstTask, unsigned endTask,
+                          Sequence &program, const DebugContext &dc) const {
+  const Placement &p = cache.plan.placement;
+  const HotRows &hot = cache.plan.hot;
+  const ComputeSet cs = graph.addComputeSet({dc, "forget_hot"});
+  for (unsigned task = firstTask; task != endTask; ++task)
+    for (unsigned owner = 0; owner != hot.nOwners; ++owner)
+      addVertex(graph, cs, "sparq::ForgetHot", p.tile(task % p.slots, owner),
+                {{"layer", cache.layer[task % p.slots][owner]},
+                 {"held", held[task][owner].flatten()},
+                 {"stamps", stamps[task][owner].flatten()}},
+                {{"nWays", hot.nWays()}}, cycles::forgetHot(hot.nWays()));
+  program.add(Execute(cs, {dc, "forget_hot"}));
+}
+
+std::unique_ptr<StoreFill> HotBuffer::fill(Graph &graph, const Cache &cache, unsigned,
+                                           const DebugContext &dc) const {
+  return std::make_unique<HotFill>(graph, cache, *this, dc);
+}
+
+std::unique_ptr<HostStore> HotBuffer::host(Graph &graph, const Cache &cache) const {
+  Sequence forget;
+  loadLayer(cache, forget, {cache.name});
+  addForget(graph, cache, 0, cache.plan.placement.nTasks, forget, {cache.name});
+  return std::make_unique<HostHotBuffer>(
+      forget, HostTensor::readable(graph, misses, cache.name + "/misses"));
+}
+
+Gathered HotBuffer::attend(const Context &context, const Waves &waves, const QueryComponents &q,
+                           const Selected &selected) const {
+  const Tensor slots = makeHot(context, *this, selected.rows.slice(0, 1, 1).squeeze({1}));
+  return hotAttention(context, *this, waves, q, selected, slots);
+}
+
+} // namespace sparq

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Hot rows: those that were selected last, and the newest, in SRAM. Which of them, and where they are:
+// HotRows (sparq/plan.hpp).
+#pragma once
+
+#include "rows.hpp"
+
+namespace sparq {
+
+class HotBuffer final : public Store, public ListRows {
+public:
+  static constexpr const char *what = "hot rows";
+  HotBuffer(poplar::Graph &graph, const Cache &cache);
+
+  poplar::Tensor keys;   // {nTasks, nSets * 4, nLayers, rows, headDim / 4} HALF, by pairs of lanes
+  poplar::Tensor values; // {nTasks, slices, nLayers, nSlots, width} HALF, by components
+  poplar::Tensor held,
+      stamps;            // {nTasks, nOwners, nLayers, nWays} UNSIGNED_INT: what is in which slot,
+                         // and when it was last selected
+  poplar::Tensor clock;  // {nTasks, nOwners} UNSIGNED_INT: attention calls so far
+  poplar::Tensor misses; // {nTasks} UNSIGNED_INT: rows that the last call fetched
+
+  void appendNewest(const Append &step) const override; // it is hot
+  std::unique_ptr<StoreFill> fill(poplar::Graph &graph, const Cache &cache, unsigned length,
+                                  const poplar::DebugContext &dc) const override;
+  std::unique_ptr<HostStore> host(poplar::Graph &graph, const Cache &cache) const override;
+
+  // Nothing is hot any more of tasks [firstTask, endTask), in the layer that is being worked on.
+  void addForget(poplar::Graph &graph, const Cache &cache, unsigned firstTask, unsigned endTask,
+                 poplar::program::Sequence &program, const poplar::DebugContext &dc) const;
+
+  // A list of positions themselves.
+  ListEntries entries(const Cache &, unsigned) const override { return {0, 0, 0}; }
+  Gathered attend(const Context &context, const Waves &waves, const QueryComponents &q,
+                  const Selected &selected) const override;
+};
+
+} // namespace sparq

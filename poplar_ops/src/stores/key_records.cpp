@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Key columns of few bits (docs/exactness.md E9): of each block of 64 positions of a component a record.
+#include "arith/half_bits.hpp"
+#include "arith/key_index.hpp"
+#include "index.hpp"
+#include "vertex_cycles.hpp"
+#include <algorithm>
+
+namespace sparq {
+
+using namespace poplar;
+using namespace poplar::program;
+
+namespace {
+
+// The record of one component of a block, from its 64 keys: codelets/quantise.cpp for the host.
+void quantiseBlock(const std::uint16_t *keys, unsigned indexBits, std::uint32_t *record) {
+  float x[blockSize];
+  for (unsigned i = 0; i != blockSize; ++i)
+    x[i] = widen(keys[i]);
+  const auto range = std::minmax_element(x, x + blockSize);
+  const float low = *range.first;
+  const std::uint16_t step = narrow(unroundedStep(low, *range.second, indexBits));
+  const float inverse = inverseStep(widen(step));
+  packCodes(record, indexBits, [&](unsigned i) { return codeOf(x[i], low, inverse, indexBits); });
+  record[codeWords(indexBits)] = step | std::uint32_t(narrow(low)) << 16;
+}
+
+class RecordFill final : public ColumnFill {
+public:
+  RecordFill(Graph &graph, const Cache &cache, const KeyColumns &store, const DebugContext &dc)
+      : ColumnFill(graph, cache, store, dc),
+        pieceSize_(static_cast<unsigned>(cache.layout().columnElements(cache.layout().tailLength))),
+        records_(addPieces(graph, cache, UNSIGNED_INT,
+                           std::size_t(cache.layout().headDim) * pieceSize_, {dc, "fill_index"})) {}
+
+private:
+  void addRecords(FillStep &step) const override {
+    const CacheLayout &layout = step.cache.layout();
+    const ComputeSet cs = step.graph.addComputeSet({step.dc, "fill_index"});
+    for (unsigned i = 0; i != step.nTasks; ++i)
+      for (unsigned piece = 0, at = 0; at < step.n(); ++piece, at += layout.tailLength) {
+        const unsigned own = std::min(layout.tailLength, step.n() - at), slot = step.slot(i);
+        addVertex(step.graph, cs, "sparq::FillIndex",
+                  step.cache.plan.placement.tile(slot, layout.tailFirst + piece),
+                  {{"columns", columns[slot][piece]}, {"index", records_[slot][piece]}},
+                  {{"n", own},
+                   {"headDim", layout.headDim},
+                   {"indexBits", layout.indexBits},
+                   {"columnWords", pieceSize_},
+                   {"tailLength", layout.tailLength}},
+                  cycles::fillIndex(layout.headDim, own / block));
+      }
+    step.program.add(Execute(cs, {step.dc, "fill_index"}));
+  }
+
+  Tensor chunk(const FillStep &step, unsigned slot) const override {
+    return byComponent(step, records_[slot]);
+  }
+
+  void addTail(const FillStep &step, unsigned i, const TailSlice &own,
+               unsigned tile) const override {
+    const CacheLayout &layout = step.cache.layout();
+    const unsigned task = step.firstTask + i, slot = step.slot(i),
+                   rowSize = static_cast<unsigned>(layout.columnElements(layout.chunk));
+    addVertex(step.graph, *step.keep, "sparq::FillTailIndex", tile,
+              {{"held", step.held},
+               {"columns", own.of(byComponent(step, columns[slot])).flatten()},
+               {"columnIndex", own.of(chunk(step, slot)).flatten()},
+               {"tail", own.of(store.tail()[task]).flatten()},
+               {"tailIndex", own.of(store.records()[task]).flatten()}},
+              {{"index", chunkIndex(step)},
+               {"chunk", layout.chunk},
+               {"nComponents", own.n()},
+               {"indexBits", layout.indexBits},
+               {"columnWords", rowSize}},
+              cycles::fillTailIndex(own.n(), rowSize));
+  }
+
+  const unsigned pieceSize_; // words of a component
+  const Tensor records_;     // {slots, nTailParts, headDim * pieceSize} UNSIGNED_INT
+};
+
+class HostKeyRecords final : public HostKeyColumns {
+public:
+  HostKeyRecords(RemoteRows rows, const HostTail &tail, const CacheLayout &layoutIn,
+                 unsigned layerRows)
+      : HostKeyColumns(std::move(rows), tail, layoutIn, layerRows),
+        rowWords_(layoutIn.columnElements(layoutIn.chunk)), records_(rowWords_ * layoutIn.headDim) {
+  }
+
+private:
+  void gathered(unsigned n) override {
+    for (unsigned c = 0; c != layout.headDim; ++c)
+      for (unsigned i = 0; i != n / blockSize; ++i)
+        quantiseBlock(&columns[std::size_t(c) * layout.chunk + i * blockSize], layout.indexBits,
+                      &records_[c * rowWords_ + i * recordWords(layout.indexBits)]);
+  }
+  const void *row(unsigned component) const override { return &records_[component * rowWords_]; }
+  // Records of full blocks, and the positions behind them.
+  void keep(std::size_t at, unsigned n, HostTail::Values &tail) const override {
+    const std::size_t c = at % layout.headDim, nBlocks = n / blockSize;
+    std::copy_n(columns.begin() + c * layout.chunk + nBlocks * blockSize, n % blockSize,
+                tail.columns.begin() + at * layout.tailWidth());
+    std::copy_n(records_.begin() + c * rowWords_, nBlocks * recordWords(layout.indexBits),
+                tail.records.begin() + at * rowWords_);
+  }
+
+  const std::size_t rowWords_;
+  std::vector<std::uint32_t> records_; // of a chunk: {headDim, rowWords}
+};
+
+class KeyRecords final : public KeyColumns {
+public:
+  using KeyColumns::KeyColumns;
+
+  // Full blocks into records, and from there full chunks to streaming memory.
+  void appended(const Append &step, const Tensor &full) const override {
+    Sequence program({}, {step.dc, "quantise"});
+    const Tensor chunkFull = addQuantise(step, full, program);
+    addIfAny(step.graph, chunkFull, flush(step, records(), chunkFull), program, {step.dc, "flush"});
+    addIfAny(step.graph, full, program, step.program, {step.dc, "block"});
+  }
+  std::unique_ptr<StoreFill> fill(Graph &graph, const Cache &cache, unsigned,
+                                  const DebugContext &dc) const override {
+    return std::make_unique<RecordFill>(graph, cache, *this, dc);
+  }
+  std::unique_ptr<HostStore> host(Graph &graph, const Cache &cache) const override {
+    return std::make_unique<HostKeyRecords>(hostRows(graph, cache), HostTail(graph, cache, *this),
+                                            cache.layout(), layerRows(cache));
+  }
+};
+
+class KeyRecordsKind final : public KeyColumnsKind {
+public:
+  std::shared_ptr<const Store> make(Graph &graph, const Cache &cache,
+                                    bool hostWrites) const override {
+    return std::make_shared<KeyRecords>(graph, cache, hostWrites);
+  }
+};
+
+const KeyRecordsKind kind;
+
+} // namespace
+
+const StoreKind &keyRecords = kind;
+
+} // namespace sparq

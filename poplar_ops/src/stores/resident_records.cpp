@@ -1,0 +1,288 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "resident_records.hpp"
+#include "remote_copy.hpp"
+#include "rows.hpp"
+#include "sparq/layers.hpp"
+#include "vertex_cycles.hpp"
+#include <limits>
+
+namespace sparq {
+
+using namespace poplar;
+using namespace poplar::program;
+
+namespace {
+
+// The parts beside others that share the scores of one block: four positions each.
+constexpr unsigned openParts = 16;
+
+unsigned nIndexParts(const Plan &plan) {
+  return ceilDiv(plan.layout.capacity, ResidentRecords::partPositions(plan));
+}
+
+class ResidentRecordsKind final : public IndexKind {
+public:
+  void layOut(const Request &request, CacheLayout &layout) const override {
+    layout.chunk = block;
+    layout.capacity = roundUp(request.shape.capacity, block);
+  }
+  unsigned moreParts() const override { return openParts; }
+  TileNeed need(const Plan &plan) const override {
+    const CacheLayout &layout = plan.layout;
+    return {IndexKind::need(plan).working,
+            std::uint64_t(plan.placement.nRounds) * layout.nLayers * layout.headDim *
+                layout.columnBytes(ResidentRecords::partPositions(plan))};
+  }
+  std::shared_ptr<const Store> make(Graph &graph, const Cache &cache, bool) const override {
+    return std::make_shared<ResidentRecords>(graph, cache);
+  }
+};
+
+const ResidentRecordsKind kind;
+
+// The records of blocks that an append has filled, from the tail to the parts that keep them; full {nTasks}.
+Sequence storeRecords(const Append &step, const ResidentRecords &store, const Tensor &full) {
+  const Cache &cache = step.cache;
+  const Plan &plan = cache.plan;
+  const Placement &p = plan.placement;
+  const CacheLayout &layout = plan.layout;
+  const unsigned nBlocks = ResidentRecords::partPositions(plan) / block;
+  const ComputeSet cs = step.graph.addComputeSet({step.dc, "store_records"});
+  for (unsigned task = 0; task != p.nTasks; ++task)
+    for (unsigned part = 0; part != nIndexParts(plan); ++part) {
+      const unsigned slot = task % p.slots;
+      addVertex(step.graph, cs, "sparq::StoreRecords", p.tile(slot, part),
+                {{"filled", cache.filled[task]},
+                 {"full", full[task]},
+                 {"layer", cache.layer[slot][part]},
+                 {"records", store.records()[task].flatten()},
+                 {"index", store.index()[task][part].flatten()}},
+                {{"headDim", plan.shape.headDim},
+                 {"indexBits", layout.indexBits},
+                 {"columnWords", static_cast<unsigned>(store.index().dim(4))},
+                 {"firstBlock", part * nBlocks},
+                 {"nBlocks", nBlocks}},
+                cycles::storeRecords(plan.shape.headDim, layout.columnElements(block)));
+    }
+  return Sequence({Execute(cs, {step.dc, "store_records"})}, {step.dc, "store_records"});
+}
+
+// Rows of one block of every part, or of the open block of every task, by component.
+class BlockReader {
+public:
+  BlockReader(Graph &graphIn, const Cache &cacheIn, const ResidentRecords &storeIn,
+              const DebugContext &dcIn)
+      : graph(graphIn), cache(cacheIn), store(storeIn), source(storeOf<JoinedRows>(cacheIn)),
+        plan(cacheIn.plan), p(plan.placement), nParts(nIndexParts(plan)), dc(dcIn),
+        ofParts(*this, nParts, 0), ofSlots(*this, 1, p.parts - 1) {}
+
+  // What follows is for the tasks of this round.
+  void setRound(unsigned round) {
+    nSlots = p.nActive(round);
+    firstTask = p.firstTask(round);
+  }
+
+  // Block `number` of each part, a counter, into the index.
+  Sequence indexBlocks(const Tensor &number) const {
+    Sequence program({}, {dc, "index_block"});
+    const unsigned d = plan.shape.headDim, length = ResidentRecords::partPositions(plan),
+                   nBlocks = length / block;
+    const ComputeSet offsets = graph.addComputeSet({dc, "block_offsets"}),
+                     index = graph.addComputeSet({dc, "index_block"});
+    const Staging &staging = ofParts;
+    for (unsigned slot = 0; slot != nSlots; ++slot)
+      for (unsigned part = 0; part != nParts; ++part)
+        addVertex(graph, offsets, "sparq::BlockOffsets", p.tile(slot, part),
+                  {{"layer", cache.layer[slot][part]},
+                   {"block", number},
+                   {"rows", staging.offsets[slot][part]}},
+                  rowSettings(slot, part * length), cycles::blockOffsets(block));
+    program.add(Execute(offsets, {dc, "block_offsets"}));
+    staging.read(program);
+    for (unsigned slot = 0; slot != nSlots; ++slot)
+      for (unsigned part = 0; part != nParts; ++part) {
+        const unsigned task = firstTask + slot;
+        addVertex(graph, index, "sparq::IndexBlock", p.tile(slot, part),
+                  {{"filled", cache.filled[task]},
+                   {"layer", cache.layer[slot][part]},
+                   {"block", number},
+                   {"columns", staging.columns[slot][part].flatten()},
+                   {"index", store.index()[task][part].flatten()}},
+                  {{"headDim", d},
+                   {"indexBits", plan.layout.indexBits},
+                   {"columnWords", static_cast<unsigned>(store.index().dim(4))},
+                   {"firstBlock", part * nBlocks},
+                   {"nBlocks", nBlocks}},
+                  cycles::fillIndex(d, 1));
+      }
+    program.add(Execute(index, {dc, "index_block"}));
+    return program;
+  }
+
+  // The block that is being filled, into the tail.
+  Sequence openBlocks() const {
+    Sequence program({}, {dc, "open_block"});
+    const ComputeSet offsets = graph.addComputeSet({dc, "open_block_offsets"});
+    const unsigned part = p.parts - 1;
+    const Staging &staging = ofSlots;
+    for (unsigned slot = 0; slot != nSlots; ++slot)
+      addVertex(graph, offsets, "sparq::OpenBlockOffsets", p.tile(slot, part),
+                {{"filled", cache.filled[firstTask + slot]},
+                 {"layer", cache.layer[slot][part]},
+                 {"rows", staging.offsets[slot][0]}},
+                rowSettings(slot, 0), cycles::blockOffsets(block));
+    program.add(Execute(offsets, {dc, "open_block_offsets"}));
+    staging.read(program);
+    program.add(Copy(staging.columns.slice(0, nSlots).squeeze({1}),
+                     store.tail().slice(firstTask, firstTask + nSlots, 0), false,
+                     {dc, "open_block"}));
+    return program;
+  }
+
+private:
+  // Rows of so many blocks of each slot, the first of them on that part.
+  struct Staging {
+    const BlockReader &reader;
+    unsigned nBlocks, firstPart;
+    Tensor offsets; // {slots, blocks, 64} UNSIGNED_INT
+    Tensor rows;    // {slots, blocks, 64, row} HALF
+    Tensor columns; // {slots, blocks, headDim, 64} HALF
+
+    Staging(const BlockReader &readerIn, unsigned n, unsigned first)
+        : reader(readerIn), nBlocks(n), firstPart(first) {
+      const std::size_t d = reader.plan.shape.headDim;
+      offsets = add(UNSIGNED_INT, {block}, "block_rows");
+      rows = add(HALF, {block, reader.plan.layout.rowElements}, "rows_of_block");
+      columns = add(HALF, {d, block}, "columns_of_block");
+    }
+    Tensor add(const Type &type, const std::vector<std::size_t> &shape, const char *name) const {
+      std::vector<std::size_t> full{reader.p.slots, nBlocks};
+      full.insert(full.end(), shape.begin(), shape.end());
+      const Tensor t = reader.graph.addVariable(type, full, {reader.dc, name});
+      for (unsigned slot = 0; slot != reader.p.slots; ++slot)
+        for (unsigned i = 0; i != nBlocks; ++i)
+          reader.graph.setTileMapping(t[slot][i], reader.p.tile(slot, firstPart + i));
+      return t;
+    }
+    // Reads the rows and cuts them into columns.
+    void read(Sequence &program) const {
+      const unsigned d = reader.plan.shape.headDim;
+      const Tensor active = offsets.slice(0, reader.nSlots);
+      const CacheLayout &layout = reader.plan.layout;
+      readRemote(reader.source.buffer(),
+                 rows.slice(0, reader.nSlots).reshape({active.numElements(), layout.rowElements}),
+                 active.flatten(), program, {reader.dc, "read_rows"});
+      const ComputeSet cs = reader.graph.addComputeSet({reader.dc, "row_columns"});
+      for (unsigned slot = 0; slot != reader.nSlots; ++slot)
+        for (unsigned i = 0; i != nBlocks; ++i)
+          reader.source.addColumns(reader.graph, cs, reader.p.tile(slot, firstPart + i),
+                                   rows[slot][i].flatten(), columns[slot][i].flatten(), d);
+      program.add(Execute(cs, {reader.dc, "row_columns"}));
+    }
+  };
+
+  std::vector<Setting> rowSettings(unsigned slot, unsigned firstPosition) const {
+    const CacheLayout &layout = plan.layout;
+    const unsigned task = firstTask + slot;
+    return {{"firstRow", static_cast<unsigned>(layout.keyRow(task, firstPosition))},
+            {"lastRow", static_cast<unsigned>(layout.keyRow(task, layout.capacity - 1))},
+            {"layerRows", cache.layerRows()}};
+  }
+
+  Graph &graph;
+  const Cache &cache;
+  const ResidentRecords &store;
+  const JoinedRows &source;
+  const Plan &plan;
+  const Placement &p;
+  const unsigned nParts;
+  unsigned nSlots = 0, firstTask = 0;
+  const DebugContext &dc;
+  const Staging ofParts, ofSlots;
+};
+
+// Where elements were replaced the index is made anew, block by block on all parts at once.
+class RebuildFill final : public StoreFill {
+public:
+  RebuildFill(Graph &graph, const Cache &cache, const ResidentRecords &store,
+              const DebugContext &dc)
+      : graph_(graph), cache_(cache), store_(store), dc_(dc) {}
+  void finish(Sequence &program, const Tensor &replaced) const override {
+    Sequence index({}, {dc_, "index"});
+    store_.addRebuild(graph_, cache_, index, dc_);
+    addIfAny(graph_, replaced, index, program, {dc_, "index"});
+  }
+
+private:
+  Graph &graph_;
+  const Cache &cache_;
+  const ResidentRecords &store_;
+  const DebugContext &dc_;
+};
+
+// The device makes the index, from the rows that the host wrote.
+class HostResidentRecords final : public HostProgram {
+public:
+  HostResidentRecords(const HostTail &tail, const Sequence &rebuild)
+      : HostProgram(rebuild), tail_(tail) {}
+  void written(Engine &engine) override { run(engine); }
+  void reset(Engine &engine) override { tail_.write(engine, tail_.empty()); }
+
+private:
+  HostTail tail_;
+};
+
+} // namespace
+
+const StoreKind &residentRecords = kind;
+
+ResidentRecords::ResidentRecords(Graph &graph, const Cache &cache)
+    : Index(graph, cache),
+      index_(addOnParts(graph, cache.plan.placement, UNSIGNED_INT, nIndexParts(cache.plan),
+                        {cache.layout().nLayers, cache.layout().headDim,
+                         cache.layout().columnElements(partPositions(cache.plan))},
+                        cache.name + "/index")) {}
+
+void ResidentRecords::appended(const Append &step, const Tensor &full) const {
+  Sequence program({}, {step.dc, "quantise"});
+  const Tensor chunkFull = addQuantise(step, full, program); // a chunk is a block
+  program.add(storeRecords(step, *this, chunkFull));
+  addIfAny(step.graph, full, program, step.program, {step.dc, "block"});
+}
+
+std::unique_ptr<StoreFill> ResidentRecords::fill(Graph &graph, const Cache &cache, unsigned,
+                                                 const DebugContext &dc) const {
+  return std::make_unique<RebuildFill>(graph, cache, *this, dc);
+}
+
+std::unique_ptr<HostStore> ResidentRecords::host(Graph &graph, const Cache &cache) const {
+  Sequence rebuild;
+  loadLayer(cache, rebuild, {cache.name});
+  addRebuild(graph, cache, rebuild, {cache.name});
+  storeLayer(cache, rebuild, {cache.name});
+  return std::make_unique<HostResidentRecords>(HostTail(graph, cache, *this), rebuild);
+}
+
+void ResidentRecords::addRebuild(Graph &graph, const Cache &cache, Sequence &program,
+                                 const DebugContext &dc) const {
+  const Plan &plan = cache.plan;
+  const unsigned nBlocks = partPositions(plan) / block;
+  const Tensor number = graph.addVariable(UNSIGNED_INT, {}, {dc, "block"}),
+               before = graph.addConstant(UNSIGNED_INT, {}, std::numeric_limits<unsigned>::max(),
+                                          {dc, "before_first_block"});
+  graph.setTileMapping(number, 0);
+  graph.setTileMapping(before, 0);
+  const ComputeSet next = graph.addComputeSet({dc, "next_block"});
+  addVertex(graph, next, "sparq::NextBlock", 0, {{"block", number}}, {}, cycles::nextBlock());
+  Sequence body({Execute(next, {dc, "next_block"})}, {dc, "blocks"});
+  BlockReader reader(graph, cache, *this, dc);
+  for (unsigned round = 0; round != plan.placement.nRounds; ++round) {
+    reader.setRound(round);
+    body.add(reader.indexBlocks(number));
+    program.add(reader.openBlocks());
+  }
+  program.add(Copy(before, number, false, {dc, "first_block"}));
+  program.add(Repeat(nBlocks, body, {dc, "blocks"}));
+}
+
+} // namespace sparq

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "rows.hpp"
+#include "vertex_cycles.hpp"
+
+namespace sparq {
+
+using namespace poplar;
+using namespace poplar::program;
+
+RemoteRowStore::RemoteRowStore(Graph &graph, const Cache &cache, bool hostWrites)
+    : buffer_(addBuffer(graph, cache, "rows", HALF, cache.layout().rowElements,
+                        cache.layout().nLayers * cache.layout().layerRows(), hostWrites)) {}
+
+std::uint64_t RemoteRowStore::streamingBytes(const Target &target) const {
+  return bytesOf(buffer_, target);
+}
+
+Tensor RemoteRowStore::addAppendOffsets(const Append &step) const {
+  const Cache &cache = step.cache;
+  const Placement &p = cache.plan.placement;
+  const CacheLayout &layout = cache.layout();
+  const Tensor rows =
+      addSliced(step.graph, p, UNSIGNED_INT, p.nTasks, 1, 1, 2, {step.dc, "append_rows"})
+          .squeeze({1});
+  const ComputeSet cs = step.graph.addComputeSet({step.dc, "append_offsets"});
+  for (unsigned task = 0; task != p.nTasks; ++task)
+    addVertex(step.graph, cs, "sparq::AppendOffsets", p.home(task % p.slots),
+              {{"filled", cache.filled[task]},
+               {"active", step.active[task]},
+               {"layer", cache.layer[task % p.slots][0]},
+               {"rows", rows[task]}},
+              {{"rowBase", static_cast<unsigned>(layout.keyRow(task, 0))},
+               {"layerRows", cache.layerRows()},
+               {"scratchRow", static_cast<unsigned>(layout.scratchRow(task))},
+               {"valueRow", static_cast<unsigned>(layout.valueRow())}},
+              cycles::appendOffsets());
+  step.program.add(Execute(cs, {step.dc, "append_offsets"}));
+  return rows;
+}
+
+RemoteRows RemoteRowStore::hostRows(Graph &graph, const Cache &cache) const {
+  return {graph, buffer_, cache.layout().nLayers * cache.layout().layerRows(),
+          cache.name + "/rows"};
+}
+
+Tensor addFillRows(Graph &graph, const Cache &cache, unsigned length, const DebugContext &dc) {
+  const Placement &p = cache.plan.placement;
+  return addSliced(graph, p, UNSIGNED_INT, p.slots, length, ceilDiv(length, p.parts), 1,
+                   {dc, "fill_rows"})
+      .squeeze({2});
+}
+
+} // namespace sparq

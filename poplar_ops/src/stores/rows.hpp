@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Stores of keys and values by position.
+#pragma once
+
+#include "host_store.hpp"
+#include "steps.hpp"
+#include "store.hpp"
+
+namespace sparq {
+
+// What the entries of a list are, for a task: positions times 1, plus these.
+struct ListEntries {
+  unsigned rowBase, valueRow, layerRows;
+};
+
+// A store that attends to a list of positions.
+class ListRows {
+public:
+  static constexpr const char *what = "rows that a list can select";
+
+  virtual ListEntries entries(const Cache &cache, unsigned task) const = 0;
+  // `selected` as selectPositions makes it, of these entries.
+  virtual Gathered attend(const Context &context, const Waves &waves, const QueryComponents &q,
+                          const Selected &selected) const = 0;
+
+protected:
+  ~ListRows() = default;
+};
+
+// Rows in streaming memory.
+class RemoteRowStore : public Store {
+public:
+  RemoteRowStore(poplar::Graph &graph, const Cache &cache, bool hostWrites);
+  const poplar::RemoteBuffer &buffer() const { return buffer_; }
+  std::uint64_t streamingBytes(const poplar::Target &target) const override;
+
+protected:
+  // Adds what numbers the rows of an append: {nTasks, 2}, of the key and of the value.
+  poplar::Tensor addAppendOffsets(const Append &step) const;
+  RemoteRows hostRows(poplar::Graph &graph, const Cache &cache) const;
+
+private:
+  poplar::RemoteBuffer buffer_;
+};
+
+// Positions of a prefill step, where no store says how many.
+constexpr unsigned rowsPerStep = 512;
+// {slots, rows of a step} UNSIGNED_INT: their numbers.
+poplar::Tensor addFillRows(poplar::Graph &graph, const Cache &cache, unsigned length,
+                           const poplar::DebugContext &dc);
+
+// All keys, then all values; several positions to a row where they are only read in sequence.
+class SplitRows final : public RemoteRowStore, public ListRows {
+public:
+  static constexpr const char *what = "rows of keys and of values in streaming memory";
+  using RemoteRowStore::RemoteRowStore;
+  static void layOut(const Request &request, CacheLayout &layout);
+
+  std::string refusal(const Cache &cache) const override;
+  void append(Append &step) const override;
+  std::unique_ptr<StoreFill> fill(poplar::Graph &graph, const Cache &cache, unsigned length,
+                                  const poplar::DebugContext &dc) const override;
+  std::unique_ptr<HostStore> host(poplar::Graph &graph, const Cache &cache) const override;
+
+  ListEntries entries(const Cache &cache, unsigned task) const override;
+  Gathered attend(const Context &context, const Waves &waves, const QueryComponents &q,
+                  const Selected &selected) const override;
+};
+
+// In SRAM. Only a host can fill them, and all at once.
+class ResidentRows final : public Store {
+public:
+  static constexpr const char *what = "keys and values in SRAM";
+  ResidentRows(poplar::Graph &graph, const Cache &cache);
+  const poplar::Tensor keys, values; // {nTasks, capacity, headDim} HALF
+
+  std::string refusal(const Cache &) const override { return "a cache in SRAM"; }
+  std::unique_ptr<HostStore> host(poplar::Graph &graph, const Cache &cache) const override;
+};
+
+// The key and the value of a position in one row, for programs that read both or neither.
+class JoinedRows : public RemoteRowStore {
+public:
+  static constexpr const char *what = "rows of keys with values in streaming memory";
+  using RemoteRowStore::RemoteRowStore;
+
+  void append(Append &step) const final;
+  std::unique_ptr<StoreFill> fill(poplar::Graph &graph, const Cache &cache, unsigned length,
+                                  const poplar::DebugContext &dc) const final;
+  std::unique_ptr<HostStore> host(poplar::Graph &graph, const Cache &cache) const override;
+
+  // Adds the vertices that cut n rows into `pieces`, by pairs of lanes and by `width` components of the
+  // value; and that turn the keys of a block of rows into columns.
+  virtual void addCut(poplar::Graph &graph, const poplar::ComputeSet &cs, unsigned tile,
+                      const poplar::Tensor &rows, const poplar::Tensor &pieces, unsigned n,
+                      unsigned headDim, unsigned width) const;
+  virtual void addColumns(poplar::Graph &graph, const poplar::ComputeSet &cs, unsigned tile,
+                          const poplar::Tensor &rows, const poplar::Tensor &columns,
+                          unsigned headDim) const;
+
+  // Makes rows of keys, values {n, headDim}.
+  class Coder {
+  public:
+    virtual ~Coder() = default;
+    struct Range {
+      unsigned begin, end;
+    };
+    // {n, row} HALF, coded in places [begin, end) of what the coder has. Keys and values become what these
+    // rows hold.
+    virtual poplar::Tensor code(const std::vector<Range> &places, poplar::Tensor &keys,
+                                poplar::Tensor &values, poplar::program::Sequence &program,
+                                const poplar::DebugContext &dc) const;
+  };
+  // Which tile works on component `component` of row `row`; components of a value follow those of its key.
+  using TileOfRow = std::function<unsigned(unsigned row, unsigned component)>;
+
+protected:
+  // A coder with so many places, which works on `width` components at a time.
+  virtual std::unique_ptr<Coder> coder(poplar::Graph &graph, const Cache &cache, unsigned nPlaces,
+                                       unsigned width, const TileOfRow &tileOf,
+                                       const poplar::DebugContext &dc) const;
+};
+
+// The host's side of joined rows.
+class HostJoinedRows : public HostRemoteStore {
+public:
+  HostJoinedRows(RemoteRows rows, const CacheLayout &layout)
+      : HostRemoteStore(std::move(rows)), layout_(layout) {}
+  void write(poplar::Engine &engine, HostTokens &tokens) override;
+  void read(poplar::Engine &engine, unsigned layer,
+            const std::vector<HostRange> &ranges) const override;
+
+protected:
+  unsigned headDim() const { return layout_.headDim; }
+
+private:
+  virtual void code(const std::uint16_t *key, const std::uint16_t *value, std::uint16_t *row) const;
+  virtual void decode(const std::uint16_t *row, std::uint16_t *key, std::uint16_t *value) const;
+  // Values as rows hold them.
+  virtual void round(HostTokens &) const {}
+
+  CacheLayout layout_;
+};
+
+} // namespace sparq

@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a cache is made of: a store keeps one thing of all positions, such as rows or an index, and says
+// itself what that needs, how it grows, and how a host writes it. The rest of a cache is lengths. All
+// loops over stores go in the order of makeStores: rows first, for other stores follow from what rows
+// hold; then the index, and what is made of both.
+#pragma once
+
+#include "context.hpp"
+#include "host_store.hpp"
+#include "planning.hpp"
+#include <memory>
+#include <optional>
+
+namespace sparq {
+
+// What has to be planned, on tiles like these.
+struct Request {
+  const Shape &shape;
+  const Programs &programs;
+  unsigned nTiles;
+  std::uint64_t tileBytes;
+};
+
+// Bytes on the fullest tile.
+struct TileNeed {
+  std::uint64_t working; // more rounds need less
+  std::uint64_t cache;   // more rounds need no less
+};
+
+// A kind of store, before there is a graph. A plan lists those of its cache.
+class StoreKind {
+public:
+  virtual ~StoreKind() = default;
+  // Throws Error unless a cache of such programs can have it.
+  virtual void check(const Request &) const {}
+  // What it decides of the layout; kinds before it have done so.
+  virtual void layOut(const Request &, CacheLayout &) const {}
+  // Parts that a slot may have for it alone, beyond those of any cache.
+  virtual unsigned moreParts() const { return 0; }
+  // What it decides when the plan has a placement.
+  virtual void arrange(const Request &, Plan &) const {}
+  virtual TileNeed need(const Plan &) const { return {0, 0}; }
+  // Allocates the store of a cache that has a name, a plan and lengths. See createCache.
+  virtual std::shared_ptr<const Store> make(poplar::Graph &graph, const Cache &cache,
+                                            bool hostWrites) const = 0;
+};
+
+extern const StoreKind &splitRows, &residentRows, &joinedRows, &codedRows;
+extern const StoreKind &keyColumns, &keyRecords, &residentRecords;
+extern const StoreKind &valueSum, &hotBuffer, &recentShares;
+
+// The kinds that these programs need. Throws Error where they do not share a cache.
+std::vector<const StoreKind *> makeStores(const Shape &shape, const Programs &programs);
+
+// What SRAM holds of the layer that is being worked on, and of all layers if there are several.
+struct Layered {
+  poplar::Tensor state;  // {nTasks, rows, width}
+  poplar::Tensor stored; // {nTasks, rows, nLayers * width}
+  unsigned rowsPerPart;  // of a task, on each part of its slot
+  // As these, of words: where one vertex moves both.
+  poplar::Tensor words, storedWords;
+};
+Layered addLayered(poplar::Graph &graph, const Cache &cache, const poplar::Type &type,
+                   std::size_t nRows, unsigned rowsPerPart, std::size_t width, const char *name);
+
+// A buffer in streaming memory with so many rows in use: "<cache>/<name>".
+poplar::RemoteBuffer addBuffer(poplar::Graph &graph, const Cache &cache, const char *name,
+                               const poplar::Type &type, std::size_t width, std::size_t nRows,
+                               bool hostWrites);
+
+std::uint64_t bytesOf(const poplar::RemoteBuffer &buffer, const poplar::Target &target);
+
+// One position of every task, on its way into the stores.
+struct Append {
+  poplar::Graph &graph;
+  const Cache &cache;
+  poplar::program::Sequence &program;
+  const poplar::DebugContext &dc;
+  poplar::Tensor active;       // {nTasks} UNSIGNED_INT, 0 or 1
+  poplar::Tensor keys, values; // {nTasks, headDim} HALF: as rows hold them, once rows have them
+};
+
+// Positions [begin, end) of some tasks of a batch element, no two of them in one slot.
+struct FillStep {
+  poplar::Graph &graph;
+  const Cache &cache;
+  poplar::program::Sequence &program;
+  const poplar::DebugContext &dc;
+  poplar::Tensor held;        // {}: positions that the element holds when it is replaced
+  poplar::ComputeSet offsets; // runs before what stores add to the program
+  unsigned firstTask, nTasks, begin, end;
+  std::vector<poplar::Tensor> keys, values; // {end - begin, headDim} of each task: as for Append
+  // Of what is kept on chip, where a store has added one: others may use it.
+  std::optional<poplar::ComputeSet> keep;
+
+  unsigned n() const { return end - begin; }
+  unsigned slot(unsigned i) const { return (firstTask + i) % cache.plan.placement.slots; }
+  // Adds what numbers rows: first, first + stride, ... of layer 0, on the home of the slot.
+  void addOffsets(unsigned slot, const poplar::Tensor &rows, std::size_t first, unsigned stride,
+                  unsigned layerRows) const;
+};
+
+// A store's side of a prefill program. It has working tensors that all steps use.
+class StoreFill {
+public:
+  virtual ~StoreFill() = default;
+  virtual void add(FillStep &) const {}
+  // Tasks [firstTask, endTask) have their new lengths.
+  virtual void replaced(poplar::program::Sequence &, unsigned, unsigned) const {}
+  // All have; `replaced` {batch} says which ones are other than before.
+  virtual void finish(poplar::program::Sequence &, const poplar::Tensor &) const {}
+};
+
+class Store {
+public:
+  virtual ~Store() = default;
+
+  // Of the IPU's streaming memory.
+  virtual std::uint64_t streamingBytes(const poplar::Target &) const { return 0; }
+  // Why no program can append to it; empty if one can.
+  virtual std::string refusal(const Cache &) const { return {}; }
+  virtual std::vector<Layered> layered() const { return {}; }
+  // Whether what is layered can have come from streaming memory. Then lengths are moved by themselves:
+  // control flow depends on them, and must not depend on that.
+  virtual bool lengthsApart() const { return false; }
+
+  // ---- one position: rows go first, then vertices of all stores in one compute set, task by task
+  virtual void append(Append &) const {}
+  virtual void addAppend(const Append &, const poplar::ComputeSet &, unsigned) const {}
+  // Behind these, before lengths grow.
+  virtual void appendNewest(const Append &) const {}
+  // Lengths have grown; full {nTasks} is 1 where one became a multiple of unit().
+  virtual void appended(const Append &, const poplar::Tensor &) const {}
+  virtual unsigned unit(const CacheLayout &) const { return 1; }
+
+  // ---- prefill
+  // Positions of a step, if it matters.
+  virtual unsigned fillStep(const CacheLayout &) const { return 0; }
+  virtual std::unique_ptr<StoreFill> fill(poplar::Graph &, const Cache &, unsigned,
+                                          const poplar::DebugContext &) const {
+    return nullptr;
+  }
+
+  // Adds what a host needs to the graph, if it has to do with this store.
+  virtual std::unique_ptr<HostStore> host(poplar::Graph &, const Cache &) const { return nullptr; }
+};
+
+// The store of type T, whose `what` names it in the message where there is none.
+template <class T> const T &storeOf(const Cache &cache) {
+  for (const auto &store : cache.stores)
+    if (const T *const found = dynamic_cast<const T *>(store.get()))
+      return *found;
+  throw Error("attention: cache must have " + std::string(T::what) + ", got '" + cache.name +
+              "' without");
+}
+
+} // namespace sparq

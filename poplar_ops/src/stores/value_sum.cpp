@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "value_sum.hpp"
+#include "arith/half_bits.hpp"
+#include "host_store.hpp"
+#include "vertex_cycles.hpp"
+
+namespace sparq {
+
+using namespace poplar;
+using namespace poplar::program;
+
+namespace {
+
+// Components [begin, end) are on part `slice` of a slot.
+struct Slice {
+  unsigned begin, end;
+  Slice(const Placement &p, unsigned slice, unsigned headDim)
+      : begin(slice * p.width), end(std::min(begin + p.width, headDim)) {}
+};
+
+class SumFill final : public StoreFill {
+public:
+  explicit SumFill(const Tensor &sum) : sum_(sum) {}
+
+  void add(FillStep &step) const override {
+    const Placement &p = step.cache.plan.placement;
+    const bool own = !step.keep;
+    if (own)
+      step.keep = step.graph.addComputeSet({step.dc, "fill_sums"});
+    for (unsigned i = 0; i != step.nTasks; ++i)
+      for (unsigned part = 0; part != p.nSlices; ++part) {
+        const Slice c(p, part, step.cache.layout().headDim);
+        addVertex(step.graph, *step.keep, "sparq::FillSum", p.tile(step.slot(i), part),
+                  {{"held", step.held},
+                   {"values", step.values[i].slice(c.begin, c.end, 1).flatten()},
+                   {"valueSum", sum_[step.firstTask + i].slice(c.begin, c.end)}},
+                  {{"first", step.begin}, {"n", step.n()}, {"width", c.end - c.begin}},
+                  cycles::fillSum(step.n(), c.end - c.begin));
+      }
+    if (own)
+      step.program.add(Execute(*step.keep, {step.dc, "fill_sums"}));
+  }
+
+private:
+  const Tensor sum_;
+};
+
+class HostValueSum final : public HostStore {
+public:
+  HostValueSum(Graph &graph, const Tensor &sum, const std::string &handle)
+      : write_(HostTensor::writable(graph, sum, handle)),
+        read_(HostTensor::readable(graph, sum, handle)) {}
+
+  void write(Engine &engine, HostTokens &tokens) override {
+    const unsigned d = tokens.shape.headDim;
+    std::vector<float> sum(read_.size());
+    read_.read(engine, sum.data());
+    for (unsigned task = 0; task != tokens.shape.nTasks(); ++task)
+      for (unsigned i = 0; i != tokens.countOf(task); ++i) // ascending, one addition a position
+        for (unsigned c = 0; c != d; ++c)
+          sum[std::size_t(task) * d + c] += widen(tokens.values[tokens.at(task, i) + c]);
+    write_.write(engine, sum.data());
+  }
+  void reset(Engine &engine) override {
+    write_.write(engine, std::vector<float>(write_.size(), 0.0f).data());
+  }
+
+private:
+  HostTensor write_, read_;
+};
+
+class ValueSumKind final : public StoreKind {
+public:
+  std::shared_ptr<const Store> make(Graph &graph, const Cache &cache, bool) const override {
+    return std::make_shared<ValueSum>(graph, cache);
+  }
+};
+
+const ValueSumKind kind;
+
+} // namespace
+
+const StoreKind &valueSum = kind;
+
+ValueSum::ValueSum(Graph &graph, const Cache &cache)
+    : state_(addLayered(graph, cache, FLOAT, cache.layout().headDim, cache.plan.placement.width, 1,
+                        "value_sum")),
+      sum_(state_.state.squeeze({2})) {}
+
+void ValueSum::addAppend(const Append &step, const ComputeSet &cs, unsigned task) const {
+  const Placement &p = step.cache.plan.placement;
+  for (unsigned part = 0; part != p.nSlices; ++part) {
+    const Slice c(p, part, step.cache.layout().headDim);
+    addVertex(step.graph, cs, "sparq::AppendSum", p.tile(task % p.slots, part),
+              {{"active", step.active[task]},
+               {"value", step.values[task].slice(c.begin, c.end)},
+               {"valueSum", sum_[task].slice(c.begin, c.end)}},
+              {{"width", c.end - c.begin}}, cycles::appendSum(c.end - c.begin));
+  }
+}
+
+std::unique_ptr<StoreFill> ValueSum::fill(Graph &, const Cache &, unsigned,
+                                          const DebugContext &) const {
+  return std::make_unique<SumFill>(sum_);
+}
+
+std::unique_ptr<HostStore> ValueSum::host(Graph &graph, const Cache &cache) const {
+  return std::make_unique<HostValueSum>(graph, sum_, cache.name + "/value_sum");
+}
+
+} // namespace sparq

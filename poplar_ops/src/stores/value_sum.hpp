@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The running sum of all values of a task, from which their mean is made.
+#pragma once
+
+#include "store.hpp"
+
+namespace sparq {
+
+class ValueSum final : public Store {
+public:
+  static constexpr const char *what = "a sum of the values";
+  ValueSum(poplar::Graph &graph, const Cache &cache);
+  const poplar::Tensor &sum() const { return sum_; } // {nTasks, headDim} FLOAT
+
+  std::vector<Layered> layered() const override { return {state_}; }
+  void addAppend(const Append &step, const poplar::ComputeSet &cs, unsigned task) const override;
+  std::unique_ptr<StoreFill> fill(poplar::Graph &graph, const Cache &cache, unsigned length,
+                                  const poplar::DebugContext &dc) const override;
+  std::unique_ptr<HostStore> host(poplar::Graph &graph, const Cache &cache) const override;
+
+private:
+  Layered state_;
+  poplar::Tensor sum_;
+};
+
+} // namespace sparq

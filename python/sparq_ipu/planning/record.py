@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a plan says: the record, its row and its text."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from sparq_ipu.planning.measured_range import footprint_extrapolated
+from sparq_ipu.planning.on_chip import on_chip_range, on_chip_seconds
+from sparq_ipu.planning.request import OfRequest
+
+#: of plans of attention alone, for people
+NOT_IN_A_PLAN = "Not in it: weights, and the caches of other batches in flight (sparq-ipu plan has both)"
+
+#: what the SRAM of a tile is counted as, by its names in `Plan.memory`; the last five are the estimated code
+TILE_KINDS = (
+    "variables",
+    "vertex_state",
+    "temporaries",
+    "vertex_code",
+    "stacks",
+    "control_code",
+    "exchange_code",
+    "host_exchange_code",
+)
+
+
+def tile_bytes_by_kind(memory: dict[str, Any]) -> dict[str, int]:
+    """Of the fullest tile; `memory` as `emulator_memory` has it."""
+    return {kind: int(memory[kind]) for kind in TILE_KINDS}
+
+
+@dataclasses.dataclass(frozen=True)
+class Stage:
+    """One step of the program, all its executions together."""
+
+    name: str
+    kind: str  # compute, copy, remote-read, ...
+    executions: int
+    seconds: float  # modelled
+    streamed_bytes: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan(OfRequest):
+    """One kernel on one shape; times in modelled seconds of one query token of the whole batch. Its layers
+    share the programs, all on every one of the IPUs."""
+
+    #: (batch, n_heads, n_kv_heads) of one IPU
+    per_ipu: tuple[int, int, int]
+    #: tasks, slots, parts, rounds, tiles used, chunk, capacity and waves of one IPU
+    mapping: dict[str, Any]
+    #: SRAM of the fullest tile, bytes: total, limit, by kind, and the largest users
+    memory: dict[str, Any]
+    #: bytes of each buffer in the streaming memory of one IPU
+    streaming_memory: dict[str, int]
+    stages: tuple[Stage, ...]
+    #: by category: compute, exchange, sync, streaming, host_streams
+    seconds_by_category: dict[str, float]
+    #: read from and written to streaming memory by one IPU
+    streamed_bytes: int
+    seconds_per_query: float
+    #: with several IPUs: where those behind one gateway share the streaming rate of one
+    seconds_if_gateway_shared: float
+    #: seconds of dense-streaming over seconds of this; None where that was not planned or does not fit
+    speedup_vs_dense_streaming: float | None = None
+    speedup_if_gateway_shared: float | None = None
+    #: where work on chip takes both twice as long as estimated
+    speedup_if_on_chip_doubled: float | None = None
+    #: the emulator's counts by step, as `emulator_last_run` has them
+    steps: list[dict[str, Any]] = dataclasses.field(default_factory=list, repr=False)
+    #: whether the engine runs with the option target.extendedMemory
+    extended_memory: bool = False
+
+    @property
+    def footprint_extrapolated(self) -> bool:
+        """Whether the cache of one IPU is larger than any that was measured for the device model."""
+        return footprint_extrapolated(self.request.kernel, self.streaming_memory_bytes)
+
+    @property
+    def seconds_per_token(self) -> float:
+        """Attention of all layers for one token of every batch element."""
+        return self.n_layers * self.seconds_per_query
+
+    @property
+    def max_tile_bytes(self) -> int:
+        return int(self.memory["bytes"])
+
+    @property
+    def streaming_memory_bytes(self) -> int:
+        return sum(self.streaming_memory.values())
+
+    @property
+    def on_chip_seconds(self) -> float:
+        """All but remote copies: estimated from instruction counts, not measured."""
+        return on_chip_seconds(self.seconds_by_category)
+
+    @property
+    def seconds_if_on_chip_doubled(self) -> float:
+        """The other end of the range of `seconds_per_query`: work on chip takes twice as long."""
+        return self.seconds_per_query + self.on_chip_seconds
+
+    @property
+    def fixed_seconds(self) -> float:
+        """All but the bytes and packets of remote copies: work on chip, and the copies' fixed cost."""
+        copies = sum(s.executions for s in self.stages if s.kind.startswith("remote"))
+        streaming = self.seconds_by_category["streaming"] - copies * self.model.remote_copy_seconds
+        return self.seconds_by_category["total"] - streaming
+
+    def stages_by_name(self, depth: int = 2) -> dict[str, float]:
+        """Seconds by the first components of the steps' debug paths, in program order."""
+        result: dict[str, float] = {}
+        for stage in self.stages:
+            name = "/".join(stage.name.split("/")[:depth])
+            result[name] = result.get(name, 0.0) + stage.seconds
+        return result
+
+    def row(self) -> dict[str, Any]:
+        """One flat record, for JSON lines."""
+        return {
+            **self.request.columns(),
+            "seconds_per_query": self.seconds_per_query,
+            "seconds_per_token": self.seconds_per_token,
+            "time_source": self.time_source,
+            "seconds_if_gateway_shared": self.seconds_if_gateway_shared,
+            **on_chip_range(self.seconds_by_category),
+            "seconds_by_category": self.seconds_by_category,
+            "fixed_seconds": self.fixed_seconds,
+            "stages": self.stages_by_name(),
+            "streamed_bytes": self.streamed_bytes,
+            "speedup_vs_dense_streaming": self.speedup_vs_dense_streaming,
+            "speedup_if_gateway_shared": self.speedup_if_gateway_shared,
+            "speedup_if_on_chip_doubled": self.speedup_if_on_chip_doubled,
+            "max_tile_bytes": self.max_tile_bytes,
+            "tile_bytes_by_kind": tile_bytes_by_kind(self.memory),
+            "tile_bytes_limit": int(self.memory["limit"]),
+            "streaming_memory_bytes": self.streaming_memory_bytes,
+            "extended_memory": self.extended_memory,
+            "footprint_extrapolated": self.footprint_extrapolated,
+            "mapping": self.mapping,
+        }
+
+    def __str__(self) -> str:
+        m, waves = self.mapping, self.mapping["waves"]
+        lines = [
+            f"{self.kernel}: {self.request}",
+            f"  tiles: {m['n_tasks']} tasks in {m['rounds']} rounds of {m['slots']} slots of {m['parts']} "
+            f"tiles; {m['tiles_used']} of {self.model.tiles} used",
+            f"  waves: at most {waves['n_waves']} of {waves['positions_per_wave']} positions",
+            f"  SRAM: {self.max_tile_bytes} of {self.memory['limit']} bytes on tile {self.memory['tile']}: "
+            + ", ".join(f"{name} {n}" for name, n in self.memory["largest"][:4]),
+            "    by kind: "
+            + ", ".join(
+                f"{kind.replace('_', ' ')} {n}" for kind, n in tile_bytes_by_kind(self.memory).items()
+            ),
+            f"  streaming memory: {self.streaming_memory_bytes / 1e9:.3f} GB of "
+            f"{self.model.streaming_memory_bytes / 1e9:.0f} GB per IPU; "
+            f"{self.streamed_bytes / 1e6:.3f} MB moved"
+            + (", target.extendedMemory" if self.extended_memory else "")
+            + ("; larger than any measured: times extrapolated" if self.footprint_extrapolated else ""),
+            f"  modelled for {self.model.name}: {self.seconds_per_query * 1e6:.1f} us, "
+            + ", ".join(
+                f"{name} {t * 1e6:.1f}"
+                for name, t in self.seconds_by_category.items()
+                if name != "total" and t > 0
+            ),
+        ]
+        if self.hit_rate is not None:
+            lines.insert(
+                1,
+                f"  hot rows: {m['hot_rows']} of each KV head; {self.hit_rate:.0%} of the selected rows are "
+                "taken to be among them",
+            )
+        if self.n_layers > 1:
+            lines.insert(1, f"  {self.n_layers} layers: memory is of all of them, times of one call of one")
+            all_layers = f"{self.seconds_per_token * 1e6:.1f} us a token"
+            lines[-1] += f"; all layers one after the other: {all_layers}"
+        if self.n_ipus > 1:
+            share = min(self.n_ipus, self.model.ipus_per_gateway)
+            lines.insert(
+                1,
+                f"  {self.n_ipus} IPUs: each has batch {self.per_ipu[0]}, {self.per_ipu[1]} heads, "
+                f"{self.per_ipu[2]} KV heads; all below is of one IPU",
+            )
+            lines[-1] += " (every IPU at its full streaming rate)"
+            lines.append(
+                f"  modelled, {share} IPUs sharing the streaming rate of one: "
+                f"{self.seconds_if_gateway_shared * 1e6:.1f} us; the truth lies between"
+            )
+        lines.append(
+            f"  on chip {self.on_chip_seconds * 1e6:.1f} us, estimated; if it were twice that: "
+            f"{self.seconds_if_on_chip_doubled * 1e6:.1f} us"
+        )
+        if self.speedup_vs_dense_streaming is not None:
+            lines.append(
+                f"  predicted speed-up over dense-streaming: {self.speedup_vs_dense_streaming:.2f}x"
+                + (
+                    f", {self.speedup_if_on_chip_doubled:.2f}x if both had twice the work on chip"
+                    if self.speedup_if_on_chip_doubled is not None
+                    else ""
+                )
+            )
+        lines.append("  by stage, modelled us:")
+        lines += [f"    {name:<40} {t * 1e6:>12.2f}" for name, t in self.stages_by_name().items()]
+        return "\n".join(lines)

@@ -1,0 +1,302 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is to be planned: one object, checked once, of which `plan` and `plan_pod` count. Both take the same
+options, by the same names and with the same defaults."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import math
+from typing import Any, Callable, ClassVar, Mapping
+
+import numpy as np
+
+from sparq_ipu.device_options import DeviceOptions, Share
+from sparq_ipu.kernels import Kernel, Settings, kernel_named
+from sparq_ipu.planning.device_model import DeviceModel, device_model
+from sparq_reference import CacheSpec, SparqSettings, WindowSettings, checks
+from sparq_reference.settings import settings_columns
+
+#: of settings, where they are left out
+USUAL = {"rank": 32, "top_k": 128}
+#: of `DeviceOptions`, what a caller says by name; its memory is the kernel's
+OF_DEVICE = ("n_tiles", *DeviceOptions.OF_TIERS)
+#: options of a plan: settings, of the device, of the cache
+OPTIONS = list(
+    dict.fromkeys(
+        [
+            *(field.name for kind in (SparqSettings, WindowSettings) for field in dataclasses.fields(kind)),
+            *OF_DEVICE,
+            *CacheSpec.options(),
+        ]
+    )
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """Attention of a kernel over the caches of a model."""
+
+    kernel: Kernel
+    #: None for dense attention
+    settings: Settings
+    #: of a layer, before it is split over IPUs; its capacity is the seq_len
+    cache: CacheSpec
+    n_heads: int
+    #: positions held by each batch element
+    lengths: tuple[int, ...]
+    append: bool
+    model: DeviceModel
+    #: layers of this shape
+    n_layers: int
+    device_options: DeviceOptions
+    #: IPUs that share KV heads, then batch, without a common program
+    n_processes: int
+    #: share of the selected rows that is taken to be hot; None where none can be
+    hit_rate: float | None
+
+    @property
+    def n_ipus(self) -> int:
+        return self.n_processes * self.device_options.n_ipus
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Of the cache, by name."""
+        return self.cache.option_values
+
+    @property
+    def per_ipu(self) -> tuple[int, int, int]:
+        """(batch, n_heads, n_kv_heads) of one process."""
+        return split(self.cache.batch, self.n_heads, self.cache.n_kv_heads, self.n_processes)
+
+    @property
+    def cache_of_process(self) -> CacheSpec:
+        """The cache of one process."""
+        batch, _, n_kv_heads = self.per_ipu
+        return dataclasses.replace(self.cache, batch=batch, n_kv_heads=n_kv_heads)
+
+    @property
+    def lengths_of_processes(self) -> list[tuple[int, ...]]:
+        """Lengths of the batch elements of each process; those with the same lengths do the same."""
+        batch = self.per_ipu[0]
+        return sorted({self.lengths[b : b + batch] for b in range(0, self.cache.batch, batch)})
+
+    @property
+    def shares(self) -> list[Share]:
+        """What each IPU of a program has."""
+        return self.device_options.shares("plan", self.cache, self.n_layers)
+
+    def dense(self, kernel: Kernel) -> Request:
+        """The same by a kernel that takes no settings and does not append."""
+        usual = DeviceOptions(self.device_options.n_tiles, kernel.memory)
+        return dataclasses.replace(
+            self,
+            kernel=kernel,
+            settings=None,
+            cache=self.cache.plain(),
+            append=False,
+            device_options=usual,
+            hit_rate=None,
+        )
+
+    def columns(self) -> dict[str, Any]:
+        """For a row of results; the names are those of bench/ipu_sparq.py."""
+        return {
+            "kernel": self.kernel.name,
+            "device": self.model.name,
+            "batch": self.cache.batch,
+            "n_heads": self.n_heads,
+            "n_kv_heads": self.cache.n_kv_heads,
+            "head_dim": self.cache.head_dim,
+            "seq_len": self.cache.capacity,
+            **self.options,
+            **settings_columns(self.settings),
+            "n_ipus": self.n_ipus,
+            "n_layers": self.n_layers,
+            "hit_rate": self.hit_rate,
+        }
+
+    def __str__(self) -> str:
+        cache, usual = self.cache, self.cache.plain().option_values
+        words = [
+            f"batch {cache.batch}",
+            f"{self.n_heads} heads",
+            f"{cache.n_kv_heads} KV heads",
+            f"head_dim {cache.head_dim}",
+            f"seq_len {cache.capacity}",
+            *(f"{name} {value}" for name, value in self.options.items() if value != usual[name]),
+        ]
+        return ", ".join(words if self.settings is None else [*words, str(self.settings)])
+
+
+def check_request(
+    of: Callable[..., object],
+    sizes: Mapping[str, Any],
+    kernel: str,
+    options: Mapping[str, Any],
+    *,
+    lengths: object = None,
+    append: object,
+    device: str | DeviceModel,
+    n_layers: object,
+    n_processes: object = 1,
+    n_ipus: int = 1,
+    split: str = "layers",
+    hit_rate: float,
+) -> Request:
+    """Arguments of a plan as a request.
+
+    Args:
+        of: the function that plans, whose keyword arguments messages name.
+        sizes: batch, n_heads, n_kv_heads (None: as many as heads), head_dim, seq_len.
+        options: of OPTIONS, by name.
+        n_processes, n_ipus: each is the argument that is called n_ipus; the other is 1.
+
+    Raises:
+        ValueError: `plan: <argument> must <rule>, got <value>`.
+    """
+    op = "plan"
+    chosen = kernel_named(op, kernel)
+    is_tiered = chosen.memory == "tiered"
+    given = dict(options)
+    for name in given:
+        if name not in OPTIONS:
+            own = [p.name for p in inspect.signature(of).parameters.values() if p.kind is p.KEYWORD_ONLY]
+            checks.fail(op, "options", f"be among {[*own, *OPTIONS]}", repr(name))
+    usual = {**{name: getattr(DeviceOptions, name) for name in DeviceOptions.OF_TIERS}, "hit_rate": 0}
+    for name, value in {} if is_tiered else {**given, "hit_rate": hit_rate}.items():
+        if name in usual and value != usual[name]:
+            rule = f"be {usual[name]} for kernel {kernel!r}, which has no hot rows"
+            checks.fail(op, name, rule, repr(value))
+    as_heads = {
+        **sizes,
+        "n_kv_heads": sizes["n_heads"] if sizes["n_kv_heads"] is None else sizes["n_kv_heads"],
+    }
+    batch, n_heads, n_kv_heads, head_dim, seq_len, processes = (
+        checks.check_integer(op, name, value, 1, checks.MAX_CAPACITY)
+        for name, value in {**as_heads, "n_ipus": n_processes}.items()
+    )
+    of_cache = CacheSpec.take(given)
+    if is_tiered:
+        of_cache = {"index_bits": 4, **of_cache}
+    cache = CacheSpec(batch, n_kv_heads, head_dim, seq_len, op=op, **of_cache)
+    of_device = {name: given.pop(name) for name in OF_DEVICE if name in given}
+    placed = DeviceOptions(memory=chosen.memory, n_ipus=n_ipus, split=split, op=op, **of_device)
+    model = device if isinstance(device, DeviceModel) else device_model(device)
+    tiles = checks.check_integer(op, "n_tiles", placed.n_tiles, 0, model.tiles)
+    if n_heads % n_kv_heads != 0:
+        checks.fail(op, "n_heads", f"be a multiple of n_kv_heads={n_kv_heads}", n_heads)
+    held = np.full(batch, seq_len)
+    if lengths is not None:
+        held = checks.check_integers(op, "lengths", lengths, batch, 1, held, f"[1, seq_len={seq_len}]")
+    request = Request(
+        kernel=chosen,
+        settings=_settings(op, chosen, head_dim, {**USUAL, **given}),
+        cache=cache.plain() if chosen.is_dense else cache,
+        n_heads=n_heads,
+        lengths=tuple(held.tolist()),
+        append=checks.check_bool(op, "append", append),
+        model=dataclasses.replace(model, tiles=tiles) if tiles else model,
+        n_layers=checks.check_integer(op, "n_layers", n_layers, 1, checks.MAX_LAYERS),
+        device_options=placed,
+        n_processes=processes,
+        hit_rate=_check_hit_rate(op, hit_rate) if is_tiered else None,
+    )
+    if request.settings is not None:
+        request.settings.check_heads(op, n_heads)
+        if request.settings.kind == "window" and processes != 1:  # a share would select for itself
+            checks.fail(op, "n_ipus", "be 1 for window attention", processes)
+    placed.check(op, request.cache_of_process, request.n_layers, [request.settings])
+    return request
+
+
+def _settings(op: str, kernel: Kernel, head_dim: int, options: dict[str, Any]) -> Settings:
+    """Of these options those that the kernel takes; n_local may be None."""
+    if kernel.takes == "window":
+        return WindowSettings(**WindowSettings.take(options), op=op)
+    if kernel.is_dense:
+        return None
+    given = {name: value for name, value in SparqSettings.take(options).items() if value is not None}
+    return SparqSettings(**given, op=op, head_dim=head_dim)
+
+
+def _check_hit_rate(op: str, hit_rate: object) -> float:
+    if isinstance(hit_rate, bool) or not isinstance(hit_rate, (int, float)) or not 0 <= hit_rate <= 1:
+        checks.fail(op, "hit_rate", "be in [0, 1]", repr(hit_rate))
+    return float(hit_rate)
+
+
+def split(batch: int, n_heads: int, n_kv_heads: int, n_ipus: int) -> tuple[int, int, int]:
+    """The share (batch, n_heads, n_kv_heads) of one IPU: KV heads are split first, then the batch. All shares
+    are alike: one executable serves all processes.
+
+    Raises:
+        ValueError: KV heads and batch do not split evenly over so many IPUs.
+    """
+    heads = math.gcd(n_ipus, n_kv_heads)
+    if batch % (n_ipus // heads) != 0:
+        raise ValueError(
+            "plan: n_ipus must split n_kv_heads, then batch, evenly, "
+            f"got n_ipus={n_ipus}, n_kv_heads={n_kv_heads}, batch={batch}"
+        )
+    return batch // (n_ipus // heads), n_heads // heads, n_kv_heads // heads
+
+
+@dataclasses.dataclass(frozen=True)
+class OfRequest:
+    """A plan, with what was planned."""
+
+    request: Request
+    time_source: ClassVar[str] = "modelled"
+
+    @property
+    def kernel(self) -> str:
+        return self.request.kernel.name
+
+    @property
+    def batch(self) -> int:
+        return self.request.cache.batch
+
+    @property
+    def n_heads(self) -> int:
+        return self.request.n_heads
+
+    @property
+    def n_kv_heads(self) -> int:
+        return self.request.cache.n_kv_heads
+
+    @property
+    def head_dim(self) -> int:
+        return self.request.cache.head_dim
+
+    @property
+    def seq_len(self) -> int:
+        return self.request.cache.capacity
+
+    @property
+    def settings(self) -> Settings:
+        """None for dense attention."""
+        return self.request.settings
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Of the cache, by name: index_bits, row_bits."""
+        return self.request.options
+
+    @property
+    def hit_rate(self) -> float | None:
+        """Share of the selected rows that is taken to be hot; None where none can be."""
+        return self.request.hit_rate
+
+    @property
+    def model(self) -> DeviceModel:
+        return self.request.model
+
+    @property
+    def n_ipus(self) -> int:
+        return self.request.n_ipus
+
+    @property
+    def n_layers(self) -> int:
+        """Layers of this shape."""
+        return self.request.n_layers
