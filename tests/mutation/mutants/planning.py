@@ -162,9 +162,4 @@ MUTANTS = [
             ("streamed_bytes=sum(", "streamed_bytes=max(", "one step is all that is streamed"),
         ],
     ),
-    *of(
-        "python/sparq_ipu/planning/counting.py",
-        "tests/pod/test_pod_plans.py",
-        [("1 / min(n_ipus, model.ipus_per_gateway)", "1 / n_ipus", "all IPUs share one gateway")],
-    ),
 ]
