@@ -34,10 +34,13 @@ hypothesis.settings.register_profile("dev", max_examples=25, derandomize=True, *
 hypothesis.settings.register_profile("ci", max_examples=150, derandomize=True, **_ALWAYS)
 hypothesis.settings.register_profile("random", max_examples=25, database=None, **_ALWAYS)
 hypothesis.settings.register_profile("nightly", max_examples=3000, **_ALWAYS)
+# dev, but a failure is not made small: for a mutant, that it fails is all
+_PHASES = (hypothesis.Phase.explicit, hypothesis.Phase.generate)
+hypothesis.settings.register_profile("mutant", max_examples=25, derandomize=True, phases=_PHASES, **_ALWAYS)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 
-#: folders and files whose tests share what takes long to make: a build, or every source parsed
-TOGETHER = ("emulator/", "tests/ops/test_api_fidelity.py", "tests/popart/")
+#: folders whose tests share a build
+TOGETHER = ("emulator/", "tests/popart/")
 
 
 @pytest.hookimpl(optionalhook=True)
