@@ -39,6 +39,7 @@ from common import (
     git_revision,
     guarded,
     number,
+    refuse,
     repeat_command,
     text_table,
 )
@@ -398,6 +399,12 @@ def main(argv: list[str] | None = None) -> int:
     for flag in ("batch", "steps", "rounds", "threads"):
         if getattr(a, flag) < 1:
             cli.error(f"--{flag} must be at least 1, got {getattr(a, flag)}")
+    of_sparq = ("r", "k", "local", "index_bits")
+    if a.read is not None:
+        measured = ("model", "S", "batch", "dtypes", "methods", "steps", "rounds", "threads", "cpu_time")
+        refuse(cli, a, "with --read", *measured, *of_sparq, "seed", "json")
+    elif "sparq" not in a.methods:
+        refuse(cli, a, "where sparq is not among --methods", *of_sparq)
     if min(a.S) < 1:
         cli.error(f"--S must be at least 1, got {min(a.S)}")
     if a.cpu_time and (a.threads != 1 or os.environ.get("OMP_NUM_THREADS") != "1"):
