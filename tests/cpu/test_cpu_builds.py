@@ -119,7 +119,8 @@ ISAS = {
     "portable": ("", r"dot_codes_portable|simd_portable"),
     "avx2": ("-mavx2 -mfma -mf16c -DSPARQ_AVX2", r"codes_avx2|simd_avx2|\w*x86"),
     "avx512vnni": (
-        "-mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -DSPARQ_AVX512 -DSPARQ_VNNI",
+        "-mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni"
+        " -DSPARQ_AVX512 -DSPARQ_VNNI",
         r"codes_avx512|simd_avx512|\w*x86",
     ),
 }
@@ -136,23 +137,17 @@ def test_each_header_of_the_kernels_compiles_alone(isa: str, tmp_path: Path) -> 
     for header in sorted(path.stem for path in (cpu / "kernels").glob("*.hpp") if path.stem != "table"):
         if re.fullmatch(of_others, header) and not re.fullmatch(own, header):
             continue
+        first = "table.hpp" if isa == "portable" else "immintrin.h"
         source.write_text(
-            f"""#include "table.hpp"
-            {"#include <immintrin.h>" if flags else ""}
+            f"""#include <{first}>
+            #include "table.hpp"
             namespace sparq {{ namespace cpu {{ namespace alone {{ namespace {{
             #include "{header}.hpp"
             }}}}}}}}"""
         )
         includes = (f"-I{folder}" for folder in (cpu / "kernels", cpu, cpu.parent, cpu.parent / "include"))
-        options = [
-            *flags.split(),
-            "-Wall",
-            "-Wextra",
-            "-Werror",
-            "-Wno-uninitialized",
-            "-Wno-maybe-uninitialized",
-        ]
-        done = run("g++", "-std=c++17", "-fsyntax-only", *options, *includes, source)
+        warnings = "-Wall -Wextra -Werror -Wno-uninitialized -Wno-maybe-uninitialized"
+        done = run("g++", "-std=c++17", "-fsyntax-only", *f"{flags} {warnings}".split(), *includes, source)
         if done.returncode:
             problems[header] = done.stderr[:500]
     assert problems == {}
