@@ -109,8 +109,8 @@ MUTANTS = [
         f"{_DECODE} {_ERRORS}",
         [
             (
-                "{**default.arguments(), **changes}",
-                "{**changes, **default.arguments()}",
+                "{**said, **changes}",
+                "{**changes, **said}",
                 "settings of a layer are overruled by those of all",
             ),
             ("settings[index] = None", "pass", "a dense layer is not dense"),
