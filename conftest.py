@@ -36,8 +36,8 @@ hypothesis.settings.register_profile("random", max_examples=25, database=None, *
 hypothesis.settings.register_profile("nightly", max_examples=3000, **_ALWAYS)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 
-#: folders and files whose tests share what takes long to make: a build, or every source parsed
-TOGETHER = ("emulator/", "tests/ops/test_api_fidelity.py", "tests/popart/")
+#: folders whose tests share a build
+TOGETHER = ("emulator/", "tests/popart/")
 
 
 @pytest.hookimpl(optionalhook=True)

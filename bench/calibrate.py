@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, Callable, Sequence
 
 import numpy as np
-from common import ROOT, sparq_kernels
+from common import ROOT, guarded, refuse, sparq_kernels
 
 from sparq_ipu.commands.tables import markdown_table, replace_block
 from sparq_ipu.kernels import KERNELS
@@ -325,6 +325,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     args = parser.parse_args(arguments)
     if args.check:
+        refuse(parser, args, "with --check", "write", "points")
         try:
             others = published.measurements(args.check)
             print(check(others))
@@ -352,4 +353,4 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(guarded(main))

@@ -28,7 +28,10 @@ for _room, _package in (("reference", "sparq_reference"), ("python", "sparq_ipu"
     if importlib.util.find_spec(_package) is None:  # not installed: from the tree
         sys.path.append(str(ROOT / _room))
 
-from sparq_ipu.kernels import KERNELS, Kernel  # noqa: E402
+from sparq_ipu.commands.command_line import guarded as guarded  # noqa: E402
+from sparq_ipu.commands.command_line import try_writing  # noqa: E402
+from sparq_ipu.device_options import POLICIES, DeviceOptions  # noqa: E402
+from sparq_ipu.kernels import KERNELS, TIERED, Kernel  # noqa: E402
 from sparq_ipu.planning import Plan, plan  # noqa: E402
 from sparq_ipu.planning.on_chip import ON_CHIP_COLUMNS  # noqa: E402
 from sparq_reference import CacheSpec, DoesNotFit, SparqSettings, checks  # noqa: E402
@@ -121,11 +124,7 @@ class Workload:
 
     def with_plain_cache(self) -> Workload:
         """The same with options of the cache left out."""
-        return dataclasses.replace(self, spec=dataclasses.replace(self.spec, **self._default_options()))
-
-    def _default_options(self) -> dict[str, Any]:
-        spec = self.spec
-        return {f.name: f.default for f in dataclasses.fields(spec) if f.name in spec.options()}
+        return dataclasses.replace(self, spec=self.spec.plain())
 
     def _shape(self) -> dict[str, Any]:
         spec = dataclasses.asdict(self.spec)
@@ -153,7 +152,8 @@ class Workload:
         return words
 
     def __str__(self) -> str:
-        shape = dict(item for item in self._shape().items() if item not in self._default_options().items())
+        usual = self.spec.plain().option_values.items()
+        shape = dict(item for item in self._shape().items() if item not in usual)
         heads = f"{shape.pop('n_heads')} heads, {shape.pop('n_kv_heads')} KV heads"
         words = [f"batch {shape.pop('batch')}", heads, *(f"{name} {n}" for name, n in shape.items())]
         return ", ".join(words if self.settings is None else [*words, str(self.settings)])
@@ -179,11 +179,25 @@ def attention_functions() -> dict[str, Kernel]:
 def in_flags(error: ValueError, **more: str) -> str:
     """The message of a check, `<op>: <argument> must <rule>, got <value>`, without <op> and with flags for
     the names of arguments; `more`: flags of a bench by argument."""
-    flags = {**_FLAG_OF, **more}
+    flags = {**_FLAG_OF, **_MORE_FLAGS, **more}
     message = str(error).partition(": ")[2] or str(error)
     argument, must, rule = message.partition(" must ")
     argument = re.sub(r"\w+", lambda m: flags.get(m[0], m[0]), argument)
     return argument + must + re.sub(r"\b(\w+)=", lambda m: f"{flags.get(m[1], m[1])}=", rule)
+
+
+def refuse(parser: argparse.ArgumentParser, a: argparse.Namespace, where: str, *arguments: str) -> None:
+    """Refuse flags that would change nothing, by the names of what they stand for; `where` says when. What is
+    so anyway may be said."""
+    for name in arguments:
+        value, usual = getattr(a, name, None), parser.get_default(name)
+        if name in CacheSpec.options() and usual is None:  # what a cache without the option is
+            usual = getattr(CacheSpec, name)
+        if value not in (None, usual, [usual]):
+            actions = (action for action in parser._actions if action.dest == name)
+            flag = next(f.option_strings[0] for f in actions if f.const in (None, value))
+            got = flag if isinstance(value, bool) else value
+            parser.error(f"{flag} must be left out {where}, got {got}")
 
 
 class CommandLine:
@@ -254,22 +268,38 @@ class CommandLine:
             help="what to run [all]; " + "; ".join(f"{name}: {what}" for name, what in names.items()),
         )
 
+    def add_tiers(self) -> None:
+        """--hot-rows, --hot-policy and --wave-rows: see `device_options`."""
+        tiers = self.parser.add_argument_group(f"three tiers ({TIERED.name})").add_argument
+        text = "rows of keys and values of each KV head that stay in SRAM; 0: four times --k [0]"
+        tiers("--hot-rows", type=int, default=0, metavar="N", help=text)
+        text = "which row makes room for another [lru]"
+        tiers("--hot-policy", choices=POLICIES, default=POLICIES[0], help=text)
+        text = (
+            "rows that are read at a time, for all KV heads; 0: an eighth of those that are selected, 64 to "
+            "512, and all of them (up to 8192) where three quarters are missing [0]"
+        )
+        tiers("--wave-rows", type=int, default=0, metavar="N", help=text)
+
     def add_run(
         self,
-        seed_of: str,
+        seed_of: str | None,
         *,
         reps: int | None = None,
         warmup: int | None = None,
         where: str = "",
         json_aliases: Sequence[str] = (),
     ) -> None:
-        """--seed, --json and, with `reps`, --reps and --warmup."""
+        """--json, with `seed_of` --seed (0 without), and with `reps` --reps and --warmup."""
         add = self.run.add_argument
         if reps is not None:
             text = f"timed runs of each kernel{where} [{reps}]"
             add("--reps", type=int, default=reps, metavar="N", help=text)
             add("--warmup", type=int, default=warmup, metavar="N", help=f"runs before them{where} [{warmup}]")
-        add("--seed", type=int, default=0, metavar="N", help=f"of {seed_of} [0]")
+        if seed_of is None:
+            self.parser.set_defaults(seed=0)
+        else:
+            add("--seed", type=int, default=0, metavar="N", help=f"of {seed_of} [0]")
         add(
             "--json",
             type=Path,
@@ -306,15 +336,29 @@ class CommandLine:
             if value is not None and value < low:
                 self.error(f"--{name.replace('_', '-')} must be at least {low}, got {value}")
 
+    def within(self, a: argparse.Namespace, name: str, low: int, high: int) -> None:
+        """Refuse values of a flag that are not in [low, high]."""
+        values = getattr(a, name)
+        for value in values if isinstance(values, list) else [values]:
+            if not low <= value <= high:
+                self.error(f"--{name.replace('_', '-')} must be in [{low}, {high}], got {value}")
+
+    def refuse(self, a: argparse.Namespace, where: str, *arguments: str) -> None:
+        """As `refuse`."""
+        refuse(self.parser, a, where, *arguments)
+
     def chosen(self, a: argparse.Namespace, names: Mapping[str, Kernel] | None = None) -> dict[str, Kernel]:
-        """The kernels of --kernel, of `names` (by default `sparq_kernels`) in their order."""
+        """The kernels of --kernel, of `names` (by default `sparq_kernels`) in their order. Flags that none of
+        them looks at are refused."""
         names = sparq_kernels() if names is None else names
         asked = [a.kernel] if isinstance(a.kernel, str) else a.kernel
-        return {name: kernel for name, kernel in names.items() if name in asked or "all" in asked}
-
-    def shape_given(self, a: argparse.Namespace) -> list[Flag]:
-        """The flags of the shape that the command line has."""
-        return [f for f in SHAPE_FLAGS if getattr(a, f.argument) is not None]
+        those = {name: kernel for name, kernel in names.items() if name in asked or "all" in asked}
+        if all(kernel.is_dense for kernel in those.values()):
+            self.refuse(a, "where only dense attention runs", *(f.argument for f in SETTINGS_FLAGS))
+        if all(kernel.memory != "tiered" for kernel in those.values()):
+            of_tiers = ("row_bits", *DeviceOptions.OF_TIERS, "hit_rate")
+            self.refuse(a, "where no kernel has hot rows", *of_tiers)
+        return those
 
     def workloads(self, a: argparse.Namespace, takes_settings: bool, **known: Any) -> list[Workload]:
         """One for every combination of the flags' values; `known` arguments instead of theirs."""
@@ -333,6 +377,31 @@ class CommandLine:
             except ValueError as error:
                 self.error(in_flags(error))
         return made
+
+
+#: flags of benches by the names of what they stand for, beside those of workloads
+_MORE_FLAGS = {"n_tiles": "--tiles", "n_ipus": "--ipus", "n_layers": "--layers"}
+_MORE_FLAGS.update({name: f"--{name.replace('_', '-')}" for name in (*DeviceOptions.OF_TIERS, "split")})
+
+
+def tiers_of(a: argparse.Namespace, kernel: Kernel) -> dict[str, Any]:
+    """What the flags say of hot rows, for a kernel that has some."""
+    return {name: getattr(a, name) for name in DeviceOptions.OF_TIERS} if kernel.memory == "tiered" else {}
+
+
+def device_options(a: argparse.Namespace, kernel: Kernel, **more: Any) -> DeviceOptions:
+    """What the flags say of the device that a kernel runs on; `more`: others, by name.
+
+    Raises:
+        ValueError: one is out of range.
+    """
+    return DeviceOptions(a.tiles, kernel.memory, **tiers_of(a, kernel), **more)
+
+
+def plan_options(a: argparse.Namespace, kernel: Kernel) -> dict[str, Any]:
+    """The same and --hit-rate, as arguments of `sparq_ipu.plan`."""
+    hit_rate = {"hit_rate": a.hit_rate} if kernel.memory == "tiered" else {}
+    return {"n_tiles": a.tiles, **tiers_of(a, kernel), **hit_rate}
 
 
 # ---- rows of results
@@ -504,15 +573,6 @@ class JsonLines:
                 file.write(b"\n")
         else:
             os.truncate(self.path, whole)
-
-
-def try_writing(path: Path) -> None:
-    """Raises OSError where the path can not be opened for appending; leaves nothing behind."""
-    is_new = not path.exists()
-    with open(path, "ab"):
-        pass
-    if is_new:
-        path.unlink()
 
 
 def check_output(parser: argparse.ArgumentParser, flag: str, path: Path | None) -> None:

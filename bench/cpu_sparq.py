@@ -34,6 +34,7 @@ from common import (
     Workload,
     attention_functions,
     check_output,
+    guarded,
     new_row,
     number,
     text_table,
@@ -500,4 +501,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(guarded(main))

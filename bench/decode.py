@@ -37,7 +37,9 @@ from common import (
     Row,
     check_output,
     git_revision,
+    guarded,
     number,
+    refuse,
     repeat_command,
     text_table,
 )
@@ -156,7 +158,7 @@ class Method:
         if is_enabled(self.model):
             disable(self.model)
         if self.name == "sparq":
-            enable(self.model, **self._options)
+            enable(self.model, published=True, **self._options)
         elif self.name == "dense":
             enable_dense(self.model)
         else:
@@ -397,6 +399,12 @@ def main(argv: list[str] | None = None) -> int:
     for flag in ("batch", "steps", "rounds", "threads"):
         if getattr(a, flag) < 1:
             cli.error(f"--{flag} must be at least 1, got {getattr(a, flag)}")
+    of_sparq = ("r", "k", "local", "index_bits")
+    if a.read is not None:
+        measured = ("model", "S", "batch", "dtypes", "methods", "steps", "rounds", "threads", "cpu_time")
+        refuse(cli, a, "with --read", *measured, *of_sparq, "seed", "json")
+    elif "sparq" not in a.methods:
+        refuse(cli, a, "where sparq is not among --methods", *of_sparq)
     if min(a.S) < 1:
         cli.error(f"--S must be at least 1, got {min(a.S)}")
     if a.cpu_time and (a.threads != 1 or os.environ.get("OMP_NUM_THREADS") != "1"):
@@ -432,4 +440,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(guarded(main))

@@ -24,17 +24,21 @@ import pod
 from common import (
     NO_RANGE,
     NO_TIMES,
+    SHAPE_FLAGS,
     SPEEDUPS,
     Column,
     CommandLine,
     Progress,
     Row,
     Workload,
+    device_options,
     failure,
+    guarded,
     in_flags,
     new_row,
     number,
     plan_into,
+    plan_options,
     text_table,
     timing,
 )
@@ -42,7 +46,7 @@ from inputs import Inputs, load_inputs, random_inputs
 from steps import STEP_COLUMNS, print_steps, run_steps, shape_of, speedups
 
 from sparq_ipu.commands.tables import kernel_label
-from sparq_ipu.device_options import POLICIES, SPLITS, DeviceOptions
+from sparq_ipu.device_options import SPLITS
 from sparq_ipu.kernels import (
     BASELINE,
     DEFAULT,
@@ -61,6 +65,10 @@ from sparq_reference.checks import INDEX_BITS
 from sparq_study import traces
 
 _core: Any = importlib.import_module("sparq_ipu._core")
+
+
+#: how runs are timed there
+ON_IPU = ("reps", "warmup", "inner_reps")
 
 
 def command_line() -> CommandLine:
@@ -130,33 +138,15 @@ def command_line() -> CommandLine:
         default=SPLITS[0],
         help="with --layers: what an IPU has, some of the layers or some of the KV heads [layers]",
     )
-    tiers = cli.parser.add_argument_group(f"three tiers ({TIERED.name})").add_argument
-    tiers(
-        "--hot-rows",
-        type=int,
-        default=0,
-        metavar="N",
-        help="rows of keys and values of each KV head that stay in SRAM; 0: four times --k [0]",
-    )
-    tiers(
-        "--hot-policy", choices=POLICIES, default=POLICIES[0], help="which row makes room for another [lru]"
-    )
-    tiers(
-        "--wave-rows",
-        type=int,
-        default=0,
-        metavar="N",
-        help="rows that are read at a time, for all KV heads; 0: an eighth of those that are selected, 64 to "
-        "512, and all of them (up to 8192) where three quarters are missing [0]",
-    )
-    tiers(
+    cli.add_tiers()
+    add(
         "--hit-rate",
         type=float,
         default=0.0,
         metavar="P",
         help="with --plan-only: the share of selected rows that is taken to be hot [0: none]",
     )
-    tiers(
+    add(
         "--steps",
         type=int,
         default=0,
@@ -172,31 +162,52 @@ def parse(cli: CommandLine, argv: list[str] | None) -> argparse.Namespace:
     """The arguments, checked before there are inputs. `kernels`: those to run; `workloads`: one for each
     --index-bits, None with --input."""
     a = cli.parse(argv)
-    cli.at_least(a, tiles=0, inner_reps=1, ipus=1, layers=1, hot_rows=0, wave_rows=0, steps=0)
+    cli.at_least(a, inner_reps=1, ipus=1, layers=1, steps=0)
     if not 0 <= a.hit_rate <= 1:
         cli.error(f"--hit-rate must be in [0, 1], got {a.hit_rate}")
     if a.steps and not a.input:
         cli.error(f"--steps must be given together with --input, got {a.steps} alone")
     if a.layers != 1 and (a.input or a.stages):
         cli.error(f"--layers must be 1 with --input or --stages, got {a.layers}")
-    tiles = device_model().tiles
-    if a.tiles > tiles:
-        cli.error(f"--tiles must be at most {tiles}, got {a.tiles}")
     if a.ipus != 1 and not a.plan_only and a.layers == 1:
         cli.error(f"--ipus must be 1 without --plan-only, got {a.ipus}")
     if a.layer is not None and not a.input:
         cli.error(f"--layer must be given together with --input, got {a.layer} alone")
     a.kernels = cli.chosen(a)
     a.takes_settings = not all(kernel.is_dense for kernel in a.kernels.values())
-    if a.input:
-        if a.plan_only:
-            cli.error(f"--input must not be given with --plan-only, got {a.input}")
-        for flag in cli.shape_given(a):
-            if flag.argument != "capacity":
-                value = getattr(a, flag.argument)
-                cli.error(f"{flag.flag} must be left to the file of --input, got {value}")
+    refuse_unused(cli, a)
+    of_pod = dict(n_ipus=a.ipus, split=a.split) if a.layers != 1 else {}
+    try:
+        for kernel in a.kernels.values():
+            device_options(a, kernel, **of_pod)
+    except ValueError as error:
+        cli.error(in_flags(error))
     a.workloads = None if a.input else cli.workloads(a, a.takes_settings)
     return a
+
+
+def refuse_unused(cli: CommandLine, a: argparse.Namespace) -> None:
+    """Refuse flags that do not apply to what is asked for."""
+    if a.plan_only:
+        if a.input:
+            cli.error(f"--input must not be given with --plan-only, got {a.input}")
+        if a.device == "ipu":
+            cli.error("--device must be auto or emulator with --plan-only, got ipu")
+        cli.refuse(a, "with --plan-only", "stages", "check", "seed", *ON_IPU)
+    else:
+        cli.refuse(a, "without --plan-only", "hit_rate")
+    if a.layers == 1:
+        cli.refuse(a, "without --layers", "split")
+    else:
+        cli.refuse(a, "with --layers", "inner_reps")
+        if all(kernel.memory == "sram" for kernel in a.kernels.values()):
+            cli.error(f"--layers must be 1 for a cache in SRAM, got {a.layers}")
+    if a.input:
+        shape = [f.argument for f in SHAPE_FLAGS if a.steps or f.argument != "capacity"]
+        cli.refuse(a, "with --input", *shape)
+        cli.refuse(a, "with --input", "seed")
+    if a.steps:
+        cli.refuse(a, "with --steps", "stages", *ON_IPU)
 
 
 def jobs(a: argparse.Namespace, workloads: list[Workload]) -> list[tuple[Kernel, Workload]]:
@@ -210,12 +221,14 @@ def jobs(a: argparse.Namespace, workloads: list[Workload]) -> list[tuple[Kernel,
     ]
 
 
-def choose_device(cli: CommandLine, device: str) -> str:
+def choose_device(cli: CommandLine, a: argparse.Namespace) -> str:
+    device: str = a.device
     if device == "auto":
-        return "emulator" if _core.device_unavailable("ipu") else "ipu"
+        device = "emulator" if _core.device_unavailable("ipu") else "ipu"
     reason = _core.device_unavailable(device)
     if reason:
         cli.error(f"--device must be one that is available here, got {device} ({reason})")
+    cli.refuse(a, f"on device {device}", *(("tiles", "stages") if device == "ipu" else ON_IPU))
     return device
 
 
@@ -299,7 +312,7 @@ def run_kernel(
         workload.spec,
         workload.n_heads,
         attention=[Attention(row["kernel"], workload.settings)],
-        options=DeviceOptions(a.tiles, hot_rows=a.hot_rows, hot_policy=a.hot_policy, wave_rows=a.wave_rows),
+        options=device_options(a, KERNELS[row["kernel"]]),
         append=False,
         device=row["device"],
         repeats=a.inner_reps if on_ipu else 0,
@@ -411,8 +424,7 @@ def plans(a: argparse.Namespace) -> list[Row]:
     rows = []
     for kernel, workload in jobs(a, a.workloads):
         rows.append(first_row(kernel, device_model().name, workload, a))
-        tiers = dict(hot_rows=a.hot_rows, hit_rate=a.hit_rate) if kernel.memory == "tiered" else {}
-        planned = plan_into(rows[-1], workload, n_ipus=a.ipus, n_tiles=a.tiles, **tiers)
+        planned = plan_into(rows[-1], workload, n_ipus=a.ipus, **plan_options(a, kernel))
         print(f"{label(rows[-1])}: {rows[-1]['error']}\n" if planned is None else f"{planned}\n")
     return rows
 
@@ -533,12 +545,12 @@ def main(argv: list[str] | None = None) -> int:
     cli = command_line()
     a = parse(cli, argv)
     if a.layers != 1:
-        device = "emulator" if a.plan_only else choose_device(cli, a.device)
+        device = "emulator" if a.plan_only else choose_device(cli, a)
         rows = stacks(a, device, Progress())
     elif a.plan_only:
         rows = plans(a)
     else:
-        device = choose_device(cli, a.device)
+        device = choose_device(cli, a)
         progress = Progress()
         if a.steps:
             rows = runs_of_steps(cli, a, device, progress)
@@ -559,4 +571,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(guarded(main))

@@ -24,6 +24,8 @@ from common import (
     Row,
     Workload,
     check_output,
+    guarded,
+    in_flags,
     new_row,
     number,
     plan_into,
@@ -32,7 +34,9 @@ from common import (
 
 from sparq_ipu.commands.tables import markdown_table, replace_block
 from sparq_ipu.kernels import DEFAULT
+from sparq_ipu.planning import split
 from sparq_ipu.planning.record import NOT_IN_A_PLAN
+from sparq_reference import checks
 
 DOCUMENT = ROOT / "docs/device_model.md"
 BLOCK = "layers"
@@ -56,6 +60,7 @@ def command_line() -> CommandLine:
         __file__,
         __doc__,
         NOTES,
+        without=("row_bits",),  # of a cache in streaming memory 16
         many=("index_bits",),
         defaults={"n_kv_heads": 8, "index_bits": [16, 8, 4]},
     )
@@ -63,7 +68,7 @@ def command_line() -> CommandLine:
     add("--layers", type=int, nargs="+", default=[1, 8, 32], metavar="N", help="layers of the stack [1 8 32]")
     add("--ipus", type=int, nargs="+", default=[1, 4], metavar="N", help="IPUs that share the KV heads [1 4]")
     add("--write", action="store_true", help=f"put the table into {DOCUMENT.relative_to(ROOT)}")
-    cli.add_run("nothing: plans have no random numbers")
+    cli.add_run(None)
     return cli
 
 
@@ -88,12 +93,16 @@ def markdown(rows: Iterable[Row]) -> str:
 def main(argv: list[str] | None = None) -> int:
     cli = command_line()
     a = cli.parse(argv)
-    for name in ("layers", "ipus"):
-        if min(getattr(a, name)) < 1:
-            cli.error(f"--{name} must be at least 1, got {min(getattr(a, name))}")
+    for name, most in (("layers", checks.MAX_LAYERS), ("ipus", checks.MAX_CAPACITY)):
+        cli.within(a, name, 1, most)
     check_output(cli.parser, "--write", DOCUMENT if a.write else None)
     rows = []
     points = list(itertools.product(cli.workloads(a, takes_settings=True), a.ipus, a.layers))
+    try:
+        for workload, n_ipus, _ in points:
+            split(workload.spec.batch, workload.n_heads, workload.spec.n_kv_heads, n_ipus)
+    except ValueError as error:
+        cli.error(in_flags(error))
     for workload, n_ipus, n_layers in points:
         rows.append(planned(workload, n_ipus, n_layers, a))
         print(f"\r{len(rows)}/{len(points)} planned", end="", file=sys.stderr, flush=True)
@@ -109,4 +118,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(guarded(main))

@@ -17,7 +17,7 @@ import json
 import sys
 from typing import Any, Callable, Dict, Iterable, NamedTuple
 
-from common import ROOT
+from common import ROOT, guarded
 
 from sparq_ipu.commands.tables import markdown_table, replace_block
 from sparq_ipu.planning.device_model import DATA, device_model
@@ -343,4 +343,4 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(guarded(main))

@@ -10,13 +10,12 @@ import time
 from typing import Any, Callable
 
 import numpy as np
-from common import Column, Row, Workload, failure, number, text_table, timing
+from common import Column, Row, Workload, device_options, failure, number, plan_options, text_table, timing
 from inputs import random_inputs
 
 from sparq_ipu import KVCache
 from sparq_ipu.attention import attention
 from sparq_ipu.backends.room import host_memory
-from sparq_ipu.device_options import DeviceOptions
 from sparq_ipu.devices import available_devices
 from sparq_ipu.kernels import Attention, Kernel
 from sparq_ipu.planning import PodPlan, plan_pod
@@ -57,7 +56,7 @@ def planned(row: Row, kernel: Kernel, workload: Workload, a: argparse.Namespace)
             n_layers=a.layers,
             n_ipus=a.ipus,
             split=a.split,
-            n_tiles=a.tiles,
+            **plan_options(a, kernel),
         )
     except ValueError as error:
         row.update(failure(error))
@@ -91,7 +90,7 @@ def run(
         workload.spec,
         workload.n_heads,
         attention=[Attention(kernel.name, workload.settings)],
-        options=DeviceOptions(a.tiles, n_ipus=a.ipus, split=a.split),
+        options=device_options(a, kernel, n_ipus=a.ipus, split=a.split),
         append=False,
         device=device,
         n_layers=a.layers,

@@ -23,6 +23,7 @@ from common import (
     Row,
     Workload,
     attention_functions,
+    guarded,
     new_row,
     number,
     text_table,
@@ -138,4 +139,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(guarded(main))

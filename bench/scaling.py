@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Iterable
 
 from common import (
+    FLAGS,
     ROOT,
     Column,
     CommandLine,
@@ -27,16 +28,19 @@ from common import (
     Workload,
     check_output,
     failure,
+    guarded,
+    in_flags,
     new_row,
     number,
     text_table,
 )
 
 from sparq_ipu.commands.tables import markdown_table, replace_block
-from sparq_ipu.device_options import SPLITS
+from sparq_ipu.device_options import SPLITS, DeviceOptions
 from sparq_ipu.kernels import DEFAULT
 from sparq_ipu.planning import plan_pod
 from sparq_ipu.planning.record import NOT_IN_A_PLAN
+from sparq_reference import checks
 
 DOCUMENT = ROOT / "docs/scaling.md"
 BLOCK = "scaling"
@@ -99,6 +103,7 @@ def command_line() -> CommandLine:
         __file__,
         __doc__,
         NOTES,
+        without=("row_bits",),  # of a cache in streaming memory 16
         many=("capacity", "batch"),
         defaults={"n_kv_heads": 8, "capacity": [2**14, 2**16, 2**18, 2**20], "batch": [1, 16]},
     )
@@ -108,7 +113,7 @@ def command_line() -> CommandLine:
     add("--tiles", type=int, default=0, metavar="N", help="tiles of an IPU [all of them]")
     add("--write", action="store_true", help=f"put the table into {DOCUMENT.relative_to(ROOT)}")
     add("--read", metavar="FILE", help="rows of an earlier run (.jsonl or .jsonl.gz) instead of planning")
-    cli.add_run("nothing: plans have no random numbers")
+    cli.add_run(None)
     return cli
 
 
@@ -143,8 +148,14 @@ def read_rows(path: Path) -> list[Row]:
 def main(argv: list[str] | None = None) -> int:
     cli = command_line()
     a = cli.parse(argv)
-    if a.layers < 1:
-        cli.error(f"--layers must be at least 1, got {a.layers}")
+    cli.within(a, "layers", 1, checks.MAX_LAYERS)
+    try:
+        for n_ipus in a.ipus:
+            DeviceOptions(a.tiles, n_ipus=n_ipus)
+    except ValueError as error:
+        cli.error(in_flags(error))
+    if a.read:
+        cli.refuse(a, "with --read", *(f.argument for f in FLAGS), "layers", "ipus", "tiles", "json")
     check_output(cli.parser, "--write", DOCUMENT if a.write else None)
     rows = []
     if a.read:
@@ -159,7 +170,7 @@ def main(argv: list[str] | None = None) -> int:
         rows.append(planned(workload, n_ipus, split, a))
         print(f"\r{len(rows)}/{len(points)} planned", end="", file=sys.stderr, flush=True)
     print("", file=sys.stderr)
-    if a.json is not None and not a.read:
+    if a.json is not None:
         a.json.append(rows)
     print(text_table(COLUMNS, rows))
     print(
@@ -173,4 +184,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(guarded(main))

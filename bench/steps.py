@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Any, Callable
 
 import numpy as np
-from common import Column, Row, Workload, number, text_table
+from common import Column, Row, Workload, device_options, number, text_table
 
 from sparq_ipu.commands.tables import kernel_label
-from sparq_ipu.device_options import DeviceOptions
 from sparq_ipu.kernels import BASELINE, Attention, Kernel, exact_attention
 from sparq_ipu.planning import plan
 from sparq_study import traces
@@ -59,13 +58,12 @@ def run_steps(
     layer = trace.layers[a.layer]
     kernel: Kernel = a.kernels[row["kernel"]]
     tiered = kernel.memory == "tiered"
-    of_tiers = dict(hot_rows=a.hot_rows, hot_policy=a.hot_policy, wave_rows=a.wave_rows) if tiered else {}
     step("compile")
     session = _core.Session(
         workload.spec,
         workload.n_heads,
         attention=[Attention(row["kernel"], workload.settings)],
-        options=DeviceOptions(a.tiles, kernel.memory, **of_tiers),
+        options=device_options(a, kernel),
         device=row["device"],
     )
     step("fill the cache")

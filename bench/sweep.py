@@ -38,6 +38,7 @@ from common import (
     Progress,
     Row,
     Workload,
+    guarded,
     new_row,
     plan_into,
     repeat_command,
@@ -353,6 +354,14 @@ def parse(cli: CommandLine, argv: list[str] | None) -> argparse.Namespace:
         cli.error(f"--emulate must be at least 0, got {a.emulate}")
     if (a.summary or a.write) and not (a.json and a.json.path.exists()):
         cli.error(f"--json must name a file with results, got {a.json and a.json.path}")
+    if a.summary or a.write:
+        work = ("kernel", "device", "emulate", "jobs", "seed", *ARGUMENTS)
+        cli.refuse(a, "with --write" if a.write else "with --summary", *work)
+        if a.write:
+            cli.refuse(a, "with --write", "summary")
+    elif not a.emulate:
+        cli.refuse(a, "without --emulate", "seed")
+    cli.chosen(a)
     return a
 
 
@@ -370,4 +379,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(guarded(main))

@@ -26,6 +26,7 @@ from common import (
     Workload,
     check_output,
     failure,
+    guarded,
     new_row,
     number,
     text_table,
@@ -41,8 +42,11 @@ DOCUMENT = ROOT / "docs/device_model.md"
 STEPS = ROOT / "bench/results/tiered_steps.jsonl"
 NOTES = "Exit status: 0, or 2 where the command line is wrong."
 
-#: (n_heads, n_kv_heads) of both models, which have 32 layers and head_dim 128
-MODELS = {"Llama-3-8B": (32, 8), "Llama-2-7B": (32, 32)}
+#: of both models, which have 32 layers
+MODELS = {
+    "Llama-3-8B": dict(n_heads=32, n_kv_heads=8, head_dim=128),
+    "Llama-2-7B": dict(n_heads=32, n_kv_heads=32, head_dim=128),
+}
 LAYERS = 32
 HIT_RATE = 0.9
 
@@ -65,6 +69,7 @@ def command_line() -> CommandLine:
         __file__,
         __doc__,
         NOTES,
+        without=("n_heads", "n_kv_heads", "head_dim"),  # those of --model
         many=("capacity",),
         defaults={"capacity": [16384, 65536, 262144, 1048576], "index_bits": 4},
     )
@@ -72,7 +77,7 @@ def command_line() -> CommandLine:
     add("--ipus", type=int, nargs="+", default=[1, 4, 16], metavar="N", help="IPUs of the model [1 4 16]")
     add("--model", choices=tuple(MODELS), nargs="+", default=list(MODELS), help="shapes [both]")
     add("--write", action="store_true", help=f"put the tables into {DOCUMENT.relative_to(ROOT)}")
-    cli.add_run("nothing: plans have no random numbers")
+    cli.add_run(None)
     return cli
 
 
@@ -138,15 +143,15 @@ def rates() -> str:
 def main(argv: list[str] | None = None) -> int:
     cli = command_line()
     a = cli.parse(argv)
-    if min(a.ipus) < 1:
-        cli.error(f"--ipus must be at least 1, got {min(a.ipus)}")
+    cli.within(a, "ipus", 1, LAYERS)
     check_output(cli.parser, "--write", DOCUMENT if a.write else None)
     rows = []
     for model in a.model:
-        n_heads, n_kv_heads = MODELS[model]
-        for workload in cli.workloads(a, takes_settings=True, n_heads=n_heads, n_kv_heads=n_kv_heads):
+        for workload in cli.workloads(a, takes_settings=True, **MODELS[model]):
             for n_ipus in a.ipus:
                 rows.append(row_of(workload, model, n_ipus, a))
+                if rows[-1]["error"] and not rows[-1]["does_not_fit"]:
+                    cli.error(rows[-1]["error"].partition(": ")[2])
                 print(f"\r{len(rows)} planned", end="", file=sys.stderr, flush=True)
     print("", file=sys.stderr)
     if a.json is not None:
@@ -164,4 +169,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(guarded(main))

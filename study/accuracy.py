@@ -24,6 +24,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sparq_ipu.commands.command_line import guarded
+
 if TYPE_CHECKING:
     from sparq_study.accuracy.plan import Plan
 
@@ -330,4 +332,4 @@ def work(args: argparse.Namespace, plan: Plan, out: Path, part: int, n_parts: in
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(guarded(main))

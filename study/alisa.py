@@ -25,7 +25,7 @@ import alisa_device
 import alisa_lines
 import numpy as np
 from alisa_lines import LONG, SCHEMA, Line
-from shared import ROOT, Progress, check_output
+from shared import ROOT, Progress, check_output, guarded
 
 from sparq_ipu.commands.tables import markdown_table, replace_block
 from sparq_study.alisa import (
@@ -489,4 +489,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(guarded(main))

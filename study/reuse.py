@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, Sequence
 
 import numpy as np
-from shared import ROOT, Progress, check_output
+from shared import ROOT, Progress, check_output, guarded
 
 from sparq_ipu.commands.tables import markdown_table, replace_block
 from sparq_reference import SparqSettings
@@ -324,4 +324,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(guarded(main))

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Sequence
 
 import numpy as np
-from shared import Progress, check_output
+from shared import Progress, check_output, guarded
 
 from sparq_study import traces
 
@@ -110,4 +110,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(guarded(main))

@@ -9,6 +9,6 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.append(str(ROOT / "bench"))
 
-from common import Progress, check_output  # noqa: E402
+from common import Progress, check_output, guarded  # noqa: E402
 
-__all__ = ["ROOT", "Progress", "check_output"]
+__all__ = ["ROOT", "Progress", "check_output", "guarded"]

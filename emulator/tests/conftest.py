@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builds the emulator with the tests' device programs once, outside the tree, and runs them.
+"""Builds the tests' device programs once, outside the tree, and runs them.
 
-What is built is a copy of the emulator's folder, with nothing else beside it: so every test here also shows
+They are linked with the toolkit that is installed (python -m sparq_ipu.emulator). Where none is, the emulator
+is built with them from a copy of its folder, with nothing else beside it. So every test here then also shows
 that the emulator needs nothing else of the project.
-
-SPARQ_TEST_BUILD_DIR names a build of the emulator made with -DSPARQ_BUILD_TESTS=ON to use instead.
 """
 
 from __future__ import annotations
@@ -26,8 +25,7 @@ class Programs:
     """The built programs: run one, get its output."""
 
     def __init__(self, where: Path) -> None:
-        self.build = where
-        self.where = where / "tests"
+        self.where = where
         self.codelets = str(self.where / "test_codelets.gp")
 
     def path(self, name: str) -> str:
@@ -57,28 +55,46 @@ class Programs:
         return line
 
 
-@pytest.fixture(scope="session")
-def programs() -> Programs:
-    given = os.environ.get("SPARQ_TEST_BUILD_DIR")
-    if given:
-        where = Path(given)
-    else:
-        if builds.tool("cmake") is None:
-            pytest.skip("needs cmake")
-        top = Path(tempfile.gettempdir()) / f"sparq-emulator-tests-{os.getuid()}-{builds.key(EMULATOR)}"
-        where = top / "build"
-        with builds.alone(top):
-            builds.copy_changed(EMULATOR, top / "emulator")
-            # -O1: these programs take longer to compile than to run.
-            options = (f"-DPython3_EXECUTABLE={sys.executable}", "-DCMAKE_CXX_FLAGS_RELEASE=-O1 -DNDEBUG")
-            builds.cmake(top / "emulator", where, "-DSPARQ_BUILD_TESTS=ON", *options)
-    return Programs(where)
+def installed() -> Path | None:
+    """The toolkit of an installation."""
+    try:
+        from sparq_ipu.emulator import prefix
+
+        return prefix()
+    except (ImportError, FileNotFoundError):
+        return None
 
 
 @pytest.fixture(scope="session")
-def toolkit(programs, tmp_path_factory) -> Path:
+def built() -> Path:
+    """The folder of the build."""
+    if builds.tool("cmake") is None:
+        pytest.skip("needs cmake")
+    found = installed()
+    top = Path(tempfile.gettempdir()) / f"sparq-emulator-tests-{os.getuid()}-{builds.key(EMULATOR, found)}"
+    with builds.alone(top):
+        builds.copy_changed(EMULATOR, top / "emulator")
+        options = [f"-DPython3_EXECUTABLE={sys.executable}"]
+        if found is None:  # -O1: these programs take longer to compile than to run.
+            options += ["-DSPARQ_BUILD_TESTS=ON", "-DCMAKE_CXX_FLAGS_RELEASE=-O1 -DNDEBUG"]
+        else:
+            options += [f"-Dpoplar_DIR={found / 'lib' / 'cmake' / 'poplar'}"]
+        builds.cmake(top / "emulator" / ("tests" if found else ""), top / "build", *options)
+    return top / "build"
+
+
+@pytest.fixture(scope="session")
+def programs(built) -> Programs:
+    return Programs(built if installed() else built / "tests")
+
+
+@pytest.fixture(scope="session")
+def toolkit(built, tmp_path_factory) -> Path:
+    found = installed()
+    if found:
+        return found
     where = tmp_path_factory.mktemp("toolkit")
-    install = [builds.tool("cmake"), "--install", str(programs.build), "--prefix", str(where)]
+    install = [builds.tool("cmake"), "--install", str(built), "--prefix", str(where)]
     subprocess.run(install, check=True, stdout=subprocess.DEVNULL)
     return where
 

@@ -266,6 +266,10 @@ def test_a_field_whose_width_differs_on_a_device_is_refused(tmp_path, where, wid
     name = {"edge": "o", "list": "rows", "state": "n"}[where]
     assert f"field '{name}' must have a type of the same width on host and device, got " in r.stderr
     assert wide in r.stderr and "32 bits on a device" in r.stderr
+
+
+def test_control_fields_of_the_same_width_are_taken(tmp_path):
+    source = tmp_path / "a.cpp"
     source.write_text(WIDE.format(**NARROW))
     r = popc(source, "-o", tmp_path / "a.gp", "-Werror", "-Werror=width")
     assert r.returncode == 0 and r.stderr == "", r.stderr
@@ -287,7 +291,7 @@ def test_elsewhere_it_is_a_warning(tmp_path, body, named):
     """As the SDK's own codelets have it, and others' built with -Werror; with -Werror=width an error."""
     source = tmp_path / "a.cpp"
     source.write_text(WIDE.format(**{**NARROW, **(body if isinstance(body, dict) else {"body": body})}))
-    r = popc(source, "-o", tmp_path / "a.gp", "-Werror")
+    r = popc(source, "-o", tmp_path / "a.gp", "-Werror", "-O0")
     assert r.returncode == 0 and (tmp_path / "a.gp").exists()
     line = 8 if "field" in named else 10
     assert (

@@ -1,22 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "pair_attention.hpp"
 
+#include "list_attention.hpp"
+
 #include <limits>
 
 namespace sparq {
 namespace cpu {
-namespace {
-
-// The left fold of partial sums (contract E3).
-float foldBlocks(const float *partial, std::size_t n) {
-  float total = 0.0f;
-  for (std::size_t i = 0; i < n; ++i)
-    total = total + partial[i];
-  return total;
-}
-
-} // namespace
-
 PairAttention::PairAttention(const Call &callIn, std::size_t indexIn, const PairQuery &queryIn,
                              const Scratch &scratch, const Team &teamIn, unsigned buffer)
     : call(callIn), cache(callIn.cache), kernels(callIn.kernels), query(queryIn), s(scratch),
@@ -62,7 +52,7 @@ void PairAttention::dense() {
   }
   if (team.member == 0)
     for (unsigned h = 0; h < g; ++h)
-      write(h, foldBlocks(s.blockSums + h * s.nBlocks, blocks), nullptr);
+      writeOutput(call, index, h, s.sum + h * d, foldBlocks(s.blockSums + h * s.nBlocks, blocks));
   team.barrier(); // the scratch is free for the next pair
 }
 
@@ -252,37 +242,16 @@ void PairAttention::shareOfWeights(std::size_t count, const float *weightSum) {
 
 void PairAttention::finish() {
   if (team.member == 0) {
-    const std::size_t count = nSelected, padded = roundUp(count, blockSize);
     // The rows are anywhere in memory: ask for all of them now. (Into L1 first, although it is
     // smaller: measured, asking for L2 takes twice as long.)
     fetchRows(pair.keyRows);
     fetchRows(pair.valueRows);
-    RowScores rowScores{};
-    rowScores.key = {pair.keyRows, d, s.positions, 0, count};
-    rowScores.query = query.query;
-    rowScores.groupSize = g;
-    rowScores.scale = scale;
-    rowScores.scores = s.listScores;
-    rowScores.scoreStride = s.listStride;
-    rowScores.maximum = s.maxima;
-    kernels.rowScores(rowScores);
-    std::memset(s.sum, 0, g * d * sizeof(float));
-    for (unsigned h = 0; h < g; ++h) {
-      SoftmaxWeights step{s.listScores + h * s.listStride, padded, s.maxima[h], s.listBlockSums,
-                          nullptr};
-      kernels.softmaxWeights(step);
-      s.sums[h] = foldBlocks(s.listBlockSums, padded / blockSize);
-    }
-    WeightedValues sum{};
-    sum.value = {pair.valueRows, d, s.positions, 0, count};
-    sum.weights = s.listScores;
-    sum.weightStride = s.listStride;
-    sum.groupSize = g;
-    sum.sum = s.sum;
-    sum.fold = true;
-    kernels.weightedValues(sum);
+    const ListAttention list{s.positions, nSelected,       s.listScores, s.listStride,
+                             s.maxima,    s.listBlockSums, s.sums,       s.sum};
+    list.attend(call, pair, query.query);
     for (unsigned h = 0; h < g; ++h)
-      write(h, s.sums[h], call.settings->meanValue ? &s.alpha[h] : nullptr);
+      writeOutput(call, index, h, s.sum + h * d, s.sums[h],
+                  call.settings->meanValue ? &s.alpha[h] : nullptr);
   }
   team.barrier(); // the scratch is free for the next pair
 }
@@ -312,19 +281,6 @@ float PairAttention::maximum(unsigned h) const {
   for (unsigned member = 1; member < team.size; ++member)
     most = std::max(most, s.maxima[member * g + h]);
   return most;
-}
-
-// Contract E6.4 and E6.5: divide, mix with the mean value (where there is an alpha), narrow.
-void PairAttention::write(unsigned h, float weightSum, const float *alpha) {
-  float *const y = s.sum + h * d;
-  for (unsigned c = 0; c < d; ++c)
-    y[c] = flush(y[c]) / weightSum;
-  if (alpha) {
-    const float rest = 1.0f - *alpha, n = static_cast<float>(length);
-    for (unsigned c = 0; c < d; ++c)
-      y[c] = *alpha * y[c] + rest * (pair.valueSum[c] / n);
-  }
-  kernels.narrow(y, call.output + (index * g + h) * d, d);
 }
 
 } // namespace cpu

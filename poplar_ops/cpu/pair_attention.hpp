@@ -45,7 +45,6 @@ private:
   SoftmaxWeights softmaxOf(unsigned h, std::int32_t *blockMaxima) const;
   void softmaxOfAll() const;
   float maximum(unsigned h) const;
-  void write(unsigned h, float weightSum, const float *alpha);
 
   const Call &call;
   const KVCache &cache;

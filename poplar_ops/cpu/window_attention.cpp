@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "window_attention.hpp"
 
-#include "arith/arith.hpp"
 #include "arith/window_history.hpp"
+#include "list_attention.hpp"
 #include "pair_query.hpp"
 #include "scratch.hpp"
 
@@ -55,47 +55,16 @@ void select(Selection &to, const Kernels &kernels, const WindowSettings &setting
 // those of its heads, summed.
 void attendPair(const Call &call, std::size_t index, const PairQuery &query, const Scratch &s,
                 const Selection &selected, std::uint32_t *shares) {
-  const KVCache::Pair pair = call.cache.pair(index);
-  const Kernels &kernels = call.kernels;
   const auto g = static_cast<unsigned>(call.groupSize);
-  const auto d = static_cast<unsigned>(call.cache.headDim);
-  const std::size_t count = selected.count, padded = roundUp(count, blockSize);
-  RowScores rowScores{};
-  rowScores.key = {pair.keyRows, d, selected.positions, 0, count};
-  rowScores.query = query.query;
-  rowScores.groupSize = g;
-  rowScores.scale = attentionScale(d);
-  rowScores.scores = s.scores[0];
-  rowScores.scoreStride = s.stride;
-  rowScores.maximum = s.maxima;
-  kernels.rowScores(rowScores);
+  const ListAttention list{selected.positions, selected.count, s.scores[0], s.stride,
+                           s.maxima,           s.blockSums,    s.sums,      s.sum};
+  list.attend(call, call.cache.pair(index), query.query);
   if (shares)
-    std::fill(shares, shares + count, 0);
+    std::fill(shares, shares + selected.count, 0);
   for (unsigned h = 0; h < g; ++h) {
-    float *const weights = s.scores[0] + h * s.stride;
-    SoftmaxWeights step{weights, padded, s.maxima[h], s.blockSums, nullptr};
-    kernels.softmaxWeights(step);
-    float total = 0.0f; // a left fold of the blocks (contract E3)
-    for (std::size_t block = 0; block < padded / blockSize; ++block)
-      total = total + s.blockSums[block];
-    s.sums[h] = total;
-    for (std::size_t i = 0; shares && i < count; ++i)
-      shares[i] += shareOf(weights[i], total);
-  }
-  std::memset(s.sum, 0, g * d * sizeof(float));
-  WeightedValues sum{};
-  sum.value = {pair.valueRows, d, selected.positions, 0, count};
-  sum.weights = s.scores[0];
-  sum.weightStride = s.stride;
-  sum.groupSize = g;
-  sum.sum = s.sum;
-  sum.fold = true;
-  kernels.weightedValues(sum);
-  for (unsigned h = 0; h < g; ++h) {
-    float *const y = s.sum + h * d;
-    for (unsigned c = 0; c < d; ++c)
-      y[c] = flush(y[c]) / s.sums[h];
-    kernels.narrow(y, call.output + (index * g + h) * d, d);
+    for (std::size_t i = 0; shares && i < selected.count; ++i)
+      shares[i] += shareOf(s.scores[0][h * s.stride + i], s.sums[h]);
+    writeOutput(call, index, h, s.sum + h * call.cache.headDim, s.sums[h]);
   }
 }
 

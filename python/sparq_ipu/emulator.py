@@ -14,6 +14,8 @@ import shlex
 import sys
 from pathlib import Path
 
+from sparq_ipu.commands.command_line import guarded
+
 #: environment variable, folder of the toolkit that goes to its front
 PATHS = (
     ("PATH", "bin"),
@@ -70,4 +72,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(guarded(main))

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Continue a text with SparQ attention: SmolLM2-135M-Instruct from its wheel, or a model of yours.
 
-    python -m sparq_ipu.generate --prompt-file play.txt --rank 32 --top-k 128 --n-local 32 --compare-dense
+    python -m sparq_ipu.generate --prompt-file play.txt --compare-dense
 
 Prints the text as it comes, then how fast, how many bytes of the KV cache each token moved against dense
 attention, and, with --compare-dense, where a dense run's text departs, and how often SparQ agrees with dense
-attention about the next token. The prompt is read densely; every new token is decoded with SparQ.
+attention about the next token. The prompt is read densely; every new token is decoded with SparQ, with the
+recommended settings where no option says others.
 
 Speed is the wall time of one run, model included. Runs that are compared are made one after the other: on a
 machine that does other work too, repeat them before you conclude anything.
@@ -14,55 +15,43 @@ machine that does other work too, repeat them before you conclude anything.
 from __future__ import annotations
 
 import argparse
-import dataclasses
+import contextlib
 import json
 import shlex
 import sys
 import time
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any, Callable, Iterator
 
 import numpy as np
 
-from sparq_ipu.commands.command_line import description, number, output_path, positive_integer, read_text
+from sparq_ipu.commands.command_line import (
+    append_line,
+    description,
+    guarded,
+    number,
+    output_path,
+    positive_integer,
+    read_text,
+    thread_count,
+)
 from sparq_ipu.devices import resolve_device
 from sparq_ipu.transformers.checkpoints import Checkpoint, import_torch, smollm2_path
+from sparq_ipu.transformers.command_settings import (
+    SaidSettings,
+    add_settings,
+    columns,
+    given,
+    in_words,
+    most_common,
+)
 from sparq_ipu.transformers.generation import Run, first_difference, forced_predictions, generate, prefill
-from sparq_ipu.transformers.settings import LayerSettings, settings_of_layers
-from sparq_ipu.transformers.settings_file import read_settings
+from sparq_ipu.transformers.settings import ModelSettings, pays_from
 
 __all__ = ["Run", "first_difference", "forced_predictions", "generate", "main", "prefill"]
 
-#: of all layers, where no option says otherwise
-_DEFAULTS = LayerSettings(rank=32, top_k=128, n_local=0, index_bits=16)
-#: of them, those that are integers
-_SETTINGS_HELP = {
-    "rank": "query components that score positions (paper: r)",
-    "top_k": "positions attended to (paper: k)",
-    "n_local": "of these, the most recent ones (paper: l)",
-    "index_bits": "of a number of the key index, from which positions are scored: 16, 8 or 4",
-    "min_seq_len": "decode densely below this length",
-}
-#: settings that may differ by layer, as --layer-settings spells them
-_LAYER_WORDS: dict[str, dict[str, Any] | None] = {"dense": None, "no-mean-value": {"mean_value": False}}
-
-
-def parse_layer_settings(text: str) -> dict[int, dict[str, Any] | None]:
-    """`"0:dense,1:no-mean-value"` -> the `layers` argument of `sparq_ipu.transformers.enable`.
-
-    Raises:
-        ValueError: `generate: --layer-settings must <rule>, got <value>`.
-    """
-    layers: dict[int, dict[str, Any] | None] = {}
-    for part in text.split(",") if text else []:
-        index, _, word = part.partition(":")
-        if not index.strip().isdigit() or word.strip() not in _LAYER_WORDS:
-            words = " or ".join(_LAYER_WORDS)
-            raise ValueError(
-                f"generate: --layer-settings must be LAYER:{words}, comma separated, got {part!r}"
-            )
-        layers[int(index)] = _LAYER_WORDS[word.strip()]
-    return layers
+#: a prompt of so many tokens takes its time
+_LONG_PROMPT = 1024
 
 
 def _parser(prog: str) -> argparse.ArgumentParser:
@@ -81,7 +70,9 @@ def _add_text_and_model(parser: argparse.ArgumentParser) -> None:
     text = parser.add_argument_group("text")
     source = text.add_mutually_exclusive_group(required=True)
     source.add_argument("--prompt", help="the text to continue")
-    source.add_argument("--prompt-file", type=Path, help="a file with the text to continue (UTF-8)")
+    source.add_argument(
+        "--prompt-file", type=Path, help='a file with the text to continue (UTF-8); "-": standard input'
+    )
     text.add_argument(
         "--prompt-tokens", type=positive_integer, help="keep only the first N tokens of the prompt"
     )
@@ -106,22 +97,12 @@ def _add_text_and_model(parser: argparse.ArgumentParser) -> None:
     model.add_argument(
         "--device", default="auto", help="of the KV cache: auto, cpu, reference, ... (default auto)"
     )
-    model.add_argument("--threads", type=positive_integer, help="threads of PyTorch")
+    model.add_argument("--threads", type=thread_count, help="threads of PyTorch")
 
 
 def _add_attention(parser: argparse.ArgumentParser) -> None:
     sparq = parser.add_argument_group("SparQ attention (arXiv:2312.04985)")
-    for name, text in _SETTINGS_HELP.items():
-        default = getattr(_DEFAULTS, name)
-        sparq.add_argument(_flag(name), type=int, help=f"{text} (default {default})")
-    sparq.add_argument(
-        "--no-mean-value",
-        action="store_true",
-        help="do not give the rest's weight to the mean value (default: every layer gives it)",
-    )
-    sparq.add_argument(
-        "--layer-settings", default="", help='what differs, as "0:dense,1:no-mean-value" (default: nothing)'
-    )
+    add_settings(sparq)
     sparq.add_argument(
         "--settings",
         type=Path,
@@ -129,7 +110,7 @@ def _add_attention(parser: argparse.ArgumentParser) -> None:
     )
     sparq.add_argument(
         "--lossless",
-        type=positive_integer,
+        type=number(int, "an integer in [1, 31]", lambda n: 0 < n < 32),
         metavar="N",
         help="draft N tokens at a time, at most 31, and let dense attention check them; greedy alone",
     )
@@ -148,8 +129,7 @@ def _add_sampling_and_output(parser: argparse.ArgumentParser) -> None:
     sampling.add_argument(
         "--top-p",
         type=number(float, "in [0, 1]", lambda x: 0 <= x <= 1),
-        default=1.0,
-        help="sample among the most likely, up to this mass (default 1: all)",
+        help="with --temperature: sample among the most likely, up to this mass (default 1: all)",
     )
     sampling.add_argument(
         "--seed",
@@ -164,17 +144,6 @@ def _add_sampling_and_output(parser: argparse.ArgumentParser) -> None:
     output.add_argument("--json", type=output_path, help="append one JSON line with the figures")
 
 
-def _flag(name: str) -> str:
-    return "--" + name.replace("_", "-")
-
-
-def _given(arguments: argparse.Namespace) -> list[str]:
-    """The options that say settings, of those on the command line."""
-    flags = [_flag(name) for name in _SETTINGS_HELP if getattr(arguments, name) is not None]
-    flags += ["--no-mean-value"] * arguments.no_mean_value
-    return flags + ["--layer-settings"] * bool(arguments.layer_settings)
-
-
 def _check_alone(arguments: argparse.Namespace) -> None:
     """Refuse options that exclude each other."""
     others = {"--temperature": arguments.temperature, "--dense": arguments.dense or None}
@@ -182,74 +151,15 @@ def _check_alone(arguments: argparse.Namespace) -> None:
     for name, value in others.items():
         if arguments.lossless and value is not None:
             raise ValueError(f"generate: --lossless must be greedy and alone, got {name} too")
-    given = _given(arguments)
-    if arguments.settings is not None and given:
-        got = ", ".join(given)
+    if arguments.top_p is not None and arguments.temperature is None:
+        raise ValueError(f"generate: --top-p must be with --temperature, got {arguments.top_p} alone")
+    said = given(arguments)
+    if arguments.settings is not None and said:
+        got = ", ".join(said)
         raise ValueError(f"generate: --settings must be in place of the other settings, got {got} too")
-    sparq = given + (["--settings"] if arguments.settings is not None else [])
+    sparq = said + (["--settings"] if arguments.settings is not None else [])
     if arguments.dense and sparq:
         raise ValueError(f"generate: --dense must be without settings of SparQ, got {', '.join(sparq)} too")
-
-
-@dataclasses.dataclass(frozen=True)
-class _Settings:
-    """What the layers of a model have: `common`, but for what `layers` says of some."""
-
-    common: dict[str, Any]
-    layers: dict[int, dict[str, Any] | None]
-    #: of the model, where a file says it
-    n_layers: int | None = None
-
-    @classmethod
-    def of(cls, arguments: argparse.Namespace) -> _Settings:
-        """Of a command line, or of the file that it names. Needs no model.
-
-        Raises:
-            ValueError: no model can have them.
-        """
-        layers = parse_layer_settings(arguments.layer_settings)
-        if arguments.settings is not None:
-            read = read_settings("generate", arguments.settings)
-            return cls(layers=read.pop("layers"), n_layers=read.pop("n_layers"), common=read)
-        common = _DEFAULTS.arguments()
-        given = {name: getattr(arguments, name) for name in _SETTINGS_HELP}
-        common.update({name: value for name, value in given.items() if value is not None})
-        common["mean_value"] = not arguments.no_mean_value
-        LayerSettings.of("generate", None, common)
-        return cls(common, layers)
-
-    def check(self, n_layers: int, head_dim: int) -> None:
-        """Refuse what a model of that shape can not have.
-
-        Raises:
-            ValueError: as `sparq_ipu.transformers.enable`.
-        """
-        if self.n_layers not in (None, n_layers):
-            raise ValueError(
-                f"generate: --settings must be of a model with {n_layers} layers, got one of {self.n_layers}"
-            )
-        default = LayerSettings.of("generate", head_dim, self.common)
-        settings_of_layers("generate", default, self.layers, n_layers, head_dim)
-
-    def enable(self, model: Any, device: str, tokens_per_step: int) -> None:
-        """Decode with them."""
-        from sparq_ipu.transformers import enable
-
-        enable(model, layers=self.layers, device=device, tokens_per_step=tokens_per_step, **self.common)
-
-    def __str__(self) -> str:
-        every = _words(LayerSettings.of("generate", None, self.common).arguments())
-        of_layers = [
-            f"layer {index}: {'dense' if changes is None else _words(changes)}"
-            for index, changes in sorted(self.layers.items())
-        ]
-        return "; ".join([every, *of_layers])
-
-
-def _words(settings: dict[str, Any]) -> str:
-    """As text; a cache that nobody told the index_bits has 16."""
-    said = {name: 16 if value is None else value for name, value in settings.items()}
-    return " ".join(f"{name}={value}" for name, value in said.items())
 
 
 def _text(arguments: argparse.Namespace) -> str:
@@ -257,6 +167,48 @@ def _text(arguments: argparse.Namespace) -> str:
     if arguments.prompt is not None:
         return str(arguments.prompt)
     return read_text("generate", "--prompt-file", arguments.prompt_file)
+
+
+def _end_of_turn(tokenizer: Any) -> list[int]:
+    """The special token that ends an answer of a chat, as its template has it."""
+    turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    tokens = tokenizer(tokenizer.apply_chat_template(turns, tokenize=False)).input_ids
+    special = {*tokenizer.all_special_ids, *getattr(tokenizer, "added_tokens_decoder", {})}
+    return [token for token in tokens if token in special][-1:]
+
+
+def _stops(model: Any, tokenizer: Any, is_chat: bool) -> list[int]:
+    """Tokens that end the text."""
+    own = getattr(model.generation_config, "eos_token_id", None)
+    stops = [] if own is None else list(own) if isinstance(own, (list, tuple)) else [own]
+    return [*stops, *_end_of_turn(tokenizer)] if is_chat else stops
+
+
+@contextlib.contextmanager
+def _reading(model: Any, n_tokens: int) -> Iterator[None]:
+    """Says on stderr how far the prompt is read, where somebody waits for it."""
+    from sparq_ipu.transformers.supported import attention_modules
+
+    if not sys.stderr.isatty():
+        if n_tokens >= _LONG_PROMPT:
+            print(f"reading {n_tokens} tokens ...", file=sys.stderr, flush=True)
+        yield
+        return
+    layers, done = attention_modules(model), 0
+
+    def hook(*_: Any) -> None:
+        nonlocal done
+        done += 1
+        if done <= len(layers):
+            line = f"\rreading {n_tokens} tokens: layer {done}/{len(layers)}"
+            print(line, end="" if done < len(layers) else "\n", file=sys.stderr, flush=True)
+
+    handles = [layer.register_forward_hook(hook) for layer in layers]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 def _encode(arguments: argparse.Namespace, text: str, tokenizer: Any) -> Any:
@@ -288,7 +240,7 @@ def _step_milliseconds(run: Run) -> list[float]:
     return [float(x) for x in np.percentile(np.array(run.step_seconds) * 1e3, (10, 50, 90))]
 
 
-def _describe(run: Run, n_prompt: int) -> str:
+def _describe(run: Run, n_prompt: int, settings: ModelSettings | None, head_dim: int) -> str:
     traffic = run.traffic
     lines = [
         f"prompt    {n_prompt} tokens, read in {run.prefill_seconds:.2f} s",
@@ -300,6 +252,10 @@ def _describe(run: Run, n_prompt: int) -> str:
         lines.append(
             f"KV cache  {per_token[0]:.2f} MB per token, dense {per_token[1]:.2f} MB: {ratio:.2f}x (counted)"
         )
+    used = None if settings is None else most_common(settings)
+    if used is not None and n_prompt + len(run.tokens) <= (pays := pays_from(used, head_dim)):
+        how = "every token was decoded densely" if used.min_seq_len >= pays else "dense attention reads less"
+        lines.append(f"short     {how}: SparQ reads less from {pays} tokens on")
     return "\n".join(lines)
 
 
@@ -316,7 +272,8 @@ def _most_likely(model: Any, prompt: Any, text: list[int]) -> np.ndarray:
         print(f"\ragreement: {done}/{len(text) - 1} tokens", end="", file=sys.stderr, flush=True)
 
     read = torch.cat([prompt, torch.tensor([text[:1]])], dim=1)
-    predicted = forced_predictions(model, read, torch.tensor([text[1:]]), progress=progress)
+    with _reading(model, prompt.shape[1]):
+        predicted = forced_predictions(model, read, torch.tensor([text[1:]]), progress=progress)
     print(file=sys.stderr)
     return predicted
 
@@ -371,7 +328,7 @@ def main(argv: list[str] | None = None, prog: str = "python -m sparq_ipu.generat
     arguments = _parser(prog).parse_args(argv)
     try:
         _check_alone(arguments)
-        settings = _Settings.of(arguments)
+        settings = SaidSettings.of(arguments)
         if arguments.device != "auto":
             resolve_device("generate", arguments.device)
         checkpoint = Checkpoint(smollm2_path() if arguments.model is None else arguments.model)
@@ -380,12 +337,15 @@ def main(argv: list[str] | None = None, prog: str = "python -m sparq_ipu.generat
         text = _text(arguments)
         torch, _ = import_torch("generate")
         from sparq_ipu.transformers import enable_dense
-        from sparq_ipu.transformers.storage import host_device
+        from sparq_ipu.transformers.storage import host_device, is_stacked
 
         if arguments.threads:
             torch.set_num_threads(arguments.threads)
+        n_layers, head_dim = checkpoint.shape
+        device = host_device("generate", arguments.device)
+        layers = None
         if not arguments.dense:
-            settings.check(*checkpoint.shape)
+            layers = settings.of_model(n_layers, head_dim, not is_stacked(dict(device=device)))
         tokenizer = checkpoint.tokenizer
         prompt = _encode(arguments, text, tokenizer)
         model = _load(arguments, checkpoint)
@@ -401,55 +361,71 @@ def main(argv: list[str] | None = None, prog: str = "python -m sparq_ipu.generat
         print(f"\n{error}", file=sys.stderr)
         return 2
 
+    stops = _stops(model, tokenizer, arguments.chat)
     if arguments.lossless:
-        return _lossless(arguments, settings, model, tokenizer, prompt)
-    sampling: dict[str, Any] = {}
+        return _lossless(arguments, layers or [], model, tokenizer, prompt, stops)
+    sampling: dict[str, Any] = {"eos_token_id": stops or None}
     if arguments.temperature is not None:
-        sampling = {"do_sample": True, "temperature": arguments.temperature, "top_p": arguments.top_p}
+        top_p = 1.0 if arguments.top_p is None else arguments.top_p
+        sampling.update(do_sample=True, temperature=arguments.temperature, top_p=top_p)
 
     def run(stream: Any) -> Run:
         torch.manual_seed(arguments.seed)
-        return generate(
-            model, tokenizer, prompt, arguments.new_tokens, stream=stream, device=arguments.device, **sampling
-        )
+        with _reading(model, prompt.shape[1]):
+            return generate(
+                model,
+                tokenizer,
+                prompt,
+                arguments.new_tokens,
+                stream=stream,
+                device=arguments.device,
+                **sampling,
+            )
 
     result = run(sys.stdout)
-    print("\n\n" + _describe(result, prompt.shape[1]))
-    print(f"settings  {'dense attention' if arguments.dense else settings}")
-    device = host_device("generate", arguments.device)
+    print("\n\n" + _describe(result, prompt.shape[1], layers, head_dim))
+    print(f"settings  {'dense attention' if layers is None else in_words(layers)}")
     slow = " (NumPy: exact, and slow)" if device == "reference" else ""
     print(f"device    {device}{slow}")
     comparison = {}
     if arguments.compare_dense:
         enable_dense(model, device=arguments.device)
         print("the same, densely ...", file=sys.stderr)
-        comparison = _compare(model, tokenizer, prompt, result, run(None), turn_on, bool(sampling))
+        comparison = _compare(
+            model, tokenizer, prompt, result, run(None), turn_on, arguments.temperature is not None
+        )
     if arguments.json is not None:
         line = {
-            **_row(arguments, settings, result, prompt.shape[1], device),
+            **_row(arguments, layers, result, prompt.shape[1], device),
             **comparison,
             "seed": arguments.seed,
             "repro": "python -m sparq_ipu.generate " + shlex.join(argv if argv is not None else sys.argv[1:]),
         }
-        with arguments.json.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
+        append_line(arguments.json, json.dumps(line))
     return 0
 
 
 def _lossless(
-    arguments: argparse.Namespace, settings: _Settings, model: Any, tokenizer: Any, prompt: Any
+    arguments: argparse.Namespace,
+    layers: ModelSettings,
+    model: Any,
+    tokenizer: Any,
+    prompt: Any,
+    stops: list[int],
 ) -> int:
     """What dense attention says, drafted by SparQ; and how many drafts were right."""
     from sparq_ipu.transformers import generate_lossless
 
-    run = generate_lossless(
-        model,
-        prompt,
-        arguments.new_tokens,
-        draft_tokens=arguments.lossless,
-        device=arguments.device,
-    )
-    print(tokenizer.decode(run.tokens))
+    with _reading(model, prompt.shape[1]):
+        run = generate_lossless(
+            model,
+            prompt,
+            arguments.new_tokens,
+            draft_tokens=arguments.lossless,
+            stop=tuple(stops),
+            device=arguments.device,
+        )
+    print(tokenizer.decode(run.tokens, skip_special_tokens=True))
     print(f"\nprompt    {prompt.shape[1]} tokens, read in {run.prefill_seconds:.2f} s")
     print(
         f"decode    {len(run.tokens)} tokens, {run.tokens_per_second:.2f} tokens per second after the first"
@@ -458,13 +434,13 @@ def _lossless(
         f"drafts    {run.n_accepted} of {run.n_drafted} accepted ({run.acceptance:.3f}), "
         f"{run.n_rounds} times checked"
     )
-    print(f"settings  {settings}")
+    print(f"settings  {in_words(layers)}")
     if arguments.json is not None:
         line = {
             "model": str(arguments.model or "SmolLM2-135M-Instruct"),
             "attention": "lossless",
             "settings": None if arguments.settings is None else str(arguments.settings),
-            **settings.common,
+            **columns(layers),
             "draft_tokens": arguments.lossless,
             "seq_len": prompt.shape[1],
             "n_new": len(run.tokens),
@@ -472,19 +448,19 @@ def _lossless(
             "tokens_per_second": run.tokens_per_second,
             "prefill_seconds": run.prefill_seconds,
         }
-        with arguments.json.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
+        append_line(arguments.json, json.dumps(line))
     return 0
 
 
 def _row(
-    arguments: argparse.Namespace, settings: _Settings, run: Run, n_prompt: int, device: str
+    arguments: argparse.Namespace, layers: ModelSettings | None, run: Run, n_prompt: int, device: str
 ) -> dict[str, Any]:
     """The figures of a run, by name."""
     return {
         "model": str(arguments.model or "SmolLM2-135M-Instruct"),
         "attention": "dense" if arguments.dense else "sparq",
-        **({} if arguments.dense else settings.common),
+        **columns(layers or []),
+        "published": arguments.published,
         "layer_settings": arguments.layer_settings,
         "settings": None if arguments.settings is None else str(arguments.settings),
         "device": device,
@@ -500,4 +476,4 @@ def _row(
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(guarded(main))

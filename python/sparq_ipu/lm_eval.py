@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import Any, List, Sequence, Tuple
 
 from sparq_ipu.commands.extras import needed
-from sparq_ipu.generate import parse_layer_settings
-from sparq_ipu.models import RECOMMENDED, load_smollm2
+from sparq_ipu.models import load_smollm2
 from sparq_ipu.transformers import LayerSettings
+from sparq_ipu.transformers.command_settings import parse_layer_settings
 from sparq_reference import checks
 
 with needed("sparq_ipu.lm_eval", is_command=__name__ == "__main__"):
@@ -54,8 +54,9 @@ class SparqLM(HFLM):  # type: ignore[misc]
         decoded_context: how many more tokens at the end of each context are decode steps too.
         tokens_per_step: of decode steps that are taken together, with the same result; 1 on an IPU.
         attention_device: where the KV cache is, as `device` of `enable`. The model is on the CPU.
-        options: settings of `enable` (rank, top_k, index_bits, ...; none of them: RECOMMENDED), and what
-            lm_eval's HFLM takes (dtype, max_length, batch_size, ...). A batch is for generation alone.
+        published: settings that are not given are the published ones, not those recommended.
+        options: settings of `enable` (rank, top_k, index_bits, ...), and what lm_eval's HFLM takes (dtype,
+            max_length, batch_size, ...). A batch is for generation alone.
 
     Raises:
         ValueError: `SparqLM: <argument> must <rule>, got <value>`; what `enable` raises.
@@ -68,6 +69,7 @@ class SparqLM(HFLM):  # type: ignore[misc]
         attention: str = "sparq",
         settings: str | Path | None = None,
         layers: Any = None,
+        published: bool = False,
         decoded_context: int = 0,
         tokens_per_step: int = 32,
         attention_device: str = "auto",
@@ -82,17 +84,14 @@ class SparqLM(HFLM):  # type: ignore[misc]
         given = LayerSettings.take(options)
         if isinstance(layers, str):
             layers = parse_layer_settings(layers.replace(" ", ","))
-        if attention != "sparq" and (given or settings or layers):
+        if attention != "sparq" and (given or settings or layers or published):
             checks.fail("SparqLM", "attention", "be sparq where it has settings", repr(attention))
-        if attention == "sparq" and not (given or settings or layers):
-            given = dict(RECOMMENDED)
-            layers = given.pop("layers")
         if pretrained == "smollm2":
             pretrained, options["tokenizer"] = load_smollm2(options.pop("dtype", "float32"))
         super().__init__(pretrained, **{"device": "cpu", **options})
         common: dict[str, Any] = dict(device=attention_device, tokens_per_step=tokens_per_step)
         if attention == "sparq":
-            enable(self.model, settings=settings, layers=layers, **given, **common)
+            enable(self.model, settings=settings, layers=layers, published=published, **given, **common)
         elif attention == "dense":
             enable_dense(self.model, **common)
 

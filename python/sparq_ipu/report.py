@@ -3,7 +3,8 @@
 
 import sys
 
+from sparq_ipu.commands.command_line import guarded
 from sparq_ipu.planning.report import main
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(guarded(main))

@@ -17,7 +17,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from sparq_ipu.commands.command_line import description, number, output_path, positive_integer, read_text
+from sparq_ipu.commands.command_line import (
+    description,
+    guarded,
+    number,
+    output_path,
+    positive_integer,
+    read_text,
+    thread_count,
+)
 from sparq_ipu.transformers.checkpoints import Checkpoint, import_torch, smollm2_path
 from sparq_ipu.transformers.settings import LayerSettings
 
@@ -59,7 +67,7 @@ def _parser(prog: str) -> argparse.ArgumentParser:
     parser.add_argument("--top-ks", type=_integers, default=[64, 128, 256], help="(64,128,256)")
     parser.add_argument("--index-bits", type=_integers, default=[8, 4], help="(8,4)")
     parser.add_argument("--n-local", type=int, default=32, help="(32)")
-    parser.add_argument("--threads", type=positive_integer, help="threads of PyTorch")
+    parser.add_argument("--threads", type=thread_count, help="threads of PyTorch")
     return parser
 
 
@@ -126,7 +134,7 @@ def main(argv: list[str] | None = None, prog: str = "python -m sparq_ipu.tune") 
 
 
 def _finish(arguments: argparse.Namespace, tuned: Any) -> int:
-    from sparq_ipu.transformers.settings_file import write_settings
+    from sparq_ipu.transformers.settings_file import settings_text
 
     if not tuned.holds or all(layer is None for layer in tuned.settings):
         print("no settings but dense attention hold the bound: nothing was written", file=sys.stderr)
@@ -142,10 +150,16 @@ def _finish(arguments: argparse.Namespace, tuned: Any) -> int:
         "tokens": arguments.tokens * arguments.pieces,
         "kl_by_mean_value": tuned.kl_by_mean_value,
     }
-    write_settings(arguments.output, tuned.settings, about)
+    text = settings_text(tuned.settings, about)
+    try:
+        arguments.output.write_text(text, encoding="utf-8")
+    except OSError as error:  # what took so long is not lost
+        print(text)
+        print(f"tune: {error.strerror}: {arguments.output}; the settings are above", file=sys.stderr)
+        return 1
     print(f"written to {arguments.output}")
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(guarded(main))

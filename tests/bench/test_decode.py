@@ -18,7 +18,8 @@ import decode
 import decode_parts
 import decode_tables
 
-TINY = ["--model", "tiny-shape", "--steps", "2", "--rounds", "2", "--threads", "1", "--r", "4", "--k", "8"]
+PLAIN = ["--model", "tiny-shape", "--steps", "2", "--rounds", "2", "--threads", "1"]
+TINY = [*PLAIN, "--r", "4", "--k", "8"]
 
 
 def rows_of(path: Path, *words: str) -> list[dict[str, Any]]:
@@ -175,7 +176,7 @@ def test_a_method_that_fails_is_a_row(tmp_path: Path, monkeypatch: pytest.Monkey
         raise RuntimeError("no room")
 
     monkeypatch.setattr(decode.Method, "fill", fails)
-    words = [*TINY, "--S", "9", "--methods", "dense", "--dtypes", "float32"]
+    words = [*PLAIN, "--S", "9", "--methods", "dense", "--dtypes", "float32"]
     assert decode.main([*words, "--json", str(tmp_path / "rows")]) == 1
     assert json.loads((tmp_path / "rows").read_text())["error"] == "RuntimeError: no room"
 

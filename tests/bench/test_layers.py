@@ -38,16 +38,28 @@ def test_refused_numbers(flag: str, capsys: pytest.CaptureFixture) -> None:
     with pytest.raises(SystemExit) as stop:
         layers.main([*TINY, flag, "0"])
     assert stop.value.code == 2
-    assert f"{flag} must be at least 1, got 0" in capsys.readouterr().err
+    assert f"{flag} must be in [1, " in capsys.readouterr().err
 
 
-def test_what_does_not_split_or_fit_is_a_row(tmp_path: Path) -> None:
+def test_what_does_not_split_is_refused(capsys: pytest.CaptureFixture) -> None:
+    for words, message in (
+        (
+            ["--ipus", "3"],
+            "--ipus must split n_kv_heads, then batch, evenly, got --ipus=3, --kv-heads=2, --B=1",
+        ),
+        (["--layers", "2000"], "--layers must be in [1, 1024], got 2000"),
+    ):
+        with pytest.raises(SystemExit) as stop:
+            layers.main([*TINY, *words])
+        assert stop.value.code == 2 and message in capsys.readouterr().err
+
+
+def test_what_does_not_fit_is_a_row(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
-    words = [*TINY, "--ipus", "3", "--layers", "1", "2000", "--json", str(path)]
-    assert layers.main(words) == 0
-    errors = [json.loads(line)["error"] for line in path.read_text().splitlines()]
-    assert "n_ipus must split n_kv_heads" in errors[0]
-    assert "n_layers must be in [1, 1024], got 2000" in errors[-1]
+    words = ["--S", "1048576", "--B", "16", "--layers", "64", "--ipus", "1", "--index-bits", "4"]
+    assert layers.main([*words, "--json", str(path)]) == 0
+    (row,) = map(json.loads, path.read_text().splitlines())
+    assert "streaming memory of an IPU must be at most" in row["error"]
 
 
 @pytest.mark.slow

@@ -11,7 +11,8 @@ import pytest
 
 import reference
 
-SMALL = "--heads 4 --kv-heads 2 --head-dim 16 --S 100 --r 4 --k 10 --local 2 --reps 3".split()
+SHAPE = "--heads 4 --kv-heads 2 --head-dim 16 --S 100".split()
+SMALL = [*SHAPE, *"--r 4 --k 10 --local 2 --reps 3".split()]
 
 
 def test_rows(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -64,13 +65,16 @@ def test_index_bits(
 
 
 def test_unchecked_says_so(capsys: pytest.CaptureFixture[str]) -> None:
-    assert reference.main([*SMALL, "--kernel", "dense", "--no-check"]) == 0
+    assert reference.main([*SHAPE, "--kernel", "dense", "--no-check", "--reps", "3"]) == 0
     row = json.loads(capsys.readouterr().out)
     assert row["checked_against"] is None and row["max_abs_error_vs_float64"] is None
 
 
-def test_dense_attention_has_no_rank() -> None:
-    assert reference.main([*SMALL, "--kernel", "dense", "--r", "17", "--reps", "1"]) == 0
+def test_dense_attention_has_no_rank(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        reference.main([*SHAPE, "--kernel", "dense", "--r", "17", "--reps", "1"])
+    assert stop.value.code == 2
+    assert "--r must be left out where only dense attention runs, got 17" in capsys.readouterr().err
 
 
 def test_former_spellings(capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,7 +16,7 @@ from common import ROOT
 
 from sparq_ipu.planning import place_layers
 
-SMALL = "--head-dim 64 --r 8 --k 16 --model Llama-3-8B".split()
+SMALL = "--r 8 --k 16 --model Llama-3-8B".split()
 
 
 def block(name: str) -> str:
@@ -30,7 +30,10 @@ def rows_of(path: Path, *words: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_rows_are_placements(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+def test_rows_are_placements(
+    tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(tiers.MODELS, "Llama-3-8B", dict(n_heads=32, n_kv_heads=8, head_dim=64))
     words = [*SMALL, "--S", "2048", "--ipus", "32", "16"]
     one, two = rows_of(tmp_path / "rows.jsonl", *words)
     assert (one["n_layers"], one["n_tiered"], two["n_layers"], two["n_tiered"]) == (1, 1, 2, 2)
@@ -46,10 +49,16 @@ def test_rows_are_placements(tmp_path: Path, capsys: pytest.CaptureFixture) -> N
 
 
 def test_refused_numbers(capsys: pytest.CaptureFixture) -> None:
-    with pytest.raises(SystemExit) as stop:
-        tiers.main([*SMALL, "--ipus", "0"])
-    assert stop.value.code == 2
-    assert "--ipus must be at least 1, got 0" in capsys.readouterr().err
+    for words, message in (
+        (["--ipus", "0"], "--ipus must be in [1, 32], got 0"),
+        (["--ipus", "1000"], "--ipus must be in [1, 32], got 1000"),
+        (["--heads", "64"], "unrecognized arguments: --heads 64"),
+        (["--head-dim", "64"], "unrecognized arguments: --head-dim 64"),
+        (["--index-bits", "16"], "index_bits must be 8 or 4 where memory is 'tiered', got 16"),
+    ):
+        with pytest.raises(SystemExit) as stop:
+            tiers.main([*SMALL, "--S", "256", *words])
+        assert stop.value.code == 2 and message in capsys.readouterr().err
 
 
 def test_the_table_of_recorded_steps() -> None:

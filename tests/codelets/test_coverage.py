@@ -40,6 +40,7 @@ def vertices_of(source: str) -> set[str]:
     return {f"sparq::{name}" for name in names}
 
 
+@pytest.mark.slow
 def test_every_vertex_is_run_and_watched() -> None:
     vertices = set().union(*(vertices_of(source.read_text()) for source in CODELETS.glob("*.cpp")))
     assert len(vertices) >= 30

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import sparq_ipu.transformers
 from sparq_reference import exact
 
 torch = pytest.importorskip("torch")
@@ -43,6 +44,13 @@ def tiny_model(kind: str = "Llama", seed: int = 0, **changes: Any) -> Any:
     torch.manual_seed(seed)
     model = transformers.AutoModelForCausalLM.from_config(tiny_config(kind, **changes))
     return model.eval().requires_grad_(False)
+
+
+def enable(model: Any, **settings: Any) -> None:
+    """SparQ attention with these settings, or of a file, and no recommended ones beside them."""
+    if "settings" not in settings:
+        settings = {"n_local": 0, "published": True, **settings}
+    sparq_ipu.transformers.enable(model, **settings)
 
 
 def tokens_of(n: int, seed: int = 0, batch: int = 1) -> Any:

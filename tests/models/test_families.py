@@ -17,9 +17,9 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 from families import FAMILIES, WINDOW  # noqa: E402
-from tiny_models import greedy, left_padded, step_logits, tiny_model, tokens_of  # noqa: E402
+from tiny_models import enable, greedy, left_padded, step_logits, tiny_model, tokens_of  # noqa: E402
 
-from sparq_ipu.transformers import cache_traffic, disable, enable, enable_dense  # noqa: E402
+from sparq_ipu.transformers import cache_traffic, disable, enable_dense  # noqa: E402
 
 DOCS = Path(__file__).parents[2] / "docs" / "models.md"
 #: relative to the largest logit. Measured: at most 0.0051, and 0.08 or more with two positions of all.
@@ -99,6 +99,29 @@ def test_generate_and_beams(name):
         tokens, attention_mask=mask, max_new_tokens=4, do_sample=False, return_dict_in_generate=True
     )
     assert cache_traffic(output.past_key_values)["n_steps"] == 3
+
+
+@pytest.mark.parametrize("name", ["Gemma 3", "Qwen 2 with sliding windows", "Mistral with a sliding window"])
+@pytest.mark.parametrize("way", ["lookup", "assistant"])
+def test_tokens_can_be_taken_back_beyond_a_window(name, way):
+    """Prompt lookup and assisted generation say what the model itself says."""
+    model = model_of(name)
+    tokens = tokens_of(12).repeat(1, 4)  # repeats, so that lookup finds something
+    plain = greedy(model, tokens, 16, eos_token_id=100)
+    options = dict(prompt_lookup_num_tokens=3)
+    if way == "assistant":
+        options = dict(assistant_model=tiny_model(seed=1))
+    enable(model, rank=2, top_k=1000, tokens_per_step=8)
+    assert torch.equal(greedy(model, tokens, 16, eos_token_id=100, **options), plain)
+
+
+@pytest.mark.parametrize("name", ["Gemma 3", "Mistral with a sliding window", "Llama 2"])
+def test_without_a_cache_it_is_the_model_itself(name):
+    model, tokens = model_of(name), tokens_of(3 * WINDOW)
+    with torch.no_grad():
+        plain = model(tokens, use_cache=False).logits
+        enable(model, rank=2, top_k=4)
+        assert torch.equal(model(tokens, use_cache=False).logits, plain)
 
 
 def test_a_window_that_attention_does_not_know_is_refused():

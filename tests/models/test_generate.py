@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import sys
+import types
 
 import numpy as np
 import pytest
@@ -14,10 +16,10 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("tokenizers")
 
-from tiny_models import greedy, save_checkpoint, tiny_model, tokens_of  # noqa: E402
+from tiny_models import enable, greedy, save_checkpoint, tiny_model, tokens_of  # noqa: E402
 
 from sparq_ipu import generate  # noqa: E402
-from sparq_ipu.transformers import enable, enable_dense  # noqa: E402
+from sparq_ipu.transformers import enable_dense  # noqa: E402
 from sparq_ipu.transformers.settings import LayerSettings  # noqa: E402
 from sparq_ipu.transformers.settings_file import write_settings  # noqa: E402
 
@@ -26,6 +28,10 @@ from sparq_ipu.transformers.settings_file import write_settings  # noqa: E402
 def checkpoint(tmp_path_factory):
     """A directory with a random model and its tokenizer, and a file with a text of 60 words."""
     return save_checkpoint(tmp_path_factory.mktemp("checkpoint"))
+
+
+#: nothing that is recommended
+PUBLISHED = ("--published", "--n-local", "0")
 
 
 def call(checkpoint, *options):
@@ -41,7 +47,7 @@ def call(checkpoint, *options):
 
 
 def test_text_and_figures(checkpoint, capsys, tmp_path):
-    settings = ("--rank", "3", "--top-k", "9", "--n-local", "2", "--prompt-tokens", "50")
+    settings = ("--published", "--rank", "3", "--top-k", "9", "--prompt-tokens", "50")
     for _ in range(2):
         assert call(checkpoint, *settings, "--json", str(tmp_path / "runs.jsonl")) == 0
     out = capsys.readouterr().out
@@ -63,7 +69,7 @@ def test_text_and_figures(checkpoint, capsys, tmp_path):
 def test_key_index_of_few_bits(checkpoint, capsys, tmp_path):
     """The text, the comparison and the figures are those of a model that is enabled so."""
     path = tmp_path / "runs.jsonl"
-    settings = ("--rank", "3", "--top-k", "9", "--compare-dense", "--json", str(path))
+    settings = (*PUBLISHED, "--rank", "3", "--top-k", "9", "--compare-dense", "--json", str(path))
     for bits in ("4", "16"):
         assert call(checkpoint, *settings, "--index-bits", bits) == 0
     assert call(checkpoint, *settings) == 0
@@ -88,10 +94,10 @@ def test_key_index_of_few_bits(checkpoint, capsys, tmp_path):
 
 def test_comparison_with_dense(checkpoint, capsys, tmp_path):
     path = tmp_path / "runs.jsonl"
-    call(checkpoint, "--rank", "3", "--top-k", "100", "--compare-dense", "--json", str(path))
+    call(checkpoint, *PUBLISHED, "--rank", "3", "--top-k", "100", "--compare-dense", "--json", str(path))
     same = capsys.readouterr().out
     assert "texts     the same, 12 tokens" in same and "agreement 1.000" in same
-    call(checkpoint, "--rank", "3", "--top-k", "4", "--compare-dense", "--json", str(path))
+    call(checkpoint, *PUBLISHED, "--rank", "3", "--top-k", "4", "--compare-dense", "--json", str(path))
     other = capsys.readouterr().out
     line = json.loads(path.read_text().splitlines()[1])
     assert f"part after {line['parts_after']} tokens" in other
@@ -108,7 +114,7 @@ def test_comparison_with_dense(checkpoint, capsys, tmp_path):
 def test_figures_agree_with_one_another(checkpoint, capsys, tmp_path, settings):
     """Greedy texts part exactly where SparQ first disagrees along the dense one; if nowhere, not at all."""
     path = tmp_path / "runs.jsonl"
-    call(checkpoint, "--rank", "3", *settings, "--compare-dense", "--json", str(path))
+    call(checkpoint, *PUBLISHED, "--rank", "3", *settings, "--compare-dense", "--json", str(path))
     line = json.loads(path.read_text())
     model = tiny_model()
     enable_dense(model)
@@ -196,6 +202,8 @@ def test_options(checkpoint, capsys):
             ("--dense", "--rank", "3", "--index-bits", "4"),
             "generate: --dense must be without settings of SparQ, got --rank, --index-bits too",
         ),
+        (("--top-p", "0.5"), "generate: --top-p must be with --temperature, got 0.5 alone"),
+        (("--dense", "--published"), "--dense must be without settings of SparQ, got --published too"),
         (
             ("--dense", "--settings", "four"),
             "generate: --dense must be without settings of SparQ, got --settings too",
@@ -241,30 +249,44 @@ def test_a_config_without_heads(checkpoint, capsys, monkeypatch, tmp_path):
 def test_the_settings_that_were_used(checkpoint, capsys, tmp_path):
     """In the output and in the line of JSON, wherever they came from."""
     write_settings(tmp_path / "file", [None, LayerSettings(3, 9), LayerSettings(3, 9)], {})
-    same = "n_local=0 mean_value=True min_seq_len=0 index_bits="
+    same = "rank=3 top_k=128 n_local=32 mean_value=True min_seq_len="
+    first = "layer 0: mean_value=False"
     rows = tmp_path / "rows"
     for options, said in [
-        (("--rank", "3"), f"rank=3 top_k=128 {same}16"),
-        (("--rank", "3", "--lossless", "2"), f"rank=3 top_k=128 {same}16"),
+        ((), f"rank=8 {same[7:]}142 index_bits=4; {first}"),
+        (("--rank", "3"), f"{same}133 index_bits=4; {first}"),
+        (("--rank", "3", "--lossless", "2"), f"{same}133 index_bits=4; {first}"),
         (
-            ("--rank", "3", "--layer-settings", "2:dense,0:no-mean-value"),
-            f"rank=3 top_k=128 {same}16; layer 0: mean_value=False; layer 2: dense",
+            ("--rank", "3", "--layer-settings", "2:dense,1:no-mean-value"),
+            "rank=3 top_k=128 n_local=32 mean_value=False min_seq_len=133 index_bits=4; layer 2: dense",
         ),
-        (("--settings", str(tmp_path / "file")), f"rank=3 top_k=9 {same}16; layer 0: dense"),
+        (
+            ("--settings", str(tmp_path / "file")),
+            "rank=3 top_k=9 n_local=0 mean_value=True min_seq_len=0 index_bits=16; layer 0: dense",
+        ),
+        (("--published",), f"rank=8 {same[7:]}0 index_bits=16"),
         (("--dense",), "dense attention"),
     ]:
         assert call(checkpoint, *options, "--json", str(rows)) == 0
         assert f"\nsettings  {said}\n" in capsys.readouterr().out
-    assert json.loads(rows.read_text().splitlines()[3])["top_k"] == 9
+    assert json.loads(rows.read_text().splitlines()[4])["top_k"] == 9
 
 
 def test_help_says_the_defaults(capsys):
     with pytest.raises(SystemExit):
         generate.main(["--help"])
     words = " ".join(capsys.readouterr().out.split())
-    for name, default in dict(rank=32, top_k=128, n_local=0, index_bits=16, min_seq_len=0).items():
+    defaults = dict(
+        rank="32, or half of a smaller head_dim",
+        top_k="128",
+        n_local="a quarter of top_k",
+        index_bits="4",
+        min_seq_len=": where SparQ would read more",
+    )
+    for name, default in defaults.items():
         flag = "--" + name.replace("_", "-")
-        assert re.search(rf"{flag} {name.upper()} [^(]*(\([^)]*\) )?\(default {default}\)", words), flag
+        says = words.index(f"default {default}".replace(" :", ":"), words.rindex(f"{flag} {name.upper()} "))
+        assert says < words.index(" --", words.rindex(f"{flag} {name.upper()} ")), flag
 
 
 def test_a_prompt_of_one_token(checkpoint, capsys):
@@ -286,12 +308,14 @@ def test_a_prompt_of_one_token(checkpoint, capsys):
         ("--new-tokens", "0", "must be a positive integer, got '0'"),
         ("--new-tokens", "many", "must be a positive integer, got 'many'"),
         ("--prompt-tokens", "-1", "must be a positive integer, got '-1'"),
-        ("--threads", "0", "must be a positive integer, got '0'"),
+        ("--threads", "0", "must be an integer in [1, 1024], got '0'"),
         ("--temperature", "0", "must be a positive number, got '0'"),
         ("--temperature", "nan", "must be a positive number, got 'nan'"),
         ("--temperature", "inf", "must be a positive number, got 'inf'"),
         ("--temperature", "warm", "must be a positive number, got 'warm'"),
         ("--top-p", "1.5", "must be in [0, 1], got '1.5'"),
+        ("--threads", "100000", "must be an integer in [1, 1024], got '100000'"),
+        ("--lossless", "32", "must be an integer in [1, 31], got '32'"),
         ("--seed", "-1", "must be an integer in [0, 2**63), got '-1'"),
         ("--json", "nowhere/runs.jsonl", "must be a file that can be written, got 'nowhere/runs.jsonl'"),
         ("--json", ".", "must be a file that can be written, got '.'"),
@@ -358,6 +382,90 @@ def test_help_teaches(capsys):
 )
 def test_first_difference(one, other, expected):
     assert generate.first_difference(one, other) == expected
+
+
+def test_by_default_the_text_is_that_of_the_recommended_settings(checkpoint, capsys, tmp_path):
+    """Of a text so long that SparQ reads less, and so of a short one, which is dense."""
+    text = " ".join(f"w{int(token)}" for token in tokens_of(190)[0])
+    model = tiny_model()
+    for n, is_short in ((190, False), (60, True)):
+        options = ("--prompt-tokens", str(n), "--top-k", "8", "--rank", "4")
+        options += ("--min-seq-len", "100") if n == 60 else ()
+        assert (
+            generate.main(["--model", str(checkpoint), "--prompt", text, "--new-tokens", "12", *options]) == 0
+        )
+        out = capsys.readouterr().out
+        enable(model, rank=4, top_k=8, n_local=2, index_bits=4, layers={0: {"mean_value": False}})
+        sparq = greedy(model, tokens_of(190)[:, :n], 12)
+        enable_dense(model)
+        dense = greedy(model, tokens_of(190)[:, :n], 12)
+        assert not torch.equal(sparq, dense)
+        expected = dense if is_short else sparq
+        assert out.startswith(" ".join(f"w{int(token)}" for token in expected[0]))
+
+
+def test_a_short_text_says_so(checkpoint, capsys):
+    assert call(checkpoint) == 0
+    words = "short     every token was decoded densely: SparQ reads less from 142 tokens on"
+    out = capsys.readouterr().out
+    assert words in out and "1.00x (counted)" in out
+    assert call(checkpoint, "--published") == 0
+    words = "short     dense attention reads less: SparQ reads less from 173 tokens on"
+    assert words in capsys.readouterr().out
+    assert call(checkpoint, "--rank", "3", "--top-k", "4") == 0  # negative control
+    assert "short " not in capsys.readouterr().out
+
+
+def test_a_prompt_from_standard_input(checkpoint, capsys, monkeypatch):
+    text = (checkpoint / "prompt.txt").read_bytes()
+    assert call(checkpoint, "--dense") == 0
+    expected = capsys.readouterr().out.splitlines()[0]
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text)))
+    model = ("--model", str(checkpoint), "--dense", "--new-tokens", "12", "--prompt-file", "-")
+    assert generate.main([*model]) == 0
+    assert capsys.readouterr().out.splitlines()[0] == expected
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xff")))
+    assert generate.main([*model]) == 2
+    assert (
+        "generate: --prompt-file must be a file of UTF-8 text that can be read, got -"
+        in capsys.readouterr().err
+    )
+
+
+def test_reading_a_prompt_shows_progress(checkpoint, capsys, monkeypatch):
+    assert call(checkpoint) == 0
+    assert "reading" not in capsys.readouterr().err
+    monkeypatch.setattr(generate, "_LONG_PROMPT", 60)
+    assert call(checkpoint) == 0
+    assert capsys.readouterr().err.count("reading 60 tokens ...") == 1
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    assert call(checkpoint, "--compare-dense") == 0
+    shown = [f"\rreading 60 tokens: layer {n}/3" for n in (1, 2, 3)]
+    assert capsys.readouterr().err.count("".join(shown) + "\n") == 3  # two runs, and once along the text
+
+
+class ChatTokenizer:
+    """Of turns that end with token 5; 6 begins one."""
+
+    all_special_ids = (7,)
+
+    @property
+    def added_tokens_decoder(self):
+        return {5: "<|im_end|>", 6: "<|im_start|>"}
+
+    def apply_chat_template(self, turns, tokenize):
+        return [token for turn in turns for token in (6, 1 if turn["role"] == "user" else 2, 5, 3)]
+
+    def __call__(self, text):
+        return types.SimpleNamespace(input_ids=text)
+
+
+def test_a_chat_stops_where_an_answer_ends(model):
+    model.generation_config.eos_token_id = 9
+    assert generate._stops(model, ChatTokenizer(), True) == [9, 5]
+    assert generate._stops(model, ChatTokenizer(), False) == [9]
+    model.generation_config.eos_token_id = [9, 8]
+    assert generate._stops(model, ChatTokenizer(), True) == [9, 8, 5]
 
 
 def test_forced_predictions_are_those_of_generation(model):

@@ -14,14 +14,21 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 from index_bits import DEVICES  # noqa: E402
-from tiny_models import Oracle, greedy, left_padded, step_logits, tiny_model, tokens_of  # noqa: E402
+from tiny_models import (  # noqa: E402
+    Oracle,
+    enable,
+    greedy,
+    left_padded,
+    step_logits,
+    tiny_model,
+    tokens_of,
+)
 
 from sparq_ipu.transformers import (  # noqa: E402
     LayerSettings,
     SparqCache,
     cache_traffic,
     disable,
-    enable,
     enable_dense,
 )
 

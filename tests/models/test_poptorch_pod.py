@@ -66,7 +66,7 @@ def expected(llama: Any) -> dict[str, list[list[int]]]:
             for p in prompts()
         ]
 
-    sparq.enable(llama, **SETTINGS)
+    sparq.enable(llama, published=True, **SETTINGS)
     few = texts()
     sparq.disable(llama)
     dense = [greedy(llama, torch.tensor([p]), NEW)[0].tolist() for p in prompts()]

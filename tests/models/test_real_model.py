@@ -12,11 +12,11 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from tiny_models import greedy, left_padded  # noqa: E402
+from tiny_models import enable, greedy, left_padded  # noqa: E402
 
 from sparq_ipu import generate  # noqa: E402
 from sparq_ipu.generate import forced_predictions, prefill  # noqa: E402
-from sparq_ipu.transformers import cache_traffic, disable, enable, enable_dense, is_enabled  # noqa: E402
+from sparq_ipu.transformers import cache_traffic, disable, enable_dense, is_enabled  # noqa: E402
 from sparq_ipu.transformers.checkpoints import load_smollm2  # noqa: E402
 from sparq_study.accuracy.text import excerpts  # noqa: E402
 

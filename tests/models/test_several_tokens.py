@@ -11,12 +11,17 @@ import pytest
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from tiny_models import greedy, left_padded, tiny_model, tokens_of  # noqa: E402
+from tiny_models import (  # noqa: E402
+    enable,
+    greedy,
+    left_padded,
+    tiny_model,
+    tokens_of,
+)
 
 from sparq_ipu.transformers import (  # noqa: E402
     SparqCache,
     cache_traffic,
-    enable,
     enable_dense,
     generate_lossless,
 )

@@ -17,6 +17,7 @@ transformers = pytest.importorskip("transformers")
 
 from tiny_models import (  # noqa: E402
     Oracle,
+    enable,
     greedy,
     left_padded,
     step_logits,
@@ -31,7 +32,6 @@ from sparq_ipu.transformers import (  # noqa: E402
     SparqCache,
     cache_traffic,
     disable,
-    enable,
     enable_dense,
     is_enabled,
 )

@@ -15,7 +15,7 @@ pytest.importorskip("sparq_ipu._core", reason="the extension module is not built
 from tiny_models import greedy, tiny_model, tokens_of  # noqa: E402
 
 from sparq_ipu import transformers as sparq  # noqa: E402
-from sparq_ipu.transformers import SparqCache  # noqa: E402
+from sparq_ipu.transformers import SparqCache, storage  # noqa: E402
 from sparq_ipu.transformers.stack import LayerStack  # noqa: E402
 
 SETTINGS: dict[str, Any] = dict(rank=8, top_k=8, n_local=2)
@@ -39,7 +39,7 @@ def sessions(cache: SparqCache) -> set[int]:
 def test_tokens_are_those_of_the_reference_and_layers_share(options: dict[str, Any]) -> None:
     model, tokens = tiny_model(), tokens_of(21, batch=2)
     index_bits = options.get("index_bits", 16)
-    sparq.enable(model, **SETTINGS, index_bits=index_bits)
+    sparq.enable(model, published=True, **SETTINGS, index_bits=index_bits)
     reference = SparqCache(model, device="reference")
     emulator = SparqCache(model, device="emulator", n_tiles=16, **options)
     expected = greedy(model, tokens, 5, past_key_values=reference)
@@ -57,7 +57,7 @@ def test_tokens_are_those_of_the_reference_and_layers_share(options: dict[str, A
 def test_growth_selection_and_copies_keep_layers_together(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sparq_ipu.transformers.stack.FIRST_ROOM", 1)  # so that it soon grows
     model, tokens = tiny_model(), tokens_of(12, batch=3)
-    sparq.enable(model, **SETTINGS)
+    sparq.enable(model, published=True, **SETTINGS)
 
     def run(device: str, **options: Any) -> tuple[Any, ...]:
         cache = SparqCache(model, device=device, **options)
@@ -81,8 +81,11 @@ def test_growth_selection_and_copies_keep_layers_together(monkeypatch: pytest.Mo
     assert len(stacks) == 1 and stacks != {id(layer._stack) for layer in on_emulator[1].layers}
 
 
-def test_options_of_a_pod_are_checked_before_there_is_a_prompt() -> None:
+def test_options_of_a_pod_are_checked_before_there_is_a_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a cache that is thrown away."""
+    monkeypatch.setattr(storage, "KVCache", lambda *_, **__: pytest.fail("a cache was made"))
     model = tiny_model()
+    SparqCache(model, device="emulator", n_ipus=64)
     with pytest.raises(ValueError, match="n_ipus must be a power of two up to 64, got 3"):
         SparqCache(model, device="emulator", n_ipus=3)
     with pytest.raises(ValueError, match="split must be 'layers' or 'heads', got 'rows'"):
@@ -92,23 +95,23 @@ def test_options_of_a_pod_are_checked_before_there_is_a_prompt() -> None:
 def test_a_model_is_enabled_with_tiers() -> None:
     """What a cache in tiers must have, an index of few bits, is among the settings of the layers."""
     model, tokens = tiny_model(), tokens_of(21)
-    sparq.enable(model, **SETTINGS, index_bits=4)
+    sparq.enable(model, published=True, **SETTINGS, index_bits=4)
     expected = greedy(model, tokens, 5).tolist()
     tiers = dict(device="emulator", memory="tiered", hot_rows=12, n_tiles=16)
-    sparq.enable(model, **SETTINGS, index_bits=4, **tiers)
+    sparq.enable(model, published=True, **SETTINGS, index_bits=4, **tiers)
     cache = SparqCache(model, **tiers, index_bits=4)
     assert greedy(model, tokens, 5).tolist() == expected
     assert greedy(model, tokens, 5, past_key_values=cache).tolist() == expected
     for wrong in ({}, dict(index_bits=8, layers={0: {"index_bits": 16}})):
         with pytest.raises(ValueError, match="index_bits must be 8 or 4 where memory is 'tiered', got 16"):
-            sparq.enable(model, **SETTINGS, **wrong, **tiers)
+            sparq.enable(model, published=True, **SETTINGS, **wrong, **tiers)
     with pytest.raises(
         ValueError, match=r"^enable_dense: memory must be 'streaming' or 'tiered': .*, got 'sram'$"
     ):
         sparq.enable_dense(model, device="emulator", memory="sram")
     for dense in (dict(layers={1: None}), dict(min_seq_len=20)):  # nothing attends densely to tiers
         with pytest.raises(ValueError, match=r"^enable: memory must be 'sram' or 'streaming', got 'tiered'"):
-            sparq.enable(model, **SETTINGS, index_bits=4, **dense, **tiers)
+            sparq.enable(model, published=True, **SETTINGS, index_bits=4, **dense, **tiers)
 
 
 def test_a_layer_that_has_forgotten_begins_anew_and_another_shape_is_alone() -> None:

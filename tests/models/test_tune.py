@@ -13,10 +13,10 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from tiny_models import save_checkpoint, step_logits, tiny_model, tokens_of  # noqa: E402
+from tiny_models import enable, save_checkpoint, step_logits, tiny_model, tokens_of  # noqa: E402
 
 from sparq_ipu import generate, tune  # noqa: E402
-from sparq_ipu.transformers import enable, enable_dense, is_enabled, tuning  # noqa: E402
+from sparq_ipu.transformers import enable_dense, is_enabled, tuning  # noqa: E402
 from sparq_ipu.transformers.settings import LayerSettings  # noqa: E402
 from sparq_ipu.transformers.settings_file import read_settings, write_settings  # noqa: E402
 from sparq_ipu.transformers.tuning import Choice, Distance, Probe  # noqa: E402

@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import collections
+import re
 import runpy
 import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Iterator
 
 import mutants
 import pytest
@@ -20,14 +22,25 @@ EVERY = mutants.every()
 runner = SimpleNamespace(**runpy.run_path(str(ROOT / "tests" / "mutation" / "__main__.py")))
 
 
-@pytest.mark.parametrize("mutant", EVERY, ids=lambda mutant: mutant.name)
-def test_each_applies(mutant: mutants.Mutant) -> None:
-    text = (ROOT / mutant.file).read_text(encoding="utf-8")
-    assert text.count(mutant.old) == 1, f"{mutant.file}: update the old text of {mutant.name}: {mutant.old!r}"
-    assert mutant.old != mutant.new and mutant.why
-    for test in mutant.tests:
-        file, _, name = test.partition("::")
-        assert (ROOT / file).exists() and (not name or f"def {name}(" in (ROOT / file).read_text()), test
+def test_each_applies() -> None:
+    def problems(mutant: mutants.Mutant) -> Iterator[str]:
+        if text_of(mutant.file).count(mutant.old) != 1:
+            yield f"{mutant.file}: update the old text of {mutant.name}: {mutant.old!r}"
+        if mutant.old == mutant.new or not mutant.why:
+            yield f"{mutant.name} must change something, and say what"
+        for test in mutant.tests:
+            file, _, name = test.partition("::")
+            if not (ROOT / file).exists() or name not in (
+                "",
+                *re.findall(r"^ *def (\w+)\(", text_of(file), re.M),
+            ):
+                yield f"{mutant.name}: {test} must exist"
+
+    def text_of(file: str) -> str:
+        path = ROOT / file
+        return path.read_text(encoding="utf-8") if path.is_file() else ""
+
+    assert [problem for mutant in EVERY for problem in problems(mutant)] == []
 
 
 def test_every_part_has_some() -> None:

@@ -30,6 +30,7 @@ from uses import (
     uses,
 )
 
+pytestmark = pytest.mark.slow  # every source is parsed
 ROOT = Path(__file__).resolve().parents[2]
 OPS = ROOT / "poplar_ops"
 FOLDERS = ("src", "popart", "codelets")

@@ -102,9 +102,19 @@ def planned(shape, kernel, append, **options):
     )
 
 
-@pytest.mark.parametrize(("kernel", "index_bits"), VARIANTS)
+def cases():
+    """Of each shape two variants without appended tokens and two others with them, so that each variant has
+    several shapes of both. The rest is slow."""
+    for i, (shape, append) in enumerate(SHAPES_AND_APPENDS):
+        for j, variant in enumerate(VARIANTS):
+            marks = () if (3 * i + j) % len(VARIANTS) < 2 else pytest.mark.slow
+            yield pytest.param(shape, append, *variant, marks=marks)
+
+
 @pytest.mark.parametrize(
-    "shape, append", SHAPES_AND_APPENDS, ids=lambda x: x if isinstance(x, bool) else "-".join(map(str, x[:6]))
+    "shape, append, kernel, index_bits",
+    cases(),
+    ids=lambda x: "-".join(map(str, x[:6])) if isinstance(x, tuple) else x,
 )
 def test_a_plan_is_what_a_run_reports(shape, kernel, index_bits, append):
     model = device_model("gc200")

@@ -16,12 +16,12 @@ import popart_models
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDERS = ("emulator", "poplar_ops", "tests/popart")
+FOLDERS = ("poplar_ops", "tests/popart")
 #: build trees survive between runs: only what changed is built again
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "sparq-ipu-tests"
 
 
-def _build(directory: Path) -> Path:
+def _build(directory: Path, toolkit: Path) -> Path:
     pybind11 = pytest.importorskip("pybind11", reason="pybind11 is not installed")
     compiler = builds.compiler()
     if not compiler:
@@ -31,12 +31,13 @@ def _build(directory: Path) -> Path:
     tree = directory / "tree"
     for folder in FOLDERS:
         builds.copy_changed(ROOT / folder, tree / folder)
-    builds.copy_changed_file(ROOT / "CMakeLists.txt", tree / "CMakeLists.txt")
     builds.cmake(
         tree / "tests" / "popart",
         directory / "build",
         "-DCMAKE_BUILD_TYPE=None",
-        "-DCMAKE_CXX_FLAGS=-O1",
+        "-DCMAKE_CXX_FLAGS=-O0",
+        f"-DCODELETS={toolkit.parent}",
+        f"-Dpoplar_DIR={toolkit / 'lib' / 'cmake' / 'poplar'}",
         f"-DCMAKE_CXX_COMPILER={compiler}",
         f"-DPython_EXECUTABLE={sys.executable}",
         f"-Dpybind11_DIR={pybind11.get_cmake_dir()}",
@@ -48,9 +49,14 @@ def _build(directory: Path) -> Path:
 @pytest.fixture(scope="session")
 def lowering() -> ModuleType:
     """The module _popart_lowering; skips where it can not be built."""
-    directory = Path(os.environ.get("SPARQ_POPART_BUILD_DIR") or CACHE / f"popart-{builds.key(ROOT)}")
+    emulator = pytest.importorskip("sparq_ipu.emulator")
+    try:
+        toolkit = emulator.prefix()
+    except FileNotFoundError:
+        pytest.skip("built without the emulator")
+    directory = CACHE / f"popart-{builds.key(ROOT, toolkit)}"
     with builds.alone(directory):
-        module = _build(directory)
+        module = _build(directory, toolkit)
     spec = importlib.util.spec_from_file_location("_popart_lowering", module)
     assert spec is not None and spec.loader is not None
     loaded = importlib.util.module_from_spec(spec)

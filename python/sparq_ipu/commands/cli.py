@@ -15,6 +15,7 @@ import importlib
 import sys
 
 import sparq_ipu
+from sparq_ipu.commands.command_line import guarded
 from sparq_ipu.devices import BACKENDS, why_unavailable
 
 #: commands: the module whose `main` each is, and what it does
@@ -46,6 +47,10 @@ def devices() -> str:
 
 def main(argv: list[str] | None = None) -> int:
     """The command; returns the exit status."""
+    return guarded(_main, argv)
+
+
+def _main(argv: list[str] | None) -> int:
     words = sys.argv[1:] if argv is None else argv
     # what follows the name of a command is that command's own
     arguments, rest = _parser().parse_known_args(words[:1])

@@ -1,12 +1,43 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the command lines of the package share: types of options, and descriptions."""
+"""What the command lines of the package and of bench/ share: types of options, descriptions, and how a
+command ends that is interrupted or can not write. See `sparq_ipu.commands.cli`."""
 
 from __future__ import annotations
 
 import argparse
+import errno
 import os
+import stat
+import sys
 from pathlib import Path
 from typing import Callable
+
+#: exit statuses as a shell has them for SIGINT and SIGPIPE
+INTERRUPTED, CLOSED = 130, 141
+
+
+def guarded(command: Callable[..., int], *arguments: object) -> int:
+    """The exit status of a command. Where it is interrupted, its output is closed, or a file can not be read
+    or written, it ends with at most one line and no traceback."""
+    name = Path(sys.argv[0]).stem
+    try:
+        status = command(*arguments)
+        sys.stdout.flush()  # what fails at the end of the process is a traceback
+        return status
+    except KeyboardInterrupt:
+        line, status = f"\n{name}: interrupted", INTERRUPTED
+    except BrokenPipeError:
+        line, status = "", CLOSED
+    except OSError as error:
+        line = f"\n{name}: {error.strerror or error}: {error.filename or 'standard output'}"
+        status = 1
+    try:  # what is left in the buffer goes nowhere
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (OSError, ValueError):
+        pass  # not a file
+    if line:
+        print(line, file=sys.stderr)
+    return status
 
 
 def description(text: str | None, prog: str) -> str:
@@ -37,23 +68,49 @@ def number(
 
 
 positive_integer = number(int, "a positive integer", lambda n: n > 0)
+#: far more than processors: the system may refuse to start them, and PyTorch crashes then
+thread_count = number(int, "an integer in [1, 1024]", lambda n: 0 < n <= 1024)
+
+
+def try_writing(path: Path) -> None:
+    """Raise OSError unless a file can be written: there is room on its disk, or its device takes a byte."""
+    is_new = not path.exists()
+    with path.open("ab") as file:
+        is_device = stat.S_ISCHR(os.fstat(file.fileno()).st_mode)
+        file.write(b"\n" if is_device and not file.isatty() else b"")
+    if is_new:
+        path.unlink()
+    if not is_device and os.statvfs(path.parent).f_bavail == 0:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
 
 
 def output_path(text: str) -> Path:
     """A path that can be written: it is written last, when a long run would be lost."""
-    path = Path(text)
-    if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise argparse.ArgumentTypeError(f"must be a file that can be written, got {text!r}")
-    return path
+    try:
+        try_writing(Path(text))
+    except OSError:
+        raise argparse.ArgumentTypeError(f"must be a file that can be written, got {text!r}") from None
+    return Path(text)
+
+
+def append_line(path: Path, line: str) -> None:
+    """Add a line to a file; an error names it."""
+    try:
+        with path.open("a", encoding="utf-8") as file:
+            file.write(line + "\n")
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def read_text(op: str, option: str, path: Path) -> str:
-    """The text of the file that an option names.
+    """The text of the file that an option names; "-" is standard input.
 
     Raises:
         ValueError: `<op>: <option> must be a file of UTF-8 text that can be read, got <path> (<reason>)`.
     """
     try:
+        if str(path) == "-":
+            return sys.stdin.buffer.read().decode("utf-8")
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else error

@@ -22,6 +22,7 @@ import sys
 from pathlib import Path
 from typing import Any, Callable, Sequence
 
+from sparq_ipu.commands.command_line import guarded
 from sparq_ipu.commands.tables import markdown_table
 from sparq_ipu.planning import report, report_data, report_pictures
 from sparq_ipu.planning.device_model import NAMES
@@ -224,4 +225,4 @@ def main(arguments: list[str] | None = None, prog: str = "sparq-ipu plan") -> in
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(guarded(main))

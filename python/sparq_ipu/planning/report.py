@@ -156,7 +156,10 @@ def main(arguments: list[str] | None = None, prog: str = "python -m sparq_ipu.re
         return 2
     except OSError as error:
         parser.error(f"--out must be a directory that can be written, got {a.out} ({error.strerror})")
-    source = data.Source(a.device, a.sweep, a.quiet)
+    try:
+        source = data.Source(a.device, a.sweep, a.quiet)
+    except (OSError, ValueError, KeyError, TypeError):
+        parser.error(f"--sweep must be JSON lines of bench/sweep.py, got {a.sweep}")
     drawn: list[Path] = []
     try:
         parts = sections(source)
@@ -173,7 +176,3 @@ def main(arguments: list[str] | None = None, prog: str = "python -m sparq_ipu.re
         page.write_text(as_html(parts, {p.stem: p.read_bytes() for p in drawn}))
     print(page)
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """SparQ attention for models of Hugging Face transformers, on the CPU.
 
-    sparq_ipu.transformers.enable(model, **sparq_ipu.transformers.RECOMMENDED)  # or rank=32, ...
+    sparq_ipu.transformers.enable(model)  # with the recommended settings; or rank=16, ...
     model.generate(...)
     sparq_ipu.transformers.disable(model)
 

@@ -39,6 +39,8 @@ class ForwardPass:
 
     #: layers that keep the model's own attention
     own: frozenset[int] = frozenset()
+    #: of the others, those that see a window of positions, and how many
+    windows: dict[int, int] = dataclasses.field(default_factory=dict)
     #: its tokens go to a SparqCache
     has_cache: bool = False
 
@@ -99,11 +101,12 @@ def _attention_over(base: Callable[..., Any]) -> Callable[..., Any]:
             return base(module, query, key, value, mask, scaling=scaling, dropout=dropout, **kwargs)
 
         forward: ForwardPass = getattr(module, FORWARD_PASS, _NO_FORWARD_PASS)
-        if module.layer_idx in forward.own:
+        index: Any = module.layer_idx
+        if index in forward.own:
             result: tuple[torch.Tensor, None] = own(key, value, attention_mask)
             return result
         layer = getattr(key, "sparq_layer", None)
-        _check_arguments(kwargs, dropout, None if layer is None else layer.window)
+        _check_arguments(kwargs, dropout, forward.windows.get(index))
         if layer is None:
             if forward.has_cache:
                 got = f"other keys in {type(module).__name__}"

@@ -605,6 +605,12 @@ def is_sparq_cache(cache: object) -> bool:
     return len(sparq_layers(cache)) > 0
 
 
+def record_past(cache: Any) -> None:
+    """Tokens will be taken back, also from layers that keep the model's own attention over a window."""
+    if hasattr(cache, "activate_past_recording"):  # not in transformers 4
+        cache.activate_past_recording()
+
+
 def cache_traffic(cache: Cache) -> dict[str, int]:
     """What the decode steps of a run moved.
 

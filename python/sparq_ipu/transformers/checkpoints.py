@@ -89,7 +89,7 @@ class Checkpoint:
     downloaded.
 
     Args:
-        path: a checkpoint directory (config.json and weights), or one .gguf file of a Llama-type model.
+        path: a checkpoint directory (config.json and weights), or one .gguf file that transformers reads.
 
     Raises: FileNotFoundError, ValueError naming the argument.
     """
@@ -171,7 +171,7 @@ def load_model(path: PathLike, dtype: str = "float32", attn_implementation: str 
     """A causal language model and its tokenizer from local files only; nothing is downloaded.
 
     Args:
-        path: a checkpoint directory (config.json and weights), or one .gguf file of a Llama-type model.
+        path: a checkpoint directory (config.json and weights), or one .gguf file that transformers reads.
         dtype: "float32", "float16" or "bfloat16", of the weights in memory.
         attn_implementation: a name registered in transformers' AttentionInterface.
     Returns: (model, tokenizer): the model in eval mode on the CPU, gradients off; tokenizer None if the

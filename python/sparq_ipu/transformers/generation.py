@@ -76,7 +76,7 @@ def generate(
                 stream.write(text)
                 stream.flush()
 
-    streamer = Stream(tokenizer, skip_prompt=True)
+    streamer = Stream(tokenizer, skip_prompt=True, skip_special_tokens=True)
     cache = SparqCache(model, device=device)
     sampling.setdefault("do_sample", False)
     start = time.perf_counter()
@@ -93,7 +93,8 @@ def generate(
     came = times[1 : len(tokens) + 1]
     steps = np.diff(came).tolist()
     first, last = came[0], came[-1]
-    return Run(tokens, tokenizer.decode(tokens), first - start, last - first, cache_traffic(cache), steps)
+    text = tokenizer.decode(tokens, skip_special_tokens=True)
+    return Run(tokens, text, first - start, last - first, cache_traffic(cache), steps)
 
 
 def prefill(model: Any, tokens: Any) -> Any:

@@ -20,7 +20,7 @@ from sparq_ipu.transformers.attention import (
     is_registered,
     register,
 )
-from sparq_ipu.transformers.cache import SparqCache, is_sparq_cache, kinds_of, sparq_layers
+from sparq_ipu.transformers.cache import SparqCache, is_sparq_cache, kinds_of, record_past, sparq_layers
 from sparq_ipu.transformers.settings import (
     LayerSettings,
     ModelSettings,
@@ -28,7 +28,7 @@ from sparq_ipu.transformers.settings import (
     settings_of_layers,
 )
 from sparq_ipu.transformers.settings_file import PathLike, read_settings
-from sparq_ipu.transformers.storage import check_names, check_options, host_device
+from sparq_ipu.transformers.storage import check_names, check_options, host_device, is_stacked
 from sparq_ipu.transformers.supported import (
     LayerKinds,
     attention_modules,
@@ -52,6 +52,7 @@ def enable(
     *,
     settings: PathLike | None = None,
     layers: Mapping[int, Mapping[str, Any] | None] | None = None,
+    published: bool = False,
     device: str = "auto",
     capacity: int | None = None,
     check_finite: bool = True,
@@ -62,15 +63,19 @@ def enable(
 
     Prefill (several tokens at once) is the model's own attention, dense. Caches that `generate` makes, and
     empty `DynamicCache`s that you pass, become caches of this kind; they can be kept over turns. Enabling
-    again replaces the settings. `enable(model, **RECOMMENDED)` takes the settings that docs/accuracy.md
-    recommends. `model.config` becomes a copy: another model may have been built from the same object.
+    again replaces the settings. Settings that are not given are those that docs/accuracy.md recommends:
+    no mean value in layer 0, a key index of 4 bits, and dense attention (on "cpu" and "reference") of texts
+    so short that SparQ would read more. `model.config` becomes a copy: another model may have been built
+    from the same object.
 
     Args:
-        model: a decoder of the Llama type (Llama, Mistral, Gemma, Qwen, Pythia, OPT, ...: docs/models.md has
-            a table) on the CPU, in eval mode. Layers that see a window of positions may keep their own
-            attention: the logger "sparq_ipu" says so in a line.
+        model: a causal decoder (Llama, Mistral, Gemma, Qwen, Pythia, OPT, ...: docs/models.md has a table) on
+            the CPU, in eval mode. Layers that see a window of positions may keep their own attention: the
+            logger "sparq_ipu" says so in a line.
         options: the settings of all layers: rank, top_k, index_bits and so on, see `LayerSettings`; and
             options of `sparq_ipu.KVCache`.
+        published: settings that are not given are as in arXiv:2312.04985: alike in all layers, a key index of
+            16 bits unless the cache says another, at any length.
         settings: a file that `python -m sparq_ipu.tune` wrote, in place of the settings and `layers`.
         layers: what differs in some layers, by index: None is dense, a mapping replaces settings, e.g.
             `{0: None, 1: {"mean_value": False}, 2: {"index_bits": 8}}`.
@@ -86,26 +91,27 @@ def enable(
             what `sparq_ipu.KVCache` says of its options. The model is then unchanged.
     """
     check_model("enable", model)
-    head_dim = head_dim_of(model)
+    published = checks.check_bool("enable", "published", published)
     if settings is not None:
-        layers = _from_file(settings, n_layers_of(model), layers, options)
-    names = [*(field.name for field in dataclasses.fields(LayerSettings)), "layers"]
-    of_default = LayerSettings.take(options)
-    check_names("enable", host_device("enable", device), options, names)
-    default = LayerSettings.of("enable", head_dim, of_default)
-    of_layers = settings_of_layers("enable", default, layers, n_layers_of(model), head_dim)
+        layers = _from_file(settings, n_layers_of(model), layers, published, options)
+    names = [*(field.name for field in dataclasses.fields(LayerSettings)), "layers", "published"]
+    said = LayerSettings.take(options)
+    host = host_device("enable", device)
+    check_names("enable", host, options, names)
+    how = dict(published=published, dense_below=not is_stacked(dict(device=host)))
+    of_layers = settings_of_layers("enable", said, layers, n_layers_of(model), head_dim_of(model), **how)
     tokens_per_step = checks.check_integer("enable", "tokens_per_step", tokens_per_step, 1, MAX_TOKENS)
     options = check_options("enable", device, capacity, check_finite, options, names, of_layers)
     _install("enable", model, of_layers, options, tokens_per_step)
 
 
 def _from_file(
-    path: PathLike, n_layers: int, layers: Mapping[int, Any] | None, options: dict[str, Any]
+    path: PathLike, n_layers: int, layers: Mapping[int, Any] | None, published: bool, options: dict[str, Any]
 ) -> dict[int, Any]:
     """The settings of a file: those of all layers are put into `options`, what differs is returned."""
     given = LayerSettings.take(dict(options))
-    if given or layers is not None:
-        got = ", ".join([*given, *([] if layers is None else ["layers"])])
+    if given or layers is not None or published:
+        got = ", ".join([*given, *([] if layers is None else ["layers"]), *["published"] * published])
         checks.fail("enable", "settings", "be given alone", f"a file and {got}")
     read = read_settings("enable", path)
     if read.pop("n_layers") != n_layers:
@@ -270,7 +276,8 @@ class _Hooks:
         #: attend densely for now, whatever the settings
         self.is_dense = False
         self._kinds = kinds
-        self.forward_pass = ForwardPass(kinds.own)
+        windows = {index: window for index, window in enumerate(kinds.windows) if window is not None}
+        self.forward_pass = ForwardPass(kinds.own, windows)
 
     @outside_graphs
     def before(
@@ -316,8 +323,12 @@ class _Hooks:
         # Made by `generate`, or by the caller, who keeps it over turns: the object stays, its layers change.
         is_ours_to_fill = type(cache) is DynamicCache and not getattr(cache, "offloading", False)
         if is_ours_to_fill and cache.get_seq_length() == 0:
+            # `generate` has told the layers that they will be cropped, if there were any
+            takes_back = [getattr(layer, "record_past", False) for layer in cache.layers]
             cache.layers[:] = SparqCache.of_checked(module.config, self.cache_options).layers
             cache.layer_class_to_replicate = None
+            if any(takes_back) or (not takes_back and self.tokens_per_step > 1):
+                record_past(cache)
             return cache
         return checks.fail(
             "sparq_attention",

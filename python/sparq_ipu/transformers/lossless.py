@@ -17,7 +17,7 @@ import torch
 from transformers import PreTrainedModel
 
 from sparq_ipu.tokens import MAX_TOKENS
-from sparq_ipu.transformers.cache import SparqCache
+from sparq_ipu.transformers.cache import SparqCache, record_past
 from sparq_ipu.transformers.integration import decoding
 from sparq_reference import checks
 
@@ -89,8 +89,7 @@ def generate_lossless(
         end = getattr(model.generation_config, "eos_token_id", None)
         stop = () if end is None else tuple(end) if isinstance(end, (list, tuple)) else (end,)
     cache: Any = SparqCache(model.config, **{**hooks.cache_options, **options})
-    if hasattr(cache, "activate_past_recording"):  # for layers that keep the model's own attention
-        cache.activate_past_recording()
+    record_past(cache)
 
     def following(new: list[int]) -> list[int]:
         """The most likely token after each of these, which go to the cache."""

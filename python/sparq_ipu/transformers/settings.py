@@ -8,9 +8,9 @@ from functools import cached_property
 from typing import Any, ClassVar, List, Mapping, Optional, Union
 
 import sparq_reference
-from sparq_reference import checks
+from sparq_reference import checks, transfers
 
-#: What docs/accuracy.md recommends at head_dim 64: `sparq_ipu.transformers.enable(model, **RECOMMENDED)`.
+#: What docs/accuracy.md recommends at head_dim 64, and what `enable(model)` has there: see `complete`.
 #: The first layer attends diffusely: the mean value costs more quality there than in all other layers.
 RECOMMENDED: dict[str, Any] = {
     "rank": 32,
@@ -84,23 +84,81 @@ AnyLayerSettings = Union[LayerSettings, WindowLayerSettings]
 ModelSettings = List[Optional[AnyLayerSettings]]
 
 
+def pays_from(settings: LayerSettings, head_dim: int) -> int:
+    """The length from which on these settings read fewer bytes than dense attention."""
+    bits = settings.index_bits or 16
+    # SparQ gains with every position behind top_k: before it, it reads all of them and their index
+    low, high = min(settings.top_k, checks.MAX_CAPACITY), checks.MAX_CAPACITY
+    while low < high:
+        middle = (low + high) // 2
+        if transfers.sparq_bytes(
+            middle, head_dim, settings.rank, min(settings.top_k, middle), bits
+        ) < transfers.dense_bytes(middle, head_dim):
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+def complete(
+    op: str,
+    head_dim: int | None,
+    said: Mapping[str, Any],
+    layer: int | None = None,
+    *,
+    published: bool = False,
+    dense_below: bool = True,
+) -> LayerSettings:
+    """Settings of a layer: what is said of them, and what is recommended where nothing is.
+
+    Recommended are those of RECOMMENDED, with a quarter of another top_k as n_local, and half of a smaller
+    head_dim as rank; and dense attention of texts so short that SparQ would read more.
+
+    Args:
+        head_dim: of the model; None: not known yet.
+        layer: its index; None: a layer that nothing special is recommended for.
+        published: as arXiv:2312.04985 has it instead: alike in all layers, a key index of 16 bits unless the
+            cache has another, no dense attention.
+        dense_below: of the length at which SparQ reads less.
+
+    Raises:
+        ValueError: as `LayerSettings`.
+    """
+    top_k = checks.check_integer(op, "top_k", said.get("top_k", RECOMMENDED["top_k"]), 1, checks.MAX_CAPACITY)
+    default: dict[str, Any] = dict(top_k=top_k, n_local=top_k // 4, rank=RECOMMENDED["rank"])
+    if head_dim is not None:
+        default["rank"] = min(default["rank"], head_dim // 2)
+    if not published:
+        default["index_bits"] = RECOMMENDED["index_bits"]
+        default.update(RECOMMENDED["layers"].get(layer, {}))
+        if (head_dim or 0) > checks.MAX_INDEX_HEAD_DIM:
+            default["index_bits"] = 16
+    settings = LayerSettings.of(op, head_dim, {**default, **said})
+    if published or not dense_below or "min_seq_len" in said or head_dim is None:
+        return settings
+    return dataclasses.replace(settings, min_seq_len=pays_from(settings, head_dim))
+
+
 def settings_of_layers(
     op: str,
-    default: LayerSettings,
+    said: Mapping[str, Any],
     layers: Mapping[int, Mapping[str, Any] | None] | None,
     n_layers: int,
     head_dim: int,
+    **how: bool,
 ) -> ModelSettings:
-    """Settings of each of `n_layers` layers: `default`, or what `layers` says of that layer.
+    """Settings of each of `n_layers` layers: what is said of all, what `layers` says of that one, and what
+    `complete` puts where nothing is said.
 
     Args:
-        layers: layer index -> None (dense), or settings that replace those of `default`, by name.
+        layers: layer index -> None (dense), or settings that replace those of all, by name.
+        how: of `complete`.
 
     Raises:
         ValueError: not a mapping, a layer that does not exist, an unknown setting, a value out of range.
     """
-    default.check(op, head_dim)
-    settings: ModelSettings = [default for _ in range(n_layers)]
+    complete(op, head_dim, said)
+    settings: ModelSettings = [complete(op, head_dim, said, layer, **how) for layer in range(n_layers)]
     if layers is None:
         layers = {}
     if not isinstance(layers, Mapping):
@@ -112,6 +170,5 @@ def settings_of_layers(
             continue
         if not isinstance(changes, Mapping):
             checks.fail(op, f"layers[{index}]", "be None (dense) or a mapping of settings", repr(changes))
-        changed = {**default.arguments(), **changes}
-        settings[index] = LayerSettings.of(f"{op}: layers[{index}]", head_dim, changed)
+        settings[index] = complete(f"{op}: layers[{index}]", head_dim, {**said, **changes}, index, **how)
     return settings

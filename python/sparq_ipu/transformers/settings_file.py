@@ -19,15 +19,12 @@ FORMAT = "sparq-ipu settings 1"
 PathLike = Union[str, "os.PathLike[str]"]
 
 
-def write_settings(path: PathLike, settings: ModelSettings, about: dict[str, Any]) -> None:
-    """Write the settings of every layer, and what is to be known about them.
+def settings_text(settings: ModelSettings, about: dict[str, Any]) -> str:
+    """What is in such a file: the settings of every layer, and what is to be known about them.
 
     Args:
         settings: of each layer; None: dense. Not all of them dense.
         about: anything that JSON can hold, e.g. the model and what was measured.
-
-    Raises:
-        OSError: the file can not be written.
     """
     sparq = [layer for layer in settings if layer is not None]
     default = collections.Counter(sparq).most_common(1)[0][0]
@@ -43,7 +40,12 @@ def write_settings(path: PathLike, settings: ModelSettings, about: dict[str, Any
         "settings": {**default.arguments(), "layers": layers},
         "about": about,
     }
-    Path(path).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    return json.dumps(content, indent=1) + "\n"
+
+
+def write_settings(path: PathLike, settings: ModelSettings, about: dict[str, Any]) -> None:
+    """Write a file of `settings_text`. Raises: OSError: it can not be written."""
+    Path(path).write_text(settings_text(settings, about), encoding="utf-8")
 
 
 def read_settings(op: str, path: PathLike) -> dict[str, Any]:
@@ -75,6 +77,6 @@ def read_settings(op: str, path: PathLike) -> dict[str, Any]:
         refuse(f"{path} with {sorted(wrong) or f'n_layers={n_layers!r}'}")
     given = {name: value for name, value in arguments.items() if name != "layers"}
     layers = {int(k) if k.isdigit() else k: v for k, v in arguments["layers"].items()}
-    default = LayerSettings.of(op, None, given)
-    settings_of_layers(op, default, layers, n_layers, checks.MAX_INDEX_HEAD_DIM)  # of any head_dim
+    LayerSettings.of(op, None, given)
+    settings_of_layers(op, given, layers, n_layers, checks.MAX_INDEX_HEAD_DIM)  # of any head_dim
     return {**given, "layers": layers, "n_layers": n_layers}

@@ -11,7 +11,8 @@ import torch
 from sparq_ipu import KVCache
 from sparq_ipu.backends import History
 from sparq_ipu.device_options import MAX_IPUS
-from sparq_ipu.devices import check_option_names, resolve_device
+from sparq_ipu.devices import backend_module, check_option_names, resolve_device
+from sparq_ipu.kernels import Settings
 from sparq_ipu.transformers.columns import to_positions
 from sparq_reference import CacheSpec, checks
 
@@ -85,22 +86,23 @@ def check_options(
 
 def _check_layers(op: str, options: dict[str, Any], layers: Sequence[AnyLayerSettings | None]) -> None:
     """Whether layers that are attended to with these can have caches with these options; none: any."""
-    # Caches that are thrown away. What one has of layers and rows can be split over any IPUs.
+    # What has as many layers and rows as there are IPUs at most can be split over any of them.
     n = MAX_IPUS if is_stacked(options) else 1
-    shape = (n, 1, checks.HEAD_DIM_MULTIPLE, 1)
-    if not layers:
-        KVCache(*shape, n_layers=n, **options)
+    checks.check_bool("KVCache", "check_finite", options["check_finite"])
     any_settings = next((of_layer for of_layer in layers if of_layer is not None), None)
-    for index, of_layer in enumerate(layers):
+    for index, of_layer in enumerate(layers or [None]):
         if of_layer in layers[:index]:
             continue
         like = any_settings if of_layer is None else of_layer
-        of_cache = {} if like is None else like.of_cache
-        backend = KVCache(*shape, n_layers=n, **{**of_cache, **options}).layer(0).one_layer(op)
-        if of_layer is not None:
-            backend.check_settings(op, of_layer.attention)
-        if of_layer is None or of_layer.min_seq_len:  # some steps are dense
-            backend.check_settings(op, None)
+        given = {**({} if like is None else like.of_cache), **options}
+        device, _ = given.pop("device"), given.pop("check_finite")
+        spec = CacheSpec(n, 1, checks.HEAD_DIM_MULTIPLE, 1, op="KVCache", **CacheSpec.take(given))
+        of_device = backend_module(device).Options(**given, op="KVCache")
+        of_device.check("KVCache", spec, n)
+        attention: list[Settings] = [] if of_layer is None else [of_layer.attention]
+        if layers and (of_layer is None or of_layer.min_seq_len):  # some steps are dense
+            attention.append(None)
+        of_device.check(op, spec, n, attention)
 
 
 def is_stacked(options: dict[str, Any]) -> bool:

@@ -125,7 +125,7 @@ def check_model(op: str, model: PreTrainedModel) -> None:
     indices = [module.layer_idx for module in modules]
     has_interface = getattr(model, "_supports_attention_backend", False)
     if not has_interface or indices != list(range(getattr(config, "num_hidden_layers", -1))):
-        rule = "be of the Llama type: one attention per layer, through AttentionInterface"
+        rule = "have one attention per layer, through AttentionInterface"
         checks.fail(op, "model", rule, name)
     if not all(getattr(module, "is_causal", True) for module in modules):
         checks.fail(op, "model", "attend causally", name)

@@ -17,7 +17,7 @@ import torch
 
 from sparq_ipu.kernels import BASELINE, DEFAULT
 from sparq_ipu.tokens import MAX_TOKENS
-from sparq_ipu.transformers.cache import SparqCache
+from sparq_ipu.transformers.cache import SparqCache, record_past
 from sparq_ipu.transformers.integration import decoding, enable_dense
 from sparq_ipu.transformers.settings import LayerSettings, ModelSettings
 from sparq_ipu.transformers.supported import LayerKinds, head_dim_of, n_layers_of, text_config
@@ -114,8 +114,7 @@ class Probe:
         """The cache with the prompt in it."""
         with torch.no_grad():
             self._model(text.prompt, past_key_values=cache, use_cache=True, logits_to_keep=1)
-        if hasattr(cache, "activate_past_recording"):  # tokens are taken back, also from windows
-            cache.activate_past_recording()
+        record_past(cache)
         filled: SparqCache = cache
         return filled
 

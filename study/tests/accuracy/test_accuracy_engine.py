@@ -200,7 +200,7 @@ def test_sparq_agrees_with_the_transformers_integration(evaluator, text, setting
     model = tiny_model()
     context, tokens = TOKENS[:CONTEXT], TOKENS[CONTEXT:]
     expected = log_probs(evaluator.span(evaluator.prefill(context), tokens, parse_method(text)))
-    integration.enable(model, **{"rank": 8, "top_k": 24, "n_local": 6, **settings})
+    integration.enable(model, published=True, **{"rank": 8, "top_k": 24, "n_local": 6, **settings})
     try:
         from transformers import DynamicCache
 

@@ -10,6 +10,17 @@ _CACHE = f"tests/cpu/test_cpu_errors.py {_BITS} tests/ops/test_append.py tests/o
 
 MUTANTS = [
     *of(
+        "poplar_ops/cpu/list_attention.cpp",
+        _BITS,
+        [
+            (
+                "y[c] = flush(y[c]) / weightSum;",
+                "y[c] = y[c] / weightSum;",
+                "tiny sums are not cut before the division",
+            ),
+        ],
+    ),
+    *of(
         "poplar_ops/cpu/pair_attention.cpp",
         _BITS,
         [
@@ -18,11 +29,6 @@ MUTANTS = [
                 "flush(total / weightSum[h])",
                 "alpha may pass 1",
                 "a sum of some weights, in the blocks of all, is never above theirs: rounding is monotone",
-            ),
-            (
-                "y[c] = flush(y[c]) / weightSum;",
-                "y[c] = y[c] / weightSum;",
-                "tiny sums are not cut before the division",
             ),
             ("firstLocal + i)", "firstLocal)", "one local position, many times"),
             (

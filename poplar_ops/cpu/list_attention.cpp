@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "list_attention.hpp"
+
+#include "arith/arith.hpp"
+
+#include <cstring>
+
+namespace sparq {
+namespace cpu {
+
+float foldBlocks(const float *partial, std::size_t n) {
+  float total = 0.0f;
+  for (std::size_t i = 0; i < n; ++i)
+    total = total + partial[i];
+  return total;
+}
+
+void ListAttention::attend(const Call &call, const KVCache::Pair &pair, const float *query) const {
+  const auto g = static_cast<unsigned>(call.groupSize);
+  const auto d = static_cast<unsigned>(call.cache.headDim);
+  const std::size_t padded = roundUp(count, blockSize);
+  RowScores rowScores{};
+  rowScores.key = {pair.keyRows, d, positions, 0, count};
+  rowScores.query = query;
+  rowScores.groupSize = g;
+  rowScores.scale = attentionScale(d);
+  rowScores.scores = weights;
+  rowScores.scoreStride = stride;
+  rowScores.maximum = maxima;
+  call.kernels.rowScores(rowScores);
+  for (unsigned h = 0; h < g; ++h) {
+    SoftmaxWeights step{weights + h * stride, padded, maxima[h], blockSums, nullptr};
+    call.kernels.softmaxWeights(step);
+    sums[h] = foldBlocks(blockSums, padded / blockSize);
+  }
+  std::memset(values, 0, g * d * sizeof(float));
+  WeightedValues sum{};
+  sum.value = {pair.valueRows, d, positions, 0, count};
+  sum.weights = weights;
+  sum.weightStride = stride;
+  sum.groupSize = g;
+  sum.sum = values;
+  sum.fold = true;
+  call.kernels.weightedValues(sum);
+}
+
+void writeOutput(const Call &call, std::size_t pair, unsigned h, float *y, float weightSum,
+                 const float *alpha) {
+  const auto d = static_cast<unsigned>(call.cache.headDim);
+  for (unsigned c = 0; c < d; ++c)
+    y[c] = flush(y[c]) / weightSum;
+  if (alpha) {
+    const KVCache::Pair own = call.cache.pair(pair);
+    const float rest = 1.0f - *alpha, n = static_cast<float>(own.length);
+    for (unsigned c = 0; c < d; ++c)
+      y[c] = *alpha * y[c] + rest * (own.valueSum[c] / n);
+  }
+  call.kernels.narrow(y, call.output + (pair * call.groupSize + h) * d, d);
+}
+
+} // namespace cpu
+} // namespace sparq

@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Settings of a model on a command line: options, what they say, and settings in words. Needs no torch."""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import dataclasses
+from typing import Any
+
+from sparq_ipu.transformers.settings import ModelSettings, complete, settings_of_layers
+from sparq_ipu.transformers.settings_file import read_settings
+
+#: settings that are integers: what they are, and what they are by default
+SETTINGS_HELP = {
+    "rank": "query components that score positions (paper: r; default 32, or half of a smaller head_dim)",
+    "top_k": "positions attended to (paper: k; default 128)",
+    "n_local": "of these, the most recent ones (paper: l; default a quarter of top_k)",
+    "index_bits": "of a number of the key index, from which positions are scored: 16, 8 or 4 (default 4)",
+    "min_seq_len": "decode densely below this length (default: where SparQ would read more)",
+}
+#: settings that may differ by layer, as --layer-settings spells them
+_LAYER_WORDS: dict[str, dict[str, Any] | None] = {"dense": None, "no-mean-value": {"mean_value": False}}
+
+
+def parse_layer_settings(text: str) -> dict[int, dict[str, Any] | None]:
+    """`"0:dense,1:no-mean-value"` -> the `layers` argument of `sparq_ipu.transformers.enable`.
+
+    Raises:
+        ValueError: `generate: --layer-settings must <rule>, got <value>`.
+    """
+    layers: dict[int, dict[str, Any] | None] = {}
+    for part in text.split(",") if text else []:
+        index, _, word = part.partition(":")
+        if not index.strip().isdigit() or word.strip() not in _LAYER_WORDS:
+            words = " or ".join(_LAYER_WORDS)
+            raise ValueError(
+                f"generate: --layer-settings must be LAYER:{words}, comma separated, got {part!r}"
+            )
+        layers[int(index)] = _LAYER_WORDS[word.strip()]
+    return layers
+
+
+def add_settings(group: argparse._ArgumentGroup) -> None:
+    """The options that say settings."""
+    for name, text in SETTINGS_HELP.items():
+        group.add_argument(_flag(name), type=int, help=text)
+    group.add_argument(
+        "--no-mean-value",
+        action="store_true",
+        help="do not give the rest's weight to the mean value (default: every layer but the first gives it)",
+    )
+    group.add_argument(
+        "--layer-settings", default="", help='what else differs by layer, as "0:dense,1:no-mean-value"'
+    )
+    group.add_argument(
+        "--published",
+        action="store_true",
+        help="what is not said is as in the paper, not as recommended: the mean value in every layer, "
+        "a key index of 16 bits, SparQ at any length",
+    )
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def given(arguments: argparse.Namespace) -> list[str]:
+    """The options that say settings, of those on the command line."""
+    flags = [_flag(name) for name in SETTINGS_HELP if getattr(arguments, name) is not None]
+    flags += ["--no-mean-value"] * arguments.no_mean_value
+    flags += ["--layer-settings"] * bool(arguments.layer_settings)
+    return flags + ["--published"] * arguments.published
+
+
+@dataclasses.dataclass(frozen=True)
+class SaidSettings:
+    """What a command line says, or the file that it names: `said` of all layers, more of some in `layers`."""
+
+    said: dict[str, Any]
+    layers: dict[int, dict[str, Any] | None]
+    published: bool = False
+    #: of the model, where a file says it
+    n_layers: int | None = None
+
+    @classmethod
+    def of(cls, arguments: argparse.Namespace) -> SaidSettings:
+        """Needs no model.
+
+        Raises:
+            ValueError: no model can have them.
+        """
+        layers = parse_layer_settings(arguments.layer_settings)
+        if arguments.settings is not None:
+            read = read_settings("generate", arguments.settings)
+            return cls(layers=read.pop("layers"), n_layers=read.pop("n_layers"), said=read)
+        values = {name: getattr(arguments, name) for name in SETTINGS_HELP}
+        said = {name: value for name, value in values.items() if value is not None}
+        if arguments.no_mean_value:
+            said["mean_value"] = False
+        complete("generate", None, said)
+        return cls(said, layers, arguments.published)
+
+    def of_model(self, n_layers: int, head_dim: int, dense_below: bool) -> ModelSettings:
+        """Of each layer of a model of that shape.
+
+        Raises:
+            ValueError: it can not have them, as `sparq_ipu.transformers.enable`.
+        """
+        if self.n_layers not in (None, n_layers):
+            raise ValueError(
+                f"generate: --settings must be of a model with {n_layers} layers, got one of {self.n_layers}"
+            )
+        how = dict(published=self.published, dense_below=dense_below)
+        return settings_of_layers("generate", self.said, self.layers, n_layers, head_dim, **how)
+
+    def enable(self, model: Any, device: str, tokens_per_step: int) -> None:
+        """Decode with them."""
+        from sparq_ipu.transformers import enable
+
+        common: dict[str, Any] = dict(device=device, tokens_per_step=tokens_per_step)
+        enable(model, layers=self.layers, published=self.published, **self.said, **common)
+
+
+def most_common(settings: ModelSettings) -> Any:
+    """What most layers have that are not dense; None if all are."""
+    counted = collections.Counter(layer for layer in settings if layer is not None).most_common(1)
+    return counted[0][0] if counted else None
+
+
+def in_words(settings: ModelSettings) -> str:
+    """What most layers have, and what differs."""
+    most = most_common(settings)
+    if most is None:
+        return "dense attention"
+    every = most.arguments()
+    lines = [_words(every)]
+    for index, layer in enumerate(settings):
+        if layer is None:
+            lines.append(f"layer {index}: dense")
+        elif layer != most:
+            own = layer.arguments()
+            lines.append(f"layer {index}: {_words({n: v for n, v in own.items() if v != every[n]})}")
+    return "; ".join(lines)
+
+
+def _said(settings: dict[str, Any]) -> dict[str, Any]:
+    """A cache that nobody told the index_bits has 16."""
+    return {name: 16 if value is None else value for name, value in settings.items()}
+
+
+def _words(settings: dict[str, Any]) -> str:
+    return " ".join(f"{name}={value}" for name, value in _said(settings).items())
+
+
+def columns(layers: ModelSettings) -> dict[str, Any]:
+    """The settings of most layers, by name."""
+    most = most_common(layers)
+    return {} if most is None else _said(most.arguments())

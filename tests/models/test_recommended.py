@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a model has where nothing is said, and the commands of docs/models.md, as they stand there."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import shutil
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from tiny_models import step_logits, tiny_model, tokens_of  # noqa: E402
+
+import sparq_ipu  # noqa: E402
+from sparq_ipu import generate  # noqa: E402
+from sparq_ipu.transformers import RECOMMENDED, enable, enable_dense  # noqa: E402
+from sparq_ipu.transformers.integration import decoding  # noqa: E402
+from sparq_ipu.transformers.settings import LayerSettings, pays_from  # noqa: E402
+from sparq_reference import transfers  # noqa: E402
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def made(rank, top_k, n_local, mean_value, min_seq_len, index_bits):
+    settings = dict(mean_value=mean_value, min_seq_len=min_seq_len, index_bits=index_bits)
+    return LayerSettings(rank, top_k, n_local, **settings)
+
+
+def settings_of(model, **options):
+    enable(model, **options)
+    return decoding("test", model).settings
+
+
+def test_the_recommended_settings_at_head_dim_64():
+    model = tiny_model(head_dim=64, hidden_size=384)
+    first, *others = settings_of(model)
+    every = made(32, 128, 32, True, 142, 4)
+    assert others == [every, every]
+    assert first == made(32, 128, 32, False, 142, 4)
+    assert settings_of(model, **RECOMMENDED) == [first, *others]
+
+
+def test_what_is_said_stays_and_what_is_not_fits_it(model):
+    first, second, third = settings_of(model, top_k=8, layers={2: {"rank": 2}, 1: None})
+    assert first == made(8, 8, 2, False, pays_from(first, 16), 4) and second is None
+    assert third == made(2, 8, 2, True, pays_from(third, 16), 4)
+    assert first.min_seq_len > third.min_seq_len > 8
+    assert settings_of(model, mean_value=True)[0].mean_value
+    assert not settings_of(model, layers={0: {"rank": 2}})[0].mean_value
+    assert settings_of(model, layers={0: {"mean_value": True}})[0].mean_value
+    assert settings_of(model, min_seq_len=3)[0].min_seq_len == 3
+
+
+def test_published_settings_are_one_flag_away(model):
+    every = made(8, 128, 32, True, 0, None)
+    assert settings_of(model, published=True) == [every] * 3
+    with pytest.raises(ValueError, match=r"^enable: published must be True or False, got 'yes'$"):
+        enable(model, published="yes")
+
+
+@pytest.mark.skipif("emulator" not in sparq_ipu.available_devices(), reason="there is no emulator here")
+def test_a_program_has_one_kind_of_attention(model):
+    """No dense attention of short texts on an IPU: three tiers have none, others compile it."""
+    for options in ({}, {"memory": "tiered"}):
+        first, *_ = settings_of(model, device="emulator", n_tiles=8, **options)
+        assert first == made(8, 128, 32, False, 0, 4)
+
+
+@pytest.mark.parametrize("bits", [16, 8, 4])
+@pytest.mark.parametrize("rank, top_k, head_dim", [(8, 30, 16), (32, 128, 64), (16, 1, 16), (1, 400, 8)])
+def test_it_pays_from_where_it_reads_less(bits, rank, top_k, head_dim):
+    pays = pays_from(LayerSettings(rank, top_k, index_bits=bits), head_dim)
+
+    def reads_less(n):
+        sparq = transfers.sparq_bytes(n, head_dim, rank, min(top_k, n), bits)
+        return sparq < transfers.dense_bytes(n, head_dim)
+
+    assert not any(reads_less(n) for n in range(1, pays)) and all(reads_less(n) for n in range(pays, 3000))
+
+
+def test_short_texts_are_dense_and_long_ones_are_not(model):
+    settings = dict(rank=2, top_k=8)
+    enable(model, **settings)
+    pays = decoding("test", model).settings[1].min_seq_len
+    for n, is_dense in ((pays - 6, True), (pays + 70, False)):
+        enable(model, **settings)
+        logits = step_logits(model, tokens_of(n), 5)
+        enable_dense(model)
+        assert torch.equal(logits, step_logits(model, tokens_of(n), 5)) == is_dense
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("prompt_tokens", [[], ["--prompt-tokens", "2000"]], ids=str)
+def test_the_documented_command_says_what_dense_attention_says(monkeypatch, tmp_path, capsys, prompt_tokens):
+    page = (ROOT / "docs" / "models.md").read_text(encoding="utf-8")
+    (command,) = re.findall(r"^    python -m sparq_ipu.generate (.*--compare-dense)$", page, re.MULTILINE)
+    monkeypatch.chdir(tmp_path)
+    (play,) = re.findall(r"^    cp (\S+) play.txt$", page, re.MULTILINE)
+    shutil.copy(ROOT / play, "play.txt")
+
+    def run(*options):
+        words = [*shlex.split(command), *prompt_tokens, "--new-tokens", "40", "--json", "rows", *options]
+        assert generate.main(words) == 0
+        print(capsys.readouterr().out)
+        return json.loads(Path("rows").read_text().splitlines()[-1])
+
+    row = run()
+    assert row["agreement"] >= 0.92 and row["bytes_dense"] / row["bytes_read"] > 3
+    if not prompt_tokens:  # negative control
+        assert run("--published")["agreement"] < row["agreement"]

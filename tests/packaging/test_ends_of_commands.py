@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How commands end that are interrupted or can not write: one line, a status, no traceback."""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sparq_ipu.commands.command_line import guarded, output_path, read_text
+
+ROOT = Path(__file__).resolve().parents[2]
+STUB = "import sys, time; from sparq_ipu.commands.command_line import guarded\n"
+
+
+def test_every_command_is_guarded() -> None:
+    folders = ("python/sparq_ipu", "bench", "study")
+    every = [path for folder in folders for path in (ROOT / folder).rglob("*.py")]
+    mains = [path for path in every if '__name__ == "__main__"' in path.read_text(encoding="utf-8")]
+    bare = [p.name for p in mains if not re.search(r"guarded\(main", p.read_text(encoding="utf-8"))]
+    assert len(mains) > 15 and bare == ["lm_eval.py"]  # which runs a command of lm_eval
+
+
+@pytest.mark.parametrize(
+    "error, status, words",
+    [
+        (KeyboardInterrupt(), 130, ": interrupted"),
+        (BrokenPipeError(errno.EPIPE, "Broken pipe"), 141, None),
+        (OSError(errno.ENOSPC, "No space left on device", "rows"), 1, ": No space left on device: rows"),
+        (OSError(errno.ENOSPC, "No space left on device"), 1, ": No space left on device: standard output"),
+    ],
+    ids=str,
+)
+def test_one_line(capsys: pytest.CaptureFixture[str], error: Exception, status: int, words: str) -> None:
+    def command(argument: int) -> int:
+        assert argument == 7
+        raise error
+
+    assert guarded(command, 7) == status
+    said = capsys.readouterr().err.strip()
+    assert said == (f"{Path(sys.argv[0]).stem}{words}" if words else "")
+    assert guarded(lambda: 3) == 3
+
+
+def test_other_errors_are_what_they_were() -> None:
+    with pytest.raises(KeyError):
+        guarded(lambda: {}[0])
+
+
+def test_an_interrupted_process() -> None:
+    code = STUB + "sys.exit(guarded(lambda: print('on', flush=True) or time.sleep(60)))"
+    run = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert run.stdout is not None and run.stdout.readline() == "on\n"
+    run.send_signal(signal.SIGINT)
+    _, error = run.communicate()
+    assert run.returncode == 130 and error.strip() == "-c: interrupted"
+
+
+@pytest.mark.parametrize("output, status", [("/dev/full", 1), (None, 141)])
+def test_a_process_that_can_not_write(output: str | None, status: int) -> None:
+    """Nor does Python complain once more at its end."""
+    code = STUB + "sys.stdin.read(); sys.exit(guarded(lambda: print('on') or 0))"
+    target = os.open(output, os.O_WRONLY) if output else subprocess.PIPE
+    run = subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=target, stderr=subprocess.PIPE, text=True
+    )
+    if run.stdout is None:
+        os.close(target)
+    else:
+        run.stdout.close()
+    assert run.stdin is not None and run.stderr is not None
+    run.stdin.close()
+    lines = run.stderr.read().strip().splitlines()
+    run.stderr.close()
+    assert run.wait() == status
+    assert lines == (["-c: No space left on device: standard output"] if output else [])
+
+
+def test_a_full_device_is_refused_before_the_work(tmp_path: Path) -> None:
+    assert output_path(str(tmp_path / "new")) == tmp_path / "new" and not (tmp_path / "new").exists()
+    (tmp_path / "old").write_text("kept")
+    output_path(str(tmp_path / "old"))
+    assert (tmp_path / "old").read_text() == "kept"
+    assert output_path("/dev/null") == Path("/dev/null")
+    for wrong in ("/dev/full", str(tmp_path), str(tmp_path / "no" / "rows")):
+        with pytest.raises(argparse.ArgumentTypeError, match="must be a file that can be written, got "):
+            output_path(wrong)
+
+
+def test_a_file_that_is_none() -> None:
+    with pytest.raises(
+        ValueError, match=r"^tune: --text must be a file of UTF-8 text that can be read, got no"
+    ):
+        read_text("tune", "--text", Path("nowhere"))
