@@ -185,7 +185,11 @@ MUTANTS = [
                 "last_ = &entries_.back();",
                 "all layers in one launch remember nothing",
             ),
-            ("if (ofShard[b] < 0)", "if (ofShard[b] < 1)", "an element that prefill empties keeps its length"),
+            (
+                "if (ofShard[b] < 0)",
+                "if (ofShard[b] < 1)",
+                "an element that prefill empties keeps its length",
+            ),
             ("steps[b].clear();", "steps[b].shrink_to_fit();", "prefill keeps the steps of what it replaces"),
             (
                 "shard->host.checkRoom(layer, nTokens, shard->share.ofBatch(counts));",
