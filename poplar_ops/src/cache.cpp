@@ -81,10 +81,7 @@ void append(Graph &graph, const Cache &cache, const Tensor &key, const Tensor &v
   checkTensor("append", "value", value, HALF, {shape.batch, shape.nKvHeads, d});
   checkTensor("append", "active", active, UNSIGNED_INT, {shape.batch});
   checkGrows("append", cache);
-  Append step{graph,
-              cache,
-              program,
-              dc,
+  Append step{{graph, cache, program, dc},
               activePerTask(graph, cache, active, program, dc),
               key.reshape({nTasks, d}),
               value.reshape({nTasks, d})};

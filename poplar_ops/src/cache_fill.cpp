@@ -25,9 +25,6 @@ public:
     for (const auto &store : cache.stores)
       if (const unsigned wanted = store->fillStep(cache.layout()); wanted != 0)
         stepLength = wanted;
-    for (const auto &store : cache.stores)
-      if (auto fill = store->fill(graph, cache, stepLength, dc); fill != nullptr)
-        stores.push_back(std::move(fill));
   }
 
   void add(Sequence &program) {
@@ -43,14 +40,14 @@ public:
     program.add(Execute(cs, {dc, "fill_lengths"}));
     for (unsigned b = 0; b != shape.batch; ++b)
       program.add(If(replace[b], element(b), Sequence(), {dc, "fill"}));
-    for (const auto &store : stores)
-      store->finish(program, replace);
+    for (const auto &store : cache.stores)
+      store->filled({graph, cache, program, dc}, replace);
   }
 
 private:
   unsigned nTokens() const { return static_cast<unsigned>(key.dim(2)); }
 
-  Sequence element(unsigned b) const {
+  Sequence element(unsigned b) {
     Sequence program({}, {dc, "fill"});
     const unsigned first = b * shape.nKvHeads, end = first + shape.nKvHeads;
     for (unsigned begin = 0; begin < nTokens(); begin += stepLength)
@@ -58,27 +55,33 @@ private:
         addStep(program, b, task, std::min(p.slots, end - task), begin);
     program.add(Copy(held[b].expand({0}).broadcast(shape.nKvHeads, 0),
                      cache.filled.slice(first, end), false, {dc, "set_filled"}));
-    for (const auto &store : stores)
-      store->replaced(program, first, end);
+    for (const auto &store : cache.stores)
+      store->replaced({graph, cache, program, dc}, first, end);
     return program;
   }
 
-  void addStep(Sequence &program, unsigned b, unsigned firstTask, unsigned nTasks,
-               unsigned begin) const {
+  void addStep(Sequence &program, unsigned b, unsigned firstTask, unsigned nTasks, unsigned begin) {
+    const unsigned end = std::min(begin + stepLength, nTokens());
     const ComputeSet offsets = graph.addComputeSet({dc, "fill_offsets"});
-    FillStep step{graph,   cache,     program, dc,    held[b],
-                  offsets, firstTask, nTasks,  begin, std::min(begin + stepLength, nTokens()),
-                  {},      {},        {}};
-    const auto ofTask = [&](const Tensor &tensor, unsigned task) {
-      return tensor[b][task % shape.nKvHeads].slice(step.begin, step.end);
-    };
-    for (unsigned task = firstTask; task != firstTask + nTasks; ++task) {
-      step.keys.push_back(ofTask(key, task));
-      step.values.push_back(ofTask(value, task));
-    }
     program.add(Execute(offsets, {dc, "fill_offsets"}));
-    for (const auto &store : stores)
-      store->add(step);
+    FillStep step{{graph, cache, program, dc},
+                  variables,
+                  held[b],
+                  offsets,
+                  stepLength,
+                  firstTask,
+                  nTasks,
+                  begin,
+                  end,
+                  {},
+                  {},
+                  {}};
+    for (unsigned task = firstTask; task != firstTask + nTasks; ++task)
+      for (const bool ofValues : {false, true})
+        (ofValues ? step.values : step.keys)
+            .push_back((ofValues ? value : key)[b][task % shape.nKvHeads].slice(begin, end));
+    for (const auto &store : cache.stores)
+      store->fill(step);
   }
 
   Graph &graph;
@@ -90,7 +93,7 @@ private:
   Tensor held,
       replace; // {batch} UNSIGNED_INT: what an element holds if it is replaced; whether it is
   unsigned stepLength = defaultStep;
-  std::vector<std::unique_ptr<StoreFill>> stores;
+  std::map<std::string, Tensor> variables; // of all steps
 };
 
 void fillWithZeros(Graph &graph, const Tensor &tensor) {

@@ -21,6 +21,14 @@ struct WaveIndex {
   }
 };
 
+// The working tensor `name`: made by `create` the first time, the same one afterwards.
+template <class Create>
+poplar::Tensor onceIn(std::map<std::string, poplar::Tensor> &variables, const std::string &name,
+                      const Create &create) {
+  const auto found = variables.find(name);
+  return found != variables.end() ? found->second : variables.emplace(name, create()).first->second;
+}
+
 // One round of one op.
 struct Context {
   poplar::Graph &graph;
@@ -65,11 +73,9 @@ struct Context {
     return {graph, cache, round, body, dc, variables};
   }
 
-  // The working tensor `name`: made by `create` in the first round, the same one afterwards.
+  // See onceIn.
   template <class Create> poplar::Tensor once(const std::string &name, const Create &create) const {
-    const auto found = variables.find(name);
-    return found != variables.end() ? found->second
-                                    : variables.emplace(name, create()).first->second;
+    return onceIn(variables, name, create);
   }
   WaveIndex waveIndex(unsigned nWaves) const;
   // {slots, parts, shape...}, see addPerPart.

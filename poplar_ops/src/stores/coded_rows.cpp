@@ -15,87 +15,6 @@ using namespace poplar::program;
 
 namespace {
 
-// Works on pieces of `width` components: a multiple of 32, or headDim.
-class RowRounder final : public JoinedRows::Coder {
-public:
-  RowRounder(Graph &graphIn, unsigned headDim, unsigned nRows, unsigned width,
-             const JoinedRows::TileOfRow &tileOf, const DebugContext &dc)
-      : graph(graphIn) {
-    for (const bool ofValues : {false, true})
-      for (unsigned first = 0; first < headDim; first += width) {
-        const unsigned n = std::min(width, headDim - first);
-        Piece piece{ofValues, first, n, {}, {}, {}, {}};
-        const auto add = [&](std::size_t inner, const char *name) {
-          return graph.addVariable(HALF, {nRows, inner}, {dc, name});
-        };
-        piece.numbers = add(n, "rounded_rows");
-        piece.codes = add(n / 2, "row_codes");
-        piece.scales = add(nRowScales(n), "row_scales");
-        for (unsigned row = 0; row != nRows; ++row) {
-          piece.tiles.push_back(tileOf(row, ofValues ? headDim + first : first));
-          for (const Tensor &t : {piece.numbers, piece.codes, piece.scales})
-            graph.setTileMapping(t[row], piece.tiles.back());
-        }
-        pieces.push_back(piece);
-      }
-  }
-
-  Tensor code(const std::vector<Range> &places, Tensor &keys, Tensor &values, Sequence &program,
-              const DebugContext &dc) const override {
-    const ComputeSet cs = graph.addComputeSet({dc, "round_rows"});
-    std::vector<Tensor> numbers[2], codes, scales;
-    for (const Piece &piece : pieces) {
-      addVertices(cs, piece, places,
-                  (piece.ofValues ? values : keys).slice(piece.first, piece.first + piece.n, 1));
-      const auto chosen = [&](const Tensor &t) {
-        std::vector<Tensor> slices;
-        for (const Range &range : places)
-          slices.push_back(t.slice(range.begin, range.end));
-        return concat(slices);
-      };
-      numbers[piece.ofValues].push_back(chosen(piece.numbers));
-      codes.push_back(chosen(piece.codes));
-      scales.push_back(chosen(piece.scales));
-    }
-    program.add(Execute(cs, {dc, "round_rows"}));
-    codes.insert(codes.end(), scales.begin(), scales.end());
-    keys = concat(numbers[0], 1);
-    values = concat(numbers[1], 1);
-    return concat(codes, 1);
-  }
-
-private:
-  struct Piece {
-    bool ofValues;
-    unsigned first, n;             // components
-    Tensor numbers, codes, scales; // {nRows, ...} HALF
-    std::vector<unsigned> tiles;   // by row
-  };
-
-  void addVertices(const ComputeSet &cs, const Piece &piece, const std::vector<Range> &places,
-                   const Tensor &from) const {
-    unsigned done = 0;
-    for (const Range &range : places)
-      for (unsigned begin = range.begin, end; begin != range.end; begin = end) {
-        // Rows that follow each other on a tile share a vertex.
-        for (end = begin + 1; end != range.end && piece.tiles[end] == piece.tiles[begin];)
-          ++end;
-        const auto own = [&](const Tensor &t) { return t.slice(begin, end).flatten(); };
-        addVertex(graph, cs, "sparq::RoundRows", piece.tiles[begin],
-                  {{"numbers", from.slice(done, done + end - begin).flatten()},
-                   {"rounded", own(piece.numbers)},
-                   {"codes", own(piece.codes)},
-                   {"scales", own(piece.scales)}},
-                  {{"n", end - begin}, {"width", piece.n}},
-                  cycles::roundRows(end - begin, piece.n));
-        done += end - begin;
-      }
-  }
-
-  Graph &graph;
-  std::vector<Piece> pieces; // of keys, then of values
-};
-
 // One key or value into its codes and scales, and back.
 void encodeNumbers(const std::uint16_t *from, unsigned headDim, std::uint16_t *codes,
                    std::uint16_t *scales) {
@@ -168,28 +87,76 @@ public:
   }
 
 protected:
-  std::unique_ptr<Coder> coder(Graph &graph, const Cache &cache, unsigned nPlaces, unsigned width,
-                               const TileOfRow &tileOf, const DebugContext &dc) const override {
-    return std::make_unique<RowRounder>(graph, cache.layout().headDim, nPlaces, width, tileOf, dc);
-  }
+  Tensor code(const Steps &steps, const Places &places, std::map<std::string, Tensor> &variables,
+              Tensor &keys, Tensor &values) const override;
 };
 
-class CodedRowsKind final : public StoreKind {
+class CodedRowsKind : public StoreKind {
 public:
   void layOut(const Request &, CacheLayout &layout) const override {
     layout.rowsPerPosition = layout.positionsPerRow = 1;
     layout.rowElements = codedRow(layout.headDim);
   }
-  std::shared_ptr<const Store> make(Graph &graph, const Cache &cache,
-                                    bool hostWrites) const override {
-    return std::make_shared<CodedRows>(graph, cache, hostWrites);
-  }
 };
 
-const CodedRowsKind kind;
+const KindOf<CodedRows, CodedRowsKind> codedRowsKind;
+
+Tensor CodedRows::code(const Steps &steps, const Places &places,
+                       std::map<std::string, Tensor> &variables, Tensor &keys,
+                       Tensor &values) const {
+  const unsigned d = steps.layout().headDim;
+  const ComputeSet cs = steps.graph.addComputeSet({steps.dc, "round_rows"});
+  std::vector<Tensor> numbers[2], codes, scales;
+  for (const bool ofValues : {false, true})
+    for (unsigned first = 0; first < d; first += places.width) { // a multiple of 32, or headDim
+      const unsigned n = std::min(places.width, d - first), of = ofValues ? d + first : first;
+      const Tensor from = (ofValues ? values : keys).slice(first, first + n, 1);
+      const auto working = [&](std::size_t inner, const char *name) {
+        return onceIn(variables, name + std::to_string(of), [&] {
+          const Tensor t = steps.graph.addVariable(HALF, {places.n, inner}, {steps.dc, name});
+          for (unsigned place = 0; place != places.n; ++place)
+            steps.graph.setTileMapping(t[place], places.tileOf(place, of));
+          return t;
+        });
+      };
+      const Tensor rounded = working(n, "rounded_rows"), code = working(n / 2, "row_codes"),
+                   scale = working(nRowScales(n), "row_scales");
+      unsigned done = 0;
+      for (const auto &used : places.used) {
+        for (unsigned begin = used.first, end; begin != used.second; begin = end) {
+          // Rows that follow each other on a tile share a vertex.
+          const unsigned tile = places.tileOf(begin, of);
+          for (end = begin + 1; end != used.second && places.tileOf(end, of) == tile;)
+            ++end;
+          const auto own = [&](const Tensor &t) { return t.slice(begin, end).flatten(); };
+          addVertex(steps.graph, cs, "sparq::RoundRows", tile,
+                    {{"numbers", from.slice(done, done + end - begin).flatten()},
+                     {"rounded", own(rounded)},
+                     {"codes", own(code)},
+                     {"scales", own(scale)}},
+                    {{"n", end - begin}, {"width", n}}, cycles::roundRows(end - begin, n));
+          done += end - begin;
+        }
+      }
+      const auto chosen = [&](const Tensor &t) {
+        std::vector<Tensor> slices;
+        for (const auto &used : places.used)
+          slices.push_back(t.slice(used.first, used.second));
+        return concat(slices);
+      };
+      numbers[ofValues].push_back(chosen(rounded));
+      codes.push_back(chosen(code));
+      scales.push_back(chosen(scale));
+    }
+  steps.program.add(Execute(cs, {steps.dc, "round_rows"}));
+  codes.insert(codes.end(), scales.begin(), scales.end());
+  keys = concat(numbers[0], 1);
+  values = concat(numbers[1], 1);
+  return concat(codes, 1);
+}
 
 } // namespace
 
-const StoreKind &codedRows = kind;
+const StoreKind &codedRows = codedRowsKind;
 
 } // namespace sparq

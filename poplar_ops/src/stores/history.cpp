@@ -23,7 +23,7 @@ unsigned recentSteps(const Programs &programs) {
   return nRecent;
 }
 
-class RecentSharesKind final : public StoreKind {
+class RecentSharesKind : public StoreKind {
 public:
   void check(const Request &request) const override { recentSteps(request.programs); }
   void arrange(const Request &request, Plan &plan) const override {
@@ -40,16 +40,13 @@ public:
             ceilDiv(std::uint64_t(plan.shape.batch) * plan.history.nPieces, plan.history.nTiles) *
                 plan.history.pieceBytes() * plan.layout.nCopies()};
   }
-  std::shared_ptr<const Store> make(Graph &graph, const Cache &cache, bool) const override {
-    return std::make_shared<RecentShares>(graph, cache);
-  }
 };
 
-const RecentSharesKind kind;
+const KindOf<RecentShares, RecentSharesKind> recentSharesKind;
 
 } // namespace
 
-const StoreKind &recentShares = kind;
+const StoreKind &recentShares = recentSharesKind;
 
 Tensor addPieces(Graph &graph, const Plan &plan, const std::vector<std::size_t> &shape,
                  const std::string &name) {
@@ -86,7 +83,7 @@ void addPieceMoves(Graph &graph, const ComputeSet &cs, const Cache &cache, bool 
     }
 }
 
-RecentShares::RecentShares(Graph &graph, const Cache &cache) {
+RecentShares::RecentShares(Graph &graph, const Cache &cache, bool) {
   const History &history = cache.plan.history;
   const std::size_t nLayers = cache.layout().nLayers, length = history.length;
   rows = addPieces(graph, cache.plan, {nLayers, history.nRecent * length},

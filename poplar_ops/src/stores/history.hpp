@@ -10,7 +10,7 @@ namespace sparq {
 class RecentShares final : public Store {
 public:
   static constexpr const char *what = "a history of shares";
-  RecentShares(poplar::Graph &graph, const Cache &cache); // of no step
+  RecentShares(poplar::Graph &graph, const Cache &cache, bool); // of no step
 
   // Of all layers, UNSIGNED_INT.
   poplar::Tensor rows; // {batch, nPieces, nLayers, nRecent * length}: shares of each step

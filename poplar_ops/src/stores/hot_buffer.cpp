@@ -67,7 +67,7 @@ HotRows makeHotRows(const Request &request, const CacheLayout &layout, const Pla
   return hot;
 }
 
-class HotBufferKind final : public StoreKind {
+class HotBufferKind : public StoreKind {
 public:
   void check(const Request &request) const override {
     checkTiers("plan", request.shape, request.programs.tiers);
@@ -84,28 +84,9 @@ public:
                                std::uint64_t(hot.nSlots) * hot.width * 2;
     return {0, plan.placement.nRounds * plan.layout.nLayers * rows};
   }
-  std::shared_ptr<const Store> make(Graph &graph, const Cache &cache, bool) const override {
-    return std::make_shared<HotBuffer>(graph, cache);
-  }
 };
 
-const HotBufferKind kind;
-
-// Nothing is hot of tasks that were replaced.
-class HotFill final : public StoreFill {
-public:
-  HotFill(Graph &graph, const Cache &cache, const HotBuffer &buffer, const DebugContext &dc)
-      : graph_(graph), cache_(cache), buffer_(buffer), dc_(dc) {}
-  void replaced(Sequence &program, unsigned firstTask, unsigned endTask) const override {
-    buffer_.addForget(graph_, cache_, firstTask, endTask, program, dc_);
-  }
-
-private:
-  Graph &graph_;
-  const Cache &cache_;
-  const HotBuffer &buffer_;
-  const DebugContext &dc_;
-};
+const KindOf<HotBuffer, HotBufferKind> hotBufferKind;
 
 class HostHotBuffer final : public HostProgram, public HostMisses {
 public:
@@ -124,7 +105,7 @@ private:
 
 } // namespace
 
-const StoreKind &hotBuffer = kind;
+const StoreKind &hotBuffer = hotBufferKind;
 
 void checkTiers(const char *op, const CacheSpec &spec, const TierOptions &tiers) {
   if (spec.indexBits == 16)
@@ -151,7 +132,7 @@ HotPolicy hotPolicyNamed(const char *op, const std::string &name) {
 
 const char *nameOf(HotPolicy policy) { return policy == HotPolicy::leastRecent ? "lru" : "recent"; }
 
-HotBuffer::HotBuffer(Graph &graph, const Cache &cache) {
+HotBuffer::HotBuffer(Graph &graph, const Cache &cache, bool) {
   const Plan &plan = cache.plan;
   const HotRows &hot = plan.hot;
   const std::size_t d = plan.shape.headDim, nLayers = plan.layout.nLayers;
@@ -226,30 +207,25 @@ void HotBuffer::appendNewest(const Append &step) const {
   step.program.add(Execute(insert, {dc, "insert_newest"}));
 }
 
-void HotBuffer::addForget(Graph &graph, const Cache &cache, unsigned firstTask, unsigned endTask,
-                          Sequence &program, const DebugContext &dc) const {
+void HotBuffer::replaced(const Steps &steps, unsigned firstTask, unsigned endTask) const {
+  const Cache &cache = steps.cache;
   const Placement &p = cache.plan.placement;
   const HotRows &hot = cache.plan.hot;
-  const ComputeSet cs = graph.addComputeSet({dc, "forget_hot"});
+  const ComputeSet cs = steps.graph.addComputeSet({steps.dc, "forget_hot"});
   for (unsigned task = firstTask; task != endTask; ++task)
     for (unsigned owner = 0; owner != hot.nOwners; ++owner)
-      addVertex(graph, cs, "sparq::ForgetHot", p.tile(task % p.slots, owner),
+      addVertex(steps.graph, cs, "sparq::ForgetHot", p.tile(task % p.slots, owner),
                 {{"layer", cache.layer[task % p.slots][owner]},
                  {"held", held[task][owner].flatten()},
                  {"stamps", stamps[task][owner].flatten()}},
                 {{"nWays", hot.nWays()}}, cycles::forgetHot(hot.nWays()));
-  program.add(Execute(cs, {dc, "forget_hot"}));
-}
-
-std::unique_ptr<StoreFill> HotBuffer::fill(Graph &graph, const Cache &cache, unsigned,
-                                           const DebugContext &dc) const {
-  return std::make_unique<HotFill>(graph, cache, *this, dc);
+  steps.program.add(Execute(cs, {steps.dc, "forget_hot"}));
 }
 
 std::unique_ptr<HostStore> HotBuffer::host(Graph &graph, const Cache &cache) const {
   Sequence forget;
   loadLayer(cache, forget, {cache.name});
-  addForget(graph, cache, 0, cache.plan.placement.nTasks, forget, {cache.name});
+  replaced({graph, cache, forget, {cache.name}}, 0, cache.plan.placement.nTasks);
   return std::make_unique<HostHotBuffer>(
       forget, HostTensor::readable(graph, misses, cache.name + "/misses"));
 }

@@ -11,7 +11,7 @@ namespace sparq {
 class HotBuffer final : public Store, public ListRows {
 public:
   static constexpr const char *what = "hot rows";
-  HotBuffer(poplar::Graph &graph, const Cache &cache);
+  HotBuffer(poplar::Graph &graph, const Cache &cache, bool);
 
   poplar::Tensor keys;   // {nTasks, nSets * 4, nLayers, rows, headDim / 4} HALF, by pairs of lanes
   poplar::Tensor values; // {nTasks, slices, nLayers, nSlots, width} HALF, by components
@@ -22,13 +22,9 @@ public:
   poplar::Tensor misses; // {nTasks} UNSIGNED_INT: rows that the last call fetched
 
   void appendNewest(const Append &step) const override; // it is hot
-  std::unique_ptr<StoreFill> fill(poplar::Graph &graph, const Cache &cache, unsigned length,
-                                  const poplar::DebugContext &dc) const override;
+  // Nothing is hot any more of tasks [firstTask, endTask).
+  void replaced(const Steps &steps, unsigned firstTask, unsigned endTask) const override;
   std::unique_ptr<HostStore> host(poplar::Graph &graph, const Cache &cache) const override;
-
-  // Nothing is hot any more of tasks [firstTask, endTask), in the layer that is being worked on.
-  void addForget(poplar::Graph &graph, const Cache &cache, unsigned firstTask, unsigned endTask,
-                 poplar::program::Sequence &program, const poplar::DebugContext &dc) const;
 
   // A list of positions themselves.
   ListEntries entries(const Cache &, unsigned) const override { return {0, 0, 0}; }

@@ -75,8 +75,7 @@ public:
              const QueryComponents &q, const Scores &scores) const override; // approx_scores.cpp
   void appended(const Append &step, const poplar::Tensor &full) const override;
   unsigned fillStep(const CacheLayout &layout) const override { return layout.chunk; }
-  std::unique_ptr<StoreFill> fill(poplar::Graph &graph, const Cache &cache, unsigned length,
-                                  const poplar::DebugContext &dc) const override;
+  void fill(FillStep &step) const final;
   std::unique_ptr<HostStore> host(poplar::Graph &graph, const Cache &cache) const override;
 
   // Numbers to add to a row, layer by layer.
@@ -90,6 +89,23 @@ protected:
                                   const poplar::Tensor &full) const;
   RemoteRows hostRows(poplar::Graph &graph, const Cache &cache) const;
 
+  // Of a prefill step: working tensors {slots, nTailParts, headDim * size}, on the parts that score the tail;
+  // and one slot's as {headDim, chunk}.
+  static poplar::Tensor fillPieces(FillStep &step, const poplar::Type &type, std::size_t size,
+                                   const char *name);
+  static poplar::Tensor fillColumns(FillStep &step) {
+    return fillPieces(step, poplar::HALF, step.layout().tailLength, "fill_columns");
+  }
+  static poplar::Tensor byComponent(const FillStep &step, const poplar::Tensor &pieces);
+  // Makes of its columns what streaming memory gets; that, of a slot with these columns.
+  virtual void addRecords(FillStep &) const {}
+  virtual poplar::Tensor chunk(FillStep &, unsigned, const poplar::Tensor &columns) const {
+    return columns;
+  }
+  // Keeps components of columns and chunk as the tail of task i, where the element ends in this chunk.
+  virtual void addTail(const FillStep &step, unsigned i, const TailSlice &own, unsigned tile,
+                       const poplar::Tensor &columns, const poplar::Tensor &chunk) const;
+
 private:
   poplar::RemoteBuffer buffer_;
 };
@@ -97,37 +113,6 @@ private:
 class KeyColumnsKind : public IndexKind {
 public:
   void layOut(const Request &request, CacheLayout &layout) const final;
-  std::shared_ptr<const Store> make(poplar::Graph &graph, const Cache &cache,
-                                    bool hostWrites) const override;
-};
-
-// A prefill program's side of key columns: chunk by chunk.
-class ColumnFill : public StoreFill {
-public:
-  ColumnFill(poplar::Graph &graph, const Cache &cache, const KeyColumns &store,
-             const poplar::DebugContext &dc);
-  void add(FillStep &step) const final;
-
-protected:
-  // {slots, nTailParts, size} on the parts that score the tail.
-  static poplar::Tensor addPieces(poplar::Graph &graph, const Cache &cache,
-                                  const poplar::Type &type, std::size_t size,
-                                  const poplar::DebugContext &dc);
-  // A slot's pieces {nTailParts, headDim * n} as {headDim, chunk}.
-  static poplar::Tensor byComponent(const FillStep &step, const poplar::Tensor &pieces);
-  unsigned chunkIndex(const FillStep &step) const { return step.begin / step.cache.layout().chunk; }
-
-  // What streaming memory gets of a slot's chunk {headDim, row}, once it is made from its columns.
-  virtual void addRecords(FillStep &) const {}
-  virtual poplar::Tensor chunk(const FillStep &step, unsigned slot) const;
-  // Keeps the components of a part as the tail, where the element ends in this chunk.
-  virtual void addTail(const FillStep &step, unsigned i, const TailSlice &own, unsigned tile) const;
-
-  const KeyColumns &store;
-  poplar::Tensor columns; // {slots, nTailParts, headDim * tailLength} HALF
-
-private:
-  poplar::Tensor rows_; // {slots, headDim} UNSIGNED_INT
 };
 
 // The host's side: the chunks that tokens complete go to streaming memory, the rest of them to the tail.

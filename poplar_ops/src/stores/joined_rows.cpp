@@ -11,91 +11,60 @@ using namespace poplar::program;
 
 namespace {
 
-class JoinedFill final : public StoreFill {
-public:
-  JoinedFill(const RemoteBuffer &buffer, unsigned length, std::unique_ptr<JoinedRows::Coder> coder,
-             Tensor rows)
-      : buffer_(buffer), length_(length), coder_(std::move(coder)), rows_(std::move(rows)) {}
-
-  void add(FillStep &step) const override {
-    std::vector<Tensor> rows;
-    std::vector<JoinedRows::Coder::Range> places;
-    for (unsigned i = 0; i != step.nTasks; ++i) {
-      const unsigned slot = step.slot(i);
-      rows.push_back(rows_[slot].slice(0, step.n()));
-      step.addOffsets(slot, rows.back(), step.cache.layout().keyRow(step.firstTask + i, step.begin),
-                      1, step.cache.layerRows());
-      places.push_back({slot * length_, slot * length_ + step.n()});
-    }
-    Tensor keys = concat(step.keys), values = concat(step.values);
-    const Tensor coded = coder_->code(places, keys, values, step.program, step.dc);
-    for (unsigned i = 0; i != step.nTasks; ++i) {
-      step.keys[i] = keys.slice(i * step.n(), (i + 1) * step.n());
-      step.values[i] = values.slice(i * step.n(), (i + 1) * step.n());
-    }
-    writeRemote(buffer_, coded, concat(rows), step.program, {step.dc, "fill_rows"});
-  }
-
-private:
-  const RemoteBuffer &buffer_;
-  const unsigned length_;
-  const std::unique_ptr<JoinedRows::Coder> coder_;
-  const Tensor rows_; // {slots, length}
-};
-
-class JoinedRowsKind final : public StoreKind {
+class JoinedRowsKind : public StoreKind {
 public:
   void layOut(const Request &, CacheLayout &layout) const override {
     layout.rowsPerPosition = layout.positionsPerRow = 1;
     layout.rowElements = std::size_t(2) * layout.headDim;
   }
-  std::shared_ptr<const Store> make(Graph &graph, const Cache &cache,
-                                    bool hostWrites) const override {
-    return std::make_shared<JoinedRows>(graph, cache, hostWrites);
-  }
 };
 
-const JoinedRowsKind kind;
+const KindOf<JoinedRows, JoinedRowsKind> joinedRowsKind;
 
 } // namespace
 
-const StoreKind &joinedRows = kind;
+const StoreKind &joinedRows = joinedRowsKind;
 
-Tensor JoinedRows::Coder::code(const std::vector<Range> &, Tensor &keys, Tensor &values, Sequence &,
-                               const DebugContext &) const {
+Tensor JoinedRows::code(const Steps &, const Places &, std::map<std::string, Tensor> &,
+                        Tensor &keys, Tensor &values) const {
   return concat(keys, values, 1);
 }
 
-std::unique_ptr<JoinedRows::Coder> JoinedRows::coder(Graph &, const Cache &, unsigned, unsigned,
-                                                     const TileOfRow &,
-                                                     const DebugContext &) const {
-  return std::make_unique<Coder>();
-}
-
 void JoinedRows::append(Append &step) const {
-  const Placement &p = step.cache.plan.placement;
-  constexpr unsigned width = 32; // a part's work
-  const auto tileOf = [&](unsigned task, unsigned component) {
-    return p.tile(task % p.slots, component / width % p.parts);
-  };
-  const Tensor coded = coder(step.graph, step.cache, p.nTasks, width, tileOf, step.dc)
-                           ->code({{0, p.nTasks}}, step.keys, step.values, step.program, step.dc);
+  const Placement &p = step.placement();
+  constexpr unsigned width = 32;
+  const Places places{p.nTasks, {{0, p.nTasks}}, width, [&](unsigned task, unsigned component) {
+                        return p.tile(task % p.slots, component / width % p.parts);
+                      }};
+  std::map<std::string, Tensor> variables;
+  const Tensor coded = code(step, places, variables, step.keys, step.values);
   const Tensor rows = addAppendOffsets(step);
   writeRemote(buffer(), coded, rows.slice(0, 1, 1).flatten(), step.program,
               {step.dc, "write_rows"});
 }
 
-std::unique_ptr<StoreFill> JoinedRows::fill(Graph &graph, const Cache &cache, unsigned length,
-                                            const DebugContext &dc) const {
-  const Placement &p = cache.plan.placement;
-  const Tensor rows = addFillRows(graph, cache, length, dc);
-  const unsigned perPart = ceilDiv(length, p.parts);
-  const auto tileOf = [&](unsigned row, unsigned) {
-    return p.tile(row / length, row % length / perPart);
-  };
-  return std::make_unique<JoinedFill>(
-      buffer(), length, coder(graph, cache, p.slots * length, cache.layout().headDim, tileOf, dc),
-      rows);
+void JoinedRows::fill(FillStep &step) const {
+  const Placement &p = step.placement();
+  const Tensor numbers = fillRows(step, "fill_rows");
+  const unsigned length = step.length, perPart = ceilDiv(length, p.parts), n = step.n();
+  Places places{p.slots * length, {}, step.layout().headDim, [&](unsigned place, unsigned) {
+                  return p.tile(place / length, place % length / perPart);
+                }};
+  std::vector<Tensor> rows;
+  for (unsigned i = 0; i != step.nTasks; ++i) {
+    const unsigned slot = step.slot(i);
+    rows.push_back(numbers[slot].slice(0, n));
+    step.addOffsets(slot, rows.back(), step.layout().keyRow(step.firstTask + i, step.begin), 1,
+                    step.cache.layerRows());
+    places.used.emplace_back(slot * length, slot * length + n);
+  }
+  Tensor keys = concat(step.keys), values = concat(step.values);
+  const Tensor coded = code(step, places, step.variables, keys, values);
+  for (unsigned i = 0; i != step.nTasks; ++i) {
+    step.keys[i] = keys.slice(i * n, (i + 1) * n);
+    step.values[i] = values.slice(i * n, (i + 1) * n);
+  }
+  writeRemote(buffer(), coded, concat(rows), step.program, {step.dc, "fill_rows"});
 }
 
 std::unique_ptr<HostStore> JoinedRows::host(Graph &graph, const Cache &cache) const {

@@ -16,11 +16,11 @@ namespace {
 // chip for nothing where a length ends within them.
 unsigned maxChunk(unsigned indexBits) { return indexBits == 4 ? 1024 : 512; }
 
-const KeyColumnsKind kind;
+const KindOf<KeyColumns, KeyColumnsKind> keyColumnsKind;
 
 } // namespace
 
-const StoreKind &keyColumns = kind;
+const StoreKind &keyColumns = keyColumnsKind;
 
 void KeyColumnsKind::layOut(const Request &request, CacheLayout &layout) const {
   const unsigned capacity = request.shape.capacity;
@@ -35,11 +35,6 @@ void KeyColumnsKind::layOut(const Request &request, CacheLayout &layout) const {
          (layout.chunk / 2 >= capacity || tailBytes() > request.tileBytes / 5))
     layout.chunk /= 2;
   layout.capacity = roundUp(capacity, layout.chunk);
-}
-
-std::shared_ptr<const Store> KeyColumnsKind::make(Graph &graph, const Cache &cache,
-                                                  bool hostWrites) const {
-  return std::make_shared<KeyColumns>(graph, cache, hostWrites);
 }
 
 KeyColumns::KeyColumns(Graph &graph, const Cache &cache, bool hostWrites)
@@ -95,11 +90,6 @@ void KeyColumns::appended(const Append &step, const Tensor &full) const {
   addIfAny(step.graph, full, flush(step, tail(), full), step.program, {step.dc, "flush"});
 }
 
-std::unique_ptr<StoreFill> KeyColumns::fill(Graph &graph, const Cache &cache, unsigned,
-                                            const DebugContext &dc) const {
-  return std::make_unique<ColumnFill>(graph, cache, *this, dc);
-}
-
 std::unique_ptr<HostStore> KeyColumns::host(Graph &graph, const Cache &cache) const {
   return std::make_unique<HostKeyColumns>(hostRows(graph, cache), HostTail(graph, cache, *this),
                                           cache.layout(), layerRows(cache));
@@ -107,19 +97,22 @@ std::unique_ptr<HostStore> KeyColumns::host(Graph &graph, const Cache &cache) co
 
 // ---- prefill
 
-Tensor ColumnFill::addPieces(Graph &graph, const Cache &cache, const Type &type, std::size_t size,
-                             const DebugContext &dc) {
-  const Placement &p = cache.plan.placement;
-  const CacheLayout &layout = cache.layout();
-  const Tensor t = graph.addVariable(type, {p.slots, layout.nTailParts(), size}, dc);
-  for (unsigned slot = 0; slot != p.slots; ++slot)
-    for (unsigned i = 0; i != layout.nTailParts(); ++i)
-      graph.setTileMapping(t[slot][i], p.tile(slot, layout.tailFirst + i));
-  return t;
+Tensor KeyColumns::fillPieces(FillStep &step, const Type &type, std::size_t size,
+                              const char *name) {
+  const Placement &p = step.placement();
+  const CacheLayout &layout = step.layout();
+  return onceIn(step.variables, name, [&] {
+    const Tensor t = step.graph.addVariable(
+        type, {p.slots, layout.nTailParts(), layout.headDim * size}, {step.dc, name});
+    for (unsigned slot = 0; slot != p.slots; ++slot)
+      for (unsigned i = 0; i != layout.nTailParts(); ++i)
+        step.graph.setTileMapping(t[slot][i], p.tile(slot, layout.tailFirst + i));
+    return t;
+  });
 }
 
-Tensor ColumnFill::byComponent(const FillStep &step, const Tensor &pieces) {
-  const CacheLayout &layout = step.cache.layout();
+Tensor KeyColumns::byComponent(const FillStep &step, const Tensor &pieces) {
+  const CacheLayout &layout = step.layout();
   const std::size_t d = layout.headDim, n = layout.nTailParts(), size = pieces.dim(1) / d;
   return pieces.reshape({n, d, size})
       .dimShuffle({1, 0, 2})
@@ -127,35 +120,31 @@ Tensor ColumnFill::byComponent(const FillStep &step, const Tensor &pieces) {
       .slice(0, size * layout.chunk / layout.tailLength, 1);
 }
 
-ColumnFill::ColumnFill(Graph &graph, const Cache &cache, const KeyColumns &storeIn,
-                       const DebugContext &dc)
-    : store(storeIn) {
-  const Placement &p = cache.plan.placement;
-  const CacheLayout &layout = cache.layout();
-  const std::size_t d = layout.headDim;
-  rows_ =
-      addSliced(graph, p, UNSIGNED_INT, p.slots, 1, 1, d, {dc, "fill_column_rows"}).squeeze({1});
-  columns = addPieces(graph, cache, HALF, d * layout.tailLength, {dc, "fill_columns"});
-}
-
 // Transposed piece by piece, kept as the tail where the element ends here, and written where the chunk is
 // full. A chunk beyond the length is written too; it is never read.
-void ColumnFill::add(FillStep &step) const {
-  const CacheLayout &layout = step.cache.layout();
-  const Placement &p = step.cache.plan.placement;
+void KeyColumns::fill(FillStep &step) const {
+  const CacheLayout &layout = step.layout();
+  const Placement &p = step.placement();
   const unsigned n = step.n(), d = layout.headDim;
+  const Tensor numbers = onceIn(step.variables, "fill_column_rows", [&] {
+    return addSliced(step.graph, p, UNSIGNED_INT, p.slots, 1, 1, d, {step.dc, "fill_column_rows"})
+        .squeeze({1});
+  });
   const ComputeSet transpose = step.graph.addComputeSet({step.dc, "fill_columns"});
   step.program.add(Execute(transpose, {step.dc, "fill_columns"}));
+  const Tensor columns = fillColumns(step);
   addRecords(step);
   step.keep = step.graph.addComputeSet({step.dc, "fill_tail"});
   step.program.add(Execute(*step.keep, {step.dc, "fill_tail"}));
   std::vector<Tensor> chunks, rows;
   for (unsigned i = 0; i != step.nTasks; ++i) {
     const unsigned slot = step.slot(i);
-    chunks.push_back(chunk(step, slot));
-    rows.push_back(rows_[slot]);
-    step.addOffsets(slot, rows.back(), layout.columnRow(step.firstTask + i, 0, chunkIndex(step)),
-                    layout.nChunks(), KeyColumns::layerRows(step.cache));
+    const Tensor mine = byComponent(step, columns[slot]);
+    chunks.push_back(chunk(step, slot, mine));
+    rows.push_back(numbers[slot]);
+    step.addOffsets(slot, rows.back(),
+                    layout.columnRow(step.firstTask + i, 0, step.begin / layout.chunk),
+                    layout.nChunks(), layerRows(step.cache));
     for (unsigned piece = 0, at = 0; at < n; ++piece, at += layout.tailLength) {
       const unsigned own = std::min(layout.tailLength, n - at);
       addVertex(
@@ -165,26 +154,21 @@ void ColumnFill::add(FillStep &step) const {
           cycles::fillColumns(d, own));
     }
     for (unsigned slice = 0; slice != layout.nTailSlices(); ++slice)
-      addTail(step, i, TailSlice(layout, slice), p.tile(slot, slice));
+      addTail(step, i, TailSlice(layout, slice), p.tile(slot, slice), mine, chunks.back());
   }
   if (n == layout.chunk)
-    writeRemote(store.buffer(), concat(chunks), concat(rows), step.program,
-                {step.dc, "fill_key_columns"});
+    writeRemote(buffer_, concat(chunks), concat(rows), step.program, {step.dc, "fill_key_columns"});
 }
 
-Tensor ColumnFill::chunk(const FillStep &step, unsigned slot) const {
-  return byComponent(step, columns[slot]);
-}
-
-void ColumnFill::addTail(const FillStep &step, unsigned i, const TailSlice &own,
-                         unsigned tile) const {
-  addVertex(
-      step.graph, *step.keep, "sparq::FillTail", tile,
-      {{"held", step.held},
-       {"columns", own.of(byComponent(step, columns[step.slot(i)])).flatten()},
-       {"tail", own.of(store.tail()[step.firstTask + i]).flatten()}},
-      {{"index", chunkIndex(step)}, {"chunk", step.cache.layout().chunk}, {"nComponents", own.n()}},
-      cycles::fillTail(own.n(), step.n()));
+void KeyColumns::addTail(const FillStep &step, unsigned i, const TailSlice &own, unsigned tile,
+                         const Tensor &columns, const Tensor &) const {
+  const unsigned chunkSize = step.layout().chunk;
+  addVertex(step.graph, *step.keep, "sparq::FillTail", tile,
+            {{"held", step.held},
+             {"columns", own.of(columns).flatten()},
+             {"tail", own.of(tail()[step.firstTask + i]).flatten()}},
+            {{"index", step.begin / chunkSize}, {"chunk", chunkSize}, {"nComponents", own.n()}},
+            cycles::fillTail(own.n(), step.n()));
 }
 
 // ---- the host's side

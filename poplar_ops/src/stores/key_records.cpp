@@ -27,61 +27,6 @@ void quantiseBlock(const std::uint16_t *keys, unsigned indexBits, std::uint32_t 
   record[codeWords(indexBits)] = step | std::uint32_t(narrow(low)) << 16;
 }
 
-class RecordFill final : public ColumnFill {
-public:
-  RecordFill(Graph &graph, const Cache &cache, const KeyColumns &store, const DebugContext &dc)
-      : ColumnFill(graph, cache, store, dc),
-        pieceSize_(static_cast<unsigned>(cache.layout().columnElements(cache.layout().tailLength))),
-        records_(addPieces(graph, cache, UNSIGNED_INT,
-                           std::size_t(cache.layout().headDim) * pieceSize_, {dc, "fill_index"})) {}
-
-private:
-  void addRecords(FillStep &step) const override {
-    const CacheLayout &layout = step.cache.layout();
-    const ComputeSet cs = step.graph.addComputeSet({step.dc, "fill_index"});
-    for (unsigned i = 0; i != step.nTasks; ++i)
-      for (unsigned piece = 0, at = 0; at < step.n(); ++piece, at += layout.tailLength) {
-        const unsigned own = std::min(layout.tailLength, step.n() - at), slot = step.slot(i);
-        addVertex(step.graph, cs, "sparq::FillIndex",
-                  step.cache.plan.placement.tile(slot, layout.tailFirst + piece),
-                  {{"columns", columns[slot][piece]}, {"index", records_[slot][piece]}},
-                  {{"n", own},
-                   {"headDim", layout.headDim},
-                   {"indexBits", layout.indexBits},
-                   {"columnWords", pieceSize_},
-                   {"tailLength", layout.tailLength}},
-                  cycles::fillIndex(layout.headDim, own / block));
-      }
-    step.program.add(Execute(cs, {step.dc, "fill_index"}));
-  }
-
-  Tensor chunk(const FillStep &step, unsigned slot) const override {
-    return byComponent(step, records_[slot]);
-  }
-
-  void addTail(const FillStep &step, unsigned i, const TailSlice &own,
-               unsigned tile) const override {
-    const CacheLayout &layout = step.cache.layout();
-    const unsigned task = step.firstTask + i, slot = step.slot(i),
-                   rowSize = static_cast<unsigned>(layout.columnElements(layout.chunk));
-    addVertex(step.graph, *step.keep, "sparq::FillTailIndex", tile,
-              {{"held", step.held},
-               {"columns", own.of(byComponent(step, columns[slot])).flatten()},
-               {"columnIndex", own.of(chunk(step, slot)).flatten()},
-               {"tail", own.of(store.tail()[task]).flatten()},
-               {"tailIndex", own.of(store.records()[task]).flatten()}},
-              {{"index", chunkIndex(step)},
-               {"chunk", layout.chunk},
-               {"nComponents", own.n()},
-               {"indexBits", layout.indexBits},
-               {"columnWords", rowSize}},
-              cycles::fillTailIndex(own.n(), rowSize));
-  }
-
-  const unsigned pieceSize_; // words of a component
-  const Tensor records_;     // {slots, nTailParts, headDim * pieceSize} UNSIGNED_INT
-};
-
 class HostKeyRecords final : public HostKeyColumns {
 public:
   HostKeyRecords(RemoteRows rows, const HostTail &tail, const CacheLayout &layoutIn,
@@ -122,28 +67,67 @@ public:
     addIfAny(step.graph, chunkFull, flush(step, records(), chunkFull), program, {step.dc, "flush"});
     addIfAny(step.graph, full, program, step.program, {step.dc, "block"});
   }
-  std::unique_ptr<StoreFill> fill(Graph &graph, const Cache &cache, unsigned,
-                                  const DebugContext &dc) const override {
-    return std::make_unique<RecordFill>(graph, cache, *this, dc);
-  }
   std::unique_ptr<HostStore> host(Graph &graph, const Cache &cache) const override {
     return std::make_unique<HostKeyRecords>(hostRows(graph, cache), HostTail(graph, cache, *this),
                                             cache.layout(), layerRows(cache));
   }
-};
 
-class KeyRecordsKind final : public KeyColumnsKind {
-public:
-  std::shared_ptr<const Store> make(Graph &graph, const Cache &cache,
-                                    bool hostWrites) const override {
-    return std::make_shared<KeyRecords>(graph, cache, hostWrites);
+private:
+  static unsigned pieceWords(const FillStep &step) {
+    return static_cast<unsigned>(step.layout().columnElements(step.layout().tailLength));
+  }
+  static Tensor fillRecords(FillStep &step) {
+    return fillPieces(step, UNSIGNED_INT, pieceWords(step), "fill_index");
+  }
+
+  void addRecords(FillStep &step) const override {
+    const CacheLayout &layout = step.layout();
+    const Tensor columns = fillColumns(step), pieces = fillRecords(step);
+    const ComputeSet cs = step.graph.addComputeSet({step.dc, "fill_index"});
+    for (unsigned i = 0; i != step.nTasks; ++i)
+      for (unsigned piece = 0, at = 0; at < step.n(); ++piece, at += layout.tailLength) {
+        const unsigned own = std::min(layout.tailLength, step.n() - at), slot = step.slot(i);
+        addVertex(step.graph, cs, "sparq::FillIndex",
+                  step.placement().tile(slot, layout.tailFirst + piece),
+                  {{"columns", columns[slot][piece]}, {"index", pieces[slot][piece]}},
+                  {{"n", own},
+                   {"headDim", layout.headDim},
+                   {"indexBits", layout.indexBits},
+                   {"columnWords", pieceWords(step)},
+                   {"tailLength", layout.tailLength}},
+                  cycles::fillIndex(layout.headDim, own / block));
+      }
+    step.program.add(Execute(cs, {step.dc, "fill_index"}));
+  }
+
+  Tensor chunk(FillStep &step, unsigned slot, const Tensor &) const override {
+    return byComponent(step, fillRecords(step)[slot]);
+  }
+
+  void addTail(const FillStep &step, unsigned i, const TailSlice &own, unsigned tile,
+               const Tensor &columns, const Tensor &chunk) const override {
+    const CacheLayout &layout = step.layout();
+    const unsigned task = step.firstTask + i,
+                   rowSize = static_cast<unsigned>(layout.columnElements(layout.chunk));
+    addVertex(step.graph, *step.keep, "sparq::FillTailIndex", tile,
+              {{"held", step.held},
+               {"columns", own.of(columns).flatten()},
+               {"columnIndex", own.of(chunk).flatten()},
+               {"tail", own.of(tail()[task]).flatten()},
+               {"tailIndex", own.of(records()[task]).flatten()}},
+              {{"index", step.begin / layout.chunk},
+               {"chunk", layout.chunk},
+               {"nComponents", own.n()},
+               {"indexBits", layout.indexBits},
+               {"columnWords", rowSize}},
+              cycles::fillTailIndex(own.n(), rowSize));
   }
 };
 
-const KeyRecordsKind kind;
+const KindOf<KeyRecords, KeyColumnsKind> keyRecordsKind;
 
 } // namespace
 
-const StoreKind &keyRecords = kind;
+const StoreKind &keyRecords = keyRecordsKind;
 
 } // namespace sparq

@@ -20,7 +20,7 @@ unsigned nIndexParts(const Plan &plan) {
   return ceilDiv(plan.layout.capacity, ResidentRecords::partPositions(plan));
 }
 
-class ResidentRecordsKind final : public IndexKind {
+class ResidentRecordsKind : public IndexKind {
 public:
   void layOut(const Request &request, CacheLayout &layout) const override {
     layout.chunk = block;
@@ -33,12 +33,9 @@ public:
             std::uint64_t(plan.placement.nRounds) * layout.nLayers * layout.headDim *
                 layout.columnBytes(ResidentRecords::partPositions(plan))};
   }
-  std::shared_ptr<const Store> make(Graph &graph, const Cache &cache, bool) const override {
-    return std::make_shared<ResidentRecords>(graph, cache);
-  }
 };
 
-const ResidentRecordsKind kind;
+const KindOf<ResidentRecords, ResidentRecordsKind> residentRecordsKind;
 
 // The records of blocks that an append has filled, from the tail to the parts that keep them; full {nTasks}.
 Sequence storeRecords(const Append &step, const ResidentRecords &store, const Tensor &full) {
@@ -201,25 +198,6 @@ private:
   const Staging ofParts, ofSlots;
 };
 
-// Where elements were replaced the index is made anew, block by block on all parts at once.
-class RebuildFill final : public StoreFill {
-public:
-  RebuildFill(Graph &graph, const Cache &cache, const ResidentRecords &store,
-              const DebugContext &dc)
-      : graph_(graph), cache_(cache), store_(store), dc_(dc) {}
-  void finish(Sequence &program, const Tensor &replaced) const override {
-    Sequence index({}, {dc_, "index"});
-    store_.addRebuild(graph_, cache_, index, dc_);
-    addIfAny(graph_, replaced, index, program, {dc_, "index"});
-  }
-
-private:
-  Graph &graph_;
-  const Cache &cache_;
-  const ResidentRecords &store_;
-  const DebugContext &dc_;
-};
-
 // The device makes the index, from the rows that the host wrote.
 class HostResidentRecords final : public HostProgram {
 public:
@@ -234,9 +212,9 @@ private:
 
 } // namespace
 
-const StoreKind &residentRecords = kind;
+const StoreKind &residentRecords = residentRecordsKind;
 
-ResidentRecords::ResidentRecords(Graph &graph, const Cache &cache)
+ResidentRecords::ResidentRecords(Graph &graph, const Cache &cache, bool)
     : Index(graph, cache),
       index_(addOnParts(graph, cache.plan.placement, UNSIGNED_INT, nIndexParts(cache.plan),
                         {cache.layout().nLayers, cache.layout().headDim,
@@ -250,21 +228,26 @@ void ResidentRecords::appended(const Append &step, const Tensor &full) const {
   addIfAny(step.graph, full, program, step.program, {step.dc, "block"});
 }
 
-std::unique_ptr<StoreFill> ResidentRecords::fill(Graph &graph, const Cache &cache, unsigned,
-                                                 const DebugContext &dc) const {
-  return std::make_unique<RebuildFill>(graph, cache, *this, dc);
+// Where elements were replaced, block by block on all parts at once.
+void ResidentRecords::filled(const Steps &steps, const Tensor &replaced) const {
+  Sequence index({}, {steps.dc, "index"});
+  addRebuild({steps.graph, steps.cache, index, steps.dc});
+  addIfAny(steps.graph, replaced, index, steps.program, {steps.dc, "index"});
 }
 
 std::unique_ptr<HostStore> ResidentRecords::host(Graph &graph, const Cache &cache) const {
   Sequence rebuild;
   loadLayer(cache, rebuild, {cache.name});
-  addRebuild(graph, cache, rebuild, {cache.name});
+  addRebuild({graph, cache, rebuild, {cache.name}});
   storeLayer(cache, rebuild, {cache.name});
   return std::make_unique<HostResidentRecords>(HostTail(graph, cache, *this), rebuild);
 }
 
-void ResidentRecords::addRebuild(Graph &graph, const Cache &cache, Sequence &program,
-                                 const DebugContext &dc) const {
+void ResidentRecords::addRebuild(const Steps &steps) const {
+  Graph &graph = steps.graph;
+  const Cache &cache = steps.cache;
+  Sequence &program = steps.program;
+  const DebugContext &dc = steps.dc;
   const Plan &plan = cache.plan;
   const unsigned nBlocks = partPositions(plan) / block;
   const Tensor number = graph.addVariable(UNSIGNED_INT, {}, {dc, "block"}),

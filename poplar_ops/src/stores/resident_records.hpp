@@ -10,7 +10,7 @@ namespace sparq {
 class ResidentRecords final : public Index {
 public:
   static constexpr const char *what = "a key index in SRAM";
-  ResidentRecords(poplar::Graph &graph, const Cache &cache);
+  ResidentRecords(poplar::Graph &graph, const Cache &cache, bool);
 
   // {nTasks, parts, nLayers, headDim, ...} UNSIGNED_INT: of the full blocks among the positions of each
   // part. The parts of a slot take positions in order, so many.
@@ -24,13 +24,11 @@ public:
 
   bool lengthsApart() const override { return true; }
   void appended(const Append &step, const poplar::Tensor &full) const override;
-  std::unique_ptr<StoreFill> fill(poplar::Graph &graph, const Cache &cache, unsigned length,
-                                  const poplar::DebugContext &dc) const override;
+  void filled(const Steps &steps, const poplar::Tensor &replaced) const override;
   std::unique_ptr<HostStore> host(poplar::Graph &graph, const Cache &cache) const override;
 
   // Adds what makes the index anew, of the layer that is being worked on, from its rows and lengths.
-  void addRebuild(poplar::Graph &graph, const Cache &cache, poplar::program::Sequence &program,
-                  const poplar::DebugContext &dc) const;
+  void addRebuild(const Steps &steps) const;
 
 private:
   poplar::Tensor index_;

@@ -60,7 +60,7 @@ private:
   std::array<HostTensor, 2> writable_, readable_; // keys, values
 };
 
-class ResidentRowsKind final : public StoreKind {
+class ResidentRowsKind : public StoreKind {
 public:
   void check(const Request &request) const override {
     if (request.programs.nLayers != 1)
@@ -74,18 +74,15 @@ public:
     return {0, std::uint64_t(partLength(plan.layout.capacity, plan.placement.parts)) *
                    plan.shape.headDim * 4 * plan.placement.nRounds};
   }
-  std::shared_ptr<const Store> make(Graph &graph, const Cache &cache, bool) const override {
-    return std::make_shared<ResidentRows>(graph, cache);
-  }
 };
 
-const ResidentRowsKind kind;
+const KindOf<ResidentRows, ResidentRowsKind> residentRowsKind;
 
 } // namespace
 
-const StoreKind &residentRows = kind;
+const StoreKind &residentRows = residentRowsKind;
 
-ResidentRows::ResidentRows(Graph &graph, const Cache &cache)
+ResidentRows::ResidentRows(Graph &graph, const Cache &cache, bool)
     : keys(addPositions(graph, cache, "keys")), values(addPositions(graph, cache, "values")) {}
 
 std::unique_ptr<HostStore> ResidentRows::host(Graph &graph, const Cache &cache) const {

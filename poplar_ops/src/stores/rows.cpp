@@ -43,11 +43,13 @@ RemoteRows RemoteRowStore::hostRows(Graph &graph, const Cache &cache) const {
           cache.name + "/rows"};
 }
 
-Tensor addFillRows(Graph &graph, const Cache &cache, unsigned length, const DebugContext &dc) {
-  const Placement &p = cache.plan.placement;
-  return addSliced(graph, p, UNSIGNED_INT, p.slots, length, ceilDiv(length, p.parts), 1,
-                   {dc, "fill_rows"})
-      .squeeze({2});
+Tensor RemoteRowStore::fillRows(FillStep &step, const char *name) {
+  const Placement &p = step.placement();
+  return onceIn(step.variables, name, [&] {
+    return addSliced(step.graph, p, UNSIGNED_INT, p.slots, step.length,
+                     ceilDiv(step.length, p.parts), 1, {step.dc, "fill_rows"})
+        .squeeze({2});
+  });
 }
 
 } // namespace sparq

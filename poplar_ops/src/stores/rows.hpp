@@ -38,17 +38,13 @@ public:
 protected:
   // Adds what numbers the rows of an append: {nTasks, 2}, of the key and of the value.
   poplar::Tensor addAppendOffsets(const Append &step) const;
+  // {slots, length} UNSIGNED_INT: numbers of a prefill step's rows.
+  static poplar::Tensor fillRows(FillStep &step, const char *name);
   RemoteRows hostRows(poplar::Graph &graph, const Cache &cache) const;
 
 private:
   poplar::RemoteBuffer buffer_;
 };
-
-// Positions of a prefill step, where no store says how many.
-constexpr unsigned rowsPerStep = 512;
-// {slots, rows of a step} UNSIGNED_INT: their numbers.
-poplar::Tensor addFillRows(poplar::Graph &graph, const Cache &cache, unsigned length,
-                           const poplar::DebugContext &dc);
 
 // All keys, then all values; several positions to a row where they are only read in sequence.
 class SplitRows final : public RemoteRowStore, public ListRows {
@@ -59,8 +55,7 @@ public:
 
   std::string refusal(const Cache &cache) const override;
   void append(Append &step) const override;
-  std::unique_ptr<StoreFill> fill(poplar::Graph &graph, const Cache &cache, unsigned length,
-                                  const poplar::DebugContext &dc) const override;
+  void fill(FillStep &step) const override;
   std::unique_ptr<HostStore> host(poplar::Graph &graph, const Cache &cache) const override;
 
   ListEntries entries(const Cache &cache, unsigned task) const override;
@@ -72,7 +67,7 @@ public:
 class ResidentRows final : public Store {
 public:
   static constexpr const char *what = "keys and values in SRAM";
-  ResidentRows(poplar::Graph &graph, const Cache &cache);
+  ResidentRows(poplar::Graph &graph, const Cache &cache, bool);
   const poplar::Tensor keys, values; // {nTasks, capacity, headDim} HALF
 
   std::string refusal(const Cache &) const override { return "a cache in SRAM"; }
@@ -86,8 +81,7 @@ public:
   using RemoteRowStore::RemoteRowStore;
 
   void append(Append &step) const final;
-  std::unique_ptr<StoreFill> fill(poplar::Graph &graph, const Cache &cache, unsigned length,
-                                  const poplar::DebugContext &dc) const final;
+  void fill(FillStep &step) const final;
   std::unique_ptr<HostStore> host(poplar::Graph &graph, const Cache &cache) const override;
 
   // Adds the vertices that cut n rows into `pieces`, by pairs of lanes and by `width` components of the
@@ -99,27 +93,21 @@ public:
                           const poplar::Tensor &rows, const poplar::Tensor &columns,
                           unsigned headDim) const;
 
-  // Makes rows of keys, values {n, headDim}.
-  class Coder {
-  public:
-    virtual ~Coder() = default;
-    struct Range {
-      unsigned begin, end;
-    };
-    // {n, row} HALF, coded in places [begin, end) of what the coder has. Keys and values become what these
-    // rows hold.
-    virtual poplar::Tensor code(const std::vector<Range> &places, poplar::Tensor &keys,
-                                poplar::Tensor &values, poplar::program::Sequence &program,
-                                const poplar::DebugContext &dc) const;
-  };
-  // Which tile works on component `component` of row `row`; components of a value follow those of its key.
-  using TileOfRow = std::function<unsigned(unsigned row, unsigned component)>;
-
 protected:
-  // A coder with so many places, which works on `width` components at a time.
-  virtual std::unique_ptr<Coder> coder(poplar::Graph &graph, const Cache &cache, unsigned nPlaces,
-                                       unsigned width, const TileOfRow &tileOf,
-                                       const poplar::DebugContext &dc) const;
+  // Which tile works on component `component` of the row at a place; components of a value follow those of
+  // its key.
+  using TileOfRow = std::function<unsigned(unsigned place, unsigned component)>;
+  struct Places {
+    unsigned n;                                      // of all rows that there may be
+    std::vector<std::pair<unsigned, unsigned>> used; // [begin, end) of them
+    unsigned width;                                  // components of a piece of work
+    TileOfRow tileOf;
+  };
+  // Rows {n, row} HALF of keys, values {n, headDim}, which become what these rows hold. `variables` as
+  // FillStep has them.
+  virtual poplar::Tensor code(const Steps &steps, const Places &places,
+                              std::map<std::string, poplar::Tensor> &variables,
+                              poplar::Tensor &keys, poplar::Tensor &values) const;
 };
 
 // The host's side of joined rows.

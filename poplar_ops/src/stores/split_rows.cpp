@@ -13,36 +13,6 @@ namespace {
 
 constexpr unsigned packet = 1024; // bytes that streaming memory moves at a time
 
-// Every row goes to its place, those beyond the length too: nobody reads a row there before append has
-// written it.
-class SplitFill final : public StoreFill {
-public:
-  SplitFill(Graph &graph, const RemoteBuffer &buffer, const Cache &cache, unsigned length,
-            const DebugContext &dc)
-      : buffer_(buffer), keyRows_(addFillRows(graph, cache, length, dc)),
-        valueRows_(addFillRows(graph, cache, length, dc)) {}
-
-  void add(FillStep &step) const override {
-    const CacheLayout &layout = step.cache.layout();
-    std::vector<Tensor> keyRows, valueRows;
-    for (unsigned i = 0; i != step.nTasks; ++i) {
-      const unsigned slot = step.slot(i), layerRows = step.cache.layerRows();
-      const std::size_t first = layout.keyRow(step.firstTask + i, step.begin);
-      keyRows.push_back(keyRows_[slot].slice(0, step.n()));
-      valueRows.push_back(valueRows_[slot].slice(0, step.n()));
-      step.addOffsets(slot, keyRows.back(), first, 1, layerRows);
-      step.addOffsets(slot, valueRows.back(), first + layout.valueRow(), 1, layerRows);
-    }
-    writeRemote(buffer_, concat(concat(step.keys), concat(step.values), 0),
-                concat(concat(keyRows), concat(valueRows), 0), step.program,
-                {step.dc, "fill_rows"});
-  }
-
-private:
-  const RemoteBuffer &buffer_;
-  const Tensor keyRows_, valueRows_; // {slots, length}
-};
-
 class HostSplitRows final : public HostRemoteStore {
 public:
   HostSplitRows(RemoteRows rows, const CacheLayout &layout)
@@ -121,22 +91,18 @@ private:
   CacheLayout layout_;
 };
 
-class SplitRowsKind final : public StoreKind {
+class SplitRowsKind : public StoreKind {
 public:
   void layOut(const Request &request, CacheLayout &layout) const override {
     SplitRows::layOut(request, layout);
   }
-  std::shared_ptr<const Store> make(Graph &graph, const Cache &cache,
-                                    bool hostWrites) const override {
-    return std::make_shared<SplitRows>(graph, cache, hostWrites);
-  }
 };
 
-const SplitRowsKind kind;
+const KindOf<SplitRows, SplitRowsKind> splitRowsKind;
 
 } // namespace
 
-const StoreKind &splitRows = kind;
+const StoreKind &splitRows = splitRowsKind;
 
 void SplitRows::layOut(const Request &request, CacheLayout &layout) {
   const auto &attention = request.programs.attention;
@@ -162,9 +128,23 @@ void SplitRows::append(Append &step) const {
               step.program, {step.dc, "write_rows"});
 }
 
-std::unique_ptr<StoreFill> SplitRows::fill(Graph &graph, const Cache &cache, unsigned length,
-                                           const DebugContext &dc) const {
-  return std::make_unique<SplitFill>(graph, buffer(), cache, length, dc);
+// Every row goes to its place, those beyond the length too: nobody reads a row there before append has
+// written it.
+void SplitRows::fill(FillStep &step) const {
+  const CacheLayout &layout = step.layout();
+  const Tensor ofKeys = fillRows(step, "fill_key_rows"),
+               ofValues = fillRows(step, "fill_value_rows");
+  std::vector<Tensor> keyRows, valueRows;
+  for (unsigned i = 0; i != step.nTasks; ++i) {
+    const unsigned slot = step.slot(i), layerRows = step.cache.layerRows();
+    const std::size_t first = layout.keyRow(step.firstTask + i, step.begin);
+    keyRows.push_back(ofKeys[slot].slice(0, step.n()));
+    valueRows.push_back(ofValues[slot].slice(0, step.n()));
+    step.addOffsets(slot, keyRows.back(), first, 1, layerRows);
+    step.addOffsets(slot, valueRows.back(), first + layout.valueRow(), 1, layerRows);
+  }
+  writeRemote(buffer(), concat(concat(step.keys), concat(step.values), 0),
+              concat(concat(keyRows), concat(valueRows), 0), step.program, {step.dc, "fill_rows"});
 }
 
 std::unique_ptr<HostStore> SplitRows::host(Graph &graph, const Cache &cache) const {

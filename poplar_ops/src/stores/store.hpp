@@ -9,6 +9,7 @@
 #include "context.hpp"
 #include "host_store.hpp"
 #include "planning.hpp"
+#include <map>
 #include <memory>
 #include <optional>
 
@@ -46,6 +47,15 @@ public:
                                             bool hostWrites) const = 0;
 };
 
+// A kind of stores of type S.
+template <class S, class Base = StoreKind> class KindOf final : public Base {
+public:
+  std::shared_ptr<const Store> make(poplar::Graph &graph, const Cache &cache,
+                                    bool hostWrites) const override {
+    return std::make_shared<S>(graph, cache, hostWrites);
+  }
+};
+
 extern const StoreKind &splitRows, &residentRows, &joinedRows, &codedRows;
 extern const StoreKind &keyColumns, &keyRecords, &residentRecords;
 extern const StoreKind &valueSum, &hotBuffer, &recentShares;
@@ -71,45 +81,40 @@ poplar::RemoteBuffer addBuffer(poplar::Graph &graph, const Cache &cache, const c
 
 std::uint64_t bytesOf(const poplar::RemoteBuffer &buffer, const poplar::Target &target);
 
-// One position of every task, on its way into the stores.
-struct Append {
+// A program that stores add to.
+struct Steps {
   poplar::Graph &graph;
   const Cache &cache;
   poplar::program::Sequence &program;
   const poplar::DebugContext &dc;
+
+  const CacheLayout &layout() const { return cache.layout(); }
+  const Placement &placement() const { return cache.plan.placement; }
+};
+
+// One position of every task, on its way into the stores.
+struct Append : Steps {
   poplar::Tensor active;       // {nTasks} UNSIGNED_INT, 0 or 1
   poplar::Tensor keys, values; // {nTasks, headDim} HALF: as rows hold them, once rows have them
 };
 
 // Positions [begin, end) of some tasks of a batch element, no two of them in one slot.
-struct FillStep {
-  poplar::Graph &graph;
-  const Cache &cache;
-  poplar::program::Sequence &program;
-  const poplar::DebugContext &dc;
+struct FillStep : Steps {
+  std::map<std::string, poplar::Tensor>
+      &variables;             // working tensors by name, which all steps share
   poplar::Tensor held;        // {}: positions that the element holds when it is replaced
   poplar::ComputeSet offsets; // runs before what stores add to the program
+  unsigned length;            // of a full step
   unsigned firstTask, nTasks, begin, end;
   std::vector<poplar::Tensor> keys, values; // {end - begin, headDim} of each task: as for Append
   // Of what is kept on chip, where a store has added one: others may use it.
   std::optional<poplar::ComputeSet> keep;
 
   unsigned n() const { return end - begin; }
-  unsigned slot(unsigned i) const { return (firstTask + i) % cache.plan.placement.slots; }
+  unsigned slot(unsigned i) const { return (firstTask + i) % placement().slots; }
   // Adds what numbers rows: first, first + stride, ... of layer 0, on the home of the slot.
   void addOffsets(unsigned slot, const poplar::Tensor &rows, std::size_t first, unsigned stride,
                   unsigned layerRows) const;
-};
-
-// A store's side of a prefill program. It has working tensors that all steps use.
-class StoreFill {
-public:
-  virtual ~StoreFill() = default;
-  virtual void add(FillStep &) const {}
-  // Tasks [firstTask, endTask) have their new lengths.
-  virtual void replaced(poplar::program::Sequence &, unsigned, unsigned) const {}
-  // All have; `replaced` {batch} says which ones are other than before.
-  virtual void finish(poplar::program::Sequence &, const poplar::Tensor &) const {}
 };
 
 class Store {
@@ -137,10 +142,11 @@ public:
   // ---- prefill
   // Positions of a step, if it matters.
   virtual unsigned fillStep(const CacheLayout &) const { return 0; }
-  virtual std::unique_ptr<StoreFill> fill(poplar::Graph &, const Cache &, unsigned,
-                                          const poplar::DebugContext &) const {
-    return nullptr;
-  }
+  virtual void fill(FillStep &) const {}
+  // Tasks [firstTask, endTask) have their new lengths.
+  virtual void replaced(const Steps &, unsigned, unsigned) const {}
+  // All have; {batch} says which elements are other than before.
+  virtual void filled(const Steps &, const poplar::Tensor &) const {}
 
   // Adds what a host needs to the graph, if it has to do with this store.
   virtual std::unique_ptr<HostStore> host(poplar::Graph &, const Cache &) const { return nullptr; }

@@ -76,7 +76,7 @@ std::uint64_t bytesOf(const RemoteBuffer &buffer, const Target &target) {
 void FillStep::addOffsets(unsigned slot, const Tensor &rows, std::size_t first, unsigned stride,
                           unsigned layerRows) const {
   const auto n = static_cast<unsigned>(rows.numElements());
-  addVertex(graph, offsets, "sparq::FillOffsets", cache.plan.placement.home(slot),
+  addVertex(graph, offsets, "sparq::FillOffsets", placement().home(slot),
             {{"layer", cache.layer[slot][0]}, {"rows", rows}},
             {{"n", n},
              {"first", static_cast<unsigned>(first)},

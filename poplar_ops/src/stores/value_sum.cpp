@@ -18,33 +18,6 @@ struct Slice {
       : begin(slice * p.width), end(std::min(begin + p.width, headDim)) {}
 };
 
-class SumFill final : public StoreFill {
-public:
-  explicit SumFill(const Tensor &sum) : sum_(sum) {}
-
-  void add(FillStep &step) const override {
-    const Placement &p = step.cache.plan.placement;
-    const bool own = !step.keep;
-    if (own)
-      step.keep = step.graph.addComputeSet({step.dc, "fill_sums"});
-    for (unsigned i = 0; i != step.nTasks; ++i)
-      for (unsigned part = 0; part != p.nSlices; ++part) {
-        const Slice c(p, part, step.cache.layout().headDim);
-        addVertex(step.graph, *step.keep, "sparq::FillSum", p.tile(step.slot(i), part),
-                  {{"held", step.held},
-                   {"values", step.values[i].slice(c.begin, c.end, 1).flatten()},
-                   {"valueSum", sum_[step.firstTask + i].slice(c.begin, c.end)}},
-                  {{"first", step.begin}, {"n", step.n()}, {"width", c.end - c.begin}},
-                  cycles::fillSum(step.n(), c.end - c.begin));
-      }
-    if (own)
-      step.program.add(Execute(*step.keep, {step.dc, "fill_sums"}));
-  }
-
-private:
-  const Tensor sum_;
-};
-
 class HostValueSum final : public HostStore {
 public:
   HostValueSum(Graph &graph, const Tensor &sum, const std::string &handle)
@@ -69,20 +42,13 @@ private:
   HostTensor write_, read_;
 };
 
-class ValueSumKind final : public StoreKind {
-public:
-  std::shared_ptr<const Store> make(Graph &graph, const Cache &cache, bool) const override {
-    return std::make_shared<ValueSum>(graph, cache);
-  }
-};
-
-const ValueSumKind kind;
+const KindOf<ValueSum> valueSumKind;
 
 } // namespace
 
-const StoreKind &valueSum = kind;
+const StoreKind &valueSum = valueSumKind;
 
-ValueSum::ValueSum(Graph &graph, const Cache &cache)
+ValueSum::ValueSum(Graph &graph, const Cache &cache, bool)
     : state_(addLayered(graph, cache, FLOAT, cache.layout().headDim, cache.plan.placement.width, 1,
                         "value_sum")),
       sum_(state_.state.squeeze({2})) {}
@@ -99,9 +65,22 @@ void ValueSum::addAppend(const Append &step, const ComputeSet &cs, unsigned task
   }
 }
 
-std::unique_ptr<StoreFill> ValueSum::fill(Graph &, const Cache &, unsigned,
-                                          const DebugContext &) const {
-  return std::make_unique<SumFill>(sum_);
+void ValueSum::fill(FillStep &step) const {
+  const Placement &p = step.placement();
+  if (!step.keep) {
+    step.keep = step.graph.addComputeSet({step.dc, "fill_sums"});
+    step.program.add(Execute(*step.keep, {step.dc, "fill_sums"}));
+  }
+  for (unsigned i = 0; i != step.nTasks; ++i)
+    for (unsigned part = 0; part != p.nSlices; ++part) {
+      const Slice c(p, part, step.layout().headDim);
+      addVertex(step.graph, *step.keep, "sparq::FillSum", p.tile(step.slot(i), part),
+                {{"held", step.held},
+                 {"values", step.values[i].slice(c.begin, c.end, 1).flatten()},
+                 {"valueSum", sum_[step.firstTask + i].slice(c.begin, c.end)}},
+                {{"first", step.begin}, {"n", step.n()}, {"width", c.end - c.begin}},
+                cycles::fillSum(step.n(), c.end - c.begin));
+    }
 }
 
 std::unique_ptr<HostStore> ValueSum::host(Graph &graph, const Cache &cache) const {
