@@ -7,6 +7,7 @@ One module for each part of the project; each has a list `MUTANTS`, made by `of`
 from __future__ import annotations
 
 import collections
+import collections
 import dataclasses
 import importlib
 import pkgutil
@@ -14,6 +15,10 @@ from typing import Sequence, Tuple, Union
 
 #: (old text, new text, what is broken), and for a break that no test can see, the reason
 Change = Union[Tuple[str, str, str], Tuple[str, str, str, str]]
+
+
+#: so many so far, where several lists are of one file
+_of_name: collections.Counter[str] = collections.Counter()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,19 +40,15 @@ class Mutant:
     survives: str = ""
 
 
-#: mutants so far of each file, which may be in several lists
-_COUNT: collections.Counter[str] = collections.Counter()
-
-
 def of(file: str, tests: str, changes: Sequence[Change]) -> list[Mutant]:
     """Mutants of one file, all caught by the same tests; `tests` are arguments of pytest."""
     depth = 3 if file.startswith("emulator/") else 2  # it has names that the operators have
     name = "/".join(file.split("/")[-depth:]).rsplit(".", 1)[0]
-    before = _COUNT[name]
-    _COUNT[name] += len(changes)
+    first = _of_name[name] + 1
+    _of_name[name] += len(changes)
     return [
         Mutant(f"{name}-{number}", file, change[0], change[1], tuple(tests.split()), *change[2:])
-        for number, change in enumerate(changes, before + 1)
+        for number, change in enumerate(changes, first)
     ]
 
 
