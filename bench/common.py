@@ -28,6 +28,7 @@ for _room, _package in (("reference", "sparq_reference"), ("python", "sparq_ipu"
     if importlib.util.find_spec(_package) is None:  # not installed: from the tree
         sys.path.append(str(ROOT / _room))
 
+from sparq_ipu.commands import command_line  # noqa: E402
 from sparq_ipu.commands.command_line import Parser as Parser  # noqa: E402
 from sparq_ipu.commands.command_line import guarded as guarded  # noqa: E402
 from sparq_ipu.commands.command_line import try_writing  # noqa: E402
@@ -188,17 +189,11 @@ def in_flags(error: ValueError, **more: str) -> str:
 
 
 def refuse(parser: argparse.ArgumentParser, a: argparse.Namespace, where: str, *arguments: str) -> None:
-    """Refuse flags that would change nothing, by the names of what they stand for; `where` says when. What is
-    so anyway may be said."""
-    for name in arguments:
-        value, usual = getattr(a, name, None), parser.get_default(name)
-        if name in CacheSpec.options() and usual is None:  # what a cache without the option is
-            usual = getattr(CacheSpec, name)
-        if value not in (None, usual, [usual]):
-            actions = (action for action in parser._actions if action.dest == name)
-            flag = next(f.option_strings[0] for f in actions if f.const in (None, value))
-            got = flag if isinstance(value, bool) else value
-            parser.error(f"{flag} must be left out {where}, got {got}")
+    """Refuse flags that would change nothing. What is so without a flag of the cache may be said."""
+    usual = {
+        name: getattr(CacheSpec, name) for name in CacheSpec.options() if parser.get_default(name) is None
+    }
+    command_line.refuse(parser, a, where, *arguments, usual=usual)
 
 
 class CommandLine:
