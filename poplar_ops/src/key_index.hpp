@@ -28,8 +28,13 @@ private:
   };
   Coefficients createCoefficients(unsigned length, const std::string &name) const;
   unsigned columnWords(unsigned positions) const;
-  std::uint64_t coefficientCycles(unsigned nBlocks) const;
-  std::uint64_t scoreCycles(unsigned nBlocks) const;
+  // Adds one vertex for so many positions, of which there is room for `length`, with what all such have.
+  void coefficientVertex(const poplar::ComputeSet &cs, const char *type, unsigned slot,
+                         unsigned part, const Coefficients &of, unsigned length, unsigned positions,
+                         std::vector<Edge> edges, std::vector<Setting> settings) const;
+  void scoreVertex(const poplar::ComputeSet &cs, const char *type, unsigned slot, unsigned part,
+                   const Coefficients &of, unsigned length, unsigned positions,
+                   std::vector<Edge> edges, std::vector<Setting> settings) const;
 
   const Context &context;
   const CacheLayout &layout;

@@ -131,7 +131,7 @@ std::uint64_t streamingNeed(const Plan &plan, const PlannedAttention &attention,
 
 std::uint64_t tieredNeed(const Plan &plan, const PlannedAttention &attention, unsigned) {
   const HotRows &hot = plan.hot;
-  const std::uint64_t pieces = std::uint64_t(std::max(hot.groupRows(), hot.headRows)) *
+  const std::uint64_t pieces = std::uint64_t(std::max(hot.listRows(), hot.headRows)) *
                                hot.partBytes(plan.shape.headDim, plan.placement.parts);
   return workingBytes(plan, attention, pieces);
 }

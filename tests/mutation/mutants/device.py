@@ -254,7 +254,7 @@ MUTANTS = [
                 "topK(wanted)",
                 "lists are longer than the cache",
             ),
-            ("nRecent(std::min(nLocal, topK))", "nRecent(0)", "local positions are not taken"),
+            ("nLocal(std::min(wantedLocal, topK))", "nLocal(0)", "local positions are not taken"),
         ],
     ),
     *of(
@@ -421,8 +421,8 @@ MUTANTS = [
         [
             ("wanted -= n;\n", "\n", "keys of higher digits are not counted"),
             (
-                "filled > nRecent ? filled - nRecent : 0",
-                "filled + 0 * nRecent",
+                "filled > nLocal ? filled - nLocal : 0",
+                "filled + 0 * nLocal",
                 "recent positions compete too",
             ),
             ("if (bits >> settled == prefix)", "if (prefix != ~0u)", "keys of other prefixes are counted"),
