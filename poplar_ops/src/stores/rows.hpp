@@ -4,7 +4,7 @@
 #pragma once
 
 #include "host_store.hpp"
-#include "steps.hpp"
+#include "gathered_attention.hpp"
 #include "store.hpp"
 
 namespace sparq {
