@@ -34,6 +34,9 @@ hypothesis.settings.register_profile("dev", max_examples=25, derandomize=True, *
 hypothesis.settings.register_profile("ci", max_examples=150, derandomize=True, **_ALWAYS)
 hypothesis.settings.register_profile("random", max_examples=25, database=None, **_ALWAYS)
 hypothesis.settings.register_profile("nightly", max_examples=3000, **_ALWAYS)
+# dev, but a failure is not made small: for a mutant, that it fails is all
+_PHASES = (hypothesis.Phase.explicit, hypothesis.Phase.generate)
+hypothesis.settings.register_profile("mutant", max_examples=25, derandomize=True, phases=_PHASES, **_ALWAYS)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 
 #: folders whose tests share a build

@@ -28,6 +28,7 @@ for _room, _package in (("reference", "sparq_reference"), ("python", "sparq_ipu"
     if importlib.util.find_spec(_package) is None:  # not installed: from the tree
         sys.path.append(str(ROOT / _room))
 
+from sparq_ipu.commands.command_line import Parser as Parser  # noqa: E402
 from sparq_ipu.commands.command_line import guarded as guarded  # noqa: E402
 from sparq_ipu.commands.command_line import try_writing  # noqa: E402
 from sparq_ipu.device_options import POLICIES, DeviceOptions  # noqa: E402
@@ -227,7 +228,7 @@ class CommandLine:
         self._many = many
         self._defaults = {f.argument: f.default for f in FLAGS}
         self._defaults.update(defaults or {})
-        self.parser = argparse.ArgumentParser(
+        self.parser = Parser(
             prog=f"{self.bench}.py",
             description=description,
             epilog=notes,

@@ -33,6 +33,7 @@ from common import (
     SCHEMA,
     Column,
     JsonLines,
+    Parser,
     Progress,
     Row,
     check_output,
@@ -82,7 +83,7 @@ METHODS = ("plain-sdpa", "plain-eager", "plain-sdpa-static", "plain-eager-static
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    cli = argparse.ArgumentParser(
+    cli = Parser(
         prog="bench/decode.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     cli.add_argument("--model", default="smollm2-shape", help=f'{", ".join(SHAPES)}, "smollm2", or a path')

@@ -238,6 +238,7 @@ def test_elements_of_an_output_that_are_not_written_are_poisoned(programs):
 
 
 def test_an_output_that_is_read_shows_and_an_inout_does_not(programs):
+    # Without the check of workers, which refuses the second (test_workers.py).
     run = functools.partial(programs.json, "workers", programs.codelets, SPARQ_EMULATOR_CHECK_WORKERS="0")
     assert run("Adds", 0)["result"] == [11] * 6
     output = run("AddsToNothing", 0)["result"]

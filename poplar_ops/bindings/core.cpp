@@ -204,7 +204,7 @@ bool py::detail::type_caster<sparq::DeviceOptions>::load(handle source, bool) {
   if (!from.complete())
     return false;
   value.split = sparq::splitNamed("plan", split);
-  value.tiers.policy = sparq::hotPolicyNamed("session", hotPolicy);
+  value.tiers.policy = sparq::hotPolicyNamed("plan", hotPolicy);
   return true;
 }
 

@@ -22,7 +22,7 @@ public:
   const bool quantised;           // 8 or 4 bits
   const std::size_t columnStride; // positions from one column to the next
 
-  // Of pair `at` (by slot). Columns (headDim, columnStride): of all positions, or of the open block
+  // Of pair `at` (by bank). Columns (headDim, columnStride): of all positions, or of the open block
   // where the index is quantised.
   Half *columns(std::size_t at) const {
     return columnMemory.as<Half>() + at * headDim * columnStride;

@@ -47,14 +47,14 @@ KVCache::KVCache(const CacheSpec &specIn, std::int64_t threads, const std::strin
       valueRows(product({batch, nKvHeads, capacity, headDim, sizeof(Half)})),
       keyIndex(spec, kernels), nBlocks(capacity / blockSize + 1),
       valueSums(product({batch, nKvHeads, headDim, sizeof(float)})),
-      blockSums(product({batch, nKvHeads, nBlocks, headDim, sizeof(float)})), slot(batch),
+      blockSums(product({batch, nKvHeads, nBlocks, headDim, sizeof(float)})), bank(batch),
       nHeld(batch, 0) {
   for (std::size_t b = 0; b < batch; ++b)
-    slot[b] = b;
+    bank[b] = b;
 }
 
 KVCache::Pair KVCache::pair(std::size_t index) const {
-  const std::size_t b = index / nKvHeads, at = slot[b] * nKvHeads + index % nKvHeads;
+  const std::size_t b = index / nKvHeads, at = bank[b] * nKvHeads + index % nKvHeads;
   return {keyRows.as<Half>() + at * capacity * headDim,
           valueRows.as<Half>() + at * capacity * headDim,
           keyIndex.columns(at),
@@ -62,13 +62,13 @@ KVCache::Pair KVCache::pair(std::size_t index) const {
           valueSums.as<float>() + at * headDim,
           blockSums.as<float>() + at * nBlocks * headDim,
           at,
-          nHeld[slot[b]]};
+          nHeld[bank[b]]};
 }
 
 std::vector<std::int64_t> KVCache::lengths() const {
   std::shared_lock<std::shared_mutex> lock(access);
   std::vector<std::int64_t> result;
-  for (std::size_t s : slot)
+  for (std::size_t s : bank)
     result.push_back(static_cast<std::int64_t>(nHeld[s]));
   return result;
 }
@@ -106,7 +106,7 @@ void KVCache::append(const Tokens &key, const Tokens &value, std::int64_t nToken
   std::unique_lock<std::shared_mutex> lock(access);
   std::size_t total = 0;
   for (std::size_t b = 0; b < batch; ++b) {
-    const std::size_t held = nHeld[slot[b]];
+    const std::size_t held = nHeld[bank[b]];
     if (counts[b] < 0 || counts[b] > nTokens)
       fail("append: lengths must be in [0, n_tokens=" + std::to_string(nTokens) + "], got " +
            std::to_string(counts[b]));
@@ -131,7 +131,7 @@ void KVCache::append(const Tokens &key, const Tokens &value, std::int64_t nToken
   PoolLease pool(alone ? 1 : nThreads);
   pool->run(work);
   for (std::size_t b = 0; b < batch; ++b)
-    nHeld[slot[b]] += static_cast<std::size_t>(counts[b]);
+    nHeld[bank[b]] += static_cast<std::size_t>(counts[b]);
 }
 
 void KVCache::read(Half *key, Half *value, std::int64_t start, std::int64_t nTokens) const {
@@ -156,7 +156,7 @@ void KVCache::read(Half *key, Half *value, std::int64_t start, std::int64_t nTok
 void KVCache::truncate(const std::int64_t *lengths) {
   std::unique_lock<std::shared_mutex> lock(access);
   for (std::size_t b = 0; b < batch; ++b) {
-    const std::size_t held = nHeld[slot[b]];
+    const std::size_t held = nHeld[bank[b]];
     if (lengths[b] < 0 || static_cast<std::size_t>(lengths[b]) > held)
       fail("truncate: lengths must be in [0, " + std::to_string(held) + "] (element " +
            std::to_string(b) + " holds " + std::to_string(held) + "), got " +
@@ -175,9 +175,9 @@ void KVCache::truncate(const std::int64_t *lengths) {
       keyIndex.append(at.at, at.keyRows, begin, length); // an open block again
   }
   for (std::size_t b = 0; b < batch; ++b) {
-    nHeld[slot[b]] = static_cast<std::size_t>(lengths[b]);
+    nHeld[bank[b]] = static_cast<std::size_t>(lengths[b]);
     if (history)
-      history->truncate(slot[b], nHeld[slot[b]]);
+      history->truncate(bank[b], nHeld[bank[b]]);
   }
 }
 
@@ -196,29 +196,29 @@ void KVCache::reorder(const std::int64_t *index) {
       fail("reorder: index must be in [0, batch=" + std::to_string(batch) + "), got " +
            std::to_string(index[b]));
 
-  // The first to take a source gets its slot; others get a slot that nobody took, and a copy.
+  // The first to take a source gets its bank; others get a bank that nobody took, and a copy.
   constexpr std::size_t none = ~std::size_t(0);
   struct Copy {
     std::size_t from, to;
   };
-  std::vector<std::size_t> newSlot(batch, none);
+  std::vector<std::size_t> newBank(batch, none);
   std::vector<bool> taken(batch, false);
   std::vector<Copy> copies;
   for (std::size_t b = 0; b < batch; ++b) {
-    const std::size_t from = slot[static_cast<std::size_t>(index[b])];
+    const std::size_t from = bank[static_cast<std::size_t>(index[b])];
     if (!taken[from]) {
       taken[from] = true;
-      newSlot[b] = from;
+      newBank[b] = from;
     }
   }
   std::size_t free = 0;
   for (std::size_t b = 0; b < batch; ++b) {
-    if (newSlot[b] != none)
+    if (newBank[b] != none)
       continue;
     while (taken[free])
       ++free;
-    newSlot[b] = free;
-    copies.push_back({slot[static_cast<std::size_t>(index[b])], free++});
+    newBank[b] = free;
+    copies.push_back({bank[static_cast<std::size_t>(index[b])], free++});
   }
 
   std::size_t total = 0;
@@ -251,13 +251,13 @@ void KVCache::reorder(const std::int64_t *index) {
     if (history)
       history->copy(copy.from, copy.to);
   }
-  slot = newSlot;
+  bank = newBank;
 }
 
 // The next two are, to the word, the reference's `check_not_empty` and `check_tokens`.
 void KVCache::checkNotEmpty(const char *op) const {
   for (std::size_t b = 0; b < batch; ++b)
-    if (nHeld[slot[b]] == 0)
+    if (nHeld[bank[b]] == 0)
       fail(std::string(op) +
            ": cache must hold at least one position of every batch element, got none of element " +
            std::to_string(b));
@@ -266,9 +266,9 @@ void KVCache::checkNotEmpty(const char *op) const {
 void KVCache::checkTokens(const char *op, std::size_t nTokens) const {
   std::size_t shortest = 0;
   for (std::size_t b = 1; b < batch; ++b)
-    if (nHeld[slot[b]] < nHeld[slot[shortest]])
+    if (nHeld[bank[b]] < nHeld[bank[shortest]])
       shortest = b;
-  const std::size_t held = nHeld[slot[shortest]];
+  const std::size_t held = nHeld[bank[shortest]];
   if (held < nTokens)
     fail(std::string(op) + ": cache must hold the " + std::to_string(nTokens) +
          " tokens of the query, got " + std::to_string(held) + " positions of element " +
@@ -343,8 +343,8 @@ void KVCache::observe(const Query &query, std::int64_t nHeads, const WindowSetti
 std::vector<std::vector<std::uint32_t>> KVCache::historyOf(std::size_t b) const {
   std::shared_lock<std::shared_mutex> lock(access);
   std::vector<std::vector<std::uint32_t>> result;
-  for (std::size_t i = 0; history && i < history->nSteps(slot[b]); ++i)
-    result.push_back(history->step(slot[b], i));
+  for (std::size_t i = 0; history && i < history->nSteps(bank[b]); ++i)
+    result.push_back(history->step(bank[b], i));
   return result;
 }
 
@@ -368,9 +368,9 @@ void KVCache::addStep(std::size_t b, const std::uint32_t *shares, std::size_t le
     fail("add_step: a step must be of one of " + std::to_string(batch) +
          " elements and at most capacity=" + std::to_string(capacity) + " positions, got element " +
          std::to_string(b) + ", " + std::to_string(length) + " positions");
-  history->begin(slot[b], length);
+  history->begin(bank[b], length);
   for (std::size_t p = 0; p < length; ++p)
-    history->give(slot[b], static_cast<std::uint32_t>(p), shares[p]);
+    history->give(bank[b], static_cast<std::uint32_t>(p), shares[p]);
 }
 
 } // namespace cpu

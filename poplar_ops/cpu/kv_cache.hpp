@@ -4,7 +4,7 @@
 // calls run at the same time, a change waits until it is alone.
 //
 // For each batch element and KV head: rows of K, rows of V, the key index (K once more, by
-// component, for the score step), and the running sum of V in fp32. Batch elements live in slots,
+// component, for the score step), and the running sum of V in fp32. Batch elements live in banks,
 // so that a reordering copies only what is taken more than once.
 #pragma once
 
@@ -98,7 +98,7 @@ public:
   };
   Pair pair(std::size_t index) const;
   std::size_t nPairs() const { return batch * nKvHeads; }
-  std::size_t slotOf(std::size_t b) const { return slot[b]; } // where its memory is
+  std::size_t bankOf(std::size_t b) const { return bank[b]; } // where its memory is
 
 private:
   void appendTo(const Pair &pair, const char *key, const char *value, const Tokens &keyTokens,
@@ -116,8 +116,8 @@ public:
 private:
   const std::size_t nBlocks; // begun ones that the capacity has room for
   Buffer valueSums, blockSums;
-  std::vector<std::size_t> slot;          // of each batch element
-  std::vector<std::size_t> nHeld;         // by slot
+  std::vector<std::size_t> bank;          // of each batch element
+  std::vector<std::size_t> nHeld;         // by bank
   std::unique_ptr<WindowHistory> history; // null before the first step that is remembered
   mutable std::shared_mutex access;       // shared: attention; exclusive: changes
 };

@@ -113,7 +113,7 @@ void attendInWindow(const KVCache &cache, WindowHistory *history, const Query &q
     const SelectionScratch selection(carveSelection, longest);
     for (std::size_t b; (b = nextElement.fetch_add(1, std::memory_order_relaxed)) < cache.batch;)
       select(selections[b], call.kernels, settings, lengthOf(b),
-             history ? history->sums(cache.slotOf(b)) : nullptr, selection);
+             history ? history->sums(cache.bankOf(b)) : nullptr, selection);
     pool->barrier();
     Carver carve(memoryOfThread);
     auto [pairQuery, scratch] = forThread(carve);
@@ -126,12 +126,12 @@ void attendInWindow(const KVCache &cache, WindowHistory *history, const Query &q
     if (!history)
       return;
     for (std::size_t b; (b = nextHistory.fetch_add(1, std::memory_order_relaxed)) < cache.batch;) {
-      const std::size_t slot = cache.slotOf(b);
-      history->begin(slot, lengthOf(b));
+      const std::size_t bank = cache.bankOf(b);
+      history->begin(bank, lengthOf(b));
       for (std::size_t kv = 0; kv < cache.nKvHeads; ++kv) {
         const std::uint32_t *const given = shares + (b * cache.nKvHeads + kv) * most;
         for (std::size_t i = 0; i < selections[b].count; ++i)
-          history->give(slot, selections[b].positions[i], given[i]);
+          history->give(bank, selections[b].positions[i], given[i]);
       }
     }
   });

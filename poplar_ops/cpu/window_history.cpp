@@ -17,44 +17,44 @@ WindowHistory::WindowHistory(std::size_t nSlots, std::size_t positions, unsigned
       of[i] = {0, i};
 }
 
-void WindowHistory::begin(std::size_t slot, std::size_t length) {
-  std::vector<Step> &of = steps[slot];
-  if (held[slot] == nRecent) {
-    forget(slot, of.front());
+void WindowHistory::begin(std::size_t bank, std::size_t length) {
+  std::vector<Step> &of = steps[bank];
+  if (held[bank] == nRecent) {
+    forget(bank, of.front());
     std::rotate(of.begin(), of.begin() + 1, of.end());
-    --held[slot];
+    --held[bank];
   }
-  Step &now = of[held[slot]++];
+  Step &now = of[held[bank]++];
   now.length = length;
-  std::memset(row(slot, now.row), 0, length * sizeof(std::uint32_t));
+  std::memset(row(bank, now.row), 0, length * sizeof(std::uint32_t));
 }
 
-void WindowHistory::give(std::size_t slot, std::uint32_t position, std::uint32_t share) {
-  row(slot, steps[slot][held[slot] - 1].row)[position] += share;
-  totals.as<std::int32_t>()[slot * capacity + position] += static_cast<std::int32_t>(share);
+void WindowHistory::give(std::size_t bank, std::uint32_t position, std::uint32_t share) {
+  row(bank, steps[bank][held[bank] - 1].row)[position] += share;
+  totals.as<std::int32_t>()[bank * capacity + position] += static_cast<std::int32_t>(share);
 }
 
-std::vector<std::uint32_t> WindowHistory::step(std::size_t slot, std::size_t number) const {
-  const Step &of = steps[slot][number];
-  const std::uint32_t *const shares = row(slot, of.row);
+std::vector<std::uint32_t> WindowHistory::step(std::size_t bank, std::size_t number) const {
+  const Step &of = steps[bank][number];
+  const std::uint32_t *const shares = row(bank, of.row);
   return {shares, shares + of.length};
 }
 
-void WindowHistory::truncate(std::size_t slot, std::size_t length) {
-  std::vector<Step> &of = steps[slot];
+void WindowHistory::truncate(std::size_t bank, std::size_t length) {
+  std::vector<Step> &of = steps[bank];
   std::size_t kept = 0;
-  for (std::size_t i = 0; i < held[slot]; ++i)
+  for (std::size_t i = 0; i < held[bank]; ++i)
     if (of[i].length <= length)
       std::swap(of[kept++], of[i]);
     else
-      forget(slot, of[i]);
-  held[slot] = kept;
+      forget(bank, of[i]);
+  held[bank] = kept;
 }
 
 void WindowHistory::reset() {
-  for (std::size_t slot = 0; slot < held.size(); ++slot)
-    while (held[slot] != 0)
-      forget(slot, steps[slot][--held[slot]]);
+  for (std::size_t bank = 0; bank < held.size(); ++bank)
+    while (held[bank] != 0)
+      forget(bank, steps[bank][--held[bank]]);
 }
 
 void WindowHistory::copy(std::size_t from, std::size_t to) {
@@ -69,9 +69,9 @@ void WindowHistory::copy(std::size_t from, std::size_t to) {
 }
 
 // Takes a step out of the sums.
-void WindowHistory::forget(std::size_t slot, const Step &step) {
-  const std::uint32_t *const shares = row(slot, step.row);
-  std::int32_t *const sum = totals.as<std::int32_t>() + slot * capacity;
+void WindowHistory::forget(std::size_t bank, const Step &step) {
+  const std::uint32_t *const shares = row(bank, step.row);
+  std::int32_t *const sum = totals.as<std::int32_t>() + bank * capacity;
   for (std::size_t p = 0; p < step.length; ++p)
     sum[p] -= static_cast<std::int32_t>(shares[p]);
 }

@@ -12,7 +12,7 @@
 namespace sparq {
 namespace cpu {
 
-// The steps of one layer, by slot of the cache.
+// The steps of one layer, by bank of the cache.
 class WindowHistory {
 public:
   // Remembers nRecent steps of so many positions. Throws std::bad_alloc.
@@ -21,21 +21,21 @@ public:
   const unsigned nRecent;
 
   // (capacity,) by position: the shares of the steps remembered, below 2^31.
-  const std::int32_t *sums(std::size_t slot) const {
-    return totals.as<std::int32_t>() + slot * capacity;
+  const std::int32_t *sums(std::size_t bank) const {
+    return totals.as<std::int32_t>() + bank * capacity;
   }
 
   // Begins a step that is taken at `length` positions, in place of the oldest one if there are
   // nRecent; every share of it is 0. `give` then adds to it.
-  void begin(std::size_t slot, std::size_t length);
-  void give(std::size_t slot, std::uint32_t position, std::uint32_t share);
+  void begin(std::size_t bank, std::size_t length);
+  void give(std::size_t bank, std::uint32_t position, std::uint32_t share);
 
-  std::size_t nSteps(std::size_t slot) const { return held[slot]; }
+  std::size_t nSteps(std::size_t bank) const { return held[bank]; }
   // The shares of a step, the oldest being number 0: (length at that step,).
-  std::vector<std::uint32_t> step(std::size_t slot, std::size_t number) const;
+  std::vector<std::uint32_t> step(std::size_t bank, std::size_t number) const;
 
   // Forgets the steps that were taken at more positions.
-  void truncate(std::size_t slot, std::size_t length);
+  void truncate(std::size_t bank, std::size_t length);
   void reset();
   void copy(std::size_t from, std::size_t to);
 
@@ -43,16 +43,16 @@ private:
   struct Step {
     std::size_t length, row;
   };
-  std::uint32_t *row(std::size_t slot, std::size_t number) const {
-    return rows.as<std::uint32_t>() + (slot * nRecent + number) * capacity;
+  std::uint32_t *row(std::size_t bank, std::size_t number) const {
+    return rows.as<std::uint32_t>() + (bank * nRecent + number) * capacity;
   }
-  void forget(std::size_t slot, const Step &step);
+  void forget(std::size_t bank, const Step &step);
 
   const std::size_t capacity;
-  Buffer rows;   // (slot, nRecent, capacity)
-  Buffer totals; // (slot, capacity)
+  Buffer rows;   // (bank, nRecent, capacity)
+  Buffer totals; // (bank, capacity)
   std::vector<std::vector<Step>>
-      steps;                     // of each slot nRecent, those remembered first, oldest first
+      steps;                     // of each bank nRecent, those remembered first, oldest first
   std::vector<std::size_t> held; // so many of them are remembered
 };
 

@@ -17,14 +17,17 @@ Split splitNamed(const char *op, const std::string &name) {
 }
 
 std::vector<Share> shareOut(const Shape &shape, unsigned nLayers, unsigned nIpus, Split split) {
-  if (nIpus < 1 || nIpus > maxIpus || (nIpus & (nIpus - 1)) != 0)
-    throw Error("plan: n_ipus must be a power of two up to " + std::to_string(maxIpus) + ", got " +
-                std::to_string(nIpus));
+  const auto refuse = [nIpus](const std::string &rule) {
+    throw Error("plan: n_ipus must " + rule + ", got " + std::to_string(nIpus));
+  };
+  if (nIpus < 1 || nIpus > maxIpus)
+    refuse("be in [1, " + std::to_string(maxIpus) + "]");
+  if ((nIpus & (nIpus - 1)) != 0)
+    refuse("be a power of two up to " + std::to_string(maxIpus));
   std::vector<Share> shares(nIpus);
   if (split == Split::layers) {
     if (nIpus != 1 && nLayers < nIpus)
-      throw Error("plan: n_ipus must be at most n_layers=" + std::to_string(nLayers) +
-                  " where layers are split, got " + std::to_string(nIpus));
+      refuse("be at most n_layers=" + std::to_string(nLayers) + " where layers are split");
     // Layer l is on IPU l * nIpus / nLayers.
     const auto first = [&](unsigned ipu) { return (ipu * nLayers + nIpus - 1) / nIpus; };
     for (unsigned ipu = 0; ipu != nIpus; ++ipu)
@@ -33,9 +36,8 @@ std::vector<Share> shareOut(const Shape &shape, unsigned nLayers, unsigned nIpus
   }
   const unsigned heads = gcd(nIpus, shape.nKvHeads), rows = nIpus / heads;
   if (shape.batch % rows != 0)
-    throw Error("plan: n_ipus must split n_kv_heads, then batch, evenly, got n_ipus=" +
-                std::to_string(nIpus) + ", n_kv_heads=" + std::to_string(shape.nKvHeads) +
-                ", batch=" + std::to_string(shape.batch));
+    refuse("split n_kv_heads=" + std::to_string(shape.nKvHeads) +
+           ", then batch=" + std::to_string(shape.batch) + ", evenly");
   Shape part = shape;
   part.batch /= rows;
   part.nKvHeads /= heads;

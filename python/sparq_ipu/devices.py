@@ -39,7 +39,7 @@ def why_unavailable(device: str) -> str | None:
 
 
 def options_of(device: str) -> list[str]:
-    """Names of the options that the backend of an available device has."""
+    """Names of the options that the backend of a device has."""
     return [field.name for field in dataclasses.fields(backend_module(device).Options)]
 
 
@@ -50,12 +50,12 @@ def check_option_names(op: str, device: str, options: Mapping[str, Any], more: S
         more: what else the caller takes by name, for messages.
 
     Raises:
-        ValueError: one has not; the message says which devices here do, or what names there are.
+        ValueError: one has not; the message says which devices do, here or not, or what names there are.
     """
     known = options_of(device)
     for name, value in options.items():
         if name not in known:
-            others = [other for other in available_devices() if name in options_of(other)]
+            others = [other for other in BACKENDS if name in options_of(other)]
             if others:
                 rule = f"be left out on device {device!r}: it is for {' and '.join(map(repr, others))}"
                 checks.fail(op, name, rule, repr(value))

@@ -26,6 +26,7 @@ from typing import Any, Callable, Iterator
 import numpy as np
 
 from sparq_ipu.commands.command_line import (
+    Parser,
     append_line,
     description,
     guarded,
@@ -55,7 +56,7 @@ _LONG_PROMPT = 1024
 
 
 def _parser(prog: str) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog=prog,
         description=description(__doc__, prog),
         formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from sparq_ipu.commands.command_line import (
+    Parser,
     description,
     guarded,
     number,
@@ -38,7 +39,7 @@ def _integers(text: str) -> list[int]:
 
 
 def _parser(prog: str) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog=prog,
         description=description(__doc__, prog),
         formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import platform
 import re
 import shutil
 import subprocess
@@ -111,3 +112,42 @@ def test_nothing_is_contracted(plain: Path) -> None:
         fused[path.name.split(".")[0]] = "vfmadd" in run("objdump", "-d", path).stdout
     assert {name for name, found in fused.items() if found} <= {"avx2", "avx512", "avx512vnni"}
     assert {"attention", "portable"} <= set(fused)
+
+
+#: of the compiler, and what the sources of the instruction set define; and the headers that are for it alone
+ISAS = {
+    "portable": ("", r"dot_codes_portable|simd_portable"),
+    "avx2": ("-mavx2 -mfma -mf16c -DSPARQ_AVX2", r"codes_avx2|simd_avx2|\w*x86"),
+    "avx512vnni": (
+        "-mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni"
+        " -DSPARQ_AVX512 -DSPARQ_VNNI",
+        r"codes_avx512|simd_avx512|\w*x86",
+    ),
+}
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="compiles for the instruction sets of x86-64")
+@pytest.mark.parametrize("isa", ISAS)
+def test_each_header_of_the_kernels_compiles_alone(isa: str, tmp_path: Path) -> None:
+    need("g++")
+    cpu = ROOT / "poplar_ops" / "cpu"
+    flags, own = ISAS[isa]
+    of_others = "|".join(headers for _, headers in ISAS.values())
+    source, problems = tmp_path / "alone.cpp", {}
+    for header in sorted(path.stem for path in (cpu / "kernels").glob("*.hpp") if path.stem != "table"):
+        if re.fullmatch(of_others, header) and not re.fullmatch(own, header):
+            continue
+        first = "table.hpp" if isa == "portable" else "immintrin.h"
+        source.write_text(
+            f"""#include <{first}>
+            #include "table.hpp"
+            namespace sparq {{ namespace cpu {{ namespace alone {{ namespace {{
+            #include "{header}.hpp"
+            }}}}}}}}"""
+        )
+        includes = (f"-I{folder}" for folder in (cpu / "kernels", cpu, cpu.parent, cpu.parent / "include"))
+        warnings = "-Wall -Wextra -Werror -Wno-uninitialized -Wno-maybe-uninitialized"
+        done = run("g++", "-std=c++17", "-fsyntax-only", *f"{flags} {warnings}".split(), *includes, source)
+        if done.returncode:
+            problems[header] = done.stderr[:500]
+    assert problems == {}

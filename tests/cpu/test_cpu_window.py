@@ -211,6 +211,24 @@ def test_a_step_of_another_n_recent_is_refused_before_anything_is_stored(device:
 
 
 @pytest.mark.parametrize("device", sparq_ipu.available_devices())
+def test_later_observations_and_shorter_lengths_keep_earlier_steps(device: str) -> None:
+    cache, settings = sparq_ipu.KVCache(1, 1, 8, 64, device=device), dict(top_k=4, n_recent=5)
+    query, key, value = tokens(8, 1, 2, 1, 12, "normal", 8)
+    cache.append(key[:, :, :9], value[:, :, :9])
+    cache.observe(query[:, :, 8:9], **settings)
+    (first,) = histories(cache)[0]
+    cache.append(key[:, :, 9:10], value[:, :, 9:10])
+    sparq_ipu.window_attention(query[:, :, 9], cache, **settings)
+    cache.append(key[:, :, 10:], value[:, :, 10:])
+    cache.observe(query[:, :, 10:], **settings)
+    every = histories(cache)[0]
+    assert [len(step) for step in every] == [9, 10, 11, 12] and every[0] == first
+    for length in (11, 9):
+        cache.truncate(np.array([length]))
+        assert histories(cache) == [[step for step in every if len(step) <= length]]
+
+
+@pytest.mark.parametrize("device", sparq_ipu.available_devices())
 def test_of_two_errors_every_device_names_the_same(device: str) -> None:
     cache = sparq_ipu.KVCache(1, 1, 8, 64, device=device)
     query, key, value = tokens(7, 1, 2, 1, 5, "normal", 8)

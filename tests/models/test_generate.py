@@ -362,7 +362,7 @@ def test_without_torch(checkpoint, capsys, monkeypatch):
     assert call(checkpoint) == 2
     error = capsys.readouterr().err
     assert "generate: torch and transformers must be installed" in error
-    assert "run: pip install 'sparq-ipu[models]'" in error
+    assert "run: pip install '.[models]' in a checkout of sparq-ipu" in error
 
 
 def test_every_option_has_help():

@@ -131,7 +131,7 @@ def test_a_missing_package_says_what_to_install(package):
     assert len(lines) == len(names), result.stdout + result.stderr
     for name, line in zip(names, lines):
         assert line.startswith(f"{name}: {package} must be installed, got ")
-        assert line.endswith(f"; run: pip install 'sparq-ipu[{extra}]'")
+        assert line.endswith(f"; run: pip install '.[{extra}]' in a checkout of sparq-ipu")
 
 
 @pytest.mark.parametrize("words, package, message", COMMANDS)
@@ -145,7 +145,9 @@ def test_a_command_says_it_in_one_line(words, package, message, tmp_path):
         words = [str(path / words[0]), *words[1:]]
     environment = dict(os.environ, PYTHONPATH=os.pathsep.join([str(tmp_path), *sys.path]))
     result = subprocess.run([sys.executable, *words], capture_output=True, text=True, env=environment)
-    expected = f"{message} must be installed, got blocked; run: pip install 'sparq-ipu[models]'\n"
+    expected = (
+        f"{message} must be installed, got blocked; run: pip install '.[models]' in a checkout of sparq-ipu\n"
+    )
     assert (result.returncode, result.stdout, result.stderr) == (2, "", expected)
 
 

@@ -253,3 +253,14 @@ def test_a_step_that_fails_leaves_the_cache_as_it_was(model):
     assert cache.get_seq_length() == 30
     text = tokens_of(3, seed=4)
     assert torch.equal(logits_of(model, text, cache, 3), logits_of(model, text, other, 3))
+
+
+@pytest.mark.parametrize("n_tokens, are_steps", [(3, True), (4, True), (5, False)])
+def test_tokens_that_reach_the_window_and_no_further_are_steps(n_tokens, are_steps):
+    model = tiny_model("Mistral", sliding_window=16)
+    enable(model, **SETTINGS, tokens_per_step=8)
+    cache = SparqCache(model)
+    with torch.no_grad():
+        for tokens in (tokens_of(12), tokens_of(n_tokens, seed=1)):
+            model(tokens, past_key_values=cache, use_cache=True)
+    assert {layer.traffic.n_steps for layer in cache.layers} == {n_tokens if are_steps else 0}

@@ -608,3 +608,12 @@ def test_traffic_needs_a_cache_of_ours():
         ValueError, match=r"^cache_traffic: cache must be one of an enabled model, got DynamicCache"
     ):
         cache_traffic(transformers.DynamicCache())
+
+
+def test_a_tuple_is_no_cache(model):
+    """As it was before transformers had caches: the words, not an AttributeError."""
+    enable(model, **SETTINGS)
+    past = tuple((torch.zeros(1, 2, 3, 16), torch.zeros(1, 2, 3, 16)) for _ in range(3))
+    words = r"sparq_attention: past_key_values must be a SparqCache, an empty DynamicCache .*, got tuple$"
+    with pytest.raises(ValueError, match=words):
+        model.base_model(tokens_of(1), past_key_values=past)

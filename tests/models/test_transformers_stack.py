@@ -126,3 +126,12 @@ def test_a_layer_that_has_forgotten_begins_anew_and_another_shape_is_alone() -> 
     wide = torch.ones(1, 2, 3, 8, dtype=torch.float16)
     other = stack.storage(2, wide, 16, options)
     assert other.stack is None and other.cache.n_kv_heads == 2 and first.stack is second.stack is stack
+
+
+def test_a_layer_of_another_shape_is_on_one_ipu() -> None:
+    """The first ones are split over two."""
+    stack, options = LayerStack(2), dict(device="emulator", n_tiles=4, n_ipus=2, split="layers")
+    token, wide = (torch.ones(1, heads, 3, 8, dtype=torch.float16) for heads in (1, 2))
+    first, other = stack.storage(0, token, 16, options), stack.storage(1, wide, 16, options)
+    assert "n_ipus=2" in repr(first.cache) and "n_ipus" not in repr(other.cache)
+    assert "split" not in repr(other.cache)

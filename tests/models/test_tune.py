@@ -17,6 +17,7 @@ from tiny_models import enable, save_checkpoint, step_logits, tiny_model, tokens
 
 from sparq_ipu import generate, tune  # noqa: E402
 from sparq_ipu.transformers import enable_dense, is_enabled, tuning  # noqa: E402
+from sparq_ipu.transformers.integration import decoding  # noqa: E402
 from sparq_ipu.transformers.settings import LayerSettings  # noqa: E402
 from sparq_ipu.transformers.settings_file import read_settings, write_settings  # noqa: E402
 from sparq_ipu.transformers.tuning import Choice, Distance, Probe  # noqa: E402
@@ -97,6 +98,36 @@ def test_a_probe_measures_what_decoding_says(model):
         p = log_p_of(used, texts[0])
         assert got.kl == pytest.approx(float((p.exp() * (p - q)).sum(-1).mean()), rel=1e-3)
         assert got.agreement == pytest.approx(float((p.argmax(-1) == q.argmax(-1)).float().mean()))
+
+
+def test_a_probe_leaves_the_model_dense(model):
+    """Also where it could not measure."""
+    probe = Probe(model, tuning.cut(tokens_of(60), 40, 20, 1))
+    for settings in (
+        [LayerSettings(2, 8)] * 3,
+        [None, LayerSettings(2, 8), LayerSettings(2, 8, index_bits=4)],
+    ):
+        probe.distance(settings)
+        assert decoding("test", model).settings == [None] * 3
+    with pytest.raises(AttributeError):
+        probe.distance([LayerSettings(2, 8), "none", None])
+    assert decoding("test", model).settings == [None] * 3
+
+
+def test_the_command_chooses_on_one_part_and_holds_out_the_next(tmp_path, monkeypatch):
+    folder, used = save_checkpoint(tmp_path), []
+
+    def stop(model, calibration, held_out, *args, **options):
+        used.extend(torch.cat([text.prompt, text.following], 1) for text in (*calibration, *held_out))
+        used.append((len(calibration), len(held_out)))
+        raise ValueError("seen")
+
+    monkeypatch.setattr(tuning, "tune", stop)
+    command = [str(folder), "--text", str(folder / "prompt.txt"), "--output", str(folder / "x")]
+    command += ["--max-kl", "1", "--pieces", "2", "--prompt-tokens", "10", "--tokens", "4"]
+    assert tune.main(command) == 2
+    assert used.pop() == (2, 2)
+    assert torch.equal(torch.cat(used, 1), tokens_of(60)[:, : 4 * 14])
 
 
 @pytest.mark.parametrize("index", [0, 2])

@@ -125,7 +125,7 @@ class CopiedTree:
             "PYTHONPATH": os.pathsep.join(paths),
             # A file and its mutant may have one size and one time: a cached one would be taken for the other.
             "PYTHONDONTWRITEBYTECODE": "1",
-            "HYPOTHESIS_PROFILE": "dev",
+            "HYPOTHESIS_PROFILE": "mutant",
         }
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments]
         try:

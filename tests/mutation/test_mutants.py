@@ -28,6 +28,8 @@ def test_each_applies() -> None:
             yield f"{mutant.file}: update the old text of {mutant.name}: {mutant.old!r}"
         if mutant.old == mutant.new or not mutant.why:
             yield f"{mutant.name} must change something, and say what"
+        if mutant.file.endswith(".py"):  # else no test would run
+            compile(text_of(mutant.file).replace(mutant.old, mutant.new), mutant.file, "exec")
         for test in mutant.tests:
             file, _, name = test.partition("::")
             if not (ROOT / file).exists() or name not in (

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import sparq_ipu
+from sparq_ipu.backends import ipu
 from sparq_ipu.backends.room import host_memory
 from sparq_ipu.device_options import DeviceOptions
 from sparq_ipu.kernels import Attention
@@ -94,7 +95,7 @@ def test_sessions_refuse(call: Callable[[Any, np.ndarray], Any], text: str) -> N
         (
             dict(device="reference", n_tiles=1),
             ValueError,
-            "KVCache: n_tiles must be left out on device 'reference': it is for 'emulator', got 1",
+            "KVCache: n_tiles must be left out on device 'reference': it is for 'ipu' and 'emulator', got 1",
         ),
         (dict(device="emulator", n_tiles=-1), ValueError, "n_tiles must be in [0, 1472], got -1"),
         (dict(device="emulator", n_tiles=1473), ValueError, "n_tiles must be in [0, 1472], got 1473"),
@@ -250,3 +251,32 @@ def test_memory_that_is_not_free(monkeypatch: pytest.MonkeyPatch) -> None:
         MemoryError, match=r"^KVCache: memory must be free for a cache, got too little for Cach"
     ):
         sparq_ipu.KVCache(1, 1, 8, 64, device="cpu")
+
+
+@pytest.mark.skipif("emulator" not in sparq_ipu.available_devices(), reason="there is no emulator here")
+def test_an_emulated_cache_larger_than_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is refused when memory is taken, not when it is made: it may never be used."""
+    row = np.ones((1, 1, 1, 8), np.float16)
+    cache = sparq_ipu.KVCache(1, 1, 8, 64, device="emulator", n_tiles=4)
+    cache.append(row, row)
+    with monkeypatch.context() as patch:
+        patch.setattr(ipu, "host_memory", lambda: 1000)
+        words = r"^dense_attention: capacity must be one whose program fits the device, got 64 .* at most 31 "
+        with pytest.raises(
+            DoesNotFit, match=words + r"\(1000 bytes of memory of this machine, which emulates"
+        ):
+            sparq_ipu.dense_attention(row[:, :, 0], cache)
+
+    def no_memory(*_: object) -> None:
+        raise MemoryError("std::bad_alloc")
+
+    monkeypatch.setattr(ipu.IpuLayers, "_compile", no_memory)
+    words = (
+        "dense_attention: memory of this machine must be free for the streaming memory of a device, got too "
+    )
+    with pytest.raises(
+        MemoryError, match=words + "little for capacity=64, batch=1, n_kv_heads=1, head_dim=8"
+    ):
+        sparq_ipu.dense_attention(row[:, :, 0], cache)
+    monkeypatch.undo()
+    assert np.array_equal(sparq_ipu.dense_attention(row[:, :, 0], cache), row[:, :, 0])

@@ -14,7 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from sparq_ipu.commands import cli
 from sparq_ipu.commands.command_line import guarded, output_path, read_text
+from sparq_ipu.planning import report
 
 ROOT = Path(__file__).resolve().parents[2]
 STUB = "import sys, time; from sparq_ipu.commands.command_line import guarded\n"
@@ -55,7 +57,8 @@ def test_other_errors_are_what_they_were() -> None:
 
 
 def test_an_interrupted_process() -> None:
-    code = STUB + "sys.exit(guarded(lambda: print('on', flush=True) or time.sleep(60)))"
+    code = STUB + "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    code += "sys.exit(guarded(lambda: print('on', flush=True) or time.sleep(60)))"
     run = subprocess.Popen(
         [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -101,3 +104,20 @@ def test_a_file_that_is_none() -> None:
         ValueError, match=r"^tune: --text must be a file of UTF-8 text that can be read, got no"
     ):
         read_text("tune", "--text", Path("nowhere"))
+
+
+def test_an_error_of_usage_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["tune"])
+    lines = capsys.readouterr().err.splitlines()
+    assert stop.value.code == 2 and len(lines) == 1
+    assert lines[0].startswith("sparq-ipu tune: error: the following arguments are required: ")
+
+
+@pytest.mark.parametrize("content", ["I am not a traitor\n", "7\n", '{"device": "bow"}\n', "\udcff"])
+def test_a_sweep_that_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str) -> None:
+    path = tmp_path / "play.txt"
+    path.write_bytes(content.encode("utf-8", "surrogateescape"))
+    with pytest.raises(SystemExit):
+        report.main(["--out", str(tmp_path / "out"), "--sweep", str(path), "--no-pictures"])
+    assert f"--sweep must be JSON lines of bench/sweep.py, got {path}\n" in capsys.readouterr().err

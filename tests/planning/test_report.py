@@ -186,7 +186,10 @@ def test_without_matplotlib(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(builtins, "__import__", missing)
     assert report.main(["--out", str(tmp_path / "page")]) == 2
     error = capsys.readouterr().err
-    assert "report: matplotlib must be installed for pictures (pip install 'sparq-ipu[plot]')" in error
+    assert (
+        "report: matplotlib must be installed for pictures (pip install '.[plot]' in a checkout of sparq-ipu)"
+        in error
+    )
     assert not (tmp_path / "page").exists()
 
 

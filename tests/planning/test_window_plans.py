@@ -94,5 +94,5 @@ def test_refusals(arguments: dict[str, Any], words: str) -> None:
         planning.plan(**{"kernel": "window-streaming", **arguments})
     assert str(error.value) == f"plan: {words}"
     if "n_ipus" in arguments:
-        with pytest.raises(ValueError, match="n_ipus must be 1 for window attention, got 2"):
-            planning.plan_pod(1, 4, seq_len=64, kernel="window-streaming", n_ipus=2)
+        with pytest.raises(ValueError, match="split must be 'layers' where heads of one history"):
+            planning.plan_pod(1, 4, seq_len=64, kernel="window-streaming", n_ipus=2, split="heads")

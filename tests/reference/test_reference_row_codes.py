@@ -50,6 +50,19 @@ def test_the_rule(seed: int, head_dim: int) -> None:
     assert row_codes.round_rows(row, 8).astype(float).tolist() == round_in_fractions(row)
 
 
+@pytest.mark.parametrize("head_dim, n_groups", [(8, 1), (16, 1), (24, 2), (64, 4)])
+def test_a_scale_for_each_group(head_dim: int, n_groups: int) -> None:
+    codes = row_codes.encode(np.zeros((3, head_dim), np.float16))
+    assert codes.code.shape == (3, head_dim) and codes.scale.shape == (3, n_groups)
+
+
+def test_the_largest_numbers_are_cut() -> None:
+    """Above 127.5 * 512 a code would be 128, which 8 bits do not have."""
+    row = np.array([65504, -65504, 65312, 65280, -65248, 1, 0, -512], np.float16)
+    assert row_codes.round_rows(row, 8).astype(float).tolist() == round_in_fractions(row)
+    assert row_codes.encode(row).code[:3].tolist() == [127, -127, 127]
+
+
 def test_rounding_twice_is_rounding_once() -> None:
     """Of every group that there can be, as far as it matters: its largest number decides on the scale, and
     each code beside any scale comes back."""

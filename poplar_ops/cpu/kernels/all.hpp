@@ -1,24 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Every kernel, in the vectors of the instruction set that the including file chose; ends in its
-// table. Included once by avx512.cpp, avx2.cpp, portable.cpp, inside namespace
-// sparq::cpu::<instruction set>.
-//
-// arith.hpp is included inside an unnamed namespace too: its functions are then private to each
-// file, and the linker can not put the AVX-512 copy of one into the portable kernels. For the same
-// reason nothing here calls an inline function of the standard library.
-
-#include "components.hpp"
-#include "rough_keys.hpp"
-
-#include "softmax_weights.hpp"
+// Every kernel, in the vectors of the instruction set that the including file chose.
+#pragma once
 
 #include "approx_scores.hpp"
+#include "index_scores.hpp"
 #include "key_topk.hpp"
 #include "quantise.hpp"
-
-#include "index_scores.hpp"
-
+#include "rough_keys.hpp"
 #include "rows.hpp"
 
 inline void widen(const Half *from, float *to, std::size_t n) {

@@ -7,6 +7,10 @@
 // follow; the sums between them stay in the caches. Measured on a Zen 4 core, time against a plain
 // sum over as much memory: 1.2; four columns at a time 1.35, sixteen 1.2, fetching 512 bytes ahead
 // 1.25; all columns at once, fetched into L2 by the program some KiB ahead, 1.4.
+#pragma once
+
+#include "components.hpp"
+#include "softmax_weights.hpp"
 
 // Eight lanes where there may be sixteen: a Zen 4 core widens fp16 to 256 bits at almost twice the
 // rate of 512 bits.

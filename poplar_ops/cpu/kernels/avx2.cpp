@@ -10,14 +10,7 @@ namespace cpu {
 namespace avx2 {
 namespace {
 
-#include "../key_cells.hpp"
-#include "arith/key_index.hpp"
-using namespace sparq;
-
-#include "simd_avx2.hpp"
-
-#include "codes_avx2.hpp"
-
+#define SPARQ_AVX2
 #include "all.hpp"
 
 } // namespace

@@ -11,14 +11,7 @@ namespace cpu {
 namespace avx512 {
 namespace {
 
-#include "../key_cells.hpp"
-#include "arith/key_index.hpp"
-using namespace sparq;
-
-#include "simd_avx512.hpp"
-
-#include "codes_avx512.hpp"
-
+#define SPARQ_AVX512
 #include "all.hpp"
 
 } // namespace

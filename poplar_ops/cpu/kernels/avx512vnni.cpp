@@ -11,15 +11,8 @@ namespace cpu {
 namespace avx512vnni {
 namespace {
 
-#include "../key_cells.hpp"
-#include "arith/key_index.hpp"
-using namespace sparq;
-
+#define SPARQ_AVX512
 #define SPARQ_VNNI
-#include "simd_avx512.hpp"
-
-#include "codes_avx512.hpp"
-
 #include "all.hpp"
 
 } // namespace

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Vectors of codes for dot_codes_x86.hpp: AVX2.
+#pragma once
 
-#define SPARQ_CODES_X86
+#include "vectors.hpp"
+
 using Codes = __m256i;
 
 inline Codes loadCodes(const unsigned char *from) {

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Vectors of codes for dot_codes_x86.hpp: AVX-512, with VNNI where SPARQ_VNNI is defined.
+#pragma once
 
-#define SPARQ_CODES_X86
+#include "vectors.hpp"
+
 using Codes = __m512i;
 
 inline Codes loadCodes(const unsigned char *from) { return _mm512_loadu_si512(from); }

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Vectors of numbers that come as fp16 or fp32, in two widths.
+#pragma once
+
+#include "vectors.hpp"
 
 // A vector of Vec's width, or of eight lanes.
 template <class V> struct Components;

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Integer dot products of codes and coefficients in the compiler's own vectors, one head at a time.
+#pragma once
+
+#include "cells.hpp"
 
 using Bytes = unsigned char __attribute__((vector_size(8)));
 using Shorts = short __attribute__((vector_size(16)));

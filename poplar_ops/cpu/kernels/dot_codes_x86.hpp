@@ -3,6 +3,14 @@
 // Integer dot products of codes and coefficients, AVX2 and AVX-512. The bytes of several components
 // are interleaved (4 bits: of four; 8 bits: of two, widened to 16 bits), so that each lane of 32
 // bits has the codes of one position, and is multiplied with the coefficients of a word.
+#pragma once
+
+#include "cells.hpp"
+#ifdef SPARQ_AVX512
+#include "codes_avx512.hpp"
+#else
+#include "codes_avx2.hpp"
+#endif
 
 constexpr unsigned codeBytes = sizeof(Codes);
 

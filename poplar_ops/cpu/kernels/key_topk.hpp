@@ -8,6 +8,9 @@
 // count over few keys, a lower bound comes first: of the maxima of disjoint units of positions, the
 // nBest-th largest is reached by at least nBest keys; only the keys above it are counted over
 // (about 1.4 nBest of them where positions are alike). Every case is linear in the number of keys.
+#pragma once
+
+#include "rough_keys.hpp"
 
 inline std::size_t countAtLeast(const std::int32_t *keys, std::size_t n, std::int32_t threshold) {
   std::int32_t count = 0; // n is at most 2^24

@@ -8,12 +8,6 @@ namespace cpu {
 namespace portable {
 namespace {
 
-#include "../key_cells.hpp"
-#include "arith/key_index.hpp"
-using namespace sparq;
-
-#include "simd_portable.hpp"
-
 #include "all.hpp"
 
 } // namespace

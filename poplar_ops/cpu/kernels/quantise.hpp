@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Quantising one block of 64 keys (contract E9), vectorised over components.
+#pragma once
+
+#include "vectors.hpp"
 
 // Codes of `width` components at one position.
 struct Coder {

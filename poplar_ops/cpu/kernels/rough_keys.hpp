@@ -3,6 +3,9 @@
 // The merit of a position, softmax summed over the heads of a group (contract E6.3): for the few
 // positions that may be selected as the contract defines it, for all others roughly, without a
 // division.
+#pragma once
+
+#include "vectors.hpp"
 
 inline IntVec larger(IntVec a, IntVec b) { return a > b ? a : b; }
 

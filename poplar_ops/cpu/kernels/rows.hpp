@@ -2,6 +2,9 @@
 //
 // Work on rows of K and V, in sequence (dense attention) or gathered (the selected positions):
 // scores and weighted sums (contract E6.4), and the running sum of values.
+#pragma once
+
+#include "components.hpp"
 
 template <bool gathered> inline const Half *rowOf(const Rows &r, std::size_t entry) {
   return r.rows + (gathered ? r.index[entry] : r.first + entry) * std::size_t(r.headDim);

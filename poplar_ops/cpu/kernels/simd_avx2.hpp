@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The vectors of AVX2 with F16C and FMA: 8 lanes. Included by avx2.cpp inside its namespace.
+#pragma once
+
+#include "vectors.hpp"
 
 using Vec = float __attribute__((vector_size(32)));
 using BitsVec = unsigned __attribute__((vector_size(32)));

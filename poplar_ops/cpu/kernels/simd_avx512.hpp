@@ -2,6 +2,9 @@
 //
 // The vectors of AVX-512 (F, BW, DQ, VL) with F16C and FMA: 16 lanes, and 8 for lane sums. Included
 // by avx512.cpp inside its namespace.
+#pragma once
+
+#include "vectors.hpp"
 
 using Vec = float __attribute__((vector_size(64)));
 using BitsVec = unsigned __attribute__((vector_size(64)));

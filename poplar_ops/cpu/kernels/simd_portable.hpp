@@ -2,6 +2,9 @@
 //
 // Vectors of four lanes in the compiler's own vector types: SSE2 on any x86-64, NEON on aarch64,
 // plain code elsewhere. Included by portable.cpp inside its namespace.
+#pragma once
+
+#include "vectors.hpp"
 
 using Vec = float __attribute__((vector_size(16)));
 using BitsVec = unsigned __attribute__((vector_size(16)));

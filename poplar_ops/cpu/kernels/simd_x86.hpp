@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What AVX-512 and AVX2 do alike: the end of a lane sum. Included by both inside their namespaces.
+#pragma once
+
+#include "vectors.hpp"
 
 // Lanes (0+4, 1+5, 2+6, 3+7).
 inline __m128 foldHalves(Lanes x) {

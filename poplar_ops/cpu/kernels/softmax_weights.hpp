@@ -2,6 +2,9 @@
 //
 // Softmax before its division: weights exp(score - maximum) and the lane sum of each block of 64
 // (contract E3, E5).
+#pragma once
+
+#include "vectors.hpp"
 
 // What softmaxWeight of arith.hpp makes of n vectors of numbers <= 0. One exponential is a chain of
 // some 20 dependent operations, and a processor looks ahead over too few to overlap enough of them

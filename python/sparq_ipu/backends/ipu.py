@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Tuple
 import numpy as np
 
 from sparq_ipu.backends import Backend, ChecksBefore, History, cpu, reference
-from sparq_ipu.backends.room import STREAMING_MEMORY_BYTES, TILE_BYTES, check_room, sizes_of
+from sparq_ipu.backends.room import STREAMING_MEMORY_BYTES, TILE_BYTES, check_room, host_memory, sizes_of
 from sparq_ipu.device_options import MAX_TILES, DeviceOptions
 from sparq_ipu.kernels import Attention, Settings, attention_over
 from sparq_reference import CacheSpec, DoesNotFit, WindowSettings, row_codes, window
@@ -181,6 +181,10 @@ class IpuLayers:
                 session = self._session_with(query.shape[1], wanted)
             except DoesNotFit as error:
                 raise self._does_not_fit(op, query.shape[1], error) from error
+            except MemoryError:
+                sizes = f"capacity={self._spec.capacity}, {sizes_of(self._spec, self._n_layers)}"
+                rule = "memory of this machine must be free for the streaming memory of a device"
+                raise MemoryError(f"{op}: {rule}, got too little for {sizes}") from None
             index = self._attention.index(wanted)
             output = session.attention(index, np.ascontiguousarray(query), layer=layer)
             if wanted.n_recent:
@@ -334,6 +338,8 @@ class IpuLayers:
     def _compile(self, n_heads: int, attention: list[Attention]) -> _core.Session:
         from sparq_ipu import _core
 
+        if self._device == "emulator":
+            check_room(self._spec, self._n_layers, host_memory(), "memory of this machine, which emulates it")
         session = _core.Session(
             self._spec,
             n_heads,

@@ -15,7 +15,7 @@ import importlib
 import sys
 
 import sparq_ipu
-from sparq_ipu.commands.command_line import guarded
+from sparq_ipu.commands.command_line import Parser, guarded
 from sparq_ipu.devices import BACKENDS, why_unavailable
 
 #: commands: the module whose `main` each is, and what it does
@@ -28,7 +28,7 @@ COMMANDS = {
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="sparq-ipu", description="SparQ attention for IPUs and CPUs.")
+    parser = Parser(prog="sparq-ipu", description="SparQ attention for IPUs and CPUs.")
     parser.add_argument("--version", action="version", version=f"sparq-ipu {sparq_ipu.__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     commands.add_parser("devices", help="which devices this machine has, and why not the others")

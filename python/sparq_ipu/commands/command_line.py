@@ -10,7 +10,7 @@ import os
 import stat
 import sys
 from pathlib import Path
-from typing import Callable
+from typing import Callable, NoReturn
 
 #: exit statuses as a shell has them for SIGINT and SIGPIPE
 INTERRUPTED, CLOSED = 130, 141
@@ -38,6 +38,13 @@ def guarded(command: Callable[..., int], *arguments: object) -> int:
     if line:
         print(line, file=sys.stderr)
     return status
+
+
+class Parser(argparse.ArgumentParser):
+    """Whose errors are one line: the usage of a command with many options would hide them."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: error: {message}\n")
 
 
 def description(text: str | None, prog: str) -> str:

@@ -7,15 +7,20 @@ import contextlib
 import sys
 from typing import Iterator
 
-#: of an optional package, by the name it is imported by: what installs it
-INSTALLS = {
-    "torch": "pip install 'sparq-ipu[models]'",
-    "transformers": "pip install 'sparq-ipu[models]'",
-    "gguf": "pip install 'sparq-ipu[models]'",
-    "tqdm": "pip install 'sparq-ipu[models]'",
-    "lm_eval": "pip install 'sparq-ipu[models,lm-eval]'",
-    "matplotlib": "pip install 'sparq-ipu[plot]'",
+#: of an optional package, by the name it is imported by: the extra of this project that has it
+EXTRAS = {
+    "torch": "models",
+    "transformers": "models",
+    "gguf": "models",
+    "tqdm": "models",
+    "lm_eval": "models,lm-eval",
+    "matplotlib": "plot",
 }
+
+
+def hint(package: str) -> str:
+    """What installs it: this project is on no index."""
+    return f"pip install '.[{EXTRAS[package]}]' in a checkout of sparq-ipu"
 
 
 class PackageMissing(ModuleNotFoundError):
@@ -31,7 +36,7 @@ def needed(op: str, is_command: bool = False) -> Iterator[None]:
         is_command: end the process with one line on stderr and status 2, without a traceback.
 
     Raises:
-        PackageMissing: a package of `INSTALLS` is not there. Other errors pass as they are.
+        PackageMissing: a package of `EXTRAS` is not there. Other errors pass as they are.
     """
     try:
         try:
@@ -40,10 +45,10 @@ def needed(op: str, is_command: bool = False) -> Iterator[None]:
             raise
         except ModuleNotFoundError as error:
             name = (error.name or "").partition(".")[0]
-            if name not in INSTALLS:
+            if name not in EXTRAS:
                 raise
             raise PackageMissing(
-                f"{op}: {name} must be installed, got {error}; run: {INSTALLS[name]}", name=name
+                f"{op}: {name} must be installed, got {error}; run: {hint(name)}", name=name
             ) from error
     except PackageMissing as error:
         if not is_command:

@@ -22,7 +22,7 @@ import sys
 from pathlib import Path
 from typing import Any, Callable, Sequence
 
-from sparq_ipu.commands.command_line import guarded
+from sparq_ipu.commands.command_line import Parser, guarded
 from sparq_ipu.commands.tables import markdown_table
 from sparq_ipu.planning import report, report_data, report_pictures
 from sparq_ipu.planning.device_model import NAMES
@@ -33,9 +33,7 @@ KIB = 1024
 
 
 def _parser(prog: str) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog=prog, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = Parser(prog=prog, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("model", nargs="?", metavar="MODEL", help="name, config.json, or a folder that has one")
     add("--models", action="store_true", help="list the models that have names, and stop")

@@ -18,7 +18,7 @@ import sys
 from pathlib import Path
 from typing import Sequence
 
-from sparq_ipu.commands.command_line import description
+from sparq_ipu.commands.command_line import Parser, description
 from sparq_ipu.commands.tables import markdown_table
 from sparq_ipu.planning import report_data as data
 from sparq_ipu.planning import report_pictures
@@ -133,7 +133,7 @@ def as_html(parts: Sequence[data.Section], pictures: dict[str, bytes], title: st
 def main(arguments: list[str] | None = None, prog: str = "python -m sparq_ipu.report") -> int:
     """The command; returns the exit status: 0; 1 if nothing can be planned; 2 for bad usage, and without
     matplotlib, which is looked for before any work."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog=prog,
         description=description(__doc__, prog),
         formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -6,6 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Callable
 
+from sparq_ipu.commands.extras import hint
 from sparq_ipu.commands.tables import kernel_label
 from sparq_ipu.kernels import BASELINE
 from sparq_ipu.planning.report_data import (
@@ -242,7 +243,7 @@ def load_matplotlib() -> Any:
         import matplotlib.pyplot as plt
     except ImportError as error:
         raise RuntimeError(
-            "report: matplotlib must be installed for pictures (pip install 'sparq-ipu[plot]'), or use "
+            f"report: matplotlib must be installed for pictures ({hint('matplotlib')}), or use "
             f"--no-pictures, got {error}"
         ) from None
     return plt

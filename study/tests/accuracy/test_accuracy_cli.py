@@ -150,7 +150,7 @@ def test_without_a_framework_it_says_what_to_install(bench, tmp_path, monkeypatc
     assert bench.main(["--model", str(tmp_path)]) == 2
     error = capsys.readouterr().err
     assert f"error: accuracy: torch and transformers must be installed, got import of {name}" in error
-    assert error.endswith("; run: pip install 'sparq-ipu[models]'\n")
+    assert error.endswith("; run: pip install '.[models]' in a checkout of sparq-ipu\n")
 
 
 def test_load_model_errors(tmp_path, monkeypatch):

@@ -253,3 +253,12 @@ def test_a_model_that_does_not_fit() -> None:
     for run in (flexgen, offload_everything, best_schedule):
         with pytest.raises(DoesNotFit, match=r"fast memory of V100-16 beside OPT-30B"):
             run(work)
+
+
+def test_a_token_is_made_again_by_two_matrices_of_each_layer() -> None:
+    """Of every sequence; or by the whole model."""
+    matrices = 4 * 4 * (256 * 256 + 256 * 256)  # batch, layers, of the key and of the value
+    for source in RECOMPUTE[:3]:
+        assert Costs(recompute=source).recompute_multiplications(WORK) == matrices
+    whole = 4 * 4 * (4 * 256 * 256 + 2 * 256 * 1024)
+    assert Costs(recompute="forward").recompute_multiplications(WORK) == whole

@@ -122,8 +122,8 @@ def test_counts_of_a_simulation(history: tuple[int, list[list[int]]], n_local: i
 
 
 def test_hit_rate() -> None:
-    reuse = traces.Reuse(np.array([4, 4, 2]), np.array([0, 1, 2]), np.array([4, 3, 0]))
-    assert reuse.hit_rate() == 0.3 and reuse.hit_rate(1) == 0.5
+    reuse = traces.Reuse(np.array([4, 4, 2]), np.array([1, 1, 2]), np.array([3, 3, 0]))
+    assert reuse.hit_rate() == 0.4 and reuse.hit_rate(1) == 0.5
     assert np.isnan(reuse.hit_rate(3))
 
 

@@ -131,6 +131,7 @@ def test_other_files(trace: traces.Trace, tmp_path: Path) -> None:
         arrays = dict(loaded)
     for change, text in (
         ({"format": np.array("x")}, "trace: file must hold format 'sparq-ipu trace 1', got format 'x' in"),
+        ({"format": np.array("sparq-ipu trace 2")}, "trace: file must hold format 'sparq-ipu trace 1', got"),
         ({"format": None}, "trace: file must hold format 'sparq-ipu trace 1', got ['key_1', "),
         ({"value_1": None}, "trace: file must hold value_1, got ["),
         ({"text": None}, "trace: file must hold text, got ["),

@@ -36,7 +36,8 @@ class Mutant:
 
 def of(file: str, tests: str, changes: Sequence[Change]) -> list[Mutant]:
     """Mutants of one file, all caught by the same tests; `tests` are arguments of pytest."""
-    name = "/".join(file.rsplit("/", 2)[1:]).rsplit(".", 1)[0]
+    depth = 3 if file.startswith("emulator/") else 2  # it has names that the operators have
+    name = "/".join(file.split("/")[-depth:]).rsplit(".", 1)[0]
     return [
         Mutant(f"{name}-{number}", file, change[0], change[1], tuple(tests.split()), *change[2:])
         for number, change in enumerate(changes, 1)

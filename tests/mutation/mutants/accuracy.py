@@ -17,8 +17,17 @@ MUTANTS = [
         "study/sparq_study/accuracy/methods/stateful.py",
         _METHODS,
         [
-            ('state["sum"] = state["sum"] + weight', "pass", "H2O never adds the weights of decode steps"),
+            (
+                'state["sum"] = state["sum"] + weight.sum(1)',
+                "pass",
+                "H2O never adds the weights of decode steps",
+            ),
             ("weight.argmin(1, keepdim=True)", "weight.argmax(1, keepdim=True)", "H2O evicts the heaviest"),
+            (
+                'state["sum"] + weight.sum(1)',
+                'state["sum"] + weight.sum(1) / 2',
+                "weights of decode steps are halved",
+            ),
             ("index > position - self.local", "index >= position - self.local", "one more local position"),
             (
                 'state["index"], state["sum"] = index, total',

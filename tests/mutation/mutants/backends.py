@@ -149,4 +149,43 @@ MUTANTS = [
             ("return 1.0", "return 2.0", "dense attention is faster than itself"),
         ],
     ),
+    *of(
+        "python/sparq_ipu/backends/ipu.py",
+        "tests/cpu/test_cpu_window.py",
+        [
+            ("if before is not None:", "if False:", "an observation forgets the steps before it"),
+            (
+                "[s for s in of if len(s) <= n]",
+                "[s for s in of if len(s) < n]",
+                "truncate drops the step at just that length",
+            ),
+        ],
+    ),
+    *of(
+        "python/sparq_ipu/tokens.py",
+        "tests/cpu/test_cpu_window.py",
+        [
+            (
+                "        settings.check_heads(op, query.shape[1])",
+                "        pass",
+                "a token is stored before its settings are refused",
+            ),
+            (
+                "    cache.one_layer(op).check_settings(op, settings)",
+                "    pass",
+                "a token is stored before another n_recent is refused",
+            ),
+        ],
+    ),
+    *of(
+        "python/sparq_ipu/backends/cpu.py",
+        "tests/cpu/test_cpu_window.py",
+        [
+            (
+                "self._cache.begin_history(history.n_recent)",
+                "pass",
+                "a copy forgets n_recent where no step is left",
+            )
+        ],
+    ),
 ]

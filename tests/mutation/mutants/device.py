@@ -172,8 +172,25 @@ MUTANTS = [
     *of(
         "poplar_ops/src/session_calls.cpp",
         "tests/ops/test_errors.py tests/ops/test_append.py tests/ops/test_cache_fill.py "
-        "tests/pod/test_pod_sessions.py",
+        "tests/pod/test_pod_sessions.py tests/pod/test_pod_abilities.py",
         [
+            ("  last_ = &entry;\n", "  (void)entry;\n", "misses are those of the first IPU"),
+            (
+                "shard->history.check(shard->share.ofBatch(steps));",
+                "(void)shard;",
+                "IPUs before the one that refuses get a history",
+            ),
+            (
+                'tookStep(entryOf("attention", layer), index, layer);',
+                "last_ = &entries_.back();",
+                "all layers in one launch remember nothing",
+            ),
+            (
+                "if (ofShard[b] < 0)",
+                "if (ofShard[b] < 1)",
+                "an element that prefill empties keeps its length",
+            ),
+            ("steps[b].clear();", "steps[b].shrink_to_fit();", "prefill keeps the steps of what it replaces"),
             (
                 "shard->host.checkRoom(layer, nTokens, shard->share.ofBatch(counts));",
                 "(void)shard;",
@@ -443,8 +460,15 @@ MUTANTS = [
     ),
     *of(
         "poplar_ops/src/session.cpp",
-        "tests/pod/test_pod_sessions.py",
+        "tests/pod/test_pod_sessions.py tests/pod/test_pod_abilities.py",
         [
+            ("own.tiers = options.tiers;", "(void)options;", "options of hot rows get nowhere"),
+            ("Repeat(repeats_, all[1 + i]", "Repeat(1, all[1 + i]", "what repeats runs once"),
+            (
+                "if (share.shape.nKvHeads != shape_.nKvHeads)",
+                "if (share.shape.nKvHeads > shape_.nKvHeads)",
+                "each IPU remembers the steps of its own heads",
+            ),
             (
                 "own.slice(s.firstKvHead * heads, (s.firstKvHead + s.shape.nKvHeads) * heads, 1)",
                 "own.slice(0, s.shape.nKvHeads * heads, 1)",

@@ -86,6 +86,11 @@ MUTANTS = [
         "emulator/src/profile_summary.cpp",
         f"{_TESTS}programs.py",
         [
+            (
+                "sparq::emulator::allRuns(*this)",
+                "sparq::emulator::lastRun(*this)",
+                "a profile is of the last run",
+            ),
             ('{"Sync cycles", t.sync}', '{"Sync cycles", t.links}', "syncs are not told from links"),
             ("missing += s.verticesWithoutEstimate;", "", "nothing tells that estimates are missing"),
             (
@@ -175,6 +180,37 @@ MUTANTS = [
                 '[] if "clang" in version',
                 "Clang computes what a branch leaves out",
             ),
+        ],
+    ),
+    *of(
+        "emulator/src/thread_pool.cpp",
+        f"{_TESTS}programs.py",
+        [
+            ("(void)crew_.release();", "crew_.reset();", "a child of fork() waits for threads of its parent"),
+            (
+                "    forks_ = forksSoFar();\n",
+                "",
+                "a child makes new threads at each step",
+                "results are the same; threads are left behind",
+            ),
+        ],
+    ),
+    *of(
+        "emulator/src/plan.hpp",
+        f"{_TESTS}programs.py",
+        [("0xc5 + 101 * number + i", "0xc5 + 0 * number + 0 * i", "all bytes of all guards are equal")],
+    ),
+    *of(
+        "emulator/src/options.cpp",
+        f"{_TESTS}toolkit.py",
+        [
+            ('option.rfind("autoReport.", 0) == 0 || ', "", "nothing says that no report is written"),
+            (
+                "if (said.insert(text).second)",
+                "if (!said.insert(text).second)",
+                "the first warning is not said",
+            ),
+            ('o->second != "true" && o->second != "false"', "false", "a wrong value is taken"),
         ],
     ),
 ]

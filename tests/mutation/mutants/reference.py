@@ -268,4 +268,62 @@ MUTANTS = [
             ("elements / dense_elements(", "1 / dense_elements(", "the ratio has lost its numerator"),
         ],
     ),
+    *of(
+        "reference/sparq_reference/window.py",
+        f"{_TESTS}window.py",
+        [
+            ("del steps[: -self.n_recent]", "pass", "steps are never forgotten"),
+            ("if s[0] <= n]", "if s[0] < n]", "the step at the kept length is forgotten"),
+            (
+                "[list(self._steps[i]) for i in index]",
+                "[list(steps) for steps in self._steps]",
+                "histories stay",
+            ),
+            ("total[b, :length] += shares", "total[b, :length] = shares", "the last step alone counts"),
+            (
+                "np.argsort(-sums[b, :first_local]",
+                "np.argsort(sums[b, :first_local]",
+                "the smallest sums win",
+            ),
+            (
+                "np.arange(first_local - 1, -1, -stride)",
+                "np.arange(0, first_local, stride)",
+                "strides begin at the oldest",
+            ),
+            (
+                "stride = -(-first_local // n_best)",
+                "stride = first_local // n_best",
+                "more are read than were asked for",
+            ),
+            (
+                "held not in (0, settings.n_recent)",
+                "held != settings.n_recent",
+                "a cache without a history is refused",
+            ),
+        ],
+    ),
+    *of(
+        "reference/sparq_reference/row_codes.py",
+        f"{_TESTS}row_codes.py",
+        [
+            ("np.uint32(0x7FFF) + odd", "np.uint32(0)", "scales are cut"),
+            ("np.abs(x).max(axis=-1)", "x.max(axis=-1)", "negative components have no scale"),
+            (
+                "np.minimum(np.maximum(scale, SCALE_RANGE[0]), SCALE_RANGE[1])",
+                "np.maximum(scale, SCALE_RANGE[0])",
+                "scales have no upper end",
+            ),
+            ("np.minimum(np.maximum(code, -_LIMIT), _LIMIT)", "code", "codes wrap"),
+            (
+                "return rows if row_bits == 16 else decode(encode(rows))",
+                "return decode(encode(rows))",
+                "rows of 16 bits are rounded",
+            ),
+            (
+                "n_groups = -(-head_dim // GROUP)",
+                "n_groups = head_dim // GROUP + 1",
+                "an empty group has a scale",
+            ),
+        ],
+    ),
 ]

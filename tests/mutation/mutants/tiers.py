@@ -178,4 +178,15 @@ MUTANTS = [
             ),
         ],
     ),
+    *of(
+        "poplar_ops/src/stores/resident_records.cpp",
+        "tests/ops/test_tiered.py::test_prefill_on_the_device",
+        [
+            (
+                "program.add(Repeat(nBlocks, body",
+                "program.add(Repeat(nBlocks > 1 ? nBlocks - 1 : 1, body",
+                "a prefill leaves out the last block of each part",
+            )
+        ],
+    ),
 ]

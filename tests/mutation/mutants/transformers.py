@@ -109,8 +109,8 @@ MUTANTS = [
         f"{_DECODE} {_ERRORS}",
         [
             (
-                "{**default.arguments(), **changes}",
-                "{**changes, **default.arguments()}",
+                "{**said, **changes}",
+                "{**changes, **said}",
                 "settings of a layer are overruled by those of all",
             ),
             ("settings[index] = None", "pass", "a dense layer is not dense"),
@@ -198,6 +198,102 @@ MUTANTS = [
                 "a mask without padding is kept",
                 "it is handled as any mask, only slower",
             ),
+        ],
+    ),
+    *of(
+        "python/sparq_ipu/transformers/storage.py",
+        "tests/models/test_transformers_window.py",
+        [
+            (
+                "[history.steps[row] for row in index]",
+                "[history.steps[0] for row in index]",
+                "chosen rows have the history of others",
+            ),
+            (
+                'target.one_layer("move").set_history(History(history.n_recent, steps))',
+                "pass",
+                "a cache that grows or is copied forgets the steps of window attention",
+            ),
+        ],
+    ),
+    *of(
+        "python/sparq_ipu/transformers/stack.py",
+        "tests/models/test_transformers_stack.py",
+        [
+            (
+                'if name not in ("n_ipus", "split")',
+                "if True",
+                "a layer of another shape is on as many IPUs as the others",
+            ),
+        ],
+    ),
+    *of(
+        "python/sparq_ipu/transformers/cache.py",
+        "tests/models/test_several_tokens.py",
+        [
+            (
+                "self._columns.n_columns + n_tokens <= self.window",
+                "self._columns.n_columns + n_tokens < self.window",
+                "tokens that just reach the window are prefill",
+            ),
+        ],
+    ),
+    *of(
+        "python/sparq_ipu/transformers/tuning.py",
+        "tests/models/test_tune.py",
+        [
+            (
+                "        finally:\n            self._hooks.settings = self._dense",
+                "        finally:\n            pass",
+                "a probe leaves the settings that it measured",
+            ),
+        ],
+    ),
+    *of(
+        "python/sparq_ipu/tune.py",
+        "tests/models/test_tune.py",
+        [
+            (
+                "            pieces[arguments.pieces :],",
+                "            pieces[: arguments.pieces],",
+                "settings are checked on the text they were chosen on",
+            ),
+        ],
+    ),
+    *of(
+        "python/sparq_ipu/transformers/settings.py",
+        "tests/models/test_recommended.py",
+        [
+            (
+                'default.update(RECOMMENDED["layers"].get(layer, {}))',
+                "pass",
+                "layer 0 has the mean value by default",
+            ),
+            (
+                "if published or not dense_below or",
+                "if published or",
+                "a program on an IPU is asked for dense attention of short texts",
+            ),
+            ("n_local=top_k // 4", "n_local=0", "no recent positions by default"),
+            (
+                "min(settings.top_k, middle), bits",
+                "settings.top_k, bits",
+                "rows that are not there count",
+                "what is compared has more positions than top_k",
+            ),
+        ],
+    ),
+    *of(
+        "python/sparq_ipu/commands/command_line.py",
+        "tests/packaging/test_ends_of_commands.py",
+        [
+            (
+                "sys.stdout.flush()  # what fails",
+                "pass  # what fails",
+                "a full disk is a traceback at the end",
+            ),
+            ("    except KeyboardInterrupt:", "    except ZeroDivisionError:", "an interrupt is a traceback"),
+            ("if is_device and not file.isatty()", "if False", "a full device is noticed after the work"),
         ],
     ),
 ]

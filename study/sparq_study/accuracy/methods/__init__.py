@@ -19,7 +19,7 @@ To add an accuracy method:
    `window`. A method whose choice depends on earlier steps keeps its state in `span.history.state`, as those
    of stateful.py do.
 3. Add the class to METHODS below, a family to `accuracy/plots.py`, and its text to `accuracy/plan.py`.
-4. Write it again as a plain loop in `tests/helpers/method_oracles.py`, and name both in
+4. Write it again as a plain loop in `study/tests/method_oracles.py`, and name both in
    `test_accuracy_methods.py` (against the loop, transfer formula) and `test_accuracy_engine.py` (decoding).
 5. Run study/accuracy.py, and describe the method in docs/accuracy.md.
 

@@ -1,0 +1,279 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every flag of every bench either changes something or is refused by its name."""
+
+from __future__ import annotations
+
+import argparse
+import concurrent.futures
+import importlib
+import json
+import re
+from pathlib import Path
+from typing import Any, Callable, NamedTuple
+
+import common
+import pytest
+
+from sparq_ipu.kernels import BASELINE, DEFAULT, DENSE_SRAM, TIERED
+from sparq_reference import DoesNotFit
+
+core = pytest.importorskip("sparq_ipu._core", reason="the extension module is not built")
+if not core.has_emulator:
+    pytest.skip("built without the emulator", allow_module_level=True)
+
+DATA = Path(__file__).resolve().parents[1] / "data"
+REAL = str(DATA / "smollm2_hamlet.npz")
+SHAPE = "--S 64 --heads 2 --head-dim 8"
+SPARQ = f"{SHAPE} --r 4 --k 8"
+TIERS = f"{SPARQ} --kernel {TIERED.name} --index-bits 4"
+ONCE = "--reps 1 --warmup 0"
+#: calls that are good, by name: a bench and, if it has several, which
+CALLS = {
+    "ipu_sparq": f"{TIERS} --tiles 8",
+    "ipu_sparq plans": f"{TIERS} --plan-only",
+    "ipu_sparq stack": f"{TIERS} --layers 4 --plan-only",
+    "ipu_sparq input": f"--input {REAL} --tiles 16 --S 100 --kernel {BASELINE.name} --no-check",
+    "ipu_sparq dense": f"{SHAPE} --tiles 8 --kernel {BASELINE.name}",
+    "ipu_sparq streaming": f"{SPARQ} --tiles 8 --kernel {DEFAULT.name} --index-bits 16",
+    "cpu_sparq": f"{SPARQ} --index-bits 16 --threads 1 {ONCE}",
+    "reference": f"{SPARQ} {ONCE}",
+    "reference dense": f"{SHAPE} --kernel dense {ONCE}",
+    "layers": f"{SPARQ} --kv-heads 2 --layers 1 --ipus 1 --index-bits 16",
+    "tiers": "--S 2048 --ipus 32 --model Llama-3-8B",
+    "scaling": f"{SPARQ} --kv-heads 2 --B 1 --ipus 2",
+    "sweep": f"{TIERS} --B 1 --kv-heads 2 --local 0",
+    "sweep emulated": f"{SPARQ} --B 1 --kv-heads 2 --kernel {BASELINE.name} {DEFAULT.name} --emulate 1e6",
+    "sweep dense": f"{SHAPE} --B 1 --kv-heads 2 --kernel {BASELINE.name}",
+}
+WORKLOAD = (
+    "--S 65; --B 2; --heads 4; --kv-heads 1; --head-dim 16; --r 5; --k 9; --local 3; --no-mean-value; "
+    "--index-bits 8; --json {tmp}/x; "
+)
+#: what is added to a call, one by one: it changes something
+EFFECTS = {
+    "ipu_sparq": WORKLOAD
+    + "--row-bits 8; --kernel all; --seed 1; --tiles 9; --no-check; --stages; --hot-rows 60; --device ipu; "
+    "--hot-policy recent; --wave-rows 8; --no-check --check",
+    "ipu_sparq plans": "--S 65; --ipus 2; --tiles 9; --hit-rate 0.5; --hot-rows 60; --wave-rows 8; "
+    "--hot-policy recent; --row-bits 8; --local 3; --layers 2",
+    "ipu_sparq stack": "--ipus 2; --split heads; --tiles 9; --hit-rate 0.5; --hot-rows 60; --wave-rows 8; "
+    "--hot-policy recent; --row-bits 8; --layers 5",
+    "ipu_sparq input": "--layer 9; --S 90; --stages; --tiles 17",
+    "cpu_sparq": WORKLOAD + "--kernels ours; --threads 2; --reps 2; --warmup 1; --seed 1; --no-check",
+    "reference": WORKLOAD + "--kernel sparq; --reps 2; --warmup 1; --seed 1; --no-check",
+    "layers": WORKLOAD + "--layers 2; --ipus 2; --write",
+    "tiers": "--S 4096; --B 2; --r 5; --k 9; --local 3; --no-mean-value; --index-bits 8; --row-bits 8; "
+    "--ipus 16; --model Llama-2-7B; --write; --json {tmp}/x",
+    "scaling": WORKLOAD + "--layers 2; --ipus 4; --tiles 9; --write",
+    "sweep": WORKLOAD + "--row-bits 8; --kernel all; --device gc200; --jobs 2; --emulate 1e6",
+    "sweep emulated": "--seed 1",
+}
+#: what is added to a call, one by one: it is refused, in a message that has its first word
+REFUSED = {
+    "ipu_sparq": "--hit-rate 0.5; --split heads; --ipus 2; --reps 3; --warmup 1; --inner-reps 2; --layer 2; "
+    "--steps 3",
+    "ipu_sparq plans": "--reps 3; --warmup 1; --inner-reps 2; --seed 1; --stages; --no-check; --split heads; "
+    f"--device ipu; --input {REAL}",
+    "ipu_sparq stack": "--ipus 3; --inner-reps 2; --layers 0",
+    "ipu_sparq input": "--B 2; --heads 4; --kv-heads 1; --head-dim 16; --seed 1; --k 9; --row-bits 8",
+    "ipu_sparq dense": "--r 5; --k 9; --local 3; --no-mean-value; --index-bits 4; --row-bits 8; "
+    "--hot-rows 60; --hot-policy recent; --wave-rows 8",
+    "ipu_sparq streaming": "--row-bits 8; --hot-rows 60; --hot-policy recent; --wave-rows 8",
+    "cpu_sparq": "--row-bits 8; --plot {tmp}",
+    "reference": "--row-bits 8",
+    "reference dense": "--r 5; --k 9; --local 3; --no-mean-value; --index-bits 4",
+    "layers": "--row-bits 8; --seed 1; --ipus 3; --ipus 0; --layers 2000",
+    "tiers": "--heads 64; --kv-heads 8; --head-dim 64; --seed 1; --ipus 1000",
+    "scaling": "--row-bits 8; --seed 1; --ipus 5; --layers 0; --tiles 2000; --read {tmp}/none",
+    "sweep": "--seed 1; --jobs 0; --emulate -1",
+    "sweep dense": "--r 5; --k 9; --local 3; --no-mean-value; --index-bits 4; --row-bits 8",
+}
+#: modes in which a bench only reads, and what would ask for work: it is refused
+READS = {
+    "scaling": ("--read {rows}", "--S 65; --r 5; --layers 2; --ipus 2; --tiles 9; --json {tmp}/x"),
+    "sweep": (
+        "--json {rows} --summary",
+        f"--S 65; --r 5; --kernel {BASELINE.name}; --device gc200; --jobs 2; --emulate 1; --seed 1",
+    ),
+    "sweep write": ("--json {rows} --write", "--S 65; --summary"),
+    "decode": (
+        "--read {rows}",
+        "--model x; --S 9; --batch 2; --dtypes float16; --methods dense; --steps 3; --rounds 3; --threads 1; "
+        "--r 5; --k 9; --local 3; --index-bits 8; --seed 1; --json {tmp}/x",
+    ),
+    "calibrate": ("--check {rows}", "--write; --points"),
+}
+
+
+class Seen(NamedTuple):
+    """All that a call did, but for times."""
+
+    status: object
+    text: str
+    rows: list[Any]
+    calls: list[str]
+    files: list[str]
+
+
+Run = Callable[[str, str], Seen]
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
+    """Calls a bench; what takes long is written down in place of being done."""
+    calls: list[str] = []
+
+    def instead(module: str, name: str, does: Callable[..., Any]) -> None:
+        def called(*arguments: Any, **options: Any) -> Any:
+            shown = [a if isinstance(a, (str, int)) else f"{type(a).__name__} {a}"[:500] for a in arguments]
+            calls.append(f"{name} {shown} {sorted(options.items(), key=str)}")
+            return does(*arguments, **options)
+
+        monkeypatch.setattr(importlib.import_module(module), name, called)
+
+    def refuses(*arguments: Any, **options: Any) -> None:
+        raise DoesNotFit("plan: tile memory", "tile memory", 2, 1)
+
+    for module, name in (
+        ("common", "plan"),
+        ("pod", "plan_pod"),
+        ("scaling", "plan_pod"),
+        ("tiers", "place_layers"),
+    ):
+        instead(module, name, refuses)
+    for module in ("layers", "tiers", "scaling", "sweep"):
+        instead(module, "replace_block", lambda *a: None)
+    for module in ("ipu_sparq", "cpu_sparq", "reference", "pod"):
+        instead(module, "random_inputs", importlib.import_module(module).random_inputs)
+    instead("sparq_ipu._core", "Session", core.Session)
+    instead("tiers", "rates", str)
+    instead("sweep", "plan_into", lambda *a, **options: None)
+    instead("sweep", "emulate", lambda *a: None)
+    reference = importlib.import_module("reference")
+    instead("reference", "exact_attention", reference.exact_attention)
+    monkeypatch.setattr(importlib.import_module("cpu_sparq"), "STREAM_BYTES", 1 << 16)
+
+    class Here:
+        """A pool of processes that works in this one."""
+
+        def __init__(self, n_processes: int) -> None:
+            calls.append(f"pool {n_processes}")
+
+        def __enter__(self) -> Here:
+            return self
+
+        def __exit__(self, *error: object) -> None:
+            pass
+
+        def submit(self, work: Callable[..., Any], *arguments: Any) -> Any:
+            done: Any = concurrent.futures.Future()
+            done.set_result(work(*arguments))
+            return done
+
+    monkeypatch.setattr("concurrent.futures.ProcessPoolExecutor", Here)
+
+    def called(bench: str, words: str) -> Seen:
+        calls.clear()
+        before = set(tmp_path.iterdir())
+        try:
+            status: object = importlib.import_module(bench).main(words.format(tmp=tmp_path).split())
+        except SystemExit as stop:
+            status = stop.code
+        printed = capsys.readouterr()
+        rows: list[Any] = []
+        text: list[str] = []
+        for line in printed.out.splitlines():
+            if line.startswith("{"):
+                of_times = ("second", "speedup", "ratio", "gb_per", "peak", "command", "git", "seed", "MAD")
+                row = json.loads(line)
+                rows.append({k: v for k, v in row.items() if not any(word in k for word in of_times)})
+            else:
+                text.append(line)
+        said = "\n".join(text) + printed.err
+        files = sorted(path.name for path in set(tmp_path.iterdir()) - before)
+        for name in files:
+            (tmp_path / name).unlink()
+        return Seen(
+            status,
+            re.sub(r" *[\d.]*\d+\.\d+(e-\d+)?|-{3,}", "#", said),
+            sorted(rows, key=str),
+            list(calls),
+            files,
+        )
+
+    return called
+
+
+def cases(table: dict[str, str]) -> list[tuple[str, str]]:
+    return [(call, added) for call, words in table.items() for added in words.split("; ")]
+
+
+@pytest.fixture(scope="module")
+def plain() -> dict[str, Seen]:
+    """What the calls do with nothing added, made when first needed."""
+    return {}
+
+
+@pytest.mark.parametrize(("call", "added"), cases(EFFECTS))
+def test_a_flag_has_an_effect(call: str, added: str, run: Run, plain: dict[str, Seen]) -> None:
+    bench, words = call.split()[0], CALLS[call]
+    if "--check" in added.split():  # the default: it takes back what is before it
+        words, added = f"{words} --no-check", "--check"
+        assert run(bench, f"{words} {added}") != run(bench, words)
+        return
+    if call not in plain:
+        plain[call] = run(bench, words)
+        assert plain[call].status in (0, 1) and plain[call] == run(bench, words)  # nothing else changes
+    seen = run(bench, f"{words} {added}")
+    assert seen._replace(text="") != plain[call]._replace(text="") or seen.text != plain[call].text
+
+
+@pytest.mark.parametrize(("call", "added"), cases(REFUSED))
+def test_a_flag_that_does_not_apply_is_refused(call: str, added: str, run: Run) -> None:
+    seen = run(call.split()[0], f"{CALLS[call]} {added}")
+    message = seen.text.splitlines()[-1]
+    assert seen.status == 2 and added.split()[0] in message and not seen.calls, message
+
+
+@pytest.mark.parametrize("call", READS)
+def test_a_bench_that_only_reads_refuses_what_asks_for_work(call: str, run: Run, tmp_path: Path) -> None:
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text("")
+    words, added = READS[call]
+    for flag in added.split("; "):
+        seen = run(call.split()[0], f"{words} {flag}".replace("{rows}", str(rows)))
+        message = seen.text.splitlines()[-1]
+        assert seen.status == 2 and f"{flag.split()[0]} must be left out" in message, message
+
+
+def test_a_cache_in_sram_has_no_layers(run: Run) -> None:
+    seen = run("ipu_sparq", f"{SHAPE} --kernel {DENSE_SRAM.name} --layers 2 --plan-only")
+    assert seen.status == 2 and "--layers must be 1 for a cache in SRAM, got 2" in seen.text
+
+
+def test_every_flag_is_tried() -> None:
+    """A new flag needs a place in a table above."""
+    modes = [(call, " ".join(words)) for call, words in READS.items()]
+    everything = [*CALLS.items(), *cases(EFFECTS), *cases(REFUSED), *modes]
+    for bench in {call.split()[0] for call in CALLS}:
+        parser = importlib.import_module(bench).command_line().parser
+        meant = {word: action.dest for action in parser._actions for word in action.option_strings}
+        words = {word for call, text in everything if call.split()[0] == bench for word in text.split()}
+        missing = set(meant.values()) - {meant.get(word) for word in words} - {"help"}
+        assert not missing, (bench, missing)
+
+
+def test_one_way_from_flags_to_options() -> None:
+    """The options of a device are those of the flags, for a kernel that has them."""
+    a = argparse.Namespace(tiles=7, hot_rows=9, hot_policy="recent", wave_rows=8, hit_rate=0.5)
+    tiered, streamed = (common.device_options(a, kernel) for kernel in (TIERED, DEFAULT))
+    assert (tiered.n_tiles, tiered.memory, tiered.hot_rows, tiered.hot_policy) == (7, "tiered", 9, "recent")
+    assert (streamed.n_tiles, streamed.memory, streamed.hot_rows, streamed.wave_rows) == (
+        7,
+        "streaming",
+        0,
+        0,
+    )
+    assert common.plan_options(a, TIERED)["hit_rate"] == 0.5 and "hit_rate" not in common.plan_options(
+        a, DEFAULT
+    )
