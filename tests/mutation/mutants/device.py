@@ -176,7 +176,7 @@ MUTANTS = [
         [
             ("  last_ = &entry;\n", "  (void)entry;\n", "misses are those of the first IPU"),
             (
-                "shard->history.check(shard->share.ofBatch(steps));",
+                "shard->host.history().check(shard->share.ofBatch(steps));",
                 "(void)shard;",
                 "IPUs before the one that refuses get a history",
             ),
