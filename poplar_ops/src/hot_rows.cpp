@@ -126,7 +126,7 @@ private:
     entries = atHome({topK}, "missing_entries");
     rows = atHome({topK}, "missing_rows");
     nMisses = buffer.misses.slice(context.task(0), context.task(0) + context.nSlots());
-    const ComputeSet cs = context.execute("missListmisses");
+    const ComputeSet cs = context.execute("list_misses");
     for (unsigned slot = 0; slot != context.nSlots(); ++slot)
       addVertex(graph, cs, "sparq::ListMisses", context.tile(slot, home),
                 {{"filled", context.filled(slot, home)},
