@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The emulator is a project of its own: nothing in its folder names what is built on it.
 
-That it builds and runs alone is shown by every other test here: conftest.py builds a copy of the folder.
+That it builds and runs alone is shown by every other test here, where nothing is installed: conftest.py then
+builds a copy of the folder.
 """
 
 from __future__ import annotations

@@ -93,7 +93,7 @@ void HostCache::writeLengths(Engine &engine, unsigned layer) const {
 }
 
 void HostCache::checkRoom(unsigned layer, unsigned nTokens,
-                          const std::vector<std::uint32_t> &counts) const {
+                          const std::vector<std::uint32_t> &counts, unsigned firstElement) const {
   if (counts.size() != shape_.batch)
     throw Error("append: lengths must have shape (batch=" + std::to_string(shape_.batch) +
                 ",), got (" + std::to_string(counts.size()) + ",)");
@@ -104,8 +104,9 @@ void HostCache::checkRoom(unsigned layer, unsigned nTokens,
                   std::to_string(n));
     if (n > shape_.capacity - held)
       throw Error("append: length must be at most capacity=" + std::to_string(shape_.capacity) +
-                  " (element " + std::to_string(b) + " holds " + std::to_string(held) + ", " +
-                  std::to_string(n) + " more), got " + std::to_string(held + n));
+                  " (element " + std::to_string(firstElement + b) + " holds " +
+                  std::to_string(held) + ", " + std::to_string(n) + " more), got " +
+                  std::to_string(held + n));
   }
 }
 

@@ -62,7 +62,7 @@ Session::Session(const Shape &shape, const Programs &programs, const DeviceOptio
                          shared ? "ipu" + std::to_string(ipu) + "/" : "", shared);
   }
   addEntries(shared && options.split == Split::heads);
-  compile(graph, buildPrograms(graph, stacked));
+  compile(graph, buildPrograms(stacked));
   engine_->load(device_);
   for (unsigned layer = 0; layer != nLayers_; ++layer)
     reset(layer);
@@ -77,26 +77,28 @@ void Session::checkWindows(const Programs &programs, const Share &share) const {
 }
 
 void Session::addEntries(bool spread) {
-  last_ = nullptr;
-  if (!spread) {
+  if (spread) {
+    entries_.push_back({&whole_, {}});
+    for (Shard &shard : shards_)
+      entries_.front().shards.push_back(&shard);
+    addWhole(shards_.front());
+  } else {
     for (Shard &shard : shards_)
       entries_.push_back({&shard.ports, {&shard}});
-    last_ = &entries_.front();
-    return;
   }
-  Shard &first = shards_.front();
-  const PortSite site{first.graph, first.plan.placement, shape_, ""};
+  last_ = &entries_.front();
+}
+
+// On the IPU of that shard.
+void Session::addWhole(Shard &shard) {
+  const PortSite site{shard.graph, shard.plan.placement, shape_, ""};
   site.addQuery(whole_);
-  for (const std::string &step : first.steps)
+  for (const std::string &step : shard.steps)
     site.addOutput(whole_, step);
-  if (first.ports.append.key.valid())
+  if (shard.ports.append.key.valid())
     site.addAppend(whole_);
   if (fillTokens_ != 0)
     site.addFill(whole_, fillTokens_);
-  entries_.push_back({&whole_, {}});
-  for (Shard &shard : shards_)
-    entries_.front().shards.push_back(&shard);
-  last_ = &entries_.front();
 }
 
 Tensor Session::ofShard(const Shard &shard, const Tensor &whole) const {
@@ -177,7 +179,7 @@ Sequence Session::stack(std::size_t index) {
   return program;
 }
 
-std::vector<Program> Session::buildPrograms(Graph &, bool stacked) {
+std::vector<Program> Session::buildPrograms(bool stacked) {
   std::vector<Program> all;
   const auto add = [&](const std::vector<Program> &some) {
     const auto first = static_cast<unsigned>(all.size());

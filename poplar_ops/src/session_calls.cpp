@@ -43,7 +43,7 @@ void Session::write(const std::uint16_t *key, const std::uint16_t *value, unsign
     return;
   }
   for (const Shard *const shard : entry.shards) // before any is altered
-    shard->host.checkRoom(layer, nTokens, shard->share.ofBatch(counts));
+    shard->host.checkRoom(layer, nTokens, shard->share.ofBatch(counts), shard->share.firstBatch);
   const std::size_t each = std::size_t(nTokens) * shape_.headDim;
   for (Shard *const shard : entry.shards)
     shard->host.write(*engine_, layer, partOf(shape_, shard->share, key, each).data(),
@@ -90,7 +90,8 @@ void Session::append(const std::uint16_t *key, const std::uint16_t *value,
   const Entry &entry = entryOf("append", layer);
   checkBatch("append", active.size());
   for (const Shard *const shard : entry.shards)
-    shard->host.checkRoom(shard->own(layer), 1, shard->share.ofBatch(active));
+    shard->host.checkRoom(shard->own(layer), 1, shard->share.ofBatch(active),
+                          shard->share.firstBatch);
   select(entry, layer);
   entry.ports->append.write(*engine_, key, value, active.data());
   engine_->run(entry.firstProgram);

@@ -8,7 +8,7 @@ import math
 from typing import Any, ClassVar, Sequence
 
 from sparq_ipu.kernels import Settings, attention_over
-from sparq_reference import CacheSpec, WindowSettings, checks
+from sparq_reference import CacheSpec, checks
 
 #: where a cache can be, the default first
 MEMORIES = ("streaming", "sram", "tiered")
@@ -143,7 +143,7 @@ class DeviceOptions:
             checks.fail(op, "hot_rows", f"be 0 or at least top_k={top_k}", self.hot_rows)
 
     def _check_window(self, op: str, spec: CacheSpec, settings: Settings) -> None:
-        if not isinstance(settings, WindowSettings) or not settings.remembers or self.split != "heads":
+        if settings is None or not settings.remembers or self.split != "heads":
             return
         if math.gcd(self.n_ipus, spec.n_kv_heads) != 1:  # sums are over all heads
             rule = "be 'layers' where heads of one history of window attention would be split"

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from sparq_reference import checks
-from sparq_reference.settings import SparqSettings, WindowSettings
+from sparq_reference.settings import Settings, WindowSettings
 
 #: units of a share of attention: all of one head's attention is so many (E11)
 UNITS = 1 << 16
@@ -113,7 +113,8 @@ def check_history(op: str, history: WindowHistory | None, settings: WindowSettin
     check_recent(op, 0 if history is None else history.n_recent, settings)
 
 
-def check_recent(op: str, held: int, settings: SparqSettings | WindowSettings | None) -> None:
+def check_recent(op: str, held: int, settings: Settings) -> None:
     """Raise ValueError unless a cache that remembers `held` steps, 0 if none came yet, is for these."""
-    if isinstance(settings, WindowSettings) and settings.remembers and held not in (0, settings.n_recent):
-        checks.fail(op, "n_recent", f"be the n_recent={held} of the steps so far", settings.n_recent)
+    n_recent = 0 if settings is None else settings.n_remembered
+    if n_recent and held not in (0, n_recent):
+        checks.fail(op, "n_recent", f"be the n_recent={held} of the steps so far", n_recent)

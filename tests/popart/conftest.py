@@ -21,7 +21,7 @@ FOLDERS = ("poplar_ops", "tests/popart")
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "sparq-ipu-tests"
 
 
-def _build(directory: Path, toolkit: Path) -> Path:
+def _build(directory: Path, core: ModuleType, toolkit: Path) -> Path:
     pybind11 = pytest.importorskip("pybind11", reason="pybind11 is not installed")
     compiler = builds.compiler()
     if not compiler:
@@ -36,7 +36,7 @@ def _build(directory: Path, toolkit: Path) -> Path:
         directory / "build",
         "-DCMAKE_BUILD_TYPE=None",
         "-DCMAKE_CXX_FLAGS=-O0",
-        f"-DCODELETS={toolkit.parent}",
+        f"-DCORE={core.__file__}",
         f"-Dpoplar_DIR={toolkit / 'lib' / 'cmake' / 'poplar'}",
         f"-DCMAKE_CXX_COMPILER={compiler}",
         f"-DPython_EXECUTABLE={sys.executable}",
@@ -49,6 +49,9 @@ def _build(directory: Path, toolkit: Path) -> Path:
 @pytest.fixture(scope="session")
 def lowering() -> ModuleType:
     """The module _popart_lowering; skips where it can not be built."""
+    core = pytest.importorskip("sparq_ipu._core", reason="the extension module is not built")
+    if sys.platform == "darwin":
+        pytest.skip("nothing can be linked with an extension module")
     emulator = pytest.importorskip("sparq_ipu.emulator")
     try:
         toolkit = emulator.prefix()
@@ -56,7 +59,7 @@ def lowering() -> ModuleType:
         pytest.skip("built without the emulator")
     directory = CACHE / f"popart-{builds.key(ROOT, toolkit)}"
     with builds.alone(directory):
-        module = _build(directory, toolkit)
+        module = _build(directory, core, toolkit)
     spec = importlib.util.spec_from_file_location("_popart_lowering", module)
     assert spec is not None and spec.loader is not None
     loaded = importlib.util.module_from_spec(spec)

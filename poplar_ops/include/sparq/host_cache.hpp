@@ -53,7 +53,9 @@ public:
   const HostHistory &history() const { return history_; }
 
   // For programs that append or replace on the device: checks before, and what they did after.
-  void checkRoom(unsigned layer, unsigned nTokens, const std::vector<std::uint32_t> &counts) const;
+  // Messages count elements from `firstElement`.
+  void checkRoom(unsigned layer, unsigned nTokens, const std::vector<std::uint32_t> &counts,
+                 unsigned firstElement = 0) const;
   void advance(unsigned layer, const std::vector<std::uint32_t> &counts);
   void replaced(unsigned layer, unsigned b, std::uint32_t length) { lengths_[layer][b] = length; }
 

@@ -101,7 +101,8 @@ private:
   std::size_t nAttention() const { return plan().attention.size(); }
   void checkWindows(const Programs &programs, const Share &share) const;
   void addEntries(bool spread);
-  std::vector<poplar::program::Program> buildPrograms(poplar::Graph &graph, bool stacked);
+  void addWhole(Shard &shard);
+  std::vector<poplar::program::Program> buildPrograms(bool stacked);
   std::vector<poplar::program::Program> programsOf(const Entry &entry) const;
   // Between the ports of an entry and those of its shards: one copy for all IPUs.
   poplar::Tensor ofShard(const Shard &shard, const poplar::Tensor &whole) const;

@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """What an attention program would do on an IPU, and how long it would take: modelled, nothing is run.
 
-planner            `plan`: counts one kernel on one shape: tiles, waves, memory, bytes, time
+request            what is to be planned, checked: the options that all plans take
+counting           dry runs of one IPU, and whether it has room
+planner            `plan`: one kernel on one shape: tiles, waves, memory, bytes, time
+record             what `plan` gives: the record, its row and text
 placement          `place_layers`: which layers of a model fit in three tiers; `longest_context`
 pod                `plan_pod`: attention of all layers of a model over several IPUs
 whole_model        `plan_model`: a whole model with its weights; `sparq-ipu plan`

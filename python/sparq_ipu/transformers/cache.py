@@ -25,7 +25,7 @@ from sparq_ipu.tokens import append_and_attend
 from sparq_ipu.torch.graphs import outside_graphs
 from sparq_ipu.transformers.autograd import without_backward
 from sparq_ipu.transformers.columns import RealColumns, to_columns
-from sparq_ipu.transformers.settings import AnyLayerSettings, WindowLayerSettings
+from sparq_ipu.transformers.settings import AnyLayerSettings
 from sparq_ipu.transformers.stack import LayerStack
 from sparq_ipu.transformers.storage import Storage, check_options, is_stacked
 from sparq_ipu.transformers.supported import LayerKinds, text_config
@@ -394,7 +394,7 @@ class SparqLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly ty
             ValueError: key and value are not that, or came before.
         """
         settings = self._take(key, value)
-        if isinstance(settings, WindowLayerSettings) and not self.is_beyond_window:
+        if settings is not None and settings.kind == "window" and not self.is_beyond_window:
             hidden = (~self.real[:, -query.shape[2] :]).any(0).nonzero()
             n_shown = query.shape[2] - (int(hidden.max()) + 1 if len(hidden) else 0)
             n = min(n_shown, settings.n_recent)  # all rows have a token in each of these columns

@@ -225,7 +225,7 @@ def _install(
         setattr(module, FORWARD_PASS, hooks.forward_pass)
     setattr(decoder, _STATE, {"attn_implementation": own, "handles": handles, "hooks": hooks})
     attention = "dense attention" if settings == [None] * len(settings) else "SparQ attention"
-    if isinstance(settings[0], WindowLayerSettings):
+    if settings[0] is not None and settings[0].kind == "window":
         attention = "window attention"
     _log.log(logging.WARNING if kinds.has_windows else logging.INFO, "%s: %s", op, kinds.describe(attention))
 

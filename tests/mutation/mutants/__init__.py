@@ -6,6 +6,7 @@ One module for each part of the project; each has a list `MUTANTS`, made by `of`
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import importlib
 import pkgutil
@@ -45,9 +46,16 @@ def of(file: str, tests: str, changes: Sequence[Change]) -> list[Mutant]:
 
 
 def parts() -> dict[str, list[Mutant]]:
-    """Every mutant, by the module that lists it."""
-    names = sorted(module.name for module in pkgutil.iter_modules(__path__))
-    return {name: importlib.import_module(f"{__name__}.{name}").MUTANTS for name in names}
+    """Every mutant, by the module that lists it. Those of a file are numbered through all modules."""
+    count: collections.Counter[str] = collections.Counter()
+    listed: dict[str, list[Mutant]] = {}
+    for part in sorted(module.name for module in pkgutil.iter_modules(__path__)):
+        listed[part] = []
+        for mutant in importlib.import_module(f"{__name__}.{part}").MUTANTS:
+            count[mutant.file] += 1
+            name = f"{mutant.name.rpartition('-')[0]}-{count[mutant.file]}"
+            listed[part].append(dataclasses.replace(mutant, name=name))
+    return listed
 
 
 def every() -> list[Mutant]:

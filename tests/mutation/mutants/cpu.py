@@ -92,7 +92,7 @@ MUTANTS = [
         "poplar_ops/cpu/kv_cache.cpp",
         f"{_CACHE} tests/cpu/test_tokens.py tests/cpu/test_cpu_window.py",
         [
-            ("history->truncate(slot[b], ", "history->truncate(b, ", "another element's history is cut"),
+            ("history->truncate(bank[b], ", "history->truncate(b, ", "another element's history is cut"),
             ("if (count > capacity - held)", "if (false)", "appends go on behind the capacity"),
             (
                 "nHeld[copy.to] = nHeld[copy.from];",

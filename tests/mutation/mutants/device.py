@@ -192,12 +192,13 @@ MUTANTS = [
             ),
             ("steps[b].clear();", "steps[b].shrink_to_fit();", "prefill keeps the steps of what it replaces"),
             (
-                "shard->host.checkRoom(layer, nTokens, shard->share.ofBatch(counts));",
+                "shard->host.checkRoom(layer, nTokens, shard->share.ofBatch(counts), shard->share.firstBatch);",
                 "(void)shard;",
                 "IPUs before the one that refuses are written",
             ),
             (
-                "shard->host.checkRoom(shard->own(layer), 1, shard->share.ofBatch(active));",
+                "shard->host.checkRoom(shard->own(layer), 1, shard->share.ofBatch(active),\n"
+                "                          shard->share.firstBatch);",
                 "(void)shard;",
                 "append goes on behind the capacity",
             ),

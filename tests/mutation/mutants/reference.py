@@ -296,8 +296,8 @@ MUTANTS = [
                 "more are read than were asked for",
             ),
             (
-                "held not in (0, settings.n_recent)",
-                "held != settings.n_recent",
+                "held not in (0, n_recent)",
+                "held != n_recent",
                 "a cache without a history is refused",
             ),
         ],
