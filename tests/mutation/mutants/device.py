@@ -192,9 +192,8 @@ MUTANTS = [
             ),
             ("steps[b].clear();", "steps[b].shrink_to_fit();", "prefill keeps the steps of what it replaces"),
             (
-                "shard->host.checkRoom(layer, nTokens, shard->share.ofBatch(counts), "
-                "shard->share.firstBatch);",
-                "(void)shard;",
+                "checkRoom(layer, nTokens, shard->share.ofBatch(counts), shard->share.firstBatch);",
+                "lengths(layer);",
                 "IPUs before the one that refuses are written",
             ),
             (
