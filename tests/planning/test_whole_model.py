@@ -152,7 +152,7 @@ def test_where_three_tiers_pay_layers_are_in_them(monkeypatch: pytest.MonkeyPatc
     assert 0 < ipu.n_tiered < 40
     assert ipu.tiered is not None and ipu.others is not None
     assert ipu.need.attention_tile == ipu.tiered.max_tile_bytes + ipu.others.max_tile_bytes
-    assert ipu.need.tile <= best.model.tile_bytes
+    assert ipu.need.tile <= best.request.model.tile_bytes
     assert best.seconds_per_step < published.seconds_per_step
     text = str(best)
     assert f"{ipu.n_tiered} of 40 in three tiers" in text and "90% of the selected rows" in text

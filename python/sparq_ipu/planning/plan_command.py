@@ -75,7 +75,7 @@ def summary(plans: Sequence[ModelPlan]) -> tuple[tuple[str, ...], list[tuple[str
         )
         rows.append(
             (
-                p.attention,
+                p.request.attention,
                 "yes" if p.fits else "no",
                 "SRAM" if p.weights_in == "sram" else "streaming",
                 f"{sum(ipu.n_tiered for ipu in p.ipus)} of {sum(ipu.n_layers for ipu in p.ipus)}",
@@ -110,7 +110,7 @@ def draw(plans: Sequence[ModelPlan], folder: Path) -> list[Path]:
     plt = report_pictures.load_matplotlib()
     best = plans[-1]
     needs, at = [ipu.need for ipu in best.ipus], list(range(len(best.ipus)))
-    tile, streaming = best.model.tile_bytes / KIB, best.model.streaming_memory_bytes / 1e9
+    tile, streaming = best.request.model.tile_bytes / KIB, best.request.model.streaming_memory_bytes / 1e9
     in_sram = {
         "attention and caches": [n.attention_tile / KIB for n in needs],
         "weights": [n.weights_tile / KIB for n in needs],
@@ -125,7 +125,10 @@ def draw(plans: Sequence[ModelPlan], folder: Path) -> list[Path]:
     axes[0].set(title=f"SRAM of the fullest tile, of {tile:.0f} KiB", xlabel="IPU", ylabel="KiB")
     _bars(axes[1], streamed, at, streaming)
     axes[1].set(title=f"streaming memory, of {streaming:.0f} GB", xlabel="IPU", ylabel="GB")
-    figure.suptitle(f"{best.shape.name}, attention {best.attention}: all that is there at once", fontsize=11)
+    figure.suptitle(
+        f"{best.request.shape.name}, attention {best.request.attention}: all that is there at once",
+        fontsize=11,
+    )
     written = [folder / "memory.png"]
     figure.savefig(written[0], dpi=120)
     plt.close(figure)
@@ -134,7 +137,9 @@ def draw(plans: Sequence[ModelPlan], folder: Path) -> list[Path]:
         return written
     figure, axis = plt.subplots(figsize=(7, 4), layout="constrained")
     parts = [p.milliseconds for p in fitting]
-    _bars(axis, {name: [ms[name] for ms in parts] for name in parts[0]}, [p.attention for p in fitting])
+    _bars(
+        axis, {name: [ms[name] for ms in parts] for name in parts[0]}, [p.request.attention for p in fitting]
+    )
     axis.set(title="a token, modelled", ylabel="ms")
     written.append(folder / "time.png")
     figure.savefig(written[-1], dpi=120)
@@ -166,7 +171,7 @@ def write_page(plans: Sequence[ModelPlan], folder: Path) -> Path:
     ]
     pictures = {path.stem: path.read_bytes() for path in draw(plans, folder)}
     page = folder / "plan.html"
-    title = f"{best.shape.name} on {best.n_ipus} IPUs: a plan"
+    title = f"{best.request.shape.name} on {best.request.n_ipus} IPUs: a plan"
     page.write_text(report.as_html(sections, pictures, title), encoding="utf-8")
     return page
 

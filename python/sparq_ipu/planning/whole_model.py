@@ -97,148 +97,7 @@ class IpuPlan:
 
 
 @dataclasses.dataclass(frozen=True)
-class ModelPlan:
-    """A model on IPUs; times in modelled seconds.
-
-    Attributes:
-        in_flight: batches that are there at once; with split "layers" they follow one another through the
-            IPUs, each with caches of its own.
-        weights_in: "sram" or "streaming".
-        ipus: a plan for each IPU.
-        seconds_links: of a step: what passes from IPU to IPU.
-        missing: what does not fit, in words; empty where all does.
-        would_fit: changes, each alone, with which it would fit.
-        weights_would_fit: where weights lie in streaming memory for want of SRAM, changes with which they
-            would lie in SRAM.
-    """
-
-    shape: ModelShape
-    model: DeviceModel
-    batch: int
-    in_flight: int
-    seq_len: int
-    n_ipus: int
-    split: str
-    attention: str
-    hit_rate: float
-    weights: str
-    weights_in: str
-    ipus: tuple[IpuPlan, ...]
-    seconds_links: float
-    missing: tuple[str, ...] = ()
-    would_fit: tuple[str, ...] = ()
-    weights_would_fit: tuple[str, ...] = ()
-
-    @property
-    def fits(self) -> bool:
-        return not self.missing
-
-    @property
-    def in_turn(self) -> bool:
-        """IPUs work one after the other on a step."""
-        return self.split == "layers"
-
-    @property
-    def seconds_per_step(self) -> float:
-        """From a token of every element of one batch to the next."""
-        seconds = [ipu.seconds for ipu in self.ipus]
-        return (sum(seconds) if self.in_turn else max(seconds)) + self.seconds_links
-
-    @property
-    def seconds_if_on_chip_doubled(self) -> float:
-        more = [ipu.on_chip_seconds for ipu in self.ipus]
-        return self.seconds_per_step + (sum(more) if self.in_turn else max(more))
-
-    @property
-    def milliseconds(self) -> dict[str, float]:
-        """Of a step, by what takes them."""
-        share = 1 if self.in_turn else self.n_ipus  # IPUs that work at once, all alike
-        return {
-            "attention": sum(ipu.seconds_attention for ipu in self.ipus) / share * 1e3,
-            "weights from streaming memory": sum(ipu.seconds_weights for ipu in self.ipus) / share * 1e3,
-            "links": self.seconds_links * 1e3,
-        }
-
-    @property
-    def tokens_per_second(self) -> float:
-        """Of all batches in flight: bound by a step's length, and by the IPU that works longest."""
-        busiest = max(ipu.seconds for ipu in self.ipus)
-        return self.batch / max(self.seconds_per_step / self.in_flight, busiest)
-
-    def row(self) -> dict[str, Any]:
-        """One flat record, for JSON lines; bytes are of the IPU that has most."""
-        needs = [ipu.need for ipu in self.ipus]
-        return {
-            "model": self.shape.name,
-            "parameters": self.shape.parameters,
-            "device": self.model.name,
-            "batch": self.batch,
-            "in_flight": self.in_flight,
-            "seq_len": self.seq_len,
-            "n_ipus": self.n_ipus,
-            "split": self.split,
-            "attention": self.attention,
-            "hit_rate": self.hit_rate,
-            "weights": self.weights,
-            "weights_in": self.weights_in,
-            "n_layers_per_ipu": [ipu.n_layers for ipu in self.ipus],
-            "n_tiered_per_ipu": [ipu.n_tiered for ipu in self.ipus],
-            "seconds_per_step": self.seconds_per_step,
-            "seconds_if_on_chip_doubled": self.seconds_if_on_chip_doubled,
-            **{f"seconds_{name.split()[0]}": ms / 1e3 for name, ms in self.milliseconds.items()},
-            "tokens_per_second": self.tokens_per_second,
-            "tile_bytes": max(need.tile for need in needs),
-            "tile_bytes_limit": self.model.tile_bytes,
-            "streaming_bytes": max(need.streaming for need in needs),
-            "streaming_bytes_limit": self.model.streaming_memory_bytes,
-            "fits": self.fits,
-            "missing": list(self.missing),
-            "would_fit": list(self.would_fit),
-            "weights_would_fit": list(self.weights_would_fit),
-            "time_source": "modelled",
-        }
-
-    def __str__(self) -> str:
-        fullest = max(self.ipus, key=lambda ipu: ipu.need.tile)
-        most = max(self.ipus, key=lambda ipu: ipu.need.streaming).need
-        need, kib = fullest.need, 1024
-        n_layers, n_tiered = (sum(getattr(i, name) for i in self.ipus) for name in ("n_layers", "n_tiered"))
-        each = f"{max(i.n_layers for i in self.ipus)} layers on an IPU"
-        tiers = f", {n_tiered} of {n_layers} in three tiers" if n_tiered else ""
-        lines = [
-            f"{self.shape.name}: {self.shape.parameters / 1e9:.2f} billion weights ({self.weights}), "
-            f"{self.seq_len} positions, batch {self.batch}, {self.in_flight} in flight",
-            f"  {self.n_ipus} IPUs ({self.model.name}), split by {self.split}; attention {self.attention}: "
-            f"{each}{tiers}",
-            f"  weights in {'SRAM' if self.weights_in == 'sram' else 'streaming memory'}",
-            f"  SRAM: {need.tile / kib:.0f} of {self.model.tile_bytes / kib:.0f} KiB on the fullest tile: "
-            f"attention and caches {need.attention_tile / kib:.0f}, weights {need.weights_tile / kib:.0f}, "
-            f"kept for products {need.products_tile / kib:.0f}",
-            f"  streaming memory: {most.streaming / 1e9:.2f} of "
-            f"{self.model.streaming_memory_bytes / 1e9:.0f} GB on the IPU with most: caches "
-            f"{most.cache_streaming / 1e9:.2f}, weights {most.weights_streaming / 1e9:.2f}",
-        ]
-        if self.missing:
-            lines += [f"  does not fit: {what}" for what in self.missing]
-            lines += [f"  would fit: {what}" for what in self.would_fit]
-            return "\n".join(lines)
-        parts = " + ".join(f"{name} {ms:.3f}" for name, ms in self.milliseconds.items())
-        lines.append(
-            f"  modelled, a token: {self.seconds_per_step * 1e3:.3f} ms = {parts}; if attention's work "
-            f"on chip took twice as long {self.seconds_if_on_chip_doubled * 1e3:.3f}"
-        )
-        lines.append(f"  modelled: {self.tokens_per_second:.1f} tokens/s of all batches in flight")
-        if n_tiered:
-            rate = f"{self.hit_rate:.0%} of the selected rows are taken to be hot"
-            lines.append(f"  {rate}" + (": none, the slowest case" if self.hit_rate == 0 else ""))
-        if self.weights_would_fit:
-            lines.append(f"  weights would fit SRAM: {'; or '.join(self.weights_would_fit)}")
-        lines.append("  not planned: products with weights in SRAM, norms, sampling, prefill, the host")
-        return "\n".join(lines)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Request:
+class ModelRequest:
     """What is to be planned, checked."""
 
     shape: ModelShape
@@ -286,6 +145,133 @@ class _Request:
             baseline=False,
             **options,
         )
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelPlan:
+    """A model on IPUs; times in modelled seconds.
+
+    Attributes:
+        request: what was to be planned. Of the batches in flight, with split "layers" one follows another
+            through the IPUs, each with caches of its own.
+        weights_in: where they lie, "sram" or "streaming".
+        ipus: a plan for each IPU.
+        seconds_links: of a step: what passes from IPU to IPU.
+        missing: what does not fit, in words; empty where all does.
+        would_fit: changes, each alone, with which it would fit.
+        weights_would_fit: where weights lie in streaming memory for want of SRAM, changes with which they
+            would lie in SRAM.
+    """
+
+    request: ModelRequest
+    weights_in: str
+    ipus: tuple[IpuPlan, ...]
+    seconds_links: float
+    missing: tuple[str, ...] = ()
+    would_fit: tuple[str, ...] = ()
+    weights_would_fit: tuple[str, ...] = ()
+
+    @property
+    def fits(self) -> bool:
+        return not self.missing
+
+    @property
+    def in_turn(self) -> bool:
+        """IPUs work one after the other on a step."""
+        return self.request.split == "layers"
+
+    @property
+    def seconds_per_step(self) -> float:
+        """From a token of every element of one batch to the next."""
+        seconds = [ipu.seconds for ipu in self.ipus]
+        return (sum(seconds) if self.in_turn else max(seconds)) + self.seconds_links
+
+    @property
+    def seconds_if_on_chip_doubled(self) -> float:
+        more = [ipu.on_chip_seconds for ipu in self.ipus]
+        return self.seconds_per_step + (sum(more) if self.in_turn else max(more))
+
+    @property
+    def milliseconds(self) -> dict[str, float]:
+        """Of a step, by what takes them."""
+        share = 1 if self.in_turn else self.request.n_ipus  # IPUs that work at once, all alike
+        return {
+            "attention": sum(ipu.seconds_attention for ipu in self.ipus) / share * 1e3,
+            "weights from streaming memory": sum(ipu.seconds_weights for ipu in self.ipus) / share * 1e3,
+            "links": self.seconds_links * 1e3,
+        }
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Of all batches in flight: bound by a step's length, and by the IPU that works longest."""
+        busiest = max(ipu.seconds for ipu in self.ipus)
+        return self.request.batch / max(self.seconds_per_step / self.request.in_flight, busiest)
+
+    def row(self) -> dict[str, Any]:
+        """One flat record, for JSON lines; bytes are of the IPU that has most."""
+        needs = [ipu.need for ipu in self.ipus]
+        fields = {f.name: getattr(self.request, f.name) for f in dataclasses.fields(self.request)}
+        del fields["shape"]
+        return {
+            **fields,
+            "model": self.request.shape.name,
+            "parameters": self.request.shape.parameters,
+            "device": self.request.model.name,
+            "weights_in": self.weights_in,
+            "n_layers_per_ipu": [ipu.n_layers for ipu in self.ipus],
+            "n_tiered_per_ipu": [ipu.n_tiered for ipu in self.ipus],
+            "seconds_per_step": self.seconds_per_step,
+            "seconds_if_on_chip_doubled": self.seconds_if_on_chip_doubled,
+            **{f"seconds_{name.split()[0]}": ms / 1e3 for name, ms in self.milliseconds.items()},
+            "tokens_per_second": self.tokens_per_second,
+            "tile_bytes": max(need.tile for need in needs),
+            "tile_bytes_limit": self.request.model.tile_bytes,
+            "streaming_bytes": max(need.streaming for need in needs),
+            "streaming_bytes_limit": self.request.model.streaming_memory_bytes,
+            "fits": self.fits,
+            "missing": list(self.missing),
+            "would_fit": list(self.would_fit),
+            "weights_would_fit": list(self.weights_would_fit),
+            "time_source": "modelled",
+        }
+
+    def __str__(self) -> str:
+        r = self.request
+        fullest = max(self.ipus, key=lambda ipu: ipu.need.tile)
+        most = max(self.ipus, key=lambda ipu: ipu.need.streaming).need
+        need, kib = fullest.need, 1024
+        n_layers, n_tiered = (sum(getattr(i, name) for i in self.ipus) for name in ("n_layers", "n_tiered"))
+        each = f"{max(i.n_layers for i in self.ipus)} layers on an IPU"
+        tiers = f", {n_tiered} of {n_layers} in three tiers" if n_tiered else ""
+        lines = [
+            f"{r.shape.name}: {r.shape.parameters / 1e9:.2f} billion weights ({r.weights}), "
+            f"{r.seq_len} positions, batch {r.batch}, {r.in_flight} in flight",
+            f"  {r.n_ipus} IPUs ({r.model.name}), split by {r.split}; attention {r.attention}: {each}{tiers}",
+            f"  weights in {'SRAM' if self.weights_in == 'sram' else 'streaming memory'}",
+            f"  SRAM: {need.tile / kib:.0f} of {r.model.tile_bytes / kib:.0f} KiB on the fullest tile: "
+            f"attention and caches {need.attention_tile / kib:.0f}, weights {need.weights_tile / kib:.0f}, "
+            f"kept for products {need.products_tile / kib:.0f}",
+            f"  streaming memory: {most.streaming / 1e9:.2f} of "
+            f"{r.model.streaming_memory_bytes / 1e9:.0f} GB on the IPU with most: caches "
+            f"{most.cache_streaming / 1e9:.2f}, weights {most.weights_streaming / 1e9:.2f}",
+        ]
+        if self.missing:
+            lines += [f"  does not fit: {what}" for what in self.missing]
+            lines += [f"  would fit: {what}" for what in self.would_fit]
+            return "\n".join(lines)
+        parts = " + ".join(f"{name} {ms:.3f}" for name, ms in self.milliseconds.items())
+        lines.append(
+            f"  modelled, a token: {self.seconds_per_step * 1e3:.3f} ms = {parts}; if attention's work "
+            f"on chip took twice as long {self.seconds_if_on_chip_doubled * 1e3:.3f}"
+        )
+        lines.append(f"  modelled: {self.tokens_per_second:.1f} tokens/s of all batches in flight")
+        if n_tiered:
+            rate = f"{r.hit_rate:.0%} of the selected rows are taken to be hot"
+            lines.append(f"  {rate}" + (": none, the slowest case" if r.hit_rate == 0 else ""))
+        if self.weights_would_fit:
+            lines.append(f"  weights would fit SRAM: {'; or '.join(self.weights_would_fit)}")
+        lines.append("  not planned: products with weights in SRAM, norms, sampling, prefill, the host")
+        return "\n".join(lines)
 
 
 def plan_model(
@@ -346,7 +332,7 @@ def plan_model(
         if value not in among:
             checks.fail(op, name, f"be one of {', '.join(among)}", repr(value))
     most = shape.n_layers if split == "layers" else 64
-    request = _Request(
+    request = ModelRequest(
         shape=shape,
         model=device if isinstance(device, DeviceModel) else device_model(device),
         batch=checks.check_integer(op, "batch", batch, 1, checks.MAX_CAPACITY),
@@ -375,7 +361,7 @@ def plan_model(
     return result
 
 
-def _planned(request: _Request, say: Callable[[str], None]) -> ModelPlan:
+def _planned(request: ModelRequest, say: Callable[[str], None]) -> ModelPlan:
     """The faster of both places for weights, among those that fit; else the one that misses least."""
     places = ("sram", "streaming") if request.weights_in == "auto" else (request.weights_in,)
     layers = _Layers(request, say)
@@ -389,7 +375,7 @@ def _planned(request: _Request, say: Callable[[str], None]) -> ModelPlan:
 class _Layers:
     """Attention plans of one IPU by kernel and number of caches: each is counted once."""
 
-    def __init__(self, request: _Request, say: Callable[[str], None]):
+    def __init__(self, request: ModelRequest, say: Callable[[str], None]):
         self._request = request
         self._say = say
         self._plans: dict[tuple[str, int], Plan | DoesNotFit] = {}
@@ -409,7 +395,7 @@ class _Layers:
         return self._plans[key]
 
 
-def _weight_bytes(request: _Request, n_layers: int, has_head: bool) -> int:
+def _weight_bytes(request: ModelRequest, n_layers: int, has_head: bool) -> int:
     """What a step reads of an IPU's weights: its share of the layers and of the output's embedding."""
     shape, bits = request.shape, WEIGHT_BITS[request.weights]
     numbers = n_layers * shape.layer_weights + (shape.embedding_weights if has_head else 0)
@@ -417,7 +403,7 @@ def _weight_bytes(request: _Request, n_layers: int, has_head: bool) -> int:
     return math.ceil(numbers * bits / 8 / share)
 
 
-def _input_bytes(request: _Request, is_first: bool, in_sram: bool) -> int:
+def _input_bytes(request: ModelRequest, is_first: bool, in_sram: bool) -> int:
     """The input's embedding lies in streaming memory: a token reads one row. Where it is the output's too,
     and that lies there on the same IPU, it is there already."""
     shape = request.shape
@@ -428,7 +414,7 @@ def _input_bytes(request: _Request, is_first: bool, in_sram: bool) -> int:
     return math.ceil(shape.embedding_weights * WEIGHT_BITS[request.weights] / 8 / share)
 
 
-def _parts(request: _Request) -> list[tuple[int, bool, bool]]:
+def _parts(request: ModelRequest) -> list[tuple[int, bool, bool]]:
     """Of each IPU: its layers, whether it has the input's embedding, whether it has the output's."""
     n, layers = request.n_ipus, request.shape.n_layers
     if request.split == "heads":
@@ -437,8 +423,8 @@ def _parts(request: _Request) -> list[tuple[int, bool, bool]]:
     return [(owner.count(ipu), ipu == 0, ipu == n - 1) for ipu in range(n)]
 
 
-def _with_weights(request: _Request, place: str, layers: _Layers) -> ModelPlan:
-    model, parts = request.model, _parts(request)
+def _with_weights(request: ModelRequest, place: str, layers: _Layers) -> ModelPlan:
+    parts = _parts(request)
     by_part: dict[tuple[int, bool, bool], tuple[IpuPlan, list[str]]] = {}
     for part in parts:
         if part not in by_part:
@@ -449,16 +435,7 @@ def _with_weights(request: _Request, place: str, layers: _Layers) -> ModelPlan:
         name = f"IPU {which[0]}" if len(which) == 1 else f"IPUs {which[0]} to {which[-1]}"
         missing += [f"{name}: {what}" for what in problems]
     return ModelPlan(
-        request.shape,
-        model,
-        request.batch,
-        request.in_flight,
-        request.seq_len,
-        request.n_ipus,
-        request.split,
-        request.attention,
-        request.hit_rate,
-        request.weights,
+        request,
         place,
         tuple(by_part[part][0] for part in parts),
         _link_seconds(request),
@@ -466,7 +443,7 @@ def _with_weights(request: _Request, place: str, layers: _Layers) -> ModelPlan:
     )
 
 
-def _link_seconds(request: _Request) -> float:
+def _link_seconds(request: ModelRequest) -> float:
     """What passes between IPUs in a step: hidden states in fp16, from part to part; with heads split every
     layer adds up the parts' contributions twice, on IPU 0, and hands the sums out again."""
     n, n_bytes = request.n_ipus, 2 * request.batch * request.shape.hidden_size
@@ -480,7 +457,7 @@ def _link_seconds(request: _Request) -> float:
 
 
 def _ipu(
-    request: _Request, place: str, layers: _Layers, n_layers: int, is_first: bool, has_head: bool
+    request: ModelRequest, place: str, layers: _Layers, n_layers: int, is_first: bool, has_head: bool
 ) -> tuple[IpuPlan, list[str]]:
     """One IPU, and what does not fit on it."""
     model = request.model
@@ -520,7 +497,7 @@ def _ipu(
 
 
 def _choose(
-    request: _Request, layers: _Layers, n_layers: int, room: int
+    request: ModelRequest, layers: _Layers, n_layers: int, room: int
 ) -> tuple[int, Plan | None, Plan | None, DoesNotFit | None]:
     """How many layers are in three tiers: as many as fit such room of a tile beside the others, if that pays.
 
@@ -567,7 +544,7 @@ _SMALLER = ("n_ipus", "weights")
 
 
 def _changes(
-    request: _Request, say: Callable[[str], None], names: Sequence[str] | None = None
+    request: ModelRequest, say: Callable[[str], None], names: Sequence[str] | None = None
 ) -> Sequence[str]:
     """Single changes, of these names or any, with which it would fit: the smallest of each kind."""
     found = []
