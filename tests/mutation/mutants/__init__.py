@@ -7,7 +7,6 @@ One module for each part of the project; each has a list `MUTANTS`, made by `of`
 from __future__ import annotations
 
 import collections
-import collections
 import dataclasses
 import importlib
 import pkgutil
