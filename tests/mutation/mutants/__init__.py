@@ -16,10 +16,6 @@ from typing import Sequence, Tuple, Union
 Change = Union[Tuple[str, str, str], Tuple[str, str, str, str]]
 
 
-#: so many so far, where several lists are of one file
-_of_name: collections.Counter[str] = collections.Counter()
-
-
 @dataclasses.dataclass(frozen=True)
 class Mutant:
     """One break of one file."""
@@ -43,11 +39,9 @@ def of(file: str, tests: str, changes: Sequence[Change]) -> list[Mutant]:
     """Mutants of one file, all caught by the same tests; `tests` are arguments of pytest."""
     depth = 3 if file.startswith("emulator/") else 2  # it has names that the operators have
     name = "/".join(file.split("/")[-depth:]).rsplit(".", 1)[0]
-    first = _of_name[name] + 1
-    _of_name[name] += len(changes)
     return [
         Mutant(f"{name}-{number}", file, change[0], change[1], tuple(tests.split()), *change[2:])
-        for number, change in enumerate(changes, first)
+        for number, change in enumerate(changes, 1)
     ]
 
 
