@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What all benches share: flags, the workload they describe, rows of results and their file, tables.
+"""What all benches share: flags, the workload they describe, rows of results, tables.
 
 A new option of the cache or setting of SparQ gets a line in SHAPE_FLAGS or SETTINGS_FLAGS below, and nothing
 else in bench/: benches hand the workload on. A new kernel needs nothing at all: benches read the registry.
@@ -12,8 +12,6 @@ import dataclasses
 import functools
 import importlib.util
 import itertools
-import json
-import os
 import re
 import shlex
 import statistics
@@ -21,13 +19,16 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterable, Iterator, Mapping, NamedTuple, NoReturn, Sequence
+from typing import Any, Callable, Dict, Iterable, Mapping, NamedTuple, NoReturn, Sequence
 
 ROOT = Path(__file__).resolve().parent.parent
 for _room, _package in (("reference", "sparq_reference"), ("python", "sparq_ipu"), ("study", "sparq_study")):
     if importlib.util.find_spec(_package) is None:  # not installed: from the tree
         sys.path.append(str(ROOT / _room))
 
+from json_lines import SCHEMA, JsonLines  # noqa: E402
+
+from sparq_ipu.commands import command_line  # noqa: E402
 from sparq_ipu.commands.command_line import Parser as Parser  # noqa: E402
 from sparq_ipu.commands.command_line import guarded as guarded  # noqa: E402
 from sparq_ipu.commands.command_line import try_writing  # noqa: E402
@@ -38,9 +39,6 @@ from sparq_ipu.planning.on_chip import ON_CHIP_COLUMNS  # noqa: E402
 from sparq_reference import CacheSpec, DoesNotFit, SparqSettings, checks  # noqa: E402
 from sparq_reference.settings import settings_columns  # noqa: E402
 
-#: version of the rows. 2: the same names in all benches; 3: index_bits tells rows apart; 4: a modelled time
-#: has its on-chip range; 5: row_bits tells rows apart
-SCHEMA = 5
 Row = Dict[str, Any]
 
 
@@ -188,17 +186,11 @@ def in_flags(error: ValueError, **more: str) -> str:
 
 
 def refuse(parser: argparse.ArgumentParser, a: argparse.Namespace, where: str, *arguments: str) -> None:
-    """Refuse flags that would change nothing, by the names of what they stand for; `where` says when. What is
-    so anyway may be said."""
-    for name in arguments:
-        value, usual = getattr(a, name, None), parser.get_default(name)
-        if name in CacheSpec.options() and usual is None:  # what a cache without the option is
-            usual = getattr(CacheSpec, name)
-        if value not in (None, usual, [usual]):
-            actions = (action for action in parser._actions if action.dest == name)
-            flag = next(f.option_strings[0] for f in actions if f.const in (None, value))
-            got = flag if isinstance(value, bool) else value
-            parser.error(f"{flag} must be left out {where}, got {got}")
+    """Refuse flags that would change nothing. What is so without a flag of the cache may be said."""
+    usual = {
+        name: getattr(CacheSpec, name) for name in CacheSpec.options() if parser.get_default(name) is None
+    }
+    command_line.refuse(parser, a, where, *arguments, usual=usual)
 
 
 class CommandLine:
@@ -514,66 +506,6 @@ def plan_into(row: Row, workload: Workload, **options: Any) -> Plan | None:
         return None
     row.update(planned.row())
     return planned
-
-
-class JsonLines:
-    """The file of --json: rows of one bench, one a line, appended."""
-
-    def __init__(self, path: Path, bench: str) -> None:
-        self.path = path
-        self.rule = f"be a file that can be written, new or with rows of {bench}.py (schema {SCHEMA})"
-        self._wanted = {"schema": SCHEMA, "bench": bench}
-
-    def check(self) -> None:
-        """Raises: OSError, or ValueError for a file with other lines."""
-        try_writing(self.path)
-        self.read()
-
-    def read(self) -> list[Row]:
-        """All rows; without a last line that an interruption cut off."""
-        if not self.path.is_file():  # none yet, or a pipe
-            return []
-        return [row for _, row in self._lines(self.path.read_bytes())]
-
-    def append(self, rows: Iterable[Row]) -> None:
-        """Write rows; the file is closed again when this returns."""
-        if self.path.is_file():
-            self._mend()
-        with open(self.path, "a", encoding="utf-8") as file:
-            file.writelines(json.dumps(row) + "\n" for row in rows)
-
-    def _lines(self, data: bytes) -> Iterator[tuple[int, Row]]:
-        """Rows, with the place in the file where the line of each ends."""
-        end = 0
-        for number, line in enumerate(data.splitlines(keepends=True), 1):
-            end += len(line)
-            try:
-                row = json.loads(line)
-            except ValueError:
-                if line.endswith(b"\n") or not self._cut_off(line):
-                    raise ValueError(f"line {number} is not JSON") from None
-                return
-            found = {name: row.get(name) if isinstance(row, dict) else None for name in self._wanted}
-            if found != self._wanted:
-                raise ValueError(f"line {number} has {', '.join(f'{k} {v!r}' for k, v in found.items())}")
-            yield end, row
-
-    def _cut_off(self, line: bytes) -> bool:
-        """Whether the line is the beginning of a row: all rows begin alike."""
-        begin = json.dumps(self._wanted)[:-1].encode()
-        return line.startswith(begin) or begin.startswith(line)
-
-    def _mend(self) -> None:
-        """Make the file end with a whole line: what an interruption cut off is taken away."""
-        data = self.path.read_bytes()
-        if data.endswith(b"\n") or not data:
-            return
-        whole = max((end for end, _ in self._lines(data)), default=0)
-        if whole == len(data):  # a row, only its line end is missing
-            with open(self.path, "ab") as file:
-                file.write(b"\n")
-        else:
-            os.truncate(self.path, whole)
 
 
 def check_output(parser: argparse.ArgumentParser, flag: str, path: Path | None) -> None:

@@ -30,9 +30,7 @@ from typing import Any, Iterable
 
 from common import (
     ROOT,
-    SCHEMA,
     Column,
-    JsonLines,
     Parser,
     Progress,
     Row,
@@ -46,6 +44,7 @@ from common import (
 )
 from decode_parts import PARTS, clock, memory_rate
 from decode_tables import all_rows, best_plain, of_the_lengths, plot, read_rows
+from json_lines import SCHEMA, JsonLines
 
 from sparq_ipu.commands.extras import needed
 from sparq_ipu.commands.tables import replace_block

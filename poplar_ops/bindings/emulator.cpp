@@ -117,8 +117,8 @@ py::dict toDict(const Plan &plan, const Waves &waves) {
                   "parts"_a = p.parts, "tiles_used"_a = p.slots * p.parts,
                   "capacity"_a = plan.layout.capacity, "chunk"_a = plan.layout.chunk,
                   "positions_per_row"_a = plan.layout.positionsPerRow, "waves"_a = toDict(waves));
-  if (plan.hot.nSlots != 0)
-    result["hot_rows"] = plan.hot.nSlots;
+  if (plan.hot.nPlaces != 0)
+    result["hot_rows"] = plan.hot.nPlaces;
   return result;
 }
 

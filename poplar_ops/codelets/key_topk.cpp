@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// SparQ, selection of positions (contract E6.3): the last nRecent positions and the best of the others
+// SparQ, selection of positions (contract E6.3): the last nLocal positions and the best of the others
 // by group-summed weight, equal keys by lower index.
 //
 // The parts of a slot find the exact topK-th key together by radix selection: keys are non-negative
@@ -79,9 +79,9 @@ private:
   }
 };
 
-// Positions that compete: all but the last nRecent.
-static inline unsigned candidates(unsigned filled, unsigned nRecent) {
-  return filled > nRecent ? filled - nRecent : 0;
+// Positions that compete: all but the last nLocal.
+static inline unsigned candidates(unsigned filled, unsigned nLocal) {
+  return filled > nLocal ? filled - nLocal : 0;
 }
 
 // How many keys have each digit, of one of the workers: [64][6] of all, so that a digit's of a part
@@ -110,14 +110,14 @@ public:
   FloatsOut keys;     // [partPositions], those of candidates
   WordsOut states;    // [6][3], a Selection for each worker
   FloatsInOut counts; // [64][6]
-  unsigned groupSize, partPositions, topK, nRecent;
+  unsigned groupSize, partPositions, topK, nLocal;
   unsigned part, stride, length, nWaves, tailLength, tailFirst, chunk;
 
   bool compute(unsigned worker) {
-    Selection{0, topK - nRecent, 1}.keep(&states[worker * Selection::size]);
+    Selection{0, topK - nLocal, 1}.keep(&states[worker * Selection::size]);
     DigitCounts count(&counts[0], worker);
     const Segments segments(part, stride, length, nWaves, tailLength, tailFirst, chunk, *filled);
-    const unsigned limit = candidates(*filled, nRecent);
+    const unsigned limit = candidates(*filled, nLocal);
     for (unsigned s = 0; s != segments.count(); ++s) {
       const unsigned first = segments.local(s), n = segments.valid(s, limit);
       for (unsigned p = worker * quadSize; p < n; p += numWorkers() * quadSize) {
@@ -144,18 +144,18 @@ public:
 class GivenKeys : public poplar::MultiVertex {
 public:
   poplar::Input<unsigned> filled;
-  FloatsIn keys;                      // [partPositions]
-  WordsOut states;                    // [6][3], a Selection for each worker
-  FloatsInOut counts;                 // [64][6]
-  unsigned topK, nRecent, morePasses; // 0 or 1
+  FloatsIn keys;                     // [partPositions]
+  WordsOut states;                   // [6][3], a Selection for each worker
+  FloatsInOut counts;                // [64][6]
+  unsigned topK, nLocal, morePasses; // 0 or 1
   unsigned part, stride, length, nWaves, tailLength, tailFirst, chunk;
 
   bool compute(unsigned worker) {
     const unsigned done = 1 - morePasses, shift = Selection::shift(done - 1);
-    Selection{0, topK - nRecent, done}.keep(&states[worker * Selection::size]);
+    Selection{0, topK - nLocal, done}.keep(&states[worker * Selection::size]);
     DigitCounts count(&counts[0], worker);
     const Segments segments(part, stride, length, nWaves, tailLength, tailFirst, chunk, *filled);
-    const unsigned limit = candidates(*filled, nRecent);
+    const unsigned limit = candidates(*filled, nLocal);
     for (unsigned s = 0; s != segments.count(); ++s) {
       const float *key = &keys[segments.local(s)];
       const unsigned n = segments.valid(s, limit);
@@ -174,7 +174,7 @@ public:
   FloatsIn totals;    // [nPartials][64], of the last pass
   WordsInOut states;  // [6][3], a Selection for each worker
   FloatsInOut counts; // [64][6]
-  unsigned nPartials, nRecent, part, stride, length, nWaves, tailLength, tailFirst, chunk;
+  unsigned nPartials, nLocal, part, stride, length, nWaves, tailLength, tailFirst, chunk;
 
   bool compute(unsigned worker) {
     unsigned *const state = &states[worker * Selection::size];
@@ -186,7 +186,7 @@ public:
     DigitCounts count(&counts[0], worker);
     const unsigned settled = shift + digitBits, prefix = selection.prefix >> settled;
     const Segments segments(part, stride, length, nWaves, tailLength, tailFirst, chunk, *filled);
-    const unsigned limit = candidates(*filled, nRecent);
+    const unsigned limit = candidates(*filled, nLocal);
     for (unsigned s = 0; s != segments.count(); ++s) {
       const float *key = &keys[segments.local(s)];
       const unsigned n = segments.valid(s, limit);
@@ -231,7 +231,7 @@ public:
 };
 
 // After the last pass: which of this part's positions lie above the threshold and which equal it,
-// and how many of both each piece has. The last nRecent count as above it, and so do all positions
+// and how many of both each piece has. The last nLocal count as above it, and so do all positions
 // where there are no more than topK.
 class MarkKeys : public poplar::MultiVertex {
 public:
@@ -242,7 +242,7 @@ public:
   WordsOut marks;   // [partPositions / 32][2]: one bit a position above, one bit a position equal
   FloatsOut counts; // [partPositions / 32][2]: how many
   FloatsOut tiesToTake; // [1], everyTie where all are taken
-  unsigned nPartials, topK, nRecent;
+  unsigned nPartials, topK, nLocal;
   unsigned part, stride, length, nWaves, tailLength, tailFirst, chunk;
 
   bool compute(unsigned worker) {
@@ -253,7 +253,7 @@ public:
                           ? static_cast<float>(selection.remaining)
                           : everyTie;
     const Segments segments(part, stride, length, nWaves, tailLength, tailFirst, chunk, *filled);
-    const unsigned limit = *filled <= topK ? 0 : candidates(*filled, nRecent);
+    const unsigned limit = *filled <= topK ? 0 : candidates(*filled, nLocal);
     unsigned piece = worker;
     for (unsigned s = 0; s != segments.count(); ++s) {
       const unsigned begin = segments.local(s), end = begin + segments.room(s);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "key_index.hpp"
+#include "remote_copy.hpp"
 #include "stores/index.hpp"
 #include "vertex_cycles.hpp"
 #include <poplar/Program.hpp>

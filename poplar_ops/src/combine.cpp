@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "steps.hpp"
+#include "combine.hpp"
 #include "stores/value_sum.hpp"
 #include "vertex_cycles.hpp"
 

@@ -3,8 +3,11 @@
 // Dense decode attention: all scores, one softmax with the exact maximum, then all values. K is
 // read once, V is read once.
 #include "arith/scale.hpp"
+#include "combine.hpp"
 #include "stores/rows.hpp"
 #include "vertex_cycles.hpp"
+#include "waves.hpp"
+#include "weighted_values.hpp"
 #include <limits>
 
 namespace sparq {

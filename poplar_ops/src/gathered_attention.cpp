@@ -2,8 +2,10 @@
 #include "arith/scale.hpp"
 #include "list_weights.hpp"
 #include "planning.hpp"
+#include "remote_copy.hpp"
 #include "stores/rows.hpp"
 #include "vertex_cycles.hpp"
+#include "weighted_values.hpp"
 #include <poplar/Program.hpp>
 
 namespace sparq {

@@ -21,6 +21,7 @@ HostCache::HostCache(Graph &graph, const Cache &cache)
   for (const auto &store : cache.stores)
     if (auto host = store->host(graph, cache); host != nullptr)
       stores_.push_back(std::move(host));
+  history_ = HostHistory(graph, cache);
 }
 
 HostCache::HostCache(HostCache &&) noexcept = default;
@@ -34,6 +35,8 @@ std::vector<program::Program> HostCache::programs() const {
       all.push_back(program);
   if (lengths_.size() != 1)
     all.insert(all.end(), {load_, store_});
+  for (const program::Program &program : history_.programs())
+    all.push_back(program);
   return all;
 }
 
@@ -43,6 +46,7 @@ void HostCache::setFirstProgram(unsigned first) {
     first += static_cast<unsigned>(store->programs().size());
   }
   firstLayerProgram_ = first;
+  history_.setFirstProgram(first + (lengths_.size() != 1 ? 2 : 0));
 }
 
 void HostCache::selectLayer(Engine &engine, unsigned layer) const {
@@ -68,7 +72,9 @@ void HostCache::reset(Engine &engine, unsigned layer) {
   writeLengths(engine, layer);
   store(engine);
   for (const auto &store : stores_)
-    store->wasReset(engine, layer);
+    store->wasReset(engine);
+  if (history_.any(layer))
+    history_.write(engine, layer, std::vector<HostHistory::Steps>(shape_.batch));
 }
 
 void HostCache::setLengths(Engine &engine, unsigned layer,

@@ -99,7 +99,7 @@ Gathered hotAttention(const Context &context, const HotBuffer &buffer, const Wav
                  {"weights", all},
                  {"values", buffer.values[context.task(slot)][part].flatten()},
                  {"partials", partials[slot][part].flatten()}},
-                {{"groupSize", g}, {"topK", topK}, {"nRows", hot.nSlots}, {"width", hot.width}},
+                {{"groupSize", g}, {"topK", topK}, {"nRows", hot.nPlaces}, {"width", hot.width}},
                 cycles::hotValues(topK, hot.width, g));
   }
   weights.addSums(cs, gathered.sums);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The selected positions into the buffer of hot rows: which are there, which slots the others get, and
+// The selected positions into the buffer of hot rows: which are there, which places the others get, and
 // waves of rows for them from streaming memory.
 #include "hot_rows.hpp"
 #include "remote_copy.hpp"
@@ -29,7 +29,7 @@ public:
     list();
     deal();
     fetch();
-    return slots;
+    return hotPlaces;
   }
 
 private:
@@ -73,7 +73,7 @@ private:
                   cycles::mergePlaces(end - first, hot.nOwners));
       }
   }
-  Tensor noSlots() const {
+  Tensor noPlaces() const {
     return context.once("no_slots", [&] {
       const Tensor zero =
           graph.addConstant(UNSIGNED_INT, {p.slots, topK}, 0u, {context.dc, "no_slots"});
@@ -119,7 +119,7 @@ private:
                 {{"nFound", nFound[slot].flatten()}, {"nHits", nHits[slot]}},
                 {{"nOwners", hot.nOwners}}, cycles::sumFound(hot.nOwners));
     }
-    addMerge(merge, found, noSlots(), hits);
+    addMerge(merge, found, noPlaces(), hits);
   }
 
   void list() {
@@ -144,8 +144,8 @@ private:
   }
 
   void deal() {
-    slots = perEntry("hot_slots");
-    missSlots = perEntry("missing_slots");
+    hotPlaces = perEntry("hot_slots");
+    missPlaces = perEntry("missing_slots");
     startWaves();
     const ComputeSet cs = context.execute("deal_slots"), merge = context.execute("merge_dealt");
     addMore(cs);
@@ -174,46 +174,46 @@ private:
     for (unsigned slot = 0; slot != context.nSlots(); ++slot)
       addVertex(
           graph, merge, "sparq::FirstMiss", context.tile(slot, home),
-          {{"nMisses", nMisses.slice(groupOf(slot).begin, std::max(groupOf(slot).begin + 1, slot))},
+          {{"nMisses", nMisses.slice(listOf(slot).begin, std::max(listOf(slot).begin + 1, slot))},
            {"first", first[slot]}},
-          {{"nBefore", slot - groupOf(slot).begin}}, cycles::firstMiss(slot - groupOf(slot).begin));
-    addMerge(merge, byEntry, hits, slots);
-    addMerge(merge, byMiss, noSlots(), missSlots);
+          {{"nBefore", slot - listOf(slot).begin}}, cycles::firstMiss(slot - listOf(slot).begin));
+    addMerge(merge, byEntry, hits, hotPlaces);
+    addMerge(merge, byMiss, noPlaces(), missPlaces);
   }
 
   // ---- rows from streaming memory, wave by wave
   // Slots whose misses are in one list.
-  struct Group {
+  struct MissList {
     unsigned number, begin, end;
   };
-  unsigned groupSlots() const { return ceilDiv(p.slots, hot.nGroups); }
-  Group groupOf(unsigned slot) const {
-    const unsigned number = slot / groupSlots(), begin = number * groupSlots();
-    return {number, begin, std::min(begin + groupSlots(), context.nSlots())};
+  unsigned listSlots() const { return ceilDiv(p.slots, hot.nLists); }
+  MissList listOf(unsigned slot) const {
+    const unsigned number = slot / listSlots(), begin = number * listSlots();
+    return {number, begin, std::min(begin + listSlots(), context.nSlots())};
   }
-  // The rows of a wave, and where they go on chip: each group has so many, the first ones of a wave.
-  struct Wave {
-    unsigned groupRows, groupSlots, nGroups;
+  // The rows of a wave, and where they go on chip: each list has so many, the first ones of a wave.
+  struct MissWave {
+    unsigned listRows, listSlots, nLists;
     unsigned ownRows;   // that are one task's, for estimates
     std::string prefix; // of the names of its tensors
 
-    unsigned nLandings() const { return nGroups * perGroup(); }
-    unsigned perGroup() const { return groupRows / HotRows::cutRows; }
+    unsigned nLandings() const { return nLists * perList(); }
+    unsigned perList() const { return listRows / HotRows::cutRows; }
   };
   // Of misses of several heads, one behind the other: twice an even share may be of one.
-  Wave sharedWave() const {
-    return {hot.groupRows(), groupSlots(), hot.nGroups,
-            std::min(topK, 2 * ceilDiv(hot.groupRows(), groupSlots())), ""};
+  MissWave sharedWave() const {
+    return {hot.listRows(), listSlots(), hot.nLists,
+            std::min(topK, 2 * ceilDiv(hot.listRows(), listSlots())), ""};
   }
   // Every head has its own rows.
-  Wave wideWave() const { return {hot.headRows, 1, p.slots, hot.headRows, "wide_"}; }
+  MissWave wideWave() const { return {hot.headRows, 1, p.slots, hot.headRows, "wide_"}; }
 
-  unsigned landingTile(const Wave &w, unsigned landing) const {
+  unsigned landingTile(const MissWave &w, unsigned landing) const {
     const unsigned nTiles = graph.getTarget().getNumTiles(), n = w.nLandings();
     return n < nTiles ? landing * (nTiles / n) : landing % nTiles;
   }
   // {landings, shape...}, spread over the tiles: a remote copy is fastest when it is spread wide.
-  Tensor perLanding(const Wave &w, const Type &type, const std::vector<std::size_t> &shape,
+  Tensor perLanding(const MissWave &w, const Type &type, const std::vector<std::size_t> &shape,
                     const char *name) const {
     return context.once(w.prefix + name, [&] {
       std::vector<std::size_t> full{w.nLandings()};
@@ -224,11 +224,11 @@ private:
       return t;
     });
   }
-  // {slots, n, groupRows, width} HALF, piece i on that part.
-  Tensor pieces(const Wave &w, unsigned n, unsigned width, const char *name) const {
+  // {slots, n, listRows, width} HALF, piece i on that part.
+  Tensor pieces(const MissWave &w, unsigned n, unsigned width, const char *name) const {
     return context.once(w.prefix + name, [&] {
       const Tensor t =
-          graph.addVariable(HALF, {p.slots, n, w.groupRows, width}, {context.dc, w.prefix + name});
+          graph.addVariable(HALF, {p.slots, n, w.listRows, width}, {context.dc, w.prefix + name});
       for (unsigned slot = 0; slot != p.slots; ++slot)
         for (unsigned i = 0; i != n; ++i)
           graph.setTileMapping(t[slot][i], p.tile(slot, i % p.parts));
@@ -272,8 +272,8 @@ private:
     addVertex(
         graph, cs, "sparq::MoreMisses", controlTile(),
         {{"nMisses", toFetch}, {"wave", nextWave}, {"more", more}},
-        {{"nSlots", context.nSlots()}, {"groupSlots", groupSlots()}, {"waveRows", hot.groupRows()}},
-        cycles::moreMisses(context.nSlots(), hot.nGroups));
+        {{"nSlots", context.nSlots()}, {"groupSlots", listSlots()}, {"waveRows", hot.listRows()}},
+        cycles::moreMisses(context.nSlots(), hot.nLists));
   }
   // Whether so many rows are missing that every head fetches its own.
   void addMost(const ComputeSet &cs) {
@@ -301,11 +301,11 @@ private:
         If(most, Repeat(nWaves, wide, {context.dc, "wide_misses"}), waves, {context.dc, "fetch"}));
   }
 
-  // Rows of groups, of each head those that are listed in `placed`.
+  // Rows of lists, of each head those that are listed in `placed`.
   void addSharedWave(const Context &inner) const {
-    const Wave w = sharedWave();
+    const MissWave w = sharedWave();
     const unsigned n = HotRows::cutRows, nSlots = context.nSlots();
-    const Tensor placed = atHome({w.groupRows}, "placed_misses"),
+    const Tensor placed = atHome({w.listRows}, "placed_misses"),
                  offsets = perLanding(w, UNSIGNED_INT, {n}, "wave_rows");
     inner.program.add(Copy(nextWave, wave, false, {inner.dc, "next_wave"}));
     const ComputeSet place = inner.execute("place_misses"), sum = inner.execute("wave_rows");
@@ -316,35 +316,36 @@ private:
                  {"nMisses", nMisses[slot]},
                  {"rows", rows[slot]},
                  {"waveRow", placed[slot]}},
-                {{"waveRows", w.groupRows}}, cycles::placeMisses(w.groupRows, w.ownRows));
-    // Landings of a group without a task of this round fetch what nobody takes.
+                {{"waveRows", w.listRows}}, cycles::placeMisses(w.listRows, w.ownRows));
+    // Landings of a list without a task of this round fetch what nobody takes.
     for (unsigned i = 0; i != w.nLandings(); ++i) {
-      const unsigned firstSlot = i / w.perGroup() * w.groupSlots, row = i % w.perGroup() * n;
-      const Group group = groupOf(firstSlot < nSlots ? firstSlot : 0);
-      addVertex(graph, sum, "sparq::WaveRows", landingTile(w, i),
-                {{"ofSlots", placed.slice(group.begin, group.end).slice(row, row + n, 1).flatten()},
-                 {"offsets", offsets[i]}},
-                {{"nSlots", group.end - group.begin}, {"n", n}},
-                cycles::waveRows(n, group.end - group.begin));
+      const unsigned firstSlot = i / w.perList() * w.listSlots, row = i % w.perList() * n;
+      const MissList missList = listOf(firstSlot < nSlots ? firstSlot : 0);
+      addVertex(
+          graph, sum, "sparq::WaveRows", landingTile(w, i),
+          {{"ofSlots", placed.slice(missList.begin, missList.end).slice(row, row + n, 1).flatten()},
+           {"offsets", offsets[i]}},
+          {{"nSlots", missList.end - missList.begin}, {"n", n}},
+          cycles::waveRows(n, missList.end - missList.begin));
     }
     readAndInsert(inner, w, offsets, first, [&](const ComputeSet &cs) { addMore(cs); });
   }
 
   // Of every head its own rows, as many of each.
   void addWideWave(const Context &inner, unsigned nWaves) const {
-    const Wave w = wideWave();
+    const MissWave w = wideWave();
     const unsigned n = HotRows::cutRows, nSlots = context.nSlots();
     const Tensor offsets = perLanding(w, UNSIGNED_INT, {n}, "wave_rows");
     inner.program.add(Copy(nextWave, wave, false, {inner.dc, "next_wave"}));
     const ComputeSet list = inner.execute("head_rows");
     for (unsigned i = 0; i != w.nLandings(); ++i) {
-      const unsigned slot = std::min(i / w.perGroup(), nSlots - 1);
+      const unsigned slot = std::min(i / w.perList(), nSlots - 1);
       addVertex(graph, list, "sparq::HeadRows", landingTile(w, i),
                 {{"wave", wave},
                  {"nMisses", nMisses[slot]},
                  {"rows", rows[slot]},
                  {"offsets", offsets[i]}},
-                {{"waveRows", w.groupRows}, {"row", i % w.perGroup() * n}, {"n", n}},
+                {{"waveRows", w.listRows}, {"row", i % w.perList() * n}, {"n", n}},
                 cycles::headRows(n));
     }
     const Tensor zero = context.once("wide_first", [&] {
@@ -360,10 +361,10 @@ private:
   }
 
   // Reads the rows, and brings each to the parts of the tasks that may have it: those whose misses are at
-  // firstMiss {slots} and behind in the list of their group take theirs. addNext: what the wave after this
+  // firstMiss {slots} and behind in their list take theirs. addNext: what the wave after this
   // one needs.
   template <class AddNext>
-  void readAndInsert(const Context &inner, const Wave &w, const Tensor &offsets,
+  void readAndInsert(const Context &inner, const MissWave &w, const Tensor &offsets,
                      const Tensor &firstMiss, const AddNext &addNext) const {
     const unsigned d = context.headDim(), n = HotRows::cutRows, nSlots = context.nSlots(),
                    pairWidth = d / HotRows::nPairs, nSlices = d / hot.width;
@@ -377,16 +378,16 @@ private:
       source.addCut(graph, cutting, landingTile(w, i), landing[i].flatten(), cut[i], n, d,
                     hot.width);
     addNext(cutting);
-    // Every part gets its piece of every row of its group.
+    // Every part gets its piece of every row of its list.
     const Tensor keyPieces = pieces(w, HotRows::nPairs * hot.nSets, pairWidth, "key_pieces"),
                  valuePieces = pieces(w, nSlices, hot.width, "value_pieces");
     std::vector<Tensor> from, to;
     for (unsigned slot = 0; slot != nSlots; ++slot) {
-      const std::size_t firstLanding = std::size_t(slot / w.groupSlots) * w.perGroup();
+      const std::size_t firstLanding = std::size_t(slot / w.listSlots) * w.perList();
       const auto ofRows = [&](std::size_t begin, std::size_t nPieces, std::size_t width) {
-        return cut.slice(firstLanding, firstLanding + w.perGroup())
+        return cut.slice(firstLanding, firstLanding + w.perList())
             .slice(begin, begin + nPieces * n * width, 1)
-            .reshape({w.perGroup(), nPieces, n, width})
+            .reshape({w.perList(), nPieces, n, width})
             .dimShuffle({1, 0, 2, 3})
             .flatten();
       };
@@ -405,10 +406,10 @@ private:
                  {"wave", wave},
                  {"first", firstMiss[slot]},
                  {"nMisses", nMisses[slot]},
-                 {"places", missSlots[slot]},
+                 {"places", missPlaces[slot]},
                  {"pieces", pieces[slot][i].flatten()},
                  {"rows", rows.flatten()}},
-                {{"waveRows", w.groupRows},
+                {{"waveRows", w.listRows},
                  {"nRows", static_cast<unsigned>(rows.dim(1))},
                  {"width", width},
                  {"set", set},
@@ -437,7 +438,7 @@ private:
   const unsigned home = p.parts - 1; // has less to do than the first parts
   Tensor hits, nHits, byEntry, byMiss, nFree;
   Tensor entries, rows, nMisses, first; // of misses
-  Tensor slots, missSlots;              // {slots, topK}
+  Tensor hotPlaces, missPlaces;         // {slots, topK}
   Tensor toFetch;                       // {slots}: misses, or how many are taken to be
   // The wave, the one after it, whether there is one, and whether it is a wide one.
   Tensor wave, nextWave, more, most;

@@ -27,112 +27,90 @@ IndexScores::Coefficients IndexScores::createCoefficients(unsigned length,
 
 void IndexScores::addCoefficients(const ComputeSet &cs, const Tensor &columns) const {
   for (unsigned slot = 0; slot != context.nSlots(); ++slot)
-    for (unsigned part = 0; part != context.parts() && waves.room(part) != 0; ++part) {
-      const unsigned nBlocks = waves.room(part) / blockSize;
-      addVertex(context.graph, cs, "sparq::BlockCoefficients", context.tile(slot, part),
-                {{"columns", columns[slot][part].flatten()},
-                 {"selectedQuery", q.selectedQuery[slot][part]},
-                 {"coefficients", ofWave.coefficients[slot][part].flatten()},
-                 {"units", ofWave.units[slot][part].flatten()},
-                 {"offsets", ofWave.offsets[slot][part].flatten()}},
-                {{"groupSize", g},
-                 {"rank", r},
-                 {"indexBits", bits},
-                 {"columnWords", columnWords(waves.length)},
-                 {"nBlocks", nBlocks},
-                 {"limit", limit}},
-                coefficientCycles(nBlocks));
-    }
+    for (unsigned part = 0; part != context.parts() && waves.room(part) != 0; ++part)
+      coefficientVertex(cs, "sparq::BlockCoefficients", slot, part, ofWave, waves.length,
+                        waves.room(part), {{"columns", columns[slot][part].flatten()}},
+                        {{"nBlocks", waves.room(part) / blockSize}});
 }
 
 void IndexScores::addScores(const ComputeSet &cs, const WaveIndex &wave,
                             const Tensor &columns) const {
   for (unsigned slot = 0; slot != context.nSlots(); ++slot)
-    for (unsigned part = 0; part != context.parts() && waves.room(part) != 0; ++part) {
-      const unsigned nBlocks = waves.room(part) / blockSize;
-      addVertex(context.graph, cs, "sparq::IndexScores", context.tile(slot, part),
-                {{"wave", wave.on(slot, part)},
-                 {"columns", columns[slot][part].flatten()},
-                 {"coefficients", ofWave.coefficients[slot][part].flatten()},
-                 {"units", ofWave.units[slot][part].flatten()},
-                 {"offsets", ofWave.offsets[slot][part].flatten()},
-                 {"inverseTemperature", q.inverseTemperature[slot][part]},
-                 {"scores", scores.weights[slot][part].flatten()}},
-                {{"groupSize", g},
-                 {"rank", r},
-                 {"indexBits", bits},
-                 {"columnWords", columnWords(waves.length)},
-                 {"nBlocks", nBlocks},
-                 {"length", waves.length},
-                 {"partPositions", waves.partPositions()}},
-                scoreCycles(nBlocks));
-    }
+    for (unsigned part = 0; part != context.parts() && waves.room(part) != 0; ++part)
+      scoreVertex(cs, "sparq::IndexScores", slot, part, ofWave, waves.length, waves.room(part),
+                  {{"wave", wave.on(slot, part)}, {"columns", columns[slot][part].flatten()}},
+                  {{"nBlocks", waves.room(part) / blockSize}, {"length", waves.length}});
 }
 
 void IndexScores::addTailCoefficients(const ComputeSet &cs, const ScoredTail &tail) const {
   for (unsigned slot = 0; slot != context.nSlots(); ++slot)
     for (unsigned i = 0; i != layout.nTailParts(); ++i) {
       const unsigned part = layout.tailFirst + i;
-      addVertex(context.graph, cs, "sparq::TailCoefficients", context.tile(slot, part),
-                {{"filled", context.filled(slot, part)},
-                 {"tailIndex", tail.index[slot][i].flatten()},
-                 {"components", q.components[slot][part]},
-                 {"selectedQuery", q.selectedQuery[slot][part]},
-                 {"coefficients", ofTail.coefficients[slot][part].flatten()},
-                 {"units", ofTail.units[slot][part].flatten()},
-                 {"offsets", ofTail.offsets[slot][part].flatten()}},
-                {{"groupSize", g},
-                 {"rank", r},
-                 {"indexBits", bits},
-                 {"columnWords", columnWords(waves.tailLength)},
-                 {"piece", i},
-                 {"tailLength", waves.tailLength},
-                 {"chunk", layout.chunk},
-                 {"limit", limit}},
-                coefficientCycles(waves.tailLength / blockSize));
+      coefficientVertex(cs, "sparq::TailCoefficients", slot, part, ofTail, waves.tailLength,
+                        waves.tailLength,
+                        {{"filled", context.filled(slot, part)},
+                         {"tailIndex", tail.index[slot][i].flatten()},
+                         {"components", q.components[slot][part]}},
+                        {{"piece", i}, {"tailLength", waves.tailLength}, {"chunk", layout.chunk}});
     }
 }
 
+// A full piece has no open block; one that is not full has a block less to decode, which costs about as much
+// as the open block in its place.
 void IndexScores::addTailScores(const ComputeSet &cs, const ScoredTail &tail) const {
   for (unsigned slot = 0; slot != context.nSlots(); ++slot)
     for (unsigned i = 0; i != layout.nTailParts(); ++i) {
       const unsigned part = layout.tailFirst + i;
-      addVertex(context.graph, cs, "sparq::TailIndexScores", context.tile(slot, part),
-                {{"filled", context.filled(slot, part)},
-                 {"tailIndex", tail.index[slot][i].flatten()},
-                 {"tail", tail.columns[slot][i].flatten()},
-                 {"components", q.components[slot][part]},
-                 {"selectedQuery", q.selectedQuery[slot][part]},
-                 {"coefficients", ofTail.coefficients[slot][part].flatten()},
-                 {"units", ofTail.units[slot][part].flatten()},
-                 {"offsets", ofTail.offsets[slot][part].flatten()},
-                 {"inverseTemperature", q.inverseTemperature[slot][part]},
-                 {"scores", scores.weights[slot][part].flatten()}},
-                {{"groupSize", g},
-                 {"rank", r},
-                 {"indexBits", bits},
-                 {"columnWords", columnWords(waves.tailLength)},
-                 {"piece", i},
-                 {"tailLength", waves.tailLength},
-                 {"chunk", layout.chunk},
-                 {"tailBegin", waves.nWaves * waves.length},
-                 {"partPositions", waves.partPositions()}},
-                // A full piece has no open block; one that is not full has a block less to decode,
-                // which costs about as much as the open block in its place.
-                scoreCycles(waves.tailLength / blockSize));
+      scoreVertex(cs, "sparq::TailIndexScores", slot, part, ofTail, waves.tailLength,
+                  waves.tailLength,
+                  {{"filled", context.filled(slot, part)},
+                   {"tailIndex", tail.index[slot][i].flatten()},
+                   {"tail", tail.columns[slot][i].flatten()},
+                   {"components", q.components[slot][part]},
+                   {"selectedQuery", q.selectedQuery[slot][part]}},
+                  {{"piece", i},
+                   {"tailLength", waves.tailLength},
+                   {"chunk", layout.chunk},
+                   {"tailBegin", waves.nWaves * waves.length}});
     }
+}
+
+void IndexScores::coefficientVertex(const ComputeSet &cs, const char *type, unsigned slot,
+                                    unsigned part, const Coefficients &of, unsigned length,
+                                    unsigned positions, std::vector<Edge> edges,
+                                    std::vector<Setting> settings) const {
+  edges.insert(edges.end(), {{"selectedQuery", q.selectedQuery[slot][part]},
+                             {"coefficients", of.coefficients[slot][part].flatten()},
+                             {"units", of.units[slot][part].flatten()},
+                             {"offsets", of.offsets[slot][part].flatten()}});
+  settings.insert(settings.end(), {{"groupSize", g},
+                                   {"rank", r},
+                                   {"indexBits", bits},
+                                   {"columnWords", columnWords(length)},
+                                   {"limit", limit}});
+  addVertex(context.graph, cs, type, context.tile(slot, part), edges, settings,
+            cycles::blockCoefficients(positions / blockSize, g, r));
+}
+
+void IndexScores::scoreVertex(const ComputeSet &cs, const char *type, unsigned slot, unsigned part,
+                              const Coefficients &of, unsigned length, unsigned positions,
+                              std::vector<Edge> edges, std::vector<Setting> settings) const {
+  edges.insert(edges.end(), {{"coefficients", of.coefficients[slot][part].flatten()},
+                             {"units", of.units[slot][part].flatten()},
+                             {"offsets", of.offsets[slot][part].flatten()},
+                             {"inverseTemperature", q.inverseTemperature[slot][part]},
+                             {"scores", scores.weights[slot][part].flatten()}});
+  settings.insert(settings.end(), {{"groupSize", g},
+                                   {"rank", r},
+                                   {"indexBits", bits},
+                                   {"columnWords", columnWords(length)},
+                                   {"partPositions", waves.partPositions()}});
+  addVertex(context.graph, cs, type, context.tile(slot, part), edges, settings,
+            cycles::indexScores(positions / blockSize, g, r, bits));
 }
 
 unsigned IndexScores::columnWords(unsigned positions) const {
   return static_cast<unsigned>(layout.columnElements(positions));
-}
-
-std::uint64_t IndexScores::coefficientCycles(unsigned nBlocks) const {
-  return cycles::blockCoefficients(nBlocks, g, r);
-}
-
-std::uint64_t IndexScores::scoreCycles(unsigned nBlocks) const {
-  return cycles::indexScores(nBlocks, g, r, bits);
 }
 
 } // namespace sparq

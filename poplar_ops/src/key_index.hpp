@@ -4,9 +4,17 @@
 // block the coefficients of the query, then sums of products with its codes.
 #pragma once
 
-#include "steps.hpp"
+#include "query_components.hpp"
+#include "softmax.hpp"
 
 namespace sparq {
+
+// The tail by position: {slots, nTailParts, headDim, ...}, each piece on the part that scores it.
+struct ScoredTail {
+  poplar::Tensor
+      columns;          // HALF: the piece; with an index of few bits the block that is being filled
+  poplar::Tensor index; // UNSIGNED_INT: with an index of few bits, the piece's records
+};
 
 // Of one round. The first two are for the positions of a wave, from columns {slots, parts, rank,
 // words}; the others for the tail.
@@ -28,8 +36,13 @@ private:
   };
   Coefficients createCoefficients(unsigned length, const std::string &name) const;
   unsigned columnWords(unsigned positions) const;
-  std::uint64_t coefficientCycles(unsigned nBlocks) const;
-  std::uint64_t scoreCycles(unsigned nBlocks) const;
+  // Adds one vertex for so many positions, of which there is room for `length`, with what all such have.
+  void coefficientVertex(const poplar::ComputeSet &cs, const char *type, unsigned slot,
+                         unsigned part, const Coefficients &of, unsigned length, unsigned positions,
+                         std::vector<Edge> edges, std::vector<Setting> settings) const;
+  void scoreVertex(const poplar::ComputeSet &cs, const char *type, unsigned slot, unsigned part,
+                   const Coefficients &of, unsigned length, unsigned positions,
+                   std::vector<Edge> edges, std::vector<Setting> settings) const;
 
   const Context &context;
   const CacheLayout &layout;

@@ -41,11 +41,11 @@ public:
     Tensor keys;         // {slots, parts, partPositions} UNSIGNED_INT where there are no scores
     unsigned morePasses; // 1: of 31 bits
   };
-  Selection(const Context &contextIn, unsigned wanted, unsigned nLocal, const Waves &wavesIn,
+  Selection(const Context &contextIn, unsigned wanted, unsigned wantedLocal, const Waves &wavesIn,
             const By &byIn, const ListRows &entriesIn)
       : context(contextIn), graph(contextIn.graph), waves(wavesIn), by(byIn), entries(entriesIn),
         // A list no longer than the capacity: with top_k beyond it, everything is selected anyway.
-        topK(std::min(wanted, contextIn.layout().capacity)), nRecent(std::min(nLocal, topK)) {
+        topK(std::min(wanted, contextIn.layout().capacity)), nLocal(std::min(wantedLocal, topK)) {
     unsigned nHolding = 0;
     for (unsigned part = parts; part-- != 0;)
       if (waves.nOwn(part) != 0) {
@@ -138,8 +138,7 @@ private:
            {"keys", keys[slot][part]},
            {"states", states[slot][part]},
            {"counts", counts[slot][part].flatten()}},
-          with(where,
-               {{"groupSize", g}, {"partPositions", n}, {"topK", topK}, {"nRecent", nRecent}}),
+          with(where, {{"groupSize", g}, {"partPositions", n}, {"topK", topK}, {"nLocal", nLocal}}),
           cycles::groupKeys(nOwn, g));
     else
       addVertex(graph, steps.group, "sparq::GivenKeys", tile,
@@ -147,7 +146,7 @@ private:
                  {"keys", keys[slot][part]},
                  {"states", states[slot][part]},
                  {"counts", counts[slot][part].flatten()}},
-                with(where, {{"topK", topK}, {"nRecent", nRecent}, {"morePasses", by.morePasses}}),
+                with(where, {{"topK", topK}, {"nLocal", nLocal}, {"morePasses", by.morePasses}}),
                 cycles::givenKeys(nOwn));
     addVertex(graph, steps.histogram, "sparq::KeyHistogram", tile,
               {{"filled", context.filled(slot, part)},
@@ -155,7 +154,7 @@ private:
                {"totals", totals[slot]},
                {"states", states[slot][part]},
                {"counts", counts[slot][part].flatten()}},
-              with(where, {{"nPartials", nPartials}, {"nRecent", nRecent}}),
+              with(where, {{"nPartials", nPartials}, {"nLocal", nLocal}}),
               cycles::keyHistogram(nOwn, nPartials));
     addVertex(graph, steps.mark, "sparq::MarkKeys", tile,
               {{"filled", context.filled(slot, part)},
@@ -165,7 +164,7 @@ private:
                {"marks", marks[slot][part].flatten()},
                {"counts", marked[slot][part].flatten()},
                {"tiesToTake", tiesToTake[slot][part]}},
-              with(where, {{"nPartials", nPartials}, {"topK", topK}, {"nRecent", nRecent}}),
+              with(where, {{"nPartials", nPartials}, {"topK", topK}, {"nLocal", nLocal}}),
               cycles::markKeys(nOwn, nPartials));
   }
 
@@ -232,7 +231,7 @@ private:
   const Waves &waves;
   const By by;
   const ListRows &entries;
-  const unsigned topK, nRecent;
+  const unsigned topK, nLocal;
   const unsigned n = waves.partPositions(), parts = context.parts();
   const unsigned rowsPerPart = (topK + parts - 1) / parts; // entries of the list that a part makes
   unsigned firstHolding = parts;                           // first part that holds positions

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "list_weights.hpp"
+#include "softmax.hpp"
 #include "vertex_cycles.hpp"
 
 namespace sparq {

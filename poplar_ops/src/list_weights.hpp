@@ -3,7 +3,7 @@
 // Softmax over the list of selected positions, whatever makes their scores.
 #pragma once
 
-#include "steps.hpp"
+#include "context.hpp"
 #include <functional>
 
 namespace sparq {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "query_components.hpp"
 #include "arith/scale.hpp"
-#include "steps.hpp"
 #include "vertex_cycles.hpp"
 
 namespace sparq {

@@ -188,10 +188,8 @@ std::vector<Program> Session::buildPrograms(bool stacked) {
   };
   for (Entry &entry : entries_)
     entry.firstProgram = add(programsOf(entry));
-  for (Shard &shard : shards_) {
+  for (Shard &shard : shards_)
     shard.host.setFirstProgram(add(shard.host.programs()));
-    shard.history.setFirstProgram(add(shard.history.programs()));
-  }
   if (stacked) {
     firstStack_ = static_cast<unsigned>(all.size());
     for (std::size_t i = 0; i != nAttention(); ++i)

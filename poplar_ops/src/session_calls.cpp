@@ -68,13 +68,8 @@ void Session::read(std::uint16_t *key, std::uint16_t *value, unsigned nTokens, u
 }
 
 void Session::reset(unsigned layer) {
-  bool remembered = false;
-  for (Shard *const shard : entryOf("reset", layer).shards) {
+  for (Shard *const shard : entryOf("reset", layer).shards)
     shard->host.reset(*engine_, shard->own(layer));
-    remembered = remembered || shard->history.any(shard->own(layer));
-  }
-  if (remembered)
-    setHistory(std::vector<HostHistory::Steps>(shape_.batch), layer);
 }
 
 void Session::assumeLengths(const std::vector<std::uint32_t> &lengths, unsigned layer) {
@@ -121,10 +116,10 @@ void Session::fill(const std::uint16_t *key, const std::uint16_t *value,
   for (Shard *const shard : entry.shards) {
     const unsigned own = shard->own(layer);
     const std::vector<std::int32_t> ofShard = shard->share.ofBatch(lengths);
-    const bool remembers = shard->history.any(own);
+    const bool remembers = shard->host.history().any(own);
     std::vector<HostHistory::Steps> steps;
     if (remembers)
-      steps = shard->history.read(*engine_, own);
+      steps = shard->host.history().read(*engine_, own);
     for (unsigned b = 0; b != ofShard.size(); ++b) {
       if (ofShard[b] < 0)
         continue;
@@ -133,7 +128,7 @@ void Session::fill(const std::uint16_t *key, const std::uint16_t *value,
         steps[b].clear();
     }
     if (remembers)
-      shard->history.write(*engine_, own, steps);
+      shard->host.history().write(*engine_, own, steps);
   }
 }
 
@@ -141,7 +136,7 @@ void Session::tookStep(const Entry &entry, std::size_t index, unsigned layer) {
   last_ = &entry;
   if (plan().attention[index].remembers())
     for (Shard *const shard : entry.shards)
-      shard->history.advance(shard->own(layer), shard->host.lengths(shard->own(layer)));
+      shard->host.history().advance(shard->own(layer), shard->host.lengths(shard->own(layer)));
 }
 
 void Session::attention(std::size_t index, const std::uint16_t *query, std::uint16_t *output,
@@ -179,7 +174,7 @@ std::vector<HostHistory::Steps> Session::history(unsigned layer) {
   std::vector<HostHistory::Steps> all(shape_.batch);
   select(entry, layer);
   for (const Shard *const shard : entry.shards) {
-    std::vector<HostHistory::Steps> own = shard->history.read(*engine_, shard->own(layer));
+    std::vector<HostHistory::Steps> own = shard->host.history().read(*engine_, shard->own(layer));
     std::move(own.begin(), own.end(), all.begin() + shard->share.firstBatch);
   }
   return all;
@@ -191,10 +186,10 @@ void Session::setHistory(const std::vector<HostHistory::Steps> &steps, unsigned 
     throw Error("set_history: steps must be of each of batch=" + std::to_string(shape_.batch) +
                 ", got " + std::to_string(steps.size()));
   for (const Shard *const shard : entry.shards) // before any is altered
-    shard->history.check(shard->share.ofBatch(steps));
+    shard->host.history().check(shard->share.ofBatch(steps));
   select(entry, layer);
   for (Shard *const shard : entry.shards)
-    shard->history.write(*engine_, shard->own(layer), shard->share.ofBatch(steps));
+    shard->host.history().write(*engine_, shard->own(layer), shard->share.ofBatch(steps));
 }
 
 std::vector<std::uint32_t> Session::misses() {

@@ -85,7 +85,7 @@ Shard::Shard(const Share &shareIn, Graph tiles, const Programs &programs, const 
              bool shared)
     : share(shareIn), graph(std::move(tiles)),
       plan(makePlan(graph.getTarget(), share.shape, programs)),
-      cache(createCache(graph, plan, prefix + "cache")), host(graph, cache), history(graph, cache),
+      cache(createCache(graph, plan, prefix + "cache")), host(graph, cache),
       steps(stepNames(plan, shared)) {
   const PortSite site{graph, plan.placement, share.shape, prefix};
   // Of a layer, which it loads, and stores where it alters the cache.

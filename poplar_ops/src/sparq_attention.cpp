@@ -2,6 +2,7 @@
 //
 // SparQ decode attention (arXiv:2312.04985, Algorithm 1; docs/exactness.md E6): the steps in order, over
 // whatever stores the cache has. All give the same bits.
+#include "combine.hpp"
 #include "resident_index.hpp"
 #include "stores/index.hpp"
 #include "stores/rows.hpp"
@@ -106,7 +107,7 @@ std::uint64_t tieredNeed(const Plan &plan, const PlannedAttention &attention, un
   const std::uint64_t g = plan.shape.groupSize(), r = attention.settings.rank,
                       k = std::min(attention.settings.topK, layout.capacity);
   const std::uint64_t marks = layout.capacity / 32 * 16, lists = k * (6 + 3 * g) * 4,
-                      pieces = std::uint64_t(std::max(hot.groupRows(), hot.headRows)) *
+                      pieces = std::uint64_t(std::max(hot.listRows(), hot.headRows)) *
                                hot.partBytes(plan.shape.headDim, plan.placement.parts),
                       nRows = w.length / block * g,
                       coefficients = scoredByGroup(plan) ? nRows * (8 * r + 12) + 6 * 16 * r

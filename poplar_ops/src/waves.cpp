@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "waves.hpp"
+#include "remote_copy.hpp"
 #include "stores/rows.hpp"
 #include "vertex_cycles.hpp"
 #include <poplar/Program.hpp>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "steps.hpp"
+#include "weighted_values.hpp"
 #include "vertex_cycles.hpp"
 
 namespace sparq {

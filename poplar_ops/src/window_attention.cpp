@@ -3,6 +3,7 @@
 // Window attention (arXiv:2403.17312, Algorithm 1; docs/exactness.md E11): the steps in order. Every KV
 // head selects for itself, at the same time and the same positions: a list made once would have to be
 // sent to all of them.
+#include "combine.hpp"
 #include "stores/rows.hpp"
 #include "vertex_cycles.hpp"
 #include "window_history.hpp"
@@ -131,7 +132,7 @@ std::uint64_t streamingNeed(const Plan &plan, const PlannedAttention &attention,
 
 std::uint64_t tieredNeed(const Plan &plan, const PlannedAttention &attention, unsigned) {
   const HotRows &hot = plan.hot;
-  const std::uint64_t pieces = std::uint64_t(std::max(hot.groupRows(), hot.headRows)) *
+  const std::uint64_t pieces = std::uint64_t(std::max(hot.listRows(), hot.headRows)) *
                                hot.partBytes(plan.shape.headDim, plan.placement.parts);
   return workingBytes(plan, attention, pieces);
 }

@@ -47,7 +47,7 @@ def test_group_keys(layout: Layout, n_recent: int) -> None:
             groupSize=3,
             partPositions=layout.part_positions,
             topK=12,
-            nRecent=n_recent,
+            nLocal=n_recent,
             **layout.settings(part),
         )
         competes = positions[part] < candidates
@@ -100,7 +100,7 @@ def select(
                     counts=floats(DIGITS, 6),
                 ),
                 topK=top_k,
-                nRecent=n_local,
+                nLocal=n_local,
                 morePasses=more_passes,
                 **layout.settings(part),
             )
@@ -123,7 +123,7 @@ def select(
             groupSize=1,
             partPositions=layout.part_positions,
             topK=top_k,
-            nRecent=n_local,
+            nLocal=n_local,
             **layout.settings(part),
         )
         scaled.append(out["keys"])
@@ -142,7 +142,7 @@ def select(
                     counts=floats(DIGITS, 6),
                 ),
                 nPartials=n_partials,
-                nRecent=n_local,
+                nLocal=n_local,
                 **layout.settings(part),
             )
             states[part] = out["states"]
@@ -163,7 +163,7 @@ def select(
             ),
             nPartials=n_partials,
             topK=top_k,
-            nRecent=n_local,
+            nLocal=n_local,
             **layout.settings(part),
         )
         marks.append(out["marks"].T)
@@ -318,7 +318,7 @@ def test_numbers_that_are_none_are_counted_within_the_counts(number: float) -> N
         groupSize=1,
         partPositions=n,
         topK=4,
-        nRecent=0,
+        nLocal=0,
         part=0,
         stride=n,
         length=n,

@@ -280,3 +280,14 @@ def test_an_emulated_cache_larger_than_this_machine(monkeypatch: pytest.MonkeyPa
         sparq_ipu.dense_attention(row[:, :, 0], cache)
     monkeypatch.undo()
     assert np.array_equal(sparq_ipu.dense_attention(row[:, :, 0], cache), row[:, :, 0])
+
+
+@pytest.mark.parametrize("device", sparq_ipu.available_devices())
+def test_what_is_behind_the_real_tokens_may_be_anything(device: str) -> None:
+    """Rows of 8 bits too are made of real tokens, without a warning."""
+    options = dict(memory="tiered", n_tiles=4) if device == "emulator" else {}
+    cache = sparq_ipu.KVCache(1, 1, 8, 64, device=device, index_bits=4, row_bits=8, **options)  # type: ignore[arg-type]
+    rows = np.ones((1, 1, 3, 8), np.float16)
+    rows[:, :, 2] = np.nan
+    cache.append(rows, rows, np.array([2]))
+    assert cache.lengths.tolist() == [2] and np.array_equal(cache.read()[0], rows[:, :, :2])

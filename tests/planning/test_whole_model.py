@@ -186,6 +186,15 @@ def test_a_pipeline_that_memory_cannot_hold_is_refused() -> None:
     assert "3 in flight" in result.would_fit and planned(in_flight=3, **arguments).fits
 
 
+@pytest.mark.parametrize("words", [["Llama-3-8B"], ["--S", "1024"], ["--page", "x"], ["--quiet"]])
+def test_a_list_of_models_is_of_nothing_else(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        plan_command.main(["--models", *words])
+    assert stop.value.code == 2
+    flag = words[0] if words[0].startswith("--") else "MODEL"
+    assert f"{flag} must be left out with --models, got {words[-1]}" in capsys.readouterr().err
+
+
 def test_the_command(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert plan_command.main(["--models"]) == 0
     assert "| Llama-3-8B | 32 | 32 | 8 | 128 | 8.03 |" in capsys.readouterr().out

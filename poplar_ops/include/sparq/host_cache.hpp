@@ -3,8 +3,7 @@
 // How a host reads and writes a cache that a loaded engine holds, and the lengths it has.
 #pragma once
 
-#include "sparq/cache.hpp"
-#include "sparq/host_tensor.hpp"
+#include "sparq/host_history.hpp"
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -34,7 +33,7 @@ public:
 
   // Says which layer the engine's next program works on.
   void selectLayer(poplar::Engine &engine, unsigned layer) const;
-  // Forgets every position of the layer.
+  // Forgets every position of the layer, and its history.
   void reset(poplar::Engine &engine, unsigned layer);
   // Appends the first counts[b] of the nTokens of key, value {batch, nKvHeads, nTokens, headDim}.
   void write(poplar::Engine &engine, unsigned layer, const std::uint16_t *key,
@@ -48,6 +47,10 @@ public:
                   const std::vector<std::uint32_t> &lengths);
   // Rows of each task that the last attention call had to fetch; nothing where no rows are hot.
   std::optional<std::vector<std::uint32_t>> misses(poplar::Engine &engine) const;
+
+  // Of window attention; of no step where nothing remembers any.
+  HostHistory &history() { return history_; }
+  const HostHistory &history() const { return history_; }
 
   // For programs that append or replace on the device: checks before, and what they did after.
   // Messages count elements from `firstElement`.
@@ -65,6 +68,7 @@ private:
   Shape shape_;
   HostTensor layerNumber_, filled_;
   std::vector<std::unique_ptr<HostStore>> stores_;
+  HostHistory history_;
   poplar::program::Sequence load_, store_; // with several layers
   unsigned firstLayerProgram_ = 0;
   std::vector<std::vector<std::uint32_t>> lengths_; // of each layer

@@ -57,7 +57,6 @@ struct CacheLayout {
   unsigned tailFirst;       // piece i of the tail is scored on part tailFirst + i
   unsigned tailComponents;  // a multiple of 4: a part's share of a key is whole 64-bit words
   unsigned indexBits;       // of the key columns: 16, 8 or 4
-  unsigned rowBits;         // of keys and values: 16 or, where a buffer keeps hot rows, 8
   unsigned rowsPerPosition; // 2: keys and values apart; 1: both in one row
   std::size_t rowElements;  // numbers of a row
 
@@ -135,30 +134,30 @@ enum class HotPolicy { leastRecent, oldest };
 HotPolicy hotPolicyNamed(const char *op, const std::string &name);
 const char *nameOf(HotPolicy policy);
 
-// The buffer of hot rows that every task has where a cache is in three tiers (codelets/hot_rows.cpp). Slot
-// s belongs to owner s % nOwners, which is that part of the task's slot. Of the rows in it the keys are
-// spread over parts by pairs of lanes and by s % nSets, the values by components.
+// The buffer of hot rows that every task has where a cache is in three tiers. Place i of it belongs to owner
+// i % nOwners, which is that part of the task's slot. Of the rows in it the keys are spread over parts by
+// pairs of lanes and by i % nSets, the values by components.
 struct HotRows {
-  unsigned nSlots = 0;             // a multiple of nOwners; 0: there is no such buffer
+  unsigned nPlaces = 0;            // a multiple of nOwners; 0: there is no such buffer
   unsigned nOwners = 1, nSets = 1; // powers of two, nSets not above nOwners
   unsigned width = 0;              // components of a value on one part: a divisor of headDim
-  // Rows that are fetched at a time, for all tasks together, and in how many groups: the tasks of a
-  // group have waveRows / nGroups of them together, a multiple of cutRows.
-  unsigned waveRows = 0, nGroups = 1;
+  // Rows that are fetched at a time, for all tasks together, and in how many lists: the tasks of a
+  // list have waveRows / nLists of them together, a multiple of cutRows.
+  unsigned waveRows = 0, nLists = 1;
   // Where most rows are missing, every task fetches so many of its own at a time; 0: never.
   unsigned headRows = 0;
   HotPolicy policy = HotPolicy::leastRecent;
 
   static constexpr unsigned cutRows = 4; // that arrive on one tile
   static constexpr unsigned nPairs = 4;  // of lanes: docs/exactness.md E3
-  unsigned groupRows() const { return waveRows / nGroups; }
+  unsigned listRows() const { return waveRows / nLists; }
   // Of a row on one part, at most: pieces of keys and of values.
   unsigned partBytes(unsigned headDim, unsigned parts) const {
     const auto most = [parts](unsigned pieces) { return (pieces + parts - 1) / parts; };
     return 2 * (most(nPairs * nSets) * headDim / nPairs + most(headDim / width) * width);
   }
-  unsigned nWays() const { return nSlots / nOwners; }
-  unsigned rowsOfSet() const { return nSlots / nSets; }
+  unsigned nWays() const { return nPlaces / nOwners; }
+  unsigned rowsOfSet() const { return nPlaces / nSets; }
   unsigned setShift() const {
     unsigned shift = 0;
     while (1u << shift < nSets)

@@ -5,7 +5,6 @@
 #pragma once
 
 #include "sparq/host_cache.hpp"
-#include "sparq/host_history.hpp"
 #include "sparq/shares.hpp"
 #include <poplar/Program.hpp>
 
@@ -64,7 +63,6 @@ struct Shard {
   Plan plan;
   Cache cache;
   HostCache host;
-  HostHistory history;
   std::vector<std::string> steps; // of each attention, in a profile
   Ports ports;
   // Each works on the layer that was selected.

@@ -49,7 +49,7 @@ public:
   virtual void reset(poplar::Engine &) {}
   // Afterwards, when the layer is stored.
   virtual void written(poplar::Engine &) {}
-  virtual void wasReset(poplar::Engine &, unsigned) {}
+  virtual void wasReset(poplar::Engine &) {}
 
   // Of rows alone.
   virtual void read(poplar::Engine &, unsigned, const std::vector<HostRange> &) const {}

@@ -48,12 +48,12 @@ HotRows makeHotRows(const Request &request, const CacheLayout &layout, const Pla
   const unsigned wanted = options.hotRows != 0
                               ? std::max(options.hotRows, topK)
                               : std::min(4 * std::min(topK, maxHotRows), layout.capacity);
-  hot.nSlots = roundUp(std::max(wanted, topK), hot.nOwners);
+  hot.nPlaces = roundUp(std::max(wanted, topK), hot.nOwners);
   hot.width = 4;
   while (shape.headDim % hot.width != 0 || shape.headDim / hot.width > placement.parts)
     hot.width += 4;
-  hot.nGroups = std::max(1u, placement.slots / groupSlots);
-  const unsigned unit = HotRows::cutRows * hot.nGroups,
+  hot.nLists = std::max(1u, placement.slots / groupSlots);
+  const unsigned unit = HotRows::cutRows * hot.nLists,
                  most = roundUp(std::max(1u, placement.slots * topK), unit),
                  usual = std::clamp(most / waveShare, leastWaveRows, mostWaveRows);
   hot.waveRows = std::min(most, roundUp(options.waveRows != 0 ? options.waveRows : usual, unit));
@@ -81,7 +81,7 @@ public:
   TileNeed need(const Plan &plan) const override {
     const HotRows &hot = plan.hot;
     const std::uint64_t rows = std::uint64_t(hot.rowsOfSet()) * plan.shape.headDim / 2 +
-                               std::uint64_t(hot.nSlots) * hot.width * 2;
+                               std::uint64_t(hot.nPlaces) * hot.width * 2;
     return {0, plan.placement.nRounds * plan.layout.nLayers * rows};
   }
 };
@@ -92,7 +92,7 @@ class HostHotBuffer final : public HostProgram, public HostMisses {
 public:
   HostHotBuffer(const Sequence &forget, const HostTensor &misses)
       : HostProgram(forget), misses_(misses) {}
-  void wasReset(Engine &engine, unsigned) override { run(engine); }
+  void wasReset(Engine &engine) override { run(engine); }
   std::vector<std::uint32_t> misses(Engine &engine) const override {
     std::vector<std::uint32_t> counts(misses_.size());
     misses_.read(engine, counts.data());
@@ -143,7 +143,7 @@ HotBuffer::HotBuffer(Graph &graph, const Cache &cache, bool) {
   keys = add(HALF, hot.nSets * HotRows::nPairs, {nLayers, hot.rowsOfSet(), d / HotRows::nPairs},
              "/hot_keys");
   values =
-      add(HALF, plan.shape.headDim / hot.width, {nLayers, hot.nSlots, hot.width}, "/hot_values");
+      add(HALF, plan.shape.headDim / hot.width, {nLayers, hot.nPlaces, hot.width}, "/hot_values");
   held = add(UNSIGNED_INT, hot.nOwners, {nLayers, hot.nWays()}, "/hot_held");
   stamps = add(UNSIGNED_INT, hot.nOwners, {nLayers, hot.nWays()}, "/hot_stamps");
   clock = add(UNSIGNED_INT, hot.nOwners, {}, "/hot_clock");

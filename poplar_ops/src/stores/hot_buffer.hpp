@@ -14,9 +14,9 @@ public:
   HotBuffer(poplar::Graph &graph, const Cache &cache, bool);
 
   poplar::Tensor keys;   // {nTasks, nSets * 4, nLayers, rows, headDim / 4} HALF, by pairs of lanes
-  poplar::Tensor values; // {nTasks, slices, nLayers, nSlots, width} HALF, by components
+  poplar::Tensor values; // {nTasks, slices, nLayers, nPlaces, width} HALF, by components
   poplar::Tensor held,
-      stamps;            // {nTasks, nOwners, nLayers, nWays} UNSIGNED_INT: what is in which slot,
+      stamps;            // {nTasks, nOwners, nLayers, nWays} UNSIGNED_INT: what is in which place,
                          // and when it was last selected
   poplar::Tensor clock;  // {nTasks, nOwners} UNSIGNED_INT: attention calls so far
   poplar::Tensor misses; // {nTasks} UNSIGNED_INT: rows that the last call fetched

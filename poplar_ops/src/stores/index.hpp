@@ -5,7 +5,8 @@
 #pragma once
 
 #include "host_store.hpp"
-#include "steps.hpp"
+#include "query_components.hpp"
+#include "softmax.hpp"
 #include "store.hpp"
 
 namespace sparq {

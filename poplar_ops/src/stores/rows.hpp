@@ -3,8 +3,8 @@
 // Stores of keys and values by position.
 #pragma once
 
+#include "gathered_attention.hpp"
 #include "host_store.hpp"
-#include "steps.hpp"
 #include "store.hpp"
 
 namespace sparq {

@@ -10,7 +10,7 @@ import os
 import stat
 import sys
 from pathlib import Path
-from typing import Callable, NoReturn
+from typing import Callable, Mapping, NoReturn
 
 #: exit statuses as a shell has them for SIGINT and SIGPIPE
 INTERRUPTED, CLOSED = 130, 141
@@ -45,6 +45,28 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: error: {message}\n")
+
+
+def refuse(
+    parser: argparse.ArgumentParser,
+    a: argparse.Namespace,
+    where: str,
+    *arguments: str,
+    usual: Mapping[str, object] | None = None,
+) -> None:
+    """End with a message for the first of these arguments, by the names in `a`, that was given.
+
+    Args:
+        where: when they would change nothing, for the message.
+        usual: values that may be given all the same; else the default.
+    """
+    for name in arguments:
+        value, so = getattr(a, name, None), {**(usual or {})}.get(name, parser.get_default(name))
+        if value not in (None, so, [so]):
+            actions = (action for action in parser._actions if action.dest == name)
+            action = next(action for action in actions if action.const in (None, value))
+            flag = (action.option_strings or [str(action.metavar)])[0]
+            parser.error(f"{flag} must be left out {where}, got {flag if isinstance(value, bool) else value}")
 
 
 def description(text: str | None, prog: str) -> str:

@@ -40,6 +40,23 @@ class RealColumns:
         self._flags[:, start:stop] = True if real is None else real
         self.n_columns = stop
 
+    def check_mask(self, mask: torch.Tensor | None, n_tokens: int) -> None:
+        """Whether a mask (batch, 1, n_tokens, n_columns), bool or added to scores, shows each of the last
+        tokens all real columns up to its own and no others, as `attend` does.
+
+        Raises:
+            ValueError: it does not: it is one of the model's own.
+        """
+        if mask is None:
+            return
+        shown = mask if mask.dtype == torch.bool else mask == 0
+        n = self.n_columns
+        causal = torch.arange(n) <= torch.arange(n - n_tokens, n)[:, None]
+        expected = (self.flags[:, None] & causal)[:, None]
+        if shown.shape[1:] != expected.shape[1:] or not bool((shown == expected).all()):
+            got = "one of the model that hides others"
+            checks.fail("sparq_attention", "attention_mask", "show a token all real tokens before it", got)
+
     def check_hidden(self, real: torch.Tensor) -> None:
         """Whether `real` (batch, n_columns) can take the place of `flags`.
 

@@ -176,7 +176,7 @@ MUTANTS = [
         [
             ("  last_ = &entry;\n", "  (void)entry;\n", "misses are those of the first IPU"),
             (
-                "shard->history.check(shard->share.ofBatch(steps));",
+                "shard->host.history().check(shard->share.ofBatch(steps));",
                 "(void)shard;",
                 "IPUs before the one that refuses get a history",
             ),
@@ -192,8 +192,8 @@ MUTANTS = [
             ),
             ("steps[b].clear();", "steps[b].shrink_to_fit();", "prefill keeps the steps of what it replaces"),
             (
-                "shard->host.checkRoom(layer, nTokens, shard->share.ofBatch(counts), shard->share.firstBatch);",
-                "(void)shard;",
+                "checkRoom(layer, nTokens, shard->share.ofBatch(counts), shard->share.firstBatch);",
+                "lengths(layer);",
                 "IPUs before the one that refuses are written",
             ),
             (
@@ -272,7 +272,7 @@ MUTANTS = [
                 "topK(wanted)",
                 "lists are longer than the cache",
             ),
-            ("nRecent(std::min(nLocal, topK))", "nRecent(0)", "local positions are not taken"),
+            ("nLocal(std::min(wantedLocal, topK))", "nLocal(0)", "local positions are not taken"),
         ],
     ),
     *of(
@@ -439,8 +439,8 @@ MUTANTS = [
         [
             ("wanted -= n;\n", "\n", "keys of higher digits are not counted"),
             (
-                "filled > nRecent ? filled - nRecent : 0",
-                "filled + 0 * nRecent",
+                "filled > nLocal ? filled - nLocal : 0",
+                "filled + 0 * nLocal",
                 "recent positions compete too",
             ),
             ("if (bits >> settled == prefix)", "if (prefix != ~0u)", "keys of other prefixes are counted"),

@@ -315,8 +315,8 @@ MUTANTS = [
             ),
             ("np.minimum(np.maximum(code, -_LIMIT), _LIMIT)", "code", "codes wrap"),
             (
-                "return rows if row_bits == 16 else decode(encode(rows))",
-                "return decode(encode(rows))",
+                "    if row_bits == 16:\n        return rows",
+                "    if False:\n        return rows",
                 "rows of 16 bits are rounded",
             ),
             (

@@ -167,13 +167,13 @@ MUTANTS = [
                 "the first wave of rows is left out",
             ),
             (
-                "firstSlot = i / w.perGroup() *",
-                "firstSlot = 0 * (i / w.perGroup()) *",
+                "firstSlot = i / w.perList() *",
+                "firstSlot = 0 * (i / w.perList()) *",
                 "only the first group fetches its rows",
             ),
             (
-                "addMerge(merge, byEntry, hits, slots);",
-                "addMerge(merge, byEntry, noSlots(), slots);",
+                "addMerge(merge, byEntry, hits, hotPlaces);",
+                "addMerge(merge, byEntry, noPlaces(), hotPlaces);",
                 "rows that were hot have no slot",
             ),
         ],

@@ -131,6 +131,7 @@ MUTANTS = [
                 "capacity = min(max(n_positions, 2 * self.cache.capacity), checks.MAX_CAPACITY)",
                 "capacity = min(n_positions, checks.MAX_CAPACITY)",
                 "a stack grows token by token",
+                "results are the same; each token copies the caches",
             ),
             ("        self.cache.layer(index).reset()\n", "", "a layer keeps what the last text left"),
             ("if self._grows:\n", "if False:\n", "a stack does not grow"),

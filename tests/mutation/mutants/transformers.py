@@ -10,21 +10,11 @@ _ERRORS = "tests/models/test_transformers_errors.py"
 
 MUTANTS = [
     *of(
-        "python/sparq_ipu/transformers/cache.py",
+        "python/sparq_ipu/transformers/layer.py",
         f"{_DECODE} {_ERRORS}",
         [
             ("self._columns.replace(real)", "pass", "tokens that are hidden later are read again"),
             ("self._storage.replace(key, value, real)", "pass", "tokens that are hidden stay in the cache"),
-            (
-                "lengths < settings.min_seq_len",
-                "lengths <= settings.min_seq_len",
-                "min_seq_len itself is dense",
-            ),
-            (
-                "np.where(dense[:, None, None], attention(query, self.cache), output)",
-                "output",
-                "short rows of a batch are not dense",
-            ),
             ("self._columns = self._columns.select(beam_idx)", "pass", "beams keep the columns of others"),
             ("self.cache.reorder(beam_idx.numpy())", "pass", "beams keep the keys of others"),
             (
@@ -37,17 +27,39 @@ MUTANTS = [
                 "is_all = True",
                 "a second prompt attends to itself only",
             ),
+        ],
+    ),
+    *of(
+        "python/sparq_ipu/transformers/steps.py",
+        f"{_DECODE} {_ERRORS}",
+        [
+            (
+                "lengths < settings.min_seq_len",
+                "lengths <= settings.min_seq_len",
+                "min_seq_len itself is dense",
+            ),
+            (
+                "np.where(dense[:, None, None], attention(query, cache), output)",
+                "output",
+                "short rows of a batch are not dense",
+            ),
+            ("traffic.count(cache, lengths, dense, sparq)", "pass", "nothing is counted"),
+        ],
+    ),
+    *of(
+        "python/sparq_ipu/transformers/handover.py",
+        f"{_DECODE} {_ERRORS}",
+        [
             (
                 "if tensor is not returned or _version(tensor) != version:",
                 "if tensor is not returned:",
                 "keys that were changed in place are not noticed",
             ),
             (
-                "        self.disarm()\n        return settings",
+                "        self.announce(None)\n        return settings",
                 "        return settings",
                 "one announcement serves for two calls",
             ),
-            ("self.traffic.count(self.cache, lengths, dense, sparq)", "pass", "nothing is counted"),
         ],
     ),
     *of(
@@ -228,7 +240,7 @@ MUTANTS = [
         ],
     ),
     *of(
-        "python/sparq_ipu/transformers/cache.py",
+        "python/sparq_ipu/transformers/layer.py",
         "tests/models/test_several_tokens.py",
         [
             (

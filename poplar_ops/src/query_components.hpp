@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The query on the parts, and where it is largest (docs/exactness.md E6.1).
+#pragma once
+
+#include "context.hpp"
+
+namespace sparq {
+
+// {slots, parts, groupSize * headDim} HALF: the query on every part.
+poplar::Tensor createQuery(const Context &context);
+void loadQuery(const Context &context, const poplar::Tensor &query, const poplar::Tensor &perPart);
+struct QueryComponents {
+  poplar::Tensor query;              // {slots, parts, groupSize * headDim} HALF
+  poplar::Tensor magnitudes;         // {slots, parts, headDim} FLOAT
+  poplar::Tensor selected;           // {slots, headDim} UNSIGNED_INT, spread over the parts
+  poplar::Tensor magnitudeSums;      // {slots, parts, groupSize} FLOAT, the last part's in use
+  poplar::Tensor components;         // {slots, parts, rank} UNSIGNED_INT
+  poplar::Tensor selectedQuery;      // {slots, parts, groupSize * rank} FLOAT
+  poplar::Tensor inverseTemperature; // {slots, parts, groupSize} FLOAT
+};
+QueryComponents createQueryComponents(const Context &context, const SparqSettings &settings);
+void selectComponents(const Context &context, const SparqSettings &settings,
+                      const QueryComponents &q);
+
+} // namespace sparq

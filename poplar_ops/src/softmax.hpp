@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Softmax over positions spread over the parts.
+#pragma once
+
+#include "context.hpp"
+
+namespace sparq {
+
+struct Scores {
+  poplar::Tensor weights;   // {slots, parts, groupSize, partPositions} FLOAT: scores, then weights
+  poplar::Tensor maxima;    // {slots, parts, n * groupSize} FLOAT: of n pieces of the part's
+  poplar::Tensor maximum;   // {slots, parts, 6 * groupSize} FLOAT: of six workers
+  poplar::Tensor blockSums; // {slots, parts, groupSize, partPositions / 64} FLOAT
+  poplar::Tensor sums;      // {slots, parts, groupSize} FLOAT, Z
+};
+Scores createScores(const Context &context, const Waves &waves);
+void softmax(const Context &context, const Waves &waves, const Scores &scores);
+// Fields that say which positions a part holds (codelets/segments.hpp).
+std::vector<Setting> positionSettings(const Waves &waves, unsigned part);
+// Numbers that each part of a slot has for every `unit` of its positions, ascending by position: by
+// wave, then part that waves reach; then the tail, by part that has one.
+//   {parts, rows, partPositions / unit} -> {rows, all of them}
+poplar::Tensor ascending(const poplar::Tensor &perPart, const Waves &waves, unsigned unit);
+// What the parts have that can hold positions: {parts, ...} -> {those parts, ...}.
+poplar::Tensor holding(const poplar::Tensor &perPart, const Waves &waves);
+// Adds the vertices that reduce each slot's partial results {n, groupSize} to `maximum` on all
+// parts.
+void reduceMax(const Context &context, const std::vector<poplar::Tensor> &maxima,
+               const poplar::Tensor &maximum);
+
+} // namespace sparq

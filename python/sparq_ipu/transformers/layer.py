@@ -1,0 +1,398 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A layer of the cache that transformers carries from token to token: what transformers, the hooks of the
+model and the attention function ask of it.
+
+It has a `sparq_ipu.KVCache` (module `storage`), knows which columns of the batch are in it (`columns`)
+and what is on its way to it (`handover`), and counts what decoding moves (`steps`, `traffic`).
+
+The model's own attention takes keys and values as tensors. It gets them for several tokens at once, also on
+top of a filled cache (another turn of a chat, prefill in chunks): they are then read back from the KVCache.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from transformers.cache_utils import CacheLayerMixin
+
+from sparq_ipu import KVCache
+from sparq_ipu.torch.graphs import outside_graphs
+from sparq_ipu.transformers.autograd import without_backward
+from sparq_ipu.transformers.columns import RealColumns, to_columns
+from sparq_ipu.transformers.handover import Announcement, Handover
+from sparq_ipu.transformers.settings import AnyLayerSettings
+from sparq_ipu.transformers.stack import LayerStack
+from sparq_ipu.transformers.steps import attend, attend_tokens, half_of
+from sparq_ipu.transformers.storage import Storage
+from sparq_ipu.transformers.traffic import Traffic
+from sparq_reference import NotFinite, checks
+from sparq_reference.settings import op_of
+
+
+class SparqLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly typed in transformers
+    """Keys and values of one layer.
+
+    Args:
+        index: of the layer, for messages.
+        capacity: most positions of one row; None: the cache grows by doubling, which copies it.
+        window: most recent columns that the model lets a token attend to, itself included; None: all.
+        device, check_finite, options: as `sparq_ipu.KVCache`; `index_bits`, if left out, is what the settings
+            of the first tokens ask for.
+        stack: where layers share one KVCache.
+    """
+
+    is_compileable = False
+    is_sliding = False
+    is_croppable = False
+    supports_early_init = False
+
+    # set when the first tokens come
+    _storage: Storage
+    _columns: RealColumns
+
+    def __init__(
+        self,
+        index: int,
+        capacity: int | None = None,
+        device: str = "auto",
+        check_finite: bool = True,
+        window: int | None = None,
+        stack: LayerStack | None = None,
+        **options: Any,
+    ):
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.index = index
+        self.capacity = capacity
+        self.window = window
+        self._stack = stack
+        self._options = dict(options, device=device, check_finite=check_finite)
+        self.is_initialized = False
+        self._clear()
+
+    def _clear(self) -> None:
+        if self.is_initialized:
+            self._storage.forget()
+        self.is_initialized = False
+        self._handover = Handover(self.index)
+        #: tokens may be taken back
+        self._is_croppable = False
+        #: what the decode steps so far moved
+        self.traffic = Traffic()
+
+    @property
+    def cache(self) -> KVCache:
+        """The KVCache of an initialized layer."""
+        return self._storage.cache
+
+    # transformers looks for these names, and sets them to None when a layer is made
+
+    @property
+    def keys(self) -> torch.Tensor | None:
+        """(batch, n_kv_heads, n_columns, head_dim) float16, read from the KVCache; 0 where padding is."""
+        return self._by_column()[0] if self.is_initialized else None
+
+    @keys.setter
+    def keys(self, _: torch.Tensor | None) -> None:
+        pass
+
+    @property
+    def values(self) -> torch.Tensor | None:
+        """As `keys`."""
+        return self._by_column()[1] if self.is_initialized else None
+
+    @values.setter
+    def values(self, _: torch.Tensor | None) -> None:
+        pass
+
+    def _by_column(self) -> tuple[torch.Tensor, torch.Tensor]:
+        key, value = self._storage.read()
+        return to_columns(key, self.real), to_columns(value, self.real)
+
+    def arm(
+        self,
+        real: torch.Tensor | None,
+        settings: AnyLayerSettings | None,
+        is_step: bool = False,
+        is_croppable: bool = False,
+    ) -> None:
+        """Announce new tokens.
+
+        Args:
+            real: which of them are real, (batch, n_tokens) bool; None: all.
+            settings: how to attend to them; None: densely.
+            is_step: several tokens are decode steps in one: each attends as if it came alone.
+            is_croppable: tokens may be taken back later.
+        """
+        self._handover.announce(Announcement(real, settings, is_step))
+        self._is_croppable = is_croppable
+
+    def check_options(self, settings: AnyLayerSettings | None) -> None:
+        """Raise ValueError if `arm` can not be called with these settings: they ask for another cache than
+        this one, e.g. another `index_bits` or `n_recent`."""
+        for name, wanted in ({} if settings is None else settings.of_cache).items():
+            own = getattr(self.cache, name) if self.is_initialized else self._options.get(name, wanted)
+            if own != wanted:
+                rule = f"be that of past_key_values, {own} in layer {self.index}"
+                checks.fail("sparq_attention", name, rule, wanted)
+        if self.is_initialized and settings is not None:
+            self.cache.check_settings(op_of(settings.attention), settings.attention)
+
+    @property
+    def is_armed(self) -> bool:
+        """An announced token has not come to attention yet."""
+        return self._handover.announced is not None
+
+    @property
+    def real(self) -> torch.Tensor:
+        """Which columns hold real tokens, (batch, n_columns) bool."""
+        return self._columns.flags
+
+    def check_real(self, real: torch.Tensor) -> None:
+        """Whether `set_real` can be done.
+
+        Raises:
+            ValueError: a column that was not real would be again: its key and value are gone.
+        """
+        self._columns.check_hidden(real)
+
+    def set_real(self, real: torch.Tensor) -> None:
+        """Change which of the columns are real, (batch, n_columns) bool. The others leave the KVCache.
+        `check_real` says whether this can be done."""
+        key, value = self._by_column()
+        self._storage.replace(key, value, real)
+        self._columns.replace(real)
+
+    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor | None = None) -> None:
+        """Allocate for the shape of key_states (batch, n_kv_heads, n_tokens, head_dim)."""
+        self.batch_size = self.max_batch_size = key_states.shape[0]
+        announced = self._handover.announced
+        settings = None if announced is None else announced.settings
+        options = {**({} if settings is None else settings.of_cache), **self._options}
+        if self._stack is None:
+            self._storage = Storage.for_tokens(key_states, self.capacity, options)
+        else:
+            self._storage = self._stack.storage(self.index, key_states, self.capacity, options)
+        room = max(self._storage.cache.capacity, key_states.shape[2])
+        self._columns = RealColumns(torch.empty((self.batch_size, room), dtype=torch.bool))
+        self.is_initialized = True
+
+    @outside_graphs
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Store new tokens (batch, n_kv_heads, n_tokens, head_dim), rounded to float16.
+
+        Returns:
+            Keys and values of all columns for several tokens (prefill). For a decode step, those of its token
+            or tokens only: the attention function finds the rest in `cache`, through the attribute
+            `sparq_layer` of the keys.
+
+        Raises:
+            RuntimeError: the model is not enabled.
+            ValueError: tokens came already in this forward pass, no room in `capacity`, NaN or infinity
+                (float16 ends at 65504).
+        """
+        announced = self._handover.expected()
+        key = key_states.detach().to(torch.float16).contiguous()
+        value = value_states.detach().to(torch.float16).contiguous()
+        n_tokens = key.shape[2]
+        if self._is_step(n_tokens):
+            self._storage.reserve(self._columns.n_columns + n_tokens)
+            self._columns.append(None, n_tokens)
+            self._handover.waiting = key.numpy(), value.numpy()
+        else:
+            try:
+                self._store(key, value, announced.real)
+            except NotFinite as error:
+                raise NotFinite(f"{error} (layer {self.index}; the cache is float16)") from error
+        if n_tokens == 1 or self.waits:
+            keys, values = key_states, value_states
+        else:
+            is_all = n_tokens == self._columns.n_columns
+            keys, values = (key, value) if is_all else self._by_column()
+            keys = without_backward(keys.to(key_states.dtype), key_states)
+            values = without_backward(values.to(value_states.dtype), value_states)
+        keys.sparq_layer = self  # type: ignore[attr-defined]  # a tensor takes attributes
+        self._handover.give(keys, values)
+        return keys, values
+
+    def _is_step(self, n_tokens: int) -> bool:
+        """Several announced tokens are decode steps in one, here too: they are within the window."""
+        announced = self._handover.announced
+        if announced is None or not announced.is_step or n_tokens == 1:
+            return False
+        return self.window is None or self._columns.n_columns + n_tokens <= self.window
+
+    def _store(self, key: torch.Tensor, value: torch.Tensor, real: torch.Tensor | None) -> None:
+        """Tokens (batch, n_kv_heads, n_tokens, head_dim) float16; `real` as `_Announcement`."""
+        is_new = not self.is_initialized
+        if is_new:
+            self.lazy_initialization(key, value)
+        self._storage.reserve(self._columns.n_columns + key.shape[2])
+        try:
+            self._storage.append(key, value, real)
+        except ValueError:
+            if is_new:  # nothing is held, not even a batch size
+                self._clear()
+            raise
+        self._columns.append(real, key.shape[2])
+
+    def get_seq_length(self, *args: Any) -> int:
+        """Columns held, padding included."""
+        return self._columns.n_columns if self.is_initialized else 0
+
+    def get_mask_sizes(self, query_length: Any) -> tuple[int, int]:
+        """(columns after `query_length` more tokens, 0)."""
+        # transformers 4 passes the positions of the tokens, not their number.
+        n_tokens = query_length if isinstance(query_length, int) else query_length.shape[0]
+        return self.get_seq_length() + n_tokens, 0
+
+    def get_max_length(self) -> int:
+        """The capacity, -1 without one."""
+        return -1 if self.capacity is None else self.capacity
+
+    get_max_cache_shape = get_max_length  # its older name
+
+    def reset(self) -> None:
+        """Forget everything."""
+        self._clear()
+
+    def reorder_cache(self, beam_idx: torch.Tensor) -> None:
+        """Row b becomes what row beam_idx[b] was: beam search."""
+        if self.is_initialized:
+            self.cache.reorder(beam_idx.numpy())
+            self._columns = self._columns.select(beam_idx)
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        """Repeat every row `repeats` times."""
+        if self.is_initialized:
+            self.batch_select_indices(torch.arange(self.batch_size).repeat_interleave(repeats))
+
+    def batch_select_indices(self, indices: torch.Tensor) -> None:
+        """Keep the rows `indices` only, in that order."""
+        if self.is_initialized:
+            self._select(self, indices)
+
+    def crop(self, n_columns: int) -> None:
+        """Take the last columns back: -n of them; a positive number says how many to keep, as transformers 4
+        does.
+
+        Raises:
+            NotImplementedError: the model is enabled for one token a step. Assisted generation and prompt
+                lookup check several, which would be prefill: the model's own dense attention.
+        """
+        if not self._is_croppable:
+            raise NotImplementedError(
+                "SparqCache: crop must not be called with tokens_per_step=1, got a request to drop tokens; "
+                "assisted generation and prompt lookup check several tokens per step: "
+                "enable(model, ..., tokens_per_step=32)"
+            )
+        held = self.get_seq_length()
+        kept = min(n_columns, held) if n_columns > 0 else max(held + n_columns, 0)
+        if kept == held:
+            return
+        self._columns.n_columns = kept
+        self.cache.truncate(self.real.sum(dim=1).numpy())
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> SparqLayer:
+        """A copy that shares nothing: continue one prompt in two ways."""
+        copy = SparqLayer(self.index, self.capacity, window=self.window, **self._options)
+        if self.is_initialized:
+            self._select(copy, torch.arange(self.batch_size))
+            copy.is_initialized = True
+        return copy
+
+    def _select(self, to: SparqLayer, indices: torch.Tensor) -> None:
+        """Layer `to` holds the rows `indices` of this one."""
+        index = torch.arange(self.batch_size)[indices]
+        selected = self._storage.select(index)
+        if to is self:
+            self._storage.forget()
+        to._storage, to._columns, to._stack = selected, self._columns.select(index), selected.stack
+        to.batch_size = to.max_batch_size = len(index)
+
+    @outside_graphs
+    def attend_prefill(
+        self, key: torch.Tensor, value: torch.Tensor, query: torch.Tensor, factor: float = 1.0
+    ) -> None:
+        """Several tokens came to attention, which is the model's own. Window attention looks at the last of
+        them: later steps select by their attention.
+
+        Args:
+            key, value: what `update` returned.
+            query, factor: as of `attend`.
+
+        Raises:
+            ValueError: key and value are not that, or came before.
+        """
+        settings = self._handover.take(key, value)
+        if settings is not None and settings.kind == "window" and not self.is_beyond_window:
+            hidden = (~self.real[:, -query.shape[2] :]).any(0).nonzero()
+            n_shown = query.shape[2] - (int(hidden.max()) + 1 if len(hidden) else 0)
+            n = min(n_shown, settings.n_recent)  # all rows have a token in each of these columns
+            if n:
+                self.cache.observe(half_of(query[:, :, -n:], factor), **settings.arguments())
+
+    @property
+    def is_beyond_window(self) -> bool:
+        """There are columns that a token must not attend to."""
+        return self.window is not None and self._columns.n_columns > self.window
+
+    @outside_graphs
+    def attend_window(self, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """One token came to attention, which is the model's own. key, value: what `update` returned.
+
+        Returns:
+            Keys and values of the columns in its window, (batch, n_kv_heads, window, head_dim) float16.
+
+        Raises:
+            ValueError: key and value are not that, or came before.
+        """
+        self._handover.take(key, value)
+        assert self.window is not None  # `is_beyond_window`
+        lengths = np.minimum(self.cache.lengths, self.window)
+        self.traffic.count(self.cache, lengths, np.ones(len(lengths), bool), None)
+        if bool(self.real.all()):  # columns are positions
+            n = self._columns.n_columns
+            rows = [torch.from_numpy(x) for x in self.cache.read(n - self.window, n)]
+        else:
+            rows = [x[:, :, -self.window :] for x in self._by_column()]
+        keys, values = (without_backward(x, key, value) for x in rows)
+        return keys, values
+
+    @outside_graphs
+    def check_mask(self, mask: torch.Tensor | None, n_tokens: int) -> None:
+        """As `RealColumns.check_mask`."""
+        self._columns.check_mask(mask, n_tokens)
+
+    @outside_graphs
+    def attend(
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, factor: float = 1.0
+    ) -> torch.Tensor:
+        """Decode steps: query (batch, n_heads, n_tokens, head_dim) -> (batch, n_tokens, n_heads, head_dim),
+        in the dtype of the query. key, value: what `update` returned. factor: of the scores, beside
+        1/sqrt(head_dim).
+
+        Raises:
+            ValueError: key and value are not that, or came before; a row without any real token, NaN or
+                infinity in the query.
+        """
+        waiting = self._handover.waiting
+        settings = self._handover.take(key, value)
+        half = half_of(query, factor)
+        if waiting is None:
+            output = attend(half[:, :, 0], self.cache, settings, self.traffic)[:, None]
+        else:
+            try:
+                output = attend_tokens(half, *waiting, self.cache, settings, self.traffic)
+            except ValueError:
+                self._columns.n_columns -= half.shape[2]  # none has come
+                raise
+        return without_backward(torch.from_numpy(output).to(query.dtype), query, key, value)
+
+    @property
+    def waits(self) -> bool:
+        """Several tokens of one step are on their way to `attend`."""
+        return self._handover.waiting is not None

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Decode steps over the KVCache of a layer, counted."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from sparq_ipu import KVCache
+from sparq_ipu.attention import attention
+from sparq_ipu.tokens import append_and_attend
+from sparq_ipu.transformers.settings import AnyLayerSettings
+from sparq_ipu.transformers.traffic import Traffic
+from sparq_reference import checks
+
+
+def attend(
+    query: np.ndarray, cache: KVCache, settings: AnyLayerSettings | None, traffic: Traffic
+) -> np.ndarray:
+    """Attention of query (batch, n_heads, head_dim); rows below min_seq_len are dense.
+
+    Raises:
+        ValueError: a row without any real token.
+    """
+    lengths = cache.lengths
+    if np.count_nonzero(lengths) < len(lengths):
+        raise ValueError(
+            "SparqCache: attention_mask must leave a real token in every row before one is decoded, "
+            f"got lengths {lengths.tolist()}"
+        )
+    sparq = None if settings is None else settings.attention
+    dense = np.ones(len(lengths), bool) if settings is None else lengths < settings.min_seq_len
+    n_dense = np.count_nonzero(dense)
+    output = attention(query, cache, None if n_dense == len(dense) else sparq)
+    if 0 < n_dense < len(dense):  # a call is for all rows, so both are made
+        output = np.where(dense[:, None, None], attention(query, cache), output)
+    traffic.count(cache, lengths, dense, sparq)
+    return output
+
+
+def attend_tokens(
+    query: np.ndarray,
+    key: np.ndarray,
+    value: np.ndarray,
+    cache: KVCache,
+    settings: AnyLayerSettings | None,
+    traffic: Traffic,
+) -> np.ndarray:
+    """Append several tokens (batch, heads, n_tokens, head_dim), and attend from each as if it came alone, to
+    the bit: (batch, n_tokens, n_heads, head_dim).
+
+    Raises:
+        ValueError: as `append_and_attend`; the cache is then unchanged.
+    """
+    n_tokens = query.shape[2]
+    if settings is None:
+        output = append_and_attend(query, key, value, cache)
+        for back in reversed(range(n_tokens)):
+            lengths = cache.lengths - back
+            traffic.count(cache, lengths, np.ones(len(lengths), bool), None)
+        return np.swapaxes(output, 1, 2)
+    checks.check_append("append", key, value, cache.spec, cache.lengths, check_finite=cache.check_finite)
+    if cache.check_finite:
+        checks.check_finite("sparq_attention", "query", query)
+    outputs = []
+    for index in range(n_tokens):
+        token = slice(index, index + 1)
+        cache.append(key[:, :, token], value[:, :, token])
+        one = np.ascontiguousarray(query[:, :, index])
+        outputs.append(attend(one, cache, settings, traffic))
+    return np.stack(outputs, axis=1)
+
+
+def half_of(query: torch.Tensor, factor: float) -> np.ndarray:
+    """The query as the kernels take it, who know 1/sqrt(head_dim) alone."""
+    tokens = query.detach()
+    if abs(factor - 1) > 1e-6:
+        tokens = tokens.float() * factor
+    half: np.ndarray = tokens.to(torch.float16).contiguous().numpy()
+    return half
