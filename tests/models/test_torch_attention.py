@@ -114,7 +114,7 @@ def test_operators_equal_the_reference(data, batch, n_kv_heads, group_size, head
 
 @pytest.mark.parametrize("state", STATES, ids=str)
 def test_after_a_reset_it_is_as_new(state):
-    """The sum of values too, which the mean value is made of."""
+    """The sum of values too, a buffer of the module."""
     rng = np.random.default_rng(3)
     shape = SHAPE["batch"], SHAPE["n_kv_heads"], 9, SHAPE["head_dim"]
     old, key, value = (torch.from_numpy(rng.standard_normal(shape).astype(np.float16)) for _ in range(3))
@@ -126,6 +126,8 @@ def test_after_a_reset_it_is_as_new(state):
     query = torch.from_numpy(rng.standard_normal((shape[0], 2 * shape[1], shape[3])).astype(np.float16))
     outputs = [module(query, key[:, :, 0], value[:, :, 0]) for module in modules]
     assert torch.equal(*outputs)
+    if state == dict(state="tensors"):
+        assert torch.equal(*(module.value_sum for module in modules))
 
 
 def test_operators_without_the_kernels(monkeypatch):
