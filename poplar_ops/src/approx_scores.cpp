@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "codelets/approx_scores.cycles.hpp"
 #include "key_index.hpp"
 #include "remote_copy.hpp"
 #include "stores/index.hpp"
-#include "vertex_cycles.hpp"
 #include <poplar/Program.hpp>
 
 namespace sparq {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sparq/cache.hpp"
+#include "codelets/cache_append.cycles.hpp"
 #include "layer_moves.hpp"
 #include "stores/store.hpp"
-#include "vertex_cycles.hpp"
 
 namespace sparq {
 

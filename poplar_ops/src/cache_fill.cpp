@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sparq/cache_fill.hpp"
+#include "codelets/cache_fill.cycles.hpp"
 #include "stores/store.hpp"
-#include "vertex_cycles.hpp"
 #include <algorithm>
 
 namespace sparq {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "combine.hpp"
+#include "codelets/combine.cycles.hpp"
 #include "stores/value_sum.hpp"
-#include "vertex_cycles.hpp"
 
 namespace sparq {
 

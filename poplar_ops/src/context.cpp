@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "context.hpp"
-#include "vertex_cycles.hpp"
+#include "codelets/cache_append.cycles.hpp"
+#include "codelets/cycles.hpp"
+#include "codelets/waves.cycles.hpp"
 #include <limits>
 
 namespace sparq {

@@ -3,9 +3,9 @@
 // Dense decode attention: all scores, one softmax with the exact maximum, then all values. K is
 // read once, V is read once.
 #include "arith/scale.hpp"
+#include "codelets/dense_scores.cycles.hpp"
 #include "combine.hpp"
 #include "stores/rows.hpp"
-#include "vertex_cycles.hpp"
 #include "waves.hpp"
 #include "weighted_values.hpp"
 #include <limits>

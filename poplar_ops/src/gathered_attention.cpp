@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "arith/scale.hpp"
+#include "codelets/gathered_attention.cycles.hpp"
 #include "list_weights.hpp"
 #include "planning.hpp"
 #include "remote_copy.hpp"
 #include "stores/rows.hpp"
-#include "vertex_cycles.hpp"
 #include "weighted_values.hpp"
 #include <poplar/Program.hpp>
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "hot_attention.hpp"
 #include "arith/scale.hpp"
+#include "codelets/hot_attention.cycles.hpp"
 #include "list_weights.hpp"
-#include "vertex_cycles.hpp"
 
 namespace sparq {
 

@@ -3,8 +3,12 @@
 // The selected positions into the buffer of hot rows: which are there, which places the others get, and
 // waves of rows for them from streaming memory.
 #include "hot_rows.hpp"
+#include "codelets/cycles.hpp"
+#include "codelets/hot_find.cycles.hpp"
+#include "codelets/hot_insert.cycles.hpp"
+#include "codelets/hot_misses.cycles.hpp"
+#include "codelets/hot_places.cycles.hpp"
 #include "remote_copy.hpp"
-#include "vertex_cycles.hpp"
 #include <cmath>
 #include <limits>
 

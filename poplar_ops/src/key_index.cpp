@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "key_index.hpp"
 #include "arith/key_index.hpp"
-#include "vertex_cycles.hpp"
+#include "codelets/key_index.cycles.hpp"
 
 namespace sparq {
 

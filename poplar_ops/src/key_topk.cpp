@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "arith/selection.hpp"
+#include "codelets/cycles.hpp"
+#include "codelets/key_topk.cycles.hpp"
+#include "codelets/selected_share.cycles.hpp"
 #include "planning.hpp"
 #include "stores/rows.hpp"
-#include "vertex_cycles.hpp"
 
 namespace sparq {
 

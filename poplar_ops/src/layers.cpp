@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "codelets/layers.cycles.hpp"
 #include "layer_moves.hpp"
 #include "stores/store.hpp"
-#include "vertex_cycles.hpp"
 
 namespace sparq {
 

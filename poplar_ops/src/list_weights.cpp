@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "list_weights.hpp"
+#include "codelets/gathered_attention.cycles.hpp"
+#include "codelets/softmax.cycles.hpp"
+#include "codelets/window_history.cycles.hpp"
 #include "softmax.hpp"
-#include "vertex_cycles.hpp"
 
 namespace sparq {
 

@@ -19,7 +19,6 @@ CacheLayout makeLayout(const Request &request, const std::vector<const StoreKind
   layout.nLayers = request.programs.nLayers;
   layout.headDim = request.shape.headDim;
   layout.indexBits = request.shape.indexBits;
-  layout.rowBits = request.shape.rowBits;
   layout.capacity = roundUp(request.shape.capacity, block);
   for (const StoreKind *const store : stores)
     store->layOut(request, layout);

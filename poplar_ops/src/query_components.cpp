@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "query_components.hpp"
 #include "arith/scale.hpp"
-#include "vertex_cycles.hpp"
+#include "codelets/cycles.hpp"
+#include "codelets/query_components.cycles.hpp"
 
 namespace sparq {
 

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "resident_index.hpp"
 #include "arith/key_index.hpp"
+#include "codelets/approx_scores.cycles.hpp"
+#include "codelets/cycles.hpp"
+#include "codelets/resident_index.cycles.hpp"
 #include "stores/resident_records.hpp"
-#include "vertex_cycles.hpp"
 
 namespace sparq {
 

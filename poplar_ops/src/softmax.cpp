@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "softmax.hpp"
+#include "codelets/cycles.hpp"
+#include "codelets/softmax.cycles.hpp"
 #include "planning.hpp"
-#include "vertex_cycles.hpp"
 
 namespace sparq {
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "waves.hpp"
+#include "codelets/dense_scores.cycles.hpp"
 #include "remote_copy.hpp"
 #include "stores/rows.hpp"
-#include "vertex_cycles.hpp"
 #include <poplar/Program.hpp>
 
 namespace sparq {

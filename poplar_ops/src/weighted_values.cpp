@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "weighted_values.hpp"
-#include "vertex_cycles.hpp"
+#include "codelets/weighted_values.cycles.hpp"
 
 namespace sparq {
 

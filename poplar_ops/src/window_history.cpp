@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "window_history.hpp"
+#include "codelets/window_history.cycles.hpp"
 #include "list_weights.hpp"
 #include "planning.hpp"
-#include "vertex_cycles.hpp"
 
 namespace sparq {
 

@@ -186,3 +186,11 @@ def test_settings(model: Any, tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -
     ]:
         with pytest.raises(ValueError, match=message):
             SparqLM(model, tokenizer=tokenizer, **options)
+
+
+def test_an_answer_is_the_likeliest_if_each_token_is() -> None:
+    logits = torch.tensor([[0.0, 1.0], [1.0, 0.0]])
+    for tokens, likeliest in (([1, 0], True), ([1, 1], False), ([0, 0], False)):
+        chosen, is_likeliest = SparqLM._score(logits, tokens)
+        expected = sum(row[token] for row, token in zip(logits.log_softmax(-1), tokens))
+        assert chosen == pytest.approx(float(expected)) and is_likeliest is likeliest

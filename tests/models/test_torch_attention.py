@@ -112,6 +112,24 @@ def test_operators_equal_the_reference(data, batch, n_kv_heads, group_size, head
     )
 
 
+@pytest.mark.parametrize("state", STATES, ids=str)
+def test_after_a_reset_it_is_as_new(state):
+    """The sum of values too, a buffer of the module."""
+    rng = np.random.default_rng(3)
+    shape = SHAPE["batch"], SHAPE["n_kv_heads"], 9, SHAPE["head_dim"]
+    old, key, value = (torch.from_numpy(rng.standard_normal(shape).astype(np.float16)) for _ in range(3))
+    modules = [SparqAttention(**SHAPE, **SETTINGS, **state) for _ in range(2)]
+    modules[0].append(old, old)
+    modules[0].reset()
+    for module in modules:
+        module.append(key, value)
+    query = torch.from_numpy(rng.standard_normal((shape[0], 2 * shape[1], shape[3])).astype(np.float16))
+    outputs = [module(query, key[:, :, 0], value[:, :, 0]) for module in modules]
+    assert torch.equal(*outputs)
+    if state == dict(state="tensors"):
+        assert torch.equal(*(module.value_sum for module in modules))
+
+
 def test_operators_without_the_kernels(monkeypatch):
     """NumPy alone gives the same bits as the CPU kernels."""
     cache = ops.empty_cache(2, 2, 16, 48)

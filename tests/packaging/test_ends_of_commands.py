@@ -73,8 +73,14 @@ def test_a_process_that_can_not_write(output: str | None, status: int) -> None:
     """Nor does Python complain once more at its end."""
     code = STUB + "sys.stdin.read(); sys.exit(guarded(lambda: print('on') or 0))"
     target = os.open(output, os.O_WRONLY) if output else subprocess.PIPE
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     run = subprocess.Popen(
-        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=target, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-c", code],
+        stdin=subprocess.PIPE,
+        stdout=target,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=buffered,
     )
     if run.stdout is None:
         os.close(target)

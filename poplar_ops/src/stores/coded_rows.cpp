@@ -4,8 +4,8 @@
 // have what they hold.
 #include "arith/row_codes.hpp"
 #include "arith/row_groups.hpp"
+#include "codelets/row_codes.cycles.hpp"
 #include "rows.hpp"
-#include "vertex_cycles.hpp"
 #include <cstring>
 
 namespace sparq {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "history.hpp"
-#include "vertex_cycles.hpp"
+#include "codelets/layers.cycles.hpp"
 
 namespace sparq {
 

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "hot_buffer.hpp"
+#include "codelets/hot_insert.cycles.hpp"
+#include "codelets/hot_places.cycles.hpp"
 #include "host_store.hpp"
 #include "hot_attention.hpp"
 #include "hot_rows.hpp"
 #include "sparq/layers.hpp"
-#include "vertex_cycles.hpp"
 
 namespace sparq {
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "index.hpp"
-#include "vertex_cycles.hpp"
+#include "codelets/cache_append.cycles.hpp"
+#include "codelets/quantise.cycles.hpp"
 
 namespace sparq {
 

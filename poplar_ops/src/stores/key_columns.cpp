@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "codelets/cache_append.cycles.hpp"
+#include "codelets/cache_fill.cycles.hpp"
 #include "index.hpp"
 #include "remote_copy.hpp"
-#include "vertex_cycles.hpp"
 #include <algorithm>
 
 namespace sparq {

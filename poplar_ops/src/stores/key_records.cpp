@@ -3,8 +3,8 @@
 // Key columns of few bits (docs/exactness.md E9): of each block of 64 positions of a component a record.
 #include "arith/half_bits.hpp"
 #include "arith/key_index.hpp"
+#include "codelets/quantise.cycles.hpp"
 #include "index.hpp"
-#include "vertex_cycles.hpp"
 #include <algorithm>
 
 namespace sparq {

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "resident_records.hpp"
+#include "codelets/quantise.cycles.hpp"
+#include "codelets/resident_index.cycles.hpp"
 #include "remote_copy.hpp"
 #include "rows.hpp"
 #include "sparq/layers.hpp"
-#include "vertex_cycles.hpp"
 #include <limits>
 
 namespace sparq {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "rows.hpp"
-#include "vertex_cycles.hpp"
+#include "codelets/cache_append.cycles.hpp"
 
 namespace sparq {
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "codelets/cache_fill.cycles.hpp"
 #include "sparq/remote_rows.hpp"
 #include "store.hpp"
-#include "vertex_cycles.hpp"
 
 namespace sparq {
 

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "value_sum.hpp"
 #include "arith/half_bits.hpp"
+#include "codelets/cache_append.cycles.hpp"
+#include "codelets/cache_fill.cycles.hpp"
 #include "host_store.hpp"
-#include "vertex_cycles.hpp"
 
 namespace sparq {
 

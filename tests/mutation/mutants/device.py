@@ -419,7 +419,7 @@ MUTANTS = [
     *of(
         "poplar_ops/codelets/hot_places.cycles.hpp",
         _COUNTED,
-        [("mine * (nWays * way + 14)", "nWays * way + 14", "one miss is dealt")],
+        [("mine * (nWays * way + 14)", "std::min(mine, 1.0) * (nWays * way + 14)", "one miss is dealt")],
     ),
     *of(
         "poplar_ops/codelets/key_topk.cycles.hpp",

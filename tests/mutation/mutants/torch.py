@@ -148,7 +148,12 @@ MUTANTS = [
                 "prefill may be empty",
             ),
             ("cache = copy.deepcopy(cache)", "pass", "an answer is decoded behind the one before"),
-            ("logits = logits[-1:]", "logits = logits[:1]", "the first logits of prefill predict the answer"),
+            (
+                "logits = logits[-1:]",
+                "logits = logits[:1]",
+                "the first logits of prefill predict the answer",
+                "they are used only where prefill is one token",
+            ),
             (
                 "(logits.argmax(dim=-1) == wanted).all()",
                 "(logits.argmax(dim=-1) == wanted).any()",

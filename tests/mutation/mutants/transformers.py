@@ -304,7 +304,11 @@ MUTANTS = [
                 "pass  # what fails",
                 "a full disk is a traceback at the end",
             ),
-            ("    except KeyboardInterrupt:", "    except ZeroDivisionError:", "an interrupt is a traceback"),
+            (
+                "INTERRUPTED, CLOSED = 130, 141",
+                "INTERRUPTED, CLOSED = 1, 141",
+                "an interrupt has no status of its own",
+            ),
             ("if is_device and not file.isatty()", "if False", "a full device is noticed after the work"),
         ],
     ),
