@@ -28,6 +28,7 @@ from sparq_ipu.planning import report, report_data, report_pictures
 from sparq_ipu.planning.device_model import NAMES
 from sparq_ipu.planning.model_shape import MODELS, WEIGHT_BITS
 from sparq_ipu.planning.whole_model import ATTENTION, SPLITS, WEIGHTS_IN, ModelPlan, plan_model
+from sparq_reference.checks import ROW_BITS
 
 KIB = 1024
 
@@ -49,7 +50,7 @@ def _parser(prog: str) -> argparse.ArgumentParser:
     add("--r", type=int, default=32, dest="rank", metavar="N", help="rank of SparQ [32, at most head_dim]")
     add("--k", type=int, default=128, dest="top_k", metavar="N", help="top_k of SparQ [128]")
     add("--local", type=int, default=0, dest="n_local", metavar="N", help="of these the most recent [0]")
-    add("--row-bits", type=int, default=16, choices=(16, 8), help="of rows in three tiers [16]")
+    add("--row-bits", type=int, default=16, choices=ROW_BITS, help="of rows in three tiers [16]")
     add("--hot-rows", type=int, default=0, metavar="N", help="of a KV head in three tiers [0: 4 k]")
     add("--hit-rate", type=float, default=0.0, metavar="P", help="share of hot rows in three tiers [0: none]")
     add("--device", choices=NAMES, default="bow", help="device model [bow]")
