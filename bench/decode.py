@@ -193,8 +193,6 @@ class Method:
                 self.cache.layers[index].arm(None, None)
             with torch.no_grad():
                 self.cache.update(key, value, index, {"cache_position": torch.arange(key.shape[2])})
-            if self.name in ("dense", "sparq"):
-                self.cache.layers[index].disarm()
 
     def cache_bytes(self) -> int:
         """Memory of the cache for the positions it has room for, in bytes; counted."""

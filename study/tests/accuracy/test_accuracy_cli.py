@@ -201,7 +201,7 @@ def test_recommended_settings_are_those_of_the_table():
     method = parse_method(plan_module.RECOMMENDED_METHOD)
     options = dict(RECOMMENDED)
     layers = options.pop("layers")
-    made = settings.settings_of_layers("enable", settings.SparqSettings(**options), layers, 30, 64)
+    made = settings.settings_of_layers("enable", options, layers, 30, 64)
     for layer, setting in enumerate(made):
         assert (setting.rank, setting.top_k, setting.n_local) == (method.rank, method.top_k, method.local)
         assert setting.mean_value == (layer >= method.mean_value_from)
