@@ -35,7 +35,7 @@ ROOT = Path(__file__).resolve().parents[2]
 OPS = ROOT / "poplar_ops"
 FOLDERS = ("src", "popart", "codelets")
 OWN = [OPS / folder for folder in (*FOLDERS, "include")]
-SOURCES = sorted(source for folder in FOLDERS for source in (OPS / folder).glob("*.cpp"))
+SOURCES = sorted(source for folder in FOLDERS for source in (OPS / folder).rglob("*.cpp"))
 FLAGS = [
     *(f"-I{OPS / folder}" for folder in ("include", "src", "codelets", ".")),
     f"-I{ROOT / 'emulator' / 'include'}",
