@@ -48,9 +48,7 @@ class Sdk:
         if isinstance(use, TypeUse):
             return None if use.name in self.types else f"{use.where}: no type {use.name}"
         if isinstance(use, NameUse):
-            if use.name in self.functions or use.name.endswith("::operator="):  # a defaulted copy or move
-                return None
-            return f"{use.where}: no function {use.name}"
+            return None if use.name in self.functions else f"{use.where}: no function {use.name}"
         if is_copy_or_move(use.declaration):
             return None
         known = self.functions.get(use.declaration.name, [])

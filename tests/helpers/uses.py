@@ -161,6 +161,8 @@ def is_copy_or_move(declaration: Declaration) -> bool:
     """Copies and moves are not held against the SDK: the compiler says what a class allows."""
     *scope, function = declaration.name.split("::")
     own = {f"const {scope[-1]}&", f"{scope[-1]}&&"} if scope else set()
+    if function == "operator=" and not declaration.parameters:
+        return True  # that of a class without one of its own, of which libclang says no parameters
     return (
         function in (scope[-1], "operator=")
         and len(declaration.parameters) == 1
