@@ -209,6 +209,7 @@ def test_the_command(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None
         (["x"], "model must be one of"),
         ([], "MODEL must be given"),
         (["SmolLM2-135M", "--ipus", "31"], "n_ipus must be in [1, 30], got 31"),
+        (["SmolLM2-135M", "--json", "no/such/folder/rows"], "must be a file that can be written"),
     ):
         with pytest.raises(SystemExit) as stopped:
             plan_command.main(words)

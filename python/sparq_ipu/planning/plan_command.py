@@ -22,7 +22,7 @@ import sys
 from pathlib import Path
 from typing import Any, Callable, Sequence
 
-from sparq_ipu.commands.command_line import Parser, guarded, refuse
+from sparq_ipu.commands.command_line import Parser, guarded, output_path, refuse
 from sparq_ipu.commands.tables import markdown_table
 from sparq_ipu.planning import report, report_data, report_pictures
 from sparq_ipu.planning.device_model import NAMES
@@ -54,7 +54,7 @@ def _parser(prog: str) -> argparse.ArgumentParser:
     add("--hot-rows", type=int, default=0, metavar="N", help="of a KV head in three tiers [0: 4 k]")
     add("--hit-rate", type=float, default=0.0, metavar="P", help="share of hot rows in three tiers [0: none]")
     add("--device", choices=NAMES, default="bow", help="device model [bow]")
-    add("--json", type=Path, metavar="FILE", help="append one JSON line a plan")
+    add("--json", type=output_path, metavar="FILE", help="append one JSON line a plan")
     add("--page", type=Path, metavar="DIRECTORY", help="write plan.html with tables and pictures there")
     add("--quiet", action="store_true", help="no progress on stderr")
     return parser
