@@ -76,6 +76,7 @@ struct EngineImpl {
 
 private:
   void execute(const Step &s);
+  void count(const Step &s);
   bool runComputeSet(const ComputeSetPlan &plan);
   bool runVertex(const ComputeSetPlan &plan, const VertexPlan &v, unsigned firstWorker);
   void stopAtEvents(const ComputeSetPlan &plan, const VertexPlan &v, unsigned worker) const;
