@@ -45,8 +45,8 @@ EFFECTS = {
 REFUSED = {
     "generate": "--prompt w1; --top-p 0.5; --seed 3; --dense; --settings {folder}/tuned.json",
     "generate lossless": "--temperature 1; --dense; --compare-dense; --seed 3; --top-p 0.5",
-    "generate from file": "--rank 3; --top-k 9; --n-local 1; --index-bits 8; --min-seq-len 0; --no-mean-value; "
-    "--published; --layer-settings 1:dense; --dense",
+    "generate from file": "--rank 3; --top-k 9; --n-local 1; --index-bits 8; --min-seq-len 0; "
+    "--no-mean-value; --published; --layer-settings 1:dense; --dense",
     "tune": "--min-agreement 0.5",
 }
 #: what a call of its own tries
