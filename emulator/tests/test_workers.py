@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Workers of one MultiVertex that see one another are refused, or found in other orders; those that keep apart
-compute as ever."""
+"""Workers of one MultiVertex that see one another are refused, or found in other orders; those that keep
+apart compute as ever."""
 
 from __future__ import annotations
 
