@@ -37,7 +37,7 @@ constexpr double reloaded = 5;
 inline double pass(double arithmetic, double main, double loop) { return arithmetic + main + loop; }
 // Several sums side by side, or other work that does not wait: of the side with fewer instructions half does.
 inline double sidePass(double arithmetic, double main, double loop) {
-  return arithmetic + main - std::min(arithmetic, main) / 2 + loop;
+  return arithmetic + main - std::min(arithmetic, main) * 0.5 + loop;
 }
 // Numbers in pairs of fp32 that a pass needs at once: four are in registers, others are stored and loaded.
 inline double spilled(double pairs) { return 2 * std::max(0.0, pairs - 4); }

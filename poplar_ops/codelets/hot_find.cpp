@@ -74,7 +74,7 @@ public:
   unsigned nWays, topK;
 
   bool compute(unsigned worker) {
-    for (unsigned e = worker; e < topK; e += numWorkers()) {
+    for (unsigned e = worker, end = topK; e < end; e += numWorkers()) {
       byEntry[e] = 0;
       byMiss[e] = 0;
     }
@@ -113,16 +113,18 @@ public:
   unsigned nOwners, nEntries;
 
   bool compute(unsigned worker) {
-    for (unsigned e = worker; e < nEntries; e += numWorkers()) {
-      unsigned place = before[e], at = e;
+    // Copies, for a place that is stored could be any of these.
+    const unsigned n = nEntries, owners = nOwners, *const ofOwners = &found[0];
+    for (unsigned e = worker; e < n; e += numWorkers()) {
+      const unsigned *at = ofOwners + e;
+      unsigned place = before[e];
       const auto add = [&] {
-        place |= found[at];
-        at += nEntries;
+        place |= *at;
+        at += n;
       };
-      unsigned owner = 0;
-      for (; owner + 4 <= nOwners; owner += 4) // four to a pass, which has a price of its own
+      for (unsigned left = owners / 4; left != 0; --left) // four to a pass
         add(), add(), add(), add();
-      for (; owner != nOwners; ++owner)
+      for (unsigned left = owners % 4; left != 0; --left)
         add();
       places[e] = place;
     }

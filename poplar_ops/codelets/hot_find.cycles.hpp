@@ -22,12 +22,12 @@ inline std::uint64_t findHot(double topK, double nWays, double nOwners) {
                ofWorker(std::min(nWays, 2 * topK / nOwners)) * 9);
 }
 // Two stores an entry.
-inline std::uint64_t freeWays(double topK) { return multi(share(topK) * (2 + reloaded) + 14); }
+inline std::uint64_t freeWays(double topK) { return multi(share(topK) * (2 + computed) + 14); }
 inline std::uint64_t sumFound(double nOwners) { return multi(nOwners * (3 + repeated) + 2); }
 // Of four owners each address, load, OR; of what is left one by one.
 inline std::uint64_t mergePlaces(double nEntries, unsigned nOwners) {
   return shared(nEntries,
-                nOwners / 4 * (4 * 3 + computed) + nOwners % 4 * (3 + computed) + 4 + reloaded);
+                nOwners / 4 * (4 * 3 + repeated) + nOwners % 4 * (3 + repeated) + 6 + computed);
 }
 // Of the workers before: their share (8), load, subtract, add. An entry: two loads, branch, add, two
 // addresses, two stores, count.

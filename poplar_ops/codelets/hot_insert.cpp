@@ -20,8 +20,8 @@ public:
       for (; pair < 4; pair += numWorkers()) {
         const half *from = &rows[row * 2 * headDim + pair * 2];
         half *to = &pieces[(pair * n + row) * perPair];
-        for (unsigned i = 0; i != perPair; i += 2)
-          storeWord(to + i, loadWord(from + i * 4));
+        for (unsigned left = perPair / 2; left != 0; --left, to += 2, from += nLanes)
+          storeWord(to, loadWord(from));
       }
     for (unsigned c = worker * width; c < headDim; c += numWorkers() * width) {
       const half *from = &rows[headDim + c];
@@ -47,13 +47,15 @@ public:
 
   bool compute(unsigned worker) {
     const OfWave wanted(*wave, waveRows, *first, *nMisses);
-    half *own = &rows[*layer * nRows * width];
+    // Copies, for a word that is stored could be any of these.
+    const unsigned n = width, shift = setShift, ownSet = set, *const place = &places[0];
+    const half *const from = &pieces[0];
+    half *const own = &rows[*layer * nRows * n];
     for (unsigned miss = wanted.begin + worker; miss < wanted.stop; miss += numWorkers()) {
-      const unsigned to = places[miss] - 1;
-      if (setOf(to, setShift) != set)
-        continue;
-      const unsigned from = miss + static_cast<unsigned>(wanted.offset);
-      copyPiece(own + (to >> setShift) * width, &pieces[from * width], width);
+      const unsigned to = place[miss] - 1;
+      if (setOf(to, shift) == ownSet)
+        copyPiece(own + (to >> shift) * n, from + (miss + static_cast<unsigned>(wanted.offset)) * n,
+                  n);
     }
     return true;
   }

@@ -19,7 +19,7 @@ inline std::uint64_t magnitudeSums(double d, double g) {
 // Compares each with all: four of them two loads, and of two pairs compare, mask, add. Its own four
 // one by one, the sum, the rank.
 inline std::uint64_t componentRanks(double n, double d) {
-  return shared(n, d / 4 * pass(2 * 3, 2, computed) + 44);
+  return shared(n, d / 4 * pass(2 * 3, 2, repeated) + 44);
 }
 // A worker but the first counts the masks before its range, or those behind it: two loads and
 // additions a pass. It lists its range: load, branch, and of what is selected, spread evenly, the
@@ -32,7 +32,7 @@ inline std::uint64_t componentList(unsigned d, unsigned g, double rank) {
                    before = worker == 0 ? 0 : std::min(d, (worker - 1) * range),
                    nHeads = (g + nWorkers - 1 - worker) / nWorkers;
     busiest = std::max(busiest, std::min(before, d - before) / 2 * (4 + computed) +
-                                    range * (2 + counted + rank / d * (2 + (5 + reloaded) * g)) +
+                                    range * (2 + counted + rank / d * (2 + (5 + counted) * g)) +
                                     nHeads * (d / 8 * magnitudeEight() + treeSum + 40));
   }
   return multi(multiplyHigh + busiest);

@@ -26,22 +26,22 @@ inline std::uint64_t groupCoefficients(double nBlocks, unsigned g, double rank) 
                share(rank) * (4 + reloaded));
 }
 // Two sums: of two components two loads and a product each, a sum, widened twice, two additions; of one the
-// same without the sum. Four components to a pass, three pointers beside the counter.
+// same without the sum. Four components to a pass.
 inline double twoSums(unsigned rank) {
   const double turn = spilled(4 + 3); // of two components, or one: the sums are all registers
-  return rank / 4 * (sidePass(2 * 2 * (2 + 1 + 2 + 2), 2 * 2 * 4 + 3, computed) + 2 * turn) +
-         rank % 4 * (sidePass(2 * 5, 2 * 2 + 3, computed) + turn);
+  return rank / 4 * (sidePass(2 * 2 * (2 + 1 + 2 + 2), 2 * 2 * 4, repeated) + 2 * turn) +
+         rank % 4 * (sidePass(2 * 5, 2 * 2, repeated) + turn);
 }
 // A word of a component: its place, an address, load, shift, OR twice; two stores, a load and two stores around
 // masks, differences and a product. Of each head its eight sums, of four of these four numbers loaded, four
 // stored, two addresses.
 inline std::uint64_t groupScores(double nBlocks, double g, unsigned rank) {
-  return shared(nBlocks * 8, 10 + rank * pass(5, 3 + 3 + 5, reloaded) +
+  return shared(nBlocks * 8, 10 + rank * pass(5, 3 + 3 + 5, counted) +
                                  g * (twoSums(rank) + 2 * (4 + 4 + 2) + 6));
 }
 // Load, store; two addresses of a component.
 inline std::uint64_t storeRecords(double d, double nWords) {
-  return multi(12 + share(d) * (nWords * (2 + counted) + 6 + reloaded));
+  return multi(12 + share(d) * (nWords * (2 + counted) + 6 + computed));
 }
 inline std::uint64_t nextBlock() { return single(3); }
 // Add, minimum (2), add, store.
