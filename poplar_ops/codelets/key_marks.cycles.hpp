@@ -9,10 +9,10 @@ namespace cycles {
 // Sixteen doubtful keys: their largest, wait for it, compare and branch.
 inline double sixteenDoubtful() { return sidePass(9, 8, computed) + 3; }
 // One key is doubtful: a worker's share of the doubtful keys of all blocks, of which sixteen are looked at
-// one by one. Of each own block two words; of one where it is, 20.
+// one by one, 13 each. Of each own block two words; of one where it is, 20.
 inline std::uint64_t rankKeys(double n, double nBlocks) {
   return multi(multiplyHigh + n / 64 * (2 + 2 + computed) + 20 +
-               share(2 * nBlocks / 16) * sixteenDoubtful() + 16 * 6);
+               share(2 * nBlocks / 16) * sixteenDoubtful() + 16 * 13);
 }
 inline std::uint64_t largestDoubtful(double nBlocks) {
   return shared(2 * nBlocks / 16, sixteenDoubtful());
@@ -24,12 +24,12 @@ inline std::uint64_t takeKeys(double n) {
 }
 inline std::uint64_t anyClash(double n) { return single(n / 2 * pass(1, 1, repeated) + 10); }
 // The worker's entries by a product; 32 blocks at a time, then eight, then one: added up, compared, 7;
-// where it is, 20; the ones before its own, 10 in each of five halves. An entry is 12, a word of marks that
-// it walks over 8.
+// where it is, 20; the ones before its own, 10 in each of five halves. An entry is 16, a word of marks that
+// it walks over 14.
 inline std::uint64_t expandMarks(double nBlocks, double nEntries, double topK) {
   return multi(multiplyHigh + nBlocks / 32 * (pass(16, 16, computed) + 7) +
                3 * (pass(4, 4, computed) + 7) + 7 * (pass(1, 1, computed) + 3) + 20 + 5 * 10 +
-               share(nEntries) * (12 + 2 * 8 * nBlocks / topK));
+               share(nEntries) * 16 + 14 * (2 + 2 * nBlocks / topK * (share(nEntries) - 1)));
 }
 
 } // namespace cycles

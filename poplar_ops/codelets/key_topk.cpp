@@ -169,9 +169,8 @@ public:
   WordsInOut states; // [6][4]
   WordsOut marks;    // [partPositions / 32], one bit a position: selected
   WordsOut doubts;   // [partPositions / 32], one bit a position: doubtful
-  FloatsOut
-      doubtful; // [partPositions / 64][2]: the doubtful keys of a block, or 0, or clash; after the
-                // passes of all bits how many it has, and 0
+  // A block's doubtful keys, or 0, or clash; after the passes of all bits how many it has, and 0.
+  FloatsOut doubtful; // [partPositions / 64][2]
   unsigned nPartials, topK, nLocal;
   bool wide; // see KeyFilter
   unsigned part, stride, length, nWaves, tailLength, tailFirst, chunk;
@@ -186,8 +185,9 @@ public:
       bin.found = false;
     else if (anyCompete) {
       const unsigned inBin = selection.settle(&totals[0], nPartials);
+      bin.begin = selection.begin;
       // Where all of the bin are wanted, none is doubtful.
-      bin = {selection.begin, selection.remaining == inBin ? 0 : 1u << selection.shift, true};
+      bin.width = selection.remaining == inBin ? 0 : 1u << selection.shift;
     }
     selection.keep(state);
     const KeyFilter filter(bin.begin, wide);

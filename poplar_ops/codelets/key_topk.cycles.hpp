@@ -23,10 +23,10 @@ inline std::uint64_t groupKeys(double n, double g) {
   return multi(clearCounts + share(n / 4) * (g * pass(4 * floatDivide + 2, 3, repeated) + 2 + 4 +
                                              2 + 2 * pairToInteger + 4 * countDigit + computed));
 }
-// Eight keys: their largest, wait for it, compare and branch. Of the keys a share `density` is selected, and
+// Eight keys: whether they are wide, their largest, wait for it, compare and branch. Of the keys a share `density` is selected, and
 // some more are as large as the bin: so many of the eights are looked at, key by key.
 inline double eightKeys(double density, double each) {
-  return pass(5, 4, computed) + 3 + std::min(1.0, 8 * 1.5 * density) * 8 * each;
+  return 2 + pass(5, 4, computed) + 3 + std::min(1.0, 8 * 1.5 * density) * 8 * each;
 }
 // Of a key load, subtract, shift, compare, branch; a third of them count.
 inline std::uint64_t keyHistogram(double n, double nPartials, double density) {

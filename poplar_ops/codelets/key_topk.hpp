@@ -43,7 +43,10 @@ struct Selection {
   // On to the next pass, which counts by digits of the bin; or to the first one of all bits.
   void next(const float *totals, unsigned nPartials, unsigned nWanted, unsigned firstShift) {
     if (pass == none) {
-      *this = {0, firstShift, nWanted, digits};
+      begin = 0;
+      shift = firstShift;
+      remaining = nWanted;
+      pass = digits;
       return;
     }
     const bool ofWindow = pass == window;
