@@ -29,10 +29,12 @@ STEPS = {
         "softmax_weights": tile(2 * 12 + 27 * 74),
         "block_sums": tile(2 * (8 * 6 + 5)),  # 2 * 320 / 64 blocks
         "fold_sums": tile(18 * 6),  # 72 blocks, a head to a worker
-        "group_keys": tile(80 + 14 * (2 * 16 + 36)),
-        "sum_counts": tile(16 * 8 + 6),  # two digit pairs on a part
-        "key_histogram": tile(80 + (3 * 23 + 90) + 14 * 24),
-        "mark_keys": tile((3 * 23 + 90) + 2 * 198),  # 10 pieces of 32
+        "group_keys": tile(72 + 14 * (2 * 17 + 41)),
+        "sum_counts": tile(8 * 12 + 11),  # of eight parts
+        "key_histogram": tile(72 + (2 * 86 + 99) + 7 * (17 + 12 / 64 * 56)),
+        "mark_keys": tile((2 * 86 + 99) + 8 * (17 + 12 / 64 * 28) + 36),  # a block to a worker
+        "rank_keys": tile(15 + 5 * 7 + 20 + 2 * 19 + 16 * 13) + tile(2 * 19),  # nine sixteens; the largest
+        "take_keys": tile(42 + 20),
     },
     "sparq-tiered": {  # with codes of 8 bits: 64 words, 11 to a worker, an address and a load more
         "approx_scores": tile(11 * (10 + 2 * (16 * (4 + 14 + 2) + 4 * 5))),
