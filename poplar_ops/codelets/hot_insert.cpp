@@ -86,8 +86,9 @@ public:
     if (place == 0 || setOf(place - 1, setShift) != set)
       return true;
     half *row = &rows[(*layer * nRows + ((place - 1) >> setShift)) * width];
-    for (unsigned i = worker * 2; i < width; i += numWorkers() * 2)
-      storeWord(row + i, loadWord(&piece[i]));
+    const half *const from = &piece[0];
+    for (unsigned i = worker * 2, end = width; i < end; i += numWorkers() * 2)
+      storeWord(row + i, loadWord(from + i));
     return true;
   }
 };

@@ -18,7 +18,7 @@ inline std::uint64_t insertRows(double nRows, unsigned width, double nSets) {
                own * (width / (width % 4 == 0 ? 4 : 2) * (2 + computed) + 8));
 }
 inline std::uint64_t insertNewest(double nOwners, double width) {
-  return multi(nOwners * (2 + repeated) + 8 + share(width / 2) * (2 + reloaded));
+  return multi(nOwners * (2 + repeated) + 8 + share(width / 2) * (2 + computed));
 }
 
 } // namespace cycles
