@@ -272,9 +272,7 @@ def select(
     return selected, again
 
 
-def check_selected_sums(
-    layout: Layout, selected: np.ndarray, marks: list[np.ndarray]
-) -> None:
+def check_selected_sums(layout: Layout, selected: np.ndarray, marks: list[np.ndarray]) -> None:
     """Each part sums the weights of its selected positions by block (contract E6.5)."""
     weights = np.random.default_rng(len(selected)).random((2, layout.filled)).astype(np.float32)
     kept = np.zeros_like(weights)
