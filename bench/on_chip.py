@@ -252,7 +252,8 @@ def report(content: Record) -> str:
             ),
             f"Of these {len(assembly)}, {len(slower(assembly))} are more than {TOLERANCE:.0%} slower than "
             f"predicted. In the {len(paired)} longer ones, {min(paired):.0%} to {max(paired):.0%} of the "
-            f"side with fewer instructions issue beside the other, {sum(paired) / len(paired):.0%} on average.",
+            f"side with fewer instructions issue beside the other, {sum(paired) / len(paired):.0%} on "
+            "average.",
             "Exchanges, by kind:",
             markdown_table(
                 ("exchanges", "number", "measured / predicted"),

@@ -14,7 +14,7 @@ inline std::uint64_t fillColumns(double d, double n) {
 }
 // Four halves loaded and stored.
 inline std::uint64_t fillTail(double d, double n) {
-  return shared(d, n / 4 * (2 + computed) + 6 + reloaded);
+  return shared(d, n / 4 * (2 + counted) + 6 + reloaded);
 }
 // A row: widen and add four pairs beside three of memory.
 inline std::uint64_t fillSum(double n, double width) {

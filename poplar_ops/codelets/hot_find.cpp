@@ -147,11 +147,12 @@ public:
   unsigned topK, rowBase, layerRows;
 
   bool compute(unsigned worker) {
-    unsigned miss = 0;
-    for (unsigned w = 0; w != worker; ++w)
-      miss += nOwn(w);
     const unsigned base = rowBase + *layer * layerRows + 1;
     const Share own(topK, *filled, worker, numWorkers());
+    // Entries in use of the workers before, but for their hits.
+    unsigned miss = minimum(own.begin, *filled);
+    for (unsigned w = 0; w != worker; ++w)
+      miss -= nHits[w];
     for (unsigned e = own.begin; e != own.stop; ++e)
       if (hits[e] == 0) {
         entries[miss] = e;
@@ -161,13 +162,6 @@ public:
     if (worker + 1 == numWorkers())
       *nMisses = miss;
     return true;
-  }
-
-private:
-  // Misses among a worker's entries.
-  unsigned nOwn(unsigned worker) const {
-    const Share share(topK, *filled, worker, numWorkers());
-    return share.stop - share.begin - nHits[worker];
   }
 };
 

@@ -29,10 +29,10 @@ inline std::uint64_t mergePlaces(double nEntries, unsigned nOwners) {
   return shared(nEntries,
                 nOwners / 4 * (4 * 3 + repeated) + nOwners % 4 * (3 + repeated) + 6 + computed);
 }
-// Of the workers before: their share (8), load, subtract, add. An entry: two loads, branch, add, two
+// Of the workers before: load, subtract. An entry: two loads, branch, add, two
 // addresses, two stores, count.
 inline std::uint64_t listMisses(double topK) {
-  return multi(10 + (nWorkers - 1) * (11 + computed) + share(topK) * (9 + counted));
+  return multi(14 + (nWorkers - 1) * (2 + repeated) + share(topK) * (9 + counted));
 }
 
 } // namespace cycles

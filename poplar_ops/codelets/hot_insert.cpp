@@ -23,12 +23,13 @@ public:
         for (unsigned left = perPair / 2; left != 0; --left, to += 2, from += nLanes)
           storeWord(to, loadWord(from));
       }
-    for (unsigned c = worker * width; c < headDim; c += numWorkers() * width) {
-      const half *from = &rows[headDim + c];
-      half *to = &pieces[n * (headDim + c)];
-      for (unsigned row = 0; row != n; ++row)
-        copyHalves(to + row * width, from + row * 2 * headDim, width);
-    }
+    // Copies, for a word that is stored could be any of these.
+    const unsigned ofPiece = width, ofRow = headDim, step = numWorkers() * ofPiece, nRows = n;
+    const half *const values = &rows[ofRow];
+    half *const ofValues = &pieces[nRows * ofRow];
+    for (unsigned c = worker * ofPiece; c < ofRow; c += step)
+      for (unsigned row = 0; row != nRows; ++row)
+        copyHalves(ofValues + (nRows * c + row * ofPiece), values + c + row * 2 * ofRow, ofPiece);
     return true;
   }
 };

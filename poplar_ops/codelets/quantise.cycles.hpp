@@ -18,7 +18,7 @@ inline std::uint64_t fillIndex(double d, double nBlocks) {
   return shared(d, nBlocks * quantiseBlock);
 }
 inline std::uint64_t fillTailIndex(double d, double nWords) {
-  return shared(d, nWords * (2 + counted) + 64 / 4 * (2 + computed) + 6 + computed);
+  return shared(d, nWords * (2 + counted) + 64 / 4 * (2 + counted) + 6 + computed);
 }
 
 } // namespace cycles

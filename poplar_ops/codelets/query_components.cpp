@@ -130,14 +130,11 @@ private:
   // How many of the components [first, end), an even number, are selected. The sum of n masks is
   // n * 2^31 - n, modulo 2^32.
   unsigned count(unsigned first, unsigned end) const {
-    typedef unsigned Two __attribute__((vector_size(8)));
-    Two sum{};
-    for (unsigned c = first; c != end; c += 2) {
-      Two two;
-      __builtin_memcpy(&two, &selected[c], sizeof(two));
-      sum += two;
-    }
-    return (0u - sum[0] - sum[1]) & magnitudeMask;
+    unsigned sum = 0;
+    const unsigned *mask = &selected[first];
+    for (unsigned n = (end - first) / 2; n != 0; --n, mask += 2) // two to a pass
+      sum += mask[0] + mask[1];
+    return (0u - sum) & magnitudeMask;
   }
 };
 

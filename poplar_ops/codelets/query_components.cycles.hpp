@@ -31,7 +31,7 @@ inline std::uint64_t componentList(unsigned d, unsigned g, double rank) {
     const unsigned range = worker == 0 ? 0 : (d + 4) / 5,
                    before = worker == 0 ? 0 : std::min(d, (worker - 1) * range),
                    nHeads = (g + nWorkers - 1 - worker) / nWorkers;
-    busiest = std::max(busiest, std::min(before, d - before) / 2 * (4 + computed) +
+    busiest = std::max(busiest, std::min(before, d - before) / 2 * (4 + repeated) +
                                     range * (2 + counted + rank / d * (2 + (5 + counted) * g)) +
                                     nHeads * (d / 8 * magnitudeEight() + treeSum + 40));
   }

@@ -7,12 +7,9 @@ beside its work, and six workers share a tile: its vertex takes 6 * (20 + slots)
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def tile(slots: float) -> int:
@@ -58,19 +55,3 @@ def test_steps_of_a_query(kernel: str) -> None:
     steps = planning.plan(**shape, **options, kernel=kernel, rank=16, top_k=64, baseline=False).steps
     cycles = {step["name"].split("/")[-1]: step["tile_cycles"] for step in steps}
     assert {name: cycles[name] for name in STEPS[kernel]} == STEPS[kernel]
-
-
-@pytest.mark.slow
-def test_the_document_has_the_compute_of_today() -> None:
-    """Of its table the columns of the codelets as they are; those of before are history."""
-    planning: Any = pytest.importorskip("sparq_ipu.planning")
-    pytest.importorskip("sparq_ipu._core", reason="the extension module is not built")
-    text = (ROOT / "docs" / "device_model.md").read_text()
-    _, _, table = text.partition("| compute, us, by these rules |")
-    rows = [line.strip("| ").split(" | ") for line in table.splitlines()[2:6]]
-    for label, _, short, _, long in rows:
-        kernel, _, index = label.partition(" int")
-        for seq_len, us in ((1024, short), (16384, long)):
-            options = dict(index_bits=int(index)) if index else {}
-            plan = planning.plan(seq_len=seq_len, kernel=kernel, baseline=False, **options)
-            assert f"{plan.seconds_by_category['compute'] * 1e6:.1f}" == us, (label, seq_len)
