@@ -5,7 +5,7 @@
 
 #include "approx_scores.hpp"
 #include "index_scores.hpp"
-#include "key_bin.hpp"
+#include "key_topk.hpp"
 #include "quantise.hpp"
 #include "rough_keys.hpp"
 #include "rows.hpp"
