@@ -3,7 +3,7 @@
 // Attention over a list of rows in streaming memory (docs/exactness.md E6.4).
 #pragma once
 
-#include "key_bin.hpp"
+#include "key_topk.hpp"
 #include "query_components.hpp"
 
 namespace sparq {
