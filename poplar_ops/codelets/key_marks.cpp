@@ -5,7 +5,7 @@
 //
 // Blocks of 64 positions are ordered by (segment, part, block), of those parts that have the segment:
 // ascending by position.
-#include "key_topk.hpp"
+#include "key_bin.hpp"
 
 namespace sparq {
 

@@ -23,7 +23,7 @@
 //   sevens is taken: the first.
 //
 // Counts are floats: exact (a capacity is at most 2^24), and two are added in one instruction.
-#include "key_topk.hpp"
+#include "key_bin.hpp"
 
 namespace sparq {
 

@@ -2,7 +2,7 @@
 //
 // SparQ: the share of the approximate softmax that the selected positions have (contract E6.5), as
 // far as a part can sum it: the weights of its own selected positions, block by block.
-#include "key_topk.hpp"
+#include "key_bin.hpp"
 
 namespace sparq {
 

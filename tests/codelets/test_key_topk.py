@@ -388,3 +388,59 @@ def test_numbers_that_are_none_are_counted_within_the_counts(number: float) -> N
     )
     assert out["counts"][: 6 * DIGITS].sum() == n
     assert_bits(out["counts"][6 * DIGITS :], floats(behind))
+
+
+def doubtful_keys(kind: str, rng: np.random.Generator, n: int, wanted: int) -> np.ndarray:
+    """Keys of which some share the last bin with the wanted-th, at places that a kind says."""
+    bin_begin = np.float32(0.25 / wanted).view(np.uint32) & ~np.uint32(2**16 - 1)
+    keys = rng.random(n).astype(np.float32) * np.float32(2.0**-10 / wanted)
+    block = rng.integers(0, max(n // 64, 1)) * 64
+    inside = {
+        "pair": 2,
+        "three in a block": 3,
+        "equal pair": 2,
+        "below the window": 0,
+        "above the window": 0,
+    }[kind]
+    best = rng.permutation(n)
+    if kind == "below the window":
+        return keys * np.float32(2.0**-40)
+    if kind == "above the window":  # what no weights of a softmax are
+        return keys + np.float32(1)
+    at = block + rng.permutation(min(64, n - block))[:inside]
+    # those that are certain, elsewhere; then one fewer than the bin has is wanted
+    certain = np.setdiff1d(best, at, assume_unique=True)[: max(wanted - 1, 0)]
+    keys[certain] = np.float32(2.0) / wanted
+    offsets = rng.permutation(2**15)[:inside].astype(np.uint32)
+    if kind == "equal pair":
+        offsets[:] = offsets[0]
+    keys[at] = (bin_begin + offsets).view(np.float32)
+    return keys
+
+
+@pytest.mark.parametrize("layout", LAYOUTS[:4], ids=lambda x: f"{x.n_parts}parts{x.filled}")
+@fewer(10)
+@given(seed=st.integers(0, 2**32 - 1))
+def test_a_selection_that_cannot_go_on_begins_again(layout: Layout, seed: int) -> None:
+    """By kinds of keys it must, or must not; the result is right either way. To go on in spite of a clash
+    would be seen."""
+    n, top_k = layout.filled, 30
+    again, wrong = {}, 0
+    for kind in ("pair", "equal pair", "three in a block", "below the window", "above the window"):
+        keys = doubtful_keys(kind, np.random.default_rng(seed), n, top_k)
+        expected, _ = exact.key_topk(
+            keys[None, None], np.ones((1, 1), np.float32), n_kv_heads=1, top_k=top_k, n_local=0
+        )
+        rows, again[kind] = select(layout, keys, top_k, 0)
+        np.testing.assert_array_equal(rows, expected[0, 0])
+        s = Selection(layout, keys, top_k, 0)
+        s.count_in_window(*window(top_k))
+        s.count()
+        s.mark()
+        wrong += again[kind] and s.rows().tolist() != expected[0, 0].tolist()
+    assert [kind for kind in again if again[kind]] == [
+        "three in a block",
+        "below the window",
+        "above the window",
+    ]
+    assert wrong

@@ -265,7 +265,7 @@ MUTANTS = [
     ),
     *of(
         "poplar_ops/src/key_topk.cpp",
-        f"tests/planning/test_planning.py::test_a_list_is_no_longer_than_the_cache {_ATTENTION}",
+        f"tests/planning/test_planning.py::test_a_list_is_no_longer_than_the_cache {_ATTENTION} tests/ops/test_selection.py",
         [
             (
                 "topK(std::min(wanted, contextIn.layout().capacity))",
@@ -273,6 +273,12 @@ MUTANTS = [
                 "lists are longer than the cache",
             ),
             ("nLocal(std::min(wantedLocal, topK))", "nLocal(0)", "local positions are not taken"),
+            (
+                "If(clash, again, Sequence()",
+                "If(clash, Sequence(), again",
+                "it begins again where it need not",
+            ),
+            ("+ 2 - (nDigits - 1)) << shift", "+ 2 - 8) << shift", "the window is above most thresholds"),
         ],
     ),
     *of(
@@ -424,7 +430,7 @@ MUTANTS = [
     *of(
         "poplar_ops/codelets/key_topk.cycles.hpp",
         _COUNTED,
-        [("share(n / 32) * piece", "share(n / 16) * piece", "keys are marked twice")],
+        [("share(n / 64) * (8 *", "share(n / 32) * (8 *", "keys are marked twice")],
     ),
     *of(
         "poplar_ops/src/dense_attention.cpp",
@@ -434,7 +440,7 @@ MUTANTS = [
         ],
     ),
     *of(
-        "poplar_ops/codelets/key_topk.cpp",
+        "poplar_ops/codelets/key_bin.hpp",
         f"{_CODELETS}key_topk.py",
         [
             ("wanted -= n;\n", "\n", "keys of higher digits are not counted"),
@@ -443,20 +449,39 @@ MUTANTS = [
                 "filled + 0 * nLocal",
                 "recent positions compete too",
             ),
-            ("if (bits >> settled == prefix)", "if (prefix != ~0u)", "keys of other prefixes are counted"),
             (
-                "? static_cast<float>(selection.remaining)",
-                "? static_cast<float>(selection.remaining + 1)",
-                "a tie too many is taken",
+                "ofWindow && (digit == 0 ||",
+                "ofWindow && (",
+                "a threshold below the window is taken for one within",
             ),
-            ("if (key < threshold)", "if (key <= threshold)", "ties are not marked"),
+            (
+                "largestOf(larger4) < least",
+                "largestOf(larger4) <= least",
+                "the least key of a bin is skipped",
+            ),
+        ],
+    ),
+    *of(
+        "poplar_ops/codelets/key_topk.cpp",
+        f"{_CODELETS}key_topk.py",
+        [
+            ("if (digit < nDigits)", "if (digit != ~0u)", "keys outside of the bin are counted"),
+            ("found.n > 2 ? clash", "found.n > 3 ? clash", "three doubtful keys of a block are no clash"),
+            ("!bin.found || ", "", "a threshold outside of the window is no clash"),
+            ("if (bits < bin.begin)", "if (bits <= bin.begin)", "the least key of a bin is not selected"),
+        ],
+    ),
+    *of(
+        "poplar_ops/codelets/key_marks.cpp",
+        f"{_CODELETS}key_topk.py",
+        [
+            ("if (n <= 0.0f)", "if (n < 0.0f)", "a tie too many is taken"),
+            ("wanted - sixOf(block * 2)", "wanted", "every block takes as many ties as all together"),
+            ("(block < own && of[i] == key)", "(false)", "equal keys of lower blocks do not come before"),
+            ("higher > lower ?", "higher >= lower ?", "of equal keys of a block the higher comes first"),
+            ("*any = largestOf(all) >= clash;", "*any = false;", "no clash is seen"),
             ("if (n >= low)", "if (n > low)", "a worker lists what another one does"),
             ("*v.filled & ~(v.chunk - 1)", "*v.filled", "the tail begins at the next token"),
-            (
-                "tiesToTake[0] - before[1]",
-                "tiesToTake[0] - 0 * before[1]",
-                "every piece takes as many ties as all together",
-            ),
         ],
     ),
     *of(
