@@ -4,6 +4,7 @@
     python bench/hardware_day.py --out day.tar.gz            # some hours; --quick: a quarter of an hour
     python bench/hardware_day.py --out day.tar.gz            # once more, after an interruption: it goes on
     python bench/hardware_day.py --out day.tar.gz --pack     # or makes the file of what is there
+    python bench/hardware_day.py --read sent.tar.gz --out day.tar.gz    # its page, with what the model says
 
 What is measured is written to the folder day.run, beside the file, before the next thing begins. Each part
 runs in a process of its own with a limit; what fails is recorded, and the next one runs. The file has the
@@ -25,7 +26,7 @@ from typing import Any
 
 from common import ROOT, Parser, git_revision, guarded
 from day import conduct, pack, records
-from day.items import Context, Part, measure, python_version
+from day.items import Context, Part, process, python_version
 from day.parts import BY_NAME, PARTS
 
 
@@ -52,6 +53,7 @@ def parser() -> Parser:
         help="auto: an IPU if there is one, else the emulator [auto]",
     )
     add("--pack", action="store_true", help="measure nothing: page and file of what is there")
+    add("--read", type=Path, metavar="FILE.tar.gz", help="the page of a file that was sent, beside --out")
     add("--limits", type=float, default=1.0, metavar="X", help="times the usual limits of parts [1]")
     add(
         "--as-model",
@@ -122,13 +124,31 @@ def part_command(folder: Path, part: Part) -> list[str]:
     return [sys.executable, str(Path(__file__).resolve()), "--run-part", str(folder), part.name]
 
 
+def read(archive: Path, out: Path, made: Parser) -> int:
+    """A file that was sent: with what the model says here, and its page."""
+    folder = out.with_name(out.name[: -len(".tar.gz")] + ".run")
+    if (folder / records.FILE).exists():
+        made.error(f"--out must be new with --read, got {out}")
+    try:
+        found = pack.records_of(archive)
+    except OSError as error:
+        made.error(f"--read must be a file that can be read, got {archive} ({error.strerror})")
+    except ValueError as error:
+        made.error(f"--read: {str(error).partition(': ')[2]}")
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / records.FILE).write_text("".join(json.dumps(record) + "\n" for record in found))
+    pack.pack(records.Run(folder, ROOT), out)
+    conduct.say(f"{folder / 'page.html'}")
+    return 0
+
+
 def main(argv: list[str] | None = None) -> int:
     made = parser()
     a = made.parse_args(argv)
     if a.run_part is not None:
         run = records.Run(Path(a.run_part[0]), ROOT)
         assert run.first is not None
-        return measure(run, BY_NAME[a.run_part[1]], context_of(run.first))
+        process(run, BY_NAME[a.run_part[1]], context_of(run.first))
     if a.list:
         print(listing())
         return 0
@@ -136,6 +156,8 @@ def main(argv: list[str] | None = None) -> int:
         made.error(f"--out must be a file that ends in .tar.gz, got {a.out}")
     if a.limits <= 0:
         made.error(f"--limits must be above 0, got {a.limits:g}")
+    if a.read is not None:
+        return read(a.read, a.out, made)
     folder = a.out.with_name(a.out.name[: -len(".tar.gz")] + ".run")
     if a.pack and not (folder / records.FILE).exists():
         made.error(f"--pack must be given for a day that has begun, got no {folder}")

@@ -8,11 +8,11 @@ device that nothing was done to; one that hangs is ended by an alarm that no lib
 from __future__ import annotations
 
 import dataclasses
+import os
 import platform
 import signal
-import sys
 import traceback
-from typing import Any, Callable
+from typing import Any, Callable, NoReturn
 
 from .records import DiskFull, Run
 
@@ -67,18 +67,31 @@ def failed(error: BaseException) -> str:
     return text if isinstance(error, ValueError) else f"{type(error).__name__}: {text}"
 
 
+def tell(text: str) -> None:
+    """Into the log of the part, which a full disk may not take."""
+    try:
+        print(text, flush=True)
+    except OSError:
+        pass
+
+
+def process(run: Run, part: Part, context: Context) -> NoReturn:
+    """The process of a part. What Python does at its end could fail where the disk is full."""
+    os._exit(measure(run, part, context))
+
+
 def measure(run: Run, part: Part, context: Context) -> int:
     """All items of a part that have no result; the exit status of the process."""
     items = part.items(context)
     for i, item in enumerate(items, 1):
         if (part.name, item.name) in run.results(part.name):
             continue
-        print(f"{part.name} {i}/{len(items)}: {item.name}", flush=True)
+        tell(f"{part.name} {i}/{len(items)}: {item.name}")
         try:
             run.add("start", part=part.name, name=item.name, of=len(items))
             status = _one(run, part, item, context)
         except DiskFull as error:
-            print(f"{part.name}: {error}", flush=True)
+            tell(f"{part.name}: {error}")
             return FULL
         if status:
             return status
@@ -96,7 +109,7 @@ def _one(run: Run, part: Part, item: Item, context: Context) -> int:
     except (KeyboardInterrupt, SystemExit, DiskFull):
         raise
     except BaseException as error:
-        traceback.print_exc(file=sys.stdout)
+        tell(traceback.format_exc())
         found = {"error": failed(error)}
         # what is refused before any work leaves the device as it was
         status = 0 if isinstance(error, ValueError) else AGAIN

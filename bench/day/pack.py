@@ -7,8 +7,10 @@ import io
 import tarfile
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from . import page
+from .complete import completed
 from .records import FILE, RESERVE, Run, read, without_names
 
 
@@ -29,8 +31,8 @@ def pack(run: Run, out: Path) -> None:
     beside.replace(out)
 
 
-def records_of(archive: Path) -> list[dict[str, object]]:
-    """The records of an archive.
+def records_of(archive: Path) -> list[dict[str, Any]]:
+    """The records of an archive, with what the model says of them.
 
     Raises:
         ValueError: it is no archive of a day.
@@ -41,7 +43,7 @@ def records_of(archive: Path) -> list[dict[str, object]]:
             assert member is not None
             path = Path(folder) / FILE
             path.write_bytes(member.read())
-            return list(read(path))
+            return completed(read(path))
     except (tarfile.TarError, KeyError, AssertionError, EOFError) as error:
         raise ValueError(
             f"hardware_day: an archive of hardware_day.py is needed, got {archive} ({error})"

@@ -95,11 +95,11 @@ def measured(spec: Spec, context: Context) -> dict[str, Any]:
     )
 
 
-def modelled(spec: dict[str, Any], model: dict[str, Any] | None = None) -> float:
-    """What a model says of an item, by the emulator."""
-    probe = probe_of(from_dict(spec), "emulator")
+def at_home(record: dict[str, Any]) -> dict[str, Any]:
+    """What a record lacks that was made without an emulator."""
+    probe = probe_of(from_dict(record["spec"]), "emulator")
     probe.run()
-    return modelled_seconds(probe, model)
+    return {**record, "modelled": modelled_seconds(probe)}
 
 
 def items(context: Context) -> list[Item]:

@@ -68,6 +68,7 @@ def test_a_day_has_a_record_for_everything_and_says_that_nothing_was_measured(ot
         assert f"| {name} |" in text
 
 
+@pytest.mark.slow
 def test_the_model_of_another_ipu_is_found_again(other_day: Path, tmp_path: Path) -> None:
     """Of each parameter that was changed, within a half percent; the others stay."""
     shipped = device_model().parameters()
@@ -97,6 +98,7 @@ def test_calibrate_writes_a_model_that_a_plan_takes(
             device_model(str(model))
 
 
+@pytest.mark.slow
 def test_a_rule_with_another_form_is_told(other_day: Path) -> None:
     """What takes time by the number of pieces, where the model has bytes alone, is no matter of constants."""
     found = pack.records_of(other_day)
@@ -107,6 +109,7 @@ def test_a_rule_with_another_form_is_told(other_day: Path) -> None:
     assert told["exchange"] == "its form is wrong" and told["remote_read"] == "fits"
 
 
+@pytest.mark.slow
 def test_what_is_recorded_is_not_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "day.tar.gz"
     assert day(out, "--parts", "rules") == 0
