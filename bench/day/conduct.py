@@ -78,9 +78,10 @@ def why_ended(status: int) -> str:
 
 def conduct(run: Run, parts: Sequence[Part], command: Command, context: Context, scale: float = 1) -> bool:
     """Run these parts. False where the disk is full, and the rest did not run."""
+    as_ipu = "" if context.device == "ipu" else f" ({context.source})"
     for number, part in enumerate(parts, 1):
         limit = scale * (part.quick_limit if context.quick else part.limit)
-        say(f"[{number}/{len(parts)}] {part.name}: {part.what} (at most {limit / 60:.0f} min)")
+        say(f"[{number}/{len(parts)}] {part.name}: {part.what}, at most {limit / 60:.0f} min{as_ipu}")
         begin = time.monotonic()
         try:
             if not _part(run, part, command, context, begin + limit):
@@ -90,7 +91,7 @@ def conduct(run: Run, parts: Sequence[Part], command: Command, context: Context,
             return False
         done = run.results(part.name).values()
         n_failed = sum(r["error"] is not None for r in done)
-        say(f"    {len(done)} items, {n_failed} failed, {time.monotonic() - begin:.0f} s")
+        say(f"    {len(done)} items, {n_failed} failed, {time.monotonic() - begin:.0f} s{as_ipu}")
     return True
 
 

@@ -66,12 +66,17 @@ def said_rows(found: Sequence[Record]) -> list[tuple[str, ...]]:
     return rows
 
 
+def played_by(run: Run) -> str:
+    """What times that are not the model's are."""
+    return "measured" if (run.first or {}).get("device") == "ipu" else "emulated"
+
+
 def sections(run: Run) -> list[Section]:
     first = run.first or {}
-    on_ipu = first.get("device") == "ipu"
+    played = played_by(run)
     note = (
         "Measured on an IPU by its own cycle counter."
-        if on_ipu
+        if played == "measured"
         else "Nothing was measured: the emulator played the IPU, so every time is modelled."
     )
     if first.get("as_model"):
@@ -101,7 +106,7 @@ def sections(run: Run) -> list[Section]:
         Section(
             "Parts",
             note,
-            ("part", "what", "items", "failed", "measured / modelled, median", "range"),
+            ("part", "what", "items", "failed", f"{played} / modelled, median", "range"),
             tuple(summary),
             PICTURE,
         )
@@ -131,7 +136,7 @@ def sections(run: Run) -> list[Section]:
                 Section(
                     part.name,
                     f"{part.what}. Times: {source}; modelled: by the device model as it is shipped.",
-                    ("item", "us", "modelled us", "ratio", "bits as expected"),
+                    ("item", f"{played} us", "modelled us", "ratio", "bits as expected"),
                     tuple(timed_rows(timed)),
                 )
             )
@@ -160,9 +165,7 @@ def draw(run: Run) -> list[Path]:
             axes.loglog([r["modelled"] for r in own], [ratio(r) for r in own], "o", ms=4, label=part.name)
     axes.axhline(1, color="0.6", lw=1)
     axes.set_xlabel("modelled seconds")
-    axes.set_ylabel(
-        "measured / modelled" if (run.first or {}).get("device") == "ipu" else "played / modelled"
-    )
+    axes.set_ylabel(f"{played_by(run)} / modelled")
     if axes.get_legend_handles_labels()[0]:
         axes.legend()
     figure.tight_layout()
