@@ -24,7 +24,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shared import ROOT, Parser, guarded, only
+from shared import ROOT, Parser, guarded, only, thread_count
 
 if TYPE_CHECKING:
     from sparq_study.accuracy.plan import Plan
@@ -78,7 +78,7 @@ def arguments() -> argparse.ArgumentParser:
         metavar="N",
         help="processes, each with the model and, if N > 1, one thread",
     )
-    parser.add_argument("--threads", type=int, metavar="N", help="torch threads per process")
+    parser.add_argument("--threads", type=thread_count, metavar="N", help="torch threads per process")
     parser.add_argument(
         "--out",
         type=Path,
@@ -134,9 +134,8 @@ def make_plan(args: argparse.Namespace) -> Plan:
             raise ValueError(f"accuracy: items must be >= 1, got {args.items}")
         for sizes in tasks.values():
             sizes["items"] = args.items
-    for name, value, least in (("decode-check", args.decode_check, 0), ("threads", args.threads, 1)):
-        if value is not None and value < least:
-            raise ValueError(f"accuracy: {name} must be >= {least}, got {value}")
+    if args.decode_check < 0:
+        raise ValueError(f"accuracy: decode-check must be >= 0, got {args.decode_check}")
     for text in args.size:
         key, separator, value = text.partition("=")
         name, dot, size = key.partition(".")

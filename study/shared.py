@@ -12,9 +12,9 @@ sys.path.append(str(ROOT / "bench"))
 
 from common import Progress, check_output, guarded  # noqa: E402
 
-from sparq_ipu.commands.command_line import Parser, refuse  # noqa: E402
+from sparq_ipu.commands.command_line import Parser, refuse, thread_count  # noqa: E402
 
-__all__ = ["ROOT", "Parser", "Progress", "check_output", "guarded", "only", "refuse"]
+__all__ = ["ROOT", "Parser", "Progress", "check_output", "guarded", "only", "refuse", "thread_count"]
 
 
 def only(parser: argparse.ArgumentParser, a: argparse.Namespace, flag: str, *others: str) -> None:

@@ -207,7 +207,11 @@ MUTANTS = [
                 "(void)shard;",
                 "the host does not count what is appended",
             ),
-            ("(repeats_ != 0 ? 2 : 1)", "2", "fill runs another program"),
+            (
+                "firstProgram + static_cast<unsigned>(1 + nAttention())",
+                "firstProgram + static_cast<unsigned>(2 + nAttention())",
+                "fill runs another program",
+            ),
             (
                 "index >= nAttention()",
                 "index > nAttention()",
@@ -411,21 +415,21 @@ MUTANTS = [
         [
             ("floatDivide = 3;", "floatDivide = 1;", "a division takes 1 slot"),
             ("callSlots = 20", "callSlots = 10", "a call takes half as long"),
-            ("loopSlots = 2;", "loopSlots = 1;", "a loop costs 1 slot a turn"),
+            ("computed = 3;", "computed = 1;", "a computed end costs 1 slot a turn"),
         ],
     ),
     *of(
         "poplar_ops/codelets/softmax.cycles.hpp",
         _COUNTED,
         [
-            ("8 * pass(4, 4) + treeSum", "4 * pass(4, 4) + treeSum", "a lane sum of half a block"),
+            ("shared(nBlocks, 8 *", "shared(nBlocks, 4 *", "a lane sum of half a block"),
             ("share(g * nOwn / 4) *", "share(nOwn / 4) *", "weights of one head"),
         ],
     ),
     *of(
         "poplar_ops/codelets/hot_places.cycles.hpp",
         _COUNTED,
-        [("mine * (nWays * way + 14)", "std::min(mine, 1.0) * (nWays * way + 14)", "one miss is dealt")],
+        [("mine * (nWays * way", "std::min(mine, 1.0) * (nWays * way", "one miss is dealt")],
     ),
     *of(
         "poplar_ops/codelets/key_topk.cycles.hpp",
@@ -489,7 +493,7 @@ MUTANTS = [
         "tests/pod/test_pod_sessions.py tests/pod/test_pod_abilities.py",
         [
             ("own.tiers = options.tiers;", "(void)options;", "options of hot rows get nowhere"),
-            ("Repeat(repeats_, all[1 + i]", "Repeat(1, all[1 + i]", "what repeats runs once"),
+            ("program.add(attend(entry, index));\n  Shard", "Shard", "nothing is timed"),
             (
                 "if (share.shape.nKvHeads != shape_.nKvHeads)",
                 "if (share.shape.nKvHeads > shape_.nKvHeads)",
