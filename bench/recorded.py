@@ -29,7 +29,12 @@ from sparq_ipu.planning.placement import place_layers
 from sparq_ipu.planning.record import Plan
 
 RESULTS = ROOT / "bench/results/recorded.json"
-TOP_K, RANK, HEADS = 128, 32, 32
+TOP_K, RANK = 128, 32
+#: heads, KV heads, head_dim, positions, bits of rows; the last one is that of the model that was recorded
+SHAPES = (
+    *((32, n_kv_heads, 128, 16384, row_bits) for n_kv_heads in (32, 8) for row_bits in (16, 8)),
+    (9, 3, 64, 4352, 16),
+)
 #: missing rows of a KV head are rounded up to so many
 MISSES_STEP = 8
 #: low, likely, high
@@ -63,9 +68,9 @@ def mean(of_misses: Callable[[int], Seconds]) -> Seconds:
     return [math.fsum(times[n][end] for n in steps) / len(steps) for end in range(3)]
 
 
-def step_row(n_kv_heads: int, row_bits: int) -> Row:
-    """At S=16384: what steps take with the recorded misses, the first with none hot, and dense attention."""
-    shape: dict[str, Any] = dict(n_heads=HEADS, n_kv_heads=n_kv_heads, seq_len=16384)
+def step_row(n_heads: int, n_kv_heads: int, head_dim: int, seq_len: int, row_bits: int) -> Row:
+    """What steps take with the recorded misses, the first with none hot, and dense attention."""
+    shape: dict[str, Any] = dict(n_heads=n_heads, n_kv_heads=n_kv_heads, head_dim=head_dim, seq_len=seq_len)
     settings = dict(rank=RANK, top_k=TOP_K, row_bits=row_bits, baseline=False)
 
     def of_misses(n: int) -> Seconds:
@@ -74,7 +79,7 @@ def step_row(n_kv_heads: int, row_bits: int) -> Row:
     steps = misses_of_steps()
     return {
         "kind": "step",
-        "n_kv_heads": n_kv_heads,
+        **shape,
         "row_bits": row_bits,
         "mean": mean(of_misses),
         "p95": of_misses(steps[math.ceil(0.95 * len(steps)) - 1]),
@@ -124,10 +129,9 @@ def model_row(model: str, seq_len: int, n_ipus: int) -> Row:
 
 def planned() -> list[Row]:
     made = []
-    for n_kv_heads in (32, 8):
-        for row_bits in (16, 8):
-            made.append(step_row(n_kv_heads, row_bits))
-            print(f"{len(made)} planned", file=sys.stderr, flush=True)
+    for shape in SHAPES:
+        made.append(step_row(*shape))
+        print(f"{len(made)} planned", file=sys.stderr, flush=True)
     for model in MODELS:
         for seq_len in (16384, 65536):
             for n_ipus in (1, 4):
@@ -148,7 +152,10 @@ def speedup(dense: Seconds, seconds: Seconds) -> str:
 
 def step_table(rows: list[Row]) -> str:
     heads = (
+        "heads",
         "KV heads",
+        "head_dim",
+        "positions",
         "rows",
         "mean us",
         "95 % of steps below",
@@ -160,7 +167,7 @@ def step_table(rows: list[Row]) -> str:
         heads,
         (
             (
-                str(row["n_kv_heads"]),
+                *(str(row[name]) for name in ("n_heads", "n_kv_heads", "head_dim", "seq_len")),
                 "fp16" if row["row_bits"] == 16 else f"int{row['row_bits']}",
                 *(spread(row[name], 1e6, ".1f") for name in ("mean", "p95", "first")),
                 *(speedup(row["dense"], row[name]) for name in ("mean", "first")),
