@@ -99,8 +99,8 @@ class KVCache(HasSpec):
         return self if self.n_layers == 1 else _Layer(self, index)
 
     def rows(self, index: Sequence[int]) -> KVCache:
-        """The batch elements `index`, in that order, as a cache: not a copy, what happens to one happens to the
-        other. So a step can be one of some elements only, and `reorder` copies among these.
+        """The batch elements `index`, in that order, as a cache: not a copy, what happens to one happens
+        to the other. So a step can be one of some elements only, and `reorder` copies among these.
 
         Args:
             index: different integers in [0, batch).

@@ -462,10 +462,10 @@ class ChatTokenizer:
 
 def test_a_chat_stops_where_an_answer_ends(model):
     model.generation_config.eos_token_id = 9
-    assert generate._stops(model, ChatTokenizer(), True) == [9, 5]
-    assert generate._stops(model, ChatTokenizer(), False) == [9]
+    assert generate.stop_tokens(model, ChatTokenizer(), True) == [9, 5]
+    assert generate.stop_tokens(model, ChatTokenizer(), False) == [9]
     model.generation_config.eos_token_id = [9, 8]
-    assert generate._stops(model, ChatTokenizer(), True) == [9, 8, 5]
+    assert generate.stop_tokens(model, ChatTokenizer(), True) == [9, 8, 5]
 
 
 def test_forced_predictions_are_those_of_generation(model):

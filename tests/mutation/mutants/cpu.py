@@ -92,7 +92,11 @@ MUTANTS = [
         "poplar_ops/cpu/kv_cache.cpp",
         f"{_CACHE} tests/cpu/test_tokens.py tests/cpu/test_cpu_window.py",
         [
-            ("history->truncate(bankOf(b), nHeld", "history->truncate(b, nHeld", "another element's history is cut"),
+            (
+                "history->truncate(bankOf(b), nHeld",
+                "history->truncate(b, nHeld",
+                "another element's history is cut",
+            ),
             ("if (count > capacity - held)", "if (false)", "appends go on behind the capacity"),
             (
                 "shared->nHeld[copy.to] = shared->nHeld[copy.from];",
