@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Serve a model over HTTP, with the API of OpenAI: many requests at once, with SparQ attention on the CPU.
 
-    python -m sparq_ipu.serve --model PATH
+    sparq-ipu serve --model PATH
 
 Then ask it with any client of that API:
 
@@ -25,7 +25,6 @@ from typing import Any
 
 from sparq_ipu.commands.command_line import (
     Parser,
-    description,
     number,
     positive_integer,
     thread_count,
@@ -44,7 +43,7 @@ _USUAL_CONTEXT = 8192
 def _parser(prog: str) -> argparse.ArgumentParser:
     parser = Parser(
         prog=prog,
-        description=description(__doc__, prog),
+        description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     model = parser.add_argument_group("model")
@@ -196,7 +195,7 @@ def build(arguments: argparse.Namespace) -> tuple[Any, Any]:
     return create_app(engine, prompts, name, key), engine
 
 
-def main(argv: list[str] | None = None, prog: str = "python -m sparq_ipu.serve") -> int:
+def main(argv: list[str] | None = None, prog: str = "sparq-ipu serve") -> int:
     """The command; returns the exit status: 0, or 2 for bad usage."""
     arguments = _parser(prog).parse_args(argv)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s")
