@@ -474,7 +474,7 @@ def test_the_command_ends_a_chat_there(checkpoint, capsys, monkeypatch):
     words = capsys.readouterr().out.splitlines()[0].split()
     last = next(i for i in range(3, len(words)) if words[i] not in words[:i])
     end = int(words[last][1:])
-    monkeypatch.setattr(generate, "_end_of_turn", lambda tokenizer: [end])
+    monkeypatch.setattr("sparq_ipu.transformers.generation._end_of_turn", lambda tokenizer: [end])
     monkeypatch.setattr(generate, "_encode", lambda arguments, text, tokenizer: tokens_of(60))
     for options, is_cut in (((), False), (("--chat",), True), (("--chat", "--lossless", "2"), True)):
         assert call(checkpoint, *options) == 0
