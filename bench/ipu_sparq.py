@@ -466,12 +466,14 @@ def stacks(a: argparse.Namespace, device: str, progress: Progress) -> list[Row]:
             continue
         row = first_row(kernel, device if device == "ipu" else device_model().name, workload, a)
         row["label"] = label(row)
-        progress.step(f"{row['label']}: plan")
-        planned = pod.planned(row, kernel, workload, a)
-        progress.step(None)
-        print(f"{row['label']}: {row['error']}\n" if planned is None else f"{planned}")
-        if planned is not None and not a.plan_only:
-            reason = pod.why_not_run(planned)
+        planned = None
+        if _core.has_emulator:  # which plans are made by
+            progress.step(f"{row['label']}: plan")
+            planned = pod.planned(row, kernel, workload, a)
+            progress.step(None)
+            print(f"{row['label']}: {row['error']}\n" if planned is None else f"{planned}")
+        if not a.plan_only and not row["error"]:
+            reason = pod.why_not_run(planned) if planned is not None and device == "emulator" else None
             if reason is None:
                 try:
                     pod.run(

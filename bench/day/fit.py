@@ -16,7 +16,7 @@ import numpy as np
 
 from sparq_ipu.planning.device_model import DeviceModel
 
-from . import rules
+from . import rules, vertices
 from .page import ratio
 
 Parameters = Dict[str, Any]
@@ -173,12 +173,21 @@ def kind_rows(fitted: Fitted) -> list[tuple[str, ...]]:
     return rows
 
 
+def growth_rows(records: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
+    """Of vertices what doubling a size adds, measured over estimated: the furthest from 1 first."""
+    grown = []
+    for record in records:
+        if record.get("event") == "result" and record["part"] == "vertices" and not record["error"]:
+            shares = [x for x in vertices.growth(record).values() if x > 0]
+            if shares:
+                grown.append((record["name"], statistics.median(shares), min(shares), max(shares)))
+    grown.sort(key=lambda row: -abs(float(np.log(row[1]))))
+    return [(name, *(f"{x:.2f}" for x in shares)) for name, *shares in grown]
+
+
 def ratio_rows(records: Sequence[Mapping[str, Any]], part: str) -> list[tuple[str, ...]]:
     """Of a part, measured over modelled, the furthest from 1 first."""
-    shares = {
-        r["name"]: share
-        for r in records
-        if r.get("event") == "result" and r["part"] == part and (share := ratio(dict(r))) is not None
-    }
-    ordered = sorted(shares.items(), key=lambda item: -abs(np.log(item[1])))
+    own = [r for r in records if r.get("event") == "result" and r["part"] == part]
+    shares = {r["name"]: share for r in own for share in [ratio(dict(r))] if share is not None}
+    ordered = sorted(shares.items(), key=lambda item: -abs(float(np.log(item[1]))))
     return [(name, f"{share:.3f}") for name, share in ordered]

@@ -60,6 +60,11 @@ void syncs(ProbeGraph &to) {
     to.body.add(Sync(SyncType::INTERNAL, {"sync"}));
 }
 
+// Of a copy the program has one, whose code may be large.
+Program often(const ProbeGraph &to, const Program &copy) {
+  return Repeat(to.size("n"), copy, {"often"});
+}
+
 void repeats(ProbeGraph &to) {
   to.body.add(Repeat(to.size("n"), Execute(emptySet(to), {"compute_set"}), {"repeat"}));
 }
@@ -107,8 +112,7 @@ void exchanges(ProbeGraph &to) {
     for (unsigned piece = 0; piece != pieces; ++piece)
       from.push_back(source[(tile + 1 + piece % senders) % nTiles].slice(2 * piece * width,
                                                                          (2 * piece + 1) * width));
-  for (unsigned i = 0; i != to.size("n"); ++i)
-    to.body.add(Copy(concat(from), target.flatten(), false, {"exchange"}));
+  to.body.add(often(to, Copy(concat(from), target.flatten(), false, {"exchange"})));
 }
 
 void broadcasts(ProbeGraph &to) {
@@ -116,8 +120,7 @@ void broadcasts(ProbeGraph &to) {
   const Tensor source = onTile(to, UNSIGNED_INT, {1, words}, 0, "source"),
                target = onTiles(to, words, 0, to.nTiles(), "target");
   setWords(to, source, 1);
-  for (unsigned i = 0; i != to.size("n"); ++i)
-    to.body.add(Copy(source.broadcast(to.nTiles(), 0), target, false, {"broadcast"}));
+  to.body.add(often(to, Copy(source.broadcast(to.nTiles(), 0), target, false, {"broadcast"})));
 }
 
 // From each tile of the first IPU to the same one of the second.
@@ -129,8 +132,7 @@ void linkCopies(ProbeGraph &to) {
   const Tensor source = onTiles(to, words, 0, tiles, "source"),
                target = onTiles(to, words, tiles, 2 * tiles, "target");
   setWords(to, source, 1);
-  for (unsigned i = 0; i != to.size("n"); ++i)
-    to.body.add(Copy(source, target, false, {"link"}));
+  to.body.add(often(to, Copy(source, target, false, {"link"})));
 }
 
 // Rows of a remote buffer of each IPU, in no order, to or from its first `tiles` tiles (0: all). The copies
@@ -145,7 +147,7 @@ void remoteCopies(ProbeGraph &to, bool read) {
   unsigned stride = nRows * 5 / 8 + 1; // from a row to the next
   while (std::gcd(stride, nRows) != 1) // then none comes twice
     ++stride;
-  std::vector<Program> copies;
+  Sequence copies;
   for (unsigned ipu = 0; ipu != nIpus; ++ipu) {
     const std::string name = "rows" + std::to_string(ipu);
     const RemoteBuffer buffer = to.graph.addRemoteBuffer(name, UNSIGNED_INT, words, nRows);
@@ -159,12 +161,10 @@ void remoteCopies(ProbeGraph &to, bool read) {
       row[i] = static_cast<unsigned>(std::uint64_t(i) * stride % nRows);
     to.graph.setInitialValue(offsets, ArrayRef<unsigned>(row));
     setWords(to, landing, 1);
-    copies.push_back(read ? Copy(buffer, landing, offsets, {"remote_read"})
-                          : Copy(landing, buffer, offsets, {"remote_write"}));
+    copies.add(read ? Copy(buffer, landing, offsets, {"remote_read"})
+                    : Copy(landing, buffer, offsets, {"remote_write"}));
   }
-  for (unsigned i = 0; i != to.size("n"); ++i)
-    for (const Program &copy : copies)
-      to.body.add(copy);
+  to.body.add(often(to, copies));
 }
 
 // Between the host and all tiles.
@@ -178,9 +178,8 @@ void hostCopies(ProbeGraph &to, bool write) {
   to.onLoad.push_back([data](Engine &engine) {
     engine.connectStream("host", data->data(), data->data() + data->size());
   });
-  for (unsigned i = 0; i != to.size("n"); ++i)
-    to.body.add(write ? Copy(stream, tensor.flatten(), false, {"host_write"})
-                      : Copy(tensor.flatten(), stream, false, {"host_read"}));
+  to.body.add(often(to, write ? Copy(stream, tensor.flatten(), false, {"host_write"})
+                              : Copy(tensor.flatten(), stream, false, {"host_read"})));
 }
 
 struct Kind {

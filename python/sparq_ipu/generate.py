@@ -46,7 +46,14 @@ from sparq_ipu.transformers.command_settings import (
     in_words,
     most_common,
 )
-from sparq_ipu.transformers.generation import Run, first_difference, forced_predictions, generate, prefill
+from sparq_ipu.transformers.generation import (
+    Run,
+    first_difference,
+    forced_predictions,
+    generate,
+    prefill,
+    stop_tokens,
+)
 from sparq_ipu.transformers.settings import ModelSettings, pays_from
 
 __all__ = ["Run", "first_difference", "forced_predictions", "generate", "main", "prefill"]
@@ -168,21 +175,6 @@ def _text(arguments: argparse.Namespace) -> str:
     if arguments.prompt is not None:
         return str(arguments.prompt)
     return read_text("generate", "--prompt-file", arguments.prompt_file)
-
-
-def _end_of_turn(tokenizer: Any) -> list[int]:
-    """The special token that ends an answer of a chat, as its template has it."""
-    turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
-    tokens = tokenizer(tokenizer.apply_chat_template(turns, tokenize=False)).input_ids
-    special = {*tokenizer.all_special_ids, *getattr(tokenizer, "added_tokens_decoder", {})}
-    return [token for token in tokens if token in special][-1:]
-
-
-def _stops(model: Any, tokenizer: Any, is_chat: bool) -> list[int]:
-    """Tokens that end the text."""
-    own = getattr(model.generation_config, "eos_token_id", None)
-    stops = [] if own is None else list(own) if isinstance(own, (list, tuple)) else [own]
-    return [*stops, *_end_of_turn(tokenizer)] if is_chat else stops
 
 
 @contextlib.contextmanager
@@ -362,7 +354,7 @@ def main(argv: list[str] | None = None, prog: str = "python -m sparq_ipu.generat
         print(f"\n{error}", file=sys.stderr)
         return 2
 
-    stops = _stops(model, tokenizer, arguments.chat)
+    stops = stop_tokens(model, tokenizer, arguments.chat)
     asked = _asked(arguments, layers, prompt.shape[1], device, argv)
     if arguments.lossless:
         return _lossless(arguments, layers or [], asked, model, tokenizer, prompt, stops)

@@ -4,6 +4,7 @@ What is put in to go wrong is in test_hardware_day_faults.py."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import tarfile
 from pathlib import Path
@@ -16,8 +17,8 @@ if not core.has_emulator:
 
 import calibrate  # noqa: E402
 import hardware_day  # noqa: E402
-from day import environment, fit, pack, page, records, rules  # noqa: E402
-from day.items import Context  # noqa: E402
+from day import complete, environment, fit, pack, page, records, rules, vertices  # noqa: E402
+from day.items import Context, measure  # noqa: E402
 
 from sparq_ipu import plan  # noqa: E402
 from sparq_ipu.planning.device_model import device_model  # noqa: E402
@@ -202,3 +203,73 @@ def test_a_ratio_is_of_what_was_measured() -> None:
 
 def test_the_emulator_says_that_it_is_one() -> None:
     assert Context("emulator", True).source != Context("ipu", True).source == "measured"
+
+
+def without_the_emulator(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Device "ipu" of a build against the SDK, played by the emulator."""
+    for name in ("Probe", "VertexProbe"):
+        kind = getattr(core, name)
+        monkeypatch.setattr(
+            core, name, lambda *a, kind=kind, device, **options: kind(*a, device="emulator", **options)
+        )
+    monkeypatch.setattr(core, "has_emulator", False)
+    monkeypatch.setattr(core, "emulator_last_run", None)
+
+
+def test_what_an_ipu_measures_is_modelled_where_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    on_ipu, out = Context("ipu", quick=True), tmp_path / "day.tar.gz"
+    run = records.Run(tmp_path / "day.run", hardware_day.ROOT)
+    run.add("run", device="ipu", quick=True, as_model={}, git="0", python="3")
+    wanted = {"sync n=64", "exchange n=8 bytes=4096 pieces=1 senders=1", "GroupKeys", "NextWave"}
+    with monkeypatch.context() as patch:
+        without_the_emulator(patch)
+        for name in ("rules", "vertices"):
+            part = hardware_day.BY_NAME[name]
+            chosen = [item for item in part.items(on_ipu) if item.name in wanted]
+            only = dataclasses.replace(part, items=lambda _, chosen=chosen: chosen)
+            assert measure(run, only, on_ipu) == 0
+    found = run.results()
+    assert {name for _, name in found} == wanted
+    assert not any(r["error"] or r.get("modelled") or r["source"] != "measured" for r in found.values())
+    pack.pack(run, out)
+    assert "Measured on an IPU" in (run.path / "page.md").read_text()
+    read = {r["name"]: r for r in pack.records_of(out) if r["event"] == "result"}
+    for name, record in read.items():  # the counter of an emulated device is the model's
+        assert page.ratio(record) == pytest.approx(1, rel=0.01), name
+    assert read["GroupKeys"]["bit_exact"] is True
+    changed = (run.path / records.FILE).read_text().replace(found["vertices", "GroupKeys"]["bits"], "0" * 16)
+    (run.path / records.FILE).write_text(changed)
+    pack.pack(records.Run(run.path, hardware_day.ROOT), out)
+    assert hardware_day.main(["--read", str(out), "--out", str(tmp_path / "read.tar.gz")]) == 0
+    assert (
+        "| vertices | GroupKeys | the result has other bits |" in (tmp_path / "read.run/page.md").read_text()
+    )
+    for words in (["--read", str(tmp_path / "none")], ["--read", str(run.path / records.FILE)]):
+        with pytest.raises(SystemExit):
+            hardware_day.main([*words, "--out", str(tmp_path / "z.tar.gz")])
+        assert "--read" in capsys.readouterr().err
+
+
+def test_a_program_that_was_measured_elsewhere_gets_its_plan() -> None:
+    words = (
+        "--S 200 --heads 4 --kv-heads 2 --head-dim 16 --r 8 --k 16 --kernel sparq-streaming --index-bits 8"
+    )
+    record = dict(event="result", part="programs", seconds=1e-5, spec={"words": words}, hit_rate=None)
+    (made,) = complete.completed([record])
+    shape = dict(n_heads=4, n_kv_heads=2, head_dim=16, seq_len=200, rank=8, top_k=16, index_bits=8)
+    assert made["modelled"] == plan(**shape, kernel="sparq-streaming").seconds_per_query  # type: ignore[arg-type]
+    (made,) = complete.completed([{**record, "spec": {"words": "--S 0"}}])
+    assert made["not_modelled"].startswith("ipu_sparq: the command line must be good")
+
+
+def test_vertices_are_told_that_grow_faster_than_their_estimate() -> None:
+    """By what a size adds: what a compute set takes around a vertex says nothing of it."""
+    made = []
+    for name, factor in (("GroupKeys", 2.0), ("KeyHistogram", 1.1)):
+        record = vertices.measured(name, Context("emulator", quick=False))
+        for run in record["doubled"].values():
+            run["seconds"] = record["seconds"] + factor * (run["seconds"] - record["seconds"])
+        made.append(dict(event="result", part="vertices", name=name, error=None, **record))
+    assert [row[:2] for row in fit.growth_rows(made)] == [("GroupKeys", "2.00"), ("KeyHistogram", "1.10")]

@@ -129,7 +129,7 @@ def as_ipu(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     class Session:
         def __init__(self, *arguments: Any, device: str, **options: Any) -> None:
-            assert options["timed"] == (device == "ipu")
+            assert options.get("stacked") or options["timed"] == (device == "ipu")
             self._session = real(*arguments, device="emulator", **options)
 
         def __getattr__(self, name: str) -> Any:
@@ -180,6 +180,29 @@ def test_as_many_rows_are_hot_before_every_call_as_asked_for(
     assert (
         "no row is hot" if rate == 0 else f"{rate:.1%} of the selected rows are hot"
     ) in capsys.readouterr().out
+
+
+def test_a_build_against_the_sdk_runs_stacks_and_traces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without an emulator there are no plans: what is measured is there all the same."""
+    as_ipu(monkeypatch)
+    monkeypatch.setattr(ipu_sparq._core, "has_emulator", False)
+    monkeypatch.setattr(ipu_sparq._core, "emulator_last_run", None)
+    monkeypatch.setattr(ipu_sparq._core, "emulator_plan", None)
+    tiered = f"--device ipu --kernel {TIERED.name} --index-bits 4"
+    stack = (
+        "--S 100 --heads 4 --kv-heads 2 --head-dim 16 --r 8 --k 16 --layers 2 --ipus 2 --reps 2 --warmup 1"
+    )
+    status, (row,) = run(*stack.split(), *tiered.split(), tmp_path=tmp_path)
+    assert status == 0 and row["bit_exact"] and row["time_source"] == "measured" and row["n_runs"] == 2
+    assert row["seconds_per_token"] > 0
+    trace = f"--input {TRACE} --steps 3 --r 16 --k 24 --local 4 --layer 20".split()
+    status, rows = run(*trace, *tiered.split(), tmp_path=tmp_path)
+    row = rows[-1]
+    assert status == 0 and row["bit_exact"] and row["time_source"] == "measured"
+    assert len(row["seconds_per_step"]) == 3 and min(row["seconds_per_step"]) > 0
+    assert row["misses_per_step"][0] > row["misses_per_step"][1] and row["streamed_bytes"] is None
 
 
 def test_a_call_that_gives_other_bits_is_no_measurement(
