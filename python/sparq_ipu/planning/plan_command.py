@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Plan a whole model on IPUs: what fits where, and how long a token takes. Modelled; nothing is run.
 
-    sparq-ipu plan Llama-3-8B --ipus 16 --weights int4
+    sparq-ipu plan Llama-3-8B --ipus 32 --weights int4
     sparq-ipu plan path/to/config.json --S 65536 --ipus 16 --in-flight 16 --batch 4
-    sparq-ipu plan Llama-3-8B --ipus 16 --weights int4 --page plan    # plan/plan.html, with pictures
+    sparq-ipu plan Llama-3-8B --ipus 32 --weights int4 --page plan    # plan/plan.html, with pictures
 
 MODEL is a name (sparq-ipu plan --models lists them), or a config.json of Hugging Face transformers.
 Three plans are made: all dense attention, SparQ as published, and the best that fits (SparQ with a key index

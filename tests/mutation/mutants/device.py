@@ -269,7 +269,8 @@ MUTANTS = [
     ),
     *of(
         "poplar_ops/src/key_topk.cpp",
-        f"tests/planning/test_planning.py::test_a_list_is_no_longer_than_the_cache {_ATTENTION} tests/ops/test_selection.py",
+        f"tests/planning/test_planning.py::test_a_list_is_no_longer_than_the_cache {_ATTENTION} "
+        "tests/ops/test_selection.py",
         [
             (
                 "topK(std::min(wanted, contextIn.layout().capacity))",
