@@ -19,7 +19,7 @@ inline std::uint64_t insertRows(double nRows, unsigned width, double nSets) {
                    ((width % 4 == 0 ? width / 4 * (2 + counted) : width / 2 * (2 + computed)) + 8));
 }
 inline std::uint64_t insertNewest(double nOwners, double width) {
-  return multi(nOwners * (2 + repeated) + 8 + share(width / 2) * (2 + computed));
+  return multi(nOwners * (2 + repeated) + 14 + share(width / 2) * (2 + computed));
 }
 
 } // namespace cycles

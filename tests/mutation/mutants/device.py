@@ -52,7 +52,7 @@ MUTANTS = [
         f"{_CODELETS}cache_append.py {_CODELETS}cache_fill_vertices.py",
         [
             ("& ~(0xFFFFu << shift)", "", "a half is put over the one that it replaces"),
-            ("i + quadSize <= n", "i < n", "more halves are copied than there are"),
+            ("fours = n / quadSize;", "fours = n / quadSize + 1;", "more halves are copied than there are"),
             ("a >> 16 | (b & ~low)", "b >> 16 | (a & ~low)", "neighbours change places"),
         ],
     ),
@@ -116,8 +116,8 @@ MUTANTS = [
                 "what is behind the length has a weight",
             ),
             (
-                "sum += block[b + i];",
-                "sum += block[b + quadSize - 1 - i];",
+                "(((sum + first[0]) + first[1]) + second[0]) + second[1]",
+                "(((sum + second[1]) + second[0]) + first[1]) + first[0]",
                 "blocks are added in another order",
             ),
         ],
