@@ -88,7 +88,7 @@ def test_calibrate_writes_a_model_that_a_plan_takes(
 ) -> None:
     model = tmp_path / "fitted.json"
     assert calibrate.main(["--day", str(other_day), "--model", str(model)]) == 0
-    assert "| sync_cycles | 90 | 140 | +55.6 % " in capsys.readouterr().out
+    assert "| sync_cycles | 150 | 140 | -6.7 % " in capsys.readouterr().out
     shape = dict(n_heads=4, head_dim=64, seq_len=1000)
     slow, usual = (plan(**shape, device=device) for device in (str(model), "bow"))  # type: ignore[arg-type]
     assert slow.seconds_per_query > 1.1 * usual.seconds_per_query
@@ -222,7 +222,7 @@ def test_what_an_ipu_measures_is_modelled_where_it_is_read(
     on_ipu, out = Context("ipu", quick=True), tmp_path / "day.tar.gz"
     run = records.Run(tmp_path / "day.run", hardware_day.ROOT)
     run.add("run", device="ipu", quick=True, as_model={}, git="0", python="3")
-    wanted = {"sync n=64", "exchange n=8 bytes=4096 pieces=1 senders=1", "GroupKeys", "NextWave"}
+    wanted = {"sync n=64", "exchange n=8 bytes=4096 pieces=1 senders=1", "GroupKeys", "NextStep"}
     with monkeypatch.context() as patch:
         without_the_emulator(patch)
         for name in ("rules", "vertices"):

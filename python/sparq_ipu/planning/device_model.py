@@ -123,7 +123,7 @@ def device_model(name: str = "bow", *, streaming_follows_clock: bool = True) -> 
     Raises:
         ValueError: no model of that name, or a file that is none.
     """
-    if name.endswith(".json"):
+    if isinstance(name, str) and name.endswith(".json"):
         return _from_file(name)
     if name not in NAMES:
         raise ValueError(f"device_model: name must be one of {', '.join(NAMES)}, got {name!r}")
