@@ -17,7 +17,8 @@ if not core.has_emulator:
 
 import calibrate  # noqa: E402
 import hardware_day  # noqa: E402
-from day import complete, environment, fit, pack, page, records, rules, vertices  # noqa: E402
+import ipu_sparq  # noqa: E402
+from day import complete, environment, fit, pack, page, programs, records, rules, vertices  # noqa: E402
 from day.items import Context, measure  # noqa: E402
 
 from sparq_ipu import plan  # noqa: E402
@@ -273,3 +274,20 @@ def test_vertices_are_told_that_grow_faster_than_their_estimate() -> None:
             run["seconds"] = record["seconds"] + factor * (run["seconds"] - record["seconds"])
         made.append(dict(event="result", part="vertices", name=name, error=None, **record))
     assert [row[:2] for row in fit.growth_rows(made)] == [("GroupKeys", "2.00"), ("KeyHistogram", "1.10")]
+
+
+@pytest.mark.parametrize("quick", [False, True])
+def test_every_program_of_a_day_is_a_good_command_line(quick: bool) -> None:
+    """And a whole day has all of a quick one's kinds of items, and more."""
+    words = [*programs.commands(quick), *programs.stacks(quick)]
+    for command in words:
+        ipu_sparq.parse(ipu_sparq.command_line(), command.split())
+    for command in programs.steps(quick):
+        ipu_sparq.parse(ipu_sparq.command_line(), [*command.split(), "--input", str(programs.TRACE)])
+    assert len(words) == len(set(words)) and any("--hit-rate" in command for command in words)
+    sizes = [spec[1] for spec in rules.specs(quick) if spec[0] == "remote_read"]
+    rows = {s["rows"] for s in sizes}, {s["row_bytes"] for s in sizes if s["row_bytes"] <= 2048}
+    if not quick:
+        assert rows == ({64, 256, 1024, 2048, 8192}, {144, 288, 512, 544, 1024, 2048})
+        assert {s["tiles"] for s in sizes} == {0, 64}
+        assert {spec[2] for spec in rules.specs(quick) if spec[0] == "remote_read"} == {1, 4}
