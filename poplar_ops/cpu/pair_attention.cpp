@@ -114,8 +114,9 @@ void PairAttention::scoreIndex(float *maxima, SoftmaxWeights *beside, PairAttent
     step.scoreStride = s.stride;
     step.maximum = maxima;
     step.softmax = beside;
-    step.rows = s.indexRows + at;
-    step.products = s.indexProducts + 16 * at;
+    step.rows = s.indexRows + 2 * at;
+    step.nextRows = step.rows + s.indexRank;
+    step.products = s.indexProducts + 64 * at;
     step.words = s.indexWords + 32 * at;
     kernels.indexScores(step);
   }

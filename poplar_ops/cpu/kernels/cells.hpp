@@ -12,9 +12,16 @@ constexpr unsigned cellVectors = cellBlocks / width;
 // Components whose coefficients make a word of 32 bits: four of 8 bits, or two of 16 bits.
 constexpr unsigned componentsOfWord(unsigned bits) { return bits == 4 ? 4 : 2; }
 
-// What one head needs to score a cell.
+// What the dot products of a cell are made from.
+struct CodesOfCell {
+  const unsigned char *const *rows; // of the selected components, whole words
+  const unsigned char *const *next; // of the cell that comes next
+  const std::int32_t *words;        // (nWords, heads of the pass, 16): coefficients, by block
+  unsigned nWords;
+};
+
+// What each head needs beside these.
 struct CellOfHead {
-  std::int32_t *words; // (words, 16): coefficients of some components, by block
   float unit[cellBlocks], offset[cellBlocks];
   float invTau;
   float *scores; // of the first position of the cell
@@ -58,59 +65,40 @@ private:
   std::size_t cell = 0;
 };
 
-// Asks for the memory of a cell, component after component, a few lines at a time: in L1 there is
-// room for what is computed with and for what comes next. (More lines at a time, or with fewer
-// instructions for each: measured, the processor then loses some, and all is slower.)
-class FetchAhead {
-public:
-  void start(const Cell &of) {
-    cell = of;
-    left = cell.rank();
-    startRow();
-  }
-  // The next n lines; at the end a few that nobody needs.
-  void lines(unsigned n) {
-    if (!left)
-      return;
-    const unsigned char *line = at;
-    for (; n; --n) {
-      __builtin_prefetch(line);
-      line += 64;
-      if (line == end) {
-        nextRow();
-        line = at;
-      }
-    }
-    at = line;
-  }
-  void rest() {
-    while (left)
-      lines(1);
-  }
+// Rows of the selected components in a cell, rank rounded up to a multiple of four.
+struct CellRows {
+  const unsigned char **rows;
+  std::size_t stepsAt, rowBytes;
 
-private:
-  void nextRow() {
-    if (left && --left)
-      startRow();
-    else
-      end = nullptr;
+  void set(const Cell &cell) {
+    for (unsigned j = 0; j < (cell.rank() + 3) / 4 * 4; ++j)
+      rows[j] = cell.row(j < cell.rank() ? j : 0);
+    stepsAt = cell.stepsAt();
+    rowBytes = cell.rowBytes();
   }
-  void startRow() {
-    at = cell.row(cell.rank() - left);
-    end = at + (cell.rowBytes() + 63) / 64 * 64;
+  // Asks for bytes [from, to) of all of them.
+  void fetch(unsigned rank, std::size_t from, std::size_t to) const {
+    for (std::size_t at = from / 64 * 64; at < to; at += 64)
+      for (unsigned j = 0; j < rank; ++j)
+        __builtin_prefetch(rows[j] + at);
   }
-  Cell cell;
-  unsigned left = 0; // components
-  const unsigned char *at = nullptr, *end = nullptr;
 };
 
-// What is done while the memory is waited for, in small portions: fetching what comes next, and, at
-// equal pace, the softmax of another pair.
+// Rows of the components of one word, and of the same in the cell that comes next: where a line of
+// a cell is read, the same line of the next one is asked for. So they are asked for evenly, and
+// into L1, where there is room for what is computed with and for what comes next. A line is read in
+// `visits` visits, each of which asks for an equal part of the rows.
+template <unsigned n, unsigned visits>
+inline void fetchNext(const unsigned char *const *next, std::size_t at, unsigned visit) {
+  static_assert(n % visits == 0, "rows of a word");
+  for (unsigned i = 0; i < n / visits; ++i)
+    __builtin_prefetch(next[visit * (n / visits) + i] + at);
+}
+
+// The softmax of another pair, done in small portions while the memory is waited for, at equal pace.
 struct BesideCells {
   BesideCells(SoftmaxWeights *softmaxIn, std::size_t blocks)
       : softmax(softmaxIn), pace(softmax ? softmax->n / blockSize : 0, blocks) {}
-  // After each word that is added to sums.
-  void word() { ahead.lines(linesEach); }
   void blocks(unsigned n) {
     softmaxBlocks += pace.steps(n);
     if (softmax)
@@ -119,6 +107,4 @@ struct BesideCells {
   SoftmaxWeights *const softmax;
   Pace pace;
   std::size_t softmaxBlocks = 0;
-  unsigned linesEach = 0;
-  FetchAhead ahead;
 };
