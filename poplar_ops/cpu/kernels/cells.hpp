@@ -17,7 +17,7 @@ struct CodesOfCell {
   const unsigned char *const *rows; // of the selected components, whole words
   const unsigned char *const *next; // of the cell that comes next
   const std::int32_t *words;        // (nWords, heads of the pass, 16): coefficients, by block
-  unsigned nWords;
+  unsigned rank, nWords;
 };
 
 // What each head needs beside these.
@@ -76,23 +76,34 @@ struct CellRows {
     stepsAt = cell.stepsAt();
     rowBytes = cell.rowBytes();
   }
-  // Asks for bytes [from, to) of all of them.
-  void fetch(unsigned rank, std::size_t from, std::size_t to) const {
-    for (std::size_t at = from / 64 * 64; at < to; at += 64)
-      for (unsigned j = 0; j < rank; ++j)
+  // Asks for rows [from, to).
+  void fetch(std::size_t from, std::size_t to) const {
+    for (std::size_t j = from; j < to; ++j)
+      for (std::size_t at = 0; at < rowBytes; at += 64)
         __builtin_prefetch(rows[j] + at);
   }
 };
 
-// Rows of the components of one word, and of the same in the cell that comes next: where a line of
-// a cell is read, the same line of the next one is asked for. So they are asked for evenly, and
-// into L1, where there is room for what is computed with and for what comes next. A line is read in
-// `visits` visits, each of which asks for an equal part of the rows.
-template <unsigned n, unsigned visits>
-inline void fetchNext(const unsigned char *const *next, std::size_t at, unsigned visit) {
-  static_assert(n % visits == 0, "rows of a word");
-  for (unsigned i = 0; i < n / visits; ++i)
-    __builtin_prefetch(next[visit * (n / visits) + i] + at);
+// Asks for the next cell while one is scored, in `visits` visits to each of its rows: row after row,
+// since memory is read quickest in long runs; a few lines at a time, or a processor loses some
+// (measured); into L1, where there is room for what is computed with and for what comes next; and
+// done after three quarters of the visits, since a line takes a while to come. Addresses are
+// integers: they may be beyond the end of the last cell, which may be smaller.
+template <unsigned bits, unsigned visits>
+inline void fetchPart(const unsigned char *const *rows, unsigned rank, unsigned visit) {
+  constexpr unsigned lines = 3, parts = bits == 4 ? 3 : 6; // of a row, which has 9 lines or 17
+  constexpr unsigned due = parts * 4 / 3;                  // in all visits to a row
+  static_assert(visits % due == 0 || due % visits == 0, "every so many visits, or so many a visit");
+  if (visits > due && visit % (visits / due))
+    return;
+  for (unsigned i = 0; i < (due > visits ? due / visits : 1); ++i) {
+    const unsigned part = visit * due / visits + i, row = part / parts;
+    if (row >= rank)
+      return;
+    const auto at = reinterpret_cast<std::uintptr_t>(rows[row]) + part % parts * lines * 64;
+    for (unsigned line = 0; line < lines; ++line)
+      __builtin_prefetch(reinterpret_cast<const void *>(at + line * 64));
+  }
 }
 
 // The softmax of another pair, done in small portions while the memory is waited for, at equal pace.

@@ -82,10 +82,9 @@ inline void scoreBlock8(const unsigned char *const *rows, const std::int32_t *wo
 template <unsigned bits, unsigned H>
 inline void scoreBlocks(const CodesOfCell &cell, CellOfHead *heads, unsigned block, unsigned) {
   static_assert(H == 1, "one head at a time");
-  constexpr unsigned each = componentsOfWord(bits), visits = 8 / bits; // of a line
   for (unsigned word = 0; word < cell.nWords; ++word)
-    fetchNext<each, visits>(cell.next + word * each, block * (blockSize * bits / 8),
-                            block % visits);
+    fetchPart<bits, cellBlocks / componentsOfWord(bits)>(cell.next, cell.rank,
+                                                         block * cell.nWords + word);
   if (bits == 4)
     scoreBlock4(cell.rows, cell.words, cell.nWords * 4, heads[0], block);
   else

@@ -61,14 +61,17 @@ inline void addWord(const unsigned char *const *rows, std::size_t at, const Code
   }
 }
 
-// The dot products of one vector of codes, `halves` 1 or 2 of them from `low` on.
+// The dot products of the vector of codes at byte `at`, `halves` 1 or 2 of them from `low` on.
 template <unsigned bits, unsigned H, bool low, unsigned halves>
-inline void dotCodes(const CodesOfCell &cell, std::size_t at, unsigned block,
+inline void dotCodes(const CodesOfCell &cell, unsigned at, unsigned block,
                      Codes (*total)[halves * (bits == 4 ? 4 : 2)]) {
   constexpr unsigned each = componentsOfWord(bits), half = bits == 4 ? 4 : 2, S = halves * half;
   constexpr unsigned most = bits == 4 ? quadsTogether : ~0u;
-  constexpr unsigned vectors = 64 / codeBytes, visits = vectors * 2 / halves; // of a line
-  const unsigned visit = at / codeBytes % vectors * (2 / halves) + (low ? 0 : 1);
+  // Some of the next cell is asked for after each word; after each half of one where halves are
+  // computed apart, or where it would be much at a time.
+  constexpr unsigned fetches = halves == 1 || (bits == 4 && codeBytes == 64) ? 2 : 1;
+  constexpr unsigned visits = cellBlocks * (blockSize * bits / 8) / codeBytes * fetches / each;
+  const unsigned visited = (at / codeBytes * fetches + (low ? 0 : 1)) * cell.nWords;
   for (unsigned h = 0; h < H; ++h)
     for (unsigned s = 0; s < S; ++s)
       total[h][s] = Codes{};
@@ -85,9 +88,12 @@ inline void dotCodes(const CodesOfCell &cell, std::size_t at, unsigned block,
       for (unsigned h = 0; h < H; ++h)
         coefficients[h] = spread<bits>(cell.words + (word * H + h) * cellBlocks, block);
       addWord<bits, H, low, S>(rows, at, coefficients, sums, 0);
-      if (halves == 2)
+      if (fetches == 2)
+        fetchPart<bits, visits>(cell.next, cell.rank, visited + word * halves);
+      if (halves == 2) {
         addWord<bits, H, false, S>(rows, at, coefficients, sums, half % S);
-      fetchNext<each, visits>(cell.next + word * each, at, visit);
+        fetchPart<bits, visits>(cell.next, cell.rank, visited + word * fetches + fetches - 1);
+      }
     }
     for (unsigned h = 0; h < H; ++h)
       for (unsigned s = 0; s < S; ++s)

@@ -22,12 +22,14 @@ inline void prepareCell(const IndexScores &a, const float *query, const CellRows
   const float limit = static_cast<float>(coefficientLimit(bits, rank));
   float *const products = a.products; // (rank rounded up to whole words, H, 16)
   // Components beyond the rank count 0 times anything.
-  for (unsigned i = rank * H * cellBlocks; i < (rank + each - 1) / each * each * H * cellBlocks; ++i)
+  for (unsigned i = rank * H * cellBlocks; i < (rank + each - 1) / each * each * H * cellBlocks;
+       ++i)
     products[i] = 0.0f;
   for (unsigned v = 0; v < cellVectors; ++v) {
     Vec most[H] = {}, offset[H] = {}, inverse[H];
     for (unsigned j = 0; j < rank; ++j) {
-      const Half *const steps = reinterpret_cast<const Half *>(cell.rows[j] + cell.stepsAt) + v * width;
+      const Half *const steps =
+          reinterpret_cast<const Half *>(cell.rows[j] + cell.stepsAt) + v * width;
       const Vec step = loadHalf(steps), low = loadHalf(steps + cellBlocks);
       for (unsigned h = 0; h < H; ++h) {
         const Vec q = broadcast(query[h * rank + j]), product = q * step;
@@ -69,7 +71,7 @@ inline void scoreCell(const IndexScores &a, unsigned head, const CellRows &now,
     heads[h].scores = a.scores + (head + h) * a.scoreStride + cell * cellBlocks * blockSize;
     heads[h].peak = broadcast(a.maximum[head + h]);
   }
-  CodesOfCell codes{now.rows, next.rows, a.words, (rank + each - 1) / each};
+  CodesOfCell codes{now.rows, next.rows, a.words, rank, (rank + each - 1) / each};
   prepareCell<bits, H>(a, a.query + head * std::size_t(rank), now, heads);
   const unsigned passes = (a.groupSize + headsTogether - 1) / headsTogether,
                  pass = head / headsTogether;
@@ -107,7 +109,7 @@ template <unsigned bits> inline void indexScoresOf(const IndexScores &a) {
   const std::size_t firstCell = begin / cellBlocks, lastCell = (end - 1) / cellBlocks;
   next.set(Cell(a.range, firstCell));
   if (!a.fetched)
-    next.fetch(rank, 0, next.rowBytes);
+    next.fetch(0, rank);
   for (std::size_t cell = firstCell; cell <= lastCell; ++cell) {
     const CellRows read = next;
     next = now;
@@ -121,13 +123,12 @@ template <unsigned bits> inline void indexScoresOf(const IndexScores &a) {
     const std::size_t from = cell * cellBlocks;
     const auto first = static_cast<unsigned>(from < begin ? begin - from : 0);
     const auto last = static_cast<unsigned>(end - from < cellBlocks ? end - from : cellBlocks);
-    if (more) { // first what is read first
-      next.fetch(rank, next.stepsAt, next.rowBytes);
-      next.fetch(rank, 0, first * CellLayout{bits, 0, 0}.blockBytes());
-    }
     scoreHeadsOfCell<bits>(a, 0, now, next, cell, first, last, beside);
-    if (more)
-      next.fetch(rank, last * CellLayout{bits, 0, 0}.blockBytes(), next.stepsAt);
+    if (more) { // where there were fewer blocks than a cell has, these rows are left
+      const auto asked = [&](unsigned block) { return rank * block * 4 / (3 * cellBlocks); };
+      next.fetch(0, asked(first) < rank ? asked(first) : rank);
+      next.fetch(asked(last), rank);
+    }
   }
 }
 
