@@ -26,7 +26,8 @@ for folder, package in (("reference", "sparq_reference"), ("python", "sparq_ipu"
         sys.path.append(str(ROOT / folder))
 
 # The six workers of a vertex run in both orders, and what one sees of another is an error
-# (emulator/reference.md); SPARQ_EMULATOR_CHECK_WORKERS=0 turns that off.
+# (emulator/reference.md); SPARQ_EMULATOR_CHECK_WORKERS=0 turns that off, as
+# one step of CI does, with random orders in its place.
 os.environ.setdefault("SPARQ_EMULATOR_CHECK_WORKERS", "1")
 
 _ALWAYS = dict(deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow], print_blob=True)

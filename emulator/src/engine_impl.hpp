@@ -15,6 +15,7 @@
 #include "random.hpp"
 #include "reads.hpp"
 #include "thread_pool.hpp"
+#include "worker_order.hpp"
 
 #if defined(__SANITIZE_ADDRESS__)
 #define SPARQ_ADDRESS_SANITIZER
@@ -67,6 +68,7 @@ struct EngineImpl {
   std::vector<std::uint8_t> transferBuffer;
   std::vector<std::uint32_t> offsets;
   Generators generators;
+  WorkerOrder workerOrder;
   FloatingPoint floatingPoint;
   std::unique_ptr<ReadReport> reads; // with SPARQ_EMULATOR_REPORT_READS=1
 
@@ -77,7 +79,8 @@ struct EngineImpl {
 private:
   void execute(const Step &s);
   bool runComputeSet(const ComputeSetPlan &plan);
-  bool runVertex(const ComputeSetPlan &plan, const VertexPlan &v, unsigned firstWorker);
+  bool runVertex(const ComputeSetPlan &plan, const VertexPlan &v, unsigned firstWorker,
+                 const WorkerList &order);
   void stopAtEvents(const ComputeSetPlan &plan, const VertexPlan &v, unsigned worker) const;
   void runCopy(const CopyPlan &plan);
   void runStream(const TransferPlan &plan);

@@ -105,7 +105,8 @@ void EngineImpl::stopAtEvents(const ComputeSetPlan &plan, const VertexPlan &v,
         ", where it is an exception");
 }
 
-bool EngineImpl::runVertex(const ComputeSetPlan &plan, const VertexPlan &v, unsigned firstWorker) {
+bool EngineImpl::runVertex(const ComputeSetPlan &plan, const VertexPlan &v, unsigned firstWorker,
+                           const WorkerList &order) {
   std::uint8_t *const state = arena.get() + v.state;
   const bool stops = floatingPoint.of(v.tile) != 0;
   if (stops && !v.showsEvents)
@@ -114,7 +115,8 @@ bool EngineImpl::runVertex(const ComputeSetPlan &plan, const VertexPlan &v, unsi
         " must come from codelets made with popc --floating-point-events (or with "
         "SPARQ_POPC_EVENTS=1) where floating-point exceptions are on, got others");
   bool all = true;
-  for (unsigned w = 0; w < v.calls; ++w) {
+  for (unsigned i = 0; i < v.calls; ++i) {
+    const unsigned w = order[i];
     if (plan.asksWorker)
       generators.enter(v.tile, firstWorker + w);
     if (stops)
@@ -129,6 +131,7 @@ bool EngineImpl::runVertex(const ComputeSetPlan &plan, const VertexPlan &v, unsi
 bool EngineImpl::runComputeSet(const ComputeSetPlan &plan) {
   std::uint8_t *base = arena.get();
   std::atomic<bool> all{true};
+  workerOrder.next();
   if (reads)
     reads->beforeVertices(plan);
   if (plan.asksWorker && !plan.vertices.empty())
@@ -158,12 +161,13 @@ bool EngineImpl::runComputeSet(const ComputeSetPlan &plan) {
       if (plan.asksWorker || v.showsEvents)
         floatingPoint.enter(v.tile);
       // Its many runs on other values would have events of their own.
+      const WorkerList order = workerOrder.of(i, v.calls);
       const bool checks = written != v.writtenEnd && !floatingPoint.of(v.tile);
       if (checks)
         ok &= runChecked(base, plan, v, plan.written.data() + written,
-                         plan.written.data() + v.writtenEnd, generators);
+                         plan.written.data() + v.writtenEnd, order, generators);
       else
-        ok &= runVertex(plan, v, first);
+        ok &= runVertex(plan, v, first, order);
       if (guards != v.guardsEnd)
         checkGuards(base, plan, v, plan.guards.data() + guards, plan.guards.data() + v.guardsEnd);
       copyRuns(base, base, plan.scatters.data() + scatters, plan.scatters.data() + v.scattersEnd);

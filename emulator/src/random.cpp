@@ -12,14 +12,6 @@ namespace {
 
 thread_local codelet_abi::Worker theWorker{};
 
-// A first state for each worker: splitmix64.
-std::uint64_t mixed(std::uint64_t x) {
-  x += 0x9e3779b97f4a7c15;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
-  return x ^ (x >> 31);
-}
-
 // The vertices that read and write the states of a tile's six generators: four words each, low ones first.
 struct SeedsVertex {
   std::uint32_t *seeds;
@@ -73,13 +65,20 @@ std::vector<std::size_t> seedsShape(const Graph &graph) {
 
 } // namespace
 
+std::uint64_t mixed(std::uint64_t x) {
+  x += 0x9e3779b97f4a7c15;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
+  return x ^ (x >> 31);
+}
+
 std::vector<const codelet_abi::Vertex *> builtInVertices() { return {&setSeeds, &getSeeds}; }
 
 codelet_abi::Worker *currentWorker() { return &theWorker; }
 
 void Generators::reserve(unsigned tiles) {
   while (states_.size() < 2 * std::size_t(tiles) * workersPerTile)
-    states_.push_back(mixed(states_.size()));
+    states_.push_back(mixed(states_.size())); // a first state for each worker
 }
 
 void Generators::enter(unsigned tile, unsigned worker) {

@@ -13,6 +13,9 @@ namespace core {
 
 constexpr unsigned workersPerTile = 6;
 
+/// A number that looks like none near it (splitmix64).
+std::uint64_t mixed(std::uint64_t x);
+
 /// The worker that this thread stands for.
 codelet_abi::Worker *currentWorker();
 

@@ -39,14 +39,11 @@ public:
     read(before_);
   }
 
-  bool run() {
+  bool run(const WorkerList &list) {
     runAlone();
     checkWords();
-    std::vector<unsigned> order;
-    for (unsigned w = v_.calls; w-- > 0;)
-      order.push_back(w);
-    runInOrder(order);
-    std::reverse(order.begin(), order.end());
+    const std::vector<unsigned> order(list.begin(), list.begin() + v_.calls);
+    runInOrder({order.rbegin(), order.rend()});
     const bool all = runInOrder(order); // leaves its results
     checkOutputsAreNotRead();
     return all;
@@ -276,8 +273,9 @@ private:
 } // namespace
 
 bool runChecked(std::uint8_t *base, const ComputeSetPlan &plan, const VertexPlan &v,
-                const Written *begin, const Written *end, Generators &generators) {
-  return Workers(base, plan, v, begin, end, generators).run();
+                const Written *begin, const Written *end, const WorkerList &order,
+                Generators &generators) {
+  return Workers(base, plan, v, begin, end, generators).run(order);
 }
 
 } // namespace core

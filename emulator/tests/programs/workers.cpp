@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One MultiVertex whose workers keep apart, or do not: workers CODELETS.gp VERTEX STEP.
+// One MultiVertex whose workers keep apart, or do not: workers CODELETS.gp VERTEX STEP [RUNS [OTHERS]]:
+// so many runs, and vertices in front of it.
 // What STEP does to the vertex is said in codelets.cpp; 0 is a vertex without a race.
 // One JSON object: the tensor it leaves, or the error.
 #include "util.hpp"
@@ -67,12 +68,14 @@ Built build(Graph &graph, ComputeSet cs, const std::string &name, int step) {
 } // namespace
 
 int main(int argc, char **argv) {
-  if (argc != 4)
+  if (argc < 4 || argc > 6)
     return 2;
   Device device = emulatedDevice(2);
   Graph graph(device);
   graph.addCodelets(argv[1]);
   const ComputeSet cs = graph.addComputeSet("cs");
+  for (int others = argc > 5 ? std::stoi(argv[5]) : 0; others > 0; --others)
+    graph.setTileMapping(build(graph, cs, "Adds", 0).vertex, 0);
   const Built built = build(graph, cs, argv[2], std::stoi(argv[3]));
   graph.createHostRead("result", built.result);
   const Tensor all = graph.addVariable(BOOL, {}, "all");
@@ -81,7 +84,8 @@ int main(int argc, char **argv) {
   Engine engine(graph, Execute(cs, all));
   engine.load(device);
   try {
-    engine.run();
+    for (int runs = argc > 4 ? std::stoi(argv[4]) : 1; runs > 0; --runs)
+      engine.run();
   } catch (const application_runtime_error &e) {
     std::cout << "{\"error\":" << quoted(e.what()) << "}\n";
     return 0;

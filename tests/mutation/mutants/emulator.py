@@ -56,8 +56,29 @@ MUTANTS = [
         f"{_TESTS}workers.py",
         [
             ("if (writer != w)", "if (false)", "two workers may write one word"),
-            ("runInOrder(order);\n    std::reverse", "std::reverse", "workers run in one order only"),
+            ("runInOrder({order.rbegin(), order.rend()});", "", "workers run in one order only"),
             ("outputReader_ != nobody)", "false)", "an Output may be read"),
+        ],
+    ),
+    *of(
+        "emulator/src/worker_order.cpp",
+        f"{_TESTS}workers.py",
+        [
+            ("seed_ ^ mixed(computeSets_)", "seed_", "each run has the same order"),
+            (" ^ number", " ^ 0 * number", "each vertex has the same order"),
+            ("order[x % left]", "order[left - 1]", "workers are never swapped"),
+            (" || errno)", ")", "a seed may be too large"),
+        ],
+    ),
+    *of(
+        "emulator/src/execute.cpp",
+        f"{_TESTS}workers.py",
+        [
+            (
+                "const unsigned w = order[i];",
+                "const unsigned w = i + 0 * order[i];",
+                "workers run from 0 on whatever the seed",
+            )
         ],
     ),
     *of(
