@@ -25,7 +25,11 @@ void PairAttention::dense() {
   rowScores.scores = scores + begin;
   rowScores.scoreStride = s.stride;
   rowScores.maximum = s.maxima + team.member * g;
-  kernels.rowScores(rowScores);
+  {
+    const ReadAhead::Run run(cache.readAhead, (end - begin) * d * sizeof(Half));
+    rowScores.key.ahead = run.bytes;
+    kernels.rowScores(rowScores);
+  }
   team.barrier();
   softmaxOfAll();
   const bool alone = team.size == 1;
@@ -33,7 +37,7 @@ void PairAttention::dense() {
   if (alone)
     std::memset(s.sum, 0, g * d * sizeof(float));
   WeightedValues sum{};
-  sum.value = {pair.valueRows, d, nullptr, begin, end - begin};
+  sum.value = {pair.valueRows, d, nullptr, begin, end - begin, cache.readAhead.bytes()};
   sum.weights = scores + begin;
   sum.weightStride = s.stride;
   sum.groupSize = g;

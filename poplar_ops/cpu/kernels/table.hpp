@@ -127,6 +127,7 @@ struct Rows {
   const std::uint32_t *index;
   std::size_t first;
   std::size_t count;
+  std::size_t ahead = 0; // without an index: bytes that a line is asked for before it is read, or 0
 };
 
 // score = dot(q, row) * scale, in eight lanes (contract E3, E6.4).
