@@ -68,7 +68,7 @@ def test_a_plan_is_what_the_emulator_counts(n_layers: int, n_ipus: int, split: s
     assert planned.seconds_by_category["links"] == pytest.approx(of_ipu["links"], rel=1e-9)
     assert planned.seconds_if_in_turn == pytest.approx(counted["seconds"]["total"], rel=off * 4e-3)
     busiest = max(seconds["total"] for seconds in counted["seconds_by_ipu"])
-    assert planned.seconds_of_busiest_ipu == pytest.approx(busiest, rel=5e-3)
+    assert planned.seconds_of_busiest_ipu == pytest.approx(busiest, rel=max(5e-3, off * 2e-3))
     by_ipu = [0] * n_ipus
     for _, n_bytes, ipu in counted["streaming_memory"]:
         by_ipu[ipu] += n_bytes
