@@ -9,6 +9,11 @@ sequence length at a time and predicts it from the others.
     python bench/calibrate.py                     # print the fit and how good it is
     python bench/calibrate.py --write             # and keep it
     python bench/calibrate.py --check FILE.csv    # judge the model that is kept by other measurements
+    python bench/calibrate.py --day day.tar.gz --model fitted.json   # a model from a day on a device
+
+--day takes the archive of hardware_day.py: it fits every parameter on the probes of that day, says which
+rules were wrong and by how much, and with --model writes the parameters, for
+`sparq_ipu.plan(device="fitted.json")` and `sparq-ipu plan --device fitted.json`.
 
 stdout: the parameters, the errors, the cross-validation, as Markdown. Nothing is written without --write.
 """
@@ -19,12 +24,15 @@ import argparse
 import dataclasses
 import json
 import re
+import statistics
 import sys
 from pathlib import Path
 from typing import Any, Callable, Sequence
 
 import numpy as np
-from common import ROOT, guarded, refuse, sparq_kernels
+from common import ROOT, check_output, guarded, refuse, sparq_kernels
+from day import fit as fit_day
+from day import pack
 
 from sparq_ipu.commands.tables import markdown_table, replace_block
 from sparq_ipu.kernels import KERNELS
@@ -307,6 +315,42 @@ def write(model: DeviceModel, constants: dict[str, float], text: str) -> None:
     replace_block(DOCUMENT, "calibration", text)
 
 
+def of_day(archive: Path, model_file: Path | None) -> str:
+    """What a day says of the model; the fitted parameters go into `model_file`."""
+    records = pack.records_of(archive)
+    shipped = device_model("bow")
+    fitted = fit_day.fit(records, shipped.parameters())
+    texts = [
+        "Parameters, shipped and fitted; wrong: by more than 2 % and three standard errors:",
+        markdown_table(("parameter", "shipped", "fitted", "change"), fit_day.parameter_rows(fitted)),
+        "Relative errors of the probes in %, with the shipped and with the fitted parameters:",
+        markdown_table(
+            ("rule", "points", "median", "maximum", "median, fitted", "maximum, fitted", ""),
+            fit_day.kind_rows(fitted),
+        ),
+    ]
+    for part, what in (("vertices", "Vertices"), ("programs", "Whole programs")):
+        rows = fit_day.ratio_rows(records, part)
+        if rows:
+            texts += [
+                f"{what}, measured over modelled, the worst first:",
+                markdown_table(("", "ratio"), rows[:20]),
+            ]
+    grown = fit_day.growth_rows(records)
+    if grown:
+        middle = statistics.median(float(row[1]) for row in grown)
+        texts += [
+            f"Vertices, what doubling a size adds, measured over estimated: {middle:.2f} in the middle of "
+            f"{len(grown)}; the worst:",
+            markdown_table(("vertex", "median", "least", "most"), grown[:20]),
+        ]
+    if model_file is not None:
+        made = fit_day.model_of(fitted, shipped, model_file.stem)
+        model_file.write_text(json.dumps(dataclasses.asdict(made), indent=1) + "\n")
+        texts.append(f"Written: {model_file}, a model for sparq_ipu.plan(device=...).")
+    return "\n\n".join(texts)
+
+
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -323,7 +367,24 @@ def main(arguments: list[str] | None = None) -> int:
         metavar="FILE",
         help=f"only judge the model as it is in {PARAMETERS.name} by other measurements (CSV, same columns)",
     )
+    parser.add_argument(
+        "--day", type=Path, metavar="FILE.tar.gz", help="fit the model to a day of hardware_day.py instead"
+    )
+    parser.add_argument(
+        "--model", type=Path, metavar="FILE.json", help="with --day: write the fitted parameters there"
+    )
     args = parser.parse_args(arguments)
+    if args.day:
+        refuse(parser, args, "with --day", "write", "points", "check")
+        check_output(parser, "--model", args.model)
+        try:
+            print(of_day(args.day, args.model))
+        except OSError as error:
+            parser.error(f"--day must be a file that can be read, got {args.day} ({error.strerror})")
+        except ValueError as error:
+            parser.error(f"--day: {str(error).partition(': ')[2]}")
+        return 0
+    refuse(parser, args, "without --day", "model")
     if args.check:
         refuse(parser, args, "with --check", "write", "points")
         try:

@@ -46,6 +46,7 @@ from decode_parts import PARTS, clock, memory_rate
 from decode_tables import all_rows, best_plain, of_the_lengths, plot, read_rows
 from json_lines import SCHEMA, JsonLines
 
+from sparq_ipu.commands.command_line import thread_count
 from sparq_ipu.commands.extras import needed
 from sparq_ipu.commands.tables import replace_block
 
@@ -102,7 +103,9 @@ def parser() -> argparse.ArgumentParser:
     cli.add_argument("--index-bits", type=int, default=4, help="16, 8 or 4 (default 4)")
     cli.add_argument("--steps", type=int, default=4, help="tokens a method decodes in a round (default 4)")
     cli.add_argument("--rounds", type=int, default=5, help="(default 5; one more before them is not counted)")
-    cli.add_argument("--threads", type=int, default=2, help="of PyTorch and of our kernels (default 2)")
+    cli.add_argument(
+        "--threads", type=thread_count, default=2, help="of PyTorch and of our kernels (default 2)"
+    )
     cli.add_argument(
         "--cpu-time",
         action="store_true",

@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import importlib
 import sys
-import time
 from pathlib import Path
 from typing import Any, Callable
 
@@ -43,6 +42,7 @@ from common import (
     timing,
 )
 from inputs import Inputs, load_inputs, random_inputs
+from passes import Passes
 from steps import STEP_COLUMNS, print_steps, run_steps, shape_of, speedups
 
 from sparq_ipu.commands.tables import kernel_label
@@ -52,7 +52,6 @@ from sparq_ipu.kernels import (
     DEFAULT,
     KERNELS,
     TIERED,
-    Attention,
     Kernel,
     exact_attention,
     ideal_attention,
@@ -68,7 +67,7 @@ _core: Any = importlib.import_module("sparq_ipu._core")
 
 
 #: how runs are timed there
-ON_IPU = ("reps", "warmup", "inner_reps")
+ON_IPU = ("reps", "warmup")
 
 
 def command_line() -> CommandLine:
@@ -104,7 +103,6 @@ def command_line() -> CommandLine:
         "[all]",
     )
     add("--layer", type=int, metavar="L", help="which layer of --input [the first]")
-    add("--inner-reps", type=int, default=64, metavar="N", help="queries in one launch, on an IPU [64]")
     add(
         "--no-check",
         dest="check",
@@ -144,7 +142,8 @@ def command_line() -> CommandLine:
         type=float,
         default=0.0,
         metavar="P",
-        help="with --plan-only: the share of selected rows that is taken to be hot [0: none]",
+        help="the share of selected rows that is hot before every call, of each KV head; assumed with "
+        "--plan-only [0: none]",
     )
     add(
         "--steps",
@@ -162,7 +161,7 @@ def parse(cli: CommandLine, argv: list[str] | None) -> argparse.Namespace:
     """The arguments, checked before there are inputs. `kernels`: those to run; `workloads`: one for each
     --index-bits, None with --input."""
     a = cli.parse(argv)
-    cli.at_least(a, inner_reps=1, ipus=1, layers=1, steps=0)
+    cli.at_least(a, ipus=1, layers=1, steps=0)
     if not 0 <= a.hit_rate <= 1:
         cli.error(f"--hit-rate must be in [0, 1], got {a.hit_rate}")
     if a.steps and not a.input:
@@ -194,12 +193,11 @@ def refuse_unused(cli: CommandLine, a: argparse.Namespace) -> None:
         if a.device == "ipu":
             cli.error("--device must be auto or emulator with --plan-only, got ipu")
         cli.refuse(a, "with --plan-only", "stages", "check", "seed", *ON_IPU)
-    else:
-        cli.refuse(a, "without --plan-only", "hit_rate")
+    elif a.layers != 1:
+        cli.refuse(a, "with --layers and without --plan-only", "hit_rate")
     if a.layers == 1:
         cli.refuse(a, "without --layers", "split")
     else:
-        cli.refuse(a, "with --layers", "inner_reps")
         if all(kernel.memory == "sram" for kernel in a.kernels.values()):
             cli.error(f"--layers must be 1 for a cache in SRAM, got {a.layers}")
     if a.input:
@@ -207,7 +205,7 @@ def refuse_unused(cli: CommandLine, a: argparse.Namespace) -> None:
         cli.refuse(a, "with --input", *shape)
         cli.refuse(a, "with --input", "seed")
     if a.steps:
-        cli.refuse(a, "with --steps", "stages", *ON_IPU)
+        cli.refuse(a, "with --steps", "stages", "hit_rate", *ON_IPU)
 
 
 def jobs(a: argparse.Namespace, workloads: list[Workload]) -> list[tuple[Kernel, Workload]]:
@@ -292,6 +290,9 @@ def first_row(kernel: Kernel, device: str, workload: Workload, a: argparse.Names
         extended_memory=None,
         footprint_extrapolated=None,
         max_abs_error_vs_float64=None,
+        # of the selected rows; and what the host waited for a call, of a measured time
+        hit_rate=None,
+        host_seconds_per_query=None,
     )
     return row
 
@@ -308,32 +309,21 @@ def run_kernel(
     time by stage: name, executions, seconds."""
     on_ipu = row["device"] == "ipu"
     step("compile")
-    session = _core.Session(
-        workload.spec,
-        workload.n_heads,
-        attention=[Attention(row["kernel"], workload.settings)],
-        options=device_options(a, KERNELS[row["kernel"]]),
-        append=False,
-        device=row["device"],
-        repeats=a.inner_reps if on_ipu else 0,
-    )
+    passes = Passes(KERNELS[row["kernel"]], workload, a, row["device"])
+    session = passes.session
     row["streaming_memory_bytes"] = max(session.streaming_memory_bytes)
     row["extended_memory"] = session.extended_memory
     step("fill the cache")
     session.write(inputs.key, inputs.value, [workload.seq_len] * workload.spec.batch)
     step("run")
-    output = session.attention(0, inputs.query)
+    output = passes.run(inputs.query)
+    row["hit_rate"] = passes.hit_rate()
     if a.check:
         step("check against the reference")
         check(row, output, *expected.of(workload))
     if on_ipu:
         step("time")
-        seconds = []
-        for i in range(a.warmup + a.reps):
-            start = time.perf_counter()
-            session.attention(0, inputs.query, repeated=True)
-            if i >= a.warmup:
-                seconds.append((time.perf_counter() - start) / a.inner_reps)
+        seconds, row["host_seconds_per_query"] = passes.timed(inputs.query, output, a.warmup, a.reps)
         row.update(timing(seconds))
         return []
     row["footprint_extrapolated"] = footprint_extrapolated(
@@ -411,7 +401,9 @@ def print_results(rows: list[Row]) -> None:
         print("*: extrapolated, for a cache larger than any that was measured for the model.")
     print(f"speed-up: against {BASELINE.name}. in theory: bytes moved, dense / SparQ.")
     if any(KERNELS[row["kernel"]].memory == "tiered" for row in rows):
-        print(f"{TIERED.name}: the first query after the cache was filled, so no row is hot yet.")
+        share = next(r["hit_rate"] for r in rows if KERNELS[r["kernel"]].memory == "tiered")
+        hot = f"{share:.1%} of the selected rows are hot" if share else "no row is hot"
+        print(f"{TIERED.name}: before every call {hot}.")
     if any(row["max_tile_bytes"] for row in rows):
         print("KiB/tile: of the fullest tile. of it code: code and stacks, estimated; the rest is counted.")
     print("max |error|: against the same attention in float64.")
@@ -472,12 +464,14 @@ def stacks(a: argparse.Namespace, device: str, progress: Progress) -> list[Row]:
             continue
         row = first_row(kernel, device if device == "ipu" else device_model().name, workload, a)
         row["label"] = label(row)
-        progress.step(f"{row['label']}: plan")
-        planned = pod.planned(row, kernel, workload, a)
-        progress.step(None)
-        print(f"{row['label']}: {row['error']}\n" if planned is None else f"{planned}")
-        if planned is not None and not a.plan_only:
-            reason = pod.why_not_run(planned)
+        planned = None
+        if _core.has_emulator:  # which plans are made by
+            progress.step(f"{row['label']}: plan")
+            planned = pod.planned(row, kernel, workload, a)
+            progress.step(None)
+            print(f"{row['label']}: {row['error']}\n" if planned is None else f"{planned}")
+        if not a.plan_only and not row["error"]:
+            reason = pod.why_not_run(planned) if planned is not None and device == "emulator" else None
             if reason is None:
                 try:
                     pod.run(
@@ -518,8 +512,6 @@ def read_trace(cli: CommandLine, a: argparse.Namespace) -> tuple[traces.Trace, l
 
 def runs_of_steps(cli: CommandLine, a: argparse.Namespace, device: str, progress: Progress) -> list[Row]:
     """Steps of a trace by each kernel; prints what came out."""
-    if device != "emulator":
-        cli.error(f"--device must be emulator with --steps, got {device}")
     trace, workloads = read_trace(cli, a)
     rows = []
     todo = jobs(a, workloads)
@@ -536,7 +528,8 @@ def runs_of_steps(cli: CommandLine, a: argparse.Namespace, device: str, progress
         except (ValueError, RuntimeError, MemoryError) as error:
             row.update(failure(error))
         progress.step(None)
-    speedups(rows, workloads[0], a)
+    if _core.has_emulator:  # which plans are made by
+        speedups(rows, workloads[0], a)
     print_steps(rows, trace, a)
     return rows
 

@@ -24,12 +24,11 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sparq_ipu.commands.command_line import guarded
+from shared import ROOT, Parser, guarded, only, thread_count
 
 if TYPE_CHECKING:
     from sparq_study.accuracy.plan import Plan
 
-ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "study/results/accuracy_smollm2_135m.jsonl"
 HELD_OUT = ROOT / "study/results/accuracy_held_out.jsonl"
 ROWS = ROOT / "study/results/row_bits.jsonl"
@@ -41,9 +40,7 @@ HELD_OUT_TABLES = ROOT / "docs/accuracy_held_out.md"
 
 
 def arguments() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "--quick", action="store_true", help="few methods, short contexts, one or two items a task"
     )
@@ -81,7 +78,7 @@ def arguments() -> argparse.ArgumentParser:
         metavar="N",
         help="processes, each with the model and, if N > 1, one thread",
     )
-    parser.add_argument("--threads", type=int, metavar="N", help="torch threads per process")
+    parser.add_argument("--threads", type=thread_count, metavar="N", help="torch threads per process")
     parser.add_argument(
         "--out",
         type=Path,
@@ -137,9 +134,8 @@ def make_plan(args: argparse.Namespace) -> Plan:
             raise ValueError(f"accuracy: items must be >= 1, got {args.items}")
         for sizes in tasks.values():
             sizes["items"] = args.items
-    for name, value, least in (("decode-check", args.decode_check, 0), ("threads", args.threads, 1)):
-        if value is not None and value < least:
-            raise ValueError(f"accuracy: {name} must be >= {least}, got {value}")
+    if args.decode_check < 0:
+        raise ValueError(f"accuracy: decode-check must be >= 0, got {args.decode_check}")
     for text in args.size:
         key, separator, value = text.partition("=")
         name, dot, size = key.partition(".")
@@ -178,9 +174,39 @@ def tell(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
+def check_flags(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
+    """Refuse flags that would change nothing."""
+    of_plan = ("quick", "held_out", "methods", "tasks", "items", "size", "seed")
+    if args.list:
+        only(parser, args, "--list", *of_plan)
+    elif args.write:
+        only(parser, args, "--write")
+    elif args.coverage:
+        only(parser, args, "--coverage", "out")
+    elif args.report_only:
+        only(parser, args, "--report-only", "out", "report", "plots")
+    elif args.statistics:
+        only(
+            parser,
+            args,
+            "--statistics",
+            "quick",
+            "seed",
+            "model",
+            "threads",
+            "out",
+            "force",
+            "report",
+            "plots",
+        )
+    if args.force and args.out is None:
+        parser.error("--force must come with --out, got none")
+
+
 def main(argv: list[str] | None = None) -> int:
     parser = arguments()
     args = parser.parse_args(argv)
+    check_flags(parser, args)
     try:
         plan = make_plan(args)
         return run(args, plan)

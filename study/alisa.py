@@ -25,7 +25,7 @@ import alisa_device
 import alisa_lines
 import numpy as np
 from alisa_lines import LONG, SCHEMA, Line
-from shared import ROOT, Progress, check_output, guarded
+from shared import ROOT, Parser, Progress, check_output, guarded, only, refuse
 
 from sparq_ipu.commands.tables import markdown_table, replace_block
 from sparq_study.alisa import (
@@ -49,9 +49,7 @@ PLANNED_FOR = 4608
 
 
 def arguments() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("--json", type=Path, metavar="FILE", help="write JSON lines, one for each run")
     add("--plots", type=Path, metavar="FOLDER", help="draw the published lines there (needs matplotlib)")
@@ -450,9 +448,26 @@ def one_workload(a: argparse.Namespace) -> str:
     return f"{schedule}\n\n{markdown_table(header, rows)}\n\n{speeds}"
 
 
+def check_flags(parser: argparse.ArgumentParser, a: argparse.Namespace) -> None:
+    """Refuse flags that would change nothing."""
+    one = ("machine", "batch", "input", "output", "sparsity", "bits", "recompute")
+    if a.write:
+        only(parser, a, "--write")
+    elif a.plots is not None:
+        only(parser, a, "--plots")
+    elif a.model is not None:
+        only(parser, a, "--model", *one)
+    elif a.device is not None:
+        only(parser, a, "--device", "json", "trace", "layers", "hot_rows")
+    else:
+        refuse(parser, a, "without --model", *one)
+        refuse(parser, a, "without --device", "trace", "layers", "hot_rows")
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     parser = arguments()
     a = parser.parse_args(argv)
+    check_flags(parser, a)
     if a.write:
         for name, text in blocks(read(RESULTS)).items():
             replace_block(DOCUMENT, name, text)

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from shared import Progress, check_output, guarded
+from shared import Parser, Progress, check_output, guarded
 
 from sparq_study import traces
 
@@ -155,9 +155,7 @@ def _tokens(tokenizer: Any, text: str, arguments: argparse.Namespace) -> Any:
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--text-file", type=Path, help="text to run the model on (UTF-8)")
     source.add_argument(

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, Sequence
 
 import numpy as np
-from shared import ROOT, Progress, check_output, guarded
+from shared import ROOT, Parser, Progress, check_output, guarded, only, refuse
 
 from sparq_ipu.commands.tables import markdown_table, replace_block
 from sparq_reference import SparqSettings
@@ -35,9 +35,7 @@ Line = Dict[str, Any]
 
 
 def arguments() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("--input", type=Path, nargs="+", metavar="TRACE", default=[], help="traces of study/capture.py")
     group = parser.add_argument_group("traces that are made, layer 0 of a model of this shape")
@@ -287,11 +285,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = arguments()
     a = parser.parse_args(argv)
     if a.write:
+        only(parser, a, "--write")
         for name, text in blocks(read(RESULTS)).items():
             replace_block(DOCUMENT, name, text)
         return 0
     if not a.input and not a.synthetic:
         parser.error("--input or --synthetic must be given, got none")
+    if not a.synthetic:
+        made = ("S", "steps", "kv_heads", "heads", "head_dim", "seed", "save")
+        refuse(parser, a, "without --synthetic", *made)
     if min(a.hot) < 1:
         parser.error(f"--hot must be at least 1, got {min(a.hot)}")
     if a.save is not None and (len(a.synthetic), len(a.k)) != (1, 1):

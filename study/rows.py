@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Sequence
 
 import numpy as np
-from shared import Progress, check_output, guarded
+from shared import Parser, Progress, check_output, guarded
 
 from sparq_study import traces
 
@@ -77,9 +77,7 @@ def measure(trace: traces.Trace, top_k: int, every: int = 1) -> dict[str, Any]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("--input", type=Path, nargs="+", metavar="TRACE", required=True, help="traces of study/capture.py")
     add("--k", type=int, nargs="+", default=[128, 256], metavar="N", help="top_k, one or more [128 256]")

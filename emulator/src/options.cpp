@@ -132,9 +132,17 @@ EngineOptions::EngineOptions(const OptionFlags &flags, const Target &target,
 
 namespace core {
 
-// The options that are heeded here, and those of which no other value is known.
+// Options that are on or off.
 static constexpr const char *booleans[] = {"target.extendedMemory",
+                                           "target.syncReplicasIndependently",
                                            "exchange.enablePrefetch",
+                                           "debug.trace",
+                                           "debug.runtimeVerify",
+                                           "debug.retainDebugInformation",
+                                           "debug.outputAllSymbols",
+                                           "opt.enableInlining",
+                                           "opt.useAutoloader",
+                                           "streamCallbacks.numaAware",
                                            "debug.instrument",
                                            "debug.instrumentCompute",
                                            "debug.instrumentExternalExchange",

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import builds
@@ -51,8 +52,19 @@ def test_what_options_ask_for_in_vain_is_said_once(shell, relax):
         f"emulator: warning: {text} Engine::printProfileSummary prints a profile"
     ]
     assert said('{"autoReport.all": "false"}') == []
-    with pytest.raises(AssertionError, match=r"instrumentCompute must be true or false, got 'yes'"):
-        said('{"debug.instrumentCompute": "yes"}')
+    for option in ("debug.instrumentCompute", "debug.trace", "opt.enableInlining", "target.extendedMemory"):
+        with pytest.raises(AssertionError, match=rf"{option} must be true or false, got 'yes'"):
+            said(f'{{"{option}": "yes"}}')
+
+
+def test_the_first_program_of_the_readme(shell, tmp_path):
+    source = re.search(r"```cpp\n(.*?)```", (HERE.parents[1] / "README.md").read_text(), re.DOTALL)
+    assert source is not None
+    (tmp_path / "double.cpp").write_text(source[1])
+    first_line = source[1].splitlines()[0]
+    result = shell(first_line.partition(": ")[2], tmp_path)
+    assert numbers(re.sub(r"y: \[|\]", "", result.stderr)) == [2.0, 4, 6, 8, 10, 12, 14, 16]
+    assert "OnTileExecute: double" in result.stdout
 
 
 def test_what_nobody_wrote_is_poison_or_zero(shell, relax):

@@ -38,10 +38,10 @@ py::array newHalves(const std::vector<py::ssize_t> &shape) {
 }
 
 PySession::PySession(const Shape &shape, const Programs &programs, const DeviceOptions &options,
-                     unsigned repeats, bool stacked)
+                     bool timed, bool stacked)
     : shape_(shape), fillTokens_(programs.fillTokens) {
   const py::gil_scoped_release release;
-  session_ = std::make_unique<Session>(shape, programs, options, repeats, stacked);
+  session_ = std::make_unique<Session>(shape, programs, options, timed, stacked);
 }
 
 template <class Call> auto PySession::locked(const Call &call) {
@@ -112,11 +112,10 @@ KeyAndValue PySession::read(unsigned nTokens, unsigned layer) {
   return py::make_tuple(key, value);
 }
 
-py::array PySession::attention(std::int64_t index, const py::array &query, bool repeated,
-                               unsigned layer) {
+py::array PySession::attention(std::int64_t index, const py::array &query, unsigned layer) {
   return withQuery(index, query,
                    [&](Session &session, std::size_t which, const std::uint16_t *q,
-                       std::uint16_t *out) { session.attention(which, q, out, repeated, layer); });
+                       std::uint16_t *out) { session.attention(which, q, out, layer); });
 }
 
 py::array PySession::attendAll(std::int64_t index, const py::array &query) {
@@ -127,6 +126,14 @@ py::array PySession::attendAll(std::int64_t index, const py::array &query) {
 
 void PySession::reset(unsigned layer) {
   locked([&](Session &session) { session.reset(layer); });
+}
+
+void PySession::forgetHot() {
+  locked([](Session &session) { session.forgetHot(); });
+}
+
+std::uint64_t PySession::cycles() {
+  return locked([](Session &session) { return session.cycles(); });
 }
 
 std::vector<std::uint32_t> PySession::misses() {
@@ -214,7 +221,7 @@ std::unique_ptr<PySession> makeSession(const CacheSpec &cache, unsigned nHeads,
                                        const std::vector<Attention> &attention,
                                        const std::optional<DeviceOptions> &given,
                                        const std::string &device, unsigned nLayers, bool append,
-                                       unsigned repeats, unsigned fillTokens, bool stacked) {
+                                       bool timed, unsigned fillTokens, bool stacked) {
   DeviceOptions options = given.value_or(DeviceOptions{});
   options.device = device;
   Programs programs;
@@ -222,7 +229,7 @@ std::unique_ptr<PySession> makeSession(const CacheSpec &cache, unsigned nHeads,
   programs.nLayers = nLayers;
   programs.append = append;
   programs.fillTokens = fillTokens;
-  return std::make_unique<PySession>(Shape(cache, nHeads), programs, options, repeats, stacked);
+  return std::make_unique<PySession>(Shape(cache, nHeads), programs, options, timed, stacked);
 }
 
 } // namespace sparq
@@ -235,7 +242,7 @@ PYBIND11_MODULE(_core, m) {
   py::class_<PySession, EngineOwner>(m, "Session")
       .def(py::init(&makeSession), "cache"_a, "n_heads"_a, py::kw_only(),
            "attention"_a = py::tuple(), "options"_a = py::none(), "device"_a = "emulator",
-           "n_layers"_a = 1u, "append"_a = true, "repeats"_a = 0u, "fill_tokens"_a = 0u,
+           "n_layers"_a = 1u, "append"_a = true, "timed"_a = false, "fill_tokens"_a = 0u,
            "stacked"_a = false)
       .def("write", &PySession::write, "key"_a, "value"_a, "counts"_a, "layer"_a = 0u)
       .def("append", &PySession::append, "key"_a, "value"_a, "active"_a, "layer"_a = 0u)
@@ -247,6 +254,12 @@ PYBIND11_MODULE(_core, m) {
       .def("lengths", &PySession::lengths, "layer"_a = 0u)
       .def("misses", &PySession::misses,
            "Of a cache in three tiers: rows of each KV head that the last attention call fetched.")
+      .def("forget_hot", &PySession::forgetHot,
+           "Of a cache in three tiers: no row is hot any more.")
+      .def("cycles", &PySession::cycles,
+           "Tile cycles of the last attention call, as the device counted them.")
+      .def_property_readonly(
+          "clock_hz", [](PySession &s) { return s.session().clock(); }, "Tile cycles in a second.")
       .def_property_readonly(
           "n_recent", [](PySession &s) { return s.session().nRecent(); },
           "Steps that window attention remembers, 0 without it.")
@@ -265,8 +278,7 @@ PYBIND11_MODULE(_core, m) {
       .def_property_readonly(
           "extended_memory", [](PySession &session) { return session.session().extendedMemory(); },
           "Whether the engine was made with the option target.extendedMemory.")
-      .def("attention", &PySession::attention, "index"_a, "query"_a, "repeated"_a = false,
-           "layer"_a = 0u,
+      .def("attention", &PySession::attention, "index"_a, "query"_a, "layer"_a = 0u,
            "Runs one of the attention programs that the session was made with, by its place in the "
            "list.")
       .def("attend_all", &PySession::attendAll, "index"_a, "query"_a,
@@ -284,6 +296,6 @@ PYBIND11_MODULE(_core, m) {
       "The kernels of this build, as sparq_ipu.kernels describes them.");
   m.def("device_unavailable", &deviceUnavailable, "device"_a,
         "Why a device can not be opened; empty if it can.");
-  bindRunVertex(m);
+  bindProbes(m);
   bindEmulator(m);
 }

@@ -63,8 +63,8 @@ public:
   // Of a step of window attention, by position; and of each batch element those that are remembered.
   using Shares =
       pybind11::array_t<std::uint32_t, pybind11::array::c_style | pybind11::array::forcecast>;
-  PySession(const Shape &shape, const Programs &programs, const DeviceOptions &options,
-            unsigned repeats, bool stacked);
+  PySession(const Shape &shape, const Programs &programs, const DeviceOptions &options, bool timed,
+            bool stacked);
   void write(const pybind11::array &key, const pybind11::array &value,
              const std::vector<std::uint32_t> &counts, unsigned layer);
   void append(const pybind11::array &key, const pybind11::array &value,
@@ -72,12 +72,13 @@ public:
   void fill(const pybind11::array &key, const pybind11::array &value,
             const std::vector<std::int32_t> &lengths, unsigned layer);
   KeyAndValue read(unsigned nTokens, unsigned layer);
-  pybind11::array attention(std::int64_t index, const pybind11::array &query, bool repeated,
-                            unsigned layer);
+  pybind11::array attention(std::int64_t index, const pybind11::array &query, unsigned layer);
   pybind11::array attendAll(std::int64_t index, const pybind11::array &query);
   void reset(unsigned layer);
   std::vector<std::uint32_t> lengths(unsigned layer);
   std::vector<std::uint32_t> misses();
+  void forgetHot();
+  std::uint64_t cycles();
   std::vector<std::vector<pybind11::array>> history(unsigned layer);
   void setHistory(const std::vector<std::vector<Shares>> &steps, unsigned layer);
   Session &session() { return *session_; }
@@ -105,6 +106,6 @@ private:
 // the SDK.
 void bindEmulator(pybind11::module_ &module);
 
-void bindRunVertex(pybind11::module_ &module);
+void bindProbes(pybind11::module_ &module);
 
 } // namespace sparq

@@ -12,6 +12,7 @@
 #include <atomic>
 #include <cstring>
 #include <mutex>
+#include <numeric>
 
 namespace sparq {
 namespace cpu {
@@ -28,6 +29,12 @@ CacheSpec checked(const CacheSpec &spec) {
   return spec;
 }
 
+std::vector<std::size_t> everyOne(std::size_t n) {
+  std::vector<std::size_t> result(n);
+  std::iota(result.begin(), result.end(), std::size_t(0));
+  return result;
+}
+
 void copyRow(Half *to, const char *from, std::ptrdiff_t stride, std::size_t n) {
   if (stride == sizeof(Half)) {
     std::memcpy(to, from, n * sizeof(Half));
@@ -39,37 +46,63 @@ void copyRow(Half *to, const char *from, std::ptrdiff_t stride, std::size_t n) {
 
 } // namespace
 
+KVCache::Shared::Shared(const CacheSpec &spec, const Kernels &kernels)
+    : keyRows(product({spec.batch, spec.nKvHeads, spec.capacity, spec.headDim, sizeof(Half)})),
+      valueRows(product({spec.batch, spec.nKvHeads, spec.capacity, spec.headDim, sizeof(Half)})),
+      keyIndex(spec, kernels), nBlocks(spec.capacity / blockSize + 1),
+      valueSums(product({spec.batch, spec.nKvHeads, spec.headDim, sizeof(float)})),
+      blockSums(product({spec.batch, spec.nKvHeads, nBlocks, spec.headDim, sizeof(float)})),
+      bank(everyOne(spec.batch)), nHeld(spec.batch, 0) {}
+
 KVCache::KVCache(const CacheSpec &specIn, std::int64_t threads, const std::string &isa)
     : spec(checked(specIn)), batch(spec.batch), nKvHeads(spec.nKvHeads), headDim(spec.headDim),
       capacity(spec.capacity), nThreads(checkedThreads("KVCache", threads)),
-      kernels(kernelsNamed("KVCache", isa)),
-      keyRows(product({batch, nKvHeads, capacity, headDim, sizeof(Half)})),
-      valueRows(product({batch, nKvHeads, capacity, headDim, sizeof(Half)})),
-      keyIndex(spec, kernels), nBlocks(capacity / blockSize + 1),
-      valueSums(product({batch, nKvHeads, headDim, sizeof(float)})),
-      blockSums(product({batch, nKvHeads, nBlocks, headDim, sizeof(float)})), bank(batch),
-      nHeld(batch, 0) {
-  for (std::size_t b = 0; b < batch; ++b)
-    bank[b] = b;
+      kernels(kernelsNamed("KVCache", isa)), shared(std::make_shared<Shared>(spec, kernels)),
+      rows(everyOne(batch)), keyIndex(shared->keyIndex) {}
+
+KVCache::KVCache(const KVCache &whole, std::vector<std::size_t> rowsIn)
+    : spec(withBatch(whole.spec, rowsIn.size())), batch(spec.batch), nKvHeads(spec.nKvHeads),
+      headDim(spec.headDim), capacity(spec.capacity), nThreads(whole.nThreads),
+      kernels(whole.kernels), shared(whole.shared), rows(std::move(rowsIn)),
+      keyIndex(shared->keyIndex) {}
+
+CacheSpec KVCache::withBatch(CacheSpec spec, std::size_t batch) {
+  spec.batch = static_cast<unsigned>(batch);
+  return spec;
+}
+
+std::unique_ptr<KVCache> KVCache::rowsOf(const std::vector<std::int64_t> &index) const {
+  std::vector<std::size_t> chosen;
+  std::vector<bool> taken(batch, false);
+  for (const std::int64_t b : index) {
+    if (b < 0 || b >= static_cast<std::int64_t>(batch) || taken[static_cast<std::size_t>(b)])
+      fail("rows: index must have different integers in [0, batch=" + std::to_string(batch) +
+           "), got " + std::to_string(b));
+    taken[static_cast<std::size_t>(b)] = true;
+    chosen.push_back(rows[static_cast<std::size_t>(b)]);
+  }
+  if (chosen.empty())
+    fail("rows: index must have at least one element, got none");
+  return std::unique_ptr<KVCache>(new KVCache(*this, std::move(chosen)));
 }
 
 KVCache::Pair KVCache::pair(std::size_t index) const {
-  const std::size_t b = index / nKvHeads, at = bank[b] * nKvHeads + index % nKvHeads;
-  return {keyRows.as<Half>() + at * capacity * headDim,
-          valueRows.as<Half>() + at * capacity * headDim,
+  const std::size_t b = index / nKvHeads, at = bankOf(b) * nKvHeads + index % nKvHeads;
+  return {shared->keyRows.as<Half>() + at * capacity * headDim,
+          shared->valueRows.as<Half>() + at * capacity * headDim,
           keyIndex.columns(at),
           keyIndex.cells(at),
-          valueSums.as<float>() + at * headDim,
-          blockSums.as<float>() + at * nBlocks * headDim,
+          shared->valueSums.as<float>() + at * headDim,
+          shared->blockSums.as<float>() + at * shared->nBlocks * headDim,
           at,
-          nHeld[bank[b]]};
+          nHeld(b)};
 }
 
 std::vector<std::int64_t> KVCache::lengths() const {
-  std::shared_lock<std::shared_mutex> lock(access);
+  std::shared_lock<std::shared_mutex> lock(shared->access);
   std::vector<std::int64_t> result;
-  for (std::size_t s : bank)
-    result.push_back(static_cast<std::int64_t>(nHeld[s]));
+  for (std::size_t b = 0; b < batch; ++b)
+    result.push_back(static_cast<std::int64_t>(nHeld(b)));
   return result;
 }
 
@@ -103,10 +136,10 @@ void KVCache::appendTo(const Pair &pair, const char *key, const char *value,
 
 void KVCache::append(const Tokens &key, const Tokens &value, std::int64_t nTokens,
                      const std::int64_t *counts) {
-  std::unique_lock<std::shared_mutex> lock(access);
+  std::unique_lock<std::shared_mutex> lock(shared->access);
   std::size_t total = 0;
   for (std::size_t b = 0; b < batch; ++b) {
-    const std::size_t held = nHeld[bank[b]];
+    const std::size_t held = nHeld(b);
     if (counts[b] < 0 || counts[b] > nTokens)
       fail("append: lengths must be in [0, n_tokens=" + std::to_string(nTokens) + "], got " +
            std::to_string(counts[b]));
@@ -131,11 +164,11 @@ void KVCache::append(const Tokens &key, const Tokens &value, std::int64_t nToken
   PoolLease pool(alone ? 1 : nThreads);
   pool->run(work);
   for (std::size_t b = 0; b < batch; ++b)
-    nHeld[bank[b]] += static_cast<std::size_t>(counts[b]);
+    nHeld(b) += static_cast<std::size_t>(counts[b]);
 }
 
 void KVCache::read(Half *key, Half *value, std::int64_t start, std::int64_t nTokens) const {
-  std::shared_lock<std::shared_mutex> lock(access);
+  std::shared_lock<std::shared_mutex> lock(shared->access);
   const std::size_t first = static_cast<std::size_t>(start), n = static_cast<std::size_t>(nTokens);
   std::atomic<std::size_t> next{0};
   const auto work = [&](unsigned) {
@@ -154,9 +187,9 @@ void KVCache::read(Half *key, Half *value, std::int64_t start, std::int64_t nTok
 }
 
 void KVCache::truncate(const std::int64_t *lengths) {
-  std::unique_lock<std::shared_mutex> lock(access);
+  std::unique_lock<std::shared_mutex> lock(shared->access);
   for (std::size_t b = 0; b < batch; ++b) {
-    const std::size_t held = nHeld[bank[b]];
+    const std::size_t held = nHeld(b);
     if (lengths[b] < 0 || static_cast<std::size_t>(lengths[b]) > held)
       fail("truncate: lengths must be in [0, " + std::to_string(held) + "] (element " +
            std::to_string(b) + " holds " + std::to_string(held) + "), got " +
@@ -175,79 +208,90 @@ void KVCache::truncate(const std::int64_t *lengths) {
       keyIndex.append(at.at, at.keyRows, begin, length); // an open block again
   }
   for (std::size_t b = 0; b < batch; ++b) {
-    nHeld[bank[b]] = static_cast<std::size_t>(lengths[b]);
-    if (history)
-      history->truncate(bank[b], nHeld[bank[b]]);
+    nHeld(b) = static_cast<std::size_t>(lengths[b]);
+    if (shared->history)
+      shared->history->truncate(bankOf(b), nHeld(b));
   }
 }
 
 void KVCache::reset() {
-  std::unique_lock<std::shared_mutex> lock(access);
-  std::memset(valueSums.as<float>(), 0, batch * nKvHeads * headDim * sizeof(float));
-  for (std::size_t &n : nHeld)
-    n = 0;
-  history = nullptr;
+  std::unique_lock<std::shared_mutex> lock(shared->access);
+  for (std::size_t b = 0; b < batch; ++b) {
+    std::memset(pair(b * nKvHeads).valueSum, 0, nKvHeads * headDim * sizeof(float));
+    nHeld(b) = 0;
+    if (shared->history)
+      shared->history->truncate(bankOf(b), 0);
+  }
+  if (batch == shared->bank.size())
+    shared->history = nullptr;
 }
 
 void KVCache::reorder(const std::int64_t *index) {
-  std::unique_lock<std::shared_mutex> lock(access);
+  std::unique_lock<std::shared_mutex> lock(shared->access);
   for (std::size_t b = 0; b < batch; ++b)
     if (index[b] < 0 || index[b] >= static_cast<std::int64_t>(batch))
       fail("reorder: index must be in [0, batch=" + std::to_string(batch) + "), got " +
            std::to_string(index[b]));
+
+  // Of the whole cache: elements that this one has not stay as they are.
+  auto &bank = shared->bank;
+  auto &history = shared->history;
+  std::vector<std::size_t> source = everyOne(bank.size());
+  for (std::size_t b = 0; b < batch; ++b)
+    source[rows[b]] = rows[static_cast<std::size_t>(index[b])];
 
   // The first to take a source gets its bank; others get a bank that nobody took, and a copy.
   constexpr std::size_t none = ~std::size_t(0);
   struct Copy {
     std::size_t from, to;
   };
-  std::vector<std::size_t> newBank(batch, none);
-  std::vector<bool> taken(batch, false);
+  std::vector<std::size_t> newBank(bank.size(), none);
+  std::vector<bool> taken(bank.size(), false);
   std::vector<Copy> copies;
-  for (std::size_t b = 0; b < batch; ++b) {
-    const std::size_t from = bank[static_cast<std::size_t>(index[b])];
+  for (std::size_t b = 0; b < bank.size(); ++b) {
+    const std::size_t from = bank[source[b]];
     if (!taken[from]) {
       taken[from] = true;
       newBank[b] = from;
     }
   }
   std::size_t free = 0;
-  for (std::size_t b = 0; b < batch; ++b) {
+  for (std::size_t b = 0; b < bank.size(); ++b) {
     if (newBank[b] != none)
       continue;
     while (taken[free])
       ++free;
     newBank[b] = free;
-    copies.push_back({bank[static_cast<std::size_t>(index[b])], free++});
+    copies.push_back({bank[source[b]], free++});
   }
 
   std::size_t total = 0;
   for (const Copy &copy : copies)
-    total += nHeld[copy.from];
+    total += shared->nHeld[copy.from];
   std::atomic<std::size_t> next{0};
   const auto work = [&](unsigned) {
     for (std::size_t i;
          (i = next.fetch_add(1, std::memory_order_relaxed)) < copies.size() * nKvHeads;) {
       const Copy &copy = copies[i / nKvHeads];
       const std::size_t from = copy.from * nKvHeads + i % nKvHeads;
-      const std::size_t to = copy.to * nKvHeads + i % nKvHeads, n = nHeld[copy.from];
+      const std::size_t to = copy.to * nKvHeads + i % nKvHeads, n = shared->nHeld[copy.from];
       const std::size_t rows = capacity * headDim;
-      std::memcpy(keyRows.as<Half>() + to * rows, keyRows.as<Half>() + from * rows,
+      std::memcpy(shared->keyRows.as<Half>() + to * rows, shared->keyRows.as<Half>() + from * rows,
                   n * headDim * sizeof(Half));
-      std::memcpy(valueRows.as<Half>() + to * rows, valueRows.as<Half>() + from * rows,
-                  n * headDim * sizeof(Half));
+      std::memcpy(shared->valueRows.as<Half>() + to * rows,
+                  shared->valueRows.as<Half>() + from * rows, n * headDim * sizeof(Half));
       keyIndex.copy(from, to, n);
-      std::memcpy(valueSums.as<float>() + to * headDim, valueSums.as<float>() + from * headDim,
-                  headDim * sizeof(float));
-      std::memcpy(blockSums.as<float>() + to * nBlocks * headDim,
-                  blockSums.as<float>() + from * nBlocks * headDim,
+      std::memcpy(shared->valueSums.as<float>() + to * headDim,
+                  shared->valueSums.as<float>() + from * headDim, headDim * sizeof(float));
+      std::memcpy(shared->blockSums.as<float>() + to * shared->nBlocks * headDim,
+                  shared->blockSums.as<float>() + from * shared->nBlocks * headDim,
                   (n / blockSize + 1) * headDim * sizeof(float));
     }
   };
   PoolLease pool(total * nKvHeads * headDim < parallelWork ? 1 : nThreads);
   pool->run(work);
   for (const Copy &copy : copies) {
-    nHeld[copy.to] = nHeld[copy.from];
+    shared->nHeld[copy.to] = shared->nHeld[copy.from];
     if (history)
       history->copy(copy.from, copy.to);
   }
@@ -257,7 +301,7 @@ void KVCache::reorder(const std::int64_t *index) {
 // The next two are, to the word, the reference's `check_not_empty` and `check_tokens`.
 void KVCache::checkNotEmpty(const char *op) const {
   for (std::size_t b = 0; b < batch; ++b)
-    if (nHeld[bank[b]] == 0)
+    if (nHeld(b) == 0)
       fail(std::string(op) +
            ": cache must hold at least one position of every batch element, got none of element " +
            std::to_string(b));
@@ -266,9 +310,9 @@ void KVCache::checkNotEmpty(const char *op) const {
 void KVCache::checkTokens(const char *op, std::size_t nTokens) const {
   std::size_t shortest = 0;
   for (std::size_t b = 1; b < batch; ++b)
-    if (nHeld[bank[b]] < nHeld[bank[shortest]])
+    if (nHeld(b) < nHeld(shortest))
       shortest = b;
-  const std::size_t held = nHeld[bank[shortest]];
+  const std::size_t held = nHeld(shortest);
   if (held < nTokens)
     fail(std::string(op) + ": cache must hold the " + std::to_string(nTokens) +
          " tokens of the query, got " + std::to_string(held) + " positions of element " +
@@ -282,7 +326,7 @@ void KVCache::attention(const Query &query, std::int64_t nHeads, const SparqSett
   if (query.nTokens == 0 || (settings && query.nTokens > 1))
     fail(std::string(op) + ": n_tokens must be " + (settings ? "1" : "at least 1") + ", got " +
          std::to_string(query.nTokens));
-  std::shared_lock<std::shared_mutex> lock(access);
+  std::shared_lock<std::shared_mutex> lock(shared->access);
   if (query.nTokens == 1)
     checkNotEmpty(op);
   else
@@ -294,6 +338,7 @@ void KVCache::attention(const Query &query, std::int64_t nHeads, const SparqSett
 
 void KVCache::checkWindow(const char *op, std::int64_t nHeads,
                           const WindowSettings &settings) const {
+  const auto &history = shared->history;
   check(op, settings, nHeads);
   if (history && settings.remembers() && settings.nRecent != history->nRecent)
     fail(std::string(op) + ": n_recent must be the n_recent=" + std::to_string(history->nRecent) +
@@ -304,14 +349,15 @@ void KVCache::checkWindow(const char *op, std::int64_t nHeads,
 WindowHistory *KVCache::historyFor(const WindowSettings &settings) {
   if (!settings.remembers())
     return nullptr;
+  auto &history = shared->history;
   if (!history)
-    history = std::make_unique<WindowHistory>(batch, capacity, settings.nRecent);
+    history = std::make_unique<WindowHistory>(shared->bank.size(), capacity, settings.nRecent);
   return history.get();
 }
 
 void KVCache::windowAttention(const Query &query, std::int64_t nHeads,
                               const WindowSettings &settings, Half *output) {
-  std::unique_lock<std::shared_mutex> lock(access);
+  std::unique_lock<std::shared_mutex> lock(shared->access);
   checkHeads("window_attention", spec, nHeads);
   checkNotEmpty("window_attention");
   checkWindow("window_attention", nHeads, settings);
@@ -320,7 +366,7 @@ void KVCache::windowAttention(const Query &query, std::int64_t nHeads,
 }
 
 void KVCache::observe(const Query &query, std::int64_t nHeads, const WindowSettings &settings) {
-  std::unique_lock<std::shared_mutex> lock(access);
+  std::unique_lock<std::shared_mutex> lock(shared->access);
   checkHeads("observe", spec, nHeads);
   checkTokens("observe", query.nTokens);
   checkWindow("observe", nHeads, settings);
@@ -341,36 +387,38 @@ void KVCache::observe(const Query &query, std::int64_t nHeads, const WindowSetti
 }
 
 std::vector<std::vector<std::uint32_t>> KVCache::historyOf(std::size_t b) const {
-  std::shared_lock<std::shared_mutex> lock(access);
+  std::shared_lock<std::shared_mutex> lock(shared->access);
+  const auto &history = shared->history;
   std::vector<std::vector<std::uint32_t>> result;
-  for (std::size_t i = 0; history && i < history->nSteps(bank[b]); ++i)
-    result.push_back(history->step(bank[b], i));
+  for (std::size_t i = 0; history && i < history->nSteps(bankOf(b)); ++i)
+    result.push_back(history->step(bankOf(b), i));
   return result;
 }
 
 unsigned KVCache::nRecent() const {
-  std::shared_lock<std::shared_mutex> lock(access);
-  return history ? history->nRecent : 0;
+  std::shared_lock<std::shared_mutex> lock(shared->access);
+  return shared->history ? shared->history->nRecent : 0;
 }
 
 void KVCache::beginHistory(unsigned recent) {
   if (recent == 0)
     fail("begin_history: n_recent must be positive, got 0");
-  std::unique_lock<std::shared_mutex> lock(access);
-  history = std::make_unique<WindowHistory>(batch, capacity, recent);
+  std::unique_lock<std::shared_mutex> lock(shared->access);
+  shared->history = std::make_unique<WindowHistory>(shared->bank.size(), capacity, recent);
 }
 
 void KVCache::addStep(std::size_t b, const std::uint32_t *shares, std::size_t length) {
-  std::unique_lock<std::shared_mutex> lock(access);
+  std::unique_lock<std::shared_mutex> lock(shared->access);
+  auto &history = shared->history;
   if (!history)
     fail("add_step: a history must have begun, got none");
   if (b >= batch || length > capacity)
     fail("add_step: a step must be of one of " + std::to_string(batch) +
          " elements and at most capacity=" + std::to_string(capacity) + " positions, got element " +
          std::to_string(b) + ", " + std::to_string(length) + " positions");
-  history->begin(bank[b], length);
+  history->begin(bankOf(b), length);
   for (std::size_t p = 0; p < length; ++p)
-    history->give(bank[b], static_cast<std::uint32_t>(p), shares[p]);
+    history->give(bankOf(b), static_cast<std::uint32_t>(p), shares[p]);
 }
 
 } // namespace cpu

@@ -41,6 +41,10 @@ public:
   // instruction set that this machine lacks. Throws std::bad_alloc.
   KVCache(const CacheSpec &spec, std::int64_t nThreads, const std::string &isa);
 
+  // The batch elements `index` of this cache, in that order, as a cache that shares them with this
+  // one: what happens to one happens to the other. Throws Error: none, one out of range or twice.
+  std::unique_ptr<KVCache> rowsOf(const std::vector<std::int64_t> &index) const;
+
   // Appends the first counts[b] of nTokens tokens to batch element b. Throws Error
   // past the capacity; the cache is then unchanged.
   void append(const Tokens &key, const Tokens &value, std::int64_t nTokens,
@@ -98,7 +102,7 @@ public:
   };
   Pair pair(std::size_t index) const;
   std::size_t nPairs() const { return batch * nKvHeads; }
-  std::size_t bankOf(std::size_t b) const { return bank[b]; } // where its memory is
+  std::size_t bankOf(std::size_t b) const { return shared->bank[rows[b]]; } // where its memory is
 
 private:
   void appendTo(const Pair &pair, const char *key, const char *value, const Tokens &keyTokens,
@@ -107,19 +111,28 @@ private:
   void checkTokens(const char *op, std::size_t nTokens) const;
   void checkWindow(const char *op, std::int64_t nHeads, const WindowSettings &settings) const;
   WindowHistory *historyFor(const WindowSettings &settings);
+  std::size_t &nHeld(std::size_t b) const { return shared->nHeld[bankOf(b)]; }
 
-  Buffer keyRows, valueRows;
+  // What a cache and those of its rows have in common.
+  struct Shared {
+    Shared(const CacheSpec &spec, const Kernels &kernels);
+    Buffer keyRows, valueRows;
+    const KeyIndex keyIndex;
+    const std::size_t nBlocks; // begun ones that the capacity has room for
+    Buffer valueSums, blockSums;
+    std::vector<std::size_t> bank;          // of each batch element of the whole cache
+    std::vector<std::size_t> nHeld;         // by bank
+    std::unique_ptr<WindowHistory> history; // null before the first step that is remembered
+    std::shared_mutex access;               // shared: attention; exclusive: changes
+  };
+  KVCache(const KVCache &whole, std::vector<std::size_t> rows);
+  static CacheSpec withBatch(CacheSpec spec, std::size_t batch);
+
+  const std::shared_ptr<Shared> shared;
+  const std::vector<std::size_t> rows; // elements of the whole cache that this one has
 
 public:
-  const KeyIndex keyIndex;
-
-private:
-  const std::size_t nBlocks; // begun ones that the capacity has room for
-  Buffer valueSums, blockSums;
-  std::vector<std::size_t> bank;          // of each batch element
-  std::vector<std::size_t> nHeld;         // by bank
-  std::unique_ptr<WindowHistory> history; // null before the first step that is remembered
-  mutable std::shared_mutex access;       // shared: attention; exclusive: changes
+  const KeyIndex &keyIndex;
 };
 
 } // namespace cpu

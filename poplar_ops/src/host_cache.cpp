@@ -145,11 +145,23 @@ void HostCache::read(Engine &engine, unsigned layer, std::uint16_t *key, std::ui
   stores_.front()->read(engine, layer, ranges);
 }
 
-std::optional<std::vector<std::uint32_t>> HostCache::misses(Engine &engine) const {
+const HostHotRows *HostCache::hotRows() const {
   for (const auto &store : stores_)
-    if (const auto *const hot = dynamic_cast<const HostMisses *>(store.get()))
-      return hot->misses(engine);
-  return std::nullopt;
+    if (const auto *const hot = dynamic_cast<const HostHotRows *>(store.get()))
+      return hot;
+  return nullptr;
+}
+
+std::optional<std::vector<std::uint32_t>> HostCache::misses(Engine &engine) const {
+  const HostHotRows *const hot = hotRows();
+  return hot == nullptr ? std::nullopt : std::make_optional(hot->misses(engine));
+}
+
+bool HostCache::forgetHot(Engine &engine) const {
+  const HostHotRows *const hot = hotRows();
+  if (hot != nullptr)
+    hot->forget(engine);
+  return hot != nullptr;
 }
 
 } // namespace sparq

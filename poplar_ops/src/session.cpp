@@ -4,6 +4,7 @@
 #include "sparq/session.hpp"
 #include "sparq/layers.hpp"
 #include <algorithm>
+#include <poplar/CycleCount.hpp>
 
 #if __has_include(<sparq_emulator/Errors.hpp>)
 #include <sparq_emulator/Errors.hpp>
@@ -41,9 +42,8 @@ DoesNotFit outOfTileMemory(const graph_memory_allocation_error &error, unsigned 
 } // namespace
 
 Session::Session(const Shape &shape, const Programs &programs, const DeviceOptions &options,
-                 unsigned repeats, bool stacked)
-    : shape_(shape), nLayers_(programs.nLayers), repeats_(repeats),
-      fillTokens_(programs.fillTokens) {
+                 bool timed, bool stacked)
+    : shape_(shape), nLayers_(programs.nLayers), fillTokens_(programs.fillTokens), timed_(timed) {
   check("plan", shape);
   const std::vector<Share> shares = shareOut(shape, nLayers_, options.nIpus, options.split);
   checkWindows(programs, shares.front());
@@ -78,13 +78,13 @@ void Session::checkWindows(const Programs &programs, const Share &share) const {
 
 void Session::addEntries(bool spread) {
   if (spread) {
-    entries_.push_back({&whole_, {}});
+    entries_.push_back({&whole_, {}, 0, {}});
     for (Shard &shard : shards_)
       entries_.front().shards.push_back(&shard);
     addWhole(shards_.front());
   } else {
     for (Shard &shard : shards_)
-      entries_.push_back({&shard.ports, {&shard}});
+      entries_.push_back({&shard.ports, {&shard}, 0, {}});
   }
   last_ = &entries_.front();
 }
@@ -150,13 +150,22 @@ Program Session::attend(const Entry &entry, std::size_t index) const {
   return onAll;
 }
 
-std::vector<Program> Session::programsOf(const Entry &entry) const {
+// The cycles between two points at which all IPUs meet: with a sync inside an IPU alone, what streaming memory
+// has still to do would not be in them.
+Program Session::timed(Entry &entry, std::size_t index) const {
+  Sequence program;
+  program.add(attend(entry, index));
+  Shard &first = *entry.shards.front();
+  const std::string name = first.steps[index] + "/cycles";
+  const Tensor cycles = cycleCount(first.graph, program, 0, SyncType::EXTERNAL, {name});
+  entry.cycles.push_back(HostTensor::readable(first.graph, cycles, first.cache.name + "/" + name));
+  return program;
+}
+
+std::vector<Program> Session::programsOf(Entry &entry) const {
   std::vector<Program> all{newTokens(entry, &Ports::append, &Shard::append, "scatter_active")};
   for (std::size_t i = 0; i != nAttention(); ++i)
-    all.push_back(attend(entry, i));
-  if (repeats_ != 0)
-    for (std::size_t i = 0; i != nAttention(); ++i)
-      all.push_back(Repeat(repeats_, all[1 + i], {"repeated"}));
+    all.push_back(timed_ ? timed(entry, i) : attend(entry, i));
   if (fillTokens_ != 0)
     all.push_back(newTokens(entry, &Ports::fill, &Shard::fill, "scatter_lengths"));
   return all;

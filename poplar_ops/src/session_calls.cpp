@@ -111,8 +111,7 @@ void Session::fill(const std::uint16_t *key, const std::uint16_t *value,
                   "], got " + std::to_string(length));
   select(entry, layer);
   entry.ports->fill.write(*engine_, key, value, lengths.data());
-  const std::size_t nBefore = 1 + (repeats_ != 0 ? 2 : 1) * nAttention();
-  engine_->run(entry.firstProgram + static_cast<unsigned>(nBefore));
+  engine_->run(entry.firstProgram + static_cast<unsigned>(1 + nAttention()));
   for (Shard *const shard : entry.shards) {
     const unsigned own = shard->own(layer);
     const std::vector<std::int32_t> ofShard = shard->share.ofBatch(lengths);
@@ -134,22 +133,21 @@ void Session::fill(const std::uint16_t *key, const std::uint16_t *value,
 
 void Session::tookStep(const Entry &entry, std::size_t index, unsigned layer) {
   last_ = &entry;
+  lastIndex_ = index;
   if (plan().attention[index].remembers())
     for (Shard *const shard : entry.shards)
       shard->host.history().advance(shard->own(layer), shard->host.lengths(shard->own(layer)));
 }
 
 void Session::attention(std::size_t index, const std::uint16_t *query, std::uint16_t *output,
-                        bool repeated, unsigned layer) {
+                        unsigned layer) {
   const Entry &entry = entryOf("attention", layer);
   checkIndex(index);
-  const bool often = repeated && repeats_ != 0;
   select(entry, layer);
   entry.ports->writeQuery.write(*engine_, query);
-  engine_->run(entry.firstProgram + static_cast<unsigned>(1 + index + (often ? nAttention() : 0)));
+  engine_->run(entry.firstProgram + static_cast<unsigned>(1 + index));
   entry.ports->readOutputs[index].read(*engine_, output);
-  for (unsigned i = 0; i != (often ? repeats_ : 1); ++i)
-    tookStep(entry, index, layer);
+  tookStep(entry, index, layer);
 }
 
 void Session::attendAll(std::size_t index, const std::uint16_t *query, std::uint16_t *output) {
@@ -192,15 +190,38 @@ void Session::setHistory(const std::vector<HostHistory::Steps> &steps, unsigned 
     shard->host.history().write(*engine_, shard->own(layer), shard->share.ofBatch(steps));
 }
 
+std::uint64_t Session::cycles() {
+  if (!timed_)
+    throw Error("cycles: the session must have been made with timed=True, got False");
+  std::uint32_t words[2]; // the low one first
+  last_->cycles[lastIndex_].read(*engine_, words);
+  return words[0] + (std::uint64_t(words[1]) << 32);
+}
+
+double Session::clock() const { return device_.getTarget().getTileClockFrequency(); }
+
+void Session::forgetHot() {
+  for (unsigned layer = 0; layer != nLayers_; ++layer) {
+    const Entry &entry = entryOf("forget_hot", layer);
+    select(entry, layer);
+    for (Shard *const shard : entry.shards)
+      if (!shard->host.forgetHot(*engine_))
+        throw noTiers("forget_hot");
+  }
+}
+
+Error Session::noTiers(const char *op) const {
+  const Memory memory =
+      nAttention() == 0 ? Memory::streaming : plan().attention.front().kernel->memory;
+  return Error(std::string(op) + ": memory must be 'tiered', got '" + nameOf(memory) + "'");
+}
+
 std::vector<std::uint32_t> Session::misses() {
   std::vector<std::uint32_t> all(shape_.nTasks());
   for (const Shard *const shard : last_->shards) {
     const auto own = shard->host.misses(*engine_);
     if (!own)
-      throw Error("misses: memory must be 'tiered', got '" +
-                  std::string(nameOf(nAttention() == 0 ? Memory::streaming
-                                                       : plan().attention.front().kernel->memory)) +
-                  "'");
+      throw noTiers("misses");
     putPart(shape_, shard->share, *own, all.data(), 1);
   }
   return all;

@@ -6,7 +6,7 @@ from __future__ import annotations
 import copy
 import copyreg
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Sequence, cast
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from sparq_reference.settings import CacheSpec, HasSpec, WindowSettings
 
 if TYPE_CHECKING:
     from sparq_ipu.backends import Backend
+    from sparq_ipu.backends.cpu import CPUBackend
 
 
 class KVCache(HasSpec):
@@ -96,6 +97,20 @@ class KVCache(HasSpec):
         """
         index = checks.check_integer("layer", "index", index, 0, self.n_layers - 1)
         return self if self.n_layers == 1 else _Layer(self, index)
+
+    def rows(self, index: Sequence[int]) -> KVCache:
+        """The batch elements `index`, in that order, as a cache: not a copy, what happens to one happens
+        to the other. So a step can be one of some elements only, and `reorder` copies among these.
+
+        Args:
+            index: different integers in [0, batch).
+
+        Raises:
+            ValueError: none, one out of range or twice; a cache that is not on "cpu".
+        """
+        if self.device != "cpu":
+            checks.fail("rows", "device", "be 'cpu'", repr(self.device))
+        return _Rows(self, [int(b) for b in index])
 
     def one_layer(self, op: str) -> Backend:
         """The backend of a cache of one layer.
@@ -259,14 +274,29 @@ class KVCache(HasSpec):
         )
 
 
-class _Layer(KVCache):
-    """One layer of a cache of several: all that it has, it shares with that."""
+class _Shares(KVCache):
+    """A part of a cache: all that it has, it shares with that."""
 
-    def __init__(self, whole: KVCache, index: int):
-        self.spec, self.device, self.check_finite = whole.spec, whole.device, whole.check_finite
+    def __init__(self, whole: KVCache, spec: CacheSpec, backends: list[Backend]):
+        self.spec, self.device, self.check_finite = spec, whole.device, whole.check_finite
         self._options = whole._options
-        self._backends = [whole._backends[index]]
+        self._backends = backends
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A copy shares nothing: it is a cache of one layer."""
+        """A copy shares nothing: it is a cache of its own."""
         return copyreg.__newobj__, (KVCache,), self.__getstate__()  # type: ignore[attr-defined]
+
+
+class _Rows(_Shares):
+    """Some batch elements."""
+
+    def __init__(self, whole: KVCache, index: list[int]):
+        backends = [cast("CPUBackend", backend).rows(index) for backend in whole._backends]
+        super().__init__(whole, dataclasses.replace(whole.spec, batch=len(index)), [*backends])
+
+
+class _Layer(_Shares):
+    """One layer of a cache of several."""
+
+    def __init__(self, whole: KVCache, index: int):
+        super().__init__(whole, whole.spec, [whole._backends[index]])

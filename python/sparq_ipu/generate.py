@@ -46,7 +46,14 @@ from sparq_ipu.transformers.command_settings import (
     in_words,
     most_common,
 )
-from sparq_ipu.transformers.generation import Run, first_difference, forced_predictions, generate, prefill
+from sparq_ipu.transformers.generation import (
+    Run,
+    first_difference,
+    forced_predictions,
+    generate,
+    prefill,
+    stop_tokens,
+)
 from sparq_ipu.transformers.settings import ModelSettings, pays_from
 
 __all__ = ["Run", "first_difference", "forced_predictions", "generate", "main", "prefill"]
@@ -135,8 +142,7 @@ def _add_sampling_and_output(parser: argparse.ArgumentParser) -> None:
     sampling.add_argument(
         "--seed",
         type=number(int, "an integer in [0, 2**63)", lambda n: 0 <= n < 1 << 63),
-        default=0,
-        help="of the random numbers that sampling draws (default 0)",
+        help="with --temperature: of the random numbers that sampling draws (default 0)",
     )
     output = parser.add_argument_group("output")
     output.add_argument(
@@ -152,8 +158,9 @@ def _check_alone(arguments: argparse.Namespace) -> None:
     for name, value in others.items():
         if arguments.lossless and value is not None:
             raise ValueError(f"generate: --lossless must be greedy and alone, got {name} too")
-    if arguments.top_p is not None and arguments.temperature is None:
-        raise ValueError(f"generate: --top-p must be with --temperature, got {arguments.top_p} alone")
+    for name, value in {"--top-p": arguments.top_p, "--seed": arguments.seed}.items():
+        if value is not None and arguments.temperature is None:
+            raise ValueError(f"generate: {name} must be with --temperature, got {value} alone")
     said = given(arguments)
     if arguments.settings is not None and said:
         got = ", ".join(said)
@@ -168,21 +175,6 @@ def _text(arguments: argparse.Namespace) -> str:
     if arguments.prompt is not None:
         return str(arguments.prompt)
     return read_text("generate", "--prompt-file", arguments.prompt_file)
-
-
-def _end_of_turn(tokenizer: Any) -> list[int]:
-    """The special token that ends an answer of a chat, as its template has it."""
-    turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
-    tokens = tokenizer(tokenizer.apply_chat_template(turns, tokenize=False)).input_ids
-    special = {*tokenizer.all_special_ids, *getattr(tokenizer, "added_tokens_decoder", {})}
-    return [token for token in tokens if token in special][-1:]
-
-
-def _stops(model: Any, tokenizer: Any, is_chat: bool) -> list[int]:
-    """Tokens that end the text."""
-    own = getattr(model.generation_config, "eos_token_id", None)
-    stops = [] if own is None else list(own) if isinstance(own, (list, tuple)) else [own]
-    return [*stops, *_end_of_turn(tokenizer)] if is_chat else stops
 
 
 @contextlib.contextmanager
@@ -362,16 +354,17 @@ def main(argv: list[str] | None = None, prog: str = "python -m sparq_ipu.generat
         print(f"\n{error}", file=sys.stderr)
         return 2
 
-    stops = _stops(model, tokenizer, arguments.chat)
+    stops = stop_tokens(model, tokenizer, arguments.chat)
+    asked = _asked(arguments, layers, prompt.shape[1], device, argv)
     if arguments.lossless:
-        return _lossless(arguments, layers or [], model, tokenizer, prompt, stops)
+        return _lossless(arguments, layers or [], asked, model, tokenizer, prompt, stops)
     sampling: dict[str, Any] = {"eos_token_id": stops or None}
     if arguments.temperature is not None:
         top_p = 1.0 if arguments.top_p is None else arguments.top_p
         sampling.update(do_sample=True, temperature=arguments.temperature, top_p=top_p)
 
     def run(stream: Any) -> Run:
-        torch.manual_seed(arguments.seed)
+        torch.manual_seed(arguments.seed or 0)
         with _reading(model, prompt.shape[1]):
             return generate(
                 model,
@@ -396,19 +389,14 @@ def main(argv: list[str] | None = None, prog: str = "python -m sparq_ipu.generat
             model, tokenizer, prompt, result, run(None), turn_on, arguments.temperature is not None
         )
     if arguments.json is not None:
-        line = {
-            **_row(arguments, layers, result, prompt.shape[1], device),
-            **comparison,
-            "seed": arguments.seed,
-            "repro": "python -m sparq_ipu.generate " + shlex.join(argv if argv is not None else sys.argv[1:]),
-        }
-        append_line(arguments.json, json.dumps(line))
+        append_line(arguments.json, json.dumps({**asked, **_measured(result), **comparison}))
     return 0
 
 
 def _lossless(
     arguments: argparse.Namespace,
     layers: ModelSettings,
+    asked: dict[str, Any],
     model: Any,
     tokenizer: Any,
     prompt: Any,
@@ -438,12 +426,7 @@ def _lossless(
     print(f"settings  {in_words(layers)}")
     if arguments.json is not None:
         line = {
-            "model": str(arguments.model or "SmolLM2-135M-Instruct"),
-            "attention": "lossless",
-            "settings": None if arguments.settings is None else str(arguments.settings),
-            **columns(layers),
-            "draft_tokens": arguments.lossless,
-            "seq_len": prompt.shape[1],
+            **asked,
             "n_new": len(run.tokens),
             "acceptance": run.acceptance,
             "tokens_per_second": run.tokens_per_second,
@@ -453,19 +436,37 @@ def _lossless(
     return 0
 
 
-def _row(
-    arguments: argparse.Namespace, layers: ModelSettings | None, run: Run, n_prompt: int, device: str
+def _asked(
+    arguments: argparse.Namespace,
+    layers: ModelSettings | None,
+    n_prompt: int,
+    device: str,
+    argv: list[str] | None,
 ) -> dict[str, Any]:
-    """The figures of a run, by name."""
+    """What was run, by name."""
+    sampled = arguments.temperature is not None
     return {
         "model": str(arguments.model or "SmolLM2-135M-Instruct"),
-        "attention": "dense" if arguments.dense else "sparq",
+        "attention": "lossless" if arguments.lossless else "dense" if arguments.dense else "sparq",
+        "draft_tokens": arguments.lossless,
         **columns(layers or []),
         "published": arguments.published,
         "layer_settings": arguments.layer_settings,
         "settings": None if arguments.settings is None else str(arguments.settings),
+        "temperature": arguments.temperature,
+        "top_p": arguments.top_p,
+        "seed": (arguments.seed or 0) if sampled else None,
         "device": device,
+        "dtype": arguments.dtype,
+        "threads": arguments.threads,
         "seq_len": n_prompt,
+        "repro": "python -m sparq_ipu.generate " + shlex.join(argv if argv is not None else sys.argv[1:]),
+    }
+
+
+def _measured(run: Run) -> dict[str, Any]:
+    """The figures of a run, by name."""
+    return {
         "n_new": len(run.tokens),
         "prefill_seconds": run.prefill_seconds,
         "tokens_per_second": run.tokens_per_second,

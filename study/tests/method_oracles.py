@@ -48,11 +48,14 @@ def sparq(
     temperature="sparq",
     index_bits=16,
     scores=None,
+    components=None,
+    mass=None,
 ):
-    """Algorithm 1. index_bits: of the key index; scores: (g, s) to use instead of step 1's."""
+    """Algorithm 1. index_bits: of the key index; scores: (g, s) to use instead of step 1's; components: that
+    score positions, in place of the query's largest; mass: read no more than hold this share of weights."""
     d, s = len(query[0]), len(key)
     size = [sum(abs(float(q[c])) for q in query) for c in range(d)]
-    i1 = sorted(largest(size, rank, range(d)))
+    i1 = sorted(largest(size, rank, range(d)) if components is None else components)
     indexed = [[] for _ in query] if index_bits == 16 else index_scores(query, key, i1, index_bits)
     s_hat = []
     for h, q in enumerate(query):
@@ -70,6 +73,10 @@ def sparq(
     total_key = [sum(row[p] for row in s_hat) for p in range(s)]
     others = [p for p in range(s) if p not in local]
     i2 = local + largest(total_key, top_k - len(local), others)
+    if mass is not None:
+        i2, rest = local[:], i2[len(local) :]
+        while rest and sum(total_key[p] for p in i2) < mass * len(query):
+            i2.append(rest.pop(0))
     out, _ = attention(query, key, value, i2)
     if not mean_value:
         return out
@@ -86,6 +93,99 @@ def flexgen(query, key, value, *, top_k):
     rows = [softmax(row) for row in exact_scores(query, key)]
     total = [sum(row[p] for row in rows) for p in range(len(key))]
     return attention(query, key, value, largest(total, top_k, range(len(key))))[0]
+
+
+def quest(query, key, value, *, top_k, page, rank=None):
+    """rank: of the hybrid, which reads one bound of so many components."""
+    s, d = len(key), len(query[0])
+    newest = (s - 1) // page
+    total = [sum(float(q[c]) for q in query) for c in range(d)]
+    used = largest([sum(abs(float(q[c])) for q in query) for c in range(d)], rank or d, range(d))
+    rows = []
+    for q in query:
+        bounds = []
+        for first in range(0, newest * page, page):
+            bound = 0.0
+            for c in used:
+                low, high = min(key[first : first + page, c]), max(key[first : first + page, c])
+                if rank is None:
+                    bound += max(float(q[c]) * low, float(q[c]) * high)
+                else:
+                    bound += float(q[c]) * (high if total[c] > 0 else low)
+            bounds.append(bound / math.sqrt(d))
+        rows.append(softmax(bounds) if bounds else [])
+    weight = [sum(row[j] for row in rows) for j in range(newest)]
+    read = [newest, *largest(weight, top_k // page - 1, range(newest))]
+    return attention(query, key, value, [p for p in range(s) if p // page in read])[0]
+
+
+def important(queries, keys, rank):
+    """Channels with the largest mean |q k|. queries (g, n, d), keys (s, d) of a calibration."""
+    d = len(keys[0])
+    mean = [
+        sum(abs(float(q[c]) * float(k[c])) for rows in queries for q in rows for k in keys) for c in range(d)
+    ]
+    return largest(mean, rank, range(d))
+
+
+def agreeing(queries, keys, rank, count):
+    """Channels of the rank / 2 pairs that have the most of the `count` best positions with the whole head."""
+    d, n = len(keys[0]), len(queries[0])
+    shared = [0] * (d // 2)
+    for rows in queries:
+        for i, q in enumerate(rows):
+            seen = keys[: len(keys) - n + 1 + i]
+            whole = largest([float(q @ k) for k in seen], count, range(len(seen)))
+            for c in range(d // 2):
+                of_pair = [float(q[c] * k[c] + q[c + d // 2] * k[c + d // 2]) for k in seen]
+                shared[c] += len(set(whole) & set(largest(of_pair, count, range(len(seen)))))
+    pairs = largest(shared, rank // 2, range(d // 2))
+    return [*pairs, *(c + d // 2 for c in pairs)]
+
+
+def principal(keys, rank):
+    """(d, rank): the axes along which the keys of a calibration vary most."""
+    _, _, axes = np.linalg.svd(keys - keys.mean(0), full_matrices=False)
+    return axes[:rank].T
+
+
+def plane_scores(query, key, rank, bits):
+    """(g, s) scores over 8 planes a component, `bits` of them read, before the temperature; what is used."""
+    d, n_blocks = len(query[0]), len(key) // 64
+    blocks = [[stored(key[64 * b : 64 * b + 64, c], 8) for c in range(d)] for b in range(n_blocks)]
+    size = [
+        sum(abs(float(q[c])) for q in query) * float(np.mean([block[c][1] for block in blocks]))
+        for c in range(d)
+    ]
+    used = largest(size, rank, range(d))
+    planes = {(c, j): size[c] * 0.5**j for c in used for j in range(8)}
+    read = sorted(planes, key=lambda plane: -planes[plane])[:bits]
+    depth = {c: sum(plane[0] == c for plane in read) for c in used}
+    used = [c for c in used if depth[c]]
+    scores = []
+    for q in query:
+        row = []
+        for p, k in enumerate(key):
+            score = 0.0
+            for c in used:
+                number = float(k[c])
+                if p < 64 * n_blocks:
+                    low, step, codes = blocks[p // 64][c]
+                    unread = 2 ** (8 - depth[c])
+                    number = float(low) + float(step) * (codes[p % 64] // unread * unread + (unread - 1) / 2)
+                score += float(q[c]) * number
+            row.append(score)
+        scores.append(row)
+    return scores, used
+
+
+def planes(query, key, value, *, rank, bits, **options):
+    scores, used = plane_scores(query, key, rank, bits)
+    tempered = []
+    for q, row in zip(query, scores):
+        kept, total = sum(abs(float(q[c])) for c in used), sum(abs(float(x)) for x in q)
+        tempered.append([score / math.sqrt(len(q) * kept / total) for score in row])
+    return sparq(query, key, value, rank=rank, scores=tempered, **options)
 
 
 def lm_infinite(query, key, value, *, top_k, sinks):

@@ -53,7 +53,7 @@ WORKLOAD = (
 EFFECTS = {
     "ipu_sparq": WORKLOAD
     + "--row-bits 8; --kernel all; --seed 1; --tiles 9; --no-check; --stages; --hot-rows 60; --device ipu; "
-    "--hot-policy recent; --wave-rows 8; --no-check --check",
+    "--hot-policy recent; --wave-rows 8; --no-check --check; --hit-rate 0.5",
     "ipu_sparq plans": "--S 65; --ipus 2; --tiles 9; --hit-rate 0.5; --hot-rows 60; --wave-rows 8; "
     "--hot-policy recent; --row-bits 8; --local 3; --layers 2",
     "ipu_sparq stack": "--ipus 2; --split heads; --tiles 9; --hit-rate 0.5; --hot-rows 60; --wave-rows 8; "
@@ -70,11 +70,10 @@ EFFECTS = {
 }
 #: what is added to a call, one by one: it is refused, in a message that has its first word
 REFUSED = {
-    "ipu_sparq": "--hit-rate 0.5; --split heads; --ipus 2; --reps 3; --warmup 1; --inner-reps 2; --layer 2; "
-    "--steps 3",
-    "ipu_sparq plans": "--reps 3; --warmup 1; --inner-reps 2; --seed 1; --stages; --no-check; --split heads; "
+    "ipu_sparq": "--split heads; --ipus 2; --reps 3; --warmup 1; --layer 2; --steps 3",
+    "ipu_sparq plans": "--reps 3; --warmup 1; --seed 1; --stages; --no-check; --split heads; "
     f"--device ipu; --input {REAL}",
-    "ipu_sparq stack": "--ipus 3; --inner-reps 2; --layers 0",
+    "ipu_sparq stack": "--ipus 3; --layers 0",
     "ipu_sparq input": "--B 2; --heads 4; --kv-heads 1; --head-dim 16; --seed 1; --k 9; --row-bits 8",
     "ipu_sparq dense": "--r 5; --k 9; --local 3; --no-mean-value; --index-bits 4; --row-bits 8; "
     "--hot-rows 60; --hot-policy recent; --wave-rows 8",

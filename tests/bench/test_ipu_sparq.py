@@ -123,34 +123,105 @@ def test_a_kernel_that_does_not_fit_is_a_row(tmp_path: Path) -> None:
     assert "638976" in rows[0]["error"]
 
 
-def test_measured_times_are_for_one_query(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Device "ipu", played by the emulator: warm-up is not counted, a launch is divided by its queries."""
-    launches = []
+def as_ipu(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Device "ipu" is played by the emulator; returns what is to be the misses of each timed call."""
+    misses: list[int] = []
 
     class Session:
-        def __init__(self, *arguments: Any, device: str, repeats: int, **options: Any) -> None:
-            assert device == "ipu" and repeats == 4
+        def __init__(self, *arguments: Any, device: str, **options: Any) -> None:
+            assert options.get("stacked") or options["timed"] == (device == "ipu")
             self._session = real(*arguments, device="emulator", **options)
-            self.write = self._session.write
-            self.streaming_memory_bytes = self._session.streaming_memory_bytes
-            self.extended_memory = self._session.extended_memory
 
-        def attention(self, index: int, query: np.ndarray, repeated: bool = False) -> np.ndarray:
-            launches.append(repeated)
-            clock[0] += 8.0 * len(launches) if repeated else 0
-            return self._session.attention(index, query)
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._session, name)
 
-    real, clock = ipu_sparq._core.Session, [0.0]
+        def cycles(self) -> int:
+            if options_tiered(self._session):
+                misses.append(sum(self._session.misses()))
+            return int(self._session.cycles())
+
+    def options_tiered(session: Any) -> bool:
+        try:
+            session.misses()
+        except ValueError:
+            return False
+        return True
+
+    real = ipu_sparq._core.Session
     monkeypatch.setattr(ipu_sparq._core, "Session", Session)
     monkeypatch.setattr(ipu_sparq._core, "device_unavailable", lambda device: "")
-    monkeypatch.setattr(ipu_sparq.time, "perf_counter", lambda: clock[0])
+    return misses
+
+
+def test_measured_times_are_those_of_the_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of one call, as the device counts it; warm-up is not counted."""
+    as_ipu(monkeypatch)
     words = [*SMALL[2 : SMALL.index("--r")], "--device", "ipu", "--kernel", BASELINE.name]
-    words += "--reps 3 --warmup 2 --inner-reps 4".split()
-    status, (row,) = run(*words, tmp_path=tmp_path)
-    assert status == 0 and launches == [False] + [True] * 5
-    assert row["time_source"] == "measured" and row["seconds"] == [8.0, 10.0, 12.0]
-    assert (row["seconds_per_query"], row["seconds_min"], row["seconds_max"]) == (10.0, 8.0, 12.0)
-    assert (row["seconds_mad"], row["n_runs"], row["bit_exact"]) == (2.0, 3, True)
+    status, (row,) = run(*words, *"--reps 3 --warmup 2".split(), tmp_path=tmp_path)
+    (tmp_path / "x").mkdir()
+    modelled = run(*words[:-4], "--kernel", BASELINE.name, "--device", "emulator", tmp_path=tmp_path / "x")[
+        1
+    ][0]
+    assert status == 0 and row["time_source"] == "measured" and row["n_runs"] == len(row["seconds"]) == 3
+    assert row["seconds_per_query"] == pytest.approx(modelled["seconds_per_query"], rel=0.01)
+    assert row["host_seconds_per_query"] > 0 and row["bit_exact"] and row["hit_rate"] is None
+
+
+@pytest.mark.parametrize("rate", [0, 0.75, 1])
+def test_as_many_rows_are_hot_before_every_call_as_asked_for(
+    rate: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    misses = as_ipu(monkeypatch)
+    shape = f"--S 300 --heads 4 --kv-heads 2 --head-dim 16 --r 8 --k 16 --kernel {TIERED.name} --index-bits 4"
+    words = [*shape.split(), "--hit-rate", str(rate)]
+    status, (row,) = run(*words, *"--device ipu --reps 2 --warmup 1".split(), tmp_path=tmp_path)
+    assert status == 0 and row["hit_rate"] == rate and row["bit_exact"]
+    assert misses == [round((1 - rate) * 16 * 2)] * 2
+    assert (
+        "no row is hot" if rate == 0 else f"{rate:.1%} of the selected rows are hot"
+    ) in capsys.readouterr().out
+
+
+def test_a_build_against_the_sdk_runs_stacks_and_traces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without an emulator there are no plans: what is measured is there all the same."""
+    as_ipu(monkeypatch)
+    monkeypatch.setattr(ipu_sparq._core, "has_emulator", False)
+    monkeypatch.setattr(ipu_sparq._core, "emulator_last_run", None)
+    monkeypatch.setattr(ipu_sparq._core, "emulator_plan", None)
+    tiered = f"--device ipu --kernel {TIERED.name} --index-bits 4"
+    stack = (
+        "--S 100 --heads 4 --kv-heads 2 --head-dim 16 --r 8 --k 16 --layers 2 --ipus 2 --reps 2 --warmup 1"
+    )
+    status, (row,) = run(*stack.split(), *tiered.split(), tmp_path=tmp_path)
+    assert status == 0 and row["bit_exact"] and row["time_source"] == "measured" and row["n_runs"] == 2
+    assert row["seconds_per_token"] > 0
+    trace = f"--input {TRACE} --steps 3 --r 16 --k 24 --local 4 --layer 20".split()
+    status, rows = run(*trace, *tiered.split(), tmp_path=tmp_path)
+    row = rows[-1]
+    assert status == 0 and row["bit_exact"] and row["time_source"] == "measured"
+    assert len(row["seconds_per_step"]) == 3 and min(row["seconds_per_step"]) > 0
+    assert row["misses_per_step"][0] > row["misses_per_step"][1] and row["streamed_bytes"] is None
+
+
+def test_a_call_that_gives_other_bits_is_no_measurement(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    as_ipu(monkeypatch)
+    calls = []
+    kind = ipu_sparq._core.Session
+
+    class Session(kind):  # type: ignore[misc,valid-type]
+        def attention(self, *arguments: Any) -> np.ndarray:
+            calls.append(1)
+            return np.asarray(self._session.attention(*arguments) * np.float16(1 + (len(calls) == 4)))
+
+    monkeypatch.setattr(ipu_sparq._core, "Session", Session)
+    words = [*SMALL[2 : SMALL.index("--r")], "--device", "ipu", "--kernel", BASELINE.name]
+    status, (row,) = run(*words, *"--reps 3 --warmup 1".split(), tmp_path=tmp_path)
+    assert status == 1 and row["seconds_per_query"] is None
+    assert row["error"] == "RuntimeError: call 3 gave another result than the first"
 
 
 @pytest.mark.parametrize(
@@ -160,7 +231,6 @@ def test_measured_times_are_for_one_query(tmp_path: Path, monkeypatch: pytest.Mo
         ("--tiles 1.5", "--tiles: invalid int value: '1.5'"),
         ("--seed -1", "--seed must be at least 0, got -1"),
         ("--reps 0", "--reps must be at least 1, got 0"),
-        ("--inner-reps 0", "--inner-reps must be at least 1, got 0"),
         ("--plan-only --ipus 0", "--ipus must be at least 1, got 0"),
         ("--input x.npz --B 2", "--B must be left out with --input, got 2"),
         ("--input x.npz --head-dim=64", "--head-dim must be left out with --input, got 64"),

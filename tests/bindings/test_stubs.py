@@ -25,6 +25,7 @@ SAME_TYPES = (
     (r"\bAnnotated\[ArrayLike, \w+\]|\bndarray\[[^\]]*\]", "ndarray"),
     (r"\bOptional\[([^\]]*)\]", r"\1 | None"),
     (r"\bobject\b", "Any"),
+    (r"\bMapping\b", "dict"),
     (r"\b(List|Dict|Tuple)\b", lambda match: match.group().lower()),
 )
 

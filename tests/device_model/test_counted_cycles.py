@@ -16,15 +16,14 @@ import subprocess
 from pathlib import Path
 from typing import Any, Iterator
 
-import numpy as np
 import operations
 import pytest
 import vertex
+import vertex_cases
+from vertex_cases import CASES, CODELETS, SOURCE, arguments_of, evaluated, runs
 
 ROOT = Path(__file__).resolve().parents[2]
 EMULATOR = ROOT / "emulator"
-CODELETS = ROOT / "poplar_ops" / "codelets"
-SOURCE = "\n".join(path.read_text() for path in sorted(CODELETS.glob("*.cpp")))
 CALL = 20  # slots of a worker's start and end, which are not in the codelet
 
 #: an estimate, as a part of what is counted
@@ -52,99 +51,11 @@ EXCEPTIONS = {
     "QuantiseTail": 1.5,
 }
 
-#: what several cases have: all positions of a part in one segment; blocks of a key index
-SHORT = {
-    "SEGMENT": "n=1920; stride=length=partPositions=filled=n; nWaves=1; chunk=64",
-    "BLOCKS": "columnWords=nBlocks*(2*indexBits+1); limit=127.0; length=partPositions=filled=nBlocks*64",
-    "RESIDENT": "nBlocks=6; groupSize=4; rank=32; headDim=64; components=arange(rank); indexBits=4; BLOCKS",
-}
-
-
-def case(line: str) -> tuple[str, tuple[str, str]]:
-    vertex, estimate, text = line.split("\t")
-    for name in ("RESIDENT", "BLOCKS", "SEGMENT"):
-        text = text.replace(name, SHORT[name])
-    return vertex, (estimate, text)
-
-
-#: of a vertex its estimate, and what it runs with: settings, and edges that are not zero. Others have the
-#: sizes that the comments of the codelet say
-CASES = dict(map(case, (Path(__file__).parent / "counted_vertices.tsv").read_text().splitlines()[1:]))
-
-DTYPES = {
-    "Floats": np.float32,
-    "Halves": np.float16,
-    "Words": np.uint32,
-    "Ints": np.int32,
-    "unsigned": np.uint32,
-}
-DTYPES.update(int=np.int32, bool=np.bool_)
-
-
-def marks_of(pieces: int, selected: int) -> np.ndarray:
-    """Marks of so many positions, spread evenly: above the threshold, none equal to it."""
-    marks = np.zeros((pieces, 2), np.uint32)
-    for position in np.arange(selected) * 32 * pieces // selected:
-        marks[position // 32, 0] |= np.uint32(1 << (position % 32))
-    return marks
-
-
-def counts_of(marks: np.ndarray) -> np.ndarray:
-    return np.array([[bin(word).count("1") for word in row] for row in marks], np.float32)
-
-
-def filled_with(dtype: Any) -> Any:
-    return lambda value, n: np.full(n, value, dtype)
-
-
-NAMES = dict(arange=np.arange, array=np.array, floats=filled_with(np.float32), halves=filled_with(np.float16))
-NAMES.update(words=filled_with(np.uint32), marks_of=marks_of, counts_of=counts_of, min=min)
-
-
-def evaluated(text: str, **given: int) -> dict[str, Any]:
-    """The assignments, but for what is given."""
-    values: dict[str, Any] = {}
-    for statement in filter(None, map(str.strip, text.split(";"))):
-        *targets, expression = re.split(r"(?<![=!<>])=(?!=)", statement)
-        for target in targets:
-            values[target] = given.get(target, eval(expression, {**NAMES, **values}))
-    return values
-
-
-def runs(name: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """As the case says, and with each argument doubled that is a number."""
-    formula, text = CASES[name]
-    values = evaluated(text)
-    yield "", values
-    for argument in dict.fromkeys(re.findall(r"[a-zA-Z]\w*", formula.partition("(")[2])):
-        if re.search(rf"\b{argument}=\d+(;|$)", text):
-            yield argument, evaluated(text, **{argument: 2 * values[argument]})
-
-
-def call_of(name: str, values: dict[str, Any]) -> str:
-    return re.sub(
-        r"\b[a-z]\w*\b(?!\()", lambda m: str(int(values[m[0]])) if m[0] != "true" else m[0], CASES[name][0]
-    )
-
 
 def run(name: str, values: dict[str, Any]) -> None:
     """The vertex alone, with edges of the sizes that its source says."""
-    name = name.partition("#")[0]
-    names = {"nLayers": 1, **values}
-    fields, settings = {}, {}
-    for kind, field, shape in operations.fields_of(SOURCE, name):
-        given = values.get(field)
-        if kind == "setting":
-            settings[field] = {"float": float, "bool": bool, "unsigned": int}[shape](given or 0)
-        elif not shape:
-            fields[field] = np.array(given or 0, DTYPES[kind])
-        elif isinstance(given, np.ndarray):
-            fields[field] = given if given.dtype == np.float16 else given.astype(DTYPES[kind])
-        else:
-            text = re.sub(r"ceil\((\w+) / (\d+)\)", r"-(-\1 // \2)", shape).replace(" / ", " // ")
-            sizes = [int(eval(size, {}, names)) for size in re.findall(r"\[([^]]*)\]", text)]
-            fields[field] = np.zeros(int(np.prod(sizes)), DTYPES[kind])
-    vertex.run(name, fields, **settings)
+    fields, settings = arguments_of(name, values)
+    vertex.run(name.partition("#")[0], fields, **settings)
 
 
 def slots_of(name: str, cycles: int) -> float:
@@ -155,20 +66,9 @@ def slots_of(name: str, cycles: int) -> float:
 
 
 @pytest.fixture(scope="module")
-def estimates(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], float]:
+def estimates() -> dict[tuple[str, str], float]:
     """Of each vertex and run: slots."""
-    calls = {(name, run): call_of(name, values) for name in CASES for run, values in runs(name)}
-    source = tmp_path_factory.mktemp("estimates") / "estimates.cpp"
-    includes = "".join(f'#include "{path.name}"\n' for path in sorted(CODELETS.glob("*.cycles.hpp")))
-    prints = "".join(f'std::printf("%llu\\n", 0ull + {call});\n' for call in calls.values())
-    source.write_text(
-        f"{includes}#include <cstdio>\nusing namespace sparq::cycles;\nint main() {{\n{prints}}}\n"
-    )
-    compiler, binary = shutil.which("c++"), source.with_suffix("")
-    assert compiler is not None
-    subprocess.run([compiler, "-std=c++17", f"-I{CODELETS}", str(source), "-o", str(binary)], check=True)
-    lines = subprocess.run([str(binary)], capture_output=True, check=True, text=True).stdout.split()
-    return {key: slots_of(key[0], int(cycles)) for key, cycles in zip(calls, lines)}
+    return {key: slots_of(key[0], cycles) for key, cycles in vertex_cases.estimates().items()}
 
 
 @pytest.fixture(scope="module")

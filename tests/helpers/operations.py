@@ -17,7 +17,6 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Iterator
 
 ROOT = Path(__file__).resolve().parents[2]
 WORKERS = 6
@@ -264,27 +263,6 @@ class Counts:
     def busiest(self) -> tuple[float, float]:
         """At least (the two sides of a bundle always issue together), at most (never)."""
         return max((self._slots[2 * i] / 4, self._slots[2 * i + 1] / 4) for i in range(WORKERS))
-
-
-def fields_of(source: str, vertex: str) -> Iterator[tuple[str, str, str]]:
-    """Kind (Floats, Halves, Words, Ints, or a scalar's type), name and shape of each field that is an edge,
-    as the comment of its declaration has it; and (as "setting") name and type of all others."""
-    name, _, element = vertex.partition("<")
-    declared = re.search(rf"^(?:template <class T> )?class {name} : .*?compute\(", source, re.M | re.S)
-    assert declared is not None, vertex
-    whole = {"half>": "Halves", "unsigned int>": "Words"}.get(element, "")
-    vectors = r"(Floats|Halves|Words|Ints|WholeWords)(?:InOut|In|Out)"
-    others = r"poplar::(?:InOut|Input|Output)<(?:(\w+)|poplar::Vector<T, ONE_PTR, 8>)>"
-    comment = r"(?: *// (?:((?:\[[^]]*\])+)|the same))?"
-    edge = re.compile(rf"^  (?:{vectors}|{others}) ([\w, ]+);{comment}", re.M)
-    shape = ""
-    for vector, scalar, names, own_shape in edge.findall(declared[0]):
-        shape = own_shape or shape
-        for field in names.split(", "):
-            yield scalar or vector.replace("Whole", "") or whole, field, "" if scalar else shape
-    for kind, names in re.findall(r"^  (unsigned|float|bool) ([^;(]+);", declared[0], re.M | re.S):
-        for field in re.split(r",\s*", names):
-            yield "setting", field, kind
 
 
 if __name__ == "__main__":

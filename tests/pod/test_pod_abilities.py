@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """All that a session on one IPU can, one over several can: window attention with its history, prefill,
-misses, repeats, options of hot rows, all layers in one launch. The same bits as the reference; or refused by
+misses, cycles, options of hot rows, all layers in one launch. The same bits as the reference; or refused by
 name."""
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ def executions_of(step: str, session: Any) -> int:
 @pytest.mark.parametrize("kernel", ["sparq-streaming", "sparq-tiered"])
 @pytest.mark.parametrize(("n_ipus", "split"), SPLITS)
 def test_prefill_by_the_device(n_ipus: int, split: str, kernel: str) -> None:
-    session = session_of(kernel, n_ipus, split, fill_tokens=70, repeats=2)
+    session = session_of(kernel, n_ipus, split, fill_tokens=70)
     rng = np.random.default_rng(4)
     references = filled(session)
     for layer, lengths in ((3, [70, 0]), (0, [-1, 66]), (1, [5, -1])):
@@ -222,17 +222,44 @@ def test_misses_are_of_the_last_call(n_ipus: int, split: str) -> None:
 
 
 @pytest.mark.parametrize(("n_ipus", "split"), SPLITS)
-def test_repeats(n_ipus: int, split: str) -> None:
-    session = session_of("sparq-streaming", n_ipus, split, repeats=3)
+def test_the_device_counts_the_cycles_of_a_call(n_ipus: int, split: str) -> None:
+    session = session_of("sparq-tiered", n_ipus, split, hot_rows=64, fill_tokens=70, timed=True)
     references = filled(session)
     query = numbers(np.random.default_rng(5), 2, 4, 16)
     for layer in (0, 3):
         expected = sparq_attention(query, references[layer], **SPARQ.arguments())
-        executions = []
-        for repeated in (False, True):
-            assert_bits(session.attention(0, query, repeated, layer), expected)
-            executions.append(executions_of("combine", session))
-        assert executions == [1, 3] if split == "layers" else [n_ipus, 3 * n_ipus]
+        counted = []
+        for _ in range(2):  # cold, then hot
+            assert_bits(session.attention(0, query, layer=layer), expected)
+            counted.append(session.cycles())
+            run = _core.emulator_last_run(session)
+            assert counted[-1] == pytest.approx(run["seconds"]["total"] * session.clock_hz, rel=0.02, abs=2)
+        assert counted[1] < counted[0]
+    key = numbers(np.random.default_rng(6), 2, 2, 70, 16)
+    session.fill(key, key, [70, 70], 1)
+    assert session.lengths(1) == [70, 70]
+    with pytest.raises(
+        ValueError, match=r"^cycles: the session must have been made with timed=True, got False"
+    ):
+        session_of("sparq-tiered", n_ipus, split, hot_rows=64).cycles()
+
+
+@pytest.mark.parametrize(("n_ipus", "split"), SPLITS)
+def test_nothing_is_hot_after_it_was_forgotten(n_ipus: int, split: str) -> None:
+    session = session_of("sparq-tiered", n_ipus, split, hot_rows=64)
+    references = filled(session)
+    query = numbers(np.random.default_rng(5), 2, 4, 16)
+    missed = []
+    for forget in (False, False, True):
+        if forget:
+            session.forget_hot()
+        for layer in (0, 3):
+            expected = sparq_attention(query, references[layer], **SPARQ.arguments())
+            assert_bits(session.attention(0, query, layer=layer), expected)
+            missed.append(sum(session.misses()))
+    assert missed[:2] == missed[4:] and min(missed[:2]) > 0 and missed[2:4] == [0, 0]
+    with pytest.raises(ValueError, match=r"^forget_hot: memory must be 'tiered', got 'streaming'$"):
+        session_of("sparq-streaming", n_ipus, split).forget_hot()
 
 
 @pytest.mark.parametrize(("n_ipus", "split"), [(1, "layers"), *SPLITS[:2]])

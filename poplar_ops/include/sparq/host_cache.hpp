@@ -14,6 +14,7 @@
 namespace sparq {
 
 class HostStore; // src/stores/host_store.hpp
+class HostHotRows;
 
 // Arrays are C-contiguous fp16 bit patterns. Where a call throws Error the cache is as it was.
 class HostCache {
@@ -47,6 +48,8 @@ public:
                   const std::vector<std::uint32_t> &lengths);
   // Rows of each task that the last attention call had to fetch; nothing where no rows are hot.
   std::optional<std::vector<std::uint32_t>> misses(poplar::Engine &engine) const;
+  // Of the layer that was selected no row is hot any more. False where none ever is.
+  bool forgetHot(poplar::Engine &engine) const;
 
   // Of window attention; of no step where nothing remembers any.
   HostHistory &history() { return history_; }
@@ -64,6 +67,7 @@ private:
   void load(poplar::Engine &engine, unsigned layer) const;
   void store(poplar::Engine &engine) const;
   void writeLengths(poplar::Engine &engine, unsigned layer) const;
+  const HostHotRows *hotRows() const; // nullptr where there are none
 
   Shape shape_;
   HostTensor layerNumber_, filled_;

@@ -31,11 +31,11 @@ std::string deviceUnavailable(const std::string &device);
 class Session {
 public:
   // Builds, compiles and loads. `programs.nLayers` counts the layers of all IPUs; `programs.tiers` is not
-  // looked at, but that of the options. repeats > 0 adds, for timing, programs that run each attention
-  // `repeats` times in one launch; `stacked`, for each attention, the program that attendAll runs. Throws
-  // DoesNotFit where the tiles can not hold it.
+  // looked at, but that of the options. `timed`: the device counts the cycles of each attention call;
+  // `stacked`: there is, for each attention, the program that attendAll runs. Throws DoesNotFit where the
+  // tiles can not hold it.
   Session(const Shape &shape, const Programs &programs, const DeviceOptions &options,
-          unsigned repeats = 0, bool stacked = false);
+          bool timed = false, bool stacked = false);
   Session(const Session &) = delete;
   Session &operator=(const Session &) = delete;
 
@@ -71,9 +71,8 @@ public:
             const std::vector<std::int32_t> &lengths, unsigned layer = 0);
 
   // Runs entry `index` of the attention programs: query, output {batch, nHeads, headDim}.
-  // `repeated` runs the timing program.
   void attention(std::size_t index, const std::uint16_t *query, std::uint16_t *output,
-                 bool repeated = false, unsigned layer = 0);
+                 unsigned layer = 0);
   // All layers in one launch, each with the output of the one before as its query. What a token's
   // attention takes, without the rest of the model.
   void attendAll(std::size_t index, const std::uint16_t *query, std::uint16_t *output);
@@ -84,16 +83,23 @@ public:
   std::vector<HostHistory::Steps> history(unsigned layer = 0);
   void setHistory(const std::vector<HostHistory::Steps> &steps, unsigned layer = 0);
 
-  // Of a cache in three tiers: how many rows of each task the last attention call had to fetch. Throws
-  // Error where there are no tiers.
+  // Tile cycles of the last attention call (not of attendAll), as tile 0 of its first IPU counted them; and how
+  // many there are in a second. Throws Error where the session is not timed.
+  std::uint64_t cycles();
+  double clock() const;
+
+  // Of a cache in three tiers: how many rows of each task the last attention call had to fetch; and nothing
+  // is hot any more, of all layers. Both throw Error where there are no tiers.
   std::vector<std::uint32_t> misses();
+  void forgetHot();
 
 private:
   // What the host calls: programs that work together on a layer of some shards, all or one.
   struct Entry {
     const Ports *ports;
     std::vector<Shard *> shards;
-    unsigned firstProgram = 0; // append, each attention, each of them repeated, fill
+    unsigned firstProgram = 0;      // append, each attention, fill
+    std::vector<HostTensor> cycles; // of each attention, where they are counted
 
     // Whether the ports are those of no shard: copies go between.
     bool isSpread() const { return ports != &shards.front()->ports; }
@@ -103,7 +109,8 @@ private:
   void addEntries(bool spread);
   void addWhole(Shard &shard);
   std::vector<poplar::program::Program> buildPrograms(bool stacked);
-  std::vector<poplar::program::Program> programsOf(const Entry &entry) const;
+  std::vector<poplar::program::Program> programsOf(Entry &entry) const;
+  poplar::program::Program timed(Entry &entry, std::size_t index) const;
   // Between the ports of an entry and those of its shards: one copy for all IPUs.
   poplar::Tensor ofShard(const Shard &shard, const poplar::Tensor &whole) const;
   template <class PortOf>
@@ -118,18 +125,21 @@ private:
 
   void checkBatch(const char *op, std::size_t n) const;
   void checkIndex(std::size_t index) const;
+  Error noTiers(const char *op) const;
   // The entry that has a layer. Throws Error where there is no such layer.
   const Entry &entryOf(const char *op, unsigned layer) const;
   void select(const Entry &entry, unsigned layer);
   void tookStep(const Entry &entry, std::size_t index, unsigned layer);
 
   Shape shape_;
-  unsigned nLayers_, repeats_, fillTokens_;
+  unsigned nLayers_, fillTokens_;
+  bool timed_;
   poplar::Device device_;
   std::vector<Shard> shards_;
   Ports whole_; // where heads are split, on IPU 0
   std::vector<Entry> entries_;
   const Entry *last_ = nullptr; // that attended
+  std::size_t lastIndex_ = 0;   // and which attention
   unsigned firstStack_ = 0;     // program; 0: there are none
   std::unique_ptr<poplar::Engine> engine_;
 };

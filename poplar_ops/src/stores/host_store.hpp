@@ -81,13 +81,14 @@ private:
   unsigned number_ = 0;
 };
 
-// One that counts the rows of each task that the last attention call fetched.
-class HostMisses {
+// One with hot rows: it counts those of each task that the last attention call fetched, and forgets all.
+class HostHotRows {
 public:
   virtual std::vector<std::uint32_t> misses(poplar::Engine &engine) const = 0;
+  virtual void forget(poplar::Engine &engine) const = 0;
 
 protected:
-  ~HostMisses() = default;
+  ~HostHotRows() = default;
 };
 
 } // namespace sparq

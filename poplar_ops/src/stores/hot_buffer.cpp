@@ -89,11 +89,12 @@ public:
 
 const KindOf<HotBuffer, HotBufferKind> hotBufferKind;
 
-class HostHotBuffer final : public HostProgram, public HostMisses {
+class HostHotBuffer final : public HostProgram, public HostHotRows {
 public:
   HostHotBuffer(const Sequence &forget, const HostTensor &misses)
       : HostProgram(forget), misses_(misses) {}
   void wasReset(Engine &engine) override { run(engine); }
+  void forget(Engine &engine) const override { run(engine); }
   std::vector<std::uint32_t> misses(Engine &engine) const override {
     std::vector<std::uint32_t> counts(misses_.size());
     misses_.read(engine, counts.data());

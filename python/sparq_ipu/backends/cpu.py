@@ -126,6 +126,10 @@ class CPUBackend:
         """Memory of the key index: the keys by component. Those by position are not counted."""
         return self._cache.key_index_bytes
 
+    def rows(self, index: list[int]) -> CPUBackend:
+        """Of these batch elements, sharing them."""
+        return CPUBackend(self._cache.rows(index))
+
     def check_settings(self, op: str, settings: Settings) -> None:
         window.check_recent(op, self._cache.n_recent, settings)
 

@@ -21,6 +21,7 @@ from sparq_ipu.devices import BACKENDS, why_unavailable
 #: commands: the module whose `main` each is, and what it does
 COMMANDS = {
     "generate": ("sparq_ipu.generate", "continue a text with a model, and say how fast"),
+    "serve": ("sparq_ipu.serve.command", "serve a model over HTTP, with the API of OpenAI"),
     "tune": ("sparq_ipu.tune", "find settings of SparQ attention for a model"),
     "plan": ("sparq_ipu.planning.plan_command", "what of a model fits on IPUs, and how long a token takes"),
     "report": ("sparq_ipu.report", "a page of tables and plots of modelled times"),

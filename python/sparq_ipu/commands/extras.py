@@ -14,6 +14,11 @@ EXTRAS = {
     "gguf": "models",
     "tqdm": "models",
     "lm_eval": "models,lm-eval",
+    "fastapi": "models,serve",
+    "uvicorn": "models,serve",
+    "prometheus_client": "models,serve",
+    "pydantic": "models,serve",
+    "starlette": "models,serve",
     "matplotlib": "plot",
 }
 

@@ -8,6 +8,7 @@ fitted and what is extrapolated: docs/device_model.md.
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import json
 import math
@@ -110,13 +111,15 @@ def device_model(name: str = "bow", *, streaming_follows_clock: bool = True) -> 
 
     Args:
         name: "bow" (fitted on measurements), or "gc200" (the Mk2 IPU: the same chip at 1.33 GHz; nothing of
-            it was measured).
+            it was measured); or a file that ends in .json, as `bench/calibrate.py --day` writes it.
         streaming_follows_clock: for "gc200". The fitted streaming rate of a Bow IPU is 4 bytes a tile cycle
             to within a percent, so it is taken to follow the clock; False: a Bow IPU's, whatever the clock.
 
     Raises:
-        ValueError: no model of that name.
+        ValueError: no model of that name, or a file that is none.
     """
+    if name.endswith(".json"):
+        return _from_file(name)
     if name not in NAMES:
         raise ValueError(f"device_model: name must be one of {', '.join(NAMES)}, got {name!r}")
     content = parameters_file()
@@ -126,3 +129,26 @@ def device_model(name: str = "bow", *, streaming_follows_clock: bool = True) -> 
     clock = content["gc200_clock_hz"]
     rate = bow.streaming_bytes_per_second * (clock / bow.clock_hz if streaming_follows_clock else 1.0)
     return dataclasses.replace(bow, name=name, clock_hz=clock, streaming_bytes_per_second=rate)
+
+
+def _from_file(path: str) -> DeviceModel:
+    try:
+        return DeviceModel(**json.loads(Path(path).read_text()))
+    except OSError as error:
+        reason = error.strerror or "not read"
+    except (TypeError, ValueError):
+        reason = "not the fields of a DeviceModel"
+    raise ValueError(f"device_model: name must be a file of a device model, got {path!r} ({reason})")
+
+
+def device_name(text: str) -> str:
+    """For a flag --device: a name, or a file.
+
+    Raises:
+        argparse.ArgumentTypeError: it is neither.
+    """
+    try:
+        device_model(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error).partition(": ")[2].replace("name must", "must")) from None
+    return text

@@ -25,7 +25,7 @@ from typing import Any, Callable, Sequence
 from sparq_ipu.commands.command_line import Parser, guarded, output_path, refuse
 from sparq_ipu.commands.tables import markdown_table
 from sparq_ipu.planning import report, report_data, report_pictures
-from sparq_ipu.planning.device_model import NAMES
+from sparq_ipu.planning.device_model import NAMES, device_name
 from sparq_ipu.planning.model_shape import MODELS, WEIGHT_BITS
 from sparq_ipu.planning.whole_model import ATTENTION, SPLITS, WEIGHTS_IN, ModelPlan, plan_model
 from sparq_reference.checks import ROW_BITS
@@ -53,7 +53,8 @@ def _parser(prog: str) -> argparse.ArgumentParser:
     add("--row-bits", type=int, default=16, choices=ROW_BITS, help="of rows in three tiers [16]")
     add("--hot-rows", type=int, default=0, metavar="N", help="of a KV head in three tiers [0: 4 k]")
     add("--hit-rate", type=float, default=0.0, metavar="P", help="share of hot rows in three tiers [0: none]")
-    add("--device", choices=NAMES, default="bow", help="device model [bow]")
+    text = f"device model: {', '.join(NAMES)}, or a file of bench/calibrate.py --day [bow]"
+    add("--device", type=device_name, default="bow", metavar="NAME", help=text)
     add("--json", type=output_path, metavar="FILE", help="append one JSON line a plan")
     add("--page", type=Path, metavar="DIRECTORY", help="write plan.html with tables and pictures there")
     add("--quiet", action="store_true", help="no progress on stderr")

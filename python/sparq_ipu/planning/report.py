@@ -93,8 +93,8 @@ def sections(source: data.Source) -> list[data.Section]:
     ]
 
 
-def as_markdown(parts: Sequence[data.Section], pictures: Sequence[str]) -> str:
-    lines = [f"# {TITLE}", ""]
+def as_markdown(parts: Sequence[data.Section], pictures: Sequence[str], title: str = TITLE) -> str:
+    lines = [f"# {title}", ""]
     for part in parts:
         lines += [f"## {part.title}", "", part.text, ""]
         if part.picture in pictures:

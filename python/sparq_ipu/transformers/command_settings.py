@@ -23,20 +23,18 @@ SETTINGS_HELP = {
 _LAYER_WORDS: dict[str, dict[str, Any] | None] = {"dense": None, "no-mean-value": {"mean_value": False}}
 
 
-def parse_layer_settings(text: str) -> dict[int, dict[str, Any] | None]:
+def parse_layer_settings(text: str, op: str = "generate") -> dict[int, dict[str, Any] | None]:
     """`"0:dense,1:no-mean-value"` -> the `layers` argument of `sparq_ipu.transformers.enable`.
 
     Raises:
-        ValueError: `generate: --layer-settings must <rule>, got <value>`.
+        ValueError: `<op>: --layer-settings must <rule>, got <value>`.
     """
     layers: dict[int, dict[str, Any] | None] = {}
     for part in text.split(",") if text else []:
         index, _, word = part.partition(":")
         if not index.strip().isdigit() or word.strip() not in _LAYER_WORDS:
             words = " or ".join(_LAYER_WORDS)
-            raise ValueError(
-                f"generate: --layer-settings must be LAYER:{words}, comma separated, got {part!r}"
-            )
+            raise ValueError(f"{op}: --layer-settings must be LAYER:{words}, comma separated, got {part!r}")
         layers[int(index)] = _LAYER_WORDS[word.strip()]
     return layers
 
@@ -82,24 +80,26 @@ class SaidSettings:
     published: bool = False
     #: of the model, where a file says it
     n_layers: int | None = None
+    #: what messages begin with
+    op: str = "generate"
 
     @classmethod
-    def of(cls, arguments: argparse.Namespace) -> SaidSettings:
+    def of(cls, arguments: argparse.Namespace, op: str = "generate") -> SaidSettings:
         """Needs no model.
 
         Raises:
             ValueError: no model can have them.
         """
-        layers = parse_layer_settings(arguments.layer_settings)
+        layers = parse_layer_settings(arguments.layer_settings, op)
         if arguments.settings is not None:
-            read = read_settings("generate", arguments.settings)
-            return cls(layers=read.pop("layers"), n_layers=read.pop("n_layers"), said=read)
+            read = read_settings(op, arguments.settings)
+            return cls(layers=read.pop("layers"), n_layers=read.pop("n_layers"), said=read, op=op)
         values = {name: getattr(arguments, name) for name in SETTINGS_HELP}
         said = {name: value for name, value in values.items() if value is not None}
         if arguments.no_mean_value:
             said["mean_value"] = False
-        complete("generate", None, said)
-        return cls(said, layers, arguments.published)
+        complete(op, None, said)
+        return cls(said, layers, arguments.published, op=op)
 
     def of_model(self, n_layers: int, head_dim: int, dense_below: bool) -> ModelSettings:
         """Of each layer of a model of that shape.
@@ -109,10 +109,10 @@ class SaidSettings:
         """
         if self.n_layers not in (None, n_layers):
             raise ValueError(
-                f"generate: --settings must be of a model with {n_layers} layers, got one of {self.n_layers}"
+                f"{self.op}: --settings must be of a model with {n_layers} layers, got one of {self.n_layers}"
             )
         how = dict(published=self.published, dense_below=dense_below)
-        return settings_of_layers("generate", self.said, self.layers, n_layers, head_dim, **how)
+        return settings_of_layers(self.op, self.said, self.layers, n_layers, head_dim, **how)
 
     def enable(self, model: Any, device: str, tokens_per_step: int) -> None:
         """Decode with them."""

@@ -97,6 +97,21 @@ def generate(
     return Run(tokens, text, first - start, last - first, cache_traffic(cache), steps)
 
 
+def _end_of_turn(tokenizer: Any) -> list[int]:
+    """The special token that ends an answer of a chat, as its template has it."""
+    turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    tokens = tokenizer(tokenizer.apply_chat_template(turns, tokenize=False)).input_ids
+    special = {*tokenizer.all_special_ids, *getattr(tokenizer, "added_tokens_decoder", {})}
+    return [token for token in tokens if token in special][-1:]
+
+
+def stop_tokens(model: Any, tokenizer: Any, is_chat: bool) -> list[int]:
+    """Tokens that end a text; is_chat: the answer to a message."""
+    own = getattr(model.generation_config, "eos_token_id", None)
+    stops = [] if own is None else list(own) if isinstance(own, (list, tuple)) else [own]
+    return [*stops, *_end_of_turn(tokenizer)] if is_chat else stops
+
+
 def prefill(model: Any, tokens: Any) -> Any:
     """A `SparqCache` that holds tokens (1, n_tokens); `copy.deepcopy` it to continue it in several ways."""
     import torch

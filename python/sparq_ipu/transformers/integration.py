@@ -21,6 +21,7 @@ from sparq_ipu.transformers.attention import (
     register,
 )
 from sparq_ipu.transformers.cache import SparqCache, is_sparq_cache, kinds_of, record_past, sparq_layers
+from sparq_ipu.transformers.places import PlacesPass
 from sparq_ipu.transformers.settings import (
     LayerSettings,
     ModelSettings,
@@ -290,6 +291,9 @@ class _Hooks:
         kwargs = dict(zip(names, args), **kwargs)
         if kwargs.get("output_attentions"):
             checks.fail("sparq_attention", "output_attentions", "be False", True)
+        if isinstance(kwargs.get("past_key_values"), PlacesPass):  # it has been told what comes
+            self.forward_pass.has_cache = True
+            return (), kwargs
         cache = kwargs["past_key_values"] = self._cache(module, kwargs)
         self.forward_pass.has_cache = cache is not None
         if cache is not None:

@@ -16,12 +16,13 @@ from typing import Any, Protocol
 
 import torch
 
-from .methods import History, Method, Span
+from .methods import Calibration, History, Method, Span
 from .methods.base import HIDDEN
 
 ATTENTION = "sparq_ipu_accuracy"
 N_RECENT = 32  # rows of attention weights kept of the prefill: the largest n_recent of `alisa`
 _CHUNK = 256  # queries per step of the dense prefill
+_CALIBRATED_ON = 128  # queries that a calibration keeps, the last ones
 
 
 @dataclasses.dataclass
@@ -128,11 +129,32 @@ class _Plain:
         )
 
 
+class _Calibrate(_Plain):
+    """Dense attention that keeps what a calibration is made from."""
+
+    def __init__(self) -> None:
+        super().__init__(None)
+        self.found: dict[int, Calibration] = {}
+
+    def attend(
+        self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float
+    ) -> torch.Tensor:
+        self.found[layer] = Calibration(key.clone(), query[:, :, -_CALIBRATED_ON:].clone())
+        return super().attend(layer, query, key, value, scale)
+
+
 class _Sparse:
     """A method over a span after a prefix; without one, over a real cache that holds all positions."""
 
-    def __init__(self, method: Method, histories: dict[int, History], prefix: Prefix | None) -> None:
+    def __init__(
+        self,
+        method: Method,
+        histories: dict[int, History],
+        prefix: Prefix | None,
+        calibrations: dict[int, Calibration],
+    ) -> None:
         self.method, self.histories, self.prefix = method, histories, prefix
+        self.calibrations = calibrations
 
     def attend(
         self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float
@@ -140,7 +162,8 @@ class _Sparse:
         if self.prefix:
             old = self.prefix.layers[layer]
             key, value = torch.cat([*old.keys, key], 1), torch.cat([*old.values, value], 1)
-        return self.method.attend(Span(query, key, value, layer, scale, self.histories[layer]))
+        history, calibration = self.histories[layer], self.calibrations.get(layer)
+        return self.method.attend(Span(query, key, value, layer, scale, history, calibration))
 
 
 def _attention(
@@ -204,6 +227,16 @@ class Evaluator:
         self.head_dim: int = (
             getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         )
+        self.calibrations: dict[int, Calibration] = {}
+        #: of the last span: rows read by a KV head and query, where the method says; else None
+        self.rows_read: float | None = None
+
+    @torch.inference_mode()
+    def calibrate(self, tokens: Sequence[int]) -> None:
+        """Find out what methods that are calibrated need, from a text that no task has."""
+        run = _Calibrate()
+        self._forward(tokens, 0, run, logits_to_keep=1)
+        self.calibrations = run.found
 
     @torch.inference_mode()
     def prefill(self, tokens: Sequence[int], prefix: Prefix | None = None, *, record: bool = True) -> Prefix:
@@ -228,7 +261,11 @@ class Evaluator:
         The attention of these tokens is that of `method`.
         """
         self._check(method)
-        return self._forward(tokens, prefix.length, _Sparse(method, self._histories(prefix.layers), prefix))
+        run = _Sparse(method, self._histories(prefix.layers), prefix, self.calibrations)
+        logits = self._forward(tokens, prefix.length, run)
+        steps = sum(history.steps for history in run.histories.values())
+        self.rows_read = sum(history.rows for history in run.histories.values()) / steps if steps else None
+        return logits
 
     @torch.inference_mode()
     def decode(self, context: Sequence[int], tokens: Sequence[int], method: Method) -> torch.Tensor:
@@ -239,7 +276,7 @@ class Evaluator:
         cache = DynamicCache(config=self.model.config)
         record = _Record(None)
         self._forward(context, 0, record, logits_to_keep=1, past_key_values=cache, use_cache=True)
-        run = _Sparse(method, self._histories(record.layers), None)
+        run = _Sparse(method, self._histories(record.layers), None, self.calibrations)
         rows = []
         for i, token in enumerate(tokens):
             rows.append(self._forward([token], len(context) + i, run, past_key_values=cache, use_cache=True))

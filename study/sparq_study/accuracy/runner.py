@@ -21,8 +21,10 @@ from .engine import Evaluator, Prefix
 from .methods import Dense, Method, parse_method
 from .plan import Contender, Plan
 from .tasks import TASKS, Item, Probe, Task, Tokenizer, Words
+from .text import TEXTS, excerpts
 
 SCHEMA = 1
+CALIBRATION_PIECE = 1024  # tokens of a genre, about
 Progress = Callable[[str], None]
 
 
@@ -148,6 +150,10 @@ class Runner:
     ) -> None:
         self.evaluator, self.tokenizer, self.plan = evaluator, tokenizer, plan
         self.results, self.progress = results, progress
+        methods = [parse_method(part) for label in plan.methods for part in label.split("@")]
+        if any(method.needs_calibration for method in methods) and not evaluator.calibrations:
+            progress("calibrating")
+            evaluator.calibrate(calibration_tokens(tokenizer, plan))
 
     def run(self, part: int = 0, n_parts: int = 1) -> None:
         """Everything of the plan that the result file lacks.
@@ -192,6 +198,7 @@ class Runner:
         prefix = evaluator.prefill(item.context, record=record)
         sums: dict[tuple[str, str], dict[str, float]] = {pair: {} for pair in wanted}
         seconds = dict.fromkeys(wanted, 0.0)
+        rows: dict[tuple[str, str], list[float]] = {pair: [] for pair in wanted}
         for probe in item.probes:
             for question in dict.fromkeys(question for question, _ in wanted):
                 base, tokens = self._start(prefix, probe, question, record)
@@ -202,6 +209,8 @@ class Runner:
                         log_probs = dense
                     else:
                         log_probs = self._log_probs(base, tokens, probe, methods[label])
+                        if evaluator.rows_read is not None:
+                            rows[question, label].append(evaluator.rows_read)
                     total = sums[question, label]
                     for key, value in task.score(probe, log_probs, dense, words).items():
                         total[key] = total.get(key, 0) + value
@@ -209,6 +218,11 @@ class Runner:
         labels: dict[str, Any] = {
             key: item.probes[0].labels[key] for key in ("depth", "length") if key in item.probes[0].labels
         }
+
+        def as_read(pair: tuple[str, str]) -> Method:
+            mean = sum(rows[pair]) / len(rows[pair]) if rows[pair] else None
+            return methods[pair[1]].with_rows(mean)
+
         return [
             {
                 "kind": "result",
@@ -219,7 +233,7 @@ class Runner:
                 "resolved": str(methods[label]),
                 "revision": methods[label].revision,
                 "seq_len": item.seq_len,
-                "compression": round(methods[label].compression(*shape), 4),
+                "compression": round(as_read((question, label)).compression(*shape), 4),
                 "sums": _rounded(sums[question, label]),
                 "seconds": round(seconds[question, label], 2),
                 "in_window": bool(
@@ -273,6 +287,20 @@ class Runner:
                 f"decode check {label}: max |delta log-prob| {line['max_abs_log_prob_error']:.1e}, "
                 f"argmax {line['same_argmax']}/{n_tokens}"
             )
+
+
+def calibration_tokens(tokenizer: Tokenizer, plan: Plan) -> list[int]:
+    """A piece of each genre of the texts that the plan's tasks do not have."""
+    of_tasks = {str(sizes.get("texts", "study")) for sizes in plan.tasks.values()}
+    others = [name for name in TEXTS if name not in of_tasks]
+    if not others:
+        raise ValueError(
+            f"accuracy: texts must leave one of {', '.join(TEXTS)} to calibrate on, got {', '.join(of_tasks)}"
+        )
+    tokens = []
+    for _, text in excerpts(others[0])[: len(TEXTS[others[0]][1])]:
+        tokens += tokenizer(text[: 4 * CALIBRATION_PIECE], add_special_tokens=False)["input_ids"]
+    return tokens
 
 
 def header(plan: Plan, model: str, versions: dict[str, str]) -> dict[str, Any]:

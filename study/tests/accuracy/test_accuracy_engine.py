@@ -21,7 +21,9 @@ TOKENS = np.random.default_rng(0).integers(0, 6000, CONTEXT + STEPS).tolist()
 
 @pytest.fixture(scope="module")
 def evaluator():
-    return Evaluator(tiny_model())
+    evaluator = Evaluator(tiny_model())
+    evaluator.calibrate(np.random.default_rng(1).integers(0, 6000, 80).tolist())
+    return evaluator
 
 
 def log_probs(logits: torch.Tensor) -> np.ndarray:
@@ -60,6 +62,13 @@ METHOD_TEXTS = [
     "alisa:k=24,one_set=1",
     "local:k=24",
     "strided:k=24",
+    "quest:k=24,page=4",
+    "hsa:r=4,k=24",
+    "double_sparsity:r=4,k=24",
+    "fasa:r=4,k=24",
+    "loki:r=4,k=24",
+    "planes:r=6,k=24,bits=20",
+    "top_p:r=4,k=24,p=0.6",
 ]
 
 

@@ -13,11 +13,19 @@ import torch
 
 from sparq_reference import transfers
 from sparq_study.accuracy import methods
-from sparq_study.accuracy.methods import History, Span, SparQ, parse_method
+from sparq_study.accuracy.methods import Calibration, History, Span, SparQ, parse_method
 from sparq_study.accuracy.plan import DEFAULT_METHODS
 
 HEADS, GROUP, DIM, SEQ, STEPS = 2, 3, 8, 198, 12  # the chunk 128..191 fills during the span
 FIRST = SEQ - STEPS
+
+
+_DRAWN = torch.Generator().manual_seed(9)
+#: some channels count more than others, by head
+CALIBRATION = Calibration(
+    torch.randn(HEADS, 150, DIM, generator=_DRAWN) * torch.rand(HEADS, 1, DIM, generator=_DRAWN),
+    torch.randn(HEADS, GROUP, 10, DIM, generator=_DRAWN),
+)
 
 
 def make_span(seed: int = 0, layer: int = 0) -> Span:
@@ -30,7 +38,7 @@ def make_span(seed: int = 0, layer: int = 0) -> Span:
     full = Span(query[:, :, :FIRST], key[:, :FIRST], value[:, :FIRST], layer, DIM**-0.5)
     weights = torch.softmax(full.scores(), -1).sum(1)
     history = History(weights.sum(1), weights[:, -32:])
-    return Span(query[:, :, FIRST:], key, value, layer, DIM**-0.5, history), query
+    return Span(query[:, :, FIRST:], key, value, layer, DIM**-0.5, history, CALIBRATION), query
 
 
 def by_steps(span: Span, step) -> np.ndarray:
@@ -57,7 +65,27 @@ def low_rank(method, **options):
     return step
 
 
+def calibrated(choose):
+    """SparQ without the mean value over channels that `choose` takes from a head's calibration."""
+    arrays = (CALIBRATION.query.double().numpy(), CALIBRATION.key.double().numpy())
+    components = [choose(queries, keys) for queries, keys in zip(*arrays)]
+
+    def step(query, key, value, head, **options):
+        return oracles.sparq(
+            query, key, value, mean_value=False, components=components[head], **SPARQ, **options
+        )
+
+    return step
+
+
+def loki(query, key, value, head):
+    axes = oracles.principal(CALIBRATION.key[head].double().numpy(), 4)
+    scores = (query @ axes) @ (key @ axes).T / math.sqrt(DIM)
+    return oracles.sparq(query, key, value, rank=DIM, top_k=20, n_local=5, mean_value=False, scores=scores)
+
+
 SPARQ = {"rank": 4, "top_k": 20, "n_local": 5}
+IMPORTANT = calibrated(lambda queries, keys: oracles.important(queries, keys, 4))
 STATELESS = {
     "dense": without_head(oracles.dense),
     "sparq:r=4,k=20": without_head(oracles.sparq, **SPARQ),
@@ -87,6 +115,20 @@ STATELESS = {
     "lm_infinite:k=40": without_head(oracles.lm_infinite, top_k=40, sinks=16),
     "local:k=20": without_head(oracles.local, top_k=20),
     "strided:k=20": without_head(oracles.strided, top_k=20),
+    "quest:k=48": without_head(oracles.quest, top_k=48, page=16),
+    "quest:k=20,page=3": without_head(oracles.quest, top_k=20, page=3),
+    "hsa:r=3,k=20": without_head(oracles.quest, top_k=20, page=4, rank=3),
+    "hsa:r=5,k=64,page=16": without_head(oracles.quest, top_k=64, page=16, rank=5),
+    "double_sparsity:r=4,k=20": IMPORTANT,
+    "double_sparsity:r=4,k=20,index_bits=4": lambda q, k, v, head: IMPORTANT(q, k, v, head, index_bits=4),
+    "fasa:r=4,k=20": calibrated(lambda queries, keys: oracles.agreeing(queries, keys, 4, 64)),
+    "loki:r=4,k=20": loki,
+    "planes:r=6,k=20,bits=9": without_head(oracles.planes, rank=6, bits=9, top_k=20, n_local=5),
+    "planes:r=4,k=20,bits=30,mean_from=-1": without_head(
+        oracles.planes, rank=4, bits=30, top_k=20, n_local=5, mean_value=False
+    ),
+    "top_p:r=4,k=20,p=0.3": without_head(oracles.sparq, mass=0.3, **SPARQ),
+    "top_p:r=4,k=20,p=0.2,index_bits=4": without_head(oracles.sparq, mass=0.2, index_bits=4, **SPARQ),
 }
 STATEFUL = {
     "h2o:k=20": (oracles.h2o, {"top_k": 20, "n_local": 5}),
@@ -233,9 +275,8 @@ def test_one_query_at_a_time_equals_all_at_once(text, bits):
     history = _copy(span.history)
     for i in range(STEPS):
         seen = FIRST + i + 1
-        one = Span(
-            span.query[:, :, i : i + 1], span.key[:, :seen], span.value[:, :seen], 0, span.scale, history
-        )
+        rows = {"key": span.key[:, :seen], "value": span.value[:, :seen], "history": history}
+        one = dataclasses.replace(span, query=span.query[:, :, i : i + 1], **rows)
         torch.testing.assert_close(method.attend(one)[:, :, 0], together[:, :, i], rtol=0, atol=2e-5)
 
 
@@ -285,6 +326,15 @@ S, D = 4096, 64
         ("lm_infinite:k=128", 2 * 128 * D + 2 * D),
         ("local:k=128", 2 * 128 * D + 2 * D),
         ("strided:k=128", 2 * 128 * D + 2 * D),
+        ("quest:k=128", S // 16 * 2 * D + 2 * 128 * D + 2 * D),
+        ("quest:k=100,page=7", 586 * 2 * D + 2 * 98 * D + 2 * D),
+        ("hsa:r=16,k=128", S // 4 * 16 + 2 * 128 * D + 2 * D),
+        ("double_sparsity:r=16,k=128", S * 16 + 2 * 128 * D + 2 * D),
+        ("double_sparsity:r=16,k=128,index_bits=4", S * 4 + S // 64 * 32 + 2 * 128 * D + 2 * D),
+        ("fasa:r=16,k=128", S * 16 + 2 * 128 * D + 2 * D),
+        ("loki:r=16,k=128", S * 16 + 2 * 128 * D + 2 * D),
+        ("planes:r=32,k=128,bits=64", S * (64 + 16) / 16 + 2 * 128 * D + 4 * D),
+        ("top_p:r=32,k=128", S * 32 + 2 * 128 * D + 4 * D),
         ("dense:kv_bits=8", S * D + D),
     ],
 )
@@ -418,7 +468,12 @@ def test_describe_methods_names_every_parameter():
         ("h2o:k=8,l=8", r"h2o: n_local must be in \[-1, top_k=8\), got 8"),
         ("alisa:one_set=2", r"alisa: one_set must be in \[0, 1\], got 2"),
         ("alisa:n_recent=0", r"alisa: n_recent must be in \[1, 16777216\], got 0"),
-        ("quest", "parse_method: name must be one of dense, .*, got 'quest'"),
+        ("quests", "parse_method: name must be one of dense, .*, got 'quests'"),
+        ("quest:k=8", r"quest: top_k must be in \[16, 16777216\], got 8"),
+        ("fasa:r=5", "fasa: rank must be even, got 5"),
+        ("planes:r=4,bits=33", r"planes: bits must be in \[1, 8 rank=32\], got 33"),
+        ("loki:index_bits=4", "loki: index_bits must be 16, as scores are not made from a key index, got 4"),
+        ("top_p:p=0.0", r"top_p: p must be in \(0, 1\], got 0.0"),
         ("sparq:q=1", "parse_method: parameter of sparq must be one of .*, got 'q=1'"),
         ("sparq:r", "parse_method: parameter of sparq must be one of .*, got 'r'"),
         ("sparq:r=x", "parse_method: r must be of type int, got 'x'"),

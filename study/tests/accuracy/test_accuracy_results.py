@@ -13,8 +13,9 @@ from sparq_study.accuracy import plots, report, statistics
 from sparq_study.accuracy.engine import Evaluator
 from sparq_study.accuracy.methods import SparQ, parse_method
 from sparq_study.accuracy.plan import DEFAULT_METHODS, Plan
-from sparq_study.accuracy.runner import Results, Runner, header, read_lines
+from sparq_study.accuracy.runner import Results, Runner, calibration_tokens, header, read_lines
 from sparq_study.accuracy.tasks import TASKS, Metric
+from sparq_study.accuracy.text import excerpts
 
 PLAN = {
     "lm": {"items": 2, "length": 200, "span": 8},
@@ -76,6 +77,46 @@ def test_questions_differ_for_sparse_methods_only(lines):
     sums = {(line["question"], line["method"]): line["sums"] for line in results}
     assert sums["dense", "dense"] == sums["sparse", "dense"]
     assert sums["dense", METHODS[0]] != sums["sparse", METHODS[0]]
+
+
+def test_what_is_calibrated_is_calibrated_on_other_texts(tmp_path):
+    """On a piece of each genre of the set that the tasks do not have; once, and only where a method asks."""
+    seen = []
+
+    class Watched(Evaluator):
+        def calibrate(self, tokens):
+            seen.append(tokens)
+            super().calibrate(tokens)
+
+    evaluator = Watched(tiny_model())
+    tasks = {"common": {**PLAN["common"], "items": 1}}
+    run(evaluator, tmp_path / "none", Plan(tasks, METHODS))
+    assert not seen
+    plan = Plan(tasks, ["loki:r=4,k=24", "fasa:r=4,k=24@sparq:r=4,k=24"])
+    results = run(evaluator, tmp_path / "x", plan).results
+    run(evaluator, tmp_path / "y", plan)
+    (tokens,) = seen
+    pieces = [text[:4096] for _, text in excerpts("held_out")[:3]]
+    assert tokens == [id for p in pieces for id in TOKENIZER(p, add_special_tokens=False)["input_ids"]]
+    assert {line["method"] for line in results.of_kind("result")} == {"dense", *plan.methods}
+    both = Plan({"lm": {"texts": "held_out"}, "needle": {}}, ["loki"])
+    with pytest.raises(ValueError, match="texts must leave one of study, held_out to calibrate on"):
+        calibration_tokens(TOKENIZER, both)
+
+
+def test_compression_counts_the_rows_that_were_read(evaluator, tmp_path):
+    plan = Plan({"common": {**PLAN["common"], "items": 1}}, ["top_p:r=4,k=24,p=0.05", "sparq:r=4,k=24"])
+    lines = {
+        line["method"]: line
+        for line in run(evaluator, tmp_path / "x", plan).results.of_kind("result")
+        if line["question"] == "sparse"
+    }
+    few, all_rows = (lines[label] for label in plan.methods[1:])
+    assert few["compression"] > all_rows["compression"] and few["resolved"] == "top_p:r=4,k=24,p=0.05"
+    least = parse_method("sparq:r=4,k=6").compression(
+        few["seq_len"], evaluator.head_dim, evaluator.group_size, evaluator.n_layers
+    )
+    assert few["compression"] <= round(least, 4)  # n_local are read in any case
 
 
 def test_prompt_is_decoded_by_the_method_only_if_asked(evaluator, tmp_path):

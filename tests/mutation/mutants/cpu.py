@@ -94,11 +94,15 @@ MUTANTS = [
         "poplar_ops/cpu/kv_cache.cpp",
         f"{_CACHE} tests/cpu/test_tokens.py tests/cpu/test_cpu_window.py",
         [
-            ("history->truncate(bank[b], ", "history->truncate(b, ", "another element's history is cut"),
+            (
+                "history->truncate(bankOf(b), nHeld",
+                "history->truncate(b, nHeld",
+                "another element's history is cut",
+            ),
             ("if (count > capacity - held)", "if (false)", "appends go on behind the capacity"),
             (
-                "nHeld[copy.to] = nHeld[copy.from];",
-                "nHeld[copy.to] += 0 * nHeld[copy.from];",
+                "shared->nHeld[copy.to] = shared->nHeld[copy.from];",
+                "shared->nHeld[copy.to] += 0 * shared->nHeld[copy.from];",
                 "a repeated element has the length of another",
             ),
             ("keyIndex.copy(from, to, n);", "", "a repeated element has the key index of another"),

@@ -207,7 +207,11 @@ MUTANTS = [
                 "(void)shard;",
                 "the host does not count what is appended",
             ),
-            ("(repeats_ != 0 ? 2 : 1)", "2", "fill runs another program"),
+            (
+                "firstProgram + static_cast<unsigned>(1 + nAttention())",
+                "firstProgram + static_cast<unsigned>(2 + nAttention())",
+                "fill runs another program",
+            ),
             (
                 "index >= nAttention()",
                 "index > nAttention()",
@@ -464,7 +468,7 @@ MUTANTS = [
         "tests/pod/test_pod_sessions.py tests/pod/test_pod_abilities.py",
         [
             ("own.tiers = options.tiers;", "(void)options;", "options of hot rows get nowhere"),
-            ("Repeat(repeats_, all[1 + i]", "Repeat(1, all[1 + i]", "what repeats runs once"),
+            ("program.add(attend(entry, index));\n  Shard", "Shard", "nothing is timed"),
             (
                 "if (share.shape.nKvHeads != shape_.nKvHeads)",
                 "if (share.shape.nKvHeads > shape_.nKvHeads)",

@@ -5,6 +5,11 @@
 #include "cases.hpp"
 
 void remoteBuffers(Cases &c) {
+  c.add("remote_buffer_of_nothing", [](bool bad) {
+    Bench b;
+    b.prog.add(Copy(bad ? RemoteBuffer() : b.remote, b.rows, b.offsets));
+    b.run();
+  });
   c.add("remote_row_length", [](bool bad) {
     Bench b;
     b.prog.add(Copy(b.remote, bad ? b.rows.slice(0, 15, 1) : b.rows, b.offsets));
@@ -120,6 +125,11 @@ void remoteBuffers(Cases &c) {
 }
 
 void streams(Cases &c) {
+  c.add("stream_of_nothing", [](bool bad) {
+    Bench b;
+    b.prog.add(Copy(bad ? DataStream() : b.in, b.x.flatten()));
+    b.run();
+  });
   c.add("duplicate_remote_handle", [](bool bad) {
     Bench b;
     b.graph.addRemoteBuffer(bad ? "remote" : "remote2", HALF, 16, 5);

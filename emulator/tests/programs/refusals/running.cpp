@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Control programs, engines and codelet files.
 #include "cases.hpp"
+#include <poplar/CSRFunctions.hpp>
 
 void control(Cases &c) {
   c.add("predicate_of_rank_1", [](bool bad) {
@@ -33,6 +34,21 @@ void control(Cases &c) {
     b.prog.add(Switch::switchWithBoundsChecking(t, {{0, Sequence()}, {1, Sequence()}}));
     b.run();
   });
+  c.add("switch_reaches_unreachable_default", [](bool bad) {
+    Bench b;
+    Tensor t = b.variable(INT, {}, "t");
+    b.graph.setInitialValue(t, bad ? 2 : 1);
+    Switch chosen = Switch::switchWithUnreachableDefault(t);
+    chosen.add(0, Sequence()).add(1, Sequence());
+    b.prog.add(chosen);
+    b.run();
+  });
+  c.add("execute_predicate_type", [](bool bad) {
+    Bench b;
+    const Tensor predicate = b.variable(bad ? INT : BOOL, {}, "predicate");
+    b.affine(b.x[0], b.y[0]);
+    b.prog.add(Execute(b.cs, predicate));
+  });
   c.add("abort_on_condition", [](bool bad) {
     Bench b;
     b.graph.setInitialValue(b.flag, bad);
@@ -57,6 +73,20 @@ void control(Cases &c) {
 }
 
 void engine(Cases &c) {
+  c.add("stochastic_rounding", [](bool bad) {
+    Bench b;
+    b.run({{"prng.enableStochasticRounding", bad ? "true" : "false"}});
+  });
+  c.add("stochastic_rounding_program", [](bool bad) {
+    Bench b;
+    setStochasticRounding(b.graph, b.prog, bad);
+    b.run();
+  });
+  c.add("options_not_json", [](bool bad) {
+    OptionFlags flags;
+    readJSON(bad ? "{\"debug.instrument\": }" : "{\"debug.instrument\": true}", flags);
+  });
+  c.add("model_version", [](bool bad) { IPUModel(bad ? "ipu3" : "ipu2").createDevice(); });
   c.add("run_before_load", [](bool bad) {
     Bench b;
     Engine engine(b.graph, b.prog);

@@ -116,6 +116,19 @@ void fields(Cases &c) {
     b.graph.setFieldSize(v["rows"], bad ? 3 : 4);
     b.graph.connect(v["rows"], b.x);
   });
+  c.add("field_indexed_twice", [](bool bad) {
+    Bench b;
+    VertexRef v = b.graph.addVertex(b.cs, "test::WeightedRows<float>");
+    b.graph.setFieldSize(v["rows"], 3);
+    b.graph.connect(bad ? v["rows"][1][2] : v["rows"][1], b.x[0]);
+  });
+  c.add("size_of_a_field_without_one", [](bool bad) {
+    Bench b;
+    VertexRef v = b.graph.addVertex(b.cs, "test::WeightedRows<float>");
+    if (!bad)
+      b.graph.setFieldSize(v["rows"], 3);
+    b.graph.getFieldSize(v["rows"]);
+  });
   c.add("field_size_mismatch", [](bool bad) {
     Bench b;
     VertexRef v = b.affine(b.x[0], b.y[0]);

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attention methods whose accuracy is compared: dense, SparQ in its settings, and the baselines of the SparQ
-(arXiv:2312.04985) and ALISA (arXiv:2403.17312) papers.
+"""Attention methods whose accuracy is compared: dense, SparQ in its settings, the baselines of the SparQ
+(arXiv:2312.04985) and ALISA (arXiv:2403.17312) papers, and what came after them.
 
     from sparq_study.accuracy.methods import parse_method
     method = parse_method("sparq:r=32,k=128,mean_from=1")
@@ -33,13 +33,20 @@ import dataclasses
 from typing import Any
 
 from .base import Dense, History, Method, Span, attend_to, top_positions
+from .calibrated import FASA, DoubleSparsity, Loki
+from .calibration import Calibration
 from .fixed import LMInfinite, Local, Strided
+from .mass import TopP
+from .pages import HSA, Quest
+from .planes import Planes
 from .sparq import TEMPERATURES, LowRank, Oracle, SparQ, TopK
 from .stateful import H2O, Alisa
 
-METHODS: dict[str, type[Method]] = {
-    cls.name: cls for cls in (Dense, SparQ, Oracle, LowRank, TopK, H2O, LMInfinite, Alisa, Local, Strided)
-}
+_CLASSES: tuple[type[Method], ...] = (
+    *(Dense, SparQ, Oracle, LowRank, TopK, H2O, LMInfinite, Alisa, Local, Strided),
+    *(Quest, HSA, DoubleSparsity, FASA, Loki, Planes, TopP),
+)
+METHODS: dict[str, type[Method]] = {cls.name: cls for cls in _CLASSES}
 
 
 def parse_method(text: str) -> Method:
@@ -84,6 +91,7 @@ __all__ = [
     "METHODS",
     "TEMPERATURES",
     "Alisa",
+    "Calibration",
     "Dense",
     "History",
     "LMInfinite",

@@ -12,13 +12,16 @@ carried from call to call.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
 from sparq_reference import checks, transfers
 
 from .quantise import ChannelRange
+
+if TYPE_CHECKING:
+    from .calibration import Calibration
 
 # Hides a position from a softmax. Finite, because a row of -inf gives NaN.
 HIDDEN = -1e30
@@ -34,6 +37,8 @@ class History:
     recent_weights: (n_kv_heads, n_recent, n_seen) the same for each of the last few queries, oldest first;
         None if it was not recorded.
     state: whatever the method keeps between calls.
+    rows, steps: how many rows of K and V were read by how many KV heads and queries, of a method that reads
+        as many as the query needs; else 0.
     """
 
     def __init__(
@@ -42,6 +47,7 @@ class History:
         self.weight_sum = weight_sum
         self.recent_weights = recent_weights
         self.state: Any = None
+        self.rows, self.steps = 0, 0
         self.key_range: ChannelRange | None = None
         self.value_range: ChannelRange | None = None
 
@@ -54,6 +60,7 @@ class Span:
     key, value: (n_kv_heads, seq_len, head_dim) float32, all positions up to that of the last query.
     layer: index of the layer, from 0.
     scale: factor of a dot product, 1 / sqrt(head_dim) in Llama.
+    calibration: of this layer, for methods that need one.
     """
 
     query: torch.Tensor
@@ -62,6 +69,7 @@ class Span:
     layer: int
     scale: float
     history: History = dataclasses.field(default_factory=History)
+    calibration: Calibration | None = None
 
     @property
     def n_queries(self) -> int:
@@ -142,6 +150,8 @@ class Method:
     name: ClassVar[str] = ""
     #: whether it starts from the attention weights of the prefill
     needs_history: ClassVar[bool] = False
+    #: whether it needs what was found out about the layer beforehand, on another text
+    needs_calibration: ClassVar[bool] = False
 
     dense_layers: int = dataclasses.field(default=0, metadata={"short": "dense_layers"})
     kv_bits: int = dataclasses.field(default=16, metadata={"short": "kv_bits"})
@@ -193,6 +203,10 @@ class Method:
         first one only.
         """
         raise NotImplementedError
+
+    def with_rows(self, rows: float | None) -> Method:
+        """The method whose transfer counts where so many rows were read on average; None: as it says."""
+        return self
 
     def compression(self, seq_len: int, head_dim: int, group_size: int = 1, n_layers: int = 1) -> float:
         """Elements that dense fp16 attention moves, divided by this method's."""

@@ -149,7 +149,7 @@ class SparQ(Method):
         positions not yet hidden."""
         self._check_rank(span.head_dim)
         magnitude = span.query.abs()
-        used = top_positions(magnitude.sum(1), self.rank)[:, None]  # (n_kv_heads, 1, n_queries, head_dim)
+        used = self.components(span)[:, None]
         query = span.query * used
         scores = torch.einsum("hgnd,hsd->hgns", query, span.key)
         if self.index_bits < 16:
@@ -159,6 +159,10 @@ class SparQ(Method):
             scores[..., :end] = torch.where(indexed, key_index.scores(query, self.rank), scores[..., :end])
         kept, total = (magnitude * used).sum(-1, keepdim=True), magnitude.sum(-1, keepdim=True)
         return scores / self._tau(span, kept, total)
+
+    def components(self, span: Span) -> torch.Tensor:
+        """(n_kv_heads, n_queries, head_dim) bool: the components that score positions."""
+        return top_positions(span.query.abs().sum(1), self.rank)
 
     def _tau(self, span: Span, kept: torch.Tensor, total: torch.Tensor) -> torch.Tensor:
         if self.temperature == "sparq":
@@ -178,8 +182,12 @@ class SparQ(Method):
         weight = s_hat.sum(1)  # at most group_size; the last l positions go above it, the future below
         is_local = torch.arange(span.seq_len)[None, :] > span.positions() - self.local
         weight.masked_fill_(is_local, span.query.shape[1] + 1.0).masked_fill_(~visible, -1.0)
+        return top_positions(weight, self.top_k, lower_first=self._ties_by_index) & visible, s_hat
+
+    @property
+    def _ties_by_index(self) -> bool:
         # Few bits make equal scores; then the order is that of the kernels, by lower index.
-        return top_positions(weight, self.top_k, lower_first=self.index_bits < 16) & visible, s_hat
+        return self.index_bits < 16
 
     def _attend(self, span: Span) -> torch.Tensor:
         if self.rows == "int8":

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Answers as OpenAI's API has them: whole, and in pieces of a stream."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from typing import Any, Sequence
+
+from sparq_ipu.serve.engine import Done, Text
+from sparq_ipu.serve.sampling import LogProbability
+
+
+def error(message: str, kind: str, code: str | None = None, param: str | None = None) -> dict[str, Any]:
+    """The body of an answer that is none."""
+    return {"error": {"message": message, "type": kind, "param": param, "code": code}}
+
+
+def usage(ends: Sequence[Done], n_prompts: int) -> dict[str, Any]:
+    """What a request took. `ends`: of all choices; as many for each prompt, in order."""
+    each = max(len(ends) // max(n_prompts, 1), 1)
+    n_prompt = sum(end.n_prompt for end in ends[::each])
+    n_held = sum(end.n_held for end in ends[::each])
+    n_new = sum(end.n_new for end in ends)
+    return {
+        "prompt_tokens": n_prompt,
+        "completion_tokens": n_new,
+        "total_tokens": n_prompt + n_new,
+        "prompt_tokens_details": {"cached_tokens": n_held},
+    }
+
+
+class Answer:
+    """One request's: its name, and the form of its parts.
+
+    Args:
+        model: the name of the model. tokenizer: of transformers.
+        is_chat: of chat completions.
+        has_log_probabilities: they were asked for.
+    """
+
+    def __init__(self, model: str, tokenizer: Any, is_chat: bool, has_log_probabilities: bool):
+        self._tokenizer = tokenizer
+        self._is_chat = is_chat
+        self._has_log_probabilities = has_log_probabilities
+        self._model = model
+        self._id = ("chatcmpl-" if is_chat else "cmpl-") + uuid.uuid4().hex
+        self._created = int(time.time())
+        self._n_characters: dict[int, int] = {}
+
+    def _envelope(self, choices: list[dict[str, Any]], is_chunk: bool) -> dict[str, Any]:
+        kind = "text_completion"
+        if self._is_chat:
+            kind = "chat.completion.chunk" if is_chunk else "chat.completion"
+        return {
+            "id": self._id,
+            "object": kind,
+            "created": self._created,
+            "model": self._model,
+            "choices": choices,
+        }
+
+    def whole(self, texts: Sequence[Text], ends: Sequence[Done], n_prompts: int) -> dict[str, Any]:
+        """All choices at once."""
+        choices = []
+        for index, (text, end) in enumerate(zip(texts, ends)):
+            choice: dict[str, Any] = {"index": index, "finish_reason": end.reason}
+            if self._is_chat:
+                choice["message"] = {"role": "assistant", "content": text.text}
+            else:
+                choice["text"] = text.text
+            choice["logprobs"] = self._log_probabilities(index, text)
+            choices.append(choice)
+        return {**self._envelope(choices, False), "usage": usage(ends, n_prompts)}
+
+    def first(self, index: int) -> dict[str, Any] | None:
+        """What a stream begins with, for each choice."""
+        if not self._is_chat:
+            return None
+        delta = {"role": "assistant", "content": ""}
+        return self._envelope([{"index": index, "delta": delta, "finish_reason": None}], True)
+
+    def part(self, index: int, text: Text) -> dict[str, Any]:
+        """More of a choice."""
+        choice: dict[str, Any] = {"index": index, "finish_reason": None}
+        choice.update({"delta": {"content": text.text}} if self._is_chat else {"text": text.text})
+        choice["logprobs"] = self._log_probabilities(index, text)
+        return self._envelope([choice], True)
+
+    def end(self, index: int, end: Done) -> dict[str, Any]:
+        """The end of a choice."""
+        choice: dict[str, Any] = {"index": index, "finish_reason": end.reason, "logprobs": None}
+        key, nothing = ("delta", {}) if self._is_chat else ("text", "")
+        choice[key] = nothing
+        return self._envelope([choice], True)
+
+    def used(self, ends: Sequence[Done], n_prompts: int) -> dict[str, Any]:
+        """The last part of a stream, where it was asked for."""
+        return {**self._envelope([], True), "usage": usage(ends, n_prompts)}
+
+    def _log_probabilities(self, index: int, text: Text) -> dict[str, Any] | None:
+        if not self._has_log_probabilities:
+            return None
+        if self._is_chat:
+            content = []
+            for of_token in text.log_probabilities:
+                top = [self._entry(token, value) for token, value in of_token.top]
+                content.append({**self._entry(of_token.token, of_token.value), "top_logprobs": top})
+            return {"content": content, "refusal": None}
+        names = [self._name(of_token.token) for of_token in text.log_probabilities]
+        offsets = []
+        for name in names:
+            offsets.append(self._n_characters.get(index, 0))
+            self._n_characters[index] = offsets[-1] + len(name)
+        return {
+            "tokens": names,
+            "token_logprobs": [of_token.value for of_token in text.log_probabilities],
+            "top_logprobs": [self._top(of_token) for of_token in text.log_probabilities],
+            "text_offset": offsets,
+        }
+
+    def _top(self, of_token: LogProbability) -> dict[str, float]:
+        top: dict[str, float] = {}
+        for token, value in of_token.top:
+            top.setdefault(self._name(token), value)  # of two with one name, the likelier
+        return top
+
+    def _name(self, token: int) -> str:
+        name: str = self._tokenizer.decode([token])
+        return name
+
+    def _entry(self, token: int, value: float) -> dict[str, Any]:
+        name = self._name(token)
+        return {"token": name, "logprob": value, "bytes": list(name.encode("utf-8"))}

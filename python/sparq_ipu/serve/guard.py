@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What every request over HTTP passes first: its key, its size; and an error that nobody expected."""
+
+from __future__ import annotations
+
+import hmac
+import json
+import logging
+from typing import Any, Awaitable, Callable
+
+from sparq_ipu.serve.answers import error
+from sparq_ipu.serve.engine import where
+
+_log = logging.getLogger("sparq_ipu.serve")
+
+
+class _TooLarge(Exception):
+    pass
+
+
+class Guard:
+    """ASGI middleware.
+
+    Args:
+        api_key: that requests below /v1 must have; None: none.
+        max_bytes: of a request's body.
+    """
+
+    def __init__(self, app: Any, api_key: str | None, max_bytes: int):
+        self._app = app
+        self._api_key = None if api_key is None else api_key.encode()
+        self._max_bytes = max_bytes
+
+    async def __call__(self, scope: Any, receive: Any, send: Callable[[Any], Awaitable[None]]) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        has_begun = is_too_large = False
+        n_bytes = 0
+
+        async def counted() -> Any:
+            nonlocal n_bytes, is_too_large
+            message = await receive()
+            n_bytes += len(message.get("body", b""))
+            if n_bytes > self._max_bytes:
+                is_too_large = True
+                raise _TooLarge
+            return message
+
+        async def noted(message: Any) -> None:
+            nonlocal has_begun
+            if is_too_large and not has_begun:  # the application answers errors of its own making
+                raise _TooLarge
+            has_begun = True
+            await send(message)
+
+        headers = dict(scope["headers"])
+        if self._api_key is not None and scope["path"].startswith("/v1"):
+            given = headers.get(b"authorization", b"")
+            if not hmac.compare_digest(given, b"Bearer " + self._api_key):
+                message = "the API key must be that of this server"
+                await _answer(send, 401, error(message, "invalid_request_error", "invalid_api_key"))
+                return
+        try:
+            length = headers.get(b"content-length", b"0")
+            if not length.isdigit() or int(length) > self._max_bytes:
+                raise _TooLarge
+            await self._app(scope, counted, noted)
+        except _TooLarge:
+            message = f"the request must have at most {self._max_bytes} bytes"
+            if not has_begun:
+                await _answer(send, 413, error(message, "invalid_request_error"))
+        except Exception as unexpected:  # with a traceback, what was asked could be in the log
+            _log.error("a request met an error: %s", where(unexpected))
+            if not has_begun:
+                await _answer(send, 500, error("the server failed", "server_error"))
+
+
+async def _answer(send: Callable[[Any], Awaitable[None]], status: int, body: dict[str, Any]) -> None:
+    content = json.dumps(body).encode()
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(content)).encode())]
+    if status == 413:
+        headers.append((b"connection", b"close"))  # what is left of the body is not read
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": content})

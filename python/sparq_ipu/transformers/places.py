@@ -1,0 +1,260 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The cache of a model whose texts come and go one by one: each is in a place of its own.
+
+`SparqCache` holds one batch, whose rows begin and end together. Here each layer has one `sparq_ipu.KVCache`
+whose batch elements are the places, and a forward pass is one of some of them: a piece of one prompt, or the
+next tokens of many texts. `sparq_ipu.serve` makes these passes. Between two layers of one, another may be
+made of other places.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Sequence, cast
+
+import numpy as np
+import torch
+from transformers.cache_utils import Cache, CacheLayerMixin
+
+from sparq_ipu import KVCache
+from sparq_ipu.attention import attention
+from sparq_ipu.tokens import append_and_attend
+from sparq_ipu.torch.graphs import outside_graphs
+from sparq_ipu.transformers.autograd import without_backward
+from sparq_ipu.transformers.settings import AnyLayerSettings, ModelSettings
+from sparq_ipu.transformers.steps import half_of
+
+if TYPE_CHECKING:
+    from sparq_ipu.backends.cpu import CPUBackend
+
+#: sets of places whose rows are kept at hand
+_SETS = 8
+
+
+class _Layer:
+    """Keys and values of one layer, of all places.
+
+    Args:
+        n_places: texts that it has room for.
+        capacity: most positions of each.
+        options: of `sparq_ipu.KVCache`.
+    """
+
+    def __init__(self, n_places: int, capacity: int, options: dict[str, Any]):
+        self.capacity = capacity
+        self._n_places = n_places
+        self._options = options
+        self._cache: KVCache | None = None
+        self._rows: dict[tuple[int, ...], KVCache] = {}
+
+    def make(self, key: torch.Tensor, settings: AnyLayerSettings | None) -> None:
+        """Make room for tokens like `key` (..., n_kv_heads, n_tokens, head_dim), unless there is."""
+        if self._cache is None:
+            of_cache = {} if settings is None else settings.of_cache
+            shape = self._n_places, key.shape[1], key.shape[3], self.capacity
+            self._cache = KVCache(*shape, **{**of_cache, **self._options})
+
+    @property
+    def cache(self) -> KVCache:
+        """Of all places; there is one as soon as tokens came."""
+        assert self._cache is not None
+        return self._cache
+
+    @property
+    def is_empty(self) -> bool:
+        """No tokens came yet."""
+        return self._cache is None
+
+    @property
+    def bytes(self) -> int:
+        """Memory of keys, values and the key index of full places."""
+        rows: int = self.cache.batch * self.cache.n_kv_heads * self.cache.capacity * self.cache.head_dim * 4
+        return rows + cast("CPUBackend", self.cache.one_layer("bytes")).key_index_bytes
+
+    def rows(self, places: Sequence[int]) -> KVCache:
+        """The cache of these places."""
+        key = tuple(places)
+        if key not in self._rows:
+            if len(self._rows) == _SETS:
+                del self._rows[next(iter(self._rows))]
+            self._rows[key] = self.cache.rows(key)
+        return self._rows[key]
+
+
+class _LayerPass(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly typed in transformers
+    """A layer in one forward pass. Arguments as of `Places.tokens`."""
+
+    is_compileable = False
+    is_sliding = False
+    is_croppable = False
+    supports_early_init = False
+    #: what the attention function asks of a layer
+    is_beyond_window = False
+
+    def __init__(
+        self,
+        of: _Layer,
+        settings: AnyLayerSettings | None,
+        places: tuple[int, ...],
+        n_real: int,
+        is_piece: bool,
+        n_held: int,
+    ):
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._of = of
+        self._settings = settings
+        self._places = places
+        self._n_real = n_real
+        self._is_piece = is_piece
+        self._n_held = n_held
+        #: keys and values of a step, which are appended when their queries come
+        self._waiting: tuple[np.ndarray, np.ndarray] | None = None
+
+    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor | None = None) -> None:
+        self._of.make(key_states, self._settings)
+
+    @outside_graphs
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Store a piece of a prompt (1, n_kv_heads, n_tokens, head_dim), rounded to float16, and return keys
+        and values of all that the place holds. Of a step nothing is stored yet."""
+        self.lazy_initialization(key_states)
+        key = key_states.detach().to(torch.float16).contiguous()
+        value = value_states.detach().to(torch.float16).contiguous()
+        keys, values = key_states, value_states
+        if self._is_piece:
+            rows, n = self._of.rows(self._places), self._n_real
+            past = [torch.from_numpy(x) for x in rows.read(0, self._n_held)] if self._n_held else None
+            rows.append(key[:, :, :n].numpy(), value[:, :, :n].numpy())
+            if past is not None:
+                key, value = (torch.cat(both, dim=2) for both in zip(past, (key, value)))
+            keys = without_backward(key.to(key_states.dtype), key_states)
+            values = without_backward(value.to(value_states.dtype), value_states)
+        else:
+            self._waiting = key.numpy(), value.numpy()
+        keys.sparq_layer = self  # type: ignore[attr-defined]  # a tensor takes attributes
+        return keys, values
+
+    @property
+    def waits(self) -> bool:
+        """Tokens of a step are on their way to `attend`."""
+        return self._waiting is not None
+
+    def attend_prefill(self, key: torch.Tensor, value: torch.Tensor, query: Any, factor: float = 1.0) -> None:
+        """A piece came to attention, which is the model's own."""
+
+    def check_mask(self, mask: torch.Tensor | None, n_tokens: int) -> None:
+        """A step reads what its places hold, whatever a mask says: no mask is given."""
+
+    @outside_graphs
+    def attend(
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, factor: float = 1.0
+    ) -> torch.Tensor:
+        """A step: query (n places, n_heads, n_tokens, head_dim) -> (n places, n_tokens, n_heads, head_dim).
+        Several tokens attend densely, each to the positions up to its own.
+
+        Raises:
+            ValueError: NaN or infinity, a place that is full.
+        """
+        assert self._waiting is not None
+        new, self._waiting = self._waiting, None
+        half, rows = half_of(query, factor), self._of.rows(self._places)
+        if half.shape[2] > 1:
+            output = np.swapaxes(append_and_attend(half, *new, rows), 1, 2)
+        else:
+            rows.append(*new)
+            output = self._attend_one(half[:, :, 0], rows)[:, None]
+        return without_backward(torch.from_numpy(output).to(query.dtype), query, key, value)
+
+    def _attend_one(self, query: np.ndarray, rows: KVCache) -> np.ndarray:
+        """One token of each place; short texts attend densely."""
+        settings = self._settings
+        if settings is None:
+            return attention(query, rows)
+        is_dense = rows.lengths < settings.min_seq_len
+        if not is_dense.any():
+            return attention(query, rows, settings.attention)
+        if is_dense.all():
+            return attention(query, rows)
+        output = np.empty_like(query)
+        for chosen, how in ((is_dense, None), (~is_dense, settings.attention)):
+            places = [place for place, yes in zip(self._places, chosen) if yes]
+            output[chosen] = attention(np.ascontiguousarray(query[chosen]), self._of.rows(places), how)
+        return output
+
+    def get_seq_length(self, *args: Any) -> int:
+        """Positions before a piece; for a step the model is told its positions."""
+        return self._n_held
+
+    def get_mask_sizes(self, query_length: Any) -> tuple[int, int]:
+        """(positions after `query_length` more tokens, 0)."""
+        # transformers 4 passes the positions of the tokens, not their number.
+        n_tokens = query_length if isinstance(query_length, int) else query_length.shape[0]
+        return self._n_held + n_tokens, 0
+
+    def get_max_length(self) -> int:
+        """Positions that a place has room for."""
+        return self._of.capacity
+
+    get_max_cache_shape = get_max_length  # its older name
+
+
+class PlacesPass(Cache):
+    """What a model is given as its cache in one forward pass: see `Places.tokens`."""
+
+
+class Places:
+    """The contexts of a model: of each place, keys and values of all layers.
+
+    Args:
+        settings: of each layer, those that the model is enabled with.
+        n_places: texts that there is room for.
+        capacity: most positions of each.
+        options: of `sparq_ipu.KVCache`, with device "cpu".
+    """
+
+    def __init__(self, settings: ModelSettings, n_places: int, capacity: int, options: dict[str, Any]):
+        self._settings = settings
+        self._layers = [_Layer(n_places, capacity, options) for _ in settings]
+
+    def tokens(
+        self, places: Sequence[int], n_real: int = 1, is_piece: bool = False, is_dense: bool = False
+    ) -> PlacesPass:
+        """What to give the model as its cache, for tokens of these places.
+
+        Args:
+            places: whose tokens they are, in order; one for a piece.
+            n_real: of a piece, how many tokens are stored; those behind them fill it up.
+            is_piece: of a prompt, with the model's own dense attention; else steps of texts.
+            is_dense: steps attend densely, whatever the settings.
+        """
+        n_held = 0
+        if is_piece and not self._layers[0].is_empty:
+            n_held = int(self._layers[0].rows(places).lengths[0])
+        layers: list[Any] = [
+            _LayerPass(layer, None if is_dense else settings, tuple(places), n_real, is_piece, n_held)
+            for layer, settings in zip(self._layers, self._settings)
+        ]
+        return PlacesPass(layers=layers)
+
+    @property
+    def bytes(self) -> int:
+        """Memory of all places when they are full."""
+        return sum(layer.bytes for layer in self._layers)
+
+    def lengths(self, places: Sequence[int]) -> list[list[int]]:
+        """Positions held, of each layer."""
+        return [layer.rows(places).lengths.tolist() for layer in self._layers]
+
+    def keep(self, places: Sequence[int], lengths: Sequence[int]) -> None:
+        """Forget what is behind these lengths, where there is more, in every layer: also after a pass that
+        ended in the middle."""
+        for layer in self._layers:
+            if not layer.is_empty:
+                rows = layer.rows(places)
+                rows.truncate(np.minimum(rows.lengths, np.array(lengths)))
+
+    def copy(self, source: int, target: int) -> None:
+        """Place `target` becomes a copy of `source`."""
+        for layer in self._layers:
+            layer.rows((source, target)).reorder(np.zeros(2, np.int64))

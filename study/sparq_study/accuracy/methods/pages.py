@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Methods that score pages of positions by the least and the greatest number of each key component."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar
+
+import torch
+
+from sparq_reference import checks
+
+from .base import HIDDEN, Method, Span, attend_to, top_positions
+
+
+@dataclasses.dataclass(frozen=True)
+class Quest(Method):
+    """Whole pages by an upper bound of their scores (arXiv:2406.10774).
+
+    A page is `page` positions with the minimum and the maximum of each key component. Its score for a query
+    is sum_c max(q_c min_c, q_c max_c). Read are the top_k // page best pages, that of the newest position
+    always among them. For a group of heads pages are ordered by the sum over heads of softmax(score /
+    sqrt(d)) over pages, as positions are in SparQ; the paper has one head a group. It also leaves its first
+    two layers dense: dense_layers=2.
+
+    Transfer: 2 d ceil(S / page) + 2 k d + 2 d.
+    """
+
+    name: ClassVar[str] = "quest"
+
+    top_k: int = dataclasses.field(default=128, metadata={"short": "k"})
+    page: int = dataclasses.field(default=16, metadata={"short": "page"})
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        checks.check_integer(self.name, "page", self.page, 1, checks.MAX_CAPACITY)
+        checks.check_integer(self.name, "top_k", self.top_k, self.page, checks.MAX_CAPACITY)
+
+    def bounds(self, span: Span) -> tuple[torch.Tensor, torch.Tensor]:
+        """(least, greatest), each (n_kv_heads, n_pages, head_dim); of the last page as far as it goes."""
+        n_pages = -(-span.seq_len // self.page)
+        shape = (span.key.shape[0], n_pages, self.page, span.head_dim)
+        missing = (0, 0, 0, n_pages * self.page - span.seq_len)
+        low = torch.nn.functional.pad(span.key, missing, value=float("inf")).reshape(shape).amin(2)
+        high = torch.nn.functional.pad(span.key, missing, value=float("-inf")).reshape(shape).amax(2)
+        return low, high
+
+    def page_scores(self, span: Span) -> torch.Tensor:
+        """(n_kv_heads, group_size, n_queries, n_pages) before the softmax."""
+        low, high = self.bounds(span)
+        above, below = span.query.clamp(min=0), span.query.clamp(max=0)
+        return torch.einsum("hgnd,hpd->hgnp", above, high) + torch.einsum("hgnd,hpd->hgnp", below, low)
+
+    def select(self, span: Span) -> torch.Tensor:
+        """(n_kv_heads, n_queries, seq_len) bool."""
+        newest = span.positions() // self.page
+        scores = self.page_scores(span) * span.scale
+        pages = torch.arange(scores.shape[-1])[None, :]
+        # A page that is not full holds the newest position, which is read whatever its score.
+        weight = torch.softmax(scores.masked_fill_(pages >= newest, HIDDEN), dim=-1).sum(1)
+        weight.masked_fill_(pages == newest, span.query.shape[1] + 1.0).masked_fill_(pages > newest, -1.0)
+        read = top_positions(weight, self.top_k // self.page) & (pages <= newest)
+        return read.repeat_interleave(self.page, -1)[..., : span.seq_len] & span.visible()
+
+    def _attend(self, span: Span) -> torch.Tensor:
+        return attend_to(span, self.select(span)[:, None])
+
+    def _page_elements(self, head_dim: int) -> int:
+        """Read of what stands for a page."""
+        return 2 * head_dim
+
+    def _cache_elements(self, seq_len: int, head_dim: int, group_size: int) -> tuple[float, float]:
+        n_pages = -(-seq_len // self.page)
+        rows = 2 * min(self.top_k // self.page * self.page, seq_len) * head_dim + 2 * head_dim
+        return rows, n_pages * self._page_elements(head_dim)
+
+
+@dataclasses.dataclass(frozen=True)
+class HSA(Quest):
+    """Pages by a few components of their bounds: the hybrid of RocketKV's second stage (arXiv:2502.14051).
+
+    The `rank` components with the largest sum over heads of |q| are used, and of each either the minimum or
+    the maximum is read, by the sign of the sum over heads of q. The rest is as in `quest`. RocketKV's first
+    stage, which drops positions after the prompt for good, is left out: it can be put before any method.
+
+    Transfer: rank ceil(S / page) + 2 k d + 2 d.
+    """
+
+    name: ClassVar[str] = "hsa"
+
+    page: int = dataclasses.field(default=4, metadata={"short": "page"})
+    rank: int = dataclasses.field(default=32, metadata={"short": "r"})
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        checks.check_integer(self.name, "rank", self.rank, 1, checks.MAX_CAPACITY)
+
+    def page_scores(self, span: Span) -> torch.Tensor:
+        low, high = self.bounds(span)
+        used = top_positions(span.query.abs().sum(1), self.rank)
+        is_high = span.query.sum(1) > 0
+        above, below = span.query * (used & is_high)[:, None], span.query * (used & ~is_high)[:, None]
+        return torch.einsum("hgnd,hpd->hgnp", above, high) + torch.einsum("hgnd,hpd->hgnp", below, low)
+
+    def _page_elements(self, head_dim: int) -> int:
+        return min(self.rank, head_dim)

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The programs of study/: a flag that would change nothing is refused by its name, before any work."""
+
+from __future__ import annotations
+
+import importlib
+
+import pytest
+
+#: calls that are good but for what is behind the bar, one by one
+CALLS = {
+    "accuracy": [
+        ("--list", "--jobs 2; --model x; --out x; --report x; --plots x; --statistics; --threads 1"),
+        ("--write", "--quick; --seed 3; --out x; --items 2; --coverage; --report-only; --force"),
+        ("--coverage", "--methods dense; --tasks lm; --jobs 2; --decode-check 3; --report x"),
+        ("--report-only --out x", "--model x; --held-out; --size lm.length=9; --threads 1; --jobs 2"),
+        ("--statistics", "--methods dense; --tasks lm; --items 2; --jobs 2; --decode-check 3; --held-out"),
+        ("--quick", "--force"),
+    ],
+    "alisa": [
+        ("--write", "--model OPT-6.7B; --json x; --plots x; --batch 2; --device emulator"),
+        ("--plots x", "--json x; --layers 3"),
+        ("--model OPT-6.7B", "--device emulator; --json x; --trace x; --layers 1; --hot-rows 9"),
+        ("--device emulator", "--batch 2; --sparsity 0.5; --machine V100-32; --output 3"),
+        (
+            "--json x",
+            "--batch 2; --input 3; --bits 16; --recompute input-fast; --trace x; --layers 1; --hot-rows 9",
+        ),
+    ],
+    "reuse": [
+        ("--write", "--input x; --synthetic 0.5; --r 4; --k 9; --policy lru; --json x; --plot x"),
+        ("--input x", "--S 99; --steps 3; --kv-heads 2; --heads 3; --head-dim 8; --seed 1; --save x"),
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("program", "call", "added"),
+    [
+        (program, call, added)
+        for program, calls in CALLS.items()
+        for call, words in calls
+        for added in words.split("; ")
+    ],
+)
+def test_a_flag_that_does_not_apply_is_refused(
+    program: str, call: str, added: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stop:
+        importlib.import_module(program).main(f"{call} {added}".split())
+    (message,) = capsys.readouterr().err.splitlines()
+    assert stop.value.code == 2 and "error: --" in message and " must " in message
+    assert added.split()[0] in message, message

@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every flag of `generate` and `tune` either changes something or is refused by its name."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any, Callable, NamedTuple
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+pytest.importorskip("tokenizers")
+
+from tiny_models import save_checkpoint  # noqa: E402
+
+from sparq_ipu import generate, tune  # noqa: E402
+
+PARSERS = {"generate": generate._parser("generate"), "tune": tune._parser("tune")}
+#: calls that are good, by name: a command and, if it has several, which
+CALLS = {
+    "generate": "--model {folder} --prompt-file {folder}/prompt.txt --new-tokens 6 --json {folder}/rows "
+    "--min-seq-len 0 --rank 3 --top-k 9",
+    "generate sampled": "--model {folder} --prompt-file {folder}/prompt.txt --new-tokens 6 --temperature 3",
+    "generate lossless": "--model {folder} --prompt-file {folder}/prompt.txt --new-tokens 6 --lossless 2 "
+    "--json {folder}/rows --published",
+    "generate from file": "--model {folder} --prompt-file {folder}/prompt.txt --settings {folder}/tuned.json",
+    "tune": "{folder} --text {folder}/prompt.txt --output {folder}/x --prompt-tokens 12 --tokens 3 "
+    "--ranks 4 --top-ks 8 --index-bits 8 --n-local 2 --max-kl 0.5",
+}
+#: what is added to a call, one by one: it changes something
+EFFECTS = {
+    "generate": "--prompt-tokens 30; --new-tokens 5; --model {folder}/other; --dtype bfloat16; "
+    "--device reference; --threads 3; --rank 4; --top-k 8; --n-local 1; --index-bits 8; --min-seq-len 99; "
+    "--no-mean-value; --layer-settings 1:dense; --published; --lossless 3; --temperature 3; --compare-dense; "
+    "--json {folder}/elsewhere",
+    "generate sampled": "--top-p 0.1; --seed 3; --dense",
+    "generate lossless": "--dtype bfloat16; --device reference; --threads 3; --lossless 4; --new-tokens 5",
+    "tune": "--prompt-tokens 10; --tokens 4; --pieces 2; --seq-len 900; --ranks 5; --top-ks 9; "
+    "--index-bits 4; --n-local 3; --threads 3; --max-kl 0.4; --output {folder}/y; --text {folder}/other.txt",
+}
+#: what is added to a call, one by one: it is refused, in a message that has its first word
+REFUSED = {
+    "generate": "--prompt w1; --top-p 0.5; --seed 3; --dense; --settings {folder}/tuned.json",
+    "generate lossless": "--temperature 1; --dense; --compare-dense; --seed 3; --top-p 0.5",
+    "generate from file": "--rank 3; --top-k 9; --n-local 1; --index-bits 8; --min-seq-len 0; "
+    "--no-mean-value; --published; --layer-settings 1:dense; --dense",
+    "tune": "--min-agreement 0.5",
+}
+#: what a call of its own tries
+ELSEWHERE = {"chat": "test_generate.py"}
+
+
+class Seen(NamedTuple):
+    """All that a call did, but for times."""
+
+    status: object
+    text: str
+    rows: list[Any]
+    files: list[str]
+    threads: list[int]
+
+
+Run = Callable[[str, str], Seen]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder: Path = save_checkpoint(tmp_path_factory.mktemp("flags"))
+    (folder / "other.txt").write_text(" ".join(f"w{i}" for i in range(59, -1, -1)))
+    other = save_checkpoint(folder / "other")
+    assert (other / "config.json").is_file()
+    command = CALLS["tune"].format(folder=folder).replace(f"{folder}/x", f"{folder}/tuned.json")
+    assert tune.main(command.split()) == 0
+    return folder
+
+
+@pytest.fixture
+def run(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Calls a command."""
+    threads: list[int] = []
+    monkeypatch.setattr(torch, "set_num_threads", threads.append)
+
+    def called(call: str, added: str) -> Seen:
+        threads.clear()
+        before = set(folder.iterdir())
+        command = {"generate": generate.main, "tune": tune.main}[call.split()[0]]
+        try:
+            status: object = command(f"{CALLS[call]} {added}".format(folder=folder).split())
+        except SystemExit as stop:
+            status = stop.code
+        printed = capsys.readouterr()
+        files = sorted(path.name for path in set(folder.iterdir()) - before)
+        rows = []
+        for name in files:
+            written = (folder / name).read_text()
+            for one in written.splitlines() if call.startswith("generate") else [written]:
+                row = json.loads(one)
+                rows.append({k: v for k, v in row.items() if "second" not in k and k != "repro"})
+            (folder / name).unlink()
+        text = printed.out if call == "tune" else re.sub(r"\d+\.\d+", "#", printed.out)  # times
+        text += "" if status in (0, 1) else printed.err
+        return Seen(status, text, rows, files, list(threads))
+
+    return called
+
+
+def cases(table: dict[str, str]) -> list[tuple[str, str]]:
+    return [(call, added) for call, words in table.items() for added in words.split("; ")]
+
+
+@pytest.fixture(scope="module")
+def plain() -> dict[str, Seen]:
+    """What the calls do with nothing added, made when first needed."""
+    return {}
+
+
+@pytest.mark.parametrize(("call", "added"), cases(EFFECTS))
+def test_a_flag_has_an_effect(call: str, added: str, run: Run, plain: dict[str, Seen]) -> None:
+    if call not in plain:
+        plain[call] = run(call, "")
+        assert plain[call].status == 0 and plain[call] == run(call, "")  # nothing else changes
+    seen = run(call, added)
+    assert seen.status == 0 and seen != plain[call]
+
+
+@pytest.mark.parametrize(("call", "added"), cases(REFUSED))
+def test_a_flag_that_does_not_apply_is_refused(call: str, added: str, run: Run) -> None:
+    seen = run(call, added)
+    message = seen.text.splitlines()[-1]
+    assert seen.status == 2 and added.split()[0] in message and not seen.rows and not seen.files, message
+
+
+def test_every_flag_is_tried() -> None:
+    """A new flag needs a place in a table above."""
+    everything = [*CALLS.items(), *cases(EFFECTS), *cases(REFUSED)]
+    for command, parser in PARSERS.items():
+        meant = {word: action.dest for action in parser._actions for word in action.option_strings}
+        words = {word for call, text in everything if call.split()[0] == command for word in text.split()}
+        missing = set(meant.values()) - {meant.get(word) for word in words} - {"help", *ELSEWHERE}
+        assert not missing, (command, missing)

@@ -1,0 +1,329 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The engine of `sparq-ipu serve`: many texts at once, each as if it were alone; what is held; what fails."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+from tiny_models import greedy, tiny_model, tokens_of, torch
+from tiny_server import CONTEXT, Asked, running_engine, served_model
+
+import sparq_ipu.transformers
+from sparq_ipu.serve import contexts as contexts_module
+from sparq_ipu.serve.contexts import Contexts
+from sparq_ipu.serve.engine import Done, Failed, Refused
+from sparq_ipu.serve.sampling import Sampling
+
+pytest.importorskip("sparq_ipu._cpu")
+
+LENGTHS = (5, 33, 64, 127, 128, 129, 301, 512)
+
+
+@pytest.fixture
+def engine() -> Any:
+    with running_engine() as engine:
+        yield engine
+
+
+def words(tokens: list[int]) -> str:
+    return " ".join(f"w{token}" if token < 99 else "" for token in tokens)
+
+
+FAMILIES: dict = {
+    "sparq": dict(kind="Llama"),
+    "dense": dict(kind="Llama"),
+    "GPTNeoX": dict(kind="GPTNeoX", rotary_pct=1.0),
+    "OPT": dict(kind="OPT", ffn_dim=64, word_embed_proj_dim=96),
+    "Qwen3": dict(kind="Qwen3"),
+}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_request_has_the_tokens_of_generate(family: str, monkeypatch: Any) -> None:
+    """To the bit, with the products of `generate`: those of as many rows as there are."""
+    model = tiny_model(**FAMILIES[family])
+    if family == "dense":
+        sparq_ipu.transformers.enable_dense(model)
+    else:
+        sparq_ipu.transformers.enable(model, rank=8, top_k=16, min_seq_len=40)
+    prompts = [tokens_of(n, seed=n) for n in LENGTHS]
+    expected = [greedy(model, prompt, 25)[0].tolist() for prompt in prompts]
+    with running_engine(model) as engine:
+        monkeypatch.setattr(contexts_module, "ALIGNMENT", 1)
+        monkeypatch.setattr(Contexts, "_rows", lambda *_: contextlib.nullcontext())
+        assert [Asked(engine, prompt, 25).tokens for prompt in prompts] == expected
+
+
+def test_the_tokens_of_generate_in_company() -> None:
+    """With products of a fixed number of rows: rounded otherwise, which seldom shows."""
+    model = served_model()
+    prompts = [tokens_of(n, seed=n) for n in LENGTHS]
+    expected = [greedy(model, prompt, 25)[0].tolist() for prompt in prompts]
+    with running_engine(model) as engine:
+        asked = [Asked(engine, prompt, 25) for prompt in prompts]
+        assert [one.tokens for one in asked] == expected
+        assert asked[0].end() == Done("length", LENGTHS[0], 0, 25)
+
+
+def logits_of_all(contexts: Contexts, company: bool) -> list[np.ndarray]:
+    """Of a prompt and ten tokens after it; with other texts in the passes, or alone, in other pieces."""
+    prompt = tokens_of(400, seed=3)[0].tolist()
+    seen = []
+    pieces = (128, 256) if company else (384,)
+    at = 0
+    for n in (*pieces, 16):
+        seen = [contexts.read(2, prompt[at : at + n], at)]
+        at += n
+    others = [0, 1, 3] if company else []
+    for place in others:
+        contexts.read(place, tokens_of(50 + 100 * place, seed=place)[0].tolist(), 0)
+    held = {0: 50, 1: 150, 3: 350}
+    for step in range(10):
+        places = [*others[:2], 2, *others[2:]]
+        lengths = [400 + step if place == 2 else held[place] + step for place in places]
+        logits = contexts.step(places, [7 + step] * len(places), lengths)
+        seen.append(logits[places.index(2)])
+    contexts.keep([0, 1, 2, 3], [0] * 4)
+    return [row.numpy() for row in seen]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_logits_are_the_same_bits_in_any_company(dtype: str) -> None:
+    model = tiny_model(hidden_size=192, intermediate_size=512, vocab_size=1000).to(getattr(torch, dtype))
+    sparq_ipu.transformers.enable(model, rank=8, top_k=16, min_seq_len=40)
+    contexts = Contexts(model, 4, CONTEXT)
+    alone, together = (logits_of_all(contexts, company) for company in (False, True))
+    contexts.close()
+    for one, other in zip(alone, together):
+        assert one.tobytes() == other.tobytes()
+
+
+def test_alone_and_among_31_others() -> None:
+    model = served_model()
+    prompts = [tokens_of(30 + 17 * index, seed=index)[0] for index in range(32)]
+    with running_engine(model, n_places=32) as engine:
+        alone = [Asked(engine, prompt, 12).tokens for prompt in prompts]
+    with running_engine(model, n_places=32) as engine:
+        asked = [Asked(engine, prompt, 12) for prompt in prompts]
+        assert [one.tokens for one in asked] == alone
+
+
+def test_seeds_draw_the_same_in_any_company(engine: Any) -> None:
+    sampling = Sampling(1.5, 0.9, seed=5)
+    alone = Asked(engine, tokens_of(50), 30, sampling).tokens
+    others = [Asked(engine, tokens_of(40, seed=i), 40, Sampling(1.0, 1.0, i)) for i in range(3)]
+    assert Asked(engine, tokens_of(50), 30, sampling).tokens == alone
+    assert Asked(engine, tokens_of(50), 30, Sampling(1.5, 0.9, seed=6)).tokens != alone
+    for other in others:
+        assert len(other.tokens) == 40
+
+
+def test_lossless_says_what_dense_attention_says() -> None:
+    prompts = [tokens_of(n, seed=n) for n in (60, 200, 333)]
+    dense = tiny_model()
+    sparq_ipu.transformers.enable_dense(dense)
+    expected = [greedy(dense, prompt, n)[0].tolist() for prompt, n in zip(prompts, (1, 17, 40))]
+    model = served_model(tokens_per_step=5, top_k=8)
+    with running_engine(model, draft_tokens=4) as engine:
+        asked = [Asked(engine, prompt, n) for prompt, n in zip(prompts, (1, 17, 40))]
+        assert [one.tokens for one in asked] == expected
+
+
+def test_a_prefix_is_not_read_again(engine: Any) -> None:
+    shared = tokens_of(300, seed=1)[0].tolist()
+    first = Asked(engine, [*shared, 1, 2], 10)
+    answer = first.tokens
+    again = Asked(engine, [*shared, 1, 2], 10)
+    assert again.tokens == answer and again.end().n_held == 256
+    longer = [*shared, 1, 2, *answer, 5, 6]
+    with_held = Asked(engine, longer, 10)
+    assert with_held.end().n_held == 256
+    with running_engine() as fresh:
+        assert Asked(fresh, longer, 10).tokens == with_held.tokens
+
+
+def test_requests_at_once_read_what_they_share_once(engine: Any) -> None:
+    shared = tokens_of(600, seed=1)[0].tolist()
+    asked = [Asked(engine, [*shared, index], 5) for index in range(4)]
+    ends = [one.end() for one in asked]
+    assert sorted(end.n_held for end in ends) == [0, 512, 512, 512]
+    answers = [one.tokens for one in asked]
+    with running_engine() as fresh:
+        assert [Asked(fresh, [*shared, index], 5).tokens for index in range(4)] == answers
+
+
+def test_what_was_used_longest_ago_is_forgotten_first() -> None:
+    with running_engine(n_places=2) as engine:
+        texts = [tokens_of(200, seed=seed)[0].tolist() for seed in range(3)]
+        held = [Asked(engine, texts[i], 1).end().n_held for i in (0, 1, 0, 2, 0, 1)]
+    assert held == [0, 0, 128, 0, 128, 0]
+
+
+def test_a_long_prompt_does_not_hold_up_others(engine: Any) -> None:
+    """Tokens come while a prompt is read, also within a piece; a short prompt overtakes a long one."""
+    writer = Asked(engine, tokens_of(20), 900)
+    assert writer.begun.wait(60)
+    before = len(writer.events)
+    reader = Asked(engine, tokens_of(900, seed=2), 1)
+    short = Asked(engine, tokens_of(10, seed=3), 1)
+    short.end()
+    assert not reader.events
+    reader.end()
+    assert len(writer.events) >= before + 5
+    engine.cancel(writer.request)
+
+
+def test_more_than_may_wait_are_refused() -> None:
+    with running_engine(n_places=1, max_waiting=2) as engine:
+        running = Asked(engine, tokens_of(20), 900)
+        assert running.begun.wait(60)
+        waiting = [Asked(engine, tokens_of(20), 1) for _ in range(2)]
+        with pytest.raises(Refused) as refused:
+            Asked(engine, tokens_of(20), 1)
+        assert not refused.value.is_closing
+        engine.cancel(waiting[0].request)  # makes room
+        third = Asked(engine, tokens_of(20), 1)
+        engine.cancel(running.request)  # its place is free at once
+        assert isinstance(waiting[1].end(), Done) and isinstance(third.end(), Done)
+        assert not waiting[0].events
+
+
+def test_requests_are_served_in_their_order() -> None:
+    with running_engine(n_places=1) as engine:
+        order: list[int] = []
+        asked = [Asked(engine, tokens_of(20, seed=i), 2) for i in range(6)]
+        for index, one in enumerate(asked):
+            one.end()
+            order.append(index)
+            assert not any(later.events for later in asked[index + 2 :])
+    assert order == list(range(6))
+
+
+class Broken:
+    """Makes forward passes of some texts fail."""
+
+    def __init__(self, engine: Any, monkeypatch: Any, how: str):
+        self.victim: Any = None
+        step, read = engine.contexts.step, engine.contexts.read
+
+        def bad_step(places: Any, tokens: Any, held: Any) -> Any:
+            if self.victim is None or self.victim.request.place.index not in places:
+                return step(places, tokens, held)
+            if how == "memory":
+                raise MemoryError
+            if how == "nan":
+                logits = step(places, tokens, held).clone()
+                logits[places.index(self.victim.request.place.index)] = np.nan
+                return logits
+            step(places, tokens, held)  # all have a token more in their places, which must go again
+            raise RuntimeError("w13 w14, secret")
+
+        monkeypatch.setattr(engine.contexts, "step", bad_step)
+        monkeypatch.setattr(engine.contexts, "read", read)
+
+
+@pytest.mark.parametrize("how", ["error", "memory", "nan"])
+def test_an_error_in_a_step_fails_one_request(engine: Any, monkeypatch: Any, caplog: Any, how: str) -> None:
+    prompts = [tokens_of(60 + i, seed=i) for i in range(3)]
+    alone = [Asked(engine, prompt, 60).tokens for prompt in prompts]
+    broken = Broken(engine, monkeypatch, how)
+    with caplog.at_level(logging.INFO, "sparq_ipu"):
+        asked = [Asked(engine, prompt, 60) for prompt in prompts]
+        assert asked[1].begun.wait(60)
+        broken.victim = asked[1]
+        assert isinstance(asked[1].end(), Failed)
+        assert [asked[0].tokens, asked[2].tokens] == [alone[0], alone[2]]
+        broken.victim = None
+        assert Asked(engine, prompts[1], 60).tokens == alone[1]
+    assert "request failed" in caplog.text and "secret" not in caplog.text
+
+
+def test_an_error_in_a_prompt_fails_one_request(engine: Any, monkeypatch: Any) -> None:
+    alone = Asked(engine, tokens_of(60), 60).tokens
+    read = engine.contexts.read
+
+    def bad_read(place: int, tokens: Any, *more: Any) -> Any:
+        if len(tokens) == 77:
+            read(place, tokens, *more)
+            raise RuntimeError
+        return read(place, tokens, *more)
+
+    monkeypatch.setattr(engine.contexts, "read", bad_read)
+    good, bad = Asked(engine, tokens_of(60), 60), Asked(engine, tokens_of(77, seed=4), 5)
+    assert isinstance(bad.end(), Failed) and good.tokens == alone
+    assert isinstance(Asked(engine, tokens_of(76, seed=4), 5).end(), Done)
+
+
+def test_who_takes_an_answer_may_fail(engine: Any) -> None:
+    def gone(event: Any) -> None:
+        raise RuntimeError("the loop is closed")
+
+    asked = Asked(engine, tokens_of(20), 500)
+    asked.request.emit = gone
+    assert isinstance(Asked(engine, tokens_of(21), 5).end(), Done)
+    deadline = time.monotonic() + 60
+    while not all(place.is_free for place in engine._places):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_closing_finishes_what_runs_and_refuses_what_waits() -> None:
+    with running_engine(n_places=1) as engine:
+        running = Asked(engine, tokens_of(20), 100)
+        assert running.begun.wait(60)
+        waiting = Asked(engine, tokens_of(20), 1)
+        engine.close()
+        assert waiting.end() == Failed("the server is shutting down", is_refused=True)
+        with pytest.raises(Refused) as refused:
+            Asked(engine, tokens_of(20), 1)
+        assert refused.value.is_closing and not engine.is_alive
+        engine.stop(60)
+        assert len(running.tokens) == 100
+
+
+def test_stopping_at_once_fails_what_runs() -> None:
+    with running_engine(n_places=1) as engine:
+        running = Asked(engine, tokens_of(20), 900)
+        assert running.begun.wait(60)
+        engine.stop()
+        assert isinstance(running.end(), Failed)
+
+
+def test_stop_strings_and_stop_tokens(engine: Any) -> None:
+    full = Asked(engine, tokens_of(40), 30).tokens
+    stop = words(full[9:11])
+    asked = Asked(engine, tokens_of(40), 30, stops=[stop])
+    assert asked.end().reason == "stop"
+    assert asked.text == words(full[: asked.end().n_new]).partition(stop)[0]
+    at = full.index(full[6])
+    by_token = Asked(engine, tokens_of(40), 30, stop_tokens=[full[6]])
+    assert by_token.end().reason == "stop" and by_token.tokens == full[:at]
+
+
+def test_memory_is_bounded(engine: Any) -> None:
+    held = engine.contexts.bytes
+    for seed in range(12):
+        Asked(engine, tokens_of(500, seed=seed), 3).end()
+    assert engine.contexts.bytes == held
+    per_place = held / 4
+    assert per_place < CONTEXT * 3 * 2 * 16 * (2 + 2 + 2) * 1.2
+
+
+def test_models_that_can_not_be_served() -> None:
+    with pytest.raises(ValueError, match="serve: model must be enabled"):
+        Contexts(tiny_model(), 1, 8)
+    window = tiny_model("Mistral", sliding_window=32)
+    sparq_ipu.transformers.enable(window)
+    with pytest.raises(ValueError, match="have layers that see all positions"):
+        Contexts(window, 1, 8)
+    slow = tiny_model()
+    sparq_ipu.transformers.enable(slow, device="reference")
+    with pytest.raises(ValueError, match="device must be 'cpu'"):
+        Contexts(slow, 1, 8)
+    with pytest.raises((ValueError, MemoryError)):
+        Contexts(served_model(), 1024, 1 << 24)

@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Parts of `sparq-ipu serve` that need no model: sampling, text and stop strings, the choice of a place."""
+
+from __future__ import annotations
+
+from typing import Any, Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sparq_ipu.serve.prefixes import Place, choose, common, longest
+from sparq_ipu.serve.sampling import Sampler, Sampling
+from sparq_ipu.serve.text import TextStream
+
+
+class Bytes:
+    """A tokenizer whose tokens are bytes; 256 is special."""
+
+    def decode(self, tokens: Sequence[int], skip_special_tokens: bool = False) -> str:
+        return bytes(token for token in tokens if token < 256).decode("utf-8", errors="replace")
+
+
+def logits_of(n: int, seed: int = 0) -> Any:
+    return np.random.default_rng(seed).standard_normal(n).astype(np.float32) * 3
+
+
+def test_greedy_takes_the_most_likely() -> None:
+    logits = logits_of(100)
+    assert Sampler(Sampling(0.0)).choose(logits) == int(logits.argmax())
+    assert Sampler(Sampling(1e-6)).choose(logits) == int(logits.argmax())
+    assert Sampler(Sampling(2.0, 1e-9)).choose(logits) == int(logits.argmax())
+
+
+@pytest.mark.parametrize("temperature, top_p", [(1.0, 1.0), (0.7, 1.0), (1.3, 0.8)])
+def test_tokens_come_as_often_as_they_are_likely(temperature: float, top_p: float) -> None:
+    logits = logits_of(12)
+    mass = np.exp(logits.astype(np.float64) / temperature)
+    mass /= mass.sum()
+    order = np.argsort(-mass)
+    kept = order[: int(np.sum(np.cumsum(mass[order]) < top_p)) + 1] if top_p < 1 else order
+    expected = np.zeros(12)
+    expected[kept] = mass[kept] / mass[kept].sum()
+    sampler = Sampler(Sampling(temperature, top_p, seed=1))
+    n = 20000
+    counts = np.bincount([sampler.choose(logits) for _ in range(n)], minlength=12)
+    assert (counts[expected == 0] == 0).all()
+    assert np.abs(counts / n - expected).max() < 5 * np.sqrt(0.25 / n)
+
+
+def test_the_same_seed_draws_the_same() -> None:
+    def drawn(seed: int) -> list:
+        sampler = Sampler(Sampling(1.0, 0.95, seed))
+        return [sampler.choose(logits_of(500, i)) for i in range(20)]
+
+    assert drawn(3) == drawn(3) != drawn(4)
+
+
+def test_log_probabilities() -> None:
+    logits = logits_of(50)
+    expected = logits.astype(np.float64) - np.log(np.exp(logits.astype(np.float64)).sum())
+    assert Sampler(Sampling()).log_probability(logits, 3) is None
+    found = Sampler(Sampling(0.3, 0.5, n_top=5)).log_probability(logits, 3)
+    assert found is not None and found.token == 3
+    assert found.value == pytest.approx(expected[3])
+    assert [token for token, _ in found.top] == np.argsort(-expected)[:5].tolist()
+    assert [value for _, value in found.top] == pytest.approx(sorted(expected)[::-1][:5])
+    none = Sampler(Sampling(n_top=0)).log_probability(logits, 3)
+    assert none is not None and none.top == []
+
+
+def streamed(text: bytes, stops: Sequence[str]) -> tuple[str, bool]:
+    stream = TextStream(Bytes(), stops)
+    parts = []
+    for token in text:
+        parts.append(stream.push(token))
+        if stream.is_stopped:
+            break
+    return "".join(parts) + stream.finish(), stream.is_stopped
+
+
+@given(st.text("abä\U0001f600", max_size=30), st.lists(st.text("abä", min_size=1, max_size=4), max_size=3))
+def test_text_ends_at_the_first_stop_string(text: str, stops: list) -> None:
+    at = min((found for found in (text.find(stop) for stop in stops) if found >= 0), default=None)
+    got, is_stopped = streamed(text.encode(), stops)
+    # A string that begins later may end first.
+    ends = [text.find(stop) + len(stop) for stop in stops if stop in text]
+    assert is_stopped == (at is not None)
+    if at is None:
+        assert got == text
+    else:
+        seen = text[: min(ends)]
+        assert got == seen[: min(seen.find(stop) for stop in stops if stop in seen)]
+
+
+def test_text_comes_as_soon_as_it_is_certain() -> None:
+    stream = TextStream(Bytes(), ["end"])
+    given_text = [stream.push(token) for token in "ä en!e".encode()]
+    assert given_text == ["", "ä", " ", "", "", "en!", ""]
+    assert stream.finish() == "e"
+
+
+def test_special_tokens_and_broken_characters() -> None:
+    stream = TextStream(Bytes())
+    assert [stream.push(token) for token in (65, 256, 0xC3)] == ["A", "", ""]
+    assert stream.finish() == "\ufffd"
+
+
+def place(index: int, tokens: Sequence[int], used: int, is_free: bool = True) -> Place:
+    made = Place(index)
+    made.tokens, made.used, made.is_free = np.array(tokens, np.int64), used, is_free
+    return made
+
+
+def test_common() -> None:
+    a, b = np.arange(5), np.array([0, 1, 7, 3])
+    assert (common(a, b), common(a, a[:3]), common(a, a[:0]), common(a, a)) == (2, 3, 0, 5)
+
+
+def test_the_longest_prefix_is_found_in_any_place() -> None:
+    prompt = np.arange(40)
+    places = [place(0, range(10), 1), place(1, range(25), 2, is_free=False), place(2, range(100, 130), 3)]
+    assert longest(places, prompt, 4) == (places[1], 24)
+    assert longest(places[:1], prompt, 4) == (places[0], 8)
+    assert longest(places[2:], prompt, 4) == (None, 0)
+    # after the last token the model is asked
+    assert longest([place(0, range(40), 1)], prompt, 4)[1] == 36
+
+
+def test_a_place_that_is_continued_is_taken_else_the_oldest() -> None:
+    prompt = np.arange(40)
+    continued, other, oldest = place(0, range(31), 9), place(1, range(50), 8), place(2, [7] * 9, 1)
+    assert choose([continued, oldest], prompt, 4) is continued
+    assert choose([other, oldest], prompt, 4) is oldest  # copied from `other`, which keeps its rest
+    assert choose([other, place(2, [], 0), oldest], prompt, 4).used == 0  # type: ignore[union-attr]
+    assert choose([place(0, [], 0, is_free=False)], prompt, 4) is None

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Makes the calls of a conformance vector on a device of this package, and says what differs."""
+
+from __future__ import annotations
+
+import collections
+from typing import Any
+
+import numpy as np
+from vector_file import Record
+
+import sparq_ipu
+from sparq_ipu.attention import attention
+from sparq_reference import SparqSettings, WindowSettings
+
+
+def settings_of(record: Record) -> Any:
+    n = record.numbers
+    if record.kind == "dense":
+        return None
+    if record.kind == "sparq":
+        return SparqSettings(n["rank"], n["top_k"], n["n_local"], bool(n["mean_value"]))
+    return WindowSettings(n["top_k"], n["n_local"], n["n_recent"])
+
+
+def given(cache: Any, record: Record) -> np.ndarray | None:
+    """What a cache gives for a record that says what it must give; None for the others, which change it."""
+    kind, a = record.kind, record.arrays
+    if kind in ("dense", "sparq", "window"):
+        return np.asarray(attention(a["query"], cache, settings_of(record)))
+    if kind == "rows":
+        assert (cache.lengths == a["lengths"]).all()
+        return np.stack(cache.read())
+    if kind == "shares":
+        sums = np.zeros(a["sums"].shape, np.uint32)
+        for b, steps in enumerate(cache.one_layer("test").history().steps):
+            for step in steps:
+                sums[b, : len(step)] += step
+        return sums
+    if kind == "append":
+        cache.append(a["key"], a["value"], a["lengths"])
+    elif kind == "observe":
+        cache.observe(a["query"], **settings_of(record).arguments())
+    else:
+        getattr(cache, kind)(*a.values())
+    return None
+
+
+def play(records: list[Record], device: str, left_out: tuple[str, ...] = (), **options: Any) -> list[str]:
+    """Make every call of a file on a device: what it gives that the file does not say."""
+    of = records[0].numbers
+    bits = {name: of[name] for name in ("index_bits", "row_bits")}
+    sizes = (of[name] for name in ("batch", "n_kv_heads", "head_dim", "capacity"))
+    cache = sparq_ipu.KVCache(*sizes, device=device, **bits, **options)
+    wrong = []
+    for number, record in enumerate(records[1:], 1):
+        if record.kind in left_out:
+            continue
+        got = given(cache, record)
+        if got is None:
+            continue
+        a = record.arrays
+        expected = a["sums"] if record.kind == "shares" else a.get("output", None)
+        if expected is None:
+            expected = np.stack([a["key"], a["value"]])
+        if got.tobytes() != expected.tobytes():
+            wrong.append(f"record {number}: {record.kind} {record.numbers}")
+    return wrong
+
+
+def is_for_sram(records: list[Record]) -> bool:
+    """One append fills the cache, and nothing else changes it."""
+    kinds = collections.Counter(record.kind for record in records)
+    return kinds["append"] == 1 and not kinds.keys() & {"truncate", "reorder", "reset", "rows", "observe"}
