@@ -374,7 +374,8 @@ MUTANTS = [
     ),
     *of(
         "reference/sparq_reference/layout.py",
-        "tests/reference/test_reference_contract.py::test_attention_is_the_contract",
+        "tests/reference/test_reference_contract.py::test_attention_is_the_contract "
+        "tests/reference/test_reference_laws.py",
         [
             (
                 "slice(kv * group_size, (kv + 1) * group_size)",

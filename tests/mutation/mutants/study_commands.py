@@ -19,7 +19,6 @@ MUTANTS = [
                 'sizes["items"] = sizes.get("items", 1)',
                 "--items changes nothing",
             ),
-            ("if args.quick and args.held_out:", "if False:", "two plans at once"),
             (
                 "seed = plan.seed if args.seed is None else args.seed",
                 "seed = plan.seed",
