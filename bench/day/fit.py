@@ -83,6 +83,10 @@ class Probes:
         return np.asarray(self.modelled(parameters) / self.seconds - 1)
 
 
+def is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
 def as_given(start: Parameters, values: Mapping[str, float]) -> Parameters:
     """Parameters of the kinds that a model has: some are whole numbers."""
     return {
@@ -110,7 +114,7 @@ def fit(records: Sequence[Mapping[str, Any]], start: Parameters) -> Fitted:
     probes = Probes(records)
     clock = [r["clock_hz"] for r in probes_of(records) if r.get("clock_hz")]
     start = {**start, "clock_hz": float(statistics.median(clock))} if clock else dict(start)
-    values = {name: float(v) for name, v in start.items() if name not in NOT_FITTED and v}
+    values = {name: float(v) for name, v in start.items() if name not in NOT_FITTED and is_number(v) and v}
     table = slopes(probes, start, values)
     unseen = [name for name, column in zip(values, table.T) if np.abs(column).max() < SEEN]
     values = {name: v for name, v in values.items() if name not in unseen}
@@ -153,6 +157,8 @@ def model_of(fitted: Fitted, shipped: DeviceModel, name: str) -> DeviceModel:
 def parameter_rows(fitted: Fitted) -> list[tuple[str, ...]]:
     rows = []
     for name, before in fitted.before.items():
+        if not is_number(before):
+            continue
         after = fitted.after[name]
         if name in fitted.errors:
             error = fitted.errors[name]

@@ -115,6 +115,20 @@ void exchanges(ProbeGraph &to) {
   to.body.add(often(to, Copy(concat(from), target.flatten(), false, {"exchange"})));
 }
 
+// Every tile puts `bytes` of its own side by side, of so many pieces.
+void localCopies(ProbeGraph &to) {
+  const unsigned pieces = to.size("pieces");
+  const std::size_t width = to.size("bytes") / wordBytes / pieces;
+  if (width == 0 || width * pieces * wordBytes != to.size("bytes"))
+    throw Error("probe: bytes must be a multiple of 4 * pieces=" + std::to_string(pieces) +
+                ", got " + std::to_string(to.size("bytes")));
+  const Tensor source = onTiles(to, 2 * width * pieces, 0, to.nTiles(), "source"),
+               target = onTiles(to, width * pieces, 0, to.nTiles(), "target");
+  setWords(to, source, 1);
+  const Tensor every = source.reshape({to.nTiles(), pieces, 2, width});
+  to.body.add(often(to, Copy(every.slice(0, 1, 2).flatten(), target.flatten(), false, {"local"})));
+}
+
 void broadcasts(ProbeGraph &to) {
   const std::size_t words = to.size("bytes") / wordBytes;
   const Tensor source = onTile(to, UNSIGNED_INT, {1, words}, 0, "source"),
@@ -199,6 +213,7 @@ const std::vector<Kind> &kinds() {
       {"repeat_while_true", {"n"}, loops},
       {"exchange", {"n", "bytes", "pieces", "senders"}, exchanges},
       {"broadcast", {"n", "bytes"}, broadcasts},
+      {"local_copy", {"n", "bytes", "pieces"}, localCopies},
       {"link", {"n", "bytes"}, linkCopies},
       {"remote_read",
        {"n", "rows", "row_bytes", "tiles"},
