@@ -226,7 +226,7 @@ def test_what_an_ipu_measures_is_modelled_where_it_is_read(
     on_ipu, out = Context("ipu", quick=True), tmp_path / "day.tar.gz"
     run = records.Run(tmp_path / "day.run", hardware_day.ROOT)
     run.add("run", device="ipu", quick=True, as_model={}, git="0", python="3")
-    wanted = {"sync n=64", "exchange n=8 bytes=4096 pieces=1 senders=1", "GroupKeys", "NextWave"}
+    wanted = {"sync n=64", "exchange n=8 bytes=4096 pieces=1 senders=1", "GroupKeys", "NextStep"}
     with monkeypatch.context() as patch:
         without_the_emulator(patch)
         for name in ("rules", "vertices"):
