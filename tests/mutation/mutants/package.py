@@ -98,18 +98,6 @@ MUTANTS = [
         ],
     ),
     *of(
-        "python/sparq_ipu/planning/on_chip.py",
-        "tests/planning/test_planning.py::test_the_range_of_a_time_is_twice_the_work_on_chip "
-        "tests/bench/test_ipu_sparq.py::test_the_share_on_chip",
-        [
-            (
-                '(on_chip, seconds_by_category["total"] + on_chip)',
-                '(on_chip, seconds_by_category["total"] + 2 * on_chip)',
-                "if doubled: tripled",
-            ),
-        ],
-    ),
-    *of(
         "python/sparq_ipu/planning/plan_command.py",
         "tests/planning/test_whole_model.py::test_what_does_not_fit_is_a_status_and_the_fullest_ipu_a_row "
         "tests/planning/test_whole_model.py::test_a_list_of_models_is_of_nothing_else",
