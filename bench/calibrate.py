@@ -329,6 +329,9 @@ def of_day(archive: Path, model_file: Path | None) -> str:
             fit_day.kind_rows(fitted),
         ),
     ]
+    if fitted.without:
+        rows = [(name, f"{seconds * 1e6:.3f}") for name, seconds in fitted.without]
+        texts += ["Without a rule in the model, us for one:", markdown_table(("", "us"), rows)]
     for part, what in (("vertices", "Vertices"), ("programs", "Whole programs")):
         rows = fit_day.ratio_rows(records, part)
         if rows:

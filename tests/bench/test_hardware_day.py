@@ -9,6 +9,7 @@ import json
 import tarfile
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 core = pytest.importorskip("sparq_ipu._core", reason="the extension module is not built")
@@ -293,3 +294,36 @@ def test_every_program_of_a_day_is_a_good_command_line(quick: bool) -> None:
         assert rows == ({64, 256, 1024, 2048, 8192}, {144, 288, 512, 544, 1024, 2048})
         assert {s["tiles"] for s in sizes} == {0, 64}
         assert {spec[2] for spec in rules.specs(quick) if spec[0] == "remote_read"} == {1, 4}
+
+
+def test_a_stack_that_did_not_run_has_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its row has the plan's, which is no measurement."""
+    monkeypatch.setattr(ipu_sparq.pod, "why_not_run", lambda plan: "it is too large")
+    words = programs.stacks(quick=True)[0]
+    with pytest.raises(ValueError, match=r"^ipu_sparq: it must run on this machine, got .* without a time$"):
+        programs.measured(words, Context("emulator", quick=True))
+
+
+@pytest.mark.slow
+def test_what_a_device_does_at_random_is_told(other_day: Path) -> None:
+    """Times a percent off, each another way: parameters are as good as their errors say. And what the model
+    has no rule for, and where four IPUs are in one another's way, is listed and not fitted."""
+    found, rng = pack.records_of(other_day), np.random.default_rng(0)
+    for record in found:
+        if record["event"] == "result":
+            record["seconds"] *= 1 + 0.01 * rng.standard_normal()
+            record["seconds"] *= 3 if record["spec"]["n_ipus"] == 4 else 1
+            if record["spec"]["kind"] == "if":
+                record["seconds"] = 64 * 1e-6
+    fitted = fit.fit(found, device_model().parameters())
+    for name in (
+        "sync_cycles",
+        "streaming_bytes_per_second",
+        "exchange_bytes_per_cycle",
+        "link_bytes_per_second",
+    ):
+        off = abs(np.log(fitted.after[name] / OTHER[name]))
+        assert off < max(4 * fitted.errors[name], 0.01) and 0.001 < fitted.errors[name] < 0.05, name
+    told = {row[0]: row[-1] for row in fit.kind_rows(fitted)}
+    assert told["remote_read of 4 IPUs"] == "its form is wrong" and told["remote_read"] == "fits"
+    assert [name for name, _ in fitted.without] == ["if n=64 taken=0", "if n=64 taken=1"]

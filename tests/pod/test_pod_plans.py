@@ -134,6 +134,7 @@ def test_links_are_those_of_the_emulator() -> None:
     assert [sync_hops(n) for n in (1, 2, 4, 8, 64)] == [1, 1, 2, 3, 17]
     assert busiest_link_bytes({(0, 1): 32}) == 8
     assert busiest_link_bytes({(0, 5): 32, (4, 2): 32, (6, 2): 32}) == 32
+    assert busiest_link_bytes({(2, 1): 32, (2, 5): 32}) == 32  # both across a rung first
     assert link_seconds(model, {}, 4) == 2 * 2 * 15e-9
     for split, n_layers in (("layers", 8), ("heads", 1)):
         counted = emulated(n_layers, 8, split)
