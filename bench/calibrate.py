@@ -24,6 +24,7 @@ import argparse
 import dataclasses
 import json
 import re
+import statistics
 import sys
 from pathlib import Path
 from typing import Any, Callable, Sequence
@@ -328,6 +329,9 @@ def of_day(archive: Path, model_file: Path | None) -> str:
             fit_day.kind_rows(fitted),
         ),
     ]
+    if fitted.without:
+        rows = [(name, f"{seconds * 1e6:.3f}") for name, seconds in fitted.without]
+        texts += ["Without a rule in the model, us for one:", markdown_table(("", "us"), rows)]
     for part, what in (("vertices", "Vertices"), ("programs", "Whole programs")):
         rows = fit_day.ratio_rows(records, part)
         if rows:
@@ -335,6 +339,14 @@ def of_day(archive: Path, model_file: Path | None) -> str:
                 f"{what}, measured over modelled, the worst first:",
                 markdown_table(("", "ratio"), rows[:20]),
             ]
+    grown = fit_day.growth_rows(records)
+    if grown:
+        middle = statistics.median(float(row[1]) for row in grown)
+        texts += [
+            f"Vertices, what doubling a size adds, measured over estimated: {middle:.2f} in the middle of "
+            f"{len(grown)}; the worst:",
+            markdown_table(("vertex", "median", "least", "most"), grown[:20]),
+        ]
     if model_file is not None:
         made = fit_day.model_of(fitted, shipped, model_file.stem)
         model_file.write_text(json.dumps(dataclasses.asdict(made), indent=1) + "\n")

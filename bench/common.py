@@ -429,7 +429,8 @@ NO_RANGE: Row = dict.fromkeys(ON_CHIP_COLUMNS)
 #: columns over the baseline kernel, and the times that they compare
 SPEEDUPS = {
     "speedup_vs_dense_streaming": "seconds_per_query",
-    "speedup_if_on_chip_doubled": "seconds_if_on_chip_doubled",
+    "speedup_low": "seconds_high",
+    "speedup_high": "seconds_low",
 }
 
 
@@ -450,7 +451,7 @@ def new_row(
     seconds, n_runs     every run, and how many; None where the time is modelled
     time_source         "measured" or "modelled"
     on_chip_seconds     of a modelled time all but remote copies: an estimate
-    seconds_if_on_chip_doubled   the time if that took twice as long
+    seconds_low, seconds_high   the time with that at the ends of its range
     bit_exact           equal to `checked_against` in every bit; None where bits were not compared
     checked_against     what the result was compared with; None: nothing
     does_not_fit        {"resource", "need", "room"} where the device has too little of something

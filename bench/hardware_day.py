@@ -162,15 +162,17 @@ def main(argv: list[str] | None = None) -> int:
     if a.pack and not (folder / records.FILE).exists():
         made.error(f"--pack must be given for a day that has begun, got no {folder}")
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a lost connection ends nothing
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # and what it started ends with it
     try:
         run = records.Run(folder, ROOT)
         complete = True
         if not a.pack:
-            context = begin(run, a, made)
-            parts = [part for part in PARTS if part.name in a.parts]
-            complete = conduct.conduct(run, parts, lambda p: part_command(folder, p), context, a.limits)
+            with run.locked():
+                context = begin(run, a, made)
+                parts = [part for part in PARTS if part.name in a.parts]
+                complete = conduct.conduct(run, parts, lambda p: part_command(folder, p), context, a.limits)
     except ValueError as error:
-        made.error(f"--out: {error}")
+        made.error(f"--out: {str(error).partition(': ')[2]}")
     except records.DiskFull as error:
         print(f"hardware_day.py: the disk is full: {error}", file=sys.stderr)
         return 1

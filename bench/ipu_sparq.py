@@ -281,7 +281,8 @@ def first_row(kernel: Kernel, device: str, workload: Workload, a: argparse.Names
         transfer_bytes_dense=BASELINE.transfer_bytes(workload.spec, None),
         theoretical_speedup=kernel.theoretical_speedup(*attended),
         speedup_vs_dense_streaming=None,
-        speedup_if_on_chip_doubled=None,
+        speedup_low=None,
+        speedup_high=None,
         seconds_by_category=None,
         max_tile_bytes=None,
         tile_bytes_by_kind=None,
@@ -379,7 +380,8 @@ COLUMNS = (
     Column("kernel", -20, label),
     Column("ms", 18, milliseconds),
     Column("on chip", 8, lambda r: number(share_on_chip(r), ".0%")),
-    Column("if twice", 9, lambda r: number(r["seconds_if_on_chip_doubled"], ".4f", 1e3)),
+    Column("low", 8, lambda r: number(r["seconds_low"], ".4f", 1e3)),
+    Column("high", 8, lambda r: number(r["seconds_high"], ".4f", 1e3)),
     Column("MB streamed", 12, lambda r: number(r["streamed_bytes"], ".2f", 1e-6)),
     Column("speed-up", 9, lambda r: number(r["speedup_vs_dense_streaming"], ".2f", 1, "x")),
     Column("in theory", 9, lambda r: number(r["theoretical_speedup"], ".2f", 1, "x")),
@@ -396,7 +398,7 @@ def print_results(rows: list[Row]) -> None:
     if rows[0]["time_source"] == "modelled":
         print("Modelled for one Bow IPU from what the emulator counted; nothing was measured on an IPU.")
         print("on chip: the share of that time which is not spent on streaming memory, an estimate.")
-        print("if twice: the time in ms if work on chip took twice as long.")
+        print("low, high: the time in ms with work on chip at the ends of its range.")
     if any(row["footprint_extrapolated"] for row in rows):
         print("*: extrapolated, for a cache larger than any that was measured for the model.")
     print(f"speed-up: against {BASELINE.name}. in theory: bytes moved, dense / SparQ.")
@@ -464,12 +466,14 @@ def stacks(a: argparse.Namespace, device: str, progress: Progress) -> list[Row]:
             continue
         row = first_row(kernel, device if device == "ipu" else device_model().name, workload, a)
         row["label"] = label(row)
-        progress.step(f"{row['label']}: plan")
-        planned = pod.planned(row, kernel, workload, a)
-        progress.step(None)
-        print(f"{row['label']}: {row['error']}\n" if planned is None else f"{planned}")
-        if planned is not None and not a.plan_only:
-            reason = pod.why_not_run(planned)
+        planned = None
+        if _core.has_emulator:  # which plans are made by
+            progress.step(f"{row['label']}: plan")
+            planned = pod.planned(row, kernel, workload, a)
+            progress.step(None)
+            print(f"{row['label']}: {row['error']}\n" if planned is None else f"{planned}")
+        if not a.plan_only and not row["error"]:
+            reason = pod.why_not_run(planned) if planned is not None and device == "emulator" else None
             if reason is None:
                 try:
                     pod.run(

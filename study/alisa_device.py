@@ -199,7 +199,8 @@ def plan_lines(lines: Sequence[Line], seq_len: int, n_tiles: int = 0) -> list[Li
                     "hit_rate": round(hit_rate, 4),
                     **{column: of.seconds_per_query for column, of in plans.items()},
                     "streaming": plan.seconds_by_category["streaming"],
-                    "if_on_chip_doubled": plan.seconds_if_on_chip_doubled,
+                    "seconds_low": plan.seconds_low,
+                    "seconds_high": plan.seconds_high,
                     "max_tile_bytes": plan.max_tile_bytes,
                 }
             )

@@ -17,7 +17,7 @@ from vector_file import FOLDER, read  # noqa: E402
 from vector_play import is_for_sram, play  # noqa: E402
 
 #: of a quick day every so many of the files, of each memory
-EVERY = 8
+EVERY = 16
 #: tiles of an emulated IPU: bits do not depend on them, and the time that a test takes does
 TILES = 8
 

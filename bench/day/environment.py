@@ -148,8 +148,8 @@ def codelets(context: Context) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         for words in CONTRACT_OFF:
             sources = sorted(map(str, CODELETS.glob("*.cpp")))
-            if context.quick and context.device != "ipu":
-                sources = sources[:1]  # the build compiled them all
+            if context.quick:
+                sources = sources[:2]  # the build compiled them all
             begin = time.monotonic()
             command = ["-O3", *words, "--target", "ipu2,ipu21", "-I", str(CODELETS.parent)]
             answer = run([_compiler(), *command, "-o", f"{folder}/all.gp", *sources], 1800)

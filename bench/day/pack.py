@@ -11,7 +11,7 @@ from typing import Any
 
 from . import page
 from .complete import completed
-from .records import FILE, RESERVE, Run, read, without_names
+from .records import FILE, LOCK, RESERVE, Run, read, without_names
 
 
 def pack(run: Run, out: Path) -> None:
@@ -20,7 +20,7 @@ def pack(run: Run, out: Path) -> None:
     beside = out.with_name(out.name + ".part")
     with tarfile.open(beside, "w:gz") as archive:
         for path in sorted(run.path.iterdir()):
-            if path.name == RESERVE:
+            if path.name in (RESERVE, LOCK):
                 continue
             data = path.read_bytes()
             if path.suffix in (".txt", ".md", ".html", ".jsonl"):

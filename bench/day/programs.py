@@ -122,9 +122,11 @@ def measured(words: str, context: Context) -> dict[str, Any]:
     given = ["--input", str(TRACE)] if "--steps" in words else []
     with played_by(context):
         row = row_of([*words.split(), *given, "--device", context.device])
-    seconds = (
-        row.get("emulated_seconds_per_token") or row.get("seconds_per_token") or row["seconds_per_query"]
-    )
+    # of a stack on the emulator seconds_per_token is its plan
+    of_stack = "seconds_per_token" if context.device == "ipu" else "emulated_seconds_per_token"
+    seconds = row.get(of_stack if "--layers" in words else "seconds_per_query")
+    if seconds is None:
+        raise ValueError(f"ipu_sparq: it must run on this machine, got {words} without a time")
     found = {name: row[name] for name in KEPT if row.get(name) is not None}
     found.update(seconds=seconds)
     if _core.has_emulator:

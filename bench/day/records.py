@@ -13,6 +13,8 @@ What an interruption cuts off is the last line at most, and is taken away at the
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import os
 import re
@@ -26,6 +28,7 @@ SCHEMA = 1
 FILE = "records.jsonl"
 #: is there for a full disk: its room is for the last lines
 RESERVE, RESERVE_BYTES = "reserve", 1 << 20
+LOCK = "lock"
 #: an item that has begun so often and never ended is not begun again
 MOST_STARTS = 2
 
@@ -118,6 +121,21 @@ class Run:
             if self.file.exists():
                 self.records = list(read(self.file))
         return record
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Meanwhile no other process may conduct this day.
+
+        Raises:
+            ValueError: another does.
+        """
+        with open(self.path / LOCK, "w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                text = f"hardware_day: nobody else may run this day, got another in {self.path}"
+                raise ValueError(text) from None
+            yield
 
     def keep_room(self) -> None:
         """Set room aside for the last lines. Raises DiskFull where there is none."""

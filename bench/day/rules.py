@@ -32,6 +32,8 @@ def specs(quick: bool) -> list[Spec]:
                 if n_bytes % (4 * n) == 0 and not (quick and n != 1 and senders == 1):
                     found.append(("exchange", dict(n=8, bytes=n_bytes, pieces=n, senders=senders), 1))
     found += [("broadcast", dict(n=8, bytes=n), 1) for n in sizes[1:]]
+    for n_bytes in (4096,) if quick else (512, 4096, 65536):
+        found += [("local_copy", dict(n=8, bytes=n_bytes, pieces=n), 1) for n in (1, n_bytes // 4)]
     rows = (256, 8192) if quick else (64, 256, 1024, 2048, 8192)
     row_bytes = (144, 1024) if quick else (144, 288, 512, 544, 1024, 2048)
     for n_rows in rows:

@@ -17,43 +17,78 @@ using codelet_abi::Layout;
 using codelet_abi::Nesting;
 using codelet_abi::VertexKind;
 
-// Adds, per tile, the bytes of the union of its moves' elements. `tile` selects sender or receiver.
-template <class Tile>
-static void addUnion(const GraphImpl &g, std::vector<Move> &moves, Tile tile,
-                     std::vector<std::uint64_t> &bytes) {
+// Of the union of a tile's moves, what it sends or receives.
+struct Moved {
+  std::uint64_t bytes = 0, pieces = 0;
+};
+
+// Adds the unions of moves' elements per tile. `tile` selects sender or receiver, `other` the tile
+// at the other end: where that changes, another piece begins.
+template <class Tile, class Other>
+static std::vector<Moved> unions(const GraphImpl &g, std::vector<Move> &moves, Tile tile,
+                                 Other other) {
+  std::vector<Moved> r(g.target.getNumTiles());
   std::sort(moves.begin(), moves.end(), [&](const Move &a, const Move &b) {
-    if (tile(a) != tile(b))
-      return tile(a) < tile(b);
-    return a.var != b.var ? a.var < b.var : a.begin < b.begin;
+    return std::make_tuple(tile(a), a.var, a.begin, other(a)) <
+           std::make_tuple(tile(b), b.var, b.begin, other(b));
   });
   std::size_t end = 0;
   for (std::size_t i = 0; i < moves.size(); ++i) {
     const Move &m = moves[i];
     const bool same = i && tile(moves[i - 1]) == tile(m) && moves[i - 1].var == m.var;
     const std::size_t from = same ? std::max(end, m.begin) : m.begin;
+    if (m.end > from) {
+      Moved &of = r[tile(m)];
+      of.bytes += (m.end - from) * typeSize(g.variables[m.var].type);
+      of.pieces += !same || m.begin > end || other(moves[i - 1]) != other(m);
+    }
     end = same ? std::max(end, m.end) : m.end;
-    if (m.end > from)
-      bytes[tile(m)] += (m.end - from) * typeSize(g.variables[m.var].type);
   }
+  return r;
 }
 
 sparq::emulator::ExchangeCount Compiler::exchangeCost(std::vector<Move> &moves,
                                                       std::vector<std::uint64_t> *landing) const {
-  const unsigned tiles = g_.target.getNumTiles();
-  std::vector<std::uint64_t> in(tiles, 0), out(tiles, 0);
-  addUnion(g_, moves, [](const Move &m) { return m.dstTile; }, in);
-  addUnion(g_, moves, [](const Move &m) { return m.srcTile; }, out);
+  const auto from = [](const Move &m) { return m.srcTile; };
+  const auto to = [](const Move &m) { return m.dstTile; };
+  const std::vector<Moved> in = unions(g_, moves, to, from), out = unions(g_, moves, from, to);
+  const sparq::emulator::DeviceModel model;
   ExchangeCount c;
-  for (unsigned t = 0; t < tiles; ++t) {
-    c.bytesIn += in[t];
-    c.bytesOut += out[t];
-    c.maxBytesIn = std::max(c.maxBytesIn, in[t]);
-    c.maxBytesOut = std::max(c.maxBytesOut, out[t]);
-    c.maxBytes = std::max({c.maxBytes, in[t], out[t]});
+  const auto busiest = [&](const Moved &m) {
+    if (model.transferCycles(m.bytes, m.pieces) > model.transferCycles(c.busyBytes, c.busyPieces)) {
+      c.busyBytes = m.bytes;
+      c.busyPieces = m.pieces;
+    }
+  };
+  for (std::size_t t = 0; t < in.size(); ++t) {
+    c.bytesIn += in[t].bytes;
+    c.bytesOut += out[t].bytes;
+    c.maxBytesIn = std::max(c.maxBytesIn, in[t].bytes);
+    c.maxBytesOut = std::max(c.maxBytesOut, out[t].bytes);
+    c.maxBytes = std::max({c.maxBytes, in[t].bytes, out[t].bytes});
+    busiest(in[t]);
+    busiest(out[t]);
     if (landing)
-      (*landing)[t] += in[t];
+      (*landing)[t] += in[t].bytes;
   }
   return c;
+}
+
+void Compiler::addLocal(unsigned tile, std::uint64_t elements, std::uint64_t bytes) {
+  LocalCopy &c = local_[tile];
+  c.elements += std::min(elements, LocalCopy::longPiece);
+  c.bytes += bytes;
+}
+
+// That of the tile that has most to copy since the last call.
+sparq::emulator::LocalCopy Compiler::takeLocal() {
+  const sparq::emulator::DeviceModel model;
+  LocalCopy most;
+  for (const auto &tile : local_)
+    if (model.localCycles(tile.second) > model.localCycles(most))
+      most = tile.second;
+  local_.clear();
+  return most;
 }
 
 std::string Compiler::nameOfTile(unsigned tile) const {
@@ -228,6 +263,7 @@ void Compiler::addComputeCost(const ComputeSetRecord &cs, StepCount &cost) {
     cost.tileCycles = std::max(cost.tileCycles, cycles);
   }
   cost.syncs = 1;
+  cost.localCopy = takeLocal();
   if (!in.empty()) {
     ++cost.exchanges;
     cost.before = exchangeCost(in, &temporaries_);

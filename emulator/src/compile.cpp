@@ -104,7 +104,7 @@ void Compiler::checkMapped(const Tensor &t, const std::string &what) const {
     throwUnmapped(what, var, element);
 }
 
-// All steps that take time on a tile come here, each once.
+// All steps that take time on a tile come here, each once; but for branches, whose code is counted by itself.
 unsigned Compiler::addCost(StepCount c) {
   code_.addStep();
   exe_->costs.push_back(std::move(c));
@@ -117,6 +117,25 @@ void Compiler::setPredicate(Step &s, const Tensor &t, const char *op) {
   s.hasPredicate = true;
   s.predicate = addressOf(p[0].var, p[0].begin);
   s.predicateBytes = static_cast<unsigned>(typeSize(t.elementType()));
+}
+
+// All tiles branch, so all are told.
+void Compiler::branchOn(Step &s, const Tensor &t, const char *op, const std::string &name) {
+  setPredicate(s, t, op);
+  const unsigned nTiles = g_.target.getTilesPerIPU();
+  StepCount cost;
+  cost.name = name;
+  cost.kind = sparq::emulator::StepKind::Branch;
+  addIPUs(t, cost.ipus);
+  if (nTiles > 1) {
+    ExchangeCount &word = cost.before;
+    cost.exchanges = cost.syncs = 1;
+    word.maxBytesIn = word.maxBytesOut = word.maxBytes = word.bytesOut = word.busyBytes = 4;
+    word.bytesIn = 4 * std::uint64_t(nTiles - 1);
+    word.busyPieces = 1;
+  }
+  s.cost = static_cast<unsigned>(exe_->costs.size());
+  exe_->costs.push_back(std::move(cost));
 }
 
 Step Compiler::compileExecute(const ProgramImpl &p, const std::string &parent) {
@@ -262,13 +281,13 @@ Step Compiler::compileProgram(const program::Program &program, const std::string
     code_.addBranch(2);
     s.op = StepOp::While;
     s.flag = p.flag;
-    setPredicate(s, p.predicate, p.flag ? "RepeatWhileTrue" : "RepeatWhileFalse");
+    branchOn(s, p.predicate, p.flag ? "RepeatWhileTrue" : "RepeatWhileFalse", name);
     children(0, 2);
     return s;
   case ProgramKind::If:
     code_.addBranch(2);
     s.op = StepOp::If;
-    setPredicate(s, p.predicate, "If");
+    branchOn(s, p.predicate, "If", name);
     children(0, 2);
     return s;
   case ProgramKind::Switch:
@@ -276,7 +295,7 @@ Step Compiler::compileProgram(const program::Program &program, const std::string
     s.op = StepOp::Switch;
     s.cases = p.cases;
     s.checked = p.checked;
-    setPredicate(s, p.predicate, "Switch");
+    branchOn(s, p.predicate, "Switch", name);
     children(0, p.children.size());
     return s;
   case ProgramKind::CopyTensor:

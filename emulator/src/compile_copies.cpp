@@ -104,8 +104,10 @@ Step Compiler::compileCopy(const ProgramImpl &p, const std::string &name) {
               b + sb - a, b + se - a, [&](std::size_t db, std::size_t de, unsigned dstTile) {
                 if (srcTile != dstTile)
                   moves.push_back({srcTile, dstTile, from, a + db - b, a + de - b});
-                else
+                else {
                   code_.addPieces(srcTile, 1);
+                  addLocal(srcTile, se - sb, (se - sb) * size);
+                }
               });
         });
   });
@@ -127,6 +129,7 @@ Step Compiler::compileCopy(const ProgramImpl &p, const std::string &name) {
   cost.name = name;
   cost.kind = StepKind::Copy;
   cost.bytes = src.numElements() * size;
+  cost.localCopy = takeLocal();
   if (!moves.empty()) {
     cost.exchanges = 1;
     cost.syncs = 1;
@@ -155,6 +158,7 @@ std::uint64_t Compiler::accountTransfer(const Tensor &t, std::size_t rowElements
   unsigned current = noTile;
   VarId var = 0;
   std::size_t next = 0;
+  std::vector<std::size_t> lengths; // of the pieces
   auto close = [&] {
     if (bytes == 0)
       return;
@@ -164,9 +168,12 @@ std::uint64_t Compiler::accountTransfer(const Tensor &t, std::size_t rowElements
     if (pieces > 1 || bytes % wordBytes) {
       temporaries_[current] += bytes;
       code_.addPieces(current, pieces);
+      for (const std::size_t n : lengths)
+        addLocal(current, n, n * size);
     }
     bytes = 0;
     pieces = 0;
+    lengths.clear();
   };
   forEachPiece(Access::impl(t), [&](VarId v, std::size_t begin, std::size_t n) {
     g_.variables[v].tiles.forEach(begin, begin + n,
@@ -178,6 +185,7 @@ std::uint64_t Compiler::accountTransfer(const Tensor &t, std::size_t rowElements
                                       const std::size_t m = std::min(e - b, leftInRow);
                                       pieces += bytes == 0 || v != var || b != next;
                                       bytes += m * size;
+                                      lengths.push_back(m);
                                       b += m;
                                       var = v;
                                       next = b;
@@ -238,6 +246,7 @@ Step Compiler::compileStream(const ProgramImpl &p, const std::string &name) {
   cost.rows = 1;
   cost.bytes = plan.bytes;
   cost.packets = accountTransfer(t, stream.numElements, Tensor());
+  cost.localCopy = takeLocal();
   addIPUs(t, cost.ipus);
   cost.syncs = 1;
   s.cost = addCost(std::move(cost));
@@ -368,6 +377,7 @@ Step Compiler::compileRemote(const ProgramImpl &p, const std::string &name) {
   cost.rows = plan.rows;
   cost.bytes = plan.bytes;
   cost.packets = accountTransfer(t, buffer.numElements, p.offset);
+  cost.localCopy = takeLocal();
   addIPUs(t, cost.ipus);
   cost.syncs = 1;
   s.cost = addCost(std::move(cost));

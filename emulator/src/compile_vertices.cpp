@@ -230,13 +230,17 @@ Compiler::EdgePlace Compiler::placeEdge(const VertexRecord &v, const FieldRecord
   VarId var = 0;
   std::size_t begin = 0;
   std::size_t onTile = 0;
+  std::vector<std::size_t> ownPieces;
   forEachRegion(impl, [&](VarId x, std::size_t b, std::size_t n) {
     if (pieces++ == 0) {
       var = x;
       begin = b;
     }
     g_.variables[x].tiles.forEach(b, b + n, [&](std::size_t from, std::size_t to, unsigned tile) {
-      onTile += tile == v.tile ? to - from : 0;
+      if (tile != v.tile)
+        return;
+      onTile += to - from;
+      ownPieces.push_back(to - from);
     });
   });
   if (pieces == 0 && !buffered)
@@ -248,8 +252,13 @@ Compiler::EdgePlace Compiler::placeEdge(const VertexRecord &v, const FieldRecord
   // when they are rearranged. A device never rearranges a single piece: its allocator aligns it.
   if (pieces > 1)
     temporaries_[v.tile] += onTile * size;
-  if (pieces > 1 && onTile)
+  if (pieces > 1 && onTile) {
     code_.addPieces(v.tile, pieces);
+    const unsigned ways = f.info->direction == Direction::InOut ? 2 : 1;
+    for (const std::size_t n : ownPieces)
+      for (unsigned i = 0; i != ways; ++i)
+        addLocal(v.tile, n, n * size);
+  }
   const std::uint64_t bytes = count * size;
   const bool output = f.info->direction == Direction::Output;
   const bool poisoned = output && !exe_->zeros && inPlace_.count(&v) == 0;

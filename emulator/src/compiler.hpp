@@ -34,6 +34,7 @@ public:
 private:
   using StepCount = sparq::emulator::StepCount;
   using ExchangeCount = sparq::emulator::ExchangeCount;
+  using LocalCopy = sparq::emulator::LocalCopy;
 
   // compile.cpp
   void layOutVariables();
@@ -45,6 +46,7 @@ private:
   Step compilePrint(const ProgramImpl &p);
   Step compileCycleStamp(const ProgramImpl &p);
   void setPredicate(Step &s, const Tensor &t, const char *op);
+  void branchOn(Step &s, const Tensor &t, const char *op, const std::string &name);
   unsigned addCost(StepCount c);
   void checkMapped(const Tensor &t, const std::string &what) const;
   [[noreturn]] void throwUnmapped(const std::string &what, VarId var, std::size_t element) const;
@@ -87,6 +89,8 @@ private:
   void addIPUs(const Tensor &t, std::vector<unsigned> &ipus) const;
   void addLinks(const std::vector<Move> &moves, StepCount &cost) const;
   ExchangeCount exchangeCost(std::vector<Move> &moves, std::vector<std::uint64_t> *landing) const;
+  void addLocal(unsigned tile, std::uint64_t elements, std::uint64_t bytes);
+  LocalCopy takeLocal();
   void addComputeCost(const ComputeSetRecord &cs, StepCount &cost);
   void accountTemporaries();
   void checkCodeFits() const;
@@ -105,6 +109,7 @@ private:
   const bool guardEdges_, checkWorkers_, checkAlignment_;
   // Temporaries of the compute set or copy being compiled, and the most any one needed, per tile.
   std::vector<std::uint64_t> temporaries_, maxTemporaries_;
+  std::map<unsigned, LocalCopy> local_; // of the step being compiled, by tile
   std::vector<std::uint64_t> vertexStateBytes_;
   CodeMemory code_;
 };

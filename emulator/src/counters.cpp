@@ -24,6 +24,8 @@ const char *toString(StepKind kind) {
     return "stream-out";
   case StepKind::Sync:
     return "sync";
+  case StepKind::Branch:
+    return "branch";
   }
   poplar::core::throwUnknown("toString: kind of step", kind);
 }

@@ -10,13 +10,13 @@ namespace emulator {
 namespace {
 
 std::uint64_t transferCycles(const DeviceModel &m, const ExchangeCount &e) {
-  return static_cast<std::uint64_t>(
-      std::ceil(static_cast<double>(e.maxBytes) / m.exchangeBytesPerCycle));
+  return static_cast<std::uint64_t>(std::ceil(m.transferCycles(e.busyBytes, e.busyPieces)));
 }
 
 std::uint64_t exchangeCycles(const DeviceModel &m, const StepCount &s) {
   return s.exchanges * m.exchangeFixedCycles + transferCycles(m, s.before) +
-         transferCycles(m, s.after);
+         transferCycles(m, s.after) +
+         static_cast<std::uint64_t>(std::ceil(m.localCycles(s.localCopy)));
 }
 
 std::uint64_t computeCycles(const DeviceModel &m, const StepCount &s) {
@@ -24,6 +24,16 @@ std::uint64_t computeCycles(const DeviceModel &m, const StepCount &s) {
 }
 
 } // namespace
+
+double DeviceModel::transferCycles(std::uint64_t bytes, std::uint64_t pieces) const {
+  return std::ceil(static_cast<double>(bytes) / exchangeBytesPerCycle) +
+         exchangePieceCycles * static_cast<double>(pieces);
+}
+
+double DeviceModel::localCycles(const LocalCopy &c) const {
+  return localElementCycles * static_cast<double>(c.elements) +
+         static_cast<double>(c.bytes) / localBytesPerCycle;
+}
 
 std::uint64_t DeviceModel::cycles(const StepCount &s) const {
   return computeCycles(*this, s) + exchangeCycles(*this, s) + s.syncs * syncCycles;
@@ -58,6 +68,7 @@ ModelledTime modelledTime(const DeviceModel &m, const StepCount &s) {
   case StepKind::Compute:
   case StepKind::Copy:
   case StepKind::Sync:
+  case StepKind::Branch:
     break;
   case StepKind::RemoteRead:
   case StepKind::RemoteWrite:

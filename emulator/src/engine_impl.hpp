@@ -78,6 +78,7 @@ struct EngineImpl {
 
 private:
   void execute(const Step &s);
+  void count(const Step &s);
   bool runComputeSet(const ComputeSetPlan &plan);
   bool runVertex(const ComputeSetPlan &plan, const VertexPlan &v, unsigned firstWorker,
                  const WorkerList &order);

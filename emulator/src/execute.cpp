@@ -372,11 +372,15 @@ static bool holdsSteps(StepOp op) {
   throwUnknown("run: kind of step", op);
 }
 
+void EngineImpl::count(const Step &s) {
+  if (s.cost == ~0u)
+    return;
+  ++executions[s.cost];
+  profiled[s.cost] += profiles;
+}
+
 void EngineImpl::execute(const Step &s) {
-  if (s.cost != ~0u) {
-    ++executions[s.cost];
-    profiled[s.cost] += profiles;
-  }
+  count(s);
   if (exe->dry && !s.controls && !holdsSteps(s.op))
     return;
   switch (s.op) {
@@ -410,6 +414,7 @@ void EngineImpl::execute(const Step &s) {
       if ((readPredicate(s) != 0) != s.flag)
         return;
       execute(s.children[1]);
+      count(s); // all tiles are told again
     }
   case StepOp::If:
     return execute(s.children[readPredicate(s) ? 0 : 1]);

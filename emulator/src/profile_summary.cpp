@@ -220,6 +220,8 @@ std::string headingOf(const StepCount &s) {
     return "StreamCopy (ToHost): " + name;
   case StepKind::Sync:
     return "Sync: " + name;
+  case StepKind::Branch:
+    return "Branch: " + name;
   }
   core::throwUnknown("printProfileSummary: kind of step", s.kind);
 }

@@ -22,6 +22,7 @@ namespace {
 
 using sparq::emulator::ExchangeCount;
 using sparq::emulator::LinkCount;
+using sparq::emulator::LocalCopy;
 using sparq::emulator::MemoryCount;
 using sparq::emulator::MemoryUse;
 using sparq::emulator::StepCount;
@@ -187,8 +188,12 @@ public:
     all(handle, type, n, repeats, rearrange, optimise, index);
   }
   void operator()(ExchangeCount &x) {
-    auto &[in, out, maxIn, maxOut, most] = x;
-    all(in, out, maxIn, maxOut, most);
+    auto &[in, out, maxIn, maxOut, most, busyBytes, busyPieces] = x;
+    all(in, out, maxIn, maxOut, most, busyBytes, busyPieces);
+  }
+  void operator()(LocalCopy &x) {
+    auto &[elements, n] = x;
+    all(elements, n);
   }
   void operator()(LinkCount &x) {
     auto &[n, most, exchanges, hops] = x;
@@ -196,9 +201,9 @@ public:
   }
   void operator()(StepCount &x) {
     auto &[name, kind, executions, tileCycles, flops, n, without, firstWithout, exchanges, before,
-           after, syncs, links, ipus, buffer, rows, moved, packets] = x;
+           after, local, syncs, links, ipus, buffer, rows, moved, packets] = x;
     all(name, kind, executions, tileCycles, flops, n, without, firstWithout, exchanges, before,
-        after, syncs, links, ipus, buffer, rows, moved, packets);
+        after, local, syncs, links, ipus, buffer, rows, moved, packets);
   }
   void operator()(MemoryUse &x) {
     auto &[name, n, ipu] = x;

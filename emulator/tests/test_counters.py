@@ -5,8 +5,17 @@ from __future__ import annotations
 
 import pytest
 
-SYNC, EXCHANGE, COMPUTE_SET = 90, 100, 285  # cycles
-NOTHING = {"bytesIn": 0, "bytesOut": 0, "maxBytesIn": 0, "maxBytesOut": 0, "maxBytes": 0}
+SYNC, EXCHANGE, COMPUTE_SET = 150, 100, 165  # cycles
+PIECE, LOCAL_ELEMENT, LOCAL_BYTE = 3, 21.4, 1 / 8
+
+
+def exchanged(bytes_in: int, bytes_out: int, largest: int, pieces: int) -> dict:
+    """What one busiest tile sends or receives."""
+    names = "bytesIn bytesOut maxBytesIn maxBytesOut maxBytes busyBytes busyPieces".split()
+    return dict(zip(names, (bytes_in, bytes_out, *[largest] * 4, pieces)))
+
+
+NOTHING = exchanged(0, 0, 0, 0)
 
 
 @pytest.fixture(scope="module")
@@ -31,10 +40,10 @@ def test_compute_set(lines):
     assert s["tileCycles"] == 6 * (101 + 107)
     assert s["flops"] == 8 * 32
     # one row of 16 floats in from tile 0, one out to tile 2
-    row = {"bytesIn": 64, "bytesOut": 64, "maxBytesIn": 64, "maxBytesOut": 64, "maxBytes": 64}
+    row = exchanged(64, 64, 64, 1)
     assert s["before"] == row and s["after"] == row
     assert (s["exchanges"], s["syncs"]) == (2, 2)
-    cycles = s["tileCycles"] + COMPUTE_SET + 2 * (EXCHANGE + 64 / 4) + 2 * SYNC
+    cycles = s["tileCycles"] + COMPUTE_SET + 2 * (EXCHANGE + 64 / 4 + PIECE) + 2 * SYNC
     assert s["onChipCycles"] == pytest.approx(3 * cycles, rel=1e-4)
 
 
@@ -46,19 +55,24 @@ def test_estimator_of_a_multivertex_is_in_tile_cycles(lines):
 
 def test_broadcast_counts_once_at_the_sender(lines):
     s = step(lines, "onchip", "stage/broadcast")
-    assert s["before"] == {
-        "bytesIn": 3 * 64,
-        "bytesOut": 64,
-        "maxBytesIn": 64,
-        "maxBytesOut": 64,
-        "maxBytes": 64,
-    }
+    assert s["before"] == exchanged(3 * 64, 64, 64, 1)
     assert (s["bytes"], s["exchanges"], s["syncs"]) == (4 * 64, 1, 1)
 
 
-def test_copy_within_a_tile_is_free(lines):
-    s = step(lines, "onchip", "")
-    assert s["kind"] == "copy" and s["before"] == NOTHING and s["onChipCycles"] == 0
+def test_a_column_goes_in_pieces(lines):
+    """Ten rows' first elements, which are no neighbours, to a tile where they are."""
+    s = step(lines, "onchip", "pieces")
+    assert s["before"] == exchanged(40, 40, 40, 10)
+    assert s["onChipCycles"] == pytest.approx(SYNC + EXCHANGE + 40 / 4 + 10 * PIECE)
+
+
+def test_a_copy_within_a_tile_takes_its_elements_and_bytes(lines):
+    """Of a piece 16 elements count as such: here all, and half of them."""
+    for name, floats in (("", 16), ("within", 32)):
+        s = step(lines, "onchip", name)
+        assert s["kind"] == "copy" and s["before"] == NOTHING
+        cycles = 16 * LOCAL_ELEMENT + 4 * floats * LOCAL_BYTE
+        assert s["onChipCycles"] == pytest.approx(cycles, abs=1)
 
 
 def test_stages(lines):

@@ -53,7 +53,7 @@ def test_control(programs):
     assert r["undefined"] == [1, 1, 1, 1] and r["undone"] == [0, 1, 1, 0]
     assert r["shift"] == [0, 0, 1, 2, 3, 4]
     assert r["timed"] == 4
-    assert r["cycles"] == [4 * (30 + 285 + 90), 0]  # estimate, fixed cost of a compute set, sync
+    assert r["cycles"] == [4 * (30 + 165 + 150), 0]  # estimate, fixed cost of a compute set, sync
 
 
 def test_a_tutorial_that_compiles_its_own_codelet(programs):
@@ -92,8 +92,8 @@ def test_profile_summary(programs):
     assert "56 B  matrix\n" in summary and "Always live, on all tiles:\n    none\n" in summary
     time = figures(summary, "Execution:")
     assert sum(time.values()) == pytest.approx(2 * time["Total cycles"], abs=4)  # the rest are its parts
-    assert time["Compute cycles"] == 6 * (20 + 3 * 14) + 285 and time["Sync cycles"] == 4 * 90
-    assert time["IPU exchange cycles"] == 100 + (14 * 4 - 4) // 4
+    assert time["Compute cycles"] == 6 * (20 + 3 * 14) + 165 and time["Sync cycles"] == 4 * 150
+    assert time["IPU exchange cycles"] == 100 + (14 * 4 - 4) // 4 + 13 * 3  # each from another tile
     steps = re.findall(r"^  (\w+).*: (.*)\n    Cycles: +([\d,]+) \(.* us\), times 1$", summary, re.MULTILINE)
     assert [step[:2] for step in steps] == [
         ("StreamCopy", "<anonymous>"),
@@ -102,7 +102,7 @@ def test_profile_summary(programs):
         ("StreamCopy", "<anonymous>"),
     ]
     # a vertex of 20 + 3 * 14 slots of a worker, the vector sent to it; fixed costs of each
-    assert int(steps[2][2]) == 6 * (20 + 3 * 14) + 285 + 100 + (14 * 4 - 4) // 4 + 90
+    assert int(steps[2][2]) == 6 * (20 + 3 * 14) + 165 + 100 + (14 * 4 - 4) // 4 + 13 * 3 + 150
     assert sum(int(step[2]) for step in steps) == pytest.approx(time["Total cycles"], abs=4)
     assert f"Moved:              {9 * 14 * 4} B of 'matrix'" in summary
     assert "without a performance estimate" not in summary
@@ -112,7 +112,7 @@ def test_profile_summary_of_a_loop(programs):
     """Of each step the time of once, and how often: here three times, on one tile 40 + 3 slots."""
     summary = programs.run("executable", programs.codelets, "run", "-", SPARQ_EMULATOR_IPUS="1")
     found = re.findall(r"OnTileExecute: increment\n +Cycles: +(\d+) .*, times (\d+)", summary)
-    once = 6 * (40 + 3) + 285 + 90
+    once = 6 * (40 + 3) + 165 + 150
     # After each of three runs, of all until then: 3 times, another program once, 3 times more.
     assert [(int(cycles), int(times)) for cycles, times in found] == [(once, n) for n in (3, 3, 1, 6, 1)]
     assert re.findall(r"Of (\d run.*)", summary) == ["1 run", "2 runs together", "3 runs together"]

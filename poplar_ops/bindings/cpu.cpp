@@ -292,6 +292,8 @@ PYBIND11_MODULE(_cpu, m) {
       .def_property_readonly(
           "key_index_bytes",
           [](const KVCache &cache) { return cache.nPairs() * cache.keyIndex.pairBytes(); })
+      .def_property_readonly("read_ahead",
+                             [](const KVCache &cache) { return cache.readAhead.bytes(); })
       .def("rows", &KVCache::rowsOf, py::arg("index"))
       .def("append", &append, py::arg("key"), py::arg("value"), py::arg("lengths"))
       .def("append_token", &appendToken, py::arg("key"), py::arg("value"), py::arg("check_finite"))

@@ -18,9 +18,12 @@ template <class Model, class F> void forEachParameter(Model &m, const F &f) {
   f("clock_hz", m.clock);
   f("tiles", m.tiles);
   f("exchange_bytes_per_cycle", m.exchangeBytesPerCycle);
+  f("exchange_piece_cycles", m.exchangePieceCycles);
   f("sync_cycles", m.syncCycles);
   f("exchange_fixed_cycles", m.exchangeFixedCycles);
   f("compute_set_fixed_cycles", m.computeSetFixedCycles);
+  f("local_element_cycles", m.localElementCycles);
+  f("local_bytes_per_cycle", m.localBytesPerCycle);
   f("streaming_bytes_per_second", m.streamingBytesPerSecond);
   f("packet_overhead_bytes", m.packetOverheadBytes);
   f("remote_copy_seconds", m.remoteCopySeconds);
@@ -65,11 +68,15 @@ py::dict toDict(const emulator::StepCount &s) {
       "tile_cycles"_a = s.tileCycles, "vertices"_a = s.vertices,
       "vertices_without_estimate"_a = s.verticesWithoutEstimate, "exchanges"_a = s.exchanges,
       "exchange_bytes_in"_a = s.before.bytesIn + s.after.bytesIn,
-      "max_exchange_bytes_before"_a = s.before.maxBytes,
-      "max_exchange_bytes_after"_a = s.after.maxBytes, "syncs"_a = s.syncs, "buffer"_a = s.buffer,
-      "rows"_a = s.rows, "bytes"_a = s.bytes, "packets"_a = s.packets, "ipus"_a = s.ipus,
-      "link_bytes"_a = s.links.bytes, "max_link_bytes"_a = s.links.maxBytes,
-      "link_exchanges"_a = s.links.exchanges, "link_hops"_a = s.links.syncHops);
+      "busy_exchange_bytes_before"_a = s.before.busyBytes,
+      "busy_exchange_pieces_before"_a = s.before.busyPieces,
+      "busy_exchange_bytes_after"_a = s.after.busyBytes,
+      "busy_exchange_pieces_after"_a = s.after.busyPieces,
+      "local_elements"_a = s.localCopy.elements, "local_bytes"_a = s.localCopy.bytes,
+      "syncs"_a = s.syncs, "buffer"_a = s.buffer, "rows"_a = s.rows, "bytes"_a = s.bytes,
+      "packets"_a = s.packets, "ipus"_a = s.ipus, "link_bytes"_a = s.links.bytes,
+      "max_link_bytes"_a = s.links.maxBytes, "link_exchanges"_a = s.links.exchanges,
+      "link_hops"_a = s.links.syncHops);
 }
 
 NamedValues lastRunOf(const poplar::Engine &engine, const DeviceModel &model) {

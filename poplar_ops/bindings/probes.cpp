@@ -60,6 +60,11 @@ void syncs(ProbeGraph &to) {
     to.body.add(Sync(SyncType::INTERNAL, {"sync"}));
 }
 
+// Of a copy the program has one, whose code may be large.
+Program often(const ProbeGraph &to, const Program &copy) {
+  return Repeat(to.size("n"), copy, {"often"});
+}
+
 void repeats(ProbeGraph &to) {
   to.body.add(Repeat(to.size("n"), Execute(emptySet(to), {"compute_set"}), {"repeat"}));
 }
@@ -107,8 +112,21 @@ void exchanges(ProbeGraph &to) {
     for (unsigned piece = 0; piece != pieces; ++piece)
       from.push_back(source[(tile + 1 + piece % senders) % nTiles].slice(2 * piece * width,
                                                                          (2 * piece + 1) * width));
-  for (unsigned i = 0; i != to.size("n"); ++i)
-    to.body.add(Copy(concat(from), target.flatten(), false, {"exchange"}));
+  to.body.add(often(to, Copy(concat(from), target.flatten(), false, {"exchange"})));
+}
+
+// Every tile puts `bytes` of its own side by side, of so many pieces.
+void localCopies(ProbeGraph &to) {
+  const unsigned pieces = to.size("pieces");
+  const std::size_t width = to.size("bytes") / wordBytes / pieces;
+  if (width == 0 || width * pieces * wordBytes != to.size("bytes"))
+    throw Error("probe: bytes must be a multiple of 4 * pieces=" + std::to_string(pieces) +
+                ", got " + std::to_string(to.size("bytes")));
+  const Tensor source = onTiles(to, 2 * width * pieces, 0, to.nTiles(), "source"),
+               target = onTiles(to, width * pieces, 0, to.nTiles(), "target");
+  setWords(to, source, 1);
+  const Tensor every = source.reshape({to.nTiles(), pieces, 2, width});
+  to.body.add(often(to, Copy(every.slice(0, 1, 2).flatten(), target.flatten(), false, {"local"})));
 }
 
 void broadcasts(ProbeGraph &to) {
@@ -116,8 +134,7 @@ void broadcasts(ProbeGraph &to) {
   const Tensor source = onTile(to, UNSIGNED_INT, {1, words}, 0, "source"),
                target = onTiles(to, words, 0, to.nTiles(), "target");
   setWords(to, source, 1);
-  for (unsigned i = 0; i != to.size("n"); ++i)
-    to.body.add(Copy(source.broadcast(to.nTiles(), 0), target, false, {"broadcast"}));
+  to.body.add(often(to, Copy(source.broadcast(to.nTiles(), 0), target, false, {"broadcast"})));
 }
 
 // From each tile of the first IPU to the same one of the second.
@@ -129,8 +146,7 @@ void linkCopies(ProbeGraph &to) {
   const Tensor source = onTiles(to, words, 0, tiles, "source"),
                target = onTiles(to, words, tiles, 2 * tiles, "target");
   setWords(to, source, 1);
-  for (unsigned i = 0; i != to.size("n"); ++i)
-    to.body.add(Copy(source, target, false, {"link"}));
+  to.body.add(often(to, Copy(source, target, false, {"link"})));
 }
 
 // Rows of a remote buffer of each IPU, in no order, to or from its first `tiles` tiles (0: all). The copies
@@ -145,7 +161,7 @@ void remoteCopies(ProbeGraph &to, bool read) {
   unsigned stride = nRows * 5 / 8 + 1; // from a row to the next
   while (std::gcd(stride, nRows) != 1) // then none comes twice
     ++stride;
-  std::vector<Program> copies;
+  Sequence copies;
   for (unsigned ipu = 0; ipu != nIpus; ++ipu) {
     const std::string name = "rows" + std::to_string(ipu);
     const RemoteBuffer buffer = to.graph.addRemoteBuffer(name, UNSIGNED_INT, words, nRows);
@@ -159,12 +175,10 @@ void remoteCopies(ProbeGraph &to, bool read) {
       row[i] = static_cast<unsigned>(std::uint64_t(i) * stride % nRows);
     to.graph.setInitialValue(offsets, ArrayRef<unsigned>(row));
     setWords(to, landing, 1);
-    copies.push_back(read ? Copy(buffer, landing, offsets, {"remote_read"})
-                          : Copy(landing, buffer, offsets, {"remote_write"}));
+    copies.add(read ? Copy(buffer, landing, offsets, {"remote_read"})
+                    : Copy(landing, buffer, offsets, {"remote_write"}));
   }
-  for (unsigned i = 0; i != to.size("n"); ++i)
-    for (const Program &copy : copies)
-      to.body.add(copy);
+  to.body.add(often(to, copies));
 }
 
 // Between the host and all tiles.
@@ -178,9 +192,8 @@ void hostCopies(ProbeGraph &to, bool write) {
   to.onLoad.push_back([data](Engine &engine) {
     engine.connectStream("host", data->data(), data->data() + data->size());
   });
-  for (unsigned i = 0; i != to.size("n"); ++i)
-    to.body.add(write ? Copy(stream, tensor.flatten(), false, {"host_write"})
-                      : Copy(tensor.flatten(), stream, false, {"host_read"}));
+  to.body.add(often(to, write ? Copy(stream, tensor.flatten(), false, {"host_write"})
+                              : Copy(tensor.flatten(), stream, false, {"host_read"})));
 }
 
 struct Kind {
@@ -200,6 +213,7 @@ const std::vector<Kind> &kinds() {
       {"repeat_while_true", {"n"}, loops},
       {"exchange", {"n", "bytes", "pieces", "senders"}, exchanges},
       {"broadcast", {"n", "bytes"}, broadcasts},
+      {"local_copy", {"n", "bytes", "pieces"}, localCopies},
       {"link", {"n", "bytes"}, linkCopies},
       {"remote_read",
        {"n", "rows", "row_bytes", "tiles"},

@@ -9,7 +9,8 @@ namespace cycles {
 // Four positions, two components to a pass: of four pairs widen, multiply, add; of each component the
 // keys, the query, the address.
 inline double scoreFour(double rank, double addressSlots) {
-  return rank / 2 * pass(4 * 3, 2 * (2 + addressSlots)) + 2 + 2 + loopSlots; // scale, store
+  return rank / 2 * sidePass(4 * 3, 2 * (2 + addressSlots), computed) + 2 + 2 +
+         computed; // scale, store
 }
 inline std::uint64_t approxScores(double n, double g, double rank) {
   return multi(g * share(n / 4) * scoreFour(rank, 1));
@@ -20,7 +21,7 @@ inline std::uint64_t tailScores(double n, double g, double rank) {
 }
 // Load, multiply, add, store; of each chunk its number.
 inline std::uint64_t columnOffsets(double nOwn, double rank) {
-  return multi(nOwn * (share(rank) * (4 + loopSlots) + 6));
+  return multi(nOwn * (share(rank) * (4 + reloaded) + 6));
 }
 
 } // namespace cycles

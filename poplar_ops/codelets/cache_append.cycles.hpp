@@ -8,12 +8,12 @@ namespace cycles {
 
 inline std::uint64_t appendOffsets() { return single(8); }
 // The half, its word, mask, shift, OR, store, the address.
-inline std::uint64_t appendTail(double d) { return multi(10 + share(d) * (7 + loopSlots)); }
+inline std::uint64_t appendTail(double d) { return multi(10 + share(d) * (7 + reloaded)); }
 // Widen and add beside six loads and four stores.
-inline std::uint64_t appendSum(double width) { return shared(width / 8, pass(8, 10)); }
+inline std::uint64_t appendSum(double width) { return shared(width / 8, pass(8, 10, reloaded)); }
 inline std::uint64_t advanceLength() { return single(10); }
-inline std::uint64_t anyFull(double n) { return single(n * (2 + loopSlots)); }
-inline std::uint64_t flushOffsets(double d) { return multi(12 + share(d) * (2 + loopSlots)); }
+inline std::uint64_t anyFull(double n) { return single(n * (2 + repeated)); }
+inline std::uint64_t flushOffsets(double d) { return multi(12 + share(d) * (2 + reloaded)); }
 
 } // namespace cycles
 } // namespace sparq

@@ -61,15 +61,20 @@ struct TwoSums {
 
   TwoSums(const half *codes, const half *otherCodes, const half *coefficients,
           const half *otherCoefficients, unsigned rank) {
-    unsigned j = 0;
-    for (; j + 4 <= rank; j += 4)
-      for (unsigned i = j; i != j + 4; i += 2) {
-        first += widened(ofTwo(codes + i * codesOfWord, coefficients + i * quadSize));
-        second += widened(ofTwo(otherCodes + i * codesOfWord, otherCoefficients + i * quadSize));
+    const auto next = [&](unsigned n) {
+      codes += n * codesOfWord;
+      otherCodes += n * codesOfWord;
+      coefficients += n * quadSize;
+      otherCoefficients += n * quadSize;
+    };
+    for (unsigned n = rank / 4; n != 0; --n) // four to a pass
+      for (unsigned i = 0; i != 2; ++i, next(2)) {
+        first += widened(ofTwo(codes, coefficients));
+        second += widened(ofTwo(otherCodes, otherCoefficients));
       }
-    for (; j != rank; ++j) {
-      first += widened(product(codes + j * codesOfWord, coefficients + j * quadSize));
-      second += widened(product(otherCodes + j * codesOfWord, otherCoefficients + j * quadSize));
+    for (unsigned n = rank % 4; n != 0; --n, next(1)) {
+      first += widened(product(codes, coefficients));
+      second += widened(product(otherCodes, otherCoefficients));
     }
   }
 

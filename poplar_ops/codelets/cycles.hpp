@@ -2,11 +2,12 @@
 //
 // What the compiler of an IPU makes of a codelet, in issue slots: the rules by which each <concept>.cycles.hpp
 // estimates the vertices of the codelets beside it, from what their inner loops load, compute and store. The
-// rules are read off the public back end of that compiler, not measured.
+// prices of instructions are read off the public back end of that compiler; what a pass of a loop costs beside
+// them was chosen on loops that others measured. docs/on_chip.md has these beside the rules.
 //
 // A worker issues one bundle every six tile cycles: an instruction of the main side (a load, store,
 // branch or integer instruction) beside one of floating point. Six workers fill the tile's slots. Below
-// `arithmetic` is floating point, `main` all else; where one waits for the other they are added up.
+// `arithmetic` is floating point, `main` all else.
 //
 // Where the work depends on the data, an estimate is for a full part, with the selected positions spread
 // evenly; ties in top-k are counted as rare. Widths are multiples of 8, lengths of parts multiples of 64.
@@ -21,8 +22,25 @@ namespace cycles {
 constexpr unsigned nWorkers = 6;
 // A worker's start, its vertex's fields, its end (PopLibs' estimators of comparable vertices).
 constexpr double callSlots = 20;
-// Beside the work of one pass of a loop: counter and branch in one, a pointer or an index.
-constexpr double loopSlots = 2;
+// ---- the loop itself, in slots a pass, by what the compiler knows of its end
+// It stores nothing, and goes by ones to an end that is known before: `rpt`, which counts for nothing.
+constexpr double repeated = 0;
+// It goes by ones to an end in a local copy: counter and branch in one.
+constexpr double counted = 1;
+// Another step, or another end: step, compare, branch.
+constexpr double computed = 3;
+// The end is a field of the vertex, which a store in the loop may have changed: it is loaded, and shifted, too.
+constexpr double reloaded = 5;
+
+// ---- a pass of a loop: what issues together
+// One instruction waits for another: nothing does.
+inline double pass(double arithmetic, double main, double loop) { return arithmetic + main + loop; }
+// Several sums side by side, or other work that does not wait: of the side with fewer instructions half does.
+inline double sidePass(double arithmetic, double main, double loop) {
+  return arithmetic + main - std::min(arithmetic, main) * 0.5 + loop;
+}
+// Numbers in pairs of fp32 that a pass needs at once: four are in registers, others are stored and loaded.
+inline double spilled(double pairs) { return 2 * std::max(0.0, pairs - 4); }
 
 // ---- floating point: one instruction a pair of fp32, one slot each, but for these
 constexpr double floatDivide = 3;  // of one number; 1 or 3 by the data
@@ -41,11 +59,6 @@ constexpr double integerDivide = 40; // a call, 4 a quotient bit
 // ---- memory: 64 bits in one access where the compiler knows the address to be a multiple of 8
 // What no codelet does any more in a loop: an access of 64 bits at a multiple of 4 (two of 32), a
 // division of integers, the store of a single half (a call, 10 slots).
-
-// A pass of a loop over vectors: instructions of the main side and of floating point issue in pairs.
-inline double pass(double arithmetic, double main) {
-  return std::max(arithmetic, main) + loopSlots;
-}
 
 // The most that one of six workers gets of `items` pieces of work.
 inline double share(double items) {

@@ -7,10 +7,10 @@ namespace sparq {
 namespace cycles {
 
 inline std::uint64_t denseScores(double n, double g, double d) {
-  return shared(n, g * (d / 8 * dotEight + treeSum + 2 + loopSlots)); // scale, store
+  return shared(n, g * (d / 8 * dotEight() + treeSum + 2 + reloaded)); // scale, store
 }
 // Add, compare, branch, store.
-inline std::uint64_t rowOffsets(double n) { return shared(n, 4 + loopSlots); }
+inline std::uint64_t rowOffsets(double n) { return shared(n, 4 + reloaded); }
 
 } // namespace cycles
 } // namespace sparq

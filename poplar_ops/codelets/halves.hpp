@@ -30,13 +30,12 @@ inline void copyHalf(half *array, unsigned index, const half *from) {
 
 // The first n halves of `from` to `to`; both begin at a multiple of 8 bytes.
 inline void copyHalves(half *to, const half *from, unsigned n) {
-  unsigned i = 0;
-  for (; i + quadSize <= n; i += quadSize) {
+  for (unsigned fours = n / quadSize; fours != 0; --fours, to += quadSize, from += quadSize) {
     Pair four; // as they are: 64 bits
-    __builtin_memcpy(&four, aligned<sizeof(four)>(from + i), sizeof(four));
-    __builtin_memcpy(aligned<sizeof(four)>(to + i), &four, sizeof(four));
+    __builtin_memcpy(&four, aligned<sizeof(four)>(from), sizeof(four));
+    __builtin_memcpy(aligned<sizeof(four)>(to), &four, sizeof(four));
   }
-  for (; i != n; ++i)
+  for (unsigned i = 0; i != n % quadSize; ++i)
     copyHalf(to, i, from + i);
 }
 

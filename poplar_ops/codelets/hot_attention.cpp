@@ -20,17 +20,20 @@ public:
 
   bool compute(unsigned worker) {
     const unsigned n = minimum(*filled, topK), width = headDim / 4;
+    // Copies, for a sum that is stored could be any of these.
+    const unsigned *const own = &places[0], shift = setShift, wanted = set, heads = groupSize;
+    const half *const first = &keys[*layer * nRows * width];
     for (unsigned e = worker; e < n; e += numWorkers()) {
-      const unsigned place = places[e] - 1;
-      if (setOf(place, setShift) != set)
+      const unsigned place = own[e] - 1;
+      if (setOf(place, shift) != wanted)
         continue;
-      const half *key = &keys[(*layer * nRows + (place >> setShift)) * width];
+      const half *key = first + (place >> shift) * width;
       unsigned h = 0;
-      for (; h + 4 <= groupSize; h += 4)
+      for (; h + 4 <= heads; h += 4)
         ofHeads<4>(key, h, e);
-      for (; h + 2 <= groupSize; h += 2)
+      for (; h + 2 <= heads; h += 2)
         ofHeads<2>(key, h, e);
-      if (h != groupSize)
+      if (h != heads)
         ofHeads<1>(key, h, e);
     }
     return true;
@@ -39,18 +42,21 @@ public:
 private:
   // Of nHeads heads at once, for which a key is loaded and widened once.
   template <unsigned nHeads> void ofHeads(const half *key, unsigned firstHead, unsigned entry) {
-    const half *const q = &query[firstHead * headDim + pair * 2];
+    const unsigned ofHead = headDim;
+    const half *q = &query[firstHead * ofHead + pair * 2];
     Pair of[nHeads] = {};
-    const auto add = [&](unsigned i) {
-      const Pair two = load<Pair>(key + i);
+    const auto add = [&] {
+      const Pair two = load<Pair>(key);
       for (unsigned h = 0; h != nHeads; ++h)
-        of[h] += load<Pair>(q + h * headDim + i * 4) * two;
+        of[h] += load<Pair>(q + h * ofHead) * two;
+      key += pairSize;
+      q += nLanes;
     };
-    unsigned i = 0;
-    for (; i + 4 <= headDim / 4; i += 4) // two pairs to a pass, which has a price of its own
-      add(i), add(i + 2);
-    if (i != headDim / 4)
-      add(i);
+    for (unsigned n = ofHead / nLanes / 2; n != 0;
+         --n) // two pairs to a pass, which may have a price
+      add(), add();
+    if (ofHead / nLanes % 2 != 0)
+      add();
     for (unsigned h = 0; h != nHeads; ++h)
       store(&sums[(entry * groupSize + firstHead + h) * 2], of[h]);
   }
@@ -124,18 +130,22 @@ private:
     unsigned c = worker * pairSize;
     for (unsigned b = 0; b != nBlocks; ++b, c -= width)
       for (; c < width; c += numWorkers() * pairSize) {
-        const unsigned stop = minimum((b + 1) * blockSize, n);
+        const unsigned begin = b * blockSize, stop = minimum(begin + blockSize, n),
+                       rows = stop > begin ? stop - begin : 0, ofRow = width, ofHead = topK;
+        const unsigned *place = &places[begin];
+        const float *weight = &weights[firstHead * ofHead + begin];
+        const half *const value = base + c;
         Pair sums[nHeads] = {};
-        const auto add = [&](unsigned e) {
-          const Pair value = load<Pair>(base + (places[e] - 1) * width + c);
+        const auto add = [&] {
+          const Pair two = load<Pair>(value + (*place++ - 1) * ofRow);
           for (unsigned i = 0; i != nHeads; ++i)
-            sums[i] += weights[(firstHead + i) * topK + e] * value;
+            sums[i] += weight[i * ofHead] * two;
+          ++weight;
         };
-        unsigned e = b * blockSize;
-        for (; e + 2 <= stop; e += 2) // two to a pass, which has a price of its own
-          add(e), add(e + 1);
-        if (e < stop)
-          add(e);
+        for (unsigned left = rows / 2; left != 0; --left) // two to a pass
+          add(), add();
+        if (rows % 2 != 0)
+          add();
         for (unsigned i = 0; i != nHeads; ++i)
           store(&partials[(b * groupSize + firstHead + i) * width + c], sums[i]);
       }

@@ -13,23 +13,23 @@ inline std::uint64_t laneSums(double topK, double nSets, unsigned g, unsigned d)
   const double own = static_cast<double>(
       static_cast<unsigned>(std::min(share(topK), 2 * share(topK) / nSets + 1)));
   const auto ofHeads = [&](double n) {
-    return d / 16 * pass(2 * (1 + 3 * n), 2 * (2 + n)) + d / 8 % 2 * pass(1 + 3 * n, 2 + n) + 6 +
-           2 * (n - 1);
+    return d / 16 * (sidePass(2 * (1 + 3 * n), 2 * (2 + n), repeated) + 2 * spilled(n + 2)) +
+           d / 8 % 2 * (sidePass(1 + 3 * n, 2 + n, repeated) + spilled(n + 2)) + 6 + 2 * (n - 1);
   };
-  return multi(share(topK) * (5 + loopSlots) +
+  return multi(share(topK) * (5 + computed) +
                own * (6 + g / 4 * ofHeads(4) + g % 4 / 2 * ofHeads(2) + g % 2 * ofHeads(1)));
 }
 // Four loads, three additions of pairs, one of halves; scaled, compared, stored.
-inline std::uint64_t laneScores(double n, double g) {
-  return shared(n * g, 4 + 4 + 12 + loopSlots);
-}
+inline std::uint64_t laneScores(double n, double g) { return shared(n * g, 4 + 4 + 12 + reloaded); }
 // Of four heads at once, then two, then one. Two entries to a pass: of each place, address (2), value, the weights;
 // widen, and of each head multiply, add. The partial sums' addresses and stores.
 inline std::uint64_t hotValues(double topK, double width, unsigned g) {
   const double nBlocks = static_cast<double>(static_cast<unsigned>((topK + 63) / 64)),
                items = share(nBlocks * width / 2), rows = std::min(topK, 64.0);
   const auto ofHeads = [&](double n) {
-    return items * (rows / 2 * pass(2 * (1 + 2 * n), 2 * (4 + n)) + 8 + 2 * n);
+    return items *
+           (rows / 2 * (sidePass(2 * (1 + 2 * n), 2 * (4 + n), repeated) + 2 * spilled(n + 2)) + 8 +
+            2 * n);
   };
   return multi(g / 4 * ofHeads(4) + g % 4 / 2 * ofHeads(2) + g % 2 * ofHeads(1));
 }

@@ -74,7 +74,7 @@ public:
   unsigned nWays, topK;
 
   bool compute(unsigned worker) {
-    for (unsigned e = worker; e < topK; e += numWorkers()) {
+    for (unsigned e = worker, end = topK; e < end; e += numWorkers()) {
       byEntry[e] = 0;
       byMiss[e] = 0;
     }
@@ -113,16 +113,18 @@ public:
   unsigned nOwners, nEntries;
 
   bool compute(unsigned worker) {
-    for (unsigned e = worker; e < nEntries; e += numWorkers()) {
-      unsigned place = before[e], at = e;
+    // Copies, for a place that is stored could be any of these.
+    const unsigned n = nEntries, owners = nOwners, *const ofOwners = &found[0];
+    for (unsigned e = worker; e < n; e += numWorkers()) {
+      const unsigned *at = ofOwners + e;
+      unsigned place = before[e];
       const auto add = [&] {
-        place |= found[at];
-        at += nEntries;
+        place |= *at;
+        at += n;
       };
-      unsigned owner = 0;
-      for (; owner + 4 <= nOwners; owner += 4) // four to a pass, which has a price of its own
+      for (unsigned left = owners / 4; left != 0; --left) // four to a pass
         add(), add(), add(), add();
-      for (; owner != nOwners; ++owner)
+      for (unsigned left = owners % 4; left != 0; --left)
         add();
       places[e] = place;
     }
@@ -145,11 +147,12 @@ public:
   unsigned topK, rowBase, layerRows;
 
   bool compute(unsigned worker) {
-    unsigned miss = 0;
-    for (unsigned w = 0; w != worker; ++w)
-      miss += nOwn(w);
     const unsigned base = rowBase + *layer * layerRows + 1;
     const Share own(topK, *filled, worker, numWorkers());
+    // Entries in use of the workers before, but for their hits.
+    unsigned miss = minimum(own.begin, *filled);
+    for (unsigned w = 0; w != worker; ++w)
+      miss -= nHits[w];
     for (unsigned e = own.begin; e != own.stop; ++e)
       if (hits[e] == 0) {
         entries[miss] = e;
@@ -159,13 +162,6 @@ public:
     if (worker + 1 == numWorkers())
       *nMisses = miss;
     return true;
-  }
-
-private:
-  // Misses among a worker's entries.
-  unsigned nOwn(unsigned worker) const {
-    const Share share(topK, *filled, worker, numWorkers());
-    return share.stop - share.begin - nHits[worker];
   }
 };
 

@@ -17,21 +17,22 @@ inline std::uint64_t findHot(double topK, double nWays, double nOwners) {
   double halvings = 0;
   for (double n = share(topK); n > 1; n /= 2)
     ++halvings;
-  return multi(24 + share(topK) * (1 + loopSlots) + nWays * (6 + loopSlots) +
-               ofWorker(nWays) * (halvings * (7 + loopSlots) + 3) +
+  return multi(24 + share(topK) * (1 + counted) + nWays * (6 + computed) +
+               ofWorker(nWays) * (halvings * (7 + computed) + 3) +
                ofWorker(std::min(nWays, 2 * topK / nOwners)) * 9);
 }
 // Two stores an entry.
-inline std::uint64_t freeWays(double topK) { return multi(share(topK) * (2 + loopSlots) + 14); }
-inline std::uint64_t sumFound(double nOwners) { return multi(nOwners * (3 + loopSlots) + 2); }
+inline std::uint64_t freeWays(double topK) { return multi(share(topK) * (2 + computed) + 14); }
+inline std::uint64_t sumFound(double nOwners) { return multi(nOwners * (3 + repeated) + 2); }
 // Of four owners each address, load, OR; of what is left one by one.
 inline std::uint64_t mergePlaces(double nEntries, unsigned nOwners) {
-  return shared(nEntries, nOwners / 4 * (4 * 3 + loopSlots) + nOwners % 4 * (3 + loopSlots) + 4);
+  return shared(nEntries,
+                nOwners / 4 * (4 * 3 + repeated) + nOwners % 4 * (3 + repeated) + 6 + computed);
 }
-// Of the workers before: their share (8), load, subtract, add. An entry: two loads, branch, add, two
+// Of the workers before: load, subtract. An entry: two loads, branch, add, two
 // addresses, two stores, count.
 inline std::uint64_t listMisses(double topK) {
-  return multi(10 + (nWorkers - 1) * (11 + loopSlots) + share(topK) * (9 + loopSlots));
+  return multi(14 + (nWorkers - 1) * (2 + repeated) + share(topK) * (9 + counted));
 }
 
 } // namespace cycles

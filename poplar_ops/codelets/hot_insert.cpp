@@ -20,15 +20,16 @@ public:
       for (; pair < 4; pair += numWorkers()) {
         const half *from = &rows[row * 2 * headDim + pair * 2];
         half *to = &pieces[(pair * n + row) * perPair];
-        for (unsigned i = 0; i != perPair; i += 2)
-          storeWord(to + i, loadWord(from + i * 4));
+        for (unsigned left = perPair / 2; left != 0; --left, to += 2, from += nLanes)
+          storeWord(to, loadWord(from));
       }
-    for (unsigned c = worker * width; c < headDim; c += numWorkers() * width) {
-      const half *from = &rows[headDim + c];
-      half *to = &pieces[n * (headDim + c)];
-      for (unsigned row = 0; row != n; ++row)
-        copyHalves(to + row * width, from + row * 2 * headDim, width);
-    }
+    // Copies, for a word that is stored could be any of these.
+    const unsigned ofPiece = width, ofRow = headDim, step = numWorkers() * ofPiece, nRows = n;
+    const half *const values = &rows[ofRow];
+    half *const ofValues = &pieces[nRows * ofRow];
+    for (unsigned c = worker * ofPiece; c < ofRow; c += step)
+      for (unsigned row = 0; row != nRows; ++row)
+        copyHalves(ofValues + (nRows * c + row * ofPiece), values + c + row * 2 * ofRow, ofPiece);
     return true;
   }
 };
@@ -47,13 +48,15 @@ public:
 
   bool compute(unsigned worker) {
     const OfWave wanted(*wave, waveRows, *first, *nMisses);
-    half *own = &rows[*layer * nRows * width];
+    // Copies, for a word that is stored could be any of these.
+    const unsigned n = width, shift = setShift, ownSet = set, *const place = &places[0];
+    const half *const from = &pieces[0];
+    half *const own = &rows[*layer * nRows * n];
     for (unsigned miss = wanted.begin + worker; miss < wanted.stop; miss += numWorkers()) {
-      const unsigned to = places[miss] - 1;
-      if (setOf(to, setShift) != set)
-        continue;
-      const unsigned from = miss + static_cast<unsigned>(wanted.offset);
-      copyPiece(own + (to >> setShift) * width, &pieces[from * width], width);
+      const unsigned to = place[miss] - 1;
+      if (setOf(to, shift) == ownSet)
+        copyPiece(own + (to >> shift) * n, from + (miss + static_cast<unsigned>(wanted.offset)) * n,
+                  n);
     }
     return true;
   }
@@ -84,8 +87,9 @@ public:
     if (place == 0 || setOf(place - 1, setShift) != set)
       return true;
     half *row = &rows[(*layer * nRows + ((place - 1) >> setShift)) * width];
-    for (unsigned i = worker * 2; i < width; i += numWorkers() * 2)
-      storeWord(row + i, loadWord(&piece[i]));
+    const half *const from = &piece[0];
+    for (unsigned i = worker * 2, end = width; i < end; i += numWorkers() * 2)
+      storeWord(row + i, loadWord(from + i));
     return true;
   }
 };

@@ -78,10 +78,12 @@ private:
     return inOrder(begin, end, share) + inOrder(0, begin + n - end, share);
   }
   unsigned inOrder(unsigned begin, unsigned end, unsigned share) const {
-    unsigned sum = 0, at = begin;
-    for (; at + 2 <= end; at += 2) // two to a pass, which has a price of its own
-      sum += minimum(nFree[at], share) + minimum(nFree[at + 1], share);
-    return at < end ? sum + minimum(nFree[at], share) : sum;
+    unsigned sum = 0, count = end > begin ? end - begin : 0;
+    const unsigned *free = &nFree[begin];
+    for (unsigned n = count / 2; n != 0;
+         --n, free += 2) // two to a pass, which may have a price of its own
+      sum += minimum(free[0], share) + minimum(free[1], share);
+    return count % 2 != 0 ? sum + minimum(*free, share) : sum;
   }
 };
 

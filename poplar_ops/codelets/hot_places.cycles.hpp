@@ -12,11 +12,11 @@ namespace cycles {
 inline std::uint64_t dealPlaces(double topK, double nWays, double nOwners,
                                 bool byPosition = false) {
   const double mine = static_cast<double>(static_cast<unsigned>((topK + nOwners - 1) / nOwners)),
-               way = byPosition ? 7 + loopSlots : 4 + loopSlots / 4;
-  return single(20 + nOwners * (4 + loopSlots / 2) + 40 + mine * (nWays * way + 14));
+               way = byPosition ? 7 + computed : 4 + computed / 4;
+  return single(20 + nOwners * (4 + repeated / 2) + 40 + mine * (nWays * way + 14 + computed));
 }
-inline std::uint64_t dealNewest(double nWays) { return single(nWays * (7 + loopSlots) + 16); }
-inline std::uint64_t forgetHot(double nWays) { return multi(share(nWays) * (2 + loopSlots) + 4); }
+inline std::uint64_t dealNewest(double nWays) { return single(nWays * (7 + computed) + 16); }
+inline std::uint64_t forgetHot(double nWays) { return multi(share(nWays) * (2 + computed) + 4); }
 
 } // namespace cycles
 } // namespace sparq

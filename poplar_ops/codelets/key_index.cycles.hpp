@@ -9,8 +9,9 @@ namespace cycles {
 // Of each component first widen, multiply, magnitude, maximum, add, beside address, two loads, store;
 // then load, multiply, round, to an integer, subtract, store. Two divisions and what else is once.
 inline std::uint64_t blockCoefficients(double nBlocks, double g, double rank, double address = 1) {
-  const double second = 1 + 1 + 1 + toInteger + 1 + 1 + loopSlots;
-  return shared(nBlocks * g, rank * (pass(5, address + 3) + second) + 2 * floatDivide + 14);
+  const double second = 1 + 1 + 1 + toInteger + 1 + 1 + counted;
+  return shared(nBlocks * g,
+                rank * (pass(5, address + 3, counted) + second) + 2 * floatDivide + 14);
 }
 // Of each component address, two loads, and of four pairs of codes (of four codes) shift, mask,
 // multiply, add, but for the first shift (and the last mask). Sums of 4 bits are taken apart in turns
@@ -19,8 +20,8 @@ inline std::uint64_t blockCoefficients(double nBlocks, double g, double rank, do
 inline std::uint64_t indexScores(double nBlocks, double g, double rank, unsigned bits,
                                  double address = 1) {
   const double turns = static_cast<double>(static_cast<unsigned>(rank + 15) / 16),
-               word = bits == 4 ? rank * (address + 2 + 4 * 4 - 1 + loopSlots) + turns * 4 * 6
-                                : rank * (address + 2 + 4 * 4 - 2 + loopSlots);
+               word = bits == 4 ? rank * (address + 2 + 4 * 4 - 1 + repeated) + turns * 4 * 6
+                                : rank * (address + 2 + 4 * 4 - 2 + repeated);
   return shared(nBlocks * 2 * bits, 10 + g * (word + 32.0 / bits * (toFloat + 1 + 4 / 2.0)));
 }
 

@@ -3,86 +3,29 @@
 // SparQ, selection of positions (contract E6.3): the last nLocal positions and the best of the others
 // by group-summed weight, equal keys by lower index.
 //
-// The parts of a slot find the exact topK-th key together by radix selection: keys are non-negative
-// floats, so their bit patterns order them. Five passes settle six bits each, from the top: count
-// the candidates by digit on every part, add the counts up over the parts, find the digit in which
-// the topK-th key lies (which the next pass does first).
+// Keys are non-negative floats, so their bit patterns order them. The parts of a slot find the bin of
+// patterns in which the topK-th key lies: each counts its candidates by 64 digits, the counts are added
+// up over the parts, and the next pass settles the digit of the topK-th key and divides that bin. There
+// are two ways.
+//
+// Usually: keys add up to the group size, so the topK-th is no larger than a topK-th part of that, and
+// seldom much smaller. The first pass counts in a window below that bound, four (or two) digits to a power
+// of two; the second divides the digit by 64. What lies above that bin is selected. In it there are hardly
+// more keys than the topK-th, the *doubtful* ones: at most two in each block of 64 positions. These are
+// sent to all parts, and each finds out how many come before its own (key_marks.cpp).
+//
+// Whatever comes: a slot where the topK-th key lies outside of the window, or where a block has three
+// doubtful keys, cannot go on like that (a *clash*). Then all slots begin again. Five passes of six bits
+// settle all of the pattern: doubtful keys are equal then, and as many as are wanted are taken from the
+// lowest positions on. Keys that are integers always go this way.
 //
 //   keys 9 7 7 7 3, two wanted: the threshold is 7, one key lies above it, so one of the three
 //   sevens is taken: the first.
 //
-// Then every part marks its keys above the threshold and those that equal it (ties), one bit a
-// position, and counts both. Marks and counts come in pieces of 32 positions, ordered by (segment,
-// part, piece), of those parts that have the segment: ascending by position. Whoever walks along
-// the pieces knows how many positions are selected before each: all that lie above the threshold,
-// and of the ties as many as are wanted.
-//
 // Counts are floats: exact (a capacity is at most 2^24), and two are added in one instruction.
-#include "key_topk.hpp"
+#include "key_bin.hpp"
 
 namespace sparq {
-
-// A key is at most the group size, give or take a rounding. Scaled by a power of two (exactly, and
-// far from denormal: a weight is above 2^-78, a sum of weights at most 2^24) it is below 2, so that
-// the two highest bits of its pattern are 0 and five digits are all of it.
-static constexpr float keyScale = 0x1p-16f;
-
-// What each worker remembers from pass to pass.
-struct Selection {
-  unsigned prefix;    // digits of the threshold settled so far
-  unsigned remaining; // keys still wanted among those that begin with the prefix
-  unsigned pass;      // passes done
-
-  // Where a worker keeps it from one compute set to the next.
-  static constexpr unsigned size = 3;
-  static Selection restored(const unsigned *state) { return {state[0], state[1], state[2]}; }
-  void keep(unsigned *state) const {
-    state[0] = prefix;
-    state[1] = remaining;
-    state[2] = pass;
-  }
-
-  // The digit of a pass sits at this bit. Keys of 31 bits have a pass before pass 0.
-  static unsigned shift(unsigned pass) { return digitBits * (nPasses - 1 - pass); }
-  // Settle the digit that the totals of the last pass decide: [nPartials][nDigits], to be added
-  // up. From the top, first a quarter of the digits at a time, then a quarter of these, then one.
-  void settle(const float *totals, unsigned nPartials) {
-    float wanted = static_cast<float>(remaining);
-    unsigned end = nDigits;
-    for (unsigned size = nDigits / 4; size != 0; size /= 4)
-      for (unsigned i = 0; i != 3; ++i) {
-        const float n = sum(totals + end - size, nPartials, size);
-        if (n >= wanted)
-          break;
-        wanted -= n;
-        end -= size;
-      }
-    remaining = static_cast<unsigned>(wanted);
-    prefix |= (end - 1) << shift(pass - 1);
-  }
-  // After the last digit: how many keys equal the threshold.
-  unsigned nEqual(const float *totals, unsigned nPartials) const {
-    return static_cast<unsigned>(sum(totals + (prefix & (nDigits - 1)), nPartials, 1));
-  }
-
-private:
-  static float sum(const float *totals, unsigned nPartials, unsigned size) {
-    Quad four{};
-    float one = 0.0f;
-    for (unsigned partial = 0; partial != nPartials; ++partial, totals += nDigits)
-      if (size == 1)
-        one += totals[0];
-      else
-        for (unsigned i = 0; i != size; i += quadSize)
-          four += load<Quad>(totals + i);
-    return size == 1 ? one : (four[0] + four[1]) + (four[2] + four[3]);
-  }
-};
-
-// Positions that compete: all but the last nLocal.
-static inline unsigned candidates(unsigned filled, unsigned nLocal) {
-  return filled > nLocal ? filled - nLocal : 0;
-}
 
 // How many keys have each digit, of one of the workers: [64][6] of all, so that a digit's of a part
 // are one piece.
@@ -101,20 +44,25 @@ private:
 };
 
 // key[p] = sum over the group of weight[h, p] / Z[h], ascending by head; scaled. And the first
-// pass: a fresh start of the selection, and this part's candidates counted by their first digit.
+// pass: this part's candidates counted by the digits of the window. Keys below count as its first digit,
+// those above as its last.
 class GroupKeys : public poplar::MultiVertex {
 public:
   poplar::Input<unsigned> filled;
   FloatsIn weights;   // [groupSize][partPositions]
   FloatsIn sums;      // [groupSize], Z
   FloatsOut keys;     // [partPositions], those of candidates
-  WordsOut states;    // [6][3], a Selection for each worker
+  WordsOut states;    // [6][4], a Selection for each worker
   FloatsInOut counts; // [64][6]
-  unsigned groupSize, partPositions, topK, nLocal;
+  unsigned groupSize, partPositions, topK, nLocal, windowBegin, windowShift;
   unsigned part, stride, length, nWaves, tailLength, tailFirst, chunk;
 
   bool compute(unsigned worker) {
-    Selection{0, topK - nLocal, 1}.keep(&states[worker * Selection::size]);
+    const unsigned windowFirst = windowBegin, shift = windowShift;
+    Selection{windowFirst, shift, topK - nLocal, Selection::window}.keep(
+        &states[worker * Selection::size]);
+    const Quad low = Quad{} + bitcast<float>(windowFirst),
+               high = Quad{} + bitcast<float>(windowFirst + (nDigits << shift) - 1);
     DigitCounts count(&counts[0], worker);
     const Segments segments(part, stride, length, nWaves, tailLength, tailFirst, chunk, *filled);
     const unsigned limit = candidates(*filled, nLocal);
@@ -126,79 +74,60 @@ public:
           key += load<Quad>(&weights[h * partPositions + first + p]) / sums[h];
         key *= keyScale;
         store(&keys[first + p], key);
-        const QuadBits bits = bitcast<QuadBits>(key) >> Selection::shift(0);
+        const QuadBits digit = (bitcast<QuadBits>(smaller(larger(key, low), high)) - windowFirst) >>
+                               shift; // within the counts for NaN too
         if (p + quadSize <= n)
           for (unsigned i = 0; i != quadSize; ++i)
-            count.add(bits[i] & (nDigits - 1)); // within the counts for NaN too
+            count.add(digit[i]);
         else
           for (unsigned i = 0; i != n - p; ++i)
-            count.add(bits[i] & (nDigits - 1));
+            count.add(digit[i]);
       }
     }
     return true;
   }
 };
 
-// Keys that are given: integers below 2^30, or below 2^31 with one pass more (contract E11), as floats of
-// the same bits. A fresh start of the selection, and the first pass.
-class GivenKeys : public poplar::MultiVertex {
-public:
-  poplar::Input<unsigned> filled;
-  FloatsIn keys;                     // [partPositions]
-  WordsOut states;                   // [6][3], a Selection for each worker
-  FloatsInOut counts;                // [64][6]
-  unsigned topK, nLocal, morePasses; // 0 or 1
-  unsigned part, stride, length, nWaves, tailLength, tailFirst, chunk;
-
-  bool compute(unsigned worker) {
-    const unsigned done = 1 - morePasses, shift = Selection::shift(done - 1);
-    Selection{0, topK - nLocal, done}.keep(&states[worker * Selection::size]);
-    DigitCounts count(&counts[0], worker);
-    const Segments segments(part, stride, length, nWaves, tailLength, tailFirst, chunk, *filled);
-    const unsigned limit = candidates(*filled, nLocal);
-    for (unsigned s = 0; s != segments.count(); ++s) {
-      const float *key = &keys[segments.local(s)];
-      const unsigned n = segments.valid(s, limit);
-      for (unsigned p = worker; p < n; p += numWorkers())
-        count.add((bitcast<unsigned>(key[p]) >> shift) & (nDigits - 1));
-    }
-    return true;
-  }
-};
-
-// A later pass: settle the last pass's digit, count this part's candidates by the next one.
+// A later pass: settle the last pass's digit, count this part's candidates by the digits of its bin. Or
+// the first pass of all bits.
 class KeyHistogram : public poplar::MultiVertex {
 public:
   poplar::Input<unsigned> filled;
   FloatsIn keys;      // [partPositions]
   FloatsIn totals;    // [nPartials][64], of the last pass
-  WordsInOut states;  // [6][3], a Selection for each worker
+  WordsInOut states;  // [6][4], a Selection for each worker
   FloatsInOut counts; // [64][6]
-  unsigned nPartials, nLocal, part, stride, length, nWaves, tailLength, tailFirst, chunk;
+  unsigned nPartials, topK, nLocal;
+  unsigned firstShift; // of the first pass of all bits
+  bool wide;           // see KeyFilter
+  unsigned part, stride, length, nWaves, tailLength, tailFirst, chunk;
 
   bool compute(unsigned worker) {
     unsigned *const state = &states[worker * Selection::size];
     Selection selection = Selection::restored(state);
-    selection.settle(&totals[0], nPartials);
-    const unsigned shift = Selection::shift(selection.pass++);
+    selection.next(&totals[0], nPartials, topK - nLocal, firstShift);
     selection.keep(state);
 
     DigitCounts count(&counts[0], worker);
-    const unsigned settled = shift + digitBits, prefix = selection.prefix >> settled;
+    if (selection.pass == Selection::lost)
+      return true;
+    const unsigned begin = selection.begin, shift = selection.shift;
+    const KeyFilter filter(begin, wide);
     const Segments segments(part, stride, length, nWaves, tailLength, tailFirst, chunk, *filled);
     const unsigned limit = candidates(*filled, nLocal);
     for (unsigned s = 0; s != segments.count(); ++s) {
       const float *key = &keys[segments.local(s)];
       const unsigned n = segments.valid(s, limit);
       const auto add = [&](unsigned p) {
-        const unsigned bits = bitcast<unsigned>(key[p]);
-        if (bits >> settled == prefix)
-          count.add((bits >> shift) & (nDigits - 1));
+        const unsigned digit = (bitcast<unsigned>(key[p]) - begin) >> shift;
+        if (digit < nDigits)
+          count.add(digit);
       };
-      unsigned p = worker * quadSize;
-      for (; p + quadSize <= n; p += numWorkers() * quadSize)
-        for (unsigned i = 0; i != quadSize; ++i)
-          add(p + i);
+      unsigned p = worker * nLanes;
+      for (; p + nLanes <= n; p += numWorkers() * nLanes)
+        if (filter.mayHave(key + p))
+          for (unsigned i = 0; i != nLanes; ++i)
+            add(p + i);
       for (; p < n; ++p)
         add(p);
     }
@@ -230,178 +159,100 @@ public:
   }
 };
 
-// After the last pass: which of this part's positions lie above the threshold and which equal it,
-// and how many of both each piece has. The last nLocal count as above it, and so do all positions
-// where there are no more than topK.
+// After the last pass: which of this part's positions are selected for sure, and which are doubtful. The
+// last nLocal are selected, and so are all positions where there are no more than topK.
 class MarkKeys : public poplar::MultiVertex {
 public:
   poplar::Input<unsigned> filled;
-  FloatsIn keys;    // [partPositions]
-  FloatsIn totals;  // [nPartials][64], of the last pass
-  WordsIn states;   // [6][3]
-  WordsOut marks;   // [partPositions / 32][2]: one bit a position above, one bit a position equal
-  FloatsOut counts; // [partPositions / 32][2]: how many
-  FloatsOut tiesToTake; // [1], everyTie where all are taken
+  FloatsIn keys;     // [partPositions]
+  FloatsIn totals;   // [nPartials][64], of the last pass
+  WordsInOut states; // [6][4]
+  WordsOut marks;    // [partPositions / 32], one bit a position: selected
+  WordsOut doubts;   // [partPositions / 32], one bit a position: doubtful
+  // A block's doubtful keys, or 0, or clash; after the passes of all bits how many it has, and 0.
+  FloatsOut doubtful; // [partPositions / 64][2]
   unsigned nPartials, topK, nLocal;
+  bool wide; // see KeyFilter
   unsigned part, stride, length, nWaves, tailLength, tailFirst, chunk;
 
   bool compute(unsigned worker) {
-    Selection selection = Selection::restored(&states[worker * Selection::size]);
-    selection.settle(&totals[0], nPartials);
-    if (worker == 0)
-      tiesToTake[0] = selection.remaining < selection.nEqual(&totals[0], nPartials)
-                          ? static_cast<float>(selection.remaining)
-                          : everyTie;
+    unsigned *const state = &states[worker * Selection::size];
+    Selection selection = Selection::restored(state);
+    const unsigned nWanted = topK - nLocal;
+    const bool anyCompete = *filled > topK && nWanted != 0;
+    Bin bin{~0u, 0, true};
+    if (anyCompete && selection.pass == Selection::lost)
+      bin.found = false;
+    else if (anyCompete) {
+      const unsigned inBin = selection.settle(&totals[0], nPartials);
+      bin.begin = selection.begin;
+      // Where all of the bin are wanted, none is doubtful.
+      bin.width = selection.remaining == inBin ? 0 : 1u << selection.shift;
+    }
+    selection.keep(state);
+    const KeyFilter filter(bin.begin, wide);
+    const bool exact = selection.isExact();
     const Segments segments(part, stride, length, nWaves, tailLength, tailFirst, chunk, *filled);
     const unsigned limit = *filled <= topK ? 0 : candidates(*filled, nLocal);
-    unsigned piece = worker;
+    unsigned block = worker;
     for (unsigned s = 0; s != segments.count(); ++s) {
       const unsigned begin = segments.local(s), end = begin + segments.room(s);
       const unsigned n = segments.valid(s, *filled), nCandidates = segments.valid(s, limit);
-      for (; piece * pieceSize < end; piece += numWorkers()) {
-        const unsigned first = piece * pieceSize - begin;
-        mark(piece, n > first ? minimum(n - first, pieceSize) : 0,
-             nCandidates > first ? minimum(nCandidates - first, pieceSize) : 0, selection.prefix);
+      for (; block * blockSize < end; block += numWorkers()) {
+        const unsigned first = block * blockSize - begin;
+        Doubtful found;
+        for (unsigned half = 0; half != piecesOfBlock; ++half) {
+          const unsigned at = first + half * pieceSize;
+          mark(block * piecesOfBlock + half, n > at ? minimum(n - at, pieceSize) : 0,
+               nCandidates > at ? minimum(nCandidates - at, pieceSize) : 0, bin, filter, found);
+        }
+        doubtful[block * 2] = exact                       ? static_cast<float>(found.n)
+                              : !bin.found || found.n > 2 ? clash
+                                                          : bitcast<float>(found.last);
+        doubtful[block * 2 + 1] = exact || found.n < 2 ? 0.0f : bitcast<float>(found.before);
       }
     }
     return true;
   }
 
 private:
-  // The first n positions of a piece hold data, of these the first nCandidates compete.
-  void mark(unsigned piece, unsigned n, unsigned nCandidates, unsigned threshold) {
-    unsigned above = 0, equal = 0;
-    for (unsigned p = 0; p != nCandidates; ++p) {
-      const unsigned key = bitcast<unsigned>(keys[piece * pieceSize + p]);
-      if (key < threshold) // nearly all
-        continue;
-      if (key == threshold)
-        equal |= 1u << p;
-      else
-        above |= 1u << p;
-    }
-    for (unsigned p = nCandidates; p != n; ++p)
-      above |= 1u << p;
-    marks[piece * 2] = above;
-    marks[piece * 2 + 1] = equal;
-    counts[piece * 2] = static_cast<float>(__builtin_popcount(above));
-    counts[piece * 2 + 1] = static_cast<float>(__builtin_popcount(equal));
-  }
-};
-
-// The marks of all parts of a slot to some entries of the ascending list of cache rows to fetch, of
-// the keys and of the values; where there are fewer than topK, the first row fills up.
-class ExpandMarks : public poplar::MultiVertex {
-public:
-  poplar::Input<unsigned> filled;
-  poplar::Input<unsigned> layer;
-  WordsIn marks;       // [nPieces][2], of the slot
-  FloatsIn counts;     // [nPieces][2]
-  FloatsIn tiesToTake; // [1]
-  WordsOut keyRows;    // [nEntries]
-  WordsOut valueRows;  // [nEntries]
-  unsigned firstEntry, nEntries, rowBase, valueRow, layerRows, nWaveParts, nPieces;
-  unsigned stride, length, nWaves, chunk;
-
-  bool compute(unsigned worker) {
-    const unsigned perWorker = (nEntries + numWorkers() - 1) / numWorkers();
-    const unsigned begin = minimum(worker * perWorker, nEntries);
-    const unsigned end = minimum(begin + perWorker, nEntries);
-    if (begin == end)
-      return true;
-    unsigned piece = 0;
-    Pair before{}; // above, equal: of the pieces before
-    skip(piece, before, firstEntry + begin);
-    // Of the piece that it starts within, the first ones may be entries of another worker.
-    unsigned others = firstEntry + begin - nSelected(before);
-    unsigned entry = begin;
-    const unsigned base = rowBase + *layer * layerRows;
-    for (Place place(*this, piece); piece != nPieces && entry != end; ++piece, place.next(*this)) {
-      unsigned bits = selected(piece, before);
-      if (others != 0)
-        bits = dropLowest(bits, others);
-      others = 0;
-      const unsigned row = base + place.position;
-      for (; bits != 0 && entry != end; bits &= bits - 1, ++entry) {
-        const unsigned keyRow = row + lowestOne(bits);
-        keyRows[entry] = keyRow;
-        valueRows[entry] = keyRow + valueRow;
-      }
-      before += load<Pair>(&counts[piece * 2]);
-    }
-    for (; entry != end; ++entry) {
-      keyRows[entry] = base;
-      valueRows[entry] = base + valueRow;
-    }
-    return true;
-  }
-
-private:
-  // How many positions are selected among pieces with so many above and equal.
-  unsigned nSelected(const Pair &before) const {
-    return static_cast<unsigned>(before[0] + smaller(before[1], tiesToTake[0]));
-  }
-
-  // To the piece that has the wanted entry: eight pieces at a time, then one.
-  void skip(unsigned &piece, Pair &before, unsigned entry) const {
-    skipBy<8>(piece, before, entry);
-    skipBy<1>(piece, before, entry);
-  }
-  template <unsigned step> void skipBy(unsigned &piece, Pair &before, unsigned entry) const {
-    for (; piece + step <= nPieces; piece += step) {
-      Pair after = before;
-      for (unsigned i = 0; i != step; ++i)
-        after += load<Pair>(&counts[(piece + i) * 2]);
-      if (nSelected(after) > entry)
-        break;
-      before = after;
-    }
-  }
-
-  // The marks of a piece, of its ties only the first that are still to be taken.
-  unsigned selected(unsigned piece, const Pair &before) const {
-    return marks[piece * 2] | firstTies(marks[piece * 2 + 1], tiesToTake[0] - before[1]);
-  }
-
-  // Without the n lowest of its ones, of which it has more: halves of what is left, five times.
-  static unsigned dropLowest(unsigned bits, unsigned n) {
-    unsigned at = 0;
-    for (unsigned width = 16; width != 0; width /= 2) {
-      const unsigned low = __builtin_popcount((bits >> at) & ((1u << width) - 1));
-      if (n >= low) {
-        n -= low;
-        at += width;
-      }
-    }
-    return bits >> at << at;
-  }
-
-  // Where a piece begins: parts follow one another within a wave, and within the tail.
-  struct Place {
-    unsigned wave, left; // pieces of the wave that are left, this one too
-    unsigned position;
-    Place(const ExpandMarks &v, unsigned piece) : wave(0) {
-      const unsigned inWave = v.piecesOfWave();
-      for (; piece >= inWave && wave != v.nWaves; piece -= inWave)
-        ++wave;
-      begin(v, piece);
-    }
-    void next(const ExpandMarks &v) {
-      position += pieceSize;
-      if (--left == 0) { // never in the tail
-        ++wave;
-        begin(v, 0);
-      }
-    }
-
-  private:
-    void begin(const ExpandMarks &v, unsigned piece) {
-      const bool inTail = wave == v.nWaves;
-      left = inTail ? ~0u : v.piecesOfWave() - piece;
-      position = (inTail ? *v.filled & ~(v.chunk - 1) : wave * v.stride) + piece * pieceSize;
-    }
+  struct Bin {
+    unsigned begin, width;
+    bool found;
   };
-  unsigned piecesOfWave() const { return length / pieceSize * nWaveParts; }
+  struct Doubtful {
+    unsigned n = 0, last = 0, before = 0;
+  };
+  // The first n positions of a piece hold data, of these the first nCandidates compete.
+  void mark(unsigned piece, unsigned n, unsigned nCandidates, const Bin &bin,
+            const KeyFilter &filter, Doubtful &found) {
+    const float *const key = &keys[piece * pieceSize];
+    unsigned above = 0, doubt = 0;
+    const auto look = [&](unsigned p) {
+      const unsigned bits = bitcast<unsigned>(key[p]);
+      if (bits < bin.begin)
+        return;
+      if (bits - bin.begin >= bin.width) {
+        above |= 1u << p;
+      } else {
+        doubt |= 1u << p;
+        found.before = found.last;
+        found.last = bits;
+        ++found.n;
+      }
+    };
+    unsigned p = 0;
+    for (; p + nLanes <= nCandidates; p += nLanes)
+      if (filter.mayHave(key + p)) // seldom
+        for (unsigned i = 0; i != nLanes; ++i)
+          look(p + i);
+    for (; p != nCandidates; ++p)
+      look(p);
+    for (; p < n; ++p)
+      above |= 1u << p;
+    marks[piece] = above;
+    doubts[piece] = doubt;
+  }
 };
 
 } // namespace sparq

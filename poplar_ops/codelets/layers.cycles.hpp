@@ -8,10 +8,10 @@ namespace cycles {
 
 // A load, a store; the addresses of a run.
 inline std::uint64_t moveLayer(double nRows, double nCopies) {
-  return multi(nRows * (share(nCopies) * (2 + loopSlots) + 6));
+  return multi(nRows * (share(nCopies) * (2 + computed) + 6));
 }
 inline std::uint64_t moveTail(double nRows, double nCopies, double nWords) {
-  return multi(nRows * ((share(nCopies) + share(nWords)) * (2 + loopSlots) + 2 * 6));
+  return multi(nRows * ((share(nCopies) + share(nWords)) * (2 + computed) + 2 * 6));
 }
 
 } // namespace cycles

@@ -73,10 +73,17 @@ public:
       return true;
     const unsigned nTail = *held & (chunk - 1), nComplete = nTail / blockSize,
                    nOpen = nTail % blockSize;
-    for (unsigned c = worker; c < nComponents; c += numWorkers()) {
-      for (unsigned i = 0; i != nComplete * recordWords(indexBits); ++i)
-        tailIndex[c * columnWords + i] = columnIndex[c * columnWords + i];
-      copyHalves(&tail[c * blockSize], &columns[c * chunk + nComplete * blockSize], nOpen);
+    // Copies, for a word that is stored could be any of these.
+    const unsigned n = nComponents, nWords = nComplete * recordWords(indexBits),
+                   stride = columnWords, ofColumn = chunk;
+    const unsigned *const from = &columnIndex[0];
+    const half *const open = &columns[nComplete * blockSize];
+    unsigned *const to = &tailIndex[0];
+    half *const toOpen = &tail[0];
+    for (unsigned c = worker; c < n; c += numWorkers()) {
+      for (unsigned i = 0; i != nWords; ++i)
+        to[c * stride + i] = from[c * stride + i];
+      copyHalves(toOpen + c * blockSize, open + c * ofColumn, nOpen);
     }
     return true;
   }

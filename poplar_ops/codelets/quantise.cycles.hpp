@@ -10,14 +10,15 @@ inline std::uint64_t chunkFull() { return single(8); }
 // The least and largest of eight keys at a time (of each pair widen, two selects), then of eight
 // numbers; 40 for the step; of 64 codes load, widen, three of arithmetic, to an integer, subtract,
 // limit, shift, OR.
-constexpr double quantiseBlock = 8 * (4 * (1 + 2 * pairSelect) + loopSlots) + 14 * scalarSelect +
-                                 40 + 64 * (2 + 3 + toInteger + 1 + 3 + 2 + loopSlots);
+constexpr double quantiseBlock = 8 * (4 * (1 + 2 * pairSelect) + 2 * 8 + counted) +
+                                 14 * scalarSelect + 40 +
+                                 64 * (2 + 3 + toInteger + 1 + 3 + 2 + counted);
 inline std::uint64_t quantiseTail(double d) { return shared(d, quantiseBlock); }
 inline std::uint64_t fillIndex(double d, double nBlocks) {
   return shared(d, nBlocks * quantiseBlock);
 }
 inline std::uint64_t fillTailIndex(double d, double nWords) {
-  return shared(d, nWords * (2 + loopSlots) + 64 / 4 * (2 + loopSlots) + 6);
+  return shared(d, nWords * (2 + counted) + 64 / 4 * (2 + counted) + 6 + computed);
 }
 
 } // namespace cycles

@@ -66,10 +66,11 @@ public:
       const unsigned quad = c / quadSize * quadSize;
       const Quad one = Quad{} + 1.0f;
       Quad before{};
-      for (unsigned other = 0; other != quad; other += quadSize)
-        before += zeroBelow(load<Quad>(&magnitudes[other]), own, one);
-      for (unsigned other = quad + quadSize; other < headDim; other += quadSize)
-        before += zeroUpTo(load<Quad>(&magnitudes[other]), own, one);
+      const float *other = &magnitudes[0];
+      for (unsigned n = c / quadSize; n != 0; --n, other += quadSize)
+        before += zeroBelow(load<Quad>(other), own, one);
+      for (unsigned n = headDim / quadSize - c / quadSize; n != 1; --n)
+        before += zeroUpTo(load<Quad>(other += quadSize), own, one);
       float all = (before[0] + before[1]) + (before[2] + before[3]);
       for (unsigned other = quad; other != quad + quadSize; ++other)
         all += other < c ? zeroBelow(magnitudes[other], own, 1.0f)
@@ -101,12 +102,15 @@ public:
     const unsigned first = worker == 0 ? 0 : minimum((worker - 1) * perWorker, headDim);
     const unsigned end = worker == 0 ? 0 : minimum(first + perWorker, headDim);
     unsigned index = first <= headDim - first ? count(0, first) : rank - count(first, headDim);
+    // Copies, for what is stored could be any of these.
+    const unsigned heads = groupSize, ofHead = headDim,
+                   ofSelected = rank, *const mask = &selected[0];
     for (unsigned c = first; c != end; ++c) {
-      if (selected[c] == 0)
+      if (mask[c] == 0)
         continue;
       components[index] = c;
-      for (unsigned h = 0; h != groupSize; ++h)
-        selectedQuery[h * rank + index] = static_cast<float>(query[h * headDim + c]);
+      for (unsigned h = 0; h != heads; ++h)
+        selectedQuery[h * ofSelected + index] = static_cast<float>(query[h * ofHead + c]);
       ++index;
     }
     for (unsigned h = worker; h < groupSize; h += numWorkers()) {
@@ -126,14 +130,11 @@ private:
   // How many of the components [first, end), an even number, are selected. The sum of n masks is
   // n * 2^31 - n, modulo 2^32.
   unsigned count(unsigned first, unsigned end) const {
-    typedef unsigned Two __attribute__((vector_size(8)));
-    Two sum{};
-    for (unsigned c = first; c != end; c += 2) {
-      Two two;
-      __builtin_memcpy(&two, &selected[c], sizeof(two));
-      sum += two;
-    }
-    return (0u - sum[0] - sum[1]) & magnitudeMask;
+    unsigned sum = 0;
+    const unsigned *mask = &selected[first];
+    for (unsigned n = (end - first) / 2; n != 0; --n, mask += 2) // two to a pass
+      sum += mask[0] + mask[1];
+    return (0u - sum) & magnitudeMask;
   }
 };
 

@@ -6,19 +6,20 @@
 namespace sparq {
 namespace cycles {
 
-// Eight components of a head: of each pair widen, mask, add; two loads of the query, four of masks.
-constexpr double magnitudeEight = std::max(4.0 * 3, 2.0 + 4) + loopSlots;
+// Eight components of a head: of each pair widen, mask, add; two loads of the query, four of masks. Eight
+// lanes are all registers, so three of the four pairs go out and in.
+inline double magnitudeEight() { return sidePass(4 * 3, 2 + 4, repeated) + spilled(4 + 3); }
 // And of each pair a limit and a store.
 inline std::uint64_t groupMagnitude(double d, double g) {
-  return shared(d / 8, g * magnitudeEight + 4 + 4);
+  return shared(d / 8, g * magnitudeEight() + 4 + 4 + reloaded);
 }
 inline std::uint64_t magnitudeSums(double d, double g) {
-  return shared(g, d / 8 * magnitudeEight + treeSum);
+  return shared(g, d / 8 * magnitudeEight() + treeSum);
 }
 // Compares each with all: four of them two loads, and of two pairs compare, mask, add. Its own four
 // one by one, the sum, the rank.
 inline std::uint64_t componentRanks(double n, double d) {
-  return shared(n, d / 4 * pass(2 * 3, 2) + 44);
+  return shared(n, d / 4 * pass(2 * 3, 2, repeated) + 44);
 }
 // A worker but the first counts the masks before its range, or those behind it: two loads and
 // additions a pass. It lists its range: load, branch, and of what is selected, spread evenly, the
@@ -30,9 +31,9 @@ inline std::uint64_t componentList(unsigned d, unsigned g, double rank) {
     const unsigned range = worker == 0 ? 0 : (d + 4) / 5,
                    before = worker == 0 ? 0 : std::min(d, (worker - 1) * range),
                    nHeads = (g + nWorkers - 1 - worker) / nWorkers;
-    busiest = std::max(busiest, std::min(before, d - before) / 2 * (4 + loopSlots) +
-                                    range * (2 + loopSlots + rank / d * (2 + 5 * g)) +
-                                    nHeads * (d / 8 * magnitudeEight + treeSum + 40));
+    busiest = std::max(busiest, std::min(before, d - before) / 2 * (4 + repeated) +
+                                    range * (2 + counted + rank / d * (2 + (5 + counted) * g)) +
+                                    nHeads * (d / 8 * magnitudeEight() + treeSum + 40));
   }
   return multi(multiplyHigh + busiest);
 }

@@ -124,23 +124,25 @@ public:
   unsigned groupSize, rank, firstBlock, nBlocks, partPositions;
 
   bool compute(unsigned worker) {
-    half *const own = &codes[worker * rank * codesOfWord];
+    // Copies, for a code that is stored could be any of these.
+    const unsigned n = rank, *const records = &index[0], *const of = &columns[0];
+    half *const own = &codes[worker * n * codesOfWord];
     const unsigned nWords = nFullBlocks(*filled, firstBlock, nBlocks) * codeWords(4);
     for (unsigned item = worker; item < nWords; item += numWorkers()) {
       const unsigned block = item / codeWords(4),
                      at = block * recordWords(4) + item % codeWords(4); // powers of two
-      for (unsigned j = 0; j != rank; ++j)
-        expandCodes(index[columns[j] + at], own + j * codesOfWord);
+      for (unsigned j = 0; j != n; ++j)
+        expandCodes(records[of[j] + at], own + j * codesOfWord);
       unsigned h = 0;
       for (; h + 2 <= groupSize; h += 2)
         for (unsigned half = 0; half != 2; ++half) {
-          const auto *of = own + half * quadSize;
-          const TwoSums sums(of, of, ofHead(block, h), ofHead(block, h + 1), rank);
+          const auto *four = own + half * quadSize;
+          const TwoSums sums(four, four, ofHead(block, h), ofHead(block, h + 1), n);
           finish(sums.first, block, h, item, half);
           finish(sums.second, block, h + 1, item, half);
         }
       if (h != groupSize) {
-        const TwoSums sums(own, own + quadSize, ofHead(block, h), ofHead(block, h), rank);
+        const TwoSums sums(own, own + quadSize, ofHead(block, h), ofHead(block, h), n);
         finish(sums.first, block, h, item, 0);
         finish(sums.second, block, h, item, 1);
       }
@@ -180,9 +182,10 @@ public:
       return true;
     const unsigned n = recordWords(indexBits);
     unsigned *base = &index[*layer * headDim * columnWords + block * n];
-    for (unsigned c = worker; c < headDim; c += numWorkers())
+    const unsigned end = headDim, stride = columnWords, *const from = &records[0];
+    for (unsigned c = worker; c < end; c += numWorkers())
       for (unsigned i = 0; i != n; ++i)
-        base[c * columnWords + i] = records[c * n + i];
+        base[c * stride + i] = from[c * n + i];
     return true;
   }
 };

@@ -8,7 +8,7 @@ namespace cycles {
 
 // The address from the number of the component: load, multiply, add. And once that, and a store.
 inline std::uint64_t residentCoefficients(double nBlocks, double g, double rank) {
-  return blockCoefficients(nBlocks, g, rank, 3) + multi(share(rank) * (4 + loopSlots)) - multi(0);
+  return blockCoefficients(nBlocks, g, rank, 3) + multi(share(rank) * (4 + reloaded)) - multi(0);
 }
 // The address is kept: load, add.
 inline std::uint64_t residentScores(double nBlocks, double g, double rank, unsigned bits) {
@@ -19,31 +19,33 @@ inline std::uint64_t residentScores(double nBlocks, double g, double rank, unsig
 // multiply, round by two additions, add, copy, narrow.
 inline std::uint64_t groupCoefficients(double nBlocks, unsigned g, double rank) {
   const auto ofHeads = [&](double n) {
-    return rank * (pass(1 + 4 * n, 4 + 2 * n) + pass(6 * n, 3 * n)) + n * (2 * floatDivide + 14);
+    return rank * (pass(1 + 4 * n, 4 + 2 * n, counted) + pass(6 * n, 3 * n, counted)) +
+           n * (2 * floatDivide + 14);
   };
   return multi(share(nBlocks * (g / 2)) * ofHeads(2) + share(nBlocks * (g % 2)) * ofHeads(1) +
-               share(rank) * (4 + loopSlots));
+               share(rank) * (4 + reloaded));
 }
 // Two sums: of two components two loads and a product each, a sum, widened twice, two additions; of one the
-// same without the sum. Four components to a pass, three pointers beside the counter.
+// same without the sum. Four components to a pass.
 inline double twoSums(unsigned rank) {
-  return rank / 4 * pass(2 * 2 * (2 + 1 + 2 + 2), 2 * 2 * 4 + 3) +
-         rank % 4 * pass(2 * 5, 2 * 2 + 3);
+  const double turn = spilled(4 + 3); // of two components, or one: the sums are all registers
+  return rank / 4 * (sidePass(2 * 2 * (2 + 1 + 2 + 2), 2 * 2 * 4, repeated) + 2 * turn) +
+         rank % 4 * (sidePass(2 * 5, 2 * 2, repeated) + turn);
 }
 // A word of a component: its place, an address, load, shift, OR twice; two stores, a load and two stores around
 // masks, differences and a product. Of each head its eight sums, of four of these four numbers loaded, four
 // stored, two addresses.
 inline std::uint64_t groupScores(double nBlocks, double g, unsigned rank) {
-  return shared(nBlocks * 8,
-                10 + rank * pass(5, 3 + 3 + 5) + g * (twoSums(rank) + 2 * (4 + 4 + 2) + 6));
+  return shared(nBlocks * 8, 10 + rank * pass(5, 3 + 3 + 5, counted) +
+                                 g * (twoSums(rank) + 2 * (4 + 4 + 2) + 6));
 }
 // Load, store; two addresses of a component.
 inline std::uint64_t storeRecords(double d, double nWords) {
-  return multi(12 + share(d) * (nWords * (2 + loopSlots) + 6));
+  return multi(12 + share(d) * (nWords * (2 + counted) + 6 + computed));
 }
 inline std::uint64_t nextBlock() { return single(3); }
 // Add, minimum (2), add, store.
-inline std::uint64_t blockOffsets(double n) { return shared(n, 5 + loopSlots); }
+inline std::uint64_t blockOffsets(double n) { return shared(n, 5 + reloaded); }
 
 } // namespace cycles
 } // namespace sparq

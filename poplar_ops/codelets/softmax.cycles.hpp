@@ -10,23 +10,26 @@ namespace cycles {
 inline std::uint64_t partialMax(double n, double g, unsigned nPieces) {
   const double ofPiece =
       static_cast<double>((static_cast<std::uint64_t>(n / 4) + nPieces - 1) / nPieces);
-  return shared(nPieces * g, ofPiece * pass(2, 2) + 6);
+  return shared(nPieces * g, ofPiece * pass(2, 2, computed) + 6);
 }
 // Two at a time, of two results or of two heads, where the numbers are even.
 inline std::uint64_t reduceMax(double nPartials, unsigned g) {
   if (g == 1)
-    return shared((nPartials + 1) / 2, pass(1, 1));
-  return g % 2 == 0 ? shared(nPartials, g / 2 * pass(1, 1)) : shared(nPartials, g * pass(1, 2));
+    return shared((nPartials + 1) / 2, pass(1, 1, computed));
+  return g % 2 == 0 ? shared(nPartials, g / 2 * pass(1, 1, computed))
+                    : shared(nPartials, g * pass(1, 2, computed));
 }
 // Four without a position: two compares, two stores.
 inline std::uint64_t softmaxWeights(double nOwn, double nAll, double g) {
-  return multi(g * largestOfSix + share(g * nOwn / 4) * (2 * weightPair + loopSlots) +
-               share(g * (nAll - nOwn) / 4) * (4 + loopSlots));
+  return multi(g * largestOfSix + share(g * nOwn / 4) * (2 * weightPair + computed) +
+               share(g * (nAll - nOwn) / 4) * (4 + computed));
 }
-inline std::uint64_t blockSums(double nBlocks) { return shared(nBlocks, 8 * pass(4, 4) + treeSum); }
-// Four at a time.
+inline std::uint64_t blockSums(double nBlocks) {
+  return shared(nBlocks, 8 * (pass(4, 4, repeated) + spilled(4 + 1)) + treeSum + reloaded);
+}
+// Four at a time, two in one access.
 inline std::uint64_t foldSums(double nBlocks, double g) {
-  return shared(g, nBlocks / 4 * pass(4, 4));
+  return shared(g, nBlocks / 4 * pass(4, 2, repeated) + 8);
 }
 
 } // namespace cycles

@@ -7,7 +7,7 @@ namespace sparq {
 namespace cycles {
 
 // Load, compare, branch, copy.
-inline std::uint64_t longestRow(double nSlots) { return shared(nSlots, 4 + loopSlots); }
+inline std::uint64_t longestRow(double nSlots) { return shared(nSlots, 4 + computed); }
 inline std::uint64_t nextWave() { return single(5 * 4 + 8); }
 
 } // namespace cycles

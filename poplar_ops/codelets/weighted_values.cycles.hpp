@@ -10,12 +10,14 @@ namespace cycles {
 // values in 64 bits, or in 32 where there are two.
 inline std::uint64_t weightedValues(double nBlocks, double nRows, double width, double g) {
   const double lanes = width > 12 ? 8 : 2, // as the codelet does
-      pairs = lanes / 2, words = lanes == 8 ? 2 : 1, row = pass(2 * pairs * 3, 2 * (2 + words)) / 2;
+      pairs = lanes / 2, words = lanes == 8 ? 2 : 1,
+               row = sidePass(2 * pairs * 3, 2 * (2 + words), computed) / 2 + spilled(pairs + 2);
   return shared(nBlocks * g * (width / lanes), std::min(nRows, 64.0) * row + pairs + 12);
 }
 // Four pairs of each block; the accumulator loaded and stored.
 inline std::uint64_t foldBlocks(double nBlocks, double width, double g) {
-  return shared(g * width / 8, nBlocks * pass(4, 4) + 8 + 4);
+  return shared(g * width / 8,
+                nBlocks * (pass(4, 4, repeated) + spilled(4 + 1)) + 8 + 4 + reloaded);
 }
 
 } // namespace cycles

@@ -8,11 +8,11 @@ namespace cycles {
 
 // Of each head two loads, an address, divide, multiply, round, to an integer, subtract, add; a store.
 inline std::uint64_t listShares(double n, double g) {
-  return shared(n, g * (3 + floatDivide + 2 + toInteger + 2 + loopSlots) + 2 + loopSlots);
+  return shared(n, g * (3 + floatDivide + 2 + toInteger + 2 + repeated) + 2 + reloaded);
 }
 // Of each KV head load, add, address; a store.
 inline std::uint64_t sumShares(double n, double nKvHeads) {
-  return shared(n, nKvHeads * (3 + loopSlots) + 2 + loopSlots);
+  return shared(n, nKvHeads * (3 + repeated) + 2 + reloaded);
 }
 inline std::uint64_t nextStep() { return single(8); }
 // A position of the oldest step: two loads, subtract, two stores. The search halves the list (shift, add,
@@ -23,14 +23,14 @@ inline std::uint64_t addStep(double length, double topK) {
   for (double n = topK; n >= 1; n /= 2)
     ++halvings;
   const double own = share(length);
-  return multi(24 + own * (5 + loopSlots) + halvings * (7 + loopSlots) +
-               std::min(own, topK) * (11 + loopSlots));
+  return multi(24 + own * (5 + counted) + halvings * (7 + computed) +
+               std::min(own, topK) * (11 + computed));
 }
 // Two divisions, limits and sums. Of an entry compare, branch, multiply, add, two stores.
 constexpr double stridedPositions = 2 * integerDivide + 14;
 inline std::uint64_t stridedCount() { return single(stridedPositions); }
 inline std::uint64_t stridedRows(double n) {
-  return multi(stridedPositions + share(n) * (9 + loopSlots));
+  return multi(stridedPositions + share(n) * (9 + reloaded));
 }
 
 } // namespace cycles

@@ -25,7 +25,11 @@ void PairAttention::dense() {
   rowScores.scores = scores + begin;
   rowScores.scoreStride = s.stride;
   rowScores.maximum = s.maxima + team.member * g;
-  kernels.rowScores(rowScores);
+  {
+    const ReadAhead::Run run(cache.readAhead, (end - begin) * d * sizeof(Half));
+    rowScores.key.ahead = run.bytes;
+    kernels.rowScores(rowScores);
+  }
   team.barrier();
   softmaxOfAll();
   const bool alone = team.size == 1;
@@ -33,7 +37,7 @@ void PairAttention::dense() {
   if (alone)
     std::memset(s.sum, 0, g * d * sizeof(float));
   WeightedValues sum{};
-  sum.value = {pair.valueRows, d, nullptr, begin, end - begin};
+  sum.value = {pair.valueRows, d, nullptr, begin, end - begin, cache.readAhead.bytes()};
   sum.weights = scores + begin;
   sum.weightStride = s.stride;
   sum.groupSize = g;
@@ -114,8 +118,9 @@ void PairAttention::scoreIndex(float *maxima, SoftmaxWeights *beside, PairAttent
     step.scoreStride = s.stride;
     step.maximum = maxima;
     step.softmax = beside;
-    step.rows = s.indexRows + at;
-    step.products = s.indexProducts + 16 * at;
+    step.rows = s.indexRows + 2 * at;
+    step.nextRows = step.rows + s.indexRank;
+    step.products = s.indexProducts + 64 * at;
     step.words = s.indexWords + 32 * at;
     kernels.indexScores(step);
   }

@@ -28,8 +28,8 @@ struct Scratch {
     if (call.cache.keyIndex.quantised) {
       indexRank = roundUp(call.settings->rank, 4);
       openMaxima = carve.take<float>(g * teamSize);
-      indexRows = carve.take<const unsigned char *>(indexRank * teamSize);
-      indexProducts = carve.take<float>(16 * indexRank * teamSize);
+      indexRows = carve.take<const unsigned char *>(2 * indexRank * teamSize);
+      indexProducts = carve.take<float>(64 * indexRank * teamSize);
       indexWords = carve.take<std::int32_t>(32 * indexRank * teamSize);
     }
     const std::size_t k = std::min(std::size_t(call.settings->topK), call.maxLength);
@@ -57,8 +57,8 @@ struct Scratch {
   float *partialSums = nullptr; // (blocks, g, headDim), of a team
   // Of a quantised key index, for each member of a team: see IndexScores.
   float *openMaxima = nullptr;               // (team, g) of the open block
-  const unsigned char **indexRows = nullptr; // (team, indexRank)
-  float *indexProducts = nullptr;            // (team, 16 indexRank)
+  const unsigned char **indexRows = nullptr; // (team, 2, indexRank)
+  float *indexProducts = nullptr;            // (team, 64 indexRank)
   std::int32_t *indexWords = nullptr;        // (team, 32 indexRank)
   std::int32_t *keys = nullptr;              // (stride,)
   std::int32_t *keyMaxima = nullptr;         // (blocks, 16)

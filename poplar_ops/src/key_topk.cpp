@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "arith/masks.hpp"
 #include "arith/selection.hpp"
 #include "codelets/cycles.hpp"
+#include "codelets/key_marks.cycles.hpp"
 #include "codelets/key_topk.cycles.hpp"
 #include "codelets/selected_share.cycles.hpp"
 #include "planning.hpp"
@@ -33,7 +35,20 @@ unsigned nPartialSums(unsigned nHolding, unsigned nParts) {
   return best;
 }
 
-// The radix selection of one round: its working tensors, its compute sets, and the vertices of each
+// The window of the first pass (codelets/key_topk.cpp): of its digits the first has all keys below, the last
+// all above what the wanted-th largest can be.
+struct Window {
+  unsigned begin, shift;
+  // Of keys that add up to the group size.
+  Window(unsigned groupSize, unsigned wanted, unsigned capacity) {
+    // Usually the wanted-th key is no further below the mean than that is below the bound.
+    shift = capacity > 128 * wanted ? 22 : 21;
+    const float bound = static_cast<float>(groupSize) * keyScale / static_cast<float>(wanted);
+    begin = ((bitcast<unsigned>(bound) >> shift) + 2 - (nDigits - 1)) << shift;
+  }
+};
+
+// The selection of one round: its working tensors, its compute sets, and the vertices of each
 // part.
 class Selection {
 public:
@@ -47,149 +62,272 @@ public:
             const By &byIn, const ListRows &entriesIn)
       : context(contextIn), graph(contextIn.graph), waves(wavesIn), by(byIn), entries(entriesIn),
         // A list no longer than the capacity: with top_k beyond it, everything is selected anyway.
-        topK(std::min(wanted, contextIn.layout().capacity)), nLocal(std::min(wantedLocal, topK)) {
-    unsigned nHolding = 0;
-    for (unsigned part = parts; part-- != 0;)
-      if (waves.nOwn(part) != 0) {
-        ++nHolding;
-        firstHolding = part;
-      }
+        topK(std::min(wanted, contextIn.layout().capacity)), nLocal(std::min(wantedLocal, topK)),
+        window(contextIn.groupSize(), std::max(topK - nLocal, 1u), contextIn.layout().capacity),
+        density(static_cast<double>(topK) / contextIn.layout().capacity) {
+    std::vector<unsigned> holdingParts;
+    for (unsigned part = 0; part != parts; ++part)
+      if (waves.nOwn(part) != 0)
+        holdingParts.push_back(part);
+    const auto nHolding = static_cast<unsigned>(holdingParts.size());
     nPartials = nPartialSums(nHolding, parts);
     partsPerSum = nHolding / nPartials;
-    nItems = nPartials * nDigits / 2;
-    itemsPerPart = (nItems + parts - 1) / parts;
+    placeSums(holdingParts);
     createTensors();
+    steps = createSteps();
   }
 
   Selected add() const {
     for (unsigned slot = 0; slot != context.nSlots(); ++slot) {
       const Tensor ofParts = holding(counts[slot], waves); // {parts, digits, workers}
+      const Tensor ofBlocks = ordered(doubtful[slot]);
       for (unsigned part = 0; part != parts; ++part) {
-        if (part * itemsPerPart < nItems)
+        if (!itemsOfPart[part].empty())
           addSums(slot, part, ofParts);
         if (waves.nOwn(part) != 0)
-          addKeys(slot, part);
+          addKeys(slot, part, ofBlocks);
       }
       addExpand(slot);
+      if (by.scores)
+        addVertex(graph, steps.rank, "sparq::LargestDoubtful", context.tile(slot, parts - 1),
+                  {{"doubtful", ofBlocks}, {"largest", largest[slot]}}, {{"nBlocks", nBlocks}},
+                  cycles::largestDoubtful(nBlocks));
+    }
+    if (by.scores) {
+      const Tensor of = largestToLookAt();
+      const auto nLargest = static_cast<unsigned>(of.numElements());
+      // Beside other work; where it says so, that is done again.
+      addVertex(graph, steps.expand, "sparq::AnyClash", controlTile(),
+                {{"largest", of}, {"any", clash}}, {{"n", nLargest}}, cycles::anyClash(nLargest));
     }
     return {concat(keyRows.expand({1}), valueRows.expand({1}), 1), selectedSums};
   }
 
 private:
+  // Sums of counts on parts whose counts are in others, where there are enough: a part does not receive its
+  // own, but would have to copy them.
+  void placeSums(const std::vector<unsigned> &holdingParts) {
+    const unsigned ofPartial = nDigits / 2, each = ceilDiv(nPartials * ofPartial, parts);
+    const bool elsewhere = nPartials != 1 && ceilDiv(ofPartial, each) <= partsPerSum;
+    itemsOfPart.resize(parts);
+    for (unsigned item = 0; item != nPartials * ofPartial; ++item) {
+      const unsigned next = (item / ofPartial + 1) % nPartials * partsPerSum;
+      const unsigned part = elsewhere ? holdingParts[next + item % ofPartial / each] : item / each;
+      itemsOfPart[part].push_back(item);
+    }
+  }
   void createTensors() {
-    const unsigned nPieces = n / pieceSize;
     keys = by.scores ? context.perPart(FLOAT, {n}, "keys") : by.keys.reinterpret(FLOAT);
-    states = context.perPart(UNSIGNED_INT, {cycles::nWorkers * 3}, "selection");
-    totals = context.sliced(FLOAT, nItems, itemsPerPart, 2, "digit_totals")
-                 .reshape({context.placement().slots, nPartials * nDigits});
-    marks = context.perPart(UNSIGNED_INT, {nPieces, 2}, "marks");
-    marked = context.perPart(FLOAT, {nPieces, 2}, "marked_counts");
-    tiesToTake = context.perPart(FLOAT, {1}, "ties_to_take");
-    if (by.scores)
+    states = context.perPart(UNSIGNED_INT, {cycles::nWorkers * 4}, "selection");
+    totals = context.once("digit_totals", [&] {
+      const Tensor t = graph.addVariable(FLOAT, {context.placement().slots, nPartials * nDigits},
+                                         {context.dc, "digit_totals"});
+      for (unsigned slot = 0; slot != context.placement().slots; ++slot)
+        for (unsigned part = 0; part != parts; ++part)
+          if (!itemsOfPart[part].empty())
+            graph.setTileMapping(ofItems(t[slot], part), context.tile(slot, part));
+      return t;
+    });
+    marks = context.perPart(UNSIGNED_INT, {n / pieceSize}, "marks");
+    doubts = context.perPart(UNSIGNED_INT, {n / pieceSize}, "doubts");
+    doubtful = context.perPart(FLOAT, {n / pieceSize}, "doubtful_keys");
+    before = context.perPart(FLOAT, {n / pieceSize * cycles::nWorkers}, "doubtful_ranks");
+    selectedCounts = context.perPart(FLOAT, {n / block}, "selected_counts");
+    nBlocks = static_cast<unsigned>(ordered(doubtful[0]).numElements()) / 2;
+    if (by.scores) {
+      largest = context.once("largest_doubtful", [&] {
+        const Tensor t = graph.addVariable(FLOAT, {context.placement().slots, cycles::nWorkers},
+                                           {context.dc, "largest_doubtful"});
+        mapToLast(t);
+        return t;
+      });
+      clash = context.once("any_clash", [&] {
+        const Tensor t = graph.addVariable(BOOL, {}, {context.dc, "any_clash"});
+        graph.setTileMapping(t, controlTile());
+        return t;
+      });
       selectedSums = context.perPart(FLOAT, {context.groupSize(), n / block}, "selected_sums");
+    }
     keyRows = context.sliced(UNSIGNED_INT, topK, rowsPerPart, 1, "selected_keys").squeeze({2});
     valueRows = context.sliced(UNSIGNED_INT, topK, rowsPerPart, 1, "selected_values").squeeze({2});
   }
-
-  // The compute sets, in the order in which they run.
-  struct Steps {
-    ComputeSet group;
-    ComputeSet sums[2]; // of the first pass, of the others
-    ComputeSet histogram, mark, expand;
-  };
-  Steps createSteps() const {
-    context.begin(counts);
-    const ComputeSet group = context.execute("group_keys"),
-                     firstSum = context.execute("sum_counts");
-    Sequence pass({}, {context.dc, "pass"});
-    const Context inner = context.within(pass);
-    const ComputeSet histogram = inner.execute("key_histogram"), sum = inner.execute("sum_counts");
-    context.program.add(Repeat(nPasses + by.morePasses - 1, pass, {context.dc, "radix_passes"}));
-    const ComputeSet mark = context.execute("mark_keys"), expand = context.execute("expand_marks");
-    return {group, {firstSum, sum}, histogram, mark, expand};
+  unsigned controlTile() const { return graph.getTarget().getNumTiles() - 1; }
+  // What there is one of for each slot: on its last part, which has the least to do.
+  void mapToLast(const Tensor &ofSlots) const {
+    for (unsigned slot = 0; slot != ofSlots.dim(0); ++slot)
+      graph.setTileMapping(ofSlots[slot], context.tile(slot, parts - 1));
+  }
+  // Of words of the parts {parts, partPositions / 32}: all, ascending by position.
+  Tensor ordered(const Tensor &perPart) const {
+    return ascending(perPart.expand({1}), waves, pieceSize).flatten();
   }
 
+  struct Steps {
+    ComputeSet group, sum, histogram, mark, rank, take, expand;
+  };
+  // The compute sets, and the order in which they run: keys that come from scores are counted in the window
+  // first, and by all bits only where that is not enough.
+  Steps createSteps() const {
+    const auto create = [&](const char *name) { return graph.addComputeSet({context.dc, name}); };
+    const Steps cs{by.scores ? create("group_keys") : ComputeSet(),
+                   create("sum_counts"),
+                   create("key_histogram"),
+                   create("mark_keys"),
+                   create("rank_keys"),
+                   create("take_keys"),
+                   create("expand_marks")};
+    context.begin(counts);
+    if (by.scores) {
+      execute(context.program, {{cs.group, "group_keys"},
+                                {cs.sum, "sum_counts"},
+                                {cs.histogram, "key_histogram"},
+                                {cs.sum, "sum_counts"},
+                                {cs.mark, "mark_keys"},
+                                {cs.rank, "rank_keys"},
+                                {cs.take, "take_keys"},
+                                {cs.expand, "expand_marks"}});
+      Sequence again({}, {context.dc, "select_again"});
+      addAllBits(again, cs);
+      context.program.add(If(clash, again, Sequence(), {context.dc, "select_again"}));
+    } else {
+      addAllBits(context.program, cs);
+    }
+    return cs;
+  }
+  void execute(Sequence &program,
+               const std::vector<std::pair<ComputeSet, const char *>> &steps) const {
+    for (const auto &[cs, name] : steps)
+      program.add(Execute(cs, {context.dc, name}));
+  }
+  // The selection by all bits, from the start.
+  void addAllBits(Sequence &program, const Steps &cs) const {
+    const Tensor none = context.once(
+        "no_selection", [&] { return addZeroPerPart(graph, context.placement(), context.dc); });
+    program.add(Copy(none.expand({2}).broadcast(static_cast<unsigned>(states.dim(2)), 2), states,
+                     false, {context.dc, "start_selection"}));
+    Sequence pass({}, {context.dc, "pass"});
+    execute(pass, {{cs.histogram, "key_histogram"}, {cs.sum, "sum_counts"}});
+    program.add(Repeat(nPasses + by.morePasses, pass, {context.dc, "radix_passes"}));
+    execute(program, {{cs.mark, "mark_keys"},
+                      {cs.rank, "rank_keys"},
+                      {cs.take, "take_keys"},
+                      {cs.expand, "expand_marks"}});
+  }
+  // Of each slot what says whether it has to begin again. A plan takes it that none has: it knows no keys.
+  Tensor largestToLookAt() const {
+    if (context.plan().assumedHitRate < 0)
+      return context.active(largest).flatten();
+    const Tensor zero = graph.addConstant(FLOAT, {context.nSlots(), cycles::nWorkers}, 0.0f,
+                                          {context.dc, "no_clash"});
+    mapToLast(zero);
+    return zero.flatten();
+  }
+
+  // Of the totals of a slot those that the part adds up.
+  Tensor ofItems(const Tensor &totalsOfSlot, unsigned part) const {
+    const std::vector<unsigned> &items = itemsOfPart[part];
+    return totalsOfSlot.slice(items.front() * 2, (items.back() + 1) * 2);
+  }
   // Counts of the part's items, over the workers of all parts.
   void addSums(unsigned slot, unsigned part, const Tensor &ofParts) const {
-    const unsigned first = part * itemsPerPart, end = std::min(first + itemsPerPart, nItems);
-    std::vector<Tensor> ofItems;
-    for (unsigned item = first; item != end; ++item) {
+    const std::vector<unsigned> &items = itemsOfPart[part];
+    const auto nItems = static_cast<unsigned>(items.size());
+    std::vector<Tensor> toAdd;
+    for (const unsigned item : items) {
       const std::size_t firstPart = item / (nDigits / 2) * partsPerSum,
                         digit = item % (nDigits / 2) * 2;
-      ofItems.push_back(
+      toAdd.push_back(
           ofParts.slice(firstPart, firstPart + partsPerSum).slice(digit, digit + 2, 1).flatten());
     }
-    for (const ComputeSet &cs : steps.sums)
-      addVertex(graph, cs, "sparq::SumCounts", context.tile(slot, part),
-                {{"counts", concat(ofItems)}, {"totals", totals[slot].slice(first * 2, end * 2)}},
-                {{"nItems", end - first}, {"nRows", partsPerSum}},
-                cycles::sumCounts(end - first, partsPerSum));
+    addVertex(graph, steps.sum, "sparq::SumCounts", context.tile(slot, part),
+              {{"counts", concat(toAdd)}, {"totals", ofItems(totals[slot], part)}},
+              {{"nItems", nItems}, {"nRows", partsPerSum}}, cycles::sumCounts(nItems, partsPerSum));
   }
 
   // What the part does with its own positions: make keys, count them by digit, mark them.
-  void addKeys(unsigned slot, unsigned part) const {
+  void addKeys(unsigned slot, unsigned part, const Tensor &ofBlocks) const {
     const unsigned tile = context.tile(slot, part), g = context.groupSize();
     const double nOwn = waves.nOwn(part);
-    const std::vector<Setting> where = positionSettings(waves, part);
+    const std::vector<Setting> where = positionSettings(waves, part),
+                               counted = with(where, {{"nPartials", nPartials},
+                                                      {"topK", topK},
+                                                      {"nLocal", nLocal},
+                                                      {"wide", by.morePasses != 0}});
     if (by.scores)
-      addVertex(
-          graph, steps.group, "sparq::GroupKeys", tile,
-          {{"filled", context.filled(slot, part)},
-           {"weights", by.scores->weights[slot][part].flatten()},
-           {"sums", by.scores->sums[slot][part]},
-           {"keys", keys[slot][part]},
-           {"states", states[slot][part]},
-           {"counts", counts[slot][part].flatten()}},
-          with(where, {{"groupSize", g}, {"partPositions", n}, {"topK", topK}, {"nLocal", nLocal}}),
-          cycles::groupKeys(nOwn, g));
-    else
-      addVertex(graph, steps.group, "sparq::GivenKeys", tile,
+      addVertex(graph, steps.group, "sparq::GroupKeys", tile,
                 {{"filled", context.filled(slot, part)},
+                 {"weights", by.scores->weights[slot][part].flatten()},
+                 {"sums", by.scores->sums[slot][part]},
                  {"keys", keys[slot][part]},
                  {"states", states[slot][part]},
                  {"counts", counts[slot][part].flatten()}},
-                with(where, {{"topK", topK}, {"nLocal", nLocal}, {"morePasses", by.morePasses}}),
-                cycles::givenKeys(nOwn));
+                with(where, {{"groupSize", g},
+                             {"partPositions", n},
+                             {"topK", topK},
+                             {"nLocal", nLocal},
+                             {"windowBegin", window.begin},
+                             {"windowShift", window.shift}}),
+                cycles::groupKeys(nOwn, g));
     addVertex(graph, steps.histogram, "sparq::KeyHistogram", tile,
               {{"filled", context.filled(slot, part)},
                {"keys", keys[slot][part]},
                {"totals", totals[slot]},
                {"states", states[slot][part]},
                {"counts", counts[slot][part].flatten()}},
-              with(where, {{"nPartials", nPartials}, {"nLocal", nLocal}}),
-              cycles::keyHistogram(nOwn, nPartials));
+              with(counted, {{"firstShift", (nPasses - 1 + by.morePasses) * digitBits}}),
+              cycles::keyHistogram(nOwn, nPartials, density));
     addVertex(graph, steps.mark, "sparq::MarkKeys", tile,
               {{"filled", context.filled(slot, part)},
                {"keys", keys[slot][part]},
                {"totals", totals[slot]},
                {"states", states[slot][part]},
-               {"marks", marks[slot][part].flatten()},
-               {"counts", marked[slot][part].flatten()},
-               {"tiesToTake", tiesToTake[slot][part]}},
-              with(where, {{"nPartials", nPartials}, {"topK", topK}, {"nLocal", nLocal}}),
-              cycles::markKeys(nOwn, nPartials));
+               {"marks", marks[slot][part]},
+               {"doubts", doubts[slot][part]},
+               {"doubtful", doubtful[slot][part]}},
+              counted, cycles::markKeys(nOwn, nPartials, density));
+    addVertex(graph, steps.rank, "sparq::RankKeys", tile,
+              {{"states", states[slot][part]},
+               {"doubtful", ofBlocks},
+               {"doubts", doubts[slot][part]},
+               {"before", before[slot][part]}},
+              {{"partPositions", n},
+               {"nBlocks", nBlocks},
+               {"part", part},
+               {"length", waves.length},
+               {"nWaves", waves.nWaves},
+               {"tailLength", waves.tailLength},
+               {"tailFirst", waves.tailFirst},
+               {"nWaveParts", waves.nWaveParts()}},
+              cycles::rankKeys(n, nBlocks));
+    addVertex(graph, steps.take, "sparq::TakeKeys", tile,
+              {{"states", states[slot][part]},
+               {"doubtful", doubtful[slot][part]},
+               {"doubts", doubts[slot][part]},
+               {"before", before[slot][part]},
+               {"marks", marks[slot][part]},
+               {"counts", selectedCounts[slot][part]}},
+              {{"partPositions", n}}, cycles::takeKeys(n));
+    if (by.scores)
+      addVertex(graph, steps.expand, "sparq::SelectedSums", tile,
+                {{"marks", marks[slot][part]},
+                 {"weights", by.scores->weights[slot][part].flatten()},
+                 {"sums", selectedSums[slot][part].flatten()}},
+                {{"groupSize", g}, {"partPositions", n}},
+                cycles::selectedSums(n / block, g, static_cast<double>(topK) / nBlocks));
   }
 
   // From the marks of all parts, each part makes its own entries of the list.
   void addExpand(unsigned slot) const {
-    // {pieces, 2} ascending by position.
-    const auto ordered = [&](const Tensor &t) {
-      return ascending(t[slot].dimShuffle({0, 2, 1}), waves, pieceSize).transpose();
-    };
-    const Tensor allMarks = ordered(marks), allCounts = ordered(marked);
-    const unsigned nAll = static_cast<unsigned>(allMarks.dim(0));
-    for (unsigned part = 0; part != parts; ++part)
-      if (by.scores && waves.nOwn(part) != 0)
-        addSelectedSums(slot, part, allCounts);
+    const Tensor allMarks = ordered(marks[slot]),
+                 allCounts = ascending(selectedCounts[slot].expand({1}), waves, block).flatten();
     for (unsigned part = 0; part * rowsPerPart < topK; ++part) {
       const unsigned first = part * rowsPerPart, end = std::min(first + rowsPerPart, topK);
       const ListEntries listed = entries.entries(context.cache, context.task(slot));
       addVertex(graph, steps.expand, "sparq::ExpandMarks", context.tile(slot, part),
                 {{"filled", context.filled(slot, part)},
                  {"layer", context.cache.layer[slot][part]},
-                 {"marks", allMarks.flatten()},
-                 {"counts", allCounts.flatten()},
-                 {"tiesToTake", tiesToTake[slot][firstHolding]},
+                 {"marks", allMarks},
+                 {"counts", allCounts},
                  {"keyRows", keyRows[slot].slice(first, end)},
                  {"valueRows", valueRows[slot].slice(first, end)}},
                 {{"firstEntry", first},
@@ -198,34 +336,13 @@ private:
                  {"valueRow", listed.valueRow},
                  {"layerRows", listed.layerRows},
                  {"nWaveParts", waves.nWaveParts()},
-                 {"nPieces", nAll},
+                 {"nBlocks", nBlocks},
                  {"stride", waves.stride},
                  {"length", waves.length},
                  {"nWaves", waves.nWaves},
                  {"chunk", waves.chunk}},
-                cycles::expandMarks(nAll, end - first, topK));
+                cycles::expandMarks(nBlocks, end - first, topK));
     }
-  }
-
-  // The weights of the part's selected positions, added up by block.
-  void addSelectedSums(unsigned slot, unsigned part, const Tensor &allCounts) const {
-    const unsigned g = context.groupSize();
-    addVertex(
-        graph, steps.expand, "sparq::SelectedSums", context.tile(slot, part),
-        {{"marks", marks[slot][part].flatten()},
-         {"counts", allCounts.flatten()},
-         {"tiesToTake", tiesToTake[slot][part]},
-         {"weights", by.scores->weights[slot][part].flatten()},
-         {"sums", selectedSums[slot][part].flatten()}},
-        {{"groupSize", g},
-         {"partPositions", n},
-         {"part", part},
-         {"length", waves.length},
-         {"nWaves", waves.nWaves},
-         {"tailLength", waves.tailLength},
-         {"tailFirst", waves.tailFirst},
-         {"nWaveParts", waves.nWaveParts()}},
-        cycles::selectedSums(n / block, g, 2.0 * topK / static_cast<double>(allCounts.dim(0))));
   }
 
   const Context &context;
@@ -234,16 +351,19 @@ private:
   const By by;
   const ListRows &entries;
   const unsigned topK, nLocal;
+  const Window window;
+  const double density; // of selected positions
   const unsigned n = waves.partPositions(), parts = context.parts();
   const unsigned rowsPerPart = (topK + parts - 1) / parts; // entries of the list that a part makes
-  unsigned firstHolding = parts;                           // first part that holds positions
   unsigned nPartials = 0, partsPerSum = 0; // partial sums of a count, and the parts of each
-  // Item i, two digits of a partial sum, is added up on part i / itemsPerPart.
-  unsigned nItems = 0, itemsPerPart = 0;
+  // Two digits of a partial sum each: those that a part adds up.
+  std::vector<std::vector<unsigned>> itemsOfPart;
   const Tensor counts = context.perPart(FLOAT, {nDigits, cycles::nWorkers}, "digit_counts");
-  Tensor keys, states, totals, marks, marked, tiesToTake, selectedSums;
+  unsigned nBlocks = 0; // of a slot
+  Tensor keys, states, totals, marks, doubts, doubtful, before, selectedCounts, selectedSums;
+  Tensor largest, clash;     // doubtful key of each slot; whether any of them is a clash
   Tensor keyRows, valueRows; // {slots, topK}
-  const Steps steps = createSteps();
+  Steps steps;
 };
 
 } // namespace

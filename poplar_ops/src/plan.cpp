@@ -69,6 +69,7 @@ Plan arrange(const Request &request, const std::vector<const StoreKind *> &store
   plan.shape = request.shape;
   plan.stores = stores;
   plan.layout = layout;
+  plan.assumedHitRate = request.programs.tiers.assumedHitRate;
   unsigned mostParts = maxParts;
   for (const StoreKind *const store : stores)
     mostParts += store->moreParts();

@@ -22,10 +22,18 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "bench"))
-from day import conduct, environment, pack, page, records  # noqa: E402
+from day import conduct, records  # noqa: E402
 from day.items import Context, Item, Part, measure, process  # noqa: E402
 
 CONTEXT = Context("emulator", quick=True)
+
+
+@pytest.fixture(autouse=True)
+def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which take longer than all else here."""
+    from day import page
+
+    monkeypatch.setattr(page, "draw", lambda run: [])
 
 
 def good(seconds: float = 2e-6) -> dict[str, Any]:
@@ -72,6 +80,13 @@ def hangs() -> dict[str, Any]:
         time.sleep(600)
 
 
+def hangs_long() -> dict[str, Any]:
+    """Alone."""
+    Path(os.environ["DAY_CHILD"]).write_text(str(os.getpid()))
+    time.sleep(60)
+    return {}
+
+
 def disk_is_full() -> dict[str, Any]:
     """From here on no file becomes longer than the records are."""
     size = int(os.environ["DAY_BYTES"])
@@ -81,7 +96,8 @@ def disk_is_full() -> dict[str, Any]:
 
 
 FAULTS: dict[str, Callable[[], dict[str, Any]]] = {
-    f.__name__: f for f in (memory_is_short, killed, refused_buffer, engine_throws, hangs, disk_is_full)
+    f.__name__: f
+    for f in (memory_is_short, killed, refused_buffer, engine_throws, hangs, hangs_long, disk_is_full)
 }
 
 
@@ -114,6 +130,8 @@ def day_with(folder: Path, *faults: str, limit: float = 1) -> tuple[records.Run,
 
 def wrong_of(run: records.Run) -> str:
     """What the page says went wrong."""
+    from day import page  # not needed by the process of a part
+
     page.write(run)
     text = (run.path / "page.md").read_text()
     return text.partition("## What went wrong")[2].partition("\n## ")[0]
@@ -121,6 +139,8 @@ def wrong_of(run: records.Run) -> str:
 
 def check_others(run: records.Run, fault: str) -> dict[str, Any]:
     """What was measured before and after is there; returns the record of the fault."""
+    from day import pack
+
     found = run.results("rules")
     assert found["rules", "before"]["seconds"] == 2e-6 and found["rules", "after"]["seconds"] == 3e-6
     assert fault in wrong_of(run)
@@ -181,8 +201,8 @@ def test_what_hangs_is_ended_with_all_that_it_started(tmp_path: Path, monkeypatc
 def test_a_part_has_its_time(tmp_path: Path, monkeypatch: Any) -> None:
     """The item that it was at is named, what is left did not run, and the page says so."""
     monkeypatch.setenv("DAY_CHILD", str(tmp_path / "child"))
-    run, whole = day_with(tmp_path, "hangs", limit=0.02)
-    assert whole and run.results()["rules", "hangs"]["error"].endswith("the time of its part was over")
+    run, whole = day_with(tmp_path, "hangs_long", limit=0.1)
+    assert whole and run.results()["rules", "hangs_long"]["error"].endswith("the time of its part was over")
     assert ("rules", "after") not in run.results() and "its time was over" in wrong_of(run)
     assert ended(int((tmp_path / "child").read_text()))
 
@@ -243,7 +263,43 @@ def test_a_run_that_is_killed_goes_on(tmp_path: Path) -> None:
         assert whole and check_others(again, "engine_throws")["error"].startswith(expected)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_nothing_is_left_of_a_run_that_is_ended(number: int, tmp_path: Path, monkeypatch: Any) -> None:
+    """Not the process of its part either, which would write while the run is started again."""
+    monkeypatch.setenv("DAY_CHILD", str(tmp_path / "child"))
+    code = (
+        f"import sys, signal; sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
+        "import pathlib, test_hardware_day_faults as t\n"
+        "signal.signal(signal.SIGTERM, signal.default_int_handler)\n"
+        f"t.FAULTS and t.day_with(pathlib.Path({str(tmp_path)!r}), 'hangs_long')"
+    )
+    driver = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL)
+    for _ in range(300):
+        if (tmp_path / "child").exists() and (tmp_path / "child").read_text():
+            break
+        time.sleep(0.1)
+    part = int((tmp_path / "child").read_text())
+    assert Path(f"/proc/{part}").exists()
+    driver.send_signal(number)
+    driver.wait(30)
+    assert ended(part)
+    assert ("rules", "before") in records.Run(tmp_path / "day.run", ROOT).results()
+
+
+def test_two_can_not_run_one_day(tmp_path: Path) -> None:
+    first, second = (records.Run(tmp_path, ROOT) for _ in range(2))
+    with first.locked():
+        with pytest.raises(ValueError, match=r"^hardware_day: nobody else may run this day, got another in "):
+            with second.locked():
+                pass
+    with second.locked():
+        pass
+
+
 def test_popc_refuses_a_flag(tmp_path: Path, monkeypatch: Any) -> None:
+    from day import environment
+
     popc = tmp_path / "popc"
     popc.write_text(
         '#!/bin/sh\ncase "$*" in *-X-ffp*) ;; *-ffp*) echo "unknown flag -ffp" >&2; exit 1;; esac\n'

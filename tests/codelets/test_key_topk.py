@@ -19,12 +19,26 @@ KEY_SCALE = np.float32(2.0**-16)  # keys come scaled, so that the highest bits o
 
 
 DIGITS, BITS, PASSES = 64, 6, 5
+CLASH = np.float32(2.0**30)
+#: what a worker remembers of the passes so far
+NONE, WINDOW, OF_BIN, LOST = range(4)
+
+
+def window(wanted: int, shift: int = 21, group_size: int = 1) -> tuple[int, int]:
+    """First pattern and digit width of the window whose last digit no wanted-th key has."""
+    bound = np.float32(group_size) * KEY_SCALE / np.float32(max(wanted, 1))
+    return (int(bound.view(np.uint32)) >> shift) + 2 - (DIGITS - 1) << shift, shift
+
+
+def window_digits(keys: np.ndarray, begin: int, shift: int) -> np.ndarray:
+    """Keys below the window have its first digit, those above its last."""
+    return np.clip((keys.view(np.uint32).astype(np.int64) - begin) >> shift, 0, DIGITS - 1)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=lambda x: f"{x.n_parts}parts{x.filled}")
 @pytest.mark.parametrize("n_recent", [0, 7])
 def test_group_keys(layout: Layout, n_recent: int) -> None:
-    """Keys of the candidates, and how many begin with each digit."""
+    """Keys of the candidates, and how many have each digit of the window."""
     rng = np.random.default_rng(0)
     weights = rng.random((3, layout.filled)).astype(np.float32)
     sums = np.array([3.0, 7.7, 1.0], np.float32)
@@ -32,6 +46,7 @@ def test_group_keys(layout: Layout, n_recent: int) -> None:
     candidates = max(layout.filled - n_recent, 0)
     by_part = layout.spread(keys, POISON)
     positions = layout.spread(np.arange(layout.filled), layout.filled)
+    begin, shift = window(12, group_size=3)
     digits = np.zeros(DIGITS)
     for part in range(layout.n_parts):
         out = run(
@@ -41,21 +56,23 @@ def test_group_keys(layout: Layout, n_recent: int) -> None:
                 weights=layout.spread(weights, np.float32(0))[part],
                 sums=sums,
                 keys=floats(layout.part_positions),
-                states=words(6, 3),
+                states=words(6, 4),
                 counts=floats(DIGITS, 6),
             ),
             groupSize=3,
             partPositions=layout.part_positions,
             topK=12,
             nLocal=n_recent,
+            windowBegin=begin,
+            windowShift=shift,
             **layout.settings(part),
         )
         competes = positions[part] < candidates
         assert_bits(out["keys"][competes], by_part[part][competes])
-        assert out["states"].tolist() == [[0, 12 - n_recent, 1]] * 6
+        assert out["states"].tolist() == [[begin, shift, 12 - n_recent, WINDOW]] * 6
         digits += out["counts"].sum(axis=1)
-    first_digits = keys[:candidates].view(np.uint32) >> (BITS * (PASSES - 1))
-    assert digits.tolist() == np.bincount(first_digits, minlength=DIGITS).tolist()
+    expected = window_digits(keys[:candidates], begin, shift)
+    assert digits.tolist() == np.bincount(expected, minlength=DIGITS).tolist()
 
 
 @pytest.mark.parametrize("n_items", [1, 2, 7, 12, 13, 32])
@@ -66,149 +83,196 @@ def test_sum_counts(n_items: int) -> None:
     assert out["totals"].tolist() == counts.sum(axis=(1, 3)).tolist()
 
 
+class Selection:
+    """The vertices driven step by step, over all parts."""
+
+    def __init__(self, layout: Layout, keys: np.ndarray, top_k: int, n_local: int, n_partials: int = 2):
+        """Integers are keys as they are; floats are scaled, and may have more than one pass."""
+        self.layout, self.top_k, self.n_local, self.n_partials = layout, top_k, n_local, n_partials
+        self.parts = range(layout.n_parts)
+        self.filled = word(layout.filled)
+        self.n_pieces = layout.part_positions // 32
+        self.keys = list(layout.spread(keys, keys.dtype.type(0)))
+        self.states = [np.zeros((6, 4), np.uint32) for _ in self.parts]
+        self.totals = np.full((n_partials, DIGITS), POISON)
+        self.wide = False
+
+    def add_up(self, counts: list[np.ndarray]) -> None:
+        self.totals = np.zeros((self.n_partials, DIGITS), np.float32)
+        for part, of_workers in enumerate(counts):
+            self.totals[part % self.n_partials] += of_workers.sum(axis=1)
+
+    def count_in_window(self, begin: int, shift: int) -> None:
+        counts = []
+        for part in self.parts:
+            out = run(
+                "GroupKeys",
+                dict(
+                    filled=self.filled,
+                    weights=self.keys[part][None],
+                    sums=np.ones(1, np.float32),
+                    keys=floats(self.layout.part_positions),
+                    states=words(6, 4),
+                    counts=floats(DIGITS, 6),
+                ),
+                groupSize=1,
+                partPositions=self.layout.part_positions,
+                topK=self.top_k,
+                nLocal=self.n_local,
+                windowBegin=begin,
+                windowShift=shift,
+                **self.layout.settings(part),
+            )
+            self.keys[part], self.states[part] = out["keys"], out["states"]
+            counts.append(out["counts"])
+        self.add_up(counts)
+
+    def count(self, first_shift: int = BITS * (PASSES - 1)) -> None:
+        counts = []
+        for part in self.parts:
+            out = run(
+                "KeyHistogram",
+                dict(
+                    filled=self.filled,
+                    keys=self.keys[part].view(np.float32),
+                    totals=self.totals,
+                    states=self.states[part],
+                    counts=floats(DIGITS, 6),
+                ),
+                nPartials=self.n_partials,
+                topK=self.top_k,
+                nLocal=self.n_local,
+                firstShift=first_shift,
+                wide=self.wide,
+                **self.layout.settings(part),
+            )
+            self.states[part] = out["states"]
+            counts.append(out["counts"])
+        self.add_up(counts)
+
+    def mark(self) -> bool:
+        """Marks, ranks and takes. Whether there was a clash."""
+        layout, self.marks, doubts, doubtful = self.layout, [], [], []
+        for part in self.parts:
+            out = run(
+                "MarkKeys",
+                dict(
+                    filled=self.filled,
+                    keys=self.keys[part].view(np.float32),
+                    totals=self.totals,
+                    states=self.states[part],
+                    marks=words(self.n_pieces),
+                    doubts=words(self.n_pieces),
+                    doubtful=floats(self.n_pieces),
+                ),
+                nPartials=self.n_partials,
+                topK=self.top_k,
+                nLocal=self.n_local,
+                wide=self.wide,
+                **layout.settings(part),
+            )
+            self.states[part] = out["states"]
+            self.marks.append(out["marks"])
+            doubts.append(out["doubts"])
+            doubtful.append(out["doubtful"])
+        of_slot = np.ascontiguousarray(in_order(layout, np.stack(doubtful), 32))
+        blocks = dict(nBlocks=len(of_slot) // 2)
+        largest = run("LargestDoubtful", dict(doubtful=of_slot, largest=floats(6)), **blocks)["largest"]
+        assert largest.max() == of_slot.max(initial=0)
+        settings = dict(partPositions=layout.part_positions, nWaveParts=layout.n_wave_parts, **blocks)
+        names = ("part", "length", "nWaves", "tailLength", "tailFirst")
+        self.counts = []
+        for part in self.parts:
+            shared = dict(states=self.states[part], doubts=doubts[part])
+            before = run(
+                "RankKeys",
+                dict(shared, doubtful=of_slot, before=floats(self.n_pieces, 6)),
+                **settings,
+                **{name: layout.settings(part)[name] for name in names},
+            )["before"]
+            out = run(
+                "TakeKeys",
+                dict(
+                    shared,
+                    doubtful=doubtful[part],
+                    before=before,
+                    marks=self.marks[part],
+                    counts=floats(self.n_pieces // 2),
+                ),
+                partPositions=layout.part_positions,
+            )
+            self.marks[part] = out["marks"]
+            self.counts.append(out["counts"])
+        clash = run("AnyClash", dict(largest=largest, any=np.array(False)), n=6)["any"]
+        return bool(clash)
+
+    def by_all_bits(self, more_passes: int = 0) -> None:
+        self.states = [np.zeros((6, 4), np.uint32) for _ in self.parts]
+        self.wide = more_passes != 0
+        for _ in range(PASSES + more_passes):
+            self.count(BITS * (PASSES - 1 + more_passes))
+        assert not self.mark()
+
+    def rows(self, row_base: int = 10_000, entries_per_part: int = 13) -> np.ndarray:
+        """The list, as positions."""
+        layout, found = self.layout, []
+        marks = np.ascontiguousarray(in_order(layout, np.stack(self.marks), 32))
+        for first in range(0, self.top_k, entries_per_part):
+            n = min(entries_per_part, self.top_k - first)
+            out = run(
+                "ExpandMarks",
+                dict(
+                    filled=self.filled,
+                    layer=word(LAYER),
+                    marks=marks,
+                    counts=np.ascontiguousarray(in_order(layout, np.stack(self.counts), 64)),
+                    keyRows=words(n),
+                    valueRows=words(n),
+                ),
+                firstEntry=first,
+                nEntries=n,
+                rowBase=row_base - LAYER * 10,
+                layerRows=10,
+                valueRow=1_000_000,
+                nBlocks=len(marks) // 2,
+                nWaveParts=layout.n_wave_parts,
+                stride=layout.stride,
+                length=layout.length,
+                nWaves=layout.n_waves,
+                chunk=layout.chunk,
+            )
+            np.testing.assert_array_equal(out["valueRows"], out["keyRows"] + 1_000_000)
+            found.append(out["keyRows"])
+        return np.concatenate(found).astype(np.int64) - row_base
+
+
 def select(
     layout: Layout,
     keys: np.ndarray,
     top_k: int,
     n_local: int,
-    row_base: int = 10_000,
     n_partials: int = 2,
     entries_per_part: int = 13,
     more_passes: int = 0,
-) -> np.ndarray:
-    """Rows that the vertices select, driven pass by pass; integers are keys as they are."""
-    parts = range(layout.n_parts)
-    filled = word(layout.filled)
-    by_part = layout.spread(keys, keys.dtype.type(0))
-    n_pieces = layout.part_positions // 32
-
-    def total(counts: list[np.ndarray]) -> np.ndarray:
-        partial = np.zeros((n_partials, DIGITS), np.float32)
-        for part, of_workers in enumerate(counts):
-            partial[part % n_partials] += of_workers.sum(axis=1)
-        return partial
-
-    scaled, states, counts = [], [], []
-    for part in parts:
-        if keys.dtype == np.uint32:
-            out = run(
-                "GivenKeys",
-                dict(
-                    filled=filled,
-                    keys=by_part[part].view(np.float32),
-                    states=words(6, 3),
-                    counts=floats(DIGITS, 6),
-                ),
-                topK=top_k,
-                nLocal=n_local,
-                morePasses=more_passes,
-                **layout.settings(part),
-            )
-            # what the later passes go on from: they rely on it
-            assert out["states"].tolist() == [[0, top_k - n_local, 1 - more_passes]] * 6
-            scaled.append(out["keys"])
-            states.append(out["states"])
-            counts.append(out["counts"])
-            continue
-        out = run(
-            "GroupKeys",
-            dict(
-                filled=filled,
-                weights=by_part[part][None],
-                sums=np.ones(1, np.float32),
-                keys=floats(layout.part_positions),
-                states=words(6, 3),
-                counts=floats(DIGITS, 6),
-            ),
-            groupSize=1,
-            partPositions=layout.part_positions,
-            topK=top_k,
-            nLocal=n_local,
-            **layout.settings(part),
-        )
-        scaled.append(out["keys"])
-        states.append(out["states"])
-        counts.append(out["counts"])
-    for _ in range(PASSES - 1 + more_passes):
-        totals, counts = total(counts), []
-        for part in parts:
-            out = run(
-                "KeyHistogram",
-                dict(
-                    filled=filled,
-                    keys=scaled[part],
-                    totals=totals,
-                    states=states[part],
-                    counts=floats(DIGITS, 6),
-                ),
-                nPartials=n_partials,
-                nLocal=n_local,
-                **layout.settings(part),
-            )
-            states[part] = out["states"]
-            counts.append(out["counts"])
-    totals = total(counts)
-    marks, marked, ties = [], [], []
-    for part in parts:
-        out = run(
-            "MarkKeys",
-            dict(
-                filled=filled,
-                keys=scaled[part],
-                totals=totals,
-                states=states[part],
-                marks=words(n_pieces, 2),
-                counts=floats(n_pieces, 2),
-                tiesToTake=floats(1),
-            ),
-            nPartials=n_partials,
-            topK=top_k,
-            nLocal=n_local,
-            **layout.settings(part),
-        )
-        marks.append(out["marks"].T)
-        marked.append(out["counts"].T)
-        ties.append(out["tiesToTake"])
-    assert len(np.unique(ties)) == 1
-    all_marks = np.ascontiguousarray(in_order(layout, np.stack(marks), 32).T)
-    rows = []
-    for first in range(0, top_k, entries_per_part):
-        n = min(entries_per_part, top_k - first)
-        out = run(
-            "ExpandMarks",
-            dict(
-                filled=filled,
-                layer=word(LAYER),
-                marks=all_marks,
-                counts=np.ascontiguousarray(in_order(layout, np.stack(marked), 32).T),
-                tiesToTake=ties[0],
-                keyRows=words(n),
-                valueRows=words(n),
-            ),
-            firstEntry=first,
-            nEntries=n,
-            rowBase=row_base - LAYER * 10,
-            layerRows=10,
-            valueRow=1_000_000,
-            nPieces=len(all_marks),
-            nWaveParts=layout.n_wave_parts,
-            stride=layout.stride,
-            length=layout.length,
-            nWaves=layout.n_waves,
-            chunk=layout.chunk,
-        )
-        np.testing.assert_array_equal(out["valueRows"], out["keyRows"] + 1_000_000)
-        rows.append(out["keyRows"])
-    selected = np.concatenate(rows).astype(np.int64) - row_base
-    counts = np.ascontiguousarray(in_order(layout, np.stack(marked), 32).T)
-    if keys.dtype != np.uint32:  # which have no weights
-        check_selected_sums(layout, selected[: min(top_k, layout.filled)], marks, counts, ties[0])
-    return selected
+    shift: int = 21,
+) -> tuple[np.ndarray, bool]:
+    """Positions that the vertices select; whether they had to begin again. Integers are keys as they are."""
+    s = Selection(layout, keys, top_k, n_local, n_partials)
+    again = False
+    if keys.dtype == np.uint32:
+        s.by_all_bits(more_passes)
+        return s.rows(entries_per_part=entries_per_part), again
+    s.count_in_window(*window(top_k - n_local, shift))
+    s.count()
+    again = s.mark()
+    if again:
+        s.by_all_bits()
+    selected = s.rows(entries_per_part=entries_per_part)
+    check_selected_sums(layout, selected[: min(top_k, layout.filled)], s.marks)
+    return selected, again
 
 
-def check_selected_sums(
-    layout: Layout, selected: np.ndarray, marks: list[np.ndarray], counts: np.ndarray, ties: np.ndarray
-) -> None:
+def check_selected_sums(layout: Layout, selected: np.ndarray, marks: list[np.ndarray]) -> None:
     """Each part sums the weights of its selected positions by block (contract E6.5)."""
     weights = np.random.default_rng(len(selected)).random((2, layout.filled)).astype(np.float32)
     kept = np.zeros_like(weights)
@@ -218,20 +282,12 @@ def check_selected_sums(
         out = run(
             "SelectedSums",
             dict(
-                marks=np.ascontiguousarray(marks[part].T),
-                counts=counts,
-                tiesToTake=ties,
+                marks=marks[part],
                 weights=by_part[part],
                 sums=floats(2, layout.part_positions // 64),
             ),
             groupSize=2,
             partPositions=layout.part_positions,
-            part=part,
-            length=layout.length,
-            nWaves=layout.n_waves,
-            tailLength=layout.tail_length,
-            tailFirst=layout.tail_first,
-            nWaveParts=layout.n_wave_parts,
         )
         assert_bits(out["sums"], numerics.block_sums(kept_by_part[part]))
 
@@ -271,7 +327,8 @@ def test_selection_equals_stable_sort(kind: str, layout: Layout, data: st.DataOb
     )
     n_partials = data.draw(st.sampled_from([1, 2, 3, 6]), label="n_partials")
     entries = data.draw(st.sampled_from([1, 5, 6, 40, 1000]), label="entries_per_part")
-    rows = select(layout, keys, top_k, n_local, n_partials=n_partials, entries_per_part=entries)
+    shift = data.draw(st.sampled_from([21, 22]), label="shift")
+    rows, _ = select(layout, keys, top_k, n_local, n_partials, entries, shift=shift)
     np.testing.assert_array_equal(rows[: counts[0]], positions[0, 0, : counts[0]])
     assert (rows[counts[0] :] == 0).all()  # what fills up is a row that exists
 
@@ -288,7 +345,7 @@ def test_selection_by_integers(layout: Layout, bits: int, n_local: int) -> None:
     best = np.argsort(-keys[:first_local].astype(np.int64), kind="stable")[: top_k - n_local]
     expected = sorted([*best, *range(first_local, n)]) if n > top_k else list(range(n))
     for more_passes in (0, 1):
-        rows = select(layout, keys, top_k, n_local, more_passes=more_passes)
+        rows, _ = select(layout, keys, top_k, n_local, more_passes=more_passes)
         same = rows[: len(expected)].tolist() == expected
         assert same or (bits == 31 and more_passes == 0)
 
@@ -297,9 +354,9 @@ def test_ties_go_to_the_lower_index_across_parts() -> None:
     layout = Layout(2, 128, 64, 2, 0, 0, 1, 256)
     keys = np.full(256, 0.5, np.float32)
     keys[[5, 200]] = 0.75
-    assert select(layout, keys, 4, 0).tolist() == [0, 1, 5, 200]
+    assert select(layout, keys, 4, 0)[0].tolist() == [0, 1, 5, 200]
     # an order that preferred higher indices would be seen
-    assert select(layout, keys[::-1].copy(), 4, 0).tolist() != [5, 200, 254, 255]
+    assert select(layout, keys[::-1].copy(), 4, 0)[0].tolist() != [5, 200, 254, 255]
 
 
 @pytest.mark.parametrize("number", [np.nan, -np.nan, np.inf])
@@ -312,13 +369,15 @@ def test_numbers_that_are_none_are_counted_within_the_counts(number: float) -> N
             weights=np.full((1, n), number, np.float32),
             sums=np.ones(1, np.float32),
             keys=floats(n),
-            states=words(6, 3),
+            states=words(6, 4),
             counts=floats(6 * DIGITS + behind),
         ),
         groupSize=1,
         partPositions=n,
         topK=4,
         nLocal=0,
+        windowBegin=window(4)[0],
+        windowShift=21,
         part=0,
         stride=n,
         length=n,
@@ -329,3 +388,59 @@ def test_numbers_that_are_none_are_counted_within_the_counts(number: float) -> N
     )
     assert out["counts"][: 6 * DIGITS].sum() == n
     assert_bits(out["counts"][6 * DIGITS :], floats(behind))
+
+
+def doubtful_keys(kind: str, rng: np.random.Generator, n: int, wanted: int) -> np.ndarray:
+    """Keys of which some share the last bin with the wanted-th, at places that a kind says."""
+    bin_begin = np.float32(0.25 / wanted).view(np.uint32) & ~np.uint32(2**16 - 1)
+    keys = rng.random(n).astype(np.float32) * np.float32(2.0**-10 / wanted)
+    block = rng.integers(0, max(n // 64, 1)) * 64
+    inside = {
+        "pair": 2,
+        "three in a block": 3,
+        "equal pair": 2,
+        "below the window": 0,
+        "above the window": 0,
+    }[kind]
+    best = rng.permutation(n)
+    if kind == "below the window":
+        return keys * np.float32(2.0**-40)
+    if kind == "above the window":  # what no weights of a softmax are
+        return keys + np.float32(1)
+    at = block + rng.permutation(min(64, n - block))[:inside]
+    # those that are certain, elsewhere; then one fewer than the bin has is wanted
+    certain = np.setdiff1d(best, at, assume_unique=True)[: max(wanted - 1, 0)]
+    keys[certain] = np.float32(2.0) / wanted
+    offsets = rng.permutation(2**15)[:inside].astype(np.uint32)
+    if kind == "equal pair":
+        offsets[:] = offsets[0]
+    keys[at] = (bin_begin + offsets).view(np.float32)
+    return keys
+
+
+@pytest.mark.parametrize("layout", LAYOUTS[:4], ids=lambda x: f"{x.n_parts}parts{x.filled}")
+@fewer(10)
+@given(seed=st.integers(0, 2**32 - 1))
+def test_a_selection_that_cannot_go_on_begins_again(layout: Layout, seed: int) -> None:
+    """By kinds of keys it must, or must not; the result is right either way. To go on in spite of a clash
+    would be seen."""
+    n, top_k = layout.filled, 30
+    again, wrong = {}, 0
+    for kind in ("pair", "equal pair", "three in a block", "below the window", "above the window"):
+        keys = doubtful_keys(kind, np.random.default_rng(seed), n, top_k)
+        expected, _ = exact.key_topk(
+            keys[None, None], np.ones((1, 1), np.float32), n_kv_heads=1, top_k=top_k, n_local=0
+        )
+        rows, again[kind] = select(layout, keys, top_k, 0)
+        np.testing.assert_array_equal(rows, expected[0, 0])
+        s = Selection(layout, keys, top_k, 0)
+        s.count_in_window(*window(top_k))
+        s.count()
+        s.mark()
+        wrong += again[kind] and s.rows().tolist() != expected[0, 0].tolist()
+    assert [kind for kind in again if again[kind]] == [
+        "three in a block",
+        "below the window",
+        "above the window",
+    ]
+    assert wrong

@@ -3,8 +3,8 @@
 (helpers/operations.py).
 
 A count has a least, if the two sides of every bundle issue together, and a most, if they never do and no
-address is part of an access. Estimates take most bundles to be full, so they are compared with a number a
-third of the way up. They must be within `BAND` of it, where neither a half nor a double of any is; and what
+address is part of an access. Estimates take few bundles to be full, so they are compared with a number two
+thirds of the way up. They must be within `BAND` of it, where neither a half nor a double of any is; and what
 they grow by when an argument is doubled must be in the same proportion.
 """
 
@@ -30,25 +30,31 @@ CALL = 20  # slots of a worker's start and end, which are not in the codelet
 BAND = (0.7, 1.4)
 #: and where it is known to be another: why, and how much
 EXCEPTIONS = {
-    # a compiler that does not know that a store leaves the fields alone reads them again in each pass
-    "FillTailIndex": 0.55,
-    "InsertRows": 0.6,
+    # loops that an IPU counts for nothing
+    "AnyFull": 0.57,
+    "FirstMiss": 0.56,
+    "MostMiss": 0.57,
+    "SumFound": 0.6,
+    "SumShares": 0.68,
+    "WaveRows": 0.66,
     # short loops, of which the host's compiler keeps one counter more
-    "FoldSums": 0.64,
-    "KeyHistogram": 0.63,
-    "PartialMax": 0.68,
-    "ReduceMax": 0.67,
-    # shifts and masks of a half within its word are counted one by one
-    "AppendTail": 0.61,
+    "AnyClash": 0.64,
+    "InsertRows": 0.68,
+    "KeyHistogram": 0.75,
+    "MarkKeys": 0.8,
+    "PlaceMisses": 0.68,
+    # eight lanes take all registers of an IPU, not of the host
+    "ListSums": 1.76,
+    "RowScores": 1.43,
     # codes are masked in integer registers one by one, products of fp16 made by fp32
-    "CodeColumns": 0.67,
-    "CutCodes": 0.63,
-    "GroupScores": 0.37,
+    "CodeColumns": 0.6,
+    "CutCodes": 0.62,
+    "GroupScores": 0.49,
     # choices without a branch, which an IPU does not have
-    "DealNewest": 1.45,
-    "FillIndex": 1.5,
-    "IndexBlock": 1.5,
-    "QuantiseTail": 1.5,
+    "DealNewest": 1.57,
+    "FillIndex": 1.4,
+    "IndexBlock": 1.41,
+    "QuantiseTail": 1.41,
 }
 
 
@@ -93,7 +99,7 @@ def counted(counts: operations.Counts, name: str, values: dict[str, Any]) -> flo
     counts.clear()
     run(name, values)
     least, most = counts.busiest()
-    return (2 * least + most) / 3
+    return (least + 2 * most) / 3
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -218,8 +218,14 @@ def check_seconds(run, model):
     for step in run["steps"]:
         n, kind = step["executions"], step["kind"]
         transfers = sum(
-            math.ceil(step[f"max_exchange_bytes_{when}"] / model.exchange_bytes_per_cycle)
+            math.ceil(
+                math.ceil(step[f"busy_exchange_bytes_{when}"] / model.exchange_bytes_per_cycle)
+                + model.exchange_piece_cycles * step[f"busy_exchange_pieces_{when}"]
+            )
             for when in ("before", "after")
+        ) + math.ceil(
+            model.local_element_cycles * step["local_elements"]
+            + step["local_bytes"] / model.local_bytes_per_cycle
         )
         computing = step["tile_cycles"] + model.compute_set_fixed_cycles if kind == "compute" else 0
         copy = (step["bytes"], step["packets"], step["rows"])

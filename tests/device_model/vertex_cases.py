@@ -48,15 +48,16 @@ DTYPES.update(int=np.int32, bool=np.bool_)
 
 
 def marks_of(pieces: int, selected: int) -> np.ndarray:
-    """Marks of so many positions, spread evenly: above the threshold, none equal to it."""
-    marks = np.zeros((pieces, 2), np.uint32)
+    """Marks of so many positions, spread evenly."""
+    marks = np.zeros(pieces, np.uint32)
     for position in np.arange(selected) * 32 * pieces // selected:
-        marks[position // 32, 0] |= np.uint32(1 << (position % 32))
+        marks[position // 32] |= np.uint32(1 << (position % 32))
     return marks
 
 
 def counts_of(marks: np.ndarray) -> np.ndarray:
-    return np.array([[bin(word).count("1") for word in row] for row in marks], np.float32)
+    """Of every two words."""
+    return np.array([sum(bin(word).count("1") for word in two) for two in marks.reshape(-1, 2)], np.float32)
 
 
 def filled_with(dtype: Any) -> Any:

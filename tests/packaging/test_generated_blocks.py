@@ -47,6 +47,12 @@ COMPARED = {
         "tests/bench/test_tiers.py::test_the_table_of_recorded_steps",
         "tests/bench/test_tiers.py::test_rows_of_the_document_are_plans_of_today",
     ),
+    ("docs/device_model.md", "bench/recorded.py"): (
+        "tests/bench/test_recorded.py::test_the_documents_have_the_tables_of_the_rows",
+    ),
+    ("README.md", "bench/recorded.py"): (
+        "tests/bench/test_recorded.py::test_the_documents_have_the_tables_of_the_rows",
+    ),
     ("docs/device_model.md", "bench/sweep.py"): (
         "tests/bench/test_sweep.py::test_the_published_tables_are_those_of_the_committed_rows",
     ),

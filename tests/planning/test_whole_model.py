@@ -166,7 +166,8 @@ def test_what_is_said_to_fit_does(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not result.fits and re.search(r"IPU 0: tile memory \(\d+ of 638976 bytes", result.missing[0])
     assert "weights in streaming memory" in result.would_fit
     assert plan_model(big, **{**arguments, "weights_in": "streaming"}).fits
-    assert "weights in int8" in result.would_fit and plan_model(big, **arguments, weights="int8").fits
+    assert "weights in int4" in result.would_fit and plan_model(big, **arguments, weights="int4").fits
+    assert ("weights in int8" in result.would_fit) == plan_model(big, **arguments, weights="int8").fits
     n_ipus = next(int(change.split()[0]) for change in result.would_fit if change.endswith(" IPUs"))
     assert plan_model(big, **arguments, n_ipus=n_ipus).fits
     assert not plan_model(big, **arguments, n_ipus=n_ipus // 2).fits

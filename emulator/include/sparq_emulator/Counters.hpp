@@ -14,7 +14,7 @@ class Engine;
 namespace sparq {
 namespace emulator {
 
-enum class StepKind { Compute, Copy, RemoteRead, RemoteWrite, StreamIn, StreamOut, Sync };
+enum class StepKind { Compute, Copy, RemoteRead, RemoteWrite, StreamIn, StreamOut, Sync, Branch };
 const char *toString(StepKind kind);
 
 /// Bytes moved between tiles in one execution of a step. Elements that stay on their tile are free.
@@ -25,6 +25,17 @@ struct ExchangeCount {
   std::uint64_t maxBytesIn = 0;  // of the busiest receiver
   std::uint64_t maxBytesOut = 0; // of the busiest sender
   std::uint64_t maxBytes = 0;    // largest max(in, out) of a tile
+  // Of the tile and direction that take longest by the default DeviceModel. A piece is what a tile
+  // sends or receives in one go: neighbours of one variable, from one tile.
+  std::uint64_t busyBytes = 0, busyPieces = 0;
+};
+
+/// What is copied within a tile, because it must lie in another order or elsewhere: of the tile
+/// that takes longest by the default DeviceModel. Of each piece at most `LocalCopy::longPiece`
+/// elements count as such.
+struct LocalCopy {
+  static constexpr std::uint64_t longPiece = 16;
+  std::uint64_t elements = 0, bytes = 0;
 };
 
 /// Bytes that one execution of a step sends from IPU to IPU.
@@ -53,8 +64,10 @@ struct StepCount {
   unsigned verticesWithoutEstimate = 0;
   std::string vertexWithoutEstimate; // type of the first
   unsigned exchanges = 0; // exchange phases: inputs before, outputs after, or the copy itself
-  ExchangeCount before;   // Compute: off-tile inputs. Copy: the copy
-  ExchangeCount after;    // Compute: off-tile outputs
+  ExchangeCount
+      before; // Compute: off-tile inputs. Copy: the copy. Branch: its predicate, to all tiles
+  ExchangeCount after; // Compute: off-tile outputs
+  LocalCopy localCopy; // within tiles, before and after
   unsigned syncs = 0;
   LinkCount links;
   std::vector<unsigned> ipus; // that take part, ascending

@@ -18,9 +18,13 @@ struct DeviceModel {
   double clock = 1.85e9; // tile cycles per second
   unsigned tiles = 1472;
   double exchangeBytesPerCycle = 4; // in or out of one tile
-  std::uint64_t syncCycles = 90;    // internal sync
+  double exchangePieceCycles = 3;   // of a piece, beside its bytes
+  std::uint64_t syncCycles = 150;   // internal sync
   std::uint64_t exchangeFixedCycles = 100;
-  std::uint64_t computeSetFixedCycles = 285;
+  std::uint64_t computeSetFixedCycles = 165; // beside the start of its workers
+  // Of a copy within a tile: an element of a short piece, and bytes.
+  double localElementCycles = 21.4;
+  double localBytesPerCycle = 8;
   // Streaming memory, fitted on measurements of one Bow IPU. The overhead of a packet is in bytes
   // that would take as long. A remote copy has a fixed cost beside its packets. For the penalty of
   // shared rows see sharedRows().
@@ -35,6 +39,9 @@ struct DeviceModel {
   double linkHopSeconds = 15e-9;
 
   std::uint64_t cycles(const StepCount &step) const; // on-chip cycles of one execution
+  /// Cycles that a tile takes to send or receive so much, and to copy so much within itself.
+  double transferCycles(std::uint64_t bytes, std::uint64_t pieces) const;
+  double localCycles(const LocalCopy &copied) const;
   /// Seconds of one remote copy.
   double streamingSeconds(std::uint64_t bytes, std::uint64_t packets, std::uint64_t rows) const;
   /// By how much of its bytes' time a gather of 1 < rows < tiles takes longer, because some tiles
@@ -46,7 +53,7 @@ struct DeviceModel {
 /// Modelled seconds by category; host launch overhead is not included.
 struct ModelledTime {
   double compute = 0;  // worker cycles and the fixed cost of compute sets
-  double exchange = 0; // between tiles
+  double exchange = 0; // between tiles, and copies within them
   double sync = 0;
   double streaming = 0; // remote buffers
   double hostStreams = 0;

@@ -17,7 +17,9 @@ std::string json(const ExchangeCount &e) {
          ",\"bytesOut\":" + std::to_string(e.bytesOut) +
          ",\"maxBytesIn\":" + std::to_string(e.maxBytesIn) +
          ",\"maxBytesOut\":" + std::to_string(e.maxBytesOut) +
-         ",\"maxBytes\":" + std::to_string(e.maxBytes) + "}";
+         ",\"maxBytes\":" + std::to_string(e.maxBytes) +
+         ",\"busyBytes\":" + std::to_string(e.busyBytes) +
+         ",\"busyPieces\":" + std::to_string(e.busyPieces) + "}";
 }
 
 void report(const std::string &program, const Engine &engine) {
@@ -121,9 +123,13 @@ int main(int argc, char **argv) {
     Tensor copies = graph.addVariable(FLOAT, {4, 16}, "copies");
     for (unsigned t = 0; t < 4; ++t)
       graph.setTileMapping(copies[t], t);
-    Sequence prog{Repeat(3, Execute(cs, "stage/affine")), Execute(multi),
+    Sequence prog{Repeat(3, Execute(cs, "stage/affine")),
+                  Execute(multi),
                   Copy(x[0].expand({0}).broadcast(4, 0), copies, false, "stage/broadcast"),
-                  Copy(x[1], x[2]), Sync(SyncType::INTERNAL, "sync")};
+                  Copy(x.slice({0, 0}, {10, 1}).flatten(), copies[3].slice(0, 10), false, "pieces"),
+                  Copy(x.slice(2, 4), x.slice(4, 6), false, "within"),
+                  Copy(x[1], x[2]),
+                  Sync(SyncType::INTERNAL, "sync")};
     Engine engine(graph, prog);
     engine.load(device);
     engine.run();

@@ -12,9 +12,16 @@ constexpr unsigned cellVectors = cellBlocks / width;
 // Components whose coefficients make a word of 32 bits: four of 8 bits, or two of 16 bits.
 constexpr unsigned componentsOfWord(unsigned bits) { return bits == 4 ? 4 : 2; }
 
-// What one head needs to score a cell.
+// What the dot products of a cell are made from.
+struct CodesOfCell {
+  const unsigned char *const *rows; // of the selected components, whole words
+  const unsigned char *const *next; // of the cell that comes next
+  const std::int32_t *words;        // (nWords, heads of the pass, 16): coefficients, by block
+  unsigned rank, nWords;
+};
+
+// What each head needs beside these.
 struct CellOfHead {
-  std::int32_t *words; // (words, 16): coefficients of some components, by block
   float unit[cellBlocks], offset[cellBlocks];
   float invTau;
   float *scores; // of the first position of the cell
@@ -58,59 +65,51 @@ private:
   std::size_t cell = 0;
 };
 
-// Asks for the memory of a cell, component after component, a few lines at a time: in L1 there is
-// room for what is computed with and for what comes next. (More lines at a time, or with fewer
-// instructions for each: measured, the processor then loses some, and all is slower.)
-class FetchAhead {
-public:
-  void start(const Cell &of) {
-    cell = of;
-    left = cell.rank();
-    startRow();
-  }
-  // The next n lines; at the end a few that nobody needs.
-  void lines(unsigned n) {
-    if (!left)
-      return;
-    const unsigned char *line = at;
-    for (; n; --n) {
-      __builtin_prefetch(line);
-      line += 64;
-      if (line == end) {
-        nextRow();
-        line = at;
-      }
-    }
-    at = line;
-  }
-  void rest() {
-    while (left)
-      lines(1);
-  }
+// Rows of the selected components in a cell, rank rounded up to a multiple of four.
+struct CellRows {
+  const unsigned char **rows;
+  std::size_t stepsAt, rowBytes;
 
-private:
-  void nextRow() {
-    if (left && --left)
-      startRow();
-    else
-      end = nullptr;
+  void set(const Cell &cell) {
+    for (unsigned j = 0; j < (cell.rank() + 3) / 4 * 4; ++j)
+      rows[j] = cell.row(j < cell.rank() ? j : 0);
+    stepsAt = cell.stepsAt();
+    rowBytes = cell.rowBytes();
   }
-  void startRow() {
-    at = cell.row(cell.rank() - left);
-    end = at + (cell.rowBytes() + 63) / 64 * 64;
+  // Asks for rows [from, to).
+  void fetch(std::size_t from, std::size_t to) const {
+    for (std::size_t j = from; j < to; ++j)
+      for (std::size_t at = 0; at < rowBytes; at += 64)
+        __builtin_prefetch(rows[j] + at);
   }
-  Cell cell;
-  unsigned left = 0; // components
-  const unsigned char *at = nullptr, *end = nullptr;
 };
 
-// What is done while the memory is waited for, in small portions: fetching what comes next, and, at
-// equal pace, the softmax of another pair.
+// Asks for the next cell while one is scored, in `visits` visits to each of its rows: row after row,
+// since memory is read quickest in long runs; a few lines at a time, or a processor loses some
+// (measured); into L1, where there is room for what is computed with and for what comes next; and
+// done after three quarters of the visits, since a line takes a while to come. Addresses are
+// integers: they may be beyond the end of the last cell, which may be smaller.
+template <unsigned bits, unsigned visits>
+inline void fetchPart(const unsigned char *const *rows, unsigned rank, unsigned visit) {
+  constexpr unsigned lines = 3, parts = bits == 4 ? 3 : 6; // of a row, which has 9 lines or 17
+  constexpr unsigned due = parts * 4 / 3;                  // in all visits to a row
+  static_assert(visits % due == 0 || due % visits == 0, "every so many visits, or so many a visit");
+  if (visits > due && visit % (visits / due))
+    return;
+  for (unsigned i = 0; i < (due > visits ? due / visits : 1); ++i) {
+    const unsigned part = visit * due / visits + i, row = part / parts;
+    if (row >= rank)
+      return;
+    const auto at = reinterpret_cast<std::uintptr_t>(rows[row]) + part % parts * lines * 64;
+    for (unsigned line = 0; line < lines; ++line)
+      __builtin_prefetch(reinterpret_cast<const void *>(at + line * 64));
+  }
+}
+
+// The softmax of another pair, done in small portions while the memory is waited for, at equal pace.
 struct BesideCells {
   BesideCells(SoftmaxWeights *softmaxIn, std::size_t blocks)
       : softmax(softmaxIn), pace(softmax ? softmax->n / blockSize : 0, blocks) {}
-  // After each word that is added to sums.
-  void word() { ahead.lines(linesEach); }
   void blocks(unsigned n) {
     softmaxBlocks += pace.steps(n);
     if (softmax)
@@ -119,6 +118,4 @@ struct BesideCells {
   SoftmaxWeights *const softmax;
   Pace pace;
   std::size_t softmaxBlocks = 0;
-  unsigned linesEach = 0;
-  FetchAhead ahead;
 };

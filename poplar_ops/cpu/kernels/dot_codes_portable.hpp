@@ -10,14 +10,12 @@ using Shorts = short __attribute__((vector_size(16)));
 using FourBytes = unsigned char __attribute__((vector_size(4)));
 
 constexpr unsigned stepBlocks(unsigned) { return 1; }
-// Calls of BesideCells::word for a block, on average.
-template <unsigned bits> constexpr unsigned wordsOfBlock(unsigned nWords) { return nWords; }
 
 // The coefficient of component j.
 template <unsigned bits>
-inline std::int32_t coefficientOf(const CellOfHead &head, unsigned j, unsigned block) {
+inline std::int32_t coefficientOf(const std::int32_t *words, unsigned j, unsigned block) {
   constexpr unsigned each = componentsOfWord(bits), shift = 32 - 32 / each;
-  const auto word = static_cast<std::uint32_t>(head.words[j / each * cellBlocks + block]);
+  const auto word = static_cast<std::uint32_t>(words[j / each * cellBlocks + block]);
   return static_cast<std::int32_t>(word << (shift - j % each * (32 / each))) >> shift;
 }
 
@@ -34,8 +32,8 @@ inline Vec toFloat(Shorts x, unsigned from) {
              static_cast<float>(x[from + 2]), static_cast<float>(x[from + 3])};
 }
 
-inline void scoreBlock4(const unsigned char *const *rows, unsigned n, CellOfHead &head,
-                        unsigned block) {
+inline void scoreBlock4(const unsigned char *const *rows, const std::int32_t *words, unsigned n,
+                        CellOfHead &head, unsigned block) {
   constexpr unsigned bytes = blockSize / 2, pieces = bytes / 8;
   constexpr unsigned together = 16; // products, of at most 15 * 127, that fit into 16 bits
   Vec total[2][bytes / 4] = {};
@@ -43,7 +41,7 @@ inline void scoreBlock4(const unsigned char *const *rows, unsigned n, CellOfHead
     const unsigned end = n - begin < together ? n : begin + together;
     Shorts sums[2][pieces] = {};
     for (unsigned j = begin; j < end; ++j) {
-      const auto a = static_cast<short>(coefficientOf<4>(head, j, block));
+      const auto a = static_cast<short>(coefficientOf<4>(words, j, block));
       for (unsigned i = 0; i < pieces; ++i) {
         Bytes codes;
         __builtin_memcpy(&codes, rows[j] + block * bytes + i * 8, sizeof(codes));
@@ -63,13 +61,13 @@ inline void scoreBlock4(const unsigned char *const *rows, unsigned n, CellOfHead
 }
 
 // Products of coefficients and codes, and sums of them, are exact in fp32 too.
-inline void scoreBlock8(const unsigned char *const *rows, unsigned n, CellOfHead &head,
-                        unsigned block) {
+inline void scoreBlock8(const unsigned char *const *rows, const std::int32_t *words, unsigned n,
+                        CellOfHead &head, unsigned block) {
   constexpr unsigned together = 8; // sums of four that live in registers
   for (unsigned first = 0; first < blockSize / 4; first += together) {
     Vec total[together] = {};
     for (unsigned j = 0; j < n; ++j) {
-      const Vec a = broadcast(static_cast<float>(coefficientOf<8>(head, j, block)));
+      const Vec a = broadcast(static_cast<float>(coefficientOf<8>(words, j, block)));
       for (unsigned i = 0; i < together; ++i) {
         FourBytes codes;
         __builtin_memcpy(&codes, rows[j] + block * blockSize + (first + i) * 4, sizeof(codes));
@@ -82,13 +80,13 @@ inline void scoreBlock8(const unsigned char *const *rows, unsigned n, CellOfHead
 }
 
 template <unsigned bits, unsigned H>
-inline void scoreBlocks(const unsigned char *const *rows, unsigned nWords, CellOfHead *heads,
-                        unsigned block, unsigned, BesideCells &beside) {
+inline void scoreBlocks(const CodesOfCell &cell, CellOfHead *heads, unsigned block, unsigned) {
   static_assert(H == 1, "one head at a time");
-  for (unsigned word = 0; word < nWords; ++word)
-    beside.word();
+  for (unsigned word = 0; word < cell.nWords; ++word)
+    fetchPart<bits, cellBlocks / componentsOfWord(bits)>(cell.next, cell.rank,
+                                                         block * cell.nWords + word);
   if (bits == 4)
-    scoreBlock4(rows, nWords * 4, heads[0], block);
+    scoreBlock4(cell.rows, cell.words, cell.nWords * 4, heads[0], block);
   else
-    scoreBlock8(rows, nWords * 2, heads[0], block);
+    scoreBlock8(cell.rows, cell.words, cell.nWords * 2, heads[0], block);
 }

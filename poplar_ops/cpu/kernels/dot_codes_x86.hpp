@@ -45,11 +45,6 @@ template <unsigned bits, unsigned H, bool low, unsigned S>
 inline void addWord(const unsigned char *const *rows, std::size_t at, const Codes *coefficients,
                     Codes (*sums)[S], unsigned firstSum) {
   Codes codes[2];
-#ifdef RETRY
-  if (low)
-    for (unsigned i = 0; i < componentsOfWord(bits); ++i)
-      __builtin_prefetch(rows[i] + at + RETRY);
-#endif
   interleave<bits, low>(rows, at, codes);
   for (unsigned i = 0; i < 2; ++i) {
     if (bits == 8) {
@@ -66,31 +61,39 @@ inline void addWord(const unsigned char *const *rows, std::size_t at, const Code
   }
 }
 
-// The dot products of one vector of codes, `halves` 1 or 2 of them from `low` on.
+// The dot products of the vector of codes at byte `at`, `halves` 1 or 2 of them from `low` on.
 template <unsigned bits, unsigned H, bool low, unsigned halves>
-inline void dotCodes(const unsigned char *const *rows, unsigned nWords, std::size_t at,
-                     const CellOfHead *heads, unsigned block, BesideCells &beside,
+inline void dotCodes(const CodesOfCell &cell, unsigned at, unsigned block,
                      Codes (*total)[halves * (bits == 4 ? 4 : 2)]) {
   constexpr unsigned each = componentsOfWord(bits), half = bits == 4 ? 4 : 2, S = halves * half;
   constexpr unsigned most = bits == 4 ? quadsTogether : ~0u;
+  // Some of the next cell is asked for after each word; after each half of one where halves are
+  // computed apart, or where it would be much at a time.
+  constexpr unsigned fetches = halves == 1 || (bits == 4 && codeBytes == 64) ? 2 : 1;
+  constexpr unsigned visits = cellBlocks * (blockSize * bits / 8) / codeBytes * fetches / each;
+  const unsigned visited = (at / codeBytes * fetches + (low ? 0 : 1)) * cell.nWords;
   for (unsigned h = 0; h < H; ++h)
     for (unsigned s = 0; s < S; ++s)
       total[h][s] = Codes{};
-  for (unsigned begin = 0; begin < nWords;) {
-    const unsigned end = nWords - begin < most ? nWords : begin + most;
+  for (unsigned begin = 0; begin < cell.nWords;) {
+    const unsigned end = cell.nWords - begin < most ? cell.nWords : begin + most;
     Codes sums[H][S];
     for (unsigned h = 0; h < H; ++h)
       for (unsigned s = 0; s < S; ++s)
         sums[h][s] = Codes{};
 #pragma GCC unroll 2
     for (unsigned word = begin; word < end; ++word) {
+      const unsigned char *const *const rows = cell.rows + word * each;
       Codes coefficients[H];
       for (unsigned h = 0; h < H; ++h)
-        coefficients[h] = spread<bits>(heads[h].words + word * cellBlocks, block);
-      addWord<bits, H, low, S>(rows + word * each, at, coefficients, sums, 0);
-      if (halves == 2)
-        addWord<bits, H, false, S>(rows + word * each, at, coefficients, sums, half % S);
-      beside.word();
+        coefficients[h] = spread<bits>(cell.words + (word * H + h) * cellBlocks, block);
+      addWord<bits, H, low, S>(rows, at, coefficients, sums, 0);
+      if (fetches == 2)
+        fetchPart<bits, visits>(cell.next, cell.rank, visited + word * halves);
+      if (halves == 2) {
+        addWord<bits, H, false, S>(rows, at, coefficients, sums, half % S);
+        fetchPart<bits, visits>(cell.next, cell.rank, visited + word * fetches + fetches - 1);
+      }
     }
     for (unsigned h = 0; h < H; ++h)
       for (unsigned s = 0; s < S; ++s)
@@ -101,12 +104,13 @@ inline void dotCodes(const unsigned char *const *rows, unsigned nWords, std::siz
 
 // `n` blocks (the last step of a cell may have fewer than stepBlocks) from `block`, H heads.
 template <unsigned bits, unsigned H, bool low, unsigned halves>
-inline void scoreHalves(const unsigned char *const *rows, unsigned nWords, CellOfHead *heads,
-                        unsigned block, unsigned n, unsigned part, BesideCells &beside) {
+inline void scoreHalves(const CodesOfCell &cell, CellOfHead *heads, unsigned block, unsigned n,
+                        unsigned part) {
   constexpr unsigned S = halves * (bits == 4 ? 4 : 2);
   Codes total[H][S];
-  dotCodes<bits, H, low, halves>(rows, nWords, block * (blockSize * bits / 8) + part * codeBytes,
-                                 heads, block, beside, total);
+  dotCodes<bits, H, low, halves>(cell, block * (blockSize * bits / 8) + part * codeBytes, block,
+                                 total);
+#pragma GCC unroll 4
   for (unsigned h = 0; h < H; ++h) {
     for (unsigned s = 0; bits == 4 && s < S; s += 2)
       takeApart(total[h][s], total[h][s + 1 < S ? s + 1 : s]);
@@ -125,21 +129,15 @@ inline void scoreHalves(const unsigned char *const *rows, unsigned nWords, CellO
   }
 }
 
-// Calls of BesideCells::word for a block, on average.
-template <unsigned bits> constexpr unsigned wordsOfBlock(unsigned nWords) {
-  return nWords / stepBlocks(bits) ? nWords / stepBlocks(bits) : 1;
-}
-
 template <unsigned bits, unsigned H>
-inline void scoreBlocks(const unsigned char *const *rows, unsigned nWords, CellOfHead *heads,
-                        unsigned block, unsigned n, BesideCells &beside) {
+inline void scoreBlocks(const CodesOfCell &cell, CellOfHead *heads, unsigned block, unsigned n) {
   constexpr unsigned parts = blockSize * bits / 8 > codeBytes ? 2 : 1; // vectors of a block
   for (unsigned part = 0; part < parts; ++part) {
-    if (H * (bits == 4 ? 8 : 4) <= mostSums) {
-      scoreHalves<bits, H, true, 2>(rows, nWords, heads, block, n, part, beside);
+    if constexpr (H * (bits == 4 ? 8 : 4) <= mostSums) {
+      scoreHalves<bits, H, true, 2>(cell, heads, block, n, part);
     } else {
-      scoreHalves<bits, H, true, 1>(rows, nWords, heads, block, n, part, beside);
-      scoreHalves<bits, H, false, 1>(rows, nWords, heads, block, n, part, beside);
+      scoreHalves<bits, H, true, 1>(cell, heads, block, n, part);
+      scoreHalves<bits, H, false, 1>(cell, heads, block, n, part);
     }
   }
 }

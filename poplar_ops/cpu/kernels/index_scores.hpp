@@ -13,56 +13,72 @@
 
 inline Vec magnitude(Vec x) { return bitcast<Vec>(bitcast<BitsVec>(x) & 0x7FFFFFFFu); }
 
-// Coefficients, units and offsets of a cell's blocks.
-template <unsigned bits>
-inline void prepareCell(const IndexScores &a, const float *query, std::size_t stepsAt, float limit,
-                        CellOfHead &head) {
+// Coefficients, units and offsets of a cell's blocks for H heads, which share what is read.
+template <unsigned bits, unsigned H>
+inline void prepareCell(const IndexScores &a, const float *query, const CellRows &cell,
+                        CellOfHead *heads) {
   constexpr unsigned each = componentsOfWord(bits);
-  Vec most[cellVectors] = {}, offset[cellVectors] = {}, inverse[cellVectors];
-  for (unsigned j = 0; j < a.range.rank; ++j) {
-    const Half *const steps = reinterpret_cast<const Half *>(a.rows[j] + stepsAt);
-    const Vec q = broadcast(query[j]);
-    for (unsigned v = 0; v < cellVectors; ++v) {
-      const Vec product = q * loadHalf(steps + v * width);
-      store(a.products + j * cellBlocks + v * width, product);
-      most[v] = maximum(magnitude(product), most[v]);
-      offset[v] = addExactProduct(q, loadHalf(steps + cellBlocks + v * width), offset[v]);
-    }
-  }
+  const unsigned rank = a.range.rank;
+  const float limit = static_cast<float>(coefficientLimit(bits, rank));
+  float *const products = a.products; // (rank rounded up to whole words, H, 16)
+  // Components beyond the rank count 0 times anything.
+  for (unsigned i = rank * H * cellBlocks; i < (rank + each - 1) / each * each * H * cellBlocks;
+       ++i)
+    products[i] = 0.0f;
   for (unsigned v = 0; v < cellVectors; ++v) {
-    inverse[v] = broadcast(limit) / (most[v] > 0.0f ? most[v] : broadcast(1.0f));
-    store(head.unit + v * width, most[v] * (1.0f / limit));
-    store(head.offset + v * width, offset[v]);
-  }
-  for (unsigned j = 0; j < a.range.rank; j += each)
-    for (unsigned v = 0; v < cellVectors; ++v) {
-      BitsVec word{};
-      for (unsigned i = 0; i < each; ++i) { // the low bits of the sum are the rounded number
-        const Vec x = load(a.products + (j + i) * cellBlocks + v * width) * inverse[v];
-        const BitsVec rounded = bitcast<BitsVec>(x + integerShift);
-        word |= (rounded & (bits == 4 ? 0xFFu : 0xFFFFu)) << (32 / each * i);
+    Vec most[H] = {}, offset[H] = {}, inverse[H];
+    for (unsigned j = 0; j < rank; ++j) {
+      const Half *const steps =
+          reinterpret_cast<const Half *>(cell.rows[j] + cell.stepsAt) + v * width;
+      const Vec step = loadHalf(steps), low = loadHalf(steps + cellBlocks);
+      for (unsigned h = 0; h < H; ++h) {
+        const Vec q = broadcast(query[h * rank + j]), product = q * step;
+        store(products + (j * H + h) * cellBlocks + v * width, product);
+        most[h] = maximum(magnitude(product), most[h]);
+        offset[h] = addExactProduct(q, low, offset[h]);
       }
-      __builtin_memcpy(head.words + j / each * cellBlocks + v * width, &word, sizeof(word));
     }
+    for (unsigned h = 0; h < H; ++h) {
+      inverse[h] = broadcast(limit) / (most[h] > 0.0f ? most[h] : broadcast(1.0f));
+      store(heads[h].unit + v * width, most[h] * (1.0f / limit));
+      store(heads[h].offset + v * width, offset[h]);
+    }
+    for (unsigned j = 0; j < rank; j += each)
+      for (unsigned h = 0; h < H; ++h) {
+        BitsVec word{};
+        for (unsigned i = 0; i < each; ++i) { // the low bits of the sum are the rounded number
+          const Vec x = load(products + ((j + i) * H + h) * cellBlocks + v * width) * inverse[h];
+          const BitsVec rounded = bitcast<BitsVec>(x + integerShift);
+          word |= (rounded & (bits == 4 ? 0xFFu : 0xFFFFu)) << (32 / each * i);
+        }
+        __builtin_memcpy(a.words + (j / each * H + h) * cellBlocks + v * width, &word,
+                         sizeof(word));
+      }
+  }
 }
 
-// H heads, blocks [begin, end) of a cell.
+// Blocks [begin, end) of a cell, H heads from `head`; `nextSteps`: where the next cell has its
+// steps. Of several passes over the heads, each asks for its part of the next cell.
 template <unsigned bits, unsigned H>
-inline void scoreCell(const IndexScores &a, unsigned head, std::size_t stepsAt, float limit,
-                      std::size_t cell, unsigned begin, unsigned end, BesideCells &beside) {
+inline void scoreCell(const IndexScores &a, unsigned head, const CellRows &now,
+                      const CellRows &next, std::size_t cell, unsigned begin, unsigned end,
+                      BesideCells &beside) {
   constexpr unsigned each = componentsOfWord(bits), step = stepBlocks(bits);
-  const unsigned rank = a.range.rank, nWords = (rank + each - 1) / each;
+  const unsigned rank = a.range.rank;
   CellOfHead heads[H];
   for (unsigned h = 0; h < H; ++h) {
-    heads[h].words = a.words + h * std::size_t(nWords) * cellBlocks;
     heads[h].invTau = a.invTau[head + h];
     heads[h].scores = a.scores + (head + h) * a.scoreStride + cell * cellBlocks * blockSize;
     heads[h].peak = broadcast(a.maximum[head + h]);
-    prepareCell<bits>(a, a.query + (head + h) * std::size_t(rank), stepsAt, limit, heads[h]);
   }
+  CodesOfCell codes{now.rows, next.rows, a.words, rank, (rank + each - 1) / each};
+  prepareCell<bits, H>(a, a.query + head * std::size_t(rank), now, heads);
+  const unsigned passes = (a.groupSize + headsTogether - 1) / headsTogether,
+                 pass = head / headsTogether;
   for (unsigned block = begin; block < end; block += step) {
     const unsigned n = end - block < step ? end - block : step;
-    scoreBlocks<bits, H>(a.rows, nWords, heads, block, n, beside);
+    codes.next = block / step % passes == pass ? next.rows : now.rows;
+    scoreBlocks<bits, H>(codes, heads, block, n);
     beside.blocks(n);
   }
   for (unsigned h = 0; h < H; ++h) {
@@ -73,45 +89,46 @@ inline void scoreCell(const IndexScores &a, unsigned head, std::size_t stepsAt, 
   }
 }
 
-template <unsigned bits> inline void indexScoresOf(const IndexScores &a) {
-  constexpr unsigned two = headsTogether < 2 ? headsTogether : 2;
-  const unsigned rank = a.range.rank;
-  const unsigned nWords = (rank + componentsOfWord(bits) - 1) / componentsOfWord(bits);
-  const float limit = static_cast<float>(coefficientLimit(bits, rank));
-  // Words are made of whole groups of components: those beyond the rank count 0 times anything.
-  const unsigned padded = (rank + 3) / 4 * 4;
-  for (unsigned i = rank * cellBlocks; i < padded * cellBlocks; ++i)
-    a.products[i] = 0.0f;
+// The heads of a cell in passes of at most headsTogether.
+template <unsigned bits, unsigned H = headsTogether>
+inline void scoreHeadsOfCell(const IndexScores &a, unsigned head, const CellRows &now,
+                             const CellRows &next, std::size_t cell, unsigned begin, unsigned end,
+                             BesideCells &beside) {
+  for (; head + H <= a.groupSize; head += H)
+    scoreCell<bits, H>(a, head, now, next, cell, begin, end, beside);
+  if constexpr (H > 1)
+    scoreHeadsOfCell<bits, H - 1>(a, head, now, next, cell, begin, end, beside);
+}
 
+template <unsigned bits> inline void indexScoresOf(const IndexScores &a) {
+  const unsigned rank = a.range.rank;
   const std::size_t begin = a.range.begin, end = a.range.end;
-  const unsigned passes =
-      a.groupSize / headsTogether + (a.groupSize % headsTogether + two - 1) / two;
+  const std::size_t passes = (a.groupSize + headsTogether - 1) / headsTogether;
   BesideCells beside(a.softmax, (end - begin) * passes);
-  const std::size_t lastCell = (end - 1) / cellBlocks;
-  for (std::size_t cell = begin / cellBlocks; cell <= lastCell; ++cell) {
-    const Cell now(a.range, cell);
-    for (unsigned j = 0; j < padded; ++j)
-      a.rows[j] = now.row(j < rank ? j : 0);
-    if (cell == begin / cellBlocks && !a.fetched) {
-      beside.ahead.start(now);
-      beside.ahead.rest();
-    }
+  CellRows now{a.rows, 0, 0}, next{a.nextRows, 0, 0};
+  const std::size_t firstCell = begin / cellBlocks, lastCell = (end - 1) / cellBlocks;
+  next.set(Cell(a.range, firstCell));
+  if (!a.fetched)
+    next.fetch(0, rank);
+  for (std::size_t cell = firstCell; cell <= lastCell; ++cell) {
+    const CellRows read = next;
+    next = now;
+    now = read;
+    const bool more = cell < lastCell || a.next;
+    if (more)
+      next.set(cell < lastCell ? Cell(a.range, cell + 1)
+                               : Cell(*a.next, a.next->begin / cellBlocks));
+    else
+      next = now; // asked for once more, for nothing
     const std::size_t from = cell * cellBlocks;
     const auto first = static_cast<unsigned>(from < begin ? begin - from : 0);
     const auto last = static_cast<unsigned>(end - from < cellBlocks ? end - from : cellBlocks);
-    if (cell < lastCell || a.next)
-      beside.ahead.start(cell < lastCell ? Cell(a.range, cell + 1)
-                                         : Cell(*a.next, a.next->begin / cellBlocks));
-    const std::size_t words = (last - first) * wordsOfBlock<bits>(nWords) * passes;
-    beside.linesEach = static_cast<unsigned>((rank * now.rowBytes() / 64 + words - 1) / words);
-    unsigned head = 0;
-    for (; head + headsTogether <= a.groupSize; head += headsTogether)
-      scoreCell<bits, headsTogether>(a, head, now.stepsAt(), limit, cell, first, last, beside);
-    for (; head + two <= a.groupSize; head += two)
-      scoreCell<bits, two>(a, head, now.stepsAt(), limit, cell, first, last, beside);
-    for (; head < a.groupSize; ++head)
-      scoreCell<bits, 1>(a, head, now.stepsAt(), limit, cell, first, last, beside);
-    beside.ahead.rest();
+    scoreHeadsOfCell<bits>(a, 0, now, next, cell, first, last, beside);
+    if (more) { // where there were fewer blocks than a cell has, these rows are left
+      const auto asked = [&](unsigned block) { return rank * block * 4 / (3 * cellBlocks); };
+      next.fetch(0, asked(first) < rank ? asked(first) : rank);
+      next.fetch(asked(last), rank);
+    }
   }
 }
 

@@ -6,6 +6,14 @@
 
 #include "vectors.hpp"
 
+#ifndef SPARQ_WIDE_VECTORS // else in simd_avx512.hpp
+// p * 2^n, the weight of x, or 0 below the least argument; t has n in its low bits.
+inline Vec weightOf(Vec x, Vec p, Vec t, Vec) {
+  const Vec weight = bitcast<Vec>(bitcast<BitsVec>(p) + (bitcast<BitsVec>(t) << 23));
+  return x < minSoftmaxArgument ? Vec{} : weight;
+}
+#endif
+
 // What softmaxWeight of arith.hpp makes of n vectors of numbers <= 0. One exponential is a chain of
 // some 20 dependent operations, and a processor looks ahead over too few to overlap enough of them
 // by itself; written out in turns, they fill the time. So it is written out, and without what can
@@ -15,15 +23,15 @@
 //  - 0x4B400000 is not subtracted from the bits of t: shifted by 23, nothing is left of it;
 //  - the product that is exact may be fused with the addition (contract E1).
 template <unsigned n> inline void weightsOf(Vec *x) {
-  Vec t[n], minusN[n], r[n], p[n], square[n];
+  Vec t[n], whole[n], r[n], p[n], square[n];
   for (unsigned i = 0; i < n; ++i)
     t[i] = x[i] * 0x1.715476p+0f + 0x1.8p+23f;
   for (unsigned i = 0; i < n; ++i)
-    minusN[i] = 0x1.8p+23f - t[i];
+    whole[i] = t[i] - 0x1.8p+23f;
   for (unsigned i = 0; i < n; ++i)
-    r[i] = addExactProduct(minusN[i], broadcast(0x1.63p-1f), x[i]);
+    r[i] = addExactProduct(whole[i], broadcast(-0x1.63p-1f), x[i]);
   for (unsigned i = 0; i < n; ++i)
-    r[i] = r[i] + minusN[i] * -0x1.bd0106p-13f;
+    r[i] = r[i] + whole[i] * 0x1.bd0106p-13f;
   for (unsigned i = 0; i < n; ++i)
     p[i] = r[i] * 0x1.6d4352p-10f + 0x1.120b96p-7f;
   for (unsigned i = 0; i < n; ++i)
@@ -36,10 +44,8 @@ template <unsigned n> inline void weightsOf(Vec *x) {
     square[i] = r[i] * r[i];
   for (unsigned i = 0; i < n; ++i)
     p[i] = 1.0f + (r[i] + square[i] * p[i]);
-  for (unsigned i = 0; i < n; ++i) {
-    const Vec weight = bitcast<Vec>(bitcast<BitsVec>(p[i]) + (bitcast<BitsVec>(t[i]) << 23));
-    x[i] = x[i] < minSoftmaxArgument ? Vec{} : weight;
-  }
+  for (unsigned i = 0; i < n; ++i)
+    x[i] = weightOf(x[i], p[i], t[i], whole[i]);
 }
 
 // n vectors of scores to weights, in place and in x.

@@ -75,9 +75,10 @@ struct IndexScores {
   float *maximum;          // (groupSize,) in and out: raised to that of these blocks
   SoftmaxWeights *softmax; // as in ApproxScores
   // Working memory.
-  const unsigned char **rows; // rank numbers, rounded up to a multiple of four
-  float *products;            // 16 for each of these
-  std::int32_t *words;        // 32 for each of these
+  const unsigned char **rows;     // rank pointers, rounded up to a multiple of four
+  const unsigned char **nextRows; // as many
+  float *products;                // 64 for each of these
+  std::int32_t *words;            // 32 for each of these
 };
 
 // One block of 64 keys into the quantised index.
@@ -126,6 +127,7 @@ struct Rows {
   const std::uint32_t *index;
   std::size_t first;
   std::size_t count;
+  std::size_t ahead = 0; // without an index: bytes that a line is asked for before it is read, or 0
 };
 
 // score = dot(q, row) * scale, in eight lanes (contract E3, E6.4).

@@ -77,7 +77,6 @@ public:
   }
   void arrange(const Request &request, Plan &plan) const override {
     plan.hot = makeHotRows(request, plan.layout, plan.placement);
-    plan.assumedHitRate = request.programs.tiers.assumedHitRate;
   }
   TileNeed need(const Plan &plan) const override {
     const HotRows &hot = plan.hot;

@@ -40,12 +40,17 @@ class DeviceModel:
     tiles: int
     #: in or out of one tile
     exchange_bytes_per_cycle: float
+    #: of a piece of an exchange, beside its bytes
+    exchange_piece_cycles: float
     #: internal sync
     sync_cycles: int
     #: an exchange phase, beside its bytes
     exchange_fixed_cycles: int
     #: a compute set, beside its vertices
     compute_set_fixed_cycles: int
+    #: a copy within a tile: an element of a short piece, beside its bytes
+    local_element_cycles: float
+    local_bytes_per_cycle: float
     #: fitted: streaming memory, read
     streaming_bytes_per_second: float
     #: fitted: a packet costs as much as so many bytes
@@ -118,7 +123,7 @@ def device_model(name: str = "bow", *, streaming_follows_clock: bool = True) -> 
     Raises:
         ValueError: no model of that name, or a file that is none.
     """
-    if name.endswith(".json"):
+    if isinstance(name, str) and name.endswith(".json"):
         return _from_file(name)
     if name not in NAMES:
         raise ValueError(f"device_model: name must be one of {', '.join(NAMES)}, got {name!r}")

@@ -97,7 +97,8 @@ def _over(plan: Plan, dense: Plan) -> Plan:
         plan,
         speedup_vs_dense_streaming=dense.seconds_per_query / plan.seconds_per_query,
         speedup_if_gateway_shared=dense.seconds_if_gateway_shared / plan.seconds_if_gateway_shared,
-        speedup_if_on_chip_doubled=dense.seconds_if_on_chip_doubled / plan.seconds_if_on_chip_doubled,
+        speedup_low=dense.seconds_high / plan.seconds_high,
+        speedup_high=dense.seconds_low / plan.seconds_low,
     )
 
 

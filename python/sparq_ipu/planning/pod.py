@@ -18,6 +18,7 @@ from sparq_ipu.kernels import DEFAULT
 from sparq_ipu.planning.counting import counted, seconds_beyond, streamed_bytes
 from sparq_ipu.planning.device_model import DeviceModel
 from sparq_ipu.planning.links import busiest_link_bytes, gateways, link_seconds
+from sparq_ipu.planning.on_chip import seconds_high, seconds_low
 from sparq_ipu.planning.record import NOT_IN_A_PLAN
 from sparq_ipu.planning.request import OfRequest, Request, check_request
 
@@ -80,7 +81,8 @@ class PodPlan(OfRequest):
             "seconds_per_token": self.seconds_per_token,
             "seconds_if_gateway_shared": self.seconds_if_gateway_shared,
             "seconds_if_in_turn": self.seconds_if_in_turn,
-            "seconds_if_on_chip_doubled": self.seconds_per_token + self.on_chip_seconds,
+            "seconds_low": seconds_low(self.seconds_by_category),
+            "seconds_high": seconds_high(self.seconds_by_category),
             "seconds_of_busiest_ipu": self.seconds_of_busiest_ipu,
             "seconds_of_busiest_ipu_if_gateway_shared": self.seconds_of_busiest_ipu_if_gateway_shared,
             "seconds_by_category": self.seconds_by_category,
@@ -125,8 +127,8 @@ class PodPlan(OfRequest):
                 f"{shared:.1f} if IPUs behind one gateway share the streaming rate of one"
             )
         lines.append(
-            f"  if work on chip took twice as long: "
-            f"{(self.seconds_per_token + self.on_chip_seconds) * 1e6:.1f} us"
+            f"  with work on chip low, likely, high: {seconds_low(self.seconds_by_category) * 1e6:.1f}, "
+            f"{self.seconds_per_token * 1e6:.1f}, {seconds_high(self.seconds_by_category) * 1e6:.1f} us"
         )
         lines.append(f"  {NOT_IN_A_PLAN}")
         return "\n".join(lines)

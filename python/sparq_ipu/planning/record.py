@@ -7,7 +7,7 @@ import dataclasses
 from typing import Any
 
 from sparq_ipu.planning.measured_range import footprint_extrapolated
-from sparq_ipu.planning.on_chip import on_chip_range, on_chip_seconds
+from sparq_ipu.planning.on_chip import on_chip_range, on_chip_seconds, seconds_high, seconds_low
 from sparq_ipu.planning.request import OfRequest
 
 #: of plans of attention alone, for people
@@ -66,8 +66,9 @@ class Plan(OfRequest):
     #: seconds of dense-streaming over seconds of this; None where that was not planned or does not fit
     speedup_vs_dense_streaming: float | None = None
     speedup_if_gateway_shared: float | None = None
-    #: where work on chip takes both twice as long as estimated
-    speedup_if_on_chip_doubled: float | None = None
+    #: where work on chip of both is at the high end of its range, and at the low one
+    speedup_low: float | None = None
+    speedup_high: float | None = None
     #: the emulator's counts by step, as `emulator_last_run` has them
     steps: list[dict[str, Any]] = dataclasses.field(default_factory=list, repr=False)
     #: whether the engine runs with the option target.extendedMemory
@@ -93,13 +94,18 @@ class Plan(OfRequest):
 
     @property
     def on_chip_seconds(self) -> float:
-        """All but remote copies: estimated from instruction counts, not measured."""
+        """All but remote copies: estimated by rules, not measured."""
         return on_chip_seconds(self.seconds_by_category)
 
     @property
-    def seconds_if_on_chip_doubled(self) -> float:
-        """The other end of the range of `seconds_per_query`: work on chip takes twice as long."""
-        return self.seconds_per_query + self.on_chip_seconds
+    def seconds_low(self) -> float:
+        """The low end of the range of `seconds_per_query`, which is likely."""
+        return seconds_low(self.seconds_by_category)
+
+    @property
+    def seconds_high(self) -> float:
+        """Its high end."""
+        return seconds_high(self.seconds_by_category)
 
     @property
     def fixed_seconds(self) -> float:
@@ -131,7 +137,8 @@ class Plan(OfRequest):
             "streamed_bytes": self.streamed_bytes,
             "speedup_vs_dense_streaming": self.speedup_vs_dense_streaming,
             "speedup_if_gateway_shared": self.speedup_if_gateway_shared,
-            "speedup_if_on_chip_doubled": self.speedup_if_on_chip_doubled,
+            "speedup_low": self.speedup_low,
+            "speedup_high": self.speedup_high,
             "max_tile_bytes": self.max_tile_bytes,
             "tile_bytes_by_kind": tile_bytes_by_kind(self.memory),
             "tile_bytes_limit": int(self.memory["limit"]),
@@ -189,15 +196,16 @@ class Plan(OfRequest):
                 f"{self.seconds_if_gateway_shared * 1e6:.1f} us; the truth lies between"
             )
         lines.append(
-            f"  on chip {self.on_chip_seconds * 1e6:.1f} us, estimated; if it were twice that: "
-            f"{self.seconds_if_on_chip_doubled * 1e6:.1f} us"
+            f"  on chip {self.on_chip_seconds * 1e6:.1f} us, estimated; all, low, likely, high: "
+            f"{self.seconds_low * 1e6:.1f}, {self.seconds_per_query * 1e6:.1f}, "
+            f"{self.seconds_high * 1e6:.1f} us"
         )
         if self.speedup_vs_dense_streaming is not None:
             lines.append(
                 f"  predicted speed-up over dense-streaming: {self.speedup_vs_dense_streaming:.2f}x"
                 + (
-                    f", {self.speedup_if_on_chip_doubled:.2f}x if both had twice the work on chip"
-                    if self.speedup_if_on_chip_doubled is not None
+                    f" ({self.speedup_low:.2f}x to {self.speedup_high:.2f}x)"
+                    if self.speedup_low is not None and self.speedup_high is not None
                     else ""
                 )
             )

@@ -37,8 +37,8 @@ def sections(source: data.Source) -> list[data.Section]:
             "Speed-up",
             f"Modelled for one IPU ({source.device}) beside the published program, measured on a Bow IPU. "
             "Both read their caches from streaming memory; batch 1 and 4, 32 heads of 128 components. "
-            "Ours from work on chip as estimated to twice that, for none of it was measured; speed-ups as "
-            "estimated. int8 and int4: positions are scored from a key index of so many bits; the published "
+            "Ours likely, in brackets with work on chip low and high, for none of it was measured; speed-ups "
+            "are likely. int8 and int4: positions are scored from a key index of so many bits; the published "
             "program has none.",
             (
                 "kernel",

@@ -53,7 +53,10 @@ STAGES = (
             "key_histogram",
             "sum_counts",
             "mark_keys",
+            "rank_keys",
+            "take_keys",
             "expand_marks",
+            "select_again",
         ),
     ),
 )

@@ -86,10 +86,14 @@ class IpuPlan:
         return of_tiered + (rest * self.others.seconds_per_query if self.others else 0.0)
 
     @property
-    def on_chip_seconds(self) -> float:
-        of_tiered = self.n_tiered * self.tiered.on_chip_seconds if self.tiered else 0.0
-        rest = self.n_layers - self.n_tiered
-        return of_tiered + (rest * self.others.on_chip_seconds if self.others else 0.0)
+    def seconds_off(self) -> tuple[float, float]:
+        """By how much attention is faster at the low end of its range, and slower at the high one."""
+        faster = slower = 0.0
+        for n, of in ((self.n_tiered, self.tiered), (self.n_layers - self.n_tiered, self.others)):
+            if of:
+                faster += n * (of.seconds_per_query - of.seconds_low)
+                slower += n * (of.seconds_high - of.seconds_per_query)
+        return faster, slower
 
     @property
     def seconds(self) -> float:
@@ -187,9 +191,14 @@ class ModelPlan:
         return (sum(seconds) if self.in_turn else max(seconds)) + self.seconds_links
 
     @property
-    def seconds_if_on_chip_doubled(self) -> float:
-        more = [ipu.on_chip_seconds for ipu in self.ipus]
-        return self.seconds_per_step + (sum(more) if self.in_turn else max(more))
+    def seconds_low(self) -> float:
+        faster = [ipu.seconds_off[0] for ipu in self.ipus]
+        return self.seconds_per_step - (sum(faster) if self.in_turn else min(faster))
+
+    @property
+    def seconds_high(self) -> float:
+        slower = [ipu.seconds_off[1] for ipu in self.ipus]
+        return self.seconds_per_step + (sum(slower) if self.in_turn else max(slower))
 
     @property
     def milliseconds(self) -> dict[str, float]:
@@ -221,7 +230,8 @@ class ModelPlan:
             "n_layers_per_ipu": [ipu.n_layers for ipu in self.ipus],
             "n_tiered_per_ipu": [ipu.n_tiered for ipu in self.ipus],
             "seconds_per_step": self.seconds_per_step,
-            "seconds_if_on_chip_doubled": self.seconds_if_on_chip_doubled,
+            "seconds_low": self.seconds_low,
+            "seconds_high": self.seconds_high,
             **{f"seconds_{name.split()[0]}": ms / 1e3 for name, ms in self.milliseconds.items()},
             "tokens_per_second": self.tokens_per_second,
             "tile_bytes": max(need.tile for need in needs),
@@ -261,8 +271,8 @@ class ModelPlan:
             return "\n".join(lines)
         parts = " + ".join(f"{name} {ms:.3f}" for name, ms in self.milliseconds.items())
         lines.append(
-            f"  modelled, a token: {self.seconds_per_step * 1e3:.3f} ms = {parts}; if attention's work "
-            f"on chip took twice as long {self.seconds_if_on_chip_doubled * 1e3:.3f}"
+            f"  modelled, a token: {self.seconds_per_step * 1e3:.3f} ms = {parts}; with attention's work "
+            f"on chip low {self.seconds_low * 1e3:.3f}, high {self.seconds_high * 1e3:.3f}"
         )
         lines.append(f"  modelled: {self.tokens_per_second:.1f} tokens/s of all batches in flight")
         if n_tiered:

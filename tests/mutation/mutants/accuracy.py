@@ -63,7 +63,7 @@ MUTANTS = [
                 "span.layer <= self.mean_value_from",
                 "one layer more without a mean",
             ),
-            ("lower_first=self.index_bits < 16", "lower_first=False", "ties of an index go to any position"),
+            ("lower_first=self._ties_by_index", "lower_first=False", "ties of an index go to any position"),
             ("span.positions() - self.local", "span.positions() - self.local - 1", "one more local position"),
             (
                 "(span.positions() + 1) // BLOCK * BLOCK",

@@ -54,6 +54,16 @@ MUTANTS = [
         ],
     ),
     *of(
+        "poplar_ops/cpu/read_ahead.cpp",
+        "tests/cpu/test_cpu_read_ahead.py",
+        [
+            ("  distance = number;\n", "", "the variable is checked, not used"),
+            ("  begun = 2 * tries;\n", "", "the first runs overrule the variable"),
+            ("number > most", "number > most + 1", "a distance too large"),
+            ("|| *end ||", "||", "a number with something after it"),
+        ],
+    ),
+    *of(
         "poplar_ops/cpu/openmp.cpp",
         "tests/cpu/test_cpu_openmp.py",
         [

@@ -52,7 +52,7 @@ MUTANTS = [
         f"{_CODELETS}cache_append.py {_CODELETS}cache_fill_vertices.py",
         [
             ("& ~(0xFFFFu << shift)", "", "a half is put over the one that it replaces"),
-            ("i + quadSize <= n", "i < n", "more halves are copied than there are"),
+            ("fours = n / quadSize;", "fours = n / quadSize + 1;", "more halves are copied than there are"),
             ("a >> 16 | (b & ~low)", "b >> 16 | (a & ~low)", "neighbours change places"),
         ],
     ),
@@ -116,8 +116,8 @@ MUTANTS = [
                 "what is behind the length has a weight",
             ),
             (
-                "sum += block[b + i];",
-                "sum += block[b + quadSize - 1 - i];",
+                "(((sum + first[0]) + first[1]) + second[0]) + second[1]",
+                "(((sum + second[1]) + second[0]) + first[1]) + first[0]",
                 "blocks are added in another order",
             ),
         ],
@@ -269,7 +269,8 @@ MUTANTS = [
     ),
     *of(
         "poplar_ops/src/key_topk.cpp",
-        f"tests/planning/test_planning.py::test_a_list_is_no_longer_than_the_cache {_ATTENTION}",
+        f"tests/planning/test_planning.py::test_a_list_is_no_longer_than_the_cache {_ATTENTION} "
+        "tests/ops/test_selection.py",
         [
             (
                 "topK(std::min(wanted, contextIn.layout().capacity))",
@@ -277,6 +278,12 @@ MUTANTS = [
                 "lists are longer than the cache",
             ),
             ("nLocal(std::min(wantedLocal, topK))", "nLocal(0)", "local positions are not taken"),
+            (
+                "If(clash, again, Sequence()",
+                "If(clash, Sequence(), again",
+                "it begins again where it need not",
+            ),
+            ("+ 2 - (nDigits - 1)) << shift", "+ 2 - 8) << shift", "the window is above most thresholds"),
         ],
     ),
     *of(
@@ -409,26 +416,26 @@ MUTANTS = [
         [
             ("floatDivide = 3;", "floatDivide = 1;", "a division takes 1 slot"),
             ("callSlots = 20", "callSlots = 10", "a call takes half as long"),
-            ("loopSlots = 2;", "loopSlots = 1;", "a loop costs 1 slot a turn"),
+            ("computed = 3;", "computed = 1;", "a computed end costs 1 slot a turn"),
         ],
     ),
     *of(
         "poplar_ops/codelets/softmax.cycles.hpp",
         _COUNTED,
         [
-            ("8 * pass(4, 4) + treeSum", "4 * pass(4, 4) + treeSum", "a lane sum of half a block"),
+            ("shared(nBlocks, 8 *", "shared(nBlocks, 4 *", "a lane sum of half a block"),
             ("share(g * nOwn / 4) *", "share(nOwn / 4) *", "weights of one head"),
         ],
     ),
     *of(
         "poplar_ops/codelets/hot_places.cycles.hpp",
         _COUNTED,
-        [("mine * (nWays * way + 14)", "std::min(mine, 1.0) * (nWays * way + 14)", "one miss is dealt")],
+        [("mine * (nWays * way", "std::min(mine, 1.0) * (nWays * way", "one miss is dealt")],
     ),
     *of(
         "poplar_ops/codelets/key_topk.cycles.hpp",
         _COUNTED,
-        [("share(n / 32) * piece", "share(n / 16) * piece", "keys are marked twice")],
+        [("share(n / 64) * (8 *", "share(n / 32) * (8 *", "keys are marked twice")],
     ),
     *of(
         "poplar_ops/src/dense_attention.cpp",
@@ -438,7 +445,7 @@ MUTANTS = [
         ],
     ),
     *of(
-        "poplar_ops/codelets/key_topk.cpp",
+        "poplar_ops/codelets/key_bin.hpp",
         f"{_CODELETS}key_topk.py",
         [
             ("wanted -= n;\n", "\n", "keys of higher digits are not counted"),
@@ -447,20 +454,39 @@ MUTANTS = [
                 "filled + 0 * nLocal",
                 "recent positions compete too",
             ),
-            ("if (bits >> settled == prefix)", "if (prefix != ~0u)", "keys of other prefixes are counted"),
             (
-                "? static_cast<float>(selection.remaining)",
-                "? static_cast<float>(selection.remaining + 1)",
-                "a tie too many is taken",
+                "ofWindow && (digit == 0 ||",
+                "ofWindow && (",
+                "a threshold below the window is taken for one within",
             ),
-            ("if (key < threshold)", "if (key <= threshold)", "ties are not marked"),
+            (
+                "largestOf(larger4) < least",
+                "largestOf(larger4) <= least",
+                "the least key of a bin is skipped",
+            ),
+        ],
+    ),
+    *of(
+        "poplar_ops/codelets/key_topk.cpp",
+        f"{_CODELETS}key_topk.py",
+        [
+            ("if (digit < nDigits)", "if (digit != ~0u)", "keys outside of the bin are counted"),
+            ("found.n > 2 ? clash", "found.n > 3 ? clash", "three doubtful keys of a block are no clash"),
+            ("!bin.found || ", "", "a threshold outside of the window is no clash"),
+            ("if (bits < bin.begin)", "if (bits <= bin.begin)", "the least key of a bin is not selected"),
+        ],
+    ),
+    *of(
+        "poplar_ops/codelets/key_marks.cpp",
+        f"{_CODELETS}key_topk.py",
+        [
+            ("if (n <= 0.0f)", "if (n < 0.0f)", "a tie too many is taken"),
+            ("wanted - sixOf(block * 2)", "wanted", "every block takes as many ties as all together"),
+            ("(block < own && of[i] == key)", "(false)", "equal keys of lower blocks do not come before"),
+            ("higher > lower ?", "higher >= lower ?", "of equal keys of a block the higher comes first"),
+            ("*any = largestOf(all) >= clash;", "*any = false;", "no clash is seen"),
             ("if (n >= low)", "if (n > low)", "a worker lists what another one does"),
             ("*v.filled & ~(v.chunk - 1)", "*v.filled", "the tail begins at the next token"),
-            (
-                "tiesToTake[0] - before[1]",
-                "tiesToTake[0] - 0 * before[1]",
-                "every piece takes as many ties as all together",
-            ),
         ],
     ),
     *of(

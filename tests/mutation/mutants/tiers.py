@@ -52,11 +52,11 @@ MUTANTS = [
         _HOT_ROWS,
         [
             (
-                "loadWord(from + i * 4)",
-                "loadWord(from + i * 2)",
+                "to += 2, from += nLanes",
+                "to += 2, from += quadSize",
                 "pairs of lanes are cut from other components",
             ),
-            ("if (setOf(to, setShift) != set)", "if (false)", "every set of keys has the rows of all"),
+            ("if (setOf(to, shift) == ownSet)", "if (true)", "every set of keys has the rows of all"),
         ],
     ),
     *of(
@@ -64,8 +64,8 @@ MUTANTS = [
         _HOT_ATTENTION,
         [
             (
-                "&query[firstHead * headDim + pair * 2]",
-                "&query[firstHead * headDim]",
+                "&query[firstHead * ofHead + pair * 2]",
+                "&query[firstHead * ofHead]",
                 "keys meet other components of the query",
             ),
             (

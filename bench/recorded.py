@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a step in three tiers takes with the misses that were recorded, and whole models with it.
+
+    python bench/recorded.py            # from the rows of before
+    python bench/recorded.py --plan     # plan again: a few minutes
+    python bench/recorded.py --write    # the tables of docs/device_model.md and README.md
+
+The recorded decode steps are those of `bench/results/tiered_steps.jsonl`: three texts, two layers, k=128,
+rows in fp16. Of each step but the first the share of the selected rows that were missing is taken over to
+another shape, every KV head alike; missing rows of a head are rounded up to a multiple of 8, which is less to
+plan. Times are modelled, with work on chip low, likely and high.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from typing import Any, Callable, Dict, List
+
+from common import ROOT, guarded
+from tiers import LAYERS, MODELS, STEPS
+
+from sparq_ipu.commands.tables import markdown_table, replace_block
+from sparq_ipu.kernels import BASELINE, DEFAULT, TIERED
+from sparq_ipu.planning import plan
+from sparq_ipu.planning.placement import place_layers
+from sparq_ipu.planning.record import Plan
+
+RESULTS = ROOT / "bench/results/recorded.json"
+TOP_K, RANK = 128, 32
+#: heads, KV heads, head_dim, positions, bits of rows; the last one is that of the model that was recorded
+SHAPES = (
+    *((32, n_kv_heads, 128, 16384, row_bits) for n_kv_heads in (32, 8) for row_bits in (16, 8)),
+    (9, 3, 64, 4352, 16),
+)
+#: missing rows of a KV head are rounded up to so many
+MISSES_STEP = 8
+#: low, likely, high
+Seconds = List[float]
+Row = Dict[str, Any]
+
+
+def seconds_of(of: Plan) -> Seconds:
+    return [of.seconds_low, of.seconds_per_query, of.seconds_high]
+
+
+def missing_shares() -> list[float]:
+    """Of each recorded step but the first of a text and layer."""
+    rows = map(json.loads, STEPS.read_text().splitlines())
+    return [
+        misses / (TOP_K * row["n_kv_heads"])
+        for row in rows
+        if row["top_k"] == TOP_K and row["row_bits"] == 16
+        for misses in row["misses_per_step"][1:]
+    ]
+
+
+def misses_of_steps() -> list[int]:
+    """Of a KV head with TOP_K selected rows, ascending."""
+    return sorted(math.ceil(share * TOP_K / MISSES_STEP) * MISSES_STEP for share in missing_shares())
+
+
+def mean(of_misses: Callable[[int], Seconds]) -> Seconds:
+    steps = misses_of_steps()
+    times = {n: of_misses(n) for n in dict.fromkeys(steps)}
+    return [math.fsum(times[n][end] for n in steps) / len(steps) for end in range(3)]
+
+
+def step_row(n_heads: int, n_kv_heads: int, head_dim: int, seq_len: int, row_bits: int) -> Row:
+    """What steps take with the recorded misses, the first with none hot, and dense attention."""
+    shape: dict[str, Any] = dict(n_heads=n_heads, n_kv_heads=n_kv_heads, head_dim=head_dim, seq_len=seq_len)
+    settings = dict(rank=RANK, top_k=TOP_K, row_bits=row_bits, baseline=False)
+
+    def of_misses(n: int) -> Seconds:
+        return seconds_of(plan(**shape, kernel=TIERED.name, hit_rate=1 - n / TOP_K, **settings))
+
+    steps = misses_of_steps()
+    return {
+        "kind": "step",
+        **shape,
+        "row_bits": row_bits,
+        "mean": mean(of_misses),
+        "p95": of_misses(steps[math.ceil(0.95 * len(steps)) - 1]),
+        "first": of_misses(TOP_K),
+        "dense": seconds_of(plan(**shape, kernel=BASELINE.name, baseline=False)),
+    }
+
+
+def model_row(model: str, seq_len: int, n_ipus: int) -> Row:
+    """Attention of all layers for one token, layers split over IPUs, IPU after IPU."""
+    shape: dict[str, Any] = dict(MODELS[model], seq_len=seq_len)
+    per_ipu = math.ceil(LAYERS / n_ipus)
+
+    def of_all(kernel: str, **others: Any) -> Seconds:
+        layer = plan(**shape, kernel=kernel, n_layers=per_ipu, append=True, baseline=False, **others)
+        return [LAYERS * seconds for seconds in seconds_of(layer)]
+
+    placed = place_layers(**shape, rank=RANK, top_k=TOP_K, n_layers=LAYERS, n_ipus=n_ipus)
+    streamed, n_tiered = seconds_of(placed.streamed), placed.n_tiered
+
+    def of_misses(n: int) -> Seconds:
+        return seconds_of(
+            plan(
+                **shape,
+                kernel=TIERED.name,
+                n_layers=n_tiered,
+                hit_rate=1 - n / TOP_K,
+                rank=RANK,
+                top_k=TOP_K,
+                append=True,
+                baseline=False,
+            )
+        )
+
+    tiered = mean(of_misses) if n_tiered else streamed
+    return {
+        "kind": "model",
+        "model": model,
+        "seq_len": seq_len,
+        "n_ipus": n_ipus,
+        "n_tiered": n_tiered * n_ipus,
+        "dense": of_all(BASELINE.name),
+        "published": of_all(DEFAULT.name, rank=RANK, top_k=TOP_K),
+        "tiers": [n_ipus * (n_tiered * t + (per_ipu - n_tiered) * s) for t, s in zip(tiered, streamed)],
+    }
+
+
+def planned() -> list[Row]:
+    made = []
+    for shape in SHAPES:
+        made.append(step_row(*shape))
+        print(f"{len(made)} planned", file=sys.stderr, flush=True)
+    for model in MODELS:
+        for seq_len in (16384, 65536):
+            for n_ipus in (1, 4):
+                made.append(model_row(model, seq_len, n_ipus))
+                print(f"{len(made)} planned", file=sys.stderr, flush=True)
+    return made
+
+
+def spread(seconds: Seconds, scale: float, form: str) -> str:
+    low, likely, high = (format(s * scale, form) for s in seconds)
+    return f"{likely} ({low}-{high})" if low != high else likely
+
+
+def speedup(dense: Seconds, seconds: Seconds) -> str:
+    """The likely one, and where both are at their high and both at their low end."""
+    return spread([dense[end] / seconds[end] for end in (2, 1, 0)], 1, ".1f") + "x"
+
+
+def step_table(rows: list[Row]) -> str:
+    heads = (
+        "heads",
+        "KV heads",
+        "head_dim",
+        "positions",
+        "rows",
+        "mean us",
+        "95 % of steps below",
+        "first step",
+        "speed-up",
+        "of the first step",
+    )
+    return markdown_table(
+        heads,
+        (
+            (
+                *(str(row[name]) for name in ("n_heads", "n_kv_heads", "head_dim", "seq_len")),
+                "fp16" if row["row_bits"] == 16 else f"int{row['row_bits']}",
+                *(spread(row[name], 1e6, ".1f") for name in ("mean", "p95", "first")),
+                *(speedup(row["dense"], row[name]) for name in ("mean", "first")),
+            )
+            for row in rows
+            if row["kind"] == "step"
+        ),
+    )
+
+
+def model_table(rows: list[Row]) -> str:
+    heads = (
+        *("model", "positions", "IPUs", f"{BASELINE.name} ms", "SparQ as published ms"),
+        *("in three tiers, of 32 layers", "three tiers ms", "speed-up"),
+    )
+    return markdown_table(
+        heads,
+        (
+            (
+                row["model"],
+                f"{row['seq_len']:,}",
+                str(row["n_ipus"]),
+                *(spread(row[name], 1e3, ".1f") for name in ("dense", "published")),
+                str(row["n_tiered"]),
+                spread(row["tiers"], 1e3, ".2f"),
+                speedup(row["dense"], row["tiers"]),
+            )
+            for row in rows
+            if row["kind"] == "model"
+        ),
+    )
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--plan", action="store_true", help=f"plan, and keep the rows in {RESULTS.name}")
+    parser.add_argument("--write", action="store_true", help="put the tables into the documents")
+    a = parser.parse_args(arguments)
+    if a.plan:
+        RESULTS.write_text("[\n" + ",\n".join(map(json.dumps, planned())) + "\n]\n")
+    rows = json.loads(RESULTS.read_text())
+    print(f"{step_table(rows)}\n\n{model_table(rows)}")
+    if a.write:
+        replace_block(ROOT / "docs/device_model.md", "recorded", step_table(rows))
+        replace_block(ROOT / "README.md", "models", model_table(rows))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(guarded(main))

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""bench/recorded.py: times with the misses that were recorded."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+pytest.importorskip("sparq_ipu._core", reason="the extension module is not built")
+
+import recorded
+from common import ROOT
+
+from sparq_ipu.planning import plan
+
+ROWS: list[dict[str, Any]] = json.loads(recorded.RESULTS.read_text())
+
+
+def test_misses_are_those_of_the_recorded_steps() -> None:
+    """Six traces of 255 steps; rounded up, and none is more than all."""
+    shares = recorded.missing_shares()
+    assert len(shares) == 6 * 255 and 0 <= min(shares) and max(shares) <= 1
+    steps = recorded.misses_of_steps()
+    assert steps == sorted(steps) and all(n % recorded.MISSES_STEP == 0 for n in steps)
+    exact = sum(shares) * recorded.TOP_K
+    assert exact <= sum(steps) < exact + len(steps) * recorded.MISSES_STEP
+
+
+def test_a_mean_is_over_steps() -> None:
+    steps = recorded.misses_of_steps()
+    found = recorded.mean(lambda n: [1.0, n + 0.5, 2.0 * n])
+    expected = sum(steps) / len(steps)
+    assert found == pytest.approx([1, expected + 0.5, 2 * expected])
+
+
+def test_the_documents_have_the_tables_of_the_rows() -> None:
+    for path, name, table in (
+        ("docs/device_model.md", "recorded", recorded.step_table(ROWS)),
+        ("README.md", "models", recorded.model_table(ROWS)),
+    ):
+        text = (ROOT / path).read_text().partition(f"<!-- begin {name}")[2]
+        assert text.partition("-->\n")[2].partition("<!-- end")[0] == table + "\n"
+    for row in ROWS:
+        for name, times in row.items():
+            if isinstance(times, list):
+                assert times == sorted(times) and len(times) == 3, name
+
+
+@pytest.mark.slow
+def test_rows_are_plans_of_today() -> None:
+    """The first step, with nothing hot, and dense attention."""
+    row = next(r for r in ROWS if r["kind"] == "step" and (r["n_kv_heads"], r["row_bits"]) == (8, 16))
+    shape = dict(n_heads=32, n_kv_heads=8, seq_len=16384, baseline=False)
+    first = plan(**shape, kernel="sparq-tiered", hit_rate=0.0, rank=32, top_k=128)  # type: ignore[arg-type]
+    assert recorded.seconds_of(first) == row["first"]
+    dense = plan(**shape, kernel="dense-streaming")  # type: ignore[arg-type]
+    assert recorded.seconds_of(dense) == row["dense"]
