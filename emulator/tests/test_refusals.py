@@ -162,6 +162,10 @@ EXPECTED = {
         "graph_replication_error",
         "Switch: control .*copy 'ring' between replicas; got 'value', .* on remote buffer 'remote'",
     ),
+    "replicas_part_beside_equal_elements": (
+        "graph_replication_error",
+        "Switch: control .*; got 'row', which depends on remote buffer 'remote'",
+    ),
     "replicas_part_at_their_index": (
         "graph_replication_error",
         "RepeatWhileFalse: .*print.*'below', which depends on the index of the replica",

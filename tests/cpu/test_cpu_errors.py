@@ -48,6 +48,25 @@ def test_options(options: dict, message: str) -> None:
         sparq_ipu.KVCache(1, 1, 8, 8, device="cpu", **options)
 
 
+def test_a_cache_has_the_kernels_that_it_asked_for() -> None:
+    isas = _cpu.available_isas()
+    assert [_cpu.KVCache(CacheSpec(1, 1, 8, 8), isa=isa).isa for isa in isas] == isas
+    assert _cpu.KVCache(CacheSpec(1, 1, 8, 8)).isa == isas[0]
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        (dict(n_threads=1025), "n_threads must be in [1, 1024], got 1025"),
+        (dict(n_threads=-1), "n_threads must be in [1, 1024], got -1"),
+        (dict(isa="sse"), f"isa must be one of {['auto', *_cpu.available_isas()]}, got 'sse'"),
+    ],
+)
+def test_options_refused_by_the_module(options: dict, message: str) -> None:
+    with refusal("KVCache: " + message):
+        _cpu.KVCache(CacheSpec(1, 1, 8, 8), **options)
+
+
 def test_isa_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPARQ_CPU_ISA", "sse")
     with refusal(f"KVCache: isa must be one of {['auto', *_cpu.available_isas()]}, got 'sse'"):

@@ -384,6 +384,17 @@ def test_first_difference(one, other, expected):
     assert generate.first_difference(one, other) == expected
 
 
+def test_no_mean_value_says_so():
+    arguments = generate._parser("generate").parse_args(["--prompt", "a", "--no-mean-value"])
+    assert generate.SaidSettings.of(arguments).said == {"mean_value": False}
+
+
+def test_the_first_token_is_of_prefill_and_in_no_speed():
+    run = generate.Run([5, 6, 7], "", 9.0, 4.0, {})
+    assert run.tokens_per_second == 0.5
+    assert generate.Run([5], "", 9.0, 0.0, {}).tokens_per_second == 0.0
+
+
 def test_by_default_the_text_is_that_of_the_recommended_settings(checkpoint, capsys, tmp_path):
     """Of a text so long that SparQ reads less, and so of a short one, which is dense."""
     text = " ".join(f"w{int(token)}" for token in tokens_of(190)[0])
@@ -492,5 +503,8 @@ def test_forced_predictions_are_those_of_generation(model):
     for _ in range(6):
         own.append(int(generate.forced_predictions(model, text, torch.tensor([[*own, 0]]))[-1]))
     assert generate.forced_predictions(model, text, torch.tensor([own])).tolist() == own
+    another = [own[0] + 1 if own[0] == 0 else 0, *own[1:]]  # what is given is followed, not what is said
+    said = generate.forced_predictions(model, text, torch.tensor([another])).tolist()
+    assert said[0] == own[0] and said[1:] != own[1:]
     enable_dense(model)
     assert generate.forced_predictions(model, text, torch.tensor([own])).tolist() != own

@@ -161,6 +161,11 @@ def test_other_errors_of_an_import_pass():
             raise ModuleNotFoundError("other", name="sparq_ipu.nothing")
 
 
+def test_a_folder_without_a_config_is_no_model(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"path must have a config\.json, got .* without one$"):
+        checkpoints.check_path(tmp_path)
+
+
 def test_a_gguf_file_needs_gguf(tmp_path, monkeypatch):
     pytest.importorskip("transformers")
     (tmp_path / "model.gguf").touch()

@@ -6,11 +6,11 @@
     python tests/mutation --sample                     some of all folders, at random, in some two minutes
     python tests/mutation codelets/ --record           keep the results in tests/mutation/results.tsv
 
-The list is in tests/mutation/mutants/, what became of each in tests/mutation/results.tsv. The tree is not
-changed: a copy of it is, in build/mutation. The modules are built there once, or are those of --modules; for
-a mutant in C++, what depends on it is built again (with ccache, if it is there: mending then costs little).
-Before anything is broken, the tests must pass. An editable installation hides the copy: run this where there
-is none.
+The list is in tests/mutation/mutants/, what became of each in tests/mutation/results.tsv; files without any
+are in tests/mutation/without.tsv, each with the reason. The tree is not changed: a copy of it is, in
+build/mutation. The modules are built there once, or are those of --modules; for a mutant in C++, what depends
+on it is built again (with ccache, if it is there: mending then costs little). Before anything is broken, the
+tests must pass. An editable installation hides the copy: run this where there is none.
 
 A sample is of mutants in Python, and of those of one folder in C++: each folder may be the one, and only what
 it needs is built. It prints its seed.

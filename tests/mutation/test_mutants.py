@@ -19,6 +19,10 @@ from copied_tree import CopiedTree, folder_of, needs_modules, target_of
 
 ROOT = Path(__file__).resolve().parents[2]
 EVERY = mutants.every()
+#: files with logic that have no mutant yet: never more than these
+NOT_YET = 255
+#: mutants that were not run yet: never more than these
+NOT_RUN = 30
 runner = SimpleNamespace(**runpy.run_path(str(ROOT / "tests" / "mutation" / "__main__.py")))
 
 
@@ -60,6 +64,27 @@ def test_every_part_has_some() -> None:
     }
     count = collections.Counter(folder for m in EVERY for folder in folders if m.file.startswith(folder))
     assert len(EVERY) >= 250 and all(count[folder] >= n for folder, n in folders.items()), count
+
+
+def product_files() -> Iterator[str]:
+    """C++ and Python of the product, not of its tests."""
+    for folder in ("poplar_ops", "python", "reference", "emulator", "study"):
+        for path in (ROOT / folder).rglob("*"):
+            name = path.relative_to(ROOT)
+            is_test = "tests" in name.parts or name.name.startswith("test_")
+            if path.suffix in (".py", ".cpp", ".hpp", ".h") and not is_test and "build" not in name.parts:
+                yield name.as_posix()
+
+
+def test_every_file_has_mutants_or_says_why_not() -> None:
+    """A new file wants a mutant. Those that never had one are listed, and the list only becomes shorter."""
+    lines = (ROOT / "tests" / "mutation" / "without.tsv").read_text(encoding="utf-8").splitlines()
+    without = dict(line.split("\t") for line in lines[1:])
+    files, broken = set(product_files()), {m.file for m in EVERY}
+    missing = sorted(files - broken - set(without))  # these want a mutant, or a line there
+    why = collections.Counter(without.values())
+    assert set(why) <= {"declarations alone", "imports alone", "of a build against the SDK alone", "not yet"}
+    assert why["not yet"] + len(missing) <= NOT_YET, missing
 
 
 def test_names_and_places_are_there_once() -> None:
@@ -138,9 +163,10 @@ def test_what_was_built_of_a_mutant_is_built_again_for_the_next(
 
 
 def test_the_table_of_results_reads() -> None:
-    """Every row has a result; where no test failed, the row says why, or what is missing."""
+    """Nearly every mutant has a row; where no test failed, the row says why, or what is missing."""
     rows = results.read()
-    assert len(rows) >= 200 and {(m.file, m.why) for m in EVERY} & set(rows)
+    not_run = {(m.file, m.why) for m in EVERY} - set(rows)  # a new one is run with --record
+    assert len(not_run) <= NOT_RUN, not_run
     for row in rows.values():
         assert (ROOT / row.file).suffix in (".py", ".cpp", ".hpp") and row.why
         assert row.last in ("killed", "known", "SURVIVED") and row.noticed_by, row

@@ -39,6 +39,12 @@ def test_devices(capsys, monkeypatch):
     )
 
 
+def test_auto_is_the_best_device_that_is_there():
+    best_first = ("ipu", "cpu", "emulator", "reference")
+    there = [device for device in best_first if devices.why_unavailable(device) is None]
+    assert sparq_ipu.KVCache(1, 1, 8, 4).device == there[0]
+
+
 @pytest.mark.parametrize("command", cli.COMMANDS)
 def test_a_command_gets_what_follows_its_name(command, monkeypatch):
     got = []

@@ -136,7 +136,9 @@ def test_the_table_of_steps_has_every_key_index():
 
 
 def test_calibration_rows_cover_every_measurement():
-    assert sum(int(row[1]) for row in data.calibration_rows()) == 108
+    rows = list(data.calibration_rows())
+    assert sum(int(row[1]) for row in rows) == 108
+    assert all(float(median) <= float(largest) for _, _, median, largest in rows)
 
 
 def test_the_table_of_three_tiers(monkeypatch):
@@ -180,6 +182,14 @@ def test_pages(source, tmp_path, monkeypatch, capsys):
     page = (tmp_path / "report.html").read_text()
     assert page.count("data:image/png;base64,") == len(pictures.PICTURES)
     assert "<script" not in page
+
+
+def test_what_a_page_shows_is_text():
+    part = data.Section("a < b", "x & y", ("<head>",), (("<cell>",),))
+    page = report.as_html([part], {}, "<title>")
+    for text in ("a &lt; b", "x &amp; y", "&lt;head&gt;", "&lt;cell&gt;", "&lt;title&gt;"):
+        assert text in page
+    assert "<head>" not in page and "<cell>" not in page
 
 
 def test_without_matplotlib(tmp_path, monkeypatch, capsys):

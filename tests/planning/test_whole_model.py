@@ -16,6 +16,7 @@ pytest.importorskip("sparq_ipu._core", reason="the extension module is not built
 
 from sparq_ipu.planning import ModelPlan, plan, plan_command, plan_model, whole_model
 from sparq_ipu.planning.device_model import device_model
+from sparq_ipu.planning.links import link_seconds
 from sparq_ipu.planning.model_shape import MODELS, ModelShape, from_config, shape_of
 
 #: a small model, and settings that go with it
@@ -52,6 +53,7 @@ def test_a_config_file_gives_the_shape(tmp_path: Path) -> None:
         assert (shape.head_dim, shape.n_kv_heads, shape.gated, shape.tied) == (128, 8, True, False)
     assert from_config("op", {"text_config": config}, "x").n_layers == 32
     assert not from_config("op", {**config, "model_type": "gpt2"}, "x").gated
+    assert from_config("op", {**config, "num_key_value_heads": None}, "x").n_kv_heads == 32
 
 
 @pytest.mark.parametrize(
@@ -101,6 +103,8 @@ def test_caches_of_all_batches_in_flight_are_there_at_once() -> None:
     assert three.ipus[0].need.cache_streaming > 2.9 * one.ipus[0].need.cache_streaming
     # two IPUs work at once as soon as there are two batches, and no more than two do
     busiest = max(ipu.seconds for ipu in three.ipus)
+    in_turn = sum(ipu.seconds for ipu in one.ipus) + one.seconds_links
+    assert one.seconds_per_step == pytest.approx(in_turn) and one.seconds_links > 0
     assert one.tokens_per_second == pytest.approx(1 / one.seconds_per_step)
     assert three.tokens_per_second == pytest.approx(1 / busiest)
     two = planned(attention="published", in_flight=2, n_ipus=2)
@@ -119,6 +123,8 @@ def test_every_layer_and_every_weight_is_somewhere() -> None:
     heads = planned(n_ipus=2, split="heads")
     assert [ipu.n_layers for ipu in heads.ipus] == [6, 6]
     assert sum(ipu.weights_read for ipu in heads.ipus) == planned().ipus[0].weights_read
+    there, back = (link_seconds(device_model(), {way: 2 * 128}, 2) for way in ((1, 0), (0, 1)))
+    assert heads.seconds_links == pytest.approx(6 * 2 * (there + back))  # attention, and what follows it
 
 
 def test_an_embedding_that_is_tied_is_there_once() -> None:
@@ -217,6 +223,19 @@ def test_the_command(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None
             plan_command.main(words)
         assert stopped.value.code == 2
         assert message in capsys.readouterr().err
+
+
+def test_what_does_not_fit_is_a_status_and_the_fullest_ipu_a_row(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of_one = planned(attention="dense")
+    full = dataclasses.replace(of_one.ipus[0].need, products_tile=900 * 1024, cache_streaming=7 * 10**9)
+    ipus = (dataclasses.replace(of_one.ipus[0], need=full), of_one.ipus[0])
+    too_much = dataclasses.replace(of_one, ipus=ipus, missing=("IPU 0: tile memory",))
+    monkeypatch.setattr(plan_command, "plan_model", lambda *_, **__: too_much)
+    assert plan_command.main(["tiny", "--quiet"]) == 1
+    kib, gigabytes = full.tile / 1024, full.streaming / 1e9
+    assert f"| dense | no | SRAM | 0 of 12 | {kib:.0f} | {gigabytes:.2f} | - |" in capsys.readouterr().out
 
 
 def test_the_page(tmp_path: Path) -> None:

@@ -68,7 +68,7 @@ def test_a_plan_is_what_the_emulator_counts(n_layers: int, n_ipus: int, split: s
     assert planned.seconds_by_category["links"] == pytest.approx(of_ipu["links"], rel=1e-9)
     assert planned.seconds_if_in_turn == pytest.approx(counted["seconds"]["total"], rel=off * 4e-3)
     busiest = max(seconds["total"] for seconds in counted["seconds_by_ipu"])
-    assert planned.seconds_of_busiest_ipu == pytest.approx(busiest, rel=5e-3)
+    assert planned.seconds_of_busiest_ipu == pytest.approx(busiest, rel=max(5e-3, off * 2e-3))
     by_ipu = [0] * n_ipus
     for _, n_bytes, ipu in counted["streaming_memory"]:
         by_ipu[ipu] += n_bytes
@@ -134,6 +134,7 @@ def test_links_are_those_of_the_emulator() -> None:
     assert [sync_hops(n) for n in (1, 2, 4, 8, 64)] == [1, 1, 2, 3, 17]
     assert busiest_link_bytes({(0, 1): 32}) == 8
     assert busiest_link_bytes({(0, 5): 32, (4, 2): 32, (6, 2): 32}) == 32
+    assert busiest_link_bytes({(2, 1): 32, (2, 5): 32}) == 32  # both across a rung first
     assert link_seconds(model, {}, 4) == 2 * 2 * 15e-9
     for split, n_layers in (("layers", 8), ("heads", 1)):
         counted = emulated(n_layers, 8, split)

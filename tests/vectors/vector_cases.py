@@ -280,14 +280,14 @@ def _window(settings: tuple[int, int | None, int], bits: int, row_bits: int) -> 
     n_recent = settings[2]
     case = Case(600 + n_recent + bits + row_bits, 2, 2, 4, 16, 130, index_bits=bits, row_bits=row_bits)
     chosen = WindowSettings(*settings)  # type: ignore[arg-type]  # None: half
-    case.append([90, 40])
+    case.append([90, 36])  # of the shorter every sixth: fewer than there is room for
     case.observe(3, chosen)
     for n in range(6):
         case.append([1, n % 2])
         case.window(chosen, "peaks" if n % 2 else "normal")
     if chosen.remembers:
         case.shares()
-    case.truncate([94, 41])
+    case.truncate([94, 38])
     case.append(2)
     case.window(chosen)
     case.reorder([1, 0])

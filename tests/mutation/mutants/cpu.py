@@ -6,6 +6,8 @@ from __future__ import annotations
 from . import of
 
 _BITS = "tests/cpu/test_cpu_bits.py tests/cpu/test_cpu_key_index.py tests/cpu/test_cpu_threads.py"
+#: the conformance vectors: every kernel in half a second
+_VECTORS = "tests/vectors/test_vectors.py::test_bits"
 _CACHE = f"tests/cpu/test_cpu_errors.py {_BITS} tests/ops/test_append.py tests/ops/test_copies.py"
 
 MUTANTS = [
@@ -155,10 +157,129 @@ MUTANTS = [
         _BITS,
         [
             (
-                "const bool whole = p % 8 == 0 && p + 8 <= end;",
-                "const bool whole = p % 8 == 0;",
-                "columns are written behind the length",
+                "for (unsigned step = 0; step < 3; ++step)",
+                "for (unsigned step = 0; step < 2; ++step)",
+                "eight rows are not turned to columns",
             )
+        ],
+    ),
+    *of(
+        "poplar_ops/cpu/attention.cpp",
+        f"{_VECTORS} tests/cpu/test_cpu_bits.py::test_split_between_threads",
+        [
+            (
+                "    if (!call.pipelined())\n      finishBefore();",
+                "    before = nullptr;",
+                "a pair that is held back is forgotten",
+            ),
+            (
+                "for (std::size_t i = 0; i < nSplit; ++i) {",
+                "for (std::size_t i = 1; i < nSplit; ++i) {",
+                "the first pair that is split is left out",
+            ),
+        ],
+    ),
+    *of(
+        "poplar_ops/cpu/dispatch.cpp",
+        "tests/cpu/test_cpu_errors.py::test_a_cache_has_the_kernels_that_it_asked_for",
+        [("if (name == kernels->name)", "if (true)", "any isa is the best one")],
+    ),
+    *of(
+        "poplar_ops/cpu/key_index.cpp",
+        f"{_VECTORS} tests/cpu/test_cpu_key_index.py::test_reorder_and_read",
+        [
+            (
+                "if (end == start + blockSize)",
+                "if (end + 1 == start + blockSize)",
+                "a block is quantised a token early",
+            ),
+            (
+                "quantised ? length % blockSize : length;",
+                "quantised ? 0 : length;",
+                "a copy forgets the open block",
+            ),
+        ],
+    ),
+    *of(
+        "poplar_ops/cpu/key_cells.hpp",
+        f"{_VECTORS} tests/cpu/test_cpu_key_index.py::test_several_groups_of_cells",
+        [
+            (
+                "cell % cellsTogether * wholeCellBytes();",
+                "0 * (cell % cellsTogether) * wholeCellBytes();",
+                "cells lie on one another",
+            )
+        ],
+    ),
+    *of(
+        "poplar_ops/cpu/pair_query.hpp",
+        f"{_VECTORS} tests/cpu/test_cpu_bits.py::test_many_outputs tests/cpu/test_cpu_bits.py::test_bits",
+        [
+            (
+                "lanes[c % nLanes] = lanes[c % nLanes] + magnitude(c);",
+                "lanes[0] = lanes[0] + magnitude(c);",
+                "magnitudes are added in one lane",
+            ),
+            (
+                "total = total + std::fabs(query[h * d + c]);",
+                "total = std::fabs(query[h * d + c]);",
+                "the last head chooses for its group",
+            ),
+        ],
+    ),
+    *of(
+        "poplar_ops/cpu/thread_pool.cpp",
+        "tests/cpu/test_cpu_threads.py::test_default_number_of_threads "
+        "tests/cpu/test_cpu_threads.py::test_fork "
+        "tests/cpu/test_cpu_errors.py::test_options_refused_by_the_module",
+        [
+            (
+                "if (nThreads < 0 || nThreads > maxThreads)",
+                "if (nThreads < 0)",
+                "any number of threads is taken",
+            ),
+            ("    if (n >= 1)\n", "    if (n >= 0)\n", "no thread at all"),
+        ],
+    ),
+    *of(
+        "poplar_ops/cpu/thread_pool.cpp",
+        "tests/cpu/test_cpu_threads.py::test_fork",
+        [
+            (
+                "pthread_atfork(nullptr, nullptr, newRegistry);",
+                "",
+                "a child waits for threads that it does not have",
+            )
+        ],
+    ),
+    *of(
+        "poplar_ops/cpu/window_attention.cpp",
+        _VECTORS,
+        [
+            ("nBest = (firstLocal + stride - 1) / stride;", "", "strided positions begin below 0"),
+            (
+                "to.count = nBest + length - firstLocal;",
+                "to.count = nBest + length - firstLocal - 1;",
+                "the newest position is not attended to",
+            ),
+            ("shares[i] += shareOf(", "shares[i] = shareOf(", "the last head's share is that of all"),
+        ],
+    ),
+    *of(
+        "poplar_ops/cpu/window_history.cpp",
+        _VECTORS,
+        [
+            ("    forget(bank, of.front());\n", "", "sums keep what has left the history"),
+            (
+                "if (of[i].length <= length)",
+                "if (of[i].length < length)",
+                "a step at just that length is forgotten",
+            ),
+            (
+                "std::memset(row(bank, now.row), 0, length * sizeof(std::uint32_t));",
+                "",
+                "a step adds to the one that it replaces",
+            ),
         ],
     ),
 ]

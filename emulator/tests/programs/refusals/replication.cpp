@@ -74,6 +74,13 @@ void sources(Cases &c) {
     p.prog.add(ring);
     p.compile();
   });
+  c.add("replicas_part_beside_equal_elements", [](bool bad) {
+    Pair p;
+    p.prog.add(p.copyRow());
+    p.prog.add(Copy(p.value, p.row[1]));
+    p.prog.add(Switch(p.row[bad ? 3 : 1], {{3, p.copyRow()}}));
+    p.compile();
+  });
   c.add("replicas_part_at_their_index", [](bool bad) {
     Pair p;
     const Tensor index = p.graph.addReplicationIndexConstant();
