@@ -1,0 +1,363 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Servers with the API of OpenAI under load: `sparq-ipu serve`, and beside it `transformers serve` and
+llama.cpp's (the wheel xllamacpp), each started here on the same weights, one after the other.
+
+    python bench/serve.py --model CHECKPOINT --gguf FILE --servers sparq transformers llama
+    python bench/serve.py --model CHECKPOINT --soak 30
+
+Prompts are stretches of the project's own documents; what each begins with, but for --shared tokens, is its
+own, so that a kept context helps only where it is meant to. All answers are greedy, streamed and of --new
+tokens. For each server, length and number at once it prints a row:
+
+    tokens_per_second   new tokens of all answers, over the time from the first of them to the last
+    together_...        the same while all answers are under way; null if they never are
+    overall_...         the same over all the time, reading prompts included
+    first               seconds to the first token, median and 99th percentile
+    between             milliseconds between two tokens of one text, median and 99th percentile
+
+--arriving N has answers under way when one prompt of N tokens comes, and compares the time between tokens
+without it with that while it was read. --soak sends random requests for so many minutes, cancels some,
+compares every answer with its own alone, and watches the memory of the server.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import dataclasses
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, Iterator
+
+import numpy as np
+from common import ROOT, repeat_command
+from cpu_sparq import processor
+from json_lines import SCHEMA, JsonLines
+
+from sparq_ipu.commands.command_line import Parser, guarded
+
+LLAMA = """
+import sys, time, xllamacpp
+p = xllamacpp.CommonParams()
+p.model.path, p.port = sys.argv[1], int(sys.argv[2])
+p.n_parallel, p.n_ctx = int(sys.argv[3]), int(sys.argv[4])
+p.cpuparams.n_threads = p.cpuparams_batch.n_threads = int(sys.argv[5])
+server = xllamacpp.Server(p)
+time.sleep(1e9)
+"""
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    cli = Parser(
+        prog="bench/serve.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    cli.add_argument("--model", type=Path, required=True, help="a checkpoint directory")
+    cli.add_argument("--gguf", type=Path, help="the same model for llama.cpp, with its weights of few bits")
+    cli.add_argument(
+        "--servers", nargs="+", default=["sparq"], choices=("sparq", "transformers", "llama"), help="(sparq)"
+    )
+    cli.add_argument("--dtype", default="bfloat16", help="of the weights, but llama.cpp's (default bfloat16)")
+    cli.add_argument("--threads", type=int, default=os.cpu_count() or 1, help="(default: the processors)")
+    cli.add_argument("--lengths", type=int, nargs="+", default=[1000], help="of prompts (default 1000)")
+    cli.add_argument("--at-once", type=int, nargs="+", default=[1, 8], help="requests (default 1 8)")
+    cli.add_argument("--new", type=int, default=32, help="tokens of an answer (default 32)")
+    cli.add_argument(
+        "--shared", type=int, default=0, help="tokens that all prompts begin with, asked for once before"
+    )
+    cli.add_argument("--arriving", type=int, help="tokens of one more prompt, which comes when all write")
+    cli.add_argument("--soak", type=float, help="minutes of random requests instead")
+    cli.add_argument("--seed", type=int, default=0)
+    cli.add_argument("--json", type=Path, help="append the rows to this file too")
+    return cli
+
+
+@dataclasses.dataclass
+class Answer:
+    """What came of a request: when it was sent, when each piece of text came, all of them, and the end."""
+
+    sent: float
+    times: list = dataclasses.field(default_factory=list)
+    text: str = ""
+    n_new: int = 0
+
+
+@contextlib.contextmanager
+def running(a: argparse.Namespace, kind: str, places: int, context: int) -> Iterator[tuple[str, int]]:
+    """The URL and the process of a server, until it is left."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    environment = dict(os.environ, OMP_NUM_THREADS=str(a.threads), HF_HUB_OFFLINE="1")
+    call = "import sys; from sparq_ipu.commands.cli import main; sys.exit(main())"
+    sparq = [sys.executable, "-c", call, "serve", "--model", a.model, "--dtype", a.dtype, "--port", port]
+    sparq += ["--places", places, "--context", context, "--threads", a.threads]
+    entry = "import sys; from transformers.cli.transformers import main; sys.exit(main())"
+    theirs = [
+        sys.executable,
+        "-c",
+        entry,
+        "serve",
+        a.model,
+        "--dtype",
+        a.dtype,
+        "--device",
+        "cpu",
+        "--port",
+        port,
+    ]
+    llama = [sys.executable, "-c", LLAMA, a.gguf, port, places, places * context, a.threads]
+    commands: dict[str, list] = {"sparq": sparq, "transformers": theirs, "llama": llama}
+    log = open(os.environ.get("SERVE_BENCH_LOG", os.devnull), "ab")
+    process = subprocess.Popen(
+        [str(word) for word in commands[kind]], stdout=log, stderr=log, env=environment
+    )
+    try:
+        import httpx
+
+        deadline = time.monotonic() + 120
+        while True:
+            with contextlib.suppress(httpx.HTTPError):
+                if httpx.get(f"http://127.0.0.1:{port}/health", timeout=5).status_code == 200:
+                    break
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"bench/serve.py: {kind} must start, got status {process.poll()}")
+            time.sleep(0.2)
+        yield f"http://127.0.0.1:{port}", process.pid
+    finally:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        log.close()
+
+
+class Load:
+    """Requests to one server."""
+
+    def __init__(self, client: Any, url: str, name: str, tokenizer: Any):
+        self._client, self._url, self._name, self._tokenizer = client, url, name, tokenizer
+
+    async def ask(self, prompt: str, n_new: int, stop_after: float | None = None) -> Answer:
+        """One answer, of which nothing is wanted after `stop_after` seconds."""
+        answer = Answer(time.perf_counter())
+        body = dict(model=self._name, prompt=prompt, max_tokens=n_new, temperature=0, stream=True)
+        async with self._client.stream("POST", f"{self._url}/v1/completions", json=body) as response:
+            if response.status_code != 200:
+                raise RuntimeError(f"status {response.status_code}: {(await response.aread())[:300]!r}")
+            async for line in response.aiter_lines():
+                if not line.startswith("data: {"):
+                    continue
+                part = json.loads(line[6:])
+                if "error" in part:
+                    raise RuntimeError(part["error"]["message"])
+                text = "".join(choice.get("text") or "" for choice in part["choices"])
+                if text:
+                    answer.times.append(time.perf_counter())
+                    answer.text += text
+                if stop_after is not None and time.perf_counter() - answer.sent > stop_after:
+                    return answer
+        answer.n_new = len(self._tokenizer(answer.text, add_special_tokens=False).input_ids)
+        return answer
+
+
+class Prompts:
+    """Texts of so many tokens, from the project's documents."""
+
+    def __init__(self, tokenizer: Any):
+        text = "\n".join(path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs").glob("*.md")))
+        self._tokenizer = tokenizer
+        self._tokens = tokenizer(text).input_ids
+
+    def text(self, n_tokens: int, start: int) -> str:
+        """About so many tokens from `start` on, around the end."""
+        where = (np.arange(n_tokens) + start) % len(self._tokens)
+        return str(self._tokenizer.decode([self._tokens[at] for at in where]))
+
+
+def summary(answers: list[Answer]) -> dict[str, Any]:
+    """The figures of one batch of answers."""
+    gaps = np.concatenate([np.diff(answer.times) for answer in answers]) * 1e3
+    first = np.array([answer.times[0] - answer.sent for answer in answers])
+    begin, end = min(a.times[0] for a in answers), max(a.times[-1] for a in answers)
+    n_new = sum(answer.n_new for answer in answers)
+    # while all of them get tokens; a piece of text may be several tokens
+    since, until = max(a.times[0] for a in answers), min(a.times[-1] for a in answers)
+    together = None
+    if until > since:
+        within = sum(sum(since < t <= until for t in a.times) * a.n_new / len(a.times) for a in answers)
+        together = within / (until - since)
+    return {
+        "n_new": n_new,
+        "tokens_per_second": (n_new - 1) / (end - begin),
+        "together_tokens_per_second": together,
+        "overall_tokens_per_second": n_new / (end - min(a.sent for a in answers)),
+        "first_seconds": [float(np.percentile(first, q)) for q in (50, 99)],
+        "between_milliseconds": [float(np.percentile(gaps, q)) for q in (50, 99)] if len(gaps) else None,
+    }
+
+
+async def batch(load: Load, a: argparse.Namespace, prompts: Prompts, length: int, n: int) -> dict[str, Any]:
+    """`n` requests at once."""
+    shared = prompts.text(a.shared, 0) if a.shared else ""
+    if shared:
+        await load.ask(shared, 1)
+    own = max(length - a.shared, 1)
+    texts = [shared + prompts.text(own, 50000 + 7919 * index + n) for index in range(n)]
+    return summary(await asyncio.gather(*(load.ask(text, a.new) for text in texts)))
+
+
+async def soak(load: Load, a: argparse.Namespace, prompts: Prompts, pid: int) -> dict[str, Any]:
+    """Random requests; every answer is compared with its own alone."""
+    chance = random.Random(a.seed)
+    starts = [
+        (chance.randrange(40, 1500), chance.randrange(90000), chance.randrange(4, 48)) for _ in range(16)
+    ]
+    shared = prompts.text(300, 0)
+    texts = [(shared if i % 3 == 0 else "") + prompts.text(n, at) for i, (n, at, _) in enumerate(starts)]
+    alone = [(await load.ask(text, n_new)).text for text, (_, _, n_new) in zip(texts, starts)]
+    end = time.monotonic() + 60 * a.soak
+    counts = {"answers": 0, "cancelled": 0, "different": 0, "errors": 0}
+    memory: list[float] = []
+
+    async def user() -> None:
+        while time.monotonic() < end:
+            index = chance.randrange(len(texts))
+            stop_after = chance.uniform(0.0, 3.0) if chance.random() < 0.25 else None
+            try:
+                answer = await asyncio.wait_for(
+                    load.ask(texts[index], starts[index][2], stop_after), None if stop_after is None else 3.0
+                )
+            except asyncio.TimeoutError:
+                counts["cancelled"] += 1
+                continue
+            except Exception as error:
+                counts["errors"] += 1
+                print("error:", type(error).__name__, error, flush=True)
+                continue
+            if answer.n_new == 0:
+                counts["cancelled"] += 1
+            else:
+                counts["answers"] += 1
+                counts["different"] += answer.text != alone[index]
+
+    async def watch() -> None:
+        while time.monotonic() < end:
+            memory.append(_resident(pid))
+            print(f"{(end - time.monotonic()) / 60:.1f} min left, {memory[-1]:.0f} MB, {counts}", flush=True)
+            await asyncio.sleep(min(20.0, max(end - time.monotonic(), 0.1)))
+
+    await asyncio.gather(watch(), *(user() for _ in range(12)))
+    quarter = max(len(memory) // 4, 1)
+    return {
+        **counts,
+        "minutes": a.soak,
+        "megabytes_first_quarter": max(memory[:quarter]),
+        "megabytes_last_quarter": max(memory[-quarter:]),
+    }
+
+
+def _resident(pid: int) -> float:
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS"):
+            return int(line.split()[1]) / 1e3
+    return 0.0
+
+
+async def measure(a: argparse.Namespace, kind: str, tokenizer: Any, emit: Any) -> None:
+    """All rows of one server."""
+    import httpx
+
+    prompts = Prompts(tokenizer)
+    most = max(a.lengths) if a.soak is None else 2000
+    places = max(a.at_once) if a.soak is None else 6
+    context = (max(most, a.arriving or 0) * 11 // 10 + a.new + 200 + 127) // 128 * 128
+    with running(a, kind, places + bool(a.arriving), context) as (url, pid):
+        async with httpx.AsyncClient(timeout=None) as client:
+            name = {"sparq": a.model.stem, "transformers": str(a.model), "llama": "model"}[kind]
+            load = Load(client, url, name, tokenizer)
+            await load.ask(prompts.text(100, 20000), 4)  # warm-up
+            if a.soak is not None:
+                emit({"what": "soak", **await soak(load, a, prompts, pid)})
+                return
+            for length in a.lengths:
+                for n in a.at_once:
+                    how = dict(prompt_tokens=length, shared_tokens=a.shared, at_once=n)
+                    if a.arriving:
+                        emit({"what": "arriving", **how, **await interrupted(load, a, prompts, length, n)})
+                    else:
+                        emit({"what": "load", **how, **await batch(load, a, prompts, length, n)})
+
+
+async def interrupted(
+    load: Load, a: argparse.Namespace, prompts: Prompts, length: int, n: int
+) -> dict[str, Any]:
+    """Time between tokens of `n` texts without another prompt, and while a long one is read."""
+    texts = [prompts.text(length, 50000 + 7919 * index) for index in range(n)]
+    without = await asyncio.gather(*(load.ask(text, a.new) for text in texts))
+    writers = [asyncio.ensure_future(load.ask(text, 10 * a.new)) for text in texts]
+    await asyncio.sleep(max(answer.times[0] - answer.sent for answer in without) + 1)
+    long = await load.ask(prompts.text(a.arriving, 0), 1)
+    came, read = long.sent, long.times[0]
+    within = []
+    for answer in await asyncio.gather(*writers):
+        times = np.array(answer.times)
+        gaps, ends = np.diff(times), times[1:]
+        within.append(gaps[(ends > came) & (times[:-1] < read)])
+    before = np.concatenate([np.diff(answer.times) for answer in without]) * 1e3
+    during = np.concatenate(within) * 1e3
+    return {
+        "arriving_tokens": a.arriving,
+        "arriving_seconds": read - came,
+        "between_without": [float(np.percentile(before, q)) for q in (50, 99)],
+        "between_during": [float(np.percentile(during, q)) for q in (50, 99)],
+        "mean_ratio": float(during.mean() / before.mean()),
+        "n_during": len(during),
+    }
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The command."""
+    words = sys.argv[1:] if argv is None else argv
+    a = parser().parse_args(words)
+    a.model = a.model.absolute()
+    if "llama" in a.servers and a.gguf is None:
+        parser().error("--gguf must be given for llama")
+    file = None if a.json is None else JsonLines(a.json, "serve")
+    if file is not None:
+        file.check()
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(a.model, local_files_only=True)
+    common = {
+        "schema": SCHEMA,
+        "bench": "serve",
+        "model": a.model.name,
+        "processor": f"{processor()}, {os.cpu_count()} processors",
+        "threads": a.threads,
+        "repro": repeat_command("serve", words),
+    }
+    for kind in a.servers:
+
+        def emit(row: dict[str, Any], kind: str = kind) -> None:
+            dtype = "Q4_1" if kind == "llama" else a.dtype
+            print(json.dumps({"server": kind, "dtype": dtype, **row}), flush=True)
+            if file is not None:
+                file.append([{**common, "server": kind, "dtype": dtype, **row}])
+
+        asyncio.run(measure(a, kind, tokenizer, emit))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(guarded(main))
