@@ -245,8 +245,8 @@ def test_contender_matches_at_the_length_of_the_item():
 def test_plan_errors():
     with pytest.raises(ValueError, match=r"^accuracy: task must be one of lm, .*, got 'squad'$"):
         Plan({"squad": {}}, ["dense"])
-    with pytest.raises(ValueError, match=r"^parse_method: name must be one of .*, got 'quest'$"):
-        Plan({"lm": {}}, ["quest"])
+    with pytest.raises(ValueError, match=r"^parse_method: name must be one of .*, got 'squest'$"):
+        Plan({"lm": {}}, ["squest"])
     with pytest.raises(
         ValueError, match=r"^accuracy: method must be METHOD or METHOD@REFERENCE, got 'h2o@sparq@dense'$"
     ):
