@@ -268,7 +268,7 @@ def test_clients_that_vanish_free_their_places(url: str, engine: Any) -> None:
         before = cancelled.get()
         try:
             with httpx.stream(
-                "POST", f"{url}/v1/completions", json={**body, "stream": stream}, timeout=1
+                "POST", f"{url}/v1/completions", json={**body, "stream": stream}, timeout=0.2
             ) as answer:
                 next(answer.iter_raw())
         except httpx.ReadTimeout:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import json
 import time
 from typing import Any, AsyncIterator, Callable, Sequence
@@ -147,17 +148,19 @@ async def _events(
     Raises:
         _Gone: the client is.
     """
-    left = len(requests)
+    left, looked = len(requests), time.monotonic()
     try:
         while left:
-            try:
-                index, event = await asyncio.wait_for(queue.get(), _LOOK_SECONDS)
-            except asyncio.TimeoutError:
+            came = None
+            with contextlib.suppress(asyncio.TimeoutError):
+                came = await asyncio.wait_for(queue.get(), _LOOK_SECONDS)
+            if time.monotonic() - looked >= _LOOK_SECONDS:  # also where tokens come one after the other
+                looked = time.monotonic()
                 if await http.is_disconnected():
-                    raise _Gone from None
-                continue
-            left -= not isinstance(event, serving.Text)
-            yield index, event
+                    raise _Gone
+            if came is not None:
+                left -= not isinstance(came[1], serving.Text)
+                yield came
     finally:
         for request in requests:
             engine.cancel(request)
