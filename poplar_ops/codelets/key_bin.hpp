@@ -102,10 +102,14 @@ private:
 // may look like NaN, and are looked at one by one.
 class KeyFilter {
 public:
-  KeyFilter(unsigned begin, bool wideIn) : least(bitcast<float>(begin)), wide(wideIn) {}
+  // No key is as large as infinity: where nothing is looked for, it is what the keys are compared with, for a
+  // comparison with NaN may be a floating-point exception.
+  KeyFilter(unsigned begin, bool wideIn)
+      : least(bitcast<float>(minimum(begin, 0x7f800000u))), wide(wideIn) {}
   bool mayHave(const float *keys) const {
-    const Quad larger4 = larger(load<Quad>(keys), load<Quad>(keys + quadSize));
-    return wide || !(largestOf(larger4) < least);
+    if (wide)
+      return true;
+    return !(largestOf(larger(load<Quad>(keys), load<Quad>(keys + quadSize))) < least);
   }
 
 private:

@@ -47,7 +47,17 @@ FLAGS = [
 #: overloads that only the SDK has, with as many arguments as calls of ours, and why none can mean them
 RIVALS: dict[str, str] = {}
 #: headers whose declarations the emulator's overloads are taken from
-HEADERS = ("CSRFunctions", "Engine", "DeviceManager", "Graph", "IPUModel", "OptionFlags", "Program", "Vertex")
+HEADERS = (
+    "CSRFunctions",
+    "CycleCount",
+    "Engine",
+    "DeviceManager",
+    "Graph",
+    "IPUModel",
+    "OptionFlags",
+    "Program",
+    "Vertex",
+)
 #: of the C++ library, what most sources include
 OF_THE_LIBRARY = (
     "algorithm",

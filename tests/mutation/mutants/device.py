@@ -460,8 +460,8 @@ MUTANTS = [
                 "a threshold below the window is taken for one within",
             ),
             (
-                "largestOf(larger4) < least",
-                "largestOf(larger4) <= least",
+                "keys + quadSize))) < least",
+                "keys + quadSize))) <= least",
                 "the least key of a bin is skipped",
             ),
         ],
