@@ -53,6 +53,8 @@ class Contexts:
         self.n_places = checks.check_integer(op, "places", n_places, 1, 1024)
         self.context = checks.check_integer(op, "context", context, 1, checks.MAX_CAPACITY)
         self._model = model
+        #: not every model of the oldest transformers can leave out logits
+        self._keeps = "logits_to_keep" in inspect.signature(model.forward).parameters
         self._products = FixedRows(model)
         self._step_rows = STEP_ROWS.get(model.dtype, _USUAL_STEP_ROWS)
         self._cache = Places(hooks.settings, n_places, context, options)
@@ -147,12 +149,16 @@ class Contexts:
     def _forward(
         self, tokens: Any, positions: torch.Tensor, logits_to_keep: Any, cache: PlacesPass
     ) -> torch.Tensor:
+        keep = {"logits_to_keep": logits_to_keep} if self._keeps else {}
         with torch.inference_mode():
-            output = self._model(
+            logits = self._model(
                 torch.tensor(tokens),
                 position_ids=positions,
                 past_key_values=cache,
                 use_cache=True,
-                logits_to_keep=logits_to_keep,
-            )
-            return output.logits.float()
+                **keep,
+            ).logits
+            if not self._keeps:
+                is_number = isinstance(logits_to_keep, int)
+                logits = logits[:, slice(-logits_to_keep, None) if is_number else logits_to_keep]
+            return logits.float()
