@@ -30,7 +30,7 @@ public:
 private:
   template <class T> bool get(const char *name, T &value) {
     constexpr bool convert = false; // 1 is no flag, 1.5 no integer
-    make_caster<T> caster;
+    make_caster<T> caster{};        // GCC does not see that it is set before it is read
     complete_ = complete_ && hasattr(object_, name) && caster.load(object_.attr(name), convert);
     if (complete_)
       value = cast_op<T>(caster);
