@@ -295,6 +295,7 @@ def check_selected_sums(layout: Layout, selected: np.ndarray, marks: list[np.nda
 KEYS = {
     "distinct": lambda rng, n: rng.permutation(n) / n,
     "ties": lambda rng, n: rng.integers(0, 3, n) / 2,
+    "pairs": lambda rng, n: rng.permutation(np.repeat(rng.random(n), 2))[:n],  # equal keys in two blocks
     "constant": lambda rng, n: np.full(n, 0.25),
     "zeros and one": lambda rng, n: (np.arange(n) == n // 2) * 1.0,
     "neighbours": lambda rng, n: (
