@@ -41,13 +41,14 @@ public:
   poplar::Input<unsigned> wave;
   poplar::Input<unsigned> first;
   poplar::Input<unsigned> nMisses;
-  WordsIn places;   // [topK], by number of the miss
-  HalvesIn pieces;  // [waveRows][width]
-  HalvesInOut rows; // [nLayers][nRows][width]: place s is row s >> setShift of set s % 2^setShift
-  unsigned waveRows, nRows, width, set, setShift;
+  WordsIn places;    // [topK], by number of the miss
+  HalvesIn pieces;   // [fullRows][width], or as many as this wave has
+  HalvesInOut rows;  // [nLayers][nRows][width]: place s is row s >> setShift of set s % 2^setShift
+  unsigned fullRows; // of a wave before this one
+  unsigned nRows, width, set, setShift;
 
   bool compute(unsigned worker) {
-    const OfWave wanted(*wave, waveRows, *first, *nMisses);
+    const OfWave wanted(*wave, fullRows, *first, *nMisses);
     // Copies, for a word that is stored could be any of these.
     const unsigned n = width, shift = setShift, ownSet = set, *const place = &places[0];
     const half *const from = &pieces[0];

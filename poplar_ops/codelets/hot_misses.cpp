@@ -6,26 +6,33 @@
 namespace sparq {
 
 // Whether a wave of rows has to be fetched: `wave` counts those before it. Each group of slots has
-// waveRows of a wave.
+// waveRows of a wave. And how much of it: so many times `unit` rows of each group, or 0, where no group has
+// more than fewRows left.
 class MoreMisses : public poplar::Vertex {
 public:
   WordsIn nMisses; // [nSlots]
   poplar::InOut<unsigned> wave;
   poplar::Output<bool> more;
-  unsigned nSlots, groupSlots, waveRows;
+  poplar::Output<int> units;
+  unsigned nSlots, groupSlots, waveRows, fewRows, unit;
 
   bool compute() {
     *wave += 1; // from the number before 0
     const unsigned fetched = *wave * waveRows;
-    bool left = false;
+    unsigned most = 0; // left, of a group
     for (unsigned begin = 0; begin < nSlots; begin += groupSlots) {
       const unsigned end = minimum(begin + groupSlots, nSlots);
       unsigned ofGroup = 0;
       for (unsigned slot = begin; slot != end; ++slot)
         ofGroup += nMisses[slot];
-      left |= fetched < ofGroup;
+      most = ofGroup > fetched + most ? ofGroup - fetched : most;
     }
-    *more = left;
+    *more = most != 0;
+    int n = most > fewRows ? 1 : 0;
+    if (n != 0)
+      for (unsigned rows = unit; rows < most && rows < waveRows; rows += unit)
+        ++n;
+    *units = n;
     return true;
   }
 };
@@ -71,13 +78,14 @@ public:
   WordsIn rows;     // [topK]
   WordsOut waveRow; // [waveRows]
   unsigned waveRows;
+  unsigned fullRows; // of a wave before this one
 
   bool compute(unsigned worker) {
     const unsigned each = (waveRows + 2 * numWorkers() - 1) / (2 * numWorkers()) * 2;
     const unsigned begin = minimum(worker * each, waveRows), end = minimum(begin + each, waveRows);
     for (unsigned i = begin; i < end; i += 2) // two at a time; waveRows is even
       store(reinterpret_cast<float *>(&waveRow[i]), Pair{});
-    const OfWave own(*wave, waveRows, *first, *nMisses);
+    const OfWave own(*wave, fullRows, *first, *nMisses);
     const unsigned offset = static_cast<unsigned>(own.offset), place = own.begin + offset,
                    from = place < begin ? begin : place, to = minimum(own.stop + offset, end);
     for (unsigned at = from; at < to; ++at)

@@ -7,7 +7,7 @@ namespace sparq {
 namespace cycles {
 
 inline std::uint64_t moreMisses(double nSlots, double nGroups) {
-  return single(nSlots * (2 + counted) + nGroups * (6 + computed) + 8);
+  return single(nSlots * (2 + counted) + nGroups * (2 + computed) + 8 + 8 * (2 + computed));
 }
 inline std::uint64_t mostMiss(double nSlots) { return single(nSlots * (2 + repeated) + 4); }
 inline std::uint64_t firstMiss(double nBefore) { return single(nBefore * (2 + repeated) + 2); }

@@ -198,19 +198,33 @@ private:
   // The rows of a wave, and where they go on chip: each list has so many, the first ones of a wave.
   struct MissWave {
     unsigned listRows, listSlots, nLists;
+    unsigned cutRows;   // that arrive on one tile
+    unsigned fullRows;  // of each list, in the waves before it
     unsigned ownRows;   // that are one task's, for estimates
     std::string prefix; // of the names of its tensors
 
     unsigned nLandings() const { return nLists * perList(); }
-    unsigned perList() const { return listRows / HotRows::cutRows; }
+    unsigned perList() const { return listRows / cutRows; }
   };
   // Of misses of several heads, one behind the other: twice an even share may be of one.
   MissWave sharedWave() const {
-    return {hot.listRows(), listSlots(), hot.nLists,
-            std::min(topK, 2 * ceilDiv(hot.listRows(), listSlots())), ""};
+    return {hot.listRows(),
+            listSlots(),
+            hot.nLists,
+            HotRows::cutRows,
+            hot.listRows(),
+            std::min(topK, 2 * ceilDiv(hot.listRows(), listSlots())),
+            ""};
+  }
+  // The last rows of a step, where they are few: a row to a tile.
+  MissWave fewWave() const {
+    return {hot.fewRows, listSlots(), hot.nLists, 1, hot.listRows(), std::min(topK, hot.fewRows),
+            "few_"};
   }
   // Every head has its own rows.
-  MissWave wideWave() const { return {hot.headRows, 1, p.slots, hot.headRows, "wide_"}; }
+  MissWave wideWave() const {
+    return {hot.headRows, 1, p.slots, HotRows::cutRows, hot.headRows, hot.headRows, "wide_"};
+  }
 
   unsigned landingTile(const MissWave &w, unsigned landing) const {
     const unsigned nTiles = graph.getTarget().getNumTiles(), n = w.nLandings();
@@ -266,6 +280,7 @@ private:
     wave = control(UNSIGNED_INT, "miss_wave");
     nextWave = control(UNSIGNED_INT, "next_miss_wave");
     more = control(BOOL, "more_misses");
+    units = control(INT, "units_to_read");
     const Tensor before = graph.addConstant(UNSIGNED_INT, {}, std::numeric_limits<unsigned>::max(),
                                             {context.dc, "before_first_wave"});
     graph.setTileMapping(before, controlTile());
@@ -273,11 +288,14 @@ private:
   }
   // The next wave, and whether there is one. Beside other work: a compute set costs more than this.
   void addMore(const ComputeSet &cs) const {
-    addVertex(
-        graph, cs, "sparq::MoreMisses", controlTile(),
-        {{"nMisses", toFetch}, {"wave", nextWave}, {"more", more}},
-        {{"nSlots", context.nSlots()}, {"groupSlots", listSlots()}, {"waveRows", hot.listRows()}},
-        cycles::moreMisses(context.nSlots(), hot.nLists));
+    addVertex(graph, cs, "sparq::MoreMisses", controlTile(),
+              {{"nMisses", toFetch}, {"wave", nextWave}, {"more", more}, {"units", units}},
+              {{"nSlots", context.nSlots()},
+               {"groupSlots", listSlots()},
+               {"waveRows", hot.listRows()},
+               {"fewRows", hot.fewRows},
+               {"unit", hot.readUnit()}},
+              cycles::moreMisses(context.nSlots(), hot.nLists));
   }
   // Whether so many rows are missing that every head fetches its own.
   void addMost(const ComputeSet &cs) {
@@ -290,8 +308,15 @@ private:
   }
 
   void fetch() const {
-    Sequence body({}, {context.dc, "fetch"});
-    addSharedWave(context.within(body));
+    Sequence shared({}, {context.dc, "fetch"}), body({}, {context.dc, "fetch"});
+    addSharedWave(context.within(shared), sharedWave());
+    if (hot.fewRows == 0) {
+      body.add(shared);
+    } else {
+      Sequence few({}, {context.dc, "fetch_few"});
+      addSharedWave(context.within(few), fewWave());
+      body.add(Switch(units, {{0, few}}, shared, {context.dc, "few_misses"}));
+    }
     const RepeatWhileTrue waves(Sequence({}, {context.dc, "more_misses"}), more, body,
                                 {context.dc, "misses"});
     if (hot.headRows == 0) {
@@ -306,10 +331,9 @@ private:
   }
 
   // Rows of lists, of each head those that are listed in `placed`.
-  void addSharedWave(const Context &inner) const {
-    const MissWave w = sharedWave();
-    const unsigned n = HotRows::cutRows, nSlots = context.nSlots();
-    const Tensor placed = atHome({w.listRows}, "placed_misses"),
+  void addSharedWave(const Context &inner, const MissWave &w) const {
+    const unsigned n = w.cutRows, nSlots = context.nSlots();
+    const Tensor placed = atHome({w.listRows}, (w.prefix + "placed_misses").c_str()),
                  offsets = perLanding(w, UNSIGNED_INT, {n}, "wave_rows");
     inner.program.add(Copy(nextWave, wave, false, {inner.dc, "next_wave"}));
     const ComputeSet place = inner.execute("place_misses"), sum = inner.execute("wave_rows");
@@ -320,7 +344,8 @@ private:
                  {"nMisses", nMisses[slot]},
                  {"rows", rows[slot]},
                  {"waveRow", placed[slot]}},
-                {{"waveRows", w.listRows}}, cycles::placeMisses(w.listRows, w.ownRows));
+                {{"waveRows", w.listRows}, {"fullRows", w.fullRows}},
+                cycles::placeMisses(w.listRows, w.ownRows));
     // Landings of a list without a task of this round fetch what nobody takes.
     for (unsigned i = 0; i != w.nLandings(); ++i) {
       const unsigned firstSlot = i / w.perList() * w.listSlots, row = i % w.perList() * n;
@@ -332,13 +357,14 @@ private:
           {{"nSlots", missList.end - missList.begin}, {"n", n}},
           cycles::waveRows(n, missList.end - missList.begin));
     }
-    readAndInsert(inner, w, offsets, first, [&](const ComputeSet &cs) { addMore(cs); });
+    readAndInsert(inner, w, offsets, first, w.prefix.empty(),
+                  [&](const ComputeSet &cs) { addMore(cs); });
   }
 
   // Of every head its own rows, as many of each.
   void addWideWave(const Context &inner, unsigned nWaves) const {
     const MissWave w = wideWave();
-    const unsigned n = HotRows::cutRows, nSlots = context.nSlots();
+    const unsigned n = w.cutRows, nSlots = context.nSlots();
     const Tensor offsets = perLanding(w, UNSIGNED_INT, {n}, "wave_rows");
     inner.program.add(Copy(nextWave, wave, false, {inner.dc, "next_wave"}));
     const ComputeSet list = inner.execute("head_rows");
@@ -358,7 +384,7 @@ private:
         graph.setTileMapping(t[slot], p.tile(slot, home));
       return t;
     });
-    readAndInsert(inner, w, offsets, zero, [&](const ComputeSet &cs) {
+    readAndInsert(inner, w, offsets, zero, false, [&](const ComputeSet &cs) {
       if (nWaves != 1)
         addMore(cs); // counts
     });
@@ -366,17 +392,40 @@ private:
 
   // Reads the rows, and brings each to the parts of the tasks that may have it: those whose misses are at
   // firstMiss {slots} and behind in their list take theirs. addNext: what the wave after this
-  // one needs.
+  // one needs. inUnits: only as much is read as `units` says.
   template <class AddNext>
   void readAndInsert(const Context &inner, const MissWave &w, const Tensor &offsets,
-                     const Tensor &firstMiss, const AddNext &addNext) const {
-    const unsigned d = context.headDim(), n = HotRows::cutRows, nSlots = context.nSlots(),
+                     const Tensor &firstMiss, bool inUnits, const AddNext &addNext) const {
+    const unsigned d = context.headDim(), n = w.cutRows, nSlots = context.nSlots(),
                    pairWidth = d / HotRows::nPairs, nSlices = d / hot.width;
     const std::size_t rowElements = context.layout().rowElements;
     const Tensor landing = perLanding(w, HALF, {n, rowElements}, "landing"),
                  cut = perLanding(w, HALF, {n * 2 * std::size_t(d)}, "cut_rows");
-    readRemote(source.buffer(), landing.reshape({std::size_t(w.nLandings()) * n, rowElements}),
-               offsets.flatten(), inner.program, {context.dc, "read_rows"});
+    // The first landings of each list.
+    const auto read = [&](unsigned nOfList, Sequence &program) {
+      const auto firstOf = [&](const Tensor &t, std::size_t each) {
+        return t.reshape({w.nLists, w.perList(), n * each})
+            .slice(0, nOfList, 1)
+            .reshape({std::size_t(w.nLists) * nOfList * n, each});
+      };
+      readRemote(source.buffer(), firstOf(landing, rowElements), firstOf(offsets, 1).flatten(),
+                 program, {context.dc, "read_rows"});
+    };
+    const unsigned unit = hot.readUnit() / n;
+    if (inUnits && unit < w.perList()) {
+      inner.begin(landing);
+      Sequence all({}, {context.dc, "read_all"});
+      read(w.perList(), all);
+      Switch some(units, all, {context.dc, "read_some"});
+      for (unsigned i = 1; i * unit < w.perList(); ++i) {
+        Sequence part({}, {context.dc, "read_part"});
+        read(i * unit, part);
+        some.add(static_cast<std::int32_t>(i), part);
+      }
+      inner.program.add(some);
+    } else {
+      read(w.perList(), inner.program);
+    }
     const ComputeSet cutting = inner.execute("cut_rows");
     for (unsigned i = 0; i != w.nLandings(); ++i)
       source.addCut(graph, cutting, landingTile(w, i), landing[i].flatten(), cut[i], n, d,
@@ -413,7 +462,7 @@ private:
                  {"places", missPlaces[slot]},
                  {"pieces", pieces[slot][i].flatten()},
                  {"rows", rows.flatten()}},
-                {{"waveRows", w.listRows},
+                {{"fullRows", w.fullRows},
                  {"nRows", static_cast<unsigned>(rows.dim(1))},
                  {"width", width},
                  {"set", set},
@@ -446,6 +495,7 @@ private:
   Tensor toFetch;                       // {slots}: misses, or how many are taken to be
   // The wave, the one after it, whether there is one, and whether it is a wide one.
   Tensor wave, nextWave, more, most;
+  Tensor units; // of the next wave that are read, 0: few rows
 };
 
 } // namespace

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -419,36 +419,57 @@ WAVES = (
 )
 
 
+def more_misses(
+    counts: Any, wave: np.ndarray, group_slots: int, rows: int, *, few: int = 0, unit: int = 4
+) -> dict[str, np.ndarray]:
+    return run(
+        "MoreMisses",
+        dict(
+            nMisses=np.array(counts, np.uint32),
+            wave=wave,
+            more=np.array(False),
+            units=np.array(-1, np.int32),
+        ),
+        nSlots=len(counts),
+        groupSlots=group_slots,
+        waveRows=rows,
+        fewRows=few,
+        unit=unit,
+    )
+
+
 @pytest.mark.parametrize(("counts", "n"), WAVES)
 def test_waves_of_misses(counts: list[int], n: int) -> None:
     """Waves until there is no more: what each head places, and what is read for all."""
     lists, top_k = some_lists(n, counts), 40
     wave, n_waves = word(2**32 - 1), 0  # the number before 0
     while True:
-        fields = dict(nMisses=np.array(counts, np.uint32), wave=wave, more=np.array(False))
-        out = run("MoreMisses", fields, nSlots=len(counts), groupSlots=len(counts), waveRows=n)
-        wave = out["wave"].astype(np.uint32)
-        assert wave == n_waves and out["more"] == (n_waves * n < sum(counts))
+        out = more_misses(counts, wave, len(counts), n, few=2, unit=4)
+        wave, left = out["wave"].astype(np.uint32), sum(counts) - n_waves * n
+        assert wave == n_waves and out["more"] == (left > 0)
         if not out["more"]:
             break
-        check_wave(lists, n_waves, n, top_k)
+        # few rows come in a smaller wave; else as many units are read as hold what is left
+        assert out["units"] == (0 if left <= 2 else -(-min(left, n) // 4))
+        check_wave(lists, n_waves, n, top_k, size=2 if left <= 2 else n)
         n_waves += 1
     assert n_waves == -(-sum(counts) // n)
 
 
-def check_wave(lists: Lists, wave: int, n: int, top_k: int) -> None:
+def check_wave(lists: Lists, wave: int, n: int, top_k: int, size: int) -> None:
+    """Of a wave behind others of n rows, which has `size` itself."""
     placed = []
     for of_head, first in zip(lists.rows, lists.first):
         rows = words(top_k)
         rows[: len(of_head)] = of_head
         fields = dict(
-            wave=word(wave), first=word(first), nMisses=word(len(of_head)), rows=rows, waveRow=words(n)
+            wave=word(wave), first=word(first), nMisses=word(len(of_head)), rows=rows, waveRow=words(size)
         )
-        placed.append(run("PlaceMisses", fields, waveRows=n)["waveRow"])
-    expected = lists.of_wave(wave, n)
+        placed.append(run("PlaceMisses", fields, waveRows=size, fullRows=n)["waveRow"])
+    expected = lists.of_wave(wave, n)[:size]
     assert ((np.stack(placed) != 0).sum(axis=0) <= 1).all()
     np.testing.assert_array_equal(np.stack(placed).max(axis=0), expected)
-    offsets = run("WaveRows", dict(ofSlots=np.stack(placed), offsets=words(n)), nSlots=len(placed), n=n)
+    offsets = run("WaveRows", dict(ofSlots=np.stack(placed), offsets=words(size)), nSlots=len(placed), n=size)
     np.testing.assert_array_equal(offsets["offsets"], np.where(expected == 0, 0, expected - 1))
 
 
@@ -458,9 +479,8 @@ def check_wave(lists: Lists, wave: int, n: int, top_k: int) -> None:
 @pytest.mark.parametrize("wave", [0, 2])
 def test_waves_last_as_long_as_the_largest_group(group_slots: int, most: int, wave: int) -> None:
     counts = np.array([6, 3, 9, 6, 13], np.uint32)
-    fields = dict(nMisses=counts, wave=word((wave - 1) % 2**32), more=np.array(False))
     for rows in range(1, 39):
-        out = run("MoreMisses", fields, nSlots=5, groupSlots=group_slots, waveRows=rows)
+        out = more_misses(counts, word((wave - 1) % 2**32), group_slots, rows)
         assert out["wave"] == wave and out["more"] == (wave * rows < most)
 
 
@@ -532,7 +552,7 @@ def test_insert_rows(counts: list[int], n: int, set_shift: int, width: int) -> N
                 pieces=pieces,
                 rows=rows,
             ),
-            waveRows=n,
+            fullRows=n,
             nRows=n_rows,
             width=width,
             set=of_set,

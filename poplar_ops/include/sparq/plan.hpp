@@ -144,13 +144,18 @@ struct HotRows {
   // Rows that are fetched at a time, for all tasks together, and in how many lists: the tasks of a
   // list have waveRows / nLists of them together, a multiple of cutRows.
   unsigned waveRows = 0, nLists = 1;
+  // Where no list has more than so many rows left, a wave of its own fetches these; 0: there is none.
+  unsigned fewRows = 0;
   // Where most rows are missing, every task fetches so many of its own at a time; 0: never.
   unsigned headRows = 0;
   HotPolicy policy = HotPolicy::leastRecent;
 
   static constexpr unsigned cutRows = 4; // that arrive on one tile
+  static constexpr unsigned readSizes = 8; // of a wave
   static constexpr unsigned nPairs = 4;  // of lanes: docs/exactness.md E3
   unsigned listRows() const { return waveRows / nLists; }
+  // A wave reads only as many rows of each list as some list has left, in units of so many.
+  unsigned readUnit() const { return (listRows() / readSizes + cutRows - 1) / cutRows * cutRows; }
   // Of a row on one part, at most: pieces of keys and of values.
   unsigned partBytes(unsigned headDim, unsigned parts) const {
     const auto most = [parts](unsigned pieces) { return (pieces + parts - 1) / parts; };
