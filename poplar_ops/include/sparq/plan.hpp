@@ -150,9 +150,9 @@ struct HotRows {
   unsigned headRows = 0;
   HotPolicy policy = HotPolicy::leastRecent;
 
-  static constexpr unsigned cutRows = 4; // that arrive on one tile
+  static constexpr unsigned cutRows = 4;   // that arrive on one tile
   static constexpr unsigned readSizes = 8; // of a wave
-  static constexpr unsigned nPairs = 4;  // of lanes: docs/exactness.md E3
+  static constexpr unsigned nPairs = 4;    // of lanes: docs/exactness.md E3
   unsigned listRows() const { return waveRows / nLists; }
   // A wave reads only as many rows of each list as some list has left, in units of so many.
   unsigned readUnit() const { return (listRows() / readSizes + cutRows - 1) / cutRows * cutRows; }
