@@ -28,7 +28,7 @@ constexpr unsigned maxOwners = 32;
 // limits. More come on chip for nothing where few are missing, fewer cost more waves where many are.
 constexpr unsigned waveShare = 8, leastWaveRows = 64, mostWaveRows = 512;
 // A wave for the last few rows has so many, at most.
-constexpr unsigned leastRead = 16;
+constexpr unsigned mostFewRows = 8;
 // Slots whose misses are fetched together. Each of their parts gets a piece of every such row, so more are
 // more exchange; the misses of fewer differ more, and rows come on chip for nothing.
 constexpr unsigned groupSlots = 8;
@@ -60,9 +60,7 @@ HotRows makeHotRows(const Request &request, const CacheLayout &layout, const Pla
                  most = roundUp(std::max(1u, placement.slots * topK), unit),
                  usual = std::clamp(most / waveShare, leastWaveRows, mostWaveRows);
   hot.waveRows = std::min(most, roundUp(options.waveRows != 0 ? options.waveRows : usual, unit));
-  // Two of them are at most the smallest read of a wave.
-  const unsigned few = std::max(2u, leastRead / hot.nLists / 2 * 2);
-  hot.fewRows = 2 * few <= hot.readUnit() ? few : 0;
+  hot.fewRows = std::min(mostFewRows, hot.readUnit() / 2);
   if (options.waveRows == 0) {
     const unsigned rowBytes = hot.partBytes(shape.headDim, placement.parts),
                    atOnce = std::min(mostWideRows / placement.slots, mostWideBytes / rowBytes),
