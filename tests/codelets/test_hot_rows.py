@@ -598,7 +598,7 @@ def test_cut_rows(n: int, head_dim: int, width: int) -> None:
 def test_insert_rows(
     counts: list[int], list_slots: int, n: int, set_shift: int, width: int, n_waves: int
 ) -> None:
-    """Of every wave of all, behind some of lists, those of one head that belong to the set, into its layer."""
+    """Of every wave of all, behind some of lists, those of one head and the set, into its layer."""
     rng, top_k, n_rows, n_sets = np.random.default_rng(n), 40, 41, 1 << set_shift
     misses = some_misses(n, counts, list_slots, n)
     head, rest = len(counts) - 1, misses.of_all(n_waves)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows that come from streaming memory: whichever heads miss however many, the bits are those of the reference,
-and steps and time those of a plan with as many misses."""
+"""Rows from streaming memory: whichever heads miss however many, the bits are those of the reference, and steps
+and time those of a plan with as many misses."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ SETTINGS = SparqSettings(rank=8, top_k=TOP_K)
 
 
 class Heads:
-    """KV heads of which each misses as many rows as it is told to. A query is one component: of component 0 the
-    first TOP_K keys are large, of component n the same but for n that no other has."""
+    """KV heads of which each misses as many rows as it is told to. A query is one component: of component 0
+    the first TOP_K keys are large, of component n the same but for n that no other has."""
 
     def __init__(
         self,
@@ -80,8 +80,8 @@ class Heads:
         return counts
 
     def run(self, misses: np.ndarray, layer: int = 0) -> list[tuple[str, int]]:
-        """The steps of a call with what component 0 selects hot, and nothing else; they and their time are those
-        of a plan."""
+        """The steps of a call with what component 0 selects hot, and nothing else; they and their time are
+        those of a plan."""
         self.session.forget_hot()
         self.attend(np.zeros_like(misses), layer)
         assert self.session.misses() == [TOP_K] * misses.size
@@ -112,7 +112,7 @@ def of_heads(*counts: int, n: int = 18) -> np.ndarray:
     return np.array([[*counts, *[0] * (n - len(counts))]])
 
 
-#: two lists of nine heads. A wave of a list, or of all, has 32 rows, read by fours; the last two are a small one
+#: two lists of nine heads; a wave has 32 rows of a list, or of all, read by fours, a small one the last two
 PATTERNS = {
     "none": of_heads(),
     "one row": of_heads(1),

@@ -55,8 +55,8 @@ def plan(
             is of all; `seconds_per_token` is the time of all layers. Dense attention in SRAM has one only.
         hit_rate: of a cache in three tiers, in [0, 1]: the share of selected rows that is taken to be hot;
             0: all are read from streaming memory. Not predicted: docs/device_model.md has what was measured.
-        misses: instead of a rate, (batch * n_kv_heads,) rows that each KV head of each batch element misses, in
-            [0, top_k]: heads differ, and a step waits for those that miss most. With one IPU.
+        misses: instead of a rate, (batch * n_kv_heads,) rows that each KV head of each element misses, in
+            [0, top_k]. With one IPU.
         options: settings: rank (32), top_k (128), n_local (0) and mean_value (True) of SparQ attention,
             top_k, n_local (half of top_k) and n_recent (32) of window attention; not used by other kernels.
             Of the cache, see `sparq_reference.CacheSpec`: index_bits (16, 8 or 4; in three tiers 4 where it

@@ -229,13 +229,18 @@ def _settings(op: str, kernel: Kernel, head_dim: int, options: dict[str, Any]) -
 def _with_misses(op: str, request: Request, misses: object) -> Request:
     """The request with so many misses of each KV head, in place of a rate."""
     if request.hit_rate is None:
-        checks.fail(op, "misses", f"be None for kernel {request.kernel.name!r}, which has no hot rows", misses)
+        checks.fail(
+            op, "misses", f"be None for kernel {request.kernel.name!r}, which has no hot rows", misses
+        )
     if request.hit_rate != 0:
         checks.fail(op, "misses", "be None where hit_rate is given", misses)
     if request.n_processes != 1 or request.n_ipus != 1:
         checks.fail(op, "n_ipus", "be 1 with misses", max(request.n_processes, request.n_ipus))
     assert request.settings is not None
     n, top_k = request.cache.batch * request.cache.n_kv_heads, request.settings.top_k
+    shape = np.asarray(misses).shape
+    if shape != (n,):
+        checks.fail(op, "misses", f"have shape (batch * n_kv_heads={n},)", shape)
     given = checks.check_integers(op, "misses", misses, n, 0, np.full(n, top_k), f"[0, top_k={top_k}]")
     rate = 1 - float(given.mean()) / top_k
     return dataclasses.replace(request, misses=tuple(given.tolist()), hit_rate=rate)
