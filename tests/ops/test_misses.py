@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows from streaming memory: whichever heads miss however many, the bits are those of the reference, and steps
-and time those of a plan with as many misses."""
+"""Rows from streaming memory: whichever heads miss however many, the bits are those of the reference, and
+steps and time those of a plan with as many misses."""
 
 from __future__ import annotations
 
