@@ -438,11 +438,6 @@ MUTANTS = [
             ("np.minimum(rows.lengths, np.array(lengths))", "rows.lengths", "nothing is forgotten"),
             ("np.zeros(2, np.int64)", "np.ones(2, np.int64)", "what is to be copied becomes the other"),
             ("if half.shape[2] > 1:", "if False:", "of several tokens one attends"),
-            (
-                "is_dense = rows.lengths < settings.min_seq_len",
-                "is_dense = rows.lengths < 0",
-                "short texts are decoded with SparQ",
-            ),
         ],
     ),
 ]
