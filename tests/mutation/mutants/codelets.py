@@ -224,18 +224,6 @@ MUTANTS = [
         ],
     ),
     *of(
-        "poplar_ops/codelets/hot_rows.hpp",
-        f"{_TESTS}_hot_rows.py",
-        [
-            (
-                "from > first ? minimum(from - first, n) : 0",
-                "from > first ? from - first : 0",
-                "a wave begins behind a head's last miss",
-            ),
-            ("place & ((1u << setShift) - 1)", "place >> setShift", "sets are of neighbouring places"),
-        ],
-    ),
-    *of(
         f"{_CODELETS}/waves.cpp",
         f"{_TESTS}_scores.py",
         [
