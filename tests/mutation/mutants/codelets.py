@@ -224,6 +224,19 @@ MUTANTS = [
         ],
     ),
     *of(
+        "poplar_ops/codelets/hot_rows.hpp",
+        f"{_TESTS}_hot_rows.py",
+        [
+            (
+                "minimum(own < first[1] ? first[1] : own, n)",
+                "(own < first[1] ? first[1] : own)",
+                "a wave begins behind a head's last miss",
+            ),
+            ("own < first[1] ? first[1] : own", "own", "rows of an earlier wave come again"),
+            ("place & ((1u << setShift) - 1)", "place >> setShift", "sets are of neighbouring places"),
+        ],
+    ),
+    *of(
         f"{_CODELETS}/waves.cpp",
         f"{_TESTS}_scores.py",
         [
