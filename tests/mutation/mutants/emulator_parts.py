@@ -5,10 +5,15 @@ from __future__ import annotations
 
 from . import of
 
+_SRC = "emulator/src"
+_TESTS = "emulator/tests/test_"
+_DECLARED = f"{_TESTS}toolkit.py::test_what_is_declared_works_or_says_what_it_is"
+_REFUSED = f"{_TESTS}refusals.py"
+
 MUTANTS = [
     *of(
-        "emulator/src/links.cpp",
-        "emulator/tests/test_several_ipus.py",
+        f"{_SRC}/links.cpp",
+        f"{_TESTS}several_ipus.py",
         [
             (
                 "return way == Way::Rung ? 4 : 2;",
@@ -19,8 +24,8 @@ MUTANTS = [
         ],
     ),
     *of(
-        "emulator/src/clone.cpp",
-        "emulator/tests/test_views.py",
+        f"{_SRC}/clone.cpp",
+        f"{_TESTS}views.py",
         [
             (
                 "place(parts, method == TensorCloneMethod::GATHER_AND_PRESERVE_TILE_ORDER_AND_ALIASES)",
@@ -31,8 +36,8 @@ MUTANTS = [
         ],
     ),
     *of(
-        "emulator/src/code_memory.cpp",
-        "emulator/tests/test_code_memory.py",
+        f"{_SRC}/code_memory.cpp",
+        f"{_TESTS}code_memory.py",
         [
             (
                 "if (t.codelets.insert(&type).second)",
@@ -43,8 +48,8 @@ MUTANTS = [
         ],
     ),
     *of(
-        "emulator/src/control_slice.cpp",
-        "emulator/tests/test_dry_run.py",
+        f"{_SRC}/control_slice.cpp",
+        f"{_TESTS}dry_run.py",
         [
             ("f.info->direction == Direction::Output || f", "f", "control flow is not computed by Outputs"),
             (
@@ -52,6 +57,91 @@ MUTANTS = [
                 "",
                 "what compute() reports is left out",
             ),
+        ],
+    ),
+    *of(
+        f"{_SRC}/counters.cpp",
+        f"{_TESTS}counters.py {_TESTS}dry_run.py",
+        [
+            ("r.back().executions = executions[i];", "r.back().executions = 1;", "every step ran once"),
+        ],
+    ),
+    *of(
+        f"{_SRC}/cycle_counter.cpp",
+        f"{_TESTS}random.py::test_the_cycle_counter_counts_the_host_where_it_is_asked_to",
+        [('if (std::string(counter) != "host")', "if (false)", "any word asks for the host's time")],
+    ),
+    *of(
+        f"{_SRC}/print.cpp",
+        f"{_TESTS}programs.py::test_printed_tensors",
+        [
+            (
+                "largest < std::pow(10.0, digits)",
+                "largest < std::pow(10.0, digits + 4)",
+                "large numbers have too many digits",
+            ),
+        ],
+    ),
+    *of(
+        f"{_SRC}/random.cpp",
+        f"{_TESTS}random.py::test_a_saved_executable_gives_what_it_gave {_TESTS}random.py",
+        [
+            (
+                "static_cast<std::uint64_t>(seeds[2 * i + 1]) << 32;",
+                "static_cast<std::uint64_t>(seeds[2 * i + 1]) << 31;",
+                "seeds are moved by a bit",
+            ),
+        ],
+    ),
+    *of(
+        f"{_SRC}/runtime_vertices.cpp",
+        f"{_TESTS}programs.py::test_every_kind_of_field",
+        [
+            (
+                "const unsigned less = worker >= workerCount;",
+                "const unsigned less = worker > workerCount;",
+                "a worker takes a matrix too many",
+            )
+        ],
+    ),
+    *of(
+        "emulator/popc/code_size.py",
+        f"{_TESTS}popc.py::test_comments_are_no_code",
+        [("token.kind != comment", "True", "comments take code")],
+    ),
+    *of(
+        "emulator/popc/objects.py",
+        f"{_TESTS}popc.py::test_objects_are_linked_with_one_another {_TESTS}popc.py::test_errors",
+        [("os.path.splitext(n)[0]: archive", "n: archive", "objects keep their endings")],
+    ),
+    *of(
+        "emulator/popc/registration.py",
+        f"{_TESTS}popc.py::test_one_source_with_two_definitions_is_two_objects",
+        [
+            (
+                'f.read() + "\\0".join(["", *defines]).encode()',
+                "f.read()",
+                "one source with two definitions is one object",
+            )
+        ],
+    ),
+    *of(
+        "emulator/popc/vertices.py",
+        f"{_TESTS}popc.py::test_names_and_fields "
+        f"{_TESTS}popc.py::test_enumerators_bools_and_numbers_in_names",
+        [
+            (
+                "                result += self.fields(base)\n",
+                "                pass\n",
+                "fields of base classes are not there",
+            ),
+        ],
+    ),
+    *of(
+        "emulator/popc/widths.py",
+        f"{_TESTS}popc.py::test_elsewhere_it_is_a_warning {_TESTS}popc.py::test_what_has_one_width_passes",
+        [
+            ('.split("::")[-1] in SAME_EVERYWHERE', " in SAME_EVERYWHERE", "std::uint64_t has 32 bits"),
         ],
     ),
 ]

@@ -422,22 +422,4 @@ MUTANTS = [
             ("return __all__", "return [*globals()]", "dir lists what is no public name"),
         ],
     ),
-    *of(
-        "python/sparq_ipu/transformers/places.py",
-        "tests/models/test_serve_engine.py::test_logits_are_the_same_bits_in_any_company "
-        "tests/models/test_serve_engine.py::test_a_request_has_the_tokens_of_generate "
-        "tests/models/test_serve_engine.py::test_a_prefix_is_not_read_again "
-        "tests/models/test_serve_engine.py::test_lossless_says_what_dense_attention_says",
-        [
-            (
-                "self._of.rows(self._places), self._n_real\n",
-                "self._of.rows(self._places), key.shape[2]\n",
-                "what fills a piece up is stored",
-            ),
-            ("if past is not None:", "if False:", "a piece attends to itself alone"),
-            ("np.minimum(rows.lengths, np.array(lengths))", "rows.lengths", "nothing is forgotten"),
-            ("np.zeros(2, np.int64)", "np.ones(2, np.int64)", "what is to be copied becomes the other"),
-            ("if half.shape[2] > 1:", "if False:", "of several tokens one attends"),
-        ],
-    ),
 ]
