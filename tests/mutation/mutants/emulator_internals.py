@@ -69,6 +69,18 @@ MUTANTS = [
         ],
     ),
     *of(
+        f"{_SRC}/metadata.cpp",
+        f"{_TESTS}refusals.py",
+        [("if (metadata.valid())", "if (false)", "metadata are taken for what has none")],
+    ),
+    *of(
+        f"{_SRC}/not_implemented.cpp",
+        _DECLARED,
+        [
+            ('  notImplemented("dumpProgram");\n', "", "a program is written as nothing"),
+        ],
+    ),
+    *of(
         f"{_SRC}/program_impl.hpp",
         f"{_TESTS}programs.py::test_control",
         [("bool checked = false; ", "bool checked = true; ", "every value must have a case")],

@@ -24,6 +24,17 @@ MUTANTS = [
         ],
     ),
     *of(
+        f"{_SRC}/elements.cpp",
+        _REFUSED,
+        [
+            (
+                "    if (part.end > end)\n      it =",
+                "    if (part.end < end)\n      it =",
+                "what lies behind is removed too",
+            )
+        ],
+    ),
+    *of(
         f"{_SRC}/clone.cpp",
         f"{_TESTS}views.py",
         [
@@ -72,6 +83,25 @@ MUTANTS = [
         [('if (std::string(counter) != "host")', "if (false)", "any word asks for the host's time")],
     ),
     *of(
+        f"{_SRC}/device.cpp",
+        _REFUSED,
+        [("if (numIPUs == 0 || tilesPerIPU == 0)", "if (numIPUs == 0)", "a device may have no tiles")],
+    ),
+    *of(
+        f"{_SRC}/graph.cpp",
+        _REFUSED,
+        [
+            ("if (lowerTile >= upperTile)", "if (lowerTile > upperTile)", "a virtual graph may have no tile"),
+        ],
+    ),
+    *of(
+        f"{_SRC}/liveness.cpp",
+        f"{_TESTS}liveness.py",
+        [
+            ("onTile_[a.tile] -= a.bytes;", "onTile_[a.tile] -= 0;", "what is dead takes memory"),
+        ],
+    ),
+    *of(
         f"{_SRC}/print.cpp",
         f"{_TESTS}programs.py::test_printed_tensors",
         [
@@ -80,6 +110,18 @@ MUTANTS = [
                 "largest < std::pow(10.0, digits + 4)",
                 "large numbers have too many digits",
             ),
+        ],
+    ),
+    *of(
+        f"{_SRC}/profile_value.cpp",
+        _DECLARED,
+        [("if (c == '\"' || c == '\\\\')", "if (c == '\\\\')", "quotes end a string")],
+    ),
+    *of(
+        f"{_SRC}/program.cpp",
+        _REFUSED,
+        [
+            ("if (t.rank() != 0)", "if (t.rank() > 1)", "a list of one is a predicate"),
         ],
     ),
     *of(
@@ -94,6 +136,22 @@ MUTANTS = [
         ],
     ),
     *of(
+        f"{_SRC}/rearranger.cpp",
+        _DECLARED,
+        [("std::sort(parts.begin(), parts.end());", "", "nothing is put back to its place")],
+    ),
+    *of(
+        f"{_SRC}/replication.cpp",
+        _REFUSED,
+        [
+            (
+                "stream.mode != ReplicatedStreamMode::BROADCAST",
+                "false",
+                "all streams bring all replicas the same",
+            ),
+        ],
+    ),
+    *of(
         f"{_SRC}/runtime_vertices.cpp",
         f"{_TESTS}programs.py::test_every_kind_of_field",
         [
@@ -102,6 +160,34 @@ MUTANTS = [
                 "const unsigned less = worker > workerCount;",
                 "a worker takes a matrix too many",
             )
+        ],
+    ),
+    *of(
+        f"{_SRC}/saved_tensors.cpp",
+        _DECLARED,
+        [('out << tile << " " << i.begin()', 'out << 0 << " " << i.begin()', "tensors are saved on tile 0")],
+    ),
+    *of(
+        f"{_SRC}/target_properties.cpp",
+        _DECLARED,
+        [("return {-65504.0L, 65504.0L};", "return {0, 65504.0L};", "halves are not negative")],
+    ),
+    *of(
+        f"{_SRC}/vertices.cpp",
+        _REFUSED,
+        [
+            (
+                "if (f.info->direction != Direction::Input) {\n    if (t.containsConstant())",
+                "if (f.info->direction != Direction::Input) {\n    if (false)",
+                "constants are written",
+            ),
+        ],
+    ),
+    *of(
+        f"{_SRC}/compile_vertices.cpp",
+        _REFUSED,
+        [
+            ("if (a.var == b.var && b.begin < a.end)", "if (false)", "two vertices write one element"),
         ],
     ),
     *of(
