@@ -100,6 +100,11 @@ def _parser(prog: str) -> argparse.ArgumentParser:
     return parser
 
 
+def parsed(argv: list[str] | None = None, prog: str = "sparq-ipu serve") -> argparse.Namespace:
+    """What a command line says; wrong words end the process."""
+    return _parser(prog).parse_args(argv)
+
+
 def _key(arguments: argparse.Namespace) -> str | None:
     if arguments.api_key_file is None:
         return os.environ.get(KEY_VARIABLE) or None
@@ -114,7 +119,7 @@ def _key(arguments: argparse.Namespace) -> str | None:
 
 
 def build(arguments: argparse.Namespace) -> tuple[Any, Any]:
-    """The application and its engine, from what `_parser` gives.
+    """The application and its engine, from what `parsed` gives.
 
     Raises:
         ValueError, RuntimeError, OSError, ImportError, MemoryError: what can not be, in a sentence.
@@ -174,7 +179,7 @@ def build(arguments: argparse.Namespace) -> tuple[Any, Any]:
 
 def main(argv: list[str] | None = None, prog: str = "sparq-ipu serve") -> int:
     """The command; returns the exit status: 0, or 2 for bad usage."""
-    arguments = _parser(prog).parse_args(argv)
+    arguments = parsed(argv, prog)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s")
     try:
         with needed("serve"):
