@@ -352,7 +352,8 @@ def many_files() -> Any:
 def test_a_thousand_open_connections(url: str, client: Any, many_files: Any) -> None:
     """Idle; in the middle of a request's head, or of its body, that never ends."""
     port = int(url.rpartition(":")[2])
-    head = b"POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: 33\r\n"
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+    head += b"Content-Length: 33\r\n"
     connections = []
     try:
         for index in range(1000):

@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import shlex
 import socket
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +17,7 @@ from tiny_models import save_checkpoint, tokens_of
 httpx = pytest.importorskip("httpx")
 pytest.importorskip("fastapi")
 
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+pytestmark = pytest.mark.filterwarnings("ignore")
 
 #: more than choose a machine
 N_SHARED = 1100
@@ -46,6 +48,35 @@ def url(tmp_path_factory: Any) -> Any:
         cluster.shutdown()
 
 
+def test_an_answer_comes_in_pieces_and_ends_with_its_client() -> None:
+    """Without Ray's processes: what a machine makes of an application."""
+    pytest.importorskip("ray.serve")
+    from sparq_ipu.serve.ray_deployment import Machine
+
+    ended: list = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        assert (await receive())["body"] == b"asked" and scope == {"path": "/"}
+        await send({"type": "http.response.start", "status": 201, "headers": [(b"a", b"b")]})
+        await send({"type": "http.response.body", "body": b"one", "more_body": True})
+        try:
+            await receive()  # a client that stays says nothing more
+        finally:
+            ended.append(True)
+
+    async def client() -> list:
+        machine = SimpleNamespace(_app=app)
+        parts = Machine.func_or_class.answer(machine, {"path": "/"}, b"asked")
+        got = [await parts.__anext__(), await parts.__anext__()]
+        assert not ended
+        await parts.aclose()
+        await asyncio.sleep(0.01)
+        return got
+
+    assert asyncio.run(client()) == [(201, [(b"a", b"b")]), b"one"]
+    assert ended
+
+
 def ask(url: str, tokens: list, n_new: int = 2, **more: Any) -> Any:
     body = {"prompt": tokens, "max_tokens": n_new, "temperature": 0, **more}
     answer = httpx.post(f"{url}/v1/completions", json=body, timeout=120)
@@ -67,6 +98,7 @@ def metric(url: str, name: str) -> dict[str, float]:
     return seen
 
 
+@pytest.mark.slow
 def test_texts_that_begin_alike_reach_the_same_machine(url: str) -> None:
     """So what they share is held there; and both machines get some."""
     texts = [tokens_of(N_SHARED, seed=seed)[0].tolist() for seed in range(10)]
@@ -80,6 +112,7 @@ def test_texts_that_begin_alike_reach_the_same_machine(url: str) -> None:
     assert sum(n_new.values()) == 40 and all(value >= 4 for value in n_new.values())
 
 
+@pytest.mark.slow
 def test_streams_errors_and_paths(url: str) -> None:
     prompt = tokens_of(50)[0].tolist()
     whole = ask(url, prompt, 20)["choices"][0]["text"]
@@ -97,6 +130,7 @@ def test_streams_errors_and_paths(url: str) -> None:
         assert answer.status_code == 400 and answer.json()["error"]["message"]
 
 
+@pytest.mark.slow
 def test_a_client_that_vanishes_frees_its_place(url: str) -> None:
     prompts = ([1, token] for token in range(10, 60))
     endless = next(p for p in prompts if ask(url, p, 1900)["choices"][0]["finish_reason"] == "length")

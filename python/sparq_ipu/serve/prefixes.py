@@ -69,8 +69,9 @@ def choose(places: Sequence[Place], tokens: np.ndarray, multiple_of: int) -> Pla
 
 
 def beginning(body: bytes) -> str:
-    """A name for what the text of a request over HTTP begins with: its prompt, or the messages up to the first
-    of a user, which later turns have too. "" where nothing can be read: any machine may say what is wrong."""
+    """A name for what the text of a request over HTTP begins with: its prompt, or the messages up to the
+    first of a user, which later turns have too. "" where nothing can be read: any machine may say what is
+    wrong."""
     try:
         said = json.loads(body)
         text = said.get("prompt", "")

@@ -74,4 +74,6 @@ def deploy(arguments: dict[str, str]) -> Any:
     """The application. machines: how many. options: those of `sparq-ipu serve` but for its network."""
     words = shlex.split(arguments.get("options", ""))
     parsed(words)  # what is wrong is said here
-    return Front.bind(Machine.options(num_replicas=int(arguments["machines"])).bind(words))
+    front: Any = Front  # what decorators make of classes
+    machine: Any = Machine
+    return front.bind(machine.options(num_replicas=int(arguments["machines"])).bind(words))
