@@ -55,8 +55,8 @@ from sparq_ipu.transformers.checkpoints import check_path
 
 #: recorded requests; the file says whose
 MIX = Path(__file__).resolve().parent / "serve_mix.csv"
-#: seconds after which a request is lost
-LOST = 600.0
+#: seconds after the end of a soak in which every answer must have come; else it is lost
+LOST = 120.0
 
 LLAMA = """
 import sys, time, xllamacpp
@@ -310,12 +310,14 @@ async def soak(load: Load, a: argparse.Namespace, prompts: Prompts, pid: int) ->
     alone = [
         (await load.ask(text, n_new, **how)).text for text, (_, _, n_new), how in zip(texts, starts, drawn)
     ]
-    end = time.monotonic() + 60 * a.soak
+    clock = Clock()
+    ticking = asyncio.ensure_future(clock.tick())
+    start = time.monotonic()
     counts = {"answers": 0, "cancelled": 0, "different": 0, "errors": 0, "lost": 0}
     memory: list[float] = []
 
     async def user() -> None:
-        while time.monotonic() < end:
+        while clock.seconds < 60 * a.soak:
             index = chance.randrange(len(texts))
             stop_after = chance.uniform(0.0, 5.0) if chance.random() < 0.25 else None
             stop_at = math.inf if stop_after is None else time.perf_counter() + stop_after
@@ -327,10 +329,10 @@ async def soak(load: Load, a: argparse.Namespace, prompts: Prompts, pid: int) ->
                         lambda at=stop_at: time.perf_counter() > at,
                         **drawn[index],
                     ),
-                    LOST if stop_after is None else 5.0,
+                    None if stop_after is None else 5.0,
                 )
             except asyncio.TimeoutError:
-                counts["lost" if stop_after is None else "cancelled"] += 1
+                counts["cancelled"] += 1
                 continue
             except Exception as error:
                 counts["errors"] += 1
@@ -342,14 +344,32 @@ async def soak(load: Load, a: argparse.Namespace, prompts: Prompts, pid: int) ->
             )
             counts["different"] += not is_right
 
-    async def watch() -> None:
-        while time.monotonic() < end:
-            memory.append(_resident(pid))
-            print(f"{(end - time.monotonic()) / 60:.1f} min left, {memory[-1]:.0f} MB, {counts}", flush=True)
-            await asyncio.sleep(min(20.0, max(end - time.monotonic(), 0.1)))
+    users = [asyncio.ensure_future(user()) for _ in range(12)]
+    while not all(one.done() for one in users) and clock.seconds < 60 * a.soak + LOST:
+        memory.append(_resident(pid))
+        print(f"{clock.seconds / 60:.1f} of {a.soak} min, {memory[-1]:.0f} MB, {counts}", flush=True)
+        await asyncio.wait(users, timeout=20)
+    for one in [*users, ticking]:
+        counts["lost"] += one is not ticking and not one.done()
+        one.cancel()
+    minutes = {"minutes": clock.seconds / 60, "minutes_on_the_wall": (time.monotonic() - start) / 60}
+    return {**counts, **minutes, "seed": a.seed, "megabytes": [round(value, 1) for value in memory]}
 
-    await asyncio.gather(watch(), *(user() for _ in range(12)))
-    return {**counts, "minutes": a.soak, "seed": a.seed, "megabytes": [round(value, 1) for value in memory]}
+
+class Clock:
+    """Time in which this process ran: without that in which a signal held it."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    async def tick(self) -> None:
+        """Count, until this is cancelled."""
+        last = time.monotonic()
+        while True:
+            await asyncio.sleep(0.5)
+            now = time.monotonic()
+            self.seconds += min(now - last, 2.0)
+            last = now
 
 
 def _resident(pid: int) -> float:

@@ -40,13 +40,9 @@ from sparq_ipu.devices import resolve_device
 from sparq_ipu.transformers.checkpoints import Checkpoint, dtype_of, import_torch, smollm2_path
 from sparq_ipu.transformers.command_settings import (
     SaidSettings,
-<<<<<<< HEAD
     add_attention,
-    check_alone,
-=======
-    add_settings,
     add_types,
->>>>>>> origin/main
+    check_alone,
     columns,
     in_words,
     most_common,

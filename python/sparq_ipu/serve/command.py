@@ -30,13 +30,14 @@ from sparq_ipu.commands.command_line import (
     thread_count,
 )
 from sparq_ipu.commands.extras import needed
-<<<<<<< HEAD
-from sparq_ipu.transformers.checkpoints import Checkpoint, import_torch, smollm2_path
-from sparq_ipu.transformers.command_settings import SaidSettings, add_attention, check_alone, in_words
-=======
 from sparq_ipu.transformers.checkpoints import Checkpoint, dtype_of, import_torch, smollm2_path
-from sparq_ipu.transformers.command_settings import SaidSettings, add_settings, add_types, given, in_words
->>>>>>> origin/main
+from sparq_ipu.transformers.command_settings import (
+    SaidSettings,
+    add_attention,
+    add_types,
+    check_alone,
+    in_words,
+)
 from sparq_ipu.transformers.generation import stop_tokens
 
 #: an environment variable: on a command line everybody on the machine could read a key
@@ -124,12 +125,8 @@ def build(arguments: argparse.Namespace) -> tuple[Any, Any]:
     Raises:
         ValueError, RuntimeError, OSError, ImportError, MemoryError: what can not be, in a sentence.
     """
-<<<<<<< HEAD
     check_alone("serve", arguments)
-=======
-    _check_alone(arguments)
     dtype = dtype_of("serve", arguments.dtype, arguments.weights, "--dtype")
->>>>>>> origin/main
     settings = SaidSettings.of(arguments, "serve")
     key = _key(arguments)
     checkpoint = Checkpoint(smollm2_path() if arguments.model is None else arguments.model)

@@ -9,12 +9,8 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-<<<<<<< HEAD
 from sparq_ipu.commands.command_line import number
-from sparq_ipu.transformers.settings import ModelSettings, complete, settings_of_layers
-=======
 from sparq_ipu.transformers.settings import WEIGHTS, ModelSettings, complete, settings_of_layers
->>>>>>> origin/main
 from sparq_ipu.transformers.settings_file import read_settings
 
 #: settings that are integers: what they are, and what they are by default
