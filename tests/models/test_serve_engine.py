@@ -160,6 +160,17 @@ def test_requests_at_once_read_what_they_share_once(engine: Any) -> None:
         assert [Asked(fresh, [*shared, index], 5).tokens for index in range(4)] == answers
 
 
+def test_a_beginning_is_copied_from_a_longer_text(engine: Any) -> None:
+    text = tokens_of(600, seed=1)[0].tolist()
+    answer = Asked(engine, text, 10).tokens
+    other = [*text[:300], *tokens_of(90, seed=2)[0].tolist()]
+    asked = Asked(engine, other, 10)
+    assert asked.end().n_held == 256
+    assert Asked(engine, text, 10).tokens == answer
+    with running_engine() as fresh:
+        assert Asked(fresh, other, 10).tokens == asked.tokens
+
+
 def test_what_was_used_longest_ago_is_forgotten_first() -> None:
     with running_engine(n_places=2) as engine:
         texts = [tokens_of(200, seed=seed)[0].tolist() for seed in range(3)]

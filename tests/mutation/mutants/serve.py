@@ -47,7 +47,7 @@ MUTANTS = [
     *of(
         "python/sparq_ipu/serve/contexts.py",
         f"{_ENGINE}::test_logits_are_the_same_bits_in_any_company "
-        f"{_ENGINE}::test_requests_at_once_read_what_they_share_once",
+        f"{_ENGINE}::test_a_beginning_is_copied_from_a_longer_text",
         [
             (
                 "with self._rows(self._step_rows):\n            return self._forward([[token]",
