@@ -71,10 +71,10 @@ def test_an_answer_comes_in_pieces_and_ends_with_its_client() -> None:
         assert not ended
         await parts.aclose()
         await asyncio.sleep(0.01)
+        assert ended
         return got
 
     assert asyncio.run(client()) == [(201, [(b"a", b"b")]), b"one"]
-    assert ended
 
 
 def ask(url: str, tokens: list, n_new: int = 2, **more: Any) -> Any:
