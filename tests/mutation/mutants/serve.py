@@ -156,4 +156,9 @@ MUTANTS = [
         _PARTS,
         [("n_back = 0 if is_last else max(", "n_back = 0 and max(", "half a stop string is given away")],
     ),
+    *of(
+        "python/sparq_ipu/transformers/command_settings.py",
+        f"{_PROCESS}::test_what_is_refused_before_it_starts",
+        [("if arguments.dense and sparq:", "if False:", "--dense has settings of SparQ beside it")],
+    ),
 ]
