@@ -14,6 +14,7 @@ plan. Times are modelled, with work on chip low, likely and high.
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import math
 import sys
@@ -22,6 +23,7 @@ from typing import Any, Callable, Dict, List
 from common import ROOT, guarded
 from tiers import LAYERS, MODELS, STEPS
 
+from sparq_ipu.commands.command_line import Parser
 from sparq_ipu.commands.tables import markdown_table, replace_block
 from sparq_ipu.kernels import BASELINE, DEFAULT, TIERED
 from sparq_ipu.planning import plan
@@ -73,6 +75,7 @@ def step_row(n_heads: int, n_kv_heads: int, head_dim: int, seq_len: int, row_bit
     shape: dict[str, Any] = dict(n_heads=n_heads, n_kv_heads=n_kv_heads, head_dim=head_dim, seq_len=seq_len)
     settings = dict(rank=RANK, top_k=TOP_K, row_bits=row_bits, baseline=False)
 
+    @functools.lru_cache(maxsize=None)
     def of_misses(n: int) -> Seconds:
         return seconds_of(plan(**shape, kernel=TIERED.name, hit_rate=1 - n / TOP_K, **settings))
 
@@ -202,9 +205,7 @@ def model_table(rows: list[Row]) -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--plan", action="store_true", help=f"plan, and keep the rows in {RESULTS.name}")
     parser.add_argument("--write", action="store_true", help="put the tables into the documents")
     a = parser.parse_args(arguments)

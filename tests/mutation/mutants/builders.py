@@ -20,6 +20,43 @@ _ROWS_OF_8_BITS = "tests/cpu/test_cpu_bits.py::test_rows_of_8_bits"
 
 MUTANTS = [
     *of(
+        "poplar_ops/arith/half_bits.hpp",
+        _ROWS_OF_8_BITS,
+        [
+            ("((magnitude >> 13) & 1u)", "1u", "ties are rounded up"),
+        ],
+    ),
+    *of(
+        "poplar_ops/arith/key_index.hpp",
+        f"{_CODELETS}_key_index.py",
+        [
+            ("code < largestCode(indexBits) ? code : largestCode(indexBits)", "code", "codes are not cut"),
+        ],
+    ),
+    *of(
+        "poplar_ops/arith/row_codes.hpp",
+        f"{_CODELETS}_row_codes.py",
+        [
+            (
+                "(bits >> 16) & 1u",
+                "0u",
+                "ties of a scale are rounded down",
+                "there are none: of no fp16 number is the scale a tie",
+            ),
+        ],
+    ),
+    *of(
+        "poplar_ops/arith/row_groups.hpp",
+        _ROWS_OF_8_BITS,
+        [
+            (
+                "most = std::max(most, std::fabs(codes[i]));",
+                "most = std::max(most, codes[i]);",
+                "a scale is of the largest number above 0",
+            ),
+        ],
+    ),
+    *of(
         "poplar_ops/arith/window_history.hpp",
         f"{_CODELETS}_window_history.py",
         [

@@ -11,6 +11,56 @@ _VECTORS = "tests/vectors/test_vectors.py::test_bits_with_every_width_of_vectors
 
 MUTANTS = [
     *of(
+        f"{_CPU}/key_index.hpp",
+        f"{_VECTORS} tests/cpu/test_cpu_key_index.py::test_memory",
+        [
+            ("at * headDim * columnStride;", "at * headDim;", "pairs share their columns"),
+        ],
+    ),
+    *of(
+        f"{_CPU}/kv_cache.hpp",
+        "tests/cpu/test_cpu_rows.py tests/cpu/test_cpu_bits.py::test_reorder",
+        [
+            ("shared->bank[rows[b]]", "shared->bank[b]", "chosen rows are the first ones"),
+        ],
+    ),
+    *of(
+        f"{_CPU}/pair_attention.hpp",
+        _VECTORS,
+        [
+            (
+                "call.isDense(length)",
+                "call.isDense(length / 2)",
+                "a text of less than twice top_k attends densely",
+            ),
+        ],
+    ),
+    *of(
+        f"{_CPU}/read_ahead.hpp",
+        "tests/cpu/test_cpu_read_ahead.py",
+        [
+            ("return distance.load(std::memory_order_relaxed);", "return 0;", "nothing is read ahead"),
+        ],
+    ),
+    *of(
+        f"{_CPU}/scratch.hpp",
+        f"{_VECTORS} tests/cpu/test_cpu_bits.py::test_many_outputs",
+        [
+            (
+                "call.pipelined() ? carve.take<float>(g * stride) : scores[0]",
+                "scores[0]",
+                "neighbouring pairs have one buffer of scores",
+            ),
+        ],
+    ),
+    *of(
+        f"{_CPU}/thread_pool.hpp",
+        "tests/cpu/test_cpu_errors.py::test_options_refused_by_the_module",
+        [
+            ("maxThreads = 1024", "maxThreads = 2048", "more threads than there may be"),
+        ],
+    ),
+    *of(
         f"{_CPU}/kernels/approx_scores.hpp",
         _VECTORS,
         [
@@ -65,6 +115,7 @@ MUTANTS = [
         f"{_VECTORS} tests/cpu/test_cpu_key_index.py::test_largest_sums",
         [
             ("quadsTogether = 8;", "quadsTogether = 64;", "sums pass 16 bits"),
+            ("_mm256_srli_epi16(x, 4)", "_mm256_srli_epi16(x, 3)", "the second code has a bit of the first"),
         ],
     ),
     *of(
@@ -72,6 +123,11 @@ MUTANTS = [
         _VECTORS,
         [
             ("second = _mm512_srai_epi32(second, 4);", "", "second codes count 16 times"),
+            (
+                "to + blockSize, _mm512_extractf32x8_ps(scores, 1)",
+                "to + blockSize, _mm512_extractf32x8_ps(scores, 0)",
+                "two blocks have the scores of one",
+            ),
         ],
     ),
     *of(
@@ -90,6 +146,11 @@ MUTANTS = [
         f"{_VECTORS} tests/cpu/test_cpu_key_index.py::test_largest_sums",
         [
             ("together = 16;", "together = 64;", "sums pass 16 bits"),
+            (
+                "(2 * r + half) * 8 + 4 * L",
+                "(r + 4 * half) * 8 + 4 * L",
+                "scores of 4 bits are out of their order",
+            ),
         ],
     ),
     *of(
@@ -151,6 +212,11 @@ MUTANTS = [
         _VECTORS,
         [
             ("_mm512_cmpge_epi32_mask", "_mm512_cmpgt_epi32_mask", "keys at a threshold do not reach it"),
+            (
+                "(sum + _mm512_shuffle_f32x4(x, y, 0x44)) + _mm512_shuffle_f32x4(x, y, 0xEE)",
+                "(sum + _mm512_shuffle_f32x4(x, y, 0xEE)) + _mm512_shuffle_f32x4(x, y, 0x44)",
+                "lanes are added in another order",
+            ),
         ],
     ),
     *of(

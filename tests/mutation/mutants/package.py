@@ -421,4 +421,14 @@ MUTANTS = [
             ("return __all__", "return [*globals()]", "dir lists what is no public name"),
         ],
     ),
+    *of(
+        "python/sparq_ipu/transformers/places.py",
+        "tests/models/test_serve_engine.py::test_logits_are_the_same_bits_in_any_company "
+        "tests/models/test_serve_engine.py::test_a_request_has_the_tokens_of_generate "
+        "tests/models/test_serve_engine.py::test_a_prefix_is_not_read_again "
+        "tests/models/test_serve_engine.py::test_lossless_says_what_dense_attention_says",
+        [
+            ("if past is not None:", "if False:", "a piece attends to itself alone"),
+        ],
+    ),
 ]
