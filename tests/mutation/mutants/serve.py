@@ -71,12 +71,6 @@ MUTANTS = [
                 "if False and now - self._step_at",
                 "a prompt holds up others",
             ),
-            ("n_same = [next((i for", "n_same = [n or next((i for", "drafts are not compared"),
-            (
-                "                self._copy_prefix(request, place)",
-                "                request.n_read = request.n_held = 0",
-                "what a place holds of a prompt is read again",
-            ),
         ],
     ),
     *of(
@@ -155,10 +149,5 @@ MUTANTS = [
         "python/sparq_ipu/serve/text.py",
         _PARTS,
         [("n_back = 0 if is_last else max(", "n_back = 0 and max(", "half a stop string is given away")],
-    ),
-    *of(
-        "python/sparq_ipu/transformers/command_settings.py",
-        f"{_PROCESS}::test_what_is_refused_before_it_starts",
-        [("if arguments.dense and sparq:", "if False:", "--dense has settings of SparQ beside it")],
     ),
 ]
