@@ -34,6 +34,21 @@ MUTANTS = [
                 "if (false)",
                 "numbers apart are taken for neighbours",
             ),
+            (
+                "takesSparq ? isWindow && !isSettings : takesWindow && isSettings",
+                "false",
+                "settings of the other kind of attention are not named",
+            ),
+            (
+                "same = array.shape(static_cast<py::ssize_t>(i)) == shape[i];",
+                "same = i != 0 || array.shape(0) == shape[0];",
+                "the first dimension alone is looked at",
+            ),
+            (
+                "    history.emplace_back();\n",
+                "    if (history.empty())\n      history.emplace_back();\n",
+                "histories of all batch elements are one",
+            ),
         ],
     ),
     *of(
@@ -53,9 +68,19 @@ MUTANTS = [
         "tests/planning/test_planning.py::test_the_baseline_is_without_the_append_program",
         [
             (
+                'f("shared_row_penalty", m.sharedRowPenalty);',
+                'f("shared_row_penalty", m.sharedRowKneeBytes);',
+                "a parameter of the model is another",
+            ),
+            (
                 "if (used != parameters.size())",
                 "if (used > parameters.size())",
                 "unknown parameters are taken",
+            ),
+            (
+                '"streaming"_a = t.streaming, "host_streams"_a',
+                '"streaming"_a = t.exchange, "host_streams"_a',
+                "exchange is called streaming",
             ),
         ],
     ),

@@ -24,6 +24,17 @@ MUTANTS = [
         ],
     ),
     *of(
+        "emulator/include/sparq_emulator/DeviceModel.hpp",
+        f"{_TESTS}several_ipus.py {_TESTS}counters.py",
+        [
+            (
+                "double onChip() const { return compute + exchange + sync; }",
+                "double onChip() const { return compute + exchange; }",
+                "syncs take no time of a chip",
+            ),
+        ],
+    ),
+    *of(
         "emulator/include/sparq_emulator/Errors.hpp",
         f"{_TESTS}code_memory.py",
         [
@@ -65,6 +76,17 @@ MUTANTS = [
                 "fpEvents = fpInvalid | fpDivideByZero | fpOverflow",
                 "fpEvents = fpInvalid | fpDivideByZero",
                 "nothing stops at an overflow",
+            )
+        ],
+    ),
+    *of(
+        f"{_SRC}/liveness.hpp",
+        f"{_TESTS}liveness.py",
+        [
+            (
+                "extent.end = std::max(extent.end, other.end);",
+                "extent.end = other.end;",
+                "an extent ends where what it contains does",
             )
         ],
     ),

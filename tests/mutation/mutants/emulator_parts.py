@@ -125,6 +125,11 @@ MUTANTS = [
         ],
     ),
     *of(
+        f"{_SRC}/quarter.cpp",
+        f"{_TESTS}quarter.py {_REFUSED}",
+        [("if (scale < -32 || scale > 31)", "if (scale < -32 || scale > 32)", "a scale of seven bits")],
+    ),
+    *of(
         f"{_SRC}/random.cpp",
         f"{_TESTS}random.py::test_a_saved_executable_gives_what_it_gave {_TESTS}random.py",
         [
@@ -133,6 +138,13 @@ MUTANTS = [
                 "static_cast<std::uint64_t>(seeds[2 * i + 1]) << 31;",
                 "seeds are moved by a bit",
             ),
+        ],
+    ),
+    *of(
+        f"{_SRC}/reads.cpp",
+        f"{_TESTS}toolkit.py::test_reads_of_what_nobody_wrote_are_reported",
+        [
+            ("if (gap && reported_.insert(who).second)", "if (gap)", "a read is reported each time"),
         ],
     ),
     *of(
@@ -171,6 +183,17 @@ MUTANTS = [
         f"{_SRC}/target_properties.cpp",
         _DECLARED,
         [("return {-65504.0L, 65504.0L};", "return {0, 65504.0L};", "halves are not negative")],
+    ),
+    *of(
+        f"{_SRC}/tensor.cpp",
+        f"{_TESTS}views.py {_REFUSED}",
+        [
+            (
+                "p[i].begin < p[i - 1].begin + p[i - 1].length)",
+                "p[i].begin + 1 < p[i - 1].begin + p[i - 1].length)",
+                "one element may be there twice",
+            )
+        ],
     ),
     *of(
         f"{_SRC}/vertices.cpp",

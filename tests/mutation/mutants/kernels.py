@@ -11,6 +11,13 @@ _VECTORS = "tests/vectors/test_vectors.py::test_bits_with_every_width_of_vectors
 
 MUTANTS = [
     *of(
+        f"{_CPU}/buffer.hpp",
+        _VECTORS,
+        [
+            ("(n + multiple - 1) / multiple * multiple", "n / multiple * multiple", "room is rounded down"),
+        ],
+    ),
+    *of(
         f"{_CPU}/key_index.hpp",
         f"{_VECTORS} tests/cpu/test_cpu_key_index.py::test_memory",
         [
@@ -58,6 +65,17 @@ MUTANTS = [
         "tests/cpu/test_cpu_errors.py::test_options_refused_by_the_module",
         [
             ("maxThreads = 1024", "maxThreads = 2048", "more threads than there may be"),
+        ],
+    ),
+    *of(
+        f"{_CPU}/window_history.hpp",
+        "tests/cpu/test_cpu_window.py::test_bits tests/cpu/test_cpu_window.py::test_copies_remember",
+        [
+            (
+                "totals.as<std::int32_t>() + bank * capacity",
+                "totals.as<std::int32_t>() + 0 * bank",
+                "every element has the history of the first",
+            ),
         ],
     ),
     *of(

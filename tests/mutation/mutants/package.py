@@ -371,7 +371,6 @@ MUTANTS = [
                 "if False:",
                 "--top-p alone is taken",
             ),
-            ("if arguments.dense and sparq:", "if False:", "--dense has settings of SparQ beside it"),
             ("(10, 50, 90)", "(0, 50, 100)", "all steps are the middle 80 %"),
             ("torch.manual_seed(arguments.seed or 0)", "torch.manual_seed(0)", "one seed for all"),
             (
