@@ -7,7 +7,7 @@
 
 The recorded decode steps are those of `bench/results/tiered_steps.jsonl`: three texts, two layers, k=128,
 rows in fp16. Of each step but the first the share of the selected rows that were missing is taken over to
-another shape, every KV head alike; missing rows of a head are rounded up to a multiple of 8, which is less to
+another shape, every KV head alike; missing rows of a head are rounded up to a multiple of 4, which is less to
 plan. Times are modelled, with work on chip low, likely and high.
 """
 
@@ -38,7 +38,7 @@ SHAPES = (
     (9, 3, 64, 4352, 16),
 )
 #: missing rows of a KV head are rounded up to so many
-MISSES_STEP = 8
+MISSES_STEP = 4
 #: low, likely, high
 Seconds = List[float]
 Row = Dict[str, Any]
@@ -77,7 +77,7 @@ def step_row(n_heads: int, n_kv_heads: int, head_dim: int, seq_len: int, row_bit
 
     @functools.lru_cache(maxsize=None)
     def of_misses(n: int) -> Seconds:
-        return seconds_of(plan(**shape, kernel=TIERED.name, hit_rate=1 - n / TOP_K, **settings))
+        return seconds_of(plan(**shape, kernel=TIERED.name, misses=[n] * n_kv_heads, **settings))
 
     steps = misses_of_steps()
     return {
@@ -109,7 +109,7 @@ def model_row(model: str, seq_len: int, n_ipus: int) -> Row:
                 **shape,
                 kernel=TIERED.name,
                 n_layers=n_tiered,
-                hit_rate=1 - n / TOP_K,
+                misses=[n] * shape["n_kv_heads"],
                 rank=RANK,
                 top_k=TOP_K,
                 append=True,
