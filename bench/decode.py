@@ -328,9 +328,7 @@ def rows_of(a: argparse.Namespace, seq_len: int, progress: Progress, command: st
         if a.peers is not None and row["error"] is None:
             with others() as share_first:
                 row["first_token_seconds"] = method.first_token(prompt_tokens(seq_len, a.seed))
-            row["error"] = noise(
-                max((share["others"], share_first["others"]), key=lambda x: -1 if x is None else x)
-            )
+            row["error"] = noise(share["others"]) or noise(share_first["others"])
         if method.seconds and row["error"] is None:
             row.update(_times(method.seconds, a.batch))
             row.update(method.parts(tokens[-a.steps :]))
@@ -503,6 +501,9 @@ def main(argv: list[str] | None = None) -> int:
         cli.error("--peers must have batch 1 and wall time, as the others have")
     if a.peers is not None and a.model != "smollm2" and not a.model.endswith(".gguf"):
         cli.error(f"--peers must have --model smollm2 or a .gguf file, which all read, got {a.model}")
+    if a.peers is not None and min(a.S) < a.steps * a.rounds + 3:
+        rule = "be at least 3 more than the steps of all rounds with --peers"
+        cli.error(f"--S must {rule}, got {min(a.S)} and {a.steps * a.rounds}")
     if a.cpu_time and (a.threads != 1 or os.environ.get("OMP_NUM_THREADS") != "1"):
         cli.error("--cpu-time must have --threads 1 and OMP_NUM_THREADS=1: it is that of one thread")
     for flag in ("json", "plot"):

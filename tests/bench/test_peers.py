@@ -135,6 +135,7 @@ def test_the_table_has_both_processors_apart_and_what_we_lose() -> None:
     [
         ("--peers", "--peers must have --model smollm2 or a .gguf file"),
         ("--peers --model smollm2 --batch 2", "--peers must have batch 1 and wall time"),
+        ("--peers --model smollm2 --S 512 22", "--S must be at least 3 more than the steps of all rounds"),
         ("--peers other", "invalid choice"),
     ],
 )
