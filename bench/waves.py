@@ -22,6 +22,7 @@ import numpy as np
 from common import ROOT, guarded
 
 from sparq_ipu.commands.command_line import Parser
+from sparq_ipu.commands.extras import needed
 from sparq_ipu.commands.tables import markdown_table, replace_block
 from sparq_ipu.kernels import TIERED
 from sparq_ipu.planning import plan
@@ -137,9 +138,6 @@ def table(rows: list[Row]) -> str:
 
 def draw(rows: list[Row], path: Path) -> None:
     """Time over misses, with the range of work on chip where every head has as many."""
-    import matplotlib
-
-    matplotlib.use("Agg")
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(1, 2, figsize=(9, 3.8), sharey=True)
@@ -163,6 +161,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--plan", action="store_true", help=f"plan, and keep the rows in {RESULTS.name}")
     parser.add_argument("--write", action="store_true", help=f"table and plot into docs/{DOCUMENT.name}")
     a = parser.parse_args(arguments)
+    if a.write:
+        with needed("bench/waves.py", is_command=True):  # before some minutes of planning
+            import matplotlib
+
+            matplotlib.use("Agg")
     if a.plan:
         RESULTS.write_text("[\n" + ",\n".join(map(json.dumps, planned())) + "\n]\n")
     rows = json.loads(RESULTS.read_text())
