@@ -7,6 +7,7 @@
     python study/accuracy.py --report-only --out runs/accuracy.jsonl --report page.md --plots plots
     python study/accuracy.py --methods sparq:r=16,k=64 h2o@sparq:r=16,k=64 --tasks repetition needle
     python study/accuracy.py --held-out --out runs/held_out.jsonl          confirm settings on other texts
+    python study/accuracy.py --later --model x.gguf --size lm.length=16000 --out runs/later.jsonl   newer methods
     python study/accuracy.py --statistics --out runs/statistics.jsonl     of the model's own attention instead
     python study/accuracy.py --write                                the published results into docs/
     python study/accuracy.py --coverage                             simulate what the intervals cover, 10 s
@@ -31,12 +32,14 @@ if TYPE_CHECKING:
 
 RESULTS = ROOT / "study/results/accuracy_smollm2_135m.jsonl"
 HELD_OUT = ROOT / "study/results/accuracy_held_out.jsonl"
+LATER = "study/results/later_*.jsonl"  # of each model and length one
 ROWS = ROOT / "study/results/row_bits.jsonl"
 STATISTICS = ROOT / "study/results/attention_statistics.jsonl"
 COVERAGE = ROOT / "study/results/interval_coverage.jsonl"
 DOCUMENT = ROOT / "docs/accuracy.md"
 TABLES = ROOT / "docs/accuracy_tables.md"
 HELD_OUT_TABLES = ROOT / "docs/accuracy_held_out.md"
+LATER_DOCUMENT = ROOT / "docs/accuracy_later.md"
 
 
 def arguments() -> argparse.ArgumentParser:
@@ -48,6 +51,11 @@ def arguments() -> argparse.ArgumentParser:
         "--held-out",
         action="store_true",
         help="texts, needles and seed that no setting was chosen on; the settings that may be recommended",
+    )
+    parser.add_argument(
+        "--later",
+        action="store_true",
+        help="methods that came after SparQ, at equal bytes; for a model and a length (--size lm.length=N) each",
     )
     parser.add_argument(
         "--list", action="store_true", help="list methods with their parameters, tasks, the plan; do not run"
@@ -116,16 +124,19 @@ def arguments() -> argparse.ArgumentParser:
 
 def make_plan(args: argparse.Namespace) -> Plan:
     try:
-        from sparq_study.accuracy.plan import default_plan, held_out_plan, quick_plan
+        from sparq_study.accuracy.plan import default_plan, held_out_plan, later_plan, quick_plan
     except ImportError:
         from sparq_ipu.models import import_torch
 
         import_torch("accuracy")  # says what to install
         raise
 
-    if args.quick and args.held_out:
-        raise ValueError("accuracy: held-out must be given without quick, got both")
-    plan = quick_plan() if args.quick else held_out_plan() if args.held_out else default_plan()
+    plans = {"quick": quick_plan, "held_out": held_out_plan, "later": later_plan}
+    asked = [name for name in plans if getattr(args, name)]
+    if len(asked) > 1:
+        first, second = (name.replace("_", "-") for name in asked[:2])
+        raise ValueError(f"accuracy: {second} must be given without {first}, got both")
+    plan = plans[asked[0]]() if asked else default_plan()
     tasks = {name: dict(sizes) for name, sizes in plan.tasks.items()}
     if args.tasks:
         tasks = {name: tasks.get(name, {"items": 1}) for name in args.tasks}
@@ -176,7 +187,7 @@ def tell(text: str) -> None:
 
 def check_flags(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
     """Refuse flags that would change nothing."""
-    of_plan = ("quick", "held_out", "methods", "tasks", "items", "size", "seed")
+    of_plan = ("quick", "held_out", "later", "methods", "tasks", "items", "size", "seed")
     if args.list:
         only(parser, args, "--list", *of_plan)
     elif args.write:
@@ -232,7 +243,7 @@ def write_coverage(path: Path) -> None:
 def write_documents() -> None:
     """Make the pages of tables and the generated blocks of docs/accuracy.md from the published lines."""
     from sparq_ipu.commands.tables import replace_block
-    from sparq_study.accuracy import document, report, runner
+    from sparq_study.accuracy import document, later, report, runner
 
     lines, held_out = runner.read_results(RESULTS), runner.read_results(HELD_OUT)
     for page, source, shown in ((TABLES, RESULTS, lines), (HELD_OUT_TABLES, HELD_OUT, held_out)):
@@ -243,6 +254,9 @@ def write_documents() -> None:
     )
     for name, text in made.items():
         replace_block(DOCUMENT, name, text)
+    replace_block(
+        LATER_DOCUMENT, "later", later.tables([runner.read_results(path) for path in ROOT.glob(LATER)])
+    )
 
 
 def run(args: argparse.Namespace, plan: Plan) -> int:

@@ -146,6 +146,42 @@ TIERED_METHODS = (
     f"{TIERED},rows=int8",
 )
 HELD_OUT_SEED = 1  # the study has 0, and 7 was tried before settings were chosen
+# Methods that came after SparQ, at three budgets of bytes, each with an index of about the bits a position that
+# SparQ's has there (at head_dim 64), and as many rows as then fit.
+LATER_LEVELS = tuple(
+    str(parse_method(level))
+    for level in (f"{RECOMMENDED_METHOD},r=16", RECOMMENDED_METHOD, f"{RECOMMENDED_METHOD},k=512")
+)
+_FEWER = (
+    "quest:page=32",
+    "hsa:page=8",
+    "double_sparsity:r=16,index_bits=4",
+    "fasa:r=16,index_bits=4",
+    "loki:r=4",
+)
+_MORE = ("quest", "hsa", "double_sparsity:index_bits=4", "fasa:index_bits=4", "loki:r=8")
+LATER: dict[str, tuple[str, ...]] = {
+    "SparQ, index of 4 bits": LATER_LEVELS,
+    **{
+        few.partition(":")[0]: (
+            f"{few}@{LATER_LEVELS[0]}",
+            *(f"{more}@{level}" for level in LATER_LEVELS[1:]),
+        )
+        for few, more in zip(_FEWER, _MORE)
+    },
+    "planes, as many bits": tuple(
+        f"planes:bits={bits},mean_from=1@{level}" for bits, level in zip((48, 128, 128), LATER_LEVELS)
+    ),
+    "planes, fewer bits": tuple(
+        f"planes:bits={bits},mean_from=1@{level}" for bits, level in zip((32, 64, 64), LATER_LEVELS)
+    ),
+    "best positions known": tuple(f"oracle:mean_from=1@{level}" for level in LATER_LEVELS),
+}
+# What is not at a level: an index of 16 bits, budgets by mass.
+LATER_OTHERS = (
+    str(parse_method(f"{RECOMMENDED_METHOD},index_bits=16")),
+    *(f"top_p:k=512,p={p},mean_from=1,index_bits=4" for p in (0.8, 0.9, 0.95)),
+)
 QUICK_METHODS = (
     "dense",
     "sparq:r=16",
@@ -244,6 +280,13 @@ def held_out_plan() -> Plan:
     names = ("lm", "repetition", "multikey", "multivalue", "tracking")
     tasks: dict[str, dict[str, Any]] = {name: {"items": 6, "texts": "held_out"} for name in names}
     return Plan(tasks, list(TIERED_METHODS), HELD_OUT_SEED, decode_only=True)
+
+
+def later_plan() -> Plan:
+    """Methods that came after SparQ, on texts that no setting was chosen on: of each model and length a file of
+    its own (`lm.length`)."""
+    methods = [method for levels in LATER.values() for method in levels]
+    return Plan({"lm": {"items": 12, "texts": "held_out"}}, [*methods, *LATER_OTHERS], HELD_OUT_SEED)
 
 
 def quick_plan() -> Plan:

@@ -76,6 +76,7 @@ def test_list_names_everything(bench, capsys):
         (["--size", "lm.foo=1"], "accuracy: size of lm must be one of items, length, span, texts, got 'f"),
         (["--size", 'lm.texts="none"'], "accuracy: lm.texts must be one of study, held_out, got 'none'"),
         (["--quick", "--held-out"], "accuracy: held-out must be given without quick, got both"),
+        (["--held-out", "--later"], "accuracy: later must be given without held-out, got both"),
         (["--size", "lm.length=-5"], "accuracy: lm.length must be in [1, 16777216], got -5"),
         (["--size", "lm.items=true"], "accuracy: lm.items must be an integer in [1, 16777216], got True"),
         (["--size", "needle.lengths=512"], "accuracy: needle.lengths must be a list of one or more, got 512"),

@@ -233,8 +233,25 @@ def test_sets_of_texts_are_different_works():
         assert not any(words[at : at + 100] in study[1][1] for at in starts), name
 
 
-def test_filler_error():
-    with pytest.raises(ValueError, match=r"^accuracy: length must be at most \d+ tokens of text, got 99999$"):
+def test_a_long_text_has_the_excerpts_before_it_in_front():
+    """Its end is of its own excerpt, as that of a short one; a text of one excerpt stays as it was."""
+    tokenizer = TinyTokenizer()
+    found = [content for _, content in text.excerpts("held_out")]
+    tokens = [tokenizer(found[i], add_special_tokens=False)["input_ids"] for i in (1, 0, -1)]
+    own, before, last = map(tokenizer.decode, tokens)
+    assert Words(tokenizer, "x").filler(1, len(tokens[0]), "held_out") == tokens[0]
+    long = Words(tokenizer, "x").filler(1, len(tokens[0]) + 500, "held_out")
+    assert len(long) == len(tokens[0]) + 500
+    assert tokenizer.decode(long)[:200] in before and tokenizer.decode(long)[-200:] in own
+    first = tokenizer.decode(Words(tokenizer, "x").filler(0, len(tokens[1]) + 500, "held_out"))
+    assert first[:200] in last and first[-200:] in before
+
+
+def test_filler_error(monkeypatch):
+    monkeypatch.setattr("sparq_study.accuracy.tasks.item.excerpts", lambda texts: text.excerpts(texts)[:2])
+    with pytest.raises(
+        ValueError, match=r"^accuracy: length must be at most \d+ tokens of text, got 99999$"
+    ):
         build("lm", length=99999 - 20)
     with pytest.raises(
         ValueError, match=r"^accuracy: rare must leave enough distinct words, got 505 of \d+ wanted$"

@@ -86,10 +86,17 @@ class Words:
         return self.tokenizer.decode([token]).strip().isdigit()
 
     def filler(self, index: int, n_tokens: int, texts: str = "study") -> list[int]:
-        """n_tokens of the index-th excerpt of a set of texts, from a seeded start."""
+        """n_tokens of the index-th excerpt of a set of texts, from a seeded start.
+
+        Where an excerpt is too short, as many of those before it as are needed come first.
+        """
         found = excerpts(texts)
-        tokens = self.encode(found[index % len(found)][1])
-        if n_tokens > len(tokens):
+        tokens: list[int] = []
+        for i in range(len(found)):
+            tokens = self.encode(found[(index - i) % len(found)][1]) + tokens
+            if n_tokens <= len(tokens):
+                break
+        else:
             raise ValueError(f"accuracy: length must be at most {len(tokens)} tokens of text, got {n_tokens}")
         start = self.random.randrange(len(tokens) - n_tokens + 1)
         return tokens[start : start + n_tokens]

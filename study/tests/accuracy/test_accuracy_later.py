@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The page of methods that came after SparQ: its plan, and its tables from lines."""
+
+from __future__ import annotations
+
+import pytest
+
+from sparq_study.accuracy import later
+from sparq_study.accuracy.plan import LATER, LATER_LEVELS, Contender, later_plan
+
+
+@pytest.mark.parametrize("seq_len", [3584, 16000, 32000])
+def test_methods_of_a_level_move_as_many_bytes(seq_len):
+    """At most those of SparQ, and by less than a page of rows fewer."""
+    shape = (seq_len, 64, 7, 24)
+    for methods in LATER.values():
+        for method, level in zip(methods, LATER_LEVELS):
+            found = Contender(method).resolve(*shape)
+            budget = Contender(level).resolve(*shape).transfer(*shape)
+            moved = found.transfer(*shape)
+            assert moved <= budget, method
+            assert budget - moved <= 2 * 64 * getattr(found, "page", 1), method
+
+
+def test_the_plan_has_texts_that_no_setting_was_chosen_on():
+    plan = later_plan()
+    assert plan.tasks["lm"]["texts"] == "held_out" and plan.tasks["lm"]["items"] >= 12
+    assert {method for methods in LATER.values() for method in methods} < set(plan.methods)
+
+
+def lines_of(kl: dict[str, float], model: str = "a model", length: int = 4000) -> list:
+    """Lines of a file: each method's KL on three contexts, slightly apart."""
+    plan = later_plan()
+    tasks = {"lm": {"items": 3, "texts": "held_out", "length": length}}
+    lines = [{"kind": "header", "model": model, "plan": {"tasks": tasks, "methods": plan.methods}}]
+    for method in plan.methods:
+        compression = Contender(method).resolve(length, 64, 3, 30).compression(length, 64, 3, 30)
+        for item in range(3):
+            sums = {"n": 10, "kl": 10 * kl.get(method, 0.5) * (1 + item / 10)}
+            lines.append(
+                {"kind": "result", "task": "lm", "question": "sparse", "method": method, "item": item}
+                | {"seq_len": length, "compression": compression, "sums": sums}
+            )
+    return lines
+
+
+def test_tables():
+    """Where a method's KL is lower it shows, in its own cell."""
+    ours = dict(zip(LATER_LEVELS, (0.4, 0.2, 0.1)))
+    quest = dict(zip(LATER["quest"], (0.8, 0.3, 0.15)))
+    lines = lines_of({**ours, **quest})
+    table = {row.split("|")[1].strip(): row for row in later.kl_table(lines).splitlines()}
+    assert "0.4400" in table[later.OURS] and "0.3300" in table["quest"] and "0.5500" in table["loki"]
+    assert "more than" in table["loki"]  # it never comes as low as the recommended settings
+    gaps = {row.split("|")[1].strip(): row for row in later.gap_table(lines).splitlines()}
+    assert "+0.1100" in gaps["quest"] and later.OURS not in gaps
+    both = later.tables([lines_of({}, "b", 8000), lines_of({}, "a", 16000), lines_of({}, "a", 4000)])
+    titles = [line for line in both.splitlines() if line.startswith("**")]
+    assert titles == [f"**{name} positions, 3 contexts**" for name in ("a, 4,000", "a, 16,000", "b, 8,000")]
+
+
+@pytest.mark.parametrize(
+    "kl, share",
+    [
+        (0.2, "10.0 %"),
+        (0.1, "20.0 %"),
+        (0.4, "at most 5.0 %"),
+        (0.5, "at most 5.0 %"),
+        (0.09, "more than 20.0 %"),
+    ],
+)
+def test_bytes_for_a_kl(kl, share):
+    """On a power law: half the KL for twice the bytes."""
+    assert later.share_for(kl, [(0.05, 0.4), (0.1, 0.2), (0.2, 0.1)]) == share
