@@ -328,7 +328,7 @@ async def mixed(
 
 async def soak(load: Load, a: argparse.Namespace, prompts: Prompts, pid: int) -> dict[str, Any]:
     """Random requests, half of them with a temperature and a seed. What comes of each is compared with its
-    answer alone: all of it, or of one that is cancelled the beginning."""
+    answer alone: all of it, or of one that is cancelled while it is written the beginning."""
     chance = random.Random(a.seed)
     starts = [
         (chance.randrange(40, 1500), chance.randrange(90000), chance.randrange(4, 48)) for _ in range(16)
