@@ -17,6 +17,7 @@ from tiny_models import tiny_model, tokens_of  # noqa: E402
 from transformers.models.llama import modeling_llama  # noqa: E402
 
 import sparq_ipu.transformers  # noqa: E402
+from sparq_ipu.torch.few_bits import MOST_ROWS, Int4Linear, Int8Linear, JoinedLinear  # noqa: E402
 from sparq_ipu.transformers import SparqCache, lean_step  # noqa: E402
 from sparq_ipu.transformers.lean_step import LeanStep  # noqa: E402
 from sparq_ipu.transformers.places import Places  # noqa: E402
@@ -256,3 +257,98 @@ def test_lean_is_true_or_false(name: str) -> None:
     given = dict(top_k=8) if name == "enable_window" else {}
     with pytest.raises(ValueError, match=f"^{name}: lean must be True or False, got 2"):
         getattr(sparq_ipu.transformers, name)(a_model(), lean=2, **given)
+
+
+def a_wide_model(weights: str, kind: str = "Qwen2", **changes: Any) -> Any:
+    """Of a shape whose layers are joined."""
+    shape = dict(hidden_size=128, intermediate_size=128, num_attention_heads=8, num_key_value_heads=4)
+    model = tiny_model(kind, **{**shape, **changes}).to(torch.bfloat16)
+    for name, parameter in model.named_parameters():  # biases are 0, as they are made
+        if name.endswith("bias"):
+            torch.nn.init.normal_(parameter)
+    sparq_ipu.transformers.quantise_weights(model, weights)
+    return model
+
+
+@contextlib.contextmanager
+def counted_products(monkeypatch: Any) -> Iterator[list[int]]:
+    products: list[int] = []
+    own = JoinedLinear.__call__
+    with monkeypatch.context() as patch:
+        patch.setattr(JoinedLinear, "__call__", lambda self, x: (products.append(1), own(self, x))[1])
+        yield products
+
+
+@pytest.mark.parametrize("weights", ["int8", "int4"])
+@pytest.mark.parametrize("kind", ["Llama", "Qwen2"])
+def test_layers_of_one_input_are_joined(weights: str, kind: str, monkeypatch: Any) -> None:
+    model = a_wide_model(weights, kind)
+    untouched = logits_of_own(copy.deepcopy(model))
+    with counted_products(monkeypatch) as products:
+        own, lean, n_steps = both(model, monkeypatch)
+    assert (n_steps, len(products)) == (6, 6 * 3 * 2)
+    assert torch.equal(untouched, own)
+    assert torch.equal(own, lean)
+
+
+def logits_of_own(model: Any) -> Any:
+    sparq_ipu.transformers.enable(model, lean=False, **SETTINGS)
+    return logits(model)
+
+
+def test_codes_of_joined_layers_are_in_memory_once() -> None:
+    model = a_wide_model("int4")
+    sparq_ipu.transformers.enable(model, **SETTINGS)
+    mlp = model.model.layers[0].mlp
+    gate, up = (layer.packed for layer in (mlp.gate_proj, mlp.up_proj))
+    assert gate.untyped_storage().data_ptr() == up.untyped_storage().data_ptr()
+
+
+def _of_scales(model: Any) -> None:
+    model.model.layers[1].mlp.up_proj.pairs.mul_(2)
+
+
+def _of_codes(model: Any) -> None:
+    model.model.layers[1].mlp.up_proj.packed.bitwise_xor_(3)
+
+
+def _of_bias(model: Any) -> None:
+    model.model.layers[1].self_attn.k_proj.bias.add_(1)
+
+
+def _another_layer(model: Any) -> None:
+    mlp = model.model.layers[1].mlp
+    mlp.up_proj = torch.nn.Sequential(mlp.gate_proj)
+
+
+def _hook_on_a_layer(model: Any) -> None:
+    model.model.layers[1].self_attn.v_proj.register_forward_hook(lambda module, args, output: output * 2)
+
+
+CHANGES = [_of_scales, _of_codes, _of_bias, _another_layer, _hook_on_a_layer]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_joined_layer_that_is_changed_is_heard(change: Callable[[Any], None]) -> None:
+    model = a_wide_model("int4")
+    sparq_ipu.transformers.enable(model, **SETTINGS)
+    before = logits(model)
+    change(model)
+    lean = logits(model)
+    assert torch.equal(lean, logits_of_own(model))
+    assert not torch.equal(lean, before)
+
+
+def test_layers_that_are_not_joined() -> None:
+    def linear(n: int, bias: bool = False, cls: type = Int8Linear) -> Any:
+        return cls(torch.nn.Linear(64, n, bias=bias, dtype=torch.bfloat16))
+
+    assert JoinedLinear.fit([linear(64), linear(128)])
+    assert not JoinedLinear.fit([linear(64), linear(96)])  # no whole blocks
+    assert not JoinedLinear.fit([linear(64), linear(64, bias=True)])
+    assert not JoinedLinear.fit([linear(64), linear(64, cls=Int4Linear)])
+    assert not JoinedLinear.fit([linear(64), torch.nn.Linear(64, 64)])
+    rows = torch.zeros(MOST_ROWS + 1, 64, dtype=torch.bfloat16)
+    assert JoinedLinear.takes(rows[1:])
+    assert not JoinedLinear.takes(rows)
+    assert not JoinedLinear.takes(rows[1:].float())

@@ -5,7 +5,7 @@ same bits.
 A step of a small model takes as long as its operations are many, whatever they compute. transformers takes
 some 60 in each layer beside the products, and calls a dozen modules. Here norms, the rotary embedding and
 what is around attention are written out: some 30. Products, embeddings and the activation are the model's own
-modules, and every rounding is the model's.
+modules, and every rounding is the model's. Layers of few bits that have one input are one product.
 
 What is not as it was written (a class, a hook, an argument), gradients and torch.compile: all of these have
 the model's own forward pass, at each step anew.
@@ -14,12 +14,13 @@ the model's own forward pass, at each step anew.
 from __future__ import annotations
 
 import sys
-from typing import Any, Callable
+from typing import Any, Callable, Sequence
 
 import torch
 import torch.nn.modules.module
 from transformers.modeling_outputs import BaseModelOutputWithPast
 
+from sparq_ipu.torch.few_bits import JoinedLinear
 from sparq_ipu.transformers.layer import SparqLayer
 from sparq_ipu.transformers.places import PlacesPass
 
@@ -29,8 +30,8 @@ _torch_module: Any = torch.nn.modules.module  # partly typed
 _FAMILIES = {"LlamaModel": "Llama", "Qwen2Model": "Qwen2"}
 #: the parts that are written out here
 _PARTS = ("DecoderLayer", "Attention", "MLP", "RMSNorm")
-#: arguments of a step. Others must be None or False
-_TAKEN = frozenset({"input_ids", "position_ids", "past_key_values", "use_cache", "attention_mask"})
+#: linear layers with one input, of attention and of the MLP
+_INPUTS, _GATES = ("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj")
 
 
 class LeanStep:
@@ -44,6 +45,9 @@ class LeanStep:
         #: the decoder's own, whose signature `inspect` finds by this name
         self.__wrapped__: Callable[..., Any] = decoder.forward
         self._decoder = decoder
+        self._joined = [
+            (_joined(layer.self_attn, _INPUTS), _joined(layer.mlp, _GATES)) for layer in decoder.layers
+        ]
 
     @staticmethod
     def fits(decoder: Any) -> bool:
@@ -100,15 +104,16 @@ class LeanStep:
             position = torch.tensor([[cache.get_seq_length()]])
         cos, sin = (x[:, None] for x in modules["rotary_emb"](hidden, position_ids=position))
         sin = _signed(sin)
-        for layer, cached in zip(modules["layers"], cache.layers):
+        for layer, cached, (inputs, gates) in zip(modules["layers"], cache.layers, self._joined):
             of_layer = layer._modules
             attention, mlp = of_layer["self_attn"], of_layer["mlp"]._modules
             normed = _norm(of_layer["input_layernorm"], hidden)
-            attended = _attend(attention, normed, cos, sin, cached)
+            products = _products(attention._modules, inputs, _INPUTS, normed)
+            attended = _attend(products, attention, cos, sin, cached)
             hidden = hidden + attention._modules["o_proj"](attended)
             normed = _norm(of_layer["post_attention_layernorm"], hidden)
-            gate = mlp["act_fn"](mlp["gate_proj"](normed))
-            hidden = hidden + mlp["down_proj"](gate * mlp["up_proj"](normed))
+            gate, up = _products(mlp, gates, _GATES, normed).chunk(2, 2)
+            hidden = hidden + mlp["down_proj"](mlp["act_fn"](gate) * up)
         return BaseModelOutputWithPast(_norm(modules["norm"], hidden), past_key_values=cache)
 
 
@@ -137,20 +142,35 @@ def _is_step(
     return is_ours and is_plain and not torch.compiler.is_compiling()
 
 
-def _attend(
-    module: Any, hidden: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, cached: Any
+def _joined(module: Any, names: Sequence[str]) -> JoinedLinear | None:
+    """Of weights of few bits."""
+    layers = {name: module._modules[name] for name in names}
+    return JoinedLinear(layers) if JoinedLinear.fit(list(layers.values())) else None
+
+
+def _products(
+    modules: Any, joined: JoinedLinear | None, names: Sequence[str], hidden: torch.Tensor
 ) -> torch.Tensor:
-    """(batch, 1, n_heads * head_dim): attention of one token, which the cache of the layer then holds."""
-    products, batch = module._modules, len(hidden)
-    query, key, value = (products[name](hidden) for name in ("q_proj", "k_proj", "v_proj"))
-    head_dim = module.head_dim
-    n_heads = query.shape[2] // head_dim
-    both = torch.cat((query, key), 2).view(batch, -1, 1, head_dim)
+    """What these layers say, one after another along the last axis."""
+    if joined is not None and joined.takes(hidden) and joined.stands_for(modules):
+        return joined(hidden)
+    return torch.cat([modules[name](hidden) for name in names], 2)
+
+
+def _attend(
+    products: torch.Tensor, module: Any, cos: torch.Tensor, sin: torch.Tensor, cached: Any
+) -> torch.Tensor:
+    """(batch, 1, n_heads * head_dim): attention of one token, which the cache of the layer then holds.
+    products: its query, key and value."""
+    batch, head_dim = len(products), module.head_dim
     # x * cos + rotate_half(x) * sin: the sign of a half is in `sin`
-    both = (both * cos).add_(both.roll(head_dim // 2, 3).mul_(sin)).to(torch.float16)
-    value = value.to(torch.float16).view(batch, -1, 1, head_dim)
-    attended: torch.Tensor = cached.step(both[:, :n_heads], both[:, n_heads:], value)
-    return attended.view(batch, 1, -1).to(hidden.dtype)
+    heads = products.view(batch, -1, 1, head_dim)  # of queries, keys and values
+    n_turned = heads.shape[1] - heads.shape[1] // (module.num_key_value_groups + 2)
+    turned, value = heads[:, :n_turned], heads[:, n_turned:].to(torch.float16)
+    turned = (turned * cos).add_(turned.roll(head_dim // 2, 3).mul_(sin)).to(torch.float16)
+    n_heads = n_turned - value.shape[1]
+    attended: torch.Tensor = cached.step(turned[:, :n_heads], turned[:, n_heads:], value)
+    return attended.view(batch, 1, -1).to(products.dtype)
 
 
 def _signed(sin: torch.Tensor) -> torch.Tensor:
