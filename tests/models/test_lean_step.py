@@ -105,6 +105,7 @@ def _other_epsilon(module: Any, hidden: Any) -> Any:
 @pytest.mark.parametrize("name, wrong", [("_signed", _without_sign), ("_norm", _other_epsilon)])
 def test_the_comparison_sees_another_step(name: str, wrong: Callable[..., Any], monkeypatch: Any) -> None:
     monkeypatch.setattr(lean_step, name, wrong)
+    monkeypatch.setattr(lean_step, "_has_its_bits", lambda norm: True)
     own, lean, _ = both(a_model(), monkeypatch)
     assert not torch.equal(own, lean)
 
@@ -232,6 +233,9 @@ def test_other_families_keep_their_own(family: str) -> None:
 def test_functions_that_somebody_put_there(monkeypatch: Any) -> None:
     assert LeanStep.fits(a_model().model)
     monkeypatch.setattr(modeling_llama, "apply_rotary_pos_emb", lambda *given: None)
+    assert not LeanStep.fits(a_model().model)
+    monkeypatch.undo()
+    monkeypatch.setattr(lean_step, "_norm", _other_epsilon)  # a PyTorch that rounds otherwise
     assert not LeanStep.fits(a_model().model)
     monkeypatch.undo()
     monkeypatch.setattr(modeling_llama.LlamaRMSNorm, "forward", lambda self, hidden: hidden)

@@ -184,7 +184,7 @@ class JoinedLinear:
     @staticmethod
     def fit(layers: Sequence[torch.nn.Module]) -> bool:
         """Whether they are of one kind, with or without a bias, and with whole blocks of outputs."""
-        of = [layer for layer in layers if type(layer) in (Int4Linear, Int8Linear)]
+        of = [layer for layer in layers if isinstance(layer, FewBitsLinear)]
         if len(of) < len(layers):
             return False
         kinds = {(type(layer), layer.in_features, layer.bias is None) for layer in of}
