@@ -74,17 +74,18 @@ py::dict toDict(const emulator::StepCount &s) {
       "busy_exchange_pieces_after"_a = s.after.busyPieces,
       "local_elements"_a = s.localCopy.elements, "local_bytes"_a = s.localCopy.bytes,
       "syncs"_a = s.syncs, "buffer"_a = s.buffer, "rows"_a = s.rows, "bytes"_a = s.bytes,
-      "packets"_a = s.packets, "ipus"_a = s.ipus, "link_bytes"_a = s.links.bytes,
-      "max_link_bytes"_a = s.links.maxBytes, "link_exchanges"_a = s.links.exchanges,
-      "link_hops"_a = s.links.syncHops);
+      "packets"_a = s.packets, "beside"_a = s.beside, "ipus"_a = s.ipus,
+      "link_bytes"_a = s.links.bytes, "max_link_bytes"_a = s.links.maxBytes,
+      "link_exchanges"_a = s.links.exchanges, "link_hops"_a = s.links.syncHops);
 }
 
 NamedValues lastRunOf(const poplar::Engine &engine, const DeviceModel &model) {
   const std::vector<emulator::StepCount> steps = emulator::lastRun(engine);
   py::list list;
-  for (const emulator::StepCount &step : steps) {
-    py::dict d = toDict(step);
-    d["seconds"] = toDict(emulator::modelledTime(model, step));
+  const std::vector<emulator::ModelledTime> seconds = emulator::modelledTimes(model, steps);
+  for (std::size_t i = 0; i != steps.size(); ++i) {
+    py::dict d = toDict(steps[i]);
+    d["seconds"] = toDict(seconds[i]);
     list.append(d);
   }
   py::list byIpu;

@@ -269,7 +269,7 @@ private:
     const Tensor before = graph.addConstant(UNSIGNED_INT, {}, std::numeric_limits<unsigned>::max(),
                                             {context.dc, "before_first_wave"});
     graph.setTileMapping(before, controlTile());
-    context.program.add(Copy(before, nextWave, false, {context.dc, "first_wave"}));
+    context.copy(before, nextWave, {context.dc, "first_wave"});
   }
   // The next wave, and whether there is one. Beside other work: a compute set costs more than this.
   void addMore(const ComputeSet &cs) const {
@@ -292,8 +292,9 @@ private:
   void fetch() const {
     Sequence body({}, {context.dc, "fetch"});
     addSharedWave(context.within(body));
-    const RepeatWhileTrue waves(Sequence({}, {context.dc, "more_misses"}), more, body,
-                                {context.dc, "misses"});
+    Sequence whether({}, {context.dc, "more_misses"});
+    const Tensor again = context.within(whether).any(more);
+    const RepeatWhileTrue waves(whether, again, body, {context.dc, "misses"});
     if (hot.headRows == 0) {
       context.program.add(waves);
       return;
@@ -301,8 +302,9 @@ private:
     const unsigned nWaves = ceilDiv(topK, hot.headRows);
     Sequence wide({}, {context.dc, "fetch_wide"});
     addWideWave(context.within(wide), nWaves);
+    const Tensor asked = context.any(most);
     context.program.add(
-        If(most, Repeat(nWaves, wide, {context.dc, "wide_misses"}), waves, {context.dc, "fetch"}));
+        If(asked, Repeat(nWaves, wide, {context.dc, "wide_misses"}), waves, {context.dc, "fetch"}));
   }
 
   // Rows of lists, of each head those that are listed in `placed`.
@@ -311,7 +313,7 @@ private:
     const unsigned n = HotRows::cutRows, nSlots = context.nSlots();
     const Tensor placed = atHome({w.listRows}, "placed_misses"),
                  offsets = perLanding(w, UNSIGNED_INT, {n}, "wave_rows");
-    inner.program.add(Copy(nextWave, wave, false, {inner.dc, "next_wave"}));
+    inner.copy(nextWave, wave, {inner.dc, "next_wave"});
     const ComputeSet place = inner.execute("place_misses"), sum = inner.execute("wave_rows");
     for (unsigned slot = 0; slot != nSlots; ++slot)
       addVertex(graph, place, "sparq::PlaceMisses", context.tile(slot, home),
@@ -340,7 +342,7 @@ private:
     const MissWave w = wideWave();
     const unsigned n = HotRows::cutRows, nSlots = context.nSlots();
     const Tensor offsets = perLanding(w, UNSIGNED_INT, {n}, "wave_rows");
-    inner.program.add(Copy(nextWave, wave, false, {inner.dc, "next_wave"}));
+    inner.copy(nextWave, wave, {inner.dc, "next_wave"});
     const ComputeSet list = inner.execute("head_rows");
     for (unsigned i = 0; i != w.nLandings(); ++i) {
       const unsigned slot = std::min(i / w.perList(), nSlots - 1);
@@ -375,8 +377,9 @@ private:
     const std::size_t rowElements = context.layout().rowElements;
     const Tensor landing = perLanding(w, HALF, {n, rowElements}, "landing"),
                  cut = perLanding(w, HALF, {n * 2 * std::size_t(d)}, "cut_rows");
-    readRemote(source.buffer(), landing.reshape({std::size_t(w.nLandings()) * n, rowElements}),
-               offsets.flatten(), inner.program, {context.dc, "read_rows"});
+    readRemote(*cache.lockstep, source.buffer(),
+               landing.reshape({std::size_t(w.nLandings()) * n, rowElements}), offsets.flatten(),
+               inner.program, {context.dc, "read_rows"});
     const ComputeSet cutting = inner.execute("cut_rows");
     for (unsigned i = 0; i != w.nLandings(); ++i)
       source.addCut(graph, cutting, landingTile(w, i), landing[i].flatten(), cut[i], n, d,
@@ -400,7 +403,7 @@ private:
       from.push_back(ofRows(std::size_t(n) * d, nSlices, hot.width));
       to.push_back(valuePieces[slot].flatten());
     }
-    inner.program.add(Copy(concat(from), concat(to), false, {context.dc, "spread_rows"}));
+    inner.copy(concat(from), concat(to), {context.dc, "spread_rows"});
     const ComputeSet insert = inner.execute("insert_rows");
     const auto addInsert = [&](unsigned slot, unsigned i, const Tensor &pieces, const Tensor &rows,
                                unsigned set, unsigned setShift) {

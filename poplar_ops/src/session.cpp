@@ -55,13 +55,33 @@ Session::Session(const Shape &shape, const Programs &programs, const DeviceOptio
   const unsigned tiles = graph.getTarget().getTilesPerIPU();
   Programs own = programs;
   own.tiers = options.tiers;
+  const bool spread = shared && options.split == Split::heads;
+  // What IPUs that are in step have, in two rounds: programs call functions of all caches.
+  const auto forEachIpu = [&](const auto &build) {
+    std::shared_ptr<Lockstep> lockstep;
+    for (unsigned ipu = 0; ipu != options.nIpus; ++ipu) {
+      if (spread && lockstep)
+        lockstep->nextIpu();
+      else
+        lockstep = std::make_shared<Lockstep>(spread ? options.nIpus : 1);
+      own.nLayers = shares[ipu].nLayers;
+      build(ipu, lockstep);
+    }
+  };
   shards_.reserve(options.nIpus);
-  for (unsigned ipu = 0; ipu != options.nIpus; ++ipu) {
-    own.nLayers = shares[ipu].nLayers;
+  forEachIpu([&](unsigned ipu, const std::shared_ptr<Lockstep> &lockstep) {
     shards_.emplace_back(shares[ipu], graph.createVirtualGraph(ipu * tiles, (ipu + 1) * tiles), own,
-                         shared ? "ipu" + std::to_string(ipu) + "/" : "", shared);
-  }
-  addEntries(shared && options.split == Split::heads);
+                         shared ? "ipu" + std::to_string(ipu) + "/" : "", shared, lockstep);
+  });
+  const bool sameElements = shares.front().shape.batch == shape.batch;
+  forEachIpu([&](unsigned ipu, const std::shared_ptr<Lockstep> &lockstep) {
+    if (spread) {
+      shards_[ipu].cache.load = shards_.back().cache.load;
+      shards_[ipu].cache.store = shards_.back().cache.store;
+    }
+    shards_[ipu].addPrograms(own, shared, sameElements, lockstep);
+  });
+  addEntries(spread);
   compile(graph, buildPrograms(stacked));
   engine_->load(device_);
   for (unsigned layer = 0; layer != nLayers_; ++layer)
@@ -178,8 +198,12 @@ Sequence Session::stack(std::size_t index) {
     for (unsigned layer = 0; layer != entry.shards.front()->share.nLayers; ++layer) {
       if (layer != 0)
         program.add(Copy(ports.outputs[index], ports.query, false, {"next_layer"}));
-      for (Shard *const shard : entry.shards)
-        selectLayer(shard->graph, shard->cache, layer, program, {"next_layer"});
+      Lockstep together(static_cast<unsigned>(entry.shards.size()));
+      for (Shard *const shard : entry.shards) {
+        if (shard != entry.shards.front())
+          together.nextIpu();
+        selectLayer(shard->graph, shard->cache, layer, program, {"next_layer"}, &together);
+      }
       program.add(attend(entry, index));
     }
     if (&entry != &entries_.back())
@@ -198,7 +222,7 @@ std::vector<Program> Session::buildPrograms(bool stacked) {
   for (Entry &entry : entries_)
     entry.firstProgram = add(programsOf(entry));
   for (Shard &shard : shards_)
-    shard.host.setFirstProgram(add(shard.host.programs()));
+    shard.host->setFirstProgram(add(shard.host->programs()));
   if (stacked) {
     firstStack_ = static_cast<unsigned>(all.size());
     for (std::size_t i = 0; i != nAttention(); ++i)

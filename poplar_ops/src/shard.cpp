@@ -4,6 +4,7 @@
 #include "sparq/kernels.hpp"
 #include "sparq/layers.hpp"
 #include <map>
+#include <utility>
 
 namespace sparq {
 
@@ -81,12 +82,19 @@ void PortSite::readOutput(Ports &ports, const Tensor &output, const std::string 
   ports.readOutputs.push_back(HostTensor::readable(graph, output, prefix + step + "/output"));
 }
 
-Shard::Shard(const Share &shareIn, Graph tiles, const Programs &programs, const std::string &prefix,
-             bool shared)
+Shard::Shard(const Share &shareIn, Graph tiles, const Programs &programs,
+             const std::string &prefixIn, bool shared, const std::shared_ptr<Lockstep> &lockstep)
     : share(shareIn), graph(std::move(tiles)),
-      plan(makePlan(graph.getTarget(), share.shape, programs)),
-      cache(createCache(graph, plan, prefix + "cache")), host(graph, cache),
-      steps(stepNames(plan, shared)) {
+      plan(makePlan(graph.getTarget(), share.shape, programs)), prefix(prefixIn),
+      cache(createCache(graph, plan, prefix + "cache", true, lockstep)),
+      steps(stepNames(plan, shared)) {}
+
+void Shard::addPrograms(const Programs &programs, bool shared, bool fillsTogether,
+                        const std::shared_ptr<Lockstep> &lockstep) {
+  const auto alone = std::make_shared<Lockstep>();
+  cache.lockstep = alone;
+  host.emplace(graph, cache);
+  cache.lockstep = lockstep;
   const PortSite site{graph, plan.placement, share.shape, prefix};
   // Of a layer, which it loads, and stores where it alters the cache.
   const auto made = [&](const char *name, bool alters, const auto &add) -> Program {
@@ -95,6 +103,8 @@ Shard::Shard(const Share &shareIn, Graph tiles, const Programs &programs, const 
     add(body);
     if (alters)
       storeLayer(cache, body, {name});
+    if (!cache.lockstep->complete())
+      return Sequence();
     if (shared)
       return Call(graph.addFunction(body));
     return body;
@@ -114,11 +124,14 @@ Shard::Shard(const Share &shareIn, Graph tiles, const Programs &programs, const 
                       steps[i]);
     }));
   if (programs.fillTokens != 0) {
+    if (!fillsTogether)
+      cache.lockstep = alone;
     site.addFill(ports, programs.fillTokens);
     const NewTokens &t = ports.fill;
     fill = made("fill", true, [&](Sequence &body) {
       fillCache(graph, cache, t.key, t.value, t.counts, body, {"fill"});
     });
+    cache.lockstep = lockstep;
   }
 }
 
