@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import platform
 import signal
 import sys
 from pathlib import Path
@@ -26,7 +27,7 @@ from typing import Any
 
 from common import ROOT, Parser, git_revision, guarded
 from day import conduct, pack, records
-from day.items import Context, Part, process, python_version
+from day.items import Context, Part, process
 from day.parts import BY_NAME, PARTS
 
 
@@ -105,7 +106,7 @@ def begin(run: records.Run, a: argparse.Namespace, made: Parser) -> Context:
         made.error(f"--as-model must be left out on device {device}, got {a.as_model}")
     wanted = Context(device, a.quick, as_model)
     first = run.first
-    common = dict(git=git_revision(), python=python_version(), command=sys.argv[1:])
+    common = dict(git=git_revision(), python=platform.python_version(), command=sys.argv[1:])
     if first is None:
         run.keep_room()
         run.add("run", device=device, quick=a.quick, as_model=as_model, **common)

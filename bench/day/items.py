@@ -10,7 +10,6 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 import os
-import platform
 import signal
 import traceback
 from typing import Any, Callable, NoReturn
@@ -121,7 +120,3 @@ def _one(run: Run, part: Part, item: Item, context: Context) -> int:
         signal.alarm(0)
     run.add("result", **{**common, "error": None, **found})
     return status
-
-
-def python_version() -> str:
-    return platform.python_version()

@@ -9,6 +9,7 @@ from typing import Any, Sequence
 
 from sparq_ipu.planning.report import as_html, as_markdown
 from sparq_ipu.planning.report_data import Section
+from sparq_ipu.planning.report_pictures import load_matplotlib
 
 from .parts import PARTS
 from .records import Record, Run
@@ -152,11 +153,8 @@ def sections(run: Run) -> list[Section]:
 def draw(run: Run) -> list[Path]:
     """The ratios as a picture; none without matplotlib."""
     try:
-        import matplotlib
-
-        matplotlib.use("Agg")
-        import matplotlib.pyplot as plt
-    except ImportError:
+        plt = load_matplotlib()
+    except RuntimeError:
         return []
     figure, axes = plt.subplots(figsize=(8, 4.5))
     for part in PARTS:

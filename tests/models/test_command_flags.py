@@ -14,6 +14,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 pytest.importorskip("tokenizers")
 
+from flag_tables import cases, untried  # noqa: E402
 from tiny_models import save_checkpoint  # noqa: E402
 
 from sparq_ipu import generate, tune  # noqa: E402
@@ -107,10 +108,6 @@ def run(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
     return called
 
 
-def cases(table: dict[str, str]) -> list[tuple[str, str]]:
-    return [(call, added) for call, words in table.items() for added in words.split("; ")]
-
-
 @pytest.fixture(scope="module")
 def plain() -> dict[str, Seen]:
     """What the calls do with nothing added, made when first needed."""
@@ -137,7 +134,4 @@ def test_every_flag_is_tried() -> None:
     """A new flag needs a place in a table above."""
     everything = [*CALLS.items(), *cases(EFFECTS), *cases(REFUSED)]
     for command, parser in PARSERS.items():
-        meant = {word: action.dest for action in parser._actions for word in action.option_strings}
-        words = {word for call, text in everything if call.split()[0] == command for word in text.split()}
-        missing = set(meant.values()) - {meant.get(word) for word in words} - {"help", *ELSEWHERE}
-        assert not missing, (command, missing)
+        assert not untried(command, parser, everything, *ELSEWHERE), command

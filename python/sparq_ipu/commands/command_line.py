@@ -69,6 +69,12 @@ def refuse(
             parser.error(f"{flag} must be left out {where}, got {flag if isinstance(value, bool) else value}")
 
 
+def only(parser: argparse.ArgumentParser, a: argparse.Namespace, flag: str, *others: str) -> None:
+    """Refuse every argument that was given but that of `flag` and `others`: the rest would change nothing."""
+    taken = {"help", flag.strip("-").replace("-", "_"), *others}
+    refuse(parser, a, f"with {flag}", *(x.dest for x in parser._actions if x.dest not in taken))
+
+
 def description(text: str | None, prog: str) -> str:
     """A module's docstring with its commands as they are called: "sparq-ipu tune", or "python -m ..."."""
     before = "sparq-ipu " if prog.startswith("sparq-ipu ") else "python -m sparq_ipu."

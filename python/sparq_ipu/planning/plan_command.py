@@ -22,7 +22,7 @@ import sys
 from pathlib import Path
 from typing import Any, Callable, Sequence
 
-from sparq_ipu.commands.command_line import Parser, guarded, output_path, refuse
+from sparq_ipu.commands.command_line import Parser, guarded, only, output_path
 from sparq_ipu.commands.tables import markdown_table
 from sparq_ipu.planning import report, report_data, report_pictures
 from sparq_ipu.planning.device_model import NAMES, device_name
@@ -192,7 +192,7 @@ def main(arguments: list[str] | None = None, prog: str = "sparq-ipu plan") -> in
     parser = _parser(prog)
     a = parser.parse_args(arguments)
     if a.models:
-        refuse(parser, a, "with --models", *(name for name in vars(a) if name != "models"))
+        only(parser, a, "--models")
         rows = [
             (s.name, s.n_layers, s.n_heads, s.n_kv_heads, s.head_dim, f"{s.parameters / 1e9:.2f}")
             for s in MODELS.values()

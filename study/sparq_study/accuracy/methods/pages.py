@@ -48,8 +48,12 @@ class Quest(Method):
     def page_scores(self, span: Span) -> torch.Tensor:
         """(n_kv_heads, group_size, n_queries, n_pages) before the softmax."""
         low, high = self.bounds(span)
-        above, below = span.query.clamp(min=0), span.query.clamp(max=0)
-        return torch.einsum("hgnd,hpd->hgnp", above, high) + torch.einsum("hgnd,hpd->hgnp", below, low)
+        of_high, of_low = self._parts(span.query)
+        return torch.einsum("hgnd,hpd->hgnp", of_high, high) + torch.einsum("hgnd,hpd->hgnp", of_low, low)
+
+    def _parts(self, query: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """What of a query goes with the maximum of a page, and what with the minimum."""
+        return query.clamp(min=0), query.clamp(max=0)
 
     def select(self, span: Span) -> torch.Tensor:
         """(n_kv_heads, n_queries, seq_len) bool."""
@@ -95,12 +99,10 @@ class HSA(Quest):
         super().__post_init__()
         checks.check_integer(self.name, "rank", self.rank, 1, checks.MAX_CAPACITY)
 
-    def page_scores(self, span: Span) -> torch.Tensor:
-        low, high = self.bounds(span)
-        used = top_positions(span.query.abs().sum(1), self.rank)
-        is_high = span.query.sum(1) > 0
-        above, below = span.query * (used & is_high)[:, None], span.query * (used & ~is_high)[:, None]
-        return torch.einsum("hgnd,hpd->hgnp", above, high) + torch.einsum("hgnd,hpd->hgnp", below, low)
+    def _parts(self, query: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        used = top_positions(query.abs().sum(1), self.rank)
+        is_high = query.sum(1) > 0
+        return query * (used & is_high)[:, None], query * (used & ~is_high)[:, None]
 
     def _page_elements(self, head_dim: int) -> int:
         return min(self.rank, head_dim)

@@ -77,9 +77,7 @@ class Planes(SparQ):
         scores = scores.permute(0, 2, 3, 1, 4).reshape(*query.shape[:3], end)
         exact = torch.einsum("hgnd,hsd->hgns", query, span.key)
         exact[..., :end] = torch.where(_in_full_blocks(span, end), scores, exact[..., :end])
-        magnitude = span.query.abs()
-        kept, total = (magnitude * (depth > 0)).sum(-1, keepdim=True), magnitude.sum(-1, keepdim=True)
-        return exact / self._tau(span, kept, total)
+        return exact / self._tau(span, depth > 0)
 
     def _score_elements(self, seq_len: int) -> tuple[int, float]:
         scored = seq_len % BLOCK * self.rank

@@ -148,7 +148,6 @@ class SparQ(Method):
         """(n_kv_heads, group_size, n_queries, seq_len) approximate scores before the softmax, future
         positions not yet hidden."""
         self._check_rank(span.head_dim)
-        magnitude = span.query.abs()
         used = self.components(span)[:, None]
         query = span.query * used
         scores = torch.einsum("hgnd,hsd->hgns", query, span.key)
@@ -157,14 +156,16 @@ class SparQ(Method):
             end = key_index.n_positions
             indexed = _in_full_blocks(span, end)
             scores[..., :end] = torch.where(indexed, key_index.scores(query, self.rank), scores[..., :end])
-        kept, total = (magnitude * used).sum(-1, keepdim=True), magnitude.sum(-1, keepdim=True)
-        return scores / self._tau(span, kept, total)
+        return scores / self._tau(span, used)
 
     def components(self, span: Span) -> torch.Tensor:
         """(n_kv_heads, n_queries, head_dim) bool: the components that score positions."""
         return top_positions(span.query.abs().sum(1), self.rank)
 
-    def _tau(self, span: Span, kept: torch.Tensor, total: torch.Tensor) -> torch.Tensor:
+    def _tau(self, span: Span, used: torch.Tensor) -> torch.Tensor:
+        """(n_kv_heads, group_size, n_queries, 1), of the components that score positions."""
+        magnitude = span.query.abs()
+        kept, total = (magnitude * used).sum(-1, keepdim=True), magnitude.sum(-1, keepdim=True)
         if self.temperature == "sparq":
             # q = 0 along i1: every score is 0 whatever the temperature.
             share = torch.where(kept > 0, kept / total, torch.ones_like(kept))
