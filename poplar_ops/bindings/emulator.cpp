@@ -131,17 +131,18 @@ py::dict toDict(const Plan &plan, const Waves &waves) {
 }
 
 // Counts one attention call over a cache of these lengths, without memory for it or arithmetic: of one layer
-// or, stacked, of all layers in one launch.
+// or, stacked, of all layers in one launch. onlyBetween: what passes between IPUs, and a branch in each layer.
 NamedValues plan(const CacheSpec &cache, unsigned nHeads, const Attention &attention,
                  const std::vector<std::uint32_t> &lengths,
                  const std::optional<DeviceOptions> &given, const NamedValues &parameters,
-                 bool append, unsigned nLayers, double hitRate, bool stacked) {
+                 bool append, unsigned nLayers, double hitRate, bool stacked, bool onlyBetween) {
   const DeviceModel model = modelFrom(parameters);
   DeviceOptions options = given.value_or(DeviceOptions{});
   options.tiers.assumedHitRate = hitRate;
   Programs programs;
   programs.append = append;
   programs.nLayers = nLayers;
+  programs.onlyBetween = onlyBetween;
   programs.attention = {attention};
   std::unique_ptr<Session> session;
   {
@@ -205,6 +206,7 @@ void bindEmulator(py::module_ &module) {
   module.def("emulator_plan", &plan, "cache"_a, "n_heads"_a, "attention"_a, "lengths"_a,
              py::kw_only(), "options"_a = py::none(), "model"_a = py::dict(), "append"_a = true,
              "n_layers"_a = 1u, "hit_rate"_a.noconvert() = 0.0, "stacked"_a = false,
+             "only_between"_a = false,
              "Counts one call of an attention program, or of all layers in one launch, without "
              "running it.");
 }

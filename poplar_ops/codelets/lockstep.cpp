@@ -5,19 +5,23 @@
 
 namespace sparq {
 
-class AnyIpu : public poplar::Vertex {
+// Of bool: whether it is true of any.
+template <class T> class GreatestOfIpus : public poplar::Vertex {
 public:
-  poplar::Input<poplar::Vector<bool, poplar::VectorLayout::SPAN>> ofIpus; // [nIpus]
-  poplar::Output<bool> any;
+  poplar::Input<poplar::Vector<T, ONE_PTR>> ofIpus; // [nIpus]
+  poplar::Output<T> greatest;
   unsigned nIpus;
 
   bool compute() {
-    bool found = false;
-    for (unsigned ipu = 0; ipu != nIpus; ++ipu)
-      found |= ofIpus[ipu];
-    *any = found;
+    T most = ofIpus[0];
+    for (unsigned ipu = 1; ipu < nIpus; ++ipu)
+      most = ofIpus[ipu] > most ? ofIpus[ipu] : most;
+    *greatest = most;
     return true;
   }
 };
+
+template class GreatestOfIpus<bool>;
+template class GreatestOfIpus<int>;
 
 } // namespace sparq

@@ -6,8 +6,8 @@
 namespace sparq {
 namespace cycles {
 
-// Load, or.
-inline std::uint64_t anyIpu(double nIpus) { return single(nIpus * (2 + repeated) + 1); }
+// Load, compare, copy.
+inline std::uint64_t greatestOfIpus(double nIpus) { return single(nIpus * (3 + counted) + 2); }
 
 } // namespace cycles
 } // namespace sparq

@@ -162,7 +162,7 @@ void addWaveLoop(const Context &context, const Waves &waves, const WaveIndex &wa
             {{"stride", waves.stride}}, cycles::nextWave());
   context.copy(before, wave.counter, {context.dc, "first_wave"});
   Sequence next({Execute(cs, {context.dc, "next_wave"})}, {context.dc, "next_wave"});
-  const Tensor any = context.within(next).any(more);
+  const Tensor any = context.within(next).greatest(more);
   context.program.add(RepeatWhileTrue(next, any, body, {context.dc, "waves"}));
 }
 
@@ -175,7 +175,7 @@ void addIfAny(Graph &graph, const Cache &cache, const Tensor &flags, const Seque
   addVertex(graph, test, "sparq::AnyFull", 0, {{"full", flags}, {"any", any}}, {{"nSlots", n}},
             cycles::anyFull(n));
   program.add(Execute(test, {dc, "any"}));
-  const Tensor ofIpus = cache.lockstep->any(graph, any, program, dc);
+  const Tensor ofIpus = cache.lockstep->greatest(graph, any, program, dc);
   program.add(If(ofIpus, body, Sequence(), dc));
 }
 

@@ -74,8 +74,8 @@ struct Context {
     cache.lockstep->copy(from, to, program, name);
   }
   // What the program can branch by: see Lockstep.
-  poplar::Tensor any(const poplar::Tensor &predicate) const {
-    return cache.lockstep->any(graph, predicate, program, dc);
+  poplar::Tensor greatest(const poplar::Tensor &predicate) const {
+    return cache.lockstep->greatest(graph, predicate, program, dc);
   }
   Context within(poplar::program::Sequence &body) const {
     return {graph, cache, round, body, dc, variables};

@@ -293,7 +293,7 @@ private:
     Sequence body({}, {context.dc, "fetch"});
     addSharedWave(context.within(body));
     Sequence whether({}, {context.dc, "more_misses"});
-    const Tensor again = context.within(whether).any(more);
+    const Tensor again = context.within(whether).greatest(more);
     const RepeatWhileTrue waves(whether, again, body, {context.dc, "misses"});
     if (hot.headRows == 0) {
       context.program.add(waves);
@@ -302,7 +302,7 @@ private:
     const unsigned nWaves = ceilDiv(topK, hot.headRows);
     Sequence wide({}, {context.dc, "fetch_wide"});
     addWideWave(context.within(wide), nWaves);
-    const Tensor asked = context.any(most);
+    const Tensor asked = context.greatest(most);
     context.program.add(
         If(asked, Repeat(nWaves, wide, {context.dc, "wide_misses"}), waves, {context.dc, "fetch"}));
   }

@@ -190,7 +190,7 @@ private:
                                 {cs.expand, "expand_marks"}});
       Sequence again({}, {context.dc, "select_again"});
       addAllBits(again, cs);
-      const Tensor of = context.any(clash);
+      const Tensor of = context.greatest(clash);
       context.program.add(If(of, again, Sequence(), {context.dc, "select_again"}));
     } else {
       addAllBits(context.program, cs);

@@ -83,8 +83,8 @@ void Lockstep::write(const RemoteBuffer &buffer, const Tensor &tensor, const Ten
       program.add(Copy(all.from[ipu], all.buffers[ipu], all.to[ipu], dc));
 }
 
-Tensor Lockstep::any(Graph &graph, const Tensor &predicate, Sequence &program,
-                     const DebugContext &dc) {
+Tensor Lockstep::greatest(Graph &graph, const Tensor &predicate, Sequence &program,
+                          const DebugContext &dc) {
   if (nIpus_ == 1)
     return predicate;
   Step &all = step("predicate");
@@ -92,13 +92,15 @@ Tensor Lockstep::any(Graph &graph, const Tensor &predicate, Sequence &program,
   if (!complete())
     return predicate;
   const unsigned tile = graph.getTarget().getNumTiles() - 1; // has the least to do
-  const Tensor any = graph.addVariable(BOOL, {}, {dc, "of_any_ipu"});
-  graph.setTileMapping(any, tile);
-  const ComputeSet cs = graph.addComputeSet({dc, "of_any_ipu"});
-  addVertex(graph, cs, "sparq::AnyIpu", tile, {{"ofIpus", concat(all.from)}, {"any", any}},
-            {{"nIpus", nIpus_}}, cycles::anyIpu(nIpus_));
-  program.add(Execute(cs, {dc, "of_any_ipu"}));
-  return any;
+  const Type type = predicate.elementType();
+  const Tensor greatest = graph.addVariable(type, {}, {dc, "of_all_ipus"});
+  graph.setTileMapping(greatest, tile);
+  const ComputeSet cs = graph.addComputeSet({dc, "of_all_ipus"});
+  addVertex(graph, cs, type == BOOL ? "sparq::GreatestOfIpus<bool>" : "sparq::GreatestOfIpus<int>",
+            tile, {{"ofIpus", concat(all.from)}, {"greatest", greatest}}, {{"nIpus", nIpus_}},
+            cycles::greatestOfIpus(nIpus_));
+  program.add(Execute(cs, {dc, "of_all_ipus"}));
+  return greatest;
 }
 
 Function Lockstep::addFunction(Graph &graph, const Program &body) const {

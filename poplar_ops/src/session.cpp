@@ -98,13 +98,13 @@ void Session::checkWindows(const Programs &programs, const Share &share) const {
 
 void Session::addEntries(bool spread) {
   if (spread) {
-    entries_.push_back({&whole_, {}, 0, {}});
+    entries_.push_back({&whole_, {}, 0, {}, {}});
     for (Shard &shard : shards_)
       entries_.front().shards.push_back(&shard);
     addWhole(shards_.front());
   } else {
     for (Shard &shard : shards_)
-      entries_.push_back({&shard.ports, {&shard}, 0, {}});
+      entries_.push_back({&shard.ports, {&shard}, 0, {}, {}});
   }
   last_ = &entries_.front();
 }
@@ -167,14 +167,15 @@ Program Session::attend(const Entry &entry, std::size_t index) const {
     to.push_back(ofShard(*shard, entry.ports->outputs[index]));
   }
   onAll.add(Copy(concat(from), concat(to), false, {"gather_output"}));
-  return onAll;
+  return Call(
+      entry.shards.front()->graph.addFunction(onAll)); // of all layers: its exchanges are long
 }
 
 // The cycles between two points at which all IPUs meet: with a sync inside an IPU alone, what streaming memory
 // has still to do would not be in them.
 Program Session::timed(Entry &entry, std::size_t index) const {
   Sequence program;
-  program.add(attend(entry, index));
+  program.add(entry.attend[index]);
   Shard &first = *entry.shards.front();
   const std::string name = first.steps[index] + "/cycles";
   const Tensor cycles = cycleCount(first.graph, program, 0, SyncType::EXTERNAL, {name});
@@ -184,8 +185,10 @@ Program Session::timed(Entry &entry, std::size_t index) const {
 
 std::vector<Program> Session::programsOf(Entry &entry) const {
   std::vector<Program> all{newTokens(entry, &Ports::append, &Shard::append, "scatter_active")};
-  for (std::size_t i = 0; i != nAttention(); ++i)
-    all.push_back(timed_ ? timed(entry, i) : attend(entry, i));
+  for (std::size_t i = 0; i != nAttention(); ++i) {
+    entry.attend.push_back(attend(entry, i));
+    all.push_back(timed_ ? timed(entry, i) : entry.attend.back());
+  }
   if (fillTokens_ != 0)
     all.push_back(newTokens(entry, &Ports::fill, &Shard::fill, "scatter_lengths"));
   return all;
@@ -204,7 +207,7 @@ Sequence Session::stack(std::size_t index) {
           together.nextIpu();
         selectLayer(shard->graph, shard->cache, layer, program, {"next_layer"}, &together);
       }
-      program.add(attend(entry, index));
+      program.add(entry.attend[index]);
     }
     if (&entry != &entries_.back())
       program.add(Copy(ports.outputs[index], (&entry + 1)->ports->query, false, {"next_ipu"}));

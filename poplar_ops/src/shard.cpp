@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sparq/shard.hpp"
+#include "context.hpp"
 #include "sparq/cache_fill.hpp"
 #include "sparq/kernels.hpp"
 #include "sparq/layers.hpp"
@@ -25,6 +26,13 @@ std::vector<std::string> stepNames(const Plan &plan, bool shared) {
     names.push_back(kernel.prefix + (numbered ? std::to_string(i) : std::string()));
   }
   return names;
+}
+
+Plan planOf(const Target &target, const Shape &shape, const Programs &programs) {
+  Plan plan = makePlan(target, shape, programs);
+  if (programs.onlyBetween)
+    plan.stores.clear();
+  return plan;
 }
 
 } // namespace
@@ -85,9 +93,23 @@ void PortSite::readOutput(Ports &ports, const Tensor &output, const std::string 
 Shard::Shard(const Share &shareIn, Graph tiles, const Programs &programs,
              const std::string &prefixIn, bool shared, const std::shared_ptr<Lockstep> &lockstep)
     : share(shareIn), graph(std::move(tiles)),
-      plan(makePlan(graph.getTarget(), share.shape, programs)), prefix(prefixIn),
+      plan(planOf(graph.getTarget(), share.shape, programs)), prefix(prefixIn),
       cache(createCache(graph, plan, prefix + "cache", true, lockstep)),
       steps(stepNames(plan, shared)) {}
+
+// Where it would be, if attention had made it.
+Tensor Shard::attendNothing(Sequence &program, const std::string &step) {
+  const DebugContext dc{step};
+  const Tensor output = createOutput(graph, cache, {dc, "output"}).reshape(ports.query.shape()),
+               asked = graph.addVariable(BOOL, {}, {dc, "asked"});
+  graph.setTileMapping(asked, graph.getTarget().getNumTiles() - 1); // as most branches
+  graph.setInitialValue(asked, false);
+  Sequence body({}, dc);
+  cache.lockstep->copy(ports.query, output, body, dc);
+  const Tensor any = cache.lockstep->greatest(graph, asked, program, dc);
+  program.add(If(any, body, Sequence(), {dc, "branch"}));
+  return output;
+}
 
 void Shard::addPrograms(const Programs &programs, bool shared, bool fillsTogether,
                         const std::shared_ptr<Lockstep> &lockstep) {
@@ -99,7 +121,8 @@ void Shard::addPrograms(const Programs &programs, bool shared, bool fillsTogethe
   // Of a layer, which it loads, and stores where it alters the cache.
   const auto made = [&](const char *name, bool alters, const auto &add) -> Program {
     Sequence body({}, {name});
-    loadLayer(cache, body, {name});
+    if (!programs.onlyBetween)
+      loadLayer(cache, body, {name});
     add(body);
     if (alters)
       storeLayer(cache, body, {name});
@@ -120,7 +143,10 @@ void Shard::addPrograms(const Programs &programs, bool shared, bool fillsTogethe
   }
   for (std::size_t i = 0; i != plan.attention.size(); ++i)
     attend.push_back(made(steps[i].c_str(), false, [&](Sequence &body) {
-      site.readOutput(ports, sparq::attend(graph, cache, i, ports.query, body, {steps[i]}),
+      site.readOutput(ports,
+                      programs.onlyBetween
+                          ? attendNothing(body, steps[i])
+                          : sparq::attend(graph, cache, i, ports.query, body, {steps[i]}),
                       steps[i]);
     }));
   if (programs.fillTokens != 0) {

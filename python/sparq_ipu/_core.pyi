@@ -114,4 +114,5 @@ def emulator_plan(
     n_layers: int = 1,
     hit_rate: float = 0.0,
     stacked: bool = False,
+    only_between: bool = False,
 ) -> dict[str, Any]: ...

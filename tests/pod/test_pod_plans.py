@@ -58,17 +58,19 @@ def test_a_plan_is_what_the_emulator_counts(n_layers: int, n_ipus: int, split: s
     """Made from one IPU's counts and the links, against the program of all IPUs."""
     planned = plan_pod(**SHAPE, **SETTINGS, n_layers=n_layers, n_ipus=n_ipus, split=split, n_tiles=64)
     counted = emulated(n_layers, n_ipus, split)
-    of_ipu = counted["seconds"] if split == "layers" else counted["seconds_by_ipu"][0]
-    # With heads split queries go out and outputs come back in pieces, and are copied within tiles. A plan has
-    # their bytes alone: of these short times up to 0.7 % are missing or too much, of all IPUs in turn 1.4 %.
-    off = 1 if split == "layers" else 3.5
-    assert planned.seconds_per_token == pytest.approx(of_ipu["total"], rel=off * 2e-3)
+    run, of_ipus = counted["seconds"], counted["seconds_by_ipu"]
+    off = 2e-3 if split == "layers" else 1e-9  # of layers split, what goes between is counted by bytes alone
+    assert planned.seconds_per_token == pytest.approx(run["total"], rel=off)
     for name in ("compute", "streaming", "sync"):
-        assert planned.seconds_by_category[name] == pytest.approx(of_ipu[name], rel=1e-3)
-    assert planned.seconds_by_category["links"] == pytest.approx(of_ipu["links"], rel=1e-9)
-    assert planned.seconds_if_in_turn == pytest.approx(counted["seconds"]["total"], rel=off * 4e-3)
-    busiest = max(seconds["total"] for seconds in counted["seconds_by_ipu"])
-    assert planned.seconds_of_busiest_ipu == pytest.approx(busiest, rel=max(5e-3, off * 2e-3))
+        assert planned.seconds_by_category[name] == pytest.approx(run[name], rel=min(off, 1e-3))
+    assert planned.seconds_by_category["links"] == pytest.approx(run["links"], rel=1e-9)
+    if split == "heads":
+        in_turn = run["total"] - run["streaming"] + sum(seconds["streaming"] for seconds in of_ipus)
+        assert planned.seconds_if_in_turn == pytest.approx(in_turn, rel=off)
+    else:
+        assert planned.seconds_if_in_turn == planned.seconds_per_token
+    busiest = max(seconds["total"] for seconds in of_ipus)
+    assert planned.seconds_of_busiest_ipu == pytest.approx(busiest, rel=5e-3)
     by_ipu = [0] * n_ipus
     for _, n_bytes, ipu in counted["streaming_memory"]:
         by_ipu[ipu] += n_bytes
@@ -139,7 +141,7 @@ def test_links_are_those_of_the_emulator() -> None:
     for split, n_layers in (("layers", 8), ("heads", 1)):
         counted = emulated(n_layers, 8, split)
         for step in counted["steps"]:
-            if not step["link_bytes"]:
+            if not step["link_bytes"] or step["kind"] != "copy":
                 continue
             if split == "layers":
                 (source, target), n_bytes = step["ipus"], step["link_bytes"]

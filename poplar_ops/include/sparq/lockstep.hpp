@@ -38,10 +38,10 @@ public:
   void write(const poplar::RemoteBuffer &buffer, const poplar::Tensor &tensor,
              const poplar::Tensor &rows, poplar::program::Sequence &program,
              const poplar::DebugContext &dc);
-  // What all IPUs branch by: true where it is true of any of them, {} BOOL. So what a branch does where an IPU
-  // did not ask for it must do no harm there.
-  poplar::Tensor any(poplar::Graph &graph, const poplar::Tensor &predicate,
-                     poplar::program::Sequence &program, const poplar::DebugContext &dc);
+  // What all IPUs branch by, {} BOOL or INT: the greatest of theirs, so true where it is true of any. What a
+  // branch or another pass does where an IPU did not ask for it must do no harm there.
+  poplar::Tensor greatest(poplar::Graph &graph, const poplar::Tensor &predicate,
+                          poplar::program::Sequence &program, const poplar::DebugContext &dc);
   // Functions are of the program of all.
   poplar::Function addFunction(poplar::Graph &graph, const poplar::program::Program &body) const;
   void call(const poplar::Function &function, poplar::program::Sequence &program,

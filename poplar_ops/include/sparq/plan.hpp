@@ -221,6 +221,9 @@ struct Programs {
                            // sequence
   unsigned fillTokens = 0; // of one call of the prefill program; 0: there is none
   TierOptions tiers{};     // where the cache is in three tiers
+  // For a plan of several IPUs: nothing but what passes between them. There is no cache, and attention is one
+  // branch that nobody asks for.
+  bool onlyBetween = false;
 };
 
 struct PlannedAttention : Attention {

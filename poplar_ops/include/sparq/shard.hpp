@@ -6,7 +6,11 @@
 
 #include "sparq/host_cache.hpp"
 #include "sparq/shares.hpp"
+#include <memory>
+#include <optional>
 #include <poplar/Program.hpp>
+#include <string>
+#include <vector>
 
 namespace sparq {
 
@@ -78,6 +82,9 @@ struct Shard {
   unsigned own(unsigned layer) const { return layer - share.firstLayer; }
   // What the cache takes of the IPU's streaming memory.
   std::uint64_t streamingBytes() const;
+
+private:
+  poplar::Tensor attendNothing(poplar::program::Sequence &program, const std::string &step);
 };
 
 } // namespace sparq
