@@ -32,7 +32,7 @@ os.environ.setdefault("SPARQ_EMULATOR_CHECK_WORKERS", "1")
 
 _ALWAYS = dict(deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow], print_blob=True)
 hypothesis.settings.register_profile("dev", max_examples=25, derandomize=True, **_ALWAYS)
-hypothesis.settings.register_profile("ci", max_examples=150, derandomize=True, **_ALWAYS)
+hypothesis.settings.register_profile("ci", max_examples=75, derandomize=True, **_ALWAYS)
 hypothesis.settings.register_profile("random", max_examples=25, database=None, **_ALWAYS)
 hypothesis.settings.register_profile("nightly", max_examples=3000, **_ALWAYS)
 # dev, but a failure is not made small: for a mutant, that it fails is all

@@ -43,7 +43,7 @@ from common import (
     text_table,
 )
 from decode_parts import PARTS, clock, memory_rate
-from decode_tables import all_rows, best_plain, of_the_lengths, plot, read_rows
+from decode_tables import TYPES, all_rows, best_plain, of_the_lengths, plot, read_rows
 from json_lines import SCHEMA, JsonLines
 
 from sparq_ipu.commands.command_line import thread_count
@@ -93,8 +93,9 @@ def parser() -> argparse.ArgumentParser:
         "--dtypes",
         nargs="+",
         default=["float32", "bfloat16"],
-        choices=("float32", "bfloat16", "float16"),
-        help="of the weights (default float32 bfloat16)",
+        choices=tuple(TYPES),
+        help="of the weights (default float32 bfloat16); beside int8 and int4 all is bfloat16; what has 4 "
+        "bits in a .gguf file stays as it is there",
     )
     cli.add_argument("--methods", nargs="+", default=list(METHODS), choices=METHODS, help="(default all)")
     cli.add_argument("--r", type=int, default=32, help="rank (default 32)")
@@ -127,14 +128,29 @@ def load(name: str, dtype: str, seed: int) -> Any:
     import torch
     import transformers
 
-    if name not in SHAPES:
-        from sparq_ipu.models import load_model, load_smollm2
+    from sparq_ipu.transformers.settings import WEIGHTS
 
-        return (load_smollm2(dtype) if name == "smollm2" else load_model(name, dtype))[0]
+    weights = dtype if dtype in WEIGHTS else None
+    dtype = "bfloat16" if weights else dtype
+    if name not in SHAPES:
+        from sparq_ipu.models import load_model, smollm2_path
+
+        return load_model(smollm2_path() if name == "smollm2" else name, dtype, weights=weights)[0]
     torch.manual_seed(seed)
     config = transformers.LlamaConfig(max_position_embeddings=1 << 20, **SHAPES[name])
     model = transformers.AutoModelForCausalLM.from_config(config)
-    return model.to(getattr(torch, dtype)).eval().requires_grad_(False)
+    model = model.to(getattr(torch, dtype)).eval().requires_grad_(False)
+    if weights is not None:
+        from sparq_ipu.transformers import quantise_weights
+
+        quantise_weights(model, weights)
+    return model
+
+
+def _weight_bytes(model: Any) -> int:
+    """Of all parameters, and of layers of few bits what a step reads."""
+    total = sum(p.numel() * p.element_size() for p in model.parameters())
+    return total + sum(m.weight_bytes for m in model.modules() if hasattr(m, "weight_bytes"))
 
 
 class Method:
@@ -328,7 +344,7 @@ def _row(a: argparse.Namespace, name: str, dtype: str, seq_len: int, model: Any,
         "index_bits": a.index_bits if is_sparq else None,
         "n_threads": a.threads,
         "clock": "cpu" if a.cpu_time else "wall",
-        "weight_bytes": sum(p.numel() * p.element_size() for p in model.parameters()),
+        "weight_bytes": _weight_bytes(model),
         "cache_bytes": None,
         "logits_differ": None,
         "seconds_per_step": None,

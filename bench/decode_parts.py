@@ -63,7 +63,7 @@ def memory_rate(n_threads: int) -> float:
 
 
 def _is_linear(module: Any) -> bool:
-    return type(module).__name__ == "Linear"
+    return type(module).__name__ in ("Linear", "Int8Linear", "Int4Linear")
 
 
 @contextlib.contextmanager

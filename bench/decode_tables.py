@@ -11,7 +11,7 @@ from common import Row, number
 
 from sparq_ipu.commands.tables import markdown_table
 
-TYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
+TYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "int8": "int8", "int4": "int4"}
 #: the load average up to which two threads of ours had the machine to themselves
 QUIET = 3.0
 #: of the plot: the method, or the best one of those that begin so

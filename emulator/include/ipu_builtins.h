@@ -19,12 +19,15 @@ inline half2 __builtin_ipu_f16v2grand() {
   const float2 of = __builtin_ipu_f32v2grand();
   return half2{static_cast<half>(of[0]), static_cast<half>(of[1])};
 }
-template <class V> inline V __builtin_ipu_max(const V &a, const V &b) {
+// GCC gives names that begin so no mangled symbol: two of these, or one and that of a scalar, would be one symbol.
+#define SPARQ_BUILTIN_OF_VECTORS template <class V> __attribute__((always_inline)) inline V
+SPARQ_BUILTIN_OF_VECTORS __builtin_ipu_max(const V &a, const V &b) {
   return ipu::vector_math::ApplyByElement<V>::two(static_cast<float (*)(float, float)>(std::fmax),
                                                   a, b);
 }
-template <class V> inline V __builtin_ipu_min(const V &a, const V &b) {
+SPARQ_BUILTIN_OF_VECTORS __builtin_ipu_min(const V &a, const V &b) {
   return ipu::vector_math::ApplyByElement<V>::two(static_cast<float (*)(float, float)>(std::fmin),
                                                   a, b);
 }
+#undef SPARQ_BUILTIN_OF_VECTORS
 #endif

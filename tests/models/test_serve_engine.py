@@ -92,10 +92,13 @@ def logits_of_all(contexts: Contexts, company: bool) -> list[np.ndarray]:
     return [row.numpy() for row in seen]
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_logits_are_the_same_bits_in_any_company(dtype: str) -> None:
-    model = tiny_model(hidden_size=192, intermediate_size=512, vocab_size=1000).to(getattr(torch, dtype))
-    sparq_ipu.transformers.enable(model, rank=8, top_k=16, min_seq_len=40)
+@pytest.mark.parametrize(
+    ("dtype", "weights"),
+    [("float32", None), ("bfloat16", None), ("bfloat16", "int8"), ("bfloat16", "int4")],
+)
+def test_logits_are_the_same_bits_in_any_company(dtype: str, weights: str | None) -> None:
+    model = tiny_model(hidden_size=192, intermediate_size=512, vocab_size=1008).to(getattr(torch, dtype))
+    sparq_ipu.transformers.enable(model, rank=8, top_k=16, min_seq_len=40, weights=weights)
     contexts = Contexts(model, 4, CONTEXT)
     alone, together = (logits_of_all(contexts, company) for company in (False, True))
     contexts.close()

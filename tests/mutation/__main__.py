@@ -31,6 +31,7 @@ from __future__ import annotations
 import argparse
 import collections
 import random
+import re
 import sys
 import time
 from pathlib import Path
@@ -43,6 +44,8 @@ from copied_tree import ROOT, BuildFailed, CopiedTree, folder_of, needs_modules,
 from mutants import Mutant
 
 GOOD = ("killed", "known")
+#: the last words of Ninja and Make where something does not compile
+STOPPED = re.compile(r"ninja: build stopped|make: \*\*\* ")
 
 
 def sampled(every: list[Mutant], seed: int) -> list[Mutant]:
@@ -100,6 +103,8 @@ def result_of(mutant: Mutant, tree: CopiedTree) -> tuple[str, str]:
         5,
     ):  # of pytest: unreadable tests, its own error, wrong arguments, no tests
         return "did not run", done.stdout[-1000:]
+    if STOPPED.search(done.stdout):  # a build that tests make
+        return "did not build", "\n".join(re.findall(r".*error: .*", done.stdout))[:1000]
     failed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR", "no result"))]
     detail = failed[0] if failed else done.stdout[-200:].strip()
     return ("NOTICED" if mutant.survives else "killed"), detail

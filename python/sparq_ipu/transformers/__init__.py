@@ -24,9 +24,11 @@ if TYPE_CHECKING:
     from sparq_ipu.transformers.cache import SparqCache, cache_traffic
     from sparq_ipu.transformers.integration import disable, enable, enable_dense, enable_window, is_enabled
     from sparq_ipu.transformers.lossless import LosslessRun, generate_lossless
+    from sparq_ipu.transformers.weights import FewBits, quantise_weights
 
 __all__ = [
     "RECOMMENDED",
+    "FewBits",
     "LayerSettings",
     "LosslessRun",
     "SparqCache",
@@ -38,6 +40,7 @@ __all__ = [
     "enable_window",
     "generate_lossless",
     "is_enabled",
+    "quantise_weights",
 ]
 
 
@@ -55,6 +58,8 @@ _MODULES = {
     "cache_traffic": "cache",
     "LosslessRun": "lossless",
     "generate_lossless": "lossless",
+    "FewBits": "weights",
+    "quantise_weights": "weights",
 }
 
 

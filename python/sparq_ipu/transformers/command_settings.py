@@ -8,7 +8,7 @@ import collections
 import dataclasses
 from typing import Any
 
-from sparq_ipu.transformers.settings import ModelSettings, complete, settings_of_layers
+from sparq_ipu.transformers.settings import WEIGHTS, ModelSettings, complete, settings_of_layers
 from sparq_ipu.transformers.settings_file import read_settings
 
 #: settings that are integers: what they are, and what they are by default
@@ -56,6 +56,22 @@ def add_settings(group: argparse._ArgumentGroup) -> None:
         action="store_true",
         help="what is not said is as in the paper, not as recommended: the mean value in every layer, "
         "a key index of 16 bits, SparQ at any length",
+    )
+
+
+def add_types(group: argparse._ArgumentGroup, of: str) -> None:
+    """--dtype and --weights. `of`: what else has the type."""
+    group.add_argument(
+        "--dtype",
+        choices=("float32", "bfloat16", "float16"),
+        help=f"of the weights and of {of} (default float32, or bfloat16 with --weights); the KV cache is "
+        "float16",
+    )
+    group.add_argument(
+        "--weights",
+        choices=WEIGHTS,
+        help="bits of the weights of linear layers: fewer are read sooner, and say something else. What has "
+        "4 bits in a .gguf file stays as it is with int4",
     )
 
 

@@ -39,6 +39,7 @@ from sparq_ipu.transformers.supported import (
     n_layers_of,
     text_config,
 )
+from sparq_ipu.transformers.weights import quantise_weights, weights_of
 from sparq_reference import checks
 
 #: Attribute of an enabled decoder: what `disable` needs to restore it. There it is seen from the model and
@@ -58,6 +59,7 @@ def enable(
     capacity: int | None = None,
     check_finite: bool = True,
     tokens_per_step: int = 1,
+    weights: str | None = None,
     **options: Any,
 ) -> None:
     """Decode with SparQ attention: `model.generate` and one-token forward passes, through a float16 KV cache.
@@ -86,6 +88,8 @@ def enable(
         tokens_per_step: a forward pass of up to so many tokens, at most 32, on top of a filled cache is
             decode steps in one: each token attends as if it came alone. With 1, several tokens are prefill.
             Assisted generation and prompt lookup need more than 1, as `generate_lossless` does.
+        weights: "int8" or "int4": round the weights of linear layers to so few bits, of a model in bfloat16;
+            see `quantise_weights`. `disable` does not bring the former ones back.
 
     Raises:
         ValueError: `enable: <argument> must <rule>, got <value>`; also for a model that is not supported; and
@@ -103,7 +107,14 @@ def enable(
     of_layers = settings_of_layers("enable", said, layers, n_layers_of(model), head_dim_of(model), **how)
     tokens_per_step = checks.check_integer("enable", "tokens_per_step", tokens_per_step, 1, MAX_TOKENS)
     options = check_options("enable", device, capacity, check_finite, options, names, of_layers)
+    _round_weights("enable", model, weights)
     _install("enable", model, of_layers, options, tokens_per_step)
+
+
+def _round_weights(op: str, model: PreTrainedModel, weights: str | None) -> None:
+    """To few bits, if they do not have these already."""
+    if weights is not None and weights != weights_of(model):
+        _log.info("%s: %s", op, quantise_weights(model, weights, op=op))
 
 
 def _from_file(
@@ -129,6 +140,7 @@ def enable_dense(
     capacity: int | None = None,
     check_finite: bool = True,
     tokens_per_step: int = 1,
+    weights: str | None = None,
     **options: Any,
 ) -> None:
     """Decode with dense attention through the same float16 KV cache: the run to compare SparQ with.
@@ -139,6 +151,7 @@ def enable_dense(
     op = "enable_dense"
     tokens_per_step = checks.check_integer(op, "tokens_per_step", tokens_per_step, 1, MAX_TOKENS)
     options = check_options(op, device, capacity, check_finite, options, layers=[None])
+    _round_weights(op, model, weights)
     _install(op, model, [None] * n_layers_of(model), options, tokens_per_step)
 
 

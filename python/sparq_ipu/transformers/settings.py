@@ -21,6 +21,9 @@ RECOMMENDED: dict[str, Any] = {
     "layers": {0: {"mean_value": False}},
 }
 
+#: Bits of the weights of linear layers, where they are not as they were: see `sparq_ipu.torch.few_bits`.
+WEIGHTS = ("int8", "int4")
+
 
 @dataclasses.dataclass(frozen=True)
 class LayerSettings(sparq_reference.SparqSettings):

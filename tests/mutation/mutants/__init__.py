@@ -46,15 +46,16 @@ def of(file: str, tests: str, changes: Sequence[Change]) -> list[Mutant]:
 
 
 def parts() -> dict[str, list[Mutant]]:
-    """Every mutant, by the module that lists it. Those of a file are numbered through all modules."""
+    """Every mutant, by the module that lists it. Those of a file, and of a header of its name, are numbered
+    through all modules."""
     count: collections.Counter[str] = collections.Counter()
     listed: dict[str, list[Mutant]] = {}
     for part in sorted(module.name for module in pkgutil.iter_modules(__path__)):
         listed[part] = []
         for mutant in importlib.import_module(f"{__name__}.{part}").MUTANTS:
-            count[mutant.file] += 1
-            name = f"{mutant.name.rpartition('-')[0]}-{count[mutant.file]}"
-            listed[part].append(dataclasses.replace(mutant, name=name))
+            of_file = mutant.name.rpartition("-")[0]
+            count[of_file] += 1
+            listed[part].append(dataclasses.replace(mutant, name=f"{of_file}-{count[of_file]}"))
     return listed
 
 

@@ -109,8 +109,8 @@ MUTANTS = [
                 "the emptiest IPU is shown",
             ),
             (
-                'refuse(parser, a, "with --models",',
-                'vars(a) or refuse(parser, a, "",',
+                'only(parser, a, "--models")',
+                "vars(a)",
                 "a list of models takes any option",
             ),
         ],

@@ -6,6 +6,7 @@ from __future__ import annotations
 from . import of
 
 _DECODE = "tests/models/test_transformers_decode.py tests/models/test_index_bits_transformers.py"
+_FEW_BITS = "tests/models/test_few_bits.py"
 _ERRORS = "tests/models/test_transformers_errors.py"
 
 MUTANTS = [
@@ -310,6 +311,51 @@ MUTANTS = [
                 "an interrupt has no status of its own",
             ),
             ("if is_device and not file.isatty()", "if False", "a full device is noticed after the work"),
+        ],
+    ),
+    *of(
+        "python/sparq_ipu/torch/few_bits.py",
+        _FEW_BITS,
+        [
+            (
+                "(weight.abs().amax(dim=1) / 127)",
+                "(weight.abs().amax(dim=1) / 64)",
+                "half of the codes are idle",
+            ),
+            ("halves[:, :, 1] << 4", "halves[:, :, 1]", "prompts are multiplied by other weights"),
+            ("add_(8).clamp_(0, 15)", "add_(7).clamp_(0, 15)", "weights are a step too low"),
+            ("(high - low) / 15", "(high - low) / 16", "the highest weight of a group is cut off"),
+            (
+                "if input.numel() <= MOST_ROWS * self.in_features:",
+                "if input.numel() < MOST_ROWS * self.in_features:",
+                "32 rows are multiplied as prompts are",
+            ),
+            ("output += self.bias", "pass", "steps leave out the bias"),
+            ("if input.dtype is not torch.bfloat16:", "if False:", "another type is PyTorch's error"),
+        ],
+    ),
+    *of(
+        "python/sparq_ipu/transformers/weights.py",
+        _FEW_BITS,
+        [
+            (
+                'if weights == "int8" or module is output:',
+                'if weights == "int8":',
+                "the output layer has 4 bits",
+            ),
+            ("if module.weight.dtype is not torch.bfloat16:", "if False:", "slow types are taken"),
+            ("if not hasattr(torch, cls.needs):", "if False:", "a PyTorch without the kernel is asked"),
+            ("if before:", "if False:", "weights of few bits are rounded to others"),
+        ],
+    ),
+    *of(
+        "python/sparq_ipu/transformers/gguf_groups.py",
+        _FEW_BITS,
+        [
+            ("if torch.equal(stored[order], weight):", "if True:", "weights of another model are taken"),
+            ("_half(blocks, 2) + 8 * scale", "_half(blocks, 2)", "Q4_1: weights are eight steps too low"),
+            ("8 * scale - low", "8 * scale", "Q4_K: minima are left out"),
+            ("if n_rows % (2 * n_heads) == 0:", "if False:", "reordered rows are rounded anew"),
         ],
     ),
 ]

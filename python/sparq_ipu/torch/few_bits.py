@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Linear layers whose weights have 8 or 4 bits, for steps of few tokens, through PyTorch's own products.
+
+A step reads every weight for each token. Of 4 bits it reads about a third of the bytes of 16.
+
+int8   a scale for each row of the weights: weight = scale * code, code in [-127, 127]
+int4   a scale and a zero for each group of 32 weights of a row: weight = scale * (code - 8) + zero, code in
+       [0, 15]. So GGUF's kinds of 4 bits fit as they are.
+
+Codes are multiplied by numbers of bfloat16, and summed in float32. PyTorch's kernels do each row alone, so a
+row has the same bits in any company. Many rows, as prompts have, are quicker with weights that were made
+bfloat16 before: above MOST_ROWS that is done at each call.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+
+from sparq_reference import checks
+
+#: of int4: weights that share a scale
+GROUP = 32
+#: rows of one product that the kernels of few bits are quick with; a step has up to 32 (MAX_TOKENS)
+MOST_ROWS = 32
+#: what the kernels ask of a layer: others crash in some versions of PyTorch
+_MULTIPLES = {"out_features": 16, "in_features": GROUP}
+
+
+class FewBitsLinear(torch.nn.Module):
+    """As `torch.nn.Linear` of bfloat16, which it takes the bias of.
+
+    Attributes:
+        weight_bytes: what a step reads.
+    """
+
+    #: what this version of PyTorch must have
+    needs: ClassVar[str]
+
+    def __init__(self, linear: torch.nn.Linear):
+        super().__init__()
+        self.in_features, self.out_features = linear.in_features, linear.out_features
+        self.bias = linear.bias
+
+    @staticmethod
+    def fits(linear: torch.nn.Linear) -> bool:
+        """Whether the kernels take its shape."""
+        return not any(getattr(linear, name) % multiple for name, multiple in _MULTIPLES.items())
+
+    @property
+    def weight(self) -> torch.Tensor:
+        """(out_features, in_features) bfloat16, made at every call."""
+        raise NotImplementedError
+
+    @property
+    def weight_bytes(self) -> int:
+        """What a step reads."""
+        raise NotImplementedError
+
+    def _product(self, rows: torch.Tensor) -> torch.Tensor:
+        raise NotImplementedError
+
+    def product(self, input: torch.Tensor) -> torch.Tensor:
+        """With codes, however many rows there are: each has the same bits alone."""
+        if input.dtype is not torch.bfloat16:
+            checks.fail("few_bits", "input", "be bfloat16, as the model was", input.dtype)
+        output = self._product(input.reshape(-1, self.in_features))
+        if self.bias is not None:
+            output += self.bias
+        return output.view(*input.shape[:-1], self.out_features)
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        """As that of `torch.nn.Linear`."""
+        if input.numel() <= MOST_ROWS * self.in_features:
+            return self.product(input)
+        return F.linear(input, self.weight, self.bias)
+
+    def extra_repr(self) -> str:
+        """What `print` shows."""
+        names = ("in_features", "out_features")
+        return (
+            ", ".join(f"{name}={getattr(self, name)}" for name in names) + f", bias={self.bias is not None}"
+        )
+
+
+class Int8Linear(FewBitsLinear):
+    """Of 8 bits, rounded to nearest."""
+
+    needs = "_weight_int8pack_mm"
+    codes: torch.Tensor  # (out_features, in_features) int8
+    scale: torch.Tensor  # (out_features,) bfloat16
+
+    def __init__(self, linear: torch.nn.Linear):
+        super().__init__(linear)
+        weight = linear.weight.detach().float()
+        scale = (weight.abs().amax(dim=1) / 127).to(torch.bfloat16)
+        codes = torch.round(weight / scale.float().masked_fill(scale == 0, 1)[:, None]).clamp_(-127, 127)
+        self.register_buffer("codes", codes.to(torch.int8))
+        self.register_buffer("scale", scale)
+
+    @property
+    def weight(self) -> torch.Tensor:
+        """See FewBitsLinear."""
+        return self.codes.to(torch.bfloat16).mul_(self.scale[:, None])
+
+    @property
+    def weight_bytes(self) -> int:
+        """See FewBitsLinear."""
+        return self.codes.nbytes + self.scale.nbytes
+
+    def _product(self, rows: torch.Tensor) -> torch.Tensor:
+        return torch._weight_int8pack_mm(rows.contiguous(), self.codes, self.scale)
+
+
+class Int4Linear(FewBitsLinear):
+    """Of 4 bits.
+
+    Args:
+        groups: codes (out_features, in_features) uint8 in [0, 15], and scale and zero (out_features,
+            in_features / 32), which become bfloat16; None: `round_to_groups` of the weights of `linear`.
+    """
+
+    needs = "_weight_int4pack_mm_for_cpu"
+    packed: torch.Tensor  # the codes as the kernel reads them
+    pairs: torch.Tensor  # (in_features / 32, out_features, 2) bfloat16: scale and zero
+    nibbles: torch.Tensor  # (out_features, in_features / 32, 16) uint8: for `weight`, in the order of GGUF
+
+    def __init__(
+        self,
+        linear: torch.nn.Linear,
+        groups: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None = None,
+    ):
+        super().__init__(linear)
+        codes, scale, zero = round_to_groups(linear.weight.detach()) if groups is None else groups
+        halves = codes.view(self.out_features, -1, 2, GROUP // 2)
+        self.register_buffer("nibbles", halves[:, :, 0] | halves[:, :, 1] << 4)
+        self.register_buffer("packed", torch._convert_weight_to_int4pack_for_cpu(codes.int(), 2))
+        pairs = torch.stack((scale, zero), dim=2).to(torch.bfloat16)
+        self.register_buffer("pairs", pairs.transpose(0, 1).contiguous())
+
+    @property
+    def weight(self) -> torch.Tensor:
+        """See FewBitsLinear."""
+        codes = torch.stack((self.nibbles & 15, self.nibbles >> 4), dim=2)
+        codes = codes.view(self.out_features, -1, GROUP).to(torch.bfloat16).sub_(8)
+        scale, zero = self.pairs.transpose(0, 1).unbind(dim=2)
+        return codes.mul_(scale[:, :, None]).add_(zero[:, :, None]).view(self.out_features, -1)
+
+    @property
+    def weight_bytes(self) -> int:
+        """See FewBitsLinear."""
+        return self.packed.nbytes + self.pairs.nbytes
+
+    def _product(self, rows: torch.Tensor) -> torch.Tensor:
+        return torch._weight_int4pack_mm_for_cpu(rows.contiguous(), self.packed, GROUP, self.pairs)
+
+
+def round_to_groups(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Weights (n, m) of any float type in groups of 32 along m: from the lowest of a group to its highest in
+    15 steps.
+
+    Returns:
+        codes (n, m) uint8, and scale and zero (n, m / 32) bfloat16.
+    """
+    grouped = weight.float().view(weight.shape[0], -1, GROUP)
+    low, high = grouped.amin(dim=2), grouped.amax(dim=2)
+    scale = ((high - low) / 15).to(torch.bfloat16)
+    zero = (low + 8 * scale.float()).to(torch.bfloat16)
+    steps = (grouped - zero.float()[:, :, None]) / scale.float().masked_fill(scale == 0, 1)[:, :, None]
+    codes = torch.round(steps).add_(8).clamp_(0, 15)
+    return codes.to(torch.uint8).view(weight.shape), scale, zero

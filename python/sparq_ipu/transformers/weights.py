@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Weights of few bits for a model of transformers: its linear layers are replaced in place."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+
+from sparq_ipu.torch.few_bits import FewBitsLinear, Int4Linear, Int8Linear
+from sparq_ipu.transformers.settings import WEIGHTS
+from sparq_reference import checks
+
+_CLASSES: dict[str, type[FewBitsLinear]] = {"int8": Int8Linear, "int4": Int4Linear}
+
+
+@dataclasses.dataclass(frozen=True)
+class FewBits:
+    """What `quantise_weights` did.
+
+    Attributes:
+        weights: "int8" or "int4".
+        layers: how many linear layers have so many bits, by "int8" and "int4"; "as in the file" counts those
+            of 4 bits that were not rounded anew, and "left" those of a shape that the kernels do not take.
+        bytes_before, bytes_after: of these layers, what a step reads.
+    """
+
+    weights: str
+    layers: dict[str, int]
+    bytes_before: int
+    bytes_after: int
+
+    def __str__(self) -> str:
+        layers = ", ".join(f"{n} {name}" for name, n in self.layers.items() if n)
+        before, after = self.bytes_before / 1e6, self.bytes_after / 1e6
+        return f"{self.weights} ({layers}): a token reads {after:.0f} MB of them, {before:.0f} in bfloat16"
+
+
+def check_weights(op: str, weights: object) -> None:
+    """Refuse what is no kind of weights, or what this PyTorch can not multiply.
+
+    Raises:
+        ValueError: `<op>: weights must <rule>, got <value>`.
+    """
+    if weights not in WEIGHTS:
+        checks.fail(op, "weights", f"be one of {', '.join(WEIGHTS)}, or None", repr(weights))
+    for cls in (_CLASSES[str(weights)], Int8Linear):  # the output layer has 8 bits
+        if not hasattr(torch, cls.needs):
+            rule = f"be None with a PyTorch that has no torch.{cls.needs}"
+            checks.fail(op, "weights", rule, f"{weights!r} with PyTorch {torch.__version__}")
+
+
+def quantise_weights(
+    model: PreTrainedModel, weights: str, *, gguf: Path | None = None, op: str = "quantise_weights"
+) -> FewBits:
+    """Replace the linear layers of a model by ones of few bits, for good: former weights are not kept.
+
+    Embeddings keep 16 bits, for a token reads one row of them. With "int4" the output layer has 8 bits: it is
+    the last product before a token is chosen, and a GGUF of 4 bits has more there too.
+
+    Args:
+        model: in bfloat16 (`dtype=torch.bfloat16`), on the CPU, in eval mode.
+        weights: "int8" or "int4", see `sparq_ipu.torch.few_bits`.
+        gguf: the file that the model was read from. With "int4", what has 4 bits there (Q4_0, Q4_1, Q4_K) is
+            taken as it is: its codes, and its scales and minima in bfloat16. All else is rounded anew.
+        op: what messages begin with.
+
+    Raises:
+        ValueError: `<op>: <argument> must <rule>, got <value>`. The model is then unchanged.
+    """
+    check_weights(op, weights)
+    if not isinstance(model, PreTrainedModel):
+        checks.fail(op, "model", "be a transformers PreTrainedModel", type(model).__name__)
+    before = {_kind(module) for module in model.modules() if isinstance(module, FewBitsLinear)}
+    if before:
+        checks.fail(op, "model", "have weights of 16 bits", f"one of {' and '.join(sorted(before))}")
+    modules = model.named_modules(remove_duplicate=False)
+    linear = {name: module for name, module in modules if type(module) is torch.nn.Linear}
+    fitting = {name: module for name, module in linear.items() if FewBitsLinear.fits(module)}
+    if not fitting:
+        rule = "have linear layers of a multiple of 32 inputs and of 16 outputs"
+        checks.fail(op, "model", rule, type(model).__name__)
+    for module in fitting.values():
+        if module.weight.dtype is not torch.bfloat16:
+            rule = "have weights of bfloat16, which PyTorch's products of few bits are made for"
+            checks.fail(op, "model", rule, str(module.weight.dtype).replace("torch.", ""))
+        if module.weight.device.type != "cpu":
+            checks.fail(op, "model", "be on the CPU", module.weight.device.type)
+    file = None
+    if gguf is not None and weights == "int4":
+        from sparq_ipu.transformers.gguf_groups import GgufGroups
+
+        file = GgufGroups(gguf)
+    output: Any = model.get_output_embeddings()  # type: ignore[no-untyped-call]
+    made: dict[int, FewBitsLinear] = {}
+    layers = {"int8": 0, "int4": 0, "as in the file": 0, "left": len(linear) - len(fitting)}
+    for name, module in fitting.items():
+        if id(module) in made:
+            continue
+        if weights == "int8" or module is output:
+            made[id(module)] = Int8Linear(module)
+        else:
+            groups = None if file is None else file.groups(name, module.weight)
+            layers["as in the file"] += groups is not None
+            made[id(module)] = Int4Linear(module, groups)
+        layers[_kind(made[id(module)])] += 1
+    bytes_before = sum(m.weight.nbytes for m in {id(m): m for m in fitting.values()}.values())
+    for name, module in fitting.items():
+        parent, _, last = name.rpartition(".")
+        setattr(model.get_submodule(parent), last, made[id(module)])
+    return FewBits(weights, layers, bytes_before, sum(m.weight_bytes for m in made.values()))
+
+
+def weights_of(model: Any) -> str | None:
+    """Which of WEIGHTS, or None where no layer has few bits."""
+    kinds = {_kind(module) for module in model.modules() if isinstance(module, FewBitsLinear)}
+    return min(kinds, default=None)
+
+
+def _kind(module: FewBitsLinear) -> str:
+    return "int4" if isinstance(module, Int4Linear) else "int8"

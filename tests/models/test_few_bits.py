@@ -1,0 +1,319 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Weights of few bits: what they are, what is multiplied, and what is refused."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from tiny_models import greedy, save_checkpoint, step_logits, tiny_model, tokens_of  # noqa: E402
+
+import sparq_ipu.transformers  # noqa: E402
+from sparq_ipu.torch.few_bits import (  # noqa: E402
+    GROUP,
+    MOST_ROWS,
+    FewBitsLinear,
+    Int4Linear,
+    Int8Linear,
+    round_to_groups,
+)
+from sparq_ipu.transformers import gguf_groups, quantise_weights  # noqa: E402
+from sparq_ipu.transformers.weights import weights_of  # noqa: E402
+
+BF16 = torch.bfloat16
+CLASSES = {"int8": Int8Linear, "int4": Int4Linear}
+
+
+def a_linear(n: int = 48, m: int = 96, bias: bool = True, seed: int = 0) -> Any:
+    torch.manual_seed(seed)
+    return torch.nn.Linear(m, n, bias=bias, dtype=BF16).requires_grad_(False)
+
+
+def exact_weight(layer: Any) -> np.ndarray:
+    """In float64, in plain loops, from the codes."""
+    n, m = layer.out_features, layer.in_features
+    weight = np.zeros((n, m))
+    for row in range(n):
+        for column in range(m):
+            if isinstance(layer, Int8Linear):
+                weight[row, column] = float(layer.scale[row]) * int(layer.codes[row, column])
+                continue
+            group, at = divmod(column, GROUP)
+            byte = int(layer.nibbles[row, group, at % 16])
+            scale, zero = layer.pairs[group, row].double().tolist()
+            weight[row, column] = ((byte >> 4 if at >= 16 else byte & 15) - 8) * scale + zero
+    return weight
+
+
+@pytest.mark.parametrize("weights", CLASSES)
+@pytest.mark.parametrize("n_rows", [1, 2, MOST_ROWS, MOST_ROWS + 1])
+@pytest.mark.parametrize("bias", [False, True])
+def test_products_are_those_of_the_codes(weights: str, n_rows: int, bias: bool) -> None:
+    linear = a_linear(bias=bias)
+    layer = CLASSES[weights](linear)
+    weight = exact_weight(layer)
+    rows = torch.randn(n_rows, 96, generator=torch.Generator().manual_seed(1)).to(BF16)
+    expected = rows.double().numpy() @ weight.T
+    size = np.abs(rows.double().numpy()) @ np.abs(weight).T
+    # float32 sums of 96 products, and a result of 8 bits; above MOST_ROWS weights of 8 bits, twice rounded
+    error = np.abs(expected) * 2.0**-8 + size * 96 * 2.0**-24
+    if n_rows > MOST_ROWS:
+        error += size * 2.0**-6
+    if bias:
+        expected = expected + linear.bias.double().numpy()
+        error += (np.abs(expected) + error) * 2.0**-8
+    output = layer(rows)
+    assert output.dtype is BF16 and output.shape == (n_rows, 48)
+    assert np.all(np.abs(output.double().numpy() - expected) <= error)
+    assert torch.equal(layer(rows.view(1, n_rows, 96)), output[None])
+
+
+@pytest.mark.parametrize("weights", CLASSES)
+def test_a_row_has_the_same_bits_in_any_company(weights: str) -> None:
+    layer = CLASSES[weights](a_linear(n=112, m=224))
+    rows = torch.randn(70, 224).to(BF16)
+    together = layer.product(rows)
+    for first, n in ((0, 1), (3, 1), (69, 1), (5, 7), (1, 33), (10, 60)):
+        assert torch.equal(layer.product(rows[first : first + n]), together[first : first + n])
+
+
+def test_weights_made_bfloat16_are_those_of_the_codes() -> None:
+    for cls in CLASSES.values():
+        layer = cls(a_linear())
+        weight = exact_weight(layer)
+        assert layer.weight.dtype is BF16
+        largest = np.abs(weight).max() * 2  # of a term: code times scale
+        assert np.abs(layer.weight.double().numpy() - weight).max() <= largest * 2.0**-8
+
+
+def test_codes_are_rounded_to_nearest() -> None:
+    weight = a_linear().weight
+    int8 = Int8Linear(a_linear())
+    steps = weight.double() / int8.scale.double()[:, None]
+    assert torch.equal(int8.codes.double(), steps.float().round().clamp(-127, 127).double())
+    assert int8.codes.abs().amax(dim=1).min() >= 126  # the range is used
+    codes, scale, zero = round_to_groups(weight)
+    grouped = weight.double().view(48, 3, GROUP)
+    error = (codes.view(48, 3, GROUP).double() - 8) * scale.double()[:, :, None] + zero.double()[:, :, None]
+    error = (error - grouped).abs()
+    # half a step, and what scale and zero of 8 bits lose at the ends
+    limit = scale.double() / 2 + 8 * scale.double() * 2.0**-8 + zero.double().abs() * 2.0**-8
+    assert (error.amax(dim=2) <= limit).all()
+    assert set(codes.flatten().tolist()) == set(range(16))
+
+
+def test_weights_that_are_all_alike() -> None:
+    linear = a_linear(n=16, m=32, bias=False)
+    for value in (0.0, 0.5):
+        linear.weight.fill_(value)
+        for cls in CLASSES.values():
+            assert torch.equal(cls(linear).weight, linear.weight)
+
+
+def test_packing_loses_nothing() -> None:
+    """A row that is 1 at one place reads a column of the codes, exactly."""
+    codes = torch.randint(0, 16, (80, 64), dtype=torch.uint8)
+    linear = a_linear(n=80, m=64, bias=False)
+    layer = Int4Linear(linear, (codes, torch.ones(80, 2), torch.zeros(80, 2)))
+    assert torch.equal(layer.product(torch.eye(64, dtype=BF16)).T, codes.to(BF16) - 8)
+    assert torch.equal(layer.weight, codes.to(BF16) - 8)
+    assert layer.weight_bytes == 80 * 64 // 2 + 80 * 2 * 2 * 2
+
+
+# --- models
+
+
+def bf16_model(**changes: Any) -> Any:
+    return tiny_model(vocab_size=112, **changes).to(BF16)
+
+
+@pytest.mark.parametrize("weights", CLASSES)
+def test_a_model_keeps_what_it_says(weights: str) -> None:
+    """Its linear layers have few bits; logits are those of a model that has these weights in bfloat16."""
+    model, other = bf16_model(), bf16_model()
+    done = quantise_weights(model, weights)
+    n_linear = sum(type(module) is torch.nn.Linear for module in other.modules())
+    few = {"int8": n_linear, "int4": 0} if weights == "int8" else {"int8": 1, "int4": n_linear - 1}
+    assert done.layers == {**few, "as in the file": 0, "left": 0}
+    assert type(model.lm_head) is Int8Linear  # also with int4
+    assert weights_of(model) == weights and weights_of(other) is None
+    for name, module in model.named_modules():
+        if isinstance(module, FewBitsLinear):
+            other.get_submodule(name).weight.copy_(module.weight)
+    tokens = tokens_of(MOST_ROWS + 9)
+    assert torch.equal(model(tokens).logits, other(tokens).logits)  # many rows
+    ours, theirs = (m(tokens[:, :3]).logits.float() for m in (model, other))
+    # not to the bit: bfloat16 weights are rounded once more
+    assert not torch.equal(ours, theirs)
+    assert (ours - theirs).norm() < 0.05 * theirs.norm()
+
+
+def test_enable_rounds_and_says_once() -> None:
+    model = bf16_model()
+    sparq_ipu.transformers.enable(model, rank=4, top_k=8, min_seq_len=0, weights="int4")
+    logits = step_logits(model, tokens_of(40), 3)
+    sparq_ipu.transformers.enable(model, rank=4, top_k=8, min_seq_len=0, weights="int4")  # they are already
+    assert torch.equal(torch.as_tensor(step_logits(model, tokens_of(40), 3)), torch.as_tensor(logits))
+    twin = copy.deepcopy(model)
+    assert greedy(twin, tokens_of(40), 5).tolist() == greedy(model, tokens_of(40), 5).tolist()
+    sparq_ipu.transformers.disable(model)
+    assert weights_of(model) == "int4"  # for good
+    sparq_ipu.transformers.enable_dense(model, weights="int4")
+    with pytest.raises(
+        ValueError, match=r"enable: model must have weights of 16 bits, got one of int4 and int8"
+    ):
+        sparq_ipu.transformers.enable(model, weights="int8")
+    other = bf16_model()
+    sparq_ipu.transformers.enable_dense(other, weights="int8")
+    assert weights_of(other) == "int8"
+
+
+def test_what_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = bf16_model()
+    for weights, words in ((4, "got 4"), ("int5", "got 'int5'")):
+        with pytest.raises(ValueError, match=rf"weights must be one of int8, int4, or None, {words}"):
+            quantise_weights(model, weights)
+    with pytest.raises(ValueError, match=r"have weights of bfloat16, .* got float32"):
+        quantise_weights(tiny_model(), "int4")
+    with pytest.raises(ValueError, match=r"quantise_weights: model must be a transformers PreTrainedModel"):
+        quantise_weights(torch.nn.Linear(32, 16), "int4")
+    with pytest.raises(ValueError, match=r"have linear layers of a multiple of 32 inputs and of 16 outputs"):
+        odd = dict(hidden_size=56, intermediate_size=40)
+        quantise_weights(bf16_model(num_attention_heads=1, num_key_value_heads=1, **odd), "int8")
+    with pytest.raises(
+        ValueError, match=r"few_bits: input must be bfloat16, as the model was, got torch.float32"
+    ):
+        Int4Linear(a_linear())(torch.ones(1, 96))
+    with monkeypatch.context() as patched:
+        patched.delattr(torch, "_weight_int4pack_mm_for_cpu")
+        with pytest.raises(
+            ValueError, match=r"no torch._weight_int4pack_mm_for_cpu, got 'int4' with PyTorch"
+        ):
+            quantise_weights(model, "int4")
+    assert weights_of(model) is None
+
+
+def test_layers_that_do_not_fit_keep_16_bits() -> None:
+    model = bf16_model(intermediate_size=80)
+    done = quantise_weights(model, "int4")
+    assert done.layers == {"int8": 1, "int4": 18, "as in the file": 0, "left": 3}
+    assert "3 left" in str(done)
+    assert type(model.model.layers[0].mlp.down_proj) is torch.nn.Linear
+    assert model(tokens_of(3)).logits.isfinite().all()
+
+
+# --- files
+
+
+def test_checkpoints_are_read_with_few_bits(tmp_path: Path) -> None:
+    from sparq_ipu.models import load_model
+
+    folder = save_checkpoint(tmp_path)
+    model, _ = load_model(folder, weights="int4")
+    assert model.dtype is BF16 and weights_of(model) == "int4"
+    with pytest.raises(
+        ValueError, match=r"load_model: dtype must be bfloat16 with weights of int4, .*'float32'"
+    ):
+        load_model(folder, "float32", weights="int4")
+
+
+KINDS = ("Q4_0", "Q4_1", "Q4_K")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_groups_of_a_file_are_exact(kind: str) -> None:
+    """In float32 they are what the package gguf makes of them, bit by bit, but for the rounding of a sum."""
+    gguf = pytest.importorskip("gguf")
+    generator = np.random.default_rng(0)
+    n, m = 6, 512
+    rows = generator.integers(
+        0, 256, (n, m // 256 * 144 if kind == "Q4_K" else m // 32 * (18 + 2 * (kind == "Q4_1")))
+    )
+    data = rows.astype(np.uint8)
+    starts = {"Q4_0": (18, (0,)), "Q4_1": (20, (0, 2)), "Q4_K": (144, (0, 2))}[kind]
+    for at in starts[1]:  # float16 numbers of usual size
+        numbers = generator.normal(size=(n, data.shape[1] // starts[0])).astype(np.float16)
+        data.reshape(n, -1, starts[0])[:, :, at : at + 2] = numbers.view(np.uint8).reshape(n, -1, 2)
+    expected = gguf.quants.dequantize(data, gguf.GGMLQuantizationType[kind])
+    codes, scale, zero = (part.reshape(n, -1) for part in gguf_groups._KINDS[kind](gguf, data))
+    assert codes.dtype == np.uint8 and codes.max() == 15
+    made = (codes.reshape(n, -1, 32).astype(np.float64) - 8) * scale[:, :, None] + zero[:, :, None]
+    limit = 2.0**-23 * (np.abs(scale) * 16 + np.abs(zero))[:, :, None]
+    assert np.all(np.abs(made - expected.reshape(made.shape)) <= limit)
+    if kind == "Q4_0":
+        assert np.array_equal(made.reshape(n, m).astype(np.float32), expected)
+
+
+def a_gguf(folder: Path, model: Any, kinds: dict[str, str]) -> Path:
+    """A file with the weights of a tiny Llama, as llama.cpp's converter orders them."""
+    gguf = pytest.importorskip("gguf")
+    config = model.config
+    path = folder / "model.gguf"
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_rope_dimension_count(config.head_dim)
+    writer.add_rope_freq_base(10000.0)
+    writer.add_vocab_size(config.vocab_size)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_token_list([f"w{i}" for i in range(config.vocab_size)])
+    writer.add_token_types([1] * config.vocab_size)
+    writer.add_token_merges(["w 0"])
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, config.num_hidden_layers)
+    for name, value in model.state_dict().items():
+        array = value.float().numpy()
+        for part, heads in (("q_proj", config.num_attention_heads), ("k_proj", config.num_key_value_heads)):
+            if part in name:
+                array = array.reshape(heads, 2, -1, array.shape[1]).swapaxes(1, 2).reshape(array.shape)
+        kind = gguf.GGMLQuantizationType[next((k for w, k in kinds.items() if w in name), "F32")]
+        if kind.name == "F32":
+            writer.add_tensor(names.get_name(name, (".weight",)), np.ascontiguousarray(array))
+            continue
+        packed = gguf.quants.quantize(np.ascontiguousarray(array), kind)
+        writer.add_tensor(names.get_name(name, (".weight",)), packed, raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    model = tiny_model(vocab_size=112, num_key_value_heads=3)
+    kinds = {"q_proj": "Q4_1", "k_proj": "Q4_0", "v_proj": "Q4_1", "down_proj": "Q4_0", "up_proj": "Q8_0"}
+    return a_gguf(tmp_path, model, kinds)
+
+
+def test_weights_of_a_file_stay_as_they_are(file: Path) -> None:
+    from sparq_ipu.transformers.checkpoints import Checkpoint
+
+    plain = Checkpoint(file).model("float32")
+    checkpoint = Checkpoint(file)
+    model = checkpoint.model(weights="int4")
+    # o, gate and up (of 8 bits) are rounded anew
+    assert checkpoint.few_bits.layers == {"int8": 1, "int4": 21, "as in the file": 12, "left": 0}
+    for name, kind in (("q_proj", 1), ("k_proj", 0), ("v_proj", 1)):
+        layer, stored = (m.model.layers[1].self_attn.get_submodule(name) for m in (model, plain))
+        difference = np.abs(exact_weight(layer) - stored.weight.double().numpy())
+        groups = np.abs(stored.weight.double().numpy()).reshape(len(difference), -1, GROUP)
+        limit = groups.max(axis=2, keepdims=True) * 2.0**-8 * (3 if kind else 1)  # scale and zero of 8 bits
+        assert np.all(difference.reshape(groups.shape) <= limit), name
+
+
+def test_a_file_of_another_model_is_not_taken(file: Path) -> None:
+    """What the file has is compared with the model."""
+    model = bf16_model(seed=1, num_key_value_heads=3)
+    assert quantise_weights(model, "int4", gguf=file).layers["as in the file"] == 0
