@@ -86,12 +86,11 @@ def test_every_step_is_of_all_ipus(kernel: str, index_bits: int) -> None:
         more = {"fill_tokens": 70} if kernel != "dense-streaming" else {}
         session = session_of(kernel, spec, n_ipus, split, **more)
         session.write(key, key, [100] * spec.batch, 1)
-        programs = [lambda: session.append(*token, [1] * spec.batch, 1)]
-        programs.append(lambda: session.attention(0, query, layer=1))
+        programs = [(session.append, (*token, [1] * spec.batch, 1)), (session.attention, (0, query))]
         if more and spec.batch == 1:
-            programs.append(lambda: session.fill(prompt, prompt, [70], 1))
-        for run in programs:
-            run()
+            programs.append((session.fill, (prompt, prompt, [70], 1)))
+        for call, arguments in programs:
+            call(*arguments)
             some = on_some(steps_of(session), n_ipus)
             if split == "heads":
                 assert some == set()
@@ -106,7 +105,7 @@ def test_every_step_is_of_all_ipus(kernel: str, index_bits: int) -> None:
 
 @pytest.mark.parametrize(("kernel", "index_bits"), CASES)
 def test_ipus_that_need_less_than_others(kernel: str, index_bits: int) -> None:
-    """One batch element on each IPU: long or short, of a full chunk or not, with a clash or not, hot or cold."""
+    """One batch element on each IPU: long or short, its chunk full or not, with a clash or not, hot or cold."""
     spec = CacheSpec(2, 1, 64, 4096, index_bits=index_bits)
     of_all = dataclasses.asdict(spec)
     streams = kernel in ("dense-streaming", "sparq-streaming")
@@ -129,9 +128,9 @@ def test_ipus_that_need_less_than_others(kernel: str, index_bits: int) -> None:
                 assert_bits(session.attention(0, query, layer=layer), expected)
             steps = steps_of(session)
             waves |= {s["executions"] for s in steps if s["kind"] == "remote-read" and not s["beside"]}
-            token = [numbers(rng, 2, 1, 1, 64) for _ in "kv"]
-            session.append(*token, [1, layer], layer)
-            references[layer].append(*token, np.array([1, layer]))
+            key, value = (numbers(rng, 2, 1, 1, 64) for _ in "kv")
+            session.append(key, value, [1, layer], layer)
+            references[layer].append(key, value, np.array([1, layer]))
     if streams:
         assert max(waves) > 1  # what it is about
     for layer, reference in enumerate(references):

@@ -3,9 +3,9 @@
 
     print(sparq_ipu.planning.plan_pod(n_layers=32, n_ipus=16, seq_len=65536))
 
-What one IPU does is counted in a dry run, as by `plan`; what passes between IPUs is added, with heads split by
-another dry run, else by the model of links that the emulator has. Tests compare the sum with emulated runs over several IPUs. Every time is
-modelled (docs/scaling.md).
+What one IPU does is counted in a dry run, as by `plan`; what passes between IPUs is added, with heads split
+by another dry run, else by the model of links that the emulator has. Tests compare the sum with emulated
+runs over several IPUs. Every time is modelled (docs/scaling.md).
 """
 
 from __future__ import annotations
@@ -116,7 +116,8 @@ class PodPlan(OfRequest):
             lines += [
                 f"  if IPUs behind one gateway share the streaming rate of one: "
                 f"{self.seconds_if_gateway_shared * 1e6:.1f} us; the truth lies between",
-                f"  if remote copies of the IPUs go on one after the other: {self.seconds_if_in_turn * 1e6:.1f} us",
+                "  if remote copies of the IPUs go on one after the other: "
+                f"{self.seconds_if_in_turn * 1e6:.1f} us",
             ]
         elif self.n_ipus > 1:
             alone, shared = (
