@@ -149,6 +149,8 @@ def test_speed_has_a_spread(checkpoint, capsys, tmp_path):
         f"after the first (one run; a step {step['median']:.1f} ms, 80% of them {step['p10']:.1f} to "
         f"{step['p90']:.1f})"
     ) in capsys.readouterr().out
+    steps = types.SimpleNamespace(step_seconds=np.arange(101) / 1e3)
+    assert generate._step_milliseconds(steps) == pytest.approx([10, 50, 90])
 
 
 def test_options(checkpoint, capsys):

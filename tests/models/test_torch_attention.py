@@ -17,6 +17,7 @@ torch.set_num_threads(1)
 
 import sparq_ipu  # noqa: E402
 from sparq_ipu.torch import DenseAttention, SparqAttention, ops  # noqa: E402
+from sparq_ipu.torch.graphs import outside_graphs  # noqa: E402
 from sparq_reference import exact  # noqa: E402
 
 SHAPE = dict(batch=2, n_kv_heads=2, head_dim=16, capacity=48)
@@ -184,6 +185,14 @@ def test_compiled_and_exported_equal_the_module(cls, settings):
 
 
 @pytest.mark.skipif(not hasattr(torch, "compiler"), reason="torch.compiler came with torch 2.1")
+def test_what_uses_numpy_is_disabled_while_the_compiler_traces(monkeypatch):
+    monkeypatch.setattr(torch.compiler, "disable", lambda function: lambda: "disabled")
+    function = outside_graphs(lambda: "run")
+    assert function() == "run"
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    assert function() == "disabled"
+
+
 def test_device_state_leaves_the_graph_by_name():
     """With the cache outside of tensors, torch.compile breaks the graph there, and refuses if it may not."""
     module = SparqAttention(**SHAPE, **SETTINGS, device="reference")

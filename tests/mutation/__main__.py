@@ -5,6 +5,7 @@
     python tests/mutation planner-3 poplar_ops/src     some by name (or a part of it), and a folder
     python tests/mutation --sample                     some of all folders, at random, in some two minutes
     python tests/mutation codelets/ --record           keep the results in tests/mutation/results.tsv
+    python tests/mutation study/ --new --record        those of a folder without a good result
 
 The list is in tests/mutation/mutants/, what became of each in tests/mutation/results.tsv; files without any
 are in tests/mutation/without.tsv, each with the reason. The tree is not changed: a copy of it is, in
@@ -40,7 +41,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import mutants
 import results
-from copied_tree import ROOT, BuildFailed, CopiedTree, folder_of, needs_modules, target_of
+from copied_tree import ROOT, BuildFailed, CopiedTree, folder_of, needs_modules
 from mutants import Mutant
 
 GOOD = ("killed", "known")
@@ -86,9 +87,8 @@ def result_of(mutant: Mutant, tree: CopiedTree) -> tuple[str, str]:
         return "did not apply", f"its old text occurs {text.count(mutant.old)} times"
     tree.write(mutant.file, text.replace(mutant.old, mutant.new))
     try:
-        target = target_of(mutant.file)
-        if target and needs_modules(mutant):
-            tree.build(target, is_broken=True)
+        if needs_modules(mutant):
+            tree.build_broken(mutant)
         done = tree.pytest("-x", *mutant.tests)
     except BuildFailed as error:
         return "did not build", str(error)
@@ -116,6 +116,7 @@ def main() -> int:
     )
     parser.add_argument("wanted", nargs="*", metavar="FOLDER", help="a folder, a file, or (a part of) a name")
     parser.add_argument("--list", action="store_true", help="list the mutants, run nothing")
+    parser.add_argument("--new", action="store_true", help="those without a good result in the table")
     parser.add_argument("--sample", action="store_true", help="some at random")
     parser.add_argument("--seed", type=int, metavar="N", help="the sample's: repeats it")
     parser.add_argument("--copy", type=Path, default=ROOT / "build" / "mutation", help="where the copy is")
@@ -138,6 +139,10 @@ def main() -> int:
     arguments = parser.parse_args()
 
     wanted = chosen(arguments.wanted)
+    if arguments.new:
+        rows = results.read(arguments.record or results.FILE)
+        good = {key for key, row in rows.items() if row.last in GOOD}
+        wanted = [m for m in wanted if (m.file, m.why) not in good]
     if arguments.sample:
         seed = random.SystemRandom().randrange(10**6) if arguments.seed is None else arguments.seed
         print(f"a sample: repeat it with --sample --seed {seed}", flush=True)
@@ -153,12 +158,10 @@ def main() -> int:
     tree.check_packages()
     if not arguments.no_baseline:
         tree.prepare(wanted)
-        for tests in dict.fromkeys(mutant.tests for mutant in wanted):
-            done = tree.pytest("-x", *tests)
-            if done.returncode:
-                sys.exit(
-                    f"mutation: {' '.join(tests)} must pass before anything is broken\n{done.stdout[-3000:]}"
-                )
+        tests = dict.fromkeys(test for mutant in wanted for test in mutant.tests)
+        done = tree.pytest("-x", *tests)
+        if done.returncode:
+            sys.exit(f"mutation: the tests must pass before anything is broken\n{done.stdout[-3000:]}")
     counts: collections.Counter[str] = collections.Counter()
     for mutant in wanted:
         start = time.monotonic()

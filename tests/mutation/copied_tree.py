@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 from mutants import Mutant
@@ -14,7 +17,9 @@ from mutants import Mutant
 ROOT = Path(__file__).resolve().parents[2]
 
 #: tests of these folders need none of the modules, or build what they need
-WITHOUT_MODULES = ("tests/reference", "tests/popart", "emulator/", "tests/packaging")
+WITHOUT_MODULES = ("tests/reference", "emulator/", "tests/packaging")
+#: what a change of a codelet makes necessary to build
+CODELETS = "codelets"
 #: seconds after which a test run counts as one that failed: a mutant may wait for ever
 PATIENCE = 1200
 
@@ -38,6 +43,9 @@ class CopiedTree:
         self._is_built = False
         #: what was built of broken source last
         self._broken: str | None = None
+        #: where the object of broken codelets is; those of the tree stay beside the modules
+        self._codelets: Path | None = None
+        self._codelets_folder = folder / "codelets"
         self._copy()
 
     def _copy(self) -> None:
@@ -67,13 +75,14 @@ class CopiedTree:
 
     def prepare(self, mutants: list[Mutant]) -> None:
         """The modules of the source as it is, if the tests of these mutants want them."""
+        self._codelets = None
         if not any(needs_modules(mutant) for mutant in mutants):
             return
         if self._modules and not self._is_built:
             self._link(self._modules)
         elif not self._is_built:
             self.build("all")
-        elif self._broken and any(target_of(mutant.file) != self._broken for mutant in mutants):
+        elif self._broken and any(target_of(mutant) != self._broken for mutant in mutants):
             self.build(self._broken)  # the source is mended, what was built of it is not
         self._is_built = True
 
@@ -85,6 +94,41 @@ class CopiedTree:
                 if link.is_symlink():
                     link.unlink()
                 link.symlink_to(module.resolve())
+
+    def build_broken(self, mutant: Mutant) -> None:
+        """Build what a mutant makes necessary."""
+        target = target_of(mutant)
+        if target == CODELETS:
+            self._build_codelets(mutant.file)
+        elif target:
+            self.build(target, is_broken=True)
+
+    def _build_codelets(self, file: str) -> None:
+        """Those that include this file, linked with what is built of the others: all take half a minute."""
+        folder = self.root / "poplar_ops"
+        paths = sorted([*(folder / "codelets").iterdir(), *(folder / "arith").iterdir()])
+        included = {p: re.findall(r'#include "(?:.*/)?(.*)"', p.read_text(encoding="utf-8")) for p in paths}
+        names: set[str] = set()
+        more = {Path(file).name}
+        while more > names:
+            names = more
+            more = names | {path.name for path, others in included.items() if names & set(others)}
+        changed = [path for path in paths if path.name in names and path.suffix == ".cpp"]
+        self._codelets_folder.mkdir(parents=True, exist_ok=True)
+        others, output = (self._codelets_folder / name for name in ("others.gp", "sparq_codelets.gp"))
+        output.unlink(missing_ok=True)
+        old = {
+            hashlib.sha1((ROOT / path.relative_to(self.root)).read_bytes()).hexdigest() for path in changed
+        }
+        with zipfile.ZipFile(self.root / "python" / "sparq_ipu" / output.name) as built:
+            with zipfile.ZipFile(others, "w") as kept:
+                units = [name for name in built.namelist() if not any(o.startswith(name[:16]) for o in old)]
+                assert len(units) == len(built.namelist()) - len(changed)
+                for unit in units:
+                    kept.writestr(unit, built.read(unit))
+        self._codelets = self._codelets_folder
+        popc = [sys.executable, str(self.root / "emulator" / "popc" / "popc.py"), "-O3", "-I"]
+        self._run_build([*popc, str(folder), str(others), *map(str, changed), "-o", str(output)])
 
     def build(self, target: str, is_broken: bool = False) -> None:
         """Build a target of the copy's CMake project, for the tests' packages."""
@@ -128,6 +172,8 @@ class CopiedTree:
             "HYPOTHESIS_PROFILE": "mutant",
             "SPARQ_EMULATOR_ONE_BY_ONE": "1",  # a mutant is one file: the others need not be compiled again
         }
+        if self._codelets:
+            environment["SPARQ_CODELETS"] = str(self._codelets)
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments]
         try:
             return subprocess.run(
@@ -171,12 +217,20 @@ def needs_modules(mutant: Mutant) -> bool:
     return not all(test.startswith((*WITHOUT_MODULES, "-")) for test in mutant.tests)
 
 
-def target_of(file: str) -> str | None:
-    """What a change of the file makes necessary to build; None: nothing."""
+def target_of(mutant: Mutant) -> str | None:
+    """What a mutant makes necessary to build; None: nothing."""
+    file = mutant.file
     if not file.startswith(("poplar_ops/", "emulator/")):
         return None
-    if file.startswith("poplar_ops/arith/"):
-        return "all"  # the CPU kernels have it too
+    if file.endswith("cycles.hpp") or file.startswith("poplar_ops/popart/"):
+        return None  # what tests these compiles them itself
+    if file.startswith("poplar_ops/codelets/") and not file.endswith("/hot_rows.hpp"):
+        return CODELETS  # their headers are nobody else's, but for that one
+    if file.startswith("poplar_ops/arith/"):  # everything has it
+        for folders, target in ((("tests/codelets/",), CODELETS), (("tests/cpu/", "tests/vectors/"), "_cpu")):
+            if all(test.startswith(folders) for test in mutant.tests):
+                return target
+        return "all"
     return "_cpu" if file.startswith(("poplar_ops/cpu/", "poplar_ops/bindings/cpu.cpp")) else "_core"
 
 

@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 from typing import Iterator, Mapping
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 #: packages, and where they are
 PACKAGES = {
@@ -145,6 +147,14 @@ def test_the_package_alone_loads_no_planning_and_no_backend() -> None:
     assert "sparq_ipu.planning.planner" in unused(loaded("import sparq_ipu; sparq_ipu.plan"))
     assert "sparq_ipu.planning.pod" in unused(loaded("import sparq_ipu; sparq_ipu.planning.plan_pod"))
     assert "sparq_ipu.planning.planner" in unused(loaded("from sparq_ipu import *; plan"))
+
+
+def test_names_that_are_looked_up() -> None:
+    import sparq_ipu
+
+    assert set(sparq_ipu.__all__) <= set(dir(sparq_ipu))
+    with pytest.raises(AttributeError, match="module 'sparq_ipu' has no attribute 'nothing'"):
+        sparq_ipu.nothing  # noqa: B018
 
 
 def test_a_cache_loads_the_backend_of_its_device_alone() -> None:

@@ -134,6 +134,17 @@ def test_prompt_is_decoded_by_the_method_only_if_asked(evaluator, tmp_path):
     assert seen == [len(probe.target), len(probe.prompt) + len(probe.target) - 1]
 
 
+def test_probes_add_up_and_windows_are_named(evaluator, tmp_path):
+    """A window holds a needle from one position more than there are behind it."""
+    sizes = {"length": 200, "keys": 2}
+    distance = TASKS["multikey"].build(TOKENIZER, 0, 0, **sizes).distance
+    methods = [f"local:k={distance + more}" for more in (0, 1)]
+    run(evaluator, tmp_path / "x", Plan({"multikey": {"items": 1, **sizes}}, methods))
+    found = [line for line in read_lines(tmp_path / "x") if line["kind"] == "result"]
+    assert {line["sums"]["probes"] for line in found} == {2}
+    assert {line["method"] for line in found if line["in_window"]} == {methods[1]}
+
+
 def test_decode_check_lines(lines):
     checks = [line for line in lines if line["kind"] == "decode_check"]
     assert [line["method"] for line in checks] == ["dense", *METHODS]
@@ -386,6 +397,7 @@ def test_agreement():
     approximate = torch.tensor([9.0, 1, 7, 2, 8, 0])
     assert statistics.agreement(approximate, exact, 3).item() == pytest.approx(2 / 3)
     assert statistics.agreement(exact, exact, 3).item() == 1
+    assert statistics.agreement(exact, exact, 9).item() == 1  # of all six
 
 
 def test_correlation_ratio():

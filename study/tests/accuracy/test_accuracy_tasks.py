@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,7 +13,8 @@ from tiny import VOCABULARY, TinyTokenizer
 from sparq_study.accuracy import text
 from sparq_study.accuracy.plan import Contender, Plan, default_plan, quick_plan
 from sparq_study.accuracy.tasks import TASKS, Probe, Words
-from sparq_study.accuracy.tasks.item import insert
+from sparq_study.accuracy.tasks.item import Item, insert
+from sparq_study.accuracy.tasks.words import _distinct
 
 SIZES = {
     "lm": {"length": 300, "span": 20},
@@ -114,6 +116,23 @@ def test_common_words_are_common(name):
     counts = {token: item.context.count(token) for kind in labels.values() for token in kind}
     assert min(counts[t] for t in labels["common"]) > max(counts[t] for t in labels["rare"])
     assert not set(labels["common"]) & set(labels["rare"])
+
+
+def test_words_that_begin_alike_are_told_apart_by_the_first():
+    """A model says the first token of a word alone."""
+    by_letter = SimpleNamespace(encode=lambda text: [text[1]])
+    assert _distinct(by_letter, ["ant", "axe", "bag", "cat", "cup"], 3) == [
+        ("ant", "a"),
+        ("bag", "b"),
+        ("cat", "c"),
+    ]
+    with pytest.raises(ValueError, match="rare must leave enough distinct words, got 4 of 4 wanted"):
+        _distinct(by_letter, ["ant", "axe", "bag", "cup"], 4)
+
+
+def test_an_item_is_as_long_as_its_longest_prompt():
+    probes = [Probe(prompt, [1], [True]) for prompt in ([1], [1, 2, 3], [1, 2])]
+    assert Item("needle", 0, [7, 8], probes).seq_len == 5
 
 
 def test_insert_puts_pieces_at_their_depth():

@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import alisa
 import alisa_lines
+import alisa_plots
 import pytest
 
 from sparq_study.alisa import MACHINES, MODELS, Workload, read_published
@@ -58,6 +60,31 @@ def test_lines_are_the_simulators_of_today(costs: str) -> None:
     made += alisa_lines.offloading(costs, chosen)
     for line in made:
         assert any(same(line, published) for published in LINES), line
+
+
+def test_the_overhead_is_the_largest_that_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    (line,) = alisa._where(LINES, kind="overhead", costs="stated")
+    monkeypatch.setattr(alisa_lines, "POINTS", (("V100-16", "LLaMA-7B"), (line["machine"], line["model"])))
+    monkeypatch.setattr(alisa_lines, "BATCHES", (line["batch"],))
+    assert same({**alisa_lines.overhead_for(3.0, alisa_lines.Costs()), "costs": "stated"}, line)
+
+
+def test_pictures_show_the_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    figures = pytest.importorskip("matplotlib.figure", reason="plots need matplotlib (extra `plot`)")
+    drawn: dict[Path, Any] = {}
+    monkeypatch.setattr(figures.Figure, "savefig", lambda self, path, **_: drawn.update({path: self.axes}))
+    monkeypatch.setattr(figures.Figure, "tight_layout", lambda self: None)
+    alisa_plots.draw(LINES, tmp_path)
+    throughput, phases = (drawn[tmp_path / f"alisa_{name}.png"] for name in ("throughput", "phases"))
+    of_first = alisa._where(LINES, kind="speedup", costs="stated", model="OPT-6.7B", machine="V100-16")
+    assert throughput[0].get_title() == "OPT-6.7B, V100-16"
+    shown = [bar.get_height() for bar in throughput[0].containers[-1]]  # ALISA's
+    assert shown == pytest.approx([line["tokens"] / line["alisa"] for line in of_first])
+    ends = [line.get_ydata()[-1] for line in phases[1].lines[:4]]
+    (line,) = alisa._where(LINES, kind="phase", costs="stated", sparsity=0.8)
+    assert ends == pytest.approx([b / 1e9 for b in (*line["alisa_bytes"], *line["flexgen_bytes"])], rel=1e-3)
+    (line,) = alisa._where(LINES, kind="ablation", costs="stated", sparsity=0.8)
+    assert phases[3].lines[-1].get_ydata() == pytest.approx([line["seconds"][0] / s for s in line["seconds"]])
 
 
 def test_quality_is_that_of_the_accuracy_page() -> None:

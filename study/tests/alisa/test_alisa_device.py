@@ -70,6 +70,15 @@ def test_lines_and_tables(trace: traces.Trace, tmp_path: Path, monkeypatch: pyte
         alisa.main(["--device", "emulator", "--layers", "4"])
 
 
+def test_a_step_is_planned_with_the_hits_that_were_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(alisa_device, "SHAPES", ((4, 2),))
+    line = dict(kind="device", policy="lru", trace="made", attention="SparQ", hot_rows=64, I=[])
+    line.update(of_rank=16, of_top_k=16, of_n_local=4, II={"counted": 4.0})
+    roomy = {**line, "I": {"steps": 1}}
+    few, many = alisa_device.plan_lines([line, roomy, {**line, "II": {"counted": 12.0}}], 256, n_tiles=8)
+    assert (few["hit_rate"], many["hit_rate"]) == (0.75, 0.25)
+
+
 def test_the_price_of_a_row_by_hand() -> None:
     """LLaMA-7B: 32 packets of 512 bytes, or an input of 8192 bytes and 2 * 4096 * 8192 products."""
     lines = {line["layer"]: line for line in alisa_device.recompute_lines()}

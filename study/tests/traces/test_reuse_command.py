@@ -55,6 +55,11 @@ def test_made_traces(tmp_path: Path) -> None:
     trace = traces.load(file)
     assert (trace.start, trace.n_steps, trace.n_heads, trace.n_kv_heads) == (591, 9, 4, 2)
     assert trace.kind == "synthetic"
+    assert reuse.main([*words, "--local", "3", "--json", str(tmp_path / "local")]) == 0
+    assert [{line["n_local"] for line in reuse.read(path)} for path in (out, tmp_path / "local")] == [
+        {6},
+        {3},
+    ]
     assert reuse.main([*words, "--synthetic", "0.5", "--json", str(out)]) == 0
     assert [line["hit_rate"] for line in reuse._where(reuse.read(out)[4:], policy="lru")] == [0.5, 0.5]
 

@@ -343,4 +343,101 @@ MUTANTS = [
             ),
         ],
     ),
+    *of(
+        "python/sparq_ipu/__init__.py",
+        "tests/packaging/test_imports.py::test_the_package_alone_loads_no_planning_and_no_backend "
+        "tests/packaging/test_imports.py::test_names_that_are_looked_up",
+        [
+            ("return planning if name ==", "return planning.plan if name ==", "planning is its function"),
+            ('if name not in ("plan", "planning"):', "if False:", "any name is the plan"),
+            ('return [*globals(), "plan"]', "return [*globals()]", "dir does not list what is looked up"),
+        ],
+    ),
+    *of(
+        "python/sparq_ipu/report.py",
+        "tests/packaging/test_ends_of_commands.py::test_every_command_is_guarded",
+        [("sys.exit(guarded(main))", "sys.exit(main())", "Ctrl-C ends the command with a traceback")],
+    ),
+    *of(
+        "python/sparq_ipu/generate.py",
+        "tests/models/test_generate.py::test_text_and_figures "
+        "tests/models/test_generate.py::test_speed_has_a_spread "
+        "tests/models/test_generate.py::test_options "
+        "tests/models/test_generate.py::test_bad_usage "
+        "tests/models/test_generate.py::test_the_command_ends_a_chat_there",
+        [
+            (
+                "if value is not None and arguments.temperature is None:",
+                "if False:",
+                "--top-p alone is taken",
+            ),
+            ("if arguments.dense and sparq:", "if False:", "--dense has settings of SparQ beside it"),
+            ("(10, 50, 90)", "(0, 50, 100)", "all steps are the middle 80 %"),
+            ("torch.manual_seed(arguments.seed or 0)", "torch.manual_seed(0)", "one seed for all"),
+            (
+                "tokens = tokens[:, : arguments.prompt_tokens]",
+                "tokens = tokens[:, -arguments.prompt_tokens :]",
+                "the last tokens of a prompt are kept",
+            ),
+            (
+                'ratio = traffic["bytes_dense"] / traffic["bytes_read"]',
+                'ratio = traffic["bytes_read"] / traffic["bytes_dense"]',
+                "the ratio of bytes is its inverse",
+            ),
+            ('"eos_token_id": stops or None', '"eos_token_id": None', "an answer goes on behind its end"),
+        ],
+    ),
+    *of(
+        "python/sparq_ipu/planning/on_chip.py",
+        "tests/planning/test_planning.py::test_the_range_of_a_time_has_a_factor_for_each_kind_of_work",
+        [
+            (
+                'return seconds_by_category["total"] - seconds_by_category["streaming"]',
+                'return seconds_by_category["total"]',
+                "streaming is work on chip",
+            ),
+            (
+                "for category, (_, high) in FACTORS",
+                "for category, (high, _) in FACTORS",
+                "the longest time is the shortest",
+            ),
+        ],
+    ),
+    *of(
+        "python/sparq_ipu/torch/graphs.py",
+        "tests/models/test_torch_attention.py::test_what_uses_numpy_is_disabled_while_the_compiler_traces",
+        [
+            (
+                "disabled if torch.compiler.is_compiling() else function",
+                "function",
+                "the compiler traces NumPy",
+            )
+        ],
+    ),
+    *of(
+        "python/sparq_ipu/transformers/__init__.py",
+        "tests/models/test_imports.py::test_every_public_name_is_there",
+        [
+            ('    "LosslessRun": "lossless",\n', "", "a public name is sought in another module"),
+            ("return __all__", "return [*globals()]", "dir lists what is no public name"),
+        ],
+    ),
+    *of(
+        "python/sparq_ipu/transformers/places.py",
+        "tests/models/test_serve_engine.py::test_logits_are_the_same_bits_in_any_company "
+        "tests/models/test_serve_engine.py::test_a_request_has_the_tokens_of_generate "
+        "tests/models/test_serve_engine.py::test_a_prefix_is_not_read_again "
+        "tests/models/test_serve_engine.py::test_lossless_says_what_dense_attention_says",
+        [
+            (
+                "self._of.rows(self._places), self._n_real\n",
+                "self._of.rows(self._places), key.shape[2]\n",
+                "what fills a piece up is stored",
+            ),
+            ("if past is not None:", "if False:", "a piece attends to itself alone"),
+            ("np.minimum(rows.lengths, np.array(lengths))", "rows.lengths", "nothing is forgotten"),
+            ("np.zeros(2, np.int64)", "np.ones(2, np.int64)", "what is to be copied becomes the other"),
+            ("if half.shape[2] > 1:", "if False:", "of several tokens one attends"),
+        ],
+    ),
 ]

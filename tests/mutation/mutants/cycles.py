@@ -1,0 +1,277 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mutants of the estimates of cycles beside codelets, each compared with its codelet as it is counted."""
+
+from __future__ import annotations
+
+from . import Mutant, of
+
+_COUNTED = "tests/device_model/test_counted_cycles.py::test_an_estimate_is_what_a_codelet_does"
+
+
+def _estimate(name: str, vertex: str, old: str, new: str, why: str) -> list[Mutant]:
+    """Of one vertex of a codelet."""
+    return of(f"poplar_ops/codelets/{name}.cycles.hpp", f"{_COUNTED}[{vertex}]", [(old, new, why)])
+
+
+MUTANTS = [
+    *_estimate(
+        "approx_scores",
+        "ApproxScores",
+        "return multi(g * share(n / 4) * scoreFour(rank, 1));",
+        "return multi(share(n / 4) * scoreFour(rank, 1));",
+        "scores of one head",
+    ),
+    *_estimate(
+        "approx_scores",
+        "TailScores",
+        "share(n / 4) * scoreFour(rank, 3)",
+        "share(n / 2) * scoreFour(rank, 3)",
+        "positions of the tail two by two",
+    ),
+    *_estimate(
+        "cache_append",
+        "AppendSum",
+        "shared(width / 8, pass(8, 10, reloaded))",
+        "shared(width / 8, pass(4, 4, reloaded))",
+        "a sum of four components",
+    ),
+    *_estimate(
+        "cache_append",
+        "AppendTail",
+        "multi(10 + share(d) * (7 + reloaded))",
+        "multi(10 + d * (7 + reloaded))",
+        "one worker appends to the tail",
+    ),
+    *_estimate(
+        "cache_fill",
+        "FillColumns",
+        "(8 + 8 * (3 + 1) + 12 + reloaded)",
+        "(8 + 8 + 12 + reloaded)",
+        "words are mixed for nothing",
+    ),
+    *_estimate(
+        "cache_fill",
+        "FillTail",
+        "shared(d, n / 4 * (2 + counted) + 6 + reloaded)",
+        "shared(d, n * (2 + counted) + 6 + reloaded)",
+        "halves are copied one by one",
+    ),
+    *_estimate(
+        "combine",
+        "CombineList",
+        "5 + nBlocks * foldBlock() + finish",
+        "5 + foldBlock() + finish",
+        "one block is folded",
+    ),
+    *_estimate(
+        "combine",
+        "Combine",
+        "8 * floatDivide + 4 * 3 + 1 + finish",
+        "4 * 3 + 1 + finish - 8 * floatDivide",
+        "divisions take no time",
+    ),
+    *_estimate(
+        "dense_scores",
+        "DenseScores",
+        "shared(n, g * (d / 8 * dotEight()",
+        "shared(n, (d / 8 * dotEight()",
+        "keys are multiplied with one head",
+    ),
+    *_estimate(
+        "gathered_attention",
+        "RowWeights",
+        "rows * (weightPair + 4 + reloaded)",
+        "heads * (weightPair + 4 + reloaded)",
+        "a head has one row",
+    ),
+    *_estimate(
+        "gathered_attention",
+        "ListSums",
+        "topK / 8 * (pass(4, 8, computed) + spilled(4 + 1))",
+        "topK / 16 * (pass(4, 8, computed) + spilled(4 + 1))",
+        "half a list is summed",
+    ),
+    *_estimate(
+        "hot_attention",
+        "HotValues",
+        "items = share(nBlocks * width / 2)",
+        "items = share(width / 2)",
+        "values of one block",
+    ),
+    *_estimate(
+        "hot_attention",
+        "LaneScores",
+        "shared(n * g, 4 + 4 + 12 + reloaded)",
+        "shared(n, 4 + 4 + 12 + reloaded)",
+        "lanes of one head",
+    ),
+    *_estimate(
+        "hot_find",
+        "MergePlaces",
+        "nOwners / 4 * (4 * 3 + repeated)",
+        "nOwners / 4 * (3 + repeated)",
+        "four owners cost one",
+    ),
+    *_estimate(
+        "hot_find",
+        "ListMisses",
+        "share(topK) * (9 + counted)",
+        "share(topK) * (3 + counted)",
+        "a miss is listed at once",
+    ),
+    *_estimate(
+        "hot_insert",
+        "InsertRows",
+        "share(nRows) / nSets + 1",
+        "share(nRows) + 1",
+        "every set inserts all rows",
+    ),
+    *_estimate(
+        "hot_misses",
+        "MoreMisses",
+        "nGroups * (6 + computed)",
+        "nGroups * 8 * (6 + computed)",
+        "a group takes as long as eight",
+    ),
+    *_estimate(
+        "hot_misses",
+        "WaveRows",
+        "shared(n, nSlots * (3 + repeated) + 5 + reloaded)",
+        "shared(n, 3 + repeated + 5 + reloaded)",
+        "one slot is searched",
+    ),
+    *_estimate(
+        "key_index",
+        "BlockCoefficients",
+        "rank * (pass(5, address + 3, counted) + second)",
+        "rank * pass(5, address + 3, counted)",
+        "nothing is rounded",
+    ),
+    *_estimate("key_index", "IndexScores", "10 + g * (word", "10 + (word", "sums of one head"),
+    *_estimate(
+        "key_marks",
+        "TakeKeys",
+        "share(n / 64) * (4 + 2 * 4 + toFloat + 3 + computed)",
+        "share(n / 64) * (4 + computed)",
+        "ones are counted for nothing",
+    ),
+    *_estimate(
+        "key_marks",
+        "ExpandMarks",
+        "share(nEntries) * 16 +",
+        "share(nEntries) * 4 +",
+        "an entry takes four slots",
+    ),
+    *_estimate(
+        "lanes",
+        "DenseScores",
+        "pass(4 * 4, 2 * 2, computed)",
+        "pass(4 * 16, 2 * 2, computed)",
+        "a product takes as long as four",
+    ),
+    *_estimate(
+        "lanes",
+        "SoftmaxWeights",
+        "2 + 19 + 1 + pairToInteger",
+        "2 + 76 + 1 + pairToInteger",
+        "exp takes as long as four",
+    ),
+    *_estimate(
+        "layers",
+        "LoadTail",
+        "(share(nCopies) + share(nWords)) *",
+        "share(nCopies) *",
+        "records of a tail are free",
+    ),
+    *_estimate(
+        "layers",
+        "LoadLayer<half>",
+        "nRows * (share(nCopies) * (2 + computed) + 6)",
+        "nRows * (nCopies * (2 + computed) + 6)",
+        "one worker copies",
+    ),
+    *_estimate(
+        "quantise",
+        "FillIndex",
+        "shared(d, nBlocks * quantiseBlock)",
+        "shared(d, quantiseBlock)",
+        "one block of a piece",
+    ),
+    *_estimate(
+        "quantise",
+        "QuantiseTail",
+        "(2 + 3 + toInteger + 1 + 3 + 2 + counted)",
+        "(2 + 3 + counted)",
+        "codes are packed for nothing",
+    ),
+    *_estimate(
+        "query_components",
+        "ComponentRanks",
+        "shared(n, d / 4 * pass(2 * 3, 2, repeated) + 44)",
+        "shared(n, d / 8 * pass(2 * 3, 2, repeated) + 44)",
+        "compared with half of the components",
+    ),
+    *_estimate(
+        "query_components",
+        "GroupMagnitude",
+        "shared(d / 8, g * magnitudeEight()",
+        "shared(d / 8, magnitudeEight()",
+        "magnitudes of one head",
+    ),
+    *_estimate(
+        "row_codes",
+        "RoundRows",
+        "return shared(n * twos, 2 * roundGroup + 8);",
+        "return shared(n * twos, roundGroup + 8);",
+        "one group of two",
+    ),
+    *_estimate(
+        "row_codes",
+        "CodeColumns",
+        "64 / 2 * (2 * (decodeOctet + 3)",
+        "64 / 4 * (2 * (decodeOctet + 3)",
+        "half a block to columns",
+    ),
+    *_estimate(
+        "selected_share",
+        "SelectedSums",
+        "g * (4 + 13 * perBlock",
+        "g * (4 + 3 * perBlock",
+        "a selected position takes three slots",
+    ),
+    *_estimate(
+        "waves",
+        "LongestRow",
+        "shared(nSlots, 4 + computed)",
+        "shared(1, 4 + computed)",
+        "one slot is looked at",
+    ),
+    *_estimate(
+        "weighted_values",
+        "WeightedValues",
+        "/ 2 + spilled(pairs + 2)",
+        "+ spilled(pairs + 2)",
+        "a pass has one row",
+    ),
+    *_estimate(
+        "weighted_values",
+        "FoldBlocks",
+        "nBlocks * (pass(4, 4, repeated) + spilled(4 + 1))",
+        "pass(4, 4, repeated) + spilled(4 + 1)",
+        "one block is folded",
+    ),
+    *_estimate(
+        "window_history",
+        "ListShares",
+        "g * (3 + floatDivide + 2",
+        "(3 + floatDivide + 2",
+        "shares of one head",
+    ),
+    *_estimate(
+        "window_history",
+        "AddStep",
+        "std::min(own, topK) * (11 + computed)",
+        "std::min(own, topK) * computed",
+        "counting a position is free",
+    ),
+]
