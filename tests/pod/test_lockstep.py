@@ -86,7 +86,7 @@ def test_every_step_is_of_all_ipus(kernel: str, index_bits: int) -> None:
         more = {"fill_tokens": 70} if kernel != "dense-streaming" else {}
         session = session_of(kernel, spec, n_ipus, split, **more)
         session.write(key, key, [100] * spec.batch, 1)
-        programs = [(session.append, (*token, [1] * spec.batch, 1)), (session.attention, (0, query))]
+        programs = [(session.append, (*token, [1] * spec.batch, 1)), (session.attention, (0, query, 1))]
         if more and spec.batch == 1:
             programs.append((session.fill, (prompt, prompt, [70], 1)))
         for call, arguments in programs:
@@ -105,7 +105,7 @@ def test_every_step_is_of_all_ipus(kernel: str, index_bits: int) -> None:
 
 @pytest.mark.parametrize(("kernel", "index_bits"), CASES)
 def test_ipus_that_need_less_than_others(kernel: str, index_bits: int) -> None:
-    """One batch element on each IPU: long or short, its chunk full or not, with a clash or not, hot or cold."""
+    """One batch element on each IPU: long or short, a chunk full or not, a clash or none, hot or cold."""
     spec = CacheSpec(2, 1, 64, 4096, index_bits=index_bits)
     of_all = dataclasses.asdict(spec)
     streams = kernel in ("dense-streaming", "sparq-streaming")
