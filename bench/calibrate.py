@@ -34,6 +34,7 @@ from common import ROOT, check_output, guarded, refuse, sparq_kernels
 from day import fit as fit_day
 from day import pack
 
+from sparq_ipu.commands.command_line import Parser
 from sparq_ipu.commands.tables import markdown_table, replace_block
 from sparq_ipu.kernels import KERNELS
 from sparq_ipu.planning import published_program as published
@@ -355,9 +356,7 @@ def of_day(archive: Path, model_file: Path | None) -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "--write",
         action="store_true",

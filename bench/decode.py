@@ -18,6 +18,7 @@ committed rows into README.md, and more of them into docs/models.md.
 from __future__ import annotations
 
 import argparse
+import functools
 import gc
 import json
 import os
@@ -43,8 +44,10 @@ from common import (
     text_table,
 )
 from decode_parts import PARTS, clock, memory_rate
-from decode_tables import TYPES, all_rows, best_plain, of_the_lengths, plot, read_rows
+from decode_tables import TYPES, all_rows, best_plain, of_the_lengths, of_the_peers, plot, read_rows
 from json_lines import SCHEMA, JsonLines
+from peers import KV_TYPES, WARM_UP, noise, others, prompt_tokens
+from peers import rows_of as rows_of_peers
 
 from sparq_ipu.commands.command_line import thread_count
 from sparq_ipu.commands.extras import needed
@@ -52,6 +55,7 @@ from sparq_ipu.commands.tables import replace_block
 
 #: the published tables
 ROWS = ROOT / "bench/results/decode.jsonl"
+PEERS = ROOT / "bench/results/peers.jsonl"
 BLOCKS = {ROOT / "README.md": of_the_lengths, ROOT / "docs/models.md": all_rows}
 
 #: SmolLM2-135M, by the names of LlamaConfig
@@ -114,6 +118,13 @@ def parser() -> argparse.ArgumentParser:
         "with --threads 1 and OMP_NUM_THREADS=1",
     )
     cli.add_argument("--seed", type=int, default=0)
+    cli.add_argument(
+        "--peers",
+        nargs="*",
+        choices=tuple(KV_TYPES),
+        help="these programs too (none named: all; extra `peers`), on the same GGUF file; and for every row "
+        "the time to the first token. Rows are refused where other programs ran meanwhile",
+    )
     cli.add_argument("--json", type=Path, help="append the rows to this file too")
     cli.add_argument("--read", type=Path, help="measure nothing: take the rows of that file")
     cli.add_argument("--plot", type=Path, help="draw tokens per second over the length (needs matplotlib)")
@@ -133,9 +144,9 @@ def load(name: str, dtype: str, seed: int) -> Any:
     weights = dtype if dtype in WEIGHTS else None
     dtype = "bfloat16" if weights else dtype
     if name not in SHAPES:
-        from sparq_ipu.models import load_model, smollm2_path
+        from sparq_ipu.models import load_model
 
-        return load_model(smollm2_path() if name == "smollm2" else name, dtype, weights=weights)[0]
+        return load_model(gguf_of(name), dtype, weights=weights)[0]
     torch.manual_seed(seed)
     config = transformers.LlamaConfig(max_position_embeddings=1 << 20, **SHAPES[name])
     model = transformers.AutoModelForCausalLM.from_config(config)
@@ -234,6 +245,21 @@ class Method:
             total = self._now() - start
         return {f"seconds_{name}": seconds for name, seconds in of.parts(total, len(tokens)).items()}
 
+    def first_token(self, prompt: list[int]) -> float:
+        """Seconds from a prompt to the likeliest token after it, without a cache that was filled before."""
+        import torch
+        import transformers
+
+        self.turn_on()
+        start = 0.0
+        for tokens in (prompt[: WARM_UP[0]], prompt):
+            start = self._now()
+            with torch.no_grad():
+                cache = transformers.DynamicCache(config=self.model.config)
+                given = dict(past_key_values=cache, use_cache=True, logits_to_keep=1)
+                self.model(torch.tensor([tokens]), **given).logits.argmax()
+        return self._now() - start
+
     def decode(self, tokens: Any, is_counted: bool, is_on: bool = False) -> Any:
         """Tokens (n, batch, 1), one step each; the logits of the first."""
         import torch
@@ -290,8 +316,53 @@ def rows_of(a: argparse.Namespace, seq_len: int, progress: Progress, command: st
                 row["error"] = f"{type(error).__name__}: {error}"
     tensors = None
     tokens = torch.randint(0, config.vocab_size, (n_tokens, a.batch, 1), generator=generator)
-    expected: Any = None
     running = {(row["dtype"], row["method"]): row for row in rows}
+    with others() as share:
+        _rounds(a, seq_len, methods, tokens, running, progress)
+    load_average.append(os.getloadavg()[0])
+    progress.step(f"{seq_len} positions: the parts of a step")
+    for dtype, method in methods:
+        row = running[dtype, method.name]
+        row["load_average"], row["memory_bytes_per_second"] = load_average, rate
+        row["others"] = share["others"]
+        if a.peers is not None and row["error"] is None:
+            with others() as share_first:
+                row["first_token_seconds"] = method.first_token(prompt_tokens(seq_len, a.seed))
+            row["error"] = noise(share["others"]) or noise(share_first["others"])
+        if method.seconds and row["error"] is None:
+            row.update(_times(method.seconds, a.batch))
+            row.update(method.parts(tokens[-a.steps :]))
+        if is_enabled(method.model):
+            disable(method.model)
+        method.cache = None
+    gc.collect()
+    if a.peers is not None:
+        progress.step(f"{seq_len} positions: llama.cpp and OpenVINO")
+        made = functools.partial(
+            _row, a, dtype="gguf", seq_len=seq_len, model=methods[0][1].model, command=command
+        )
+        rows += rows_of_peers(a, gguf_of(a.model), seq_len, made, _times)
+    progress.step(None)
+    return rows
+
+
+def gguf_of(model: str) -> Path:
+    """The file of --model."""
+    from sparq_ipu.models import smollm2_path
+
+    return smollm2_path() if model == "smollm2" else Path(model)
+
+
+def _rounds(
+    a: argparse.Namespace,
+    seq_len: int,
+    methods: list[tuple[str, Method]],
+    tokens: Any,
+    running: dict[tuple[str, str], Row],
+    progress: Progress,
+) -> None:
+    """Decode in turns. `running`: the rows, by type and method."""
+    expected: Any = None
     for turn in range(a.rounds + 1):
         progress.step(f"{seq_len} positions: round {turn} of {a.rounds}")
         # another order in each round: nobody always follows the same one
@@ -310,20 +381,6 @@ def rows_of(a: argparse.Namespace, seq_len: int, progress: Progress, command: st
                 expected = logits if expected is None else expected
                 difference = (logits - expected).abs().max() / expected.abs().max()
                 row["logits_differ"] = float(difference)
-    load_average.append(os.getloadavg()[0])
-    progress.step(f"{seq_len} positions: the parts of a step")
-    for dtype, method in methods:
-        row = running[dtype, method.name]
-        row["load_average"], row["memory_bytes_per_second"] = load_average, rate
-        if method.seconds and row["error"] is None:
-            row.update(_times(method.seconds, a.batch))
-            row.update(method.parts(tokens[-a.steps :]))
-        if is_enabled(method.model):
-            disable(method.model)
-        method.cache = None
-    progress.step(None)
-    gc.collect()
-    return rows
 
 
 def _row(a: argparse.Namespace, name: str, dtype: str, seq_len: int, model: Any, command: str) -> Row:
@@ -357,6 +414,9 @@ def _row(a: argparse.Namespace, name: str, dtype: str, seq_len: int, model: Any,
         "cpu": _processor(),
         "nice": os.nice(0),
         "load_average": None,
+        "others": None,
+        "kv_type": "f16" if name in ("dense", "sparq") else dtype,
+        "first_token_seconds": None,
         "memory_bytes_per_second": None,
         "seed": a.seed,
         "git": git_revision(),
@@ -404,6 +464,8 @@ def table(rows: list[Row]) -> str:
         Column("MAD ms", 6, lambda row: number(row["seconds_mad"], ".1f", 1e3)),
         Column("of best plain", 13, times),
         Column("cache MB", 8, lambda row: number(row["cache_bytes"], ".0f", 1e-6)),
+        Column("its rows", -8, lambda row: row.get("kv_type", "")),
+        Column("first token s", 13, lambda row: number(row.get("first_token_seconds"), ".2f")),
     ]
     return text_table(columns, rows)
 
@@ -418,12 +480,30 @@ def main(argv: list[str] | None = None) -> int:
             cli.error(f"--{flag} must be at least 1, got {getattr(a, flag)}")
     of_sparq = ("r", "k", "local", "index_bits")
     if a.read is not None:
-        measured = ("model", "S", "batch", "dtypes", "methods", "steps", "rounds", "threads", "cpu_time")
+        measured = (
+            "model",
+            "S",
+            "batch",
+            "dtypes",
+            "methods",
+            "steps",
+            "rounds",
+            "threads",
+            "cpu_time",
+            "peers",
+        )
         refuse(cli, a, "with --read", *measured, *of_sparq, "seed", "json")
     elif "sparq" not in a.methods:
         refuse(cli, a, "where sparq is not among --methods", *of_sparq)
     if min(a.S) < 1:
         cli.error(f"--S must be at least 1, got {min(a.S)}")
+    if a.peers is not None and (a.batch != 1 or a.cpu_time):
+        cli.error("--peers must have batch 1 and wall time, as the others have")
+    if a.peers is not None and a.model != "smollm2" and not a.model.endswith(".gguf"):
+        cli.error(f"--peers must have --model smollm2 or a .gguf file, which all read, got {a.model}")
+    if a.peers is not None and min(a.S) < a.steps * a.rounds + 3:
+        rule = "be at least 3 more than the steps of all rounds with --peers"
+        cli.error(f"--S must {rule}, got {min(a.S)} and {a.steps * a.rounds}")
     if a.cpu_time and (a.threads != 1 or os.environ.get("OMP_NUM_THREADS") != "1"):
         cli.error("--cpu-time must have --threads 1 and OMP_NUM_THREADS=1: it is that of one thread")
     for flag in ("json", "plot"):
@@ -451,8 +531,11 @@ def main(argv: list[str] | None = None) -> int:
     print(table(rows), file=sys.stderr)
     if a.plot is not None:
         plot(rows, a.plot)
-    for document, of_rows in BLOCKS.items() if a.write else ():
+    has_peers = any(row["dtype"] == "gguf" for row in rows)
+    for document, of_rows in BLOCKS.items() if a.write and not has_peers else ():
         replace_block(document, "decode", of_rows(rows))
+    if a.write and has_peers:
+        replace_block(ROOT / "README.md", "peers", of_the_peers(rows))
     return int(any(row["error"] for row in rows))
 
 

@@ -11,7 +11,14 @@ from common import Row, number
 
 from sparq_ipu.commands.tables import markdown_table
 
-TYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "int8": "int8", "int4": "int4"}
+TYPES = {
+    "float32": "fp32",
+    "bfloat16": "bf16",
+    "float16": "fp16",
+    "int8": "int8",
+    "int4": "int4",
+    "gguf": "the file's",
+}
 #: the load average up to which two threads of ours had the machine to themselves
 QUIET = 3.0
 #: of the plot: the method, or the best one of those that begin so
@@ -114,6 +121,53 @@ def all_rows(rows: list[Row]) -> str:
         cache = number(row["cache_bytes"], ".0f", 1e-6)
         lines.append([*first, speed, *times, " to ".join(ends), *parts, cache])
     return markdown_table(header, lines) + f"\n\n{_how(rows)} The commands:\n\n{_commands(rows)}"
+
+
+#: a column of the table beside other programs: what it is called, method, weights, rows of the cache
+PEERS = (
+    ("llama.cpp, f16", "llama.cpp", "gguf", "f16"),
+    ("llama.cpp, q8_0", "llama.cpp", "gguf", "q8_0"),
+    ("OpenVINO, f16", "openvino", "gguf", "f16"),
+    ("OpenVINO, u8", "openvino", "gguf", "u8"),
+    ("dense, bf16", "dense", "bfloat16", "f16"),
+    ("SparQ, bf16", "sparq", "bfloat16", "f16"),
+    ("dense, int8", "dense", "int8", "f16"),
+    ("SparQ, int8", "sparq", "int8", "f16"),
+    ("dense, int4", "dense", "int4", "f16"),
+    ("SparQ, int4", "sparq", "int4", "f16"),
+)
+_MODELS = {"smollm2": "SmolLM2-135M"}
+
+
+def of_the_peers(rows: list[Row]) -> str:
+    """Tokens per second beside other programs, and seconds to the first token; a table for each processor."""
+    text = []
+    rows = [row for row in rows if row["error"] is None]
+    for cpu in sorted({row["cpu"] for row in rows}):
+        of_cpu = [row for row in rows if row["cpu"] == cpu]
+        columns = [p for p in PEERS if any(_is(row, p) for row in of_cpu)]
+        for values, form, said in (
+            ("tokens_per_second", ".1f", "Tokens per second after the first"),
+            ("first_token_seconds", ".2f", "Seconds from the prompt to the first token"),
+        ):
+            lines = []
+            for model, seq_len in sorted({(row["model"], row["seq_len"]) for row in of_cpu}):
+                here = [row for row in of_cpu if (row["model"], row["seq_len"]) == (model, seq_len)]
+                cells = [next((row[values] for row in here if _is(row, p)), None) for p in columns]
+                name = _MODELS.get(model, Path(model).stem)
+                lines.append([name, str(seq_len), *(number(cell, form) for cell in cells)])
+            header = ["model", "positions", *(p[0] for p in columns)]
+            text.append(f"{said}, {cpu}:\n\n{markdown_table(header, lines)}")
+        shares = [row["others"] for row in of_cpu]
+        text.append(
+            f"Other programs took at most {max(shares):.1%} of the processors meanwhile. The commands:"
+        )
+        text.append(_commands(of_cpu))
+    return "\n\n".join(text)
+
+
+def _is(row: Row, column: tuple[str, str, str, str]) -> bool:
+    return (row["method"], row["dtype"], row.get("kv_type")) == column[1:]
 
 
 def plot(rows: list[Row], path: Path) -> None:

@@ -51,6 +51,8 @@ COLUMNS = (
     Column("KiB/tile", 8, lambda row: number(row.get("max_tile_bytes"), ".0f", 1 / 1024)),
     Column("streaming GB", 12, lambda row: number(row.get("streaming_memory_bytes"), ".3f", 1e-9)),
     Column("us a layer", 10, lambda row: number(row.get("seconds_per_query"), ".1f", 1e6)),
+    Column("low", 8, lambda row: number(row.get("seconds_low"), ".1f", 1e6)),
+    Column("high", 8, lambda row: number(row.get("seconds_high"), ".1f", 1e6)),
     Column("us a token", 10, lambda row: number(row.get("seconds_per_token"), ".0f", 1e6)),
 )
 

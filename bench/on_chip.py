@@ -18,6 +18,7 @@ from typing import Any, Callable, Dict, Iterable, NamedTuple
 
 from common import ROOT, guarded
 
+from sparq_ipu.commands.command_line import Parser
 from sparq_ipu.commands.tables import markdown_table, replace_block
 from sparq_ipu.planning.device_model import DATA, device_model
 from sparq_ipu.planning.on_chip import FACTORS
@@ -345,9 +346,7 @@ def rule_rows() -> list[list[str]]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write", action="store_true", help=f"put the tables into docs/{DOCUMENT.name}")
     args = parser.parse_args(arguments)
     text = report(measured_file())

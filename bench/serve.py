@@ -2,18 +2,24 @@
 """Servers with the API of OpenAI under load: `sparq-ipu serve`, and beside it `transformers serve` and
 llama.cpp's (the wheel xllamacpp), each started here on the same weights, one after the other.
 
-    python bench/serve.py --model CHECKPOINT --gguf FILE --servers sparq transformers llama
+    python bench/serve.py --model CHECKPOINT --gguf FILE --servers sparq transformers llama --mix
+    python bench/serve.py --model CHECKPOINT --lengths 1000 --at-once 1 8
     python bench/serve.py --model CHECKPOINT --soak 30
 
 Prompts are stretches of the project's own documents; what each begins with, but for --shared tokens, is its
 own, so that a kept context helps only where it is meant to. All answers are greedy, streamed and of --new
-tokens. For each server, length and number at once it prints a row:
+tokens. With --turns, each answer and 20 more tokens go back to the server, as in a conversation. With --mix,
+lengths are those of recorded requests, of which so many as --at-once says are under way at any time; their
+answers are as long as the recorded ones, --new at most. For each server, length and number at once it prints
+a row:
 
     tokens_per_second   new tokens of all answers, over the time from the first of them to the last
     together_...        the same while all answers are under way; null if they never are
     overall_...         the same over all the time, reading prompts included
     first               seconds to the first token, median and 99th percentile
     between             milliseconds between two tokens of one text, median and 99th percentile
+
+A server that can not do it gets a row that says why.
 
 --arriving N has answers under way when one prompt of N tokens comes, and compares the time between tokens
 without it with that while it was read. --soak sends random requests for so many minutes, cancels some,
@@ -25,8 +31,10 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import csv
 import dataclasses
 import json
+import math
 import os
 import random
 import signal
@@ -35,14 +43,20 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any, Iterator
+from typing import Any, AsyncIterator, Callable, Iterator
 
 import numpy as np
 from common import ROOT, repeat_command
 from cpu_sparq import processor
 from json_lines import SCHEMA, JsonLines
 
-from sparq_ipu.commands.command_line import Parser, guarded
+from sparq_ipu.commands.command_line import Parser, guarded, number, positive_integer, thread_count
+from sparq_ipu.transformers.checkpoints import check_path
+
+#: recorded requests; the file says whose
+MIX = Path(__file__).resolve().parent / "serve_mix.csv"
+#: seconds after the end of a soak in which every answer must have come; else it is lost
+LOST = 120.0
 
 LLAMA = """
 import sys, time, xllamacpp
@@ -66,28 +80,50 @@ def parser() -> argparse.ArgumentParser:
         "--servers", nargs="+", default=["sparq"], choices=("sparq", "transformers", "llama"), help="(sparq)"
     )
     cli.add_argument("--dtype", default="bfloat16", help="of the weights, but llama.cpp's (default bfloat16)")
-    cli.add_argument("--threads", type=int, default=os.cpu_count() or 1, help="(default: the processors)")
-    cli.add_argument("--lengths", type=int, nargs="+", default=[1000], help="of prompts (default 1000)")
-    cli.add_argument("--at-once", type=int, nargs="+", default=[1, 8], help="requests (default 1 8)")
-    cli.add_argument("--new", type=int, default=32, help="tokens of an answer (default 32)")
     cli.add_argument(
-        "--shared", type=int, default=0, help="tokens that all prompts begin with, asked for once before"
+        "--threads", type=thread_count, default=os.cpu_count() or 1, help="(default: the processors)"
     )
-    cli.add_argument("--arriving", type=int, help="tokens of one more prompt, which comes when all write")
-    cli.add_argument("--soak", type=float, help="minutes of random requests instead")
-    cli.add_argument("--seed", type=int, default=0)
+    cli.add_argument(
+        "--lengths", type=positive_integer, nargs="+", default=[1000], help="of prompts (default 1000)"
+    )
+    cli.add_argument(
+        "--at-once", type=positive_integer, nargs="+", default=[1, 8], help="requests (default 1 8)"
+    )
+    cli.add_argument("--new", type=positive_integer, default=32, help="tokens of an answer (default 32)")
+    cli.add_argument(
+        "--shared",
+        type=positive_integer,
+        default=0,
+        help="tokens that all prompts begin with, asked for once before",
+    )
+    cli.add_argument("--turns", type=positive_integer, default=1, help="of each conversation (default 1)")
+    cli.add_argument(
+        "--mix", action="store_true", help=f"recorded requests, those of {MIX.name}, for --lengths"
+    )
+    cli.add_argument("--requests", type=positive_integer, help="of the mix, only so many")
+    cli.add_argument(
+        "--arriving", type=positive_integer, help="tokens of one more prompt, which comes when all write"
+    )
+    cli.add_argument(
+        "--soak",
+        type=number(float, "a positive number", lambda x: 0 < x < 1e6),
+        help="minutes of random requests instead",
+    )
+    cli.add_argument("--seed", type=int, default=0, help="of the soak (default 0)")
     cli.add_argument("--json", type=Path, help="append the rows to this file too")
     return cli
 
 
 @dataclasses.dataclass
 class Answer:
-    """What came of a request: when it was sent, when each piece of text came, all of them, and the end."""
+    """What came of a request: when it was sent, when each piece of text came, all of them, how many tokens
+    they are, and whether it came to its end."""
 
     sent: float
     times: list = dataclasses.field(default_factory=list)
     text: str = ""
     n_new: int = 0
+    is_whole: bool = False
 
 
 @contextlib.contextmanager
@@ -148,10 +184,17 @@ class Load:
     def __init__(self, client: Any, url: str, name: str, tokenizer: Any):
         self._client, self._url, self._name, self._tokenizer = client, url, name, tokenizer
 
-    async def ask(self, prompt: str, n_new: int, stop_after: float | None = None) -> Answer:
-        """One answer, of which nothing is wanted after `stop_after` seconds."""
+    async def ask(
+        self, prompt: str, n_new: int, is_enough: Callable[[], bool] = lambda: False, **more: Any
+    ) -> Answer:
+        """One answer, or its beginning, if that is enough.
+
+        Args:
+            more: fields of the request.
+        """
         answer = Answer(time.perf_counter())
         body = dict(model=self._name, prompt=prompt, max_tokens=n_new, temperature=0, stream=True)
+        body.update(more)
         async with self._client.stream("POST", f"{self._url}/v1/completions", json=body) as response:
             if response.status_code != 200:
                 raise RuntimeError(f"status {response.status_code}: {(await response.aread())[:300]!r}")
@@ -165,8 +208,9 @@ class Load:
                 if text:
                     answer.times.append(time.perf_counter())
                     answer.text += text
-                if stop_after is not None and time.perf_counter() - answer.sent > stop_after:
+                if is_enough():
                     return answer
+        answer.is_whole = True
         answer.n_new = len(self._tokenizer(answer.text, add_special_tokens=False).input_ids)
         return answer
 
@@ -187,6 +231,9 @@ class Prompts:
 
 def summary(answers: list[Answer]) -> dict[str, Any]:
     """The figures of one batch of answers."""
+    silent = sum(not answer.times for answer in answers)
+    if silent:
+        raise RuntimeError(f"{silent} of {len(answers)} answers had no text")
     gaps = np.concatenate([np.diff(answer.times) for answer in answers]) * 1e3
     first = np.array([answer.times[0] - answer.sent for answer in answers])
     begin, end = min(a.times[0] for a in answers), max(a.times[-1] for a in answers)
@@ -207,36 +254,82 @@ def summary(answers: list[Answer]) -> dict[str, Any]:
     }
 
 
-async def batch(load: Load, a: argparse.Namespace, prompts: Prompts, length: int, n: int) -> dict[str, Any]:
-    """`n` requests at once."""
+async def turns(
+    load: Load, a: argparse.Namespace, prompts: Prompts, length: int, n: int
+) -> AsyncIterator[dict[str, Any]]:
+    """`n` requests at once, a row for each turn."""
     shared = prompts.text(a.shared, 0) if a.shared else ""
+    start = time.perf_counter()
     if shared:
         await load.ask(shared, 1)
+    shared_seconds = time.perf_counter() - start
     own = max(length - a.shared, 1)
     texts = [shared + prompts.text(own, 50000 + 7919 * index + n) for index in range(n)]
-    return summary(await asyncio.gather(*(load.ask(text, a.new) for text in texts)))
+    for turn in range(a.turns):
+        answers = await asyncio.gather(*(load.ask(text, a.new) for text in texts))
+        yield {"turn": turn + 1, "shared_seconds": shared_seconds if turn == 0 else 0.0, **summary(answers)}
+        more = [prompts.text(20, 30000 + 997 * index + 101 * turn) for index in range(n)]
+        texts = [text + answer.text + words for text, answer, words in zip(texts, answers, more)]
+
+
+def recorded(context: int | None, n: int | None) -> list[tuple[int, int]]:
+    """(tokens of the prompt, of the answer) of `n` recorded requests, of those that fit into a context."""
+    lines = [line for line in MIX.read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
+    rows = [(int(row["prompt_tokens"]), int(row["answer_tokens"])) for row in csv.DictReader(lines)]
+    return [row for row in rows if context is None or row[0] + 300 <= context][:n]
+
+
+async def mixed(
+    load: Load, a: argparse.Namespace, prompts: Prompts, requests: list[tuple[int, int]], n: int
+) -> dict[str, Any]:
+    """Recorded requests in their order, `n` at a time."""
+    left = list(enumerate(requests))[::-1]
+    answers = []
+
+    async def user() -> None:
+        while left:
+            index, (length, n_new) = left.pop()
+            text = prompts.text(length, 3557 * index + 101 * n)
+            answers.append(await load.ask(text, min(n_new, a.new)))
+
+    await asyncio.gather(*(user() for _ in range(n)))
+    of_prompts = dict(requests=len(requests), prompt_tokens=sum(length for length, _ in requests))
+    return {**of_prompts, **summary(answers)}
 
 
 async def soak(load: Load, a: argparse.Namespace, prompts: Prompts, pid: int) -> dict[str, Any]:
-    """Random requests; every answer is compared with its own alone."""
+    """Random requests, half of them with a temperature and a seed. What comes of each is compared with its
+    answer alone: all of it, or of one that is cancelled the beginning."""
     chance = random.Random(a.seed)
     starts = [
         (chance.randrange(40, 1500), chance.randrange(90000), chance.randrange(4, 48)) for _ in range(16)
     ]
     shared = prompts.text(300, 0)
     texts = [(shared if i % 3 == 0 else "") + prompts.text(n, at) for i, (n, at, _) in enumerate(starts)]
-    alone = [(await load.ask(text, n_new)).text for text, (_, _, n_new) in zip(texts, starts)]
-    end = time.monotonic() + 60 * a.soak
-    counts = {"answers": 0, "cancelled": 0, "different": 0, "errors": 0}
+    drawn: list[dict[str, Any]] = [dict(temperature=0.8, seed=i) if i % 2 else {} for i in range(len(texts))]
+    alone = [
+        (await load.ask(text, n_new, **how)).text for text, (_, _, n_new), how in zip(texts, starts, drawn)
+    ]
+    clock = Clock()
+    ticking = asyncio.ensure_future(clock.tick())
+    start = time.monotonic()
+    counts = {"answers": 0, "cancelled": 0, "different": 0, "errors": 0, "lost": 0}
     memory: list[float] = []
 
     async def user() -> None:
-        while time.monotonic() < end:
+        while clock.seconds < 60 * a.soak:
             index = chance.randrange(len(texts))
-            stop_after = chance.uniform(0.0, 3.0) if chance.random() < 0.25 else None
+            stop_after = chance.uniform(0.0, 5.0) if chance.random() < 0.25 else None
+            stop_at = math.inf if stop_after is None else time.perf_counter() + stop_after
             try:
                 answer = await asyncio.wait_for(
-                    load.ask(texts[index], starts[index][2], stop_after), None if stop_after is None else 3.0
+                    load.ask(
+                        texts[index],
+                        starts[index][2],
+                        lambda at=stop_at: time.perf_counter() > at,
+                        **drawn[index],
+                    ),
+                    None if stop_after is None else 5.0,
                 )
             except asyncio.TimeoutError:
                 counts["cancelled"] += 1
@@ -245,26 +338,38 @@ async def soak(load: Load, a: argparse.Namespace, prompts: Prompts, pid: int) ->
                 counts["errors"] += 1
                 print("error:", type(error).__name__, error, flush=True)
                 continue
-            if answer.n_new == 0:
-                counts["cancelled"] += 1
-            else:
-                counts["answers"] += 1
-                counts["different"] += answer.text != alone[index]
+            counts["answers" if answer.is_whole else "cancelled"] += 1
+            is_right = (
+                answer.text == alone[index] if answer.is_whole else alone[index].startswith(answer.text)
+            )
+            counts["different"] += not is_right
 
-    async def watch() -> None:
-        while time.monotonic() < end:
-            memory.append(_resident(pid))
-            print(f"{(end - time.monotonic()) / 60:.1f} min left, {memory[-1]:.0f} MB, {counts}", flush=True)
-            await asyncio.sleep(min(20.0, max(end - time.monotonic(), 0.1)))
+    users = [asyncio.ensure_future(user()) for _ in range(12)]
+    while not all(one.done() for one in users) and clock.seconds < 60 * a.soak + LOST:
+        memory.append(_resident(pid))
+        print(f"{clock.seconds / 60:.1f} of {a.soak} min, {memory[-1]:.0f} MB, {counts}", flush=True)
+        await asyncio.wait(users, timeout=20)
+    for one in [*users, ticking]:
+        counts["lost"] += one is not ticking and not one.done()
+        one.cancel()
+    minutes = {"minutes": clock.seconds / 60, "minutes_on_the_wall": (time.monotonic() - start) / 60}
+    return {**counts, **minutes, "seed": a.seed, "megabytes": [round(value, 1) for value in memory]}
 
-    await asyncio.gather(watch(), *(user() for _ in range(12)))
-    quarter = max(len(memory) // 4, 1)
-    return {
-        **counts,
-        "minutes": a.soak,
-        "megabytes_first_quarter": max(memory[:quarter]),
-        "megabytes_last_quarter": max(memory[-quarter:]),
-    }
+
+class Clock:
+    """Time in which this process ran: without that in which a signal held it."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    async def tick(self) -> None:
+        """Count, until this is cancelled."""
+        last = time.monotonic()
+        while True:
+            await asyncio.sleep(0.5)
+            now = time.monotonic()
+            self.seconds += min(now - last, 2.0)
+            last = now
 
 
 def _resident(pid: int) -> float:
@@ -277,11 +382,16 @@ def _resident(pid: int) -> float:
 async def measure(a: argparse.Namespace, kind: str, tokenizer: Any, emit: Any) -> None:
     """All rows of one server."""
     import httpx
+    from transformers import AutoConfig
 
     prompts = Prompts(tokenizer)
-    most = max(a.lengths) if a.soak is None else 2000
+    positions = getattr(AutoConfig.from_pretrained(a.model), "max_position_embeddings", None)
+    mix = recorded(positions, a.requests) if a.mix else []
+    most = 2000 if a.soak is not None else max([n for n, _ in mix] or a.lengths)
     places = max(a.at_once) if a.soak is None else 6
-    context = (max(most, a.arriving or 0) * 11 // 10 + a.new + 200 + 127) // 128 * 128
+    # a text that is taken apart again may be some more tokens
+    context = (max(most, a.arriving or 0) * 51 // 50 + a.turns * (a.new + 30) + 200 + 127) // 128 * 128
+    context = min(context, positions or context)
     with running(a, kind, places + bool(a.arriving), context) as (url, pid):
         async with httpx.AsyncClient(timeout=None) as client:
             name = {"sparq": a.model.stem, "transformers": str(a.model), "llama": "model"}[kind]
@@ -290,52 +400,82 @@ async def measure(a: argparse.Namespace, kind: str, tokenizer: Any, emit: Any) -
             if a.soak is not None:
                 emit({"what": "soak", **await soak(load, a, prompts, pid)})
                 return
+            if a.mix:
+                for n in a.at_once:
+                    emit({"what": "mix", "at_once": n, **await mixed(load, a, prompts, mix, n)})
+                return
             for length in a.lengths:
                 for n in a.at_once:
                     how = dict(prompt_tokens=length, shared_tokens=a.shared, at_once=n)
                     if a.arriving:
                         emit({"what": "arriving", **how, **await interrupted(load, a, prompts, length, n)})
                     else:
-                        emit({"what": "load", **how, **await batch(load, a, prompts, length, n)})
+                        async for row in turns(load, a, prompts, length, n):
+                            emit({"what": "load", **how, **row})
 
 
 async def interrupted(
     load: Load, a: argparse.Namespace, prompts: Prompts, length: int, n: int
 ) -> dict[str, Any]:
-    """Time between tokens of `n` texts without another prompt, and while a long one is read."""
+    """Time between tokens of `n` texts while all write and no other prompt comes, and while a long one is
+    read."""
     texts = [prompts.text(length, 50000 + 7919 * index) for index in range(n)]
     without = await asyncio.gather(*(load.ask(text, a.new) for text in texts))
-    writers = [asyncio.ensure_future(load.ask(text, 10 * a.new)) for text in texts]
+    # They write until the long prompt is read, and a little longer.
+    is_read = asyncio.Event()
+    writers = [asyncio.ensure_future(load.ask(text, a.arriving // 2, is_read.is_set)) for text in texts]
     await asyncio.sleep(max(answer.times[0] - answer.sent for answer in without) + 1)
-    long = await load.ask(prompts.text(a.arriving, 0), 1)
+    long = await load.ask(prompts.text(a.arriving, 0), 2)
+    is_read.set()
     came, read = long.sent, long.times[0]
-    within = []
-    for answer in await asyncio.gather(*writers):
-        times = np.array(answer.times)
-        gaps, ends = np.diff(times), times[1:]
-        within.append(gaps[(ends > came) & (times[:-1] < read)])
-    before = np.concatenate([np.diff(answer.times) for answer in without]) * 1e3
-    during = np.concatenate(within) * 1e3
+    answers = await asyncio.gather(*writers)
+    all_write = max(answer.times[0] for answer in without), min(answer.times[-1] for answer in without)
+    before = between(without, *all_write)
+    if not len(before):
+        raise RuntimeError(f"{n} answers of {a.new} tokens must be long enough to be written together")
+    during = between(answers, came, read, is_partly=True)
     return {
         "arriving_tokens": a.arriving,
         "arriving_seconds": read - came,
+        "writers_ended": sum(answer.is_whole for answer in answers),
         "between_without": [float(np.percentile(before, q)) for q in (50, 99)],
         "between_during": [float(np.percentile(during, q)) for q in (50, 99)],
-        "mean_ratio": float(during.mean() / before.mean()),
+        "ratios": {
+            "mean": float(during.mean() / before.mean()),
+            "median": float(np.median(during) / np.median(before)),
+            "percentile_99": float(np.percentile(during, 99) / np.percentile(before, 99)),
+        },
         "n_during": len(during),
     }
+
+
+def between(answers: list[Answer], since: float, until: float, is_partly: bool = False) -> np.ndarray:
+    """Milliseconds between tokens, of those that were waited for within this time, wholly or partly."""
+    parts = []
+    for answer in answers:
+        begins, ends = np.array(answer.times[:-1]), np.array(answer.times[1:])
+        inside = (ends > since) & (begins < until) if is_partly else (begins >= since) & (ends <= until)
+        parts.append((ends - begins)[inside])
+    return np.concatenate(parts) * 1e3
 
 
 def main(argv: list[str] | None = None) -> int:
     """The command."""
     words = sys.argv[1:] if argv is None else argv
-    a = parser().parse_args(words)
+    cli = parser()
+    a = cli.parse_args(words)
     a.model = a.model.absolute()
-    if "llama" in a.servers and a.gguf is None:
-        parser().error("--gguf must be given for llama")
+    if "llama" in a.servers and (a.gguf is None or not a.gguf.is_file()):
+        cli.error(f"--gguf must be a file, for llama, got {a.gguf}")
+    try:
+        if check_path(a.model).is_file():
+            cli.error(f"--model must be a directory, got {a.model}")
+    except (ValueError, OSError) as error:
+        cli.error(f"--model: {error}")
     file = None if a.json is None else JsonLines(a.json, "serve")
     if file is not None:
         file.check()
+    import httpx
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(a.model, local_files_only=True)
@@ -355,7 +495,10 @@ def main(argv: list[str] | None = None) -> int:
             if file is not None:
                 file.append([{**common, "server": kind, "dtype": dtype, **row}])
 
-        asyncio.run(measure(a, kind, tokenizer, emit))
+        try:
+            asyncio.run(measure(a, kind, tokenizer, emit))
+        except (RuntimeError, httpx.HTTPError) as error:
+            emit({"what": "none", "why": f"{type(error).__name__}: {error}"})
     return 0
 
 

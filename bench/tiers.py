@@ -60,6 +60,8 @@ COLUMNS = (
     Column("us a tiered layer", 17, lambda row: number(row["seconds_tiered"], ".0f", 1e6)),
     Column("us a streamed layer", 19, lambda row: number(row["seconds_streamed"], ".0f", 1e6)),
     Column("ms a token", 10, lambda row: number(row["seconds_per_token"], ".2f", 1e3)),
+    Column("low", 8, lambda row: number(row["seconds_low"], ".2f", 1e3)),
+    Column("high", 8, lambda row: number(row["seconds_high"], ".2f", 1e3)),
     Column("all streamed", 12, lambda row: number(row["seconds_if_streamed"], ".2f", 1e3)),
 )
 
@@ -87,7 +89,7 @@ def row_of(workload: Workload, model: str, n_ipus: int, a: argparse.Namespace) -
     )
     row.update(model=model, n_ipus=n_ipus, n_layers=-(-LAYERS // n_ipus), hit_rate=HIT_RATE)
     names = ("n_tiered", "max_tile_bytes", "seconds_tiered", "seconds_streamed", "seconds_per_token")
-    row.update(dict.fromkeys((*names, "seconds_if_streamed")))
+    row.update(dict.fromkeys((*names, "seconds_low", "seconds_high", "seconds_if_streamed")))
     try:
         placed = place_layers(**workload.plan_arguments(), n_layers=LAYERS, n_ipus=n_ipus, hit_rate=HIT_RATE)
     except ValueError as error:
@@ -100,6 +102,8 @@ def row_of(workload: Workload, model: str, n_ipus: int, a: argparse.Namespace) -
         n_tiered=placed.n_tiered,
         seconds_streamed=placed.streamed.seconds_per_query,
         seconds_per_token=placed.seconds_per_token,
+        seconds_low=placed.seconds_low,
+        seconds_high=placed.seconds_high,
         seconds_if_streamed=placed.seconds_if_streamed,
     )
     return row

@@ -22,6 +22,7 @@ EXPECTED = {
     "for the host": (3000, {"a": 1000, "b": 1000}),
     "never read": (1000, {}),
     "in a function": (2000, {}),
+    "read whole and in part": (2200, {}),
     "with a landing copy": (1008, {}),
 }
 

@@ -179,6 +179,40 @@ def test_objects_are_linked_with_one_another(tmp_path):
     assert "a.gp" in (tmp_path / "d").read_text() and "b.gp" in (tmp_path / "d").read_text()
 
 
+@pytest.mark.skipif(sys.platform == "darwin", reason="a signed library can not carry objects")
+def test_one_source_with_two_definitions_is_two_objects(tmp_path):
+    (tmp_path / "a.cpp").write_text(
+        "#include <poplar/Vertex.hpp>\n"
+        "struct NAME : poplar::Vertex { poplar::Output<int> o; void compute() { *o = 1; } };\n"
+    )
+    for name in "AB":
+        r = popc("-O0", f"-DNAME={name}", tmp_path / "a.cpp", "-o", tmp_path / f"{name}.gp")
+        assert r.returncode == 0, r.stderr
+    r = popc(tmp_path / "A.gp", tmp_path / "B.gp", "-o", tmp_path / "both.gp")
+    assert r.returncode == 0, r.stderr
+    both, units = ctypes.CDLL(str(tmp_path / "both.gp"), mode=os.RTLD_NOW), ctypes.c_uint()
+    both.poplar_codelet_tables(ctypes.byref(units))
+    assert units.value == 2
+
+
+def test_comments_are_no_code(tmp_path):
+    """What is estimated from tokens of the source."""
+    sizes = []
+    for comment in ("", "// a comment\n", "/* a long\n comment */"):
+        (tmp_path / "a.cpp").write_text(
+            "#include <poplar/Vertex.hpp>\nstruct A : poplar::Vertex {\n  poplar::Output<int> o;\n"
+            f"  {comment} void compute() {{ *o = 1; }}\n}};\n"
+        )
+        code = "import sys; sys.path.insert(0, sys.argv[1]); import vertices\nfor v in "
+        code += "vertices.find_vertices(sys.argv[2], sys.argv[4:], ['-I' + sys.argv[3]]): print(v.tokens)"
+        include = POPC.parents[1] / "include"
+        source, compiler = tmp_path / "a.cpp", os.environ.get("CXX", "c++").split()
+        command = [sys.executable, "-c", code, POPC.parent, source, include, *compiler]
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+        sizes.append(int(done.stdout))
+    assert sizes[0] == sizes[1] == sizes[2] > 20
+
+
 @pytest.mark.parametrize(
     ("args", "env", "status", "message"),
     [

@@ -65,6 +65,8 @@ EXPECTED = {
     "reinterpret_other_size": ("type_error", "float, got half"),
     "invalid_tensor": ("tensor_creation_error", "default-constructed"),
     "constant_size": ("tensor_creation_error", "3 elements.*got 2"),
+    "scale_of_quarters": ("tensor_metadata_error", "got 32"),
+    "metadata_of_floats": ("tensor_metadata_error", "type float must have no metadata, got tensor 'y'"),
     "copy_type_mismatch": ("type_error", r"'rows' half.*'y' float"),
     "copy_shape_mismatch": ("control_program_error", r"\{8,4\}.*\{4,8\}"),
     "copy_size_mismatch": ("control_program_error", r"\{7\}.*\{8\}"),
@@ -166,6 +168,10 @@ EXPECTED = {
         "graph_replication_error",
         "Switch: control .*; got 'row', which depends on remote buffer 'remote'",
     ),
+    "replicas_part_between_elements": (
+        "graph_replication_error",
+        "Switch: control .*; got 'row', which depends on remote buffer 'remote'",
+    ),
     "replicas_part_at_their_index": (
         "graph_replication_error",
         "RepeatWhileFalse: .*print.*'below', which depends on the index of the replica",
@@ -198,6 +204,8 @@ EXPECTED = {
     ),
     "virtual_graph_across_ipus": ("invalid_tile_mapping", r"all of each \(4\), got 2 to 6"),
     "virtual_tile_of_each_ipu": ("invalid_tile_mapping", "tile of an IPU must be below 4, got 4"),
+    "virtual_graph_of_no_tile": ("invalid_tile_mapping", "lowerTile must be below upperTile, got 2 and 2"),
+    "target_of_no_tile": ("invalid_machine_model", "must be at least 1, got 1 and 0"),
     "tile_memory_of_an_ipu": ("sparq::emulator::OutOfTileMemory", "tile 2 of IPU 1 must need at most 638976"),
     "switch_reaches_unreachable_default": ("application_runtime_error", "got 2"),
     "execute_predicate_type": ("control_program_error", "outPredicate must be bool, got int"),

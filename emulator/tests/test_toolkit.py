@@ -122,7 +122,7 @@ def test_what_is_declared_works_or_says_what_it_is(shell, tmp_path):
         ("unbroadcast", "{1,2,3}"),
         ("constant", "1 3 0"),
         ("limits", "65535 -65504"),
-        ("json", '{"a":1,"b":[true,"x\\u000a"]}'),
+        ("json", '{"a":1,"b":[true,"x\\"\\u000a"]}'),
         ("drivers", "1"),
         ("target", '{"an.option":"7"} {}'),
         ("one of all", "{6} index_error"),

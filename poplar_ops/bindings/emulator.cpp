@@ -135,10 +135,12 @@ py::dict toDict(const Plan &plan, const Waves &waves) {
 NamedValues plan(const CacheSpec &cache, unsigned nHeads, const Attention &attention,
                  const std::vector<std::uint32_t> &lengths,
                  const std::optional<DeviceOptions> &given, const NamedValues &parameters,
-                 bool append, unsigned nLayers, double hitRate, bool stacked, bool onlyBetween) {
+                 bool append, unsigned nLayers, double hitRate, bool stacked,
+                 const std::vector<unsigned> &misses, bool onlyBetween) {
   const DeviceModel model = modelFrom(parameters);
   DeviceOptions options = given.value_or(DeviceOptions{});
   options.tiers.assumedHitRate = hitRate;
+  options.tiers.assumedMisses = misses;
   Programs programs;
   programs.append = append;
   programs.nLayers = nLayers;
@@ -206,6 +208,7 @@ void bindEmulator(py::module_ &module) {
   module.def("emulator_plan", &plan, "cache"_a, "n_heads"_a, "attention"_a, "lengths"_a,
              py::kw_only(), "options"_a = py::none(), "model"_a = py::dict(), "append"_a = true,
              "n_layers"_a = 1u, "hit_rate"_a.noconvert() = 0.0, "stacked"_a = false,
+             "misses"_a = std::vector<unsigned>(),
              "only_between"_a = false,
              "Counts one call of an attention program, or of all layers in one launch, without "
              "running it.");

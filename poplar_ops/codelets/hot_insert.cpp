@@ -39,15 +39,16 @@ class InsertRows : public poplar::MultiVertex {
 public:
   poplar::Input<unsigned> layer;
   poplar::Input<unsigned> wave;
-  poplar::Input<unsigned> first;
+  WordsIn first; // [2], see FirstMiss
   poplar::Input<unsigned> nMisses;
-  WordsIn places;   // [topK], by number of the miss
-  HalvesIn pieces;  // [waveRows][width]
-  HalvesInOut rows; // [nLayers][nRows][width]: place s is row s >> setShift of set s % 2^setShift
-  unsigned waveRows, nRows, width, set, setShift;
+  WordsIn places;    // [topK], by number of the miss
+  HalvesIn pieces;   // [fullRows][width], or as many as this wave has
+  HalvesInOut rows;  // [nLayers][nRows][width]: place s is row s >> setShift of set s % 2^setShift
+  unsigned fullRows; // of the waves before
+  unsigned nRows, width, set, setShift;
 
   bool compute(unsigned worker) {
-    const OfWave wanted(*wave, waveRows, *first, *nMisses);
+    const OfWave wanted(*wave, fullRows, &first[0], *nMisses);
     // Copies, for a word that is stored could be any of these.
     const unsigned n = width, shift = setShift, ownSet = set, *const place = &places[0];
     const half *const from = &pieces[0];

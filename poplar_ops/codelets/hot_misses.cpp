@@ -5,59 +5,125 @@
 
 namespace sparq {
 
-// Whether a wave of rows has to be fetched: `wave` counts those before it. Each group of slots has
-// waveRows of a wave.
+// Of lists, where every head fetches its own rows: more than any other number, so the greatest of several IPUs.
+static constexpr int noSharedWave = 0x7fffffff;
+
+// How the misses of all KV heads are fetched. Slots are in lists of listSlots. A wave of lists takes
+// waveRows of each list and reads as many for all lists, in units, as one of them has left; a wave of all
+// takes waveRows, whose ever they are. A wave costs as much as reading waveCost rows, so waves of lists come
+// first, as long as reading what no list needs costs less than more waves do.
+class PlanMisses : public poplar::Vertex {
+public:
+  WordsIn nMisses;                 // [nSlots]
+  WordsOut left;              // [nLists]: rows of each list
+  poplar::Output<int> nWaves; // of lists; noSharedWave where every head has its own
+  poplar::Output<int> way;    // 0: waves of all; 1: of lists first; 2: every head its own
+  unsigned nSlots, nLists, listSlots, waveRows, unit, waveCost;
+  unsigned enough; // misses in all, for every head to fetch its own
+
+  bool compute() {
+    unsigned rest = 0, slot = 0;
+    for (unsigned list = 0; list != nLists; ++list) {
+      unsigned sum = 0;
+      for (const unsigned end = minimum(slot + listSlots, nSlots); slot < end; ++slot)
+        sum += nMisses[slot];
+      left[list] = sum;
+      rest += sum;
+    }
+    const bool wide = rest >= enough;
+    int waves = 0;
+    if (wide)
+      waves = noSharedWave;
+    else
+      while (costsLess(static_cast<unsigned>(waves) * waveRows))
+        ++waves;
+    *nWaves = waves;
+    *way = wide ? 2 : waves != 0 ? 1 : 0;
+    return true;
+  }
+
+private:
+  // Whether a wave of lists, behind others that fetched so many of each, costs less than waves of all.
+  bool costsLess(unsigned fetched) const {
+    unsigned most = 0, taken = 0;
+    for (unsigned list = 0; list != nLists; ++list) {
+      const unsigned all = left[list], own = all > fetched ? minimum(all - fetched, waveRows) : 0;
+      taken += own;
+      most = most > own ? most : own;
+    }
+    unsigned ofLists = waveCost, ofAll = taken;
+    for (unsigned rows = 0; rows < most; rows += unit)
+      ofLists += nLists * unit;
+    for (unsigned rows = 0; rows < taken; rows += waveRows)
+      ofAll += waveCost;
+    return ofLists < ofAll;
+  }
+};
+
+// The wave that is next, behind number `wave`: whether there is one, of lists or of all, and how much of it is
+// read: so many times `unit` rows, or 0 where all that is left are fewRows.
 class MoreMisses : public poplar::Vertex {
 public:
-  WordsIn nMisses; // [nSlots]
+  WordsIn left; // [nLists]
+  poplar::Input<int> nWaves; // of lists
   poplar::InOut<unsigned> wave;
-  poplar::Output<bool> more;
-  unsigned nSlots, groupSlots, waveRows;
+  poplar::Output<bool> moreOfLists;
+  poplar::Output<bool> more; // of all
+  poplar::Output<int> units;
+  unsigned nLists, waveRows, fewRows, unit;
 
   bool compute() {
-    *wave += 1; // from the number before 0
-    const unsigned fetched = *wave * waveRows;
-    bool left = false;
-    for (unsigned begin = 0; begin < nSlots; begin += groupSlots) {
-      const unsigned end = minimum(begin + groupSlots, nSlots);
-      unsigned ofGroup = 0;
-      for (unsigned slot = begin; slot != end; ++slot)
-        ofGroup += nMisses[slot];
-      left |= fetched < ofGroup;
+    const unsigned next = *wave + 1; // from the number before 0
+    const unsigned waves = static_cast<unsigned>(*nWaves);
+    const bool ofLists = next < waves;
+    const unsigned fetched = (ofLists ? next : waves) * waveRows;
+    unsigned most = 0, sum = 0;
+    for (unsigned list = 0; list != nLists; ++list) {
+      const unsigned all = left[list], own = all > fetched ? all - fetched : 0;
+      most = most > own ? most : own;
+      sum += own;
     }
-    *more = left;
+    const unsigned ofAll = ofLists ? 0 : (next - waves) * waveRows,
+                   rows = ofLists ? most : sum > ofAll ? sum - ofAll : 0;
+    *wave = next;
+    *moreOfLists = ofLists;
+    *more = !ofLists && rows != 0;
+    int n = 0;
+    if (ofLists || rows > fewRows)
+      for (unsigned read = 0; read < rows && read < waveRows; read += unit)
+        ++n;
+    *units = n;
     return true;
   }
 };
 
-// Whether so many rows are missing, of all KV heads, that each of them fetches its own.
-class MostMiss : public poplar::Vertex {
-public:
-  WordsIn nMisses; // [nSlots]
-  poplar::Output<bool> most;
-  unsigned nSlots, enough;
-
-  bool compute() {
-    unsigned sum = 0;
-    for (unsigned slot = 0; slot != nSlots; ++slot)
-      sum += nMisses[slot];
-    *most = sum >= enough;
-    return true;
-  }
-};
-
-// Where the misses of one KV head begin in the list of its group: behind those of the heads before.
+// Where the misses of one KV head begin: in its list behind those of the heads before, and behind all that
+// waves of all fetch for heads before, as if these waves had begun with row 0. The second number is how many
+// of the head's own waves of lists have fetched.
 class FirstMiss : public poplar::Vertex {
 public:
   WordsIn nMisses; // [nBefore]
-  poplar::Output<unsigned> first;
-  unsigned nBefore;
+  poplar::Input<int> nWaves;
+  WordsOut inList; // [2]
+  WordsOut inAll;  // [2]
+  unsigned nBefore, listSlots, waveRows;
 
   bool compute() {
-    unsigned sum = 0;
-    for (unsigned s = 0; s != nBefore; ++s)
-      sum += nMisses[s];
-    *first = sum;
+    const unsigned fetched = static_cast<unsigned>(*nWaves) * waveRows, of = listSlots, n = nBefore;
+    unsigned rest = 0, slot = 0;
+    while (slot + of <= n) { // whole lists
+      unsigned sum = 0;
+      for (const unsigned end = slot + of; slot != end; ++slot)
+        sum += nMisses[slot];
+      rest += sum > fetched ? sum - fetched : 0;
+    }
+    unsigned first = 0;
+    for (; slot < n; ++slot)
+      first += nMisses[slot];
+    inList[0] = first;
+    inList[1] = 0;
+    inAll[0] = rest + first;
+    inAll[1] = fetched > first ? fetched - first : 0;
     return true;
   }
 };
@@ -66,18 +132,19 @@ public:
 class PlaceMisses : public poplar::MultiVertex {
 public:
   poplar::Input<unsigned> wave;
-  poplar::Input<unsigned> first;
+  WordsIn first; // [2], see FirstMiss
   poplar::Input<unsigned> nMisses;
   WordsIn rows;     // [topK]
   WordsOut waveRow; // [waveRows]
   unsigned waveRows;
+  unsigned fullRows; // of the waves before
 
   bool compute(unsigned worker) {
     const unsigned each = (waveRows + 2 * numWorkers() - 1) / (2 * numWorkers()) * 2;
     const unsigned begin = minimum(worker * each, waveRows), end = minimum(begin + each, waveRows);
     for (unsigned i = begin; i < end; i += 2) // two at a time; waveRows is even
       store(reinterpret_cast<float *>(&waveRow[i]), Pair{});
-    const OfWave own(*wave, waveRows, *first, *nMisses);
+    const OfWave own(*wave, fullRows, &first[0], *nMisses);
     const unsigned offset = static_cast<unsigned>(own.offset), place = own.begin + offset,
                    from = place < begin ? begin : place, to = minimum(own.stop + offset, end);
     for (unsigned at = from; at < to; ++at)

@@ -33,16 +33,17 @@ namespace sparq {
 // Keys of hot rows are spread over 2^setShift sets, by the low bits of the place.
 inline unsigned setOf(unsigned place, unsigned setShift) { return place & ((1u << setShift) - 1); }
 
-// A wave takes the misses [begin, begin + waveRows) of a group's list. Those of one KV head among them,
-// by their numbers in its own list.
+// Wave w takes the misses [w * waveRows, (w + 1) * waveRows) of a list of several heads. Those of one KV head
+// among them, by their numbers in its own list. It begins at first[0]; its first first[1] came before.
 struct OfWave {
   unsigned begin, stop; // of the head's own list
   int offset;           // of its miss 0 in the wave
-  OfWave(unsigned wave, unsigned waveRows, unsigned first, unsigned n)
-      : offset(static_cast<int>(first - wave * waveRows)) {
-    const unsigned from = wave * waveRows, end = from + waveRows;
-    begin = from > first ? minimum(from - first, n) : 0;
-    stop = end > first ? minimum(end - first, n) : 0;
+  OfWave(unsigned wave, unsigned waveRows, const unsigned *first, unsigned n)
+      : offset(static_cast<int>(first[0] - wave * waveRows)) {
+    const unsigned from = wave * waveRows, end = from + waveRows, before = first[0],
+                   own = from > before ? from - before : 0, last = end > before ? end - before : 0;
+    begin = minimum(own < first[1] ? first[1] : own, n);
+    stop = last < begin ? begin : minimum(last, n);
   }
 };
 

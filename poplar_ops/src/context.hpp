@@ -77,6 +77,10 @@ struct Context {
   poplar::Tensor greatest(const poplar::Tensor &predicate) const {
     return cache.lockstep->greatest(graph, predicate, program, dc);
   }
+  // What its vertices go by.
+  poplar::Tensor agreed(const poplar::Tensor &number) const {
+    return cache.lockstep->agreed(graph, number, program, dc);
+  }
   Context within(poplar::program::Sequence &body) const {
     return {graph, cache, round, body, dc, variables};
   }

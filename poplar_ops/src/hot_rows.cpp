@@ -151,9 +151,10 @@ private:
     hotPlaces = perEntry("hot_slots");
     missPlaces = perEntry("missing_slots");
     startWaves();
-    const ComputeSet cs = context.execute("deal_slots"), merge = context.execute("merge_dealt");
-    addMore(cs);
-    addMost(cs);
+    const ComputeSet cs = context.execute("deal_slots");
+    addPlan(cs);
+    nListWaves = context.agreed(nListWaves);
+    const ComputeSet merge = context.execute("merge_dealt");
     for (unsigned slot = 0; slot != context.nSlots(); ++slot)
       for (unsigned owner = 0; owner != hot.nOwners; ++owner)
         addVertex(
@@ -174,43 +175,56 @@ private:
              {"ownersShift", log2Of(hot.nOwners)},
              {"byPosition", hot.policy == HotPolicy::oldest}},
             cycles::dealPlaces(topK, hot.nWays(), hot.nOwners, hot.policy == HotPolicy::oldest));
-    first = atHome({}, "first_miss");
+    addMore(merge);
+    inList = atHome({2}, "first_in_list");
+    inAll = atHome({2}, "first_in_all");
     for (unsigned slot = 0; slot != context.nSlots(); ++slot)
-      addVertex(
-          graph, merge, "sparq::FirstMiss", context.tile(slot, home),
-          {{"nMisses", nMisses.slice(listOf(slot).begin, std::max(listOf(slot).begin + 1, slot))},
-           {"first", first[slot]}},
-          {{"nBefore", slot - listOf(slot).begin}}, cycles::firstMiss(slot - listOf(slot).begin));
+      addVertex(graph, merge, "sparq::FirstMiss", context.tile(slot, home),
+                {{"nMisses", nMisses.slice(0, std::max(1u, slot))},
+                 {"nWaves", nListWaves},
+                 {"inList", inList[slot]},
+                 {"inAll", inAll[slot]}},
+                {{"nBefore", slot}, {"listSlots", listSlots()}, {"waveRows", hot.listRows()}},
+                cycles::firstMiss(slot, slot / listSlots()));
     addMerge(merge, byEntry, hits, hotPlaces);
     addMerge(merge, byMiss, noPlaces(), missPlaces);
   }
 
   // ---- rows from streaming memory, wave by wave
-  // Slots whose misses are in one list.
-  struct MissList {
-    unsigned number, begin, end;
-  };
   unsigned listSlots() const { return ceilDiv(p.slots, hot.nLists); }
-  MissList listOf(unsigned slot) const {
-    const unsigned number = slot / listSlots(), begin = number * listSlots();
-    return {number, begin, std::min(begin + listSlots(), context.nSlots())};
-  }
   // The rows of a wave, and where they go on chip: each list has so many, the first ones of a wave.
   struct MissWave {
     unsigned listRows, listSlots, nLists;
-    unsigned ownRows;   // that are one task's, for estimates
-    std::string prefix; // of the names of its tensors
+    unsigned cutRows;    // that arrive on one tile
+    unsigned fullRows;   // of each list, in the waves before it
+    unsigned ownRows;    // that are one task's, for estimates
+    std::string landing; // of the names of what arrives
+    std::string own;     // of the names of what the tasks have of it
 
     unsigned nLandings() const { return nLists * perList(); }
-    unsigned perList() const { return listRows / HotRows::cutRows; }
+    unsigned perList() const { return listRows / cutRows; }
   };
-  // Of misses of several heads, one behind the other: twice an even share may be of one.
-  MissWave sharedWave() const {
-    return {hot.listRows(), listSlots(), hot.nLists,
-            std::min(topK, 2 * ceilDiv(hot.listRows(), listSlots())), ""};
+  // Of misses of several heads, one behind the other, twice an even share of a list may be of one.
+  unsigned mostOwn() const { return std::min(topK, 2 * ceilDiv(hot.listRows(), listSlots())); }
+  // So many rows of each list.
+  MissWave wavesOfLists() const {
+    return {hot.listRows(), listSlots(), hot.nLists, HotRows::cutRows,
+            hot.listRows(), mostOwn(),   "list_",    ""};
+  }
+  // As many rows, whose ever they are, a row to a tile.
+  MissWave waveOfAll() const {
+    return {hot.listRows(), p.slots, 1, 1, hot.listRows(), mostOwn(), "", ""};
+  }
+  // The last rows of a step, where they are few.
+  MissWave waveOfFew() const {
+    return {hot.fewRows, p.slots, 1, 1, hot.listRows(), std::min(topK, hot.fewRows),
+            "few_",      "few_"};
   }
   // Every head has its own rows.
-  MissWave wideWave() const { return {hot.headRows, 1, p.slots, hot.headRows, "wide_"}; }
+  MissWave wideWave() const {
+    return {hot.headRows, 1,       p.slots, HotRows::cutRows, hot.headRows,
+            hot.headRows, "wide_", "wide_"};
+  }
 
   unsigned landingTile(const MissWave &w, unsigned landing) const {
     const unsigned nTiles = graph.getTarget().getNumTiles(), n = w.nLandings();
@@ -219,10 +233,10 @@ private:
   // {landings, shape...}, spread over the tiles: a remote copy is fastest when it is spread wide.
   Tensor perLanding(const MissWave &w, const Type &type, const std::vector<std::size_t> &shape,
                     const char *name) const {
-    return context.once(w.prefix + name, [&] {
+    return context.once(w.landing + name, [&] {
       std::vector<std::size_t> full{w.nLandings()};
       full.insert(full.end(), shape.begin(), shape.end());
-      const Tensor t = graph.addVariable(type, full, {context.dc, w.prefix + name});
+      const Tensor t = graph.addVariable(type, full, {context.dc, w.landing + name});
       for (unsigned i = 0; i != w.nLandings(); ++i)
         graph.setTileMapping(t[i], landingTile(w, i));
       return t;
@@ -230,9 +244,9 @@ private:
   }
   // {slots, n, listRows, width} HALF, piece i on that part.
   Tensor pieces(const MissWave &w, unsigned n, unsigned width, const char *name) const {
-    return context.once(w.prefix + name, [&] {
+    return context.once(w.own + name, [&] {
       const Tensor t =
-          graph.addVariable(HALF, {p.slots, n, w.listRows, width}, {context.dc, w.prefix + name});
+          graph.addVariable(HALF, {p.slots, n, w.listRows, width}, {context.dc, w.own + name});
       for (unsigned slot = 0; slot != p.slots; ++slot)
         for (unsigned i = 0; i != n; ++i)
           graph.setTileMapping(t[slot][i], p.tile(slot, i % p.parts));
@@ -242,9 +256,10 @@ private:
 
   // What says which wave comes next is on the last tile, which has the least to do.
   unsigned controlTile() const { return graph.getTarget().getNumTiles() - 1; }
-  Tensor control(const Type &type, const char *name) const {
+  Tensor control(const Type &type, const char *name,
+                 const std::vector<std::size_t> &shape = {}) const {
     return context.once(name, [&] {
-      const Tensor t = graph.addVariable(type, {}, {context.dc, name});
+      const Tensor t = graph.addVariable(type, shape, {context.dc, name});
       graph.setTileMapping(t, controlTile());
       return t;
     });
@@ -254,9 +269,13 @@ private:
     const double hitRate = context.plan().assumedHitRate;
     if (hitRate < 0)
       return nMisses;
-    const auto n = static_cast<unsigned>(std::lround((1 - hitRate) * topK));
-    const Tensor assumed =
-        graph.addConstant(UNSIGNED_INT, {context.nSlots()}, n, {context.dc, "assumed_misses"});
+    const std::vector<unsigned> &given = context.plan().assumedMisses;
+    std::vector<unsigned> n(context.nSlots(),
+                            static_cast<unsigned>(std::lround((1 - hitRate) * topK)));
+    for (unsigned slot = 0; slot != n.size() && !given.empty(); ++slot)
+      n[slot] = std::min(given.at(context.task(slot)), topK);
+    const Tensor assumed = graph.addConstant<unsigned>(
+        UNSIGNED_INT, {context.nSlots()}, ArrayRef<unsigned>(n), {context.dc, "assumed_misses"});
     for (unsigned slot = 0; slot != context.nSlots(); ++slot)
       graph.setTileMapping(assumed[slot], context.tile(slot, home));
     return assumed;
@@ -265,53 +284,89 @@ private:
     toFetch = nMissesToFetch();
     wave = control(UNSIGNED_INT, "miss_wave");
     nextWave = control(UNSIGNED_INT, "next_miss_wave");
+    nListWaves = control(INT, "list_waves");
+    left = control(UNSIGNED_INT, "misses_of_lists", {hot.nLists});
+    way = control(INT, "fetch_way");
+    moreOfLists = control(BOOL, "more_of_lists");
     more = control(BOOL, "more_misses");
+    units = control(INT, "units_to_read");
     const Tensor before = graph.addConstant(UNSIGNED_INT, {}, std::numeric_limits<unsigned>::max(),
                                             {context.dc, "before_first_wave"});
     graph.setTileMapping(before, controlTile());
     context.copy(before, nextWave, {context.dc, "first_wave"});
   }
+  // So many misses in all take shared waves as long as wide ones take, which read all there may be.
+  unsigned enoughForWide() const {
+    if (hot.headRows == 0)
+      return std::numeric_limits<unsigned>::max();
+    const std::uint64_t ofWide = std::uint64_t(ceilDiv(topK, hot.headRows)) *
+                                 (std::uint64_t(p.slots) * hot.headRows + HotRows::waveCost);
+    return static_cast<unsigned>(ofWide * hot.waveRows / (hot.waveRows + HotRows::waveCost));
+  }
+  // Which waves there will be.
+  void addPlan(const ComputeSet &cs) const {
+    const unsigned nUnits = ceilDiv(hot.listRows(), hot.readUnit());
+    addVertex(graph, cs, "sparq::PlanMisses", controlTile(),
+              {{"nMisses", toFetch},
+               {"left", left},
+               {"nWaves", nListWaves},
+               {"way", way}},
+              {{"nSlots", context.nSlots()},
+               {"nLists", hot.nLists},
+               {"listSlots", listSlots()},
+               {"waveRows", hot.listRows()},
+               {"unit", hot.readUnit()},
+               {"waveCost", HotRows::waveCost},
+               {"enough", enoughForWide()}},
+              cycles::planMisses(context.nSlots(), hot.nLists, nUnits, hot.nLists != 1 ? 2 : 1));
+  }
   // The next wave, and whether there is one. Beside other work: a compute set costs more than this.
   void addMore(const ComputeSet &cs) const {
-    addVertex(
-        graph, cs, "sparq::MoreMisses", controlTile(),
-        {{"nMisses", toFetch}, {"wave", nextWave}, {"more", more}},
-        {{"nSlots", context.nSlots()}, {"groupSlots", listSlots()}, {"waveRows", hot.listRows()}},
-        cycles::moreMisses(context.nSlots(), hot.nLists));
-  }
-  // Whether so many rows are missing that every head fetches its own.
-  void addMost(const ComputeSet &cs) {
-    if (hot.headRows == 0)
-      return;
-    most = control(BOOL, "most_miss");
-    addVertex(graph, cs, "sparq::MostMiss", controlTile(), {{"nMisses", toFetch}, {"most", most}},
-              {{"nSlots", context.nSlots()}, {"enough", ceilDiv(3 * context.nSlots() * topK, 4)}},
-              cycles::mostMiss(context.nSlots()));
+    addVertex(graph, cs, "sparq::MoreMisses", controlTile(),
+              {{"left", left},
+               {"nWaves", nListWaves},
+               {"wave", nextWave},
+               {"moreOfLists", moreOfLists},
+               {"more", more},
+               {"units", units}},
+              {{"nLists", hot.nLists},
+               {"waveRows", hot.listRows()},
+               {"fewRows", hot.fewRows},
+               {"unit", hot.readUnit()}},
+              cycles::moreMisses(hot.nLists, ceilDiv(hot.listRows(), hot.readUnit())));
   }
 
   void fetch() const {
-    Sequence body({}, {context.dc, "fetch"});
-    addSharedWave(context.within(body));
-    Sequence whether({}, {context.dc, "more_misses"});
-    const Tensor again = context.within(whether).greatest(more);
-    const RepeatWhileTrue waves(whether, again, body, {context.dc, "misses"});
-    if (hot.headRows == 0) {
-      context.program.add(waves);
-      return;
+    const bool ofAllOnly = hot.nLists == 1 && hot.headRows == 0;
+    Switch first(ofAllOnly ? way : context.greatest(way), {context.dc, "fetch"});
+    if (hot.nLists != 1) {
+      Sequence ofLists({}, {context.dc, "fetch_lists"}), whether({}, {context.dc, "more_of_lists"});
+      addSharedWave(context.within(ofLists), wavesOfLists(), inList);
+      const Tensor again = context.within(whether).greatest(moreOfLists);
+      first.add(1, RepeatWhileTrue(whether, again, ofLists, {context.dc, "lists"}));
     }
-    const unsigned nWaves = ceilDiv(topK, hot.headRows);
-    Sequence wide({}, {context.dc, "fetch_wide"});
-    addWideWave(context.within(wide), nWaves);
-    const Tensor asked = context.greatest(most);
-    context.program.add(
-        If(asked, Repeat(nWaves, wide, {context.dc, "wide_misses"}), waves, {context.dc, "fetch"}));
+    if (hot.headRows != 0) {
+      const unsigned nWaves = ceilDiv(topK, hot.headRows);
+      Sequence wide({}, {context.dc, "fetch_wide"});
+      addWideWave(context.within(wide), nWaves);
+      first.add(2, Repeat(nWaves, wide, {context.dc, "wide_misses"}));
+    }
+    if (!ofAllOnly)
+      context.program.add(first);
+    Sequence ofAll({}, {context.dc, "fetch_all"}), few({}, {context.dc, "fetch_few"});
+    addSharedWave(context.within(ofAll), waveOfAll(), inAll);
+    addSharedWave(context.within(few), waveOfFew(), inAll);
+    Sequence body({}, {context.dc, "misses"}), whether({}, {context.dc, "more_misses"});
+    const Tensor most = context.within(body).greatest(units),
+                 again = context.within(whether).greatest(more);
+    body.add(Switch(most, {{0, few}}, ofAll, {context.dc, "few_misses"}));
+    context.program.add(RepeatWhileTrue(whether, again, body, {context.dc, "misses"}));
   }
 
   // Rows of lists, of each head those that are listed in `placed`.
-  void addSharedWave(const Context &inner) const {
-    const MissWave w = sharedWave();
-    const unsigned n = HotRows::cutRows, nSlots = context.nSlots();
-    const Tensor placed = atHome({w.listRows}, "placed_misses"),
+  void addSharedWave(const Context &inner, const MissWave &w, const Tensor &first) const {
+    const unsigned n = w.cutRows, nSlots = context.nSlots();
+    const Tensor placed = atHome({w.listRows}, (w.own + "placed_misses").c_str()),
                  offsets = perLanding(w, UNSIGNED_INT, {n}, "wave_rows");
     inner.copy(nextWave, wave, {inner.dc, "next_wave"});
     const ComputeSet place = inner.execute("place_misses"), sum = inner.execute("wave_rows");
@@ -322,25 +377,26 @@ private:
                  {"nMisses", nMisses[slot]},
                  {"rows", rows[slot]},
                  {"waveRow", placed[slot]}},
-                {{"waveRows", w.listRows}}, cycles::placeMisses(w.listRows, w.ownRows));
+                {{"waveRows", w.listRows}, {"fullRows", w.fullRows}},
+                cycles::placeMisses(w.listRows, w.ownRows));
     // Landings of a list without a task of this round fetch what nobody takes.
     for (unsigned i = 0; i != w.nLandings(); ++i) {
-      const unsigned firstSlot = i / w.perList() * w.listSlots, row = i % w.perList() * n;
-      const MissList missList = listOf(firstSlot < nSlots ? firstSlot : 0);
-      addVertex(
-          graph, sum, "sparq::WaveRows", landingTile(w, i),
-          {{"ofSlots", placed.slice(missList.begin, missList.end).slice(row, row + n, 1).flatten()},
-           {"offsets", offsets[i]}},
-          {{"nSlots", missList.end - missList.begin}, {"n", n}},
-          cycles::waveRows(n, missList.end - missList.begin));
+      const unsigned firstSlot = i / w.perList() * w.listSlots, row = i % w.perList() * n,
+                     begin = firstSlot < nSlots ? firstSlot : 0,
+                     end = std::min(begin + w.listSlots, nSlots);
+      addVertex(graph, sum, "sparq::WaveRows", landingTile(w, i),
+                {{"ofSlots", placed.slice(begin, end).slice(row, row + n, 1).flatten()},
+                 {"offsets", offsets[i]}},
+                {{"nSlots", end - begin}, {"n", n}}, cycles::waveRows(n, end - begin));
     }
-    readAndInsert(inner, w, offsets, first, [&](const ComputeSet &cs) { addMore(cs); });
+    readAndInsert(inner, w, offsets, first, w.listRows == w.fullRows,
+                  [&](const ComputeSet &cs) { addMore(cs); });
   }
 
   // Of every head its own rows, as many of each.
   void addWideWave(const Context &inner, unsigned nWaves) const {
     const MissWave w = wideWave();
-    const unsigned n = HotRows::cutRows, nSlots = context.nSlots();
+    const unsigned n = w.cutRows, nSlots = context.nSlots();
     const Tensor offsets = perLanding(w, UNSIGNED_INT, {n}, "wave_rows");
     inner.copy(nextWave, wave, {inner.dc, "next_wave"});
     const ComputeSet list = inner.execute("head_rows");
@@ -355,31 +411,54 @@ private:
                 cycles::headRows(n));
     }
     const Tensor zero = context.once("wide_first", [&] {
-      const Tensor t = graph.addConstant(UNSIGNED_INT, {p.slots}, 0u, {context.dc, "wide_first"});
+      const Tensor t =
+          graph.addConstant(UNSIGNED_INT, {p.slots, 2}, 0u, {context.dc, "wide_first"});
       for (unsigned slot = 0; slot != p.slots; ++slot)
         graph.setTileMapping(t[slot], p.tile(slot, home));
       return t;
     });
-    readAndInsert(inner, w, offsets, zero, [&](const ComputeSet &cs) {
+    readAndInsert(inner, w, offsets, zero, false, [&](const ComputeSet &cs) {
       if (nWaves != 1)
         addMore(cs); // counts
     });
   }
 
-  // Reads the rows, and brings each to the parts of the tasks that may have it: those whose misses are at
-  // firstMiss {slots} and behind in their list take theirs. addNext: what the wave after this
-  // one needs.
+  // Reads the rows, and brings each to the parts of the tasks that may have it, which take theirs: firstMiss
+  // {slots, 2}, see the codelet FirstMiss. addNext: what the wave after this one needs. inUnits: only as much
+  // is read as `units` says.
   template <class AddNext>
   void readAndInsert(const Context &inner, const MissWave &w, const Tensor &offsets,
-                     const Tensor &firstMiss, const AddNext &addNext) const {
-    const unsigned d = context.headDim(), n = HotRows::cutRows, nSlots = context.nSlots(),
+                     const Tensor &firstMiss, bool inUnits, const AddNext &addNext) const {
+    const unsigned d = context.headDim(), n = w.cutRows, nSlots = context.nSlots(),
                    pairWidth = d / HotRows::nPairs, nSlices = d / hot.width;
     const std::size_t rowElements = context.layout().rowElements;
     const Tensor landing = perLanding(w, HALF, {n, rowElements}, "landing"),
                  cut = perLanding(w, HALF, {n * 2 * std::size_t(d)}, "cut_rows");
-    readRemote(*cache.lockstep, source.buffer(),
-               landing.reshape({std::size_t(w.nLandings()) * n, rowElements}), offsets.flatten(),
-               inner.program, {context.dc, "read_rows"});
+    // The first landings of each list.
+    const auto read = [&](unsigned nOfList, Sequence &program) {
+      const auto firstOf = [&](const Tensor &t, std::size_t each) {
+        return t.reshape({w.nLists, w.perList(), n * each})
+            .slice(0, nOfList, 1)
+            .reshape({std::size_t(w.nLists) * nOfList * n, each});
+      };
+      readRemote(*cache.lockstep, source.buffer(), firstOf(landing, rowElements),
+                 firstOf(offsets, 1).flatten(), program, {context.dc, "read_rows"});
+    };
+    const unsigned unit = hot.readUnit() / n;
+    if (inUnits && unit < w.perList()) {
+      inner.begin(landing);
+      Sequence all({}, {context.dc, "read_all"});
+      read(w.perList(), all);
+      Switch some(inner.greatest(units), all, {context.dc, "read_some"});
+      for (unsigned i = 1; i * unit < w.perList(); ++i) {
+        Sequence part({}, {context.dc, "read_part"});
+        read(i * unit, part);
+        some.add(static_cast<std::int32_t>(i), part);
+      }
+      inner.program.add(some);
+    } else {
+      read(w.perList(), inner.program);
+    }
     const ComputeSet cutting = inner.execute("cut_rows");
     for (unsigned i = 0; i != w.nLandings(); ++i)
       source.addCut(graph, cutting, landingTile(w, i), landing[i].flatten(), cut[i], n, d,
@@ -416,7 +495,7 @@ private:
                  {"places", missPlaces[slot]},
                  {"pieces", pieces[slot][i].flatten()},
                  {"rows", rows.flatten()}},
-                {{"waveRows", w.listRows},
+                {{"fullRows", w.fullRows},
                  {"nRows", static_cast<unsigned>(rows.dim(1))},
                  {"width", width},
                  {"set", set},
@@ -444,11 +523,13 @@ private:
   const unsigned topK, rowsPerPart;
   const unsigned home = p.parts - 1; // has less to do than the first parts
   Tensor hits, nHits, byEntry, byMiss, nFree;
-  Tensor entries, rows, nMisses, first; // of misses
-  Tensor hotPlaces, missPlaces;         // {slots, topK}
-  Tensor toFetch;                       // {slots}: misses, or how many are taken to be
-  // The wave, the one after it, whether there is one, and whether it is a wide one.
-  Tensor wave, nextWave, more, most;
+  Tensor entries, rows, nMisses; // of misses
+  Tensor inList, inAll;          // {slots, 2}: of waves of lists, and of all
+  Tensor hotPlaces, missPlaces;  // {slots, topK}
+  Tensor toFetch;                // {slots}: misses, or how many are taken to be
+  // What PlanMisses says; the wave, the one after it, whether there is one, and of what that is read.
+  Tensor left, nListWaves, way;
+  Tensor wave, nextWave, moreOfLists, more, units;
 };
 
 } // namespace

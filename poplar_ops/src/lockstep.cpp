@@ -103,6 +103,20 @@ Tensor Lockstep::greatest(Graph &graph, const Tensor &predicate, Sequence &progr
   return greatest;
 }
 
+Tensor Lockstep::agreed(Graph &graph, const Tensor &number, Sequence &program,
+                        const DebugContext &dc) {
+  if (nIpus_ == 1)
+    return number;
+  const Tensor own = graph.addVariable(number.elementType(), {}, {dc, "agreed"}),
+               most = greatest(graph, number, program, {dc, "agreed"});
+  graph.setTileMapping(own, graph.getTarget().getNumTiles() - 1);
+  Step &all = step("agreed");
+  all.to.push_back(own.reshape({1}));
+  if (complete())
+    program.add(Copy(most.reshape({1}).broadcast(nIpus_, 0), concat(all.to), false, {dc, "agreed"}));
+  return own;
+}
+
 Function Lockstep::addFunction(Graph &graph, const Program &body) const {
   return complete() ? graph.addFunction(body) : Function();
 }

@@ -70,6 +70,7 @@ Plan arrange(const Request &request, const std::vector<const StoreKind *> &store
   plan.stores = stores;
   plan.layout = layout;
   plan.assumedHitRate = request.programs.tiers.assumedHitRate;
+  plan.assumedMisses = request.programs.tiers.assumedMisses;
   unsigned mostParts = maxParts;
   for (const StoreKind *const store : stores)
     mostParts += store->moreParts();

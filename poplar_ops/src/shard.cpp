@@ -104,6 +104,12 @@ Tensor Shard::attendNothing(Sequence &program, const std::string &step) {
                asked = graph.addVariable(BOOL, {}, {dc, "asked"});
   graph.setTileMapping(asked, graph.getTarget().getNumTiles() - 1); // as most branches
   graph.setInitialValue(asked, false);
+  if (plan.hot.nPlaces != 0) {
+    const Tensor number = graph.addVariable(INT, {}, {dc, "number"});
+    graph.setTileMapping(number, graph.getTarget().getNumTiles() - 1);
+    graph.setInitialValue(number, 0);
+    cache.lockstep->agreed(graph, number, program, dc);
+  }
   Sequence body({}, dc);
   cache.lockstep->copy(ports.query, output, body, dc);
   const Tensor any = cache.lockstep->greatest(graph, asked, program, dc);

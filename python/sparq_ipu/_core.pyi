@@ -114,5 +114,6 @@ def emulator_plan(
     n_layers: int = 1,
     hit_rate: float = 0.0,
     stacked: bool = False,
+    misses: Sequence[int] = [],
     only_between: bool = False,
 ) -> dict[str, Any]: ...

@@ -40,10 +40,10 @@ from sparq_ipu.devices import resolve_device
 from sparq_ipu.transformers.checkpoints import Checkpoint, dtype_of, import_torch, smollm2_path
 from sparq_ipu.transformers.command_settings import (
     SaidSettings,
-    add_settings,
+    add_attention,
     add_types,
+    check_alone,
     columns,
-    given,
     in_words,
     most_common,
 )
@@ -70,7 +70,7 @@ def _parser(prog: str) -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     _add_text_and_model(parser)
-    _add_attention(parser)
+    add_attention(parser)
     _add_sampling_and_output(parser)
     return parser
 
@@ -104,25 +104,6 @@ def _add_text_and_model(parser: argparse.ArgumentParser) -> None:
     model.add_argument("--threads", type=thread_count, help="threads of PyTorch")
 
 
-def _add_attention(parser: argparse.ArgumentParser) -> None:
-    sparq = parser.add_argument_group("SparQ attention (arXiv:2312.04985)")
-    add_settings(sparq)
-    sparq.add_argument(
-        "--settings",
-        type=Path,
-        help="a file that sparq-ipu tune wrote, in place of the settings above",
-    )
-    sparq.add_argument(
-        "--lossless",
-        type=number(int, "an integer in [1, 31]", lambda n: 0 < n < 32),
-        metavar="N",
-        help="draft N tokens at a time, at most 31, and let dense attention check them; greedy alone",
-    )
-    sparq.add_argument(
-        "--dense", action="store_true", help="dense attention through the same float16 cache instead"
-    )
-
-
 def _add_sampling_and_output(parser: argparse.ArgumentParser) -> None:
     sampling = parser.add_argument_group("sampling (greedy by default)")
     sampling.add_argument(
@@ -149,21 +130,14 @@ def _add_sampling_and_output(parser: argparse.ArgumentParser) -> None:
 
 def _check_alone(arguments: argparse.Namespace) -> None:
     """Refuse options that exclude each other."""
-    others = {"--temperature": arguments.temperature, "--dense": arguments.dense or None}
-    others["--compare-dense"] = arguments.compare_dense or None
+    others = {"--temperature": arguments.temperature, "--compare-dense": arguments.compare_dense or None}
     for name, value in others.items():
         if arguments.lossless and value is not None:
             raise ValueError(f"generate: --lossless must be greedy and alone, got {name} too")
     for name, value in {"--top-p": arguments.top_p, "--seed": arguments.seed}.items():
         if value is not None and arguments.temperature is None:
             raise ValueError(f"generate: {name} must be with --temperature, got {value} alone")
-    said = given(arguments)
-    if arguments.settings is not None and said:
-        got = ", ".join(said)
-        raise ValueError(f"generate: --settings must be in place of the other settings, got {got} too")
-    sparq = said + (["--settings"] if arguments.settings is not None else [])
-    if arguments.dense and sparq:
-        raise ValueError(f"generate: --dense must be without settings of SparQ, got {', '.join(sparq)} too")
+    check_alone("generate", arguments)
 
 
 def _text(arguments: argparse.Namespace) -> str:

@@ -40,6 +40,8 @@ def test_rows_are_placements(
     shape = dict(n_heads=32, n_kv_heads=8, head_dim=64, seq_len=2048, rank=8, top_k=16)
     placed = place_layers(**shape, n_layers=32, n_ipus=16, hit_rate=0.9)  # type: ignore[arg-type]
     assert two["seconds_per_token"] == placed.seconds_per_token
+    assert two["seconds_low"] == placed.seconds_low < placed.seconds_per_token
+    assert two["seconds_high"] == placed.seconds_high > placed.seconds_per_token
     assert two["seconds_if_streamed"] == placed.seconds_if_streamed
     assert placed.tiered is not None and two["max_tile_bytes"] == placed.tiered.max_tile_bytes
     assert one["max_tile_bytes"] < two["max_tile_bytes"]

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -390,84 +390,174 @@ def test_steps_of_a_head(by_position: bool, data: st.DataObject) -> None:
 # ---- how their rows come in
 
 
-class Lists(NamedTuple):
-    """Misses of several heads."""
-
-    rows: list[np.ndarray]  # of each head (its misses,)
-    first: list[int]
-
-    def of_wave(self, wave: int, n: int) -> np.ndarray:
-        """(n,) rows of the list of all, 0 behind its end."""
-        every = np.concatenate([*self.rows, np.zeros(n * (wave + 1), np.uint32)]).astype(np.uint32)
-        return every[wave * n : (wave + 1) * n]
-
-
-def some_lists(seed: int, counts: list[int]) -> Lists:
-    rng = np.random.default_rng(seed)
-    rows = [rng.integers(1, 2**30, n).astype(np.uint32) for n in counts]
-    return Lists(rows, [sum(counts[:slot]) for slot in range(len(counts))])
-
-
-#: misses of each head, and rows of a wave
+#: a wave costs as much as reading so many rows
+WAVE_COST = 20
+#: misses of each head, how many heads are in a list, rows of a wave
 WAVES = (
-    ([3, 0, 5], 8),  # a wave holds all
-    ([10, 1, 20, 0, 9], 12),  # more than a wave, heads that are cut twice
-    ([0, 0], 4),
-    ([16], 4),
-    ([4, 4, 4], 4),
-    ([1, 30], 26),
+    ([3, 0, 5], 3, 8),  # a wave holds all
+    ([10, 1, 20, 0, 9], 5, 12),  # more than a wave, heads that are cut twice
+    ([0, 0], 1, 4),
+    ([16], 1, 4),
+    ([4, 4, 4], 1, 4),  # lists that are as long
+    ([1, 30], 2, 26),
+    ([20, 30, 0, 1, 22, 19, 3], 3, 16),  # lists that are not, the last one shorter
+    ([40, 0, 0, 0, 0, 0], 2, 8),  # one head has all
+    ([7, 7, 8, 7, 7, 6], 2, 12),
 )
 
 
-@pytest.mark.parametrize(("counts", "n"), WAVES)
-def test_waves_of_misses(counts: list[int], n: int) -> None:
-    """Waves until there is no more: what each head places, and what is read for all."""
-    lists, top_k = some_lists(n, counts), 40
-    wave, n_waves = word(2**32 - 1), 0  # the number before 0
-    while True:
-        fields = dict(nMisses=np.array(counts, np.uint32), wave=wave, more=np.array(False))
-        out = run("MoreMisses", fields, nSlots=len(counts), groupSlots=len(counts), waveRows=n)
-        wave = out["wave"].astype(np.uint32)
-        assert wave == n_waves and out["more"] == (n_waves * n < sum(counts))
-        if not out["more"]:
-            break
-        check_wave(lists, n_waves, n, top_k)
-        n_waves += 1
-    assert n_waves == -(-sum(counts) // n)
+class ManyMisses(NamedTuple):
+    """Misses of several heads, by their numbers in the list of all."""
+
+    counts: list[int]
+    list_slots: int
+    wave_rows: int
+    #: of each head (its misses,)
+    rows: list[np.ndarray]
+
+    def of_lists(self, waves: int) -> list[list[np.ndarray]]:
+        """Of each wave and list the rows that it fetches."""
+        lists = self.lists()
+        return [[rows[w * self.wave_rows : (w + 1) * self.wave_rows] for rows in lists] for w in range(waves)]
+
+    def lists(self) -> list[np.ndarray]:
+        heads = range(0, len(self.counts), self.list_slots)
+        return [np.concatenate(self.rows[begin : begin + self.list_slots]) for begin in heads]
+
+    def of_all(self, waves: int) -> np.ndarray:
+        """What is left behind so many waves of lists, list by list."""
+        return np.concatenate([rows[waves * self.wave_rows :] for rows in self.lists()])
 
 
-def check_wave(lists: Lists, wave: int, n: int, top_k: int) -> None:
-    placed = []
-    for of_head, first in zip(lists.rows, lists.first):
-        rows = words(top_k)
-        rows[: len(of_head)] = of_head
-        fields = dict(
-            wave=word(wave), first=word(first), nMisses=word(len(of_head)), rows=rows, waveRow=words(n)
+def some_misses(seed: int, counts: list[int], list_slots: int, wave_rows: int) -> ManyMisses:
+    rng = np.random.default_rng(seed)
+    return ManyMisses(
+        counts, list_slots, wave_rows, [rng.integers(1, 2**30, n).astype(np.uint32) for n in counts]
+    )
+
+
+def planned(
+    counts: list[int], list_slots: int, wave_rows: int, unit: int, enough: int = 2**20
+) -> dict[str, Any]:
+    n_lists = -(-len(counts) // list_slots)
+    return run(
+        "PlanMisses",
+        dict(
+            nMisses=np.array(counts, np.uint32),
+            left=words(n_lists),
+            ofAll=word(77),
+            nWaves=word(77),
+            way=np.array(-1, np.int32),
+        ),
+        nSlots=len(counts),
+        nLists=n_lists,
+        listSlots=list_slots,
+        waveRows=wave_rows,
+        unit=unit,
+        waveCost=WAVE_COST,
+        enough=enough,
+    )
+
+
+def cheaper_by_lists(left: list[int], wave_rows: int, unit: int) -> bool:
+    """What the two ways read and cost, for as many rows as a wave of lists has at most."""
+    own = [min(n, wave_rows) for n in left]
+    of_lists = WAVE_COST + len(left) * unit * -(-max(own) // unit)
+    return of_lists < WAVE_COST * -(-sum(own) // wave_rows) + sum(own)
+
+
+@pytest.mark.parametrize(("counts", "list_slots", "n"), WAVES)
+def test_waves_of_misses(counts: list[int], list_slots: int, n: int) -> None:
+    """Waves of lists while these cost less, then of all, until there is no more: what each head places, what
+    is read for all, and how much."""
+    misses, top_k, unit, few = some_misses(n, counts, list_slots, n), 40, 4, 2
+    plan = planned(counts, list_slots, n, unit)
+    n_waves, left = int(plan["nWaves"]), [len(rows) for rows in misses.lists()]
+    assert plan["left"].tolist() == left
+    for _ in range(n_waves):
+        assert cheaper_by_lists(left, n, unit)
+        left = [max(rows - n, 0) for rows in left]
+    assert not cheaper_by_lists(left, n, unit)
+    assert plan["ofAll"] == sum(left) and plan["way"] == (n_waves != 0)
+    firsts = [first_of(misses, slot, n_waves) for slot in range(len(counts))]
+    of_lists, rest = misses.of_lists(n_waves), misses.of_all(n_waves)
+    wave = word(2**32 - 1)  # the number before 0
+    for number in range(n_waves + -(-len(rest) // n) + 1):
+        out = run(
+            "MoreMisses",
+            dict(
+                left=plan["left"].astype(np.uint32),
+                ofAll=plan["ofAll"].astype(np.uint32),
+                nWaves=plan["nWaves"].astype(np.uint32),
+                wave=wave,
+                moreOfLists=np.array(False),
+                more=np.array(False),
+                units=np.array(-1, np.int32),
+            ),
+            nLists=len(left),
+            waveRows=n,
+            fewRows=few,
+            unit=unit,
         )
-        placed.append(run("PlaceMisses", fields, waveRows=n)["waveRow"])
-    expected = lists.of_wave(wave, n)
+        wave = out["wave"].astype(np.uint32)
+        assert wave == number and out["moreOfLists"] == (number < n_waves)
+        if number < n_waves:
+            most = max(len(rows) for rows in of_lists[number])
+            assert not out["more"] and out["units"] == -(-most // unit)
+            for which, rows in enumerate(of_lists[number]):
+                slots = range(which * list_slots, min((which + 1) * list_slots, len(counts)))
+                check_wave(misses, rows, number, n, top_k, {slot: firsts[slot]["inList"] for slot in slots})
+            continue
+        rows = rest[(number - n_waves) * n :]
+        assert out["more"] == (len(rows) != 0)
+        # few rows come in a smaller wave; else as many units are read as hold what is left
+        assert out["units"] == (0 if len(rows) <= few else -(-min(len(rows), n) // unit))
+        size = few if len(rows) <= few else n
+        slots_of_all = {slot: first["inAll"] for slot, first in enumerate(firsts)}
+        check_wave(misses, rows[:size], number, size, top_k, slots_of_all)
+
+
+def first_of(misses: ManyMisses, slot: int, n_waves: int) -> dict[str, np.ndarray]:
+    fields = dict(
+        nMisses=np.array(misses.counts[: max(slot, 1)], np.uint32),
+        nWaves=word(n_waves),
+        inList=words(2),
+        inAll=words(2),
+    )
+    out = run("FirstMiss", fields, nBefore=slot, listSlots=misses.list_slots, waveRows=misses.wave_rows)
+    return {name: out[name].astype(np.uint32) for name in ("inList", "inAll")}
+
+
+def check_wave(
+    misses: ManyMisses, expected: np.ndarray, wave: int, size: int, top_k: int, firsts: dict[int, np.ndarray]
+) -> None:
+    """Of a wave of `size` rows, what the slots of `firsts` place, and what is read."""
+    placed = []
+    for slot, first in firsts.items():
+        rows = words(top_k)  # behind the last miss, which nobody takes
+        rows[: misses.counts[slot]] = misses.rows[slot]
+        fields = dict(
+            wave=word(wave), first=first, nMisses=word(misses.counts[slot]), rows=rows, waveRow=words(size)
+        )
+        placed.append(run("PlaceMisses", fields, waveRows=size, fullRows=misses.wave_rows)["waveRow"])
+    read = np.concatenate([expected, np.zeros(size, np.uint32)])[:size]
     assert ((np.stack(placed) != 0).sum(axis=0) <= 1).all()
-    np.testing.assert_array_equal(np.stack(placed).max(axis=0), expected)
-    offsets = run("WaveRows", dict(ofSlots=np.stack(placed), offsets=words(n)), nSlots=len(placed), n=n)
-    np.testing.assert_array_equal(offsets["offsets"], np.where(expected == 0, 0, expected - 1))
+    np.testing.assert_array_equal(np.stack(placed).max(axis=0), read)
+    offsets = run("WaveRows", dict(ofSlots=np.stack(placed), offsets=words(size)), nSlots=len(placed), n=size)
+    np.testing.assert_array_equal(offsets["offsets"], np.where(read == 0, 0, read - 1))
 
 
-@pytest.mark.parametrize(
-    ("group_slots", "most"), [(1, 13), (2, 15), (3, 19), (4, 24), (5, 37), (6, 37)]
-)  # misses of the group with most
-@pytest.mark.parametrize("wave", [0, 2])
-def test_waves_last_as_long_as_the_largest_group(group_slots: int, most: int, wave: int) -> None:
-    counts = np.array([6, 3, 9, 6, 13], np.uint32)
-    fields = dict(nMisses=counts, wave=word((wave - 1) % 2**32), more=np.array(False))
-    for rows in range(1, 39):
-        out = run("MoreMisses", fields, nSlots=5, groupSlots=group_slots, waveRows=rows)
-        assert out["wave"] == wave and out["more"] == (wave * rows < most)
+def test_a_wave_of_lists_is_planned_where_it_costs_less() -> None:
+    """Both ways are in the cases above."""
+    ways = [int(planned(counts, list_slots, n, 4)["way"]) for counts, list_slots, n in WAVES]
+    assert set(ways) == {0, 1}
 
 
-@pytest.mark.parametrize(("counts", "enough", "most"), [([3, 4], 7, 1), ([3, 4], 8, 0), ([0], 1, 0)])
-def test_most_miss(counts: list[int], enough: int, most: int) -> None:
-    fields = dict(nMisses=np.array(counts, np.uint32), most=np.array(not most))
-    assert run("MostMiss", fields, nSlots=len(counts), enough=enough)["most"] == most
+@pytest.mark.parametrize(("counts", "enough", "wide"), [([3, 4], 7, 1), ([3, 4], 8, 0), ([0], 1, 0)])
+def test_where_most_miss_every_head_fetches_its_own(counts: list[int], enough: int, wide: int) -> None:
+    plan = planned(counts, len(counts), 4, 4, enough)
+    assert plan["way"] == 2 * wide
+    assert not wide or plan["ofAll"] == plan["nWaves"] == 0
 
 
 @pytest.mark.parametrize(("n_misses", "wave_rows"), [(19, 20), (19, 8), (20, 8), (0, 8)])
@@ -483,13 +573,6 @@ def test_rows_of_a_head(n_misses: int, wave_rows: int) -> None:
             out = run("HeadRows", fields, waveRows=wave_rows, row=row, n=4)
             first = wave * wave_rows + row
             np.testing.assert_array_equal(out["offsets"], expected[first : first + 4])
-
-
-@pytest.mark.parametrize("n_before", [0, 1, 5])
-def test_first_miss(n_before: int) -> None:
-    fields = dict(nMisses=np.arange(3, 3 + max(n_before, 1), dtype=np.uint32), first=word(77))
-    expected = sum(range(3, 3 + n_before))
-    assert run("FirstMiss", fields, nBefore=n_before)["first"] == expected
 
 
 @pytest.mark.parametrize("n", [1, 4, 7])
@@ -509,39 +592,45 @@ def test_cut_rows(n: int, head_dim: int, width: int) -> None:
     assert_bits(out["pieces"], np.concatenate(keys + values))
 
 
-@pytest.mark.parametrize(("counts", "n"), WAVES)
+@pytest.mark.parametrize(("counts", "list_slots", "n"), WAVES)
 @pytest.mark.parametrize(("set_shift", "width"), [(0, 4), (2, 16), (1, 6)])
-def test_insert_rows(counts: list[int], n: int, set_shift: int, width: int) -> None:
-    """Of every wave those of one head that belong to the set, into its layer."""
+@pytest.mark.parametrize("n_waves", [0, 1])
+def test_insert_rows(
+    counts: list[int], list_slots: int, n: int, set_shift: int, width: int, n_waves: int
+) -> None:
+    """Of every wave of all, behind some of lists, those of one head and the set, into its layer."""
     rng, top_k, n_rows, n_sets = np.random.default_rng(n), 40, 41, 1 << set_shift
-    head = len(counts) - 1
-    places, first, of_set = words(top_k), sum(counts[:head]), n_sets - 1
+    misses = some_misses(n, counts, list_slots, n)
+    head, rest = len(counts) - 1, misses.of_all(n_waves)
+    first = first_of(misses, head, n_waves)["inAll"]
+    places, of_set = words(top_k), n_sets - 1
     places[: counts[head]] = rng.permutation(n_rows * n_sets)[: counts[head]] + 1
     rows = half_bits(rng, N_LAYERS, n_rows, width)
     expected = rows.copy()
-    for wave in range(-(-sum(counts) // n) + 1):
+    for wave in range(-(-len(rest) // n) + 1):
         pieces = half_bits(rng, n, width)
         rows = run(
             "InsertRows",
             dict(
                 layer=word(LAYER),
-                wave=word(wave),
-                first=word(first),
+                wave=word(n_waves + wave),
+                first=first,
                 nMisses=word(counts[head]),
                 places=places,
                 pieces=pieces,
                 rows=rows,
             ),
-            waveRows=n,
+            fullRows=n,
             nRows=n_rows,
             width=width,
             set=of_set,
             setShift=set_shift,
         )["rows"]
-        for miss in range(counts[head]):
-            row, its_set = divmod(int(places[miss]) - 1, n_sets)
-            if its_set == of_set and 0 <= first + miss - wave * n < n:
-                expected[LAYER, row] = pieces[first + miss - wave * n]
+        for at, fetched in enumerate(rest[wave * n : (wave + 1) * n]):
+            for miss in np.flatnonzero(misses.rows[head] == fetched):
+                row, its_set = divmod(int(places[miss]) - 1, n_sets)
+                if its_set == of_set:
+                    expected[LAYER, row] = pieces[at]
         assert_bits(rows, expected)
 
 

@@ -160,6 +160,17 @@ def test_requests_at_once_read_what_they_share_once(engine: Any) -> None:
         assert [Asked(fresh, [*shared, index], 5).tokens for index in range(4)] == answers
 
 
+def test_a_beginning_is_copied_from_a_longer_text(engine: Any) -> None:
+    text = tokens_of(600, seed=1)[0].tolist()
+    answer = Asked(engine, text, 10).tokens
+    other = [*text[:300], *tokens_of(90, seed=2)[0].tolist()]
+    asked = Asked(engine, other, 10)
+    assert asked.end().n_held == 256
+    assert Asked(engine, text, 10).tokens == answer
+    with running_engine() as fresh:
+        assert Asked(fresh, other, 10).tokens == asked.tokens
+
+
 def test_what_was_used_longest_ago_is_forgotten_first() -> None:
     with running_engine(n_places=2) as engine:
         texts = [tokens_of(200, seed=seed)[0].tolist() for seed in range(3)]
@@ -167,18 +178,31 @@ def test_what_was_used_longest_ago_is_forgotten_first() -> None:
     assert held == [0, 0, 128, 0, 128, 0]
 
 
-def test_a_long_prompt_does_not_hold_up_others(engine: Any) -> None:
+def test_a_long_prompt_does_not_hold_up_others(engine: Any, monkeypatch: Any) -> None:
     """Tokens come while a prompt is read, also within a piece; a short prompt overtakes a long one."""
+    read = engine.contexts.read
+
+    def slow(place: int, tokens: Any, held: int, between: Any) -> Any:
+        def slowly() -> None:  # before each layer
+            time.sleep(0.05)
+            between()
+
+        n_steps.append(len(writer.request.new))
+        logits = read(place, tokens, held, slowly)
+        n_steps.append(len(writer.request.new))
+        return logits
+
+    n_steps: list[int] = []
     writer = Asked(engine, tokens_of(20), 900)
-    assert writer.begun.wait(60)
-    before = len(writer.events)
+    while len(writer.request.new) < 5:  # a first step takes longer
+        time.sleep(0.01)
+    monkeypatch.setattr(engine.contexts, "read", slow)
     reader = Asked(engine, tokens_of(900, seed=2), 1)
     short = Asked(engine, tokens_of(10, seed=3), 1)
-    short.end()
-    assert not reader.events
-    reader.end()
-    assert len(writer.events) >= before + 5
+    reader.end(), short.end()
     engine.cancel(writer.request)
+    assert short.request.last_at < reader.request.last_at
+    assert len(n_steps) >= 6 and all(end > begin for begin, end in zip(n_steps[::2], n_steps[1::2]))
 
 
 def test_more_than_may_wait_are_refused() -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any, Sequence
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparq_ipu.serve.prefixes import Place, choose, common, longest
+from sparq_ipu.serve.prefixes import Place, beginning, choose, common, longest
 from sparq_ipu.serve.sampling import Sampler, Sampling
 from sparq_ipu.serve.text import TextStream
 
@@ -135,3 +136,25 @@ def test_a_place_that_is_continued_is_taken_else_the_oldest() -> None:
     assert choose([other, oldest], prompt, 4) is oldest  # copied from `other`, which keeps its rest
     assert choose([other, place(2, [], 0), oldest], prompt, 4).used == 0  # type: ignore[union-attr]
     assert choose([place(0, [], 0, is_free=False)], prompt, 4) is None
+
+
+def test_texts_that_begin_alike_have_one_machine() -> None:
+    def of(**body: Any) -> str:
+        return beginning(json.dumps(body).encode())
+
+    long = "word " * 300
+    assert of(prompt=long + "one", max_tokens=1) == of(prompt=long + "two") == of(prompt=[long, "three"])
+    assert of(prompt=list(range(2000))) == of(prompt=list(range(1500)))
+    system, user = {"role": "system", "content": "be kind"}, {"role": "user", "content": "why?"}
+    later = [{"role": "assistant", "content": "because"}, {"role": "user", "content": "really?"}]
+    assert of(messages=[system, user]) == of(messages=[system, user, *later])
+    texts = [
+        of(prompt="a"),
+        of(prompt="b"),
+        of(prompt=[1]),
+        of(messages=[system]),
+        of(messages=[system, user]),
+    ]
+    assert len(set(texts)) == 5 and "" not in texts
+    for body in (b"", b"{", b"[]", b"null", b'{"prompt": 3}', b'{"messages": [{}]}', b"[" * 100000, b"\xff"):
+        assert beginning(body) == ""

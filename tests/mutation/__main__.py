@@ -47,6 +47,8 @@ from mutants import Mutant
 GOOD = ("killed", "known")
 #: the last words of Ninja and Make where something does not compile
 STOPPED = re.compile(r"ninja: build stopped|make: \*\*\* ")
+#: and of pytest where nothing ran
+SKIPPED = re.compile(r"^\d+ (skipped|deselected)", re.MULTILINE)
 
 
 def sampled(every: list[Mutant], seed: int) -> list[Mutant]:
@@ -94,6 +96,8 @@ def result_of(mutant: Mutant, tree: CopiedTree) -> tuple[str, str]:
         return "did not build", str(error)
     finally:
         tree.write(mutant.file, text)
+    if SKIPPED.search(done.stdout):
+        return "did not run", done.stdout[-1000:]
     if done.returncode == 0:
         return ("known", mutant.survives) if mutant.survives else ("SURVIVED", "")
     if done.returncode in (

@@ -27,6 +27,9 @@ COMPARED = {
     ("docs/on_chip.md", "bench/on_chip.py"): (
         "tests/bench/test_on_chip.py::test_the_document_has_what_is_printed",
     ),
+    ("docs/on_chip.md", "bench/waves.py"): (
+        "tests/bench/test_waves.py::test_the_document_has_the_table_of_the_rows",
+    ),
     ("docs/device_model.md", "bench/layers.py"): (
         "tests/bench/test_layers.py::test_the_documents_table_and_what_grows",
     ),

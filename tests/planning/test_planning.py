@@ -242,6 +242,26 @@ def test_a_dry_run_leaves_later_sessions_alone():
             "plan: hit_rate must be 0 for kernel 'sparq-streaming', which has no hot rows, got 0.9",
         ),
         (
+            dict(misses=[1] * 32),
+            "plan: misses must be None for kernel 'sparq-streaming', which has no hot rows, got ",
+        ),
+        (
+            dict(misses=[1] * 32, kernel="sparq-tiered", hit_rate=0.5),
+            "plan: misses must be None where hit_rate is given, got ",
+        ),
+        (
+            dict(misses=[1] * 32, kernel="sparq-tiered", n_ipus=2),
+            "plan: n_ipus must be 1 with misses, got 2",
+        ),
+        (
+            dict(misses=[1] * 31 + [129], kernel="sparq-tiered"),
+            r"plan: misses must be in \[0, top_k=128\], got ",
+        ),
+        (
+            dict(misses=[1] * 31, kernel="sparq-tiered"),
+            r"plan: misses must have shape \(batch \* n_kv_heads=32,\), got \(31,\)",
+        ),
+        (
             dict(hot_rows=9, kernel="dense-sram"),
             "plan: hot_rows must be 0 for kernel 'dense-sram', which has .*, got 9",
         ),

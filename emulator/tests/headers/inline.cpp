@@ -24,20 +24,13 @@
 #include <poplar/exceptions.hpp>
 #include <poplar/replication_factor.hpp>
 
-#include <iostream>
+#include "line.hpp"
+
 #include <sstream>
 #include <stdexcept>
 #include <unordered_set>
 
 using namespace poplar;
-
-// Prints a name and what follows.
-template <class... T> static void line(const char *name, const T &...values) {
-  std::cout << name << "|";
-  const char *between = "";
-  (void)std::initializer_list<int>{(std::cout << between << values, between = " ", 0)...};
-  std::cout << "\n";
-}
 
 static void views() {
   const std::vector<int> v = {4, 5, 6};

@@ -10,18 +10,12 @@
 #include <ipudef.h>
 #include <poplar/Vertex.hpp>
 
+#include "line.hpp"
+
 #include <cstring>
-#include <iostream>
 #include <limits>
 
 using namespace poplar;
-
-template <class... T> static void line(const char *name, const T &...values) {
-  std::cout << name << "|";
-  const char *between = "";
-  ((std::cout << between << values, between = " "), ...);
-  std::cout << "\n";
-}
 
 // A field as a loader fills it: a pointer, and for vectors a count.
 struct Stored {

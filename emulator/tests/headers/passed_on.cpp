@@ -7,18 +7,9 @@
 #include <poplar/ProfileValue.hpp>
 #include <poplar/TypeConversion.hpp>
 
-#include <initializer_list>
-#include <iostream>
+#include "line.hpp"
 
 using namespace poplar;
-
-// Prints a name and what follows.
-template <class... T> static void line(const char *name, const T &...values) {
-  std::cout << name << "|";
-  const char *between = "";
-  ((std::cout << between << values, between = " "), ...);
-  std::cout << "\n";
-}
 
 // The library's side.
 namespace poplar {

@@ -118,6 +118,12 @@ const std::vector<std::pair<const char *, Build>> cases = {
        const Function f = x.graph.addFunction(Sequence{x.write(x.a), x.read(x.a)});
        return std::vector<Program>{Sequence{Call(f), x.write(x.b), Call(f), x.read(x.b), Call(f)}};
      }},
+    {"read whole and in part",
+     [](Bench &x) {
+       const Tensor d = x.variable(FLOAT, {300}, "d", 1);
+       return std::vector<Program>{
+           Sequence{x.write(x.a), Copy(concat(x.a, x.a.slice(50, 100)), d)}};
+     }},
     {"with a landing copy",
      [](Bench &x) {
        return std::vector<Program>{Sequence{x.write(x.a), x.change(x.a, 0), x.read(x.a)}};

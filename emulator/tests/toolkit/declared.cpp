@@ -181,7 +181,7 @@ int main() {
   std::cout << "limits|" << target.getTypeLimitsMaxAs<unsigned>(UNSIGNED_SHORT) << " "
             << target.getTypeLimitsLowestAs<float>(HALF) << "\n";
   std::cout << "json|"
-            << ProfileValue(ProfileValue::Map{{"a", 1}, {"b", ProfileValue::Vector{true, "x\n"}}})
+            << ProfileValue(ProfileValue::Map{{"a", 1}, {"b", ProfileValue::Vector{true, "x\"\n"}}})
             << "\n";
   const std::vector<unsigned> drivers = device.getDriverIDs();
   std::cout << "drivers|" << drivers.size() << "\n";

@@ -42,6 +42,9 @@ public:
   // branch or another pass does where an IPU did not ask for it must do no harm there.
   poplar::Tensor greatest(poplar::Graph &graph, const poplar::Tensor &predicate,
                           poplar::program::Sequence &program, const poplar::DebugContext &dc);
+  // The greatest of a number {} of each, which vertices of all read: on the last tile of each.
+  poplar::Tensor agreed(poplar::Graph &graph, const poplar::Tensor &number,
+                        poplar::program::Sequence &program, const poplar::DebugContext &dc);
   // Functions are of the program of all.
   poplar::Function addFunction(poplar::Graph &graph, const poplar::program::Program &body) const;
   void call(const poplar::Function &function, poplar::program::Sequence &program,

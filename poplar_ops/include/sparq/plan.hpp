@@ -144,13 +144,23 @@ struct HotRows {
   // Rows that are fetched at a time, for all tasks together, and in how many lists: the tasks of a
   // list have waveRows / nLists of them together, a multiple of cutRows.
   unsigned waveRows = 0, nLists = 1;
+  // The last rows of a step, where they are so few, come in a smaller wave.
+  unsigned fewRows = 0;
   // Where most rows are missing, every task fetches so many of its own at a time; 0: never.
   unsigned headRows = 0;
   HotPolicy policy = HotPolicy::leastRecent;
 
-  static constexpr unsigned cutRows = 4; // that arrive on one tile
-  static constexpr unsigned nPairs = 4;  // of lanes: docs/exactness.md E3
+  static constexpr unsigned cutRows = 4;   // that arrive on one tile
+  static constexpr unsigned readSizes = 8; // of a wave
+  static constexpr unsigned waveCost =
+      128;                              // rows that are read in the time that a wave takes beside
+  static constexpr unsigned nPairs = 4; // of lanes: docs/exactness.md E3
   unsigned listRows() const { return waveRows / nLists; }
+  // A wave reads only as many rows as are left, in units of so many.
+  unsigned readUnit() const {
+    const unsigned least = (listRows() + readSizes - 1) / readSizes;
+    return (least + cutRows - 1) / cutRows * cutRows;
+  }
   // Of a row on one part, at most: pieces of keys and of values.
   unsigned partBytes(unsigned headDim, unsigned parts) const {
     const auto most = [parts](unsigned pieces) { return (pieces + parts - 1) / parts; };
@@ -211,6 +221,7 @@ struct TierOptions {
   // For planning: the share of selected rows that is taken to be hot, instead of looking. Below 0:
   // looks.
   double assumedHitRate = -1;
+  std::vector<unsigned> assumedMisses; // of each task, instead of a rate; empty: the rate
 };
 
 // What a graph is to have on one cache.
@@ -237,7 +248,8 @@ struct Plan {
   std::vector<const StoreKind *> stores; // that a cache has
   HotRows hot{};
   History history{};
-  double assumedHitRate = -1;              // see TierOptions
+  double assumedHitRate = -1; // see TierOptions
+  std::vector<unsigned> assumedMisses;
   std::vector<PlannedAttention> attention; // one for each entry of Programs::attention
 };
 

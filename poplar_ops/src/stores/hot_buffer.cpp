@@ -27,6 +27,8 @@ constexpr unsigned maxOwners = 32;
 // Rows of a wave of misses: this share of all that are selected, for about so many are missing, within
 // limits. More come on chip for nothing where few are missing, fewer cost more waves where many are.
 constexpr unsigned waveShare = 8, leastWaveRows = 64, mostWaveRows = 512;
+// A wave for the last few rows has so many, at most.
+constexpr unsigned mostFewRows = 8;
 // Slots whose misses are fetched together. Each of their parts gets a piece of every such row, so more are
 // more exchange; the misses of fewer differ more, and rows come on chip for nothing.
 constexpr unsigned groupSlots = 8;
@@ -58,6 +60,7 @@ HotRows makeHotRows(const Request &request, const CacheLayout &layout, const Pla
                  most = roundUp(std::max(1u, placement.slots * topK), unit),
                  usual = std::clamp(most / waveShare, leastWaveRows, mostWaveRows);
   hot.waveRows = std::min(most, roundUp(options.waveRows != 0 ? options.waveRows : usual, unit));
+  hot.fewRows = std::min(mostFewRows, hot.readUnit() / 2);
   if (options.waveRows == 0) {
     const unsigned rowBytes = hot.partBytes(shape.headDim, placement.parts),
                    atOnce = std::min(mostWideRows / placement.slots, mostWideBytes / rowBytes),

@@ -48,6 +48,7 @@ def counted(
             n_layers=n_layers,
             hit_rate=request.hit_rate or 0.0,
             stacked=ipu is not None,
+            misses=list(request.misses or ()),
         )
     except DoesNotFit as error:
         if ipu is None or not error.resource.startswith("tile memory"):

@@ -44,8 +44,21 @@ class LayerPlacement:
     @property
     def seconds_per_token(self) -> float:
         """Modelled: attention of all layers for one token, IPU after IPU."""
-        of_tiered = self.n_tiered * self.tiered.seconds_per_query if self.tiered else 0.0
-        of_ipu = of_tiered + (self.layers_per_ipu - self.n_tiered) * self.streamed.seconds_per_query
+        return self._per_token("seconds_per_query")
+
+    @property
+    def seconds_low(self) -> float:
+        """The low end of the range of `seconds_per_token`, which is likely."""
+        return self._per_token("seconds_low")
+
+    @property
+    def seconds_high(self) -> float:
+        """Its high end."""
+        return self._per_token("seconds_high")
+
+    def _per_token(self, name: str) -> float:
+        of_tiered: float = self.n_tiered * getattr(self.tiered, name) if self.tiered else 0.0
+        of_ipu: float = of_tiered + (self.layers_per_ipu - self.n_tiered) * getattr(self.streamed, name)
         return of_ipu * self.n_layers / self.layers_per_ipu
 
     @property

@@ -35,6 +35,7 @@ def plan(
     n_ipus: int = 1,
     n_layers: int = 1,
     hit_rate: float = 0.0,
+    misses: Sequence[int] | None = None,
     baseline: bool = True,
     **options: Any,
 ) -> Plan:
@@ -54,6 +55,8 @@ def plan(
             is of all; `seconds_per_token` is the time of all layers. Dense attention in SRAM has one only.
         hit_rate: of a cache in three tiers, in [0, 1]: the share of selected rows that is taken to be hot;
             0: all are read from streaming memory. Not predicted: docs/device_model.md has what was measured.
+        misses: instead of a rate, (batch * n_kv_heads,) rows that each KV head of each element misses, in
+            [0, top_k]. With one IPU.
         options: settings: rank (32), top_k (128), n_local (0) and mean_value (True) of SparQ attention,
             top_k, n_local (half of top_k) and n_recent (32) of window attention; not used by other kernels.
             Of the cache, see `sparq_reference.CacheSpec`: index_bits (16, 8 or 4; in three tiers 4 where it
@@ -78,6 +81,7 @@ def plan(
         n_layers=n_layers,
         n_processes=n_ipus,
         hit_rate=hit_rate,
+        misses=misses,
     )
     baseline = checks.check_bool("plan", "baseline", baseline)
     result = _planned(request)

@@ -54,6 +54,8 @@ class Request:
     n_processes: int
     #: share of the selected rows that is taken to be hot; None where none can be
     hit_rate: float | None
+    #: of each KV head of each batch element, where they are given; the rate is their mean then
+    misses: tuple[int, ...] | None = None
 
     @property
     def n_ipus(self) -> int:
@@ -97,6 +99,7 @@ class Request:
             append=False,
             device_options=usual,
             hit_rate=None,
+            misses=None,
         )
 
     def columns(self) -> dict[str, Any]:
@@ -143,6 +146,7 @@ def check_request(
     n_ipus: int = 1,
     split: str = "layers",
     hit_rate: float,
+    misses: object = None,
 ) -> Request:
     """Arguments of a plan as a request.
 
@@ -202,6 +206,8 @@ def check_request(
         n_processes=processes,
         hit_rate=_check_hit_rate(op, hit_rate) if is_tiered else None,
     )
+    if misses is not None:
+        request = _with_misses(op, request, misses)
     if request.settings is not None:
         request.settings.check_heads(op, n_heads)
         if request.settings.kind == "window" and processes != 1:  # a share would select for itself
@@ -218,6 +224,26 @@ def _settings(op: str, kernel: Kernel, head_dim: int, options: dict[str, Any]) -
         return None
     given = {name: value for name, value in SparqSettings.take(options).items() if value is not None}
     return SparqSettings(**given, op=op, head_dim=head_dim)
+
+
+def _with_misses(op: str, request: Request, misses: object) -> Request:
+    """The request with so many misses of each KV head, in place of a rate."""
+    if request.hit_rate is None:
+        checks.fail(
+            op, "misses", f"be None for kernel {request.kernel.name!r}, which has no hot rows", misses
+        )
+    if request.hit_rate != 0:
+        checks.fail(op, "misses", "be None where hit_rate is given", misses)
+    if request.n_processes != 1 or request.n_ipus != 1:
+        checks.fail(op, "n_ipus", "be 1 with misses", max(request.n_processes, request.n_ipus))
+    assert request.settings is not None
+    n, top_k = request.cache.batch * request.cache.n_kv_heads, request.settings.top_k
+    shape = np.asarray(misses).shape
+    if shape != (n,):
+        checks.fail(op, "misses", f"have shape (batch * n_kv_heads={n},)", shape)
+    given = checks.check_integers(op, "misses", misses, n, 0, np.full(n, top_k), f"[0, top_k={top_k}]")
+    rate = 1 - float(given.mean()) / top_k
+    return dataclasses.replace(request, misses=tuple(given.tolist()), hit_rate=rate)
 
 
 def _check_hit_rate(op: str, hit_rate: object) -> float:

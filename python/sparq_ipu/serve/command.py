@@ -31,7 +31,13 @@ from sparq_ipu.commands.command_line import (
 )
 from sparq_ipu.commands.extras import needed
 from sparq_ipu.transformers.checkpoints import Checkpoint, dtype_of, import_torch, smollm2_path
-from sparq_ipu.transformers.command_settings import SaidSettings, add_settings, add_types, given, in_words
+from sparq_ipu.transformers.command_settings import (
+    SaidSettings,
+    add_attention,
+    add_types,
+    check_alone,
+    in_words,
+)
 from sparq_ipu.transformers.generation import stop_tokens
 
 #: an environment variable: on a command line everybody on the machine could read a key
@@ -91,31 +97,13 @@ def _parser(prog: str) -> argparse.ArgumentParser:
         default=30.0,
         help="at the end, seconds for answers that have begun (default 30)",
     )
-    sparq = parser.add_argument_group("SparQ attention (arXiv:2312.04985)")
-    add_settings(sparq)
-    sparq.add_argument(
-        "--settings", type=Path, help="a file that sparq-ipu tune wrote, in place of the settings above"
-    )
-    sparq.add_argument(
-        "--lossless",
-        type=number(int, "an integer in [1, 31]", lambda n: 0 < n < 32),
-        metavar="N",
-        help="draft N tokens at a time, at most 31, and let dense attention check them; greedy answers alone",
-    )
-    sparq.add_argument("--dense", action="store_true", help="dense attention through the same cache instead")
+    add_attention(parser)
     return parser
 
 
-def _check_alone(arguments: argparse.Namespace) -> None:
-    """Refuse options that exclude each other."""
-    said = given(arguments)
-    if arguments.settings is not None and said:
-        got = ", ".join(said)
-        raise ValueError(f"serve: --settings must be in place of the other settings, got {got} too")
-    sparq = said + ["--settings"] * (arguments.settings is not None)
-    sparq += ["--lossless"] * (arguments.lossless is not None)
-    if arguments.dense and sparq:
-        raise ValueError(f"serve: --dense must be without settings of SparQ, got {', '.join(sparq)} too")
+def parsed(argv: list[str] | None = None, prog: str = "sparq-ipu serve") -> argparse.Namespace:
+    """What a command line says; wrong words end the process."""
+    return _parser(prog).parse_args(argv)
 
 
 def _key(arguments: argparse.Namespace) -> str | None:
@@ -132,12 +120,12 @@ def _key(arguments: argparse.Namespace) -> str | None:
 
 
 def build(arguments: argparse.Namespace) -> tuple[Any, Any]:
-    """The application and its engine, from what `_parser` gives.
+    """The application and its engine, from what `parsed` gives.
 
     Raises:
         ValueError, RuntimeError, OSError, ImportError, MemoryError: what can not be, in a sentence.
     """
-    _check_alone(arguments)
+    check_alone("serve", arguments)
     dtype = dtype_of("serve", arguments.dtype, arguments.weights, "--dtype")
     settings = SaidSettings.of(arguments, "serve")
     key = _key(arguments)
@@ -195,7 +183,7 @@ def build(arguments: argparse.Namespace) -> tuple[Any, Any]:
 
 def main(argv: list[str] | None = None, prog: str = "sparq-ipu serve") -> int:
     """The command; returns the exit status: 0, or 2 for bad usage."""
-    arguments = _parser(prog).parse_args(argv)
+    arguments = parsed(argv, prog)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s")
     try:
         with needed("serve"):

@@ -48,13 +48,14 @@ class Contexts:
         if LayerKinds.of(text_config(model)).has_windows:
             rule = "have layers that see all positions: texts of different lengths share no window"
             checks.fail(op, "model", rule, type(model).__name__)
-        if "position_ids" not in inspect.signature(model.forward).parameters:
+        takes = inspect.signature(model.forward).parameters
+        if "position_ids" not in takes:
             checks.fail(op, "model", "take position_ids", type(model).__name__)
         self.n_places = checks.check_integer(op, "places", n_places, 1, 1024)
         self.context = checks.check_integer(op, "context", context, 1, checks.MAX_CAPACITY)
         self._model = model
         #: not every model of the oldest transformers can leave out logits
-        self._keeps = "logits_to_keep" in inspect.signature(model.forward).parameters
+        self._keeps = "logits_to_keep" in takes
         self._products = FixedRows(model)
         self._step_rows = STEP_ROWS.get(model.dtype, _USUAL_STEP_ROWS)
         self._cache = Places(hooks.settings, n_places, context, options)
@@ -95,7 +96,7 @@ class Contexts:
         self._between = between
         try:
             with self._rows(ALIGNMENT):
-                return self._forward([filled], positions, torch.tensor([n - 1]), cache)[0, 0]
+                return self._forward([filled], positions, cache, n - 1)[0, 0]
         finally:
             self._between = None
 
@@ -103,7 +104,7 @@ class Contexts:
         """The next token of each of these texts. Returns logits (len(places), vocabulary) float32."""
         cache = self._cache.tokens(places)
         with self._rows(self._step_rows):
-            return self._forward([[token] for token in tokens], torch.tensor(held)[:, None], 1, cache)[:, 0]
+            return self._forward([[token] for token in tokens], torch.tensor(held)[:, None], cache)[:, 0]
 
     def check(
         self, places: Sequence[int], tokens: Sequence[Sequence[int]], held: Sequence[int]
@@ -117,7 +118,7 @@ class Contexts:
         cache = self._cache.tokens(places, is_dense=True)
         positions = torch.tensor(held)[:, None] + torch.arange(n_tokens)
         with self._rows(self._step_rows):
-            return self._forward(tokens, positions, 0, cache)
+            return self._forward(tokens, positions, cache)
 
     def keep(self, places: Sequence[int], lengths: Sequence[int]) -> None:
         """Forget what these places hold behind these lengths; also after a pass that failed."""
@@ -133,10 +134,6 @@ class Contexts:
         """Memory of all places when they are full."""
         return self._cache.bytes
 
-    def held(self, place: int) -> int:
-        """Tokens that a place holds."""
-        return int(self._cache.lengths([place])[0][0])
-
     @contextlib.contextmanager
     def _rows(self, n_rows: int | None) -> Iterator[None]:
         """Products have so many rows meanwhile."""
@@ -147,9 +144,11 @@ class Contexts:
             self._products.n_rows = before
 
     def _forward(
-        self, tokens: Any, positions: torch.Tensor, logits_to_keep: Any, cache: PlacesPass
+        self, tokens: Any, positions: torch.Tensor, cache: PlacesPass, only: int | None = None
     ) -> torch.Tensor:
-        keep = {"logits_to_keep": logits_to_keep} if self._keeps else {}
+        """Logits (n texts, n_tokens, vocabulary) of each token, or of `only` one of each text."""
+        kept = torch.arange(positions.shape[1]) if only is None else torch.tensor([only])
+        keep = {"logits_to_keep": kept} if self._keeps else {}
         with torch.inference_mode():
             logits = self._model(
                 torch.tensor(tokens),
@@ -158,7 +157,4 @@ class Contexts:
                 use_cache=True,
                 **keep,
             ).logits
-            if not self._keeps:
-                is_number = isinstance(logits_to_keep, int)
-                logits = logits[:, slice(-logits_to_keep, None) if is_number else logits_to_keep]
-            return logits.float()
+            return (logits if self._keeps else logits[:, kept]).float()

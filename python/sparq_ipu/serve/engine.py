@@ -29,7 +29,7 @@ _log = logging.getLogger("sparq_ipu.serve")
 #: most tokens of a piece
 PIECE = 512
 #: between two steps of others, a piece takes so many times as long as a step
-PIECE_STEPS = 1.5
+PIECE_STEPS = 1.25
 #: a layer of a piece, which nothing interrupts, takes at most so many times as long as a step
 LAYER_STEPS = 0.5
 

@@ -218,5 +218,6 @@ def load_model(
     Raises: FileNotFoundError, ValueError naming the argument; ImportError without transformers, or without
         gguf for such a file.
     """
+    dtype_of("load_model", dtype, weights)
     checkpoint = Checkpoint(path)
     return checkpoint.model(dtype, attn_implementation, weights), checkpoint.tokenizer

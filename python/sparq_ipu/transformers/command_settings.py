@@ -6,8 +6,10 @@ from __future__ import annotations
 import argparse
 import collections
 import dataclasses
+from pathlib import Path
 from typing import Any
 
+from sparq_ipu.commands.command_line import number
 from sparq_ipu.transformers.settings import WEIGHTS, ModelSettings, complete, settings_of_layers
 from sparq_ipu.transformers.settings_file import read_settings
 
@@ -39,8 +41,25 @@ def parse_layer_settings(text: str, op: str = "generate") -> dict[int, dict[str,
     return layers
 
 
-def add_settings(group: argparse._ArgumentGroup) -> None:
-    """The options that say settings."""
+def add_attention(parser: argparse.ArgumentParser) -> None:
+    """The options that say how a model decodes: settings, a file with them, lossless, or dense."""
+    group = parser.add_argument_group("SparQ attention (arXiv:2312.04985)")
+    _add_settings(group)
+    group.add_argument(
+        "--settings", type=Path, help="a file that sparq-ipu tune wrote, in place of the settings above"
+    )
+    group.add_argument(
+        "--lossless",
+        type=number(int, "an integer in [1, 31]", lambda n: 0 < n < 32),
+        metavar="N",
+        help="draft N tokens at a time, at most 31, and let dense attention check them; greedy alone",
+    )
+    group.add_argument(
+        "--dense", action="store_true", help="dense attention through the same float16 cache instead"
+    )
+
+
+def _add_settings(group: argparse._ArgumentGroup) -> None:
     for name, text in SETTINGS_HELP.items():
         group.add_argument(_flag(name), type=int, help=text)
     group.add_argument(
@@ -79,8 +98,24 @@ def _flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-def given(arguments: argparse.Namespace) -> list[str]:
-    """The options that say settings, of those on the command line."""
+def check_alone(op: str, arguments: argparse.Namespace) -> None:
+    """Refuse options of `add_attention` that exclude each other.
+
+    Raises:
+        ValueError: `<op>: <option> must <rule>, got <options> too`.
+    """
+    said = _given(arguments)
+    if arguments.settings is not None and said:
+        got = ", ".join(said)
+        raise ValueError(f"{op}: --settings must be in place of the other settings, got {got} too")
+    sparq = said + ["--settings"] * (arguments.settings is not None)
+    if arguments.dense and sparq:
+        raise ValueError(f"{op}: --dense must be without settings of SparQ, got {', '.join(sparq)} too")
+    if arguments.dense and arguments.lossless:
+        raise ValueError(f"{op}: --lossless must be greedy and alone, got --dense too")
+
+
+def _given(arguments: argparse.Namespace) -> list[str]:
     flags = [_flag(name) for name in SETTINGS_HELP if getattr(arguments, name) is not None]
     flags += ["--no-mean-value"] * arguments.no_mean_value
     flags += ["--layer-settings"] * bool(arguments.layer_settings)

@@ -242,10 +242,6 @@ class Places:
         """Memory of all places when they are full."""
         return sum(layer.bytes for layer in self._layers)
 
-    def lengths(self, places: Sequence[int]) -> list[list[int]]:
-        """Positions held, of each layer."""
-        return [layer.rows(places).lengths.tolist() for layer in self._layers]
-
     def keep(self, places: Sequence[int], lengths: Sequence[int]) -> None:
         """Forget what is behind these lengths, where there is more, in every layer: also after a pass that
         ended in the middle."""

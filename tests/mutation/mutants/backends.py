@@ -95,8 +95,8 @@ MUTANTS = [
         _OPS,
         [
             (
-                "np.array([backend.lengths for backend in self._backends], dtype=np.int64)",
-                "[backend.lengths for backend in self._backends]",
+                "return np.array(self._backends[0].lengths, dtype=np.int64)",
+                "return self._backends[0].lengths",
                 "lengths can be changed from outside",
             ),
             (

@@ -228,10 +228,11 @@ MUTANTS = [
         f"{_TESTS}_hot_rows.py",
         [
             (
-                "from > first ? minimum(from - first, n) : 0",
-                "from > first ? from - first : 0",
+                "minimum(own < first[1] ? first[1] : own, n)",
+                "(own < first[1] ? first[1] : own)",
                 "a wave begins behind a head's last miss",
             ),
+            ("own < first[1] ? first[1] : own", "own", "rows of an earlier wave come again"),
             ("place & ((1u << setShift) - 1)", "place >> setShift", "sets are of neighbouring places"),
         ],
     ),

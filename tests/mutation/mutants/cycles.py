@@ -129,8 +129,8 @@ MUTANTS = [
     *_estimate(
         "hot_misses",
         "MoreMisses",
-        "nGroups * (6 + computed)",
-        "nGroups * 8 * (6 + computed)",
+        "nLists * (5 + counted)",
+        "nLists * 8 * (5 + counted)",
         "a group takes as long as eight",
     ),
     *_estimate(

@@ -136,8 +136,8 @@ MUTANTS = [
                 "tiers that are slower are taken",
             ),
             (
-                "(self.layers_per_ipu - self.n_tiered) * self.streamed",
-                "self.layers_per_ipu * self.streamed",
+                "(self.layers_per_ipu - self.n_tiered) * getattr(self.streamed, name)",
+                "self.layers_per_ipu * getattr(self.streamed, name)",
                 "layers in three tiers stream their index too",
             ),
             ("math.ceil(n_layers / n_ipus)", "n_layers // n_ipus", "layers that do not divide are left out"),

@@ -69,6 +69,11 @@ void ipus(Cases &c) {
     Pod p;
     p.graph.createVirtualGraph(std::vector<unsigned>{spoil ? 4u : 3u});
   });
+  c.add("virtual_graph_of_no_tile", [](bool spoil) {
+    Pod p;
+    p.graph.createVirtualGraph(spoil ? 2 : 1, 2);
+  });
+  c.add("target_of_no_tile", [](bool spoil) { Target::createIPUTarget(1, spoil ? 0 : 1, "ipu2"); });
   c.add("tile_memory_of_an_ipu", [](bool spoil) {
     Pod p;
     Tensor t = p.on(6, FLOAT, {spoil ? 160000u : 1000u});

@@ -81,6 +81,17 @@ void sources(Cases &c) {
     p.prog.add(Switch(p.row[bad ? 3 : 1], {{3, p.copyRow()}}));
     p.compile();
   });
+  c.add("replicas_part_between_elements", [](bool bad) {
+    Pair p;
+    p.prog.add(p.copyRow());
+    for (unsigned i : {1u, 2u})
+      p.prog.add(Copy(p.value, p.row[i]));
+    p.graph.setInitialValue(p.flag, true);
+    const Copy ends(concat(p.row.slice(3, 4), p.row.slice(0, 1)), p.row.slice(0, 2));
+    p.prog.add(If(p.flag, ends, Sequence()));
+    p.prog.add(Switch(p.row[bad ? 1 : 2], {{3, p.copyRow()}}));
+    p.compile();
+  });
   c.add("replicas_part_at_their_index", [](bool bad) {
     Pair p;
     const Tensor index = p.graph.addReplicationIndexConstant();

@@ -2,6 +2,8 @@
 // Views, and copies between tensors.
 #include "cases.hpp"
 
+#include <poplar/Quarter.hpp>
+
 void views(Cases &c) {
   c.add("slice_out_of_range", [](bool bad) {
     Bench b;
@@ -51,6 +53,12 @@ void views(Cases &c) {
   c.add("constant_size", [](bool bad) {
     Bench b;
     b.graph.addConstant<float>(FLOAT, {3}, ArrayRef<float>(std::vector<float>(bad ? 2 : 3)));
+  });
+  c.add("scale_of_quarters",
+        [](bool bad) { QuarterMetadata(QuarterMetadata::Format::F143, bad ? 32 : 31); });
+  c.add("metadata_of_floats", [](bool bad) {
+    Bench b;
+    b.graph.addVariable(FLOAT, bad ? b.y : b.x.getMetadata(), {2});
   });
 }
 

@@ -1,0 +1,220 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Other programs that decode on a CPU, for bench/decode.py --peers: llama.cpp (the wheel xllamacpp) and
+OpenVINO GenAI.
+
+Each runs in a process of its own, on the same GGUF file, with the same threads and the same prompt. It reads
+a prompt and says tokens; when the first came and how long each other took is what is kept. Choosing the
+likeliest token is in their times; ours are of the model alone.
+
+    python bench/peers.py llama.cpp MODEL.gguf --kv q8_0 --S 512
+
+is one of these processes: one JSON line on stdout.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib.metadata
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, Callable, Iterator
+
+from common import Parser, Row, guarded
+
+#: rows in a cache: 16 bits, and what a program has of 8
+KV_TYPES = {"llama.cpp": ("f16", "q8_0"), "openvino": ("f16", "u8")}
+PACKAGES = {"llama.cpp": "xllamacpp", "openvino": "openvino-genai"}
+#: share of the processors that other programs may take while something is timed
+QUIET_SHARE = 0.05
+#: a prompt is read, and some tokens are said, before anything is timed
+WARM_UP = (48, 8)
+#: words of no meaning: of a vocabulary the first ones may be special
+_FIRST_TOKEN, _LAST_TOKEN = 1000, 40000
+
+
+def prompt_tokens(n: int, seed: int) -> list[int]:
+    """Random tokens."""
+    draw = random.Random(seed)
+    return [draw.randrange(_FIRST_TOKEN, _LAST_TOKEN) for _ in range(n)]
+
+
+def _busy() -> tuple[float, float]:
+    """Seconds that all processors worked, and seconds that there were."""
+    words = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]
+    ticks = [int(word) / os.sysconf("SC_CLK_TCK") for word in words[:8]]  # guests are in "user"
+    return sum(ticks) - ticks[3] - ticks[4], sum(ticks)  # idle, iowait
+
+
+@contextlib.contextmanager
+def others() -> Iterator[dict[str, float | None]]:
+    """The share of the processors that went to other programs meanwhile, or to other machines (steal).
+
+    Yields a dict that has it as "others" afterwards; None where the system does not say. A load average would
+    say what was a minute ago.
+    """
+    said: dict[str, float | None] = {"others": None}
+    try:
+        busy, total = _busy()
+    except (OSError, ValueError):
+        yield said
+        return
+    own = time.process_time()
+    yield said
+    own = time.process_time() - own
+    busy, total = (new - old for new, old in zip(_busy(), (busy, total)))
+    if total > 0:
+        said["others"] = max(busy - own, 0.0) / total
+
+
+def noise(share: float | None) -> str | None:
+    """Why a row is refused, or None."""
+    if share is not None and share <= QUIET_SHARE:
+        return None
+    got = "what this system does not say" if share is None else f"{share:.2f}"
+    return f"the machine must be quiet: other programs may take {QUIET_SHARE} of its processors, got {got}"
+
+
+def _llama(a: argparse.Namespace) -> Callable[[list[int], int], list[float]]:
+    import xllamacpp
+
+    params = xllamacpp.CommonParams()
+    params.model.path = str(a.model)
+    params.n_ctx = max(a.S, sum(WARM_UP) + 2)
+    params.n_parallel = 1
+    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = a.threads
+    kind = getattr(xllamacpp.ggml_type, f"GGML_TYPE_{a.kv.upper()}")
+    params.cache_type_k = params.cache_type_v = kind
+    params.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_ENABLED
+    params.verbosity = 0
+    server = xllamacpp.Server(params)
+
+    def run(tokens: list[int], n_new: int) -> list[float]:
+        times = [time.perf_counter()]
+        body = {"prompt": tokens, "n_predict": n_new, "stream": True, "temperature": 0.0, "ignore_eos": True}
+
+        def came(part: Any) -> None:
+            if part.get("error"):
+                raise RuntimeError(f"llama.cpp: {part['error']}")
+            if all(choice["finish_reason"] is None for choice in part["choices"]):
+                times.append(time.perf_counter())  # a token; the last part has none
+
+        server.handle_completions({**body, "cache_prompt": False}, came)
+        return times
+
+    return run
+
+
+def _openvino(a: argparse.Namespace) -> Callable[[list[int], int], list[float]]:
+    import numpy as np
+    import openvino
+    import openvino_genai
+
+    pipe = openvino_genai.LLMPipeline(
+        str(a.model), "CPU", INFERENCE_NUM_THREADS=a.threads, KV_CACHE_PRECISION=a.kv
+    )
+
+    def run(tokens: list[int], n_new: int) -> list[float]:
+        times = [time.perf_counter()]
+        config = openvino_genai.GenerationConfig()
+        config.max_new_tokens, config.ignore_eos, config.do_sample = n_new, True, False
+        ids = np.array([tokens], np.int64)
+        inputs = openvino_genai.TokenizedInputs(openvino.Tensor(ids), openvino.Tensor(np.ones_like(ids)))
+        metrics = pipe.generate(inputs, config).perf_metrics.raw_metrics
+        first = metrics.m_times_to_first_token[0] / 1e6  # microseconds
+        times.append(times[0] + first)
+        for duration in list(metrics.m_durations)[-(n_new - 1) :]:
+            times.append(times[-1] + duration / 1e6)
+        return times
+
+    return run
+
+
+_PROGRAMS = {"llama.cpp": _llama, "openvino": _openvino}
+
+
+def measure(a: argparse.Namespace) -> Row:
+    """What such a process says. With that, the text has S positions: llama.cpp takes no more than the
+    model was trained for.
+    """
+    run = _PROGRAMS[a.program](a)
+    run(prompt_tokens(WARM_UP[0], a.seed + 1), WARM_UP[1])
+    with others() as share:
+        times = run(prompt_tokens(a.S - a.tokens - 2, a.seed), a.tokens + 1)
+    steps = [after - before for before, after in zip(times[1:], times[2:])]
+    if len(steps) != a.tokens:
+        raise RuntimeError(f"{a.program} must say {a.tokens + 1} tokens, got {len(times) - 1}")
+    version = importlib.metadata.version(PACKAGES[a.program])
+    return {"first_token_seconds": times[1] - times[0], "steps": steps, "version": version, **share}
+
+
+def rows_of(
+    a: argparse.Namespace, gguf: Path, seq_len: int, row: Callable[..., Row], times: Any
+) -> list[Row]:
+    """A row of each program and type of cache, at one length.
+
+    Args:
+        row: makes one, of a method's name. times: of steps, as columns.
+    """
+    rows = []
+    for program in a.peers or KV_TYPES:
+        for kv in KV_TYPES[program]:
+            made = row(program)
+            made.update(kv_type=kv, dtype="gguf")
+            command = [sys.executable, __file__, program, gguf, "--kv", kv, "--S", seq_len]
+            command += ["--tokens", a.steps * a.rounds, "--threads", a.threads, "--seed", a.seed]
+            done = subprocess.run([str(word) for word in command], capture_output=True)
+            lines = [line for line in done.stdout.decode().splitlines() if line.startswith("{")]
+            if done.returncode or not lines:
+                said = done.stderr.decode(errors="replace").strip().splitlines()
+                made["error"] = f"{program}: {said[-1] if said else f'status {done.returncode}'}"
+            else:
+                got = json.loads(lines[-1])
+                made.update(times(got.pop("steps"), 1), **got)
+                made["error"] = noise(got["others"])
+            rows.append(made)
+    return rows
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line of one process."""
+    cli = Parser(
+        prog="bench/peers.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    cli.add_argument("program", choices=tuple(_PROGRAMS))
+    cli.add_argument("model", type=Path, help="a .gguf file")
+    cli.add_argument(
+        "--kv", default="f16", help="type of keys and values in its cache: f16, q8_0 or u8 (default f16)"
+    )
+    cli.add_argument("--S", type=int, default=512, help="positions at the end (default 512)")
+    cli.add_argument("--tokens", type=int, default=20, help="timed after the first (default 20)")
+    cli.add_argument("--threads", type=int, default=2, help="(default 2)")
+    cli.add_argument("--seed", type=int, default=0, help="of the prompt (default 0)")
+    return cli
+
+
+def main(argv: list[str] | None = None) -> int:
+    """One process; returns the exit status."""
+    cli = parser()
+    a = cli.parse_args(argv)
+    if a.kv not in KV_TYPES[a.program]:
+        cli.error(f"--kv must be one of {', '.join(KV_TYPES[a.program])} with {a.program}, got {a.kv}")
+    if a.tokens < 1 or a.S < a.tokens + 3:
+        cli.error(f"--S must be at least 3 more than --tokens, got {a.S} and {a.tokens}")
+    try:
+        print(json.dumps(measure(a)), flush=True)
+    except ImportError as error:
+        cli.error(f"{PACKAGES[a.program]} must be installed, got {error}; run: pip install '.[peers]'")
+    except (RuntimeError, ValueError) as error:
+        cli.error(f"{error}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(guarded(main))

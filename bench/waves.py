@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A step's time in three tiers over the number of rows that are missing, and of heads that miss unevenly.
+
+    python bench/waves.py            # from the rows of before
+    python bench/waves.py --plan     # plan again: some minutes
+    python bench/waves.py --write    # the table and the plot of docs/on_chip.md (needs matplotlib)
+
+32 heads, S=16384, head_dim 128, an index of 4 bits, k=128, rows in fp16. Numbers of missing rows are halved
+between as long as the time grows by more than a tenth and there is a number between. Times are modelled, with
+work on chip low, likely and high.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any, Callable, Dict
+
+import numpy as np
+from common import ROOT, guarded
+
+from sparq_ipu.commands.command_line import Parser
+from sparq_ipu.commands.extras import needed
+from sparq_ipu.commands.tables import markdown_table, replace_block
+from sparq_ipu.kernels import TIERED
+from sparq_ipu.planning import plan
+
+RESULTS = ROOT / "bench/results/waves.json"
+DOCUMENT = ROOT / "docs/on_chip.md"
+PLOT = ROOT / "docs/on_chip_misses.png"
+TOP_K = 128
+SHAPE: dict[str, Any] = dict(n_heads=32, head_dim=128, seq_len=16384, rank=32, top_k=TOP_K, row_bits=16)
+#: a step from one number of missing rows to the next that is in the rows: at most this
+MOST = 1.1
+Row = Dict[str, Any]
+
+
+def even(total: int, n_heads: int) -> list[int]:
+    return [total // n_heads + (head < total % n_heads) for head in range(n_heads)]
+
+
+def in_turn(total: int, n_heads: int) -> list[int]:
+    """The first head misses all that it can, then the next one."""
+    return [min(max(total - head * TOP_K, 0), TOP_K) for head in range(n_heads)]
+
+
+def uneven(total: int, n_heads: int) -> list[int]:
+    """Heads at random, of which some miss often and some never; the same for every number."""
+    rng = np.random.default_rng(0)
+    order = np.repeat(np.arange(n_heads), TOP_K)
+    often = rng.exponential(size=n_heads)[order]
+    chosen = np.argsort(rng.exponential(size=len(order)) / often, kind="stable")[:total]
+    return [int(n) for n in np.bincount(order[chosen], minlength=n_heads)]
+
+
+PATTERNS: dict[str, Callable[[int, int], list[int]]] = {
+    "every head as many": even,
+    "at random, uneven": uneven,
+    "one head after the other": in_turn,
+}
+
+
+def seconds_of(misses: list[int]) -> list[float]:
+    of = plan(**SHAPE, n_kv_heads=len(misses), kernel=TIERED.name, misses=misses, baseline=False)
+    return [of.seconds_low, of.seconds_per_query, of.seconds_high]
+
+
+def ratio(one: list[float], other: list[float]) -> float:
+    """Of likely times, the longer one over the other."""
+    return max(one[1], other[1]) / min(one[1], other[1])
+
+
+def steepest(row: Row) -> float:
+    """The most that the time changes by from one number of missing rows to the next one in the rows."""
+    times = [seconds for _, seconds in row["points"]]
+    return max(map(ratio, times, times[1:]))
+
+
+def beyond_even(row: Row, rows: list[Row]) -> float:
+    """The most that these misses take longer than as many of all heads alike. Between its numbers their time
+    is taken to grow evenly."""
+    (alike,) = (
+        r for r in rows if r["pattern"] == "every head as many" and r["n_kv_heads"] == row["n_kv_heads"]
+    )
+    numbers, times = zip(*((n, seconds[1]) for n, seconds in alike["points"]))
+    return max(float(seconds[1] / np.interp(n, numbers, times)) for n, seconds in row["points"])
+
+
+def curve(n_kv_heads: int, pattern: str) -> Row:
+    """Between two numbers of missing rows another one, where one time is more than MOST of the other."""
+    every, of = n_kv_heads * TOP_K, PATTERNS[pattern]
+    points = {total: seconds_of(of(total, n_kv_heads)) for total in (0, 1, every // 4, every // 2, every)}
+    again = True
+    while again:
+        again = False
+        numbers = sorted(points)
+        for one, other in zip(numbers, numbers[1:]):
+            if other - one > 1 and ratio(points[one], points[other]) > MOST:
+                middle, again = (one + other) // 2, True
+                points[middle] = seconds_of(of(middle, n_kv_heads))
+        print(f"\r{n_kv_heads} KV heads, {pattern}: {len(points)}", end="", file=sys.stderr, flush=True)
+    return {"n_kv_heads": n_kv_heads, "pattern": pattern, "points": sorted(points.items())}
+
+
+def planned() -> list[Row]:
+    rows = [curve(n_kv_heads, pattern) for n_kv_heads in (32, 8) for pattern in PATTERNS]
+    print(file=sys.stderr)
+    return rows
+
+
+def table(rows: list[Row]) -> str:
+    heads = (
+        "KV heads",
+        "misses",
+        "numbers",
+        "us, none",
+        "us, all",
+        "steepest step",
+        "longer than alike, at most",
+    )
+    return markdown_table(
+        heads,
+        (
+            (
+                str(row["n_kv_heads"]),
+                row["pattern"],
+                str(len(row["points"])),
+                *(f"{row['points'][end][1][1] * 1e6:.1f}" for end in (0, -1)),
+                f"{steepest(row) - 1:.1%}",
+                f"{beyond_even(row, rows) - 1:.1%}",
+            )
+            for row in rows
+        ),
+    )
+
+
+def draw(rows: list[Row], path: Path) -> None:
+    """Time over misses, with the range of work on chip where every head has as many."""
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(1, 2, figsize=(9, 3.8), sharey=True)
+    for axis, n_kv_heads in zip(axes, (32, 8)):
+        for row in (r for r in rows if r["n_kv_heads"] == n_kv_heads):
+            numbers, times = zip(*row["points"])
+            low, likely, high = np.array(times).T * 1e6
+            (line,) = axis.plot(numbers, likely, marker=".", label=row["pattern"])
+            if row["pattern"] == "every head as many":
+                axis.fill_between(numbers, low, high, alpha=0.15, color=line.get_color(), linewidth=0)
+        axis.set(title=f"{n_kv_heads} KV heads", xlabel=f"rows missing, of {n_kv_heads * TOP_K:,}")
+        axis.grid(alpha=0.3)
+    axes[0].set(ylabel="us a step (modelled)", ylim=(0, None))
+    axes[0].legend(fontsize=8)
+    figure.tight_layout()
+    figure.savefig(path, dpi=110)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--plan", action="store_true", help=f"plan, and keep the rows in {RESULTS.name}")
+    parser.add_argument("--write", action="store_true", help=f"table and plot into docs/{DOCUMENT.name}")
+    a = parser.parse_args(arguments)
+    if a.write:
+        with needed("bench/waves.py", is_command=True):  # before some minutes of planning
+            import matplotlib
+
+            matplotlib.use("Agg")
+    if a.plan:
+        RESULTS.write_text("[\n" + ",\n".join(map(json.dumps, planned())) + "\n]\n")
+    rows = json.loads(RESULTS.read_text())
+    print(table(rows))
+    if a.write:
+        replace_block(DOCUMENT, "misses", table(rows))
+        draw(rows, PLOT)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(guarded(main))

@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""bench/decode.py --peers: rows of other programs, what a quiet machine is, and the table."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+import decode
+import decode_tables
+import peers
+
+A = argparse.Namespace(peers=[], steps=2, rounds=2, threads=2, seed=0)
+
+
+def test_the_share_of_other_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 8 seconds of 2 processors 5 were busy, 4 of them ours."""
+    busy, own = iter([(100.0, 200.0), (105.0, 208.0)]), iter([1.0, 5.0])
+    monkeypatch.setattr(peers, "_busy", lambda: next(busy))
+    monkeypatch.setattr(peers.time, "process_time", lambda: next(own))
+    with peers.others() as share:
+        assert share["others"] is None
+    assert share["others"] == 1 / 8
+
+
+def test_what_is_quiet() -> None:
+    assert peers.noise(0.0) is None and peers.noise(peers.QUIET_SHARE) is None
+    rule = "the machine must be quiet: other programs may take 0.05 of its processors, got "
+    assert peers.noise(0.125) == f"{rule}0.12"
+    assert peers.noise(None) == f"{rule}what this system does not say"
+
+
+def test_processors_that_work() -> None:
+    if not Path("/proc/stat").exists():
+        pytest.skip("no /proc/stat")
+    busy, total = peers._busy()
+    assert 0 < busy < total
+
+
+def test_a_process_times_every_token_after_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def program(a: argparse.Namespace) -> Any:
+        def run(tokens: list[int], n_new: int) -> list[float]:
+            asked.append((len(tokens), n_new))
+            return [10.0, 13.0, *(13.5 + 0.5 * i for i in range(n_new - 1))]
+
+        return run
+
+    monkeypatch.setitem(peers._PROGRAMS, "llama.cpp", program)
+    monkeypatch.setattr(peers.importlib.metadata, "version", lambda name: f"{name} 1")
+    a = argparse.Namespace(program="llama.cpp", S=9, tokens=4, seed=0)
+    seen = peers.measure(a)
+    assert seen["first_token_seconds"] == 3.0 and seen["steps"] == [0.5] * 4
+    assert seen["version"] == "xllamacpp 1" and "others" in seen
+    assert asked == [peers.WARM_UP, (3, 5)]
+    monkeypatch.setitem(peers._PROGRAMS, "llama.cpp", lambda a: lambda tokens, n_new: [0.0, 1.0])
+    with pytest.raises(RuntimeError, match=r"llama.cpp must say 5 tokens, got 1"):
+        peers.measure(a)
+
+
+def test_prompts_are_alike() -> None:
+    assert peers.prompt_tokens(50, 3) == peers.prompt_tokens(60, 3)[:50] != peers.prompt_tokens(50, 4)
+
+
+def rows(monkeypatch: pytest.MonkeyPatch, said: dict[str, Any], status: int = 0, **changes: Any) -> list[Any]:
+    """Of programs whose processes say this."""
+    calls: list[list[str]] = []
+
+    def run(command: list[str], **_: Any) -> Any:
+        calls.append(command)
+        out = f"some noise\n{json.dumps(said)}\n".encode()
+        return subprocess.CompletedProcess(command, status, b"" if status else out, b"first\nlast words\n")
+
+    monkeypatch.setattr(peers.subprocess, "run", run)
+    a = argparse.Namespace(**{**vars(A), **changes})
+    made = peers.rows_of(a, Path("x.gguf"), 64, lambda name: {"method": name, "error": None}, decode._times)
+    assert all(call[3] == "x.gguf" and call[call.index("--tokens") + 1] == "4" for call in calls)
+    assert [call[call.index("--kv") + 1] for call in calls] == [row["kv_type"] for row in made]
+    return made
+
+
+SAID = {"first_token_seconds": 2.0, "steps": [0.1, 0.2, 0.3, 0.4], "version": "1", "others": 0.01}
+
+
+def test_rows_of_other_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = rows(monkeypatch, SAID)
+    kinds = [(row["method"], row["kv_type"]) for row in made]
+    assert kinds == [(name, kv) for name, types in peers.KV_TYPES.items() for kv in types]
+    assert all(row["error"] is None and row["seconds_per_step"] == 0.25 for row in made)
+    assert made[0]["first_token_seconds"] == 2.0 and "steps" not in made[0]
+    (one, other) = rows(monkeypatch, {**SAID, "others": 0.5}, peers=["openvino"])
+    assert "must be quiet" in one["error"] and one["method"] == other["method"] == "openvino"
+    assert {row["error"] for row in rows(monkeypatch, {}, status=2)} == {
+        "llama.cpp: last words",
+        "openvino: last words",
+    }
+
+
+def row(method: str, dtype: str, kv: str, tokens: float, cpu: str = "A", **more: Any) -> dict[str, Any]:
+    values = dict(method=method, dtype=dtype, kv_type=kv, tokens_per_second=tokens, cpu=cpu, seq_len=512)
+    values.update(first_token_seconds=1.5, others=0.02, model="smollm2", error=None, n_threads=2, command="c")
+    return {**values, **more}
+
+
+def test_the_table_has_both_processors_apart_and_what_we_lose() -> None:
+    made = [
+        row("sparq", "int4", "f16", 50.0),
+        row("llama.cpp", "gguf", "q8_0", 80.0),
+        row("sparq", "int4", "f16", 20.0, cpu="B"),
+        row("openvino", "gguf", "u8", 1.0, error="the machine must be quiet"),
+    ]
+    lines = decode_tables.of_the_peers(made).splitlines()
+    first = lines.index("Tokens per second after the first, A:")
+    assert lines[first + 2 : first + 5] == [
+        "| model | positions | llama.cpp, q8_0 | SparQ, int4 |",
+        "|---|---:|---:|---:|",
+        "| SmolLM2-135M | 512 | 80.0 | 50.0 |",
+    ]
+    second = lines.index("Tokens per second after the first, B:")
+    assert lines[second + 4] == "| SmolLM2-135M | 512 | 20.0 |"
+    assert "Seconds from the prompt to the first token, A:" in lines
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        ("--peers", "--peers must have --model smollm2 or a .gguf file"),
+        ("--peers --model smollm2 --batch 2", "--peers must have batch 1 and wall time"),
+        ("--peers --model smollm2 --S 512 22", "--S must be at least 3 more than the steps of all rounds"),
+        ("--peers other", "invalid choice"),
+    ],
+)
+def test_refusals(words: str, text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        decode.main(words.split())
+    assert text in capsys.readouterr().err
+
+
+def test_readme_is_what_the_rows_say() -> None:
+    made = decode_tables.read_rows(decode.PEERS)
+    assert made and not any(row["error"] or row["others"] > peers.QUIET_SHARE for row in made)
+    text = (decode.ROOT / "README.md").read_text()
+    block = text.partition("<!-- begin peers: ")[2].partition("<!-- end peers -->")[0]
+    assert block.partition("\n")[2] == decode_tables.of_the_peers(made) + "\n"

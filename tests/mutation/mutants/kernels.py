@@ -1,0 +1,258 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mutants of the CPU kernels, instruction set by instruction set, and of what they work in."""
+
+from __future__ import annotations
+
+from . import of
+
+_CPU = "poplar_ops/cpu"
+#: the conformance vectors: every kernel, of every instruction set
+_VECTORS = "tests/vectors/test_vectors.py::test_bits_with_every_width_of_vectors_and_number_of_threads"
+
+MUTANTS = [
+    *of(
+        f"{_CPU}/buffer.hpp",
+        _VECTORS,
+        [
+            ("(n + multiple - 1) / multiple * multiple", "n / multiple * multiple", "room is rounded down"),
+        ],
+    ),
+    *of(
+        f"{_CPU}/key_index.hpp",
+        f"{_VECTORS} tests/cpu/test_cpu_key_index.py::test_memory",
+        [
+            ("at * headDim * columnStride;", "at * headDim;", "pairs share their columns"),
+        ],
+    ),
+    *of(
+        f"{_CPU}/kv_cache.hpp",
+        "tests/cpu/test_cpu_rows.py tests/cpu/test_cpu_bits.py::test_reorder",
+        [
+            ("shared->bank[rows[b]]", "shared->bank[b]", "chosen rows are the first ones"),
+        ],
+    ),
+    *of(
+        f"{_CPU}/pair_attention.hpp",
+        _VECTORS,
+        [
+            (
+                "call.isDense(length)",
+                "call.isDense(length / 2)",
+                "a text of less than twice top_k attends densely",
+            ),
+        ],
+    ),
+    *of(
+        f"{_CPU}/read_ahead.hpp",
+        "tests/cpu/test_cpu_read_ahead.py",
+        [
+            ("return distance.load(std::memory_order_relaxed);", "return 0;", "nothing is read ahead"),
+        ],
+    ),
+    *of(
+        f"{_CPU}/scratch.hpp",
+        f"{_VECTORS} tests/cpu/test_cpu_bits.py::test_many_outputs",
+        [
+            (
+                "call.pipelined() ? carve.take<float>(g * stride) : scores[0]",
+                "scores[0]",
+                "neighbouring pairs have one buffer of scores",
+            ),
+        ],
+    ),
+    *of(
+        f"{_CPU}/thread_pool.hpp",
+        "tests/cpu/test_cpu_errors.py::test_options_refused_by_the_module",
+        [
+            ("maxThreads = 1024", "maxThreads = 2048", "more threads than there may be"),
+        ],
+    ),
+    *of(
+        f"{_CPU}/window_history.hpp",
+        "tests/cpu/test_cpu_window.py::test_bits tests/cpu/test_cpu_window.py::test_copies_remember",
+        [
+            (
+                "totals.as<std::int32_t>() + bank * capacity",
+                "totals.as<std::int32_t>() + 0 * bank",
+                "every element has the history of the first",
+            ),
+        ],
+    ),
+    *of(
+        f"{_CPU}/kernels/approx_scores.hpp",
+        _VECTORS,
+        [
+            ("if (done + 1 <= a.rank)", "if (false)", "the last of an odd number of components is left out"),
+        ],
+    ),
+    *of(
+        f"{_CPU}/kernels/avx2.cpp",
+        _VECTORS,
+        [
+            (
+                "#define SPARQ_AVX2",
+                "#define SPARQ_OTHER",
+                "the compiler's own vectors are taken",
+                "their bits are the same; it is slower alone",
+            ),
+        ],
+    ),
+    *of(
+        f"{_CPU}/kernels/avx512.cpp",
+        _VECTORS,
+        [
+            (
+                "#define SPARQ_AVX512",
+                "#define SPARQ_OTHER",
+                "the compiler's own vectors are taken",
+                "their bits are the same; it is slower alone",
+            ),
+        ],
+    ),
+    *of(
+        f"{_CPU}/kernels/avx512vnni.cpp",
+        _VECTORS,
+        [
+            (
+                "#define SPARQ_VNNI",
+                "#define SPARQ_OTHER",
+                "VNNI is not used",
+                "bits without it are the same; it is slower alone",
+            ),
+        ],
+    ),
+    *of(
+        f"{_CPU}/kernels/cells.hpp",
+        _VECTORS,
+        [
+            ("cell.row(j < cell.rank() ? j : 0)", "cell.row(0)", "codes of one component for all"),
+        ],
+    ),
+    *of(
+        f"{_CPU}/kernels/codes_avx2.hpp",
+        f"{_VECTORS} tests/cpu/test_cpu_key_index.py::test_largest_sums",
+        [
+            ("quadsTogether = 8;", "quadsTogether = 64;", "sums pass 16 bits"),
+            ("_mm256_srli_epi16(x, 4)", "_mm256_srli_epi16(x, 3)", "the second code has a bit of the first"),
+        ],
+    ),
+    *of(
+        f"{_CPU}/kernels/codes_avx512.hpp",
+        _VECTORS,
+        [
+            ("second = _mm512_srai_epi32(second, 4);", "", "second codes count 16 times"),
+            (
+                "to + blockSize, _mm512_extractf32x8_ps(scores, 1)",
+                "to + blockSize, _mm512_extractf32x8_ps(scores, 0)",
+                "two blocks have the scores of one",
+            ),
+        ],
+    ),
+    *of(
+        f"{_CPU}/kernels/components.hpp",
+        _VECTORS,
+        [
+            (
+                "Lanes{x, x, x, x, x, x, x, x}",
+                "Lanes{x, x, x, x, x, x, x}",
+                "the last of eight lanes has nothing",
+            ),
+        ],
+    ),
+    *of(
+        f"{_CPU}/kernels/dot_codes_portable.hpp",
+        f"{_VECTORS} tests/cpu/test_cpu_key_index.py::test_largest_sums",
+        [
+            ("together = 16;", "together = 64;", "sums pass 16 bits"),
+            (
+                "(2 * r + half) * 8 + 4 * L",
+                "(r + 4 * half) * 8 + 4 * L",
+                "scores of 4 bits are out of their order",
+            ),
+        ],
+    ),
+    *of(
+        f"{_CPU}/kernels/index_scores.hpp",
+        f"{_VECTORS} tests/cpu/test_cpu_key_index.py::test_every_rank",
+        [
+            ("products[i] = 0.0f;", "products[i] = 1.0f;", "components beyond the rank count"),
+        ],
+    ),
+    *of(
+        f"{_CPU}/kernels/key_topk.hpp",
+        f"{_VECTORS} tests/cpu/test_cpu_bits.py::test_nearly_equal_merits",
+        [
+            ("a.nBest - countAbove(found, above, threshold)", "a.nBest", "ties come before larger keys"),
+        ],
+    ),
+    *of(
+        f"{_CPU}/kernels/quantise.hpp",
+        f"{_VECTORS} tests/cpu/test_cpu_key_index.py",
+        [
+            ("bitcast<BitsVec>(code < most ? code : most)", "bitcast<BitsVec>(code)", "codes are not cut"),
+        ],
+    ),
+    *of(
+        f"{_CPU}/kernels/rough_keys.hpp",
+        f"{_VECTORS} tests/cpu/test_cpu_bits.py::test_nearly_equal_merits",
+        [
+            (
+                "load(weight) / broadcast(a.weightSum[h])",
+                "load(weight) * broadcast(1.0f / a.weightSum[h])",
+                "merits are rounded otherwise",
+            ),
+        ],
+    ),
+    *of(
+        f"{_CPU}/kernels/rows.hpp",
+        _VECTORS,
+        [
+            (
+                "a.maximum[head] = score > a.maximum[head] ? score : a.maximum[head];",
+                "",
+                "rows behind the last four have no part in the maximum",
+            ),
+        ],
+    ),
+    *of(
+        f"{_CPU}/kernels/simd_avx2.hpp",
+        _VECTORS,
+        [
+            (
+                "_mm256_set1_epi32(threshold - 1)",
+                "_mm256_set1_epi32(threshold)",
+                "keys at a threshold do not reach it",
+            ),
+        ],
+    ),
+    *of(
+        f"{_CPU}/kernels/simd_avx512.hpp",
+        _VECTORS,
+        [
+            ("_mm512_cmpge_epi32_mask", "_mm512_cmpgt_epi32_mask", "keys at a threshold do not reach it"),
+            (
+                "(sum + _mm512_shuffle_f32x4(x, y, 0x44)) + _mm512_shuffle_f32x4(x, y, 0xEE)",
+                "(sum + _mm512_shuffle_f32x4(x, y, 0xEE)) + _mm512_shuffle_f32x4(x, y, 0x44)",
+                "lanes are added in another order",
+            ),
+        ],
+    ),
+    *of(
+        f"{_CPU}/kernels/simd_portable.hpp",
+        _VECTORS,
+        [
+            ("((magnitude >> 13) & 1u)", "1u", "ties are rounded up"),
+        ],
+    ),
+    *of(
+        f"{_CPU}/kernels/simd_x86.hpp",
+        _VECTORS,
+        [
+            (
+                "_mm_add_ps(_mm_unpacklo_ps(x0, x1), _mm_unpackhi_ps(x0, x1))",
+                "_mm_shuffle_ps(_mm_hadd_ps(x0, x1), _mm_hadd_ps(x0, x1), 0xD8)",
+                "lanes are folded in another order",
+            ),
+        ],
+    ),
+]

@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mutants of the server."""
+
+from __future__ import annotations
+
+from . import of
+
+_API = "tests/models/test_serve_api.py"
+_ENGINE = "tests/models/test_serve_engine.py"
+_PARTS = "tests/models/test_serve_parts.py"
+_PROCESS = "tests/models/test_serve_process.py"
+
+MUTANTS = [
+    *of(
+        "python/sparq_ipu/serve/answers.py",
+        f"{_API}::test_seeds_and_choices {_API}::test_stop_strings",
+        [
+            (
+                "n_new = sum(end.n_new for end in ends)",
+                "n_new = ends[0].n_new",
+                "of several choices the tokens of one are counted",
+            ),
+            (
+                '{"index": index, "finish_reason": end.reason}',
+                '{"index": index, "finish_reason": "length"}',
+                "an answer that a stop string ended says that it was cut",
+            ),
+        ],
+    ),
+    *of(
+        "python/sparq_ipu/serve/api.py",
+        f"{_API}::test_clients_that_vanish_free_their_places {_API}::test_too_many_get_429",
+        [
+            (
+                "            engine.cancel(request)",
+                "            pass",
+                "the answer of a client that is gone goes on",
+            ),
+            ("503 if refused.is_closing else 429", "503", "a full server looks as if it ended"),
+        ],
+    ),
+    *of(
+        "python/sparq_ipu/serve/command.py",
+        f"{_PROCESS}::test_it_listens_to_this_machine_alone_by_default",
+        [('"--host", default="127.0.0.1"', '"--host", default="0.0.0.0"', "it listens to all machines")],
+    ),
+    *of(
+        "python/sparq_ipu/serve/contexts.py",
+        f"{_ENGINE}::test_logits_are_the_same_bits_in_any_company "
+        f"{_ENGINE}::test_a_beginning_is_copied_from_a_longer_text",
+        [
+            (
+                "with self._rows(self._step_rows):\n            return self._forward([[token]",
+                "with self._rows(None):\n            return self._forward([[token]",
+                "products of a step have as many rows as there are texts",
+            ),
+            (
+                "self._cache.keep([target], [length])",
+                "pass",
+                "a copy has also what is behind the shared beginning",
+            ),
+        ],
+    ),
+    *of(
+        "python/sparq_ipu/serve/engine.py",
+        f"{_ENGINE}::test_a_long_prompt_does_not_hold_up_others {_ENGINE}::test_a_prefix_is_not_read_again "
+        f"{_ENGINE}::test_lossless_says_what_dense_attention_says",
+        [
+            (
+                "if self._writing and now - self._step_at",
+                "if False and now - self._step_at",
+                "a prompt holds up others",
+            ),
+        ],
+    ),
+    *of(
+        "python/sparq_ipu/serve/guard.py",
+        f"{_API}::test_bodies_that_are_too_large {_API}::test_an_api_key",
+        [
+            ("if n_bytes > self._max_bytes:", "if False:", "a body in pieces may be of any length"),
+            (
+                'hmac.compare_digest(given, b"Bearer " + self._api_key)',
+                'given.startswith(b"Bearer " + self._api_key)',
+                "a key may go on",
+            ),
+        ],
+    ),
+    *of(
+        "python/sparq_ipu/serve/metrics.py",
+        f"{_API}::test_models_health_metrics",
+        [('"between_tokens_seconds", "From', '"between_seconds", "From', "a figure has another name")],
+    ),
+    *of(
+        "python/sparq_ipu/serve/prefixes.py",
+        _PARTS,
+        [
+            (
+                "len(tokens) - 1) // multiple_of",
+                "len(tokens)) // multiple_of",
+                "no token is left to ask after",
+            ),
+            ('if message["role"] == "user":', "if False:", "a later turn goes to another machine"),
+        ],
+    ),
+    *of(
+        "python/sparq_ipu/serve/process.py",
+        f"{_PROCESS}::test_sigterm_in_the_middle_finishes_what_has_begun",
+        [
+            (
+                "threading.Thread(target=self._engine.close, daemon=True).start()",
+                "pass",
+                "who waits for a place is not refused when the server ends",
+            )
+        ],
+    ),
+    *of(
+        "python/sparq_ipu/serve/products.py",
+        f"{_ENGINE}::test_logits_are_the_same_bits_in_any_company",
+        [("if n_tokens % n:", "if False:", "the last rows of a product are not filled up")],
+    ),
+    *of(
+        "python/sparq_ipu/serve/prompts.py",
+        f"{_API}::test_seeds_and_choices",
+        [("top_p, seed + choice, n_top", "top_p, seed, n_top", "all choices of a request are the same")],
+    ),
+    *of(
+        "python/sparq_ipu/serve/ray_deployment.py",
+        "tests/models/test_serve_ray.py",
+        [("            task.cancel()", "            pass", "a machine goes on for a client that is gone")],
+    ),
+    *of(
+        "python/sparq_ipu/serve/sampling.py",
+        _PARTS,
+        [
+            (
+                "self.sampling.top_p)) + 1]",
+                "self.sampling.top_p))]",
+                "top_p leaves out the token that reaches it",
+            ),
+            ("if self.sampling.temperature == 0:", "if False:", "temperature 0 divides by zero"),
+        ],
+    ),
+    *of(
+        "python/sparq_ipu/serve/schemas.py",
+        f"{_API}::test_wrong_fields",
+        [("if value not in _FIXED[name]:", "if False:", "a field that is not there is taken for granted")],
+    ),
+    *of(
+        "python/sparq_ipu/serve/text.py",
+        _PARTS,
+        [("n_back = 0 if is_last else max(", "n_back = 0 and max(", "half a stop string is given away")],
+    ),
+]
