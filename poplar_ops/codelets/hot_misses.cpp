@@ -7,8 +7,9 @@ namespace sparq {
 
 // How the misses of all KV heads are fetched. Slots are in lists of listSlots. A wave of lists takes
 // waveRows of each list and reads as many for all lists, in units, as one of them has left; a wave of all
-// takes waveRows, whose ever they are. A wave costs as much as reading waveCost rows, so waves of lists come
-// first, as long as reading what no list needs costs less than more waves do.
+// takes waveRows, whose ever they are. A wave costs as much as reading waveCost rows, a last one of at most
+// fewRows as reading fewCost. So waves of lists come first, as long as reading what no list needs costs less
+// than more waves do. Where every head fetches its own rows, all of that costs wideCost.
 class PlanMisses : public poplar::Vertex {
 public:
   WordsIn nMisses;                 // [nSlots]
@@ -16,8 +17,7 @@ public:
   poplar::Output<unsigned> ofAll;  // rows that waves of all fetch
   poplar::Output<unsigned> nWaves; // of lists
   poplar::Output<int> way;         // 0: waves of all; 1: of lists first; 2: every head its own
-  unsigned nSlots, nLists, listSlots, waveRows, unit, waveCost;
-  unsigned enough; // misses in all, for every head to fetch its own
+  unsigned nSlots, nLists, listSlots, waveRows, unit, waveCost, fewRows, fewCost, wideCost;
 
   bool compute() {
     unsigned rest = 0, slot = 0;
@@ -28,36 +28,42 @@ public:
       left[list] = sum;
       rest += sum;
     }
-    const bool wide = rest >= enough;
-    unsigned waves = 0;
-    if (wide)
-      rest = 0;
-    else
-      for (unsigned taken = nextOfLists(0); taken != 0; taken = nextOfLists(waves * waveRows)) {
-        rest -= taken;
-        ++waves;
-      }
-    *ofAll = rest;
-    *nWaves = waves;
+    unsigned waves = 0, cost = 0;
+    for (Wave next = ofLists(0); next.cost < costOfAll(next.rows);
+         next = ofLists(waves * waveRows)) {
+      rest -= next.rows;
+      cost += next.cost;
+      ++waves;
+    }
+    const bool wide = cost + costOfAll(rest) >= wideCost;
+    *ofAll = wide ? 0 : rest;
+    *nWaves = wide ? 0 : waves;
     *way = wide ? 2 : waves != 0 ? 1 : 0;
     return true;
   }
 
 private:
-  // The rows of a wave of lists behind others that fetched so many of each, 0 where waves of all cost less.
-  unsigned nextOfLists(unsigned fetched) const {
-    unsigned most = 0, taken = 0;
+  struct Wave {
+    unsigned rows, cost;
+  };
+  // A wave of lists behind others that fetched so many of each.
+  Wave ofLists(unsigned fetched) const {
+    unsigned most = 0, rows = 0, cost = waveCost;
     for (unsigned list = 0; list != nLists; ++list) {
       const unsigned all = left[list], own = all > fetched ? minimum(all - fetched, waveRows) : 0;
-      taken += own;
+      rows += own;
       most = most > own ? most : own;
     }
-    unsigned ofLists = waveCost, ofAll = taken;
-    for (unsigned rows = 0; rows < most; rows += unit)
-      ofLists += nLists * unit;
-    for (unsigned rows = 0; rows < taken; rows += waveRows)
-      ofAll += waveCost;
-    return ofLists < ofAll ? taken : 0;
+    for (unsigned read = 0; read < most; read += unit)
+      cost += nLists * unit;
+    return {rows, cost};
+  }
+  // Of so many rows, by waves of all.
+  unsigned costOfAll(unsigned rows) const {
+    unsigned cost = rows;
+    for (; rows > fewRows; rows -= minimum(rows, waveRows))
+      cost += waveCost;
+    return rows != 0 ? cost + fewCost : cost;
   }
 };
 

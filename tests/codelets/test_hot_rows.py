@@ -390,8 +390,8 @@ def test_steps_of_a_head(by_position: bool, data: st.DataObject) -> None:
 # ---- how their rows come in
 
 
-#: a wave costs as much as reading so many rows
-WAVE_COST = 20
+#: a wave costs as much as reading so many rows, and one of few rows
+WAVE_COST, FEW, FEW_COST = 20, 2, 14
 #: misses of each head, how many heads are in a list, rows of a wave
 WAVES = (
     ([3, 0, 5], 3, 8),  # a wave holds all
@@ -403,6 +403,7 @@ WAVES = (
     ([20, 30, 0, 1, 22, 19, 3], 3, 16),  # lists that are not, the last one shorter
     ([40, 0, 0, 0, 0, 0], 2, 8),  # one head has all
     ([7, 7, 8, 7, 7, 6], 2, 12),
+    ([15, 3], 1, 16),  # a last wave of few rows costs less than a full one
 )
 
 
@@ -437,7 +438,7 @@ def some_misses(seed: int, counts: list[int], list_slots: int, wave_rows: int) -
 
 
 def planned(
-    counts: list[int], list_slots: int, wave_rows: int, unit: int, enough: int = 2**20
+    counts: list[int], list_slots: int, wave_rows: int, unit: int, wide_cost: int = 2**20
 ) -> dict[str, Any]:
     n_lists = -(-len(counts) // list_slots)
     return run(
@@ -455,7 +456,9 @@ def planned(
         waveRows=wave_rows,
         unit=unit,
         waveCost=WAVE_COST,
-        enough=enough,
+        fewRows=FEW,
+        fewCost=FEW_COST,
+        wideCost=wide_cost,
     )
 
 
@@ -463,14 +466,16 @@ def cheaper_by_lists(left: list[int], wave_rows: int, unit: int) -> bool:
     """What the two ways read and cost, for as many rows as a wave of lists has at most."""
     own = [min(n, wave_rows) for n in left]
     of_lists = WAVE_COST + len(left) * unit * -(-max(own) // unit)
-    return of_lists < WAVE_COST * -(-sum(own) // wave_rows) + sum(own)
+    full, rest = divmod(sum(own), wave_rows)
+    of_rest = 0 if rest == 0 else FEW_COST if rest <= FEW else WAVE_COST
+    return of_lists < WAVE_COST * full + of_rest + sum(own)
 
 
 @pytest.mark.parametrize(("counts", "list_slots", "n"), WAVES)
 def test_waves_of_misses(counts: list[int], list_slots: int, n: int) -> None:
     """Waves of lists while these cost less, then of all, until there is no more: what each head places, what
     is read for all, and how much."""
-    misses, top_k, unit, few = some_misses(n, counts, list_slots, n), 40, 4, 2
+    misses, top_k, unit, few = some_misses(n, counts, list_slots, n), 40, 4, FEW
     plan = planned(counts, list_slots, n, unit)
     n_waves, left = int(plan["nWaves"]), [len(rows) for rows in misses.lists()]
     assert plan["left"].tolist() == left
@@ -553,11 +558,23 @@ def test_a_wave_of_lists_is_planned_where_it_costs_less() -> None:
     assert set(ways) == {0, 1}
 
 
-@pytest.mark.parametrize(("counts", "enough", "wide"), [([3, 4], 7, 1), ([3, 4], 8, 0), ([0], 1, 0)])
-def test_where_most_miss_every_head_fetches_its_own(counts: list[int], enough: int, wide: int) -> None:
-    plan = planned(counts, len(counts), 4, 4, enough)
-    assert plan["way"] == 2 * wide
-    assert not wide or plan["ofAll"] == plan["nWaves"] == 0
+#: misses, how many heads are in a list, what they cost in shared waves of 4 rows
+COSTS = (
+    ([3, 4], 2, WAVE_COST + 4 + WAVE_COST + 3),  # by waves of all
+    ([3, 3], 2, WAVE_COST + 4 + FEW_COST + 2),
+    ([4, 4], 1, WAVE_COST + 8),  # by a wave of lists
+    ([4, 5], 1, WAVE_COST + 8 + FEW_COST + 1),  # by both
+)
+
+
+@pytest.mark.parametrize(("counts", "list_slots", "cost"), COSTS)
+def test_every_head_fetches_its_own_where_that_costs_no_more(
+    counts: list[int], list_slots: int, cost: int
+) -> None:
+    shared, wide = (planned(counts, list_slots, 4, 4, wide_cost) for wide_cost in (cost + 1, cost))
+    assert shared["way"] == (list_slots == 1) and wide["way"] == 2
+    assert wide["ofAll"] == wide["nWaves"] == 0
+    assert planned([0, 0], list_slots, 4, 4, 1)["way"] == 0
 
 
 @pytest.mark.parametrize(("n_misses", "wave_rows"), [(19, 20), (19, 8), (20, 8), (0, 8)])
