@@ -295,13 +295,11 @@ private:
     graph.setTileMapping(before, controlTile());
     context.copy(before, nextWave, {context.dc, "first_wave"});
   }
-  // So many misses in all take shared waves as long as wide ones take, which read all there may be.
-  unsigned enoughForWide() const {
-    if (hot.headRows == 0)
-      return std::numeric_limits<unsigned>::max();
-    const std::uint64_t ofWide = std::uint64_t(ceilDiv(topK, hot.headRows)) *
-                                 (std::uint64_t(p.slots) * hot.headRows + HotRows::waveCost);
-    return static_cast<unsigned>(ofWide * hot.waveRows / (hot.waveRows + HotRows::waveCost));
+  // What wide waves cost, which read all there may be, in rows as HotRows::waveCost.
+  unsigned wideCost() const {
+    return hot.headRows == 0
+               ? std::numeric_limits<unsigned>::max()
+               : ceilDiv(topK, hot.headRows) * (p.slots * hot.headRows + HotRows::waveCost);
   }
   // Which waves there will be.
   void addPlan(const ComputeSet &cs) const {
@@ -317,7 +315,9 @@ private:
                {"waveRows", hot.listRows()},
                {"unit", hot.readUnit()},
                {"waveCost", HotRows::waveCost},
-               {"enough", enoughForWide()}},
+               {"fewRows", hot.fewRows},
+               {"fewCost", HotRows::fewCost},
+               {"wideCost", wideCost()}},
               cycles::planMisses(context.nSlots(), hot.nLists, nUnits, hot.nLists != 1 ? 2 : 1));
   }
   // The next wave, and whether there is one. Beside other work: a compute set costs more than this.

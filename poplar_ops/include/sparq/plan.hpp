@@ -152,8 +152,8 @@ struct HotRows {
 
   static constexpr unsigned cutRows = 4;   // that arrive on one tile
   static constexpr unsigned readSizes = 8; // of a wave
-  static constexpr unsigned waveCost =
-      128;                              // rows that are read in the time that a wave takes beside
+  // Rows that are read in the time that a wave takes beside its own, and that of few rows.
+  static constexpr unsigned waveCost = 128, fewCost = 85;
   static constexpr unsigned nPairs = 4; // of lanes: docs/exactness.md E3
   unsigned listRows() const { return waveRows / nLists; }
   // A wave reads only as many rows as are left, in units of so many.
