@@ -73,7 +73,7 @@ private:
 // read: so many times `unit` rows, or 0 where all that is left are fewRows.
 class MoreMisses : public poplar::Vertex {
 public:
-  WordsIn left; // [nLists]
+  WordsIn left;              // [nLists]
   poplar::Input<int> nWaves; // of lists
   poplar::InOut<unsigned> wave;
   poplar::Output<bool> moreOfLists;

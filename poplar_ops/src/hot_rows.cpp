@@ -305,10 +305,7 @@ private:
   void addPlan(const ComputeSet &cs) const {
     const unsigned nUnits = ceilDiv(hot.listRows(), hot.readUnit());
     addVertex(graph, cs, "sparq::PlanMisses", controlTile(),
-              {{"nMisses", toFetch},
-               {"left", left},
-               {"nWaves", nListWaves},
-               {"way", way}},
+              {{"nMisses", toFetch}, {"left", left}, {"nWaves", nListWaves}, {"way", way}},
               {{"nSlots", context.nSlots()},
                {"nLists", hot.nLists},
                {"listSlots", listSlots()},

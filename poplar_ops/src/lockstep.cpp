@@ -113,7 +113,8 @@ Tensor Lockstep::agreed(Graph &graph, const Tensor &number, Sequence &program,
   Step &all = step("agreed");
   all.to.push_back(own.reshape({1}));
   if (complete())
-    program.add(Copy(most.reshape({1}).broadcast(nIpus_, 0), concat(all.to), false, {dc, "agreed"}));
+    program.add(
+        Copy(most.reshape({1}).broadcast(nIpus_, 0), concat(all.to), false, {dc, "agreed"}));
   return own;
 }
 

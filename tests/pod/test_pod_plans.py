@@ -79,6 +79,42 @@ def test_a_plan_is_what_the_emulator_counts(n_layers: int, n_ipus: int, split: s
     assert planned.streamed_bytes == streamed
 
 
+@pytest.mark.parametrize("n_ipus", [2, 4])
+@pytest.mark.parametrize("hit_rate", [1.0, 0.95, 0.7, 0.0])
+def test_plans_of_hot_rows_are_what_the_emulator_counts(n_ipus: int, hit_rate: float) -> None:
+    """With none missing, a few, so many that there are waves of lists, and all."""
+    shape: dict[str, Any] = dict(batch=2, n_heads=16, n_kv_heads=16, head_dim=64, seq_len=512)
+    kernel = Attention("sparq-tiered", SparqSettings(rank=16, top_k=32))
+    planned = plan_pod(
+        **shape,
+        rank=16,
+        top_k=32,
+        kernel=kernel.kernel,
+        index_bits=4,
+        hit_rate=hit_rate,
+        n_layers=2,
+        n_ipus=n_ipus,
+        split="heads",
+        n_tiles=64,
+    )
+    counted = _core.emulator_plan(
+        CacheSpec(2, 16, 64, 512, index_bits=4),
+        16,
+        kernel,
+        [512, 512],
+        options=DeviceOptions(64, n_ipus=n_ipus, split="heads"),
+        model={**device_model().parameters(), "tiles": 64},
+        append=False,
+        n_layers=2,
+        hit_rate=hit_rate,
+        stacked=True,
+    )
+    for name, seconds in counted["seconds"].items():
+        assert planned.seconds_by_category[name] == pytest.approx(seconds, rel=1e-9), name
+    names = {step["name"].rpartition("/")[2] for step in counted["steps"] if step["executions"]}
+    assert "agreed" in names  # what it is about
+
+
 def test_window_attention_over_several_ipus() -> None:
     of_window: dict[str, Any] = dict(kernel="window-streaming", top_k=64, n_recent=8, n_layers=4, n_tiles=64)
     planned = plan_pod(**SHAPE, **of_window, n_ipus=2)

@@ -209,9 +209,11 @@ class _Between:
 
 def _together(of_ipu: Sequence[dict[str, Any]], between: Sequence[dict[str, Any]]) -> dict[str, float]:
     """Seconds by category where IPUs take the steps of one of them together. Each branch is one on which they
-    agree; what an IPU alone copies from layer to layer goes between them."""
-    agreed = [step for step in between if step["kind"] in ("branch", "compute")]
-    copied = [step for step in between if step not in agreed]
+    agree, as they do on how many waves of misses there are once these are counted; what an IPU alone copies
+    from layer to layer goes between them."""
+    of_waves = [step for step in between if "/agreed" in step["name"]]
+    of_branch = [step for step in between if step["kind"] in ("branch", "compute") and step not in of_waves]
+    copied = [step for step in between if step not in of_waves and step not in of_branch]
     names = {step["name"] for step in copied}
     total: dict[str, float] = {}
 
@@ -222,10 +224,12 @@ def _together(of_ipu: Sequence[dict[str, Any]], between: Sequence[dict[str, Any]
     for step in copied:
         add(step)
     for step in of_ipu:
-        if step["kind"] == "branch":
-            for part in agreed:
-                add(part, step["executions"] / part["executions"])
-        elif step["name"] not in names:
+        agreed = of_branch if step["kind"] == "branch" else []
+        if step["name"].endswith("/deal_slots"):
+            agreed = of_waves
+        for part in agreed:
+            add(part, step["executions"] / part["executions"])
+        if step["kind"] != "branch" and step["name"] not in names:
             add(step)
     return total
 
