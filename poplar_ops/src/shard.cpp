@@ -109,6 +109,10 @@ Tensor Shard::attendNothing(Sequence &program, const std::string &step) {
     graph.setTileMapping(number, graph.getTarget().getNumTiles() - 1);
     graph.setInitialValue(number, 0);
     cache.lockstep->agreed(graph, number, program, dc);
+    const Tensor most = cache.lockstep->greatest(graph, number, program, {dc, "switch"});
+    Sequence other({}, dc);
+    cache.lockstep->copy(ports.query, output, other, dc);
+    program.add(Switch(most, {{1, other}}, {dc, "switch"}));
   }
   Sequence body({}, dc);
   cache.lockstep->copy(ports.query, output, body, dc);

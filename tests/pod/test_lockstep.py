@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -39,12 +40,12 @@ def numbers(rng: np.random.Generator, *shape: int) -> np.ndarray:
 def session_of(
     kernel: str, spec: CacheSpec, n_ipus: int, split: str = "heads", n_tiles: int = 8, **options: Any
 ) -> Any:
-    setting = options.pop("setting", SETTINGS[kernel])
+    setting, wave_rows = options.pop("setting", SETTINGS[kernel]), options.pop("wave_rows", 0)
     return _core.Session(
         spec,
         2 * spec.n_kv_heads,
         attention=[Attention(kernel, setting)],
-        options=DeviceOptions(n_tiles, n_ipus=n_ipus, split=split),
+        options=DeviceOptions(n_tiles, n_ipus=n_ipus, split=split, wave_rows=wave_rows),
         **{"n_layers": 2, **options},
     )
 
@@ -137,6 +138,42 @@ def test_ipus_that_need_less_than_others(kernel: str, index_bits: int) -> None:
         n = int(reference.lengths.max())
         for rows, same in zip(session.read(n, layer), reference.read()):
             assert_bits(rows, same)
+
+
+#: of each IPU, how many of its 16 heads have another query than the step before
+OTHER_QUERIES = ((16, 0), (16, 16), (0, 16), (1, 9), (9, 1), (12, 3), (0, 0), (0, 1), (2, 16), (5, 0))
+
+
+@pytest.mark.parametrize("wave_rows", [0, 64])
+def test_waves_of_misses_of_all_ipus(wave_rows: int) -> None:
+    """Where one IPU would fetch rows by lists, one its few rows and one those of every head by itself, or
+    none, all take the same waves, and all have the same bits."""
+    spec = CacheSpec(2, 16, 16, 512, index_bits=4)
+    setting = SparqSettings(rank=8, top_k=32, n_local=4)
+    session = session_of(
+        "sparq-tiered", spec, 2, n_tiles=64, setting=setting, n_layers=1, wave_rows=wave_rows
+    )
+    reference = KVCache(**dataclasses.asdict(spec), device="reference")
+    rng = np.random.default_rng(11)
+    key, value = (numbers(rng, 2, 16, 500, 16) for _ in "kv")
+    session.write(key, value, [500, 500], 0)
+    reference.append(key, value, np.array([500, 500]))
+    query = numbers(rng, 2, 32, 16)
+    waves: Counter[str] = Counter()
+    for changed in OTHER_QUERIES:
+        for element, n in enumerate(changed):
+            for head in rng.permutation(16)[:n]:
+                query[element, 2 * head : 2 * head + 2] = 2 * numbers(rng, 2, 16)
+        assert_bits(session.attention(0, query, layer=0), attention(query, reference, setting))
+        of_ipus = np.array(session.misses()).reshape(2, 16).sum(axis=1)
+        done = {step["name"].rpartition("/")[2] for step in steps_of(session) if step["executions"]}
+        for name in ("head_rows", "lists", "few_misses"):
+            # of some steps an IPU that misses nothing, or next to nothing, takes them too
+            waves[name] += name in done and of_ipus.min() < 30 < of_ipus.max()
+    # with waves of so many rows heads fetch none by themselves; else lists cost more than that
+    assert all(
+        waves[name] for name in (("lists", "few_misses") if wave_rows else ("head_rows", "few_misses"))
+    )
 
 
 def test_all_steps_are_made_in_step() -> None:

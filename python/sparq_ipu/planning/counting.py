@@ -62,7 +62,8 @@ def counted(
 
 def counted_between(request: Request) -> list[dict[str, Any]]:
     """The steps that heads on several IPUs take beside those of one IPU, all layers in one launch: what goes
-    between the IPUs, and of each layer one branch, and in three tiers one number, on which they have to agree."""
+    between the IPUs, and what they have to agree on: of each layer one branch, and in three tiers one by a
+    number and one number."""
     from sparq_ipu import _core
 
     cache = request.cache
