@@ -38,7 +38,7 @@ public:
       cost += next.cost;
       ++waves;
     }
-    const bool wide = cost + costOfAll(rest) >= wideCost;
+    const bool wide = cost + costOfAll(rest) > wideCost;
     *nWaves = wide ? noSharedWaves : static_cast<int>(waves);
     *way = wide ? 2 : waves != 0 ? 1 : 0;
     return true;

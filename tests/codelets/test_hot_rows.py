@@ -574,10 +574,10 @@ COSTS = (
 
 
 @pytest.mark.parametrize(("counts", "list_slots", "cost"), COSTS)
-def test_every_head_fetches_its_own_where_that_costs_no_more(
+def test_every_head_fetches_its_own_where_that_costs_less(
     counts: list[int], list_slots: int, cost: int
 ) -> None:
-    shared, wide = (planned(counts, list_slots, 4, 4, wide_cost) for wide_cost in (cost + 1, cost))
+    shared, wide = (planned(counts, list_slots, 4, 4, wide_cost) for wide_cost in (cost, cost - 1))
     assert shared["way"] == (list_slots == 1) and wide["way"] == 2
     assert wide["nWaves"] > shared["nWaves"]
     assert planned([0, 0], list_slots, 4, 4, 1)["way"] == 0
