@@ -434,6 +434,7 @@ def test_a_step_of_a_batch_is_one_step():
     for one, row in zip(alone, rows):
         one.count(KVCache(1, 2, 16, 512), *(np.array([x]) for x in row), settings)
     assert batch.n_steps == 1 and len({one.bytes_read for one in alone}) == 3
+    assert [one.bytes_read == one.bytes_dense for one in alone] == [False, True, False]
     assert batch.bytes_read == sum(one.bytes_read for one in alone)
     assert batch.bytes_dense == sum(one.bytes_dense for one in alone)
 
