@@ -6,8 +6,8 @@
     python bench/waves.py --write    # the table and the plot of docs/on_chip.md (needs matplotlib)
 
 32 heads, S=16384, head_dim 128, an index of 4 bits, k=128, rows in fp16. Numbers of missing rows are halved
-between as long as the times differ by more than a tenth and there is a number between. Times are modelled, with
-work on chip low, likely and high.
+between as long as the times differ by more than a tenth and there is a number between. Times are modelled,
+with work on chip low, likely and high.
 """
 
 from __future__ import annotations

@@ -208,8 +208,7 @@ void bindEmulator(py::module_ &module) {
   module.def("emulator_plan", &plan, "cache"_a, "n_heads"_a, "attention"_a, "lengths"_a,
              py::kw_only(), "options"_a = py::none(), "model"_a = py::dict(), "append"_a = true,
              "n_layers"_a = 1u, "hit_rate"_a.noconvert() = 0.0, "stacked"_a = false,
-             "misses"_a = std::vector<unsigned>(),
-             "only_between"_a = false,
+             "misses"_a = std::vector<unsigned>(), "only_between"_a = false,
              "Counts one call of an attention program, or of all layers in one launch, without "
              "running it.");
 }

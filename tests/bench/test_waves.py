@@ -32,8 +32,7 @@ def steep(row: dict[str, Any]) -> tuple[int, ...]:
 
 
 def test_no_step_is_above_a_tenth() -> None:
-    """From one number of missing rows to the next, up or down. With fewer numbers there are steps: the test sees
-    them."""
+    """From one number of missing rows to the next, up or down. With fewer numbers the test sees some."""
     for row in ROWS:
         totals = [total for total, _ in row["points"]]
         assert totals[:2] == [0, 1] and totals[-1] == row["n_kv_heads"] * waves.TOP_K
