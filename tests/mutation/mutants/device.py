@@ -516,6 +516,23 @@ MUTANTS = [
             ("return greatest;", "return predicate;", "all branch by what the last IPU needs"),
             ("if (ipu_ == 0)\n    all.computeSet", "all.computeSet", "each IPU has its own compute sets"),
             ("concat(all.from), concat(all.to), false", "from, to, false", "the last IPU alone copies"),
+            (
+                "Copy(most.reshape({1})",
+                "Copy(number.reshape({1})",
+                "there are as many waves as the last IPU needs",
+            ),
+        ],
+    ),
+    *of(
+        "poplar_ops/src/hot_rows.cpp",
+        "tests/pod/test_lockstep.py",
+        [
+            ("context.agreed(nListWaves)", "nListWaves", "each IPU has as many waves as it needs"),
+            (
+                "Switch some(inner.greatest(units)",
+                "Switch some(units",
+                "rows are read that the last IPU needs",
+            ),
         ],
     ),
     *of(

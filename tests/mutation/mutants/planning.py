@@ -156,6 +156,7 @@ MUTANTS = [
                 "add(part)",
                 "IPUs agree once, not at each branch",
             ),
+            ('step["name"].endswith(_SWITCHES)', "False", "IPUs agree on a number as on a bit"),
             ("(n_ipus - 1) * total[", "n_ipus * total[", "in turn, one IPU streams twice"),
             ("for ipu in range(n_ipus - 1):", "for ipu in range(0):", "layers are handed over for nothing"),
             ("+ 2 * sum(last.values())", "+ sum(last.values())", "in a pipeline nothing is received"),
