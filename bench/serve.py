@@ -8,18 +8,21 @@ llama.cpp's (the wheel xllamacpp), each started here on the same weights, one af
 
 Prompts are stretches of the project's own documents; what each begins with, but for --shared tokens, is its
 own, so that a kept context helps only where it is meant to. All answers are greedy, streamed and of --new
-tokens. With --turns, each answer and 20 more tokens go back to the server, as in a conversation. With --mix,
-lengths are those of recorded requests, of which so many as --at-once says are under way at any time; their
-answers are as long as the recorded ones, --new at most. For each server, length and number at once it prints
-a row:
+tokens. With --turns, each answer and 20 more tokens go back to the server, as in a conversation. With
+--held, each prompt is asked for once before the clock starts, so that a server that keeps contexts has it.
+With --mix, lengths are those of recorded requests, of which so many as --at-once says are under way at any
+time; their answers are as long as the recorded ones, --new at most. For each server, length and number at
+once it prints a row:
 
     tokens_per_second   new tokens of all answers, over the time from the first of them to the last
     together_...        the same while all answers are under way; null if they never are
+    writing_...         tokens after the first of each answer, over the time in which any of them is written
     overall_...         the same over all the time, reading prompts included
     first               seconds to the first token, median and 99th percentile
     between             milliseconds between two tokens of one text, median and 99th percentile
 
-A server that can not do it gets a row that says why.
+A server that can not do it gets a row that says why. With --weights, `sparq-ipu serve` gets the GGUF file
+that llama.cpp gets.
 
 --arriving N has answers under way when one prompt of N tokens comes, and compares the time between tokens
 without it with that while it was read. --soak sends random requests for so many minutes, cancels some,
@@ -52,6 +55,7 @@ from json_lines import SCHEMA, JsonLines
 
 from sparq_ipu.commands.command_line import Parser, guarded, number, positive_integer, thread_count
 from sparq_ipu.transformers.checkpoints import check_path
+from sparq_ipu.transformers.settings import WEIGHTS
 
 #: recorded requests; the file says whose
 MIX = Path(__file__).resolve().parent / "serve_mix.csv"
@@ -80,6 +84,7 @@ def parser() -> argparse.ArgumentParser:
         "--servers", nargs="+", default=["sparq"], choices=("sparq", "transformers", "llama"), help="(sparq)"
     )
     cli.add_argument("--dtype", default="bfloat16", help="of the weights, but llama.cpp's (default bfloat16)")
+    cli.add_argument("--weights", choices=WEIGHTS, help="of `sparq-ipu serve`, read from --gguf")
     cli.add_argument(
         "--threads", type=thread_count, default=os.cpu_count() or 1, help="(default: the processors)"
     )
@@ -97,6 +102,7 @@ def parser() -> argparse.ArgumentParser:
         help="tokens that all prompts begin with, asked for once before",
     )
     cli.add_argument("--turns", type=positive_integer, default=1, help="of each conversation (default 1)")
+    cli.add_argument("--held", action="store_true", help="each prompt is asked for once before, one by one")
     cli.add_argument(
         "--mix", action="store_true", help=f"recorded requests, those of {MIX.name}, for --lengths"
     )
@@ -117,12 +123,13 @@ def parser() -> argparse.ArgumentParser:
 @dataclasses.dataclass
 class Answer:
     """What came of a request: when it was sent, when each piece of text came, all of them, how many tokens
-    they are, and whether it came to its end."""
+    they are, when it ended, and whether that was its end."""
 
     sent: float
     times: list = dataclasses.field(default_factory=list)
     text: str = ""
     n_new: int = 0
+    ended: float = 0.0
     is_whole: bool = False
 
 
@@ -134,8 +141,9 @@ def running(a: argparse.Namespace, kind: str, places: int, context: int) -> Iter
         port = free.getsockname()[1]
     environment = dict(os.environ, OMP_NUM_THREADS=str(a.threads), HF_HUB_OFFLINE="1")
     call = "import sys; from sparq_ipu.commands.cli import main; sys.exit(main())"
-    sparq = [sys.executable, "-c", call, "serve", "--model", a.model, "--dtype", a.dtype, "--port", port]
-    sparq += ["--places", places, "--context", context, "--threads", a.threads]
+    sparq = [sys.executable, "-c", call, "serve", "--model", a.gguf if a.weights else a.model]
+    sparq += ["--name", "model", "--dtype", a.dtype, *(["--weights", a.weights] if a.weights else [])]
+    sparq += ["--places", places, "--context", context, "--threads", a.threads, "--port", port]
     entry = "import sys; from transformers.cli.transformers import main; sys.exit(main())"
     theirs = [
         sys.executable,
@@ -210,6 +218,7 @@ class Load:
                     answer.text += text
                 if is_enough():
                     return answer
+        answer.ended = time.perf_counter()
         answer.is_whole = True
         answer.n_new = len(self._tokenizer(answer.text, add_special_tokens=False).input_ids)
         return answer
@@ -231,13 +240,17 @@ class Prompts:
 
 def summary(answers: list[Answer]) -> dict[str, Any]:
     """The figures of one batch of answers."""
-    silent = sum(not answer.times for answer in answers)
-    if silent:
-        raise RuntimeError(f"{silent} of {len(answers)} answers had no text")
+    n_silent = sum(not answer.times for answer in answers)
+    answers = [answer for answer in answers if answer.times]
+    if not answers:
+        raise RuntimeError(f"{n_silent} of {n_silent} answers had no text")
     gaps = np.concatenate([np.diff(answer.times) for answer in answers]) * 1e3
     first = np.array([answer.times[0] - answer.sent for answer in answers])
     begin, end = min(a.times[0] for a in answers), max(a.times[-1] for a in answers)
     n_new = sum(answer.n_new for answer in answers)
+    # while any of them gets tokens; the first piece of text may be several
+    n_after = sum(a.n_new * (1 - 1 / len(a.times)) for a in answers)
+    seconds = covered([(a.times[0], a.times[-1]) for a in answers])
     # while all of them get tokens; a piece of text may be several tokens
     since, until = max(a.times[0] for a in answers), min(a.times[-1] for a in answers)
     together = None
@@ -246,12 +259,23 @@ def summary(answers: list[Answer]) -> dict[str, Any]:
         together = within / (until - since)
     return {
         "n_new": n_new,
+        "n_silent": n_silent,
         "tokens_per_second": (n_new - 1) / (end - begin),
         "together_tokens_per_second": together,
+        "writing_tokens_per_second": n_after / seconds if seconds else None,
         "overall_tokens_per_second": n_new / (end - min(a.sent for a in answers)),
         "first_seconds": [float(np.percentile(first, q)) for q in (50, 99)],
         "between_milliseconds": [float(np.percentile(gaps, q)) for q in (50, 99)] if len(gaps) else None,
     }
+
+
+def covered(intervals: list[tuple[float, float]]) -> float:
+    """The time that is in any of these intervals."""
+    total, until = 0.0, -math.inf
+    for begin, end in sorted(intervals):
+        total += max(end - max(begin, until), 0.0)
+        until = max(until, end)
+    return total
 
 
 async def turns(
@@ -265,9 +289,14 @@ async def turns(
     shared_seconds = time.perf_counter() - start
     own = max(length - a.shared, 1)
     texts = [shared + prompts.text(own, 50000 + 7919 * index + n) for index in range(n)]
+    before = {}
+    if a.held:
+        held = [await load.ask(text, 1) for text in texts]
+        before["held_seconds"] = sum(answer.ended - answer.sent for answer in held)
     for turn in range(a.turns):
         answers = await asyncio.gather(*(load.ask(text, a.new) for text in texts))
-        yield {"turn": turn + 1, "shared_seconds": shared_seconds if turn == 0 else 0.0, **summary(answers)}
+        before["shared_seconds"] = shared_seconds if turn == 0 else 0.0
+        yield {"turn": turn + 1, **before, **summary(answers)}
         more = [prompts.text(20, 30000 + 997 * index + 101 * turn) for index in range(n)]
         texts = [text + answer.text + words for text, answer, words in zip(texts, answers, more)]
 
@@ -299,7 +328,7 @@ async def mixed(
 
 async def soak(load: Load, a: argparse.Namespace, prompts: Prompts, pid: int) -> dict[str, Any]:
     """Random requests, half of them with a temperature and a seed. What comes of each is compared with its
-    answer alone: all of it, or of one that is cancelled the beginning."""
+    answer alone: all of it, or of one that is cancelled while it is written the beginning."""
     chance = random.Random(a.seed)
     starts = [
         (chance.randrange(40, 1500), chance.randrange(90000), chance.randrange(4, 48)) for _ in range(16)
@@ -394,8 +423,7 @@ async def measure(a: argparse.Namespace, kind: str, tokenizer: Any, emit: Any) -
     context = min(context, positions or context)
     with running(a, kind, places + bool(a.arriving), context) as (url, pid):
         async with httpx.AsyncClient(timeout=None) as client:
-            name = {"sparq": a.model.stem, "transformers": str(a.model), "llama": "model"}[kind]
-            load = Load(client, url, name, tokenizer)
+            load = Load(client, url, str(a.model) if kind == "transformers" else "model", tokenizer)
             await load.ask(prompts.text(100, 20000), 4)  # warm-up
             if a.soak is not None:
                 emit({"what": "soak", **await soak(load, a, prompts, pid)})
@@ -465,8 +493,8 @@ def main(argv: list[str] | None = None) -> int:
     cli = parser()
     a = cli.parse_args(words)
     a.model = a.model.absolute()
-    if "llama" in a.servers and (a.gguf is None or not a.gguf.is_file()):
-        cli.error(f"--gguf must be a file, for llama, got {a.gguf}")
+    if ("llama" in a.servers or a.weights) and (a.gguf is None or not a.gguf.is_file()):
+        cli.error(f"--gguf must be a file, for llama and --weights, got {a.gguf}")
     try:
         if check_path(a.model).is_file():
             cli.error(f"--model must be a directory, got {a.model}")
@@ -488,12 +516,16 @@ def main(argv: list[str] | None = None) -> int:
         "repro": repeat_command("serve", words),
     }
     for kind in a.servers:
+        head = {"server": kind, "dtype": "gguf" if kind == "llama" else a.dtype}
+        if kind == "sparq" and a.weights:
+            head["weights"] = a.weights
+        if kind == "llama" or "weights" in head:
+            head["gguf"] = a.gguf.name
 
-        def emit(row: dict[str, Any], kind: str = kind) -> None:
-            dtype = "Q4_1" if kind == "llama" else a.dtype
-            print(json.dumps({"server": kind, "dtype": dtype, **row}), flush=True)
+        def emit(row: dict[str, Any], head: dict[str, str] = head) -> None:
+            print(json.dumps({**head, **row}), flush=True)
             if file is not None:
-                file.append([{**common, "server": kind, "dtype": dtype, **row}])
+                file.append([{**common, **head, **row}])
 
         try:
             asyncio.run(measure(a, kind, tokenizer, emit))

@@ -3,6 +3,10 @@
 
 from __future__ import annotations
 
+import argparse
+import asyncio
+from typing import Any
+
 import pytest
 import serve as bench
 
@@ -18,6 +22,54 @@ def test_the_figures_of_answers() -> None:
     assert found["between_milliseconds"][0] == pytest.approx(1000)
     later = bench.Answer(sent=0.0, times=[5.0, 6.0], n_new=2)
     assert bench.summary([one, later])["together_tokens_per_second"] is None
+    # written from 1 to 4 and from 5 to 6: three tokens of four, and one of two
+    assert bench.summary([one, later])["writing_tokens_per_second"] == pytest.approx(4 / 4)
+    silent = bench.Answer(sent=0.0)
+    assert bench.summary([one, silent]) == {**bench.summary([one]), "n_silent": 1}
+    with pytest.raises(RuntimeError, match="1 of 1 answers had no text"):
+        bench.summary([silent])
+
+
+def test_time_that_is_in_any_interval() -> None:
+    assert bench.covered([(5.0, 6.0), (1.0, 4.0), (2.0, 3.0), (3.5, 4.5)]) == pytest.approx(4.5)
+
+
+class Asked:
+    """What a server was asked for."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, int]] = []
+
+    async def ask(self, prompt: str, n_new: int) -> Any:
+        """An answer of two pieces."""
+        self.asked.append((prompt, n_new))
+        return bench.Answer(sent=0.0, times=[1.0, 2.0], text="!", n_new=n_new, ended=3.0)
+
+
+class Named:
+    """Prompts whose text says what they are."""
+
+    def text(self, n_tokens: int, start: int) -> str:
+        """Their length and beginning."""
+        return f"<{n_tokens} {start}>"
+
+
+@pytest.mark.parametrize("held", [False, True])
+def test_prompts_that_are_held(held: bool) -> None:
+    load = Asked()
+    a = argparse.Namespace(shared=0, turns=2, new=9, held=held)
+
+    async def rows() -> list:
+        return [row async for row in bench.turns(load, a, Named(), 700, 2)]
+
+    found = asyncio.run(rows())
+    first = [text for text, n_new in load.asked if n_new == 9][:2]
+    assert len(set(first)) == 2 and all("<700 " in text for text in first)
+    assert load.asked[:2] == [(text, 1 if held else 9) for text in first]
+    assert len(load.asked) == (6 if held else 4)
+    assert [text for text, _ in load.asked[-2:]] != first  # the second turn has the answers too
+    assert [row.get("held_seconds") for row in found] == [6.0 if held else None] * 2
+    assert [row["turn"] for row in found] == [1, 2]
 
 
 def test_time_between_tokens_within_a_time() -> None:
@@ -45,7 +97,8 @@ def test_recorded_requests() -> None:
         (["--at-once", "x"], "--at-once: must be a positive integer, got 'x'"),
         (["--soak", "0"], "--soak: must be a positive number, got '0'"),
         (["--model", "nowhere"], "--model: load_model: path must exist, got "),
-        (["--servers", "llama"], "--gguf must be a file, for llama, got None"),
+        (["--servers", "llama"], "--gguf must be a file, for llama and --weights, got None"),
+        (["--weights", "int4"], "--gguf must be a file, for llama and --weights, got None"),
     ],
 )
 def test_what_is_refused_before_any_work(words: list, message: str, capsys: pytest.CaptureFixture) -> None:

@@ -15,6 +15,7 @@ from tiny_server import CONTEXT, Asked, running_engine, served_model
 
 import sparq_ipu.transformers
 from sparq_ipu.serve import contexts as contexts_module
+from sparq_ipu.serve import engine as engine_module
 from sparq_ipu.serve.contexts import Contexts
 from sparq_ipu.serve.engine import Done, Failed, Refused
 from sparq_ipu.serve.sampling import Sampling
@@ -185,6 +186,7 @@ def test_a_long_prompt_does_not_hold_up_others(engine: Any, monkeypatch: Any) ->
     def slow(place: int, tokens: Any, held: int, between: Any) -> Any:
         def slowly() -> None:  # before each layer
             time.sleep(0.05)
+            engine._step_seconds = 0.01  # whatever else the machine does
             between()
 
         n_steps.append(len(writer.request.new))
@@ -203,6 +205,29 @@ def test_a_long_prompt_does_not_hold_up_others(engine: Any, monkeypatch: Any) ->
     engine.cancel(writer.request)
     assert short.request.last_at < reader.request.last_at
     assert len(n_steps) >= 6 and all(end > begin for begin, end in zip(n_steps[::2], n_steps[1::2]))
+
+
+def test_a_step_comes_before_the_layer_that_would_end_too_late(engine: Any, monkeypatch: Any) -> None:
+    now, at = 0.0, []
+
+    def step(requests: Any) -> None:
+        nonlocal now
+        at.append(now)
+        now += 1.0
+
+    monkeypatch.setattr(engine_module.time, "perf_counter", lambda: now)
+    monkeypatch.setattr(engine, "_write", step)
+    engine._writing, engine._step_seconds = [None], 1.0
+    engine._step_at = engine._layer_at = engine._layer_seconds = 0.0
+    try:
+        for _ in range(12):
+            now += 0.4 * engine_module.PIECE_STEPS  # two layers fit, three do not
+            engine._between_layers()
+    finally:
+        engine._writing = []
+    pieces = np.diff([-1.0, *at]) - 1.0
+    np.testing.assert_allclose(pieces, 0.8 * engine_module.PIECE_STEPS)
+    assert len(at) == 6
 
 
 def test_more_than_may_wait_are_refused() -> None:

@@ -316,7 +316,9 @@ class Engine:
         """A step of those who get tokens, if it is time."""
         now = time.perf_counter()
         self._layer_seconds = max(self._layer_seconds, now - self._layer_at)
-        if self._writing and now - self._step_at >= PIECE_STEPS * self._step_seconds:
+        # the next layer takes as long as those before it
+        until = now + self._layer_seconds
+        if self._writing and until - self._step_at > PIECE_STEPS * self._step_seconds:
             self._write(list(self._writing))
             now = self._step_at = time.perf_counter()
         self._layer_at = now

@@ -64,13 +64,15 @@ MUTANTS = [
     *of(
         "python/sparq_ipu/serve/engine.py",
         f"{_ENGINE}::test_a_long_prompt_does_not_hold_up_others {_ENGINE}::test_a_prefix_is_not_read_again "
-        f"{_ENGINE}::test_lossless_says_what_dense_attention_says",
+        f"{_ENGINE}::test_lossless_says_what_dense_attention_says "
+        f"{_ENGINE}::test_a_step_comes_before_the_layer_that_would_end_too_late",
         [
             (
-                "if self._writing and now - self._step_at",
-                "if False and now - self._step_at",
+                "if self._writing and until - self._step_at",
+                "if False and until - self._step_at",
                 "a prompt holds up others",
             ),
+            ("until = now + self._layer_seconds", "until = now", "a step waits for a layer that is too late"),
         ],
     ),
     *of(
