@@ -277,7 +277,7 @@ MUTANTS = [
                 "topK(wanted)",
                 "lists are longer than the cache",
             ),
-            ("nLocal(std::min(wantedLocal, topK))", "nLocal(0)", "local positions are not taken"),
+            ("nLocal(std::min(wantedLocal, topK))", "nLocal(0 * wantedLocal)", "local positions are not taken"),
             (
                 "If(clash, again, Sequence()",
                 "If(clash, Sequence(), again",
