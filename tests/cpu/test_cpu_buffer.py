@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sizes that can not be, asked of the buffers themselves: a cache of such sizes has others that are refused."""
+"""Sizes that can not be, asked of the buffers themselves: a cache of such sizes has other reasons to fail."""
 
 from __future__ import annotations
 

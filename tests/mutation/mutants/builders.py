@@ -172,8 +172,8 @@ MUTANTS = [
         _LAYERS,
         [
             (
-                "cache.store = graph.addFunction(moves(false));",
-                "cache.store = graph.addFunction(moves(true));",
+                "addFunction(graph, moves(false));",
+                "addFunction(graph, moves(true));",
                 "a layer is not put back",
             ),
             (
@@ -230,11 +230,6 @@ MUTANTS = [
         [
             ("(nIpus & (nIpus - 1)) != 0", "false", "three IPUs are taken"),
             ("ipu / heads * part.batch", "ipu * part.batch", "batch elements of a share are behind the last"),
-            (
-                "(ipu * nLayers + nIpus - 1) / nIpus",
-                "ipu * nLayers / nIpus",
-                "layers are shared out otherwise",
-            ),
         ],
     ),
     *of(
@@ -483,14 +478,9 @@ MUTANTS = [
     ),
     *of(
         "poplar_ops/include/sparq/settings.hpp",
-        f"{_WORDS} {_WINDOW}::test_what_a_session_refuses",
+        _WORDS,
         [
             ("maxCapacity = 1u << 24", "maxCapacity = 1u << 25", "capacities are taken that no count holds"),
-            (
-                "maxRecentHeads = (1u << 15) - 1",
-                "maxRecentHeads = 1u << 15",
-                "sums of shares may pass 31 bits",
-            ),
         ],
     ),
     *of(
