@@ -239,7 +239,7 @@ class Method:
     def parts(self, tokens: Any) -> Row:
         """Where the time of such steps goes; they are not counted."""
         self.turn_on()
-        with clock(self.model, self._now) as of:
+        with clock(self.model, self.cache, self._now) as of:
             start = self._now()
             self.decode(tokens, is_counted=False, is_on=True)
             total = self._now() - start

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where the time of a decode step goes: matrix products, attention with its cache, and all else.
 
-Clocks around modules of the model: they see what transformers and PyTorch do between them too, and cost some
-microseconds each. So the parts are of steps of their own, which are not counted in tokens per second.
+Clocks around modules of the model, and around our caches: they see what transformers and PyTorch do between
+them too, and cost some microseconds each. So the parts are of steps of their own, which are not counted in
+tokens per second. Attention of transformers is all that its modules do beside products; ours is what the
+cache does: a lean step (docs/models.md) has no such modules, and its rotary embedding is in the rest.
 """
 
 from __future__ import annotations
@@ -66,13 +68,31 @@ def _is_linear(module: Any) -> bool:
     return type(module).__name__ in ("Linear", "Int8Linear", "Int4Linear")
 
 
+def _timed(function: Callable[..., Any], of: Clock) -> Callable[..., Any]:
+    def timed(*args: Any, **kwargs: Any) -> Any:
+        of.before(None)
+        result = function(*args, **kwargs)
+        of.after(None)
+        return result
+
+    return timed
+
+
+#: what a layer of our caches does in a step
+_OURS = ("step", "update", "attend")
+
+
 @contextlib.contextmanager
-def clock(model: Any, now: Callable[[], float]) -> Iterator[Clock]:
-    """Measures forward passes of the model, while it is in force. `now`: seconds."""
+def clock(model: Any, cache: Any, now: Callable[[], float]) -> Iterator[Clock]:
+    """Measures forward passes of the model with that cache, while it is in force. `now`: seconds."""
     of = Clock(now)
     handles = []
+    ours = [layer for layer in cache.layers if hasattr(layer, "step")]
+    for layer in ours:
+        for name in _OURS:
+            setattr(layer, name, _timed(getattr(layer, name), of))
     for name, module in model.named_modules():
-        if _is_linear(module) or name.endswith("self_attn"):
+        if _is_linear(module) or (name.endswith("self_attn") and not ours):
             handles.append(module.register_forward_pre_hook(of.before))
             handles.append(module.register_forward_hook(of.after))
     try:
@@ -80,3 +100,6 @@ def clock(model: Any, now: Callable[[], float]) -> Iterator[Clock]:
     finally:
         for handle in handles:
             handle.remove()
+        for layer in ours:
+            for name in _OURS:
+                delattr(layer, name)

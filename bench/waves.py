@@ -6,8 +6,8 @@
     python bench/waves.py --write    # the table and the plot of docs/on_chip.md (needs matplotlib)
 
 32 heads, S=16384, head_dim 128, an index of 4 bits, k=128, rows in fp16. Numbers of missing rows are halved
-between as long as the time grows by more than a tenth and there is a number between. Times are modelled, with
-work on chip low, likely and high.
+between as long as the times differ by more than a tenth and there is a number between. Times are modelled,
+with work on chip low, likely and high.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ TOP_K = 128
 SHAPE: dict[str, Any] = dict(n_heads=32, head_dim=128, seq_len=16384, rank=32, top_k=TOP_K, row_bits=16)
 #: a step from one number of missing rows to the next that is in the rows: at most this
 MOST = 1.1
+#: numbers of missing rows that are planned at least, for a time that falls again
+PARTS = 16
 Row = Dict[str, Any]
 
 
@@ -91,7 +93,7 @@ def beyond_even(row: Row, rows: list[Row]) -> float:
 def curve(n_kv_heads: int, pattern: str) -> Row:
     """Between two numbers of missing rows another one, where one time is more than MOST of the other."""
     every, of = n_kv_heads * TOP_K, PATTERNS[pattern]
-    points = {total: seconds_of(of(total, n_kv_heads)) for total in (0, 1, every // 4, every // 2, every)}
+    points = {total: seconds_of(of(total, n_kv_heads)) for total in (1, *range(0, every + 1, every // PARTS))}
     again = True
     while again:
         again = False

@@ -98,7 +98,7 @@ std::string Compiler::nameOfTile(unsigned tile) const {
          std::to_string(ipuOf(tile));
 }
 
-static void insert(unsigned ipu, std::vector<unsigned> &ipus) {
+void Compiler::insertIPU(unsigned ipu, std::vector<unsigned> &ipus) {
   const auto at = std::lower_bound(ipus.begin(), ipus.end(), ipu);
   if (at == ipus.end() || *at != ipu)
     ipus.insert(at, ipu);
@@ -106,12 +106,12 @@ static void insert(unsigned ipu, std::vector<unsigned> &ipus) {
 
 void Compiler::addIPUs(const Tensor &t, std::vector<unsigned> &ipus) const {
   if (g_.target.getNumIPUs() == 1) {
-    insert(0, ipus);
+    insertIPU(0, ipus);
     return;
   }
   forEachRegion(Access::impl(t), [&](VarId var, std::size_t b, std::size_t n) {
     g_.variables[var].tiles.forEach(
-        b, b + n, [&](std::size_t, std::size_t, unsigned tile) { insert(ipuOf(tile), ipus); });
+        b, b + n, [&](std::size_t, std::size_t, unsigned tile) { insertIPU(ipuOf(tile), ipus); });
   });
 }
 
@@ -124,8 +124,8 @@ void Compiler::addLinks(const std::vector<Move> &moves, StepCount &cost) const {
     Move by = m;
     by.srcTile = ipuOf(m.srcTile);
     by.dstTile = ipuOf(m.dstTile);
-    insert(by.srcTile, cost.ipus);
-    insert(by.dstTile, cost.ipus);
+    insertIPU(by.srcTile, cost.ipus);
+    insertIPU(by.dstTile, cost.ipus);
     if (by.srcTile != by.dstTile)
       crossing.push_back(by);
   }
@@ -228,7 +228,7 @@ void Compiler::addComputeCost(const ComputeSetRecord &cs, StepCount &cost) {
     const VertexRecord &v = g_.vertices[id];
     vertexStateBytes_[v.tile] += deviceStateBytes(v);
     code_.addVertex(v.tile, *v.type);
-    insert(ipuOf(v.tile), cost.ipus);
+    insertIPU(ipuOf(v.tile), cost.ipus);
     ++cost.vertices;
     VertexPerfEstimate estimate = v.estimate;
     bool has = v.hasEstimate;

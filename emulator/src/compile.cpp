@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "compiler.hpp"
+#include "links.hpp"
 #include "reads.hpp"
 #include "replication.hpp"
 
@@ -104,9 +105,26 @@ void Compiler::checkMapped(const Tensor &t, const std::string &what) const {
     throwUnmapped(what, var, element);
 }
 
+// Poplar merges copies of streaming memory that follow one another: those of several IPUs then go on at once.
+bool Compiler::startsBeside(const StepCount &copy) {
+  if (copy.kind != sparq::emulator::StepKind::RemoteRead &&
+      copy.kind != sparq::emulator::StepKind::RemoteWrite) {
+    copiesAtOnce_.clear();
+    return false;
+  }
+  bool beside = !copiesAtOnce_.empty();
+  for (const auto &other : copiesAtOnce_)
+    beside = beside && other.first == copy.kind && other.second != copy.ipus;
+  if (!beside)
+    copiesAtOnce_.clear();
+  copiesAtOnce_.emplace_back(copy.kind, copy.ipus);
+  return beside;
+}
+
 // All steps that take time on a tile come here, each once; but for branches, whose code is counted by itself.
 unsigned Compiler::addCost(StepCount c) {
   code_.addStep();
+  c.beside = startsBeside(c);
   exe_->costs.push_back(std::move(c));
   return static_cast<unsigned>(exe_->costs.size() - 1);
 }
@@ -136,6 +154,32 @@ void Compiler::branchOn(Step &s, const Tensor &t, const char *op, const std::str
   }
   s.cost = static_cast<unsigned>(exe_->costs.size());
   exe_->costs.push_back(std::move(cost));
+}
+
+// Those that take part in any step of it.
+void Compiler::addIPUs(const Step &s, std::vector<unsigned> &ipus) const {
+  if (s.cost != ~0u)
+    for (const unsigned ipu : exe_->costs[s.cost].ipus)
+      insertIPU(ipu, ipus);
+  for (const Step &child : s.children)
+    addIPUs(child, ipus);
+  if (s.op == StepOp::Call)
+    addIPUs(exe_->functions[s.index], ipus);
+}
+
+// Of all IPUs that do what depends on it: the word crosses links.
+void Compiler::tellIPUs(const Step &branch) {
+  if (g_.target.getNumIPUs() == 1)
+    return;
+  StepCount &cost = exe_->costs[branch.cost];
+  const unsigned from = cost.ipus.at(0);
+  for (const Step &child : branch.children)
+    addIPUs(child, cost.ipus);
+  IpuFlows flows;
+  for (const unsigned ipu : cost.ipus)
+    if (ipu != from)
+      flows[{from, ipu}] = 4;
+  addLinkExchange(flows, g_.target.getNumIPUs(), cost.links);
 }
 
 Step Compiler::compileExecute(const ProgramImpl &p, const std::string &parent) {
@@ -179,6 +223,7 @@ Step Compiler::compileCall(const ProgramImpl &p, const std::string &name) {
     functionStack_.pop_back();
     it = functionPlans_.emplace(id, static_cast<unsigned>(exe_->functions.size())).first;
     exe_->functions.push_back(std::move(body));
+    copiesAtOnce_.clear();
   }
   s.index = it->second;
   return s;
@@ -259,9 +304,17 @@ Step Compiler::compileProgram(const program::Program &program, const std::string
   const ProgramImpl &p = *impl;
   const std::string &name = p.name.empty() ? parent : p.name;
   auto children = [&](std::size_t from, std::size_t to) {
-    for (std::size_t i = from; i < to; ++i)
+    for (std::size_t i = from; i < to; ++i) {
       s.children.push_back(compileProgram(p.children[i], name));
+      if (p.kind != ProgramKind::Sequence)
+        copiesAtOnce_.clear();
+    }
   };
+  const bool copiesGoOn = p.kind == ProgramKind::Sequence || p.kind == ProgramKind::WriteUndef ||
+                          p.kind == ProgramKind::CopyFromRemote ||
+                          p.kind == ProgramKind::CopyToRemote;
+  if (!copiesGoOn)
+    copiesAtOnce_.clear();
   switch (p.kind) {
   case ProgramKind::Nothing:
   case ProgramKind::AssumeEqual: // of interest to checkReplicas only
@@ -283,12 +336,14 @@ Step Compiler::compileProgram(const program::Program &program, const std::string
     s.flag = p.flag;
     branchOn(s, p.predicate, p.flag ? "RepeatWhileTrue" : "RepeatWhileFalse", name);
     children(0, 2);
+    tellIPUs(s);
     return s;
   case ProgramKind::If:
     code_.addBranch(2);
     s.op = StepOp::If;
     branchOn(s, p.predicate, "If", name);
     children(0, 2);
+    tellIPUs(s);
     return s;
   case ProgramKind::Switch:
     code_.addBranch(p.children.size());
@@ -297,6 +352,7 @@ Step Compiler::compileProgram(const program::Program &program, const std::string
     s.checked = p.checked;
     branchOn(s, p.predicate, "Switch", name);
     children(0, p.children.size());
+    tellIPUs(s);
     return s;
   case ProgramKind::CopyTensor:
     s = compileCopy(p, name);

@@ -46,7 +46,11 @@ private:
   Step compilePrint(const ProgramImpl &p);
   Step compileCycleStamp(const ProgramImpl &p);
   void setPredicate(Step &s, const Tensor &t, const char *op);
+  static void insertIPU(unsigned ipu, std::vector<unsigned> &ipus);
   void branchOn(Step &s, const Tensor &t, const char *op, const std::string &name);
+  void addIPUs(const Step &s, std::vector<unsigned> &ipus) const;
+  void tellIPUs(const Step &branch);
+  bool startsBeside(const StepCount &copy);
   unsigned addCost(StepCount c);
   void checkMapped(const Tensor &t, const std::string &what) const;
   [[noreturn]] void throwUnmapped(const std::string &what, VarId var, std::size_t element) const;
@@ -105,6 +109,8 @@ private:
   std::map<unsigned, unsigned> functionPlans_;
   std::unique_ptr<ControlSlice> slice_; // of a dry run
   std::vector<unsigned> functionStack_;
+  // The last remote copies, with nothing in between, that go on at once: direction and IPUs of each.
+  std::vector<std::pair<sparq::emulator::StepKind, std::vector<unsigned>>> copiesAtOnce_;
   std::vector<bool> remoteClaimed_; // by remote buffer: a copy has said whose it is
   const bool guardEdges_, checkWorkers_, checkAlignment_;
   // Temporaries of the compute set or copy being compiled, and the most any one needed, per tile.

@@ -91,11 +91,40 @@ static void accumulate(ModelledTime &a, const ModelledTime &b) {
   a.links += b.links;
 }
 
-ModelledTime modelledTime(const DeviceModel &m, const std::vector<StepCount> &steps) {
+static ModelledTime longerBy(const ModelledTime &a, const ModelledTime &b) {
   ModelledTime t;
-  for (const StepCount &s : steps)
-    accumulate(t, modelledTime(m, s));
+  t.compute = a.compute - b.compute;
+  t.exchange = a.exchange - b.exchange;
+  t.sync = a.sync - b.sync;
+  t.streaming = a.streaming - b.streaming;
+  t.hostStreams = a.hostStreams - b.hostStreams;
+  t.links = a.links - b.links;
   return t;
+}
+
+std::vector<ModelledTime> modelledTimes(const DeviceModel &m, const std::vector<StepCount> &steps) {
+  std::vector<ModelledTime> r;
+  ModelledTime longest; // of those at once
+  for (const StepCount &s : steps) {
+    const ModelledTime t = modelledTime(m, s);
+    if (!s.beside) {
+      longest = t;
+      r.push_back(t);
+    } else if (t.total() > longest.total()) {
+      r.push_back(longerBy(t, longest));
+      longest = t;
+    } else {
+      r.emplace_back();
+    }
+  }
+  return r;
+}
+
+ModelledTime modelledTime(const DeviceModel &m, const std::vector<StepCount> &steps) {
+  ModelledTime all;
+  for (const ModelledTime &t : modelledTimes(m, steps))
+    accumulate(all, t);
+  return all;
 }
 
 std::vector<ModelledTime> modelledTimeByIPU(const DeviceModel &m,
@@ -115,11 +144,13 @@ std::vector<ModelledTime> modelledTimeByIPU(const DeviceModel &m,
 std::map<std::string, ModelledTime>
 modelledTimeByStage(const DeviceModel &m, const std::vector<StepCount> &steps, unsigned depth) {
   std::map<std::string, ModelledTime> r;
-  for (const StepCount &s : steps) {
+  const std::vector<ModelledTime> times = modelledTimes(m, steps);
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    const std::string &name = steps[i].name;
     std::size_t end = 0;
     for (unsigned d = 0; d < depth && end != std::string::npos; ++d)
-      end = s.name.find('/', end + (d ? 1 : 0));
-    accumulate(r[s.name.substr(0, end)], modelledTime(m, s));
+      end = name.find('/', end + (d ? 1 : 0));
+    accumulate(r[name.substr(0, end)], times[i]);
   }
   return r;
 }

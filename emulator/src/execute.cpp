@@ -335,14 +335,16 @@ std::int64_t EngineImpl::readPredicate(const Step &s) {
 
 std::uint64_t EngineImpl::cyclesSoFar() const {
   const sparq::emulator::DeviceModel model;
-  double seconds = 0;
+  std::vector<sparq::emulator::StepCount> steps;
   for (std::size_t i = 0; i < executions.size(); ++i) {
     if (!executions[i])
       continue;
-    sparq::emulator::StepCount c = exe->costs[i];
-    c.executions = executions[i];
-    seconds += modelledTime(model, c).total();
+    steps.push_back(exe->costs[i]);
+    steps.back().executions = executions[i];
   }
+  double seconds = 0;
+  for (const sparq::emulator::ModelledTime &t : modelledTimes(model, steps))
+    seconds += t.total();
   return static_cast<std::uint64_t>(seconds * model.clock);
 }
 

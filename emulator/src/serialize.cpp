@@ -201,9 +201,9 @@ public:
   }
   void operator()(StepCount &x) {
     auto &[name, kind, executions, tileCycles, flops, n, without, firstWithout, exchanges, before,
-           after, local, syncs, links, ipus, buffer, rows, moved, packets] = x;
+           after, local, syncs, links, ipus, buffer, rows, moved, packets, beside] = x;
     all(name, kind, executions, tileCycles, flops, n, without, firstWithout, exchanges, before,
-        after, local, syncs, links, ipus, buffer, rows, moved, packets);
+        after, local, syncs, links, ipus, buffer, rows, moved, packets, beside);
   }
   void operator()(MemoryUse &x) {
     auto &[name, n, ipu] = x;

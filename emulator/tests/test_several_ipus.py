@@ -61,6 +61,23 @@ def test_whose_a_remote_buffer_is(lines):
     assert found == [("of0", 64, 0), ("of1", 64, 1)]
 
 
+def test_remote_copies_that_follow_one_another_go_on_at_once(lines):
+    """Of several IPUs, in one direction, with nothing between; else in turn."""
+    found = {line["between"]: line for line in having(lines, "between")}
+    assert found[""]["beside"] == [0, 1]
+    assert found[""]["all"] == pytest.approx(found[""]["most"]) and found[""]["all"] < found[""]["sum"]
+    for between in ("same ipu", "copy", "loop", "direction"):
+        assert not any(found[between]["beside"]), between
+        assert found[between]["all"] == pytest.approx(found[between]["sum"])
+
+
+def test_a_branch_tells_the_ipus_that_depend_on_it(lines):
+    found = [
+        (line["branch"], line["ipus"], line["bytes"], line["exchanges"]) for line in having(lines, "branch")
+    ]
+    assert found == [(0, [0], 0, 0), (3, [0, 3], 4, 1)]
+
+
 def test_listed_devices(lines):
     found = [(line["device"], line["ipus"], line["drivers"]) for line in having(lines, "device")]
     assert found == [

@@ -74,17 +74,18 @@ py::dict toDict(const emulator::StepCount &s) {
       "busy_exchange_pieces_after"_a = s.after.busyPieces,
       "local_elements"_a = s.localCopy.elements, "local_bytes"_a = s.localCopy.bytes,
       "syncs"_a = s.syncs, "buffer"_a = s.buffer, "rows"_a = s.rows, "bytes"_a = s.bytes,
-      "packets"_a = s.packets, "ipus"_a = s.ipus, "link_bytes"_a = s.links.bytes,
-      "max_link_bytes"_a = s.links.maxBytes, "link_exchanges"_a = s.links.exchanges,
-      "link_hops"_a = s.links.syncHops);
+      "packets"_a = s.packets, "beside"_a = s.beside, "ipus"_a = s.ipus,
+      "link_bytes"_a = s.links.bytes, "max_link_bytes"_a = s.links.maxBytes,
+      "link_exchanges"_a = s.links.exchanges, "link_hops"_a = s.links.syncHops);
 }
 
 NamedValues lastRunOf(const poplar::Engine &engine, const DeviceModel &model) {
   const std::vector<emulator::StepCount> steps = emulator::lastRun(engine);
   py::list list;
-  for (const emulator::StepCount &step : steps) {
-    py::dict d = toDict(step);
-    d["seconds"] = toDict(emulator::modelledTime(model, step));
+  const std::vector<emulator::ModelledTime> seconds = emulator::modelledTimes(model, steps);
+  for (std::size_t i = 0; i != steps.size(); ++i) {
+    py::dict d = toDict(steps[i]);
+    d["seconds"] = toDict(seconds[i]);
     list.append(d);
   }
   py::list byIpu;
@@ -130,12 +131,12 @@ py::dict toDict(const Plan &plan, const Waves &waves) {
 }
 
 // Counts one attention call over a cache of these lengths, without memory for it or arithmetic: of one layer
-// or, stacked, of all layers in one launch.
+// or, stacked, of all layers in one launch. onlyBetween: what passes between IPUs, and a branch in each layer.
 NamedValues plan(const CacheSpec &cache, unsigned nHeads, const Attention &attention,
                  const std::vector<std::uint32_t> &lengths,
                  const std::optional<DeviceOptions> &given, const NamedValues &parameters,
                  bool append, unsigned nLayers, double hitRate, bool stacked,
-                 const std::vector<unsigned> &misses) {
+                 const std::vector<unsigned> &misses, bool onlyBetween) {
   const DeviceModel model = modelFrom(parameters);
   DeviceOptions options = given.value_or(DeviceOptions{});
   options.tiers.assumedHitRate = hitRate;
@@ -143,6 +144,7 @@ NamedValues plan(const CacheSpec &cache, unsigned nHeads, const Attention &atten
   Programs programs;
   programs.append = append;
   programs.nLayers = nLayers;
+  programs.onlyBetween = onlyBetween;
   programs.attention = {attention};
   std::unique_ptr<Session> session;
   {
@@ -206,7 +208,7 @@ void bindEmulator(py::module_ &module) {
   module.def("emulator_plan", &plan, "cache"_a, "n_heads"_a, "attention"_a, "lengths"_a,
              py::kw_only(), "options"_a = py::none(), "model"_a = py::dict(), "append"_a = true,
              "n_layers"_a = 1u, "hit_rate"_a.noconvert() = 0.0, "stacked"_a = false,
-             "misses"_a = std::vector<unsigned>(),
+             "misses"_a = std::vector<unsigned>(), "only_between"_a = false,
              "Counts one call of an attention program, or of all layers in one launch, without "
              "running it.");
 }

@@ -5,19 +5,22 @@
 
 namespace sparq {
 
+// Where every head fetches its own rows: as if no wave of lists were the last. So the greatest number of
+// several IPUs is this one.
+static constexpr int noSharedWaves = 0x7fffffff;
+
 // How the misses of all KV heads are fetched. Slots are in lists of listSlots. A wave of lists takes
 // waveRows of each list and reads as many for all lists, in units, as one of them has left; a wave of all
-// takes waveRows, whose ever they are. A wave costs as much as reading waveCost rows, so waves of lists come
-// first, as long as reading what no list needs costs less than more waves do.
+// takes waveRows, whose ever they are. A wave costs as much as reading waveCost rows, a last one of at most
+// fewRows as reading fewCost. So waves of lists come first, as long as reading what no list needs costs less
+// than more waves do. Where every head fetches its own rows, all of that costs wideCost.
 class PlanMisses : public poplar::Vertex {
 public:
-  WordsIn nMisses;                 // [nSlots]
-  WordsOut left;                   // [nLists]: rows of each list
-  poplar::Output<unsigned> ofAll;  // rows that waves of all fetch
-  poplar::Output<unsigned> nWaves; // of lists
-  poplar::Output<int> way;         // 0: waves of all; 1: of lists first; 2: every head its own
-  unsigned nSlots, nLists, listSlots, waveRows, unit, waveCost;
-  unsigned enough; // misses in all, for every head to fetch its own
+  WordsIn nMisses;            // [nSlots]
+  WordsOut left;              // [nLists]: rows of each list
+  poplar::Output<int> nWaves; // of lists; noSharedWaves where every head fetches its own
+  poplar::Output<int> way;    // 0: waves of all; 1: of lists first; 2: every head its own
+  unsigned nSlots, nLists, listSlots, waveRows, unit, waveCost, fewRows, fewCost, wideCost;
 
   bool compute() {
     unsigned rest = 0, slot = 0;
@@ -28,36 +31,41 @@ public:
       left[list] = sum;
       rest += sum;
     }
-    const bool wide = rest >= enough;
-    unsigned waves = 0;
-    if (wide)
-      rest = 0;
-    else
-      for (unsigned taken = nextOfLists(0); taken != 0; taken = nextOfLists(waves * waveRows)) {
-        rest -= taken;
-        ++waves;
-      }
-    *ofAll = rest;
-    *nWaves = waves;
+    unsigned waves = 0, cost = 0;
+    for (Wave next = ofLists(0); next.cost < costOfAll(next.rows);
+         next = ofLists(waves * waveRows)) {
+      rest -= next.rows;
+      cost += next.cost;
+      ++waves;
+    }
+    const bool wide = cost + costOfAll(rest) > wideCost;
+    *nWaves = wide ? noSharedWaves : static_cast<int>(waves);
     *way = wide ? 2 : waves != 0 ? 1 : 0;
     return true;
   }
 
 private:
-  // The rows of a wave of lists behind others that fetched so many of each, 0 where waves of all cost less.
-  unsigned nextOfLists(unsigned fetched) const {
-    unsigned most = 0, taken = 0;
+  struct Wave {
+    unsigned rows, cost;
+  };
+  // A wave of lists behind others that fetched so many of each.
+  Wave ofLists(unsigned fetched) const {
+    unsigned most = 0, rows = 0, cost = waveCost;
     for (unsigned list = 0; list != nLists; ++list) {
       const unsigned all = left[list], own = all > fetched ? minimum(all - fetched, waveRows) : 0;
-      taken += own;
+      rows += own;
       most = most > own ? most : own;
     }
-    unsigned ofLists = waveCost, ofAll = taken;
-    for (unsigned rows = 0; rows < most; rows += unit)
-      ofLists += nLists * unit;
-    for (unsigned rows = 0; rows < taken; rows += waveRows)
-      ofAll += waveCost;
-    return ofLists < ofAll ? taken : 0;
+    for (unsigned read = 0; read < most; read += unit)
+      cost += nLists * unit;
+    return {rows, cost};
+  }
+  // Of so many rows, by waves of all.
+  unsigned costOfAll(unsigned rows) const {
+    unsigned cost = rows;
+    for (; rows > fewRows; rows -= minimum(rows, waveRows))
+      cost += waveCost;
+    return rows != 0 ? cost + fewCost : cost;
   }
 };
 
@@ -65,9 +73,8 @@ private:
 // read: so many times `unit` rows, or 0 where all that is left are fewRows.
 class MoreMisses : public poplar::Vertex {
 public:
-  WordsIn left; // [nLists]
-  poplar::Input<unsigned> ofAll;
-  poplar::Input<unsigned> nWaves; // of lists
+  WordsIn left;              // [nLists]
+  poplar::Input<int> nWaves; // of lists
   poplar::InOut<unsigned> wave;
   poplar::Output<bool> moreOfLists;
   poplar::Output<bool> more; // of all
@@ -76,16 +83,17 @@ public:
 
   bool compute() {
     const unsigned next = *wave + 1; // from the number before 0
-    const bool ofLists = next < *nWaves;
-    const unsigned fetched = (ofLists ? next : next - *nWaves) * waveRows;
-    unsigned rows = 0;
-    if (ofLists)
-      for (unsigned list = 0; list != nLists; ++list) {
-        const unsigned own = left[list];
-        rows = own > fetched + rows ? own - fetched : rows;
-      }
-    else
-      rows = *ofAll > fetched ? *ofAll - fetched : 0;
+    const unsigned waves = static_cast<unsigned>(*nWaves);
+    const bool ofLists = next < waves;
+    const unsigned fetched = (ofLists ? next : waves) * waveRows,
+                   ofAll = ofLists ? 0 : (next - waves) * waveRows;
+    unsigned most = 0, sum = 0; // that are left of a list, and of all
+    for (unsigned list = 0; list != nLists; ++list) {
+      const unsigned all = left[list], own = all > fetched ? all - fetched : 0;
+      most = most > own ? most : own;
+      sum += own;
+    }
+    const unsigned rows = ofLists ? most : sum > ofAll ? sum - ofAll : 0;
     *wave = next;
     *moreOfLists = ofLists;
     *more = !ofLists && rows != 0;
@@ -104,13 +112,13 @@ public:
 class FirstMiss : public poplar::Vertex {
 public:
   WordsIn nMisses; // [nBefore]
-  poplar::Input<unsigned> nWaves;
+  poplar::Input<int> nWaves;
   WordsOut inList; // [2]
   WordsOut inAll;  // [2]
   unsigned nBefore, listSlots, waveRows;
 
   bool compute() {
-    const unsigned fetched = *nWaves * waveRows, of = listSlots, n = nBefore;
+    const unsigned fetched = static_cast<unsigned>(*nWaves) * waveRows, of = listSlots, n = nBefore;
     unsigned rest = 0, slot = 0;
     while (slot + of <= n) { // whole lists
       unsigned sum = 0;

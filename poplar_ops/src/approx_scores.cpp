@@ -100,8 +100,8 @@ public:
       from.push_back(source.flatten());
       to.push_back(target.flatten());
     }
-    void copy(Sequence &program, const DebugContext &dc) const {
-      program.add(Copy(concat(from), concat(to), false, dc));
+    void copy(const Context &context, const DebugContext &dc) const {
+      context.copy(concat(from), concat(to), dc);
     }
   };
 
@@ -211,8 +211,8 @@ void KeyColumns::score(const Context &context, const SparqSettings &settings, co
   Sequence body({}, {context.dc, "wave"});
   const Context inner = context.within(body);
   steps.addOffsets(inner.execute("column_offsets"), offsets);
-  readRemote(buffer_, steps.landingRows(landing), context.active(offsets).flatten(), body,
-             {context.dc, "read_key_columns"});
+  readRemote(*context.cache.lockstep, buffer_, steps.landingRows(landing),
+             context.active(offsets).flatten(), body, {context.dc, "read_key_columns"});
   // Behind the waves, but for the steps of the tail that run beside the only one.
   Sequence behind({}, {context.dc, "tail"});
   const Context last = context.within(steps.tailBeside() ? body : behind);
@@ -220,12 +220,12 @@ void KeyColumns::score(const Context &context, const SparqSettings &settings, co
   ColumnScores::Moves spread, gather, openBlock;
   steps.spread(spread, landing, columns);
   steps.gatherTail(steps.tailBeside() ? spread : gather, tail);
-  spread.copy(body, {context.dc, "spread_columns"});
+  spread.copy(inner, {context.dc, "spread_columns"});
   if (!steps.tailBeside())
-    gather.copy(behind, {context.dc, "gather_tail"});
+    gather.copy(context.within(behind), {context.dc, "gather_tail"});
   if (quantised) {
     steps.gatherOpenBlock(openBlock, tail);
-    openBlock.copy(last.program, {context.dc, "gather_open_block"});
+    openBlock.copy(last, {context.dc, "gather_open_block"});
   }
   const auto forTail = [&](const ComputeSet &ofWave, const char *name) {
     return steps.tailBeside() ? ofWave : last.execute(name);

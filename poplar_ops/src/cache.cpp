@@ -17,6 +17,8 @@ void addLayerNumber(Graph &graph, Cache &cache) {
   if (cache.layout().nLayers != 1) {
     cache.layerNumber = graph.addVariable(UNSIGNED_INT, {}, {cache.name + "/layer_number"});
     graph.setTileMapping(cache.layerNumber, 0);
+    if (cache.lockstep->nIpus() != 1) // programs for another IPU load and store some layer here too
+      graph.setInitialValue(cache.layerNumber, 0u);
     cache.layer = addPerPart(graph, p, UNSIGNED_INT, p.parts, {}, {cache.name + "/layer"});
     return;
   }
@@ -25,8 +27,11 @@ void addLayerNumber(Graph &graph, Cache &cache) {
 
 } // namespace
 
-Cache createCache(Graph &graph, const Plan &plan, const std::string &name, bool hostWrites) {
+Cache createCache(Graph &graph, const Plan &plan, const std::string &name, bool hostWrites,
+                  std::shared_ptr<Lockstep> lockstep) {
   Cache cache;
+  if (lockstep)
+    cache.lockstep = std::move(lockstep);
   cache.name = name;
   cache.plan = plan;
   addLayerNumber(graph, cache);
@@ -67,8 +72,8 @@ static Tensor activePerTask(Graph &graph, const Cache &cache, const Tensor &acti
   const Tensor perTask =
       addSliced(graph, cache.plan.placement, UNSIGNED_INT, shape.nTasks(), 1, 1, 1, {dc, "active"})
           .reshape({shape.nTasks()});
-  program.add(Copy(active.expand({1}).broadcast(shape.nKvHeads, 1).flatten(), perTask, false,
-                   {dc, "active"}));
+  cache.lockstep->copy(active.expand({1}).broadcast(shape.nKvHeads, 1).flatten(), perTask, program,
+                       {dc, "active"});
   return perTask;
 }
 
@@ -92,8 +97,8 @@ void append(Graph &graph, const Cache &cache, const Tensor &key, const Tensor &v
   unsigned unit = 1;
   for (const auto &store : cache.stores)
     unit = std::max(unit, store->unit(cache.layout()));
-  const ComputeSet beside = graph.addComputeSet({dc, "append_tail"}),
-                   advance = graph.addComputeSet({dc, "advance"});
+  const ComputeSet beside = cache.lockstep->addComputeSet(graph, {dc, "append_tail"}),
+                   advance = cache.lockstep->addComputeSet(graph, {dc, "advance"});
   for (unsigned task = 0; task != nTasks; ++task) {
     for (const auto &store : cache.stores)
       store->addAppend(step, beside, task);

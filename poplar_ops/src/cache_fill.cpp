@@ -28,7 +28,7 @@ public:
   }
 
   void add(Sequence &program) {
-    const ComputeSet cs = graph.addComputeSet({dc, "fill_lengths"});
+    const ComputeSet cs = cache.lockstep->addComputeSet(graph, {dc, "fill_lengths"});
     for (unsigned b = 0; b != shape.batch; ++b) {
       const unsigned home = p.home(b * shape.nKvHeads % p.slots);
       graph.setTileMapping(held[b], home);
@@ -53,8 +53,8 @@ private:
     for (unsigned begin = 0; begin < nTokens(); begin += stepLength)
       for (unsigned task = first; task < end; task += p.slots)
         addStep(program, b, task, std::min(p.slots, end - task), begin);
-    program.add(Copy(held[b].expand({0}).broadcast(shape.nKvHeads, 0),
-                     cache.filled.slice(first, end), false, {dc, "set_filled"}));
+    cache.lockstep->copy(held[b].expand({0}).broadcast(shape.nKvHeads, 0),
+                         cache.filled.slice(first, end), program, {dc, "set_filled"});
     for (const auto &store : cache.stores)
       store->replaced({graph, cache, program, dc}, first, end);
     return program;
@@ -62,7 +62,7 @@ private:
 
   void addStep(Sequence &program, unsigned b, unsigned firstTask, unsigned nTasks, unsigned begin) {
     const unsigned end = std::min(begin + stepLength, nTokens());
-    const ComputeSet offsets = graph.addComputeSet({dc, "fill_offsets"});
+    const ComputeSet offsets = cache.lockstep->addComputeSet(graph, {dc, "fill_offsets"});
     program.add(Execute(offsets, {dc, "fill_offsets"}));
     FillStep step{{graph, cache, program, dc},
                   variables,
@@ -141,7 +141,7 @@ Tensor activeTokens(Graph &graph, const Cache &cache, const Tensor &requested, S
   const Placement &p = cache.plan.placement;
   checkTensor("append", "active", requested, INT, {shape.batch});
   const Tensor active = graph.addVariable(UNSIGNED_INT, {shape.batch}, {dc, "active"});
-  const ComputeSet cs = graph.addComputeSet({dc, "active"});
+  const ComputeSet cs = cache.lockstep->addComputeSet(graph, {dc, "active"});
   for (unsigned b = 0; b != shape.batch; ++b) {
     const unsigned task = b * shape.nKvHeads, home = p.home(task % p.slots);
     graph.setTileMapping(active[b], home);
@@ -159,9 +159,9 @@ Tensor heldPositions(Graph &graph, const Cache &cache, Sequence &program, const 
   for (unsigned b = 0; b != shape.batch; ++b)
     graph.setTileMapping(
         held[b], cache.plan.placement.home(b * shape.nKvHeads % cache.plan.placement.slots));
-  program.add(Copy(
+  cache.lockstep->copy(
       cache.filled.reshape({shape.batch, shape.nKvHeads}).slice(0, 1, 1).flatten().reinterpret(INT),
-      held, false, {dc, "held"}));
+      held, program, {dc, "held"});
   return held;
 }
 

@@ -156,25 +156,27 @@ void addWaveLoop(const Context &context, const Waves &waves, const WaveIndex &wa
     graph.setTileMapping(t, 0);
     return t;
   });
-  const ComputeSet cs = graph.addComputeSet({context.dc, "next_wave"});
+  const ComputeSet cs = context.cache.lockstep->addComputeSet(graph, {context.dc, "next_wave"});
   addVertex(graph, cs, "sparq::NextWave", 0,
             {{"longest", longestRow(context, waves)}, {"wave", wave.counter}, {"more", more}},
             {{"stride", waves.stride}}, cycles::nextWave());
-  context.program.add(Copy(before, wave.counter, false, {context.dc, "first_wave"}));
-  context.program.add(
-      RepeatWhileTrue(Execute(cs, {context.dc, "next_wave"}), more, body, {context.dc, "waves"}));
+  context.copy(before, wave.counter, {context.dc, "first_wave"});
+  Sequence next({Execute(cs, {context.dc, "next_wave"})}, {context.dc, "next_wave"});
+  const Tensor any = context.within(next).greatest(more);
+  context.program.add(RepeatWhileTrue(next, any, body, {context.dc, "waves"}));
 }
 
-void addIfAny(Graph &graph, const Tensor &flags, const Sequence &body, Sequence &program,
-              const DebugContext &dc) {
+void addIfAny(Graph &graph, const Cache &cache, const Tensor &flags, const Sequence &body,
+              Sequence &program, const DebugContext &dc) {
   const unsigned n = static_cast<unsigned>(flags.numElements());
   const Tensor any = graph.addVariable(BOOL, {}, {dc, "any"});
   graph.setTileMapping(any, 0);
-  const ComputeSet test = graph.addComputeSet({dc, "any"});
+  const ComputeSet test = cache.lockstep->addComputeSet(graph, {dc, "any"});
   addVertex(graph, test, "sparq::AnyFull", 0, {{"full", flags}, {"any", any}}, {{"nSlots", n}},
             cycles::anyFull(n));
   program.add(Execute(test, {dc, "any"}));
-  program.add(If(any, body, Sequence(), dc));
+  const Tensor ofIpus = cache.lockstep->greatest(graph, any, program, dc);
+  program.add(If(ofIpus, body, Sequence(), dc));
 }
 
 } // namespace sparq

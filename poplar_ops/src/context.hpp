@@ -58,7 +58,7 @@ struct Context {
   }
   // Adds a compute set that the program executes, under a name that the profile shows.
   poplar::ComputeSet execute(const char *name) const {
-    const poplar::ComputeSet cs = graph.addComputeSet({dc, name});
+    const poplar::ComputeSet cs = cache.lockstep->addComputeSet(graph, {dc, name});
     program.add(poplar::program::Execute(cs, {dc, name}));
     return cs;
   }
@@ -66,8 +66,20 @@ struct Context {
   // yet. Else Poplar takes it to hold something from the start of the program, and keeps its memory
   // from all others.
   poplar::Tensor begin(const poplar::Tensor &tensor) const {
-    program.add(poplar::program::WriteUndef(tensor, {dc, "begin"}));
+    cache.lockstep->writeUndef(tensor, program, {dc, "begin"});
     return tensor;
+  }
+  void copy(const poplar::Tensor &from, const poplar::Tensor &to,
+            const poplar::DebugContext &name) const {
+    cache.lockstep->copy(from, to, program, name);
+  }
+  // What the program can branch by: see Lockstep.
+  poplar::Tensor greatest(const poplar::Tensor &predicate) const {
+    return cache.lockstep->greatest(graph, predicate, program, dc);
+  }
+  // What its vertices go by.
+  poplar::Tensor agreed(const poplar::Tensor &number) const {
+    return cache.lockstep->agreed(graph, number, program, dc);
   }
   Context within(poplar::program::Sequence &body) const {
     return {graph, cache, round, body, dc, variables};
@@ -136,7 +148,7 @@ void addWaveLoop(const Context &context, const Waves &waves, const WaveIndex &wa
                  const poplar::program::Sequence &body);
 
 // Runs `body` where any of `flags` {n} UNSIGNED_INT is set.
-void addIfAny(poplar::Graph &graph, const poplar::Tensor &flags,
+void addIfAny(poplar::Graph &graph, const Cache &cache, const poplar::Tensor &flags,
               const poplar::program::Sequence &body, poplar::program::Sequence &program,
               const poplar::DebugContext &dc);
 

@@ -36,11 +36,12 @@ public:
     };
     const RemoteBuffer &buffer = storeOf<SplitRows>(context.cache).buffer();
     if (2 * nRows * d * 2 <= maxCopyBytes) { // one fixed cost instead of two
-      readRemote(buffer, concat(keysLanding, valuesLanding, 0), concat(offsets(0), offsets(1), 0),
-                 context.program, {context.dc, "read_rows"});
+      readRemote(*context.cache.lockstep, buffer, concat(keysLanding, valuesLanding, 0),
+                 concat(offsets(0), offsets(1), 0), context.program, {context.dc, "read_rows"});
     } else {
-      readRemote(buffer, keysLanding, offsets(0), context.program, {context.dc, "read_key_rows"});
-      readRemote(buffer, valuesLanding, offsets(1), context.program,
+      readRemote(*context.cache.lockstep, buffer, keysLanding, offsets(0), context.program,
+                 {context.dc, "read_key_rows"});
+      readRemote(*context.cache.lockstep, buffer, valuesLanding, offsets(1), context.program,
                  {context.dc, "read_value_rows"});
     }
   }

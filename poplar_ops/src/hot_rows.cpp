@@ -151,8 +151,10 @@ private:
     hotPlaces = perEntry("hot_slots");
     missPlaces = perEntry("missing_slots");
     startWaves();
-    const ComputeSet cs = context.execute("deal_slots"), merge = context.execute("merge_dealt");
+    const ComputeSet cs = context.execute("deal_slots");
     addPlan(cs);
+    nListWaves = context.agreed(nListWaves);
+    const ComputeSet merge = context.execute("merge_dealt");
     for (unsigned slot = 0; slot != context.nSlots(); ++slot)
       for (unsigned owner = 0; owner != hot.nOwners; ++owner)
         addVertex(
@@ -282,8 +284,7 @@ private:
     toFetch = nMissesToFetch();
     wave = control(UNSIGNED_INT, "miss_wave");
     nextWave = control(UNSIGNED_INT, "next_miss_wave");
-    nListWaves = control(UNSIGNED_INT, "list_waves");
-    nOfAll = control(UNSIGNED_INT, "misses_of_all");
+    nListWaves = control(INT, "list_waves");
     left = control(UNSIGNED_INT, "misses_of_lists", {hot.nLists});
     way = control(INT, "fetch_way");
     moreOfLists = control(BOOL, "more_of_lists");
@@ -292,39 +293,34 @@ private:
     const Tensor before = graph.addConstant(UNSIGNED_INT, {}, std::numeric_limits<unsigned>::max(),
                                             {context.dc, "before_first_wave"});
     graph.setTileMapping(before, controlTile());
-    context.program.add(Copy(before, nextWave, false, {context.dc, "first_wave"}));
+    context.copy(before, nextWave, {context.dc, "first_wave"});
   }
-  // So many misses in all take shared waves as long as wide ones take, which read all there may be.
-  unsigned enoughForWide() const {
-    if (hot.headRows == 0)
-      return std::numeric_limits<unsigned>::max();
-    const std::uint64_t ofWide = std::uint64_t(ceilDiv(topK, hot.headRows)) *
-                                 (std::uint64_t(p.slots) * hot.headRows + HotRows::waveCost);
-    return static_cast<unsigned>(ofWide * hot.waveRows / (hot.waveRows + HotRows::waveCost));
+  // What wide waves cost, which read all there may be, in rows as HotRows::waveCost.
+  unsigned wideCost() const {
+    return hot.headRows == 0
+               ? std::numeric_limits<unsigned>::max()
+               : ceilDiv(topK, hot.headRows) * (p.slots * hot.headRows + HotRows::waveCost);
   }
   // Which waves there will be.
   void addPlan(const ComputeSet &cs) const {
     const unsigned nUnits = ceilDiv(hot.listRows(), hot.readUnit());
     addVertex(graph, cs, "sparq::PlanMisses", controlTile(),
-              {{"nMisses", toFetch},
-               {"left", left},
-               {"ofAll", nOfAll},
-               {"nWaves", nListWaves},
-               {"way", way}},
+              {{"nMisses", toFetch}, {"left", left}, {"nWaves", nListWaves}, {"way", way}},
               {{"nSlots", context.nSlots()},
                {"nLists", hot.nLists},
                {"listSlots", listSlots()},
                {"waveRows", hot.listRows()},
                {"unit", hot.readUnit()},
                {"waveCost", HotRows::waveCost},
-               {"enough", enoughForWide()}},
+               {"fewRows", hot.fewRows},
+               {"fewCost", HotRows::fewCost},
+               {"wideCost", wideCost()}},
               cycles::planMisses(context.nSlots(), hot.nLists, nUnits, hot.nLists != 1 ? 2 : 1));
   }
   // The next wave, and whether there is one. Beside other work: a compute set costs more than this.
   void addMore(const ComputeSet &cs) const {
     addVertex(graph, cs, "sparq::MoreMisses", controlTile(),
               {{"left", left},
-               {"ofAll", nOfAll},
                {"nWaves", nListWaves},
                {"wave", nextWave},
                {"moreOfLists", moreOfLists},
@@ -338,12 +334,13 @@ private:
   }
 
   void fetch() const {
-    Switch first(way, {context.dc, "fetch"});
+    const bool ofAllOnly = hot.nLists == 1 && hot.headRows == 0;
+    Switch first(ofAllOnly ? way : context.greatest(way), {context.dc, "fetch"});
     if (hot.nLists != 1) {
-      Sequence ofLists({}, {context.dc, "fetch_lists"});
+      Sequence ofLists({}, {context.dc, "fetch_lists"}), whether({}, {context.dc, "more_of_lists"});
       addSharedWave(context.within(ofLists), wavesOfLists(), inList);
-      first.add(1, RepeatWhileTrue(Sequence({}, {context.dc, "more_of_lists"}), moreOfLists,
-                                   ofLists, {context.dc, "lists"}));
+      const Tensor again = context.within(whether).greatest(moreOfLists);
+      first.add(1, RepeatWhileTrue(whether, again, ofLists, {context.dc, "lists"}));
     }
     if (hot.headRows != 0) {
       const unsigned nWaves = ceilDiv(topK, hot.headRows);
@@ -351,14 +348,16 @@ private:
       addWideWave(context.within(wide), nWaves);
       first.add(2, Repeat(nWaves, wide, {context.dc, "wide_misses"}));
     }
-    if (hot.nLists != 1 || hot.headRows != 0)
+    if (!ofAllOnly)
       context.program.add(first);
     Sequence ofAll({}, {context.dc, "fetch_all"}), few({}, {context.dc, "fetch_few"});
     addSharedWave(context.within(ofAll), waveOfAll(), inAll);
     addSharedWave(context.within(few), waveOfFew(), inAll);
-    context.program.add(RepeatWhileTrue(
-        Sequence({}, {context.dc, "more_misses"}), more,
-        Switch(units, {{0, few}}, ofAll, {context.dc, "few_misses"}), {context.dc, "misses"}));
+    Sequence body({}, {context.dc, "misses"}), whether({}, {context.dc, "more_misses"});
+    const Tensor most = context.within(body).greatest(units),
+                 again = context.within(whether).greatest(more);
+    body.add(Switch(most, {{0, few}}, ofAll, {context.dc, "few_misses"}));
+    context.program.add(RepeatWhileTrue(whether, again, body, {context.dc, "misses"}));
   }
 
   // Rows of lists, of each head those that are listed in `placed`.
@@ -366,7 +365,7 @@ private:
     const unsigned n = w.cutRows, nSlots = context.nSlots();
     const Tensor placed = atHome({w.listRows}, (w.own + "placed_misses").c_str()),
                  offsets = perLanding(w, UNSIGNED_INT, {n}, "wave_rows");
-    inner.program.add(Copy(nextWave, wave, false, {inner.dc, "next_wave"}));
+    inner.copy(nextWave, wave, {inner.dc, "next_wave"});
     const ComputeSet place = inner.execute("place_misses"), sum = inner.execute("wave_rows");
     for (unsigned slot = 0; slot != nSlots; ++slot)
       addVertex(graph, place, "sparq::PlaceMisses", context.tile(slot, home),
@@ -396,7 +395,7 @@ private:
     const MissWave w = wideWave();
     const unsigned n = w.cutRows, nSlots = context.nSlots();
     const Tensor offsets = perLanding(w, UNSIGNED_INT, {n}, "wave_rows");
-    inner.program.add(Copy(nextWave, wave, false, {inner.dc, "next_wave"}));
+    inner.copy(nextWave, wave, {inner.dc, "next_wave"});
     const ComputeSet list = inner.execute("head_rows");
     for (unsigned i = 0; i != w.nLandings(); ++i) {
       const unsigned slot = std::min(i / w.perList(), nSlots - 1);
@@ -439,15 +438,15 @@ private:
             .slice(0, nOfList, 1)
             .reshape({std::size_t(w.nLists) * nOfList * n, each});
       };
-      readRemote(source.buffer(), firstOf(landing, rowElements), firstOf(offsets, 1).flatten(),
-                 program, {context.dc, "read_rows"});
+      readRemote(*cache.lockstep, source.buffer(), firstOf(landing, rowElements),
+                 firstOf(offsets, 1).flatten(), program, {context.dc, "read_rows"});
     };
     const unsigned unit = hot.readUnit() / n;
     if (inUnits && unit < w.perList()) {
       inner.begin(landing);
       Sequence all({}, {context.dc, "read_all"});
       read(w.perList(), all);
-      Switch some(units, all, {context.dc, "read_some"});
+      Switch some(inner.greatest(units), all, {context.dc, "read_some"});
       for (unsigned i = 1; i * unit < w.perList(); ++i) {
         Sequence part({}, {context.dc, "read_part"});
         read(i * unit, part);
@@ -480,7 +479,7 @@ private:
       from.push_back(ofRows(std::size_t(n) * d, nSlices, hot.width));
       to.push_back(valuePieces[slot].flatten());
     }
-    inner.program.add(Copy(concat(from), concat(to), false, {context.dc, "spread_rows"}));
+    inner.copy(concat(from), concat(to), {context.dc, "spread_rows"});
     const ComputeSet insert = inner.execute("insert_rows");
     const auto addInsert = [&](unsigned slot, unsigned i, const Tensor &pieces, const Tensor &rows,
                                unsigned set, unsigned setShift) {
@@ -526,7 +525,7 @@ private:
   Tensor hotPlaces, missPlaces;  // {slots, topK}
   Tensor toFetch;                // {slots}: misses, or how many are taken to be
   // What PlanMisses says; the wave, the one after it, whether there is one, and of what that is read.
-  Tensor left, nOfAll, nListWaves, way;
+  Tensor left, nListWaves, way;
   Tensor wave, nextWave, moreOfLists, more, units;
 };
 

@@ -168,7 +168,9 @@ private:
   // The compute sets, and the order in which they run: keys that come from scores are counted in the window
   // first, and by all bits only where that is not enough.
   Steps createSteps() const {
-    const auto create = [&](const char *name) { return graph.addComputeSet({context.dc, name}); };
+    const auto create = [&](const char *name) {
+      return context.cache.lockstep->addComputeSet(graph, {context.dc, name});
+    };
     const Steps cs{by.scores ? create("group_keys") : ComputeSet(),
                    create("sum_counts"),
                    create("key_histogram"),
@@ -188,7 +190,8 @@ private:
                                 {cs.expand, "expand_marks"}});
       Sequence again({}, {context.dc, "select_again"});
       addAllBits(again, cs);
-      context.program.add(If(clash, again, Sequence(), {context.dc, "select_again"}));
+      const Tensor of = context.greatest(clash);
+      context.program.add(If(of, again, Sequence(), {context.dc, "select_again"}));
     } else {
       addAllBits(context.program, cs);
     }
@@ -203,8 +206,9 @@ private:
   void addAllBits(Sequence &program, const Steps &cs) const {
     const Tensor none = context.once(
         "no_selection", [&] { return addZeroPerPart(graph, context.placement(), context.dc); });
-    program.add(Copy(none.expand({2}).broadcast(static_cast<unsigned>(states.dim(2)), 2), states,
-                     false, {context.dc, "start_selection"}));
+    context.within(program).copy(
+        none.expand({2}).broadcast(static_cast<unsigned>(states.dim(2)), 2), states,
+        {context.dc, "start_selection"});
     Sequence pass({}, {context.dc, "pass"});
     execute(pass, {{cs.histogram, "key_histogram"}, {cs.sum, "sum_counts"}});
     program.add(Repeat(nPasses + by.morePasses, pass, {context.dc, "radix_passes"}));

@@ -102,7 +102,7 @@ void addLayerFunctions(Graph &graph, Cache &cache) {
     lengthsApart = lengthsApart || store->lengthsApart();
   const auto moves = [&](bool loads) {
     const std::string name = cache.name + (loads ? "/load_layer" : "/store_layer");
-    const ComputeSet cs = graph.addComputeSet({name});
+    const ComputeSet cs = cache.lockstep->addComputeSet(graph, {name});
     Sequence program({Execute(cs, {name})}, {name});
     const Moves all(graph, cache, cs, loads);
     all.addStores();
@@ -110,36 +110,37 @@ void addLayerFunctions(Graph &graph, Cache &cache) {
       all.addLengths();
       return program;
     }
-    const ComputeSet ofLengths = graph.addComputeSet({name + "_lengths"});
+    const ComputeSet ofLengths = cache.lockstep->addComputeSet(graph, {name + "_lengths"});
     Moves(graph, cache, ofLengths, loads).addLengths();
     program.add(Execute(ofLengths, {name + "_lengths"}));
     return program;
   };
-  cache.load = graph.addFunction(
-      Sequence({Copy(cache.layerNumber.expand({0, 0}).broadcast(p.slots, 0).broadcast(p.parts, 1),
-                     cache.layer, false, {cache.name + "/layer"}),
-                moves(true)},
-               {cache.name + "/load_layer"}));
-  cache.store = graph.addFunction(moves(false));
+  Sequence load({}, {cache.name + "/load_layer"});
+  cache.lockstep->copy(cache.layerNumber.expand({0, 0}).broadcast(p.slots, 0).broadcast(p.parts, 1),
+                       cache.layer, load, {cache.name + "/layer"});
+  load.add(moves(true));
+  cache.load = cache.lockstep->addFunction(graph, load);
+  cache.store = cache.lockstep->addFunction(graph, moves(false));
 }
 
 void loadLayer(const Cache &cache, Sequence &program, const DebugContext &dc) {
   if (cache.layout().nLayers != 1)
-    program.add(Call(cache.load, {dc, "load_layer"}));
+    cache.lockstep->call(cache.load, program, {dc, "load_layer"});
 }
 
 void selectLayer(Graph &graph, const Cache &cache, unsigned layer, Sequence &program,
-                 const DebugContext &dc) {
+                 const DebugContext &dc, Lockstep *together) {
   if (cache.layout().nLayers == 1)
     return;
+  Lockstep alone;
   const Tensor number = graph.addConstant(UNSIGNED_INT, {}, layer, {dc, "layer_number"});
   graph.setTileMapping(number, 0);
-  program.add(Copy(number, cache.layerNumber, false, {dc, "layer_number"}));
+  (together ? *together : alone).copy(number, cache.layerNumber, program, {dc, "layer_number"});
 }
 
 void storeLayer(const Cache &cache, Sequence &program, const DebugContext &dc) {
   if (cache.layout().nLayers != 1)
-    program.add(Call(cache.store, {dc, "store_layer"}));
+    cache.lockstep->call(cache.store, program, {dc, "store_layer"});
 }
 
 } // namespace sparq

@@ -19,11 +19,11 @@ void loadQuery(const Context &context, const Tensor &query, const Tensor &perPar
       query.reshape({context.plan().shape.nTasks(), perPart.dim(2)}).slice(first, first + n, 0);
   // The lengths too: nearly every step asks for them, and would wait for an exchange.
   const Tensor filled = context.perPart(UNSIGNED_INT, {}, "filled");
-  context.program.add(Copy(
+  context.copy(
       context.cache.filled.slice(first, first + n, 0).expand({1}).broadcast(context.parts(), 1),
-      context.active(filled), false, {context.dc, "lengths"}));
-  context.program.add(Copy(tasks.expand({1}).broadcast(context.parts(), 1), context.active(perPart),
-                           false, {context.dc, "query"}));
+      context.active(filled), {context.dc, "lengths"});
+  context.copy(tasks.expand({1}).broadcast(context.parts(), 1), context.active(perPart),
+               {context.dc, "query"});
 }
 
 // Components that one part ranks: no fewer than it has workers, so that parts are left for the

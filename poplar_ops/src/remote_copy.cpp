@@ -16,21 +16,19 @@ template <class Add> void inPieces(const poplar::Tensor &tensor, const Add &add)
 
 } // namespace
 
-void readRemote(const poplar::RemoteBuffer &buffer, const poplar::Tensor &tensor,
-                const poplar::Tensor &rows, poplar::program::Sequence &program,
-                const poplar::DebugContext &dc) {
+void readRemote(Lockstep &lockstep, const poplar::RemoteBuffer &buffer,
+                const poplar::Tensor &tensor, const poplar::Tensor &rows,
+                poplar::program::Sequence &program, const poplar::DebugContext &dc) {
   inPieces(tensor, [&](std::size_t begin, std::size_t end) {
-    program.add(
-        poplar::program::Copy(buffer, tensor.slice(begin, end), rows.slice(begin, end), dc));
+    lockstep.read(buffer, tensor.slice(begin, end), rows.slice(begin, end), program, dc);
   });
 }
 
-void writeRemote(const poplar::RemoteBuffer &buffer, const poplar::Tensor &tensor,
-                 const poplar::Tensor &rows, poplar::program::Sequence &program,
-                 const poplar::DebugContext &dc) {
+void writeRemote(Lockstep &lockstep, const poplar::RemoteBuffer &buffer,
+                 const poplar::Tensor &tensor, const poplar::Tensor &rows,
+                 poplar::program::Sequence &program, const poplar::DebugContext &dc) {
   inPieces(tensor, [&](std::size_t begin, std::size_t end) {
-    program.add(
-        poplar::program::Copy(tensor.slice(begin, end), buffer, rows.slice(begin, end), dc));
+    lockstep.write(buffer, tensor.slice(begin, end), rows.slice(begin, end), program, dc);
   });
 }
 

@@ -4,18 +4,18 @@
 // of data streams, and a stream holds at most 128 MiB.
 #pragma once
 
-#include <poplar/Program.hpp>
+#include "sparq/lockstep.hpp"
 
 namespace sparq {
 
 constexpr std::size_t maxCopyBytes = 128 * 1024 * 1024;
 
 // tensor {n, row} HALF; rows {n}: row i of the tensor is row rows[i] of the buffer.
-void readRemote(const poplar::RemoteBuffer &buffer, const poplar::Tensor &tensor,
-                const poplar::Tensor &rows, poplar::program::Sequence &program,
-                const poplar::DebugContext &dc);
-void writeRemote(const poplar::RemoteBuffer &buffer, const poplar::Tensor &tensor,
-                 const poplar::Tensor &rows, poplar::program::Sequence &program,
-                 const poplar::DebugContext &dc);
+void readRemote(Lockstep &lockstep, const poplar::RemoteBuffer &buffer,
+                const poplar::Tensor &tensor, const poplar::Tensor &rows,
+                poplar::program::Sequence &program, const poplar::DebugContext &dc);
+void writeRemote(Lockstep &lockstep, const poplar::RemoteBuffer &buffer,
+                 const poplar::Tensor &tensor, const poplar::Tensor &rows,
+                 poplar::program::Sequence &program, const poplar::DebugContext &dc);
 
 } // namespace sparq

@@ -43,8 +43,9 @@ RemoteRows::RemoteRows(Graph &graph, const RemoteBuffer &buffer, std::size_t nRo
   rows_ = HostTensor::writable(graph, rows, name + "/staging_rows");
   writeData_ = HostTensor::writable(graph, data, name + "/staging");
   readData_ = HostTensor::readable(graph, data, name + "/staging");
-  writeRemote(buffer, data, rows, write_, {name + "/write_rows"});
-  readRemote(buffer, data, rows, read_, {name + "/read_rows"});
+  Lockstep alone;
+  writeRemote(alone, buffer, data, rows, write_, {name + "/write_rows"});
+  readRemote(alone, buffer, data, rows, read_, {name + "/read_rows"});
 }
 
 RemoteRows::Writer::Writer(const RemoteRows &rows, Engine &engine) : rows_(rows), engine_(engine) {

@@ -40,7 +40,7 @@ public:
       from.push_back(tail.slice(begin(i), end(i), 2).flatten());
       to.push_back(context.active(pieces[i]).flatten());
     }
-    context.program.add(Copy(concat(from), concat(to), false, {context.dc, "gather_open_block"}));
+    context.copy(concat(from), concat(to), {context.dc, "gather_open_block"});
   }
 
   // Adds the vertices that score it: beside those of full blocks where no part has both, else before them,

@@ -55,13 +55,33 @@ Session::Session(const Shape &shape, const Programs &programs, const DeviceOptio
   const unsigned tiles = graph.getTarget().getTilesPerIPU();
   Programs own = programs;
   own.tiers = options.tiers;
+  const bool spread = shared && options.split == Split::heads;
+  // What IPUs that are in step have, in two rounds: programs call functions of all caches.
+  const auto forEachIpu = [&](const auto &build) {
+    std::shared_ptr<Lockstep> lockstep;
+    for (unsigned ipu = 0; ipu != options.nIpus; ++ipu) {
+      if (spread && lockstep)
+        lockstep->nextIpu();
+      else
+        lockstep = std::make_shared<Lockstep>(spread ? options.nIpus : 1);
+      own.nLayers = shares[ipu].nLayers;
+      build(ipu, lockstep);
+    }
+  };
   shards_.reserve(options.nIpus);
-  for (unsigned ipu = 0; ipu != options.nIpus; ++ipu) {
-    own.nLayers = shares[ipu].nLayers;
+  forEachIpu([&](unsigned ipu, const std::shared_ptr<Lockstep> &lockstep) {
     shards_.emplace_back(shares[ipu], graph.createVirtualGraph(ipu * tiles, (ipu + 1) * tiles), own,
-                         shared ? "ipu" + std::to_string(ipu) + "/" : "", shared);
-  }
-  addEntries(shared && options.split == Split::heads);
+                         shared ? "ipu" + std::to_string(ipu) + "/" : "", shared, lockstep);
+  });
+  const bool sameElements = shares.front().shape.batch == shape.batch;
+  forEachIpu([&](unsigned ipu, const std::shared_ptr<Lockstep> &lockstep) {
+    if (spread) {
+      shards_[ipu].cache.load = shards_.back().cache.load;
+      shards_[ipu].cache.store = shards_.back().cache.store;
+    }
+    shards_[ipu].addPrograms(own, shared, sameElements, lockstep);
+  });
+  addEntries(spread);
   compile(graph, buildPrograms(stacked));
   engine_->load(device_);
   for (unsigned layer = 0; layer != nLayers_; ++layer)
@@ -78,13 +98,13 @@ void Session::checkWindows(const Programs &programs, const Share &share) const {
 
 void Session::addEntries(bool spread) {
   if (spread) {
-    entries_.push_back({&whole_, {}, 0, {}});
+    entries_.push_back({&whole_, {}, 0, {}, {}});
     for (Shard &shard : shards_)
       entries_.front().shards.push_back(&shard);
     addWhole(shards_.front());
   } else {
     for (Shard &shard : shards_)
-      entries_.push_back({&shard.ports, {&shard}, 0, {}});
+      entries_.push_back({&shard.ports, {&shard}, 0, {}, {}});
   }
   last_ = &entries_.front();
 }
@@ -147,14 +167,15 @@ Program Session::attend(const Entry &entry, std::size_t index) const {
     to.push_back(ofShard(*shard, entry.ports->outputs[index]));
   }
   onAll.add(Copy(concat(from), concat(to), false, {"gather_output"}));
-  return onAll;
+  return Call(
+      entry.shards.front()->graph.addFunction(onAll)); // of all layers: its exchanges are long
 }
 
 // The cycles between two points at which all IPUs meet: with a sync inside an IPU alone, what streaming memory
 // has still to do would not be in them.
 Program Session::timed(Entry &entry, std::size_t index) const {
   Sequence program;
-  program.add(attend(entry, index));
+  program.add(entry.attend[index]);
   Shard &first = *entry.shards.front();
   const std::string name = first.steps[index] + "/cycles";
   const Tensor cycles = cycleCount(first.graph, program, 0, SyncType::EXTERNAL, {name});
@@ -164,8 +185,10 @@ Program Session::timed(Entry &entry, std::size_t index) const {
 
 std::vector<Program> Session::programsOf(Entry &entry) const {
   std::vector<Program> all{newTokens(entry, &Ports::append, &Shard::append, "scatter_active")};
-  for (std::size_t i = 0; i != nAttention(); ++i)
-    all.push_back(timed_ ? timed(entry, i) : attend(entry, i));
+  for (std::size_t i = 0; i != nAttention(); ++i) {
+    entry.attend.push_back(attend(entry, i));
+    all.push_back(timed_ ? timed(entry, i) : entry.attend.back());
+  }
   if (fillTokens_ != 0)
     all.push_back(newTokens(entry, &Ports::fill, &Shard::fill, "scatter_lengths"));
   return all;
@@ -178,9 +201,13 @@ Sequence Session::stack(std::size_t index) {
     for (unsigned layer = 0; layer != entry.shards.front()->share.nLayers; ++layer) {
       if (layer != 0)
         program.add(Copy(ports.outputs[index], ports.query, false, {"next_layer"}));
-      for (Shard *const shard : entry.shards)
-        selectLayer(shard->graph, shard->cache, layer, program, {"next_layer"});
-      program.add(attend(entry, index));
+      Lockstep together(static_cast<unsigned>(entry.shards.size()));
+      for (Shard *const shard : entry.shards) {
+        if (shard != entry.shards.front())
+          together.nextIpu();
+        selectLayer(shard->graph, shard->cache, layer, program, {"next_layer"}, &together);
+      }
+      program.add(entry.attend[index]);
     }
     if (&entry != &entries_.back())
       program.add(Copy(ports.outputs[index], (&entry + 1)->ports->query, false, {"next_ipu"}));
@@ -198,7 +225,7 @@ std::vector<Program> Session::buildPrograms(bool stacked) {
   for (Entry &entry : entries_)
     entry.firstProgram = add(programsOf(entry));
   for (Shard &shard : shards_)
-    shard.host.setFirstProgram(add(shard.host.programs()));
+    shard.host->setFirstProgram(add(shard.host->programs()));
   if (stacked) {
     firstStack_ = static_cast<unsigned>(all.size());
     for (std::size_t i = 0; i != nAttention(); ++i)

@@ -21,13 +21,13 @@ void Session::checkBatch(const char *op, std::size_t n) const {
 
 void Session::select(const Entry &entry, unsigned layer) {
   for (const Shard *const shard : entry.shards)
-    shard->host.selectLayer(*engine_, shard->own(layer));
+    shard->host->selectLayer(*engine_, shard->own(layer));
 }
 
 std::vector<std::uint32_t> Session::lengths(unsigned layer) const {
   std::vector<std::uint32_t> all(shape_.batch);
   for (const Shard *const shard : entryOf("lengths", layer).shards) {
-    const std::vector<std::uint32_t> &own = shard->host.lengths(shard->own(layer));
+    const std::vector<std::uint32_t> &own = shard->host->lengths(shard->own(layer));
     std::copy(own.begin(), own.end(), all.begin() + shard->share.firstBatch);
   }
   return all;
@@ -39,29 +39,29 @@ void Session::write(const std::uint16_t *key, const std::uint16_t *value, unsign
   checkBatch("append", counts.size());
   if (!entry.isSpread()) {
     Shard &shard = *entry.shards.front();
-    shard.host.write(*engine_, shard.own(layer), key, value, nTokens, counts);
+    shard.host->write(*engine_, shard.own(layer), key, value, nTokens, counts);
     return;
   }
   for (const Shard *const shard : entry.shards) // before any is altered
-    shard->host.checkRoom(layer, nTokens, shard->share.ofBatch(counts), shard->share.firstBatch);
+    shard->host->checkRoom(layer, nTokens, shard->share.ofBatch(counts), shard->share.firstBatch);
   const std::size_t each = std::size_t(nTokens) * shape_.headDim;
   for (Shard *const shard : entry.shards)
-    shard->host.write(*engine_, layer, partOf(shape_, shard->share, key, each).data(),
-                      partOf(shape_, shard->share, value, each).data(), nTokens,
-                      shard->share.ofBatch(counts));
+    shard->host->write(*engine_, layer, partOf(shape_, shard->share, key, each).data(),
+                       partOf(shape_, shard->share, value, each).data(), nTokens,
+                       shard->share.ofBatch(counts));
 }
 
 void Session::read(std::uint16_t *key, std::uint16_t *value, unsigned nTokens, unsigned layer) {
   const Entry &entry = entryOf("read", layer);
   if (!entry.isSpread()) {
     Shard &shard = *entry.shards.front();
-    shard.host.read(*engine_, shard.own(layer), key, value, nTokens);
+    shard.host->read(*engine_, shard.own(layer), key, value, nTokens);
     return;
   }
   const std::size_t each = std::size_t(nTokens) * shape_.headDim;
   for (const Shard *const shard : entry.shards) {
     std::vector<std::uint16_t> k(shard->share.shape.nTasks() * each), v(k.size());
-    shard->host.read(*engine_, layer, k.data(), v.data(), nTokens);
+    shard->host->read(*engine_, layer, k.data(), v.data(), nTokens);
     putPart(shape_, shard->share, k, key, each);
     putPart(shape_, shard->share, v, value, each);
   }
@@ -69,7 +69,7 @@ void Session::read(std::uint16_t *key, std::uint16_t *value, unsigned nTokens, u
 
 void Session::reset(unsigned layer) {
   for (Shard *const shard : entryOf("reset", layer).shards)
-    shard->host.reset(*engine_, shard->own(layer));
+    shard->host->reset(*engine_, shard->own(layer));
 }
 
 void Session::assumeLengths(const std::vector<std::uint32_t> &lengths, unsigned layer) {
@@ -82,7 +82,7 @@ void Session::assumeLengths(const std::vector<std::uint32_t> &lengths, unsigned 
       throw Error("plan: lengths must be in [1, capacity=" + std::to_string(shape_.capacity) +
                   "], got " + std::to_string(length));
   for (Shard *const shard : entry.shards)
-    shard->host.setLengths(*engine_, shard->own(layer), shard->share.ofBatch(lengths));
+    shard->host->setLengths(*engine_, shard->own(layer), shard->share.ofBatch(lengths));
 }
 
 void Session::append(const std::uint16_t *key, const std::uint16_t *value,
@@ -90,13 +90,13 @@ void Session::append(const std::uint16_t *key, const std::uint16_t *value,
   const Entry &entry = entryOf("append", layer);
   checkBatch("append", active.size());
   for (const Shard *const shard : entry.shards)
-    shard->host.checkRoom(shard->own(layer), 1, shard->share.ofBatch(active),
-                          shard->share.firstBatch);
+    shard->host->checkRoom(shard->own(layer), 1, shard->share.ofBatch(active),
+                           shard->share.firstBatch);
   select(entry, layer);
   entry.ports->append.write(*engine_, key, value, active.data());
   engine_->run(entry.firstProgram);
   for (Shard *const shard : entry.shards)
-    shard->host.advance(shard->own(layer), shard->share.ofBatch(active));
+    shard->host->advance(shard->own(layer), shard->share.ofBatch(active));
 }
 
 void Session::fill(const std::uint16_t *key, const std::uint16_t *value,
@@ -115,19 +115,19 @@ void Session::fill(const std::uint16_t *key, const std::uint16_t *value,
   for (Shard *const shard : entry.shards) {
     const unsigned own = shard->own(layer);
     const std::vector<std::int32_t> ofShard = shard->share.ofBatch(lengths);
-    const bool remembers = shard->host.history().any(own);
+    const bool remembers = shard->host->history().any(own);
     std::vector<HostHistory::Steps> steps;
     if (remembers)
-      steps = shard->host.history().read(*engine_, own);
+      steps = shard->host->history().read(*engine_, own);
     for (unsigned b = 0; b != ofShard.size(); ++b) {
       if (ofShard[b] < 0)
         continue;
-      shard->host.replaced(own, b, static_cast<std::uint32_t>(ofShard[b]));
+      shard->host->replaced(own, b, static_cast<std::uint32_t>(ofShard[b]));
       if (remembers)
         steps[b].clear();
     }
     if (remembers)
-      shard->host.history().write(*engine_, own, steps);
+      shard->host->history().write(*engine_, own, steps);
   }
 }
 
@@ -136,7 +136,7 @@ void Session::tookStep(const Entry &entry, std::size_t index, unsigned layer) {
   lastIndex_ = index;
   if (plan().attention[index].remembers())
     for (Shard *const shard : entry.shards)
-      shard->host.history().advance(shard->own(layer), shard->host.lengths(shard->own(layer)));
+      shard->host->history().advance(shard->own(layer), shard->host->lengths(shard->own(layer)));
 }
 
 void Session::attention(std::size_t index, const std::uint16_t *query, std::uint16_t *output,
@@ -172,7 +172,7 @@ std::vector<HostHistory::Steps> Session::history(unsigned layer) {
   std::vector<HostHistory::Steps> all(shape_.batch);
   select(entry, layer);
   for (const Shard *const shard : entry.shards) {
-    std::vector<HostHistory::Steps> own = shard->host.history().read(*engine_, shard->own(layer));
+    std::vector<HostHistory::Steps> own = shard->host->history().read(*engine_, shard->own(layer));
     std::move(own.begin(), own.end(), all.begin() + shard->share.firstBatch);
   }
   return all;
@@ -184,10 +184,10 @@ void Session::setHistory(const std::vector<HostHistory::Steps> &steps, unsigned 
     throw Error("set_history: steps must be of each of batch=" + std::to_string(shape_.batch) +
                 ", got " + std::to_string(steps.size()));
   for (const Shard *const shard : entry.shards) // before any is altered
-    shard->host.history().check(shard->share.ofBatch(steps));
+    shard->host->history().check(shard->share.ofBatch(steps));
   select(entry, layer);
   for (Shard *const shard : entry.shards)
-    shard->host.history().write(*engine_, shard->own(layer), shard->share.ofBatch(steps));
+    shard->host->history().write(*engine_, shard->own(layer), shard->share.ofBatch(steps));
 }
 
 std::uint64_t Session::cycles() {
@@ -205,7 +205,7 @@ void Session::forgetHot() {
     const Entry &entry = entryOf("forget_hot", layer);
     select(entry, layer);
     for (Shard *const shard : entry.shards)
-      if (!shard->host.forgetHot(*engine_))
+      if (!shard->host->forgetHot(*engine_))
         throw noTiers("forget_hot");
   }
 }
@@ -219,7 +219,7 @@ Error Session::noTiers(const char *op) const {
 std::vector<std::uint32_t> Session::misses() {
   std::vector<std::uint32_t> all(shape_.nTasks());
   for (const Shard *const shard : last_->shards) {
-    const auto own = shard->host.misses(*engine_);
+    const auto own = shard->host->misses(*engine_);
     if (!own)
       throw noTiers("misses");
     putPart(shape_, shard->share, *own, all.data(), 1);

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sparq/shard.hpp"
+#include "context.hpp"
 #include "sparq/cache_fill.hpp"
 #include "sparq/kernels.hpp"
 #include "sparq/layers.hpp"
 #include <map>
+#include <utility>
 
 namespace sparq {
 
@@ -24,6 +26,13 @@ std::vector<std::string> stepNames(const Plan &plan, bool shared) {
     names.push_back(kernel.prefix + (numbered ? std::to_string(i) : std::string()));
   }
   return names;
+}
+
+Plan planOf(const Target &target, const Shape &shape, const Programs &programs) {
+  Plan plan = makePlan(target, shape, programs);
+  if (programs.onlyBetween)
+    plan.stores.clear();
+  return plan;
 }
 
 } // namespace
@@ -81,20 +90,54 @@ void PortSite::readOutput(Ports &ports, const Tensor &output, const std::string 
   ports.readOutputs.push_back(HostTensor::readable(graph, output, prefix + step + "/output"));
 }
 
-Shard::Shard(const Share &shareIn, Graph tiles, const Programs &programs, const std::string &prefix,
-             bool shared)
+Shard::Shard(const Share &shareIn, Graph tiles, const Programs &programs,
+             const std::string &prefixIn, bool shared, const std::shared_ptr<Lockstep> &lockstep)
     : share(shareIn), graph(std::move(tiles)),
-      plan(makePlan(graph.getTarget(), share.shape, programs)),
-      cache(createCache(graph, plan, prefix + "cache")), host(graph, cache),
-      steps(stepNames(plan, shared)) {
+      plan(planOf(graph.getTarget(), share.shape, programs)), prefix(prefixIn),
+      cache(createCache(graph, plan, prefix + "cache", true, lockstep)),
+      steps(stepNames(plan, shared)) {}
+
+// Where it would be, if attention had made it.
+Tensor Shard::attendNothing(Sequence &program, const std::string &step) {
+  const DebugContext dc{step};
+  const Tensor output = createOutput(graph, cache, {dc, "output"}).reshape(ports.query.shape()),
+               asked = graph.addVariable(BOOL, {}, {dc, "asked"});
+  graph.setTileMapping(asked, graph.getTarget().getNumTiles() - 1); // as most branches
+  graph.setInitialValue(asked, false);
+  if (plan.hot.nPlaces != 0) {
+    const Tensor number = graph.addVariable(INT, {}, {dc, "number"});
+    graph.setTileMapping(number, graph.getTarget().getNumTiles() - 1);
+    graph.setInitialValue(number, 0);
+    cache.lockstep->agreed(graph, number, program, dc);
+    const Tensor most = cache.lockstep->greatest(graph, number, program, {dc, "switch"});
+    Sequence other({}, dc);
+    cache.lockstep->copy(ports.query, output, other, dc);
+    program.add(Switch(most, {{1, other}}, {dc, "switch"}));
+  }
+  Sequence body({}, dc);
+  cache.lockstep->copy(ports.query, output, body, dc);
+  const Tensor any = cache.lockstep->greatest(graph, asked, program, dc);
+  program.add(If(any, body, Sequence(), {dc, "branch"}));
+  return output;
+}
+
+void Shard::addPrograms(const Programs &programs, bool shared, bool fillsTogether,
+                        const std::shared_ptr<Lockstep> &lockstep) {
+  const auto alone = std::make_shared<Lockstep>();
+  cache.lockstep = alone;
+  host.emplace(graph, cache);
+  cache.lockstep = lockstep;
   const PortSite site{graph, plan.placement, share.shape, prefix};
   // Of a layer, which it loads, and stores where it alters the cache.
   const auto made = [&](const char *name, bool alters, const auto &add) -> Program {
     Sequence body({}, {name});
-    loadLayer(cache, body, {name});
+    if (!programs.onlyBetween)
+      loadLayer(cache, body, {name});
     add(body);
     if (alters)
       storeLayer(cache, body, {name});
+    if (!cache.lockstep->complete())
+      return Sequence();
     if (shared)
       return Call(graph.addFunction(body));
     return body;
@@ -110,15 +153,21 @@ Shard::Shard(const Share &shareIn, Graph tiles, const Programs &programs, const 
   }
   for (std::size_t i = 0; i != plan.attention.size(); ++i)
     attend.push_back(made(steps[i].c_str(), false, [&](Sequence &body) {
-      site.readOutput(ports, sparq::attend(graph, cache, i, ports.query, body, {steps[i]}),
+      site.readOutput(ports,
+                      programs.onlyBetween
+                          ? attendNothing(body, steps[i])
+                          : sparq::attend(graph, cache, i, ports.query, body, {steps[i]}),
                       steps[i]);
     }));
   if (programs.fillTokens != 0) {
+    if (!fillsTogether)
+      cache.lockstep = alone;
     site.addFill(ports, programs.fillTokens);
     const NewTokens &t = ports.fill;
     fill = made("fill", true, [&](Sequence &body) {
       fillCache(graph, cache, t.key, t.value, t.counts, body, {"fill"});
     });
+    cache.lockstep = lockstep;
   }
 }
 

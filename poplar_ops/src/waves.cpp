@@ -44,7 +44,7 @@ void readRows(const Context &context, const Waves &waves, const RowWave &landing
     }
   }
   const std::size_t nRows = std::size_t(context.nSlots()) * waves.stride / perRow;
-  readRemote(storeOf<SplitRows>(context.cache).buffer(),
+  readRemote(*context.cache.lockstep, storeOf<SplitRows>(context.cache).buffer(),
              context.active(landing.rows).reshape({nRows, std::size_t(perRow) * context.headDim()}),
              context.active(landing.offsets).flatten(), context.program, {context.dc, name});
 }

@@ -44,7 +44,7 @@ HistoryStep::HistoryStep(Graph &graphIn, const Cache &cacheIn, unsigned wanted, 
     return;
   }
   const Tensor loaded = addPieces(graph, plan, {pieces.length}, "recent_sums");
-  const ComputeSet cs = graph.addComputeSet({dc, "recent_sums"});
+  const ComputeSet cs = cache.lockstep->addComputeSet(graph, {dc, "recent_sums"});
   addPieceMoves(graph, cs, cache, true, history.sums, loaded);
   program.add(Execute(cs, {dc, "recent_sums"}));
   sums = loaded.reshape({batch, held});
@@ -58,7 +58,7 @@ Tensor HistoryStep::keys(const Context &context, const Waves &waves) const {
     from.push_back(sums[b].slice(0, waves.stride));
     to.push_back(keys[slot].flatten().slice(0, waves.stride));
   }
-  program.add(Copy(concat(from), concat(to), false, {dc, "window_keys"}));
+  cache.lockstep->copy(concat(from), concat(to), program, {dc, "window_keys"});
   return keys;
 }
 
@@ -74,7 +74,7 @@ void HistoryStep::take(const Context &list, const Selected &selected, const Gath
     }
   }
   if (!from.empty())
-    program.add(Copy(concat(from), concat(to), false, {dc, "listed_rows"}));
+    cache.lockstep->copy(concat(from), concat(to), program, {dc, "listed_rows"});
   ListWeights(list, topK).addShares(list.execute("list_shares"), gathered.sums, ofSlots);
 }
 
@@ -84,8 +84,8 @@ void HistoryStep::addStep() {
   const unsigned nKvHeads = plan.shape.nKvHeads, batch = plan.shape.batch;
   const Tensor ofElements = addLists(graph, p, batch, topK, rowsPerPart,
                                      [&](unsigned b) { return b * nKvHeads; }, {dc, "step_shares"});
-  const ComputeSet sum = graph.addComputeSet({dc, "sum_shares"}),
-                   add = graph.addComputeSet({dc, "add_step"});
+  const ComputeSet sum = cache.lockstep->addComputeSet(graph, {dc, "sum_shares"}),
+                   add = cache.lockstep->addComputeSet(graph, {dc, "add_step"});
   for (unsigned b = 0; b != batch; ++b) {
     const Tensor ofHeads = shares.slice(b * nKvHeads, (b + 1) * nKvHeads);
     for (unsigned first = 0, part = 0; first < topK; first += rowsPerPart, ++part) {

@@ -115,4 +115,5 @@ def emulator_plan(
     hit_rate: float = 0.0,
     stacked: bool = False,
     misses: Sequence[int] = [],
+    only_between: bool = False,
 ) -> dict[str, Any]: ...

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import re
+import types
 from pathlib import Path
 from typing import Any
 
@@ -162,13 +163,40 @@ def test_the_parts_of_a_step() -> None:
     now, layer = [0.0], Layer()
     for linear in (layer.outer, layer.self_attn.inner):
         linear.register_forward_hook(lambda *_: now.__setitem__(0, now[0] + 1))
-    with decode_parts.clock(layer, lambda: now[0]) as clock:
+    of_transformers = types.SimpleNamespace(layers=[])
+    with decode_parts.clock(layer, of_transformers, lambda: now[0]) as clock:
         for _ in range(2):
             layer(torch.zeros(4))
     assert clock.parts(now[0], 2) == {"products": 2, "attention": 10, "rest": 100}
     before = now[0]
     layer(torch.zeros(4))
     assert now[0] == before + 112 and clock.seconds["linear"] == 4  # it no longer counts
+
+
+def test_attention_of_our_caches_is_what_they_do() -> None:
+    import torch
+
+    class Cached:
+        def step(self, n: float) -> float:
+            now[0] += n
+            return now[0]
+
+        def update(self) -> None:
+            now[0] += 1
+
+        attend = update
+
+    now, model, cached = [0.0], torch.nn.Module(), Cached()
+    model.self_attn = torch.nn.Identity()
+    with decode_parts.clock(model, types.SimpleNamespace(layers=[cached]), lambda: now[0]) as clock:
+        assert not model.self_attn._forward_hooks  # with one, a step would not be lean
+        assert cached.step(5) == 5
+        cached.update()
+        cached.attend()
+        now[0] += 100
+    assert clock.parts(now[0], 1) == {"products": 0, "attention": 7, "rest": 100}
+    cached.step(1)
+    assert clock.seconds["attention"] == 7
 
 
 def test_a_method_that_fails_is_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -97,13 +97,13 @@ def test_what_the_document_says_of_its_rows() -> None:
     rows = [row for row in scaling.read_rows(ROWS) if not row["error"]]
     for row in rows:
         seconds = row["seconds_by_category"]
-        assert 0.72 < seconds["streaming"] / seconds["total"] < 0.985
+        assert 0.69 < seconds["streaming"] / seconds["total"] < 0.985
         few = row["n_ipus"] == 64 and row["seq_len"] == 2**14
         assert seconds["links"] / seconds["total"] < (0.02 if few else 0.01)
     found = {(r["batch"], r["seq_len"], r["n_ipus"], r["split"]): r for r in rows}
     one, many = found[1, 2**14, 4, "layers"], found[1, 2**14, 16, "layers"]
     assert many["seconds_per_token"] == pytest.approx(one["seconds_per_token"], rel=1e-2)
-    for n_ipus, low, high in ((16, 45, 166), (64, 14, 44)):
+    for n_ipus, low, high in ((16, 45, 166), (64, 15, 45)):
         row = found[16, 2**14, n_ipus, "heads"]
         ends = row["seconds_per_token"], row["seconds_if_gateway_shared"]
         assert [round(1e3 * t) for t in ends] == [low, high]

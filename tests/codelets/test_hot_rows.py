@@ -390,8 +390,8 @@ def test_steps_of_a_head(by_position: bool, data: st.DataObject) -> None:
 # ---- how their rows come in
 
 
-#: a wave costs as much as reading so many rows
-WAVE_COST = 20
+#: a wave costs as much as reading so many rows, and one of few rows
+WAVE_COST, FEW, FEW_COST = 20, 2, 14
 #: misses of each head, how many heads are in a list, rows of a wave
 WAVES = (
     ([3, 0, 5], 3, 8),  # a wave holds all
@@ -403,6 +403,7 @@ WAVES = (
     ([20, 30, 0, 1, 22, 19, 3], 3, 16),  # lists that are not, the last one shorter
     ([40, 0, 0, 0, 0, 0], 2, 8),  # one head has all
     ([7, 7, 8, 7, 7, 6], 2, 12),
+    ([15, 3], 1, 16),  # a last wave of few rows costs less than a full one
 )
 
 
@@ -437,7 +438,7 @@ def some_misses(seed: int, counts: list[int], list_slots: int, wave_rows: int) -
 
 
 def planned(
-    counts: list[int], list_slots: int, wave_rows: int, unit: int, enough: int = 2**20
+    counts: list[int], list_slots: int, wave_rows: int, unit: int, wide_cost: int = 2**20
 ) -> dict[str, Any]:
     n_lists = -(-len(counts) // list_slots)
     return run(
@@ -445,9 +446,8 @@ def planned(
         dict(
             nMisses=np.array(counts, np.uint32),
             left=words(n_lists),
-            ofAll=word(77),
-            nWaves=word(77),
-            way=np.array(-1, np.int32),
+            nWaves=number(-1),
+            way=number(-1),
         ),
         nSlots=len(counts),
         nLists=n_lists,
@@ -455,7 +455,31 @@ def planned(
         waveRows=wave_rows,
         unit=unit,
         waveCost=WAVE_COST,
-        enough=enough,
+        fewRows=FEW,
+        fewCost=FEW_COST,
+        wideCost=wide_cost,
+    )
+
+
+def number(value: int) -> np.ndarray:
+    return np.array(value, np.int32)
+
+
+def more_of(plan: dict[str, Any], wave: np.ndarray, wave_rows: int, unit: int) -> dict[str, Any]:
+    return run(
+        "MoreMisses",
+        dict(
+            left=plan["left"].astype(np.uint32),
+            nWaves=number(int(plan["nWaves"])),
+            wave=wave,
+            moreOfLists=np.array(False),
+            more=np.array(False),
+            units=number(-1),
+        ),
+        nLists=len(plan["left"]),
+        waveRows=wave_rows,
+        fewRows=FEW,
+        unit=unit,
     )
 
 
@@ -463,14 +487,16 @@ def cheaper_by_lists(left: list[int], wave_rows: int, unit: int) -> bool:
     """What the two ways read and cost, for as many rows as a wave of lists has at most."""
     own = [min(n, wave_rows) for n in left]
     of_lists = WAVE_COST + len(left) * unit * -(-max(own) // unit)
-    return of_lists < WAVE_COST * -(-sum(own) // wave_rows) + sum(own)
+    full, rest = divmod(sum(own), wave_rows)
+    of_rest = 0 if rest == 0 else FEW_COST if rest <= FEW else WAVE_COST
+    return of_lists < WAVE_COST * full + of_rest + sum(own)
 
 
 @pytest.mark.parametrize(("counts", "list_slots", "n"), WAVES)
 def test_waves_of_misses(counts: list[int], list_slots: int, n: int) -> None:
     """Waves of lists while these cost less, then of all, until there is no more: what each head places, what
     is read for all, and how much."""
-    misses, top_k, unit, few = some_misses(n, counts, list_slots, n), 40, 4, 2
+    misses, top_k, unit, few = some_misses(n, counts, list_slots, n), 40, 4, FEW
     plan = planned(counts, list_slots, n, unit)
     n_waves, left = int(plan["nWaves"]), [len(rows) for rows in misses.lists()]
     assert plan["left"].tolist() == left
@@ -478,27 +504,12 @@ def test_waves_of_misses(counts: list[int], list_slots: int, n: int) -> None:
         assert cheaper_by_lists(left, n, unit)
         left = [max(rows - n, 0) for rows in left]
     assert not cheaper_by_lists(left, n, unit)
-    assert plan["ofAll"] == sum(left) and plan["way"] == (n_waves != 0)
+    assert plan["way"] == (n_waves != 0)
     firsts = [first_of(misses, slot, n_waves) for slot in range(len(counts))]
     of_lists, rest = misses.of_lists(n_waves), misses.of_all(n_waves)
     wave = word(2**32 - 1)  # the number before 0
     for number in range(n_waves + -(-len(rest) // n) + 1):
-        out = run(
-            "MoreMisses",
-            dict(
-                left=plan["left"].astype(np.uint32),
-                ofAll=plan["ofAll"].astype(np.uint32),
-                nWaves=plan["nWaves"].astype(np.uint32),
-                wave=wave,
-                moreOfLists=np.array(False),
-                more=np.array(False),
-                units=np.array(-1, np.int32),
-            ),
-            nLists=len(left),
-            waveRows=n,
-            fewRows=few,
-            unit=unit,
-        )
+        out = more_of(plan, wave, n, unit)
         wave = out["wave"].astype(np.uint32)
         assert wave == number and out["moreOfLists"] == (number < n_waves)
         if number < n_waves:
@@ -520,7 +531,7 @@ def test_waves_of_misses(counts: list[int], list_slots: int, n: int) -> None:
 def first_of(misses: ManyMisses, slot: int, n_waves: int) -> dict[str, np.ndarray]:
     fields = dict(
         nMisses=np.array(misses.counts[: max(slot, 1)], np.uint32),
-        nWaves=word(n_waves),
+        nWaves=number(n_waves),
         inList=words(2),
         inAll=words(2),
     )
@@ -553,11 +564,24 @@ def test_a_wave_of_lists_is_planned_where_it_costs_less() -> None:
     assert set(ways) == {0, 1}
 
 
-@pytest.mark.parametrize(("counts", "enough", "wide"), [([3, 4], 7, 1), ([3, 4], 8, 0), ([0], 1, 0)])
-def test_where_most_miss_every_head_fetches_its_own(counts: list[int], enough: int, wide: int) -> None:
-    plan = planned(counts, len(counts), 4, 4, enough)
-    assert plan["way"] == 2 * wide
-    assert not wide or plan["ofAll"] == plan["nWaves"] == 0
+#: misses, how many heads are in a list, what they cost in shared waves of 4 rows
+COSTS = (
+    ([3, 4], 2, WAVE_COST + 4 + WAVE_COST + 3),  # by waves of all
+    ([3, 3], 2, WAVE_COST + 4 + FEW_COST + 2),
+    ([4, 4], 1, WAVE_COST + 8),  # by a wave of lists
+    ([4, 5], 1, WAVE_COST + 8 + FEW_COST + 1),  # by both
+)
+
+
+@pytest.mark.parametrize(("counts", "list_slots", "cost"), COSTS)
+def test_every_head_fetches_its_own_where_that_costs_less(
+    counts: list[int], list_slots: int, cost: int
+) -> None:
+    shared, wide = (planned(counts, list_slots, 4, 4, wide_cost) for wide_cost in (cost, cost - 1))
+    assert shared["way"] == (list_slots == 1) and wide["way"] == 2
+    assert wide["nWaves"] > shared["nWaves"]
+    assert planned([0, 0], list_slots, 4, 4, 1)["way"] == 0
+    assert not more_of(wide, word(2**32 - 1), 4, 4)["more"]  # so no shared wave does
 
 
 @pytest.mark.parametrize(("n_misses", "wave_rows"), [(19, 20), (19, 8), (20, 8), (0, 8)])

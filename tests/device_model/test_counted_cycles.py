@@ -66,7 +66,7 @@ def run(name: str, values: dict[str, Any]) -> None:
 def slots_of(name: str, cycles: int) -> float:
     """Of the busiest worker; six share a tile, unless there is but one."""
     return cycles / (
-        1 if f"class {name.partition('#')[0]} : public poplar::Vertex" in SOURCE else operations.WORKERS
+        1 if f"class {re.split('[<#]', name)[0]} : public poplar::Vertex" in SOURCE else operations.WORKERS
     )
 
 

@@ -100,16 +100,20 @@ def fields_of(source: str, vertex: str) -> Iterator[tuple[str, str, str]]:
     name, _, element = vertex.partition("<")
     declared = re.search(rf"^(?:template <class T> )?class {name} : .*?compute\(", source, re.M | re.S)
     assert declared is not None, vertex
-    whole = {"half>": "Halves", "unsigned int>": "Words"}.get(element, "")
+    whole = {"half>": "Halves", "unsigned int>": "Words"}.get(element, element.rstrip(">"))
     vectors = r"(Floats|Halves|Words|Ints|WholeWords)(?:InOut|In|Out)"
-    others = r"poplar::(?:InOut|Input|Output)<(?:(\w+)|poplar::Vector<T, ONE_PTR, 8>)>"
+    others = r"poplar::(?:InOut|Input|Output)<(?:(\w+)|poplar::Vector<T, ONE_PTR(?:, 8)?>)>"
     comment = r"(?: *// (?:((?:\[[^]]*\])+)|the same))?"
     edge = re.compile(rf"^  (?:{vectors}|{others}) ([\w, ]+);{comment}", re.M)
     shape = ""
     for vector, scalar, names, own_shape in edge.findall(declared[0]):
         shape = own_shape or shape
         for field in names.split(", "):
-            yield scalar or vector.replace("Whole", "") or whole, field, "" if scalar else shape
+            yield (
+                (whole if scalar == "T" else scalar) or vector.replace("Whole", "") or whole,
+                field,
+                "" if scalar else shape,
+            )
     for kind, names in re.findall(r"^  (unsigned|float|bool) ([^;(]+);", declared[0], re.M | re.S):
         for field in re.split(r",\s*", names):
             yield "setting", field, kind

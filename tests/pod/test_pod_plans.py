@@ -58,23 +58,62 @@ def test_a_plan_is_what_the_emulator_counts(n_layers: int, n_ipus: int, split: s
     """Made from one IPU's counts and the links, against the program of all IPUs."""
     planned = plan_pod(**SHAPE, **SETTINGS, n_layers=n_layers, n_ipus=n_ipus, split=split, n_tiles=64)
     counted = emulated(n_layers, n_ipus, split)
-    of_ipu = counted["seconds"] if split == "layers" else counted["seconds_by_ipu"][0]
-    # With heads split queries go out and outputs come back in pieces, and are copied within tiles. A plan has
-    # their bytes alone: of these short times up to 0.7 % are missing or too much, of all IPUs in turn 1.4 %.
-    off = 1 if split == "layers" else 3.5
-    assert planned.seconds_per_token == pytest.approx(of_ipu["total"], rel=off * 2e-3)
+    run, of_ipus = counted["seconds"], counted["seconds_by_ipu"]
+    off = 2e-3 if split == "layers" else 1e-9  # of layers split, what goes between is counted by bytes alone
+    assert planned.seconds_per_token == pytest.approx(run["total"], rel=off)
     for name in ("compute", "streaming", "sync"):
-        assert planned.seconds_by_category[name] == pytest.approx(of_ipu[name], rel=1e-3)
-    assert planned.seconds_by_category["links"] == pytest.approx(of_ipu["links"], rel=1e-9)
-    assert planned.seconds_if_in_turn == pytest.approx(counted["seconds"]["total"], rel=off * 4e-3)
-    busiest = max(seconds["total"] for seconds in counted["seconds_by_ipu"])
-    assert planned.seconds_of_busiest_ipu == pytest.approx(busiest, rel=max(5e-3, off * 2e-3))
+        assert planned.seconds_by_category[name] == pytest.approx(run[name], rel=min(off, 1e-3))
+    assert planned.seconds_by_category["links"] == pytest.approx(run["links"], rel=1e-9)
+    if split == "heads":
+        in_turn = run["total"] - run["streaming"] + sum(seconds["streaming"] for seconds in of_ipus)
+        assert planned.seconds_if_in_turn == pytest.approx(in_turn, rel=off)
+    else:
+        assert planned.seconds_if_in_turn == planned.seconds_per_token
+    busiest = max(seconds["total"] for seconds in of_ipus)
+    assert planned.seconds_of_busiest_ipu == pytest.approx(busiest, rel=5e-3)
     by_ipu = [0] * n_ipus
     for _, n_bytes, ipu in counted["streaming_memory"]:
         by_ipu[ipu] += n_bytes
     assert planned.streaming_memory_bytes == max(by_ipu)
     streamed = sum(s["bytes"] * s["executions"] for s in counted["steps"] if s["kind"] == "remote-read")
     assert planned.streamed_bytes == streamed
+
+
+@pytest.mark.parametrize("n_ipus", [2, 4])
+@pytest.mark.parametrize("hit_rate", [1.0, 0.95, 0.7, 0.0])
+def test_plans_of_hot_rows_are_what_the_emulator_counts(n_ipus: int, hit_rate: float) -> None:
+    """With none missing, a few, so many that there are waves of lists, and all."""
+    shape: dict[str, Any] = dict(batch=2, n_heads=16, n_kv_heads=16, head_dim=64, seq_len=512)
+    kernel = Attention("sparq-tiered", SparqSettings(rank=16, top_k=32))
+    planned = plan_pod(
+        **shape,
+        rank=16,
+        top_k=32,
+        kernel=kernel.kernel,
+        index_bits=4,
+        hit_rate=hit_rate,
+        n_layers=2,
+        n_ipus=n_ipus,
+        split="heads",
+        n_tiles=64,
+    )
+    counted = _core.emulator_plan(
+        CacheSpec(2, 16, 64, 512, index_bits=4),
+        16,
+        kernel,
+        [512, 512],
+        options=DeviceOptions(64, n_ipus=n_ipus, split="heads"),
+        model={**device_model().parameters(), "tiles": 64},
+        append=False,
+        n_layers=2,
+        hit_rate=hit_rate,
+        stacked=True,
+    )
+    for name in ("compute", "exchange", "sync", "streaming", "links", "total"):
+        seconds = counted["seconds"][name]
+        assert planned.seconds_by_category[name] == pytest.approx(seconds, rel=1e-9), name
+    names = {step["name"].rpartition("/")[2] for step in counted["steps"] if step["executions"]}
+    assert "agreed" in names  # what it is about
 
 
 def test_window_attention_over_several_ipus() -> None:
@@ -139,7 +178,7 @@ def test_links_are_those_of_the_emulator() -> None:
     for split, n_layers in (("layers", 8), ("heads", 1)):
         counted = emulated(n_layers, 8, split)
         for step in counted["steps"]:
-            if not step["link_bytes"]:
+            if not step["link_bytes"] or step["kind"] != "copy":
                 continue
             if split == "layers":
                 (source, target), n_bytes = step["ipus"], step["link_bytes"]

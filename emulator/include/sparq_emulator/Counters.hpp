@@ -77,6 +77,8 @@ struct StepCount {
   std::uint64_t rows = 0;
   std::uint64_t bytes = 0;
   std::uint64_t packets = 0; // of at most 1 KiB; none spans two rows or two tiles
+  // A remote copy directly behind one of another IPU in the same direction: both go on at once.
+  bool beside = false;
 };
 
 struct MemoryUse {

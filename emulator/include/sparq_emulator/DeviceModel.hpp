@@ -64,6 +64,9 @@ struct ModelledTime {
 
 ModelledTime modelledTime(const DeviceModel &model, const StepCount &step); // all its executions
 ModelledTime modelledTime(const DeviceModel &model, const std::vector<StepCount> &steps);
+/// What each step adds to the time of those before it: all of its own, or, beside others, what it takes longer.
+std::vector<ModelledTime> modelledTimes(const DeviceModel &model,
+                                        const std::vector<StepCount> &steps);
 /// Of each IPU: the steps that it takes part in.
 std::vector<ModelledTime> modelledTimeByIPU(const DeviceModel &model,
                                             const std::vector<StepCount> &steps);

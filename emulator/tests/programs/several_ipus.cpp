@@ -117,6 +117,64 @@ void streaming() {
               << ",\"ipu\":" << use.ipu << "}\n";
 }
 
+// Remote copies of two IPUs, by what is between them: which go on at once, and what they take together.
+void copiesAtOnce(const std::string &between) {
+  Device device = emulatedPod(2, 2);
+  Graph graph(device);
+  Sequence program;
+  std::vector<Tensor> rows;
+  for (unsigned i = 0; i < 2; ++i) {
+    const unsigned ipu = between == "same ipu" ? 0 : i;
+    Tensor t = graph.addVariable(FLOAT, {i == 0 ? 16u : 4096u}, "t");
+    graph.setTileMapping(t, 2 * ipu + 1);
+    const RemoteBuffer buffer =
+        graph.addRemoteBuffer("of" + std::to_string(i), FLOAT, t.numElements());
+    Tensor other = graph.clone(t);
+    const Copy copy(t, buffer);
+    if (i == 1 && between == "copy")
+      program.add(Copy(t, other));
+    if (i == 1 && between == "loop")
+      program.add(Repeat(1, copy));
+    else if (i == 1 && between == "direction")
+      program.add(Copy(buffer, t));
+    else
+      program.add(copy);
+  }
+  Engine engine(graph, program);
+  engine.load(device);
+  engine.run();
+  const std::vector<StepCount> steps = lastRun(engine);
+  double sum = 0, most = 0;
+  std::vector<int> beside;
+  for (const StepCount &s : steps) {
+    const double seconds = modelledTime(DeviceModel(), s).total();
+    sum += seconds;
+    most = std::max(most, seconds);
+    beside.push_back(s.beside);
+  }
+  std::cout << "{\"between\":" << quoted(between) << ",\"beside\":" << jsonList(beside)
+            << ",\"all\":" << modelledTime(DeviceModel(), steps).total() * 1e9
+            << ",\"sum\":" << sum * 1e9 << ",\"most\":" << most * 1e9 << "}\n";
+}
+
+// An If of IPU 0, around a copy on another IPU.
+void branch(unsigned ipu) {
+  Device device = emulatedPod(4, 2);
+  Graph graph(device);
+  Tensor predicate = graph.addVariable(BOOL, {}, "predicate"),
+         x = graph.addVariable(FLOAT, {4}, "x"), y = graph.addVariable(FLOAT, {4}, "y");
+  graph.setTileMapping(predicate, 0);
+  graph.setInitialValue(predicate, true);
+  graph.setTileMapping(x, 2 * ipu);
+  graph.setTileMapping(y, 2 * ipu + 1);
+  Engine engine(graph, If(predicate, Copy(x, y), Sequence()));
+  engine.load(device);
+  engine.run();
+  const StepCount s = lastRun(engine).at(0);
+  std::cout << "{\"branch\":" << ipu << ",\"ipus\":" << jsonList(s.ipus)
+            << ",\"bytes\":" << s.links.bytes << ",\"exchanges\":" << s.links.exchanges << "}\n";
+}
+
 void list() {
   DeviceManager manager = DeviceManager::createDeviceManager();
   for (const Device &d : manager.getDevices())
@@ -169,5 +227,9 @@ int main(int argc, char **argv) {
   copies(4, {{3, 3}});
   vertices(argv[1]);
   streaming();
+  for (const char *const between : {"", "same ipu", "copy", "loop", "direction"})
+    copiesAtOnce(between);
+  branch(0);
+  branch(3);
   list();
 }

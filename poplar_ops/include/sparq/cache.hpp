@@ -3,6 +3,7 @@
 // The KV cache of one attention layer, as a graph sees it.
 #pragma once
 
+#include "sparq/lockstep.hpp"
 #include "sparq/plan.hpp"
 #include <memory>
 #include <poplar/Graph.hpp>
@@ -28,6 +29,8 @@ struct Cache {
              // one layer
   poplar::Function load, store; // what all programs call for that; made with the cache
   std::vector<std::shared_ptr<const Store>> stores; // of the kinds that the plan lists
+  // What programs over it go in step with: those of other IPUs' caches, or none.
+  std::shared_ptr<Lockstep> lockstep = std::make_shared<Lockstep>();
 
   const CacheLayout &layout() const { return plan.layout; }
   // Numbers to add to a row, layer by layer.
@@ -49,7 +52,7 @@ std::string codeletsPath(const std::string &directory = "");
 // Allocates the cache: `name` makes its handles unique ("<name>/rows", ...). One that a HostCache
 // writes (`hostWrites`) has the spare rows in streaming memory that this needs: see RemoteRows.
 Cache createCache(poplar::Graph &graph, const Plan &plan, const std::string &name,
-                  bool hostWrites = true);
+                  bool hostWrites = true, std::shared_ptr<Lockstep> lockstep = nullptr);
 
 // Throws Error unless programs can append to the cache.
 void checkGrows(const char *op, const Cache &cache);

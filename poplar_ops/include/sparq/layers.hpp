@@ -13,9 +13,10 @@ namespace sparq {
 void loadLayer(const Cache &cache, poplar::program::Sequence &program,
                const poplar::DebugContext &dc = {});
 
-// Makes cache.layerNumber a number that the program is built with.
+// Makes cache.layerNumber a number that the program is built with; `together`: in step with other caches.
 void selectLayer(poplar::Graph &graph, const Cache &cache, unsigned layer,
-                 poplar::program::Sequence &program, const poplar::DebugContext &dc = {});
+                 poplar::program::Sequence &program, const poplar::DebugContext &dc = {},
+                 Lockstep *together = nullptr);
 
 // Keeps what the program made of the layer that it loaded.
 void storeLayer(const Cache &cache, poplar::program::Sequence &program,

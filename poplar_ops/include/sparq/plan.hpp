@@ -152,8 +152,8 @@ struct HotRows {
 
   static constexpr unsigned cutRows = 4;   // that arrive on one tile
   static constexpr unsigned readSizes = 8; // of a wave
-  static constexpr unsigned waveCost =
-      128;                              // rows that are read in the time that a wave takes beside
+  // Rows that are read in the time that a wave takes beside its own, and that of few rows.
+  static constexpr unsigned waveCost = 128, fewCost = 85;
   static constexpr unsigned nPairs = 4; // of lanes: docs/exactness.md E3
   unsigned listRows() const { return waveRows / nLists; }
   // A wave reads only as many rows as are left, in units of so many.
@@ -232,6 +232,9 @@ struct Programs {
                            // sequence
   unsigned fillTokens = 0; // of one call of the prefill program; 0: there is none
   TierOptions tiers{};     // where the cache is in three tiers
+  // For a plan of several IPUs: nothing but what passes between them. There is no cache, and attention is one
+  // branch that nobody asks for.
+  bool onlyBetween = false;
 };
 
 struct PlannedAttention : Attention {

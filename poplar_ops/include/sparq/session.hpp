@@ -98,8 +98,9 @@ private:
   struct Entry {
     const Ports *ports;
     std::vector<Shard *> shards;
-    unsigned firstProgram = 0;      // append, each attention, fill
-    std::vector<HostTensor> cycles; // of each attention, where they are counted
+    unsigned firstProgram = 0;                    // append, each attention, fill
+    std::vector<HostTensor> cycles;               // of each attention, where they are counted
+    std::vector<poplar::program::Program> attend; // each attention, from port to port
 
     // Whether the ports are those of no shard: copies go between.
     bool isSpread() const { return ports != &shards.front()->ports; }

@@ -6,7 +6,11 @@
 
 #include "sparq/host_cache.hpp"
 #include "sparq/shares.hpp"
+#include <memory>
+#include <optional>
 #include <poplar/Program.hpp>
+#include <string>
+#include <vector>
 
 namespace sparq {
 
@@ -54,15 +58,21 @@ private:
 };
 
 struct Shard {
-  // `shared`: several programs call each of these, which are functions then.
+  // The cache, in step with those that `lockstep` has.
   Shard(const Share &share, poplar::Graph graph, const Programs &programs,
-        const std::string &prefix, bool shared);
+        const std::string &prefix, bool shared, const std::shared_ptr<Lockstep> &lockstep);
+  // And its programs, which go in step in the same way: those of the last IPU are of all, the others' are
+  // empty. `shared`: several programs call each of these, which are functions then. `fillsTogether`: a prefill
+  // too goes in step, since it replaces the same batch elements on all IPUs.
+  void addPrograms(const Programs &programs, bool shared, bool fillsTogether,
+                   const std::shared_ptr<Lockstep> &lockstep);
 
   Share share;
   poplar::Graph graph; // of its tiles
   Plan plan;
+  std::string prefix; // of names
   Cache cache;
-  HostCache host;
+  std::optional<HostCache> host;  // of this IPU alone
   std::vector<std::string> steps; // of each attention, in a profile
   Ports ports;
   // Each works on the layer that was selected.
@@ -72,6 +82,9 @@ struct Shard {
   unsigned own(unsigned layer) const { return layer - share.firstLayer; }
   // What the cache takes of the IPU's streaming memory.
   std::uint64_t streamingBytes() const;
+
+private:
+  poplar::Tensor attendNothing(poplar::program::Sequence &program, const std::string &step);
 };
 
 } // namespace sparq

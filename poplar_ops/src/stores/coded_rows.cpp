@@ -105,7 +105,7 @@ Tensor CodedRows::code(const Steps &steps, const Places &places,
                        std::map<std::string, Tensor> &variables, Tensor &keys,
                        Tensor &values) const {
   const unsigned d = steps.layout().headDim;
-  const ComputeSet cs = steps.graph.addComputeSet({steps.dc, "round_rows"});
+  const ComputeSet cs = steps.cache.lockstep->addComputeSet(steps.graph, {steps.dc, "round_rows"});
   std::vector<Tensor> numbers[2], codes, scales;
   for (const bool ofValues : {false, true})
     for (unsigned first = 0; first < d; first += places.width) { // a multiple of 32, or headDim

@@ -109,7 +109,7 @@ RecentShares::OfLayer RecentShares::ofLayer(Graph &graph, const Cache &cache) co
       {}};
   const auto moves = [&](bool loads) {
     const DebugContext dc{cache.name + (loads ? "/load_history" : "/store_history")};
-    const ComputeSet cs = graph.addComputeSet(dc);
+    const ComputeSet cs = cache.lockstep->addComputeSet(graph, dc);
     addPieceMoves(graph, cs, cache, loads, rows, layer.rows);
     addPieceMoves(graph, cs, cache, loads, sums, layer.sums);
     addPieceMoves(graph, cs, cache, loads, step, layer.step);

@@ -167,8 +167,8 @@ void HotBuffer::appendNewest(const Append &step) const {
   const unsigned d = plan.shape.headDim;
   const Tensor slots =
       addOnParts(graph, p, UNSIGNED_INT, hot.nOwners, {}, cache.name + "/newest_slots");
-  const ComputeSet deal = graph.addComputeSet({dc, "deal_newest"}),
-                   insert = graph.addComputeSet({dc, "insert_newest"});
+  const ComputeSet deal = cache.lockstep->addComputeSet(graph, {dc, "deal_newest"}),
+                   insert = cache.lockstep->addComputeSet(graph, {dc, "insert_newest"});
   for (unsigned task = 0; task != p.nTasks; ++task) {
     const unsigned slot = task % p.slots;
     for (unsigned owner = 0; owner != hot.nOwners; ++owner)
@@ -215,7 +215,7 @@ void HotBuffer::replaced(const Steps &steps, unsigned firstTask, unsigned endTas
   const Cache &cache = steps.cache;
   const Placement &p = cache.plan.placement;
   const HotRows &hot = cache.plan.hot;
-  const ComputeSet cs = steps.graph.addComputeSet({steps.dc, "forget_hot"});
+  const ComputeSet cs = steps.cache.lockstep->addComputeSet(steps.graph, {steps.dc, "forget_hot"});
   for (unsigned task = firstTask; task != endTask; ++task)
     for (unsigned owner = 0; owner != hot.nOwners; ++owner)
       addVertex(steps.graph, cs, "sparq::ForgetHot", p.tile(task % p.slots, owner),

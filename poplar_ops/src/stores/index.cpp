@@ -42,7 +42,7 @@ Tensor Index::addQuantise(const Append &step, const Tensor &blockFull, Sequence 
   const Tensor full =
       addSliced(step.graph, p, UNSIGNED_INT, p.nTasks, 1, 1, 1, {step.dc, "chunk_full"})
           .reshape({p.nTasks});
-  const ComputeSet cs = step.graph.addComputeSet({step.dc, "quantise_tail"});
+  const ComputeSet cs = step.cache.lockstep->addComputeSet(step.graph, {step.dc, "quantise_tail"});
   for (unsigned task = 0; task != p.nTasks; ++task) {
     const unsigned slot = task % p.slots;
     for (unsigned slice = 0; slice != layout.nTailSlices(); ++slice) {

@@ -40,7 +40,7 @@ void JoinedRows::append(Append &step) const {
   std::map<std::string, Tensor> variables;
   const Tensor coded = code(step, places, variables, step.keys, step.values);
   const Tensor rows = addAppendOffsets(step);
-  writeRemote(buffer(), coded, rows.slice(0, 1, 1).flatten(), step.program,
+  writeRemote(*step.cache.lockstep, buffer(), coded, rows.slice(0, 1, 1).flatten(), step.program,
               {step.dc, "write_rows"});
 }
 
@@ -65,7 +65,8 @@ void JoinedRows::fill(FillStep &step) const {
     step.keys[i] = keys.slice(i * n, (i + 1) * n);
     step.values[i] = values.slice(i * n, (i + 1) * n);
   }
-  writeRemote(buffer(), coded, concat(rows), step.program, {step.dc, "fill_rows"});
+  writeRemote(*step.cache.lockstep, buffer(), coded, concat(rows), step.program,
+              {step.dc, "fill_rows"});
 }
 
 std::unique_ptr<HostStore> JoinedRows::host(Graph &graph, const Cache &cache) const {

@@ -62,7 +62,8 @@ Sequence KeyColumns::flush(const Append &step, const Tensor &chunks, const Tenso
           .squeeze({1});
   Sequence program({}, {step.dc, "flush"});
   for (unsigned round = 0; round != p.nRounds; ++round) {
-    const ComputeSet cs = step.graph.addComputeSet({step.dc, "flush_offsets"});
+    const ComputeSet cs =
+        step.cache.lockstep->addComputeSet(step.graph, {step.dc, "flush_offsets"});
     const unsigned n = p.nActive(round), first = p.firstTask(round);
     for (unsigned slot = 0; slot != n; ++slot) {
       const unsigned task = first + slot;
@@ -80,7 +81,7 @@ Sequence KeyColumns::flush(const Append &step, const Tensor &chunks, const Tenso
                 cycles::flushOffsets(d));
     }
     program.add(Execute(cs, {step.dc, "flush_offsets"}));
-    writeRemote(buffer_,
+    writeRemote(*step.cache.lockstep, buffer_,
                 chunks.slice(first, first + n, 0).reshape({std::size_t(n) * d, chunks.dim(2)}),
                 rows.slice(0, n, 0).flatten(), program, {step.dc, "write_key_columns"});
   }
@@ -88,7 +89,8 @@ Sequence KeyColumns::flush(const Append &step, const Tensor &chunks, const Tenso
 }
 
 void KeyColumns::appended(const Append &step, const Tensor &full) const {
-  addIfAny(step.graph, full, flush(step, tail(), full), step.program, {step.dc, "flush"});
+  addIfAny(step.graph, step.cache, full, flush(step, tail(), full), step.program,
+           {step.dc, "flush"});
 }
 
 std::unique_ptr<HostStore> KeyColumns::host(Graph &graph, const Cache &cache) const {
@@ -131,11 +133,12 @@ void KeyColumns::fill(FillStep &step) const {
     return addSliced(step.graph, p, UNSIGNED_INT, p.slots, 1, 1, d, {step.dc, "fill_column_rows"})
         .squeeze({1});
   });
-  const ComputeSet transpose = step.graph.addComputeSet({step.dc, "fill_columns"});
+  const ComputeSet transpose =
+      step.cache.lockstep->addComputeSet(step.graph, {step.dc, "fill_columns"});
   step.program.add(Execute(transpose, {step.dc, "fill_columns"}));
   const Tensor columns = fillColumns(step);
   addRecords(step);
-  step.keep = step.graph.addComputeSet({step.dc, "fill_tail"});
+  step.keep = step.cache.lockstep->addComputeSet(step.graph, {step.dc, "fill_tail"});
   step.program.add(Execute(*step.keep, {step.dc, "fill_tail"}));
   std::vector<Tensor> chunks, rows;
   for (unsigned i = 0; i != step.nTasks; ++i) {
@@ -158,7 +161,8 @@ void KeyColumns::fill(FillStep &step) const {
       addTail(step, i, TailSlice(layout, slice), p.tile(slot, slice), mine, chunks.back());
   }
   if (n == layout.chunk)
-    writeRemote(buffer_, concat(chunks), concat(rows), step.program, {step.dc, "fill_key_columns"});
+    writeRemote(*step.cache.lockstep, buffer_, concat(chunks), concat(rows), step.program,
+                {step.dc, "fill_key_columns"});
 }
 
 void KeyColumns::addTail(const FillStep &step, unsigned i, const TailSlice &own, unsigned tile,

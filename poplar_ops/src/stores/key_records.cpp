@@ -64,8 +64,9 @@ public:
   void appended(const Append &step, const Tensor &full) const override {
     Sequence program({}, {step.dc, "quantise"});
     const Tensor chunkFull = addQuantise(step, full, program);
-    addIfAny(step.graph, chunkFull, flush(step, records(), chunkFull), program, {step.dc, "flush"});
-    addIfAny(step.graph, full, program, step.program, {step.dc, "block"});
+    addIfAny(step.graph, step.cache, chunkFull, flush(step, records(), chunkFull), program,
+             {step.dc, "flush"});
+    addIfAny(step.graph, step.cache, full, program, step.program, {step.dc, "block"});
   }
   std::unique_ptr<HostStore> host(Graph &graph, const Cache &cache) const override {
     return std::make_unique<HostKeyRecords>(hostRows(graph, cache), HostTail(graph, cache, *this),
@@ -83,7 +84,7 @@ private:
   void addRecords(FillStep &step) const override {
     const CacheLayout &layout = step.layout();
     const Tensor columns = fillColumns(step), pieces = fillRecords(step);
-    const ComputeSet cs = step.graph.addComputeSet({step.dc, "fill_index"});
+    const ComputeSet cs = step.cache.lockstep->addComputeSet(step.graph, {step.dc, "fill_index"});
     for (unsigned i = 0; i != step.nTasks; ++i)
       for (unsigned piece = 0, at = 0; at < step.n(); ++piece, at += layout.tailLength) {
         const unsigned own = std::min(layout.tailLength, step.n() - at), slot = step.slot(i);

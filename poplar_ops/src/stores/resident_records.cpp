@@ -45,7 +45,7 @@ Sequence storeRecords(const Append &step, const ResidentRecords &store, const Te
   const Placement &p = plan.placement;
   const CacheLayout &layout = plan.layout;
   const unsigned nBlocks = ResidentRecords::partPositions(plan) / block;
-  const ComputeSet cs = step.graph.addComputeSet({step.dc, "store_records"});
+  const ComputeSet cs = step.cache.lockstep->addComputeSet(step.graph, {step.dc, "store_records"});
   for (unsigned task = 0; task != p.nTasks; ++task)
     for (unsigned part = 0; part != nIndexParts(plan); ++part) {
       const unsigned slot = task % p.slots;
@@ -85,8 +85,8 @@ public:
     Sequence program({}, {dc, "index_block"});
     const unsigned d = plan.shape.headDim, length = ResidentRecords::partPositions(plan),
                    nBlocks = length / block;
-    const ComputeSet offsets = graph.addComputeSet({dc, "block_offsets"}),
-                     index = graph.addComputeSet({dc, "index_block"});
+    const ComputeSet offsets = cache.lockstep->addComputeSet(graph, {dc, "block_offsets"}),
+                     index = cache.lockstep->addComputeSet(graph, {dc, "index_block"});
     const Staging &staging = ofParts;
     for (unsigned slot = 0; slot != nSlots; ++slot)
       for (unsigned part = 0; part != nParts; ++part)
@@ -120,7 +120,7 @@ public:
   // The block that is being filled, into the tail.
   Sequence openBlocks() const {
     Sequence program({}, {dc, "open_block"});
-    const ComputeSet offsets = graph.addComputeSet({dc, "open_block_offsets"});
+    const ComputeSet offsets = cache.lockstep->addComputeSet(graph, {dc, "open_block_offsets"});
     const unsigned part = p.parts - 1;
     const Staging &staging = ofSlots;
     for (unsigned slot = 0; slot != nSlots; ++slot)
@@ -131,9 +131,9 @@ public:
                 rowSettings(slot, 0), cycles::blockOffsets(block));
     program.add(Execute(offsets, {dc, "open_block_offsets"}));
     staging.read(program);
-    program.add(Copy(staging.columns.slice(0, nSlots).squeeze({1}),
-                     store.tail().slice(firstTask, firstTask + nSlots, 0), false,
-                     {dc, "open_block"}));
+    cache.lockstep->copy(staging.columns.slice(0, nSlots).squeeze({1}),
+                         store.tail().slice(firstTask, firstTask + nSlots, 0), program,
+                         {dc, "open_block"});
     return program;
   }
 
@@ -167,10 +167,11 @@ private:
       const unsigned d = reader.plan.shape.headDim;
       const Tensor active = offsets.slice(0, reader.nSlots);
       const CacheLayout &layout = reader.plan.layout;
-      readRemote(reader.source.buffer(),
+      readRemote(*reader.cache.lockstep, reader.source.buffer(),
                  rows.slice(0, reader.nSlots).reshape({active.numElements(), layout.rowElements}),
                  active.flatten(), program, {reader.dc, "read_rows"});
-      const ComputeSet cs = reader.graph.addComputeSet({reader.dc, "row_columns"});
+      const ComputeSet cs =
+          reader.cache.lockstep->addComputeSet(reader.graph, {reader.dc, "row_columns"});
       for (unsigned slot = 0; slot != reader.nSlots; ++slot)
         for (unsigned i = 0; i != nBlocks; ++i)
           reader.source.addColumns(reader.graph, cs, reader.p.tile(slot, firstPart + i),
@@ -226,14 +227,14 @@ void ResidentRecords::appended(const Append &step, const Tensor &full) const {
   Sequence program({}, {step.dc, "quantise"});
   const Tensor chunkFull = addQuantise(step, full, program); // a chunk is a block
   program.add(storeRecords(step, *this, chunkFull));
-  addIfAny(step.graph, full, program, step.program, {step.dc, "block"});
+  addIfAny(step.graph, step.cache, full, program, step.program, {step.dc, "block"});
 }
 
 // Where elements were replaced, block by block on all parts at once.
 void ResidentRecords::filled(const Steps &steps, const Tensor &replaced) const {
   Sequence index({}, {steps.dc, "index"});
   addRebuild({steps.graph, steps.cache, index, steps.dc});
-  addIfAny(steps.graph, replaced, index, steps.program, {steps.dc, "index"});
+  addIfAny(steps.graph, steps.cache, replaced, index, steps.program, {steps.dc, "index"});
 }
 
 std::unique_ptr<HostStore> ResidentRecords::host(Graph &graph, const Cache &cache) const {
@@ -256,7 +257,7 @@ void ResidentRecords::addRebuild(const Steps &steps) const {
                                           {dc, "before_first_block"});
   graph.setTileMapping(number, 0);
   graph.setTileMapping(before, 0);
-  const ComputeSet next = graph.addComputeSet({dc, "next_block"});
+  const ComputeSet next = cache.lockstep->addComputeSet(graph, {dc, "next_block"});
   addVertex(graph, next, "sparq::NextBlock", 0, {{"block", number}}, {}, cycles::nextBlock());
   Sequence body({Execute(next, {dc, "next_block"})}, {dc, "blocks"});
   BlockReader reader(graph, cache, *this, dc);
@@ -265,7 +266,7 @@ void ResidentRecords::addRebuild(const Steps &steps) const {
     body.add(reader.indexBlocks(number));
     program.add(reader.openBlocks());
   }
-  program.add(Copy(before, number, false, {dc, "first_block"}));
+  cache.lockstep->copy(before, number, program, {dc, "first_block"});
   program.add(Repeat(nBlocks, body, {dc, "blocks"}));
 }
 

@@ -22,7 +22,7 @@ Tensor RemoteRowStore::addAppendOffsets(const Append &step) const {
   const Tensor rows =
       addSliced(step.graph, p, UNSIGNED_INT, p.nTasks, 1, 1, 2, {step.dc, "append_rows"})
           .squeeze({1});
-  const ComputeSet cs = step.graph.addComputeSet({step.dc, "append_offsets"});
+  const ComputeSet cs = step.cache.lockstep->addComputeSet(step.graph, {step.dc, "append_offsets"});
   for (unsigned task = 0; task != p.nTasks; ++task)
     addVertex(step.graph, cs, "sparq::AppendOffsets", p.home(task % p.slots),
               {{"filled", cache.filled[task]},

@@ -124,8 +124,8 @@ std::string SplitRows::refusal(const Cache &cache) const {
 
 void SplitRows::append(Append &step) const {
   const Tensor rows = addAppendOffsets(step);
-  writeRemote(buffer(), concat(step.keys, step.values, 0), rows.dimShuffle({1, 0}).flatten(),
-              step.program, {step.dc, "write_rows"});
+  writeRemote(*step.cache.lockstep, buffer(), concat(step.keys, step.values, 0),
+              rows.dimShuffle({1, 0}).flatten(), step.program, {step.dc, "write_rows"});
 }
 
 // Every row goes to its place, those beyond the length too: nobody reads a row there before append has
@@ -143,7 +143,7 @@ void SplitRows::fill(FillStep &step) const {
     step.addOffsets(slot, keyRows.back(), first, 1, layerRows);
     step.addOffsets(slot, valueRows.back(), first + layout.valueRow(), 1, layerRows);
   }
-  writeRemote(buffer(), concat(concat(step.keys), concat(step.values), 0),
+  writeRemote(*step.cache.lockstep, buffer(), concat(concat(step.keys), concat(step.values), 0),
               concat(concat(keyRows), concat(valueRows), 0), step.program, {step.dc, "fill_rows"});
 }
 

@@ -69,7 +69,7 @@ void ValueSum::addAppend(const Append &step, const ComputeSet &cs, unsigned task
 void ValueSum::fill(FillStep &step) const {
   const Placement &p = step.placement();
   if (!step.keep) {
-    step.keep = step.graph.addComputeSet({step.dc, "fill_sums"});
+    step.keep = step.cache.lockstep->addComputeSet(step.graph, {step.dc, "fill_sums"});
     step.program.add(Execute(*step.keep, {step.dc, "fill_sums"}));
   }
   for (unsigned i = 0; i != step.nTasks; ++i)

@@ -60,6 +60,29 @@ def counted(
     return result
 
 
+def counted_between(request: Request) -> list[dict[str, Any]]:
+    """The steps that heads on several IPUs take beside those of one IPU, all layers in one launch: what goes
+    between the IPUs, and what they have to agree on: of each layer one branch, and in three tiers one by a
+    number and one number."""
+    from sparq_ipu import _core
+
+    cache = request.cache
+    result = _core.emulator_plan(
+        cache,
+        request.n_heads,
+        Attention(request.kernel.name, request.settings),
+        [cache.capacity] * cache.batch,
+        options=request.device_options,
+        model=request.model.parameters(),
+        append=request.append,
+        n_layers=request.n_layers,
+        stacked=True,
+        only_between=True,
+    )
+    steps: list[dict[str, Any]] = result["steps"]
+    return steps
+
+
 def _check_cache_in_sram(model: DeviceModel, n_bytes: int) -> None:
     if n_bytes > model.tiles * model.tile_bytes:
         need = math.ceil(n_bytes / model.tiles)

@@ -3,19 +3,19 @@
 
     print(sparq_ipu.planning.plan_pod(n_layers=32, n_ipus=16, seq_len=65536))
 
-What one IPU does is counted in a dry run, as by `plan`; what passes between IPUs is added, by the model of
-links that the emulator has. Tests compare the sum with emulated runs over several IPUs. Every time is
-modelled (docs/scaling.md).
+What one IPU does is counted in a dry run, as by `plan`; what passes between IPUs is added, with heads split
+by another dry run, else by the model of links that the emulator has. Tests compare the sum with emulated
+runs over several IPUs. Every time is modelled (docs/scaling.md).
 """
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, Sequence
 
 from sparq_ipu.device_options import Share
 from sparq_ipu.kernels import DEFAULT
-from sparq_ipu.planning.counting import counted, seconds_beyond, streamed_bytes
+from sparq_ipu.planning.counting import counted, counted_between, seconds_beyond, streamed_bytes
 from sparq_ipu.planning.device_model import DeviceModel
 from sparq_ipu.planning.links import busiest_link_bytes, gateways, link_seconds
 from sparq_ipu.planning.on_chip import seconds_high, seconds_low
@@ -27,8 +27,9 @@ from sparq_ipu.planning.request import OfRequest, Request, check_request
 class PodPlan(OfRequest):
     """Attention of all layers for one token of every batch element; times in modelled seconds.
 
-    With split "layers" IPUs work one after the other on a token. With "heads" they work at once, where
-    Poplar runs the programs of the IPUs side by side; `seconds_if_in_turn` is the other end.
+    With split "layers" IPUs work one after the other on a token. With "heads" they take each step at once.
+    That remote copies of several IPUs, which follow one another in the program, go on at once was measured
+    nowhere; `seconds_if_in_turn` is the other end, where they do not.
     """
 
     shares: tuple[Share, ...]
@@ -115,7 +116,8 @@ class PodPlan(OfRequest):
             lines += [
                 f"  if IPUs behind one gateway share the streaming rate of one: "
                 f"{self.seconds_if_gateway_shared * 1e6:.1f} us; the truth lies between",
-                f"  if the IPUs' programs run one after the other: {self.seconds_if_in_turn * 1e6:.1f} us",
+                "  if remote copies of the IPUs go on one after the other: "
+                f"{self.seconds_if_in_turn * 1e6:.1f} us",
             ]
         elif self.n_ipus > 1:
             alone, shared = (
@@ -204,18 +206,40 @@ class _Between:
         links = link_seconds(request.model, flows, request.n_ipus)
         return {**self.exchange(self.home_bytes(request.cache.n_tasks)), "links": links}
 
-    def scatter_and_gather(self, share: Share) -> dict[str, float]:
-        """The query goes from IPU 0 to all, their outputs come back: of one layer."""
-        request = self._request
-        n_bytes = share.spec.n_tasks * self._task_bytes
-        out = {(0, ipu): n_bytes for ipu in range(1, request.n_ipus)}
-        back = {(ipu, 0): n_bytes for ipu in range(1, request.n_ipus)}
-        both = self.exchange(self.home_bytes(request.cache.n_tasks))
-        links = sum(link_seconds(request.model, flows, request.n_ipus) for flows in (out, back))
-        # both exchange as much on IPU 0; that of the outputs is counted there already, but for its bytes
-        more = self.exchange(self.home_bytes(request.cache.n_tasks - share.spec.n_tasks))["exchange"]
-        more -= self.exchange(0)["exchange"]
-        return {"exchange": both["exchange"] + more, "sync": both["sync"], "links": links}
+
+#: branches by a number (hot_rows.cpp), of which four bytes of each IPU are compared; others have one
+_SWITCHES = ("/fetch", "/read_some", "/few_misses")
+
+
+def _together(of_ipu: Sequence[dict[str, Any]], between: Sequence[dict[str, Any]]) -> dict[str, float]:
+    """Seconds by category where IPUs take the steps of one of them together. Each branch is one on which they
+    agree, as they do on how many waves of misses there are once these are counted; what an IPU alone copies
+    from layer to layer goes between them."""
+    of_waves = [step for step in between if "/agreed" in step["name"]]
+    of_switch = [step for step in between if "/switch" in step["name"]]
+    rest = [step for step in between if step not in of_waves and step not in of_switch]
+    of_branch = [step for step in rest if step["kind"] in ("branch", "compute")]
+    copied = [step for step in rest if step not in of_branch]
+    names = {step["name"] for step in copied}
+    total: dict[str, float] = {}
+
+    def add(step: dict[str, Any], times: float = 1.0) -> None:
+        for name, seconds in step["seconds"].items():
+            total[name] = total.get(name, 0.0) + times * seconds
+
+    for step in copied:
+        add(step)
+    for step in of_ipu:
+        agreed = of_branch if step["kind"] == "branch" else []
+        if step["name"].endswith(_SWITCHES):
+            agreed = of_switch
+        elif step["name"].endswith("/deal_slots"):
+            agreed = of_waves
+        for part in agreed:
+            add(part, step["executions"] / part["executions"])
+        if step["kind"] != "branch" and step["name"] not in names:
+            add(step)
+    return total
 
 
 def _planned(request: Request) -> PodPlan:
@@ -248,11 +272,9 @@ def _planned(request: Request) -> PodPlan:
         last = between.hand_over(0) if n_ipus > 1 else {}
         busiest = alone[longest]["total"] + 2 * sum(last.values())
     else:
-        add(alone[0])
-        shared = between.scatter_and_gather(shares[0]) if n_ipus > 1 else {}
-        add(shared, request.n_layers)
+        add(alone[0] if n_ipus == 1 else _together(steps[0], counted_between(request)))
         beyond = seconds_beyond(model, n_ipus, steps[0])
-        in_turn = sum(total.values()) + (n_ipus - 1) * alone[0]["total"]
+        in_turn = sum(total.values()) + (n_ipus - 1) * total["streaming"]
         busiest = sum(total.values())
     return PodPlan(
         request=request,

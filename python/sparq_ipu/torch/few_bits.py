@@ -14,7 +14,7 @@ bfloat16 before: above MOST_ROWS that is done at each call.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Mapping, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -25,6 +25,8 @@ from sparq_reference import checks
 GROUP = 32
 #: rows of one product that the kernels of few bits are quick with; a step has up to 32 (MAX_TOKENS)
 MOST_ROWS = 32
+#: rows that the kernel for 4 bits keeps together
+_BLOCK = 64
 #: what the kernels ask of a layer: others crash in some versions of PyTorch
 _MULTIPLES = {"out_features": 16, "in_features": GROUP}
 
@@ -155,6 +157,75 @@ class Int4Linear(FewBitsLinear):
 
     def _product(self, rows: torch.Tensor) -> torch.Tensor:
         return torch._weight_int4pack_mm_for_cpu(rows.contiguous(), self.packed, GROUP, self.pairs)
+
+
+class JoinedLinear:
+    """The outputs of several layers of one input by one product: a call takes some 10 us, whatever it does.
+
+    The layers stay as they are, but their codes become views: they are in memory once. Scales are held twice.
+
+    Args:
+        layers: by name, those that `fit`.
+    """
+
+    def __init__(self, layers: Mapping[str, FewBitsLinear]):
+        self._layers = dict(layers)
+        first, every = next(iter(layers.values())), tuple(layers.values())
+        self._name, dim = ("packed", 1) if isinstance(first, Int4Linear) else ("codes", 0)
+        self._codes = torch.cat([getattr(layer, self._name) for layer in every])
+        at = 0
+        for layer in every:
+            setattr(layer, self._name, self._codes[at : at + layer.out_features])
+            at += layer.out_features
+        self._scales = torch.cat([_scales(layer) for layer in every], dim)
+        self._bias = None if first.bias is None else torch.cat([layer.bias for layer in every])
+        self._seen = [_state(layer) for layer in every]
+
+    @staticmethod
+    def fit(layers: Sequence[torch.nn.Module]) -> bool:
+        """Whether they are of one kind, with or without a bias, and with whole blocks of outputs."""
+        of = [layer for layer in layers if isinstance(layer, FewBitsLinear)]
+        if len(of) < len(layers):
+            return False
+        kinds = {(type(layer), layer.in_features, layer.bias is None) for layer in of}
+        return len(kinds) == 1 and not any(layer.out_features % _BLOCK for layer in of)
+
+    @staticmethod
+    def takes(input: torch.Tensor) -> bool:
+        """Whether the layers would multiply it by codes."""
+        return input.dtype is torch.bfloat16 and input.numel() <= MOST_ROWS * input.shape[-1]
+
+    def stands_for(self, modules: Mapping[str, torch.nn.Module]) -> bool:
+        """Whether these are the layers, as they were, and nobody looks at what goes through them."""
+        return all(
+            modules[name] is layer
+            and "forward" not in layer.__dict__
+            and not (layer._forward_hooks or layer._forward_pre_hooks)
+            and _state(layer) == seen
+            for (name, layer), seen in zip(self._layers.items(), self._seen)
+        )
+
+    def __call__(self, input: torch.Tensor) -> torch.Tensor:
+        """(..., sum of their outputs), of a few rows."""
+        rows = input.reshape(-1, input.shape[-1])
+        if self._name == "packed":
+            output = torch._weight_int4pack_mm_for_cpu(rows, self._codes, GROUP, self._scales)
+        else:
+            output = torch._weight_int8pack_mm(rows, self._codes, self._scales)
+        if self._bias is not None:
+            output += self._bias
+        return output.view(*input.shape[:-1], -1)
+
+
+def _scales(layer: FewBitsLinear) -> torch.Tensor:
+    scales: torch.Tensor = layer._buffers["pairs" if isinstance(layer, Int4Linear) else "scale"]  # type: ignore[assignment]
+    return scales
+
+
+def _state(layer: FewBitsLinear) -> tuple[int, ...]:
+    """Other where somebody wrote into the scales or the bias, or put others there. Codes are shared."""
+    tensors = (_scales(layer), layer.bias)
+    return tuple(x for t in tensors if t is not None for x in (id(t), 0 if t.is_inference() else t._version))
 
 
 def round_to_groups(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

@@ -37,7 +37,10 @@ class RealColumns:
             grown = torch.empty((len(self._flags), max(stop, 2 * self._flags.shape[1])), dtype=torch.bool)
             grown[:, :start] = self.flags
             self._flags = grown
-        self._flags[:, start:stop] = True if real is None else real
+        if real is None:
+            self._flags.numpy()[:, start:stop] = True  # a token, mostly: torch takes longer for it
+        else:
+            self._flags[:, start:stop] = real
         self.n_columns = stop
 
     def check_mask(self, mask: torch.Tensor | None, n_tokens: int) -> None:

@@ -21,6 +21,7 @@ from sparq_ipu.transformers.attention import (
     register,
 )
 from sparq_ipu.transformers.cache import SparqCache, is_sparq_cache, kinds_of, record_past, sparq_layers
+from sparq_ipu.transformers.lean_step import LeanStep
 from sparq_ipu.transformers.places import PlacesPass
 from sparq_ipu.transformers.settings import (
     LayerSettings,
@@ -59,6 +60,7 @@ def enable(
     capacity: int | None = None,
     check_finite: bool = True,
     tokens_per_step: int = 1,
+    lean: bool = True,
     weights: str | None = None,
     **options: Any,
 ) -> None:
@@ -88,6 +90,8 @@ def enable(
         tokens_per_step: a forward pass of up to so many tokens, at most 32, on top of a filled cache is
             decode steps in one: each token attends as if it came alone. With 1, several tokens are prefill.
             Assisted generation and prompt lookup need more than 1, as `generate_lossless` does.
+        lean: steps of one token through Llama and Qwen 2 take fewer operations than transformers does, with
+            the same bits. False: the model's own forward pass, always.
         weights: "int8" or "int4": round the weights of linear layers to so few bits, of a model in bfloat16;
             see `quantise_weights`. `disable` does not bring the former ones back.
 
@@ -105,10 +109,11 @@ def enable(
     check_names("enable", host, options, names)
     how = dict(published=published, dense_below=not is_stacked(dict(device=host)))
     of_layers = settings_of_layers("enable", said, layers, n_layers_of(model), head_dim_of(model), **how)
+    lean = checks.check_bool("enable", "lean", lean)
     tokens_per_step = checks.check_integer("enable", "tokens_per_step", tokens_per_step, 1, MAX_TOKENS)
     options = check_options("enable", device, capacity, check_finite, options, names, of_layers)
     _round_weights("enable", model, weights)
-    _install("enable", model, of_layers, options, tokens_per_step)
+    _install("enable", model, of_layers, options, tokens_per_step, lean)
 
 
 def _round_weights(op: str, model: PreTrainedModel, weights: str | None) -> None:
@@ -140,6 +145,7 @@ def enable_dense(
     capacity: int | None = None,
     check_finite: bool = True,
     tokens_per_step: int = 1,
+    lean: bool = True,
     weights: str | None = None,
     **options: Any,
 ) -> None:
@@ -149,10 +155,11 @@ def enable_dense(
     """
     check_model("enable_dense", model)
     op = "enable_dense"
+    lean = checks.check_bool(op, "lean", lean)
     tokens_per_step = checks.check_integer(op, "tokens_per_step", tokens_per_step, 1, MAX_TOKENS)
     options = check_options(op, device, capacity, check_finite, options, layers=[None])
     _round_weights(op, model, weights)
-    _install(op, model, [None] * n_layers_of(model), options, tokens_per_step)
+    _install(op, model, [None] * n_layers_of(model), options, tokens_per_step, lean)
 
 
 def enable_window(
@@ -165,6 +172,7 @@ def enable_window(
     capacity: int | None = None,
     check_finite: bool = True,
     tokens_per_step: int = 1,
+    lean: bool = True,
     **options: Any,
 ) -> None:
     """Decode with window attention in every layer: ALISA's, local or strided (docs/alisa.md).
@@ -183,9 +191,10 @@ def enable_window(
     check_model(op, model)
     settings = WindowLayerSettings(top_k, n_local, n_recent, op=op)  # type: ignore[arg-type]  # None: half
     settings.check_heads(op, text_config(model).num_attention_heads)
+    lean = checks.check_bool(op, "lean", lean)
     tokens_per_step = checks.check_integer(op, "tokens_per_step", tokens_per_step, 1, MAX_TOKENS)
     options = check_options(op, device, capacity, check_finite, options, layers=[settings])
-    _install(op, model, [settings for _ in range(n_layers_of(model))], options, tokens_per_step)
+    _install(op, model, [settings for _ in range(n_layers_of(model))], options, tokens_per_step, lean)
 
 
 def disable(model: PreTrainedModel) -> None:
@@ -200,6 +209,8 @@ def disable(model: PreTrainedModel) -> None:
     decoder = decoder_of(model)
     state = getattr(decoder, _STATE)
     delattr(decoder, _STATE)
+    if isinstance(vars(decoder).get("forward"), LeanStep):
+        del decoder.forward
     for module in attention_modules(model):
         delattr(module, FORWARD_PASS)
     for handle in state["handles"]:
@@ -218,6 +229,7 @@ def _install(
     settings: ModelSettings,
     options: dict[str, Any],
     tokens_per_step: int,
+    lean: bool,
 ) -> None:
     if is_enabled(model):
         disable(model)
@@ -238,6 +250,8 @@ def _install(
     for module in attention_modules(model):
         setattr(module, FORWARD_PASS, hooks.forward_pass)
     setattr(decoder, _STATE, {"attn_implementation": own, "handles": handles, "hooks": hooks})
+    if lean and not kinds.has_windows and LeanStep.fits(decoder):
+        decoder.forward = LeanStep(decoder)
     attention = "dense attention" if settings == [None] * len(settings) else "SparQ attention"
     if settings[0] is not None and settings[0].kind == "window":
         attention = "window attention"
@@ -300,8 +314,8 @@ class _Hooks:
         """Forward pre-hook of the decoder."""
         if module.training:
             checks.fail("sparq_attention", "model", "be in eval mode", "training mode")
-        names = list(inspect.signature(module.forward).parameters)
-        kwargs = dict(zip(names, args), **kwargs)
+        if args:
+            kwargs = dict(zip(inspect.signature(module.forward).parameters, args), **kwargs)
         if kwargs.get("output_attentions"):
             checks.fail("sparq_attention", "output_attentions", "be False", True)
         if isinstance(kwargs.get("past_key_values"), PlacesPass):  # it has been told what comes

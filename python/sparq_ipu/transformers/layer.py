@@ -203,10 +203,7 @@ class SparqLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly ty
             self._columns.append(None, n_tokens)
             self._handover.waiting = key.numpy(), value.numpy()
         else:
-            try:
-                self._store(key, value, announced.real)
-            except NotFinite as error:
-                raise NotFinite(f"{error} (layer {self.index}; the cache is float16)") from error
+            self._store(key, value, announced.real)
         if n_tokens == 1 or self.waits:
             keys, values = key_states, value_states
         else:
@@ -233,9 +230,11 @@ class SparqLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly ty
         self._storage.reserve(self._columns.n_columns + key.shape[2])
         try:
             self._storage.append(key, value, real)
-        except ValueError:
+        except ValueError as error:
             if is_new:  # nothing is held, not even a batch size
                 self._clear()
+            if isinstance(error, NotFinite):
+                raise NotFinite(f"{error} (layer {self.index}; the cache is float16)") from error
             raise
         self._columns.append(real, key.shape[2])
 
@@ -391,6 +390,18 @@ class SparqLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly ty
                 self._columns.n_columns -= half.shape[2]  # none has come
                 raise
         return without_backward(torch.from_numpy(output).to(query.dtype), query, key, value)
+
+    def step(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        """One token, stored and attended to: what `update` and then `attend` do, where nobody is in between.
+
+        Args:
+            query, key, value: (batch, heads, 1, head_dim) float16.
+        Returns: (batch, n_heads, head_dim) float16.
+        """
+        announced = self._handover.expected()
+        self._store(key, value, announced.real)
+        self._handover.announce(None)
+        return torch.from_numpy(attend(query.numpy()[:, :, 0], self.cache, announced.settings, self.traffic))
 
     @property
     def waits(self) -> bool:

@@ -181,6 +181,14 @@ class _LayerPass(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly ty
             output = self._attend_one(half[:, :, 0], rows)[:, None]
         return without_backward(torch.from_numpy(output).to(query.dtype), query, key, value)
 
+    def step(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        """One token of each place, as `update` and `attend`: (n places, heads, 1, head_dim) float16 ->
+        (n places, n_heads, head_dim)."""
+        self.lazy_initialization(key)
+        rows = self._of.rows(self._places)
+        rows.append(key.numpy(), value.numpy())
+        return torch.from_numpy(self._attend_one(query.numpy()[:, :, 0], rows))
+
     def _attend_one(self, query: np.ndarray, rows: KVCache) -> np.ndarray:
         """One token of each place; short texts attend densely."""
         settings = self._settings
@@ -217,6 +225,9 @@ class _LayerPass(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly ty
 class PlacesPass(Cache):
     """What a model is given as its cache in one forward pass: see `Places.tokens`."""
 
+    #: next tokens of texts, not a piece of a prompt
+    is_step: bool
+
 
 class Places:
     """The contexts of a model: of each place, keys and values of all layers.
@@ -251,7 +262,9 @@ class Places:
             _LayerPass(layer, None if is_dense else settings, tuple(places), n_real, is_piece, n_held, room)
             for layer, settings in zip(self._layers, self._settings)
         ]
-        return PlacesPass(layers=layers)
+        passed = PlacesPass(layers=layers)
+        passed.is_step = not is_piece
+        return passed
 
     @property
     def bytes(self) -> int:

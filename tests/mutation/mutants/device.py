@@ -176,7 +176,7 @@ MUTANTS = [
         [
             ("  last_ = &entry;\n", "  (void)entry;\n", "misses are those of the first IPU"),
             (
-                "shard->host.history().check(shard->share.ofBatch(steps));",
+                "shard->host->history().check(shard->share.ofBatch(steps));",
                 "(void)shard;",
                 "IPUs before the one that refuses get a history",
             ),
@@ -197,13 +197,13 @@ MUTANTS = [
                 "IPUs before the one that refuses are written",
             ),
             (
-                "shard->host.checkRoom(shard->own(layer), 1, shard->share.ofBatch(active),\n"
-                "                          shard->share.firstBatch);",
+                "shard->host->checkRoom(shard->own(layer), 1, shard->share.ofBatch(active),\n"
+                "                           shard->share.firstBatch);",
                 "(void)shard;",
                 "append goes on behind the capacity",
             ),
             (
-                "shard->host.advance(shard->own(layer), shard->share.ofBatch(active));",
+                "shard->host->advance(shard->own(layer), shard->share.ofBatch(active));",
                 "(void)shard;",
                 "the host does not count what is appended",
             ),
@@ -279,8 +279,8 @@ MUTANTS = [
             ),
             ("nLocal(std::min(wantedLocal, topK))", "nLocal(0)", "local positions are not taken"),
             (
-                "If(clash, again, Sequence()",
-                "If(clash, Sequence(), again",
+                "If(of, again, Sequence()",
+                "If(of, Sequence(), again",
                 "it begins again where it need not",
             ),
             ("+ 2 - (nDigits - 1)) << shift", "+ 2 - 8) << shift", "the window is above most thresholds"),
@@ -494,7 +494,7 @@ MUTANTS = [
         "tests/pod/test_pod_sessions.py tests/pod/test_pod_abilities.py",
         [
             ("own.tiers = options.tiers;", "(void)options;", "options of hot rows get nowhere"),
-            ("program.add(attend(entry, index));\n  Shard", "Shard", "nothing is timed"),
+            ("program.add(entry.attend[index]);\n  Shard", "Shard", "nothing is timed"),
             (
                 "if (share.shape.nKvHeads != shape_.nKvHeads)",
                 "if (share.shape.nKvHeads > shape_.nKvHeads)",
@@ -508,5 +508,49 @@ MUTANTS = [
             ("if (&entry != &entries_.back())", "if (false)", "the next IPU gets no query"),
             ("if (layer != 0)", "if (layer > 1)", "the second layer gets the query of the first"),
         ],
+    ),
+    *of(
+        "poplar_ops/src/lockstep.cpp",
+        "tests/pod/test_lockstep.py tests/pod/test_pod_sessions.py",
+        [
+            ("return greatest;", "return predicate;", "all branch by what the last IPU needs"),
+            ("if (ipu_ == 0)\n    all.computeSet", "all.computeSet", "each IPU has its own compute sets"),
+            ("concat(all.from), concat(all.to), false", "from, to, false", "the last IPU alone copies"),
+            (
+                "Copy(most.reshape({1})",
+                "Copy(number.reshape({1})",
+                "there are as many waves as the last IPU needs",
+            ),
+        ],
+    ),
+    *of(
+        "poplar_ops/src/hot_rows.cpp",
+        "tests/pod/test_lockstep.py",
+        [
+            ("context.agreed(nListWaves)", "nListWaves", "each IPU has as many waves as it needs"),
+            (
+                "Switch some(inner.greatest(units)",
+                "Switch some(units",
+                "rows are read that the last IPU needs",
+            ),
+        ],
+    ),
+    *of(
+        "poplar_ops/codelets/lockstep.cpp",
+        "tests/codelets/test_lockstep.py",
+        [
+            ("ofIpus[ipu] > most", "ofIpus[ipu] < most", "the least of what IPUs need"),
+            ("ipu < nIpus", "ipu + 1 < nIpus", "the last IPU is not asked"),
+        ],
+    ),
+    *of(
+        "poplar_ops/codelets/lockstep.cycles.hpp",
+        _COUNTED,
+        [("nIpus * (3 + counted)", "nIpus * 30", "each IPU's word takes thirty slots")],
+    ),
+    *of(
+        "poplar_ops/include/sparq/lockstep.hpp",
+        "tests/pod/test_lockstep.py",
+        [("return ipu_ + 1 == nIpus_;", "return ipu_ == 0;", "the first IPU's steps are the program")],
     ),
 ]

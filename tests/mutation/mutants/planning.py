@@ -152,11 +152,12 @@ MUTANTS = [
         "tests/pod/test_pod_plans.py",
         [
             (
-                "add(shared, request.n_layers)",
-                "add(shared)",
-                "heads pass between IPUs once, not in every layer",
+                'add(part, step["executions"] / part["executions"])',
+                "add(part)",
+                "IPUs agree once, not at each branch",
             ),
-            ("(n_ipus - 1) * alone[0]", "n_ipus * alone[0]", "in turn, one IPU works twice"),
+            ('step["name"].endswith(_SWITCHES)', "False", "IPUs agree on a number as on a bit"),
+            ("(n_ipus - 1) * total[", "n_ipus * total[", "in turn, one IPU streams twice"),
             ("for ipu in range(n_ipus - 1):", "for ipu in range(0):", "layers are handed over for nothing"),
             ("+ 2 * sum(last.values())", "+ sum(last.values())", "in a pipeline nothing is received"),
             ("streamed_bytes=sum(", "streamed_bytes=max(", "one step is all that is streamed"),

@@ -45,6 +45,12 @@ MUTANTS = [
         [
             ("minimum(own.stop + offset, end)", "own.stop + offset", "workers write the rows of others"),
             ("first + i < *nMisses", "first + i <= *nMisses", "a row behind the last miss is read"),
+            ("rows != 0 ? cost + fewCost : cost", "cost", "a wave of the last few rows costs nothing"),
+            (
+                "costOfAll(rest) > wideCost",
+                "costOfAll(rest) > 2 * wideCost",
+                "heads seldom fetch their own rows",
+            ),
         ],
     ),
     *of(

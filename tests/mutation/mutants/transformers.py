@@ -7,6 +7,7 @@ from . import of
 
 _DECODE = "tests/models/test_transformers_decode.py tests/models/test_index_bits_transformers.py"
 _FEW_BITS = "tests/models/test_few_bits.py"
+_LEAN = "tests/models/test_lean_step.py"
 _ERRORS = "tests/models/test_transformers_errors.py"
 
 MUTANTS = [
@@ -75,8 +76,8 @@ MUTANTS = [
             ("grown[:, :start] = self.flags", "pass", "columns are forgotten when there are more"),
             ("stable=True)", "stable=True, descending=True)", "padding is moved to the front"),
             (
-                "self._flags[:, start:stop] = True if real is None else real",
-                "self._flags[:, start:stop] = True",
+                "            self._flags[:, start:stop] = real\n",
+                "            self._flags[:, start:stop] = True\n",
                 "padding counts as tokens",
             ),
         ],
@@ -332,6 +333,43 @@ MUTANTS = [
             ),
             ("output += self.bias", "pass", "steps leave out the bias"),
             ("if input.dtype is not torch.bfloat16:", "if False:", "another type is PyTorch's error"),
+        ],
+    ),
+    *of(
+        "python/sparq_ipu/torch/few_bits.py",
+        _LEAN,
+        [
+            ("and _state(layer) == seen", "", "a joined layer does not hear of other scales"),
+            (
+                "and not (layer._forward_hooks or",
+                "and not (False or",
+                "hooks of a joined layer are not called",
+            ),
+            ("layer.out_features % _BLOCK for", "False for", "codes of part of a block are joined"),
+            (
+                "output += self._bias",
+                "pass  # no bias",
+                "joined layers leave out their bias",
+            ),
+            ("input.numel() <= MOST_ROWS * input.shape[-1]", "True", "many rows are multiplied by codes"),
+        ],
+    ),
+    *of(
+        "python/sparq_ipu/transformers/lean_step.py",
+        _LEAN,
+        [
+            ("torch.cat((-low, high), -1)", "torch.cat((low, high), -1)", "half a head turns the other way"),
+            ("is_usual and _has_its_bits(decoder.norm)", "is_usual", "another rounding of norms is taken"),
+            (
+                "if any(function.__module__ != source",
+                "if any(False and source",
+                "patched classes are not heard",
+            ),
+            ("type(part) is cls\n            and", "", "another class in a model is not heard"),
+            ('            and "forward" not in part.__dict__\n', "", "a part's own forward is not heard"),
+            ("input_ids.shape[1] != 1 or", "", "a prompt is taken for a step"),
+            ("torch.is_grad_enabled() or", "", "a step has no gradients where they are asked for"),
+            ('or torch.is_autocast_enabled("cpu")', "", "autocast is not heard"),
         ],
     ),
     *of(

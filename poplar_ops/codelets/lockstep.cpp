@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What IPUs that go in step have to agree on.
+#include "lanes.hpp"
+
+namespace sparq {
+
+// Of bool: whether it is true of any.
+template <class T> class GreatestOfIpus : public poplar::Vertex {
+public:
+  poplar::Input<poplar::Vector<T, ONE_PTR>> ofIpus; // [nIpus]
+  poplar::Output<T> greatest;
+  unsigned nIpus;
+
+  bool compute() {
+    T most = ofIpus[0];
+    for (unsigned ipu = 1; ipu < nIpus; ++ipu)
+      most = ofIpus[ipu] > most ? ofIpus[ipu] : most;
+    *greatest = most;
+    return true;
+  }
+};
+
+template class GreatestOfIpus<bool>;
+template class GreatestOfIpus<int>;
+
+} // namespace sparq

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sparq/lockstep.hpp"
+#include "codelets/lockstep.cycles.hpp"
+#include "vertex.hpp"
+#include <stdexcept>
+
+namespace sparq {
+
+using namespace poplar;
+using namespace poplar::program;
+
+void Lockstep::nextIpu() {
+  if (next_ != steps_.size())
+    throw std::logic_error("Lockstep: the program of an IPU must have " +
+                           std::to_string(steps_.size()) + " steps, got " + std::to_string(next_));
+  next_ = 0;
+  ++ipu_;
+}
+
+// The one at this position, of a kind that the first IPU's program sets.
+Lockstep::Step &Lockstep::step(const char *kind) {
+  if (ipu_ == 0)
+    steps_.push_back({kind, {}, {}, {}, {}});
+  else if (next_ == steps_.size() || steps_[next_].kind != kind)
+    throw std::logic_error("Lockstep: step " + std::to_string(next_) + " must be a " +
+                           (next_ == steps_.size() ? "n end" : steps_[next_].kind) + ", got a " +
+                           kind);
+  return steps_[next_++];
+}
+
+ComputeSet Lockstep::addComputeSet(Graph &graph, const DebugContext &dc) {
+  if (nIpus_ == 1)
+    return graph.addComputeSet(dc);
+  Step &all = step("compute set");
+  if (ipu_ == 0)
+    all.computeSet = graph.addComputeSet(dc);
+  return all.computeSet;
+}
+
+void Lockstep::copy(const Tensor &from, const Tensor &to, Sequence &program,
+                    const DebugContext &dc) {
+  if (nIpus_ == 1) {
+    program.add(Copy(from, to, false, dc));
+    return;
+  }
+  Step &all = step("copy");
+  all.from.push_back(from.flatten());
+  all.to.push_back(to.flatten());
+  if (complete())
+    program.add(Copy(concat(all.from), concat(all.to), false, dc));
+}
+
+void Lockstep::writeUndef(const Tensor &tensor, Sequence &program, const DebugContext &dc) {
+  if (nIpus_ == 1) {
+    program.add(WriteUndef(tensor, dc));
+    return;
+  }
+  Step &all = step("no value");
+  all.to.push_back(tensor.flatten());
+  if (complete())
+    program.add(WriteUndef(concat(all.to), dc));
+}
+
+void Lockstep::read(const RemoteBuffer &buffer, const Tensor &tensor, const Tensor &rows,
+                    Sequence &program, const DebugContext &dc) {
+  Step &all = step("read");
+  all.buffers.push_back(buffer);
+  all.to.push_back(tensor);
+  all.from.push_back(rows);
+  if (complete())
+    for (unsigned ipu = 0; ipu != nIpus_; ++ipu)
+      program.add(Copy(all.buffers[ipu], all.to[ipu], all.from[ipu], dc));
+}
+
+void Lockstep::write(const RemoteBuffer &buffer, const Tensor &tensor, const Tensor &rows,
+                     Sequence &program, const DebugContext &dc) {
+  Step &all = step("write");
+  all.buffers.push_back(buffer);
+  all.from.push_back(tensor);
+  all.to.push_back(rows);
+  if (complete())
+    for (unsigned ipu = 0; ipu != nIpus_; ++ipu)
+      program.add(Copy(all.from[ipu], all.buffers[ipu], all.to[ipu], dc));
+}
+
+Tensor Lockstep::greatest(Graph &graph, const Tensor &predicate, Sequence &program,
+                          const DebugContext &dc) {
+  if (nIpus_ == 1)
+    return predicate;
+  Step &all = step("predicate");
+  all.from.push_back(predicate.flatten());
+  if (!complete())
+    return predicate;
+  const unsigned tile = graph.getTarget().getNumTiles() - 1; // has the least to do
+  const Type type = predicate.elementType();
+  const Tensor greatest = graph.addVariable(type, {}, {dc, "of_all_ipus"});
+  graph.setTileMapping(greatest, tile);
+  const ComputeSet cs = graph.addComputeSet({dc, "of_all_ipus"});
+  addVertex(graph, cs, type == BOOL ? "sparq::GreatestOfIpus<bool>" : "sparq::GreatestOfIpus<int>",
+            tile, {{"ofIpus", concat(all.from)}, {"greatest", greatest}}, {{"nIpus", nIpus_}},
+            cycles::greatestOfIpus(nIpus_));
+  program.add(Execute(cs, {dc, "of_all_ipus"}));
+  return greatest;
+}
+
+Tensor Lockstep::agreed(Graph &graph, const Tensor &number, Sequence &program,
+                        const DebugContext &dc) {
+  if (nIpus_ == 1)
+    return number;
+  const Tensor own = graph.addVariable(number.elementType(), {}, {dc, "agreed"}),
+               most = greatest(graph, number, program, {dc, "agreed"});
+  graph.setTileMapping(own, graph.getTarget().getNumTiles() - 1);
+  Step &all = step("agreed");
+  all.to.push_back(own.reshape({1}));
+  if (complete())
+    program.add(
+        Copy(most.reshape({1}).broadcast(nIpus_, 0), concat(all.to), false, {dc, "agreed"}));
+  return own;
+}
+
+Function Lockstep::addFunction(Graph &graph, const Program &body) const {
+  return complete() ? graph.addFunction(body) : Function();
+}
+
+void Lockstep::call(const Function &function, Sequence &program, const DebugContext &dc) const {
+  if (complete())
+    program.add(Call(function, dc));
+}
+
+} // namespace sparq

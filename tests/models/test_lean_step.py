@@ -1,0 +1,358 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Steps of one token in fewer operations: the bits are those of the model's own forward pass."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from typing import Any, Callable, Iterator
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from families import FAMILIES  # noqa: E402
+from tiny_models import tiny_model, tokens_of  # noqa: E402
+from transformers.models.llama import modeling_llama  # noqa: E402
+
+import sparq_ipu.transformers  # noqa: E402
+from sparq_ipu.torch.few_bits import MOST_ROWS, Int4Linear, Int8Linear, JoinedLinear  # noqa: E402
+from sparq_ipu.transformers import SparqCache, lean_step  # noqa: E402
+from sparq_ipu.transformers.lean_step import LeanStep  # noqa: E402
+from sparq_ipu.transformers.places import Places  # noqa: E402
+
+LEAN = ("Llama 2", "Llama 3", "Qwen 2")
+SETTINGS = dict(rank=8, top_k=16, n_local=4, min_seq_len=0)
+
+
+def a_model(family: str = "Llama 2", dtype: Any = torch.float32) -> Any:
+    kind, changes, _ = FAMILIES[family]
+    model = tiny_model(kind, **changes).to(dtype)
+    for name, parameter in model.named_parameters():  # they are 1, as they are made
+        if "norm" in name:
+            torch.nn.init.uniform_(parameter, 0.5, 1.5)
+    return model
+
+
+@contextlib.contextmanager
+def counted(monkeypatch: Any) -> Iterator[list[int]]:
+    """How many steps are lean."""
+    steps: list[int] = []
+    own = LeanStep._step
+    with monkeypatch.context() as patch:
+        patch.setattr(LeanStep, "_step", lambda self, *given: (steps.append(1), own(self, *given))[1])
+        yield steps
+
+
+def logits(model: Any, n_steps: int = 6, mask: Any = None, **given: Any) -> Any:
+    """Of a prompt and of tokens one by one, (batch, n_steps, vocabulary), through a cache of its own."""
+    batch = 1 if mask is None else len(mask)
+    tokens, cache, said = tokens_of(40, batch=batch), SparqCache(model), []
+    with torch.no_grad():
+        model(tokens[:, :-n_steps], past_key_values=cache, attention_mask=mask)
+        for at in range(40 - n_steps, 40):
+            if mask is not None:
+                mask = torch.cat((mask, torch.ones(batch, 1, dtype=mask.dtype)), 1)
+                given = dict(given, position_ids=mask.sum(1, keepdim=True) - 1)
+            token = tokens[:, at : at + 1]
+            said.append(model(token, past_key_values=cache, attention_mask=mask, **given).logits)
+    return torch.cat(said, 1)
+
+
+def both(model: Any, monkeypatch: Any, **given: Any) -> tuple[Any, Any, int]:
+    """What the model's own forward pass says, and what lean steps say; how many of them there were."""
+    sparq_ipu.transformers.enable(model, lean=False, **SETTINGS)
+    own = logits(model, **given)
+    sparq_ipu.transformers.enable(model, **SETTINGS)
+    with counted(monkeypatch) as steps:
+        return own, logits(model, **given), len(steps)
+
+
+@pytest.mark.parametrize("family", LEAN)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_the_bits_are_those_of_the_model(family: str, dtype: str, monkeypatch: Any) -> None:
+    own, lean, n_steps = both(a_model(family, getattr(torch, dtype)), monkeypatch)
+    assert n_steps == 6
+    assert torch.equal(own, lean)
+
+
+@pytest.mark.parametrize("weights", ["int8", "int4"])
+def test_with_weights_of_few_bits(weights: str, monkeypatch: Any) -> None:
+    model = a_model("Qwen 2", torch.bfloat16)
+    sparq_ipu.transformers.quantise_weights(model, weights)
+    own, lean, n_steps = both(model, monkeypatch)
+    assert n_steps == 6
+    assert torch.equal(own, lean)
+
+
+def test_rows_with_padding(monkeypatch: Any) -> None:
+    mask = torch.ones(3, 34, dtype=torch.int64)
+    mask[1, :9] = mask[2, 20:] = 0
+    own, lean, n_steps = both(a_model(), monkeypatch, mask=mask)
+    assert n_steps == 6
+    assert torch.equal(own, lean)
+
+
+def _without_sign(sin: Any) -> Any:
+    return sin
+
+
+def _other_epsilon(module: Any, hidden: Any) -> Any:
+    return torch.nn.functional.rms_norm(hidden, hidden.shape[-1:], module.weight, 1e-3)
+
+
+@pytest.mark.parametrize("name, wrong", [("_signed", _without_sign), ("_norm", _other_epsilon)])
+def test_the_comparison_sees_another_step(name: str, wrong: Callable[..., Any], monkeypatch: Any) -> None:
+    monkeypatch.setattr(lean_step, name, wrong)
+    monkeypatch.setattr(lean_step, "_has_its_bits", lambda norm: True)
+    own, lean, _ = both(a_model(), monkeypatch)
+    assert not torch.equal(own, lean)
+
+
+def test_text_is_that_of_generate(monkeypatch: Any) -> None:
+    model, prompt = a_model(dtype=torch.bfloat16), tokens_of(30)
+    said = []
+    for lean in (False, True):
+        sparq_ipu.transformers.enable(model, lean=lean, **SETTINGS)
+        with counted(monkeypatch) as steps:
+            mask = torch.ones_like(prompt)
+            said.append(model.generate(prompt, attention_mask=mask, max_new_tokens=12, do_sample=False))
+        assert len(steps) == 11 * lean
+    assert torch.equal(*said)
+
+
+@pytest.mark.parametrize("how", ["dense", "window"])
+def test_dense_and_window_attention(how: str, monkeypatch: Any) -> None:
+    model = a_model()
+    enable = getattr(sparq_ipu.transformers, f"enable_{how}")
+    given = dict(top_k=16) if how == "window" else {}
+    enable(model, lean=False, **given)
+    own = logits(model)
+    enable(model, **given)
+    with counted(monkeypatch) as steps:
+        assert torch.equal(own, logits(model))
+    assert len(steps) == 6
+
+
+def test_steps_of_some_places(monkeypatch: Any) -> None:
+    """Texts that come and go one by one, as the server has them."""
+    model = a_model()
+    said = []
+    for lean in (False, True):
+        sparq_ipu.transformers.enable_dense(model, lean=lean)
+        places = Places([None] * 3, 3, 64, dict(device="cpu", n_threads=1))
+        with counted(monkeypatch) as steps, torch.no_grad():
+            for place, n in ((0, 20), (2, 11), (1, 2)):
+                piece = places.tokens([place], n, is_piece=True)
+                positions = torch.arange(n)[None]
+                model(tokens_of(n, seed=place), past_key_values=piece, position_ids=positions)
+            passed = places.tokens([2, 0])
+            positions = torch.tensor([[11], [20]])
+            said.append(model(tokens_of(1, batch=2), past_key_values=passed, position_ids=positions).logits)
+        assert len(steps) == lean
+    assert torch.equal(*said)
+
+
+class OtherMLP(modeling_llama.LlamaMLP):
+    """A class that is not the one written out."""
+
+
+def _hook(model: Any) -> None:
+    model.model.layers[1].mlp.register_forward_hook(lambda module, args, output: output * 2)
+
+
+def _pre_hook(model: Any) -> None:
+    model.model.norm.register_forward_pre_hook(lambda module, args: (args[0] * 2,))
+
+
+def _other_class(model: Any) -> None:
+    model.model.layers[2].mlp.__class__ = OtherMLP
+
+
+def _own_forward(model: Any) -> None:
+    norm = model.model.layers[0].input_layernorm
+    norm.forward = lambda hidden: hidden * 2
+
+
+def _captured(model: Any) -> None:
+    model.model.config.output_hidden_states = True
+
+
+@pytest.mark.parametrize("change", [_hook, _pre_hook, _other_class, _own_forward, _captured])
+def test_a_part_that_is_changed_is_heard(change: Callable[[Any], None], monkeypatch: Any) -> None:
+    """Before and after the model is enabled."""
+    changed = a_model()
+    change(changed)
+    own, lean, n_steps = both(changed, monkeypatch)
+    assert n_steps == 0
+    assert torch.equal(own, lean)
+    later = a_model()
+    sparq_ipu.transformers.enable(later, **SETTINGS)
+    change(later)
+    with counted(monkeypatch) as steps:
+        assert torch.equal(own, logits(later))
+    assert not steps
+
+
+def test_a_linear_layer_may_be_any_module(monkeypatch: Any) -> None:
+    """Adapters replace them, and hooks look at them: they are called as modules."""
+    model, seen = a_model(), []
+    model.model.layers[0].mlp.up_proj.register_forward_hook(lambda *given: seen.append(1))
+    model.model.layers[1].self_attn.q_proj = torch.nn.Sequential(model.model.layers[1].self_attn.q_proj)
+    own, lean, n_steps = both(model, monkeypatch)
+    assert n_steps == 6
+    assert len(seen) == 2 * (6 + 1)
+    assert torch.equal(own, lean)
+
+
+def test_arguments_that_ask_for_more(monkeypatch: Any) -> None:
+    model, looked_at = a_model(), a_model()
+    sparq_ipu.transformers.enable(model, **SETTINGS)
+    sparq_ipu.transformers.enable(looked_at, **SETTINGS)
+    with counted(monkeypatch) as steps:
+        logits(looked_at, output_hidden_states=True)  # puts hooks there, which stay
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            logits(model)
+        cache = SparqCache(model)
+        model(tokens_of(1), past_key_values=cache)  # with gradients
+        with torch.no_grad():
+            model(tokens_of(2), past_key_values=cache)
+            assert not steps
+            model(tokens_of(1), past_key_values=cache)
+        assert len(steps) == 1
+
+
+@pytest.mark.parametrize("family", [name for name in FAMILIES if name not in LEAN])
+def test_other_families_keep_their_own(family: str) -> None:
+    model = tiny_model(FAMILIES[family].kind, **FAMILIES[family].changes)
+    sparq_ipu.transformers.enable(model, **SETTINGS)
+    assert "forward" not in vars(sparq_ipu.transformers.integration.decoder_of(model))
+
+
+def test_functions_that_somebody_put_there(monkeypatch: Any) -> None:
+    assert LeanStep.fits(a_model().model)
+    monkeypatch.setattr(modeling_llama, "apply_rotary_pos_emb", lambda *given: None)
+    assert not LeanStep.fits(a_model().model)
+    monkeypatch.undo()
+    monkeypatch.setattr(lean_step, "_norm", _other_epsilon)  # a PyTorch that rounds otherwise
+    assert not LeanStep.fits(a_model().model)
+    monkeypatch.undo()
+    monkeypatch.setattr(modeling_llama.LlamaRMSNorm, "forward", lambda self, hidden: hidden)
+    assert not LeanStep.fits(a_model().model)
+
+
+def test_a_copy_is_a_model_of_its_own(monkeypatch: Any) -> None:
+    model = a_model()
+    sparq_ipu.transformers.enable(model, **SETTINGS)
+    twin = copy.deepcopy(model)
+    expected = logits(model)
+    torch.nn.init.zeros_(model.model.norm.weight)
+    with counted(monkeypatch) as steps:
+        assert torch.equal(logits(twin), expected)
+    assert len(steps) == 6
+    sparq_ipu.transformers.disable(twin)
+    assert "forward" not in vars(twin.model)
+    assert "forward" in vars(model.model)
+
+
+@pytest.mark.parametrize("name", ["enable", "enable_dense", "enable_window"])
+def test_lean_is_true_or_false(name: str) -> None:
+    given = dict(top_k=8) if name == "enable_window" else {}
+    with pytest.raises(ValueError, match=f"^{name}: lean must be True or False, got 2"):
+        getattr(sparq_ipu.transformers, name)(a_model(), lean=2, **given)
+
+
+def a_wide_model(weights: str, kind: str = "Qwen2", **changes: Any) -> Any:
+    """Of a shape whose layers are joined."""
+    shape = dict(hidden_size=128, intermediate_size=128, num_attention_heads=8, num_key_value_heads=4)
+    model = tiny_model(kind, **{**shape, **changes}).to(torch.bfloat16)
+    for name, parameter in model.named_parameters():  # biases are 0, as they are made
+        if name.endswith("bias"):
+            torch.nn.init.normal_(parameter)
+    sparq_ipu.transformers.quantise_weights(model, weights)
+    return model
+
+
+@contextlib.contextmanager
+def counted_products(monkeypatch: Any) -> Iterator[list[int]]:
+    products: list[int] = []
+    own = JoinedLinear.__call__
+    with monkeypatch.context() as patch:
+        patch.setattr(JoinedLinear, "__call__", lambda self, x: (products.append(1), own(self, x))[1])
+        yield products
+
+
+@pytest.mark.parametrize("weights", ["int8", "int4"])
+@pytest.mark.parametrize("kind", ["Llama", "Qwen2"])
+def test_layers_of_one_input_are_joined(weights: str, kind: str, monkeypatch: Any) -> None:
+    model = a_wide_model(weights, kind)
+    untouched = logits_of_own(copy.deepcopy(model))
+    with counted_products(monkeypatch) as products:
+        own, lean, n_steps = both(model, monkeypatch)
+    assert (n_steps, len(products)) == (6, 6 * 3 * 2)
+    assert torch.equal(untouched, own)
+    assert torch.equal(own, lean)
+
+
+def logits_of_own(model: Any) -> Any:
+    sparq_ipu.transformers.enable(model, lean=False, **SETTINGS)
+    return logits(model)
+
+
+def test_codes_of_joined_layers_are_in_memory_once() -> None:
+    model = a_wide_model("int4")
+    sparq_ipu.transformers.enable(model, **SETTINGS)
+    mlp = model.model.layers[0].mlp
+    gate, up = (layer.packed for layer in (mlp.gate_proj, mlp.up_proj))
+    assert gate.untyped_storage().data_ptr() == up.untyped_storage().data_ptr()
+
+
+def _of_scales(model: Any) -> None:
+    model.model.layers[1].mlp.up_proj.pairs.mul_(2)
+
+
+def _of_codes(model: Any) -> None:
+    model.model.layers[1].mlp.up_proj.packed.bitwise_xor_(3)
+
+
+def _of_bias(model: Any) -> None:
+    model.model.layers[1].self_attn.k_proj.bias.add_(1)
+
+
+def _another_layer(model: Any) -> None:
+    mlp = model.model.layers[1].mlp
+    mlp.up_proj = torch.nn.Sequential(mlp.gate_proj)
+
+
+def _hook_on_a_layer(model: Any) -> None:
+    model.model.layers[1].self_attn.v_proj.register_forward_hook(lambda module, args, output: output * 2)
+
+
+CHANGES = [_of_scales, _of_codes, _of_bias, _another_layer, _hook_on_a_layer]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_joined_layer_that_is_changed_is_heard(change: Callable[[Any], None]) -> None:
+    model = a_wide_model("int4")
+    sparq_ipu.transformers.enable(model, **SETTINGS)
+    before = logits(model)
+    change(model)
+    lean = logits(model)
+    assert torch.equal(lean, logits_of_own(model))
+    assert not torch.equal(lean, before)
+
+
+def test_layers_that_are_not_joined() -> None:
+    def linear(n: int, bias: bool = False, cls: type = Int8Linear) -> Any:
+        return cls(torch.nn.Linear(64, n, bias=bias, dtype=torch.bfloat16))
+
+    assert JoinedLinear.fit([linear(64), linear(128)])
+    assert not JoinedLinear.fit([linear(64), linear(96)])  # no whole blocks
+    assert not JoinedLinear.fit([linear(64), linear(64, bias=True)])
+    assert not JoinedLinear.fit([linear(64), linear(64, cls=Int4Linear)])
+    assert not JoinedLinear.fit([linear(64), torch.nn.Linear(64, 64)])
+    rows = torch.zeros(MOST_ROWS + 1, 64, dtype=torch.bfloat16)
+    assert JoinedLinear.takes(rows[1:])
+    assert not JoinedLinear.takes(rows)
+    assert not JoinedLinear.takes(rows[1:].float())
