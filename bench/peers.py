@@ -15,6 +15,7 @@ is one of these processes: one JSON line on stdout.
 from __future__ import annotations
 
 import argparse
+import asyncio
 import contextlib
 import importlib.metadata
 import json
@@ -71,6 +72,32 @@ def others() -> Iterator[dict[str, float | None]]:
     busy, total = (new - old for new, old in zip(_busy(), (busy, total)))
     if total > 0:
         said["others"] = max(busy - own, 0.0) / total
+
+
+class Others:
+    """What other programs had of the processors over a time: all but this one and `pid`."""
+
+    def __init__(self, pid: int):
+        self._pid = pid
+        #: times, seconds that others worked by then, and seconds that there were
+        self.samples: list[tuple[float, float, float]] = []
+
+    async def sample(self) -> None:
+        """Look, until this is cancelled."""
+        while True:
+            busy, total = _busy()
+            words = Path(f"/proc/{self._pid}/stat").read_text().rpartition(")")[2].split()
+            own = (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK") + time.process_time()
+            self.samples.append((time.perf_counter(), busy - own, total))
+            await asyncio.sleep(0.05)
+
+    def share(self, begin: Any, end: Any) -> Any:
+        """Their share between these times, which are numbers or arrays."""
+        import numpy as np
+
+        times, others, total = zip(*self.samples)
+        worked, there = (np.interp(end, times, c) - np.interp(begin, times, c) for c in (others, total))
+        return np.maximum(worked, 0.0) / np.maximum(there, 1e-9)
 
 
 def noise(share: float | None) -> str | None:
@@ -165,6 +192,8 @@ def rows_of(
     rows = []
     for program in a.peers or KV_TYPES:
         for kv in KV_TYPES[program]:
+            if a.kv is not None and kv not in a.kv:
+                continue
             made = row(program)
             made.update(kv_type=kv, dtype="gguf")
             command = [sys.executable, __file__, program, gguf, "--kv", kv, "--S", seq_len]

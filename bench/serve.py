@@ -21,12 +21,15 @@ once it prints a row:
     first               seconds to the first token, median and 99th percentile
     between             milliseconds between two tokens of one text, median and 99th percentile
 
+    others              share of the processors that other programs had since the row before
+
 A server that can not do it gets a row that says why. With --weights, `sparq-ipu serve` gets the GGUF file
 that llama.cpp gets.
 
 --arriving N has answers under way when one prompt of N tokens comes, and compares the time between tokens
-without it with that while it was read. --soak sends random requests for so many minutes, cancels some,
-compares every answer with its own alone, and watches the memory of the server.
+without it with that while it was read: of all tokens, and of those while no other program was busy. --soak
+sends random requests for so many minutes, cancels some, compares every answer with its own alone, and watches
+the memory of the server.
 """
 
 from __future__ import annotations
@@ -36,6 +39,7 @@ import asyncio
 import contextlib
 import csv
 import dataclasses
+import itertools
 import json
 import math
 import os
@@ -52,6 +56,7 @@ import numpy as np
 from common import ROOT, repeat_command
 from cpu_sparq import processor
 from json_lines import SCHEMA, JsonLines
+from peers import Others
 
 from sparq_ipu.commands.command_line import Parser, guarded, number, positive_integer, thread_count
 from sparq_ipu.transformers.checkpoints import check_path
@@ -61,6 +66,9 @@ from sparq_ipu.transformers.settings import WEIGHTS
 MIX = Path(__file__).resolve().parent / "serve_mix.csv"
 #: seconds after the end of a soak in which every answer must have come; else it is lost
 LOST = 120.0
+#: a time between tokens is quiet if in it, and so many seconds around it, other programs have at most this
+#: share of the processors
+AROUND, QUIET = 0.25, 0.1
 
 LLAMA = """
 import sys, time, xllamacpp
@@ -425,25 +433,33 @@ async def measure(a: argparse.Namespace, kind: str, tokenizer: Any, emit: Any) -
         async with httpx.AsyncClient(timeout=None) as client:
             load = Load(client, url, str(a.model) if kind == "transformers" else "model", tokenizer)
             await load.ask(prompts.text(100, 20000), 4)  # warm-up
+            others, since = Others(pid), time.perf_counter()
+            looking = asyncio.ensure_future(others.sample())
+
+            def said(**row: Any) -> None:
+                nonlocal since
+                now = time.perf_counter()
+                emit({**row, "others": float(others.share(since, now))})
+                since = now
+
             if a.soak is not None:
-                emit({"what": "soak", **await soak(load, a, prompts, pid)})
-                return
-            if a.mix:
+                said(what="soak", **await soak(load, a, prompts, pid))
+            elif a.mix:
                 for n in a.at_once:
-                    emit({"what": "mix", "at_once": n, **await mixed(load, a, prompts, mix, n)})
-                return
-            for length in a.lengths:
-                for n in a.at_once:
+                    said(what="mix", at_once=n, **await mixed(load, a, prompts, mix, n))
+            else:
+                for length, n in itertools.product(a.lengths, a.at_once):
                     how = dict(prompt_tokens=length, shared_tokens=a.shared, at_once=n)
                     if a.arriving:
-                        emit({"what": "arriving", **how, **await interrupted(load, a, prompts, length, n)})
+                        said(what="arriving", **how, **await interrupted(load, a, prompts, length, n, others))
                     else:
                         async for row in turns(load, a, prompts, length, n):
-                            emit({"what": "load", **how, **row})
+                            said(what="load", **how, **row)
+            looking.cancel()
 
 
 async def interrupted(
-    load: Load, a: argparse.Namespace, prompts: Prompts, length: int, n: int
+    load: Load, a: argparse.Namespace, prompts: Prompts, length: int, n: int, others: Others
 ) -> dict[str, Any]:
     """Time between tokens of `n` texts while all write and no other prompt comes, and while a long one is
     read."""
@@ -458,14 +474,26 @@ async def interrupted(
     came, read = long.sent, long.times[0]
     answers = await asyncio.gather(*writers)
     all_write = max(answer.times[0] for answer in without), min(answer.times[-1] for answer in without)
-    before = between(without, *all_write)
-    if not len(before):
+
+    def is_quiet(begin: np.ndarray, end: np.ndarray) -> Any:
+        return others.share(begin - AROUND, end + AROUND) <= QUIET
+
+    before = between(without, *all_write), between(without, *all_write, keep=is_quiet)
+    if not len(before[0]):
         raise RuntimeError(f"{n} answers of {a.new} tokens must be long enough to be written together")
-    during = between(answers, came, read, is_partly=True)
+    during = [between(answers, came, read, is_partly=True, keep=keep) for keep in (None, is_quiet)]
     return {
         "arriving_tokens": a.arriving,
         "arriving_seconds": read - came,
         "writers_ended": sum(answer.is_whole for answer in answers),
+        **compared(before[0], during[0]),
+        "quiet": compared(before[1], during[1]) if len(before[1]) and len(during[1]) else None,
+    }
+
+
+def compared(before: np.ndarray, during: np.ndarray) -> dict[str, Any]:
+    """Figures of milliseconds between tokens, without another prompt and while one comes."""
+    return {
         "between_without": [float(np.percentile(before, q)) for q in (50, 99)],
         "between_during": [float(np.percentile(during, q)) for q in (50, 99)],
         "ratios": {
@@ -473,16 +501,25 @@ async def interrupted(
             "median": float(np.median(during) / np.median(before)),
             "percentile_99": float(np.percentile(during, 99) / np.percentile(before, 99)),
         },
+        "n_without": len(before),
         "n_during": len(during),
     }
 
 
-def between(answers: list[Answer], since: float, until: float, is_partly: bool = False) -> np.ndarray:
+def between(
+    answers: list[Answer],
+    since: float,
+    until: float,
+    is_partly: bool = False,
+    keep: Callable[[np.ndarray, np.ndarray], np.ndarray] | None = None,
+) -> np.ndarray:
     """Milliseconds between tokens, of those that were waited for within this time, wholly or partly."""
     parts = []
     for answer in answers:
         begins, ends = np.array(answer.times[:-1]), np.array(answer.times[1:])
         inside = (ends > since) & (begins < until) if is_partly else (begins >= since) & (ends <= until)
+        if keep is not None:
+            inside &= keep(begins, ends)
         parts.append((ends - begins)[inside])
     return np.concatenate(parts) * 1e3
 

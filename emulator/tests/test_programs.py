@@ -38,6 +38,19 @@ def test_every_kind_of_field(programs, tiles):
     assert r["remainder"] == [0]
     np.testing.assert_array_equal(r["listSums"], x[:2].sum(axis=1) * 0.5 + 0.125 - 3 + 200)
     assert r["below"] == [1]
+    check_drawn(r["drawn"])
+
+
+def check_drawn(drawn):
+    """Arrows for Graphviz lead from what a vertex reads and to what it writes."""
+    names = dict(re.findall(r'(?<!> )\b(\w+) \[(?:shape=box, )?label="([^\\"]*)', drawn))
+    edges = re.findall(r'(\w+) -> (\w+) \[label="(\w+)"(, dir=both)?\]', drawn)
+    found = {(names[a], names[b], field, bool(both)) for a, b, field, both in edges}
+    assert {edge for edge in found if {"test::Affine", "test::Increment"} & set(edge)} == {
+        ("x", "test::Affine", "in", False),
+        ("test::Affine", "y", "out", False),
+        ("test::Increment", "inOut", "data", True),
+    }
 
 
 def test_control(programs):

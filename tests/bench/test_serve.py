@@ -7,6 +7,7 @@ import argparse
 import asyncio
 from typing import Any
 
+import numpy as np
 import pytest
 import serve as bench
 
@@ -79,6 +80,16 @@ def test_time_between_tokens_within_a_time() -> None:
     assert bench.between([one, other], 1.5, 4.5).tolist() == [2000]
     assert bench.between([one, other], 1.5, 4.5, is_partly=True).tolist() == [1000, 2000, 3000]
     assert len(bench.between([one, other], 7.0, 9.0)) == 0
+
+
+def test_the_share_of_other_programs() -> None:
+    others = bench.Others(pid=0)
+    others.samples = [(0.0, 5.0, 0.0), (1.0, 5.0, 2.0), (2.0, 6.0, 4.0), (3.0, 5.9, 6.0)]
+    begins, ends = np.array([0.0, 0.5, 1.0, 2.0]), np.array([1.0, 1.5, 2.0, 3.0])
+    np.testing.assert_allclose(others.share(begins, ends), [0.0, 0.25, 0.5, 0.0])
+    answer = bench.Answer(sent=0.0, times=[0.0, 1.0, 2.0, 3.0])
+    kept = bench.between([answer], 0.0, 3.0, keep=lambda begin, end: others.share(begin, end) < 0.3)
+    assert kept.tolist() == [1000, 1000]
 
 
 def test_recorded_requests() -> None:

@@ -53,11 +53,14 @@ def test_bits(isa: str, data: st.DataObject) -> None:
     check_attention(tensors, data.draw(sparq_settings(tensors)).arguments(), isa)
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_many_outputs(isa: str, seed: int) -> None:
-    """A wrong last bit of an fp32 sum changes one fp16 output in some thousands: so look at 65536 of them."""
+@pytest.mark.parametrize("head_dim", [256, 96])
+def test_many_outputs(isa: str, head_dim: int) -> None:
+    """A wrong last bit of an fp32 sum changes one fp16 output in some thousands: so look at many of them.
+
+    A scale of 1 / sqrt(96) that is computed in fp32 is another number; 256 has an exact one.
+    """
     tensors = make_attention(
-        np.random.default_rng(seed), batch=4, n_kv_heads=8, group_size=8, seq_len=400, head_dim=256
+        np.random.default_rng(head_dim), batch=4, n_kv_heads=8, group_size=8, seq_len=400, head_dim=head_dim
     )
     settings = dict(rank=24, top_k=200, n_local=10, mean_value=True)
     check_attention(tensors, settings, isa, threads=(2,))

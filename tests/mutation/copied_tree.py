@@ -18,6 +18,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 #: tests of these folders need none of the modules, or build what they need
 WITHOUT_MODULES = ("tests/reference", "emulator/", "tests/packaging")
+#: their tests are linked with the toolkit of an installation
+POPART = "poplar_ops/popart/"
 #: what a change of a codelet makes necessary to build
 CODELETS = "codelets"
 #: seconds after which a test run counts as one that failed: a mutant may wait for ever
@@ -46,6 +48,7 @@ class CopiedTree:
         #: where the object of broken codelets is; those of the tree stay beside the modules
         self._codelets: Path | None = None
         self._codelets_folder = folder / "codelets"
+        self._toolkit = self.root / "python" / "sparq_ipu" / "toolkit"
         self._copy()
 
     def _copy(self) -> None:
@@ -76,6 +79,8 @@ class CopiedTree:
     def prepare(self, mutants: list[Mutant]) -> None:
         """The modules of the source as it is, if the tests of these mutants want them."""
         self._codelets = None
+        if self._toolkit.is_symlink():  # tests of the emulator would take it for the one that they test
+            self._toolkit.unlink()
         if not any(needs_modules(mutant) for mutant in mutants):
             return
         if self._modules and not self._is_built:
@@ -85,6 +90,14 @@ class CopiedTree:
         elif self._broken and any(target_of(mutant) != self._broken for mutant in mutants):
             self.build(self._broken)  # the source is mended, what was built of it is not
         self._is_built = True
+        if any(mutant.file.startswith(POPART) for mutant in mutants):
+            self._toolkit.symlink_to(((self._modules or self._installed()) / "toolkit").resolve())
+
+    def _installed(self) -> Path:
+        """The package as it is installed of what was built here."""
+        folder = self._build_folder.with_name("installed")
+        self._run_build([_tool("cmake"), "--install", str(self._build_folder), "--prefix", str(folder)])
+        return folder / "sparq_ipu"
 
     def _link(self, built: Path) -> None:
         """The tests' packages have these modules."""
@@ -222,7 +235,7 @@ def target_of(mutant: Mutant) -> str | None:
     file = mutant.file
     if not file.startswith(("poplar_ops/", "emulator/")):
         return None
-    if file.endswith("cycles.hpp") or file.startswith("poplar_ops/popart/"):
+    if file.endswith("cycles.hpp") or file.startswith(POPART):
         return None  # what tests these compiles them itself
     if file.startswith("poplar_ops/codelets/") and not file.endswith("/hot_rows.hpp"):
         return CODELETS  # their headers are nobody else's, but for that one

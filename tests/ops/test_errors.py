@@ -4,6 +4,8 @@ test_words.py."""
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any, Callable
 
 import numpy as np
@@ -291,3 +293,14 @@ def test_what_is_behind_the_real_tokens_may_be_anything(device: str) -> None:
     rows[:, :, 2] = np.nan
     cache.append(rows, rows, np.array([2]))
     assert cache.lengths.tolist() == [2] and np.array_equal(cache.read()[0], rows[:, :, :2])
+
+
+def test_codelets_are_taken_from_where_the_variable_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sparq_codelets.gp").write_text("none", encoding="utf-8")
+    monkeypatch.setenv("SPARQ_CODELETS", str(tmp_path))
+    with pytest.raises(RuntimeError, match=re.escape(str(tmp_path))):
+        session_of(0)
+    monkeypatch.setenv("SPARQ_CODELETS", str(tmp_path / "empty"))
+    session_of(0)  # the next place of the list has them

@@ -68,6 +68,13 @@ def test_each_round_reads_as_far_as_its_own_elements(
     assert [s["executions"] for s in reads] == [n for n in waves if n]
 
 
+def test_waves_read_no_more_than_is_there() -> None:
+    """Four blocks of such rows fit at a time. Three waves would read 12 for a cache of ten: five read 10."""
+    spec = CacheSpec(1, 1, 128, 640)
+    waves = _core.emulator_plan(spec, 1, DENSE, [640], options=DeviceOptions(1))["mapping"]["waves"]
+    assert (waves["n_waves"], waves["positions_per_wave"]) == (5, 128)
+
+
 @pytest.mark.parametrize("threads", ["1", "3"])
 def test_any_number_of_host_threads(threads: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPARQ_EMULATOR_THREADS", threads)

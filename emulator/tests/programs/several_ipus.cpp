@@ -194,7 +194,7 @@ void list() {
   std::cout << "{\"pair\":" << pair.attach() << ",\"single\":" << single.attach()
             << ",\"other\":" << other.attach();
   pair.detach();
-  std::cout << ",\"singleThen\":" << single.attach();
+  std::cout << ",\"singleThen\":" << single.attach() << ",\"pairThen\":" << pair.attach();
   {
     Device last = manager.getDevice(3);
     std::cout << ",\"last\":" << last.attach() << ",\"again\":" << manager.getDevice(3).attach();

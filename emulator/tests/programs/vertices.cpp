@@ -2,6 +2,8 @@
 // Every kind of field and vertex: vertices CODELETS.gp TILES. One JSON object of results.
 #include <poplar/HalfFloat.hpp>
 
+#include <sstream>
+
 #include "util.hpp"
 
 using namespace poplar;
@@ -190,6 +192,8 @@ int main(int argc, char **argv) {
                         {"listSums", listSums},
                         {"below", below}})
     graph.createHostRead(t.first, t.second);
+  std::ostringstream drawn;
+  graph.outputVertexGraph(drawn);
   Engine engine(graph, prog);
   engine.load(device);
   engine.run(0);
@@ -210,5 +214,6 @@ int main(int argc, char **argv) {
             << ",\"b\":" << jsonList(bf)
             << ",\"remainder\":" << jsonList(readTensor<unsigned>(engine, "remainder", 1))
             << ",\"listSums\":" << jsonList(readTensor<float>(engine, "listSums", 2))
-            << ",\"below\":" << jsonList(readTensor<std::uint8_t>(engine, "below", 1)) << "}\n";
+            << ",\"below\":" << jsonList(readTensor<std::uint8_t>(engine, "below", 1))
+            << ",\"drawn\":" << quoted(drawn.str()) << "}\n";
 }

@@ -29,7 +29,7 @@ _log = logging.getLogger("sparq_ipu.serve")
 #: most tokens of a piece
 PIECE = 512
 #: between two steps of others, a piece takes so many times as long as a step
-PIECE_STEPS = 1.25
+PIECE_STEPS = 1.5
 #: a layer of a piece, which nothing interrupts, takes at most so many times as long as a step
 LAYER_STEPS = 0.5
 
@@ -144,6 +144,8 @@ class Engine:
         self._texts: dict[Request, TextStream] = {}
         self._n_used = 0
         self._step_seconds = self._token_seconds = 0.0
+        #: of the last steps; one that was slow by chance makes no piece longer
+        self._lately: collections.deque[float] = collections.deque(maxlen=3)
         #: of a piece that is read: when its layer began, its longest layer so far, when the last step ended
         self._layer_at = self._layer_seconds = self._step_at = 0.0
         self._thread = threading.Thread(target=self._run, name="sparq-ipu-serve", daemon=True)
@@ -329,7 +331,8 @@ class Engine:
         start = time.perf_counter()
         try:
             make(requests)
-            self._step_seconds = time.perf_counter() - start
+            self._lately.append(time.perf_counter() - start)
+            self._step_seconds = min(self._lately)
         except Exception as error:
             if len(requests) == 1:
                 self._fail(requests[0], error)

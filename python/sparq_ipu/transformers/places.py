@@ -98,6 +98,7 @@ class _LayerPass(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly ty
         n_real: int,
         is_piece: bool,
         n_held: int,
+        room: dict[str, torch.Tensor],
     ):
         super().__init__()  # type: ignore[no-untyped-call]
         self._of = of
@@ -106,6 +107,8 @@ class _LayerPass(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly ty
         self._n_real = n_real
         self._is_piece = is_piece
         self._n_held = n_held
+        #: for keys and values of a piece and what is before it; of one layer after the other
+        self._room = room
         #: keys and values of a step, which are appended when their queries come
         self._waiting: tuple[np.ndarray, np.ndarray] | None = None
 
@@ -124,16 +127,28 @@ class _LayerPass(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly ty
         keys, values = key_states, value_states
         if self._is_piece:
             rows, n = self._of.rows(self._places), self._n_real
-            past = [torch.from_numpy(x) for x in rows.read(0, self._n_held)] if self._n_held else None
+            past = rows.read(0, self._n_held) if self._n_held else (None, None)
             rows.append(key[:, :, :n].numpy(), value[:, :, :n].numpy())
-            if past is not None:
-                key, value = (torch.cat(both, dim=2) for both in zip(past, (key, value)))
-            keys = without_backward(key.to(key_states.dtype), key_states)
-            values = without_backward(value.to(value_states.dtype), value_states)
+            keys = without_backward(self._joined("key", past[0], key, key_states), key_states)
+            values = without_backward(self._joined("value", past[1], value, value_states), value_states)
         else:
             self._waiting = key.numpy(), value.numpy()
         keys.sparq_layer = self  # type: ignore[attr-defined]  # a tensor takes attributes
         return keys, values
+
+    def _joined(
+        self, name: str, past: np.ndarray | None, new: torch.Tensor, like: torch.Tensor
+    ) -> torch.Tensor:
+        """What is held and a piece behind it, of the type of `like`."""
+        if past is None:
+            return new.to(like.dtype)
+        shape = (*new.shape[:2], self._n_held + new.shape[2], new.shape[3])
+        room = self._room.get(name)
+        if room is None or room.shape != shape or room.dtype != like.dtype:
+            room = self._room[name] = torch.empty(shape, dtype=like.dtype)
+        room[:, :, : self._n_held] = torch.from_numpy(past)
+        room[:, :, self._n_held :] = new
+        return room
 
     @property
     def waits(self) -> bool:
@@ -242,8 +257,9 @@ class Places:
         n_held = 0
         if is_piece and not self._layers[0].is_empty:
             n_held = int(self._layers[0].rows(places).lengths[0])
+        room: dict[str, torch.Tensor] = {}
         layers: list[Any] = [
-            _LayerPass(layer, None if is_dense else settings, tuple(places), n_real, is_piece, n_held)
+            _LayerPass(layer, None if is_dense else settings, tuple(places), n_real, is_piece, n_held, room)
             for layer, settings in zip(self._layers, self._settings)
         ]
         passed = PlacesPass(layers=layers)

@@ -20,19 +20,6 @@ MUTANTS = [
         ],
     ),
     *of(
-        "bench/serve.py",
-        "tests/bench/test_serve.py",
-        [
-            ("until = max(until, end)", "until = end", "a time that two answers share counts twice"),
-            (
-                "n_after = sum(a.n_new * (1 - 1 / len(a.times))",
-                "n_after = sum(a.n_new * (1)",
-                "first tokens count",
-            ),
-            ("if a.held:", "if False:", "no prompt is held"),
-        ],
-    ),
-    *of(
         "bench/day/records.py",
         _FAULTS,
         [

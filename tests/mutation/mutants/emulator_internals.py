@@ -123,4 +123,70 @@ MUTANTS = [
             )
         ],
     ),
+    *of(
+        f"{_SRC}/control_slice.hpp",
+        f"{_TESTS}dry_run.py",
+        [
+            (
+                "variables_.count(variable) != 0;",
+                "variables_.count(variable) > 1;",
+                "what control flow depends on is not there in a dry run",
+            ),
+        ],
+    ),
+    *of(
+        f"{_SRC}/core.hpp",
+        f"{_TESTS}refusals.py {_TESTS}views.py",
+        [
+            ("std::uint64_t(128) << 20;", "std::uint64_t(256) << 20;", "streams of twice the size are taken"),
+            (
+                "if (it != parts_.begin() && std::prev(it)->second.end > begin)\n      --it;",
+                "",
+                "a mapping begins where an interval does",
+            ),
+        ],
+    ),
+    *of(
+        f"{_SRC}/elements.hpp",
+        f"{_TESTS}refusals.py",
+        [
+            (
+                "      const bool last = it == parts_.end() || it->first >= end;",
+                "      const bool last = it == parts_.end();",
+                "what lies behind is in a set too",
+            )
+        ],
+    ),
+    *of(
+        f"{_SRC}/engine_impl.hpp",
+        f"{_TESTS}programs.py",
+        [
+            (
+                "bool profiles = true;",
+                "bool profiles = false;",
+                "an engine has no profile until it is asked for one",
+            )
+        ],
+    ),
+    *of(
+        f"{_SRC}/regions.hpp",
+        f"{_TESTS}views.py",
+        [
+            (
+                "const std::size_t skip = begin - list.starts[i];",
+                "const std::size_t skip = 0 * begin;",
+                "parts of a list begin where its regions do",
+            ),
+            (
+                "if (length && v == var && b == begin + length) {",
+                "if (length && v == var && b >= begin + length) {",
+                "gaps between regions vanish",
+            ),
+            (
+                "base -= static_cast<std::int64_t>(d.shape[k]) * d.strides[k];",
+                "base -= static_cast<std::int64_t>(d.shape[k] - 1) * d.strides[k];",
+                "rows of a view begin late",
+            ),
+        ],
+    ),
 ]

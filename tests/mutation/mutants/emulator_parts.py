@@ -253,4 +253,58 @@ MUTANTS = [
             ('.split("::")[-1] in SAME_EVERYWHERE', " in SAME_EVERYWHERE", "std::uint64_t has 32 bits"),
         ],
     ),
+    *of(
+        f"{_SRC}/describe.cpp",
+        f"{_TESTS}programs.py::test_every_kind_of_field",
+        [("f.info->direction != codelet_abi::Direction::Input;", "false;", "vertices write nothing")],
+    ),
+    *of(
+        f"{_SRC}/device_manager.cpp",
+        f"{_TESTS}several_ipus.py",
+        [
+            ("attachedIPUs.count(d.firstIPU + i)", "attachedIPUs.count(d.id)", "two own an IPU"),
+            ("attachedIPUs.erase(d.firstIPU + i);", "attachedIPUs.count(i);", "an IPU is never free again"),
+        ],
+    ),
+    *of(
+        f"{_SRC}/engine.cpp",
+        f"{_REFUSED} {_TESTS}floating_point.py",
+        [
+            ("if (row >= b.repeats)", "if (row > b.repeats)", "a row behind the last is read"),
+            (
+                "if (bytes == 0 || bytes % transfer)",
+                "if (bytes == 0)",
+                "a stream's buffer may end within a transfer",
+            ),
+            ('readJSONFromEnv("POPLAR_ENGINE_OPTIONS", all);', "", "the environment sets no option"),
+        ],
+    ),
+    *of(
+        f"{_SRC}/compile.cpp",
+        f"{_REFUSED} {_TESTS}programs.py::test_control",
+        [("    if (f == id)", "    if (f == id && false)", "a function may call itself")],
+    ),
+    *of(
+        f"{_SRC}/compile_copies.cpp",
+        f"{_REFUSED} {_TESTS}counters.py {_TESTS}views.py",
+        [
+            (
+                "if (leftInRow == 0) {\n                                        close();",
+                "if (leftInRow == 0) {",
+                "a packet spans rows",
+            ),
+            ("if (srcTile != dstTile)", "if (true)", "copies within a tile are exchanged"),
+        ],
+    ),
+    *of(
+        f"{_SRC}/codelets.cpp",
+        f"{_REFUSED} {_TESTS}toolkit.py::test_a_plain_build_line_and_codelets_compiled_at_run_time",
+        [
+            (
+                "return WIFEXITED(status) ? WEXITSTATUS(status)",
+                "return WIFEXITED(status) ? 0",
+                "popc never fails",
+            )
+        ],
+    ),
 ]

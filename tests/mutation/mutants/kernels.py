@@ -255,4 +255,45 @@ MUTANTS = [
             ),
         ],
     ),
+    *of(
+        f"{_CPU}/buffer.cpp",
+        "tests/cpu/test_cpu_buffer.py",
+        [
+            (
+                "__builtin_mul_overflow(result, factor, &result)",
+                "(result *= factor, false)",
+                "a product that overflows is small",
+            ),
+            (
+                "if (bytes > SIZE_MAX - 2 * hugePage)",
+                "if (false)",
+                "a size that can not be is rounded to a small one",
+            ),
+        ],
+    ),
+    *of(
+        f"{_CPU}/kernels/all.hpp",
+        f"{_VECTORS} tests/cpu/test_cpu_bits.py::test_bits",
+        [
+            (
+                "__builtin_memcpy(rest, from + j, (n - j) * sizeof(Half));",
+                "__builtin_memcpy(rest, from + j, (n - j - 1) * sizeof(Half));",
+                "the last number of a row is not widened",
+            ),
+        ],
+    ),
+    *of(
+        f"{_CPU}/kernels/dot_codes_x86.hpp",
+        f"{_VECTORS} tests/cpu/test_cpu_key_index.py::test_every_group_size",
+        [
+            ("(low ? s : s + S)", "s", "half of the positions have the scores of the others"),
+        ],
+    ),
+    *of(
+        f"{_CPU}/kernels/softmax_weights.hpp",
+        f"{_VECTORS} tests/cpu/test_cpu_bits.py::test_many_outputs",
+        [
+            ("if (a.block == blocks && blocks % 4)", "if (false)", "the last blocks have no sum"),
+        ],
+    ),
 ]

@@ -428,7 +428,7 @@ MUTANTS = [
         "tests/models/test_serve_engine.py::test_a_prefix_is_not_read_again "
         "tests/models/test_serve_engine.py::test_lossless_says_what_dense_attention_says",
         [
-            ("if past is not None:", "if False:", "a piece attends to itself alone"),
+            ("if past is None:", "if True:", "a piece attends to itself alone"),
         ],
     ),
 ]

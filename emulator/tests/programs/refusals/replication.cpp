@@ -88,7 +88,7 @@ void sources(Cases &c) {
       p.prog.add(Copy(p.value, p.row[i]));
     p.graph.setInitialValue(p.flag, true);
     const Copy ends(concat(p.row.slice(3, 4), p.row.slice(0, 1)), p.row.slice(0, 2));
-    p.prog.add(If(p.flag, ends, Sequence()));
+    p.prog.add(If(p.flag, Sequence(), ends));
     p.prog.add(Switch(p.row[bad ? 1 : 2], {{3, p.copyRow()}}));
     p.compile();
   });
