@@ -7,7 +7,7 @@
     python study/accuracy.py --report-only --out runs/accuracy.jsonl --report page.md --plots plots
     python study/accuracy.py --methods sparq:r=16,k=64 h2o@sparq:r=16,k=64 --tasks repetition needle
     python study/accuracy.py --held-out --out runs/held_out.jsonl          confirm settings on other texts
-    python study/accuracy.py --later --model x.gguf --size lm.length=16000 --out runs/later.jsonl   newer methods
+    python study/accuracy.py --later --model x.gguf --size lm.length=16000 --out runs/later.jsonl   newer ones
     python study/accuracy.py --statistics --out runs/statistics.jsonl     of the model's own attention instead
     python study/accuracy.py --write                                the published results into docs/
     python study/accuracy.py --coverage                             simulate what the intervals cover, 10 s
@@ -55,7 +55,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument(
         "--later",
         action="store_true",
-        help="methods that came after SparQ, at equal bytes; for a model and a length (--size lm.length=N) each",
+        help="methods that came after SparQ, at equal bytes; a file for each model and length (lm.length)",
     )
     parser.add_argument(
         "--list", action="store_true", help="list methods with their parameters, tasks, the plan; do not run"

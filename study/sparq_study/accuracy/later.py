@@ -41,7 +41,7 @@ def share_for(kl: float, points: Sequence[tuple[float, float]]) -> str:
 
 
 def kl_table(lines: list[dict[str, Any]]) -> str:
-    """KL of each method at each level, and the bytes at which it would reach that of the recommended settings."""
+    """KL of each method at each level, and the bytes at which it would be as near as `RECOMMENDED`."""
     found = report.select(lines, "lm", "sparse")
     shares = [1 / report.compression(found[level]) for level in LATER_LEVELS]
     goal = report.estimate(found[LATER_LEVELS[1]], KL).value

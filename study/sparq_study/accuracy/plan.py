@@ -146,8 +146,8 @@ TIERED_METHODS = (
     f"{TIERED},rows=int8",
 )
 HELD_OUT_SEED = 1  # the study has 0, and 7 was tried before settings were chosen
-# Methods that came after SparQ, at three budgets of bytes, each with an index of about the bits a position that
-# SparQ's has there (at head_dim 64), and as many rows as then fit.
+# Methods that came after SparQ, at three budgets of bytes. Each has an index of about as many bits a position
+# as SparQ's has there (at head_dim 64), and as many rows as then fit.
 LATER_LEVELS = tuple(
     str(parse_method(level))
     for level in (f"{RECOMMENDED_METHOD},r=16", RECOMMENDED_METHOD, f"{RECOMMENDED_METHOD},k=512")
@@ -283,8 +283,10 @@ def held_out_plan() -> Plan:
 
 
 def later_plan() -> Plan:
-    """Methods that came after SparQ, on texts that no setting was chosen on: of each model and length a file of
-    its own (`lm.length`)."""
+    """Methods that came after SparQ, on texts that no setting was chosen on.
+
+    Each model and length (`lm.length`) has a file of its own.
+    """
     methods = [method for levels in LATER.values() for method in levels]
     return Plan({"lm": {"items": 12, "texts": "held_out"}}, [*methods, *LATER_OTHERS], HELD_OUT_SEED)
 

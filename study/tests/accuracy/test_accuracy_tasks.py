@@ -249,9 +249,7 @@ def test_a_long_text_has_the_excerpts_before_it_in_front():
 
 def test_filler_error(monkeypatch):
     monkeypatch.setattr("sparq_study.accuracy.tasks.item.excerpts", lambda texts: text.excerpts(texts)[:2])
-    with pytest.raises(
-        ValueError, match=r"^accuracy: length must be at most \d+ tokens of text, got 99999$"
-    ):
+    with pytest.raises(ValueError, match=r"^accuracy: length must be at most \d+ tokens of text, got 99999$"):
         build("lm", length=99999 - 20)
     with pytest.raises(
         ValueError, match=r"^accuracy: rare must leave enough distinct words, got 505 of \d+ wanted$"
