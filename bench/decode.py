@@ -125,6 +125,13 @@ def parser() -> argparse.ArgumentParser:
         help="these programs too (none named: all; extra `peers`), on the same GGUF file; and for every row "
         "the time to the first token. Rows are refused where other programs ran meanwhile",
     )
+    cli.add_argument(
+        "--kv",
+        nargs="+",
+        choices=sorted({kv for types in KV_TYPES.values() for kv in types}),
+        help="with --peers: of their types of keys and values, these alone (default all; llama.cpp takes "
+        "minutes to read a long prompt with q8_0)",
+    )
     cli.add_argument("--json", type=Path, help="append the rows to this file too")
     cli.add_argument("--read", type=Path, help="measure nothing: take the rows of that file")
     cli.add_argument("--plot", type=Path, help="draw tokens per second over the length (needs matplotlib)")
@@ -491,12 +498,15 @@ def main(argv: list[str] | None = None) -> int:
             "threads",
             "cpu_time",
             "peers",
+            "kv",
         )
         refuse(cli, a, "with --read", *measured, *of_sparq, "seed", "json")
     elif "sparq" not in a.methods:
         refuse(cli, a, "where sparq is not among --methods", *of_sparq)
     if min(a.S) < 1:
         cli.error(f"--S must be at least 1, got {min(a.S)}")
+    if a.peers is None:
+        refuse(cli, a, "without --peers", "kv")
     if a.peers is not None and (a.batch != 1 or a.cpu_time):
         cli.error("--peers must have batch 1 and wall time, as the others have")
     if a.peers is not None and a.model != "smollm2" and not a.model.endswith(".gguf"):

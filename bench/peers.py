@@ -192,6 +192,8 @@ def rows_of(
     rows = []
     for program in a.peers or KV_TYPES:
         for kv in KV_TYPES[program]:
+            if a.kv is not None and kv not in a.kv:
+                continue
             made = row(program)
             made.update(kv_type=kv, dtype="gguf")
             command = [sys.executable, __file__, program, gguf, "--kv", kv, "--S", seq_len]

@@ -34,7 +34,8 @@ with needed("sparq_ipu.lm_eval", is_command=__name__ == "__main__"):
     from lm_eval.models.huggingface import HFLM
     from tqdm import tqdm
 
-    from sparq_ipu.transformers import enable, enable_dense
+    from sparq_ipu.transformers import enable, enable_dense, quantise_weights
+    from sparq_ipu.transformers.weights import check_weights
 
 #: how a model may attend: SparQ, dense over the same cache, or as it is without this package
 ATTENTION = ("sparq", "dense", "own")
@@ -55,6 +56,7 @@ class SparqLM(HFLM):  # type: ignore[misc]
         tokens_per_step: of decode steps that are taken together, with the same result; 1 on an IPU.
         attention_device: where the KV cache is, as `device` of `enable`. The model is on the CPU.
         published: settings that are not given are the published ones, not those recommended.
+        weights: "int8" or "int4", as `quantise_weights`, whatever the attention; the model is in bfloat16.
         options: settings of `enable` (rank, top_k, index_bits, ...), and what lm_eval's HFLM takes (dtype,
             max_length, batch_size, ...). A batch is for generation alone.
 
@@ -73,6 +75,7 @@ class SparqLM(HFLM):  # type: ignore[misc]
         decoded_context: int = 0,
         tokens_per_step: int = 32,
         attention_device: str = "auto",
+        weights: str | None = None,
         **options: Any,
     ) -> None:
         if attention not in ATTENTION:
@@ -86,9 +89,14 @@ class SparqLM(HFLM):  # type: ignore[misc]
             layers = parse_layer_settings(layers.replace(" ", ","))
         if attention != "sparq" and (given or settings or layers or published):
             checks.fail("SparqLM", "attention", "be sparq where it has settings", repr(attention))
+        if weights is not None:
+            check_weights("SparqLM", weights)
+            options.setdefault("dtype", "bfloat16")
         if pretrained == "smollm2":
             pretrained, options["tokenizer"] = load_smollm2(options.pop("dtype", "float32"))
         super().__init__(pretrained, **{"device": "cpu", **options})
+        if weights is not None:
+            quantise_weights(self.model, weights, op="SparqLM")
         common: dict[str, Any] = dict(device=attention_device, tokens_per_step=tokens_per_step)
         if attention == "sparq":
             enable(self.model, settings=settings, layers=layers, published=published, **given, **common)

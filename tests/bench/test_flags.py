@@ -99,7 +99,7 @@ READS = {
     "decode": (
         "--read {rows}",
         "--model x; --S 9; --batch 2; --dtypes float16; --methods dense; --steps 3; --rounds 3; --threads 1; "
-        "--r 5; --k 9; --local 3; --index-bits 8; --seed 1; --peers; --json {tmp}/x",
+        "--r 5; --k 9; --local 3; --index-bits 8; --seed 1; --peers; --kv u8; --json {tmp}/x",
     ),
     "calibrate": ("--check {rows}", "--write; --points"),
 }

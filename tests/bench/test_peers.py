@@ -18,7 +18,7 @@ import decode
 import decode_tables
 import peers
 
-A = argparse.Namespace(peers=[], steps=2, rounds=2, threads=2, seed=0)
+A = argparse.Namespace(peers=[], kv=None, steps=2, rounds=2, threads=2, seed=0)
 
 
 def test_the_share_of_other_programs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,6 +97,8 @@ def test_rows_of_other_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     assert kinds == [(name, kv) for name, types in peers.KV_TYPES.items() for kv in types]
     assert all(row["error"] is None and row["seconds_per_step"] == 0.25 for row in made)
     assert made[0]["first_token_seconds"] == 2.0 and "steps" not in made[0]
+    some = rows(monkeypatch, SAID, kv=["f16", "u8"])
+    assert [(row["method"], row["kv_type"]) for row in some] == [kinds[0], *kinds[2:]]
     (one, other) = rows(monkeypatch, {**SAID, "others": 0.5}, peers=["openvino"])
     assert "must be quiet" in one["error"] and one["method"] == other["method"] == "openvino"
     assert {row["error"] for row in rows(monkeypatch, {}, status=2)} == {

@@ -21,6 +21,7 @@ from tiny_models import enable, save_checkpoint  # noqa: E402
 from sparq_ipu.lm_eval import SparqLM  # noqa: E402
 from sparq_ipu.transformers import RECOMMENDED, disable, is_enabled  # noqa: E402
 from sparq_ipu.transformers.integration import decoding  # noqa: E402
+from sparq_ipu.transformers.weights import weights_of  # noqa: E402
 
 FEW = dict(rank=2, top_k=2, n_local=0, mean_value=False, published=True)
 #: (context, continuation): two answers to one question, another question, and a question without words
@@ -161,6 +162,23 @@ def test_tasks(model: Any, tokenizer: Any, tasks: Path) -> None:
             sample["resps"][0][0].split()
             == tokenizer.decode(expected, skip_special_tokens=True).split("w0")[0].split()
         )
+
+
+@pytest.mark.parametrize("attention", ["sparq", "dense", "own"])
+def test_weights_of_few_bits(checkpoint: Path, attention: str) -> None:
+    words = f"pretrained={checkpoint},attention={attention}"
+    both = [
+        registry.get_model("sparq").create_from_arg_string(words + more, {"batch_size": 1})
+        for more in (",dtype=bfloat16", ",weights=int4")
+    ]
+    assert [weights_of(lm.model) for lm in both] == [None, "int4"]
+    of_16_bits, of_few = (scores(lm) for lm in both)
+    assert of_16_bits != of_few
+
+
+def test_weights_are_checked_before_a_model_is_read() -> None:
+    with pytest.raises(ValueError, match=r"^SparqLM: weights must be one of int8, int4, or None, got"):
+        SparqLM("/nowhere", weights="int2")
 
 
 def test_what_the_command_line_makes(checkpoint: Path) -> None:

@@ -173,6 +173,7 @@ def enable_window(
     check_finite: bool = True,
     tokens_per_step: int = 1,
     lean: bool = True,
+    weights: str | None = None,
     **options: Any,
 ) -> None:
     """Decode with window attention in every layer: ALISA's, local or strided (docs/alisa.md).
@@ -182,7 +183,7 @@ def enable_window(
 
     Args:
         top_k, n_local, n_recent: as `sparq_ipu.window_attention`.
-        device, capacity, check_finite, tokens_per_step, options: as `enable`.
+        device, capacity, check_finite, tokens_per_step, lean, weights, options: as `enable`.
 
     Raises:
         ValueError: as `enable`.
@@ -194,6 +195,7 @@ def enable_window(
     lean = checks.check_bool(op, "lean", lean)
     tokens_per_step = checks.check_integer(op, "tokens_per_step", tokens_per_step, 1, MAX_TOKENS)
     options = check_options(op, device, capacity, check_finite, options, layers=[settings])
+    _round_weights(op, model, weights)
     _install(op, model, [settings for _ in range(n_layers_of(model))], options, tokens_per_step, lean)
 
 
