@@ -39,6 +39,9 @@ COMPARED = {
     ("docs/models.md", "bench/decode.py"): (
         "tests/bench/test_decode.py::test_the_documents_are_what_the_rows_say",
     ),
+    ("docs/models.md", "study/weights.py"): (
+        "study/tests/test_weights.py::test_the_document_has_the_table_of_the_lines",
+    ),
     ("docs/reuse.md", "study/reuse.py"): (
         "study/tests/traces/test_reuse_command.py::test_the_document_is_what_the_lines_say",
     ),

@@ -87,6 +87,18 @@ MUTANTS = [
         ],
     ),
     *of(
+        "study/weights.py",
+        "study/tests/test_weights.py",
+        [
+            (
+                "(of_16_bits.exp() * (of_16_bits - found))",
+                "(found.exp() * (of_16_bits - found))",
+                "the divergence is from the other model",
+            ),
+            ('"dense": enable_dense, "sparq": enable', '"dense": enable, "sparq": enable', "all is SparQ"),
+        ],
+    ),
+    *of(
         "study/reuse.py",
         "study/tests/traces/test_reuse_command.py",
         [
