@@ -18,6 +18,10 @@ COMPARED = {
         "study/tests/accuracy/test_accuracy_documents.py::test_every_block_of_the_document_is_generated",
         "study/tests/accuracy/test_accuracy_documents.py::test_an_altered_figure_is_put_right",
     ),
+    ("docs/accuracy_later.md", "study/accuracy.py"): (
+        "study/tests/accuracy/test_accuracy_documents.py::test_documents_are_what_the_results_say",
+        "study/tests/accuracy/test_accuracy_documents.py::test_an_altered_figure_is_put_right",
+    ),
     ("docs/alisa.md", "study/alisa.py"): (
         "study/tests/alisa/test_alisa.py::test_the_document_is_what_the_lines_say",
     ),

@@ -51,6 +51,11 @@ def test_tables():
     lines = lines_of({**ours, **quest})
     table = {row.split("|")[1].strip(): row for row in later.kl_table(lines).splitlines()}
     assert "0.4400" in table[later.OURS] and "0.3300" in table["quest"] and "0.5500" in table["loki"]
+    heads, ours_row = (
+        [cell.strip() for cell in table[name].split("|")[1:-1]]
+        for name in ("KL [95 %] at so much of dense attention's bytes", later.OURS)
+    )
+    assert ours_row[-1] == heads[2]  # where the recommended settings are
     assert "more than" in table["loki"]  # it never comes as low as the recommended settings
     gaps = {row.split("|")[1].strip(): row for row in later.gap_table(lines).splitlines()}
     assert "+0.1100" in gaps["quest"] and later.OURS not in gaps
@@ -64,6 +69,7 @@ def test_tables():
     [
         (0.2, "10.0 %"),
         (0.1, "20.0 %"),
+        (0.2**0.5 * 0.1**0.5, "14.1 %"),
         (0.4, "at most 5.0 %"),
         (0.5, "at most 5.0 %"),
         (0.09, "more than 20.0 %"),

@@ -177,4 +177,22 @@ MUTANTS = [
             ("float(hits.all().item())", "float(hits.any().item())", "one digit right is all right"),
         ],
     ),
+    *of(
+        "study/sparq_study/accuracy/later.py",
+        "study/tests/accuracy/test_accuracy_later.py",
+        [
+            (
+                "LATER_LEVELS[1]], KL).value",
+                "LATER_LEVELS[0]], KL).value",
+                "the goal is the smallest budget's KL",
+            ),
+            (
+                "report.difference(found[method], found[level], KL)",
+                "report.difference(found[level], found[method], KL)",
+                "ours less theirs",
+            ),
+            ("(more / less) ** part", "(more / less) * part", "bytes between two levels follow no power law"),
+            ("if kl >= points[0][1]:", "if kl > points[0][1]:", "the first level itself is passed over"),
+        ],
+    ),
 ]

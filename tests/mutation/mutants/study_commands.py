@@ -390,6 +390,12 @@ MUTANTS = [
                 "the shortest prompt counts",
             ),
             ("sorted(pieces, key=lambda piece: piece[0])", "pieces", "pieces in no order"),
+            (
+                "found[(index - i) % len",
+                "found[(index + i) % len",
+                "a long text begins with what comes later",
+            ),
+            ("[1]) + tokens\n", "[1])\n", "a long text is one excerpt"),
         ],
     ),
     *of(
