@@ -14,7 +14,7 @@ pytest.importorskip("transformers")
 pytest.importorskip("tokenizers")
 
 import weights as study  # noqa: E402
-from tiny_models import save_checkpoint  # noqa: E402
+from tiny_models import save_checkpoint, tiny_model  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -30,6 +30,22 @@ def test_divergences_of_a_small_model(tmp_path: Path, capsys: Any) -> None:
     dense = found["bfloat16", "dense"]
     assert (dense["kl"], dense["kl_standard_error"], dense["agreement"]) == (0, 0, 1)
     assert 0 < found["int8", "dense"]["kl"] < found["int4", "dense"]["kl"]
+
+
+@pytest.mark.parametrize("attention, name", [("dense", "enable_dense"), ("sparq", "enable")])
+def test_each_attention_is_enabled_by_its_own_call(
+    attention: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Enabled(Exception):
+        pass
+
+    def enabled(*args: Any, **kwargs: Any) -> None:
+        raise Enabled
+
+    monkeypatch.setattr(f"sparq_ipu.transformers.{name}", enabled)
+    tokens = torch.tensor([[1, 2]])
+    with pytest.raises(Enabled):
+        study.log_p(tiny_model().to(torch.bfloat16), attention, tokens, tokens)
 
 
 def test_a_divergence_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,8 +19,6 @@ from copied_tree import CopiedTree, folder_of, needs_modules
 
 ROOT = Path(__file__).resolve().parents[2]
 EVERY = mutants.every()
-#: mutants that were not run yet: never more than these
-NOT_RUN = 46
 runner = SimpleNamespace(**runpy.run_path(str(ROOT / "tests" / "mutation" / "__main__.py")))
 
 
@@ -189,8 +187,8 @@ def test_only_mutants_of_popart_meet_the_toolkit(tmp_path: Path, monkeypatch: py
 def test_the_table_of_results_reads() -> None:
     """Nearly every mutant has a row; where no test failed, the row says why, or what is missing."""
     rows = results.read()
-    not_run = {(m.file, m.why) for m in EVERY} - set(rows)  # a new one is run with --record
-    assert len(not_run) <= NOT_RUN, not_run
+    not_run = {(m.file, m.why) for m in EVERY} - set(rows)
+    assert not not_run  # a new one is run with --record
     for row in rows.values():
         assert (ROOT / row.file).suffix in (".py", ".cpp", ".hpp", ".h") and row.why
         assert row.last in ("killed", "known", "SURVIVED") and row.noticed_by, row

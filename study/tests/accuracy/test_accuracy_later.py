@@ -38,8 +38,16 @@ def lines_of(kl: dict[str, float], model: str = "a model", length: int = 4000) -
         for item in range(3):
             sums = {"n": 10, "kl": 10 * kl.get(method, 0.5) * (1 + item / 10)}
             lines.append(
-                {"kind": "result", "task": "lm", "question": "sparse", "method": method, "item": item}
-                | {"seq_len": length, "compression": compression, "sums": sums}
+                {
+                    "kind": "result",
+                    "task": "lm",
+                    "question": "sparse",
+                    "method": method,
+                    "item": item,
+                    "seq_len": length,
+                    "compression": compression,
+                    "sums": sums,
+                }
             )
     return lines
 

@@ -416,7 +416,7 @@ MUTANTS = [
     ),
     *of(
         "poplar_ops/codelets/cycles.hpp",
-        _CYCLES,
+        f"{_CYCLES} tests/bench/test_on_chip.py::test_the_rules_are_those_of_the_codelets",
         [
             ("floatDivide = 3;", "floatDivide = 1;", "a division takes 1 slot"),
             ("callSlots = 20", "callSlots = 10", "a call takes half as long"),
