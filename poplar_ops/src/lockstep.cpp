@@ -22,8 +22,8 @@ Lockstep::Step &Lockstep::step(const char *kind) {
   if (ipu_ == 0)
     steps_.push_back({kind, {}, {}, {}, {}});
   else if (next_ == steps_.size() || steps_[next_].kind != kind)
-    throw std::logic_error("Lockstep: step " + std::to_string(next_) + " must be a " +
-                           (next_ == steps_.size() ? "n end" : steps_[next_].kind) + ", got a " +
+    throw std::logic_error("Lockstep: step " + std::to_string(next_) + " must be " +
+                           (next_ == steps_.size() ? "none" : steps_[next_].kind) + ", got " +
                            kind);
   return steps_[next_++];
 }
@@ -96,9 +96,9 @@ Tensor Lockstep::greatest(Graph &graph, const Tensor &predicate, Sequence &progr
   const Tensor greatest = graph.addVariable(type, {}, {dc, "of_all_ipus"});
   graph.setTileMapping(greatest, tile);
   const ComputeSet cs = graph.addComputeSet({dc, "of_all_ipus"});
-  addVertex(graph, cs, type == BOOL ? "sparq::GreatestOfIpus<bool>" : "sparq::GreatestOfIpus<int>",
-            tile, {{"ofIpus", concat(all.from)}, {"greatest", greatest}}, {{"nIpus", nIpus_}},
-            cycles::greatestOfIpus(nIpus_));
+  const std::string vertex = "sparq::GreatestOfIpus<" + std::string(type.toString()) + ">";
+  addVertex(graph, cs, vertex.c_str(), tile, {{"ofIpus", concat(all.from)}, {"greatest", greatest}},
+            {{"nIpus", nIpus_}}, cycles::greatestOfIpus(nIpus_));
   program.add(Execute(cs, {dc, "of_all_ipus"}));
   return greatest;
 }
