@@ -6,6 +6,7 @@
 #include "dispatch.hpp"
 #include "kv_cache.hpp"
 #include "openmp.hpp"
+#include "rotary_step.hpp"
 #include "stream_sum.hpp"
 #include "thread_pool.hpp"
 
@@ -211,6 +212,29 @@ std::optional<py::array> attentionOfQuery(KVCache &cache, const py::object &quer
   return attention(cache, array, settings.cast<SparqSettings>());
 }
 
+// A step of a model, whose tensors are given by their addresses. None, and nothing has happened, where
+// the caller must do it in parts.
+std::optional<std::vector<std::int64_t>>
+attendRotaryAt(KVCache &cache, const std::string &type, std::uintptr_t products, std::uintptr_t cos,
+               std::uintptr_t sin, std::size_t rows, std::size_t nHeads, std::uintptr_t output,
+               const std::optional<SparqSettings> &settings, std::int64_t minLength) {
+  const RotaryStep step{type == "float32"    ? Float::float32
+                        : type == "bfloat16" ? Float::bfloat16
+                                             : Float::float16,
+                        reinterpret_cast<const void *>(products),
+                        reinterpret_cast<const void *>(cos),
+                        reinterpret_cast<const void *>(sin),
+                        rows,
+                        nHeads,
+                        reinterpret_cast<void *>(output)};
+  py::gil_scoped_release release;
+  std::vector<std::int64_t> lengths =
+      attendRotary(cache, step, settings ? &*settings : nullptr, minLength);
+  if (lengths.empty())
+    return std::nullopt;
+  return lengths;
+}
+
 void observe(KVCache &cache, const py::array &query, const WindowSettings &settings) {
   const char *const op = "observe";
   checkHalf(op, "query", query, 4);
@@ -320,6 +344,9 @@ PYBIND11_MODULE(_cpu, m) {
       .def("window_attention", &windowAttention, py::arg("query"), py::arg("settings"))
       .def("attention_of_query", &attentionOfQuery, py::arg("query"), py::arg("settings"),
            py::arg("check_finite"))
+      .def("attend_rotary", &attendRotaryAt, py::arg("dtype"), py::arg("products"), py::arg("cos"),
+           py::arg("sin"), py::arg("rows"), py::arg("n_heads"), py::arg("output"),
+           py::arg("settings"), py::arg("min_seq_len"))
       .def("observe", &observe, py::arg("query"), py::arg("settings"))
       .def_property_readonly("n_recent", &KVCache::nRecent)
       .def("history", &historyOf, py::arg("element"))

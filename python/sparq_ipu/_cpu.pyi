@@ -34,6 +34,18 @@ class KVCache:
     def attention_of_query(
         self, query: object, settings: object, check_finite: bool
     ) -> np.ndarray | None: ...
+    def attend_rotary(
+        self,
+        dtype: str,
+        products: int,
+        cos: int,
+        sin: int,
+        rows: int,
+        n_heads: int,
+        output: int,
+        settings: SparqSettings | None,
+        min_seq_len: int,
+    ) -> list[int] | None: ...
     def window_attention(self, query: np.ndarray, settings: WindowSettings) -> np.ndarray: ...
     def observe(self, query: np.ndarray, settings: WindowSettings) -> None: ...
     @property

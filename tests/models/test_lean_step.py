@@ -21,6 +21,7 @@ from sparq_ipu.torch.few_bits import MOST_ROWS, Int4Linear, Int8Linear, JoinedLi
 from sparq_ipu.transformers import SparqCache, lean_step  # noqa: E402
 from sparq_ipu.transformers.lean_step import LeanStep  # noqa: E402
 from sparq_ipu.transformers.places import Places  # noqa: E402
+from sparq_ipu.transformers.rotary import Rotary  # noqa: E402
 
 LEAN = ("Llama 2", "Llama 3", "Qwen 2")
 SETTINGS = dict(rank=8, top_k=16, n_local=4, min_seq_len=0)
@@ -84,6 +85,23 @@ def test_with_weights_of_few_bits(weights: str, monkeypatch: Any) -> None:
     own, lean, n_steps = both(model, monkeypatch)
     assert n_steps == 6
     assert torch.equal(own, lean)
+
+
+@pytest.mark.parametrize("how, n_calls", [("sparq", 6), ("dense", 6), ("window", 0)])
+def test_a_layer_is_one_call(how: str, n_calls: int, monkeypatch: Any) -> None:
+    """From its products to attention, where the kernels of the CPU can."""
+    done, own = [], Rotary.attend
+    monkeypatch.setattr(Rotary, "attend", lambda *given: (done.append(own(*given)), done[-1])[1])
+    model = a_model()
+    if how == "dense":
+        sparq_ipu.transformers.enable_dense(model)
+    elif how == "window":
+        sparq_ipu.transformers.enable_window(model, top_k=16)
+    else:
+        sparq_ipu.transformers.enable(model, **SETTINGS)
+    logits(model)
+    assert len(done) == 6 * model.config.num_hidden_layers
+    assert sum(one is not None for one in done) == n_calls * model.config.num_hidden_layers
 
 
 def test_rows_with_padding(monkeypatch: Any) -> None:
@@ -290,7 +308,7 @@ def test_layers_of_one_input_are_joined(weights: str, kind: str, monkeypatch: An
     untouched = logits_of_own(copy.deepcopy(model))
     with counted_products(monkeypatch) as products:
         own, lean, n_steps = both(model, monkeypatch)
-    assert (n_steps, len(products)) == (6, 6 * 3 * 2)
+    assert (n_steps, len(products)) == (6, 6 * 3 * 4)
     assert torch.equal(untouched, own)
     assert torch.equal(own, lean)
 

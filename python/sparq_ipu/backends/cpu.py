@@ -15,7 +15,7 @@ import numpy as np
 
 from sparq_ipu.backends import AnyCache, History
 from sparq_ipu.backends.room import check_room, host_memory
-from sparq_reference import CacheSpec, WindowSettings, checks, window
+from sparq_reference import CacheSpec, SparqSettings, WindowSettings, checks, window
 
 if TYPE_CHECKING:
     from sparq_ipu import _cpu
@@ -143,6 +143,37 @@ class CPUBackend:
         self, query: np.ndarray, settings: Settings, check_finite: bool
     ) -> np.ndarray | None:
         return self._cache.attention_of_query(query, settings, check_finite)
+
+    def attend_rotary(
+        self,
+        dtype: str,
+        products: int,
+        cos: int,
+        sin: int,
+        rows: int,
+        n_heads: int,
+        output: int,
+        settings: SparqSettings | None,
+        min_seq_len: int,
+    ) -> list[int] | None:
+        """A step of one token from the products of a model's linear layers: rotary embedding, rounding to
+        float16, append and attention.
+
+        Args:
+            dtype: "float32", "bfloat16" or "float16"; products, cos, sin, output: addresses of contiguous
+                arrays of it, as poplar_ops/cpu/rotary_step.hpp has them. Nothing is checked.
+            rows: of cos and sin.
+            settings: None: dense attention, as of fewer than min_seq_len positions.
+
+        Returns:
+            The lengths after it; None: nothing has happened, `append_token` and `attention_of_query` say why.
+
+        Raises:
+            ValueError: no room in the capacity.
+        """
+        return self._cache.attend_rotary(
+            dtype, products, cos, sin, rows, n_heads, output, settings, min_seq_len
+        )
 
     def attention(self, query: np.ndarray, settings: Settings) -> np.ndarray:
         if settings is not None and settings.kind == "window":

@@ -171,15 +171,16 @@ class JoinedLinear:
     def __init__(self, layers: Mapping[str, FewBitsLinear]):
         self._layers = dict(layers)
         first, every = next(iter(layers.values())), tuple(layers.values())
-        self._name, dim = ("packed", 1) if isinstance(first, Int4Linear) else ("codes", 0)
-        self._codes = torch.cat([getattr(layer, self._name) for layer in every])
+        self._is_int4 = isinstance(first, Int4Linear)
+        name, dim = ("packed", 1) if self._is_int4 else ("codes", 0)
+        self._codes = _together([getattr(layer, name) for layer in every], 0)
         at = 0
         for layer in every:
-            setattr(layer, self._name, self._codes[at : at + layer.out_features])
+            setattr(layer, name, self._codes[at : at + layer.out_features])
             at += layer.out_features
-        self._scales = torch.cat([_scales(layer) for layer in every], dim)
-        self._bias = None if first.bias is None else torch.cat([layer.bias for layer in every])
-        self._seen = [_state(layer) for layer in every]
+        self._scales = _together([_scales(layer) for layer in every], dim)
+        self._bias = None if first.bias is None else _together([layer.bias for layer in every], 0)
+        self._seen = [(name, layer, layer.__dict__, *_state(layer)) for name, layer in layers.items()]
 
     @staticmethod
     def fit(layers: Sequence[torch.nn.Module]) -> bool:
@@ -197,24 +198,30 @@ class JoinedLinear:
 
     def stands_for(self, modules: Mapping[str, torch.nn.Module]) -> bool:
         """Whether these are the layers, as they were, and nobody looks at what goes through them."""
-        return all(
-            modules[name] is layer
-            and "forward" not in layer.__dict__
-            and not (layer._forward_hooks or layer._forward_pre_hooks)
-            and _state(layer) == seen
-            for (name, layer), seen in zip(self._layers.items(), self._seen)
-        )
+        for name, layer, own, scales, scales_version, bias, bias_version in self._seen:
+            if modules[name] is not layer or "forward" in own:
+                return False
+            if own["_forward_hooks"] or own["_forward_pre_hooks"]:
+                return False
+            if _scales(layer) is not scales or _version(scales) != scales_version:
+                return False
+            if layer._parameters.get("bias", own.get("bias")) is not bias or _version(bias) != bias_version:
+                return False
+        return True
 
     def __call__(self, input: torch.Tensor) -> torch.Tensor:
-        """(..., sum of their outputs), of a few rows."""
-        rows = input.reshape(-1, input.shape[-1])
-        if self._name == "packed":
-            output = torch._weight_int4pack_mm_for_cpu(rows, self._codes, GROUP, self._scales)
+        """(rows, sum of their outputs), of a few rows (rows, in_features)."""
+        if self._is_int4:
+            output = torch._weight_int4pack_mm_for_cpu(input.contiguous(), self._codes, GROUP, self._scales)
         else:
-            output = torch._weight_int8pack_mm(rows, self._codes, self._scales)
+            output = torch._weight_int8pack_mm(input.contiguous(), self._codes, self._scales)
         if self._bias is not None:
             output += self._bias
-        return output.view(*input.shape[:-1], -1)
+        return output
+
+
+def _together(tensors: list[torch.Tensor], dim: int) -> torch.Tensor:
+    return torch.cat(tensors, dim) if len(tensors) > 1 else tensors[0]
 
 
 def _scales(layer: FewBitsLinear) -> torch.Tensor:
@@ -222,10 +229,14 @@ def _scales(layer: FewBitsLinear) -> torch.Tensor:
     return scales
 
 
-def _state(layer: FewBitsLinear) -> tuple[int, ...]:
+def _state(layer: FewBitsLinear) -> tuple[torch.Tensor, int, torch.Tensor | None, int]:
     """Other where somebody wrote into the scales or the bias, or put others there. Codes are shared."""
-    tensors = (_scales(layer), layer.bias)
-    return tuple(x for t in tensors if t is not None for x in (id(t), 0 if t.is_inference() else t._version))
+    return _scales(layer), _version(_scales(layer)), layer.bias, _version(layer.bias)
+
+
+def _version(tensor: torch.Tensor | None) -> int:
+    """Counts what was written into a tensor; 0 in inference mode, where torch does not count."""
+    return 0 if tensor is None or tensor.is_inference() else tensor._version
 
 
 def round_to_groups(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

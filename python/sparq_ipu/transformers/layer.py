@@ -22,6 +22,7 @@ from sparq_ipu.torch.graphs import outside_graphs
 from sparq_ipu.transformers.autograd import without_backward
 from sparq_ipu.transformers.columns import RealColumns, to_columns
 from sparq_ipu.transformers.handover import Announcement, Handover
+from sparq_ipu.transformers.rotary import Rotary
 from sparq_ipu.transformers.settings import AnyLayerSettings
 from sparq_ipu.transformers.stack import LayerStack
 from sparq_ipu.transformers.steps import attend, attend_tokens, half_of
@@ -351,8 +352,8 @@ class SparqLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly ty
         """
         self._handover.take(key, value)
         assert self.window is not None  # `is_beyond_window`
-        lengths = np.minimum(self.cache.lengths, self.window)
-        self.traffic.count(self.cache, lengths, np.ones(len(lengths), bool), None)
+        lengths = np.minimum(self.cache.lengths, self.window).tolist()
+        self.traffic.count(self.cache, lengths, [True] * len(lengths), None)
         if bool(self.real.all()):  # columns are positions
             n = self._columns.n_columns
             rows = [torch.from_numpy(x) for x in self.cache.read(n - self.window, n)]
@@ -391,17 +392,32 @@ class SparqLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly ty
                 raise
         return without_backward(torch.from_numpy(output).to(query.dtype), query, key, value)
 
-    def step(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-        """One token, stored and attended to: what `update` and then `attend` do, where nobody is in between.
+    def step(self, products: torch.Tensor, rotary: Rotary) -> torch.Tensor:
+        """One token, stored and attended to: what a model, `update` and `attend` do, where nobody is in
+        between.
 
         Args:
-            query, key, value: (batch, heads, 1, head_dim) float16.
-        Returns: (batch, n_heads, head_dim) float16.
+            products: (batch, heads of query, key and value * head_dim), what the linear layers say.
+        Returns: (batch, n_heads * head_dim), of the same type.
         """
         announced = self._handover.expected()
-        self._store(key, value, announced.real)
+        settings, done = announced.settings, None
+        if announced.real is None and self.is_initialized:
+            self._storage.reserve(self._columns.n_columns + 1)
+            done = rotary.attend(products, self.cache, settings)
+        if done is None:
+            query, key, value = rotary.turned(products)
+            self._store(key, value, announced.real)
+            self._handover.announce(None)
+            half = attend(query.numpy()[:, :, 0], self.cache, settings, self.traffic)
+            return torch.from_numpy(half).view(len(products), -1).to(products.dtype)
+        output, lengths = done
+        self._columns.append(None, 1)
         self._handover.announce(None)
-        return torch.from_numpy(attend(query.numpy()[:, :, 0], self.cache, announced.settings, self.traffic))
+        is_dense = settings is None or lengths[0] < settings.min_seq_len  # in all rows or in none
+        sparq = None if settings is None else settings.attention
+        self.traffic.count(self.cache, lengths, [is_dense] * len(lengths), sparq)
+        return output
 
     @property
     def waits(self) -> bool:

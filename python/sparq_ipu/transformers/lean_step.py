@@ -3,9 +3,10 @@
 same bits.
 
 A step of a small model takes as long as its operations are many, whatever they compute. transformers takes
-some 60 in each layer beside the products, and calls a dozen modules. Here norms, the rotary embedding and
-what is around attention are written out: some 30. Products, embeddings and the activation are the model's own
-modules, and every rounding is the model's. Layers of few bits that have one input are one product.
+some 60 in each layer beside the products, and calls a dozen modules. Here norms are written out, and all from
+the products of queries, keys and values to what attention says is one call: some 10 operations. Products,
+embeddings and the activation are the model's own modules, and every rounding is the model's. Layers of few
+bits that have one input are one product.
 
 What is not as it was written (a class, a hook, an argument), gradients and torch.compile: all of these have
 the model's own forward pass, at each step anew.
@@ -19,11 +20,13 @@ from typing import Any, Callable, Sequence
 import torch
 import torch.nn.functional as F
 import torch.nn.modules.module
+from transformers.activations import ACT2FN
 from transformers.modeling_outputs import BaseModelOutputWithPast
 
 from sparq_ipu.torch.few_bits import JoinedLinear
 from sparq_ipu.transformers.layer import SparqLayer
 from sparq_ipu.transformers.places import PlacesPass
+from sparq_ipu.transformers.rotary import Rotary
 
 _torch_module: Any = torch.nn.modules.module  # partly typed
 
@@ -31,8 +34,51 @@ _torch_module: Any = torch.nn.modules.module  # partly typed
 _FAMILIES = {"LlamaModel": "Llama", "Qwen2Model": "Qwen2"}
 #: the parts that are written out here
 _PARTS = ("DecoderLayer", "Attention", "MLP", "RMSNorm")
-#: linear layers with one input, of attention and of the MLP
-_INPUTS, _GATES = ("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj")
+#: the class of the usual activation: its name differs with the version
+_SILU = type(ACT2FN["silu"])
+
+
+class _Linears:
+    """Linear layers of one input: one product where they have few bits.
+
+    Args:
+        module: that has them, by these names.
+    """
+
+    def __init__(self, module: Any, *names: str):
+        layers = {name: module._modules[name] for name in names}
+        self._names = names
+        self._joined = JoinedLinear(layers) if JoinedLinear.fit(list(layers.values())) else None
+
+    def each(self, modules: Any, rows: torch.Tensor) -> Sequence[torch.Tensor]:
+        """What each says, which has as many outputs as the others.
+
+        Args:
+            modules: of that module, now.
+            rows: (batch, in_features).
+        """
+        joined = self._joined
+        if joined is not None and joined.takes(rows) and joined.stands_for(modules):
+            return joined(rows).chunk(len(self._names), 1)
+        return [modules[name](rows[:, None])[:, 0] for name in self._names]
+
+    def one(self, modules: Any, rows: torch.Tensor) -> torch.Tensor:
+        """What they say, one after another, (batch, sum of their outputs)."""
+        joined = self._joined
+        if joined is not None and joined.takes(rows) and joined.stands_for(modules):
+            return joined(rows)
+        said = [modules[name](rows[:, None])[:, 0] for name in self._names]
+        return torch.cat(said, 1) if len(said) > 1 else said[0]
+
+
+class _Layer:
+    """The linear layers of a decoder layer."""
+
+    def __init__(self, layer: Any):
+        self.inputs = _Linears(layer.self_attn, "q_proj", "k_proj", "v_proj")
+        self.output = _Linears(layer.self_attn, "o_proj")
+        self.gates = _Linears(layer.mlp, "gate_proj", "up_proj")
+        self.down = _Linears(layer.mlp, "down_proj")
 
 
 class LeanStep:
@@ -46,9 +92,7 @@ class LeanStep:
         #: the decoder's own, whose signature `inspect` finds by this name
         self.__wrapped__: Callable[..., Any] = decoder.forward
         self._decoder = decoder
-        self._joined = [
-            (_joined(layer.self_attn, _INPUTS), _joined(layer.mlp, _GATES)) for layer in decoder.layers
-        ]
+        self._layers = [_Layer(layer) for layer in decoder.layers]
 
     @staticmethod
     def fits(decoder: Any) -> bool:
@@ -80,43 +124,50 @@ class LeanStep:
             return False
         family, written = _FAMILIES[type(decoder).__name__], sys.modules[type(decoder).__module__]
         layer_class, attention, mlp, norm = (getattr(written, family + part) for part in _PARTS)
-        parts = [(decoder._modules["norm"], norm)]
-        for layer in decoder._modules["layers"]:
+        modules = decoder._modules
+        if not _is_plain(modules["norm"], norm):
+            return False
+        for layer in modules["layers"]._modules.values():
             of_layer = layer._modules
-            parts += [
-                (layer, layer_class),
-                (of_layer["self_attn"], attention),
-                (of_layer["mlp"], mlp),
-                (of_layer["input_layernorm"], norm),
-                (of_layer["post_attention_layernorm"], norm),
-            ]
-        return all(
-            type(part) is cls
-            and not (part._forward_hooks or part._forward_pre_hooks)
-            and "forward" not in part.__dict__
-            for part, cls in parts
-        )
+            if not (
+                _is_plain(layer, layer_class)
+                and _is_plain(of_layer["self_attn"], attention)
+                and _is_plain(of_layer["mlp"], mlp)
+                and _is_plain(of_layer["input_layernorm"], norm)
+                and _is_plain(of_layer["post_attention_layernorm"], norm)
+            ):
+                return False
+        return True
 
     def _step(
         self, token: torch.Tensor, position: torch.Tensor | None, cache: Any
     ) -> BaseModelOutputWithPast:
         modules = self._decoder._modules
-        hidden = modules["embed_tokens"](token)
+        embedded = modules["embed_tokens"](token)
         if position is None:
             position = torch.tensor([[cache.get_seq_length()]])
-        cos, sin = (x[:, None] for x in modules["rotary_emb"](hidden, position_ids=position))
-        sin = _signed(sin)
-        for layer, cached, (inputs, gates) in zip(modules["layers"], cache.layers, self._joined):
+        cos, sin = modules["rotary_emb"](embedded, position_ids=position)
+        rotary = Rotary(cos[:, 0], _signed(sin[:, 0]), self._decoder.config.num_attention_heads)
+        hidden = embedded[:, 0]
+        for layer, cached, linears in zip(modules["layers"]._modules.values(), cache.layers, self._layers):
             of_layer = layer._modules
-            attention, mlp = of_layer["self_attn"], of_layer["mlp"]._modules
-            normed = _norm(of_layer["input_layernorm"], hidden)
-            products = _products(attention._modules, inputs, _INPUTS, normed)
-            attended = _attend(products, attention, cos, sin, cached)
-            hidden = hidden + attention._modules["o_proj"](attended)
+            attention, mlp = of_layer["self_attn"]._modules, of_layer["mlp"]._modules
+            products = linears.inputs.one(attention, _norm(of_layer["input_layernorm"], hidden))
+            hidden = hidden + linears.output.one(attention, cached.step(products, rotary))
             normed = _norm(of_layer["post_attention_layernorm"], hidden)
-            gate, up = _products(mlp, gates, _GATES, normed).chunk(2, 2)
-            hidden = hidden + mlp["down_proj"](mlp["act_fn"](gate) * up)
-        return BaseModelOutputWithPast(_norm(modules["norm"], hidden), past_key_values=cache)
+            gate, up = linears.gates.each(mlp, normed)
+            hidden = hidden + linears.down.one(mlp, _activated(mlp["act_fn"], gate) * up)
+        return BaseModelOutputWithPast(_norm(modules["norm"], hidden)[:, None], past_key_values=cache)
+
+
+def _is_plain(part: Any, cls: type) -> bool:
+    """Whether it is of this class itself, and nobody looks at what goes through it."""
+    own = part.__dict__
+    return (
+        type(part) is cls
+        and not (own["_forward_hooks"] or own["_forward_pre_hooks"])
+        and "forward" not in own
+    )
 
 
 def _is_step(
@@ -144,35 +195,9 @@ def _is_step(
     return is_ours and is_plain and not torch.compiler.is_compiling()
 
 
-def _joined(module: Any, names: Sequence[str]) -> JoinedLinear | None:
-    """Of weights of few bits."""
-    layers = {name: module._modules[name] for name in names}
-    return JoinedLinear(layers) if JoinedLinear.fit(list(layers.values())) else None
-
-
-def _products(
-    modules: Any, joined: JoinedLinear | None, names: Sequence[str], hidden: torch.Tensor
-) -> torch.Tensor:
-    """What these layers say, one after another along the last axis."""
-    if joined is not None and joined.takes(hidden) and joined.stands_for(modules):
-        return joined(hidden)
-    return torch.cat([modules[name](hidden) for name in names], 2)
-
-
-def _attend(
-    products: torch.Tensor, module: Any, cos: torch.Tensor, sin: torch.Tensor, cached: Any
-) -> torch.Tensor:
-    """(batch, 1, n_heads * head_dim): attention of one token, which the cache of the layer then holds.
-    products: its query, key and value."""
-    batch, head_dim = len(products), module.head_dim
-    # x * cos + rotate_half(x) * sin: the sign of a half is in `sin`
-    heads = products.view(batch, -1, 1, head_dim)  # of queries, keys and values
-    n_turned = heads.shape[1] - heads.shape[1] // (module.num_key_value_groups + 2)
-    turned, value = heads[:, :n_turned], heads[:, n_turned:].to(torch.float16)
-    turned = (turned * cos).add_(turned.roll(head_dim // 2, 3).mul_(sin)).to(torch.float16)
-    n_heads = n_turned - value.shape[1]
-    attended: torch.Tensor = cached.step(turned[:, :n_heads], turned[:, n_heads:], value)
-    return attended.view(batch, 1, -1).to(products.dtype)
+def _activated(module: Any, gate: torch.Tensor) -> torch.Tensor:
+    activated: torch.Tensor = F.silu(gate) if _is_plain(module, _SILU) else module(gate[:, None])[:, 0]
+    return activated
 
 
 def _signed(sin: torch.Tensor) -> torch.Tensor:
@@ -184,7 +209,7 @@ def _signed(sin: torch.Tensor) -> torch.Tensor:
 def _norm(module: Any, hidden: torch.Tensor) -> torch.Tensor:
     """RMSNorm, rounded as the model's own."""
     weight = module._parameters["weight"]
-    normed: torch.Tensor = weight * F.rms_norm(hidden, weight.shape, None, module.variance_epsilon)
+    normed: torch.Tensor = weight * torch.rms_norm(hidden, weight.shape, None, module.variance_epsilon)
     return normed
 
 

@@ -20,6 +20,7 @@ from sparq_ipu.attention import attention
 from sparq_ipu.tokens import append_and_attend
 from sparq_ipu.torch.graphs import outside_graphs
 from sparq_ipu.transformers.autograd import without_backward
+from sparq_ipu.transformers.rotary import Rotary
 from sparq_ipu.transformers.settings import AnyLayerSettings, ModelSettings
 from sparq_ipu.transformers.steps import half_of
 
@@ -181,13 +182,18 @@ class _LayerPass(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly ty
             output = self._attend_one(half[:, :, 0], rows)[:, None]
         return without_backward(torch.from_numpy(output).to(query.dtype), query, key, value)
 
-    def step(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-        """One token of each place, as `update` and `attend`: (n places, heads, 1, head_dim) float16 ->
-        (n places, n_heads, head_dim)."""
+    def step(self, products: torch.Tensor, rotary: Rotary) -> torch.Tensor:
+        """One token of each place, as `SparqLayer.step`."""
+        if not self._of.is_empty:
+            done = rotary.attend(products, self._of.rows(self._places), self._settings)
+            if done is not None:
+                return done[0]
+        query, key, value = rotary.turned(products)
         self.lazy_initialization(key)
         rows = self._of.rows(self._places)
         rows.append(key.numpy(), value.numpy())
-        return torch.from_numpy(self._attend_one(query.numpy()[:, :, 0], rows))
+        half = self._attend_one(query.numpy()[:, :, 0], rows)
+        return torch.from_numpy(half).view(len(products), -1).to(products.dtype)
 
     def _attend_one(self, query: np.ndarray, rows: KVCache) -> np.ndarray:
         """One token of each place; short texts attend densely."""

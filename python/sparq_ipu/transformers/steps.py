@@ -34,7 +34,7 @@ def attend(
     output = attention(query, cache, None if n_dense == len(dense) else sparq)
     if 0 < n_dense < len(dense):  # a call is for all rows, so both are made
         output = np.where(dense[:, None, None], attention(query, cache), output)
-    traffic.count(cache, lengths, dense, sparq)
+    traffic.count(cache, lengths.tolist(), dense.tolist(), sparq)
     return output
 
 
@@ -56,8 +56,8 @@ def attend_tokens(
     if settings is None:
         output = append_and_attend(query, key, value, cache)
         for back in reversed(range(n_tokens)):
-            lengths = cache.lengths - back
-            traffic.count(cache, lengths, np.ones(len(lengths), bool), None)
+            lengths = (cache.lengths - back).tolist()
+            traffic.count(cache, lengths, [True] * len(lengths), None)
         return np.swapaxes(output, 1, 2)
     checks.check_append("append", key, value, cache.spec, cache.lengths, check_finite=cache.check_finite)
     if cache.check_finite:

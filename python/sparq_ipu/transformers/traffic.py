@@ -5,42 +5,64 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-
-import numpy as np
+from typing import Sequence
 
 from sparq_ipu import KVCache
 from sparq_ipu.kernels import BASELINE, KERNELS, Settings, attention_over
 from sparq_reference.settings import CacheSpec
 
+#: steps that are kept before they are summed: a sum takes longer than the rest of a step of a small model
+_MOST_STEPS = 256
 
-@dataclasses.dataclass
+
 class Traffic:
     """What the decode steps of one layer moved.
 
     Attributes:
         n_steps: decode steps.
-        bytes_read: bytes of the KV cache, queries and outputs that they moved.
-        bytes_dense: what dense attention would have moved.
     """
 
-    n_steps: int = 0
-    bytes_read: int = 0
-    bytes_dense: int = 0
+    def __init__(self) -> None:
+        self.n_steps = 0
+        self._bytes_read = self._bytes_dense = 0
+        #: steps whose bytes nobody has asked for: cache, lengths of the rows, and which are dense
+        self._steps: list[tuple[CacheSpec, str, Sequence[int], Sequence[bool], Settings]] = []
 
-    def count(self, cache: KVCache, lengths: np.ndarray, is_dense: np.ndarray, settings: Settings) -> None:
+    @property
+    def bytes_read(self) -> int:
+        """Bytes of the KV cache, queries and outputs that they moved."""
+        self._sum()
+        return self._bytes_read
+
+    @property
+    def bytes_dense(self) -> int:
+        """What dense attention would have moved."""
+        self._sum()
+        return self._bytes_dense
+
+    def count(
+        self, cache: KVCache, lengths: Sequence[int], is_dense: Sequence[bool], settings: Settings
+    ) -> None:
         """Add one decode step.
 
         Args:
             cache: what attention reads.
-            lengths: (batch,) positions of each row.
-            is_dense: (batch,) bool: rows that attended densely; the others had `settings`.
+            lengths: positions of each row.
+            is_dense: rows that attended densely; the others had `settings`.
         """
-        for seq_len, dense in zip(lengths.tolist(), is_dense.tolist()):
-            of_dense = _bytes(cache.spec, cache.memory, seq_len, None)
-            self.bytes_dense += of_dense
-            of_row = of_dense if dense else _bytes(cache.spec, cache.memory, seq_len, settings)
-            self.bytes_read += of_row
         self.n_steps += 1
+        self._steps.append((cache.spec, cache.memory, lengths, is_dense, settings))
+        if len(self._steps) == _MOST_STEPS:
+            self._sum()
+
+    def _sum(self) -> None:
+        for spec, memory, lengths, is_dense, settings in self._steps:
+            for seq_len, dense in zip(lengths, is_dense):
+                of_dense = _bytes(spec, memory, int(seq_len), None)
+                self._bytes_dense += of_dense
+                of_row = of_dense if dense else _bytes(spec, memory, int(seq_len), settings)
+                self._bytes_read += of_row
+        self._steps.clear()
 
 
 @functools.lru_cache(maxsize=256)  # the layers of a model, one after another, ask the same

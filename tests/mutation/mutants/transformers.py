@@ -8,6 +8,7 @@ from . import of
 _DECODE = "tests/models/test_transformers_decode.py tests/models/test_index_bits_transformers.py"
 _FEW_BITS = "tests/models/test_few_bits.py"
 _LEAN = "tests/models/test_lean_step.py"
+_ROTARY = "tests/models/test_rotary.py"
 _ERRORS = "tests/models/test_transformers_errors.py"
 
 MUTANTS = [
@@ -45,7 +46,7 @@ MUTANTS = [
                 "output",
                 "short rows of a batch are not dense",
             ),
-            ("traffic.count(cache, lengths, dense, sparq)", "pass", "nothing is counted"),
+            ("traffic.count(cache, lengths.tolist(), dense.tolist(), sparq)", "pass", "nothing is counted"),
         ],
     ),
     *of(
@@ -339,12 +340,9 @@ MUTANTS = [
         "python/sparq_ipu/torch/few_bits.py",
         _LEAN,
         [
-            ("and _state(layer) == seen", "", "a joined layer does not hear of other scales"),
-            (
-                "and not (layer._forward_hooks or",
-                "and not (False or",
-                "hooks of a joined layer are not called",
-            ),
+            ("or _version(scales) != scales_version", "", "a joined layer does not hear of other scales"),
+            ("or _version(bias) != bias_version", "", "a joined layer does not hear of another bias"),
+            ('if own["_forward_hooks"] or', "if", "hooks of a joined layer are not called"),
             ("layer.out_features % _BLOCK for", "False for", "codes of part of a block are joined"),
             (
                 "output += self._bias",
@@ -365,11 +363,46 @@ MUTANTS = [
                 "if any(False and source",
                 "patched classes are not heard",
             ),
-            ("type(part) is cls\n            and", "", "another class in a model is not heard"),
-            ('            and "forward" not in part.__dict__\n', "", "a part's own forward is not heard"),
+            ("type(part) is cls\n        and", "", "another class in a model is not heard"),
+            ('        and "forward" not in own\n', "", "a part's own forward is not heard"),
+            ("F.silu(gate) if _is_plain(module, _SILU)", "F.silu(gate) if True", "any activation is SiLU"),
             ("input_ids.shape[1] != 1 or", "", "a prompt is taken for a step"),
             ("torch.is_grad_enabled() or", "", "a step has no gradients where they are asked for"),
             ('or torch.is_autocast_enabled("cpu")', "", "autocast is not heard"),
+        ],
+    ),
+    *of(
+        "python/sparq_ipu/transformers/rotary.py",
+        _ROTARY,
+        [
+            ("products.dtype is not self._dtype or", "", "numbers of another type are read as the cosine's"),
+            ("if not products.is_contiguous() or", "if", "strides of products are not heard"),
+            ('settings is not None and settings.kind == "window"', "False", "window attention is another"),
+            ("else settings.min_seq_len,", "else 0,", "short rows are not dense"),
+        ],
+    ),
+    *of(
+        "poplar_ops/cpu/rotary_step.cpp",
+        _ROTARY,
+        [
+            ("+ (bits >> 16 & 1u)", "", "ties of bfloat16 are rounded up"),
+            ("beyondHalf = 65520.f", "beyondHalf = 65536.f", "what rounds to infinity is clamped"),
+            ("beyondHalf = 65520.f", "beyondHalf = 65504.f", "the largest numbers are left to the caller"),
+            ("if (!rows.round(other) ||", "if (", "a product is not rounded before the sum"),
+            (
+                "        if (!rows.round(x))\n",
+                "        if (false)\n",
+                "the sum is rounded once, to fp16",
+            ),
+            ("if (b < step.rows) {", "if (b == 0) {", "rows turn as the first one does"),
+            ("if (h < turned) {", "if (h < all) {", "values are turned"),
+            ("++length;", ";", "a row is dense for one token more"),
+            ("if (!dense && *shortest.first < minLength)", "if (false)", "short rows of a batch are sparse"),
+            (
+                "      if (!rows.toHalf(x, to))",
+                "      if (!rows.toHalf(x, to) && false)",
+                "no number is stored",
+            ),
         ],
     ),
     *of(

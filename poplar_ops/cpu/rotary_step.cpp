@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "rotary_step.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+namespace sparq {
+namespace cpu {
+namespace {
+
+// From here on a number rounds to an infinity of fp16.
+constexpr float beyondHalf = 65520.f;
+
+// To nearest, ties to even; for what fp32 makes of bfloat16 (a NaN of theirs stays one).
+std::uint32_t roundedToBfloat16(float x) {
+  std::uint32_t bits;
+  std::memcpy(&bits, &x, sizeof(bits));
+  return (bits + 0x7fffu + (bits >> 16 & 1u)) & 0xffff0000u;
+}
+
+// Rows of headDim numbers, in fp32 while they are computed with.
+class Rows32 {
+public:
+  Rows32(const Kernels &kernelsIn, Float typeIn, std::size_t headDim)
+      : kernels(kernelsIn), type(typeIn), n(headDim), halves(headDim), wide(headDim) {}
+
+  // Row number `row` of an array of the type.
+  void load(const void *from, std::size_t row, float *to) const {
+    if (type == Float::float32) {
+      std::memcpy(to, static_cast<const float *>(from) + row * n, n * sizeof(float));
+      return;
+    }
+    const auto *const bits = static_cast<const std::uint16_t *>(from) + row * n;
+    if (type == Float::float16) {
+      kernels.widen(bits, to, n);
+      return;
+    }
+    for (std::size_t i = 0; i < n; ++i) {
+      const std::uint32_t word = std::uint32_t(bits[i]) << 16;
+      std::memcpy(to + i, &word, sizeof(word));
+    }
+  }
+
+  void store(const Half *from, void *to, std::size_t row) {
+    if (type == Float::float16) {
+      std::memcpy(static_cast<Half *>(to) + row * n, from, n * sizeof(Half));
+      return;
+    }
+    if (type == Float::float32) {
+      kernels.widen(from, static_cast<float *>(to) + row * n, n);
+      return;
+    }
+    kernels.widen(from, wide.data(), n);
+    auto *const bits = static_cast<std::uint16_t *>(to) + row * n;
+    for (std::size_t i = 0; i < n; ++i)
+      bits[i] = static_cast<std::uint16_t>(roundedToBfloat16(wide[i]) >> 16);
+  }
+
+  // Rounds to the type; false where that is fp16 and can not hold them.
+  bool round(float *x) {
+    if (type == Float::float16) {
+      if (!toHalf(x, halves.data()))
+        return false;
+      kernels.widen(halves.data(), x, n);
+    } else if (type == Float::bfloat16) {
+      for (std::size_t i = 0; i < n; ++i) {
+        const std::uint32_t word = roundedToBfloat16(x[i]);
+        std::memcpy(x + i, &word, sizeof(word));
+      }
+    }
+    return true;
+  }
+
+  // Rounds to fp16; false where it can not hold them.
+  bool toHalf(const float *x, Half *to) const {
+    bool all = true;
+    for (std::size_t i = 0; i < n; ++i)
+      all = all & (std::fabs(x[i]) < beyondHalf);
+    if (all)
+      kernels.narrow(x, to, n);
+    return all;
+  }
+
+private:
+  const Kernels &kernels;
+  const Float type;
+  const std::size_t n;
+  std::vector<Half> halves;
+  std::vector<float> wide;
+};
+
+// Queries, keys and values of all batch elements as fp16 numbers; false where it can not hold them.
+bool toHalves(const KVCache &cache, const RotaryStep &step, Rows32 &rows, Half *to) {
+  const std::size_t n = cache.headDim, half = n / 2;
+  const std::size_t turned = step.nHeads + cache.nKvHeads, all = turned + cache.nKvHeads;
+  std::vector<float> memory(4 * n);
+  float *const cos = memory.data(), *const sin = cos + n, *const x = sin + n, *const other = x + n;
+  for (std::size_t b = 0; b < cache.batch; ++b) {
+    if (b < step.rows) {
+      rows.load(step.cos, b, cos);
+      rows.load(step.sin, b, sin);
+    }
+    for (std::size_t h = 0; h < all; ++h, to += n) {
+      rows.load(step.products, b * all + h, x);
+      if (h < turned) {
+        for (std::size_t i = 0; i < half; ++i) {
+          other[i] = x[i + half] * sin[i];
+          other[i + half] = x[i] * sin[i + half];
+        }
+        for (std::size_t i = 0; i < n; ++i)
+          x[i] *= cos[i];
+        if (!rows.round(other) || !rows.round(x))
+          return false;
+        for (std::size_t i = 0; i < n; ++i)
+          x[i] += other[i];
+        if (!rows.round(x))
+          return false;
+      }
+      if (!rows.toHalf(x, to))
+        return false;
+    }
+  }
+  return true;
+}
+
+} // namespace
+
+std::vector<std::int64_t> attendRotary(KVCache &cache, const RotaryStep &step,
+                                       const SparqSettings *settings, std::int64_t minLength) {
+  std::vector<std::int64_t> lengths = cache.lengths();
+  for (std::int64_t &length : lengths)
+    ++length;
+  const auto shortest = std::minmax_element(lengths.begin(), lengths.end());
+  const bool dense = !settings || *shortest.second < minLength;
+  if (!dense && *shortest.first < minLength)
+    return {};
+
+  const std::size_t n = cache.headDim, nRows = step.nHeads + 2 * cache.nKvHeads;
+  std::vector<Half> halves(cache.batch * nRows * n);
+  Rows32 rows(cache.kernels, step.type, n);
+  if (!toHalves(cache, step, rows, halves.data()))
+    return {};
+
+  constexpr std::ptrdiff_t bytes = sizeof(Half);
+  const auto head = static_cast<std::ptrdiff_t>(n) * bytes;
+  const auto element = static_cast<std::ptrdiff_t>(nRows) * head;
+  const auto rowsFrom = [&](std::size_t row) {
+    return reinterpret_cast<const char *>(halves.data() + row * n);
+  };
+  const Tokens keys{rowsFrom(step.nHeads), {element, head, head, bytes}},
+      values{rowsFrom(step.nHeads + cache.nKvHeads), {element, head, head, bytes}};
+  const std::vector<std::int64_t> ones(cache.batch, 1);
+  cache.append(keys, values, 1, ones.data());
+
+  std::vector<Half> output(cache.batch * step.nHeads * n);
+  const Query query{rowsFrom(0), {element, head, bytes}};
+  cache.attention(query, static_cast<std::int64_t>(step.nHeads), dense ? nullptr : settings,
+                  output.data());
+  for (std::size_t row = 0; row < cache.batch * step.nHeads; ++row)
+    rows.store(output.data() + row * n, step.output, row);
+  return lengths;
+}
+
+} // namespace cpu
+} // namespace sparq

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A decode step of one layer, from what its linear layers for queries, keys and values say to what
+// its attention says: the rotary embedding, rounding to fp16, append and attention in one call.
+#pragma once
+
+#include "kv_cache.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace sparq {
+namespace cpu {
+
+// The type of a model's numbers.
+enum class Float { float32, bfloat16, float16 };
+
+// Arrays of that type, contiguous.
+struct RotaryStep {
+  Float type;
+  const void *products; // (batch, nHeads + 2 * nKvHeads, headDim): queries, keys, values
+  // (rows, headDim): rows is the batch, or 1 for all of it. The sine has the sign that its
+  // component of rotate_half has.
+  const void *cos, *sin;
+  std::size_t rows;
+  std::size_t nHeads;
+  void *output; // (batch, nHeads, headDim)
+};
+
+// Queries and keys become x * cos + rotate_half(x) * sin, each of the three operations rounded to
+// the type, as PyTorch does. Then all is rounded to fp16, the tokens are appended and attended to:
+// densely where all batch elements then have fewer than minLength positions, or settings is null.
+//
+// Returns the lengths after it. Empty, and nothing has happened, where fp16 can not hold a number,
+// or some elements are dense and some are not. Throws Error as `append` and `attention` do.
+std::vector<std::int64_t> attendRotary(KVCache &cache, const RotaryStep &step,
+                                       const SparqSettings *settings, std::int64_t minLength);
+
+} // namespace cpu
+} // namespace sparq
