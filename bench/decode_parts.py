@@ -4,7 +4,8 @@
 Clocks around modules of the model, and around our caches: they see what transformers and PyTorch do between
 them too, and cost some microseconds each. So the parts are of steps of their own, which are not counted in
 tokens per second. Attention of transformers is all that its modules do beside products; ours is what the
-cache does: a lean step (docs/models.md) has no such modules, and its rotary embedding is in the rest.
+cache does, in a lean step (docs/models.md) with the rotary embedding. A clock around a linear layer keeps it
+from being joined with others there, so products take longer in these steps.
 """
 
 from __future__ import annotations

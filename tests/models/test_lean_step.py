@@ -224,6 +224,18 @@ def test_a_linear_layer_may_be_any_module(monkeypatch: Any) -> None:
     assert torch.equal(own, lean)
 
 
+@pytest.mark.parametrize("activation", ["gelu", "silu"])
+def test_an_activation_may_be_any_module(activation: str, monkeypatch: Any) -> None:
+    seen: list[int] = []
+    model = tiny_model("Llama", hidden_act=activation)
+    own, lean, n_steps = both(model, monkeypatch)
+    assert n_steps == 6
+    assert torch.equal(own, lean)
+    model.model.layers[0].mlp.act_fn.register_forward_hook(lambda *given: seen.append(1))
+    assert torch.equal(own, logits(model))
+    assert len(seen) == 6 + 1
+
+
 def test_arguments_that_ask_for_more(monkeypatch: Any) -> None:
     model, looked_at = a_model(), a_model()
     sparq_ipu.transformers.enable(model, **SETTINGS)
