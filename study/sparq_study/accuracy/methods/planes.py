@@ -57,24 +57,28 @@ class Planes(SparQ):
         read = top_positions(halved.flatten(-2), self.bits, lower_first=True)
         return read.reshape(halved.shape).sum(-1).float()
 
+    @staticmethod
+    def _bits(span: Span) -> torch.Tensor:
+        """(n_kv_heads, n_positions, 8 head_dim) float32: each bit times the component's step."""
+        index = KeyIndex.of_span(span, STORED)
+        shifts = 2.0 ** torch.arange(STORED - 1, -1, -1)
+        bits = torch.floor(index.code[..., None] / shifts) % 2 * index.step[:, :, None, :, None]
+        return bits.flatten(-2).flatten(1, 2)
+
     def approx_scores(self, span: Span) -> torch.Tensor:
         self._check_rank(span.head_dim)
-        key_index = KeyIndex.of(span.key, STORED)
+        key_index = KeyIndex.of_span(span, STORED)
         end = key_index.n_positions
         depth = self.depths(span, key_index)[:, None]  # for all heads of the group
         query = span.query * (depth > 0)
-        weight = query[:, None] * key_index.step[:, :, None, None]  # (n_kv_heads, n_blocks, g, n_queries, d)
-        scores = torch.einsum("hgnd,hbd->hbgn", query, key_index.low)[..., None]
-        rest = key_index.code
-        for plane in range(STORED):
-            size = 2.0 ** (STORED - 1 - plane)
-            bit = torch.floor(rest / size)
-            rest = rest - bit * size
-            # A plane that is not read counts as half its bit.
-            is_read = (depth > plane)[:, None]
-            scores = scores + dataclasses.replace(key_index, code=bit).totals(weight * is_read * size)
-            scores = scores + (weight * ~is_read * (size / 2)).sum(-1)[..., None]
-        scores = scores.permute(0, 2, 3, 1, 4).reshape(*query.shape[:3], end)
+        read = depth[..., None] > torch.arange(STORED)  # (n_kv_heads, 1, n_queries, d, plane)
+        size = 2.0 ** torch.arange(STORED - 1, -1, -1)  # of a plane's bit
+        middle = (~read * size / 2).sum(-1)  # what is not read counts as half of all its bits
+        offset = torch.einsum("hgnd,hbd->hgnb", query, key_index.low)
+        offset = offset + torch.einsum("hgnd,hbd->hgnb", query * middle, key_index.step)
+        bits = span.once("planes", self._bits)[:, :end]
+        scores = torch.einsum("hgnx,hsx->hgns", (query[..., None] * read * size).flatten(-2), bits)
+        scores = scores + offset.repeat_interleave(BLOCK, -1)
         exact = torch.einsum("hgnd,hsd->hgns", query, span.key)
         exact[..., :end] = torch.where(_in_full_blocks(span, end), scores, exact[..., :end])
         return exact / self._tau(span, depth > 0)
