@@ -74,7 +74,7 @@ def inverse_temperature(query: np.ndarray, components: np.ndarray) -> np.ndarray
     everything = magnitude.sum(axis=-1)
     rows = np.repeat(components, group_size, axis=1)
     selected = np.take_along_axis(magnitude, np.maximum(rows, 0), axis=-1)
-    selected = np.where(rows < 0, 0.0, selected).sum(axis=-1)
+    selected = np.where(rows >= 0, selected, 0.0).sum(axis=-1)
     nothing = selected == 0
     ratio = everything / np.where(nothing, 1.0, selected)
     inv_tau: np.ndarray = np.sqrt(np.where(nothing, 1.0, ratio) / head_dim)

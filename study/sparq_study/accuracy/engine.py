@@ -162,8 +162,10 @@ class _Sparse:
         if self.prefix:
             old = self.prefix.layers[layer]
             key, value = torch.cat([*old.keys, key], 1), torch.cat([*old.values, value], 1)
-        history, calibration = self.histories[layer], self.calibrations.get(layer)
-        return self.method.attend(Span(query, key, value, layer, scale, history, calibration))
+        span = Span(query, key, value, layer, scale, self.histories[layer], self.calibrations.get(layer))
+        # A method with a state takes the queries in turn itself.
+        parts = [span] if self.method.needs_history else span.parts()
+        return torch.cat([self.method.attend(part) for part in parts], 2)
 
 
 def _attention(

@@ -7,7 +7,7 @@ Each model and length has a file of lines, `study/results/later_*.jsonl`, by `st
 from __future__ import annotations
 
 import math
-from typing import Any, Sequence
+from typing import Any, Container, Sequence
 
 from sparq_ipu.commands.tables import markdown_table
 
@@ -24,6 +24,11 @@ def title(lines: list[dict[str, Any]]) -> str:
     found = report.select(lines, "lm", "sparse")["dense"]
     length = next(iter(found.values()))["seq_len"]
     return f"{lines[0]['model']}, {length:,} positions, {len(found)} contexts"
+
+
+def run(found: Container[str]) -> dict[str, tuple[str, ...]]:
+    """Methods that a file has at every level: at great lengths some are left out."""
+    return {name: methods for name, methods in LATER.items() if all(m in found for m in methods)}
 
 
 def share_for(kl: float, points: Sequence[tuple[float, float]]) -> str:
@@ -46,7 +51,7 @@ def kl_table(lines: list[dict[str, Any]]) -> str:
     shares = [1 / report.compression(found[level]) for level in LATER_LEVELS]
     goal = report.estimate(found[LATER_LEVELS[1]], KL).value
     rows = []
-    for name, methods in LATER.items():
+    for name, methods in run(found).items():
         values = [report.estimate(found[method], KL) for method in methods]
         points = [(1 / report.compression(found[m]), value.value) for m, value in zip(methods, values)]
         rows.append([name, *(report.interval(value, KL.digits) for value in values), share_for(goal, points)])
@@ -61,7 +66,7 @@ def gap_table(lines: list[dict[str, Any]]) -> str:
     """Each method less SparQ at the same level, in pairs of contexts; bold where it is clear."""
     found = report.select(lines, "lm", "sparse")
     rows = []
-    for name, methods in LATER.items():
+    for name, methods in run(found).items():
         if name == OURS:
             continue
         row = [name]
@@ -78,7 +83,7 @@ def others_table(lines: list[dict[str, Any]]) -> str:
     """What has no level."""
     found = report.select(lines, "lm", "sparse")
     rows = []
-    for method in LATER_OTHERS:
+    for method in filter(found.__contains__, LATER_OTHERS):
         share = 100 / report.compression(found[method])
         rows.append(
             [f"`{method}`", f"{share:.1f} %", report.interval(report.estimate(found[method], KL), KL.digits)]

@@ -68,6 +68,9 @@ def test_tables():
     gaps = {row.split("|")[1].strip(): row for row in later.gap_table(lines).splitlines()}
     assert "+0.1100" in gaps["quest"] and later.OURS not in gaps
     both = later.tables([lines_of({}, "b", 8000), lines_of({}, "a", 16000), lines_of({}, "a", 4000)])
+    without = [line for line in lines if not line.get("method", "").startswith(("loki", "top_p"))]
+    assert "loki" not in later.tables([without]) and "top_p" not in later.tables([without])
+    assert "quest" in later.tables([without])
     titles = [line for line in both.splitlines() if line.startswith("**")]
     assert titles == [f"**{name} positions, 3 contexts**" for name in ("a, 4,000", "a, 16,000", "b, 8,000")]
 

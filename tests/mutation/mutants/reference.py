@@ -100,8 +100,8 @@ MUTANTS = [
                 "no scale where the selected components are 0",
             ),
             (
-                "length // numerics.BLOCK * numerics.BLOCK",
-                "-(-length // numerics.BLOCK) * numerics.BLOCK",
+                "else length // numerics.BLOCK * numerics.BLOCK",
+                "else -(-length // numerics.BLOCK) * numerics.BLOCK",
                 "the open block is quantised too",
             ),
             ("total * inv_tau[b, heads, None]", "total", "approximate scores without temperature"),

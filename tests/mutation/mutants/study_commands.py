@@ -333,7 +333,11 @@ MUTANTS = [
         f"{_ORACLE}[planes:r=6,k=20,bits=9] {_PLANES} "
         "study/tests/accuracy/test_accuracy_methods.py::test_transfer_formula",
         [
-            ("* (size / 2)).sum(-1)", "* 0.0).sum(-1)", "planes that are not read count nothing"),
+            (
+                "(~read * size / 2).sum(-1)",
+                "(~read * size * 0).sum(-1)",
+                "planes that are not read count nothing",
+            ),
             (
                 "(span.positions()[:, 0] + 1) // BLOCK",
                 "span.positions()[:, 0] // BLOCK",

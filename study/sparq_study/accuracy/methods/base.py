@@ -12,7 +12,7 @@ carried from call to call.
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, Callable, ClassVar, TypeVar
 
 import torch
 
@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 HIDDEN = -1e30
 # Bits of a stored element; 16 is not rounded at all.
 STORED_BITS = (4, 8, 16)
+# Scores of a part of a span: 4 MiB of float32.
+_SCORES_IN_CACHE = 2**20
+
+_Made = TypeVar("_Made")
 
 
 class History:
@@ -61,6 +65,7 @@ class Span:
     layer: index of the layer, from 0.
     scale: factor of a dot product, 1 / sqrt(head_dim) in Llama.
     calibration: of this layer, for methods that need one.
+    whole: the span that this one is a part of, if it is.
     """
 
     query: torch.Tensor
@@ -70,6 +75,31 @@ class Span:
     scale: float
     history: History = dataclasses.field(default_factory=History)
     calibration: Calibration | None = None
+    whole: Span | None = None
+    kept: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    def parts(self) -> list[Span]:
+        """The span cut by queries into parts whose scores stay in a processor's cache."""
+        heads, parts = self.query.shape[0] * self.query.shape[1], []
+        step = max(1, _SCORES_IN_CACHE // (heads * self.seq_len))
+        for start in range(0, self.n_queries, step):
+            query = self.query[:, :, start : start + step]
+            end = self.first + start + query.shape[2]
+            key, value = self.key[:, :end], self.value[:, :end]
+            parts.append(dataclasses.replace(self, query=query, key=key, value=value, whole=self, kept={}))
+        return parts
+
+    def with_rows(self, key: torch.Tensor, value: torch.Tensor) -> Span:
+        """The same queries over other rows, of which nothing is known yet."""
+        return dataclasses.replace(self, key=key, value=value, whole=None, kept={})
+
+    def once(self, name: str, make: Callable[[Span], _Made]) -> _Made:
+        """What is made of all keys or values of the whole span, once for all its parts."""
+        whole = self.whole or self
+        if name not in whole.kept:
+            whole.kept[name] = make(whole)
+        made: _Made = whole.kept[name]
+        return made
 
     @property
     def n_queries(self) -> int:
@@ -172,9 +202,7 @@ class Method:
                 # into them.
                 history.key_range = ChannelRange.of(span.key[:, : span.first], self.kv_bits)
                 history.value_range = ChannelRange.of(span.value[:, : span.first], self.kv_bits)
-            span = dataclasses.replace(
-                span, key=history.key_range.round(span.key), value=history.value_range.round(span.value)
-            )
+            span = span.with_rows(history.key_range.round(span.key), history.value_range.round(span.value))
         if span.layer < self.dense_layers:
             return attend_to(span, span.visible())
         return self._attend(span)

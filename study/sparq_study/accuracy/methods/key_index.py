@@ -16,6 +16,8 @@ import torch
 from sparq_reference.key_index import coefficient_limit
 from sparq_reference.numerics import BLOCK, HALF_MAX
 
+from .base import Span
+
 
 def to_half(tensor: torch.Tensor) -> torch.Tensor:
     """Float32 of the nearest float16: what a cache or a kernel is given. Overflow saturates."""
@@ -53,6 +55,13 @@ class KeyIndex:
         # Where step is 0 all differences are below 2^-16, so the codes are 0 as they should.
         code = torch.round((blocks - low[:, :, None]) * inverse[:, :, None])
         return cls(low, step, torch.minimum(code, most), index_bits)
+
+    @classmethod
+    def of_span(cls, span: Span, index_bits: int) -> KeyIndex:
+        """Index of a span's keys; that of the whole span is made once for its parts."""
+        index = span.once(f"index of {index_bits} bits", lambda whole: cls.of(whole.key, index_bits))
+        n_blocks = span.seq_len // BLOCK
+        return cls(index.low[:, :n_blocks], index.step[:, :n_blocks], index.code[:, :n_blocks], index_bits)
 
     @property
     def n_positions(self) -> int:

@@ -47,7 +47,10 @@ class Quest(Method):
 
     def page_scores(self, span: Span) -> torch.Tensor:
         """(n_kv_heads, group_size, n_queries, n_pages) before the softmax."""
-        low, high = self.bounds(span)
+        low, high = span.once(f"pages of {self.page}", self.bounds)
+        # Pages behind the newest position, and what its own will hold, are not used by `select`.
+        n_pages = -(-span.seq_len // self.page)
+        low, high = low[:, :n_pages], high[:, :n_pages]
         of_high, of_low = self._parts(span.query)
         return torch.einsum("hgnd,hpd->hgnp", of_high, high) + torch.einsum("hgnd,hpd->hgnp", of_low, low)
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import ClassVar, Iterator
+from typing import ClassVar
 
 import torch
 
@@ -81,28 +81,40 @@ class Planes(SparQ):
         so_far = step.cumsum(1) if self.index_bits == 16 or step.shape[1] == 0 else step.cummax(1).values
         return torch.nn.functional.pad(so_far, (0, 0, 1, 0), value=1.0)
 
+    @staticmethod
+    def _bits(span: Span) -> torch.Tensor:
+        """(n_kv_heads, n_positions, 8 head_dim) float32: each bit times the component's step."""
+        index = KeyIndex.of_span(span, STORED)
+        shifts = 2.0 ** torch.arange(STORED - 1, -1, -1)
+        bits = torch.floor(index.code[..., None] / shifts) % 2 * index.step[:, :, None, :, None]
+        return bits.flatten(-2).flatten(1, 2)
+
     def approx_scores(self, span: Span) -> torch.Tensor:
         self._check_rank(span.head_dim)
-        key_index = KeyIndex.of(span.key, self.planes)
+        key_index = KeyIndex.of_span(span, self.planes)
         end = key_index.n_positions
         depth = self.depths(span, key_index)
         query = span.query * (depth > 0)[:, None]
-        of_blocks = self.float_scores if self.index_bits == 16 else self.block_scores
+        if self.index_bits == 16:
+            of_blocks = self.float_scores(span, query, key_index, depth[:, None])
+        else:
+            of_blocks = self.block_scores(query, key_index, depth)
         scores = torch.einsum("hgnd,hsd->hgns", query, span.key)
-        in_full = _in_full_blocks(span, end)
-        scores[..., :end] = torch.where(in_full, of_blocks(query, key_index, depth), scores[..., :end])
+        scores[..., :end] = torch.where(_in_full_blocks(span, end), of_blocks, scores[..., :end])
         return scores / self._tau(span, (depth > 0)[:, None])
 
-    def float_scores(self, query: torch.Tensor, key_index: KeyIndex, depth: torch.Tensor) -> torch.Tensor:
-        """Scores of full blocks in float32, with the query as it is; arguments as of `block_scores`."""
-        depth = depth[:, None, None]  # (n_kv_heads, n_blocks, group_size, n_queries, head_dim)
-        weight = query[:, None] * key_index.step[:, :, None, None]
-        scores = torch.einsum("hgnd,hbd->hbgn", query, key_index.low)[..., None]
-        for size, bit, is_read in self._each_plane(key_index, depth):
-            scores = scores + bit.totals(weight * is_read * size)
-            # A plane that is not read counts as half its bit.
-            scores = scores + (weight * ~is_read * (size / 2)).sum(-1)[..., None]
-        return scores.permute(0, 2, 3, 1, 4).reshape(*query.shape[:3], key_index.n_positions)
+    def float_scores(
+        self, span: Span, query: torch.Tensor, key_index: KeyIndex, depth: torch.Tensor
+    ) -> torch.Tensor:
+        """Scores of full blocks in float32, with the query as it is; depth (n_kv_heads, 1, n_queries, d)."""
+        read = depth[..., None] > torch.arange(STORED)  # (n_kv_heads, 1, n_queries, d, plane)
+        size = 2.0 ** torch.arange(STORED - 1, -1, -1)  # of a plane's bit
+        middle = (~read * size / 2).sum(-1)  # what is not read counts as half of all its bits
+        offset = torch.einsum("hgnd,hbd->hgnb", query, key_index.low)
+        offset = offset + torch.einsum("hgnd,hbd->hgnb", query * middle, key_index.step)
+        bits = span.once("planes", self._bits)[:, : key_index.n_positions]
+        scores = torch.einsum("hgnx,hsx->hgns", (query[..., None] * read * size).flatten(-2), bits)
+        return scores + offset.repeat_interleave(BLOCK, -1)
 
     def block_scores(self, query: torch.Tensor, key_index: KeyIndex, depth: torch.Tensor) -> torch.Tensor:
         """Scores of full blocks before the temperature, by the integers of the contract (E12).
@@ -113,24 +125,17 @@ class Planes(SparQ):
         """
         depth = depth[:, None, None]
         coefficient, unit = key_index.coefficients(query, self.rank)
-        total = torch.zeros(1)
-        for size, bit, is_read in self._each_plane(key_index, depth):
-            total = total + bit.totals(coefficient * is_read * size)  # below 2^24: exact
-        middle = (coefficient * (2.0 ** (self.planes - depth) - 1)).sum(-1)
-        offset = key_index.offsets(query) + unit * 0.5 * middle
-        scores = unit[..., None] * total + offset[..., None]
-        return scores.permute(0, 2, 3, 1, 4).reshape(*query.shape[:3], key_index.n_positions)
-
-    def _each_plane(
-        self, key_index: KeyIndex, depth: torch.Tensor
-    ) -> Iterator[tuple[float, KeyIndex, torch.Tensor]]:
-        """What a bit of each plane stands for, the plane as codes 0 and 1, and where it is read."""
-        rest = key_index.code
+        total, rest = torch.zeros(1), key_index.code
         for plane in range(self.planes):
             size = 2.0 ** (self.planes - 1 - plane)
             bit = torch.floor(rest / size)
             rest = rest - bit * size
-            yield size, dataclasses.replace(key_index, code=bit), depth > plane
+            of_plane = dataclasses.replace(key_index, code=bit).totals(coefficient * (depth > plane) * size)
+            total = total + of_plane  # below 2^24: exact
+        middle = (coefficient * (2.0 ** (self.planes - depth) - 1)).sum(-1)
+        offset = key_index.offsets(query) + unit * 0.5 * middle
+        scores = unit[..., None] * total + offset[..., None]
+        return scores.permute(0, 2, 3, 1, 4).reshape(*query.shape[:3], key_index.n_positions)
 
     def _score_elements(self, seq_len: int) -> tuple[int, float]:
         scored = seq_len % BLOCK * self.rank

@@ -152,7 +152,7 @@ class SparQ(Method):
         query = span.query * used
         scores = torch.einsum("hgnd,hsd->hgns", query, span.key)
         if self.index_bits < 16:
-            key_index = KeyIndex.of(span.key, self.index_bits)
+            key_index = KeyIndex.of_span(span, self.index_bits)
             end = key_index.n_positions
             indexed = _in_full_blocks(span, end)
             scores[..., :end] = torch.where(indexed, key_index.scores(query, self.rank), scores[..., :end])
@@ -192,15 +192,14 @@ class SparQ(Method):
 
     def _attend(self, span: Span) -> torch.Tensor:
         if self.rows == "int8":
-            span = dataclasses.replace(span, key=as_held(span.key), value=as_held(span.value))
+            span = span.with_rows(as_held(span.key), as_held(span.value))
         selected, s_hat = self.select(span)
         selected = selected[:, None]
         out = self._attend_to_rows(span, selected)
         if self.mean_value_from < 0 or span.layer < self.mean_value_from:
             return out
         alpha = (s_hat * selected).sum(-1, keepdim=True)
-        count = torch.arange(1, span.seq_len + 1)[:, None]
-        mean = (span.value.cumsum(1) / count)[:, span.first :]  # running mean as each query sees it
+        mean = span.once("mean_value", _running_mean)[:, span.first : span.seq_len]  # as each query sees it
         return alpha * out + (1 - alpha) * mean[:, None]
 
     def _attend_to_rows(self, span: Span, selected: torch.Tensor) -> torch.Tensor:
@@ -236,6 +235,11 @@ class SparQ(Method):
         # own, so kv_bits does not shrink it a second time.
         mean_value = 2 * head_dim
         return elements - mean_value, key_index + (0 if self.mean_value_from < 0 else mean_value)
+
+
+def _running_mean(span: Span) -> torch.Tensor:
+    """(n_kv_heads, seq_len, head_dim): the mean of the values up to each position."""
+    return span.value.cumsum(1) / torch.arange(1, span.seq_len + 1)[:, None]
 
 
 def _in_full_blocks(span: Span, end: int) -> torch.Tensor:
