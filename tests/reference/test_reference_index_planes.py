@@ -123,12 +123,12 @@ def test_the_limit_of_coefficients_knows_the_rank(monkeypatch: pytest.MonkeyPatc
     """Not how many of the components are read: from 33 components on these would differ."""
     rng = np.random.default_rng(0)
     query, keys = strategies.tensors("normal", (2, 40), rng), strategies.tensors("normal", (64, 40), rng)
-    assert (depths_of(query, keys, 40, 8, 60) > 0).sum() < 33
-    check_contract(query, keys, 40, 8, 60)
+    assert (depths_of(query, keys, 40, 8, 40) > 0).sum() < 33
+    check_contract(query, keys, 40, 8, 40)
     right = key_index.block_scores
     monkeypatch.setattr(key_index, "block_scores", lambda *a, rank, unread: right(*a, unread=unread))
     with pytest.raises(AssertionError, match="scores"):
-        check_contract(query, keys, 40, 8, 60)
+        check_contract(query, keys, 40, 8, 40)
 
 
 def least_first(code: np.ndarray, bits: int) -> np.ndarray:
