@@ -475,7 +475,8 @@ def shaped(**shapes: tuple) -> dict:
         (
             dict(indexbits=4),
             "attributes must be among cache_name, capacity, hot_policy, hot_rows, index_bits, "
-            "index_read_bits, mean_value, memory, n_kv_heads, n_local, rank, row_bits, top_k, wave_rows, got indexbits",
+            "index_read_bits, mean_value, memory, n_kv_heads, n_local, rank, row_bits, top_k, wave_rows, "
+            "got indexbits",
         ),
         (shaped(query=(2, 3, 16)), "n_heads must be a multiple of n_kv_heads=2, got 3"),
         (
