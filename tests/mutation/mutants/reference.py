@@ -236,8 +236,13 @@ MUTANTS = [
     ),
     *of(
         "reference/sparq_reference/checks.py",
-        _CHECKS,
+        f"{_CHECKS} {_TESTS}index_planes.py",
         [
+            (
+                "most = 0 if index_bits == INDEX_BITS[0] else index_bits * head_dim",
+                "most = index_bits * head_dim",
+                "keys themselves may be in planes",
+            ),
             (
                 "MAX_CAPACITY = 1 << 24",
                 "MAX_CAPACITY = 1 << 25",
@@ -291,8 +296,13 @@ MUTANTS = [
     ),
     *of(
         "reference/sparq_reference/transfers.py",
-        f"{_TESTS}transfers.py {_TESTS}readme.py",
+        f"{_TESTS}transfers.py {_TESTS}readme.py {_TESTS}index_planes.py",
         [
+            (
+                "min(index_read_bits, read_bits), min(index_read_bits, n_components)",
+                "min(index_read_bits, read_bits), n_components",
+                "scales are read of components without a plane",
+            ),
             (
                 "2 * seq_len * head_dim + 2 * head_dim",
                 "2 * seq_len * head_dim",
