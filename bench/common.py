@@ -126,7 +126,8 @@ class Workload:
         return dataclasses.replace(self, spec=self.spec.plain())
 
     def _shape(self) -> dict[str, Any]:
-        spec = dataclasses.asdict(self.spec)
+        # An option without a flag is one that no kernel has: rows know nothing of it.
+        spec = {name: value for name, value in dataclasses.asdict(self.spec).items() if name in ARGUMENTS}
         first = {"batch": spec.pop("batch"), "n_heads": self.n_heads, "n_kv_heads": spec.pop("n_kv_heads")}
         return {**first, "head_dim": spec.pop("head_dim"), "seq_len": spec.pop("capacity"), **spec}
 

@@ -52,6 +52,7 @@ template <> struct type_caster<sparq::CacheSpec> {
     from.read("capacity", value.capacity);
     from.read("index_bits", value.indexBits);
     from.read("row_bits", value.rowBits);
+    from.read("index_read_bits", value.indexReadBits);
     return from.complete();
   }
 };

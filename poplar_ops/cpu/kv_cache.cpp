@@ -26,6 +26,7 @@ constexpr std::size_t parallelWork = std::size_t(1) << 19;
 
 CacheSpec checked(const CacheSpec &spec) {
   check("KVCache", spec);
+  refuseIndexPlanes("KVCache", spec);
   return spec;
 }
 

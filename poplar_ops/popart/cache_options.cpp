@@ -16,6 +16,7 @@ template <class Options, class F> void forEachOption(Options &&all, const F &f) 
   f(Option{"capacity", false}, all.spec.capacity);
   f(Option{"index_bits"}, all.spec.indexBits);
   f(Option{"row_bits"}, all.spec.rowBits);
+  f(Option{"index_read_bits"}, all.spec.indexReadBits);
   f(Option{"memory"}, all.memory);
   f(Option{"hot_rows", true, sparq::TierOptions::maxRows}, all.tiers.hotRows);
   f(Option{"hot_policy"}, all.tiers.policy);
@@ -73,6 +74,7 @@ void CacheOptions::check(const char *op, const sparq::CacheSpec &shape) const {
   if (shape.rowBits != 16 && memory != sparq::Memory::tiered)
     throw sparq::Error(std::string(op) + ": row_bits must be 16 unless memory is 'tiered', got " +
                        text(shape.rowBits));
+  sparq::refuseIndexPlanes(op, shape);
   CacheOptions without = *this;
   without.tiers = {};
   if (memory == sparq::Memory::tiered)

@@ -38,6 +38,18 @@ void check(const char *op, const CacheSpec &spec) {
   if (spec.indexBits != 16 && spec.headDim > 1u << 16)
     fail(op, "head_dim", "be at most 65536 with index_bits=" + std::to_string(spec.indexBits),
          spec.headDim);
+  const std::uint64_t most =
+      spec.indexBits == 16 ? 0 : std::uint64_t(spec.indexBits) * spec.headDim;
+  if (spec.indexReadBits > most)
+    fail(op, "index_read_bits",
+         "be in [0, " + std::to_string(most) +
+             "] with index_bits=" + std::to_string(spec.indexBits),
+         spec.indexReadBits);
+}
+
+void refuseIndexPlanes(const char *op, const CacheSpec &spec) {
+  if (spec.indexReadBits != 0)
+    fail(op, "index_read_bits", "be 0 on this device", spec.indexReadBits);
 }
 
 void checkHeads(const char *op, const CacheSpec &spec, std::int64_t nHeads) {

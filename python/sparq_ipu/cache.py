@@ -39,7 +39,9 @@ class KVCache(HasSpec):
         options: of the cache, as `sparq_reference.CacheSpec`: `index_bits`, 16 (the default), 8 or 4, bits of
             a number of the key index that SparQ scores positions from (docs/exactness.md E9); `row_bits`, 16
             (the default) or 8, of a number of the rows of keys and values (E10), 8 on "ipu" and "emulator"
-            only with `memory="tiered"`. And of the device's backend:
+            only with `memory="tiered"`; `index_read_bits`, 0 (the default) or how many bits of a position a
+            query reads of a key index in planes (E12), on "reference" only: no other device has a kernel for
+            it. And of the device's backend:
             on "cpu" `n_threads` and `isa` (docs/cpu.md);
             on "ipu" and "emulator" `memory`, "streaming" (the default), "tiered" (with `index_bits` 8 or 4)
             or "sram"; with "tiered" `hot_rows`, `hot_policy` and `wave_rows`; `n_ipus` and `split`; `n_tiles`

@@ -106,7 +106,9 @@ class Kernel:
             of_row = transfers.row_bytes(head_dim, cache.row_bits)
             return n_bytes - (top_k + 1) * (transfers.row_bytes(head_dim) - of_row)
         if settings.kind == "sparq":
-            return transfers.sparq_bytes(seq_len, head_dim, settings.rank, top_k, cache.index_bits)
+            return transfers.sparq_bytes(
+                seq_len, head_dim, settings.rank, top_k, cache.index_bits, cache.index_read_bits
+            )
         return n_bytes
 
     def theoretical_speedup(self, cache: CacheSpec, settings: SparqSettings | None) -> float:
@@ -118,7 +120,9 @@ class Kernel:
         if self.memory == "tiered":
             of_row = transfers.row_bytes(head_dim, cache.row_bits)
             return seq_len * transfers.row_bytes(head_dim) / (top_k * of_row)
-        return transfers.theoretical_speedup(seq_len, head_dim, settings.rank, top_k, cache.index_bits)
+        return transfers.theoretical_speedup(
+            seq_len, head_dim, settings.rank, top_k, cache.index_bits, cache.index_read_bits
+        )
 
 
 #: every kernel by name, in the order of tables
@@ -223,11 +227,12 @@ def _attention(
     settings: SparqSettings | None,
     cache: CacheSpec | None,
 ) -> np.ndarray:
-    index_bits, row_bits = (16, 16) if cache is None else (cache.index_bits, cache.row_bits)
+    bits = {} if cache is None else cache.option_values
+    row_bits = bits.pop("row_bits", 16)
     key, value = (row_codes.round_rows(rows, row_bits) for rows in (key, value))
     output: np.ndarray
     if settings is None:
         output = twin.dense_attention(query, key, value)
     else:
-        output = twin.sparq_attention(query, key, value, index_bits=index_bits, **settings.arguments())
+        output = twin.sparq_attention(query, key, value, **bits, **settings.arguments())
     return output

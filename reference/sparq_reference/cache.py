@@ -176,6 +176,7 @@ class KVCache(HasSpec):
             self.value,
             settings,
             index_bits=self.spec.index_bits,
+            index_read_bits=self.spec.index_read_bits,
             lengths=self._lengths,
             value_sum=self._value_sum,
         ).output

@@ -84,6 +84,19 @@ def check_index_bits(op: str, value: object, head_dim: int) -> int:
     return number
 
 
+def check_index_read_bits(op: str, value: object, index_bits: int, head_dim: int) -> int:
+    """`value` as an int: at most all bits of a position, 0 with index_bits=16."""
+    most = 0 if index_bits == INDEX_BITS[0] else index_bits * head_dim
+    interval = f"[0, {most}] with index_bits={index_bits}"
+    return check_integer(op, "index_read_bits", value, 0, most, interval)
+
+
+def refuse_index_planes(op: str, index_read_bits: int) -> None:
+    """Of a device that has no kernel for a key index in planes of bits (E12)."""
+    if index_read_bits:
+        fail(op, "index_read_bits", "be 0 on this device", index_read_bits)
+
+
 def check_row_bits(op: str, value: object) -> int:
     """`value` as an int of ROW_BITS."""
     return _check_bits(op, "row_bits", value, ROW_BITS)

@@ -22,6 +22,7 @@ from sparq_reference.numerics import BLOCK, to_half, widen
 COEFFICIENT_LIMIT = {8: 2047, 4: 127}
 
 _ZERO = np.float32(0.0)
+_HALF = np.float32(0.5)
 _ONE = np.float32(1.0)
 # Adding and subtracting 1.5 * 2**23 rounds a number below 2**22 to an integer, nearest, ties to even.
 _ROUND = np.float32(float.fromhex("0x1.8p+23"))
@@ -65,18 +66,27 @@ def coefficient_limit(index_bits: int, rank: int) -> int:
     return min(COEFFICIENT_LIMIT[index_bits], (2**24 - 1) // (most * rank))
 
 
-def block_scores(query: np.ndarray, index: KeyIndex, index_bits: int) -> np.ndarray:
+def block_scores(
+    query: np.ndarray,
+    index: KeyIndex,
+    index_bits: int,
+    *,
+    rank: int | None = None,
+    unread: np.ndarray | None = None,
+) -> np.ndarray:
     """Approximate scores of full blocks, before the temperature.
 
     Args:
-        query: (n_heads, rank) float32, the selected components, ascending.
+        query: (n_heads, n_components) float32, the selected components, ascending.
         index: these components of the keys.
+        rank: of the settings, where fewer components are selected (E12).
+        unread: (n_components,) integers: by how much codes may be above those of `index`, which then stand
+            for the middle (E12); None: they are what is stored.
 
     Returns:
         (n_heads, n_blocks * 64) float32.
     """
-    rank = query.shape[1]
-    limit = np.float32(coefficient_limit(index_bits, rank))
+    limit = np.float32(coefficient_limit(index_bits, rank or query.shape[1]))
     weight = query[:, :, None] * widen(index.step)[None]  # exact
     largest = np.abs(weight).max(axis=1)  # (n_heads, n_blocks)
     nothing = largest == 0
@@ -86,8 +96,11 @@ def block_scores(query: np.ndarray, index: KeyIndex, index_bits: int) -> np.ndar
     unit = np.where(nothing, _ZERO, largest * (_ONE / limit))
     offset = np.zeros(largest.shape, np.float32)
     total = np.zeros((*largest.shape, BLOCK), np.int64)
-    for j in range(rank):
+    for j in range(query.shape[1]):
         offset += query[:, j, None] * widen(index.low[j])
         total += coefficient[:, j, :, None] * index.code[j].astype(np.int64)
+    if unread is not None:
+        middle = (coefficient * unread[None, :, None]).sum(axis=1)
+        offset = offset + (unit * _HALF) * middle.astype(np.float32)
     scores = unit[..., None] * total.astype(np.float32) + offset[..., None]
     return scores.reshape(query.shape[0], -1)

@@ -30,7 +30,15 @@ from sparq_reference import SparqSettings, exact  # noqa: E402
 SHAPE = dict(batch=2, n_kv_heads=2, head_dim=16, capacity=48)
 SETTINGS = dict(rank=4, top_k=6, n_local=2, mean_value=True)
 #: what travels of a cache where nothing is asked for
-OPTIONS = dict(index_bits=16, row_bits=16, memory="streaming", hot_rows=0, hot_policy="lru", wave_rows=0)
+OPTIONS = dict(
+    index_bits=16,
+    row_bits=16,
+    index_read_bits=0,
+    memory="streaming",
+    hot_rows=0,
+    hot_policy="lru",
+    wave_rows=0,
+)
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -214,7 +222,7 @@ def test_a_call_without_index_bits_means_16(ipu):
             call(capacity=48, cache_name="layer0", index_bits=wrong)
     with pytest.raises(
         ValueError,
-        match=r"^CacheFill: attributes must be capacity, index_bits, row_bits, memory, hot_rows, hot_",
+        match=r"^CacheFill: attributes must be capacity, index_bits, row_bits, index_read_bits, memory,",
     ):
         call(cache_name="layer0", index_bits=4)
     wide = torch.zeros(2, 2, 5, 65544).half()

@@ -46,7 +46,7 @@ FAMILIES: dict = {
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_request_has_the_tokens_of_generate(family: str, monkeypatch: Any) -> None:
-    """To the bit, with the products of `generate`: those of as many rows as there are."""
+    """With the products of `generate`: those of as many rows as there are."""
     model = tiny_model(**FAMILIES[family])
     if family == "dense":
         sparq_ipu.transformers.enable_dense(model)
@@ -205,6 +205,25 @@ def test_a_long_prompt_does_not_hold_up_others(engine: Any, monkeypatch: Any) ->
     engine.cancel(writer.request)
     assert short.request.last_at < reader.request.last_at
     assert len(n_steps) >= 6 and all(end > begin for begin, end in zip(n_steps[::2], n_steps[1::2]))
+
+
+def test_a_prompt_alone_is_read_in_larger_pieces(engine: Any, monkeypatch: Any) -> None:
+    sizes = []
+    read = engine.contexts.read
+
+    def counted(place: int, tokens: Any, *more: Any) -> Any:
+        sizes.append(len(tokens))
+        if len(sizes) == 1:
+            asked.append(Asked(engine, tokens_of(900, seed=2), 1))
+        return read(place, tokens, *more)
+
+    monkeypatch.setattr(engine.contexts, "read", counted)
+    monkeypatch.setattr(engine_module, "PIECE", 256)
+    monkeypatch.setattr(engine_module, "PIECE_ALONE", 640)
+    asked = [Asked(engine, tokens_of(1000), 1)]
+    for one in asked:
+        one.end()
+    assert sizes == [640, 256, 256, 104, 640, 4]
 
 
 def test_a_step_comes_before_the_layer_that_would_end_too_late(engine: Any, monkeypatch: Any) -> None:

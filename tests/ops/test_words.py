@@ -8,6 +8,7 @@ Python's descriptions can not hold bad values, so C++ gets stand-ins with the sa
 from __future__ import annotations
 
 import dataclasses
+import functools
 import pickle
 import re
 from types import SimpleNamespace
@@ -80,6 +81,10 @@ SPECS = [
     dict(index_bits=2**32 - 1),
     dict(head_dim=2**16 + 8, index_bits=8),
     dict(head_dim=2**16 + 8, index_bits=4),
+    dict(index_read_bits=1),
+    dict(index_bits=8, index_read_bits=129),
+    dict(index_bits=4, index_read_bits=2**32 - 1),
+    dict(head_dim=2**16 + 8, index_bits=8, index_read_bits=2**20),
     dict(batch=4096, n_kv_heads=4097),
     dict(batch=65536, n_kv_heads=65536),  # 2**32: not 0
     # the first that is wrong, in the order of the fields
@@ -100,6 +105,23 @@ def test_cache_specs(changes: dict[str, int]) -> None:
     dense = Attention("dense-streaming", None)
     assert refused(lambda: plan(bad, n_heads, dense)) == python.replace("op:", "plan:", 1)
     assert refused(lambda: cpu_cache(bad)) == python.replace("op:", "KVCache:", 1)
+
+
+def test_planes_of_bits_are_refused_by_name() -> None:
+    """The reference alone has them (docs/exactness.md E12): everyone else says so, in the same words."""
+    planes = dict(index_bits=8, index_read_bits=64)
+    words = "index_read_bits must be 0 on this device, got 64"
+    bad, sparq = CacheSpec(2, 2, 16, 64, **planes), Attention("sparq-streaming", SETTINGS)
+    assert refused(lambda: session(bad)) == refused(lambda: plan(bad, 2, sparq)) == f"plan: {words}"
+    assert refused(lambda: cpu_cache(bad)) == f"KVCache: {words}"
+    for device, options in (("cpu", {}), ("emulator", {}), ("emulator", dict(memory="tiered"))):
+        call = functools.partial(sparq_ipu.KVCache, 2, 2, 16, 64, device=device, **planes, **options)
+        assert refused(call) == f"KVCache: {words}"
+    assert refused(lambda: sparq_ipu.plan(2, 2, 2, 64, 16, n_tiles=1, **planes)) == f"plan: {words}"
+    # negative control
+    cache = sparq_ipu.KVCache(2, 2, 16, 64, device="reference", **planes)
+    assert cache.index_read_bits == 64
+    call(index_read_bits=0)
 
 
 BAD_SETTINGS = [
@@ -200,7 +222,11 @@ def test_numbers_that_no_field_holds(field: dataclasses.Field, value: int) -> No
     words = f"{field.name} must be in [0, 4294967295], got {value}"
     bad = changed(SPEC if of_spec else SETTINGS, **{field.name: value})
     if of_spec:
-        rules = {"index_bits": "be one of 16, 8, 4", "row_bits": "be one of 16, 8"}
+        rules = {
+            "index_bits": "be one of 16, 8, 4",
+            "row_bits": "be one of 16, 8",
+            "index_read_bits": "be in [0, 0] with index_bits=16",
+        }
         rule = rules.get(field.name, "be in [1, ")
         assert refused(lambda: CacheSpec(**vars(bad))).startswith(f"CacheSpec: {field.name} must {rule}")
         for call in (session, cpu_cache):
@@ -225,7 +251,7 @@ def of_another_type(description: Any) -> list[SimpleNamespace]:
 
 def test_descriptions_of_another_type() -> None:
     specs, settings = of_another_type(SPEC), of_another_type(SETTINGS)
-    assert len(specs) == 6 * 5 and len(settings) == 3 * 5 + 4
+    assert len(specs) == 7 * 5 and len(settings) == 3 * 5 + 4
     for bad in specs:
         for call in (session, cpu_cache):
             with pytest.raises(TypeError):

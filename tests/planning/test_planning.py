@@ -235,7 +235,7 @@ def test_a_dry_run_leaves_later_sessions_alone():
         (dict(index_bits=4.0, kernel="dense-sram"), r"plan: index_bits must be one of 16, 8, 4, got 4.0$"),
         (
             dict(bits=4),
-            r"plan: options must be among \['kernel', .*'rank', .*'index_bits', 'row_bits'\], got 'bits'",
+            r"plan: options must be among \['kernel', .*'rank', .*'index_read_bits'\], got 'bits'",
         ),
         (
             dict(hit_rate=0.9),

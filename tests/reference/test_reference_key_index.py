@@ -173,7 +173,7 @@ def test_quantising_behind_the_last_block_is_noticed(
     scores = key_index.block_scores
     monkeypatch.setattr(exact, "numerics", AllOfThem())
     monkeypatch.setattr(key_index, "quantise", padded)
-    monkeypatch.setattr(key_index, "block_scores", lambda *a: scores(*a)[:, : len(keys)])
+    monkeypatch.setattr(key_index, "block_scores", lambda *a, **of: scores(*a, **of)[:, : len(keys)])
     with pytest.raises(AssertionError, match="scores differ"):
         check_contract(query, keys, 4)
 

@@ -53,6 +53,7 @@ class Case:
         self, seed: int, batch: int, n_kv_heads: int, n_heads: int, head_dim: int, capacity: int, **bits: int
     ):
         options = {"index_bits": 16, "row_bits": 16, **bits}
+        read_bits = options.pop("index_read_bits", 0)
         numbers = dict(
             version=VERSION,
             batch=batch,
@@ -62,7 +63,7 @@ class Case:
             capacity=capacity,
             **options,
         )
-        self.cache = KVCache(batch, n_kv_heads, head_dim, capacity, **options)
+        self.cache = KVCache(batch, n_kv_heads, head_dim, capacity, **options, index_read_bits=read_bits)
         self.n_heads = n_heads
         self.records = [Record("cache", numbers, {})]
         self._seed = seed << 8
@@ -111,6 +112,7 @@ class Case:
     def sparq(
         self, rank: int, top_k: int, n_local: int = 0, mean_value: bool = True, kind: str = "normal"
     ) -> None:
+        """Of a cache with `index_read_bits` a record of its own kind, "planes"."""
         query, cache = self.make(kind, self.n_heads), self.cache
         settings = SparqSettings(rank, top_k, n_local, mean_value)
         steps = exact.sparq_steps(
@@ -119,6 +121,7 @@ class Case:
             cache.value,
             settings,
             index_bits=cache.index_bits,
+            index_read_bits=cache.index_read_bits,
             lengths=cache.lengths,
             value_sum=cache.value_sum,
         )
@@ -129,14 +132,12 @@ class Case:
             mean_value=int(mean_value),
             width=steps.positions.shape[2],
         )
-        self._keep(
-            "sparq",
-            numbers,
-            query=query,
-            output=cache.attention(query, settings),
-            components=steps.components,
-            positions=steps.positions,
-        )
+        arrays = dict(query=query, output=cache.attention(query, settings), positions=steps.positions)
+        if steps.depths is None:
+            self._keep("sparq", numbers, components=steps.components, **arrays)
+        else:
+            numbers["index_read_bits"] = cache.index_read_bits
+            self._keep("planes", numbers, depths=steps.depths, **arrays)
 
     def window(self, settings: WindowSettings, kind: str = "normal") -> None:
         query, cache = self.make(kind, self.n_heads), self.cache
@@ -276,6 +277,30 @@ def _rows_of_8_bits(kind: str, bits: int) -> Case:
     return case
 
 
+def _planes(kind: str, bits: int, read_bits: int) -> Case:
+    case = Case(
+        700 + bits + read_bits + sum(map(ord, kind)),
+        2,
+        1,
+        2,
+        24,
+        140,
+        index_bits=bits,
+        index_read_bits=read_bits,
+    )
+    case.append([130, 63], kind)
+    case.sparq(12, 16, 2)
+    case.append([3, 1])  # the shorter has its first full block
+    case.sparq(12, 16, 2, kind=kind)
+    case.sparq(24, 9, 0, False)
+    case.truncate([127, 64])
+    case.sparq(1, 20, 0)
+    case.reorder([1, 0])
+    case.sparq(5, 33, 4)
+    case.sparq(5, 300, 4)
+    return case
+
+
 def _window(settings: tuple[int, int | None, int], bits: int, row_bits: int) -> Case:
     n_recent = settings[2]
     case = Case(600 + n_recent + bits + row_bits, 2, 2, 4, 16, 130, index_bits=bits, row_bits=row_bits)
@@ -319,6 +344,10 @@ def cases() -> Iterator[tuple[str, Callable[[], Case]]]:
         yield f"rows8_index{bits}", of(_rows_of_8_bits, "peaks", bits)
     for kind in ("huge", "tiny", "wide"):
         yield f"rows8_{kind}_index4", of(_rows_of_8_bits, kind, 4)
+    for kind, bits in (("peaks", 8), ("peaks", 4), ("ties", 4), ("huge", 8), ("tiny", 8), ("zeros", 4)):
+        yield f"planes_{kind}_index{bits}", of(_planes, kind, bits, 30)
+    yield "planes_wide_index8", of(_planes, "wide", 8, 7)
+    yield "planes_all_index4", of(_planes, "peaks", 4, 96)
     for shape in ((80, 1, 3), (128, 2, 2), (256, 1, 8)):
         yield f"head_dim{shape[0]}", of(_head_dim, *shape)
     yield "window_index16", of(_window, (9, None, 3), 16, 16)

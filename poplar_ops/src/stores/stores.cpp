@@ -26,6 +26,7 @@ std::vector<const StoreKind *> makeStores(const Shape &shape, const Programs &pr
     return std::any_of(programs.attention.begin(), programs.attention.end(), is);
   };
   const Memory memory = memoryOf(programs);
+  refuseIndexPlanes("plan", shape);
   if (shape.rowBits != 16 && memory != Memory::tiered)
     throw Error("plan: row_bits must be 16 unless memory is 'tiered', got " +
                 std::to_string(shape.rowBits));

@@ -14,14 +14,14 @@ from transformers import PreTrainedModel
 from sparq_ipu.serve.products import FixedRows
 from sparq_ipu.tokens import MAX_TOKENS
 from sparq_ipu.transformers.integration import decoding
+from sparq_ipu.transformers.pieces import CELL
 from sparq_ipu.transformers.places import Places, PlacesPass
 from sparq_ipu.transformers.supported import LayerKinds, attention_modules, text_config
 from sparq_reference import checks
 
 #: Pieces of prompts begin at multiples of this and are filled up to one, and their products have so many
-#: rows: a token then has the same bits in any piece. PyTorch's attention asks for a multiple of 32, the
-#: smallest block of queries that its kernel for CPUs works on. 128 rows take little longer in a product.
-ALIGNMENT = 128
+#: rows: a token then has the same bits in any piece. 128 rows take little longer than one in a product.
+ALIGNMENT = CELL
 #: rows of one product in a step, by dtype: one of so many takes about as long as one of a single row
 STEP_ROWS = {torch.float32: 8}
 _USUAL_STEP_ROWS = 32
@@ -80,7 +80,7 @@ class Contexts:
     def read(
         self, place: int, tokens: Sequence[int], held: int, between: Callable[[], None] | None = None
     ) -> torch.Tensor:
-        """The next tokens of a prompt, read with the model's own dense attention.
+        """The next tokens of a prompt, read with dense attention.
 
         Args:
             held: tokens that the place holds, a multiple of ALIGNMENT.

@@ -26,8 +26,8 @@ from sparq_ipu.serve.text import TextStream
 
 _log = logging.getLogger("sparq_ipu.serve")
 
-#: most tokens of a piece
-PIECE = 512
+#: most tokens of a piece; of a prompt that nobody waits for, which larger ones read sooner
+PIECE, PIECE_ALONE = 512, 1024
 #: between two steps of others, a piece takes so many times as long as a step
 PIECE_STEPS = 1.5
 #: a layer of a piece, which nothing interrupts, takes at most so many times as long as a step
@@ -309,7 +309,9 @@ class Engine:
 
     def _piece_tokens(self) -> int:
         """As many as may be, without holding up who gets tokens."""
-        if not self._writing or not self._step_seconds or not self._token_seconds:
+        if not self._writing:
+            return PIECE if len(self._reading) > 1 else PIECE_ALONE
+        if not self._step_seconds or not self._token_seconds:
             return PIECE
         n = int(LAYER_STEPS * self._step_seconds / self._token_seconds) // ALIGNMENT * ALIGNMENT
         return min(max(n, ALIGNMENT), PIECE)

@@ -6,6 +6,9 @@ bits of a token's numbers depend on how many other tokens are in the pass, and w
 all but equally likely, the text. Of products that always have the same number of rows, each row has the same
 bits whatever is in the others; tests/models/test_serve_engine.py looks at that.
 
+More rows take less time each, and many weights have shapes of which more rows have the same bits too. What is
+added in which order does not depend on the numbers, so one product of each shape tells.
+
 The kernels for weights of few bits do each row alone, so steps need no filling up there. Prompts are
 multiplied by weights made bfloat16, as by any others: made once for all rows of a pass.
 """
@@ -19,6 +22,9 @@ import torch.nn.functional as F
 
 from sparq_ipu.torch.few_bits import MOST_ROWS, FewBitsLinear
 
+#: rows that are multiplied together where it changes no bit, the most first
+_MORE_ROWS = (512, 256)
+
 
 class FixedRows:
     """Makes the linear layers of a model multiply `n_rows` rows at a time, the last ones filled up.
@@ -30,6 +36,8 @@ class FixedRows:
     def __init__(self, model: torch.nn.Module):
         #: rows of one product; None: all at once
         self.n_rows: int | None = None
+        #: of a kind of product, as many rows as may be together
+        self._most: dict[tuple[Any, ...], int] = {}
         self._layers: list[torch.nn.Linear | FewBitsLinear] = [
             module
             for module in model.modules()
@@ -52,14 +60,42 @@ class FixedRows:
                 if n <= MOST_ROWS:
                     return layer.product(input)
             weight = layer.weight
-            n_tokens = input.numel() // input.shape[-1]
-            if n is None or n_tokens == n:
+            if n is None:
                 return F.linear(input, weight, layer.bias)
+            n_tokens = input.numel() // input.shape[-1]
             rows = input.reshape(n_tokens, -1)
             if n_tokens % n:
                 rows = F.pad(rows, (0, 0, 0, n - n_tokens % n))
-            parts = [F.linear(part, weight, layer.bias) for part in torch.split(rows, n)]
-            output = parts[0] if len(parts) == 1 else torch.cat(parts)
+            most = n if len(rows) < min(_MORE_ROWS) else self._most_rows(n, weight, layer.bias)
+            output = _multiply(rows, weight, layer.bias, n, most)
             return output[:n_tokens].view(*input.shape[:-1], -1)
 
         return forward
+
+    def _most_rows(self, n: int, weight: torch.Tensor, bias: torch.Tensor | None) -> int:
+        """How many rows of a product have the bits of `n`."""
+        kind = n, weight.shape, weight.dtype, weight.data_ptr() % 64, bias is None
+        if kind not in self._most:
+            generator = torch.Generator().manual_seed(0)
+            rows = torch.randn(max(_MORE_ROWS), weight.shape[1], generator=generator).to(weight.dtype)
+            few = _multiply(rows, weight, bias, n, n)
+            fits = (m for m in _MORE_ROWS if torch.equal(_multiply(rows, weight, bias, n, m), few))
+            self._most[kind] = next(fits, n)
+        return self._most[kind]
+
+
+def _multiply(
+    rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, n: int, most: int
+) -> torch.Tensor:
+    """`most` rows at a time, and `n` where fewer are left."""
+    output = rows.new_empty(len(rows), len(weight))
+    begin = 0
+    while begin < len(rows):
+        end = begin + (most if len(rows) - begin >= most else n)
+        part, out = rows[begin:end], output[begin:end]
+        if bias is None:
+            torch.mm(part, weight.t(), out=out)
+        else:
+            torch.addmm(bias, part, weight.t(), out=out)
+        begin = end
+    return output

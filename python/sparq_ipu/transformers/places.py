@@ -20,6 +20,7 @@ from sparq_ipu.attention import attention
 from sparq_ipu.tokens import append_and_attend
 from sparq_ipu.torch.graphs import outside_graphs
 from sparq_ipu.transformers.autograd import without_backward
+from sparq_ipu.transformers.pieces import attend_piece
 from sparq_ipu.transformers.rotary import Rotary
 from sparq_ipu.transformers.settings import AnyLayerSettings, ModelSettings
 from sparq_ipu.transformers.steps import half_of
@@ -110,8 +111,10 @@ class _LayerPass(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly ty
         self._n_held = n_held
         #: for keys and values of a piece and what is before it; of one layer after the other
         self._room = room
-        #: keys and values of a step, which are appended when their queries come
+        #: keys and values that wait for their queries: of a step, which are appended then, or of a piece and
+        #: what is before it
         self._waiting: tuple[np.ndarray, np.ndarray] | None = None
+        self._piece: tuple[torch.Tensor, torch.Tensor] | None = None
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor | None = None) -> None:
         self._of.make(key_states, self._settings)
@@ -120,58 +123,62 @@ class _LayerPass(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly ty
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Store a piece of a prompt (1, n_kv_heads, n_tokens, head_dim), rounded to float16, and return keys
-        and values of all that the place holds. Of a step nothing is stored yet."""
+        """Store a piece of a prompt (1, n_kv_heads, n_tokens, head_dim), rounded to float16. Of a step
+        nothing is stored yet. Returns its keys and values, by which attention finds this layer."""
         self.lazy_initialization(key_states)
         key = key_states.detach().to(torch.float16).contiguous()
         value = value_states.detach().to(torch.float16).contiguous()
-        keys, values = key_states, value_states
         if self._is_piece:
             rows, n = self._of.rows(self._places), self._n_real
             past = rows.read(0, self._n_held) if self._n_held else (None, None)
             rows.append(key[:, :, :n].numpy(), value[:, :, :n].numpy())
-            keys = without_backward(self._joined("key", past[0], key, key_states), key_states)
-            values = without_backward(self._joined("value", past[1], value, value_states), value_states)
+            dtype = key_states.dtype
+            self._piece = (
+                self._joined("key", past[0], key, dtype),
+                self._joined("value", past[1], value, dtype),
+            )
         else:
             self._waiting = key.numpy(), value.numpy()
-        keys.sparq_layer = self  # type: ignore[attr-defined]  # a tensor takes attributes
-        return keys, values
+        key_states.sparq_layer = self  # type: ignore[attr-defined]  # a tensor takes attributes
+        return key_states, value_states
 
     def _joined(
-        self, name: str, past: np.ndarray | None, new: torch.Tensor, like: torch.Tensor
+        self, name: str, past: np.ndarray | None, new: torch.Tensor, dtype: torch.dtype
     ) -> torch.Tensor:
-        """What is held and a piece behind it, of the type of `like`."""
+        """What is held and a piece behind it."""
         if past is None:
-            return new.to(like.dtype)
+            return new.to(dtype)
         shape = (*new.shape[:2], self._n_held + new.shape[2], new.shape[3])
         room = self._room.get(name)
-        if room is None or room.shape != shape or room.dtype != like.dtype:
-            room = self._room[name] = torch.empty(shape, dtype=like.dtype)
+        if room is None or room.shape != shape or room.dtype != dtype:
+            room = self._room[name] = torch.empty(shape, dtype=dtype)
         room[:, :, : self._n_held] = torch.from_numpy(past)
         room[:, :, self._n_held :] = new
         return room
 
     @property
     def waits(self) -> bool:
-        """Tokens of a step are on their way to `attend`."""
-        return self._waiting is not None
-
-    def attend_prefill(self, key: torch.Tensor, value: torch.Tensor, query: Any, factor: float = 1.0) -> None:
-        """A piece came to attention, which is the model's own."""
+        """Tokens are on their way to `attend`."""
+        return self._waiting is not None or self._piece is not None
 
     def check_mask(self, mask: torch.Tensor | None, n_tokens: int) -> None:
-        """A step reads what its places hold, whatever a mask says: no mask is given."""
+        """Tokens see what their places hold up to them, whatever a mask says: no mask is given."""
 
     @outside_graphs
     def attend(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, factor: float = 1.0
     ) -> torch.Tensor:
-        """A step: query (n places, n_heads, n_tokens, head_dim) -> (n places, n_tokens, n_heads, head_dim).
-        Several tokens attend densely, each to the positions up to its own.
+        """A step or a piece: query (n places, n_heads, n_tokens, head_dim) -> (n places, n_tokens, n_heads,
+        head_dim). Several tokens attend densely, each to the positions up to its own.
 
         Raises:
             ValueError: NaN or infinity, a place that is full.
         """
+        if self._piece is not None:
+            keys_and_values, self._piece = self._piece, None
+            scale = factor / float(query.shape[-1]) ** 0.5
+            attended = attend_piece(query, *keys_and_values, scale)
+            return without_backward(attended, query, key, value)
         assert self._waiting is not None
         new, self._waiting = self._waiting, None
         half, rows = half_of(query, factor), self._of.rows(self._places)
@@ -216,10 +223,10 @@ class _LayerPass(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly ty
         return self._n_held
 
     def get_mask_sizes(self, query_length: Any) -> tuple[int, int]:
-        """(positions after `query_length` more tokens, 0)."""
+        """(tokens of the pass, positions before them), which need no mask: all of the tokens see them."""
         # transformers 4 passes the positions of the tokens, not their number.
         n_tokens = query_length if isinstance(query_length, int) else query_length.shape[0]
-        return self._n_held + n_tokens, 0
+        return n_tokens, self._n_held
 
     def get_max_length(self) -> int:
         """Positions that a place has room for."""
@@ -257,7 +264,8 @@ class Places:
         Args:
             places: whose tokens they are, in order; one for a piece.
             n_real: of a piece, how many tokens are stored; those behind them fill it up.
-            is_piece: of a prompt, with the model's own dense attention; else steps of texts.
+            is_piece: of a prompt, with dense attention; else steps of texts. Before it is a multiple of
+                `CELL` tokens.
             is_dense: steps attend densely, whatever the settings.
         """
         n_held = 0

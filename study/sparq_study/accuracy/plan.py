@@ -175,6 +175,14 @@ LATER: dict[str, tuple[str, ...]] = {
     "planes, fewer bits": tuple(
         f"planes:bits={bits},mean_from=1@{level}" for bits, level in zip((32, 64, 64), LATER_LEVELS)
     ),
+    # The same in the arithmetic of the contract.
+    **{
+        f"planes, fewer bits, exact, {planes} stored": tuple(
+            f"planes:bits={bits},mean_from=1,index_bits={planes}@{level}"
+            for bits, level in zip((32, 64, 64), LATER_LEVELS)
+        )
+        for planes in (8, 4)
+    },
     "best positions known": tuple(f"oracle:mean_from=1@{level}" for level in LATER_LEVELS),
 }
 # What is not at a level: an index of 16 bits, budgets by mass.

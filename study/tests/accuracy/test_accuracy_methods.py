@@ -471,6 +471,7 @@ def test_describe_methods_names_every_parameter():
         ("quests", "parse_method: name must be one of dense, .*, got 'quests'"),
         ("quest:k=8", r"quest: top_k must be in \[16, 16777216\], got 8"),
         ("fasa:r=5", "fasa: rank must be even, got 5"),
+        ("planes:r=4,bits=17,index_bits=4", r"planes: bits must be in \[1, 4 rank=16\], got 17"),
         ("planes:r=4,bits=33", r"planes: bits must be in \[1, 8 rank=32\], got 33"),
         ("loki:index_bits=4", "loki: index_bits must be 16, as scores are not made from a key index, got 4"),
         ("top_p:p=0.0", r"top_p: p must be in \(0, 1\], got 0.0"),

@@ -422,6 +422,19 @@ MUTANTS = [
         ],
     ),
     *of(
+        "python/sparq_ipu/transformers/pieces.py",
+        "tests/models/test_pieces.py",
+        [
+            ("if own.start:", "if begin:", "a piece does not see what is before it"),
+            (
+                "lerp(attended.float(), earlier.float()",
+                "lerp(earlier.float(), attended.float()",
+                "parts of attention are weighted the other way round",
+            ),
+            (".triu(1)", ".triu(2)", "a token sees the next one"),
+        ],
+    ),
+    *of(
         "python/sparq_ipu/transformers/places.py",
         "tests/models/test_serve_engine.py::test_logits_are_the_same_bits_in_any_company "
         "tests/models/test_serve_engine.py::test_a_request_has_the_tokens_of_generate "

@@ -8,7 +8,7 @@ from . import of
 _TESTS = "tests/reference/test_reference_"
 _NUMERICS = f"{_TESTS}numerics.py"
 _TWINS = f"{_NUMERICS} {_TESTS}ideal.py {_TESTS}laws.py {_TESTS}contract.py"
-_INDEX = f"{_TESTS}key_index.py"
+_INDEX = f"{_TESTS}key_index.py {_TESTS}index_planes.py"
 _CHECKS = f"{_TESTS}checks.py {_TESTS}settings.py {_TESTS}cache.py {_TESTS}finite.py"
 
 MUTANTS = [
@@ -100,8 +100,8 @@ MUTANTS = [
                 "no scale where the selected components are 0",
             ),
             (
-                "length // numerics.BLOCK * numerics.BLOCK",
-                "-(-length // numerics.BLOCK) * numerics.BLOCK",
+                "else length // numerics.BLOCK * numerics.BLOCK",
+                "else -(-length // numerics.BLOCK) * numerics.BLOCK",
                 "the open block is quantised too",
             ),
             ("total * inv_tau[b, heads, None]", "total", "approximate scores without temperature"),
@@ -165,6 +165,37 @@ MUTANTS = [
         ],
     ),
     *of(
+        "reference/sparq_reference/index_planes.py",
+        f"{_TESTS}index_planes.py",
+        [
+            ("index_bits - 1 - plane)) & 1", "plane)) & 1", "planes begin with the least significant"),
+            ("step.max(axis=1)", "step[:, -1]", "the last block alone says how wide a component is"),
+            (
+                "np.ones(step.shape[0], np.float16)",
+                "np.zeros(step.shape[0], np.float16)",
+                "without a full block no component counts",
+            ),
+            (
+                'np.argsort(-weight, axis=-1, kind="stable")[..., :rank]',
+                'np.argsort(-weight, axis=-1, kind="stable")',
+                "every component is offered",
+            ),
+            ("-np.arange(index_bits))", "-2 * np.arange(index_bits))", "a plane is worth a quarter"),
+            (
+                "offered = np.sort(offered, axis=-1)",
+                "offered = np.sort(offered, axis=-1)[..., ::-1]",
+                "equal planes go to the higher component",
+            ),
+            (
+                "for t in range(planes):",
+                "for t in range(index_bits):",
+                "planes are read that nobody asked for",
+            ),
+            ("(index_bits - depth)) - 1", "(index_bits - depth))", "the middle is half a step too high"),
+            ("index < head_dim, index, -1", "index < head_dim, index, 0", "padding is component 0"),
+        ],
+    ),
+    *of(
         "reference/sparq_reference/key_index.py",
         _INDEX,
         [
@@ -177,6 +208,12 @@ MUTANTS = [
             ("(high - low) * (_ONE / most)", "(high - low) / most", "the step is divided, not multiplied"),
             ("np.minimum(code, most)", "code", "codes may pass the largest"),
             ("(widen(x) + _ROUND) - _ROUND", "np.floor(widen(x) + np.float32(0.5))", "ties are rounded up"),
+            (
+                "coefficient_limit(index_bits, rank or query.shape[1])",
+                "coefficient_limit(index_bits, query.shape[1])",
+                "planes have a limit of their own",
+            ),
+            ("(unit * _HALF) * middle", "unit * middle", "what was not read counts whole"),
             ("largest * (_ONE / limit)", "largest / limit", "the unit is divided, not multiplied"),
             ("index.low[j]", "index.low[0]", "every component has the offset of the first"),
             ("flat = step == 0", "flat = high == low", "a block whose step rounds to 0 is not flat"),
@@ -199,8 +236,13 @@ MUTANTS = [
     ),
     *of(
         "reference/sparq_reference/checks.py",
-        _CHECKS,
+        f"{_CHECKS} {_TESTS}index_planes.py",
         [
+            (
+                "most = 0 if index_bits == INDEX_BITS[0] else index_bits * head_dim",
+                "most = index_bits * head_dim",
+                "keys themselves may be in planes",
+            ),
             (
                 "MAX_CAPACITY = 1 << 24",
                 "MAX_CAPACITY = 1 << 25",
@@ -254,8 +296,13 @@ MUTANTS = [
     ),
     *of(
         "reference/sparq_reference/transfers.py",
-        f"{_TESTS}transfers.py {_TESTS}readme.py",
+        f"{_TESTS}transfers.py {_TESTS}readme.py {_TESTS}index_planes.py",
         [
+            (
+                "min(index_read_bits, read_bits), min(index_read_bits, n_components)",
+                "min(index_read_bits, read_bits), n_components",
+                "scales are read of components without a plane",
+            ),
             (
                 "2 * seq_len * head_dim + 2 * head_dim",
                 "2 * seq_len * head_dim",

@@ -65,7 +65,8 @@ MUTANTS = [
         "python/sparq_ipu/serve/engine.py",
         f"{_ENGINE}::test_a_long_prompt_does_not_hold_up_others {_ENGINE}::test_a_prefix_is_not_read_again "
         f"{_ENGINE}::test_lossless_says_what_dense_attention_says "
-        f"{_ENGINE}::test_a_step_comes_before_the_layer_that_would_end_too_late",
+        f"{_ENGINE}::test_a_step_comes_before_the_layer_that_would_end_too_late "
+        f"{_ENGINE}::test_a_prompt_alone_is_read_in_larger_pieces",
         [
             (
                 "if self._writing and until - self._step_at",
@@ -73,6 +74,11 @@ MUTANTS = [
                 "a prompt holds up others",
             ),
             ("until = now + self._layer_seconds", "until = now", "a step waits for a layer that is too late"),
+            (
+                "PIECE if len(self._reading) > 1 else PIECE_ALONE",
+                "PIECE_ALONE",
+                "a prompt of several is read in pieces as large as one alone",
+            ),
         ],
     ),
     *of(
@@ -119,6 +125,17 @@ MUTANTS = [
         "python/sparq_ipu/serve/products.py",
         f"{_ENGINE}::test_logits_are_the_same_bits_in_any_company",
         [("if n_tokens % n:", "if False:", "the last rows of a product are not filled up")],
+    ),
+    *of(
+        "python/sparq_ipu/serve/products.py",
+        "tests/models/test_pieces.py",
+        [
+            (
+                "if torch.equal(_multiply(rows, weight, bias, n, m), few))",
+                "if m)",
+                "products have more rows though it changes their bits",
+            )
+        ],
     ),
     *of(
         "python/sparq_ipu/serve/prompts.py",

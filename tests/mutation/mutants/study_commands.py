@@ -8,6 +8,7 @@ from . import of
 _ACCURACY = "study/sparq_study/accuracy"
 _TESTS = "study/tests/accuracy/test_"
 _ORACLE = f"{_TESTS}accuracy_methods.py::test_stateless_method_agrees_with_its_oracle"
+_PLANES = f"{_TESTS}accuracy_key_index.py::test_planes_and_their_scores_equal_the_reference_bit_for_bit"
 
 MUTANTS = [
     *of(
@@ -329,16 +330,22 @@ MUTANTS = [
     ),
     *of(
         f"{_ACCURACY}/methods/planes.py",
-        f"{_ORACLE}[planes:r=6,k=20,bits=9] "
+        f"{_ORACLE}[planes:r=6,k=20,bits=9] {_PLANES} "
         "study/tests/accuracy/test_accuracy_methods.py::test_transfer_formula",
         [
-            ("* (size / 2)).sum(-1)", "* 0.0).sum(-1)", "planes that are not read count nothing"),
+            (
+                "(~read * size / 2).sum(-1)",
+                "(~read * size * 0).sum(-1)",
+                "planes that are not read count nothing",
+            ),
             (
                 "(span.positions()[:, 0] + 1) // BLOCK",
                 "span.positions()[:, 0] // BLOCK",
                 "a block that is just full is not counted",
             ),
             ("transfers.SCALE_BYTES / BLOCK", "0 / BLOCK", "scales are read for nothing"),
+            ("step.cummax(1).values", "step.cumsum(1)", "the contract's steps are a mean"),
+            ("unit * 0.5 * middle", "unit * 0.0 * middle", "the contract's middle is left out"),
         ],
     ),
     *of(
