@@ -144,6 +144,8 @@ def test_what_is_left_to_the_parts() -> None:
     assert rotary.attend(products, a_cache(device="reference"), None) is None
     assert rotary.attend(products, a_cache(), WindowLayerSettings(8, None, 4, op="test")) is None
     assert rotary.attend(products.double(), a_cache(), None) is None
+    # Of the same size, so nothing else would refuse them.
+    assert a_step("bfloat16")[1].attend(torch.ones_like(products).half(), a_cache(), None) is None
     assert rotary.attend(products.repeat(1, 2)[:, ::2], a_cache(), None) is None
 
 

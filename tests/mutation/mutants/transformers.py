@@ -373,6 +373,7 @@ MUTANTS = [
         "python/sparq_ipu/transformers/rotary.py",
         _ROTARY,
         [
+            ("or products.dtype is not self._dtype", "", "products are read as another type of their size"),
             ("if not products.is_contiguous() or", "if", "strides of products are not heard"),
             ('settings is not None and settings.kind == "window"', "False", "window attention is another"),
             ("else settings.min_seq_len,", "else 0,", "short rows are not dense"),
