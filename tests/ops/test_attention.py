@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from strategies import KINDS, Attention, lengths_of_batch, make_attention
 
@@ -66,6 +66,8 @@ def test_sparq_equals_reference(a: Attention, n_tiles: int, data: st.DataObject)
 @pytest.mark.parametrize("memory", ["streaming", "sram"])
 @given(a=problems(), n_tiles=st.sampled_from(TILES))
 def test_dense_equals_reference(memory: str, a: Attention, n_tiles: int) -> None:
+    # A tile has 624 KiB, also for what is not the cache; what does not fit is refused.
+    assume(memory == "streaming" or a.key.nbytes + a.value.nbytes <= n_tiles * 500 * 1024)
     cache = filled_cache(a, n_tiles=n_tiles, memory=memory)
     expected = exact.dense_attention(*a.qkv, lengths=a.lengths)
     np.testing.assert_array_equal(bits(sparq_ipu.dense_attention(a.query, cache)), bits(expected))
