@@ -19,7 +19,7 @@ if not core.has_emulator:
 import calibrate  # noqa: E402
 import hardware_day  # noqa: E402
 import ipu_sparq  # noqa: E402
-from day import complete, environment, fit, pack, page, programs, records, rules, vertices  # noqa: E402
+from day import bits, complete, environment, fit, pack, page, programs, records, rules, vertices  # noqa: E402
 from day.items import Context, measure  # noqa: E402
 
 from sparq_ipu import plan  # noqa: E402
@@ -280,6 +280,15 @@ def test_vertices_are_told_that_grow_faster_than_their_estimate() -> None:
             run["seconds"] = record["seconds"] + factor * (run["seconds"] - record["seconds"])
         made.append(dict(event="result", part="vertices", name=name, error=None, **record))
     assert [row[:2] for row in fit.growth_rows(made)] == [("GroupKeys", "2.00"), ("KeyHistogram", "1.10")]
+
+
+def test_a_day_plays_every_file_but_those_that_a_device_refuses() -> None:
+    context = Context("emulator", quick=False)
+    played = {item.name.rpartition(" in ")[0] for item in bits.items(context)}
+    others = [path for path in bits.FOLDER.glob("*.vec") if path.stem not in played]
+    assert len(played) > 30 and {path.stem.partition("_")[0] for path in others} == {"planes"}
+    with pytest.raises(ValueError, match="index_read_bits must be 0 on this device"):
+        bits.compared(others[0], "tiered", context)
 
 
 @pytest.mark.parametrize("quick", [False, True])
