@@ -80,7 +80,7 @@ def gap_table(lines: list[dict[str, Any]]) -> str:
 
 
 def others_table(lines: list[dict[str, Any]]) -> str:
-    """What has no level."""
+    """What has no level; empty if the file has none of it."""
     found = report.select(lines, "lm", "sparse")
     rows = []
     for method in filter(found.__contains__, LATER_OTHERS):
@@ -88,7 +88,7 @@ def others_table(lines: list[dict[str, Any]]) -> str:
         rows.append(
             [f"`{method}`", f"{share:.1f} %", report.interval(report.estimate(found[method], KL), KL.digits)]
         )
-    return markdown_table(["method", "of dense attention's bytes", "KL [95 %]"], rows)
+    return markdown_table(["method", "of dense attention's bytes", "KL [95 %]"], rows) if rows else ""
 
 
 def tables(files: Sequence[list[dict[str, Any]]]) -> str:
@@ -100,4 +100,5 @@ def tables(files: Sequence[list[dict[str, Any]]]) -> str:
         part
         for lines in ordered
         for part in (f"**{title(lines)}**", kl_table(lines), gap_table(lines), others_table(lines))
+        if part
     )

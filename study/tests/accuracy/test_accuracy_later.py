@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from sparq_study.accuracy import later
-from sparq_study.accuracy.plan import LATER, LATER_LEVELS, Contender, later_plan
+from sparq_study.accuracy.plan import LATER, LATER_LEVELS, LATER_OTHERS, Contender, later_plan
 
 
 @pytest.mark.parametrize("seq_len", [3584, 16000, 32000])
@@ -71,6 +71,9 @@ def test_tables():
     without = [line for line in lines if not line.get("method", "").startswith(("loki", "top_p"))]
     assert "loki" not in later.tables([without]) and "top_p" not in later.tables([without])
     assert "quest" in later.tables([without])
+    assert "| method |" in later.tables([without])
+    without = [line for line in without if line.get("method") not in LATER_OTHERS]
+    assert "| method |" not in later.tables([without]) and not later.tables([without]).endswith("\n")
     titles = [line for line in both.splitlines() if line.startswith("**")]
     assert titles == [f"**{name} positions, 3 contexts**" for name in ("a, 4,000", "a, 16,000", "b, 8,000")]
 
