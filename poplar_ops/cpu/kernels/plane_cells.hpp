@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The cells of an index in planes of bits (contract E12), one after the other: of each component only
+// the planes that are read, made into codes in working memory.
+#pragma once
+
+#include "cells.hpp"
+#include "planes.hpp"
+
+// Asks for lines, some at each visit, all in three quarters of a cell's visits.
+struct NextLines {
+  const unsigned char *const *lines;
+  unsigned n, each = 0;
+
+  template <unsigned bits, unsigned visits> NextLines paced(unsigned nWords) const {
+    const unsigned due = (visits * componentsOfWord(bits) * nWords * 3 + 3) / 4;
+    return {lines, n, (n + due - 1) / due};
+  }
+  template <unsigned, unsigned> void visit(unsigned number) const {
+    for (unsigned i = number * each; i < (number + 1) * each && i < n; ++i)
+      __builtin_prefetch(lines[i]);
+  }
+};
+
+template <unsigned bits> class PlaneCells {
+public:
+  using Next = NextLines;
+  static constexpr bool inPlanes = true;
+
+  PlaneCells(const IndexScores &aIn, std::size_t first) : a(aIn) {
+    constexpr std::size_t codeBytes = cellBlocks * blockSize * bits / 8;
+    const unsigned rank = a.range.rank;
+    for (unsigned j = 0; j < (rank + 3) / 4 * 4; ++j)
+      a.rows[j] = a.codes + (j < rank ? j : 0) * codeBytes;
+    if (!a.fetched) {
+      find(a.range, first);
+      fetchAll();
+    }
+  }
+  // Blocks [begin, end) of `cell` are scored now; `more`: there is one to be fetched, which is
+  // `nextCell` of `range`.
+  void turn(std::size_t cell, unsigned begin, unsigned end, bool more, const CellRange *range,
+            std::size_t nextCell) {
+    const PlaneLayout layout{bits, a.range.cells.headDim, a.range.cells.blocks};
+    const std::size_t stride = layout.planeStride(cell / cellsTogether);
+    constexpr unsigned codeBytes = PlaneLayout::lineBlocks * blockSize * bits / 8;
+    for (unsigned j = 0; j < a.range.rank; ++j) {
+      const unsigned c = a.range.components[j];
+      a.nextRows[j] = a.range.cells.start + layout.scalesAt(c, cell);
+      const unsigned char *const planes = a.range.cells.start + layout.planesAt(c, cell);
+      for (unsigned line = lineOf(begin); line <= lineOf(end - 1); ++line)
+        codesOfLineTo<bits>(a.range.depths[j], planes + line * PlaneLayout::line, stride,
+                            a.codes + j * cellLines * codeBytes + line * codeBytes);
+    }
+    nLines = 0;
+    if (more)
+      find(*range, nextCell);
+  }
+  const unsigned char *const *codes() const { return a.rows; }
+  const unsigned char *scales(unsigned j) const { return a.nextRows[j]; }
+  // By how much a code may be above what was read of it.
+  float open(unsigned j) const {
+    return j < a.range.rank ? static_cast<float>((1u << (bits - a.range.depths[j])) - 1) : 0.0f;
+  }
+  Next ahead(bool own) const { return {a.lines, own ? nLines : 0}; }
+  void fetchRest(unsigned first, unsigned last) const {
+    if (first != 0 || last != cellBlocks)
+      fetchAll();
+  }
+
+private:
+  static constexpr unsigned cellLines = cellBlocks / PlaneLayout::lineBlocks;
+  static unsigned lineOf(unsigned block) {
+    return block / static_cast<unsigned>(PlaneLayout::lineBlocks);
+  }
+
+  // The lines that are read of a cell of a range.
+  void find(const CellRange &range, std::size_t cell) {
+    const PlaneLayout layout{bits, range.cells.headDim, range.cells.blocks};
+    const std::size_t stride = layout.planeStride(cell / cellsTogether), from = cell * cellBlocks;
+    const auto begin = static_cast<unsigned>(from < range.begin ? range.begin - from : 0);
+    const auto end =
+        static_cast<unsigned>(range.end - from < cellBlocks ? range.end - from : cellBlocks);
+    nLines = 0;
+    for (unsigned j = 0; j < range.rank; ++j) {
+      const unsigned c = range.components[j];
+      a.lines[nLines++] = range.cells.start + layout.scalesAt(c, cell);
+      const unsigned char *plane = range.cells.start + layout.planesAt(c, cell);
+      for (unsigned t = 0; t < range.depths[j]; ++t, plane += stride)
+        for (unsigned line = lineOf(begin); line <= lineOf(end - 1); ++line)
+          a.lines[nLines++] = plane + line * PlaneLayout::line;
+    }
+  }
+  void fetchAll() const {
+    for (unsigned i = 0; i < nLines; ++i)
+      __builtin_prefetch(a.lines[i]);
+  }
+
+  const IndexScores &a;
+  unsigned nLines = 0;
+};
