@@ -59,9 +59,10 @@ void KeyIndex::truncate(std::size_t at, std::size_t nBlocks) const {
   for (std::size_t c = 0; c < headDim; ++c) {
     Half most = 0; // steps are no less than +0, so their bits order as they do
     for (std::size_t block = 0; block < nBlocks; ++block) {
+      const PlaneLayout::Place place = layout.place(block / cellBlocks);
       Half step;
       std::memcpy(&step,
-                  cells(at).start + layout.scalesAt(c, block / cellBlocks) +
+                  cells(at).start + place.scales + c * place.nextComponent +
                       block % cellBlocks * sizeof(Half),
                   sizeof(step));
       most = std::max(most, step);
@@ -99,10 +100,11 @@ void KeyIndex::copyPlanes(std::size_t from, std::size_t to, std::size_t length) 
   const std::size_t used = (length / blockSize + cellBlocks - 1) / cellBlocks;
   for (std::size_t cell = 0; cell < used; cell += cellsTogether) {
     const std::size_t n = std::min<std::size_t>(used - cell, cellsTogether);
+    const PlaneLayout::Place place = layout.place(cell);
     for (std::size_t c = 0; c < headDim; ++c) {
-      copyBytes(layout.scalesAt(c, cell), n * PlaneLayout::scaleBytes);
+      copyBytes(place.scales + c * place.nextComponent, n * PlaneLayout::scaleBytes);
       for (std::size_t t = 0; t < bits; ++t)
-        copyBytes(layout.planesAt(c, cell) + t * layout.planeStride(cell / cellsTogether),
+        copyBytes(place.planes + c * place.nextComponent + t * place.nextPlane,
                   n * PlaneLayout::planeBytes);
     }
   }

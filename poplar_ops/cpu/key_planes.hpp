@@ -48,18 +48,17 @@ struct PlaneLayout {
   std::size_t groupBytes() const {
     return headDim * ((cellsTogether * (scaleBytes + bits * planeBytes)) | line);
   }
-  // From the start of the index to a component's row of a group.
-  std::size_t rowAt(std::size_t component, std::size_t group) const {
-    return group * groupBytes() + component * rowBytes(group);
-  }
-  // The same to the scales of a cell, and to its first plane.
-  std::size_t scalesAt(std::size_t component, std::size_t cell) const {
-    return rowAt(component, cell / cellsTogether) + cell % cellsTogether * scaleBytes;
-  }
-  std::size_t planesAt(std::size_t component, std::size_t cell) const {
-    const std::size_t group = cell / cellsTogether;
-    return rowAt(component, group) + cellsOf(group) * scaleBytes +
-           cell % cellsTogether * planeBytes;
+  // A cell: from the start of the index to the scales of component 0 and to its first plane, and from
+  // there to the next component and to the next plane.
+  struct Place {
+    std::size_t scales, planes, nextComponent, nextPlane;
+  };
+  Place place(std::size_t cell) const {
+    const std::size_t group = cell / cellsTogether, inGroup = cell % cellsTogether;
+    const std::size_t start = group * groupBytes();
+    return {start + inGroup * scaleBytes,
+            start + cellsOf(group) * scaleBytes + inGroup * planeBytes, rowBytes(group),
+            planeStride(group)};
   }
   std::size_t bytes() const {
     if (blocks == 0)

@@ -171,3 +171,20 @@ def test_wrong_rules_are_noticed(isa: str, what: str, monkeypatch: pytest.Monkey
         index["index_read_bits"] = 25
     with pytest.raises(AssertionError, match="differ, first at"):
         assert_same_bits(got, expected_attention(tensors, settings, **index), what)
+
+
+def test_the_largest_steps_after_truncate(isa: str) -> None:
+    """Of each component another block has the largest step; the last ones of all are forgotten."""
+    rng = np.random.default_rng(8)
+    tensors = make_attention(rng, n_kv_heads=8, group_size=2, seq_len=400, head_dim=64)
+    sizes = np.float16(2) ** rng.integers(-4, 4, (8, 7, 64)).astype(np.float16)
+    tensors.key[...] *= np.repeat(sizes, 64, axis=1)[None, :, :400]
+    settings, index = dict(rank=16, top_k=60, n_local=4), dict(index_bits=4, index_read_bits=24)
+    cache = filled_cache(tensors, isa=isa, **index)
+    for length in (383, 200, 100):
+        cache.truncate(np.array([length]))
+        now = Attention(
+            tensors.query, tensors.key[:, :, :length], tensors.value[:, :, :length], np.array([length])
+        )
+        expected = expected_attention(now, settings, **index)
+        assert_same_bits(sparq_attention(now.query, cache, **settings), expected, f"{isa}, {length}")

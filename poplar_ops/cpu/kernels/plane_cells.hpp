@@ -41,16 +41,16 @@ public:
   // `nextCell` of `range`.
   void turn(std::size_t cell, unsigned begin, unsigned end, bool more, const CellRange *range,
             std::size_t nextCell) {
-    const PlaneLayout layout{bits, a.range.cells.headDim, a.range.cells.blocks};
-    const std::size_t stride = layout.planeStride(cell / cellsTogether);
+    const PlaneLayout::Place place = placeOf(a.range, cell);
     constexpr unsigned codeBytes = PlaneLayout::lineBlocks * blockSize * bits / 8;
+    const unsigned firstLine = lineOf(begin), nLinesHere = lineOf(end - 1) + 1 - firstLine;
     for (unsigned j = 0; j < a.range.rank; ++j) {
-      const unsigned c = a.range.components[j];
-      a.nextRows[j] = a.range.cells.start + layout.scalesAt(c, cell);
-      const unsigned char *const planes = a.range.cells.start + layout.planesAt(c, cell);
-      for (unsigned line = lineOf(begin); line <= lineOf(end - 1); ++line)
-        codesOfLineTo<bits>(a.range.depths[j], planes + line * PlaneLayout::line, stride,
-                            a.codes + j * cellLines * codeBytes + line * codeBytes);
+      const unsigned char *const row =
+          a.range.cells.start + a.range.components[j] * place.nextComponent;
+      a.nextRows[j] = row + place.scales;
+      codesOfLinesTo<bits>(a.range.depths[j], row + place.planes + firstLine * PlaneLayout::line,
+                           place.nextPlane, nLinesHere,
+                           a.codes + (j * cellLines + firstLine) * codeBytes);
     }
     nLines = 0;
     if (more)
@@ -70,26 +70,36 @@ public:
 
 private:
   static constexpr unsigned cellLines = cellBlocks / PlaneLayout::lineBlocks;
+  static_assert(cellLines == 2, "a first and a last one");
+  static PlaneLayout::Place placeOf(const CellRange &range, std::size_t cell) {
+    return PlaneLayout{bits, range.cells.headDim, range.cells.blocks}.place(cell);
+  }
   static unsigned lineOf(unsigned block) {
     return block / static_cast<unsigned>(PlaneLayout::lineBlocks);
   }
 
   // The lines that are read of a cell of a range.
   void find(const CellRange &range, std::size_t cell) {
-    const PlaneLayout layout{bits, range.cells.headDim, range.cells.blocks};
-    const std::size_t stride = layout.planeStride(cell / cellsTogether), from = cell * cellBlocks;
+    const PlaneLayout::Place place = placeOf(range, cell);
+    const std::size_t from = cell * cellBlocks;
     const auto begin = static_cast<unsigned>(from < range.begin ? range.begin - from : 0);
     const auto end =
         static_cast<unsigned>(range.end - from < cellBlocks ? range.end - from : cellBlocks);
-    nLines = 0;
+    const bool first = begin<PlaneLayout::lineBlocks, last = end> PlaneLayout::lineBlocks;
+    const unsigned char **to = a.lines;
     for (unsigned j = 0; j < range.rank; ++j) {
-      const unsigned c = range.components[j];
-      a.lines[nLines++] = range.cells.start + layout.scalesAt(c, cell);
-      const unsigned char *plane = range.cells.start + layout.planesAt(c, cell);
-      for (unsigned t = 0; t < range.depths[j]; ++t, plane += stride)
-        for (unsigned line = lineOf(begin); line <= lineOf(end - 1); ++line)
-          a.lines[nLines++] = plane + line * PlaneLayout::line;
+      const unsigned char *const row =
+          range.cells.start + range.components[j] * place.nextComponent;
+      const unsigned char *plane = row + place.planes;
+      *to++ = row + place.scales;
+      for (unsigned t = 0; t < range.depths[j]; ++t, plane += place.nextPlane) {
+        if (first)
+          *to++ = plane;
+        if (last)
+          *to++ = plane + PlaneLayout::line;
+      }
     }
+    nLines = static_cast<unsigned>(to - a.lines);
   }
   void fetchAll() const {
     for (unsigned i = 0; i < nLines; ++i)

@@ -28,14 +28,17 @@ inline void interleaveBits(BitsVec x, BitsVec y, BitsVec &high, BitsVec &low) {
   }
 }
 
-// The codes of eight blocks, from the first `depth` planes; `planes`: a line of the first plane.
+// The codes of n lines of eight blocks, from the first `depth` planes; `planes`: the lines of the
+// first plane.
 template <unsigned bits, unsigned depth>
-inline void codesOfLine(const unsigned char *planes, std::size_t stride, unsigned char *to) {
-  for (unsigned v = 0; v < planeVectors; ++v) {
+inline void codesOfLines(const unsigned char *planes, std::size_t stride, unsigned n,
+                         unsigned char *to) {
+  for (unsigned i = 0; i < n * planeVectors; ++i) {
+    const unsigned v = i % planeVectors;
     BitsVec one[bits], two[bits], four[bits];
     for (unsigned t = 0; t < bits; ++t)
       if (t < depth)
-        __builtin_memcpy(&one[t], planes + t * stride + v * sizeof(BitsVec), sizeof(BitsVec));
+        __builtin_memcpy(&one[t], planes + t * stride + i * sizeof(BitsVec), sizeof(BitsVec));
       else
         one[t] = BitsVec{};
     // one[t]: plane t. two[t]: planes t and t + 1 of the odd bits, or t - 1 and t of the even ones.
@@ -55,21 +58,23 @@ inline void codesOfLine(const unsigned char *planes, std::size_t stride, unsigne
       for (unsigned m = 0; m < 8; ++m)
         four[m] = all[m];
     }
+    unsigned char *const line = to + i / planeVectors * bits * PlaneLayout::line;
     for (unsigned m = 0; m < bits; ++m)
-      __builtin_memcpy(to + m * PlaneLayout::line + v * sizeof(BitsVec), &four[m], sizeof(BitsVec));
+      __builtin_memcpy(line + m * PlaneLayout::line + v * sizeof(BitsVec), &four[m],
+                       sizeof(BitsVec));
   }
 }
 
 template <unsigned bits, unsigned depth = 1>
-inline void codesOfLineTo(unsigned wanted, const unsigned char *planes, std::size_t stride,
-                          unsigned char *to) {
+inline void codesOfLinesTo(unsigned wanted, const unsigned char *planes, std::size_t stride,
+                           unsigned n, unsigned char *to) {
   if constexpr (depth < bits) {
     if (wanted != depth) {
-      codesOfLineTo<bits, depth + 1>(wanted, planes, stride, to);
+      codesOfLinesTo<bits, depth + 1>(wanted, planes, stride, n, to);
       return;
     }
   }
-  codesOfLine<bits, depth>(planes, stride, to);
+  codesOfLines<bits, depth>(planes, stride, n, to);
 }
 
 // A block's codes into the planes of its cell.

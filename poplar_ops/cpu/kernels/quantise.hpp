@@ -51,9 +51,10 @@ inline void putInPlanes(const QuantiseBlock &a, unsigned c, const std::uint32_t 
   const std::size_t cell = a.block / cellBlocks, inCell = a.block % cellBlocks;
   unsigned char codes[blockSize * bits / 8];
   __builtin_memcpy(codes, words, sizeof(codes));
-  putPlanes<bits>(codes, static_cast<unsigned>(inCell), a.cells.start + layout.planesAt(c, cell),
-                  layout.planeStride(cell / cellsTogether));
-  putScales(a.cells.start + layout.scalesAt(c, cell) + inCell * sizeof(Half), step, low);
+  const PlaneLayout::Place place = layout.place(cell);
+  unsigned char *const at = a.cells.start + c * place.nextComponent;
+  putPlanes<bits>(codes, static_cast<unsigned>(inCell), at + place.planes, place.nextPlane);
+  putScales(at + place.scales + inCell * sizeof(Half), step, low);
   Half &widest = a.widest[c]; // bits of numbers >= +0 order as they do
   widest = a.block == 0 || step > widest ? step : widest;
 }

@@ -214,7 +214,13 @@ MUTANTS = [
     *of(
         "poplar_ops/cpu/key_planes.hpp",
         "tests/cpu/test_cpu_index_planes.py",
-        [("return cellsOf(group) * planeBytes;", "return planeBytes;", "planes lie on one another")],
+        [
+            (
+                "return cellsOf(group) * planeBytes;",
+                "return 0 * cellsOf(group) + planeBytes;",
+                "planes lie on one another",
+            )
+        ],
     ),
     *of(
         "poplar_ops/cpu/key_index.cpp",

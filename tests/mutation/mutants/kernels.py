@@ -125,7 +125,7 @@ MUTANTS = [
         f"{_CPU}/kernels/cells.hpp",
         _VECTORS,
         [
-            ("bits == 4 ? 4 : 2; }", "4; }", "a word has more coefficients than room"),
+            ("bits == 4 ? 4 : 2; }", "bits == 4 ? 4 : 4; }", "a word has more coefficients than room"),
         ],
     ),
     *of(
