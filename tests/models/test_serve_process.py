@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import subprocess
@@ -83,6 +84,41 @@ def test_sigterm_in_the_middle_finishes_what_has_begun(checkpoint: Path) -> None
 def test_what_is_refused_before_it_starts(checkpoint: Path, capsys: Any, words: list, message: str) -> None:
     assert command.main(["--model", str(checkpoint), *words]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_the_thread_that_loads_the_model_ends(checkpoint: Path, monkeypatch: Any) -> None:
+    """And its helpers with it: beside those of the engine they would be more than processors."""
+    from sparq_ipu.serve import contexts
+
+    threads: list = []
+    make = contexts.Contexts.__init__
+
+    def noted(*words: Any) -> None:
+        threads.append(threading.current_thread())
+        make(*words)
+
+    monkeypatch.setattr(contexts.Contexts, "__init__", noted)
+    words = ["--model", str(checkpoint), "--places", "1", "--context", "64"]
+    _, engine = command.build(command.parsed(words))
+    engine.stop()
+    assert len(threads) == 1 and not threads[0].is_alive()
+
+
+def test_threads_wait_actively_for_a_short_time(monkeypatch: Any) -> None:
+    seen: list = []
+
+    def build(_: Any) -> Any:
+        seen.append(os.environ["GOMP_SPINCOUNT"])
+        raise ValueError("not now")
+
+    monkeypatch.setattr(command, "build", build)
+    for said in (None, "7"):
+        monkeypatch.delenv("GOMP_SPINCOUNT", raising=False)
+        if said:
+            monkeypatch.setenv("GOMP_SPINCOUNT", said)
+        assert command.main([]) == 2
+    monkeypatch.delenv("GOMP_SPINCOUNT")
+    assert seen == ["10000", "7"]
 
 
 def test_it_listens_to_this_machine_alone_by_default() -> None:

@@ -16,6 +16,7 @@ earlier one began with it too. docs/serve.md says more.
 from __future__ import annotations
 
 import argparse
+import concurrent.futures
 import copy
 import logging
 import os
@@ -44,6 +45,9 @@ from sparq_ipu.transformers.generation import stop_tokens
 KEY_VARIABLE = "SPARQ_IPU_API_KEY"
 #: tokens that a place has room for where the model's config says none
 _USUAL_CONTEXT = 8192
+#: turns in which a thread of GNU's OpenMP waits actively, some 0.5 ms: longer than it is between two loops of
+#: a pass. Its own 300000 would take the processor from whatever the other threads wait for, if others work.
+_SPINS = ("GOMP_SPINCOUNT", "10000")
 
 
 def _parser(prog: str) -> argparse.ArgumentParser:
@@ -125,6 +129,14 @@ def build(arguments: argparse.Namespace) -> tuple[Any, Any]:
     Raises:
         ValueError, RuntimeError, OSError, ImportError, MemoryError: what can not be, in a sentence.
     """
+    # A thread that multiplies has helpers of its own until it ends (OpenMP). Helpers of two such threads are
+    # more than there are processors; GNU's OpenMP then lets all of them sleep between two loops, which takes
+    # a third more time. So the thread that loads the model is gone before the engine's multiplies.
+    with concurrent.futures.ThreadPoolExecutor(1, "sparq-ipu-loader") as loader:
+        return loader.submit(_build, arguments).result()
+
+
+def _build(arguments: argparse.Namespace) -> tuple[Any, Any]:
     check_alone("serve", arguments)
     dtype = dtype_of("serve", arguments.dtype, arguments.weights, "--dtype")
     settings = SaidSettings.of(arguments, "serve")
@@ -185,6 +197,7 @@ def main(argv: list[str] | None = None, prog: str = "sparq-ipu serve") -> int:
     """The command; returns the exit status: 0, or 2 for bad usage."""
     arguments = parsed(argv, prog)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s")
+    os.environ.setdefault(*_SPINS)  # read when PyTorch is loaded
     try:
         with needed("serve"):
             from sparq_ipu.serve.process import run
