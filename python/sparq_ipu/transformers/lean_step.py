@@ -57,18 +57,26 @@ class _Linears:
             modules: of that module, now.
             rows: (batch, in_features).
         """
-        joined = self._joined
-        if joined is not None and joined.takes(rows) and joined.stands_for(modules):
-            return joined(rows).chunk(len(self._names), 1)
-        return [modules[name](rows[:, None])[:, 0] for name in self._names]
+        joined = self._product(modules, rows)
+        return self._apart(modules, rows) if joined is None else joined.chunk(len(self._names), 1)
 
     def one(self, modules: Any, rows: torch.Tensor) -> torch.Tensor:
         """What they say, one after another, (batch, sum of their outputs)."""
-        joined = self._joined
-        if joined is not None and joined.takes(rows) and joined.stands_for(modules):
-            return joined(rows)
-        said = [modules[name](rows[:, None])[:, 0] for name in self._names]
+        joined = self._product(modules, rows)
+        if joined is not None:
+            return joined
+        said = self._apart(modules, rows)
         return torch.cat(said, 1) if len(said) > 1 else said[0]
+
+    def _product(self, modules: Any, rows: torch.Tensor) -> torch.Tensor | None:
+        """Of all together, or None where they are not joined, or others by now."""
+        joined = self._joined
+        if joined is None or not joined.takes(rows) or not joined.stands_for(modules):
+            return None
+        return joined(rows)
+
+    def _apart(self, modules: Any, rows: torch.Tensor) -> list[torch.Tensor]:
+        return [modules[name](rows[:, None])[:, 0] for name in self._names]
 
 
 class _Layer:
