@@ -46,7 +46,7 @@ from common import (
 from decode_parts import PARTS, clock, memory_rate
 from decode_tables import TYPES, all_rows, best_plain, of_the_lengths, of_the_peers, plot, read_rows
 from json_lines import SCHEMA, JsonLines
-from peers import KV_TYPES, WARM_UP, noise, others, prompt_tokens
+from peers import KV_TYPES, WARM_UP, others, prompt_tokens, refuse_noise
 from peers import rows_of as rows_of_peers
 
 from sparq_ipu.commands.command_line import thread_count
@@ -331,11 +331,11 @@ def rows_of(a: argparse.Namespace, seq_len: int, progress: Progress, command: st
     for dtype, method in methods:
         row = running[dtype, method.name]
         row["load_average"], row["memory_bytes_per_second"] = load_average, rate
-        row["others"] = share["others"]
+        row["others"] = share.share_of_all()
         if a.peers is not None and row["error"] is None:
             with others() as share_first:
                 row["first_token_seconds"] = method.first_token(prompt_tokens(seq_len, a.seed))
-            row["error"] = noise(share["others"]) or noise(share_first["others"])
+            refuse_noise(row, share_first.share_of_all())
         if method.seconds and row["error"] is None:
             row.update(_times(method.seconds, a.batch))
             row.update(method.parts(tokens[-a.steps :]))

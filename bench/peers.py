@@ -23,6 +23,7 @@ import os
 import random
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any, Callable, Iterator
@@ -36,8 +37,12 @@ PACKAGES = {"llama.cpp": "xllamacpp", "openvino": "openvino-genai"}
 QUIET_SHARE = 0.05
 #: a prompt is read, and some tokens are said, before anything is timed
 WARM_UP = (48, 8)
+#: seconds between looks at the processors
+_PAUSE = 0.05
 #: words of no meaning: of a vocabulary the first ones may be special
 _FIRST_TOKEN, _LAST_TOKEN = 1000, 40000
+#: a letter in the vocabularies that begin with the bytes
+_LETTER = 70
 
 
 def prompt_tokens(n: int, seed: int) -> list[int]:
@@ -53,51 +58,83 @@ def _busy() -> tuple[float, float]:
     return sum(ticks) - ticks[3] - ticks[4], sum(ticks)  # idle, iowait
 
 
-@contextlib.contextmanager
-def others() -> Iterator[dict[str, float | None]]:
-    """The share of the processors that went to other programs meanwhile, or to other machines (steal).
-
-    Yields a dict that has it as "others" afterwards; None where the system does not say. A load average would
-    say what was a minute ago.
-    """
-    said: dict[str, float | None] = {"others": None}
-    try:
-        busy, total = _busy()
-    except (OSError, ValueError):
-        yield said
-        return
-    own = time.process_time()
-    yield said
-    own = time.process_time() - own
-    busy, total = (new - old for new, old in zip(_busy(), (busy, total)))
-    if total > 0:
-        said["others"] = max(busy - own, 0.0) / total
-
-
 class Others:
-    """What other programs had of the processors over a time: all but this one and `pid`."""
+    """What other programs had of the processors, or other machines (steal): all but this one and `pid`.
 
-    def __init__(self, pid: int):
+    A load average would say what was a minute ago.
+    """
+
+    def __init__(self, pid: int | None = None):
         self._pid = pid
         #: times, seconds that others worked by then, and seconds that there were
         self.samples: list[tuple[float, float, float]] = []
 
+    def look(self) -> None:
+        """Take a sample."""
+        try:
+            busy, total = _busy()
+        except (OSError, ValueError):
+            return
+        own = time.process_time()
+        if self._pid is not None:
+            words = Path(f"/proc/{self._pid}/stat").read_text().rpartition(")")[2].split()
+            own += (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
+        self.samples.append((time.perf_counter(), busy - own, total))
+
     async def sample(self) -> None:
         """Look, until this is cancelled."""
         while True:
-            busy, total = _busy()
-            words = Path(f"/proc/{self._pid}/stat").read_text().rpartition(")")[2].split()
-            own = (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK") + time.process_time()
-            self.samples.append((time.perf_counter(), busy - own, total))
-            await asyncio.sleep(0.05)
+            self.look()
+            await asyncio.sleep(_PAUSE)
+
+    @contextlib.contextmanager
+    def watching(self) -> Iterator[None]:
+        """Look meanwhile, from a thread."""
+        is_over = threading.Event()
+
+        def watch() -> None:
+            while not is_over.wait(_PAUSE):
+                self.look()
+
+        self.look()
+        thread = threading.Thread(target=watch, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            is_over.set()
+            thread.join()
+            self.look()
 
     def share(self, begin: Any, end: Any) -> Any:
-        """Their share between these times, which are numbers or arrays."""
+        """Their share between these times, which are numbers or arrays; None where the system is silent."""
         import numpy as np
 
+        if not self.samples:
+            return None
         times, others, total = zip(*self.samples)
         worked, there = (np.interp(end, times, c) - np.interp(begin, times, c) for c in (others, total))
         return np.maximum(worked, 0.0) / np.maximum(there, 1e-9)
+
+    def share_of_all(self) -> float | None:
+        """Their share from the first look to the last."""
+        return float(self.share(self.samples[0][0], self.samples[-1][0])) if self.samples else None
+
+
+@contextlib.contextmanager
+def others() -> Iterator[Others]:
+    """Two looks: `share_of_all` is what others had meanwhile."""
+    seen = Others()
+    seen.look()
+    yield seen
+    seen.look()
+
+
+def refuse_noise(row: Row, first: float | None) -> None:
+    """Refuse a row that was timed while others ran, or just its first token (their share then: `first`)."""
+    row["error"] = noise(row["others"])
+    if noise(first) is not None:
+        row["first_token_seconds"] = None
 
 
 def noise(share: float | None) -> str | None:
@@ -106,6 +143,10 @@ def noise(share: float | None) -> str | None:
         return None
     got = "what this system does not say" if share is None else f"{share:.2f}"
     return f"the machine must be quiet: other programs may take {QUIET_SHARE} of its processors, got {got}"
+
+
+def _say_first(program: str, times: list[float]) -> None:
+    print(f"{program}: the first token after {times[1] - times[0]:.1f} s", file=sys.stderr, flush=True)
 
 
 def _llama(a: argparse.Namespace) -> Callable[[list[int], int], list[float]]:
@@ -125,12 +166,15 @@ def _llama(a: argparse.Namespace) -> Callable[[list[int], int], list[float]]:
     def run(tokens: list[int], n_new: int) -> list[float]:
         times = [time.perf_counter()]
         body = {"prompt": tokens, "n_predict": n_new, "stream": True, "temperature": 0.0, "ignore_eos": True}
+        body["logit_bias"] = [[_LETTER, 1000.0]]  # of a token that is part of a letter it says nothing
 
         def came(part: Any) -> None:
             if part.get("error"):
                 raise RuntimeError(f"llama.cpp: {part['error']}")
             if all(choice["finish_reason"] is None for choice in part["choices"]):
                 times.append(time.perf_counter())  # a token; the last part has none
+                if len(times) == 2:
+                    _say_first(a.program, times)
 
         server.handle_completions({**body, "cache_prompt": False}, came)
         return times
@@ -147,13 +191,29 @@ def _openvino(a: argparse.Namespace) -> Callable[[list[int], int], list[float]]:
         str(a.model), "CPU", INFERENCE_NUM_THREADS=a.threads, KV_CACHE_PRECISION=a.kv
     )
 
+    class Streamer(openvino_genai.StreamerBase):  # type: ignore[misc, name-defined]
+        """Says that the prompt is read."""
+
+        def __init__(self, start: float):
+            super().__init__()
+            self._times = [start]
+
+        def write(self, token: Any) -> Any:
+            self._times.append(time.perf_counter())
+            if len(self._times) == 2:
+                _say_first(a.program, self._times)
+            return openvino_genai.StreamingStatus.RUNNING
+
+        def end(self) -> None:
+            pass
+
     def run(tokens: list[int], n_new: int) -> list[float]:
         times = [time.perf_counter()]
         config = openvino_genai.GenerationConfig()
         config.max_new_tokens, config.ignore_eos, config.do_sample = n_new, True, False
         ids = np.array([tokens], np.int64)
         inputs = openvino_genai.TokenizedInputs(openvino.Tensor(ids), openvino.Tensor(np.ones_like(ids)))
-        metrics = pipe.generate(inputs, config).perf_metrics.raw_metrics
+        metrics = pipe.generate(inputs, config, Streamer(times[0])).perf_metrics.raw_metrics
         first = metrics.m_times_to_first_token[0] / 1e6  # microseconds
         times.append(times[0] + first)
         for duration in list(metrics.m_durations)[-(n_new - 1) :]:
@@ -172,13 +232,20 @@ def measure(a: argparse.Namespace) -> Row:
     """
     run = _PROGRAMS[a.program](a)
     run(prompt_tokens(WARM_UP[0], a.seed + 1), WARM_UP[1])
-    with others() as share:
+    seen = Others()
+    with seen.watching():
         times = run(prompt_tokens(a.S - a.tokens - 2, a.seed), a.tokens + 1)
     steps = [after - before for before, after in zip(times[1:], times[2:])]
     if len(steps) != a.tokens:
         raise RuntimeError(f"{a.program} must say {a.tokens + 1} tokens, got {len(times) - 1}")
     version = importlib.metadata.version(PACKAGES[a.program])
-    return {"first_token_seconds": times[1] - times[0], "steps": steps, "version": version, **share}
+    shares = {"first": seen.share(times[0], times[1]), "others": seen.share(times[1], times[-1])}
+    return {
+        "first_token_seconds": times[1] - times[0],
+        "steps": steps,
+        "version": version,
+        **{name: None if share is None else float(share) for name, share in shares.items()},
+    }
 
 
 def rows_of(
@@ -198,17 +265,32 @@ def rows_of(
             made.update(kv_type=kv, dtype="gguf")
             command = [sys.executable, __file__, program, gguf, "--kv", kv, "--S", seq_len]
             command += ["--tokens", a.steps * a.rounds, "--threads", a.threads, "--seed", a.seed]
-            done = subprocess.run([str(word) for word in command], capture_output=True)
-            lines = [line for line in done.stdout.decode().splitlines() if line.startswith("{")]
-            if done.returncode or not lines:
-                said = done.stderr.decode(errors="replace").strip().splitlines()
-                made["error"] = f"{program}: {said[-1] if said else f'status {done.returncode}'}"
+            status, out, errors = _run([str(word) for word in command], f"{program}: ")
+            lines = [line for line in out.splitlines() if line.startswith("{")]
+            if status or not lines:
+                made["error"] = f"{program}: {errors[-1] if errors else f'status {status}'}"
             else:
                 got = json.loads(lines[-1])
+                first = got.pop("first")
                 made.update(times(got.pop("steps"), 1), **got)
-                made["error"] = noise(got["others"])
+                refuse_noise(made, first)
             rows.append(made)
     return rows
+
+
+def _run(command: list[str], prefix: str) -> tuple[int, str, list[str]]:
+    """Status, stdout and the lines of stderr; of these, what begins with the prefix is passed on at once."""
+    errors = []
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace"
+    ) as process:
+        assert process.stdout is not None and process.stderr is not None
+        for line in process.stderr:  # stdout is a line or two, for which a pipe has room
+            errors.append(line.strip())
+            if line.startswith(prefix):
+                print(f"  {line.strip()}", file=sys.stderr, flush=True)
+        out = process.stdout.read()
+    return process.returncode, out, [line for line in errors if line]
 
 
 def parser() -> argparse.ArgumentParser:

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
+import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +27,27 @@ def test_the_share_of_other_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     busy, own = iter([(100.0, 200.0), (105.0, 208.0)]), iter([1.0, 5.0])
     monkeypatch.setattr(peers, "_busy", lambda: next(busy))
     monkeypatch.setattr(peers.time, "process_time", lambda: next(own))
-    with peers.others() as share:
-        assert share["others"] is None
-    assert share["others"] == 1 / 8
+    with peers.others() as seen:
+        assert seen.share_of_all() == 0.0
+    assert seen.share_of_all() == 1 / 8
+
+
+def test_a_system_that_says_nothing_is_not_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peers, "_busy", lambda: (_ for _ in ()).throw(FileNotFoundError))
+    with peers.others() as seen:
+        pass
+    assert seen.share_of_all() is None and seen.share(0.0, 1.0) is None and peers.noise(None)
+
+
+def test_looks_go_on_while_something_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = threading.active_count()
+    monkeypatch.setattr(peers, "_PAUSE", 0.001)
+    seen = peers.Others()
+    with seen.watching():
+        while len(seen.samples) < 4:
+            pass
+    times = [sample[0] for sample in seen.samples]
+    assert times == sorted(times) and threading.active_count() == before
 
 
 def test_what_is_quiet() -> None:
@@ -60,7 +79,7 @@ def test_a_process_times_every_token_after_the_first(monkeypatch: pytest.MonkeyP
     a = argparse.Namespace(program="llama.cpp", S=9, tokens=4, seed=0)
     seen = peers.measure(a)
     assert seen["first_token_seconds"] == 3.0 and seen["steps"] == [0.5] * 4
-    assert seen["version"] == "xllamacpp 1" and "others" in seen
+    assert seen["version"] == "xllamacpp 1"
     assert asked == [peers.WARM_UP, (3, 5)]
     monkeypatch.setitem(peers._PROGRAMS, "llama.cpp", lambda a: lambda tokens, n_new: [0.0, 1.0])
     with pytest.raises(RuntimeError, match=r"llama.cpp must say 5 tokens, got 1"):
@@ -75,12 +94,12 @@ def rows(monkeypatch: pytest.MonkeyPatch, said: dict[str, Any], status: int = 0,
     """Of programs whose processes say this."""
     calls: list[list[str]] = []
 
-    def run(command: list[str], **_: Any) -> Any:
+    def run(command: list[str], prefix: str) -> Any:
         calls.append(command)
-        out = f"some noise\n{json.dumps(said)}\n".encode()
-        return subprocess.CompletedProcess(command, status, b"" if status else out, b"first\nlast words\n")
+        out = f"some noise\n{json.dumps(said)}\n"
+        return status, "" if status else out, ["first", "last words"]
 
-    monkeypatch.setattr(peers.subprocess, "run", run)
+    monkeypatch.setattr(peers, "_run", run)
     a = argparse.Namespace(**{**vars(A), **changes})
     made = peers.rows_of(a, Path("x.gguf"), 64, lambda name: {"method": name, "error": None}, decode._times)
     assert all(call[3] == "x.gguf" and call[call.index("--tokens") + 1] == "4" for call in calls)
@@ -88,7 +107,13 @@ def rows(monkeypatch: pytest.MonkeyPatch, said: dict[str, Any], status: int = 0,
     return made
 
 
-SAID = {"first_token_seconds": 2.0, "steps": [0.1, 0.2, 0.3, 0.4], "version": "1", "others": 0.01}
+SAID = {
+    "first_token_seconds": 2.0,
+    "steps": [0.1, 0.2, 0.3, 0.4],
+    "version": "1",
+    "others": 0.01,
+    "first": 0.01,
+}
 
 
 def test_rows_of_other_programs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,10 +126,19 @@ def test_rows_of_other_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [(row["method"], row["kv_type"]) for row in some] == [kinds[0], *kinds[2:]]
     (one, other) = rows(monkeypatch, {**SAID, "others": 0.5}, peers=["openvino"])
     assert "must be quiet" in one["error"] and one["method"] == other["method"] == "openvino"
+    made = rows(monkeypatch, {**SAID, "first": 0.5})
+    assert all(row["first_token_seconds"] is None and row["seconds_per_step"] == 0.25 for row in made)
+    assert not any("first" in row or row["error"] for row in made)
     assert {row["error"] for row in rows(monkeypatch, {}, status=2)} == {
         "llama.cpp: last words",
         "openvino: last words",
     }
+
+
+def test_what_a_process_says_while_it_runs(capfd: pytest.CaptureFixture[str]) -> None:
+    code = "import sys; print('row'); print('a: now', file=sys.stderr); sys.exit('\\nlast')"
+    assert peers._run([sys.executable, "-c", code], "a: ") == (1, "row\n", ["a: now", "last"])
+    assert capfd.readouterr().err == "  a: now\n"
 
 
 def row(method: str, dtype: str, kv: str, tokens: float, cpu: str = "A", **more: Any) -> dict[str, Any]:
