@@ -122,7 +122,7 @@ public:
 // Records of the blocks of a wave, from the planes and the steps that it brought, blocks shared out over the workers.
 class JoinPlanes : public poplar::MultiVertex {
 public:
-  WordsIn planes;     // [nPlanes][length / 32], ascending by component, then plane
+  WordsIn planes;   // [nPlanes][length / 32], ascending by component, then plane
   WordsIn steps;    // [rank][length / 64]: the last words of records
   WordsIn depths;   // [rank]
   WordsOut columns; // [rank][columnWords], those of nBlocks blocks
@@ -184,10 +184,9 @@ public:
 
 // offset += fl(unit / 2) * middle, middle the sum of coefficients times what may be missing of a code: unread bits count
 // as the middle of what they may be. Blocks and heads are shared out over the workers.
-static inline void addMiddles(const int *coefficients, const float *units,
-                              const unsigned *depths, unsigned rank,
-                              unsigned indexBits, unsigned nRows, float *offsets, unsigned first,
-                              unsigned step) {
+static inline void addMiddles(const int *coefficients, const float *units, const unsigned *depths,
+                              unsigned rank, unsigned indexBits, unsigned nRows, float *offsets,
+                              unsigned first, unsigned step) {
   for (unsigned row = first; row < nRows; row += step) {
     unsigned middle = 0; // unsigned, so that coefficients made of NaN wrap around
     const int *const ofRow = coefficients + row * rank;
@@ -206,8 +205,8 @@ public:
   unsigned groupSize, rank, indexBits, nBlocks;
 
   bool compute(unsigned worker) {
-    addMiddles(&coefficients[0], &units[0], &depths[0], rank, indexBits,
-               nBlocks * groupSize, &offsets[0], worker, numWorkers());
+    addMiddles(&coefficients[0], &units[0], &depths[0], rank, indexBits, nBlocks * groupSize,
+               &offsets[0], worker, numWorkers());
     return true;
   }
 };
@@ -224,8 +223,8 @@ public:
 
   bool compute(unsigned worker) {
     const TailPiece tail(*filled, chunk, piece, tailLength);
-    addMiddles(&coefficients[0], &units[0], &depths[0], rank, indexBits,
-               tail.nComplete * groupSize, &offsets[0], worker, numWorkers());
+    addMiddles(&coefficients[0], &units[0], &depths[0], rank, indexBits, tail.nComplete * groupSize,
+               &offsets[0], worker, numWorkers());
     return true;
   }
 };

@@ -91,7 +91,7 @@ void rankComponents(const Context &context, const SparqSettings &settings,
 }
 
 static void listComponents(const Context &context, const SparqSettings &settings,
-                    const QueryComponents &q) {
+                           const QueryComponents &q) {
   const unsigned d = context.headDim(), g = context.groupSize(), r = settings.rank;
   const ComputeSet cs = context.execute("component_list");
   const unsigned last = context.parts() - 1;

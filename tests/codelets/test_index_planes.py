@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""index_planes.cpp: which planes a query reads, records from planes and back, what scores lack (contract E12)."""
+"""index_planes.cpp: which planes a query reads, records from planes and back, middles (contract E12)."""
 
 from __future__ import annotations
 
@@ -150,9 +150,9 @@ def test_what_a_query_reads(bits: int, kind: str, rank: int, share: float, seed:
     magnitudes = np.zeros(HEAD_DIM, np.float32)
     for head in query:
         magnitudes += np.abs(head).astype(np.float32)
-    weights = run(
-        "PlaneWeights", dict(filled=word(64), widest=widest, weights=magnitudes), headDim=HEAD_DIM
-    )["weights"]
+    weights = run("PlaneWeights", dict(filled=word(64), widest=widest, weights=magnitudes), headDim=HEAD_DIM)[
+        "weights"
+    ]
     assert_bits(weights, magnitudes * widest)
     depth = index_planes.depths(weights, rank=rank, index_bits=bits, read_bits=read_bits)
     offered = np.sort(np.argsort(-weights, kind="stable")[:rank])
@@ -209,7 +209,9 @@ def test_a_cache_without_a_full_block_goes_by_the_query() -> None:
     weights = np.arange(HEAD_DIM, dtype=np.float32)
     fields = dict(widest=np.zeros(HEAD_DIM, np.float32), weights=weights)
     for filled, expected in ((63, weights), (64, 0 * weights)):
-        assert_bits(run("PlaneWeights", dict(filled=word(filled), **fields), headDim=HEAD_DIM)["weights"], expected)
+        assert_bits(
+            run("PlaneWeights", dict(filled=word(filled), **fields), headDim=HEAD_DIM)["weights"], expected
+        )
 
 
 @pytest.mark.parametrize("bits", BITS)

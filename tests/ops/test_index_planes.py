@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A key index in planes of bits in streaming memory: whole programs on the emulator, bit for bit (contract E12)."""
+"""A key index in planes of bits: whole programs on the emulator, bit for bit (contract E12)."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_bits(
     made = [cache.layer(n_layers - 1) for cache in made]
     for n in (held, *more):
         key, value = (tensors(kind, (batch, heads, n, d), rng) for _ in range(2))
-        lengths = np.array([n, rng.integers(0, n + 1)])
+        lengths = np.array([n, rng.integers(1, n + 1)])
         for cache in made:
             cache.append(key, value, lengths)
     query = tensors(kind, (batch, heads * group, d), rng)
@@ -104,7 +104,9 @@ def test_rows_of_a_packet() -> None:
         assert same(made, rng.standard_normal((1, 2, 8)).astype(np.float16), rank=5, top_k=50)
 
 
-@pytest.mark.parametrize("options", [dict(), dict(n_ipus=2, split="layers"), dict(n_ipus=2, split="heads")], ids=str)
+@pytest.mark.parametrize(
+    "options", [dict(), dict(n_ipus=2, split="layers"), dict(n_ipus=2, split="heads")], ids=str
+)
 def test_layers_and_what_changes_a_cache(options: dict[str, Any]) -> None:
     rng = np.random.default_rng(1)
     sizes, n_layers = (2, 2, 16, 300), 2

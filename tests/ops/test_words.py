@@ -117,7 +117,11 @@ def test_planes_of_bits_are_refused_by_name() -> None:
     words = "index_read_bits must be 0 unless memory is 'streaming', got 64"
     for kernel, settings in (("sparq-tiered", SETTINGS), ("dense-sram", None)):
         of = Attention(kernel, settings)
-        assert refused(lambda of=of: session(bad, 2, of)) == refused(lambda of=of: plan(bad, 2, of)) == f"plan: {words}"
+        assert (
+            refused(lambda of=of: session(bad, 2, of))
+            == refused(lambda of=of: plan(bad, 2, of))
+            == f"plan: {words}"
+        )
     for memory in ("tiered", "sram"):
         assert refused(functools.partial(call, device="emulator", memory=memory)) == f"KVCache: {words}"
     of = Attention("sparq-streaming", SETTINGS)

@@ -104,7 +104,8 @@ def test_bits_on_ipus(
     chosen = [
         file
         for file in files_for(device)
-        if is_for(records_of(file)) and (options["memory"] == "streaming" or not read_bits_of(records_of(file)))
+        if is_for(records_of(file))
+        and (options["memory"] == "streaming" or not read_bits_of(records_of(file)))
     ]
     assert len(chosen) >= at_least
     tiles = dict(n_tiles=8) if device == "emulator" else {}
