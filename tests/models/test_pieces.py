@@ -13,7 +13,8 @@ pytest.importorskip("transformers")
 pytest.importorskip("sparq_ipu._cpu")
 
 from sparq_ipu.serve.products import FixedRows  # noqa: E402
-from sparq_ipu.transformers.pieces import CELL, attend_piece  # noqa: E402
+from sparq_ipu.torch.few_bits import Int4Linear, JoinedLinear  # noqa: E402
+from sparq_ipu.transformers.pieces import BLOCK, CELL, attend_piece  # noqa: E402
 
 #: a result of so many bits, of probabilities of so many bits; of two parts, each rounded
 TOLERANCES = {"float32": 2e-6, "bfloat16": 1.5e-2, "float16": 2e-3}
@@ -34,13 +35,13 @@ def attended(query: Any, key: Any, value: Any, begin: int, end: int) -> Any:
 @pytest.mark.parametrize("dtype", TOLERANCES)
 @pytest.mark.parametrize("n_heads, n_kv_heads", [(6, 2), (3, 3)])
 def test_it_is_causal_attention(n_heads: int, n_kv_heads: int, dtype: str) -> None:
-    n_tokens = 2 * CELL + 50
+    held, n_tokens = BLOCK + CELL, 2 * BLOCK + CELL + 50
     query, key, value = text(n_tokens, n_heads, n_kv_heads, dtype)
-    output = attended(query, key, value, CELL, n_tokens)
-    query, key, value = (x[0].double().numpy() for x in (query[:, :, CELL:], key, value))
+    output = attended(query, key, value, held, n_tokens)
+    query, key, value = (x[0].double().numpy() for x in (query[:, :, held:], key, value))
     key, value = (x.repeat(n_heads // n_kv_heads, 0) for x in (key, value))
     scores = 0.2 * query @ key.swapaxes(1, 2)
-    later = np.arange(n_tokens) > np.arange(CELL, n_tokens)[:, None]
+    later = np.arange(n_tokens) > np.arange(held, n_tokens)[:, None]
     mass = np.where(later, 0.0, np.exp(scores))
     expected = (mass / mass.sum(-1, keepdims=True)) @ value
     assert output.dtype == getattr(torch, dtype)
@@ -49,8 +50,8 @@ def test_it_is_causal_attention(n_heads: int, n_kv_heads: int, dtype: str) -> No
 
 @pytest.mark.parametrize("dtype", TOLERANCES)
 def test_attention_has_the_same_bits_in_any_pieces(dtype: str) -> None:
-    cuts = [(0, 6), (0, 1, 4, 6), tuple(range(7))]
-    tokens = text(6 * CELL, 6, 2, dtype)
+    cuts = [(0, 13), (0, 1, 7, 9, 13), (0, 8, 13), tuple(range(14))]
+    tokens = text(13 * CELL, 6, 2, dtype)
     whole, *others = (
         torch.cat([attended(*tokens, a * CELL, b * CELL) for a, b in zip(cut, cut[1:])], 1) for cut in cuts
     )
@@ -71,6 +72,31 @@ def test_products_have_the_same_bits_with_any_number_of_rows(dtype: str, bias: b
         with torch.inference_mode():
             alone = torch.cat([layer(part) for part in rows.split(CELL, 1)], 1)
             assert torch.equal(layer(rows), alone), (n_in, n_out)
+            for n_filled in (8, 32):
+                products.n_rows = n_filled
+                filled = layer(rows[:, :n_filled])
+                for n in range(1, n_filled):
+                    assert torch.equal(layer(rows[:, :n]), filled[:, :n]), (n_in, n_out, n)
         products.undo()
         with torch.inference_mode():
             torch.testing.assert_close(layer(rows), alone, rtol=0.02, atol=0.02)
+
+
+def test_weights_of_few_bits_are_multiplied_together() -> None:
+    """As in lean steps, and prompts by weights made bfloat16, so many rows at a time."""
+    if not hasattr(torch, Int4Linear.needs):
+        pytest.skip("this PyTorch has no kernel for 4 bits")
+    modules = {name: Int4Linear(torch.nn.Linear(192, 64).bfloat16()) for name in ("gate", "up")}
+    joined = JoinedLinear(modules)
+    products = FixedRows(torch.nn.ModuleDict(modules))
+    assert joined.stands_for(modules)
+    rows = torch.randn(1, 300, 192, generator=torch.Generator().manual_seed(1)).bfloat16()
+    layer = modules["gate"]
+    with torch.inference_mode():
+        products.n_rows = 32
+        assert torch.equal(layer(rows), layer.product(rows))
+        products.n_rows = CELL
+        alone = torch.cat([layer(part) for part in rows[:, : 2 * CELL].split(CELL, 1)], 1)
+        assert torch.equal(layer(rows)[:, : 2 * CELL], alone)
+    products.undo()
+    assert "many_rows" not in vars(layer)

@@ -19,6 +19,7 @@ from sparq_ipu.serve import engine as engine_module
 from sparq_ipu.serve.contexts import Contexts
 from sparq_ipu.serve.engine import Done, Failed, Refused
 from sparq_ipu.serve.sampling import Sampling
+from sparq_ipu.transformers.lean_step import LeanStep
 
 pytest.importorskip("sparq_ipu._cpu")
 
@@ -105,6 +106,22 @@ def test_logits_are_the_same_bits_in_any_company(dtype: str, weights: str | None
     contexts.close()
     for one, other in zip(alone, together):
         assert one.tobytes() == other.tobytes()
+
+
+def test_steps_are_lean(monkeypatch: Any) -> None:
+    n_steps = 0
+
+    def counted(*words: Any) -> Any:
+        nonlocal n_steps
+        n_steps += 1
+        return step(*words)
+
+    step = LeanStep._step
+    monkeypatch.setattr(LeanStep, "_step", counted)
+    with running_engine() as engine:
+        before = n_steps
+        assert len(Asked(engine, tokens_of(50), 9).tokens) == 9
+        assert n_steps - before == 8
 
 
 def test_alone_and_among_31_others() -> None:

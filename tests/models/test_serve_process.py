@@ -85,6 +85,24 @@ def test_what_is_refused_before_it_starts(checkpoint: Path, capsys: Any, words: 
     assert message in capsys.readouterr().err
 
 
+def test_the_thread_that_loads_the_model_ends(checkpoint: Path, monkeypatch: Any) -> None:
+    """And its helpers with it: beside those of the engine they would be more than processors."""
+    from sparq_ipu.serve import contexts
+
+    threads: list = []
+    make = contexts.Contexts.__init__
+
+    def noted(*words: Any) -> None:
+        threads.append(threading.current_thread())
+        make(*words)
+
+    monkeypatch.setattr(contexts.Contexts, "__init__", noted)
+    words = ["--model", str(checkpoint), "--places", "1", "--context", "64"]
+    _, engine = command.build(command.parsed(words))
+    engine.stop()
+    assert len(threads) == 1 and not threads[0].is_alive()
+
+
 def test_it_listens_to_this_machine_alone_by_default() -> None:
     arguments = command._parser("sparq-ipu serve").parse_args([])
     assert arguments.host == "127.0.0.1"

@@ -16,6 +16,7 @@ earlier one began with it too. docs/serve.md says more.
 from __future__ import annotations
 
 import argparse
+import concurrent.futures
 import copy
 import logging
 import os
@@ -125,6 +126,14 @@ def build(arguments: argparse.Namespace) -> tuple[Any, Any]:
     Raises:
         ValueError, RuntimeError, OSError, ImportError, MemoryError: what can not be, in a sentence.
     """
+    # A thread that multiplies has helpers of its own until it ends (OpenMP). Helpers of two such threads are
+    # more than there are processors; GNU's OpenMP then lets all of them sleep between two loops, which takes
+    # a third more time. So the thread that loads the model is gone before the engine's multiplies.
+    with concurrent.futures.ThreadPoolExecutor(1, "sparq-ipu-loader") as loader:
+        return loader.submit(_build, arguments).result()
+
+
+def _build(arguments: argparse.Namespace) -> tuple[Any, Any]:
     check_alone("serve", arguments)
     dtype = dtype_of("serve", arguments.dtype, arguments.weights, "--dtype")
     settings = SaidSettings.of(arguments, "serve")

@@ -16,7 +16,7 @@ from sparq_ipu.tokens import MAX_TOKENS
 from sparq_ipu.transformers.integration import decoding
 from sparq_ipu.transformers.pieces import CELL
 from sparq_ipu.transformers.places import Places, PlacesPass
-from sparq_ipu.transformers.supported import LayerKinds, attention_modules, text_config
+from sparq_ipu.transformers.supported import LayerKinds, text_config
 from sparq_reference import checks
 
 #: Pieces of prompts begin at multiples of this and are filled up to one, and their products have so many
@@ -59,23 +59,14 @@ class Contexts:
         self._products = FixedRows(model)
         self._step_rows = STEP_ROWS.get(model.dtype, _USUAL_STEP_ROWS)
         self._cache = Places(hooks.settings, n_places, context, options)
-        self._between: Callable[[], None] | None = None
-        self._hooks = [m.register_forward_pre_hook(self._look) for m in attention_modules(model)]
         self.read(0, [0], 0)  # makes the cache, or says that there is no room
+        if context > 1:
+            self.step([0], [0], [1])  # tries products, see `FixedRows`
         self.keep([0], [0])
 
     def close(self) -> None:
         """The model is as it was."""
         self._products.undo()
-        for hook in self._hooks:
-            hook.remove()
-
-    def _look(self, *_: Any) -> None:
-        if self._between is not None:
-            between, self._between = self._between, None
-            with self._rows(None):
-                between()
-            self._between = between
 
     def read(
         self, place: int, tokens: Sequence[int], held: int, between: Callable[[], None] | None = None
@@ -84,21 +75,17 @@ class Contexts:
 
         Args:
             held: tokens that the place holds, a multiple of ALIGNMENT.
-            between: called before each layer; it may make passes of other places.
+            between: called in each layer; it may make passes of other places.
 
         Returns:
             Logits (vocabulary,) float32 after the last of them.
         """
         n = len(tokens)
         filled = [*tokens, *[0] * (-n % ALIGNMENT)]
-        cache = self._cache.tokens([place], n, is_piece=True)
+        cache = self._cache.tokens([place], n, is_piece=True, between=between)
         positions = torch.arange(held, held + len(filled))[None]
-        self._between = between
-        try:
-            with self._rows(ALIGNMENT):
-                return self._forward([filled], positions, cache, n - 1)[0, 0]
-        finally:
-            self._between = None
+        with self._rows(ALIGNMENT):
+            return self._forward([filled], positions, cache, n - 1)[0, 0]
 
     def step(self, places: Sequence[int], tokens: Sequence[int], held: Sequence[int]) -> torch.Tensor:
         """The next token of each of these texts. Returns logits (len(places), vocabulary) float32."""

@@ -9,6 +9,9 @@ bits whatever is in the others; tests/models/test_serve_engine.py looks at that.
 More rows take less time each, and many weights have shapes of which more rows have the same bits too. What is
 added in which order does not depend on the numbers, so one product of each shape tells.
 
+Steps of few texts are filled up only where fewer rows have other bits. That is tried too, for each number of
+rows.
+
 The kernels for weights of few bits do each row alone, so steps need no filling up there. Prompts are
 multiplied by weights made bfloat16, as by any others: made once for all rows of a pass.
 """
@@ -38,31 +41,33 @@ class FixedRows:
         self.n_rows: int | None = None
         #: of a kind of product, as many rows as may be together
         self._most: dict[tuple[Any, ...], int] = {}
-        self._layers: list[torch.nn.Linear | FewBitsLinear] = [
-            module
-            for module in model.modules()
-            if type(module) is torch.nn.Linear or isinstance(module, FewBitsLinear)
-        ]
-        for layer in self._layers:
-            layer.forward = self._forward_of(layer)  # type: ignore[method-assign]
+        #: of a kind of product, whether fewer rows have the same bits
+        self._is_any: dict[tuple[Any, ...], bool] = {}
+        self._set: list[tuple[Any, str]] = []
+        for module in model.modules():
+            if type(module) is torch.nn.Linear:
+                self._set.append((module, "forward"))
+            elif isinstance(module, FewBitsLinear):
+                self._set.append((module, "many_rows"))  # few rows are done by its kernels
+        for module, name in self._set:
+            setattr(module, name, self._product_of(module))
 
     def undo(self) -> None:
         """The layers are as they were."""
-        for layer in self._layers:
-            del layer.forward
+        for module, name in self._set:
+            delattr(module, name)
 
-    def _forward_of(self, layer: torch.nn.Linear | FewBitsLinear) -> Any:
-        def forward(input: torch.Tensor) -> torch.Tensor:
+    def _product_of(self, layer: torch.nn.Linear | FewBitsLinear) -> Any:
+        def product(input: torch.Tensor) -> torch.Tensor:
             n = self.n_rows
-            if isinstance(layer, FewBitsLinear):
-                if n is None:
-                    return FewBitsLinear.forward(layer, input)
-                if n <= MOST_ROWS:
-                    return layer.product(input)
+            if n is not None and n <= MOST_ROWS and isinstance(layer, FewBitsLinear):
+                return layer.product(input)
             weight = layer.weight
             if n is None:
                 return F.linear(input, weight, layer.bias)
             n_tokens = input.numel() // input.shape[-1]
+            if n_tokens < n <= MOST_ROWS and self._takes_any(n, weight, layer.bias):
+                return F.linear(input, weight, layer.bias)
             rows = input.reshape(n_tokens, -1)
             if n_tokens % n:
                 rows = F.pad(rows, (0, 0, 0, n - n_tokens % n))
@@ -70,18 +75,39 @@ class FixedRows:
             output = _multiply(rows, weight, layer.bias, n, most)
             return output[:n_tokens].view(*input.shape[:-1], -1)
 
-        return forward
+        return product
+
+    def _takes_any(self, n: int, weight: torch.Tensor, bias: torch.Tensor | None) -> bool:
+        """Whether a product of fewer rows has the bits of `n`."""
+        kind = _kind(n, weight, bias)
+        if kind not in self._is_any:
+            rows = _some_rows(n, weight)
+            filled = _multiply(rows, weight, bias, n, n)
+            self._is_any[kind] = all(
+                torch.equal(F.linear(rows[:few, None], weight, bias)[:, 0], filled[:few])
+                for few in range(1, n)
+            )
+        return self._is_any[kind]
 
     def _most_rows(self, n: int, weight: torch.Tensor, bias: torch.Tensor | None) -> int:
         """How many rows of a product have the bits of `n`."""
-        kind = n, weight.shape, weight.dtype, weight.data_ptr() % 64, bias is None
+        kind = _kind(n, weight, bias)
         if kind not in self._most:
-            generator = torch.Generator().manual_seed(0)
-            rows = torch.randn(max(_MORE_ROWS), weight.shape[1], generator=generator).to(weight.dtype)
+            rows = _some_rows(max(_MORE_ROWS), weight)
             few = _multiply(rows, weight, bias, n, n)
             fits = (m for m in _MORE_ROWS if torch.equal(_multiply(rows, weight, bias, n, m), few))
             self._most[kind] = next(fits, n)
         return self._most[kind]
+
+
+def _kind(n: int, weight: torch.Tensor, bias: torch.Tensor | None) -> tuple[Any, ...]:
+    """What the order of additions follows from."""
+    return n, weight.shape, weight.dtype, weight.data_ptr() % 64, bias is None
+
+
+def _some_rows(n: int, weight: torch.Tensor) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(n, weight.shape[1], generator=generator).to(weight.dtype)
 
 
 def _multiply(

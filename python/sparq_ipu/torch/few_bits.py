@@ -77,6 +77,10 @@ class FewBitsLinear(torch.nn.Module):
         """As that of `torch.nn.Linear`."""
         if input.numel() <= MOST_ROWS * self.in_features:
             return self.product(input)
+        return self.many_rows(input)
+
+    def many_rows(self, input: torch.Tensor) -> torch.Tensor:
+        """More than MOST_ROWS rows."""
         return F.linear(input, self.weight, self.bias)
 
     def extra_repr(self) -> str:

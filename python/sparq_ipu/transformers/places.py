@@ -9,7 +9,7 @@ made of other places.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Sequence, cast
+from typing import TYPE_CHECKING, Any, Callable, Sequence, cast
 
 import numpy as np
 import torch
@@ -101,6 +101,7 @@ class _LayerPass(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly ty
         is_piece: bool,
         n_held: int,
         room: dict[str, torch.Tensor],
+        between: Callable[[], None] | None,
     ):
         super().__init__()  # type: ignore[no-untyped-call]
         self._of = of
@@ -111,6 +112,7 @@ class _LayerPass(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly ty
         self._n_held = n_held
         #: for keys and values of a piece and what is before it; of one layer after the other
         self._room = room
+        self._between = between
         #: keys and values that wait for their queries: of a step, which are appended then, or of a piece and
         #: what is before it
         self._waiting: tuple[np.ndarray, np.ndarray] | None = None
@@ -125,6 +127,8 @@ class _LayerPass(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly ty
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Store a piece of a prompt (1, n_kv_heads, n_tokens, head_dim), rounded to float16. Of a step
         nothing is stored yet. Returns its keys and values, by which attention finds this layer."""
+        if self._between is not None:
+            self._between()
         self.lazy_initialization(key_states)
         key = key_states.detach().to(torch.float16).contiguous()
         value = value_states.detach().to(torch.float16).contiguous()
@@ -257,7 +261,12 @@ class Places:
         self._layers = [_Layer(n_places, capacity, options) for _ in settings]
 
     def tokens(
-        self, places: Sequence[int], n_real: int = 1, is_piece: bool = False, is_dense: bool = False
+        self,
+        places: Sequence[int],
+        n_real: int = 1,
+        is_piece: bool = False,
+        is_dense: bool = False,
+        between: Callable[[], None] | None = None,
     ) -> PlacesPass:
         """What to give the model as its cache, for tokens of these places.
 
@@ -267,13 +276,16 @@ class Places:
             is_piece: of a prompt, with dense attention; else steps of texts. Before it is a multiple of
                 `CELL` tokens.
             is_dense: steps attend densely, whatever the settings.
+            between: called in each layer before its tokens are stored; it may make passes of other places.
         """
         n_held = 0
         if is_piece and not self._layers[0].is_empty:
             n_held = int(self._layers[0].rows(places).lengths[0])
         room: dict[str, torch.Tensor] = {}
         layers: list[Any] = [
-            _LayerPass(layer, None if is_dense else settings, tuple(places), n_real, is_piece, n_held, room)
+            _LayerPass(
+                layer, None if is_dense else settings, tuple(places), n_real, is_piece, n_held, room, between
+            )
             for layer, settings in zip(self._layers, self._settings)
         ]
         passed = PlacesPass(layers=layers)

@@ -425,13 +425,17 @@ MUTANTS = [
         "python/sparq_ipu/transformers/pieces.py",
         "tests/models/test_pieces.py",
         [
-            ("if own.start:", "if begin:", "a piece does not see what is before it"),
             (
-                "lerp(attended.float(), earlier.float()",
-                "lerp(earlier.float(), attended.float()",
+                "        if block:\n            earlier",
+                "        if begin:\n            earlier",
+                "a piece does not see what is before it",
+            ),
+            (
+                "lerp(result.float(), earlier[:, :, :, cell].float()",
+                "lerp(earlier[:, :, :, cell].float(), result.float()",
                 "parts of attention are weighted the other way round",
             ),
-            (".triu(1)", ".triu(2)", "a token sees the next one"),
+            ("triu(1 + n_keys", "triu(2 + n_keys", "a token sees the next one"),
         ],
     ),
     *of(
@@ -439,9 +443,11 @@ MUTANTS = [
         "tests/models/test_serve_engine.py::test_logits_are_the_same_bits_in_any_company "
         "tests/models/test_serve_engine.py::test_a_request_has_the_tokens_of_generate "
         "tests/models/test_serve_engine.py::test_a_prefix_is_not_read_again "
+        "tests/models/test_serve_engine.py::test_a_long_prompt_does_not_hold_up_others "
         "tests/models/test_serve_engine.py::test_lossless_says_what_dense_attention_says",
         [
             ("if past is None:", "if True:", "a piece attends to itself alone"),
+            ("self._between()", "pass", "a prompt holds up others"),
         ],
     ),
 ]

@@ -45,6 +45,11 @@ MUTANTS = [
         [('"--host", default="127.0.0.1"', '"--host", default="0.0.0.0"', "it listens to all machines")],
     ),
     *of(
+        "python/sparq_ipu/serve/command.py",
+        f"{_PROCESS}::test_the_thread_that_loads_the_model_ends",
+        [("loader.submit(_build, arguments).result()", "_build(arguments)", "two threads have helpers")],
+    ),
+    *of(
         "python/sparq_ipu/serve/contexts.py",
         f"{_ENGINE}::test_logits_are_the_same_bits_in_any_company "
         f"{_ENGINE}::test_a_beginning_is_copied_from_a_longer_text",
@@ -134,7 +139,17 @@ MUTANTS = [
                 "if torch.equal(_multiply(rows, weight, bias, n, m), few))",
                 "if m)",
                 "products have more rows though it changes their bits",
-            )
+            ),
+            (
+                "self._is_any[kind] = all(",
+                "self._is_any[kind] = any(",
+                "products have fewer rows though it changes their bits",
+            ),
+            (
+                '(module, "many_rows"))',
+                '(module, "forward"))',
+                "weights of few bits are not multiplied together",
+            ),
         ],
     ),
     *of(
