@@ -80,9 +80,9 @@ def test_blocks_and_chunks_filled_by_tokens_of_the_device() -> None:
     """The largest step of a component grows with the block, and a full chunk leaves the tail."""
     rng = np.random.default_rng(0)
     spec = dict(index_bits=4, index_read_bits=24, n_layers=16)
-    made = [cache.layer(15) for cache in caches(1, 4, 16, 600, options=dict(n_tiles=2), **spec)]
+    made = [cache.layer(15) for cache in caches(1, 4, 16, 600, options=dict(n_tiles=1), **spec)]
     scale, length = np.ones(16, np.float16), 0
-    for at, n in enumerate((40, *90 * [1])):
+    for at, n in enumerate((40, *100 * [1])):
         scale[at % 16] *= np.float16(1.25)
         key, value = (rng.standard_normal((1, 4, n, 16)).astype(np.float16) * scale for _ in range(2))
         for cache in made:
