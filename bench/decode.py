@@ -46,7 +46,7 @@ from common import (
 from decode_parts import PARTS, clock, memory_rate
 from decode_tables import TYPES, all_rows, best_plain, of_the_lengths, of_the_peers, plot, read_rows
 from json_lines import SCHEMA, JsonLines
-from peers import KV_TYPES, WARM_UP, others, prompt_tokens, refuse_noise
+from peers import KV_TYPES, WARM_UP, noise, others, prompt_tokens, refuse_noise
 from peers import rows_of as rows_of_peers
 
 from sparq_ipu.commands.command_line import thread_count
@@ -338,7 +338,10 @@ def rows_of(a: argparse.Namespace, seq_len: int, progress: Progress, command: st
             refuse_noise(row, share_first.share_of_all())
         if method.seconds and row["error"] is None:
             row.update(_times(method.seconds, a.batch))
-            row.update(method.parts(tokens[-a.steps :]))
+            with others() as seen:
+                parts = method.parts(tokens[-a.steps :])
+            if a.peers is None or noise(seen.share_of_all()) is None:
+                row.update(parts)
         if is_enabled(method.model):
             disable(method.model)
         method.cache = None

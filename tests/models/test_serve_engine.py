@@ -237,7 +237,9 @@ def test_a_prompt_alone_is_read_in_larger_pieces(engine: Any, monkeypatch: Any) 
     monkeypatch.setattr(engine.contexts, "read", counted)
     monkeypatch.setattr(engine_module, "PIECE", 256)
     monkeypatch.setattr(engine_module, "PIECE_ALONE", 640)
-    asked = [Asked(engine, tokens_of(1000), 1)]
+    asked: list = []  # before the engine reads
+    asked.append(Asked(engine, tokens_of(1000), 1))
+    asked[0].end()
     for one in asked:
         one.end()
     assert sizes == [640, 256, 256, 104, 640, 4]

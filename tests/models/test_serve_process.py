@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import subprocess
@@ -101,6 +102,23 @@ def test_the_thread_that_loads_the_model_ends(checkpoint: Path, monkeypatch: Any
     _, engine = command.build(command.parsed(words))
     engine.stop()
     assert len(threads) == 1 and not threads[0].is_alive()
+
+
+def test_threads_wait_actively_for_a_short_time(monkeypatch: Any) -> None:
+    seen: list = []
+
+    def build(_: Any) -> Any:
+        seen.append(os.environ["GOMP_SPINCOUNT"])
+        raise ValueError("not now")
+
+    monkeypatch.setattr(command, "build", build)
+    for said in (None, "7"):
+        monkeypatch.delenv("GOMP_SPINCOUNT", raising=False)
+        if said:
+            monkeypatch.setenv("GOMP_SPINCOUNT", said)
+        assert command.main([]) == 2
+    monkeypatch.delenv("GOMP_SPINCOUNT")
+    assert seen == ["10000", "7"]
 
 
 def test_it_listens_to_this_machine_alone_by_default() -> None:

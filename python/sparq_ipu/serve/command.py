@@ -45,6 +45,9 @@ from sparq_ipu.transformers.generation import stop_tokens
 KEY_VARIABLE = "SPARQ_IPU_API_KEY"
 #: tokens that a place has room for where the model's config says none
 _USUAL_CONTEXT = 8192
+#: turns in which a thread of GNU's OpenMP waits actively, some 0.5 ms: longer than it is between two loops of
+#: a pass. Its own 300000 would take the processor from whatever the other threads wait for, if others work.
+_SPINS = ("GOMP_SPINCOUNT", "10000")
 
 
 def _parser(prog: str) -> argparse.ArgumentParser:
@@ -194,6 +197,7 @@ def main(argv: list[str] | None = None, prog: str = "sparq-ipu serve") -> int:
     """The command; returns the exit status: 0, or 2 for bad usage."""
     arguments = parsed(argv, prog)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s")
+    os.environ.setdefault(*_SPINS)  # read when PyTorch is loaded
     try:
         with needed("serve"):
             from sparq_ipu.serve.process import run

@@ -50,6 +50,11 @@ MUTANTS = [
         [("loader.submit(_build, arguments).result()", "_build(arguments)", "two threads have helpers")],
     ),
     *of(
+        "python/sparq_ipu/serve/command.py",
+        f"{_PROCESS}::test_threads_wait_actively_for_a_short_time",
+        [("os.environ.setdefault(*_SPINS)", "pass", "threads wait actively for long")],
+    ),
+    *of(
         "python/sparq_ipu/serve/contexts.py",
         f"{_ENGINE}::test_logits_are_the_same_bits_in_any_company "
         f"{_ENGINE}::test_a_beginning_is_copied_from_a_longer_text",
