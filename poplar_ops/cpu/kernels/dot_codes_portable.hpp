@@ -79,12 +79,14 @@ inline void scoreBlock8(const unsigned char *const *rows, const std::int32_t *wo
   }
 }
 
-template <unsigned bits, unsigned H>
-inline void scoreBlocks(const CodesOfCell &cell, CellOfHead *heads, unsigned block, unsigned) {
+template <unsigned bits, unsigned H, class Next>
+inline void scoreBlocks(const CodesOfCell<Next> &cell, CellOfHead *heads, unsigned block,
+                        unsigned) {
   static_assert(H == 1, "one head at a time");
+  constexpr unsigned visits = cellBlocks / componentsOfWord(bits);
+  const Next next = cell.next.template paced<bits, visits>(cell.nWords);
   for (unsigned word = 0; word < cell.nWords; ++word)
-    fetchPart<bits, cellBlocks / componentsOfWord(bits)>(cell.next, cell.rank,
-                                                         block * cell.nWords + word);
+    next.template visit<bits, visits>(block * cell.nWords + word);
   if (bits == 4)
     scoreBlock4(cell.rows, cell.words, cell.nWords * 4, heads[0], block);
   else

@@ -62,8 +62,8 @@ inline void addWord(const unsigned char *const *rows, std::size_t at, const Code
 }
 
 // The dot products of the vector of codes at byte `at`, `halves` 1 or 2 of them from `low` on.
-template <unsigned bits, unsigned H, bool low, unsigned halves>
-inline void dotCodes(const CodesOfCell &cell, unsigned at, unsigned block,
+template <unsigned bits, unsigned H, bool low, unsigned halves, class Next>
+inline void dotCodes(const CodesOfCell<Next> &cell, unsigned at, unsigned block,
                      Codes (*total)[halves * (bits == 4 ? 4 : 2)]) {
   constexpr unsigned each = componentsOfWord(bits), half = bits == 4 ? 4 : 2, S = halves * half;
   constexpr unsigned most = bits == 4 ? quadsTogether : ~0u;
@@ -72,6 +72,7 @@ inline void dotCodes(const CodesOfCell &cell, unsigned at, unsigned block,
   constexpr unsigned fetches = halves == 1 || (bits == 4 && codeBytes == 64) ? 2 : 1;
   constexpr unsigned visits = cellBlocks * (blockSize * bits / 8) / codeBytes * fetches / each;
   const unsigned visited = (at / codeBytes * fetches + (low ? 0 : 1)) * cell.nWords;
+  const Next next = cell.next.template paced<bits, visits>(cell.nWords);
   for (unsigned h = 0; h < H; ++h)
     for (unsigned s = 0; s < S; ++s)
       total[h][s] = Codes{};
@@ -89,10 +90,10 @@ inline void dotCodes(const CodesOfCell &cell, unsigned at, unsigned block,
         coefficients[h] = spread<bits>(cell.words + (word * H + h) * cellBlocks, block);
       addWord<bits, H, low, S>(rows, at, coefficients, sums, 0);
       if (fetches == 2)
-        fetchPart<bits, visits>(cell.next, cell.rank, visited + word * halves);
+        next.template visit<bits, visits>(visited + word * halves);
       if (halves == 2) {
         addWord<bits, H, false, S>(rows, at, coefficients, sums, half % S);
-        fetchPart<bits, visits>(cell.next, cell.rank, visited + word * fetches + fetches - 1);
+        next.template visit<bits, visits>(visited + word * fetches + fetches - 1);
       }
     }
     for (unsigned h = 0; h < H; ++h)
@@ -103,9 +104,9 @@ inline void dotCodes(const CodesOfCell &cell, unsigned at, unsigned block,
 }
 
 // `n` blocks (the last step of a cell may have fewer than stepBlocks) from `block`, H heads.
-template <unsigned bits, unsigned H, bool low, unsigned halves>
-inline void scoreHalves(const CodesOfCell &cell, CellOfHead *heads, unsigned block, unsigned n,
-                        unsigned part) {
+template <unsigned bits, unsigned H, bool low, unsigned halves, class Next>
+inline void scoreHalves(const CodesOfCell<Next> &cell, CellOfHead *heads, unsigned block,
+                        unsigned n, unsigned part) {
   constexpr unsigned S = halves * (bits == 4 ? 4 : 2);
   Codes total[H][S];
   dotCodes<bits, H, low, halves>(cell, block * (blockSize * bits / 8) + part * codeBytes, block,
@@ -129,8 +130,9 @@ inline void scoreHalves(const CodesOfCell &cell, CellOfHead *heads, unsigned blo
   }
 }
 
-template <unsigned bits, unsigned H>
-inline void scoreBlocks(const CodesOfCell &cell, CellOfHead *heads, unsigned block, unsigned n) {
+template <unsigned bits, unsigned H, class Next>
+inline void scoreBlocks(const CodesOfCell<Next> &cell, CellOfHead *heads, unsigned block,
+                        unsigned n) {
   constexpr unsigned parts = blockSize * bits / 8 > codeBytes ? 2 : 1; // vectors of a block
   for (unsigned part = 0; part < parts; ++part) {
     if constexpr (H * (bits == 4 ? 8 : 4) <= mostSums) {

@@ -3,7 +3,7 @@
 // Quantising one block of 64 keys (contract E9), vectorised over components.
 #pragma once
 
-#include "vectors.hpp"
+#include "planes.hpp"
 
 // Codes of `width` components at one position.
 struct Coder {
@@ -29,10 +29,39 @@ inline BitsVec fourBytes(const Coder &code, const Half (*block)[width], unsigned
   return four;
 }
 
+// What a block has of component c, to where the index keeps it.
+inline void putScales(unsigned char *steps, Half step, Half low) {
+  __builtin_memcpy(steps, &step, sizeof(Half));
+  __builtin_memcpy(steps + cellBlocks * sizeof(Half), &low, sizeof(Half));
+}
+
+inline void putInCell(const QuantiseBlock &a, unsigned c, const std::uint32_t *codes, std::size_t n,
+                      Half step, Half low) {
+  const CellLayout layout{a.cells.bits, a.cells.headDim, a.cells.blocks};
+  const std::size_t cell = a.block / cellBlocks, inCell = a.block % cellBlocks;
+  unsigned char *const to = a.cells.start + layout.cellAt(c, cell);
+  __builtin_memcpy(to + inCell * n, codes, n);
+  putScales(to + layout.stepsAt(cell) + inCell * sizeof(Half), step, low);
+}
+
+template <unsigned bits>
+inline void putInPlanes(const QuantiseBlock &a, unsigned c, const std::uint32_t *words, Half step,
+                        Half low) {
+  const PlaneLayout layout{bits, a.cells.headDim, a.cells.blocks};
+  const std::size_t cell = a.block / cellBlocks, inCell = a.block % cellBlocks;
+  unsigned char codes[blockSize * bits / 8];
+  __builtin_memcpy(codes, words, sizeof(codes));
+  const PlaneLayout::Place place = layout.place(cell);
+  unsigned char *const at = a.cells.start + c * place.nextComponent;
+  putPlanes<bits>(codes, static_cast<unsigned>(inCell), at + place.planes, place.nextPlane);
+  putScales(at + place.scales + inCell * sizeof(Half), step, low);
+  Half &widest = a.widest[c]; // bits of numbers >= +0 order as they do
+  widest = a.block == 0 || step > widest ? step : widest;
+}
+
 // Components [c, c + n) of a block, n at most `width`.
 template <unsigned bits>
-inline void quantiseComponents(const QuantiseBlock &a, const CellLayout &layout, unsigned c,
-                               unsigned n) {
+inline void quantiseComponents(const QuantiseBlock &a, unsigned c, unsigned n) {
   constexpr float maxCode = largestCode(bits);
   constexpr unsigned nWords = codeWords(bits);
   Half block[blockSize][width] = {};
@@ -58,24 +87,23 @@ inline void quantiseComponents(const QuantiseBlock &a, const CellLayout &layout,
       const BitsVec four = fourBytes<bits>(code, block, L, r);
       __builtin_memcpy(words[4 * L + r], &four, sizeof(four));
     }
-  const std::size_t cell = a.block / cellBlocks, inCell = a.block % cellBlocks;
   for (unsigned j = 0; j < n; ++j) {
-    unsigned char *const to = a.cells.start + layout.cellAt(c + j, cell);
+    std::uint32_t codes[nWords];
     for (unsigned w = 0; w < nWords; ++w)
-      __builtin_memcpy(to + inCell * layout.blockBytes() + w * 4, &words[w][j], 4);
-    unsigned char *const step = to + layout.stepsAt(cell) + inCell * sizeof(Half);
-    __builtin_memcpy(step, &steps[j], sizeof(Half));
-    __builtin_memcpy(step + cellBlocks * sizeof(Half), &lows[j], sizeof(Half));
+      codes[w] = words[w][j];
+    if (a.cells.inPlanes)
+      putInPlanes<bits>(a, c + j, codes, steps[j], lows[j]);
+    else
+      putInCell(a, c + j, codes, sizeof(codes), steps[j], lows[j]);
   }
 }
 
 inline void quantiseBlock(const QuantiseBlock &a) {
-  const CellLayout layout{a.cells.bits, a.cells.headDim, a.cells.blocks};
   for (unsigned c = 0; c < a.cells.headDim; c += width) {
     const unsigned left = a.cells.headDim - c, n = left < width ? left : width;
     if (a.cells.bits == 8)
-      quantiseComponents<8>(a, layout, c, n);
+      quantiseComponents<8>(a, c, n);
     else
-      quantiseComponents<4>(a, layout, c, n);
+      quantiseComponents<4>(a, c, n);
   }
 }

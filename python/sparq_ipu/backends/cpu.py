@@ -93,7 +93,6 @@ def create(device: str, spec: CacheSpec, n_layers: int, options: Options) -> lis
     """
     from sparq_ipu import _cpu
 
-    checks.refuse_index_planes("KVCache", spec.index_read_bits)
     n_threads, isa = options.n_threads or 0, options.isa or "auto"
     check_room(spec, n_layers, host_memory(), "memory of this machine")
     try:

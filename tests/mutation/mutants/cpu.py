@@ -212,6 +212,31 @@ MUTANTS = [
         ],
     ),
     *of(
+        "poplar_ops/cpu/key_planes.hpp",
+        "tests/cpu/test_cpu_index_planes.py",
+        [
+            (
+                "return cellsOf(group) * planeBytes;",
+                "return 0 * cellsOf(group) + planeBytes;",
+                "planes lie on one another",
+            )
+        ],
+    ),
+    *of(
+        "poplar_ops/cpu/key_index.cpp",
+        "tests/cpu/test_cpu_index_planes.py",
+        [
+            ("most = std::max(most, step);", "most = step;", "the last step counts after truncate"),
+        ],
+    ),
+    *of(
+        "poplar_ops/cpu/pair_query.hpp",
+        "tests/cpu/test_cpu_index_planes.py",
+        [
+            ("merit = merit * 0.5f", "merit = merit * 0.25f", "a plane counts a quarter of the one above"),
+        ],
+    ),
+    *of(
         "poplar_ops/cpu/pair_query.hpp",
         f"{_VECTORS} tests/cpu/test_cpu_bits.py::test_many_outputs tests/cpu/test_cpu_bits.py::test_bits",
         [

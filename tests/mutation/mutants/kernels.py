@@ -125,6 +125,31 @@ MUTANTS = [
         f"{_CPU}/kernels/cells.hpp",
         _VECTORS,
         [
+            ("bits == 4 ? 4 : 2; }", "bits == 4 ? 4 : 4; }", "a word has more coefficients than room"),
+        ],
+    ),
+    *of(
+        f"{_CPU}/kernels/plane_cells.hpp",
+        f"{_VECTORS} tests/cpu/test_cpu_index_planes.py",
+        [
+            ("(1u << (bits - a.range.depths[j])) - 1", "0", "what was not read counts as 0"),
+        ],
+    ),
+    *of(
+        f"{_CPU}/kernels/planes.hpp",
+        f"{_VECTORS} tests/cpu/test_cpu_index_planes.py",
+        [
+            (
+                "selectBits(masks, x, y >> by)",
+                "selectBits(masks, x, y)",
+                "bits of a code are out of their order",
+            ),
+        ],
+    ),
+    *of(
+        f"{_CPU}/kernels/coded_cells.hpp",
+        _VECTORS,
+        [
             ("cell.row(j < cell.rank() ? j : 0)", "cell.row(0)", "codes of one component for all"),
         ],
     ),
