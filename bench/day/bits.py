@@ -24,8 +24,8 @@ TILES = 8
 
 def takes(memory: str, records: list[Any]) -> bool:
     """Whether a cache in this memory can do what a file says."""
-    if read_bits_of(records):
-        return False  # no kernel of a device reads planes of bits
+    if read_bits_of(records) and memory != "streaming":
+        return False  # planes of bits are in streaming memory alone
     bits = records[0].numbers
     if memory == "tiered":
         return bool(bits["index_bits"] < 16)

@@ -26,10 +26,19 @@ void loadQuery(const Context &context, const Tensor &query, const Tensor &perPar
                {context.dc, "query"});
 }
 
-// Components that one part ranks: no fewer than it has workers, so that parts are left for the
+// Of n numbers, those that one part ranks: no fewer than it has workers, so that parts are left for the
 // sums.
-static unsigned ranksPerPart(const Context &context) {
-  return std::max((context.headDim() + context.parts() - 1) / context.parts(), cycles::nWorkers);
+static unsigned ranksPerPart(const Context &context, unsigned n) {
+  return std::max((n + context.parts() - 1) / context.parts(), cycles::nWorkers);
+}
+
+static unsigned rankParts(const Context &context, unsigned n) {
+  const unsigned perPart = ranksPerPart(context, n);
+  return (n + perPart - 1) / perPart;
+}
+
+Tensor createRanks(const Context &context, unsigned n, const char *name) {
+  return context.sliced(UNSIGNED_INT, n, ranksPerPart(context, n), 1, name).squeeze({2});
 }
 
 QueryComponents createQueryComponents(const Context &context, const SparqSettings &settings) {
@@ -37,7 +46,7 @@ QueryComponents createQueryComponents(const Context &context, const SparqSetting
   QueryComponents q;
   q.query = createQuery(context);
   q.magnitudes = context.perPart(FLOAT, {d}, "magnitudes");
-  q.selected = context.sliced(UNSIGNED_INT, d, ranksPerPart(context), 1, "selected").squeeze({2});
+  q.selected = createRanks(context, context.headDim(), "selected");
   q.magnitudeSums = context.perPart(FLOAT, {g}, "magnitude_sums");
   q.components = context.perPart(UNSIGNED_INT, {r}, "components");
   q.selectedQuery = context.perPart(FLOAT, {g * r}, "selected_query");
@@ -45,34 +54,50 @@ QueryComponents createQueryComponents(const Context &context, const SparqSetting
   return q;
 }
 
-void selectComponents(const Context &context, const SparqSettings &settings,
-                      const QueryComponents &q) {
-  const Placement &p = context.placement();
-  const unsigned d = context.headDim(), g = context.groupSize(), r = settings.rank;
-  const unsigned perPart = ranksPerPart(context);
-  const ComputeSet magnitudes = context.execute("group_magnitude");
-  const ComputeSet ranks = context.execute("component_ranks");
-  const ComputeSet list = context.execute("component_list");
-  const unsigned last = p.parts - 1;
-  for (unsigned slot = 0; slot != context.nSlots(); ++slot) {
-    addVertex(context.graph, ranks, "sparq::MagnitudeSums", context.tile(slot, last),
+void addMagnitudes(const Context &context, const QueryComponents &q, unsigned nParts) {
+  const unsigned d = context.headDim(), g = context.groupSize();
+  const ComputeSet cs = context.execute("group_magnitude");
+  for (unsigned slot = 0; slot != context.nSlots(); ++slot)
+    for (unsigned part = 0; part != nParts; ++part)
+      addVertex(context.graph, cs, "sparq::GroupMagnitude", context.tile(slot, part),
+                {{"query", q.query[slot][part]}, {"magnitudes", q.magnitudes[slot][part]}},
+                {{"groupSize", g}, {"headDim", d}}, cycles::groupMagnitude(d, g));
+}
+
+void addRanks(const Context &context, const ComputeSet &cs, const Tensor &numbers,
+              const Tensor &selected, unsigned rank) {
+  const unsigned n = static_cast<unsigned>(numbers.dim(2)), perPart = ranksPerPart(context, n);
+  for (unsigned slot = 0; slot != context.nSlots(); ++slot)
+    for (unsigned first = 0, part = 0; first < n; first += perPart, ++part) {
+      const unsigned own = std::min(perPart, n - first); // only these rank numbers
+      addVertex(context.graph, cs, "sparq::ComponentRanks", context.tile(slot, part),
+                {{"magnitudes", numbers[slot][part]},
+                 {"selected", selected[slot].slice(first, first + own)}},
+                {{"headDim", n}, {"first", first}, {"nComponents", own}, {"rank", rank}},
+                cycles::componentRanks(own, n));
+    }
+}
+
+void rankComponents(const Context &context, const SparqSettings &settings,
+                    const QueryComponents &q) {
+  const unsigned d = context.headDim(), g = context.groupSize();
+  const ComputeSet cs = context.execute("component_ranks");
+  const unsigned last = context.parts() - 1;
+  for (unsigned slot = 0; slot != context.nSlots(); ++slot)
+    addVertex(context.graph, cs, "sparq::MagnitudeSums", context.tile(slot, last),
               {{"query", q.query[slot][last]}, {"sums", q.magnitudeSums[slot][last]}},
               {{"groupSize", g}, {"headDim", d}}, cycles::magnitudeSums(d, g));
-    for (unsigned part = 0; part != p.parts; ++part) {
-      const unsigned tile = context.tile(slot, part);
-      const unsigned first = part * perPart;
-      if (first < d) { // only these rank components
-        addVertex(context.graph, magnitudes, "sparq::GroupMagnitude", tile,
-                  {{"query", q.query[slot][part]}, {"magnitudes", q.magnitudes[slot][part]}},
-                  {{"groupSize", g}, {"headDim", d}}, cycles::groupMagnitude(d, g));
-        const unsigned n = std::min(perPart, d - first);
-        addVertex(context.graph, ranks, "sparq::ComponentRanks", tile,
-                  {{"magnitudes", q.magnitudes[slot][part]},
-                   {"selected", q.selected[slot].slice(first, first + n)}},
-                  {{"headDim", d}, {"first", first}, {"nComponents", n}, {"rank", r}},
-                  cycles::componentRanks(n, d));
-      }
-      addVertex(context.graph, list, "sparq::ComponentList", tile,
+  addRanks(context, cs, q.magnitudes, q.selected, settings.rank);
+}
+
+static void listComponents(const Context &context, const SparqSettings &settings,
+                           const QueryComponents &q) {
+  const unsigned d = context.headDim(), g = context.groupSize(), r = settings.rank;
+  const ComputeSet cs = context.execute("component_list");
+  const unsigned last = context.parts() - 1;
+  for (unsigned slot = 0; slot != context.nSlots(); ++slot)
+    for (unsigned part = 0; part != context.parts(); ++part)
+      addVertex(context.graph, cs, "sparq::ComponentList", context.tile(slot, part),
                 {{"query", q.query[slot][part]},
                  {"selected", q.selected[slot]},
                  {"magnitudeSums", q.magnitudeSums[slot][last]},
@@ -81,8 +106,13 @@ void selectComponents(const Context &context, const SparqSettings &settings,
                  {"inverseTemperature", q.inverseTemperature[slot][part]}},
                 {{"groupSize", g}, {"headDim", d}, {"rank", r}, {"scale", attentionScale(d)}},
                 cycles::componentList(d, g, r));
-    }
-  }
+}
+
+void selectComponents(const Context &context, const SparqSettings &settings,
+                      const QueryComponents &q) {
+  addMagnitudes(context, q, rankParts(context, context.headDim()));
+  rankComponents(context, settings, q);
+  listComponents(context, settings, q);
 }
 
 } // namespace sparq

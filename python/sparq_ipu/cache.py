@@ -40,8 +40,8 @@ class KVCache(HasSpec):
             a number of the key index that SparQ scores positions from (docs/exactness.md E9); `row_bits`, 16
             (the default) or 8, of a number of the rows of keys and values (E10), 8 on "ipu" and "emulator"
             only with `memory="tiered"`; `index_read_bits`, 0 (the default) or how many bits of a position a
-            query reads of a key index in planes (E12), on "cpu" and "reference" only: an IPU has no kernel
-            for it. And of the device's backend:
+            query reads of a key index in planes (E12), on "ipu" and "emulator" only with
+            `memory="streaming"`. And of the device's backend:
             on "cpu" `n_threads` and `isa` (docs/cpu.md);
             on "ipu" and "emulator" `memory`, "streaming" (the default), "tiered" (with `index_bits` 8 or 4)
             or "sram"; with "tiered" `hot_rows`, `hot_policy` and `wave_rows`; `n_ipus` and `split`; `n_tiles`

@@ -117,7 +117,8 @@ class DeviceOptions:
         Raises:
             ValueError: `<op>: <argument> must <rule>, got <value>`.
         """
-        checks.refuse_index_planes(op, spec.index_read_bits)
+        if spec.index_read_bits and self.memory != "streaming":
+            checks.fail(op, "index_read_bits", "be 0 unless memory is 'streaming'", spec.index_read_bits)
         if self.memory == "tiered":
             if spec.index_bits == 16:  # the keys themselves are no index
                 checks.fail(op, "index_bits", "be 8 or 4 where memory is 'tiered'", spec.index_bits)

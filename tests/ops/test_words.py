@@ -108,20 +108,28 @@ def test_cache_specs(changes: dict[str, int]) -> None:
 
 
 def test_planes_of_bits_are_refused_by_name() -> None:
-    """The reference and the CPU have them (docs/exactness.md E12): the others say so, in the same words."""
+    """Streaming memory alone has them (docs/exactness.md E12): C++ and Python say so in the same words."""
     planes = dict(index_bits=8, index_read_bits=64)
-    words = "index_read_bits must be 0 on this device, got 64"
-    bad, sparq = CacheSpec(2, 2, 16, 64, **planes), Attention("sparq-streaming", SETTINGS)
-    assert refused(lambda: session(bad)) == refused(lambda: plan(bad, 2, sparq)) == f"plan: {words}"
-    for options in ({}, dict(memory="tiered")):
-        call = functools.partial(sparq_ipu.KVCache, 2, 2, 16, 64, device="emulator", **planes, **options)
-        assert refused(call) == f"KVCache: {words}"
-    assert refused(lambda: sparq_ipu.plan(2, 2, 2, 64, 16, n_tiles=1, **planes)) == f"plan: {words}"
-    # negative control
-    cpu_cache(bad)
-    for device in ("reference", "cpu"):
-        assert sparq_ipu.KVCache(2, 2, 16, 64, device=device, **planes).index_read_bits == 64
-    call(index_read_bits=0)
+    bad = CacheSpec(2, 2, 16, 64, **planes)
+    call = functools.partial(sparq_ipu.KVCache, 2, 2, 16, 64, **planes)
+    words = "index_read_bits must be 0 unless memory is 'streaming', got 64"
+    for kernel, settings in (("sparq-tiered", SETTINGS), ("dense-sram", None)):
+        of = Attention(kernel, settings)
+        assert (
+            refused(lambda of=of: session(bad, 2, of))
+            == refused(lambda of=of: plan(bad, 2, of))
+            == f"plan: {words}"
+        )
+    for memory in ("tiered", "sram"):
+        assert refused(functools.partial(call, device="emulator", memory=memory)) == f"KVCache: {words}"
+    of = Attention("sparq-streaming", SETTINGS)
+    fill = functools.partial(_core.Session, bad, 2, attention=[of], options=DeviceOptions(n_tiles=2))
+    assert (
+        refused(lambda: fill(fill_tokens=9)) == "plan: fill_tokens must be 0 with index_read_bits=64, got 9"
+    )
+    # negative controls
+    fill()
+    assert call(device="reference").index_read_bits == call(device="emulator").index_read_bits == 64
 
 
 BAD_SETTINGS = [

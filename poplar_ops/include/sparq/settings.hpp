@@ -47,6 +47,12 @@ struct CacheSpec {
   // (docs/exactness.md E12). 0: all bits of the components that are selected.
   unsigned indexReadBits = 0;
 
+  // How many planes of `rank` components that is.
+  unsigned planesRead(unsigned rank) const {
+    const std::uint64_t all = std::uint64_t(indexBits) * rank;
+    return all < indexReadBits ? static_cast<unsigned>(all) : indexReadBits;
+  }
+
   // Independent problems: one KV head of one batch element. Task t is batch element t / nKvHeads,
   // KV head t % nKvHeads.
   unsigned nTasks() const { return batch * nKvHeads; }

@@ -21,7 +21,12 @@ public:
   const poplar::Tensor &tail() const { return tail_.state; }
   const poplar::Tensor &records() const { return tail_.words; }
 
-  // Approximate scores of all positions (docs/exactness.md E6.2).
+  // The components of the query that it goes by (E6.1), then approximate scores of all positions (docs/exactness.md
+  // E6.2).
+  virtual void selectComponents(const Context &context, const SparqSettings &settings,
+                                const QueryComponents &q) const {
+    sparq::selectComponents(context, settings, q);
+  }
   virtual void score(const Context &context, const SparqSettings &settings, const Waves &waves,
                      const QueryComponents &q, const Scores &scores) const = 0;
 
@@ -111,6 +116,7 @@ private:
   poplar::RemoteBuffer buffer_;
 };
 
+// Of an index in streaming memory.
 class KeyColumnsKind : public IndexKind {
 public:
   void layOut(const Request &request, CacheLayout &layout) const final;
@@ -127,11 +133,13 @@ public:
 protected:
   // The first n positions of a chunk are in `columns`.
   virtual void gathered(unsigned) {}
+  // Sends the chunk of a task that was gathered.
+  virtual void send(RemoteRows::Writer &writer, unsigned layer, unsigned task, unsigned chunk);
   virtual const void *row(unsigned component) const {
     return &columns[std::size_t(component) * layout.chunk];
   }
   // Keeps n positions of component `at` % headDim of a task.
-  virtual void keep(std::size_t at, unsigned n, HostTail::Values &tail) const;
+  virtual void keep(std::size_t at, unsigned n, HostTail::Values &tail);
 
   const CacheLayout layout;
   std::vector<std::uint16_t> columns; // {headDim, chunk}
@@ -139,6 +147,25 @@ protected:
 private:
   HostTail tail_;
   unsigned layerRows_;
+};
+
+// The same with records of few bits.
+class HostKeyRecords : public HostKeyColumns {
+public:
+  HostKeyRecords(RemoteRows rows, const HostTail &tail, const CacheLayout &layoutIn,
+                 unsigned layerRows);
+
+protected:
+  void gathered(unsigned n) override;
+  const void *row(unsigned component) const override { return record(component, 0); }
+  void keep(std::size_t at, unsigned n, HostTail::Values &tail) override;
+  const std::uint32_t *record(unsigned component, unsigned block) const {
+    return &records_[component * rowWords_] + block * recordWords_;
+  }
+
+private:
+  const std::size_t recordWords_, rowWords_;
+  std::vector<std::uint32_t> records_; // of a chunk: {headDim, rowWords}
 };
 
 } // namespace sparq

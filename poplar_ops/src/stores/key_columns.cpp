@@ -14,8 +14,10 @@ namespace {
 
 // Positions of a row of key columns: one packet of fp16. A packet costs as much as 36 bytes more, so
 // that the shorter rows of an index are worth twice the positions with 4 bits; more would come on
-// chip for nothing where a length ends within them.
-unsigned maxChunk(unsigned indexBits) { return indexBits == 4 ? 1024 : 512; }
+// chip for nothing where a length ends within them. Of one bit only so many make a packet.
+unsigned maxChunk(const CacheSpec &spec) {
+  return spec.indexReadBits != 0 ? 8192 : spec.indexBits == 4 ? 1024 : 512;
+}
 
 const KindOf<KeyColumns, KeyColumnsKind> keyColumnsKind;
 
@@ -25,7 +27,7 @@ const StoreKind &keyColumns = keyColumnsKind;
 
 void KeyColumnsKind::layOut(const Request &request, CacheLayout &layout) const {
   const unsigned capacity = request.shape.capacity;
-  layout.chunk = maxChunk(layout.indexBits);
+  layout.chunk = maxChunk(request.shape);
   // The tail of every task stays in SRAM: smaller chunks where that would be much of it, or where
   // the capacity is smaller.
   const auto tailBytes = [&] {
@@ -211,8 +213,7 @@ void HostKeyColumns::write(Engine &engine, HostTokens &tokens) {
     };
     for (unsigned i = held / chunk; i != end / chunk; ++i) {
       gather(i * chunk, chunk);
-      for (unsigned c = 0; c != d; ++c)
-        writer.add(std::size_t(tokens.layer) * layerRows_ + layout.columnRow(task, c, i), row(c));
+      send(writer, tokens.layer, task, i);
     }
     gather(end - end % chunk, end % chunk);
     for (unsigned c = 0; c != d; ++c)
@@ -222,7 +223,13 @@ void HostKeyColumns::write(Engine &engine, HostTokens &tokens) {
   tail_.write(engine, tail);
 }
 
-void HostKeyColumns::keep(std::size_t at, unsigned n, HostTail::Values &tail) const {
+void HostKeyColumns::send(RemoteRows::Writer &writer, unsigned layer, unsigned task,
+                          unsigned chunk) {
+  for (unsigned c = 0; c != layout.headDim; ++c)
+    writer.add(std::size_t(layer) * layerRows_ + layout.columnRow(task, c, chunk), row(c));
+}
+
+void HostKeyColumns::keep(std::size_t at, unsigned n, HostTail::Values &tail) {
   std::copy_n(columns.begin() + at % layout.headDim * layout.chunk, n,
               tail.columns.begin() + at * layout.chunk);
 }

@@ -26,10 +26,12 @@ std::vector<const StoreKind *> makeStores(const Shape &shape, const Programs &pr
     return std::any_of(programs.attention.begin(), programs.attention.end(), is);
   };
   const Memory memory = memoryOf(programs);
-  refuseIndexPlanes("plan", shape);
   if (shape.rowBits != 16 && memory != Memory::tiered)
     throw Error("plan: row_bits must be 16 unless memory is 'tiered', got " +
                 std::to_string(shape.rowBits));
+  if (shape.indexReadBits != 0 && memory != Memory::streaming)
+    throw Error("plan: index_read_bits must be 0 unless memory is 'streaming', got " +
+                std::to_string(shape.indexReadBits));
   const bool tiered = memory == Memory::tiered;
   std::vector<const StoreKind *> all;
   all.push_back(memory == Memory::sram ? &residentRows
@@ -37,7 +39,10 @@ std::vector<const StoreKind *> makeStores(const Shape &shape, const Programs &pr
                 : shape.rowBits == 8   ? &codedRows
                                        : &joinedRows);
   if (any([](const Attention &a) { return a.kernel->keyColumns; })) {
-    all.push_back(tiered ? &residentRecords : shape.indexBits == 16 ? &keyColumns : &keyRecords);
+    all.push_back(tiered                     ? &residentRecords
+                  : shape.indexBits == 16    ? &keyColumns
+                  : shape.indexReadBits == 0 ? &keyRecords
+                                             : &keyPlanes);
     all.push_back(&valueSum);
   }
   if (tiered)

@@ -67,11 +67,68 @@ MUTANTS = [
         "poplar_ops/src/approx_scores.cpp",
         f"{_DECODE} {_OPS}_tiles.py::test_any_number_of_tiles",
         [
+            (
+                '{"tailBegin", waves.nWaves * waves.length}',
+                '{"tailBegin", 0u}',
+                "the tail of fp16 is scored at the begin",
+            ),
+        ],
+    ),
+    *of(
+        "poplar_ops/src/index_planes.cpp",
+        f"{_OPS}_index_planes.py",
+        [
+            ("index.addMiddles(middles, depths);", "", "what was not read counts as 0"),
+            ("index.addTailMiddles(", "(void)sizeof(", "what was not read of the tail counts as 0"),
+            (
+                '{"rank", r}, {"indexBits", bits}}, cycles::planeM',
+                '{"rank", r - 1}, {"indexBits", bits}}, cycles::planeM',
+                "the last components are others",
+            ),
+        ],
+    ),
+    *of(
+        "poplar_ops/src/score_columns.cpp",
+        f"{_DECODE} {_OPS}_tiles.py::test_any_number_of_tiles",
+        [
             ('{"firstChunk", first}', '{"firstChunk", 0u}', "every part reads the first chunks of a wave"),
             (
-                "rowSize, std::min(row + rowsPerTile, nRows) * rowSize",
+                "rowSize, std::min(row + rowsPerTile, n) * rowSize",
                 "rowSize, (row + rowsPerTile) * rowSize",
                 "the last tile has rows that are not there",
+            ),
+        ],
+    ),
+    *of(
+        "poplar_ops/src/score_columns.hpp",
+        f"{_DECODE} {_OPS}_tiles.py::test_any_number_of_tiles {_OPS}_index_planes.py",
+        [
+            ("positions / block * of.elementsOfBlock", "positions / block", "rows have a number a block"),
+        ],
+    ),
+    *of(
+        "poplar_ops/src/stores/key_planes.cpp",
+        f"{_OPS}_index_planes.py",
+        [
+            ("readWidest_.read(engine, widest_.data());", "", "what the device has seen is forgotten"),
+            (
+                "widen(std::size_t(task) * layout.headDim + c, nBlocks);",
+                "",
+                "steps of whole chunks do not count",
+            ),
+            ("std::fill(widest_.begin(), widest_.end(), 0.0f);", "", "a reset leaves the largest steps"),
+            ("stepWriter_->finish();", "", "the last steps are not written"),
+            ("flush(step, chunkFull), program,", "Sequence(), program,", "full chunks stay in the tail"),
+        ],
+    ),
+    *of(
+        "poplar_ops/src/stores/key_planes.hpp",
+        f"{_OPS}_index_planes.py",
+        [
+            (
+                "layout.headDim * ofComponent; }",
+                "layout.headDim; }",
+                "planes of a task are those of the next",
             ),
         ],
     ),
@@ -358,7 +415,7 @@ MUTANTS = [
         _APPEND,
         [
             (
-                "nBlocks * recordWords(layout.indexBits),",
+                "nBlocks * recordWords_,",
                 "0,",
                 "records of a chunk that is not full are lost",
             ),

@@ -76,6 +76,38 @@ MUTANTS = [
         ],
     ),
     *of(
+        "poplar_ops/arith/index_planes.hpp",
+        f"{_TESTS}_index_planes.py",
+        [
+            ("<< (indexBits - depth));", "<< 0);", "the lowest planes are kept"),
+            (
+                "(1u << (indexBits - depth)) - 1;",
+                "(1u << (indexBits - depth));",
+                "more is open than there is",
+            ),
+            (
+                "word[2] |= (below.ofEven & high) >> 2;",
+                "word[2] |= below.ofEven & high;",
+                "low planes count as high ones",
+            ),
+        ],
+    ),
+    *of(
+        f"{_CODELETS}/index_planes.cpp",
+        f"{_TESTS}_index_planes.py",
+        [
+            ("if (*filled < blockSize)", "if (*filled <= blockSize)", "the first block does not count"),
+            ("rows += depth * stride;", "rows += bits * stride;", "planes of others are joined"),
+            ("(units[row] * 0.5f)", "units[row]", "unread bits count in full"),
+            (
+                "return before ? counted : all - counted;",
+                "return counted;",
+                "later workers list over the first",
+            ),
+            ("larger(ofBlock[0], widest[c])", "ofBlock[0]", "the last step counts, not the largest"),
+        ],
+    ),
+    *of(
         f"{_CODELETS}/key_index.cpp",
         f"{_TESTS}_key_index.py",
         [

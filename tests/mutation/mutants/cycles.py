@@ -15,6 +15,13 @@ def _estimate(name: str, vertex: str, old: str, new: str, why: str) -> list[Muta
 
 MUTANTS = [
     *_estimate(
+        "index_planes",
+        "JoinPlanes",
+        "const double plane = bits == 4 ? 1 + 7",
+        "const double plane = bits == 4 ? 1 + 1",
+        "planes are joined for nothing",
+    ),
+    *_estimate(
         "approx_scores",
         "ApproxScores",
         "return multi(g * share(n / 4) * scoreFour(rank, 1));",

@@ -295,8 +295,8 @@ MUTANTS = [
         f"{_ATTENTION} tests/ops/test_words.py tests/planning/test_planning.py {_MODEL}",
         [
             (
-                "return indexBits == 4 ? 1024 : 512;",
-                "return indexBits == 4 ? 512 : 512;",
+                "spec.indexBits == 4 ? 1024 : 512;",
+                "spec.indexBits == 4 ? 512 : 512;",
                 "chunks of a small index are half as long",
             ),
         ],
