@@ -61,7 +61,7 @@ def test_bits(
         batch,
         heads,
         d,
-        600,
+        800,
         options=dict(n_tiles=n_tiles),
         index_bits=bits,
         index_read_bits=max(1, round(share * bits * d)),
