@@ -19,8 +19,8 @@ def trace_tokens(
     """`n_tokens` tokens, of which the last `n_steps` are to be decoded.
 
     kind: what these are. "prose", "code": the text goes on. "repetition": the text breaks off, and a passage
-        from its first half stands there again. "retrieval": a number was told of each of thirty cities; city by city
-        the number is told again, in another order each time.
+        from its first half stands there again. "retrieval": a number was told of each of thirty cities; city
+        by city the number is told again, in another order each time.
     seed: of the numbers and the orders.
 
     Raises: ValueError if the text is too short, or the part before the first step for the numbers.
