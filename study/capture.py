@@ -180,8 +180,8 @@ def main(argv: list[str] | None = None) -> int:
         "--kind",
         choices=[kind for kind in traces.KINDS if kind != "synthetic"],
         default="prose",
-        help="what the steps decode: the text as it goes on (default), a passage of it again, answers to "
-        "questions about what was told in it",
+        help="what the steps decode: the text as it goes on (default; code: of a program), a passage of it "
+        "again, answers to questions about what was told in it",
     )
     parser.add_argument("--kv-heads", type=int, metavar="N", help="keep the first N KV heads of a trace")
     parser.add_argument("--seed", type=int, default=0, help="of what --kind retrieval asks (default 0)")

@@ -32,6 +32,8 @@ RESULTS = ROOT / "study/results/reuse.jsonl"
 DOCUMENT = ROOT / "docs/reuse.md"
 SCHEMA = 1
 Line = Dict[str, Any]
+#: what tells one trace from another
+_TRACE = ("model", "start", "kind", "text")
 
 
 def arguments() -> argparse.ArgumentParser:
@@ -142,6 +144,14 @@ def _recorded(lines: Sequence[Line]) -> list[Line]:
     return [line for line in lines if line["kind"] != "synthetic"] or list(lines)
 
 
+def _runs(lines: Sequence[Line]) -> dict[str, list[Line]]:
+    """Lines of each model and length, by a heading; of recorded traces, if there are some."""
+    found: dict[str, list[Line]] = {}
+    for line in _recorded(lines):
+        found.setdefault(f"{line['model']}, {line['start']:,} positions before", []).append(line)
+    return found
+
+
 def _columns(lines: Sequence[Line]) -> list[tuple[str, str, int]]:
     """(heading, policy, multiple of top_k) of each buffer."""
     found = sorted({(line["policy"], line["n_hot"] // line["top_k"]) for line in lines})
@@ -152,26 +162,22 @@ def by_text(lines: Sequence[Line]) -> str:
     """Hit rate by text and top_k, the mean of layers, and for each size of each policy."""
     rows = []
     columns = _columns(lines)
+    traces_shown = list(dict.fromkeys(tuple(line[name] for name in _TRACE) for line in lines))
     for top_k in _values(lines, "top_k"):
-        for text in _values(lines, "text"):
-            for kind in _values(_where(lines, text=text), "kind"):
-                some = _where(lines, top_k=top_k, text=text, kind=kind)
-                for start in sorted(_values(some, "start")):
-                    cells = [
-                        _mean(_where(some, start=start, policy=policy, n_hot=multiple * top_k), "hit_rate")
-                        for _, policy, multiple in columns
-                    ]
-                    rows.append([f"{kind}: {text}", start, top_k, *cells])
-    return markdown_table(["trace", "positions before", "k", *(head for head, *_ in columns)], rows)
+        for trace in traces_shown:
+            some = _where(lines, top_k=top_k, **dict(zip(_TRACE, trace)))
+            cells = [
+                _mean(_where(some, policy=policy, n_hot=multiple * top_k), "hit_rate")
+                for _, policy, multiple in columns
+            ]
+            model, start, kind, text = trace
+            rows.append([model, f"{kind}: {text}", start, top_k, *cells])
+    return markdown_table(["model", "trace", "positions before", "k", *(head for head, *_ in columns)], rows)
 
 
 def by_layer(lines: Sequence[Line], multiple: int = 4) -> str:
-    """Hit rate of "lru" by layer and kind of text, the mean of the texts of a kind."""
-    some = [
-        line
-        for line in _recorded(lines)
-        if line["policy"] == "lru" and line["n_hot"] == multiple * line["top_k"]
-    ]
+    """Hit rate of "lru" by layer and kind of text, the mean of the texts of a kind. lines: of one model."""
+    some = [line for line in lines if line["policy"] == "lru" and line["n_hot"] == multiple * line["top_k"]]
     columns = [(kind, top_k) for top_k in _values(some, "top_k") for kind in _values(some, "kind")]
     rows = [
         [
@@ -187,8 +193,11 @@ def by_layer(lines: Sequence[Line], multiple: int = 4) -> str:
 
 
 def misses(lines: Sequence[Line]) -> str:
-    """Rows read from streaming memory, a step and KV head, "lru": mean, and of steps of one layer."""
-    lines, rows = _recorded(lines), []
+    """Rows read from streaming memory, a step and KV head, "lru": mean, and of steps of one layer.
+
+    lines: of one model.
+    """
+    rows = []
     for top_k in _values(lines, "top_k"):
         for multiple in sorted({line["n_hot"] // line["top_k"] for line in lines}):
             some = _where(lines, top_k=top_k, policy="lru", n_hot=multiple * top_k)
@@ -204,16 +213,28 @@ def misses(lines: Sequence[Line]) -> str:
 
 
 def draw(lines: Sequence[Line], path: Path) -> None:
-    """Hit rate over the size of the buffer, by policy and kind; and by layer."""
+    """Hit rate by size of the buffer, policy and kind, and by layer; a row for each model and length."""
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    lines = _recorded(lines)
+    runs = _runs(lines)
+    columns = max(len(_values(some, "top_k")) for some in runs.values()) + 1
+    size = (5 * columns, 4.2 * len(runs))
+    figure, grid = plt.subplots(len(runs), columns, figsize=size, sharey=True, squeeze=False)
+    colours = dict(zip(traces.KINDS, ("tab:blue", "tab:red", "tab:orange", "tab:green", "tab:gray")))
+    for axes, (title, some) in zip(grid, runs.items()):
+        _draw_run(axes, some, colours)
+        axes[0].set_ylabel(f"{title}\nhit rate", fontsize=9)
+    figure.tight_layout()
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
+
+
+def _draw_run(axes: Sequence[Any], lines: Sequence[Line], colours: dict[str, str]) -> None:
+    """Panels of one model and length: one for each top_k, then one by layer."""
     top_ks, kinds = _values(lines, "top_k"), _values(lines, "kind")
-    figure, axes = plt.subplots(1, len(top_ks) + 1, figsize=(5 * len(top_ks) + 5, 4.2), sharey=True)
-    colours = dict(zip(kinds, ("tab:blue", "tab:orange", "tab:green", "tab:red")))
     for axis, top_k in zip(axes, top_ks):
         for kind in kinds:
             for policy, style in (("lru", "-o"), ("recent", "--s")):
@@ -228,7 +249,6 @@ def draw(lines: Sequence[Line], path: Path) -> None:
         axis.set_xticks(ticks, [str(t) for t in ticks])
         axis.minorticks_off()
         axis.grid(alpha=0.3)
-    axes[0].set_ylabel("hit rate")
     axes[0].legend(fontsize=8)
     layers = sorted(_values(lines, "layer"))
     for top_k, style in zip(top_ks, ("-o", "--s", ":^", "-.x")):
@@ -240,9 +260,6 @@ def draw(lines: Sequence[Line], path: Path) -> None:
     axes[-1].set(xlabel="layer", title="lru, 4k slots")
     axes[-1].grid(alpha=0.3)
     axes[-1].legend(fontsize=8)
-    figure.tight_layout()
-    figure.savefig(path, dpi=110)
-    plt.close(figure)
 
 
 def read(path: Path) -> list[Line]:
@@ -258,7 +275,11 @@ def read(path: Path) -> list[Line]:
 
 def blocks(lines: Sequence[Line]) -> dict[str, str]:
     """Name -> text of every generated block of docs/reuse.md."""
-    return {"texts": by_text(lines), "layers": by_layer(lines), "misses": misses(lines)}
+
+    def each(table: Callable[[Sequence[Line]], str]) -> str:
+        return "\n\n".join(f"**{title}**\n\n{table(some)}" for title, some in _runs(lines).items())
+
+    return {"texts": by_text(lines), "layers": each(by_layer), "misses": each(misses)}
 
 
 def _traces(a: argparse.Namespace) -> Iterator[tuple[traces.Trace, list[SparqSettings]]]:

@@ -6,8 +6,9 @@ Each model and length has a file of lines, `study/results/later_*.jsonl`, by `st
 
 from __future__ import annotations
 
+import itertools
 import math
-from typing import Any, Container, Sequence
+from typing import Any, Container, Dict, Sequence
 
 from sparq_ipu.commands.tables import markdown_table
 
@@ -15,6 +16,7 @@ from . import report
 from .plan import LATER, LATER_LEVELS, LATER_OTHERS
 from .tasks import TASKS
 
+Items = Dict[int, Dict[str, Any]]
 KL = TASKS["lm"].metrics[0]
 OURS = next(iter(LATER))
 
@@ -26,9 +28,13 @@ def title(lines: list[dict[str, Any]]) -> str:
     return f"{lines[0]['model']}, {length:,} positions, {len(found)} contexts"
 
 
-def run(found: Container[str]) -> dict[str, tuple[str, ...]]:
-    """Methods that a file has at every level: at great lengths some are left out."""
-    return {name: methods for name, methods in LATER.items() if all(m in found for m in methods)}
+def run(found: Container[str]) -> tuple[list[str], dict[str, list[str]]]:
+    """Levels that a file has, and its methods at them: great lengths and models have some of both."""
+    levels = [level in found for level in LATER_LEVELS]
+    at_levels = {name: list(itertools.compress(methods, levels)) for name, methods in LATER.items()}
+    return at_levels[OURS], {
+        name: methods for name, methods in at_levels.items() if all(m in found for m in methods)
+    }
 
 
 def share_for(kl: float, points: Sequence[tuple[float, float]]) -> str:
@@ -48,10 +54,11 @@ def share_for(kl: float, points: Sequence[tuple[float, float]]) -> str:
 def kl_table(lines: list[dict[str, Any]]) -> str:
     """KL of each method at each level, and the bytes at which it would be as near as `RECOMMENDED`."""
     found = report.select(lines, "lm", "sparse")
-    shares = [1 / report.compression(found[level]) for level in LATER_LEVELS]
+    levels, methods_run = run(found)
+    shares = [1 / report.compression(found[level]) for level in levels]
     goal = report.estimate(found[LATER_LEVELS[1]], KL).value
     rows = []
-    for name, methods in run(found).items():
+    for name, methods in methods_run.items():
         values = [report.estimate(found[method], KL) for method in methods]
         points = [(1 / report.compression(found[m]), value.value) for m, value in zip(methods, values)]
         rows.append([name, *(report.interval(value, KL.digits) for value in values), share_for(goal, points)])
@@ -62,21 +69,24 @@ def kl_table(lines: list[dict[str, Any]]) -> str:
     return markdown_table([*header, "bytes at the recommended settings' KL"], rows)
 
 
+def gap(items: Items, base: Items) -> str:
+    """The KL of one method less another's, in pairs of contexts; bold if it is clear."""
+    difference = report.difference(items, base, KL)
+    assert difference is not None
+    text = report.interval(difference, KL.digits, "+")
+    return f"**{text}**" if report.clear(difference) else text
+
+
 def gap_table(lines: list[dict[str, Any]]) -> str:
     """Each method less SparQ at the same level, in pairs of contexts; bold where it is clear."""
     found = report.select(lines, "lm", "sparse")
-    rows = []
-    for name, methods in run(found).items():
-        if name == OURS:
-            continue
-        row = [name]
-        for method, level in zip(methods, LATER_LEVELS):
-            gap = report.difference(found[method], found[level], KL)
-            assert gap is not None
-            text = report.interval(gap, KL.digits, "+")
-            row.append(f"**{text}**" if report.clear(gap) else text)
-        rows.append(row)
-    return markdown_table([f"KL less that of {OURS}", *(f"`{level}`" for level in LATER_LEVELS)], rows)
+    levels, methods_run = run(found)
+    rows = [
+        [name, *(gap(found[method], found[level]) for method, level in zip(methods, levels))]
+        for name, methods in methods_run.items()
+        if name != OURS
+    ]
+    return markdown_table([f"KL less that of {OURS}", *(f"`{level}`" for level in levels)], rows)
 
 
 def others_table(lines: list[dict[str, Any]]) -> str:
@@ -85,10 +95,10 @@ def others_table(lines: list[dict[str, Any]]) -> str:
     rows = []
     for method in filter(found.__contains__, LATER_OTHERS):
         share = 100 / report.compression(found[method])
-        rows.append(
-            [f"`{method}`", f"{share:.1f} %", report.interval(report.estimate(found[method], KL), KL.digits)]
-        )
-    return markdown_table(["method", "of dense attention's bytes", "KL [95 %]"], rows) if rows else ""
+        kl = report.interval(report.estimate(found[method], KL), KL.digits)
+        rows.append([f"`{method}`", f"{share:.1f} %", kl, gap(found[method], found[LATER_LEVELS[1]])])
+    header = ["method", "of dense attention's bytes", "KL [95 %]", f"less that of `{LATER_LEVELS[1]}`"]
+    return markdown_table(header, rows) if rows else ""
 
 
 def tables(files: Sequence[list[dict[str, Any]]]) -> str:

@@ -185,9 +185,10 @@ LATER: dict[str, tuple[str, ...]] = {
     },
     "best positions known": tuple(f"oracle:mean_from=1@{level}" for level in LATER_LEVELS),
 }
-# What is not at a level: an index of 16 bits, budgets by mass.
+# What is not at a level: an index of 16 bits, half of the bits for as many rows, budgets by mass.
 LATER_OTHERS = (
     str(parse_method(f"{RECOMMENDED_METHOD},index_bits=16")),
+    "planes:bits=64,mean_from=1,index_bits=4",
     *(f"top_p:k=512,p={p},mean_from=1,index_bits=4" for p in (0.8, 0.9, 0.95)),
 )
 QUICK_METHODS = (

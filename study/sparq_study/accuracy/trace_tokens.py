@@ -18,16 +18,16 @@ def trace_tokens(
 ) -> list[int]:
     """`n_tokens` tokens, of which the last `n_steps` are to be decoded.
 
-    kind: what these are. "prose": the text goes on. "repetition": the text breaks off, and a passage from its
-        first half stands there again. "retrieval": a number was told of each of thirty cities; city by city
-        the number is told again, in another order each time.
+    kind: what these are. "prose", "code": the text goes on. "repetition": the text breaks off, and a passage
+        from its first half stands there again. "retrieval": a number was told of each of thirty cities; city
+        by city the number is told again, in another order each time.
     seed: of the numbers and the orders.
 
     Raises: ValueError if the text is too short, or the part before the first step for the numbers.
     """
     words = Words(tokenizer, f"trace {seed}")
     before = n_tokens - n_steps
-    if kind == "prose":
+    if kind in ("prose", "code"):
         return _first(words, text, n_tokens)
     if kind == "repetition":
         context = _first(words, text, before)

@@ -27,8 +27,9 @@ from sparq_reference import checks
 
 #: name and version of the file format
 FORMAT = "sparq-ipu trace 1"
-#: what was decoded: running text, a passage for the second time, answers found in the context, no text at all
-KINDS = ("prose", "repetition", "retrieval", "synthetic")
+#: what was decoded: running text, a program, a passage for the second time, answers found in the context, no
+#: text at all
+KINDS = ("prose", "code", "repetition", "retrieval", "synthetic")
 
 _OP = "trace"
 

@@ -74,6 +74,11 @@ def test_tables():
     assert "| method |" in later.tables([without])
     without = [line for line in without if line.get("method") not in LATER_OTHERS]
     assert "| method |" not in later.tables([without]) and not later.tables([without]).endswith("\n")
+    alone = [line for line in lines if line.get("method") not in (LATER_LEVELS[0], LATER_LEVELS[2])]
+    cells = later.kl_table(alone).splitlines()[-1].split("|")[1:-1]
+    assert len(cells) == 3 and "0.2200" in later.kl_table(alone)  # a file of one level
+    others = {row.split("|")[1].strip("` "): row for row in later.others_table(lines).splitlines()}
+    assert "+0.3300" in others[LATER_OTHERS[1]] and "+0.2200" not in others[LATER_OTHERS[1]]
     titles = [line for line in both.splitlines() if line.startswith("**")]
     assert titles == [f"**{name} positions, 3 contexts**" for name in ("a, 4,000", "a, 16,000", "b, 8,000")]
 

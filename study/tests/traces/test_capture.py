@@ -137,6 +137,7 @@ def test_what_is_decoded():
 
     before, after = said("prose")
     assert before + after == tokenizer.decode(tokenizer(text, add_special_tokens=False)["input_ids"][:1400])
+    assert said("code") == (before, after)
     before, after = said("repetition")
     assert after.strip() and after.strip() in before[: len(before) // 2] and text.startswith(before)
     before, after = said("retrieval")

@@ -40,8 +40,8 @@ def test_lines_are_the_simulations(tmp_path: Path, capsys: pytest.CaptureFixture
                     assert (line["start"], line["n_steps"], line["group_size"]) == (512, 64, 3)
     shown = capsys.readouterr().out
     mean = np.mean([line["hit_rate"] for line in reuse._where(lines, top_k=64, policy="lru", n_hot=256)])
-    row = next(row for row in shown.splitlines() if row.startswith("| prose: play_othello | 512 | 64 |"))
-    header = next(row for row in shown.splitlines() if row.startswith("| trace |"))
+    row = next(row for row in shown.splitlines() if "| prose: play_othello | 512 | 64 |" in row)
+    header = next(row for row in shown.splitlines() if row.startswith("| model | trace |"))
     assert row.split(" | ")[header.split(" | ").index("lru 4k")] == f"{mean:.3f}"
 
 
@@ -87,7 +87,7 @@ def test_write_puts_an_altered_figure_right(tmp_path: Path, monkeypatch: pytest.
 
 def test_made_traces_are_apart_from_recorded_ones() -> None:
     lines = reuse.read(reuse.RESULTS)
-    assert {"synthetic", "prose", "repetition", "retrieval"} == {line["kind"] for line in lines}
+    assert set(traces.KINDS) == {line["kind"] for line in lines}
     never = [line for line in lines if line["text"] == "hit rate 0"]
     assert never and all(line["hit_rate"] == 0 for line in never)
     most = [line["misses_mean"] == line["top_k"] - line["n_local"] for line in never]
@@ -95,6 +95,18 @@ def test_made_traces_are_apart_from_recorded_ones() -> None:
     changed = [dict(line, hit_rate=0.5) if line["kind"] == "synthetic" else line for line in lines]
     old, new = reuse.blocks(lines), reuse.blocks(changed)
     assert {name for name in old if old[name] != new[name]} == {"texts"}
+
+
+def test_models_and_lengths_are_apart() -> None:
+    """A change of one model's lines, or of one length's, leaves the tables of the others as they are."""
+    lines = [line for line in reuse.read(reuse.RESULTS) if line["kind"] != "synthetic"]
+    shift = [dict(line, start=line["start"] + 1) for line in lines]
+    other = [dict(line, model="another", hit_rate=0.5, misses_mean=1.0) for line in lines]
+    for more, heading in ((shift, "positions before**"), (other, "**another, ")):
+        before, after = (reuse.blocks(some) for some in (lines, [*lines, *more]))
+        for name in ("layers", "misses"):
+            assert after[name].startswith(before[name]) and heading in after[name][len(before[name]) :]
+        assert set(before["texts"].splitlines()) < set(after["texts"].splitlines())
 
 
 def test_refusals(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -93,7 +93,7 @@ def test_arrays_of_a_trace(trace: traces.Trace, name: str, change: Any, text: st
     ("layer", "start", "kind", "text"),
     [
         (lambda a: a, 7, "prose", "trace: start must be the positions less the steps, and 1 or more, got 7"),
-        (lambda a: a, 6, "poem", "trace: kind must be one of prose, repetition, retrieval, synthetic, got"),
+        (lambda a: a, 6, "poem", "trace: kind must be one of prose, code, repetition, retrieval, synthetic,"),
         (
             lambda a: dataclasses.replace(a, value=a.value[:1]),
             6,

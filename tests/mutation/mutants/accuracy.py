@@ -187,8 +187,8 @@ MUTANTS = [
                 "the goal is the smallest budget's KL",
             ),
             (
-                "report.difference(found[method], found[level], KL)",
-                "report.difference(found[level], found[method], KL)",
+                "report.difference(items, base, KL)",
+                "report.difference(base, items, KL)",
                 "ours less theirs",
             ),
             ("(more / less) ** part", "(more / less) * part", "bytes between two levels follow no power law"),
