@@ -73,6 +73,13 @@ SETTINGS_FLAGS = (
     Flag("--local", "n_local", 0, "of these, the most recent positions, which are always taken"),
     Flag("--no-mean-value", "mean_value", True, "do not give the weight of the others to the mean value"),
     Flag("--index-bits", "index_bits", 16, "of the key index, what positions are scored from: 16, 8 or 4"),
+    Flag(
+        "--index-read-bits",
+        "index_read_bits",
+        0,
+        "of a position's bits in a key index of 8 or 4, read so many, which the query needs most; 0: all of "
+        "--r components",
+    ),
     Flag("--row-bits", "row_bits", 16, "of keys and values: 16, or of a cache in three tiers 8"),
 )
 FLAGS = (*SHAPE_FLAGS, *SETTINGS_FLAGS)
@@ -117,17 +124,21 @@ class Workload:
     def on(self, kernel: Kernel) -> Workload:
         """The same for this kernel: without settings if it takes none, and then with a plain cache."""
         same = self.with_plain_cache() if kernel.is_dense else self
+        spec = same.spec
         if kernel.memory != "tiered":  # which alone has rows of 8 bits
-            same = dataclasses.replace(same, spec=dataclasses.replace(same.spec, row_bits=16))
-        return dataclasses.replace(same, settings=kernel.settings(self.settings))
+            spec = dataclasses.replace(spec, row_bits=16)
+        if kernel.memory != "streaming":  # which alone reads planes of bits
+            spec = dataclasses.replace(spec, index_read_bits=0)
+        return dataclasses.replace(same, spec=spec, settings=kernel.settings(self.settings))
 
     def with_plain_cache(self) -> Workload:
         """The same with options of the cache left out."""
         return dataclasses.replace(self, spec=self.spec.plain())
 
     def _shape(self) -> dict[str, Any]:
-        # An option without a flag is one that no kernel has: rows know nothing of it.
         spec = {name: value for name, value in dataclasses.asdict(self.spec).items() if name in ARGUMENTS}
+        if not spec.get("index_read_bits"):  # rows are older than it: those without it read all bits
+            spec.pop("index_read_bits", None)
         first = {"batch": spec.pop("batch"), "n_heads": self.n_heads, "n_kv_heads": spec.pop("n_kv_heads")}
         return {**first, "head_dim": spec.pop("head_dim"), "seq_len": spec.pop("capacity"), **spec}
 
@@ -145,6 +156,8 @@ class Workload:
         given.update(self.settings.arguments() if self.settings else {})
         words = []
         for f in FLAGS if self.settings else SHAPE_FLAGS:
+            if f.argument == "index_read_bits" and not given[f.argument]:
+                continue  # as rows have it
             if f.argument in given and not isinstance(f.default, bool):
                 words += [f.flag, str(given[f.argument])]
             elif given.get(f.argument, f.default) is not f.default:
@@ -352,10 +365,13 @@ class CommandLine:
         if all(kernel.memory != "tiered" for kernel in those.values()):
             of_tiers = ("row_bits", *DeviceOptions.OF_TIERS, "hit_rate")
             self.refuse(a, "where no kernel has hot rows", *of_tiers)
+        if all(kernel.memory != "streaming" for kernel in those.values()):
+            self.refuse(a, "where no kernel streams its key index", "index_read_bits")
         return those
 
     def workloads(self, a: argparse.Namespace, takes_settings: bool, **known: Any) -> list[Workload]:
-        """One for every combination of the flags' values; `known` arguments instead of theirs."""
+        """One for every combination of the flags' values; `known` arguments instead of theirs. Of several key
+        indices --index-read-bits is for those of few bits."""
         lists = []
         for f in FLAGS if takes_settings else SHAPE_FLAGS:
             value = known.get(f.argument, getattr(a, f.argument))
@@ -364,6 +380,9 @@ class CommandLine:
         made = []
         for values in itertools.product(*lists):
             arguments = dict(zip(ARGUMENTS, values))
+            planes, bits = (arguments.get(name) for name in ("index_read_bits", "index_bits"))
+            if planes and bits == 16 and len(lists[ARGUMENTS.index("index_bits")]) > 1:
+                continue
             if arguments["n_kv_heads"] is None:
                 arguments["n_kv_heads"] = arguments["n_heads"]
             try:

@@ -46,9 +46,8 @@ from sparq_ipu import KVCache
 from sparq_ipu.attention import attention
 from sparq_ipu.backends import cpu
 from sparq_ipu.kernels import exact_attention
-from sparq_reference import CacheSpec
+from sparq_reference import CacheSpec, transfers
 from sparq_reference.checks import INDEX_BITS
-from sparq_reference.numerics import BLOCK
 
 _cpu: Any = importlib.import_module("sparq_ipu._cpu")
 
@@ -113,7 +112,7 @@ def command_line() -> CommandLine:
         "A busy machine shows in the spread (MAD); best times are in the JSON lines (seconds_min).\n"
         "Exit status: 0 ok, 1 a result differs, 2 bad usage.",
         without=("row_bits",),  # rows are kept in 16 bits here
-        many=("capacity", "index_bits"),
+        many=("capacity", "index_bits", "index_read_bits"),
         defaults={"index_bits": INDEX_BITS},
     )
     add = cli.run.add_argument
@@ -135,7 +134,7 @@ def parse(cli: CommandLine, argv: list[str] | None) -> argparse.Namespace:
         a.threads = _cpu.default_threads()
     a.index_bits = list(dict.fromkeys(a.index_bits or INDEX_BITS))
     workloads = cli.workloads(a, takes_settings=True)
-    n = len(a.index_bits)  # the last flag of a workload, so neighbours differ in it
+    n = len(workloads) // len(dict.fromkeys(w.seq_len for w in workloads))  # its index is a workload's last
     a.workloads = [workloads[i : i + n] for i in range(0, len(workloads), n)]
     check_output(cli.parser, "--plot", a.plot)
     if a.plot:
@@ -169,15 +168,16 @@ def needed_bytes(workload: Workload) -> int:
     spec, settings, seq_len = workload.spec, workload.settings, workload.seq_len
     if settings is None or settings.top_k >= seq_len:
         return spec.n_tasks * 2 * 2 * seq_len * spec.head_dim
-    n_blocks = 0 if spec.index_bits == 16 else seq_len // BLOCK
-    component = n_blocks * (BLOCK * spec.index_bits // 8 + 4) + 2 * (seq_len - n_blocks * BLOCK)
-    return spec.n_tasks * (component * settings.rank + 2 * 2 * settings.top_k * spec.head_dim)
+    index = transfers.index_bytes(seq_len, settings.rank, spec.index_bits, spec.index_read_bits)
+    return spec.n_tasks * (index + 2 * 2 * settings.top_k * spec.head_dim)
 
 
 def our_name(function: str, workload: Workload) -> str:
-    """Of a row: "dense", "sparq", "sparq-int4"."""
-    bits = workload.spec.index_bits
-    return function if workload.settings is None or bits == 16 else f"{function}-int{bits}"
+    """Of a row: "dense", "sparq", "sparq-int4", "sparq-int4-64" where 64 bits of a position are read."""
+    bits, read_bits = workload.spec.index_bits, workload.spec.index_read_bits
+    if workload.settings is None or bits == 16:
+        return function
+    return f"{function}-int{bits}" + (f"-{read_bits}" if read_bits else "")
 
 
 def our_kernels(
@@ -264,7 +264,9 @@ def torch_sparq(
 
 def plain_index(workload: Workload) -> Workload:
     """The same with keys as they are."""
-    return dataclasses.replace(workload, spec=dataclasses.replace(workload.spec, index_bits=16))
+    return dataclasses.replace(
+        workload, spec=dataclasses.replace(workload.spec, index_bits=16, index_read_bits=0)
+    )
 
 
 def torch_functions(

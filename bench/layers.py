@@ -62,7 +62,7 @@ def command_line() -> CommandLine:
         __file__,
         __doc__,
         NOTES,
-        without=("row_bits",),  # of a cache in streaming memory 16
+        without=("row_bits", "index_read_bits"),  # of a cache in streaming memory 16
         many=("index_bits",),
         defaults={"n_kv_heads": 8, "index_bits": [16, 8, 4]},
     )

@@ -143,7 +143,11 @@ def _of_first(row: Row) -> str:
 
 
 STEP_TABLE = (
-    Column("kernel", -20, lambda r: kernel_label(r["kernel"], r["index_bits"], r["row_bits"])),
+    Column(
+        "kernel",
+        -20,
+        lambda r: kernel_label(r["kernel"], r["index_bits"], r["row_bits"], r.get("index_read_bits")),
+    ),
     Column("hit rate", 9, lambda r: number(r["hit_rate"], ".1%")),
     Column("us a step", 10, lambda r: number(r["seconds_per_query"], ".1f", 1e6)),
     Column("95th", 8, lambda r: number(r["seconds_p95"], ".1f", 1e6)),

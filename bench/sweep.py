@@ -346,6 +346,7 @@ def command_line() -> CommandLine:
         "Exit status: 0 ok, 1 an emulated result or its counts were wrong, 2 bad usage.",
         many=ARGUMENTS,
         defaults=GRID,
+        without=("index_read_bits",),
     )
     cli.add_kernel(many=True)
     cli.add_run("the random inputs of --emulate", json_aliases=("--out",))

@@ -71,7 +71,8 @@ def command_line() -> CommandLine:
         __file__,
         __doc__,
         NOTES,
-        without=("n_heads", "n_kv_heads", "head_dim"),  # those of --model
+        # those of --model, and what only a streamed key index has
+        without=("n_heads", "n_kv_heads", "head_dim", "index_read_bits"),
         many=("capacity",),
         defaults={"capacity": [16384, 65536, 262144, 1048576], "index_bits": 4},
     )
