@@ -8,7 +8,7 @@ int8   a scale for each row of the weights: weight = scale * code, code in [-127
 int4   a scale and a zero for each group of 32 weights of a row: weight = scale * (code - 8) + zero, code in
        [0, 15]. So GGUF's kinds of 4 bits fit as they are.
 
-Codes are multiplied by numbers of bfloat16, and summed in float32. PyTorch's kernels do each row alone, so a
+Codes are multiplied by numbers of bfloat16, and summed in float32. The kernels do each row alone, so a
 row has the same bits in any company. Many rows, as prompts have, are quicker with weights that were made
 bfloat16 before: above MOST_ROWS that is done at each call.
 """
@@ -241,8 +241,13 @@ def _int8_product(rows: torch.Tensor, codes: torch.Tensor, scale: torch.Tensor) 
     rows, codes, scale = rows.contiguous(), codes.contiguous(), scale.contiguous()
     output = rows.new_empty(len(rows), len(codes))
     _cpu.int8_product(
-        *(array.data_ptr() for array in (rows, codes, scale, output)),
-        *(len(rows), codes.shape[1], len(codes)),
+        rows.data_ptr(),
+        codes.data_ptr(),
+        scale.data_ptr(),
+        output.data_ptr(),
+        len(rows),
+        codes.shape[1],
+        len(codes),
         n_threads=torch.get_num_threads(),
     )
     return output
