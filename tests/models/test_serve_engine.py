@@ -224,7 +224,7 @@ def test_a_long_prompt_does_not_hold_up_others(engine: Any, monkeypatch: Any) ->
     assert len(n_steps) >= 6 and all(end > begin for begin, end in zip(n_steps[::2], n_steps[1::2]))
 
 
-def test_a_prompt_alone_is_read_in_larger_pieces(engine: Any, monkeypatch: Any) -> None:
+def test_prompts_are_read_in_turn_piece_by_piece(engine: Any, monkeypatch: Any) -> None:
     sizes = []
     read = engine.contexts.read
 
@@ -235,14 +235,52 @@ def test_a_prompt_alone_is_read_in_larger_pieces(engine: Any, monkeypatch: Any) 
         return read(place, tokens, *more)
 
     monkeypatch.setattr(engine.contexts, "read", counted)
-    monkeypatch.setattr(engine_module, "PIECE", 256)
-    monkeypatch.setattr(engine_module, "PIECE_ALONE", 640)
+    monkeypatch.setattr(engine_module, "PIECE", 384)
     asked: list = []  # before the engine reads
     asked.append(Asked(engine, tokens_of(1000), 1))
     asked[0].end()
     for one in asked:
         one.end()
-    assert sizes == [640, 256, 256, 104, 640, 4]
+    assert sizes == [384, 384, 384, 232, 384, 132]
+
+
+def test_a_layer_takes_no_longer_than_others_wait(engine: Any, monkeypatch: Any) -> None:
+    """And these wait longer where more are read than written, up to a limit."""
+    monkeypatch.setattr(engine, "_step_seconds", 1.0)
+    monkeypatch.setattr(engine, "_token_seconds", engine_module.PIECE_STEPS / 300)
+    monkeypatch.setattr(engine_module, "MOST_READERS", 2.0)
+
+    def n_tokens(n_reading: int, n_writing: int) -> int:
+        monkeypatch.setattr(engine, "_reading", [None] * n_reading)
+        monkeypatch.setattr(engine, "_writing", [None] * n_writing)
+        n: int = engine._piece_tokens()
+        return n
+
+    try:
+        assert n_tokens(1, 0) == engine_module.PIECE
+        assert n_tokens(1, 1) == n_tokens(1, 4) == n_tokens(3, 3) == 256
+        assert n_tokens(3, 2) == 384
+        assert n_tokens(2, 1) == n_tokens(9, 1) == 512
+        monkeypatch.setattr(engine, "_token_seconds", 1e9)
+        assert n_tokens(1, 1) == 128
+        monkeypatch.setattr(engine, "_token_seconds", 1e-9)
+        assert n_tokens(1, 1) == engine_module.PIECE
+    finally:
+        monkeypatch.undo()
+
+
+def test_all_places_are_written_at_the_start() -> None:
+    places = []
+
+    class Seen(Contexts):
+        def read(self, place: int, *more: Any) -> Any:
+            places.append(place)
+            return super().read(place, *more)
+
+    contexts = Seen(served_model(), 3, 256)
+    contexts.close()
+    assert places == [0, 1, 2]
+    assert all(layer.cache.lengths.tolist() == [0, 0, 0] for layer in contexts._cache._layers)
 
 
 def test_a_step_comes_before_the_layer_that_would_end_too_late(engine: Any, monkeypatch: Any) -> None:

@@ -59,10 +59,13 @@ class Contexts:
         self._products = FixedRows(model)
         self._step_rows = STEP_ROWS.get(model.dtype, _USUAL_STEP_ROWS)
         self._cache = Places(hooks.settings, n_places, context, options)
-        self.read(0, [0], 0)  # makes the cache, or says that there is no room
+        # Makes the cache, or says that there is no room. The system gives memory now, where it is in huge
+        # pages nearly all of a place: that takes up to a second, which nobody should wait for.
+        for place in range(n_places):
+            self.read(place, [0], 0)
         if context > 1:
             self.step([0], [0], [1])  # tries products, see `FixedRows`
-        self.keep([0], [0])
+        self.keep(range(n_places), [0] * n_places)
 
     def close(self) -> None:
         """The model is as it was."""

@@ -26,12 +26,12 @@ from sparq_ipu.serve.text import TextStream
 
 _log = logging.getLogger("sparq_ipu.serve")
 
-#: most tokens of a piece; of a prompt that nobody waits for, which larger ones read sooner
-PIECE, PIECE_ALONE = 512, 1024
+#: most tokens of a piece: larger ones are read little sooner
+PIECE = 1024
 #: between two steps of others, a piece takes so many times as long as a step
 PIECE_STEPS = 1.5
-#: a layer of a piece, which nothing interrupts, takes at most so many times as long as a step
-LAYER_STEPS = 0.5
+#: so many times longer where more texts are read than written: these then write more tokens together
+MOST_READERS = 4.0
 
 
 class Text(NamedTuple):
@@ -308,13 +308,16 @@ class Engine:
             request.n_read = request.n_held = n
 
     def _piece_tokens(self) -> int:
-        """As many as may be, without holding up who gets tokens."""
-        if not self._writing:
-            return PIECE if len(self._reading) > 1 else PIECE_ALONE
-        if not self._step_seconds or not self._token_seconds:
+        """As many as may be: nothing interrupts a layer, so it is read in the time between two steps."""
+        if not self._writing or not self._step_seconds or not self._token_seconds:
             return PIECE
-        n = int(LAYER_STEPS * self._step_seconds / self._token_seconds) // ALIGNMENT * ALIGNMENT
+        n = int(self._patience() / self._token_seconds) // ALIGNMENT * ALIGNMENT
         return min(max(n, ALIGNMENT), PIECE)
+
+    def _patience(self) -> float:
+        """Seconds between two steps, of those who get tokens, in which others' prompts are read."""
+        readers = min(max(len(self._reading) / len(self._writing), 1.0), MOST_READERS)
+        return PIECE_STEPS * readers * self._step_seconds
 
     def _between_layers(self) -> None:
         """A step of those who get tokens, if it is time."""
@@ -322,7 +325,7 @@ class Engine:
         self._layer_seconds = max(self._layer_seconds, now - self._layer_at)
         # the next layer takes as long as those before it
         until = now + self._layer_seconds
-        if self._writing and until - self._step_at > PIECE_STEPS * self._step_seconds:
+        if self._writing and until - self._step_at > self._patience():
             self._write(list(self._writing))
             now = self._step_at = time.perf_counter()
         self._layer_at = now

@@ -10,7 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from sparq_ipu.commands.command_line import number
-from sparq_ipu.transformers.settings import WEIGHTS, ModelSettings, complete, settings_of_layers
+from sparq_ipu.transformers.settings import (
+    CACHE_DEFAULTS,
+    WEIGHTS,
+    ModelSettings,
+    complete,
+    settings_of_layers,
+)
 from sparq_ipu.transformers.settings_file import read_settings
 
 #: settings that are integers: what they are, and what they are by default
@@ -19,6 +25,8 @@ SETTINGS_HELP = {
     "top_k": "positions attended to (paper: k; default 128)",
     "n_local": "of these, the most recent ones (paper: l; default a quarter of top_k)",
     "index_bits": "of a number of the key index, from which positions are scored: 16, 8 or 4 (default 4)",
+    "index_read_bits": "of a position's bits in that index read only so many, which the query needs most "
+    "(default: all of rank components; what 64 are worth: docs/accuracy_later.md)",
     "min_seq_len": "decode densely below this length (default: where SparQ would read more)",
 }
 #: settings that may differ by layer, as --layer-settings spells them
@@ -196,12 +204,13 @@ def in_words(settings: ModelSettings) -> str:
 
 
 def _said(settings: dict[str, Any]) -> dict[str, Any]:
-    """A cache that nobody told the index_bits has 16."""
-    return {name: 16 if value is None else value for name, value in settings.items()}
+    return {name: CACHE_DEFAULTS[name] if value is None else value for name, value in settings.items()}
 
 
 def _words(settings: dict[str, Any]) -> str:
-    return " ".join(f"{name}={value}" for name, value in _said(settings).items())
+    """An index that is read as ever is not mentioned."""
+    said = _said(settings)
+    return " ".join(f"{name}={said[name]}" for name in said if name != "index_read_bits" or said[name])
 
 
 def columns(layers: ModelSettings) -> dict[str, Any]:

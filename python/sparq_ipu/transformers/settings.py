@@ -21,6 +21,9 @@ RECOMMENDED: dict[str, Any] = {
     "layers": {0: {"mean_value": False}},
 }
 
+#: Settings that are options of the layer's cache, and what a cache has that nobody told.
+CACHE_DEFAULTS = {"index_bits": 16, "index_read_bits": 0}
+
 #: Bits of the weights of linear layers, where they are not as they were: see `sparq_ipu.torch.few_bits`.
 WEIGHTS = ("int8", "int4")
 
@@ -35,6 +38,8 @@ class LayerSettings(sparq_reference.SparqSettings):
             densely; in [0, 2**24].
         index_bits: of a number of the key index of the layer's cache: 16, 8 or 4. None: what a cache has that
             says so itself, else 16.
+        index_read_bits: of a key index of 8 or 4 bits, how many bits of a position a query reads, those that
+            it needs most (docs/exactness.md, E12); 0: all of `rank` components. None: as index_bits, or 0.
 
     Raises:
         ValueError: `<op>: <argument> must <rule>, got <value>`.
@@ -42,6 +47,7 @@ class LayerSettings(sparq_reference.SparqSettings):
 
     min_seq_len: int = 0
     index_bits: int | None = None
+    index_read_bits: int | None = None
 
     def __post_init__(self, op: str, head_dim: int | None) -> None:
         super().__post_init__(op, head_dim)
@@ -49,7 +55,11 @@ class LayerSettings(sparq_reference.SparqSettings):
         bits = self.index_bits
         if bits is not None:
             bits = checks.check_index_bits(op, bits, head_dim or checks.HEAD_DIM_MULTIPLE)
-        self._set(min_seq_len=n, index_bits=bits)
+        read_bits = self.index_read_bits
+        if read_bits is not None:
+            most = head_dim or checks.MAX_INDEX_HEAD_DIM
+            read_bits = checks.check_index_read_bits(op, read_bits, bits or checks.INDEX_BITS[0], most)
+        self._set(min_seq_len=n, index_bits=bits, index_read_bits=read_bits)
 
     @cached_property
     def attention(self) -> sparq_reference.SparqSettings:
@@ -60,7 +70,8 @@ class LayerSettings(sparq_reference.SparqSettings):
     @property
     def of_cache(self) -> dict[str, Any]:
         """Of them, the options that the layer's cache must have, by name."""
-        return {} if self.index_bits is None else {"index_bits": self.index_bits}
+        asked = {name: getattr(self, name) for name in CACHE_DEFAULTS}
+        return {name: value for name, value in asked.items() if value is not None}
 
 
 #: their first name in `sparq_ipu.transformers`, kept for those who import it
@@ -72,7 +83,6 @@ class WindowLayerSettings(sparq_reference.WindowSettings):
     settings, it answers as `LayerSettings` does."""
 
     min_seq_len: ClassVar[int] = 0
-    index_bits: ClassVar[int | None] = None
     of_cache: ClassVar[Mapping[str, Any]] = {}
 
     @cached_property
@@ -89,13 +99,13 @@ ModelSettings = List[Optional[AnyLayerSettings]]
 
 def pays_from(settings: LayerSettings, head_dim: int) -> int:
     """The length from which on these settings read fewer bytes than dense attention."""
-    bits = settings.index_bits or 16
+    index = (settings.index_bits or 16, settings.index_read_bits or 0)
     # SparQ gains with every position behind top_k: before it, it reads all of them and their index
     low, high = min(settings.top_k, checks.MAX_CAPACITY), checks.MAX_CAPACITY
     while low < high:
         middle = (low + high) // 2
         if transfers.sparq_bytes(
-            middle, head_dim, settings.rank, min(settings.top_k, middle), bits
+            middle, head_dim, settings.rank, min(settings.top_k, middle), *index
         ) < transfers.dense_bytes(middle, head_dim):
             high = middle
         else:

@@ -11,7 +11,7 @@ tightened until what was asked for holds there.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Callable, Sequence
+from typing import Any, Callable, Sequence, Tuple
 
 import torch
 
@@ -25,6 +25,8 @@ from sparq_reference import CacheSpec, checks
 
 #: the bound on the sum is at first this much above what is asked for, and is then multiplied by TIGHTER
 LOOSEST, TIGHTER, TIGHTENINGS = 4.0, 0.6, 24
+#: of a cache, by name
+Options = Tuple[Tuple[str, int], ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,12 +105,13 @@ class Probe:
         enable_dense(model, tokens_per_step=MAX_TOKENS)
         self._hooks = decoding("tune", model)
         self._dense: ModelSettings = [None] * n_layers_of(model)
-        #: by bits of the key index, one for each text
-        self._caches: dict[int, list[SparqCache]] = {}
-        self._expected = [self._log_p(text, self._prefilled(text, 16)) for text in texts]
+        #: by options of the cache, one for each text
+        self._caches: dict[Options, list[SparqCache]] = {}
+        self._expected = [self._log_p(text, self._prefilled(text)) for text in texts]
 
-    def _prefilled(self, text: Text, index_bits: int) -> SparqCache:
-        return self._read(text, SparqCache(self._model.config, index_bits=index_bits))
+    def _prefilled(self, text: Text, options: Options = ()) -> SparqCache:
+        said: dict[str, Any] = dict(options)
+        return self._read(text, SparqCache(self._model.config, **said))
 
     def _read(self, text: Text, cache: Any) -> SparqCache:
         """The cache with the prompt in it."""
@@ -130,22 +133,22 @@ class Probe:
 
     def distance(self, settings: ModelSettings) -> Distance:
         """From dense attention, with these settings of each layer."""
-        bits = {layer.index_bits or 16 for layer in settings if layer is not None} or {16}
+        asked = {tuple(layer.of_cache.items()) for layer in settings if layer is not None} or {()}
         self._hooks.settings = list(settings)
         try:
             kls, same = [], []
             for number, text in enumerate(self._texts):
-                log_q, log_p = self._log_p(text, self._cache(number, bits)), self._expected[number]
+                log_q, log_p = self._log_p(text, self._cache(number, asked)), self._expected[number]
                 kls.append((log_p.exp() * (log_p - log_q)).sum(-1))
                 same.append(log_p.argmax(-1) == log_q.argmax(-1))
         finally:
             self._hooks.settings = self._dense
         return Distance(float(torch.cat(kls).mean()), float(torch.cat(same).float().mean()))
 
-    def _cache(self, number: int, bits: set[int]) -> SparqCache:
-        if len(bits) > 1:  # each layer has its own: as the settings say
+    def _cache(self, number: int, asked: set[Options]) -> SparqCache:
+        if len(asked) > 1:  # each layer has its own: as the settings say
             return self._read(self._texts[number], SparqCache(self._model.config))
-        (one,) = bits
+        (one,) = asked
         if one not in self._caches:
             settings, self._hooks.settings = self._hooks.settings, self._dense
             self._caches[one] = [self._prefilled(text, one) for text in self._texts]
@@ -201,7 +204,7 @@ def bytes_read(settings: LayerSettings | None, seq_len: int, head_dim: int) -> i
     """Bytes that one token reads for one KV head, at that length."""
     if settings is None:
         return BASELINE.transfer_bytes(CacheSpec(1, 1, head_dim, seq_len), None)
-    cache = CacheSpec(1, 1, head_dim, seq_len, settings.index_bits or 16)
+    cache = CacheSpec(1, 1, head_dim, seq_len, **settings.of_cache)
     return DEFAULT.transfer_bytes(cache, settings.attention)
 
 

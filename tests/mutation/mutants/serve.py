@@ -57,8 +57,14 @@ MUTANTS = [
     *of(
         "python/sparq_ipu/serve/contexts.py",
         f"{_ENGINE}::test_logits_are_the_same_bits_in_any_company "
-        f"{_ENGINE}::test_a_beginning_is_copied_from_a_longer_text",
+        f"{_ENGINE}::test_a_beginning_is_copied_from_a_longer_text "
+        f"{_ENGINE}::test_all_places_are_written_at_the_start",
         [
+            (
+                "            self.read(place, [0], 0)\n",
+                "            self.read(0, [0], 0)\n",
+                "who gets a place waits until the system gives its memory",
+            ),
             (
                 "with self._rows(self._step_rows):\n            return self._forward([[token]",
                 "with self._rows(None):\n            return self._forward([[token]",
@@ -76,7 +82,7 @@ MUTANTS = [
         f"{_ENGINE}::test_a_long_prompt_does_not_hold_up_others {_ENGINE}::test_a_prefix_is_not_read_again "
         f"{_ENGINE}::test_lossless_says_what_dense_attention_says "
         f"{_ENGINE}::test_a_step_comes_before_the_layer_that_would_end_too_late "
-        f"{_ENGINE}::test_a_prompt_alone_is_read_in_larger_pieces",
+        f"{_ENGINE}::test_a_layer_takes_no_longer_than_others_wait",
         [
             (
                 "if self._writing and until - self._step_at",
@@ -85,9 +91,14 @@ MUTANTS = [
             ),
             ("until = now + self._layer_seconds", "until = now", "a step waits for a layer that is too late"),
             (
-                "PIECE if len(self._reading) > 1 else PIECE_ALONE",
-                "PIECE_ALONE",
-                "a prompt of several is read in pieces as large as one alone",
+                "min(max(len(self._reading) / len(self._writing), 1.0), MOST_READERS)",
+                "max(len(self._reading) / len(self._writing), 1.0)",
+                "who writes waits the longer the more are read",
+            ),
+            (
+                "return min(max(n, ALIGNMENT), PIECE)",
+                "return PIECE",
+                "a layer takes longer than others wait",
             ),
         ],
     ),

@@ -114,6 +114,11 @@ MUTANTS = [
                 "made traces are shown for recorded ones",
             ),
             ("k // 4 if a.local is None else a.local", "k // 4", "--local changes nothing"),
+            (
+                """f"{line['model']}, {line['start']:,} positions before\"""",
+                """f"{line['model']}\"""",
+                "lengths of a model are in one table",
+            ),
         ],
     ),
     *of(
