@@ -16,6 +16,7 @@ pytest.importorskip("transformers")
 from tiny_models import greedy, save_checkpoint, step_logits, tiny_model, tokens_of  # noqa: E402
 
 import sparq_ipu.transformers  # noqa: E402
+from sparq_ipu.torch import few_bits  # noqa: E402
 from sparq_ipu.torch.few_bits import (  # noqa: E402
     GROUP,
     MOST_ROWS,
@@ -320,3 +321,32 @@ def test_a_file_of_another_model_is_not_taken(file: Path) -> None:
     """What the file has is compared with the model."""
     model = bf16_model(seed=1, num_key_value_heads=3)
     assert quantise_weights(model, "int4", gguf=file).layers["as in the file"] == 0
+
+
+def test_of_8_bits_the_cpu_kernels_multiply(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And where they are not built, PyTorch: the same numbers, summed in another order."""
+    cpu = pytest.importorskip("sparq_ipu._cpu")
+    layer, rows = Int8Linear(a_linear(n=4096, m=224)), torch.randn(3, 224).to(BF16)
+    calls: list[int] = []
+    int8_product = cpu.int8_product
+
+    def counted(*args: int, **options: Any) -> None:
+        calls.append(options["n_threads"])
+        int8_product(*args, **options)
+
+    monkeypatch.setattr(cpu, "int8_product", counted)
+    ours = layer.product(rows)
+    assert calls == [torch.get_num_threads()]
+    monkeypatch.setattr(few_bits, "_cpu", None)
+    theirs = layer.product(rows)
+    assert len(calls) == 1
+    assert torch.allclose(ours.float(), theirs.float(), rtol=2.0**-7, atol=2.0**-12)
+
+
+def test_large_codes_move_to_large_pages_as_they_are() -> None:
+    codes = torch.randint(-127, 128, (2100, 2016), generator=torch.Generator().manual_seed(0)).to(torch.int8)
+    moved = few_bits._in_huge_pages(codes)
+    assert torch.equal(moved, codes) and moved.shape == codes.shape and moved.data_ptr() % 4096 == 0
+    assert torch.equal(copy.deepcopy(moved), codes)
+    small = codes[:8]
+    assert few_bits._in_huge_pages(small) is small

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "approx_scores.hpp"
+#include "code_products.hpp"
 #include "index_scores.hpp"
 #include "key_topk.hpp"
 #include "quantise.hpp"

@@ -20,6 +20,10 @@ inline Vec loadHalf(const Half *from) {
 inline void storeHalf(Half *to, Vec x) {
   _mm_storeu_si128(reinterpret_cast<__m128i *>(to), _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT));
 }
+inline Vec loadBytes(const signed char *from) {
+  return _mm256_cvtepi32_ps(
+      _mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i *>(from))));
+}
 inline Vec broadcast(float x) { return _mm256_set1_ps(x); }
 inline Vec maximum(Vec a, Vec b) { return _mm256_max_ps(a, b); }
 // a * b + c where a and b are fp16 values: the product is exact, so fused and separate are one

@@ -20,6 +20,10 @@ inline Vec load(const float *from) {
 }
 inline void store(float *to, Vec x) { __builtin_memcpy(to, &x, sizeof(x)); }
 inline Vec broadcast(float x) { return Vec{x, x, x, x}; }
+inline Vec loadBytes(const signed char *from) {
+  const IntVec x = {from[0], from[1], from[2], from[3]};
+  return __builtin_convertvector(x, Vec);
+}
 inline Vec maximum(Vec a, Vec b) { return a > b ? a : b; }
 
 // Widening by integer operations, exact for every finite number. No step has a denormal fp32

@@ -161,6 +161,17 @@ struct WeightedValues {
   bool fold;
 };
 
+// Dot products of numbers of bfloat16 with codes of 8 bits (../int8_product.hpp).
+struct CodeProducts {
+  const float *rows;        // (nRows, inputs)
+  const signed char *codes; // (outputs, inputs)
+  std::size_t inputs;       // a multiple of 16
+  unsigned nRows, outputs;  // outputs a multiple of 4
+  std::size_t ahead;        // bytes that a line of codes is asked for before it is read
+  float *sums;              // (nRows, stride) out
+  std::size_t stride;
+};
+
 struct Kernels {
   const char *name;
   void (*widen)(const Half *from, float *to, std::size_t n);
@@ -179,6 +190,7 @@ struct Kernels {
                    std::int32_t *keys);
   void (*rowScores)(const RowScores &);
   void (*weightedValues)(const WeightedValues &);
+  void (*codeProducts)(const CodeProducts &);
   // A plain vectorised sum, to measure the bandwidth of reading; n a multiple of 64.
   float (*streamSum)(const float *numbers, std::size_t n);
 };
@@ -198,6 +210,7 @@ struct Kernels {
    isa::meritsAt,                                                                                  \
    isa::rowScores,                                                                                 \
    isa::weightedValues,                                                                            \
+   isa::codeProducts,                                                                              \
    isa::streamSum}
 
 extern const Kernels avx512vnniKernels, avx512Kernels, avx2Kernels, portableKernels;

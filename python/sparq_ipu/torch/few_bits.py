@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Linear layers whose weights have 8 or 4 bits, for steps of few tokens, through PyTorch's own products.
+"""Linear layers whose weights have 8 or 4 bits, for steps of few tokens, through PyTorch's own products and,
+of 8 bits, the CPU kernels.
 
 A step reads every weight for each token. Of 4 bits it reads about a third of the bytes of 16.
 
@@ -7,13 +8,14 @@ int8   a scale for each row of the weights: weight = scale * code, code in [-127
 int4   a scale and a zero for each group of 32 weights of a row: weight = scale * (code - 8) + zero, code in
        [0, 15]. So GGUF's kinds of 4 bits fit as they are.
 
-Codes are multiplied by numbers of bfloat16, and summed in float32. PyTorch's kernels do each row alone, so a
+Codes are multiplied by numbers of bfloat16, and summed in float32. The kernels do each row alone, so a
 row has the same bits in any company. Many rows, as prompts have, are quicker with weights that were made
 bfloat16 before: above MOST_ROWS that is done at each call.
 """
 
 from __future__ import annotations
 
+import mmap
 from typing import ClassVar, Mapping, Sequence
 
 import torch
@@ -21,12 +23,19 @@ import torch.nn.functional as F
 
 from sparq_reference import checks
 
+try:
+    from sparq_ipu import _cpu
+except ImportError:  # not built
+    _cpu = None  # type: ignore[assignment]
+
 #: of int4: weights that share a scale
 GROUP = 32
 #: rows of one product that the kernels of few bits are quick with; a step has up to 32 (MAX_TOKENS)
 MOST_ROWS = 32
 #: rows that the kernel for 4 bits keeps together
 _BLOCK = 64
+#: bytes from which codes have pages of 2 MB
+_HUGE = 1 << 22
 #: what the kernels ask of a layer: others crash in some versions of PyTorch
 _MULTIPLES = {"out_features": 16, "in_features": GROUP}
 
@@ -103,7 +112,7 @@ class Int8Linear(FewBitsLinear):
         weight = linear.weight.detach().float()
         scale = (weight.abs().amax(dim=1) / 127).to(torch.bfloat16)
         codes = torch.round(weight / scale.float().masked_fill(scale == 0, 1)[:, None]).clamp_(-127, 127)
-        self.register_buffer("codes", codes.to(torch.int8))
+        self.register_buffer("codes", _in_huge_pages(codes.to(torch.int8)))
         self.register_buffer("scale", scale)
 
     @property
@@ -117,7 +126,7 @@ class Int8Linear(FewBitsLinear):
         return self.codes.nbytes + self.scale.nbytes
 
     def _product(self, rows: torch.Tensor) -> torch.Tensor:
-        return torch._weight_int8pack_mm(rows.contiguous(), self.codes, self.scale)
+        return _int8_product(rows, self.codes, self.scale)
 
 
 class Int4Linear(FewBitsLinear):
@@ -177,7 +186,7 @@ class JoinedLinear:
         first, every = next(iter(layers.values())), tuple(layers.values())
         self._is_int4 = isinstance(first, Int4Linear)
         name, dim = ("packed", 1) if self._is_int4 else ("codes", 0)
-        self._codes = _together([getattr(layer, name) for layer in every], 0)
+        self._codes = _in_huge_pages(_together([getattr(layer, name) for layer in every], 0))
         at = 0
         for layer in every:
             setattr(layer, name, self._codes[at : at + layer.out_features])
@@ -218,10 +227,39 @@ class JoinedLinear:
         if self._is_int4:
             output = torch._weight_int4pack_mm_for_cpu(input.contiguous(), self._codes, GROUP, self._scales)
         else:
-            output = torch._weight_int8pack_mm(input.contiguous(), self._codes, self._scales)
+            output = _int8_product(input, self._codes, self._scales)
         if self._bias is not None:
             output += self._bias
         return output
+
+
+def _int8_product(rows: torch.Tensor, codes: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    """By the CPU kernels where they are built: PyTorch's asks for no line ahead, and takes twice as long. It
+    also has what PyTorch traces, and says that there are no gradients."""
+    if _cpu is None or torch.compiler.is_compiling() or (rows.requires_grad and torch.is_grad_enabled()):
+        return torch._weight_int8pack_mm(rows.contiguous(), codes, scale)
+    rows, codes, scale = rows.contiguous(), codes.contiguous(), scale.contiguous()
+    output = rows.new_empty(len(rows), len(codes))
+    _cpu.int8_product(
+        rows.data_ptr(),
+        codes.data_ptr(),
+        scale.data_ptr(),
+        output.data_ptr(),
+        len(rows),
+        codes.shape[1],
+        len(codes),
+        n_threads=torch.get_num_threads(),
+    )
+    return output
+
+
+def _in_huge_pages(codes: torch.Tensor) -> torch.Tensor:
+    """In pages of 2 MB where the system has them, if it fills some: a product reads a page and leaves it."""
+    if codes.nbytes < _HUGE or not hasattr(mmap, "MADV_HUGEPAGE"):
+        return codes
+    memory = mmap.mmap(-1, codes.nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    memory.madvise(mmap.MADV_HUGEPAGE)
+    return torch.frombuffer(memory, dtype=codes.dtype, count=codes.numel()).view(codes.shape).copy_(codes)
 
 
 def _together(tensors: list[torch.Tensor], dim: int) -> torch.Tensor:

@@ -6,11 +6,45 @@ from __future__ import annotations
 from . import of
 
 _BITS = "tests/cpu/test_cpu_bits.py tests/cpu/test_cpu_key_index.py tests/cpu/test_cpu_threads.py"
+_INT8 = "tests/cpu/test_cpu_int8_product.py"
 #: the conformance vectors: every kernel in half a second
 _VECTORS = "tests/vectors/test_vectors.py::test_bits"
 _CACHE = f"tests/cpu/test_cpu_errors.py {_BITS} tests/ops/test_append.py tests/ops/test_copies.py"
 
 MUTANTS = [
+    *of(
+        "poplar_ops/cpu/int8_product.cpp",
+        _INT8,
+        [
+            ("if (n == 0 || n % multiple)", "if (n % multiple)", "a row of no numbers is taken"),
+            (
+                "kernels.codeProducts({wide, p.codes + from",
+                "kernels.codeProducts({wide, p.codes + 0 * from",
+                "all outputs are the first ones",
+            ),
+            ("widened(p.scale[from + i])", "widened(p.scale[i])", "outputs have the scales of others"),
+            ("std::min(someRows, p.nRows - row)", "p.nRows - row", "more rows than there is room for"),
+            ("p.rows[row * p.inputs + i]", "p.rows[i]", "rows beyond 32 are the first ones"),
+        ],
+    ),
+    *of(
+        "poplar_ops/cpu/bfloat16.hpp",
+        _INT8,
+        [("+ (bits >> 16 & 1u)", "", "ties are rounded up")],
+    ),
+    *of(
+        "poplar_ops/cpu/kernels/code_products.hpp",
+        _INT8,
+        [
+            (
+                "loadLanes(part) + loadLanes(part + codeLanes / 2)",
+                "loadLanes(part)",
+                "half of the sums are lost",
+            ),
+            ("for (; row < a.nRows; ++row)", "for (; row + 1 < a.nRows; ++row)", "the last row is left out"),
+            ("a.sums + (row + r) * a.stride", "a.sums + row * a.stride", "rows write over another"),
+        ],
+    ),
     *of(
         "poplar_ops/cpu/list_attention.cpp",
         _BITS,
