@@ -130,8 +130,8 @@ MUTANTS = [
             ),
             ("settings[index] = None", "pass", "a dense layer is not dense"),
             (
-                '{} if self.index_bits is None else {"index_bits": self.index_bits}',
-                "{}",
+                "for name, value in asked.items() if value is not None}",
+                'for name, value in asked.items() if value is not None and name != "index_bits"}',
                 "the key index of the settings is ignored",
             ),
         ],
@@ -291,8 +291,8 @@ MUTANTS = [
             ),
             ("n_local=top_k // 4", "n_local=0", "no recent positions by default"),
             (
-                "min(settings.top_k, middle), bits",
-                "settings.top_k, bits",
+                "min(settings.top_k, middle), *index",
+                "settings.top_k, *index",
                 "rows that are not there count",
                 "what is compared has more positions than top_k",
             ),
