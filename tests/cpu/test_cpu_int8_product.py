@@ -48,6 +48,14 @@ def test_bits(isa: str, shape: tuple[int, int, int], n_threads: int) -> None:
     np.testing.assert_array_equal(output, expected(rows, codes, scale))
 
 
+def test_ties_go_to_even() -> None:
+    codes = np.zeros((4, 16), np.int8)
+    codes[:, :3] = [[127, 127, 3], [127, 127, 5], [-127, -127, -3], [127, 126, 5]]
+    ones = bfloat16(np.ones((1, 16)))
+    output = product(ones, codes, bfloat16(np.ones(4)))
+    assert float32(output).tolist() == [[256.0, 260.0, -256.0, 258.0]]  # of 257, 259, -257, 258
+
+
 @pytest.mark.parametrize(
     ("n", "m", "rule"),
     [
