@@ -50,7 +50,7 @@ SETTINGS = dict(rank=4, top_k=12)
         (
             dict(layers={1: {"topk": 3}}),
             "enable: layers[1]: settings must be among rank, top_k, n_local, mean_value, min_seq_len, "
-            "index_bits, got 'topk'",
+            "index_bits, index_read_bits, got 'topk'",
         ),
         (dict(index_bits=5), "enable: index_bits must be one of 16, 8, 4, got 5"),
         (dict(index_bits=True), "enable: index_bits must be one of 16, 8, 4, got True"),
@@ -69,7 +69,7 @@ SETTINGS = dict(rank=4, top_k=12)
         (
             dict(device="reference", min_seqlen=12),
             "enable: options must be among ['rank', 'top_k', 'n_local', 'mean_value', 'min_seq_len', "
-            "'index_bits', 'layers', 'published', 'row_bits', 'index_read_bits', 'device', 'capacity', "
+            "'index_bits', 'index_read_bits', 'layers', 'published', 'row_bits', 'device', 'capacity', "
             "'check_finite'], got 'min_seqlen'",
         ),
         (dict(topk=12), "enable: options must be among ['rank', "),
