@@ -343,6 +343,18 @@ def test_of_8_bits_the_cpu_kernels_multiply(monkeypatch: pytest.MonkeyPatch) -> 
     assert torch.allclose(ours.float(), theirs.float(), rtol=2.0**-7, atol=2.0**-12)
 
 
+def test_addresses_are_of_bfloat16_on_this_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was converted or moved since goes to PyTorch, which looks at it; the CPU kernels can not."""
+    cpu = pytest.importorskip("sparq_ipu._cpu")
+    monkeypatch.setattr(cpu, "int8_product", lambda *a, **o: pytest.fail("it was called"))
+    layer, rows = Int8Linear(a_linear()), torch.randn(3, 96).to(BF16)
+    layer.scale = layer.scale.float()
+    with pytest.raises(RuntimeError):
+        layer.product(rows)
+    moved = Int8Linear(a_linear(bias=False)).to("meta")
+    assert moved.product(rows.to("meta")).shape == (3, 48)
+
+
 def test_large_codes_move_to_large_pages_as_they_are() -> None:
     codes = torch.randint(-127, 128, (2100, 2016), generator=torch.Generator().manual_seed(0)).to(torch.int8)
     moved = few_bits._in_huge_pages(codes)

@@ -235,8 +235,11 @@ class JoinedLinear:
 
 def _int8_product(rows: torch.Tensor, codes: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
     """By the CPU kernels where they are built: PyTorch's asks for no line ahead, and takes twice as long. It
-    also has what PyTorch traces, and says that there are no gradients."""
-    if _cpu is None or torch.compiler.is_compiling() or (rows.requires_grad and torch.is_grad_enabled()):
+    also has what PyTorch traces, says that there are no gradients, and refuses a layer that was converted or
+    moved to another device: the CPU kernels get addresses alone."""
+    is_ours = rows.dtype is scale.dtype is torch.bfloat16 and rows.is_cpu and codes.is_cpu and scale.is_cpu
+    differentiates = rows.requires_grad and torch.is_grad_enabled()
+    if _cpu is None or not is_ours or differentiates or torch.compiler.is_compiling():
         return torch._weight_int8pack_mm(rows.contiguous(), codes, scale)
     rows, codes, scale = rows.contiguous(), codes.contiguous(), scale.contiguous()
     output = rows.new_empty(len(rows), len(codes))
