@@ -6,9 +6,11 @@
     python bench/recorded.py --write    # the tables of docs/device_model.md and README.md
 
 The recorded decode steps are those of `bench/results/tiered_steps.jsonl`: three texts, two layers, k=128,
-rows in fp16. Of each step but the first the share of the selected rows that were missing is taken over to
-another shape, every KV head alike; missing rows of a head are rounded up to a multiple of 4, which is less to
-plan. Times are modelled, with work on chip low, likely and high.
+rows in fp16, 4 thousand positions. And those of `bench/results/recorded_misses.jsonl`, 16 thousand positions
+of another model, four texts, eight layers (docs/reuse.md), as `python study/reuse.py --misses` simulates them.
+Of each step but the first the share of the selected rows that were missing is taken over to another shape,
+every KV head alike; missing rows of a head are rounded up to a multiple of 4, which is less to plan. Times
+are modelled, with work on chip low, likely and high.
 """
 
 from __future__ import annotations
@@ -31,12 +33,17 @@ from sparq_ipu.planning.placement import place_layers
 from sparq_ipu.planning.record import Plan
 
 RESULTS = ROOT / "bench/results/recorded.json"
+MISSES = ROOT / "bench/results/recorded_misses.jsonl"
+#: positions before the recorded steps; those of the first are what models are planned with
+BEFORE = (4096, 16384)
 TOP_K, RANK = 128, 32
 #: heads, KV heads, head_dim, positions, bits of rows; the last one is that of the model that was recorded
 SHAPES = (
     *((32, n_kv_heads, 128, 16384, row_bits) for n_kv_heads in (32, 8) for row_bits in (16, 8)),
     (9, 3, 64, 4352, 16),
 )
+#: of them, those with the misses of the longer texts too
+LONGER = SHAPES[0:4:2]
 #: missing rows of a KV head are rounded up to so many
 MISSES_STEP = 4
 #: low, likely, high
@@ -48,8 +55,11 @@ def seconds_of(of: Plan) -> Seconds:
     return [of.seconds_low, of.seconds_per_query, of.seconds_high]
 
 
-def missing_shares() -> list[float]:
-    """Of each recorded step but the first of a text and layer."""
+def missing_shares(before: int = BEFORE[0]) -> list[float]:
+    """Of each recorded step but the first of a text and layer; of longer texts, the second half's."""
+    if before != BEFORE[0]:
+        longer = map(json.loads, MISSES.read_text().splitlines())
+        return [misses / row["top_k"] for row in longer for misses in row["misses"]]
     rows = map(json.loads, STEPS.read_text().splitlines())
     return [
         misses / (TOP_K * row["n_kv_heads"])
@@ -59,18 +69,21 @@ def missing_shares() -> list[float]:
     ]
 
 
-def misses_of_steps() -> list[int]:
+def misses_of_steps(before: int = BEFORE[0]) -> list[int]:
     """Of a KV head with TOP_K selected rows, ascending."""
-    return sorted(math.ceil(share * TOP_K / MISSES_STEP) * MISSES_STEP for share in missing_shares())
+    return sorted(math.ceil(share * TOP_K / MISSES_STEP) * MISSES_STEP for share in missing_shares(before))
 
 
-def mean(of_misses: Callable[[int], Seconds]) -> Seconds:
-    steps = misses_of_steps()
+def mean(of_misses: Callable[[int], Seconds], before: int = BEFORE[0]) -> Seconds:
+    """Over the recorded steps."""
+    steps = misses_of_steps(before)
     times = {n: of_misses(n) for n in dict.fromkeys(steps)}
     return [math.fsum(times[n][end] for n in steps) / len(steps) for end in range(3)]
 
 
-def step_row(n_heads: int, n_kv_heads: int, head_dim: int, seq_len: int, row_bits: int) -> Row:
+def step_row(
+    n_heads: int, n_kv_heads: int, head_dim: int, seq_len: int, row_bits: int, before: int = BEFORE[0]
+) -> Row:
     """What steps take with the recorded misses, the first with none hot, and dense attention."""
     shape: dict[str, Any] = dict(n_heads=n_heads, n_kv_heads=n_kv_heads, head_dim=head_dim, seq_len=seq_len)
     settings = dict(rank=RANK, top_k=TOP_K, row_bits=row_bits, baseline=False)
@@ -79,12 +92,13 @@ def step_row(n_heads: int, n_kv_heads: int, head_dim: int, seq_len: int, row_bit
     def of_misses(n: int) -> Seconds:
         return seconds_of(plan(**shape, kernel=TIERED.name, misses=[n] * n_kv_heads, **settings))
 
-    steps = misses_of_steps()
+    steps = misses_of_steps(before)
     return {
         "kind": "step",
+        "before": before,
         **shape,
         "row_bits": row_bits,
-        "mean": mean(of_misses),
+        "mean": mean(of_misses, before),
         "p95": of_misses(steps[math.ceil(0.95 * len(steps)) - 1]),
         "first": of_misses(TOP_K),
         "dense": seconds_of(plan(**shape, kernel=BASELINE.name, baseline=False)),
@@ -132,8 +146,9 @@ def model_row(model: str, seq_len: int, n_ipus: int) -> Row:
 
 def planned() -> list[Row]:
     made = []
-    for shape in SHAPES:
-        made.append(step_row(*shape))
+    steps = [(shape, BEFORE[0]) for shape in SHAPES] + [(shape, BEFORE[1]) for shape in LONGER]
+    for shape, before in steps:
+        made.append(step_row(*shape, before))
         print(f"{len(made)} planned", file=sys.stderr, flush=True)
     for model in MODELS:
         for seq_len in (16384, 65536):
@@ -160,6 +175,7 @@ def step_table(rows: list[Row]) -> str:
         "head_dim",
         "positions",
         "rows",
+        "misses after",
         "mean us",
         "95 % of steps below",
         "first step",
@@ -172,6 +188,7 @@ def step_table(rows: list[Row]) -> str:
             (
                 *(str(row[name]) for name in ("n_heads", "n_kv_heads", "head_dim", "seq_len")),
                 "fp16" if row["row_bits"] == 16 else f"int{row['row_bits']}",
+                f"{row['before']:,}",
                 *(spread(row[name], 1e6, ".1f") for name in ("mean", "p95", "first")),
                 *(speedup(row["dense"], row[name]) for name in ("mean", "first")),
             )

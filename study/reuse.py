@@ -65,6 +65,13 @@ def arguments() -> argparse.ArgumentParser:
     add("--policy", nargs="+", choices=traces.POLICIES, default=list(traces.POLICIES), help="[all]")
     add("--from-step", type=int, metavar="N", help="count steps from this one on [half of the trace]")
     add("--json", type=Path, metavar="FILE", help="append JSON lines: one for each layer, setting and buffer")
+    add(
+        "--misses",
+        type=Path,
+        metavar="FILE",
+        help="append the misses of every counted step with lru, a KV head: a line for each layer, setting "
+        "and size; bench/recorded.py plans with them",
+    )
     add("--plot", type=Path, metavar="FILE", help="draw the lines (needs matplotlib)")
     add(
         "--write",
@@ -83,8 +90,12 @@ def measure(
     policies: Sequence[str],
     first: int,
     progress: Callable[[str], None] = lambda text: None,
+    of_steps: list[Line] | None = None,
 ) -> list[Line]:
-    """A line for each layer, setting, policy and buffer size. `first`: the step that counting starts from."""
+    """A line for each layer, setting, policy and buffer size.
+
+    first: the step that counting starts from. of_steps: gets the misses of every counted step with "lru".
+    """
     lines = []
     for layer in trace.layer_numbers:
         progress(f"{trace.text}, {trace.kind}: layer {layer}")
@@ -98,6 +109,10 @@ def measure(
                         positions, trace.start, policy=policy, n_hot=n_hot, n_local=s.n_local
                     )
                     misses = reuse.misses[first:] / trace.n_kv_heads
+                    if of_steps is not None and policy == "lru":
+                        of_trace = {name: getattr(trace, name) for name in _TRACE}
+                        of_buffer = {"layer": layer, "top_k": s.top_k, "n_hot": n_hot}
+                        of_steps.append({**of_trace, **of_buffer, "misses": misses.tolist()})
                     lines.append(
                         {
                             "schema": SCHEMA,
@@ -319,10 +334,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(f"--hot must be at least 1, got {min(a.hot)}")
     if a.save is not None and (len(a.synthetic), len(a.k)) != (1, 1):
         parser.error("--save must come with one rate of --synthetic and one --k, got others")
-    for flag in ("json", "plot", "save"):
+    for flag in ("json", "misses", "plot", "save"):
         check_output(parser, f"--{flag}", getattr(a, flag))
     progress = Progress()
     lines: list[Line] = []
+    of_steps: list[Line] = []
     try:
         for trace, settings in _traces(a):
             first = trace.n_steps // 2 if a.from_step is None else a.from_step
@@ -330,16 +346,17 @@ def main(argv: Sequence[str] | None = None) -> int:
                 rule = f"reuse: from-step must be in [0, {trace.n_steps}), the steps of {trace.text}"
                 raise ValueError(f"{rule}, got {first}")
             options = {"index_bits": a.index_bits, "multiples": a.hot, "policies": a.policy, "first": first}
-            lines += measure(trace, settings, **options, progress=progress.step)
+            lines += measure(trace, settings, **options, progress=progress.step, of_steps=of_steps)
             if a.save is not None:
                 trace.save(a.save)
     except (OSError, ValueError) as error:
         progress.step(None)
         parser.error(str(error))
     progress.step(None)
-    if a.json is not None:
-        with a.json.open("a", encoding="utf-8") as file:
-            file.writelines(json.dumps(line) + "\n" for line in lines)
+    for path, written in ((a.json, lines), (a.misses, of_steps)):
+        if path is not None:
+            with path.open("a", encoding="utf-8") as file:
+                file.writelines(json.dumps(line) + "\n" for line in written)
     print("\n\n".join(f"{name}\n\n{text}" for name, text in blocks(lines).items()))
     if a.plot is not None:
         draw(lines, a.plot)

@@ -33,7 +33,8 @@ struct Scratch {
       indexProducts = carve.take<float>(64 * indexRank * teamSize);
       indexWords = carve.take<std::int32_t>(32 * indexRank * teamSize);
       if (call.cache.keyIndex.inPlanes) {
-        indexCodeBytes = indexRank * cellBlocks * blockSize * call.cache.spec.indexBits / 8;
+        // A vector that begins at the last block of a cell ends beyond its codes: not in another's.
+        indexCodeBytes = indexRank * cellBlocks * blockSize * call.cache.spec.indexBits / 8 + 64;
         indexCodes = carve.take<unsigned char>(indexCodeBytes * teamSize);
         indexLines = carve.take<const unsigned char *>(17 * indexRank * teamSize);
       }

@@ -28,6 +28,20 @@ def test_misses_are_those_of_the_recorded_steps() -> None:
     assert exact <= sum(steps) < exact + len(steps) * recorded.MISSES_STEP
 
 
+def test_misses_of_longer_texts() -> None:
+    """Of 32 traces of 256 steps; they say what the hit rates of the study say."""
+    shares = recorded.missing_shares(recorded.BEFORE[1])
+    assert len(shares) == 32 * 256 and 0 <= min(shares) and max(shares) <= 0.75  # n_local rows never miss
+    lines = map(json.loads, (ROOT / "study/results/reuse.jsonl").read_text().splitlines())
+    wanted = dict(start=16384, top_k=128, policy="lru", n_hot=512)
+    rates = [line for line in lines if all(line[name] == value for name, value in wanted.items())]
+    mean = sum(line["misses_mean"] for line in rates) / len(rates)
+    assert sum(shares) / len(shares) * 128 == pytest.approx(mean, abs=1e-3)
+    assert sum(recorded.missing_shares()) / len(recorded.missing_shares()) != pytest.approx(
+        mean / 128, rel=0.01
+    )
+
+
 def test_a_mean_is_over_steps() -> None:
     steps = recorded.misses_of_steps()
     found = recorded.mean(lambda n: [1.0, n + 0.5, 2.0 * n])
