@@ -6,11 +6,11 @@
     python bench/recorded.py --write    # the tables of docs/device_model.md and README.md
 
 The recorded decode steps are those of `bench/results/tiered_steps.jsonl`: three texts, two layers, k=128,
-rows in fp16, 4 thousand positions. And those of `bench/results/recorded_misses.jsonl`, 16 thousand positions
-of another model, four texts, eight layers (docs/reuse.md), as `python study/reuse.py --misses` simulates them.
-Of each step but the first the share of the selected rows that were missing is taken over to another shape,
-every KV head alike; missing rows of a head are rounded up to a multiple of 4, which is less to plan. Times
-are modelled, with work on chip low, likely and high.
+rows in fp16, 4 thousand positions. And those of `bench/results/recorded_misses.jsonl`: four texts, eight
+layers, 16 thousand positions of another model, as `python study/reuse.py --misses` simulates them. Of
+each step but the first the share of the selected rows that were missing is taken over to another shape, every
+KV head alike; missing rows of a head are rounded up to a multiple of 4, which is less to plan. Times are
+modelled, with work on chip low, likely and high.
 """
 
 from __future__ import annotations
