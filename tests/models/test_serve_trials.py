@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the server tries once of PyTorch's routines: whether they add in one order, however many rows there are.
+Here routines stand in for them whose order is known."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from sparq_ipu.serve.products import FixedRows  # noqa: E402
+from sparq_ipu.transformers import pieces  # noqa: E402
+
+DTYPES = [torch.bfloat16, torch.float32]
+
+
+def added(numbers: Any, is_other: bool) -> Any:
+    """Sums in float32 over the last dimension, in one order or another."""
+    order = torch.randperm(numbers.shape[-1], generator=torch.Generator().manual_seed(1))
+    return (numbers[..., order] if is_other else numbers).contiguous().sum(-1)
+
+
+def linear_of(is_other: Any) -> Any:
+    """Products whose numbers are added in another order where `is_other(number of rows)`."""
+
+    def linear(input: Any, weight: Any, bias: Any = None) -> Any:
+        rows = input.reshape(-1, input.shape[-1])
+        products = rows.float()[:, None] * weight.float()
+        sums = added(products, is_other(len(rows)))
+        return (sums if bias is None else sums + bias).to(input.dtype).view(*input.shape[:-1], -1)
+
+    return linear
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("n_in, bias", [(96, None), (65, "bias")])
+def test_fewer_rows_that_add_in_another_order_are_filled_up(
+    monkeypatch: Any, dtype: Any, n_in: int, bias: Any
+) -> None:
+    weight = torch.randn(8, n_in).to(dtype)
+    bias = bias and torch.randn(8).to(dtype)
+    for is_other, takes_any in ((lambda n: n < 6, False), (lambda n: n == 31, False), (lambda n: False, True)):
+        monkeypatch.setattr("sparq_ipu.serve.products.F.linear", linear_of(is_other))
+        assert FixedRows(torch.nn.Identity())._takes_any(32, weight, bias) is takes_any
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("limit, most", [(1000, 512), (300, 256), (200, 128)])
+def test_more_rows_are_together_where_they_add_in_the_same_order(
+    monkeypatch: Any, dtype: Any, limit: int, most: int
+) -> None:
+    monkeypatch.setattr("sparq_ipu.serve.products.F.linear", linear_of(lambda n: n > limit))
+    weight = torch.randn(4, 64).to(dtype)
+    assert FixedRows(torch.nn.Identity())._most_rows(128, weight, None) == most
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("limit, most", [(1000, pieces.BLOCK), (300, pieces.CELL), (200, pieces.CELL)])
+def test_queries_attend_together_where_they_add_in_the_same_order(
+    monkeypatch: Any, dtype: Any, limit: int, most: int
+) -> None:
+    def kernel(query: Any, key: Any, value: Any) -> Any:
+        query, key, value = query[0, 0].float(), key[0, 0].float(), value[0, 0].float()
+        # in float64, rounded: the same for any number of queries, for here only the products with V differ
+        weights = (query.double() @ key.double().T).softmax(-1).float()
+        products = weights[:, None] * value.T
+        output = added(products, len(query) > limit)
+        return output.to(dtype)[None, None], torch.zeros(1, 1, len(query))
+
+    monkeypatch.setattr(pieces, "_kernel", kernel)
+    assert pieces._most_tokens.__wrapped__(1, 1, 4, dtype) == most
