@@ -7,9 +7,9 @@ all but equally likely, the text. Of products that always have the same number o
 bits whatever is in the others; tests/models/test_serve_engine.py looks at that.
 
 More rows take less time each, and many weights have shapes of which more rows have the same bits too. What is
-added in which order does not depend on the numbers, so one product of each shape tells, if another order shows
-in its bits. Of most numbers it does not: a sum is rounded to bfloat16 at its end, and one in thousands comes
-out otherwise. So the trial has sums of which nothing is left but what was rounded on the way.
+added in which order does not depend on the numbers, so one product of each shape tells, if its bits show the
+order. Those of most numbers do not: sums are rounded to bfloat16, and one in thousands comes out otherwise.
+So the trial has sums of which nothing is left but what was rounded on the way.
 
 Steps of few texts are filled up only where fewer rows have other bits. That is tried too, for each number of
 rows.
@@ -83,10 +83,11 @@ class FixedRows:
         """Whether a product of fewer rows has the bits of `n`."""
         kind = _kind(n, weight, bias)
         if kind not in self._is_any:
-            rows, *layer = _trial(n, weight, bias)
-            filled = _multiply(rows, *layer, n, n)
+            rows, weight, bias = _trial(n, weight, bias)
+            filled = _multiply(rows, weight, bias, n, n)
             self._is_any[kind] = all(
-                torch.equal(F.linear(rows[:few, None], *layer)[:, 0], filled[:few]) for few in range(1, n)
+                torch.equal(F.linear(rows[:few, None], weight, bias)[:, 0], filled[:few])
+                for few in range(1, n)
             )
         return self._is_any[kind]
 
@@ -94,9 +95,9 @@ class FixedRows:
         """How many rows of a product have the bits of `n`."""
         kind = _kind(n, weight, bias)
         if kind not in self._most:
-            rows, *layer = _trial(max(_MORE_ROWS), weight, bias)
-            few = _multiply(rows, *layer, n, n)
-            fits = (m for m in _MORE_ROWS if torch.equal(_multiply(rows, *layer, n, m), few))
+            rows, weight, bias = _trial(max(_MORE_ROWS), weight, bias)
+            few = _multiply(rows, weight, bias, n, n)
+            fits = (m for m in _MORE_ROWS if torch.equal(_multiply(rows, weight, bias, n, m), few))
             self._most[kind] = next(fits, n)
         return self._most[kind]
 
@@ -109,8 +110,8 @@ def _kind(n: int, weight: torch.Tensor, bias: torch.Tensor | None) -> tuple[Any,
 def _trial(
     n: int, weight: torch.Tensor, bias: torch.Tensor | None
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
-    """`n` rows, and weights laid out like these, whose products are 0: of each number there is a negative too,
-    elsewhere. What comes out is what additions rounded off, which differs if their order does.
+    """`n` rows, weights laid out like these, and no bias, whose products are 0: of what is added there is a
+    negative too, elsewhere. What comes out is what additions rounded off, which differs if their order does.
     """
     n_out, n_in = weight.shape
     size = weight.element_size()

@@ -74,8 +74,8 @@ def attend_piece(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, sc
 def _most_tokens(n_kv_heads: int, group_size: int, head_dim: int, dtype: torch.dtype) -> int:
     """How many tokens of a block may attend together: each as it would in its cell.
 
-    Every key is there twice, with a value and its negative. So nothing is left of the sums but what was rounded
-    on the way, and that differs where their order does.
+    Every key is there twice, with a value and its negative. So nothing is left of the sums but what was
+    rounded on the way, and that differs where their order does.
     """
     generator = torch.Generator().manual_seed(0)
     query, key, value = (
