@@ -77,7 +77,9 @@ def test_queries_attend_together_where_they_add_in_the_same_order(
         # in float64, rounded: the same for any number of queries, for here only the products with V differ
         weights = (query.double() @ key.double().T).softmax(-1).float()
         products = weights[:, None] * value.T
-        output = added(products, len(query) > limit)
+        output = added(products, False)
+        if len(query) > limit:
+            output[-1] = added(products[-1], True)  # of one query alone: few numbers must tell
         return output.to(dtype)[None, None], torch.zeros(1, 1, len(query))
 
     monkeypatch.setattr(pieces, "_kernel", kernel)

@@ -169,6 +169,22 @@ MUTANTS = [
         ],
     ),
     *of(
+        "python/sparq_ipu/serve/products.py",
+        "tests/models/test_serve_trials.py",
+        [
+            (
+                "sign * numbers[:, order]",
+                "numbers[:, order].flip(1)",
+                "a trial of products has sums that are far from 0",
+            ),
+            (
+                "rows[:few, None], weight, bias)[:, 0]",
+                "rows, weight, bias)[:few]",
+                "fewer rows are not tried",
+            ),
+        ],
+    ),
+    *of(
         "python/sparq_ipu/serve/prompts.py",
         f"{_API}::test_seeds_and_choices",
         [("top_p, seed + choice, n_top", "top_p, seed, n_top", "all choices of a request are the same")],
