@@ -257,13 +257,15 @@ class Method:
         import torch
         import transformers
 
+        from sparq_ipu.transformers.cache_name import with_cache
+
         self.turn_on()
         start = 0.0
         for tokens in (prompt[: WARM_UP[0]], prompt):
             start = self._now()
             with torch.no_grad():
                 cache = transformers.DynamicCache(config=self.model.config)
-                given = dict(past_key_values=cache, use_cache=True, logits_to_keep=1)
+                given = dict(with_cache(cache), use_cache=True, logits_to_keep=1)
                 self.model(torch.tensor([tokens]), **given).logits.argmax()
         return self._now() - start
 
@@ -271,13 +273,15 @@ class Method:
         """Tokens (n, batch, 1), one step each; the logits of the first."""
         import torch
 
+        from sparq_ipu.transformers.cache_name import with_cache
+
         if not is_on:
             self.turn_on()
         first = None
         with torch.no_grad():
             for token in tokens:
                 start = self._now()
-                logits = self.model(token, past_key_values=self.cache, use_cache=True).logits
+                logits = self.model(token, **with_cache(self.cache), use_cache=True).logits
                 seconds = self._now() - start
                 if is_counted:
                     self.seconds.append(seconds)

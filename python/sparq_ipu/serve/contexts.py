@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 
 from sparq_ipu.serve.products import FixedRows
 from sparq_ipu.tokens import MAX_TOKENS
+from sparq_ipu.transformers.cache_name import with_cache
 from sparq_ipu.transformers.integration import decoding
 from sparq_ipu.transformers.pieces import CELL
 from sparq_ipu.transformers.places import Places, PlacesPass
@@ -143,7 +144,7 @@ class Contexts:
             logits = self._model(
                 torch.tensor(tokens),
                 position_ids=positions,
-                past_key_values=cache,
+                **with_cache(cache),
                 use_cache=True,
                 **keep,
             ).logits

@@ -9,6 +9,7 @@ from typing import Any, Callable
 import torch
 from transformers import AttentionInterface, AttentionMaskInterface
 
+from sparq_ipu.transformers.cache_name import NAMES
 from sparq_ipu.transformers.handover import ATTEND_ONCE
 from sparq_reference import checks
 
@@ -24,7 +25,7 @@ _HARMLESS = frozenset(
         "use_cache",
         "is_causal",
         "num_items_in_batch",
-        "past_key_values",
+        *NAMES,
         "output_hidden_states",
     }
 )

@@ -61,6 +61,7 @@ def generate(
     from transformers import TextStreamer
 
     from sparq_ipu.transformers import SparqCache, cache_traffic
+    from sparq_ipu.transformers.cache_name import with_cache
 
     times: list[float] = []
 
@@ -85,7 +86,7 @@ def generate(
             prompt,
             attention_mask=torch.ones_like(prompt),
             max_new_tokens=n_new,
-            past_key_values=cache,
+            **with_cache(cache),
             streamer=streamer,
             **sampling,
         )
@@ -117,10 +118,11 @@ def prefill(model: Any, tokens: Any) -> Any:
     import torch
 
     from sparq_ipu.transformers import SparqCache
+    from sparq_ipu.transformers.cache_name import with_cache
 
     cache = SparqCache(model)
     with torch.no_grad():
-        model(tokens, past_key_values=cache, use_cache=True, logits_to_keep=1)
+        model(tokens, **with_cache(cache), use_cache=True, logits_to_keep=1)
     return cache
 
 
@@ -144,12 +146,14 @@ def forced_predictions(
     """
     import torch
 
+    from sparq_ipu.transformers.cache_name import with_cache
+
     cache = prefill(model, prompt[:, :-1]) if cache is None else cache
     predictions = []
     with torch.no_grad():
         token = prompt[:, -1:]
         for index in range(continuation.shape[1]):
-            logits = model(token, past_key_values=cache, use_cache=True).logits
+            logits = model(token, **with_cache(cache), use_cache=True).logits
             predictions.append(int(logits[0, -1].argmax()))
             token = continuation[:, index : index + 1]
             if progress is not None:

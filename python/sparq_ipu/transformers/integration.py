@@ -21,6 +21,7 @@ from sparq_ipu.transformers.attention import (
     register,
 )
 from sparq_ipu.transformers.cache import SparqCache, is_sparq_cache, kinds_of, record_past, sparq_layers
+from sparq_ipu.transformers.cache_name import cache_in, cache_name
 from sparq_ipu.transformers.lean_step import LeanStep
 from sparq_ipu.transformers.places import PlacesPass
 from sparq_ipu.transformers.settings import (
@@ -320,10 +321,10 @@ class _Hooks:
             kwargs = dict(zip(inspect.signature(module.forward).parameters, args), **kwargs)
         if kwargs.get("output_attentions"):
             checks.fail("sparq_attention", "output_attentions", "be False", True)
-        if isinstance(kwargs.get("past_key_values"), PlacesPass):  # it has been told what comes
+        if isinstance(cache_in(kwargs), PlacesPass):  # it has been told what comes
             self.forward_pass.has_cache = True
             return (), kwargs
-        cache = kwargs["past_key_values"] = self._cache(module, kwargs)
+        cache = kwargs[cache_name(module.forward, kwargs)] = self._cache(module, kwargs)
         self.forward_pass.has_cache = cache is not None
         if cache is not None:
             tokens = kwargs.get("input_ids")
@@ -338,15 +339,14 @@ class _Hooks:
     ) -> None:
         """Forward hook of the decoder: every layer must have attended to what it stored."""
         self.forward_pass.has_cache = False
-        cache = kwargs.get("past_key_values")
-        missed = [layer.index for layer in sparq_layers(cache) if layer.is_armed]
+        missed = [layer.index for layer in sparq_layers(cache_in(kwargs)) if layer.is_armed]
         if missed:
             raise RuntimeError(
                 f"sparq_attention: the model must attend through its cache in every layer, not so in {missed}"
             )
 
     def _cache(self, module: PreTrainedModel, kwargs: dict[str, Any]) -> Any:
-        cache = kwargs.get("past_key_values")
+        cache = cache_in(kwargs)
         if cache is None:
             use_cache = kwargs.get("use_cache")
             use_cache = getattr(module.config, "use_cache", True) if use_cache is None else use_cache

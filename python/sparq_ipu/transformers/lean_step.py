@@ -24,6 +24,7 @@ from transformers.activations import ACT2FN
 from transformers.modeling_outputs import BaseModelOutputWithPast
 
 from sparq_ipu.torch.few_bits import JoinedLinear
+from sparq_ipu.transformers.cache_name import cache_in, with_cache
 from sparq_ipu.transformers.layer import SparqLayer
 from sparq_ipu.transformers.places import PlacesPass
 from sparq_ipu.transformers.rotary import Rotary
@@ -123,7 +124,7 @@ class LeanStep:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if args or not (_is_step(**kwargs) and self._is_as_written()):
             return self.__wrapped__(*args, **kwargs)
-        return self._step(kwargs["input_ids"], kwargs.get("position_ids"), kwargs["past_key_values"])
+        return self._step(kwargs["input_ids"], kwargs.get("position_ids"), cache_in(kwargs))
 
     def _is_as_written(self) -> bool:
         """Every part is of its class, and nobody looks at what goes through it."""
@@ -165,7 +166,7 @@ class LeanStep:
             normed = _norm(of_layer["post_attention_layernorm"], hidden)
             gate, up = linears.gates.each(mlp, normed)
             hidden = hidden + linears.down.one(mlp, _activated(mlp["act_fn"], gate) * up)
-        return BaseModelOutputWithPast(_norm(modules["norm"], hidden)[:, None], past_key_values=cache)
+        return BaseModelOutputWithPast(_norm(modules["norm"], hidden)[:, None], **with_cache(cache))
 
 
 def _is_plain(part: Any, cls: type) -> bool:
@@ -181,6 +182,7 @@ def _is_plain(part: Any, cls: type) -> bool:
 def _is_step(
     *,
     input_ids: torch.Tensor | None = None,
+    cache: Any = None,
     past_key_values: Any = None,
     attention_mask: Any = None,
     position_ids: torch.Tensor | None = None,
@@ -189,16 +191,17 @@ def _is_step(
     **others: Any,
 ) -> bool:
     """Whether arguments of a decoder are those of one token, and ask for nothing else."""
-    if input_ids is None or input_ids.shape[1] != 1 or past_key_values is None:
+    cache = past_key_values if cache is None else cache
+    if input_ids is None or input_ids.shape[1] != 1 or cache is None:
         return False
     if any(other is not None and other is not False for other in others.values()):
         return False
     if cache_position is not None and position_ids is None:
         return False
-    if isinstance(past_key_values, PlacesPass):
-        is_ours = position_ids is not None and attention_mask is None and past_key_values.is_step
+    if isinstance(cache, PlacesPass):
+        is_ours = position_ids is not None and attention_mask is None and cache.is_step
     else:
-        is_ours = all(type(layer) is SparqLayer for layer in past_key_values.layers)
+        is_ours = all(type(layer) is SparqLayer for layer in cache.layers)
     is_plain = not (torch.is_grad_enabled() or torch.is_autocast_enabled("cpu"))
     return is_ours and is_plain and not torch.compiler.is_compiling()
 

@@ -18,6 +18,7 @@ from transformers import PreTrainedModel
 
 from sparq_ipu.tokens import MAX_TOKENS
 from sparq_ipu.transformers.cache import SparqCache, record_past
+from sparq_ipu.transformers.cache_name import with_cache
 from sparq_ipu.transformers.integration import decoding
 from sparq_reference import checks
 
@@ -94,13 +95,13 @@ def generate_lossless(
     def following(new: list[int]) -> list[int]:
         """The most likely token after each of these, which go to the cache."""
         given = torch.tensor([new], dtype=tokens.dtype)
-        logits = model(given, past_key_values=cache, use_cache=True).logits
+        logits = model(given, **with_cache(cache), use_cache=True).logits
         likely: list[int] = logits[0].argmax(-1).tolist()
         return likely
 
     start = time.perf_counter()
     with torch.no_grad():
-        logits = model(tokens, past_key_values=cache, use_cache=True, logits_to_keep=1).logits
+        logits = model(tokens, **with_cache(cache), use_cache=True, logits_to_keep=1).logits
         run = LosslessRun([int(logits[0, -1].argmax())])
         first = time.perf_counter()
         while len(run.tokens) < max_new_tokens and run.tokens[-1] not in stop:

@@ -18,6 +18,7 @@ import torch
 from sparq_ipu.kernels import BASELINE, DEFAULT
 from sparq_ipu.tokens import MAX_TOKENS
 from sparq_ipu.transformers.cache import SparqCache, record_past
+from sparq_ipu.transformers.cache_name import with_cache
 from sparq_ipu.transformers.integration import decoding, enable_dense
 from sparq_ipu.transformers.settings import LayerSettings, ModelSettings
 from sparq_ipu.transformers.supported import LayerKinds, head_dim_of, n_layers_of, text_config
@@ -116,7 +117,7 @@ class Probe:
     def _read(self, text: Text, cache: Any) -> SparqCache:
         """The cache with the prompt in it."""
         with torch.no_grad():
-            self._model(text.prompt, past_key_values=cache, use_cache=True, logits_to_keep=1)
+            self._model(text.prompt, **with_cache(cache), use_cache=True, logits_to_keep=1)
         record_past(cache)
         filled: SparqCache = cache
         return filled
@@ -125,7 +126,7 @@ class Probe:
         """(n, vocabulary) log-probabilities along the text; the cache is as before then."""
         with torch.no_grad():
             parts = [
-                self._model(part, past_key_values=cache, use_cache=True).logits[0].float().log_softmax(-1)
+                self._model(part, **with_cache(cache), use_cache=True).logits[0].float().log_softmax(-1)
                 for part in torch.split(text.following, MAX_TOKENS, dim=1)
             ]
         cache.crop(-text.following.shape[1])
