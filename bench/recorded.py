@@ -115,7 +115,7 @@ def model_row(model: str, seq_len: int, n_ipus: int) -> Row:
         return [LAYERS * seconds for seconds in seconds_of(layer)]
 
     placed = place_layers(**shape, rank=RANK, top_k=TOP_K, n_layers=LAYERS, n_ipus=n_ipus)
-    streamed, n_tiered = seconds_of(placed.streamed), placed.n_tiered
+    streamed, n_tiered = seconds_of(placed.others or placed.streamed), placed.n_tiered
 
     def of_misses(n: int) -> Seconds:
         return seconds_of(

@@ -97,11 +97,11 @@ def row_of(workload: Workload, model: str, n_ipus: int, a: argparse.Namespace) -
         row.update(failure(error))
         return row
     if placed.tiered:
-        row["max_tile_bytes"] = placed.tiered.max_tile_bytes
+        row["max_tile_bytes"] = placed.max_tile_bytes
         row["seconds_tiered"] = placed.tiered.seconds_per_query
     row.update(
         n_tiered=placed.n_tiered,
-        seconds_streamed=placed.streamed.seconds_per_query,
+        seconds_streamed=(placed.others or placed.streamed).seconds_per_query,
         seconds_per_token=placed.seconds_per_token,
         seconds_low=placed.seconds_low,
         seconds_high=placed.seconds_high,

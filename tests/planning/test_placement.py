@@ -31,45 +31,64 @@ def tiered(n_layers: int, seq_len: int, shape: dict[str, Any] = SMALL) -> Any:
     )
 
 
+def streamed(n_layers: int, seq_len: int, shape: dict[str, Any] = SMALL) -> Any:
+    return plan(
+        **shape,
+        seq_len=seq_len,
+        kernel="sparq-streaming",
+        index_bits=4,
+        n_layers=n_layers,
+        append=True,
+        baseline=False,
+    )
+
+
 def test_as_many_as_fit_and_no_more() -> None:
-    placed = place_layers(**WIDE, seq_len=32768, n_layers=40, n_ipus=1, hit_rate=0.75)
-    assert 2 < placed.n_tiered < 40 == placed.layers_per_ipu
-    assert placed.tiered.row() == tiered(placed.n_tiered, 32768, WIDE).row()
-    with pytest.raises(DoesNotFit):
-        tiered(placed.n_tiered + 1, 32768, WIDE)
+    placed = place_layers(**WIDE, seq_len=16384, n_layers=16, n_ipus=1, hit_rate=0.75)
+    assert 2 < placed.n_tiered < 16 == placed.layers_per_ipu
+    assert placed.tiered.row() == tiered(placed.n_tiered, 16384, WIDE).row()
+    limit = placed.streamed.memory["limit"]
+    assert placed.max_tile_bytes == placed.tiered.max_tile_bytes + placed.others.max_tile_bytes <= limit
+    assert placed.others.row() == streamed(16 - placed.n_tiered, 16384, WIDE).row()
+    # one more would fit by itself, but not beside the program of the others
+    more = tiered(placed.n_tiered + 1, 16384, WIDE)
+    assert more.max_tile_bytes + streamed(15 - placed.n_tiered, 16384, WIDE).max_tile_bytes > limit
     of_tiered = placed.n_tiered * placed.tiered.seconds_per_query
-    rest = (40 - placed.n_tiered) * placed.streamed.seconds_per_query
+    rest = (16 - placed.n_tiered) * placed.others.seconds_per_query
     assert placed.seconds_per_token == pytest.approx(of_tiered + rest)
-    assert placed.seconds_per_token < placed.seconds_if_streamed == 40 * placed.streamed.seconds_per_query
+    assert placed.seconds_per_token < placed.seconds_if_streamed == 16 * placed.streamed.seconds_per_query
     text = str(placed)
     assert "Not in it: weights" in text
-    assert f"{placed.n_tiered} in three tiers, {40 - placed.n_tiered} with a streamed" in text
+    assert f"{placed.n_tiered} in three tiers, {16 - placed.n_tiered} with a streamed" in text
     assert "hit rate of 75%" in text
 
 
 @pytest.mark.parametrize(
-    "need, most",
+    "of_tiered, of_others, found",
     [
-        (lambda n: 100 * n, 10),
-        (lambda n: 100 * n + 150 * (n > 5), 8),
-        (lambda n: 100 * n - 150 * (n > 2), 11),
+        (lambda n: 40 * n, lambda n: 500, 20),  # alone, no others
+        (lambda n: 100 * n, lambda n: 0, 10),
+        (lambda n: 100 * n, lambda n: 300 + 10 * n, 5),
+        (lambda n: 100 * n + 150 * (n > 5), lambda n: 0, 8),
+        (lambda n: 100 * n, lambda n: 300 if n < 17 else None, 7),
+        (lambda n: 100 * n, lambda n: 1000, 0),
+        (lambda n: None, lambda n: 0, 0),
     ],
 )
-def test_memory_that_grows_unevenly(
-    need: Callable[[int], int], most: int, monkeypatch: pytest.MonkeyPatch
+def test_both_programs_share_a_tile(
+    of_tiered: Callable[[int], int | None], of_others: Callable[[int], int | None], found: int
 ) -> None:
-    """One and two layers say about how many fit 1000 bytes; that is then tried."""
+    def plan_of(need: Callable[[int], int | None]) -> Callable[[int], Any]:
+        def of(n: int) -> Any:
+            n_bytes = need(n)
+            return None if n_bytes is None else SimpleNamespace(n_layers=n, max_tile_bytes=n_bytes)
 
-    def fits(n_layers: int) -> Any:
-        return (
-            SimpleNamespace(max_tile_bytes=need(n_layers), memory={"limit": 1000})
-            if need(n_layers) <= 1000
-            else None
-        )
+        return of
 
-    monkeypatch.setattr(placement, "_fits", fits)
-    found, best = placement.most_tiered(20)
-    assert found == most and best is not None and best.max_tile_bytes == need(most)
+    n, tiered, others = placement.most_tiered(20, plan_of(of_tiered), plan_of(of_others), 1000)
+    assert n == found
+    assert (tiered.n_layers if tiered else 0) == found
+    assert (others.n_layers if others else 0) == (20 - found if found else 0)
 
 
 def test_ipus_share_the_layers() -> None:

@@ -5,14 +5,14 @@
 
 Every IPU has its share of the layers. As many of these as fit SRAM are in three tiers: key index and hot rows
 in SRAM, all rows in streaming memory; none, where that is slower. The others stream their key index, of as
-many bits.
+many bits. That is another program, and both must fit each tile.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any
+from typing import Any, Callable
 
 from sparq_ipu.device_options import DeviceOptions
 from sparq_ipu.kernels import DEFAULT, TIERED
@@ -38,8 +38,15 @@ class LayerPlacement:
     n_tiered: int
     #: of a layer in three tiers; None where none fits. Its memory is of all n_tiered.
     tiered: Plan | None
-    #: of a layer whose index is streamed
+    #: of a layer whose index is streamed, with the memory of all that are not in three tiers
+    others: Plan | None
+    #: of a layer whose index is streamed, if all were
     streamed: Plan
+
+    @property
+    def max_tile_bytes(self) -> int:
+        """Of both programs, with what SRAM keeps of all layers: their fullest tiles are taken to be one."""
+        return sum(plan.max_tile_bytes for plan in (self.tiered, self.others) if plan)
 
     @property
     def seconds_per_token(self) -> float:
@@ -57,8 +64,9 @@ class LayerPlacement:
         return self._per_token("seconds_high")
 
     def _per_token(self, name: str) -> float:
-        of_tiered: float = self.n_tiered * getattr(self.tiered, name) if self.tiered else 0.0
-        of_ipu: float = of_tiered + (self.layers_per_ipu - self.n_tiered) * getattr(self.streamed, name)
+        of_ipu: float = self.n_tiered * getattr(self.tiered, name) if self.tiered else 0.0
+        if self.others:
+            of_ipu += (self.layers_per_ipu - self.n_tiered) * getattr(self.others, name)
         return of_ipu * self.n_layers / self.layers_per_ipu
 
     @property
@@ -75,10 +83,11 @@ class LayerPlacement:
         if self.tiered:
             lines.append(
                 f"  in three tiers: {self.tiered.seconds_per_query * 1e6:.1f} us a layer at a hit rate of "
-                f"{self.tiered.hit_rate:.0%}; {self.tiered.max_tile_bytes} of "
-                f"{self.tiered.memory['limit']} bytes of the fullest tile"
+                f"{self.tiered.hit_rate:.0%}; {self.tiered.max_tile_bytes} bytes of the fullest tile"
             )
-        lines.append(f"  streamed: {self.streamed.seconds_per_query * 1e6:.1f} us a layer")
+        others = self.others or self.streamed
+        lines.append(f"  streamed: {others.seconds_per_query * 1e6:.1f} us a layer")
+        lines.append(f"  together: {self.max_tile_bytes} of {self.streamed.memory['limit']} bytes of a tile")
         lines.append(
             f"  modelled, attention of a token: {self.seconds_per_token * 1e3:.3f} ms; "
             f"with every index streamed {self.seconds_if_streamed * 1e3:.3f} ms"
@@ -87,37 +96,45 @@ class LayerPlacement:
         return "\n".join(lines)
 
 
-def _fits(n_layers: int, **arguments: Any) -> Plan | None:
+def _fits(kernel: str, n_layers: int, **arguments: Any) -> Plan | None:
     try:
-        return plan(kernel=TIERED.name, n_layers=n_layers, baseline=False, **arguments)
+        return plan(kernel=kernel, n_layers=n_layers, baseline=False, **arguments)
     except DoesNotFit:
         return None
 
 
-def most_tiered(n_layers: int, **arguments: Any) -> tuple[int, Plan | None]:
-    """How many of so many layers fit the SRAM of one IPU in three tiers, and the plan of these.
+def most_tiered(
+    n_layers: int,
+    tiered: Callable[[int], Plan | None],
+    others: Callable[[int], Plan | None],
+    room: int,
+) -> tuple[int, Plan | None, Plan | None]:
+    """How many of an IPU's layers can be in three tiers beside the others, which have a program of their own.
 
     Args:
-        arguments: of `sparq_ipu.plan`, without kernel, n_layers, n_ipus and baseline.
+        tiered, others: the plan of so many layers of either kind; None where they do not fit by themselves.
+        room: bytes of a tile for both.
+
+    Returns:
+        The number, and both plans; 0 and no plan where none fits.
     """
-    one, two = (_fits(n, **arguments) for n in (1, 2))
-    if one is None or n_layers == 1:
-        return (0, None) if one is None else (1, one)
-    if two is None:
-        return 1, one
-    # SRAM grows by the same bytes with each layer, but for rounding
-    more = two.max_tile_bytes - one.max_tile_bytes
-    most = min(n_layers, 2 + (int(one.memory["limit"]) - two.max_tile_bytes) // more)
-    best = _fits(most, **arguments)
-    while best is None:
-        most -= 1
-        best = _fits(most, **arguments)
-    while most < n_layers:
-        another = _fits(most + 1, **arguments)
-        if another is None:
+
+    def mixed(n: int) -> tuple[int, Plan | None, Plan | None] | None:
+        both = tiered(n), others(n_layers - n) if n != n_layers else None
+        if both[0] is None or (both[1] is None and n != n_layers):
+            return None
+        fits = sum(plan.max_tile_bytes for plan in both if plan) <= room
+        return (n, *both) if fits else None
+
+    best = mixed(n_layers)
+    low, high = 0, n_layers  # SRAM grows with the layers in three tiers
+    while best is None or best[0] != n_layers:
+        if high - low <= 1:
             break
-        most, best = most + 1, another
-    return most, best
+        middle = (low + high) // 2
+        tried = mixed(middle)
+        low, high, best = (middle, high, tried) if tried else (low, middle, best)
+    return best or (0, None, None)
 
 
 def place_layers(
@@ -151,10 +168,15 @@ def place_layers(
     of_tiers = {name: others.pop(name) for name in OF_TIERS if name in others}
     same: dict[str, Any] = {**shape, "append": True, "index_bits": 4, **others}
     streamed = plan(kernel=DEFAULT.name, n_layers=per_ipu, baseline=False, **same)
-    n_tiered, tiered = most_tiered(per_ipu, **same, **of_tiers)
-    if tiered is not None and tiered.seconds_per_query >= streamed.seconds_per_query:
-        n_tiered, tiered = 0, None  # of short contexts there is little to stream
-    return LayerPlacement(seq_len, n_layers, n_ipus, per_ipu, n_tiered, tiered, streamed)
+    n_tiered, tiered, rest = most_tiered(
+        per_ipu,
+        lambda n: _fits(TIERED.name, n, **same, **of_tiers),
+        lambda n: _fits(DEFAULT.name, n, **same),
+        streamed.memory["limit"],
+    )
+    if tiered is None or tiered.seconds_per_query >= streamed.seconds_per_query:
+        n_tiered, tiered, rest = 0, None, streamed  # of short contexts there is little to stream
+    return LayerPlacement(seq_len, n_layers, n_ipus, per_ipu, n_tiered, tiered, rest, streamed)
 
 
 def longest_context(n_layers: int = 1, *, most: int = checks.MAX_CAPACITY, **arguments: Any) -> int:
@@ -169,7 +191,7 @@ def longest_context(n_layers: int = 1, *, most: int = checks.MAX_CAPACITY, **arg
     same = {"append": True, **arguments}
 
     def fits(steps: int) -> bool:
-        return _fits(n_layers, seq_len=steps * STEP, **same) is not None
+        return _fits(TIERED.name, n_layers, seq_len=steps * STEP, **same) is not None
 
     low, high = 0, 1
     while high * STEP <= most and fits(high):

@@ -20,6 +20,7 @@ from sparq_ipu.kernels import BASELINE, DEFAULT, TIERED
 from sparq_ipu.planning.device_model import DeviceModel, device_model
 from sparq_ipu.planning.links import link_seconds
 from sparq_ipu.planning.model_shape import WEIGHT_BITS, ModelShape, shape_of
+from sparq_ipu.planning.placement import most_tiered
 from sparq_ipu.planning.planner import plan
 from sparq_ipu.planning.record import Plan
 from sparq_ipu.planning.request import split
@@ -519,34 +520,19 @@ def _choose(
     without = (0, None, plain, None) if isinstance(plain, Plan) else (0, None, None, plain)
     if kernels[0] != TIERED.name:
         return without
-    slower = isinstance(plain, Plan)
 
-    def mixed(n_tiered: int) -> tuple[Plan, Plan | None] | None:
-        tiered = layers.plan(TIERED.name, n_tiered * flight)
-        rest = None
-        if n_tiered != n_layers:
-            rest = layers.plan(kernels[-1], (n_layers - n_tiered) * flight)
-        if not isinstance(tiered, Plan) or isinstance(rest, DoesNotFit):
-            return None
-        bytes_ = tiered.max_tile_bytes + (rest.max_tile_bytes if rest else 0)
-        return (tiered, rest) if bytes_ <= room else None
+    def planned(kernel: str, n: int) -> Plan | None:
+        found = layers.plan(kernel, n * flight)
+        return found if isinstance(found, Plan) else None
 
-    low, high = 0, n_layers + 1  # SRAM grows with the layers in three tiers
-    best: tuple[Plan, Plan | None] | None = mixed(n_layers)
-    if best is not None:
-        low = n_layers
-    else:
-        high = n_layers
-        while high - low > 1:
-            middle = (low + high) // 2
-            tried = mixed(middle)
-            low, high, best = (middle, high, tried) if tried else (low, middle, best)
-    if best is None:
+    n_tiered, tiered, rest = most_tiered(
+        n_layers, lambda n: planned(TIERED.name, n), lambda n: planned(kernels[-1], n), room
+    )
+    if tiered is None:
         return without
-    tiered, rest = best
-    if slower and isinstance(plain, Plan) and tiered.seconds_per_query >= plain.seconds_per_query:
+    if isinstance(plain, Plan) and tiered.seconds_per_query >= plain.seconds_per_query:
         return without  # of short contexts there is little to stream
-    return low, tiered, rest, None
+    return n_tiered, tiered, rest, None
 
 
 #: changes that let weights fit SRAM; of the others nobody would make one for that

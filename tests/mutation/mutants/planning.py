@@ -136,9 +136,14 @@ MUTANTS = [
                 "tiers that are slower are taken",
             ),
             (
-                "(self.layers_per_ipu - self.n_tiered) * getattr(self.streamed, name)",
-                "self.layers_per_ipu * getattr(self.streamed, name)",
+                "(self.layers_per_ipu - self.n_tiered) * getattr(self.others, name)",
+                "self.layers_per_ipu * getattr(self.others, name)",
                 "layers in three tiers stream their index too",
+            ),
+            (
+                "sum(plan.max_tile_bytes for plan in both if plan) <= room",
+                "both[0].max_tile_bytes <= room",
+                "the program of layers that are streamed takes no memory",
             ),
             ("math.ceil(n_layers / n_ipus)", "n_layers // n_ipus", "layers that do not divide are left out"),
             ("return of_ipu * self.n_layers / self.layers_per_ipu", "return of_ipu", "one IPU is all"),
