@@ -24,7 +24,7 @@ from typing import Any, List, Sequence, Tuple
 from sparq_ipu.commands.extras import needed
 from sparq_ipu.models import load_smollm2
 from sparq_ipu.transformers import LayerSettings
-from sparq_ipu.transformers.cache_name import CACHE, with_cache
+from sparq_ipu.transformers.cache_name import cache_of, with_cache
 from sparq_ipu.transformers.command_settings import parse_layer_settings
 from sparq_reference import checks
 
@@ -147,7 +147,7 @@ class SparqLM(HFLM):  # type: ignore[misc]
         """Logits (n, vocabulary) in float32 of n tokens, and the cache that has them too."""
         with torch.no_grad():
             out = self.model(torch.tensor([tokens]), **with_cache(cache), use_cache=True)
-        return out.logits[0].float(), getattr(out, CACHE)
+        return out.logits[0].float(), cache_of(out)
 
     @staticmethod
     def _score(logits: torch.Tensor, tokens: list[int]) -> tuple[float, bool]:

@@ -19,6 +19,7 @@ torch.set_num_threads(1)
 from tiny_models import greedy, tiny_model, tokens_of  # noqa: E402
 from vertex import assert_bits  # noqa: E402
 
+from sparq_ipu.transformers.cache_name import with_cache  # noqa: E402
 from sparq_ipu import transformers as sparq  # noqa: E402
 from sparq_ipu.device_options import DeviceOptions  # noqa: E402
 from sparq_ipu.kernels import attention_over, exact_attention  # noqa: E402
@@ -62,7 +63,7 @@ def expected(llama: Any) -> dict[str, list[list[int]]]:
 
     def texts() -> list[list[int]]:
         return [
-            greedy(llama, torch.tensor([p]), NEW, past_key_values=SparqCache(llama))[0].tolist()
+            greedy(llama, torch.tensor([p]), NEW, **with_cache(SparqCache(llama)))[0].tolist()
             for p in prompts()
         ]
 

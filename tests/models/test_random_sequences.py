@@ -17,6 +17,7 @@ from typing import Any, Callable
 import numpy as np
 import pytest
 
+from sparq_ipu.transformers.cache_name import with_cache
 import sparq_ipu
 from sparq_ipu.attention import attention
 from sparq_reference import SparqSettings, WindowSettings
@@ -188,7 +189,7 @@ class Models:
 
             def forward(cache: Any) -> Any:
                 with torch.no_grad():
-                    return self.model(tokens, past_key_values=cache, use_cache=True).logits.numpy()
+                    return self.model(tokens, **with_cache(cache), use_cache=True).logits.numpy()
 
             return f"{name} {n}", forward
         if name == "select":
