@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sparq_ipu.transformers.cache_name import cache_of, with_cache
 import sparq_ipu.transformers
+from sparq_ipu.transformers.cache_name import cache_of, with_cache
 from sparq_reference import exact
 
 torch = pytest.importorskip("torch")
@@ -86,9 +86,9 @@ def step_logits(model: Any, tokens: Any, n: int, mask: Any = None, cache: Any = 
     logits = []
     with torch.no_grad():
         positions = (mask.cumsum(-1) - 1).clamp(min=0)
-        cache = cache_of(model(
-            tokens, attention_mask=mask, position_ids=positions, **with_cache(cache), use_cache=True
-        ))
+        cache = cache_of(
+            model(tokens, attention_mask=mask, position_ids=positions, **with_cache(cache), use_cache=True)
+        )
         for index in range(n):
             mask = torch.cat([mask, torch.ones_like(mask[:, :1])], dim=1)
             output = model(

@@ -19,8 +19,8 @@ transformers = pytest.importorskip("transformers")
 from families import FAMILIES, WINDOW  # noqa: E402
 from tiny_models import enable, greedy, left_padded, step_logits, tiny_model, tokens_of  # noqa: E402
 
-from sparq_ipu.transformers.cache_name import cache_of  # noqa: E402
 from sparq_ipu.transformers import cache_traffic, disable, enable_dense  # noqa: E402
+from sparq_ipu.transformers.cache_name import cache_of  # noqa: E402
 
 DOCS = Path(__file__).parents[2] / "docs" / "models.md"
 #: relative to the largest logit. Measured: at most 0.0051, and 0.08 or more with two positions of all.

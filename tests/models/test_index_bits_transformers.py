@@ -24,7 +24,6 @@ from tiny_models import (  # noqa: E402
     tokens_of,
 )
 
-from sparq_ipu.transformers.cache_name import cache_of, with_cache  # noqa: E402
 from sparq_ipu.transformers import (  # noqa: E402
     LayerSettings,
     SparqCache,
@@ -32,6 +31,7 @@ from sparq_ipu.transformers import (  # noqa: E402
     disable,
     enable_dense,
 )
+from sparq_ipu.transformers.cache_name import cache_of, with_cache  # noqa: E402
 
 SETTINGS = dict(rank=4, top_k=12, n_local=3, mean_value=True)
 FOUR = dict(SETTINGS, index_bits=4)

@@ -16,10 +16,10 @@ from families import FAMILIES  # noqa: E402
 from tiny_models import tiny_model, tokens_of  # noqa: E402
 from transformers.models.llama import modeling_llama  # noqa: E402
 
-from sparq_ipu.transformers.cache_name import with_cache  # noqa: E402
 import sparq_ipu.transformers  # noqa: E402
 from sparq_ipu.torch.few_bits import MOST_ROWS, Int4Linear, Int8Linear, JoinedLinear  # noqa: E402
 from sparq_ipu.transformers import SparqCache, lean_step  # noqa: E402
+from sparq_ipu.transformers.cache_name import with_cache  # noqa: E402
 from sparq_ipu.transformers.lean_step import LeanStep  # noqa: E402
 from sparq_ipu.transformers.places import Places  # noqa: E402
 from sparq_ipu.transformers.rotary import Rotary  # noqa: E402

@@ -18,9 +18,9 @@ from lm_eval.api.instance import Instance  # noqa: E402
 from lm_eval.tasks import TaskManager  # noqa: E402
 from tiny_models import enable, save_checkpoint  # noqa: E402
 
-from sparq_ipu.transformers.cache_name import cache_of, with_cache  # noqa: E402
 from sparq_ipu.lm_eval import SparqLM  # noqa: E402
 from sparq_ipu.transformers import RECOMMENDED, disable, is_enabled  # noqa: E402
+from sparq_ipu.transformers.cache_name import cache_of, with_cache  # noqa: E402
 from sparq_ipu.transformers.integration import decoding  # noqa: E402
 from sparq_ipu.transformers.weights import weights_of  # noqa: E402
 

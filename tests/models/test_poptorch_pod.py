@@ -19,12 +19,12 @@ torch.set_num_threads(1)
 from tiny_models import greedy, tiny_model, tokens_of  # noqa: E402
 from vertex import assert_bits  # noqa: E402
 
-from sparq_ipu.transformers.cache_name import with_cache  # noqa: E402
 from sparq_ipu import transformers as sparq  # noqa: E402
 from sparq_ipu.device_options import DeviceOptions  # noqa: E402
 from sparq_ipu.kernels import attention_over, exact_attention  # noqa: E402
 from sparq_ipu.poptorch import attention as poptorch_attention  # noqa: E402
 from sparq_ipu.transformers import SparqCache  # noqa: E402
+from sparq_ipu.transformers.cache_name import with_cache  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
 SETTINGS: dict[str, Any] = dict(rank=6, top_k=8, n_local=2)

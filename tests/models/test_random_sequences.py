@@ -17,9 +17,9 @@ from typing import Any, Callable
 import numpy as np
 import pytest
 
-from sparq_ipu.transformers.cache_name import with_cache
 import sparq_ipu
 from sparq_ipu.attention import attention
+from sparq_ipu.transformers.cache_name import with_cache
 from sparq_reference import SparqSettings, WindowSettings
 
 DEVICES = sparq_ipu.available_devices()

@@ -19,13 +19,13 @@ from tiny_models import (  # noqa: E402
     tokens_of,
 )
 
-from sparq_ipu.transformers.cache_name import with_cache  # noqa: E402
 from sparq_ipu.transformers import (  # noqa: E402
     SparqCache,
     cache_traffic,
     enable_dense,
     generate_lossless,
 )
+from sparq_ipu.transformers.cache_name import with_cache  # noqa: E402
 
 SETTINGS = dict(rank=4, top_k=12, n_local=3)
 

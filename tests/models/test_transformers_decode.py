@@ -26,7 +26,6 @@ from tiny_models import (  # noqa: E402
     tokens_of,
 )
 
-from sparq_ipu.transformers.cache_name import cache_of, with_cache  # noqa: E402
 import sparq_ipu  # noqa: E402
 from sparq_ipu import KVCache, available_devices, devices  # noqa: E402
 from sparq_ipu.transformers import (  # noqa: E402
@@ -36,6 +35,7 @@ from sparq_ipu.transformers import (  # noqa: E402
     enable_dense,
     is_enabled,
 )
+from sparq_ipu.transformers.cache_name import cache_of, with_cache  # noqa: E402
 from sparq_ipu.transformers.traffic import Traffic  # noqa: E402
 from sparq_reference import SparqSettings, WindowSettings  # noqa: E402
 

@@ -18,7 +18,6 @@ from tiny_models import (  # noqa: E402
     tokens_of,
 )
 
-from sparq_ipu.transformers.cache_name import CACHE, cache_in, cache_of, with_cache  # noqa: E402
 import sparq_ipu  # noqa: E402
 from sparq_ipu import KVCache  # noqa: E402
 from sparq_ipu.transformers import (  # noqa: E402
@@ -28,6 +27,7 @@ from sparq_ipu.transformers import (  # noqa: E402
     enable_dense,
     is_enabled,
 )
+from sparq_ipu.transformers.cache_name import CACHE, cache_in, cache_of, with_cache  # noqa: E402
 from sparq_reference import NotFinite  # noqa: E402
 
 SETTINGS = dict(rank=4, top_k=12)
@@ -342,18 +342,14 @@ def test_a_hidden_token_stays_hidden(model):
     with torch.no_grad():
         with pytest.raises(ValueError, match=r"^" + re.escape(message)):
             model(tokens_of(1), attention_mask=shown, **with_cache(refused))
-        a, b = (
-            model(tokens_of(1), attention_mask=hidden, **with_cache(c)).logits for c in (refused, other)
-        )
+        a, b = (model(tokens_of(1), attention_mask=hidden, **with_cache(c)).logits for c in (refused, other))
     assert torch.equal(a, b)
 
 
 def test_batch_of_another_size(model):
     enable(model, **SETTINGS)
     cache = cache_of(model(tokens_of(10)))
-    with pytest.raises(
-        ValueError, match=r"^sparq_attention: batch must be that of the cache, 1, got 2"
-    ):
+    with pytest.raises(ValueError, match=r"^sparq_attention: batch must be that of the cache, 1, got 2"):
         model(tokens_of(1, batch=2), **with_cache(cache))
 
 

@@ -14,9 +14,9 @@ pytest.importorskip("sparq_ipu._core", reason="the extension module is not built
 
 from tiny_models import greedy, tiny_model, tokens_of  # noqa: E402
 
-from sparq_ipu.transformers.cache_name import with_cache  # noqa: E402
 from sparq_ipu import transformers as sparq  # noqa: E402
 from sparq_ipu.transformers import SparqCache, storage  # noqa: E402
+from sparq_ipu.transformers.cache_name import with_cache  # noqa: E402
 from sparq_ipu.transformers.stack import LayerStack  # noqa: E402
 
 SETTINGS: dict[str, Any] = dict(rank=8, top_k=8, n_local=2)

@@ -13,7 +13,6 @@ transformers = pytest.importorskip("transformers")
 
 from tiny_models import Oracle, left_padded, step_logits, tiny_model, tokens_of  # noqa: E402
 
-from sparq_ipu.transformers.cache_name import cache_of, with_cache  # noqa: E402
 import sparq_ipu  # noqa: E402
 from sparq_ipu.transformers import (  # noqa: E402
     SparqCache,
@@ -25,6 +24,7 @@ from sparq_ipu.transformers import (  # noqa: E402
     stack,
     storage,
 )
+from sparq_ipu.transformers.cache_name import cache_of, with_cache  # noqa: E402
 from sparq_reference import WindowSettings, exact, window  # noqa: E402
 
 SETTINGS = dict(top_k=8, n_local=4, n_recent=5)

@@ -15,9 +15,9 @@ pytest.importorskip("transformers")
 
 from tiny_models import enable, save_checkpoint, step_logits, tiny_model, tokens_of  # noqa: E402
 
-from sparq_ipu.transformers.cache_name import cache_of, with_cache  # noqa: E402
 from sparq_ipu import generate, tune  # noqa: E402
 from sparq_ipu.transformers import enable_dense, is_enabled, tuning  # noqa: E402
+from sparq_ipu.transformers.cache_name import cache_of, with_cache  # noqa: E402
 from sparq_ipu.transformers.integration import decoding  # noqa: E402
 from sparq_ipu.transformers.settings import LayerSettings  # noqa: E402
 from sparq_ipu.transformers.settings_file import read_settings, write_settings  # noqa: E402

@@ -222,9 +222,7 @@ def test_sparq_agrees_with_the_transformers_integration(evaluator, text, setting
             output = model(torch.tensor([context]), **with_cache(cache), use_cache=True)
             rows = []
             for token in tokens:
-                output = model(
-                    torch.tensor([[token]]), **with_cache(cache_of(output)), use_cache=True
-                )
+                output = model(torch.tensor([[token]]), **with_cache(cache_of(output)), use_cache=True)
                 rows.append(output.logits[0])
     finally:
         integration.disable(model)
