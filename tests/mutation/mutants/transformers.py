@@ -45,11 +45,7 @@ MUTANTS = [
         _CACHE_NAME,
         [
             ("return {CACHE: cache}", "return {NAMES[-1]: cache}", "calls have the older name"),
-            (
-                "return getattr(output, CACHE)",
-                "return getattr(output, NAMES[-1])",
-                "outputs have the older name",
-            ),
+            ("return getattr(output, CACHE)", "return getattr(output, NAMES[-1])", "so have outputs"),
             (
                 "for of in (given, parameters) for name",
                 "for of in (parameters, given) for name",
