@@ -36,6 +36,31 @@ is_renamed = pytest.mark.skipif(CACHE == OLDER, reason="transformers before 5.24
 SETTINGS = dict(rank=4, top_k=12)
 
 
+def test_the_name_of_a_call() -> None:
+    """That which is given, else that of the parameter: a model of somebody's own may have the older one."""
+
+    def older(input_ids: Any, past_key_values: Any = None) -> None: ...
+
+    def newer(input_ids: Any, cache: Any = None) -> None: ...
+
+    def neither(input_ids: Any, **others: Any) -> None: ...
+
+    assert [cache_name(forward, {}) for forward in (older, newer, neither)] == [OLDER, NEWER, CACHE]
+    for name in NAMES:
+        assert [cache_name(forward, {name: None}) for forward in (older, newer, neither)] == [name] * 3
+        assert cache_in({"input_ids": 1, name: "c"}) == "c"
+    assert cache_in({"input_ids": 1}) is None
+    assert cache_in({NEWER: "c", OLDER: "d"}) == "c"  # as transformers does
+
+
+def test_the_name_is_that_of_models() -> None:
+    forward = transformers.LlamaForCausalLM.forward
+    assert CACHE in inspect.signature(forward).parameters
+    assert cache_name(forward, {}) == CACHE
+    assert with_cache("c") == {CACHE: "c"}
+    assert cache_of(transformers.modeling_outputs.BaseModelOutputWithPast(**with_cache("c"))) == "c"
+
+
 @contextlib.contextmanager
 def remarks() -> Iterator[list[str]]:
     """What transformers says of the older name, as warnings and in its log."""
@@ -159,28 +184,3 @@ def test_a_caller_may_use_either(name: str, lean: bool, model: Any) -> None:
     assert of_model.get_seq_length() == of_decoder.get_seq_length() == 21
     assert torch.equal(said, logits)
     assert torch.equal(model.lm_head(hidden), logits)
-
-
-def test_the_name_is_that_of_models() -> None:
-    forward = transformers.LlamaForCausalLM.forward
-    assert CACHE in inspect.signature(forward).parameters
-    assert cache_name(forward, {}) == CACHE
-    assert with_cache("c") == {CACHE: "c"}
-    assert cache_of(transformers.modeling_outputs.BaseModelOutputWithPast(**with_cache("c"))) == "c"
-
-
-def test_the_name_of_a_call() -> None:
-    """That which is given, else that of the parameter: a model of somebody's own may have the older one."""
-
-    def older(input_ids: Any, past_key_values: Any = None) -> None: ...
-
-    def newer(input_ids: Any, cache: Any = None) -> None: ...
-
-    def neither(input_ids: Any, **others: Any) -> None: ...
-
-    assert [cache_name(forward, {}) for forward in (older, newer, neither)] == [OLDER, NEWER, CACHE]
-    for name in NAMES:
-        assert [cache_name(forward, {name: None}) for forward in (older, newer, neither)] == [name] * 3
-        assert cache_in({"input_ids": 1, name: "c"}) == "c"
-    assert cache_in({"input_ids": 1}) is None
-    assert cache_in({NEWER: "c", OLDER: "d"}) == "c"  # as transformers does

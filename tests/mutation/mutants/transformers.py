@@ -35,7 +35,7 @@ MUTANTS = [
     ),
     *of(
         "python/sparq_ipu/transformers/layer.py",
-        _ERRORS,
+        f"{_ERRORS}::test_assisted_generation",
         [
             ("    is_croppable = True\n", "", "assisted generation is refused in words of transformers"),
         ],
