@@ -24,7 +24,6 @@ from typing import Any, List, Sequence, Tuple
 from sparq_ipu.commands.extras import needed
 from sparq_ipu.models import load_smollm2
 from sparq_ipu.transformers import LayerSettings
-from sparq_ipu.transformers.cache_name import CACHE, with_cache
 from sparq_ipu.transformers.command_settings import parse_layer_settings
 from sparq_reference import checks
 
@@ -36,6 +35,7 @@ with needed("sparq_ipu.lm_eval", is_command=__name__ == "__main__"):
     from tqdm import tqdm
 
     from sparq_ipu.transformers import enable, enable_dense, quantise_weights
+    from sparq_ipu.transformers.cache_name import cache_of, with_cache
     from sparq_ipu.transformers.weights import check_weights
 
 #: how a model may attend: SparQ, dense over the same cache, or as it is without this package
@@ -147,7 +147,7 @@ class SparqLM(HFLM):  # type: ignore[misc]
         """Logits (n, vocabulary) in float32 of n tokens, and the cache that has them too."""
         with torch.no_grad():
             out = self.model(torch.tensor([tokens]), **with_cache(cache), use_cache=True)
-        return out.logits[0].float(), getattr(out, CACHE)
+        return out.logits[0].float(), cache_of(out)
 
     @staticmethod
     def _score(logits: torch.Tensor, tokens: list[int]) -> tuple[float, bool]:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import sparq_ipu.transformers
+from sparq_ipu.transformers.cache_name import cache_of, with_cache
 from sparq_reference import exact
 
 torch = pytest.importorskip("torch")
@@ -85,16 +86,16 @@ def step_logits(model: Any, tokens: Any, n: int, mask: Any = None, cache: Any = 
     logits = []
     with torch.no_grad():
         positions = (mask.cumsum(-1) - 1).clamp(min=0)
-        cache = model(
-            tokens, attention_mask=mask, position_ids=positions, past_key_values=cache, use_cache=True
-        ).past_key_values
+        cache = cache_of(
+            model(tokens, attention_mask=mask, position_ids=positions, **with_cache(cache), use_cache=True)
+        )
         for index in range(n):
             mask = torch.cat([mask, torch.ones_like(mask[:, :1])], dim=1)
             output = model(
                 following[:, index : index + 1],
                 attention_mask=mask,
                 position_ids=mask.sum(-1, keepdim=True) - 1,
-                past_key_values=cache,
+                **with_cache(cache),
                 use_cache=True,
             )
             logits.append(output.logits[:, -1])

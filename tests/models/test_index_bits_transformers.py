@@ -31,6 +31,7 @@ from sparq_ipu.transformers import (  # noqa: E402
     disable,
     enable_dense,
 )
+from sparq_ipu.transformers.cache_name import cache_of, with_cache  # noqa: E402
 
 SETTINGS = dict(rank=4, top_k=12, n_local=3, mean_value=True)
 FOUR = dict(SETTINGS, index_bits=4)
@@ -81,7 +82,7 @@ def test_planes_of_bits_by_layer(model):
     got = step_logits(model, tokens, 4, cache=cache)
     assert [layer.cache.index_read_bits for layer in cache.layers] == [0, 0, 9]
     assert torch.equal(got, step_logits(oracle_of(None, FOUR, few), tokens, 4))
-    shown = "index_read_bits must be that of past_key_values, 0 in layer 1, got 9"
+    shown = "index_read_bits must be that of the cache, 0 in layer 1, got 9"
     with pytest.raises(ValueError, match=shown):
         enable(model, layers={0: None}, **few)
         step_logits(model, tokens, 1, cache=cache)
@@ -133,13 +134,13 @@ def test_a_mask_that_hides_earlier_tokens_moves_the_blocks(model):
     logits = []
     for used in (model, oracle_of(FOUR)):
         with torch.no_grad():
-            cache = used(tokens, use_cache=True).past_key_values
+            cache = cache_of(used(tokens, use_cache=True))
             mask = torch.ones(1, 140, dtype=torch.int64)
             mask[0, 4:9] = 0
             for n_tokens in (1, 1, 3, 1):
                 positions = torch.arange(mask.shape[1], mask.shape[1] + n_tokens)[None]
                 mask = torch.cat([mask, torch.ones(1, n_tokens, dtype=torch.int64)], dim=1)
-                options = dict(attention_mask=mask, position_ids=positions, past_key_values=cache)
+                options = dict(attention_mask=mask, position_ids=positions, **with_cache(cache))
                 logits.append(used(tokens[:, :n_tokens], **options).logits)
     for ours, theirs in zip(logits[:4], logits[4:]):
         assert torch.equal(ours, theirs)
@@ -151,7 +152,7 @@ def test_copies_and_rows_keep_it(model):
     cache, empty = SparqCache(model), copy.deepcopy(SparqCache(model))
     with torch.no_grad():
         positions = (mask.cumsum(-1) - 1).clamp(min=0)
-        model(tokens, attention_mask=mask, position_ids=positions, past_key_values=cache)
+        model(tokens, attention_mask=mask, position_ids=positions, **with_cache(cache))
 
     def step(cache, rows):
         used, new = mask[rows], torch.cat([mask[rows], mask[rows, -1:]], dim=1)
@@ -160,7 +161,7 @@ def test_copies_and_rows_keep_it(model):
                 tokens_of(1, seed=9).expand(len(rows), 1),
                 attention_mask=new,
                 position_ids=used.sum(-1, keepdim=True),
-                past_key_values=cache,
+                **with_cache(cache),
             ).logits
 
     expected = step(copy.deepcopy(cache), [0, 1])
@@ -172,12 +173,12 @@ def test_copies_and_rows_keep_it(model):
     assert [layer.cache.index_bits for layer in cache.layers] == [4, 8, 4]
     torch.testing.assert_close(step(cache, [1, 1, 0, 0]), expected[[1, 1, 0, 0]])
     with torch.no_grad():
-        model(tokens, attention_mask=mask, position_ids=positions, past_key_values=empty)
+        model(tokens, attention_mask=mask, position_ids=positions, **with_cache(empty))
     assert [layer.cache.index_bits for layer in empty.layers] == [4, 8, 4]
     cache.reset()  # and is then what the model asks for
     enable(model, **SETTINGS)
     with torch.no_grad():
-        model(tokens, attention_mask=mask, position_ids=positions, past_key_values=cache)
+        model(tokens, attention_mask=mask, position_ids=positions, **with_cache(cache))
     assert [layer.cache.index_bits for layer in cache.layers] == [16, 16, 16]
 
 
@@ -197,30 +198,30 @@ def test_index_bits_of_another_cache(model):
     enable(model, **FOUR)
     cache = SparqCache(model)
     with torch.no_grad():
-        model(tokens, past_key_values=cache)
+        model(tokens, **with_cache(cache))
     expected = step_logits(model, tokens, 4)
     enable(model, layers={1: {"index_bits": 8}}, **FOUR)
 
     def refused(index_bits, own, layer):
-        message = f"sparq_attention: index_bits must be that of past_key_values, {own} in layer {layer}, "
+        message = f"sparq_attention: index_bits must be that of the cache, {own} in layer {layer}, "
         return pytest.raises(ValueError, match="^" + re.escape(f"{message}got {index_bits}") + "$")
 
     for new in (tokens_of(1), tokens_of(5)):
         with refused(8, 4, 1):
-            model(new, past_key_values=cache)
+            model(new, **with_cache(cache))
     assert cache.get_seq_length() == 130 and not any(layer.is_armed for layer in cache.layers)
     empty = SparqCache(model, index_bits=16)
     with refused(4, 16, 0):
-        model(tokens, past_key_values=empty)
+        model(tokens, **with_cache(empty))
     assert empty.get_seq_length() == 0
     enable_dense(model)  # reads no key index
     with torch.no_grad():
-        model(tokens_of(1), past_key_values=copy.deepcopy(cache))
+        model(tokens_of(1), **with_cache(copy.deepcopy(cache)))
     enable(model, **SETTINGS)  # takes what the cache has
     following = tokens_of(4, seed=77)
     with torch.no_grad():
         for index in range(4):
-            logits = model(following[:, index : index + 1], past_key_values=cache).logits
+            logits = model(following[:, index : index + 1], **with_cache(cache)).logits
             assert torch.equal(logits[:, -1], expected[index])
 
 
@@ -229,15 +230,15 @@ def test_a_cache_that_a_dense_run_filled(model):
     enable_dense(model, index_bits=4)
     cache = SparqCache(model, index_bits=4)
     with torch.no_grad():
-        model(tokens, past_key_values=cache)
-        made = model(tokens).past_key_values
+        model(tokens, **with_cache(cache))
+        made = cache_of(model(tokens))
     assert [layer.cache.index_bits for layer in made.layers] == [4, 4, 4]
     enable(model, **FOUR)
     oracle, logits = oracle_of(FOUR), []
     with torch.no_grad():
-        theirs = oracle(tokens, use_cache=True).past_key_values
+        theirs = cache_of(oracle(tokens, use_cache=True))
         for used, held in ((model, cache), (model, made), (oracle, theirs)):
-            logits.append(used(tokens_of(1), past_key_values=held).logits)
+            logits.append(used(tokens_of(1), **with_cache(held)).logits)
     assert torch.equal(logits[0], logits[2]) and torch.equal(logits[1], logits[2])
     with pytest.raises(ValueError, match=r"^KVCache: index_bits must be one of 16, 8, 4, got 3$"):
         enable_dense(model, index_bits=3)
@@ -247,7 +248,7 @@ def test_traffic_counts_the_bytes_of_the_index(model):
     """4 or 8 bits a code, and low and step of every block and component; the rest in float16."""
     enable(model, layers={0: {"index_bits": 8}, 2: None}, **FOUR)
     cache = SparqCache(model)
-    greedy(model, tokens_of(126), 4, past_key_values=cache)
+    greedy(model, tokens_of(126), 4, **with_cache(cache))
     sparq = dense = 0
     for seq_len, n_blocks in ((127, 1), (128, 2), (129, 2)):
         full = 2 * (2 * seq_len * 16 + 2 * 16)

@@ -19,6 +19,7 @@ from transformers.models.llama import modeling_llama  # noqa: E402
 import sparq_ipu.transformers  # noqa: E402
 from sparq_ipu.torch.few_bits import MOST_ROWS, Int4Linear, Int8Linear, JoinedLinear  # noqa: E402
 from sparq_ipu.transformers import SparqCache, lean_step  # noqa: E402
+from sparq_ipu.transformers.cache_name import with_cache  # noqa: E402
 from sparq_ipu.transformers.lean_step import LeanStep  # noqa: E402
 from sparq_ipu.transformers.places import Places  # noqa: E402
 from sparq_ipu.transformers.rotary import Rotary  # noqa: E402
@@ -51,13 +52,13 @@ def logits(model: Any, n_steps: int = 6, mask: Any = None, **given: Any) -> Any:
     batch = 1 if mask is None else len(mask)
     tokens, cache, said = tokens_of(40, batch=batch), SparqCache(model), []
     with torch.no_grad():
-        model(tokens[:, :-n_steps], past_key_values=cache, attention_mask=mask)
+        model(tokens[:, :-n_steps], **with_cache(cache), attention_mask=mask)
         for at in range(40 - n_steps, 40):
             if mask is not None:
                 mask = torch.cat((mask, torch.ones(batch, 1, dtype=mask.dtype)), 1)
                 given = dict(given, position_ids=mask.sum(1, keepdim=True) - 1)
             token = tokens[:, at : at + 1]
-            said.append(model(token, past_key_values=cache, attention_mask=mask, **given).logits)
+            said.append(model(token, **with_cache(cache), attention_mask=mask, **given).logits)
     return torch.cat(said, 1)
 
 
@@ -164,10 +165,10 @@ def test_steps_of_some_places(monkeypatch: Any) -> None:
             for place, n in ((0, 20), (2, 11), (1, 2)):
                 piece = places.tokens([place], n, is_piece=True)
                 positions = torch.arange(n)[None]
-                model(tokens_of(n, seed=place), past_key_values=piece, position_ids=positions)
+                model(tokens_of(n, seed=place), **with_cache(piece), position_ids=positions)
             passed = places.tokens([2, 0])
             positions = torch.tensor([[11], [20]])
-            said.append(model(tokens_of(1, batch=2), past_key_values=passed, position_ids=positions).logits)
+            said.append(model(tokens_of(1, batch=2), **with_cache(passed), position_ids=positions).logits)
         assert len(steps) == lean
     assert torch.equal(*said)
 
@@ -245,11 +246,11 @@ def test_arguments_that_ask_for_more(monkeypatch: Any) -> None:
         with torch.autocast("cpu", dtype=torch.bfloat16):
             logits(model)
         cache = SparqCache(model)
-        model(tokens_of(1), past_key_values=cache)  # with gradients
+        model(tokens_of(1), **with_cache(cache))  # with gradients
         with torch.no_grad():
-            model(tokens_of(2), past_key_values=cache)
+            model(tokens_of(2), **with_cache(cache))
             assert not steps
-            model(tokens_of(1), past_key_values=cache)
+            model(tokens_of(1), **with_cache(cache))
         assert len(steps) == 1
 
 

@@ -20,6 +20,7 @@ from tiny_models import enable, save_checkpoint  # noqa: E402
 
 from sparq_ipu.lm_eval import SparqLM  # noqa: E402
 from sparq_ipu.transformers import RECOMMENDED, disable, is_enabled  # noqa: E402
+from sparq_ipu.transformers.cache_name import cache_of, with_cache  # noqa: E402
 from sparq_ipu.transformers.integration import decoding  # noqa: E402
 from sparq_ipu.transformers.weights import weights_of  # noqa: E402
 
@@ -106,7 +107,7 @@ def by_hand(model: Any, tokenizer: Any, n_more: int) -> list[float]:
         out = model(torch.tensor([tokens[:first]]), use_cache=True)
         logits = [out.logits[0, -1]]
         for token in tokens[first:-1]:
-            out = model(torch.tensor([[token]]), past_key_values=out.past_key_values, use_cache=True)
+            out = model(torch.tensor([[token]]), **with_cache(cache_of(out)), use_cache=True)
             logits.append(out.logits[0, -1])
         chances = torch.log_softmax(torch.stack(logits[-len(wanted) :]), -1)
         found.append(float(chances[range(len(wanted)), wanted].sum()))

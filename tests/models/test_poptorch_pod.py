@@ -24,6 +24,7 @@ from sparq_ipu.device_options import DeviceOptions  # noqa: E402
 from sparq_ipu.kernels import attention_over, exact_attention  # noqa: E402
 from sparq_ipu.poptorch import attention as poptorch_attention  # noqa: E402
 from sparq_ipu.transformers import SparqCache  # noqa: E402
+from sparq_ipu.transformers.cache_name import with_cache  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
 SETTINGS: dict[str, Any] = dict(rank=6, top_k=8, n_local=2)
@@ -62,7 +63,7 @@ def expected(llama: Any) -> dict[str, list[list[int]]]:
 
     def texts() -> list[list[int]]:
         return [
-            greedy(llama, torch.tensor([p]), NEW, past_key_values=SparqCache(llama))[0].tolist()
+            greedy(llama, torch.tensor([p]), NEW, **with_cache(SparqCache(llama)))[0].tolist()
             for p in prompts()
         ]
 

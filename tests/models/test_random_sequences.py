@@ -19,6 +19,7 @@ import pytest
 
 import sparq_ipu
 from sparq_ipu.attention import attention
+from sparq_ipu.transformers.cache_name import with_cache
 from sparq_reference import SparqSettings, WindowSettings
 
 DEVICES = sparq_ipu.available_devices()
@@ -188,7 +189,7 @@ class Models:
 
             def forward(cache: Any) -> Any:
                 with torch.no_grad():
-                    return self.model(tokens, past_key_values=cache, use_cache=True).logits.numpy()
+                    return self.model(tokens, **with_cache(cache), use_cache=True).logits.numpy()
 
             return f"{name} {n}", forward
         if name == "select":

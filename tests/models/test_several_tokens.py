@@ -25,6 +25,7 @@ from sparq_ipu.transformers import (  # noqa: E402
     enable_dense,
     generate_lossless,
 )
+from sparq_ipu.transformers.cache_name import with_cache  # noqa: E402
 
 SETTINGS = dict(rank=4, top_k=12, n_local=3)
 
@@ -32,14 +33,14 @@ SETTINGS = dict(rank=4, top_k=12, n_local=3)
 def prefilled(model, tokens, **options):
     cache = SparqCache(model, **options)
     with torch.no_grad():
-        model(tokens, past_key_values=cache)
+        model(tokens, **with_cache(cache))
     return cache
 
 
 def logits_of(model, tokens, cache, at_once: int):
     """(batch, n_tokens, vocabulary): so many tokens in one forward pass."""
     with torch.no_grad():
-        parts = [model(part, past_key_values=cache).logits for part in tokens.split(at_once, dim=1)]
+        parts = [model(part, **with_cache(cache)).logits for part in tokens.split(at_once, dim=1)]
     return torch.cat(parts, dim=1)
 
 
@@ -80,11 +81,11 @@ def test_more_tokens_and_padding_are_prefill(model):
     enable(model, **SETTINGS, tokens_per_step=4)
     for new, mask in ((tokens_of(5), None), (tokens_of(3), torch.tensor([[1] * 40 + [0, 1, 1]]))):
         cache = prefilled(model, tokens_of(40))
-        model(new, past_key_values=cache, attention_mask=mask)
+        model(new, **with_cache(cache), attention_mask=mask)
         assert cache_traffic(cache)["n_steps"] == 0
         model(
             tokens_of(2),
-            past_key_values=cache,
+            **with_cache(cache),
             attention_mask=None
             if mask is None
             else torch.cat([mask, torch.ones(1, 2, dtype=torch.int64)], 1),
@@ -103,7 +104,7 @@ def test_crop_is_as_if_they_had_never_come(model):
         positions = full.sum(-1, keepdim=True) - n_tokens + torch.arange(n_tokens)
         with torch.no_grad():
             return model(
-                text[:, :n_tokens], attention_mask=full, position_ids=positions, past_key_values=cache
+                text[:, :n_tokens], attention_mask=full, position_ids=positions, **with_cache(cache)
             ).logits
 
     cache = SparqCache(model)
@@ -112,7 +113,7 @@ def test_crop_is_as_if_they_had_never_come(model):
             tokens,
             attention_mask=mask,
             position_ids=(mask.cumsum(-1) - 1).clamp(min=0),
-            past_key_values=cache,
+            **with_cache(cache),
         )
     fresh = copy.deepcopy(cache)
     step(cache, 8)
@@ -249,7 +250,7 @@ def test_a_step_that_fails_leaves_the_cache_as_it_was(model):
     embedded = model.get_input_embeddings()(tokens_of(3)).clone()
     embedded[0, 2, 0] = float("inf")
     with pytest.raises(ValueError, match="must be finite"):
-        model(inputs_embeds=embedded, past_key_values=cache)
+        model(inputs_embeds=embedded, **with_cache(cache))
     assert cache.get_seq_length() == 30
     text = tokens_of(3, seed=4)
     assert torch.equal(logits_of(model, text, cache, 3), logits_of(model, text, other, 3))
@@ -262,5 +263,5 @@ def test_tokens_that_reach_the_window_and_no_further_are_steps(n_tokens, are_ste
     cache = SparqCache(model)
     with torch.no_grad():
         for tokens in (tokens_of(12), tokens_of(n_tokens, seed=1)):
-            model(tokens, past_key_values=cache, use_cache=True)
+            model(tokens, **with_cache(cache), use_cache=True)
     assert {layer.traffic.n_steps for layer in cache.layers} == {n_tokens if are_steps else 0}

@@ -27,6 +27,7 @@ from sparq_ipu.transformers import (  # noqa: E402
     enable_dense,
     is_enabled,
 )
+from sparq_ipu.transformers.cache_name import CACHE, cache_in, cache_of, with_cache  # noqa: E402
 from sparq_reference import NotFinite  # noqa: E402
 
 SETTINGS = dict(rank=4, top_k=12)
@@ -233,9 +234,9 @@ def test_gradients(model, trained):
     )
     with pytest.raises(RuntimeError, match=r"^" + re.escape(message)):
         gradients()
-    cache = model(tokens).past_key_values  # forward passes alone are fine
+    cache = cache_of(model(tokens))  # forward passes alone are fine
     with pytest.raises(RuntimeError, match=r"^" + re.escape(message)):
-        model(tokens_of(1), past_key_values=cache).logits.sum().backward()
+        model(tokens_of(1), **with_cache(cache)).logits.sum().backward()
     for got, one in zip(gradients(use_cache=False), expected):
         assert torch.equal(got, one)
     disable(model)
@@ -263,7 +264,7 @@ def test_arguments_of_attention(model, arguments, message):
 def filled(cache, model):
     disable(model)
     with torch.no_grad():
-        model(tokens_of(10), past_key_values=cache)
+        model(tokens_of(10), **with_cache(cache))
     enable(model, **SETTINGS)
     return cache
 
@@ -281,11 +282,11 @@ def filled(cache, model):
 def test_foreign_caches(model, make, got):
     enable(model, **SETTINGS)
     message = (
-        f"sparq_attention: past_key_values must be a SparqCache, "
+        f"sparq_attention: {CACHE} must be a SparqCache, "
         f"an empty DynamicCache that offloads nothing, or None, got {got}"
     )
     with pytest.raises(ValueError, match=r"^" + re.escape(message)):
-        model(tokens_of(3), past_key_values=make(model))
+        model(tokens_of(3), **with_cache(make(model)))
 
 
 def test_keys_of_a_foreign_cache_in_the_attention_function(model):
@@ -293,7 +294,7 @@ def test_keys_of_a_foreign_cache_in_the_attention_function(model):
     attention = transformers.AttentionInterface()[model.config._attn_implementation]
     query, key = torch.zeros(1, 6, 1, 16), torch.zeros(1, 2, 9, 16)
     with pytest.raises(
-        ValueError, match=r"^sparq_attention: past_key_values must be a SparqCache, got keys of another"
+        ValueError, match=f"^sparq_attention: {CACHE} must be a SparqCache, got keys of another"
     ):
         attention(model.model.layers[0].self_attn, query, key, key, None)
 
@@ -317,11 +318,11 @@ def test_a_padded_cache_needs_its_mask(model):
     enable(model, **SETTINGS)
     mask = torch.ones(1, 10, dtype=torch.int64)
     mask[0, :3] = 0
-    cache = model(tokens_of(10), attention_mask=mask).past_key_values
+    cache = cache_of(model(tokens_of(10), attention_mask=mask))
     with pytest.raises(
-        ValueError, match="attention_mask must repeat that of the tokens in past_key_values, got None"
+        ValueError, match="attention_mask must repeat that of the tokens in the cache, got None"
     ):
-        model(tokens_of(1), past_key_values=cache)
+        model(tokens_of(1), **with_cache(cache))
 
 
 def test_a_hidden_token_stays_hidden(model):
@@ -331,29 +332,25 @@ def test_a_hidden_token_stays_hidden(model):
     hidden[0, 3:5] = 0
 
     def cache():
-        return model(tokens_of(10), attention_mask=hidden[:, :10]).past_key_values
+        return cache_of(model(tokens_of(10), attention_mask=hidden[:, :10]))
 
     refused, other = cache(), cache()
     message = (
-        "sparq_attention: attention_mask must keep hidden what it hid of the tokens in past_key_values, "
+        "sparq_attention: attention_mask must keep hidden what it hid of the tokens in the cache, "
         "got 1 for token 3 of row 0"
     )
     with torch.no_grad():
         with pytest.raises(ValueError, match=r"^" + re.escape(message)):
-            model(tokens_of(1), attention_mask=shown, past_key_values=refused)
-        a, b = (
-            model(tokens_of(1), attention_mask=hidden, past_key_values=c).logits for c in (refused, other)
-        )
+            model(tokens_of(1), attention_mask=shown, **with_cache(refused))
+        a, b = (model(tokens_of(1), attention_mask=hidden, **with_cache(c)).logits for c in (refused, other))
     assert torch.equal(a, b)
 
 
 def test_batch_of_another_size(model):
     enable(model, **SETTINGS)
-    cache = model(tokens_of(10)).past_key_values
-    with pytest.raises(
-        ValueError, match=r"^sparq_attention: batch must be that of past_key_values, 1, got 2"
-    ):
-        model(tokens_of(1, batch=2), past_key_values=cache)
+    cache = cache_of(model(tokens_of(10)))
+    with pytest.raises(ValueError, match=r"^sparq_attention: batch must be that of the cache, 1, got 2"):
+        model(tokens_of(1, batch=2), **with_cache(cache))
 
 
 def test_row_without_a_token(model):
@@ -368,12 +365,12 @@ def test_capacity_leaves_the_cache_as_it_was(model):
     cache = SparqCache(model, capacity=12)
     expected = greedy(model, tokens_of(11), 2)
     with torch.no_grad():
-        model(tokens_of(10), past_key_values=cache)
+        model(tokens_of(10), **with_cache(cache))
     with pytest.raises(ValueError, match=r"^append: length must be at most capacity=12 ") as caught:
-        model(tokens_of(3, seed=1), past_key_values=cache)
+        model(tokens_of(3, seed=1), **with_cache(cache))
     assert "float16" not in str(caught.value)
     assert cache.get_seq_length() == 10
-    assert greedy(model, tokens_of(11), 2, past_key_values=cache).tolist() == expected.tolist()
+    assert greedy(model, tokens_of(11), 2, **with_cache(cache)).tolist() == expected.tolist()
 
 
 @pytest.mark.parametrize("padded", [False, True])
@@ -383,10 +380,10 @@ def test_capacity_refuses_a_prompt_before_anything_changes(model, padded):
     mask = torch.ones(2, 14, dtype=torch.int64)
     mask[0, :3] = 1 - int(padded)
     with pytest.raises(ValueError, match=r"^append: length must be at most capacity=12 "):
-        model(tokens_of(14, batch=2), attention_mask=mask, past_key_values=cache)
+        model(tokens_of(14, batch=2), attention_mask=mask, **with_cache(cache))
     assert cache.get_seq_length() == 0
     expected = greedy(model, tokens_of(10), 3)
-    assert greedy(model, tokens_of(10), 3, past_key_values=cache).tolist() == expected.tolist()
+    assert greedy(model, tokens_of(10), 3, **with_cache(cache)).tolist() == expected.tolist()
 
 
 def test_numbers_beyond_float16_in_the_first_layer(model):
@@ -398,10 +395,10 @@ def test_numbers_beyond_float16_in_the_first_layer(model):
     with pytest.raises(
         NotFinite, match=r"^append: value must be finite, .*\(layer 0; the cache is float16\)"
     ):
-        model(tokens_of(10, batch=2), past_key_values=cache)
+        model(tokens_of(10, batch=2), **with_cache(cache))
     weight.mul_(1e-6)
     expected = greedy(model, tokens_of(10), 3)
-    assert greedy(model, tokens_of(10), 3, past_key_values=cache).tolist() == expected.tolist()
+    assert greedy(model, tokens_of(10), 3, **with_cache(cache)).tolist() == expected.tolist()
 
 
 def test_numbers_beyond_float16(model):
@@ -433,15 +430,15 @@ def test_cache_of_a_failed_pass(model):
     cache = SparqCache(model)
     weight = model.model.layers[1].self_attn.v_proj.weight
     with torch.no_grad():
-        model(tokens_of(10), past_key_values=cache)
+        model(tokens_of(10), **with_cache(cache))
         weight.mul_(1e6)
         with pytest.raises(ValueError, match="finite"):
-            model(tokens_of(1), past_key_values=cache)
+            model(tokens_of(1), **with_cache(cache))
         weight.mul_(1e-6)
         with pytest.raises(
-            ValueError, match="past_key_values must hold the same tokens in all 3 layers, got"
+            ValueError, match=f"^sparq_attention: {CACHE} must hold the same tokens in all 3 layers, got"
         ):
-            model(tokens_of(1), past_key_values=cache)
+            model(tokens_of(1), **with_cache(cache))
 
 
 def test_a_layer_that_does_not_attend(model):
@@ -450,8 +447,8 @@ def test_a_layer_that_does_not_attend(model):
     enable(model, **SETTINGS)
     module = model.model.layers[1].self_attn
 
-    def elsewhere(hidden_states, past_key_values=None, **kwargs):
-        past_key_values.update(torch.zeros(1, 2, 10, 16), torch.zeros(1, 2, 10, 16), 1)
+    def elsewhere(hidden_states, **given):
+        cache_in(given).update(torch.zeros(1, 2, 10, 16), torch.zeros(1, 2, 10, 16), 1)
         return torch.zeros_like(hidden_states), None
 
     module.forward = elsewhere
@@ -477,16 +474,16 @@ class Attends:
         self.how = "as it should"
         self.hidden = -1e4
 
-    def __call__(self, hidden_states, position_embeddings, attention_mask=None, past_key_values=None, **_):
-        module = self.module
+    def __call__(self, hidden_states, position_embeddings, attention_mask=None, **given):
+        module, cache = self.module, cache_in(given)
         heads = (*hidden_states.shape[:-1], -1, module.head_dim)
         q, k, v = (
             project(hidden_states).view(heads).transpose(1, 2)
             for project in (module.q_proj, module.k_proj, module.v_proj)
         )
-        for _ in range(0 if past_key_values is None else 2 if self.how == "updates twice" else 1):
-            kept = past_key_values.update(k, v, module.layer_idx)
-        k, v = (k, v) if past_key_values is None else kept
+        for _ in range(0 if cache is None else 2 if self.how == "updates twice" else 1):
+            kept = cache.update(k, v, module.layer_idx)
+        k, v = (k, v) if cache is None else kept
         if self.how == "other values":
             v = v.flip(1)
         elif self.how == "other keys":
@@ -498,7 +495,7 @@ class Attends:
         elif self.how == "keys written over":
             k.mul_(2)
         elif self.how == "a mask":
-            attention_mask = torch.zeros(1, 1, q.shape[2], past_key_values.get_seq_length())
+            attention_mask = torch.zeros(1, 1, q.shape[2], cache.get_seq_length())
             attention_mask[..., 3] = self.hidden
         interface = transformers.AttentionInterface()[module.config._attn_implementation]
 
@@ -537,11 +534,11 @@ def test_attention_of_another_kind(model, how, got, n_tokens, grad):
     attends = layer.self_attn.forward = Attends(layer.self_attn)
     enable(model, **SETTINGS)
     with grad():
-        cache = model(tokens_of(10)).past_key_values
-        model(tokens_of(1), past_key_values=cache)
+        cache = cache_of(model(tokens_of(10)))
+        model(tokens_of(1), **with_cache(cache))
         attends.how = how
         with pytest.raises(ValueError, match="^" + re.escape(f"{ONCE}got {got}") + "$"):
-            model(tokens_of(n_tokens), past_key_values=cache)
+            model(tokens_of(n_tokens), **with_cache(cache))
         with pytest.raises(ValueError, match="^" + re.escape(f"{ONCE}got {got}") + "$"):
             model(tokens_of(n_tokens))  # of a cache that is made for it
         model(tokens_of(n_tokens), use_cache=False)  # without a cache, attention is the model's own
@@ -554,15 +551,15 @@ def test_a_mask_of_the_model_itself(model, n_tokens):
     attends = layer.self_attn.forward = Attends(layer.self_attn)
     enable(model, **SETTINGS)
     with torch.no_grad():
-        cache = model(tokens_of(10)).past_key_values
+        cache = cache_of(model(tokens_of(10)))
         attends.how = "a mask"
         if n_tokens > 1:
-            model(tokens_of(n_tokens), past_key_values=cache)
+            model(tokens_of(n_tokens), **with_cache(cache))
             return
         with pytest.raises(ValueError, match="^" + re.escape(OTHER_MASK)):
-            model(tokens_of(n_tokens), past_key_values=cache)
+            model(tokens_of(n_tokens), **with_cache(cache))
         attends.hidden = 0.0  # it hides nothing
-        model(tokens_of(n_tokens), past_key_values=model(tokens_of(10)).past_key_values)
+        model(tokens_of(n_tokens), **with_cache(cache_of(model(tokens_of(10)))))
 
 
 @pytest.mark.parametrize(
@@ -599,7 +596,7 @@ def test_assisted_generation(model, options):
 
 def test_static_cache_of_generate(model):
     enable(model, **SETTINGS)
-    with pytest.raises(ValueError, match="past_key_values must be a SparqCache"):
+    with pytest.raises(ValueError, match=f"^sparq_attention: {CACHE} must be a SparqCache"):
         greedy(model, tokens_of(30), 4, cache_implementation="static")
 
 
@@ -614,6 +611,6 @@ def test_a_tuple_is_no_cache(model):
     """As it was before transformers had caches: the words, not an AttributeError."""
     enable(model, **SETTINGS)
     past = tuple((torch.zeros(1, 2, 3, 16), torch.zeros(1, 2, 3, 16)) for _ in range(3))
-    words = r"sparq_attention: past_key_values must be a SparqCache, an empty DynamicCache .*, got tuple$"
+    words = rf"^sparq_attention: {CACHE} must be a SparqCache, an empty DynamicCache .*, got tuple$"
     with pytest.raises(ValueError, match=words):
-        model.base_model(tokens_of(1), past_key_values=past)
+        model.base_model(tokens_of(1), **with_cache(past))

@@ -16,6 +16,7 @@ from tiny_models import greedy, tiny_model, tokens_of  # noqa: E402
 
 from sparq_ipu import transformers as sparq  # noqa: E402
 from sparq_ipu.transformers import SparqCache, storage  # noqa: E402
+from sparq_ipu.transformers.cache_name import with_cache  # noqa: E402
 from sparq_ipu.transformers.stack import LayerStack  # noqa: E402
 
 SETTINGS: dict[str, Any] = dict(rank=8, top_k=8, n_local=2)
@@ -42,15 +43,15 @@ def test_tokens_are_those_of_the_reference_and_layers_share(options: dict[str, A
     sparq.enable(model, published=True, **SETTINGS, index_bits=index_bits)
     reference = SparqCache(model, device="reference")
     emulator = SparqCache(model, device="emulator", n_tiles=16, **options)
-    expected = greedy(model, tokens, 5, past_key_values=reference)
-    assert (greedy(model, tokens, 5, past_key_values=emulator) == expected).all()
+    expected = greedy(model, tokens, 5, **with_cache(reference))
+    assert (greedy(model, tokens, 5, **with_cache(emulator)) == expected).all()
     for ours, theirs in zip(emulator.layers, reference.layers):
         assert torch.equal(ours.keys, theirs.keys) and torch.equal(ours.values, theirs.values)
     assert len(sessions(emulator)) == 1  # three layers, one program, one device
     emulator.reset()  # another prompt, of another batch
     other = tokens_of(9, seed=3)
-    again = greedy(model, other, 4, past_key_values=emulator)
-    assert (again == greedy(model, other, 4, past_key_values=SparqCache(model, device="reference"))).all()
+    again = greedy(model, other, 4, **with_cache(emulator))
+    assert (again == greedy(model, other, 4, **with_cache(SparqCache(model, device="reference")))).all()
     assert len(sessions(emulator)) == 1
 
 
@@ -61,13 +62,13 @@ def test_growth_selection_and_copies_keep_layers_together(monkeypatch: pytest.Mo
 
     def run(device: str, **options: Any) -> tuple[Any, ...]:
         cache = SparqCache(model, device=device, **options)
-        first = greedy(model, tokens, 4, past_key_values=cache)
+        first = greedy(model, tokens, 4, **with_cache(cache))
         copied = copy.deepcopy(cache)
         cache.batch_select_indices(torch.tensor([2, 0]))
         cache.batch_repeat_interleave(2)
         cache.reorder_cache(torch.tensor([1, 1, 3, 0]))
         grown = [(layer.keys, layer.values) for layer in [*cache.layers, *copied.layers]]
-        following = greedy(model, torch.cat([tokens, first[:, -4:]], 1), 3, past_key_values=copied)
+        following = greedy(model, torch.cat([tokens, first[:, -4:]], 1), 3, **with_cache(copied))
         return cache, copied, first, following, grown
 
     on_emulator, of_reference = run("emulator", n_tiles=16), run("reference")
@@ -101,7 +102,7 @@ def test_a_model_is_enabled_with_tiers() -> None:
     sparq.enable(model, published=True, **SETTINGS, index_bits=4, **tiers)
     cache = SparqCache(model, **tiers, index_bits=4)
     assert greedy(model, tokens, 5).tolist() == expected
-    assert greedy(model, tokens, 5, past_key_values=cache).tolist() == expected
+    assert greedy(model, tokens, 5, **with_cache(cache)).tolist() == expected
     for wrong in ({}, dict(index_bits=8, layers={0: {"index_bits": 16}})):
         with pytest.raises(ValueError, match="index_bits must be 8 or 4 where memory is 'tiered', got 16"):
             sparq.enable(model, published=True, **SETTINGS, **wrong, **tiers)

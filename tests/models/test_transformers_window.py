@@ -24,6 +24,7 @@ from sparq_ipu.transformers import (  # noqa: E402
     stack,
     storage,
 )
+from sparq_ipu.transformers.cache_name import cache_of, with_cache  # noqa: E402
 from sparq_reference import WindowSettings, exact, window  # noqa: E402
 
 SETTINGS = dict(top_k=8, n_local=4, n_recent=5)
@@ -118,14 +119,14 @@ def test_copies_and_chosen_rows_keep_the_history(model, device):
 
     def logits(past, following):
         with torch.no_grad():
-            parts = [model(part, past_key_values=past).logits[:, -1] for part in following.split(1, dim=1)]
+            parts = [model(part, **with_cache(past)).logits[:, -1] for part in following.split(1, dim=1)]
         return torch.stack(parts)
 
     enable_window(model, **on(device), **SETTINGS)
     plain, chosen = (SparqCache(model, **on(device)) for _ in range(2))
     for cache in (plain, chosen):
         with torch.no_grad():
-            model(tokens, past_key_values=cache)
+            model(tokens, **with_cache(cache))
             logits(cache, tokens_of(3, batch=3, seed=1))
     copied, following = copy.deepcopy(chosen), tokens_of(6, batch=3, seed=2)
     chosen.batch_select_indices(torch.tensor(rows))
@@ -146,15 +147,15 @@ def test_another_n_recent_is_refused_before_anything_changes(model, device):
     enable_window(model, **on(device), **SETTINGS)
     tokens = tokens_of(12)
     with torch.no_grad():
-        model(tokens, past_key_values=cache)
+        model(tokens, **with_cache(cache))
         enable_window(model, **on(device), **{**SETTINGS, "n_recent": 4})
         words = "window_attention: n_recent must be the n_recent=5 of the steps so far, got 4"
         for n_tokens in (1, 3):
             with pytest.raises(ValueError, match=words):
-                model(tokens[:, :n_tokens], past_key_values=cache)
+                model(tokens[:, :n_tokens], **with_cache(cache))
         assert {layer.get_seq_length() for layer in cache.layers} == {12}
         enable_window(model, **on(device), **SETTINGS)
-        model(tokens[:, :1], past_key_values=cache)  # negative control
+        model(tokens[:, :1], **with_cache(cache))  # negative control
     assert {layer.get_seq_length() for layer in cache.layers} == {13}
 
 
@@ -202,7 +203,7 @@ def test_traffic_is_that_of_the_kernel(model):
     output = model.generate(
         tokens_of(30), max_new_tokens=4, do_sample=False, return_dict_in_generate=True, use_cache=True
     )
-    moved = cache_traffic(output.past_key_values)
+    moved = cache_traffic(cache_of(output))
     steps = range(31, 31 + moved["n_steps"])
     per_head = sum(2 * (2 * 8 * 16 + 2 * 16 + 2 * n) for n in steps)
     assert moved["n_steps"] == 3 and moved["bytes_read"] == 3 * 2 * per_head < moved["bytes_dense"]

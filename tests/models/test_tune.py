@@ -17,6 +17,7 @@ from tiny_models import enable, save_checkpoint, step_logits, tiny_model, tokens
 
 from sparq_ipu import generate, tune  # noqa: E402
 from sparq_ipu.transformers import enable_dense, is_enabled, tuning  # noqa: E402
+from sparq_ipu.transformers.cache_name import cache_of, with_cache  # noqa: E402
 from sparq_ipu.transformers.integration import decoding  # noqa: E402
 from sparq_ipu.transformers.settings import LayerSettings  # noqa: E402
 from sparq_ipu.transformers.settings_file import read_settings, write_settings  # noqa: E402
@@ -76,8 +77,8 @@ def test_the_mean_value_is_left_out_where_it_harms(model):
 def log_p_of(model, text):
     """Of each token that follows, one step after another."""
     with torch.no_grad():
-        cache = model(text.prompt).past_key_values
-        rows = [model(token, past_key_values=cache).logits[0] for token in text.following.split(1, dim=1)]
+        cache = cache_of(model(text.prompt))
+        rows = [model(token, **with_cache(cache)).logits[0] for token in text.following.split(1, dim=1)]
     return torch.cat(rows).log_softmax(-1)
 
 

@@ -9,7 +9,7 @@ from typing import Any, Callable
 import torch
 from transformers import AttentionInterface, AttentionMaskInterface
 
-from sparq_ipu.transformers.cache_name import NAMES
+from sparq_ipu.transformers.cache_name import CACHE, NAMES
 from sparq_ipu.transformers.handover import ATTEND_ONCE
 from sparq_reference import checks
 
@@ -113,7 +113,7 @@ def _attention_over(base: Callable[..., Any]) -> Callable[..., Any]:
                 got = f"other keys in {type(module).__name__}"
                 checks.fail("sparq_attention", "model", ATTEND_ONCE, got)
             if key.shape[2] != query.shape[2]:
-                checks.fail("sparq_attention", "past_key_values", "be a SparqCache", "keys of another cache")
+                checks.fail("sparq_attention", CACHE, "be a SparqCache", "keys of another cache")
         elif query.shape[2] > 1 and not layer.waits:
             layer.attend_prefill(key, value, query, _factor(scaling, query))
         elif layer.is_beyond_window:

@@ -30,3 +30,8 @@ def cache_name(forward: Callable[..., Any], given: Mapping[str, Any]) -> str:
 def cache_in(given: Mapping[str, Any]) -> Any:
     """The cache among arguments by name, or None."""
     return next((given[name] for name in NAMES if name in given), None)
+
+
+def cache_of(output: Any) -> Any:
+    """The cache of what a model returned, or its `generate`."""
+    return getattr(output, CACHE)

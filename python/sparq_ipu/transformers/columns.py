@@ -69,7 +69,7 @@ class RealColumns:
         shown = real & ~self.flags
         if bool(shown.any()):
             row, column = shown.nonzero()[0].tolist()
-            rule = "keep hidden what it hid of the tokens in past_key_values"
+            rule = "keep hidden what it hid of the tokens in the cache"
             checks.fail("sparq_attention", "attention_mask", rule, f"1 for token {column} of row {row}")
 
     def replace(self, real: torch.Tensor) -> None:

@@ -21,7 +21,7 @@ from sparq_ipu.transformers.attention import (
     register,
 )
 from sparq_ipu.transformers.cache import SparqCache, is_sparq_cache, kinds_of, record_past, sparq_layers
-from sparq_ipu.transformers.cache_name import cache_in, cache_name
+from sparq_ipu.transformers.cache_name import CACHE, cache_in, cache_name
 from sparq_ipu.transformers.lean_step import LeanStep
 from sparq_ipu.transformers.places import PlacesPass
 from sparq_ipu.transformers.settings import (
@@ -365,19 +365,19 @@ class _Hooks:
             return cache
         rule = "be a SparqCache, an empty DynamicCache that offloads nothing, or None"
         length = f" of length {cache.get_seq_length()}" if hasattr(cache, "get_seq_length") else ""
-        return checks.fail("sparq_attention", "past_key_values", rule, f"{type(cache).__name__}{length}")
+        return checks.fail("sparq_attention", CACHE, rule, f"{type(cache).__name__}{length}")
 
     def _announce(self, cache: Any, mask: torch.Tensor | None, batch: int, n_tokens: int) -> None:
         op, layers = "sparq_attention", sparq_layers(cache)
         held = {int(layer.get_seq_length()) for layer in cache.layers}
         if len(held) != 1 or kinds_of(cache) != self._kinds:
             rule = f"hold the same tokens in all {len(self.settings)} layers"
-            checks.fail(op, "past_key_values", rule, sorted(held))
+            checks.fail(op, CACHE, rule, sorted(held))
         for layer in layers:
             layer.check_options(self.settings[layer.index])
         (past,) = held
         if past and layers[0].batch_size != batch:
-            checks.fail(op, "batch", f"be that of past_key_values, {layers[0].batch_size}", batch)
+            checks.fail(op, "batch", f"be that of the cache, {layers[0].batch_size}", batch)
         real = None
         if mask is not None:
             if not isinstance(mask, torch.Tensor) or mask.shape != (batch, past + n_tokens):
@@ -393,7 +393,7 @@ class _Hooks:
             if bool(real.all()):
                 real = None
         elif past and not bool(layers[0].real.all()):
-            checks.fail(op, "attention_mask", "repeat that of the tokens in past_key_values", None)
+            checks.fail(op, "attention_mask", "repeat that of the tokens in the cache", None)
         is_step = past > 0 and real is None and 1 < n_tokens <= self.tokens_per_step
         for layer in layers:
             settings = None if self.is_dense else self.settings[layer.index]

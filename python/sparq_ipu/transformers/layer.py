@@ -46,7 +46,8 @@ class SparqLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly ty
 
     is_compileable = False
     is_sliding = False
-    is_croppable = False
+    #: from 5.24 on asked before assisted generation: `crop` says what to change where it cannot be done
+    is_croppable = True
     supports_early_init = False
 
     # set when the first tokens come
@@ -135,7 +136,7 @@ class SparqLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # partly ty
         for name, wanted in ({} if settings is None else settings.of_cache).items():
             own = getattr(self.cache, name) if self.is_initialized else self._options.get(name, wanted)
             if own != wanted:
-                rule = f"be that of past_key_values, {own} in layer {self.index}"
+                rule = f"be that of the cache, {own} in layer {self.index}"
                 checks.fail("sparq_attention", name, rule, wanted)
         if self.is_initialized and settings is not None:
             self.cache.check_settings(op_of(settings.attention), settings.attention)

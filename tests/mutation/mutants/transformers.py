@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from . import of
 
+_CACHE_NAME = "tests/models/test_cache_name.py"
 _DECODE = "tests/models/test_transformers_decode.py tests/models/test_index_bits_transformers.py"
 _FEW_BITS = "tests/models/test_few_bits.py"
 _LEAN = "tests/models/test_lean_step.py"
@@ -29,6 +30,36 @@ MUTANTS = [
                 "is_all = n_tokens == self._columns.n_columns",
                 "is_all = True",
                 "a second prompt attends to itself only",
+            ),
+        ],
+    ),
+    *of(
+        "python/sparq_ipu/transformers/layer.py",
+        f"{_ERRORS}::test_assisted_generation",
+        [
+            ("    is_croppable = True\n", "", "assisted generation is refused in words of transformers"),
+        ],
+    ),
+    *of(
+        "python/sparq_ipu/transformers/cache_name.py",
+        _CACHE_NAME,
+        [
+            ("return {CACHE: cache}", "return {NAMES[-1]: cache}", "calls have the older name"),
+            ("return getattr(output, CACHE)", "return getattr(output, NAMES[-1])", "so have outputs"),
+            (
+                "for of in (given, parameters) for name",
+                "for of in (parameters, given) for name",
+                "the name that a caller gives is not kept",
+            ),
+            (
+                "for of in (given, parameters) for name",
+                "for of in (given,) for name",
+                "the name of a parameter is not looked at",
+            ),
+            (
+                "next((given[name] for name in NAMES if name in given), None)",
+                "given.get(CACHE)",
+                "a cache by its older name is not seen",
             ),
         ],
     ),

@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The name of the cache among arguments and outputs, which transformers changed: no call of ours has the
+older one. transformers says so once in a process, which is looked for here. (Where it is a warning,
+pyproject.toml makes it an error in all tests.)"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import logging
+import warnings
+from typing import Any, Iterator
+
+import pytest
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+from tiny_models import enable, tiny_model, tiny_tokenizer, tokens_of  # noqa: E402
+
+from sparq_ipu.transformers import SparqCache, enable_dense, generate_lossless  # noqa: E402
+from sparq_ipu.transformers.cache_name import (  # noqa: E402
+    CACHE,
+    NAMES,
+    cache_in,
+    cache_name,
+    cache_of,
+    with_cache,
+)
+from sparq_ipu.transformers.generation import forced_predictions, generate  # noqa: E402
+from sparq_ipu.transformers.places import Places  # noqa: E402
+from sparq_ipu.transformers.tuning import Probe, Text  # noqa: E402
+
+NEWER, OLDER = NAMES
+is_renamed = pytest.mark.skipif(CACHE == OLDER, reason="transformers before 5.24 has one name")
+SETTINGS = dict(rank=4, top_k=12)
+
+
+def test_the_name_of_a_call() -> None:
+    """That which is given, else that of the parameter: a model of somebody's own may have the older one."""
+
+    def older(input_ids: Any, past_key_values: Any = None) -> None: ...
+
+    def newer(input_ids: Any, cache: Any = None) -> None: ...
+
+    def neither(input_ids: Any, **others: Any) -> None: ...
+
+    assert [cache_name(forward, {}) for forward in (older, newer, neither)] == [OLDER, NEWER, CACHE]
+    for name in NAMES:
+        assert [cache_name(forward, {name: None}) for forward in (older, newer, neither)] == [name] * 3
+        assert cache_in({"input_ids": 1, name: "c"}) == "c"
+    assert cache_in({"input_ids": 1}) is None
+    assert cache_in({NEWER: "c", OLDER: "d"}) == "c"  # as transformers does
+
+
+def test_the_name_is_that_of_models() -> None:
+    forward = transformers.LlamaForCausalLM.forward
+    assert CACHE in inspect.signature(forward).parameters
+    assert cache_name(forward, {}) == CACHE
+    assert with_cache("c") == {CACHE: "c"}
+    assert cache_of(transformers.modeling_outputs.BaseModelOutputWithPast(**with_cache("c"))) == "c"
+
+
+@contextlib.contextmanager
+def remarks() -> Iterator[list[str]]:
+    """What transformers says of the older name, as warnings and in its log."""
+    said: list[str] = []
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = lambda record: said.append(record.getMessage())
+    logger = logging.getLogger("transformers")
+    once: Any = logging.Logger.warning_once  # transformers puts it there
+    once.cache_clear()
+    logger.addHandler(handler)
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            yield said
+    finally:
+        logger.removeHandler(handler)
+        said += [str(warning.message) for warning in caught]
+        said[:] = [remark for remark in said if OLDER in remark]
+
+
+def generate_with_ours(model: Any) -> None:
+    generate(model, tiny_tokenizer(), tokens_of(20), 4)
+
+
+def generate_with_theirs(model: Any) -> None:
+    model.generate(tokens_of(20), attention_mask=torch.ones(1, 20), max_new_tokens=4, do_sample=False)
+
+
+def prompt_lookup(model: Any) -> None:
+    enable(model, **SETTINGS, tokens_per_step=4)
+    mask = torch.ones(1, 20)
+    given = dict(max_new_tokens=8, do_sample=False, prompt_lookup_num_tokens=2)
+    model.generate(tokens_of(20), attention_mask=mask, **given)
+
+
+def lossless(model: Any) -> None:
+    enable(model, **SETTINGS, tokens_per_step=8)
+    generate_lossless(model, tokens_of(20), 4)
+
+
+def steps(model: Any) -> None:
+    forced_predictions(model, tokens_of(20), tokens_of(3))
+
+
+def steps_of_its_own(model: Any) -> None:
+    enable(model, **SETTINGS, lean=False)
+    steps(model)
+
+
+def a_cache_that_the_model_makes(model: Any) -> None:
+    with torch.no_grad():
+        made = cache_of(model(tokens_of(20)))
+        assert cache_of(model(tokens_of(1), **with_cache(made))) is made
+
+
+def places(model: Any) -> None:
+    enable_dense(model)
+    piece = Places([None] * 3, 2, 64, dict(device="cpu", n_threads=1)).tokens([1], 20, is_piece=True)
+    with torch.no_grad():
+        model(tokens_of(20), **with_cache(piece), position_ids=torch.arange(20)[None])
+
+
+def tuning(model: Any) -> None:
+    Probe(model, [Text(tokens_of(20), tokens_of(6))])
+
+
+CALLS = [
+    generate_with_ours,
+    generate_with_theirs,
+    prompt_lookup,
+    lossless,
+    steps,
+    steps_of_its_own,
+    a_cache_that_the_model_makes,
+    places,
+    tuning,
+]
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_calls_have_the_name_of_this_release(call: Any, model: Any) -> None:
+    enable(model, **SETTINGS)
+    with remarks() as said:
+        call(model)
+    assert said == []
+
+
+@is_renamed
+def test_the_older_name_is_seen() -> None:
+    """As an argument, of outputs, and where an output is made: what the tests above look for."""
+    model = tiny_model()
+    for call in (
+        lambda: model(tokens_of(3), **{OLDER: transformers.DynamicCache(config=model.config)}),
+        lambda: getattr(model(tokens_of(3)), OLDER),
+        lambda: transformers.modeling_outputs.BaseModelOutputWithPast(**{OLDER: None}),
+    ):
+        with remarks() as said:
+            call()
+        assert len(said) >= 1
+
+
+@is_renamed
+def test_a_warning_of_it_is_an_error_in_tests(model: Any) -> None:
+    with pytest.raises(FutureWarning, match=f"`{OLDER}` is deprecated"):
+        model(tokens_of(3), **{OLDER: SparqCache(model)})
+
+
+@pytest.mark.parametrize("lean", [True, False])
+@pytest.mark.parametrize("name", NAMES[NAMES.index(CACHE) :])
+def test_a_caller_may_use_either(name: str, lean: bool, model: Any) -> None:
+    """Of a model and of its decoder; what is given is what is filled, by the same bits."""
+    enable(model, **SETTINGS, lean=lean)
+    of_model, of_decoder, expected = SparqCache(model), SparqCache(model), SparqCache(model)
+    with torch.no_grad(), warnings.catch_warnings():
+        model(tokens_of(20), **with_cache(expected))
+        logits = model(tokens_of(1), **with_cache(expected)).logits
+        warnings.simplefilter("ignore", FutureWarning)
+        for n in (20, 1):
+            said = model(tokens_of(n), **{name: of_model}).logits
+            hidden = model.model(tokens_of(n), **{name: of_decoder}).last_hidden_state
+    assert of_model.get_seq_length() == of_decoder.get_seq_length() == 21
+    assert torch.equal(said, logits)
+    assert torch.equal(model.lm_head(hidden), logits)
