@@ -9,6 +9,15 @@ import numpy as np
 
 import sparq_ipu
 
+try:
+    from sparq_ipu import _cpu
+except ImportError:  # the tests are then skipped, by name
+    ISAS: tuple[str, ...] = ()
+else:
+    #: instruction sets that this machine has: where the reference takes longer than the kernels, its result is
+    #: computed once for all of them
+    ISAS = tuple(_cpu.available_isas())
+
 #: thread counts that every result is checked with
 THREADS = (1, 2, 3, 8)
 

@@ -55,6 +55,12 @@ MUTANTS = [
                 "bytes of a loop are counted once",
             ),
             ('int(step["executions"])', "1", "the wait for a shared gateway is counted once a loop"),
+            (
+                "copy.deepcopy(_counts_of(*program, **more))",
+                "_counts_of(*program, **more)",
+                "plans share their counts",
+            ),
+            ("@functools.lru_cache(maxsize=64)", "", "the same is counted for every plan"),
         ],
     ),
     *of(
