@@ -40,8 +40,13 @@ _PHASES = (hypothesis.Phase.explicit, hypothesis.Phase.generate)
 hypothesis.settings.register_profile("mutant", max_examples=25, derandomize=True, phases=_PHASES, **_ALWAYS)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 
-#: where tests share a build
-TOGETHER = ("emulator/", "tests/popart/", "tests/device_model/test_counted_cycles.py")
+#: where tests share a build, or large plans
+TOGETHER = (
+    "emulator/",
+    "tests/popart/",
+    "tests/device_model/test_counted_cycles.py",
+    "tests/planning/test_report.py",
+)
 
 
 @pytest.hookimpl(optionalhook=True)

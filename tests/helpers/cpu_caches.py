@@ -14,8 +14,7 @@ try:
 except ImportError:  # the tests are then skipped, by name
     ISAS: tuple[str, ...] = ()
 else:
-    #: instruction sets that this machine has: where the reference takes longer than the kernels, its result is
-    #: computed once for all of them
+    #: instruction sets that this machine has, for tests in which one result of the reference serves all
     ISAS = tuple(_cpu.available_isas())
 
 #: thread counts that every result is checked with
