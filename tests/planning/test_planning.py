@@ -430,7 +430,7 @@ def test_the_baseline_is_without_the_append_program():
 
 
 def test_a_smaller_key_index_fits_on_fewer_ipus():
-    """What is refused on one IPU with 16 bits, for keys, values and the key index. Streaming memory is a 40th,
+    """What is refused on one IPU with 16 bits, for keys, values and the key index; with a 40th of it,
     so that a plan is made soon."""
     small = dataclasses.replace(device_model(), streaming_memory_bytes=64 * 10**9 // 40)
     shape = dict(batch=1, seq_len=65536, baseline=False, device=small)

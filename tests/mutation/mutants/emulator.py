@@ -58,8 +58,8 @@ MUTANTS = [
             ("if (writers[k] > 1)", "if (false)", "two workers may write one word"),
             ("runInOrder({order.rbegin(), order.rend()});", "", "workers run in one order only"),
             ("outputReader_ != nobody)", "false)", "an Output may be read"),
-            ("& (0 - m[i])", "& 0", "what a worker writes is not expected of it"),
-            ("w[i] | (a[i] != b[i])", "w[i]", "no worker writes"),
+            ("& (0 - m[i])", "& (0 * m[i])", "what a worker writes is not expected of it"),
+            ("w[i] | (a[i] != b[i])", "w[i] | (a[i] != b[i] + 300)", "each worker writes everything"),
         ],
     ),
     *of(
