@@ -40,13 +40,18 @@ _PHASES = (hypothesis.Phase.explicit, hypothesis.Phase.generate)
 hypothesis.settings.register_profile("mutant", max_examples=25, derandomize=True, phases=_PHASES, **_ALWAYS)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 
-#: folders whose tests share a build
-TOGETHER = ("emulator/", "tests/popart/")
+#: where tests share a build, or large plans
+TOGETHER = (
+    "emulator/",
+    "tests/popart/",
+    "tests/device_model/test_counted_cycles.py",
+    "tests/planning/test_report.py",
+)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """In a parallel run (-n), one process has the tests of such a folder: two would wait for one build, or do
+    """In a parallel run (-n), one process has the tests of such a place: two would wait for one build, or do
     the same work twice. Another --dist than "load" is left as it is.
 
     A scheduler of our own, for the groups of --dist loadgroup are lost with pytest 9.2.

@@ -146,17 +146,28 @@ def fit(records: Sequence[Mapping[str, Any]], start: Parameters) -> Fitted:
 def least_squares(
     probes: Probes, start: Parameters, values: dict[str, float]
 ) -> tuple[Parameters, dict[str, float]]:
-    """These parameters by steps of Gauss and Newton on their logarithms, and the standard error of each."""
+    """These parameters by steps of Gauss and Newton on their logarithms, and the standard error of each.
+
+    Some parameters are whole numbers, around which steps go to and fro. So the best that was found is kept,
+    and a few steps that find none better are the last.
+    """
+    best, least, n_worse = values, np.inf, 0
     for _ in range(30):
         errors, table = probes.errors(as_given(start, values)), slopes(probes, start, values)
+        n_worse = 0 if errors @ errors < 0.99 * least else n_worse + 1
+        if errors @ errors < least:
+            best, least = values, errors @ errors
+        if n_worse == 4:
+            break
         # damped, so that what the probes hardly tell apart stays where it was
         square = table.T @ table + 1e-9 * np.eye(len(values))
         step = np.clip(-np.linalg.solve(square, table.T @ errors), -0.7, 0.7)
         values = {name: v * float(np.exp(s)) for (name, v), s in zip(values.items(), step)}
         if np.abs(step).max() < 1e-5:
+            best = values
             break
-    after = as_given(start, values)
-    left, table = probes.errors(after), slopes(probes, start, values)
+    after = as_given(start, best)
+    left, table = probes.errors(after), slopes(probes, start, best)
     spread = float(left @ left) / max(1, len(left) - len(values))
     variance = np.diag(np.linalg.pinv(table.T @ table)) * spread
     return after, {name: float(np.sqrt(max(v, 0.0))) for name, v in zip(values, variance)}

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstring>
 #include <sstream>
+#include <utility>
 
 namespace poplar {
 namespace core {
@@ -17,6 +18,39 @@ using Bytes = std::vector<std::uint8_t>;
 
 constexpr std::uint64_t wordBytes = 4; // the smallest that a tile stores at once
 constexpr unsigned nobody = ~0u;
+
+// Loops over bytes with nothing in them but arrays, which a compiler makes vectors of: these checks would take most of
+// the time of a program that is tested.
+
+// Adds to `written` the bytes that differ.
+void markChanged(const Bytes &before, const Bytes &after, Bytes &written) {
+  const std::uint8_t *a = before.data(), *b = after.data();
+  std::uint8_t *w = written.data();
+  const std::size_t n = written.size();
+  for (std::size_t i = 0; i != n; ++i)
+    w[i] = static_cast<std::uint8_t>(w[i] | (a[i] != b[i]));
+}
+
+// Whether a byte that is marked differs.
+bool anyDiffers(const Bytes &marked, const Bytes &one, const Bytes &other) {
+  const std::uint8_t *m = marked.data(), *a = one.data(), *b = other.data();
+  const std::size_t n = marked.size();
+  std::uint8_t any = 0;
+  for (std::size_t i = 0; i != n; ++i)
+    any = static_cast<std::uint8_t>(any | (m[i] & (a[i] != b[i])));
+  return any != 0;
+}
+
+// `start`, and of `made` the bytes that are marked.
+Bytes merged(const Bytes &start, const Bytes &marked, const Bytes &made) {
+  Bytes result(start.size());
+  const std::uint8_t *s = start.data(), *m = marked.data(), *a = made.data();
+  std::uint8_t *r = result.data();
+  const std::size_t n = start.size();
+  for (std::size_t i = 0; i != n; ++i)
+    r[i] = static_cast<std::uint8_t>(s[i] ^ ((s[i] ^ a[i]) & (0 - m[i])));
+  return result;
+}
 
 // A part of what the workers may write, and its place among all of it.
 struct Share {
@@ -68,6 +102,7 @@ private:
       shares_.push_back({w, at});
       bytes_ = at + w->bytes;
     }
+    bytes_ = (bytes_ + wordBytes - 1) / wordBytes * wordBytes; // what is nobody's stays 0
   }
 
   void read(Bytes &to) const {
@@ -129,54 +164,51 @@ private:
       Bytes result(before_);
       read(result);
       Bytes written(bytes_, 0);
-      auto mark = [&](const Bytes &start, const Bytes &after) {
-        for (std::uint64_t i = 0; i < bytes_; ++i)
-          written[i] |= start[i] != after[i];
-      };
-      mark(before_, result);
+      markChanged(before_, result, written);
       if (otherOutputs != before_) {
         const Bytes other = resultOn(otherOutputs, w);
-        mark(otherOutputs, other);
-        for (std::uint64_t i = 0; i < bytes_ && outputReader_ == nobody; ++i)
-          if (written[i] && other[i] != result[i]) {
-            outputReader_ = w;
-            outputRead_ = i;
-          }
+        markChanged(otherOutputs, other, written);
+        if (outputReader_ == nobody && anyDiffers(written, other, result)) {
+          outputReader_ = w;
+          while (!written[outputRead_] || other[outputRead_] == result[outputRead_])
+            ++outputRead_;
+        }
       }
       if (otherInOuts != before_)
-        mark(otherInOuts, resultOn(otherInOuts, w));
+        markChanged(otherInOuts, resultOn(otherInOuts, w), written);
       written_.push_back(std::move(written));
       alone_.push_back(std::move(result));
     }
   }
 
   void checkWords() const {
-    for (std::uint64_t word = 0; word < bytes_; word += wordBytes) {
-      unsigned writer = nobody;
-      std::uint64_t where = 0;
-      for (unsigned w = 0; w < v_.calls; ++w) {
-        for (std::uint64_t i = word; i < std::min(word + wordBytes, bytes_); ++i) {
-          if (!written_[w][i])
-            continue;
-          if (writer == nobody) {
-            writer = w;
-            where = i;
-          }
-          if (writer != w)
-            fail("workers " + std::to_string(writer) + " and " + std::to_string(w) +
-                 " must not write to one 32-bit word, got " + place(where) + " and " + place(i));
-        }
-      }
+    std::vector<std::uint8_t> writers(bytes_ / wordBytes);
+    for (const Bytes &written : written_) {
+      const std::uint8_t *w = written.data();
+      std::uint8_t *n = writers.data();
+      for (std::size_t k = 0, words = writers.size(); k != words; ++k, w += wordBytes)
+        n[k] = static_cast<std::uint8_t>(n[k] + (w[0] | w[1] | w[2] | w[3]));
     }
+    for (std::size_t k = 0; k != writers.size(); ++k)
+      if (writers[k] > 1)
+        failShared(k * wordBytes);
+  }
+
+  // Two workers write to the word at this byte.
+  [[noreturn]] void failShared(std::uint64_t word) const {
+    std::vector<std::pair<unsigned, std::uint64_t>> found; // worker, byte
+    for (unsigned w = 0; w < v_.calls; ++w)
+      for (std::uint64_t i = word; i < word + wordBytes; ++i)
+        if (written_[w][i] && (found.empty() || found.back().first != w))
+          found.emplace_back(w, i);
+    fail("workers " + std::to_string(found[0].first) + " and " + std::to_string(found[1].first) +
+         " must not write to one 32-bit word, got " + place(found[0].second) + " and " +
+         place(found[1].second));
   }
 
   // What `worker` must make of `start`: its own results, and the rest as it was.
   Bytes expected(const Bytes &start, unsigned worker) const {
-    Bytes r(start);
-    for (std::uint64_t i = 0; i < bytes_; ++i)
-      if (written_[worker][i])
-        r[i] = alone_[worker][i];
-    return r;
+    return merged(start, written_[worker], alone_[worker]);
   }
 
   bool runInOrder(const std::vector<unsigned> &order) const {

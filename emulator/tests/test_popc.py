@@ -285,14 +285,17 @@ NARROW = dict(edge="unsigned", list="int", state="unsigned short", body="")
 
 
 @pytest.mark.parametrize(
-    "wide", ["std::size_t", "long", "unsigned long", "const std::ptrdiff_t", "uint_fast32_t"]
+    ("where", "wide"),
+    [
+        *[("edge", wide) for wide in ("std::size_t", "long", "unsigned long", "uint_fast32_t")],
+        ("edge", "std::ptrdiff_t"),
+        *[("list", wide) for wide in ("std::size_t", "long", "const std::ptrdiff_t")],
+        *[
+            ("state", wide) for wide in ("long", "const std::ptrdiff_t")
+        ],  # without sign it is a warning, below
+    ],
 )
-@pytest.mark.parametrize("where", ["edge", "list", "state"])
 def test_a_field_whose_width_differs_on_a_device_is_refused(tmp_path, where, wide):
-    if (where, wide) == ("edge", "const std::ptrdiff_t"):
-        wide = "std::ptrdiff_t"
-    if where == "state" and "ptrdiff" not in wide:
-        wide = "long"  # of numbers without sign it is a warning, below
     source = tmp_path / "a.cpp"
     source.write_text(WIDE.format(**{**NARROW, where: wide}))
     r = popc(source, "-o", tmp_path / "a.gp")
@@ -309,30 +312,38 @@ def test_control_fields_of_the_same_width_are_taken(tmp_path):
     assert r.returncode == 0 and r.stderr == "", r.stderr
 
 
+#: statements, and what of each is named
+STATEMENTS = [
+    ("std::size_t i = rows.size(); *o = i;", "variable 'i'"),
+    ("auto j = sizeof(int); *o = j;", "variable 'j'"),
+    ("long table[3] = {}; *o = table[2];", "variable 'table'"),
+    ("*o = static_cast<std::size_t>(n) >> 3;", "cast"),
+    ("auto f = [](unsigned long x) { return 3u; }; *o = f(2);", "parameter 'x'"),
+]
+
+
 @pytest.mark.parametrize(
-    ("body", "named"),
+    ("changed", "line", "named"),
     [
-        ("std::size_t i = rows.size(); *o = i;", "variable 'i'"),
-        ("auto i = sizeof(int); *o = i;", "variable 'i'"),
-        ("long table[3] = {}; *o = table[2];", "variable 'table'"),
-        ("*o = static_cast<std::size_t>(n) >> 3;", "cast"),
-        ("auto f = [](unsigned long x) { return 3u; }; *o = f(2);", "parameter 'x'"),
-        (dict(state="const std::size_t"), "field 'n'"),
-        (dict(state="unsigned long"), "field 'n'"),
+        (dict(body="\n".join(text for text, _ in STATEMENTS)), 10, [name for _, name in STATEMENTS]),
+        (dict(state="const std::size_t"), 8, ["field 'n'"]),
+        (dict(state="unsigned long"), 8, ["field 'n'"]),
     ],
 )
-def test_elsewhere_it_is_a_warning(tmp_path, body, named):
+def test_elsewhere_it_is_a_warning(tmp_path, changed, line, named):
     """As the SDK's own codelets have it, and others' built with -Werror; with -Werror=width an error."""
     source = tmp_path / "a.cpp"
-    source.write_text(WIDE.format(**{**NARROW, **(body if isinstance(body, dict) else {"body": body})}))
+    source.write_text(WIDE.format(**{**NARROW, **changed}))
     r = popc(source, "-o", tmp_path / "a.gp", "-Werror", "-O0")
     assert r.returncode == 0 and (tmp_path / "a.gp").exists()
-    line = 8 if "field" in named else 10
-    assert (
-        r.stderr.startswith(f"popc: warning: {source}:{line}:") and f": {named} must have a type" in r.stderr
-    )
+    warnings = r.stderr.splitlines()
+    assert len(warnings) == len(named)
+    for at, (warning, name) in enumerate(zip(warnings, named), line):
+        assert (
+            warning.startswith(f"popc: warning: {source}:{at}:") and f": {name} must have a type" in warning
+        )
     r = popc(source, "-o", tmp_path / "b.gp", "-Werror=width")
-    assert r.returncode == 1 and f": {named} must have a type" in r.stderr
+    assert r.returncode == 1 and all(f": {name} must have a type" in r.stderr for name in named)
     assert not (tmp_path / "b.gp").exists()
 
 

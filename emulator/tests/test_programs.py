@@ -164,14 +164,12 @@ def test_halo_exchange(programs, tiles):
     assert not np.allclose(got, heat(23, 19), rtol=1e-5)
 
 
-@pytest.mark.parametrize("threads", [2, 3, 8])
-def test_results_do_not_depend_on_threads(programs, threads):
-    for name, args in (
-        ("vertices", (programs.codelets, 7)),
-        ("control", (programs.codelets,)),
-        ("stencil", (programs.codelets, 16, 61, 30)),
-    ):
-        assert programs.run(name, *args, threads=threads) == programs.run(name, *args, threads=1)
+@pytest.mark.parametrize(
+    ("name", "arguments"), [("vertices", (7,)), ("control", ()), ("stencil", (16, 61, 30))]
+)
+def test_results_do_not_depend_on_threads(programs, name, arguments):
+    results = {programs.run(name, programs.codelets, *arguments, threads=n) for n in (1, 2, 3, 8)}
+    assert len(results) == 1
 
 
 @settings(max_examples=20)

@@ -222,9 +222,9 @@ def _describe(run: Run, n_prompt: int, settings: ModelSettings | None, head_dim:
     return "\n".join(lines)
 
 
-def _most_likely(model: Any, prompt: Any, text: list[int]) -> np.ndarray:
+def _most_likely(model: Any, prompt: Any, text: list[int], cache: Any) -> np.ndarray:
     """What the model, as it is enabled, holds for most likely at each token of `text` after the first, given
-    all tokens before it.
+    all tokens before it. `cache` holds the prompt, and is used up; None: the prompt is read once more.
 
     As in `generate`, the whole prompt is prefill, and the first token is what prefill says. So where the text
     is that of a greedy run, these are its tokens.
@@ -235,8 +235,8 @@ def _most_likely(model: Any, prompt: Any, text: list[int]) -> np.ndarray:
         print(f"\ragreement: {done}/{len(text) - 1} tokens", end="", file=sys.stderr, flush=True)
 
     read = torch.cat([prompt, torch.tensor([text[:1]])], dim=1)
-    with _reading(model, prompt.shape[1]):
-        predicted = forced_predictions(model, read, torch.tensor([text[1:]]), progress=progress)
+    with _reading(model, prompt.shape[1]) if cache is None else contextlib.nullcontext():
+        predicted = forced_predictions(model, read, torch.tensor([text[1:]]), cache, progress)
     print(file=sys.stderr)
     return predicted
 
@@ -263,9 +263,11 @@ def _compare(
     agreement = None
     n_decoded = len(dense.tokens) - 1
     if n_decoded:
-        drawn = _most_likely(model, prompt, dense.tokens) if is_sampled else np.array(dense.tokens[1:])
+        drawn = np.array(dense.tokens[1:])
+        if is_sampled:
+            drawn = _most_likely(model, prompt, dense.tokens, dense.read)
         enable()
-        n_agreed = int(np.sum(_most_likely(model, prompt, dense.tokens) == drawn))
+        n_agreed = int(np.sum(_most_likely(model, prompt, dense.tokens, run.read) == drawn))
         agreement = n_agreed / n_decoded
         print(
             f"agreement {agreement:.3f}: along the dense text, SparQ's most likely next token is dense "
@@ -346,6 +348,8 @@ def main(argv: list[str] | None = None, prog: str = "python -m sparq_ipu.generat
                 arguments.new_tokens,
                 stream=stream,
                 device=arguments.device,
+                # A long prompt takes its time. Only one cache at a time may have the IPUs.
+                keep_read=arguments.compare_dense and not is_stacked(dict(device=device)),
                 **sampling,
             )
 

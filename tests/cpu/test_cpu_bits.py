@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
-from cpu_caches import THREADS, assert_same_bits, filled_cache, make_cache
+from cpu_caches import ISAS, THREADS, assert_same_bits, filled_cache, make_cache
 from hypothesis import given
 from hypothesis import strategies as st
 from strategies import KINDS, Attention, attentions, make_attention, sparq_settings
@@ -36,11 +38,13 @@ def laid_out(x: np.ndarray, layout: str) -> np.ndarray:
     return np.ascontiguousarray(x)
 
 
-def check_attention(tensors: Attention, settings: dict, isa: str, threads: tuple[int, ...] = THREADS) -> None:
+def check_attention(
+    tensors: Attention, settings: dict, isas: tuple[str, ...] = ISAS, threads: tuple[int, ...] = THREADS
+) -> None:
     """SparQ and dense attention against the reference."""
     sparq = exact.sparq_attention(*tensors.qkv, lengths=tensors.lengths, **settings)
     dense = exact.dense_attention(*tensors.qkv, lengths=tensors.lengths)
-    for n_threads in threads:
+    for isa, n_threads in itertools.product(isas, threads):
         cache = filled_cache(tensors, isa=isa, n_threads=n_threads)
         what = f"{isa}, {n_threads} threads"
         assert_same_bits(sparq_attention(tensors.query, cache, **settings), sparq, f"sparq, {what}")
@@ -50,11 +54,11 @@ def check_attention(tensors: Attention, settings: dict, isa: str, threads: tuple
 @given(data=st.data())
 def test_bits(isa: str, data: st.DataObject) -> None:
     tensors = data.draw(attentions())
-    check_attention(tensors, data.draw(sparq_settings(tensors)).arguments(), isa)
+    check_attention(tensors, data.draw(sparq_settings(tensors)).arguments(), (isa,))
 
 
 @pytest.mark.parametrize("head_dim", [256, 96])
-def test_many_outputs(isa: str, head_dim: int) -> None:
+def test_many_outputs(head_dim: int) -> None:
     """A wrong last bit of an fp32 sum changes one fp16 output in some thousands: so look at many of them.
 
     A scale of 1 / sqrt(96) that is computed in fp32 is another number; 256 has an exact one.
@@ -63,10 +67,10 @@ def test_many_outputs(isa: str, head_dim: int) -> None:
         np.random.default_rng(head_dim), batch=4, n_kv_heads=8, group_size=8, seq_len=400, head_dim=head_dim
     )
     settings = dict(rank=24, top_k=200, n_local=10, mean_value=True)
-    check_attention(tensors, settings, isa, threads=(2,))
+    check_attention(tensors, settings, threads=(2,))
 
 
-def test_alpha_is_at_most_one(isa: str) -> None:
+def test_alpha_is_at_most_one() -> None:
     """By rounding, the selected weights can sum to more than all do; large values elsewhere make it show."""
     rng = np.random.default_rng(0)
     tensors = make_attention(rng, n_kv_heads=16, seq_len=700, head_dim=8)
@@ -80,7 +84,7 @@ def test_alpha_is_at_most_one(isa: str) -> None:
     selected = np.take_along_axis(steps.weights, steps.positions, axis=-1)
     more = numerics.fold_blocks(numerics.block_sums(selected)) > steps.weight_sum
     assert more.any() and not more.all()
-    check_attention(tensors, dict(settings, mean_value=True), isa, threads=(1,))
+    check_attention(tensors, dict(settings, mean_value=True), threads=(1,))
 
 
 @given(data=st.data(), layouts=st.tuples(*[st.sampled_from(LAYOUTS)] * 3))
@@ -95,7 +99,7 @@ def test_layouts(isa: str, data: st.DataObject, layouts: tuple[str, str, str]) -
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_split_between_threads(isa: str, kind: str) -> None:
+def test_split_between_threads(kind: str) -> None:
     """Few and long pairs are split by blocks of positions, and each thread selects from its own."""
     tensors = make_attention(
         np.random.default_rng(KINDS.index(kind)),
@@ -103,22 +107,22 @@ def test_split_between_threads(isa: str, kind: str) -> None:
         kinds=(kind, kind, "normal"),
     )  # fmt: skip
     settings = dict(rank=5, top_k=300, n_local=17, mean_value=True)
-    check_attention(tensors, settings, isa)
+    check_attention(tensors, settings)
 
 
 @pytest.mark.parametrize("top_k", [1, 2, 40, 79, 80, 600, 1279, 1280, 4000, 5119])
-def test_selection_at_every_density(isa: str, top_k: int) -> None:
+def test_selection_at_every_density(top_k: int) -> None:
     """top_k from far fewer than there are blocks (80) to nearly all positions; scores with many ties."""
     for kind in ("ties", "normal", "sparse"):
         tensors = make_attention(
             np.random.default_rng(top_k), seq_len=5120, head_dim=8, group_size=2, kinds=(kind, kind, "normal")
         )
-        check_attention(tensors, dict(rank=3, top_k=top_k, n_local=0, mean_value=True), isa, threads=(1, 3))
+        check_attention(tensors, dict(rank=3, top_k=top_k, n_local=0, mean_value=True), threads=(1, 3))
 
 
 @pytest.mark.parametrize("group_size", [1, 3])
 @pytest.mark.parametrize("few", [False, True])
-def test_nearly_equal_merits(isa: str, few: bool, group_size: int) -> None:
+def test_nearly_equal_merits(few: bool, group_size: int) -> None:
     """Weights that are neighbours in fp32: the division by their sum makes some of them equal merits, and the
     kernels, which look for candidates before they divide, must neither miss one nor reorder a tie. `few`:
     hardly more of them than are wanted, each in a part of the positions of its own, so that the bound for
@@ -140,7 +144,7 @@ def test_nearly_equal_merits(isa: str, few: bool, group_size: int) -> None:
         weights = steps.weights[0, 0]
         merits = weights / steps.weight_sum[0, 0, ..., None]
         assert np.unique(weights).size > np.unique(merits).size > 20
-    check_attention(tensors, dict(settings, mean_value=True), isa, threads=(1, 3))
+    check_attention(tensors, dict(settings, mean_value=True), threads=(1, 3))
 
 
 @given(data=st.data(), isa_index=st.integers(0, 2))
@@ -216,7 +220,7 @@ BELOW = np.nextafter(np.float32(1), np.float32(0))
 
 
 @pytest.mark.parametrize(("factor", "stays"), [(np.float32(1), True), (BELOW, False)])
-def test_accumulators_at_the_flush_threshold(isa: str, factor: np.float32, stays: bool) -> None:
+def test_accumulators_at_the_flush_threshold(factor: np.float32, stays: bool) -> None:
     """A weighted sum of -2**-48 stays, one just above it becomes +0 (contract E2). What stays is too small
     for fp16, but negative: it becomes -0."""
     query = np.zeros((1, 1, 8), np.float16)
@@ -226,11 +230,11 @@ def test_accumulators_at_the_flush_threshold(isa: str, factor: np.float32, stays
     value[0, 0, 1:] = -(2.0**-24)
     tensors = Attention(query, key, value, np.array([3]))
     assert np.signbit(exact.dense_attention(*tensors.qkv)).all() == stays
-    check_attention(tensors, dict(rank=8, top_k=2), isa)
+    check_attention(tensors, dict(rank=8, top_k=2))
 
 
 @pytest.mark.parametrize(("factor", "stays"), [(np.float32(1), True), (BELOW, False)])
-def test_alpha_at_the_flush_threshold(isa: str, factor: np.float32, stays: bool) -> None:
+def test_alpha_at_the_flush_threshold(factor: np.float32, stays: bool) -> None:
     """A share of 2**-48 stays, one just below it becomes 0: the result is alpha times -1, and a mean of 0."""
     query = np.zeros((1, 1, 8), np.float16)
     query[..., :2] = 1
@@ -241,7 +245,7 @@ def test_alpha_at_the_flush_threshold(isa: str, factor: np.float32, stays: bool)
     settings = SparqSettings(rank=8, top_k=2, n_local=2)  # the last two, whatever their weights
     steps = exact.sparq_steps(*tensors.qkv, settings)
     assert (steps.alpha > 0).all() == stays and np.signbit(steps.output).all() == stays
-    check_attention(tensors, settings.arguments(), isa)
+    check_attention(tensors, settings.arguments())
 
 
 def test_all_selected_is_dense(isa: str) -> None:
@@ -255,7 +259,7 @@ def test_wrong_settings_are_noticed(isa: str) -> None:
     """Negative control: an oracle with one setting off by one, or without the mean value, must fail."""
     tensors = make_attention(np.random.default_rng(6), seq_len=200, head_dim=64, group_size=2)
     right = dict(rank=8, top_k=20, n_local=4, mean_value=True)
-    check_attention(tensors, right, isa, threads=(1,))
+    check_attention(tensors, right, (isa,), threads=(1,))
     got = sparq_attention(tensors.query, filled_cache(tensors, isa=isa), **right)
     for wrong in (dict(rank=7), dict(top_k=21), dict(n_local=5), dict(mean_value=False)):
         expected = exact.sparq_attention(*tensors.qkv, **{**right, **wrong})

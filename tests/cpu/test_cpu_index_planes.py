@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import pickle
 
 import numpy as np
 import pytest
-from cpu_caches import assert_same_bits, filled_cache, make_cache
+from cpu_caches import ISAS, assert_same_bits, filled_cache, make_cache
 from hypothesis import given
 from hypothesis import strategies as st
 from strategies import KINDS, Attention, attentions, fewer, make_attention, sparq_settings
@@ -25,9 +26,11 @@ def expected_attention(tensors: Attention, settings: dict, **index: int) -> np.n
     return exact.sparq_attention(*tensors.qkv, lengths=tensors.lengths, **index, **settings)
 
 
-def check_attention(tensors: Attention, settings: dict, isa: str, *, more: int = 0, **index: int) -> None:
+def check_attention(
+    tensors: Attention, settings: dict, isas: tuple[str, ...] = ISAS, *, more: int = 0, **index: int
+) -> None:
     expected = expected_attention(tensors, settings, **index)
-    for n_threads in (1, 3):
+    for isa, n_threads in itertools.product(isas, (1, 3)):
         capacity = tensors.key.shape[2] + more
         cache = filled_cache(tensors, isa=isa, n_threads=n_threads, capacity=capacity, **index)
         what = f"{isa}, {n_threads} threads, {index}"
@@ -42,12 +45,12 @@ def test_bits(isa: str, bits: int, data: st.DataObject) -> None:
     head_dim = tensors.key.shape[3]
     read_bits = data.draw(st.integers(1, bits * head_dim))
     more = data.draw(st.sampled_from((0, 1, 63, 64, 1024, 20000)))
-    check_attention(tensors, settings, isa, more=more, index_bits=bits, index_read_bits=read_bits)
+    check_attention(tensors, settings, (isa,), more=more, index_bits=bits, index_read_bits=read_bits)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("bits", [8, 4])
-def test_every_kind_of_numbers_and_depth(isa: str, bits: int, kind: str) -> None:
+def test_every_kind_of_numbers_and_depth(bits: int, kind: str) -> None:
     """Components of very different size are read to very different depths; threads begin inside a cell."""
     rng = np.random.default_rng(KINDS.index(kind))
     tensors = make_attention(
@@ -57,30 +60,30 @@ def test_every_kind_of_numbers_and_depth(isa: str, bits: int, kind: str) -> None
     tensors.query[...] *= np.float16(2) ** rng.integers(-5, 1, 24).astype(np.float16)
     settings = dict(rank=17, top_k=100, n_local=7, mean_value=True)
     for read_bits in (9, 40, bits * 17 - 1, bits * 24):
-        check_attention(tensors, settings, isa, index_bits=bits, index_read_bits=read_bits)
+        check_attention(tensors, settings, index_bits=bits, index_read_bits=read_bits)
     depth = exact.plane_depths(
         tensors.query, tensors.key, rank=17, index_bits=bits, index_read_bits=40, lengths=tensors.lengths
     )
     assert kind != "normal" or set(range(5)) <= set(depth.ravel())
 
 
-def test_several_groups_of_cells_and_heads(isa: str) -> None:
+def test_several_groups_of_cells_and_heads() -> None:
     """Sixteen cells of a component are together; this has two groups of them, the second cut short."""
     lengths = np.array([16384, 18000, 17408])
     tensors = make_attention(
         np.random.default_rng(9), batch=3, group_size=5, seq_len=18000, head_dim=8, lengths=lengths
     )
-    check_attention(tensors, dict(rank=6, top_k=100), isa, index_bits=4, index_read_bits=11)
+    check_attention(tensors, dict(rank=6, top_k=100), index_bits=4, index_read_bits=11)
 
 
 @pytest.mark.parametrize("bits", [8, 4])
-def test_largest_sums(isa: str, bits: int) -> None:
+def test_largest_sums(bits: int) -> None:
     """Codes, coefficients and middles at their largest at the same place: nothing overflows."""
     tensors = make_attention(np.random.default_rng(3), n_kv_heads=4, seq_len=640, head_dim=128)
     tensors.key[:, :, 100:200] = np.float16(60000)
     tensors.query[:, :, ::2] = np.abs(tensors.query[:, :, ::2]).max()
     for read_bits in (96, 300):
-        check_attention(tensors, dict(rank=96, top_k=40), isa, index_bits=bits, index_read_bits=read_bits)
+        check_attention(tensors, dict(rank=96, top_k=40), index_bits=bits, index_read_bits=read_bits)
 
 
 @given(data=st.data(), bits=st.sampled_from((8, 4)))
@@ -117,20 +120,20 @@ def test_whatever_the_past_of_a_cache(bits: int, data: st.DataObject) -> None:
     )
 
 
-def test_token_by_token(isa: str) -> None:
+def test_token_by_token() -> None:
     """Decoding: attention after every token, over the ends of two blocks."""
     tensors = make_attention(np.random.default_rng(4), batch=2, group_size=2, seq_len=140, head_dim=16)
     index = dict(index_bits=4, index_read_bits=13)
-    cache = make_cache(tensors, isa=isa, **index)
+    caches = {isa: make_cache(tensors, isa=isa, **index) for isa in ISAS}
     settings = dict(rank=5, top_k=9, n_local=1)
     for n in range(1, 141):
-        cache.append(tensors.key[:, :, n - 1 : n], tensors.value[:, :, n - 1 : n])
         now = Attention(tensors.query, tensors.key[:, :, :n], tensors.value[:, :, :n], np.array([n, n]))
-        assert_same_bits(
-            sparq_attention(tensors.query, cache, **settings),
-            expected_attention(now, settings, **index),
-            f"{isa}, {n} tokens",
-        )
+        expected = expected_attention(now, settings, **index)
+        for isa, cache in caches.items():
+            cache.append(tensors.key[:, :, n - 1 : n], tensors.value[:, :, n - 1 : n])
+            assert_same_bits(
+                sparq_attention(tensors.query, cache, **settings), expected, f"{isa}, {n} tokens"
+            )
 
 
 def test_copies_and_pickles() -> None:

@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
-from cpu_caches import THREADS, assert_same_bits, filled_cache, make_cache
+from cpu_caches import ISAS, THREADS, assert_same_bits, filled_cache, make_cache
 from hypothesis import given
 from hypothesis import strategies as st
 from near_ties import columns_with_a_step_near_a_tie
@@ -33,14 +35,14 @@ def check_attention(
     tensors: Attention,
     index_bits: int,
     settings: dict,
-    isa: str,
+    isas: tuple[str, ...] = ISAS,
     threads: tuple[int, ...] = THREADS,
     more_capacity: int = 0,
 ) -> None:
     """SparQ against the reference; dense attention, which reads no index, too."""
     expected = expected_attention(tensors, index_bits, settings)
     dense = exact.dense_attention(*tensors.qkv, lengths=tensors.lengths)
-    for n_threads in threads:
+    for isa, n_threads in itertools.product(isas, threads):
         what = f"{isa}, {n_threads} threads, {index_bits} bits"
         capacity = tensors.key.shape[2] + more_capacity
         cache = filled_cache(tensors, isa=isa, n_threads=n_threads, index_bits=index_bits, capacity=capacity)
@@ -54,72 +56,72 @@ def test_bits(isa: str, index_bits: int, data: st.DataObject) -> None:
     tensors = data.draw(attentions(seq_lens=SEQ_LENS))
     settings = data.draw(sparq_settings(tensors)).arguments()
     more = data.draw(st.sampled_from((0, 1, 63, 64, 1024, 20000)))
-    check_attention(tensors, index_bits, settings, isa, threads=(1, 3), more_capacity=more)
+    check_attention(tensors, index_bits, settings, (isa,), threads=(1, 3), more_capacity=more)
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_many_outputs(isa: str, index_bits: int, seed: int) -> None:
+def test_many_outputs(index_bits: int, seed: int) -> None:
     """A wrong last bit of a score changes one fp16 output in some thousands: so look at 65536 of them."""
     tensors = make_attention(
         np.random.default_rng(seed), batch=4, n_kv_heads=8, group_size=8, seq_len=400, head_dim=256
     )
     settings = dict(rank=24, top_k=20, n_local=10, mean_value=True)
-    check_attention(tensors, index_bits, settings, isa, threads=(2,))
+    check_attention(tensors, index_bits, settings, threads=(2,))
 
 
 @pytest.mark.parametrize("rank", [1, 2, 3, 4, 5, 6, 7, 31, 32, 33, 64, 67, 128])
-def test_every_rank(isa: str, index_bits: int, rank: int) -> None:
+def test_every_rank(index_bits: int, rank: int) -> None:
     """Components are taken in groups of two and four; sums in 16 bits are widened in between; above rank 32
     the coefficients of 8 bits are smaller."""
     tensors = make_attention(
         np.random.default_rng(rank), n_kv_heads=2, group_size=3, seq_len=1300, head_dim=128
     )
-    check_attention(tensors, index_bits, dict(rank=rank, top_k=40), isa, threads=(1,))
+    check_attention(tensors, index_bits, dict(rank=rank, top_k=40), threads=(1,))
 
 
 @pytest.mark.parametrize("group_size", [*GROUP_SIZES, 5, 6, 7])
-def test_every_group_size(isa: str, index_bits: int, group_size: int) -> None:
+def test_every_group_size(index_bits: int, group_size: int) -> None:
     """Heads share the unpacking of codes, four or two at a time."""
     tensors = make_attention(
         np.random.default_rng(group_size), n_kv_heads=2, group_size=group_size, seq_len=700, head_dim=24
     )
-    check_attention(tensors, index_bits, dict(rank=10, top_k=30, n_local=3), isa, threads=(1, 2))
+    check_attention(tensors, index_bits, dict(rank=10, top_k=30, n_local=3), threads=(1, 2))
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_largest_sums(isa: str, index_bits: int, kind: str) -> None:
+def test_largest_sums(index_bits: int, kind: str) -> None:
     """Codes and coefficients at their largest at the same place: nothing saturates, nothing overflows."""
     tensors = make_attention(
         np.random.default_rng(3), n_kv_heads=4, seq_len=640, head_dim=128, kinds=(kind, kind, "normal")
     )
     tensors.key[:, :, 100:200] = np.float16(60000)
     tensors.query[:, :, ::2] = np.abs(tensors.query[:, :, ::2]).max()
-    check_attention(tensors, index_bits, dict(rank=96, top_k=40), isa, threads=(1,))
+    check_attention(tensors, index_bits, dict(rank=96, top_k=40), threads=(1,))
 
 
-def test_steps_near_a_tie(isa: str, index_bits: int) -> None:
+def test_steps_near_a_tie(index_bits: int) -> None:
     """Ranges whose step is another one where it is divided, and not multiplied by an inverse."""
     tensors = make_attention(np.random.default_rng(4), n_kv_heads=4, group_size=2, seq_len=64, head_dim=64)
     tensors.key[...] = columns_with_a_step_near_a_tie(64, index_bits).T
-    check_attention(tensors, index_bits, dict(rank=64, top_k=3), isa, threads=(1,))
+    check_attention(tensors, index_bits, dict(rank=64, top_k=3), threads=(1,))
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_split_between_threads(isa: str, index_bits: int, kind: str) -> None:
+def test_split_between_threads(index_bits: int, kind: str) -> None:
     """Few and long pairs are split by blocks of positions: threads begin and end inside a cell."""
     tensors = make_attention(
         np.random.default_rng(KINDS.index(kind)),
         batch=2, group_size=2, seq_len=5000, head_dim=16, lengths=np.array([2200, 5000]),
         kinds=(kind, kind, "normal"),
     )  # fmt: skip
-    check_attention(tensors, index_bits, dict(rank=5, top_k=300, n_local=17, mean_value=True), isa)
+    check_attention(tensors, index_bits, dict(rank=5, top_k=300, n_local=17, mean_value=True))
 
 
-def test_several_groups_of_cells(isa: str, index_bits: int) -> None:
+def test_several_groups_of_cells(index_bits: int) -> None:
     """Sixteen cells of a component are together; this has two groups of them, the second cut short."""
     lengths = np.array([16384, 18000, 16383, 17408])
     tensors = make_attention(np.random.default_rng(9), batch=4, seq_len=18000, head_dim=8, lengths=lengths)
-    check_attention(tensors, index_bits, dict(rank=3, top_k=100), isa, threads=(1, 3))
+    check_attention(tensors, index_bits, dict(rank=3, top_k=100), threads=(1, 3))
 
 
 @given(data=st.data(), isa_index=st.integers(0, 3))
@@ -146,17 +148,20 @@ def test_append_in_pieces(index_bits: int, data: st.DataObject, isa_index: int) 
     assert_same_bits(sparq_attention(tensors.query, pieces, **settings), expected, isa)
 
 
-def test_token_by_token(isa: str, index_bits: int) -> None:
+def test_token_by_token(index_bits: int) -> None:
     """Decoding: attention after every token, over the ends of two blocks."""
     tensors = make_attention(np.random.default_rng(4), batch=2, group_size=2, seq_len=140, head_dim=16)
-    cache = make_cache(tensors, isa=isa, index_bits=index_bits)
+    caches = {isa: make_cache(tensors, isa=isa, index_bits=index_bits) for isa in ISAS}
     settings = dict(rank=5, top_k=9, n_local=1)
     for n in range(1, 141):
-        cache.append(tensors.key[:, :, n - 1 : n], tensors.value[:, :, n - 1 : n])
         expected = exact.sparq_attention(
             tensors.query, tensors.key[:, :, :n], tensors.value[:, :, :n], index_bits=index_bits, **settings
         )
-        assert_same_bits(sparq_attention(tensors.query, cache, **settings), expected, f"{isa}, {n} tokens")
+        for isa, cache in caches.items():
+            cache.append(tensors.key[:, :, n - 1 : n], tensors.value[:, :, n - 1 : n])
+            assert_same_bits(
+                sparq_attention(tensors.query, cache, **settings), expected, f"{isa}, {n} tokens"
+            )
 
 
 @given(data=st.data())
@@ -196,7 +201,7 @@ def test_reorder_and_read(index_bits: int, data: st.DataObject) -> None:
     assert_same_bits(sparq_attention(tensors.query, cache, **settings), expected, str(source))
 
 
-def test_flat_blocks_and_denormal_steps(isa: str, index_bits: int) -> None:
+def test_flat_blocks_and_denormal_steps(index_bits: int) -> None:
     """Blocks of one value, and of a range of a few fp16 denormals, where the largest code is cut."""
     tensors = make_attention(np.random.default_rng(5), n_kv_heads=4, seq_len=512, head_dim=16)
     rng = np.random.default_rng(6)
@@ -208,7 +213,7 @@ def test_flat_blocks_and_denormal_steps(isa: str, index_bits: int) -> None:
             np.float16
         )
     tensors.query[...] = tensors.query * np.float16(2000)
-    check_attention(tensors, index_bits, dict(rank=9, top_k=30), isa, threads=(1,))
+    check_attention(tensors, index_bits, dict(rank=9, top_k=30), threads=(1,))
 
 
 def test_memory(index_bits: int) -> None:

@@ -9,6 +9,14 @@ import numpy as np
 
 import sparq_ipu
 
+try:
+    from sparq_ipu import _cpu
+except ImportError:  # the tests are then skipped, by name
+    ISAS: tuple[str, ...] = ()
+else:
+    #: instruction sets that this machine has, for tests in which one result of the reference serves all
+    ISAS = tuple(_cpu.available_isas())
+
 #: thread counts that every result is checked with
 THREADS = (1, 2, 3, 8)
 

@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import json
 import re
 import sys
+import time
 import types
 
 import numpy as np
@@ -18,8 +20,9 @@ pytest.importorskip("tokenizers")
 
 from tiny_models import enable, greedy, save_checkpoint, tiny_model, tokens_of  # noqa: E402
 
+import sparq_ipu  # noqa: E402
 from sparq_ipu import generate  # noqa: E402
-from sparq_ipu.transformers import enable_dense  # noqa: E402
+from sparq_ipu.transformers import enable_dense, generation  # noqa: E402
 from sparq_ipu.transformers.settings import LayerSettings  # noqa: E402
 from sparq_ipu.transformers.settings_file import write_settings  # noqa: E402
 
@@ -125,6 +128,37 @@ def test_figures_agree_with_one_another(checkpoint, capsys, tmp_path, settings):
     assert line["agreement"] == agreed.mean()
     assert line["parts_after"] == (None if agreed.all() else 1 + int(np.argmin(agreed)))
     assert f"at {agreed.sum()} of 11 tokens" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("more, times", [((), 2), (("--temperature", "3"), 2), (("--device", "emulator"), 3)])
+def test_a_prompt_is_read_once_for_each_attention(checkpoint, monkeypatch, capsys, more, times):
+    """It may be long. Caches on IPUs are not copied: only one may have the devices."""
+    if "emulator" in more and "emulator" not in sparq_ipu.available_devices():
+        pytest.skip("there is no emulator here")
+    reads, real = [], transformers.LlamaModel.forward
+
+    def forward(self, input_ids=None, **inputs):
+        reads.append(input_ids.shape[1] > 1)
+        return real(self, input_ids=input_ids, **inputs)
+
+    monkeypatch.setattr(transformers.LlamaModel, "forward", forward)
+    assert call(checkpoint, "--rank", "3", "--top-k", "9", "--compare-dense", *more) == 0
+    assert sum(reads) == times and "agreement" in capsys.readouterr().out
+
+
+def test_what_was_read_is_kept_as_it_was(checkpoint, monkeypatch):
+    """Not as the run left it; and copying it, here for a second, is not in the times of the run."""
+    slow = types.SimpleNamespace(deepcopy=lambda x: time.sleep(1) or copy.deepcopy(x))
+    monkeypatch.setattr(generation, "copy", slow)
+    model, tokens = tiny_model(), tokens_of(60)
+    enable(model, rank=3, top_k=9)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(checkpoint)
+    assert generate.generate(model, tokenizer, tokens, 12).read is None
+    run = generate.generate(model, tokenizer, tokens, 12, keep_read=True)
+    assert run.read.get_seq_length() == 60 and run.step_seconds[0] < 0.8
+    read = torch.cat([tokens, torch.tensor([run.tokens[:1]])], dim=1)
+    again = generate.forced_predictions(model, read, torch.tensor([run.tokens[1:]]), run.read)
+    assert again.tolist() == run.tokens[1:]
 
 
 def test_agreement_of_sampled_texts(checkpoint, capsys):
@@ -474,7 +508,7 @@ def test_reading_a_prompt_shows_progress(checkpoint, capsys, monkeypatch):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     assert call(checkpoint, "--compare-dense") == 0
     shown = [f"\rreading 60 tokens: layer {n}/3" for n in (1, 2, 3)]
-    assert capsys.readouterr().err.count("".join(shown) + "\n") == 3  # two runs, and once along the text
+    assert capsys.readouterr().err.count("".join(shown) + "\n") == 2  # two runs
 
 
 class ChatTokenizer:

@@ -57,7 +57,7 @@ def sampled(every: list[Mutant], seed: int) -> list[Mutant]:
     in_python = [m for m in every if m.file.endswith(".py")]
     folders: dict[str, list[Mutant]] = {}
     for mutant in every:
-        if mutant not in in_python:
+        if not mutant.file.endswith(".py"):
             folders.setdefault(folder_of(mutant.file), []).append(mutant)
     in_cpp = folders[rng.choice(sorted(folders))]
     return rng.sample(in_python, min(8, len(in_python))) + rng.sample(in_cpp, min(2, len(in_cpp)))

@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import functools
 import math
 from typing import Any, Sequence
 
+from sparq_ipu.device_options import DeviceOptions
 from sparq_ipu.kernels import Attention
 from sparq_ipu.planning.device_model import DeviceModel
 from sparq_ipu.planning.request import Request
@@ -25,30 +28,25 @@ def counted(
         DoesNotFit: tile memory or streaming memory can not hold it; message and `resource` name the IPU.
         RuntimeError: the extension module is not built, or without the emulator.
     """
-    try:
-        from sparq_ipu import _core
-    except ImportError as error:
-        raise RuntimeError(f"plan: the extension module must be built, got none ({error})") from error
-    if not _core.has_emulator:
-        raise RuntimeError("plan: the extension module must be built with the emulator, got one without")
+    _check_emulator()
     model, kernel = request.model, request.kernel
     try:
         # before the dry run, whose own time and memory grow with the size
         _check_cache_in_sram(model, kernel.sram_bytes(cache) * n_layers)
         of_layer = kernel.streaming_bytes(cache)
         _check_streaming_memory(model, {name: n * n_layers for name, n in of_layer.items()}, ipu)
-        result = _core.emulator_plan(
+        result = _dry_run(
             cache,
             request.n_heads // request.cache.n_kv_heads * cache.n_kv_heads,
             Attention(kernel.name, request.settings),
-            list(lengths),
-            options=dataclasses.replace(request.device_options, n_ipus=1),
-            model=model.parameters(),
+            tuple(lengths),
+            dataclasses.replace(request.device_options, n_ipus=1),
+            tuple(model.parameters().items()),
             append=request.append,
             n_layers=n_layers,
             hit_rate=request.hit_rate or 0.0,
             stacked=ipu is not None,
-            misses=list(request.misses or ()),
+            misses=tuple(request.misses or ()),
         )
     except DoesNotFit as error:
         if ipu is None or not error.resource.startswith("tile memory"):
@@ -58,6 +56,39 @@ def counted(
     result["streaming_memory"] = {name: n for name, n, _ in result["streaming_memory"]}
     _check_streaming_memory(model, result["streaming_memory"], ipu)
     return result
+
+
+def _check_emulator() -> None:
+    try:
+        from sparq_ipu import _core
+    except ImportError as error:
+        raise RuntimeError(f"plan: the extension module must be built, got none ({error})") from error
+    if not _core.has_emulator:
+        raise RuntimeError("plan: the extension module must be built with the emulator, got one without")
+
+
+def _dry_run(*program: Any, **more: Any) -> dict[str, Any]:
+    """What the emulator counts, for the caller to keep and change."""
+    return copy.deepcopy(_counts_of(*program, **more))
+
+
+@functools.lru_cache(maxsize=64)
+def _counts_of(
+    cache: CacheSpec,
+    n_heads: int,
+    attention: Attention,
+    lengths: tuple[int, ...],
+    options: DeviceOptions,
+    parameters: tuple[tuple[str, Any], ...],
+    **more: Any,
+) -> dict[str, Any]:
+    """Kept: a large program takes a second, and plans that are compared share dense attention at least."""
+    from sparq_ipu import _core
+
+    counts: dict[str, Any] = _core.emulator_plan(
+        cache, n_heads, attention, list(lengths), options=options, model=dict(parameters), **more
+    )
+    return counts
 
 
 def counted_between(request: Request) -> list[dict[str, Any]]:

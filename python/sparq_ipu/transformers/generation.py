@@ -7,6 +7,7 @@ torch and transformers are imported when a function is called: their objects are
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import time
 from typing import Any, Callable, Sequence, TextIO
@@ -23,6 +24,7 @@ class Run:
         prefill_seconds: until the first new token. decode_seconds: from there to the last one.
         traffic: `sparq_ipu.transformers.cache_traffic` of the run.
         step_seconds: of each new token after the first, from the one before it. Wall time of this one run.
+        read: the cache as it was when the prompt was read, for `forced_predictions`; None if it was not kept.
     """
 
     tokens: list[int]
@@ -31,6 +33,7 @@ class Run:
     decode_seconds: float
     traffic: dict[str, int]
     step_seconds: list[float] = dataclasses.field(default_factory=list)
+    read: Any = dataclasses.field(default=None, repr=False)
 
     @property
     def tokens_per_second(self) -> float:
@@ -46,6 +49,7 @@ def generate(
     *,
     stream: TextIO | None = None,
     device: str = "auto",
+    keep_read: bool = False,
     **sampling: Any,
 ) -> Run:
     """Continue `prompt` with a model that `sparq_ipu.transformers` has enabled.
@@ -55,6 +59,8 @@ def generate(
         n_new: most new tokens; fewer if the model ends the text.
         stream: file that the text goes to as it comes, or None.
         device: of the KV cache, as `sparq_ipu.KVCache`.
+        keep_read: keep a copy of the cache after the prompt, as `Run.read`. The time of copying is not
+            in the times of the run.
         sampling: as `model.generate`; greedy by default.
     """
     import torch
@@ -64,12 +70,17 @@ def generate(
     from sparq_ipu.transformers.cache_name import with_cache
 
     times: list[float] = []
+    read, copying = None, 0.0
 
     class Stream(TextStreamer):
         """Passes text on, and notes when each token came (the first call is the prompt)."""
 
         def put(self, value: Any) -> None:
-            times.append(time.perf_counter())
+            nonlocal read, copying
+            times.append(time.perf_counter() - copying)
+            if keep_read and len(times) == 2:  # the first token is here, and nothing else was decoded
+                read = copy.deepcopy(cache)
+                copying = time.perf_counter() - times[-1]
             super().put(value)  # type: ignore[no-untyped-call]  # partly typed in transformers
 
         def on_finalized_text(self, text: str, stream_end: bool = False) -> None:
@@ -95,7 +106,7 @@ def generate(
     steps = np.diff(came).tolist()
     first, last = came[0], came[-1]
     text = tokenizer.decode(tokens, skip_special_tokens=True)
-    return Run(tokens, text, first - start, last - first, cache_traffic(cache), steps)
+    return Run(tokens, text, first - start, last - first, cache_traffic(cache), steps, read)
 
 
 def _end_of_turn(tokenizer: Any) -> list[int]:

@@ -55,9 +55,11 @@ MUTANTS = [
         "emulator/src/workers.cpp",
         f"{_TESTS}workers.py",
         [
-            ("if (writer != w)", "if (false)", "two workers may write one word"),
+            ("if (writers[k] > 1)", "if (false)", "two workers may write one word"),
             ("runInOrder({order.rbegin(), order.rend()});", "", "workers run in one order only"),
             ("outputReader_ != nobody)", "false)", "an Output may be read"),
+            ("& (0 - m[i])", "& (0 * m[i])", "what a worker writes is not expected of it"),
+            ("w[i] | (a[i] != b[i])", "w[i] | (a[i] != b[i] + 300)", "each worker writes everything"),
         ],
     ),
     *of(

@@ -387,6 +387,22 @@ MUTANTS = [
         ],
     ),
     *of(
+        "python/sparq_ipu/generate.py",
+        "tests/models/test_generate.py::test_a_prompt_is_read_once_for_each_attention",
+        [
+            (" and not is_stacked(dict(device=device))", "", "caches on IPUs are copied"),
+            ("dense.tokens, run.read)", "dense.tokens, None)", "a prompt is read three times"),
+        ],
+    ),
+    *of(
+        "python/sparq_ipu/transformers/generation.py",
+        "tests/models/test_generate.py::test_what_was_read_is_kept_as_it_was",
+        [
+            ("read = copy.deepcopy(cache)", "read = cache", "what was read goes on with the run"),
+            ("time.perf_counter() - copying)", "time.perf_counter())", "copying counts as a step"),
+        ],
+    ),
+    *of(
         "python/sparq_ipu/planning/on_chip.py",
         "tests/planning/test_planning.py::test_the_range_of_a_time_has_a_factor_for_each_kind_of_work",
         [

@@ -11,6 +11,7 @@ _QUICK = (
     "what_can_not_fit_is_refused_before_the_dry_run a_need_above_its_lower_bound_is_refused "
     "a_key_index_is_nothing_to_dense_attention the_baseline_is_without_the_append_program "
     "there_is_a_plan_where_dense_attention_does_not_fit "
+    "what_is_planned_twice_is_counted_once "
     "headline_is_quick_and_needs_no_cache"
 )
 #: those of its tests that take no minutes
@@ -55,6 +56,12 @@ MUTANTS = [
                 "bytes of a loop are counted once",
             ),
             ('int(step["executions"])', "1", "the wait for a shared gateway is counted once a loop"),
+            (
+                "copy.deepcopy(_counts_of(*program, **more))",
+                "_counts_of(*program, **more)",
+                "plans share their counts",
+            ),
+            ("@functools.lru_cache(maxsize=64)", "", "the same is counted for every plan"),
         ],
     ),
     *of(
