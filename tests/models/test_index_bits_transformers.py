@@ -239,7 +239,7 @@ def test_a_cache_that_a_dense_run_filled(model):
         for used, held in ((model, cache), (model, made), (oracle, theirs)):
             logits.append(used(tokens_of(1), past_key_values=held).logits)
     assert torch.equal(logits[0], logits[2]) and torch.equal(logits[1], logits[2])
-    with pytest.raises(ValueError, match=r"^KVCache: index_bits must be one of 16, 8, 4, got 3$"):
+    with pytest.raises(ValueError, match=r"^KVCache: index_bits must be one of 16, 8, 4, 2, got 3$"):
         enable_dense(model, index_bits=3)
 
 

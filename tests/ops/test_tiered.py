@@ -280,7 +280,7 @@ def tiered(**options: Any) -> KVCache:
 @pytest.mark.parametrize(
     "options, message",
     [
-        (dict(index_bits=16), "KVCache: index_bits must be 8 or 4 where memory is 'tiered', got 16"),
+        (dict(index_bits=16), "KVCache: index_bits must be 8, 4 or 2 where memory is 'tiered', got 16"),
         (
             dict(memory="streaming", row_bits=8),
             "KVCache: row_bits must be 16 unless memory is 'tiered', got 8",

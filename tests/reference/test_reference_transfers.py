@@ -69,7 +69,7 @@ def test_16_bits_are_the_elements_of_the_paper() -> None:
 
 @pytest.mark.parametrize("wrong", [5, True, "8", 8.0, None])
 def test_other_index_bits_are_refused(wrong: object) -> None:
-    with pytest.raises(ValueError, match=r"^index_bytes: index_bits must be one of 16, 8, 4, got "):
+    with pytest.raises(ValueError, match=r"^index_bytes: index_bits must be one of 16, 8, 4, 2, got "):
         transfers.sparq_bytes(64, 8, 4, 4, wrong)
 
 
