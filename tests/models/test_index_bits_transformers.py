@@ -48,7 +48,7 @@ def ragged():
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("index_bits", [16, 8, 4])
+@pytest.mark.parametrize("index_bits", [16, 8, 4, 2])
 def test_padded_batch_equals_the_oracle(model, device, index_bits):
     """Two rows pass the end of a block while they decode, the third never fills one."""
     tokens, mask = ragged()
@@ -61,7 +61,7 @@ def test_padded_batch_equals_the_oracle(model, device, index_bits):
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("index_bits", [8, 4])
+@pytest.mark.parametrize("index_bits", [8, 4, 2])
 def test_planes_of_bits_equal_the_oracle(model, device, index_bits):
     """What is read decides what is selected; 16 components of all bits are more than these settings read."""
     tokens, mask = ragged()

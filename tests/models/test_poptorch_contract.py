@@ -190,7 +190,7 @@ def test_tensors_for_the_order_may_be_left_out(ipu):
     assert len(outputs) == 1 and len(ipu.calls[0][3]) == 4
 
 
-@pytest.mark.parametrize("index_bits", [8, 4])
+@pytest.mark.parametrize("index_bits", [8, 4, 2])
 def test_index_bits_is_an_attribute_of_every_operator(ipu, index_bits):
     for name, cls, settings in (("layer0", SparqAttention, SETTINGS), ("layer1", DenseAttention, {})):
         module = cls(**SHAPE, cache_name=name, index_bits=np.int64(index_bits), **settings)
@@ -307,7 +307,7 @@ def test_modules_refuse_other_index_bits(wrong):
         DenseAttention(**SHAPE, cache_name="layer0", index_bits=wrong)
 
 
-@pytest.mark.parametrize("index_bits", [16, 8, 4])
+@pytest.mark.parametrize("index_bits", [16, 8, 4, 2])
 def test_off_the_ipu_index_bits_equals_the_reference(index_bits):
     """One row passes the end of a block of 64 positions, also after it was filled anew."""
     shape = dict(SHAPE, capacity=150)

@@ -56,7 +56,10 @@ SETTINGS = dict(rank=4, top_k=12)
         (dict(index_bits=True), "enable: index_bits must be one of 16, 8, 4, 2, got True"),
         (dict(index_bits=4.0), "enable: index_bits must be one of 16, 8, 4, 2, got 4.0"),
         (dict(index_bits="4"), "enable: index_bits must be one of 16, 8, 4, 2, got '4'"),
-        (dict(layers={1: {"index_bits": 3}}), "enable: layers[1]: index_bits must be one of 16, 8, 4, 2, got 3"),
+        (
+            dict(layers={1: {"index_bits": 3}}),
+            "enable: layers[1]: index_bits must be one of 16, 8, 4, 2, got 3",
+        ),
         (dict(layers={1: {"rank": 0}}), "enable: layers[1]: rank must be in [1, head_dim=16], got 0"),
         (dict(capacity=0), "enable: capacity must be in [1, 16777216], got 0"),
         (dict(capacity=2.5), "enable: capacity must be an integer in [1, 16777216], got 2.5"),

@@ -37,7 +37,7 @@ TIERS = st.fixed_dictionaries(
         wave_rows=st.sampled_from([0, 4, 8, 40]),
         n_tiles=st.sampled_from([24, 4, 7, 64]),
         n_layers=st.sampled_from([1, 2, 3]),
-        index_bits=st.sampled_from([4, 8]),
+        index_bits=st.sampled_from([4, 8, 2]),
         row_bits=st.sampled_from([8, 16]),
     )
 )

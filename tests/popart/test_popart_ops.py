@@ -42,7 +42,7 @@ def test_registered_as_the_contract_says(lowering: ModuleType) -> None:
     assert lowering.registered() == expected
 
 
-@pytest.mark.parametrize("index_bits", [8, 4])
+@pytest.mark.parametrize("index_bits", [8, 4, 2])
 def test_decode_steps_with_a_key_index(make: Any, index_bits: int) -> None:
     """A prompt of a block and more, then tokens past the end of the next block."""
     make.add("CacheFill", "_prompt", n_tokens=100, index_bits=index_bits)

@@ -333,7 +333,7 @@ def cases() -> Iterator[tuple[str, Callable[[], Case]]]:
         return lambda: function(*arguments)
 
     yield "narrowing", _narrowing
-    for bits in (16, 8, 4):
+    for bits in (16, 8, 4, 2):
         yield f"lengths_index{bits}", of(_lengths, bits)
         yield f"appends_index{bits}", of(_appends, bits)
         yield f"long_index{bits}", of(_long, bits)

@@ -11,8 +11,8 @@ The cache of one attention layer is four tensors:
 implementation, so torch.compile and torch.export trace them. Results are bit for bit those of
 `sparq_reference.exact`.
 
-These tensors hold no key index. Where index_bits is below 16, `sparq_attention` makes one of the keys at every
-call: it depends on them and on the lengths alone (docs/exactness.md E9).
+These tensors hold no key index. Where index_bits is below 16, `sparq_attention` makes one of the keys at
+every call: it depends on them and on the lengths alone (docs/exactness.md E9).
 
 They are defined with `torch.library.Library`, which torch 2.0 has, not with the decorators that came later.
 """
