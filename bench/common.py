@@ -72,7 +72,7 @@ SETTINGS_FLAGS = (
     Flag("--k", "top_k", 128, "top-k: positions whose keys and values are read", "--top-k"),
     Flag("--local", "n_local", 0, "of these, the most recent positions, which are always taken"),
     Flag("--no-mean-value", "mean_value", True, "do not give the weight of the others to the mean value"),
-    Flag("--index-bits", "index_bits", 16, "of the key index, what positions are scored from: 16, 8 or 4"),
+    Flag("--index-bits", "index_bits", 16, "of the key index, what positions are scored from: 16, 8, 4 or 2"),
     Flag(
         "--index-read-bits",
         "index_read_bits",

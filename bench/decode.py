@@ -105,7 +105,7 @@ def parser() -> argparse.ArgumentParser:
     cli.add_argument("--r", type=int, default=32, help="rank (default 32)")
     cli.add_argument("--k", type=int, default=128, help="top_k (default 128)")
     cli.add_argument("--local", type=int, default=32, help="n_local (default 32)")
-    cli.add_argument("--index-bits", type=int, default=4, help="16, 8 or 4 (default 4)")
+    cli.add_argument("--index-bits", type=int, default=4, help="16, 8, 4 or 2 (default 4)")
     cli.add_argument("--steps", type=int, default=4, help="tokens a method decodes in a round (default 4)")
     cli.add_argument("--rounds", type=int, default=5, help="(default 5; one more before them is not counted)")
     cli.add_argument(

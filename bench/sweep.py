@@ -48,9 +48,9 @@ from inputs import random_positions
 from sweep_tables import summary
 
 from sparq_ipu.commands.tables import replace_block
-from sparq_ipu.kernels import Attention, Kernel
+from sparq_ipu.kernels import SWEPT_BITS, Attention, Kernel
 from sparq_ipu.planning.device_model import NAMES, device_model
-from sparq_reference.checks import INDEX_BITS, ROW_BITS
+from sparq_reference.checks import ROW_BITS
 from sparq_reference.settings import CacheSpec
 
 _core: Any = importlib.import_module("sparq_ipu._core")
@@ -73,7 +73,7 @@ GRID = {
     "n_kv_heads": [32, 8],
     "rank": [16, 32, 64],
     "top_k": [64, 128, 256, 512],
-    "index_bits": list(INDEX_BITS),
+    "index_bits": list(SWEPT_BITS),
     "row_bits": list(ROW_BITS),
 }
 #: where key indices of all sizes are in the grid, unless they are asked for

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The key index of 8 or 4 bits (contract E9): how a block of 64 positions of one component is kept,
+// The key index of 8, 4 or 2 bits (contract E9): how a block of 64 positions of one component is kept,
 // and the arithmetic that makes it.
 //
 // A record of a block, in words of 32 bits: the codes, ascending by position from the low end of
@@ -23,7 +23,7 @@ constexpr unsigned largestCode(unsigned indexBits) { return (1u << indexBits) - 
 // The largest coefficient of a query: as large as is of use, but such that the sum of `rank` products
 // with codes stays below 2^24.
 constexpr unsigned coefficientLimit(unsigned indexBits, unsigned rank) {
-  const unsigned most = indexBits == 4 ? 127 : 2047,
+  const unsigned most = indexBits == 8 ? 2047 : 127,
                  room = ((1u << 24) - 1) / (largestCode(indexBits) * rank);
   return room < most ? room : most;
 }

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Scores of full blocks from codes of 4 bits for several query heads at once (contract E9). A code is taken out
-// of its word once for all of them, and multiplied in fp16, four positions at a time. With 8 taken away a code is
-// in [-8, 7] and a product with a coefficient of at most 127 in [-1016, 1016], so that fp16 holds the sum of two
-// of them exactly. What was taken away is added again at the end: 8 times the sum of the coefficients.
+// Scores of full blocks from codes of 4 or 2 bits for several query heads at once (contract E9). A code is taken
+// out of its word once for all of them, and multiplied in fp16, four positions at a time. With 8 taken away a code
+// of 4 bits is in [-8, 7] and a product with a coefficient of at most 127 in [-1016, 1016], so that fp16 holds the
+// sum of two of them exactly; of 2 bits 2 are taken away. What was taken away is added again at the end: so many
+// times the sum of the coefficients.
 #pragma once
 
 #include "halves.hpp"
@@ -38,23 +39,29 @@ inline FourHalves everyHalf(float x) { return FourHalves{} + x; }
 inline Quad widened(const FourHalves &four) { return four; }
 #endif
 
-// Eight codes of 4 bits of a word, each less 8: those of positions 0, 4, 2, 6, then of 1, 5, 3, 7. Codes become
-// low bits of fp16 numbers of [1024, 2048), whose bits count ones or sixteenths of what they are.
-constexpr unsigned codesOfWord = 8;
-inline void expandCodes(unsigned word, half *to) {
+// What is taken away from a code.
+constexpr unsigned middleCode(unsigned indexBits) { return 1u << (indexBits - 1); }
+
+// Eight codes of a word, those of a piece (see Pieces), each less the middle: of 4 bits of positions 0, 4, 2, 6,
+// then of 1, 5, 3, 7; of 2 bits, of the word shifted to the piece, of positions 0, 8, 2, 10, then of 1, 9, 3, 11.
+// Codes become low bits of fp16 numbers of [1024, 2048), whose bits count ones or parts of what they are.
+constexpr unsigned codesOfPiece = 8;
+template <unsigned indexBits> inline void expandCodes(unsigned word, half *to) {
   constexpr unsigned exponents = 0x64006400u; // of 1024
+  constexpr unsigned mask = largestCode(indexBits) * 0x00010001u, middle = middleCode(indexBits);
+  constexpr float scale = 1u << indexBits;
   storeWord(to, word | exponents);
-  storeWord(to + 2, word >> 8 | exponents);
+  storeWord(to + 2, word >> 2 * indexBits | exponents);
   Pair bits; // not through integer registers
   __builtin_memcpy(&bits, aligned<sizeof(bits)>(to), sizeof(bits));
-  const Pair ones = Pair{} + bitcast<float>(exponents | 0x000F000Fu),
-             sixteens = Pair{} + bitcast<float>(exponents | 0x00F000F0u);
-  storeFour(to, fourOfBits(keepBits(bits, ones)) - everyHalf(1024 + 8));
-  storeFour(to + quadSize,
-            (fourOfBits(keepBits(bits, sixteens)) - everyHalf(1024 + 8 * 16)) * everyHalf(0.0625f));
+  const Pair lower = Pair{} + bitcast<float>(exponents | mask),
+             upper = Pair{} + bitcast<float>(exponents | mask << indexBits);
+  storeFour(to, fourOfBits(keepBits(bits, lower)) - everyHalf(1024 + middle));
+  storeFour(to + quadSize, (fourOfBits(keepBits(bits, upper)) - everyHalf(1024 + middle * scale)) *
+                               everyHalf(1 / scale));
 }
 
-// Two sums of four positions over the components: codes of a component are codesOfWord from those before, the
+// Two sums of four positions over the components: codes of a component are codesOfPiece from those before, the
 // four copies of a coefficient follow one another.
 struct TwoSums {
   Quad first{}, second{};
@@ -62,8 +69,8 @@ struct TwoSums {
   TwoSums(const half *codes, const half *otherCodes, const half *coefficients,
           const half *otherCoefficients, unsigned rank) {
     const auto next = [&](unsigned n) {
-      codes += n * codesOfWord;
-      otherCodes += n * codesOfWord;
+      codes += n * codesOfPiece;
+      otherCodes += n * codesOfPiece;
       coefficients += n * quadSize;
       otherCoefficients += n * quadSize;
     };
@@ -83,16 +90,17 @@ private:
     return loadFour(codes) * loadFour(coefficients);
   }
   static FourHalves ofTwo(const half *codes, const half *coefficients) {
-    return product(codes, coefficients) + product(codes + codesOfWord, coefficients + quadSize);
+    return product(codes, coefficients) + product(codes + codesOfPiece, coefficients + quadSize);
   }
 };
 
 // As blockCoefficients of nHeads heads, whose parameters are looked up and widened once: four copies of each
-// coefficient, and as a bias 8 times their sum.
+// coefficient, and as a bias so many times their sum as was taken away from a code.
 template <unsigned nHeads, class Parameters>
 static inline void fourfoldCoefficients(const Parameters &parameters, const float *query,
-                                        unsigned rank, float limit, half *coefficients,
-                                        float *units, float *offsets, float *biases) {
+                                        unsigned rank, float limit, float middle,
+                                        half *coefficients, float *units, float *offsets,
+                                        float *biases) {
   float largest[nHeads] = {}, sums[nHeads] = {}, all[nHeads] = {}, inverse[nHeads];
   const auto place = [&](unsigned h, unsigned j) {
     return coefficients + (h * rank + j) * quadSize;
@@ -124,7 +132,7 @@ static inline void fourfoldCoefficients(const Parameters &parameters, const floa
   for (unsigned h = 0; h != nHeads; ++h) {
     units[h] = largest[h] * (1.0f / limit);
     offsets[h] = sums[h];
-    biases[h] = 8.0f * all[h];
+    biases[h] = middle * all[h];
   }
 }
 

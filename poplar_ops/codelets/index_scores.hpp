@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Scores of full blocks from a key index of 8 or 4 bits (contract E9), wherever its records are.
+// Scores of full blocks from a key index of 8, 4 or 2 bits (contract E9), wherever its records are.
 //   score[p] = (unit * (sum over j of coefficient[j] * code[j, p]) + offset) * inv_tau
-// The sum is of integers, exact in any order. Codes of 4 bits are multiplied two at a time: with
+// The sum is of integers, exact in any order. Codes of 4 or 2 bits are multiplied two at a time: with
 // one in each half of a word, a product with a coefficient is that of both.
 #pragma once
 
@@ -14,8 +14,23 @@ namespace sparq {
 using IntsIn = poplar::Input<poplar::Vector<int, ONE_PTR, 8>>;
 using IntsOut = poplar::Output<poplar::Vector<int, ONE_PTR, 8>>;
 
-// Positions of one word of codes, at most.
-static constexpr unsigned maxPerWord = 8;
+// Where the scores of a block are made: a piece is four positions of codes of 8 bits, whole words; of fewer bits
+// eight, of 2 bits from half of each half of a word.
+struct Pieces {
+  unsigned perBlock, quads; // pieces; in each, fours of positions
+  unsigned apart;           // from a piece's first four positions to its others
+  unsigned half;            // 1 where a piece is half a word, else 0
+
+  explicit Pieces(unsigned indexBits)
+      : perBlock(indexBits == 8 ? 16 : 8), quads(indexBits == 8 ? 1 : 2),
+        apart(indexBits == 2 ? 8 : quadSize), half(indexBits == 2 ? 1 : 0) {}
+  // Of a piece of a block its word, how far its codes are from the word's low end, and its first position.
+  unsigned word(unsigned piece) const { return piece >> half; }
+  unsigned shift(unsigned piece) const { return (piece & half) * 8; }
+  unsigned position(unsigned piece) const {
+    return half ? word(piece) * 16 + (piece & 1) * quadSize : piece * quads * quadSize;
+  }
+};
 
 // The coefficients of one query head for one block. parameters(j): the last word of the record of
 // component j, its step and its lowest value. A step and a value of the query multiply exactly.
@@ -58,13 +73,15 @@ coefficientsOfBlocks(const Column &column, const float *query, unsigned groupSiz
   }
 }
 
-// Sums over the components for the eight positions of one word of codes of 4 bits. Two sums share a
+// Sums over the components for eight positions of codes of 4 or 2 bits, whose words are shifted already: four of
+// the lower half of a word and four of the upper. Two sums share a
 // word, the lower one with its sign: after `together` components at most they are taken apart.
-template <class Word>
-static inline void sumOfFour(const Word &word, const int *coefficients, unsigned rank, int *total) {
-  constexpr unsigned together = 16; // 16 * 15 * 127 < 2^15
-  constexpr unsigned low = 0x000F000Fu;
-  for (unsigned k = 0; k != maxPerWord; ++k)
+template <unsigned bits, class Word>
+static inline void sumOfPairs(const Word &word, const int *coefficients, unsigned rank,
+                              int *total) {
+  constexpr unsigned together = bits == 4 ? 16 : 64; // 16 * 15 * 127 and 64 * 3 * 127 < 2^15
+  constexpr unsigned low = largestCode(bits) * 0x00010001u;
+  for (unsigned k = 0; k != 8; ++k)
     total[k] = 0;
   for (unsigned begin = 0; begin < rank; begin += together) {
     unsigned sum[4] = {};
@@ -72,7 +89,7 @@ static inline void sumOfFour(const Word &word, const int *coefficients, unsigned
     for (unsigned j = begin; j != end; ++j) {
       const unsigned codes = word(j), a = static_cast<unsigned>(coefficients[j]);
       for (unsigned k = 0; k != 4; ++k)
-        sum[k] += ((codes >> (4 * k)) & low) * a;
+        sum[k] += ((codes >> (bits * k)) & low) * a;
     }
     for (unsigned k = 0; k != 4; ++k) {
       const int lower = static_cast<short>(sum[k] & 0xFFFFu);
@@ -105,31 +122,36 @@ struct Coefficients {
   unsigned groupSize, rank, indexBits;
 };
 
-// Scores of every step-th word of codes of the blocks [0, nBlocks); column(j): the records of
+// Scores of every step-th piece of the blocks [0, nBlocks); column(j): the records of
 // component j; scores of head h at scores + h * headStride.
 template <class Column>
 static inline void scoreBlocks(const Column &column, const Coefficients &c, unsigned nBlocks,
                                float *scores, unsigned headStride, unsigned first, unsigned step) {
-  const unsigned words = codeWords(c.indexBits), perWord = c.indexBits == 4 ? 8 : 4;
+  const Pieces pieces(c.indexBits);
   unsigned block = 0, inBlock = first;
-  for (unsigned item = first; item < nBlocks * words; item += step, inBlock += step) {
-    for (; inBlock >= words; inBlock -= words)
+  for (unsigned item = first; item < nBlocks * pieces.perBlock; item += step, inBlock += step) {
+    for (; inBlock >= pieces.perBlock; inBlock -= pieces.perBlock)
       ++block;
-    const unsigned at = block * recordWords(c.indexBits) + inBlock;
+    const unsigned at = block * recordWords(c.indexBits) + pieces.word(inBlock),
+                   shift = pieces.shift(inBlock),
+                   position = block * blockSize + pieces.position(inBlock);
     const auto word = [&](unsigned j) { return column(j)[at]; };
+    const auto shifted = [&](unsigned j) { return column(j)[at] >> shift; };
     for (unsigned h = 0; h != c.groupSize; ++h) {
       const unsigned row = block * c.groupSize + h;
       const int *coefficients = c.coefficients + row * c.rank;
-      int total[maxPerWord];
+      int total[8];
       if (c.indexBits == 4)
-        sumOfFour(word, coefficients, c.rank, total);
+        sumOfPairs<4>(word, coefficients, c.rank, total);
+      else if (c.indexBits == 2)
+        sumOfPairs<2>(shifted, coefficients, c.rank, total);
       else
         sumOfEight(word, coefficients, c.rank, total);
-      for (unsigned k = 0; k != perWord; k += quadSize) {
+      for (unsigned quad = 0; quad != pieces.quads; ++quad) {
         Quad sum;
         for (unsigned i = 0; i != quadSize; ++i)
-          sum[i] = static_cast<float>(total[k + i]);
-        store(&scores[h * headStride + item * perWord + k],
+          sum[i] = static_cast<float>(total[quad * quadSize + i]);
+        store(&scores[h * headStride + position + quad * pieces.apart],
               (c.units[row] * sum + c.offsets[row]) * c.inverseTemperature[h]);
       }
     }

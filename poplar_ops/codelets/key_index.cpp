@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// SparQ: approximate scores from a key index of 8 or 4 bits that is streamed, and from its tail
+// SparQ: approximate scores from a key index of 8, 4 or 2 bits that is streamed, and from its tail
 // (contract E9).
 #include "index_scores.hpp"
 #include "score_positions.hpp"

@@ -14,15 +14,18 @@ inline std::uint64_t blockCoefficients(double nBlocks, double g, double rank, do
                 rank * (pass(5, address + 3, counted) + second) + 2 * floatDivide + 14);
 }
 // Of each component address, two loads, and of four pairs of codes (of four codes) shift, mask,
-// multiply, add, but for the first shift (and the last mask). Sums of 4 bits are taken apart in turns
-// of 16 components: four words, 6 each. Of each score to a float, convert; of two three of arithmetic
-// and a store.
+// multiply, add, but for the first shift (and the last mask). Sums of 4 or 2 bits are taken apart in turns
+// of 16 or 64 components: four words, 6 each. Of each score to a float, convert; of two three of arithmetic
+// and a store. A piece has eight positions, of 8 bits four.
 inline std::uint64_t indexScores(double nBlocks, double g, double rank, unsigned bits,
                                  double address = 1) {
-  const double turns = static_cast<double>(static_cast<unsigned>(rank + 15) / 16),
-               word = bits == 4 ? rank * (address + 2 + 4 * 4 - 1 + repeated) + turns * 4 * 6
-                                : rank * (address + 2 + 4 * 4 - 2 + repeated);
-  return shared(nBlocks * 2 * bits, 10 + g * (word + 32.0 / bits * (toFloat + 1 + 4 / 2.0)));
+  const unsigned together = bits == 4 ? 16 : 64;
+  const double turns = static_cast<double>((static_cast<unsigned>(rank) + together - 1) / together),
+               word = bits == 8
+                          ? rank * (address + 2 + 4 * 4 - 2 + repeated)
+                          : rank * (address + 2 + 4 * 4 - (bits == 4) + repeated) + turns * 4 * 6;
+  const double pieces = bits == 8 ? 16 : 8, positions = bits == 8 ? 4 : 8;
+  return shared(nBlocks * pieces, 10 + g * (word + positions * (toFloat + 1 + 4 / 2.0)));
 }
 
 } // namespace cycles

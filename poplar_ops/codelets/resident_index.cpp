@@ -66,7 +66,7 @@ public:
   }
 };
 
-// The same of codes of 4 bits for several heads: see code_products.hpp.
+// The same of codes of 4 or 2 bits for several heads: see code_products.hpp.
 class GroupCoefficients : public poplar::MultiVertex {
 public:
   poplar::Input<unsigned> filled;
@@ -79,7 +79,7 @@ public:
   FloatsOut offsets;      // [nBlocks][groupSize]
   FloatsOut biases;       // [nBlocks][groupSize]
   WordsOut columns;       // [rank]: where each component's records begin
-  unsigned groupSize, rank, headDim, columnWords, firstBlock, nBlocks;
+  unsigned groupSize, rank, headDim, indexBits, columnWords, firstBlock, nBlocks;
   float limit;
 
   bool compute(unsigned worker) {
@@ -101,11 +101,12 @@ public:
 private:
   template <unsigned nHeads>
   void ofHeads(const unsigned *base, unsigned block, unsigned firstHead) {
-    const unsigned last = (block + 1) * recordWords(4) - 1, row = block * groupSize + firstHead;
+    const unsigned last = (block + 1) * recordWords(indexBits) - 1,
+                   row = block * groupSize + firstHead;
     fourfoldCoefficients<nHeads>(
         [&](unsigned j) { return base + components[j] * columnWords + last; },
-        &selectedQuery[firstHead * rank], rank, limit, &coefficients[row * rank * quadSize],
-        &units[row], &offsets[row], &biases[row]);
+        &selectedQuery[firstHead * rank], rank, limit, static_cast<float>(middleCode(indexBits)),
+        &coefficients[row * rank * quadSize], &units[row], &offsets[row], &biases[row]);
   }
 };
 
@@ -119,50 +120,58 @@ public:
   FloatsIn offsets;            // [nBlocks][groupSize]
   FloatsIn biases;             // [nBlocks][groupSize]
   FloatsIn inverseTemperature; // [groupSize]
-  HalvesOut codes;             // [6][rank][8]: of the word that a worker is at
+  HalvesOut codes;             // [6][rank][8]: of the piece that a worker is at
   FloatsInOut scores;          // [groupSize][partPositions]; those of full blocks are written
-  unsigned groupSize, rank, firstBlock, nBlocks, partPositions;
+  unsigned groupSize, rank, indexBits, firstBlock, nBlocks, partPositions;
 
   bool compute(unsigned worker) {
     // Copies, for a code that is stored could be any of these.
     const unsigned n = rank, *const records = &index[0], *const of = &columns[0];
-    half *const own = &codes[worker * n * codesOfWord];
-    const unsigned nWords = nFullBlocks(*filled, firstBlock, nBlocks) * codeWords(4);
-    for (unsigned item = worker; item < nWords; item += numWorkers()) {
-      const unsigned block = item / codeWords(4),
-                     at = block * recordWords(4) + item % codeWords(4); // powers of two
-      for (unsigned j = 0; j != n; ++j)
-        expandCodes(records[of[j] + at], own + j * codesOfWord);
+    half *const own = &codes[worker * n * codesOfPiece];
+    const bool four = indexBits == 4;
+    const Pieces pieces(indexBits);
+    const unsigned nPieces = nFullBlocks(*filled, firstBlock, nBlocks) * perBlock;
+    for (unsigned item = worker; item < nPieces; item += numWorkers()) {
+      const unsigned block = item / perBlock, piece = item % perBlock, // powers of two
+          at = block * recordWords(indexBits) + pieces.word(piece);
+      if (four)
+        for (unsigned j = 0; j != n; ++j)
+          expandCodes<4>(records[of[j] + at], own + j * codesOfPiece);
+      else
+        for (unsigned j = 0, shift = pieces.shift(piece); j != n; ++j)
+          expandCodes<2>(records[of[j] + at] >> shift, own + j * codesOfPiece);
+      const unsigned position = block * blockSize + pieces.position(piece);
       unsigned h = 0;
       for (; h + 2 <= groupSize; h += 2)
         for (unsigned half = 0; half != 2; ++half) {
-          const auto *four = own + half * quadSize;
-          const TwoSums sums(four, four, ofHead(block, h), ofHead(block, h + 1), n);
-          finish(sums.first, block, h, item, half);
-          finish(sums.second, block, h + 1, item, half);
+          const auto *codesOf = own + half * quadSize;
+          const TwoSums sums(codesOf, codesOf, ofHead(block, h), ofHead(block, h + 1), n);
+          finish(sums.first, block, h, position + half, pieces.apart);
+          finish(sums.second, block, h + 1, position + half, pieces.apart);
         }
       if (h != groupSize) {
         const TwoSums sums(own, own + quadSize, ofHead(block, h), ofHead(block, h), n);
-        finish(sums.first, block, h, item, 0);
-        finish(sums.second, block, h, item, 1);
+        finish(sums.first, block, h, position, pieces.apart);
+        finish(sums.second, block, h, position + 1, pieces.apart);
       }
     }
     return true;
   }
 
 private:
+  static constexpr unsigned perBlock = blockSize / codesOfPiece;
   const half *ofHead(unsigned block, unsigned h) const {
     return &coefficients[(block * groupSize + h) * rank * quadSize];
   }
-  // The scores of positions 0, 4, 2, 6 of a word, or of those behind them.
-  void finish(const Quad &sum, unsigned block, unsigned h, unsigned word, unsigned behind) {
+  // The scores of every other position from there, and of those apart from them.
+  void finish(const Quad &sum, unsigned block, unsigned h, unsigned position, unsigned apart) {
     const unsigned row = block * groupSize + h;
     const Quad score = (units[row] * (sum + biases[row]) + offsets[row]) * inverseTemperature[h];
-    float *const to = &scores[h * partPositions + word * codesOfWord + behind];
+    float *const to = &scores[h * partPositions + position];
     to[0] = score[0];
-    to[4] = score[1];
+    to[apart] = score[1];
     to[2] = score[2];
-    to[6] = score[3];
+    to[apart + 2] = score[3];
   }
 };
 

@@ -32,11 +32,11 @@ inline double twoSums(unsigned rank) {
   return rank / 4 * (sidePass(2 * 2 * (2 + 1 + 2 + 2), 2 * 2 * 4, repeated) + 2 * turn) +
          rank % 4 * (sidePass(2 * 5, 2 * 2, repeated) + turn);
 }
-// A word of a component: its place, an address, load, shift, OR twice; two stores, a load and two stores around
-// masks, differences and a product. Of each head its eight sums, of four of these four numbers loaded, four
-// stored, two addresses.
-inline std::uint64_t groupScores(double nBlocks, double g, unsigned rank) {
-  return shared(nBlocks * 8, 10 + rank * pass(5, 3 + 3 + 5, counted) +
+// A piece of a component: its place, an address, load, shift (of 2 bits twice), OR twice; two stores, a load and
+// two stores around masks, differences and a product. Of each head its eight sums, of four of these four numbers
+// loaded, four stored, two addresses.
+inline std::uint64_t groupScores(double nBlocks, double g, unsigned rank, unsigned bits) {
+  return shared(nBlocks * 8, 10 + rank * pass(5, 3 + 3 + 5 + (bits == 2), counted) +
                                  g * (twoSums(rank) + 2 * (4 + 4 + 2) + 6));
 }
 // Load, store; two addresses of a component.

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Where the key index of one pair (batch element, KV head) has its numbers, for 8 and 4 bits
-// (contract E9).
+// Where the key index of one pair (batch element, KV head) has its numbers, for 8, 4 and 2
+// bits (contract E9).
 //
 // Sixteen blocks of 64 positions of one component are a cell:
 //
-//   codes of the blocks | 16 steps, fp16 | 16 lows, fp16        576 bytes for 4 bits, 1088 for 8
+//   codes of the blocks | 16 steps, fp16 | 16 lows, fp16
+//
+// (1088 bytes for 8 bits, 576 for 4, 320 for 2),
 //
 // so that one vector over the blocks prepares the score of a cell. Sixteen cells of a component
 // follow one another: long runs are what memory is read quickest in. The runs of all components of
@@ -15,8 +17,9 @@
 // Codes of a block are in the order in which interleaving those of several components, first by
 // bytes and then in pairs, leaves consecutive positions in a vector (kernels/dot_codes_x86.hpp):
 //
-//   4 bits: byte 16 L + 4 r + i, half n (0: the low four bits)    position (2 r + n) * 8 + 4 L + i
 //   8 bits: byte 16 L + 4 r + i                                   position 16 r + 4 L + i
+//   4 bits: byte 16 L + 4 r + i, half n (0: the low four bits)    position (2 r + n) * 8 + 4 L + i
+//   2 bits: byte 4 r + i, quarter n (0: the low two bits)         position (4 r + n) * 4 + i
 //
 // Like arith.hpp, kernels include this inside an unnamed namespace.
 #pragma once
@@ -27,6 +30,12 @@ namespace sparq {
 
 constexpr unsigned cellBlocks = 16;
 constexpr unsigned cellsTogether = 16;
+
+// Codes of a byte, and the position of code n of byte 16 L + 4 r; those of the next bytes follow.
+constexpr unsigned codesOfByte(unsigned bits) { return 8 / bits; }
+constexpr unsigned firstPosition(unsigned bits, unsigned L, unsigned r, unsigned n) {
+  return ((codesOfByte(bits) * r + n) * (4 / codesOfByte(bits)) + L) * 4;
+}
 
 struct CellLayout {
   unsigned bits, headDim;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What approximate scores are computed from, for all pairs (batch element, KV head) of a cache: the
-// keys once more by component, in fp16 ("key columns") or quantised to 8 or 4 bits (contract E9), perhaps in planes of bits (E12).
+// keys once more by component, in fp16 ("key columns") or quantised to 8, 4 or 2 bits (contract E9), perhaps in planes of bits (E12).
 //
 // A quantised index holds the full blocks of 64 positions. The open block, which has fewer, is in
 // fp16 columns until its 64th position arrives.
@@ -19,7 +19,7 @@ public:
   // Throws std::bad_alloc.
   KeyIndex(const CacheSpec &spec, const Kernels &kernels);
 
-  const bool quantised;           // 8 or 4 bits
+  const bool quantised;           // fewer than 16 bits
   const bool inPlanes;            // of bits
   const std::size_t columnStride; // positions from one column to the next
 

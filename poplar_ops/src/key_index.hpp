@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The vertices that score positions from a key index of 8 or 4 bits (docs/exactness.md E9): for each
+// The vertices that score positions from a key index of 8, 4 or 2 bits (docs/exactness.md E9): for each
 // block the coefficients of the query, then sums of products with its codes.
 #pragma once
 

@@ -85,7 +85,7 @@ private:
 } // namespace
 
 bool scoredByGroup(const Plan &plan) {
-  return plan.layout.indexBits == 4 && plan.shape.groupSize() > 1;
+  return plan.layout.indexBits < 8 && plan.shape.groupSize() > 1;
 }
 
 void ResidentRecords::score(const Context &context, const SparqSettings &settings,
@@ -128,6 +128,7 @@ void ResidentRecords::score(const Context &context, const SparqSettings &setting
           {"groupSize", g},
           {"rank", r},
           {"headDim", d},
+          {"indexBits", bits},
           {"columnWords", columnWords},
           {"firstBlock", part * nBlocks},
           {"nBlocks", nBlocks},
@@ -140,18 +141,14 @@ void ResidentRecords::score(const Context &context, const SparqSettings &setting
                                    {"offsets", offsets[slot][part].flatten()},
                                    {"inverseTemperature", q.inverseTemperature[slot][part]},
                                    {"scores", scores.weights[slot][part].flatten()}};
-      std::vector<Setting> scoreSettings{{"groupSize", g},
-                                         {"rank", r},
-                                         {"firstBlock", part * nBlocks},
-                                         {"nBlocks", nBlocks},
-                                         {"partPositions", waves.partPositions()}};
+      std::vector<Setting> scoreSettings{
+          {"groupSize", g},     {"rank", r},
+          {"indexBits", bits},  {"firstBlock", part * nBlocks},
+          {"nBlocks", nBlocks}, {"partPositions", waves.partPositions()}};
       if (byGroup) {
         coefficientEdges.push_back({"biases", biases[slot][part].flatten()});
         scoreEdges.push_back({"biases", biases[slot][part].flatten()});
         scoreEdges.push_back({"codes", codes[slot][part].flatten()});
-      } else { // the other vertices are for codes of 4 bits alone
-        coefficientSettings.push_back({"indexBits", bits});
-        scoreSettings.push_back({"indexBits", bits});
       }
       addVertex(context.graph, coefficient,
                 byGroup ? "sparq::GroupCoefficients" : "sparq::ResidentCoefficients", tile,
@@ -160,7 +157,7 @@ void ResidentRecords::score(const Context &context, const SparqSettings &setting
                         : cycles::residentCoefficients(nBlocks, g, r));
       addVertex(context.graph, score, byGroup ? "sparq::GroupScores" : "sparq::ResidentScores",
                 tile, scoreEdges, scoreSettings,
-                byGroup ? cycles::groupScores(nBlocks, g, r)
+                byGroup ? cycles::groupScores(nBlocks, g, r, bits)
                         : cycles::residentScores(nBlocks, g, r, bits));
     }
   }

@@ -30,8 +30,9 @@ void check(const char *op, const CacheSpec &spec) {
   if (nTasks > maxCapacity)
     fail(op, "batch * n_kv_heads", "be at most " + std::to_string(maxCapacity),
          static_cast<std::int64_t>(nTasks));
-  if (spec.indexBits != 16 && spec.indexBits != 8 && spec.indexBits != 4)
-    fail(op, "index_bits", "be one of 16, 8, 4", spec.indexBits);
+  const bool planes = spec.indexBits == 8 || spec.indexBits == 4; // can be in planes of bits
+  if (spec.indexBits != 16 && !planes && spec.indexBits != 2)
+    fail(op, "index_bits", "be one of 16, 8, 4, 2", spec.indexBits);
   if (spec.rowBits != 16 && spec.rowBits != 8)
     fail(op, "row_bits", "be one of 16, 8", spec.rowBits);
   // so that a coefficient is at least 1 (contract E9)
@@ -39,7 +40,7 @@ void check(const char *op, const CacheSpec &spec) {
     fail(op, "head_dim", "be at most 65536 with index_bits=" + std::to_string(spec.indexBits),
          spec.headDim);
   const std::uint64_t most =
-      spec.indexBits == 16 ? 0 : std::uint64_t(spec.indexBits) * spec.headDim;
+      planes ? std::uint64_t(spec.indexBits) * spec.headDim : 0;
   if (spec.indexReadBits > most)
     fail(op, "index_read_bits",
          "be in [0, " + std::to_string(most) +

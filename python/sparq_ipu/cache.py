@@ -36,14 +36,14 @@ class KVCache(HasSpec):
         device: "auto" (the best one here), "ipu", "cpu", "emulator" or "reference".
         check_finite: refuse NaN and infinity in keys, values and queries. Off is faster; the result is then
             unspecified for such input.
-        options: of the cache, as `sparq_reference.CacheSpec`: `index_bits`, 16 (the default), 8 or 4, bits of
-            a number of the key index that SparQ scores positions from (docs/exactness.md E9); `row_bits`, 16
-            (the default) or 8, of a number of the rows of keys and values (E10), 8 on "ipu" and "emulator"
+        options: of the cache, as `sparq_reference.CacheSpec`: `index_bits`, 16 (the default), 8, 4 or 2, bits
+            of a number of the key index that SparQ scores positions from (docs/exactness.md E9); `row_bits`,
+            16 (the default) or 8, of a number of the rows of keys and values (E10), 8 on "ipu" and "emulator"
             only with `memory="tiered"`; `index_read_bits`, 0 (the default) or how many bits of a position a
             query reads of a key index in planes (E12), on "ipu" and "emulator" only with
             `memory="streaming"`. And of the device's backend:
             on "cpu" `n_threads` and `isa` (docs/cpu.md);
-            on "ipu" and "emulator" `memory`, "streaming" (the default), "tiered" (with `index_bits` 8 or 4)
+            on "ipu" and "emulator" `memory`, "streaming" (the default), "tiered" (with `index_bits` below 16)
             or "sram"; with "tiered" `hot_rows`, `hot_policy` and `wave_rows`; `n_ipus` and `split`; `n_tiles`
             of an emulated IPU: see `sparq_ipu.device_options.DeviceOptions`.
 

@@ -42,8 +42,8 @@ class DeviceOptions:
     Args:
         n_tiles: tiles of an emulated IPU; 0: all 1472.
         memory: "streaming" (rows of K and V in streaming memory); "tiered": the key index and hot rows on
-            chip, all rows in streaming memory, SparQ and window attention only, with `index_bits` 8 or 4; or
-            "sram": all of the cache on chip, dense attention only, filled once.
+            chip, all rows in streaming memory, SparQ and window attention only, with `index_bits` below 16;
+            or "sram": all of the cache on chip, dense attention only, filled once.
         n_ipus: IPUs, a power of two up to 64.
         split: what of a model an IPU has: "layers" (layer l of L is on IPU l * n_ipus // L), or "heads" (all
             layers, of a share of the KV heads, then of the batch; IPUs of neighbouring heads are neighbours).
@@ -121,7 +121,7 @@ class DeviceOptions:
             checks.fail(op, "index_read_bits", "be 0 unless memory is 'streaming'", spec.index_read_bits)
         if self.memory == "tiered":
             if spec.index_bits == 16:  # the keys themselves are no index
-                checks.fail(op, "index_bits", "be 8 or 4 where memory is 'tiered'", spec.index_bits)
+                checks.fail(op, "index_bits", "be 8, 4 or 2 where memory is 'tiered'", spec.index_bits)
             return
         if spec.row_bits != 16:
             checks.fail(op, "row_bits", "be 16 unless memory is 'tiered'", spec.row_bits)

@@ -154,6 +154,8 @@ DENSE_SRAM = KERNELS["dense-sram"]
 BASELINE = KERNELS["dense-streaming"]
 #: what the project is about: the default of plans and benchmarks
 DEFAULT = KERNELS["sparq-streaming"]
+#: `index_bits` that sweeps and reports compare
+SWEPT_BITS = (16, 8, 4)
 #: the key index and hot rows in SRAM
 TIERED = KERNELS["sparq-tiered"]
 

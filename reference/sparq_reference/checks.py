@@ -22,10 +22,12 @@ MAX_CAPACITY = 1 << 24
 #: most layers of one cache
 MAX_LAYERS = 1024
 #: bits of a number of the key index (E9); 16: the keys themselves
-INDEX_BITS = (16, 8, 4)
+INDEX_BITS = (16, 8, 4, 2)
 #: bits of a number of a row of keys and values (docs/exactness.md, E10)
 ROW_BITS = (16, 8)
-#: largest head_dim with a key index of 8 or 4 bits: so many products of a code and a coefficient of at least
+#: of these, those whose index can be in planes of bits (E12)
+PLANES_OF = (8, 4)
+#: largest head_dim with a key index of fewer bits: so many products of a code and a coefficient of at least
 #: 1 have a sum below 2**24 (E9)
 MAX_INDEX_HEAD_DIM = 1 << 16
 #: head_dim is a multiple of this: the lanes of a dot product
@@ -77,7 +79,7 @@ def _check_bits(op: str, argument: str, value: object, allowed: Sequence[int]) -
 
 
 def check_index_bits(op: str, value: object, head_dim: int) -> int:
-    """`value` as an int of INDEX_BITS; with 8 or 4, head_dim has a limit."""
+    """`value` as an int of INDEX_BITS; with fewer than 16, head_dim has a limit."""
     number = _check_bits(op, "index_bits", value, INDEX_BITS)
     if number != INDEX_BITS[0] and head_dim > MAX_INDEX_HEAD_DIM:
         fail(op, "head_dim", f"be at most {MAX_INDEX_HEAD_DIM} with index_bits={number}", head_dim)
@@ -85,8 +87,8 @@ def check_index_bits(op: str, value: object, head_dim: int) -> int:
 
 
 def check_index_read_bits(op: str, value: object, index_bits: int, head_dim: int) -> int:
-    """`value` as an int: at most all bits of a position, 0 with index_bits=16."""
-    most = 0 if index_bits == INDEX_BITS[0] else index_bits * head_dim
+    """`value` as an int: at most all bits of a position, 0 where index_bits are not PLANES_OF."""
+    most = index_bits * head_dim if index_bits in PLANES_OF else 0
     interval = f"[0, {most}] with index_bits={index_bits}"
     return check_integer(op, "index_read_bits", value, 0, most, interval)
 

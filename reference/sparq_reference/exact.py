@@ -87,7 +87,7 @@ def approx_scores(
 ) -> np.ndarray:
     """The argument of the softmax of equation 7: q[components] . K[:, components] / tau.
 
-    With index_bits 8 or 4, full blocks of K as the key index has them (E9); with `plane_depths`, of which
+    With index_bits below 16, full blocks of K as the key index has them (E9); with `plane_depths`, of which
     `components` are those above 0, so many planes of it (E12).
     -> (batch, n_heads, seq_len) float32, -inf beyond a length.
     """
@@ -299,7 +299,7 @@ def sparq_attention(
             dense attention, bit for bit.
         n_local: how many of them are the last positions, in [0, top_k] (the paper's l).
         mean_value: add (1 - alpha) times the mean value row for the positions not selected.
-        index_bits: 16, or 8 or 4: positions are scored from a key index of so few bits (E9).
+        index_bits: 16, or 8, 4 or 2: positions are scored from a key index of so few bits (E9).
         index_read_bits: above 0, the key index is in planes of bits, of which so many are read a position, in
             [1, index_bits * head_dim] (E12); 0: all bits of `rank` components.
         lengths: (batch,) integers in [1, seq_len]; None means seq_len. Positions beyond are not read.

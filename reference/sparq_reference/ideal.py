@@ -93,7 +93,7 @@ def approx_scores(
 ) -> np.ndarray:
     """The argument of the softmax of equation 7: q[components] . K[:, components] / tau.
 
-    With index_bits 8 or 4, full blocks of K as the key index has them (E9; key must be float16), and q as
+    With index_bits below 16, full blocks of K as the key index has them (E9; key must be float16), and q as
     it is; with `plane_depths`, of which `components` are those above 0, so many planes of it, the codes in
     the middle of what those leave open (E12).
     -> (batch, n_heads, seq_len) float64, -inf beyond a length.
@@ -270,7 +270,7 @@ def sparq_attention(
     """SparQ attention of one decode step, Algorithm 1.
 
     Arguments as of `exact.sparq_attention`, of any floating dtype and any head_dim; float64, not saturated.
-    With index_bits 8 or 4 the keys must be float16.
+    With index_bits below 16 the keys must be float16.
 
     Raises:
         ValueError: `sparq_attention: <argument> must <rule>, got <value>`.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The key index of 8 or 4 bits: what SparQ scores positions from where index_bits is not 16.
+"""The key index of 8, 4 or 2 bits: what SparQ scores positions from where index_bits is not 16.
 
 Rule E9 of docs/exactness.md. Keys are quantised by component, in blocks of 64 consecutive positions counted
 from 0, as soon as a block is full; the positions behind the last full block are scored in float16. So what is
@@ -19,7 +19,7 @@ import numpy as np
 from sparq_reference.numerics import BLOCK, to_half, widen
 
 #: largest |coefficient| of a query component, by index_bits, where the rank allows it
-COEFFICIENT_LIMIT = {8: 2047, 4: 127}
+COEFFICIENT_LIMIT = {8: 2047, 4: 127, 2: 127}
 
 _ZERO = np.float32(0.0)
 _HALF = np.float32(0.5)
@@ -41,7 +41,7 @@ def quantise(columns: np.ndarray, index_bits: int) -> KeyIndex:
 
     Args:
         columns: (n_components, n_positions) float16; n_positions is a multiple of 64.
-        index_bits: 8 or 4.
+        index_bits: 8, 4 or 2.
     """
     most = np.float32(2**index_bits - 1)
     blocks = widen(columns).reshape(columns.shape[0], -1, BLOCK)

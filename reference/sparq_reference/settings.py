@@ -218,7 +218,7 @@ class CacheSpec:
         head_dim: components of a head, a positive multiple of 8.
         capacity: most positions of one batch element, in [1, 2**24].
         index_bits: of a number of the key index, what SparQ scores positions from: 16 (the keys themselves,
-            float16), or 8 or 4 (docs/exactness.md E9), with head_dim at most 2**16.
+            float16), or 8, 4 or 2 (docs/exactness.md E9), with head_dim at most 2**16.
         row_bits: of a number of the rows of keys and values: 16 (float16), or 8: rows are rounded when they
             are appended (docs/exactness.md E10).
         index_read_bits: of the key index, how many bits of a position a query reads, in [1, index_bits *

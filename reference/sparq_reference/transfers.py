@@ -2,7 +2,7 @@
 """Elements and bytes moved by one decode step of attention, and what follows from them (arXiv:2312.04985v6).
 
 All for one KV head of one batch element: multiply by batch * n_kv_heads. The paper counts elements. A key
-index of 8 or 4 bits (docs/exactness.md E9) has smaller ones, so with it bytes are what compares. `seq_len`
+index of 8, 4 or 2 bits (docs/exactness.md E9) has smaller ones, so with it bytes are what compares. `seq_len`
 is the paper's S, `head_dim` d_h, `rank` r, `top_k` k, `d_model` d_m, and `index_bits` b; local positions are
 among the `top_k` and cost nothing more.
 """
@@ -40,7 +40,7 @@ def dense_bytes(seq_len: int, head_dim: int) -> int:
 def index_bytes(seq_len: int, n_components: int, index_bits: int = 16, index_read_bits: int = 0) -> int:
     """So many components of the key index of all positions, n of them.
 
-    16 bits: 2 S n. 8 or 4 bits, F = floor(S / 64) full blocks: F n (64 b / 8 + 4) + 2 (S - 64 F) n. The 4 are
+    16 bits: 2 S n. b = 8, 4 or 2 bits, F = floor(S / 64) full blocks: F n (64 b / 8 + 4) + 2 (S - 64 F) n. The 4 are
     `low` and `step`; positions behind the last full block are fp16. In planes, of which R bits a position are
     read (E12): 64 min(R, n b) / 8 in place of 64 n b / 8, and for n the most components that can have them,
     min(n, R).
@@ -103,7 +103,7 @@ def theoretical_speedup(
     are left out: an attention kernel does not write the new key and value, and the mean value stays
     beside it. With them, by equations 3 and 11, the inverse of `compression_ratio` is 7.52 and 6.38.
 
-    With a key index of b = 8 or 4 bits, `index_bytes` stand for the 2 S r bytes of the keys' components:
+    With a key index of b = 8, 4 or 2 bits, `index_bytes` stand for the 2 S r bytes of the keys' components:
     4 S d / (S r (b / 8 + 4 / 64) + 4 k d) where S is a multiple of 64. At S = 16384: 13.47 and 23.27.
     In planes, of which 64 bits a position are read: 36.57 (E12).
     """

@@ -141,7 +141,7 @@ def test_former_spellings() -> None:
         ("--head-dim 12", "--head-dim must be a multiple of 8, got 12"),
         ("--heads 0", "--heads must be in [1, 16777216], got 0"),
         ("--kv-heads 0", "--kv-heads must be in [1, 16777216], got 0"),
-        ("--index-bits 5", "--index-bits must be one of 16, 8, 4, got 5"),
+        ("--index-bits 5", "--index-bits must be one of 16, 8, 4, 2, got 5"),
         ("--kv-heads 3", "--heads must be a multiple of --kv-heads=3, got 32"),
         ("--B 9999999 --kv-heads 2", "--B * --kv-heads must be at most 16777216, got 19999998"),
         ("--seed -1", "--seed must be at least 0, got -1"),
@@ -388,7 +388,7 @@ def test_the_command_of_a_row_repeats_it(
         ("--local 9", "--local must be in [0, --k=8], got 9"),
         ("--heads 5", "--heads must be a multiple of --kv-heads=2, got 5"),
         ("--json none/rows.jsonl", "--json must be a file that can be written"),
-        ("--index-bits 12", "--index-bits must be one of 16, 8, 4, got 12"),
+        ("--index-bits 12", "--index-bits must be one of 16, 8, 4, 2, got 12"),
         ("--json other.jsonl", "line 1 has schema 5, bench 'some'"),
     ],
 )

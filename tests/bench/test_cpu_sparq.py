@@ -100,7 +100,7 @@ def test_some_key_indices(capsys: pytest.CaptureFixture[str]) -> None:
     assert names[:3] == ["dense", "sparq-int4", "sparq-int8"] and len(names) == 6
     with pytest.raises(SystemExit):
         cpu_sparq.main([*command, "5"])
-    assert "--index-bits must be one of 16, 8, 4, got 5" in capsys.readouterr().err
+    assert "--index-bits must be one of 16, 8, 4, 2, got 5" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("dense", [True, False])

@@ -36,7 +36,7 @@ FIELDS = {
 #: labels of a run of everything, in order
 LABELS = [
     *(name for name in sparq_kernels() if name != TIERED.name),
-    *(f"{kernel.name} {index}" for kernel in (DEFAULT, TIERED) for index in ("int8", "int4")),
+    *(f"{kernel.name} {index}" for kernel in (DEFAULT, TIERED) for index in ("int8", "int4", "int2")),
 ]
 
 
@@ -50,7 +50,7 @@ def test_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     status, rows = run(*SMALL, tmp_path=tmp_path)
     assert status == 0
     assert [ipu_sparq.label(row) for row in rows] == LABELS
-    assert [row["index_bits"] for row in rows] == [16, 16, 16, 8, 4, 8, 4]
+    assert [row["index_bits"] for row in rows] == [16, 16, 16, 8, 4, 2, 8, 4, 2]
     for row in rows:
         assert set(row) >= FIELDS
         assert row["bit_exact"] is True and row["checked_against"] == "reference" and row["error"] is None
@@ -58,8 +58,8 @@ def test_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert 0 < row["max_abs_error_vs_float64"] < 1e-2
         assert sum(row["tile_bytes_by_kind"].values()) == row["max_tile_bytes"]
         assert row["extended_memory"] is row["footprint_extrapolated"] is False
-    sram, dense, sparq, int8, int4, *tiered = rows
-    assert [row["theoretical_speedup"] > 1 for row in rows] == [False, False, *[True] * 5]
+    sram, dense, sparq, int8, int4, int2, *tiered = rows
+    assert [row["theoretical_speedup"] > 1 for row in rows] == [False, False, *[True] * 7]
     assert sram["theoretical_speedup"] == dense["theoretical_speedup"] == 1
     assert sram["streaming_memory_bytes"] == 0
     assert dense["streaming_memory_bytes"] >= 2 * 2 * 256 * 64 * 2  # KV heads, K and V, whole chunks
@@ -71,15 +71,15 @@ def test_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert sparq["seconds_low"] < sparq["seconds_per_query"] < sparq["seconds_high"]
     for speedup, seconds in (("speedup_low", "seconds_high"), ("speedup_high", "seconds_low")):
         assert sparq[speedup] == dense[seconds] / sparq[seconds]
-    for row, bits in ((int8, 8), (int4, 4)):  # a chunk is 4 blocks, each with its codes, low and step
+    for row, bits in ((int8, 8), (int4, 4), (int2, 2)):  # a chunk is 4 blocks, each with its codes, low and step
         assert row["streamed_bytes"] == 2 * (16 * (256 * bits // 8 + 4 * 4) + 2 * 2 * 32 * 64)
     for row in tiered:  # the selected rows, none of them hot
         assert row["streamed_bytes"] == 2 * 2 * 32 * 64 * 2 and row["theoretical_speedup"] == 200 / 32
     out = capsys.readouterr()
-    assert [line.split("  ")[0] for line in out.out.splitlines()[3:10]] == LABELS
+    assert [line.split("  ")[0] for line in out.out.splitlines()[3:12]] == LABELS
     assert "modelled" in out.out and "nothing was measured on an IPU" in out.out
-    assert "[3/7] sparq-streaming: check against the reference" in out.err
-    assert "[5/7] sparq-streaming int4: check against the reference" in out.err
+    assert "[3/9] sparq-streaming: check against the reference" in out.err
+    assert "[5/9] sparq-streaming int4: check against the reference" in out.err
 
 
 def test_wrong_results_get_no_time(
@@ -241,8 +241,8 @@ def test_a_call_that_gives_other_bits_is_no_measurement(
         (f"--input {REAL} --layer 1", "--layer must be one of [2, 23], got 1"),
         (f"--input {REAL} --S 769", f"--S must be in [1, 768], the positions in {REAL}, got 769"),
         (f"--input {REAL} --r 65", "--r must be in [1, --head-dim=64], got 65"),
-        ("--index-bits 8 2", "--index-bits must be one of 16, 8, 4, got 2"),
-        (f"--input {REAL} --index-bits 2", "--index-bits must be one of 16, 8, 4, got 2"),
+        ("--index-bits 8 3", "--index-bits must be one of 16, 8, 4, 2, got 3"),
+        (f"--input {REAL} --index-bits 3", "--index-bits must be one of 16, 8, 4, 2, got 3"),
         ("--layer 1", "--layer must be given together with --input, got 1 alone"),
         ("--tiles 1473", "--tiles must be in [0, 1472], got 1473"),
         ("--ipus 2", "--ipus must be 1 without --plan-only, got 2"),
@@ -258,7 +258,7 @@ def test_no_more_than_all_positions_are_read() -> None:
     cli = ipu_sparq.command_line()
     a = ipu_sparq.parse(cli, "--S 64 --r 32 --k 128".split())
     wide, *fewer = (
-        Workload(CacheSpec(1, 32, 128, 64, bits), 32, SparqSettings(32, 128)) for bits in (16, 8, 4)
+        Workload(CacheSpec(1, 32, 128, 64, bits), 32, SparqSettings(32, 128)) for bits in (16, 8, 4, 2)
     )
     assert a.workloads == [wide, *fewer]
     row = ipu_sparq.first_row(DEFAULT, "emulator", wide, a)
@@ -266,7 +266,7 @@ def test_no_more_than_all_positions_are_read() -> None:
     assert row["transfer_elements"] == 64 * 32 + 2 * 64 * 128 + 4 * 128
     assert row["transfer_bytes"] == 2 * row["transfer_elements"]
     assert row["transfer_bytes_dense"] == 2 * (2 * 64 * 128 + 2 * 128)
-    for workload, block in zip(fewer, (64 + 4, 32 + 4)):  # one block, all in rows of which there are no more
+    for workload, block in zip(fewer, (64 + 4, 32 + 4, 16 + 4)):  # one block, all in rows of which there are no more
         row = ipu_sparq.first_row(DEFAULT, "emulator", workload, a)
         assert row["transfer_bytes"] == 32 * block + 2 * (2 * 64 * 128 + 4 * 128)
         assert row["theoretical_speedup"] == 4 * 64 * 128 / (32 * block + 4 * 64 * 128)
@@ -285,7 +285,7 @@ def test_real_inputs(tmp_path: Path) -> None:
         "--input", REAL, "--layer", "23", "--r", "16", "--k", "64", "--device", "emulator", tmp_path=tmp_path
     )
     assert status == 0
-    assert [row["bit_exact"] for row in rows] == [True] * 7
+    assert [row["bit_exact"] for row in rows] == [True] * 9
     assert (rows[0]["n_heads"], rows[0]["n_kv_heads"], rows[0]["seq_len"]) == (9, 3, 768)
 
 

@@ -49,7 +49,7 @@ def test_a_wrong_result_is_reported(
     assert good["mean_value"] is not bool(more)
 
 
-@pytest.mark.parametrize("index_bits", [8, 4])
+@pytest.mark.parametrize("index_bits", [8, 4, 2])
 def test_index_bits(
     index_bits: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -56,7 +56,7 @@ def test_refused_numbers(capsys: pytest.CaptureFixture) -> None:
         (["--ipus", "1000"], "--ipus must be in [1, 32], got 1000"),
         (["--heads", "64"], "unrecognized arguments: --heads 64"),
         (["--head-dim", "64"], "unrecognized arguments: --head-dim 64"),
-        (["--index-bits", "16"], "index_bits must be 8 or 4 where memory is 'tiered', got 16"),
+        (["--index-bits", "16"], "index_bits must be 8, 4 or 2 where memory is 'tiered', got 16"),
     ):
         with pytest.raises(SystemExit) as stop:
             tiers.main([*SMALL, "--S", "256", *words])

@@ -89,19 +89,20 @@ def test_scores(bits: int, kind: str, rank: int, n_full: int, behind: int, seed:
 
 @given(
     kind=st.sampled_from(KINDS),
+    bits=st.sampled_from((4, 2)),
     group=st.sampled_from((2, 3, 5)),
     rank=st.sampled_from((1, 4, 7, 16)),
     n_full=st.sampled_from((3, 0, 1)),
     seed=st.integers(0, 2**32 - 1),
 )
-def test_scores_of_a_group(kind: str, group: int, rank: int, n_full: int, seed: int) -> None:
+def test_scores_of_a_group(kind: str, bits: int, group: int, rank: int, n_full: int, seed: int) -> None:
     """The same scores where codes are taken out of their words once for all heads."""
-    x, column_words = make_problem(kind, 4, rank, N_BLOCKS, seed, group), N_BLOCKS * record_words(4)
+    x, column_words = make_problem(kind, bits, rank, N_BLOCKS, seed, group), N_BLOCKS * record_words(bits)
     components = np.sort(np.random.default_rng(seed).permutation(HEAD_DIM)[:rank]).astype(np.uint32)
     index = some_words(seed, N_LAYERS, HEAD_DIM, column_words)
-    index[LAYER, components] = records(x.columns, 4)
+    index[LAYER, components] = records(x.columns, bits)
     shared = dict(filled=word((FIRST_BLOCK + n_full) * 64 + 5), index=index)
-    sizes = dict(groupSize=group, rank=rank, firstBlock=FIRST_BLOCK, nBlocks=N_BLOCKS)
+    sizes = dict(groupSize=group, rank=rank, indexBits=bits, firstBlock=FIRST_BLOCK, nBlocks=N_BLOCKS)
     of_rows = {name: floats(N_BLOCKS, group) for name in ("units", "offsets", "biases")}
     out = run(
         "GroupCoefficients",
@@ -123,7 +124,7 @@ def test_scores_of_a_group(kind: str, group: int, rank: int, n_full: int, seed: 
     assert out["columns"].tolist() == [(LAYER * HEAD_DIM + int(c)) * column_words for c in components]
     once = out["coefficients"][:n_full, :, :, 0].astype(np.float32)
     np.testing.assert_array_equal(out["coefficients"][:n_full], np.repeat(once[..., None], 4, axis=-1))
-    np.testing.assert_array_equal(out["biases"][:n_full], 8 * once.sum(axis=-1))
+    np.testing.assert_array_equal(out["biases"][:n_full], 2 ** (bits - 1) * once.sum(axis=-1))
     n_local = N_BLOCKS * 64 + 64
     scored = run(
         "GroupScores",
@@ -151,7 +152,7 @@ def test_the_largest_products_are_exact() -> None:
         columns, np.array([[1, 1, -1, 1], [-1, -1, 1, -1]], np.float32), np.ones(2, np.float32), 127.0, 4
     )
     shared = dict(filled=word(64), index=records(columns, 4)[None])
-    sizes = dict(groupSize=2, rank=4, firstBlock=0, nBlocks=1)
+    sizes = dict(groupSize=2, rank=4, indexBits=4, firstBlock=0, nBlocks=1)
     of_rows = {name: floats(1, 2) for name in ("units", "offsets", "biases")}
     made = dict(columns=words(4), coefficients=halves(1, 2, 4, 4), **of_rows)
     fields = dict(shared, layer=word(0), components=np.arange(4, dtype=np.uint32), selectedQuery=x.query)

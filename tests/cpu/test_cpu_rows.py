@@ -23,7 +23,7 @@ def rows_of(generator: np.random.Generator, batch: int, n: int, heads: int = HEA
     return generator.standard_normal((batch, heads, n, DIM)).astype(np.float16)
 
 
-@given(st.data(), st.sampled_from([16, 8, 4]), st.integers(0, 1 << 32))
+@given(st.data(), st.sampled_from([16, 8, 4, 2]), st.integers(0, 1 << 32))
 def test_calls_through_rows_are_those_of_caches_of_their_own(
     data: st.DataObject, index_bits: int, seed: int
 ) -> None:

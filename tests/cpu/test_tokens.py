@@ -48,7 +48,7 @@ def one_after_another(cache, query, key, value, settings) -> np.ndarray:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("index_bits", [16, 8, 4])
+@pytest.mark.parametrize("index_bits", [16, 8, 4, 2])
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
 @pytest.mark.parametrize("lengths, n_tokens", [((0, 0), 5), ((60, 3), 9), ((130, 127), 2)])
 def test_equals_one_after_another(device, index_bits, settings, lengths, n_tokens):
@@ -88,7 +88,7 @@ def test_threads(n_threads, length):
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("index_bits", [16, 8, 4])
+@pytest.mark.parametrize("index_bits", [16, 8, 4, 2])
 @pytest.mark.parametrize("kept", [(0, 0), (1, 64), (63, 128), (64, 65), (130, 190), (200, 127)])
 def test_truncated_is_as_if_they_had_never_come(device, index_bits, kept):
     cache = filled(new_cache(device, index_bits), (200, 190))

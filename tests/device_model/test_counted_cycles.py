@@ -49,6 +49,7 @@ EXCEPTIONS = {
     "CodeColumns": 0.6,
     "CutCodes": 0.62,
     "GroupScores": 0.49,
+    "GroupScores#2bits": 0.49,
     # choices without a branch, which an IPU does not have
     "DealNewest": 1.57,
     "FillIndex": 1.4,

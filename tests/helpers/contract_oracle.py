@@ -151,7 +151,7 @@ def block_scores(
     E12 with `depth`, how many planes of each are read, and the rank of the settings.
     """
     n = 2**index_bits - 1
-    limit = float(min({8: 2047, 4: 127}[index_bits], (2**24 - 1) // (n * (rank or len(q)))))
+    limit = float(min({8: 2047, 4: 127, 2: 127}[index_bits], (2**24 - 1) // (n * (rank or len(q)))))
     v = [fl(x * step) for x, (_, step, _) in zip(q, stored)]
     m = max(abs(x) for x in v)
     if m == 0:

@@ -67,7 +67,7 @@ def stored_error(index: key_index.KeyIndex, keys: np.ndarray, index_bits: int) -
 
 def coefficient_error(q: np.ndarray, index: key_index.KeyIndex, index_bits: int) -> np.ndarray:
     """Section 2, key index: C, (n_blocks, 64), from rounding q (r,) times the steps to coefficients."""
-    limit = min({8: 2047, 4: 127}[index_bits], (2**24 - 1) // ((2**index_bits - 1) * len(q)))
+    limit = min({8: 2047, 4: 127, 2: 127}[index_bits], (2**24 - 1) // ((2**index_bits - 1) * len(q)))
     v = np.abs(q.astype(float)[:, None] * index.step.astype(float))
     unit = v.max(axis=0) / limit
     return unit[:, None] * (0.5 + limit * k(2)) * index.code.astype(float).sum(axis=0)

@@ -29,4 +29,4 @@ def expected(query, key, value, lengths, index_bits, settings=SETTINGS):
 
 
 def refusal(op, shown):
-    return "^" + re.escape(f"{op}: index_bits must be one of 16, 8, 4, got {shown}") + "$"
+    return "^" + re.escape(f"{op}: index_bits must be one of 16, 8, 4, 2, got {shown}") + "$"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests of vertices share that read or write the key index of 8 or 4 bits (contract E9)."""
+"""What the tests of vertices share that read or write the key index of 8, 4 or 2 bits (contract E9)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from vertex import WORD_POISON, floats
 from sparq_reference import key_index
 
 GROUP, HEAD_DIM = 3, 16
-BITS = (8, 4)
+BITS = (8, 4, 2)
 INT_POISON = WORD_POISON.view(np.int32)
 
 

@@ -222,7 +222,7 @@ def test_options(checkpoint, capsys):
             "--layer-settings must be LAYER:dense or no-mean-value",
         ),
         (("--rank", "4", "--device", "gpu"), "generate: device must be one of"),
-        (("--rank", "4", "--index-bits", "5"), "generate: index_bits must be one of 16, 8, 4, got 5"),
+        (("--rank", "4", "--index-bits", "5"), "generate: index_bits must be one of 16, 8, 4, 2, got 5"),
         (("--rank", "4", "--n-local", "-1"), "generate: n_local must be in [0, top_k=128], got -1"),
         (("--rank", "4", "--model", "nowhere"), "load_model: path must exist, got nowhere"),
         (

@@ -17,7 +17,7 @@ if "emulator" in sparq_ipu.available_devices():
     CACHES.append(dict(device="emulator", n_tiles=16))
 
 
-@pytest.mark.parametrize("index_bits", [16, 8, 4])
+@pytest.mark.parametrize("index_bits", [16, 8, 4, 2])
 @pytest.mark.parametrize("options", CACHES, ids=str)
 def test_a_cache_equals_the_reference(options, index_bits):
     """At every length around a block: full blocks come from the index, the rest from the keys."""

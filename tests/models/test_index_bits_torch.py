@@ -24,7 +24,7 @@ def tensors(*arrays):
 
 
 @given(
-    st.integers(1, 2), st.sampled_from([1, 3]), st.integers(1, 140), st.sampled_from([16, 8, 4]), st.data()
+    st.integers(1, 2), st.sampled_from([1, 3]), st.integers(1, 140), st.sampled_from([16, 8, 4, 2]), st.data()
 )
 def test_the_operator_equals_the_reference(batch, group_size, most, index_bits, data):
     seed = data.draw(st.integers(0, 2**16))
@@ -69,7 +69,7 @@ def test_the_operator_without_the_kernels(monkeypatch):
 
 
 @pytest.mark.skipif(not hasattr(torch.library, "opcheck"), reason="torch.library.opcheck came with torch 2.4")
-@pytest.mark.parametrize("index_bits", [16, 8, 4])
+@pytest.mark.parametrize("index_bits", [16, 8, 4, 2])
 def test_the_operator_is_well_formed(index_bits):
     arguments = (torch.from_numpy(draw(2, 2, 4, 16)), *filled().values(), *SETTINGS.values(), index_bits)
     torch.library.opcheck(torch.ops.sparq_ipu.sparq_attention.default, arguments)
@@ -98,7 +98,7 @@ def test_a_head_dim_that_is_too_large_for_few_bits():
         SparqAttention(1, 1, 65544, 1, rank=1, top_k=1, index_bits=8, state="tensors")
 
 
-@pytest.mark.parametrize("index_bits", [8, 4])
+@pytest.mark.parametrize("index_bits", [8, 4, 2])
 @pytest.mark.parametrize("state", STATES, ids=str)
 def test_a_module_equals_the_reference(state, index_bits):
     module = SparqAttention(**SHAPE, **SETTINGS, **state, index_bits=index_bits)

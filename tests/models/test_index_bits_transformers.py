@@ -49,7 +49,7 @@ def ragged():
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("index_bits", [16, 8, 4])
+@pytest.mark.parametrize("index_bits", [16, 8, 4, 2])
 def test_padded_batch_equals_the_oracle(model, device, index_bits):
     """Two rows pass the end of a block while they decode, the third never fills one."""
     tokens, mask = ragged()
@@ -62,7 +62,7 @@ def test_padded_batch_equals_the_oracle(model, device, index_bits):
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("index_bits", [8, 4])
+@pytest.mark.parametrize("index_bits", [8, 4, 2])
 def test_planes_of_bits_equal_the_oracle(model, device, index_bits):
     """What is read decides what is selected; 16 components of all bits are more than these settings read."""
     tokens, mask = ragged()
@@ -240,7 +240,7 @@ def test_a_cache_that_a_dense_run_filled(model):
         for used, held in ((model, cache), (model, made), (oracle, theirs)):
             logits.append(used(tokens_of(1), **with_cache(held)).logits)
     assert torch.equal(logits[0], logits[2]) and torch.equal(logits[1], logits[2])
-    with pytest.raises(ValueError, match=r"^KVCache: index_bits must be one of 16, 8, 4, got 3$"):
+    with pytest.raises(ValueError, match=r"^KVCache: index_bits must be one of 16, 8, 4, 2, got 3$"):
         enable_dense(model, index_bits=3)
 
 

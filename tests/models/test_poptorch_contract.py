@@ -190,7 +190,7 @@ def test_tensors_for_the_order_may_be_left_out(ipu):
     assert len(outputs) == 1 and len(ipu.calls[0][3]) == 4
 
 
-@pytest.mark.parametrize("index_bits", [8, 4])
+@pytest.mark.parametrize("index_bits", [8, 4, 2])
 def test_index_bits_is_an_attribute_of_every_operator(ipu, index_bits):
     for name, cls, settings in (("layer0", SparqAttention, SETTINGS), ("layer1", DenseAttention, {})):
         module = cls(**SHAPE, cache_name=name, index_bits=np.int64(index_bits), **settings)
@@ -212,8 +212,8 @@ def test_a_call_without_index_bits_means_16(ipu):
     call(capacity=48, cache_name="layer0", index_bits=4)
     assert [attributes["index_bits"] for *_, attributes in ipu.calls] == [16, 4]
     for wrong, message in (
-        (5, "index_bits must be one of 16, 8, 4, got 5"),
-        (True, "index_bits must be one of 16, 8, 4, got 1"),
+        (5, "index_bits must be one of 16, 8, 4, 2, got 5"),
+        (True, "index_bits must be one of 16, 8, 4, 2, got 1"),
         (4.0, "index_bits must be of type int, got 4.0"),
         ("4", "index_bits must be of type int, got '4'"),
         (None, "index_bits must be of type int, got None"),
@@ -269,7 +269,7 @@ def test_off_the_ipu_three_tiers_change_nothing():
     [
         (dict(memory="sram"), "memory must be 'streaming' or 'tiered', got 'sram'"),
         (dict(memory=4), "memory must be 'streaming' or 'tiered', got 4"),
-        (dict(index_bits=16), "index_bits must be 8 or 4 where memory is 'tiered', got 16"),
+        (dict(index_bits=16), "index_bits must be 8, 4 or 2 where memory is 'tiered', got 16"),
         (dict(memory="streaming"), "memory must be 'tiered' where hot rows are asked for, got 'streaming'"),
         (dict(hot_rows=65537), "hot_rows must be in [0, 65536], got 65537"),
         (dict(hot_rows=5), "hot_rows must be 0 or at least top_k=6, got 5"),
@@ -300,14 +300,14 @@ def test_dense_attention_has_no_tiers():
 
 @pytest.mark.parametrize("wrong", [5, True, 4.0, "4", None])
 def test_modules_refuse_other_index_bits(wrong):
-    message = re.escape(f": index_bits must be one of 16, 8, 4, got {wrong!r}") + "$"
+    message = re.escape(f": index_bits must be one of 16, 8, 4, 2, got {wrong!r}") + "$"
     with pytest.raises(ValueError, match="^SparqAttention" + message):
         SparqAttention(**SHAPE, cache_name="layer0", index_bits=wrong, **SETTINGS)
     with pytest.raises(ValueError, match="^DenseAttention" + message):
         DenseAttention(**SHAPE, cache_name="layer0", index_bits=wrong)
 
 
-@pytest.mark.parametrize("index_bits", [16, 8, 4])
+@pytest.mark.parametrize("index_bits", [16, 8, 4, 2])
 def test_off_the_ipu_index_bits_equals_the_reference(index_bits):
     """One row passes the end of a block of 64 positions, also after it was filled anew."""
     shape = dict(SHAPE, capacity=150)
@@ -481,7 +481,7 @@ def test_settings_are_checked_and_travel_as_python_s_own(ipu):
         (dict(cache_name=7), "SparqDecode: cache_name must be of type string, got 7"),
         (dict(missing="rank"), "SparqDecode: attributes must be rank, top_k, n_local, mean_value, capacity,"),
         (dict(more=1), "SparqDecode: attributes must be rank, top_k, n_local, mean_value, capacity,"),
-        (dict(index_bits=12), "SparqDecode: index_bits must be one of 16, 8, 4, got 12"),
+        (dict(index_bits=12), "SparqDecode: index_bits must be one of 16, 8, 4, 2, got 12"),
     ],
 )
 def test_the_table_refuses(change, message):

@@ -64,7 +64,7 @@ class Caches:
         self.rng = rng
         self.shape = SHAPES[rng.integers(len(SHAPES))]
         batch, n_kv_heads, _, head_dim = self.shape
-        options: dict[str, Any] = dict(index_bits=int(rng.choice([16, 8, 4])))
+        options: dict[str, Any] = dict(index_bits=int(rng.choice([16, 8, 4, 2])))
         of_ipu: dict[str, Any] = dict(n_tiles=8)
         self.is_tiered = "emulator" in devices and options["index_bits"] < 16 and rng.random() < 0.5
         if self.is_tiered:

@@ -53,11 +53,14 @@ SETTINGS = dict(rank=4, top_k=12)
             "enable: layers[1]: settings must be among rank, top_k, n_local, mean_value, min_seq_len, "
             "index_bits, index_read_bits, got 'topk'",
         ),
-        (dict(index_bits=5), "enable: index_bits must be one of 16, 8, 4, got 5"),
-        (dict(index_bits=True), "enable: index_bits must be one of 16, 8, 4, got True"),
-        (dict(index_bits=4.0), "enable: index_bits must be one of 16, 8, 4, got 4.0"),
-        (dict(index_bits="4"), "enable: index_bits must be one of 16, 8, 4, got '4'"),
-        (dict(layers={1: {"index_bits": 2}}), "enable: layers[1]: index_bits must be one of 16, 8, 4, got 2"),
+        (dict(index_bits=5), "enable: index_bits must be one of 16, 8, 4, 2, got 5"),
+        (dict(index_bits=True), "enable: index_bits must be one of 16, 8, 4, 2, got True"),
+        (dict(index_bits=4.0), "enable: index_bits must be one of 16, 8, 4, 2, got 4.0"),
+        (dict(index_bits="4"), "enable: index_bits must be one of 16, 8, 4, 2, got '4'"),
+        (
+            dict(layers={1: {"index_bits": 3}}),
+            "enable: layers[1]: index_bits must be one of 16, 8, 4, 2, got 3",
+        ),
         (dict(layers={1: {"rank": 0}}), "enable: layers[1]: rank must be in [1, head_dim=16], got 0"),
         (dict(capacity=0), "enable: capacity must be in [1, 16777216], got 0"),
         (dict(capacity=2.5), "enable: capacity must be an integer in [1, 16777216], got 2.5"),
@@ -134,8 +137,8 @@ def test_options_of_the_cache(model, options, message):
             "SparqCache: options must be among ['index_bits', 'row_bits', 'index_read_bits', 'device', "
             "'capacity', 'check_finite'], got 'foo'",
         ),
-        (dict(index_bits=32), "KVCache: index_bits must be one of 16, 8, 4, got 32"),
-        (dict(index_bits=None), "KVCache: index_bits must be one of 16, 8, 4, got None"),
+        (dict(index_bits=32), "KVCache: index_bits must be one of 16, 8, 4, 2, got 32"),
+        (dict(index_bits=None), "KVCache: index_bits must be one of 16, 8, 4, 2, got None"),
     ],
 )
 def test_arguments_of_a_cache(model, options, message):

@@ -104,7 +104,7 @@ def test_a_model_is_enabled_with_tiers() -> None:
     assert greedy(model, tokens, 5).tolist() == expected
     assert greedy(model, tokens, 5, **with_cache(cache)).tolist() == expected
     for wrong in ({}, dict(index_bits=8, layers={0: {"index_bits": 16}})):
-        with pytest.raises(ValueError, match="index_bits must be 8 or 4 where memory is 'tiered', got 16"):
+        with pytest.raises(ValueError, match="index_bits must be 8, 4 or 2 where memory is 'tiered', got 16"):
             sparq.enable(model, published=True, **SETTINGS, **wrong, **tiers)
     with pytest.raises(
         ValueError, match=r"^enable_dense: memory must be 'streaming' or 'tiered': .*, got 'sram'$"

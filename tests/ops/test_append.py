@@ -31,7 +31,7 @@ def assert_same(output: np.ndarray, expected: np.ndarray) -> None:
     start=st.sampled_from((1, 60, 62, 63, 64, 126, 128)),
     n_steps=st.integers(1, 5),
     batch=st.integers(1, 3),
-    index_bits=st.sampled_from((16, 8, 4)),
+    index_bits=st.sampled_from((16, 8, 4, 2)),
 )
 def test_decode_across_chunks_equals_reference(
     seed: int, n_tiles: int, start: int, n_steps: int, batch: int, index_bits: int
@@ -65,7 +65,7 @@ def test_decode_across_chunks_equals_reference(
     )
 
 
-@pytest.mark.parametrize("index_bits", [16, 8, 4])
+@pytest.mark.parametrize("index_bits", [16, 8, 4, 2])
 def test_bulk_on_top_of_single_tokens(index_bits: int) -> None:
     rng = np.random.default_rng(0)
     a = make_attention(rng, n_kv_heads=1, group_size=1, seq_len=300, head_dim=8)
@@ -82,16 +82,16 @@ def test_bulk_on_top_of_single_tokens(index_bits: int) -> None:
         assert_same(output, expected)
 
 
-@pytest.mark.parametrize("index_bits", [8, 4])
+@pytest.mark.parametrize("index_bits", [8, 4, 2])
 @pytest.mark.parametrize("n_tiles", [1, 3, 64])
 def test_blocks_fill_chunks_of_an_index(index_bits: int, n_tiles: int) -> None:
-    """Chunks of 512 or 1024 positions: the device quantises block after block, and the last of a chunk."""
+    """Chunks of 512, 1024 or 2048 positions: the device quantises every block, and the last of a chunk."""
     rng = np.random.default_rng(n_tiles)
     capacity = 1200
     spec = CacheSpec(2, 2, 16, capacity, index_bits=index_bits)
     sparq = Attention("sparq-streaming", SparqSettings(**SETTINGS))
     mapping = _core.emulator_plan(spec, 2, sparq, [500, 1022], options=DeviceOptions(n_tiles))["mapping"]
-    assert mapping["chunk"] == {8: 512, 4: 1024}[index_bits]
+    assert mapping["chunk"] == {8: 512, 4: 1024, 2: 2048}[index_bits]
     a = make_attention(
         rng, batch=2, n_kv_heads=2, seq_len=capacity, head_dim=16, lengths=np.array([500, 1022])
     )
@@ -174,7 +174,7 @@ def test_bulk_on_bulk(kind: str, append: bool) -> None:
                 assert not got[b, :, n:].any()
 
 
-@pytest.mark.parametrize("index_bits", [16, 8, 4])
+@pytest.mark.parametrize("index_bits", [16, 8, 4, 2])
 def test_reorder_and_reset(index_bits: int) -> None:
     rng = np.random.default_rng(1)
     a = make_attention(rng, batch=3, seq_len=70, head_dim=8, lengths=np.array([5, 70, 33]))

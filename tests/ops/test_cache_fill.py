@@ -119,7 +119,7 @@ def test_fill_equals_reference(data: st.DataObject) -> None:
         n_tokens,
         draw(st.sampled_from((1, 2, 7, 32))),
         [sparq(min(4, head_dim), 10, 3)] if with_sparq else [],
-        draw(st.sampled_from((16, 8, 4))),
+        draw(st.sampled_from((16, 8, 4, 2))),
     )
     lengths = st.lists(st.sampled_from((1, n_tokens // 2 + 1, n_tokens)), min_size=batch, max_size=batch)
     caches.fill(draw(lengths))
@@ -136,10 +136,12 @@ def test_fill_equals_reference(data: st.DataObject) -> None:
     caches.check()
 
 
-@pytest.mark.parametrize("index_bits", [16, 8, 4])
-@pytest.mark.parametrize("n_tiles", [1, 3, 64])
+@pytest.mark.parametrize(
+    "n_tiles, index_bits",  # a tail of 2,048 positions fits no single tile beside the code
+    [(n, bits) for n in (1, 3, 64) for bits in (16, 8, 4, 2) if (n, bits) != (1, 2)],
+)
 def test_long_prompt_in_full_chunks(n_tiles: int, index_bits: int) -> None:
-    """Several chunks of 512 or 1024 positions, over one part or many, and the first token behind them."""
+    """A chunk of 2,048 positions, or several of 512 or 1,024, over one part or many, and the first token behind them."""
     heads = 2 if n_tiles > 3 else 1  # each row of 32 bytes takes a packet: code for two fits no single tile
     shape = 1, heads, 2, 16, 1600, 1536
     caches = Caches(np.random.default_rng(1), *shape, n_tiles, [sparq(5, 40, 8)], index_bits)

@@ -40,7 +40,7 @@ def everything(cache: sparq_ipu.KVCache, seed: int) -> list[bytes]:
 
 
 @pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, pickled])
-@pytest.mark.parametrize("index_bits", [16, 8, 4])
+@pytest.mark.parametrize("index_bits", [16, 8, 4, 2])
 @pytest.mark.parametrize("device", DEVICES)
 def test_a_copy_is_the_same_cache(
     device: str, index_bits: int, duplicate: Callable[[sparq_ipu.KVCache], sparq_ipu.KVCache]

@@ -61,7 +61,7 @@ TIERED: dict[str, Any] = dict(memory="tiered")
 @pytest.mark.parametrize(
     ("options", "spec", "n_layers", "settings", "message"),
     [
-        (TIERED, {}, 1, SPARQ, "index_bits must be 8 or 4 where memory is 'tiered', got 16"),
+        (TIERED, {}, 1, SPARQ, "index_bits must be 8, 4 or 2 where memory is 'tiered', got 16"),
         ({}, dict(row_bits=8), 1, SPARQ, "row_bits must be 16 unless memory is 'tiered', got 8"),
         (
             dict(wave_rows=4),

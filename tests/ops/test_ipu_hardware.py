@@ -33,7 +33,7 @@ def test_attention_on_an_ipu_equals_reference() -> None:
         np.testing.assert_array_equal(output.view(np.uint16), expected.view(np.uint16))
 
 
-@pytest.mark.parametrize("index_bits", [16, 8, 4])
+@pytest.mark.parametrize("index_bits", [16, 8, 4, 2])
 def test_tokens_appended_by_the_device_and_a_key_index(index_bits: int) -> None:
     """Integer sums of codes, conversions between integers and fp32, rounding by adding 1.5 * 2^23, and
     narrowing of the scale of a block; blocks and a chunk of the key index are completed on the device."""
@@ -89,7 +89,7 @@ def test_three_tiers(row_bits: int) -> None:
             np.testing.assert_array_equal(*(output.view(np.uint16) for output in outputs))
 
 
-@pytest.mark.parametrize("index_bits", [16, 8, 4])
+@pytest.mark.parametrize("index_bits", [16, 8, 4, 2])
 @pytest.mark.parametrize("kind", ["denormal", "large", "zeros", "equal", "spread"])
 def test_extreme_numbers(kind: str, index_bits: int) -> None:
     """fp16 denormals, sums that saturate, both zeros, nothing but ties, and weights that are cut to 0."""

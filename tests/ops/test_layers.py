@@ -72,7 +72,7 @@ class Stacks:
 
 
 @fewer(3)
-@given(data=st.data(), index_bits=st.sampled_from([16, 8, 4]), n_tiles=st.sampled_from([24, 7, 3]))
+@given(data=st.data(), index_bits=st.sampled_from([16, 8, 4, 2]), n_tiles=st.sampled_from([24, 7, 3]))
 def test_layers_are_each_their_own(data: st.DataObject, index_bits: int, n_tiles: int) -> None:
     n_layers, batch = data.draw(st.sampled_from([8, 2, 3])), data.draw(st.integers(1, 2))
     stacks = Stacks(n_layers, batch, index_bits, n_tiles, np.random.default_rng(n_layers))
@@ -100,7 +100,7 @@ def test_layers_are_each_their_own(data: st.DataObject, index_bits: int, n_tiles
                 assert_bits(actual, expected)
 
 
-@pytest.mark.parametrize("index_bits", [16, 8, 4])
+@pytest.mark.parametrize("index_bits", [16, 8, 4, 2])
 def test_tokens_one_by_one_through_chunks_and_blocks(index_bits: int) -> None:
     """Decode, the device's own append: layers fill their blocks and chunks at different steps."""
     stacks = Stacks(3, 2, index_bits, 12, np.random.default_rng(0))

@@ -141,7 +141,7 @@ def test_threads_share_a_cache() -> None:
     assert not wrong and not any(thread.is_alive() for thread in threads)
 
 
-@pytest.mark.parametrize("index_bits", [16, 8, 4])
+@pytest.mark.parametrize("index_bits", [16, 8, 4, 2])
 @pytest.mark.parametrize("group_size", [1, 2])
 @pytest.mark.parametrize("place", ["query", "key", "value"])
 def test_unchecked_nan_does_no_harm(place: str, group_size: int, index_bits: int) -> None:

@@ -37,7 +37,7 @@ TIERS = st.fixed_dictionaries(
         wave_rows=st.sampled_from([0, 4, 8, 40]),
         n_tiles=st.sampled_from([24, 4, 7, 64]),
         n_layers=st.sampled_from([1, 2, 3]),
-        index_bits=st.sampled_from([4, 8]),
+        index_bits=st.sampled_from([4, 8, 2]),
         row_bits=st.sampled_from([8, 16]),
     )
 )
@@ -280,7 +280,7 @@ def tiered(**options: Any) -> KVCache:
 @pytest.mark.parametrize(
     "options, message",
     [
-        (dict(index_bits=16), "KVCache: index_bits must be 8 or 4 where memory is 'tiered', got 16"),
+        (dict(index_bits=16), "KVCache: index_bits must be 8, 4 or 2 where memory is 'tiered', got 16"),
         (
             dict(memory="streaming", row_bits=8),
             "KVCache: row_bits must be 16 unless memory is 'tiered', got 8",

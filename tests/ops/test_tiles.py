@@ -23,7 +23,7 @@ def sparq(rank: int, top_k: int, n_local: int = 0) -> Attention:
     return Attention("sparq-streaming", SparqSettings(rank, top_k, n_local))
 
 
-@pytest.mark.parametrize("index_bits", [16, 8, 4])
+@pytest.mark.parametrize("index_bits", [16, 8, 4, 2])
 @pytest.mark.parametrize("n_tiles", [1, 3, 7, 64, 1472])
 def test_any_number_of_tiles(n_tiles: int, index_bits: int) -> None:
     """Six tasks: on one tile six rounds, on 1472 one; grouped queries; lengths on both sides of chunks."""
@@ -130,7 +130,7 @@ def test_streamed_bytes_of_an_index(index_bits: int, block: int) -> None:
     assert streamed == 2 * 2 * (1024 // 64 * 8 * block + 2 * 48 * 64 * 2)
 
 
-@pytest.mark.parametrize("index_bits", [16, 8, 4])
+@pytest.mark.parametrize("index_bits", [16, 8, 4, 2])
 def test_every_vertex_has_an_estimate(index_bits: int) -> None:
     a = make_attention(np.random.default_rng(3), seq_len=191, head_dim=16)
     spec = CacheSpec(1, 1, 16, 300, index_bits=index_bits)

@@ -231,7 +231,7 @@ def test_numbers_that_no_field_holds(field: dataclasses.Field, value: int) -> No
     bad = changed(SPEC if of_spec else SETTINGS, **{field.name: value})
     if of_spec:
         rules = {
-            "index_bits": "be one of 16, 8, 4",
+            "index_bits": "be one of 16, 8, 4, 2",
             "row_bits": "be one of 16, 8",
             "index_read_bits": "be in [0, 0] with index_bits=16",
         }

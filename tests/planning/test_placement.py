@@ -126,7 +126,7 @@ def test_the_longest_context() -> None:
         (dict(n_layers=0), r"place_layers: n_layers must be in \[1, 1024\], got 0"),
         (dict(n_layers=4, n_ipus=5), r"place_layers: n_ipus must be in \[1, 4\], got 5"),
         (dict(hit_rate=2), r"plan: hit_rate must be in \[0, 1\], got 2"),
-        (dict(index_bits=16), r"plan: index_bits must be 8 or 4 where memory is 'tiered', got 16"),
+        (dict(index_bits=16), r"plan: index_bits must be 8, 4 or 2 where memory is 'tiered', got 16"),
     ],
 )
 def test_refusals(arguments: dict[str, Any], message: str) -> None:

@@ -151,7 +151,7 @@ def test_weights_in_streaming_memory_are_read_at_every_step() -> None:
 
 
 def test_where_three_tiers_pay_layers_are_in_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(whole_model, "PRODUCTS_TILE_BYTES", 196 * 1024)
+    monkeypatch.setattr(whole_model, "PRODUCTS_TILE_BYTES", 184 * 1024)
     wide = ModelShape("wide", 40, 4, 4, 64, 256, 512, 1000)
     settings = dict(seq_len=16384, rank=32, top_k=32, hit_rate=0.9)
     best, published = (plan_model(wide, attention=a, **settings) for a in ("best", "published"))

@@ -42,7 +42,7 @@ def test_registered_as_the_contract_says(lowering: ModuleType) -> None:
     assert lowering.registered() == expected
 
 
-@pytest.mark.parametrize("index_bits", [8, 4])
+@pytest.mark.parametrize("index_bits", [8, 4, 2])
 def test_decode_steps_with_a_key_index(make: Any, index_bits: int) -> None:
     """A prompt of a block and more, then tokens past the end of the next block."""
     make.add("CacheFill", "_prompt", n_tokens=100, index_bits=index_bits)
@@ -460,7 +460,7 @@ def shaped(**shapes: tuple) -> dict:
         (dict(mean_value=2), "mean_value must be 0 or 1, got 2"),
         (dict(capacity=0), "capacity must be in [1, 16777216], got 0"),
         (dict(capacity=2**33), "capacity must be in [0, 4294967295], got 8589934592"),
-        (dict(index_bits=5), "index_bits must be one of 16, 8, 4, got 5"),
+        (dict(index_bits=5), "index_bits must be one of 16, 8, 4, 2, got 5"),
         (dict(index_bits=4, index_read_bits=64), "index_read_bits must be 0 on this device, got 64"),
         (dict(index_read_bits=64), "index_read_bits must be in [0, 0] with index_bits=16, got 64"),
         (dict(index_bits=-4), "index_bits must be in [0, 4294967295], got -4"),

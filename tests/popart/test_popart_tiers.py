@@ -294,8 +294,8 @@ def test_outlining_sees_what_differs(make: Any) -> None:
 
 
 REFUSED = [
-    ("SparqDecode", dict(index_bits=16), "index_bits must be 8 or 4 where memory is 'tiered', got 16"),
-    ("CacheFill", dict(index_bits=16), "index_bits must be 8 or 4 where memory is 'tiered', got 16"),
+    ("SparqDecode", dict(index_bits=16), "index_bits must be 8, 4 or 2 where memory is 'tiered', got 16"),
+    ("CacheFill", dict(index_bits=16), "index_bits must be 8, 4 or 2 where memory is 'tiered', got 16"),
     ("SparqDecode", dict(row_bits=4), "row_bits must be one of 16, 8, got 4"),
     (
         "CacheFill",

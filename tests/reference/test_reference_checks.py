@@ -106,7 +106,10 @@ SETTINGS = [
     (dict(n_local=5), "n_local must be in [0, top_k=4], got 5"),
     (dict(n_local=None), "n_local must be an integer in [0, top_k=4], got None"),
     (dict(mean_value=1), "mean_value must be True or False, got 1"),
-    *((dict(index_bits=value), f"index_bits must be one of 16, 8, 4, got {value!r}") for value in INDEX_BITS),
+    *(
+        (dict(index_bits=value), f"index_bits must be one of 16, 8, 4, 2, got {value!r}")
+        for value in INDEX_BITS
+    ),
     (
         dict(value_sum=zeros(2, 2, 16)),
         "value_sum must be float32, got float16",
@@ -208,7 +211,10 @@ CACHE = [
         dict(batch=1 << 12, n_kv_heads=(1 << 12) + 1, head_dim=8, capacity=1),
         "batch * n_kv_heads must be at most 16777216, got 16781312",
     ),
-    *((dict(index_bits=value), f"index_bits must be one of 16, 8, 4, got {value!r}") for value in INDEX_BITS),
+    *(
+        (dict(index_bits=value), f"index_bits must be one of 16, 8, 4, 2, got {value!r}")
+        for value in INDEX_BITS
+    ),
     (dict(head_dim=65544, index_bits=8), "head_dim must be at most 65536 with index_bits=8, got 65544"),
     (dict(head_dim=65544, index_bits=4), "head_dim must be at most 65536 with index_bits=4, got 65544"),
 ]

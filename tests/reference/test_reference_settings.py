@@ -96,7 +96,7 @@ def test_cache_spec() -> None:
 
 
 def test_index_bits_is_an_option_of_a_cache() -> None:
-    for bits in (16, 8, 4):
+    for bits in (16, 8, 4, 2):
         spec = CacheSpec(2, 3, 16, 5, np.int16(bits))
         assert spec.index_bits == bits and type(spec.index_bits) is int
         assert KVCache(2, 3, 16, 5, index_bits=bits).index_bits == bits

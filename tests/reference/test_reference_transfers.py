@@ -38,24 +38,26 @@ def test_bytes_by_hand(index_bits: int, of_index: int, speedup: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("seq_len", "bytes_8", "bytes_4"),
-    [  # of 3 components: a block has 64 + 4 or 32 + 4 bytes of each, a position behind it 2
-        (63, 3 * 126, 3 * 126),
-        (64, 3 * 68, 3 * 36),
-        (65, 3 * (68 + 2), 3 * (36 + 2)),
-        (191, 3 * (2 * 68 + 126), 3 * (2 * 36 + 126)),
-        (192, 9 * 68, 9 * 36),
+    ("seq_len", "bytes_8", "bytes_4", "bytes_2"),
+    [  # of 3 components: a block has 64 + 4, 32 + 4 or 16 + 4 bytes of each, a position behind it 2
+        (63, 3 * 126, 3 * 126, 3 * 126),
+        (64, 3 * 68, 3 * 36, 3 * 20),
+        (65, 3 * (68 + 2), 3 * (36 + 2), 3 * (20 + 2)),
+        (191, 3 * (2 * 68 + 126), 3 * (2 * 36 + 126), 3 * (2 * 20 + 126)),
+        (192, 9 * 68, 9 * 36, 9 * 20),
     ],
 )
-def test_positions_behind_the_last_full_block_are_fp16(seq_len: int, bytes_8: int, bytes_4: int) -> None:
-    got = [transfers.index_bytes(seq_len, 3, index_bits) for index_bits in (16, 8, 4)]
-    assert got == [6 * seq_len, bytes_8, bytes_4]
+def test_positions_behind_the_last_full_block_are_fp16(
+    seq_len: int, bytes_8: int, bytes_4: int, bytes_2: int
+) -> None:
+    got = [transfers.index_bytes(seq_len, 3, index_bits) for index_bits in (16, 8, 4, 2)]
+    assert got == [6 * seq_len, bytes_8, bytes_4, bytes_2]
 
 
 def test_a_key_index_is_stored_as_counted() -> None:
-    """The arrays of the reference, with codes of 4 bits packed in pairs."""
+    """The arrays of the reference, with codes of fewer bits packed into bytes."""
     keys = np.random.default_rng(0).standard_normal((8, 130)).astype(np.float16)
-    for index_bits in (8, 4):
+    for index_bits in (8, 4, 2):
         index = key_index.quantise(keys[:, :128], index_bits)
         stored = index.low.nbytes + index.step.nbytes + index.code.nbytes * index_bits // 8
         assert transfers.index_bytes(130, 8, index_bits) == stored + keys[:, 128:].nbytes
@@ -69,7 +71,7 @@ def test_16_bits_are_the_elements_of_the_paper() -> None:
 
 @pytest.mark.parametrize("wrong", [5, True, "8", 8.0, None])
 def test_other_index_bits_are_refused(wrong: object) -> None:
-    with pytest.raises(ValueError, match=r"^index_bytes: index_bits must be one of 16, 8, 4, got "):
+    with pytest.raises(ValueError, match=r"^index_bytes: index_bits must be one of 16, 8, 4, 2, got "):
         transfers.sparq_bytes(64, 8, 4, 4, wrong)
 
 

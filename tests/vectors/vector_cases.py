@@ -333,13 +333,13 @@ def cases() -> Iterator[tuple[str, Callable[[], Case]]]:
         return lambda: function(*arguments)
 
     yield "narrowing", _narrowing
-    for bits in (16, 8, 4):
+    for bits in (16, 8, 4, 2):
         yield f"lengths_index{bits}", of(_lengths, bits)
         yield f"appends_index{bits}", of(_appends, bits)
         yield f"long_index{bits}", of(_long, bits)
         for kind in ("ties", "huge", "tiny", "zeros", "equal", "wide"):
             yield f"{kind}_index{bits}", of(_contents, kind, bits)
-        if bits < 16:
+        if bits in (8, 4):  # of 2 bits such ranges are rare
             yield f"steps_near_ties_index{bits}", of(_steps_near_ties, bits)
         yield f"rows8_index{bits}", of(_rows_of_8_bits, "peaks", bits)
     for kind in ("huge", "tiny", "wide"):

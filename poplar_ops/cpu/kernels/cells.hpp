@@ -10,7 +10,13 @@ constexpr unsigned headsTogether = width == 16 ? 4 : width == 8 ? 2 : 1;
 constexpr unsigned cellVectors = cellBlocks / width;
 
 // Components whose coefficients make a word of 32 bits: four of 8 bits, or two of 16 bits.
-constexpr unsigned componentsOfWord(unsigned bits) { return bits == 4 ? 4 : 2; }
+constexpr unsigned componentsOfWord(unsigned bits) { return bits == 8 ? 2 : 4; }
+
+// The row of a component in a cell is asked for in so many parts of so many lines: it has 17, 9 or 5.
+constexpr unsigned partsOfRow(unsigned bits) { return bits == 8 ? 6 : 3; }
+constexpr unsigned linesOfPart(unsigned bits) { return bits == 2 ? 2 : 3; }
+// Visits to a row if each asks for a part, and a quarter asks for nothing.
+constexpr unsigned visitsOfRow(unsigned bits) { return partsOfRow(bits) * 4 / 3; }
 
 // What the dot products of a cell are made from. `Next` asks for the cell that comes next.
 template <class Next> struct CodesOfCell {

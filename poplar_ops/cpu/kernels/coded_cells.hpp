@@ -51,8 +51,7 @@ struct CellRows {
 // integers: they may be beyond the end of the last cell, which may be smaller.
 template <unsigned bits, unsigned visits>
 inline void fetchPart(const unsigned char *const *rows, unsigned rank, unsigned visit) {
-  constexpr unsigned lines = 3, parts = bits == 4 ? 3 : 6; // of a row, which has 9 lines or 17
-  constexpr unsigned due = parts * 4 / 3;                  // in all visits to a row
+  constexpr unsigned lines = linesOfPart(bits), parts = partsOfRow(bits), due = visitsOfRow(bits);
   static_assert(visits % due == 0 || due % visits == 0, "every so many visits, or so many a visit");
   if (visits > due && visit % (visits / due))
     return;

@@ -15,15 +15,24 @@ inline Codes high16(Codes a, Codes b) { return _mm512_unpackhi_epi16(a, b); }
 inline Vec toFloat(Codes x) { return _mm512_cvtepi32_ps(x); }
 inline Codes addTotals(Codes a, Codes b) { return _mm512_add_epi32(a, b); }
 
+inline Codes maskBytes(Codes x, int mask) {
+  return _mm512_and_si512(x, _mm512_set1_epi8(static_cast<char>(mask)));
+}
 #ifdef SPARQ_VNNI
-// The two codes of each byte, such that takeApart makes of two sums those of the codes. Sums of 32
-// bits have room for whole bytes: that is 16 times the second sum too much in the first, and the
-// second 16 times too large; one AND for four bytes instead of two and a shift.
-inline Codes firstCodes(Codes x) { return x; }
-inline Codes secondCodes(Codes x) { return _mm512_and_si512(x, _mm512_set1_epi8(-16)); }
-inline void takeApart(Codes &first, Codes &second) {
-  first = _mm512_sub_epi32(first, second);
-  second = _mm512_srai_epi32(second, 4);
+// The codes of each byte, such that takeApart makes of their sums those of the codes. Sums of 32 bits
+// have room for whole bytes: each code comes with those above it in its byte, whose sums are
+// subtracted at the end. That is one AND for a vector of codes, and none for the first.
+template <unsigned bits> inline void codesOf(Codes x, Codes *codes) {
+  for (unsigned n = 0; n < codesOfByte(bits); ++n)
+    codes[n] = n == 0 ? x : maskBytes(x, 0xFF << (bits * n));
+}
+template <unsigned bits> inline void takeApart(Codes *sums) {
+  for (unsigned n = 0; n < codesOfByte(bits); ++n) {
+    if (n + 1 < codesOfByte(bits))
+      sums[n] = _mm512_sub_epi32(sums[n], sums[n + 1]);
+    if (n > 0)
+      sums[n] = _mm512_srai_epi32(sums[n], bits * n);
+  }
 }
 // Words of four components that may be added before widenQuads.
 constexpr unsigned quadsTogether = ~0u;
@@ -35,9 +44,22 @@ inline Codes addPairs(Codes sum, Codes codes, Codes words) {
   return _mm512_dpwssd_epi32(sum, codes, words);
 }
 #else
-inline Codes firstCodes(Codes x) { return _mm512_and_si512(x, _mm512_set1_epi8(15)); }
-inline Codes secondCodes(Codes x) { return firstCodes(_mm512_srli_epi16(x, 4)); }
-inline void takeApart(Codes &, Codes &) {}
+// As in codes_avx2.hpp.
+template <unsigned bits> inline void codesOf(Codes x, Codes *codes) {
+  const Codes upper = _mm512_srli_epi16(x, 4);
+  if (bits == 4) {
+    codes[0] = maskBytes(x, 15);
+    codes[1] = maskBytes(upper, 15);
+  } else {
+    for (unsigned n = 0; n < codesOfByte(bits); ++n)
+      codes[n] = maskBytes(n < 2 ? x : upper, n % 2 ? 12 : 3);
+  }
+}
+template <unsigned bits> inline void takeApart(Codes *sums) {
+  if (bits == 2)
+    for (unsigned n = 1; n < codesOfByte(bits); n += 2)
+      sums[n] = _mm512_srai_epi32(sums[n], 2);
+}
 // A word adds at most 2 * 15 * 127 to 16 bits.
 constexpr unsigned quadsTogether = 8;
 inline Codes addQuads(Codes sum, Codes codes, Codes words) {
@@ -56,10 +78,25 @@ template <unsigned bits> inline Codes spread(const void *sixteen, unsigned block
     __builtin_memcpy(&number, static_cast<const char *>(sixteen) + block * 4, sizeof(number));
     return _mm512_set1_epi32(number);
   }
-  const Codes each =
-      _mm512_add_epi32(_mm512_set1_epi32(static_cast<int>(block)),
-                       _mm512_set_epi32(1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0));
-  return _mm512_permutexvar_epi32(each, _mm512_loadu_si512(sixteen));
+  const Codes behind =
+      bits == 4 ? _mm512_set_epi32(1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0)
+                : _mm512_set_epi32(3, 3, 3, 3, 2, 2, 2, 2, 1, 1, 1, 1, 0, 0, 0, 0);
+  return _mm512_permutexvar_epi32(
+      _mm512_add_epi32(_mm512_set1_epi32(static_cast<int>(block)), behind),
+      _mm512_loadu_si512(sixteen));
+}
+
+// 2 bits: of four sums of a vector of codes, whose quarters are four blocks, sixteen positions of
+// each block.
+inline void byBlock(Codes *sums) {
+  const Codes ab = _mm512_shuffle_i32x4(sums[0], sums[1], 0x44),
+              cd = _mm512_shuffle_i32x4(sums[2], sums[3], 0x44),
+              ef = _mm512_shuffle_i32x4(sums[0], sums[1], 0xEE),
+              gh = _mm512_shuffle_i32x4(sums[2], sums[3], 0xEE);
+  sums[0] = _mm512_shuffle_i32x4(ab, cd, 0x88);
+  sums[1] = _mm512_shuffle_i32x4(ab, cd, 0xDD);
+  sums[2] = _mm512_shuffle_i32x4(ef, gh, 0x88);
+  sums[3] = _mm512_shuffle_i32x4(ef, gh, 0xDD);
 }
 
 // Stores the scores of one sum; returns those that were stored, some perhaps twice. 4 bits: the

@@ -32,32 +32,35 @@ inline Vec toFloat(Shorts x, unsigned from) {
              static_cast<float>(x[from + 2]), static_cast<float>(x[from + 3])};
 }
 
-inline void scoreBlock4(const unsigned char *const *rows, const std::int32_t *words, unsigned n,
+// 4 or 2 bits.
+template <unsigned bits>
+inline void scoreBlockOfFewBits(const unsigned char *const *rows, const std::int32_t *words, unsigned n,
                         CellOfHead &head, unsigned block) {
-  constexpr unsigned bytes = blockSize / 2, pieces = bytes / 8;
-  constexpr unsigned together = 16; // products, of at most 15 * 127, that fit into 16 bits
-  Vec total[2][bytes / 4] = {};
+  constexpr unsigned each = codesOfByte(bits), bytes = blockSize / each, pieces = bytes / 8;
+  // Products, of at most 15 * 127 or 3 * 127, that fit into 16 bits.
+  constexpr unsigned together = bits == 4 ? 16 : 84;
+  constexpr auto mask = static_cast<short>(largestCode(bits));
+  Vec total[each][bytes / 4] = {};
   for (unsigned begin = 0; begin < n; begin += together) {
     const unsigned end = n - begin < together ? n : begin + together;
-    Shorts sums[2][pieces] = {};
+    Shorts sums[each][pieces] = {};
     for (unsigned j = begin; j < end; ++j) {
-      const auto a = static_cast<short>(coefficientOf<4>(words, j, block));
+      const auto a = static_cast<short>(coefficientOf<bits>(words, j, block));
       for (unsigned i = 0; i < pieces; ++i) {
         Bytes codes;
         __builtin_memcpy(&codes, rows[j] + block * bytes + i * 8, sizeof(codes));
         const Shorts wide = __builtin_convertvector(codes, Shorts);
-        sums[0][i] += (wide & 15) * a;
-        sums[1][i] += (wide >> 4) * a;
+        for (unsigned k = 0; k < each; ++k)
+          sums[k][i] += ((wide >> static_cast<short>(bits * k)) & mask) * a;
       }
     }
-    for (unsigned half = 0; half < 2; ++half)
+    for (unsigned k = 0; k < each; ++k)
       for (unsigned i = 0; i < bytes / 4; ++i)
-        total[half][i] = total[half][i] + toFloat(sums[half][i / 2], i % 2 * 4);
+        total[k][i] = total[k][i] + toFloat(sums[k][i / 2], i % 2 * 4);
   }
-  for (unsigned L = 0; L < 2; ++L)
-    for (unsigned r = 0; r < 4; ++r)
-      for (unsigned half = 0; half < 2; ++half)
-        putScores(head, block, (2 * r + half) * 8 + 4 * L, total[half][4 * L + r]);
+  for (unsigned i = 0; i < bytes / 4; ++i)
+    for (unsigned k = 0; k < each; ++k)
+      putScores(head, block, firstPosition(bits, i / 4, i % 4, k), total[k][i]);
 }
 
 // Products of coefficients and codes, and sums of them, are exact in fp32 too.
@@ -75,7 +78,7 @@ inline void scoreBlock8(const unsigned char *const *rows, const std::int32_t *wo
       }
     }
     for (unsigned i = 0; i < together; ++i)
-      putScores(head, block, (first + i) % 4 * 16 + (first + i) / 4 * 4, total[i]);
+      putScores(head, block, firstPosition(8, (first + i) / 4, (first + i) % 4, 0), total[i]);
   }
 }
 
@@ -87,8 +90,8 @@ inline void scoreBlocks(const CodesOfCell<Next> &cell, CellOfHead *heads, unsign
   const Next next = cell.next.template paced<bits, visits>(cell.nWords);
   for (unsigned word = 0; word < cell.nWords; ++word)
     next.template visit<bits, visits>(block * cell.nWords + word);
-  if (bits == 4)
-    scoreBlock4(cell.rows, cell.words, cell.nWords * 4, heads[0], block);
-  else
+  if constexpr (bits == 8)
     scoreBlock8(cell.rows, cell.words, cell.nWords * 2, heads[0], block);
+  else
+    scoreBlockOfFewBits<bits>(cell.rows, cell.words, cell.nWords * 4, heads[0], block);
 }

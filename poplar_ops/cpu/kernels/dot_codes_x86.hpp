@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Integer dot products of codes and coefficients, AVX2 and AVX-512. The bytes of several components
-// are interleaved (4 bits: of four; 8 bits: of two, widened to 16 bits), so that each lane of 32
-// bits has the codes of one position, and is multiplied with the coefficients of a word.
+// are interleaved (8 bits: of two, widened to 16 bits; else of four), so that each lane of 32 bits has
+// the codes of one position, or of two or four, and is multiplied with the coefficients of a word.
 #pragma once
 
 #include "cells.hpp"
@@ -22,56 +22,69 @@ constexpr unsigned stepBlocks(unsigned bits) {
 // Sums that live in registers at the same time.
 constexpr unsigned mostSums = codeBytes == 64 ? 16 : 8;
 
-// Half of the interleaved codes of the components of a word, `low` or not: out[i] in lanes of 32
-// bits. 4 bits: both halves of the byte; the lower is one position, the upper another.
-template <unsigned bits, bool low>
+// Vectors of interleaved codes that a vector of each component of a word makes. One has a sum for each
+// code of a byte.
+constexpr unsigned interleaved = 4;
+
+// `n` of these, 1 or 2, from `first` on, of one half: out[i] in lanes of 32 bits.
+template <unsigned bits, unsigned first, unsigned n>
 inline void interleave(const unsigned char *const *rows, std::size_t at, Codes *out) {
+  static_assert(first / 2 == (first + n - 1) / 2, "of one half");
+  constexpr bool low = first < 2;
   const Codes a = loadCodes(rows[0] + at), b = loadCodes(rows[1] + at);
+  const Codes ab = low ? low8(a, b) : high8(a, b);
   if (bits == 8) {
-    const Codes ab = low ? low8(a, b) : high8(a, b);
-    out[0] = low8(ab, Codes{});
-    out[1] = high8(ab, Codes{});
+    out[0] = first % 2 ? high8(ab, Codes{}) : low8(ab, Codes{});
+    if (n == 2)
+      out[n - 1] = high8(ab, Codes{});
   } else {
     const Codes c = loadCodes(rows[2] + at), d = loadCodes(rows[3] + at);
-    const Codes ab = low ? low8(a, b) : high8(a, b), cd = low ? low8(c, d) : high8(c, d);
-    out[0] = low16(ab, cd);
-    out[1] = high16(ab, cd);
+    const Codes cd = low ? low8(c, d) : high8(c, d);
+    out[0] = first % 2 ? high16(ab, cd) : low16(ab, cd);
+    if (n == 2)
+      out[n - 1] = high16(ab, cd);
   }
 }
 
-// One half for H heads: S sums a head. Where there is no VNNI, sums of a few words are kept in
-// lanes of 16 bits.
-template <unsigned bits, unsigned H, bool low, unsigned S>
+// These for H heads, which have S sums each. Where there is no VNNI, sums of a few words are kept in
+// lanes of 16 bits. `done` is told how many of a pass are done.
+template <unsigned bits, unsigned H, unsigned first, unsigned n, unsigned S, class Done>
 inline void addWord(const unsigned char *const *rows, std::size_t at, const Codes *coefficients,
-                    Codes (*sums)[S], unsigned firstSum) {
-  Codes codes[2];
-  interleave<bits, low>(rows, at, codes);
-  for (unsigned i = 0; i < 2; ++i) {
-    if (bits == 8) {
+                    Codes (*sums)[S], unsigned before, const Done &done) {
+  constexpr unsigned each = codesOfByte(bits);
+  Codes vectors[n];
+  interleave<bits, first, n>(rows, at, vectors);
+  for (unsigned i = 0; i < n; ++i) {
+    const unsigned sum = (before + i) * each;
+    if constexpr (bits == 8) {
       for (unsigned h = 0; h < H; ++h)
-        sums[h][firstSum + i] = addPairs(sums[h][firstSum + i], codes[i], coefficients[h]);
+        sums[h][sum] = addPairs(sums[h][sum], vectors[i], coefficients[h]);
     } else {
-      const Codes first = firstCodes(codes[i]), second = secondCodes(codes[i]);
-      for (unsigned h = 0; h < H; ++h) {
-        sums[h][firstSum + 2 * i] = addQuads(sums[h][firstSum + 2 * i], first, coefficients[h]);
-        sums[h][firstSum + 2 * i + 1] =
-            addQuads(sums[h][firstSum + 2 * i + 1], second, coefficients[h]);
-      }
+      Codes codes[each];
+      codesOf<bits>(vectors[i], codes);
+      for (unsigned h = 0; h < H; ++h)
+        for (unsigned k = 0; k < each; ++k)
+          sums[h][sum + k] = addQuads(sums[h][sum + k], codes[k], coefficients[h]);
     }
+    done(before + i + 1);
   }
 }
 
-// The dot products of the vector of codes at byte `at`, `halves` 1 or 2 of them from `low` on.
-template <unsigned bits, unsigned H, bool low, unsigned halves, class Next>
+// The dot products of the vector of codes at byte `at`, `count` interleaved ones (1, 2 or 4) from
+// `first` on.
+template <unsigned bits, unsigned H, unsigned first, unsigned count, class Next>
 inline void dotCodes(const CodesOfCell<Next> &cell, unsigned at, unsigned block,
-                     Codes (*total)[halves * (bits == 4 ? 4 : 2)]) {
-  constexpr unsigned each = componentsOfWord(bits), half = bits == 4 ? 4 : 2, S = halves * half;
-  constexpr unsigned most = bits == 4 ? quadsTogether : ~0u;
-  // Some of the next cell is asked for after each word; after each half of one where halves are
-  // computed apart, or where it would be much at a time.
-  constexpr unsigned fetches = halves == 1 || (bits == 4 && codeBytes == 64) ? 2 : 1;
-  constexpr unsigned visits = cellBlocks * (blockSize * bits / 8) / codeBytes * fetches / each;
-  const unsigned visited = (at / codeBytes * fetches + (low ? 0 : 1)) * cell.nWords;
+                     Codes (*total)[count * codesOfByte(bits)]) {
+  constexpr unsigned each = componentsOfWord(bits), S = count * codesOfByte(bits);
+  constexpr unsigned most = bits == 8 ? ~0u : quadsTogether;
+  // Some of the next cell is asked for at each word: in each pass over them, and as often as there
+  // are parts to be asked for.
+  constexpr unsigned passes = interleaved / count,
+                     vectors = cellBlocks * (blockSize * bits / 8) / codeBytes,
+                     wanted = visitsOfRow(bits) * each / vectors,
+                     fetches = wanted > passes ? wanted : passes, ofPass = fetches / passes,
+                     visits = vectors * fetches / each;
+  const unsigned visited = (at / codeBytes * fetches + first / count * ofPass) * cell.nWords;
   const Next next = cell.next.template paced<bits, visits>(cell.nWords);
   for (unsigned h = 0; h < H; ++h)
     for (unsigned s = 0; s < S; ++s)
@@ -88,58 +101,81 @@ inline void dotCodes(const CodesOfCell<Next> &cell, unsigned at, unsigned block,
       Codes coefficients[H];
       for (unsigned h = 0; h < H; ++h)
         coefficients[h] = spread<bits>(cell.words + (word * H + h) * cellBlocks, block);
-      addWord<bits, H, low, S>(rows, at, coefficients, sums, 0);
-      if (fetches == 2)
-        next.template visit<bits, visits>(visited + word * halves);
-      if (halves == 2) {
-        addWord<bits, H, false, S>(rows, at, coefficients, sums, half % S);
-        next.template visit<bits, visits>(visited + word * fetches + fetches - 1);
-      }
+      const auto done = [&](unsigned n) {
+        if (n * ofPass % count == 0)
+          next.template visit<bits, visits>(visited + word * ofPass + n * ofPass / count - 1);
+      };
+      addWord<bits, H, first, (count < 2 ? count : 2)>(rows, at, coefficients, sums, 0, done);
+      if constexpr (count == 4)
+        addWord<bits, H, first + 2, 2>(rows, at, coefficients, sums, 2, done);
     }
     for (unsigned h = 0; h < H; ++h)
       for (unsigned s = 0; s < S; ++s)
-        total[h][s] = addTotals(total[h][s], bits == 4 ? widenQuads(sums[h][s]) : sums[h][s]);
+        total[h][s] = addTotals(total[h][s], bits == 8 ? sums[h][s] : widenQuads(sums[h][s]));
     begin = end;
   }
 }
 
 // `n` blocks (the last step of a cell may have fewer than stepBlocks) from `block`, H heads.
-template <unsigned bits, unsigned H, bool low, unsigned halves, class Next>
-inline void scoreHalves(const CodesOfCell<Next> &cell, CellOfHead *heads, unsigned block,
-                        unsigned n, unsigned part) {
-  constexpr unsigned S = halves * (bits == 4 ? 4 : 2);
+template <unsigned bits, unsigned H, unsigned first, unsigned count, class Next>
+inline void scoreVectors(const CodesOfCell<Next> &cell, CellOfHead *heads, unsigned block,
+                         unsigned n, unsigned part) {
+  constexpr unsigned each = codesOfByte(bits), S = count * each;
   Codes total[H][S];
-  dotCodes<bits, H, low, halves>(cell, block * (blockSize * bits / 8) + part * codeBytes, block,
-                                 total);
+  dotCodes<bits, H, first, count>(cell, block * (blockSize * bits / 8) + part * codeBytes, block,
+                                  total);
 #pragma GCC unroll 4
   for (unsigned h = 0; h < H; ++h) {
-    for (unsigned s = 0; bits == 4 && s < S; s += 2)
-      takeApart(total[h][s], total[h][s + 1 < S ? s + 1 : s]);
+    if constexpr (bits != 8)
+      for (unsigned s = 0; s < S; s += each)
+        takeApart<bits>(total[h] + s);
     CellOfHead &head = heads[h];
-    const Vec unit = bitcast<Vec>(spread<bits>(head.unit, block)),
-              offset = bitcast<Vec>(spread<bits>(head.offset, block)),
-              factor = broadcast(head.invTau);
-    for (unsigned s = 0; s < S; ++s) {
-      const Vec product = unit * toFloat(total[h][s]);
-      const Vec score = (product + offset) * factor;
-      // 4 bits: sum s has 8 positions of each block; 8 bits: 16 of one, or the part's 8 of these.
-      const unsigned position = (low ? s : s + S) * (bits == 4 ? 8 : 16) + part * 8;
-      head.peak =
-          maximum(putScores<bits>(head.scores + block * blockSize + position, score, n), head.peak);
+    const Vec factor = broadcast(head.invTau);
+    if constexpr (bits == 2) {
+      // A vector of codes has sixteen positions of each block.
+      constexpr unsigned ofBlock = each / stepBlocks(bits);
+      for (unsigned s = 0; s < S; s += each)
+        byBlock(total[h] + s);
+      for (unsigned b = 0; b < stepBlocks(bits) && b < n; ++b) {
+        const Vec unit = broadcast(head.unit[block + b]), offset = broadcast(head.offset[block + b]);
+        for (unsigned s = 0; s < count * ofBlock; ++s) {
+          const Codes sums = total[h][s / ofBlock * each + b * ofBlock + s % ofBlock];
+          const Vec product = unit * toFloat(sums);
+          const Vec score = (product + offset) * factor;
+          store(head.scores + (block + b) * blockSize + first * 16 + s * width, score);
+          head.peak = maximum(score, head.peak);
+        }
+      }
+    } else {
+      const Vec unit = bitcast<Vec>(spread<bits>(head.unit, block)),
+                offset = bitcast<Vec>(spread<bits>(head.offset, block));
+      for (unsigned s = 0; s < S; ++s) {
+        const Vec product = unit * toFloat(total[h][s]);
+        const Vec score = (product + offset) * factor;
+        // 4 bits: sum s has 8 positions of each block; 8 bits: 16 of one, or the part's 8 of these.
+        const unsigned position = (first * each + s) * (bits == 4 ? 8 : 16) + part * 8;
+        head.peak = maximum(
+            putScores<bits>(head.scores + block * blockSize + position, score, n), head.peak);
+      }
     }
   }
+}
+
+// As many vectors at a time as there are registers for their sums.
+template <unsigned bits, unsigned H, unsigned first = 0, class Next>
+inline void scoreFrom(const CodesOfCell<Next> &cell, CellOfHead *heads, unsigned block, unsigned n,
+                      unsigned part) {
+  constexpr unsigned most = mostSums / (H * codesOfByte(bits)),
+                     count = most >= 4 ? 4 : most >= 2 ? 2 : 1;
+  scoreVectors<bits, H, first, count>(cell, heads, block, n, part);
+  if constexpr (first + count < interleaved)
+    scoreFrom<bits, H, first + count>(cell, heads, block, n, part);
 }
 
 template <unsigned bits, unsigned H, class Next>
 inline void scoreBlocks(const CodesOfCell<Next> &cell, CellOfHead *heads, unsigned block,
                         unsigned n) {
   constexpr unsigned parts = blockSize * bits / 8 > codeBytes ? 2 : 1; // vectors of a block
-  for (unsigned part = 0; part < parts; ++part) {
-    if constexpr (H * (bits == 4 ? 8 : 4) <= mostSums) {
-      scoreHalves<bits, H, true, 2>(cell, heads, block, n, part);
-    } else {
-      scoreHalves<bits, H, true, 1>(cell, heads, block, n, part);
-      scoreHalves<bits, H, false, 1>(cell, heads, block, n, part);
-    }
-  }
+  for (unsigned part = 0; part < parts; ++part)
+    scoreFrom<bits, H>(cell, heads, block, n, part);
 }

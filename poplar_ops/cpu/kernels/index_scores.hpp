@@ -50,7 +50,7 @@ inline void prepareCell(const IndexScores &a, const float *query, const Cells &c
           if constexpr (Cells::inPlanes)
             middle[h] = middle[h] + (shifted - integerShift) * broadcast(cells.open(j + i));
           const BitsVec rounded = bitcast<BitsVec>(shifted);
-          word |= (rounded & (bits == 4 ? 0xFFu : 0xFFFFu)) << (32 / each * i);
+          word |= (rounded & (each == 4 ? 0xFFu : 0xFFFFu)) << (32 / each * i);
         }
         __builtin_memcpy(a.words + (j / each * H + h) * cellBlocks + v * width, &word,
                          sizeof(word));
@@ -131,6 +131,8 @@ inline void indexScores(const IndexScores &a) {
   const KeyCells &cells = a.range.cells;
   if (cells.bits == 8)
     cells.inPlanes ? indexScoresOf<8, PlaneCells>(a) : indexScoresOf<8, CodedCells>(a);
+  else if (cells.bits == 2)
+    indexScoresOf<2, CodedCells>(a);
   else
     cells.inPlanes ? indexScoresOf<4, PlaneCells>(a) : indexScoresOf<4, CodedCells>(a);
 }

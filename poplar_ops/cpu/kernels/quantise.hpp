@@ -19,11 +19,9 @@ template <unsigned bits>
 inline BitsVec fourBytes(const Coder &code, const Half (*block)[width], unsigned L, unsigned r) {
   BitsVec four{};
   for (unsigned i = 0; i < 4; ++i) {
-    BitsVec byte;
-    if (bits == 8)
-      byte = code(block[16 * r + 4 * L + i]);
-    else
-      byte = code(block[16 * r + 4 * L + i]) | code(block[16 * r + 8 + 4 * L + i]) << 4;
+    BitsVec byte{};
+    for (unsigned n = 0; n < codesOfByte(bits); ++n)
+      byte |= code(block[firstPosition(bits, L, r, n) + i]) << (bits * n);
     four |= byte << (8 * i);
   }
   return four;
@@ -91,10 +89,12 @@ inline void quantiseComponents(const QuantiseBlock &a, unsigned c, unsigned n) {
     std::uint32_t codes[nWords];
     for (unsigned w = 0; w < nWords; ++w)
       codes[w] = words[w][j];
-    if (a.cells.inPlanes)
-      putInPlanes<bits>(a, c + j, codes, steps[j], lows[j]);
-    else
-      putInCell(a, c + j, codes, sizeof(codes), steps[j], lows[j]);
+    if constexpr (bits != 2) // these are not in planes
+      if (a.cells.inPlanes) {
+        putInPlanes<bits>(a, c + j, codes, steps[j], lows[j]);
+        continue;
+      }
+    putInCell(a, c + j, codes, sizeof(codes), steps[j], lows[j]);
   }
 }
 
@@ -103,6 +103,8 @@ inline void quantiseBlock(const QuantiseBlock &a) {
     const unsigned left = a.cells.headDim - c, n = left < width ? left : width;
     if (a.cells.bits == 8)
       quantiseComponents<8>(a, c, n);
+    else if (a.cells.bits == 2)
+      quantiseComponents<2>(a, c, n);
     else
       quantiseComponents<4>(a, c, n);
   }

@@ -50,9 +50,9 @@ struct ApproxScores {
 // a number is, or ../key_planes.hpp if it is in planes.
 struct KeyCells {
   unsigned char *start;
-  unsigned bits, headDim; // 8 or 4; components
+  unsigned bits, headDim; // 8, 4 or 2; components
   std::size_t blocks;     // of 64 positions that there is room for
-  bool inPlanes;          // of bits (contract E12)
+  bool inPlanes;          // of bits (contract E12); 8 or 4 then
 };
 
 // Blocks [begin, end) of the components of a pair that are read.

@@ -56,7 +56,7 @@ struct CacheLayout {
   unsigned tailLength;
   unsigned tailFirst;       // piece i of the tail is scored on part tailFirst + i
   unsigned tailComponents;  // a multiple of 4: a part's share of a key is whole 64-bit words
-  unsigned indexBits;       // of the key columns: 16, 8 or 4
+  unsigned indexBits;       // of the key columns: 16, 8, 4 or 2
   unsigned rowsPerPosition; // 2: keys and values apart; 1: both in one row
   std::size_t rowElements;  // numbers of a row
 

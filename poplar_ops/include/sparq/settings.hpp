@@ -39,7 +39,7 @@ struct CacheSpec {
   unsigned nKvHeads = 1;
   unsigned headDim = 8;  // a multiple of 8
   unsigned capacity = 1; // most positions of one batch element
-  // Of a number of the key index: 16 (the keys themselves), 8 or 4 (docs/exactness.md E9).
+  // Of a number of the key index: 16 (the keys themselves), 8, 4 or 2 (docs/exactness.md E9).
   unsigned indexBits = 16;
   // Of a number of the rows of keys and values: 16, or 8 (docs/exactness.md E10).
   unsigned rowBits = 16;

@@ -16,7 +16,7 @@ namespace {
 // that the shorter rows of an index are worth twice the positions with 4 bits; more would come on
 // chip for nothing where a length ends within them. Of one bit only so many make a packet.
 unsigned maxChunk(const CacheSpec &spec) {
-  return spec.indexReadBits != 0 ? 8192 : spec.indexBits == 4 ? 1024 : 512;
+  return spec.indexReadBits != 0 ? 8192 : spec.indexBits == 4 ? 1024 : spec.indexBits == 2 ? 2048 : 512;
 }
 
 const KindOf<KeyColumns, KeyColumnsKind> keyColumnsKind;

@@ -59,10 +59,10 @@ def plan(
             [0, top_k]. With one IPU.
         options: settings: rank (32), top_k (128), n_local (0) and mean_value (True) of SparQ attention,
             top_k, n_local (half of top_k) and n_recent (32) of window attention; not used by other kernels.
-            Of the cache, see `sparq_reference.CacheSpec`: index_bits (16, 8 or 4; in three tiers 4 where it
-            is not given), row_bits (16; in three tiers also 8); not used by dense attention. Of the device,
-            see `sparq_ipu.device_options.DeviceOptions`: n_tiles, and of a cache in three tiers hot_rows,
-            hot_policy and wave_rows.
+            Of the cache, see `sparq_reference.CacheSpec`: index_bits (16, 8, 4 or 2; in three tiers 4 where
+            it is not given), row_bits (16; in three tiers also 8); not used by dense attention. Of the
+            device, see `sparq_ipu.device_options.DeviceOptions`: n_tiles, and of a cache in three tiers
+            hot_rows, hot_policy and wave_rows.
         baseline: for a kernel that takes settings, plan dense-streaming too, for the predicted speed-up.
 
     Raises:

@@ -11,13 +11,12 @@ from pathlib import Path
 from typing import Any, Iterator, NamedTuple
 
 from sparq_ipu.commands.tables import kernel_label
-from sparq_ipu.kernels import BASELINE, DEFAULT, TIERED
+from sparq_ipu.kernels import BASELINE, DEFAULT, SWEPT_BITS, TIERED
 from sparq_ipu.planning import published_program as published
 from sparq_ipu.planning.device_model import device_model, parameters_file
 from sparq_ipu.planning.planner import plan
 from sparq_ipu.planning.record import Plan
 from sparq_reference import DoesNotFit
-from sparq_reference.checks import INDEX_BITS
 from sparq_reference.settings import CacheSpec, SparqSettings
 
 N_HEADS, HEAD_DIM = 32, 128
@@ -27,7 +26,7 @@ BATCHES = (1, 4, 16, 64)
 SETTINGS = (SparqSettings(16, 64), SparqSettings(32, 128), SparqSettings(64, 256))
 HEADLINE = SparqSettings(32, 128)
 #: sizes of the key index that are shown beside 16 bits, at HEADLINE
-FEWER_BITS = tuple(bits for bits in INDEX_BITS if bits != 16)
+FEWER_BITS = tuple(bits for bits in SWEPT_BITS if bits != 16)
 #: settings and index_bits of the table
 VARIANTS = (*((settings, 16) for settings in SETTINGS), *((HEADLINE, bits) for bits in FEWER_BITS))
 
@@ -149,7 +148,7 @@ def measured_speedups() -> dict[tuple[int, int, SparqSettings], float]:
 
 def stage_rows(source: Source, seq_len: int) -> Iterator[tuple[str, ...]]:
     """Steps of SparQ at HEADLINE, in program order, with the time of each for every size of the key index."""
-    plans = [source.plan(sparq_call(1, 32, seq_len, index_bits=bits)) for bits in INDEX_BITS]
+    plans = [source.plan(sparq_call(1, 32, seq_len, index_bits=bits)) for bits in SWEPT_BITS]
     times = [p.stages_by_name() for p in plans]
     for name in _in_order([list(t) for t in times]):
         yield (name, *(number(t.get(name), 1e6, ".2f") for t in times))

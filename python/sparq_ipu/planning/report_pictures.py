@@ -8,7 +8,7 @@ from typing import Any, Callable
 
 from sparq_ipu.commands.extras import hint
 from sparq_ipu.commands.tables import kernel_label
-from sparq_ipu.kernels import BASELINE
+from sparq_ipu.kernels import BASELINE, SWEPT_BITS
 from sparq_ipu.planning.report_data import (
     BATCHES,
     FEWER_BITS,
@@ -24,7 +24,6 @@ from sparq_ipu.planning.report_data import (
     measured_speedups,
     sparq_call,
 )
-from sparq_reference.checks import INDEX_BITS
 from sparq_reference.settings import SparqSettings
 
 COLOURS = ("#0b6e99", "#c4501b", "#4a7c2f", "#7a4f9e", "#8a6d1d", "#5c6770")
@@ -205,7 +204,7 @@ def roofline(plt: Any, source: Source) -> Any:
         )
     axis.axhline(VECTOR_FLOP * tile_cycles, color="#999999", linestyle=":", label="fp32 vector peak")
     for marker, colour, n_kv_heads in (("o", COLOURS[2], 32), ("s", COLOURS[3], 8)):
-        sparq = [sparq_call(1, n_kv_heads, 16384, index_bits=bits) for bits in INDEX_BITS]
+        sparq = [sparq_call(1, n_kv_heads, 16384, index_bits=bits) for bits in SWEPT_BITS]
         for call in (dense_call(1, n_kv_heads, 16384), *sparq):
             row, bits = source.row(call), call.cache.index_bits
             # Work of dense attention, whoever does it: how fast it is done, seen from outside.

@@ -11,8 +11,8 @@ The cache of one attention layer is four tensors:
 implementation, so torch.compile and torch.export trace them. Results are bit for bit those of
 `sparq_reference.exact`.
 
-These tensors hold no key index. Where index_bits is 8 or 4, `sparq_attention` makes one of the keys at every
-call: it depends on them and on the lengths alone (docs/exactness.md E9).
+These tensors hold no key index. Where index_bits is below 16, `sparq_attention` makes one of the keys at
+every call: it depends on them and on the lengths alone (docs/exactness.md E9).
 
 They are defined with `torch.library.Library`, which torch 2.0 has, not with the decorators that came later.
 """
@@ -131,7 +131,7 @@ def sparq_attention(
 
     Args:
         query: (batch, n_heads, head_dim) float16. The next four: the cache.
-        index_bits: of a number of the key index that positions are scored from: 16, 8 or 4.
+        index_bits: of a number of the key index that positions are scored from: 16, 8, 4 or 2.
         settings: those of `sparq_ipu.sparq_attention`: rank, top_k and so on.
     Returns: (batch, n_heads, head_dim) float16.
     Raises: ValueError, `sparq_attention: <argument> must <rule>, got <value>`.

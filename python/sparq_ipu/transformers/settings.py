@@ -36,8 +36,8 @@ class LayerSettings(sparq_reference.SparqSettings):
         rank, top_k and so on: as `sparq_reference.SparqSettings`.
         min_seq_len: a batch element with fewer positions than this, the new token included, is decoded
             densely; in [0, 2**24].
-        index_bits: of a number of the key index of the layer's cache: 16, 8 or 4. None: what a cache has that
-            says so itself, else 16.
+        index_bits: of a number of the key index of the layer's cache: 16, 8, 4 or 2. None: what a cache has
+            that says so itself, else 16.
         index_read_bits: of a key index of 8 or 4 bits, how many bits of a position a query reads, those that
             it needs most (docs/exactness.md, E12); 0: all of `rank` components. None: as index_bits, or 0.
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 # Hides a position from a softmax. Finite, because a row of -inf gives NaN.
 HIDDEN = -1e30
 # Bits of a stored element; 16 is not rounded at all.
-STORED_BITS = (4, 8, 16)
+STORED_BITS = (2, 4, 8, 16)
 # Scores of a part of a span: 4 MiB of float32.
 _SCORES_IN_CACHE = 2**20
 

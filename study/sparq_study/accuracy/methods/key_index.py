@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The key index of SparQ in torch: 8 or 4 bits per number, by rule E9 of docs/exactness.md.
+"""The key index of SparQ in torch: 8, 4 or 2 bits per number, by rule E9 of docs/exactness.md.
 
 `sparq_reference.key_index` is the same arithmetic in NumPy, for one query. Here all queries of a span are
 scored at once. The tensors are float32, and hold what the kernels would have in float16 or in integers:
