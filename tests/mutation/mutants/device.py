@@ -295,9 +295,14 @@ MUTANTS = [
         f"{_ATTENTION} tests/ops/test_words.py tests/planning/test_planning.py {_MODEL}",
         [
             (
-                "spec.indexBits == 4 ? 1024 : 512;",
-                "spec.indexBits == 4 ? 512 : 512;",
+                "spec.indexBits == 4 ? 1024",
+                "spec.indexBits == 4 ? 512",
                 "chunks of a small index are half as long",
+            ),
+            (
+                "spec.indexBits == 2 ? 2048",
+                "spec.indexBits == 2 ? 1024",
+                "chunks of the smallest index are half as long",
             ),
         ],
     ),

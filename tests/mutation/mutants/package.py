@@ -202,7 +202,11 @@ MUTANTS = [
         "tests/planning/test_whole_model.py::test_where_three_tiers_pay_layers_are_in_them "
         "tests/planning/test_whole_model.py::test_what_is_said_to_fit_does",
         [
-            ("bytes_ <= room else None", "bytes_ <= 2 * room else None", "three tiers have twice the room"),
+            (
+                "planned(kernels[-1], n), room",
+                "planned(kernels[-1], n), 2 * room",
+                "three tiers have twice the room",
+            ),
             (
                 "elif need.tile > model.tile_bytes:",
                 "elif need.tile > 2 * model.tile_bytes:",

@@ -155,8 +155,12 @@ MUTANTS = [
             ("math.ceil(n_layers / n_ipus)", "n_layers // n_ipus", "layers that do not divide are left out"),
             ("return of_ipu * self.n_layers / self.layers_per_ipu", "return of_ipu", "one IPU is all"),
             ("high = min(high, most // STEP + 1)", "pass", "longer contexts than asked for are tried"),
-            ("while best is None:", "while False:", "an estimate that is too high stands"),
-            ("if another is None:", "if True:", "an estimate that is too low stands"),
+            (
+                "others(n_layers - n)",
+                "others(n_layers)",
+                "all layers are streamed beside those in three tiers",
+            ),
+            ("else (low, middle, best)", "else (low, middle, None)", "the most that fitted is forgotten"),
         ],
     ),
     *of(

@@ -102,13 +102,13 @@ MUTANTS = [
         f"{_INDEX} tests/codelets/test_ipu_branch.py",
         [
             (
-                "biases[h] = 8.0f * all[h];",
+                "biases[h] = middle * all[h];",
                 "biases[h] = 0.0f;",
                 "codes stay 8 too small",
             ),
             (
-                "exponents | 0x00F000F0u",
-                "exponents | 0x000F000Fu",
+                "exponents | mask << indexBits",
+                "exponents | mask",
                 "odd positions have codes of even ones",
             ),
         ],
