@@ -165,7 +165,7 @@ def test_halo_exchange(programs, tiles):
 
 
 @pytest.mark.parametrize(
-    ("name", "arguments"), [("vertices", (7,)), ("control", ()), ("stencil", (16, 61, 30))]
+    ("name", "arguments"), [("vertices", (7,)), ("control", ()), ("stencil", (16, 61, 10))]
 )
 def test_results_do_not_depend_on_threads(programs, name, arguments):
     results = {programs.run(name, programs.codelets, *arguments, threads=n) for n in (1, 2, 3, 8)}
