@@ -78,9 +78,8 @@ template <unsigned bits> inline Codes spread(const void *sixteen, unsigned block
     __builtin_memcpy(&number, static_cast<const char *>(sixteen) + block * 4, sizeof(number));
     return _mm512_set1_epi32(number);
   }
-  const Codes behind =
-      bits == 4 ? _mm512_set_epi32(1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0)
-                : _mm512_set_epi32(3, 3, 3, 3, 2, 2, 2, 2, 1, 1, 1, 1, 0, 0, 0, 0);
+  const Codes behind = bits == 4 ? _mm512_set_epi32(1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0)
+                                 : _mm512_set_epi32(3, 3, 3, 3, 2, 2, 2, 2, 1, 1, 1, 1, 0, 0, 0, 0);
   return _mm512_permutexvar_epi32(
       _mm512_add_epi32(_mm512_set1_epi32(static_cast<int>(block)), behind),
       _mm512_loadu_si512(sixteen));

@@ -34,8 +34,8 @@ inline Vec toFloat(Shorts x, unsigned from) {
 
 // 4 or 2 bits.
 template <unsigned bits>
-inline void scoreBlockOfFewBits(const unsigned char *const *rows, const std::int32_t *words, unsigned n,
-                        CellOfHead &head, unsigned block) {
+inline void scoreBlockOfFewBits(const unsigned char *const *rows, const std::int32_t *words,
+                                unsigned n, CellOfHead &head, unsigned block) {
   constexpr unsigned each = codesOfByte(bits), bytes = blockSize / each, pieces = bytes / 8;
   // Products, of at most 15 * 127 or 3 * 127, that fit into 16 bits.
   constexpr unsigned together = bits == 4 ? 16 : 84;
@@ -50,8 +50,10 @@ inline void scoreBlockOfFewBits(const unsigned char *const *rows, const std::int
         Bytes codes;
         __builtin_memcpy(&codes, rows[j] + block * bytes + i * 8, sizeof(codes));
         const Shorts wide = __builtin_convertvector(codes, Shorts);
-        for (unsigned k = 0; k < each; ++k)
-          sums[k][i] += ((wide >> static_cast<short>(bits * k)) & mask) * a;
+        for (unsigned k = 0; k < each; ++k) {
+          const Shorts code = wide >> static_cast<short>(bits * k);
+          sums[k][i] += (k + 1 < each ? code & mask : code) * a;
+        }
       }
     }
     for (unsigned k = 0; k < each; ++k)

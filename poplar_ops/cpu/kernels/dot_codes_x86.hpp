@@ -137,7 +137,8 @@ inline void scoreVectors(const CodesOfCell<Next> &cell, CellOfHead *heads, unsig
       for (unsigned s = 0; s < S; s += each)
         byBlock(total[h] + s);
       for (unsigned b = 0; b < stepBlocks(bits) && b < n; ++b) {
-        const Vec unit = broadcast(head.unit[block + b]), offset = broadcast(head.offset[block + b]);
+        const Vec unit = broadcast(head.unit[block + b]),
+                  offset = broadcast(head.offset[block + b]);
         for (unsigned s = 0; s < count * ofBlock; ++s) {
           const Codes sums = total[h][s / ofBlock * each + b * ofBlock + s % ofBlock];
           const Vec product = unit * toFloat(sums);
@@ -154,8 +155,8 @@ inline void scoreVectors(const CodesOfCell<Next> &cell, CellOfHead *heads, unsig
         const Vec score = (product + offset) * factor;
         // 4 bits: sum s has 8 positions of each block; 8 bits: 16 of one, or the part's 8 of these.
         const unsigned position = (first * each + s) * (bits == 4 ? 8 : 16) + part * 8;
-        head.peak = maximum(
-            putScores<bits>(head.scores + block * blockSize + position, score, n), head.peak);
+        head.peak = maximum(putScores<bits>(head.scores + block * blockSize + position, score, n),
+                            head.peak);
       }
     }
   }
@@ -165,8 +166,9 @@ inline void scoreVectors(const CodesOfCell<Next> &cell, CellOfHead *heads, unsig
 template <unsigned bits, unsigned H, unsigned first = 0, class Next>
 inline void scoreFrom(const CodesOfCell<Next> &cell, CellOfHead *heads, unsigned block, unsigned n,
                       unsigned part) {
-  constexpr unsigned most = mostSums / (H * codesOfByte(bits)),
-                     count = most >= 4 ? 4 : most >= 2 ? 2 : 1;
+  constexpr unsigned most = mostSums / (H * codesOfByte(bits)), count = most >= 4   ? 4
+                                                                        : most >= 2 ? 2
+                                                                                    : 1;
   scoreVectors<bits, H, first, count>(cell, heads, block, n, part);
   if constexpr (first + count < interleaved)
     scoreFrom<bits, H, first + count>(cell, heads, block, n, part);

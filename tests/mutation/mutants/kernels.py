@@ -125,7 +125,7 @@ MUTANTS = [
         f"{_CPU}/kernels/cells.hpp",
         _VECTORS,
         [
-            ("bits == 4 ? 4 : 2; }", "bits == 4 ? 4 : 4; }", "a word has more coefficients than room"),
+            ("bits == 8 ? 2 : 4; }", "bits == 8 ? 4 : 4; }", "a word has more coefficients than room"),
         ],
     ),
     *of(
@@ -159,13 +159,27 @@ MUTANTS = [
         [
             ("quadsTogether = 8;", "quadsTogether = 64;", "sums pass 16 bits"),
             ("_mm256_srli_epi16(x, 4)", "_mm256_srli_epi16(x, 3)", "the second code has a bit of the first"),
+            (
+                "sums[n] = _mm256_srai_epi32(sums[n], 2);",
+                "",
+                "every other code of 2 bits counts four times",
+            ),
         ],
     ),
     *of(
         f"{_CPU}/kernels/codes_avx512.hpp",
         _VECTORS,
         [
-            ("second = _mm512_srai_epi32(second, 4);", "", "second codes count 16 times"),
+            (
+                "sums[n] = _mm512_srai_epi32(sums[n], bits * n);",
+                "",
+                "second codes count 16 times",
+            ),
+            (
+                "sums[1] = _mm512_shuffle_i32x4(ab, cd, 0xDD);",
+                "sums[1] = _mm512_shuffle_i32x4(ab, cd, 0x88);",
+                "of four blocks two have the scores of one",
+            ),
             (
                 "to + blockSize, _mm512_extractf32x8_ps(scores, 1)",
                 "to + blockSize, _mm512_extractf32x8_ps(scores, 0)",
@@ -188,10 +202,11 @@ MUTANTS = [
         f"{_CPU}/kernels/dot_codes_portable.hpp",
         f"{_VECTORS} tests/cpu/test_cpu_key_index.py::test_largest_sums",
         [
-            ("together = 16;", "together = 64;", "sums pass 16 bits"),
+            ("bits == 4 ? 16 : 84", "bits == 4 ? 64 : 84", "sums pass 16 bits"),
+            ("bits == 4 ? 16 : 84", "bits == 4 ? 16 : 128", "sums of 2 bits pass 16 bits"),
             (
-                "(2 * r + half) * 8 + 4 * L",
-                "(r + 4 * half) * 8 + 4 * L",
+                "firstPosition(bits, i / 4, i % 4, k)",
+                "firstPosition(bits, i / 4, i % 4, each - 1 - k)",
                 "scores of 4 bits are out of their order",
             ),
         ],
@@ -311,7 +326,8 @@ MUTANTS = [
         f"{_CPU}/kernels/dot_codes_x86.hpp",
         f"{_VECTORS} tests/cpu/test_cpu_key_index.py::test_every_group_size",
         [
-            ("(low ? s : s + S)", "s", "half of the positions have the scores of the others"),
+            ("(first * each + s)", "s", "half of the positions have the scores of the others"),
+            ("first * 16 + s", "s", "with 2 bits a quarter of the positions has the scores of the others"),
         ],
     ),
     *of(
