@@ -261,9 +261,9 @@ def write_documents() -> None:
     )
     for name, text in made.items():
         replace_block(DOCUMENT, name, text)
-    replace_block(
-        LATER_DOCUMENT, "later", later.tables([runner.read_results(path) for path in ROOT.glob(LATER)])
-    )
+    files = [runner.read_results(path) for path in ROOT.glob(LATER)]
+    replace_block(LATER_DOCUMENT, "later", later.tables(files))
+    replace_block(LATER_DOCUMENT, "goal", later.goal_table(files))
 
 
 def run(args: argparse.Namespace, plan: Plan) -> int:

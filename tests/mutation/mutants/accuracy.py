@@ -133,6 +133,7 @@ MUTANTS = [
                 "torch.arange(len(tokens))[None]",
                 "every span begins at position 0",
             ),
+            ("self.prefill_bits == 16 and not record", "False", "no prefill is in bfloat16"),
             (
                 "dim**-0.5 if scaling is None else scaling",
                 "dim**-0.5",
@@ -193,6 +194,8 @@ MUTANTS = [
             ),
             ("(more / less) ** part", "(more / less) * part", "bytes between two levels follow no power law"),
             ("if kl >= points[0][1]:", "if kl > points[0][1]:", "the first level itself is passed over"),
+            ('if lines[0]["model"] == CHOSEN_ON', "", "the goal is that of any model"),
+            ("share * dense / 1e6", "dense / 1e6", "each method moves all bytes"),
         ],
     ),
 ]
