@@ -258,7 +258,7 @@ class Evaluator:
         run = _Record(prefix) if record else _Plain(prefix)
         start = prefix.length if prefix else 0
         in_bfloat16 = self.prefill_bits == 16 and not record
-        with torch.autocast("cpu", torch.bfloat16, enabled=in_bfloat16):
+        with torch.autocast("cpu", torch.bfloat16, enabled=in_bfloat16, cache_enabled=False):
             self._forward(tokens, start, run, logits_to_keep=1)
         return Prefix(start + len(tokens), run.layers)
 
