@@ -133,13 +133,20 @@ MUTANTS = [
                 "torch.arange(len(tokens))[None]",
                 "every span begins at position 0",
             ),
-            ("self.prefill_bits == 16 and not record", "False", "no prefill is in bfloat16"),
             (
                 "dim**-0.5 if scaling is None else scaling",
                 "dim**-0.5",
                 "the model's own scale is ignored",
                 "every model of the tests has 1 / sqrt(head_dim)",
             ),
+        ],
+    ),
+    *of(
+        "study/sparq_study/accuracy/engine.py",
+        f"{_ENGINE}::test_a_prefill_in_bfloat16_is_near_and_what_follows_is_float32",
+        [
+            ("self.prefill_bits == 16 and not record", "False", "no prefill is in bfloat16"),
+            ("self.prefill_bits == 16 and not record", "self.prefill_bits == 16", "one with a record is too"),
         ],
     ),
     *of(
