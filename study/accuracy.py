@@ -78,6 +78,13 @@ def arguments() -> argparse.ArgumentParser:
         metavar="TASK.NAME=JSON",
         help="a size of a task, e.g. lm.length=1024 or needle.lengths=[512,1024]; repeatable",
     )
+    parser.add_argument(
+        "--prefill-bits",
+        type=int,
+        choices=(32, 16),
+        default=32,
+        help="16: texts are prefilled with products in bfloat16, for long ones (default 32)",
+    )
     parser.add_argument("--seed", type=int, help="of all contexts and questions (default: the plan's)")
     parser.add_argument(
         "--jobs",
@@ -159,7 +166,7 @@ def make_plan(args: argparse.Namespace) -> Plan:
         except json.JSONDecodeError as error:
             raise ValueError(f"accuracy: size must be TASK.NAME=JSON, got {text!r}: {error}") from None
     seed = plan.seed if args.seed is None else args.seed
-    return type(plan)(tasks, args.methods or plan.methods, seed, plan.decode_only)
+    return type(plan)(tasks, args.methods or plan.methods, seed, plan.decode_only, args.prefill_bits)
 
 
 def versions() -> dict[str, str]:
@@ -254,9 +261,9 @@ def write_documents() -> None:
     )
     for name, text in made.items():
         replace_block(DOCUMENT, name, text)
-    replace_block(
-        LATER_DOCUMENT, "later", later.tables([runner.read_results(path) for path in ROOT.glob(LATER)])
-    )
+    files = [runner.read_results(path) for path in ROOT.glob(LATER)]
+    replace_block(LATER_DOCUMENT, "later", later.tables(files))
+    replace_block(LATER_DOCUMENT, "goal", later.goal_table(files))
 
 
 def run(args: argparse.Namespace, plan: Plan) -> int:
@@ -360,7 +367,7 @@ def work(args: argparse.Namespace, plan: Plan, out: Path, part: int, n_parts: in
     model, tokenizer = load_smollm2() if args.model == "smollm2" else load_model(args.model)
     if tokenizer is None:
         raise ValueError(f"accuracy: model must come with a tokenizer, got none in {args.model}")
-    evaluator = Evaluator(model)
+    evaluator = Evaluator(model, plan.prefill_bits)
     if args.statistics:
         statistics.measure(evaluator, tokenizer, results, plan.seed, args.quick, say)
         return

@@ -114,7 +114,8 @@ class _Plain:
         self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float
     ) -> torch.Tensor:
         old = self.prefix.layers[layer] if self.prefix else LayerCache([], [])
-        self.layers[layer] = LayerCache([*old.keys, key], [*old.values, value])
+        # Products in bfloat16 leave some of these in that type; what follows is float32.
+        self.layers[layer] = LayerCache([*old.keys, key.float()], [*old.values, value.float()])
         key, value = torch.cat([*old.keys, key], 1)[:, None], torch.cat([*old.values, value], 1)[:, None]
         n_queries, seq_len = query.shape[2], key.shape[2]
         # With a prefix the last query still sees everything; `is_causal` would align the first.
@@ -212,9 +213,11 @@ class Evaluator:
 
     model: transformers model in float32 with plain (grouped-query) attention in every layer; its attention
         implementation is changed for good. One sequence at a time.
+    prefill_bits: 32; 16 makes the products of a prefill in bfloat16, where no weights are recorded. That is
+        three times as quick on some processors. What is compared after it is in float32 all the same.
     """
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, prefill_bits: int = 32) -> None:
         if model.dtype != torch.float32:
             raise ValueError(f"accuracy: model dtype must be float32, got {model.dtype}")
         _register()
@@ -229,6 +232,7 @@ class Evaluator:
         self.head_dim: int = (
             getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         )
+        self.prefill_bits = prefill_bits
         self.calibrations: dict[int, Calibration] = {}
         #: of the last span: rows read by a KV head and query, where the method says; else None
         self.rows_read: float | None = None
@@ -253,7 +257,9 @@ class Evaluator:
             return prefix
         run = _Record(prefix) if record else _Plain(prefix)
         start = prefix.length if prefix else 0
-        self._forward(tokens, start, run, logits_to_keep=1)
+        in_bfloat16 = self.prefill_bits == 16 and not record
+        with torch.autocast("cpu", torch.bfloat16, enabled=in_bfloat16, cache_enabled=False):
+            self._forward(tokens, start, run, logits_to_keep=1)
         return Prefix(start + len(tokens), run.layers)
 
     @torch.inference_mode()

@@ -19,6 +19,14 @@ from .tasks import TASKS
 Items = Dict[int, Dict[str, Any]]
 KL = TASKS["lm"].metrics[0]
 OURS = next(iter(LATER))
+CHOSEN_ON = "SmolLM2-135M-Instruct Q4_1"  # the model that the recommended settings were chosen on
+GOAL_METHODS = (OURS, "double_sparsity", "planes, fewer bits, exact, 4 stored", "best positions known")
+#: bytes of the keys and values of a position in float16: layers, KV heads, head_dim, 2 x 2 bytes
+POSITION_BYTES = {
+    CHOSEN_ON: 30 * 3 * 64 * 4,
+    "qwen2.5-coder-0.5b.gguf": 24 * 2 * 64 * 4,
+    "qwen2.5-coder-1.5b.gguf": 28 * 2 * 128 * 4,
+}
 
 
 def title(lines: list[dict[str, Any]]) -> str:
@@ -37,18 +45,29 @@ def run(found: Container[str]) -> tuple[list[str], dict[str, list[str]]]:
     }
 
 
-def share_for(kl: float, points: Sequence[tuple[float, float]]) -> str:
-    """The share of dense attention's bytes at which a method would reach a KL, between its points.
+def bytes_for(kl: float, points: Sequence[tuple[float, float]]) -> tuple[str, float]:
+    """("at most ", "more than " or "", share of dense attention's bytes) at which a method would reach a KL.
 
     points: (share, KL) by rising share. Between two of them both are taken to follow a power law.
     """
     if kl >= points[0][1]:
-        return f"at most {100 * points[0][0]:.1f} %"
+        return "at most ", points[0][0]
     for (less, high), (more, low) in zip(points, points[1:]):
         if low <= kl < high:
             part = math.log(high / kl) / math.log(high / low)
-            return f"{100 * less * (more / less) ** part:.1f} %"
-    return f"more than {100 * points[-1][0]:.1f} %"
+            return "", less * (more / less) ** part
+    return "more than ", points[-1][0]
+
+
+def share_for(kl: float, points: Sequence[tuple[float, float]]) -> str:
+    """`bytes_for` as text."""
+    bound, share = bytes_for(kl, points)
+    return f"{bound}{100 * share:.1f} %"
+
+
+def points_of(found: dict[str, Items], methods: Sequence[str]) -> list[tuple[float, float]]:
+    """(share of dense attention's bytes, KL) of each."""
+    return [(1 / report.compression(found[m]), report.estimate(found[m], KL).value) for m in methods]
 
 
 def kl_table(lines: list[dict[str, Any]]) -> str:
@@ -59,9 +78,8 @@ def kl_table(lines: list[dict[str, Any]]) -> str:
     goal = report.estimate(found[LATER_LEVELS[1]], KL).value
     rows = []
     for name, methods in methods_run.items():
-        values = [report.estimate(found[method], KL) for method in methods]
-        points = [(1 / report.compression(found[m]), value.value) for m, value in zip(methods, values)]
-        rows.append([name, *(report.interval(value, KL.digits) for value in values), share_for(goal, points)])
+        values = [report.interval(report.estimate(found[method], KL), KL.digits) for method in methods]
+        rows.append([name, *values, share_for(goal, points_of(found, methods))])
     header = [
         "KL [95 %] at so much of dense attention's bytes",
         *(f"{100 * share:.1f} %" for share in shares),
@@ -101,14 +119,41 @@ def others_table(lines: list[dict[str, Any]]) -> str:
     return markdown_table(header, rows) if rows else ""
 
 
-def tables(files: Sequence[list[dict[str, Any]]]) -> str:
-    """The tables of every file, by model and length."""
-    ordered = sorted(
+def in_order(files: Sequence[list[dict[str, Any]]]) -> list[list[dict[str, Any]]]:
+    """Files by model and length."""
+    return sorted(
         files, key=lambda lines: (lines[0]["model"], lines[0]["plan"]["tasks"]["lm"].get("length", 0))
     )
+
+
+def goal_table(files: Sequence[list[dict[str, Any]]]) -> str:
+    """The bytes a token at which each method of GOAL_METHODS is as near as `RECOMMENDED` is on CHOSEN_ON."""
+    (goal,) = (
+        report.estimate(report.select(lines, "lm", "sparse")[LATER_LEVELS[1]], KL).value
+        for lines in files
+        if lines[0]["model"] == CHOSEN_ON
+    )
+    rows = []
+    for lines in in_order(files):
+        found = report.select(lines, "lm", "sparse")
+        dense = next(iter(found["dense"].values()))["seq_len"] * POSITION_BYTES[lines[0]["model"]]
+        _, methods_run = run(found)
+        cells = []
+        for name in GOAL_METHODS:
+            if name not in methods_run:
+                cells.append("")
+                continue
+            bound, share = bytes_for(goal, points_of(found, methods_run[name]))
+            cells.append(f"{bound}{share * dense / 1e6:.1f} MB, {100 * share:.1f} %")
+        rows.append([title(lines), f"{dense / 1e6:.1f} MB", *cells])
+    return markdown_table([f"at a KL of {goal:.{KL.digits}f}", "dense", *GOAL_METHODS], rows)
+
+
+def tables(files: Sequence[list[dict[str, Any]]]) -> str:
+    """The tables of every file, by model and length."""
     return "\n\n".join(
         part
-        for lines in ordered
+        for lines in in_order(files)
         for part in (f"**{title(lines)}**", kl_table(lines), gap_table(lines), others_table(lines))
         if part
     )

@@ -213,12 +213,14 @@ class Plan:
     seed: of all contexts and questions.
     decode_only: leave out the question with a prompt that is processed densely, where a task has the other
         one too: the method decodes the prompt.
+    prefill_bits: of the products of a prefill, 32 or 16 (bfloat16).
     """
 
     tasks: dict[str, dict[str, Any]]
     methods: list[str]
     seed: int = 0
     decode_only: bool = False
+    prefill_bits: int = 32
 
     def __post_init__(self) -> None:
         for name in self.tasks:

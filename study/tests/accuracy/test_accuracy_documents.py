@@ -49,8 +49,9 @@ def test_an_altered_figure_is_put_right(bench):
     assert len(names) == len(BLOCK.findall(shown))  # each of them is another
     bench.DOCUMENT.write_text(altered)
     later = published(bench.LATER_DOCUMENT)
-    block = BLOCK.search(later).group(0)
-    bench.LATER_DOCUMENT.write_text(later.replace(block, re.sub(r"(?<=[ +-])[0-9]", "8", block)))
+    altered = BLOCK.sub(lambda block: re.sub(r"(?<=[ +-])[0-9]", "8", block.group(0)), later)
+    assert len(dict(BLOCK.findall(later)).items() - dict(BLOCK.findall(altered)).items()) == 2
+    bench.LATER_DOCUMENT.write_text(altered)
     assert bench.LATER_DOCUMENT.read_text() != later
     bench.TABLES.write_text("")
     bench.HELD_OUT_TABLES.write_text("")

@@ -257,3 +257,26 @@ def test_a_prefill_without_a_record_is_the_same(evaluator, start):
         assert parse_method(name).needs_history
         with pytest.raises(ValueError, match="must be recorded by the prefill"):
             evaluator.span(plain, [7], parse_method(name))
+
+
+def test_a_prefill_in_bfloat16_is_near_and_what_follows_is_float32():
+    """Keys are near those of float32, not equal; a prefill that is recorded stays in float32."""
+    exact, short = Evaluator(tiny_model()), Evaluator(tiny_model(), prefill_bits=16)
+    context, tokens = TOKENS[:CONTEXT], TOKENS[CONTEXT:]
+    expected, actual = exact.prefill(context, record=False), short.prefill(context, record=False)
+    for layer, cache in actual.layers.items():
+        for name in ("keys", "values"):
+            pieces = (torch.cat(getattr(of.layers[layer], name), 1) for of in (actual, expected))
+            one, other = pieces
+            assert one.dtype == torch.float32
+            error = (one - other).norm() / other.norm()
+            # Two layers of random weights attend sharply, so the second has larger errors.
+            assert 1e-4 < error < (0.01 if layer == 0 else 0.1)
+    recorded = short.prefill(context)
+    torch.testing.assert_close(
+        torch.cat(recorded.layers[0].keys, 1), torch.cat(expected.layers[0].keys, 1), rtol=1e-4, atol=1e-5
+    )
+    dense = parse_method("dense")
+    torch.testing.assert_close(short.span(expected, tokens, dense), exact.span(expected, tokens, dense))
+    continued = short.prefill(tokens[:4], actual, record=False)
+    assert continued.length == CONTEXT + 4

@@ -97,3 +97,29 @@ def test_tables():
 def test_bytes_for_a_kl(kl, share):
     """On a power law: half the KL for twice the bytes."""
     assert later.share_for(kl, [(0.05, 0.4), (0.1, 0.2), (0.2, 0.1)]) == share
+
+
+def test_bytes_at_the_goal():
+    """The KL that is asked for is that of the recommended settings on their own model, in all rows."""
+    goal = dict(zip(LATER_LEVELS, (0.4, 0.2, 0.1)))
+    other = dict(zip(LATER_LEVELS, (0.8, 0.4, 0.1)))  # there it is reached at the second half of the way
+    exact = "planes, fewer bits, exact, 4 stored"
+    less, more = dict(zip(LATER[exact], (0.1, 0.05, 0.02))), dict(zip(LATER[exact], (0.9, 0.8, 0.7)))
+    length = 1000
+    files = [
+        lines_of({**other, **more}, "qwen2.5-coder-0.5b.gguf", length),
+        lines_of({**goal, **less}, later.CHOSEN_ON, length),
+    ]
+    files[0] = [line for line in files[0] if "double_sparsity" not in line.get("method", "")]
+    table = later.goal_table(files).splitlines()
+    heads, first, second = ([cell.strip() for cell in row.split("|")[1:-1]] for row in (table[0], *table[2:]))
+    assert heads == ["at a KL of 0.2200", "dense", *later.GOAL_METHODS]
+    assert first[0].startswith(later.CHOSEN_ON) and second[0].startswith("qwen2.5")  # in order
+    dense = {later.CHOSEN_ON: 30 * 3 * 64 * 2 * 2 * length, "qwen": 24 * 2 * 64 * 2 * 2 * length}
+    assert [first[1], second[1]] == [f"{n / 1e6:.1f} MB" for n in dense.values()]
+    shares = [100 / Contender(level).resolve(length, 64, 3, 30).compression(length, 64, 3, 30) for level in goal]
+    assert first[2] == f"{shares[1] * dense[later.CHOSEN_ON] / 1e8:.1f} MB, {shares[1]:.1f} %"
+    middle = shares[1] * (shares[2] / shares[1]) ** 0.5  # 0.2 is half of the way from 0.4 to 0.1
+    assert second[2] == f"{middle * dense['qwen'] / 1e8:.1f} MB, {middle:.1f} %"
+    assert first[4].startswith("at most") and second[4].startswith("more than")
+    assert first[3] and not second[3]  # what a file does not have

@@ -142,6 +142,14 @@ MUTANTS = [
         ],
     ),
     *of(
+        "study/sparq_study/accuracy/engine.py",
+        f"{_ENGINE}::test_a_prefill_in_bfloat16_is_near_and_what_follows_is_float32",
+        [
+            ("self.prefill_bits == 16 and not record", "False", "no prefill is in bfloat16"),
+            ("self.prefill_bits == 16 and not record", "self.prefill_bits == 16", "one with a record is too"),
+        ],
+    ),
+    *of(
         "study/sparq_study/accuracy/measure.py",
         _INTERVALS,
         [
@@ -193,6 +201,8 @@ MUTANTS = [
             ),
             ("(more / less) ** part", "(more / less) * part", "bytes between two levels follow no power law"),
             ("if kl >= points[0][1]:", "if kl > points[0][1]:", "the first level itself is passed over"),
+            ('if lines[0]["model"] == CHOSEN_ON', "", "the goal is that of any model"),
+            ("share * dense / 1e6", "dense / 1e6", "each method moves all bytes"),
         ],
     ),
 ]

@@ -27,8 +27,9 @@ if TYPE_CHECKING:
 HIDDEN = -1e30
 # Bits of a stored element; 16 is not rounded at all.
 STORED_BITS = (2, 4, 8, 16)
-# Scores of a part of a span: 4 MiB of float32.
+# Scores of a part of a span: 4 MiB of float32. Fewer queries than 8 would take longer: each part reads all keys.
 _SCORES_IN_CACHE = 2**20
+_LEAST_QUERIES = 8
 
 _Made = TypeVar("_Made")
 
@@ -81,7 +82,7 @@ class Span:
     def parts(self) -> list[Span]:
         """The span cut by queries into parts whose scores stay in a processor's cache."""
         heads, parts = self.query.shape[0] * self.query.shape[1], []
-        step = max(1, _SCORES_IN_CACHE // (heads * self.seq_len))
+        step = max(_LEAST_QUERIES, _SCORES_IN_CACHE // (heads * self.seq_len))
         for start in range(0, self.n_queries, step):
             query = self.query[:, :, start : start + step]
             end = self.first + start + query.shape[2]
