@@ -190,7 +190,7 @@ MUTANTS = [
         "study/tests/accuracy/test_accuracy_later.py",
         [
             (
-                "LATER_LEVELS[1]], KL).value",
+                "goal = report.estimate(found[LATER_LEVELS[1]], KL).value",
                 "LATER_LEVELS[0]], KL).value",
                 "the goal is the smallest budget's KL",
             ),

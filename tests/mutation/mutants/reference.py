@@ -200,8 +200,8 @@ MUTANTS = [
         _INDEX,
         [
             (
-                "COEFFICIENT_LIMIT = {8: 2047, 4: 127}",
-                "COEFFICIENT_LIMIT = {8: 2048, 4: 127}",
+                "COEFFICIENT_LIMIT = {8: 2047, 4: 127, 2: 127}",
+                "COEFFICIENT_LIMIT = {8: 2048, 4: 127, 2: 127}",
                 "coefficients have one more step",
             ),
             ("(2**24 - 1) // (most * rank)", "(2**24 - 1) // most", "sums may pass 2**24"),
@@ -239,7 +239,7 @@ MUTANTS = [
         f"{_CHECKS} {_TESTS}index_planes.py",
         [
             (
-                "most = 0 if index_bits == INDEX_BITS[0] else index_bits * head_dim",
+                "most = index_bits * head_dim if index_bits in PLANES_OF else 0",
                 "most = index_bits * head_dim",
                 "keys themselves may be in planes",
             ),
