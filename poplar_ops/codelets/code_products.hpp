@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Scores of full blocks from codes of 4 bits for several query heads at once (contract E9). A code is taken out
-// of its word once for all of them, and multiplied in fp16, four positions at a time. With 8 taken away a code is
-// in [-8, 7] and a product with a coefficient of at most 127 in [-1016, 1016], so that fp16 holds the sum of two
-// of them exactly. What was taken away is added again at the end: 8 times the sum of the coefficients.
+// of its word once for all of them. Codes of two positions are then multiplied by coefficients of two heads in
+// one instruction of an IPU, which adds the four products to four sums. All are integers below 2^24, so fp32
+// holds them exactly, in any order.
 #pragma once
 
 #include "halves.hpp"
@@ -14,21 +14,11 @@ namespace sparq {
 // Four numbers in fp16. Elsewhere in fp32, which gives the same as long as fp16 is exact.
 #ifdef __IPU__
 typedef half FourHalves __attribute__((vector_size(8)));
-inline FourHalves loadFour(const half *from) {
-  FourHalves four;
-  __builtin_memcpy(&four, aligned<sizeof(four)>(from), sizeof(four));
-  return four;
-}
-inline void storeFour(half *to, const FourHalves &four) {
-  __builtin_memcpy(aligned<sizeof(four)>(to), &four, sizeof(four));
-}
 inline FourHalves fourOfBits(const Pair &bits) { return bitcast<FourHalves>(bits); }
 inline FourHalves everyHalf(float x) { return FourHalves{} + static_cast<half>(x); }
 inline Quad widened(const FourHalves &four) { return __builtin_convertvector(four, Quad); }
 #else
 typedef Quad FourHalves;
-inline FourHalves loadFour(const half *from) { return load<Quad>(from); }
-inline void storeFour(half *to, const FourHalves &four) { store(to, four); }
 inline FourHalves fourOfBits(const Pair &bits) {
   alignas(sizeof(Pair)) half halves[quadSize];
   __builtin_memcpy(static_cast<void *>(halves), &bits, sizeof(bits));
@@ -38,94 +28,143 @@ inline FourHalves everyHalf(float x) { return FourHalves{} + x; }
 inline Quad widened(const FourHalves &four) { return four; }
 #endif
 
-// Eight codes of 4 bits of a word, each less 8: those of positions 0, 4, 2, 6, then of 1, 5, 3, 7. Codes become
-// low bits of fp16 numbers of [1024, 2048), whose bits count ones or sixteenths of what they are.
-constexpr unsigned codesOfWord = 8;
-inline void expandCodes(unsigned word, half *to) {
-  constexpr unsigned exponents = 0x64006400u; // of 1024
-  storeWord(to, word | exponents);
-  storeWord(to + 2, word >> 8 | exponents);
-  Pair bits; // not through integer registers
-  __builtin_memcpy(&bits, aligned<sizeof(bits)>(to), sizeof(bits));
-  const Pair ones = Pair{} + bitcast<float>(exponents | 0x000F000Fu),
-             sixteens = Pair{} + bitcast<float>(exponents | 0x00F000F0u);
-  storeFour(to, fourOfBits(keepBits(bits, ones)) - everyHalf(1024 + 8));
-  storeFour(to + quadSize,
-            (fourOfBits(keepBits(bits, sixteens)) - everyHalf(1024 + 8 * 16)) * everyHalf(0.0625f));
+inline void storeWord(float *to, unsigned word) {
+  __builtin_memcpy(aligned<sizeof(word)>(to), &word, sizeof(word));
 }
 
-// Two sums of four positions over the components: codes of a component are codesOfWord from those before, the
-// four copies of a coefficient follow one another.
-struct TwoSums {
-  Quad first{}, second{};
+// The eight codes of 4 bits of each of n words, codesOfWord numbers a word: those of positions 0, 4, 2, 6 as
+// they are, those of 1, 5, 3, 7 times 16. Codes become low bits of fp16 numbers of [1024, 2048), whose bits count
+// ones or sixteenths of what they are.
+constexpr unsigned codesOfWord = 8;
+constexpr float inSixteens = 0.0625f;
+template <unsigned n> inline void expandCodes(const unsigned (&words)[n], float *to) {
+  constexpr unsigned exponents = 0x64006400u; // of 1024
+  const Pair ones = Pair{} + bitcast<float>(exponents | 0x000F000Fu),
+             sixteens = Pair{} + bitcast<float>(exponents | 0x00F000F0u);
+  for (unsigned i = 0; i != n; ++i) { // not through integer registers
+    storeWord(to + i * codesOfWord, words[i] | exponents);
+    storeWord(to + i * codesOfWord + 1, words[i] >> 8 | exponents);
+  }
+  Pair bits[n];
+  for (unsigned i = 0; i != n; ++i)
+    bits[i] = load<Pair>(to + i * codesOfWord);
+  for (unsigned i = 0; i != n; ++i) {
+    float *const own = to + i * codesOfWord;
+    store(own, widened(fourOfBits(keepBits(bits[i], ones)) - everyHalf(1024)));
+    store(own + quadSize, widened(fourOfBits(keepBits(bits[i], sixteens)) - everyHalf(1024)));
+  }
+}
 
-  TwoSums(const half *codes, const half *otherCodes, const half *coefficients,
-          const half *otherCoefficients, unsigned rank) {
-    const auto next = [&](unsigned n) {
-      codes += n * codesOfWord;
-      otherCodes += n * codesOfWord;
-      coefficients += n * quadSize;
-      otherCoefficients += n * quadSize;
-    };
-    for (unsigned n = rank / 4; n != 0; --n) // four to a pass
-      for (unsigned i = 0; i != 2; ++i, next(2)) {
-        first += widened(ofTwo(codes, coefficients));
-        second += widened(ofTwo(otherCodes, otherCoefficients));
-      }
-    for (unsigned n = rank % 4; n != 0; --n, next(1)) {
-      first += widened(product(codes, coefficients));
-      second += widened(product(otherCodes, otherCoefficients));
-    }
+// Sums of the four products of two numbers and two others.
+#ifdef __IPU__
+class OuterSums { // in the accumulators, which what is read leaves empty
+public:
+  OuterSums() {
+    for (unsigned i = 0; i != 4; ++i)
+      next();
+  }
+  void add(const Pair &x, const Pair &y) { __builtin_ipu_f32v2aop(x, y, 0); }
+  // Those of y[0], then those of y[1].
+  Pair next() { return __builtin_ipu_f32v2gina(Pair{}, 0); }
+};
+#else
+class OuterSums {
+public:
+  void add(const Pair &x, const Pair &y) {
+    first += x * y[0];
+    second += x * y[1];
+  }
+  Pair next() {
+    const Pair sum = first;
+    first = second;
+    second = Pair{};
+    return sum;
   }
 
 private:
-  static FourHalves product(const half *codes, const half *coefficients) {
-    return loadFour(codes) * loadFour(coefficients);
-  }
-  static FourHalves ofTwo(const half *codes, const half *coefficients) {
-    return product(codes, coefficients) + product(codes + codesOfWord, coefficients + quadSize);
+  Pair first{}, second{};
+};
+#endif
+
+// Adds the products over the components: codes of a component are codesOfWord from those before, coefficients of
+// two heads follow one another.
+inline void addProducts(OuterSums &sums, const float *codes, const float *coefficients,
+                        unsigned rank) {
+  const auto add = [&](unsigned n) {
+    for (unsigned i = 0; i != n; ++i)
+      sums.add(load<Pair>(codes + i * codesOfWord), load<Pair>(coefficients + i * pairSize));
+    codes += n * codesOfWord;
+    coefficients += n * pairSize;
+  };
+  for (unsigned n = rank / 4; n != 0; --n) // four to a pass
+    add(4);
+  for (unsigned n = rank % 4; n != 0; --n)
+    add(1);
+}
+
+// Scores from a word of codes of each component, word(j), for all heads: finish(h, p, sums) of the positions p
+// and p + 4 of the word. coefficients: [(groupSize + 1) / 2][rank][2]; codes: room for [rank][8].
+template <class Word, class Finish>
+inline void scoreWord(const Word &word, const float *coefficients, unsigned rank,
+                      unsigned groupSize, float *codes, OuterSums &sums, const Finish &finish) {
+  unsigned j = 0;
+  for (; j + 2 <= rank; j += 2) // two to a pass
+    expandCodes<2>({word(j), word(j + 1)}, codes + j * codesOfWord);
+  if (j != rank)
+    expandCodes<1>({word(j)}, codes + j * codesOfWord);
+  for (unsigned h = 0; h < groupSize; h += 2, coefficients += rank * pairSize)
+    for (unsigned two = 0; two != codesOfWord; two += pairSize) {
+      addProducts(sums, codes + two, coefficients, rank);
+      // Positions 0 and 4, 2 and 6, then 1 and 5, 3 and 7.
+      const unsigned p = two % quadSize + two / quadSize;
+      const float scale = two < quadSize ? 1.0f : inSixteens;
+      finish(h, p, sums.next() * scale);
+      const Pair other = sums.next() * scale;
+      if (h + 1 != groupSize)
+        finish(h + 1, p, other);
+    }
+}
+// Makes scores of sums.
+struct ScoresOfSums {
+  const float *units, *offsets, *inverseTemperature; // of the heads
+  float *to;                                         // of the word, of the first head
+  unsigned headStride;
+  void operator()(unsigned h, unsigned p, const Pair &sum) const {
+    const Pair score = (units[h] * sum + offsets[h]) * inverseTemperature[h];
+    float *const at = to + h * headStride + p;
+    at[0] = score[0];
+    at[4] = score[1];
   }
 };
 
-// As blockCoefficients of nHeads heads, whose parameters are looked up and widened once: four copies of each
-// coefficient, and as a bias 8 times their sum.
-template <unsigned nHeads, class Parameters>
-static inline void fourfoldCoefficients(const Parameters &parameters, const float *query,
-                                        unsigned rank, float limit, half *coefficients,
-                                        float *units, float *offsets, float *biases) {
-  float largest[nHeads] = {}, sums[nHeads] = {}, all[nHeads] = {}, inverse[nHeads];
-  const auto place = [&](unsigned h, unsigned j) {
-    return coefficients + (h * rank + j) * quadSize;
-  };
-  for (unsigned j = 0; j != rank; ++j) {
-    const Pair ofBlock = load<Pair>(reinterpret_cast<const half *>(parameters(j)));
-    for (unsigned h = 0; h != nHeads; ++h) {
-      const Pair products = query[h * rank + j] * ofBlock;
-      const float ofStep = products[0];
-      __builtin_memcpy(aligned<sizeof(float)>(static_cast<void *>(place(h, j))), &ofStep,
-                       sizeof(ofStep));
-      largest[h] = larger(withoutSign(ofStep), largest[h]);
-      sums[h] += products[1];
-    }
+// As blockCoefficients of two heads side by side, whose parameters are looked up and widened once: [rank][2].
+template <class Parameters>
+static inline void coefficientsOfTwo(const Parameters &parameters, const float *query,
+                                     const float *other, unsigned rank, float limit,
+                                     float *coefficients, Pair &unit, Pair &offset) {
+  Pair largest{}, sum{};
+  float *to = coefficients;
+  for (unsigned j = 0; j != rank; ++j, to += pairSize) {
+    const Pair ofBlock = load<Pair>(reinterpret_cast<const half *>(parameters(j))),
+               q{query[j], other[j]}, ofStep = q * ofBlock[0];
+    store(to, ofStep);
+    largest = larger(withoutSign(ofStep), largest);
+    sum += q * ofBlock[1];
   }
-  for (unsigned h = 0; h != nHeads; ++h)
+  Pair inverse;
+  for (unsigned h = 0; h != pairSize; ++h)
     inverse[h] = largest[h] == 0.0f ? 0.0f : limit / largest[h];
-  for (unsigned j = 0; j != rank; ++j)
-    for (unsigned h = 0; h != nHeads; ++h) {
-      half *const to = place(h, j);
-      float ofStep;
-      __builtin_memcpy(&ofStep, aligned<sizeof(float)>(static_cast<const void *>(to)),
-                       sizeof(ofStep));
-      const float rounded = (ofStep * inverse[h] + integerShift) - integerShift;
-      all[h] += rounded;
-      store(to, Pair{rounded, rounded});
-      store(to + pairSize, Pair{rounded, rounded});
-    }
-  for (unsigned h = 0; h != nHeads; ++h) {
-    units[h] = largest[h] * (1.0f / limit);
-    offsets[h] = sums[h];
-    biases[h] = 8.0f * all[h];
-  }
+  to = coefficients;
+  const auto round = [&] {
+    store(to, (load<Pair>(to) * inverse + integerShift) - integerShift);
+    to += pairSize;
+  };
+  for (unsigned n = rank / 2; n != 0; --n) // two to a pass
+    round(), round();
+  if (rank % 2 != 0)
+    round();
+  unit = largest * (1.0f / limit);
+  offset = sum;
 }
 
 } // namespace sparq

@@ -66,7 +66,8 @@ public:
   }
 };
 
-// The same of codes of 4 bits for several heads: see code_products.hpp.
+// The same of codes of 4 bits for several heads: see code_products.hpp. Of an odd number the last one is twice in
+// its pair.
 class GroupCoefficients : public poplar::MultiVertex {
 public:
   poplar::Input<unsigned> filled;
@@ -74,38 +75,56 @@ public:
   WordsIn index;          // [nLayers][headDim][columnWords]
   WordsIn components;     // [rank]
   FloatsIn selectedQuery; // [groupSize][rank]
-  HalvesOut coefficients; // [nBlocks][groupSize][rank][4], those of full blocks
+  FloatsOut coefficients; // [nBlocks][(groupSize + 1) / 2][rank][2], those of full blocks
   FloatsOut units;        // [nBlocks][groupSize]
   FloatsOut offsets;      // [nBlocks][groupSize]
-  FloatsOut biases;       // [nBlocks][groupSize]
-  WordsOut columns;       // [rank]: where each component's records begin
-  unsigned groupSize, rank, headDim, columnWords, firstBlock, nBlocks;
+  // [rank]: where each component's records begin. Then [rank][nLent]: the last words of codes of the last block,
+  // which another part scores.
+  WordsOut columns;
+  unsigned groupSize, rank, headDim, columnWords, firstBlock, nBlocks, nLent;
   float limit;
 
   bool compute(unsigned worker) {
     const unsigned first = *layer * headDim * columnWords, *base = &index[first];
     for (unsigned j = worker; j < rank; j += numWorkers())
       columns[j] = first + components[j] * columnWords;
-    // Pairs of heads of all blocks are shared out; then, of an odd number, the last head of each.
-    const unsigned n = nFullBlocks(*filled, firstBlock, nBlocks), nPairs = groupSize / 2;
-    unsigned h = worker;
-    for (unsigned block = 0; block != n; ++block, h -= nPairs)
-      for (; h < nPairs; h += numWorkers())
-        ofHeads<2>(base, block, h * 2);
-    if (groupSize % 2 != 0)
-      for (unsigned block = worker; block < n; block += numWorkers())
-        ofHeads<1>(base, block, groupSize - 1);
+    // Pairs of heads of all blocks are shared out.
+    const unsigned n = nFullBlocks(*filled, firstBlock, nBlocks), nPairs = (groupSize + 1) / 2;
+    unsigned pair = worker;
+    for (unsigned block = 0; block != n; ++block, pair -= nPairs)
+      for (; pair < nPairs; pair += numWorkers())
+        ofPair(base, block, pair, nPairs);
+    lend(base, worker, nBlocks * nPairs % numWorkers());
     return true;
   }
 
 private:
-  template <unsigned nHeads>
-  void ofHeads(const unsigned *base, unsigned block, unsigned firstHead) {
-    const unsigned last = (block + 1) * recordWords(4) - 1, row = block * groupSize + firstHead;
-    fourfoldCoefficients<nHeads>(
-        [&](unsigned j) { return base + components[j] * columnWords + last; },
-        &selectedQuery[firstHead * rank], rank, limit, &coefficients[row * rank * quadSize],
-        &units[row], &offsets[row], &biases[row]);
+  // By the workers that have a pair less than others.
+  void lend(const unsigned *base, unsigned worker, unsigned firstWorker) {
+    // Copies, for a word that is stored could be any of these.
+    const unsigned n = nLent, r = rank, ofColumn = columnWords, *const of = &components[0];
+    if (n == 0 || worker < firstWorker)
+      return;
+    const unsigned *const last = base + nBlocks * recordWords(4) - 1 - n;
+    unsigned *const lent = &columns[r];
+    for (unsigned j = worker - firstWorker; j < r; j += numWorkers() - firstWorker) {
+      const unsigned *const from = last + of[j] * ofColumn;
+      unsigned *const to = lent + j * n;
+      for (unsigned i = 0; i != n; ++i)
+        to[i] = from[i];
+    }
+  }
+  void ofPair(const unsigned *base, unsigned block, unsigned pair, unsigned nPairs) {
+    const unsigned last = (block + 1) * recordWords(4) - 1, h = pair * pairSize,
+                   other = minimum(h + 1, groupSize - 1), row = block * groupSize;
+    Pair unit, offset;
+    coefficientsOfTwo([&](unsigned j) { return base + components[j] * columnWords + last; },
+                      &selectedQuery[h * rank], &selectedQuery[other * rank], rank, limit,
+                      &coefficients[(block * nPairs + pair) * rank * pairSize], unit, offset);
+    units[row + h] = unit[0];
+    units[row + other] = unit[1];
+    offsets[row + h] = offset[0];
+    offsets[row + other] = offset[1];
   }
 };
 
@@ -114,55 +133,67 @@ public:
   poplar::Input<unsigned> filled;
   WordsIn index;               // [nLayers][headDim][columnWords]
   WordsIn columns;             // [rank]: where each component's records begin
-  HalvesIn coefficients;       // [nBlocks][groupSize][rank][4]
+  FloatsIn coefficients;       // [nBlocks][(groupSize + 1) / 2][rank][2]
   FloatsIn units;              // [nBlocks][groupSize]
   FloatsIn offsets;            // [nBlocks][groupSize]
-  FloatsIn biases;             // [nBlocks][groupSize]
   FloatsIn inverseTemperature; // [groupSize]
-  HalvesOut codes;             // [6][rank][8]: of the word that a worker is at
+  FloatsOut codes;             // [6][rank][8]: of the word that a worker is at
   FloatsInOut scores;          // [groupSize][partPositions]; those of full blocks are written
-  unsigned groupSize, rank, firstBlock, nBlocks, partPositions;
+  // nWords: words of a component's codes that are scored here, of all blocks; others are lent.
+  unsigned groupSize, rank, firstBlock, nBlocks, nWords, partPositions;
 
   bool compute(unsigned worker) {
     // Copies, for a code that is stored could be any of these.
-    const unsigned n = rank, *const records = &index[0], *const of = &columns[0];
-    half *const own = &codes[worker * n * codesOfWord];
-    const unsigned nWords = nFullBlocks(*filled, firstBlock, nBlocks) * codeWords(4);
-    for (unsigned item = worker; item < nWords; item += numWorkers()) {
+    const unsigned n = rank, heads = groupSize, *const records = &index[0], *const of = &columns[0],
+                   ofBlock = (heads + 1) / 2 * n * pairSize;
+    float *const own = &codes[worker * n * codesOfWord];
+    const unsigned end = minimum(nFullBlocks(*filled, firstBlock, nBlocks) * codeWords(4), nWords);
+    OuterSums sums;
+    for (unsigned item = worker; item < end; item += numWorkers()) {
       const unsigned block = item / codeWords(4),
                      at = block * recordWords(4) + item % codeWords(4); // powers of two
-      for (unsigned j = 0; j != n; ++j)
-        expandCodes(records[of[j] + at], own + j * codesOfWord);
-      unsigned h = 0;
-      for (; h + 2 <= groupSize; h += 2)
-        for (unsigned half = 0; half != 2; ++half) {
-          const auto *four = own + half * quadSize;
-          const TwoSums sums(four, four, ofHead(block, h), ofHead(block, h + 1), n);
-          finish(sums.first, block, h, item, half);
-          finish(sums.second, block, h + 1, item, half);
-        }
-      if (h != groupSize) {
-        const TwoSums sums(own, own + quadSize, ofHead(block, h), ofHead(block, h), n);
-        finish(sums.first, block, h, item, 0);
-        finish(sums.second, block, h, item, 1);
-      }
+      scoreWord([&](unsigned j) { return records[of[j] + at]; }, &coefficients[block * ofBlock], n,
+                heads, own, sums,
+                ScoresOfSums{&units[block * heads], &offsets[block * heads], &inverseTemperature[0],
+                             &scores[item * codesOfWord], partPositions});
     }
     return true;
   }
+};
 
-private:
-  const half *ofHead(unsigned block, unsigned h) const {
-    return &coefficients[(block * groupSize + h) * rank * quadSize];
-  }
-  // The scores of positions 0, 4, 2, 6 of a word, or of those behind them.
-  void finish(const Quad &sum, unsigned block, unsigned h, unsigned word, unsigned behind) {
-    const unsigned row = block * groupSize + h;
-    const Quad score = (units[row] * (sum + biases[row]) + offsets[row]) * inverseTemperature[h];
-    float *const to = &scores[h * partPositions + word * codesOfWord + behind];
-    to[0] = score[0];
-    to[4] = score[1];
-    to[2] = score[2];
-    to[6] = score[3];
+// The same of words that other parts have lent: a piece of each, their last ones of their last block. Pieces follow
+// one another.
+class LentScores : public poplar::MultiVertex {
+public:
+  poplar::Input<unsigned> filled;
+  WordsIn words;                 // [nPieces][rank][nWords]
+  FloatsIn coefficients;         // [nPieces][(groupSize + 1) / 2][rank][2]
+  FloatsIn units;                // [nPieces][groupSize]
+  FloatsIn offsets;              // [nPieces][groupSize]
+  FloatsIn inverseTemperature;   // [groupSize]
+  FloatsOut codes;               // [6][rank][8]: of the word that a worker is at
+  FloatsInOut scores;            // [groupSize][partPositions]; those of full blocks are written
+  poplar::Output<unsigned> held; // positions of these
+  unsigned groupSize, rank, nWords, wordsShift, nPieces, firstBlock, blocksOfPart, partPositions;
+
+  bool compute(unsigned worker) {
+    const unsigned n = rank, heads = groupSize, *const from = &words[0], ofPiece = nWords,
+                   shift = wordsShift, full = *filled / blockSize;
+    float *const own = &codes[worker * n * codesOfWord];
+    unsigned nFull = 0;
+    for (unsigned block = firstBlock; nFull != nPieces && block < full; block += blocksOfPart)
+      ++nFull;
+    if (worker == 0)
+      *held = nFull * ofPiece * codesOfWord;
+    OuterSums sums;
+    for (unsigned item = worker; item < nFull * ofPiece; item += numWorkers()) {
+      const unsigned piece = item >> shift, at = piece * n * ofPiece + (item & (ofPiece - 1));
+      scoreWord([&](unsigned j) { return from[at + j * ofPiece]; },
+                &coefficients[piece * ((heads + 1) / 2) * n * pairSize], n, heads, own, sums,
+                ScoresOfSums{&units[piece * heads], &offsets[piece * heads], &inverseTemperature[0],
+                             &scores[item * codesOfWord], partPositions});
+    }
+    return true;
   }
 };
 
