@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Scores of full blocks from codes of 4 or 2 bits for several query heads at once (contract E9). A code is taken
-// out of its word once for all of them, and multiplied in fp16, four positions at a time. With 8 taken away a code
-// of 4 bits is in [-8, 7] and a product with a coefficient of at most 127 in [-1016, 1016], so that fp16 holds the
-// sum of two of them exactly; of 2 bits 2 are taken away. What was taken away is added again at the end: so many
-// times the sum of the coefficients.
+// Scores of full blocks from codes of 4 or 2 bits for several query heads at once (contract E9). A code is taken out
+// of its word once for all of them. Codes of two positions are then multiplied by coefficients of two heads in
+// one instruction of an IPU, which adds the four products to four sums. All are integers below 2^24, so fp32
+// holds them exactly, in any order.
 #pragma once
 
 #include "halves.hpp"
@@ -15,21 +14,11 @@ namespace sparq {
 // Four numbers in fp16. Elsewhere in fp32, which gives the same as long as fp16 is exact.
 #ifdef __IPU__
 typedef half FourHalves __attribute__((vector_size(8)));
-inline FourHalves loadFour(const half *from) {
-  FourHalves four;
-  __builtin_memcpy(&four, aligned<sizeof(four)>(from), sizeof(four));
-  return four;
-}
-inline void storeFour(half *to, const FourHalves &four) {
-  __builtin_memcpy(aligned<sizeof(four)>(to), &four, sizeof(four));
-}
 inline FourHalves fourOfBits(const Pair &bits) { return bitcast<FourHalves>(bits); }
 inline FourHalves everyHalf(float x) { return FourHalves{} + static_cast<half>(x); }
 inline Quad widened(const FourHalves &four) { return __builtin_convertvector(four, Quad); }
 #else
 typedef Quad FourHalves;
-inline FourHalves loadFour(const half *from) { return load<Quad>(from); }
-inline void storeFour(half *to, const FourHalves &four) { store(to, four); }
 inline FourHalves fourOfBits(const Pair &bits) {
   alignas(sizeof(Pair)) half halves[quadSize];
   __builtin_memcpy(static_cast<void *>(halves), &bits, sizeof(bits));
@@ -39,101 +28,146 @@ inline FourHalves everyHalf(float x) { return FourHalves{} + x; }
 inline Quad widened(const FourHalves &four) { return four; }
 #endif
 
-// What is taken away from a code.
-constexpr unsigned middleCode(unsigned indexBits) { return 1u << (indexBits - 1); }
-
-// Eight codes of a word, those of a piece (see Pieces), each less the middle: of 4 bits of positions 0, 4, 2, 6,
-// then of 1, 5, 3, 7; of 2 bits, of the word shifted to the piece, of positions 0, 8, 2, 10, then of 1, 9, 3, 11.
-// Codes become low bits of fp16 numbers of [1024, 2048), whose bits count ones or parts of what they are.
-constexpr unsigned codesOfPiece = 8;
-template <unsigned indexBits> inline void expandCodes(unsigned word, half *to) {
-  constexpr unsigned exponents = 0x64006400u; // of 1024
-  constexpr unsigned mask = largestCode(indexBits) * 0x00010001u, middle = middleCode(indexBits);
-  constexpr float scale = 1u << indexBits;
-  storeWord(to, word | exponents);
-  storeWord(to + 2, word >> 2 * indexBits | exponents);
-  Pair bits; // not through integer registers
-  __builtin_memcpy(&bits, aligned<sizeof(bits)>(to), sizeof(bits));
-  const Pair lower = Pair{} + bitcast<float>(exponents | mask),
-             upper = Pair{} + bitcast<float>(exponents | mask << indexBits);
-  storeFour(to, fourOfBits(keepBits(bits, lower)) - everyHalf(1024 + middle));
-  storeFour(to + quadSize, (fourOfBits(keepBits(bits, upper)) - everyHalf(1024 + middle * scale)) *
-                               everyHalf(1 / scale));
+inline void storeWord(float *to, unsigned word) {
+  __builtin_memcpy(aligned<sizeof(word)>(to), &word, sizeof(word));
 }
 
-// Two sums of four positions over the components: codes of a component are codesOfPiece from those before, the
-// four copies of a coefficient follow one another.
-struct TwoSums {
-  Quad first{}, second{};
+// The eight codes of a piece (see Pieces) of each of n words, codesOfPiece numbers a word: of 4 bits those of
+// positions 0, 4, 2, 6 as they are, those of 1, 5, 3, 7 times 16; of 2 bits, in words that are shifted to the piece,
+// those of 0, 8, 2, 10, and those of 1, 9, 3, 11 times 4. Codes become low bits of fp16 numbers of [1024, 2048),
+// whose bits count ones or parts of what they are.
+constexpr unsigned codesOfPiece = 8;
+constexpr float timesOdd(unsigned indexBits) { return 1.0f / (1u << indexBits); }
+template <unsigned indexBits, unsigned n>
+inline void expandCodes(const unsigned (&words)[n], float *to) {
+  constexpr unsigned exponents = 0x64006400u; // of 1024
+  constexpr unsigned mask = largestCode(indexBits) * 0x00010001u;
+  const Pair even = Pair{} + bitcast<float>(exponents | mask),
+             odd = Pair{} + bitcast<float>(exponents | mask << indexBits);
+  for (unsigned i = 0; i != n; ++i) { // not through integer registers
+    storeWord(to + i * codesOfPiece, words[i] | exponents);
+    storeWord(to + i * codesOfPiece + 1, words[i] >> 2 * indexBits | exponents);
+  }
+  Pair bits[n];
+  for (unsigned i = 0; i != n; ++i)
+    bits[i] = load<Pair>(to + i * codesOfPiece);
+  for (unsigned i = 0; i != n; ++i) {
+    float *const own = to + i * codesOfPiece;
+    store(own, widened(fourOfBits(keepBits(bits[i], even)) - everyHalf(1024)));
+    store(own + quadSize, widened(fourOfBits(keepBits(bits[i], odd)) - everyHalf(1024)));
+  }
+}
 
-  TwoSums(const half *codes, const half *otherCodes, const half *coefficients,
-          const half *otherCoefficients, unsigned rank) {
-    const auto next = [&](unsigned n) {
-      codes += n * codesOfPiece;
-      otherCodes += n * codesOfPiece;
-      coefficients += n * quadSize;
-      otherCoefficients += n * quadSize;
-    };
-    for (unsigned n = rank / 4; n != 0; --n) // four to a pass
-      for (unsigned i = 0; i != 2; ++i, next(2)) {
-        first += widened(ofTwo(codes, coefficients));
-        second += widened(ofTwo(otherCodes, otherCoefficients));
-      }
-    for (unsigned n = rank % 4; n != 0; --n, next(1)) {
-      first += widened(product(codes, coefficients));
-      second += widened(product(otherCodes, otherCoefficients));
-    }
+// Sums of the four products of two numbers and two others.
+#ifdef __IPU__
+class OuterSums { // in the accumulators, which what is read leaves empty
+public:
+  OuterSums() {
+    for (unsigned i = 0; i != 4; ++i)
+      next();
+  }
+  void add(const Pair &x, const Pair &y) { __builtin_ipu_f32v2aop(x, y, 0); }
+  // Those of y[0], then those of y[1].
+  Pair next() { return __builtin_ipu_f32v2gina(Pair{}, 0); }
+};
+#else
+class OuterSums {
+public:
+  void add(const Pair &x, const Pair &y) {
+    first += x * y[0];
+    second += x * y[1];
+  }
+  Pair next() {
+    const Pair sum = first;
+    first = second;
+    second = Pair{};
+    return sum;
   }
 
 private:
-  static FourHalves product(const half *codes, const half *coefficients) {
-    return loadFour(codes) * loadFour(coefficients);
-  }
-  static FourHalves ofTwo(const half *codes, const half *coefficients) {
-    return product(codes, coefficients) + product(codes + codesOfPiece, coefficients + quadSize);
+  Pair first{}, second{};
+};
+#endif
+
+// Adds the products over the components: codes of a component are codesOfPiece from those before, coefficients of
+// two heads follow one another.
+inline void addProducts(OuterSums &sums, const float *codes, const float *coefficients,
+                        unsigned rank) {
+  const auto add = [&](unsigned n) {
+    for (unsigned i = 0; i != n; ++i)
+      sums.add(load<Pair>(codes + i * codesOfPiece), load<Pair>(coefficients + i * pairSize));
+    codes += n * codesOfPiece;
+    coefficients += n * pairSize;
+  };
+  for (unsigned n = rank / 4; n != 0; --n) // four to a pass
+    add(4);
+  for (unsigned n = rank % 4; n != 0; --n)
+    add(1);
+}
+
+// Scores from a piece of each component, word(j), for all heads: finish(h, p, sums) of the positions p and those
+// apart from it. coefficients: [(groupSize + 1) / 2][rank][2]; codes: room for [rank][8].
+template <unsigned indexBits, class Word, class Finish>
+inline void scorePiece(const Word &word, const float *coefficients, unsigned rank,
+                       unsigned groupSize, float *codes, OuterSums &sums, const Finish &finish) {
+  unsigned j = 0;
+  for (; j + 2 <= rank; j += 2) // two to a pass
+    expandCodes<indexBits, 2>({word(j), word(j + 1)}, codes + j * codesOfPiece);
+  if (j != rank)
+    expandCodes<indexBits, 1>({word(j)}, codes + j * codesOfPiece);
+  for (unsigned h = 0; h < groupSize; h += 2, coefficients += rank * pairSize)
+    for (unsigned two = 0; two != codesOfPiece; two += pairSize) {
+      addProducts(sums, codes + two, coefficients, rank);
+      // Of 4 bits positions 0 and 4, 2 and 6, then 1 and 5, 3 and 7.
+      const unsigned p = two % quadSize + two / quadSize;
+      const float scale = two < quadSize ? 1.0f : timesOdd(indexBits);
+      finish(h, p, sums.next() * scale);
+      const Pair other = sums.next() * scale;
+      if (h + 1 != groupSize)
+        finish(h + 1, p, other);
+    }
+}
+// Makes scores of sums.
+struct ScoresOfSums {
+  const float *units, *offsets, *inverseTemperature; // of the heads
+  float *to;                                         // of the piece, of the first head
+  unsigned headStride, apart;
+  void operator()(unsigned h, unsigned p, const Pair &sum) const {
+    const Pair score = (units[h] * sum + offsets[h]) * inverseTemperature[h];
+    float *const at = to + h * headStride + p;
+    at[0] = score[0];
+    at[apart] = score[1];
   }
 };
 
-// As blockCoefficients of nHeads heads, whose parameters are looked up and widened once: four copies of each
-// coefficient, and as a bias so many times their sum as was taken away from a code.
-template <unsigned nHeads, class Parameters>
-static inline void fourfoldCoefficients(const Parameters &parameters, const float *query,
-                                        unsigned rank, float limit, float middle,
-                                        half *coefficients, float *units, float *offsets,
-                                        float *biases) {
-  float largest[nHeads] = {}, sums[nHeads] = {}, all[nHeads] = {}, inverse[nHeads];
-  const auto place = [&](unsigned h, unsigned j) {
-    return coefficients + (h * rank + j) * quadSize;
-  };
-  for (unsigned j = 0; j != rank; ++j) {
-    const Pair ofBlock = load<Pair>(reinterpret_cast<const half *>(parameters(j)));
-    for (unsigned h = 0; h != nHeads; ++h) {
-      const Pair products = query[h * rank + j] * ofBlock;
-      const float ofStep = products[0];
-      __builtin_memcpy(aligned<sizeof(float)>(static_cast<void *>(place(h, j))), &ofStep,
-                       sizeof(ofStep));
-      largest[h] = larger(withoutSign(ofStep), largest[h]);
-      sums[h] += products[1];
-    }
+// As blockCoefficients of two heads side by side, whose parameters are looked up and widened once: [rank][2].
+template <class Parameters>
+static inline void coefficientsOfTwo(const Parameters &parameters, const float *query,
+                                     const float *other, unsigned rank, float limit,
+                                     float *coefficients, Pair &unit, Pair &offset) {
+  Pair largest{}, sum{};
+  float *to = coefficients;
+  for (unsigned j = 0; j != rank; ++j, to += pairSize) {
+    const Pair ofBlock = load<Pair>(reinterpret_cast<const half *>(parameters(j))),
+               q{query[j], other[j]}, ofStep = q * ofBlock[0];
+    store(to, ofStep);
+    largest = larger(withoutSign(ofStep), largest);
+    sum += q * ofBlock[1];
   }
-  for (unsigned h = 0; h != nHeads; ++h)
+  Pair inverse;
+  for (unsigned h = 0; h != pairSize; ++h)
     inverse[h] = largest[h] == 0.0f ? 0.0f : limit / largest[h];
-  for (unsigned j = 0; j != rank; ++j)
-    for (unsigned h = 0; h != nHeads; ++h) {
-      half *const to = place(h, j);
-      float ofStep;
-      __builtin_memcpy(&ofStep, aligned<sizeof(float)>(static_cast<const void *>(to)),
-                       sizeof(ofStep));
-      const float rounded = (ofStep * inverse[h] + integerShift) - integerShift;
-      all[h] += rounded;
-      store(to, Pair{rounded, rounded});
-      store(to + pairSize, Pair{rounded, rounded});
-    }
-  for (unsigned h = 0; h != nHeads; ++h) {
-    units[h] = largest[h] * (1.0f / limit);
-    offsets[h] = sums[h];
-    biases[h] = middle * all[h];
-  }
+  to = coefficients;
+  const auto round = [&] {
+    store(to, (load<Pair>(to) * inverse + integerShift) - integerShift);
+    to += pairSize;
+  };
+  for (unsigned n = rank / 2; n != 0; --n) // two to a pass
+    round(), round();
+  if (rank % 2 != 0)
+    round();
+  unit = largest * (1.0f / limit);
+  offset = sum;
 }
 
 } // namespace sparq

@@ -43,7 +43,9 @@ inline double sidePass(double arithmetic, double main, double loop) {
 inline double spilled(double pairs) { return 2 * std::max(0.0, pairs - 4); }
 
 // ---- floating point: one instruction a pair of fp32, one slot each, but for these
-constexpr double floatDivide = 3;  // of one number; 1 or 3 by the data
+constexpr double floatDivide = 3; // of one number; 1 or 3 by the data
+// Four products, each added to an accumulator (an outer product of two pairs), are one instruction too, and so is to
+// read two accumulators.
 constexpr double scalarSelect = 4; // compare, fetch the flag, branch, copy: no conditional move
 constexpr double pairSelect = 5;   // compare, then both sides masked and joined, the mask inverted
 

@@ -98,8 +98,8 @@ public:
   }
 };
 
-// Weighted sums of the values of all entries, of `width` components: the partial sums of blocks of 64
-// entries, each ascending from +0 (contract E3).
+// Weighted sums of the values of entries from firstEntry on, whole blocks, of `width` components: the partial
+// sums of blocks of 64 entries, each ascending from +0 (contract E3).
 class HotValues : public poplar::MultiVertex {
 public:
   poplar::Input<unsigned> filled;
@@ -108,26 +108,29 @@ public:
   FloatsIn weights;   // [groupSize][topK]
   HalvesIn values;    // [nLayers][nRows][width]
   FloatsOut partials; // [ceil(topK / 64)][groupSize][width]
-  unsigned groupSize, topK, nRows, width;
+  unsigned groupSize, topK, firstEntry, nRows, width;
 
   bool compute(unsigned worker) {
-    unsigned h = 0;
-    for (; h + 4 <= groupSize; h += 4)
-      ofHeads<4>(h, worker);
+    // Fewer heads at a time where there are workers for it.
+    const unsigned items = (topK + blockSize - 1) / blockSize * width / pairSize;
+    const bool few = items * (groupSize / 2) <= numWorkers();
+    unsigned h = 0, c = worker * pairSize;
+    for (; h + 4 <= groupSize && !few; h += 4)
+      ofHeads<4>(h, c);
     for (; h + 2 <= groupSize; h += 2)
-      ofHeads<2>(h, worker);
+      ofHeads<2>(h, c);
     if (h != groupSize)
-      ofHeads<1>(h, worker);
+      ofHeads<1>(h, c);
     return true;
   }
 
 private:
   // Of nHeads heads at once, for which a value is looked up and widened once. Pairs of components of all blocks
-  // are shared out.
-  template <unsigned nHeads> void ofHeads(unsigned firstHead, unsigned worker) {
-    const unsigned n = minimum(*filled, topK), nBlocks = (topK + blockSize - 1) / blockSize;
+  // are shared out, from c on.
+  template <unsigned nHeads> void ofHeads(unsigned firstHead, unsigned &c) {
+    const unsigned n = *filled > firstEntry ? minimum(*filled - firstEntry, topK) : 0,
+                   nBlocks = (topK + blockSize - 1) / blockSize;
     const half *base = &values[*layer * nRows * width];
-    unsigned c = worker * pairSize;
     for (unsigned b = 0; b != nBlocks; ++b, c -= width)
       for (; c < width; c += numWorkers() * pairSize) {
         const unsigned begin = b * blockSize, stop = minimum(begin + blockSize, n),

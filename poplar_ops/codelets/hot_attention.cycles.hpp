@@ -21,17 +21,18 @@ inline std::uint64_t laneSums(double topK, double nSets, unsigned g, unsigned d)
 }
 // Four loads, three additions of pairs, one of halves; scaled, compared, stored.
 inline std::uint64_t laneScores(double n, double g) { return shared(n * g, 4 + 4 + 12 + reloaded); }
-// Of four heads at once, then two, then one. Two entries to a pass: of each place, address (2), value, the weights;
+// Of four heads at once, then two, then one; of two where that leaves no worker with more than one. Two entries to a pass: of each place, address (2), value, the weights;
 // widen, and of each head multiply, add. The partial sums' addresses and stores.
 inline std::uint64_t hotValues(double topK, double width, unsigned g) {
   const double nBlocks = static_cast<double>(static_cast<unsigned>((topK + 63) / 64)),
-               items = share(nBlocks * width / 2), rows = std::min(topK, 64.0);
-  const auto ofHeads = [&](double n) {
-    return items *
+               items = nBlocks * width / 2, rows = std::min(topK, 64.0);
+  const unsigned fours = items * (g / 2) <= nWorkers ? 0 : g / 4, twos = g / 2 - 2 * fours;
+  const auto ofHeads = [&](double groups, double n) {
+    return share(items * groups) *
            (rows / 2 * (sidePass(2 * (1 + 2 * n), 2 * (4 + n), repeated) + 2 * spilled(n + 2)) + 8 +
             2 * n);
   };
-  return multi(g / 4 * ofHeads(4) + g % 4 / 2 * ofHeads(2) + g % 2 * ofHeads(1));
+  return multi(ofHeads(fours, 4) + ofHeads(twos, 2) + ofHeads(g % 2, 1));
 }
 
 } // namespace cycles

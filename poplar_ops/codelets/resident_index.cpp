@@ -66,7 +66,8 @@ public:
   }
 };
 
-// The same of codes of 4 or 2 bits for several heads: see code_products.hpp.
+// The same of codes of 4 or 2 bits for several heads: see code_products.hpp. Of an odd number the last one is twice in
+// its pair.
 class GroupCoefficients : public poplar::MultiVertex {
 public:
   poplar::Input<unsigned> filled;
@@ -74,39 +75,56 @@ public:
   WordsIn index;          // [nLayers][headDim][columnWords]
   WordsIn components;     // [rank]
   FloatsIn selectedQuery; // [groupSize][rank]
-  HalvesOut coefficients; // [nBlocks][groupSize][rank][4], those of full blocks
+  FloatsOut coefficients; // [nBlocks][(groupSize + 1) / 2][rank][2], those of full blocks
   FloatsOut units;        // [nBlocks][groupSize]
   FloatsOut offsets;      // [nBlocks][groupSize]
-  FloatsOut biases;       // [nBlocks][groupSize]
-  WordsOut columns;       // [rank]: where each component's records begin
-  unsigned groupSize, rank, headDim, indexBits, columnWords, firstBlock, nBlocks;
+  // [rank]: where each component's records begin. Then [rank][nLent]: the last words of codes of the last block,
+  // which another part scores.
+  WordsOut columns;
+  unsigned groupSize, rank, headDim, indexBits, columnWords, firstBlock, nBlocks, nLent;
   float limit;
 
   bool compute(unsigned worker) {
     const unsigned first = *layer * headDim * columnWords, *base = &index[first];
     for (unsigned j = worker; j < rank; j += numWorkers())
       columns[j] = first + components[j] * columnWords;
-    // Pairs of heads of all blocks are shared out; then, of an odd number, the last head of each.
-    const unsigned n = nFullBlocks(*filled, firstBlock, nBlocks), nPairs = groupSize / 2;
-    unsigned h = worker;
-    for (unsigned block = 0; block != n; ++block, h -= nPairs)
-      for (; h < nPairs; h += numWorkers())
-        ofHeads<2>(base, block, h * 2);
-    if (groupSize % 2 != 0)
-      for (unsigned block = worker; block < n; block += numWorkers())
-        ofHeads<1>(base, block, groupSize - 1);
+    // Pairs of heads of all blocks are shared out.
+    const unsigned n = nFullBlocks(*filled, firstBlock, nBlocks), nPairs = (groupSize + 1) / 2;
+    unsigned pair = worker;
+    for (unsigned block = 0; block != n; ++block, pair -= nPairs)
+      for (; pair < nPairs; pair += numWorkers())
+        ofPair(base, block, pair, nPairs);
+    lend(base, worker, nBlocks * nPairs % numWorkers());
     return true;
   }
 
 private:
-  template <unsigned nHeads>
-  void ofHeads(const unsigned *base, unsigned block, unsigned firstHead) {
-    const unsigned last = (block + 1) * recordWords(indexBits) - 1,
-                   row = block * groupSize + firstHead;
-    fourfoldCoefficients<nHeads>(
-        [&](unsigned j) { return base + components[j] * columnWords + last; },
-        &selectedQuery[firstHead * rank], rank, limit, static_cast<float>(middleCode(indexBits)),
-        &coefficients[row * rank * quadSize], &units[row], &offsets[row], &biases[row]);
+  // By the workers that have a pair less than others.
+  void lend(const unsigned *base, unsigned worker, unsigned firstWorker) {
+    // Copies, for a word that is stored could be any of these.
+    const unsigned n = nLent, r = rank, ofColumn = columnWords, *const of = &components[0];
+    if (n == 0 || worker < firstWorker)
+      return;
+    const unsigned *const last = base + nBlocks * recordWords(4) - 1 - n;
+    unsigned *const lent = &columns[r];
+    for (unsigned j = worker - firstWorker; j < r; j += numWorkers() - firstWorker) {
+      const unsigned *const from = last + of[j] * ofColumn;
+      unsigned *const to = lent + j * n;
+      for (unsigned i = 0; i != n; ++i)
+        to[i] = from[i];
+    }
+  }
+  void ofPair(const unsigned *base, unsigned block, unsigned pair, unsigned nPairs) {
+    const unsigned last = (block + 1) * recordWords(indexBits) - 1, h = pair * pairSize,
+                   other = minimum(h + 1, groupSize - 1), row = block * groupSize;
+    Pair unit, offset;
+    coefficientsOfTwo([&](unsigned j) { return base + components[j] * columnWords + last; },
+                      &selectedQuery[h * rank], &selectedQuery[other * rank], rank, limit,
+                      &coefficients[(block * nPairs + pair) * rank * pairSize], unit, offset);
+    units[row + h] = unit[0];
+    units[row + other] = unit[1];
+    offsets[row + h] = offset[0];
+    offsets[row + other] = offset[1];
   }
 };
 
@@ -115,63 +133,80 @@ public:
   poplar::Input<unsigned> filled;
   WordsIn index;               // [nLayers][headDim][columnWords]
   WordsIn columns;             // [rank]: where each component's records begin
-  HalvesIn coefficients;       // [nBlocks][groupSize][rank][4]
+  FloatsIn coefficients;       // [nBlocks][(groupSize + 1) / 2][rank][2]
   FloatsIn units;              // [nBlocks][groupSize]
   FloatsIn offsets;            // [nBlocks][groupSize]
-  FloatsIn biases;             // [nBlocks][groupSize]
   FloatsIn inverseTemperature; // [groupSize]
-  HalvesOut codes;             // [6][rank][8]: of the piece that a worker is at
+  FloatsOut codes;             // [6][rank][8]: of the piece that a worker is at
   FloatsInOut scores;          // [groupSize][partPositions]; those of full blocks are written
-  unsigned groupSize, rank, indexBits, firstBlock, nBlocks, partPositions;
+  // nPieces: of a component's codes, those that are scored here, of all blocks; others are lent.
+  unsigned groupSize, rank, indexBits, firstBlock, nBlocks, nPieces, partPositions;
 
   bool compute(unsigned worker) {
     // Copies, for a code that is stored could be any of these.
-    const unsigned n = rank, *const records = &index[0], *const of = &columns[0];
-    half *const own = &codes[worker * n * codesOfPiece];
-    const bool four = indexBits == 4;
+    const unsigned n = rank, heads = groupSize, *const records = &index[0], *const of = &columns[0],
+                   ofBlock = (heads + 1) / 2 * n * pairSize;
+    float *const own = &codes[worker * n * codesOfPiece];
     const Pieces pieces(indexBits);
-    const unsigned nPieces = nFullBlocks(*filled, firstBlock, nBlocks) * perBlock;
-    for (unsigned item = worker; item < nPieces; item += numWorkers()) {
+    const bool four = indexBits == 4;
+    const unsigned end = minimum(nFullBlocks(*filled, firstBlock, nBlocks) * perBlock, nPieces);
+    OuterSums sums;
+    for (unsigned item = worker; item < end; item += numWorkers()) {
       const unsigned block = item / perBlock, piece = item % perBlock, // powers of two
-          at = block * recordWords(indexBits) + pieces.word(piece);
+          at = block * recordWords(indexBits) + pieces.word(piece), shift = pieces.shift(piece);
+      const float *const ofItem = &coefficients[block * ofBlock];
+      const ScoresOfSums finish{
+          &units[block * heads],  &offsets[block * heads],
+          &inverseTemperature[0], &scores[block * blockSize + pieces.position(piece)],
+          partPositions,          pieces.apart};
       if (four)
-        for (unsigned j = 0; j != n; ++j)
-          expandCodes<4>(records[of[j] + at], own + j * codesOfPiece);
+        scorePiece<4>([&](unsigned j) { return records[of[j] + at]; }, ofItem, n, heads, own, sums,
+                      finish);
       else
-        for (unsigned j = 0, shift = pieces.shift(piece); j != n; ++j)
-          expandCodes<2>(records[of[j] + at] >> shift, own + j * codesOfPiece);
-      const unsigned position = block * blockSize + pieces.position(piece);
-      unsigned h = 0;
-      for (; h + 2 <= groupSize; h += 2)
-        for (unsigned half = 0; half != 2; ++half) {
-          const auto *codesOf = own + half * quadSize;
-          const TwoSums sums(codesOf, codesOf, ofHead(block, h), ofHead(block, h + 1), n);
-          finish(sums.first, block, h, position + half, pieces.apart);
-          finish(sums.second, block, h + 1, position + half, pieces.apart);
-        }
-      if (h != groupSize) {
-        const TwoSums sums(own, own + quadSize, ofHead(block, h), ofHead(block, h), n);
-        finish(sums.first, block, h, position, pieces.apart);
-        finish(sums.second, block, h, position + 1, pieces.apart);
-      }
+        scorePiece<2>([&](unsigned j) { return records[of[j] + at] >> shift; }, ofItem, n, heads,
+                      own, sums, finish);
     }
     return true;
   }
 
 private:
   static constexpr unsigned perBlock = blockSize / codesOfPiece;
-  const half *ofHead(unsigned block, unsigned h) const {
-    return &coefficients[(block * groupSize + h) * rank * quadSize];
-  }
-  // The scores of every other position from there, and of those apart from them.
-  void finish(const Quad &sum, unsigned block, unsigned h, unsigned position, unsigned apart) {
-    const unsigned row = block * groupSize + h;
-    const Quad score = (units[row] * (sum + biases[row]) + offsets[row]) * inverseTemperature[h];
-    float *const to = &scores[h * partPositions + position];
-    to[0] = score[0];
-    to[apart] = score[1];
-    to[2] = score[2];
-    to[apart + 2] = score[3];
+};
+
+// The same of words of codes of 4 bits that other parts have lent: a piece of each, their last ones of their last block. Pieces follow
+// one another.
+class LentScores : public poplar::MultiVertex {
+public:
+  poplar::Input<unsigned> filled;
+  WordsIn words;                 // [nPieces][rank][nWords]
+  FloatsIn coefficients;         // [nPieces][(groupSize + 1) / 2][rank][2]
+  FloatsIn units;                // [nPieces][groupSize]
+  FloatsIn offsets;              // [nPieces][groupSize]
+  FloatsIn inverseTemperature;   // [groupSize]
+  FloatsOut codes;               // [6][rank][8]: of the word that a worker is at
+  FloatsInOut scores;            // [groupSize][partPositions]; those of full blocks are written
+  poplar::Output<unsigned> held; // positions of these
+  unsigned groupSize, rank, nWords, wordsShift, nPieces, firstBlock, blocksOfPart, partPositions;
+
+  bool compute(unsigned worker) {
+    const unsigned n = rank, heads = groupSize, *const from = &words[0], ofPiece = nWords,
+                   shift = wordsShift, full = *filled / blockSize;
+    float *const own = &codes[worker * n * codesOfPiece];
+    unsigned nFull = 0;
+    for (unsigned block = firstBlock; nFull != nPieces && block < full; block += blocksOfPart)
+      ++nFull;
+    if (worker == 0)
+      *held = nFull * ofPiece * codesOfPiece;
+    OuterSums sums;
+    for (unsigned item = worker; item < nFull * ofPiece; item += numWorkers()) {
+      const unsigned piece = item >> shift, at = piece * n * ofPiece + (item & (ofPiece - 1));
+      scorePiece<4>([&](unsigned j) { return from[at + j * ofPiece]; },
+                    &coefficients[piece * ((heads + 1) / 2) * n * pairSize], n, heads, own, sums,
+                    ScoresOfSums{&units[piece * heads], &offsets[piece * heads],
+                                 &inverseTemperature[0], &scores[item * codesOfPiece],
+                                 partPositions, quadSize});
+    }
+    return true;
   }
 };
 

@@ -14,30 +14,35 @@ inline std::uint64_t residentCoefficients(double nBlocks, double g, double rank)
 inline std::uint64_t residentScores(double nBlocks, double g, double rank, unsigned bits) {
   return indexScores(nBlocks, g, rank, bits, 2);
 }
-// Of two heads at once, of an odd number the last alone. Of each component first address (3), parameters, widen, and
-// of each head load, multiply, magnitude, maximum, add, store; then of each head, beside a load and two stores,
-// multiply, round by two additions, add, copy, narrow.
-inline std::uint64_t groupCoefficients(double nBlocks, unsigned g, double rank) {
-  const auto ofHeads = [&](double n) {
-    return rank * (pass(1 + 4 * n, 4 + 2 * n, counted) + pass(6 * n, 3 * n, counted)) +
-           n * (2 * floatDivide + 14);
-  };
-  return multi(share(nBlocks * (g / 2)) * ofHeads(2) + share(nBlocks * (g % 2)) * ofHeads(1) +
+// Pairs of heads, of an odd number the last one twice.
+inline double headPairs(unsigned g) { return (g + 1) / 2; }
+// Of two heads side by side. Of each component first address (3), parameters, two loads, widen, multiply, magnitude,
+// maximum, multiply, add, store; then, two to a pass, load, multiply, round by two additions, store.
+// Workers with a pair less lend words: of each component six for where they are and go, of each word two.
+inline std::uint64_t groupCoefficients(unsigned nBlocks, unsigned g, unsigned rank,
+                                       unsigned nLent) {
+  const double second = (sidePass(2 * 3, 2 * 2, counted) + spilled(4)) / 2,
+               ofPair = rank * (pass(6, 3 + 3 + 1, counted) + second) + 2 * (2 * floatDivide + 9);
+  const unsigned n = nBlocks * ((g + 1) / 2), others = nWorkers - n % nWorkers;
+  const double components = (rank + others - 1) / others,
+               lent = nLent == 0 ? 0 : components * (6 + computed + nLent * (2 + counted));
+  return multi(std::max(share(n) * ofPair, n / nWorkers * ofPair + lent) +
                share(rank) * (4 + reloaded));
 }
-// Two sums: of two components two loads and a product each, a sum, widened twice, two additions; of one the
-// same without the sum. Four components to a pass.
-inline double twoSums(unsigned rank) {
-  const double turn = spilled(4 + 3); // of two components, or one: the sums are all registers
-  return rank / 4 * (sidePass(2 * 2 * (2 + 1 + 2 + 2), 2 * 2 * 4, repeated) + 2 * turn) +
-         rank % 4 * (sidePass(2 * 5, 2 * 2, repeated) + turn);
+// Sums of the products of two codes and two coefficients: of each component two loads and an outer product, four to a
+// pass.
+inline double addProducts(unsigned rank) {
+  return rank / 4 * sidePass(4, 4 * 2, repeated) + rank % 4 * pass(1, 2, repeated);
 }
-// A piece of a component: its place, an address, load, shift (of 2 bits twice), OR twice; two stores, a load and
-// two stores around masks, differences and a product. Of each head its eight sums, of four of these four numbers
-// loaded, four stored, two addresses.
-inline std::uint64_t groupScores(double nBlocks, double g, unsigned rank, unsigned bits) {
-  return shared(nBlocks * 8, 10 + rank * pass(5, 3 + 3 + 5 + (bits == 2), counted) +
-                                 g * (twoSums(rank) + 2 * (4 + 4 + 2) + 6));
+// A piece of a component: its place, an address, load (of 2 bits shift), OR, shift, OR; two stores, a load and four stores around masks,
+// differences and conversions, two to a pass. Of each pair of heads and of codes their sums, read by two; of each
+// head a scale, three of arithmetic, three numbers loaded, two stored, two addresses.
+inline std::uint64_t groupScores(double nPieces, unsigned g, unsigned rank, unsigned bits = 4) {
+  const unsigned shift = bits == 2; // to the piece
+  const double codes = rank / 2 * sidePass(2 * 8, 2 * (3 + shift + 3 + 7), counted) +
+                       rank % 2 * pass(8, 13 + shift, counted),
+               sums = addProducts(rank) + sidePass(2 * (1 + 4), 2 * (3 + 2 + 2), computed);
+  return shared(nPieces, 10 + codes + headPairs(g) * 4 * sums);
 }
 // Load, store; two addresses of a component.
 inline std::uint64_t storeRecords(double d, double nWords) {

@@ -3,6 +3,7 @@
 #include "arith/scale.hpp"
 #include "codelets/hot_attention.cycles.hpp"
 #include "list_weights.hpp"
+#include "softmax.hpp"
 
 namespace sparq {
 
@@ -57,6 +58,8 @@ Gathered hotAttention(const Context &context, const HotBuffer &buffer, const Wav
   const unsigned topK = static_cast<unsigned>(slots.dim(1)), g = context.groupSize(),
                  d = context.headDim(), nBlocks = ceilDiv(topK, block), nSlices = d / hot.width;
   const Placement &p = context.placement();
+  // Of each copy of the values as many blocks, but for the last one.
+  const unsigned ofCopy = ceilDiv(nBlocks, hot.valueCopies(d, p.parts));
   const Tensor lanes = laneSums(context, buffer, q, slots);
   std::vector<Tensor> sums;
   for (unsigned slot = 0; selected.sums.valid() && slot != context.nSlots(); ++slot)
@@ -78,29 +81,39 @@ Gathered hotAttention(const Context &context, const HotBuffer &buffer, const Wav
               cycles::laneScores(piece.n, g));
   });
   Gathered gathered;
-  gathered.sums = context.sliced(FLOAT, 1, 1, g, "row_sums").squeeze({1});
+  gathered.sums = headsApart(context) ? perHead(context, 0, "row_sums")
+                                      : context.sliced(FLOAT, 1, 1, g, "row_sums").squeeze({1});
   gathered.approxSums = weights.approxSums;
   const Tensor partials = context.once("row_partials", [&] {
     const Tensor t = context.graph.addVariable(FLOAT, {p.slots, nSlices, nBlocks, g, hot.width},
                                                {context.dc, "row_partials"});
     for (unsigned slot = 0; slot != p.slots; ++slot)
       for (unsigned i = 0; i != nSlices; ++i)
-        context.graph.setTileMapping(t[slot][i], p.tile(slot, i));
+        for (unsigned b = 0; b != nBlocks; ++b)
+          context.graph.setTileMapping(t[slot][i][b], p.tile(slot, b / ofCopy * nSlices + i));
     return t;
   });
   const ComputeSet cs = context.execute("weighted_values");
   for (unsigned slot = 0; slot != context.nSlots(); ++slot) {
-    const Tensor all = weights.all(slot).flatten();
-    for (unsigned part = 0; part != nSlices; ++part)
-      addVertex(context.graph, cs, "sparq::HotValues", context.tile(slot, part),
-                {{"filled", context.filled(slot, part)},
-                 {"layer", context.cache.layer[slot][part]},
-                 {"places", slots[slot]},
-                 {"weights", all},
-                 {"values", buffer.values[context.task(slot)][part].flatten()},
-                 {"partials", partials[slot][part].flatten()}},
-                {{"groupSize", g}, {"topK", topK}, {"nRows", hot.nPlaces}, {"width", hot.width}},
-                cycles::hotValues(topK, hot.width, g));
+    const Tensor all = weights.all(slot);
+    for (unsigned b = 0, part = 0; b < nBlocks; b += ofCopy)
+      for (unsigned i = 0; i != nSlices; ++i, ++part) {
+        const unsigned first = b * block, end = std::min(first + ofCopy * block, topK);
+        addVertex(
+            context.graph, cs, "sparq::HotValues", context.tile(slot, part),
+            {{"filled", context.filled(slot, part)},
+             {"layer", context.cache.layer[slot][part]},
+             {"places", slots[slot].slice(first, end)},
+             {"weights", all.slice(first, end, 1).flatten()},
+             {"values", buffer.values[context.task(slot)][part].flatten()},
+             {"partials", partials[slot][i].slice(b, std::min(b + ofCopy, nBlocks)).flatten()}},
+            {{"groupSize", g},
+             {"topK", end - first},
+             {"firstEntry", first},
+             {"nRows", hot.nPlaces},
+             {"width", hot.width}},
+            cycles::hotValues(end - first, hot.width, g));
+      }
   }
   weights.addSums(cs, gathered.sums);
   weights.addApproxSums(cs, sums,

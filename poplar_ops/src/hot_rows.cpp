@@ -8,6 +8,7 @@
 #include "codelets/hot_insert.cycles.hpp"
 #include "codelets/hot_misses.cycles.hpp"
 #include "codelets/hot_places.cycles.hpp"
+#include "planning.hpp"
 #include "remote_copy.hpp"
 #include <cmath>
 #include <limits>
@@ -26,7 +27,10 @@ public:
         hot(contextIn.plan().hot), cache(contextIn.cache), buffer(bufferIn),
         source(storeOf<JoinedRows>(contextIn.cache)), positions(positionsIn),
         topK(static_cast<unsigned>(positionsIn.dim(1))),
-        rowsPerPart((topK + p.parts - 1) / p.parts) {}
+        rowsPerPart(entriesPerPart(contextIn.plan(), topK)),
+        nEntryParts(ceilDiv(topK, rowsPerPart)),
+        hitsFirst(hot.nOwners + nEntryParts <= p.parts ? hot.nOwners : 0),
+        missesFirst(hitsFirst + 2 * nEntryParts <= p.parts ? hitsFirst + nEntryParts : hitsFirst) {}
 
   Tensor makeHot() {
     find();
@@ -43,9 +47,24 @@ private:
       return addPerPart(graph, p, UNSIGNED_INT, hot.nOwners, shape, {context.dc, name});
     });
   }
-  // {slots, topK}, entries spread over the parts as they are in the list of positions.
-  Tensor perEntry(const char *name) const {
-    return context.sliced(UNSIGNED_INT, topK, rowsPerPart, 1, name).squeeze({2});
+  // Of a piece of the list that is on part `firstPart` + i.
+  template <class Use> void forEachPiece(const Use &use) const {
+    for (unsigned first = 0, i = 0; first < topK; first += rowsPerPart, ++i)
+      use(i, first, std::min(first + rowsPerPart, topK));
+  }
+  // {slots, topK}, pieces of the list spread over the parts from one on.
+  void mapEntries(const Tensor &t, unsigned firstPart) const {
+    for (unsigned slot = 0; slot != p.slots; ++slot)
+      forEachPiece([&](unsigned i, unsigned first, unsigned end) {
+        graph.setTileMapping(t[slot].slice(first, end), p.tile(slot, firstPart + i));
+      });
+  }
+  Tensor perEntry(const char *name, unsigned firstPart) const {
+    return context.once(name, [&] {
+      const Tensor t = graph.addVariable(UNSIGNED_INT, {p.slots, topK}, {context.dc, name});
+      mapEntries(t, firstPart);
+      return t;
+    });
   }
   // {slots, shape...} on the part that speaks for a task.
   Tensor atHome(const std::vector<std::size_t> &shape, const char *name) const {
@@ -64,34 +83,31 @@ private:
   }
 
   // Adds the vertices that merge what owners {slots, nOwners, topK} say of each entry with what is known.
+  // The results are on the parts from firstPart on.
   void addMerge(const ComputeSet &cs, const Tensor &found, const Tensor &before,
-                const Tensor &merged) const {
+                const Tensor &merged, unsigned firstPart) const {
     for (unsigned slot = 0; slot != context.nSlots(); ++slot)
-      for (unsigned part = 0; part * rowsPerPart < topK; ++part) {
-        const unsigned first = part * rowsPerPart, end = std::min(first + rowsPerPart, topK);
-        addVertex(graph, cs, "sparq::MergePlaces", context.tile(slot, part),
+      forEachPiece([&](unsigned i, unsigned first, unsigned end) {
+        addVertex(graph, cs, "sparq::MergePlaces", context.tile(slot, firstPart + i),
                   {{"found", found[slot].slice(first, end, 1).flatten()},
                    {"before", before[slot].slice(first, end)},
                    {"places", merged[slot].slice(first, end)}},
                   {{"nOwners", hot.nOwners}, {"nEntries", end - first}},
                   cycles::mergePlaces(end - first, hot.nOwners));
-      }
+      });
   }
-  Tensor noPlaces() const {
-    return context.once("no_slots", [&] {
-      const Tensor zero =
-          graph.addConstant(UNSIGNED_INT, {p.slots, topK}, 0u, {context.dc, "no_slots"});
-      for (unsigned slot = 0; slot != p.slots; ++slot)
-        for (unsigned first = 0, part = 0; first < topK; first += rowsPerPart, ++part)
-          graph.setTileMapping(zero[slot].slice(first, std::min(first + rowsPerPart, topK)),
-                               p.tile(slot, part));
+  Tensor noPlaces(unsigned firstPart) const {
+    const std::string name = "no_slots_" + std::to_string(firstPart);
+    return context.once(name, [&] {
+      const Tensor zero = graph.addConstant(UNSIGNED_INT, {p.slots, topK}, 0u, {context.dc, name});
+      mapEntries(zero, firstPart);
       return zero;
     });
   }
 
   void find() {
     const Tensor found = perOwner({topK}, "hot_found"), nFound = perOwner({nWorkers}, "n_found");
-    hits = perEntry("hot_hits");
+    hits = perEntry("hot_hits", hitsFirst);
     nHits = atHome({nWorkers}, "n_hits");
     byEntry = perOwner({topK}, "dealt_by_entry");
     byMiss = perOwner({topK}, "dealt_by_miss");
@@ -123,7 +139,7 @@ private:
                 {{"nFound", nFound[slot].flatten()}, {"nHits", nHits[slot]}},
                 {{"nOwners", hot.nOwners}}, cycles::sumFound(hot.nOwners));
     }
-    addMerge(merge, found, noPlaces(), hits);
+    addMerge(merge, found, noPlaces(hitsFirst), hits, hitsFirst);
   }
 
   void list() {
@@ -148,8 +164,8 @@ private:
   }
 
   void deal() {
-    hotPlaces = perEntry("hot_slots");
-    missPlaces = perEntry("missing_slots");
+    hotPlaces = perEntry("hot_slots", hitsFirst);
+    missPlaces = perEntry("missing_slots", missesFirst);
     startWaves();
     const ComputeSet cs = context.execute("deal_slots");
     addPlan(cs);
@@ -186,8 +202,8 @@ private:
                  {"inAll", inAll[slot]}},
                 {{"nBefore", slot}, {"listSlots", listSlots()}, {"waveRows", hot.listRows()}},
                 cycles::firstMiss(slot, slot / listSlots()));
-    addMerge(merge, byEntry, hits, hotPlaces);
-    addMerge(merge, byMiss, noPlaces(), missPlaces);
+    addMerge(merge, byEntry, hits, hotPlaces, hitsFirst);
+    addMerge(merge, byMiss, noPlaces(missesFirst), missPlaces, missesFirst);
   }
 
   // ---- rows from streaming memory, wave by wave
@@ -427,7 +443,8 @@ private:
   void readAndInsert(const Context &inner, const MissWave &w, const Tensor &offsets,
                      const Tensor &firstMiss, bool inUnits, const AddNext &addNext) const {
     const unsigned d = context.headDim(), n = w.cutRows, nSlots = context.nSlots(),
-                   pairWidth = d / HotRows::nPairs, nSlices = d / hot.width;
+                   pairWidth = d / HotRows::nPairs, nSlices = d / hot.width,
+                   nValueParts = hot.valueParts(d, p.parts);
     const std::size_t rowElements = context.layout().rowElements;
     const Tensor landing = perLanding(w, HALF, {n, rowElements}, "landing"),
                  cut = perLanding(w, HALF, {n * 2 * std::size_t(d)}, "cut_rows");
@@ -463,7 +480,7 @@ private:
     addNext(cutting);
     // Every part gets its piece of every row of its list.
     const Tensor keyPieces = pieces(w, HotRows::nPairs * hot.nSets, pairWidth, "key_pieces"),
-                 valuePieces = pieces(w, nSlices, hot.width, "value_pieces");
+                 valuePieces = pieces(w, nValueParts, hot.width, "value_pieces");
     std::vector<Tensor> from, to;
     for (unsigned slot = 0; slot != nSlots; ++slot) {
       const std::size_t firstLanding = std::size_t(slot / w.listSlots) * w.perList();
@@ -476,7 +493,8 @@ private:
       };
       from.push_back(ofRows(0, HotRows::nPairs, pairWidth).broadcast(hot.nSets, 0));
       to.push_back(keyPieces[slot].flatten());
-      from.push_back(ofRows(std::size_t(n) * d, nSlices, hot.width));
+      from.push_back(
+          ofRows(std::size_t(n) * d, nSlices, hot.width).broadcast(nValueParts / nSlices, 0));
       to.push_back(valuePieces[slot].flatten());
     }
     inner.copy(concat(from), concat(to), {context.dc, "spread_rows"});
@@ -503,7 +521,7 @@ private:
       const unsigned task = context.task(slot);
       for (unsigned i = 0; i != HotRows::nPairs * hot.nSets; ++i)
         addInsert(slot, i, keyPieces, buffer.keys[task][i], i / HotRows::nPairs, hot.setShift());
-      for (unsigned i = 0; i != nSlices; ++i)
+      for (unsigned i = 0; i != nValueParts; ++i)
         addInsert(slot, i, valuePieces, buffer.values[task][i], 0, 0);
     }
   }
@@ -517,7 +535,9 @@ private:
   const HotBuffer &buffer;
   const JoinedRows &source;
   const Tensor positions; // {slots, topK}
-  const unsigned topK, rowsPerPart;
+  // Entries of the list on one part, on how many, and from which one on: what is found hot, and what is dealt to
+  // misses. Not on the owners' where there are enough, and apart.
+  const unsigned topK, rowsPerPart, nEntryParts, hitsFirst, missesFirst;
   const unsigned home = p.parts - 1; // has less to do than the first parts
   Tensor hits, nHits, byEntry, byMiss, nFree;
   Tensor entries, rows, nMisses; // of misses

@@ -89,7 +89,7 @@ public:
       }
       addExpand(slot);
       if (by.scores)
-        addVertex(graph, steps.rank, "sparq::LargestDoubtful", context.tile(slot, parts - 1),
+        addVertex(graph, steps.rank, "sparq::LargestDoubtful", context.tile(slot, largestPart),
                   {{"doubtful", ofBlocks}, {"largest", largest[slot]}}, {{"nBlocks", nBlocks}},
                   cycles::largestDoubtful(nBlocks));
     }
@@ -148,14 +148,26 @@ private:
       });
       selectedSums = context.perPart(FLOAT, {context.groupSize(), n / block}, "selected_sums");
     }
-    keyRows = context.sliced(UNSIGNED_INT, topK, rowsPerPart, 1, "selected_keys").squeeze({2});
-    valueRows = context.sliced(UNSIGNED_INT, topK, rowsPerPart, 1, "selected_values").squeeze({2});
+    keyRows = perEntry("selected_keys");
+    valueRows = perEntry("selected_values");
   }
   unsigned controlTile() const { return graph.getTarget().getNumTiles() - 1; }
-  // What there is one of for each slot: on its last part, which has the least to do.
+  // What there is one of for each slot: on the part that finds its largest doubtful key.
   void mapToLast(const Tensor &ofSlots) const {
     for (unsigned slot = 0; slot != ofSlots.dim(0); ++slot)
-      graph.setTileMapping(ofSlots[slot], context.tile(slot, parts - 1));
+      graph.setTileMapping(ofSlots[slot], context.tile(slot, largestPart));
+  }
+  // {slots, topK} UNSIGNED_INT, entries of the list spread over the parts from firstEntryPart on.
+  Tensor perEntry(const char *name) const {
+    return context.once(name, [&] {
+      const Placement &p = context.placement();
+      const Tensor t = graph.addVariable(UNSIGNED_INT, {p.slots, topK}, {context.dc, name});
+      for (unsigned slot = 0; slot != p.slots; ++slot)
+        for (unsigned first = 0, part = firstEntryPart; first < topK; first += rowsPerPart, ++part)
+          graph.setTileMapping(t[slot].slice(first, std::min(first + rowsPerPart, topK)),
+                               p.tile(slot, part));
+      return t;
+    });
   }
   // Of words of the parts {parts, partPositions / 32}: all, ascending by position.
   Tensor ordered(const Tensor &perPart) const {
@@ -324,8 +336,9 @@ private:
   void addExpand(unsigned slot) const {
     const Tensor allMarks = ordered(marks[slot]),
                  allCounts = ascending(selectedCounts[slot].expand({1}), waves, block).flatten();
-    for (unsigned part = 0; part * rowsPerPart < topK; ++part) {
-      const unsigned first = part * rowsPerPart, end = std::min(first + rowsPerPart, topK);
+    for (unsigned i = 0; i * rowsPerPart < topK; ++i) {
+      const unsigned first = i * rowsPerPart, end = std::min(first + rowsPerPart, topK),
+                     part = firstEntryPart + i;
       const ListEntries listed = entries.entries(context.cache, context.task(slot));
       addVertex(graph, steps.expand, "sparq::ExpandMarks", context.tile(slot, part),
                 {{"filled", context.filled(slot, part)},
@@ -358,7 +371,13 @@ private:
   const Window window;
   const double density; // of selected positions
   const unsigned n = waves.partPositions(), parts = context.parts();
-  const unsigned rowsPerPart = (topK + parts - 1) / parts; // entries of the list that a part makes
+  const unsigned rowsPerPart = entriesPerPart(context.plan(), topK);
+  // In three tiers some parts hold no positions, and so have less to do. Rows that are streamed go where their
+  // entries are.
+  const bool apart = context.plan().hot.nPlaces != 0;
+  const unsigned nIdle = apart ? parts - std::min(parts, waves.nWaveParts() + 1) : 0,
+                 firstEntryPart = nIdle > ceilDiv(topK, rowsPerPart) ? waves.nWaveParts() : 0,
+                 largestPart = nIdle != 0 ? parts - 2 : parts - 1;
   unsigned nPartials = 0, partsPerSum = 0; // partial sums of a count, and the parts of each
   // Two digits of a partial sum each: those that a part adds up.
   std::vector<std::vector<unsigned>> itemsOfPart;

@@ -14,7 +14,8 @@ ListWeights::ListWeights(const Context &contextIn, unsigned topKIn)
       nScoring((topKIn + rowsPerPart - 1) / rowsPerPart), context(contextIn),
       g(contextIn.groupSize()) {
   weights = context.sliced(FLOAT, topK, rowsPerPart, g, "row_weights");
-  approxSums = context.sliced(FLOAT, 1, 1, g, "row_approx_sums").squeeze({1});
+  approxSums = headsApart(context) ? perHead(context, g, "row_approx_sums")
+                                   : context.sliced(FLOAT, 1, 1, g, "row_approx_sums").squeeze({1});
 }
 
 Tensor ListWeights::own(unsigned slot, unsigned part) const {
@@ -69,17 +70,29 @@ void ListWeights::addApproxSums(const ComputeSet &cs, const std::vector<Tensor> 
     return;
   for (unsigned slot = 0; slot != context.nSlots(); ++slot) {
     const unsigned nBlocks = static_cast<unsigned>(selectedSums[slot].dim(1));
-    addVertex(context.graph, cs, "sparq::FoldSums", context.tile(slot, part),
-              {{"blockSums", selectedSums[slot].flatten()}, {"sums", approxSums[slot]}},
-              {{"nBlocks", nBlocks}, {"groupSize", g}}, cycles::foldSums(nBlocks, g));
+    for (unsigned h = 0; h != g && headsApart(context); ++h)
+      addVertex(context.graph, cs, "sparq::FoldSums",
+                context.tile(slot, partOfHead(context, g + h)),
+                {{"blockSums", selectedSums[slot][h]}, {"sums", approxSums[slot].slice(h, h + 1)}},
+                {{"nBlocks", nBlocks}, {"groupSize", 1u}}, cycles::foldSums(nBlocks, 1));
+    if (!headsApart(context))
+      addVertex(context.graph, cs, "sparq::FoldSums", context.tile(slot, part),
+                {{"blockSums", selectedSums[slot].flatten()}, {"sums", approxSums[slot]}},
+                {{"nBlocks", nBlocks}, {"groupSize", g}}, cycles::foldSums(nBlocks, g));
   }
 }
 
 void ListWeights::addSums(const ComputeSet &cs, const Tensor &sums) const {
   for (unsigned slot = 0; slot != context.nSlots(); ++slot)
-    addVertex(context.graph, cs, "sparq::ListSums", context.tile(slot, context.parts() - 1),
-              {{"weights", all(slot).flatten()}, {"sums", sums[slot]}},
-              {{"groupSize", g}, {"topK", topK}}, cycles::listSums(topK, g));
+    if (headsApart(context))
+      for (unsigned h = 0; h != g; ++h)
+        addVertex(context.graph, cs, "sparq::ListSums", context.tile(slot, partOfHead(context, h)),
+                  {{"weights", all(slot)[h]}, {"sums", sums[slot].slice(h, h + 1)}},
+                  {{"groupSize", 1u}, {"topK", topK}}, cycles::listSums(topK, 1));
+    else
+      addVertex(context.graph, cs, "sparq::ListSums", context.tile(slot, context.parts() - 1),
+                {{"weights", all(slot).flatten()}, {"sums", sums[slot]}},
+                {{"groupSize", g}, {"topK", topK}}, cycles::listSums(topK, g));
 }
 
 void ListWeights::addShares(const ComputeSet &cs, const Tensor &sums,

@@ -21,8 +21,8 @@ public:
   };
   // Makes weights of scores: `addScores` adds the vertex of one part that makes these.
   void weigh(const std::function<void(const poplar::ComputeSet &, const Piece &)> &addScores);
-  // Adds the vertices, on that part, that make approxSums: of the approximate weights that were selected,
-  // selectedSums {groupSize, blocks} of each slot.
+  // Adds the vertices, on that part or on those of partOfHead, that make approxSums: of the approximate weights
+  // that were selected, selectedSums {groupSize, blocks} of each slot.
   void addApproxSums(const poplar::ComputeSet &cs, const std::vector<poplar::Tensor> &selectedSums,
                      unsigned part) const;
   // The weights of a slot, {groupSize, topK}.

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "arith/arith.hpp"
+#include "codelets/cycles.hpp"
 #include "sparq/kernels.hpp"
 #include <algorithm>
 #include <cstdint>
@@ -22,6 +23,13 @@ inline unsigned roundUp(unsigned a, unsigned to) { return ceilDiv(a, to) * to; }
 // Positions that each part takes of so many: whole blocks.
 inline unsigned partLength(unsigned positions, unsigned parts) {
   return ceilDiv(ceilDiv(positions, block), parts) * block;
+}
+
+// Entries of a list of selected positions that a part makes. Where their rows are spread otherwise as many as it has
+// workers: fewer pieces to bring together.
+inline unsigned entriesPerPart(const Plan &plan, unsigned topK) {
+  const unsigned even = ceilDiv(topK, plan.placement.parts);
+  return plan.hot.nPlaces == 0 ? even : std::max(even, cycles::nWorkers);
 }
 
 // Of a power of two.

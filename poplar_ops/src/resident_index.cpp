@@ -17,10 +17,12 @@ namespace {
 // to make them. The keys of a block are a lot for one tile to receive.
 class OpenBlock {
 public:
-  OpenBlock(const Context &contextIn, const Tensor &tailIn, const Waves &wavesIn)
+  OpenBlock(const Context &contextIn, const Tensor &tailIn, const Waves &wavesIn,
+            const Lending &lending)
       : ofAll(tailIn), context(contextIn), waves(wavesIn), last(contextIn.parts() - 1),
         helped(waves.nWaveParts() <= last),
-        nPieces(helped ? std::min(context.parts() - waves.nWaveParts(), block / four) : 1) {}
+        nIdle(helped ? context.parts() - waves.nWaveParts() - lending.nHelper : 1),
+        nPieces(std::min(lending.nHelper != 0 ? nIdle - 1 : nIdle, block / four)) {}
 
   // The keys {headDim, positions} of each piece, to the parts that score them.
   void gather() {
@@ -46,31 +48,54 @@ public:
   // Adds the vertices that score it: beside those of full blocks where no part has both, else before them,
   // for they write to one tensor.
   void score(const ComputeSet &before, const ComputeSet &beside, unsigned slot,
-             const QueryComponents &q, const Tensor &scores) const {
+             const QueryComponents &q, const Tensor &scores) {
     const unsigned g = context.groupSize(), r = static_cast<unsigned>(q.components.dim(2)),
                    tailBegin = waves.nWaves * waves.length;
     const Tensor ofTail = scores[slot][last].slice(tailBegin, tailBegin + block, 1);
-    for (unsigned i = 0; i != nPieces; ++i)
+    for (unsigned i = 0; i != nPieces; ++i) {
+      const Tensor ofPiece = ofTail.slice(begin(i), end(i), 1);
+      Tensor made = ofPiece;
+      if (part(i) != last) { // there, for a vertex would fetch what it writes over
+        const std::string name = "open_scores_" + std::to_string(i);
+        made = context.once(name, [&] {
+          const Placement &p = context.placement();
+          const Tensor t =
+              context.graph.addVariable(FLOAT, {p.slots, g, end(i) - begin(i)}, {context.dc, name});
+          for (unsigned of = 0; of != p.slots; ++of)
+            context.graph.setTileMapping(t[of], p.tile(of, part(i)));
+          return t;
+        })[slot];
+        scored.push_back(made.flatten());
+        to.push_back(ofPiece.flatten());
+      }
       addVertex(context.graph, helped ? beside : before, "sparq::TailScores",
                 context.tile(slot, part(i)),
                 {{"tail", pieces[i][slot].flatten()},
                  {"components", q.components[slot][part(i)]},
                  {"selectedQuery", q.selectedQuery[slot][part(i)]},
                  {"inverseTemperature", q.inverseTemperature[slot][part(i)]},
-                 {"scores", ofTail.slice(begin(i), end(i), 1).flatten()}},
+                 {"scores", made.flatten()}},
                 {{"groupSize", g},
                  {"rank", r},
                  {"tailLength", end(i) - begin(i)},
                  {"tailBegin", 0u},
                  {"partPositions", end(i) - begin(i)}},
                 cycles::tailScores(end(i) - begin(i), g, r));
+    }
+  }
+
+  // Brings these scores together, once all are made.
+  void bring() const {
+    if (!scored.empty())
+      context.copy(concat(scored), concat(to), {context.dc, "open_scores"});
   }
 
 private:
   // Piece i has these positions, whole fours, and is on this part.
   unsigned begin(unsigned i) const { return block / four * i / nPieces * four; }
   unsigned end(unsigned i) const { return begin(i + 1); }
-  unsigned part(unsigned i) const { return last - i; }
+  // The last part only where all others without blocks have a piece: it would copy its own.
+  unsigned part(unsigned i) const { return last - i - (nIdle > nPieces ? 1 : 0); }
 
   static constexpr unsigned four = 4;
   const Tensor ofAll; // {nTasks, headDim, 64}
@@ -78,14 +103,31 @@ private:
   const Waves &waves;
   const unsigned last;
   const bool helped;
-  const unsigned nPieces;
-  std::vector<Tensor> pieces;
+  const unsigned nIdle, nPieces; // parts that hold no full blocks, or one
+  std::vector<Tensor> pieces, scored, to;
 };
 
 } // namespace
 
 bool scoredByGroup(const Plan &plan) {
   return plan.layout.indexBits < 8 && plan.shape.groupSize() > 1;
+}
+
+Lending::Lending(const Plan &plan, const Waves &waves) {
+  if (plan.hot.nPlaces == 0 || !scoredByGroup(plan) || plan.layout.indexBits != 4)
+    return;
+  const unsigned ofPart = waves.length / block * codeWords(4), beyond = ofPart % cycles::nWorkers,
+                 parts = plan.placement.parts, owners = waves.nWaveParts();
+  if (beyond == 0)
+    return;
+  const unsigned pieces = (ofPart - beyond) / beyond, helpers = ceilDiv(owners, pieces);
+  if (owners + helpers + 2 > parts) // the open block wants parts too
+    return;
+  nWords = beyond;
+  nPieces = pieces;
+  first = owners;
+  nHelper = helpers;
+  nOwners = owners;
 }
 
 void ResidentRecords::score(const Context &context, const SparqSettings &settings,
@@ -96,17 +138,18 @@ void ResidentRecords::score(const Context &context, const SparqSettings &setting
                  d = context.headDim(), nBlocks = waves.length / block,
                  columnWords = static_cast<unsigned>(layout.columnElements(waves.length));
   const bool byGroup = scoredByGroup(context.plan());
-  const Tensor coefficients = byGroup ? context.perPart(HALF, {nBlocks, g, r, 4}, "coefficients")
-                                      : context.perPart(INT, {nBlocks, g, r}, "coefficients"),
+  const Lending lending(context.plan(), waves);
+  const unsigned nPieces = nBlocks * (block / 8) - lending.nWords; // of eight positions
+  const Tensor coefficients =
+                   byGroup ? context.perPart(FLOAT, {nBlocks, ceilDiv(g, 2), r, 2}, "coefficients")
+                           : context.perPart(INT, {nBlocks, g, r}, "coefficients"),
                units = context.perPart(FLOAT, {nBlocks, g}, "units"),
                offsets = context.perPart(FLOAT, {nBlocks, g}, "offsets"),
-               columns = context.perPart(UNSIGNED_INT, {r}, "columns");
-  Tensor biases, codes;
-  if (byGroup) {
-    biases = context.perPart(FLOAT, {nBlocks, g}, "biases");
-    codes = context.perPart(HALF, {cycles::nWorkers, r, 8}, "codes");
-  }
-  OpenBlock open(context, tail(), waves);
+               columns = context.perPart(UNSIGNED_INT, {r * (1 + lending.nWords)}, "columns");
+  Tensor codes;
+  if (byGroup)
+    codes = context.perPart(FLOAT, {cycles::nWorkers, r, 8}, "codes");
+  OpenBlock open(context, tail(), waves, lending);
   open.gather();
   const ComputeSet coefficient = context.execute("block_coefficients"),
                    score = context.execute("approx_scores");
@@ -146,21 +189,50 @@ void ResidentRecords::score(const Context &context, const SparqSettings &setting
           {"indexBits", bits},  {"firstBlock", part * nBlocks},
           {"nBlocks", nBlocks}, {"partPositions", waves.partPositions()}};
       if (byGroup) {
-        coefficientEdges.push_back({"biases", biases[slot][part].flatten()});
-        scoreEdges.push_back({"biases", biases[slot][part].flatten()});
         scoreEdges.push_back({"codes", codes[slot][part].flatten()});
+        coefficientSettings.push_back({"nLent", lending.nWords});
+        scoreSettings.push_back({"nPieces", nPieces});
       }
       addVertex(context.graph, coefficient,
                 byGroup ? "sparq::GroupCoefficients" : "sparq::ResidentCoefficients", tile,
                 coefficientEdges, coefficientSettings,
-                byGroup ? cycles::groupCoefficients(nBlocks, g, r)
+                byGroup ? cycles::groupCoefficients(nBlocks, g, r, lending.nWords)
                         : cycles::residentCoefficients(nBlocks, g, r));
       addVertex(context.graph, score, byGroup ? "sparq::GroupScores" : "sparq::ResidentScores",
                 tile, scoreEdges, scoreSettings,
-                byGroup ? cycles::groupScores(nBlocks, g, r, bits)
+                byGroup ? cycles::groupScores(nPieces, g, r, bits)
                         : cycles::residentScores(nBlocks, g, r, bits));
     }
+    for (unsigned i = 0; i != lending.nHelper; ++i) {
+      const unsigned helper = lending.first + i, owner = lending.firstOwner(helper),
+                     n = lending.pieces(helper);
+      const auto lent = [&](const Tensor &perPart) { // of the owners' last blocks
+        return perPart[slot].slice(owner, owner + n).slice(nBlocks - 1, nBlocks, 1).flatten();
+      };
+      addVertex(
+          context.graph, score, "sparq::LentScores", context.tile(slot, helper),
+          {{"filled", context.filled(slot, helper)},
+           {"words",
+            columns[slot].slice(owner, owner + n).slice(r, r + r * lending.nWords, 1).flatten()},
+           {"coefficients", lent(coefficients)},
+           {"units", lent(units)},
+           {"offsets", lent(offsets)},
+           {"inverseTemperature", q.inverseTemperature[slot][helper]},
+           {"codes", codes[slot][helper].flatten()},
+           {"scores", scores.weights[slot][helper].flatten()},
+           {"held", heldOf(context)[slot][helper]}},
+          {{"groupSize", g},
+           {"rank", r},
+           {"nWords", lending.nWords},
+           {"wordsShift", log2Of(lending.nWords)},
+           {"nPieces", n},
+           {"firstBlock", owner * nBlocks + nBlocks - 1},
+           {"blocksOfPart", nBlocks},
+           {"partPositions", waves.partPositions()}},
+          cycles::groupScores(n * lending.nWords, g, r));
+    }
   }
+  open.bring();
 }
 
 } // namespace sparq

@@ -3,6 +3,7 @@
 #include "codelets/cycles.hpp"
 #include "codelets/softmax.cycles.hpp"
 #include "planning.hpp"
+#include "resident_index.hpp"
 
 namespace sparq {
 
@@ -27,6 +28,26 @@ Tensor ascending(const Tensor &perPart, const Waves &waves, unsigned unit) {
   return concat(ordered, tail, 1);
 }
 
+bool headsApart(const Context &context) {
+  return context.plan().hot.nPlaces != 0 && context.groupSize() > 1;
+}
+
+unsigned partOfHead(const Context &context, unsigned head) {
+  return context.parts() - 1 - (head + 1) % context.parts(); // the last one has other work
+}
+
+Tensor perHead(const Context &context, unsigned firstHead, const char *name) {
+  return context.once(name, [&] {
+    const Placement &p = context.placement();
+    const unsigned g = context.groupSize();
+    const Tensor t = context.graph.addVariable(FLOAT, {p.slots, g}, {context.dc, name});
+    for (unsigned slot = 0; slot != p.slots; ++slot)
+      for (unsigned h = 0; h != g; ++h)
+        context.graph.setTileMapping(t[slot][h], p.tile(slot, partOfHead(context, firstHead + h)));
+    return t;
+  });
+}
+
 Tensor holding(const Tensor &perPart, const Waves &waves) {
   std::vector<Tensor> used;
   for (unsigned part = 0; part != perPart.dim(0); ++part)
@@ -46,7 +67,7 @@ std::vector<Setting> positionSettings(const Waves &waves, unsigned part) {
 // largest of all.
 static unsigned nMaxPieces(const Context &context, const Waves &waves) {
   const unsigned g = context.groupSize();
-  unsigned nHolding = 0, nOwn = 0;
+  unsigned nHolding = Lending(context.plan(), waves).nHelper, nOwn = 0;
   for (unsigned part = 0; part != context.parts(); ++part) {
     nHolding += waves.nOwn(part) != 0;
     nOwn = std::max(nOwn, waves.nOwn(part));
@@ -69,7 +90,9 @@ Scores createScores(const Context &context, const Waves &waves) {
   scores.maxima = context.perPart(FLOAT, {nMaxPieces(context, waves) * g}, "maxima");
   scores.maximum = context.perPart(FLOAT, {6 * g}, "maximum");
   scores.blockSums = context.perPart(FLOAT, {g, n / block}, "block_sums");
-  scores.sums = context.perPart(FLOAT, {g}, "sums");
+  scores.sums = headsApart(context)
+                    ? perHead(context, 0, "sums").expand({1}).broadcast(context.parts(), 1)
+                    : context.perPart(FLOAT, {g}, "sums");
   return scores;
 }
 
@@ -88,10 +111,30 @@ void reduceMax(const Context &context, const std::vector<Tensor> &maxima, const 
 
 void softmax(const Context &context, const Waves &waves, const Scores &scores) {
   const unsigned g = context.groupSize(), n = waves.partPositions();
+  const Lending lending(context.plan(), waves);
+  // The positions of a part whose scores it has: not those that it has lent, but those that others have.
+  const auto own = [&](unsigned part) {
+    Waves of = waves;
+    if (lending.helps(part)) {
+      of.stride = of.length = lending.nPieces * lending.positions();
+      of.tailLength = 0;
+      of.chunk = 1;
+    } else if (lending.nLent(part) != 0) {
+      of.stride = (part + 1) * of.length - lending.positions();
+    }
+    return of;
+  };
   const auto settings = [&](unsigned part) {
-    std::vector<Setting> all = positionSettings(waves, part);
+    std::vector<Setting> all = positionSettings(own(part), lending.helps(part) ? 0 : part);
     all.insert(all.end(), {{"groupSize", g}, {"partPositions", n}});
     return all;
+  };
+  const auto filled = [&](unsigned slot, unsigned part) {
+    return lending.helps(part) ? heldOf(context)[slot][part] : context.filled(slot, part);
+  };
+  const auto nOwn = [&](unsigned part) {
+    return lending.helps(part) ? lending.pieces(part) * lending.positions()
+                               : waves.nOwn(part) - lending.nLent(part);
   };
   const auto nPieces = static_cast<unsigned>(scores.maxima.dim(2)) / g;
   const auto pieces = [&](std::vector<Setting> all) {
@@ -102,15 +145,32 @@ void softmax(const Context &context, const Waves &waves, const Scores &scores) {
   for (unsigned slot = 0; slot != context.nSlots(); ++slot)
     for (unsigned part = 0; part != context.parts(); ++part)
       addVertex(context.graph, partial, "sparq::PartialMax", context.tile(slot, part),
-                {{"filled", context.filled(slot, part)},
+                {{"filled", filled(slot, part)},
                  {"scores", scores.weights[slot][part].flatten()},
                  {"maxima", scores.maxima[slot][part]}},
-                pieces(settings(part)), cycles::partialMax(waves.nOwn(part), g, nPieces));
+                pieces(settings(part)), cycles::partialMax(nOwn(part), g, nPieces));
   std::vector<Tensor> maxima;
-  for (unsigned slot = 0; slot != context.nSlots(); ++slot)
-    maxima.push_back(holding(scores.maxima[slot], waves));
+  for (unsigned slot = 0; slot != context.nSlots(); ++slot) {
+    const Tensor &all = scores.maxima[slot];
+    maxima.push_back(holding(all, waves));
+    if (lending.nHelper != 0)
+      maxima[slot] =
+          concat(maxima[slot], all.slice(lending.first, lending.first + lending.nHelper));
+  }
   reduceMax(context, maxima, scores.maximum);
   const ComputeSet weights = context.execute("softmax_weights");
+  std::vector<Tensor> lent, taken;
+  for (unsigned slot = 0; slot != context.nSlots(); ++slot)
+    for (unsigned owner = 0; owner != lending.nOwners; ++owner) {
+      const unsigned helper = lending.first + owner / lending.nPieces,
+                     at = owner % lending.nPieces * lending.positions();
+      const Tensor &all = scores.weights[slot];
+      lent.push_back(all[helper].slice(at, at + lending.positions(), 1).flatten());
+      taken.push_back(
+          all[owner].slice(waves.length - lending.positions(), waves.length, 1).flatten());
+    }
+  if (!lent.empty())
+    context.copy(concat(lent), concat(taken), {context.dc, "lent_weights"});
   const ComputeSet blocks = context.execute("block_sums");
   const ComputeSet fold = context.execute("fold_sums");
   for (unsigned slot = 0; slot != context.nSlots(); ++slot) {
@@ -119,18 +179,24 @@ void softmax(const Context &context, const Waves &waves, const Scores &scores) {
     for (unsigned part = 0; part != context.parts(); ++part) {
       const unsigned tile = context.tile(slot, part);
       addVertex(context.graph, weights, "sparq::SoftmaxWeights", tile,
-                {{"filled", context.filled(slot, part)},
+                {{"filled", filled(slot, part)},
                  {"maximum", scores.maximum[slot][part]},
                  {"weights", scores.weights[slot][part].flatten()}},
-                settings(part), cycles::softmaxWeights(waves.nOwn(part), n, g));
+                settings(part), cycles::softmaxWeights(nOwn(part), n, g));
       addVertex(context.graph, blocks, "sparq::BlockSums", tile,
                 {{"weights", scores.weights[slot][part].flatten()},
                  {"blockSums", scores.blockSums[slot][part].flatten()}},
                 {{"nBlocks", g * n / block}}, cycles::blockSums(g * n / block));
-      addVertex(context.graph, fold, "sparq::FoldSums", tile,
-                {{"blockSums", sums.flatten()}, {"sums", scores.sums[slot][part]}},
-                {{"nBlocks", nBlocks}, {"groupSize", g}}, cycles::foldSums(nBlocks, g));
+      if (!headsApart(context))
+        addVertex(context.graph, fold, "sparq::FoldSums", tile,
+                  {{"blockSums", sums.flatten()}, {"sums", scores.sums[slot][part]}},
+                  {{"nBlocks", nBlocks}, {"groupSize", g}}, cycles::foldSums(nBlocks, g));
     }
+    for (unsigned h = 0; h != g && headsApart(context); ++h)
+      addVertex(
+          context.graph, fold, "sparq::FoldSums", context.tile(slot, partOfHead(context, h)),
+          {{"blockSums", sums[h]}, {"sums", perHead(context, 0, "sums")[slot].slice(h, h + 1)}},
+          {{"nBlocks", nBlocks}, {"groupSize", 1u}}, cycles::foldSums(nBlocks, 1));
   }
 }
 

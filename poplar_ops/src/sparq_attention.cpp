@@ -119,8 +119,8 @@ std::uint64_t tieredNeed(const Plan &plan, const PlannedAttention &attention, un
   const std::uint64_t marks = layout.capacity / 32 * 16, lists = k * (6 + 3 * g) * 4,
                       pieces = std::uint64_t(std::max(hot.listRows(), hot.headRows)) *
                                hot.partBytes(plan.shape.headDim, plan.placement.parts),
-                      nRows = w.length / block * g,
-                      coefficients = scoredByGroup(plan) ? nRows * (8 * r + 12) + 6 * 16 * r
+                      nRows = w.length / block * g, nPairs = w.length / block * ceilDiv(g, 2),
+                      coefficients = scoredByGroup(plan) ? nPairs * 8 * r + nRows * 8 + 6 * 32 * r
                                                          : nRows * (4 * r + 8);
   return scoreBytes(plan, w) + marks + lists + pieces + coefficients;
 }

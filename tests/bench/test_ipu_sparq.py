@@ -71,7 +71,11 @@ def test_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert sparq["seconds_low"] < sparq["seconds_per_query"] < sparq["seconds_high"]
     for speedup, seconds in (("speedup_low", "seconds_high"), ("speedup_high", "seconds_low")):
         assert sparq[speedup] == dense[seconds] / sparq[seconds]
-    for row, bits in ((int8, 8), (int4, 4), (int2, 2)):  # a chunk is 4 blocks, each with its codes, low and step
+    for row, bits in (
+        (int8, 8),
+        (int4, 4),
+        (int2, 2),
+    ):  # a chunk is 4 blocks, each with its codes, low and step
         assert row["streamed_bytes"] == 2 * (16 * (256 * bits // 8 + 4 * 4) + 2 * 2 * 32 * 64)
     for row in tiered:  # the selected rows, none of them hot
         assert row["streamed_bytes"] == 2 * 2 * 32 * 64 * 2 and row["theoretical_speedup"] == 200 / 32
@@ -266,7 +270,9 @@ def test_no_more_than_all_positions_are_read() -> None:
     assert row["transfer_elements"] == 64 * 32 + 2 * 64 * 128 + 4 * 128
     assert row["transfer_bytes"] == 2 * row["transfer_elements"]
     assert row["transfer_bytes_dense"] == 2 * (2 * 64 * 128 + 2 * 128)
-    for workload, block in zip(fewer, (64 + 4, 32 + 4, 16 + 4)):  # one block, all in rows of which there are no more
+    for workload, block in zip(
+        fewer, (64 + 4, 32 + 4, 16 + 4)
+    ):  # one block, all in rows of which there are no more
         row = ipu_sparq.first_row(DEFAULT, "emulator", workload, a)
         assert row["transfer_bytes"] == 32 * block + 2 * (2 * 64 * 128 + 4 * 128)
         assert row["theoretical_speedup"] == 4 * 64 * 128 / (32 * block + 4 * 64 * 128)

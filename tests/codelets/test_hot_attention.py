@@ -130,13 +130,16 @@ def test_scores(
     group=st.sampled_from((1, 3, 4, 7)),
     width=st.sampled_from((4, 8, 12, 16)),
     top_k=st.sampled_from((1, 64, 70, 130)),
+    first=st.sampled_from((0, 64)),
     filled=st.sampled_from((1000, 129, 64, 63, 1, 0)),
     seed=st.integers(0, 2**32 - 1),
 )
-def test_hot_values(kind: str, group: int, width: int, top_k: int, filled: int, seed: int) -> None:
+def test_hot_values(
+    kind: str, group: int, width: int, top_k: int, first: int, filled: int, seed: int
+) -> None:
     """Blocks of 64 entries, each row by row from +0; a block without rows is 0."""
     rng = np.random.default_rng(seed)
-    n, n_blocks, n_rows = min(top_k, filled), -(-top_k // 64), top_k + 2
+    n, n_blocks, n_rows = min(top_k, max(filled - first, 0)), -(-top_k // 64), top_k + 2
     values = tensors(kind, (N_LAYERS, n_rows, width), rng)
     places = rng.integers(0, 2**32, top_k, np.uint32)
     places[:n] = rng.permutation(n_rows)[:n] + 1
@@ -153,6 +156,7 @@ def test_hot_values(kind: str, group: int, width: int, top_k: int, filled: int, 
         ),
         groupSize=group,
         topK=top_k,
+        firstEntry=first,
         nRows=n_rows,
         width=width,
     )

@@ -89,21 +89,25 @@ def test_scores(bits: int, kind: str, rank: int, n_full: int, behind: int, seed:
 
 @given(
     kind=st.sampled_from(KINDS),
-    bits=st.sampled_from((4, 2)),
     group=st.sampled_from((2, 3, 5)),
     rank=st.sampled_from((1, 4, 7, 16)),
     n_full=st.sampled_from((3, 0, 1)),
+    lent=st.sampled_from(((4, 0), (4, 2), (4, 4), (2, 0))),
     seed=st.integers(0, 2**32 - 1),
 )
-def test_scores_of_a_group(kind: str, bits: int, group: int, rank: int, n_full: int, seed: int) -> None:
-    """The same scores where codes are taken out of their words once for all heads."""
+def test_scores_of_a_group(
+    kind: str, group: int, rank: int, n_full: int, lent: tuple[int, int], seed: int
+) -> None:
+    """The same scores where codes are taken out once for all heads, but for words that are lent (of 4 bits)."""
+    bits, n_lent = lent
     x, column_words = make_problem(kind, bits, rank, N_BLOCKS, seed, group), N_BLOCKS * record_words(bits)
     components = np.sort(np.random.default_rng(seed).permutation(HEAD_DIM)[:rank]).astype(np.uint32)
     index = some_words(seed, N_LAYERS, HEAD_DIM, column_words)
     index[LAYER, components] = records(x.columns, bits)
     shared = dict(filled=word((FIRST_BLOCK + n_full) * 64 + 5), index=index)
     sizes = dict(groupSize=group, rank=rank, indexBits=bits, firstBlock=FIRST_BLOCK, nBlocks=N_BLOCKS)
-    of_rows = {name: floats(N_BLOCKS, group) for name in ("units", "offsets", "biases")}
+    of_rows = {name: floats(N_BLOCKS, group) for name in ("units", "offsets")}
+    n_pairs = (group + 1) // 2
     out = run(
         "GroupCoefficients",
         dict(
@@ -111,20 +115,24 @@ def test_scores_of_a_group(kind: str, bits: int, group: int, rank: int, n_full: 
             layer=word(LAYER),
             components=components,
             selectedQuery=x.query,
-            columns=words(rank),
-            coefficients=halves(N_BLOCKS, group, rank, 4),
+            columns=words(rank * (1 + n_lent)),
+            coefficients=floats(N_BLOCKS, n_pairs, rank, 2),
             **of_rows,
         ),
         **sizes,
         headDim=HEAD_DIM,
         columnWords=column_words,
+        nLent=n_lent,
         limit=x.limit,
     )
-    assert out["columns"].tolist() == [(LAYER * HEAD_DIM + int(c)) * column_words for c in components]
-    assert out["columns"].tolist() == [(LAYER * HEAD_DIM + int(c)) * column_words for c in components]
-    once = out["coefficients"][:n_full, :, :, 0].astype(np.float32)
-    np.testing.assert_array_equal(out["coefficients"][:n_full], np.repeat(once[..., None], 4, axis=-1))
-    np.testing.assert_array_equal(out["biases"][:n_full], 2 ** (bits - 1) * once.sum(axis=-1))
+    columns, of_others = np.split(out["columns"], [rank])
+    assert columns.tolist() == [(LAYER * HEAD_DIM + int(c)) * column_words for c in components]
+    last = column_words - 1
+    np.testing.assert_array_equal(of_others, index[LAYER, components, last - n_lent : last].reshape(-1))
+    made = out["coefficients"]
+    assert np.abs(made[:n_full]).max(initial=0) <= x.limit
+    np.testing.assert_array_equal(made[:n_full], np.round(made[:n_full]))
+    assert_bits(made[n_full:], floats(N_BLOCKS - n_full, n_pairs, rank, 2))
     n_local = N_BLOCKS * 64 + 64
     scored = run(
         "GroupScores",
@@ -132,37 +140,115 @@ def test_scores_of_a_group(kind: str, bits: int, group: int, rank: int, n_full: 
             shared,
             **{name: out[name] for name in ("columns", "coefficients", *of_rows)},
             inverseTemperature=x.inverse_temperature,
-            codes=halves(6, rank, 8),
+            codes=floats(6, rank, 8),
             scores=floats(group, n_local),
         ),
         **sizes,
+        nPieces=N_BLOCKS * 8 - n_lent,
         partPositions=n_local,
     )
     expected = floats(group, n_local)
-    expected[:, : n_full * 64] = x.scores()[:, : n_full * 64]
+    n = min(n_full * 64, N_BLOCKS * 64 - n_lent * 8)
+    expected[:, :n] = x.scores()[:, :n]
     assert_bits(scored["scores"], expected)
 
 
-def test_the_largest_products_are_exact() -> None:
-    """The largest coefficient and the smallest code, less 8: two such products are all that fp16 holds."""
-    columns = np.zeros((4, 64), np.float16)
-    columns[:, -1] = 15
-    columns[2:, :16] = np.arange(16)
-    x = Problem(
-        columns, np.array([[1, 1, -1, 1], [-1, -1, 1, -1]], np.float32), np.ones(2, np.float32), 127.0, 4
+@given(
+    kind=st.sampled_from(KINDS),
+    group=st.sampled_from((2, 5)),
+    rank=st.sampled_from((1, 7, 16)),
+    n_words=st.sampled_from((2, 4)),
+    blocks=st.sampled_from((1, 2)),
+    full=st.sampled_from((0, 3, 4, 5, 6, 9)),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_scores_of_lent_words(
+    kind: str, group: int, rank: int, n_words: int, blocks: int, full: int, seed: int
+) -> None:
+    """The last words of the last block of three parts, of those blocks that are full."""
+    n_pieces, first = 3, 3
+    x = make_problem(kind, 4, rank, n_pieces, seed, group)
+    index = records(x.columns, 4).reshape(rank, n_pieces, record_words(4))
+    n_full = sum(first + i * blocks < full for i in range(n_pieces))
+    n_local, n = n_pieces * n_words * 8 + 4, n_words * 8
+    made = run(
+        "GroupCoefficients",
+        dict(
+            filled=word(n_pieces * 64),
+            index=index.reshape(1, rank, -1),
+            layer=word(0),
+            components=np.arange(rank, dtype=np.uint32),
+            selectedQuery=x.query,
+            columns=words(rank),
+            coefficients=floats(n_pieces, (group + 1) // 2, rank, 2),
+            **{name: floats(n_pieces, group) for name in ("units", "offsets")},
+        ),
+        **dict(groupSize=group, rank=rank, indexBits=4, firstBlock=0, nBlocks=n_pieces, nLent=0),
+        headDim=rank,
+        columnWords=n_pieces * record_words(4),
+        limit=x.limit,
     )
-    shared = dict(filled=word(64), index=records(columns, 4)[None])
-    sizes = dict(groupSize=2, rank=4, indexBits=4, firstBlock=0, nBlocks=1)
-    of_rows = {name: floats(1, 2) for name in ("units", "offsets", "biases")}
-    made = dict(columns=words(4), coefficients=halves(1, 2, 4, 4), **of_rows)
-    fields = dict(shared, layer=word(0), components=np.arange(4, dtype=np.uint32), selectedQuery=x.query)
-    out = run("GroupCoefficients", dict(fields, **made), **sizes, headDim=4, columnWords=9, limit=127.0)
-    assert out["columns"].tolist() == [0, 9, 18, 27]
-    assert np.abs(out["coefficients"]).min() == 127
+    out = run(
+        "LentScores",
+        dict(
+            filled=word(full * 64 + 1),
+            words=np.ascontiguousarray(index[:, :, 8 - n_words : 8].transpose(1, 0, 2)),
+            **{name: made[name] for name in ("coefficients", "units", "offsets")},
+            inverseTemperature=x.inverse_temperature,
+            codes=floats(6, rank, 8),
+            scores=floats(group, n_local),
+            held=word(99),
+        ),
+        **dict(groupSize=group, rank=rank, nWords=n_words, wordsShift=n_words // 2, nPieces=n_pieces),
+        firstBlock=first,
+        blocksOfPart=blocks,
+        partPositions=n_local,
+    )
+    assert out["held"] == n_full * n
+    expected = floats(group, n_local)
+    lent = x.scores().reshape(group, n_pieces, 64)[:, :n_full, 64 - n :]
+    expected[:, : n_full * n] = lent.reshape(group, -1)
+    assert_bits(out["scores"], expected)
+
+
+@pytest.mark.parametrize("bits", [4, 2])
+def test_the_largest_sums_are_exact(bits: int) -> None:
+    """The largest coefficients of all components with the largest code, which is 16 (4) times as much at odd
+    positions."""
+    rank, most = 64, 2**bits - 1
+    columns = np.zeros((rank, 64), np.float16)
+    columns[:, ::3] = most
+    columns[:, 1] = np.arange(rank) % (most + 1)
+    ones = np.ones((2, rank), np.float32)
+    x = Problem(columns, ones * np.array([[1], [-1]], np.float32), np.ones(2, np.float32), 127.0, bits)
+    shared = dict(filled=word(64), index=records(columns, bits)[None])
+    sizes = dict(groupSize=2, rank=rank, indexBits=bits, firstBlock=0, nBlocks=1)
+    made = dict(
+        columns=words(rank),
+        coefficients=floats(1, 1, rank, 2),
+        **{name: floats(1, 2) for name in ("units", "offsets")},
+    )
+    fields = dict(shared, layer=word(0), components=np.arange(rank, dtype=np.uint32), selectedQuery=x.query)
+    out = run(
+        "GroupCoefficients",
+        dict(fields, **made),
+        **sizes,
+        headDim=rank,
+        columnWords=record_words(bits),
+        nLent=0,
+        limit=127.0,
+    )
+    np.testing.assert_array_equal(out["coefficients"][0, 0], np.repeat([[127, -127]], rank, axis=0))
     fields = dict(
-        shared, codes=halves(6, 4, 8), scores=floats(2, 64), inverseTemperature=np.ones(2, np.float32)
+        shared, codes=floats(6, rank, 8), scores=floats(2, 64), inverseTemperature=np.ones(2, np.float32)
     )
-    out = run("GroupScores", dict(fields, **{name: out[name] for name in made}), **sizes, partPositions=64)
+    out = run(
+        "GroupScores",
+        dict(fields, **{name: out[name] for name in made}),
+        **sizes,
+        nPieces=8,
+        partPositions=64,
+    )
     assert_bits(out["scores"], x.scores())
 
 

@@ -207,7 +207,9 @@ def test_flat_blocks_and_denormal_steps(index_bits: int) -> None:
     rng = np.random.default_rng(6)
     tensors.key[:, :, :64] = np.float16(-3)
     tensors.key[:, :, 64:128] = np.float16(-0.0)
-    for block, most in enumerate((1, 4, 7, 20, 22, 23, 300, 380, 382), 2):  # times 2**-24: 4 / 3 and 382 / 255 are 1
+    for block, most in enumerate(
+        (1, 4, 7, 20, 22, 23, 300, 380, 382), 2
+    ):  # times 2**-24: 4 / 3 and 382 / 255 are 1
         at = slice(block * 64, block * 64 + 64)
         tensors.key[:, :, at] = (rng.integers(0, most + 1, tensors.key[:, :, at].shape) * 2.0**-24).astype(
             np.float16

@@ -48,7 +48,9 @@ def test_they_cover_what_their_page_says() -> None:
     )
     assert {kind for kind, _, _ in found} == set(KINDS)
     assert {("planes", 8, 16), ("planes", 4, 16)} <= set(found)
-    every = {(kind, index, rows) for kind in ("dense", "sparq") for index in (16, 8, 4, 2) for rows in (16, 8)}
+    every = {
+        (kind, index, rows) for kind in ("dense", "sparq") for index in (16, 8, 4, 2) for rows in (16, 8)
+    }
     assert every | {("window", 16, 16), ("window", 4, 8)} <= set(found)
 
 

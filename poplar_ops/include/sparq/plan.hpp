@@ -166,6 +166,14 @@ struct HotRows {
     const auto most = [parts](unsigned pieces) { return (pieces + parts - 1) / parts; };
     return 2 * (most(nPairs * nSets) * headDim / nPairs + most(headDim / width) * width);
   }
+  // Parts that have the values of the buffer: all components once, or twice where there are parts for it, for
+  // either half of the list.
+  unsigned valueCopies(unsigned headDim, unsigned parts) const {
+    return 2 * (headDim / width) <= parts ? 2 : 1;
+  }
+  unsigned valueParts(unsigned headDim, unsigned parts) const {
+    return valueCopies(headDim, parts) * (headDim / width);
+  }
   unsigned nWays() const { return nPlaces / nOwners; }
   unsigned rowsOfSet() const { return nPlaces / nSets; }
   unsigned setShift() const {

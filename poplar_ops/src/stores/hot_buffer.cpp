@@ -146,8 +146,8 @@ HotBuffer::HotBuffer(Graph &graph, const Cache &cache, bool) {
   };
   keys = add(HALF, hot.nSets * HotRows::nPairs, {nLayers, hot.rowsOfSet(), d / HotRows::nPairs},
              "/hot_keys");
-  values =
-      add(HALF, plan.shape.headDim / hot.width, {nLayers, hot.nPlaces, hot.width}, "/hot_values");
+  values = add(HALF, hot.valueParts(plan.shape.headDim, plan.placement.parts),
+               {nLayers, hot.nPlaces, hot.width}, "/hot_values");
   held = add(UNSIGNED_INT, hot.nOwners, {nLayers, hot.nWays()}, "/hot_held");
   stamps = add(UNSIGNED_INT, hot.nOwners, {nLayers, hot.nWays()}, "/hot_stamps");
   clock = add(UNSIGNED_INT, hot.nOwners, {}, "/hot_clock");
@@ -203,9 +203,10 @@ void HotBuffer::appendNewest(const Append &step) const {
     for (unsigned i = 0; i != hot.nSets * HotRows::nPairs; ++i)
       addInsert(i, pairs.slice(i % HotRows::nPairs, i % HotRows::nPairs + 1, 1), keys[task][i],
                 i / HotRows::nPairs, hot.setShift());
-    for (unsigned i = 0; i != d / hot.width; ++i)
-      addInsert(i, step.values[task].slice(i * hot.width, (i + 1) * hot.width), values[task][i], 0,
-                0);
+    for (unsigned i = 0; i != hot.valueParts(d, p.parts); ++i) {
+      const unsigned first = i * hot.width % d;
+      addInsert(i, step.values[task].slice(first, first + hot.width), values[task][i], 0, 0);
+    }
   }
   step.program.add(Execute(deal, {dc, "deal_newest"}));
   step.program.add(Execute(insert, {dc, "insert_newest"}));

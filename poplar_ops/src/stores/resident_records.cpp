@@ -14,8 +14,9 @@ using namespace poplar::program;
 
 namespace {
 
-// The parts beside others that share the scores of one block: four positions each.
-constexpr unsigned openParts = 16;
+// Parts beyond those that others can have, most of which are left for other work than positions: sixteen share the
+// scores of the open block, four positions each, and one brings them together.
+constexpr unsigned openParts = 56;
 
 unsigned nIndexParts(const Plan &plan) {
   return ceilDiv(plan.layout.capacity, ResidentRecords::partPositions(plan));

@@ -43,12 +43,17 @@ STAGES = (
             "tail_middles",
             "block_coefficients",
             "approx_scores",
+            "gather_open_block",
+            "open_scores",
             "tail_coefficients",
             "tail_scores",
             "next_wave",
         ),
     ),
-    ("softmax", ("partial_max", "reduce_max", "softmax_weights", "block_sums", "fold_sums")),
+    (
+        "softmax",
+        ("partial_max", "reduce_max", "softmax_weights", "lent_weights", "block_sums", "fold_sums"),
+    ),
     (
         "top-k",
         (

@@ -101,8 +101,8 @@ MUTANTS = [
     *_estimate(
         "hot_attention",
         "HotValues",
-        "items = share(nBlocks * width / 2)",
-        "items = share(width / 2)",
+        "items = nBlocks * width / 2",
+        "items = width / 2",
         "values of one block",
     ),
     *_estimate(

@@ -82,6 +82,11 @@ MUTANTS = [
                 "lanes are folded in another order",
             ),
             ("&values[*layer * nRows * width]", "&values[0]", "values of another layer"),
+            (
+                "minimum(*filled - firstEntry, topK)",
+                "minimum(*filled, topK)",
+                "entries behind the last one count",
+            ),
         ],
     ),
     *of(
@@ -95,6 +100,8 @@ MUTANTS = [
                 "a block that is not full is indexed",
             ),
             ("(*filled & ~(blockSize - 1))", "*filled", "the open block begins at the next token"),
+            ("recordWords(4) - 1 - n;", "recordWords(4) - 1;", "other words are lent"),
+            ("block += blocksOfPart", "++block", "a lent piece counts as full that is not"),
         ],
     ),
     *of(
@@ -102,9 +109,9 @@ MUTANTS = [
         f"{_INDEX} tests/codelets/test_ipu_branch.py",
         [
             (
-                "biases[h] = middle * all[h];",
-                "biases[h] = 0.0f;",
-                "codes stay 8 too small",
+                "return 1.0f / (1u << indexBits);",
+                "return 1.0f;",
+                "codes of odd positions stay sixteen times as large",
             ),
             (
                 "exponents | mask << indexBits",
@@ -129,8 +136,8 @@ MUTANTS = [
                 "what does not fit is refused all the same, when it is compiled; the count saves that work",
             ),
             (
-                "step.values[task].slice(i * hot.width, (i + 1) * hot.width)",
-                "step.values[task].slice(0, hot.width)",
+                "first = i * hot.width % d",
+                "first = 0",
                 "an appended row is hot with other values",
             ),
             (
