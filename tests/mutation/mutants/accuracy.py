@@ -191,7 +191,7 @@ MUTANTS = [
         [
             (
                 "goal = report.estimate(found[LATER_LEVELS[1]], KL).value",
-                "LATER_LEVELS[0]], KL).value",
+                "goal = report.estimate(found[LATER_LEVELS[0]], KL).value",
                 "the goal is the smallest budget's KL",
             ),
             (
