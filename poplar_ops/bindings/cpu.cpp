@@ -4,6 +4,7 @@
 // python/sparq_ipu/backends/cpu.py.
 #include "convert.hpp"
 #include "dispatch.hpp"
+#include "int4_product.hpp"
 #include "int8_product.hpp"
 #include "kv_cache.hpp"
 #include "openmp.hpp"
@@ -292,6 +293,16 @@ py::array attentionOfTokens(const KVCache &cache, const py::array &query) {
   return output;
 }
 
+void int4Product(std::uintptr_t rows, std::uintptr_t weights, std::uintptr_t output,
+                 std::size_t nRows, std::size_t inFeatures, std::size_t outFeatures,
+                 std::int64_t nThreads, const std::string &isa) {
+  py::gil_scoped_release release;
+  multiplyInt4({reinterpret_cast<const std::uint16_t *>(rows),
+                reinterpret_cast<const unsigned char *>(weights),
+                reinterpret_cast<std::uint16_t *>(output), nRows, inFeatures, outFeatures},
+               nThreads, isa);
+}
+
 void int8Product(std::uintptr_t rows, std::uintptr_t codes, std::uintptr_t scale,
                  std::uintptr_t output, std::size_t nRows, std::size_t inFeatures,
                  std::size_t outFeatures, std::int64_t nThreads, const std::string &isa) {
@@ -319,6 +330,11 @@ PYBIND11_MODULE(_cpu, m) {
   m.def("use_openmp", &useOpenmp,
         "Run calls on the threads of the OpenMP runtime that is in the process; False: none is.");
 
+  m.def(
+      "int4_product", &int4Product, py::arg("rows"), py::arg("weights"), py::arg("output"),
+      py::arg("n_rows"), py::arg("in_features"), py::arg("out_features"), py::kw_only(),
+      py::arg("n_threads") = 0, py::arg("isa") = "auto",
+      "A linear layer's product, of arrays at these addresses: bfloat16, with weights of 4 bits.");
   m.def("int8_product", &int8Product, py::arg("rows"), py::arg("codes"), py::arg("scale"),
         py::arg("output"), py::arg("n_rows"), py::arg("in_features"), py::arg("out_features"),
         py::kw_only(), py::arg("n_threads") = 0, py::arg("isa") = "auto",

@@ -8,6 +8,17 @@ from sparq_reference.settings import CacheSpec, SparqSettings, WindowSettings
 def available_isas() -> list[str]: ...
 def default_threads() -> int: ...
 def use_openmp() -> bool: ...
+def int4_product(
+    rows: int,
+    weights: int,
+    output: int,
+    n_rows: int,
+    in_features: int,
+    out_features: int,
+    *,
+    n_threads: int = 0,
+    isa: str = "auto",
+) -> None: ...
 def int8_product(
     rows: int,
     codes: int,

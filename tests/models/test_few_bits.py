@@ -47,10 +47,21 @@ def exact_weight(layer: Any) -> np.ndarray:
                 weight[row, column] = float(layer.scale[row]) * int(layer.codes[row, column])
                 continue
             group, at = divmod(column, GROUP)
-            byte = int(layer.nibbles[row, group, at % 16])
-            scale, zero = layer.pairs[group, row].double().tolist()
+            bytes_of = layer.packed[row // 16, group]
+            byte = int(bytes_of[at % 16 // 4 * 64 + row % 16 * 4 + at % 4])
+            scale, zero = bytes_of[256 + row % 16 * 4 :][:4].view(BF16).double().tolist()
             weight[row, column] = ((byte >> 4 if at >= 16 else byte & 15) - 8) * scale + zero
     return weight
+
+
+def multiplied(layer: Any, rows: Any) -> np.ndarray:
+    """What a product has of rows: of 4 bits, multiples of 2^-13 of the power of two of a group's largest."""
+    numbers = rows.double().numpy()
+    if isinstance(layer, Int8Linear):
+        return numbers
+    groups = numbers.reshape(len(numbers), -1, GROUP)
+    step = 2.0 ** (np.frexp(np.abs(groups).max(axis=2, keepdims=True))[1] - 14)
+    return (np.rint(groups / step) * step).reshape(numbers.shape)
 
 
 @pytest.mark.parametrize("weights", CLASSES)
@@ -61,7 +72,7 @@ def test_products_are_those_of_the_codes(weights: str, n_rows: int, bias: bool) 
     layer = CLASSES[weights](linear)
     weight = exact_weight(layer)
     rows = torch.randn(n_rows, 96, generator=torch.Generator().manual_seed(1)).to(BF16)
-    expected = rows.double().numpy() @ weight.T
+    expected = (multiplied(layer, rows) if n_rows <= MOST_ROWS else rows.double().numpy()) @ weight.T
     size = np.abs(rows.double().numpy()) @ np.abs(weight).T
     # float32 sums of 96 products, and a result of 8 bits; above MOST_ROWS weights of 8 bits, twice rounded
     error = np.abs(expected) * 2.0**-8 + size * 96 * 2.0**-24
@@ -196,10 +207,8 @@ def test_what_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     ):
         Int4Linear(a_linear())(torch.ones(1, 96))
     with monkeypatch.context() as patched:
-        patched.delattr(torch, "_weight_int4pack_mm_for_cpu")
-        with pytest.raises(
-            ValueError, match=r"no torch._weight_int4pack_mm_for_cpu, got 'int4' with PyTorch"
-        ):
+        patched.delattr(torch, "_weight_int8pack_mm")
+        with pytest.raises(ValueError, match=r"no torch._weight_int8pack_mm, got 'int4' with PyTorch"):
             quantise_weights(model, "int4")
     assert weights_of(model) is None
 
@@ -343,6 +352,32 @@ def test_of_8_bits_the_cpu_kernels_multiply(monkeypatch: pytest.MonkeyPatch) -> 
     assert torch.allclose(ours.float(), theirs.float(), rtol=2.0**-7, atol=2.0**-12)
 
 
+def test_of_4_bits_the_cpu_kernels_multiply(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And where they are not built, or can not, weights made bfloat16."""
+    cpu = pytest.importorskip("sparq_ipu._cpu")
+    layer, rows = Int4Linear(a_linear(n=4096, m=224)), torch.randn(3, 224).to(BF16)
+    calls: list[int] = []
+    int4_product = cpu.int4_product
+
+    def counted(*args: int, **options: Any) -> None:
+        calls.append(options["n_threads"])
+        int4_product(*args, **options)
+
+    monkeypatch.setattr(cpu, "int4_product", counted)
+    ours = layer.product(rows)
+    assert calls == [torch.get_num_threads()]
+    theirs = layer.product(rows.clone().requires_grad_())
+    theirs.sum().backward()
+    moved = copy.deepcopy(layer).to("meta")
+    assert moved.product(rows.to("meta")).shape == (3, 4096)
+    monkeypatch.setattr(few_bits, "_cpu", None)
+    assert torch.equal(layer.product(rows), theirs)
+    assert len(calls) == 1
+    expected = rows.double() @ layer.weight.double().T + layer.bias.double()
+    for output in (ours, theirs):  # weights of 8 bits, twice rounded
+        assert (output.double() - expected).norm() < 2.0**-7 * expected.norm()
+
+
 def test_addresses_are_of_bfloat16_on_this_processor(monkeypatch: pytest.MonkeyPatch) -> None:
     """What was converted or moved since goes to PyTorch, which looks at it; the CPU kernels can not."""
     cpu = pytest.importorskip("sparq_ipu._cpu")
@@ -362,3 +397,20 @@ def test_large_codes_move_to_large_pages_as_they_are() -> None:
     assert torch.equal(copy.deepcopy(moved), codes)
     small = codes[:8]
     assert few_bits._in_huge_pages(small) is small
+
+
+def test_small_codes_share_large_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(few_bits, "_shared", None)
+    codes = torch.randint(-127, 128, (6, 300), generator=torch.Generator().manual_seed(0)).to(torch.int8)
+    first, second = (few_bits._in_shared_pages(part) for part in (codes[:4], codes[4:]))
+    assert torch.equal(torch.cat((first, second)), codes)
+    assert second.data_ptr() == first.data_ptr() + 1216  # 1200 in whole lines
+    assert first.data_ptr() % 4096 == 0
+    first.zero_()
+    assert first._version > 0 and second._version == 1  # as it was made: each counts for itself
+    assert torch.equal(second, codes[4:])
+    monkeypatch.setattr(few_bits, "_SHARED", 2000)
+    third = few_bits._in_shared_pages(codes[4:])
+    assert torch.equal(third, second) and not 0 <= third.data_ptr() - first.data_ptr() < 2000
+    del first, second, third
+    assert few_bits._shared is not None and few_bits._shared[0]() is None

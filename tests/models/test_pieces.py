@@ -84,8 +84,6 @@ def test_products_have_the_same_bits_with_any_number_of_rows(dtype: str, bias: b
 
 def test_weights_of_few_bits_are_multiplied_together() -> None:
     """As in lean steps, and prompts by weights made bfloat16, so many rows at a time."""
-    if not hasattr(torch, Int4Linear.needs):
-        pytest.skip("this PyTorch has no kernel for 4 bits")
     modules = {name: Int4Linear(torch.nn.Linear(192, 64).bfloat16()) for name in ("gate", "up")}
     joined = JoinedLinear(modules)
     products = FixedRows(torch.nn.ModuleDict(modules))

@@ -5,6 +5,7 @@
 
 #include "approx_scores.hpp"
 #include "code_products.hpp"
+#include "group_products.hpp"
 #include "index_scores.hpp"
 #include "key_topk.hpp"
 #include "quantise.hpp"

@@ -14,6 +14,10 @@ inline Codes low8(Codes a, Codes b) { return _mm256_unpacklo_epi8(a, b); }
 inline Codes high8(Codes a, Codes b) { return _mm256_unpackhi_epi8(a, b); }
 inline Codes low16(Codes a, Codes b) { return _mm256_unpacklo_epi16(a, b); }
 inline Codes high16(Codes a, Codes b) { return _mm256_unpackhi_epi16(a, b); }
+// The lower and the upper half of each byte.
+inline Codes lowerCodes(Codes x) { return _mm256_and_si256(x, _mm256_set1_epi8(15)); }
+inline Codes upperCodes(Codes x) { return lowerCodes(_mm256_srli_epi16(x, 4)); }
+
 inline Codes maskBytes(Codes x, int mask) {
   return _mm256_and_si256(x, _mm256_set1_epi8(static_cast<char>(mask)));
 }
@@ -47,6 +51,18 @@ inline Codes widenQuads(Codes sum) { return _mm256_madd_epi16(sum, _mm256_set1_e
 inline Codes addPairs(Codes sum, Codes codes, Codes words) {
   return _mm256_add_epi32(sum, _mm256_madd_epi16(codes, words));
 }
+// 256 times the sums of `high`, those of `low`, and `start`; of at most 8 words each.
+inline Vec sumOfBoth(Codes high, Codes low, int start) {
+  const Codes both =
+      _mm256_add_epi32(_mm256_madd_epi16(high, _mm256_set1_epi16(256)), widenQuads(low));
+  return toFloat(_mm256_add_epi32(both, _mm256_set1_epi32(start)));
+}
+
+inline Codes broadcastWord(const void *from) {
+  int word;
+  __builtin_memcpy(&word, from, sizeof(word));
+  return _mm256_set1_epi32(word);
+}
 
 // Of sixteen numbers of 32 bits, by block: those of the blocks that a vector of codes covers. With 2
 // bits these are two, and the number after the last of sixteen is read for a block that is not there.
@@ -57,9 +73,7 @@ template <unsigned bits> inline Codes spread(const void *sixteen, unsigned block
     return _mm256_permutevar8x32_epi32(_mm256_set1_epi64x(two),
                                        _mm256_set_epi32(1, 1, 1, 1, 0, 0, 0, 0));
   }
-  int number;
-  __builtin_memcpy(&number, static_cast<const char *>(sixteen) + block * 4, sizeof(number));
-  return _mm256_set1_epi32(number);
+  return broadcastWord(static_cast<const char *>(sixteen) + block * 4);
 }
 
 // 2 bits: of four sums of a vector of codes, whose halves are two blocks, sixteen positions of the

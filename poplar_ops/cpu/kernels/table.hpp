@@ -172,6 +172,36 @@ struct CodeProducts {
   std::size_t stride;
 };
 
+// Inputs that share a scale and a zero, bytes of 16 outputs of them, and rows that are multiplied at a time
+// (../int4_product.hpp).
+constexpr unsigned weightGroup = 32, groupBytes = 320, mostGroupRows = 32;
+
+// 32 numbers of a row as integers, 256 * high + low, times a step.
+struct RoundedGroup {
+  signed char high[weightGroup], low[weightGroup];
+  std::int32_t start; // -8 times the sum of the integers
+  float sum;          // of the integers
+  float step;
+};
+
+struct RoundGroups {
+  const std::uint16_t *row; // (groups, 32) numbers of bfloat16
+  RoundedGroup *to;         // (groups,), `stride` apart
+  std::size_t stride, groups;
+};
+
+// Dot products of rows with weights of 4 bits.
+struct GroupProducts {
+  const RoundedGroup *rows;     // (groups, nRows)
+  const unsigned char *weights; // (blocks, groups, 320)
+  std::size_t groups;
+  std::size_t nRows;     // at most mostGroupRows
+  std::size_t blocks;    // of 16 outputs
+  std::size_t ahead;     // bytes that a line of weights is asked for before it is read
+  std::uint16_t *output; // (nRows, stride) numbers of bfloat16, out
+  std::size_t stride;
+};
+
 struct Kernels {
   const char *name;
   void (*widen)(const Half *from, float *to, std::size_t n);
@@ -191,6 +221,8 @@ struct Kernels {
   void (*rowScores)(const RowScores &);
   void (*weightedValues)(const WeightedValues &);
   void (*codeProducts)(const CodeProducts &);
+  void (*roundGroups)(const RoundGroups &);
+  void (*groupProducts)(const GroupProducts &);
   // A plain vectorised sum, to measure the bandwidth of reading; n a multiple of 64.
   float (*streamSum)(const float *numbers, std::size_t n);
 };
@@ -211,6 +243,8 @@ struct Kernels {
    isa::rowScores,                                                                                 \
    isa::weightedValues,                                                                            \
    isa::codeProducts,                                                                              \
+   isa::roundGroups,                                                                               \
+   isa::groupProducts,                                                                             \
    isa::streamSum}
 
 extern const Kernels avx512vnniKernels, avx512Kernels, avx2Kernels, portableKernels;

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Linear layers whose weights have 8 or 4 bits, for steps of few tokens, through PyTorch's own products and,
-of 8 bits, the CPU kernels.
+"""Linear layers whose weights have 8 or 4 bits, for steps of few tokens, through the CPU kernels.
 
 A step reads every weight for each token. Of 4 bits it reads about a third of the bytes of 16.
 
@@ -8,14 +7,17 @@ int8   a scale for each row of the weights: weight = scale * code, code in [-127
 int4   a scale and a zero for each group of 32 weights of a row: weight = scale * (code - 8) + zero, code in
        [0, 15]. So GGUF's kinds of 4 bits fit as they are.
 
-Codes are multiplied by numbers of bfloat16, and summed in float32. The kernels do each row alone, so a
-row has the same bits in any company. Many rows, as prompts have, are quicker with weights that were made
-bfloat16 before: above MOST_ROWS that is done at each call.
+Codes of 8 bits are multiplied by numbers of bfloat16, and summed in float32. Those of 4 bits are multiplied
+by integers of 15 bits and summed exactly within a group: numbers far below the largest of their group are
+rounded for that (poplar_ops/cpu/int4_product.hpp). The kernels do each row alone, so a row has the same bits
+in any company. Many rows, as prompts have, are quicker with weights that were made bfloat16 before: above
+MOST_ROWS that is done at each call.
 """
 
 from __future__ import annotations
 
 import mmap
+import weakref
 from typing import ClassVar, Mapping, Sequence
 
 import torch
@@ -32,10 +34,12 @@ except ImportError:  # not built
 GROUP = 32
 #: rows of one product that the kernels of few bits are quick with; a step has up to 32 (MAX_TOKENS)
 MOST_ROWS = 32
-#: rows that the kernel for 4 bits keeps together
+#: outputs that are joined only whole
 _BLOCK = 64
-#: bytes from which codes have pages of 2 MB
-_HUGE = 1 << 22
+#: outputs that the kernel for 4 bits keeps together; bytes of a group: codes, and with scales and zeros
+_OUTPUTS, _CODES, _BYTES = 16, 256, 320
+#: bytes from which codes have pages of 2 MB of their own, and bytes that are shared out to others
+_HUGE, _SHARED = 1 << 22, 1 << 26
 #: what the kernels ask of a layer: others crash in some versions of PyTorch
 _MULTIPLES = {"out_features": 16, "in_features": GROUP}
 
@@ -46,9 +50,6 @@ class FewBitsLinear(torch.nn.Module):
     Attributes:
         weight_bytes: what a step reads.
     """
-
-    #: what this version of PyTorch must have
-    needs: ClassVar[str]
 
     def __init__(self, linear: torch.nn.Linear):
         super().__init__()
@@ -103,7 +104,8 @@ class FewBitsLinear(torch.nn.Module):
 class Int8Linear(FewBitsLinear):
     """Of 8 bits, rounded to nearest."""
 
-    needs = "_weight_int8pack_mm"
+    #: what this version of PyTorch must have
+    needs: ClassVar[str] = "_weight_int8pack_mm"
     codes: torch.Tensor  # (out_features, in_features) int8
     scale: torch.Tensor  # (out_features,) bfloat16
 
@@ -137,10 +139,7 @@ class Int4Linear(FewBitsLinear):
             in_features / 32), which become bfloat16; None: `round_to_groups` of the weights of `linear`.
     """
 
-    needs = "_weight_int4pack_mm_for_cpu"
-    packed: torch.Tensor  # the codes as the kernel reads them
-    pairs: torch.Tensor  # (in_features / 32, out_features, 2) bfloat16: scale and zero
-    nibbles: torch.Tensor  # (out_features, in_features / 32, 16) uint8: for `weight`, in the order of GGUF
+    packed: torch.Tensor  # (out_features / 16, in_features / 32, 320) uint8, as the kernel reads them
 
     def __init__(
         self,
@@ -149,33 +148,32 @@ class Int4Linear(FewBitsLinear):
     ):
         super().__init__(linear)
         codes, scale, zero = round_to_groups(linear.weight.detach()) if groups is None else groups
-        halves = codes.view(self.out_features, -1, 2, GROUP // 2)
-        self.register_buffer("nibbles", halves[:, :, 0] | halves[:, :, 1] << 4)
-        self.register_buffer("packed", torch._convert_weight_to_int4pack_for_cpu(codes.int(), 2))
-        pairs = torch.stack((scale, zero), dim=2).to(torch.bfloat16)
-        self.register_buffer("pairs", pairs.transpose(0, 1).contiguous())
+        self.register_buffer("packed", _packed(codes, scale, zero))
+
+    @property
+    def pairs(self) -> torch.Tensor:
+        """(out_features / 16, in_features / 32, 16, 2) bfloat16: scale and zero, a part of `packed`."""
+        return _pairs(self.packed)
 
     @property
     def weight(self) -> torch.Tensor:
         """See FewBitsLinear."""
-        codes = torch.stack((self.nibbles & 15, self.nibbles >> 4), dim=2)
-        codes = codes.view(self.out_features, -1, GROUP).to(torch.bfloat16).sub_(8)
-        scale, zero = self.pairs.transpose(0, 1).unbind(dim=2)
-        return codes.mul_(scale[:, :, None]).add_(zero[:, :, None]).view(self.out_features, -1)
+        return _weight(self.packed)
 
     @property
     def weight_bytes(self) -> int:
         """See FewBitsLinear."""
-        return self.packed.nbytes + self.pairs.nbytes
+        return self.packed.nbytes
 
     def _product(self, rows: torch.Tensor) -> torch.Tensor:
-        return torch._weight_int4pack_mm_for_cpu(rows.contiguous(), self.packed, GROUP, self.pairs)
+        return _int4_product(rows, self.packed)
 
 
 class JoinedLinear:
     """The outputs of several layers of one input by one product: a call takes some 10 us, whatever it does.
 
-    The layers stay as they are, but their codes become views: they are in memory once. Scales are held twice.
+    The layers stay as they are, but their codes become views: they are in memory once. Scales of 8 bits are
+    held twice.
 
     Args:
         layers: by name, those that `fit`.
@@ -185,14 +183,15 @@ class JoinedLinear:
         self._layers = dict(layers)
         first, every = next(iter(layers.values())), tuple(layers.values())
         self._is_int4 = isinstance(first, Int4Linear)
-        name, dim = ("packed", 1) if self._is_int4 else ("codes", 0)
-        self._codes = _in_huge_pages(_together([getattr(layer, name) for layer in every], 0))
+        name = "packed" if self._is_int4 else "codes"
+        self._codes = _in_shared_pages(_together([getattr(layer, name) for layer in every]))
         at = 0
         for layer in every:
-            setattr(layer, name, self._codes[at : at + layer.out_features])
-            at += layer.out_features
-        self._scales = _together([_scales(layer) for layer in every], dim)
-        self._bias = None if first.bias is None else _together([layer.bias for layer in every], 0)
+            end = at + len(getattr(layer, name))
+            setattr(layer, name, self._codes[at:end])
+            at = end
+        self._scales = self._codes if self._is_int4 else _together([_scales(layer) for layer in every])
+        self._bias = None if first.bias is None else _together([layer.bias for layer in every])
         self._seen = [(name, layer, layer.__dict__, *_state(layer)) for name, layer in layers.items()]
 
     @staticmethod
@@ -225,7 +224,7 @@ class JoinedLinear:
     def __call__(self, input: torch.Tensor) -> torch.Tensor:
         """(rows, sum of their outputs), of a few rows (rows, in_features)."""
         if self._is_int4:
-            output = torch._weight_int4pack_mm_for_cpu(input.contiguous(), self._codes, GROUP, self._scales)
+            output = _int4_product(input, self._codes)
         else:
             output = _int8_product(input, self._codes, self._scales)
         if self._bias is not None:
@@ -256,21 +255,97 @@ def _int8_product(rows: torch.Tensor, codes: torch.Tensor, scale: torch.Tensor) 
     return output
 
 
+def _int4_product(rows: torch.Tensor, packed: torch.Tensor) -> torch.Tensor:
+    """By the CPU kernels, or where they can not, as above, by weights made bfloat16."""
+    differentiates = rows.requires_grad and torch.is_grad_enabled()
+    is_ours = rows.dtype is torch.bfloat16 and rows.is_cpu and packed.is_cpu
+    if _cpu is None or not is_ours or differentiates or torch.compiler.is_compiling():
+        return F.linear(rows, _weight(packed))
+    rows, packed = rows.contiguous(), packed.contiguous()
+    output = rows.new_empty(len(rows), len(packed) * _OUTPUTS)
+    _cpu.int4_product(
+        rows.data_ptr(),
+        packed.data_ptr(),
+        output.data_ptr(),
+        len(rows),
+        packed.shape[1] * GROUP,
+        output.shape[1],
+        n_threads=torch.get_num_threads(),
+    )
+    return output
+
+
+def _packed(codes: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor) -> torch.Tensor:
+    """As poplar_ops/cpu/int4_product.hpp says: codes 16 inputs apart in one byte, four bytes of each of 16
+    outputs in turn."""
+    blocks, groups = len(codes) // _OUTPUTS, codes.shape[1] // GROUP
+    halves = codes.to(torch.uint8).view(blocks, _OUTPUTS, groups, 2, 4, 4)
+    lines = (halves[:, :, :, 0] | halves[:, :, :, 1] << 4).permute(0, 2, 3, 1, 4)
+    pairs = torch.stack((scale, zero), dim=2).to(torch.bfloat16).view(blocks, _OUTPUTS, groups, 2)
+    packed = torch.empty(blocks, groups, _BYTES, dtype=torch.uint8)
+    packed[:, :, :_CODES] = lines.reshape(blocks, groups, _CODES)
+    _pairs(packed).copy_(pairs.transpose(1, 2))
+    return packed
+
+
+def _pairs(packed: torch.Tensor) -> torch.Tensor:
+    pairs = packed[:, :, _CODES:].view(torch.bfloat16)
+    return pairs.view(*packed.shape[:2], _OUTPUTS, 2)
+
+
+def _weight(packed: torch.Tensor) -> torch.Tensor:
+    """(out_features, in_features) bfloat16."""
+    blocks, groups = packed.shape[:2]
+    words = packed[:, :, :_CODES].view(torch.int32).view(blocks, groups, 4, _OUTPUTS)
+    nibbles = words.permute(0, 3, 1, 2).contiguous().view(torch.uint8)
+    codes = torch.stack((nibbles & 15, nibbles >> 4), dim=3).view(blocks, _OUTPUTS, groups, GROUP)
+    scale, zero = _pairs(packed).transpose(1, 2)[..., None].unbind(dim=3)
+    weight = codes.to(torch.bfloat16).sub_(8).mul_(scale).add_(zero)
+    return weight.view(blocks * _OUTPUTS, groups * GROUP)
+
+
 def _in_huge_pages(codes: torch.Tensor) -> torch.Tensor:
     """In pages of 2 MB where the system has them, if it fills some: a product reads a page and leaves it."""
     if codes.nbytes < _HUGE or not hasattr(mmap, "MADV_HUGEPAGE"):
         return codes
-    memory = mmap.mmap(-1, codes.nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    return _copied(codes, _huge_pages(codes.nbytes), 0)
+
+
+#: memory that is shared out, as long as some of it is used, and how much of it was
+_shared: tuple[weakref.ref[mmap.mmap], int] | None = None
+
+
+def _in_shared_pages(codes: torch.Tensor) -> torch.Tensor:
+    """In pages of 2 MB, together with others where it fills none: a product takes some 1.7 times as long from
+    small pages of a virtual machine. The memory is given back when nothing of it is used any more."""
+    global _shared
+    if codes.nbytes >= _HUGE or not hasattr(mmap, "MADV_HUGEPAGE"):
+        return _in_huge_pages(codes)
+    memory, begin = (None, 0) if _shared is None else (_shared[0](), _shared[1])
+    if memory is None or begin + codes.nbytes > _SHARED:
+        memory, begin = _huge_pages(_SHARED), 0
+    _shared = weakref.ref(memory), -(-(begin + codes.nbytes) // 64) * 64  # in whole lines
+    return _copied(codes, memory, begin)
+
+
+def _huge_pages(n_bytes: int) -> mmap.mmap:
+    memory = mmap.mmap(-1, n_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     memory.madvise(mmap.MADV_HUGEPAGE)
-    return torch.frombuffer(memory, dtype=codes.dtype, count=codes.numel()).view(codes.shape).copy_(codes)
+    return memory
 
 
-def _together(tensors: list[torch.Tensor], dim: int) -> torch.Tensor:
-    return torch.cat(tensors, dim) if len(tensors) > 1 else tensors[0]
+def _copied(codes: torch.Tensor, memory: mmap.mmap, begin: int) -> torch.Tensor:
+    to = torch.frombuffer(memory, dtype=codes.dtype, count=codes.numel(), offset=begin)
+    return to.view(codes.shape).copy_(codes)
+
+
+def _together(tensors: list[torch.Tensor]) -> torch.Tensor:
+    return torch.cat(tensors) if len(tensors) > 1 else tensors[0]
 
 
 def _scales(layer: FewBitsLinear) -> torch.Tensor:
-    scales: torch.Tensor = layer._buffers["pairs" if isinstance(layer, Int4Linear) else "scale"]  # type: ignore[assignment]
+    """Of 4 bits, they are between the codes."""
+    scales: torch.Tensor = layer._buffers["packed" if isinstance(layer, Int4Linear) else "scale"]  # type: ignore[assignment]
     return scales
 
 

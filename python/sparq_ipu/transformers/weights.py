@@ -14,8 +14,6 @@ from sparq_ipu.torch.few_bits import FewBitsLinear, Int4Linear, Int8Linear
 from sparq_ipu.transformers.settings import WEIGHTS
 from sparq_reference import checks
 
-_CLASSES: dict[str, type[FewBitsLinear]] = {"int8": Int8Linear, "int4": Int4Linear}
-
 
 @dataclasses.dataclass(frozen=True)
 class FewBits:
@@ -47,10 +45,9 @@ def check_weights(op: str, weights: object) -> None:
     """
     if weights not in WEIGHTS:
         checks.fail(op, "weights", f"be one of {', '.join(WEIGHTS)}, or None", repr(weights))
-    for cls in (_CLASSES[str(weights)], Int8Linear):  # the output layer has 8 bits
-        if not hasattr(torch, cls.needs):
-            rule = f"be None with a PyTorch that has no torch.{cls.needs}"
-            checks.fail(op, "weights", rule, f"{weights!r} with PyTorch {torch.__version__}")
+    if not hasattr(torch, Int8Linear.needs):  # the output layer has 8 bits with either
+        rule = f"be None with a PyTorch that has no torch.{Int8Linear.needs}"
+        checks.fail(op, "weights", rule, f"{weights!r} with PyTorch {torch.__version__}")
 
 
 def quantise_weights(
@@ -85,7 +82,7 @@ def quantise_weights(
         checks.fail(op, "model", rule, type(model).__name__)
     for module in fitting.values():
         if module.weight.dtype is not torch.bfloat16:
-            rule = "have weights of bfloat16, which PyTorch's products of few bits are made for"
+            rule = "have weights of bfloat16, which products of few bits are made for"
             checks.fail(op, "model", rule, str(module.weight.dtype).replace("torch.", ""))
         if module.weight.device.type != "cpu":
             checks.fail(op, "model", "be on the CPU", module.weight.device.type)

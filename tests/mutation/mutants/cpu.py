@@ -6,12 +6,46 @@ from __future__ import annotations
 from . import of
 
 _BITS = "tests/cpu/test_cpu_bits.py tests/cpu/test_cpu_key_index.py tests/cpu/test_cpu_threads.py"
+_INT4 = "tests/cpu/test_cpu_int4_product.py"
 _INT8 = "tests/cpu/test_cpu_int8_product.py"
 #: the conformance vectors: every kernel in half a second
 _VECTORS = "tests/vectors/test_vectors.py::test_bits"
 _CACHE = f"tests/cpu/test_cpu_errors.py {_BITS} tests/ops/test_append.py tests/ops/test_copies.py"
 
 MUTANTS = [
+    *of(
+        "poplar_ops/cpu/int4_product.cpp",
+        _INT4,
+        [
+            ("if (n == 0 || n % multiple)", "if (n % multiple)", "a row of no numbers is taken"),
+            (
+                "p.rows + (row + r) * p.inputs",
+                "p.rows + r * p.inputs",
+                "rows beyond 32 are the first ones",
+            ),
+            (
+                "p.weights + from * groups * groupBytes",
+                "p.weights",
+                "all threads have the first outputs' weights",
+            ),
+        ],
+    ),
+    *of(
+        "poplar_ops/cpu/kernels/group_products.hpp",
+        _INT4,
+        [
+            (
+                "const int kept = isFinite ? -1 : 0;",
+                "const int kept = isFinite ? -2 : 0;",
+                "integers of a row are even",
+            ),
+        ],
+    ),
+    *of(
+        "poplar_ops/cpu/kernels/codes_portable.hpp",
+        _INT4,
+        [("sum += 256 * h[j] + l[j];", "sum += 255 * h[j] + l[j];", "the upper byte counts for less")],
+    ),
     *of(
         "poplar_ops/cpu/int8_product.cpp",
         _INT8,

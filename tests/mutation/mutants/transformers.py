@@ -355,7 +355,17 @@ MUTANTS = [
                 "(weight.abs().amax(dim=1) / 64)",
                 "half of the codes are idle",
             ),
-            ("halves[:, :, 1] << 4", "halves[:, :, 1]", "prompts are multiplied by other weights"),
+            (
+                "torch.stack((nibbles & 15, nibbles >> 4)",
+                "torch.stack((nibbles & 15, nibbles & 15)",
+                "prompts are multiplied by other weights",
+            ),
+            ("halves[:, :, :, 1] << 4", "halves[:, :, :, 1]", "codes are packed over one another"),
+            (
+                "memory is None or begin + codes.nbytes > _SHARED",
+                "memory is None",
+                "more codes share pages than there is room for",
+            ),
             ("add_(8).clamp_(0, 15)", "add_(7).clamp_(0, 15)", "weights are a step too low"),
             ("(high - low) / 15", "(high - low) / 16", "the highest weight of a group is cut off"),
             (
