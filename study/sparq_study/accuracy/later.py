@@ -164,7 +164,7 @@ def settings_table(files: Sequence[list[dict[str, Any]]], more: Sequence[list[di
     interval is left out.
     """
     goal, rows = goal_of(files), []
-    groups: Dict[tuple[str, str, str], Dict[SparQ, Items]] = {}
+    groups: dict[tuple[str, str, str], dict[SparQ, Items]] = {}
     for lines in in_order([*files, *more]):
         for items in report.select(lines, "lm", "sparse").values():
             first = next(iter(items.values()))

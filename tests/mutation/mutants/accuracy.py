@@ -190,8 +190,8 @@ MUTANTS = [
         "study/tests/accuracy/test_accuracy_later.py",
         [
             (
-                "LATER_LEVELS[1]], KL).value",
-                "LATER_LEVELS[0]], KL).value",
+                "found[LATER_LEVELS[1]], KL).value",
+                "found[LATER_LEVELS[0]], KL).value",
                 "the goal is the smallest budget's KL",
             ),
             (
