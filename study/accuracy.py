@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 RESULTS = ROOT / "study/results/accuracy_smollm2_135m.jsonl"
 HELD_OUT = ROOT / "study/results/accuracy_held_out.jsonl"
 LATER = "study/results/later_*.jsonl"  # of each model and length one
+SETTINGS = "study/results/settings_*.jsonl"  # of each model, length and set of texts one
 ROWS = ROOT / "study/results/row_bits.jsonl"
 STATISTICS = ROOT / "study/results/attention_statistics.jsonl"
 COVERAGE = ROOT / "study/results/interval_coverage.jsonl"
@@ -40,6 +41,7 @@ DOCUMENT = ROOT / "docs/accuracy.md"
 TABLES = ROOT / "docs/accuracy_tables.md"
 HELD_OUT_TABLES = ROOT / "docs/accuracy_held_out.md"
 LATER_DOCUMENT = ROOT / "docs/accuracy_later.md"
+MODELS_DOCUMENT = ROOT / "docs/models.md"
 
 
 def arguments() -> argparse.ArgumentParser:
@@ -119,7 +121,8 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument(
         "--write",
         action="store_true",
-        help=f"only put the results of study/results into docs/{DOCUMENT.name} and its pages of tables",
+        help=f"only put the results of study/results into docs/{DOCUMENT.name}, its pages of tables, "
+        f"{LATER_DOCUMENT.name} and {MODELS_DOCUMENT.name}",
     )
     parser.add_argument(
         "--coverage",
@@ -264,6 +267,8 @@ def write_documents() -> None:
     files = [runner.read_results(path) for path in ROOT.glob(LATER)]
     replace_block(LATER_DOCUMENT, "later", later.tables(files))
     replace_block(LATER_DOCUMENT, "goal", later.goal_table(files))
+    settings = [runner.read_results(path) for path in ROOT.glob(SETTINGS)]
+    replace_block(MODELS_DOCUMENT, "settings", later.settings_table(files, settings))
 
 
 def run(args: argparse.Namespace, plan: Plan) -> int:

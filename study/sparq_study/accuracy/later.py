@@ -13,6 +13,7 @@ from typing import Any, Container, Dict, Sequence
 from sparq_ipu.commands.tables import markdown_table
 
 from . import report
+from .methods import Planes, SparQ, parse_method
 from .plan import LATER, LATER_LEVELS, LATER_OTHERS
 from .tasks import TASKS
 
@@ -21,6 +22,7 @@ KL = TASKS["lm"].metrics[0]
 OURS = next(iter(LATER))
 CHOSEN_ON = "SmolLM2-135M-Instruct Q4_1"  # the model that the recommended settings were chosen on
 GOAL_METHODS = (OURS, "double_sparsity", "planes, fewer bits, exact, 4 stored", "best positions known")
+TEXTS = {"study": "chosen on", "held_out": "held out"}
 #: bytes of the keys and values of a position in float16: layers, KV heads, head_dim, 2 x 2 bytes
 POSITION_BYTES = {
     CHOSEN_ON: 30 * 3 * 64 * 4,
@@ -128,12 +130,7 @@ def in_order(files: Sequence[list[dict[str, Any]]]) -> list[list[dict[str, Any]]
 
 def goal_table(files: Sequence[list[dict[str, Any]]]) -> str:
     """The bytes a token at which each method of GOAL_METHODS is as near as `RECOMMENDED` is on CHOSEN_ON."""
-    (goal,) = (
-        report.estimate(report.select(lines, "lm", "sparse")[LATER_LEVELS[1]], KL).value
-        for lines in files
-        if lines[0]["model"] == CHOSEN_ON
-    )
-    rows = []
+    goal, rows = goal_of(files), []
     for lines in in_order(files):
         found = report.select(lines, "lm", "sparse")
         dense = next(iter(found["dense"].values()))["seq_len"] * POSITION_BYTES[lines[0]["model"]]
@@ -147,6 +144,63 @@ def goal_table(files: Sequence[list[dict[str, Any]]]) -> str:
             cells.append(f"{bound}{share * dense / 1e6:.1f} MB, {100 * share:.1f} %")
         rows.append([title(lines), f"{dense / 1e6:.1f} MB", *cells])
     return markdown_table([f"at a KL of {goal:.{KL.digits}f}", "dense", *GOAL_METHODS], rows)
+
+
+def goal_of(files: Sequence[list[dict[str, Any]]]) -> float:
+    """The KL of the recommended settings on the model that they were chosen on."""
+    (goal,) = (
+        report.estimate(report.select(lines, "lm", "sparse")[LATER_LEVELS[1]], KL).value
+        for lines in files
+        if lines[0]["model"] == CHOSEN_ON
+    )
+    return goal
+
+
+def settings_table(files: Sequence[list[dict[str, Any]]], more: Sequence[list[dict[str, Any]]]) -> str:
+    """Of each model, length and set of texts, and of each kind of index: the settings of fewest bytes that
+    reach the goal, or those that come nearest to it.
+
+    files: those of `tables`; the goal is from them. more: of other settings. What has too few contexts for an
+    interval is left out.
+    """
+    goal, rows = goal_of(files), []
+    groups: dict[tuple[str, str, str], dict[SparQ, Items]] = {}
+    for lines in in_order([*files, *more]):
+        for items in report.select(lines, "lm", "sparse").values():
+            first = next(iter(items.values()))
+            method = parse_method(first["resolved"])
+            if type(method) not in (SparQ, Planes) or not report.has_interval(report.estimate(items, KL)):
+                continue
+            assert isinstance(method, SparQ)
+            if method.index_bits == 4:
+                texts = TEXTS[lines[0]["plan"]["tasks"]["lm"].get("texts", "study")]
+                key = (lines[0]["model"], f"{first['seq_len']:,}", texts)
+                groups.setdefault(key, {})[method] = items
+    for key, found in groups.items():
+        for kind in (SparQ, Planes):
+            kl = {m: report.estimate(items, KL) for m, items in found.items() if type(m) is kind}
+            if not kl:
+                continue
+            reach = [method for method in kl if kl[method].value <= goal]
+            if reach:
+                best = max(reach, key=lambda method: report.compression(found[method]))
+            else:
+                best = min(kl, key=lambda method: kl[method].value)
+            read = f", index_read_bits={best.bits}" if isinstance(best, Planes) else ""
+            share = f"{100 / report.compression(found[best]):.1f} %"
+            value = report.interval(kl[best], KL.digits)
+            settings = f"`rank={best.rank}, top_k={best.top_k}{read}`"
+            rows.append([*key, settings, str(kl[best].n), share, value, "yes" if reach else "no"])
+    header = [
+        "model",
+        "positions",
+        "texts",
+        "settings",
+        "contexts",
+        "of dense attention's bytes",
+        "KL [95 %]",
+    ]
+    return markdown_table([*header, f"at most {goal:.{KL.digits}f}"], rows)
 
 
 def tables(files: Sequence[list[dict[str, Any]]]) -> str:

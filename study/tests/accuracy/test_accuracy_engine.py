@@ -264,7 +264,7 @@ def test_a_prefill_in_bfloat16_is_near_and_what_follows_is_float32():
     exact, short = Evaluator(tiny_model()), Evaluator(tiny_model(), prefill_bits=16)
     context, tokens = TOKENS[:CONTEXT], TOKENS[CONTEXT:]
     expected, actual = exact.prefill(context, record=False), short.prefill(context, record=False)
-    for layer, cache in actual.layers.items():
+    for layer in actual.layers:
         for name in ("keys", "values"):
             pieces = (torch.cat(getattr(of.layers[layer], name), 1) for of in (actual, expected))
             one, other = pieces

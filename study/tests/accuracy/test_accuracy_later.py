@@ -117,9 +117,45 @@ def test_bytes_at_the_goal():
     assert first[0].startswith(later.CHOSEN_ON) and second[0].startswith("qwen2.5")  # in order
     dense = {later.CHOSEN_ON: 30 * 3 * 64 * 2 * 2 * length, "qwen": 24 * 2 * 64 * 2 * 2 * length}
     assert [first[1], second[1]] == [f"{n / 1e6:.1f} MB" for n in dense.values()]
-    shares = [100 / Contender(level).resolve(length, 64, 3, 30).compression(length, 64, 3, 30) for level in goal]
+    shares = [
+        100 / Contender(level).resolve(length, 64, 3, 30).compression(length, 64, 3, 30) for level in goal
+    ]
     assert first[2] == f"{shares[1] * dense[later.CHOSEN_ON] / 1e8:.1f} MB, {shares[1]:.1f} %"
     middle = shares[1] * (shares[2] / shares[1]) ** 0.5  # 0.2 is half of the way from 0.4 to 0.1
     assert second[2] == f"{middle * dense['qwen'] / 1e8:.1f} MB, {middle:.1f} %"
     assert first[4].startswith("at most") and second[4].startswith("more than")
     assert first[3] and not second[3]  # what a file does not have
+
+
+def test_settings_that_reach_the_goal():
+    """Of each index the fewest bytes that reach it, of all files of a model and length; else the nearest."""
+    ours, exact = dict(zip(LATER_LEVELS, (0.4, 0.2, 0.1))), LATER["planes, fewer bits, exact, 4 stored"]
+    model = {LATER["planes, fewer bits"][0]: 0.01}  # in float32: no settings
+    own = lines_of({**ours, **model, **dict(zip(exact, (0.3, 0.19, 0.1)))}, later.CHOSEN_ON, 1000)
+    other = lines_of(dict(zip(LATER_LEVELS, (0.9, 0.8, 0.21))), "b", 1000)
+    more = lines_of({"sparq:k=256,mean_from=1,index_bits=4": 0.15}, "b", 1000)
+    method = "sparq:k=256,mean_from=1,index_bits=4"
+    compression = Contender(method).resolve(1000, 64, 3, 30).compression(1000, 64, 3, 30)
+    more = [more[0], *(dict(line, method=method, compression=compression) for line in more[1:4])]
+    more[0]["plan"]["methods"] = ["dense", method]
+    for lines in (own, other, more):
+        for line in lines[1:]:
+            line["resolved"] = str(Contender(line["method"]).resolve(1000, 64, 3, 30))
+    for line in more[1:]:
+        line["sums"] = {"n": 10, "kl": 1.5 * (1 + line["item"] / 10)}
+    one = [dict(line) for line in more[:2]]  # a single context says nothing
+    fewer = "sparq:k=130,mean_from=1,index_bits=4"
+    one[1].update(method=fewer, resolved=fewer, compression=2 * compression)
+    one[0]["plan"] = dict(more[0]["plan"], methods=["dense", fewer])
+    rows = [
+        [cell.strip() for cell in row.split("|")[1:-1]]
+        for row in later.settings_table([other, own], [more, one]).splitlines()
+    ]
+    assert rows[0][-1] == "at most 0.2200"
+    of = {(row[0], "index_read_bits" in row[3]): row for row in rows[2:]}
+    assert len(of) == len(rows) - 2 == 4
+    assert of[later.CHOSEN_ON, False][3] == "`rank=32, top_k=128`"
+    planes = Contender(exact[1]).resolve(1000, 64, 3, 30)
+    assert of[later.CHOSEN_ON, True][3] == f"`rank=32, top_k={planes.top_k}, index_read_bits=64`"
+    assert of["b", False][3:5] == ["`rank=32, top_k=256`", "3"] and of["b", False][-1] == "yes"
+    assert of["b", True][-1] == "no" and of["b", True][6].startswith("0.5500")

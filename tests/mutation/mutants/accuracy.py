@@ -190,8 +190,8 @@ MUTANTS = [
         "study/tests/accuracy/test_accuracy_later.py",
         [
             (
-                "goal = report.estimate(found[LATER_LEVELS[1]], KL).value",
-                "goal = report.estimate(found[LATER_LEVELS[0]], KL).value",
+                "found[LATER_LEVELS[1]], KL).value",
+                "found[LATER_LEVELS[0]], KL).value",
                 "the goal is the smallest budget's KL",
             ),
             (
@@ -203,6 +203,9 @@ MUTANTS = [
             ("if kl >= points[0][1]:", "if kl > points[0][1]:", "the first level itself is passed over"),
             ('if lines[0]["model"] == CHOSEN_ON', "", "the goal is that of any model"),
             ("share * dense / 1e6", "dense / 1e6", "each method moves all bytes"),
+            ("max(reach, key=", "min(reach, key=", "the settings of most bytes are shown"),
+            ("if method.index_bits == 4:", "if True:", "a model in float32 counts as settings"),
+            ("or not report.has_interval(report.estimate(items, KL))", "", "one context is enough"),
         ],
     ),
 ]

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 HIDDEN = -1e30
 # Bits of a stored element; 16 is not rounded at all.
 STORED_BITS = (2, 4, 8, 16)
-# Scores of a part of a span: 4 MiB of float32. Fewer queries than 8 would take longer: each part reads all keys.
+# Scores of a part of a span: 4 MiB of float32. But 8 queries at least: each part reads all keys.
 _SCORES_IN_CACHE = 2**20
 _LEAST_QUERIES = 8
 
